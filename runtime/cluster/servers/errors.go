@@ -36,6 +36,9 @@ func IsNodeNotFound(err error) bool {
 		errors.As(err, &answer) && strings.Contains(string(answer), "node ") && strings.HasSuffix(string(answer), " not found")
 }
 
+// IsUnknownAlloc reports whether the servers do not have an allocation, or do not show it to the node.
+func IsUnknownAlloc(err error) bool { return isFromServer(err, "Unknown allocation") }
+
 // IsSecretMismatch reports whether the servers have the id of the node with the secret of another node.
 func IsSecretMismatch(err error) bool { return isFromServer(err, "node secret ID does not match") }
 
