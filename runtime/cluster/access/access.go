@@ -40,11 +40,39 @@ type Checker struct {
 // New returns a Checker that asks the servers of a region.
 func New(servers servers, region string) *Checker { return &Checker{servers: servers, region: region} }
 
-// AllocNodeExec returns nil if the owner of token has the capability alloc-node-exec in a namespace. Its error wraps
-// ErrPermissionDenied, also if the policies of the token cannot be read. It blocks while it asks the servers; answers that are
-// younger than 30 seconds are used without asking, and older ones if the servers cannot answer.
+// AllocNodeExec returns nil if the owner of token has the capability alloc-node-exec in a namespace. Otherwise it is like
+// Namespace.
 func (c *Checker) AllocNodeExec(ctx context.Context, token, namespace string) error {
-	allowed, err := c.hasNodeExec(ctx, token, namespace)
+	return c.Namespace(ctx, token, namespace, capabilityNodeExec)
+}
+
+// Namespace returns nil if the owner of token has one of the capabilities in a namespace. An empty token is the one of
+// anonymous users. The error wraps ErrPermissionDenied, also if the policies of the token cannot be read. It blocks while it
+// asks the servers; answers that are younger than 30 seconds are used without asking, and older ones if the servers cannot
+// answer.
+func (c *Checker) Namespace(ctx context.Context, token, namespace string, capabilities ...string) error {
+	return c.check(ctx, token, func(policies map[string]*protocol.ACLPolicy) (bool, error) {
+		return grants(policies, namespace, capabilities...)
+	})
+}
+
+// Node returns nil if the owner of token may read nodes or, with write, change them. Otherwise it is like Namespace.
+func (c *Checker) Node(ctx context.Context, token string, write bool) error {
+	return c.check(ctx, token, func(policies map[string]*protocol.ACLPolicy) (bool, error) {
+		return grantsOnAll(policies, write, func(r *protocol.ACLRules) *protocol.ACLRule { return r.Node })
+	})
+}
+
+// Agent returns nil if the owner of token may read agents or, with write, change them. Otherwise it is like Namespace.
+func (c *Checker) Agent(ctx context.Context, token string, write bool) error {
+	return c.check(ctx, token, func(policies map[string]*protocol.ACLPolicy) (bool, error) {
+		return grantsOnAll(policies, write, func(r *protocol.ACLRules) *protocol.ACLRule { return r.Agent })
+	})
+}
+
+// check returns nil if isGranted returns true for the policies of a token, or the token is a management token.
+func (c *Checker) check(ctx context.Context, token string, isGranted func(map[string]*protocol.ACLPolicy) (bool, error)) error {
+	allowed, err := c.isAllowed(ctx, token, isGranted)
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: read the policies of the token: %w", ErrPermissionDenied, err)
@@ -54,7 +82,7 @@ func (c *Checker) AllocNodeExec(ctx context.Context, token, namespace string) er
 	return nil
 }
 
-func (c *Checker) hasNodeExec(ctx context.Context, token, namespace string) (bool, error) {
+func (c *Checker) isAllowed(ctx context.Context, token string, isGranted func(map[string]*protocol.ACLPolicy) (bool, error)) (bool, error) {
 	identity, err := c.identify(ctx, token)
 	if err != nil {
 		return false, err
@@ -73,7 +101,7 @@ func (c *Checker) hasNodeExec(ctx context.Context, token, namespace string) (boo
 	if err != nil {
 		return false, err
 	}
-	return grants(policies, namespace, capabilityNodeExec)
+	return isGranted(policies)
 }
 
 func (c *Checker) readOptions(token string) protocol.ReadOptions {

@@ -267,3 +267,52 @@ plugin { policy = "read" }`, true, false},
 		}
 	}
 }
+
+func TestRightsOfRequestsToTheNode(t *testing.T) {
+	text := func(rules string) map[string]*protocol.ACLPolicy {
+		return map[string]*protocol.ACLPolicy{"p": {Rules: rules}, "none": nil, "nothing": {}}
+	}
+	type rights struct{ readLogs, lifecycle, submit, readNode, writeNode, readAgent, writeAgent bool }
+	for _, test := range []struct {
+		rules string
+		want  rights
+	}{
+		{``, rights{}},
+		{`namespace "prod" { policy = "read" }`, rights{}},
+		{`namespace "prod" { policy = "write" }`, rights{readLogs: true, lifecycle: true, submit: true}},
+		{`namespace "prod" { capabilities = ["read-fs"] }`, rights{readLogs: true}},
+		{`{"namespace": {"prod": {"capabilities": ["alloc-lifecycle"]}}, "node": {"policy": "write"}}`, rights{lifecycle: true, readNode: true, writeNode: true}},
+		{"node { policy = \"read\" }\nagent { policy = \"write\" }", rights{readNode: true, readAgent: true, writeAgent: true}},
+		{"node { policy = \"deny\" }\nagent { policy = \"read\" }", rights{readAgent: true}},
+	} {
+		servers := newFakeServers()
+		servers.policies = text(test.rules)
+		servers.identities["user"] = user("p", "none", "nothing")
+		c := New(servers, "global")
+		allows := func(err error) bool {
+			if err != nil && !errors.Is(err, ErrPermissionDenied) {
+				t.Errorf("%s: %v", test.rules, err)
+			}
+			return err == nil
+		}
+		ctx := t.Context()
+		got := rights{
+			allows(c.Namespace(ctx, "user", "prod", "read-logs", "read-fs")), allows(c.Namespace(ctx, "user", "prod", "alloc-lifecycle")),
+			allows(c.Namespace(ctx, "user", "prod", "submit-job")), allows(c.Node(ctx, "user", false)), allows(c.Node(ctx, "user", true)),
+			allows(c.Agent(ctx, "user", false)), allows(c.Agent(ctx, "user", true)),
+		}
+		if got != test.want {
+			t.Errorf("%s: got %+v, want %+v", test.rules, got, test.want)
+		}
+	}
+	denies := text("node { policy = \"write\" }")
+	denies["nothing"].Rules = "node { policy = \"deny\" }"
+	servers := newFakeServers()
+	servers.policies, servers.identities["user"] = denies, user("p", "nothing")
+	if err := New(servers, "global").Node(t.Context(), "user", false); err == nil {
+		t.Error("one of two policies denies, and the token may read nodes")
+	}
+	if err := New(servers, "global").Node(t.Context(), "root", true); err != nil {
+		t.Errorf("a management token: %v", err)
+	}
+}

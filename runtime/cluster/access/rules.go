@@ -11,7 +11,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 )
 
-const denied = "deny" // a capability, and a policy, that revokes all others
+// Policies of a rule.
+const (
+	denied      = "deny" // a capability, and a policy, that revokes all others
+	policyRead  = "read"
+	policyWrite = "write"
+)
 
 // ruleFile is the part of the text of a policy that the package reads.
 type ruleFile struct {
@@ -21,29 +26,52 @@ type ruleFile struct {
 		Capabilities []string `hcl:"capabilities,optional"`
 		Others       hcl.Body `hcl:",remain"`
 	} `hcl:"namespace,block"`
+	Node   *simpleRule `hcl:"node,block"`
+	Agent  *simpleRule `hcl:"agent,block"`
+	Others hcl.Body    `hcl:",remain"`
+}
+
+type simpleRule struct {
+	Policy string   `hcl:"policy,optional"`
 	Others hcl.Body `hcl:",remain"`
 }
 
 // rulesOf returns the rules of a policy, from its text if the servers have not parsed the text.
-func rulesOf(policy *protocol.ACLPolicy) ([]*protocol.ACLNamespaceRule, error) {
+func rulesOf(policy *protocol.ACLPolicy) (*protocol.ACLRules, error) {
 	if policy.RulesJSON != nil {
-		return policy.RulesJSON.Namespaces, nil
+		return policy.RulesJSON, nil
+	}
+	fileName := "policy.hcl" // the extension selects the syntax
+	if strings.HasPrefix(strings.TrimSpace(policy.Rules), "{") {
+		fileName = "policy.json"
 	}
 	var file ruleFile
-	if err := hclsimple.Decode("policy.hcl", []byte(policy.Rules), nil, &file); err != nil {
+	if err := hclsimple.Decode(fileName, []byte(policy.Rules), nil, &file); err != nil {
 		return nil, fmt.Errorf("policy %q: %w", policy.Name, err)
 	}
-	var rules []*protocol.ACLNamespaceRule
+	rules := &protocol.ACLRules{}
 	for _, n := range file.Namespaces {
-		rules = append(rules, &protocol.ACLNamespaceRule{Name: n.Name, Policy: n.Policy, Capabilities: n.Capabilities})
+		rules.Namespaces = append(rules.Namespaces, &protocol.ACLNamespaceRule{Name: n.Name, Policy: n.Policy, Capabilities: n.Capabilities})
+	}
+	if file.Node != nil {
+		rules.Node = &protocol.ACLRule{Policy: file.Node.Policy}
+	}
+	if file.Agent != nil {
+		rules.Agent = &protocol.ACLRule{Policy: file.Agent.Policy}
 	}
 	return rules, nil
 }
 
-// grants reports whether policies grant a capability in a namespace. A nil policy grants nothing. Of the rules whose names
+// capabilitiesByPolicy are the capabilities, of those that a node checks, that the policy of a rule for namespaces includes.
+var capabilitiesByPolicy = map[string][]string{
+	policyRead:  {"read-job"},
+	policyWrite: {"read-job", "submit-job", "read-logs", "read-fs", "alloc-exec", "alloc-lifecycle"},
+}
+
+// grants reports whether policies grant one of the capabilities in a namespace. A nil policy grants nothing. Of the rules whose names
 // match the namespace, the most specific ones count: those with the exact name, or else those with the fewest characters in
 // the place of wildcards. A rule that denies wins over other rules that are as specific.
-func grants(policies map[string]*protocol.ACLPolicy, namespace, capability string) (bool, error) {
+func grants(policies map[string]*protocol.ACLPolicy, namespace string, capabilities ...string) (bool, error) {
 	best, granted, isDenied := -1, false, false // best is the distance of the rules that count; -1 before the first rule
 	for _, policy := range policies {
 		if policy == nil {
@@ -53,7 +81,7 @@ func grants(policies map[string]*protocol.ACLPolicy, namespace, capability strin
 		if err != nil {
 			return false, err
 		}
-		for _, rule := range rules {
+		for _, rule := range rules.Namespaces {
 			if rule == nil {
 				continue
 			}
@@ -64,11 +92,36 @@ func grants(policies map[string]*protocol.ACLPolicy, namespace, capability strin
 			if distance != best {
 				best, granted, isDenied = distance, false, false
 			}
-			granted = granted || slices.Contains(rule.Capabilities, capability)
+			granted = granted || slices.ContainsFunc(capabilities, func(capability string) bool {
+				return slices.Contains(rule.Capabilities, capability) || slices.Contains(capabilitiesByPolicy[rule.Policy], capability)
+			})
 			isDenied = isDenied || rule.Policy == denied || slices.Contains(rule.Capabilities, denied)
 		}
 	}
 	return granted && !isDenied, nil
+}
+
+// grantsOnAll reports whether policies have a rule, which rule returns, that permits to read or, with write, to change. A rule
+// that denies wins. A nil policy, and a nil rule, grant nothing.
+func grantsOnAll(policies map[string]*protocol.ACLPolicy, write bool, rule func(*protocol.ACLRules) *protocol.ACLRule) (granted bool, err error) {
+	for _, policy := range policies {
+		if policy == nil {
+			continue
+		}
+		rules, err := rulesOf(policy)
+		if err != nil {
+			return false, err
+		}
+		r := rule(rules)
+		switch {
+		case r == nil:
+		case r.Policy == denied:
+			return false, nil
+		case r.Policy == policyWrite, r.Policy == policyRead && !write:
+			granted = true
+		}
+	}
+	return granted, nil
 }
 
 // matchNamespace reports whether a pattern with the wildcard * matches a namespace. distance is 0 for the exact name, and
