@@ -11,6 +11,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/runtime/agent/connlimit"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskapi"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 )
 
@@ -43,38 +44,47 @@ type accessPolicy struct {
 	operatorToken, readToken Secret
 	acceptedHostNames        []string         // accepted host names, besides localhost and any IP address
 	identities               *identity.Issuer // authenticates tasks; may be nil
+	cluster                  *Cluster         // nil if the agent is not a node of a cluster
+	store                    *store.Store
 }
 
 var errPermissionDenied = &statusError{http.StatusForbidden, "Permission denied"}
 
 // authorize rejects requests that a client may not send, and reports whether the client is authenticated:
 // other clients may use only the open routes. A client of the agent's unix socket is authenticated by the file mode
-// of the socket; a client of the socket of a task needs a token for each route. workload is the task whose token the
-// request has, nil if the rights of the request do not depend on such a token.
-func (p *accessPolicy) authorize(r *http.Request) (authenticated bool, workload *identity.Workload, err error) {
+// of the socket; a client of the socket of a task needs a token for each route. In a cluster with access control, other
+// clients are users of the cluster, whose tokens are checked later. Without access control, a task has the rights that
+// checkWorkloadTokenAccess describes.
+func (p *accessPolicy) authorize(r *http.Request) (authenticated bool, rights clientRights, err error) {
 	if r.Context().Value(authorizedContextKey{}) != nil {
-		return true, nil, nil
+		return true, rights, nil
 	}
 	local := r.Context().Value(unixSocketContextKey{}) != nil || isFromTaskSocket(r)
 	// A TLS client has verified that the certificate is valid for the host name, so that the name needs no
 	// check.
 	if !local && r.TLS == nil && !p.isAcceptedHost(r.Host) {
-		return false, nil, &statusError{http.StatusForbidden, "Host " + keepPrintableASCII(r.Host) + " is not a name of this agent"}
+		return false, rights, &statusError{http.StatusForbidden, "Host " + keepPrintableASCII(r.Host) + " is not a name of this agent"}
 	}
 	token := p.operatorToken != "" && equalSecrets(requestToken(r), string(p.operatorToken))
 	switch {
 	case !isSameOrigin(r) && !isWebUINavigation(r) && !(p.allowsCORS(r) && (token || isCORSPreflight(r))):
-		return false, nil, &statusError{http.StatusForbidden, "requests of other web sites are not answered"}
-	case p.needsNoTokenForRequest(r), token, p.hasOnlyReadOnlyToken(r):
-		return true, nil, nil
+		return false, rights, &statusError{http.StatusForbidden, "requests of other web sites are not answered"}
+	case p.needsNoTokenForRequest(r), token:
+		return true, rights, nil
+	case p.hasOnlyReadOnlyToken(r):
+		rights.isReadOnly = true
+		return true, rights, nil
+	case p.isClusterUser(r):
+		rights.isClusterUser = true
+		return true, rights, nil
 	}
-	if workload := p.authenticateWorkload(r); workload != nil {
-		return true, workload, nil
+	if rights.workload = p.authenticateWorkload(r); rights.workload != nil {
+		return true, rights, nil
 	}
 	if !isFromTaskSocket(r) && (p.isPublicPath(r.URL.Path) || sendsTokenInExecSession(r) || isCORSPreflight(r) && p.allowsCORS(r)) {
-		return false, nil, nil
+		return false, rights, nil
 	}
-	return false, nil, errPermissionDenied
+	return false, rights, errPermissionDenied
 }
 
 // errTooManyConns starts with the text that Nomad sends to a client with too many connections.
@@ -88,7 +98,7 @@ func (p *accessPolicy) clientToCountConnFor(r *request) connlimit.ClientIdentity
 	case r.rights.workload != nil:
 		task := taskapi.TaskAddr{AllocID: r.rights.workload.AllocID, Task: r.rights.workload.Task}
 		return connlimit.ClientIdentity{Class: connlimit.Task, Name: task.String()}
-	case id.Class == connlimit.Operator, p.operatorToken != "" && !r.rights.isReadOnly:
+	case id.Class == connlimit.Operator, p.operatorToken != "" && !r.rights.isReadOnly && !r.rights.isClusterUser:
 		id.Class = connlimit.Operator
 	default:
 		id.Class = connlimit.Guest
@@ -151,13 +161,20 @@ func (p *accessPolicy) handleCORS(r *request) (answered bool) {
 	return true
 }
 
+// isClusterUser reports whether the rights of a request, which has no token of this agent, are those of a user or of a task
+// that the servers know. A client that sends its token in a session is none before the session, and a client of the
+// socket of a task needs a token.
+func (p *accessPolicy) isClusterUser(r *http.Request) bool {
+	return p.cluster != nil && p.cluster.Rights != nil && !sendsTokenInExecSession(r) && (!isFromTaskSocket(r) || requestToken(r) != "")
+}
+
 // needsNoTokenForRequest reports whether a request needs no token. A verified client certificate replaces the
-// token.
+// token, except in a cluster, where all nodes have certificates of the same authority.
 func (p *accessPolicy) needsNoTokenForRequest(r *http.Request) bool {
 	if isFromTaskSocket(r) {
 		return false
 	}
-	return p.operatorToken == "" || r.Context().Value(unixSocketContextKey{}) != nil || r.TLS != nil && len(r.TLS.VerifiedChains) > 0
+	return p.operatorToken == "" || r.Context().Value(unixSocketContextKey{}) != nil || p.cluster == nil && r.TLS != nil && len(r.TLS.VerifiedChains) > 0
 }
 
 // isAcceptedHost reports whether the Host header of a request has an IP address or a name of the agent. Another name may

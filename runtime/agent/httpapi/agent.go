@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"runtime"
 	"strconv"
+	"strings"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -16,13 +18,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// localAgent is the agent that serves the API: one server and one node.
+// localAgent is the agent that serves the API: one server and one node, or only a node of a cluster.
 type localAgent struct {
 	store           *store.Store
 	nodeID          string
 	region          string
-	advertiseAddr   string // host:port that other programs use to reach the agent
-	nomadAPIVersion string // the Nomad version whose API is implemented
+	advertiseAddr   string   // host:port that other programs use to reach the agent
+	nomadAPIVersion string   // the Nomad version whose API is implemented
+	cluster         *Cluster // nil if the agent is not a node of a cluster
 }
 
 // checkNodeAndServerParams returns an error if a request has the parameter node_id or server_id for another node or server.
@@ -65,6 +68,15 @@ func (h *agentHandler) health(r *request) (any, error) {
 			return h.node.TaskOutputLossErr()
 		},
 		"server": func() error { return cmp.Or(h.store.LastWriteErr(), h.store.CheckDiskSpaceForNewObjects()) },
+	}
+	if h.agent.cluster != nil {
+		readNode, checkStore := parts["client"], parts["server"]
+		parts = map[string]func() error{"client": func() error {
+			if len(h.agent.knownServers()) == 0 {
+				return errors.New("no known servers")
+			}
+			return cmp.Or(readNode(), checkStore())
+		}}
 	}
 	answer, allHealthy := make(map[string]componentHealth), true
 	for kind, check := range parts {
@@ -151,6 +163,14 @@ type agentSelfReply struct {
 	Stats  map[string]map[string]string `json:"stats"`
 }
 
+// knownServers returns the addresses of the servers of the node.
+func (l *localAgent) knownServers() []string {
+	if l.cluster != nil {
+		return l.cluster.ServerAddrs()
+	}
+	return []string{l.fakeRPCHostPort()}
+}
+
 func (h *agentHandler) readSelf(*request) (any, error) {
 	running := 0
 	for _, alloc := range h.store.Snapshot().AllocationsByNode(nil, h.agent.nodeID) {
@@ -159,7 +179,7 @@ func (h *agentHandler) readSelf(*request) (any, error) {
 		}
 	}
 	state := agentSelfReply{Member: h.agent.newSerfMember(), Stats: map[string]map[string]string{
-		"client": {"node_id": h.agent.nodeID, "known_servers": h.agent.fakeRPCHostPort(), "num_allocations": strconv.Itoa(running)},
+		"client": {"node_id": h.agent.nodeID, "known_servers": strings.Join(h.agent.knownServers(), ","), "num_allocations": strconv.Itoa(running)},
 		"nomad":  {"server": "true", "leader": "true", "leader_addr": h.agent.fakeRPCHostPort(), "bootstrap": "true", "known_regions": "1"},
 		"runtime": {
 			"arch": runtime.GOARCH, "version": runtime.Version(), "max_procs": strconv.Itoa(runtime.GOMAXPROCS(0)),
@@ -167,6 +187,10 @@ func (h *agentHandler) readSelf(*request) (any, error) {
 			"kernel.name": runtime.GOOS,
 		},
 	}}
+	if h.agent.cluster != nil { // as an agent of Nomad that is no server
+		state.Member = serfMember{}
+		delete(state.Stats, "nomad")
+	}
 	if h.funcs.ConfigWithoutSecrets != nil {
 		state.Config = h.funcs.ConfigWithoutSecrets()
 	}
@@ -174,7 +198,7 @@ func (h *agentHandler) readSelf(*request) (any, error) {
 }
 
 func (h *agentHandler) servers(*request) (any, error) {
-	return []string{h.agent.fakeRPCHostPort()}, nil
+	return h.agent.knownServers(), nil
 }
 
 // reloadConfig reloads the configuration, as SIGHUP does.

@@ -123,6 +123,8 @@ type Config struct {
 	// ReadOnlyToken permits the routes in [readOnlyRoutes] if OperatorToken is set; an empty token permits
 	// nothing.
 	ReadOnlyToken Secret
+	// Cluster is nil if the agent is not a node of a cluster.
+	Cluster *Cluster
 	// Identities authenticates tasks by the tokens of their identities; nil authenticates none.
 	Identities *identity.Issuer
 	// TLSHandshakeTimeout limits a TLS handshake; 0 means five seconds.
@@ -151,7 +153,7 @@ type API struct {
 func New(c Config) *API {
 	logger := c.Logger.Named("http")
 	a := &API{
-		config: c, access: &accessPolicy{c.OperatorToken, c.ReadOnlyToken, c.AcceptedHostNames, c.Identities}, logger: logger, variables: variables.New(c.Store, logger),
+		config: c, access: &accessPolicy{c.OperatorToken, c.ReadOnlyToken, c.AcceptedHostNames, c.Identities, c.Cluster, c.Store}, logger: logger, variables: variables.New(c.Store, logger),
 		stopTimeout: stopTimeout,
 	}
 	a.bodyBudget.freeBytes.Store(maxBodyMemory)
@@ -287,9 +289,11 @@ func (a *API) authorizeAndRoute(r *request) (value any, err error) {
 		}
 	}()
 	r.conn.OnUnauthenticatedHeaderRead(r.ContentLength != 0)
-	authenticated, workload, err := a.access.authorize(r.Request)
-	r.rights.workload = workload
-	r.rights.isReadOnly = a.access.hasOnlyReadOnlyToken(r.Request)
+	authenticated, rights, err := a.access.authorize(r.Request)
+	if err == errPermissionDenied && a.access.isRepeatedThroughServer(r.Request) {
+		panic(http.ErrAbortHandler)
+	}
+	r.rights = rights
 	if !authenticated {
 		r.discardBody()
 	} else {
@@ -306,7 +310,14 @@ func (a *API) authorizeAndRoute(r *request) (value any, err error) {
 		method = http.MethodGet // net/http omits the body of the reply to a HEAD request
 	}
 	rt, id, methodAllowed, pathExists := findRoute(a.routes, method, r.URL.Path)
+	r.pathID = id
+	forward, err := a.mustForward(r, rt, pathExists)
+	if err != nil {
+		return nil, err
+	}
 	switch {
+	case forward && r.rights.workload == nil:
+		return nil, a.forward(r)
 	case pathExists && !methodAllowed:
 		return nil, errInvalidMethod
 	case !methodAllowed && r.rights.workload != nil:
@@ -314,7 +325,9 @@ func (a *API) authorizeAndRoute(r *request) (value any, err error) {
 	case !methodAllowed:
 		return nil, &statusError{http.StatusNotFound, ""}
 	}
-	r.pathID = id
+	if err := a.checkNodeRights(r, rt); err != nil {
+		return nil, err
+	}
 	if r.rights.isReadOnly {
 		if err := r.checkReadOnlyTokenAccess(method, rt); err != nil {
 			return nil, err
@@ -327,6 +340,9 @@ func (a *API) authorizeAndRoute(r *request) (value any, err error) {
 		if err := r.checkWorkloadTokenAccess(method, rt, a.access); err != nil {
 			return nil, err
 		}
+	}
+	if forward {
+		return nil, a.forward(r)
 	}
 	if method == http.MethodGet {
 		if err := r.readAndDiscardBody(); err != nil {

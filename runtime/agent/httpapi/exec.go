@@ -9,6 +9,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
+// execPattern is the route that runs a command in a task.
+const execPattern = "/v1/client/allocation/{id}/exec"
+
 // execHandler serves the sessions in which a client runs a command in a task.
 type execHandler struct {
 	store        *store.Store
@@ -23,6 +26,9 @@ func (h *execHandler) execTask(r *request) (any, error) {
 		var command []string
 		if err := json.Unmarshal([]byte(r.query.Get("command")), &command); err != nil || len(command) == 0 {
 			return taskexec.Command{}, newExecRequestError("command is not present")
+		}
+		if c := h.access.cluster; c != nil && c.DisableRemoteExec {
+			return taskexec.Command{}, newExecRequestError("%v", errPermissionDenied)
 		}
 		alloc := h.store.Snapshot().Allocation(nil, r.pathID)
 		if alloc == nil {

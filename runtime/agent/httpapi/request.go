@@ -51,6 +51,9 @@ type request struct {
 type clientRights struct {
 	isReadOnly bool               // the client has sent only the read-only token
 	workload   *identity.Workload // the task whose rights the client has; nil if it has other rights
+	// isClusterUser means that the client has no token of this agent, and what the cluster permits to its token, which may
+	// be missing.
+	isClusterUser bool
 }
 
 const (
@@ -221,11 +224,17 @@ func (r *request) readBody(limit int64, read func(io.Reader) error) error {
 		return badRequestError("read the body of the request: " + err.Error())
 	}
 	_ = r.responseController.SetReadDeadline(time.Time{})
-	if client := r.clientToCountAfterBody; client != (connlimit.ClientIdentity{}) {
-		r.clientToCountAfterBody = connlimit.ClientIdentity{}
-		return r.countConnForClient(client)
+	return r.countConnAfterBody()
+}
+
+// countConnAfterBody counts the connection for the client if that had to wait for the body.
+func (r *request) countConnAfterBody() error {
+	client := r.clientToCountAfterBody
+	if client == (connlimit.ClientIdentity{}) {
+		return nil
 	}
-	return nil
+	r.clientToCountAfterBody = connlimit.ClientIdentity{}
+	return r.countConnForClient(client)
 }
 
 func bodyTooLargeError(limit int64) error {

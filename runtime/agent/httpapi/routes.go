@@ -27,7 +27,7 @@ type route struct {
 // pattern is used.
 func (a *API) newRoutes() []route {
 	c := &a.config
-	agent := &localAgent{c.Store, c.NodeID, c.Region, c.AdvertiseAddr, c.NomadAPIVersion}
+	agent := &localAgent{c.Store, c.NodeID, c.Region, c.AdvertiseAddr, c.NomadAPIVersion, c.Cluster}
 	jobs := &jobReadHandler{c.Store}
 	jobWriter := &jobWriteHandler{c.Store, c.Scheduler, c.JobParser, &jobChecker{c.Store, c.Node, c.Region, a.logger}}
 	scaling := &scalingHandler{c.Store, c.Scheduler}
@@ -46,6 +46,7 @@ func (a *API) newRoutes() []route {
 	identities := &identityHandler{c.Identities}
 	events := &eventHandler{c.Store, c.Node, a.logger}
 	metrics := &metricsHandler{c.Metrics}
+	allocSnapshots := &allocSnapshotHandler{c.Store, c.Node, c.Cluster, a.logger}
 	snapshots := &snapshotHandler{c.AgentFuncs.WriteSnapshot}
 	agents := &agentHandler{agent, c.Store, c.Scheduler, c.Node, c.AgentFuncs}
 	plugins := &pluginHandler{store: c.Store, agentFuncs: c.AgentFuncs}
@@ -97,12 +98,12 @@ func (a *API) newRoutes() []route {
 		{"PUT POST", "/v1/allocation/{id}/stop", allocs.stop, routeDocWithoutBody[api.AllocStopResponse]("stop an allocation", "reschedule no_shutdown_delay")},
 		{"GET", "/v1/client/transitions", allocs.listTransitions, routeDocWithoutBody[[]tasksteps.AllocTransitions]("list the last transitions of the tasks of all allocations that run or have ended under this agent")},
 		{"GET", "/v1/client/allocation/{id}/checks", allocs.checks, routeDocWithoutBody[map[string]checkStatus]("read the status of the service checks of an allocation")},
-		{"GET", "/v1/client/allocation/{id}/exec", exec.execTask, routeDocOfStream("application/json", "run a command in a task, over a websocket", "task command tty ws_handshake")},
+		{"GET", execPattern, exec.execTask, routeDocOfStream("application/json", "run a command in a task, over a websocket", "task command tty ws_handshake")},
 		{"GET PUT POST", "/v1/client/allocation/{id}/gc", allocs.gcAllocation, routeDocWithoutBody[any]("garbage collect the directory of a terminal allocation")},
 		{"GET PUT POST", "/v1/client/allocation/{id}/pause", errorHandler(http.StatusInternalServerError, "Enterprise only"), routeDocWithoutBody[noContent]("not supported: pausing tasks requires Nomad Enterprise")},
 		{"PUT POST", "/v1/client/allocation/{id}/restart", allocs.restart, routeDocWithBody[api.AllocationRestartRequest, replyMeta]("restart one task or all tasks of an allocation")},
 		{"PUT POST", "/v1/client/allocation/{id}/signal", allocs.signal, routeDocWithBody[api.AllocSignalRequest, replyMeta]("send a signal to one task or all tasks of an allocation")},
-		{"GET", "/v1/client/allocation/{id}/snapshot", noClusterHandler, routeDocWithoutBody[noContent]("not supported: migrating the directory of an allocation requires a cluster")},
+		{"GET", snapshotPattern, allocSnapshots.send, routeDocOfStream("application/octet-stream", "read the data of an allocation for another node of the cluster, as a tar archive; requires the token for the migration of the allocation")},
 		{"GET", "/v1/client/allocation/{id}/stats", allocs.stats, routeDocWithoutBody[api.AllocResourceUsage]("read the CPU, memory and device usage of an allocation", "task")},
 		{"GET PUT POST DELETE", "/v1/client/allocation/{id...}", errorHandler(http.StatusNotFound, "resource not found"), routeDocWithoutBody[noContent]("unknown operation on an allocation: 404")},
 		{"GET", "/v1/client/fs/ls/{id}", files.list, routeDocWithoutBody[[]api.AllocFileInfo]("list a directory of an allocation", "path")},
@@ -114,8 +115,8 @@ func (a *API) newRoutes() []route {
 		{"GET", "/v1/client/fs/{id...}", files.rejectUnknownOperation, routeDocWithoutBody[noContent]("unknown operation on a file: 404")},
 		{"GET PUT", "/v1/client/gc", allocs.gcAllocations, routeDocWithoutBody[noContent]("garbage collect the directories of all terminal allocations")},
 		{"GET", "/v1/client/stats", agents.hostStats, routeDocWithoutBody[hoststats.Stats]("read the CPU, memory, disk and device usage of the host", "node_id")},
-		{"GET", "/v1/client/metadata", nodes.readMetadata, routeDocWithoutBody[api.NodeMetaResponse]("read the dynamic and static metadata of the node", "node_id")},
-		{"POST", "/v1/client/metadata", nodes.setMetadata, routeDocWithBody[api.NodeMetaApplyRequest, api.NodeMetaResponse]("change the dynamic metadata of the node", "node_id")},
+		{"GET", metadataPath, nodes.readMetadata, routeDocWithoutBody[api.NodeMetaResponse]("read the dynamic and static metadata of the node", "node_id")},
+		{"POST", metadataPath, nodes.setMetadata, routeDocWithBody[api.NodeMetaApplyRequest, api.NodeMetaResponse]("change the dynamic metadata of the node", "node_id")},
 		{"GET", "/v1/client/identity", noClusterHandler, routeDocWithoutBody[noContent]("not supported: a node identity requires a cluster")},
 		{"POST", "/v1/client/identity/renew", noClusterHandler, routeDocWithoutBody[noContent]("not supported: a node identity requires a cluster")},
 

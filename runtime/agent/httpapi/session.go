@@ -173,7 +173,13 @@ func (h *execHandler) authenticateExecSession(r *request, conn *websocket.Conn) 
 		return newExecRequestError("unsupported handshake version: %d", helloMessage.Version)
 	}
 	if !h.access.needsNoTokenForRequest(r.Request) && !equalSecrets(helloMessage.AuthToken, string(h.access.operatorToken)) {
-		return newExecRequestError("%v", errPermissionDenied)
+		if h.access.cluster == nil || h.access.cluster.Rights == nil {
+			return newExecRequestError("%v", errPermissionDenied)
+		}
+		if err := h.access.checkClusterToken(r, execPattern, helloMessage.AuthToken); err != nil {
+			return newExecRequestError("%v", err)
+		}
+		r.rights.isClusterUser = true
 	}
 	if !r.conn.CountForClient(h.access.clientToCountConnFor(r)) {
 		return newExecRequestError("%v", errTooManyConns)

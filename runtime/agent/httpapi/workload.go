@@ -23,8 +23,14 @@ func isFromTaskSocket(r *http.Request) bool { return r.Context().Value(taskSocke
 // authenticateWorkload returns the task whose token a request has, nil if it has none that is valid.
 func (p *accessPolicy) authenticateWorkload(r *http.Request) *identity.Workload {
 	token := requestToken(r)
-	if p.identities == nil || strings.Count(token, ".") != 2 {
+	if strings.Count(token, ".") != 2 {
 		return nil // other tokens have no dots
+	}
+	if p.cluster != nil {
+		return p.cluster.AuthenticateWorkload(token) // the servers issue the tokens
+	}
+	if p.identities == nil {
+		return nil
 	}
 	w, err := p.identities.Authenticate(token)
 	if err != nil {
@@ -36,7 +42,7 @@ func (p *accessPolicy) authenticateWorkload(r *http.Request) *identity.Workload 
 // isPublicPath reports whether a path is open to all clients. The public keys are open if the operator has
 // configured the address at which other services request them.
 func (p *accessPolicy) isPublicPath(path string) bool {
-	return publicPaths[path] || isWebUIPath(path) || p.hasOIDCIssuer() && (path == keySetPath || path == discoveryPath)
+	return publicPaths[path] || isWebUIPath(path) || p.cluster != nil && isSnapshotPath(path) || p.hasOIDCIssuer() && (path == keySetPath || path == discoveryPath)
 }
 
 func (p *accessPolicy) hasOIDCIssuer() bool {
