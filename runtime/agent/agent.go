@@ -369,8 +369,10 @@ func (a *Agent) nodeRunnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 	}
 	withoutDriver := taskEnderWithoutDriver{a.helperProcesses.keeper, a.config.DecodeTaskProcess}
 	var newStartsAllowed <-chan struct{}
+	var findRemotePrevious func(*api.Allocation) runnerhooks.PreviousAlloc
 	if a.cluster != nil {
 		newStartsAllowed = a.cluster.replica.Pulled()
+		findRemotePrevious = a.cluster.peers.fetcher.Previous
 	}
 	return noderunner.Config{
 		Source: a.allocSync,
@@ -398,6 +400,7 @@ func (a *Agent) nodeRunnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 			EarlierRecords:            localnode.TaskRecordReader{Store: a.store},
 			RebootedSinceEarlierAgent: a.orphanCleaner.Rebooted,
 			NewStartsAllowed:          newStartsAllowed,
+			FindRemotePrevious:        findRemotePrevious,
 			EndTaskWithoutDriver:      withoutDriver.endTask,
 			AwaitExitWithoutDriver:    withoutDriver.awaitExitWithoutDriver,
 			Logger:                    a.logger,

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"sync"
 	"sync/atomic"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/access"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/membership"
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/migration"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/nodeapi"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/registrations"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/replica"
@@ -41,7 +43,13 @@ type ClusterConfig struct {
 	// AccessControl says that the servers have access control, so that commands in tasks without an isolated file system need
 	// the capability alloc-node-exec.
 	AccessControl     bool
-	DisableRemoteExec bool // servers may not run commands in tasks
+	DisableRemoteExec bool // nobody may run commands in tasks
+	// ServerHTTPAddr is the URL of the HTTP API of a server; nil means the hosts of the servers with the port 4646, over
+	// HTTPS if ServersUseHTTPS is set.
+	ServerHTTPAddr  *url.URL
+	ServersUseHTTPS bool
+	// PeerTLS has the certificates for the HTTP APIs of servers and of other nodes; nil means that there are none.
+	PeerTLS *wire.TLSFiles
 }
 
 // clusterNode is the part of an agent that makes it a node of a cluster.
@@ -53,6 +61,8 @@ type clusterNode struct {
 	registrations *registrations.Registrations
 	identities    *workload.Identities
 	data          *workload.Data
+	access        *access.Checker
+	peers         *peerConnections
 	tls           *wire.TLSFiles
 	config        atomic.Pointer[tls.Config] // of new connections; nil without TLS
 	methods       wire.Methods               // that servers call; set before run
@@ -62,7 +72,7 @@ type clusterNode struct {
 func (a *Agent) openCluster(ctx context.Context, nodeID, region string) (err error) {
 	c := a.config.Cluster
 	logger := a.logger.Named("cluster")
-	n := &clusterNode{region: region, tls: c.TLS}
+	n := &clusterNode{region: region, tls: c.TLS, peers: &peerConnections{files: c.PeerTLS}}
 	if err := n.reloadTLS(); err != nil {
 		return err
 	}
@@ -82,6 +92,7 @@ func (a *Agent) openCluster(ctx context.Context, nodeID, region string) (err err
 		Logger:       logger,
 		OnNewSession: func() { n.member.Beat() },
 	}, addrs)
+	n.access = access.New(n.pool, region)
 	n.member, err = membership.New(ctx, membership.Config{
 		Region: region, NodeID: nodeID, IntroductionToken: c.IntroductionToken, Pool: n.pool, Store: a.store,
 		ReportStates: func() {
@@ -108,6 +119,13 @@ func (a *Agent) openCluster(ctx context.Context, nodeID, region string) (err err
 	n.data = workload.NewData(workload.DataConfig{
 		Region: region, Pool: n.pool, Registered: n.member.Registered(), Store: a.store, Logger: logger,
 	})
+	n.peers.fetcher = migration.NewFetcher(migration.Config{
+		Region: region, NodeID: nodeID, Pool: n.pool, NodeToken: n.member.Token,
+		MigrateToken: func(allocID string) string { return a.clusterAlloc(allocID).MigrateToken },
+		HasAlloc:     func(allocID string) bool { return a.store.Snapshot().Allocation(nil, allocID) != nil },
+		TLS:          n.peers.cloneTLS(),
+		Logger:       logger,
+	})
 	a.cluster = n
 	return nil
 }
@@ -133,16 +151,13 @@ func (a *Agent) SetClusterAPI(handler http.Handler) {
 		IdentityClaims:    func() (map[string]any, error) { return nodeapi.ParseClaims(member.Token()) },
 	}
 	if a.config.Cluster.AccessControl {
-		checker := access.New(a.cluster.pool, a.cluster.region)
-		c.AllowExec = func(ctx context.Context, token, allocID, task string) error {
-			return a.allowExec(ctx, checker, token, allocID, task)
-		}
+		c.AllowExec = a.allowExec
 	}
 	a.cluster.methods = nodeapi.Methods(c)
 }
 
 // allowExec returns an error if the owner of token may not run commands in a task.
-func (a *Agent) allowExec(ctx context.Context, checker *access.Checker, token, allocID, task string) error {
+func (a *Agent) allowExec(ctx context.Context, token, allocID, task string) error {
 	runner := a.Alloc(allocID)
 	if runner == nil {
 		return nil // the request fails later, because no task runs
@@ -150,19 +165,24 @@ func (a *Agent) allowExec(ctx context.Context, checker *access.Checker, token, a
 	if runner.FSIsolation(task) != driver.FSIsolationNone {
 		return nil // the servers have checked alloc-exec
 	}
-	return checker.AllocNodeExec(ctx, token, runner.Alloc().Namespace)
+	return a.cluster.access.AllocNodeExec(ctx, token, runner.Alloc().Namespace)
 }
 
-// reloadTLS reads the certificates for connections to servers again.
+// reloadTLS reads the certificates for connections to servers and other nodes again.
 func (n *clusterNode) reloadTLS() error {
-	if n.tls == nil {
-		return nil
+	for _, part := range []struct {
+		files *wire.TLSFiles
+		to    *atomic.Pointer[tls.Config]
+	}{{n.tls, &n.config}, {n.peers.files, &n.peers.config}} {
+		if part.files == nil {
+			continue
+		}
+		config, err := part.files.Load()
+		if err != nil {
+			return err
+		}
+		part.to.Store(config)
 	}
-	config, err := n.tls.Load()
-	if err != nil {
-		return err
-	}
-	n.config.Store(config)
 	return nil
 }
 

@@ -150,12 +150,16 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	open.OTLP, open.EndTasksWithoutRecord, open.AdoptTasksWithoutRecord, open.ClaimTasksOfCopiedDataDir = traces, o.endTasksWithoutRecord, o.adoptTasksWithoutRecord, o.claimTasksOfCopiedDir
 	open.Cluster = agentconfig.ClusterConfig(c)
 	open.Node.AdvertisedHTTPAddr, open.Node.APIUsesTLS = l.advertisedTCPAddress(c), l.certificates != nil
+	hidesAPI := open.Cluster != nil && !l.otherNodesCanConnect(c)
+	if hidesAPI {
+		open.Node.AdvertisedHTTPAddr = "" // commands on other machines would connect to their own loopback address
+	}
 	a, err := agent.Open(waiting, open)
 	if err != nil {
 		return addRemedyForCopiedDataDir(err)
 	}
 	defer func() { err = errors.Join(err, a.Close()) }()
-	if open.Node.AdvertisedHTTPAddr == "" {
+	if open.Node.AdvertisedHTTPAddr == "" && !hidesAPI {
 		open.Node.AdvertisedHTTPAddr = l.tcpAddressWithIP(a.Host().IP)
 		a.Node().SetAdvertisedHTTPAddr(open.Node.AdvertisedHTTPAddr)
 	}
@@ -211,6 +215,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 		NomadAPIVersion:   fingerprint.NomadVersion,
 		OperatorToken:     token,
 		ReadOnlyToken:     readToken,
+		Cluster:           a.ClusterAPI(),
 		Identities:        a.Identities(),
 		AcceptedHostNames: l.acceptedHostNames(c, a.Host().Hostname),
 		ReplyHeaders:      c.HTTPHeaders,

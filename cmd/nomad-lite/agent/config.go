@@ -94,13 +94,14 @@ func (o options) loadConfig(s *cli.Streams) (*config.Config, error) {
 func (r *runningAgent) configForAPI() map[string]any {
 	c, node, b := r.currentConfig(), r.agent.Node().TaskEnvNode(), version.ReadBuild()
 	_, port, _ := net.SplitHostPort(r.advertisedTCPAddress)
+	isNodeOfCluster := c.Cluster.IsNode()
 	number, _ := strconv.Atoi(port) // without an address, port is "" and number is 0
 	return map[string]any{
 		"Region": node.Region, "Datacenter": node.Datacenter, "NodeName": node.Name, "BindAddr": c.BindAddr,
 		"DataDir": r.agent.DataDir(), "LogLevel": c.LogLevel, "LogJson": c.LogJSON, "DevMode": r.flags.devMode,
 		"EnableDebug": c.EnableDebug, "PluginDir": c.PluginDir, "Plugins": r.describePluginProcesses(), "Hooks": r.hookStatuses(),
 		"LeaveOnInt": c.LeaveOnInterrupt, "LeaveOnTerm": c.LeaveOnTerminate,
-		"ACL":            map[string]any{"Enabled": false},
+		"ACL":            map[string]any{"Enabled": isNodeOfCluster && c.Cluster.AccessControl},
 		"AdvertiseAddrs": map[string]any{"HTTP": r.advertisedTCPAddress, "RPC": "", "Serf": ""},
 		"Client": map[string]any{
 			"Enabled": true, "NodeClass": node.Class, "NodePool": node.Pool, "Meta": node.Meta,
@@ -108,7 +109,7 @@ func (r *runningAgent) configForAPI() map[string]any {
 			"GCDiskUsageMinAge": c.GC.MinEndedTimeForDiskUsageGC,
 		},
 		"Ports":  map[string]any{"HTTP": number, "RPC": 0, "Serf": 0},
-		"Server": map[string]any{"Enabled": true},
+		"Server": map[string]any{"Enabled": !isNodeOfCluster},
 		"TLSConfig": map[string]any{
 			"EnableHTTP": c.TLS.ServeHTTPS, "VerifyHTTPSClient": c.TLS.VerifyClient, "CAFile": c.TLS.CAFile, "CertFile": c.TLS.CertFile,
 			"KeyFile": c.TLS.KeyFile,

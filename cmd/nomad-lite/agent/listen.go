@@ -53,7 +53,7 @@ func listenTCPIfEnabled(ctx context.Context, c *config.Config, dev bool, logger 
 	}
 	if c.TLS.ServeHTTPS {
 		l.certificates = &reloadableCertificates{}
-		if err := l.certificates.loadFiles(c.TLS, logger); err != nil {
+		if err := l.certificates.loadFiles(c.TLS, !c.Cluster.IsNode(), logger); err != nil {
 			return nil, err
 		}
 	}
@@ -267,4 +267,10 @@ func (l *apiListeners) onlyLocalCanConnect() bool {
 	}
 	address, ok := l.tcpListener.Addr().(*net.TCPAddr)
 	return ok && address.IP.IsLoopback()
+}
+
+// otherNodesCanConnect reports whether other machines can connect to the API: it listens on more than a loopback address, or the
+// configuration names an address for other machines, which then leads to the listener.
+func (l *apiListeners) otherNodesCanConnect(c *config.Config) bool {
+	return l.tcpListener != nil && (c.HTTPAdvertiseAddr != "" || !l.onlyLocalCanConnect())
 }

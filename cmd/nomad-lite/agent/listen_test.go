@@ -107,3 +107,30 @@ func TestListenWaitsForKilledAgent(t *testing.T) {
 		t.Errorf("an address that stays in use: %v", err)
 	}
 }
+
+// Servers and other nodes get no address of the API that only this machine can connect to.
+func TestNodeOfClusterAnnouncesReachableAddress(t *testing.T) {
+	tcp := func(address string) *apiListeners {
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			t.Skip(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		return &apiListeners{tcpListener: l}
+	}
+	for name, c := range map[string]struct {
+		listeners *apiListeners
+		config    config.Config
+		want      bool
+	}{
+		"only the unix socket":             {&apiListeners{}, config.Config{HTTPAdvertiseAddr: "10.0.0.1"}, false},
+		"a loopback address":               {tcp("127.0.0.1:0"), config.Config{}, false},
+		"a loopback address, advertised":   {tcp("127.0.0.1:0"), config.Config{HTTPAdvertiseAddr: "10.0.0.1"}, true},
+		"all addresses":                    {tcp("0.0.0.0:0"), config.Config{}, true},
+		"all addresses, another is public": {tcp("0.0.0.0:0"), config.Config{HTTPAdvertiseAddr: "10.0.0.1:80"}, true},
+	} {
+		if got := c.listeners.otherNodesCanConnect(&c.config); got != c.want {
+			t.Errorf("%s: got %v, want %v", name, got, c.want)
+		}
+	}
+}

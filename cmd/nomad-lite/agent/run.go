@@ -211,7 +211,7 @@ func (r *runningAgent) reloadConfig() error {
 		err = pluginhooks.CheckRulesAgainstCatalog(c.HookRules, pluginCatalog.Entries())
 	}
 	if err == nil && r.listeners.certificates != nil {
-		err = r.listeners.certificates.loadFiles(c.TLS, r.logger)
+		err = r.listeners.certificates.loadFiles(c.TLS, !c.Cluster.IsNode(), r.logger)
 	}
 	if err != nil {
 		err = fmt.Errorf("configuration not reloaded: %w", err)

@@ -21,7 +21,9 @@ type reloadableCertificates struct {
 }
 
 // loadFiles reads the certificate files. After an error the earlier certificates stay in use.
-func (c *reloadableCertificates) loadFiles(t config.TLS, logger hclog.Logger) error {
+//
+// replacesToken means that a client certificate replaces the token.
+func (c *reloadableCertificates) loadFiles(t config.TLS, replacesToken bool, logger hclog.Logger) error {
 	if t.CertFile == "" || t.KeyFile == "" {
 		return errors.New("tls: http = true needs cert_file and key_file")
 	}
@@ -51,7 +53,9 @@ func (c *reloadableCertificates) loadFiles(t config.TLS, logger hclog.Logger) er
 		if !loaded.ClientCAs.AppendCertsFromPEM(text) {
 			return fmt.Errorf("tls: ca_file %s: there is no certificate in it", t.CAFile)
 		}
-		logger.Warn("a client certificate replaces the token: each client with a certificate of this CA may do everything", "ca_file", t.CAFile)
+		if replacesToken {
+			logger.Warn("a client certificate replaces the token: each client with a certificate of this CA may do everything", "ca_file", t.CAFile)
+		}
 		loaded.ClientAuth = tls.VerifyClientCertIfGiven
 		if t.VerifyClient {
 			loaded.ClientAuth = tls.RequireAndVerifyClientCert

@@ -153,11 +153,11 @@ func StartTestAgent(t testing.TB, requireClientCerts bool, extraConfig ...string
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	nodes, _, err := client.Nodes().List(nil)
-	if err != nil || len(nodes) != 1 {
-		t.Fatalf("nodes %v, %v", nodes, err)
+	self, err := client.Agent().Self() // not the list of nodes, which an agent in a cluster reads from servers
+	if err != nil {
+		t.Fatal(err)
 	}
-	return &TestAgent{client, t, base, address, requireClientCerts, work, nodes[0].ID}
+	return &TestAgent{client, t, base, address, requireClientCerts, work, self.Stats["client"]["node_id"]}
 }
 
 // NewRawExecShellTask returns a task of raw_exec that runs a shell script.

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"time"
 
@@ -21,12 +22,17 @@ type Cluster struct {
 	ServerEnabled        bool // server.enabled
 	AccessControl        bool // acl.enabled is true
 	DisableRemoteExec    bool
+	// ServerHTTPAddr is the URL of the HTTP API of a server; empty means the hosts of the servers with the port 4646.
+	ServerHTTPAddr string // client.server_http_addr
 }
 
 // ServerAddrs returns the addresses of servers to join. An agent without any schedules for itself.
 func (c *Cluster) ServerAddrs() []string {
 	return append(c.Servers[:len(c.Servers):len(c.Servers)], c.RetryJoin...)
 }
+
+// IsNode reports whether the agent is a node of a cluster.
+func (c *Cluster) IsNode() bool { return len(c.Servers)+len(c.RetryJoin) > 0 }
 
 // Validate returns an error if the agent cannot be a node of a cluster with these settings.
 func (c *Cluster) Validate() error {
@@ -51,6 +57,23 @@ func (i configItem) parseServerAddrs() ([]string, error) {
 		}
 	}
 	return addrs, nil
+}
+
+// checkServerURL returns an error for a text that is not the URL of the HTTP API of a server.
+func checkServerURL(text string) error {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+		return fmt.Errorf("%q is not a URL like https://nomad.example.com:4646", text)
+	}
+	return nil
+}
+
+// ServerURL returns the URL of ServerHTTPAddr, or nil if it is empty.
+func (c *Cluster) ServerURL() *url.URL {
+	if u, err := url.Parse(c.ServerHTTPAddr); err == nil && c.ServerHTTPAddr != "" {
+		return u
+	}
+	return nil
 }
 
 // serverAddrsSetting returns a setting for a list of addresses of servers.

@@ -450,6 +450,7 @@ var clientSettings = map[string]settingSpec{
 	"retry_interval":                  {ignoredReason: retryReason},
 	"retry_join":                      serverAddrsSetting(func(c *Config) *[]string { return &c.Cluster.RetryJoin }),
 	"retry_max":                       {ignoredReason: retryReason},
+	"server_http_addr":                parsedSetting(newCheckedParser(configItem.parseScalarAsString, checkServerURL), func(c *Config) *string { return &c.Cluster.ServerHTTPAddr }),
 	"server_join":                     {blockSettings: serverJoinSettings},
 	"servers":                         serverAddrsSetting(func(c *Config) *[]string { return &c.Cluster.Servers }),
 	"start_join":                      {ignoredReason: "it is for servers"},

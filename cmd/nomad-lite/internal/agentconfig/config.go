@@ -219,11 +219,18 @@ func ClusterConfig(c *config.Config) *agent.ClusterConfig {
 		Servers: addrs, IntroductionToken: c.Cluster.IntroductionToken, Multiplex: c.Cluster.Multiplex,
 		AccessControl: c.Cluster.AccessControl, DisableRemoteExec: c.Cluster.DisableRemoteExec,
 	}
+	files := wire.TLSFiles{
+		CAFile: c.TLS.CAFile, CertFile: c.TLS.CertFile, KeyFile: c.TLS.KeyFile, Region: cmp.Or(c.Node.Region, api.GlobalRegion),
+		VerifyServerHostname: c.Cluster.VerifyServerHostname, MinVersion: c.TLS.MinVersion, CipherSuites: c.TLS.CipherSuites,
+	}
 	if c.Cluster.EncryptRPC {
-		cluster.TLS = &wire.TLSFiles{
-			CAFile: c.TLS.CAFile, CertFile: c.TLS.CertFile, KeyFile: c.TLS.KeyFile, Region: cmp.Or(c.Node.Region, api.GlobalRegion),
-			VerifyServerHostname: c.Cluster.VerifyServerHostname, MinVersion: c.TLS.MinVersion, CipherSuites: c.TLS.CipherSuites,
-		}
+		cluster.TLS = &files
+	}
+	cluster.ServerHTTPAddr = c.Cluster.ServerURL()
+	// An agent whose connections to servers are encrypted must not send a token in the clear because of a missing setting.
+	cluster.ServersUseHTTPS = c.TLS.ServeHTTPS || c.Cluster.EncryptRPC
+	if files.CAFile != "" && files.CertFile != "" && files.KeyFile != "" {
+		cluster.PeerTLS = &files
 	}
 	return cluster
 }

@@ -1,0 +1,79 @@
+package agent
+
+import (
+	"crypto/subtle"
+	"crypto/tls"
+	"sync/atomic"
+
+	"github.com/nomad-lite/nomad-lite/runtime/agent/httpapi"
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/forwarding"
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/migration"
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/nodeapi"
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
+	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+// peerConnections are the connections of a node of a cluster to the HTTP APIs of servers and of other nodes.
+type peerConnections struct {
+	files   *wire.TLSFiles             // nil without certificates
+	config  atomic.Pointer[tls.Config] // of new connections; nil without certificates
+	fetcher *migration.Fetcher
+}
+
+// cloneTLS returns a function that returns TLS settings, which its caller may change. It returns nil without certificates.
+func (p *peerConnections) cloneTLS() func() *tls.Config {
+	if p.files == nil {
+		return nil
+	}
+	return func() *tls.Config { return p.config.Load().Clone() }
+}
+
+// clusterAlloc returns what the node keeps about an allocation of the servers; the zero value if there is nothing.
+func (a *Agent) clusterAlloc(allocID string) (record state.ClusterAlloc) {
+	if _, err := a.store.Snapshot().ReadAgentRecord(state.ClusterAllocPrefix+allocID, &record); err != nil {
+		a.logger.Error("record of an allocation not read", "alloc_id", allocID, "error", err)
+	}
+	return record
+}
+
+// ClusterAPI returns the settings of the HTTP API of a node of a cluster, or nil if the agent schedules for itself.
+func (a *Agent) ClusterAPI() *httpapi.Cluster {
+	n, c := a.cluster, a.config.Cluster
+	if n == nil {
+		return nil
+	}
+	forward := forwarding.Config{
+		Address: c.ServerHTTPAddr, ServerAddrs: n.pool.Addrs, UseTLS: c.ServersUseHTTPS, Region: n.region, Logger: a.logger.Named("forwarding"),
+		TLS: n.peers.cloneTLS(),
+	}
+	api := &httpapi.Cluster{
+		Forward: forwarding.New(forward), ServerAddrs: n.pool.Addrs, DisableRemoteExec: c.DisableRemoteExec,
+		AuthenticateWorkload: a.authenticateWorkload,
+		IsMigrateToken: func(allocID, token string) bool {
+			return migration.IsValidToken(n.member.Secret(), allocID, token)
+		},
+	}
+	if c.AccessControl {
+		api.Rights = n.access
+		api.AllowExec = a.allowExec
+	}
+	return api
+}
+
+// authenticateWorkload returns the task of this node whose default workload identity is token, or nil.
+func (a *Agent) authenticateWorkload(token string) *identity.Workload {
+	claims, err := nodeapi.ParseClaims(token)
+	if err != nil {
+		return nil
+	}
+	allocID, _ := claims["nomad_allocation_id"].(string)
+	task, _ := claims["nomad_task"].(string)
+	alloc := a.store.Snapshot().Allocation(nil, allocID)
+	issued := a.clusterAlloc(allocID).IdentityByTask[task]
+	if alloc == nil || issued == "" || subtle.ConstantTimeCompare([]byte(issued), []byte(token)) != 1 || alloc.ClientTerminalStatus() {
+		return nil
+	}
+	w := identity.NewWorkload(alloc, task)
+	return &w
+}
