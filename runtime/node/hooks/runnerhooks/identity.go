@@ -87,7 +87,7 @@ func NewAllocIdentityHook(issuer AllocTokenIssuer, alloc *api.Allocation) *Alloc
 	return &AllocIdentityHook{issuer: issuer, alloc: alloc}
 }
 
-// Name implements hook.Hook.
+// Name implements Hook.
 func (*AllocIdentityHook) Name() string { return "workload_identity" }
 
 // NoDeadline implements Hook: the issuer may be unreachable for long.
