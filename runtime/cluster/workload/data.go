@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/servers"
@@ -224,11 +225,11 @@ func (d *Data) poll(ctx context.Context, s subject, w *watch) {
 				return
 			}
 			retryDelay = min(max(2*retryDelay, minReadRetryDelay), maxReadRetryDelay)
-			wait := sleep // after an answer, a success of other calls is no reason to call again
+			pause := wait.Sleep // after an answer, a success of other calls is no reason to call again
 			if servers.IsUnreachable(err) {
-				wait = d.config.Pool.WaitRetry
+				pause = d.config.Pool.WaitRetry
 			}
-			if wait(ctx, retryDelay/2+rand.N(retryDelay/2)) != nil {
+			if pause(ctx, retryDelay/2+rand.N(retryDelay/2)) != nil {
 				return
 			}
 			continue
@@ -238,24 +239,13 @@ func (d *Data) poll(ctx context.Context, s subject, w *watch) {
 			if unchanged++; unchanged >= maxUnchangedReads {
 				index, unchanged = 0, 0
 			}
-			if time.Since(start) < staleServerDelay && sleep(ctx, staleServerDelay) != nil {
+			if time.Since(start) < staleServerDelay && wait.Sleep(ctx, staleServerDelay) != nil {
 				return
 			}
 			continue
 		}
 		index, unchanged = max(fetched.pollIndex, 1), 0
 		d.setValue(w, fetched)
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
 }
 

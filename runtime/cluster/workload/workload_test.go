@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
@@ -40,7 +41,9 @@ func (f *fakePool) CallBlocking(ctx context.Context, _ time.Duration, method str
 	return f.answer(ctx, method, request, response)
 }
 
-func (f *fakePool) WaitRetry(ctx context.Context, max time.Duration) error { return sleep(ctx, max) }
+func (f *fakePool) WaitRetry(ctx context.Context, max time.Duration) error {
+	return wait.Sleep(ctx, max)
+}
 
 func (f *fakePool) callCount() int {
 	f.mu.Lock()
