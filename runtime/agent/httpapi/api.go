@@ -99,7 +99,7 @@ type OptionalRoutes struct {
 	DisableWebPage bool // requests for the web page have the status 404
 }
 
-// Config configures an API.
+// Config configures an API. It is large because the routes reach all parts of an agent.
 type Config struct {
 	Store         *store.Store
 	Scheduler     *scheduler.Scheduler

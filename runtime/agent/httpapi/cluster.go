@@ -93,6 +93,7 @@ var nodeRoutes = map[string]nodeRoute{
 	"/v1/agent/monitor/export":           {agentRightRead, operatorRight, ""},
 	"/v1/agent/pprof/{id}":               {agentRightWrite, operatorRight, ""},
 	"/v1/agent/plugins":                  {agentRightRead, operatorRight, ""},
+	"/v1/agent/plugins/{id}/restart":     {operatorRight, agentRightWrite, ""},
 	"/v1/agent/reload":                   {operatorRight, agentRightWrite, ""},
 	"/v1/agent/self":                     {agentRightRead, operatorRight, ""},
 	"/v1/agent/servers":                  {agentRightRead, agentRightWrite, ""},

@@ -22,7 +22,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 )
 
-// request is the state of one request that all routes share.
+// request is the state of one request that all routes share. It is large because each kind of parameter and reply is a
+// method.
 type request struct {
 	*http.Request
 	w                    http.ResponseWriter

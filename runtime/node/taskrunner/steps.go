@@ -20,7 +20,7 @@ import (
 )
 
 // taskRun holds the data that the steps of one call of Run share, in addition to the records of the task. It belongs to
-// the goroutine of Run.
+// the goroutine of Run. It is large because each step is a method.
 type taskRun struct {
 	recoverer
 	ctx, killCtx, forceKillCtx context.Context // see taskRequests.newKillContexts

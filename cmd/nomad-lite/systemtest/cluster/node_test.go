@@ -145,7 +145,7 @@ func (n *node) killAndRestart() {
 	n.start()
 }
 
-// killTasks kills all processes of the node except the agent.
+// killAll kills the processes of the node of the given kinds, and returns their number.
 func (n *node) killAll(kinds func(kind string) bool) (killed int) {
 	for _, p := range systemtest.FindDataDirProcesses(n.dataDir) {
 		if kinds(p.Kind) && p.Signal(unix.SIGKILL) == nil {
