@@ -300,10 +300,11 @@ func (a *Agent) Run(ctx context.Context) {
 	// The status of allocations is stored, and the scheduler makes plans, until all runners have
 	// returned.
 	reporting, endReports := context.WithCancel(context.WithoutCancel(ctx))
-	var backgroundWG, reportsWG sync.WaitGroup
+	var backgroundWG, reportsWG, clusterWG sync.WaitGroup
+	inCluster, leaveCluster := context.WithCancel(context.WithoutCancel(ctx))
 	if a.cluster != nil {
 		reportsWG.Go(func() { a.allocSync.Run(reporting, a.cluster.replica) })
-		backgroundWG.Go(func() { a.cluster.run(ctx) })
+		clusterWG.Go(func() { a.cluster.run(inCluster) })
 	} else {
 		reportsWG.Go(func() { a.allocSync.Run(reporting, a.scheduler) })
 		backgroundWG.Go(func() {
@@ -349,6 +350,11 @@ func (a *Agent) Run(ctx context.Context) {
 	backgroundWG.Wait()
 	endReports()
 	reportsWG.Wait()
+	if a.cluster != nil {
+		a.cluster.sendLastStates(ctx)
+	}
+	leaveCluster()
+	clusterWG.Wait()
 	if a.dataDirectory.isTemporary {
 		nodes.RemoveDirsOfAllEndedAllocs() // also removes resources that hooks have created outside of the allocation directories
 	}

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
@@ -66,13 +67,14 @@ type clusterNode struct {
 	tls           *wire.TLSFiles
 	config        atomic.Pointer[tls.Config] // of new connections; nil without TLS
 	methods       wire.Methods               // that servers call; set before run
+	logger        hclog.Logger
 }
 
 // openCluster creates the part for a cluster. The node must be created afterwards.
 func (a *Agent) openCluster(ctx context.Context, nodeID, region string) (err error) {
 	c := a.config.Cluster
 	logger := a.logger.Named("cluster")
-	n := &clusterNode{region: region, tls: c.TLS, peers: &peerConnections{files: c.PeerTLS}}
+	n := &clusterNode{region: region, tls: c.TLS, peers: &peerConnections{files: c.PeerTLS}, logger: logger}
 	if err := n.reloadTLS(); err != nil {
 		return err
 	}
@@ -195,6 +197,19 @@ func (n *clusterNode) run(ctx context.Context) {
 	running.Go(func() { n.registrations.Run(ctx) })
 	running.Wait()
 	n.data.Close()
+}
+
+// lastStatesTimeout is how long an agent that shuts down waits for servers that must get the states of its tasks. The next
+// agent sends states that the servers did not get.
+const lastStatesTimeout = 5 * time.Second
+
+// sendLastStates sends the states that the servers do not have yet.
+func (n *clusterNode) sendLastStates(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastStatesTimeout)
+	defer cancel()
+	if err := n.replica.SendStates(ctx); err != nil {
+		n.logger.Warn("the next agent sends the last states of allocations to the servers", "error", err)
+	}
 }
 
 // serviceRegistry returns the registry in which allocations register their services.

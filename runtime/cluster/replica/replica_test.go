@@ -575,6 +575,25 @@ func TestAllocationsOfOneJobShareIt(t *testing.T) {
 	})
 }
 
+func TestSendStatesDoesNotWaitForTheirTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		servers := newFakeServers(nil)
+		n := newTestNode(t, servers)
+		id := servers.place(newJob("web"))
+		n.settle()
+		states := map[string]*api.TaskState{"t": {State: "running", Restarts: 1}}
+		if _, err := n.replica.ApplyAllocReports(t.Context(), scheduler.AllocReport{AllocID: id, TaskStates: states}); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.replica.SendStates(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := servers.status[id].TaskStates["t"].Restarts; got != 1 {
+			t.Errorf("the servers know %d restarts, want 1", got)
+		}
+	})
+}
+
 func TestUnchangedStatesAreSentOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := newFakeServers(nil)

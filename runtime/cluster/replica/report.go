@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/servers"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
@@ -147,6 +148,15 @@ func (r *Replica) sendStates(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// SendStates sends all states that the servers have not accepted. It does nothing before the channel of Pulled is closed. It
+// blocks until the servers have answered, or until ctx ends.
+func (r *Replica) SendStates(ctx context.Context) error {
+	if !wait.IsClosed(r.pulled) {
+		return nil
+	}
+	return r.sendUnsent(ctx)
 }
 
 // nextDue returns the time at which the next states must be sent, and false if there are none.
