@@ -44,7 +44,7 @@ type ClusterConfig struct {
 	// AccessControl says that the servers have access control, so that commands in tasks without an isolated file system need
 	// the capability alloc-node-exec.
 	AccessControl     bool
-	DisableRemoteExec bool // nobody may run commands in tasks
+	DisableRemoteExec bool // no user can run commands in tasks
 	// ServerHTTPAddr is the URL of the HTTP API of a server; nil means the hosts of the servers with the port 4646, over
 	// HTTPS if ServersUseHTTPS is set.
 	ServerHTTPAddr  *url.URL

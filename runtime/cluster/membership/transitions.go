@@ -61,7 +61,7 @@ const (
 	introductionDenied = "the servers reject the introduction token of this node: a token that was made for this node_pool and name, or none, is needed; the log of the leader has the reason"
 	credentialsDenied  = "the servers reject the credentials of this node, so it registers as a new one: the keys of the cluster are lost, or this data directory is from another cluster"
 	otherSecret        = "the servers have this node's id with another secret: the data directory was copied, or the file with the secret was lost. Purge the node (nomad node purge), or start with an empty data directory"
-	purged             = "the servers do not have this node any more, so it registers again"
+	purged             = "the servers no longer have this node, so it registers again"
 )
 
 var (

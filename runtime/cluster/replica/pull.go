@@ -109,7 +109,7 @@ func (r *Replica) confirmEmptyList(ctx context.Context, list *protocol.GetClient
 	if err := r.config.Member.ConfirmRegistered(ctx); err != nil {
 		return fmt.Errorf("the servers list no allocation, and do not have this node: %w", err)
 	}
-	r.config.Logger.Warn("the servers have no allocation for this node any more: all allocations are stopped and removed")
+	r.config.Logger.Warn("the servers no longer have an allocation for this node: all allocations are stopped and removed")
 	return nil
 }
 

@@ -338,7 +338,7 @@ func (n *testNode) check() {
 		}
 		reported := n.servers.status[id]
 		if reported == nil || reported.ClientStatus != got.ClientStatus || reported.TaskStates["t"] == nil || reported.TaskStates["t"].State != got.TaskStates["t"].State {
-			n.t.Errorf("allocation %s is %s, the servers have been told %+v", id, got.ClientStatus, reported)
+			n.t.Errorf("allocation %s is %s, the servers have %+v", id, got.ClientStatus, reported)
 		}
 	}
 	for id := range n.runner.running {
@@ -470,7 +470,7 @@ func TestStopOnClientAfter(t *testing.T) {
 		}
 		// The servers do not replace a complete allocation.
 		if got := servers.status[stops]; got.ClientStatus != api.AllocClientStatusFailed || got.ClientDescription != stoppedByNode {
-			t.Errorf("the servers have been told %s, %s", got.ClientStatus, got.ClientDescription)
+			t.Errorf("the servers have %s, %s", got.ClientStatus, got.ClientDescription)
 		}
 	})
 }
@@ -521,10 +521,10 @@ func TestServersGoBackToAnEarlierState(t *testing.T) {
 				synctest.Wait()
 				n.runner.step(t, n.replica)
 				if n.runner.running[later] {
-					t.Error("an allocation runs that the servers do not have any more")
+					t.Error("an allocation runs that the servers no longer have")
 				}
 				if got := servers.status[ends].ClientStatus; got != api.AllocClientStatusComplete {
-					t.Errorf("the servers have been told %s", got)
+					t.Errorf("the servers have %s", got)
 				}
 				servers.edit(kept, func(a *protocol.Allocation) { a.DesiredStatus = api.AllocDesiredStatusStop })
 				time.Sleep(10 * time.Second)
@@ -552,7 +552,7 @@ func TestAllocationThatIsStoppedBeforeItIsKnownIsNotRun(t *testing.T) {
 			t.Error("the allocation has not ended at once")
 		}
 		if got := servers.status[id]; got == nil || got.ClientStatus != api.AllocClientStatusComplete || got.TaskStates["t"].State != "dead" {
-			t.Errorf("the servers have been told %+v", got)
+			t.Errorf("the servers have %+v", got)
 		}
 	})
 }

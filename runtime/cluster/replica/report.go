@@ -221,7 +221,7 @@ func (r *Replica) sendBatch(ctx context.Context, ids []string) error {
 	for _, id := range ids {
 		a := snapshot.Allocation(nil, id)
 		if a == nil || r.clusterAlloc(snapshot.Reader, id).RemovedByServers {
-			continue // the servers do not have it any more
+			continue // the servers no longer have it
 		}
 		sentIndex[id] = a.ModifyIndex
 		request.Alloc = append(request.Alloc, newAllocStatus(a, r.config.NodeID))

@@ -56,7 +56,7 @@ func TestDisconnectedNode(t *testing.T) {
 	for id := range patient {
 		a := after[id]
 		if a == nil {
-			t.Errorf("allocation %s does not run any more", id)
+			t.Errorf("allocation %s no longer runs", id)
 			continue
 		}
 		if state := a.TaskStates["t"]; state.Restarts != 0 || state.Events[len(state.Events)-1].Type != api.TaskClientReconnected {
@@ -278,7 +278,7 @@ func TestServersRestoreSnapshot(t *testing.T) {
 	n.awaitStatus("ready")
 	c.register(l.newJob("next", 1)) // the restore alone does not end the long poll of the node
 	c.awaitRunning(l, "next", 1)
-	c.eventually("the allocation that the servers do not have any more has ended", func() error {
+	c.eventually("the allocation that the servers no longer have has ended", func() error {
 		for id := range later {
 			if runs := l.runsOf(id); !runs[0].ended {
 				return fmt.Errorf("%+v", runs)
