@@ -26,7 +26,6 @@ type node struct {
 	program       string // path of the program of the next agent
 	process       *exec.Cmd
 	id            string
-	starts        int
 	startedAgents int
 }
 
@@ -154,8 +153,6 @@ func (n *node) killAll(kinds func(kind string) bool) (killed int) {
 	}
 	return killed
 }
-
-func isTask(kind string) bool { return strings.Contains(kind, "/") }
 
 // record returns the node as the servers have it, nil if they do not have it.
 func (n *node) record() (*api.NodeListStub, error) {
