@@ -308,6 +308,17 @@ func (r *Replica) putAlloc(tx *store.Txn, jobs map[jobKey]*api.Job, pulled *prot
 	if old == nil && next.ClientStatus == api.AllocClientStatusUnknown {
 		next.ClientStatus, next.ClientDescription = api.AllocClientStatusPending, "" // this node has lost its state
 	}
+	endedBeforeDeployment := old != nil && old.ClientTerminalStatus() && next.DesiredStatus == api.AllocDesiredStatusRun &&
+		next.DeploymentID != "" && next.DeploymentID != old.DeploymentID && (next.DeploymentStatus == nil || next.DeploymentStatus.Healthy == nil)
+	if endedBeforeDeployment {
+		// No runner decides the health of an allocation that has ended, and the servers replace it only when it is unhealthy.
+		health := api.AllocDeploymentStatus{}
+		if next.DeploymentStatus != nil {
+			health = *next.DeploymentStatus
+		}
+		health.Healthy, health.Timestamp = new(false), time.Now()
+		next.DeploymentStatus = &health
+	}
 	neverRan := old == nil && (next.ServerTerminalStatus() || next.ClientTerminalStatus())
 	if neverRan {
 		endWithoutStart(&next)
@@ -323,6 +334,8 @@ func (r *Replica) putAlloc(tx *store.Txn, jobs map[jobKey]*api.Job, pulled *prot
 	switch {
 	case neverRan:
 		tx.MarkAllocationEnded(next.ID)
+		tx.OnCommit(func() { r.markUnsent(time.Now(), next.ID) })
+	case endedBeforeDeployment:
 		tx.OnCommit(func() { r.markUnsent(time.Now(), next.ID) })
 	case wasReported: // the change of the servers is nothing that this node must report
 		tx.PutAgentRecord(state.ClusterReportedPrefix+next.ID, tx.Index())

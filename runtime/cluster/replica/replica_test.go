@@ -475,6 +475,26 @@ func TestStopOnClientAfter(t *testing.T) {
 	})
 }
 
+func TestAllocationThatEndsBeforeItsDeploymentIsUnhealthy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		servers := newFakeServers(nil)
+		n := newTestNode(t, servers)
+		id := servers.place(newJob("web"))
+		n.settle()
+		if _, err := n.replica.ApplyAllocReports(t.Context(), scheduler.AllocReport{
+			AllocID: id, ClientStatus: api.AllocClientStatusFailed, TaskStates: map[string]*api.TaskState{"t": {State: "dead"}}, TasksAndHooksEnded: true,
+		}); err != nil {
+			t.Fatal(err)
+		}
+		// The servers make the allocation a part of a deployment before they know that it has failed.
+		servers.edit(id, func(a *protocol.Allocation) { a.DeploymentID = "deployment" })
+		n.settle()
+		if got := servers.status[id].DeploymentStatus; got == nil || got.Healthy == nil || *got.Healthy {
+			t.Errorf("the health is %+v, want unhealthy", got)
+		}
+	})
+}
+
 // snapshot returns a function that makes the servers go back to their present state.
 func (f *fakeServers) snapshot() (restore func()) {
 	f.mu.Lock()
