@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -75,7 +76,7 @@ func (a *Agent) openCluster(ctx context.Context, nodeID, region string) (err err
 	c := a.config.Cluster
 	logger := a.logger.Named("cluster")
 	n := &clusterNode{region: region, tls: c.TLS, peers: &peerConnections{files: c.PeerTLS}, logger: logger}
-	if err := n.reloadTLS(); err != nil {
+	if _, err := n.loadTLS(); err != nil {
 		return err
 	}
 	addrs := c.Servers
@@ -170,8 +171,9 @@ func (a *Agent) allowExec(ctx context.Context, token, allocID, task string) erro
 	return a.cluster.access.AllocNodeExec(ctx, token, runner.Alloc().Namespace)
 }
 
-// reloadTLS reads the certificates for connections to servers and other nodes again.
-func (n *clusterNode) reloadTLS() error {
+// loadTLS reads the certificates for new connections to servers and other nodes. It reports whether they differ from those
+// of the present connections.
+func (n *clusterNode) loadTLS() (changed bool, err error) {
 	for _, part := range []struct {
 		files *wire.TLSFiles
 		to    *atomic.Pointer[tls.Config]
@@ -181,11 +183,27 @@ func (n *clusterNode) reloadTLS() error {
 		}
 		config, err := part.files.Load()
 		if err != nil {
-			return err
+			return false, err
 		}
-		part.to.Store(config)
+		old := part.to.Swap(config)
+		changed = changed || old != nil && !(old.RootCAs.Equal(config.RootCAs) && reflect.DeepEqual(old.Certificates[0].Certificate, config.Certificates[0].Certificate))
 	}
-	return nil
+	return changed, nil
+}
+
+// ReloadCertificatesForServers reads the certificates for connections to the servers of a cluster and to its other nodes
+// again. If they have changed, the agent connects to the servers anew, which ends commands and streams that the servers have
+// open. It does nothing if the agent is no node of a cluster, or if the connections are not encrypted.
+func (a *Agent) ReloadCertificatesForServers() error {
+	if a.cluster == nil {
+		return nil
+	}
+	changed, err := a.cluster.loadTLS()
+	if changed {
+		a.logger.Info("certificates for the servers have changed, connecting again")
+		a.cluster.pool.CloseSessions()
+	}
+	return err
 }
 
 // run keeps the node in the cluster until ctx ends.

@@ -213,6 +213,9 @@ func (r *runningAgent) reloadConfig() error {
 	if err == nil && r.listeners.certificates != nil {
 		err = r.listeners.certificates.loadFiles(c.TLS, !c.Cluster.IsNode(), r.logger)
 	}
+	if err == nil {
+		err = r.agent.ReloadCertificatesForServers()
+	}
 	if err != nil {
 		err = fmt.Errorf("configuration not reloaded: %w", err)
 		r.logger.Error(err.Error())

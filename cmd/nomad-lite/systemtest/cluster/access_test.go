@@ -14,15 +14,19 @@ import (
 )
 
 // TestSecuredCluster joins servers that verify certificates and their names, control access, and accept only nodes with an
-// introduction token. A node whose certificate or token is wrong stays out. A command in a task without isolation needs the
+// introduction token. A node whose certificate or token is wrong stays out. New certificates need no restart of the agent. A command in a task without isolation needs the
 // capability alloc-node-exec.
 func TestSecuredCluster(t *testing.T) {
 	certificates := t.TempDir()
-	mint := exec.Command("mint", "ca", "server.global.nomad", "client.global.nomad", "client.other.nomad")
-	mint.Dir = certificates
-	if out, err := mint.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	mint := func() {
+		t.Helper()
+		cmd := exec.Command("mint", "ca", "server.global.nomad", "client.global.nomad", "client.other.nomad")
+		cmd.Dir = certificates
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
 	}
+	mint()
 	tls := func(name string) string {
 		return fmt.Sprintf("tls {\n  rpc = true\n  verify_server_hostname = true\n  ca_file = %q\n  cert_file = %q\n  key_file = %q\n}\n",
 			filepath.Join(certificates, "ca.pem"), filepath.Join(certificates, name+".pem"), filepath.Join(certificates, name+".key"))
@@ -73,6 +77,19 @@ func TestSecuredCluster(t *testing.T) {
 	n.start()
 	n.awaitStatus("ready")
 	n.checkUntouched(l, "the agent was killed", running)
+
+	// All certificates are replaced, those of the authority too.
+	c.servers[0].kill()
+	mint()
+	c.servers[0].start()
+	if err := n.process.Process.Signal(unix.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitLeader()
+	for id := range running {
+		n.checkReachable("the certificates were replaced", id)
+	}
+	n.checkUntouched(l, "the certificates were replaced", running)
 
 	for name, test := range map[string]struct {
 		capabilities string
