@@ -53,10 +53,10 @@ func (o options) loadConfig(s *cli.Streams) (*config.Config, error) {
 		}
 	}
 	if len(o.servers) > 0 {
+		if c.Cluster.ServerEnabled {
+			return nil, errors.New("-servers: the configuration has server.enabled = true, with which an agent schedules for itself: set it to false")
+		}
 		c.Cluster.Servers = o.servers
-	}
-	if err := c.Cluster.Validate(); err != nil {
-		return nil, err
 	}
 	if c.Node.Meta == nil {
 		c.Node.Meta = make(map[string]string)

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -26,20 +25,24 @@ type Cluster struct {
 	ServerHTTPAddr string // client.server_http_addr
 }
 
-// ServerAddrs returns the addresses of servers to join. An agent without any schedules for itself.
+// ServerAddrs returns the addresses of servers to join. An agent without any schedules for itself, and so does an agent with
+// server.enabled: its file is that of a Nomad agent that is server and client in one.
 func (c *Cluster) ServerAddrs() []string {
+	if c.ServerEnabled {
+		return nil
+	}
 	return append(c.Servers[:len(c.Servers):len(c.Servers)], c.RetryJoin...)
 }
 
 // IsNode reports whether the agent is a node of a cluster.
 func (c *Cluster) IsNode() bool { return len(c.Servers)+len(c.RetryJoin) > 0 }
 
-// Validate returns an error if the agent cannot be a node of a cluster with these settings.
-func (c *Cluster) Validate() error {
-	if len(c.ServerAddrs()) > 0 && c.ServerEnabled {
-		return errors.New("configuration: server.enabled is true, and client names servers: nomad-lite is no server of a cluster. Set server.enabled to false")
+// warning returns a text about servers that the agent does not join, or an empty text.
+func (c *Cluster) warning() string {
+	if c.ServerEnabled && len(c.Servers)+len(c.RetryJoin) > 0 {
+		return "client.servers is ignored, because server.enabled is true: this agent schedules for itself. To join the servers, set server.enabled to false"
 	}
-	return nil
+	return ""
 }
 
 // parseServerAddrs reads a list of addresses of servers.

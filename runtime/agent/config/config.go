@@ -135,8 +135,8 @@ func Load(paths []string) (*Config, hcl.Diagnostics) {
 	if first, last := cmp.Or(c.Node.ClientMinPort, localnode.ClientMinPort), cmp.Or(c.Node.ClientMaxPort, localnode.ClientMaxPort); first > last {
 		diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: fmt.Sprintf("configuration: client_min_port %d is above client_max_port %d", first, last)})
 	}
-	if err := c.Cluster.Validate(); err != nil {
-		diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: err.Error()})
+	if text := c.Cluster.warning(); text != "" {
+		diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagWarning, Summary: "configuration: warning: " + text})
 	}
 	if ids, enabled := c.DynamicUserRange.UserIDs(); enabled && ids.First > ids.Last {
 		diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: fmt.Sprintf("configuration: client.users: dynamic_user_min %d is above dynamic_user_max %d", ids.First, ids.Last)})
