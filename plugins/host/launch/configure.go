@@ -118,6 +118,10 @@ func isErrorOfPlugin(err error) bool {
 	if errors.Is(err, driver.ErrPluginDown) {
 		return false
 	}
+	// The plugin has the same deadline, and can notice it before this process.
+	if strings.Contains(err.Error(), context.DeadlineExceeded.Error()) {
+		return false
+	}
 	switch status.Code(err) {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Unimplemented:
 		return false
