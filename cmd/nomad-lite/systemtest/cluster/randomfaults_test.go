@@ -200,6 +200,9 @@ func (f *faultyCluster) checkTasks() {
 		f.register(job)
 	}
 	for _, job := range f.jobs {
+		f.awaitPlanned(*job.ID)
+	}
+	for _, job := range f.jobs {
 		running := f.awaitRunning(f.ledger, *job.ID, *job.TaskGroups[0].Count)
 		for id, stub := range running {
 			for _, n := range f.nodes {
@@ -218,4 +221,30 @@ func (f *faultyCluster) checkTasks() {
 			f.t.Errorf("run %+v was not stopped in order", r)
 		}
 	}
+}
+
+// awaitPlanned waits until the servers have nothing left to plan for a job.
+func (f *faultyCluster) awaitPlanned(jobID string) {
+	f.t.Helper()
+	f.eventually("the servers have planned "+jobID, func() error {
+		evaluations, _, err := f.api().Jobs().Evaluations(jobID, nil)
+		if err != nil {
+			return err
+		}
+		for _, e := range evaluations {
+			if e.Status == "pending" {
+				return fmt.Errorf("evaluation %s for %s is pending", e.ID, e.TriggeredBy)
+			}
+		}
+		deployments, _, err := f.api().Jobs().Deployments(jobID, true, nil)
+		if err != nil {
+			return err
+		}
+		for _, d := range deployments {
+			if d.Status == "running" || d.Status == "pending" {
+				return fmt.Errorf("deployment %s is %s: %s", d.ID, d.Status, d.StatusDescription)
+			}
+		}
+		return nil
+	})
 }
