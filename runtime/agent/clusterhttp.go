@@ -30,8 +30,9 @@ func (p *peerConnections) cloneTLS() func() *tls.Config {
 }
 
 // clusterAlloc returns what the node keeps about an allocation of the servers; the zero value if there is nothing.
-func (a *Agent) clusterAlloc(allocID string) (record state.ClusterAlloc) {
-	if _, err := a.store.Snapshot().ReadAgentRecord(state.ClusterAllocPrefix+allocID, &record); err != nil {
+func (a *Agent) clusterAlloc(allocID string) state.ClusterAlloc {
+	record, err := a.store.Snapshot().ClusterAlloc(allocID)
+	if err != nil {
 		a.logger.Error("record of an allocation not read", "alloc_id", allocID, "error", err)
 	}
 	return record

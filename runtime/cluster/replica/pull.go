@@ -239,8 +239,8 @@ func checkAlloc(a *protocol.Allocation) error {
 
 // clusterAlloc returns what the store has about an allocation beside the allocation; the zero value if there is nothing.
 func (r *Replica) clusterAlloc(reader store.Reader, id string) state.ClusterAlloc {
-	var record state.ClusterAlloc
-	if _, err := reader.ReadAgentRecord(state.ClusterAllocPrefix+id, &record); err != nil {
+	record, err := reader.ClusterAlloc(id)
+	if err != nil {
 		r.config.Logger.Error("record of an allocation not read, it is pulled again", "alloc_id", id, "error", err)
 	}
 	return record

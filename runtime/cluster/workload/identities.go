@@ -149,8 +149,8 @@ type namedIdentity struct{ task, name string }
 
 // sign returns a token for each of the wanted identities of an allocation. It fails if one was not signed.
 func (i *Identities) sign(ctx context.Context, allocID string, wanted []namedIdentity) (map[namedIdentity]*state.IdentityToken, error) {
-	var record state.ClusterAlloc
-	if _, err := i.config.Store.Snapshot().ReadAgentRecord(state.ClusterAllocPrefix+allocID, &record); err != nil {
+	record, err := i.config.Store.Snapshot().ClusterAlloc(allocID)
+	if err != nil {
 		return nil, fmt.Errorf("sign identities: %w", err)
 	}
 	request := protocol.SignIdentitiesRequest{ReadOptions: protocol.ReadOptions{
@@ -161,7 +161,7 @@ func (i *Identities) sign(ctx context.Context, allocID string, wanted []namedIde
 		request.Identities = append(request.Identities, &protocol.IdentityRequest{AllocID: allocID, WorkloadIdentifier: id.task, IdentityName: id.name})
 	}
 	var response protocol.SignIdentitiesResponse
-	err := i.config.Pool.CallBlocking(ctx, signBlock, protocol.MethodSignIdentities, &request, &response)
+	err = i.config.Pool.CallBlocking(ctx, signBlock, protocol.MethodSignIdentities, &request, &response)
 	switch {
 	case servers.IsUnknownMethod(err):
 		return nil, fmt.Errorf("%w: identity %q of task %q needs servers of Nomad 1.7 or later, and the servers are older: %w", runnerhooks.ErrIdentityRejected, wanted[0].name, wanted[0].task, err)

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/nomad-lite/nomad-lite/runtime/store"
-	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // taskToken is the token of the default identity of a task. Only readTaskToken makes one, so that no other token, such as
@@ -19,8 +18,8 @@ type taskToken struct{ jwt string }
 // error if there is none, or if the token is not that of the allocation: a server of Nomad 2.0 with access control
 // crashes when it gets the token of a node for a variable.
 func readTaskToken(r store.Reader, allocID, task string) (taskToken, error) {
-	var record state.ClusterAlloc
-	if _, err := r.ReadAgentRecord(state.ClusterAllocPrefix+allocID, &record); err != nil {
+	record, err := r.ClusterAlloc(allocID)
+	if err != nil {
 		return taskToken{}, fmt.Errorf("read the identities of allocation %s: %w", allocID, err)
 	}
 	tasks := []string{task}
