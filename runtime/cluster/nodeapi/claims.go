@@ -2,21 +2,20 @@ package nodeapi
 
 import (
 	"bytes"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
+
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 )
 
 // ParseClaims returns the claims of a JWT without a check of its signature. Whole numbers are int64.
 func ParseClaims(token string) (map[string]any, error) {
-	parts := strings.Split(token, ".")
-	if len(parts) != 3 {
+	text, err := protocol.EncodedClaims(token)
+	switch {
+	case errors.Is(err, protocol.ErrNoClaims):
 		return nil, errors.New("this node has no identity that the servers have signed")
-	}
-	text, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil {
+	case err != nil:
 		return nil, fmt.Errorf("decode the claims of the identity: %w", err)
 	}
 	var claims map[string]any

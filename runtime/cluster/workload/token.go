@@ -1,12 +1,11 @@
 package workload
 
 import (
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -49,12 +48,11 @@ func readTaskToken(r store.Reader, allocID, task string) (taskToken, error) {
 // allocOfToken returns the allocation to which the claims of a token belong, empty if the token is not that of a task. It
 // does not verify the token.
 func allocOfToken(jwt string) (allocID string, err error) {
-	parts := strings.Split(jwt, ".")
-	if len(parts) != 3 {
-		return "", fmt.Errorf("it is no token with claims")
-	}
-	text, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil {
+	text, err := protocol.EncodedClaims(jwt)
+	switch {
+	case errors.Is(err, protocol.ErrNoClaims):
+		return "", err
+	case err != nil:
 		return "", fmt.Errorf("decode its claims: %w", err)
 	}
 	var claims struct {
