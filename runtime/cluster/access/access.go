@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
-	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
 )
 
 // capabilityNodeExec permits commands in tasks whose driver does not isolate the file system. The policy "write" does not
@@ -21,15 +19,15 @@ const capabilityNodeExec = "alloc-node-exec"
 //lint:ignore ST1005 the text is Nomad's
 var ErrPermissionDenied = errors.New("Permission denied")
 
-// servers is the part of the connection to the servers that a Checker uses.
-type servers interface {
+// serverPool is the part of servers.Pool that a Checker needs.
+type serverPool interface {
 	Call(ctx context.Context, method string, request, response any) error
 }
 
 // Checker checks the rights of tokens. It may be used concurrently.
 type Checker struct {
-	servers servers
-	region  string
+	pool   serverPool
+	region string
 
 	identities    cache[*protocol.ACLIdentity]          // by token
 	policies      cache[*protocol.ACLPolicy]            // by name; nil if the policy does not exist
@@ -38,7 +36,7 @@ type Checker struct {
 }
 
 // New returns a Checker that asks the servers of a region.
-func New(servers servers, region string) *Checker { return &Checker{servers: servers, region: region} }
+func New(pool serverPool, region string) *Checker { return &Checker{pool: pool, region: region} }
 
 // AllocNodeExec returns nil if the owner of token has the capability alloc-node-exec in a namespace. Otherwise it is like
 // Namespace.
@@ -111,7 +109,7 @@ func (c *Checker) readOptions(token string) protocol.ReadOptions {
 func (c *Checker) identify(ctx context.Context, token string) (*protocol.ACLIdentity, error) {
 	found, err := c.identities.get([]string{token}, func([]string) (map[string]*protocol.ACLIdentity, error) {
 		var response protocol.WhoAmIResponse
-		if err := c.servers.Call(ctx, protocol.MethodWhoAmI, &protocol.WhoAmIRequest{ReadOptions: c.readOptions(token)}, &response); err != nil {
+		if err := c.pool.Call(ctx, protocol.MethodWhoAmI, &protocol.WhoAmIRequest{ReadOptions: c.readOptions(token)}, &response); err != nil {
 			return nil, err
 		}
 		if response.Identity == nil {
@@ -134,7 +132,7 @@ func (c *Checker) policiesOfUser(ctx context.Context, token string, user *protoc
 	slices.Sort(roleIDs)
 	roles, err := c.roles.get(slices.Compact(roleIDs), func(ids []string) (map[string]*protocol.ACLRole, error) {
 		var response protocol.GetRolesResponse
-		err := c.servers.Call(ctx, protocol.MethodGetRoles, &protocol.GetRolesRequest{ACLRoleIDs: ids, ReadOptions: c.readOptions(token)}, &response)
+		err := c.pool.Call(ctx, protocol.MethodGetRoles, &protocol.GetRolesRequest{ACLRoleIDs: ids, ReadOptions: c.readOptions(token)}, &response)
 		return response.ACLRoles, err
 	})
 	if err != nil {
@@ -153,7 +151,7 @@ func (c *Checker) policiesOfUser(ctx context.Context, token string, user *protoc
 	slices.Sort(names)
 	return c.policies.get(slices.Compact(names), func(names []string) (map[string]*protocol.ACLPolicy, error) {
 		var response protocol.GetPoliciesResponse
-		err := c.servers.Call(ctx, protocol.MethodGetPolicies, &protocol.GetPoliciesRequest{Names: names, ReadOptions: c.readOptions(token)}, &response)
+		err := c.pool.Call(ctx, protocol.MethodGetPolicies, &protocol.GetPoliciesRequest{Names: names, ReadOptions: c.readOptions(token)}, &response)
 		return response.Policies, err
 	})
 }
@@ -161,14 +159,8 @@ func (c *Checker) policiesOfUser(ctx context.Context, token string, user *protoc
 func (c *Checker) policiesOfClaims(ctx context.Context, token string) (map[string]*protocol.ACLPolicy, error) {
 	found, err := c.claimPolicies.get([]string{token}, func([]string) (map[string]map[string]*protocol.ACLPolicy, error) {
 		var response protocol.GetClaimedPoliciesResponse
-		err := c.servers.Call(ctx, protocol.MethodGetClaimedPolicies, &protocol.GetClaimedPoliciesRequest{ReadOptions: c.readOptions(token)}, &response)
+		err := c.pool.Call(ctx, protocol.MethodGetClaimedPolicies, &protocol.GetClaimedPoliciesRequest{ReadOptions: c.readOptions(token)}, &response)
 		return map[string]map[string]*protocol.ACLPolicy{token: response.Policies}, err
 	})
 	return found[token], err
-}
-
-// isRejection reports whether err is the answer of a server that has rejected the token, so that an older answer is not valid.
-func isRejection(err error) bool {
-	var answer wire.ServerError
-	return errors.As(err, &answer) && (strings.Contains(string(answer), "ACL token") || strings.Contains(string(answer), ErrPermissionDenied.Error()))
 }

@@ -3,6 +3,8 @@ package access
 import (
 	"sync"
 	"time"
+
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/servers"
 )
 
 const (
@@ -31,7 +33,7 @@ func (c *cache[T]) get(keys []string, fetch func(keys []string) (map[string]T, e
 	}
 	fetched, err := fetch(old)
 	if err != nil {
-		if len(found) < len(keys) || isRejection(err) {
+		if len(found) < len(keys) || servers.IsTokenRejected(err) {
 			return nil, err
 		}
 		return found, nil

@@ -29,6 +29,9 @@ func isFromServer(err error, texts ...string) bool {
 // IsPermissionDenied reports whether a server rejected the token of a call.
 func IsPermissionDenied(err error) bool { return isFromServer(err, "Permission denied") }
 
+// IsTokenRejected reports whether a server rejected the token of a user, or does not have it.
+func IsTokenRejected(err error) bool { return isFromServer(err, "ACL token", "Permission denied") }
+
 // IsNodeNotFound reports whether the servers do not have the node, because it was purged or their state was lost.
 func IsNodeNotFound(err error) bool {
 	var answer wire.ServerError

@@ -181,7 +181,7 @@ func (p *Pool) CallBlocking(ctx context.Context, maxBlock time.Duration, method 
 		start := time.Now()
 		err := p.try(ctx, maxBlock+maxBlock/16+callTimeout, method, request, response)
 		p.noteResult(err)
-		retryable := err != nil && (isNoLeader(err) || !isFromAnyServer(err)) && !errors.Is(err, ErrNoServers)
+		retryable := IsUnreachable(err) && !errors.Is(err, ErrNoServers)
 		// A call that has blocked is repeated by the caller, which knows what it waits for.
 		if !retryable || ctx.Err() != nil || time.Now().After(deadline) || time.Since(start) > retryTime {
 			return err
@@ -200,11 +200,7 @@ func (p *Pool) try(ctx context.Context, timeout time.Duration, method string, re
 	if err == nil {
 		err = s.session.Call(callCtx, method, request, response)
 	}
-	switch {
-	case err == nil || ctx.Err() != nil:
-	case isNoLeader(err):
-		p.moveToEnd(addr)
-	case !isFromAnyServer(err):
+	if IsUnreachable(err) && ctx.Err() == nil {
 		p.moveToEnd(addr) // its session is replaced if it is closed; streams of the server may still work on it
 	}
 	return err
