@@ -3,7 +3,6 @@ package forwarding
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -14,6 +13,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
 )
 
 const (
@@ -171,7 +172,7 @@ func (p *Proxy) tlsConfig() *tls.Config {
 	c.ServerName = host
 	c.InsecureSkipVerify = true // VerifyConnection verifies the certificate
 	c.VerifyConnection = func(state tls.ConnectionState) error {
-		_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{DNSName: host, Intermediates: intermediates(state)})
+		err := wire.VerifyCertificate(state, nil, host)
 		if err == nil {
 			return nil
 		}
@@ -189,18 +190,7 @@ func regionVerifier(c *tls.Config) func(tls.ConnectionState) error {
 		return verify
 	}
 	roots, name := c.RootCAs, c.ServerName
-	return func(state tls.ConnectionState) error {
-		_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: roots, DNSName: name, Intermediates: intermediates(state)})
-		return err
-	}
-}
-
-func intermediates(state tls.ConnectionState) *x509.CertPool {
-	pool := x509.NewCertPool()
-	for _, certificate := range state.PeerCertificates[1:] {
-		pool.AddCert(certificate)
-	}
-	return pool
+	return func(state tls.ConnectionState) error { return wire.VerifyCertificate(state, roots, name) }
 }
 
 // writeError replies to a request that cannot be forwarded.

@@ -47,14 +47,18 @@ func (f TLSFiles) Load() (*tls.Config, error) {
 	if !f.VerifyServerHostname {
 		// crypto/tls cannot verify the chain without the name, so VerifyConnection verifies the chain.
 		c.InsecureSkipVerify = true
-		c.VerifyConnection = func(state tls.ConnectionState) error {
-			options := x509.VerifyOptions{Roots: authorities, Intermediates: x509.NewCertPool()}
-			for _, intermediate := range state.PeerCertificates[1:] {
-				options.Intermediates.AddCert(intermediate)
-			}
-			_, err := state.PeerCertificates[0].Verify(options)
-			return err
-		}
+		c.VerifyConnection = func(state tls.ConnectionState) error { return VerifyCertificate(state, authorities, "") }
 	}
 	return c, nil
+}
+
+// VerifyCertificate verifies the certificate that the peer of a connection has shown: its chain up to one of the authorities,
+// nil for those of the system, and, unless dnsName is empty, that it is for this name.
+func VerifyCertificate(state tls.ConnectionState, authorities *x509.CertPool, dnsName string) error {
+	options := x509.VerifyOptions{Roots: authorities, DNSName: dnsName, Intermediates: x509.NewCertPool()}
+	for _, intermediate := range state.PeerCertificates[1:] {
+		options.Intermediates.AddCert(intermediate)
+	}
+	_, err := state.PeerCertificates[0].Verify(options)
+	return err
 }
