@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -83,9 +84,7 @@ func (a *Agent) openCluster(ctx context.Context, nodeID, region string) (err err
 	if len(addrs) == 0 {
 		return errors.New("no servers are configured: name them in client.servers")
 	}
-	for _, known := range membership.KnownServers(a.store) {
-		addrs = append(addrs[:len(addrs):len(addrs)], known) // a configured server may no longer exist
-	}
+	addrs = slices.Concat(addrs, membership.KnownServers(a.store)) // a configured server may no longer exist
 	n.pool = servers.New(servers.Config{
 		Region: region,
 		Dial: func(ctx context.Context, addr string) (*wire.Session, error) {
@@ -283,7 +282,7 @@ func checkMode(ctx context.Context, s *store.Store, joinsCluster bool, logger hc
 	}
 	running := 0
 	for _, a := range snapshot.Allocations(nil, "") {
-		if !snapshot.AllocationEnded(a.ID) && !(a.ClientTerminalStatus() && model.AllocTerminal(a)) {
+		if !snapshot.AllocationEnded(a.ID) && !a.ClientTerminalStatus() {
 			running++
 		}
 	}

@@ -53,16 +53,14 @@ type Config struct {
 // Member keeps the node registered. Its methods may be called concurrently.
 type Member struct {
 	config     Config
-	registered chan struct{} // Run closes the channel after the first successful registration under any agent
+	registered chan struct{} // closed after the first successful registration under any agent, while mu is held
 	wake       chan struct{} // receives a value when Run must send a heartbeat; capacity 1
 
 	mu             sync.Mutex
 	record         state.ClusterMembership // credentials; stored
 	forceRenewal   bool                    // the servers must sign a new identity
-	eligibility    string                  // as the servers have decided
 	lastSent       *protocol.Node          // record of the last successful registration; nil before it
 	lastEventIndex uint64                  // events of the node up to this index of the store were sent
-	registeredOnce bool                    // registered is closed
 }
 
 // New returns a Member with the credentials of earlier agents. It stores new credentials before it returns if there are
@@ -82,7 +80,7 @@ func New(ctx context.Context, c Config) (*Member, error) {
 		}
 	}
 	if m.record.Registered {
-		m.markRegisteredLocked()
+		close(m.registered)
 	}
 	return m, nil
 }
@@ -100,7 +98,7 @@ func KnownServers(s *store.Store) []string {
 // one. Other calls than the registration are possible from then on.
 func (m *Member) Registered() <-chan struct{} { return m.registered }
 
-// Token returns the token of the node for calls, and Secret the secret of the node. Both are secret.
+// Token returns the token of the node for calls, which is secret.
 func (m *Member) Token() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -112,13 +110,6 @@ func (m *Member) Secret() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.record.NodeSecret
-}
-
-// Eligibility returns whether the servers place allocations on the node, as they have said last; empty if they have not.
-func (m *Member) Eligibility() string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.eligibility
 }
 
 // LastContact returns the time of the last successful registration or heartbeat, of this agent or an earlier one.
@@ -181,18 +172,18 @@ func (m *Member) Run(ctx context.Context) {
 			m.forgetRegistration(ctx)
 		}
 		next = t.next
-		var err2 error
+		var waitErr error
 		switch t.pause {
 		case untilNextBeat:
-			next, err2 = m.waitNextBeat(ctx, next, ttl)
+			next, waitErr = m.waitNextBeat(ctx, next, ttl)
 		case shortPause:
-			err2 = m.config.Pool.WaitRetry(ctx, 2*shortDelay)
+			waitErr = m.config.Pool.WaitRetry(ctx, 2*shortDelay)
 		case longPause:
-			err2 = m.config.Pool.WaitRetry(ctx, longDelay)
+			waitErr = m.config.Pool.WaitRetry(ctx, longDelay)
 		case retryPause:
-			err2 = m.config.Pool.WaitRetry(ctx, retryDelay(failures, time.Until(m.LastContact().Add(ttl+heartbeatGrace))))
+			waitErr = m.config.Pool.WaitRetry(ctx, retryDelay(failures, time.Until(m.LastContact().Add(ttl+heartbeatGrace))))
 		}
-		if err2 != nil {
+		if waitErr != nil {
 			return
 		}
 	}
@@ -377,18 +368,8 @@ func (m *Member) applyResponse(ctx context.Context, r *protocol.NodeUpdateRespon
 	if r.SignedIdentity != nil {
 		m.forceRenewal = false
 	}
-	if r.SchedulingEligibility != "" {
-		m.eligibility = r.SchedulingEligibility
-	}
-	m.markRegisteredLocked()
+	wait.CloseUnlessClosed(m.registered)
 	return nil
-}
-
-func (m *Member) markRegisteredLocked() {
-	if !m.registeredOnce {
-		m.registeredOnce = true
-		close(m.registered)
-	}
 }
 
 func (m *Member) isRegistered() bool {

@@ -61,7 +61,8 @@ func NewNodeRecord(node *api.Node, secretID string) *protocol.Node {
 	return record
 }
 
-// newResources returns the resources of a node. They have the processors in both forms: servers before 1.7 know only Cpu.
+// newResources returns the resources of a node. Its processors have the form of servers before 1.7, from which later ones make the
+// topology.
 func newResources(r *api.NodeResources) *protocol.NodeResources {
 	resources := &protocol.NodeResources{
 		Cpu:            protocol.CPUResources{CpuShares: r.Cpu.CpuShares, TotalCpuCores: r.Cpu.TotalCpuCores, ReservableCpuCores: r.Cpu.ReservableCpuCores},

@@ -31,16 +31,19 @@ const (
 // are not stored, and deletes those that have ended and that the servers have removed. It returns when the states are
 // stored.
 func (r *Replica) ApplyAllocReports(ctx context.Context, reports ...scheduler.AllocReport) (index uint64, err error) {
-	changed, deleted := []string(nil), false
+	changed, someEnded := []string(nil), false
 	index, err = r.config.Store.Update(ctx, func(tx *store.Txn) error {
-		changed, deleted = nil, false
+		changed, someEnded = nil, false
 		now := time.Now()
 		for _, report := range reports {
 			old := tx.Allocation(nil, report.AllocID)
 			if old == nil {
 				continue
 			}
-			record := r.clusterAlloc(tx.Reader, report.AllocID)
+			var record state.ClusterAlloc
+			if report.TasksAndHooksEnded || report.ClientStatus == api.AllocClientStatusComplete {
+				record = r.clusterAlloc(tx.Reader, report.AllocID)
+			}
 			if record.StoppedByNode && report.ClientStatus == api.AllocClientStatusComplete {
 				// Servers that have not missed a heartbeat replace a failed allocation, and take a complete one for one that has
 				// done its work.
@@ -59,7 +62,7 @@ func (r *Replica) ApplyAllocReports(ctx context.Context, reports ...scheduler.Al
 			if record.RemovedByServers {
 				r.deleteAlloc(tx, next.ID)
 			}
-			deleted = true
+			someEnded = true
 		}
 		if len(changed) == 0 {
 			return errNothingChanged
@@ -73,7 +76,7 @@ func (r *Replica) ApplyAllocReports(ctx context.Context, reports ...scheduler.Al
 		return 0, err
 	}
 	r.markUnsent(time.Now().Add(maxEventDelay), changed...)
-	if deleted {
+	if someEnded {
 		r.config.OnAllocsChanged() // an allocation that waited for the end of another can start
 	}
 	return index, nil
