@@ -7,14 +7,15 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 const (
-	// disconnectCheckInterval is the time between two searches for allocations whose stop_on_client_after is over.
-	disconnectCheckInterval = time.Second
+	// minDisconnectCheckInterval and maxDisconnectCheckInterval limit the time between two searches for allocations whose
+	// stop_on_client_after is over. The clock can be set meanwhile.
+	minDisconnectCheckInterval = time.Second
+	maxDisconnectCheckInterval = 10 * time.Second
 	// contactGrace is how long an agent that has started waits for a first contact before it stops allocations whose time
 	// was over at its start.
 	contactGrace = 50 * time.Second
@@ -22,55 +23,67 @@ const (
 	stoppedByNode = "the node had no contact with the servers for longer than stop_on_client_after"
 )
 
-// stopAfterDisconnect stops allocations with stop_on_client_after that have had no contact with the servers for that time.
+// stopAfterDisconnect stops allocations with stop_on_client_after that have had no contact with the servers for that time. It
+// does not wake while no allocation has a limit.
 func (r *Replica) stopAfterDisconnect(ctx context.Context) {
-	for wait.Sleep(ctx, disconnectCheckInterval) == nil {
-		expired := r.expiredAllocs(time.Now())
-		if len(expired) == 0 {
-			continue
+	for {
+		expired, untilNext, some := r.expiredAllocs(time.Now())
+		if len(expired) > 0 {
+			r.stopAllDisconnected(ctx, expired)
 		}
-		_, err := r.config.Store.Update(ctx, func(tx *store.Txn) error {
-			for _, id := range expired {
-				r.stopDisconnected(tx, id)
-			}
-			return nil
-		})
-		switch {
-		case err == nil:
-			r.config.OnAllocsChanged()
-		case !errors.Is(err, context.Canceled):
-			r.config.Logger.Error("allocations without contact to the servers not stopped", "error", err)
+		var check <-chan time.Time
+		if some {
+			check = time.After(min(max(untilNext, minDisconnectCheckInterval), maxDisconnectCheckInterval))
+		}
+		select {
+		case <-check:
+		case <-r.limitsChanged:
+		case <-ctx.Done():
+			return
 		}
 	}
 }
 
-// expiredAllocs returns the running allocations whose stop_on_client_after is over.
-func (r *Replica) expiredAllocs(now time.Time) (ids []string) {
+// expiredAllocs returns the running allocations whose stop_on_client_after is over, and the time until the first of the others
+// is over if there is no contact; some is false if no running allocation has a limit.
+func (r *Replica) expiredAllocs(now time.Time) (expired []string, untilNext time.Duration, some bool) {
 	last := r.config.Member.LastContact()
 	if last.IsZero() {
 		last = r.startTime
 	}
 	for _, a := range r.config.Store.Snapshot().AllocationsByNode(nil, r.config.NodeID) {
-		limit, some := stopOnClientAfter(a)
-		if !some || a.ServerTerminalStatus() || a.ClientTerminalStatus() {
+		limit, limited := stopOnClientAfter(a)
+		if !limited || a.ServerTerminalStatus() || a.ClientTerminalStatus() {
 			continue
 		}
-		due := last.Add(limit)
+		remaining := last.Add(limit).Sub(now)
 		if last.Before(r.startTime) { // this agent has had no contact yet
-			due = later(due, r.startTime.Add(min(limit, contactGrace)))
+			remaining = max(remaining, r.startTime.Add(min(limit, contactGrace)).Sub(now))
 		}
-		if now.After(due) {
-			ids = append(ids, a.ID)
+		if remaining < 0 {
+			expired = append(expired, a.ID)
+		}
+		if !some || remaining < untilNext {
+			untilNext, some = remaining, true
 		}
 	}
-	return ids
+	return expired, untilNext, some
 }
 
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
+// stopAllDisconnected stops allocations. Those that it cannot stop are stopped at the next check.
+func (r *Replica) stopAllDisconnected(ctx context.Context, ids []string) {
+	_, err := r.config.Store.Update(ctx, func(tx *store.Txn) error {
+		for _, id := range ids {
+			r.stopDisconnected(tx, id)
+		}
+		return nil
+	})
+	switch {
+	case err == nil:
+		r.config.OnAllocsChanged()
+	case !errors.Is(err, context.Canceled):
+		r.config.Logger.Error("allocations without contact to the servers not stopped", "error", err)
 	}
-	return b
 }
 
 // stopOnClientAfter returns the time after which the node must stop an allocation without contact to the servers, and

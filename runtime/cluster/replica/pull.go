@@ -165,6 +165,10 @@ func (r *Replica) applyList(ctx context.Context, list *protocol.GetClientAllocsR
 		return fmt.Errorf("store allocations of the servers: %w", err)
 	}
 	if changed {
+		select {
+		case r.limitsChanged <- struct{}{}:
+		default:
+		}
 		r.config.OnAllocsChanged()
 	}
 	for _, id := range reconnected {

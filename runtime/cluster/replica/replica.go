@@ -48,6 +48,8 @@ type Replica struct {
 	startTime time.Time
 	pulled    chan struct{} // closed when the allocations of the servers were stored for the first time by this agent
 	wake      chan struct{} // receives a value when there are states to send; capacity 1
+	// limitsChanged receives a value when the stop_on_client_after of an allocation may have changed; capacity 1.
+	limitsChanged chan struct{}
 
 	// resendStates means that the servers may have lost states that they had accepted, so that all are sent again after the next
 	// list. It belongs to pullAllocs.
@@ -65,12 +67,13 @@ type Replica struct {
 // New returns a Replica. States that the servers have not accepted from an earlier agent are sent by Run.
 func New(c Config) *Replica {
 	return &Replica{
-		config:     c,
-		startTime:  time.Now(),
-		pulled:     make(chan struct{}),
-		wake:       make(chan struct{}, 1),
-		unsent:     make(map[string]time.Time),
-		sentStatus: make(map[string]string),
+		config:        c,
+		startTime:     time.Now(),
+		pulled:        make(chan struct{}),
+		wake:          make(chan struct{}, 1),
+		limitsChanged: make(chan struct{}, 1),
+		unsent:        make(map[string]time.Time),
+		sentStatus:    make(map[string]string),
 	}
 }
 
