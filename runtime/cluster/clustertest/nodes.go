@@ -509,7 +509,7 @@ func (c *Cluster) emitNodeEvents(r *request) (answer, error) {
 	return answer{body: object{"Index": index}}, nil
 }
 
-// updateNodeDrain answers "Node.UpdateDrain". The drain stops all allocations at once.
+// updateNodeDrain answers "Node.UpdateDrain". The drain stops all allocations at once, and ends at once if there are none.
 func (c *Cluster) updateNodeDrain(r *request) (answer, error) {
 	var drain struct {
 		NodeID        string
@@ -553,6 +553,7 @@ func (c *Cluster) updateNodeDrain(r *request) (answer, error) {
 				c.changeAllocLocked(a)
 			}
 		}
+		c.finishDrainLocked(n)
 	case drain.MarkEligible:
 		n.SchedulingEligibility = "eligible"
 	}
@@ -567,8 +568,10 @@ func (c *Cluster) finishDrainLocked(n *nodeEntry) {
 		}
 	}
 	n.DrainStrategy = nil
-	n.LastDrain.Status, n.LastDrain.UpdatedAt = "complete", c.clock.Now()
+	now := c.clock.Now()
+	n.LastDrain.Status, n.LastDrain.UpdatedAt = "complete", now
 	n.ModifyIndex = c.writeLocked("nodes")
+	c.addNodeEventLocked(n, &nodeEvent{Message: "Node drain complete", Subsystem: "Drain", Timestamp: now, CreateIndex: n.ModifyIndex})
 }
 
 // getNode answers "Node.GetNode".

@@ -21,6 +21,8 @@ type target interface {
 	missHeartbeat(id string)
 	// settle waits until the scheduler has nothing to do.
 	settle()
+	// waitForDrain waits until the drain of a node has ended.
+	waitForDrain(id string)
 	putVariable(path string, items map[string]string)
 	// makeTokens makes the policy "readers" with the rules of readerRules, the role "reading" with this policy, and a
 	// token of a user with both. It returns the secret of the token and the id of the role. It attaches the policy
@@ -420,6 +422,7 @@ func play(t *testing.T, cluster target, accessControl bool) []step {
 	do("sign after completion", "Alloc.SignIdentities", object{"AllowStale": true, "Identities": []object{identity(allocID, "t", "extra")}})
 
 	do("drain itself", "Node.UpdateDrain", object{"NodeID": c.id, "DrainStrategy": object{"Deadline": int64(time.Second), "IgnoreSystemJobs": true}, "Meta": object{"message": "shutting down"}})
+	cluster.waitForDrain(c.id)
 	do("get drained node", "Node.GetNode", object{"NodeID": c.id})
 	do("drain other node", "Node.UpdateDrain", object{"NodeID": foreignID, "DrainStrategy": object{"Deadline": int64(time.Second)}})
 	do("drain without node", "Node.UpdateDrain", nil)

@@ -108,6 +108,16 @@ func (s stockTarget) settle() {
 	})
 }
 
+func (s stockTarget) waitForDrain(id string) {
+	s.eventually(func() error {
+		node, _, err := s.http.Nodes().Info(id, nil)
+		if err == nil && node.DrainStrategy != nil {
+			err = errors.New("the node is draining")
+		}
+		return err
+	})
+}
+
 func (s stockTarget) putVariable(path string, items map[string]string) {
 	_, _, err := s.http.Variables().Create(&api.Variable{Path: path, Items: items}, nil)
 	s.check(err)
