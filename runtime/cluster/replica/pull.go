@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -13,6 +14,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/servers"
+	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
@@ -324,8 +327,14 @@ func (r *Replica) putAlloc(tx *store.Txn, jobs map[jobKey]*api.Job, pulled *prot
 		next.DeploymentStatus = &health
 	}
 	neverRan := old == nil && (next.ServerTerminalStatus() || next.ClientTerminalStatus())
+	var unsupported []string
 	if neverRan {
 		endWithoutStart(&next)
+	} else if old == nil {
+		if unsupported = admission.UnsupportedPartsOfGroup(next.Namespace, next.GetTaskGroup()); len(unsupported) > 0 {
+			neverRan = true
+			failWithoutStart(&next, unsupported)
+		}
 	}
 	wasReported := old == nil || r.isReported(tx.Reader, old)
 	tx.PutScheduledAllocation(&next)
@@ -355,6 +364,22 @@ func endWithoutStart(a *api.Allocation) {
 		a.TaskStates[task.Name] = &api.TaskState{State: "dead", FinishedAt: now}
 	}
 	a.ClientStatus, a.ClientDescription = api.AllocClientStatusComplete, "The allocation was stopped before it was started"
+}
+
+// supportedElsewhere is the remedy for a job that nodes of other programs can run.
+const supportedElsewhere = `add constraint { attribute = "${attr.nomad-lite.version}", operator = "is_not_set" } to the job, so that servers place it on other nodes`
+
+// failWithoutStart gives an allocation that this node cannot run the states of one that has failed.
+func failWithoutStart(a *api.Allocation, reasons []string) {
+	now := time.Now()
+	cause := strings.Join(reasons, "; ") + ": " + supportedElsewhere
+	a.TaskStates = make(map[string]*api.TaskState)
+	for _, task := range a.GetTaskGroup().Tasks {
+		state := &api.TaskState{State: "dead", Failed: true, FinishedAt: now}
+		model.AppendTaskEvent(state, model.EventFailedValidation(cause), now)
+		a.TaskStates[task.Name] = state
+	}
+	a.ClientStatus, a.ClientDescription = api.AllocClientStatusFailed, "This node cannot run the allocation"
 }
 
 const removedByServers = "the servers have removed the allocation"

@@ -577,6 +577,30 @@ func TestAllocationThatIsStoppedBeforeItIsKnownIsNotRun(t *testing.T) {
 	})
 }
 
+func TestAllocationOfUnsupportedPartsFailsWithTheRemedy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		servers := newFakeServers(nil)
+		n := newTestNode(t, servers)
+		job := newJob("storage")
+		task := job.TaskGroups[0].Tasks[0]
+		task.CSIPluginConfig = &api.TaskCSIPluginConfig{ID: "disks", Type: api.CSIPluginTypeNode}
+		task.Identities = []*api.WorkloadIdentity{{Name: "vault", ExtraClaims: []string{"unit"}}} // signed by servers
+		id := servers.place(job)
+		n.settle()
+		if n.runner.starts[id] > 0 || !n.store.Snapshot().AllocationEnded(id) {
+			t.Error("the allocation was started, or has not ended")
+		}
+		got := servers.status[id]
+		if got == nil || got.ClientStatus != api.AllocClientStatusFailed || !got.TaskStates["t"].Failed {
+			t.Fatalf("the servers have %+v", got)
+		}
+		want := `a CSI plugin is not supported by this build of nomad-lite: add constraint { attribute = "${attr.nomad-lite.version}"`
+		if events := got.TaskStates["t"].Events; len(events) != 1 || !strings.HasPrefix(events[0].DisplayMessage, want) {
+			t.Errorf("events %+v, want one with %s", events, want)
+		}
+	})
+}
+
 func TestAllocationsOfOneJobShareIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := newFakeServers(nil)

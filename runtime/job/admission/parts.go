@@ -46,6 +46,19 @@ func unsupportedParts(job *api.Job, node Node, flags CheckOptions) []Refusal {
 	return c.refusals
 }
 
+// UnsupportedPartsOfGroup returns why a client node of a cluster cannot run a group of a job in a namespace, one text for each
+// part of the scope Everywhere. Extra claims of identities are not refused, because the servers of the cluster sign them.
+func UnsupportedPartsOfGroup(namespace string, g *api.TaskGroup) (reasons []string) {
+	c := &unsupportedPartCollector{namespace: namespace}
+	c.checkGroup(g)
+	for _, r := range c.refusals {
+		if r.Kind.Scope == Everywhere && r.Kind != &refusalKinds[identityClaims] {
+			reasons = append(reasons, r.reason())
+		}
+	}
+	return reasons
+}
+
 func (c *unsupportedPartCollector) checkGroup(g *api.TaskGroup) {
 	path := []string{"group", *g.Name}
 	c.checkNetworks(path, g)

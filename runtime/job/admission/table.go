@@ -239,6 +239,11 @@ type Refusal struct {
 // WarningText returns the text of the refusal as a warning, for a caller that accepts the job.
 func (r Refusal) WarningText() string { return scopes[r.Kind.Scope].warning + r.Text }
 
+// reason returns the text of the refusal without the remedy.
+func (r Refusal) reason() string {
+	return strings.TrimSuffix(strings.TrimSuffix(r.Text, r.Kind.Remedy), ": ")
+}
+
 // newRefusal returns a refusal with the text of its kind.
 func newRefusal(kind refusalKindIndex, path []string, args ...any) Refusal {
 	r := &refusalKinds[kind]
