@@ -16,8 +16,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/isolated"
 	"github.com/nomad-lite/nomad-lite/builtin/sandbox"
 	"github.com/nomad-lite/nomad-lite/internal/netfiles"
-	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess/processtest"
+	"github.com/nomad-lite/nomad-lite/internal/startmark"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/sdk"
 	sdkprocess "github.com/nomad-lite/nomad-lite/sdk/process"
@@ -345,7 +345,7 @@ func TestStageOfDeadDriver(t *testing.T) {
 		}
 		cmd := &osexec.Cmd{Path: launch.Path, Args: launch.Args, Env: launch.Env, ExtraFiles: launch.Files, Stderr: os.Stderr, SysProcAttr: &syscall.SysProcAttr{}}
 		launch.SetAttributes(cmd.SysProcAttr)
-		err = errors.Join(cmd.Start(), osprocess.StartMark{Forked: test.forked}.WriteToFile(mark))
+		err = errors.Join(cmd.Start(), startmark.Mark{Forked: test.forked}.WriteToFile(mark))
 		launch.Close() // closes the pipes, as the death of the driver does
 		if err != nil {
 			t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess/processtest"
+	"github.com/nomad-lite/nomad-lite/internal/startmark"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/sdk"
@@ -47,7 +48,7 @@ func leaveMark(t *testing.T, s *sdk.StartRequest, change func(*startMarkData)) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := osprocess.StartMark{Forked: mark.State.PID != 0, Data: data}
+	m := startmark.Mark{Forked: mark.State.PID != 0, Data: data}
 	if mark.State.Cgroup != "" {
 		err = m.WriteToCgroup(mark.State.Cgroup)
 	} else {

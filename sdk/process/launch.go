@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/startmark"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
@@ -95,7 +95,7 @@ func (l *Launch) SetAttributes(sys *syscall.SysProcAttr) {
 // process has died. startMark is Program.StartMarkFile. After an error the stage must exit without executing the program,
 // because the plugin has died and its next process starts the task again.
 func WaitForRelease(release, startMark *os.File) error {
-	return osprocess.WaitForRelease(release, startMark)
+	return startmark.WaitForRelease(release, startMark)
 }
 
 // newProgram returns a Program with the user and the environment of a task.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/startmark"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/sdk"
@@ -110,7 +111,7 @@ func (m *startMark) writeMark() error {
 	if err != nil {
 		return err
 	}
-	mark := osprocess.StartMark{Forked: m.startedProcess.processID.PID != 0, Data: data}
+	mark := startmark.Mark{Forked: m.startedProcess.processID.PID != 0, Data: data}
 	if m.startedProcess.cgroup != nil && mark.WriteToCgroup(m.startedProcess.cgroup.path) == nil {
 		return nil
 	}
@@ -144,7 +145,7 @@ func removeStartMark(p *ProcessWithoutExec) error {
 		return nil
 	}
 	if p.cgroup != nil && p.cgroup.isManagedByHost && p.isTaskOwner() {
-		if err := osprocess.RemoveStartMark(p.cgroup.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := startmark.Remove(p.cgroup.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
@@ -237,7 +238,7 @@ func findStartMarkWithRetry(ctx context.Context, start *sdk.StartRequest) (*star
 			return mark, nil
 		case osprocess.IsResourceExhausted(err):
 			return nil, sdk.Recoverable(fmt.Errorf("read the mark of the start: %w", err))
-		case errors.Is(err, osprocess.ErrStartMarkDamaged) || attempt == markReadAttempts:
+		case errors.Is(err, startmark.ErrDamaged) || attempt == markReadAttempts:
 			return nil, fmt.Errorf("exit status unknown: read the mark of the start of task %q: %w", start.Name, err)
 		}
 		select {
@@ -252,13 +253,13 @@ func findStartMarkWithRetry(ctx context.Context, start *sdk.StartRequest) (*star
 // start.
 func readAndCloseStartMark(f *os.File, startID string) (*startMarkData, error) {
 	defer f.Close()
-	mark, err := osprocess.ReadStartMark(f)
+	mark, err := startmark.Read(f)
 	if err != nil {
 		return nil, err
 	}
 	data := &startMarkData{}
 	if err := hclspec.UnmarshalState(mark.Data, data); err != nil {
-		return nil, fmt.Errorf("%s: %w: %w", f.Name(), osprocess.ErrStartMarkDamaged, err)
+		return nil, fmt.Errorf("%s: %w: %w", f.Name(), startmark.ErrDamaged, err)
 	}
 	if data.StartID != startID {
 		return nil, nil

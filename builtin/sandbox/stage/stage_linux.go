@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/lookpath"
-	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/startmark"
 )
 
 func init() {
@@ -61,7 +61,7 @@ func runStage(status io.Writer) error {
 		return jobProgramError{err}
 	}
 	if c.WaitForStartMark {
-		if err := osprocess.WaitForRelease(os.NewFile(ReleaseFD, "release"), os.NewFile(MarkFD, "mark")); err != nil {
+		if err := startmark.WaitForRelease(os.NewFile(ReleaseFD, "release"), os.NewFile(MarkFD, "mark")); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,6 @@
 //go:build linux
 
-package osprocess
+package startmark
 
 import (
 	"os"
@@ -12,11 +12,11 @@ import (
 // A stage executes the program only after the plugin has recorded the fork, also if the plugin has died.
 func TestWaitForRelease(t *testing.T) {
 	for name, test := range map[string]struct {
-		mark *StartMark // nil means that there is none
-		want string     // part of the error; "" means none
+		mark *Mark  // nil means that there is none
+		want string // part of the error; "" means none
 	}{
-		"a recorded fork":             {&StartMark{Forked: true, Data: []byte("x")}, ""},
-		"a fork that is not recorded": {&StartMark{Data: []byte("x")}, "before the start of the task was recorded"},
+		"a recorded fork":             {&Mark{Forked: true, Data: []byte("x")}, ""},
+		"a fork that is not recorded": {&Mark{Data: []byte("x")}, "before the start of the task was recorded"},
 		"no mark":                     {nil, os.ErrNotExist.Error()},
 	} {
 		t.Run(name, func(t *testing.T) {

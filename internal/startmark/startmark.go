@@ -1,6 +1,6 @@
 //go:build linux
 
-package osprocess
+package startmark
 
 import (
 	"bytes"
@@ -12,27 +12,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// StartMark is a record about a start of a task that outlives the plugin process: which start it is, and whether the
+// Mark is a record about a start of a task that outlives the plugin process: which start it is, and whether the
 // process of the task was forked. It is stored as an extended attribute of a cgroup, or as the content of a file.
-type StartMark struct {
+type Mark struct {
 	Forked bool
 	Data   []byte // belongs to the program that wrote the mark
 }
 
-// ErrStartMarkDamaged means that there is a StartMark whose content is invalid, so that it can never be read.
-var ErrStartMarkDamaged = errors.New("damaged mark of a start")
+// ErrDamaged means that there is a Mark whose content is invalid, so that it can never be read.
+var ErrDamaged = errors.New("damaged mark of a start")
 
-const startMarkAttr = "user.nomad-lite.start"
+const attribute = "user.nomad-lite.start"
 
-// The first bytes of a StartMark. Both have the same length, so that a mark in a file can be overwritten in place.
+// The first bytes of a Mark. Both have the same length, so that a mark in a file can be overwritten in place.
 var (
 	preparedPrefix = []byte("prepared ")
 	forkedPrefix   = []byte("forked   ")
 )
 
 // WriteToCgroup replaces the mark of a cgroup. It fails on kernels whose cgroups have no extended attributes.
-func (m StartMark) WriteToCgroup(path string) error {
-	if err := unix.Setxattr(path, startMarkAttr, m.encode(), 0); err != nil {
+func (m Mark) WriteToCgroup(path string) error {
+	if err := unix.Setxattr(path, attribute, m.encode(), 0); err != nil {
 		return &os.PathError{Op: "mark", Path: path, Err: err}
 	}
 	return nil
@@ -40,43 +40,43 @@ func (m StartMark) WriteToCgroup(path string) error {
 
 // WriteToFile replaces the mark of a file with one system call, so that no reader sees a part of it. The
 // text must not be shorter than the text in the file.
-func (m StartMark) WriteToFile(f *os.File) error {
+func (m Mark) WriteToFile(f *os.File) error {
 	_, err := f.WriteAt(m.encode(), 0)
 	return err
 }
 
-func (m StartMark) encode() []byte {
+func (m Mark) encode() []byte {
 	if m.Forked {
 		return append(bytes.Clone(forkedPrefix), m.Data...)
 	}
 	return append(bytes.Clone(preparedPrefix), m.Data...)
 }
 
-// ReadStartMark returns the mark of an open cgroup, or of an open file. The error is fs.ErrNotExist if it has
-// none, and ErrStartMarkDamaged if a repeated call would have the same error.
-func ReadStartMark(f *os.File) (StartMark, error) {
+// Read returns the mark of an open cgroup, or of an open file. The error is fs.ErrNotExist if it has
+// none, and ErrDamaged if a repeated call would have the same error.
+func Read(f *os.File) (Mark, error) {
 	buffer := make([]byte, 16<<10)
-	n, err := unix.Fgetxattr(int(f.Fd()), startMarkAttr, buffer)
+	n, err := unix.Fgetxattr(int(f.Fd()), attribute, buffer)
 	switch {
 	case err == nil:
 	case !errors.Is(err, unix.ENODATA) && !errors.Is(err, unix.ENOTSUP):
-		return StartMark{}, &os.PathError{Op: "read mark", Path: f.Name(), Err: err}
+		return Mark{}, &os.PathError{Op: "read mark", Path: f.Name(), Err: err}
 	default:
 		if n, err = unix.Pread(int(f.Fd()), buffer, 0); errors.Is(err, unix.EISDIR) || err == nil && n == 0 {
-			return StartMark{}, &os.PathError{Op: "read mark", Path: f.Name(), Err: os.ErrNotExist}
+			return Mark{}, &os.PathError{Op: "read mark", Path: f.Name(), Err: os.ErrNotExist}
 		}
 		if err != nil {
-			return StartMark{}, &os.PathError{Op: "read mark", Path: f.Name(), Err: err}
+			return Mark{}, &os.PathError{Op: "read mark", Path: f.Name(), Err: err}
 		}
 	}
 	text := buffer[:n]
 	if data, ok := bytes.CutPrefix(text, forkedPrefix); ok {
-		return StartMark{Forked: true, Data: data}, nil
+		return Mark{Forked: true, Data: data}, nil
 	}
 	if data, ok := bytes.CutPrefix(text, preparedPrefix); ok {
-		return StartMark{Data: data}, nil
+		return Mark{Data: data}, nil
 	}
-	return StartMark{}, fmt.Errorf("%s: %w", f.Name(), ErrStartMarkDamaged)
+	return Mark{}, fmt.Errorf("%s: %w", f.Name(), ErrDamaged)
 }
 
 // WaitForRelease is called by a stage before it executes the program of a task. It blocks until the other end of the pipe release
@@ -86,7 +86,7 @@ func WaitForRelease(release, mark *os.File) error {
 	if _, err := release.Read(make([]byte, 1)); err != io.EOF {
 		return fmt.Errorf("wait for the driver: %v", err)
 	}
-	m, err := ReadStartMark(mark)
+	m, err := Read(mark)
 	if err != nil {
 		return err
 	}
@@ -96,9 +96,9 @@ func WaitForRelease(release, mark *os.File) error {
 	return nil
 }
 
-// RemoveStartMark removes the mark of a cgroup.
-func RemoveStartMark(cgroup string) error {
-	if err := unix.Removexattr(cgroup, startMarkAttr); err != nil && !errors.Is(err, unix.ENODATA) && !errors.Is(err, unix.ENOENT) {
+// Remove removes the mark of a cgroup.
+func Remove(cgroup string) error {
+	if err := unix.Removexattr(cgroup, attribute); err != nil && !errors.Is(err, unix.ENODATA) && !errors.Is(err, unix.ENOENT) {
 		return &os.PathError{Op: "remove mark", Path: cgroup, Err: err}
 	}
 	return nil
