@@ -4,15 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -56,20 +53,6 @@ func stockProgram(t testing.TB) string {
 	return program
 }
 
-// freePorts returns n ports that no process listens on.
-func freePorts(t testing.TB, n int) (ports []int) {
-	t.Helper()
-	for range n {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer listener.Close()
-		ports = append(ports, listener.Addr().(*net.TCPAddr).Port)
-	}
-	return ports
-}
-
 // stockAgent is a stock agent, a server or a client, that a test stops and starts.
 type stockAgent struct {
 	t         testing.TB
@@ -79,29 +62,11 @@ type stockAgent struct {
 	*api.Client
 }
 
-const stockConfig = `
-name                 = %q
-data_dir             = %q
-bind_addr            = "127.0.0.1"
-disable_update_check = true
-ports {
-  http = %d
-  rpc  = %d
-  serf = %d
-}
-advertise {
-  http = "127.0.0.1"
-  rpc  = "127.0.0.1"
-  serf = "127.0.0.1"
-}
-%s
-`
-
 // newStockAgent returns a stock agent that is not started.
 func newStockAgent(t testing.TB, name string, ports []int, config string) *stockAgent {
 	t.Helper()
 	s := &stockAgent{t: t, dir: t.TempDir(), name: name, ports: ports}
-	text := fmt.Sprintf(stockConfig, name, filepath.Join(s.dir, "data"), ports[0], ports[1], ports[2], config)
+	text := systemtest.FormatStockAgentConfig(name, filepath.Join(s.dir, "data"), ports, config)
 	if err := os.WriteFile(filepath.Join(s.dir, "agent.hcl"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -129,12 +94,8 @@ func (s *stockAgent) start() {
 		s.t.Fatal(err)
 	}
 	defer log.Close()
-	s.process = exec.Command(stockProgram(s.t), "agent", "-config", filepath.Join(s.dir, "agent.hcl"))
+	s.process = systemtest.NewStockAgentCommand(stockProgram(s.t), filepath.Join(s.dir, "agent.hcl"))
 	s.process.Stdout, s.process.Stderr = log, log
-	s.process.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	s.process.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
-		return strings.HasPrefix(v, "AWS_CA_BUNDLE=") || strings.HasPrefix(v, "NOMAD_")
-	})
 	if err := s.process.Start(); err != nil {
 		s.t.Fatal(err)
 	}
@@ -199,7 +160,7 @@ func startCluster(t testing.TB, o serverOptions) *cluster {
 	stockProgram(t)
 	count := max(1, o.count)
 	c := &cluster{t: t}
-	ports := freePorts(t, 3*count)
+	ports := systemtest.FindFreePorts(t, 3*count)
 	var join []string
 	for i := range count {
 		join = append(join, fmt.Sprintf("%q", fmt.Sprintf("127.0.0.1:%d", ports[3*i+2])))
@@ -308,7 +269,7 @@ func (c *cluster) check(err error) {
 // startStockClient starts a stock client whose tasks the test can start with raw_exec.
 func (c *cluster) startStockClient(name string) *stockAgent {
 	c.t.Helper()
-	s := newStockAgent(c.t, name, freePorts(c.t, 3), fmt.Sprintf(`
+	s := newStockAgent(c.t, name, systemtest.FindFreePorts(c.t, 3), fmt.Sprintf(`
 client {
   enabled = true
   servers = %s

@@ -1,0 +1,60 @@
+package systemtest
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+const stockAgentConfig = `
+name                 = %q
+data_dir             = %q
+bind_addr            = "127.0.0.1"
+disable_update_check = true
+ports {
+  http = %d
+  rpc  = %d
+  serf = %d
+}
+advertise {
+  http = "127.0.0.1"
+  rpc  = "127.0.0.1"
+  serf = "127.0.0.1"
+}
+%s
+`
+
+// FormatStockAgentConfig returns a configuration of the stock Nomad agent. ports are its ports for HTTP, RPC and Serf, and blocks the
+// further blocks of the configuration.
+func FormatStockAgentConfig(name, dataDir string, ports []int, blocks string) string {
+	return fmt.Sprintf(stockAgentConfig, name, dataDir, ports[0], ports[1], ports[2], blocks)
+}
+
+// NewStockAgentCommand returns the command that runs the stock Nomad agent program with a configuration file.
+func NewStockAgentCommand(program, configFile string) *exec.Cmd {
+	command := exec.Command(program, "agent", "-config", configFile)
+	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	command.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "AWS_CA_BUNDLE=") || strings.HasPrefix(v, "NOMAD_")
+	})
+	return command
+}
+
+// FindFreePorts returns n TCP ports that no process listens on.
+func FindFreePorts(t testing.TB, n int) (ports []int) {
+	t.Helper()
+	for range n {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer listener.Close()
+		ports = append(ports, listener.Addr().(*net.TCPAddr).Port)
+	}
+	return ports
+}
