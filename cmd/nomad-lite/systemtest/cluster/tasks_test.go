@@ -29,7 +29,12 @@ func newLedger(t testing.TB) *ledger { return &ledger{t, t.TempDir()} }
 
 // ledgerScript records the start of the task, and each number that it prints, and ends with the exit code 0 after SIGTERM.
 const ledgerScript = `
-trap 'kill $! 2>/dev/null; record end; exit 0' TERM INT
+finish() { :; }
+` + ledgerLoop
+
+// ledgerLoop is ledgerScript without the function finish, which it calls before the task ends.
+const ledgerLoop = `
+trap 'kill $! 2>/dev/null; finish; record end; exit 0' TERM INT
 record() { (flock 9; echo "$1 $NOMAD_ALLOC_ID $NOMAD_JOB_NAME/$NOMAD_GROUP_NAME/$NOMAD_ALLOC_INDEX $$ $(cut -d' ' -f22 /proc/$$/stat)" >&9) 9>>$LEDGER/runs; }
 record start
 i=0
