@@ -50,16 +50,16 @@ type Config struct {
 type Pool struct {
 	config Config
 
-	mu         sync.Mutex
-	addrs      []string // the first is used
-	sessions   map[string]*openSession
-	methods    wire.Methods
-	serveCtx   context.Context // nil before Run
-	closed     bool            // Run has ended
-	serving    sync.WaitGroup  // Serve of each session
-	nodes      int32           // number of nodes in the cluster
-	callFailed bool            // the last call failed
-	recovered  chan struct{}   // closed and replaced when a call succeeds after a failed one
+	mu          sync.Mutex
+	addrs       []string // the first is used
+	sessions    map[string]*openSession
+	methods     wire.Methods
+	serveCtx    context.Context // nil before Run
+	closed      bool            // Run has ended
+	serving     sync.WaitGroup  // Serve of each session
+	nodes       int32           // number of nodes in the cluster
+	unreachable bool            // no server could decide about the last call
+	recovered   chan struct{}   // closed and replaced when the servers answer again
 }
 
 // openSession is the session to one server, or the attempt to open it.
@@ -180,7 +180,9 @@ func (p *Pool) CallBlocking(ctx context.Context, maxBlock time.Duration, method 
 	for {
 		start := time.Now()
 		err := p.try(ctx, maxBlock+maxBlock/16+callTimeout, method, request, response)
-		p.noteResult(err)
+		if ctx.Err() == nil { // otherwise the caller has ended the call
+			p.noteResult(err)
+		}
 		retryable := IsUnreachable(err) && !errors.Is(err, ErrNoServers)
 		// A call that has blocked is repeated by the caller, which knows what it waits for.
 		if !retryable || ctx.Err() != nil || time.Now().After(deadline) || time.Since(start) > retryTime {
@@ -283,23 +285,20 @@ func (p *Pool) moveToEnd(addr string) {
 	}
 }
 
-// noteResult wakes WaitRetry when a call succeeds after one has failed.
+// noteResult wakes WaitRetry when the servers answer a call after they could not be reached. A refusal is an answer.
 func (p *Pool) noteResult(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err != nil {
-		p.callFailed = true
-		return
-	}
-	if p.callFailed {
-		p.callFailed = false
+	wasUnreachable := p.unreachable
+	p.unreachable = IsUnreachable(err)
+	if wasUnreachable && !p.unreachable {
 		close(p.recovered)
 		p.recovered = make(chan struct{})
 	}
 }
 
 // WaitRetry blocks before a failed call is repeated: for a random part of max, at least half of it, or until ctx ends. It
-// returns earlier, but not within a second, when another call succeeds. It returns the cause of ctx if ctx has ended.
+// returns earlier, but not within a second, when the servers answer another call after they could not be reached. It returns the cause of ctx if ctx has ended.
 func (p *Pool) WaitRetry(ctx context.Context, max time.Duration) error {
 	p.mu.Lock()
 	recovered := p.recovered
