@@ -110,7 +110,12 @@ func (a *Agent) openCluster(ctx context.Context, nodeID, region string) (err err
 		Region: region, NodeID: nodeID, Pool: n.pool, Member: n.member, Store: a.store,
 		OnAllocsChanged: a.allocSync.NotifyAllocsChanged,
 		OnReconnected:   a.emitReconnected,
-		Logger:          logger,
+		OnServersRestored: func() {
+			n.member.RegisterAgain()
+			n.registrations.Resend()
+			n.data.ReadAgain()
+		},
+		Logger: logger,
 	})
 	n.registrations = registrations.New(registrations.Config{
 		Region: region, NodeID: nodeID, Pool: n.pool, Member: n.member, Store: a.store, OnRefused: a.emitServiceRefused, Logger: logger,

@@ -135,6 +135,15 @@ func (m *Member) RenewIdentity() {
 	m.Beat()
 }
 
+// RegisterAgain makes Run register the node soon, because servers that were restored may have an earlier record of it. It does
+// not block.
+func (m *Member) RegisterAgain() {
+	m.mu.Lock()
+	m.lastSent = nil
+	m.mu.Unlock()
+	m.Beat()
+}
+
 // ConfirmRegistered asks the servers whether they have the node. It blocks until they have answered.
 func (m *Member) ConfirmRegistered(ctx context.Context) error {
 	_, err := m.sendHeartbeat(ctx, identity)

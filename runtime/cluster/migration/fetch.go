@@ -23,7 +23,6 @@ import (
 )
 
 const (
-	maxPollBlock  = 5 * time.Minute // servers block no longer
 	maxRetryDelay = 10 * time.Second
 	dialTimeout   = 10 * time.Second
 	// idleTimeout limits how long the other node may send nothing.
@@ -87,9 +86,13 @@ type remoteAlloc struct {
 // WaitEnded implements runnerhooks.PreviousAlloc. It blocks while no server can be reached, and it does not block for an
 // allocation that the servers do not have, or have given up.
 func (r *remoteAlloc) WaitEnded(ctx context.Context) error {
-	f, index := r.fetcher, uint64(0)
+	f := r.fetcher
+	var query servers.Query
 	for {
-		previous, next, err := f.readAlloc(ctx, r.alloc.PreviousAllocation, index)
+		previous, index, err := f.readAlloc(ctx, r.alloc.PreviousAllocation, &query)
+		if err == nil && !query.IsNew(ctx, index) && ctx.Err() == nil {
+			continue
+		}
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
@@ -98,10 +101,10 @@ func (r *remoteAlloc) WaitEnded(ctx context.Context) error {
 			return nil
 		case err != nil:
 			f.config.Logger.Warn("previous allocation not read from the servers", "alloc_id", r.alloc.ID, "previous_alloc_id", r.alloc.PreviousAllocation, "error", err)
+			query.Restart()
 			if err := f.config.Pool.WaitRetry(ctx, maxRetryDelay); err != nil {
 				return err
 			}
-			continue
 		case previous == nil:
 			r.noDataReason = "the servers no longer have the previous allocation"
 			return nil
@@ -109,23 +112,16 @@ func (r *remoteAlloc) WaitEnded(ctx context.Context) error {
 			r.nodeID = previous.NodeID
 			return nil
 		}
-		index = next
 	}
 }
 
-// readAlloc returns an allocation, or nil if the servers do not have it. With an index other than zero it blocks until the
-// answer has a higher one.
-func (f *Fetcher) readAlloc(ctx context.Context, id string, index uint64) (*protocol.Allocation, uint64, error) {
-	request := protocol.GetAllocRequest{AllocID: id, ReadOptions: protocol.ReadOptions{
-		Region: f.config.Region, AuthToken: f.config.NodeToken(), MinQueryIndex: index, AllowStale: index > 0,
-	}}
-	block := time.Duration(0)
-	if index > 0 {
-		block = maxPollBlock
-	}
+// readAlloc returns an allocation, or nil if the servers do not have it, and the index of the answer. It blocks as the query does.
+func (f *Fetcher) readAlloc(ctx context.Context, id string, query *servers.Query) (*protocol.Allocation, uint64, error) {
+	request := protocol.GetAllocRequest{AllocID: id, ReadOptions: protocol.ReadOptions{Region: f.config.Region, AuthToken: f.config.NodeToken()}}
+	block := query.Next(&request.ReadOptions)
 	var response protocol.GetAllocResponse
 	err := f.config.Pool.CallBlocking(ctx, block, protocol.MethodGetAlloc, &request, &response)
-	return response.Alloc, max(response.Index, 1), err
+	return response.Alloc, response.Index, err
 }
 
 // MoveData implements runnerhooks.PreviousAlloc.

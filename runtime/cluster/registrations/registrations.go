@@ -92,8 +92,8 @@ func (r *Registrations) PutAndRemoveServices(put, remove []*api.ServiceRegistrat
 	return nil
 }
 
-// Resend makes Run send all registrations again, because the servers have removed those of a node whose heartbeats they have
-// missed. It does not block.
+// Resend makes Run send all registrations again: the servers have removed those of a node whose heartbeats they have missed, and
+// servers that were restored may not have them. It does not block.
 func (r *Registrations) Resend() {
 	select {
 	case r.resend <- struct{}{}:

@@ -91,7 +91,8 @@ func (n *node) startAgent() (stop func()) {
 			default:
 			}
 		},
-		OnReconnected: func(id string) { n.mu.Lock(); defer n.mu.Unlock(); n.reconnected = append(n.reconnected, id) },
+		OnServersRestored: member.RegisterAgain,
+		OnReconnected:     func(id string) { n.mu.Lock(); defer n.mu.Unlock(); n.reconnected = append(n.reconnected, id) },
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup

@@ -21,13 +21,12 @@ import (
 )
 
 const (
-	maxPollBlock      = 5 * time.Minute // servers block no longer
+	maxFetchBlock = 5 * time.Minute // servers block no longer
+	// maxListBlock is how long the servers can block a list. The restore of a snapshot does not end calls that block, so that the
+	// node notices it after this time.
+	maxListBlock      = time.Minute
 	maxPullRetryDelay = 10 * time.Second
-	staleServerDelay  = time.Second
 	missingAllocDelay = 2 * time.Second
-	// maxUnchangedPolls is the number of answers without a new index, in immediate succession, after which the index starts
-	// at zero: the servers may have restored a snapshot with a lower index.
-	maxUnchangedPolls = 5
 	// pullBatch limits the allocations of one call, each of which has its whole job.
 	pullBatch = 100
 )
@@ -37,22 +36,13 @@ var errIncomplete = errors.New("the server's list of allocations and its allocat
 
 // pullAllocs keeps the allocations of the store equal to those that the servers assign.
 func (r *Replica) pullAllocs(ctx context.Context) {
-	index, newest, unchanged, first := uint64(0), uint64(0), 0, true
+	query := servers.Query{MaxBlock: maxListBlock}
+	newest, first := uint64(0), true
 	for ctx.Err() == nil {
-		start := time.Now()
-		list, err := r.listAllocs(ctx, index)
-		if err == nil && list.Index <= index {
-			// The time is over, or a server is behind. A lower index can also mean that the servers have restored a snapshot: a list
-			// that is not stale shows it.
-			if unchanged++; list.Index < index || unchanged >= maxUnchangedPolls {
-				index, unchanged = 0, 0
-			}
-			if time.Since(start) < staleServerDelay && wait.Sleep(ctx, staleServerDelay) != nil {
-				return
-			}
+		list, err := r.listAllocs(ctx, &query)
+		if err == nil && !query.IsNew(ctx, list.Index) {
 			continue
 		}
-		unchanged = 0
 		if err == nil && list.Index < newest {
 			r.config.Logger.Warn("the servers have gone back to an earlier state", "index", list.Index, "earlier_index", newest)
 			r.resendStates = true
@@ -63,13 +53,16 @@ func (r *Replica) pullAllocs(ctx context.Context) {
 		if err == nil {
 			err = r.applyList(ctx, list)
 		}
-		switch {
-		case err == nil:
-			index, newest = list.Index, list.Index
+		if err == nil {
+			newest = list.Index
 			if first {
 				first = false
 				close(r.pulled)
 			}
+			continue
+		}
+		query.Restart()
+		switch {
 		case errors.Is(err, errIncomplete):
 			wait.Sleep(ctx, missingAllocDelay)
 		default:
@@ -84,18 +77,14 @@ func (r *Replica) pullAllocs(ctx context.Context) {
 	}
 }
 
-func (r *Replica) readOptions(minIndex uint64, stale bool) protocol.ReadOptions {
-	return protocol.ReadOptions{Region: r.config.Region, AuthToken: r.config.Member.Token(), MinQueryIndex: minIndex, AllowStale: stale}
+func (r *Replica) readOptions() protocol.ReadOptions {
+	return protocol.ReadOptions{Region: r.config.Region, AuthToken: r.config.Member.Token()}
 }
 
-// listAllocs returns the allocations of this node and their indexes. With an index other than zero it blocks until the
-// list has a higher one.
-func (r *Replica) listAllocs(ctx context.Context, index uint64) (*protocol.GetClientAllocsResponse, error) {
-	request := protocol.GetClientAllocsRequest{NodeID: r.config.NodeID, SecretID: r.config.Member.Secret(), ReadOptions: r.readOptions(index, index > 0)}
-	block := time.Duration(0)
-	if index > 0 {
-		block = maxPollBlock
-	}
+// listAllocs returns the allocations of this node and their indexes. It blocks as the query does.
+func (r *Replica) listAllocs(ctx context.Context, query *servers.Query) (*protocol.GetClientAllocsResponse, error) {
+	request := protocol.GetClientAllocsRequest{NodeID: r.config.NodeID, SecretID: r.config.Member.Secret(), ReadOptions: r.readOptions()}
+	block := query.Next(&request.ReadOptions)
 	var response protocol.GetClientAllocsResponse
 	if err := r.config.Pool.CallBlocking(ctx, block, protocol.MethodGetClientAllocs, &request, &response); err != nil {
 		return nil, err
@@ -180,6 +169,7 @@ func (r *Replica) applyList(ctx context.Context, list *protocol.GetClientAllocsR
 	}
 	if r.resendStates {
 		r.resendStates = false
+		r.config.OnServersRestored()
 		r.markUnsent(time.Now(), slices.Collect(maps.Keys(list.Allocs))...)
 	}
 	return nil
@@ -195,9 +185,10 @@ func (r *Replica) fetchAllocs(ctx context.Context, ids []string, indexByID map[s
 	for _, id := range ids {
 		newest = max(newest, indexByID[id])
 	}
-	request := protocol.GetAllocsRequest{AllocIDs: ids, ReadOptions: r.readOptions(newest-1, true)}
+	request := protocol.GetAllocsRequest{AllocIDs: ids, ReadOptions: r.readOptions()}
+	request.MinQueryIndex, request.AllowStale = newest-1, true
 	var response protocol.GetAllocsResponse
-	err := r.config.Pool.CallBlocking(ctx, maxPollBlock, protocol.MethodGetAllocs, &request, &response)
+	err := r.config.Pool.CallBlocking(ctx, maxFetchBlock, protocol.MethodGetAllocs, &request, &response)
 	if servers.IsPermissionDenied(err) && len(ids) > 1 {
 		// One allocation of another node pool fails the whole call.
 		var all []*protocol.Allocation

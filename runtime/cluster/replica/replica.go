@@ -39,7 +39,10 @@ type Config struct {
 	// OnReconnected is called for an allocation that servers had given up because they missed heartbeats of this node, and
 	// that continues to run.
 	OnReconnected func(allocID string)
-	Logger        hclog.Logger
+	// OnServersRestored is called when the servers have gone back to an earlier state, so that they may have lost what this node
+	// has sent since. It must return soon.
+	OnServersRestored func()
+	Logger            hclog.Logger
 }
 
 // Replica connects the allocations of the store with the servers. Its methods may be called concurrently.

@@ -265,12 +265,13 @@ func (r *fakeRunner) step(t *testing.T, replica *Replica) {
 
 // testNode is a node with a store, on which replicas run one after the other.
 type testNode struct {
-	t       *testing.T
-	servers *fakeServers
-	store   *store.Store
-	runner  *fakeRunner
-	replica *Replica
-	stop    func()
+	restores int // calls of OnServersRestored
+	t        *testing.T
+	servers  *fakeServers
+	store    *store.Store
+	runner   *fakeRunner
+	replica  *Replica
+	stop     func()
 }
 
 func newTestNode(t *testing.T, servers *fakeServers) *testNode {
@@ -289,7 +290,7 @@ func newTestNode(t *testing.T, servers *fakeServers) *testNode {
 func (n *testNode) startAgent() {
 	n.replica = New(Config{
 		Region: "global", NodeID: nodeID, Pool: n.servers, Member: n.servers, Store: n.store, OnAllocsChanged: func() {},
-		OnReconnected: func(id string) { n.runner.reconnected = append(n.runner.reconnected, id) }, Logger: hclog.NewNullLogger(),
+		OnReconnected: func(id string) { n.runner.reconnected = append(n.runner.reconnected, id) }, OnServersRestored: func() { n.restores++ }, Logger: hclog.NewNullLogger(),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -537,9 +538,12 @@ func TestServersGoBackToAnEarlierState(t *testing.T) {
 				}
 				n.settle()
 				test.restore(n, restore)
-				time.Sleep(maxPollBlock + 10*time.Second)
+				time.Sleep(2 * time.Minute) // no call of the node blocks longer
 				synctest.Wait()
 				n.runner.step(t, n.replica)
+				if n.restores == 0 {
+					t.Error("the other parts of the agent do not learn of the restore")
+				}
 				if n.runner.running[later] {
 					t.Error("an allocation runs that the servers no longer have")
 				}

@@ -22,16 +22,11 @@ import (
 )
 
 const (
-	maxReadBlock = 5 * time.Minute // servers block no longer
 	// watchLinger is how long a subject is watched after its last reader: a reader that waits for changes reads again at
 	// once, and must not miss the watch that others share.
 	watchLinger       = 10 * time.Second
 	minReadRetryDelay = time.Second
 	maxReadRetryDelay = time.Minute
-	staleServerDelay  = time.Second
-	// maxUnchangedReads is the number of answers without a new index, in immediate succession, after which the index starts
-	// at zero: the servers may have restored a snapshot with a lower index.
-	maxUnchangedReads = 5
 )
 
 // DataConfig configures Data. It has no token of the node: each call has that of a task.
@@ -79,8 +74,9 @@ type subject struct {
 // watch has the last value of a subject, and the goroutine that keeps it current.
 type watch struct {
 	cancel  context.CancelFunc
-	readers int         // contexts of readers that have not ended
-	linger  *time.Timer // cancels the watch that has no readers; nil while it has some
+	endCall context.CancelFunc // ends the present call to the servers; nil before the first
+	readers int                // contexts of readers that have not ended
+	linger  *time.Timer        // cancels the watch that has no readers; nil while it has some
 
 	known   bool // value is that of a server
 	value   any  // as fetch returns it; not changed in place
@@ -99,6 +95,18 @@ func (d *Data) Close() {
 	}
 	d.mu.Unlock()
 	d.polling.Wait()
+}
+
+// ReadAgain makes all watches read their values again, because the servers were restored from a snapshot, which ends no call that
+// blocks. It does not block.
+func (d *Data) ReadAgain() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, w := range d.watches {
+		if w.endCall != nil {
+			w.endCall()
+		}
+	}
 }
 
 // Variable implements hostservice.WorkloadData.
@@ -210,12 +218,22 @@ func (d *Data) poll(ctx context.Context, s subject, w *watch) {
 	case <-ctx.Done():
 		return
 	}
-	index, unchanged, retryDelay, denied := uint64(0), 0, time.Duration(0), false
+	var query servers.Query
+	retryDelay, denied := time.Duration(0), false
 	for ctx.Err() == nil {
-		start := time.Now()
-		fetched, err := d.fetch(ctx, s, index)
-		if ctx.Err() != nil {
+		callCtx, endCall := context.WithCancel(ctx)
+		d.mu.Lock()
+		w.endCall = endCall
+		d.mu.Unlock()
+		fetched, err := d.fetch(callCtx, s, &query)
+		mustReadAgain := callCtx.Err() != nil
+		endCall()
+		switch {
+		case ctx.Err() != nil:
 			return
+		case mustReadAgain:
+			query.Restart()
+			continue
 		}
 		if err != nil {
 			// A server that has just started may have no keys yet, and deny what it allows a moment later.
@@ -224,6 +242,7 @@ func (d *Data) poll(ctx context.Context, s subject, w *watch) {
 			if !mayBeTemporary && !d.keepWatchingAfterError(s, w, err, retryDelay == 0) {
 				return
 			}
+			query.Restart()
 			retryDelay = min(max(2*retryDelay, minReadRetryDelay), maxReadRetryDelay)
 			pause := wait.Sleep // after an answer, a success of other calls is no reason to call again
 			if servers.IsUnreachable(err) {
@@ -235,17 +254,9 @@ func (d *Data) poll(ctx context.Context, s subject, w *watch) {
 			continue
 		}
 		retryDelay = 0
-		if index > 0 && fetched.pollIndex <= index { // the time is over, or a server is behind
-			if unchanged++; unchanged >= maxUnchangedReads {
-				index, unchanged = 0, 0
-			}
-			if time.Since(start) < staleServerDelay && wait.Sleep(ctx, staleServerDelay) != nil {
-				return
-			}
-			continue
+		if query.IsNew(ctx, fetched.pollIndex) {
+			d.setValue(w, fetched)
 		}
-		index, unchanged = max(fetched.pollIndex, 1), 0
-		d.setValue(w, fetched)
 	}
 }
 
@@ -301,21 +312,14 @@ type fetched struct {
 	pollIndex  uint64 // a call with this index blocks until there may be another value
 }
 
-// fetch reads a subject from the servers. With an index other than zero it blocks until the servers have a higher index.
-func (d *Data) fetch(ctx context.Context, s subject, index uint64) (fetched, error) {
+// fetch reads a subject from the servers. It blocks as the query does.
+func (d *Data) fetch(ctx context.Context, s subject, query *servers.Query) (fetched, error) {
 	token, err := readTaskToken(d.config.Store.Snapshot().Reader, s.allocID, s.task)
 	if err != nil {
 		return fetched{}, tokenError{err}
 	}
-	options := protocol.ReadOptions{
-		Region: d.config.Region, Namespace: s.namespace, AuthToken: token.jwt, MinQueryIndex: index,
-		// A server that is behind may not know the allocation yet, and reject its token.
-		AllowStale: index > 0,
-	}
-	block := time.Duration(0)
-	if index > 0 {
-		block, options.MaxQueryTime = maxReadBlock, maxReadBlock
-	}
+	options := protocol.ReadOptions{Region: d.config.Region, Namespace: s.namespace, AuthToken: token.jwt}
+	block := query.Next(&options)
 	call := func(method string, request, response any) error {
 		return d.config.Pool.CallBlocking(ctx, block, method, request, response)
 	}

@@ -328,6 +328,33 @@ func TestIndexIncreases(t *testing.T) {
 	})
 }
 
+// A restore of the servers ends no call that blocks.
+func TestReadAgainAfterRestore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := newFakeVariable("one")
+		d := newData(t, &fakePool{answer: v.answer}, newStore(t, signedTasks()))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		ws := store.NewWatchSet()
+		if _, _, err := d.Variable(ctx, ws, workloadOf("t"), "p"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		v.mu.Lock()
+		v.index, v.items = 3, map[string]string{"k": "old"}
+		v.mu.Unlock()
+		restored := time.Now()
+		d.ReadAgain()
+		if err := ws.WatchCtx(ctx); err != nil {
+			t.Fatal(err)
+		}
+		items, _, err := d.Variable(ctx, store.NewWatchSet(), workloadOf("t"), "p")
+		if after := time.Since(restored); err != nil || items["k"] != "old" || after > 0 {
+			t.Errorf("items %v, error %v after %v", items, err, after)
+		}
+	})
+}
+
 func TestClosedDataBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := newFakeVariable("one")

@@ -226,7 +226,7 @@ func TestServersRestoreSnapshot(t *testing.T) {
 	c := startCluster(t, serverOptions{})
 	n := c.startNode(t, "lite")
 	l := newLedger(t)
-	kept, ending := l.newJob("kept", 1), l.newJob("ending", 1, func(g *api.TaskGroup) {
+	kept, ending := l.newJob("kept", 1, func(g *api.TaskGroup) { g.Services = []*api.Service{{Name: "kept", Provider: "nomad"}} }), l.newJob("ending", 1, func(g *api.TaskGroup) {
 		g.Tasks[0].SetConfig("args", []string{"-c", "while [ ! -e $LEDGER/end ]; do sleep 0.2; done"})
 		g.Update = nil
 	})
@@ -245,11 +245,18 @@ func TestServersRestoreSnapshot(t *testing.T) {
 	}
 	before := c.awaitRunning(l, "kept", 1)
 	awaitEnding("running")
+	// The snapshot lacks a service of the node, as one that was made before the node has registered the service.
+	registered := c.awaitServices("kept", 1)
+	_, err := c.api().Services().Delete("kept", registered[0].ID, nil)
+	c.check(err)
+	c.awaitServices("kept", 0)
 	snapshot, err := c.api().Operator().Snapshot(nil)
 	c.check(err)
 	saved, err := io.ReadAll(snapshot)
 	c.check(errors.Join(err, snapshot.Close()))
 
+	n.killAndRestart() // the next agent registers all services
+	c.awaitServices("kept", 1)
 	for priority := range 10 { // updates in place, each of which gives the allocation a higher index
 		kept.Priority = new(60 + priority)
 		c.register(kept)
@@ -276,8 +283,7 @@ func TestServersRestoreSnapshot(t *testing.T) {
 	_, err = c.api().Operator().SnapshotRestore(bytes.NewReader(saved), nil)
 	c.check(err)
 	n.awaitStatus("ready")
-	c.register(l.newJob("next", 1)) // the restore alone does not end the long poll of the node
-	c.awaitRunning(l, "next", 1)
+	c.awaitServices("kept", 1)
 	c.eventually("the allocation that the servers no longer have has ended", func() error {
 		for id := range later {
 			if runs := l.runsOf(id); !runs[0].ended {

@@ -209,6 +209,19 @@ func (c *cluster) awaitRunning(l *ledger, jobID string, count int) map[string]*a
 	return running
 }
 
+// awaitServices waits until the servers have count registrations of a service, and returns them.
+func (c *cluster) awaitServices(name string, count int) []*api.ServiceRegistration {
+	c.t.Helper()
+	var list []*api.ServiceRegistration
+	c.eventually(fmt.Sprintf("there are %d registrations of service %s", count, name), func() (err error) {
+		if list, _, err = c.api().Services().Get(name, nil); err == nil && len(list) != count {
+			err = fmt.Errorf("there are %d", len(list))
+		}
+		return err
+	})
+	return list
+}
+
 func eventsOf(a *api.AllocationListStub) string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(a.TaskStates)) {

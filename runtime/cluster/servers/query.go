@@ -1,0 +1,62 @@
+package servers
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/internal/wait"
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
+)
+
+const (
+	maxQueryBlock    = 5 * time.Minute // servers block no longer
+	staleServerDelay = time.Second
+	// maxUnchangedAnswers is the number of answers without a new index, in immediate succession, after which the index starts
+	// at zero.
+	maxUnchangedAnswers = 5
+)
+
+// Query is a blocking query that a loop repeats to follow one subject. It chooses the index of the next call, and recognises
+// answers that are not new. The servers can go back to a lower index, because an operator restores a snapshot: a query
+// with the index of before would block although the subject has changed, so that the index then starts at zero. The zero value
+// is a query whose subject is unknown. One goroutine uses a Query.
+type Query struct {
+	// MaxBlock is how long the servers can block; zero means five minutes, which is their limit.
+	MaxBlock time.Duration
+
+	index     uint64
+	unchanged int       // answers without a new index, in immediate succession
+	sent      time.Time // when the last call started
+}
+
+// Next sets the index and the time of the next call in o, and returns how long the servers can block. The first call reads the
+// state of the leader, and the servers answer it at once.
+func (q *Query) Next(o *protocol.ReadOptions) (maxBlock time.Duration) {
+	q.sent = time.Now()
+	o.MinQueryIndex, o.AllowStale = q.index, q.index > 0
+	if q.index > 0 {
+		o.MaxQueryTime = cmp.Or(q.MaxBlock, maxQueryBlock)
+	}
+	return o.MaxQueryTime
+}
+
+// IsNew reports whether an answer with the given index must be read: the servers have blocked until their time was over, or a
+// server is behind, if it is not. IsNew then blocks for a moment if the answer was immediate, or until ctx ends.
+func (q *Query) IsNew(ctx context.Context, index uint64) bool {
+	if q.index == 0 || index > q.index {
+		q.index, q.unchanged = max(index, 1), 0
+		return true
+	}
+	if q.unchanged++; index < q.index || q.unchanged >= maxUnchangedAnswers {
+		q.Restart()
+	}
+	if time.Since(q.sent) < staleServerDelay {
+		_ = wait.Sleep(ctx, staleServerDelay) // the caller sees the end of ctx
+	}
+	return false
+}
+
+// Restart makes the next call the first one. The caller restarts the query after a failed call: the next answer can come from
+// servers that were restored meanwhile.
+func (q *Query) Restart() { q.index, q.unchanged = 0, 0 }
