@@ -96,7 +96,7 @@ func (a *Agent) openCluster(ctx context.Context, nodeID, region string) (err err
 	}, addrs)
 	n.access = access.New(n.pool, region)
 	n.member, err = membership.New(ctx, membership.Config{
-		Region: region, NodeID: nodeID, IntroductionToken: c.IntroductionToken, Pool: n.pool, Store: a.store,
+		Region: region, NodeID: nodeID, Host: a.host, IntroductionToken: c.IntroductionToken, Pool: n.pool, Store: a.store,
 		ReportStates: func() {
 			n.replica.ReportStates()
 			n.registrations.Resend()

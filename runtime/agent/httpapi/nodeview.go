@@ -64,7 +64,7 @@ func newNodeResourcesView(r *api.NodeResources, host fingerprint.Host) *nodeReso
 	}
 	view := &nodeResourcesView{NodeResources: r, NodeNetworks: host.NodeNetworks}
 	for _, n := range r.Networks {
-		if n.Mode != "host" || n.Device == host.InterfaceOfIP {
+		if !host.IsOnlyOfHostNetworks(n.Mode, n.Device) {
 			view.Networks = append(view.Networks, n)
 		}
 	}

@@ -30,11 +30,14 @@ func addressesOwnInterfaceFirst(host fingerprint.Host) []hostnet.HostAddress {
 }
 
 // newNodeNetworks describes the networks of the node in Nomad's order: the modes of group networks, then the interfaces that
-// have the node's address or that of a host network.
+// have the node's address or that of a host network. Without such an interface there is an entry for the node's address.
 func newNodeNetworks(host fingerprint.Host, hostNetworks map[string]hostnet.HostNetwork) []fingerprint.NodeNetwork {
 	var all []fingerprint.NodeNetwork
 	for _, mode := range host.NetworkModes {
 		all = append(all, fingerprint.NodeNetwork{Mode: mode})
+	}
+	if host.InterfaceOfIP == "" { // no interface has the node's address, and ports without a network get it nevertheless
+		all = append(all, fingerprint.NodeNetwork{Mode: "host", Addresses: []fingerprint.NodeNetworkAddress{{Family: "ipv4", Alias: model.DefaultHostNetwork, Address: host.IP}}})
 	}
 	names := slices.Sorted(maps.Keys(hostNetworks))
 	for _, i := range host.Interfaces {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -203,4 +204,13 @@ func TestReservedCPU(t *testing.T) {
 	check("3000", 1000)
 	n.Reload(Settings{Reserved: ReservedResources{CPUMHz: 9000}}) // more than the node has
 	check("1", 10000)
+}
+
+// A node whose machine has only loopback addresses has one for ports without a network.
+func TestNodeNetworksOfMachineWithoutInterface(t *testing.T) {
+	got := newNodeNetworks(fingerprint.Host{IP: "127.0.0.1", NetworkModes: []string{"bridge"}}, nil)
+	want := []fingerprint.NodeNetwork{{Mode: "bridge"}, {Mode: "host", Addresses: []fingerprint.NodeNetworkAddress{{Family: "ipv4", Alias: "default", Address: "127.0.0.1"}}}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/servers"
+	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
@@ -40,6 +41,7 @@ type serverPool interface {
 type Config struct {
 	Region string
 	NodeID string
+	Host   fingerprint.Host // of the record of the node, with its networks and processors
 	// IntroductionToken is the token of the first registration; empty means none.
 	IntroductionToken string
 	Pool              serverPool
@@ -272,7 +274,7 @@ func (m *Member) waitNextBeat(ctx context.Context, next step, ttl time.Duration)
 func (m *Member) hasChanged(node *api.Node) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return !reflect.DeepEqual(m.lastSent, NewNodeRecord(node, m.record.NodeSecret))
+	return !reflect.DeepEqual(m.lastSent, newNodeRecord(node, &m.config.Host, m.record.NodeSecret))
 }
 
 // execute makes the call of a step.
@@ -325,7 +327,7 @@ func (m *Member) sendRegistration(ctx context.Context, c credential) (ttl time.D
 	if node == nil {
 		return 0, errors.New("the store does not have the node")
 	}
-	record := NewNodeRecord(node, m.Secret())
+	record := newNodeRecord(node, &m.config.Host, m.Secret())
 	request := protocol.RegisterNodeRequest{Node: record, WriteOptions: m.writeOptions(c)}
 	var response protocol.NodeUpdateResponse
 	if err := m.config.Pool.Call(ctx, protocol.MethodRegisterNode, &request, &response); err != nil {

@@ -7,16 +7,18 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
+	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 )
 
 // attributePrefixesOfOwnScheduler are prefixes of attributes of what works only without servers: servers must not place
 // jobs here that need it.
 var attributePrefixesOfOwnScheduler = []string{"plugins.host_volume."}
 
-// NewNodeRecord returns the record for the servers of a node that the store has. Dynamic host volumes are left out. The
+// newNodeRecord returns the record for the servers of a node that the store has. Dynamic host volumes are left out. The
 // result shares memory with node.
-func NewNodeRecord(node *api.Node, secretID string) *protocol.Node {
+func newNodeRecord(node *api.Node, host *fingerprint.Host, secretID string) *protocol.Node {
 	attributes := maps.Clone(node.Attributes)
 	maps.DeleteFunc(attributes, func(name, _ string) bool {
 		return slices.ContainsFunc(attributePrefixesOfOwnScheduler, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
@@ -55,15 +57,14 @@ func NewNodeRecord(node *api.Node, secretID string) *protocol.Node {
 		record.HostNetworks[name] = &protocol.HostNetwork{Name: name, CIDR: n.CIDR, Interface: n.Interface, ReservedPorts: n.ReservedPorts}
 	}
 	if r := node.NodeResources; r != nil {
-		record.NodeResources = newResources(r)
+		record.NodeResources = newResources(r, host)
 	}
-	record.ReservedResources = newReservedResources(node.ReservedResources)
+	record.ReservedResources = newReservedResources(node.ReservedResources, host)
 	return record
 }
 
-// newResources returns the resources of a node. Its processors have the form of servers before 1.7, from which later ones make the
-// topology.
-func newResources(r *api.NodeResources) *protocol.NodeResources {
+// newResources returns the resources of a node. Cpu is the form of Processors for servers before 1.7.
+func newResources(r *api.NodeResources, host *fingerprint.Host) *protocol.NodeResources {
 	resources := &protocol.NodeResources{
 		Cpu:            protocol.CPUResources{CpuShares: r.Cpu.CpuShares, TotalCpuCores: r.Cpu.TotalCpuCores, ReservableCpuCores: r.Cpu.ReservableCpuCores},
 		Memory:         protocol.MemoryResources{MemoryMB: r.Memory.MemoryMB},
@@ -71,7 +72,20 @@ func newResources(r *api.NodeResources) *protocol.NodeResources {
 		MinDynamicPort: r.MinDynamicPort,
 		MaxDynamicPort: r.MaxDynamicPort,
 	}
+	if t := host.Topology; t != nil {
+		resources.Processors = &protocol.Processors{Topology: newTopology(t)}
+	}
+	for _, n := range host.NodeNetworks {
+		network := &protocol.NodeNetwork{Mode: n.Mode, Device: n.Device, MacAddress: n.MacAddress, Speed: n.Speed}
+		for _, a := range n.Addresses {
+			network.Addresses = append(network.Addresses, protocol.NodeNetworkAddress(a))
+		}
+		resources.NodeNetworks = append(resources.NodeNetworks, network)
+	}
 	for _, n := range r.Networks {
+		if host.IsOnlyOfHostNetworks(n.Mode, n.Device) {
+			continue
+		}
 		mbits := 0
 		if n.MBits != nil {
 			mbits = *n.MBits
@@ -95,12 +109,41 @@ func newResources(r *api.NodeResources) *protocol.NodeResources {
 	return resources
 }
 
-func newReservedResources(r *api.NodeReservedResources) *protocol.ReservedResources {
+// newTopology returns the processors of the machine in the form of the servers.
+func newTopology(t *base.Topology) *protocol.Topology {
+	topology := &protocol.Topology{OverrideTotalCompute: t.OverrideTotalCompute, OverrideWitholdCompute: t.OverrideWithholdCompute}
+	for i, id := range t.NodeIDs {
+		topology.Nodes = append(topology.Nodes, uint8(id))
+		if len(t.NodeIDs) == 1 {
+			break // Nomad sends no distances for a single NUMA node
+		}
+		var row []uint16
+		for _, distance := range t.Distances[i] {
+			row = append(row, uint16(distance))
+		}
+		topology.Distances = append(topology.Distances, row)
+	}
+	for _, c := range t.Cores {
+		topology.Cores = append(topology.Cores, protocol.Core{
+			ID: uint16(c.CoreID), SocketID: uint8(c.SocketID), NodeID: uint8(c.NodeID), Grade: c.Grade == base.CorePerformance, Disable: c.Disable,
+			BaseSpeed: c.BaseSpeed, MaxSpeed: c.MaxSpeed, GuessSpeed: c.GuessSpeed,
+		})
+	}
+	return topology
+}
+
+// newReservedResources returns the reserved resources of a node. The servers subtract the reserved cores, which are disabled in the
+// topology, so that the reserved CPU is only what the operator has reserved beside them.
+func newReservedResources(r *api.NodeReservedResources, host *fingerprint.Host) *protocol.ReservedResources {
 	if r == nil {
 		return &protocol.ReservedResources{} // the nomad command fails on a node without reserved resources
 	}
+	cpu := protocol.ReservedCPU{CpuShares: int64(r.Cpu.CpuShares)}
+	if host.Topology != nil {
+		cpu = protocol.ReservedCPU{CpuShares: int64(host.Topology.OverrideWithholdCompute), ReservedCpuCores: host.ReservedCoreIDs}
+	}
 	return &protocol.ReservedResources{
-		Cpu:      protocol.ReservedCPU{CpuShares: int64(r.Cpu.CpuShares)},
+		Cpu:      cpu,
 		Memory:   protocol.MemoryResources{MemoryMB: int64(r.Memory.MemoryMB)},
 		Disk:     protocol.DiskResources{DiskMB: int64(r.Disk.DiskMB)},
 		Networks: protocol.ReservedNetworks{ReservedHostPorts: r.Networks.ReservedHostPorts},

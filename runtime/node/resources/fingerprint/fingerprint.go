@@ -95,6 +95,12 @@ func (h Host) HostNetworkAddressesExceptIP() []netip.Addr {
 	return addresses
 }
 
+// IsOnlyOfHostNetworks reports whether a network resource of the node, with the mode and the interface given, is an address that
+// only ports of host networks get. NodeNetworks has such addresses, and the resources that others see do not.
+func (h Host) IsOnlyOfHostNetworks(mode, device string) bool {
+	return mode == "host" && device != h.InterfaceOfIP
+}
+
 // ReadHost returns the properties of this machine.
 func ReadHost(o Options) Host {
 	p := prober{
