@@ -3,20 +3,35 @@ package wire
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"io"
 	"reflect"
 
 	"github.com/hashicorp/go-msgpack/v2/codec"
 )
 
-const (
-	// maxMessageBytes limits one message, because a peer announces the lengths of its values.
-	maxMessageBytes = 64 << 20
-	maxMessageDepth = 100 // maximum depth of maps and arrays in a message
+// limits are limits of one message: a peer announces the lengths of its values, and a value of one byte can need hundreds of
+// bytes of memory.
+type limits struct {
+	bytes  int
+	values int // keys count too
+}
+
+var (
+	// responseLimits are the limits of responses to calls of this end. 512 Ki values need some hundred MiB at most.
+	responseLimits = limits{bytes: 64 << 20, values: 512 << 10}
+	// requestLimits are the limits of what the peer sends on its own, on many streams at the same time.
+	requestLimits = limits{bytes: 512 << 10, values: 4 << 10}
 )
 
-// ErrMessageTooLarge is the error of a Decoder for a message of more than 64 MiB.
-var ErrMessageTooLarge = errors.New("message is larger than 64 MiB")
+const maxMessageDepth = 100 // maximum depth of maps and arrays in a message
+
+var (
+	// ErrInvalidMessage is the error of a Decoder for a message that cannot be decoded into its destination.
+	ErrInvalidMessage = errors.New("invalid message")
+	// ErrMessageTooLarge is the error of a Decoder for a message over a limit. It is an ErrInvalidMessage.
+	ErrMessageTooLarge = fmt.Errorf("%w: it is too large", ErrInvalidMessage)
+)
 
 // handle has the settings of Nomad's messages: strings and bytes are raw, without str8 and bin; a struct is a map whose
 // keys are the exact names of its fields; a time is the result of its MarshalBinary.
@@ -64,37 +79,44 @@ func (e *Encoder) encodeAfter(prefix []byte, values ...any) error {
 // Decoder reads messages from a stream. It reads ahead, so that a stream must have one Decoder for its whole life. It must
 // not be used concurrently.
 type Decoder struct {
-	in      *limitedReader
+	in      *bufio.Reader
+	limits  limits
+	message []byte // the present message; its memory is used again
 	decoder *codec.Decoder
-	limit   int // bytes of one message
 }
 
-// NewDecoder returns a Decoder that reads from in.
-func NewDecoder(in io.Reader) *Decoder {
-	limited := &limitedReader{in: bufio.NewReader(in)}
-	return &Decoder{limited, codec.NewDecoder(limited, handle), maxMessageBytes}
+// NewDecoder returns a Decoder that reads from in. It accepts messages of at most 64 MiB and 512 Ki values.
+func NewDecoder(in io.Reader) *Decoder { return newDecoder(in, responseLimits) }
+
+func newDecoder(in io.Reader, l limits) *Decoder {
+	return &Decoder{in: bufio.NewReader(in), limits: l, decoder: codec.NewDecoderBytes(nil, handle)}
 }
 
 // Decode reads the next message into the value that dst points to; with a nil dst it drops the message. Keys of the
 // message that have no field are ignored, and fields without a key keep their values. Decode returns io.EOF at the end
-// of the stream and ErrMessageTooLarge for a message over the limit. After any error the stream cannot be read further.
+// of the stream, and ErrInvalidMessage or ErrMessageTooLarge for what is no message for dst. After any error the stream cannot be read further.
 func (d *Decoder) Decode(dst any) error {
-	if _, err := d.in.in.Peek(1); err != nil {
+	if _, err := d.in.Peek(1); err != nil {
 		return err
 	}
-	d.in.left = d.limit
-	if dst == nil {
-		var dropped any
-		dst = &dropped
+	if cap(d.message) > maxKeptBytes {
+		d.message = nil
 	}
-	err := d.decoder.Decode(dst)
-	switch {
-	case d.in.left <= 0 && err != nil:
-		return ErrMessageTooLarge
-	case errors.Is(err, io.EOF):
+	d.message = d.message[:0]
+	values := d.limits.values
+	if err := d.readValue(&values, 0); errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
+	} else if err != nil {
+		return err
 	}
-	return err
+	if dst == nil {
+		return nil
+	}
+	d.decoder.ResetBytes(d.message)
+	if err := d.decoder.Decode(dst); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalidMessage, err)
+	}
+	return nil
 }
 
 // DecodeBytes reads the message in b into the value that dst points to.
@@ -105,32 +127,4 @@ func EncodeBytes(v any) ([]byte, error) {
 	var b []byte
 	err := codec.NewEncoderBytes(&b, handle).Encode(v)
 	return b, err
-}
-
-// limitedReader ends a message after left bytes.
-type limitedReader struct {
-	in   *bufio.Reader
-	left int // bytes that the current message may still have
-}
-
-func (r *limitedReader) Read(b []byte) (int, error) {
-	if r.left <= 0 {
-		return 0, ErrMessageTooLarge
-	}
-	n, err := r.in.Read(b[:min(len(b), r.left)])
-	r.left -= n
-	return n, err
-}
-
-func (r *limitedReader) ReadByte() (byte, error) {
-	if r.left <= 0 {
-		return 0, ErrMessageTooLarge
-	}
-	r.left--
-	return r.in.ReadByte()
-}
-
-func (r *limitedReader) UnreadByte() error {
-	r.left++
-	return r.in.UnreadByte()
 }

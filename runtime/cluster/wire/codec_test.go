@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"io"
@@ -159,10 +160,46 @@ func TestHostileMessagesAreErrors(t *testing.T) {
 
 func TestMessageAboveTheLimitIsAnError(t *testing.T) {
 	message := io.MultiReader(bytes.NewReader([]byte{0xdb, 0x7f, 0xff, 0xff, 0xff}), zeroReader{})
-	decoder := NewDecoder(message)
-	decoder.limit = 1 << 20 // strings of 64 MiB are decoded in quadratic time
+	decoder := newDecoder(message, limits{bytes: 1 << 20, values: 1})
 	if err := decoder.Decode(new(string)); !errors.Is(err, ErrMessageTooLarge) {
 		t.Errorf("got %v, want %v", err, ErrMessageTooLarge)
+	}
+}
+
+// An empty map of one byte becomes a struct of hundreds of bytes.
+func TestManySmallValuesAreAnError(t *testing.T) {
+	message := func(values int) io.Reader {
+		head := binary.BigEndian.AppendUint32([]byte{0xdd}, uint32(values-1)) // the list is a value, too
+		return io.MultiReader(bytes.NewReader(head), bytes.NewReader(bytes.Repeat([]byte{0x80}, values-1)))
+	}
+	var headers []requestHeader
+	if err := NewDecoder(message(responseLimits.values + 1)).Decode(&headers); !errors.Is(err, ErrMessageTooLarge) {
+		t.Errorf("above the limit: got %v, want %v", err, ErrMessageTooLarge)
+	}
+	if err := NewDecoder(message(responseLimits.values)).Decode(&headers); err != nil || len(headers) != responseLimits.values-1 {
+		t.Errorf("at the limit: got %d values, %v", len(headers), err)
+	}
+}
+
+// The decoder finds the end of each message.
+func TestDecoderReadsEachKindOfValue(t *testing.T) {
+	for _, message := range []string{
+		"c0", "c2", "c3", "7f", "ff", "cc ff", "cd ffff", "ce ffffffff", "cf ffffffffffffffff", "d0 ff", "d1 ffff", "d2 ffffffff", "d3 ffffffffffffffff",
+		"ca 3f800000", "cb 3ff0000000000000", `a1"x"`, `d9 01"x"`, `da 0001"x"`, `db 00000001"x"`, "c4 01 ff", "c5 0001 ff", "c6 00000001 ff",
+		"d4 07 ff", "d5 07 ffff", "d6 07 ffffffff", "d7 07 ffffffffffffffff", "d8 07 ffffffffffffffffffffffffffffffff",
+		"c7 01 07 ff", "c8 0001 07 ff", "c9 00000001 07 ff",
+		"92 01 02", "dc 0002 01 02", "dd 00000002 01 02", `81 a1"x" 01`, `de 0001 a1"x" 01`, `df 00000001 a1"x" 01`, `81 a1"x" 92 80 90`,
+	} {
+		t.Run(message, func(t *testing.T) {
+			decoder := NewDecoder(bytes.NewReader(append(parseBytes(t, message), 0x2a)))
+			if err := decoder.Decode(nil); err != nil {
+				t.Fatal(err)
+			}
+			var next int
+			if err := decoder.Decode(&next); err != nil || next != 42 {
+				t.Errorf("the next message is %d, %v; want 42", next, err)
+			}
+		})
 	}
 }
 

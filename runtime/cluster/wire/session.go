@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,6 +33,9 @@ const (
 	streamHeaderTimeout = 10 * time.Second
 	// maxPeerStreams limits how many streams of the peer are served at the same time.
 	maxPeerStreams = 256
+	// maxSessionStreams limits the streams of a session, with those that this end has closed and the peer has not: each of them
+	// can have 256 KiB that were received.
+	maxSessionStreams = 4 * maxPeerStreams
 )
 
 // ErrSessionClosed is the error of a call whose connection was closed before the reply.
@@ -41,6 +45,13 @@ var ErrSessionClosed = errors.New("connection to the server is closed")
 type ServerError string
 
 func (e ServerError) Error() string { return string(e) }
+
+// maxErrorBytes limits the text of an error, which is logged and stored.
+const maxErrorBytes = 8 << 10
+
+func newServerError(text string) ServerError {
+	return ServerError(strings.ToValidUTF8(text[:min(len(text), maxErrorBytes)], "?"))
+}
 
 // requestHeader and responseHeader precede the body of a request and of a response.
 type (
@@ -106,7 +117,7 @@ func (s *Session) Call(ctx context.Context, method string, request, response any
 	}
 	s.anyReply.Store(true)
 	if answer.Error != "" {
-		return ServerError(answer.Error)
+		return newServerError(answer.Error)
 	}
 	if err := decoder.Decode(response); err != nil {
 		return s.callError(ctx, method, err)
@@ -121,7 +132,7 @@ func (s *Session) OpenStream(ctx context.Context, method string, request any) (*
 	if err != nil {
 		return nil, s.callError(ctx, method, err)
 	}
-	stream := newStream(conn)
+	stream := newStream(conn, responseLimits)
 	stream.stopInterrupting = interruptAtEnd(ctx, conn)
 	var accepted streamAcceptance
 	err = stream.encoder.encodeAfter([]byte{StreamByte}, &streamHeader{method})
@@ -129,7 +140,7 @@ func (s *Session) OpenStream(ctx context.Context, method string, request any) (*
 		err = stream.Receive(&accepted)
 	}
 	if err == nil && accepted.Error != "" {
-		err = ServerError(accepted.Error)
+		err = newServerError(accepted.Error)
 	}
 	if err == nil {
 		err = stream.Send(request)
@@ -177,7 +188,7 @@ func (s *Session) callError(ctx context.Context, method string, err error) error
 	if cause := context.Cause(ctx); cause != nil {
 		return fmt.Errorf("call %s of server %s: %w", method, s.PeerAddr(), cause)
 	}
-	if errors.Is(err, ErrMessageTooLarge) {
+	if errors.Is(err, ErrInvalidMessage) {
 		return fmt.Errorf("call %s of server %s: %w", method, s.PeerAddr(), err)
 	}
 	if s.overTLS && !s.anyReply.Load() {
@@ -222,7 +233,8 @@ func Method[Request, Response any](f func(context.Context, *Request) (*Response,
 }
 
 // Serve answers the calls and streams that the peer opens, until the connection is closed or ctx ends. It returns when all
-// functions of methods have returned. A stream above the limit of 256 is closed without an answer.
+// functions of methods have returned. A stream above the limit of 256 is closed without an answer. Serve closes the
+// connection of a peer that opens many more, and does not close them.
 func (s *Session) Serve(ctx context.Context, methods Methods) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var serving sync.WaitGroup
@@ -237,16 +249,22 @@ func (s *Session) Serve(ctx context.Context, methods Methods) {
 		select {
 		case free <- struct{}{}:
 		default:
-			s.logger.Warn("rejected a stream of the server: too many are open", "limit", maxPeerStreams)
+			s.logger.Warn("rejected a stream of the server: too many are open", "server", s.PeerAddr(), "limit", maxPeerStreams)
 			stream.Close()
+			if s.mux.NumStreams() > maxSessionStreams {
+				s.logger.Error("closing the connection to a server that does not close its streams", "server", s.PeerAddr(), "limit", maxSessionStreams)
+				s.Close()
+			}
 			continue
 		}
 		serving.Go(func() {
 			defer func() { <-free }()
 			defer stream.Close()
 			defer interruptAtEnd(ctx, stream)()
-			if err := s.serveStream(ctx, stream, methods); err != nil {
-				s.logger.Debug("stream of the server has failed", "error", err)
+			if err := s.serveStream(ctx, stream, methods); errors.Is(err, ErrInvalidMessage) {
+				s.logger.Error("rejected a message of a server", "server", s.PeerAddr(), "error", err)
+			} else if err != nil {
+				s.logger.Debug("stream of the server has failed", "server", s.PeerAddr(), "error", err)
 			}
 		})
 	}
@@ -267,13 +285,13 @@ func (s *Session) serveStream(ctx context.Context, conn net.Conn, methods Method
 	case StreamByte:
 		return serveStreamingMethod(ctx, conn, methods.Streams)
 	default:
-		return fmt.Errorf("unknown first byte %#x of a stream", first[0])
+		return fmt.Errorf("%w: unknown first byte %#x of a stream", ErrInvalidMessage, first[0])
 	}
 }
 
 // serveCalls answers the calls on conn one after the other, until the peer closes it.
 func (s *Session) serveCalls(ctx context.Context, conn net.Conn, calls map[string]CallFunc) error {
-	encoder, decoder := NewEncoder(conn), NewDecoder(conn)
+	encoder, decoder := NewEncoder(conn), newDecoder(conn, requestLimits)
 	for {
 		var header requestHeader
 		if err := decoder.Decode(&header); errors.Is(err, io.EOF) || errors.Is(err, os.ErrDeadlineExceeded) {
@@ -299,11 +317,11 @@ func (s *Session) serveCalls(ctx context.Context, conn net.Conn, calls map[strin
 		if err != nil {
 			answer.Error, response = err.Error(), struct{}{}
 		}
-		if err := encoder.Encode(&answer, response); err != nil {
-			return fmt.Errorf("answer %s: %w", header.ServiceMethod, err)
+		if encodeErr := encoder.Encode(&answer, response); encodeErr != nil {
+			return fmt.Errorf("answer %s: %w", header.ServiceMethod, encodeErr)
 		}
 		if !decoded {
-			return nil // the stream cannot be read further
+			return err // the stream cannot be read further
 		}
 		if err := conn.SetReadDeadline(time.Now().Add(streamHeaderTimeout)); err != nil {
 			return err
@@ -313,7 +331,7 @@ func (s *Session) serveCalls(ctx context.Context, conn net.Conn, calls map[strin
 
 // serveStreamingMethod serves the streaming method that the peer names on conn.
 func serveStreamingMethod(ctx context.Context, conn net.Conn, streams map[string]StreamFunc) error {
-	stream := newStream(conn)
+	stream := newStream(conn, requestLimits)
 	var header streamHeader
 	if err := stream.Receive(&header); err != nil {
 		return fmt.Errorf("read the header of a stream: %w", err)
@@ -329,6 +347,9 @@ func serveStreamingMethod(ctx context.Context, conn net.Conn, streams map[string
 		return err
 	}
 	serve(ctx, stream)
+	if stream.invalid != nil {
+		return fmt.Errorf("stream of %s: %w", header.Method, stream.invalid)
+	}
 	return nil
 }
 
@@ -339,10 +360,11 @@ type Stream struct {
 	encoder          *Encoder
 	decoder          *Decoder
 	stopInterrupting func() // not nil for a stream of OpenStream
+	invalid          error  // ErrInvalidMessage of Receive
 }
 
-func newStream(conn net.Conn) *Stream {
-	return &Stream{conn: conn, encoder: NewEncoder(conn), decoder: NewDecoder(conn)}
+func newStream(conn net.Conn, received limits) *Stream {
+	return &Stream{conn: conn, encoder: NewEncoder(conn), decoder: newDecoder(conn, received)}
 }
 
 // Send sends a message. It blocks while the peer's window is full.
@@ -350,7 +372,13 @@ func (s *Stream) Send(message any) error { return s.encoder.Encode(message) }
 
 // Receive receives a message into the value that dst points to; with a nil dst it drops the message. It returns io.EOF
 // when the peer has closed its end.
-func (s *Stream) Receive(dst any) error { return s.decoder.Decode(dst) }
+func (s *Stream) Receive(dst any) error {
+	err := s.decoder.Decode(dst)
+	if errors.Is(err, ErrInvalidMessage) {
+		s.invalid = err
+	}
+	return err
+}
 
 // Interrupt makes Send and Receive fail, also those that block. It may be called concurrently with all other methods.
 func (s *Stream) Interrupt() { _ = s.conn.SetDeadline(time.Unix(1, 0)) }

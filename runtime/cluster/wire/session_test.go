@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/binary"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -288,6 +289,41 @@ func TestConcurrentStreamsOfThePeerAreLimited(t *testing.T) {
 	}
 }
 
+// A peer keeps no streams that this end has closed.
+func TestPeerThatClosesNoStreamsIsDisconnected(t *testing.T) {
+	node, server := newSessionPair(t)
+	serve(t, node, echoMethods)
+	for opened := 0; ; opened++ {
+		if _, err := server.mux.Open(); err != nil {
+			break
+		}
+		if opened > 4*maxSessionStreams {
+			t.Fatalf("the node has %d streams", node.StreamCount())
+		}
+	}
+	<-node.Closed()
+}
+
+func TestLargeRequestsOfThePeerAreRejected(t *testing.T) {
+	node, server := newSessionPair(t)
+	serve(t, node, echoMethods)
+	err := server.Call(t.Context(), "Test.Echo", make([]*echo, requestLimits.values), &echo{})
+	if err == nil || !strings.Contains(err.Error(), ErrMessageTooLarge.Error()) {
+		t.Errorf("many values: got %v, want %v", err, ErrMessageTooLarge)
+	}
+	// The node rejects the length that a string has, and does not wait for the string.
+	stream, openErr := server.mux.Open()
+	if openErr != nil {
+		t.Fatal(openErr)
+	}
+	if _, err := stream.Write(binary.BigEndian.AppendUint32([]byte{CallsByte, 0xdb}, uint32(requestLimits.bytes))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, stream); err != nil {
+		t.Errorf("a long string: the node did not close the stream: %v", err)
+	}
+}
+
 // authority is a certificate authority of a test.
 type authority struct {
 	t    *testing.T
@@ -318,7 +354,7 @@ func newAuthority(t *testing.T) *authority {
 func (a *authority) path(file string) string { return filepath.Join(a.dir, file) }
 
 // issue writes a certificate for name with its key, and returns the paths of both.
-func (a *authority) issue(name string) (certFile, keyFile string) {
+func (a *authority) issue(name string, edit ...func(*x509.Certificate)) (certFile, keyFile string) {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -328,6 +364,9 @@ func (a *authority) issue(name string) (certFile, keyFile string) {
 		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	for _, e := range edit {
+		e(template)
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
 	if err != nil {
@@ -414,6 +453,84 @@ func TestTLSVerifiesBothEnds(t *testing.T) {
 			}
 			if (err == nil) != (test.wantErr == "") || err != nil && !strings.Contains(err.Error(), test.wantErr) {
 				t.Errorf("got %v, want an error with %q", err, test.wantErr)
+			}
+		})
+	}
+}
+
+// A peer that answers in the place of a server gets no call of a node with TLS unless its certificate is that of a server.
+func TestTLSRejectsPeersThatAreNoServers(t *testing.T) {
+	ca := newAuthority(t)
+	unchanged := func(*x509.Certificate) {}
+	expire := func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }
+	forClients := func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth} }
+	for _, test := range []struct {
+		name           string
+		certName       string
+		edit           func(*x509.Certificate)
+		maxVersion     uint16
+		verifyHostname bool
+		wantErr        string
+	}{
+		{"a node", "client.global.nomad", unchanged, 0, true, "client.global.nomad"},
+		{"a user", "cli.global.nomad", unchanged, 0, true, "cli.global.nomad"},
+		{"a certificate for clients", "server.global.nomad", forClients, 0, true, "key usage"},
+		{"a certificate for clients without verification of its name", "server.global.nomad", forClients, 0, false, "key usage"},
+		{"an expired certificate", "server.global.nomad", expire, 0, true, "expired"},
+		{"an expired certificate without verification of its name", "server.global.nomad", expire, 0, false, "expired"},
+		{"TLS 1.1", "server.global.nomad", unchanged, tls.VersionTLS11, true, "protocol version"},
+		{"TLS 1.1 without verification of its name", "server.global.nomad", unchanged, tls.VersionTLS11, false, "protocol version"},
+		{"no TLS", "", nil, 0, true, "TLS handshake"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			listener, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var config *tls.Config
+			if test.certName != "" {
+				pair, err := tls.LoadX509KeyPair(ca.issue(test.certName, test.edit))
+				if err != nil {
+					t.Fatal(err)
+				}
+				config = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS10, MaxVersion: test.maxVersion}
+			}
+			received := make(chan []byte, 1) // what the node has sent after the handshake
+			go func() {
+				defer close(received)
+				conn, err := listener.Accept()
+				if err != nil {
+					return
+				}
+				defer conn.Close()
+				var first [1]byte
+				io.ReadFull(conn, first[:])
+				if config == nil {
+					conn.Write([]byte("\x06 answers without a handshake"))
+					return
+				}
+				tlsConn := tls.Server(conn, config)
+				if tlsConn.Handshake() == nil {
+					text, _ := io.ReadAll(tlsConn)
+					received <- text
+				}
+			}()
+			ownCert, ownKey := ca.issue("client.global.nomad")
+			own, err := TLSFiles{CAFile: ca.path("ca.pem"), CertFile: ownCert, KeyFile: ownKey, Region: "global", VerifyServerHostname: test.verifyHostname}.Load()
+			if err != nil {
+				t.Fatal(err)
+			}
+			dialer := Dialer{TLS: own, Logger: hclog.NewNullLogger()}
+			session, err := dialer.Dial(t.Context(), listener.Addr().String())
+			if err == nil {
+				session.Close()
+			}
+			listener.Close()
+			if err == nil || !strings.Contains(err.Error(), test.wantErr) {
+				t.Errorf("got %v, want an error with %q", err, test.wantErr)
+			}
+			if text := <-received; len(text) > 0 {
+				t.Errorf("the node has sent %q", text)
 			}
 		})
 	}
