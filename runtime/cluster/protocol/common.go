@@ -25,7 +25,13 @@ type ReadMeta struct {
 	LastContact time.Duration
 	KnownLeader bool
 	NextToken   string
+
+	// Server is the address of the server that has sent the response. Package servers sets it.
+	Server string `codec:"-"`
 }
+
+// SetServer sets Server.
+func (m *ReadMeta) SetServer(addr string) { m.Server = addr }
 
 // WriteOptions are part of each request that writes. A server that is not the leader forwards it to the leader.
 type WriteOptions struct {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -108,8 +109,12 @@ func (r *Replica) confirmEmptyList(ctx context.Context, list *protocol.GetClient
 // applyList makes the store's allocations equal to those of the list.
 func (r *Replica) applyList(ctx context.Context, list *protocol.GetClientAllocsResponse) error {
 	snapshot := r.config.Store.Snapshot()
+	maps.DeleteFunc(r.rejected, func(id string, index uint64) bool { return list.Allocs[id] != index })
 	var wanted []string
 	for id, index := range list.Allocs {
+		if _, rejected := r.rejected[id]; rejected {
+			continue
+		}
 		if snapshot.Allocation(nil, id) == nil {
 			wanted = append(wanted, id)
 			continue
@@ -129,7 +134,14 @@ func (r *Replica) applyList(ctx context.Context, list *protocol.GetClientAllocsR
 		if err != nil {
 			return err
 		}
-		pulled = append(pulled, batch...)
+		for _, a := range batch {
+			old := snapshot.Allocation(nil, a.ID)
+			if err := r.checkAlloc(a.Allocation, old); err != nil {
+				r.reject(ctx, a, list.Allocs[a.ID], old, err)
+				continue
+			}
+			pulled = append(pulled, a.Allocation)
+		}
 	}
 	var reconnected []string
 	changed := false
@@ -178,9 +190,15 @@ func (r *Replica) applyList(ctx context.Context, list *protocol.GetClientAllocsR
 // errNothingChanged cancels a transaction.
 var errNothingChanged = errors.New("nothing has changed")
 
-// fetchAllocs returns allocations, each of which has at least the index of indexByID. It returns errIncomplete if one is
-// missing or older.
-func (r *Replica) fetchAllocs(ctx context.Context, ids []string, indexByID map[string]uint64) ([]*protocol.Allocation, error) {
+// fetchedAlloc is an allocation that the server at an address has sent. It is not checked.
+type fetchedAlloc struct {
+	*protocol.Allocation
+	server string
+}
+
+// fetchAllocs returns the allocations with the ids, each of which has at least the index of indexByID. It returns errIncomplete
+// if one is missing or older.
+func (r *Replica) fetchAllocs(ctx context.Context, ids []string, indexByID map[string]uint64) ([]fetchedAlloc, error) {
 	newest := uint64(1)
 	for _, id := range ids {
 		newest = max(newest, indexByID[id])
@@ -191,7 +209,7 @@ func (r *Replica) fetchAllocs(ctx context.Context, ids []string, indexByID map[s
 	err := r.config.Pool.CallBlocking(ctx, maxFetchBlock, protocol.MethodGetAllocs, &request, &response)
 	if servers.IsPermissionDenied(err) && len(ids) > 1 {
 		// One allocation of another node pool fails the whole call.
-		var all []*protocol.Allocation
+		var all []fetchedAlloc
 		for _, id := range ids {
 			one, err := r.fetchAllocs(ctx, []string{id}, indexByID)
 			if err != nil {
@@ -210,29 +228,15 @@ func (r *Replica) fetchAllocs(ctx context.Context, ids []string, indexByID map[s
 			byID[a.ID] = a
 		}
 	}
+	fetched := make([]fetchedAlloc, 0, len(ids))
 	for _, id := range ids {
-		if a := byID[id]; a == nil || a.AllocModifyIndex < indexByID[id] {
+		a := byID[id]
+		if a == nil || a.AllocModifyIndex < indexByID[id] {
 			return nil, errIncomplete
 		}
-		if err := checkAlloc(byID[id]); err != nil {
-			return nil, fmt.Errorf("allocation %s of the servers: %w", id, err)
-		}
+		fetched = append(fetched, fetchedAlloc{a, response.Server})
 	}
-	return slices.Collect(maps.Values(byID)), nil
-}
-
-// checkAlloc returns an error if an allocation lacks parts without which it cannot be stored.
-func checkAlloc(a *protocol.Allocation) error {
-	if a.Job == nil || a.Job.ID == nil {
-		return errors.New("it has no job")
-	}
-	if a.GetTaskGroup() == nil {
-		return fmt.Errorf("its job %q has no group %q", *a.Job.ID, a.TaskGroup)
-	}
-	if a.AllocatedResources == nil {
-		return errors.New("it has no allocated resources: the servers are too old, Nomad 1.7 is the least")
-	}
-	return nil
+	return fetched, nil
 }
 
 // clusterAlloc returns what the store has about an allocation beside the allocation; the zero value if there is nothing.
@@ -281,7 +285,7 @@ func keyOfJob(j *api.Job) jobKey {
 // reports whether the servers had given up the allocation, and it continues to run.
 func (r *Replica) putAlloc(tx *store.Txn, jobs map[jobKey]*api.Job, pulled *protocol.Allocation, migrateToken string) (reconnected bool) {
 	next := pulled.Allocation
-	if shared := jobs[keyOfJob(next.Job)]; shared != nil {
+	if shared := jobs[keyOfJob(next.Job)]; shared != nil && reflect.DeepEqual(model.FindGroup(shared, next.TaskGroup), model.FindGroup(next.Job, next.TaskGroup)) {
 		next.Job = shared
 	} else {
 		jobs[keyOfJob(next.Job)] = next.Job

@@ -57,6 +57,8 @@ type Replica struct {
 	// resendStates means that the servers may have lost states that they had accepted, so that all are sent again after the next
 	// list. It belongs to pullAllocs.
 	resendStates bool
+	// rejected maps allocations that were rejected to their indexes in the list of the servers. It belongs to pullAllocs.
+	rejected map[string]uint64
 
 	mu sync.Mutex
 	// unsent maps the allocations whose states must be sent to the time at which they must be sent at the latest.
@@ -75,6 +77,7 @@ func New(c Config) *Replica {
 		pulled:        make(chan struct{}),
 		wake:          make(chan struct{}, 1),
 		limitsChanged: make(chan struct{}, 1),
+		rejected:      make(map[string]uint64),
 		unsent:        make(map[string]time.Time),
 		sentStatus:    make(map[string]string),
 	}

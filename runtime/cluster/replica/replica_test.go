@@ -42,6 +42,8 @@ type fakeServers struct {
 	beats     int
 	reports   int // accepted calls with states
 	lastAlive time.Time
+	// unrequested is in all answers with allocations; nil means none.
+	unrequested *protocol.Allocation
 }
 
 func newFakeServers(random *rand.Rand) *fakeServers {
@@ -122,6 +124,9 @@ func (f *fakeServers) CallBlocking(ctx context.Context, block time.Duration, met
 				}
 				out.Allocs = append(out.Allocs, &copied)
 			}
+		}
+		if f.unrequested != nil {
+			out.Allocs = append(out.Allocs, f.unrequested)
 		}
 		if f.random != nil {
 			f.random.Shuffle(len(out.Allocs), func(i, k int) { out.Allocs[i], out.Allocs[k] = out.Allocs[k], out.Allocs[i] })

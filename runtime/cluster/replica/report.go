@@ -219,7 +219,7 @@ func (r *Replica) sendUnsent(ctx context.Context) error {
 // sendBatch sends the stored states of allocations, and stores that the servers have accepted them.
 func (r *Replica) sendBatch(ctx context.Context, ids []string) error {
 	snapshot := r.config.Store.Snapshot()
-	request := protocol.UpdateAllocsRequest{WriteOptions: protocol.WriteOptions{Region: r.config.Region, AuthToken: r.config.Member.Token()}}
+	var states []*protocol.AllocStatus
 	sentIndex := make(map[string]uint64)
 	for _, id := range ids {
 		a := snapshot.Allocation(nil, id)
@@ -227,16 +227,16 @@ func (r *Replica) sendBatch(ctx context.Context, ids []string) error {
 			continue // the servers no longer have it
 		}
 		sentIndex[id] = a.ModifyIndex
-		request.Alloc = append(request.Alloc, newAllocStatus(a, r.config.NodeID))
+		states = append(states, newAllocStatus(a, r.config.NodeID))
 	}
-	if len(request.Alloc) == 0 {
+	if len(states) == 0 {
 		return nil
 	}
-	if err := r.config.Pool.Call(ctx, protocol.MethodUpdateAllocs, &request, &protocol.WriteMeta{}); err != nil {
+	if err := r.callUpdateAllocs(ctx, states); err != nil {
 		return err
 	}
 	r.mu.Lock()
-	for _, a := range request.Alloc {
+	for _, a := range states {
 		r.sentStatus[a.ID] = a.ClientStatus
 	}
 	r.mu.Unlock()
@@ -252,6 +252,12 @@ func (r *Replica) sendBatch(ctx context.Context, ids []string) error {
 		return fmt.Errorf("store that the servers have accepted states: %w", err)
 	}
 	return nil
+}
+
+// callUpdateAllocs sends states to the servers.
+func (r *Replica) callUpdateAllocs(ctx context.Context, states []*protocol.AllocStatus) error {
+	request := protocol.UpdateAllocsRequest{Alloc: states, WriteOptions: protocol.WriteOptions{Region: r.config.Region, AuthToken: r.config.Member.Token()}}
+	return r.config.Pool.Call(ctx, protocol.MethodUpdateAllocs, &request, &protocol.WriteMeta{})
 }
 
 // newAllocStatus returns the message with the state of an allocation. It has all tasks of the group, because it replaces

@@ -202,6 +202,9 @@ func (p *Pool) try(ctx context.Context, timeout time.Duration, method string, re
 	if err == nil {
 		err = s.session.Call(callCtx, method, request, response)
 	}
+	if read, ok := response.(interface{ SetServer(addr string) }); ok {
+		read.SetServer(addr)
+	}
 	if IsUnreachable(err) && ctx.Err() == nil {
 		p.moveToEnd(addr) // its session is replaced if it is closed; streams of the server may still work on it
 	}

@@ -32,6 +32,16 @@ func Validate(job *api.Job, existingNamespaces ...string) error {
 	return r.errOrNil()
 }
 
+// ValidateAccepted checks a canonical job that servers of a cluster have accepted. It leaves out the rules that depend on the
+// configuration, the namespaces or the licence of the servers. Otherwise it is like Validate.
+func ValidateAccepted(job *api.Job) error {
+	accepted := *job
+	accepted.Priority, accepted.Multiregion = new(api.JobDefaultPriority), nil
+	r := newFaultReport()
+	checkJob(r, &accepted)
+	return r.errOrNil()
+}
+
 func checkJob(r *faultReport, job *api.Job) {
 	checkJobIDAndName(r, job)
 	checkJobType(r.atPath("type"), pointer.Value(job.Type))
