@@ -27,6 +27,12 @@ const (
 	recordChangeDelay = 2 * time.Second
 	// maxEvents limits the events of a call; the servers keep as many.
 	maxEvents = 10
+	// minBeatInterval limits the heartbeats that servers can cause with short times.
+	minBeatInterval = 100 * time.Millisecond
+	// The list of servers and the identity are stored at each heartbeat.
+	maxServers       = 1000
+	maxAddrBytes     = 300
+	maxIdentityBytes = 64 << 10
 )
 
 // serverPool is the part of servers.Pool that a Member needs.
@@ -242,7 +248,7 @@ func (m *Member) waitNodeRecord(ctx context.Context) error {
 // record of the node has changed. It sends events of the node meanwhile.
 func (m *Member) waitNextBeat(ctx context.Context, next step, ttl time.Duration) (step, error) {
 	// Servers add the jitter to ttl. A tenth less keeps the heartbeat in time if the machine is busy.
-	due := time.NewTimer(ttl - ttl/10)
+	due := time.NewTimer(max(ttl-ttl/10, minBeatInterval))
 	defer due.Stop()
 	for {
 		ws := store.NewWatchSet()
@@ -361,6 +367,10 @@ func (m *Member) sendHeartbeat(ctx context.Context, c credential) (ttl time.Dura
 
 // applyResponse stores what the servers have answered: first the new identity, which counts from then on.
 func (m *Member) applyResponse(ctx context.Context, r *protocol.NodeUpdateResponse) error {
+	if err := checkResponse(r); err != nil {
+		m.config.Logger.Error("rejected a response of a server", "server", r.Server, "error", err)
+		return fmt.Errorf("response of server %s: %w", r.Server, err)
+	}
 	m.config.Pool.SetServers(r.Servers, r.NumNodes)
 	m.mu.Lock()
 	record := m.record
@@ -380,6 +390,24 @@ func (m *Member) applyResponse(ctx context.Context, r *protocol.NodeUpdateRespon
 		m.forceRenewal = false
 	}
 	wait.CloseUnlessClosed(m.registered)
+	return nil
+}
+
+// checkResponse returns an error, which names the field, if a response has what no server of Nomad sends.
+func checkResponse(r *protocol.NodeUpdateResponse) error {
+	switch {
+	case r.HeartbeatTTL < 0:
+		return fmt.Errorf("HeartbeatTTL is %v", r.HeartbeatTTL)
+	case len(r.Servers) > maxServers:
+		return fmt.Errorf("Servers has %d entries, and may have %d", len(r.Servers), maxServers)
+	case r.SignedIdentity != nil && len(*r.SignedIdentity) > maxIdentityBytes:
+		return fmt.Errorf("SignedIdentity has %d bytes, and may have %d", len(*r.SignedIdentity), maxIdentityBytes)
+	}
+	for i, server := range r.Servers {
+		if server == nil || len(server.RPCAdvertiseAddr) > maxAddrBytes {
+			return fmt.Errorf("Servers[%d] has no address, or one of more than %d bytes", i, maxAddrBytes)
+		}
+	}
 	return nil
 }
 

@@ -235,6 +235,13 @@ func TestTranscripts(t *testing.T) {
   44s Node.UpdateStatus jwt0
   60s Node.UpdateStatus jwt0`,
 		},
+		{
+			name: "response that no server sends", registered: true, script: []answer{granted("", 0), {response: protocol.NodeUpdateResponse{HeartbeatTTL: -1}}, granted("", 0)}, duration: 3 * time.Second,
+			want: `
+   0s Node.Register jwt0
+   0s Node.UpdateStatus jwt0
+   2s Node.UpdateStatus jwt0`,
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -249,6 +256,41 @@ func TestTranscripts(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Each response is a heartbeat of which the servers say that the next is due at once.
+func TestServersCannotCauseHeartbeatsWithoutPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pool := &fakePool{start: time.Now()}
+		for range 1000 {
+			pool.script = append(pool.script, answer{})
+		}
+		runMember(t, newStoreWithNode(t), pool, func(*Member) { time.Sleep(time.Second) })
+		if got, most := len(pool.calls), int(2+time.Second/minBeatInterval); got > most {
+			t.Errorf("%d calls in a second, want at most %d", got, most)
+		}
+	})
+}
+
+func TestResponsesThatNoServerSendsAreRejected(t *testing.T) {
+	many := make([]*protocol.Server, maxServers+1)
+	for i := range many {
+		many[i] = &protocol.Server{RPCAdvertiseAddr: "10.0.0.1:4647"}
+	}
+	for field, r := range map[string]protocol.NodeUpdateResponse{
+		"HeartbeatTTL":   {HeartbeatTTL: -time.Second},
+		"Servers has":    {Servers: many},
+		"Servers[0]":     {Servers: []*protocol.Server{{RPCAdvertiseAddr: strings.Repeat("a", maxAddrBytes+1)}}},
+		"Servers[1]":     {Servers: []*protocol.Server{many[0], nil}},
+		"SignedIdentity": {SignedIdentity: new(strings.Repeat("a", maxIdentityBytes+1))},
+	} {
+		if err := checkResponse(&r); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s: got %v", field, err)
+		}
+	}
+	if err := checkResponse(&protocol.NodeUpdateResponse{HeartbeatTTL: time.Second, Servers: many[:maxServers], SignedIdentity: new("jwt")}); err != nil {
+		t.Error(err)
 	}
 }
 
