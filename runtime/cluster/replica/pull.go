@@ -322,11 +322,10 @@ func (r *Replica) putAlloc(tx *store.Txn, jobs map[jobKey]*api.Job, pulled *prot
 		next.DeploymentStatus = &health
 	}
 	neverRan := old == nil && (next.ServerTerminalStatus() || next.ClientTerminalStatus())
-	var unsupported []string
 	if neverRan {
 		endWithoutStart(&next)
 	} else if old == nil {
-		if unsupported = admission.UnsupportedPartsOfGroup(next.Namespace, next.GetTaskGroup()); len(unsupported) > 0 {
+		if unsupported := admission.UnsupportedPartsOfGroup(next.Namespace, next.GetTaskGroup()); len(unsupported) > 0 {
 			neverRan = true
 			failWithoutStart(&next, unsupported)
 		}
