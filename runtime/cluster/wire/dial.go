@@ -70,7 +70,7 @@ func (d *Dialer) startSession(ctx context.Context, conn net.Conn) (*Session, err
 	if err != nil {
 		return nil, err
 	}
-	return NewSession(mux, d.TLS != nil, d.Logger), nil
+	return NewSession(Yamux{mux}, d.TLS != nil, d.Logger), nil
 }
 
 // config returns the settings for yamux.

@@ -69,9 +69,35 @@ type (
 	streamAcceptance struct{ Error string }
 )
 
+// Multiplexer carries the streams of a session, in both directions. Its methods may be called concurrently.
+type Multiplexer interface {
+	// Open opens a stream. It may block while the peer accepts no streams.
+	Open() (net.Conn, error)
+	// AcceptContext returns the next stream that the peer opens. It blocks until there is one, ctx ends or the session is closed.
+	AcceptContext(ctx context.Context) (net.Conn, error)
+	// Close closes the session and its streams. It may be called twice.
+	Close() error
+	CloseChan() <-chan struct{} // closed when the session is closed, by either end
+	NumStreams() int
+	RemoteAddr() net.Addr
+}
+
+// Yamux is the Multiplexer of connections over a network. Tests with virtual time have another, because yamux shares timers
+// between all sessions of a process.
+type Yamux struct{ *yamux.Session }
+
+// AcceptContext implements Multiplexer.
+func (y Yamux) AcceptContext(ctx context.Context) (net.Conn, error) {
+	stream, err := y.AcceptStreamWithContext(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return stream, nil
+}
+
 // Session is a connection between a node and a server. Its methods may be called concurrently.
 type Session struct {
-	mux      *yamux.Session
+	mux      Multiplexer
 	logger   hclog.Logger
 	overTLS  bool
 	lastSeq  atomic.Uint64
@@ -79,7 +105,7 @@ type Session struct {
 }
 
 // NewSession returns the session of mux. overTLS says that the connection of mux is encrypted.
-func NewSession(mux *yamux.Session, overTLS bool, logger hclog.Logger) *Session {
+func NewSession(mux Multiplexer, overTLS bool, logger hclog.Logger) *Session {
 	return &Session{mux: mux, overTLS: overTLS, logger: logger}
 }
 
@@ -242,7 +268,7 @@ func (s *Session) Serve(ctx context.Context, methods Methods) {
 	defer cancel(ErrSessionClosed)
 	free := make(chan struct{}, maxPeerStreams)
 	for {
-		stream, err := s.mux.AcceptStreamWithContext(ctx)
+		stream, err := s.mux.AcceptContext(ctx)
 		if err != nil {
 			return
 		}

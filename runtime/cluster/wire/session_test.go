@@ -70,7 +70,7 @@ func acceptSession(t *testing.T, conn net.Conn, overTLS bool) *Session {
 		t.Error(err)
 		return nil
 	}
-	return NewSession(mux, overTLS, hclog.NewNullLogger())
+	return NewSession(Yamux{mux}, overTLS, hclog.NewNullLogger())
 }
 
 // serve runs Serve of s until the end of the test.

@@ -56,7 +56,7 @@ func accept(t testing.TB, listener net.Listener) *wire.Session {
 		t.Error(err)
 		return nil
 	}
-	return wire.NewSession(mux, false, hclog.NewNullLogger())
+	return wire.NewSession(wire.Yamux{Session: mux}, false, hclog.NewNullLogger())
 }
 
 // Serve runs s.Serve until the end of the test, or until the returned function is called, which blocks until Serve has
