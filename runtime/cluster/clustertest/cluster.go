@@ -30,6 +30,9 @@ type Config struct {
 	// NodeIdentityTTL is the lifetime of the identities of nodes; 24 hours if zero.
 	NodeIdentityTTL time.Duration
 	Clock           Clock // the real time if nil
+	// InMemory makes the servers listen on no sockets: nodes connect with Cluster.Dial, without TLS. With the real time as Clock
+	// the cluster then has the virtual time of package synctest.
+	InMemory bool
 }
 
 // Profile says of which version of Nomad the servers are.
@@ -119,9 +122,13 @@ func StartCluster(t testing.TB, n int, config Config) *Cluster {
 		cancel()
 		c.serving.Wait()
 	})
-	for range n {
+	for i := range n {
 		s := &Server{Cluster: c}
-		if err := s.listen("127.0.0.1:0"); err != nil {
+		addr := "127.0.0.1:0"
+		if config.InMemory {
+			addr = fmt.Sprintf("server-%d:4647", i)
+		}
+		if err := s.start(addr); err != nil {
 			t.Fatal(err)
 		}
 		c.servers = append(c.servers, s)

@@ -7,14 +7,18 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	goversion "github.com/hashicorp/go-version"
 	"github.com/hashicorp/yamux"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire/wiretest"
 )
 
 // handshakeTimeout limits the first byte and the TLS handshake of a connection, each.
@@ -28,18 +32,18 @@ type Server struct {
 
 	// The fields below are guarded by Cluster.mu.
 
-	listener net.Listener // nil while the server is killed
-	killed   <-chan struct{}
-	kill     context.CancelFunc // closes killed and all connections
-	sessions map[*session]bool
-	greeting []byte // sent to each new connection, which is then closed
-	reject   bool   // closes each new connection
+	listener  io.Closer // nil while the server is killed
+	untilKill context.Context
+	kill      context.CancelFunc // ends untilKill and closes all connections
+	sessions  map[*session]bool
+	greeting  []byte // sent to each new connection, which is then closed
+	reject    bool   // closes each new connection
 }
 
 // session is a connection of a node.
 type session struct {
 	server *Server
-	mux    *yamux.Session
+	mux    wire.Multiplexer
 	peer   *wire.Session
 	nodes  map[string]uint64 // for each node that has used the session first: the value of Cluster.lastUse then
 }
@@ -66,7 +70,7 @@ func (s *Server) Kill() {
 }
 
 // Restart starts a killed server again at its address.
-func (s *Server) Restart() error { return s.listen(s.addr) }
+func (s *Server) Restart() error { return s.start(s.addr) }
 
 // DropConnections closes all connections of nodes. Nodes can connect again.
 func (s *Server) DropConnections() {
@@ -93,21 +97,20 @@ func (s *Server) closeSessionsLocked() {
 	clear(s.sessions)
 }
 
-// listen starts the server at addr.
-func (s *Server) listen(addr string) error {
+// start starts the server at addr.
+func (s *Server) start(addr string) error {
+	if s.config.InMemory {
+		return s.startListening(io.NopCloser(nil), addr)
+	}
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
 		return fmt.Errorf("start a server at %s: %w", addr, err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed || s.listener != nil {
+	if err := s.startListening(listener, listener.Addr().String()); err != nil {
 		listener.Close()
-		return errors.New("the server runs, or the test has ended")
+		return err
 	}
-	s.listener, s.addr = listener, listener.Addr().String()
-	ctx, kill := context.WithCancel(s.ctx)
-	s.killed, s.kill, s.sessions = ctx.Done(), kill, map[*session]bool{}
+	ctx := s.untilKill
 	s.serving.Go(func() {
 		for {
 			conn, err := listener.Accept()
@@ -118,6 +121,33 @@ func (s *Server) listen(addr string) error {
 		}
 	})
 	return nil
+}
+
+// startListening makes the server one that runs at addr.
+func (s *Server) startListening(listener io.Closer, addr string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.listener != nil {
+		return errors.New("the server runs, or the test has ended")
+	}
+	s.listener, s.addr = listener, addr
+	s.untilKill, s.kill = context.WithCancel(s.ctx)
+	s.sessions = map[*session]bool{}
+	return nil
+}
+
+// Dial connects a node to the server at addr, in a cluster with Config.InMemory. It implements the Dial of servers.Config.
+func (c *Cluster) Dial(_ context.Context, addr string) (*wire.Session, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := slices.IndexFunc(c.servers, func(s *Server) bool { return s.addr == addr })
+	if i < 0 || c.servers[i].listener == nil || c.servers[i].reject {
+		return nil, fmt.Errorf("connect to server %s: %w", addr, syscall.ECONNREFUSED)
+	}
+	s := c.servers[i]
+	node, server := wiretest.NewPipe(addr)
+	s.serving.Go(func() { s.serveSession(s.untilKill, server) })
+	return wire.NewSession(node, false, hclog.NewNullLogger()), nil
 }
 
 // countingConn counts the bytes of a connection.
@@ -164,6 +194,13 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
 	if err != nil {
 		return
 	}
+	s.serveSession(ctx, wire.Yamux{Session: mux})
+}
+
+// serveSession serves one session until either end closes it, or ctx ends.
+func (s *Server) serveSession(ctx context.Context, mux wire.Multiplexer) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	defer mux.Close()
 	each := &session{
 		server: s, mux: mux, nodes: map[string]uint64{},
@@ -185,7 +222,7 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
 		s.changedLocked()
 	}()
 	for {
-		stream, err := mux.AcceptStream()
+		stream, err := mux.AcceptContext(ctx)
 		if err != nil {
 			return
 		}
@@ -268,7 +305,7 @@ func (c *Cluster) sessionOf(nodeID string) (*session, error) {
 	var newest *session
 	for _, s := range c.servers {
 		for each := range s.sessions {
-			if use := each.nodes[nodeID]; use > 0 && !each.mux.IsClosed() && (newest == nil || use > newest.nodes[nodeID]) {
+			if use := each.nodes[nodeID]; use > 0 && !wait.IsClosed(each.mux.CloseChan()) && (newest == nil || use > newest.nodes[nodeID]) {
 				newest = each
 			}
 		}
