@@ -43,6 +43,12 @@ type serverPool interface {
 	Addrs() []string
 }
 
+// nodeStore is the part of store.Store that a Member needs.
+type nodeStore interface {
+	Snapshot() *store.Snapshot
+	Update(ctx context.Context, fn func(*store.Txn) error) (index uint64, err error)
+}
+
 // Config configures a Member.
 type Config struct {
 	Region string
@@ -51,7 +57,7 @@ type Config struct {
 	// IntroductionToken is the token of the first registration; empty means none.
 	IntroductionToken string
 	Pool              serverPool
-	Store             *store.Store
+	Store             nodeStore
 	// ReportStates is called when the servers have marked the node otherwise than ready. They mark it ready again after the
 	// states of its allocations were reported, and a further heartbeat. It must return soon. It may be nil.
 	ReportStates func()

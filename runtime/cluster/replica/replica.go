@@ -27,13 +27,19 @@ type member interface {
 	ConfirmRegistered(context.Context) error
 }
 
+// nodeStore is the part of store.Store that a Replica needs.
+type nodeStore interface {
+	Snapshot() *store.Snapshot
+	Update(ctx context.Context, fn func(*store.Txn) error) (index uint64, err error)
+}
+
 // Config configures a Replica.
 type Config struct {
 	Region string
 	NodeID string
 	Pool   serverPool
 	Member member
-	Store  *store.Store
+	Store  nodeStore
 	// OnAllocsChanged is called after each change of the assigned allocations in the store. It must return soon.
 	OnAllocsChanged func()
 	// OnReconnected is called for an allocation that servers had given up because they missed heartbeats of this node, and
