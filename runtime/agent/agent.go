@@ -41,6 +41,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/orphans"
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/tasksteps"
 	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
@@ -374,10 +375,10 @@ func (a *Agent) nodeRunnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 		limits.FileOperationLimiter = descriptors.NewLimiter(limit)
 	}
 	withoutDriver := taskEnderWithoutDriver{a.helperProcesses.keeper, a.config.DecodeTaskProcess}
-	var newStartsAllowed <-chan struct{}
+	var awaitNewStart taskrunner.AwaitNewStartFunc
 	var findRemotePrevious func(*api.Allocation) runnerhooks.PreviousAlloc
 	if a.cluster != nil {
-		newStartsAllowed = a.cluster.replica.Pulled()
+		awaitNewStart = a.cluster.replica.AwaitNewStart
 		findRemotePrevious = a.cluster.peers.fetcher.Previous
 	}
 	return noderunner.Config{
@@ -405,7 +406,7 @@ func (a *Agent) nodeRunnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 			NewTrace:                  newAllocTraceFunc(a.traceExporter),
 			EarlierRecords:            localnode.TaskRecordReader{Store: a.store},
 			RebootedSinceEarlierAgent: a.orphanCleaner.Rebooted,
-			NewStartsAllowed:          newStartsAllowed,
+			AwaitNewStart:             awaitNewStart,
 			FindRemotePrevious:        findRemotePrevious,
 			EndTaskWithoutDriver:      withoutDriver.endTask,
 			AwaitExitWithoutDriver:    withoutDriver.awaitExitWithoutDriver,

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -89,9 +90,29 @@ func New(c Config) *Replica {
 	}
 }
 
-// Pulled returns a channel that is closed when the store has had the assignments of the servers once since New. Until then
-// a task that would have to start anew must wait, because the servers may have assigned its allocation elsewhere.
-func (r *Replica) Pulled() <-chan struct{} { return r.pulled }
+// AwaitNewStart blocks until the store has had the assignments of the servers once since New, and has the allocation as one that
+// must run: the servers may have assigned it elsewhere meanwhile. It returns the cause of ctx if ctx ends before. It calls
+// onWait before it blocks for the servers.
+func (r *Replica) AwaitNewStart(ctx context.Context, allocID string, onWait func()) error {
+	if !wait.IsClosed(r.pulled) {
+		onWait()
+		select {
+		case <-r.pulled:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	// The runner of an allocation that the servers have stopped gets its new version after the store, and ends ctx then.
+	for {
+		ws := store.NewWatchSet()
+		if a := r.config.Store.Snapshot().Allocation(ws, allocID); a != nil && !a.ServerTerminalStatus() {
+			return nil
+		}
+		if err := ws.WatchCtx(ctx); err != nil {
+			return context.Cause(ctx)
+		}
+	}
+}
 
 // Run pulls allocations and sends states until ctx ends. It must be called once.
 func (r *Replica) Run(ctx context.Context) {

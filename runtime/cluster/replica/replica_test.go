@@ -361,6 +361,49 @@ func (n *testNode) check() {
 	}
 }
 
+// An agent that starts does not start again what the servers have stopped meanwhile, also if the version that stops the
+// allocation reaches its runner late.
+func TestNewStartWaitsForTheServersAndTheStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		servers := newFakeServers(nil)
+		n := newTestNode(t, servers)
+		runs, stops := servers.place(newJob("job0")), servers.place(newJob("job1"))
+		n.settle()
+		n.stop()
+		servers.isDown = true
+		servers.edit(stops, func(a *protocol.Allocation) { a.DesiredStatus = api.AllocDesiredStatusStop })
+		n.startAgent()
+		ctx, cancel := context.WithCancel(t.Context())
+		errByAlloc := make(map[string]chan error)
+		waits := make(chan string, 2)
+		for _, id := range []string{runs, stops} {
+			result := make(chan error, 1)
+			errByAlloc[id] = result
+			go func() { result <- n.replica.AwaitNewStart(ctx, id, func() { waits <- id }) }()
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(waits) != 2 || len(errByAlloc[runs]) != 0 {
+			t.Errorf("without servers %d of 2 starts wait", len(waits))
+		}
+		servers.mu.Lock()
+		servers.isDown = false
+		servers.mu.Unlock()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(errByAlloc[runs]) != 1 || len(errByAlloc[stops]) != 0 {
+			t.Errorf("with servers %d and %d starts are decided, want 1 and 0", len(errByAlloc[runs]), len(errByAlloc[stops]))
+		}
+		cancel() // the runner has got the version that stops the allocation
+		if err := <-errByAlloc[runs]; err != nil {
+			t.Error(err)
+		}
+		if err := <-errByAlloc[stops]; !errors.Is(err, context.Canceled) {
+			t.Errorf("the start of a stopped allocation returned %v", err)
+		}
+	})
+}
+
 // TestReplicaFollowsTheServers makes random changes at the servers and at the node, with wrong answers, lost connections and
 // agents that are replaced, and compares both ends afterwards.
 func TestReplicaFollowsTheServers(t *testing.T) {

@@ -68,10 +68,9 @@ type Config struct {
 	EndTaskWithoutDriver   taskdriver.EndTaskWithoutDriverFunc
 	AwaitExitWithoutDriver taskdriver.AwaitExitWithoutDriverFunc
 
-	// NewStartsAllowed is closed when tasks may be started of which no earlier agent has left a process. Until then the
-	// allocation may have been moved to another node. Poststop tasks, and restarts of running tasks, do not wait. Nil means
-	// that no task waits.
-	NewStartsAllowed <-chan struct{}
+	// AwaitNewStart blocks while the allocation may have been moved to another node. Poststop tasks, and restarts of running
+	// tasks, do not call it. Nil means that no task waits.
+	AwaitNewStart taskrunner.AwaitNewStartFunc
 
 	// AllocDone returns a channel that is closed when no task or hook of the given allocation runs on this
 	// node. The channel is closed already if the allocation is unknown. An allocation waits for the channels of
@@ -200,12 +199,12 @@ func (r *Runner) newTaskRunner(task taskrunner.Task) *taskrunner.Runner {
 		}
 	}
 	return taskrunner.New(taskrunner.Config{
-		Alloc:            toTaskRunnerAlloc(c.Alloc, c.Alloc.GetTaskGroup()),
-		Task:             task,
-		TaskDir:          r.dir.TaskPaths(task.Name),
-		Env:              env,
-		StartGate:        r.tasks.gateOf(task),
-		NewStartsAllowed: c.NewStartsAllowed,
+		Alloc:         toTaskRunnerAlloc(c.Alloc, c.Alloc.GetTaskGroup()),
+		Task:          task,
+		TaskDir:       r.dir.TaskPaths(task.Name),
+		Env:           env,
+		StartGate:     r.tasks.gateOf(task),
+		AwaitNewStart: c.AwaitNewStart,
 		DispenseDriver: func(ctx context.Context) (driver.Driver, error) {
 			return c.Drivers.Driver(ctx, task.Driver)
 		},

@@ -25,6 +25,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
@@ -458,7 +459,7 @@ func TestNewStartsWaitUntilAllowed(t *testing.T) {
 		}`, poststopTask)
 	synctest.Test(t, func(t *testing.T) {
 		allowed := make(chan struct{})
-		a := runAndRestartAgent(t, parseJob(t, text), 5*time.Second, removeWebProcess, func(c *Config) { c.NewStartsAllowed = allowed })
+		a := runAndRestartAgent(t, parseJob(t, text), 5*time.Second, removeWebProcess, func(c *Config) { c.AwaitNewStart = awaitChannel(allowed) })
 		a.advance(time.Hour)
 		wantEqual(t, "starts of the lost task", a.startCount("web"), "1")
 		wantEqual(t, "starts of the recovered task", a.startCount("other"), "1")
@@ -471,13 +472,26 @@ func TestNewStartsWaitUntilAllowed(t *testing.T) {
 		wantEqual(t, "starts of the lost task", a.startCount("web"), "2")
 	})
 	synctest.Test(t, func(t *testing.T) {
-		a := runAndRestartAgent(t, parseJob(t, text), 5*time.Second, removeWebProcess, func(c *Config) { c.NewStartsAllowed = make(chan struct{}) })
+		a := runAndRestartAgent(t, parseJob(t, text), 5*time.Second, removeWebProcess, func(c *Config) { c.AwaitNewStart = awaitChannel(nil) })
 		a.advance(time.Hour)
 		a.Stop()
 		a.advance(time.Minute)
 		wantEqual(t, "status", a.lastUpdate().ClientStatus, "complete")
 		wantEqual(t, "starts", []int{a.startCount("web"), a.startCount("after")}, "[1 1]")
 	})
+}
+
+// awaitChannel returns a function that waits for a channel.
+func awaitChannel(allowed <-chan struct{}) taskrunner.AwaitNewStartFunc {
+	return func(ctx context.Context, _ string, onWait func()) error {
+		onWait()
+		select {
+		case <-allowed:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }
 
 // RS-067.

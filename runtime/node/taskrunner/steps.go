@@ -228,7 +228,7 @@ func (t *taskRun) awaitStartGate() tasksteps.Result {
 	t.ender.retryDestroyWhileWaiting(t.killCtx, func() { err = t.startGate.Wait(t.killCtx) })
 	span.End("", err)
 	if err == nil {
-		err = t.awaitNewStartsAllowed()
+		err = t.awaitNewStartAllowed()
 	}
 	if err != nil {
 		return t.shutdownOr(tasksteps.Killed)
@@ -236,25 +236,21 @@ func (t *taskRun) awaitStartGate() tasksteps.Result {
 	return tasksteps.Done
 }
 
-// awaitNewStartsAllowed blocks until Config.NewStartsAllowed is closed. A task that this agent has started or taken over
-// does not wait: it runs nowhere else, and its restarts are the restart policy's. Nor does a poststop task, which ends what
-// has run here.
-func (t *taskRun) awaitNewStartsAllowed() error {
-	if t.newStartsAllowed == nil || t.process != nil || t.Task().Stage() == lifecycle.PoststopTask || wait.IsClosed(t.newStartsAllowed) {
+// awaitNewStartAllowed blocks until the task may be started. A task that this agent has started or taken over does not wait:
+// it runs nowhere else, and its restarts are the restart policy's. Nor does a poststop task, which ends what has run here.
+func (t *taskRun) awaitNewStartAllowed() (err error) {
+	if t.awaitNewStart == nil || t.process != nil || t.Task().Stage() == lifecycle.PoststopTask {
 		return nil
 	}
-	t.logger.Info("task waits for the servers of the cluster")
-	t.records.emitEvent(model.EventWaitingForServers())
-	span := t.driver.Timeline.StartWaitSpan("servers")
-	var err error
-	t.ender.retryDestroyWhileWaiting(t.killCtx, func() {
-		select {
-		case <-t.newStartsAllowed:
-		case <-t.killCtx.Done():
-			err = context.Cause(t.killCtx)
-		}
-	})
-	span.End("", err)
+	endSpan := func(error) {}
+	onWait := func() {
+		t.logger.Info("task waits for the servers of the cluster")
+		t.records.emitEvent(model.EventWaitingForServers())
+		span := t.driver.Timeline.StartWaitSpan("servers")
+		endSpan = func(err error) { span.End("", err) }
+	}
+	t.ender.retryDestroyWhileWaiting(t.killCtx, func() { err = t.awaitNewStart(t.killCtx, t.records.alloc.ID, onWait) })
+	endSpan(err)
 	return err
 }
 

@@ -48,7 +48,7 @@ type Config struct {
 	TaskDir                hook.TaskDir
 	Env                    *taskenv.Builder
 	StartGate              StartGate
-	NewStartsAllowed       <-chan struct{}                                  // until it is closed, a task without a process of an earlier agent is not started, unless it is a poststop task; nil means no wait
+	AwaitNewStart          AwaitNewStartFunc                                // called before a task without a process of an earlier agent is started, unless it is a poststop task; nil means no wait
 	DispenseDriver         func(ctx context.Context) (driver.Driver, error) // returns the driver of the task; may block while the plugin starts
 	Store                  TaskRecordStore
 	OnTaskStateChange      func() // called after each change of the task's state; must not block
@@ -67,20 +67,24 @@ type StartGate interface {
 	Wait(ctx context.Context) error
 }
 
+// AwaitNewStartFunc blocks until a task of an allocation may be started of which no earlier agent has left a process, or until
+// ctx ends. It calls onWait once before it waits for longer than a moment.
+type AwaitNewStartFunc func(ctx context.Context, allocID string, onWait func()) error
+
 // Runner runs one task. Before Run the caller calls SetHooks, and FetchDriverDescription or, for a task of an earlier
 // agent, RecoverTaskOfEarlierAgent. Run is called once. These methods and ResetToNewTask are called only before Run;
 // all other methods may be called concurrently, before, during and after Run.
 type Runner struct {
-	startGate        StartGate
-	newStartsAllowed <-chan struct{} // see Config; nil means no wait
-	records          *taskRecords
-	requests         *taskRequests
-	driver           *taskdriver.Access
-	hooks            *taskHooks
-	ender            *processEnder
-	logger           hclog.Logger
-	capabilities     atomic.Pointer[driver.Capabilities] // capabilities of the driver; nil until known
-	transitions      recentTransitions                   // guarded by the mutex mu of the records
+	startGate     StartGate
+	awaitNewStart AwaitNewStartFunc // nil means no wait
+	records       *taskRecords
+	requests      *taskRequests
+	driver        *taskdriver.Access
+	hooks         *taskHooks
+	ender         *processEnder
+	logger        hclog.Logger
+	capabilities  atomic.Pointer[driver.Capabilities] // capabilities of the driver; nil until known
+	transitions   recentTransitions                   // guarded by the mutex mu of the records
 
 	// These fields belong to the goroutine of Run and, before Run, to the callers that prepare it.
 	firstStep               tasksteps.Step              // first step of Run
@@ -100,7 +104,7 @@ func New(c Config) *Runner {
 	alloc := c.Alloc // the rest of the configuration is not kept
 	r := &Runner{
 		startGate:          c.StartGate,
-		newStartsAllowed:   c.NewStartsAllowed,
+		awaitNewStart:      c.AwaitNewStart,
 		restartTracker:     restart.NewTracker(c.Task.RestartPolicy, time.Now(), rand.Int64N),
 		firstStep:          tasksteps.First(c.RestoredTask != nil),
 		logger:             c.Logger.Named("taskrunner").With("task", c.Task.Name),
