@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -30,6 +31,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/node/orphans"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
@@ -43,25 +45,111 @@ import (
 //	make simulate
 //	go test -run Simulation ./runtime/agent -seed 42
 func TestSimulation(t *testing.T) {
+	runSimulations(t, func(_ testing.TB, s *simulation) allocSource { return &schedulerSource{s} })
+}
+
+// runSimulations runs simulations whose agents get their allocations from the source that newSource returns.
+func runSimulations(t *testing.T, newSource newSourceFunc) {
 	sample := 20
 	if testing.Short() {
 		sample = 5
 	}
 	run := endurance.Start(t, endurance.Config{Sample: sample, SampleSeed: 1, Unit: "simulations", Load: "a simulation per core"})
 	run.EachParallel(func(seed uint64) error {
-		err := simulate(t, seed)
+		err := simulate(t, seed, newSource)
 		run.Add(1)
 		return err
 	})
 }
 
+// newSourceFunc returns the source of the allocations of a simulation. It is called once, in the bubble of the simulation.
+type newSourceFunc func(testing.TB, *simulation) allocSource
+
+// allocSource assigns the allocations of a simulation. It outlives the agents.
+type allocSource interface {
+	// connect returns the connection of an agent that starts. emit adds an event to the tasks of an allocation.
+	connect(g *simAgent, sync *localnode.AllocSync, emit func(allocID string, e *api.TaskEvent)) sourceConnection
+	// storesJobs says that the store has the jobs of all allocations.
+	storesJobs() bool
+	register(context.Context, *api.Job)
+	deregister(ctx context.Context, jobID string)
+	purge(ctx context.Context, jobID string)
+	stopAlloc(context.Context)
+	// disturb makes a random fault of the source. It returns false if it has made none.
+	disturb() bool
+	// endFaults ends all faults of the source.
+	endFaults()
+	// checkHistory checks what must not have changed since its last call.
+	checkHistory()
+	// checkAtEnd checks what holds a long time after endFaults.
+	checkAtEnd()
+}
+
+// sourceConnection is what connects one agent with the source of its allocations.
+type sourceConnection struct {
+	reporter interface {
+		ApplyAllocReports(context.Context, ...scheduler.AllocReport) (index uint64, err error)
+	}
+	awaitNewStart taskrunner.AwaitNewStartFunc // see allocrunner.Config
+	// run is called once. ctx ends when the agent ends, and untilReported when all its runners have returned.
+	run func(ctx, untilReported context.Context)
+	// sendLastStates is called when all runners of an agent that shuts down have returned.
+	sendLastStates func()
+}
+
+// schedulerSource is the scheduler of a single machine, a new one for each agent.
+type schedulerSource struct{ *simulation }
+
+func (s *schedulerSource) connect(g *simAgent, sync *localnode.AllocSync, _ func(string, *api.TaskEvent)) sourceConnection {
+	g.scheduler = scheduler.New(scheduler.Config{
+		Store:  &killableStore{s.store, s.simulation, g},
+		NodeID: s.node.ID,
+		HostEnv: scheduler.Env{
+			NewID: s.newID, IsPortFree: func(scheduler.HostPort) bool { return true }, RandIntN: func(int) int { return 0 }, Now: time.Now,
+		},
+		Logger:                 hclog.NewNullLogger(),
+		OnDesiredAllocsChanged: sync.NotifyAllocsChanged,
+	})
+	return sourceConnection{
+		reporter: g.scheduler, run: func(ctx, _ context.Context) { g.scheduler.Run(ctx) }, sendLastStates: func() {},
+	}
+}
+
+func (s *schedulerSource) register(ctx context.Context, job *api.Job) {
+	model.Canonicalize(job)
+	if model.Validate(job) == nil {
+		_, _ = s.agent.scheduler.RegisterAndEvaluateJob(ctx, job, scheduler.RegisterOptions{})
+	}
+}
+
+func (s *schedulerSource) deregister(ctx context.Context, jobID string) {
+	_, _ = s.agent.scheduler.DeregisterJob(ctx, scheduler.JobKey{Namespace: "default", ID: jobID}, scheduler.DeregisterOptions{})
+}
+
+func (s *schedulerSource) purge(ctx context.Context, jobID string) {
+	_, _ = s.agent.scheduler.DeregisterJob(ctx, scheduler.JobKey{Namespace: "default", ID: jobID}, scheduler.DeregisterOptions{Purge: true})
+}
+
+func (s *schedulerSource) stopAlloc(ctx context.Context) {
+	if allocs := s.store.Snapshot().Allocations(nil, ""); len(allocs) > 0 {
+		_, _ = s.agent.scheduler.StopAndReplaceAlloc(ctx, allocs[s.rand.IntN(len(allocs))].ID, scheduler.StopOptions{})
+	}
+}
+
+func (*schedulerSource) storesJobs() bool { return true }
+func (*schedulerSource) disturb() bool    { return false }
+func (*schedulerSource) endFaults()       {}
+func (*schedulerSource) checkHistory()    {}
+func (*schedulerSource) checkAtEnd()      {}
+
 // simulation is one run.
 type simulation struct {
-	rand  *rand.Rand // chooses the actions
-	dir   string
-	store *store.Store
-	host  *simulatedHost
-	node  *api.Node
+	rand   *rand.Rand // chooses the actions
+	dir    string
+	store  *store.Store
+	host   *simulatedHost
+	node   *api.Node
+	source allocSource
 
 	mu            sync.Mutex
 	faultRand     *rand.Rand // random source for the changes that are rejected, and for ids
@@ -79,7 +167,7 @@ type simAgent struct {
 	died      chan struct{}
 	end       context.CancelCauseFunc
 	runningWG sync.WaitGroup
-	scheduler *scheduler.Scheduler
+	scheduler *scheduler.Scheduler // nil if the allocations come from servers
 
 	mu            sync.Mutex // locked before simulation.mu
 	pendingWrites []func()
@@ -87,7 +175,7 @@ type simAgent struct {
 }
 
 // simulate runs the simulation of a seed, and returns the first violations of an invariant.
-func simulate(t *testing.T, seed uint64) (violations error) {
+func simulate(t *testing.T, seed uint64, newSource newSourceFunc) (violations error) {
 	// A file system in memory is faster, and the state need not be durable.
 	base := ""
 	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
@@ -111,11 +199,12 @@ func simulate(t *testing.T, seed uint64) (violations error) {
 			lastAllocs: make(map[string]*api.Allocation),
 			hookStates: make(map[string]state.HookState),
 			node: &api.Node{
-				ID: "node", Name: "n", Datacenter: "dc1", NodePool: "default", Status: api.NodeStatusReady,
-				SchedulingEligibility: api.NodeSchedulingEligible, Attributes: map[string]string{"kernel.name": "linux"},
+				ID: "5844aeb0-068a-191b-2651-846e6d798aa4", Name: "n", Datacenter: "dc1", NodePool: "default", Status: api.NodeStatusReady,
+				SchedulingEligibility: api.NodeSchedulingEligible, Attributes: map[string]string{"kernel.name": "linux", "nomad.version": "2.0.0"},
 				Drivers: map[string]*api.DriverInfo{"sim": {Detected: true, Healthy: true}},
 			},
 		}
+		s.source = newSource(t, s)
 		if s.store, err = store.Open(t.Context(), store.Config{StateFilePath: filepath.Join(dir, "state.db"), Logger: hclog.NewNullLogger()}); err != nil {
 			t.Error(err)
 			return
@@ -132,11 +221,13 @@ func simulate(t *testing.T, seed uint64) (violations error) {
 			s.checkHistory()
 		}
 		s.setFaultsDisabled(true)
+		s.source.endFaults()
 		time.Sleep(2 * time.Minute)
 		s.checkHistory()
 		s.checkProcesses()
+		s.source.checkAtEnd()
 		for i := range 3 {
-			s.purge(t.Context(), "job"+strconv.Itoa(i))
+			s.source.purge(t.Context(), "job"+strconv.Itoa(i))
 		}
 		time.Sleep(time.Minute)
 		s.checkNothingLeftBehind()
@@ -162,19 +253,16 @@ func (s *simulation) start() {
 	g.hookStates = maps.Clone(s.hookStates)
 	s.mu.Unlock()
 	logger := hclog.NewNullLogger()
-	r := localnode.NewAllocSync(s.store, true, logger)
-	g.scheduler = scheduler.New(scheduler.Config{
-		Store:  &killableSchedulerStore{s.store, s, g},
-		NodeID: s.node.ID,
-		HostEnv: scheduler.Env{
-			NewID: s.newID, IsPortFree: func(scheduler.HostPort) bool { return true }, RandIntN: func(int) int { return 0 }, Now: time.Now,
-		},
-		Logger:                 logger,
-		OnDesiredAllocsChanged: r.NotifyAllocsChanged,
+	r := localnode.NewAllocSync(s.store, s.source.storesJobs(), logger)
+	var nodes *noderunner.Runner
+	connection := s.source.connect(g, r, func(allocID string, e *api.TaskEvent) {
+		if runner := nodes.AllocRunner(allocID); runner != nil {
+			runner.EmitEvent("", e)
+		}
 	})
 	up := &simAgentDrivers{simulatedHost: s.host, agentDied: g.died}
 	allocs := filepath.Join(s.dir, allocDir)
-	nodes := noderunner.New(noderunner.Config{
+	nodes = noderunner.New(noderunner.Config{
 		Source: r,
 		AllocRunnerTemplate: allocrunner.Config{
 			Node:           taskenv.Node{NodeFacts: model.NodeFacts{ID: s.node.ID, Name: "n", Datacenter: "dc1"}},
@@ -184,6 +272,7 @@ func (s *simulation) start() {
 			Services:       s.store,
 			Store:          &killableRunnerStore{s, g},
 			EarlierRecords: localnode.TaskRecordReader{Store: s.store},
+			AwaitNewStart:  connection.awaitNewStart,
 			Limits:         allocrunner.Limits{StatsSampleInterval: 24 * time.Hour},
 			HookFactory:    simHooks{s, g},
 			Logger:         logger,
@@ -199,12 +288,15 @@ func (s *simulation) start() {
 	}
 	reporting, endReports := context.WithCancel(context.WithoutCancel(ctx))
 	var reportsWG sync.WaitGroup
-	reportsWG.Go(func() { r.Run(reporting, g.scheduler) })
-	g.runningWG.Go(func() { g.scheduler.Run(ctx) })
+	reportsWG.Go(func() { r.Run(reporting, connection.reporter) })
+	untilReported, disconnect := context.WithCancel(context.WithoutCancel(ctx))
+	g.runningWG.Go(func() { connection.run(ctx, untilReported) })
 	g.runningWG.Go(func() {
 		nodes.Run(ctx)
 		endReports()
 		reportsWG.Wait()
+		connection.sendLastStates()
+		disconnect()
 	})
 	s.agent = g
 }
@@ -234,15 +326,15 @@ func (s *simulation) newID() string {
 	return fmt.Sprintf("%08x-%04x-%04x-%04x-%012x", a>>32, a>>16&0xffff, a&0xffff, b>>48, b&0xffffffffffff)
 }
 
-// killableSchedulerStore is the scheduler.Store of one agent. It fails when the agent is
+// killableStore is the store of one agent for the source of its allocations. It fails when the agent is
 // dead.
-type killableSchedulerStore struct {
+type killableStore struct {
 	*store.Store
 	s *simulation
 	g *simAgent
 }
 
-func (k *killableSchedulerStore) Update(ctx context.Context, fn func(*store.Txn) error) (uint64, error) {
+func (k *killableStore) Update(ctx context.Context, fn func(*store.Txn) error) (uint64, error) {
 	k.s.mu.Lock()
 	refused := k.s.faultsEnabled && k.s.faultRand.IntN(10) == 0
 	k.s.mu.Unlock()
@@ -316,22 +408,19 @@ func (s *simAgent) flushPendingWrites() error {
 
 // randomAction makes one random action.
 func (s *simulation) randomAction(ctx context.Context) {
+	if s.source.disturb() {
+		return
+	}
 	id := "job" + strconv.Itoa(s.rand.IntN(3))
 	switch n := s.rand.IntN(20); {
 	case n < 7:
-		job := s.job(id)
-		model.Canonicalize(job)
-		if model.Validate(job) == nil {
-			_, _ = s.agent.scheduler.RegisterAndEvaluateJob(ctx, job, scheduler.RegisterOptions{})
-		}
+		s.source.register(ctx, s.job(id))
 	case n < 9:
-		s.purge(ctx, id)
+		s.source.purge(ctx, id)
 	case n < 10:
-		_, _ = s.agent.scheduler.DeregisterJob(ctx, scheduler.JobKey{Namespace: "default", ID: id}, scheduler.DeregisterOptions{})
+		s.source.deregister(ctx, id)
 	case n < 11:
-		if allocs := s.store.Snapshot().Allocations(nil, ""); len(allocs) > 0 {
-			_, _ = s.agent.scheduler.StopAndReplaceAlloc(ctx, allocs[s.rand.IntN(len(allocs))].ID, scheduler.StopOptions{})
-		}
+		s.source.stopAlloc(ctx)
 	case n < 13:
 		s.killPlugin()
 	case n < 17:
@@ -351,10 +440,6 @@ func (s *simulation) randomAction(ctx context.Context) {
 			processes[s.rand.IntN(len(processes))].exit(driver.ExitResult{ExitCode: 137, Signal: 9})
 		}
 	}
-}
-
-func (s *simulation) purge(ctx context.Context, id string) {
-	_, _ = s.agent.scheduler.DeregisterJob(ctx, scheduler.JobKey{Namespace: "default", ID: id}, scheduler.DeregisterOptions{Purge: true})
 }
 
 // job returns a random job.
@@ -446,11 +531,19 @@ func (s *simulation) checkHistory() {
 		if was.ClientTerminalStatus() && a.ClientStatus != was.ClientStatus {
 			s.host.addViolation("I9: %s went from %s to %s", a.Name, was.ClientStatus, a.ClientStatus)
 		}
-		for name, state := range a.TaskStates {
+		for name := range a.TaskStates {
 			s.checkStartDelay(a, name)
-			if before := was.TaskStates[name]; before != nil && !continuesHistory(before.Events, state.Events) {
-				s.host.addViolation("I7: events of %s %s were %v, are %v", a.Name, name, timedEvents(before.Events), timedEvents(state.Events))
-			}
+		}
+		s.checkEvents("", was, a)
+	}
+	s.source.checkHistory()
+}
+
+// checkEvents reports events of an allocation that are no longer there. where says in which record, empty in the store.
+func (s *simulation) checkEvents(where string, was, a *api.Allocation) {
+	for name, state := range a.TaskStates {
+		if before := was.TaskStates[name]; before != nil && !continuesHistory(before.Events, state.Events) {
+			s.host.addViolation("I7: events%s of %s %s were %v, are %v", where, a.Name, name, timedEvents(before.Events), timedEvents(state.Events))
 		}
 	}
 }
@@ -505,6 +598,7 @@ func (s *simulation) checkProcesses() {
 			}
 			delete(living, key)
 		}
+		s.checkLastExit(a)
 		over := a.ClientTerminalStatus() || a.ServerTerminalStatus()
 		if over != snapshot.AllocationEnded(a.ID) {
 			s.host.addViolation("I2: %s is %s, %s, and ended is %v", a.Name, a.DesiredStatus, a.ClientStatus, !over)
@@ -512,6 +606,29 @@ func (s *simulation) checkProcesses() {
 	}
 	for _, key := range slices.Sorted(maps.Keys(living)) {
 		s.host.addViolation("I3: %s runs, and nobody knows of it", key)
+	}
+}
+
+// checkLastExit checks that the exit status of a task is that of its last process.
+func (s *simulation) checkLastExit(a *api.Allocation) {
+	for name, state := range a.TaskStates {
+		last := ""
+		var exit *api.TaskEvent
+		for _, e := range state.Events {
+			switch e.Type {
+			case api.TaskStarted, model.TaskRestoreFailed:
+				last = e.Type
+			case api.TaskTerminated:
+				last, exit = e.Type, e
+			}
+		}
+		p := s.host.newestProcess(a.ID + "/" + name)
+		if last != api.TaskTerminated || strings.Contains(exit.DisplayMessage, "exit status unknown") {
+			continue
+		}
+		if p == nil || p.alive() || p.result.ExitCode != exit.ExitCode || p.result.Signal != exit.Signal {
+			s.host.addViolation("I4: %s of %s has the event %q, and its last process %+v", name, a.Name, exit.DisplayMessage, p)
+		}
 	}
 }
 
@@ -540,7 +657,8 @@ func (s *simulation) checkNothingLeftBehind() {
 		s.host.addViolation("I3: %d directories are left, %v", len(dirs), err)
 	}
 	snapshot := s.store.Snapshot()
-	if ids, facts := snapshot.AllocIDsWithLocalRecords(), snapshot.AgentRecordNames(""); len(ids)+len(facts) > 0 {
+	facts := slices.DeleteFunc(snapshot.AgentRecordNames(""), func(name string) bool { return name == state.ClusterMembershipName })
+	if ids := snapshot.AllocIDsWithLocalRecords(); len(ids)+len(facts) > 0 {
 		s.host.addViolation("I3: records are left: %v %v", ids, facts)
 	}
 }

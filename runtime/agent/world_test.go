@@ -20,7 +20,13 @@ type simulatedHost struct {
 	mu         sync.Mutex
 	plugin     *simPlugin
 	processes  map[string]*taskProcess // the processes by start id, until they are destroyed
+	newest     map[string]*taskProcess // the last process of each task, by allocation and task; it can be destroyed
 	violations []error
+
+	// onStart is called for each start, and onStop for each stop of a living process, before the driver executes them. They may
+	// be nil.
+	onStart func(*driver.TaskConfig)
+	onStop  func(*taskProcess)
 }
 
 // taskProcess is the process of one start of a task. The environment of the task controls the process:
@@ -52,7 +58,7 @@ func (p *taskProcess) exit(r driver.ExitResult) {
 }
 
 func newSimulatedHost() *simulatedHost {
-	return &simulatedHost{processes: make(map[string]*taskProcess)}
+	return &simulatedHost{processes: make(map[string]*taskProcess), newest: make(map[string]*taskProcess)}
 }
 
 func (s *simulatedHost) addViolation(format string, args ...any) {
@@ -79,6 +85,13 @@ func (s *simulatedHost) runningProcesses() (list []*taskProcess) {
 	return list
 }
 
+// newestProcess returns the last process of a task, nil if there was none.
+func (s *simulatedHost) newestProcess(key string) *taskProcess {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.newest[key]
+}
+
 // killPlugin simulates kill -9 of the plugin. The processes of its tasks continue.
 func (s *simulatedHost) killPlugin() {
 	s.mu.Lock()
@@ -102,7 +115,7 @@ func (s *simulatedHost) addProcess(c *driver.TaskConfig) {
 			s.addViolationLocked("I1: %s runs already when %s starts", other.id, p.id)
 		}
 	}
-	s.processes[p.id] = p
+	s.processes[p.id], s.newest[p.alloc+"/"+p.task] = p, p
 	s.mu.Unlock()
 	if run := seconds("run"); run > 0 {
 		code, _ := strconv.Atoi(c.Env["code"])
@@ -223,6 +236,9 @@ func (d *simDriver) StartTask(ctx context.Context, c *driver.TaskConfig) (*drive
 	if err := d.err(); err != nil {
 		return nil, nil, err
 	}
+	if d.onStart != nil {
+		d.onStart(c)
+	}
 	n, _ := strconv.ParseFloat(c.Env["start"], 64)
 	d.mu.Lock()
 	d.plugin.pendingStarts[c.ID] = true
@@ -314,6 +330,9 @@ func (d *simDriver) StopTask(ctx context.Context, id string, timeout time.Durati
 	p, err := d.find(id)
 	if err != nil {
 		return err
+	}
+	if d.onStop != nil && p.alive() {
+		d.onStop(p)
 	}
 	if err := d.sleepUnlessDown(ctx, min(p.stopDuration, timeout)); err != nil {
 		return err
