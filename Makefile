@@ -44,8 +44,9 @@ DURATION ?= 30m
 PART = -duration $(DURATION) $(if $(SEED),-seed $(SEED)) $(if $(APPEND),-append $(CURDIR)/docs/endurance.md)
 LONG = go test -count=1 -timeout 0 -v -run
 
-test-faults: ## a long run of faults: each process killed at each moment of a task's life, damaged states, stopped starts; needs root
+test-faults: ## a long run of faults: each process killed at each moment of a task's life, damaged states, stopped starts; then the processes again with a node whose allocations come from servers; needs root
 	$(LONG) '^TestAllFaults$$' ./cmd/nomad-lite/systemtest/faults $(PART)
+	$(LONG) '^TestAllFaultsInCluster$$' ./cmd/nomad-lite/systemtest/faults $(PART)
 
 test-starts: ## a long run of kills of agent, plugins, keeper and log collector while tasks start and exit that may run only once; needs root
 	$(LONG) '^TestInterruptedStarts$$' ./cmd/nomad-lite/systemtest/faults $(PART)
@@ -76,9 +77,10 @@ test-lives: ## a million random lives of a task through the table of its steps, 
 test-planted: ## each defect of a list is planted alone in the task runner, and must be found by its tests; ten minutes
 	go run -C internal/tools ./planted -defects runtime/node/taskrunner/testdata/defects.txt ./runtime/node/taskrunner/... ./runtime/node/allocrunner
 
-simulate: ## a long run of random jobs and faults under virtual time: plans alone, then with the real runners
+simulate: ## a long run of random jobs and faults under virtual time: plans alone, then with the real runners, then with the real runners as a node of simulated servers
 	$(LONG) '^TestSimulation$$' ./runtime/scheduler $(PART)
 	$(LONG) '^TestSimulation$$' ./runtime/agent $(PART)
+	$(LONG) '^TestClusterSimulation$$' ./runtime/agent $(PART)
 
 test-behaviour: ## scenarios that were played on Nomad, from ../shared; less than a minute, needs root
 	NOMAD_LITE_BEHAVIOUR=1 go test -count=1 -run '^TestBehaviourMatchesNomad$$' ./cmd/nomad-lite/systemtest/jobs

@@ -11,6 +11,8 @@ const (
 	StepVolumeCreate                   // a plugin creates the volume
 	StepVolumeReady                    // the result of the plugin that has created the volume is stored
 	StepJobAccepted                    // a job is registered
+	StepAllocsPulled                   // allocations that servers of a cluster have assigned are stored
+	StepStatesSent                     // states of allocations are sent to servers of a cluster
 	StepAllocDir                       // the directory of the allocation is made
 	StepPrerun                         // a hook of the allocation is called
 	StepNetwork                        // the network of the allocation is created
@@ -43,7 +45,7 @@ const (
 )
 
 var stepNames = [stepCount]string{
-	"S0 volume record", "S0 volume create", "S0 volume ready", "S0 job accepted", "S1 alloc directory", "S2 prerun hook", "S3 network", "S3 namespace", "S3 connect network", "S3 forward ports", "S4 task directory and FIFOs",
+	"S0 volume record", "S0 volume create", "S0 volume ready", "S0 job accepted", "S0 allocations pulled", "S0 states sent", "S1 alloc directory", "S2 prerun hook", "S3 network", "S3 namespace", "S3 connect network", "S3 forward ports", "S4 task directory and FIFOs",
 	"S5 volume mounts", "S5 prestart hook", "S6 StartTask", "S7 handle stored", "S8 poststart hook", "S9 running", "S10 exit observed",
 	"S11 restart delay", "S12 prekill", "S13 StopTask", "S14 DestroyTask", "S14 stop hooks", "S14 postrun", "S14 disconnect network",
 	"S15 collection", "S16 update in place", "S16 destructive update",

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/failpoint"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/servers"
@@ -145,6 +146,10 @@ func (r *Replica) applyList(ctx context.Context, list *protocol.GetClientAllocsR
 	}
 	var reconnected []string
 	changed := false
+	var point failpoint.ActiveStep
+	if len(pulled) > 0 {
+		point = failpoint.EnterStep(failpoint.StepAllocsPulled)
+	}
 	_, err := r.config.Store.Update(ctx, func(tx *store.Txn) error {
 		reconnected, changed = nil, false
 		for _, a := range tx.AllocationsByNode(nil, r.config.NodeID) {
@@ -165,6 +170,7 @@ func (r *Replica) applyList(ctx context.Context, list *protocol.GetClientAllocsR
 		}
 		return nil
 	})
+	point.Leave()
 	if err != nil && !errors.Is(err, errNothingChanged) {
 		return fmt.Errorf("store allocations of the servers: %w", err)
 	}

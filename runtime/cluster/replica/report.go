@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/failpoint"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/servers"
@@ -232,7 +233,10 @@ func (r *Replica) sendBatch(ctx context.Context, ids []string) error {
 	if len(states) == 0 {
 		return nil
 	}
-	if err := r.callUpdateAllocs(ctx, states); err != nil {
+	point := failpoint.EnterStep(failpoint.StepStatesSent)
+	err := r.callUpdateAllocs(ctx, states)
+	point.Leave()
+	if err != nil {
 		return err
 	}
 	r.mu.Lock()
@@ -240,7 +244,7 @@ func (r *Replica) sendBatch(ctx context.Context, ids []string) error {
 		r.sentStatus[a.ID] = a.ClientStatus
 	}
 	r.mu.Unlock()
-	_, err := r.config.Store.Update(ctx, func(tx *store.Txn) error {
+	_, err = r.config.Store.Update(ctx, func(tx *store.Txn) error {
 		for id, index := range sentIndex {
 			if tx.Allocation(nil, id) != nil {
 				tx.PutAgentRecord(state.ClusterReportedPrefix+id, index)

@@ -25,12 +25,8 @@ func allFaultCases() (cases []faultCase) {
 			cases = append(cases, faultCase{name, run})
 		}
 	}
-	for _, f := range faultMatrix() {
-		add(1, f.String(), func(t *testing.T, random *rand.Rand) {
-			n := newFaultNode(t, f)
-			n.random = random
-			n.testFault()
-		})
+	for _, c := range newMatrixCases(false) {
+		add(1, c.name, c.run)
 	}
 	for _, d := range newStateDamages(stateBlockSize) {
 		add(1, "state "+d.name, func(t *testing.T, _ *rand.Rand) { testDamagedState(t, d) })
@@ -42,6 +38,23 @@ func allFaultCases() (cases []faultCase) {
 	add(5, "starts without descriptors", func(t *testing.T, random *rand.Rand) { testLimitedStarts(t, randomLimitedStarts(random, 20)) })
 	add(1, "hostile hooks", func(t *testing.T, _ *rand.Rand) { testHostileHooks(t, allHookFaults()) })
 	add(1, "restart loop", func(t *testing.T, _ *rand.Rand) { testRestartLoop(t, 1000) })
+	return mixed(cases)
+}
+
+// newMatrixCases returns the cases of the fault matrix.
+func newMatrixCases(inCluster bool) (cases []faultCase) {
+	for _, f := range faultMatrix(inCluster) {
+		cases = append(cases, faultCase{f.String(), func(t *testing.T, random *rand.Rand) {
+			n := newFaultNode(t, f)
+			n.random = random
+			n.testFault()
+		}})
+	}
+	return cases
+}
+
+// mixed returns the cases in an order that mixes them, always the same.
+func mixed(cases []faultCase) []faultCase {
 	rand.New(rand.NewPCG(0, 0)).Shuffle(len(cases), func(i, j int) { cases[i], cases[j] = cases[j], cases[i] })
 	return cases
 }
@@ -52,14 +65,23 @@ func allFaultCases() (cases []faultCase) {
 //
 //	make test-faults
 //	go test -run TestAllFaults ./cmd/nomad-lite/systemtest/faults -seed 42
-func TestAllFaults(t *testing.T) {
+func TestAllFaults(t *testing.T) { runAllFaults(t, allFaultCases()) }
+
+// TestAllFaultsInCluster runs all cases of TestFaults with nodes whose allocations come from servers of a cluster. Its seeds
+// are those of TestAllFaults.
+//
+//	make test-faults
+//	go test -run TestAllFaultsInCluster ./cmd/nomad-lite/systemtest/faults -seed 42
+func TestAllFaultsInCluster(t *testing.T) { runAllFaults(t, mixed(newMatrixCases(true))) }
+
+func runAllFaults(t *testing.T, cases []faultCase) {
+	t.Helper()
 	if endurance.CurrentMode() == endurance.Sample {
 		t.Skip("runs with make test-faults; the other tests run a sample of the faults")
 	}
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have task directories like an agent's")
 	}
-	cases := allFaultCases()
 	run := endurance.Start(t, endurance.Config{Unit: fmt.Sprintf("of %d faults", len(cases)), Load: "2 nodes per core"})
 	run.EachParallel(func(seed uint64) error {
 		c := cases[(seed-1)%uint64(len(cases))]

@@ -136,6 +136,7 @@ type faultNode struct {
 	faultInjected    chan struct{} // closed when the fault was injected
 	injectorDone     chan struct{} // closed when the injector has finished, or the agent has exited without the fault
 	unrelatedProcess *exec.Cmd
+	servers          *assigningServers // assign the allocations of the node; nil if its agent schedules for itself
 
 	lastAllocs         map[string]*api.Allocation // allocations as last seen
 	finalRunCounts     map[string]int             // number of runs of each allocation that has become terminal
@@ -157,6 +158,9 @@ func newFaultNode(t *testing.T, f fault) *faultNode {
 	}
 	if err := n.installHook("dying-hook", "dying"); err != nil {
 		t.Fatal(err)
+	}
+	if f.inCluster {
+		n.servers = startAssigningServers(t)
 	}
 	if f.externalDriver {
 		if err := linkProgram("shell-driver", filepath.Join(n.pluginDir(), "shell-driver")); err != nil {
@@ -267,7 +271,11 @@ func (n *faultNode) runJobLifecycle() []string {
 	second := n.findOnlyAllocOfJob("life")
 	n.checkRunningAlloc(second)
 
-	n.do("purge life", new(string))
+	if n.servers != nil {
+		n.waitAllocReport("the servers have its states", n.servers.haveStates)
+	}
+
+	n.purgeJob("life")
 	n.waitAllocReport("it is gone", func(s programs.AllocReport) bool {
 		dirs, err := os.ReadDir(filepath.Join(n.dataDir, "alloc"))
 		networks, networkErr := os.ReadDir(n.networkDir())
@@ -344,6 +352,9 @@ func (n *faultNode) startAgent(env ...string) {
 	cmd := n.fault.in.newCommand("faulty-agent", n.dataDir, n.pluginDir())
 	cmd.Stderr = n.logFile
 	cmd.Env = append(cmd.Environ(), env...)
+	if n.servers != nil {
+		cmd.Env = append(cmd.Env, programs.ServersEnv+"="+n.servers.addr)
+	}
 	cmd.ExtraFiles = []*os.File{tellIn, goOnOut}
 	n.agent = systemtest.StartKillableAgentCommand(n.T, cmd)
 	tellIn.Close()
@@ -495,8 +506,21 @@ func (n *faultNode) restartAgent() {
 	n.startAgent()
 }
 
+func (n *faultNode) purgeJob(id string) {
+	n.Helper()
+	if n.servers != nil {
+		n.servers.PurgeJob(api.DefaultNamespace, id)
+		return
+	}
+	n.do("purge "+id, new(string))
+}
+
 func (n *faultNode) registerJob(job string) {
 	n.Helper()
+	if n.servers != nil {
+		n.servers.register(n.T, job)
+		return
+	}
 	file := filepath.Join(n.dir, "job.nomad.hcl")
 	if err := os.WriteFile(file, []byte(job), 0o644); err != nil {
 		n.Fatal(err)

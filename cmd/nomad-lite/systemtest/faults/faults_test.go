@@ -71,6 +71,7 @@ type fault struct {
 	externalDriver bool // the driver is an external one, built with the SDK, and not a builtin
 	onBridge       bool // the agent creates and connects a network namespace
 	withVolumes    bool // the job has volumes also if its step does not need them
+	inCluster      bool // the allocations come from servers, and not from the scheduler of the agent
 	in             agentEnvironment
 }
 
@@ -81,6 +82,9 @@ func (f fault) String() string {
 	}
 	if f.withVolumes {
 		name += ", with volumes"
+	}
+	if f.inCluster {
+		name += ", in a cluster"
 	}
 	return name
 }
@@ -132,8 +136,10 @@ func (f fault) hasVolumes() bool { return f.withVolumes || slices.Contains(volum
 func (f fault) killsTasks() bool { return f.victim.name == "task" || f.victim.name == "all" }
 
 // canHitAnytime reports whether the fault can come at any time of the task's start: the failpoint
-// blocks only the goroutine that has accepted the job, while the allocation runs.
-func (f fault) canHitAnytime() bool { return f.step == failpoint.StepJobAccepted }
+// blocks only the goroutine that has accepted the job, or that sends states, while the allocation runs.
+func (f fault) canHitAnytime() bool {
+	return f.step == failpoint.StepJobAccepted || f.step == failpoint.StepStatesSent
+}
 
 // randomKillCount returns how many agents the fault kills at a random time of their start.
 func (f fault) randomKillCount() int {
@@ -150,6 +156,10 @@ func (f fault) isPossible() bool {
 	}
 	if f.hasVolumes() && (f.externalDriver || f.in.uid != 0 || f.in.noCgroups) {
 		return false // the driver needs root, and the plugin of the volumes the mount namespace of the machine
+	}
+	isClusterStep := f.step == failpoint.StepAllocsPulled || f.step == failpoint.StepStatesSent
+	if f.inCluster && (f.hasVolumes() || f.step == failpoint.StepJobAccepted) || !f.inCluster && isClusterStep {
+		return false // servers accept the jobs of a cluster, and do not have the dynamic host volumes of this node
 	}
 	if f.victim.name == systemtest.VolumePluginVictim {
 		return f.phase == failpoint.PhaseDuring && (f.step == failpoint.StepVolumeCreate || f.step == failpoint.StepVolumeDelete)
@@ -168,13 +178,13 @@ func (f fault) isPossible() bool {
 	return false
 }
 
-// faultMatrix returns all faults: each victim at each phase of each step, and some victims in each
-// environment.
-func faultMatrix() (faults []fault) {
+// faultMatrix returns all faults of nodes whose allocations come from one source: each victim at each phase of each step,
+// and some victims in each environment.
+func faultMatrix(inCluster bool) (faults []fault) {
 	for _, step := range failpoint.Steps() {
 		for _, phase := range failpoint.Phases {
 			for _, v := range faultVictims {
-				f := fault{step: step, phase: phase, victim: v, externalDriver: step == failpoint.StepNetwork}
+				f := fault{step: step, phase: phase, victim: v, externalDriver: step == failpoint.StepNetwork, inCluster: inCluster}
 				if !v.inAllEnvironments {
 					if f.isPossible() {
 						faults = append(faults, f)
@@ -233,7 +243,9 @@ func sampleFaults(faults []fault) (chosen []fault) {
 		for _, v := range slices.Sorted(maps.Keys(byVictim)) {
 			choose(byVictim[v])
 		}
-		choose(otherFaults)
+		if len(otherFaults) > 0 { // a step of the other source
+			choose(otherFaults)
+		}
 	}
 	return chosen
 }
@@ -245,7 +257,9 @@ func onePerVictim(faults []fault) (chosen []fault) {
 		i := slices.IndexFunc(faults, func(f fault) bool {
 			return f.victim.name == v.name && (f.step == failpoint.StepStartTask && f.phase == failpoint.PhaseAfter || v.name == systemtest.VolumePluginVictim)
 		})
-		chosen = append(chosen, faults[i])
+		if i >= 0 { // servers create no volumes
+			chosen = append(chosen, faults[i])
+		}
 	}
 	return chosen
 }
@@ -253,15 +267,17 @@ func onePerVictim(faults []fault) (chosen []fault) {
 // TestFaults kills one process of a node, or all, at a failpoint in the lifecycle of a job,
 // and asserts the invariants that hold for every failpoint. In its lifecycle, the job is
 // registered, runs, has an exec session, fails once, is updated in place and then by a
-// replacement, and is purged. Without slow tests there is a row of each victim. TestAllFaults has all rows of the fault
-// matrix.
+// replacement, and is purged. The allocations come from the scheduler of the agent, or from servers of a cluster. Without slow
+// tests there is a row of each victim, and in a cluster one of each that kills the agent. TestAllFaults and
+// TestAllFaultsInCluster have all rows of the fault matrix.
 func TestFaults(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have task directories like an agent's")
 	}
-	faults := sampleFaults(faultMatrix())
+	faults := slices.Concat(sampleFaults(faultMatrix(false)), sampleFaults(faultMatrix(true)))
 	if !slowtest.Enabled() {
-		faults = onePerVictim(faultMatrix())
+		ofAgent := slices.DeleteFunc(onePerVictim(faultMatrix(true)), func(f fault) bool { return !f.victim.killsAgent })
+		faults = append(onePerVictim(faultMatrix(false)), ofAgent...)
 	}
 	for _, f := range faults {
 		t.Run(f.String(), func(t *testing.T) {
@@ -287,10 +303,11 @@ func TestEachFailpointIsReached(t *testing.T) {
 		t.Skip("needs root, to have task directories like an agent's")
 	}
 	t.Parallel()
-	// One job has its network created by a driver, one by the agent, and one has volumes.
+	// One job has its network created by a driver, one by the agent, one has volumes, and one comes from servers.
 	reached := newFaultNode(t, fault{step: -1, externalDriver: true}).runJobLifecycle()
 	reached = append(reached, newFaultNode(t, fault{step: -1, onBridge: true}).runJobLifecycle()...)
 	reached = append(reached, newFaultNode(t, fault{step: -1, withVolumes: true}).runJobLifecycle()...)
+	reached = append(reached, newFaultNode(t, fault{step: -1, inCluster: true}).runJobLifecycle()...)
 	for _, step := range failpoint.Steps() {
 		if step.String() == "" {
 			t.Errorf("step %d has no name", step)

@@ -28,6 +28,10 @@ import (
 // does not have.
 const EndUnknownEnv = "KILLABLE_AGENT_END_UNKNOWN"
 
+// ServersEnv is the environment variable with the address of a server of a cluster. It makes a killable agent a node of the
+// cluster.
+const ServersEnv = "KILLABLE_AGENT_SERVERS"
+
 // serveKillableAgent runs an agent that executes commands from its standard input until it is killed. Its first
 // argument is the data directory, and the second the directory of its external plugins. Plugins whose names end in
 // -driver are drivers and the others are hooks; hooks whose names end in -warn have on_error warn.
@@ -63,6 +67,10 @@ func runKillableAgent(dataDir string, pluginDirIfAny ...string) error {
 	if err != nil {
 		return err
 	}
+	var cluster *agent.ClusterConfig
+	if addr := os.Getenv(ServersEnv); addr != "" {
+		cluster = &agent.ClusterConfig{Servers: []string{addr}}
+	}
 	level := hclog.Warn
 	if os.Getenv("MORTAL_DEBUG") != "" {
 		level = hclog.Trace
@@ -71,6 +79,7 @@ func runKillableAgent(dataDir string, pluginDirIfAny ...string) error {
 	defer end(nil)
 	a, err := agent.Open(ctx, agent.Config{
 		DataDir:               dataDir,
+		Cluster:               cluster,
 		EndTasksWithoutRecord: os.Getenv(EndUnknownEnv) != "",
 		Node:                  localnode.Settings{CPUMHzOverride: 100_000, MemoryMBOverride: 1_000_000, DiskMBOverride: 1_000_000},
 		Plugins:               plugins,
