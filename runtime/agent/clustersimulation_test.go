@@ -489,6 +489,9 @@ func (c *serverSource) differences() (err error) {
 	for _, a := range c.allocs() {
 		known[a.ID] = true
 		own := snapshot.Allocation(nil, a.ID)
+		if own == nil && a.ServerTerminalStatus() && a.ClientTerminalStatus() {
+			continue // after a purge of the node, the node has removed the allocation, and the servers list it again
+		}
 		if own == nil {
 			differ("the node does not have %s, %s, %s", a.Name, a.DesiredStatus, a.ClientStatus)
 			continue
