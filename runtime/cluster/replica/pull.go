@@ -107,28 +107,40 @@ func (r *Replica) confirmEmptyList(ctx context.Context, list *protocol.GetClient
 	return nil
 }
 
+// storedAssignments returns the index of each stored allocation that the servers have assigned.
+func (r *Replica) storedAssignments() map[string]uint64 {
+	snapshot := r.config.Store.Snapshot()
+	indexes := make(map[string]uint64)
+	for _, a := range snapshot.AllocationsByNode(nil, r.config.NodeID) {
+		indexes[a.ID] = r.clusterAlloc(snapshot.Reader, a.ID).ModifyIndex
+	}
+	return indexes
+}
+
 // applyList makes the store's allocations equal to those of the list.
 func (r *Replica) applyList(ctx context.Context, list *protocol.GetClientAllocsResponse) error {
-	snapshot := r.config.Store.Snapshot()
 	maps.DeleteFunc(r.rejected, func(id string, index uint64) bool { return list.Allocs[id] != index })
+	known := r.assigned
+	if known == nil {
+		known = r.storedAssignments()
+	}
 	var wanted []string
 	for id, index := range list.Allocs {
 		if _, rejected := r.rejected[id]; rejected {
 			continue
 		}
-		if snapshot.Allocation(nil, id) == nil {
+		switch knownIndex, stored := known[id]; {
+		case !stored:
 			wanted = append(wanted, id)
-			continue
-		}
-		switch known := r.clusterAlloc(snapshot.Reader, id).ModifyIndex; {
-		case index < known: // the servers have restored a snapshot: their next change can have a lower index, too
+		case index < knownIndex: // the servers have restored a snapshot: their next change can have a lower index, too
 			r.resendStates = true
 			fallthrough
-		case index > known:
+		case index > knownIndex:
 			wanted = append(wanted, id)
 		}
 	}
 	slices.Sort(wanted)
+	snapshot := r.config.Store.Snapshot()
 	var pulled []*protocol.Allocation
 	for ids := range slices.Chunk(wanted, pullBatch) {
 		batch, err := r.fetchAllocs(ctx, ids, list.Allocs)
@@ -144,6 +156,27 @@ func (r *Replica) applyList(ctx context.Context, list *protocol.GetClientAllocsR
 			pulled = append(pulled, a.Allocation)
 		}
 	}
+	// Without an allocation that is wanted, the list has only known ones: it differs if it has fewer.
+	if r.assigned == nil || len(wanted) > 0 || len(list.Allocs) < len(known) {
+		if err := r.storeList(ctx, list, pulled); err != nil {
+			return err
+		}
+		r.assigned = make(map[string]uint64, len(list.Allocs))
+		maps.Copy(r.assigned, list.Allocs)
+		for _, a := range pulled {
+			r.assigned[a.ID] = a.AllocModifyIndex // the servers may have changed it since the list
+		}
+	}
+	if r.resendStates {
+		r.resendStates = false
+		r.config.OnServersRestored()
+		r.markUnsent(time.Now(), slices.Collect(maps.Keys(list.Allocs))...)
+	}
+	return nil
+}
+
+// storeList stores the allocations that were pulled, and removes those that the list does not have.
+func (r *Replica) storeList(ctx context.Context, list *protocol.GetClientAllocsResponse, pulled []*protocol.Allocation) error {
 	var reconnected []string
 	changed := false
 	var point failpoint.ActiveStep
@@ -184,11 +217,6 @@ func (r *Replica) applyList(ctx context.Context, list *protocol.GetClientAllocsR
 	for _, id := range reconnected {
 		r.config.OnReconnected(id)
 		r.markUnsent(time.Now(), id)
-	}
-	if r.resendStates {
-		r.resendStates = false
-		r.config.OnServersRestored()
-		r.markUnsent(time.Now(), slices.Collect(maps.Keys(list.Allocs))...)
 	}
 	return nil
 }

@@ -66,6 +66,9 @@ type Replica struct {
 	resendStates bool
 	// rejected maps allocations that were rejected to their indexes in the list of the servers. It belongs to pullAllocs.
 	rejected map[string]uint64
+	// assigned has the index of each allocation that the servers have assigned and that is stored; nil until this agent has stored
+	// a first list. It belongs to pullAllocs.
+	assigned map[string]uint64
 
 	mu sync.Mutex
 	// unsent maps the allocations whose states must be sent to the time at which they must be sent at the latest.
