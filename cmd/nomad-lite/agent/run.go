@@ -74,7 +74,7 @@ func (r *runningAgent) runUntilStopped(ctx context.Context) error {
 	})
 	wg.Go(func() { r.announceWhenReady(running) })
 	wg.Go(func() { r.pushMetrics(running) })
-	wg.Go(func() { r.handleSignals(stop, ended) })
+	wg.Go(func() { r.handleSignals(running, stop, ended) })
 	r.agent.Run(running)
 	close(ended)
 	r.systemdNotifier.notify("STOPPING=1")
@@ -130,9 +130,9 @@ func (r *runningAgent) nomadAddrToExport() string {
 	return r.listeners.String()
 }
 
-// handleSignals reloads the configuration for SIGHUP, and shuts the agent down by stop for any other signal. It returns
-// when agentEnded is closed.
-func (r *runningAgent) handleSignals(stop context.CancelCauseFunc, agentEnded <-chan struct{}) {
+// handleSignals reloads the configuration for SIGHUP, and shuts the agent down by stop, which ends running, for any other
+// signal. It returns when agentEnded is closed.
+func (r *runningAgent) handleSignals(running context.Context, stop context.CancelCauseFunc, agentEnded <-chan struct{}) {
 	for {
 		select {
 		case s := <-r.receivedSignals:
@@ -141,7 +141,12 @@ func (r *runningAgent) handleSignals(stop context.CancelCauseFunc, agentEnded <-
 				continue
 			}
 			r.systemdNotifier.notify("STOPPING=1")
-			if !r.shutdownStopsTasks(s) {
+			stopsTasks := r.shutdownStopsTasks(s)
+			if stopsTasks && !r.flags.devMode && r.currentConfig().Cluster.IsNode() {
+				r.drainNodeUntilSignal(running, s)
+				stopsTasks = false // the servers have stopped what they have moved
+			}
+			if !stopsTasks {
 				r.logger.Info("agent is shutting down, tasks continue", "signal", s.String())
 				stop(allocrunner.ErrShutdown)
 				<-agentEnded
@@ -179,22 +184,50 @@ func (r *runningAgent) forceKillOnSignalOrDeadline(agentEnded <-chan struct{}) {
 			drainDeadline = timer.C
 		}
 	}
+	if r.waitFurtherSignal(drainDeadline, agentEnded) {
+		r.agent.ForceKillAllocs()
+		<-agentEnded
+	}
+}
+
+// waitFurtherSignal blocks until a signal that is no duplicate of the first one, until a value of deadline, or until done is closed.
+// It reports whether done was open.
+func (r *runningAgent) waitFurtherSignal(deadline <-chan time.Time, done <-chan struct{}) bool {
 	select {
 	case <-time.After(cli.DuplicateSignalWindow): // a signal before this time is a duplicate of the first one
-	case <-agentEnded:
-		return
+	case <-done:
+		return false
 	}
 	for len(r.receivedSignals) > 0 {
 		<-r.receivedSignals
 	}
 	select {
 	case <-r.receivedSignals:
-	case <-drainDeadline:
-	case <-agentEnded:
-		return
+	case <-deadline:
+	case <-done:
+		return false
 	}
-	r.agent.ForceKillAllocs()
-	<-agentEnded
+	return true
+}
+
+// drainNodeUntilSignal lets the servers of the cluster drain this node as drain_on_shutdown says. It blocks until the node is
+// drained, until the next signal, or until running ends.
+func (r *runningAgent) drainNodeUntilSignal(running context.Context, received os.Signal) {
+	d := r.currentConfig().DrainOnExit
+	r.logger.Info("agent is shutting down: the servers drain this node first; another signal ends the wait", "signal", received.String())
+	ctx, cancel := context.WithCancelCause(running)
+	defer cancel(nil)
+	drained := make(chan struct{})
+	go func() {
+		defer close(drained)
+		if err := r.agent.DrainFromCluster(ctx, agent.ClusterDrain{Deadline: d.Deadline, Force: d.StopAllAtOnce, IgnoreSystemJobs: d.IgnoreSystemJobs}); err != nil {
+			r.logger.Warn("this node is not drained, its tasks continue", "error", err)
+		}
+	}()
+	if r.waitFurtherSignal(nil, drained) {
+		cancel(errors.New("another signal has ended the wait"))
+		<-drained
+	}
 }
 
 // reloadConfig reads the configuration again, and applies the settings that can change while the agent runs. If the

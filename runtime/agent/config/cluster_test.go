@@ -1,6 +1,10 @@
 package config
 
-import "testing"
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
 
 func TestServerHTTPAddr(t *testing.T) {
 	for text, valid := range map[string]bool{
@@ -16,5 +20,20 @@ func TestServerHTTPAddr(t *testing.T) {
 	}
 	if u := (&Cluster{ServerHTTPAddr: "https://nomad.example.com:4646"}).ServerURL(); u == nil || u.Host != "nomad.example.com:4646" {
 		t.Errorf("got %v", u)
+	}
+}
+
+// An agent that schedules for itself stops all jobs, and says so.
+func TestIgnoreSystemJobsNeedsServers(t *testing.T) {
+	for servers, want := range map[string]int{"": 1, `servers = ["a"]`: 0} {
+		file := filepath.Join(t.TempDir(), "a.hcl")
+		text := "client {\n" + servers + "\ndrain_on_shutdown {\nignore_system_jobs = true\n}\n}\n"
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, diags := Load([]string{file})
+		if len(diags) != want || diags.HasErrors() || !c.DrainOnExit.IgnoreSystemJobs {
+			t.Errorf("%q: %v, settings %+v", servers, diags, c.DrainOnExit)
+		}
 	}
 }

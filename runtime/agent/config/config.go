@@ -104,10 +104,11 @@ type TLS struct {
 	CipherSuites      []uint16 // allowed suites of TLS 1.2; nil: Go's default
 }
 
-// DrainOnExit has the settings for stopping the tasks when the agent shuts down.
+// DrainOnExit has the settings for stopping the tasks when the agent shuts down, or for the drain of a node of a cluster.
 type DrainOnExit struct {
-	Deadline      time.Duration // zero: no limit
-	StopAllAtOnce bool          // stop all allocations at the same time
+	Deadline         time.Duration // zero: no limit
+	StopAllAtOnce    bool          // stop all allocations at the same time
+	IgnoreSystemJobs bool          // do not stop the allocations of system jobs; of a node of a cluster only
 }
 
 // Load reads the configuration files at the given paths. Files in a directory are read in the order of
@@ -137,6 +138,9 @@ func Load(paths []string) (*Config, hcl.Diagnostics) {
 	}
 	if text := c.Cluster.warning(); text != "" {
 		diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagWarning, Summary: "configuration: warning: " + text})
+	}
+	if d := c.DrainOnExit; d != nil && d.IgnoreSystemJobs && len(c.Cluster.ServerAddrs()) == 0 {
+		diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagWarning, Summary: "configuration: warning: client.drain_on_shutdown.ignore_system_jobs is ignored: without servers, the agent stops all jobs"})
 	}
 	if ids, enabled := c.DynamicUserRange.UserIDs(); enabled && ids.First > ids.Last {
 		diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: fmt.Sprintf("configuration: client.users: dynamic_user_min %d is above dynamic_user_max %d", ids.First, ids.Last)})

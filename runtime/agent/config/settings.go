@@ -393,7 +393,7 @@ var clientSettings = map[string]settingSpec{
 		blockSettings: map[string]settingSpec{
 			"deadline":           durationSetting(func(c *Config) *time.Duration { return &c.DrainOnExit.Deadline }),
 			"force":              booleanSetting(func(c *Config) *bool { return &c.DrainOnExit.StopAllAtOnce }),
-			"ignore_system_jobs": {ignoredReason: "all jobs are stopped with the agent"},
+			"ignore_system_jobs": booleanSetting(func(c *Config) *bool { return &c.DrainOnExit.IgnoreSystemJobs }),
 		},
 	},
 

@@ -554,8 +554,13 @@ func (c *Cluster) updateNodeDrain(r *request) (answer, error) {
 			}
 		}
 		c.finishDrainLocked(n)
-	case drain.MarkEligible:
-		n.SchedulingEligibility = "eligible"
+	default:
+		if n.LastDrain != nil && n.LastDrain.Status == "draining" {
+			n.LastDrain.Status, n.LastDrain.UpdatedAt = "canceled", now
+		}
+		if drain.MarkEligible {
+			n.SchedulingEligibility = "eligible"
+		}
 	}
 	return answer{body: object{"Index": index, "NodeModifyIndex": index, "EvalIDs": nil, "EvalCreateIndex": 0}}, nil
 }

@@ -38,6 +38,7 @@ const (
 // serverPool is the part of servers.Pool that a Member needs.
 type serverPool interface {
 	Call(ctx context.Context, method string, request, response any) error
+	CallBlocking(ctx context.Context, maxBlock time.Duration, method string, request, response any) error
 	SetServers(list []*protocol.Server, nodes int32)
 	WaitRetry(ctx context.Context, max time.Duration) error
 	Addrs() []string

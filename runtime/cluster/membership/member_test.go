@@ -104,6 +104,10 @@ func (p *fakePool) Call(_ context.Context, method string, request, response any)
 	return next.err
 }
 
+func (p *fakePool) CallBlocking(ctx context.Context, _ time.Duration, method string, request, response any) error {
+	return p.Call(ctx, method, request, response)
+}
+
 func (p *fakePool) SetServers([]*protocol.Server, int32) {}
 func (p *fakePool) Addrs() []string                      { return []string{"10.0.0.1:4647"} }
 

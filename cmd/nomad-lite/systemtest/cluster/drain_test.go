@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 )
@@ -148,4 +149,90 @@ func (c *cluster) checkDisk(l *ledger, stub *api.AllocationListStub) {
 	if damages, err := os.ReadFile(filepath.Join(l.dir, "damages")); !errors.Is(err, os.ErrNotExist) {
 		c.t.Fatalf("tasks have found other data than the ledger has: %s, %v", damages, err)
 	}
+}
+
+// TestDrainOnShutdown ends an agent whose configuration has drain_on_shutdown. The servers move its allocations to another node before
+// the agent exits. The allocation of a system job, which the drain ignores, continues without an agent.
+func TestDrainOnShutdown(t *testing.T) {
+	c := startCluster(t, serverOptions{})
+	leaving := c.startNode(t, "leaving", `
+leave_on_terminate = true
+client {
+  drain_on_shutdown {
+    deadline           = "5m"
+    ignore_system_jobs = true
+  }
+}`)
+	l := newLedger(t)
+	const count = 2
+	c.register(l.newJob("moving", count, func(g *api.TaskGroup) {
+		g.Migrate = &api.MigrateStrategy{HealthCheck: new("task_states"), MinHealthyTime: new(100 * time.Millisecond), HealthyDeadline: new(time.Minute)}
+	}))
+	system := l.newJob("system", 1, func(g *api.TaskGroup) {
+		g.ReschedulePolicy, g.Update = nil, nil
+		g.Constrain(api.NewConstraint("${node.unique.name}", "=", "leaving"))
+	})
+	system.Type = new("system")
+	c.register(system)
+	before := c.awaitRunning(l, "moving", count)
+	ignored := c.awaitRunning(l, "system", 1)
+	other := c.startNode(t, "other")
+
+	leaving.end(unix.SIGTERM)
+	for id, a := range before {
+		if run := l.runsOf(id)[0]; a.NodeID != leaving.id || run.alive() || !run.ended {
+			t.Errorf("allocation %s of node %s has the run %+v after the agent of %s has exited", id, a.NodeName, run, leaving.id)
+		}
+		if stub, _, err := c.api().Allocations().Info(id, nil); err != nil || stub.ClientStatus != api.AllocClientStatusComplete {
+			t.Errorf("the servers have allocation %s as %s (%v) after the agent has exited", id, stub.ClientStatus, err)
+		}
+	}
+	for id, a := range c.awaitRunning(l, "moving", count) {
+		if a.NodeID != other.id {
+			t.Errorf("allocation %s runs on node %s", id, a.NodeName)
+		}
+	}
+	l.checkOnce()
+	info, _, err := c.api().Nodes().Info(leaving.id, nil)
+	c.check(err)
+	if last := info.LastDrain; info.DrainStrategy != nil || last == nil || last.Status != api.DrainStatusComplete || last.Meta["message"] != "shutting down" || info.SchedulingEligibility != api.NodeSchedulingIneligible {
+		t.Errorf("the node is %s, its drain %+v, its last drain %+v", info.SchedulingEligibility, info.DrainStrategy, last)
+	}
+	leaving.start()
+	leaving.awaitStatus("ready")
+	leaving.checkUntouched(l, "after the next start", ignored)
+}
+
+// TestSecondSignalEndsDrain ends an agent twice while no other node can take its allocations: the agent exits, and its tasks continue.
+func TestSecondSignalEndsDrain(t *testing.T) {
+	c := startCluster(t, serverOptions{})
+	n := c.startNode(t, "lite", `
+leave_on_terminate = true
+client {
+  drain_on_shutdown {
+    deadline = "1h"
+  }
+}`)
+	l := newLedger(t)
+	// A batch job is moved at the deadline only.
+	job := l.newJob("batch", 1, func(g *api.TaskGroup) { g.Update = nil })
+	job.Type = new("batch")
+	c.register(job)
+	before := c.awaitRunning(l, "batch", 1)
+	if err := n.process.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	c.eventually("the servers drain the node", func() error {
+		info, _, err := c.api().Nodes().Info(n.id, nil)
+		if err == nil && info.DrainStrategy == nil {
+			err = errors.New("they do not")
+		}
+		return err
+	})
+	n.end(unix.SIGTERM)
+	_, err := c.api().Nodes().UpdateDrainOpts(n.id, &api.DrainOptions{MarkEligible: true}, nil)
+	c.check(err)
+	n.start()
+	n.awaitStatus("ready")
+	n.checkUntouched(l, "after the next start", before)
 }

@@ -1,0 +1,66 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+const (
+	// defaultDrainDeadline is Nomad's.
+	defaultDrainDeadline = time.Hour
+	// afterDeadlineTimeout is how long an agent waits, after the deadline of a drain, for the servers to stop the allocations that
+	// are left, and for the tasks to end.
+	afterDeadlineTimeout = 30 * time.Second
+)
+
+// ClusterDrain are the options of a drain of this node by the servers.
+type ClusterDrain struct {
+	Deadline         time.Duration // after which the servers stop all allocations that are left; zero means an hour
+	Force            bool          // the servers stop all allocations at once
+	IgnoreSystemJobs bool          // the servers leave the allocations of system jobs
+}
+
+// DrainFromCluster lets the servers of the cluster move the allocations of this node to other nodes. It blocks until the tasks
+// of these allocations have ended, or until ctx or the time for the drain ends, which is an error. The node stays ineligible.
+// The agent must be a node of a cluster, and Run must run.
+func (a *Agent) DrainFromCluster(ctx context.Context, d ClusterDrain) error {
+	strategy := protocol.DrainStrategy{Deadline: cmp.Or(d.Deadline, defaultDrainDeadline), IgnoreSystemJobs: d.IgnoreSystemJobs}
+	if d.Force {
+		strategy.Deadline = -time.Second // a negative deadline forces the drain
+	}
+	limit := max(strategy.Deadline, 0) + afterDeadlineTimeout
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it takes longer than %v", limit))
+	defer cancel()
+	if err := a.cluster.member.Drain(ctx, strategy); err != nil {
+		return fmt.Errorf("drain by the servers: %w", err)
+	}
+	for {
+		ws := store.NewWatchSet()
+		left := drainedAllocsLeft(a.store.Snapshot().Reader, ws, d.IgnoreSystemJobs)
+		if left == 0 {
+			return nil
+		}
+		if err := ws.WatchCtx(ctx); err != nil {
+			return fmt.Errorf("%d allocations have not ended: %w", left, context.Cause(ctx))
+		}
+	}
+}
+
+// drainedAllocsLeft returns the number of allocations that a complete drain ends, and that have not ended.
+func drainedAllocsLeft(reader store.Reader, ws store.WatchSet, ignoreSystemJobs bool) (left int) {
+	for _, alloc := range reader.Allocations(ws, "") {
+		isIgnored := ignoreSystemJobs && alloc.Job != nil && pointer.Value(alloc.Job.Type) == api.JobTypeSystem
+		if !isIgnored && !alloc.ClientTerminalStatus() && !reader.AllocationEnded(alloc.ID) {
+			left++
+		}
+	}
+	return left
+}
