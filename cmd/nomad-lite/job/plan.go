@@ -107,7 +107,7 @@ func printJobPlan(ctx context.Context, o planOptions, pathOrURL string, s *cli.S
 	}
 	model.Canonicalize(file.Job)
 	var node *api.Node // the only node; set if a group cannot be placed
-	if len(plan.FailedTGAllocs) > 0 {
+	if len(plan.FailedTGAllocs) > 0 && !apiclient.ServersDecide(c) {
 		node = apiclient.FindOnlyNode(ctx, c)
 		if node != nil {
 			features := jobfile.NodeFeaturesOf(node)

@@ -102,7 +102,8 @@ func validateJob(ctx context.Context, o validateOptions, path string, s *cli.Str
 	if err != nil {
 		return err
 	}
-	runnable, err := jobcheck.CheckTemplatesUsersCommands(job, s, answer == nil || o.clientFlags.AgentIsOnThisMachine())
+	runsHere := answer == nil || !answer.ServersDecide() && o.clientFlags.AgentIsOnThisMachine()
+	runnable, err := jobcheck.CheckTemplatesUsersCommands(job, s, runsHere)
 	if err != nil {
 		return err
 	}

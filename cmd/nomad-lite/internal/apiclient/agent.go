@@ -3,6 +3,7 @@ package apiclient
 import (
 	"context"
 	"errors"
+	"net/http"
 
 	"github.com/hashicorp/nomad/api"
 )
@@ -27,6 +28,17 @@ func LocalNodeID(c *api.Client) (string, error) {
 		return id, nil
 	}
 	return "", errors.New("the agent that was asked is not a node itself: name a node instead of -self")
+}
+
+// ServersDecide reports whether the client's agent is a node of a cluster, so that its servers decide which jobs they accept and
+// where they run. It also returns true if the token cannot read the agent, because only tokens of a cluster have such limits.
+func ServersDecide(c *api.Client) bool {
+	self, err := ReadAgentSelf(c)
+	var refused api.UnexpectedResponseError
+	if errors.As(err, &refused) {
+		return refused.StatusCode() == http.StatusForbidden
+	}
+	return err == nil && self.Stats["nomad"] == nil && self.Stats["client"]["known_servers"] != ""
 }
 
 // FindOnlyNode returns the only node that the client's agent lists. It returns nil for a cluster of several nodes, and

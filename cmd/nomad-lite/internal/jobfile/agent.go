@@ -21,7 +21,9 @@ import (
 // AgentValidation is an agent's validation of a job, together with the node that the job would run on.
 type AgentValidation struct {
 	response *api.JobValidateResponse
-	node     *api.Node // nil if the agent is part of a cluster of several nodes
+	// serversDecide means that the agent is a node of a cluster: the limits of this program and its machine are not checked.
+	serversDecide bool
+	node          *api.Node // nil if serversDecide, or if the agent is part of a cluster of several nodes
 }
 
 // ValidateWithAgent lets an agent validate the job. An agent of another region counts as one that rejects the job.
@@ -33,8 +35,15 @@ func (fi *File) ValidateWithAgent(ctx context.Context, c *api.Client) (*AgentVal
 	if err != nil {
 		return nil, err
 	}
-	return &AgentValidation{validation, apiclient.FindOnlyNode(ctx, c)}, nil
+	a := &AgentValidation{response: validation, serversDecide: apiclient.ServersDecide(c)}
+	if !a.serversDecide {
+		a.node = apiclient.FindOnlyNode(ctx, c)
+	}
+	return a, nil
 }
+
+// ServersDecide reports whether the job can run on another node than that of the agent.
+func (a *AgentValidation) ServersDecide() bool { return a.serversDecide }
 
 // isRegionError reports whether an agent has rejected a request because of its region.
 func isRegionError(err error) bool {
@@ -67,7 +76,8 @@ func (a *AgentValidation) DetectedOrExplainedDriverNames(j *File) []string {
 
 // PrintValidationErrors prints the errors of a canonical job for the drivers and the node of an agent, and the errors
 // that the agent has found, with their positions in the file. If there are none, it calls checkFits, which prints under
-// a heading which groups do not fit on the agent's node. It returns true if there are no errors and the job fits.
+// a heading which groups do not fit on the agent's node. It returns true if there are no errors and the job fits. If
+// servers decide, it prints only the errors that they have found.
 func (fi *File) PrintValidationErrors(ctx context.Context, s *cli.Streams, a *AgentValidation, checkFits func(heading string, features admission.NodeFeatures) (fits bool, err error)) (noErrorsAndFits bool, err error) {
 	facts := admission.Node{DriverNames: a.DetectedOrExplainedDriverNames(fi)}
 	heading := ""
@@ -77,10 +87,13 @@ func (fi *File) PrintValidationErrors(ctx context.Context, s *cli.Streams, a *Ag
 		facts.Features = &features
 		heading = fmt.Sprintf("job %q does not fit on node %q:", pointer.Value(fi.Job.ID), a.node.Name)
 	}
-	local := fi.CanonicalizeAndCheckAdmission(ctx, facts, admission.CheckOptions{Caller: admission.Validate})
-	good, err := fi.PrintAdmissionAnswer(s, heading, &local)
-	if err != nil {
-		return false, err
+	var local admission.CheckResult
+	good := true
+	if !a.serversDecide {
+		local = fi.CanonicalizeAndCheckAdmission(ctx, facts, admission.CheckOptions{Caller: admission.Validate})
+		if good, err = fi.PrintAdmissionAnswer(s, heading, &local); err != nil {
+			return false, err
+		}
 	}
 	if err := fi.warnUnusableDrivers(s, a); err != nil {
 		return false, err
