@@ -35,7 +35,7 @@ func (c *Cluster) ServerAddrs() []string {
 }
 
 // IsNode reports whether the agent is a node of a cluster.
-func (c *Cluster) IsNode() bool { return len(c.Servers)+len(c.RetryJoin) > 0 }
+func (c *Cluster) IsNode() bool { return len(c.ServerAddrs()) > 0 }
 
 // warning returns a text about servers that the agent does not join, or an empty text.
 func (c *Cluster) warning() string {

@@ -23,6 +23,18 @@ func TestServerHTTPAddr(t *testing.T) {
 	}
 }
 
+// A file of a Nomad agent that is server and client in one makes no node of a cluster.
+func TestServerIsNoNode(t *testing.T) {
+	for _, c := range []Cluster{{ServerEnabled: true, Servers: []string{"a"}}, {ServerEnabled: true, RetryJoin: []string{"a"}}, {}} {
+		if c.IsNode() || len(c.ServerAddrs()) > 0 {
+			t.Errorf("%+v is a node", c)
+		}
+	}
+	if c := (Cluster{RetryJoin: []string{"a"}}); !c.IsNode() {
+		t.Errorf("%+v is no node", c)
+	}
+}
+
 // An agent that schedules for itself stops all jobs, and says so.
 func TestIgnoreSystemJobsNeedsServers(t *testing.T) {
 	for servers, want := range map[string]int{"": 1, `servers = ["a"]`: 0} {

@@ -139,7 +139,7 @@ func Load(paths []string) (*Config, hcl.Diagnostics) {
 	if text := c.Cluster.warning(); text != "" {
 		diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagWarning, Summary: "configuration: warning: " + text})
 	}
-	if d := c.DrainOnExit; d != nil && d.IgnoreSystemJobs && len(c.Cluster.ServerAddrs()) == 0 {
+	if d := c.DrainOnExit; d != nil && d.IgnoreSystemJobs && !c.Cluster.IsNode() {
 		diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagWarning, Summary: "configuration: warning: client.drain_on_shutdown.ignore_system_jobs is ignored: without servers, the agent stops all jobs"})
 	}
 	if ids, enabled := c.DynamicUserRange.UserIDs(); enabled && ids.First > ids.Last {
