@@ -127,6 +127,9 @@ func TestAllocationsThatWereNotRequestedAreIgnored(t *testing.T) {
 		servers.place(newJob("web"))
 		n.settle()
 		n.check()
+		if got := servers.status["unrequested"]; got != nil {
+			t.Errorf("the node has reported %+v", got)
+		}
 	})
 }
 
