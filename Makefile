@@ -1,4 +1,4 @@
-.PHONY: check quick release test-slow govulncheck generate promises check-promises state-fixture test-vm test-vm-short test-faults test-starts test-kills test-kills-user test-accounts test-hostile-jobs test-scale test-defects test-lives test-planted simulate test-behaviour test-cluster test-upgrade screenshots bench bench-all
+.PHONY: check quick release test-slow govulncheck generate promises check-promises state-fixture test-vm test-vm-short test-faults test-starts test-kills test-kills-user test-accounts test-hostile-jobs test-hostile-servers test-scale test-defects test-lives test-planted simulate test-behaviour test-cluster test-upgrade screenshots bench bench-all
 
 check: ## what CI runs
 	bash .ci/run
@@ -64,6 +64,9 @@ test-accounts: ## a long run of random schedules, in which other accounts attack
 test-hostile-jobs: ## a long run of random jobs with hostile values, whose tasks attack the machine, other tasks and the agent; needs root
 	$(LONG) '^TestHostileJobsGetNothingMore$$' ./cmd/nomad-lite/systemtest/hostile $(PART)
 	$(LONG) '^TestHostileJobsOnPodman$$' ./cmd/nomad-lite/systemtest/hostile $(PART)
+
+test-hostile-servers: ## a long run of servers whose responses to a node and requests are changed at random
+	$(LONG) '^TestLyingServersGetNothingMore$$' ./cmd/nomad-lite/systemtest/hostile $(PART)
 
 test-scale: ## a long run of loads of hundreds of tasks, which start, survive a killed agent and stop, with figures beside raw_exec; on a machine that does nothing else; needs root
 	$(LONG) '^TestScale$$' ./cmd/nomad-lite/systemtest/bench $(PART)

@@ -50,6 +50,9 @@ var (
 	connsTests  = "TestFloodsDoNotDelayOthers TestClassesAreFair TestConnectionFloods TestSlowClients"
 	volumeTests = "TestVolumesBelowDirectoriesOfTasks TestFoundVolumesCannotBeReplaced TestVolumesMountsHostVolumes"
 	isOperator  = "The task is a process of the agent's user."
+	lyingTests  = "TestLyingServersGetNothingMore TestAllocationsThatCannotRunAreRejected FuzzAllocs"
+	peerTests   = "TestTLSVerifiesBothEnds TestTLSRejectsPeersThatAreNoServers"
+	nodeTokens  = "TestNodeAcceptsNoTokenOfTasksAndServers"
 )
 
 // actors is the table of who may do what. SECURITY.md shows it.
@@ -205,6 +208,54 @@ var actors = []actor{
 			processes: {text: isOperator}, network: {text: isOperator}, availability: {text: isOperator},
 		},
 	},
+	{
+		"Server of a cluster", "A server to which a node of a cluster is connected, and that lies. It assigns the jobs of the node, so it is the author of jobs of each driver that the operator has enabled, too.",
+		[assetCount]promise{
+			machineFiles: {"An allocation is rejected, with the server and the field in the log, unless it is one of this node whose job is valid. Then the rows of its drivers apply: host volumes, users and options are those of the operator.", lyingTests + " TestJobsWithOneVersionAreNotMixedUp TestAllocationsThatWereNotRequestedAreIgnored"},
+			taskFiles:    {text: "The server assigns all tasks of the node, and reads and changes their files for the users of the cluster. It cannot read `secrets/`."},
+			agentFiles:   {"Requests of the server reach the files of allocations. It reads the log of the agent, and profiles if `enable_debug` is set.", "TestLyingServersGetNothingMore TestCallsAreRequestsToTheAPI FuzzPath"},
+			secrets:      {"The server has the secret and the identity of the node and the tokens of the tasks that it has assigned. It gets no key, and no token of the operator.", "TestNodeShowsNoSecret"},
+			processes:    {text: "The server starts and stops all tasks of the node. With `disable_remote_exec`, no command runs in them."},
+			network:      {text: "The server chooses the other servers to which the node connects. Their certificates are verified as that of the server."},
+			availability: {"A response has at most 64 MiB and 512 Ki values, a request of the server 512 KiB and 4 Ki values. 256 streams of a server are served, and its connection is closed at 1024. The agent continues, in tests with less than 512 MiB of memory, and tasks that the server does not name continue.", "TestLyingServersGetNothingMore TestManySmallValuesAreAnError TestLargeRequestsOfThePeerAreRejected TestHostileMessagesAreErrors TestServeSurvivesHostileStreams TestConcurrentStreamsOfThePeerAreLimited TestPeerThatClosesNoStreamsIsDisconnected TestServersCannotCauseHeartbeatsWithoutPause TestResponsesThatNoServerSendsAreRejected TestRejectedAllocationDoesNotAffectOthers FuzzDecode"},
+		},
+	},
+	{
+		"Peer in the place of a server", "A program on the network that answers at the address of a server. The promises are about a node with `tls { rpc = true }` and `verify_server_hostname`. Without TLS nothing is promised but what is promised about a server that lies: the peer reads the secret of the node, and assigns its jobs. Without `verify_server_hostname`, each certificate of the authority that is valid for servers is that of a server, also the certificate of another node.",
+		[assetCount]promise{
+			machineFiles: {"The peer sends no message that the node reads.", peerTests},
+			taskFiles:    {"The peer sends no message that the node reads.", peerTests},
+			agentFiles:   {"The peer sends no message that the node reads.", peerTests},
+			secrets:      {"The node sends nothing before it has verified the certificate of the peer: its authority, its time, its use, its name `server.<region>.nomad`, and TLS 1.2 or later.", peerTests},
+			processes:    {"The peer sends no message that the node reads.", peerTests},
+			network:      {"The peer does not pass as a server.", peerTests},
+			availability: {text: "The peer keeps the node from its servers. Tasks continue."},
+		},
+	},
+	{
+		"Task of a node of a cluster", "A program in a task that has another user than the agent, at the ports of the node, with the token of its identity or with others that it can get.",
+		[assetCount]promise{
+			machineFiles: {text: "Being a node does not change what the driver promises."},
+			taskFiles:    {"The API serves no file to the task. The data of an allocation needs the token that the servers have made for that allocation, and no other token opens it.", nodeTokens + " TestSnapshotOfAllocationNeedsItsToken"},
+			agentFiles:   {"The API serves no file to the task.", nodeTokens},
+			secrets:      {"The secret, the identity and the introduction token of the node and the keys of its certificates are in no environment, argument, log, page or debug bundle, and in no file that the task can read. The variable `NOMAD_CLIENT_INTRO_TOKEN` of the agent is not inherited; the flag `-client-intro-token` is an argument, which all users of the machine see.", "TestNodeShowsNoSecret TestTokensOfAgentAreNotForwarded"},
+			processes:    {"The token of the task starts, stops and signals nothing at the node.", nodeTokens},
+			network:      {"The servers decide what the token of the task may read. The node calls them about variables and services with the token of the task, never with its own.", "TestNoCallWithoutTaskToken TestCallsHaveTokenOfTheirTask TestTasksOfClusterReadTheirVariables"},
+			availability: {"Connections of tasks are a part of their own.", connsTests},
+		},
+	},
+	{
+		"Holder of a node's secret", "A person who has got the secret or the identity of a node, for example from a backup of its data directory. [A node of a cluster](docs/cluster.md#a-stolen-secret) says what to do about it.",
+		[assetCount]promise{
+			machineFiles: {"The secret opens nothing at this node.", nodeTokens},
+			taskFiles:    {text: "The holder makes the tokens for the data of all allocations of this node, which are for `ephemeral_disk { migrate = true }`. The node serves the data only with `advertise.http`."},
+			agentFiles:   {"The secret opens nothing at this node.", nodeTokens},
+			secrets:      {text: "At the servers the holder is the node: it reads the jobs of the allocations in its node pool, and the tokens of the tasks of this node."},
+			processes:    {"The secret starts, stops and signals nothing at this node.", nodeTokens},
+			network:      {text: "At the servers the holder is the node, and registers services and states in its name."},
+			availability: {text: "The holder can report states of allocations, so that the servers stop or replace them."},
+		},
+	},
 }
 
 func formatPromises() string {
@@ -260,7 +311,7 @@ func TestPromisesHaveTests(t *testing.T) {
 }
 
 // promisingDocuments are the documents that promise something about isolation. Each of them links to rows of the table.
-var promisingDocuments = []string{"agent.md", "api.md", "cli.md", "docker.md", "exec.md", "networks.md", "qemu.md", "shared-machine.md", "ui.md", "volumes.md"}
+var promisingDocuments = []string{"agent.md", "api.md", "cli.md", "cluster.md", "docker.md", "exec.md", "networks.md", "qemu.md", "shared-machine.md", "ui.md", "volumes.md"}
 
 // A promise in a document is a link to a row of the table.
 func TestDocumentsLinkToPromises(t *testing.T) {

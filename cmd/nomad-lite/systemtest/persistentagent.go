@@ -46,6 +46,29 @@ plugin_dir = %q
 // appended to the configuration.
 func StartPersistentAgent(t *testing.T, commandByPluginFile map[string]string, extraConfig ...string) *PersistentAgent {
 	t.Helper()
+	s := startPersistentAgent(t, commandByPluginFile, extraConfig...)
+	t.Cleanup(s.purgeJobsAndWaitEnded)
+	return s
+}
+
+// StartClusterNode starts an agent with a data directory that is a node of a cluster. The test must stop the allocations
+// before the agent shuts down at the end of the test.
+func StartClusterNode(t *testing.T, server string, extraConfig ...string) *PersistentAgent {
+	t.Helper()
+	s := startPersistentAgent(t, nil, append(extraConfig, fmt.Sprintf("client {\n  servers = [%q]\n}\n", server))...)
+	self, err := s.Agent().Self()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.NodeID = self.Stats["client"]["node_id"]
+	return s
+}
+
+// PID returns the PID of the agent.
+func (p *PersistentAgent) PID() int { return p.agentCmd.Process.Pid }
+
+func startPersistentAgent(t *testing.T, commandByPluginFile map[string]string, extraConfig ...string) *PersistentAgent {
+	t.Helper()
 	dir := NewLeakCheckedAgentDir(t)
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -79,7 +102,6 @@ func StartPersistentAgent(t *testing.T, commandByPluginFile map[string]string, e
 	}
 	s.StartAndWaitReady()
 	t.Cleanup(func() {
-		s.purgeJobsAndWaitEnded()
 		s.SignalAndWait(unix.SIGTERM)
 		for _, p := range FindDataDirProcesses(s.DataDir) {
 			_ = p.Signal(unix.SIGKILL) // the keeper and the log collector outlive the agent, so the test kills them

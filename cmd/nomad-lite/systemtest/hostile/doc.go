@@ -1,3 +1,3 @@
-// Package hostile tests attacks: by clients without a token, by tasks, by other accounts of the machine, and by many
-// clients at once.
+// Package hostile tests attacks: by clients without a token, by tasks, by other accounts of the machine, by servers of a
+// cluster, and by many clients at once.
 package hostile
