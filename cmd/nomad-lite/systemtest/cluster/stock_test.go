@@ -154,6 +154,14 @@ const fastHeartbeats = `
 
 const missedHeartbeatTime = 10 * time.Second
 
+// keepDeadServers makes a killed server stay a voter. Otherwise the leader removes it after some seconds, and for some seconds after
+// its return the servers have no majority without the leader.
+const keepDeadServers = `
+autopilot {
+  cleanup_dead_servers = false
+}
+`
+
 // startCluster starts servers, and waits until they can sign and encrypt.
 func startCluster(t testing.TB, o serverOptions) *cluster {
 	t.Helper()
@@ -166,8 +174,8 @@ func startCluster(t testing.TB, o serverOptions) *cluster {
 		join = append(join, fmt.Sprintf("%q", fmt.Sprintf("127.0.0.1:%d", ports[3*i+2])))
 	}
 	for i := range count {
-		config := fmt.Sprintf("server {\n  enabled = true\n  bootstrap_expect = %d\n%s%s\n  server_join {\n    retry_join = [%s]\n    retry_interval = \"1s\"\n  }\n}\nacl {\n  enabled = %t\n}\n%s",
-			count, fastHeartbeats, o.server, strings.Join(join, ", "), o.access, o.config)
+		config := fmt.Sprintf("server {\n  enabled = true\n  bootstrap_expect = %d\n%s%s\n  server_join {\n    retry_join = [%s]\n    retry_interval = \"1s\"\n  }\n}\nacl {\n  enabled = %t\n}\n%s%s",
+			count, fastHeartbeats, o.server, strings.Join(join, ", "), o.access, keepDeadServers, o.config)
 		c.servers = append(c.servers, newStockAgent(t, fmt.Sprintf("server-%d", i), ports[3*i:3*i+3], config))
 		c.servers[i].start()
 	}
