@@ -111,13 +111,13 @@ type MemoryResources struct{ MemoryMB int64 }
 // DiskResources is an amount of disk space.
 type DiskResources struct{ DiskMB int64 }
 
-// NetworkResource is a network of the node by mode.
+// NetworkResource is a network of the node by mode. As servers do, it leaves out empty fields.
 type NetworkResource struct {
-	Mode   string // host, bridge, or cni/<name>
-	Device string
-	CIDR   string
-	IP     string
-	MBits  int
+	Mode   string `codec:",omitempty"` // host, bridge, or cni/<name>
+	Device string `codec:",omitempty"`
+	CIDR   string `codec:",omitempty"`
+	IP     string `codec:",omitempty"`
+	MBits  int    `codec:",omitempty"`
 }
 
 // NodeNetwork is a network interface of the node.

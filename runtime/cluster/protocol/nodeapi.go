@@ -172,7 +172,6 @@ type AgentRequest struct {
 type AgentHostResponse struct {
 	AgentID  string
 	HostData *api.HostData
-	ReadMeta
 }
 
 // Types of profiles in AgentProfileRequest.
@@ -200,7 +199,6 @@ type AgentProfileResponse struct {
 	AgentID     string
 	Payload     []byte
 	HTTPHeaders map[string]string
-	ReadMeta
 }
 
 // StreamMessage is a message of a node in a stream. An error is the last message.
