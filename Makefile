@@ -85,8 +85,9 @@ simulate: ## a long run of random jobs and faults under virtual time: plans alon
 	$(LONG) '^TestSimulation$$' ./runtime/agent $(PART)
 	$(LONG) '^TestClusterSimulation$$' ./runtime/agent $(PART)
 
-test-behaviour: ## scenarios that were played on Nomad, from ../shared; less than a minute, needs root
+test-behaviour: ## scenarios that were played on Nomad, from ../shared, with an agent alone and with a node behind the scheduler and the HTTP API of another; two minutes, needs root
 	NOMAD_LITE_BEHAVIOUR=1 go test -count=1 -run '^TestBehaviourMatchesNomad$$' ./cmd/nomad-lite/systemtest/jobs
+	NOMAD_LITE_BEHAVIOUR=1 go test -count=1 -run '^TestBehaviourMatchesNomadWithOwnScheduler$$' ./cmd/nomad-lite/systemtest/cluster
 
 test-cluster: ## a node of a stock cluster, from ../shared: the scenarios of test-behaviour, 200 tasks that survive outages of ten minutes, then a long run of random faults; needs root
 	NOMAD_LITE_SLOW=1 NOMAD_LITE_BEHAVIOUR=1 go test -count=1 -v -timeout=60m -run '^TestBehaviourMatchesNomadInCluster$$' ./cmd/nomad-lite/systemtest/cluster
