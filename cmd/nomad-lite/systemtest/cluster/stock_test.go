@@ -57,7 +57,8 @@ func stockProgram(t testing.TB) string {
 type stockAgent struct {
 	t         testing.TB
 	dir, name string
-	ports     []int // HTTP, RPC and Serf
+	ports     []int     // HTTP, RPC and Serf
+	recorder  *recorder // between nodes and this server; nil without one
 	process   *exec.Cmd
 	*api.Client
 }
@@ -127,7 +128,28 @@ func (s *stockAgent) killHelpers() {
 	}
 }
 
-func (s *stockAgent) rpcAddr() string { return fmt.Sprintf("127.0.0.1:%d", s.ports[1]) }
+// rpcAddr returns the address that a server announces to nodes.
+func (s *stockAgent) rpcAddr() string {
+	if s.recorder != nil {
+		return s.recorder.addr()
+	}
+	return fmt.Sprintf("127.0.0.1:%d", s.ports[1])
+}
+
+// announce makes a server that is not started announce the address of a recorder.
+func (s *stockAgent) announce(r *recorder) {
+	s.t.Helper()
+	r.server, s.recorder = s.rpcAddr(), r
+	path := filepath.Join(s.dir, "agent.hcl")
+	config, err := os.ReadFile(path)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	config = bytes.Replace(config, []byte("rpc  = \"127.0.0.1\""), fmt.Appendf(nil, "rpc  = %q", r.addr()), 1)
+	if err := os.WriteFile(path, config, 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+}
 
 // cluster is a number of stock servers.
 type cluster struct {
@@ -138,10 +160,11 @@ type cluster struct {
 
 // serverOptions changes the servers of a cluster.
 type serverOptions struct {
-	count  int    // of servers; 0 means 1
-	server string // lines of the block server
-	config string // further blocks
-	access bool   // the servers control access
+	count    int       // of servers; 0 means 1
+	server   string    // lines of the block server
+	config   string    // further blocks
+	access   bool      // the servers control access
+	recorder *recorder // between nodes and the first server; nil without one
 }
 
 // fastHeartbeats makes servers expect a heartbeat every one or two seconds, and miss it after eight more, which a node on a busy
@@ -177,6 +200,9 @@ func startCluster(t testing.TB, o serverOptions) *cluster {
 		config := fmt.Sprintf("server {\n  enabled = true\n  bootstrap_expect = %d\n%s%s\n  server_join {\n    retry_join = [%s]\n    retry_interval = \"1s\"\n  }\n}\nacl {\n  enabled = %t\n}\n%s%s",
 			count, fastHeartbeats, o.server, strings.Join(join, ", "), o.access, keepDeadServers, o.config)
 		c.servers = append(c.servers, newStockAgent(t, fmt.Sprintf("server-%d", i), ports[3*i:3*i+3], config))
+		if i == 0 && o.recorder != nil {
+			c.servers[i].announce(o.recorder)
+		}
 		c.servers[i].start()
 	}
 	c.awaitLeader()
@@ -274,8 +300,8 @@ func (c *cluster) check(err error) {
 	}
 }
 
-// startStockClient starts a stock client whose tasks the test can start with raw_exec.
-func (c *cluster) startStockClient(name string) *stockAgent {
+// startStockClient starts a stock client whose tasks the test can start with raw_exec. config has further blocks.
+func (c *cluster) startStockClient(name string, config ...string) *stockAgent {
 	c.t.Helper()
 	s := newStockAgent(c.t, name, systemtest.FindFreePorts(c.t, 3), fmt.Sprintf(`
 client {
@@ -291,7 +317,8 @@ plugin "raw_exec" {
     enabled = true
   }
 }
-`, c.rpcAddrs()))
+%s
+`, c.rpcAddrs(), strings.Join(config, "\n")))
 	c.t.Cleanup(func() {
 		s.kill()
 		s.killHelpers()
