@@ -2,7 +2,6 @@ package bench
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,16 +30,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 )
 
-// buildBenchBinary builds the measured binary as it is released. It is removed after all benchmarks.
+// buildBenchBinary builds the measured program. It is removed after all benchmarks.
 var buildBenchBinary = sync.OnceValues(func() (path string, err error) {
 	if benchBinaryDir, err = os.MkdirTemp("", "nomad-lite-bench"); err != nil {
 		return "", err
 	}
-	path = filepath.Join(benchBinaryDir, "nomad-lite")
-	if out, err := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, filepath.Join(systemtest.RepositoryDir(), "cmd/nomad-lite")).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build: %w\n%s", err, out)
-	}
-	return path, nil
+	return systemtest.BuildReleasedProgram(benchBinaryDir)
 })
 
 var benchBinaryDir string
@@ -162,28 +156,11 @@ func (a *benchAgent) run(b testing.TB, kind, id string, count int, argv ...strin
 	}
 }
 
-// benchWaitLimit limits how long many tasks can take to start or to stop on a slow machine.
-const benchWaitLimit = 5 * time.Minute
-
 // waitStatus waits until all allocations of a job have a status, and returns the time that this
 // took.
 func (a *benchAgent) waitStatus(b testing.TB, id string, count int, status string) time.Duration {
 	b.Helper()
-	began, index := time.Now(), uint64(0)
-	for {
-		summary, meta, err := a.client.Jobs().Summary(id, &api.QueryOptions{WaitIndex: index, WaitTime: time.Minute})
-		if err != nil {
-			b.Fatal(err)
-		}
-		g := summary.Summary["g"]
-		if status == api.AllocClientStatusRunning && g.Running == count || status == api.AllocClientStatusComplete && g.Complete == count {
-			return time.Since(began)
-		}
-		if time.Since(began) > benchWaitLimit {
-			b.Fatalf("after %v: %+v", benchWaitLimit, g)
-		}
-		index = meta.LastIndex
-	}
+	return systemtest.WaitJobStatus(b, a.client, id, count, status)
 }
 
 // stopJob stops a job and returns the time that this took.
@@ -205,28 +182,10 @@ func (a *benchAgent) measureMemoryMB(b testing.TB, quiet time.Duration) float64 
 	kib := 0
 	for _, p := range systemtest.FindDataDirProcesses(a.dir) {
 		if !strings.Contains(p.Kind, "/") {
-			kib += anonymousAndSharedKiB(b, p.PID)
+			kib += systemtest.ReadProcessMemory(b, p.PID).AnonymousAndSharedKiB
 		}
 	}
 	return float64(kib) / 1000 * 1.024
-}
-
-// anonymousAndSharedKiB returns the memory of a process that the kernel cannot drop: its share of anonymous and shared memory,
-// without the pages of files.
-func anonymousAndSharedKiB(b testing.TB, pid int) (sum int) {
-	b.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
-	if err != nil {
-		b.Fatal(err)
-	}
-	for _, match := range regexp.MustCompile(`(?m)^Pss_(?:Anon|Shmem): +([0-9]+) kB`).FindAllSubmatch(text, -1) {
-		kib, err := strconv.Atoi(string(match[1]))
-		if err != nil {
-			b.Fatal(err)
-		}
-		sum += kib
-	}
-	return sum
 }
 
 // idleProgramSource is a program that imports the libraries that every agent needs, and does
@@ -267,7 +226,7 @@ func measureIdleProcessesMB(b *testing.B, count int) (sum float64) {
 	}
 	time.Sleep(time.Second)
 	for _, cmd := range all {
-		sum += float64(anonymousAndSharedKiB(b, cmd.Process.Pid)) / 1000 * 1.024
+		sum += float64(systemtest.ReadProcessMemory(b, cmd.Process.Pid).AnonymousAndSharedKiB) / 1000 * 1.024
 	}
 	for _, cmd := range all {
 		_ = cmd.Process.Kill()
@@ -326,7 +285,7 @@ func createAllocDirs(b *testing.B, count int) time.Duration {
 // measureNoopCommand returns the start time of the program with a command that does nothing.
 func measureNoopCommand(b *testing.B) float64 {
 	b.Helper()
-	return milliseconds(measureTime(b, benchCommand(b, "version").Run))
+	return systemtest.Milliseconds(measureTime(b, benchCommand(b, "version").Run))
 }
 
 // BenchmarkAgentReady measures the time from exec until jobs can be placed, with an empty
@@ -337,13 +296,13 @@ func BenchmarkAgentReady(b *testing.B) {
 		dir, floor := b.TempDir(), measureNoopCommand(b)
 		for _, name := range []string{"ready, fresh", "ready, warm"} {
 			a := startBenchAgent(b, dir)
-			addBenchSample(b, name, milliseconds(a.startDuration), floor)
+			addBenchSample(b, name, systemtest.Milliseconds(a.startDuration), floor)
 			a.end(b, syscall.SIGINT)
 		}
 		without := startBenchAgent(b, b.TempDir())
 		without.end(b, syscall.SIGINT)
 		broken := startBenchAgent(b, b.TempDir(), writeBrokenPlugins(b))
-		addBenchSample(b, "ready, broken plugins", milliseconds(broken.startDuration), milliseconds(without.startDuration))
+		addBenchSample(b, "ready, broken plugins", systemtest.Milliseconds(broken.startDuration), systemtest.Milliseconds(without.startDuration))
 		broken.end(b, syscall.SIGINT)
 	}
 	path, err := buildBenchBinary()
@@ -413,7 +372,7 @@ func BenchmarkAllocationBursts(b *testing.B) {
 			a.waitStatus(b, "sleep", count, api.AllocClientStatusRunning)
 			up := time.Since(began)
 			forked, kill := forkPrograms(b, count, "/bin/sleep", "1000")
-			floor, made := milliseconds(kill()), createAllocDirs(b, count)
+			floor, made := systemtest.Milliseconds(kill()), createAllocDirs(b, count)
 			addBenchSample(b, fmt.Sprintf("%d sleeping", count), rate(up), rate(made+forked))
 			fresh := a.stopJob(b, "sleep", count)
 
@@ -425,12 +384,12 @@ func BenchmarkAllocationBursts(b *testing.B) {
 			addBenchSample(b, fmt.Sprintf("%d complete", count), rate(done), rate(made+forked+wait()))
 
 			if count == 100 {
-				addBenchSample(b, "stop, fresh", milliseconds(fresh), floor)
+				addBenchSample(b, "stop, fresh", systemtest.Milliseconds(fresh), floor)
 				a.run(b, "service", "again", count, "/bin/sleep", "1000")
 				a.waitStatus(b, "again", count, api.AllocClientStatusRunning)
 				a.end(b, syscall.SIGKILL)
 				a = startBenchAgent(b, a.dir)
-				addBenchSample(b, "stop, re-adopted", milliseconds(a.stopJob(b, "again", count)), floor)
+				addBenchSample(b, "stop, re-adopted", systemtest.Milliseconds(a.stopJob(b, "again", count)), floor)
 			}
 			a.end(b, syscall.SIGINT)
 		}
@@ -449,26 +408,26 @@ func BenchmarkOneTask(b *testing.B) {
 		a.run(b, "service", id, 1, "/bin/sh", "-c", "date +%s%N > "+file+"; exec sleep 1000")
 		a.waitStatus(b, id, 1, api.AllocClientStatusRunning)
 		running := time.Now()
-		first := waitTimestamps(b, file, 1)[0]
+		first := systemtest.WaitTimestamps(b, file, 1)[0]
 		floor := time.Now()
 		out, err := exec.Command("/bin/sh", "-c", "date +%s%N").Output()
 		if err != nil {
 			b.Fatal(err)
 		}
-		addBenchSample(b, "first instruction", milliseconds(first.Sub(began)), milliseconds(parseTimestamp(b, out).Sub(floor)))
+		addBenchSample(b, "first instruction", systemtest.Milliseconds(first.Sub(began)), systemtest.Milliseconds(systemtest.ParseTimestamp(b, out).Sub(floor)))
 		call := func() error { _, err := a.client.Status().Leader(); return err }
-		addBenchSample(b, "said to run", milliseconds(running.Sub(first)), milliseconds(measureTime(b, call)))
+		addBenchSample(b, "said to run", systemtest.Milliseconds(running.Sub(first)), systemtest.Milliseconds(measureTime(b, call)))
 		a.stopJob(b, id, 1)
 
 		id, file = fmt.Sprint("crash-", round), filepath.Join(b.TempDir(), "stamps")
 		a.run(b, "service", id, 1, "/bin/sh", "-c", "date +%s%N >> "+file)
-		times := waitTimestamps(b, file, 11)
+		times := systemtest.WaitTimestamps(b, file, 11)
 		var restartDelays, baselines []float64
 		for i := range times[1:] {
-			restartDelays = append(restartDelays, milliseconds(times[i+1].Sub(times[i])))
-			baselines = append(baselines, milliseconds(measureTime(b, exec.Command("/bin/sh", "-c", "date +%s%N").Run)))
+			restartDelays = append(restartDelays, systemtest.Milliseconds(times[i+1].Sub(times[i])))
+			baselines = append(baselines, systemtest.Milliseconds(measureTime(b, exec.Command("/bin/sh", "-c", "date +%s%N").Run)))
 		}
-		addBenchSample(b, "respawn", median(restartDelays), median(baselines))
+		addBenchSample(b, "respawn", systemtest.Median(restartDelays), systemtest.Median(baselines))
 		a.stopJob(b, id, 1)
 	}
 }
@@ -493,12 +452,12 @@ func measureUnaryCall(b *testing.B) float64 {
 	client := hookwire.NewClient(conn, make(chan struct{}))
 	var callTimes []float64
 	for range 100 {
-		callTimes = append(callTimes, milliseconds(measureTime(b, func() error {
+		callTimes = append(callTimes, systemtest.Milliseconds(measureTime(b, func() error {
 			_, err := client.Prestart(b.Context(), hook.TaskPrestartRequest{})
 			return err
 		})))
 	}
-	return median(callTimes)
+	return systemtest.Median(callTimes)
 }
 
 // BenchmarkHooks measures the time that hooks in processes of their own add to the start of
@@ -538,10 +497,10 @@ func BenchmarkHooks(b *testing.B) {
 		id, file := fmt.Sprint("again-", round), filepath.Join(b.TempDir(), "stamps")
 		attach(hooks)
 		a.run(b, "service", id, 1, "/bin/sh", "-c", "date +%s%N >> "+file)
-		times := waitTimestamps(b, file, 41)
+		times := systemtest.WaitTimestamps(b, file, 41)
 		a.stopJob(b, id, 1)
 		for i := range times[1:] {
-			delaysByHookCount = append(delaysByHookCount, milliseconds(times[i+1].Sub(times[i])))
+			delaysByHookCount = append(delaysByHookCount, systemtest.Milliseconds(times[i+1].Sub(times[i])))
 		}
 		return delaysByHookCount
 	}
@@ -553,10 +512,10 @@ func BenchmarkHooks(b *testing.B) {
 				delaysByHookCount[hooks] = append(delaysByHookCount[hooks], starts(hooks)...)
 			}
 		}
-		none := median(delaysByHookCount[0])
+		none := systemtest.Median(delaysByHookCount[0])
 		floor := measureUnaryCall(b)
-		addBenchSample(b, "1 hook", median(delaysByHookCount[1])-none, floor)
-		addBenchSample(b, "3 hooks", median(delaysByHookCount[3])-none, 3*floor)
+		addBenchSample(b, "1 hook", systemtest.Median(delaysByHookCount[1])-none, floor)
+		addBenchSample(b, "3 hooks", systemtest.Median(delaysByHookCount[3])-none, 3*floor)
 		const allocCount = 500
 		rates := [2]float64{}
 		for hooks := range rates {
@@ -571,7 +530,7 @@ func BenchmarkHooks(b *testing.B) {
 		addBenchSample(b, "500 with a hook", rates[1], rates[0])
 		for _, p := range systemtest.FindDataDirProcesses(a.dir) {
 			if p.Kind == "idle-hook" {
-				addBenchSample(b, "idle hook", float64(anonymousAndSharedKiB(b, p.PID))/1000*1.024, missingBaselineValue)
+				addBenchSample(b, "idle hook", float64(systemtest.ReadProcessMemory(b, p.PID).AnonymousAndSharedKiB)/1000*1.024, missingBaselineValue)
 			}
 		}
 	}
@@ -599,7 +558,7 @@ func BenchmarkLogFollower(b *testing.B) {
 			select {
 			case f := <-frames:
 				if len(f.Data) > 0 {
-					return time.Since(parseTimestamp(b, f.Data))
+					return time.Since(systemtest.ParseTimestamp(b, f.Data))
 				}
 			case err := <-errs:
 				b.Fatal(err)
@@ -608,12 +567,12 @@ func BenchmarkLogFollower(b *testing.B) {
 	}
 	follow() // reads the existing output
 	for b.Loop() {
-		line := milliseconds(follow())
+		line := systemtest.Milliseconds(follow())
 		text, err := exec.Command("/bin/sh", "-c", "date +%s%N").Output() // the baseline: a line that arrives through a pipe
 		if err != nil {
 			b.Fatal(err)
 		}
-		addBenchSample(b, "line to follower", line, milliseconds(time.Since(parseTimestamp(b, text))))
+		addBenchSample(b, "line to follower", line, systemtest.Milliseconds(time.Since(systemtest.ParseTimestamp(b, text))))
 	}
 	close(cancel)
 	a.stopJob(b, "lines", 1)
@@ -659,7 +618,7 @@ func BenchmarkExec(b *testing.B) {
 	alloc := &api.Allocation{ID: allocs[0].ID, NodeID: allocs[0].NodeID, Namespace: allocs[0].Namespace}
 	for b.Loop() {
 		for _, tty := range []bool{false, true} {
-			floor := milliseconds(measureTime(b, exec.Command("/bin/true").Run))
+			floor := systemtest.Milliseconds(measureTime(b, exec.Command("/bin/true").Run))
 			took := measureTime(b, func() error {
 				code, err := a.client.Allocations().Exec(b.Context(), alloc, "t", tty, []string{"/bin/true"}, strings.NewReader(""), io.Discard, io.Discard, nil, nil)
 				if code != 0 {
@@ -667,7 +626,7 @@ func BenchmarkExec(b *testing.B) {
 				}
 				return err
 			})
-			addBenchSample(b, map[bool]string{false: "exec", true: "exec, terminal"}[tty], milliseconds(took), floor)
+			addBenchSample(b, map[bool]string{false: "exec", true: "exec, terminal"}[tty], systemtest.Milliseconds(took), floor)
 		}
 	}
 	a.stopJob(b, "exec", 1)
@@ -701,7 +660,7 @@ func BenchmarkRunToFirstInstruction(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			runTimes = append(runTimes, milliseconds(parseTimestamp(b, out).Sub(began)))
+			runTimes = append(runTimes, systemtest.Milliseconds(systemtest.ParseTimestamp(b, out).Sub(began)))
 		}
 		addBenchSample(b, "run", runTimes[0], runTimes[1])
 	}
@@ -738,7 +697,7 @@ func BenchmarkRecovery(b *testing.B) {
 				began := time.Now()
 				m = systemtest.StartKillableAgent(b, programs[0], data)
 				m.WaitTaskReport("all tasks are owned", all)
-				addBenchSample(b, c.figure, milliseconds(time.Since(began)), measureNoopCommand(b))
+				addBenchSample(b, c.figure, systemtest.Milliseconds(time.Since(began)), measureNoopCommand(b))
 			}
 			m.SendExitCommandAndWait("stop")
 		})
@@ -835,41 +794,3 @@ func measureTime(b *testing.B, do func() error) time.Duration {
 	}
 	return time.Since(began)
 }
-
-// waitTimestamps waits until a file has count lines, and returns the timestamps in them.
-func waitTimestamps(b *testing.B, file string, count int) (timestamps []time.Time) {
-	b.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		text, _ := os.ReadFile(file)
-		if lines := bytes.SplitAfter(text, []byte("\n")); len(lines) > count {
-			for _, line := range lines[:count] {
-				timestamps = append(timestamps, parseTimestamp(b, line))
-			}
-			return timestamps
-		}
-		if time.Now().After(deadline) {
-			b.Fatalf("%s has\n%s", file, text)
-		}
-	}
-}
-
-// parseTimestamp parses the output of date +%s%N.
-func parseTimestamp(b *testing.B, out []byte) time.Time {
-	b.Helper()
-	digits := regexp.MustCompile(`[0-9]{19}`).FindAll(out, -1)
-	if len(digits) == 0 {
-		b.Fatalf("no time in %q", out)
-	}
-	ns, err := strconv.ParseInt(string(digits[len(digits)-1]), 10, 64)
-	if err != nil {
-		b.Fatalf("no time in %q", out)
-	}
-	return time.Unix(0, ns)
-}
-
-func median[T cmp.Ordered](values []T) T {
-	slices.Sort(values)
-	return values[len(values)/2]
-}
-
-func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

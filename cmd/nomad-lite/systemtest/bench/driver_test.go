@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 )
 
@@ -72,7 +73,7 @@ func BenchmarkExternalDriver(b *testing.B) {
 		without := startBenchAgent(b, b.TempDir())
 		without.end(b, syscall.SIGINT)
 		a := startBenchAgent(b, b.TempDir(), config)
-		addBenchSample(b, "ready, driver", milliseconds(a.startDuration), milliseconds(without.startDuration))
+		addBenchSample(b, "ready, driver", systemtest.Milliseconds(a.startDuration), systemtest.Milliseconds(without.startDuration))
 		pid := a.healthyDriverProcess(b, "shell", 0)
 
 		// Without a host, the program reports that it is a plugin, and exits.
@@ -82,7 +83,7 @@ func BenchmarkExternalDriver(b *testing.B) {
 			b.Fatal(err)
 		}
 		a.healthyDriverProcess(b, "shell", pid)
-		addBenchSample(b, "driver launch", milliseconds(time.Since(began)), milliseconds(floor))
+		addBenchSample(b, "driver launch", systemtest.Milliseconds(time.Since(began)), systemtest.Milliseconds(floor))
 
 		const count = 100
 		var rates []float64
@@ -129,13 +130,13 @@ func BenchmarkDriverCall(b *testing.B) {
 	for b.Loop() {
 		var calls, floors []float64
 		for range 200 {
-			calls = append(calls, milliseconds(measureTime(b, func() error { _, err := plugin.PluginInfo(b.Context()); return err })))
-			floors = append(floors, milliseconds(measureTime(b, func() error {
+			calls = append(calls, systemtest.Milliseconds(measureTime(b, func() error { _, err := plugin.PluginInfo(b.Context()); return err })))
+			floors = append(floors, systemtest.Milliseconds(measureTime(b, func() error {
 				_, err := health.Check(b.Context(), &healthpb.HealthCheckRequest{Service: "plugin"})
 				return err
 			})))
 		}
-		addBenchSample(b, "driver call", median(calls), median(floors))
+		addBenchSample(b, "driver call", systemtest.Median(calls), systemtest.Median(floors))
 	}
 }
 
@@ -195,8 +196,8 @@ func (a *benchAgent) compareStarts(b *testing.B, name string, drivers [2]string,
 			if err != nil {
 				b.Fatal(err)
 			}
-			first := waitTimestamps(b, filepath.Join(a.dir, "alloc", allocs[0].ID, "alloc/data/stamp"), 1)[0]
-			starts = append(starts, milliseconds(first.Sub(began)))
+			first := systemtest.WaitTimestamps(b, filepath.Join(a.dir, "alloc", allocs[0].ID, "alloc/data/stamp"), 1)[0]
+			starts = append(starts, systemtest.Milliseconds(first.Sub(began)))
 			a.stopJob(b, id, 1)
 		}
 		addBenchSample(b, name, starts[0], starts[1])

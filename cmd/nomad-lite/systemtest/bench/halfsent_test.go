@@ -27,7 +27,7 @@ func BenchmarkHealthUnderAttack(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		return milliseconds(took)
+		return systemtest.Milliseconds(took)
 	}
 	worst := func(from net.IP) (most float64) {
 		for range 50 {

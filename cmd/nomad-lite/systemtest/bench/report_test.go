@@ -6,6 +6,8 @@ import (
 	"math"
 	"testing"
 	"text/tabwriter"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 )
 
 // benchResult is a line of the benchmark report: the budget, the measured values, and the baselines
@@ -92,9 +94,9 @@ func printBenchResults(w io.Writer) {
 		}
 		floor := "-"
 		if len(f.baselines) > 0 {
-			floor = fmt.Sprintf("%.3g", median(f.baselines))
+			floor = fmt.Sprintf("%.3g", systemtest.Median(f.baselines))
 		}
-		fmt.Fprintf(t, "%s%s\t%.3g %s\t%s\t%s\t%s\t\n", head, f.description, median(f.values), f.unit, floor, dashIfEmpty(f.budget), dashIfEmpty(f.nomadValue))
+		fmt.Fprintf(t, "%s%s\t%.3g %s\t%s\t%s\t%s\t\n", head, f.description, systemtest.Median(f.values), f.unit, floor, dashIfEmpty(f.budget), dashIfEmpty(f.nomadValue))
 		head = ""
 	}
 	_ = t.Flush() // to a terminal

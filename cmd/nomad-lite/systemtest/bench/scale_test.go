@@ -125,7 +125,7 @@ func compareScale(t *testing.T, load scaleLoad) {
 		}
 		number := func(format string, v float64) string { return fmt.Sprintf(format, v) }
 		table += fmt.Sprintf(row, fmt.Sprintf("%d %v", l.count, l), number("%.1f", float64(l.count)/figures.start.Seconds()),
-			number("%.0f", milliseconds(figures.adopt)), number("%.0f", milliseconds(figures.stop)), number("%.0f", milliseconds(figures.clean)),
+			number("%.0f", systemtest.Milliseconds(figures.adopt)), number("%.0f", systemtest.Milliseconds(figures.stop)), number("%.0f", systemtest.Milliseconds(figures.clean)),
 			number("%.0f", figures.memoryMB*1000/float64(l.count)))
 	}
 	t.Log("\n" + table)

@@ -204,7 +204,7 @@ func (a *benchAgent) measureEventRates(b *testing.B, p *systemtest.WebPage) {
 // receiveEvents receives events up to the index that last delivers, and returns them and that index.
 func receiveEvents(b *testing.B, stream <-chan *api.Events, last <-chan uint64) (events []shownEvent, end uint64) {
 	b.Helper()
-	timeout := time.After(benchWaitLimit)
+	timeout := time.After(systemtest.MeasurementTimeout)
 	for newest := uint64(0); end == 0 || newest < end; {
 		select {
 		case end = <-last:
@@ -217,7 +217,7 @@ func receiveEvents(b *testing.B, stream <-chan *api.Events, last <-chan uint64) 
 				events = append(events, shownEvent{e.Index, unixMilliseconds(time.Now())})
 			}
 		case <-timeout:
-			b.Fatalf("after %v the event %d was not received", benchWaitLimit, end)
+			b.Fatalf("after %v the event %d was not received", systemtest.MeasurementTimeout, end)
 		}
 	}
 	return events, end
