@@ -33,7 +33,7 @@ import (
 //	make simulate
 //	go test -run ClusterSimulation ./runtime/agent -seed 42
 func TestClusterSimulation(t *testing.T) {
-	runSimulations(t, newServerSource)
+	runSimulations(t, 6, newServerSource)
 }
 
 // serverSource is three servers. The test is their scheduler and their operator.
@@ -42,6 +42,7 @@ type serverSource struct {
 	*clustertest.Cluster
 	jobCount int
 	jobs     map[string]*api.Job // as registered last, by id
+	waiting  []func()            // placements for when the node is ready
 	snapshot *clustertest.Snapshot
 	undo     []func() // each ends a fault; it may be called twice
 
@@ -54,15 +55,19 @@ type serverSource struct {
 	// mayEnd are allocations that the servers have stopped or did not have at some time.
 	mayEnd map[string]bool
 	// stoppedBefore are allocations that the servers had stopped, or did not have, when the agent started. Of their tasks, by
-	// allocation and task, takenOver had a process then, which the agent takes over, and which the restart policy restarts.
+	// allocation and task, takenOver had a process then, also one that had exited: the agent takes it over, and restarts it by
+	// the restart policy.
 	stoppedBefore, takenOver map[string]bool
+	// reportsLost are allocations of whose states the servers have lost some with a restored snapshot. A node that was not
+	// connected then cannot notice it.
+	reportsLost map[string]bool
 	// lastServerAllocs are the allocations as the servers had them at the last call of checkHistory.
 	lastServerAllocs map[string]*api.Allocation
 }
 
 func newServerSource(t testing.TB, s *simulation) allocSource {
 	c := &serverSource{
-		simulation: s, jobs: make(map[string]*api.Job), mayEnd: make(map[string]bool), lastServerAllocs: make(map[string]*api.Allocation),
+		simulation: s, jobs: make(map[string]*api.Job), mayEnd: make(map[string]bool), reportsLost: make(map[string]bool), lastServerAllocs: make(map[string]*api.Allocation),
 		Cluster: clustertest.StartCluster(t, 3, clustertest.Config{
 			InMemory: true, HeartbeatTTL: 5 * time.Second, HeartbeatGrace: 5 * time.Second, FailoverHeartbeatTTL: 30 * time.Second,
 		}),
@@ -159,11 +164,28 @@ func (c *serverSource) allocs() (found []protocol.Allocation) {
 	return found
 }
 
-// place places an allocation of a job, if the node is ready.
-func (c *serverSource) place(job *api.Job, previous string) {
+// placeWaiting makes the placements that wait for the node, if it is ready.
+func (c *serverSource) placeWaiting() {
 	if !c.isReady() {
 		return
 	}
+	for _, place := range c.waiting {
+		place()
+	}
+	c.waiting = nil
+}
+
+// place places an allocation of a job, as soon as the node is ready.
+func (c *serverSource) place(job *api.Job, previous string) {
+	c.waiting = append(c.waiting, func() {
+		if c.jobs[*job.ID] != nil { // else it was purged
+			c.placeNow(job, previous)
+		}
+	})
+	c.placeWaiting()
+}
+
+func (c *serverSource) placeNow(job *api.Job, previous string) {
 	id := c.Place(clustertest.Placement{NodeID: c.node.ID, Job: job, Group: "g", Previous: previous})
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -181,7 +203,7 @@ func (c *serverSource) register(_ context.Context, job *api.Job) {
 		job.TaskGroups[0].Disconnect = &api.DisconnectStrategy{StopOnClientAfter: new(15 * time.Second)}
 	}
 	c.jobs[*job.ID] = job
-	for range *job.TaskGroups[0].Count {
+	for range max(1, *job.TaskGroups[0].Count) {
 		c.place(job, "")
 	}
 }
@@ -200,8 +222,8 @@ func (c *serverSource) deregister(_ context.Context, jobID string) {
 func (c *serverSource) purge(_ context.Context, jobID string) {
 	for _, a := range c.allocsOf(jobID) {
 		c.PurgeJob("default", a.JobID)
-		delete(c.jobs, a.JobID)
 	}
+	maps.DeleteFunc(c.jobs, func(id string, _ *api.Job) bool { return strings.HasPrefix(id, jobID+"-") })
 }
 
 // stopAlloc stops an allocation, and replaces it on this node or elsewhere.
@@ -222,6 +244,7 @@ func (c *serverSource) stopAlloc(context.Context) {
 
 // disturb makes a change that only servers make, or a fault of the servers or of the network.
 func (c *serverSource) disturb() bool {
+	c.placeWaiting()
 	if c.rand.IntN(2) == 0 {
 		return false
 	}
@@ -261,6 +284,18 @@ func (c *serverSource) disturb() bool {
 		c.restoreSnapshot()
 	}
 	return true
+}
+
+func (c *serverSource) actionCount() int { return 60 + c.rand.IntN(40) }
+
+// changeWithoutAgent stops an allocation, and ends processes, so that the next agent has tasks to start that it must not start.
+func (c *serverSource) changeWithoutAgent(ctx context.Context) {
+	if c.rand.IntN(2) == 0 {
+		c.stopAlloc(ctx)
+	}
+	for range c.rand.IntN(3) {
+		c.killProcess()
+	}
 }
 
 // partition lets no connection between the node and the servers be open for a time.
@@ -348,7 +383,7 @@ func (c *serverSource) updateJob() {
 		return
 	}
 	job := c.jobs[ids[c.rand.IntN(len(ids))]]
-	if len(c.allocsOf(strings.Split(*job.ID, "-")[0])) == 0 || !slices.ContainsFunc(c.allocs(), func(a protocol.Allocation) bool { return a.JobID == *job.ID }) {
+	if !slices.ContainsFunc(c.allocs(), func(a protocol.Allocation) bool { return a.JobID == *job.ID }) {
 		return // the servers may not have the job
 	}
 	for _, t := range job.TaskGroups[0].Tasks {
@@ -370,6 +405,7 @@ func (c *serverSource) reschedule() {
 // restoreSnapshot makes the servers go back to an earlier state.
 func (c *serverSource) restoreSnapshot() {
 	c.noteStopped()
+	before := c.allocs()
 	c.Restore(c.snapshot)
 	c.snapshot = nil
 	c.noteStopped()
@@ -377,6 +413,11 @@ func (c *serverSource) restoreSnapshot() {
 	defer c.mu.Unlock()
 	c.stoppedBefore = nil // the servers may have started again what they had stopped
 	clear(c.lastServerAllocs)
+	for _, a := range before {
+		if restored, known := c.Alloc(a.ID); known && restored.ModifyIndex != a.ModifyIndex {
+			c.reportsLost[a.ID] = true
+		}
+	}
 }
 
 func (c *serverSource) endFaults() {
@@ -412,8 +453,8 @@ func (c *serverSource) noteAgentStart() {
 	for _, id := range c.ids {
 		c.stoppedBefore[id] = c.isStopped(id)
 	}
-	for _, p := range c.host.runningProcesses() {
-		c.takenOver[p.alloc+"/"+p.task] = true
+	for _, key := range c.host.tasksWithProcess() {
+		c.takenOver[key] = true
 	}
 }
 
@@ -496,11 +537,14 @@ func (c *serverSource) differences() (err error) {
 			differ("the node does not have %s, %s, %s", a.Name, a.DesiredStatus, a.ClientStatus)
 			continue
 		}
-		if a.ClientStatus != own.ClientStatus {
-			differ("%s is %s at the servers and %s on the node", a.Name, a.ClientStatus, own.ClientStatus)
-		}
 		if a.ServerTerminalStatus() && !snapshot.AllocationEnded(a.ID) {
 			differ("%s is stopped at the servers and %s, %s on the node", a.Name, own.DesiredStatus, own.ClientStatus)
+		}
+		if c.reportsLost[a.ID] {
+			continue
+		}
+		if a.ClientStatus != own.ClientStatus {
+			differ("%s is %s at the servers and %s on the node", a.Name, a.ClientStatus, own.ClientStatus)
 		}
 		for name, is := range own.TaskStates {
 			was := a.TaskStates[name]

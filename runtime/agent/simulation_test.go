@@ -45,14 +45,14 @@ import (
 //	make simulate
 //	go test -run Simulation ./runtime/agent -seed 42
 func TestSimulation(t *testing.T) {
-	runSimulations(t, func(_ testing.TB, s *simulation) allocSource { return &schedulerSource{s} })
+	runSimulations(t, 20, func(_ testing.TB, s *simulation) allocSource { return &schedulerSource{s} })
 }
 
-// runSimulations runs simulations whose agents get their allocations from the source that newSource returns.
-func runSimulations(t *testing.T, newSource newSourceFunc) {
-	sample := 20
+// runSimulations runs simulations whose agents get their allocations from the source that newSource returns, a number of them
+// without a long run.
+func runSimulations(t *testing.T, sample int, newSource newSourceFunc) {
 	if testing.Short() {
-		sample = 5
+		sample /= 3
 	}
 	run := endurance.Start(t, endurance.Config{Sample: sample, SampleSeed: 1, Unit: "simulations", Load: "a simulation per core"})
 	run.EachParallel(func(seed uint64) error {
@@ -75,8 +75,12 @@ type allocSource interface {
 	deregister(ctx context.Context, jobID string)
 	purge(ctx context.Context, jobID string)
 	stopAlloc(context.Context)
+	// actionCount returns a random number of actions for a simulation.
+	actionCount() int
 	// disturb makes a random fault of the source. It returns false if it has made none.
 	disturb() bool
+	// changeWithoutAgent makes a random change while no agent runs, or none.
+	changeWithoutAgent(context.Context)
 	// endFaults ends all faults of the source.
 	endFaults()
 	// checkHistory checks what must not have changed since its last call.
@@ -136,11 +140,13 @@ func (s *schedulerSource) stopAlloc(ctx context.Context) {
 	}
 }
 
-func (*schedulerSource) storesJobs() bool { return true }
-func (*schedulerSource) disturb() bool    { return false }
-func (*schedulerSource) endFaults()       {}
-func (*schedulerSource) checkHistory()    {}
-func (*schedulerSource) checkAtEnd()      {}
+func (*schedulerSource) storesJobs() bool                   { return true }
+func (s *schedulerSource) actionCount() int                 { return 15 + s.rand.IntN(15) }
+func (*schedulerSource) disturb() bool                      { return false }
+func (*schedulerSource) changeWithoutAgent(context.Context) {}
+func (*schedulerSource) endFaults()                         {}
+func (*schedulerSource) checkHistory()                      {}
+func (*schedulerSource) checkAtEnd()                        {}
 
 // simulation is one run.
 type simulation struct {
@@ -214,7 +220,7 @@ func simulate(t *testing.T, seed uint64, newSource newSourceFunc) (violations er
 		}
 		s.start()
 		s.setFaultsDisabled(false)
-		for range 15 + s.rand.IntN(15) {
+		for range s.source.actionCount() {
 			s.randomAction(t.Context())
 			// The pauses are short, so that actions overlap.
 			time.Sleep(time.Duration(s.rand.IntN([]int{100, 1000, 8000}[s.rand.IntN(3)])) * time.Millisecond)
@@ -428,17 +434,22 @@ func (s *simulation) randomAction(ctx context.Context) {
 		if s.rand.IntN(3) == 0 {
 			s.killPlugin()
 		}
+		s.source.changeWithoutAgent(ctx)
 		time.Sleep(time.Duration(s.rand.IntN(2000)) * time.Millisecond)
 		s.start()
 	case n < 18:
 		s.shutDownAgent()
 		s.start()
 	default:
-		// Kill a task's process.
-		if processes := s.host.runningProcesses(); len(processes) > 0 {
-			slices.SortFunc(processes, func(a, b *taskProcess) int { return len(a.id) - len(b.id) })
-			processes[s.rand.IntN(len(processes))].exit(driver.ExitResult{ExitCode: 137, Signal: 9})
-		}
+		s.killProcess()
+	}
+}
+
+// killProcess kills the process of a task.
+func (s *simulation) killProcess() {
+	if processes := s.host.runningProcesses(); len(processes) > 0 {
+		slices.SortFunc(processes, func(a, b *taskProcess) int { return len(a.id) - len(b.id) })
+		processes[s.rand.IntN(len(processes))].exit(driver.ExitResult{ExitCode: 137, Signal: 9})
 	}
 }
 

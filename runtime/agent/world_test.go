@@ -85,6 +85,16 @@ func (s *simulatedHost) runningProcesses() (list []*taskProcess) {
 	return list
 }
 
+// tasksWithProcess returns the tasks, by allocation and task, that have a process that was not destroyed.
+func (s *simulatedHost) tasksWithProcess() (keys []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.processes {
+		keys = append(keys, p.alloc+"/"+p.task)
+	}
+	return keys
+}
+
 // newestProcess returns the last process of a task, nil if there was none.
 func (s *simulatedHost) newestProcess(key string) *taskProcess {
 	s.mu.Lock()

@@ -80,6 +80,7 @@ type Cluster struct {
 	leader    *Server // nil without a leader; a killed server until the test has set another leader
 	lastUse   uint64  // counts uses of sessions
 	index     uint64  // of the last write
+	restores  int     // restored snapshots; each ends the reads that block
 	tables    map[string]uint64
 	nodes     map[string]*nodeEntry
 	pools     map[string]bool

@@ -128,9 +128,10 @@ func (c *Cluster) execute(ctx context.Context, each *session, name string, body 
 func (c *Cluster) answerWhenChanged(ctx context.Context, m method, r *request) (object, error) {
 	var deadline chan struct{}
 	var firstWake uint64
+	var restoresBefore int
 	for {
 		c.mu.Lock()
-		leader, changed := c.leader, c.changed
+		leader, changed, restores := c.leader, c.changed, c.restores
 		forward := m.kind == write || m.kind == read && !r.AllowStale
 		if forward && leader == nil {
 			c.mu.Unlock()
@@ -152,7 +153,7 @@ func (c *Cluster) answerWhenChanged(ctx context.Context, m method, r *request) (
 			result.wake = result.index
 		}
 		blocks := m.kind == read && r.MinQueryIndex > 0 && result.index > 0
-		timeout := false
+		timeout := deadline != nil && c.restores != restoresBefore
 		select {
 		case <-deadline:
 			timeout = true
@@ -165,7 +166,7 @@ func (c *Cluster) answerWhenChanged(ctx context.Context, m method, r *request) (
 		c.mu.Unlock()
 
 		if deadline == nil {
-			firstWake = result.wake
+			firstWake, restoresBefore = result.wake, restores
 			expired := make(chan struct{})
 			limit := r.MaxQueryTime
 			if limit <= 0 || limit > maxBlock {

@@ -48,7 +48,7 @@ func (a *allocation) clone() allocation {
 
 // Restore replaces the state of the cluster by an earlier one, as "nomad operator snapshot restore" does. The records have
 // their earlier indexes, the next write has a higher one than all before. Nodes have FailoverHeartbeatTTL until their next
-// heartbeat.
+// heartbeat. Reads that block are answered at once, with the earlier index.
 func (c *Cluster) Restore(s *Snapshot) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -72,5 +72,6 @@ func (c *Cluster) Restore(s *Snapshot) {
 			c.startHeartbeatTimerLocked(id, c.config.FailoverHeartbeatTTL)
 		}
 	}
+	c.restores++
 	c.changedLocked()
 }
