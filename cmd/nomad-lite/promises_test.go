@@ -245,7 +245,7 @@ var actors = []actor{
 		},
 	},
 	{
-		"Holder of a node's secret", "A person who has got the secret or the identity of a node, for example from a backup of its data directory. [A node of a cluster](docs/cluster.md#a-stolen-secret) says what to do about it.",
+		"Holder of the secret of a node", "A person who has got the secret or the identity of a node, for example from a backup of its data directory. [A node of a cluster](docs/cluster.md#a-stolen-secret) says what to do about it.",
 		[assetCount]promise{
 			machineFiles: {"The secret opens nothing at this node.", nodeTokens},
 			taskFiles:    {text: "The holder makes the tokens for the data of all allocations of this node, which are for `ephemeral_disk { migrate = true }`. The node serves the data only with `advertise.http`."},

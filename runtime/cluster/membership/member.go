@@ -404,15 +404,15 @@ func (m *Member) applyResponse(ctx context.Context, r *protocol.NodeUpdateRespon
 func checkResponse(r *protocol.NodeUpdateResponse) error {
 	switch {
 	case r.HeartbeatTTL < 0:
-		return fmt.Errorf("HeartbeatTTL is %v", r.HeartbeatTTL)
+		return fmt.Errorf("field HeartbeatTTL is %v", r.HeartbeatTTL)
 	case len(r.Servers) > maxServers:
-		return fmt.Errorf("Servers has %d entries, and may have %d", len(r.Servers), maxServers)
+		return fmt.Errorf("field Servers has %d entries, and may have %d", len(r.Servers), maxServers)
 	case r.SignedIdentity != nil && len(*r.SignedIdentity) > maxIdentityBytes:
-		return fmt.Errorf("SignedIdentity has %d bytes, and may have %d", len(*r.SignedIdentity), maxIdentityBytes)
+		return fmt.Errorf("field SignedIdentity has %d bytes, and may have %d", len(*r.SignedIdentity), maxIdentityBytes)
 	}
 	for i, server := range r.Servers {
 		if server == nil || len(server.RPCAdvertiseAddr) > maxAddrBytes {
-			return fmt.Errorf("Servers[%d] has no address, or one of more than %d bytes", i, maxAddrBytes)
+			return fmt.Errorf("field Servers[%d] has no address, or one of more than %d bytes", i, maxAddrBytes)
 		}
 	}
 	return nil

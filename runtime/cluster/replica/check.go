@@ -31,38 +31,38 @@ var (
 // form, which that of a server has.
 func (r *Replica) checkAlloc(a *protocol.Allocation, old *api.Allocation) error {
 	if path := pathOfNull(reflect.ValueOf(&a.Allocation)); path != "" {
-		return fmt.Errorf("%s is null", path)
+		return fmt.Errorf("field %s is null", path)
 	}
 	switch {
 	case uuid.Validate(a.ID) != nil || len(a.ID) != len(r.config.NodeID): // a part of paths and of names of cgroups
-		return errors.New("ID is no UUID")
+		return errors.New("field ID is no UUID")
 	case a.NodeID != r.config.NodeID:
-		return fmt.Errorf("NodeID is that of another node, %q", a.NodeID)
+		return fmt.Errorf("field NodeID is that of another node, %q", a.NodeID)
 	case a.Job == nil:
-		return errors.New("Job is missing")
+		return errors.New("field Job is missing")
 	case a.Job.ID == nil || *a.Job.ID != a.JobID:
-		return fmt.Errorf("JobID is %q, and Job has another ID", a.JobID)
+		return fmt.Errorf("field JobID is %q, and Job has another ID", a.JobID)
 	case a.AllocatedResources == nil:
-		return errors.New("AllocatedResources is missing: the servers are too old, Nomad 1.7 is the least")
+		return errors.New("field AllocatedResources is missing: the servers are too old, Nomad 1.7 is the least")
 	case !slices.Contains(desiredStatuses, a.DesiredStatus):
-		return fmt.Errorf("DesiredStatus is %q", a.DesiredStatus)
+		return fmt.Errorf("field DesiredStatus is %q", a.DesiredStatus)
 	case !slices.Contains(clientStatuses, a.ClientStatus):
-		return fmt.Errorf("ClientStatus is %q", a.ClientStatus)
+		return fmt.Errorf("field ClientStatus is %q", a.ClientStatus)
 	case old != nil && (old.JobID != a.JobID || old.Namespace != a.Namespace || old.TaskGroup != a.TaskGroup):
-		return errors.New("JobID, Namespace or TaskGroup has changed")
+		return errors.New("field JobID, Namespace or TaskGroup has changed")
 	}
 	if err := checkResources(a.AllocatedResources); err != nil {
-		return fmt.Errorf("AllocatedResources: %w", err)
+		return fmt.Errorf("field AllocatedResources: %w", err)
 	}
 	model.Canonicalize(a.Job)
 	if *a.Job.Namespace != a.Namespace {
-		return fmt.Errorf("Namespace is %q, and Job has the namespace %q", a.Namespace, *a.Job.Namespace)
+		return fmt.Errorf("field Namespace is %q, and Job has the namespace %q", a.Namespace, *a.Job.Namespace)
 	}
 	if model.FindGroup(a.Job, a.TaskGroup) == nil {
-		return fmt.Errorf("TaskGroup is %q, and Job has no such group", a.TaskGroup)
+		return fmt.Errorf("field TaskGroup is %q, and Job has no such group", a.TaskGroup)
 	}
 	if err := model.ValidateAccepted(a.Job); err != nil {
-		return fmt.Errorf("Job: %w", err)
+		return fmt.Errorf("field Job: %w", err)
 	}
 	return nil
 }
@@ -70,12 +70,12 @@ func (r *Replica) checkAlloc(a *protocol.Allocation, old *api.Allocation) error 
 // checkResources returns an error if an amount is negative, or a port does not exist.
 func checkResources(resources *api.AllocatedResources) error {
 	if resources.Shared.DiskMB < 0 {
-		return errors.New("Shared.DiskMB is negative")
+		return errors.New("the field Shared.DiskMB is negative")
 	}
 	networks := slices.Clone(resources.Shared.Networks)
 	for name, task := range resources.Tasks {
 		if task.Cpu.CpuShares < 0 || task.Memory.MemoryMB < 0 || task.Memory.MemoryMaxMB < 0 {
-			return fmt.Errorf("Tasks[%q] has a negative amount", name)
+			return fmt.Errorf("the field Tasks[%q] has a negative amount", name)
 		}
 		networks = append(networks, task.Networks...)
 	}

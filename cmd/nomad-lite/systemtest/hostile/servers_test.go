@@ -36,7 +36,7 @@ func TestLyingServersGetNothingMore(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts an agent")
 	}
-	run := endurance.Start(t, endurance.Config{Sample: 3, Unit: "lies", Load: "1 server, 1 node"})
+	run := endurance.Start(t, endurance.Config{Sample: 2, Unit: "lies", Load: "1 server, 1 node"})
 	w := newLyingServer(t)
 	run.Each(func(seed uint64) error {
 		lies, err := w.iterate(seed)
