@@ -446,6 +446,19 @@ func (s *stockTraffic) play() {
 	}
 	_ = s.first.process.Wait() // the exit code of an agent that leaves is not 0
 	s.first.process = nil
+
+	// A stock client that is killed leaves the cgroups of its tasks.
+	_, _, err = c.api().Jobs().Deregister("web", false, nil)
+	c.check(err)
+	c.eventually("the allocations of web have ended", func() error {
+		list, err := c.allocs("web")
+		for _, a := range list {
+			if a.ClientStatus == api.AllocClientStatusRunning {
+				err = errors.Join(err, fmt.Errorf("allocation %s runs", a.ID))
+			}
+		}
+		return err
+	})
 }
 
 // useAlloc uses an allocation through the server.
