@@ -648,6 +648,27 @@ func TestIdleCollectorEnds(t *testing.T) {
 	}
 }
 
+// A machine that shuts down sends SIGTERM to the collector and to tasks at once. The output with which the tasks respond is collected.
+func TestTerminatedCollectorWaitsForOutput(t *testing.T) {
+	t.Parallel()
+	s := newPersistentFixture(t, Config{})
+	stdout, _ := s.startTask(StreamLimits{MaxFiles: 5, MaxFileBytes: 1 << 20})
+	out := s.openFIFO(stdout)
+	p := s.collector.LastProcess()
+	s.collector.Close()
+	if err := p.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		s.writeText(out, "end\n")
+	}
+	s.awaitOutput(Stdout, "end\nend\nend\n")
+	out.Close()
+	if st, err := s.keeper.Wait(t.Context(), p); err != nil || st != (osprocess.ExitStatus{}) {
+		t.Errorf("the collector ended with %v, %v", st, err)
+	}
+}
+
 func TestServeRejectsManualStart(t *testing.T) {
 	if err := RunCollectorProcess(t.Context()); err == nil || !strings.Contains(err.Error(), "by hand") {
 		t.Errorf("Serve error %v", err)

@@ -107,6 +107,7 @@ type collectorServer struct {
 	hadAgent                   bool                   // an agent was connected at some time
 	quitRequested              bool                   // an agent has requested that the process exits
 	nextIdleCheck              time.Time              // without an agent: time of the next check whether a stream has a writer
+	exitDeadline               time.Time              // time at which the process exits because of SIGTERM; zero without it
 	memoryTrimmer              *memtrim.Trimmer
 	readBytesOfEndedStreams    int64 // bytes that ended streams have read from FIFOs, whether written or dropped
 	droppedBytesOfEndedStreams int64 // bytes that ended streams have dropped
@@ -218,7 +219,11 @@ func (se *collectorServer) run(ctx context.Context) error {
 		if se.quitRequested {
 			return nil // the client that sent opQuit removes the socket
 		}
-		if se.canExit(now, wait.IsClosed(term)) && se.prepareExit(wait.IsClosed(term)) {
+		terminated := wait.IsClosed(term)
+		if terminated && se.exitDeadline.IsZero() {
+			se.exitDeadline = now.Add(maxTermination)
+		}
+		if se.canExit(now, terminated) && se.prepareExit(terminated) {
 			return nil
 		}
 	}
@@ -442,21 +447,28 @@ func areFDsOfSameFile(a, b int) bool {
 	return unix.Fstat(a, &x) == nil && unix.Fstat(b, &y) == nil && x.Dev == y.Dev && x.Ino == y.Ino
 }
 
-// canExit reports whether the process can exit: no agent is connected, and either no stream has a writer, or the
-// process was terminated, or the agent of an ephemeral keeper has disconnected.
+// maxTermination is how long the process stays after SIGTERM while a stream has a writer. A machine that shuts down sends SIGTERM to
+// all processes at once, and kills them later: systemd after 90 seconds.
+const maxTermination = 80 * time.Second
+
+// canExit reports whether the process can exit: no agent is connected, and either no stream has a writer, or the time
+// after SIGTERM is over, or the agent of an ephemeral keeper has disconnected.
 func (se *collectorServer) canExit(now time.Time, terminated bool) bool {
 	if len(se.agentsByFD) > 0 {
 		return false
 	}
-	if terminated || se.conf.Ephemeral && se.hadAgent {
+	if terminated && !now.Before(se.exitDeadline) || se.conf.Ephemeral && se.hadAgent {
 		return true
 	}
-	if now.Before(se.nextIdleCheck) {
+	if !terminated && now.Before(se.nextIdleCheck) {
 		return false
 	}
 	for _, e := range se.streamByKey {
 		if !e.hasEnded() {
 			se.nextIdleCheck = now.Add(se.conf.LingerTimeout)
+			if terminated {
+				se.nextIdleCheck = se.exitDeadline
+			}
 			return false
 		}
 	}
