@@ -33,7 +33,7 @@ else
 	go test -count=1 -run '^Test(StoredFields|StateFixtures|FreezeState)$$' ./runtime/store -freeze '$(VERSION)'
 endif
 
-test-vm: ## in emulated machines with cgroups v2: what touches processes, power that is lost, and installations under systemd
+test-vm: ## in emulated machines with cgroups v2: what touches processes, power that is lost, reboots of a node of a stock server, and installations under systemd
 	NOMAD_LITE_VM=1 go test -v -count=1 -timeout=2h -run '^TestVM$$' ./cmd/nomad-lite/systemtest/vm
 
 test-vm-short: ## the part of test-vm that CI runs: what only cgroups v2 can show, and power that is lost once; five minutes

@@ -12,8 +12,9 @@ import (
 // vmEngineTools are the programs of a Docker engine (Debian: docker.io, busybox-static).
 var vmEngineTools = []string{"dockerd", "containerd", "containerd-shim-runc-v2", "runc", "busybox"}
 
-// vmModules are the modules of the kernel that a Docker engine needs: for its images, and for the network of its containers.
-var vmModules = []string{"overlay", "bridge", "veth"}
+// vmModules are the modules of the kernel that a Docker engine needs, for its images and for the network of its containers, and
+// those for the network of the machine.
+var vmModules = []string{"overlay", "bridge", "veth", "virtio_pci", "virtio_net"}
 
 // vmModuleDir has the modules in the virtual machine.
 const vmModuleDir = "modules"

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -107,6 +108,8 @@ func runVMInit(guest string) {
 		fmt.Println("prepare the machine:", err)
 	} else if guest == vmModePowerLoss {
 		runAndReportVMStep(vmStepPowerLoss, runPowerLossNode)
+	} else if guest == vmModeNodeReboots {
+		runAndReportVMStep(vmStepNodeReboots, runRebootedNode)
 	} else if guest == vmModeClock {
 		runAndReportVMStep(vmStepClock, runClockSteps)
 	} else {
@@ -177,21 +180,27 @@ func prepareVM() error {
 	if err := unix.Sethostname([]byte("machine")); err != nil {
 		return err
 	}
-	return setLoopbackUp()
+	return setInterfaceUp("lo", nil)
 }
 
-func setLoopbackUp() error {
+// setInterfaceUp sets a network interface up, and gives it an IPv4 address unless ip is nil.
+func setInterfaceUp(name string, ip net.IP) error {
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(s)
-	lo, err := unix.NewIfreq("lo")
+	request, err := unix.NewIfreq(name)
 	if err != nil {
 		return err
 	}
-	lo.SetUint16(unix.IFF_UP)
-	return unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, lo)
+	if ip != nil {
+		if err := errors.Join(request.SetInet4Addr(ip.To4()), unix.IoctlIfreq(s, unix.SIOCSIFADDR, request)); err != nil {
+			return fmt.Errorf("address of %s: %w", name, err)
+		}
+	}
+	request.SetUint16(unix.IFF_UP)
+	return unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, request)
 }
 
 // run runs the program of a step. A step that leaves processes or files behind fails.

@@ -1,7 +1,6 @@
 package vm
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -30,10 +29,7 @@ const (
 // testVMPowerLoss cuts the power of a node while it starts 50 tasks, and again, unless with -short, while it restarts
 // them. After the last boot the state must be consistent.
 func testVMPowerLoss(t *testing.T, m vm) {
-	m.disk = filepath.Join(t.TempDir(), "disk")
-	if out, err := exec.Command("mke2fs", "-q", "-t", "ext4", m.disk, "512M").CombinedOutput(); err != nil {
-		t.Fatalf("make a file system (Debian: apt-get install e2fsprogs): %v\n%s", err, out)
-	}
+	m.disk = makeVMDisk(t)
 	cuts := []int{powerLossTaskCount / 4, powerLossTaskCount / 2, 0}
 	if testing.Short() {
 		cuts = cuts[1:]
@@ -54,14 +50,37 @@ func testVMPowerLoss(t *testing.T, m vm) {
 	}
 }
 
+// makeVMDisk makes a permanent disk for a virtual machine, and returns its path.
+func makeVMDisk(t *testing.T) string {
+	t.Helper()
+	disk := filepath.Join(t.TempDir(), "disk")
+	if out, err := exec.Command("mke2fs", "-q", "-t", "ext4", disk, "512M").CombinedOutput(); err != nil {
+		t.Fatalf("make a file system (Debian: apt-get install e2fsprogs): %v\n%s", err, out)
+	}
+	return disk
+}
+
+// mountVMDisk mounts the permanent disk of the virtual machine at vmDiskDir.
+func mountVMDisk() error {
+	if err := os.MkdirAll(vmDiskDir, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount("/dev/nvme0n1", vmDiskDir, "ext4", 0, ""); err != nil {
+		return fmt.Errorf("mount the disk: %w", err)
+	}
+	return nil
+}
+
+// vmDiskDir is where the permanent disk of the virtual machine is mounted.
+const vmDiskDir = "/disk"
+
 // These paths are on the permanent disk of the virtual machine. The record directory has a file for
 // each task, with a line for each start of the task. A task holds a lock on its file for as long as
 // it runs.
 const (
-	powerLossDisk          = "/disk"
-	powerLossDataDir       = powerLossDisk + "/node"
-	powerLossRecordDir     = powerLossDisk + "/tasks"
-	powerLossDoubleRunFile = powerLossDisk + "/doubled"
+	powerLossDataDir       = vmDiskDir + "/node"
+	powerLossRecordDir     = vmDiskDir + "/tasks"
+	powerLossDoubleRunFile = vmDiskDir + "/doubled"
 )
 
 // powerLossBootRecordDir has a file for each task, with a line for each start since the machine
@@ -93,16 +112,13 @@ exec sleep 100000`
 // runPowerLossNode runs a node with a job of 50 tasks. It prints the number of started tasks, and
 // returns when all are running.
 func runPowerLossNode() error {
-	for _, dir := range []string{powerLossDisk, powerLossBootRecordDir} {
+	if err := mountVMDisk(); err != nil {
+		return err
+	}
+	for _, dir := range []string{powerLossBootRecordDir, powerLossRecordDir} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
-	}
-	if err := unix.Mount("/dev/nvme0n1", powerLossDisk, "ext4", 0, ""); err != nil {
-		return fmt.Errorf("mount the disk: %w", err)
-	}
-	if err := os.MkdirAll(powerLossRecordDir, 0o755); err != nil {
-		return err
 	}
 	notes, err := os.ReadDir(powerLossRecordDir)
 	if err != nil {
@@ -114,7 +130,7 @@ func runPowerLossNode() error {
 		return err
 	}
 	began := time.Now()
-	agent, err := startPowerLossCommand("agent", "-config", configPath, "-data-dir", powerLossDataDir, "-log-level", "warn")
+	agent, err := startVMCommand("agent", "-config", configPath, "-data-dir", powerLossDataDir, "-log-level", "warn")
 	if err != nil {
 		return err
 	}
@@ -123,7 +139,7 @@ func runPowerLossNode() error {
 		return err
 	}
 	defer client.Close()
-	if err := registerPowerLossJob(client); err != nil {
+	if err := registerVMJob(client, newVMJob("power", powerLossTaskCount, powerLossScript)); err != nil {
 		return err
 	}
 	fmt.Println("the job is there after", time.Since(began))
@@ -145,15 +161,20 @@ func runPowerLossNode() error {
 		return err
 	}
 	vmReapUntilExit(agent)
-	verify, startErr := startPowerLossCommand("operator", "state", "verify", powerLossDataDir)
-	if startErr == nil && vmReapUntilExit(verify) != 0 {
-		startErr = errors.New("the state file is damaged")
-	}
-	return errors.Join(err, startErr)
+	return errors.Join(err, verifyVMState(powerLossDataDir))
 }
 
-// startPowerLossCommand starts this program with other arguments, as a child of the init process.
-func startPowerLossCommand(args ...string) (pid int, err error) {
+// verifyVMState returns an error if the state file of a stopped agent is damaged.
+func verifyVMState(dataDir string) error {
+	verify, err := startVMCommand("operator", "state", "verify", dataDir)
+	if err == nil && vmReapUntilExit(verify) != 0 {
+		err = errors.New("the state file is damaged")
+	}
+	return err
+}
+
+// startVMCommand starts this program with other arguments, as a child of the init process.
+func startVMCommand(args ...string) (pid int, err error) {
 	return syscall.ForkExec("/proc/self/exe", append([]string{"nomad-lite"}, args...), &syscall.ProcAttr{
 		Env:   []string{"PATH=/usr/bin:/bin", "HOME=/root"},
 		Files: []uintptr{0, 1, 2},
@@ -161,30 +182,29 @@ func startPowerLossCommand(args ...string) (pid int, err error) {
 	})
 }
 
-// registerPowerLossJob waits until the agent is ready, and registers the job unless it
-// exists.
-func registerPowerLossJob(client *api.Client) error {
-	ctx, cancel := context.WithTimeout(context.Background(), systemtest.WaitTimeout)
-	defer cancel()
-	for {
+// newVMJob returns a job of tasks that execute a shell script.
+func newVMJob(id string, count int, script string) *api.Job {
+	task := api.NewTask("t", "raw_exec").SetConfig("command", "/bin/sh").SetConfig("args", []string{"-c", script})
+	task.Resources = &api.Resources{CPU: new(10), MemoryMB: new(10)}
+	return api.NewServiceJob(id, id, "global", 50).AddTaskGroup(api.NewTaskGroup("g", count).AddTask(task))
+}
+
+// registerVMJob waits until there is a node, and registers the job unless it exists.
+func registerVMJob(client *api.Client, job *api.Job) error {
+	err := retryInVM(func() error {
 		nodes, _, err := client.Nodes().List(nil)
-		if err == nil && len(nodes) == 1 && nodes[0].Status == api.NodeStatusReady {
-			break
+		if err == nil && (len(nodes) != 1 || nodes[0].Status != api.NodeStatusReady) {
+			err = fmt.Errorf("no node is ready: %d nodes", len(nodes))
 		}
-		select {
-		case <-time.After(20 * time.Millisecond):
-		case <-ctx.Done():
-			return fmt.Errorf("the agent is not ready: %d nodes, %v", len(nodes), err)
-		}
+		return err
+	})
+	if err != nil {
+		return err
 	}
-	if _, _, err := client.Jobs().Info("power", nil); err == nil {
+	if _, _, err := client.Jobs().Info(*job.ID, nil); err == nil {
 		return nil
 	}
-	job := api.NewServiceJob("power", "power", "global", 50)
-	task := api.NewTask("t", "raw_exec").SetConfig("command", "/bin/sh").SetConfig("args", []string{"-c", powerLossScript})
-	task.Resources = &api.Resources{CPU: new(10), MemoryMB: new(10)}
-	job.AddTaskGroup(api.NewTaskGroup("g", powerLossTaskCount).AddTask(task))
-	_, _, err := client.Jobs().Register(job, nil)
+	_, _, err = client.Jobs().Register(job, nil)
 	return err
 }
 

@@ -33,11 +33,12 @@ const vmStepsEnvVar = "NOMAD_LITE_VM_STEPS"
 // These are modes of the virtual machine. The kernel passes the mode to the init process as the
 // value of vmEnvVar.
 const (
-	vmModeAllSteps  = "guest" // run all steps
-	vmModePowerLoss = "power" // run a node whose power is cut
+	vmModeAllSteps    = "guest"   // run all steps
+	vmModePowerLoss   = "power"   // run a node whose power is cut
+	vmModeNodeReboots = "reboots" // run a node of a cluster, which is rebooted
 )
 
-// vmPackages are the packages whose tests also run in the virtual machine.
+// vmPackages are the packages whose tests also run in the virtual machine. The test program of the first one is its init process.
 var vmPackages = []string{
 	"./cmd/nomad-lite/systemtest/vm",
 	"./sdk/process",
@@ -76,12 +77,23 @@ func TestVM(t *testing.T) {
 		t.Fatal(err)
 	}
 	chosen := os.Getenv(vmStepsEnvVar)
-	if len(chosenVMSteps(chosen, testing.Short())) > 0 {
+	stepsChosen := len(chosenVMSteps(chosen, testing.Short())) > 0
+	rebootsChosen := !testing.Short() && strings.Contains(vmStepNodeReboots, strings.ReplaceAll(chosen, "_", " "))
+	if stepsChosen || rebootsChosen {
+		packages := vmPackages
+		if !stepsChosen {
+			packages = vmPackages[:1] // the init process
+		}
 		m := vm{kernel: kernel, image: filepath.Join(t.TempDir(), "initramfs")}
 		began := time.Now()
-		writeVMImage(t, m, buildVMTests(t, t.TempDir()))
+		writeVMImage(t, m, buildVMTests(t, packages, t.TempDir()))
 		t.Logf("image made in %v", time.Since(began).Round(100*time.Millisecond))
-		t.Run("tests", func(t *testing.T) { testVMSteps(t, m) })
+		if stepsChosen {
+			t.Run("tests", func(t *testing.T) { testVMSteps(t, m) })
+		}
+		if rebootsChosen {
+			t.Run(vmStepNodeReboots, func(t *testing.T) { testVMNodeReboots(t, m) })
+		}
 		if chosen == "" {
 			t.Run("power loss", func(t *testing.T) { testVMPowerLoss(t, m) })
 		}
@@ -121,13 +133,16 @@ type vm struct {
 	kernel string
 	image  string // path of the initramfs; "" means that the root file system is on the disk
 	disk   string // path of the disk image; "" means no disk
+
+	network bool // the machine reaches the loopback ports of this one at 10.0.2.2, through the user network of QEMU
 }
 
 // boot runs the virtual machine, whose init process is this test program, until it shuts down. When cut returns true for
 // a line of the console, boot cuts the power.
-func (v vm) boot(t *testing.T, guest string, cut func(line string) bool) (reports map[string]vmReport, rest string) {
+// The variables are further ones of the environment of the init process.
+func (v vm) boot(t *testing.T, guest string, cut func(line string) bool, variables ...string) (reports map[string]vmReport, rest string) {
 	t.Helper()
-	arguments := vmEnvVar + "=" + guest + " " + vmStepsEnvVar + "=" + os.Getenv(vmStepsEnvVar)
+	arguments := strings.Join(append(variables, vmEnvVar+"="+guest, vmStepsEnvVar+"="+os.Getenv(vmStepsEnvVar)), " ")
 	if testing.Short() {
 		arguments += " " + vmShortEnvVar + "=1"
 	}
@@ -156,6 +171,9 @@ func (v vm) bootKernel(t *testing.T, arguments string, cut func(line string) boo
 	if v.disk != "" {
 		// The disk is an NVMe disk, because Debian's cloud kernel has the driver for it built in.
 		args = append(args, "-drive", "if=none,id=disk,format=raw,file="+v.disk, "-device", "nvme,drive=disk,serial=disk")
+	}
+	if v.network {
+		args = append(args, "-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile=")
 	}
 	cmd := exec.CommandContext(ctx, qemu, args...)
 	console, err := cmd.StdoutPipe()
@@ -225,15 +243,15 @@ func readVMReports(console io.Reader, seen func(line string)) (reports map[strin
 
 // buildVMTests builds the test programs for the virtual machine. It leaves out the race detector,
 // because the machine is emulated.
-func buildVMTests(t *testing.T, dir string) (programs []string) {
-	args := append([]string{"test", "-c", "-ldflags=-s -w", "-o", dir + "/"}, vmPackages...)
+func buildVMTests(t *testing.T, packages []string, dir string) (programs []string) {
+	args := append([]string{"test", "-c", "-ldflags=-s -w", "-o", dir + "/"}, packages...)
 	cmd := exec.Command("go", args...)
 	cmd.Dir = systemtest.RepositoryDir()
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", cmd, err, out)
 	}
-	for _, pkg := range vmPackages {
+	for _, pkg := range packages {
 		programs = append(programs, filepath.Join(dir, filepath.Base(pkg)+".test"))
 	}
 	return programs
