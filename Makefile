@@ -1,4 +1,4 @@
-.PHONY: check quick release test-slow govulncheck generate promises check-promises state-fixture test-vm test-vm-short test-faults test-starts test-kills test-kills-user test-accounts test-hostile-jobs test-hostile-servers test-scale test-defects test-lives test-planted simulate test-behaviour test-cluster test-upgrade screenshots bench bench-all
+.PHONY: check quick release test-slow govulncheck generate promises check-promises state-fixture test-vm test-vm-short test-faults test-starts test-kills test-kills-user test-accounts test-hostile-jobs test-hostile-servers test-scale test-defects test-lives test-planted simulate test-behaviour test-cluster test-upgrade screenshots bench bench-cluster bench-all
 
 check: ## what CI runs
 	bash .ci/run
@@ -106,6 +106,10 @@ ifeq ($(BASE),)
 else
 	go run -C internal/tools ./benchcompare -base '$(BASE)' -bench '$(BENCH)' -pairs $(PAIRS) -benchtime $(BENCHTIME)
 endif
+
+ROUNDS ?= 3
+bench-cluster: ## a node beside a stock client, from ../shared, on the same stock server: times, memory, bytes and calls, in ROUNDS rounds, each of some minutes; the stock client needs 15 GB for its 500 tasks; on a machine that does nothing else; needs root
+	NOMAD_LITE_SLOW=1 go test -run '^$$' -bench '^BenchmarkClusterNode$$' -benchtime $(ROUNDS)x -timeout 60m ./cmd/nomad-lite/systemtest/cluster
 
 screenshots: ## the pictures of docs/ui-walks.md, drawn again with chromium
 	NOMAD_LITE_SCREENSHOTS=$(CURDIR)/docs/images go test -count 1 -run '^TestUIWalks$$' ./cmd/nomad-lite/systemtest/pages

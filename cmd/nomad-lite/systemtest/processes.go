@@ -293,7 +293,7 @@ func CopyBinaryAsOtherBuild(t testing.TB) string {
 
 // NewLeakCheckedAgentDir returns a directory for an agent. At the end of the test it checks that the agent's processes
 // have exited, and removes the directory.
-func NewLeakCheckedAgentDir(t *testing.T) string {
+func NewLeakCheckedAgentDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "survive")
 	if err != nil {

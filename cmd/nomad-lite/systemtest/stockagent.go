@@ -23,16 +23,16 @@ ports {
 }
 advertise {
   http = "127.0.0.1"
-  rpc  = "127.0.0.1"
+  rpc  = %q
   serf = "127.0.0.1"
 }
 %s
 `
 
-// FormatStockAgentConfig returns a configuration of the stock Nomad agent. ports are its ports for HTTP, RPC and Serf, and blocks the
-// further blocks of the configuration.
-func FormatStockAgentConfig(name, dataDir string, ports []int, blocks string) string {
-	return fmt.Sprintf(stockAgentConfig, name, dataDir, ports[0], ports[1], ports[2], blocks)
+// FormatStockAgentConfig returns a configuration of the stock Nomad agent. ports are its ports for HTTP, RPC and Serf. Other agents
+// reach its RPC port at the address rpcAddr. blocks are the further blocks of the configuration.
+func FormatStockAgentConfig(name, dataDir string, ports []int, rpcAddr, blocks string) string {
+	return fmt.Sprintf(stockAgentConfig, name, dataDir, ports[0], ports[1], ports[2], rpcAddr, blocks)
 }
 
 // NewStockAgentCommand returns the command that runs the stock Nomad agent program with a configuration file.

@@ -139,7 +139,7 @@ var deviations = []deviation{
 // encodes it again: but for deviations, the result has the same keys and values, and each zero has the same form.
 func TestMessagesOfStockAgents(t *testing.T) {
 	r := startRecorder(t)
-	c := startCluster(t, serverOptions{access: true, recorder: r})
+	c := startCluster(t, serverOptions{access: true, proxy: r.proxy})
 	newStockTraffic(t, c).play()
 	messages, err := r.messages()
 	if err != nil {

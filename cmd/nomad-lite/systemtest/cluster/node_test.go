@@ -51,7 +51,7 @@ plugin "raw_exec" {
 `
 
 // startNode starts an agent, and waits until the servers have it as a ready node.
-func (c *cluster) startNode(t *testing.T, name string, config ...string) *node {
+func (c *cluster) startNode(t testing.TB, name string, config ...string) *node {
 	t.Helper()
 	n := c.newNode(t, name, config...)
 	n.start()
@@ -60,7 +60,7 @@ func (c *cluster) startNode(t *testing.T, name string, config ...string) *node {
 }
 
 // newNode returns a node whose agent is not started.
-func (c *cluster) newNode(t *testing.T, name string, config ...string) *node {
+func (c *cluster) newNode(t testing.TB, name string, config ...string) *node {
 	t.Helper()
 	program, err := exec.LookPath("nomad-lite")
 	if err != nil {
@@ -82,6 +82,19 @@ func (n *node) logFile() string    { return filepath.Join(n.dir, "log") }
 // start starts the agent and waits until it runs, which does not need servers.
 func (n *node) start() {
 	n.t.Helper()
+	n.startProcess()
+	n.cluster.eventually("the agent of "+n.name+" is ready", func() error {
+		text, err := os.ReadFile(n.logFile())
+		if err == nil && strings.Count(string(text), "agent is ready") < n.startedAgents {
+			err = fmt.Errorf("the log is\n%s", lastLines(string(text), 20))
+		}
+		return err
+	})
+}
+
+// startProcess starts the agent and does not wait for it.
+func (n *node) startProcess() {
+	n.t.Helper()
 	log, err := os.OpenFile(n.logFile(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		n.t.Fatal(err)
@@ -96,13 +109,6 @@ func (n *node) start() {
 		n.t.Fatal(err)
 	}
 	n.startedAgents++
-	n.cluster.eventually("the agent of "+n.name+" is ready", func() error {
-		text, err := os.ReadFile(n.logFile())
-		if err == nil && strings.Count(string(text), "agent is ready") < n.startedAgents {
-			err = fmt.Errorf("the log is\n%s", lastLines(string(text), 20))
-		}
-		return err
-	})
 }
 
 // awaitLog waits until the log of the agents has a text.

@@ -68,7 +68,11 @@ func startRecorder(t *testing.T) *recorder {
 	return r
 }
 
-func (r *recorder) addr() string { return r.listener.Addr().String() }
+// proxy sets the address of the server, and returns that of the recorder.
+func (r *recorder) proxy(serverAddr string) string {
+	r.server = serverAddr
+	return r.listener.Addr().String()
+}
 
 // serve copies a connection until one of its ends closes it.
 func (r *recorder) serve(node net.Conn) {

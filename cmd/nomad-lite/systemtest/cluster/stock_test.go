@@ -57,17 +57,17 @@ func stockProgram(t testing.TB) string {
 type stockAgent struct {
 	t         testing.TB
 	dir, name string
-	ports     []int     // HTTP, RPC and Serf
-	recorder  *recorder // between nodes and this server; nil without one
+	ports     []int  // HTTP, RPC and Serf
+	rpcAddr   string // address of the RPC port for other agents
 	process   *exec.Cmd
 	*api.Client
 }
 
-// newStockAgent returns a stock agent that is not started.
-func newStockAgent(t testing.TB, name string, ports []int, config string) *stockAgent {
+// newStockAgent returns a stock agent that is not started. Other agents reach its RPC port at the address rpcAddr.
+func newStockAgent(t testing.TB, name string, ports []int, rpcAddr, config string) *stockAgent {
 	t.Helper()
-	s := &stockAgent{t: t, dir: t.TempDir(), name: name, ports: ports}
-	text := systemtest.FormatStockAgentConfig(name, filepath.Join(s.dir, "data"), ports, config)
+	s := &stockAgent{t: t, dir: t.TempDir(), name: name, ports: ports, rpcAddr: rpcAddr}
+	text := systemtest.FormatStockAgentConfig(name, filepath.Join(s.dir, "data"), ports, rpcAddr, config)
 	if err := os.WriteFile(filepath.Join(s.dir, "agent.hcl"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -97,6 +97,7 @@ func (s *stockAgent) start() {
 	defer log.Close()
 	s.process = systemtest.NewStockAgentCommand(stockProgram(s.t), filepath.Join(s.dir, "agent.hcl"))
 	s.process.Stdout, s.process.Stderr = log, log
+	s.process.Env = append(s.process.Env, systemtest.WorkDirEnvVar+"="+s.dir) // the processes that the agent starts have it, too
 	if err := s.process.Start(); err != nil {
 		s.t.Fatal(err)
 	}
@@ -128,29 +129,6 @@ func (s *stockAgent) killHelpers() {
 	}
 }
 
-// rpcAddr returns the address that a server announces to nodes.
-func (s *stockAgent) rpcAddr() string {
-	if s.recorder != nil {
-		return s.recorder.addr()
-	}
-	return fmt.Sprintf("127.0.0.1:%d", s.ports[1])
-}
-
-// announce makes a server that is not started announce the address of a recorder.
-func (s *stockAgent) announce(r *recorder) {
-	s.t.Helper()
-	r.server, s.recorder = s.rpcAddr(), r
-	path := filepath.Join(s.dir, "agent.hcl")
-	config, err := os.ReadFile(path)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	config = bytes.Replace(config, []byte("rpc  = \"127.0.0.1\""), fmt.Appendf(nil, "rpc  = %q", r.addr()), 1)
-	if err := os.WriteFile(path, config, 0o600); err != nil {
-		s.t.Fatal(err)
-	}
-}
-
 // cluster is a number of stock servers.
 type cluster struct {
 	t       testing.TB
@@ -160,11 +138,15 @@ type cluster struct {
 
 // serverOptions changes the servers of a cluster.
 type serverOptions struct {
-	count    int       // of servers; 0 means 1
-	server   string    // lines of the block server
-	config   string    // further blocks
-	access   bool      // the servers control access
-	recorder *recorder // between nodes and the first server; nil without one
+	count  int    // of servers; 0 means 1
+	server string // lines of the block server
+	config string // further blocks
+	access bool   // the servers control access
+
+	// slowHeartbeats means that servers expect heartbeats as seldom as they do by default.
+	slowHeartbeats bool
+	// proxy returns the address at which other agents reach the RPC port of a server; nil means that they reach it directly.
+	proxy func(rpcAddr string) string
 }
 
 // fastHeartbeats makes servers expect a heartbeat every one or two seconds, and miss it after eight more, which a node on a busy
@@ -196,13 +178,18 @@ func startCluster(t testing.TB, o serverOptions) *cluster {
 	for i := range count {
 		join = append(join, fmt.Sprintf("%q", fmt.Sprintf("127.0.0.1:%d", ports[3*i+2])))
 	}
+	heartbeats := fastHeartbeats
+	if o.slowHeartbeats {
+		heartbeats = ""
+	}
 	for i := range count {
 		config := fmt.Sprintf("server {\n  enabled = true\n  bootstrap_expect = %d\n%s%s\n  server_join {\n    retry_join = [%s]\n    retry_interval = \"1s\"\n  }\n}\nacl {\n  enabled = %t\n}\n%s%s",
-			count, fastHeartbeats, o.server, strings.Join(join, ", "), o.access, keepDeadServers, o.config)
-		c.servers = append(c.servers, newStockAgent(t, fmt.Sprintf("server-%d", i), ports[3*i:3*i+3], config))
-		if i == 0 && o.recorder != nil {
-			c.servers[i].announce(o.recorder)
+			count, heartbeats, o.server, strings.Join(join, ", "), o.access, keepDeadServers, o.config)
+		rpcAddr := fmt.Sprintf("127.0.0.1:%d", ports[3*i+1])
+		if o.proxy != nil {
+			rpcAddr = o.proxy(rpcAddr)
 		}
+		c.servers = append(c.servers, newStockAgent(t, fmt.Sprintf("server-%d", i), ports[3*i:3*i+3], rpcAddr, config))
 		c.servers[i].start()
 	}
 	c.awaitLeader()
@@ -244,7 +231,7 @@ func (c *cluster) leader() *stockAgent {
 		return nil
 	}
 	for _, s := range c.servers {
-		if s.process != nil && s.rpcAddr() == address {
+		if s.process != nil && s.rpcAddr == address {
 			return s
 		}
 	}
@@ -269,7 +256,7 @@ func (c *cluster) awaitLeader() {
 func (c *cluster) rpcAddrs() string {
 	var list []string
 	for _, s := range c.servers {
-		list = append(list, fmt.Sprintf("%q", s.rpcAddr()))
+		list = append(list, fmt.Sprintf("%q", s.rpcAddr))
 	}
 	return "[" + strings.Join(list, ", ") + "]"
 }
@@ -303,10 +290,15 @@ func (c *cluster) check(err error) {
 // startStockClient starts a stock client whose tasks the test can start with raw_exec. config has further blocks.
 func (c *cluster) startStockClient(name string, config ...string) *stockAgent {
 	c.t.Helper()
-	s := newStockAgent(c.t, name, systemtest.FindFreePorts(c.t, 3), fmt.Sprintf(`
+	ports := systemtest.FindFreePorts(c.t, 3)
+	s := newStockAgent(c.t, name, ports, fmt.Sprintf("127.0.0.1:%d", ports[1]), fmt.Sprintf(`
 client {
   enabled = true
   servers = %s
+  cpu_total_compute = 1000000
+  memory_total_mb   = 1000000
+  disk_total_mb     = 10000000
+  gc_max_allocs     = 1000
   options = {
     "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean"
     "driver.denylist"      = "docker,java,qemu,exec"

@@ -89,7 +89,7 @@ func newVMServer(t *testing.T) *vmServer {
 func (s *vmServer) start() {
 	s.t.Helper()
 	configFile := filepath.Join(s.dir, "agent.hcl")
-	writeTestFile(s.t, configFile, systemtest.FormatStockAgentConfig("server", filepath.Join(s.dir, "data"), s.ports,
+	writeTestFile(s.t, configFile, systemtest.FormatStockAgentConfig("server", filepath.Join(s.dir, "data"), s.ports, fmt.Sprintf("127.0.0.1:%d", s.ports[1]),
 		"server {\n  enabled = true\n  bootstrap_expect = 1\n  heartbeat_grace = \"2h\"\n}\n"))
 	s.process = systemtest.NewStockAgentCommand(s.program, configFile)
 	if err := s.process.Start(); err != nil {
