@@ -34,16 +34,28 @@ const (
 	bootEndPowerLoss = "power_loss" // the console gets losePowerLine
 )
 
-// testVMNodeReboots reboots a node of a stock server with 20 tasks, and cuts its power. After each boot each allocation that the server
-// wants must run, as the server shows it, and must have been started once.
+// These heartbeats make a server keep a node that reboots, or give it up at once.
+const (
+	patientHeartbeats   = "heartbeat_grace = \"2h\"\n"
+	impatientHeartbeats = "min_heartbeat_ttl = \"1s\"\n  heartbeat_grace = \"1s\"\n  failover_heartbeat_ttl = \"1s\"\n"
+)
+
+// testVMNodeReboots reboots a node of a stock server with 20 tasks, cuts its power, and reboots it again. The last time the server
+// gives the node up meanwhile, and replaces its allocations. After each boot each allocation that the server wants must run, as the
+// server shows it, and must have been started once.
 func testVMNodeReboots(t *testing.T, m vm) {
 	if _, err := systemtest.FindThirdPartyProgramArchive("nomad"); err != nil {
 		t.Skipf("no stock agent: set NOMAD_LITE_PEERS to the folder that contains it: %v", err)
 	}
 	m.disk, m.network = makeVMDisk(t), true
 	s := newVMServer(t)
-	s.start()
-	for n, end := range []string{bootEndReboot, bootEndPowerLoss, bootEndReboot} {
+	s.restart(patientHeartbeats)
+	for n, end := range []string{bootEndReboot, bootEndPowerLoss, bootEndReboot, bootEndReboot} {
+		if n == 3 {
+			s.restart(impatientHeartbeats)
+			s.awaitNodeStatus(api.NodeStatusDown)
+			s.restart(patientHeartbeats)
+		}
 		lost := false
 		reports, rest := m.boot(t, vmModeNodeReboots, func(line string) bool {
 			lost = strings.TrimSpace(line) == losePowerLine
@@ -85,23 +97,21 @@ func newVMServer(t *testing.T) *vmServer {
 	return s
 }
 
-// start starts the server, and waits until it is the leader. The server does not give up a node that reboots.
-func (s *vmServer) start() {
+// restart starts the server with lines of the block server, after it has killed one that runs, and waits until it is the leader.
+func (s *vmServer) restart(lines string) {
 	s.t.Helper()
+	s.kill()
 	configFile := filepath.Join(s.dir, "agent.hcl")
 	writeTestFile(s.t, configFile, systemtest.FormatStockAgentConfig("server", filepath.Join(s.dir, "data"), s.ports, fmt.Sprintf("127.0.0.1:%d", s.ports[1]),
-		"server {\n  enabled = true\n  bootstrap_expect = 1\n  heartbeat_grace = \"2h\"\n}\n"))
+		"server {\n  enabled = true\n  bootstrap_expect = 1\n  "+lines+"}\n"))
 	s.process = systemtest.NewStockAgentCommand(s.program, configFile)
 	if err := s.process.Start(); err != nil {
 		s.t.Fatal(err)
 	}
-	err := retryInVM(func() error {
+	s.eventually("the server is the leader", func() error {
 		_, _, err := s.Nodes().List(nil)
 		return err
 	})
-	if err != nil {
-		s.t.Fatalf("the server has no leader: %v", err)
-	}
 }
 
 func (s *vmServer) kill() {
@@ -111,6 +121,25 @@ func (s *vmServer) kill() {
 	_ = s.process.Process.Kill()
 	_ = s.process.Wait()
 	s.process = nil
+}
+
+// awaitNodeStatus waits until the server has one node, with a status.
+func (s *vmServer) awaitNodeStatus(status string) {
+	s.t.Helper()
+	s.eventually("the node is "+status, func() error {
+		nodes, _, err := s.Nodes().List(nil)
+		if err == nil && (len(nodes) != 1 || nodes[0].Status != status) {
+			err = fmt.Errorf("%d nodes, the first is %s", len(nodes), nodes[0].Status)
+		}
+		return err
+	})
+}
+
+func (s *vmServer) eventually(description string, f func() error) {
+	s.t.Helper()
+	if err := retryInVM(f); err != nil {
+		s.t.Fatalf("%s: %v", description, err)
+	}
 }
 
 // retryInVM calls f until it returns nil, for at most ten minutes, and returns the last error. An emulated machine can be slow.
