@@ -355,7 +355,7 @@ func (r *Replica) putAlloc(tx *store.Txn, jobs map[jobKey]*api.Job, pulled *prot
 		health.Healthy, health.Timestamp = new(false), time.Now()
 		next.DeploymentStatus = &health
 	}
-	neverRan := old == nil && (next.ServerTerminalStatus() || next.ClientTerminalStatus())
+	neverRan := old == nil && next.ServerTerminalStatus() && !next.ClientTerminalStatus()
 	if neverRan {
 		endWithoutStart(&next)
 	} else if old == nil {
@@ -372,6 +372,9 @@ func (r *Replica) putAlloc(tx *store.Txn, jobs map[jobKey]*api.Job, pulled *prot
 		record.MigrateToken = migrateToken
 	}
 	tx.PutAgentRecord(state.ClusterAllocPrefix+next.ID, record)
+	if old == nil && next.ClientTerminalStatus() && !neverRan {
+		tx.MarkAllocationEnded(next.ID) // this node has removed it after its end, and the servers keep the states that it had
+	}
 	switch {
 	case neverRan:
 		tx.MarkAllocationEnded(next.ID)
