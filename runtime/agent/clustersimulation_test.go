@@ -58,6 +58,8 @@ type serverSource struct {
 	// allocation and task, takenOver had a process then, also one that had exited: the agent takes it over, and restarts it by
 	// the restart policy.
 	stoppedBefore, takenOver map[string]bool
+	// startedAgain are allocations that a restored snapshot has started again after the servers had stopped or removed them.
+	startedAgain map[string]bool
 	// reportsLost are allocations of whose states the servers have lost some with a restored snapshot. A node that was not
 	// connected then cannot notice it.
 	reportsLost map[string]bool
@@ -67,7 +69,7 @@ type serverSource struct {
 
 func newServerSource(t testing.TB, s *simulation) allocSource {
 	c := &serverSource{
-		simulation: s, jobs: make(map[string]*api.Job), mayEnd: make(map[string]bool), reportsLost: make(map[string]bool), lastServerAllocs: make(map[string]*api.Allocation),
+		simulation: s, jobs: make(map[string]*api.Job), mayEnd: make(map[string]bool), startedAgain: make(map[string]bool), reportsLost: make(map[string]bool), lastServerAllocs: make(map[string]*api.Allocation),
 		Cluster: clustertest.StartCluster(t, 3, clustertest.Config{
 			InMemory: true, HeartbeatTTL: 5 * time.Second, HeartbeatGrace: 5 * time.Second, FailoverHeartbeatTTL: 30 * time.Second,
 		}),
@@ -270,6 +272,9 @@ func (c *serverSource) disturb() bool {
 		}
 	case n < 19:
 		c.noteStopped()
+		for _, a := range c.allocs() {
+			c.newLives[a.ID] = true // the node may remove it, and the servers list it again
+		}
 		c.PurgeNode(c.node.ID)
 	case n < 20:
 		c.noteStopped()
@@ -413,7 +418,13 @@ func (c *serverSource) restoreSnapshot() {
 	defer c.mu.Unlock()
 	c.stoppedBefore = nil // the servers may have started again what they had stopped
 	clear(c.lastServerAllocs)
+	for id := range c.mayEnd {
+		if !c.isStopped(id) {
+			c.newLives[id], c.startedAgain[id] = true, true
+		}
+	}
 	for _, a := range before {
+		c.newLives[a.ID] = true // the snapshot may not have the node, as after a purge
 		if restored, known := c.Alloc(a.ID); known && restored.ModifyIndex != a.ModifyIndex {
 			c.reportsLost[a.ID] = true
 		}
@@ -499,7 +510,7 @@ func (c *serverSource) lastContact() (last time.Time) {
 // checkHistory checks that the servers have lost no event of a task.
 func (c *serverSource) checkHistory() {
 	for _, a := range c.allocs() {
-		if was := c.lastServerAllocs[a.ID]; was != nil {
+		if was := c.lastServerAllocs[a.ID]; was != nil && !c.startedAgain[a.ID] {
 			c.checkEvents(" at the servers", was, &a.Allocation)
 		}
 		c.lastServerAllocs[a.ID] = &a.Allocation

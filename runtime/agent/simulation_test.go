@@ -161,6 +161,7 @@ type simulation struct {
 	faultRand     *rand.Rand // random source for the changes that are rejected, and for ids
 	faultsEnabled bool
 	lastAllocs    map[string]*api.Allocation
+	newLives      map[string]bool            // allocations that the agent may have removed, and that the source has assigned again
 	hookStates    map[string]state.HookState // stored hook states, by allocation and task
 
 	killTimes []int64 // times at which agents and plugins were killed
@@ -203,6 +204,7 @@ func simulate(t *testing.T, seed uint64, newSource newSourceFunc) (violations er
 			dir:        dir,
 			host:       newSimulatedHost(),
 			lastAllocs: make(map[string]*api.Allocation),
+			newLives:   make(map[string]bool),
 			hookStates: make(map[string]state.HookState),
 			node: &api.Node{
 				ID: "5844aeb0-068a-191b-2651-846e6d798aa4", Name: "n", Datacenter: "dc1", NodePool: "default", Status: api.NodeStatusReady,
@@ -536,7 +538,7 @@ func (s *simulation) checkHistory() {
 	for _, a := range s.store.Snapshot().Allocations(nil, "") {
 		was := s.lastAllocs[a.ID]
 		s.lastAllocs[a.ID] = a
-		if was == nil {
+		if was == nil || s.newLives[a.ID] {
 			continue
 		}
 		if was.ClientTerminalStatus() && a.ClientStatus != was.ClientStatus {
