@@ -358,7 +358,7 @@ func (r *Replica) putAlloc(tx *store.Txn, jobs map[jobKey]*api.Job, pulled *prot
 	neverRan := old == nil && next.ServerTerminalStatus() && !next.ClientTerminalStatus()
 	if neverRan {
 		endWithoutStart(&next)
-	} else if old == nil {
+	} else if old == nil && !next.ClientTerminalStatus() {
 		if unsupported := admission.UnsupportedPartsOfGroup(next.Namespace, next.GetTaskGroup()); len(unsupported) > 0 {
 			neverRan = true
 			failWithoutStart(&next, unsupported)
