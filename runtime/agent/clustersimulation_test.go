@@ -114,8 +114,9 @@ func (c *serverSource) connect(g *simAgent, sync *localnode.AllocSync, emit func
 	}
 	rep = replica.New(replica.Config{
 		Region: region, NodeID: c.node.ID, Pool: pool, Member: member, Store: agentStore, Logger: logger,
-		OnAllocsChanged: sync.NotifyAllocsChanged,
-		OnReconnected:   func(id string) { emit(id, model.EventReconnected()) },
+		OnAllocsChanged:   sync.NotifyAllocsChanged,
+		OnReconnected:     func(id string) { emit(id, model.EventReconnected()) },
+		OnServersRestored: func() { member.RegisterAgain() },
 	})
 	return sourceConnection{
 		reporter: rep, awaitNewStart: rep.AwaitNewStart,
@@ -418,13 +419,15 @@ func (c *serverSource) restoreSnapshot() {
 	defer c.mu.Unlock()
 	c.stoppedBefore = nil // the servers may have started again what they had stopped
 	clear(c.lastServerAllocs)
+	for _, id := range c.ids { // the node may have removed it, and the snapshot may not have the node, as after a purge
+		c.newLives[id] = true
+	}
 	for id := range c.mayEnd {
 		if !c.isStopped(id) {
-			c.newLives[id], c.startedAgain[id] = true, true
+			c.startedAgain[id] = true
 		}
 	}
 	for _, a := range before {
-		c.newLives[a.ID] = true // the snapshot may not have the node, as after a purge
 		if restored, known := c.Alloc(a.ID); known && restored.ModifyIndex != a.ModifyIndex {
 			c.reportsLost[a.ID] = true
 		}
@@ -541,7 +544,7 @@ func (c *serverSource) differences() (err error) {
 	for _, a := range c.allocs() {
 		known[a.ID] = true
 		own := snapshot.Allocation(nil, a.ID)
-		if own == nil && a.ServerTerminalStatus() && a.ClientTerminalStatus() {
+		if own == nil && a.ClientTerminalStatus() {
 			continue // after a purge of the node, the node has removed the allocation, and the servers list it again
 		}
 		if own == nil {
