@@ -132,7 +132,7 @@ func (m *clientMeasurement) startNode(name string) *measuredClient {
 		kind: liteKind, name: name, dataDir: n.dataDir,
 		start: n.startProcess, kill: func() { n.end(unix.SIGKILL) }, end: func() { n.end(unix.SIGTERM) },
 		processes: func() (pids []int) {
-			for _, p := range systemtest.FindDataDirProcesses(n.dataDir) {
+			for _, p := range systemtest.FindDataDirProcesses(n.dir) { // not dataDir, which the environment of the agent does not have
 				if !strings.Contains(p.Kind, "/") {
 					pids = append(pids, p.PID)
 				}
