@@ -387,14 +387,26 @@ func (r *Replica) putAlloc(tx *store.Txn, jobs map[jobKey]*api.Job, pulled *prot
 	return reconnected
 }
 
-// endWithoutStart gives an allocation that must not be started the states of one that has ended.
+// endWithoutStart gives an allocation that must not be started the states of one that has ended. Tasks of which the servers have
+// events keep them: this node, or an earlier state of it, has run the allocation, and has removed it.
 func endWithoutStart(a *api.Allocation) {
 	now := time.Now()
+	known := a.TaskStates
 	a.TaskStates = make(map[string]*api.TaskState)
-	for _, task := range a.GetTaskGroup().Tasks {
-		a.TaskStates[task.Name] = &api.TaskState{State: "dead", FinishedAt: now}
-	}
 	a.ClientStatus, a.ClientDescription = api.AllocClientStatusComplete, "The allocation was stopped before it was started"
+	for _, task := range a.GetTaskGroup().Tasks {
+		state := &api.TaskState{}
+		if known[task.Name] != nil {
+			state = model.CopyTaskState(known[task.Name])
+		}
+		if state.State != model.TaskDead {
+			state.State, state.FinishedAt = model.TaskDead, now
+		}
+		if !state.StartedAt.IsZero() {
+			a.ClientDescription = "The allocation was stopped, and the node no longer has it"
+		}
+		a.TaskStates[task.Name] = state
+	}
 }
 
 // supportedElsewhere is the remedy for a job that nodes of other programs can run.

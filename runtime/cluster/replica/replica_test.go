@@ -404,6 +404,29 @@ func TestNewStartWaitsForTheServersAndTheStop(t *testing.T) {
 	})
 }
 
+// A node that has removed an allocation ends it at the servers, and keeps the events that they have.
+func TestStoppedAllocationOfALostStateKeepsItsEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		servers := newFakeServers(nil)
+		id := servers.place(newJob("job0"))
+		servers.edit(id, func(a *protocol.Allocation) {
+			a.DesiredStatus, a.ClientStatus = api.AllocDesiredStatusStop, api.AllocClientStatusRunning
+			a.TaskStates = map[string]*api.TaskState{"t": {State: "running", StartedAt: time.Now(), Events: []*api.TaskEvent{{Type: api.TaskStarted}}}}
+		})
+		n := newTestNode(t, servers)
+		n.settle()
+		servers.mu.Lock()
+		defer servers.mu.Unlock()
+		sent := servers.status[id]
+		if sent == nil || sent.ClientStatus != api.AllocClientStatusComplete || n.runner.starts[id] > 0 {
+			t.Fatalf("the servers have %+v after %d starts", sent, n.runner.starts[id])
+		}
+		if task := sent.TaskStates["t"]; task.State != "dead" || task.FinishedAt.IsZero() || len(task.Events) != 1 {
+			t.Errorf("the servers have the state %+v", task)
+		}
+	})
+}
+
 // TestReplicaFollowsTheServers makes random changes at the servers and at the node, with wrong answers, lost connections and
 // agents that are replaced, and compares both ends afterwards.
 func TestReplicaFollowsTheServers(t *testing.T) {
