@@ -43,7 +43,8 @@ func (s *assigningServers) register(t *testing.T, text string) {
 	id := *job.ID
 	old, previous := s.jobs[id], s.allocByJob[id]
 	s.jobs[id] = job
-	placement := clustertest.Placement{NodeID: s.awaitReadyNode(t), Job: job, Group: "g", Previous: previous}
+	// Servers do not know yet that a plugin was killed.
+	placement := clustertest.Placement{NodeID: s.awaitReadyNode(t), Job: job, Group: "g", Previous: previous, Force: true}
 	switch {
 	case old == nil:
 	case reflect.DeepEqual(old.TaskGroups[0].Tasks[0].Env, job.TaskGroups[0].Tasks[0].Env):
