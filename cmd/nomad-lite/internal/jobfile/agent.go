@@ -42,7 +42,7 @@ func (fi *File) ValidateWithAgent(ctx context.Context, c *api.Client) (*AgentVal
 	return a, nil
 }
 
-// ServersDecide reports whether the job can run on another node than that of the agent.
+// ServersDecide reports whether servers of a cluster place the job, possibly on another node than that of the agent.
 func (a *AgentValidation) ServersDecide() bool { return a.serversDecide }
 
 // isRegionError reports whether an agent has rejected a request because of its region.

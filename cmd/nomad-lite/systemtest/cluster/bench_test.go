@@ -80,7 +80,7 @@ type measuredClient struct {
 	dataDir     string
 	start, kill func()
 	end         func()       // of a client without tasks
-	processes   func() []int // without those of tasks
+	processes   func() []int // without the processes of tasks
 }
 
 type clientMeasurement struct {

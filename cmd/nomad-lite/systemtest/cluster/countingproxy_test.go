@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 )
 
-// countingProxy forwards connections to a server, and counts the bytes and the calls of nodes. It takes a connection for that of
-// the node whose name the client has sent, as each node does in its registration.
+// countingProxy forwards connections to a server, and counts the bytes and the calls of nodes. A connection
+// belongs to the node whose name the client has sent: each node sends its name in its registration.
 type countingProxy struct {
 	t     testing.TB
 	names []string // of the nodes; no name contains another
