@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
 
 // OpenTerminal opens a new terminal in /dev/pts of the task, so that programs in the task find the
@@ -73,14 +75,10 @@ func pidOfPidfd(pidfd *os.File) (int, error) {
 // openSlaveForTaskUser opens the slave end of the terminal by a system call without a path, which the task
 // could have replaced, and gives the terminal to the user of the task.
 func (s *Sandbox) openSlaveForTaskUser(masterFD int) (*os.File, error) {
-	if err := unix.IoctlSetPointerInt(masterFD, unix.TIOCSPTLCK, 0); err != nil {
-		return nil, os.NewSyscallError("unlock", err)
+	slave, err := process.OpenTerminalSlave(masterFD)
+	if err != nil {
+		return nil, err
 	}
-	fd, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(masterFD), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
-	if errno != 0 {
-		return nil, os.NewSyscallError("TIOCGPTPEER", errno)
-	}
-	slave := os.NewFile(fd, "pts")
 	cred, err := s.taskCredential()
 	if err == nil {
 		err = slave.Chown(int(cred.Uid), -1)

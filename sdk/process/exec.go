@@ -12,7 +12,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
@@ -269,14 +268,32 @@ func sameWriter(a, b io.Writer) bool {
 }
 
 func (s *execStreams) openTerminal(cmd *exec.Cmd, e driver.Exec, cred *syscall.Credential) error {
-	master, slave, err := pty.Open()
+	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
+		return os.NewSyscallError("open /dev/ptmx", err)
+	}
+	slave, err := OpenTerminalSlave(fd)
+	if err != nil {
+		unix.Close(fd)
 		return err
 	}
 	if cred != nil {
 		err = slave.Chown(int(cred.Uid), -1)
 	}
-	return errors.Join(err, s.connectToTerminal(cmd, e, master, slave))
+	return errors.Join(err, s.connectToTerminal(cmd, e, os.NewFile(uintptr(fd), "ptmx"), slave))
+}
+
+// OpenTerminalSlave unlocks the terminal whose master is masterFD, and opens its slave end. It uses no path, so nobody
+// can replace a part of it, and the mounts of this process do not matter.
+func OpenTerminalSlave(masterFD int) (*os.File, error) {
+	if err := unix.IoctlSetPointerInt(masterFD, unix.TIOCSPTLCK, 0); err != nil {
+		return nil, os.NewSyscallError("TIOCSPTLCK", err)
+	}
+	fd, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(masterFD), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
+	if errno != 0 {
+		return nil, os.NewSyscallError("TIOCGPTPEER", errno)
+	}
+	return os.NewFile(fd, "pts"), nil
 }
 
 // connectToTerminal connects a command with a terminal. closeAll and closeChildFiles close master and slave.
@@ -290,6 +307,19 @@ func (s *execStreams) connectToTerminal(cmd *exec.Cmd, e driver.Exec, master, sl
 	}
 	s.stdinWriter, s.outputCopies = master, []outputCopyJob{{master, to}}
 	return nil
+}
+
+// setTerminalSize sets the size of the terminal whose master is master, without master.Fd, which would make reads of the
+// terminal ignore their deadline.
+func setTerminalSize(master *os.File, size driver.TerminalSize) error {
+	conn, err := master.SyscallConn()
+	if err != nil {
+		return err
+	}
+	setErr := conn.Control(func(fd uintptr) {
+		err = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: uint16(size.Height), Col: uint16(size.Width)})
+	})
+	return errors.Join(setErr, err)
 }
 
 // startStreamCopies starts goroutines that copy the streams, and resize the terminal until stopResize is closed. The
@@ -316,7 +346,7 @@ func (s *execStreams) startStreamCopies(e driver.Exec, stopResize <-chan struct{
 					if !ok {
 						return
 					}
-					pty.Setsize(s.terminalMaster, &pty.Winsize{Rows: uint16(size.Height), Cols: uint16(size.Width)})
+					_ = setTerminalSize(s.terminalMaster, size) // fails when the terminal was hung up
 				case <-stopResize:
 					return
 				}
@@ -337,24 +367,40 @@ func (o outputCopyJob) copy() {
 	}
 }
 
-// copyBuffered copies the output that the kernel has buffered. It blocks only while the writer does.
+// maxBufferedOutput is more than a pipe or a terminal holds, unless root has enlarged the pipe.
+const maxBufferedOutput = 1 << 20
+
+// copyBuffered copies the output that the kernel has buffered, and does not wait for more. It blocks only while the
+// writer does. It copies at most maxBufferedOutput bytes, because a process can write all the time.
 func (o outputCopyJob) copyBuffered() {
-	buffered := 0
-	if conn, err := o.source.SyscallConn(); err == nil {
-		conn.Control(func(fd uintptr) { buffered, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+	conn, err := o.source.SyscallConn()
+	if err != nil {
+		return // the file is closed
 	}
 	o.source.SetReadDeadline(time.Time{})
-	io.CopyN(o.dest, o.source, int64(buffered))
+	buffer := make([]byte, 32<<10)
+	for copied := 0; copied < maxBufferedOutput; {
+		n := 0
+		err := conn.Read(func(fd uintptr) bool {
+			n, _ = unix.Read(int(fd), buffer) // EIO is the end of a terminal
+			return true
+		})
+		if err != nil || n <= 0 {
+			return
+		}
+		if _, err := o.dest.Write(buffer[:n]); err != nil {
+			return
+		}
+		copied += n
+	}
 }
 
 // waitOutputAndCloseAll waits until the output is copied, at most outputDrainTimeout for processes that write it, and
 // closes all files.
 func (s *execStreams) waitOutputAndCloseAll() {
-	s.resizeGoroutine.Wait()     // the goroutine uses the descriptor of the terminal, which closeAll closes
-	if s.terminalMaster == nil { // the output of a terminal ends, because the kernel hangs it up when the command exits
-		for _, out := range s.outputCopies {
-			out.source.SetReadDeadline(time.Now().Add(outputDrainTimeout))
-		}
+	s.resizeGoroutine.Wait() // the goroutine uses the descriptor of the terminal, which closeAll closes
+	for _, out := range s.outputCopies {
+		out.source.SetReadDeadline(time.Now().Add(outputDrainTimeout))
 	}
 	s.outputCopyGoroutines.Wait()
 	s.closeAll()

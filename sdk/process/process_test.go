@@ -670,6 +670,18 @@ func TestExecOutputForSlowReaders(t *testing.T) {
 	}
 }
 
+// A process that the command leaves behind can open the terminal after the kernel has hung it up. Then the terminal has no
+// end, for which Exec does not wait.
+func TestExecTerminalThatIsOpenedAgain(t *testing.T) {
+	p := startProcess(t, newStartRequest(t), shellCommand("exec sleep 3600"))
+	out := &slowWriter{delay: 2 * outputDrainTimeout}
+	script := `terminal=$(tty); setsid sh -c "sleep 0.3; exec sleep 3600 <>$terminal" & sleep 0.1; echo ended`
+	exit, err := p.Exec(t.Context(), driver.Exec{Command: []string{"/bin/sh", "-c", script}, Stdout: out, TTY: true})
+	if err != nil || !exit.Successful() || out.size != len("ended\r\n") {
+		t.Errorf("%+v, %v, %d bytes", exit, err, out.size)
+	}
+}
+
 // slowWriter counts bytes. Its first Write takes delay.
 type slowWriter struct {
 	delay time.Duration
