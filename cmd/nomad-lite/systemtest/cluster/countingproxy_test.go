@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"io"
 	"maps"
-	"net"
 	"regexp"
 	"sync"
 	"testing"
@@ -12,7 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 )
 
-// countingProxy forwards connections to a server, and counts the bytes and the calls of nodes. A connection
+// countingProxy counts the bytes and the calls between nodes and a server. A connection
 // belongs to the node whose name the client has sent: each node sends its name in its registration.
 type countingProxy struct {
 	t     testing.TB
@@ -41,54 +40,23 @@ const maxCallHeader = 128
 
 var callHeader = regexp.MustCompile(`(?s)ServiceMethod.{1,3}?([A-Z][A-Za-z]*\.[A-Z][A-Za-z]*)[^A-Za-z]`)
 
-// listen returns the address of a listener in front of the server.
+// listen starts a proxy in front of a server, and returns its address.
 func (p *countingProxy) listen(serverAddr string) string {
 	p.t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	var running sync.WaitGroup
-	var open []net.Conn // belongs to the goroutine that accepts
-	running.Go(func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				for _, c := range open {
-					c.Close()
-				}
-				return
-			}
-			server, err := net.Dial("tcp", serverAddr)
-			if err != nil {
-				client.Close() // the server does not run
-				continue
-			}
-			open = append(open, client, server)
-			c := &countedConn{traffic: traffic{calls: map[string]int{}}}
-			p.mu.Lock()
-			p.conns = append(p.conns, c)
-			p.mu.Unlock()
-			running.Go(func() { p.forward(server, client, c.countSentLocked) })
-			running.Go(func() { p.forward(client, server, func(_ []string, b []byte) { c.bytes += len(b) }) })
-		}
-	})
-	p.t.Cleanup(func() {
-		listener.Close()
-		running.Wait()
-	})
-	return listener.Addr().String()
-}
-
-// forward forwards bytes until one end closes its connection, and then closes both.
-func (p *countingProxy) forward(dst, src net.Conn, countLocked func(names []string, b []byte)) {
-	defer dst.Close()
-	defer src.Close()
-	_, _ = io.Copy(dst, io.TeeReader(src, writerFunc(func(b []byte) {
+	return startProxy(p.t, serverAddr, func() (client, server io.Writer) {
+		c := &countedConn{traffic: traffic{calls: map[string]int{}}}
 		p.mu.Lock()
-		defer p.mu.Unlock()
-		countLocked(p.names, b)
-	})))
+		p.conns = append(p.conns, c)
+		p.mu.Unlock()
+		count := func(countLocked func(b []byte)) io.Writer {
+			return writerFunc(func(b []byte) {
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				countLocked(b)
+			})
+		}
+		return count(func(b []byte) { c.countSentLocked(p.names, b) }), count(func(b []byte) { c.bytes += len(b) })
+	})
 }
 
 type writerFunc func(b []byte)

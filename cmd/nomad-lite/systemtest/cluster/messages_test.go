@@ -30,6 +30,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/internal/thirdparty"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
 )
@@ -138,7 +139,7 @@ var deviations = []deviation{
 // TestMessagesOfStockAgents decodes each message between stock clients and a stock server with the types of package protocol, and
 // encodes it again: but for deviations, the result has the same keys and values, and each zero has the same form.
 func TestMessagesOfStockAgents(t *testing.T) {
-	r := startRecorder(t)
+	r := &recorder{t: t}
 	c := startCluster(t, serverOptions{access: true, proxy: r.proxy})
 	newStockTraffic(t, c).play()
 	messages, err := r.messages()
@@ -353,7 +354,7 @@ func newStockTraffic(t *testing.T, c *cluster) *stockTraffic {
 	if err := os.Mkdir(filepath.Dir(plugin), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := systemtest.UnpackThirdPartyProgram("hello-driver", plugin); err != nil {
+	if err := thirdparty.Unpack("hello-driver", plugin); err != nil {
 		t.Skip("no plugin of another author: ", err)
 	}
 	s := &stockTraffic{t: t, cluster: c, plugin: plugin}

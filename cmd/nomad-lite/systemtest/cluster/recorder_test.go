@@ -7,23 +7,18 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"net"
 	"sync"
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
 )
 
-// recorder is a proxy between nodes and a server without TLS. It copies the bytes as they are, and keeps those of each stream.
+// recorder keeps the bytes of each stream between nodes and a server without TLS.
 type recorder struct {
-	server   string // address of the server; set before the first connection
-	listener net.Listener
-	running  sync.WaitGroup
+	t testing.TB
 
-	mu     sync.Mutex
-	conns  []net.Conn
-	closed bool
-	tapes  []*tape
+	mu    sync.Mutex
+	tapes []*tape
 }
 
 // tape has the bytes of the streams of a connection.
@@ -38,75 +33,16 @@ const (
 	fromServer
 )
 
-// startRecorder starts a recorder, which stops at the end of the test.
-func startRecorder(t *testing.T) *recorder {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &recorder{listener: listener}
-	r.running.Go(func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			r.running.Go(func() { r.serve(conn) })
-		}
-	})
-	t.Cleanup(func() {
-		listener.Close()
-		r.mu.Lock()
-		r.closed = true
-		for _, conn := range r.conns {
-			conn.Close()
-		}
-		r.mu.Unlock()
-		r.running.Wait()
-	})
-	return r
-}
-
-// proxy sets the address of the server, and returns that of the recorder.
+// proxy starts a proxy in front of a server, and returns its address.
 func (r *recorder) proxy(serverAddr string) string {
-	r.server = serverAddr
-	return r.listener.Addr().String()
-}
-
-// serve copies a connection until one of its ends closes it.
-func (r *recorder) serve(node net.Conn) {
-	defer node.Close()
-	server, err := net.Dial("tcp", r.server)
-	if err != nil {
-		return // the server is not started
-	}
-	defer server.Close()
-	recorded := &tape{streams: map[uint32]*[2][]byte{}}
-	r.mu.Lock()
-	r.conns = append(r.conns, node, server)
-	r.tapes = append(r.tapes, recorded)
-	closed := r.closed
-	r.mu.Unlock()
-	if closed {
-		return
-	}
-	var copying sync.WaitGroup
-	// The first byte of a connection precedes the frames.
-	for _, each := range []struct {
-		from, to net.Conn
-		frames   *frameSplitter
-	}{
-		{node, server, &frameSplitter{tape: recorded, direction: fromNode, skip: 1}},
-		{server, node, &frameSplitter{tape: recorded, direction: fromServer}},
-	} {
-		copying.Go(func() {
-			_, _ = io.Copy(each.to, io.TeeReader(each.from, each.frames)) // the other end closes the connection at the same time
-			each.from.Close()
-			each.to.Close()
-		})
-	}
-	copying.Wait()
+	return startProxy(r.t, serverAddr, func() (client, server io.Writer) {
+		recorded := &tape{streams: map[uint32]*[2][]byte{}}
+		r.mu.Lock()
+		r.tapes = append(r.tapes, recorded)
+		r.mu.Unlock()
+		// The first byte of a connection precedes the frames.
+		return &frameSplitter{tape: recorded, direction: fromNode, skip: 1}, &frameSplitter{tape: recorded, direction: fromServer}
+	})
 }
 
 // frameSplitter adds the bytes of one direction of a connection, which it gets as frames of yamux, to a tape.
