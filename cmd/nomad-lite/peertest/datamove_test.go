@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/thirdparty"
 )
 
 const movedJob = `
@@ -75,7 +77,7 @@ func startNodeOfStock(t *testing.T, stock *host) *host {
 // The data of a job moves with it between a stock client and nomad-lite, in both directions. All requests go to nomad-lite, which
 // forwards them.
 func TestDataMovesBetweenNodesOfStockServer(t *testing.T) {
-	stock, err := startNomad(peerProgram(t, "nomad"), hostConfig{})
+	stock, err := startNomad(thirdparty.ProgramOrSkip(t, "nomad"), hostConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/thirdparty"
 )
 
 // waitTimeout limits how long an agent can take to become ready, a task to reach a status, and so on.
@@ -348,7 +350,7 @@ type sharedHost struct {
 
 func (s *sharedHost) get(t testing.TB) *host {
 	t.Helper()
-	peerProgram(t, "nomad") // a skipped test must not consume the Once
+	thirdparty.ProgramOrSkip(t, "nomad") // a skipped test must not consume the Once
 	if os.Geteuid() != 0 {
 		t.Skip("the stock agent and its drivers need root")
 	}
@@ -368,7 +370,7 @@ func (s *sharedHost) stop() error {
 
 var (
 	sharedNomad = &sharedHost{start: func(t testing.TB) (*host, error) {
-		return startNomad(peerProgram(t, "nomad"), sharedConfig(t, false))
+		return startNomad(thirdparty.ProgramOrSkip(t, "nomad"), sharedConfig(t, false))
 	}}
 	sharedLite = &sharedHost{start: func(t testing.TB) (*host, error) { return startLite(sharedConfig(t, true)) }}
 )

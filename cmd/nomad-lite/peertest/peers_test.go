@@ -3,68 +3,24 @@ package peertest
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
-	"testing"
 
-	"github.com/nomad-lite/nomad-lite/internal/slowtest"
+	"github.com/nomad-lite/nomad-lite/internal/thirdparty"
 )
 
-// peersEnvVar names the folder with the peers; the default is shared/peers beside the repository.
-const peersEnvVar = "NOMAD_LITE_PEERS"
-
-// unpackPeers unpacks the peers into a temporary directory, once.
-var unpackPeers = sync.OnceValues(func() (dir string, err error) {
-	folder := peersFolder()
-	if dir, err = os.MkdirTemp("", "nomad-lite-peers"); err != nil {
-		return "", err
-	}
-	if out, err := exec.Command(filepath.Join(folder, "unpack"), dir).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("unpack the peers of %s: %w\n%s", folder, err, out)
-	}
-	unpackedPeers = dir
-	return dir, nil
-})
-
-// unpackedPeers is the directory of unpackPeers, empty before the first call.
-var unpackedPeers string
-
-func peersFolder() string {
-	if folder := os.Getenv(peersEnvVar); folder != "" {
-		return folder
-	}
-	return filepath.Join("..", "..", "..", "..", "shared", "peers")
-}
-
-// peerProgram returns the path of a peer program. It skips the test if the peers are absent, or slow
-// tests are not enabled.
-func peerProgram(t testing.TB, name string) string {
-	t.Helper()
-	slowtest.Skip(t, "starts programs of others, for two minutes")
-	if _, err := os.Stat(filepath.Join(peersFolder(), "unpack")); err != nil {
-		t.Skipf("no peer programs: set %s to the folder that contains them: %v", peersEnvVar, err)
-	}
-	dir, err := unpackPeers()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return filepath.Join(dir, name)
-}
-
-// removePeers removes the unpacked peers, and kills their processes: the stock agent leaves the log collectors of some tasks.
+// removePeers removes the peers that tests have unpacked, and kills their processes: the stock agent leaves the log collectors of
+// some tasks.
 func removePeers() error {
-	if unpackedPeers == "" {
-		return nil
-	}
-	for _, pid := range processesOf(unpackedPeers) {
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH {
-			return fmt.Errorf("kill process %d of the peers: %w", pid, err)
+	if dir := thirdparty.ProgramDir(); dir != "" {
+		for _, pid := range processesOf(dir) {
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH {
+				return fmt.Errorf("kill process %d of the peers: %w", pid, err)
+			}
 		}
 	}
-	return os.RemoveAll(unpackedPeers)
+	return thirdparty.RemovePrograms()
 }
 
 // processesOf returns the processes whose programs are below a directory.

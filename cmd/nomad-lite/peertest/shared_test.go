@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/nomad-lite/nomad-lite/internal/thirdparty"
 )
 
 func programName() string { return filepath.Base(os.Args[0]) }
@@ -39,7 +41,7 @@ func sharedConfig(t testing.TB, lite bool) hostConfig {
 		}
 		return path
 	}
-	config := hostConfig{plugins: map[string]string{"probe-device": own("probe-device"), "hello-driver": peerProgram(t, "hello-driver"), "example-device": peerProgram(t, "example-device")}}
+	config := hostConfig{plugins: map[string]string{"probe-device": own("probe-device"), "hello-driver": thirdparty.ProgramOrSkip(t, "hello-driver"), "example-device": thirdparty.ProgramOrSkip(t, "example-device")}}
 	for _, name := range append(slices.Collect(maps.Keys(probeVariants)), "probe_wire") {
 		config.plugins[name] = own("probe")
 		config.text += fmt.Sprintf("plugin %q {\n  args = [\"DIR/%s.calls\"]\n}\n", name, name)
@@ -57,7 +59,7 @@ plugin "example-device" {
 	config.text += qemuConfig()
 	if lite {
 		for _, name := range []string{"ext-raw-exec", "ext-exec", "ext-mock"} {
-			config.plugins[name] = peerProgram(t, "ext-drivers")
+			config.plugins[name] = thirdparty.ProgramOrSkip(t, "ext-drivers")
 			config.text += fmt.Sprintf("plugin %q {\n", name)
 			if name == "ext-raw-exec" {
 				config.text += "  config {\n    enabled = true\n  }\n"

@@ -8,67 +8,20 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/internal/slowtest"
+	"github.com/nomad-lite/nomad-lite/internal/thirdparty"
 )
-
-// peersEnvVar names the folder with the peers; the default is shared/peers beside the repository.
-const peersEnvVar = "NOMAD_LITE_PEERS"
-
-// stockProgram is the path of the stock agent, unpacked once for all tests of the package.
-var stockProgram struct {
-	once sync.Once
-	path string
-	err  error
-}
-
-// unpackStock returns the path of the stock agent. It skips the test if the peers are absent.
-func unpackStock(t *testing.T) string {
-	t.Helper()
-	slowtest.Skip(t, "starts stock servers, for half a minute")
-	folder := os.Getenv(peersEnvVar)
-	if folder == "" {
-		folder = filepath.Join("..", "..", "..", "..", "shared", "peers")
-	}
-	packed := filepath.Join(folder, "nomad.xz")
-	if _, err := os.Stat(packed); err != nil {
-		t.Skipf("no peer programs: set %s to the folder that contains them: %v", peersEnvVar, err)
-	}
-	stockProgram.once.Do(func() {
-		dir, err := os.MkdirTemp("", "nomad-lite-stock")
-		if err != nil {
-			stockProgram.err = err
-			return
-		}
-		stockProgram.path = filepath.Join(dir, "nomad")
-		out, err := os.OpenFile(stockProgram.path, os.O_CREATE|os.O_WRONLY, 0o755)
-		if err != nil {
-			stockProgram.err = err
-			return
-		}
-		defer out.Close()
-		unpack := exec.Command("xz", "-dc", packed)
-		unpack.Stdout = out
-		if err := unpack.Run(); err != nil {
-			stockProgram.err = fmt.Errorf("unpack %s: %w", packed, err)
-		}
-	})
-	if stockProgram.err != nil {
-		t.Fatal(stockProgram.err)
-	}
-	return stockProgram.path
-}
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if stockProgram.path != "" {
-		os.RemoveAll(filepath.Dir(stockProgram.path))
+	if err := thirdparty.RemovePrograms(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
 	}
 	os.Exit(code)
 }
@@ -99,7 +52,7 @@ type stockServer struct {
 // stopped at the end of the test.
 func startStock(t *testing.T, accessControl bool, options string) *stockServer {
 	t.Helper()
-	program := unpackStock(t)
+	program := thirdparty.ProgramOrSkip(t, "nomad")
 	dir := t.TempDir()
 	ports := freePorts(t, 3)
 	config := fmt.Sprintf(`

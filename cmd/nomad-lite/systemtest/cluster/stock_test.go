@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,40 +16,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
-	"github.com/nomad-lite/nomad-lite/internal/slowtest"
+	"github.com/nomad-lite/nomad-lite/internal/thirdparty"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 )
-
-// unpackStock unpacks the stock agent, once.
-var unpackStock = sync.OnceValues(func() (program string, err error) {
-	dir, err := os.MkdirTemp("", "nomad-lite-stock")
-	if err != nil {
-		return "", err
-	}
-	stockProgramDir = dir
-	program = filepath.Join(dir, "bin", "nomad") // UnpackThirdPartyProgram writes beside the directory first
-	if err := os.Mkdir(filepath.Dir(program), 0o755); err != nil {
-		return "", err
-	}
-	return program, systemtest.UnpackThirdPartyProgram("nomad", program)
-})
-
-// stockProgramDir is the directory of unpackStock, empty before the first call.
-var stockProgramDir string
 
 // stockProgram returns the path of the stock agent. It skips the test if the machine does not have it, or if slow tests are not
 // enabled.
 func stockProgram(t testing.TB) string {
 	t.Helper()
-	slowtest.Skip(t, "starts stock servers, for a minute")
-	if _, err := systemtest.FindThirdPartyProgramArchive("nomad"); err != nil {
-		t.Skipf("no stock agent: set NOMAD_LITE_PEERS to the folder that contains it: %v", err)
-	}
-	program, err := unpackStock()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return program
+	return thirdparty.ProgramOrSkip(t, "nomad")
 }
 
 // stockAgent is a stock agent, a server or a client, that a test stops and starts.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/thirdparty"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
@@ -44,11 +45,9 @@ const (
 // gives the node up meanwhile, and replaces its allocations. After each boot each allocation that the server wants must run, as the
 // server shows it, and must have been started once.
 func testVMNodeReboots(t *testing.T, m vm) {
-	if _, err := systemtest.FindThirdPartyProgramArchive("nomad"); err != nil {
-		t.Skipf("no stock agent: set NOMAD_LITE_PEERS to the folder that contains it: %v", err)
-	}
+	program := thirdparty.ProgramOrSkip(t, "nomad")
 	m.disk, m.network = makeVMDisk(t), true
-	s := newVMServer(t)
+	s := newVMServer(t, program)
 	s.restart(patientHeartbeats)
 	for n, end := range []string{bootEndReboot, bootEndPowerLoss, bootEndReboot, bootEndReboot} {
 		if n == 3 {
@@ -79,16 +78,9 @@ type vmServer struct {
 }
 
 // newVMServer returns a server that is not started.
-func newVMServer(t *testing.T) *vmServer {
+func newVMServer(t *testing.T, program string) *vmServer {
 	t.Helper()
-	s := &vmServer{t: t, dir: t.TempDir(), ports: systemtest.FindFreePorts(t, 3)}
-	s.program = filepath.Join(s.dir, "bin", "nomad") // UnpackThirdPartyProgram writes beside the directory first
-	if err := os.Mkdir(filepath.Dir(s.program), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := systemtest.UnpackThirdPartyProgram("nomad", s.program); err != nil {
-		t.Fatal(err)
-	}
+	s := &vmServer{t: t, program: program, dir: t.TempDir(), ports: systemtest.FindFreePorts(t, 3)}
 	var err error
 	if s.Client, err = api.NewClient(&api.Config{Address: fmt.Sprintf("http://127.0.0.1:%d", s.ports[0])}); err != nil {
 		t.Fatal(err)
