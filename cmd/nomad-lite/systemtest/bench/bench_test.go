@@ -61,6 +61,7 @@ type benchAgent struct {
 	logDone       chan struct{}     // closed when the whole log of the agent was read
 	jobMeta       map[string]string // meta block of the jobs that are registered next
 	driver        string            // driver of the jobs that are registered next; empty means raw_exec
+	bridge        bool              // the allocations of the jobs that are registered next have a network of their own
 }
 
 const benchConfig = `
@@ -150,6 +151,9 @@ func (a *benchAgent) run(b testing.TB, kind, id string, count int, argv ...strin
 	task.Resources = &api.Resources{CPU: &cpu, MemoryMB: new(10)}
 	group := api.NewTaskGroup("g", count).AddTask(task)
 	group.RestartPolicy = &api.RestartPolicy{Attempts: new(1000), Interval: new(time.Hour), Delay: new(time.Duration(0)), Mode: new("fail")}
+	if a.bridge {
+		group.Networks = []*api.NetworkResource{{Mode: "bridge"}}
+	}
 	job.AddTaskGroup(group)
 	if _, _, err := a.client.Jobs().Register(job, nil); err != nil {
 		b.Fatal(err)
@@ -172,67 +176,6 @@ func (a *benchAgent) stopJob(b testing.TB, id string, count int) time.Duration {
 	}
 	a.waitStatus(b, id, count, api.AllocClientStatusComplete)
 	return time.Since(began)
-}
-
-// measureMemoryMB returns the sum of the anonymous and shared memory of all processes of nomad-lite, in MB, after they
-// were idle for the duration quiet.
-func (a *benchAgent) measureMemoryMB(b testing.TB, quiet time.Duration) float64 {
-	b.Helper()
-	time.Sleep(quiet)
-	kib := 0
-	for _, p := range systemtest.FindDataDirProcesses(a.dir) {
-		if !strings.Contains(p.Kind, "/") {
-			kib += systemtest.ReadProcessMemory(b, p.PID).AnonymousAndSharedKiB
-		}
-	}
-	return float64(kib) / 1000 * 1.024
-}
-
-// idleProgramSource is a program that imports the libraries that every agent needs, and does
-// nothing.
-const idleProgramSource = `package main
-
-import (
-	"time"
-
-	_ "github.com/hashicorp/go-plugin"
-	_ "github.com/hashicorp/hcl/v2/hclsyntax"
-	_ "go.etcd.io/bbolt"
-	_ "google.golang.org/grpc"
-)
-
-func main() { time.Sleep(time.Hour) }
-`
-
-// measureIdleProcessesMB returns the memory of count processes of a program that does nothing, in MB. It
-// is the baseline for the memory of a node, which is an agent and a keeper.
-func measureIdleProcessesMB(b *testing.B, count int) (sum float64) {
-	b.Helper()
-	dir := b.TempDir()
-	program := filepath.Join(dir, "empty")
-	if err := os.WriteFile(program+".go", []byte(idleProgramSource), 0o600); err != nil {
-		b.Fatal(err)
-	}
-	if out, err := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, program+".go").CombinedOutput(); err != nil {
-		b.Fatalf("build: %v\n%s", err, out)
-	}
-	var all []*exec.Cmd
-	for range count {
-		cmd := exec.Command(program)
-		if err := cmd.Start(); err != nil {
-			b.Fatal(err)
-		}
-		all = append(all, cmd)
-	}
-	time.Sleep(time.Second)
-	for _, cmd := range all {
-		sum += float64(systemtest.ReadProcessMemory(b, cmd.Process.Pid).AnonymousAndSharedKiB) / 1000 * 1.024
-	}
-	for _, cmd := range all {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // the process was killed
-	}
-	return sum
 }
 
 // forkPrograms starts count programs, one after the other, and returns the time that this took. end
@@ -292,6 +235,16 @@ func measureNoopCommand(b *testing.B) float64 {
 // data directory and with a used one.
 func BenchmarkAgentReady(b *testing.B) {
 	measureNoopCommand(b) // the first run loads the program into the page cache
+	stoppedJobs := b.TempDir()
+	a := startBenchAgent(b, stoppedJobs)
+	for i := range sized(1000) {
+		id := fmt.Sprint("stopped-", i)
+		a.run(b, "service", id, 0, "/bin/true")
+		if _, _, err := a.client.Jobs().Deregister(id, false, nil); err != nil {
+			b.Fatal(err)
+		}
+	}
+	a.end(b, syscall.SIGINT)
 	for b.Loop() {
 		dir, floor := b.TempDir(), measureNoopCommand(b)
 		for _, name := range []string{"ready, fresh", "ready, warm"} {
@@ -299,6 +252,9 @@ func BenchmarkAgentReady(b *testing.B) {
 			addBenchSample(b, name, systemtest.Milliseconds(a.startDuration), floor)
 			a.end(b, syscall.SIGINT)
 		}
+		a := startBenchAgent(b, stoppedJobs)
+		addBenchSample(b, "ready, stopped jobs", systemtest.Milliseconds(a.startDuration), floor)
+		a.end(b, syscall.SIGINT)
 		without := startBenchAgent(b, b.TempDir())
 		without.end(b, syscall.SIGINT)
 		broken := startBenchAgent(b, b.TempDir(), writeBrokenPlugins(b))
@@ -335,36 +291,13 @@ func writeBrokenPlugins(b *testing.B) string {
 	return config.String()
 }
 
-// BenchmarkMemory measures the memory of a node without tasks, and the additional memory per task.
-func BenchmarkMemory(b *testing.B) {
-	for first := true; b.Loop(); first = false {
-		if !first {
-			continue // this measurement takes minutes and varies little, so it is made once
-		}
-		a := startBenchAgent(b, b.TempDir())
-		// The measurement starts after an unused builtin has exited, which it does after a minute.
-		addBenchSample(b, "idle memory", a.measureMemoryMB(b, 65*time.Second), measureIdleProcessesMB(b, 2))
-		a.run(b, "service", "one", 1, "/bin/sleep", "1000")
-		a.waitStatus(b, "one", 1, api.AllocClientStatusRunning)
-		const settleDelay = 40 * time.Second // after this time the deployment has ended, and the driver has sent another fingerprint
-		one := a.measureMemoryMB(b, settleDelay)
-		for _, count := range []int{100, 500} {
-			id := fmt.Sprint("sleep-", count)
-			a.run(b, "service", id, count, "/bin/sleep", "1000")
-			a.waitStatus(b, id, count, api.AllocClientStatusRunning)
-			addBenchSample(b, fmt.Sprintf("memory per task, %d", count), (a.measureMemoryMB(b, settleDelay)-one)/float64(count), missingBaselineValue)
-			a.stopJob(b, id, count)
-		}
-		a.stopJob(b, "one", 1)
-		a.end(b, syscall.SIGINT)
-	}
-}
-
 // BenchmarkAllocationBursts starts and stops many allocations at once. It measures the time until
 // the API reports the new status of all of them.
 func BenchmarkAllocationBursts(b *testing.B) {
 	for b.Loop() {
-		for _, count := range []int{100, 500} {
+		for _, count := range []int{100, 2000} {
+			figure := fmt.Sprint(count)
+			count = sized(count)
 			rate := func(d time.Duration) float64 { return float64(count) / d.Seconds() }
 			a := startBenchAgent(b, b.TempDir())
 			began := time.Now()
@@ -373,18 +306,17 @@ func BenchmarkAllocationBursts(b *testing.B) {
 			up := time.Since(began)
 			forked, kill := forkPrograms(b, count, "/bin/sleep", "1000")
 			floor, made := systemtest.Milliseconds(kill()), createAllocDirs(b, count)
-			addBenchSample(b, fmt.Sprintf("%d sleeping", count), rate(up), rate(made+forked))
-			fresh := a.stopJob(b, "sleep", count)
+			addBenchSample(b, figure+" sleeping", rate(up), rate(made+forked))
+			addBenchSample(b, "stop, "+figure, systemtest.Milliseconds(a.stopJob(b, "sleep", count)), floor)
 
 			began = time.Now()
 			a.run(b, "batch", "true", count, "/bin/true")
 			a.waitStatus(b, "true", count, api.AllocClientStatusComplete)
 			done := time.Since(began)
 			forked, wait := forkPrograms(b, count, "/bin/true")
-			addBenchSample(b, fmt.Sprintf("%d complete", count), rate(done), rate(made+forked+wait()))
+			addBenchSample(b, figure+" complete", rate(done), rate(made+forked+wait()))
 
-			if count == 100 {
-				addBenchSample(b, "stop, fresh", systemtest.Milliseconds(fresh), floor)
+			if figure == "100" {
 				a.run(b, "service", "again", count, "/bin/sleep", "1000")
 				a.waitStatus(b, "again", count, api.AllocClientStatusRunning)
 				a.end(b, syscall.SIGKILL)
@@ -395,6 +327,9 @@ func BenchmarkAllocationBursts(b *testing.B) {
 		}
 	}
 }
+
+// pausedStarts is the number of starts after a pause that BenchmarkOneTask measures.
+const pausedStarts = 10
 
 // BenchmarkOneTask measures the time that a user waits for one task.
 func BenchmarkOneTask(b *testing.B) {
@@ -415,6 +350,16 @@ func BenchmarkOneTask(b *testing.B) {
 			b.Fatal(err)
 		}
 		addBenchSample(b, "first instruction", systemtest.Milliseconds(first.Sub(began)), systemtest.Milliseconds(systemtest.ParseTimestamp(b, out).Sub(floor)))
+		if round <= pausedStarts {
+			a.stopJob(b, id, 1)
+			settle(4 * time.Second) // after a second without work, the processes of a node return memory
+			began, id = time.Now(), id+"-paused"
+			paused := filepath.Join(b.TempDir(), "stamps")
+			a.run(b, "service", id, 1, "/bin/sh", "-c", "date +%s%N > "+paused+"; exec sleep 1000")
+			a.waitStatus(b, id, 1, api.AllocClientStatusRunning)
+			first := systemtest.WaitTimestamps(b, paused, 1)[0]
+			addBenchSample(b, "first instruction, pause", systemtest.Milliseconds(first.Sub(began)), missingBaselineValue)
+		}
 		call := func() error { _, err := a.client.Status().Leader(); return err }
 		addBenchSample(b, "said to run", systemtest.Milliseconds(running.Sub(first)), systemtest.Milliseconds(measureTime(b, call)))
 		a.stopJob(b, id, 1)
@@ -516,7 +461,7 @@ func BenchmarkHooks(b *testing.B) {
 		floor := measureUnaryCall(b)
 		addBenchSample(b, "1 hook", systemtest.Median(delaysByHookCount[1])-none, floor)
 		addBenchSample(b, "3 hooks", systemtest.Median(delaysByHookCount[3])-none, 3*floor)
-		const allocCount = 500
+		allocCount := sized(500)
 		rates := [2]float64{}
 		for hooks := range rates {
 			round++
@@ -525,7 +470,7 @@ func BenchmarkHooks(b *testing.B) {
 			began := time.Now()
 			a.run(b, "batch", id, allocCount, "/bin/true")
 			a.waitStatus(b, id, allocCount, api.AllocClientStatusComplete)
-			rates[hooks] = allocCount / time.Since(began).Seconds()
+			rates[hooks] = float64(allocCount) / time.Since(began).Seconds()
 		}
 		addBenchSample(b, "500 with a hook", rates[1], rates[0])
 		for _, p := range systemtest.FindDataDirProcesses(a.dir) {
@@ -585,8 +530,10 @@ func BenchmarkLogs(b *testing.B) {
 	round := 0
 	for b.Loop() {
 		round++
-		const logSize, id = 1 << 30, "flood"
-		argv := []string{"/bin/dd", "if=/dev/zero", "bs=64k", "count=16384", "status=none"}
+		const id, blockSize = "flood", 64 << 10
+		blocks := sized(16384)
+		logSize := float64(blocks * blockSize)
+		argv := []string{"/bin/dd", "if=/dev/zero", "bs=64k", fmt.Sprint("count=", blocks), "status=none"}
 		name := fmt.Sprint(id, round)
 		a.run(b, "batch", name, 1, argv...)
 		a.waitStatus(b, name, 1, api.AllocClientStatusComplete)
@@ -729,10 +676,10 @@ func BenchmarkEndedAllocations(b *testing.B) {
 		// The first 1000 allocations make the agent allocate the memory that does not depend on the
 		// number of ended allocations: for the allocations that run at once, and for the stored
 		// events.
-		const allocCount = 1000
+		allocCount := sized(1000)
 		heapBefore := complete(fmt.Sprint("first-", round), allocCount)
 		heapAfter := complete(fmt.Sprint("then-", round), allocCount)
-		addBenchSample(b, "finished", float64(heapAfter-heapBefore)/allocCount/1000, missingBaselineValue)
+		addBenchSample(b, "finished", float64(heapAfter-heapBefore)/float64(allocCount)/1000, missingBaselineValue)
 	}
 	m.SendExitCommandAndWait("stop")
 }

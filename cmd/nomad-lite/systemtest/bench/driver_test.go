@@ -85,7 +85,7 @@ func BenchmarkExternalDriver(b *testing.B) {
 		a.healthyDriverProcess(b, "shell", pid)
 		addBenchSample(b, "driver launch", systemtest.Milliseconds(time.Since(began)), systemtest.Milliseconds(floor))
 
-		const count = 100
+		count := sized(100)
 		var rates []float64
 		for _, driver := range []string{"shell", "raw_exec"} {
 			a.driver = driver
@@ -93,7 +93,7 @@ func BenchmarkExternalDriver(b *testing.B) {
 			began := time.Now()
 			a.run(b, "batch", id, count, "/bin/true")
 			a.waitStatus(b, id, count, api.AllocClientStatusComplete)
-			rates = append(rates, count/time.Since(began).Seconds())
+			rates = append(rates, float64(count)/time.Since(began).Seconds())
 		}
 		addBenchSample(b, "100 complete, external", rates[0], rates[1])
 		a.end(b, syscall.SIGINT)
@@ -169,6 +169,53 @@ func BenchmarkExecDriver(b *testing.B) {
 	a.compareStarts(b, "exec driver", drivers, func(script string) map[string]any {
 		return map[string]any{"command": "/bin/sh", "args": []string{"-c", script}}
 	})
+}
+
+// BenchmarkExecBursts starts many isolated allocations at once, without and with a network of their own.
+func BenchmarkExecBursts(b *testing.B) {
+	if os.Geteuid() != 0 {
+		b.Skip("needs root, to isolate tasks")
+	}
+	for b.Loop() {
+		a := startBenchAgent(b, b.TempDir(), "plugin \"exec\" {}\n")
+		a.driver = "exec"
+		a.healthyDriverProcess(b, a.driver, 0)
+		for _, figure := range []string{"100 exec", "100 exec, bridge"} {
+			a.bridge = figure != "100 exec"
+			count := sized(100)
+			rate := func(d time.Duration) float64 { return float64(count) / d.Seconds() }
+			began := time.Now()
+			a.run(b, "service", "sleep", count, "/bin/sleep", "1000")
+			a.waitStatus(b, "sleep", count, api.AllocClientStatusRunning)
+			took := time.Since(began)
+			addBenchSample(b, figure, rate(took), rate(forkIsolatedPrograms(b, count, "/bin/sleep", "1000")))
+			a.stopJob(b, "sleep", count)
+		}
+		a.end(b, syscall.SIGINT)
+	}
+}
+
+// forkIsolatedPrograms starts count programs, one after the other, in namespaces as those of the driver exec, and returns the time
+// that this took.
+func forkIsolatedPrograms(b *testing.B, count int, argv ...string) time.Duration {
+	b.Helper()
+	var all []*exec.Cmd
+	defer func() {
+		for _, cmd := range all {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait() // the process was killed
+		}
+	}()
+	began := time.Now()
+	for range count {
+		cmd := exec.Command(argv[0], argv[1:]...)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC}
+		if err := cmd.Start(); err != nil {
+			b.Fatal(err)
+		}
+		all = append(all, cmd)
+	}
+	return time.Since(began)
 }
 
 // compareStarts measures the time from the submission of a job to the first instruction of its task, for a

@@ -1,11 +1,13 @@
 package bench
 
 import (
+	"flag"
 	"fmt"
 	"io"
 	"math"
 	"testing"
 	"text/tabwriter"
+	"time"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 )
@@ -19,50 +21,84 @@ type benchResult struct {
 }
 
 var benchResults = []*benchResult{
-	{name: "ready, fresh", description: "agent exec -> node ready, fresh", unit: "ms", budget: "60", nomadValue: "1300-2700"},
-	{name: "ready, warm", description: "the same, with a data directory that was used", unit: "ms", budget: "60", nomadValue: "1300-2700"},
-	{name: "ready, broken plugins", description: "the same, with 20 plugins of which each fails in its way; floor: without", unit: "ms"},
-	{name: "idle memory", description: "idle memory, all processes", unit: "MB", budget: "30", nomadValue: "90"},
-	{name: "memory per task, 100", description: "memory per task beyond itself, of 100", unit: "MB", budget: "0.15", nomadValue: "28.7"},
-	{name: "memory per task, 500", description: "the same, of 500", unit: "MB", budget: "0.15", nomadValue: "28.7"},
-	{name: "first instruction", description: "job submitted -> first instruction", unit: "ms", budget: "8", nomadValue: "128"},
-	{name: "said to run", description: "first instruction -> API says running; floor: a request", unit: "ms", budget: "5", nomadValue: "about 1000"},
-	{name: "run", description: "run exec -> first instruction", unit: "ms"},
-	{name: "100 sleeping", description: "100 sleeping allocs running; floor: their directories and forks", unit: "/s", budget: "300", nomadValue: "11"},
-	{name: "500 sleeping", description: "500 sleeping allocs running", unit: "/s", budget: "300", nomadValue: "11"},
-	{name: "100 complete", description: "100 no-op batch allocs complete; floor: the same", unit: "/s", budget: "200", nomadValue: "12"},
-	{name: "500 complete", description: "500 no-op batch allocs complete", unit: "/s", budget: "200", nomadValue: "12"},
-	{name: "stop, fresh", description: "stop 100 allocs; floor: to kill and reap", unit: "ms", budget: "100", nomadValue: "1100-7900"},
-	{name: "stop, re-adopted", description: "the same, re-adopted", unit: "ms", budget: "100", nomadValue: "1100-7900"},
-	{name: "respawn", description: "crash -> respawn, delay 0", unit: "ms", budget: "5", nomadValue: "55"},
-	{name: "line to follower", description: "log line written -> seen by a follower", unit: "ms", budget: "5", nomadValue: "297"},
+	{name: "ready, fresh", description: "agent exec -> ready, fresh data directory; floor: nomad-lite version", unit: "ms", budget: "30", nomadValue: "2200"},
+	{name: "ready, warm", description: "the same, used data directory", unit: "ms", budget: "30"},
+	{name: "ready, stopped jobs", description: "the same, with 1,000 stopped jobs", unit: "ms", budget: "35"},
+	{name: "ready, broken plugins", description: "the same, with 20 plugins of which each fails in its way; floor: without", unit: "ms", budget: "60"},
+	{name: "idle memory", description: "idle memory: agent, keeper, raw_exec; floor: 3 programs with the libraries", unit: "MB", budget: "12", nomadValue: "19-22"},
+	{name: "idle memory, exec", description: "the same, and exec; floor: 4 programs", unit: "MB", budget: "15.5"},
+	{name: "one task", description: "the first task adds, with the log collector; floor: a program", unit: "MB", budget: "2"},
+	{name: "memory per task, 100", description: "memory per raw_exec task, of 100", unit: "MB", budget: "0.10", nomadValue: "27.7"},
+	{name: "memory per task, 1000", description: "the same, of 1,000", unit: "MB", budget: "0.07"},
+	{name: "memory per exec task", description: "memory per exec task, of 100", unit: "MB", budget: "0.12"},
+	{name: "memory per exec task, bridge", description: "the same, in a bridge", unit: "MB", budget: "0.15"},
+	{name: "descriptors, agent", description: "descriptors per running task: agent", unit: "", budget: "1"},
+	{name: "descriptors, log-collector", description: "the same: log collector", unit: "", budget: "2"},
+	{name: "descriptors, keeper", description: "the same: keeper", unit: "", budget: "1"},
+	{name: "first instruction", description: "job submitted -> first instruction", unit: "ms", budget: "5", nomadValue: "109"},
+	{name: "first instruction, pause", description: "the same, after a pause of 4 s", unit: "ms", budget: "7"},
+	{name: "said to run", description: "first instruction -> API says running; floor: a request", unit: "ms"},
+	{name: "run", description: "run exec -> first instruction", unit: "ms", budget: "45"},
+	{name: "exec driver", description: "job submitted -> first instruction of a task of exec; floor: raw_exec", unit: "ms", budget: "floor + 2.5"},
+	{name: "100 sleeping", description: "raw_exec starts per second, of 100; floor: their directories and forks", unit: "/s", budget: "500", nomadValue: "10-13"},
+	{name: "2000 sleeping", description: "the same, of 2,000", unit: "/s", budget: "500"},
+	{name: "100 complete", description: "100 no-op batch allocations complete; floor: the same", unit: "/s", budget: "500", nomadValue: "13-14"},
+	{name: "2000 complete", description: "the same, of 2,000", unit: "/s", budget: "500"},
+	{name: "100 exec", description: "exec starts per second, of 100; floor: forks with namespaces", unit: "/s", budget: "300"},
+	{name: "100 exec, bridge", description: "the same, in a bridge", unit: "/s", budget: "150"},
+	{name: "stop, 100", description: "stop of 100 tasks; floor: to kill and reap", unit: "ms", budget: "50", nomadValue: "1000-1700"},
+	{name: "stop, re-adopted", description: "the same, after the agent was replaced", unit: "ms", budget: "50"},
+	{name: "stop, 2000", description: "stop of 2,000 tasks", unit: "ms", budget: "500"},
+	{name: "respawn", description: "crash -> respawn, delay 0", unit: "ms", budget: "5"},
+	{name: "recovery", description: "agent killed -> 100 tasks owned; floor: a program's start", unit: "ms", budget: "60", nomadValue: "2000 (20 tasks)"},
+	{name: "recovery, plugin", description: "the same, with the driver plugin", unit: "ms"},
+	{name: "recovery, collector", description: "the same, with the log collector", unit: "ms"},
+	{name: "recovery, another build", description: "the same, and the next agent is another build", unit: "ms"},
+	{name: "log throughput", description: "log throughput, 1 GiB, 64 KiB writes; floor: to a file", unit: "GB/s", budget: "80 % of the floor", nomadValue: "0.8-1.0"},
+	{name: "line to follower", description: "log line -> follower", unit: "ms", budget: "1", nomadValue: "297"},
 	{name: "exec", description: "alloc exec of /bin/true, end to end", unit: "ms"},
 	{name: "exec, terminal", description: "the same, with a terminal", unit: "ms"},
-	{name: "log throughput", description: "log throughput, 1 GiB, 64 KiB writes", unit: "GB/s", budget: "1.2", nomadValue: "0.4-0.8"},
-	{name: "recovery", description: "agent killed with 100 tasks -> owned again; floor: a program's start", unit: "ms", budget: "300", nomadValue: "2000 (20 tasks)"},
-	{name: "recovery, plugin", description: "the same, with the driver plugin", unit: "ms", budget: "300"},
-	{name: "recovery, collector", description: "the same, with the log collector", unit: "ms", budget: "300"},
-	{name: "recovery, another build", description: "the same, and the next agent is another build", unit: "ms", budget: "300"},
-	{name: "syncs per life, 1", description: "fdatasyncs in the life of a task", unit: ""},
-	{name: "syncs per life, 100", description: "the same, for each of 100 at once", unit: ""},
-	{name: "1 hook", description: "a hook plugin adds to a task's start; floor: a unary call", unit: "ms", budget: "1"},
-	{name: "3 hooks", description: "three hook plugins add; floor: three calls", unit: "ms", budget: "3"},
-	{name: "500 with a hook", description: "500 no-op batch allocs with a hook plugin; floor: without", unit: "/s"},
+	{name: "1 hook", description: "one hook plugin adds; floor: a unary call", unit: "ms", budget: "0.4"},
+	{name: "3 hooks", description: "three hook plugins add; floor: three calls", unit: "ms"},
+	{name: "500 with a hook", description: "500 no-op batch allocations with a hook plugin; floor: without", unit: "/s"},
 	{name: "idle hook", description: "memory of an idle hook plugin", unit: "MB"},
-	{name: "ready, driver", description: "agent exec -> node ready with an external driver healthy; floor: without it", unit: "ms"},
+	{name: "ready, driver", description: "agent exec -> ready with an external driver healthy; floor: without it", unit: "ms"},
 	{name: "driver launch", description: "driver plugin killed -> the next is healthy; floor: its program's start", unit: "ms"},
 	{name: "driver call", description: "call of a driver plugin; floor: a plain gRPC call of the same process", unit: "ms"},
-	{name: "100 complete, external", description: "100 no-op batch allocs with an external driver; floor: with raw_exec", unit: "/s"},
+	{name: "100 complete, external", description: "100 no-op batch allocations with an external driver; floor: with raw_exec", unit: "/s"},
 	{name: "chroot", description: "job submitted -> first instruction in a chroot; floor: the same driver without", unit: "ms"},
-	{name: "exec driver", description: "job submitted -> first instruction of a task of exec; floor: raw_exec", unit: "ms"},
-	{name: "finished", description: "heap of each of 1000 allocs that have ended", unit: "kB", budget: "5"},
-	{name: "health, socket", description: "slowest of 50 health requests during any kind of attack, unix socket; floor: without", unit: "ms", budget: "100"},
-	{name: "health, second address", description: "the same over TCP, from another address", unit: "ms", budget: "100"},
-	{name: "page", description: "navigation -> jobs are on the web page, no cache; floor: a static file of 67 kB", unit: "ms", budget: "150"},
-	{name: "page weight", description: "files of the page of jobs", unit: "kB", budget: "60"},
+	{name: "list", description: "list of 1,000 allocations, gzip, median; floor: the answer from memory", unit: "ms", budget: "3"},
+	{name: "ended, ready", description: "ready with 10,000 ended allocations; floor: with none", unit: "ms", budget: "100"},
+	{name: "ended, memory", description: "memory of that agent", unit: "MB", budget: "40"},
+	{name: "finished", description: "heap of each of 1,000 allocations that have ended", unit: "kB"},
+	{name: "syncs per life, 1", description: "fdatasyncs in the life of a task", unit: ""},
+	{name: "syncs per life, 100", description: "the same, for each of 100 at once", unit: ""},
+	{name: "init", description: "initialization of packages, per process; floor: of the libraries", unit: "ms", budget: "floor + 0.7"},
+	{name: "init, heap", description: "memory that it allocates", unit: "MB", budget: "floor + 0.5"},
+	{name: "health, socket", description: "slowest of 50 health requests during any kind of attack, unix socket; floor: without", unit: "ms"},
+	{name: "health, second address", description: "the same over TCP, from another address", unit: "ms"},
+	{name: "page", description: "navigation -> jobs are on the web page, no cache; floor: a static file of 67 kB", unit: "ms"},
+	{name: "page weight", description: "files of the page of jobs", unit: "kB"},
 	{name: "page memory", description: "memory of the agent with ten open pages minus none", unit: "kB"},
-	{name: "page events", description: "events shown while jobs are registered; floor: a client of the stream", unit: "/s"},
-	{name: "binary", description: "binary, stripped", unit: "MB", budget: "60", nomadValue: "100+"},
+	{name: "page events", description: "events shown while jobs are registered; floor: a client of the stream", unit: "/s", budget: "20000"},
+	{name: "binary", description: "binary, stripped", unit: "MB", budget: "60", nomadValue: "151"},
+}
+
+var quick = flag.Bool("quick", false, "benchmarks: with a fiftieth of the tasks, and without pauses; only shows that the benchmarks work")
+
+// sized returns the number of tasks, jobs or allocations with which a benchmark runs that measures count of them.
+func sized(count int) int {
+	if *quick {
+		return count / 50
+	}
+	return count
+}
+
+// settle waits, in a benchmark that measures what is after a time without work.
+func settle(d time.Duration) {
+	if !*quick {
+		time.Sleep(d)
+	}
 }
 
 // missingBaselineValue is the baseline of a measurement without a baseline.

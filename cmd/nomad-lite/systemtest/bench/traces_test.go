@@ -13,7 +13,7 @@ import (
 // BenchmarkTraces measures how long 100 allocations take to complete: without a collector, with a collector, and with a
 // collector that does not answer.
 func BenchmarkTraces(b *testing.B) {
-	const count = 100
+	count := sized(100)
 	for _, bench := range []struct{ name, endpoint string }{
 		{"none", ""}, {"collector", otlptest.NewHTTP(b, nil).URL}, {"silent", otlptest.NewHanging(b).URL},
 	} {

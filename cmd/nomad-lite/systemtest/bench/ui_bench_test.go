@@ -13,6 +13,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 	"github.com/hashicorp/nomad/api"
+
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 )
 
