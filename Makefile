@@ -108,7 +108,7 @@ else
 endif
 
 ROUNDS ?= 3
-bench-cluster: ## a node beside a stock client, from ../shared, on the same stock server: times, memory, bytes and calls, in ROUNDS rounds, each of some minutes; the stock client needs 15 GB for its 500 tasks; on a machine that does nothing else; needs root
+bench-cluster: ## a node beside a stock client, from ../shared, on the same stock server: times, memory, bytes and calls, in ROUNDS rounds, each of some minutes; the stock client needs 6 GB for its 200 tasks; on a machine that does nothing else; needs root
 	NOMAD_LITE_SLOW=1 go test -run '^$$' -bench '^BenchmarkClusterNode$$' -benchtime $(ROUNDS)x -timeout 60m ./cmd/nomad-lite/systemtest/cluster
 
 screenshots: ## the pictures of docs/ui-walks.md, drawn again with chromium

@@ -51,6 +51,7 @@ func BenchmarkClusterNode(b *testing.B) {
 	for _, c := range clients {
 		m.awaitReady(c.name)
 	}
+	defer func() { fmt.Println("\n" + m.table()) }() // b.Log prints ten lines at most
 	for round := 0; b.Loop(); round++ {
 		m.measureIdle("idle", clients...)
 		for _, c := range clients {
@@ -61,8 +62,7 @@ func BenchmarkClusterNode(b *testing.B) {
 		}
 		slices.Reverse(clients)
 	}
-	b.ReportMetric(0, "ns/op")    // an iteration measures many figures
-	fmt.Println("\n" + m.table()) // b.Log prints ten lines at most
+	b.ReportMetric(0, "ns/op") // an iteration measures many figures
 }
 
 // clientKind is the column of a client in the table.
@@ -314,44 +314,20 @@ func (m *clientMeasurement) measureOneTask(c *measuredClient, round int) {
 	}
 }
 
-// measureManyTasks measures many tasks that start at once: short ones, and ones that run.
+// measureManyTasks measures the start and the end of many allocations at once.
 func (m *clientMeasurement) measureManyTasks(c *measuredClient, round int) {
 	m.Helper()
-	for _, load := range []struct{ kind, status, script string }{
-		{api.JobTypeBatch, api.AllocClientStatusComplete, "exit 0"},
-		{api.JobTypeService, api.AllocClientStatusRunning, systemtest.SleepForeverScript},
-	} {
-		id := fmt.Sprintf("many-%s-%d-%s", c.name, round, load.kind)
-		description := fmt.Sprintf("%d %s allocs", *manyAllocs, load.kind)
-		before := m.usageOf(c)
-		began := time.Now()
-		m.run(c, load.kind, id, *manyAllocs, "/bin/sh", "-c", load.script)
-		systemtest.WaitJobStatus(m, m.cluster.api(), id, *manyAllocs, load.status)
-		m.add(c.kind, time.Since(began).Seconds(), "%s: s until the server has all %s", description, load.status)
-		m.addUsage(c, before, description)
-		if load.kind == api.JobTypeService {
-			m.stop(c, id, description, *manyAllocs)
-		}
-		m.remove(c, id)
-	}
+	id, description := fmt.Sprintf("many-%s-%d", c.name, round), fmt.Sprintf("%d batch allocs", *manyAllocs)
+	m.runMeasured(c, api.JobTypeBatch, id, description, *manyAllocs, api.AllocClientStatusComplete, "exit 0")
+	m.remove(c, id)
 }
 
-// stop stops a job and measures how long that takes.
-func (m *clientMeasurement) stop(c *measuredClient, id, description string, count int) {
-	m.Helper()
-	began := time.Now()
-	_, _, err := m.cluster.api().Jobs().Deregister(id, false, nil)
-	m.cluster.check(err)
-	systemtest.WaitJobStatus(m, m.cluster.api(), id, count, api.AllocClientStatusComplete)
-	m.add(c.kind, time.Since(began).Seconds(), "%s: s until all are stopped", description)
-}
-
-// measureOwnedTasks measures a client that has many running tasks, and the next agent after a kill.
+// measureOwnedTasks measures a client that has many running tasks: their start, the idle client, the next agent after a kill, and
+// their end.
 func (m *clientMeasurement) measureOwnedTasks(c *measuredClient, round int) {
 	m.Helper()
 	id, description := fmt.Sprintf("owned-%s-%d", c.name, round), fmt.Sprintf("%d tasks", *ownedTasks)
-	m.run(c, api.JobTypeService, id, *ownedTasks, "/bin/sh", "-c", systemtest.SleepForeverScript)
-	systemtest.WaitJobStatus(m, m.cluster.api(), id, *ownedTasks, api.AllocClientStatusRunning)
+	m.runMeasured(c, api.JobTypeService, id, description, *ownedTasks, api.AllocClientStatusRunning, systemtest.SleepForeverScript)
 	m.measureIdle(description, c)
 	processes := m.taskProcesses(c)
 
@@ -366,7 +342,24 @@ func (m *clientMeasurement) measureOwnedTasks(c *measuredClient, round int) {
 	if now := m.taskProcesses(c); !slices.Equal(now, processes) {
 		m.Errorf("the tasks of %s have other processes after the kill of the agent: %v, before %v", c.name, now, processes)
 	}
+
+	began = time.Now()
+	_, _, err := m.cluster.api().Jobs().Deregister(id, false, nil)
+	m.cluster.check(err)
+	systemtest.WaitJobStatus(m, m.cluster.api(), id, *ownedTasks, api.AllocClientStatusComplete)
+	m.add(c.kind, time.Since(began).Seconds(), "%s: s until all are stopped", description)
 	m.remove(c, id)
+}
+
+// runMeasured runs a job on a client, and measures the time until the server shows the status for all allocations.
+func (m *clientMeasurement) runMeasured(c *measuredClient, kind, id, description string, count int, status, script string) {
+	m.Helper()
+	before := m.usageOf(c)
+	began := time.Now()
+	m.run(c, kind, id, count, "/bin/sh", "-c", script)
+	systemtest.WaitJobStatus(m, m.cluster.api(), id, count, status)
+	m.add(c.kind, time.Since(began).Seconds(), "%s: s until the server has all %s", description, status)
+	m.addUsage(c, before, description)
 }
 
 // taskProcesses returns the shells of the tasks of a client, sorted.
