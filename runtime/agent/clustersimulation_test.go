@@ -495,19 +495,32 @@ func (c *serverSource) checkStop(p *taskProcess) {
 	if d := a.GetTaskGroup().Disconnect; d != nil && d.StopOnClientAfter != nil {
 		limit = *d.StopOnClientAfter
 	}
-	if alone := time.Since(c.lastContact()); limit == 0 || alone < limit {
-		c.host.addViolation("I13: %s of %s is stopped %v after the last contact, and the servers have not stopped it", p.task, a.Name, alone)
+	if alone := c.longestTimeAlone(time.Now().Add(-maxStopDuration)); limit == 0 || alone < limit {
+		c.host.addViolation("I13: %s of %s is stopped although the node was alone for %v at most, and the servers have not stopped it", p.task, a.Name, alone)
 	}
 }
 
-// lastContact returns when the servers have answered a registration or a heartbeat last.
-func (c *serverSource) lastContact() (last time.Time) {
+// maxStopDuration is longer than the stop of a task takes. Meanwhile the node can reach the servers again.
+const maxStopDuration = 30 * time.Second
+
+// longestTimeAlone returns the longest time between two answers of the servers to a registration or a heartbeat, and since the
+// last one, of those that were not over at a time.
+func (c *serverSource) longestTimeAlone(since time.Time) (longest time.Duration) {
+	ends := []time.Time{time.Now()}
 	for _, call := range c.Calls(protocol.MethodRegisterNode, protocol.MethodUpdateNodeStatus) {
-		if call.Done() && call.Error == "" && call.Ended.After(last) {
-			last = call.Ended
+		if call.Done() && call.Error == "" {
+			ends = append(ends, call.Ended)
 		}
 	}
-	return last
+	slices.SortFunc(ends, time.Time.Compare)
+	last := time.Time{} // the node was alone before the first answer
+	for _, end := range ends {
+		if end.After(since) {
+			longest = max(longest, end.Sub(last))
+		}
+		last = end
+	}
+	return longest
 }
 
 // checkHistory checks that the servers have lost no event of a task.
