@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/moby/moby/api/types/container"
 
@@ -75,14 +76,14 @@ func (b *containerBuilder) checkNamespaceModes() error {
 	if i.CgroupNS != "" && i.CgroupNS != "private" {
 		return fmt.Errorf("cgroupns = %q is refused, because the task would not have a namespace of its own: the operator must set allow_privileged = true in the configuration of the driver \"docker\"", i.CgroupNS)
 	}
-	if mode := b.taskConfig.NetworkMode; mode != "" && !networkName.MatchString(strings.TrimPrefix(mode, "container:")) {
+	if mode := b.taskConfig.NetworkMode; mode != "" && !networkName().MatchString(strings.TrimPrefix(mode, "container:")) {
 		return fmt.Errorf("network_mode = %q is refused, because it is neither a network nor a container: the operator must set allow_privileged = true in the configuration of the driver \"docker\"", mode)
 	}
 	return nil
 }
 
 // networkName matches names and ids of networks and of containers.
-var networkName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
+var networkName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`) })
 
 func (b *containerBuilder) setRuntime() error {
 	name := b.taskConfig.Runtime

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"regexp"
 	"strconv"
+	"sync"
 	"text/template"
 )
 
@@ -17,7 +18,9 @@ func (e *TextError) Error() string { return e.Reason }
 
 const checkedTemplateName = "template"
 
-var parseErrorPattern = regexp.MustCompile(`(?s)^template: ` + checkedTemplateName + `:(\d+): (.*)$`)
+var parseErrorPattern = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?s)^template: ` + checkedTemplateName + `:(\d+): (.*)$`)
+})
 
 // CheckText returns the first error that a task would get for the text of its template, whatever
 // the data are: a syntax error, or a function that does not exist or always fails. It renders nothing.
@@ -38,16 +41,16 @@ func CheckText(text, leftDelim, rightDelim string) *TextError {
 	return nil
 }
 
-var undefinedFunctionPattern = regexp.MustCompile(`^function "(\w+)" not defined$`)
+var undefinedFunctionPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^function "(\w+)" not defined$`) })
 
 func parseTemplateTextError(err error) *TextError {
-	part := parseErrorPattern.FindStringSubmatch(err.Error())
+	part := parseErrorPattern().FindStringSubmatch(err.Error())
 	if part == nil {
 		return &TextError{Reason: err.Error()}
 	}
 	line, _ := strconv.Atoi(part[1]) // the pattern matches digits only
 	reason := part[2]
-	if f := undefinedFunctionPattern.FindStringSubmatch(reason); f != nil {
+	if f := undefinedFunctionPattern().FindStringSubmatch(reason); f != nil {
 		reason = "there is no function " + strconv.Quote(f[1])
 		if why := unsupportedFuncs()[f[1]]; why != "" {
 			reason = "function " + strconv.Quote(f[1]) + ": " + why

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"regexp"
+	"sync"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 )
@@ -38,10 +39,10 @@ func (t Type) String() string {
 
 // namePattern matches plugin names, which become part of jobs, node attributes and file names. A
 // name has no separator, so that it can only name a file directly in a directory.
-var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+var namePattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`) })
 
 // ValidName reports whether name can be the name of a plugin. For hosts only.
-func ValidName(name string) bool { return len(name) <= 128 && namePattern.MatchString(name) }
+func ValidName(name string) bool { return len(name) <= 128 && namePattern().MatchString(name) }
 
 // Info describes a plugin, as the plugin reports it. For hosts only.
 type Info struct {

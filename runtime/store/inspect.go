@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -214,7 +215,9 @@ func (r *InspectedRecord) Redacted() (any, error) {
 const RedactedText = "(redacted)"
 
 // secretNamePattern matches the names of fields and keys that hold secrets and are not marked as secret.
-var secretNamePattern = regexp.MustCompile(`(?i)passw|secret|token|credential|private_?key|api_?key|^auth`)
+var secretNamePattern = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?i)passw|secret|token|credential|private_?key|api_?key|^auth`)
+})
 
 // redactedJSONValue returns v as encoding/json would decode it, with RedactedText in place of secrets, and nil if v is
 // empty.
@@ -287,7 +290,7 @@ func addRedacted(fields map[string]any, name string, v reflect.Value, isSecret b
 	if plain == nil {
 		return
 	}
-	if isSecret || secretNamePattern.MatchString(name) {
+	if isSecret || secretNamePattern().MatchString(name) {
 		plain = redactLeaves(plain)
 	}
 	fields[name] = plain

@@ -137,7 +137,7 @@ func testStartWithoutHostPrintsAndFails(t tb, h *testHost) {
 	}
 }
 
-var versionPattern = regexp.MustCompile(`^v?\d+(\.\d+)*([-+].*)?$`)
+var versionPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^v?\d+(\.\d+)*([-+].*)?$`) })
 
 func newPluginInfoCase(kind base.Type, apiVersion string) func(tb, *testHost) {
 	return func(t tb, h *testHost) {
@@ -159,7 +159,7 @@ func newPluginInfoCase(kind base.Type, apiVersion string) func(tb, *testHost) {
 		if info.Name == "" {
 			t.Errorf("it has no name")
 		}
-		if !versionPattern.MatchString(info.Version) {
+		if !versionPattern().MatchString(info.Version) {
 			t.Errorf("the version is %q, want numbers such as 1.0.0", info.Version)
 		}
 		if _, err := p.baseClient.ConfigSchema(t.Context()); err != nil {

@@ -3,6 +3,7 @@ package agent
 import (
 	"io"
 	"regexp"
+	"sync"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -31,13 +32,13 @@ func newLogger(c *config.Config, s *cli.Streams) hclog.InterceptLogger {
 // path stays valid. Each call of Write must have whole lines.
 type idTruncatingWriter struct{ out io.Writer }
 
-var idPattern = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
+var idPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`) })
 
 // Write implements io.Writer.
 func (s idTruncatingWriter) Write(p []byte) (int, error) {
 	var short []byte
 	written := 0 // number of bytes of p that are processed
-	for _, at := range idPattern.FindAllIndex(p, -1) {
+	for _, at := range idPattern().FindAllIndex(p, -1) {
 		begin, end := at[0], at[1]
 		if begin > 0 && p[begin-1] == '/' {
 			continue

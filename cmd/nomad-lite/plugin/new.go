@@ -16,6 +16,7 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"sync"
 	"text/template"
 
 	"github.com/spf13/cobra"
@@ -101,9 +102,9 @@ func newNewPluginCommand(s *cli.Streams, kind, kindInMessages string) *cobra.Com
 
 // requirableVersionPattern matches the versions that a go.mod file can require. The version of a build from a modified
 // checkout contains a + and does not match.
-var requirableVersionPattern = regexp.MustCompile(`^v[^+]*$`)
+var requirableVersionPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^v[^+]*$`) })
 
-var pluginNamePattern = regexp.MustCompile(`^[a-z][a-z0-9_-]*$`)
+var pluginNamePattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z][a-z0-9_-]*$`) })
 
 // templateLanguages returns the programming languages for which there are templates of a kind of plugin.
 func templateLanguages(pluginKind string) (names []string) {
@@ -123,7 +124,7 @@ func createPluginSource(s *cli.Streams, kind, lang, name, replaceDir string) err
 	if lang != "go" && replaceDir != "" {
 		return fmt.Errorf("-replace is for programs in Go, not in %s", lang)
 	}
-	if len(name) > 63 || !pluginNamePattern.MatchString(name) {
+	if len(name) > 63 || !pluginNamePattern().MatchString(name) {
 		return fmt.Errorf("%q is not a good name for a %s: a lower case letter, then letters, digits, - and _", name, kind)
 	}
 	if slices.Contains(builtins.Names(), name) {
@@ -210,7 +211,7 @@ func (m *sourceTemplateData) setGoModuleFields(replaceDir string) error {
 	m.Go, m.Version, m.Replace = goLanguageVersion(runtime.Version()), requirableVersion(version.String()), replaceDir
 	if m.Replace == "" && version.Release == "" {
 		m.Replace = findBuildCheckoutDir()
-		if m.Replace == "" && !requirableVersionPattern.MatchString(m.Version) {
+		if m.Replace == "" && !requirableVersionPattern().MatchString(m.Version) {
 			return errors.New("this nomad-lite is no release, and the checkout that it was built from is not there; name one with -replace DIR")
 		}
 	}

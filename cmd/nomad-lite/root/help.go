@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -75,13 +76,13 @@ func writeCommandsOfGroup(b *strings.Builder, cmd *cobra.Command, group *cobra.G
 
 // pflagUsagePattern matches the start of a line of pflag's help text: the shorthand letter, if the flag has one, and
 // the name of the flag.
-var pflagUsagePattern = regexp.MustCompile(`(?m)^  (?:-(\w), |    )--(\S+)`)
+var pflagUsagePattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^  (?:-(\w), |    )--(\S+)`) })
 
 // formatFlagsSingleDash returns pflag's help text of flags, with one dash before each name, as Nomad's users type
 // flags.
 func formatFlagsSingleDash(flags *pflag.FlagSet) string {
-	return pflagUsagePattern.ReplaceAllStringFunc(flags.FlagUsages(), func(start string) string {
-		switch part := pflagUsagePattern.FindStringSubmatch(start); part[1] {
+	return pflagUsagePattern().ReplaceAllStringFunc(flags.FlagUsages(), func(start string) string {
+		switch part := pflagUsagePattern().FindStringSubmatch(start); part[1] {
 		case "", part[2]:
 			return "      -" + part[2]
 		default:

@@ -66,14 +66,14 @@ const maxLoggedPanics = 100
 
 // addressPattern matches the parts of a stack that differ between two processes with the same panic: addresses, and
 // numbers of goroutines.
-var addressPattern = regexp.MustCompile(`0x[0-9a-f]+|goroutine \d+`)
+var addressPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`0x[0-9a-f]+|goroutine \d+`) })
 
 // addIfNew records a panic of a plugin, and reports whether it was not recorded before.
 func (r *LoggedPanics) addIfNew(plugin string, lines []string) bool {
 	if r == nil {
 		return true
 	}
-	key := plugin + "\n" + addressPattern.ReplaceAllString(strings.Join(lines, "\n"), "")
+	key := plugin + "\n" + addressPattern().ReplaceAllString(strings.Join(lines, "\n"), "")
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.loggedByKey[key] {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/zclconf/go-cty/cty"
 
@@ -114,8 +115,8 @@ func checkProductUnderMaxCost(a, b int64) error {
 }
 
 var (
-	wideFormatVerbPattern = regexp.MustCompile(`%[^%a-zA-Z]*[0-9]{6}`)
-	hugeExponentPattern   = regexp.MustCompile(`[eE][+-]?0*[1-9][0-9]{4}`)
+	wideFormatVerbPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`%[^%a-zA-Z]*[0-9]{6}`) })
+	hugeExponentPattern   = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[eE][+-]?0*[1-9][0-9]{4}`) })
 )
 
 // rejectHugeFormatOutput rejects a width of millions, and a text that becomes a number with as many digits.
@@ -125,10 +126,10 @@ func rejectHugeFormatOutput(args []cty.Value) error {
 			continue
 		}
 		text := arg.AsString()
-		if i == 0 && wideFormatVerbPattern.MatchString(text) {
+		if i == 0 && wideFormatVerbPattern().MatchString(text) {
 			return errors.New("a width or precision may have 5 digits at most")
 		}
-		if i > 0 && len(text) > 0 && strings.IndexByte("+-.0123456789", text[0]) >= 0 && hugeExponentPattern.MatchString(text) {
+		if i > 0 && len(text) > 0 && strings.IndexByte("+-.0123456789", text[0]) >= 0 && hugeExponentPattern().MatchString(text) {
 			return errors.New("a number is too large or too small to be written out")
 		}
 	}

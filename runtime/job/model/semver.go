@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/hashicorp/go-version"
 )
@@ -15,12 +16,12 @@ type semverComparison struct {
 	version  *version.Version
 }
 
-var semverPattern = regexp.MustCompile(`^\s*(=|!=|<|<=|>|>=|)\s*([^\s<>=!~]+)\s*$`)
+var semverPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\s*(=|!=|<|<=|>|>=|)\s*([^\s<>=!~]+)\s*$`) })
 
 func parseSemverConstraint(text string) ([]semverComparison, error) {
 	var all []semverComparison
 	for _, part := range strings.Split(text, ",") {
-		m := semverPattern.FindStringSubmatch(part)
+		m := semverPattern().FindStringSubmatch(part)
 		if m == nil {
 			//lint:ignore ST1005 the text is Nomad's
 			return nil, fmt.Errorf("Malformed constraint: %s", part)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -18,7 +19,7 @@ const ProviderNomad = "nomad"
 
 var (
 	serviceNamePattern   = lazyRegexp(`^(?i:[a-z0-9]|[a-z0-9][a-z0-9\-]{0,61}[a-z0-9])$`)
-	interpolationPattern = regexp.MustCompile(`\$\{[^}]*\}`)
+	interpolationPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\$\{[^}]*\}`) })
 	addressModes         = []string{"", "auto", "host", "driver", "alloc", "alloc_ipv6"}
 	onUpdateValues       = []string{"", api.OnUpdateRequireHealthy, api.OnUpdateIgnoreWarn, api.OnUpdateIgnore}
 )
@@ -212,7 +213,7 @@ func checkTaskOnlyServiceRules(r *faultReport, t *api.Task, s *api.Service) {
 }
 
 func checkService(r *faultReport, s *api.Service) {
-	if name := interpolationPattern.ReplaceAllString(s.Name, "x"); !ValidServiceName(name) {
+	if name := interpolationPattern().ReplaceAllString(s.Name, "x"); !ValidServiceName(name) {
 		r.addFault("Service name must be valid per RFC 1123 and can contain only alphanumeric characters or dashes and must be no longer than 63 characters: %q", s.Name)
 	}
 	if !slices.Contains(addressModes, s.AddressMode) {

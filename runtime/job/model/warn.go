@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -258,10 +259,10 @@ func warnLifecycle(r *faultReport, t *api.Task) {
 
 // readsNomadVariable reports whether a template is rendered only once a variable exists.
 func readsNomadVariable(t *api.Template) bool {
-	return t != nil && nomadVarPattern.MatchString(pointer.Value(t.EmbeddedTmpl))
+	return t != nil && nomadVarPattern().MatchString(pointer.Value(t.EmbeddedTmpl))
 }
 
-var nomadVarPattern = regexp.MustCompile(`\{\{[^}]*\bnomadVar\b`)
+var nomadVarPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{\{[^}]*\bnomadVar\b`) })
 
 // ForegroundRunWarnings returns the features of a canonical job that only an agent provides,
 // and that a run in the foreground ignores, such as updates and scaling. hasNomadVariables means that the run

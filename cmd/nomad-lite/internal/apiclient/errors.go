@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -44,16 +45,16 @@ func WrapErrorWithAdvice(operation string, err error) error {
 }
 
 // errorListHeadPattern matches the line "N errors occurred:" above each list in a nested list of errors of Nomad's API.
-var errorListHeadPattern = regexp.MustCompile(`\d+ errors? occurred:`)
+var errorListHeadPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\d+ errors? occurred:`) })
 
 // StripErrorListHeads removes the lines "N errors occurred:" and the empty lines from a nested list of errors. It
 // returns a text without such a list unchanged.
 func StripErrorListHeads(text string) string {
-	if !errorListHeadPattern.MatchString(text) {
+	if !errorListHeadPattern().MatchString(text) {
 		return text
 	}
 	var b strings.Builder
-	for line := range strings.Lines(errorListHeadPattern.ReplaceAllString(text, "")) {
+	for line := range strings.Lines(errorListHeadPattern().ReplaceAllString(text, "")) {
 		if line = strings.TrimRight(line, " \t\n"); line != "" {
 			b.WriteString("\n" + strings.ReplaceAll(line, "\t", "  "))
 		}

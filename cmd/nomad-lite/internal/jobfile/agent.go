@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/nomad/api"
@@ -134,13 +135,15 @@ func (fi *File) warnUnusableDrivers(s *cli.Streams, a *AgentValidation) error {
 	return jobspec.WriteDiagnostics(s.Err, diags, fi.Parsed.SourceTextByFileName)
 }
 
-var agentConfigErrorPattern = regexp.MustCompile(`(?s)^Task group (.+), task (.+): driver \S+: config: (.*)$`)
+var agentConfigErrorPattern = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?s)^Task group (.+), task (.+): driver \S+: config: (.*)$`)
+})
 
 // newDiagnosticsOfAgentErrors converts the errors of an agent to diagnostics, and separates the errors in config blocks
 // from the others.
 func (fi *File) newDiagnosticsOfAgentErrors(v *api.JobValidateResponse) (configErrors, otherErrors hcl.Diagnostics) {
 	for _, text := range v.ValidationErrors {
-		if part := agentConfigErrorPattern.FindStringSubmatch(text); part != nil {
+		if part := agentConfigErrorPattern().FindStringSubmatch(text); part != nil {
 			configErrors = append(configErrors, fi.newConfigDiagnostic(part[1], part[2], part[3]))
 			continue
 		}

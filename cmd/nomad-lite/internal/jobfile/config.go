@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/hashicorp/hcl/v2"
 
@@ -21,7 +22,7 @@ func (fi *File) printDriverConfigErrors(s *cli.Streams, diags hcl.Diagnostics) e
 }
 
 // configPartPattern matches the name of the attribute or block in an error message of a driver's schema.
-var configPartPattern = regexp.MustCompile(`(?:named|attribute|argument) "([^"]+)"`)
+var configPartPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?:named|attribute|argument) "([^"]+)"`) })
 
 // newConfigDiagnostic returns a diagnostic for an error in the config block of a task. Its position is
 // the attribute that the message names, or else the block.
@@ -32,7 +33,7 @@ func (fi *File) newConfigDiagnostic(group, task, message string) *hcl.Diagnostic
 	}
 	path := []string{"group", group, "task", task, "config"}
 	diag := fi.NewErrorDiagnostic(path, fmt.Sprintf("Task %q: %s", task, message))
-	part := configPartPattern.FindStringSubmatch(message)
+	part := configPartPattern().FindStringSubmatch(message)
 	if part == nil || strings.HasPrefix(message, "Missing ") {
 		return diag
 	}

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/hashicorp/hcl/v2"
 
@@ -67,9 +68,11 @@ func (w apiWarning) String() string {
 }
 
 var (
-	warningCountPattern = regexp.MustCompile(`^\d+ warnings?:$`)
-	warningPlacePattern = regexp.MustCompile(`^(Group|Task) ("[^"]*") has warnings: \d+ errors? occurred:$`)
-	warningHeadPattern  = regexp.MustCompile(`: \d+ errors? occurred:$`)
+	warningCountPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\d+ warnings?:$`) })
+	warningPlacePattern = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`^(Group|Task) ("[^"]*") has warnings: \d+ errors? occurred:$`)
+	})
+	warningHeadPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`: \d+ errors? occurred:$`) })
 )
 
 // FormatAPIWarnings formats warnings of Nomad's API for people: each warning once, in one line, with the
@@ -91,14 +94,14 @@ func parseAPIWarnings(text string) []apiWarning {
 			group, task = "", ""
 		}
 		line = strings.TrimPrefix(strings.TrimSpace(line), "* ")
-		place := warningPlacePattern.FindStringSubmatch(line)
+		place := warningPlacePattern().FindStringSubmatch(line)
 		switch {
-		case line == "" || warningCountPattern.MatchString(line):
+		case line == "" || warningCountPattern().MatchString(line):
 		case place != nil && place[1] == "Group":
 			group, task = "group "+place[2], ""
 		case place != nil:
 			task = ", task " + place[2]
-		case warningHeadPattern.MatchString(line): // the warnings of the list follow
+		case warningHeadPattern().MatchString(line): // the warnings of the list follow
 		default:
 			i := slices.IndexFunc(warnings, func(w apiWarning) bool { return w.text == line })
 			if i < 0 {

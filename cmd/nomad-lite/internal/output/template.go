@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"text/template"
 )
 
@@ -26,23 +27,25 @@ func executeTemplate(text string, value any) (string, error) {
 }
 
 var (
-	executionErrorPattern = regexp.MustCompile(`(?s)^template: \w+:(\d+:\d+): executing ".*?" at (<.*?>): (.*)$`)
-	unknownFieldPattern   = regexp.MustCompile(`^can't evaluate field (\w+) in type (\S+)`)
-	missingObjectPattern  = regexp.MustCompile(`^nil pointer evaluating \S+\.(\w+)$`)
+	executionErrorPattern = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`(?s)^template: \w+:(\d+:\d+): executing ".*?" at (<.*?>): (.*)$`)
+	})
+	unknownFieldPattern  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^can't evaluate field (\w+) in type (\S+)`) })
+	missingObjectPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^nil pointer evaluating \S+\.(\w+)$`) })
 )
 
 // describeTemplateError rewrites an execution error of text/template, so that it names no Go types and suggests a
 // correction.
 func describeTemplateError(err error, value any) error {
-	part := executionErrorPattern.FindStringSubmatch(err.Error())
+	part := executionErrorPattern().FindStringSubmatch(err.Error())
 	if part == nil {
 		return err
 	}
 	position, action, reason := part[1], part[2], part[3]
-	if field := unknownFieldPattern.FindStringSubmatch(reason); field != nil {
+	if field := unknownFieldPattern().FindStringSubmatch(reason); field != nil {
 		return fmt.Errorf("%s: %s: %s", position, action, describeUnknownField(field[1], field[2], reflect.TypeOf(value)))
 	}
-	if field := missingObjectPattern.FindStringSubmatch(reason); field != nil {
+	if field := missingObjectPattern().FindStringSubmatch(reason); field != nil {
 		return fmt.Errorf("%s: %s: there is no field %q, because the object before it is not set: test it first, as in {{with .Object}}{{.%s}}{{end}}",
 			position, action, field[1], field[1])
 	}

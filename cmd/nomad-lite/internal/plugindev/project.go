@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -145,7 +146,7 @@ func (p *Project) Build(ctx context.Context, emptyOutDir string, withoutOptimiza
 
 // placePattern matches a file name, relative to the project's directory, and a line number at the start of a line of a
 // build tool's output.
-var placePattern = regexp.MustCompile(`(?m)^(?:\./)?([^\s:/][^\s:]*\.\w+:\d+)`)
+var placePattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^(?:\./)?([^\s:/][^\s:]*\.\w+:\d+)`) })
 
 // runBuildTool runs a build tool in the directory of the project.
 func (p *Project) runBuildTool(ctx context.Context, name string, args ...string) error {
@@ -163,7 +164,7 @@ func (p *Project) runBuildTool(ctx context.Context, name string, args ...string)
 	case !errors.As(err, &exit):
 		return fmt.Errorf("build %s: %w", p.dirInMessages, err)
 	}
-	text := placePattern.ReplaceAllStringFunc(string(out), func(place string) string {
+	text := placePattern().ReplaceAllStringFunc(string(out), func(place string) string {
 		return filepath.Join(p.dirInMessages, place)
 	})
 	if strings.TrimSpace(text) == "" {

@@ -231,7 +231,7 @@ func describeCause(e *api.TaskEvent, taskState string) (cause string, outputCanE
 	case api.TaskTerminated:
 		return describeExit(e), e.ExitCode != 0 || e.Signal != 0
 	case api.TaskDriverFailure:
-		return "cannot start: " + searchedDirsPattern.ReplaceAllString(message, "neither in the task's PATH nor in its directory"), false
+		return "cannot start: " + searchedDirsPattern().ReplaceAllString(message, "neither in the task's PATH nor in its directory"), false
 	case api.TaskSetupFailure, api.TaskFailedValidation:
 		return "cannot be set up: " + message, false
 	case api.TaskArtifactDownloadFailed:
@@ -285,7 +285,9 @@ const outOfMemoryText = "out of memory: killed when it exceeded its limit"
 // templateEventType is the type of the template hook's events. Package api has no constant for it.
 const templateEventType = "Template"
 
-var missingTemplateDataPattern = regexp.MustCompile(`nomad\.(var\.block|service|var\.list)\(([^@),]+)[^)]*\)`)
+var missingTemplateDataPattern = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`nomad\.(var\.block|service|var\.list)\(([^@),]+)[^)]*\)`)
+})
 
 // describeMissingTemplateData names the data that a template waits for, according to the message of an event of the
 // template hook.
@@ -295,22 +297,22 @@ func describeMissingTemplateData(message string) string {
 		return message
 	}
 	kinds := map[string]string{"var.block": "variable", "service": "service", "var.list": "variables below"}
-	return "template waits for " + missingTemplateDataPattern.ReplaceAllStringFunc(list, func(text string) string {
-		part := missingTemplateDataPattern.FindStringSubmatch(text)
+	return "template waits for " + missingTemplateDataPattern().ReplaceAllStringFunc(list, func(text string) string {
+		part := missingTemplateDataPattern().FindStringSubmatch(text)
 		return kinds[part[1]] + " " + part[2]
 	})
 }
 
-var grpcStatusPattern = regexp.MustCompile(`rpc error: code = \S+ desc = `)
+var grpcStatusPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`rpc error: code = \S+ desc = `) })
 
 // EventMessageWithoutGRPCStatus returns the message of an event in one line, without the status code that gRPC adds to
 // a plugin's error.
 func EventMessageWithoutGRPCStatus(message string) string {
-	return strings.Join(strings.Fields(grpcStatusPattern.ReplaceAllString(message, "")), " ")
+	return strings.Join(strings.Fields(grpcStatusPattern().ReplaceAllString(message, "")), " ")
 }
 
 // searchedDirsPattern matches the directories in which raw_exec has searched a command.
-var searchedDirsPattern = regexp.MustCompile(`neither in the task's PATH \([^)]*\) nor in \S+`)
+var searchedDirsPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`neither in the task's PATH \([^)]*\) nor in \S+`) })
 
 // remediesByCause returns the remedies for known causes. The first regular expression that matches a cause applies. The
 // expressions are compiled at the first call, because most processes of nomad-lite do not need them.
