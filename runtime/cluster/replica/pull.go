@@ -364,6 +364,11 @@ func (r *Replica) putAlloc(tx *store.Txn, jobs map[jobKey]*api.Job, pulled *prot
 			failWithoutStart(&next, unsupported)
 		}
 	}
+	// This node has removed it after its end, and the servers have the last states that reached them.
+	removedAfterEnd := old == nil && next.ClientTerminalStatus() && !neverRan
+	if removedAfterEnd {
+		endTasks(&next)
+	}
 	wasReported := old == nil || r.isReported(tx.Reader, old)
 	tx.PutScheduledAllocation(&next)
 	record.ModifyIndex, record.CreateIndex = pulled.AllocModifyIndex, pulled.CreateIndex
@@ -372,8 +377,8 @@ func (r *Replica) putAlloc(tx *store.Txn, jobs map[jobKey]*api.Job, pulled *prot
 		record.MigrateToken = migrateToken
 	}
 	tx.PutAgentRecord(state.ClusterAllocPrefix+next.ID, record)
-	if old == nil && next.ClientTerminalStatus() && !neverRan {
-		tx.MarkAllocationEnded(next.ID) // this node has removed it after its end, and the servers keep the states that it had
+	if removedAfterEnd {
+		tx.MarkAllocationEnded(next.ID)
 	}
 	switch {
 	case neverRan:
@@ -387,23 +392,29 @@ func (r *Replica) putAlloc(tx *store.Txn, jobs map[jobKey]*api.Job, pulled *prot
 	return reconnected
 }
 
-// endWithoutStart gives an allocation that must not be started the states of one that has ended. Tasks of which the servers have
-// events keep them: this node, or an earlier state of it, has run the allocation, and has removed it.
+// endWithoutStart gives an allocation that must not be started the states of one that has ended.
 func endWithoutStart(a *api.Allocation) {
-	now := time.Now()
+	a.ClientStatus, a.ClientDescription = api.AllocClientStatusComplete, "The allocation was stopped before it was started"
+	endTasks(a)
+	for _, state := range a.TaskStates {
+		if !state.StartedAt.IsZero() {
+			a.ClientDescription = "The allocation was stopped, and the node no longer has it"
+		}
+	}
+}
+
+// endTasks gives the tasks of an allocation the states of tasks that have ended. Those of which the servers have events keep them:
+// this node, or an earlier state of it, has run the allocation, and has removed it.
+func endTasks(a *api.Allocation) {
 	known := a.TaskStates
 	a.TaskStates = make(map[string]*api.TaskState)
-	a.ClientStatus, a.ClientDescription = api.AllocClientStatusComplete, "The allocation was stopped before it was started"
 	for _, task := range a.GetTaskGroup().Tasks {
 		state := &api.TaskState{}
 		if known[task.Name] != nil {
 			state = model.CopyTaskState(known[task.Name])
 		}
 		if state.State != model.TaskDead {
-			state.State, state.FinishedAt = model.TaskDead, now
-		}
-		if !state.StartedAt.IsZero() {
-			a.ClientDescription = "The allocation was stopped, and the node no longer has it"
+			state.State, state.FinishedAt = model.TaskDead, time.Now()
 		}
 		a.TaskStates[task.Name] = state
 	}

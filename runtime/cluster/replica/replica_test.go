@@ -404,6 +404,27 @@ func TestNewStartWaitsForTheServersAndTheStop(t *testing.T) {
 	})
 }
 
+// A node that has removed an allocation shows no running task, whatever state has reached the servers before they gave it up.
+func TestRemovedAllocationThatTheServersLostHasNoRunningTask(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		servers := newFakeServers(nil)
+		id := servers.place(newJob("job0"))
+		servers.edit(id, func(a *protocol.Allocation) {
+			a.DesiredStatus, a.ClientStatus = api.AllocDesiredStatusStop, api.AllocClientStatusLost
+			a.TaskStates = map[string]*api.TaskState{"t": {State: "running", StartedAt: time.Now(), Events: []*api.TaskEvent{{Type: api.TaskStarted}}}}
+		})
+		n := newTestNode(t, servers)
+		n.settle()
+		a := n.store.Snapshot().Allocation(nil, id)
+		if a == nil || n.runner.starts[id] > 0 {
+			t.Fatalf("the node has %v after %d starts", a, n.runner.starts[id])
+		}
+		if task := a.TaskStates["t"]; a.ClientStatus != api.AllocClientStatusLost || task.State != "dead" || task.FinishedAt.IsZero() || len(task.Events) != 1 {
+			t.Errorf("the node has %s, %+v", a.ClientStatus, task)
+		}
+	})
+}
+
 // A node that has removed an allocation ends it at the servers, and keeps the events that they have.
 func TestStoppedAllocationOfALostStateKeepsItsEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
