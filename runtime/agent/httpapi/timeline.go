@@ -46,5 +46,5 @@ func (h *allocHandler) findTimeline(allocID string) (*timeline.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return timeline.NewFile(dir.Open, nil, h.logger), nil
+	return timeline.NewFile(dir, nil, h.logger), nil
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"reflect"
 	"runtime"
 	"strings"
@@ -24,6 +25,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/metrics"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/otlp/otlptest"
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
 )
 
@@ -50,8 +52,18 @@ func openExporter(t testing.TB, c Config) *TraceExporter {
 
 // newFile returns a time line that exports its spans.
 func newFile(t testing.TB, e *TraceExporter) *timeline.File {
-	dir := t.TempDir()
-	return timeline.NewFile(func() (*os.Root, error) { return os.OpenRoot(dir) }, e.NewAllocTrace(testAlloc), hclog.NewNullLogger())
+	return timeline.NewFile(newAllocDir(t), e.NewAllocTrace(testAlloc), hclog.NewNullLogger())
+}
+
+// newAllocDir creates an empty directory of an allocation.
+func newAllocDir(t testing.TB) *allocdir.Dir {
+	t.Helper()
+	path := t.TempDir()
+	dir, err := allocdir.New(filepath.Dir(path), filepath.Base(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 func TestSpansOfBothProtocols(t *testing.T) {
@@ -458,8 +470,7 @@ func BenchmarkSpan(b *testing.B) {
 	}
 	b.Run("none", func(b *testing.B) { record(b, timeline.Recorder{}) })
 	b.Run("time line", func(b *testing.B) {
-		dir := b.TempDir()
-		f := timeline.NewFile(func() (*os.Root, error) { return os.OpenRoot(dir) }, nil, hclog.NewNullLogger())
+		f := timeline.NewFile(newAllocDir(b), nil, hclog.NewNullLogger())
 		defer f.Close()
 		record(b, f.Recorder("web", nil))
 	})

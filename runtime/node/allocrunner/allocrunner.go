@@ -165,7 +165,7 @@ func New(c Config) (*Runner, error) {
 	if c.NewTrace != nil {
 		trace = c.NewTrace(alloc)
 	}
-	r.timeline = timeline.NewFile(dir.Open, trace, r.logger)
+	r.timeline = timeline.NewFile(dir, trace, r.logger)
 	r.tasks = newAllocTasks(&r.config, r.state, tasks, r.logger)
 	for i, task := range tasks {
 		r.tasks.taskSet[i] = r.newTaskRunner(task)

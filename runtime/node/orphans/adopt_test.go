@@ -34,7 +34,7 @@ func startUnknownTask(t *testing.T, allocDirs, allocID, task, driverName string,
 	if err != nil {
 		t.Fatal(err)
 	}
-	spans := timeline.NewFile(alloc.Open, nil, hclog.NewNullLogger())
+	spans := timeline.NewFile(alloc, nil, hclog.NewNullLogger())
 	spans.Recorder(task, nil).StartRunSpan(allocID+"/"+task+"/start", driverName, time.Now())
 	spans.Close()
 	cmd := exec.Command("sleep", "1000")

@@ -147,7 +147,7 @@ func (c *Cleaner) lastRunByTaskInTimeline(allocID string) map[string]lastTaskRun
 	if err != nil {
 		return runs
 	}
-	snapshot, err := timeline.NewFile(dir.Open, nil, c.Logger).ReadSnapshot()
+	snapshot, err := timeline.NewFile(dir, nil, c.Logger).ReadSnapshot()
 	if err != nil {
 		c.Logger.Debug("time line of an unknown allocation not read", "alloc_id", allocID, "error", err)
 	}

@@ -47,9 +47,9 @@ const (
 // File is the time line of one allocation: it stores the spans in a file in the directory of the allocation. All methods may be
 // called concurrently.
 type File struct {
-	openDir func() (*os.Root, error)
-	trace   Trace // nil if spans are not exported
-	logger  hclog.Logger
+	dir    directory
+	trace  Trace // nil if spans are not exported
+	logger hclog.Logger
 
 	fileIOMu sync.Mutex // held while the file is read or written; taken before mu
 
@@ -74,10 +74,17 @@ type Trace interface {
 	TasksGetTraceparent() bool
 }
 
-// NewFile returns the time line of an allocation. The function openDir opens the allocation's directory;
-// spans are kept in memory while the directory does not exist. The trace may be nil.
-func NewFile(openDir func() (*os.Root, error), trace Trace, logger hclog.Logger) *File {
-	return &File{openDir: openDir, trace: trace, logger: logger, activeSpanByID: make(map[string]tracespan.Span)}
+// directory is the directory of an allocation.
+type directory interface {
+	Open() (*os.Root, error)
+	// OpenToAppend opens or creates a file in the directory, with mode 0600.
+	OpenToAppend(name string) (*os.File, error)
+}
+
+// NewFile returns the time line of an allocation. Spans are kept in memory while the allocation's directory does not exist.
+// The trace may be nil.
+func NewFile(dir directory, trace Trace, logger hclog.Logger) *File {
+	return &File{dir: dir, trace: trace, logger: logger, activeSpanByID: make(map[string]tracespan.Span)}
 }
 
 func (f *File) addActiveSpan(s tracespan.Span) {
@@ -188,15 +195,15 @@ func (f *File) Close() {
 
 // appendSpansAndLimitFileSize appends spans to the file. The caller holds fileIOMu.
 func (f *File) appendSpansAndLimitFileSize(spans []tracespan.Span) error {
-	dir, err := f.openDir()
+	size, err := f.appendToTimelineFile(encodeSpansAsJSONLines(spans))
+	if err != nil || size <= maxFileSize {
+		return err
+	}
+	dir, err := f.dir.Open()
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	size, err := appendToTimelineFile(dir, encodeSpansAsJSONLines(spans))
-	if err != nil || size <= maxFileSize {
-		return err
-	}
 	all, err := readSpansFromFile(dir)
 	if err != nil {
 		return err
@@ -205,8 +212,8 @@ func (f *File) appendSpansAndLimitFileSize(spans []tracespan.Span) error {
 }
 
 // appendToTimelineFile appends content to the file in one write, and returns the new size of the file.
-func appendToTimelineFile(dir *os.Root, content []byte) (size int64, err error) {
-	file, err := dir.OpenFile(fileName, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+func (f *File) appendToTimelineFile(content []byte) (size int64, err error) {
+	file, err := f.dir.OpenToAppend(fileName)
 	if err != nil {
 		return 0, err
 	}
@@ -329,7 +336,7 @@ func (f *File) ReadSnapshot() (Snapshot, error) {
 	defer f.fileIOMu.Unlock()
 	var stored []tracespan.Span
 	var modified time.Time
-	dir, err := f.openDir()
+	dir, err := f.dir.Open()
 	if err == nil {
 		defer dir.Close()
 		if info, statErr := dir.Lstat(fileName); statErr == nil {

@@ -19,7 +19,30 @@ import (
 )
 
 func newTestFile(dir string) *File {
-	return NewFile(func() (*os.Root, error) { return os.OpenRoot(dir) }, nil, hclog.NewNullLogger())
+	return NewFile(testDir(dir), nil, hclog.NewNullLogger())
+}
+
+// testDir is a directory of an allocation.
+type testDir string
+
+func (d testDir) Open() (*os.Root, error) { return os.OpenRoot(string(d)) }
+
+func (d testDir) OpenToAppend(name string) (*os.File, error) {
+	return os.OpenFile(filepath.Join(string(d), name), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+}
+
+// exhaustedDir is a directory that cannot be opened for writing in the first calls, because no descriptor is free.
+type exhaustedDir struct {
+	testDir
+	failures int
+}
+
+func (d *exhaustedDir) OpenToAppend(name string) (*os.File, error) {
+	if d.failures > 0 {
+		d.failures--
+		return nil, unix.EMFILE
+	}
+	return d.testDir.OpenToAppend(name)
 }
 
 func readSpans(t testing.TB, f *File) []tracespan.Span {
@@ -125,14 +148,7 @@ func TestSpansWaitForTheDirectory(t *testing.T) {
 func TestLastSpansWaitForDescriptors(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		failures := 3
-		f := NewFile(func() (*os.Root, error) {
-			if failures > 0 {
-				failures--
-				return nil, unix.EMFILE
-			}
-			return os.OpenRoot(dir)
-		}, nil, hclog.NewNullLogger())
+		f := NewFile(&exhaustedDir{testDir(dir), 3}, nil, hclog.NewNullLogger())
 		f.Recorder("", nil).RecordEvent("Received", "", time.Now())
 		f.Flush()
 		time.Sleep(time.Minute)

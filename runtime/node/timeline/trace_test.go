@@ -2,7 +2,6 @@ package timeline
 
 import (
 	"errors"
-	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,7 +28,7 @@ func TestTraceGetsSpansOfFile(t *testing.T) { synctest.Test(t, testTraceGetsSpan
 
 func testTraceGetsSpansOfFile(t *testing.T) {
 	trace, dir := new(testTrace), t.TempDir()
-	f := NewFile(func() (*os.Root, error) { return os.OpenRoot(dir) }, trace, hclog.NewNullLogger())
+	f := NewFile(testDir(dir), trace, hclog.NewNullLogger())
 	r := f.Recorder("web", func(string) string { return "redacted" })
 	r.RecordAllocSpanEndingNow(tracespan.Placement, time.Now(), "", false)
 	call := r.StartSpan(tracespan.KindHook, "prestart", "x")

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/failpoint"
+	"github.com/nomad-lite/nomad-lite/internal/safepath"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
@@ -162,14 +163,27 @@ func (d *Dir) Open() (*os.Root, error) {
 	return alloc, nil
 }
 
-// openHandle opens the directory of the allocation. The caller closes it.
-func (d *Dir) openHandle() (*dirHandle, error) {
-	root, err := openTrustedDir(d.allocsRoot)
-	if err != nil {
-		return nil, err
+// OpenToAppend opens a file of the agent in the directory of the allocation, in which no task can write, and creates the file
+// with mode 0600 if it does not exist. It makes fewer system calls than a call of Open. The caller closes the file.
+func (d *Dir) OpenToAppend(name string) (*os.File, error) {
+	if err := checkFileName(name); err != nil {
+		return nil, fmt.Errorf("open %q in alloc directory: %w", name, err)
 	}
-	defer root.close()
-	return root.open(d.allocID)
+	alloc, err := d.openHandle()
+	if err != nil {
+		return nil, fmt.Errorf("open alloc directory: %w", err)
+	}
+	defer alloc.close()
+	fd, err := safepath.OpenAt(alloc.fd, name, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT, 0o600)
+	if err != nil {
+		return nil, alloc.wrapChildError("open", name, err)
+	}
+	return os.NewFile(uintptr(fd), filepath.Join(d.Path(), name)), nil
+}
+
+// openHandle opens the directory of the allocation, which must not be a link. The caller closes it.
+func (d *Dir) openHandle() (*dirHandle, error) {
+	return openDirAt(unix.AT_FDCWD, d.Path(), d.Path(), unix.O_PATH)
 }
 
 // Destroy unmounts and removes the directories of the allocation, including files and mounts

@@ -591,6 +591,47 @@ func TestOpenConfinesPaths(t *testing.T) {
 	}
 }
 
+// A link in place of the file or of the allocation's directory does not make the agent write elsewhere.
+func TestOpenToAppendFollowsNoLink(t *testing.T) {
+	d, outside := newTestDir(t), t.TempDir()
+	buildTask(t, d, "web")
+	for range 2 {
+		file, err := d.OpenToAppend("log")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := file.WriteString("line\n"); err != nil {
+			t.Error(err)
+		}
+		file.Close()
+	}
+	if got, err := os.ReadFile(filepath.Join(d.Path(), "log")); string(got) != "line\nline\n" {
+		t.Errorf("the file has %q, %v", got, err)
+	}
+	if err := os.Symlink(outside+"/file", filepath.Join(d.Path(), "link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"link", "web", "../x", "web/x"} {
+		if file, err := d.OpenToAppend(name); err == nil {
+			t.Errorf("%s was opened for writing", name)
+			file.Close()
+		}
+	}
+	linked, err := New(filepath.Dir(d.Path()), "linked")
+	if err == nil {
+		err = os.Symlink(outside, linked.Path())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if file, err := linked.OpenToAppend("file"); !errors.Is(err, errNotDir) {
+		t.Errorf("opened %v behind a link: %v", file, err)
+	}
+	if entries, err := os.ReadDir(outside); len(entries) > 0 || err != nil {
+		t.Errorf("files behind links: %v, %v", entries, err)
+	}
+}
+
 func TestRemoveAllocDir(t *testing.T) {
 	base := filepath.Join(t.TempDir(), "run-1")
 	d, err := New(filepath.Join(base, "alloc"), allocID)

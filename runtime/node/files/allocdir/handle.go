@@ -89,14 +89,20 @@ func (h *dirHandle) chmod(mode fs.FileMode) error {
 
 // open opens the directory called name. It returns errNotDir for a link.
 func (h *dirHandle) open(name string) (*dirHandle, error) {
-	fd, err := safepath.OpenAt(h.fd, name, unix.O_PATH|unix.O_DIRECTORY, 0)
+	return openDirAt(h.fd, name, h.pathForErrors+"/"+name, unix.O_PATH)
+}
+
+// openDirAt opens a directory, with O_PATH or O_RDONLY in flags, relative to the open directory parent, or to the working
+// directory for AT_FDCWD. It returns errNotDir if the last element of name is a link.
+func openDirAt(parent int, name, pathForErrors string, flags int) (*dirHandle, error) {
+	fd, err := safepath.OpenAt(parent, name, flags|unix.O_DIRECTORY, 0)
 	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
 		err = errNotDir
 	}
 	if err != nil {
-		return nil, h.wrapChildError("open", name, err)
+		return nil, &fs.PathError{Op: "open", Path: pathForErrors, Err: err}
 	}
-	return &dirHandle{fd: fd, pathForErrors: h.pathForErrors + "/" + name}, nil
+	return &dirHandle{fd: fd, pathForErrors: pathForErrors}, nil
 }
 
 // ownedByTasks says whether the agent or the tasks own a directory.
