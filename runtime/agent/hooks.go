@@ -10,7 +10,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
@@ -58,15 +57,7 @@ func (p *pluginManager) createHookPluginsAndHostService(c Config, s *store.Store
 			}
 			return client, takes, nil
 		},
-		LaunchedHooksByName: func() map[string]*hook.Description {
-			known := make(map[string]*hook.Description)
-			for _, running := range p.supervisor.Plugins() {
-				if running.Serves.Type == base.TypeHook && running.HookDescription != nil && running.SupersededBy == "" {
-					known[running.Serves.Name] = running.HookDescription
-				}
-			}
-			return known
-		},
+		LaunchedHooksByName:      func() map[string]*hook.Description { return p.supervisor.HookDescriptionByName() },
 		UnlaunchedAllAllocsHooks: p.pluginInfoTracker.hooksOfAllAllocsStillStarting,
 		PluginsOfUnknownType:     p.pluginInfoTracker.neverReportedPlugins,
 		Rules:                    c.HookRules,

@@ -567,6 +567,20 @@ func (s *Supervisor) Plugins() []PluginStatus {
 	return out
 }
 
+// HookDescriptionByName returns the descriptions of the hooks that are or were running, by name, without superseded plugins.
+// It is called for each allocation and task, and so does not build the whole status of Plugins.
+func (s *Supervisor) HookDescriptionByName() map[string]*hook.Description {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make(map[string]*hook.Description)
+	for _, m := range s.registry.plugins {
+		if m.reportedInfo.Type == base.TypeHook && m.hookDescription != nil && m.supersededBy == "" {
+			out[m.reportedInfo.Name] = m.hookDescription
+		}
+	}
+	return out
+}
+
 // PIDsWithoutTasks returns the pids of the processes that cannot have tasks: plugins whose entries have
 // ChildrenAreNeverTasks, and drivers that this supervisor has launched and in which no caller has started or recovered
 // a task.
