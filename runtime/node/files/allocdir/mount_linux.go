@@ -17,22 +17,25 @@ const tmpfsMarkerName = ".nomad-mount"
 // before 6.4, and a user namespace, reject it.
 var rejectsNoswap atomic.Bool
 
-// mountSecretTmpfs mounts a tmpfs for the users of a task on the directory called name, unless a tmpfs is
-// mounted there. It returns onDiskReason, the reason why secrets stay on disk, if a container or the kernel
-// permits no tmpfs.
-func (h *dirHandle) mountSecretTmpfs(name string, sizeMB int, u taskUsers) (onDiskReason, err error) {
-	mounted, err := h.isTmpfsMounted(name)
-	if mounted || err != nil {
-		return nil, err
-	}
-	if err := h.detachAllMounts(name); err != nil { // removes a mounted file system that is not a tmpfs
-		return nil, err
-	}
-	dir, err := h.open(name)
+// mountSecretTmpfs mounts a tmpfs for the users of a task on dir, which is called name in h, unless dir is a mounted tmpfs. It
+// returns onDiskReason, the reason why secrets stay on disk, if a container or the kernel permits no tmpfs.
+func (h *dirHandle) mountSecretTmpfs(dir *dirHandle, name string, sizeMB int, u taskUsers) (onDiskReason, err error) {
+	mounted, err := safepath.IsMount(h.fd, dir.fd)
 	if err != nil {
 		return nil, err
 	}
-	defer dir.close()
+	if mounted {
+		if tmpfs, err := dir.isOnTmpfs(); tmpfs || err != nil {
+			return nil, err
+		}
+		if err := h.detachAllMounts(name); err != nil { // removes the mounted file system, which is not a tmpfs
+			return nil, err
+		}
+		if dir, err = h.open(name); err != nil {
+			return nil, err
+		}
+		defer dir.close()
+	}
 
 	mode := 0o700
 	if u.allowsAllUsers {
@@ -117,20 +120,6 @@ func (h *dirHandle) bindMount(name string, source *dirHandle, access isReadOnlyM
 	defer bound.close()
 	err = unix.Mount("", bound.procPath(), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, "")
 	return h.wrapChildError("make read-only", name, err)
-}
-
-// isTmpfsMounted reports whether a tmpfs is mounted on the directory called name.
-func (h *dirHandle) isTmpfsMounted(name string) (bool, error) {
-	dir, err := h.open(name)
-	if err != nil {
-		return false, err
-	}
-	defer dir.close()
-	mounted, err := safepath.IsMount(h.fd, dir.fd)
-	if err != nil || !mounted {
-		return false, err
-	}
-	return dir.isOnTmpfs()
 }
 
 // isOnTmpfs reports whether the directory is in a tmpfs.

@@ -261,35 +261,34 @@ func (r *treeRemover) unlinkUnmountingIfBusy(h *dirHandle, name string, flags in
 // openDirRestoringPermissions opens a directory for reading. The directory must be on the same mount as h.
 // If its owner has removed the permissions, openDirRestoringPermissions restores them.
 func (h *dirHandle) openDirRestoringPermissions(name string) (*os.File, error) {
-	if err := h.restoreOwnerPermissions(name); err != nil {
+	if !isAgentRoot() { // permissions do not restrict root
+		if err := h.restoreOwnerPermissions(name); err != nil {
+			return nil, err
+		}
+	}
+	dir, err := openDirAt(h.fd, name, h.pathForErrors+"/"+name, unix.O_RDONLY)
+	if err != nil {
 		return nil, err
 	}
-	fd, err := safepath.OpenAt(h.fd, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return nil, h.wrapChildError("open", name, err)
-	}
-	mounted, err := safepath.IsMount(h.fd, fd)
+	mounted, err := safepath.IsMount(h.fd, dir.fd)
 	if err == nil && mounted {
 		err = errors.New("something is mounted there")
 	}
 	if err != nil {
-		unix.Close(fd)
+		dir.close()
 		return nil, h.wrapChildError("open", name, err)
 	}
-	return os.NewFile(uintptr(fd), h.pathForErrors+"/"+name), nil
+	return os.NewFile(uintptr(dir.fd), dir.pathForErrors), nil
 }
 
 // restoreOwnerPermissions restores the permissions of a directory of the agent's user that a task has
-// made read-only, as Go does with its module cache. Permissions do not restrict a root agent.
+// made read-only, as Go does with its module cache.
 func (h *dirHandle) restoreOwnerPermissions(name string) error {
 	dir, err := h.open(name)
 	if err != nil {
 		return err
 	}
 	defer dir.close()
-	if isAgentRoot() {
-		return nil
-	}
 	var st unix.Stat_t
 	if err := unix.Fstat(dir.fd, &st); err != nil {
 		return &fs.PathError{Op: "stat", Path: dir.pathForErrors, Err: err}

@@ -230,7 +230,7 @@ func (h *dirHandle) ensureSecretDir(name string, sizeMB int, u taskUsers) (onDis
 	if !isAgentRoot() {
 		return errNotRoot, nil
 	}
-	return h.mountSecretTmpfs(name, sizeMB, u)
+	return h.mountSecretTmpfs(dir, name, sizeMB, u)
 }
 
 // DropSecretsAndUnmount removes the secrets of a task: it unmounts them, or empties the
