@@ -306,26 +306,34 @@ func TestStartRejectsUnsafeOutputPaths(t *testing.T) {
 	if err := os.WriteFile(outside, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mkfifo(filepath.Join(filepath.Dir(outside), "fifo"), 0o600); err != nil {
+	fifo := filepath.Join(filepath.Dir(outside), "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	fifoReader, err := os.OpenFile(fifo, os.O_RDWR, 0) // a start that follows a link to the FIFO does not wait for a reader
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fifoReader.Close()
 	for name, make := range map[string]func(path string) error{
 		"a link to a file":           func(p string) error { return os.Symlink(outside, p) },
-		"a link to a FIFO elsewhere": func(p string) error { return os.Symlink(filepath.Join(filepath.Dir(outside), "fifo"), p) },
+		"a link to a FIFO elsewhere": func(p string) error { return os.Symlink(fifo, p) },
 		"a hard link to a file":      func(p string) error { return os.Link(outside, p) },
 		"a directory":                func(p string) error { return os.Mkdir(p, 0o700) },
 		"nothing":                    func(string) error { return nil },
 	} {
-		t.Run(name, func(t *testing.T) {
-			s.StdoutPath = filepath.Join(logs, strings.ReplaceAll(name, " ", "_"))
-			if err := make(s.StdoutPath); err != nil {
-				t.Fatal(err)
-			}
-			if p, err := Start(t.Context(), s, shellCommand("echo damaged")); err == nil {
-				destroyProcess(t, p)
-				t.Error("the task starts")
-			}
-		})
+		for _, dir := range []string{logs, s.AllocDir} {
+			t.Run(name+" in "+filepath.Base(dir), func(t *testing.T) {
+				s.StdoutPath = filepath.Join(dir, strings.ReplaceAll(name, " ", "_"))
+				if err := make(s.StdoutPath); err != nil {
+					t.Fatal(err)
+				}
+				if p, err := Start(t.Context(), s, shellCommand("echo damaged")); err == nil {
+					destroyProcess(t, p)
+					t.Error("the task starts")
+				}
+			})
+		}
 	}
 	t.Run("a FIFO of another user", func(t *testing.T) {
 		if os.Geteuid() != 0 {
