@@ -41,14 +41,8 @@ func buildEnv(in *envInputs) map[string]string {
 	}
 	v.addLayer(meta)
 
-	if in.isolation != driver.FSIsolationImage && len(in.hostEnv) > 0 {
-		absent := make(map[string]string, len(in.hostEnv))
-		for key, value := range in.hostEnv {
-			if _, exists := v.vars[cleanPortOrMetaVarName(key)]; !exists {
-				absent[key] = value
-			}
-		}
-		v.addLayer(absent)
+	if in.isolation != driver.FSIsolationImage {
+		v.addLayer(hostVarsNotIn(in.hostEnv, v.vars))
 	}
 	v.addLayer(in.task.EnvBlock)
 	for _, h := range in.hookEnvs {
@@ -58,6 +52,23 @@ func buildEnv(in *envInputs) map[string]string {
 		v.vars[key] = value
 	}
 	return v.vars
+}
+
+// hostVarsNotIn returns the variables of the host that vars does not have. It returns hostEnv itself if vars has none of
+// them, as usual: the environment is built several times in a start, and a copy of the host's has the size of the result.
+func hostVarsNotIn(hostEnv, vars map[string]string) map[string]string {
+	exists := func(key, _ string) bool {
+		_, ok := vars[cleanPortOrMetaVarName(key)]
+		return ok
+	}
+	for key, value := range hostEnv {
+		if exists(key, value) {
+			absent := maps.Clone(hostEnv)
+			maps.DeleteFunc(absent, exists)
+			return absent
+		}
+	}
+	return hostEnv
 }
 
 // addNomadVars sets the NOMAD_ variables that come from the job and the placement, except those of the meta blocks.
