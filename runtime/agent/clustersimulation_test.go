@@ -575,6 +575,9 @@ func (c *serverSource) differences() (err error) {
 		}
 		for name, is := range own.TaskStates {
 			was := a.TaskStates[name]
+			if a.ClientStatus == api.AllocClientStatusLost && is.State == model.TaskDead && (was == nil || was.State != model.TaskDead) {
+				continue // the servers keep the last state that has reached them, and the node knows that the task has no process
+			}
 			if was == nil || was.State != is.State || was.Failed != is.Failed || was.Restarts != is.Restarts || !slices.Equal(timedEvents(was.Events), timedEvents(is.Events)) {
 				differ("%s of %s is %+v at the servers and %+v on the node", name, a.Name, was, is)
 			}
