@@ -39,8 +39,9 @@ type driverServer struct {
 }
 
 var (
-	_ driver.Driver = (*driverServer)(nil)
-	_ base.Plugin   = (*driverServer)(nil)
+	_ driver.Driver       = (*driverServer)(nil)
+	_ driver.ExitNotifier = (*driverServer)(nil)
+	_ base.Plugin         = (*driverServer)(nil)
 )
 
 // taskStart is one start of a task. The fields from startErr to cancelWait may be read after
@@ -63,6 +64,16 @@ type taskStart struct {
 
 	destroyMu   sync.Mutex // one DestroyTask at a time
 	isDestroyed bool       // guarded by destroyMu
+
+	listenersMu   sync.Mutex
+	exitListeners []exitListener // called when the start has failed or the task has exited
+	exitIsKnown   bool           // the start has failed or the task has exited: further listeners are called immediately
+}
+
+// exitListener is one call of NotifyExit. It is dropped after the end of ctx.
+type exitListener struct {
+	ctx    context.Context
+	onExit func(*driver.ExitResult, error)
 }
 
 var errDestroyed = errors.New("task was destroyed while it started")
@@ -286,6 +297,7 @@ func (s *driverServer) removeFailedStart(t *taskStart, err error) {
 	s.mu.Unlock()
 	t.startErr = err
 	close(t.startReturned)
+	t.callExitListeners()
 }
 
 // markStartedAndWaitInBackground marks a task as started, and starts the goroutine that calls the author's Wait. The
@@ -304,6 +316,7 @@ func (s *driverServer) markStartedAndWaitInBackground(t *taskStart, author Task)
 		}
 		t.exitResult, t.taskExitedAt = result, time.Now()
 		close(t.exited)
+		t.callExitListeners()
 		t.startRequest.Logger().Debug("task ended", "exit_code", result.ExitCode, "signal", result.Signal, "error", result.Err)
 	}()
 }
@@ -401,6 +414,52 @@ func (s *driverServer) WaitTask(ctx context.Context, id string) (*driver.ExitRes
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+// NotifyExit implements driver.ExitNotifier. A task needs no goroutine for its listeners.
+func (s *driverServer) NotifyExit(ctx context.Context, id string, onExit func(*driver.ExitResult, error)) {
+	s.mu.Lock()
+	t := s.startsByID[id]
+	s.mu.Unlock()
+	if t == nil {
+		onExit(nil, driver.ErrTaskNotFound)
+		return
+	}
+	t.listenersMu.Lock()
+	exitIsKnown := t.exitIsKnown
+	if !exitIsKnown {
+		kept := make([]exitListener, 0, 1) // most tasks have one listener
+		for _, l := range t.exitListeners {
+			if l.ctx.Err() == nil {
+				kept = append(kept, l)
+			}
+		}
+		t.exitListeners = append(kept, exitListener{ctx, onExit})
+	}
+	t.listenersMu.Unlock()
+	if exitIsKnown {
+		t.callExitListener(onExit)
+	}
+}
+
+// callExitListeners is called once, after startErr or exitResult is set.
+func (t *taskStart) callExitListeners() {
+	t.listenersMu.Lock()
+	listeners := t.exitListeners
+	t.exitListeners, t.exitIsKnown = nil, true
+	t.listenersMu.Unlock()
+	for _, l := range listeners {
+		t.callExitListener(l.onExit)
+	}
+}
+
+func (t *taskStart) callExitListener(onExit func(*driver.ExitResult, error)) {
+	if t.startErr != nil {
+		onExit(nil, driver.ErrTaskNotFound)
+		return
+	}
+	result := t.exitResult
+	onExit(&result, nil)
 }
 
 func (s *driverServer) StopTask(ctx context.Context, id string, timeout time.Duration, signal string) error {

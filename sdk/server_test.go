@@ -431,6 +431,64 @@ func TestCallsDuringStartWait(t *testing.T) {
 	})
 }
 
+// NotifyExit reports what WaitTask returns: before, during and after the run of a task, for a start that fails and for
+// an unknown task. A listener whose context has ended is dropped.
+func TestNotifyExit(t *testing.T) {
+	type report struct {
+		exitResult *driver.ExitResult
+		err        error
+	}
+	notify := func(ctx context.Context, s *driverServer, id string) <-chan report {
+		reports := make(chan report, 2)
+		s.NotifyExit(ctx, id, func(r *driver.ExitResult, err error) { reports <- report{r, err} })
+		return reports
+	}
+	expectOnce := func(t *testing.T, when string, reports <-chan report, code int, err error) {
+		t.Helper()
+		synctest.Wait()
+		if len(reports) != 1 {
+			t.Fatalf("%s: %d reports, want 1", when, len(reports))
+		}
+		if r := <-reports; !errors.Is(r.err, err) || err == nil && r.exitResult.ExitCode != code {
+			t.Errorf("%s: got %+v, %v, want exit code %d, %v", when, r.exitResult, r.err, code, err)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		task := newSleepingTask()
+		s := newTestServer(&allMethodsDriver{newTask: func() *allMethodsTask { return &allMethodsTask{sleepingTask: task} }})
+		expectOnce(t, "unknown task", notify(t.Context(), s, testTaskID), 0, driver.ErrTaskNotFound)
+		startTestTask(t, s)
+		ended, cancel := context.WithCancel(t.Context())
+		notify(ended, s, testTaskID)
+		cancel()
+		first, second := notify(t.Context(), s, testTaskID), notify(t.Context(), s, testTaskID)
+		if n := len(s.startsByID[testTaskID].exitListeners); n != 2 {
+			t.Errorf("%d listeners, want 2 without the one whose context has ended", n)
+		}
+		synctest.Wait()
+		if len(first) > 0 {
+			t.Error("the exit of a running task was reported")
+		}
+		task.end(driver.ExitResult{ExitCode: 7})
+		expectOnce(t, "first listener", first, 7, nil)
+		expectOnce(t, "second listener", second, 7, nil)
+		expectOnce(t, "after the exit", notify(t.Context(), s, testTaskID), 7, nil)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		d := &minimalDriver{unblockStart: make(chan struct{}), err: errors.New("no")}
+		s := newTestServer(d)
+		go s.StartTask(t.Context(), testTaskConfig())
+		synctest.Wait()
+		reports := notify(t.Context(), s, testTaskID)
+		synctest.Wait()
+		if len(reports) > 0 {
+			t.Error("a start in progress was reported as an exit")
+		}
+		close(d.unblockStart)
+		expectOnce(t, "failed start", reports, 0, driver.ErrTaskNotFound)
+	})
+}
+
 func TestStopTask(t *testing.T) {
 	const timeout = 10 * time.Second
 	for _, test := range []struct {

@@ -96,6 +96,23 @@ type Driver interface {
 	DestroyNetwork(ctx context.Context, allocID string, isolation *NetworkIsolation) error
 }
 
+// ExitNotifier is implemented by a Driver whose waits for exits need no goroutine. For hosts only.
+type ExitNotifier interface {
+	// NotifyExit calls onExit once with what WaitTask returns. It does not block, and
+	// onExit must not block. If ctx ends first, onExit may not be called.
+	NotifyExit(ctx context.Context, taskID string, onExit func(*ExitResult, error))
+}
+
+// NotifyExit calls NotifyExit of an ExitNotifier. For any other driver it calls WaitTask in
+// a goroutine, which ends at the latest when ctx ends. For hosts only.
+func NotifyExit(ctx context.Context, d Driver, taskID string, onExit func(*ExitResult, error)) {
+	if n, ok := d.(ExitNotifier); ok {
+		n.NotifyExit(ctx, taskID, onExit)
+		return
+	}
+	go func() { onExit(d.WaitTask(ctx, taskID)) }()
+}
+
 // WildcardStart is the last part of a task id, "<alloc id>/<task>/any", if the id under
 // which the task was started is no longer known. Drivers that are made with the SDK
 // support it; other drivers return ErrTaskNotFound. For hosts only.

@@ -13,15 +13,17 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/promises"
 	"github.com/nomad-lite/nomad-lite/plugins/proto/hookpb"
+	"github.com/nomad-lite/nomad-lite/plugins/proto/taskspb"
 )
 
 var update = flag.Bool("update", false, "add new declarations to docs/promises/plugin-protocol.txt")
 
 const promisesFile = "plugin-protocol.txt"
 
-// protocolDescriptors returns the files of the plugin protocols: those of Nomad, and those of hooks, which are ours.
+// protocolDescriptors returns the files of the plugin protocols: those of Nomad, and ours, which are those of hooks and the
+// service Tasks of drivers.
 func protocolDescriptors() []protoreflect.FileDescriptor {
-	files := []protoreflect.FileDescriptor{hookpb.File_plugins_proto_hookpb_hook_proto, hookpb.File_plugins_proto_hookpb_host_proto}
+	files := []protoreflect.FileDescriptor{hookpb.File_plugins_proto_hookpb_hook_proto, hookpb.File_plugins_proto_hookpb_host_proto, taskspb.File_plugins_proto_taskspb_tasks_proto}
 	for _, list := range protocolFiles {
 		files = append(files, list...)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -21,6 +22,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
+	"github.com/nomad-lite/nomad-lite/plugins/proto/taskspb"
 )
 
 // NewClient returns the host's client of a driver; processExited must be closed when the plugin
@@ -32,15 +34,24 @@ import (
 // status is a driver.ExitResult with Err.
 func NewClient(conn grpc.ClientConnInterface, processExited <-chan struct{}) driver.Driver {
 	c := basewire.NewConn(conn, processExited)
-	return &client{conn: c, pb: driverpb.NewDriverClient(c)}
+	return &client{conn: c, pb: driverpb.NewDriverClient(c), exits: exitStream{client: taskspb.NewTasksClient(c)}}
 }
 
 type client struct {
 	conn              *basewire.Conn
 	pb                driverpb.DriverClient
 	taskSchemaCache   rpcCache[hclspec.Spec]
-	capabilitiesCache rpcCache[driver.Capabilities]
+	capabilitiesCache rpcCache[describedCapabilities]
+	exits             exitStream
 }
+
+// describedCapabilities is the response of Capabilities.
+type describedCapabilities struct {
+	driver.Capabilities
+	servesTasks bool // the driver also serves the service Tasks
+}
+
+var _ tasksDriver = (*client)(nil)
 
 // convertErr converts the error of a call to driver.ErrPluginDown, the error of ctx, or an error type of
 // package driver.
@@ -94,12 +105,21 @@ func (c *client) TaskConfigSchema(ctx context.Context) (*hclspec.Spec, error) {
 }
 
 func (c *client) Capabilities(ctx context.Context) (*driver.Capabilities, error) {
-	return c.capabilitiesCache.get(ctx, c.conn, func() (*driver.Capabilities, error) {
-		resp, err := c.pb.Capabilities(ctx, &driverpb.CapabilitiesRequest{})
+	r, err := c.fetchCapabilities(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &r.Capabilities, nil
+}
+
+func (c *client) fetchCapabilities(ctx context.Context) (*describedCapabilities, error) {
+	return c.capabilitiesCache.get(ctx, c.conn, func() (*describedCapabilities, error) {
+		var header metadata.MD
+		resp, err := c.pb.Capabilities(ctx, &driverpb.CapabilitiesRequest{}, grpc.Header(&header))
 		if err != nil {
 			return nil, c.convertErr(ctx, err)
 		}
-		return capabilitiesFromProto(resp.GetCapabilities()), nil
+		return &describedCapabilities{*capabilitiesFromProto(resp.GetCapabilities()), hasTasksHeader(header)}, nil
 	})
 }
 
@@ -182,11 +202,7 @@ func (c *client) WaitTask(ctx context.Context, taskID string) (*driver.ExitResul
 	if resp.GetResult() == nil && resp.GetErr() == driver.ErrChannelClosed.Error() {
 		return nil, c.pluginDownIfExited(ctx, driver.ErrChannelClosed) // older drivers report a closed channel in the response
 	}
-	exitResult := exitResultFromProto(resp.GetResult())
-	if resp.GetErr() != "" {
-		exitResult.Err = errors.New(resp.GetErr())
-	}
-	return &exitResult, nil
+	return exitResultOfWaitTask(resp), nil
 }
 
 func (c *client) StopTask(ctx context.Context, taskID string, timeout time.Duration, signal string) error {

@@ -307,6 +307,24 @@ func exitResultFromProto(p *driverpb.ExitResult) driver.ExitResult {
 	return driver.ExitResult{ExitCode: int(p.GetExitCode()), Signal: int(p.GetSignal()), OOMKilled: p.GetOomKilled()}
 }
 
+func waitTaskResponseProto(r *driver.ExitResult) *driverpb.WaitTaskResponse {
+	resp := &driverpb.WaitTaskResponse{Result: exitResultProto(r)}
+	if r == nil {
+		resp.Err = errNoExitResult.Error()
+	} else if r.Err != nil {
+		resp.Err = r.Err.Error()
+	}
+	return resp
+}
+
+func exitResultOfWaitTask(resp *driverpb.WaitTaskResponse) *driver.ExitResult {
+	exitResult := exitResultFromProto(resp.GetResult())
+	if resp.GetErr() != "" {
+		exitResult.Err = errors.New(resp.GetErr())
+	}
+	return &exitResult
+}
+
 func capabilitiesProto(c *driver.Capabilities) *driverpb.DriverCapabilities {
 	if c == nil {
 		c = &driver.Capabilities{}

@@ -74,3 +74,17 @@ func (r *rpcCache[T]) finishRequest(q *inflightRequest[T], callerCancelled bool)
 	}
 	close(q.done)
 }
+
+// getIfCached returns the cached value, or nil.
+func (r *rpcCache[T]) getIfCached() *T {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if q := r.inflightOrSucceededRequest; q != nil {
+		select {
+		case <-q.done:
+			return q.response
+		default:
+		}
+	}
+	return nil
+}

@@ -13,17 +13,25 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
+	"github.com/nomad-lite/nomad-lite/plugins/proto/taskspb"
 )
 
 // RegisterServer registers a driver on s. It passes calls to impl as they arrive, also
 // concurrent calls for one task; a field that the host omits has its zero value.
+//
+// If impl is a driver.ExitNotifier, as the drivers of package sdk are, RegisterServer also registers the service Tasks.
 func RegisterServer(s grpc.ServiceRegistrar, impl driver.Driver) {
-	driverpb.RegisterDriverServer(s, &server{impl: impl})
+	tasks, servesTasks := impl.(tasksDriver)
+	driverpb.RegisterDriverServer(s, &server{impl: impl, servesTasks: servesTasks})
+	if servesTasks {
+		taskspb.RegisterTasksServer(s, &tasksServer{impl: tasks})
+	}
 }
 
 type server struct {
 	driverpb.UnimplementedDriverServer
-	impl driver.Driver
+	impl        driver.Driver
+	servesTasks bool // the service Tasks is registered
 }
 
 func (s *server) Init(ctx context.Context, _ *driverpb.InitRequest) (*driverpb.InitResponse, error) {
@@ -49,6 +57,11 @@ func (s *server) Capabilities(ctx context.Context, _ *driverpb.CapabilitiesReque
 	capabilities, err := s.impl.Capabilities(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if s.servesTasks {
+		if err := announceTasks(ctx); err != nil {
+			return nil, err
+		}
 	}
 	return &driverpb.CapabilitiesResponse{Capabilities: capabilitiesProto(capabilities)}, nil
 }
@@ -127,13 +140,7 @@ func (s *server) WaitTask(ctx context.Context, req *driverpb.WaitTaskRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	resp := &driverpb.WaitTaskResponse{Result: exitResultProto(exitResult)}
-	if exitResult == nil {
-		resp.Err = errNoExitResult.Error()
-	} else if exitResult.Err != nil {
-		resp.Err = exitResult.Err.Error()
-	}
-	return resp, nil
+	return waitTaskResponseProto(exitResult), nil
 }
 
 func (s *server) StopTask(ctx context.Context, req *driverpb.StopTaskRequest) (*driverpb.StopTaskResponse, error) {

@@ -276,6 +276,11 @@ func (d *watchedDriver) StartTask(ctx context.Context, c *driver.TaskConfig) (*d
 	return d.Driver.StartTask(ctx, c)
 }
 
+// NotifyExit implements driver.ExitNotifier.
+func (d *watchedDriver) NotifyExit(ctx context.Context, taskID string, onExit func(*driver.ExitResult, error)) {
+	driver.NotifyExit(ctx, d.Driver, taskID, onExit)
+}
+
 func (d *watchedDriver) TaskConfigSchema(ctx context.Context) (_ *hclspec.Spec, err error) {
 	c := d.lateCallMonitor.beginCall(ctx, "TaskConfigSchema", "", answerTimeout)
 	defer func() { d.lateCallMonitor.endCall(c, err) }()

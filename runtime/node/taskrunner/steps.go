@@ -263,12 +263,12 @@ func (t *taskRun) startWatch() {
 	p.OnOutageEnd = func() {
 		t.records.emitEvent(model.EventDriverMessage("driver available again, the task was recovered", nil, time.Time{}))
 	}
-	var watchWG sync.WaitGroup
 	watched, cancel := context.WithCancel(context.WithoutCancel(t.killCtx))
-	watchWG.Go(func() { p.WatchUntilExit(watched) })
+	ended := make(chan struct{})
+	p.StartWatch(watched, func() { close(ended) })
 	t.endWatch = func() {
 		cancel()
-		watchWG.Wait()
+		<-ended
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 
 // Process is one start of a task in its driver. Its methods may be called concurrently, also after the process
 // has exited: a late call fails in the driver and never affects the next start, which has another id. The exported fields
-// must be set before WatchUntilExit.
+// must be set before StartWatch.
 type Process struct {
 	Handle                   *driver.Handle
 	Network                  *driver.NetworkOverride // nil unless the driver returned an address
@@ -126,7 +126,7 @@ func IsTaskStateUnknown(err error) bool {
 	return errors.As(err, &unavailableErr) || errors.As(err, &undecidedErr) || errors.Is(err, driver.ErrPluginDown)
 }
 
-// watchedTaskState is what WatchUntilExit knows about the task and its plugin process.
+// watchedTaskState is what the watch of StartWatch knows about the task and its plugin process.
 type watchedTaskState int
 
 const (
@@ -137,7 +137,7 @@ const (
 	stateLost                                  // the driver does not have the task: exit status unknown
 )
 
-// watchCallOutcome is the outcome of one driver call of WatchUntilExit: RecoverTask in stateWithoutPlugin, WaitTask in
+// watchCallOutcome is the outcome of one driver call of exitWatch: RecoverTask in stateWithoutPlugin, WaitTask in
 // stateStarted and stateRecovered.
 type watchCallOutcome int
 
@@ -170,50 +170,112 @@ func classifyWatchCallError(err error) watchCallOutcome {
 	return outcomeError
 }
 
-// WatchUntilExit blocks until the process has exited or ctx is done. It continues through any
-// number of plugin deaths and while the driver is unavailable.
-func (p *Process) WatchUntilExit(ctx context.Context) {
-	defer p.access.Plugins.removeTask(p)
-	state := stateStarted
+// StartWatch watches the process until it has exited or ctx is done, and then calls onEnd. It continues through any
+// number of plugin deaths and while the driver is unavailable. StartWatch does not block. While the task runs, the watch
+// has no goroutine if the driver is a driver.ExitNotifier.
+func (p *Process) StartWatch(ctx context.Context, onEnd func()) {
+	w := &exitWatch{process: p, onEnd: onEnd, state: stateStarted}
 	if p.NoPluginHasConfirmedTask {
-		state = stateWithoutPlugin
+		w.state = stateWithoutPlugin
 	}
-	var currentOutage Outage
-	var d driver.Driver // driver that returned the last answer
+	go w.run(ctx)
+}
+
+// exitWatch is one call of StartWatch. One goroutine at a time uses it, or none while the task runs.
+type exitWatch struct {
+	process       *Process
+	onEnd         func()
+	state         watchedTaskState
+	currentOutage Outage
+	driver        driver.Driver // driver that returned the last answer
+}
+
+// run makes driver calls until a plugin process has the task. notifyExit then continues the watch when the task exits.
+func (w *exitWatch) run(ctx context.Context) {
 	for {
-		var result driver.ExitResult
 		var err error
-		d, result, err = p.callDriverForWatchState(ctx, state, d)
-		if err != nil && ctx.Err() != nil {
+		if w.state == stateWithoutPlugin {
+			w.driver, err = w.process.RecoverTask(ctx)
+		} else if err = w.dispenseUnlessRecovered(ctx); err == nil {
+			w.notifyExit(ctx)
 			return
 		}
-		switch state = watchTransitions[state][classifyWatchCallError(err)]; state {
-		case stateRecovered:
-			p.access.Plugins.SetPluginOfTask(p, d)
-			if currentOutage.outageReported && p.OnOutageEnd != nil {
-				p.OnOutageEnd()
-			}
-			currentOutage.resetAfterAnswer()
-		case stateWithoutPlugin:
-			p.access.Plugins.SetPluginOfTask(p, nil)
-			exit, ok := p.awaitDriverOrExit(ctx, &currentOutage, err)
-			if exit != nil {
-				p.RecordExit(Exit{ExitResult: *exit})
-			}
-			if exit != nil || !ok {
-				return
-			}
-		case stateExited:
-			if err != nil {
-				result = driver.ExitResult{Err: err}
-			}
-			p.RecordExit(Exit{ExitResult: result})
-			return
-		case stateLost:
-			p.RecordExit(Exit{ExitResult: driver.ExitResult{Err: err}, StatusUnknown: true})
+		if !w.advance(ctx, nil, err) {
+			w.end()
 			return
 		}
 	}
+}
+
+func (w *exitWatch) end() {
+	w.process.access.Plugins.removeTask(w.process)
+	w.onEnd()
+}
+
+// dispenseUnlessRecovered sets the driver of a started task. A recovered task keeps the plugin process that has recovered
+// it, because the next plugin process does not have the task.
+func (w *exitWatch) dispenseUnlessRecovered(ctx context.Context) (err error) {
+	if w.state == stateRecovered {
+		return nil
+	}
+	if w.driver, err = w.process.access.Dispense(ctx); err == nil {
+		w.process.access.Plugins.SetPluginOfTask(w.process, w.driver)
+	}
+	return err
+}
+
+// notifyExit continues the watch in another goroutine when the driver has reported the exit, or when ctx is done.
+func (w *exitWatch) notifyExit(ctx context.Context) {
+	var once sync.Once
+	resume := func(result *driver.ExitResult, err error) {
+		once.Do(func() {
+			go func() {
+				if w.advance(ctx, result, err) {
+					w.run(ctx)
+				} else {
+					w.end()
+				}
+			}()
+		})
+	}
+	stop := context.AfterFunc(ctx, func() { resume(nil, ctx.Err()) })
+	driver.NotifyExit(ctx, w.driver, w.process.ID(), func(result *driver.ExitResult, err error) {
+		stop()
+		resume(result, err)
+	})
+}
+
+// advance handles the outcome of the driver call of the current state. It returns false at the end of the watch.
+func (w *exitWatch) advance(ctx context.Context, result *driver.ExitResult, err error) (watching bool) {
+	if err != nil && ctx.Err() != nil {
+		return false
+	}
+	p := w.process
+	switch w.state = watchTransitions[w.state][classifyWatchCallError(err)]; w.state {
+	case stateRecovered:
+		p.access.Plugins.SetPluginOfTask(p, w.driver)
+		if w.currentOutage.outageReported && p.OnOutageEnd != nil {
+			p.OnOutageEnd()
+		}
+		w.currentOutage.resetAfterAnswer()
+	case stateWithoutPlugin:
+		p.access.Plugins.SetPluginOfTask(p, nil)
+		exit, ok := p.awaitDriverOrExit(ctx, &w.currentOutage, err)
+		if exit != nil {
+			p.RecordExit(Exit{ExitResult: *exit})
+		}
+		return exit == nil && ok
+	case stateExited:
+		if err != nil {
+			result = &driver.ExitResult{Err: err}
+		}
+		p.RecordExit(Exit{ExitResult: *result})
+		return false
+	case stateLost:
+		p.RecordExit(Exit{ExitResult: driver.ExitResult{Err: err}, StatusUnknown: true})
+		return false
+	}
+	return true
 }
 
 // awaitDriverOrExit blocks until the driver call that failed with err may be repeated. It returns false when ctx is
@@ -247,26 +309,6 @@ func (p *Process) reportOutage(err error) {
 	if p.OnOutage != nil {
 		p.OnOutage(err)
 	}
-}
-
-// callDriverForWatchState makes the driver call that belongs to a state of the watch. For a recovered task it calls
-// WaitTask on the plugin process that has recovered the task, because the next plugin process does not have the task.
-func (p *Process) callDriverForWatchState(ctx context.Context, state watchedTaskState, d driver.Driver) (_ driver.Driver, result driver.ExitResult, err error) {
-	switch state {
-	case stateWithoutPlugin:
-		d, err = p.RecoverTask(ctx)
-		return d, result, err
-	case stateStarted:
-		if d, err = p.access.Dispense(ctx); err != nil {
-			return nil, result, err
-		}
-		p.access.Plugins.SetPluginOfTask(p, d)
-	}
-	r, err := d.WaitTask(ctx, p.ID())
-	if err == nil {
-		result = *r
-	}
-	return d, result, err
 }
 
 // DestroyTask calls DestroyTask, which also kills a process that still runs. It returns nil if the driver does not have

@@ -94,7 +94,7 @@ func TestWatchProcess(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a := &scriptedDriver{waitErrs: c.wait, recoverErrs: c.recover}
 				p := a.process()
-				p.WatchUntilExit(t.Context())
+				watchUntilEnd(t.Context(), p)
 				<-p.exited
 				r := p.exit
 				if r.ExitCode != c.code || !errors.Is(r.Err, c.err) || r.StatusUnknown != c.lost {
@@ -106,6 +106,13 @@ func TestWatchProcess(t *testing.T) {
 			})
 		})
 	}
+}
+
+// watchUntilEnd blocks until the watch of p has ended.
+func watchUntilEnd(ctx context.Context, p *Process) {
+	ended := make(chan struct{})
+	p.StartWatch(ctx, func() { close(ended) })
+	<-ended
 }
 
 func TestDestroyAfterPluginRestart(t *testing.T) {
@@ -150,7 +157,7 @@ func TestWatchEndsWithoutAnExit(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	p := (&scriptedDriver{waitErrs: []error{context.Canceled}}).process()
-	p.WatchUntilExit(ctx)
+	watchUntilEnd(ctx, p)
 	if wait.IsClosed(p.exited) {
 		t.Error("a process that was no longer watched has exited")
 	}
