@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -41,6 +42,7 @@ type driverServer struct {
 var (
 	_ driver.Driver       = (*driverServer)(nil)
 	_ driver.ExitNotifier = (*driverServer)(nil)
+	_ driver.TaskSampler  = (*driverServer)(nil)
 	_ base.Plugin         = (*driverServer)(nil)
 )
 
@@ -699,13 +701,9 @@ func (s *driverServer) statusOfUnreturnedStart(id string) *driver.StartStatus {
 }
 
 func (s *driverServer) TaskStats(ctx context.Context, id string, interval time.Duration) (<-chan *driver.TaskStats, error) {
-	t, err := s.waitForStartedTask(ctx, id)
+	t, statser, err := s.waitForTaskWithStats(ctx, id)
 	if err != nil {
 		return nil, err
-	}
-	statser, ok := t.authorTask.(StatsProvider)
-	if !ok {
-		return nil, &driver.Error{Err: errors.New("stats not implemented for driver"), Recoverable: false}
 	}
 	if interval <= 0 {
 		interval = time.Second
@@ -716,24 +714,14 @@ func (s *driverServer) TaskStats(ctx context.Context, id string, interval time.D
 		ticker := time.NewTicker(interval)
 		defer ticker.Stop()
 		for {
-			sample, err := callStatsRecoverPanic(ctx, statser)
-			switch {
-			case err == nil:
-				if err := sample.Validate(); err != nil {
-					t.startRequest.Logger().Error("task statistics are refused", "error", err) // the host rejects invalid statistics without a message to the user
-				}
-				if sample.Timestamp.IsZero() {
-					sample.Timestamp = time.Now()
-				}
+			if sample := t.sampleOrNil(ctx, statser); sample != nil {
 				select {
-				case out <- &sample:
+				case out <- sample:
 				case <-t.exited:
 					return
 				case <-ctx.Done():
 					return
 				}
-			case !t.hasExited() && ctx.Err() == nil:
-				t.startRequest.Logger().Debug("no statistics this time", "error", err)
 			}
 			select {
 			case <-ticker.C:
@@ -745,6 +733,48 @@ func (s *driverServer) TaskStats(ctx context.Context, id string, interval time.D
 		}
 	}()
 	return out, nil
+}
+
+// SampleTask implements driver.TaskSampler.
+func (s *driverServer) SampleTask(ctx context.Context, id string) (*driver.TaskStats, error) {
+	t, statser, err := s.waitForTaskWithStats(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if t.hasExited() {
+		return nil, io.EOF
+	}
+	return t.sampleOrNil(ctx, statser), nil
+}
+
+func (s *driverServer) waitForTaskWithStats(ctx context.Context, id string) (*taskStart, StatsProvider, error) {
+	t, err := s.waitForStartedTask(ctx, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	statser, ok := t.authorTask.(StatsProvider)
+	if !ok {
+		return nil, nil, &driver.Error{Err: errors.New("stats not implemented for driver"), Recoverable: false}
+	}
+	return t, statser, nil
+}
+
+// sampleOrNil returns a sample of the author's Stats, or nil after an error.
+func (t *taskStart) sampleOrNil(ctx context.Context, statser StatsProvider) *driver.TaskStats {
+	sample, err := callStatsRecoverPanic(ctx, statser)
+	if err != nil {
+		if !t.hasExited() && ctx.Err() == nil {
+			t.startRequest.Logger().Debug("no statistics this time", "error", err)
+		}
+		return nil
+	}
+	if err := sample.Validate(); err != nil {
+		t.startRequest.Logger().Error("task statistics are refused", "error", err) // the host rejects invalid statistics without a message to the user
+	}
+	if sample.Timestamp.IsZero() {
+		sample.Timestamp = time.Now()
+	}
+	return &sample
 }
 
 func (s *driverServer) SignalTask(ctx context.Context, id, signal string) error {

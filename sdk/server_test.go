@@ -811,6 +811,30 @@ func TestResourcesOfStartAreNotNil(t *testing.T) {
 	}
 }
 
+func TestSampleTask(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &allMethodsTask{sleepingTask: newSleepingTask()}
+		s := newTestServer(&allMethodsDriver{newTask: func() *allMethodsTask { return f }})
+		if _, err := s.SampleTask(t.Context(), testTaskID); !errors.Is(err, driver.ErrTaskNotFound) {
+			t.Errorf("unknown task: %v, want %v", err, driver.ErrTaskNotFound)
+		}
+		startTestTask(t, s)
+		if sample, err := s.SampleTask(t.Context(), testTaskID); err != nil || sample.Timestamp != time.Now() {
+			t.Errorf("running task: %+v, %v", sample, err)
+		}
+		f.end(driver.ExitResult{})
+		synctest.Wait()
+		if sample, err := s.SampleTask(t.Context(), testTaskID); err != io.EOF {
+			t.Errorf("exited task: %+v, %v, want %v", sample, err, io.EOF)
+		}
+	})
+	s := newTestServer(&minimalDriver{})
+	startTestTask(t, s)
+	if _, err := s.SampleTask(t.Context(), testTaskID); err == nil || driver.IsRecoverable(err) {
+		t.Errorf("a task without statistics: %v", err)
+	}
+}
+
 func TestStatsStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &allMethodsTask{sleepingTask: newSleepingTask()}

@@ -103,6 +103,14 @@ type ExitNotifier interface {
 	NotifyExit(ctx context.Context, taskID string, onExit func(*ExitResult, error))
 }
 
+// TaskSampler is implemented by a Driver that samples a task without a stream of its own.
+// For hosts only.
+type TaskSampler interface {
+	// SampleTask returns one sample, nil if there is none this time, io.EOF if the task has
+	// exited, or an error of TaskStats.
+	SampleTask(ctx context.Context, taskID string) (*TaskStats, error)
+}
+
 // NotifyExit calls NotifyExit of an ExitNotifier. For any other driver it calls WaitTask in
 // a goroutine, which ends at the latest when ctx ends. For hosts only.
 func NotifyExit(ctx context.Context, d Driver, taskID string, onExit func(*ExitResult, error)) {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -34,7 +35,8 @@ import (
 // status is a driver.ExitResult with Err.
 func NewClient(conn grpc.ClientConnInterface, processExited <-chan struct{}) driver.Driver {
 	c := basewire.NewConn(conn, processExited)
-	return &client{conn: c, pb: driverpb.NewDriverClient(c), exits: exitStream{client: taskspb.NewTasksClient(c)}}
+	tasks := taskspb.NewTasksClient(c)
+	return &client{conn: c, pb: driverpb.NewDriverClient(c), tasks: tasks, exits: exitStream{client: tasks}, samplers: map[time.Duration]*taskSampler{}}
 }
 
 type client struct {
@@ -42,7 +44,11 @@ type client struct {
 	pb                driverpb.DriverClient
 	taskSchemaCache   rpcCache[hclspec.Spec]
 	capabilitiesCache rpcCache[describedCapabilities]
+	tasks             taskspb.TasksClient // only called if the driver serves Tasks
 	exits             exitStream
+
+	samplersMu sync.Mutex
+	samplers   map[time.Duration]*taskSampler // by interval
 }
 
 // describedCapabilities is the response of Capabilities.
@@ -224,6 +230,13 @@ func (c *client) InspectTask(ctx context.Context, taskID string) (*driver.TaskSt
 }
 
 func (c *client) TaskStats(ctx context.Context, taskID string, interval time.Duration) (<-chan *driver.TaskStats, error) {
+	if r := c.capabilitiesCache.getIfCached(); r != nil && r.servesTasks && interval > 0 {
+		return c.sampleRegularly(ctx, taskID, interval)
+	}
+	return c.callTaskStats(ctx, taskID, interval)
+}
+
+func (c *client) callTaskStats(ctx context.Context, taskID string, interval time.Duration) (<-chan *driver.TaskStats, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	stream, err := c.pb.TaskStats(ctx, &driverpb.TaskStatsRequest{TaskId: taskID, CollectionInterval: durationpb.New(interval)})
 	if err != nil {

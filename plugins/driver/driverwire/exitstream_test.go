@@ -17,7 +17,8 @@ import (
 // fakeTasksDriver is a fakeDriver that serves Tasks.
 type fakeTasksDriver struct {
 	*fakeDriver
-	waited chan string // receives the id of each call of NotifyExit
+	waited     chan string // receives the id of each call of NotifyExit
+	sampleFunc func(ctx context.Context, taskID string) (*driver.TaskStats, error)
 
 	mu           sync.Mutex
 	onExitByTask map[string]func(*driver.ExitResult, error) // the task has not exited
@@ -42,6 +43,10 @@ func (f *fakeTasksDriver) NotifyExit(_ context.Context, id string, onExit func(*
 		onExit(nil, driver.ErrTaskNotFound)
 	}
 	f.waited <- id
+}
+
+func (f *fakeTasksDriver) SampleTask(ctx context.Context, id string) (*driver.TaskStats, error) {
+	return f.sampleFunc(ctx, id)
 }
 
 func (f *fakeTasksDriver) exit(id string, code int) {

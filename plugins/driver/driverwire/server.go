@@ -19,7 +19,7 @@ import (
 // RegisterServer registers a driver on s. It passes calls to impl as they arrive, also
 // concurrent calls for one task; a field that the host omits has its zero value.
 //
-// If impl is a driver.ExitNotifier, as the drivers of package sdk are, RegisterServer also registers the service Tasks.
+// If impl is a driver.ExitNotifier and a driver.TaskSampler, as the drivers of package sdk are, RegisterServer also registers the service Tasks.
 func RegisterServer(s grpc.ServiceRegistrar, impl driver.Driver) {
 	tasks, servesTasks := impl.(tasksDriver)
 	driverpb.RegisterDriverServer(s, &server{impl: impl, servesTasks: servesTasks})

@@ -8,7 +8,7 @@
 //
 // A driver that serves Tasks sends the header "nomad-lite-tasks" with the value
 // "1" in its responses to Driver.Capabilities. A host calls Tasks only then. The
-// driver also answers Driver.WaitTask.
+// driver also answers Driver.WaitTask and Driver.TaskStats.
 
 package taskspb
 
@@ -132,6 +132,126 @@ func (x *WaitTasksResponse) GetError() string {
 	return ""
 }
 
+type SampleTasksRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TaskIds       []string               `protobuf:"bytes,1,rep,name=task_ids,json=taskIds,proto3" json:"task_ids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SampleTasksRequest) Reset() {
+	*x = SampleTasksRequest{}
+	mi := &file_plugins_proto_taskspb_tasks_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SampleTasksRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SampleTasksRequest) ProtoMessage() {}
+
+func (x *SampleTasksRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_plugins_proto_taskspb_tasks_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SampleTasksRequest.ProtoReflect.Descriptor instead.
+func (*SampleTasksRequest) Descriptor() ([]byte, []int) {
+	return file_plugins_proto_taskspb_tasks_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *SampleTasksRequest) GetTaskIds() []string {
+	if x != nil {
+		return x.TaskIds
+	}
+	return nil
+}
+
+type SampleTasksResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TaskId        string                 `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	Stats         *driverpb.TaskStats    `protobuf:"bytes,2,opt,name=stats,proto3" json:"stats,omitempty"`                  // absent with an error or ended, and if there is no sample this time
+	Error         string                 `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`                  // the error of Driver.TaskStats
+	Unrecoverable bool                   `protobuf:"varint,4,opt,name=unrecoverable,proto3" json:"unrecoverable,omitempty"` // further samples return the same error
+	Ended         bool                   `protobuf:"varint,5,opt,name=ended,proto3" json:"ended,omitempty"`                 // the task has exited
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SampleTasksResponse) Reset() {
+	*x = SampleTasksResponse{}
+	mi := &file_plugins_proto_taskspb_tasks_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SampleTasksResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SampleTasksResponse) ProtoMessage() {}
+
+func (x *SampleTasksResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_plugins_proto_taskspb_tasks_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SampleTasksResponse.ProtoReflect.Descriptor instead.
+func (*SampleTasksResponse) Descriptor() ([]byte, []int) {
+	return file_plugins_proto_taskspb_tasks_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *SampleTasksResponse) GetTaskId() string {
+	if x != nil {
+		return x.TaskId
+	}
+	return ""
+}
+
+func (x *SampleTasksResponse) GetStats() *driverpb.TaskStats {
+	if x != nil {
+		return x.Stats
+	}
+	return nil
+}
+
+func (x *SampleTasksResponse) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *SampleTasksResponse) GetUnrecoverable() bool {
+	if x != nil {
+		return x.Unrecoverable
+	}
+	return false
+}
+
+func (x *SampleTasksResponse) GetEnded() bool {
+	if x != nil {
+		return x.Ended
+	}
+	return false
+}
+
 var File_plugins_proto_taskspb_tasks_proto protoreflect.FileDescriptor
 
 const file_plugins_proto_taskspb_tasks_proto_rawDesc = "" +
@@ -142,9 +262,18 @@ const file_plugins_proto_taskspb_tasks_proto_rawDesc = "" +
 	"\x11WaitTasksResponse\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12S\n" +
 	"\bresponse\x18\x02 \x01(\v27.hashicorp.nomad.plugins.drivers.proto.WaitTaskResponseR\bresponse\x12\x14\n" +
-	"\x05error\x18\x03 \x01(\tR\x05error2y\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\"/\n" +
+	"\x12SampleTasksRequest\x12\x19\n" +
+	"\btask_ids\x18\x01 \x03(\tR\ataskIds\"\xc8\x01\n" +
+	"\x13SampleTasksResponse\x12\x17\n" +
+	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12F\n" +
+	"\x05stats\x18\x02 \x01(\v20.hashicorp.nomad.plugins.drivers.proto.TaskStatsR\x05stats\x12\x14\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\x12$\n" +
+	"\runrecoverable\x18\x04 \x01(\bR\runrecoverable\x12\x14\n" +
+	"\x05ended\x18\x05 \x01(\bR\x05ended2\xef\x01\n" +
 	"\x05Tasks\x12p\n" +
-	"\tWaitTasks\x12-.nomadlite.plugins.driver.v1.WaitTasksRequest\x1a..nomadlite.plugins.driver.v1.WaitTasksResponse\"\x00(\x010\x01B8Z6github.com/nomad-lite/nomad-lite/plugins/proto/taskspbb\x06proto3"
+	"\tWaitTasks\x12-.nomadlite.plugins.driver.v1.WaitTasksRequest\x1a..nomadlite.plugins.driver.v1.WaitTasksResponse\"\x00(\x010\x01\x12t\n" +
+	"\vSampleTasks\x12/.nomadlite.plugins.driver.v1.SampleTasksRequest\x1a0.nomadlite.plugins.driver.v1.SampleTasksResponse\"\x000\x01B8Z6github.com/nomad-lite/nomad-lite/plugins/proto/taskspbb\x06proto3"
 
 var (
 	file_plugins_proto_taskspb_tasks_proto_rawDescOnce sync.Once
@@ -158,21 +287,27 @@ func file_plugins_proto_taskspb_tasks_proto_rawDescGZIP() []byte {
 	return file_plugins_proto_taskspb_tasks_proto_rawDescData
 }
 
-var file_plugins_proto_taskspb_tasks_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_plugins_proto_taskspb_tasks_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_plugins_proto_taskspb_tasks_proto_goTypes = []any{
 	(*WaitTasksRequest)(nil),          // 0: nomadlite.plugins.driver.v1.WaitTasksRequest
 	(*WaitTasksResponse)(nil),         // 1: nomadlite.plugins.driver.v1.WaitTasksResponse
-	(*driverpb.WaitTaskResponse)(nil), // 2: hashicorp.nomad.plugins.drivers.proto.WaitTaskResponse
+	(*SampleTasksRequest)(nil),        // 2: nomadlite.plugins.driver.v1.SampleTasksRequest
+	(*SampleTasksResponse)(nil),       // 3: nomadlite.plugins.driver.v1.SampleTasksResponse
+	(*driverpb.WaitTaskResponse)(nil), // 4: hashicorp.nomad.plugins.drivers.proto.WaitTaskResponse
+	(*driverpb.TaskStats)(nil),        // 5: hashicorp.nomad.plugins.drivers.proto.TaskStats
 }
 var file_plugins_proto_taskspb_tasks_proto_depIdxs = []int32{
-	2, // 0: nomadlite.plugins.driver.v1.WaitTasksResponse.response:type_name -> hashicorp.nomad.plugins.drivers.proto.WaitTaskResponse
-	0, // 1: nomadlite.plugins.driver.v1.Tasks.WaitTasks:input_type -> nomadlite.plugins.driver.v1.WaitTasksRequest
-	1, // 2: nomadlite.plugins.driver.v1.Tasks.WaitTasks:output_type -> nomadlite.plugins.driver.v1.WaitTasksResponse
-	2, // [2:3] is the sub-list for method output_type
-	1, // [1:2] is the sub-list for method input_type
-	1, // [1:1] is the sub-list for extension type_name
-	1, // [1:1] is the sub-list for extension extendee
-	0, // [0:1] is the sub-list for field type_name
+	4, // 0: nomadlite.plugins.driver.v1.WaitTasksResponse.response:type_name -> hashicorp.nomad.plugins.drivers.proto.WaitTaskResponse
+	5, // 1: nomadlite.plugins.driver.v1.SampleTasksResponse.stats:type_name -> hashicorp.nomad.plugins.drivers.proto.TaskStats
+	0, // 2: nomadlite.plugins.driver.v1.Tasks.WaitTasks:input_type -> nomadlite.plugins.driver.v1.WaitTasksRequest
+	2, // 3: nomadlite.plugins.driver.v1.Tasks.SampleTasks:input_type -> nomadlite.plugins.driver.v1.SampleTasksRequest
+	1, // 4: nomadlite.plugins.driver.v1.Tasks.WaitTasks:output_type -> nomadlite.plugins.driver.v1.WaitTasksResponse
+	3, // 5: nomadlite.plugins.driver.v1.Tasks.SampleTasks:output_type -> nomadlite.plugins.driver.v1.SampleTasksResponse
+	4, // [4:6] is the sub-list for method output_type
+	2, // [2:4] is the sub-list for method input_type
+	2, // [2:2] is the sub-list for extension type_name
+	2, // [2:2] is the sub-list for extension extendee
+	0, // [0:2] is the sub-list for field type_name
 }
 
 func init() { file_plugins_proto_taskspb_tasks_proto_init() }
@@ -186,7 +321,7 @@ func file_plugins_proto_taskspb_tasks_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_plugins_proto_taskspb_tasks_proto_rawDesc), len(file_plugins_proto_taskspb_tasks_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   2,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

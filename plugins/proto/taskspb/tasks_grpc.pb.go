@@ -8,7 +8,7 @@
 //
 // A driver that serves Tasks sends the header "nomad-lite-tasks" with the value
 // "1" in its responses to Driver.Capabilities. A host calls Tasks only then. The
-// driver also answers Driver.WaitTask.
+// driver also answers Driver.WaitTask and Driver.TaskStats.
 
 package taskspb
 
@@ -25,7 +25,8 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Tasks_WaitTasks_FullMethodName = "/nomadlite.plugins.driver.v1.Tasks/WaitTasks"
+	Tasks_WaitTasks_FullMethodName   = "/nomadlite.plugins.driver.v1.Tasks/WaitTasks"
+	Tasks_SampleTasks_FullMethodName = "/nomadlite.plugins.driver.v1.Tasks/SampleTasks"
 )
 
 // TasksClient is the client API for Tasks service.
@@ -38,6 +39,9 @@ type TasksClient interface {
 	// A host that opens another stream sends the ids again whose responses it has
 	// not received.
 	WaitTasks(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[WaitTasksRequest, WaitTasksResponse], error)
+	// SampleTasks samples the resource usage of tasks once. The driver sends one
+	// response for each id, when the sample is ready, and ends the stream.
+	SampleTasks(ctx context.Context, in *SampleTasksRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SampleTasksResponse], error)
 }
 
 type tasksClient struct {
@@ -61,6 +65,25 @@ func (c *tasksClient) WaitTasks(ctx context.Context, opts ...grpc.CallOption) (g
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Tasks_WaitTasksClient = grpc.BidiStreamingClient[WaitTasksRequest, WaitTasksResponse]
 
+func (c *tasksClient) SampleTasks(ctx context.Context, in *SampleTasksRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SampleTasksResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Tasks_ServiceDesc.Streams[1], Tasks_SampleTasks_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[SampleTasksRequest, SampleTasksResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Tasks_SampleTasksClient = grpc.ServerStreamingClient[SampleTasksResponse]
+
 // TasksServer is the server API for Tasks service.
 // All implementations must embed UnimplementedTasksServer
 // for forward compatibility.
@@ -71,6 +94,9 @@ type TasksServer interface {
 	// A host that opens another stream sends the ids again whose responses it has
 	// not received.
 	WaitTasks(grpc.BidiStreamingServer[WaitTasksRequest, WaitTasksResponse]) error
+	// SampleTasks samples the resource usage of tasks once. The driver sends one
+	// response for each id, when the sample is ready, and ends the stream.
+	SampleTasks(*SampleTasksRequest, grpc.ServerStreamingServer[SampleTasksResponse]) error
 	mustEmbedUnimplementedTasksServer()
 }
 
@@ -83,6 +109,9 @@ type UnimplementedTasksServer struct{}
 
 func (UnimplementedTasksServer) WaitTasks(grpc.BidiStreamingServer[WaitTasksRequest, WaitTasksResponse]) error {
 	return status.Error(codes.Unimplemented, "method WaitTasks not implemented")
+}
+func (UnimplementedTasksServer) SampleTasks(*SampleTasksRequest, grpc.ServerStreamingServer[SampleTasksResponse]) error {
+	return status.Error(codes.Unimplemented, "method SampleTasks not implemented")
 }
 func (UnimplementedTasksServer) mustEmbedUnimplementedTasksServer() {}
 func (UnimplementedTasksServer) testEmbeddedByValue()               {}
@@ -112,6 +141,17 @@ func _Tasks_WaitTasks_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Tasks_WaitTasksServer = grpc.BidiStreamingServer[WaitTasksRequest, WaitTasksResponse]
 
+func _Tasks_SampleTasks_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(SampleTasksRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(TasksServer).SampleTasks(m, &grpc.GenericServerStream[SampleTasksRequest, SampleTasksResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Tasks_SampleTasksServer = grpc.ServerStreamingServer[SampleTasksResponse]
+
 // Tasks_ServiceDesc is the grpc.ServiceDesc for Tasks service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -125,6 +165,11 @@ var Tasks_ServiceDesc = grpc.ServiceDesc{
 			Handler:       _Tasks_WaitTasks_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
+		},
+		{
+			StreamName:    "SampleTasks",
+			Handler:       _Tasks_SampleTasks_Handler,
+			ServerStreams: true,
 		},
 	},
 	Metadata: "plugins/proto/taskspb/tasks.proto",
