@@ -327,6 +327,11 @@ func (r *Replica) putAlloc(tx *store.Txn, jobs map[jobKey]*api.Job, pulled *prot
 	next.Metrics, next.Resources, next.TaskResources = nil, nil, nil
 	record := r.clusterAlloc(tx.Reader, next.ID)
 	old := tx.Allocation(nil, next.ID)
+	if old != nil && old.ClientStatus == api.AllocClientStatusLost && !next.ServerTerminalStatus() && !next.ClientTerminalStatus() {
+		// The servers were restored to a state in which they had not given it up. This node has only what they had sent.
+		tx.DeleteAgentRecord(state.EndedAllocPrefix + next.ID)
+		old = nil
+	}
 	if old != nil {
 		next.ClientStatus, next.ClientDescription = old.ClientStatus, old.ClientDescription
 		next.TaskStates, next.NetworkStatus = old.TaskStates, old.NetworkStatus
