@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -77,7 +77,7 @@ func FindCgroups(mount string) (version int, base, reason string) {
 // delegatedCgroup returns the cgroup of version 2 that is delegated to the user of this process: the cgroup of the
 // process, or its parent, which systemd marks if the process runs in a subgroup (DelegateSubgroup=). If no cgroup is
 // delegated, it returns the reason. mount is the mount point of the cgroups.
-func delegatedCgroup(mount string) (path, reason string) {
+func delegatedCgroup(mount string) (cgroup, reason string) {
 	own, err := OwnCgroup()
 	if err != nil {
 		return "", err.Error()
@@ -85,8 +85,8 @@ func delegatedCgroup(mount string) (path, reason string) {
 	if own == "" || own == "/" {
 		return "", "the agent is not root, and in no cgroup that could be delegated to it: start it in a systemd unit with Delegate=yes"
 	}
-	dir := filepath.Join(mount, own)
-	above := filepath.Dir(dir)
+	dir := path.Join(mount, own)
+	above := path.Dir(dir)
 	if n, err := unix.Getxattr(above, "user.delegate", make([]byte, 1)); err == nil && n == 1 && isWritable(above) {
 		return above, ""
 	}
@@ -110,7 +110,7 @@ func TaskCgroups(allocID, task string) ([]Cgroup, error) {
 	var cgroups []Cgroup
 	for _, parent := range parents {
 		for _, suffix := range []string{"", ".scope"} {
-			path := filepath.Join(parent, name+suffix)
+			path := path.Join(parent, name+suffix)
 			exists, err := isDir(path)
 			errs = append(errs, err)
 			if exists {
@@ -130,7 +130,7 @@ func TaskCgroupParents() ([]string, error) {
 	var parents []string
 	for _, below := range []string{"nomad", "nomad/reserve"} { // cgroup version 1
 		for _, hierarchy := range hierarchies {
-			path := filepath.Join(CgroupMount, hierarchy.Name(), below)
+			path := path.Join(CgroupMount, hierarchy.Name(), below)
 			exists, err := isDir(path)
 			errs = append(errs, err)
 			if exists {
@@ -148,23 +148,24 @@ func TaskCgroupParents() ([]string, error) {
 	// is searched.
 	top := CgroupMount
 	if os.Geteuid() == 0 {
-		top = filepath.Join(CgroupMount, "nomad.slice")
+		top = path.Join(CgroupMount, "nomad.slice")
 	}
-	errs = append(errs, filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+	errs = append(errs, fs.WalkDir(os.DirFS(top), ".", func(name string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrPermission) {
 			return nil
 		}
 		if err != nil {
 			return nilIfNotExist(err)
 		}
-		if !d.IsDir() || d.Name() != "nomad.slice" {
+		dir := path.Join(top, name)
+		if !d.IsDir() || path.Base(dir) != "nomad.slice" {
 			return nil
 		}
-		children, err := readDirIfAllowed(path)
-		parents = append(parents, path)
+		children, err := readDirIfAllowed(dir)
+		parents = append(parents, dir)
 		for _, child := range children {
 			if strings.HasSuffix(child.Name(), ".slice") {
-				parents = append(parents, filepath.Join(path, child.Name()))
+				parents = append(parents, path.Join(dir, child.Name()))
 			}
 		}
 		if err != nil {
@@ -212,7 +213,7 @@ func (c Cgroup) PIDs() ([]int, error) {
 	errs := []error{err}
 	var pids []int
 	for _, dir := range dirs {
-		text, err := os.ReadFile(filepath.Join(string(dir), "cgroup.procs"))
+		text, err := os.ReadFile(path.Join(string(dir), "cgroup.procs"))
 		if err != nil {
 			// A threaded cgroup has no list of processes: they are in the list of a cgroup
 			// above it.
@@ -249,7 +250,7 @@ func (c Cgroup) Tree() ([]Cgroup, error) {
 		errs = append(errs, nilIfNotExist(err))
 		for _, e := range entries {
 			if e.IsDir() {
-				dirs = append(dirs, Cgroup(filepath.Join(string(dirs[i]), e.Name())))
+				dirs = append(dirs, Cgroup(path.Join(string(dirs[i]), e.Name())))
 			}
 		}
 	}
@@ -265,7 +266,7 @@ func (c Cgroup) Kill(ctx context.Context) error {
 		if err == nil && len(pids) == 0 {
 			return nil
 		}
-		if os.WriteFile(filepath.Join(string(c), "cgroup.kill"), []byte("1"), 0) != nil {
+		if os.WriteFile(path.Join(string(c), "cgroup.kill"), []byte("1"), 0) != nil {
 			c.killWithoutCgroupKill()
 		}
 		if err != nil {
@@ -317,7 +318,7 @@ func (c Cgroup) killWithoutCgroupKill() {
 }
 
 func (c Cgroup) setFreezerState(state string) {
-	file := filepath.Join(string(c), "freezer.state")
+	file := path.Join(string(c), "freezer.state")
 	if os.WriteFile(file, []byte(state), 0) != nil {
 		return // the cgroup has no freezer: it is in another hierarchy of version 1, or of version 2
 	}
@@ -351,9 +352,9 @@ func (c Cgroup) Remove() error {
 			time.Sleep(delay) // a process that has ended stays in the cgroup for a short time
 		}
 	}
-	parent := filepath.Dir(string(c))
-	if strings.HasSuffix(filepath.Dir(parent), "/nomad.slice") && unix.Rmdir(parent) == nil {
-		unix.Rmdir(filepath.Dir(parent))
+	parent := path.Dir(string(c))
+	if strings.HasSuffix(path.Dir(parent), "/nomad.slice") && unix.Rmdir(parent) == nil {
+		unix.Rmdir(path.Dir(parent))
 	}
 	return nil
 }

@@ -5,10 +5,9 @@
 // It also finds the processes of a task in the kernel's data, kills them, and resets their
 // protection from the out-of-memory killer. That is for callers without a handle of the
 // task: a driver before it starts a task again, and an agent whose driver is unavailable.
-// It looks up the user that a task names. It also runs short-lived programs in process groups of
-// their own.
 //
 // The package owns no process and keeps no state except the boot id and the searches in
-// progress, which concurrent callers share. It imports no other
-// package of this module.
+// progress, which concurrent callers share.
+//
+// The keeper imports it before most packages of the program are initialized: it imports neither net, os/exec nor path/filepath.
 package osprocess

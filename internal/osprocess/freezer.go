@@ -4,7 +4,7 @@ package osprocess
 
 import (
 	"os"
-	"path/filepath"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,6 +56,6 @@ func (c Cgroup) Enter() (leave func()) {
 // hasOwnThread reports whether a thread of this process is in the cgroup. A thread that exits stays in the cgroup for a
 // short time after leave was called.
 func (c Cgroup) hasOwnThread() bool {
-	text, err := os.ReadFile(filepath.Join(string(c), "cgroup.procs"))
+	text, err := os.ReadFile(path.Join(string(c), "cgroup.procs"))
 	return err == nil && slices.Contains(strings.Fields(string(text)), strconv.Itoa(os.Getpid()))
 }

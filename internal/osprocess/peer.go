@@ -4,8 +4,8 @@ package osprocess
 
 import (
 	"fmt"
-	"net"
 	"os"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,7 +13,7 @@ import (
 // PeerCredentials returns the credentials of the process at the other end of a unix socket, as of its
 // connect or listen call. The pid is 0 if that process is in a pid namespace that this
 // process cannot see.
-func PeerCredentials(conn *net.UnixConn) (cred *unix.Ucred, err error) {
+func PeerCredentials(conn syscall.Conn) (cred *unix.Ucred, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return nil, err
@@ -34,7 +34,7 @@ func socketPeerCredentials(fd int) (*unix.Ucred, error) {
 
 // CheckPeerUser returns an error unless the process at the other end of a unix socket has the same
 // user as this process, or had it when it connected.
-func CheckPeerUser(conn *net.UnixConn) error { return checkPeerUser(PeerCredentials(conn)) }
+func CheckPeerUser(conn syscall.Conn) error { return checkPeerUser(PeerCredentials(conn)) }
 
 // CheckPeerUserFD returns an error like CheckPeerUser, for the descriptor of a socket.
 func CheckPeerUserFD(fd int) error { return checkPeerUser(socketPeerCredentials(fd)) }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
+	"path"
 	"slices"
 	"strings"
 
@@ -53,10 +53,10 @@ type fileID struct{ device, inode uint64 }
 // Locate follows the symbolic links of a path, and returns an error if a user other than this one and root could replace the
 // file or directory that it leads to, like CheckParents, also by a link in a directory with the sticky bit. The error names
 // the directory at fault and a remedy.
-func Locate(path string) (*Location, error) {
+func Locate(name string) (*Location, error) {
 	self := currentAccount()
 	self.possibleHarm = "replace what is mounted"
-	at, err := self.resolveAndCheck(path)
+	at, err := self.resolveAndCheck(name)
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +64,7 @@ func Locate(path string) (*Location, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir := filepath.Dir(at.Path)
+	dir := path.Dir(at.Path)
 	above, err := lstat(dir)
 	if err != nil {
 		return nil, err
@@ -80,17 +80,21 @@ func Locate(path string) (*Location, error) {
 // replace the file at l.
 func (l *Location) IsBelow(other *Location) bool { return slices.Contains(l.parentDirs, other.id) }
 
-// resolveAndCheck resolves path as the kernel does, and checks each directory in which it looks up a name. It returns a
+// resolveAndCheck resolves the path name as the kernel does, and checks each directory in which it looks up a name. It returns a
 // Location without its id.
-func (a userAccount) resolveAndCheck(path string) (*Location, error) {
-	path, err := filepath.Abs(path)
-	if err != nil {
-		return nil, err
+func (a userAccount) resolveAndCheck(name string) (*Location, error) {
+	if !path.IsAbs(name) {
+		dir, err := os.Getwd()
+		if err != nil {
+			return nil, err
+		}
+		name = path.Join(dir, name)
 	}
+	name = path.Clean(name)
 	l := &Location{}
 	at, links := "/", 0
 	shared := false // the directory at has the sticky bit, and other users may write to it
-	parts := strings.Split(path, "/")
+	parts := strings.Split(name, "/")
 	for checked := ""; len(parts) > 0; {
 		part := parts[0]
 		parts = parts[1:]
@@ -109,10 +113,10 @@ func (a userAccount) resolveAndCheck(path string) (*Location, error) {
 			l.parentDirs = append(l.parentDirs, fileID{st.Dev, st.Ino})
 		}
 		if part == ".." {
-			at = filepath.Dir(at)
+			at = path.Dir(at)
 			continue
 		}
-		next := filepath.Join(at, part)
+		next := path.Join(at, part)
 		st, err := lstat(next)
 		if err != nil {
 			return nil, err
@@ -125,13 +129,13 @@ func (a userAccount) resolveAndCheck(path string) (*Location, error) {
 			return nil, a.linkOwnerError(next, st.Uid)
 		}
 		if links++; links > maxSymlinks {
-			return nil, &fs.PathError{Op: "look at", Path: path, Err: unix.ELOOP}
+			return nil, &fs.PathError{Op: "look at", Path: name, Err: unix.ELOOP}
 		}
 		target, err := os.Readlink(next)
 		if err != nil {
 			return nil, err
 		}
-		if filepath.IsAbs(target) {
+		if path.IsAbs(target) {
 			at = "/"
 		}
 		parts = append(strings.Split(target, "/"), parts...)

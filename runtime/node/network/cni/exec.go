@@ -14,7 +14,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/groupexec"
 )
 
 // pluginExec runs plugins for libcni. Each plugin that is called is recorded, so that no processes of a call run beside the
@@ -66,7 +66,7 @@ func runPlugin(ctx context.Context, path string, stdin []byte, env []string) ([]
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, path)
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = env, bytes.NewReader(stdin), &stdout, &stderr
-	if err := osprocess.RunInOwnGroup(cmd); err != nil {
+	if err := groupexec.Run(cmd); err != nil {
 		return nil, newPluginError(err, stdout.Bytes(), stderr.Bytes())
 	}
 	return stdout.Bytes(), nil

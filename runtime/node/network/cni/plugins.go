@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/groupexec"
 )
 
 // versionTimeout limits how long runForPluginVersionOrEmpty waits for a plugin to print its version.
@@ -56,7 +56,7 @@ func runForPluginVersionOrEmpty(ctx context.Context, path string) string {
 	command.Env = []string{}
 	var output bytes.Buffer
 	command.Stdout, command.Stderr = &output, &output
-	if err := osprocess.RunInOwnGroup(command); err != nil {
+	if err := groupexec.Run(command); err != nil {
 		return ""
 	}
 	match := versionPattern().FindSubmatch(output.Bytes())

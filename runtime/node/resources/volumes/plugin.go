@@ -15,7 +15,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/groupexec"
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 )
@@ -159,7 +159,7 @@ func (e *externalPlugin) runProgram(ctx context.Context, operation string, env [
 	cmd.Env = append(append(cmd.Env, env...), "DHV_OPERATION="+operation, "DHV_VOLUMES_DIR="+e.volumesDir, "DHV_PLUGIN_DIR="+e.pluginDir)
 	stdout, stderr := limitedBuffer{maxBytes: 64 << 10}, limitedBuffer{maxBytes: 4 << 10}
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	err = osprocess.RunInOwnGroup(cmd)
+	err = groupexec.Run(cmd)
 	e.logger.Debug("host volume plugin called", "plugin", e.catalogEntry.Name, "operation", operation, "error", err, "stderr", stderr.String())
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
