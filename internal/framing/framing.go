@@ -6,8 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -47,16 +47,25 @@ func (l Limits) Encode(msg any) ([]byte, error) {
 	return append(frame, body...), nil
 }
 
+// Socket is a connected unix stream socket that the poller of the runtime watches: a net.UnixConn, or an os.File of a
+// non-blocking socket, for a process that does not wait for the initialization of package net.
+type Socket interface {
+	io.Closer
+	syscall.Conn
+	SetReadDeadline(time.Time) error
+	SetWriteDeadline(time.Time) error
+}
+
 // Conn sends and receives messages on a unix stream socket, which it owns. One goroutine may
 // receive while others send.
 type Conn struct {
-	socket   *net.UnixConn
+	socket   Socket
 	receiver *Receiver
 	sendMu   sync.Mutex // serialises sent messages
 }
 
 // NewConn returns a Conn, which the caller must close.
-func NewConn(socket *net.UnixConn, limits Limits) *Conn {
+func NewConn(socket Socket, limits Limits) *Conn {
 	return &Conn{socket: socket, receiver: NewReceiver(limits)}
 }
 
@@ -82,29 +91,70 @@ func (c *Conn) Send(msg any, fds ...int) error {
 
 	c.sendMu.Lock()
 	defer c.sendMu.Unlock()
-	err = c.socket.SetWriteDeadline(time.Now().Add(10 * time.Second))
-	n := 0
-	if err == nil {
-		n, _, err = c.socket.WriteMsgUnix(frame, oob, nil)
-	}
-	if err == nil && n < len(frame) {
-		_, err = c.socket.Write(frame[n:])
-	}
-	if err != nil {
+	if err := c.sendFrame(frame, oob); err != nil {
 		c.socket.Close()
 		return fmt.Errorf("%w: %w", ErrDown, err)
 	}
 	return nil
 }
 
+// sendFrame sends an encoded message, with the control message oob beside its first byte.
+func (c *Conn) sendFrame(frame, oob []byte) error {
+	if err := c.socket.SetWriteDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		return err
+	}
+	raw, err := c.socket.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var sendErr error
+	err = raw.Write(func(fd uintptr) (done bool) {
+		for len(frame) > 0 {
+			n, err := unix.SendmsgN(int(fd), frame, oob, nil, unix.MSG_NOSIGNAL)
+			switch {
+			case errors.Is(err, unix.EINTR):
+				continue
+			case errors.Is(err, unix.EAGAIN):
+				return false
+			case err != nil:
+				sendErr = err
+				return true
+			}
+			frame, oob = frame[n:], nil
+		}
+		return true
+	})
+	return errors.Join(err, sendErr)
+}
+
 // Receive blocks until a message has arrived, and decodes it into msg. The caller must close the received
 // descriptors, which are nil after an error. After any error other than ErrNoFreeDescriptors the
 // connection can no longer be used. The error is io.EOF if the peer has closed the connection between two messages.
 func (c *Conn) Receive(msg any) ([]int, error) {
+	raw, err := c.socket.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
 	return c.receiver.receive(func(p, oob []byte) (n, oobn, flags int, err error) {
-		n, oobn, flags, _, err = c.socket.ReadMsgUnix(p, oob)
+		waitErr := raw.Read(func(fd uintptr) (done bool) {
+			n, oobn, flags, err = receiveNow(int(fd), p, oob)
+			return !errors.Is(err, unix.EAGAIN)
+		})
+		if waitErr != nil {
+			return 0, 0, 0, waitErr
+		}
 		return n, oobn, flags, err
 	}, msg)
+}
+
+// receiveNow calls recvmsg(2), which does not block: the error is unix.EAGAIN if nothing has arrived.
+func receiveNow(socket int, p, oob []byte) (n, oobn, flags int, err error) {
+	for {
+		n, oobn, flags, _, err = unix.Recvmsg(socket, p, oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
+		if !errors.Is(err, unix.EINTR) {
+			return n, oobn, flags, err
+		}
+	}
 }
 
 // Receiver assembles messages from the pieces that a socket delivers. It reads no byte beyond the
@@ -127,14 +177,7 @@ func NewReceiver(limits Limits) *Receiver {
 // ReceiveNow receives a message like [Conn.Receive], but does not block: the error is unix.EAGAIN if no complete message
 // has arrived. The next call continues with the bytes that have arrived.
 func (r *Receiver) ReceiveNow(socket int, msg any) ([]int, error) {
-	return r.receive(func(p, oob []byte) (int, int, int, error) {
-		for {
-			n, oobn, flags, _, err := unix.Recvmsg(socket, p, oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
-			if !errors.Is(err, unix.EINTR) {
-				return n, oobn, flags, err
-			}
-		}
-	}, msg)
+	return r.receive(func(p, oob []byte) (n, oobn, flags int, err error) { return receiveNow(socket, p, oob) }, msg)
 }
 
 // Close closes the descriptors that have arrived with an incomplete message. It does not close the
@@ -160,7 +203,7 @@ func (r *Receiver) receive(read func(p, oob []byte) (n, oobn, flags int, err err
 		if fdErr := r.addDescriptors(oob[:max(oobn, 0)], flags); fdErr != nil {
 			err = fdErr
 		}
-		if errors.Is(err, io.EOF) || err == nil && n == 0 {
+		if err == nil && n == 0 {
 			if err = io.ErrUnexpectedEOF; len(r.header) == 0 {
 				err = io.EOF
 			}

@@ -2,6 +2,7 @@ package framing
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
@@ -286,4 +288,25 @@ func FuzzReceive(f *testing.F) {
 			t.Errorf("%q was read as a message", used)
 		}
 	})
+}
+
+// The build in a hello message is that of debug.ReadBuildInfo, which this package does not call.
+func TestBuildVersion(t *testing.T) {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		t.Fatal("the test has no build information")
+	}
+	want := cmp.Or(info.Main.Version, "(devel)")
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			want += " " + s.Value
+		}
+	}
+	if got := parseBuildVersion(buildInfo()); got != want {
+		t.Errorf("build is %q, want %q", got, want)
+	}
+	const released = "0123456789abcdefpath\texample.org/p\nmod\texample.org\tv1.2.3\th1:sum=\ndep\texample.com\tv9.9.9\th1:sum=\nbuild\tvcs.revision=abc\nbuild\tvcs.modified=false\n0123456789abcdef"
+	if got := parseBuildVersion(released); got != "v1.2.3 abc" {
+		t.Errorf("build of a release is %q", got)
+	}
 }

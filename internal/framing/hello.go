@@ -4,9 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
+	_ "unsafe" // for go:linkname
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
@@ -36,21 +37,30 @@ func NewHello(role Role, version int) Hello {
 	return Hello{Version: version, Build: buildVersion(), Role: role}
 }
 
-// buildVersion returns the version of the main module of this program and the source revision, as the go command has
+// buildInfo returns what debug.ReadBuildInfo parses, with 16 bytes around it. The package runtime/debug is initialized too late
+// for the keeper and the log collector, which take their process over before most packages are initialized.
+//
+//go:linkname buildInfo runtime/debug.modinfo
+func buildInfo() string
+
+var buildVersion = sync.OnceValue(func() string { return parseBuildVersion(buildInfo()) })
+
+// parseBuildVersion returns the version of the main module of a program and the source revision, as the go command has
 // recorded them.
-var buildVersion = sync.OnceValue(func() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	revision := ""
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			revision = " " + s.Value
+func parseBuildVersion(info string) string {
+	version, revision := "(devel)", ""
+	for line := range strings.Lines(info) {
+		key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
+		if key == "mod" {
+			_, value, _ = strings.Cut(value, "\t") // the path of the module
+			value, _, _ = strings.Cut(value, "\t") // the checksum follows the version
+			version = cmp.Or(value, version)
+		} else if after, found := strings.CutPrefix(value, "vcs.revision="); found && key == "build" {
+			revision = " " + after
 		}
 	}
-	return cmp.Or(info.Main.Version, "(devel)") + revision
-})
+	return version + revision
+}
 
 // helloTimeout is the maximum time that ExchangeHello waits for the first message of the peer.
 const helloTimeout = 10 * time.Second
