@@ -1,7 +1,6 @@
 package memtrim
 
 import (
-	"runtime/debug"
 	"sync"
 	"time"
 )
@@ -9,7 +8,7 @@ import (
 // idleDelay is the time without work after which a process is idle.
 const idleDelay = time.Second
 
-// Garbage collection percentages, see debug.SetGCPercent.
+// Garbage collection percentages, see setGCPercent.
 const (
 	// idleGCPercent is lower than Go's default of 100, so that garbage is collected earlier: after a burst of starts, a
 	// process without work returns most memory.
@@ -28,9 +27,9 @@ type Trimmer struct {
 	mu                sync.Mutex
 	timer             *time.Timer
 	isBusy            bool
-	originalGCPercent int // percentage before New
+	originalGCPercent int32 // percentage before New
 	stopped           bool
-	gcStats           debug.GCStats // its slices are used again
+	gcStats           []uint64 // see readGCStats; allocated once
 }
 
 // New returns the Trimmer of this process, and sets the percentage of an idle process, unless the process has not collected
@@ -38,11 +37,11 @@ type Trimmer struct {
 func New() *Trimmer {
 	t := new(Trimmer)
 	t.isBusy = !t.hasCollectedGarbage()
-	percent := idleGCPercent
+	percent := int32(idleGCPercent)
 	if t.isBusy {
 		percent = busyGCPercent
 	}
-	t.originalGCPercent = debug.SetGCPercent(percent)
+	t.originalGCPercent = setGCPercent(percent)
 	t.timer = time.AfterFunc(idleDelay, t.onIdle)
 	return t
 }
@@ -66,7 +65,7 @@ func (t *Trimmer) resetTimer(busy bool) {
 	t.timer.Reset(idleDelay)
 	if busy && !t.isBusy {
 		t.isBusy = true
-		debug.SetGCPercent(busyGCPercent)
+		setGCPercent(busyGCPercent)
 	}
 }
 
@@ -80,7 +79,7 @@ func (t *Trimmer) Stop() {
 	}
 	t.stopped = true
 	t.timer.Stop()
-	debug.SetGCPercent(t.originalGCPercent)
+	setGCPercent(t.originalGCPercent)
 }
 
 func (t *Trimmer) onIdle() {
@@ -91,19 +90,21 @@ func (t *Trimmer) onIdle() {
 	}
 	if !t.hasCollectedGarbage() {
 		t.mu.Unlock()
-		releaseProgramPages()
 		return
 	}
 	t.isBusy = false
-	debug.SetGCPercent(idleGCPercent)
+	setGCPercent(idleGCPercent)
 	t.mu.Unlock()
-	ReleaseMemory()
+	freeOSMemory()
 }
 
 // hasCollectedGarbage reports whether the process has collected garbage. It does not call runtime.ReadMemStats, which costs
 // as much memory as a first collection: both return the free slots of each size to a list, and each list has 6 KB that are
 // never freed.
 func (t *Trimmer) hasCollectedGarbage() bool {
-	debug.ReadGCStats(&t.gcStats)
-	return t.gcStats.NumGC > 0
+	if t.gcStats == nil {
+		t.gcStats = make([]uint64, 0, maxGCStats)
+	}
+	readGCStats(&t.gcStats)
+	return t.gcStats[len(t.gcStats)-gcStatsTotals+1] > 0
 }
