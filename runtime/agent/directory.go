@@ -15,6 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/filelock"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
+	"github.com/nomad-lite/nomad-lite/plugins/host/helperdir"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 )
 
@@ -47,7 +48,7 @@ func lockDataDir(dataDir string) (*os.File, error) {
 	self, err := osprocess.LookupID(os.Getpid())
 	if err == nil {
 		// The error is ignored, because the disk can be full: the agent works without the record, but Stop does not find the agent.
-		_ = keeper.WriteLockOwner(f, self)
+		_ = helperdir.WriteLockOwner(f, self)
 	}
 	return f, nil
 }

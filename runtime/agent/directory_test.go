@@ -18,6 +18,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/filelock"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/plugins/host/helperdir"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 )
 
@@ -247,7 +248,7 @@ func TestLockAfterKilledAgent(t *testing.T) {
 	if err != nil {
 		t.Fatalf("after an agent that dies: %v", err)
 	}
-	if err := keeper.WriteLockOwner(killed, osprocess.ID{PID: os.Getpid(), StartTime: 1}); err != nil {
+	if err := helperdir.WriteLockOwner(killed, osprocess.ID{PID: os.Getpid(), StartTime: 1}); err != nil {
 		t.Fatal(err)
 	}
 	interrupted, cancel := context.WithCancel(t.Context())

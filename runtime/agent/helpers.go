@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 )
 
@@ -17,7 +18,7 @@ import (
 const argv0 = "nomad-lite"
 
 // keeperArgs is the command line of the keeper.
-var keeperArgs = []string{argv0, keeper.CommandName}
+var keeperArgs = []string{argv0, keeperwire.CommandName}
 
 // helperProcesses are the helper processes of an agent, and the sockets of its data directory.
 type helperProcesses struct {

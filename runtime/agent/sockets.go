@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/plugins/host/helperdir"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/host/launch"
 )
@@ -58,7 +59,7 @@ func (s *socketDir) shortPath() string {
 	if s.shortLinkPath != "" {
 		return s.shortLinkPath
 	}
-	return keeper.SocketDir(s.dataDir)
+	return helperdir.SocketDir(s.dataDir)
 }
 
 // restoreMissingDirAndSockets creates the directory, the link, and the sockets of keeper and agent if they are missing:
@@ -67,7 +68,7 @@ func (s *socketDir) shortPath() string {
 func (s *socketDir) restoreMissingDirAndSockets() (shortPath string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	path := keeper.SocketDir(s.dataDir)
+	path := helperdir.SocketDir(s.dataDir)
 	if err := s.dataDirHandle.EnsurePrivateSocketDir(); err != nil {
 		return "", fmt.Errorf("make a directory for sockets: %w", err)
 	}
@@ -84,7 +85,7 @@ func (s *socketDir) restoreMissingDirAndSockets() (shortPath string, err error) 
 		}
 	}
 	if s.hookListener != nil && !s.dataDirHandle.HasSocket(hookSocketName) {
-		listener, err := s.dataDirHandle.ListenReplacingSocket("unix", hookSocketName)
+		listener, err := s.dataDirHandle.ListenReplacingSocket(hookSocketName)
 		if err != nil {
 			return "", fmt.Errorf("restore the socket for hooks: %w", err)
 		}
@@ -101,7 +102,7 @@ func (s *socketDir) hookSocketPath() string { return filepath.Join(s.shortPath()
 func (s *socketDir) listenForHooks() (net.Listener, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	listener, err := s.dataDirHandle.ListenReplacingSocket("unix", hookSocketName)
+	listener, err := s.dataDirHandle.ListenReplacingSocket(hookSocketName)
 	if err != nil {
 		return nil, fmt.Errorf("socket for hooks: %w", err)
 	}
@@ -120,8 +121,8 @@ func (s *socketDir) startRestoringRemovedSockets() {
 	}
 	s.closeWatcher = w.close
 	arm := func() {
-		w.watchDir(keeper.SocketDir(s.dataDir))
-		if path := s.shortPath(); path != keeper.SocketDir(s.dataDir) {
+		w.watchDir(helperdir.SocketDir(s.dataDir))
+		if path := s.shortPath(); path != helperdir.SocketDir(s.dataDir) {
 			w.watchDir(filepath.Dir(path))
 		}
 	}
@@ -156,7 +157,7 @@ func (s *socketDir) remove() error { return removeSockets(s.dataDir) }
 
 // removeSockets removes the directory for the sockets of a data directory, and the links to it.
 func removeSockets(dataDir string) error {
-	errs := []error{os.RemoveAll(keeper.SocketDir(dataDir))}
+	errs := []error{os.RemoveAll(helperdir.SocketDir(dataDir))}
 	if name, err := socketDirLinkName(dataDir); err == nil {
 		for _, base := range socketDirLinkParents() {
 			for _, dir := range findDirAndSuffixedDirs(base) {
@@ -181,7 +182,7 @@ func makeSocketDirLink(dataDir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	target := keeper.SocketDir(real)
+	target := helperdir.SocketDir(real)
 	var errs []error
 	for _, base := range socketDirLinkParents() {
 		if len(filepath.Join(base, name)) > launch.MaxSocketDirLen {

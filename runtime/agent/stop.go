@@ -238,7 +238,7 @@ func (s *dataDirStopper) freezeAndKill(ctx context.Context) (killed []foundProce
 			break
 		}
 		_ = p.Signal(unix.SIGKILL) // KillAndWait repeats the signal and returns the error
-		keeper.UnfreezeCgroupV1Of(strconv.Itoa(p.PID))
+		osprocess.UnfreezeCgroupV1Of(strconv.Itoa(p.PID))
 		if err := p.KillAndWait(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", p.displayName, err))
 			continue

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/cgroup"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/plugins/host/helperdir"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
@@ -183,7 +184,7 @@ func TestStopIsInterruptedWhileAgentShutsDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	id, err := osprocess.LookupID(agent.Process.Pid)
-	if err := errors.Join(err, keeper.WriteLockOwner(lock, id), lock.Close()); err != nil {
+	if err := errors.Join(err, helperdir.WriteLockOwner(lock, id), lock.Close()); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())

@@ -18,6 +18,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperserver"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -27,7 +29,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
 		case "keeper":
-			if err := keeper.Serve(context.Background()); err != nil {
+			if err := keeperserver.Serve(context.Background(), keeperwire.ProtocolVersion); err != nil {
 				fmt.Fprintln(os.Stderr, err)
 				os.Exit(1)
 			}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
+	"github.com/nomad-lite/nomad-lite/plugins/host/helperdir"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/connlimit"
@@ -113,11 +114,11 @@ func (l *apiListeners) addUnixSocket(dataDir, group string, logger hclog.Logger)
 		return fmt.Errorf("make unix socket: %w", err)
 	}
 	defer dir.Close()
-	unix, err := dir.ListenReplacingSocket("unix", agentsocket.FileName)
+	unix, err := dir.ListenReplacingSocket(agentsocket.FileName)
 	if err != nil {
 		return fmt.Errorf("make unix socket: %w", err)
 	}
-	made := filepath.Join(keeper.SocketDir(dataDir), agentsocket.FileName)
+	made := filepath.Join(helperdir.SocketDir(dataDir), agentsocket.FileName)
 	socket := filepath.Join(dataDir, agentsocket.FileName)
 	if err := errors.Join(os.Lchown(made, -1, gid), os.Chmod(made, mode), os.Rename(made, socket)); err != nil {
 		unix.Close()

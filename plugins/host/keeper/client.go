@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/framing"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/rpcmux"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
 )
 
 // Config describes a keeper and how to start it.
@@ -41,7 +42,7 @@ type Config struct {
 
 	Logger hclog.Logger
 
-	testProtocolVersion int // protocol version; only tests set it; 0 means protocolVersion
+	testProtocolVersion int // protocol version; only tests set it; 0 means keeperwire.ProtocolVersion
 }
 
 // Client is a connection to a keeper. All methods may be called concurrently. When the keeper
@@ -152,7 +153,7 @@ func (c *Client) RequestSocketRecreation() error {
 	if err := c.dataDir.EnsurePrivateSocketDir(); err != nil {
 		return err
 	}
-	if c.dataDir.HasSocket(socketName) {
+	if c.dataDir.HasSocket(keeperwire.SocketName) {
 		return nil
 	}
 	err := c.Status().KeeperProcess.Signal(unix.SIGHUP)
@@ -223,7 +224,7 @@ func (c *Client) closeFDCopies() {
 // executed. An error of the kernel (no such file, permission) is wrapped as a syscall.Errno.
 // Spawn is never repeated: see ErrKeeperDied.
 func (c *Client) Spawn(ctx context.Context, cmd Command) (osprocess.ID, error) {
-	params := &spawnParams{Name: cmd.Name, Path: cmd.Path, Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir, KillOnDisconnect: cmd.KillOnDisconnect}
+	params := &keeperwire.SpawnParams{Name: cmd.Name, Path: cmd.Path, Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir, KillOnDisconnect: cmd.KillOnDisconnect}
 	if params.Env == nil {
 		params.Env = []string{}
 	}
@@ -247,7 +248,7 @@ func (c *Client) Spawn(ctx context.Context, cmd Command) (osprocess.ID, error) {
 		if f.file == nil {
 			continue
 		}
-		fd, err := duplicateFile(f.file)
+		fd, err := keeperwire.DuplicateFile(f.file)
 		if err != nil {
 			return osprocess.ID{}, fmt.Errorf("spawn %q: %w", cmd.Name, err)
 		}
@@ -261,14 +262,14 @@ func (c *Client) Spawn(ctx context.Context, cmd Command) (osprocess.ID, error) {
 	}
 	// The call ignores the end of ctx: otherwise the caller could miss a child that was
 	// started.
-	resp, _, err := l.call(context.WithoutCancel(ctx), &request{Op: opSpawn, Spawn: params}, fds...)
+	resp, _, err := l.call(context.WithoutCancel(ctx), &keeperwire.Request{Op: keeperwire.OpSpawn, Spawn: params}, fds...)
 	if errors.Is(err, errConnDown) {
 		err = ErrKeeperDied
 	}
 	if err != nil {
 		return osprocess.ID{}, fmt.Errorf("spawn %q: %w", cmd.Name, err)
 	}
-	if err := resp.err(); err != nil {
+	if err := resp.Err(); err != nil {
 		return osprocess.ID{}, err
 	}
 	c.mu.Lock()
@@ -282,7 +283,7 @@ func (c *Client) Spawn(ctx context.Context, cmd Command) (osprocess.ID, error) {
 // child. KeepProcessAfterDisconnect does nothing if the child has ended or was started without
 // KillOnDisconnect.
 func (c *Client) KeepProcessAfterDisconnect(ctx context.Context, p osprocess.ID) error {
-	if _, err := c.retryIdempotentCall(ctx, &request{Op: opKeepAfterDisconnect, Process: p}); err != nil {
+	if _, err := c.retryIdempotentCall(ctx, &keeperwire.Request{Op: keeperwire.OpKeepAfterDisconnect, Process: p}); err != nil {
 		return fmt.Errorf("confirm process %d: %w", p.PID, err)
 	}
 	return nil
@@ -299,7 +300,7 @@ func (c *Client) AdoptProcessOfEarlierKeeper(ctx context.Context, p osprocess.ID
 	if known {
 		return nil
 	}
-	if _, err := c.retryIdempotentCall(ctx, &request{Op: opAdoptProcesses, ManagedProcs: c.pruneAndListManagedProcs()}); err != nil {
+	if _, err := c.retryIdempotentCall(ctx, &keeperwire.Request{Op: keeperwire.OpAdoptProcesses, ManagedProcs: c.pruneAndListManagedProcs()}); err != nil {
 		return fmt.Errorf("adopt process %d: %w", p.PID, err)
 	}
 	return nil
@@ -331,14 +332,14 @@ func (c *Client) Wait(ctx context.Context, p osprocess.ID) (osprocess.ExitStatus
 		if err != nil {
 			return osprocess.ExitStatus{}, err
 		}
-		resp, _, err := l.call(ctx, &request{Op: opWait, Process: p})
+		resp, _, err := l.call(ctx, &keeperwire.Request{Op: keeperwire.OpWait, Process: p})
 		if errors.Is(err, errConnDown) {
 			continue // after the connection has ended, the next keeper gets the request
 		}
 		if err != nil {
 			return osprocess.ExitStatus{}, err
 		}
-		if err := resp.err(); err != nil {
+		if err := resp.Err(); err != nil {
 			return osprocess.ExitStatus{}, err
 		}
 		c.mu.Lock()
@@ -353,7 +354,7 @@ func (c *Client) Wait(ctx context.Context, p osprocess.ID) (osprocess.ExitStatus
 // keeper that died, or has recorded the exits of thousands of other processes since. An error that satisfies
 // [osprocess.IsResourceExhausted] means that the caller can repeat the call.
 func (c *Client) EndedSessionLeaders(ctx context.Context, startTime uint64) ([]EndedProcess, error) {
-	resp, err := c.retryIdempotentCall(ctx, &request{Op: opListEndedSessionLeaders, StartTime: startTime})
+	resp, err := c.retryIdempotentCall(ctx, &keeperwire.Request{Op: keeperwire.OpListEndedSessionLeaders, StartTime: startTime})
 	if err != nil {
 		return nil, fmt.Errorf("list the session leaders that have ended: %w", err)
 	}
@@ -395,11 +396,11 @@ func (c *Client) StoreFDDrainedWithoutAgent(ctx context.Context, key string, f *
 }
 
 func (c *Client) storeFD(ctx context.Context, key string, f *os.File, drainWithoutAgent bool) error {
-	own, err := duplicateFile(f)
+	own, err := keeperwire.DuplicateFile(f)
 	if err != nil {
 		return fmt.Errorf("hold %q: %w", key, err)
 	}
-	fd, err := duplicateFD(own)
+	fd, err := keeperwire.DuplicateFD(own)
 	if err != nil {
 		unix.Close(own)
 		return fmt.Errorf("hold %q: %w", key, err)
@@ -415,7 +416,7 @@ func (c *Client) storeFD(ctx context.Context, key string, f *os.File, drainWitho
 	c.fdCopyByKey[key] = fdCopy{own, drainWithoutAgent}
 	c.mu.Unlock()
 
-	_, err = c.retryIdempotentCall(ctx, &request{Op: opStoreFD, Keys: []string{key}, DrainWithoutAgent: []bool{drainWithoutAgent}}, fd)
+	_, err = c.retryIdempotentCall(ctx, &keeperwire.Request{Op: keeperwire.OpStoreFD, Keys: []string{key}, DrainWithoutAgent: []bool{drainWithoutAgent}}, fd)
 	if err != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -439,7 +440,7 @@ func (c *Client) DuplicateStoredFD(key string) (*os.File, error) {
 	if !ok {
 		return nil, fmt.Errorf("take %q: %w", key, ErrFDNotStored)
 	}
-	fd, err := duplicateFD(own.fd)
+	fd, err := keeperwire.DuplicateFD(own.fd)
 	if err != nil {
 		return nil, fmt.Errorf("take %q: %w", key, err)
 	}
@@ -462,7 +463,7 @@ func (c *Client) RemoveFD(ctx context.Context, key string) error {
 		delete(c.fdCopyByKey, key)
 	}
 	c.mu.Unlock()
-	if _, err := c.retryIdempotentCall(ctx, &request{Op: opRemoveFD, Keys: []string{key}}); err != nil {
+	if _, err := c.retryIdempotentCall(ctx, &keeperwire.Request{Op: keeperwire.OpRemoveFD, Keys: []string{key}}); err != nil {
 		return fmt.Errorf("drop %q: %w", key, err)
 	}
 	return nil
@@ -470,7 +471,7 @@ func (c *Client) RemoveFD(ctx context.Context, key string) error {
 
 // FetchStoredFDKeys returns the keys of the stored descriptors, sorted.
 func (c *Client) FetchStoredFDKeys(ctx context.Context) ([]string, error) {
-	resp, err := c.retryIdempotentCall(ctx, &request{Op: opListFDs})
+	resp, err := c.retryIdempotentCall(ctx, &keeperwire.Request{Op: keeperwire.OpListFDs})
 	if err != nil {
 		return nil, fmt.Errorf("list held descriptors: %w", err)
 	}
@@ -481,7 +482,7 @@ func (c *Client) FetchStoredFDKeys(ctx context.Context) ([]string, error) {
 // those with a living child that is not itself such a process. The child can be a task: an
 // empty list without an error means that no task runs below the keeper.
 func (c *Client) ListProcessesThatMayHaveTasks(ctx context.Context) ([]osprocess.ID, error) {
-	resp, err := c.retryIdempotentCall(ctx, &request{Op: opListParentProcesses})
+	resp, err := c.retryIdempotentCall(ctx, &keeperwire.Request{Op: keeperwire.OpListParentProcesses})
 	if err != nil {
 		return nil, fmt.Errorf("list processes below the keeper: %w", err)
 	}
@@ -492,7 +493,7 @@ func (c *Client) ListProcessesThatMayHaveTasks(ctx context.Context) ([]osprocess
 // processes below it when the agent's connection ends, and Close blocks until it has
 // exited.
 func (c *Client) SetEphemeral(ctx context.Context) error {
-	if _, err := c.retryIdempotentCall(ctx, &request{Op: opSetEphemeral}); err != nil {
+	if _, err := c.retryIdempotentCall(ctx, &keeperwire.Request{Op: keeperwire.OpSetEphemeral}); err != nil {
 		return fmt.Errorf("end with the agent: %w", err)
 	}
 	c.mu.Lock()
@@ -505,7 +506,7 @@ func (c *Client) SetEphemeral(ctx context.Context) error {
 // return an empty list; the keeper then kills its spawned processes. RequestExitWhenNoTasks returns before the keeper
 // exits. The keeper discards the request when another agent connects.
 func (c *Client) RequestExitWhenNoTasks(ctx context.Context) error {
-	if _, err := c.retryIdempotentCall(ctx, &request{Op: opEndWithoutTasks}); err != nil {
+	if _, err := c.retryIdempotentCall(ctx, &keeperwire.Request{Op: keeperwire.OpEndWithoutTasks}); err != nil {
 		return fmt.Errorf("end without tasks: %w", err)
 	}
 	return nil
@@ -513,7 +514,7 @@ func (c *Client) RequestExitWhenNoTasks(ctx context.Context) error {
 
 // retryIdempotentCall sends a request, and sends it again on each new connection until the
 // keeper responds. The request must be idempotent, and its response carries no descriptors.
-func (c *Client) retryIdempotentCall(ctx context.Context, req *request, fds ...int) (*response, error) {
+func (c *Client) retryIdempotentCall(ctx context.Context, req *keeperwire.Request, fds ...int) (*keeperwire.Response, error) {
 	for {
 		l, err := c.conns.WaitForConn(ctx)
 		if err != nil {
@@ -527,18 +528,6 @@ func (c *Client) retryIdempotentCall(ctx context.Context, req *request, fds ...i
 		if err != nil {
 			return nil, err
 		}
-		return resp, resp.err()
+		return resp, resp.Err()
 	}
-}
-
-// GoRuntimeEnv returns the environment variables of this process that Go's runtime reads.
-// Helper processes get no other variables, so that they do not inherit the agent's secrets.
-func GoRuntimeEnv() []string {
-	env := []string{}
-	for _, name := range []string{"GODEBUG", "GORACE", "GOTRACEBACK", "GOCOVERDIR"} {
-		if value, ok := os.LookupEnv(name); ok {
-			env = append(env, name+"="+value)
-		}
-	}
-	return env
 }

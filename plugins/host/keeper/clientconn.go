@@ -11,6 +11,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/framing"
 	"github.com/nomad-lite/nomad-lite/internal/rpcmux"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
 )
 
 // errConnDown means that the connection ended before the response arrived.
@@ -26,14 +27,14 @@ type clientConn struct {
 }
 
 type callResult struct {
-	resp *response
+	resp *keeperwire.Response
 	fds  []int
 }
 
 // newClientConn exchanges the hello messages on a socket that is connected to a keeper. The clientConn owns the socket,
 // which newClientConn closes after an error.
 func newClientConn(ctx context.Context, socket *net.UnixConn, clientHello framing.Hello) (*clientConn, error) {
-	conn := framing.NewConn(socket, messageLimits)
+	conn := framing.NewConn(socket, keeperwire.MessageLimits)
 	keeper, err := conn.ExchangeHello(ctx, clientHello)
 	if err != nil {
 		conn.Close()
@@ -53,7 +54,7 @@ func (c *clientConn) closeAndWait() {
 
 // call sends a request and waits for its response. The caller must close the received
 // descriptors, and remains the owner of the passed ones.
-func (c *clientConn) call(ctx context.Context, req *request, fds ...int) (resp *response, receivedFDs []int, err error) {
+func (c *clientConn) call(ctx context.Context, req *keeperwire.Request, fds ...int) (resp *keeperwire.Response, receivedFDs []int, err error) {
 	r := *req
 	res, err := c.Call(ctx, func(id uint64) error {
 		r.ID = id
@@ -64,7 +65,7 @@ func (c *clientConn) call(ctx context.Context, req *request, fds ...int) (resp *
 		return err
 	})
 	if err != nil && ctx.Err() != nil {
-		_ = c.conn.Send(&request{ID: r.ID, Op: opCancelWait}) // Send fails only if the connection has ended
+		_ = c.conn.Send(&keeperwire.Request{ID: r.ID, Op: keeperwire.OpCancelWait}) // Send fails only if the connection has ended
 	}
 	return res.resp, res.fds, err
 }
@@ -74,10 +75,10 @@ func (c *clientConn) readResponses() {
 	defer c.End()
 	defer c.conn.Close()
 	for {
-		resp := &response{}
+		resp := &keeperwire.Response{}
 		fds, err := c.conn.Receive(resp)
 		if errors.Is(err, framing.ErrNoFreeDescriptors) {
-			resp = &response{ID: resp.ID, Error: err.Error(), Errno: int(unix.EMFILE)}
+			resp = &keeperwire.Response{ID: resp.ID, Error: err.Error(), Errno: int(unix.EMFILE)}
 		} else if err != nil {
 			return
 		}

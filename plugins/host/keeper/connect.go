@@ -20,6 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/framing"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
 )
 
 // setConn replaces the connection that all methods of the client use.
@@ -65,7 +66,7 @@ func (c *Client) connectOrStartKeeper(ctx context.Context) (*clientConn, error) 
 		return newClientConn(ctx, conn, c.hello())
 	}
 
-	lock, err := c.dataDir.LockFile(lockFileName, unix.LOCK_EX)
+	lock, err := c.dataDir.LockFile(keeperwire.LockFileName, unix.LOCK_EX)
 	if err != nil {
 		return nil, err
 	}
@@ -94,11 +95,11 @@ func (c *Client) hello() framing.Hello {
 	if c.isAgent {
 		role = framing.RoleAgent
 	}
-	return framing.NewHello(role, cmp.Or(c.cfg.testProtocolVersion, protocolVersion))
+	return framing.NewHello(role, cmp.Or(c.cfg.testProtocolVersion, keeperwire.ProtocolVersion))
 }
 
 func (c *Client) dialKeeper() (*net.UnixConn, error) {
-	return c.dataDir.DialAndCheckPeerUser("unix", socketName)
+	return c.dataDir.DialAndCheckPeerUser(keeperwire.SocketName)
 }
 
 // connectUpgradeOrKillKeeper returns a connection to the keeper of the directory, or nil if none runs.
@@ -113,7 +114,7 @@ func (c *Client) connectUpgradeOrKillKeeper(ctx context.Context) (*clientConn, e
 		return nil, err
 	}
 	if err != nil {
-		p, running, err := c.dataDir.LockOwner(pidFileName)
+		p, running, err := c.dataDir.LockOwner(keeperwire.PIDFileName)
 		if !running {
 			return nil, err
 		}
@@ -132,7 +133,7 @@ func (c *Client) connectUpgradeOrKillKeeper(ctx context.Context) (*clientConn, e
 	if ctx.Err() != nil || osprocess.IsResourceExhausted(err) {
 		return nil, err
 	}
-	p, running, lockErr := c.dataDir.LockOwner(pidFileName)
+	p, running, lockErr := c.dataDir.LockOwner(keeperwire.PIDFileName)
 	if lockErr != nil {
 		return nil, lockErr
 	}
@@ -194,10 +195,10 @@ func (c *Client) upgradeOrKillKeeper(ctx context.Context, l *clientConn) (*clien
 		}
 	}
 	logger := c.cfg.Logger.With("pid", l.keeperHello.Process.PID, "dir", c.cfg.DataDir, "version", l.keeperHello.Version, "build", l.keeperHello.Build)
-	resp, _, err := l.call(ctx, &request{Op: opReplaceProgram, Args: c.cfg.KeeperArgv}, int(exe.Fd()))
+	resp, _, err := l.call(ctx, &keeperwire.Request{Op: keeperwire.OpReplaceProgram, Args: c.cfg.KeeperArgv}, int(exe.Fd()))
 	if !errors.Is(err, errConnDown) {
 		if err == nil {
-			err = resp.err()
+			err = resp.Err()
 		}
 		if !otherVersion {
 			logger.Warn("keeper stays another build", "error", err)
@@ -231,9 +232,9 @@ func (c *Client) upgradeOrKillKeeper(ctx context.Context, l *clientConn) (*clien
 // the keeper.
 func (c *Client) syncFDsAndProcsWithKeeper(ctx context.Context, l *clientConn) error {
 	if managedProcs := c.pruneAndListManagedProcs(); len(managedProcs) > 0 {
-		resp, _, err := l.call(ctx, &request{Op: opAdoptProcesses, ManagedProcs: managedProcs})
+		resp, _, err := l.call(ctx, &keeperwire.Request{Op: keeperwire.OpAdoptProcesses, ManagedProcs: managedProcs})
 		if err == nil {
-			err = resp.err()
+			err = resp.Err()
 		}
 		if err != nil {
 			return err
@@ -244,7 +245,7 @@ func (c *Client) syncFDsAndProcsWithKeeper(ctx context.Context, l *clientConn) e
 		return err
 	}
 	for keys := c.fdKeysNotIn(keeperKeys); len(keys) > 0; {
-		n := min(len(keys), maxMessageFDs)
+		n := min(len(keys), keeperwire.MaxMessageFDs)
 		if err := c.storeFDsInKeeper(ctx, l, keys[:n]); err != nil {
 			return err
 		}
@@ -256,9 +257,9 @@ func (c *Client) syncFDsAndProcsWithKeeper(ctx context.Context, l *clientConn) e
 // copyFDsFromKeeper copies to the client the keeper's descriptors that the client does not
 // have. It returns the keys of all descriptors that the keeper stores.
 func (c *Client) copyFDsFromKeeper(ctx context.Context, l *clientConn) (keeperKeys []string, err error) {
-	resp, _, err := l.call(ctx, &request{Op: opListFDs})
+	resp, _, err := l.call(ctx, &keeperwire.Request{Op: keeperwire.OpListFDs})
 	if err == nil {
-		err = resp.err()
+		err = resp.Err()
 	}
 	if err != nil {
 		return nil, err
@@ -271,11 +272,11 @@ func (c *Client) copyFDsFromKeeper(ctx context.Context, l *clientConn) (keeperKe
 		if have {
 			continue
 		}
-		taken, fds, err := l.call(ctx, &request{Op: opGetFDs, Keys: []string{key}})
+		taken, fds, err := l.call(ctx, &keeperwire.Request{Op: keeperwire.OpGetFDs, Keys: []string{key}})
 		if err != nil {
 			return nil, err
 		}
-		if err := taken.err(); osprocess.IsResourceExhausted(err) {
+		if err := taken.Err(); osprocess.IsResourceExhausted(err) {
 			return nil, fmt.Errorf("take %q: %w", key, err)
 		} else if err != nil || len(fds) != 1 {
 			framing.CloseAll(fds)
@@ -301,7 +302,7 @@ func (c *Client) fdKeysNotIn(keeperKeys []string) []string {
 
 // storeFDsInKeeper stores the client's descriptors with the given keys in the keeper.
 func (c *Client) storeFDsInKeeper(ctx context.Context, l *clientConn, keys []string) error {
-	req := &request{Op: opStoreFD}
+	req := &keeperwire.Request{Op: keeperwire.OpStoreFD}
 	var fds []int
 	defer func() { framing.CloseAll(fds) }()
 	c.mu.Lock()
@@ -310,7 +311,7 @@ func (c *Client) storeFDsInKeeper(ctx context.Context, l *clientConn, keys []str
 		if !ok {
 			continue
 		}
-		fd, err := duplicateFD(h.fd)
+		fd, err := keeperwire.DuplicateFD(h.fd)
 		if err != nil {
 			c.mu.Unlock()
 			return err
@@ -323,7 +324,7 @@ func (c *Client) storeFDsInKeeper(ctx context.Context, l *clientConn, keys []str
 	}
 	resp, _, err := l.call(ctx, req, fds...)
 	if err == nil {
-		err = resp.err()
+		err = resp.Err()
 	}
 	return err
 }
@@ -338,7 +339,7 @@ func (c *Client) startAndConnectKeeper(ctx context.Context) (*clientConn, error)
 	c.keeperChild = nil
 	c.mu.Unlock()
 	reapKeeperChild(old, childProc, 2*time.Second)
-	crashes := CrashLogPath(filepath.Join(c.cfg.DataDir, logFileName))
+	crashes := CrashLogPath(filepath.Join(c.cfg.DataDir, keeperwire.LogFileName))
 	if said := crashes.ReadBeginning(); said != "" {
 		c.cfg.Logger.Error("the last keeper crashed", "stderr", said)
 	}
@@ -364,14 +365,14 @@ func (c *Client) startAndConnectKeeper(ctx context.Context) (*clientConn, error)
 	}
 	defer log.Close()
 
-	conf, err := json.Marshal(keeperSetup{Dir: c.cfg.DataDir, Ephemeral: ephemeral, IdleTimeout: c.cfg.IdleTimeout})
+	conf, err := json.Marshal(keeperwire.Setup{Dir: c.cfg.DataDir, Ephemeral: ephemeral, IdleTimeout: c.cfg.IdleTimeout})
 	if err != nil {
 		return nil, err
 	}
 	child, err := os.StartProcess(selfExePath, c.cfg.KeeperArgv, &os.ProcAttr{
 		Dir:   "/",
-		Env:   append(GoRuntimeEnv(), envSetup+"="+string(conf), "GOMAXPROCS=1"),
-		Files: []*os.File{null, null, log, listenerFD: socket, lockFD: lock, dirFD: c.dataDir.handle},
+		Env:   append(osprocess.GoRuntimeEnv(), keeperwire.SetupEnvVar+"="+string(conf), "GOMAXPROCS=1"),
+		Files: []*os.File{null, null, log, keeperwire.ListenerFD: socket, keeperwire.LockFD: lock, keeperwire.DirFD: c.dataDir.Handle()},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	})
 	if err != nil {
@@ -398,7 +399,7 @@ func (c *Client) startAndConnectKeeper(ctx context.Context) (*clientConn, error)
 // lives. It retries for ten seconds, or until ctx ends, because a keeper that has just been killed may still hold the lock.
 func (c *Client) lockPIDFile(ctx context.Context) (lock *os.File, err error) {
 	err = wait.WhileError(ctx, filelock.ErrLocked, 10*time.Second, func() error {
-		lock, err = c.dataDir.LockFile(pidFileName, unix.LOCK_EX|unix.LOCK_NB) // a blocking flock(2) cannot be cancelled
+		lock, err = c.dataDir.LockFile(keeperwire.PIDFileName, unix.LOCK_EX|unix.LOCK_NB) // a blocking flock(2) cannot be cancelled
 		return err
 	})
 	return lock, err
@@ -407,7 +408,7 @@ func (c *Client) lockPIDFile(ctx context.Context) (lock *os.File, err error) {
 // listenForKeeper returns a listening socket for a keeper that is started next, so that
 // clients can connect before the keeper is ready.
 func (c *Client) listenForKeeper() (*os.File, error) {
-	listener, err := c.dataDir.ListenReplacingSocket("unix", socketName)
+	listener, err := c.dataDir.ListenReplacingSocket(keeperwire.SocketName)
 	if err != nil {
 		return nil, err
 	}

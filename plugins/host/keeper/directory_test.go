@@ -15,6 +15,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/filelock"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess/processtest"
+	"github.com/nomad-lite/nomad-lite/plugins/host/helperdir"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
 )
 
 // The path of a data directory, its sockets and the environment may change while no agent
@@ -40,14 +42,14 @@ func TestAgentFindsKeeperAfterPathChange(t *testing.T) {
 			return moved
 		}},
 		{"a socket directory that was removed", func(t *testing.T, dir string) string {
-			if err := os.RemoveAll(SocketDir(dir)); err != nil {
+			if err := os.RemoveAll(helperdir.SocketDir(dir)); err != nil {
 				t.Fatal(err)
 			}
 			return dir
 		}},
 		{"a directory that was moved, without its sockets", func(t *testing.T, dir string) string {
 			moved := filepath.Join(t.TempDir(), "moved")
-			if err := errors.Join(os.Rename(dir, moved), os.RemoveAll(SocketDir(moved))); err != nil {
+			if err := errors.Join(os.Rename(dir, moved), os.RemoveAll(helperdir.SocketDir(moved))); err != nil {
 				t.Fatal(err)
 			}
 			return moved
@@ -95,7 +97,7 @@ func TestKeeperWithLostDirIsFound(t *testing.T) {
 		{"the directory was removed", os.RemoveAll, true},
 		{"another directory has its path", func(dir string) error { return errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o711)) }, true},
 		{"its files were removed", func(dir string) error {
-			return errors.Join(os.Mkdir(filepath.Join(dir, "mounted"), 0o700), os.Remove(filepath.Join(dir, pidFileName)))
+			return errors.Join(os.Mkdir(filepath.Join(dir, "mounted"), 0o700), os.Remove(filepath.Join(dir, keeperwire.PIDFileName)))
 		}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -104,8 +106,9 @@ func TestKeeperWithLostDirIsFound(t *testing.T) {
 			_, keeper := startAndKillAgent(t, dir, "persistent")
 			t.Cleanup(func() {
 				below := descendants(keeper.PID)
-				killProcessTree(keeper)
+				_ = keeper.Signal(unix.SIGKILL) // a kill of a process that has exited does nothing
 				for _, pid := range below {
+					_ = unix.Kill(pid, unix.SIGKILL)
 					_, _ = unix.Wait4(pid, nil, 0, nil) // not a child if the process has exited before its parent
 				}
 			})
@@ -161,7 +164,7 @@ func TestKeeperThatCannotBeReachedIsReplaced(t *testing.T) {
 			}
 		}
 	})
-	if err := errors.Join(keeper.Signal(unix.SIGSTOP), os.RemoveAll(SocketDir(dir))); err != nil {
+	if err := errors.Join(keeper.Signal(unix.SIGSTOP), os.RemoveAll(helperdir.SocketDir(dir))); err != nil {
 		t.Fatal(err)
 	}
 	c := startClient(t, Config{DataDir: dir})
@@ -174,7 +177,7 @@ func TestKeeperThatCannotBeReachedIsReplaced(t *testing.T) {
 func TestRestoreSocket(t *testing.T) {
 	t.Parallel()
 	c := startClient(t, Config{Ephemeral: true})
-	if err := os.RemoveAll(SocketDir(c.cfg.DataDir)); err != nil {
+	if err := os.RemoveAll(helperdir.SocketDir(c.cfg.DataDir)); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.RequestSocketRecreation(); err != nil {
@@ -315,7 +318,7 @@ func TestLockedBy(t *testing.T) {
 		t.Errorf("without a record: %v", p)
 	}
 	for _, p := range []osprocess.ID{{PID: 4194303, StartTime: 1 << 60}, self} {
-		if err := WriteLockOwner(lock, p); err != nil {
+		if err := helperdir.WriteLockOwner(lock, p); err != nil {
 			t.Fatal(err)
 		}
 		if got, ok, _ := d.LockOwner("l"); ok != (p == self) || ok && got != p {
@@ -344,14 +347,14 @@ func TestFileSystemWithoutSockets(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	if err := os.Mkdir(SocketDir(group), 0o700); err != nil {
+	if err := os.Mkdir(helperdir.SocketDir(group), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	defer os.Remove(SocketDir(group))
-	if err := os.Chmod(SocketDir(group), 0o700); err != nil {
+	defer os.Remove(helperdir.SocketDir(group))
+	if err := os.Chmod(helperdir.SocketDir(group), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	_, err = d.ListenReplacingSocket("unix", "s")
+	_, err = d.ListenReplacingSocket("s")
 	if err == nil || !strings.Contains(err.Error(), "choose a data directory on another one") {
 		t.Errorf("got %v", err)
 	}

@@ -1,6 +1,5 @@
-// Package keeper is a minimal init process for one data directory, and its client. It also
-// defines where the helper processes of a data directory listen, and how a client finds out
-// whether such a process runs (DataDir).
+// Package keeper is the client of the keeper, a minimal init process for one data directory. Package keeperserver is the keeper
+// itself.
 //
 // The keeper process starts the plugin processes and the log collector, so that they are its
 // children and not the agent's. It is the child subreaper of everything below it: a task whose

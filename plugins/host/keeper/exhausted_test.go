@@ -2,14 +2,11 @@ package keeper
 
 import (
 	"os"
-	"syscall"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/nomad-lite/nomad-lite/internal/framing"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess/processtest"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
 )
 
 // If an agent has no free descriptors at any step of connecting to the keeper, it neither
@@ -45,7 +42,7 @@ func TestAgentWithoutDescriptorsKeepsKeeper(t *testing.T) {
 				default:
 					t.Errorf("%d descriptors: %v, want an error of the descriptors", free, err)
 				}
-				if p, running, err := c.dataDir.LockOwner(pidFileName); err != nil || !running || p != keeper || !keeper.Alive() {
+				if p, running, err := c.dataDir.LockOwner(keeperwire.PIDFileName); err != nil || !running || p != keeper || !keeper.Alive() {
 					t.Fatalf("%d descriptors: the keeper is %v, running %v, %v; before %v", free, p, running, err, keeper)
 				}
 			}
@@ -58,33 +55,5 @@ func TestAgentWithoutDescriptorsKeepsKeeper(t *testing.T) {
 				f.Close()
 			}
 		})
-	}
-}
-
-// A keeper that has no free descriptors when a child ends reaps the child later, and records its exit status.
-func TestExitStatusIsRecordedAfterLackOfDescriptors(t *testing.T) {
-	pid, err := syscall.ForkExec("/bin/sh", []string{"sh", "-c", "exit 6"}, &syscall.ProcAttr{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	child, err := osprocess.LookupID(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := osprocess.Waitid(unix.P_PID, pid, unix.WEXITED|unix.WNOWAIT); err != nil {
-		t.Fatal(err)
-	}
-	k := newServer(keeperSetup{}, framing.Hello{})
-	restore := processtest.LimitDescriptors(t, 0)
-	err = k.reapChildren()
-	restore()
-	if err == nil {
-		t.Error("without descriptors, reapChildren reports that no child is left")
-	}
-	if err := k.reapChildren(); err != nil {
-		t.Errorf("with descriptors, reapChildren returns %v", err)
-	}
-	if status, known := k.exitStatuses.get(child); !known || status.ExitCode != 6 {
-		t.Errorf("recorded status %v, %v; want exit code 6", status, known)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
 )
 
 // RunningKeeper is a keeper and the data directory that it serves.
@@ -20,9 +21,6 @@ type RunningKeeper struct {
 	// removed.
 	DataDir string
 }
-
-// CommandName is the last argument of the command line of a keeper.
-const CommandName = "keeper"
 
 // OwnerFile is the name of the file in a data directory in which the agent writes the random id of the directory, as the
 // field "id" of a JSON object.
@@ -54,7 +52,7 @@ func FindRunning() (keepers []RunningKeeper) {
 			continue
 		}
 		cmdline, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
-		if err != nil || !bytes.HasSuffix(cmdline, []byte("\x00"+CommandName+"\x00")) {
+		if err != nil || !bytes.HasSuffix(cmdline, []byte("\x00"+keeperwire.CommandName+"\x00")) {
 			continue
 		}
 		p, err := osprocess.LookupID(pid)
@@ -79,7 +77,7 @@ func FindWithLostDir(path string) (keepers []osprocess.ID) {
 			continue
 		}
 		if os.SameFile(dir, current) {
-			if pidFile, err := os.ReadFile(filepath.Join(k.DataDir, pidFileName)); err != nil || !recordsProcess(pidFile, k.Process) {
+			if pidFile, err := os.ReadFile(filepath.Join(k.DataDir, keeperwire.PIDFileName)); err != nil || !recordsProcess(pidFile, k.Process) {
 				keepers = append(keepers, k.Process)
 			}
 		} else if k.dirAtStart() == path && k.isDirUnreachable(dir) {
@@ -96,8 +94,8 @@ func (k *RunningKeeper) dirAtStart() string {
 		return ""
 	}
 	for variable := range bytes.SplitSeq(env, []byte{0}) {
-		var setup keeperSetup
-		if text, isSetup := bytes.CutPrefix(variable, []byte(envSetup+"=")); isSetup && json.Unmarshal(text, &setup) == nil {
+		var setup keeperwire.Setup
+		if text, isSetup := bytes.CutPrefix(variable, []byte(keeperwire.SetupEnvVar+"=")); isSetup && json.Unmarshal(text, &setup) == nil {
 			return setup.Dir
 		}
 	}
@@ -149,7 +147,7 @@ func dataDirOfKeeper(p osprocess.ID) string {
 		link = strings.TrimSuffix(link, removedSuffix)
 		descriptorByLink[link] = descriptor
 		// The keeper reads its PID file through its own descriptor, because the file can have been removed with the directory.
-		if filepath.Base(link) != pidFileName {
+		if filepath.Base(link) != keeperwire.PIDFileName {
 			continue
 		}
 		if text, err := os.ReadFile(descriptor); err == nil && recordsProcess(text, p) {

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
 )
 
 // startedProcesses are the processes that run after an agent of another build was killed.
@@ -102,11 +103,11 @@ func TestOtherKeeperIsReplacedInPlace(t *testing.T) {
 	// The program is the same, so that the version is the only reason to replace the keeper.
 	t.Run("of the version before", func(t *testing.T) {
 		t.Parallel()
-		testReplacement(t, "/proc/self/exe", strconv.Itoa(protocolVersion-1))
+		testReplacement(t, "/proc/self/exe", strconv.Itoa(keeperwire.ProtocolVersion-1))
 	})
 	t.Run("of the version after", func(t *testing.T) {
 		t.Parallel()
-		testReplacement(t, "/proc/self/exe", strconv.Itoa(protocolVersion+1))
+		testReplacement(t, "/proc/self/exe", strconv.Itoa(keeperwire.ProtocolVersion+1))
 	})
 }
 
@@ -151,7 +152,7 @@ func testReplacement(t *testing.T, program string, version ...string) {
 	if same, err := l.Keeper.SameExecutable(self); !same || err != nil {
 		t.Errorf("the keeper runs this build: %v, %v", same, err)
 	}
-	if conn := c.conns.CurrentConn(); conn == nil || conn.keeperHello.Version != protocolVersion {
+	if conn := c.conns.CurrentConn(); conn == nil || conn.keeperHello.Version != keeperwire.ProtocolVersion {
 		t.Errorf("the keeper has another version: %+v", conn)
 	}
 	if status, err := c.Wait(t.Context(), l.Ended); err != nil || status.ExitCode != 7 {
@@ -161,7 +162,7 @@ func testReplacement(t *testing.T, program string, version ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if ended, err := c.EndedSessionLeaders(t.Context(), l.Ended.StartTime); err != nil || !slices.Contains(ended, EndedProcess{l.Ended, own}) {
+	if ended, err := c.EndedSessionLeaders(t.Context(), l.Ended.StartTime); err != nil || !slices.Contains(ended, EndedProcess{Process: l.Ended, Cgroup: own}) {
 		t.Errorf("ended session leaders %v, %v; want %v in cgroup %q", ended, err, l.Ended, own)
 	}
 	if keys, err := c.FetchStoredFDKeys(t.Context()); err != nil || !slices.Equal(keys, []string{"fifo", "sink"}) {
@@ -227,7 +228,7 @@ func TestKeeperThatCannotBeReplacedContinues(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	resp, _, err := l.call(t.Context(), &request{Op: opReplaceProgram, Args: []string{"x"}}, int(f.Fd()))
+	resp, _, err := l.call(t.Context(), &keeperwire.Request{Op: keeperwire.OpReplaceProgram, Args: []string{"x"}}, int(f.Fd()))
 	if err != nil || !strings.Contains(resp.Error, "replace keeper: execute") {
 		t.Fatalf("answer %+v, %v", resp, err)
 	}

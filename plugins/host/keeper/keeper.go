@@ -4,7 +4,7 @@ import (
 	"errors"
 	"os"
 
-	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
 )
 
 // EnvSocket is the name of the environment variable with the path of the keeper's socket,
@@ -15,15 +15,13 @@ const EnvSocket = "NOMAD_LITE_KEEPER"
 // plugins inherit.
 const EnvDirectoryID = "NOMAD_LITE_DIRECTORY_ID"
 
+// Errors that are part of the keeper's responses.
 var (
-	// ErrExitStatusUnknown means that no process has recorded the exit status of a process,
-	// which can no longer be determined. It is a valid result, which callers must report as
-	// "unknown".
-	ErrExitStatusUnknown = errors.New("exit status unknown")
+	ErrExitStatusUnknown = keeperwire.ErrExitStatusUnknown
+	ErrFDNotStored       = keeperwire.ErrFDNotStored
+)
 
-	// ErrFDNotStored means that the keeper stores no descriptor under the key.
-	ErrFDNotStored = errors.New("no descriptor is held under this key")
-
+var (
 	// ErrKeeperDied means that the keeper died before it responded to a request that must
 	// not be repeated, such as Spawn. The child may have been started; the caller can find
 	// it by the files that it passed as stdio.
@@ -61,7 +59,4 @@ type Command struct {
 }
 
 // EndedProcess is a process whose exit the keeper has recorded.
-type EndedProcess struct {
-	Process osprocess.ID
-	Cgroup  string // path of its last cgroup of version 2, relative to the mount point; empty if it is unknown
-}
+type EndedProcess = keeperwire.EndedProcess

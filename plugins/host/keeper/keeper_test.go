@@ -24,6 +24,9 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/framing"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/plugins/host/helperdir"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperserver"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
 )
 
 // TestMain also runs the test binary as the helper programs of the tests: the keeper, an
@@ -32,7 +35,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
 		case "keeper":
-			if err := serve(context.Background(), versionOf(os.Args[2:])); err != nil {
+			if err := keeperserver.Serve(context.Background(), versionOf(os.Args[2:])); err != nil {
 				fmt.Fprintln(os.Stderr, err)
 				os.Exit(1)
 			}
@@ -70,8 +73,8 @@ func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", "8")
 	code := m.Run()
 	reapZombies()
-	if left := childrenWithRetry(os.Getpid()); len(left) > 0 {
-		fmt.Fprintln(os.Stderr, "processes left behind:", describeProcesses(left))
+	if left, err := osprocess.Children(os.Getpid()); err != nil || len(left) > 0 {
+		fmt.Fprintln(os.Stderr, "processes left behind:", describeProcesses(left), err)
 		code = 1
 	}
 	after := countOpenFiles()
@@ -95,7 +98,7 @@ func TestMain(m *testing.M) {
 // version of this program.
 func versionOf(args []string) int {
 	if len(args) == 0 {
-		return protocolVersion
+		return keeperwire.ProtocolVersion
 	}
 	version, err := strconv.Atoi(args[0])
 	if err != nil {
@@ -443,15 +446,15 @@ func TestExitStatusIsRecordedWithoutWaiter(t *testing.T) {
 		t.Fatal(err)
 	}
 	introduce(t, socket)
-	first := framing.NewConn(socket, messageLimits)
+	first := framing.NewConn(socket, keeperwire.MessageLimits)
 	defer first.Close()
-	for _, req := range []*request{{ID: 1, Op: opWait, Process: p}, {ID: 1, Op: opCancelWait}, {ID: 2, Op: opListFDs}} {
+	for _, req := range []*keeperwire.Request{{ID: 1, Op: keeperwire.OpWait, Process: p}, {ID: 1, Op: keeperwire.OpCancelWait}, {ID: 2, Op: keeperwire.OpListFDs}} {
 		if err := first.Send(req); err != nil {
 			t.Fatal(err)
 		}
 	}
 	// The keeper handles the requests of a connection one after the other.
-	var resp response
+	var resp keeperwire.Response
 	if _, err := first.Receive(&resp); err != nil || resp.ID != 2 {
 		t.Fatalf("response %d, %v; want response 2", resp.ID, err)
 	}
@@ -538,7 +541,7 @@ func TestKeeperWithoutDescriptors(t *testing.T) {
 	if parents, err := c.ListProcessesThatMayHaveTasks(t.Context()); !osprocess.IsResourceExhausted(err) {
 		t.Errorf("processes with living children: %v, %v; want an error of the descriptors", parents, err)
 	}
-	if _, err := c.retryIdempotentCall(t.Context(), &request{Op: opGetProgram, Process: keeper}); !osprocess.IsResourceExhausted(err) {
+	if _, err := c.retryIdempotentCall(t.Context(), &keeperwire.Request{Op: keeperwire.OpGetProgram, Process: keeper}); !osprocess.IsResourceExhausted(err) {
 		t.Errorf("program: %v, want an error of the descriptors", err)
 	}
 	if _, err := c.Spawn(t.Context(), sh("exit 0")); !osprocess.IsResourceExhausted(err) {
@@ -710,12 +713,12 @@ func shortLivedKeeperMain(when, deaths string) int {
 			return err
 		}
 		if info, err := file.Stat(); err != nil || info.Size() >= 3 {
-			return errors.Join(err, serve(context.Background(), protocolVersion))
+			return errors.Join(err, keeperserver.Serve(context.Background(), keeperwire.ProtocolVersion))
 		}
 		if _, err := file.WriteString("x"); err != nil {
 			return err
 		}
-		listener, err := net.FileListener(os.NewFile(listenerFD, "listener"))
+		listener, err := net.FileListener(os.NewFile(keeperwire.ListenerFD, "listener"))
 		if err != nil || when == "before the first connection" {
 			return err
 		}
@@ -723,7 +726,7 @@ func shortLivedKeeperMain(when, deaths string) int {
 		if err != nil || when == "before the hello message" {
 			return err
 		}
-		_, err = framing.NewConn(socket.(*net.UnixConn), messageLimits).ExchangeHello(context.Background(), framing.NewHello(framing.RoleKeeper, protocolVersion))
+		_, err = framing.NewConn(socket.(*net.UnixConn), keeperwire.MessageLimits).ExchangeHello(context.Background(), framing.NewHello(framing.RoleKeeper, keeperwire.ProtocolVersion))
 		return err
 	}()
 	if err != nil {
@@ -1038,7 +1041,7 @@ func TestConcurrentStartsShareOneKeeper(t *testing.T) {
 func TestSocketDirThatOthersCanEnterIsRefused(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	sockets := SocketDir(dir)
+	sockets := helperdir.SocketDir(dir)
 	if err := os.Mkdir(sockets, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -1070,7 +1073,7 @@ func TestLongDirectoryName(t *testing.T) {
 }
 
 func TestServeWithoutSetupFails(t *testing.T) {
-	if err := Serve(t.Context()); err == nil || !strings.Contains(err.Error(), "by hand") {
+	if err := keeperserver.Serve(t.Context(), keeperwire.ProtocolVersion); err == nil || !strings.Contains(err.Error(), "by hand") {
 		t.Errorf("Serve error %v", err)
 	}
 }

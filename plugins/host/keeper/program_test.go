@@ -14,6 +14,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/confine"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
 )
 
 // undumpableMain is a helper process that is not dumpable: it writes a line, and waits to be killed.
@@ -34,9 +35,9 @@ func openHeldProgram(t *testing.T, c *Client, p osprocess.ID) (*os.File, error) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp, fds, err := l.call(t.Context(), &request{Op: opGetProgram, Process: p})
+	resp, fds, err := l.call(t.Context(), &keeperwire.Request{Op: keeperwire.OpGetProgram, Process: p})
 	if err == nil {
-		err = resp.err()
+		err = resp.Err()
 	}
 	if err != nil {
 		return nil, err

@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/framing"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
 )
 
 // foreignKeeperMain is the keeper of a version far from this one. It is written with literal texts,
@@ -41,7 +42,7 @@ func foreignKeeperMain(path, mode string) int {
 		if _, err := fmt.Fprintf(lock, `{"PID":%d,"StartTime":%d}`, self.PID, self.StartTime); err != nil {
 			return err
 		}
-		listener, err := dir.ListenReplacingSocket("unix", "keeper.sock")
+		listener, err := dir.ListenReplacingSocket("keeper.sock")
 		if err != nil {
 			return err
 		}
@@ -99,11 +100,11 @@ func executeForeign(path string, program int, args []string, listener syscall.Co
 	if _, err := w.WriteString("before"); err != nil {
 		return err
 	}
-	stored, err := duplicateFile(r)
+	stored, err := keeperwire.DuplicateFile(r)
 	if err != nil {
 		return err
 	}
-	socket, err := duplicateFile(listener)
+	socket, err := keeperwire.DuplicateFile(listener)
 	if err != nil {
 		return err
 	}
@@ -121,7 +122,7 @@ func executeForeign(path string, program int, args []string, listener syscall.Co
 	if _, err := unix.Seek(state, 0, io.SeekStart); err != nil {
 		return err
 	}
-	fds := []int{stored, socket, state, int(lock.Fd()), int(dir.handle.Fd())}
+	fds := []int{stored, socket, state, int(lock.Fd()), int(dir.Handle().Fd())}
 	for _, fd := range fds {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
 			return err
@@ -166,7 +167,7 @@ func expectStableMessages(t *testing.T, dir string, op string) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
-	if len(lines) != 2 || !strings.HasPrefix(lines[0], fmt.Sprintf(`{"Version":%d,"Build":`, protocolVersion)) || !strings.Contains(lines[1], fmt.Sprintf(`"Op":%q`, op)) {
+	if len(lines) != 2 || !strings.HasPrefix(lines[0], fmt.Sprintf(`{"Version":%d,"Build":`, keeperwire.ProtocolVersion)) || !strings.Contains(lines[1], fmt.Sprintf(`"Op":%q`, op)) {
 		t.Errorf("the process of another version received %q", lines)
 	}
 }
@@ -222,7 +223,7 @@ func TestClientsOfAnotherVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, version := range []int{protocolVersion - 1, protocolVersion + 1} {
+	for _, version := range []int{keeperwire.ProtocolVersion - 1, keeperwire.ProtocolVersion + 1} {
 		agent := &Client{isAgent: true, cfg: Config{testProtocolVersion: version}}
 		socket, err := c.dialKeeper()
 		if err != nil {
@@ -232,12 +233,12 @@ func TestClientsOfAnotherVersion(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, op := range []op{opListFDs, opSpawn, opRemoveFD, opSetEphemeral, opAdoptProcesses} {
-			if resp, _, err := l.call(t.Context(), &request{Op: op, Spawn: &spawnParams{Path: "/bin/true"}}); err != nil || !strings.Contains(resp.Error, "version") {
+		for _, op := range []keeperwire.Op{keeperwire.OpListFDs, keeperwire.OpSpawn, keeperwire.OpRemoveFD, keeperwire.OpSetEphemeral, keeperwire.OpAdoptProcesses} {
+			if resp, _, err := l.call(t.Context(), &keeperwire.Request{Op: op, Spawn: &keeperwire.SpawnParams{Path: "/bin/true"}}); err != nil || !strings.Contains(resp.Error, "version") {
 				t.Errorf("%s of version %d: %+v, %v", op, version, resp, err)
 			}
 		}
-		if resp, _, err := l.call(t.Context(), &request{Op: opReplaceProgram}); err != nil || !strings.HasPrefix(resp.Error, "replace keeper") {
+		if resp, _, err := l.call(t.Context(), &keeperwire.Request{Op: keeperwire.OpReplaceProgram}); err != nil || !strings.HasPrefix(resp.Error, "replace keeper") {
 			t.Errorf("ReplaceProgram of version %d: %+v, %v", version, resp, err)
 		}
 		l.closeAndWait()
@@ -249,10 +250,10 @@ func TestClientsOfAnotherVersion(t *testing.T) {
 		if l, err = newClientConn(t.Context(), socket, plugin.hello()); err != nil {
 			t.Fatal(err)
 		}
-		if resp, _, err := l.call(t.Context(), &request{Op: opWait, Process: ended}); err != nil || resp.err() != nil || resp.Status.ExitCode != 6 {
+		if resp, _, err := l.call(t.Context(), &keeperwire.Request{Op: keeperwire.OpWait, Process: ended}); err != nil || resp.Err() != nil || resp.Status.ExitCode != 6 {
 			t.Errorf("Wait of version %d: %+v, %v", version, resp, err)
 		}
-		if resp, _, err := l.call(t.Context(), &request{Op: opListEndedSessionLeaders}); err != nil || resp.err() != nil || len(resp.EndedProcesses) != 1 || resp.EndedProcesses[0].Process != ended {
+		if resp, _, err := l.call(t.Context(), &keeperwire.Request{Op: keeperwire.OpListEndedSessionLeaders}); err != nil || resp.Err() != nil || len(resp.EndedProcesses) != 1 || resp.EndedProcesses[0].Process != ended {
 			t.Errorf("ListEndedSessionLeaders of version %d: %+v, %v", version, resp, err)
 		}
 		l.closeAndWait()
@@ -265,12 +266,12 @@ func TestClientsOfAnotherVersion(t *testing.T) {
 func TestMessagesOfTheVersion(t *testing.T) {
 	want := []string{
 		"version 2",
-		"request ID uint64, Op keeper.op, Spawn *keeper.spawnParams, Process osprocess.ID, Keys []string, DrainWithoutAgent []bool, ManagedProcs []osprocess.ID, Args []string, StartTime uint64",
-		"spawnParams Name string, Path string, Args []string, Env []string, Dir string, HasExec bool, HasStdin bool, HasStdout bool, HasStderr bool, KillOnDisconnect bool",
-		"response ID uint64, Error string, Code keeper.responseCode, Errno int, Process osprocess.ID, Status osprocess.ExitStatus, Keys []string, DrainWithoutAgent []bool, ParentProcesses []osprocess.ID, EndedProcesses []keeper.EndedProcess, Ephemeral bool",
+		"Request ID uint64, Op keeperwire.Op, Spawn *keeperwire.SpawnParams, Process osprocess.ID, Keys []string, DrainWithoutAgent []bool, ManagedProcs []osprocess.ID, Args []string, StartTime uint64",
+		"SpawnParams Name string, Path string, Args []string, Env []string, Dir string, HasExec bool, HasStdin bool, HasStdout bool, HasStderr bool, KillOnDisconnect bool",
+		"Response ID uint64, Error string, Code keeperwire.ResponseCode, Errno int, Process osprocess.ID, Status osprocess.ExitStatus, Keys []string, DrainWithoutAgent []bool, ParentProcesses []osprocess.ID, EndedProcesses []keeperwire.EndedProcess, Ephemeral bool",
 	}
-	got := []string{fmt.Sprintf("version %d", protocolVersion)}
-	for _, v := range []any{request{}, spawnParams{}, response{}} {
+	got := []string{fmt.Sprintf("version %d", keeperwire.ProtocolVersion)}
+	for _, v := range []any{keeperwire.Request{}, keeperwire.SpawnParams{}, keeperwire.Response{}} {
 		typ := reflect.TypeOf(v)
 		var fields []string
 		for i := range typ.NumField() {

@@ -21,6 +21,8 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperserver"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
 )
 
 func TestMain(m *testing.M) {
@@ -29,7 +31,7 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	if len(os.Args) > 1 && os.Args[1] == "test-keeper" {
-		if err := keeper.Serve(context.Background()); err != nil {
+		if err := keeperserver.Serve(context.Background(), keeperwire.ProtocolVersion); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

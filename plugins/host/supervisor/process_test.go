@@ -30,6 +30,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver/driverwire"
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperserver"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
 	"github.com/nomad-lite/nomad-lite/plugins/proto/basepb"
 	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
 )
@@ -37,7 +39,7 @@ import (
 func TestMain(m *testing.M) {
 	switch args := strings.Join(os.Args[1:], " "); {
 	case args == "test-keeper":
-		if err := keeper.Serve(context.Background()); err != nil {
+		if err := keeperserver.Serve(context.Background(), keeperwire.ProtocolVersion); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

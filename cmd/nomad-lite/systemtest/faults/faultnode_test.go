@@ -24,7 +24,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/failpoint"
 	"github.com/nomad-lite/nomad-lite/internal/netns"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
-	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/host/helperdir"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
@@ -398,7 +398,7 @@ func (n *faultNode) injectFault(agent *os.Process) {
 	if n.fault.victim.removesSocketDir {
 		// A running agent recreates the directory at once, so the removal can fail because the
 		// directory is not empty.
-		if err := os.RemoveAll(keeper.SocketDir(n.dataDir)); err != nil && !errors.Is(err, syscall.ENOTEMPTY) {
+		if err := os.RemoveAll(helperdir.SocketDir(n.dataDir)); err != nil && !errors.Is(err, syscall.ENOTEMPTY) {
 			n.Error(err)
 		}
 	}

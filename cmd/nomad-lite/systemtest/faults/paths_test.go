@@ -16,7 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/slowtest"
-	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/host/helperdir"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 )
 
@@ -67,7 +67,7 @@ func (n *relocatedNode) makeDir(path string) {
 func (n *relocatedNode) removeSocketDirs() {
 	n.Helper()
 	links, _ := filepath.Glob("/run/nomad-lite/*")
-	for _, path := range append(links, n.runtimeDir, keeper.SocketDir(n.dataPath)) {
+	for _, path := range append(links, n.runtimeDir, helperdir.SocketDir(n.dataPath)) {
 		if err := os.RemoveAll(path); err != nil && !errors.Is(err, syscall.ENOTEMPTY) {
 			n.Fatal(err)
 		}
@@ -244,7 +244,7 @@ func TestDataDirectoryIsFoundByEveryPath(t *testing.T) {
 			if left, _ := filepath.Glob(filepath.Join(n.runtimeDir, "nomad-lite", "*")); len(left) > 0 {
 				t.Errorf("left behind: %v", left)
 			}
-			if left, _ := filepath.Glob(keeper.SocketDir(n.dataPath)); len(left) > 0 {
+			if left, _ := filepath.Glob(helperdir.SocketDir(n.dataPath)); len(left) > 0 {
 				t.Errorf("left behind: %v", left)
 			}
 		})

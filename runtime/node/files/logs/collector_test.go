@@ -19,7 +19,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/descriptors"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
-	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/host/helperdir"
 )
 
 func TestOutputOfSeveralRuns(t *testing.T) {
@@ -643,7 +643,7 @@ func TestIdleCollectorEnds(t *testing.T) {
 	if st, err := s.keeper.Wait(t.Context(), p); err != nil || st != (osprocess.ExitStatus{}) {
 		t.Errorf("the collector ended with %v, %v", st, err)
 	}
-	if _, err := os.Stat(filepath.Join(keeper.SocketDir(s.runDir), socketName)); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(helperdir.SocketDir(s.runDir), socketName)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("its socket is left behind: %v", err)
 	}
 }

@@ -296,7 +296,7 @@ func (c *CollectorClient) crashLog() keeper.CrashLogPath {
 // spawnProcess starts a collector process through the keeper. The process inherits a listening socket, so
 // that the agent can connect at once.
 func (c *CollectorClient) spawnProcess(ctx context.Context) error {
-	listener, err := c.dir.ListenReplacingSocket(socketNetwork, socketName)
+	listener, err := c.dir.ListenReplacingSocket(socketName)
 	if err != nil {
 		return err
 	}
@@ -319,7 +319,7 @@ func (c *CollectorClient) spawnProcess(ctx context.Context) error {
 		Name:   "log collector",
 		Path:   "/proc/self/exe",
 		Args:   c.conf.CollectorArgv,
-		Env:    append(keeper.GoRuntimeEnv(), processSetupEnvVar+"="+string(conf)),
+		Env:    append(osprocess.GoRuntimeEnv(), processSetupEnvVar+"="+string(conf)),
 		Stdin:  socket,
 		Stderr: stderr,
 	})

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
-	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/host/helperdir"
 )
 
 // roundBytes is what a task writes while a process is killed once.
@@ -203,7 +203,7 @@ func TestOneCollectorServesADirectory(t *testing.T) {
 			return os.Rename(s.runDir, moved)
 		}},
 		{"a socket directory that was removed", false, func(s *fixture) error {
-			return os.RemoveAll(keeper.SocketDir(s.runDir))
+			return os.RemoveAll(helperdir.SocketDir(s.runDir))
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -29,7 +29,7 @@ const socketNetwork = "unix"
 
 // dialProcess connects to the collector process of the data directory, and exchanges the hello messages.
 func (c *CollectorClient) dialProcess(ctx context.Context) (*processConn, error) {
-	conn, err := c.dir.DialAndCheckPeerUser(socketNetwork, socketName)
+	conn, err := c.dir.DialAndCheckPeerUser(socketName)
 	if err != nil {
 		return nil, err
 	}

@@ -19,6 +19,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/logfile"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperserver"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
 )
 
 // TestMain also runs the programs that the tests start: keeper, collector, a task that writes
@@ -28,7 +30,7 @@ func TestMain(m *testing.M) {
 		var err error
 		switch os.Args[1] {
 		case "keeper":
-			err = keeper.Serve(context.Background())
+			err = keeperserver.Serve(context.Background(), keeperwire.ProtocolVersion)
 		case "log-collector":
 			err = runCollectorProcess(context.Background(), versionOf(os.Args[2:]))
 		case "foreign-collector":

@@ -18,6 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/memtrim"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
+	"github.com/nomad-lite/nomad-lite/plugins/host/helperdir"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 )
 
@@ -57,7 +58,7 @@ func runCollectorProcess(ctx context.Context, ownProtocolVersion int) error {
 	// The output of tasks is untrusted. A task that exploits a bug in this process must not get
 	// privileges that the process does not need.
 	confine.DenyProcessSyscalls(append(confine.ExecAndSystemAdminSyscalls(), confine.InternetSocketSyscalls()...)...)
-	keeper.ProtectFromOOM()
+	osprocess.ProtectFromOOM()
 	_ = os.WriteFile("/proc/self/comm", []byte("nomad-lite"), 0) // the process name in ps
 
 	// Two collectors would write to the same offset of the same file. The previous collector may
@@ -77,7 +78,7 @@ func runCollectorProcess(ctx context.Context, ownProtocolVersion int) error {
 	if err != nil {
 		return err
 	}
-	if err := keeper.WriteLockOwner(lock, p.ownHello.Process); err != nil {
+	if err := helperdir.WriteLockOwner(lock, p.ownHello.Process); err != nil {
 		return err
 	}
 	// CAP_SYS_RESOURCE permits enlarging FIFOs beyond the limits of a user. Capabilities belong to the thread.

@@ -17,7 +17,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/framing"
 	"github.com/nomad-lite/nomad-lite/internal/logfile"
-	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/host/helperdir"
 )
 
 // The collector cannot start programs, and the thread that reads task output has only one
@@ -90,7 +90,7 @@ func TestHostileClients(t *testing.T) {
 	}
 	defer unix.Close(null)
 	connect := func() (*net.UnixConn, *framing.Conn) {
-		conn, err := net.DialUnix(socketNetwork, nil, &net.UnixAddr{Net: socketNetwork, Name: filepath.Join(keeper.SocketDir(s.runDir), socketName)})
+		conn, err := net.DialUnix(socketNetwork, nil, &net.UnixAddr{Net: socketNetwork, Name: filepath.Join(helperdir.SocketDir(s.runDir), socketName)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -103,7 +103,7 @@ func foreignCollectorMain(path string) error {
 	if _, err := fmt.Fprintf(lock, `{"PID":%d,"StartTime":%d}`, self.PID, self.StartTime); err != nil {
 		return err
 	}
-	listener, err := dir.ListenReplacingSocket("unix", "collector.sock")
+	listener, err := dir.ListenReplacingSocket("collector.sock")
 	if err != nil {
 		return err
 	}

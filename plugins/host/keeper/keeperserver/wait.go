@@ -1,4 +1,4 @@
-package keeper
+package keeperserver
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
 )
 
 // exitWaiter is a wait request that has no response yet.
@@ -20,14 +21,16 @@ type exitWaiter struct {
 	requestID uint64
 }
 
+const maxWaitsPerConn = 8192 // maximum number of wait requests without a response per connection
+
 // handleWaitLocked returns the response to a wait request. If the process still runs, it registers the request and
 // returns nil; the keeper sends the response when the process has ended.
-func (se *server) handleWaitLocked(c *serverConn, requestID uint64, p osprocess.ID) *response {
+func (se *server) handleWaitLocked(c *serverConn, requestID uint64, p osprocess.ID) *keeperwire.Response {
 	if len(c.procByWaitRequestID) >= maxWaitsPerConn {
-		return &response{Error: fmt.Sprintf("more than %d waits on one connection", maxWaitsPerConn)}
+		return &keeperwire.Response{Error: fmt.Sprintf("more than %d waits on one connection", maxWaitsPerConn)}
 	}
 	if status, ok := se.exitStatuses.get(p); ok {
-		return &response{Status: status}
+		return &keeperwire.Response{Status: status}
 	}
 	if se.watchedPidfdByProc[p] == nil {
 		if resp := se.startExitWatchLocked(p); resp != nil {
@@ -41,13 +44,13 @@ func (se *server) handleWaitLocked(c *serverConn, requestID uint64, p osprocess.
 
 // startExitWatchLocked starts the goroutine that waits until a process has ended. It returns a response if no status of
 // the process can become known, or if the keeper lacks descriptors or memory. The caller holds forkMu and mu.
-func (se *server) startExitWatchLocked(p osprocess.ID) *response {
+func (se *server) startExitWatchLocked(p osprocess.ID) *keeperwire.Response {
 	if se.conns == nil {
 		return nil // shutDown has closed the connection: the client sends the request to the next keeper
 	}
 	fd, err := p.Open()
 	if errors.Is(err, os.ErrProcessDone) {
-		return &response{Code: codeExitStatusUnknown}
+		return &keeperwire.Response{Code: keeperwire.CodeExitStatusUnknown}
 	}
 	if err == nil {
 		se.watchedPidfdByProc[p] = fd
@@ -62,7 +65,7 @@ func (se *server) startExitWatchLocked(p osprocess.ID) *response {
 	case osprocess.IsResourceExhausted(err):
 		return responseFromErrorOrNil(fmt.Errorf("wait for process %d: %w", p.PID, err))
 	}
-	return &response{Code: codeExitStatusUnknown}
+	return &keeperwire.Response{Code: keeperwire.CodeExitStatusUnknown}
 }
 
 // reapChildren reaps every child that has ended and records its exit status. With an error a child stays a zombie,
@@ -109,16 +112,16 @@ func (se *server) reapChild() (reaped bool, err error) {
 
 // endedSessionLeaders returns the session leaders whose exit the keeper has recorded, and that were not started before
 // startTime. Each error satisfies [osprocess.IsResourceExhausted].
-func (se *server) endedSessionLeaders(startTime uint64) ([]EndedProcess, error) {
+func (se *server) endedSessionLeaders(startTime uint64) ([]keeperwire.EndedProcess, error) {
 	if err := se.reapChildren(); err != nil {
 		return nil, err
 	}
 	se.mu.Lock()
 	defer se.mu.Unlock()
-	var ended []EndedProcess
+	var ended []keeperwire.EndedProcess
 	for p, exit := range se.exitStatuses.sessionLeaders.exitByProc {
 		if p.StartTime >= startTime {
-			ended = append(ended, EndedProcess{p, exit.cgroup})
+			ended = append(ended, keeperwire.EndedProcess{Process: p, Cgroup: exit.cgroup})
 		}
 	}
 	return ended, nil
@@ -141,12 +144,12 @@ func (se *server) recordExitAndNotifyWaiters(p osprocess.ID, exit recordedExit, 
 		delete(se.executableFDByProc, p)
 	}
 	se.exitStatuses.add(p, exit, isSessionLeader)
-	se.respondToWaitersAndUnwatchLocked(p, response{Status: exit.status})
+	se.respondToWaitersAndUnwatchLocked(p, keeperwire.Response{Status: exit.status})
 }
 
 // respondToWaitersAndUnwatchLocked sends a response to all wait requests for a process that has ended, removes the
 // requests, and closes the pidfd of the process.
-func (se *server) respondToWaitersAndUnwatchLocked(p osprocess.ID, resp response) {
+func (se *server) respondToWaitersAndUnwatchLocked(p osprocess.ID, resp keeperwire.Response) {
 	for _, w := range se.exitWaitersByProc[p] {
 		own := resp // a copy for each waiter, because the queued responses have different ids
 		own.ID = w.requestID
@@ -191,12 +194,12 @@ func (se *server) tryRecordWatchedExit(p osprocess.ID, fd *osprocess.Pidfd) bool
 	case err == nil && st.StartTime == p.StartTime && st.PPID == os.Getpid():
 		return true // the process is a child: reapChildren sends the response
 	}
-	resp := response{}
+	resp := keeperwire.Response{}
 	var known bool
 	if resp.Status, known = p.ExitStatus(fd); known {
 		se.exitStatuses.add(p, recordedExit{status: resp.Status}, true)
 	} else {
-		resp.Code = codeExitStatusUnknown
+		resp.Code = keeperwire.CodeExitStatusUnknown
 	}
 	se.respondToWaitersAndUnwatchLocked(p, resp)
 	return true

@@ -1,11 +1,10 @@
-package keeper
+package keeperserver
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/signal"
 	"runtime"
@@ -19,52 +18,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/framing"
 	"github.com/nomad-lite/nomad-lite/internal/memtrim"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/plugins/host/helperdir"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
 )
-
-// envSetup is the variable in which a client passes the setup to the keeper that it starts.
-const envSetup = "NOMAD_LITE_KEEPER_SETUP"
-
-// Descriptors that a client passes to the keeper that it starts.
-const (
-	listenerFD = 3 // the socket that listens
-	lockFD     = 4 // the file pidFileName, locked
-	dirFD      = 5 // the data directory
-)
-
-// Files of a keeper in the data directory. The socket is in a subdirectory, which may be
-// removed and created again.
-const (
-	socketName = "keeper.sock"
-	// lockFileName is the name of a file that is locked while a client starts a keeper, and while a keeper shuts down.
-	lockFileName = "keeper.lock"
-	// pidFileName is the name of the file with the keeper's osprocess.ID. The keeper locks the file as long as it runs.
-	pidFileName = "keeper.pid"
-	logFileName = "keeper.log" // stderr of the keeper: empty unless it crashed
-)
-
-// keeperSetup is the configuration that a keeper gets at its start. Its JSON format is stable: see
-// protocolVersion.
-type keeperSetup struct {
-	Dir         string
-	Ephemeral   bool
-	IdleTimeout time.Duration
-	// Handoff has the descriptors of the keeper that this keeper replaced by execve(2). It is nil in a keeper that
-	// a client has started.
-	Handoff *execHandoff `json:",omitempty"`
-}
 
 // Serve runs the keeper in this process. It returns when no process, agent or stored
-// descriptor needs the keeper any longer, or when ctx ends.
+// descriptor needs the keeper any longer, or when ctx ends. version is the version of the protocol that it reports to clients.
 //
 // No other code may run in the process: Serve reaps every child, closes inherited
-// descriptors that are not its own, and becomes the child subreaper. Only [ConnectOrStart] can start
+// descriptors that are not its own, and becomes the child subreaper. Only keeper.ConnectOrStart can start
 // such a process; without the setup in the environment Serve returns an error.
-func Serve(ctx context.Context) error { return serve(ctx, protocolVersion) }
-
-// serve runs a keeper like Serve, with the given version of the protocol.
-func serve(ctx context.Context, version int) error {
-	var s keeperSetup
-	text := os.Getenv(envSetup)
+func Serve(ctx context.Context, version int) error {
+	var s keeperwire.Setup
+	text := os.Getenv(keeperwire.SetupEnvVar)
 	if text == "" {
 		return errors.New("the keeper is started by nomad-lite itself; it is not run by hand")
 	}
@@ -74,12 +40,12 @@ func serve(ctx context.Context, version int) error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become child subreaper: %w", err)
 	}
-	inherited := ProtectFromOOM()
-	handoff, err := s.Handoff.readState()
+	inherited := osprocess.ProtectFromOOM()
+	handoff, err := readHandoffState(s.Handoff)
 	if err != nil {
 		return err
 	}
-	endpoint, err := s.openEndpointAndCloseOtherFDs()
+	endpoint, err := openEndpointAndCloseOtherFDs(&s)
 	if err != nil {
 		return err
 	}
@@ -108,19 +74,19 @@ func serve(ctx context.Context, version int) error {
 // keeperEndpoint is the listener of a keeper, with the data directory and the locked PID file by which
 // clients find the keeper.
 type keeperEndpoint struct {
-	listener      *net.UnixListener
+	listener      *os.File
 	lockedPIDFile *os.File
-	dataDir       *DataDir
+	dataDir       *helperdir.Dir
 }
 
-// writePIDFile writes the keeper's osprocess.ID to the PID file, from which [DataDir.LockOwner] reads it.
+// writePIDFile writes the keeper's osprocess.ID to the PID file, from which [helperdir.Dir.LockOwner] reads it.
 func (k *keeperEndpoint) writePIDFile(self osprocess.ID) error {
-	return WriteLockOwner(k.lockedPIDFile, self)
+	return helperdir.WriteLockOwner(k.lockedPIDFile, self)
 }
 
 // openEndpointAndCloseOtherFDs takes ownership of the inherited descriptors and closes all others.
-func (s *keeperSetup) openEndpointAndCloseOtherFDs() (*keeperEndpoint, error) {
-	fds := execHandoff{ListenerFD: listenerFD, LockFD: lockFD, DirFD: dirFD}
+func openEndpointAndCloseOtherFDs(s *keeperwire.Setup) (*keeperEndpoint, error) {
+	fds := keeperwire.Handoff{ListenerFD: keeperwire.ListenerFD, LockFD: keeperwire.LockFD, DirFD: keeperwire.DirFD}
 	if s.Handoff != nil {
 		fds = *s.Handoff
 	}
@@ -129,36 +95,22 @@ func (s *keeperSetup) openEndpointAndCloseOtherFDs() (*keeperEndpoint, error) {
 	listener, err := openListenerAndCloseOtherFDs(fds.ListenerFD)
 	return &keeperEndpoint{
 		listener:      listener,
-		lockedPIDFile: os.NewFile(uintptr(fds.LockFD), pidFileName),
-		dataDir:       &DataDir{s.Dir, os.NewFile(uintptr(fds.DirFD), s.Dir)},
+		lockedPIDFile: os.NewFile(uintptr(fds.LockFD), keeperwire.PIDFileName),
+		dataDir:       helperdir.New(s.Dir, os.NewFile(uintptr(fds.DirFD), s.Dir)),
 	}, err
 }
 
 // openListenerAndCloseOtherFDs takes ownership of the inherited socket. It closes all other inherited descriptors,
 // because a pipe has no end of file as long as this process has its write end.
-func openListenerAndCloseOtherFDs(fd int) (*net.UnixListener, error) {
+func openListenerAndCloseOtherFDs(fd int) (*os.File, error) {
 	unix.CloseOnExec(fd)
 	if err := closeFDsWithoutCloexec(); err != nil {
 		return nil, err
 	}
-	return listenerFromFD(fd)
-}
-
-// listenerFromFD returns a listener for a descriptor, and closes the descriptor.
-func listenerFromFD(fd int) (*net.UnixListener, error) {
-	f := os.NewFile(uintptr(fd), "listener")
-	defer f.Close()
-	l, err := net.FileListener(f)
-	if err != nil {
+	if err := unix.SetNonblock(fd, true); err != nil {
 		return nil, fmt.Errorf("take listening socket: %w", err)
 	}
-	ul, ok := l.(*net.UnixListener)
-	if !ok {
-		l.Close()
-		return nil, fmt.Errorf("take listening socket: it is %T", l)
-	}
-	ul.SetUnlinkOnClose(false)
-	return ul, nil
+	return os.NewFile(uintptr(fd), "listener"), nil
 }
 
 // closeFDsWithoutCloexec closes the descriptors above stderr that lack close-on-exec. Every descriptor
@@ -187,19 +139,19 @@ type agentConnState struct {
 	lastDisconnectAt time.Time // time at which connectedCount became 0; before the first agent, the start of the keeper
 	everConnected    bool      // an agent has connected at least once
 
-	// exitWhenNoTasks means that the last agent has sent opEndWithoutTasks: the keeper exits when no task runs below it.
+	// exitWhenNoTasks means that the last agent has sent keeperwire.OpEndWithoutTasks: the keeper exits when no task runs below it.
 	exitWhenNoTasks bool
 }
 
 // server is the state of a keeper.
 type server struct {
-	setup         keeperSetup
+	setup         keeperwire.Setup
 	hello         framing.Hello // the keeper's hello message
 	childOOMScore string        // OOM score for children; empty means that they inherit the keeper's score
 	wakeRun       chan struct{} // capacity 1; a value makes run call shouldExit
 	wg            sync.WaitGroup
 
-	ephemeral atomic.Bool // see Config.Ephemeral; set at the start or by opSetEphemeral, and never cleared
+	ephemeral atomic.Bool // see keeper.Config.Ephemeral; set at the start or by keeperwire.OpSetEphemeral, and never cleared
 
 	// forkMu is held from a fork until the child's start time has been read, and from the
 	// reaping of a child until its status is recorded. Code that looks up children must
@@ -221,7 +173,7 @@ type server struct {
 	watchedPidfdByProc map[osprocess.ID]*osprocess.Pidfd // pidfds of the processes that clients have waited for, until the processes have ended
 }
 
-func newServer(s keeperSetup, hello framing.Hello) *server {
+func newServer(s keeperwire.Setup, hello framing.Hello) *server {
 	k := &server{
 		setup:              s,
 		hello:              hello,
@@ -312,7 +264,7 @@ func (se *server) shouldExit(terminated bool) (exit, killAll bool) {
 	return terminated || idle && !hasChildren() && !se.anyStoredFDHasOpenPeerLocked(), false
 }
 
-// mustExitWhenNoTasks reports whether no agent is connected, and the last agent has sent opEndWithoutTasks.
+// mustExitWhenNoTasks reports whether no agent is connected, and the last agent has sent keeperwire.OpEndWithoutTasks.
 func (se *server) mustExitWhenNoTasks() bool {
 	se.mu.Lock()
 	defer se.mu.Unlock()
@@ -330,7 +282,7 @@ func (se *server) idleTimeout() time.Duration {
 
 // lockDataDir returns the lock that a client holds while it starts a keeper, or nil if locking fails.
 func (se *server) lockDataDir() *os.File {
-	lock, err := se.endpoint.dataDir.LockFile(lockFileName, unix.LOCK_EX)
+	lock, err := se.endpoint.dataDir.LockFile(keeperwire.LockFileName, unix.LOCK_EX)
 	if err != nil {
 		return nil
 	}
@@ -342,7 +294,7 @@ func (se *server) lockDataDir() *os.File {
 func (se *server) recreateSocket() {
 	se.mu.Lock()
 	defer se.mu.Unlock()
-	listener, err := se.endpoint.dataDir.ListenReplacingSocket("unix", socketName)
+	listener, err := se.endpoint.dataDir.ListenReplacingSocket(keeperwire.SocketName)
 	if err != nil {
 		return // a SIGHUP has no response; a client that waits for the socket gives up after listenTimeout
 	}
@@ -352,7 +304,7 @@ func (se *server) recreateSocket() {
 }
 
 // shutDown closes all connections and removes the keeper's socket. If killAll is true, it first kills all descendants
-// of the keeper, and finally removes all files of the keeper. Without the lock of lockFileName (dataDirLocked is
+// of the keeper, and finally removes all files of the keeper. Without the lock of keeperwire.LockFileName (dataDirLocked is
 // false) it removes no file, because a client may be starting another keeper. The process holds the lock of its PID
 // file until it has exited.
 func (se *server) shutDown(dataDirLocked, killAll bool) {
@@ -370,7 +322,7 @@ func (se *server) shutDown(dataDirLocked, killAll bool) {
 	}
 	se.forkMu.Unlock()
 	if dataDirLocked {
-		dir.RemoveSocket(socketName)
+		dir.RemoveSocket(keeperwire.SocketName)
 	}
 	se.mu.Lock()
 	se.endpoint.listener.Close()
@@ -388,7 +340,7 @@ func (se *server) shutDown(dataDirLocked, killAll bool) {
 	se.wg.Wait()
 	if killAll && dataDirLocked {
 		dir.RemoveSocketDir()
-		for _, name := range []string{logFileName, pidFileName, lockFileName} {
+		for _, name := range []string{keeperwire.LogFileName, keeperwire.PIDFileName, keeperwire.LockFileName} {
 			dir.RemoveFile(name)
 		}
 	}

@@ -1,16 +1,16 @@
-package keeper
+package osprocess
 
 import (
 	"bytes"
 	"os"
-	"path/filepath"
+	"path"
 )
 
 // UnfreezeCgroupV1Of thaws the cgroup of a frozen process, so that the process can be killed: with
 // cgroups v1 the kernel delivers a signal only after the thaw. A driver freezes the processes
 // of a task while it kills them, and may be killed before it thaws them.
 func UnfreezeCgroupV1Of(pid string) {
-	text, err := os.ReadFile(filepath.Join("/proc", pid, "cgroup"))
+	text, err := os.ReadFile(path.Join("/proc", pid, "cgroup"))
 	if err != nil {
 		return // the process no longer exists
 	}
@@ -18,7 +18,7 @@ func UnfreezeCgroupV1Of(pid string) {
 		// Each line has the format hierarchy:controllers:path.
 		fields := bytes.SplitN(bytes.TrimSpace(line), []byte(":"), 3)
 		if len(fields) == 3 && string(fields[1]) == "freezer" && string(fields[2]) != "/" {
-			state := filepath.Join("/sys/fs/cgroup/freezer", string(fields[2]), "freezer.state")
+			state := path.Join("/sys/fs/cgroup/freezer", string(fields[2]), "freezer.state")
 			// The write fails if the process and its cgroup no longer exist.
 			_ = os.WriteFile(state, []byte("THAWED"), 0)
 		}

@@ -1,4 +1,4 @@
-package keeper
+package keeperserver
 
 import "github.com/nomad-lite/nomad-lite/internal/osprocess"
 

@@ -1,38 +1,42 @@
-package keeper
+package keeperserver
 
 import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nomad-lite/nomad-lite/internal/framing"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
 )
 
 // acceptConns serves connections until the listener is closed.
-func (se *server) acceptConns(listener *net.UnixListener) {
+func (se *server) acceptConns(listener *os.File) {
 	for {
-		conn, err := listener.AcceptUnix()
+		fd, acceptErr, err := accept(listener)
 		if err != nil {
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
+			return
+		}
+		if acceptErr != nil {
 			// Accept can fail because the process has no free descriptors. The keeper must
 			// not exit then: it would lose its children and the stored descriptors.
 			time.Sleep(exhaustedRetryDelay)
 			continue
 		}
-		if osprocess.CheckPeerUser(conn) != nil {
-			conn.Close()
+		if osprocess.CheckPeerUserFD(fd) != nil {
+			unix.Close(fd)
 			continue
 		}
-		c := &serverConn{server: se, conn: framing.NewConn(conn, messageLimits), procByWaitRequestID: map[uint64]osprocess.ID{}, killOnDisconnect: map[osprocess.ID]bool{}, responseReady: make(chan struct{}, 1)}
+		conn := framing.NewConn(os.NewFile(uintptr(fd), "client"), keeperwire.MessageLimits)
+		c := &serverConn{server: se, conn: conn, procByWaitRequestID: map[uint64]osprocess.ID{}, killOnDisconnect: map[osprocess.ID]bool{}, responseReady: make(chan struct{}, 1)}
 		se.mu.Lock()
 		stopped := se.conns == nil
 		if !stopped {
@@ -45,6 +49,22 @@ func (se *server) acceptConns(listener *net.UnixListener) {
 		}
 		se.wg.Go(c.serveRequests)
 	}
+}
+
+// accept waits for a connection and returns its descriptor, which does not block, or the error of accept4(2). err is an error of
+// the listener, which is closed.
+func accept(listener *os.File) (fd int, acceptErr, err error) {
+	raw, err := listener.SyscallConn()
+	if err != nil {
+		return -1, nil, err
+	}
+	err = raw.Read(func(listenerFD uintptr) (done bool) {
+		for acceptErr = unix.EINTR; errors.Is(acceptErr, unix.EINTR); {
+			fd, _, acceptErr = unix.Accept4(int(listenerFD), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+		}
+		return !errors.Is(acceptErr, unix.EAGAIN)
+	})
+	return fd, acceptErr, err
 }
 
 // serverConn is the connection of one client.
@@ -66,13 +86,13 @@ type serverConn struct {
 }
 
 type queuedResponse struct {
-	response *response
+	response *keeperwire.Response
 	fds      []int // descriptors to send; writeResponses closes them
 }
 
 // queueResponse queues a response, with descriptors that it takes over, for writeResponses, so that the caller does not
 // block if the client does not read. The caller holds server.mu.
-func (c *serverConn) queueResponse(msg *response, fds []int) {
+func (c *serverConn) queueResponse(msg *keeperwire.Response, fds []int) {
 	if c.disconnected {
 		framing.CloseAll(fds)
 		return
@@ -92,7 +112,7 @@ func (c *serverConn) serveRequests() {
 	responseWriter.Go(func() { c.writeResponses(stop) })
 
 	for err := c.exchangeHelloAndRegisterAgent(); err == nil; {
-		var req request
+		var req keeperwire.Request
 		var fds []int
 		fds, err = c.conn.Receive(&req)
 		if errors.Is(err, framing.ErrNoFreeDescriptors) {
@@ -158,33 +178,33 @@ func (c *serverConn) writeResponses(stop <-chan struct{}) {
 }
 
 // handleRequest executes one request and queues its response. It takes over the descriptors fds of the request.
-func (c *serverConn) handleRequest(req *request, fds []int) {
+func (c *serverConn) handleRequest(req *keeperwire.Request, fds []int) {
 	k := c.server
 	k.memoryTrimmer.NotifyBusy()
-	var resp *response
+	var resp *keeperwire.Response
 	rejected := c.checkOpAllowed(req.Op)
 	switch {
 	case rejected != nil:
-		resp = &response{Error: rejected.Error()}
-	case req.Op == opSpawn:
+		resp = &keeperwire.Response{Error: rejected.Error()}
+	case req.Op == keeperwire.OpSpawn:
 		resp = k.handleSpawn(req.Spawn, fds)
-		if resp.err() == nil && req.Spawn.KillOnDisconnect {
+		if resp.Err() == nil && req.Spawn.KillOnDisconnect {
 			c.killOnDisconnect[resp.Process] = true
 		}
-	case req.Op == opKeepAfterDisconnect:
+	case req.Op == keeperwire.OpKeepAfterDisconnect:
 		delete(c.killOnDisconnect, req.Process)
-		resp = &response{}
-	case req.Op == opListParentProcesses:
+		resp = &keeperwire.Response{}
+	case req.Op == keeperwire.OpListParentProcesses:
 		parents, err := k.processesThatMayHaveTasks()
 		if resp = responseFromErrorOrNil(err); err == nil {
 			resp.ParentProcesses = parents
 		}
-	case req.Op == opListEndedSessionLeaders:
+	case req.Op == keeperwire.OpListEndedSessionLeaders:
 		ended, err := k.endedSessionLeaders(req.StartTime)
 		if resp = responseFromErrorOrNil(err); err == nil {
 			resp.EndedProcesses = ended
 		}
-	case req.Op == opReplaceProgram:
+	case req.Op == keeperwire.OpReplaceProgram:
 		resp = responseFromErrorOrNil(k.execNewProgram(req.Args, fds))
 	default:
 		c.lockAndHandleRequest(req, fds)
@@ -199,35 +219,35 @@ func (c *serverConn) handleRequest(req *request, fds []int) {
 
 // checkOpAllowed returns an error if the client may not request an operation: most operations are reserved for
 // agents, and a client of another protocol version may send the stable messages only.
-func (c *serverConn) checkOpAllowed(o op) error {
+func (c *serverConn) checkOpAllowed(o keeperwire.Op) error {
 	version := c.server.hello.Version
 	switch {
-	case o == opWait || o == opCancelWait || o == opListEndedSessionLeaders:
+	case o == keeperwire.OpWait || o == keeperwire.OpCancelWait || o == keeperwire.OpListEndedSessionLeaders:
 		return nil
 	case c.clientHello.Role != framing.RoleAgent:
 		return fmt.Errorf("operation %q is the agent's", o)
-	case o != opReplaceProgram && c.clientHello.Version != version:
+	case o != keeperwire.OpReplaceProgram && c.clientHello.Version != version:
 		return fmt.Errorf("operation %q of version %d: the keeper has version %d", o, c.clientHello.Version, version)
 	}
 	return nil
 }
 
 // responseFromErrorOrNil returns the response to a request that has failed with err, or has succeeded if err is nil.
-func responseFromErrorOrNil(err error) *response {
+func responseFromErrorOrNil(err error) *keeperwire.Response {
 	if err == nil {
-		return &response{}
+		return &keeperwire.Response{}
 	}
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
-		return &response{Error: strings.TrimSuffix(err.Error(), ": "+errno.Error()), Errno: int(errno)}
+		return &keeperwire.Response{Error: strings.TrimSuffix(err.Error(), ": "+errno.Error()), Errno: int(errno)}
 	}
-	return &response{Error: err.Error()}
+	return &keeperwire.Response{Error: err.Error()}
 }
 
 // lockAndHandleRequest executes a request whose operation needs server.mu.
-func (c *serverConn) lockAndHandleRequest(req *request, fds []int) {
+func (c *serverConn) lockAndHandleRequest(req *keeperwire.Request, fds []int) {
 	k := c.server
-	if req.Op == opWait {
+	if req.Op == keeperwire.OpWait {
 		// forkMu is held because a child that is being reaped is no longer in /proc, but
 		// its status is not recorded yet.
 		k.forkMu.Lock()
@@ -235,21 +255,21 @@ func (c *serverConn) lockAndHandleRequest(req *request, fds []int) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	resp := &response{}
+	resp := &keeperwire.Response{}
 	var out []int
 	switch req.Op {
-	case opSetEphemeral:
+	case keeperwire.OpSetEphemeral:
 		k.ephemeral.Store(true)
-	case opEndWithoutTasks:
+	case keeperwire.OpEndWithoutTasks:
 		k.agentConns.exitWhenNoTasks = true
-	case opWait:
+	case keeperwire.OpWait:
 		resp = k.handleWaitLocked(c, req.ID, req.Process)
-	case opCancelWait:
+	case keeperwire.OpCancelWait:
 		if p, ok := c.procByWaitRequestID[req.ID]; ok {
 			k.removeWaiterLocked(c, req.ID, p)
 		}
 		resp = nil
-	case opStoreFD:
+	case keeperwire.OpStoreFD:
 		if len(req.Keys) != len(fds) || len(req.DrainWithoutAgent) > len(fds) {
 			resp.Error = fmt.Sprintf("store: %d keys with %d descriptors", len(req.Keys), len(fds))
 			break
@@ -258,17 +278,17 @@ func (c *serverConn) lockAndHandleRequest(req *request, fds []int) {
 			k.storeFDLocked(key, fds[i], i < len(req.DrainWithoutAgent) && req.DrainWithoutAgent[i])
 		}
 		fds = nil
-	case opGetFDs:
+	case keeperwire.OpGetFDs:
 		out, resp = k.duplicateStoredFDsLocked(req)
-	case opGetProgram:
+	case keeperwire.OpGetProgram:
 		out, resp = k.openExecutableLocked(req.Process)
-	case opRemoveFD:
+	case keeperwire.OpRemoveFD:
 		for _, key := range req.Keys {
 			k.removeFDLocked(key)
 		}
-	case opAdoptProcesses:
+	case keeperwire.OpAdoptProcesses:
 		k.adoptedProcs = req.ManagedProcs
-	case opListFDs:
+	case keeperwire.OpListFDs:
 		resp.Ephemeral = k.ephemeral.Load()
 		resp.Keys = slices.Sorted(maps.Keys(k.storedFDByKey))
 		for _, key := range resp.Keys {

@@ -1,4 +1,4 @@
-package keeper
+package keeperserver
 
 import (
 	"encoding/json"
@@ -13,19 +13,11 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
 )
 
-// execHandoff lists the open descriptors that a keeper passes to the program that it executes in its place by
-// execve(2). The JSON format is stable: see protocolVersion.
-type execHandoff struct {
-	ListenerFD int
-	StateFD    int // a memfd with a handoffState in JSON
-	LockFD     int
-	DirFD      int
-}
-
 // handoffState is the state that a keeper passes to another build of the keeper that it executes. The JSON format is
-// stable: see protocolVersion.
+// stable: see keeperwire.ProtocolVersion.
 type handoffState struct {
 	Version      int // protocol version of the keeper that has written the state
 	StoredFDs    []storedFDRecord
@@ -88,7 +80,7 @@ func (se *server) execNewProgram(args []string, programFDs []int) error {
 		inheritableFDs = append(inheritableFDs, fd)
 		return nil
 	}
-	socket, err := duplicateFile(se.endpoint.listener) // listener.File would make the listening socket blocking
+	socket, err := keeperwire.DuplicateFile(se.endpoint.listener) // listener.File would make the listening socket blocking
 	if err != nil {
 		return fmt.Errorf("replace keeper: %w", err)
 	}
@@ -98,7 +90,7 @@ func (se *server) execNewProgram(args []string, programFDs []int) error {
 		return fmt.Errorf("replace keeper: %w", err)
 	}
 	defer stateFile.Close()
-	next := execHandoff{ListenerFD: socket, StateFD: int(stateFile.Fd()), LockFD: int(se.endpoint.lockedPIDFile.Fd()), DirFD: int(se.endpoint.dataDir.handle.Fd())}
+	next := keeperwire.Handoff{ListenerFD: socket, StateFD: int(stateFile.Fd()), LockFD: int(se.endpoint.lockedPIDFile.Fd()), DirFD: int(se.endpoint.dataDir.Handle().Fd())}
 	errs := []error{keep(next.ListenerFD), keep(next.StateFD), keep(next.LockFD), keep(next.DirFD)}
 	for _, h := range se.storedFDByKey {
 		errs = append(errs, keep(h.fd))
@@ -116,9 +108,9 @@ func (se *server) execNewProgram(args []string, programFDs []int) error {
 	if err != nil {
 		return fmt.Errorf("replace keeper: %w", err)
 	}
-	env := append(GoRuntimeEnv(), envSetup+"="+string(conf), "GOMAXPROCS=1")
-	setOOMScore(se.childOOMScore) // the new program protects itself, and uses the score that it inherits for its children
-	defer lowerOOMScoreAgain(se.childOOMScore)
+	env := append(osprocess.GoRuntimeEnv(), keeperwire.SetupEnvVar+"="+string(conf), "GOMAXPROCS=1")
+	osprocess.SetOOMScore(se.childOOMScore) // the new program protects itself, and uses the score that it inherits for its children
+	defer osprocess.LowerOOMScoreAgain(se.childOOMScore)
 	err = syscall.Exec(safepath.ProcPath(programFDs[0]), args, env)
 	return fmt.Errorf("replace keeper: execute: %w", err)
 }
@@ -157,9 +149,9 @@ func (ha *handoffState) writeMemfd() (*os.File, error) {
 	return f, nil
 }
 
-// readState reads the handoffState, and sets close-on-exec on the descriptors in it, because [closeFDsWithoutCloexec]
+// readHandoffState reads the handoffState, and sets close-on-exec on the descriptors in it, because [closeFDsWithoutCloexec]
 // closes every inherited descriptor without that flag.
-func (ex *execHandoff) readState() (*handoffState, error) {
+func readHandoffState(ex *keeperwire.Handoff) (*handoffState, error) {
 	if ex == nil {
 		return &handoffState{}, nil
 	}

@@ -1,4 +1,4 @@
-package keeper
+package keeperserver
 
 import (
 	"cmp"
@@ -10,23 +10,24 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
 )
 
 // handleSpawn starts a child with the descriptors fds of the request, and does not close fds.
-func (se *server) handleSpawn(p *spawnParams, fds []int) *response {
+func (se *server) handleSpawn(p *keeperwire.SpawnParams, fds []int) *keeperwire.Response {
 	if p == nil {
-		return &response{Error: "spawn: no command"}
+		return &keeperwire.Response{Error: "spawn: no command"}
 	}
 	child, err := se.startChild(p, fds)
 	if err != nil {
 		return responseFromErrorOrNil(fmt.Errorf("spawn %q: %w", p.Name, err))
 	}
-	return &response{Process: child}
+	return &keeperwire.Response{Process: child}
 }
 
 // startChild starts a child of the keeper.
-func (se *server) startChild(p *spawnParams, fds []int) (child osprocess.ID, err error) {
-	exec, stdio, err := p.assignFDs(fds)
+func (se *server) startChild(p *keeperwire.SpawnParams, fds []int) (child osprocess.ID, err error) {
+	exec, stdio, err := assignFDs(p, fds)
 	if err != nil {
 		return osprocess.ID{}, err
 	}
@@ -59,7 +60,7 @@ func (se *server) startChild(p *spawnParams, fds []int) (child osprocess.ID, err
 	}
 	keptExec := -1
 	if exec >= 0 {
-		if keptExec, err = duplicateFD(exec); err != nil {
+		if keptExec, err = keeperwire.DuplicateFD(exec); err != nil {
 			return osprocess.ID{}, fmt.Errorf("duplicate descriptor of the program: %w", err)
 		}
 		defer func() {
@@ -74,9 +75,9 @@ func (se *server) startChild(p *spawnParams, fds []int) (child osprocess.ID, err
 	if se.rejectSpawns {
 		return osprocess.ID{}, errors.New("the keeper is ending")
 	}
-	setOOMScore(se.childOOMScore)
+	osprocess.SetOOMScore(se.childOOMScore)
 	pid, err := syscall.ForkExec(path, argv, attr)
-	lowerOOMScoreAgain(se.childOOMScore)
+	osprocess.LowerOOMScoreAgain(se.childOOMScore)
 	if err != nil {
 		return osprocess.ID{}, err
 	}
@@ -97,7 +98,7 @@ func (se *server) startChild(p *spawnParams, fds []int) (child osprocess.ID, err
 
 // assignFDs returns which of the received descriptors is the executable, and which are stdin, stdout and stderr; -1
 // means that the request has no such descriptor.
-func (p *spawnParams) assignFDs(fds []int) (exec int, stdio []int, err error) {
+func assignFDs(p *keeperwire.SpawnParams, fds []int) (exec int, stdio []int, err error) {
 	announced := [...]bool{p.HasExec, p.HasStdin, p.HasStdout, p.HasStderr}
 	assigned := make([]int, len(announced))
 	n := 0

@@ -1,4 +1,4 @@
-package keeper
+package keeperserver
 
 import (
 	"errors"
@@ -79,7 +79,7 @@ func killAndReapDescendants() {
 		for _, pid := range childrenWithRetry(os.Getpid()) {
 			if unix.Kill(pid, unix.SIGKILL) == nil {
 				killed++
-				UnfreezeCgroupV1Of(strconv.Itoa(pid))
+				osprocess.UnfreezeCgroupV1Of(strconv.Itoa(pid))
 			}
 		}
 		var waitStatus unix.WaitStatus

@@ -1,4 +1,4 @@
-package keeper
+package osprocess
 
 import (
 	"os"
@@ -14,7 +14,7 @@ const (
 )
 
 // ProtectFromOOM lowers the OOM score of this process, so that the kernel kills it last. It
-// returns the previous score for setOOMScore, or an empty string if the score was not
+// returns the previous score for SetOOMScore, or an empty string if the score was not
 // changed: only root can lower it.
 func ProtectFromOOM() (previousScore string) {
 	text, err := os.ReadFile(oomScoreFile)
@@ -23,23 +23,23 @@ func ProtectFromOOM() (previousScore string) {
 	}
 	previousScore = strings.TrimSpace(string(text))
 	score, err := strconv.Atoi(previousScore)
-	if err != nil || score <= protectedOOMScore || !setOOMScore(strconv.Itoa(protectedOOMScore)) {
+	if err != nil || score <= protectedOOMScore || !SetOOMScore(strconv.Itoa(protectedOOMScore)) {
 		return ""
 	}
 	return previousScore
 }
 
-// lowerOOMScoreAgain lowers the OOM score of this process again after [setOOMScore]. It does nothing if
+// LowerOOMScoreAgain lowers the OOM score of this process again after [SetOOMScore]. It does nothing if
 // previousScore, the result of [ProtectFromOOM], is empty: then the score was never lowered.
-func lowerOOMScoreAgain(previousScore string) {
+func LowerOOMScoreAgain(previousScore string) {
 	if previousScore != "" {
-		setOOMScore(strconv.Itoa(protectedOOMScore))
+		SetOOMScore(strconv.Itoa(protectedOOMScore))
 	}
 }
 
-// setOOMScore sets the OOM score of this process, and reports success; it ignores an empty
+// SetOOMScore sets the OOM score of this process, and reports success; it ignores an empty
 // score. A parent sets the score before it forks, so that all descendants of the child
 // inherit it.
-func setOOMScore(score string) bool {
+func SetOOMScore(score string) bool {
 	return score != "" && os.WriteFile(oomScoreFile, []byte(score), 0) == nil
 }

@@ -1,4 +1,4 @@
-package keeper
+package keeperserver
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/framing"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
 )
 
 // storedFD is one descriptor that the keeper stores for its clients.
@@ -39,10 +40,10 @@ func (se *server) removeFDLocked(key string) {
 
 // duplicateStoredFDsLocked returns duplicates of the descriptors under the requested keys. If one key
 // has no descriptor, it returns no descriptors and an error response.
-func (se *server) duplicateStoredFDsLocked(req *request) ([]int, *response) {
-	resp := &response{}
-	if len(req.Keys) > maxMessageFDs {
-		resp.Error = fmt.Sprintf("take of %d descriptors at once is over the limit of %d", len(req.Keys), maxMessageFDs)
+func (se *server) duplicateStoredFDsLocked(req *keeperwire.Request) ([]int, *keeperwire.Response) {
+	resp := &keeperwire.Response{}
+	if len(req.Keys) > keeperwire.MaxMessageFDs {
+		resp.Error = fmt.Sprintf("take of %d descriptors at once is over the limit of %d", len(req.Keys), keeperwire.MaxMessageFDs)
 		return nil, resp
 	}
 	var fds []int
@@ -50,10 +51,10 @@ func (se *server) duplicateStoredFDsLocked(req *request) ([]int, *response) {
 		h := se.storedFDByKey[key]
 		if h == nil {
 			framing.CloseAll(fds)
-			resp.Code = codeFDNotStored
+			resp.Code = keeperwire.CodeFDNotStored
 			return nil, resp
 		}
-		fd, err := duplicateFD(h.fd)
+		fd, err := keeperwire.DuplicateFD(h.fd)
 		if err != nil {
 			framing.CloseAll(fds)
 			return nil, responseFromErrorOrNil(fmt.Errorf("take %q: %w", key, err))
@@ -100,7 +101,7 @@ func (se *server) startDrainLocked(h *storedFD) {
 	if !h.drainWithoutAgent || h.drainReader != nil {
 		return
 	}
-	fd, err := duplicateFD(h.fd)
+	fd, err := keeperwire.DuplicateFD(h.fd)
 	if err != nil {
 		return // this process has no free descriptors: the plugin's writes block until the next agent reads
 	}
