@@ -9,26 +9,39 @@ import (
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/builtin/sandbox/stage"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
 )
 
-// TestStageStartsBeforeOtherPackages compares the packages that are initialized before a stage takes the process over with the
-// budget: each isolated task waits for all of them. This test is linked with the packages of nomad-lite.
-func TestStageStartsBeforeOtherPackages(t *testing.T) {
+// Processes that take the program over while its packages are initialized run before most packages: each isolated task waits for
+// those that are initialized before its stage, and their variables are memory of each helper process. This test is linked with the
+// packages of nomad-lite. Without a configuration, each process exits.
+func TestProcessStartsBeforeOtherPackages(t *testing.T) {
 	const maxPackages = 110 // of 370
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var output bytes.Buffer
-	cmd := exec.Command(program)
-	cmd.Env = []string{stage.EnvName + "=1", "GODEBUG=inittrace=1"}
-	cmd.Stderr = &output
-	cmd.Run() // the stage fails, because it has no configuration
-	var packages []string
-	for _, line := range regexp.MustCompile(`(?m)^init (\S+) @`).FindAllStringSubmatch(output.String(), -1) {
-		packages = append(packages, line[1])
-	}
-	if len(packages) == 0 || slices.Contains(packages, "net") || len(packages) > maxPackages {
-		t.Errorf("%d packages are initialized before a stage, want at most %d, and not net, which waits for most others:\n%v", len(packages), maxPackages, packages)
+	for name, cmd := range map[string]*exec.Cmd{
+		"stage":  {Path: program, Args: []string{"nomad-lite"}, Env: []string{stage.EnvName + "=1"}},
+		"keeper": {Path: program, Args: []string{"nomad-lite", keeperwire.CommandName}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var output bytes.Buffer
+			cmd.Env = append(cmd.Env, "GODEBUG=inittrace=1")
+			cmd.Stderr = &output
+			if cmd.Run() == nil {
+				t.Error("the process does not report an error")
+			}
+			var packages []string
+			for _, line := range regexp.MustCompile(`(?m)^init (\S+) @`).FindAllStringSubmatch(output.String(), -1) {
+				packages = append(packages, line[1])
+			}
+			if len(packages) == 0 || slices.Contains(packages, "net") || len(packages) > maxPackages {
+				t.Errorf("%d packages are initialized before, want at most %d, and not net, which waits for most others:\n%v", len(packages), maxPackages, packages)
+			}
+			if !slices.Contains(packages, modulePathPrefix+"internal/confine/undumpable") {
+				t.Error("other processes of the same user can trace the process")
+			}
+		})
 	}
 }

@@ -10,9 +10,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agent"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/builtins"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
-	_ "github.com/nomad-lite/nomad-lite/internal/confine/undumpable" // no process of this program that root starts can be traced
-	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperserver"
-	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
+	_ "github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/helperprocess" // makes the process the keeper
+	_ "github.com/nomad-lite/nomad-lite/internal/confine/undumpable"           // no process of this program that root starts can be traced
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec/confined"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 )
@@ -22,8 +21,6 @@ import (
 // helper process.
 func findHelperProcessMain(args []string, s *cli.Streams) func() error {
 	switch {
-	case slices.Equal(args, []string{keeperwire.CommandName}):
-		return func() error { return keeperserver.Serve(context.Background(), keeperwire.ProtocolVersion) }
 	case slices.Equal(args, []string{"log-collector"}):
 		return func() error { return logs.RunCollectorProcess(context.Background()) }
 	case slices.Equal(args, []string{agent.JobParserCommand}):

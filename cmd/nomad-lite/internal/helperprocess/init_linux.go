@@ -1,0 +1,30 @@
+package helperprocess
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	_ "github.com/nomad-lite/nomad-lite/internal/confine/undumpable" // no helper process of root can be traced
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperserver"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
+)
+
+func init() {
+	if len(os.Args) != 2 {
+		return
+	}
+	switch os.Args[1] {
+	case keeperwire.CommandName:
+		exit(keeperserver.Serve(context.Background(), keeperwire.ProtocolVersion))
+	}
+}
+
+// exit ends the process with the result of a helper process.
+func exit(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
