@@ -11,6 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
 // argv0 is the name that the process list shows for the helper processes, which run the same executable
@@ -57,7 +58,7 @@ func (h *helperProcesses) start(ctx context.Context) (err error) {
 	h.logCollector, err = logs.New(logs.Config{
 		Keeper:         h.keeper,
 		DataDir:        d.path,
-		CollectorArgv:  []string{argv0, "log-collector"},
+		CollectorArgv:  []string{argv0, collectorwire.CommandName},
 		OnLossOrResume: h.onOutputLoss,
 		Logger:         h.logger,
 	})

@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/rpcmux"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
 // ErrClosed means that the CollectorClient was closed.
@@ -108,7 +109,7 @@ type CollectorClient struct {
 	descriptorLimit          int          // descriptors per process: the lower one of Config.MaxDescriptorsPerProcess and the limit of the collector process
 	collectedTasks           map[taskKey]*collectedTask
 	earlierAgentTasksWithFDs map[taskKey]bool // tasks of an earlier agent that use descriptors, until Start, StopCollectionOfEarlierAgent or StopUnlessStopped adds them to collectedTasks
-	progressByStream         map[streamKey]*streamProgress
+	progressByStream         map[collectorwire.StreamKey]*streamProgress
 	streamAdded              chan struct{} // channel, closed and replaced when a stream is added
 	descriptorsFreed         chan struct{} // channel, closed and replaced when the collection of a task stops
 	hasTasksChanged          chan struct{} // receives a value when the first task is added and when the last task is removed; capacity 1
@@ -178,7 +179,7 @@ func New(conf Config) (*CollectorClient, error) {
 		descriptorLimit:          conf.MaxDescriptorsPerProcess,
 		collectedTasks:           map[taskKey]*collectedTask{},
 		earlierAgentTasksWithFDs: tasksOfFDKeys(conf.Keeper.StoredFDKeys()),
-		progressByStream:         map[streamKey]*streamProgress{},
+		progressByStream:         map[collectorwire.StreamKey]*streamProgress{},
 		streamAdded:              make(chan struct{}),
 		descriptorsFreed:         make(chan struct{}),
 		hasTasksChanged:          make(chan struct{}, 1),
@@ -231,7 +232,7 @@ func (c *CollectorClient) Status(ctx context.Context) Status {
 	if !s.Connected {
 		return s
 	}
-	if m, err := l.call(ctx, &message{Op: opStats}); err == nil {
+	if m, err := l.call(ctx, &collectorwire.Message{Op: collectorwire.OpStats}); err == nil {
 		s.Process, s.HasCounts, s.Streams, s.WrittenBytes, s.LostBytes = l.process, true, m.StreamCount, m.WrittenBytes, m.LostBytes
 	}
 	return s
@@ -273,7 +274,7 @@ func (c *CollectorClient) Start(ctx context.Context, task Task) (stdoutFIFO, std
 	var paths [len(bothStreams)]string
 	var errs [len(bothStreams)]error
 	for i, s := range bothStreams {
-		k := streamKey{task.AllocID, task.Name, s}
+		k := collectorwire.StreamKey{AllocID: task.AllocID, Task: task.Name, Stream: s}
 		paths[i] = task.fifoPath(s)
 		wg.Go(func() { errs[i] = c.startStream(ctx, t, alloc, k, task.AlreadyRunning) })
 	}
@@ -286,7 +287,7 @@ func (c *CollectorClient) Start(ctx context.Context, task Task) (stdoutFIFO, std
 	for _, s := range bothStreams {
 		// A follower that subscribed before the process had the stream gets no reply, so it is woken
 		// here.
-		if st := c.progressByStream[streamKey{task.AllocID, task.Name, s}]; st != nil {
+		if st := c.progressByStream[collectorwire.StreamKey{AllocID: task.AllocID, Task: task.Name, Stream: s}]; st != nil {
 			st.wakeFollowers()
 		}
 	}
@@ -295,7 +296,7 @@ func (c *CollectorClient) Start(ctx context.Context, task Task) (stdoutFIFO, std
 
 // startStream makes the FIFO of a stream and sends the stream to the collector process. It waits until a process is
 // connected.
-func (c *CollectorClient) startStream(ctx context.Context, t *collectedTask, allocDirFD int, k streamKey, taskRunning bool) error {
+func (c *CollectorClient) startStream(ctx context.Context, t *collectedTask, allocDirFD int, k collectorwire.StreamKey, taskRunning bool) error {
 	fifo, err := c.ensureFIFO(ctx, allocDirFD, k, taskRunning)
 	if err != nil {
 		return err
@@ -324,7 +325,7 @@ func (c *CollectorClient) startStream(ctx context.Context, t *collectedTask, all
 // descriptors of the task are already open since an earlier agent. Otherwise it returns a TooManyTasksError.
 func (c *CollectorClient) getOrAddTaskIfDescriptorsFree(task Task) (*collectedTask, error) {
 	has := false
-	if f, err := c.conf.Keeper.DuplicateStoredFD(streamKey{task.AllocID, task.Name, Stdout}.keeperFDKey()); err == nil {
+	if f, err := c.conf.Keeper.DuplicateStoredFD(collectorwire.StreamKey{AllocID: task.AllocID, Task: task.Name, Stream: Stdout}.KeeperFDKey()); err == nil {
 		f.Close()
 		has = true
 	}
@@ -367,22 +368,22 @@ func (c *CollectorClient) signalIfTaskCountLocked(count int) {
 // A running task keeps the FIFO that the keeper holds, even if the FIFO is no longer in the
 // directory: if its last reader closed it, the task would be killed by SIGPIPE. The next start of the
 // task makes a new FIFO.
-func (c *CollectorClient) ensureFIFO(ctx context.Context, allocDirFD int, k streamKey, taskRunning bool) (*os.File, error) {
-	f, err := c.conf.Keeper.DuplicateStoredFD(k.keeperFDKey())
+func (c *CollectorClient) ensureFIFO(ctx context.Context, allocDirFD int, k collectorwire.StreamKey, taskRunning bool) (*os.File, error) {
+	f, err := c.conf.Keeper.DuplicateStoredFD(k.KeeperFDKey())
 	if err == nil {
-		if isNameOfOpenFile(allocDirFD, k.fifoName(), int(f.Fd())) {
+		if isNameOfOpenFile(allocDirFD, k.FIFOName(), int(f.Fd())) {
 			return f, nil
 		}
 		if taskRunning {
-			c.conf.Logger.Warn("FIFO was removed or replaced, the running task keeps the former one", "alloc_id", k.AllocID, "task", k.Task, "file", k.fifoName())
+			c.conf.Logger.Warn("FIFO was removed or replaced, the running task keeps the former one", "alloc_id", k.AllocID, "task", k.Task, "file", k.FIFOName())
 			return f, nil
 		}
 		f.Close()
-		c.conf.Logger.Warn("FIFO was replaced, making a new one", "alloc_id", k.AllocID, "task", k.Task, "file", k.fifoName())
+		c.conf.Logger.Warn("FIFO was replaced, making a new one", "alloc_id", k.AllocID, "task", k.Task, "file", k.FIFOName())
 	} else if !errors.Is(err, keeper.ErrFDNotStored) {
 		return nil, err
 	}
-	fd, err := openOrMakeFIFOReader(allocDirFD, k.fifoName())
+	fd, err := openOrMakeFIFOReader(allocDirFD, k.FIFOName())
 	if err != nil {
 		return nil, err
 	}
@@ -392,8 +393,8 @@ func (c *CollectorClient) ensureFIFO(ctx context.Context, allocDirFD int, k stre
 		unix.Close(fd)
 		return nil, err
 	}
-	fifo := os.NewFile(uintptr(fd), k.fifoName())
-	if err := c.conf.Keeper.StoreFD(ctx, k.keeperFDKey(), fifo); err != nil {
+	fifo := os.NewFile(uintptr(fd), k.FIFOName())
+	if err := c.conf.Keeper.StoreFD(ctx, k.KeeperFDKey(), fifo); err != nil {
 		fifo.Close()
 		return nil, err
 	}
@@ -401,7 +402,7 @@ func (c *CollectorClient) ensureFIFO(ctx context.Context, allocDirFD int, k stre
 }
 
 // handOverStream sends one stream to the collector process. It may do so again for a stream that the process already has.
-func (c *CollectorClient) handOverStream(ctx context.Context, l *processConn, t *collectedTask, k streamKey, fifo *os.File) error {
+func (c *CollectorClient) handOverStream(ctx context.Context, l *processConn, t *collectedTask, k collectorwire.StreamKey, fifo *os.File) error {
 	c.mu.Lock()
 	limits := t.limits(k.Stream)
 	dir, err := -1, error(nil)
@@ -416,7 +417,7 @@ func (c *CollectorClient) handOverStream(ctx context.Context, l *processConn, t 
 		return nil // the task was stopped while its stream was handed over
 	}
 	defer unix.Close(dir)
-	_, err = l.call(ctx, &message{Op: opStart, StreamKey: k, Limits: limits}, int(fifo.Fd()), dir)
+	_, err = l.call(ctx, &collectorwire.Message{Op: collectorwire.OpStart, StreamKey: k, Limits: limits}, int(fifo.Fd()), dir)
 	return err
 }
 
@@ -505,11 +506,11 @@ func (c *CollectorClient) findLeftoverOfEarlierAgent(task Task) (leftoverState, 
 		defer unix.Close(dir)
 	}
 	for _, s := range bothStreams {
-		k := streamKey{task.AllocID, task.Name, s}
-		if err == nil && existsAt(alloc, k.fifoName()) {
+		k := collectorwire.StreamKey{AllocID: task.AllocID, Task: task.Name, Stream: s}
+		if err == nil && existsAt(alloc, k.FIFOName()) {
 			return leftoverFIFO, nil
 		}
-		f, err := c.conf.Keeper.DuplicateStoredFD(k.keeperFDKey())
+		f, err := c.conf.Keeper.DuplicateStoredFD(k.KeeperFDKey())
 		switch {
 		case err == nil:
 			f.Close()
@@ -533,7 +534,7 @@ func (c *CollectorClient) stopTask(ctx context.Context, t *collectedTask, allocI
 	var wg sync.WaitGroup
 	errs := make([]error, len(bothStreams))
 	for i, s := range bothStreams {
-		k := streamKey{allocID, task, s}
+		k := collectorwire.StreamKey{AllocID: allocID, Task: task, Stream: s}
 		wg.Go(func() { errs[i] = c.stopStream(ctx, t, k, deadline, taskEnded) })
 	}
 	wg.Wait()
@@ -569,7 +570,7 @@ func (c *CollectorClient) notifyDescriptorsFreedLocked() {
 
 // removeFDOfStoppedStream makes the keeper close the FIFO of a stopped stream that had a writer at its stop and has none now,
 // unless the task was started again.
-func (c *CollectorClient) removeFDOfStoppedStream(k streamKey) {
+func (c *CollectorClient) removeFDOfStoppedStream(k collectorwire.StreamKey) {
 	c.mu.Lock()
 	t := c.collectedTasks[taskKey{k.AllocID, k.Task}]
 	c.mu.Unlock()
@@ -585,7 +586,7 @@ func (c *CollectorClient) removeFDOfStoppedStream(k streamKey) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), removeFDTimeout)
 	defer cancel()
-	if err := c.conf.Keeper.RemoveFD(ctx, k.keeperFDKey()); err != nil {
+	if err := c.conf.Keeper.RemoveFD(ctx, k.KeeperFDKey()); err != nil {
 		c.conf.Logger.Warn("a FIFO is still held", "alloc_id", k.AllocID, "task", k.Task, "error", err)
 	}
 	if t == nil {
@@ -600,7 +601,7 @@ func (c *CollectorClient) removeFDOfStoppedStream(k streamKey) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		delete(t.stoppedStreamsWithWriter, k.Stream)
-		if c.progressByStream[streamKey{k.AllocID, k.Task, Stdout}] == nil && c.progressByStream[streamKey{k.AllocID, k.Task, Stderr}] == nil {
+		if c.progressByStream[collectorwire.StreamKey{AllocID: k.AllocID, Task: k.Task, Stream: Stdout}] == nil && c.progressByStream[collectorwire.StreamKey{AllocID: k.AllocID, Task: k.Task, Stream: Stderr}] == nil {
 			c.removeTaskUnlessWrittenLocked(t)
 		}
 	}
@@ -610,14 +611,14 @@ func (c *CollectorClient) removeFDOfStoppedStream(k streamKey) {
 const removeFDTimeout = 10 * time.Second
 
 // stopStream stops one stream of a task. The FIFO stays in the keeper while it has a writer, unless taskEnded is true.
-func (c *CollectorClient) stopStream(ctx context.Context, t *collectedTask, k streamKey, deadline time.Time, taskEnded bool) error {
+func (c *CollectorClient) stopStream(ctx context.Context, t *collectedTask, k collectorwire.StreamKey, deadline time.Time, taskEnded bool) error {
 	for {
 		l, err := c.processConns.WaitForConn(ctx)
 		if err != nil {
 			return err
 		}
 		left := max(0, time.Until(deadline))
-		reply, err := l.call(ctx, &message{Op: opStop, StreamKey: k, GraceMillis: left.Milliseconds(), KeepReadingWhileWriterOpen: !taskEnded})
+		reply, err := l.call(ctx, &collectorwire.Message{Op: collectorwire.OpStop, StreamKey: k, GraceMillis: left.Milliseconds(), KeepReadingWhileWriterOpen: !taskEnded})
 		if errors.Is(err, errDisconnected) {
 			continue // the next collector process gets the stream within the remaining time
 		}
@@ -640,6 +641,6 @@ func (c *CollectorClient) stopStream(ctx context.Context, t *collectedTask, k st
 		if reply.HasWriter {
 			return nil // the collector process sends opEnd when the writers have closed the FIFO
 		}
-		return c.conf.Keeper.RemoveFD(ctx, k.keeperFDKey())
+		return c.conf.Keeper.RemoveFD(ctx, k.KeeperFDKey())
 	}
 }

@@ -20,6 +20,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/descriptors"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/host/helperdir"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collector"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
 func TestOutputOfSeveralRuns(t *testing.T) {
@@ -100,7 +102,7 @@ func TestOnlyTheNewestFilesAreKept(t *testing.T) {
 	}
 	for _, name := range names[:2] {
 		f, err := os.ReadFile(filepath.Join(s.logDir, name))
-		if err != nil || f[len(f)-1] != '\n' || len(f) > 1<<20 || len(f) < 1<<20-wholeLineTailSize {
+		if err != nil || f[len(f)-1] != '\n' || len(f) > 1<<20 || len(f) < 1<<20-32<<10 {
 			t.Errorf("%s: %d bytes, last one %q, %v", name, len(f), f[len(f)-1], err)
 		}
 	}
@@ -643,7 +645,7 @@ func TestIdleCollectorEnds(t *testing.T) {
 	if st, err := s.keeper.Wait(t.Context(), p); err != nil || st != (osprocess.ExitStatus{}) {
 		t.Errorf("the collector ended with %v, %v", st, err)
 	}
-	if _, err := os.Stat(filepath.Join(helperdir.SocketDir(s.runDir), socketName)); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(helperdir.SocketDir(s.runDir), collectorwire.SocketName)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("its socket is left behind: %v", err)
 	}
 }
@@ -670,7 +672,7 @@ func TestTerminatedCollectorWaitsForOutput(t *testing.T) {
 }
 
 func TestServeRejectsManualStart(t *testing.T) {
-	if err := RunCollectorProcess(t.Context()); err == nil || !strings.Contains(err.Error(), "by hand") {
+	if err := collector.Serve(t.Context(), collectorwire.ProtocolVersion); err == nil || !strings.Contains(err.Error(), "by hand") {
 		t.Errorf("Serve error %v", err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
 // setConn replaces the connection to the collector process; nil means that the agent has no connection.
@@ -91,7 +92,7 @@ func (c *CollectorClient) waitConnDownOrIdle(ctx context.Context, l *processConn
 		case <-idle.C:
 			if c.dropConnIfNoTasks() {
 				if used {
-					_ = l.send(&message{Op: opIdle}) // the process continues if it still has a stream of an earlier agent
+					_ = l.send(&collectorwire.Message{Op: collectorwire.OpIdle}) // the process continues if it still has a stream of an earlier agent
 				}
 				return
 			}
@@ -162,20 +163,20 @@ func (c *CollectorClient) handOverStreams(ctx context.Context, l *processConn) e
 	for _, t := range tasks {
 		for _, s := range bothStreams {
 			c.mu.Lock()
-			k := streamKey{t.AllocID, t.Name, s}
+			k := collectorwire.StreamKey{AllocID: t.AllocID, Task: t.Name, Stream: s}
 			wanted, open := c.progressByStream[k] != nil, t.stoppedStreamsWithWriter[s]
 			c.mu.Unlock()
 			if !wanted && !open {
 				continue
 			}
-			fifo, err := c.conf.Keeper.DuplicateStoredFD(k.keeperFDKey())
+			fifo, err := c.conf.Keeper.DuplicateStoredFD(k.KeeperFDKey())
 			if err == nil {
 				err = c.handOverStream(ctx, l, t, k, fifo)
 				fifo.Close()
 			}
 			if err == nil && open {
-				var reply *message
-				if reply, err = l.call(ctx, &message{Op: opStop, StreamKey: k, KeepReadingWhileWriterOpen: true}); err == nil && !reply.HasWriter {
+				var reply *collectorwire.Message
+				if reply, err = l.call(ctx, &collectorwire.Message{Op: collectorwire.OpStop, StreamKey: k, KeepReadingWhileWriterOpen: true}); err == nil && !reply.HasWriter {
 					c.wg.Go(func() { c.removeFDOfStoppedStream(k) })
 				}
 			}
@@ -193,7 +194,7 @@ func (c *CollectorClient) handOverStreams(ctx context.Context, l *processConn) e
 // dialOrSpawn connects to the collector process. If maySpawn is true and no process of this build
 // runs, it starts one, after it has made a process of another build, or one that it cannot reach, exit.
 func (c *CollectorClient) dialOrSpawn(ctx context.Context, maySpawn bool) (*processConn, error) {
-	f, err := c.dir.LockFile(lockName, unix.LOCK_EX)
+	f, err := c.dir.LockFile(collectorwire.LockFileName, unix.LOCK_EX)
 	if err != nil {
 		return nil, err
 	}
@@ -230,7 +231,7 @@ func (c *CollectorClient) dialOrSpawn(ctx context.Context, maySpawn bool) (*proc
 	}
 	// One process serves the streams of a data directory. Output that the process has not moved is
 	// in the FIFOs, so a kill loses nothing.
-	p, running, lockErr := c.dir.LockOwner(pidFileName)
+	p, running, lockErr := c.dir.LockOwner(collectorwire.PIDFileName)
 	if lockErr != nil {
 		return nil, lockErr
 	}
@@ -268,7 +269,7 @@ func (c *CollectorClient) isOtherBuild(ctx context.Context, l *processConn) bool
 // quitProcess makes a collector process exit and waits until it has exited. The next process reads the output
 // that is still in the FIFOs.
 func (c *CollectorClient) quitProcess(l *processConn) error {
-	_ = l.send(&message{Op: opQuit})
+	_ = l.send(&collectorwire.Message{Op: collectorwire.OpQuit})
 	return waitOrKillProcess(l.process, errors.New("it was told to quit and does not exit"), c.conf.Logger)
 }
 
@@ -287,16 +288,18 @@ func waitOrKillProcess(p osprocess.ID, cause error, logger hclog.Logger) error {
 
 // FindCollector returns the collector process of a data directory, and false if none runs. It returns
 // the errors of [keeper.DataDir.LockOwner].
-func FindCollector(d *keeper.DataDir) (osprocess.ID, bool, error) { return d.LockOwner(pidFileName) }
+func FindCollector(d *keeper.DataDir) (osprocess.ID, bool, error) {
+	return d.LockOwner(collectorwire.PIDFileName)
+}
 
 func (c *CollectorClient) crashLog() keeper.CrashLogPath {
-	return keeper.CrashLogPath(filepath.Join(c.conf.DataDir, logName))
+	return keeper.CrashLogPath(filepath.Join(c.conf.DataDir, collectorwire.LogFileName))
 }
 
 // spawnProcess starts a collector process through the keeper. The process inherits a listening socket, so
 // that the agent can connect at once.
 func (c *CollectorClient) spawnProcess(ctx context.Context) error {
-	listener, err := c.dir.ListenReplacingSocket(socketName)
+	listener, err := c.dir.ListenReplacingSocket(collectorwire.SocketName)
 	if err != nil {
 		return err
 	}
@@ -311,7 +314,7 @@ func (c *CollectorClient) spawnProcess(ctx context.Context) error {
 		return err
 	}
 	defer stderr.Close()
-	conf, err := json.Marshal(processSetup{Dir: c.conf.DataDir, Ephemeral: c.conf.Keeper.KeeperIsEphemeral(), LingerTimeout: c.conf.LingerTimeout})
+	conf, err := json.Marshal(collectorwire.Setup{Dir: c.conf.DataDir, Ephemeral: c.conf.Keeper.KeeperIsEphemeral(), LingerTimeout: c.conf.LingerTimeout})
 	if err != nil {
 		return err
 	}
@@ -319,7 +322,7 @@ func (c *CollectorClient) spawnProcess(ctx context.Context) error {
 		Name:   "log collector",
 		Path:   "/proc/self/exe",
 		Args:   c.conf.CollectorArgv,
-		Env:    append(osprocess.GoRuntimeEnv(), processSetupEnvVar+"="+string(conf)),
+		Env:    append(osprocess.GoRuntimeEnv(), collectorwire.SetupEnvVar+"="+string(conf)),
 		Stdin:  socket,
 		Stderr: stderr,
 	})
@@ -330,19 +333,19 @@ func (c *CollectorClient) spawnProcess(ctx context.Context) error {
 }
 
 // applyProcessEvent applies an event of the collector process: new output, the end of a stream, or a loss of output.
-func (c *CollectorClient) applyProcessEvent(m *message) {
+func (c *CollectorClient) applyProcessEvent(m *collectorwire.Message) {
 	switch m.Op {
-	case opOutput:
+	case collectorwire.OpOutput:
 		c.mu.Lock()
 		if st := c.progressByStream[m.StreamKey]; st != nil {
 			st.newestFileIndex = max(st.newestFileIndex, m.FileIndex)
 			st.wakeFollowers()
 		}
 		c.mu.Unlock()
-	case opEnd:
+	case collectorwire.OpEnd:
 		c.losses.remove(m.StreamKey)
 		c.wg.Go(func() { c.removeFDOfStoppedStream(m.StreamKey) })
-	case opLoss:
+	case collectorwire.OpLoss:
 		loss := OutputLoss{AllocID: m.StreamKey.AllocID, Task: m.StreamKey.Task, Stream: m.StreamKey.Stream, DroppedBytes: m.DroppedBytes, Reason: m.Error, WritingResumed: m.WritingResumed}
 		if c.losses.recordIfChanged(m.StreamKey, loss) {
 			c.conf.Logger.Warn("output of a task is lost", "alloc_id", loss.AllocID, "task", loss.Task,

@@ -5,12 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/internal/logfile"
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
 // openLogDirFD opens a log directory. The last two elements of the path are opened without following links, because
@@ -57,7 +56,7 @@ func fifoDir(logDir string) string { return filepath.Dir(filepath.Dir(filepath.C
 // Nomad. No files exist there; such a driver needs their directory.
 func UncollectedOutputPaths(task Task) (stdout, stderr string) {
 	path := func(s Stream) string {
-		return filepath.Join(task.LogDir, streamKey{task.AllocID, task.Name, s}.fifoName())
+		return filepath.Join(task.LogDir, collectorwire.StreamKey{AllocID: task.AllocID, Task: task.Name, Stream: s}.FIFOName())
 	}
 	return path(Stdout), path(Stderr)
 }
@@ -68,7 +67,7 @@ func FIFOPaths(task Task) (stdout, stderr string) {
 }
 
 func (t Task) fifoPath(s Stream) string {
-	return filepath.Join(fifoDir(t.LogDir), streamKey{t.AllocID, t.Name, s}.fifoName())
+	return filepath.Join(fifoDir(t.LogDir), collectorwire.StreamKey{AllocID: t.AllocID, Task: t.Name, Stream: s}.FIFOName())
 }
 
 // existsAt reports whether a name exists in the directory dirFD.
@@ -95,7 +94,7 @@ func openOrMakeFIFOReader(dirFD int, name string) (int, error) {
 				return fd, nil
 			}
 			unix.Close(fd)
-			if !errors.Is(err, errForeignFile) {
+			if !errors.Is(err, collectorwire.ErrForeignFile) {
 				return -1, fmt.Errorf("open FIFO %s: %w", name, err)
 			}
 		} else if !errors.Is(err, unix.ELOOP) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.ENXIO) {
@@ -108,16 +107,14 @@ func openOrMakeFIFOReader(dirFD int, name string) (int, error) {
 	return -1, fmt.Errorf("make FIFO %s: another process replaces it repeatedly", name)
 }
 
-var errForeignFile = errors.New("not a FIFO of ours")
-
-// checkOwnFIFO returns errForeignFile unless the file is a FIFO of the agent's user that no other user can open.
+// checkOwnFIFO returns collectorwire.ErrForeignFile unless the file is a FIFO of the agent's user that no other user can open.
 func checkOwnFIFO(fd int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFIFO || int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 {
-		return errForeignFile
+		return collectorwire.ErrForeignFile
 	}
 	return nil
 }
@@ -151,67 +148,4 @@ func isNameOfOpenFile(dirFD int, name string, fd int) bool {
 	named, err := safepath.StatAt(dirFD, name)
 	var openStat unix.Stat_t
 	return err == nil && unix.Fstat(fd, &openStat) == nil && named.Dev == openStat.Dev && named.Ino == openStat.Ino
-}
-
-// listFileIndexes lists the numbers of a stream's files, in ascending order. It includes files of any type, because
-// rotateFile cannot make a file whose name is in use.
-func listFileIndexes(logDirFD int, filePrefix string) ([]int64, error) {
-	fd, err := safepath.OpenAt(logDirFD, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return nil, fmt.Errorf("list log directory: %w", err)
-	}
-	f := os.NewFile(uintptr(fd), "logs")
-	defer f.Close()
-	names, err := f.Readdirnames(-1)
-	if err != nil {
-		return nil, fmt.Errorf("list log directory: %w", err)
-	}
-	var all []int64
-	for _, name := range names {
-		if n, ok := logfile.Index(name, filePrefix); ok {
-			all = append(all, n)
-		}
-	}
-	slices.Sort(all)
-	return all, nil
-}
-
-// openLogFile opens an existing log file. It returns errForeignFile if a task has replaced the file by a
-// link, a device, or a hard link to another file.
-func openLogFile(logDirFD int, name string, flags int) (fd int, size int64, err error) {
-	// The check precedes the open, because the open of some devices has side effects.
-	st, err := safepath.StatAt(logDirFD, name)
-	if err != nil {
-		return -1, 0, err
-	}
-	if !isLogFile(&st) {
-		return -1, 0, errForeignFile
-	}
-	fd, err = safepath.OpenAt(logDirFD, name, flags|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return -1, 0, err
-	}
-	if err := unix.Fstat(fd, &st); err != nil || !isLogFile(&st) {
-		unix.Close(fd)
-		return -1, 0, errors.Join(err, errForeignFile)
-	}
-	return fd, st.Size, nil
-}
-
-// isLogFile reports whether a file can be a log file: a regular file of the agent's user without a second hard link.
-func isLogFile(st *unix.Stat_t) bool {
-	return st.Mode&unix.S_IFMT == unix.S_IFREG && int(st.Uid) == os.Geteuid() && st.Nlink <= 1
-}
-
-// createLogFile makes a new log file, and fails with EEXIST if the name exists.
-func createLogFile(logDirFD int, name string) (int, error) {
-	fd, err := safepath.OpenAt(logDirFD, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o644)
-	if err != nil {
-		return -1, err
-	}
-	if err := unix.Fchmod(fd, 0o644); err != nil { // the umask may have cleared bits
-		unix.Close(fd)
-		return -1, err
-	}
-	return fd, nil
 }

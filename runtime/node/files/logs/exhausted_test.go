@@ -8,6 +8,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess/processtest"
 	"github.com/nomad-lite/nomad-lite/plugins/host/helperdir"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
 // An agent that runs out of descriptors while it connects to the log collector neither stops nor
@@ -47,7 +48,7 @@ func TestAgentWithoutDescriptorsKeepsCollector(t *testing.T) {
 	s.awaitOutput(Stdout, "a\nb\n")
 
 	// The lack of descriptors can also become visible in other steps than the dial.
-	if err := os.Remove(filepath.Join(helperdir.SocketDir(s.runDir), socketName)); err != nil {
+	if err := os.Remove(filepath.Join(helperdir.SocketDir(s.runDir), collectorwire.SocketName)); err != nil {
 		t.Fatal(err)
 	}
 	restore := processtest.LimitDescriptors(t, 0)

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
 // Output that a task wrote while no collector ran is collected by an agent that never started the
@@ -75,7 +76,7 @@ func TestFinishWithoutADirectory(t *testing.T) {
 	}
 }
 
-// A process that receives opQuit exits at once and leaves its output to the next process.
+// A process that receives collectorwire.OpQuit exits at once and leaves its output to the next process.
 func TestCollectorQuits(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{})
@@ -88,7 +89,7 @@ func TestCollectorQuits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := l.send(&message{Op: opQuit}); err != nil {
+	if err := l.send(&collectorwire.Message{Op: collectorwire.OpQuit}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/logfile"
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
 // FollowOrigin is the position from which Follow counts its offset.
@@ -54,13 +55,13 @@ var bufferPool = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 // the cause of ctx. Any number of followers may read one stream, and none of them slows the task
 // down.
 func (c *CollectorClient) Follow(ctx context.Context, req FollowRequest, emit func(OutputChunk) error) error {
-	k := streamKey{req.AllocID, req.Task, req.Stream}
+	k := collectorwire.StreamKey{AllocID: req.AllocID, Task: req.Task, Stream: req.Stream}
 	dir, err := openLogDirFD(req.LogDir)
 	if err != nil {
 		return fmt.Errorf("follow %s of task %q: %w", req.Stream, req.Task, err)
 	}
 	defer unix.Close(dir)
-	r := &logReader{logDirFD: dir, filePrefix: k.filePrefix(), fileFD: -1}
+	r := &logReader{logDirFD: dir, filePrefix: k.FilePrefix(), fileFD: -1}
 	defer r.close()
 	if err := r.seek(req.Origin, req.OffsetFromOrigin); err != nil {
 		return fmt.Errorf("follow %s of task %q: %w", req.Stream, req.Task, err)
@@ -97,7 +98,7 @@ func (c *CollectorClient) Follow(ctx context.Context, req FollowRequest, emit fu
 		if l != nil && st != nil {
 			// If the send fails, the connection is closed, and the next connection wakes this
 			// follower.
-			_ = l.send(&message{Op: opSubscribe, StreamKey: k, FileIndex: r.fileIndex, FileOffset: r.fileOffset})
+			_ = l.send(&collectorwire.Message{Op: collectorwire.OpSubscribe, StreamKey: k, FileIndex: r.fileIndex, FileOffset: r.fileOffset})
 		}
 		select {
 		case <-changed:
@@ -111,7 +112,7 @@ func (c *CollectorClient) Follow(ctx context.Context, req FollowRequest, emit fu
 
 // HasLogsOrIsCollected reports whether a stream has a log file, or is collected, so that it will have one.
 func (c *CollectorClient) HasLogsOrIsCollected(req FollowRequest) (bool, error) {
-	k := streamKey{req.AllocID, req.Task, req.Stream}
+	k := collectorwire.StreamKey{AllocID: req.AllocID, Task: req.Task, Stream: req.Stream}
 	c.mu.Lock()
 	collected := c.progressByStream[k] != nil
 	c.mu.Unlock()
@@ -123,7 +124,7 @@ func (c *CollectorClient) HasLogsOrIsCollected(req FollowRequest) (bool, error) 
 		return false, err
 	}
 	defer unix.Close(dir)
-	all, err := listFileIndexes(dir, k.filePrefix())
+	all, err := collectorwire.ListFileIndexes(dir, k.FilePrefix())
 	return len(all) > 0, err
 }
 
@@ -145,7 +146,7 @@ func (r *logReader) close() {
 
 // seek moves the position to a number of bytes after or before an origin, as described at FollowRequest.
 func (r *logReader) seek(origin FollowOrigin, offset int64) error {
-	all, err := listFileIndexes(r.logDirFD, r.filePrefix)
+	all, err := collectorwire.ListFileIndexes(r.logDirFD, r.filePrefix)
 	if err != nil {
 		return err
 	}
@@ -154,7 +155,7 @@ func (r *logReader) seek(origin FollowOrigin, offset int64) error {
 	}
 	sizes := make([]int64, len(all))
 	for i, index := range all {
-		if st, err := safepath.StatAt(r.logDirFD, logfile.Name(r.filePrefix, index)); err == nil && isLogFile(&st) {
+		if st, err := safepath.StatAt(r.logDirFD, logfile.Name(r.filePrefix, index)); err == nil && collectorwire.IsLogFile(&st) {
 			sizes[i] = st.Size
 		}
 	}
@@ -227,7 +228,7 @@ func (r *logReader) emitToEnd(ctx context.Context, newestFileIndex int64, emit f
 
 // nextFileIndex returns the lowest file number above index.
 func (r *logReader) nextFileIndex(index int64) (next int64, exists bool, err error) {
-	all, err := listFileIndexes(r.logDirFD, r.filePrefix)
+	all, err := collectorwire.ListFileIndexes(r.logDirFD, r.filePrefix)
 	if err != nil {
 		return 0, false, err
 	}
@@ -244,11 +245,11 @@ func (r *logReader) openFileOrSkip(index int64) error {
 	if index != r.fileIndex {
 		r.fileIndex, r.fileOffset = index, 0
 	}
-	fd, _, err := openLogFile(r.logDirFD, logfile.Name(r.filePrefix, index), unix.O_RDONLY)
+	fd, _, err := collectorwire.OpenLogFile(r.logDirFD, logfile.Name(r.filePrefix, index), unix.O_RDONLY)
 	switch {
 	case err == nil:
 		r.fileFD = fd
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ELOOP), errors.Is(err, errForeignFile):
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ELOOP), errors.Is(err, collectorwire.ErrForeignFile):
 		r.fileIndex, r.fileOffset = index+1, 0
 	default:
 		return fmt.Errorf("open %s: %w", logfile.Name(r.filePrefix, index), err)

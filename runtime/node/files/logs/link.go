@@ -10,6 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/framing"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/rpcmux"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
 // errDisconnected means that the connection closed before the reply came.
@@ -17,11 +18,11 @@ var errDisconnected = errors.New("connection to the log collector is down")
 
 // processConn is a connection of the agent to a collector process.
 type processConn struct {
-	*rpcmux.PendingCalls[*message]
+	*rpcmux.PendingCalls[*collectorwire.Message]
 	conn            *framing.Conn
 	process         osprocess.ID
 	protocolVersion int
-	onEvent         func(*message)
+	onEvent         func(*collectorwire.Message)
 	wg              sync.WaitGroup
 }
 
@@ -29,7 +30,7 @@ const socketNetwork = "unix"
 
 // dialProcess connects to the collector process of the data directory, and exchanges the hello messages.
 func (c *CollectorClient) dialProcess(ctx context.Context) (*processConn, error) {
-	conn, err := c.dir.DialAndCheckPeerUser(socketName)
+	conn, err := c.dir.DialAndCheckPeerUser(collectorwire.SocketName)
 	if err != nil {
 		return nil, err
 	}
@@ -39,19 +40,19 @@ func (c *CollectorClient) dialProcess(ctx context.Context) (*processConn, error)
 // newProcessConn exchanges the hello messages on a socket. It closes the socket on an error; otherwise the connection
 // owns it.
 func (c *CollectorClient) newProcessConn(ctx context.Context, socket *net.UnixConn) (*processConn, error) {
-	conn := framing.NewConn(socket, messageLimits)
+	conn := framing.NewConn(socket, collectorwire.MessageLimits)
 	hello, err := conn.ExchangeHello(ctx, framing.NewHello(framing.RoleAgent, c.protocolVersion()))
 	if err != nil {
 		conn.Close()
 		return nil, err
 	}
-	l := &processConn{PendingCalls: rpcmux.New[*message](errDisconnected, nil), conn: conn, process: hello.Process, protocolVersion: hello.Version, onEvent: c.applyProcessEvent}
+	l := &processConn{PendingCalls: rpcmux.New[*collectorwire.Message](errDisconnected, nil), conn: conn, process: hello.Process, protocolVersion: hello.Version, onEvent: c.applyProcessEvent}
 	l.wg.Go(l.readLoop)
 	return l, nil
 }
 
 func (c *CollectorClient) protocolVersion() int {
-	return cmp.Or(c.conf.testProtocolVersion, protocolVersion)
+	return cmp.Or(c.conf.testProtocolVersion, collectorwire.ProtocolVersion)
 }
 
 func (p *processConn) close() {
@@ -60,7 +61,7 @@ func (p *processConn) close() {
 }
 
 // call sends a request and waits for the reply.
-func (p *processConn) call(ctx context.Context, m *message, fds ...int) (*message, error) {
+func (p *processConn) call(ctx context.Context, m *collectorwire.Message, fds ...int) (*collectorwire.Message, error) {
 	reply, err := p.Call(ctx, func(id uint64) error {
 		m.ID = id
 		return p.send(m, fds...)
@@ -72,7 +73,7 @@ func (p *processConn) call(ctx context.Context, m *message, fds ...int) (*messag
 }
 
 // send sends one message. It returns errDisconnected if the connection fails.
-func (p *processConn) send(m *message, fds ...int) error {
+func (p *processConn) send(m *collectorwire.Message, fds ...int) error {
 	err := p.conn.Send(m, fds...)
 	if errors.Is(err, framing.ErrDown) {
 		return errDisconnected
@@ -85,13 +86,13 @@ func (p *processConn) readLoop() {
 	defer p.End()
 	defer p.conn.Close()
 	for {
-		m := &message{}
+		m := &collectorwire.Message{}
 		fds, err := p.conn.Receive(m)
 		framing.CloseAll(fds)
 		if err != nil {
 			return
 		}
-		if m.Op == opReply {
+		if m.Op == collectorwire.OpReply {
 			p.DeliverResponse(m.ID, m)
 		} else {
 			p.onEvent(m)

@@ -3,21 +3,23 @@ package logs
 import (
 	"fmt"
 	"sync"
+
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
 // lossTracker tracks the streams whose output cannot be written at present. Its methods may be called concurrently. The
 // zero value is ready to use.
 type lossTracker struct {
 	mu           sync.Mutex
-	lossByStream map[streamKey]OutputLoss
+	lossByStream map[collectorwire.StreamKey]OutputLoss
 }
 
 // recordIfChanged records the latest report of a stream, unless it is equal to the previous report.
-func (t *lossTracker) recordIfChanged(k streamKey, loss OutputLoss) (changed bool) {
+func (t *lossTracker) recordIfChanged(k collectorwire.StreamKey, loss OutputLoss) (changed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.lossByStream == nil {
-		t.lossByStream = make(map[streamKey]OutputLoss)
+		t.lossByStream = make(map[collectorwire.StreamKey]OutputLoss)
 	}
 	if t.lossByStream[k] == loss {
 		return false
@@ -30,7 +32,7 @@ func (t *lossTracker) recordIfChanged(k streamKey, loss OutputLoss) (changed boo
 }
 
 // remove removes a stream that has ended.
-func (t *lossTracker) remove(k streamKey) {
+func (t *lossTracker) remove(k collectorwire.StreamKey) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.lossByStream, k)

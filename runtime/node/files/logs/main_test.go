@@ -21,6 +21,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperserver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collector"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
 // TestMain also runs the programs that the tests start: keeper, collector, a task that writes
@@ -32,7 +34,7 @@ func TestMain(m *testing.M) {
 		case "keeper":
 			err = keeperserver.Serve(context.Background(), keeperwire.ProtocolVersion)
 		case "log-collector":
-			err = runCollectorProcess(context.Background(), versionOf(os.Args[2:]))
+			err = collector.Serve(context.Background(), versionOf(os.Args[2:]))
 		case "foreign-collector":
 			err = foreignCollectorMain(os.Args[2])
 		case "lines":
@@ -128,7 +130,7 @@ func writeLines(args []string) error {
 // program.
 func versionOf(args []string) int {
 	if len(args) == 0 {
-		return protocolVersion
+		return collectorwire.ProtocolVersion
 	}
 	version, err := strconv.Atoi(args[0])
 	if err != nil {
@@ -287,8 +289,8 @@ func (fi *fixture) readFiles(stream Stream) (names []string, all []byte) {
 		fi.t.Fatal(err)
 	}
 	defer unix.Close(dir)
-	prefix := streamKey{Task: "web", Stream: stream}.filePrefix()
-	list, err := listFileIndexes(dir, prefix)
+	prefix := collectorwire.StreamKey{Task: "web", Stream: stream}.FilePrefix()
+	list, err := collectorwire.ListFileIndexes(dir, prefix)
 	if err != nil {
 		fi.t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/framing"
 	"github.com/nomad-lite/nomad-lite/internal/logfile"
 	"github.com/nomad-lite/nomad-lite/plugins/host/helperdir"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
 // The collector cannot start programs, and the thread that reads task output has only one
@@ -90,18 +91,18 @@ func TestHostileClients(t *testing.T) {
 	}
 	defer unix.Close(null)
 	connect := func() (*net.UnixConn, *framing.Conn) {
-		conn, err := net.DialUnix(socketNetwork, nil, &net.UnixAddr{Net: socketNetwork, Name: filepath.Join(helperdir.SocketDir(s.runDir), socketName)})
+		conn, err := net.DialUnix(socketNetwork, nil, &net.UnixAddr{Net: socketNetwork, Name: filepath.Join(helperdir.SocketDir(s.runDir), collectorwire.SocketName)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
-		return conn, framing.NewConn(conn, framing.Limits{MaxSize: 1 << 20, MaxDescriptors: maxMessageFDs})
+		return conn, framing.NewConn(conn, framing.Limits{MaxSize: 1 << 20, MaxDescriptors: collectorwire.MaxMessageFDs})
 	}
-	hello := framing.NewHello(framing.RoleAgent, protocolVersion)
+	hello := framing.NewHello(framing.RoleAgent, collectorwire.ProtocolVersion)
 	for name, in := range map[string]any{
 		"another JSON": []int{1},
 		"wrong types":  map[string]any{"Op": 1, "Version": "x"},
-		"too large":    map[string]any{"Op": strings.Repeat("x", messageLimits.MaxSize)},
+		"too large":    map[string]any{"Op": strings.Repeat("x", collectorwire.MessageLimits.MaxSize)},
 	} {
 		for _, greeted := range []bool{false, true} {
 			_, conn := connect()
@@ -113,19 +114,19 @@ func TestHostileClients(t *testing.T) {
 			if err := conn.Send(in, null, null); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := conn.Receive(&message{}); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			if _, err := conn.Receive(&collectorwire.Message{}); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("%s: %v; want the end of the connection", name, err)
 			}
 			conn.Close()
 		}
 	}
 	limits := StreamLimits{MaxFiles: 1, MaxFileBytes: 1}
-	for name, in := range map[string]message{
+	for name, in := range map[string]collectorwire.Message{
 		"an operation that nobody knows":     {Op: "reboot"},
-		"a start with no FIFO":               {Op: opStart, StreamKey: streamKey{"a", "b", Stdout}, Limits: limits},
-		"a name that leaves the directory":   {Op: opStart, StreamKey: streamKey{"a", "../b", Stdout}, Limits: limits},
-		"a stream that leaves the directory": {Op: opStart, StreamKey: streamKey{"a", "b", "/../../c"}, Limits: limits},
-		"limits without room":                {Op: opStart, StreamKey: streamKey{"a", "b", Stdout}},
+		"a start with no FIFO":               {Op: collectorwire.OpStart, StreamKey: collectorwire.StreamKey{AllocID: "a", Task: "b", Stream: Stdout}, Limits: limits},
+		"a name that leaves the directory":   {Op: collectorwire.OpStart, StreamKey: collectorwire.StreamKey{AllocID: "a", Task: "../b", Stream: Stdout}, Limits: limits},
+		"a stream that leaves the directory": {Op: collectorwire.OpStart, StreamKey: collectorwire.StreamKey{AllocID: "a", Task: "b", Stream: "/../../c"}, Limits: limits},
+		"limits without room":                {Op: collectorwire.OpStart, StreamKey: collectorwire.StreamKey{AllocID: "a", Task: "b", Stream: Stdout}},
 	} {
 		_, conn := connect()
 		if _, err := conn.ExchangeHello(t.Context(), hello); err != nil {
@@ -135,7 +136,7 @@ func TestHostileClients(t *testing.T) {
 		if err := conn.Send(in, null, null); err != nil {
 			t.Fatal(err)
 		}
-		var reply message
+		var reply collectorwire.Message
 		if _, err := conn.Receive(&reply); err != nil || reply.ID != 7 || reply.Error == "" {
 			t.Errorf("%s: %+v, %v", name, reply, err)
 		}
@@ -147,7 +148,7 @@ func TestHostileClients(t *testing.T) {
 	if _, err := deaf.ExchangeHello(t.Context(), hello); err != nil {
 		t.Fatal(err)
 	}
-	subscribe, err := messageLimits.Encode(message{Op: opSubscribe, StreamKey: streamKey{"a1", "web", Stdout}, FileIndex: -1})
+	subscribe, err := collectorwire.MessageLimits.Encode(collectorwire.Message{Op: collectorwire.OpSubscribe, StreamKey: collectorwire.StreamKey{AllocID: "a1", Task: "web", Stream: Stdout}, FileIndex: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,62 +178,6 @@ func jsonText(t *testing.T, v any) string {
 		t.Fatal(err)
 	}
 	return string(b)
-}
-
-func FuzzRequests(f *testing.F) {
-	k := streamKey{"a1", "web", Stdout}
-	for _, m := range []message{
-		{Op: opStart, ID: 2, StreamKey: k, Limits: StreamLimits{MaxFiles: 2, MaxFileBytes: 3}},
-		{Op: opStop, ID: 3, StreamKey: k, GraceMillis: 5}, {Op: opSubscribe, StreamKey: k, FileIndex: 1, FileOffset: 2}, {Op: opReply, ID: 1},
-	} {
-		b, err := json.Marshal(m)
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(b, b)
-	}
-	dir := f.TempDir()
-	f.Fuzz(func(t *testing.T, first, second []byte) {
-		listen, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p, err := newServer(processSetup{LingerTimeout: time.Minute}, nil, listen, protocolVersion)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer p.close()
-		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer unix.Close(pair[1])
-		client := newAgentConn(pair[0])
-		p.agentsByFD[int32(pair[0])] = client
-		for _, b := range [][]byte{first, second} {
-			m := &message{}
-			if json.Unmarshal(b, m) != nil {
-				continue
-			}
-			m.StreamKey.Task = "web" // one task name avoids thousands of files in one directory
-			m.Limits.MaxFiles = min(m.Limits.MaxFiles, 4)
-			fifo := make([]int, 2)
-			if err := unix.Pipe2(fifo, unix.O_CLOEXEC); err != nil {
-				t.Fatal(err)
-			}
-			_, _ = unix.Write(fifo[1], b[:min(len(b), 4096)])
-			unix.Close(fifo[1])
-			d, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			p.executeRequest(client, m, []int{fifo[0], d})
-			for e := range p.readyStreams {
-				p.moveOutputAndReplyToStops(e, time.Now())
-			}
-			p.epollTimeoutMillis()
-		}
-	})
 }
 
 func FuzzParseIndex(f *testing.F) {

@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/framing"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
 // A collector of another build or version exits before the next one is started, without a kill, and no
@@ -33,18 +34,18 @@ func TestOtherCollectorQuits(t *testing.T) {
 	// has this version.
 	t.Run("of the version before", func(t *testing.T) {
 		t.Parallel()
-		testOtherCollector(t, "/proc/self/exe", strconv.Itoa(protocolVersion-1))
+		testOtherCollector(t, "/proc/self/exe", strconv.Itoa(collectorwire.ProtocolVersion-1))
 	})
 	t.Run("of the version after", func(t *testing.T) {
 		t.Parallel()
-		testOtherCollector(t, "/proc/self/exe", strconv.Itoa(protocolVersion+1))
+		testOtherCollector(t, "/proc/self/exe", strconv.Itoa(collectorwire.ProtocolVersion+1))
 	})
 }
 
 func testOtherCollector(t *testing.T, program string, version ...string) {
 	s := newEmptyFixture(t)
 	before := startAgentExecutable(t, s, program, version...)
-	stdout := filepath.Join(fifoDir(s.logDir), streamKey{Task: "web", Stream: Stdout}.fifoName())
+	stdout := filepath.Join(fifoDir(s.logDir), collectorwire.StreamKey{Task: "web", Stream: Stdout}.FIFOName())
 	f := s.openFIFO(stdout)
 	s.writeText(f, "one\n")
 	s.awaitOutput(Stdout, "one\n")
@@ -196,19 +197,19 @@ func TestAgentsOfAnotherVersion(t *testing.T) {
 	s.writeText(f, "one\n")
 	s.awaitOutput(Stdout, "one\n")
 	old := s.collector.LastProcess()
-	for _, version := range []int{protocolVersion - 1, protocolVersion + 1} {
+	for _, version := range []int{collectorwire.ProtocolVersion - 1, collectorwire.ProtocolVersion + 1} {
 		l, err := (&CollectorClient{dir: s.collector.dir, conf: Config{testProtocolVersion: version}}).dialProcess(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		k := streamKey{"a1", "web", Stdout}
-		for _, m := range []message{{Op: opStart, StreamKey: k}, {Op: opStop, StreamKey: k}, {Op: opStats}, {Op: "Later"}} {
+		k := collectorwire.StreamKey{AllocID: "a1", Task: "web", Stream: Stdout}
+		for _, m := range []collectorwire.Message{{Op: collectorwire.OpStart, StreamKey: k}, {Op: collectorwire.OpStop, StreamKey: k}, {Op: collectorwire.OpStats}, {Op: "Later"}} {
 			if _, err := l.call(t.Context(), &m); err == nil || !strings.Contains(err.Error(), "version") {
 				t.Errorf("%s of version %d: %v", m.Op, version, err)
 			}
 		}
-		if version > protocolVersion {
-			if err := l.send(&message{Op: opQuit}); err != nil {
+		if version > collectorwire.ProtocolVersion {
+			if err := l.send(&collectorwire.Message{Op: collectorwire.OpQuit}); err != nil {
 				t.Error(err)
 			}
 			if status, err := s.keeper.Wait(t.Context(), old); err != nil || status != (osprocess.ExitStatus{}) {
@@ -228,13 +229,13 @@ func TestAgentsOfAnotherVersion(t *testing.T) {
 func TestMessagesOfTheVersion(t *testing.T) {
 	want := []string{
 		"version 2",
-		"Op logs.opCode", "ID uint64", "Key logs.streamKey", "Limits logs.StreamLimits", "GraceMillis int64", "KeepOpen bool", "HasWriter bool", "Index int64", "Offset int64",
+		"Op collectorwire.Op", "ID uint64", "Key collectorwire.StreamKey", "Limits collectorwire.StreamLimits", "GraceMillis int64", "KeepOpen bool", "HasWriter bool", "Index int64", "Offset int64",
 		"Error string", "Bytes int64", "WritingResumed bool", "Streams int", "Written int64", "Lost int64",
 		"MaxFiles int", "MaxFileSize int64",
-		"AllocID string", "Task string", "Stream logs.Stream",
+		"AllocID string", "Task string", "Stream collectorwire.Stream",
 	}
-	got := []string{fmt.Sprintf("version %d", protocolVersion)}
-	for _, v := range []any{message{}, StreamLimits{}, streamKey{}} {
+	got := []string{fmt.Sprintf("version %d", collectorwire.ProtocolVersion)}
+	for _, v := range []any{collectorwire.Message{}, StreamLimits{}, collectorwire.StreamKey{}} {
 		typ := reflect.TypeOf(v)
 		for i := range typ.NumField() {
 			f := typ.Field(i)

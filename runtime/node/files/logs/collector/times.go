@@ -1,4 +1,4 @@
-package logs
+package collector
 
 import (
 	"encoding/binary"
@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/logfile"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
 // outputStartPosition is the position in the log files of the first output that one call of drainFIFO has moved into a file.
@@ -48,7 +49,7 @@ func (s *stream) storeArrivalTime(start outputStartPosition, now time.Time) {
 	record := logfile.AppendArrivalTime(buf[:0], previous, next)
 	// Arrival times of many short lines would take more space than the lines: they take at most a quarter of the
 	// space of the log.
-	if err := appendToFileUpToMaxSize(s.logDirFD, logfile.ArrivalTimesFile(logfile.Name(s.key.filePrefix(), start.fileIndex)), record, s.limits.MaxFileBytes/4); err != nil {
+	if err := appendToFileUpToMaxSize(s.logDirFD, logfile.ArrivalTimesFile(logfile.Name(s.key.FilePrefix(), start.fileIndex)), record, s.limits.MaxFileBytes/4); err != nil {
 		next = logfile.ArrivalTime{}
 	}
 	s.lastArrival, s.lastArrivalFileIndex = next, start.fileIndex
@@ -59,7 +60,7 @@ var errFileFull = errors.New("file has its maximum size")
 // appendToFileUpToMaxSize appends data to a file in the log directory, and makes the file if it does not exist. It
 // closes the file again, because an open file per stream would use up the descriptors of the process.
 func appendToFileUpToMaxSize(logDirFD int, name string, data []byte, maxFileBytes int64) error {
-	fd, size, err := openLogFile(logDirFD, name, unix.O_WRONLY)
+	fd, size, err := collectorwire.OpenLogFile(logDirFD, name, unix.O_WRONLY)
 	if errors.Is(err, unix.ENOENT) {
 		fd, err = createLogFile(logDirFD, name)
 	}

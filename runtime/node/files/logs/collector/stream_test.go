@@ -1,4 +1,4 @@
-package logs
+package collector
 
 import (
 	"bytes"
@@ -15,21 +15,26 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/logfile"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
 // newTestStream returns a stream over a FIFO, and the FIFO's other end.
-func newTestStream(t *testing.T, limits StreamLimits) (s *stream, w *os.File, dir string, tl *spliceTools) {
+func newTestStream(t *testing.T, limits collectorwire.StreamLimits) (s *stream, w *os.File, dir string, tl *spliceTools) {
 	t.Helper()
 	dir = t.TempDir()
 	d, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	fd, err := openOrMakeFIFOReader(d, ".web.stdout.fifo")
+	fifo := filepath.Join(dir, ".web.stdout.fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Open(fifo, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err = os.OpenFile(filepath.Join(dir, ".web.stdout.fifo"), os.O_WRONLY, 0)
+	w, err = os.OpenFile(fifo, os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +42,7 @@ func newTestStream(t *testing.T, limits StreamLimits) (s *stream, w *os.File, di
 	if err != nil {
 		t.Fatal(err)
 	}
-	s = &stream{key: streamKey{"a1", "web", Stdout}, limits: limits, fifoFD: fd, logDirFD: d, fileFD: -1}
+	s = &stream{key: collectorwire.StreamKey{AllocID: "a1", Task: "web", Stream: collectorwire.Stdout}, limits: limits, fifoFD: fd, logDirFD: d, fileFD: -1}
 	t.Cleanup(func() { s.close(); w.Close(); tl.close() })
 	return s, w, dir, tl
 }
@@ -64,13 +69,13 @@ func feedStream(t *testing.T, s *stream, w *os.File, tl *spliceTools, pieces ...
 // readLogFiles returns the content of each file, oldest first.
 func readLogFiles(t *testing.T, s *stream, dir string) []string {
 	t.Helper()
-	list, err := listFileIndexes(s.logDirFD, s.key.filePrefix())
+	list, err := collectorwire.ListFileIndexes(s.logDirFD, s.key.FilePrefix())
 	if err != nil {
 		t.Fatal(err)
 	}
 	var all []string
 	for _, index := range list {
-		b, err := os.ReadFile(filepath.Join(dir, logfile.Name(s.key.filePrefix(), index)))
+		b, err := os.ReadFile(filepath.Join(dir, logfile.Name(s.key.FilePrefix(), index)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -108,7 +113,7 @@ func TestRotation(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			s, w, dir, tl := newTestStream(t, StreamLimits{MaxFiles: 100, MaxFileBytes: tt.limit})
+			s, w, dir, tl := newTestStream(t, collectorwire.StreamLimits{MaxFiles: 100, MaxFileBytes: tt.limit})
 			if err := s.openNewestOrNewFile(); err != nil {
 				t.Fatal(err)
 			}
@@ -134,7 +139,7 @@ func TestTruncatedFile(t *testing.T) {
 	t.Parallel()
 	for _, copies := range []bool{false, true} {
 		t.Run(fmt.Sprint("copies ", copies), func(t *testing.T) {
-			s, w, dir, tl := newTestStream(t, StreamLimits{MaxFiles: 100, MaxFileBytes: 100 << 10})
+			s, w, dir, tl := newTestStream(t, collectorwire.StreamLimits{MaxFiles: 100, MaxFileBytes: 100 << 10})
 			if err := s.openNewestOrNewFile(); err != nil {
 				t.Fatal(err)
 			}
@@ -187,7 +192,7 @@ func TestShortLinesAreNeverSplit(t *testing.T) {
 	seed := time.Now().UnixNano()
 	r := rand.New(rand.NewPCG(uint64(seed), 0))
 	const maxFileSize = 128 << 10
-	s, w, dir, tl := newTestStream(t, StreamLimits{MaxFiles: 1000, MaxFileBytes: maxFileSize})
+	s, w, dir, tl := newTestStream(t, collectorwire.StreamLimits{MaxFiles: 1000, MaxFileBytes: maxFileSize})
 	var outputText bytes.Buffer
 	for outputText.Len() < 4<<20 {
 		n := r.IntN(200)
@@ -225,7 +230,7 @@ func TestShortLinesAreNeverSplit(t *testing.T) {
 
 func TestNewestFilesAreKept(t *testing.T) {
 	t.Parallel()
-	s, w, dir, tl := newTestStream(t, StreamLimits{MaxFiles: 3, MaxFileBytes: 10})
+	s, w, dir, tl := newTestStream(t, collectorwire.StreamLimits{MaxFiles: 3, MaxFileBytes: 10})
 	for _, stray := range []string{"web.stdout.x", "web.stderr.0", "web.stdout.01", "web.stdout.99999999999999999999"} {
 		if err := os.WriteFile(filepath.Join(dir, stray), []byte("stays"), 0o644); err != nil {
 			t.Fatal(err)
@@ -237,7 +242,7 @@ func TestNewestFilesAreKept(t *testing.T) {
 	}
 	// A new process continues in the same file.
 	unix.Close(s.fileFD)
-	*s = stream{key: s.key, limits: StreamLimits{MaxFiles: 2, MaxFileBytes: 10}, fifoFD: s.fifoFD, logDirFD: s.logDirFD, fileFD: -1}
+	*s = stream{key: s.key, limits: collectorwire.StreamLimits{MaxFiles: 2, MaxFileBytes: 10}, fifoFD: s.fifoFD, logDirFD: s.logDirFD, fileFD: -1}
 	feedStream(t, s, w, tl, "4\n", "555555555\n")
 	if got := strings.Join(readLogFiles(t, s, dir), "|"); got != "4\n4\n|555555555\n" {
 		t.Errorf("files hold %q", got)
@@ -262,7 +267,7 @@ func TestForeignFilesAreNotWrittenTo(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			s, w, dir, tl := newTestStream(t, StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20})
+			s, w, dir, tl := newTestStream(t, collectorwire.StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20})
 			target := filepath.Join(t.TempDir(), "passwd")
 			if err := os.WriteFile(target, []byte("root"), 0o600); err != nil {
 				t.Fatal(err)
@@ -287,7 +292,7 @@ func TestForeignFilesAreNotWrittenTo(t *testing.T) {
 
 func TestFilesOfTaskWithLogFileNames(t *testing.T) {
 	t.Parallel()
-	s, w, dir, tl := newTestStream(t, StreamLimits{MaxFiles: 1000, MaxFileBytes: 10})
+	s, w, dir, tl := newTestStream(t, collectorwire.StreamLimits{MaxFiles: 1000, MaxFileBytes: 10})
 	feedStream(t, s, w, tl, "000000000\n")
 	for i := 1; i < 100; i++ {
 		if err := os.WriteFile(filepath.Join(dir, logfile.Name("web.stdout.", int64(i))), nil, 0o644); err != nil {
@@ -302,7 +307,7 @@ func TestFilesOfTaskWithLogFileNames(t *testing.T) {
 
 func TestFileSystemWithoutSplice(t *testing.T) {
 	t.Parallel()
-	s, w, dir, tl := newTestStream(t, StreamLimits{MaxFiles: 100, MaxFileBytes: 100 << 10})
+	s, w, dir, tl := newTestStream(t, collectorwire.StreamLimits{MaxFiles: 100, MaxFileBytes: 100 << 10})
 	s.fsCannotSplice = true
 	text := strings.Repeat(strings.Repeat("y", 700)+"\n", 1000)
 	feedStream(t, s, w, tl, text)
@@ -315,7 +320,7 @@ func TestFileSystemWithoutSplice(t *testing.T) {
 // lost bytes when space is free again.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
-	s, w, dir, tl := newTestStream(t, StreamLimits{MaxFiles: 3, MaxFileBytes: 20})
+	s, w, dir, tl := newTestStream(t, collectorwire.StreamLimits{MaxFiles: 3, MaxFileBytes: 20})
 	now := time.Now()
 	feedStream(t, s, w, tl, "before\n", "half")
 	full := s.logDirFD
@@ -358,61 +363,5 @@ func TestFullDisk(t *testing.T) {
 	got := strings.Join(readLogFiles(t, s, dir), "")
 	if !strings.HasPrefix(got, want) || !strings.HasSuffix(got, "]\nafter\n") {
 		t.Errorf("files hold %q", got)
-	}
-}
-
-func TestOpenDirTakesNoLinks(t *testing.T) {
-	t.Parallel()
-	base := t.TempDir()
-	real := filepath.Join(base, "a1", "alloc", "logs")
-	for _, dir := range []string{real, filepath.Join(base, "elsewhere", "logs"), filepath.Join(base, "a2", "alloc")} {
-		if err := os.MkdirAll(dir, 0o777); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for link, target := range map[string]string{
-		"a2/alloc/logs": "../../elsewhere/logs", // made by a task
-		"a3":            "a1",                   // the link is above the shared directory, so an operator has made it
-	} {
-		if err := os.Symlink(target, filepath.Join(base, link)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Mkdir(filepath.Join(base, "a4"), 0o777); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("../elsewhere", filepath.Join(base, "a4", "alloc")); err != nil {
-		t.Fatal(err)
-	}
-	for alloc, ok := range map[string]bool{"a1": true, "a2": false, "a3": true, "a4": false} {
-		fd, err := openLogDirFD(filepath.Join(base, alloc, "alloc", "logs"))
-		if (err == nil) != ok {
-			t.Errorf("open logs of %s: %v, want success %v", alloc, err, ok)
-		}
-		if err == nil {
-			unix.Close(fd)
-		}
-	}
-}
-
-func TestCheckTask(t *testing.T) {
-	t.Parallel()
-	good := StreamLimits{MaxFiles: 1, MaxFileBytes: 1}
-	tests := []struct {
-		name string
-		task Task
-		ok   bool
-	}{
-		{"all is well", Task{AllocID: "a", Name: "web", StdoutLimits: good, StderrLimits: good}, true},
-		{"a name with a slash would leave the directory", Task{AllocID: "a", Name: "../web", StdoutLimits: good, StderrLimits: good}, false},
-		{"a name is needed", Task{AllocID: "a", StdoutLimits: good, StderrLimits: good}, false},
-		{"no files", Task{AllocID: "a", Name: "web", StdoutLimits: good}, false},
-		{"an id with a slash", Task{AllocID: "a/b", Name: "web", StdoutLimits: good, StderrLimits: good}, false},
-		{"a name that no file can have", Task{AllocID: "a", Name: strings.Repeat("n", 201), StdoutLimits: good, StderrLimits: good}, false},
-	}
-	for _, tt := range tests {
-		if err := tt.task.validate(); (err == nil) != tt.ok {
-			t.Errorf("%s: %v", tt.name, err)
-		}
 	}
 }

@@ -1,4 +1,4 @@
-package logs
+package collector
 
 import (
 	"errors"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/framing"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
 // pendingReply is a request to which the process replies later.
@@ -29,7 +30,7 @@ type agentConn struct {
 }
 
 func newAgentConn(fd int) *agentConn {
-	return &agentConn{fd: fd, receiver: framing.NewReceiver(messageLimits)}
+	return &agentConn{fd: fd, receiver: framing.NewReceiver(collectorwire.MessageLimits)}
 }
 
 // maxQueuedMessages is how many messages are queued for an agent that does not read. With more messages, the
@@ -69,7 +70,7 @@ func (se *collectorServer) receiveMessages(peer *agentConn) {
 			se.replyToHello(peer)
 			continue
 		}
-		m := &message{}
+		m := &collectorwire.Message{}
 		fds, err := peer.receiver.ReceiveNow(peer.fd, m)
 		switch {
 		case errors.Is(err, unix.EAGAIN):
@@ -77,12 +78,12 @@ func (se *collectorServer) receiveMessages(peer *agentConn) {
 		case errors.Is(err, framing.ErrNoFreeDescriptors):
 			// An error reply ends the request. If the connection were closed instead, the agent would reconnect and
 			// repeat the request.
-			se.sendOrQueue(peer, &message{Op: opReply, ID: m.ID, Error: noDescriptorsText})
+			se.sendOrQueue(peer, &collectorwire.Message{Op: collectorwire.OpReply, ID: m.ID, Error: noDescriptorsText})
 		case err != nil:
 			se.disconnect(peer)
-		case peer.hello.Version != se.ownHello.Version && m.Op != opQuit:
+		case peer.hello.Version != se.ownHello.Version && m.Op != collectorwire.OpQuit:
 			framing.CloseAll(fds)
-			se.sendOrQueue(peer, &message{Op: opReply, ID: m.ID, Error: fmt.Sprintf("operation %q of version %d: the log collector has version %d", m.Op, peer.hello.Version, se.ownHello.Version)})
+			se.sendOrQueue(peer, &collectorwire.Message{Op: collectorwire.OpReply, ID: m.ID, Error: fmt.Sprintf("operation %q of version %d: the log collector has version %d", m.Op, peer.hello.Version, se.ownHello.Version)})
 		default:
 			se.executeRequest(peer, m, fds)
 		}
@@ -105,12 +106,12 @@ func (se *collectorServer) replyToHello(peer *agentConn) {
 }
 
 // executeRequest executes a request of an agent. It owns fds.
-func (se *collectorServer) executeRequest(peer *agentConn, m *message, fds []int) {
-	reply := &message{Op: opReply, ID: m.ID}
+func (se *collectorServer) executeRequest(peer *agentConn, m *collectorwire.Message, fds []int) {
+	reply := &collectorwire.Message{Op: collectorwire.OpReply, ID: m.ID}
 	switch m.Op {
-	case opStart:
+	case collectorwire.OpStart:
 		se.memoryTrimmer.NotifyBusy()
-		if len(fds) != maxMessageFDs {
+		if len(fds) != collectorwire.MaxMessageFDs {
 			reply.Error = fmt.Sprintf("%d descriptors came with a stream", len(fds))
 		} else {
 			if err := se.startStream(m, fds[0], fds[1]); err != nil {
@@ -119,7 +120,7 @@ func (se *collectorServer) executeRequest(peer *agentConn, m *message, fds []int
 			fds = nil
 		}
 		se.sendOrQueue(peer, reply)
-	case opStop:
+	case collectorwire.OpStop:
 		se.memoryTrimmer.NotifyBusy()
 		e := se.streamByKey[m.StreamKey]
 		if e == nil {
@@ -129,14 +130,14 @@ func (se *collectorServer) executeRequest(peer *agentConn, m *message, fds []int
 		e.addStopRequest(pendingReply{peer, m.ID}, time.Now().Add(time.Duration(m.GraceMillis)*time.Millisecond))
 		e.keepsReadingWhileWriterOpen = m.KeepReadingWhileWriterOpen
 		se.readyStreams[e] = true
-	case opQuit:
+	case collectorwire.OpQuit:
 		se.quitRequested = true
-	case opIdle:
+	case collectorwire.OpIdle:
 		se.quitRequested = len(se.streamByKey) == 0
-	case opStats:
+	case collectorwire.OpStats:
 		reply.StreamCount, reply.WrittenBytes, reply.LostBytes = se.countOutput()
 		se.sendOrQueue(peer, reply)
-	case opSubscribe:
+	case collectorwire.OpSubscribe:
 		se.notifyOrAddSubscriber(peer, m)
 	default:
 		reply.Error = fmt.Sprintf("operation %q is unknown", m.Op)
@@ -154,9 +155,9 @@ func (s *serverStream) addStopRequest(w pendingReply, deadline time.Time) {
 	s.stopRequests = append(s.stopRequests, w)
 }
 
-// notifyOrAddSubscriber sends one opOutput to an agent as soon as a stream has output behind the position in m, which
+// notifyOrAddSubscriber sends one collectorwire.OpOutput to an agent as soon as a stream has output behind the position in m, which
 // may be immediately.
-func (se *collectorServer) notifyOrAddSubscriber(peer *agentConn, m *message) {
+func (se *collectorServer) notifyOrAddSubscriber(peer *agentConn, m *collectorwire.Message) {
 	e := se.streamByKey[m.StreamKey]
 	if e != nil {
 		e.refreshFileSize()
@@ -164,7 +165,7 @@ func (se *collectorServer) notifyOrAddSubscriber(peer *agentConn, m *message) {
 	switch {
 	case e == nil: // a stream that the process does not have has no output to report
 	case e.fileIndex > m.FileIndex || e.fileIndex == m.FileIndex && e.fileSize != m.FileOffset: // also true after the file was truncated
-		se.sendOrQueue(peer, &message{Op: opOutput, StreamKey: m.StreamKey, FileIndex: e.fileIndex, FileOffset: e.fileSize})
+		se.sendOrQueue(peer, &collectorwire.Message{Op: collectorwire.OpOutput, StreamKey: m.StreamKey, FileIndex: e.fileIndex, FileOffset: e.fileSize})
 	case !slices.Contains(e.subscribers, peer):
 		e.subscribers = append(e.subscribers, peer)
 	}
@@ -175,7 +176,7 @@ func (se *collectorServer) sendOrQueue(peer *agentConn, m any) {
 	if peer.closed {
 		return
 	}
-	b, err := messageLimits.Encode(m)
+	b, err := collectorwire.MessageLimits.Encode(m)
 	if err != nil {
 		panic("log collector: message does not encode: " + err.Error()) // cannot happen, because every message can be encoded
 	}
@@ -190,7 +191,7 @@ func (se *collectorServer) sendOrQueue(peer *agentConn, m any) {
 }
 
 // broadcastToSameVersion sends a message to all agents that have the protocol version of this process.
-func (se *collectorServer) broadcastToSameVersion(m *message) {
+func (se *collectorServer) broadcastToSameVersion(m *collectorwire.Message) {
 	for _, peer := range se.agentsByFD {
 		if peer.hello.Version == se.ownHello.Version {
 			se.sendOrQueue(peer, m)

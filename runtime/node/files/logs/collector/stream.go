@@ -1,4 +1,4 @@
-package logs
+package collector
 
 import (
 	"bytes"
@@ -9,6 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/logfile"
+	"github.com/nomad-lite/nomad-lite/internal/safepath"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
 const (
@@ -58,8 +60,8 @@ func (t *spliceTools) close() {
 // stream moves the output of one task from its FIFO into files. All its state can be rebuilt from
 // the FIFO and the files, so that the process may be killed between any two instructions.
 type stream struct {
-	key      streamKey
-	limits   StreamLimits
+	key      collectorwire.StreamKey
+	limits   collectorwire.StreamLimits
 	fifoFD   int
 	logDirFD int
 
@@ -95,21 +97,21 @@ type writeFailure struct {
 // openNewestOrNewFile opens the newest file of the stream, so that output continues at its end. It starts a new file if
 // there is none, or if a task has replaced it.
 func (s *stream) openNewestOrNewFile() error {
-	files, err := listFileIndexes(s.logDirFD, s.key.filePrefix())
+	files, err := collectorwire.ListFileIndexes(s.logDirFD, s.key.FilePrefix())
 	if err != nil {
 		return err
 	}
 	s.fileIndexes = files
 	if len(files) > 0 {
 		s.fileIndex = files[len(files)-1]
-		fd, size, err := openLogFile(s.logDirFD, logfile.Name(s.key.filePrefix(), s.fileIndex), unix.O_RDWR)
+		fd, size, err := collectorwire.OpenLogFile(s.logDirFD, logfile.Name(s.key.FilePrefix(), s.fileIndex), unix.O_RDWR)
 		if err == nil {
 			s.fileFD, s.fileSize, s.endsWithNewlineKnown = fd, size, false
 			s.pruneFiles()
 			return nil
 		}
-		if !errors.Is(err, errForeignFile) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ELOOP) {
-			return fmt.Errorf("open %s: %w", logfile.Name(s.key.filePrefix(), s.fileIndex), err)
+		if !errors.Is(err, collectorwire.ErrForeignFile) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ELOOP) {
+			return fmt.Errorf("open %s: %w", logfile.Name(s.key.FilePrefix(), s.fileIndex), err)
 		}
 	} else {
 		s.fileIndex = -1
@@ -129,12 +131,12 @@ func (s *stream) closeFileIfRemoved() {
 // rotateFile starts a new file, and removes files beyond the limit.
 func (s *stream) rotateFile() error {
 	for index, tries := s.fileIndex+1, 0; ; index, tries = index+1, tries+1 {
-		name := logfile.Name(s.key.filePrefix(), index)
+		name := logfile.Name(s.key.FilePrefix(), index)
 		fd, err := createLogFile(s.logDirFD, name)
 		if errors.Is(err, unix.EEXIST) && tries < 10 {
 			// A task has made a file with the name of the next log file: try the number after the
 			// highest one in use.
-			if files, err := listFileIndexes(s.logDirFD, s.key.filePrefix()); err == nil && len(files) > 0 {
+			if files, err := collectorwire.ListFileIndexes(s.logDirFD, s.key.FilePrefix()); err == nil && len(files) > 0 {
 				index = max(index, files[len(files)-1])
 			}
 			continue
@@ -157,7 +159,7 @@ func (s *stream) rotateFile() error {
 func (s *stream) pruneFiles() {
 	for len(s.fileIndexes) > s.limits.MaxFiles {
 		// Errors are ignored: a file may be removed already, or be a directory that a task has made.
-		name := logfile.Name(s.key.filePrefix(), s.fileIndexes[0])
+		name := logfile.Name(s.key.FilePrefix(), s.fileIndexes[0])
 		_ = unix.Unlinkat(s.logDirFD, name, 0)
 		_ = unix.Unlinkat(s.logDirFD, logfile.ArrivalTimesFile(name), 0)
 		s.fileIndexes = s.fileIndexes[1:]
@@ -353,7 +355,7 @@ func (s *stream) isAtLineStart() (bool, error) {
 			var lastByte [1]byte
 			n, err := unix.Pread(s.fileFD, lastByte[:], s.fileSize-1)
 			if err != nil {
-				return false, fmt.Errorf("read the end of %s: %w", logfile.Name(s.key.filePrefix(), s.fileIndex), err)
+				return false, fmt.Errorf("read the end of %s: %w", logfile.Name(s.key.FilePrefix(), s.fileIndex), err)
 			}
 			s.endsWithNewline = n == 1 && lastByte[0] == '\n'
 		}
@@ -487,4 +489,17 @@ func hasWriter(fifoFD int) bool {
 	poll := []unix.PollFd{{Fd: int32(fifoFD), Events: unix.POLLIN}}
 	_, err := unix.Poll(poll, 0)
 	return err == nil && poll[0].Revents&unix.POLLHUP == 0 // the kernel reports POLLHUP for a FIFO without a writer
+}
+
+// createLogFile makes a new log file, and fails with EEXIST if the name exists.
+func createLogFile(logDirFD int, name string) (int, error) {
+	fd, err := safepath.OpenAt(logDirFD, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o644)
+	if err != nil {
+		return -1, err
+	}
+	if err := unix.Fchmod(fd, 0o644); err != nil { // the umask may have cleared bits
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
 }

@@ -1,4 +1,4 @@
-package logs
+package collector
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/logfile"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
 // describeArrivalTimes formats arrival times as "offset@milliseconds".
@@ -34,7 +35,7 @@ func arrivalTimesOf(t *testing.T, dir, logFile string) string {
 
 func TestStreamStoresArrivalTimes(t *testing.T) {
 	t.Parallel()
-	s, w, dir, tl := newTestStream(t, StreamLimits{MaxFiles: 2, MaxFileBytes: 100})
+	s, w, dir, tl := newTestStream(t, collectorwire.StreamLimits{MaxFiles: 2, MaxFileBytes: 100})
 	arrive := func(milliseconds int64, text string) {
 		t.Helper()
 		feedStream(t, s, w, tl, text)
@@ -85,7 +86,7 @@ func TestStreamStoresArrivalTimes(t *testing.T) {
 // A task can put files under the names of the arrival times; they are not written to.
 func TestForeignArrivalTimesAreNotWrittenTo(t *testing.T) {
 	t.Parallel()
-	s, w, dir, tl := newTestStream(t, StreamLimits{MaxFiles: 2, MaxFileBytes: 1000})
+	s, w, dir, tl := newTestStream(t, collectorwire.StreamLimits{MaxFiles: 2, MaxFileBytes: 1000})
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-package logs
+package collector
 
 import (
 	"context"
@@ -19,36 +19,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/host/helperdir"
-	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
-const processSetupEnvVar = "NOMAD_LITE_COLLECTOR_SETUP"
-
-// Files of a collector process in the data directory, except the socket, which is in the socket directory of
-// [keeper.DataDir].
-const (
-	socketName  = "collector.sock"
-	lockName    = "collector.lock" // this file is locked while an agent starts a collector process, or a collector process exits
-	pidFileName = "collector.pid"  // this file is locked by the collector process until it exits, and has the osprocess.ID of the process
-	logName     = "collector.log"  // stderr of the collector process; empty unless the process has crashed
-)
-
-// processSetup is the configuration that a collector process reads at its start.
-type processSetup struct {
-	Dir           string
-	Ephemeral     bool
-	LingerTimeout time.Duration
-}
-
-// RunCollectorProcess runs the collector process; a hidden command calls it. It returns when no agent is connected and
-// no stream has a writer, when an agent requests it, or when no agent is connected after ctx has ended. Only a
-// CollectorClient starts the process.
-func RunCollectorProcess(ctx context.Context) error { return runCollectorProcess(ctx, protocolVersion) }
-
-// runCollectorProcess is RunCollectorProcess with ownProtocolVersion.
-func runCollectorProcess(ctx context.Context, ownProtocolVersion int) error {
-	var conf processSetup
-	text := os.Getenv(processSetupEnvVar)
+// Serve runs the collector process. It returns when no agent is connected and no stream has a writer, when an agent requests it, or
+// when no agent is connected after ctx has ended. version is the version of the protocol that it reports to agents. Only a
+// logs.CollectorClient starts the process: without the setup in the environment Serve returns an error.
+func Serve(ctx context.Context, version int) error {
+	var conf collectorwire.Setup
+	text := os.Getenv(collectorwire.SetupEnvVar)
 	if text == "" {
 		return errors.New("the log collector is started by nomad-lite itself; it is not run by hand")
 	}
@@ -63,18 +42,18 @@ func runCollectorProcess(ctx context.Context, ownProtocolVersion int) error {
 
 	// Two collectors would write to the same offset of the same file. The previous collector may
 	// still be shutting down.
-	dir, err := keeper.OpenOrCreateDataDir(conf.Dir)
+	dir, err := helperdir.OpenOrCreate(conf.Dir)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	lock, err := dir.LockFile(pidFileName, unix.LOCK_EX)
+	lock, err := dir.LockFile(collectorwire.PIDFileName, unix.LOCK_EX)
 	if err != nil {
 		return err
 	}
 	defer lock.Close()
 
-	p, err := newServer(conf, dir, listenerFD, ownProtocolVersion)
+	p, err := newServer(conf, dir, listenerFD, version)
 	if err != nil {
 		return err
 	}
@@ -93,14 +72,14 @@ func runCollectorProcess(ctx context.Context, ownProtocolVersion int) error {
 // collectorServer is the event loop of the collector process and its state, none of which a restart must preserve. Only
 // the goroutine of run uses it.
 type collectorServer struct {
-	conf                       processSetup
-	dir                        *keeper.DataDir
+	conf                       collectorwire.Setup
+	dir                        *helperdir.Dir
 	ownHello                   framing.Hello
 	epollFD                    int
 	signalEventFD              int // an eventfd for signals
 	listenFD                   int
 	spliceTools                *spliceTools
-	streamByKey                map[streamKey]*serverStream
+	streamByKey                map[collectorwire.StreamKey]*serverStream
 	streamByFIFOFD             map[int32]*serverStream
 	agentsByFD                 map[int32]*agentConn
 	readyStreams               map[*serverStream]bool // streams that may have output
@@ -121,14 +100,14 @@ type serverStream struct {
 	stopRequests                []pendingReply
 	stopDeadline                time.Time // set while stopRequests is not empty
 	keepsReadingWhileWriterOpen bool      // the stream continues after the deadline while it has a writer
-	endsWhenWritersClose        bool      // the stop requests were answered with HasWriter: opEnd follows when the stream has no writer
+	endsWhenWritersClose        bool      // the stop requests were answered with HasWriter: collectorwire.OpEnd follows when the stream has no writer
 }
 
 // listenerFD is the descriptor of the listening socket.
 const listenerFD = 0
 
 // newServer returns a server that accepts connections on listenerSocketFD, which it owns.
-func newServer(conf processSetup, dir *keeper.DataDir, listenerSocketFD, ownProtocolVersion int) (*collectorServer, error) {
+func newServer(conf collectorwire.Setup, dir *helperdir.Dir, listenerSocketFD, ownProtocolVersion int) (*collectorServer, error) {
 	self, err := osprocess.LookupID(os.Getpid())
 	if err != nil {
 		return nil, err
@@ -140,7 +119,7 @@ func newServer(conf processSetup, dir *keeper.DataDir, listenerSocketFD, ownProt
 		dir:                 dir,
 		ownHello:            hello,
 		listenFD:            listenerSocketFD,
-		streamByKey:         map[streamKey]*serverStream{},
+		streamByKey:         map[collectorwire.StreamKey]*serverStream{},
 		streamByFIFOFD:      map[int32]*serverStream{},
 		agentsByFD:          map[int32]*agentConn{},
 		readyStreams:        map[*serverStream]bool{},
@@ -299,12 +278,12 @@ func (se *collectorServer) moveOutputAndReplyToStops(e *serverStream, now time.T
 	switch ended := !more && e.hasEnded(); {
 	case e.endsWhenWritersClose && ended:
 		se.removeStream(e, "")
-		se.broadcastToSameVersion(&message{Op: opEnd, StreamKey: e.key})
+		se.broadcastToSameVersion(&collectorwire.Message{Op: collectorwire.OpEnd, StreamKey: e.key})
 		return
 	case len(e.stopRequests) == 0:
 	case e.keepsReadingWhileWriterOpen && !ended && !now.Before(e.stopDeadline):
 		se.notifySubscribers(e)
-		se.replyToStopRequests(e, message{HasWriter: true})
+		se.replyToStopRequests(e, collectorwire.Message{HasWriter: true})
 		e.endsWhenWritersClose = true
 	case ended || !now.Before(e.stopDeadline):
 		se.drainAndRemoveStream(e, now)
@@ -317,18 +296,18 @@ func (se *collectorServer) moveOutputAndReplyToStops(e *serverStream, now time.T
 	}
 }
 
-// notifySubscribers sends opOutput to the subscribers of a stream.
+// notifySubscribers sends collectorwire.OpOutput to the subscribers of a stream.
 func (se *collectorServer) notifySubscribers(e *serverStream) {
 	subscribers := e.subscribers
 	e.subscribers = nil // reset first, because sendOrQueue may call disconnect, which changes e.subscribers
 	for _, peer := range subscribers {
-		se.sendOrQueue(peer, &message{Op: opOutput, StreamKey: e.key, FileIndex: e.fileIndex, FileOffset: e.fileSize})
+		se.sendOrQueue(peer, &collectorwire.Message{Op: collectorwire.OpOutput, StreamKey: e.key, FileIndex: e.fileIndex, FileOffset: e.fileSize})
 	}
 }
 
-// lossMessage returns the opLoss event for the current or last write failure.
-func (s *serverStream) lossMessage() *message {
-	m := &message{Op: opLoss, StreamKey: s.key, DroppedBytes: s.lastFailureDroppedBytes, WritingResumed: !s.writeFailure.isDropping}
+// lossMessage returns the collectorwire.OpLoss event for the current or last write failure.
+func (s *serverStream) lossMessage() *collectorwire.Message {
+	m := &collectorwire.Message{Op: collectorwire.OpLoss, StreamKey: s.key, DroppedBytes: s.lastFailureDroppedBytes, WritingResumed: !s.writeFailure.isDropping}
 	if s.writeFailure.lastErr != nil {
 		m.Error = s.writeFailure.lastErr.Error()
 	}
@@ -357,7 +336,7 @@ func (se *collectorServer) drainAndRemoveStream(e *serverStream, now time.Time) 
 // removeStream removes a stream and replies to its stop requests; errorText is the error in the replies, or empty.
 func (se *collectorServer) removeStream(e *serverStream, errorText string) {
 	se.notifySubscribers(e)
-	se.replyToStopRequests(e, message{Error: errorText})
+	se.replyToStopRequests(e, collectorwire.Message{Error: errorText})
 	// Closing the FIFO does not remove it from epoll, because the keeper has the same open file.
 	_ = unix.EpollCtl(se.epollFD, unix.EPOLL_CTL_DEL, e.fifoFD, nil)
 	delete(se.streamByFIFOFD, int32(e.fifoFD))
@@ -380,8 +359,8 @@ func (se *collectorServer) countOutput() (streams int, written, lost int64) {
 }
 
 // replyToStopRequests sends m, with the position of the newest output, as reply to all stop requests of a stream.
-func (se *collectorServer) replyToStopRequests(e *serverStream, m message) {
-	m.Op, m.FileIndex, m.FileOffset = opReply, e.fileIndex, e.fileSize
+func (se *collectorServer) replyToStopRequests(e *serverStream, m collectorwire.Message) {
+	m.Op, m.FileIndex, m.FileOffset = collectorwire.OpReply, e.fileIndex, e.fileSize
 	for _, w := range e.stopRequests {
 		m.ID = w.requestID
 		se.sendOrQueue(w.agent, &m)
@@ -391,7 +370,7 @@ func (se *collectorServer) replyToStopRequests(e *serverStream, m message) {
 
 // startStream adds the stream of a start request. It owns both descriptors. An agent sends the same FIFO again after
 // it has reconnected, or to change the limits.
-func (se *collectorServer) startStream(m *message, fifoFD, logDirFD int) error {
+func (se *collectorServer) startStream(m *collectorwire.Message, fifoFD, logDirFD int) error {
 	if old := se.streamByKey[m.StreamKey]; old != nil {
 		if areFDsOfSameFile(old.fifoFD, fifoFD) {
 			unix.Close(fifoFD)
@@ -399,11 +378,11 @@ func (se *collectorServer) startStream(m *message, fifoFD, logDirFD int) error {
 			old.logDirFD = logDirFD
 			old.limits = m.Limits
 			old.closeFileIfRemoved()
-			se.replyToStopRequests(old, message{Error: "started again"})
+			se.replyToStopRequests(old, collectorwire.Message{Error: "started again"})
 			old.endsWhenWritersClose = false
 			se.readyStreams[old] = true
 			if old.writeFailure.isDropping {
-				se.broadcastToSameVersion(old.lossMessage()) // the agent may have connected after the last opLoss event
+				se.broadcastToSameVersion(old.lossMessage()) // the agent may have connected after the last collectorwire.OpLoss event
 			}
 			return nil
 		}
@@ -435,11 +414,10 @@ func (s *serverStream) validate() error {
 	if st.Mode&unix.S_IFMT != unix.S_IFIFO {
 		return errors.New("what came is not a FIFO")
 	}
-	if err := s.key.validate(); err != nil {
+	if err := s.key.Validate(); err != nil {
 		return err
 	}
-	t := Task{AllocID: s.key.AllocID, Name: s.key.Task, StdoutLimits: s.limits, StderrLimits: s.limits}
-	return t.validate()
+	return s.limits.Validate()
 }
 
 // areFDsOfSameFile reports whether two descriptors are of the same file.
@@ -479,7 +457,7 @@ func (se *collectorServer) canExit(now time.Time, terminated bool) bool {
 // prepareExit removes the socket, so that no agent connects to a process that exits. mayExit is false
 // if an agent has connected meanwhile, or is starting a process; then the process must continue.
 func (se *collectorServer) prepareExit(terminated bool) (mayExit bool) {
-	f, err := se.dir.LockFile(lockName, unix.LOCK_EX|unix.LOCK_NB)
+	f, err := se.dir.LockFile(collectorwire.LockFileName, unix.LOCK_EX|unix.LOCK_NB)
 	se.acceptAgents() // accepts clients that connected before the lock was held
 	if len(se.agentsByFD) > 0 && !terminated {
 		if err == nil {
@@ -492,9 +470,9 @@ func (se *collectorServer) prepareExit(terminated bool) (mayExit bool) {
 		return terminated || !errors.Is(err, filelock.ErrLocked) // after another error the data directory is gone, and no agent can connect
 	}
 	defer f.Close()
-	se.dir.RemoveSocket(socketName)
+	se.dir.RemoveSocket(collectorwire.SocketName)
 	if se.conf.Ephemeral {
-		for _, name := range []string{logName, pidFileName, lockName} {
+		for _, name := range []string{collectorwire.LogFileName, collectorwire.PIDFileName, collectorwire.LockFileName} {
 			se.dir.RemoveFile(name)
 		}
 	}

@@ -1,0 +1,58 @@
+package collectorwire
+
+import "github.com/nomad-lite/nomad-lite/internal/framing"
+
+// ProtocolVersion is the version of the messages between the agent and the collector process. A
+// change of their form or meaning needs another version, except in the request Quit, which replaces
+// a process of another version: its form is stable.
+const ProtocolVersion = 2
+
+// MessageLimits are the limits of one message.
+var MessageLimits = framing.Limits{MaxSize: 32 << 10, MaxDescriptors: MaxMessageFDs}
+
+// MaxMessageFDs is the maximum number of descriptors in one message: the FIFO and the log directory of a stream.
+const MaxMessageFDs = 2
+
+// Op is the operation of a message.
+type Op string
+
+const (
+	OpStart     Op = "Start"     // request with two descriptors: the FIFO and the log directory
+	OpStop      Op = "Stop"      // stop request; the reply follows when the stream has ended
+	OpSubscribe Op = "Subscribe" // subscribe request without a reply; OpOutput follows when the stream has more output than the position in the message
+	OpQuit      Op = "Quit"      // quit request without a reply: the process exits, so that another one can serve the streams
+	OpIdle      Op = "Idle"      // idle request without a reply: the process exits unless it has streams
+	OpStats     Op = "Stats"     // stats request; the reply has StreamCount, WrittenBytes and LostBytes
+	OpReply     Op = "Reply"
+
+	// Events: messages of the collector that are not replies.
+	OpOutput Op = "Output"
+	OpLoss   Op = "Loss"
+	OpEnd    Op = "End" // the writers of a stream with a HasWriter reply have closed the FIFO
+)
+
+// Message is the format of all messages after the hello messages, in both directions. The json tags keep the keys of
+// earlier collector processes.
+type Message struct {
+	Op                         Op
+	ID                         uint64       `json:",omitempty"` // a reply has the same ID as its request
+	StreamKey                  StreamKey    `json:"Key,omitzero"`
+	Limits                     StreamLimits `json:",omitzero"`          // in a start request
+	GraceMillis                int64        `json:",omitempty"`         // in a stop request: milliseconds until the stream ends even if it has a writer
+	KeepReadingWhileWriterOpen bool         `json:"KeepOpen,omitempty"` // in a stop request: continue to read while the FIFO has a writer
+	HasWriter                  bool         `json:",omitempty"`         // in the reply to a stop request: the FIFO has a writer
+
+	// In a subscribe request, FileIndex and FileOffset are the file and the offset up to which the follower has read;
+	// in an output event and in the reply to a stop request, they are the newest file of the stream and its size.
+	FileIndex  int64 `json:"Index,omitempty"`
+	FileOffset int64 `json:"Offset,omitempty"`
+
+	Error          string `json:",omitempty"`
+	DroppedBytes   int64  `json:"Bytes,omitempty"` // in a loss event, as in logs.OutputLoss
+	WritingResumed bool   `json:",omitempty"`      // in a loss event, as in logs.OutputLoss
+
+	// In the reply to a stats request.
+	StreamCount  int   `json:"Streams,omitempty"` // number of streams at present
+	WrittenBytes int64 `json:"Written,omitempty"` // bytes of output written since the start of the process
+	LostBytes    int64 `json:"Lost,omitempty"`    // bytes of output dropped since the start of the process
+}
