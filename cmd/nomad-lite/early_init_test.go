@@ -10,6 +10,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/builtin/sandbox/stage"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
 // Processes that take the program over while its packages are initialized run before most packages: each isolated task waits for
@@ -24,6 +25,8 @@ func TestProcessStartsBeforeOtherPackages(t *testing.T) {
 	for name, cmd := range map[string]*exec.Cmd{
 		"stage":  {Path: program, Args: []string{"nomad-lite"}, Env: []string{stage.EnvName + "=1"}},
 		"keeper": {Path: program, Args: []string{"nomad-lite", keeperwire.CommandName}},
+
+		"log collector": {Path: program, Args: []string{"nomad-lite", collectorwire.CommandName}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var output bytes.Buffer

@@ -1,7 +1,6 @@
 package root
 
 import (
-	"context"
 	"os"
 	"slices"
 
@@ -10,11 +9,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agent"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/builtins"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
-	_ "github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/helperprocess" // makes the process the keeper
+	_ "github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/helperprocess" // makes the process the keeper or the log collector
 	_ "github.com/nomad-lite/nomad-lite/internal/confine/undumpable"           // no process of this program that root starts can be traced
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec/confined"
-	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collector"
-	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
 // findHelperProcessMain returns the function of the helper process that these arguments start, or nil. It is called
@@ -22,8 +19,6 @@ import (
 // helper process.
 func findHelperProcessMain(args []string, s *cli.Streams) func() error {
 	switch {
-	case slices.Equal(args, []string{collectorwire.CommandName}):
-		return func() error { return collector.Serve(context.Background(), collectorwire.ProtocolVersion) }
 	case slices.Equal(args, []string{agent.JobParserCommand}):
 		return exitCodeToError(func() int { return confined.ServeParseRequest(s.In, s.Out, s.Err) })
 	case slices.Equal(args, []string{builtins.ArtifactDownloadCommand}):

@@ -8,6 +8,8 @@ import (
 	_ "github.com/nomad-lite/nomad-lite/internal/confine/undumpable" // no helper process of root can be traced
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperserver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collector"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
 func init() {
@@ -17,6 +19,8 @@ func init() {
 	switch os.Args[1] {
 	case keeperwire.CommandName:
 		exit(keeperserver.Serve(context.Background(), keeperwire.ProtocolVersion))
+	case collectorwire.CommandName:
+		exit(collector.Serve(context.Background(), collectorwire.ProtocolVersion))
 	}
 }
 
