@@ -49,31 +49,22 @@ func WaitJobStatus(t testing.TB, client *api.Client, id string, count int, statu
 	}
 }
 
-// ProcessMemory is the memory of a process.
-type ProcessMemory struct {
-	AnonymousAndSharedKiB int // what the kernel cannot drop: the share of anonymous and shared memory, without the pages of files
-	ProportionalKiB       int // PSS: the above and the share of the pages of files
-}
-
-// ReadProcessMemory returns the memory of a process.
-func ReadProcessMemory(t testing.TB, pid int) (m ProcessMemory) {
+// ReadMemoryKiB returns the memory of a process that the kernel cannot drop, in KiB: its share of anonymous and shared memory, without
+// the pages of files.
+func ReadMemoryKiB(t testing.TB, pid int) (kib int) {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, match := range regexp.MustCompile(`(?m)^(Pss|Pss_Anon|Pss_Shmem): +([0-9]+) kB`).FindAllSubmatch(text, -1) {
-		kib, err := strconv.Atoi(string(match[2]))
+	for _, match := range regexp.MustCompile(`(?m)^Pss_(Anon|Shmem): +([0-9]+) kB`).FindAllSubmatch(text, -1) {
+		n, err := strconv.Atoi(string(match[2]))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if string(match[1]) == "Pss" {
-			m.ProportionalKiB = kib
-		} else {
-			m.AnonymousAndSharedKiB += kib
-		}
+		kib += n
 	}
-	return m
+	return kib
 }
 
 // WaitTimestamps waits until a file has count lines, and returns the timestamps in them.

@@ -475,7 +475,7 @@ func BenchmarkHooks(b *testing.B) {
 		addBenchSample(b, "500 with a hook", rates[1], rates[0])
 		for _, p := range systemtest.FindDataDirProcesses(a.dir) {
 			if p.Kind == "idle-hook" {
-				addBenchSample(b, "idle hook", float64(systemtest.ReadProcessMemory(b, p.PID).AnonymousAndSharedKiB)/1000*1.024, missingBaselineValue)
+				addBenchSample(b, "idle hook", float64(systemtest.ReadMemoryKiB(b, p.PID))/1000*1.024, missingBaselineValue)
 			}
 		}
 	}

@@ -93,7 +93,7 @@ func (a *benchAgent) measureMemoryMB(b testing.TB, quiet time.Duration) float64 
 	kib := 0
 	for _, p := range systemtest.FindDataDirProcesses(a.dir) {
 		if !strings.Contains(p.Kind, "/") {
-			kib += systemtest.ReadProcessMemory(b, p.PID).AnonymousAndSharedKiB
+			kib += systemtest.ReadMemoryKiB(b, p.PID)
 		}
 	}
 	return float64(kib) / 1000 * 1.024
@@ -160,7 +160,7 @@ func measureIdleProcessesMB(b *testing.B, count int) (sum float64) {
 	}
 	time.Sleep(time.Second)
 	for _, cmd := range all {
-		sum += float64(systemtest.ReadProcessMemory(b, cmd.Process.Pid).AnonymousAndSharedKiB) / 1000 * 1.024
+		sum += float64(systemtest.ReadMemoryKiB(b, cmd.Process.Pid)) / 1000 * 1.024
 	}
 	for _, cmd := range all {
 		_ = cmd.Process.Kill()

@@ -117,7 +117,7 @@ type scaleFigures struct {
 // compareScale prints the figures of a load beside those of as many tasks of raw_exec.
 func compareScale(t *testing.T, load scaleLoad) {
 	const row = "%-22s %12s %10s %10s %14s %16s\n"
-	table := fmt.Sprintf(row, "", "starts per s", "adopt ms", "stop ms", "all removed ms", "PSS per task kB")
+	table := fmt.Sprintf(row, "", "starts per s", "adopt ms", "stop ms", "all removed ms", "kB per task")
 	for _, l := range []scaleLoad{load, {driver: "raw_exec", count: load.count}} {
 		figures := measureScale(t, l)
 		if t.Failed() {

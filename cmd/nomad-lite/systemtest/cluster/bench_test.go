@@ -284,16 +284,13 @@ func (m *clientMeasurement) measureIdle(description string, clients ...*measured
 // addMemory adds the memory of all processes of a client.
 func (m *clientMeasurement) addMemory(c *measuredClient, description string) {
 	m.Helper()
-	var sum systemtest.ProcessMemory
+	kib := 0
 	pids := c.processes()
 	for _, pid := range pids {
-		p := systemtest.ReadProcessMemory(m, pid)
-		sum.AnonymousAndSharedKiB += p.AnonymousAndSharedKiB
-		sum.ProportionalKiB += p.ProportionalKiB
+		kib += systemtest.ReadMemoryKiB(m, pid)
 	}
 	const megabyte = 1000 / 1.024 // in KiB
-	m.add(c.kind, float64(sum.AnonymousAndSharedKiB)/megabyte, "%s: anonymous and shared memory, MB", description)
-	m.add(c.kind, float64(sum.ProportionalKiB)/megabyte, "%s: PSS, MB", description)
+	m.add(c.kind, float64(kib)/megabyte, "%s: anonymous and shared memory, MB", description)
 	m.add(c.kind, float64(len(pids)), "%s: processes", description)
 }
 

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -213,15 +214,13 @@ func BenchmarkIdleStreams(b *testing.B) {
 			time.Sleep(1500 * time.Millisecond) // the process frees memory after one second without changes of its streams
 		}
 		start(0, 1)
-		b.ReportMetric(float64(proportionalMemory(b, k().PID)), "keeper-PSS-KiB")
-		b.ReportMetric(float64(proportionalMemory(b, c().PID)), "collector-PSS-KiB")
-		b.ReportMetric(float64(anonymousMemory(b, k().PID)), "keeper-private-KiB")
-		b.ReportMetric(float64(anonymousMemory(b, c().PID)), "collector-private-KiB")
+		b.ReportMetric(float64(processMemory(b, k().PID)), "keeper-KiB")
+		b.ReportMetric(float64(processMemory(b, c().PID)), "collector-KiB")
 		start(1, warmupStreams)
-		keeperBefore, collectorBefore := anonymousMemory(b, k().PID), anonymousMemory(b, c().PID)
+		keeperBefore, collectorBefore := processMemory(b, k().PID), processMemory(b, c().PID)
 		start(warmupStreams, warmupStreams+measuredStreams)
-		b.ReportMetric(float64(anonymousMemory(b, k().PID)-keeperBefore)/(2*measuredStreams), "keeper-KiB/stream")
-		b.ReportMetric(float64(anonymousMemory(b, c().PID)-collectorBefore)/(2*measuredStreams), "collector-KiB/stream")
+		b.ReportMetric(float64(processMemory(b, k().PID)-keeperBefore)/(2*measuredStreams), "keeper-KiB/stream")
+		b.ReportMetric(float64(processMemory(b, c().PID)-collectorBefore)/(2*measuredStreams), "collector-KiB/stream")
 		s.collector.Close()
 		if err := s.keeper.Close(); err != nil {
 			b.Fatal(err)
@@ -229,26 +228,21 @@ func BenchmarkIdleStreams(b *testing.B) {
 	}
 }
 
-func proportionalMemory(b *testing.B, pid int) int { return readSmapsRollup(b, pid, "Pss:") }
-func anonymousMemory(b *testing.B, pid int) int    { return readSmapsRollup(b, pid, "Pss_Anon:") }
-
-func readSmapsRollup(b *testing.B, pid int, field string) int {
+// processMemory returns the memory of a process that the kernel cannot drop, in KiB: its share of anonymous and shared memory.
+func processMemory(b *testing.B, pid int) (kib int) {
 	b.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	if err != nil {
 		b.Skip("cannot measure:", err)
 	}
-	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, field); ok {
-			n, err := strconv.Atoi(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")))
-			if err != nil {
-				b.Fatal(err)
-			}
-			return n
+	for _, match := range regexp.MustCompile(`(?m)^Pss_(Anon|Shmem): +([0-9]+) kB`).FindAllSubmatch(text, -1) {
+		n, err := strconv.Atoi(string(match[2]))
+		if err != nil {
+			b.Fatal(err)
 		}
+		kib += n
 	}
-	b.Fatalf("no %s in smaps_rollup", field)
-	return 0
+	return kib
 }
 
 // BenchmarkStartAndStop measures the share of log collection in the start and the stop of a task.
