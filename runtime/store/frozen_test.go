@@ -121,8 +121,8 @@ func listRecords(s *Store) string {
 
 // helperProtocols are the constants with the versions of protocols between processes of different builds.
 var helperProtocols = []struct{ name, file, constant string }{
-	{"keeper", "../../plugins/host/keeper/wire.go", "protocolVersion"},
-	{"log-collector", "../node/files/logs/wire.go", "protocolVersion"},
+	{"keeper", "../../plugins/host/keeper/keeperwire/wire.go", "ProtocolVersion"},
+	{"log-collector", "../node/files/logs/collectorwire/wire.go", "ProtocolVersion"},
 	{"plugin-core", "../../plugins/host/launch/handshake.go", "coreProtocolVersion"},
 	{"plugin-app", "../../plugins/host/launch/handshake.go", "appProtocolVersion"},
 }
