@@ -11,14 +11,14 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
-	"github.com/nomad-lite/nomad-lite/internal/thirdparty"
+	"github.com/nomad-lite/nomad-lite/internal/peers"
 )
 
 // TestDevicePluginOfAuthor runs the device plugin sensorbus, which an author wrote who knew only the documentation, under both
 // agents, as server and client: the node shows its devices, and a task has the variables of the reservation. At
 // first the bus is not there: the reason in the first fingerprint is a field that the stock agent does not know.
 func TestDevicePluginOfAuthor(t *testing.T) {
-	nomad := thirdparty.ProgramOrSkip(t, "nomad")
+	nomad := peers.ProgramOrSkip(t, "nomad")
 	if os.Geteuid() != 0 {
 		t.Skip("the stock agent needs root")
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
-	"github.com/nomad-lite/nomad-lite/internal/thirdparty"
+	"github.com/nomad-lite/nomad-lite/internal/peers"
 )
 
 // buildPluginOfAuthor builds a plugin of testdata/plugins against this checkout, and returns the path of its program.
@@ -38,7 +38,7 @@ func buildPluginOfAuthor(t *testing.T, name string) string {
 // TestClockPluginOfAuthor runs the driver of an author who knew only the documentation under both agents: a task continues
 // when the process of the plugin is killed, runs a command, and stops.
 func TestClockPluginOfAuthor(t *testing.T) {
-	nomad := thirdparty.ProgramOrSkip(t, "nomad")
+	nomad := peers.ProgramOrSkip(t, "nomad")
 	if os.Geteuid() != 0 {
 		t.Skip("the stock agent needs root")
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/internal/thirdparty"
+	"github.com/nomad-lite/nomad-lite/internal/peers"
 )
 
 // stockCluster is a server of the stock agent with access control, and nomad-lite as its only node.
@@ -61,7 +61,7 @@ func interrupt(t *testing.T, cmd *exec.Cmd) {
 // startStockCluster starts a server, and a node that joins it. Both are stopped at the end of the test.
 func startStockCluster(t *testing.T) *stockCluster {
 	t.Helper()
-	program := thirdparty.ProgramOrSkip(t, "nomad")
+	program := peers.ProgramOrSkip(t, "nomad")
 	// Sockets have short paths, and the directory of a test a long one.
 	dir, err := os.MkdirTemp("", "cluster")
 	if err != nil {

@@ -6,14 +6,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/internal/thirdparty"
+	"github.com/nomad-lite/nomad-lite/internal/peers"
 	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
 )
 
 // The contract tests find the memory limits that Nomad's drivers set. With a wrong number in the .proto, the
 // drivers receive other limits, or none.
 func TestContractTestsAcceptLimitsOfNomad(t *testing.T) {
-	program := thirdparty.ProgramOrSkip(t, "ext-drivers")
+	program := peers.ProgramOrSkip(t, "ext-drivers")
 	if os.Geteuid() != 0 {
 		t.Skip("Nomad's drivers limit tasks as root only")
 	}

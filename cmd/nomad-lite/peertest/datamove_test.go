@@ -9,7 +9,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/internal/thirdparty"
+	"github.com/nomad-lite/nomad-lite/internal/peers"
 )
 
 const movedJob = `
@@ -77,7 +77,7 @@ func startNodeOfStock(t *testing.T, stock *host) *host {
 // The data of a job moves with it between a stock client and nomad-lite, in both directions. All requests go to nomad-lite, which
 // forwards them.
 func TestDataMovesBetweenNodesOfStockServer(t *testing.T) {
-	stock, err := startNomad(thirdparty.ProgramOrSkip(t, "nomad"), hostConfig{})
+	stock, err := startNomad(peers.ProgramOrSkip(t, "nomad"), hostConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/internal/thirdparty"
+	"github.com/nomad-lite/nomad-lite/internal/peers"
 )
 
 // waitTimeout limits how long an agent can take to become ready, a task to reach a status, and so on.
@@ -350,7 +350,7 @@ type sharedHost struct {
 
 func (s *sharedHost) get(t testing.TB) *host {
 	t.Helper()
-	thirdparty.ProgramOrSkip(t, "nomad") // a skipped test must not consume the Once
+	peers.ProgramOrSkip(t, "nomad") // a skipped test must not consume the Once
 	if os.Geteuid() != 0 {
 		t.Skip("the stock agent and its drivers need root")
 	}
@@ -370,7 +370,7 @@ func (s *sharedHost) stop() error {
 
 var (
 	sharedNomad = &sharedHost{start: func(t testing.TB) (*host, error) {
-		return startNomad(thirdparty.ProgramOrSkip(t, "nomad"), sharedConfig(t, false))
+		return startNomad(peers.ProgramOrSkip(t, "nomad"), sharedConfig(t, false))
 	}}
 	sharedLite = &sharedHost{start: func(t testing.TB) (*host, error) { return startLite(sharedConfig(t, true)) }}
 )

@@ -7,20 +7,20 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/nomad-lite/nomad-lite/internal/thirdparty"
+	"github.com/nomad-lite/nomad-lite/internal/peers"
 )
 
 // removePeers removes the peers that tests have unpacked, and kills their processes: the stock agent leaves the log collectors of
 // some tasks.
 func removePeers() error {
-	if dir := thirdparty.ProgramDir(); dir != "" {
+	if dir := peers.ProgramDir(); dir != "" {
 		for _, pid := range processesOf(dir) {
 			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH {
 				return fmt.Errorf("kill process %d of the peers: %w", pid, err)
 			}
 		}
 	}
-	return thirdparty.RemovePrograms()
+	return peers.RemovePrograms()
 }
 
 // processesOf returns the processes whose programs are below a directory.

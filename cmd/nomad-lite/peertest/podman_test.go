@@ -10,12 +10,12 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/nomad-lite/nomad-lite/builtin/docker/dockertest"
-	"github.com/nomad-lite/nomad-lite/internal/thirdparty"
+	"github.com/nomad-lite/nomad-lite/internal/peers"
 )
 
 // TestPodmanDriverLimitsMemory runs a container with the podman driver under both agents. The engine shows its limits.
 func TestPodmanDriverLimitsMemory(t *testing.T) {
-	program := thirdparty.ProgramOrSkip(t, "nomad-driver-podman")
+	program := peers.ProgramOrSkip(t, "nomad-driver-podman")
 	if os.Geteuid() != 0 {
 		t.Skip("the stock agent needs root")
 	}
@@ -29,7 +29,7 @@ func TestPodmanDriverLimitsMemory(t *testing.T) {
 		text:    fmt.Sprintf("plugin \"nomad-driver-podman\" {\n  config {\n    socket_path = %q\n  }\n}\n", engine.Host),
 	}
 	for _, start := range []func() (*host, error){
-		func() (*host, error) { return startNomad(thirdparty.ProgramOrSkip(t, "nomad"), config) },
+		func() (*host, error) { return startNomad(peers.ProgramOrSkip(t, "nomad"), config) },
 		func() (*host, error) { return startLite(config) },
 	} {
 		h, err := start()

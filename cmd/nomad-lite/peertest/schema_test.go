@@ -17,7 +17,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/builtins"
 	"github.com/nomad-lite/nomad-lite/hclspec"
-	"github.com/nomad-lite/nomad-lite/internal/thirdparty"
+	"github.com/nomad-lite/nomad-lite/internal/peers"
 )
 
 // nomadDriverFiles are the file names under which the program ext-drivers serves Nomad's drivers. The driver mock_driver is
@@ -80,7 +80,7 @@ func acceptedDifferences() []acceptedDifference {
 // The builtin drivers have the capabilities of Nomad's drivers of the same names, and the same options with the same types
 // and defaults.
 func TestDriversHaveNomadsSchemas(t *testing.T) {
-	program := thirdparty.ProgramOrSkip(t, "ext-drivers")
+	program := peers.ProgramOrSkip(t, "ext-drivers")
 	dir := t.TempDir()
 	reasons := map[string]map[string]string{}
 	for _, d := range acceptedDifferences() {

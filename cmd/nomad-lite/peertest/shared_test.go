@@ -10,7 +10,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/internal/thirdparty"
+	"github.com/nomad-lite/nomad-lite/internal/peers"
 )
 
 func programName() string { return filepath.Base(os.Args[0]) }
@@ -41,7 +41,7 @@ func sharedConfig(t testing.TB, lite bool) hostConfig {
 		}
 		return path
 	}
-	config := hostConfig{plugins: map[string]string{"probe-device": own("probe-device"), "hello-driver": thirdparty.ProgramOrSkip(t, "hello-driver"), "example-device": thirdparty.ProgramOrSkip(t, "example-device")}}
+	config := hostConfig{plugins: map[string]string{"probe-device": own("probe-device"), "hello-driver": peers.ProgramOrSkip(t, "hello-driver"), "example-device": peers.ProgramOrSkip(t, "example-device")}}
 	for _, name := range append(slices.Collect(maps.Keys(probeVariants)), "probe_wire") {
 		config.plugins[name] = own("probe")
 		config.text += fmt.Sprintf("plugin %q {\n  args = [\"DIR/%s.calls\"]\n}\n", name, name)
@@ -59,7 +59,7 @@ plugin "example-device" {
 	config.text += qemuConfig()
 	if lite {
 		for _, name := range []string{"ext-raw-exec", "ext-exec", "ext-mock"} {
-			config.plugins[name] = thirdparty.ProgramOrSkip(t, "ext-drivers")
+			config.plugins[name] = peers.ProgramOrSkip(t, "ext-drivers")
 			config.text += fmt.Sprintf("plugin %q {\n", name)
 			if name == "ext-raw-exec" {
 				config.text += "  config {\n    enabled = true\n  }\n"

@@ -19,7 +19,7 @@ import (
 	"github.com/zclconf/go-cty/cty"
 
 	"github.com/nomad-lite/nomad-lite/hclspec/block"
-	"github.com/nomad-lite/nomad-lite/internal/thirdparty"
+	"github.com/nomad-lite/nomad-lite/internal/peers"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
@@ -93,7 +93,7 @@ func (h *host) cores(t testing.TB) []string {
 func TestPluginInfo(t *testing.T) {
 	line := "detected plugin: name=probe type=driver plugin_version=4.5.6"
 	assertField(t, "base.PluginInfoResponse.plugin_version", strings.Contains(nomadHost(t).log(), line), true)
-	out, err := exec.Command("nomad-lite", "plugin", "inspect", "-json", thirdparty.ProgramOrSkip(t, "hello-driver")).Output()
+	out, err := exec.Command("nomad-lite", "plugin", "inspect", "-json", peers.ProgramOrSkip(t, "hello-driver")).Output()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -159,7 +159,7 @@ func TestWireOfTask(t *testing.T) {
 // TestNomadDriverAnswers calls Nomad's mock driver, for calls that no host makes and for options that no host sets.
 func TestNomadDriverAnswers(t *testing.T) {
 	dir := t.TempDir()
-	if err := linkPlugins(dir, map[string]string{"ext-mock": thirdparty.ProgramOrSkip(t, "ext-drivers")}); err != nil {
+	if err := linkPlugins(dir, map[string]string{"ext-mock": peers.ProgramOrSkip(t, "ext-drivers")}); err != nil {
 		t.Fatal(err)
 	}
 	client := plugin.NewClient(&plugin.ClientConfig{

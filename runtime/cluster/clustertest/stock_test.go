@@ -14,12 +14,12 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/internal/thirdparty"
+	"github.com/nomad-lite/nomad-lite/internal/peers"
 )
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if err := thirdparty.RemovePrograms(); err != nil {
+	if err := peers.RemovePrograms(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = max(code, 1)
 	}
@@ -52,7 +52,7 @@ type stockServer struct {
 // stopped at the end of the test.
 func startStock(t *testing.T, accessControl bool, options string) *stockServer {
 	t.Helper()
-	program := thirdparty.ProgramOrSkip(t, "nomad")
+	program := peers.ProgramOrSkip(t, "nomad")
 	dir := t.TempDir()
 	ports := freePorts(t, 3)
 	config := fmt.Sprintf(`

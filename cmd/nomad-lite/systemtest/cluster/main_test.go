@@ -9,7 +9,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest/programs"
-	"github.com/nomad-lite/nomad-lite/internal/thirdparty"
+	"github.com/nomad-lite/nomad-lite/internal/peers"
 )
 
 func TestMain(m *testing.M) {
@@ -21,7 +21,7 @@ type testsWithStockProgram struct{ tests testscript.TestingM }
 
 func (s testsWithStockProgram) Run() int {
 	code := s.tests.Run()
-	if err := thirdparty.RemovePrograms(); err != nil {
+	if err := peers.RemovePrograms(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = max(code, 1)
 	}

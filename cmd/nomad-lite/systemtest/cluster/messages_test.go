@@ -30,7 +30,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
-	"github.com/nomad-lite/nomad-lite/internal/thirdparty"
+	"github.com/nomad-lite/nomad-lite/internal/peers"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
 )
@@ -354,7 +354,7 @@ func newStockTraffic(t *testing.T, c *cluster) *stockTraffic {
 	if err := os.Mkdir(filepath.Dir(plugin), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := thirdparty.Unpack("hello-driver", plugin); err != nil {
+	if err := peers.Unpack("hello-driver", plugin); err != nil {
 		t.Skip("no plugin of another author: ", err)
 	}
 	s := &stockTraffic{t: t, cluster: c, plugin: plugin}

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
-	"github.com/nomad-lite/nomad-lite/internal/thirdparty"
+	"github.com/nomad-lite/nomad-lite/internal/peers"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 )
 
@@ -24,7 +24,7 @@ import (
 // enabled.
 func stockProgram(t testing.TB) string {
 	t.Helper()
-	return thirdparty.ProgramOrSkip(t, "nomad")
+	return peers.ProgramOrSkip(t, "nomad")
 }
 
 // stockAgent is a stock agent, a server or a client, that a test stops and starts.

@@ -18,7 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/internal/netns"
-	"github.com/nomad-lite/nomad-lite/internal/thirdparty"
+	"github.com/nomad-lite/nomad-lite/internal/peers"
 	"github.com/nomad-lite/nomad-lite/plugins/driver/drivertest"
 )
 
@@ -150,7 +150,7 @@ func killKindCounts(n *killNode, taskCount int) (kinds []killKind, counts map[st
 	}
 	root := n.in.uid == 0
 	_, javacErr := exec.LookPath("javac")
-	podmanDriver := n.podman != nil && thirdparty.HasProgram(podmanPeer)
+	podmanDriver := n.podman != nil && peers.HasProgram(podmanPeer)
 	add(true, 8, killRawExec)
 	add(true, 10, killSDK)
 	add(true, 8, killExternal)
@@ -216,7 +216,7 @@ const podmanPeer = "nomad-driver-podman"
 
 func installPodmanDriver(n *killNode) {
 	program := n.path("bin/podman-driver")
-	if err := thirdparty.Unpack(podmanPeer, program); err != nil {
+	if err := peers.Unpack(podmanPeer, program); err != nil {
 		n.Fatal(err)
 	}
 	n.installPluginFile(podmanPeer, fmt.Sprintf("socket_path = %q\n", n.podman.Host), program)

@@ -17,7 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/java"
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
-	"github.com/nomad-lite/nomad-lite/internal/thirdparty"
+	"github.com/nomad-lite/nomad-lite/internal/peers"
 	"github.com/nomad-lite/nomad-lite/plugins/driver/drivertest"
 )
 
@@ -148,7 +148,7 @@ func installExampleDriver(r *interruptedStartsRun) error {
 
 // installPeer puts a driver of others into the plugin directory.
 func installPeer(r *interruptedStartsRun, peer, name, config string) error {
-	if err := thirdparty.Unpack(peer, filepath.Join(r.pluginDir(), name)); err != nil {
+	if err := peers.Unpack(peer, filepath.Join(r.pluginDir(), name)); err != nil {
 		return err
 	}
 	return r.addConfig(name, "plugin %q {\n%s}\n", name, config)

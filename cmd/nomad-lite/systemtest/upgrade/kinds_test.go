@@ -17,7 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/docker/dockertest"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/internal/netns"
-	"github.com/nomad-lite/nomad-lite/internal/thirdparty"
+	"github.com/nomad-lite/nomad-lite/internal/peers"
 )
 
 // taskKind is a kind of tasks. Each allocation of a kind has one task with the name of the kind.
@@ -347,7 +347,7 @@ func checkLease(n *node, alloc *api.Allocation) string {
 // installThirdPartyDriver unpacks a driver that was made with another SDK into the plugin directory. It reports whether there
 // is one.
 func (n *node) installThirdPartyDriver() bool {
-	err := thirdparty.Unpack("hello-driver", filepath.Join(n.dir, "plugins", "hello-driver"))
+	err := peers.Unpack("hello-driver", filepath.Join(n.dir, "plugins", "hello-driver"))
 	if errors.Is(err, os.ErrNotExist) {
 		n.T.Logf("without a third-party driver: %v", err)
 		return false

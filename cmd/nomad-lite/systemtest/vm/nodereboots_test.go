@@ -18,7 +18,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
-	"github.com/nomad-lite/nomad-lite/internal/thirdparty"
+	"github.com/nomad-lite/nomad-lite/internal/peers"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
@@ -45,7 +45,7 @@ const (
 // gives the node up meanwhile, and replaces its allocations. After each boot each allocation that the server wants must run, as the
 // server shows it, and must have been started once.
 func testVMNodeReboots(t *testing.T, m vm) {
-	program := thirdparty.ProgramOrSkip(t, "nomad")
+	program := peers.ProgramOrSkip(t, "nomad")
 	m.disk, m.network = makeVMDisk(t), true
 	s := newVMServer(t, program)
 	s.restart(patientHeartbeats)

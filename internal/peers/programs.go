@@ -1,4 +1,4 @@
-package thirdparty
+package peers
 
 import (
 	"errors"
@@ -55,7 +55,7 @@ func ProgramOrSkip(t testing.TB, name string) string {
 		return path
 	}
 	if u.dir == "" {
-		dir, err := os.MkdirTemp("", "nomad-lite-thirdparty")
+		dir, err := os.MkdirTemp("", "nomad-lite-peers")
 		if err != nil {
 			t.Fatal(err)
 		}
