@@ -640,7 +640,7 @@ func (s *simulation) checkLastExit(a *api.Allocation) {
 			continue
 		}
 		if p == nil || p.alive() || p.result.ExitCode != exit.ExitCode || p.result.Signal != exit.Signal {
-			s.host.addViolation("I4: %s of %s has the event %q, and its last process %+v", name, a.Name, exit.DisplayMessage, p)
+			s.host.addViolation("I4: %s of %s, %s: %s, has the event %q, and its last process %+v", name, a.Name, a.ClientStatus, a.ClientDescription, exit.DisplayMessage, p)
 		}
 	}
 }
