@@ -2,7 +2,10 @@ package logs
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -127,9 +130,7 @@ func TestStopThatFailedIsRepeated(t *testing.T) {
 			s.awaitOutput(Stdout, "output\n")
 			f.Close()
 			process := s.collector.LastProcess()
-			if err := process.Signal(unix.SIGSTOP); err != nil {
-				t.Fatal(err)
-			}
+			suspend(t, process)
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			defer cancel()
 			if err := s.collector.Stop(ctx, "a1", "web", true); err == nil {
@@ -159,5 +160,32 @@ func TestStopThatFailedIsRepeated(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// suspend sends SIGSTOP to a process, and waits until all its threads have stopped, which takes a moment.
+func suspend(t *testing.T, p osprocess.ID) {
+	t.Helper()
+	if err := p.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.PID))
+		if err != nil {
+			t.Fatal(err)
+		}
+		stopped := 0
+		for _, path := range stats {
+			text, _ := os.ReadFile(path) // a thread that has ended has none
+			if _, rest, _ := strings.Cut(string(text), ") "); strings.HasPrefix(rest, "T") {
+				stopped++
+			}
+		}
+		if len(stats) > 0 && stopped == len(stats) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of %d threads have stopped", stopped, len(stats))
+		}
 	}
 }
