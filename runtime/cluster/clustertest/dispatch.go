@@ -246,8 +246,8 @@ func (each *session) serveCall(ctx context.Context, stream io.ReadWriter, decode
 		return false
 	}
 	call := &Call{Server: each.server, Method: header.ServiceMethod, Request: body, RequestBytes: sizeOf(body), Started: c.clock.Now()}
+	fault := c.faults.take(each.server, *call) // before a test can see the call, and send another that the fault must not change
 	c.calls.add(call)
-	fault := c.faults.take(each.server, *call)
 	if fault == nil {
 		fault = &Fault{}
 	}

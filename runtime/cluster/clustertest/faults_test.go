@@ -121,7 +121,7 @@ func TestFaultsDelayCallsAndAnswers(t *testing.T) {
 	}
 	select {
 	case r := <-first:
-		t.Errorf("answer before its channel was closed: %v", r)
+		t.Fatalf("answer before its channel was closed: %v", r)
 	default:
 	}
 	close(holdResponse)
@@ -142,7 +142,7 @@ func TestFaultDelayFollowsTheClock(t *testing.T) {
 	clock.Advance(time.Minute - 1)
 	select {
 	case r := <-ping:
-		t.Errorf("answer before the time: %v", r)
+		t.Fatalf("answer before the time: %v", r)
 	default:
 	}
 	clock.Advance(1)
