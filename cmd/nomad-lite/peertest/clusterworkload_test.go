@@ -67,7 +67,12 @@ func startStockCluster(t *testing.T) *stockCluster {
 	if err != nil {
 		t.Fatal(err)
 	}
+	c := &stockCluster{t: t, nodeDir: filepath.Join(dir, "node")}
 	t.Cleanup(func() {
+		// The keeper stays if the agent could not learn at its end that no task runs.
+		if out, err := exec.Command("nomad-lite", "agent", "stop", "-all", c.nodeDir).CombinedOutput(); err != nil {
+			t.Errorf("end the helper processes of the node: %v\n%s", err, out)
+		}
 		if left := processesOf(dir); len(left) > 0 {
 			t.Errorf("processes remain: %v", left)
 		}
@@ -107,7 +112,6 @@ acl {
   enabled = true
 }
 `, filepath.Join(dir, "server"), ports[0], ports[1], ports[2])
-	c := &stockCluster{t: t, nodeDir: filepath.Join(dir, "node")}
 	c.nodeConfig = write("node.hcl", `
 data_dir = %q
 ports {
