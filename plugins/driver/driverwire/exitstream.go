@@ -39,7 +39,7 @@ func (s *tasksServer) WaitTasks(stream grpc.BidiStreamingServer[taskspb.WaitTask
 	}
 }
 
-// queue passes values of any number of goroutines to the one that sends them. It has no limit.
+// queue has the values that any number of goroutines add, until one goroutine sends them. It has no limit.
 type queue[T any] struct {
 	mu      sync.Mutex
 	values  []T

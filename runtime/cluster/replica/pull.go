@@ -397,7 +397,7 @@ func (r *Replica) putAlloc(tx *store.Txn, jobs map[jobKey]*api.Job, pulled *prot
 	return reconnected
 }
 
-// endWithoutStart gives an allocation that must not be started the states of one that has ended.
+// endWithoutStart ends an allocation that the node must not start.
 func endWithoutStart(a *api.Allocation) {
 	a.ClientStatus, a.ClientDescription = api.AllocClientStatusComplete, "The allocation was stopped before it was started"
 	endTasks(a)
@@ -408,8 +408,8 @@ func endWithoutStart(a *api.Allocation) {
 	}
 }
 
-// endTasks gives the tasks of an allocation the states of tasks that have ended. Those of which the servers have events keep them:
-// this node, or an earlier state of it, has run the allocation, and has removed it.
+// endTasks marks all tasks of an allocation as dead. The tasks keep the events that the servers have: this node, or an earlier
+// state of it, has run the allocation, and has removed it.
 func endTasks(a *api.Allocation) {
 	known := a.TaskStates
 	a.TaskStates = make(map[string]*api.TaskState)

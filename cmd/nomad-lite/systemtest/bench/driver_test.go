@@ -195,7 +195,7 @@ func BenchmarkExecBursts(b *testing.B) {
 	}
 }
 
-// forkIsolatedPrograms starts count programs, one after the other, in namespaces as those of the driver exec, and returns the time
+// forkIsolatedPrograms starts count programs, one after the other, in new namespaces, as the driver exec does, and returns the time
 // that this took.
 func forkIsolatedPrograms(b *testing.B, count int, argv ...string) time.Duration {
 	b.Helper()
