@@ -5,7 +5,6 @@ go 1.26.0
 require github.com/nomad-lite/nomad-lite v0.1.0
 
 require (
-	github.com/creack/pty v1.1.24 // indirect
 	github.com/fatih/color v1.19.0 // indirect
 	github.com/golang/protobuf v1.5.4 // indirect
 	github.com/hashicorp/go-hclog v1.6.3 // indirect

@@ -24,9 +24,9 @@ const maxRequiredModules = 20
 const maxDriverSize = 2_000_000
 
 // linkableFolders are the folders of the module that a plugin can link. A driver gives descriptors and records of its
-// tasks to the keeper.
+// tasks to the keeper, which it finds through helperdir.
 var linkableFolders = []string{
-	"hclspec", "plugins/base", "plugins/driver", "plugins/device", "plugins/hook", "plugins/proto", "plugins/host/keeper", "sdk", "internal",
+	"hclspec", "plugins/base", "plugins/driver", "plugins/device", "plugins/hook", "plugins/proto", "plugins/host/keeper", "plugins/host/helperdir", "sdk", "internal",
 }
 
 func TestPluginsBuildAgainstThePublishedModule(t *testing.T) {
