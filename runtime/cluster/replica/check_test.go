@@ -110,7 +110,7 @@ func TestRejectedAllocationDoesNotAffectOthers(t *testing.T) {
 			t.Errorf("the servers have %+v of the running allocation", got)
 		}
 		servers.edit(running, func(a *protocol.Allocation) { a.TaskGroup = "g"; a.DesiredStatus = api.AllocDesiredStatusStop })
-		servers.edit(rejected, func(a *protocol.Allocation) { a.NodeID = nodeID })
+		servers.edit(rejected, func(a *protocol.Allocation) { a.NodeID, a.ClientStatus = nodeID, api.AllocClientStatusPending })
 		n.settle()
 		if got := maps.Clone(n.runner.running); got[running] || !got[rejected] {
 			t.Errorf("after the servers have corrected the allocations, %v run", got)

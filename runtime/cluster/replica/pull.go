@@ -374,7 +374,9 @@ func (r *Replica) putAlloc(tx *store.Txn, jobs map[jobKey]*api.Job, pulled *prot
 	if removedAfterEnd {
 		endTasks(&next)
 	}
-	wasReported := old == nil || r.isReported(tx.Reader, old)
+	// Servers that were restored, and have changed the allocation since, have a higher index and an earlier report.
+	haveLostReport := old != nil && pulled.ClientStatus != old.ClientStatus
+	wasReported := old == nil || r.isReported(tx.Reader, old) && !haveLostReport
 	tx.PutScheduledAllocation(&next)
 	record.ModifyIndex, record.CreateIndex = pulled.AllocModifyIndex, pulled.CreateIndex
 	record.IdentityByTask, record.RemovedByServers = pulled.SignedIdentities, false
@@ -389,7 +391,7 @@ func (r *Replica) putAlloc(tx *store.Txn, jobs map[jobKey]*api.Job, pulled *prot
 	case neverRan:
 		tx.MarkAllocationEnded(next.ID)
 		tx.OnCommit(func() { r.markUnsent(time.Now(), next.ID) })
-	case endedBeforeDeployment:
+	case endedBeforeDeployment, haveLostReport:
 		tx.OnCommit(func() { r.markUnsent(time.Now(), next.ID) })
 	case wasReported: // the change of the servers is nothing that this node must report
 		tx.PutAgentRecord(state.ClusterReportedPrefix+next.ID, tx.Index())

@@ -145,6 +145,11 @@ func (f *fakeServers) CallBlocking(ctx context.Context, block time.Duration, met
 		f.index++
 		for _, a := range r.Alloc {
 			f.status[a.ID] = a
+			if known := f.allocs[a.ID]; known != nil {
+				next := *known
+				next.ClientStatus = a.ClientStatus
+				f.allocs[a.ID] = &next
+			}
 		}
 		close(f.changed)
 		f.changed = make(chan struct{})
@@ -652,6 +657,37 @@ func TestServersGoBackToAnEarlierState(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Servers that were restored, and have changed an allocation since, have an index that is higher than all before, so that only
+// their status shows that they have lost a report.
+func TestServersThatHaveLostAReportGetItAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		servers := newFakeServers(nil)
+		n := newTestNode(t, servers)
+		id := servers.place(newJob("job0"))
+		n.settle()
+		if _, err := n.replica.ApplyAllocReports(t.Context(), scheduler.AllocReport{
+			AllocID: id, ClientStatus: api.AllocClientStatusComplete, TaskStates: map[string]*api.TaskState{"t": {State: "dead"}}, TasksAndHooksEnded: true,
+		}); err != nil {
+			t.Fatal(err)
+		}
+		n.settle()
+		n.stop()
+		servers.mu.Lock()
+		servers.status[id] = nil
+		servers.mu.Unlock()
+		servers.edit(id, func(a *protocol.Allocation) {
+			a.DesiredStatus, a.ClientStatus = api.AllocDesiredStatusStop, api.AllocClientStatusLost
+		})
+		n.startAgent()
+		n.settle()
+		servers.mu.Lock()
+		defer servers.mu.Unlock()
+		if sent := servers.status[id]; sent == nil || sent.ClientStatus != api.AllocClientStatusComplete {
+			t.Errorf("the servers have %+v", sent)
+		}
+	})
 }
 
 func TestAllocationThatIsStoppedBeforeItIsKnownIsNotRun(t *testing.T) {
