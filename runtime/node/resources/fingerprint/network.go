@@ -2,12 +2,15 @@ package fingerprint
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/vishvananda/netlink"
 )
 
 // Interface is a network interface of the machine that is up and has addresses.
@@ -53,16 +56,20 @@ func (p *prober) listUpInterfacesWithAddresses() ([]Interface, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list network interfaces: %w", err)
 	}
+	// net.Interface.Addrs would read all addresses of the machine for each interface.
+	addresses, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // an interface is added or removed meanwhile
+		return nil, fmt.Errorf("list addresses of network interfaces: %w", err)
+	}
 	var up []Interface
 	for _, i := range list {
-		addresses, err := i.Addrs()
-		if err != nil || i.Flags&net.FlagUp == 0 {
+		if i.Flags&net.FlagUp == 0 {
 			continue
 		}
 		found := Interface{Name: i.Name, MAC: i.HardwareAddr.String(), MBits: p.interfaceMBitsOrDefault(i.Name), isLoopback: i.Flags&net.FlagLoopback != 0}
 		for _, a := range addresses {
-			prefix, err := netip.ParsePrefix(a.String())
-			if address := prefix.Addr().Unmap(); err == nil && !address.IsLinkLocalUnicast() {
+			address, ok := netip.AddrFromSlice(a.IP)
+			if address = address.Unmap(); ok && a.LinkIndex == i.Index && !address.IsLinkLocalUnicast() {
 				found.Addresses = append(found.Addresses, address)
 			}
 		}
