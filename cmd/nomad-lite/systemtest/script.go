@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -15,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"testing"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -49,6 +51,9 @@ func NewScriptParams(scriptDir string) testscript.Params {
 		},
 		Condition: evalScriptCondition,
 		Setup: func(env *testscript.Env) error {
+			if err := skipUnlessEnabled(env, scriptDir); err != nil {
+				return err
+			}
 			// A failed script does not stop its agent and its tasks, so they are killed here.
 			work := env.Getenv("WORK")
 			scriptDirs.Store(work, nil)
@@ -129,6 +134,23 @@ func assertOutputHasLines(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
+// slowCondition is the condition of slow scripts, which begin with [!slow] skip 'reason'.
+const slowCondition = "slow"
+
+// skipUnlessEnabled skips a script that is slow, unless slow tests with its name are enabled. A condition does not know the name.
+func skipUnlessEnabled(env *testscript.Env, scriptDir string) error {
+	t := env.T().(testing.TB) // testscript.Run makes it of a *testing.T
+	text, err := os.ReadFile(filepath.Join(scriptDir, path.Base(t.Name())+".txtar"))
+	if err != nil {
+		return fmt.Errorf("read the script: %w", err)
+	}
+	if _, reason, isSlow := strings.Cut(string(text), "[!"+slowCondition+"] skip '"); isSlow {
+		reason, _, _ = strings.Cut(reason, "'")
+		slowtest.Skip(t, reason)
+	}
+	return nil
+}
+
 // evalScriptCondition evaluates a condition of a script, such as root, that testscript does not have.
 func evalScriptCondition(name string) (bool, error) {
 	switch name {
@@ -144,8 +166,8 @@ func evalScriptCondition(name string) (bool, error) {
 		return err == nil || os.Getenv("NOMAD_LITE_CI") != "", nil
 	case "root":
 		return os.Geteuid() == 0, nil
-	case "slow":
-		return slowtest.Enabled(), nil
+	case slowCondition:
+		return true, nil // skipUnlessEnabled has skipped the script otherwise
 	case "cgroup2":
 		_, err := os.Stat("/sys/fs/cgroup/cgroup.controllers")
 		return err == nil, nil

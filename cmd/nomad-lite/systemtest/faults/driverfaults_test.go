@@ -55,8 +55,8 @@ const (
 	exitText       = "plugin is down: .*exited with code 5"
 )
 
-// driverFaults returns the faults that are tested.
-func driverFaults() []driverFault {
+// driverFaults returns the faults that a test injects: all if it is slow, else one of each kind.
+func driverFaults(t *testing.T) []driverFault {
 	faults := []driverFault{
 		// These take longest, because the agent waits 20 seconds for the driver. They start first.
 		{fault: "recover-anything", want: unreportedText, sets: beforeRecovery, killsTask: true},
@@ -92,7 +92,7 @@ func driverFaults() []driverFault {
 	for code := 1; code <= 16; code++ {
 		faults = append(faults, driverFault{fault: fmt.Sprintf("code StartTask %d", code), want: "refused by the driver", fails: true})
 	}
-	if !slowtest.Enabled() {
+	if !slowtest.Enabled(t) {
 		// One fault of each kind is tested, without those for which the agent waits.
 		faults = slices.DeleteFunc(faults, func(f driverFault) bool { return f.want == unreportedText })
 		kind := func(f driverFault) string { kind, _, _ := strings.Cut(f.fault, " "); return kind }
@@ -114,13 +114,14 @@ func TestFaultyDrivers(t *testing.T) {
 	files := t.TempDir()
 	plugins := map[string]string{}
 	name := func(i int) string { return fmt.Sprintf("faulty-%d", i) }
-	for i, fault := range driverFaults() {
+	faults := driverFaults(t)
+	for i, fault := range faults {
 		plugins[name(i)] = fmt.Sprintf("wire-driver %s %s %s", cmp.Or(fault.dialect, drivertest.Plain), name(i), filepath.Join(files, name(i)))
 	}
 	n := &faultyDriverNode{systemtest.StartPersistentAgent(t, plugins)}
 	bystander := n.RunJobUntilStatus("bystander", "service", api.AllocClientStatusRunning, systemtest.NewRawExecShellTask("main", systemtest.SleepForeverScript))
 	t.Run("faults", func(t *testing.T) {
-		for i, fault := range driverFaults() {
+		for i, fault := range faults {
 			t.Run(fault.fault, func(t *testing.T) {
 				t.Parallel()
 				n.test(t, name(i), filepath.Join(files, name(i)), fault)

@@ -27,7 +27,7 @@ import (
 //	make test-hostile-jobs
 func TestHostileJobsGetNothingMore(t *testing.T) {
 	sample := 10
-	if slowtest.Enabled() {
+	if slowtest.Enabled(t) {
 		sample = 100
 	}
 	testHostileJobs(t, sample, "dockerd", dockertest.StartOrSkip)
@@ -54,7 +54,7 @@ func testHostileJobs(t *testing.T, sample int, engineProgram string, startEngine
 	run := endurance.Start(t, endurance.Config{Sample: sample, Unit: "jobs", Load: "4 jobs at a time"})
 	w := newHostileWorld(t)
 	var engine *dockertest.Engine
-	if _, err := exec.LookPath(engineProgram); (err == nil || os.Getenv("NOMAD_LITE_CI") != "") && (slowtest.Enabled() || endurance.CurrentMode() != endurance.Sample) {
+	if _, err := exec.LookPath(engineProgram); (err == nil || os.Getenv("NOMAD_LITE_CI") != "") && (slowtest.Enabled(t) || endurance.CurrentMode() != endurance.Sample) {
 		engine = startEngine(t)
 		w.engineSocket = strings.TrimPrefix(engine.Host, "unix://")
 		probe, err := os.ReadFile(filepath.Join(w.chroot, probeInImage))

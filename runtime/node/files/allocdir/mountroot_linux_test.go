@@ -175,7 +175,7 @@ func TestRootMountLifecycles(t *testing.T) {
 		t.Skip("it starts many processes")
 	}
 	lives := 2
-	if slowtest.Enabled() {
+	if slowtest.Enabled(t) {
 		lives = 40
 	}
 	for name, propagation := range propagations {
