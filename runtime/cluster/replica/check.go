@@ -162,18 +162,20 @@ func canHaveNull(t reflect.Type) bool {
 }
 
 // reject logs that an allocation of the servers is rejected, and reports one that is not stored as failed, so that the servers
-// replace it. It does so once for each index. A stored allocation continues as it is.
-func (r *Replica) reject(ctx context.Context, a fetchedAlloc, index uint64, old *api.Allocation, reason error) {
-	r.rejected[a.ID] = index
+// replace it. It does so once for each index. A stored allocation continues as it is. reject returns false if the servers have not
+// accepted the report, so that the allocation must be rejected again.
+func (r *Replica) reject(ctx context.Context, a fetchedAlloc, index uint64, old *api.Allocation, reason error) (known bool) {
 	r.config.Logger.Error("rejected an allocation of a server", "alloc_id", a.ID, "server", a.server, "error", reason)
-	if old != nil {
-		return
+	if old == nil {
+		status := &protocol.AllocStatus{
+			ID: a.ID, NodeID: r.config.NodeID, ClientStatus: api.AllocClientStatusFailed,
+			ClientDescription: "the node rejects the allocation: " + reason.Error(), TaskStates: map[string]*api.TaskState{},
+		}
+		if err := r.callUpdateAllocs(ctx, []*protocol.AllocStatus{status}); err != nil {
+			r.config.Logger.Warn("rejection of an allocation not accepted by the servers", "alloc_id", a.ID, "error", err)
+			return false
+		}
 	}
-	status := &protocol.AllocStatus{
-		ID: a.ID, NodeID: r.config.NodeID, ClientStatus: api.AllocClientStatusFailed,
-		ClientDescription: "the node rejects the allocation: " + reason.Error(), TaskStates: map[string]*api.TaskState{},
-	}
-	if err := r.callUpdateAllocs(ctx, []*protocol.AllocStatus{status}); err != nil {
-		r.config.Logger.Warn("rejection of an allocation not accepted by the servers", "alloc_id", a.ID, "error", err)
-	}
+	r.rejected[a.ID] = index
+	return true
 }

@@ -118,6 +118,41 @@ func TestRejectedAllocationDoesNotAffectOthers(t *testing.T) {
 	})
 }
 
+// The servers learn that an allocation is rejected, also if they refuse the first report, or lose it with a restored snapshot.
+func TestRejectionIsReportedUntilTheServersHaveIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		servers := newFakeServers(nil)
+		n := newTestNode(t, servers)
+		n.settle()
+		servers.refuses = true
+		rejected := servers.place(newJob("rejected"))
+		servers.edit(rejected, func(a *protocol.Allocation) { a.NodeID = "b" })
+		restore := servers.snapshot()
+		n.settle()
+		servers.mu.Lock()
+		servers.refuses = false
+		servers.mu.Unlock()
+		check := func(when string) {
+			t.Helper()
+			time.Sleep(2 * time.Minute) // no call of the node blocks longer
+			synctest.Wait()
+			servers.mu.Lock()
+			defer servers.mu.Unlock()
+			if got := servers.status[rejected]; got == nil || got.ClientStatus != api.AllocClientStatusFailed {
+				t.Errorf("%s, the servers have %+v of the rejected allocation", when, got)
+			}
+			servers.status[rejected] = nil
+		}
+		check("after a refused report")
+		for range 10 {
+			servers.place(newJob("other"))
+		}
+		n.settle()
+		restore()
+		check("after a restore")
+	})
+}
+
 // A server sends an allocation that the node has not requested.
 func TestAllocationsThatWereNotRequestedAreIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

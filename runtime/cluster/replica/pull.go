@@ -124,24 +124,30 @@ func (r *Replica) applyList(ctx context.Context, list *protocol.GetClientAllocsR
 	if known == nil {
 		known = r.storedAssignments()
 	}
+	for id, index := range list.Allocs {
+		if index < known[id] { // the servers have restored a snapshot: their next change can have a lower index, too
+			r.resendStates = true
+		}
+	}
+	if r.resendStates { // also rejections
+		for id := range r.rejected {
+			delete(known, id)
+		}
+		clear(r.rejected)
+	}
 	var wanted []string
 	for id, index := range list.Allocs {
 		if _, rejected := r.rejected[id]; rejected {
 			continue
 		}
-		switch knownIndex, stored := known[id]; {
-		case !stored:
-			wanted = append(wanted, id)
-		case index < knownIndex: // the servers have restored a snapshot: their next change can have a lower index, too
-			r.resendStates = true
-			fallthrough
-		case index > knownIndex:
+		if knownIndex, stored := known[id]; !stored || index != knownIndex {
 			wanted = append(wanted, id)
 		}
 	}
 	slices.Sort(wanted)
 	snapshot := r.config.Store.Snapshot()
 	var pulled []*protocol.Allocation
+	var unreported []string // rejected allocations of which the servers do not know it
 	for ids := range slices.Chunk(wanted, pullBatch) {
 		batch, err := r.fetchAllocs(ctx, ids, list.Allocs)
 		if err != nil {
@@ -150,7 +156,9 @@ func (r *Replica) applyList(ctx context.Context, list *protocol.GetClientAllocsR
 		for _, a := range batch {
 			old := snapshot.Allocation(nil, a.ID)
 			if err := r.checkAlloc(a.Allocation, old); err != nil {
-				r.reject(ctx, a, list.Allocs[a.ID], old, err)
+				if !r.reject(ctx, a, list.Allocs[a.ID], old, err) {
+					unreported = append(unreported, a.ID)
+				}
 				continue
 			}
 			pulled = append(pulled, a.Allocation)
@@ -166,11 +174,17 @@ func (r *Replica) applyList(ctx context.Context, list *protocol.GetClientAllocsR
 		for _, a := range pulled {
 			r.assigned[a.ID] = a.AllocModifyIndex // the servers may have changed it since the list
 		}
+		for _, id := range unreported {
+			delete(r.assigned, id)
+		}
 	}
 	if r.resendStates {
 		r.resendStates = false
 		r.config.OnServersRestored()
 		r.markUnsent(time.Now(), slices.Collect(maps.Keys(list.Allocs))...)
+	}
+	if len(unreported) > 0 {
+		return fmt.Errorf("the servers do not know that allocations are rejected: %v", unreported)
 	}
 	return nil
 }
