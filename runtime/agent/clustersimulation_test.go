@@ -579,7 +579,7 @@ func (c *serverSource) differences() (err error) {
 				continue // the servers keep the last state that has reached them, and the node knows that the task has no process
 			}
 			if was == nil || was.State != is.State || was.Failed != is.Failed || was.Restarts != is.Restarts || !slices.Equal(timedEvents(was.Events), timedEvents(is.Events)) {
-				differ("%s of %s is %+v at the servers and %+v on the node", name, a.Name, was, is)
+				differ("%s of %s, which is %s, %s, is %+v at the servers and %+v on the node", name, a.Name, a.DesiredStatus, a.ClientStatus, was, is)
 			}
 		}
 	}

@@ -385,12 +385,10 @@ func (r *Replica) putAlloc(tx *store.Txn, jobs map[jobKey]*api.Job, pulled *prot
 	}
 	// This node has removed it after its end, and the servers have the last states that reached them.
 	removedAfterEnd := old == nil && next.ClientTerminalStatus() && !neverRan
-	if removedAfterEnd {
-		endTasks(&next)
-	}
+	hadLiveTasks := removedAfterEnd && endTasks(&next) && next.ClientStatus != api.AllocClientStatusLost // only servers decide "lost"
 	// Servers that were restored, and have changed the allocation since, have a higher index and an earlier report.
 	haveLostReport := old != nil && pulled.ClientStatus != old.ClientStatus
-	wasReported := old == nil || r.isReported(tx.Reader, old) && !haveLostReport
+	wasReported := old == nil || r.isReported(tx.Reader, old)
 	tx.PutScheduledAllocation(&next)
 	record.ModifyIndex, record.CreateIndex = pulled.AllocModifyIndex, pulled.CreateIndex
 	record.IdentityByTask, record.RemovedByServers = pulled.SignedIdentities, false
@@ -398,14 +396,11 @@ func (r *Replica) putAlloc(tx *store.Txn, jobs map[jobKey]*api.Job, pulled *prot
 		record.MigrateToken = migrateToken
 	}
 	tx.PutAgentRecord(state.ClusterAllocPrefix+next.ID, record)
-	if removedAfterEnd {
+	if neverRan || removedAfterEnd {
 		tx.MarkAllocationEnded(next.ID)
 	}
 	switch {
-	case neverRan:
-		tx.MarkAllocationEnded(next.ID)
-		tx.OnCommit(func() { r.markUnsent(time.Now(), next.ID) })
-	case endedBeforeDeployment, haveLostReport:
+	case neverRan, endedBeforeDeployment, hadLiveTasks, haveLostReport:
 		tx.OnCommit(func() { r.markUnsent(time.Now(), next.ID) })
 	case wasReported: // the change of the servers is nothing that this node must report
 		tx.PutAgentRecord(state.ClusterReportedPrefix+next.ID, tx.Index())
@@ -424,9 +419,9 @@ func endWithoutStart(a *api.Allocation) {
 	}
 }
 
-// endTasks marks all tasks of an allocation as dead. The tasks keep the events that the servers have: this node, or an earlier
-// state of it, has run the allocation, and has removed it.
-func endTasks(a *api.Allocation) {
+// endTasks marks all tasks of an allocation as dead, and reports whether one was not. The tasks keep the events that the servers
+// have: this node, or an earlier state of it, has run the allocation, and has removed it.
+func endTasks(a *api.Allocation) (changed bool) {
 	known := a.TaskStates
 	a.TaskStates = make(map[string]*api.TaskState)
 	for _, task := range a.GetTaskGroup().Tasks {
@@ -436,9 +431,11 @@ func endTasks(a *api.Allocation) {
 		}
 		if state.State != model.TaskDead {
 			state.State, state.FinishedAt = model.TaskDead, time.Now()
+			changed = true
 		}
 		a.TaskStates[task.Name] = state
 	}
+	return changed
 }
 
 // supportedElsewhere is the remedy for a job that nodes of other programs can run.

@@ -430,6 +430,26 @@ func TestRemovedAllocationThatTheServersLostHasNoRunningTask(t *testing.T) {
 	})
 }
 
+// Servers learn that the tasks of an allocation are dead that has failed, and that the node has removed before it could report it.
+func TestFailedAllocationOfALostStateHasNoRunningTask(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		servers := newFakeServers(nil)
+		id := servers.place(newJob("job0"))
+		servers.edit(id, func(a *protocol.Allocation) {
+			a.ClientStatus = api.AllocClientStatusFailed
+			a.TaskStates = map[string]*api.TaskState{"t": {State: "running", StartedAt: time.Now(), Events: []*api.TaskEvent{{Type: api.TaskStarted}}}}
+		})
+		n := newTestNode(t, servers)
+		n.settle()
+		servers.mu.Lock()
+		defer servers.mu.Unlock()
+		sent := servers.status[id]
+		if sent == nil || sent.ClientStatus != api.AllocClientStatusFailed || sent.TaskStates["t"].State != "dead" || len(sent.TaskStates["t"].Events) != 1 || n.runner.starts[id] > 0 {
+			t.Errorf("the servers have %+v after %d starts", sent, n.runner.starts[id])
+		}
+	})
+}
+
 // A node that has removed an allocation ends it at the servers, and keeps the events that they have.
 func TestStoppedAllocationOfALostStateKeepsItsEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
