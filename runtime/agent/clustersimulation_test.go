@@ -427,8 +427,12 @@ func (c *serverSource) restoreSnapshot() {
 			c.startedAgain[id] = true
 		}
 	}
+	modified := make(map[string]uint64)
 	for _, a := range before {
-		if restored, known := c.Alloc(a.ID); known && restored.ModifyIndex != a.ModifyIndex {
+		modified[a.ID] = a.ModifyIndex
+	}
+	for _, a := range c.allocs() { // also those that the servers had removed meanwhile
+		if a.ModifyIndex != modified[a.ID] {
 			c.reportsLost[a.ID] = true
 		}
 	}

@@ -673,7 +673,9 @@ func (s *simulation) checkNothingLeftBehind() {
 		s.host.addViolation("I3: %d directories are left, %v", len(dirs), err)
 	}
 	snapshot := s.store.Snapshot()
-	facts := slices.DeleteFunc(snapshot.AgentRecordNames(""), func(name string) bool { return name == state.ClusterMembershipName })
+	facts := slices.DeleteFunc(snapshot.AgentRecordNames(""), func(name string) bool {
+		return name == state.ClusterMembershipName || name == state.ClusterReportIndexName
+	})
 	if ids := snapshot.AllocIDsWithLocalRecords(); len(ids)+len(facts) > 0 {
 		s.host.addViolation("I3: records are left: %v %v", ids, facts)
 	}

@@ -171,7 +171,7 @@ func (r *Replica) reject(ctx context.Context, a fetchedAlloc, index uint64, old 
 			ID: a.ID, NodeID: r.config.NodeID, ClientStatus: api.AllocClientStatusFailed,
 			ClientDescription: "the node rejects the allocation: " + reason.Error(), TaskStates: map[string]*api.TaskState{},
 		}
-		if err := r.callUpdateAllocs(ctx, []*protocol.AllocStatus{status}); err != nil {
+		if _, err := r.callUpdateAllocs(ctx, []*protocol.AllocStatus{status}); err != nil {
 			r.config.Logger.Warn("rejection of an allocation not accepted by the servers", "alloc_id", a.ID, "error", err)
 			return false
 		}

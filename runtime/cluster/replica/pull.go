@@ -39,7 +39,7 @@ var errIncomplete = errors.New("the server's list of allocations and its allocat
 // pullAllocs keeps the allocations of the store equal to those that the servers assign.
 func (r *Replica) pullAllocs(ctx context.Context) {
 	query := servers.Query{MaxBlock: maxListBlock}
-	newest, first := uint64(0), true
+	newest, first := r.storedReportIndex(), true
 	for ctx.Err() == nil {
 		list, err := r.listAllocs(ctx, &query)
 		if err == nil && !query.IsNew(ctx, list.Index) {
@@ -389,6 +389,9 @@ func (r *Replica) putAlloc(tx *store.Txn, jobs map[jobKey]*api.Job, pulled *prot
 	// Servers that were restored, and have changed the allocation since, have a higher index and an earlier report.
 	haveLostReport := old != nil && pulled.ClientStatus != old.ClientStatus
 	wasReported := old == nil || r.isReported(tx.Reader, old)
+	if haveLostReport && wasReported && pulled.ClientStatus != api.AllocClientStatusLost && pulled.ClientStatus != api.AllocClientStatusUnknown {
+		r.resendStates = true // they have lost other reports, too
+	}
 	tx.PutScheduledAllocation(&next)
 	record.ModifyIndex, record.CreateIndex = pulled.AllocModifyIndex, pulled.CreateIndex
 	record.IdentityByTask, record.RemovedByServers = pulled.SignedIdentities, false
@@ -484,6 +487,8 @@ func (r *Replica) deleteAlloc(tx *store.Txn, id string) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		delete(r.unsent, id)
+		delete(r.inDoubt, id)
+		delete(r.resendAt, id)
 		delete(r.sentStatus, id)
 	})
 }

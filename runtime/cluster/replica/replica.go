@@ -73,6 +73,11 @@ type Replica struct {
 	mu sync.Mutex
 	// unsent maps the allocations whose states must be sent to the time at which they must be sent at the latest.
 	unsent map[string]time.Time
+	// inDoubt are allocations for which an earlier call can still be on its way: it failed without an answer, or an earlier agent has
+	// made it. Servers that execute it late replace the newer states that they have got meanwhile.
+	inDoubt map[string]bool
+	// resendAt maps allocations that were in doubt to the time at which their states are sent again.
+	resendAt map[string]time.Time
 	// sentStatus is the client status of each allocation that the servers have accepted from this agent.
 	sentStatus map[string]string
 	// beatWhenSent means that a heartbeat must follow the next states that the servers accept.
@@ -89,6 +94,8 @@ func New(c Config) *Replica {
 		limitsChanged: make(chan struct{}, 1),
 		rejected:      make(map[string]uint64),
 		unsent:        make(map[string]time.Time),
+		inDoubt:       make(map[string]bool),
+		resendAt:      make(map[string]time.Time),
 		sentStatus:    make(map[string]string),
 	}
 }

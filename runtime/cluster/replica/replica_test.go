@@ -679,6 +679,45 @@ func TestServersGoBackToAnEarlierState(t *testing.T) {
 	}
 }
 
+// A call whose connection is lost can be executed after the next one. The states of the next one are sent again.
+func TestLateReportIsCorrected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		servers := newFakeServers(nil)
+		n := newTestNode(t, servers)
+		id := servers.place(newJob("job0"))
+		n.settle()
+		servers.mu.Lock()
+		late := servers.status[id]
+		servers.isDown = true
+		servers.mu.Unlock()
+		if _, err := n.replica.ApplyAllocReports(t.Context(), scheduler.AllocReport{
+			AllocID: id, ClientStatus: api.AllocClientStatusComplete, TaskStates: map[string]*api.TaskState{"t": {State: "dead"}}, TasksAndHooksEnded: true,
+		}); err != nil {
+			t.Fatal(err)
+		}
+		n.settle()
+		servers.mu.Lock()
+		servers.isDown = false
+		servers.mu.Unlock()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		servers.mu.Lock()
+		if got := servers.status[id].ClientStatus; got != api.AllocClientStatusComplete {
+			t.Errorf("the servers have %s", got)
+		}
+		servers.status[id] = late
+		sent := servers.reports
+		servers.mu.Unlock()
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		servers.mu.Lock()
+		defer servers.mu.Unlock()
+		if got := servers.status[id].ClientStatus; got != api.AllocClientStatusComplete || servers.reports != sent+1 {
+			t.Errorf("after the late call, the servers have %s, and %d more calls", got, servers.reports-sent)
+		}
+	})
+}
+
 // Servers that were restored, and have changed an allocation since, have an index that is higher than all before, so that only
 // their status shows that they have lost a report.
 func TestServersThatHaveLostAReportGetItAgain(t *testing.T) {

@@ -25,7 +25,9 @@ const (
 	maxEventDelay       = time.Second
 	maxReportRetryDelay = 5 * time.Second
 	refusedDelay        = 2 * time.Second
-	reportBatch         = 200 // states of one call
+	// maxLateCall is longer than servers can take to execute a call whose connection is lost: they wait for a leader and for their log.
+	maxLateCall = time.Minute
+	reportBatch = 200 // states of one call
 )
 
 // ApplyAllocReports stores states of allocations that this node runs, and makes Run send them. It ignores allocations that
@@ -133,6 +135,9 @@ func (r *Replica) sendStates(ctx context.Context) {
 	snapshot := r.config.Store.Snapshot()
 	for _, a := range snapshot.AllocationsByNode(nil, r.config.NodeID) {
 		if !r.isReported(snapshot.Reader, a) {
+			r.mu.Lock()
+			r.inDoubt[a.ID] = true
+			r.mu.Unlock()
 			r.markUnsent(time.Now(), a.ID)
 		}
 	}
@@ -167,9 +172,11 @@ func (r *Replica) SendStates(ctx context.Context) error {
 func (r *Replica) nextDue() (due time.Time, some bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, t := range r.unsent {
-		if !some || t.Before(due) {
-			due, some = t, true
+	for _, times := range []map[string]time.Time{r.unsent, r.resendAt} {
+		for _, t := range times {
+			if !some || t.Before(due) {
+				due, some = t, true
+			}
 		}
 	}
 	return due, some
@@ -196,10 +203,17 @@ func (r *Replica) sendUnsent(ctx context.Context) error {
 		ids = append(ids, id)
 	}
 	clear(r.unsent)
+	for id, at := range r.resendAt {
+		if !time.Now().Before(at) {
+			ids = append(ids, id)
+			delete(r.resendAt, id)
+		}
+	}
 	beat := r.beatWhenSent
 	r.beatWhenSent = false
 	r.mu.Unlock()
 	slices.Sort(ids)
+	ids = slices.Compact(ids)
 	for len(ids) > 0 {
 		n := min(reportBatch, len(ids))
 		if err := r.sendBatch(ctx, ids[:n]); err != nil {
@@ -234,22 +248,19 @@ func (r *Replica) sendBatch(ctx context.Context, ids []string) error {
 		return nil
 	}
 	point := failpoint.EnterStep(failpoint.StepStatesSent)
-	err := r.callUpdateAllocs(ctx, states)
+	serverIndex, err := r.callUpdateAllocs(ctx, states)
 	point.Leave()
+	r.noteSent(states, err)
 	if err != nil {
 		return err
 	}
-	r.mu.Lock()
-	for _, a := range states {
-		r.sentStatus[a.ID] = a.ClientStatus
-	}
-	r.mu.Unlock()
 	_, err = r.config.Store.Update(ctx, func(tx *store.Txn) error {
 		for id, index := range sentIndex {
 			if tx.Allocation(nil, id) != nil {
 				tx.PutAgentRecord(state.ClusterReportedPrefix+id, index)
 			}
 		}
+		tx.PutAgentRecord(state.ClusterReportIndexName, serverIndex)
 		return nil
 	})
 	if err != nil {
@@ -258,10 +269,38 @@ func (r *Replica) sendBatch(ctx context.Context, ids []string) error {
 	return nil
 }
 
-// callUpdateAllocs sends states to the servers.
-func (r *Replica) callUpdateAllocs(ctx context.Context, states []*protocol.AllocStatus) error {
+// noteSent notes the result of a call with states.
+func (r *Replica) noteSent(states []*protocol.AllocStatus, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, a := range states {
+		if err != nil {
+			r.inDoubt[a.ID] = true
+			continue
+		}
+		r.sentStatus[a.ID] = a.ClientStatus
+		if r.inDoubt[a.ID] {
+			delete(r.inDoubt, a.ID)
+			r.resendAt[a.ID] = time.Now().Add(maxLateCall)
+		}
+	}
+}
+
+// callUpdateAllocs sends states to the servers, and returns their index afterwards.
+func (r *Replica) callUpdateAllocs(ctx context.Context, states []*protocol.AllocStatus) (index uint64, err error) {
 	request := protocol.UpdateAllocsRequest{Alloc: states, WriteOptions: protocol.WriteOptions{Region: r.config.Region, AuthToken: r.config.Member.Token()}}
-	return r.config.Pool.Call(ctx, protocol.MethodUpdateAllocs, &request, &protocol.WriteMeta{})
+	var response protocol.WriteMeta
+	err = r.config.Pool.Call(ctx, protocol.MethodUpdateAllocs, &request, &response)
+	return response.Index, err
+}
+
+// storedReportIndex returns the index of the servers after the last states that they have accepted, also from an earlier agent.
+func (r *Replica) storedReportIndex() uint64 {
+	var index uint64
+	if _, err := r.config.Store.Snapshot().ReadAgentRecord(state.ClusterReportIndexName, &index); err != nil {
+		r.config.Logger.Error("index of the last report not read", "error", err)
+	}
+	return index
 }
 
 // newAllocStatus returns the message with the state of an allocation. It has all tasks of the group, because it replaces

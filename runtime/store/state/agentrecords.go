@@ -12,7 +12,8 @@ const (
 	DirectoryOwnerName = "directory_owner"  // data directory to which the state belongs
 	VolumeCallName     = "host_volume_call" // id of the call of an external volume plugin that is in progress
 
-	ClusterMembershipName = "cluster" // credentials of a node of a cluster
+	ClusterMembershipName  = "cluster"              // credentials of a node of a cluster
+	ClusterReportIndexName = "cluster_report_index" // index of the servers after the last status of an allocation that they have accepted
 
 	PluginProcessPrefix = "plugin/"   // running plugins
 	NetworkPrefix       = "network/"  // networks of allocations
@@ -58,6 +59,7 @@ var AgentRecordKinds = []AgentRecordKind{
 	newAgentRecordKind[PendingRemoval](PendingRemovalPrefix),
 	newSealedAgentRecordKind[ClusterMembership](ClusterMembershipName),
 	newSealedAgentRecordKind[ClusterAlloc](ClusterAllocPrefix),
+	newAgentRecordKind[uint64](ClusterReportIndexName),
 	newAgentRecordKind[uint64](ClusterReportedPrefix),
 	newAgentRecordKind[ClusterServiceRemoval](ClusterServiceRemovalPrefix),
 	newAgentRecordKind[bool](UnknownAllocPrefix),
