@@ -101,7 +101,7 @@ BENCHTIME ?= $(if $(BASE),100ms,5x)
 PAIRS ?= 10
 bench: ## every figure of the design's budgets, beside its floor, as a table, and the API; with BASE=commit, the comparison with it in PAIRS rounds, of the benchmarks that BENCH matches; on a machine that does nothing else
 ifeq ($(BASE),)
-	go test -run '^$$' -bench '^Benchmark(HTTPRequests|Jobs)$$' ./runtime/agent/httpapi
+	go test -run '^$$' -bench '^Benchmark(HTTPRequests|Jobs|EventStream)$$' ./runtime/agent/httpapi
 	go test -run '^$$' -bench . -benchtime $(BENCHTIME) -timeout 30m ./cmd/nomad-lite/systemtest/bench
 else
 	go run -C internal/tools ./benchcompare -base '$(BASE)' -bench '$(BENCH)' -pairs $(PAIRS) -benchtime $(BENCHTIME)

@@ -5,6 +5,8 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"strconv"
+	"sync"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
@@ -19,9 +21,10 @@ const eventsPath = "/v1/event/stream"
 
 // eventHandler serves the event stream.
 type eventHandler struct {
-	store  *store.Store
-	node   Node
-	logger hclog.Logger
+	store   *store.Store
+	node    Node
+	logger  hclog.Logger
+	encoded encodedEvents
 }
 
 // streamEvents streams events until the client disconnects, the agent shuts down, or the client
@@ -33,6 +36,9 @@ func (h *eventHandler) streamEvents(r *request) (any, error) {
 	}
 	r.w.Header().Set("Cache-Control", "no-cache")
 	s := r.startStream("application/json")
+	h.encoded.addStream()
+	defer h.encoded.removeStream()
+	var line []byte
 	err = events.StreamWithHeartbeats(r.Context(), h.store.Subscribe(r.minIndex), filter, func(c events.Batch) error {
 		if r.rights.isReadOnly {
 			of := len(c.Events)
@@ -41,31 +47,111 @@ func (h *eventHandler) streamEvents(r *request) (any, error) {
 				return nil
 			}
 		}
-		for _, e := range c.Events {
-			if alloc, ok := e.Payload["Allocation"].(*api.Allocation); ok && alloc.RescheduleTracker != nil {
-				shown := eventAllocation{Allocation: alloc}
-				if stored := h.store.Snapshot().Allocation(nil, alloc.ID); stored != nil {
-					known := *stored
-					known.RescheduleTracker = alloc.RescheduleTracker
-					shown.delayByRescheduleEvent = rescheduleDelays(&known)
-				}
-				e.Payload["Allocation"] = shown
+		if len(c.Events) == 0 {
+			_, err := s.Write([]byte("{}\n"))
+			return err
+		}
+		line = append(line[:0], `{"Events":[`...)
+		for i, e := range c.Events {
+			if i > 0 {
+				line = append(line, ',')
 			}
-			if n, ok := e.Payload["Node"].(*api.Node); ok {
-				e.Payload["Node"] = newNodeView(n, h.node.Host())
-			}
-			if d, ok := e.Payload["Deployment"].(*api.Deployment); ok {
-				e.Payload["Deployment"] = newDeploymentView(h.store.Snapshot(), d)
+			var err error
+			if line, err = h.appendEvent(line, e, r.rights.isReadOnly); err != nil {
+				return err
 			}
 		}
-		line, err := appendNomadJSON(nil, reflect.ValueOf(c), r.rights.isReadOnly)
-		if err == nil {
-			_, err = s.Write(append(line, '\n'))
-		}
+		line = append(line, `],"Index":`...)
+		line = append(strconv.AppendUint(line, c.Index, 10), "}\n"...)
+		_, err := s.Write(line)
 		return err
 	})
 	if errors.Is(err, store.ErrLagged) || errors.Is(err, os.ErrDeadlineExceeded) {
 		h.logger.Info("event stream cut off: the client does not read", "client", r.RemoteAddr, "error", err)
 	}
 	return nil, nil
+}
+
+// appendEvent appends the JSON of an event to line.
+func (h *eventHandler) appendEvent(line []byte, e events.Event, isReadOnly bool) ([]byte, error) {
+	return h.encoded.appendEvent(line, eventVariant{e.Index, e.Position, isReadOnly}, func() ([]byte, error) {
+		if alloc, ok := e.Payload["Allocation"].(*api.Allocation); ok && alloc.RescheduleTracker != nil {
+			shown := eventAllocation{Allocation: alloc}
+			if stored := h.store.Snapshot().Allocation(nil, alloc.ID); stored != nil {
+				known := *stored
+				known.RescheduleTracker = alloc.RescheduleTracker
+				shown.delayByRescheduleEvent = rescheduleDelays(&known)
+			}
+			e.Payload["Allocation"] = shown
+		}
+		if n, ok := e.Payload["Node"].(*api.Node); ok {
+			e.Payload["Node"] = newNodeView(n, h.node.Host())
+		}
+		if d, ok := e.Payload["Deployment"].(*api.Deployment); ok {
+			e.Payload["Deployment"] = newDeploymentView(h.store.Snapshot(), d)
+		}
+		return appendNomadJSON(nil, reflect.ValueOf(e), isReadOnly)
+	})
+}
+
+// maxEncodedEventBytes limits the JSON of events that is kept for other streams.
+const maxEncodedEventBytes = 1 << 20
+
+// eventVariant identifies the JSON of an event for some readers.
+type eventVariant struct {
+	index      uint64
+	position   int
+	isReadOnly bool
+}
+
+// encodedEvents has the JSON of the newest events, so that several streams encode each event once. It keeps nothing while there is
+// one stream.
+type encodedEvents struct {
+	mu      sync.Mutex
+	streams int
+	json    map[eventVariant][]byte
+	oldest  []eventVariant // the keys of json, in the order in which they were added
+	bytes   int
+}
+
+func (c *encodedEvents) addStream() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.streams++
+}
+
+func (c *encodedEvents) removeStream() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.streams--; c.streams < 2 {
+		c.json, c.oldest, c.bytes = nil, nil, 0
+	}
+}
+
+// appendEvent appends the JSON of an event to line. It calls encode if the JSON is not known; other streams wait meanwhile.
+func (c *encodedEvents) appendEvent(line []byte, v eventVariant, encode func() ([]byte, error)) ([]byte, error) {
+	c.mu.Lock()
+	if c.streams < 2 {
+		c.mu.Unlock()
+		text, err := encode()
+		return append(line, text...), err
+	}
+	defer c.mu.Unlock()
+	text, known := c.json[v]
+	if !known {
+		var err error
+		if text, err = encode(); err != nil {
+			return line, err
+		}
+		if c.json == nil {
+			c.json = make(map[eventVariant][]byte)
+		}
+		c.json[v] = text
+		c.oldest = append(c.oldest, v)
+		for c.bytes += len(text); c.bytes > maxEncodedEventBytes && len(c.oldest) > 1; c.oldest = c.oldest[1:] {
+			c.bytes -= len(c.json[c.oldest[0]])
+			delete(c.json, c.oldest[0])
+		}
+	}
+	return append(line, text...), nil
 }

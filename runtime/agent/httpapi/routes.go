@@ -44,7 +44,7 @@ func (a *API) newRoutes() []route {
 	search := &searchHandler{c.Store}
 	keyring := &keyringHandler{c.Store, c.Identities, a.logger}
 	identities := &identityHandler{c.Identities}
-	events := &eventHandler{c.Store, c.Node, a.logger}
+	events := &eventHandler{store: c.Store, node: c.Node, logger: a.logger}
 	metrics := &metricsHandler{c.Metrics}
 	allocSnapshots := &allocSnapshotHandler{c.Store, c.Node, c.Cluster, a.logger}
 	snapshots := &snapshotHandler{c.AgentFuncs.WriteSnapshot}

@@ -31,6 +31,8 @@ type Event struct {
 	FilterKeys []string
 	Index      uint64
 	Payload    map[string]any
+	// Position is the position of the event in its change. With Index, it identifies the event.
+	Position int `json:"-"`
 }
 
 // eventSource is implemented by [store.Subscription].
@@ -77,10 +79,10 @@ var errHeartbeatDue = errors.New("time for a sign of life")
 // matchingBatch returns a Batch with those of the events of one change that match the filter.
 func (f Filter) matchingBatch(changeEvents []store.Event) Batch {
 	var c Batch
-	for _, e := range changeEvents {
+	for position, e := range changeEvents {
 		if f.matchesEvent(e) {
 			c.Index = e.Index
-			c.Events = append(c.Events, Event{e.Topic, e.Type, e.Key, e.Namespace, e.FilterKeys, e.Index, eventPayload(e)})
+			c.Events = append(c.Events, Event{e.Topic, e.Type, e.Key, e.Namespace, e.FilterKeys, e.Index, eventPayload(e), position})
 		}
 	}
 	return c
