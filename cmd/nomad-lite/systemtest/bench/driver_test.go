@@ -180,16 +180,17 @@ func BenchmarkExecBursts(b *testing.B) {
 		a := startBenchAgent(b, b.TempDir(), "plugin \"exec\" {}\n")
 		a.driver = "exec"
 		a.healthyDriverProcess(b, a.driver, 0)
-		for _, figure := range []string{"100 exec", "100 exec, bridge"} {
-			a.bridge = figure != "100 exec"
+		for i, figure := range []string{"100 exec", "100 exec, bridge"} {
+			a.bridge = i == 1
+			job := fmt.Sprint("sleep-", i) // the allocations of a job that was stopped count with those of the next one of its name
 			count := sized(100)
 			rate := func(d time.Duration) float64 { return float64(count) / d.Seconds() }
 			began := time.Now()
-			a.run(b, "service", "sleep", count, "/bin/sleep", "1000")
-			a.waitStatus(b, "sleep", count, api.AllocClientStatusRunning)
+			a.run(b, "service", job, count, "/bin/sleep", "1000")
+			a.waitStatus(b, job, count, api.AllocClientStatusRunning)
 			took := time.Since(began)
 			addBenchSample(b, figure, rate(took), rate(forkIsolatedPrograms(b, count, "/bin/sleep", "1000")))
-			a.stopJob(b, "sleep", count)
+			a.stopJob(b, job, count)
 		}
 		a.end(b, syscall.SIGINT)
 	}
