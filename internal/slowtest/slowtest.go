@@ -13,12 +13,12 @@ const EnvVar = "NOMAD_LITE_SLOW"
 
 // Enabled reports whether the slow part of a test runs: EnvVar enables it, and the tests do not run with -short. It panics if the
 // value of EnvVar is no part.
-func Enabled(t testing.TB) bool { return EnabledByName(t.Name()) }
-
-// EnabledByName is Enabled for a test with the given name, for callers that have no [testing.TB].
-func EnabledByName(name string) bool {
-	return !testing.Short() && isInPart(os.Getenv(EnvVar), name)
+func Enabled(t testing.TB) bool {
+	return !testing.Short() && isInPart(os.Getenv(EnvVar), t.Name())
 }
+
+// AllEnabled reports whether all slow tests run, so that what they have found together can be checked for gaps.
+func AllEnabled() bool { return os.Getenv(EnvVar) == "1" && !testing.Short() }
 
 // isInPart reports whether the value of EnvVar enables the test with the name.
 func isInPart(value, name string) bool {

@@ -12,6 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/root"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest/racereport"
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 )
 
 // The test binary is also the nomad-lite of the tests, and the plugins that run under both agents.
@@ -37,7 +38,7 @@ func (s sharedHostTests) Run() int {
 		fmt.Fprintln(os.Stderr, err)
 		code = max(code, 1)
 	}
-	if code == 0 && sharedLite.host != nil && flag.Lookup("test.run").Value.String()+flag.Lookup("test.skip").Value.String() == "" {
+	if code == 0 && sharedLite.host != nil && slowtest.AllEnabled() && flag.Lookup("test.run").Value.String()+flag.Lookup("test.skip").Value.String() == "" {
 		if err := checkFieldTable(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
