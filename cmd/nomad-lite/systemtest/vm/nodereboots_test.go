@@ -41,7 +41,7 @@ const (
 	impatientHeartbeats = "min_heartbeat_ttl = \"1s\"\n  heartbeat_grace = \"1s\"\n  failover_heartbeat_ttl = \"1s\"\n"
 )
 
-// testVMNodeReboots reboots a node of a stock server with 20 tasks, cuts its power, and reboots it again. The last time the server
+// testVMNodeReboots reboots a node of a stock server with 200 tasks, cuts its power, and reboots it again. The last time the server
 // gives the node up meanwhile, and replaces its allocations. After each boot each allocation that the server wants must run, as the
 // server shows it, and must have been started once.
 func testVMNodeReboots(t *testing.T, m vm) {
@@ -156,7 +156,7 @@ const (
 // rebootLogFile is the log of a task, in the directory of its allocation.
 const rebootLogFile = "alloc/logs/t.stdout.0"
 
-const rebootTaskCount = 20
+const rebootTaskCount = 200
 
 const rebootScript = `exec 8>>` + rebootLockDir + `/$NOMAD_ALLOC_INDEX 9>>` + rebootRecordDir + `/$NOMAD_ALLOC_ID
 flock -n 8 || echo $NOMAD_ALLOC_ID >> ` + rebootDoubleRunFile + `
@@ -167,7 +167,7 @@ i=0
 while :; do
   i=$((i+1))
   print $i
-  sleep 5 8>&- 9>&- &
+  sleep 30 8>&- 9>&- &
   wait $!
 done`
 
