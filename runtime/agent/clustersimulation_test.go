@@ -415,6 +415,7 @@ func (c *serverSource) restoreSnapshot() {
 	c.Restore(c.snapshot)
 	c.snapshot = nil
 	c.noteStopped()
+	after := c.allocs()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stoppedBefore = nil // the servers may have started again what they had stopped
@@ -431,7 +432,7 @@ func (c *serverSource) restoreSnapshot() {
 	for _, a := range before {
 		modified[a.ID] = a.ModifyIndex
 	}
-	for _, a := range c.allocs() { // also those that the servers had removed meanwhile
+	for _, a := range after { // also those that the servers had removed meanwhile
 		if a.ModifyIndex != modified[a.ID] {
 			c.reportsLost[a.ID] = true
 		}
