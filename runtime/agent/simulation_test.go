@@ -624,8 +624,8 @@ func (s *simulation) checkProcesses() {
 
 // checkLastExit checks that the exit status of a task is that of its last process.
 func (s *simulation) checkLastExit(a *api.Allocation) {
-	if a.ClientStatus == api.AllocClientStatusLost {
-		return // the node has removed it, and has the states of the servers again, which may lack the last ones
+	if s.newLives[a.ID] && a.ClientTerminalStatus() {
+		return // the node may have removed it, and has the states of the servers again, which may lack the last ones
 	}
 	for name, state := range a.TaskStates {
 		last := ""
