@@ -559,11 +559,14 @@ func compareAssignments(wanted []Assignment, entryByAllocID map[string]*allocEnt
 	keep := make(map[string]bool, len(wanted))
 	for _, a := range wanted {
 		id := a.Alloc.ID
-		keep[id] = true
 		e := entryByAllocID[id]
+		// Restored servers have not given it up. Only they decide that an allocation is lost, so that no runner has ended it here.
+		runsAgain := e != nil && e.runner == nil && e.alloc.ClientStatus == api.AllocClientStatusLost && !a.AllocEnded
+		keep[id] = !runsAgain
 		switch {
 		case e == nil:
 			d.toStart = append(d.toStart, a)
+		case runsAgain: // it starts when its entry has been removed
 		case e.entryRemovalStarted, a.Alloc == e.alloc:
 		case e.runner == nil, a.Alloc.AllocModifyIndex > e.alloc.AllocModifyIndex:
 			d.allocsToUpdate = append(d.allocsToUpdate, a.Alloc)

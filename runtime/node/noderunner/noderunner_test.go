@@ -66,6 +66,7 @@ func TestCompareAssignments(t *testing.T) {
 		{"what has no runner is as it was reported last", []Assignment{newAssignment("a", 1)}, map[string]*allocEntry{"a": {alloc: &api.Allocation{AllocModifyIndex: 1}}}, nil, []string{"a"}, nil, false},
 		{"what has to stop ends", []Assignment{stopped}, map[string]*allocEntry{"a": has(1, false)}, nil, []string{"a"}, nil, true},
 		{"unless it has ended", []Assignment{stopped}, map[string]*allocEntry{"a": {alloc: &api.Allocation{AllocModifyIndex: 1}}}, nil, []string{"a"}, nil, false},
+		{"what restored servers have not given up starts after its removal", []Assignment{newAssignment("a", 2)}, map[string]*allocEntry{"a": {alloc: &api.Allocation{ClientStatus: api.AllocClientStatusLost}}}, nil, nil, []string{"a"}, false},
 		{"what has ended is removed", nil, map[string]*allocEntry{"a": {alloc: &api.Allocation{}}}, nil, nil, []string{"a"}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
