@@ -95,6 +95,7 @@ type Runner struct {
 	logger             hclog.Logger
 	storedAllocsLoaded chan struct{} // closed when entryByAllocID has the allocations of an earlier agent
 	gcRequested        chan struct{} // receives a value when the GC limits must be checked; capacity 1
+	entryRemoved       chan struct{} // receives a value when an entry was removed whose allocation may have to start again; capacity 1
 
 	mu               sync.Mutex
 	entryByAllocID   map[string]*allocEntry
@@ -138,6 +139,7 @@ func New(c Config) *Runner {
 		logger:             c.Logger.Named("noderunner"),
 		storedAllocsLoaded: make(chan struct{}),
 		gcRequested:        make(chan struct{}, 1),
+		entryRemoved:       make(chan struct{}, 1),
 		entryByAllocID:     make(map[string]*allocEntry),
 	}
 }
@@ -172,6 +174,7 @@ func (r *Runner) Run(ctx context.Context) {
 		closePreviousAllocsLoaded()
 		select {
 		case <-changed:
+		case <-r.entryRemoved:
 		case <-ctx.Done():
 			return
 		}
@@ -385,6 +388,7 @@ func (r *Runner) stopAndRemoveEntry(ctx context.Context, e *allocEntry) {
 	r.mu.Unlock()
 	r.config.Source.ReportAllocRemoved(e.id)
 	r.config.OnAllocDirRemoved()
+	sendWithoutBlocking(r.entryRemoved)
 }
 
 // destroyEntryOnce removes an ended allocation from the disk, unless an earlier call has done so: an
