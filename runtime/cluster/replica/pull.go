@@ -147,7 +147,7 @@ func (r *Replica) applyList(ctx context.Context, list *protocol.GetClientAllocsR
 	slices.Sort(wanted)
 	snapshot := r.config.Store.Snapshot()
 	var pulled []*protocol.Allocation
-	var unreported []string // rejected allocations of which the servers do not know it
+	var unreported []string // allocations whose rejection the servers have not accepted
 	for ids := range slices.Chunk(wanted, pullBatch) {
 		batch, err := r.fetchAllocs(ctx, ids, list.Allocs)
 		if err != nil {

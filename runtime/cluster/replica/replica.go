@@ -73,8 +73,8 @@ type Replica struct {
 	mu sync.Mutex
 	// unsent maps the allocations whose states must be sent to the time at which they must be sent at the latest.
 	unsent map[string]time.Time
-	// inDoubt are allocations for which an earlier call can still be on its way: it failed without an answer, or an earlier agent has
-	// made it. Servers that execute it late replace the newer states that they have got meanwhile.
+	// inDoubt are allocations for which an earlier call, which has failed or which an earlier agent has made, can still be on its
+	// way. Servers that execute it late replace the newer states that they have got meanwhile.
 	inDoubt map[string]bool
 	// resendAt maps allocations that were in doubt to the time at which their states are sent again.
 	resendAt map[string]time.Time

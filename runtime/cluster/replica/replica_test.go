@@ -366,6 +366,16 @@ func (n *testNode) check() {
 	}
 }
 
+// reportEnd reports the end of an allocation, as its runner does.
+func (n *testNode) reportEnd(id, clientStatus string) {
+	n.t.Helper()
+	if _, err := n.replica.ApplyAllocReports(n.t.Context(), scheduler.AllocReport{
+		AllocID: id, ClientStatus: clientStatus, TaskStates: map[string]*api.TaskState{"t": {State: "dead"}}, TasksAndHooksEnded: true,
+	}); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
 // An agent that starts does not start again what the servers have stopped meanwhile, also if the version that stops the
 // allocation reaches its runner late.
 func TestNewStartWaitsForTheServersAndTheStop(t *testing.T) {
@@ -599,11 +609,7 @@ func TestAllocationThatEndsBeforeItsDeploymentIsUnhealthy(t *testing.T) {
 		n := newTestNode(t, servers)
 		id := servers.place(newJob("web"))
 		n.settle()
-		if _, err := n.replica.ApplyAllocReports(t.Context(), scheduler.AllocReport{
-			AllocID: id, ClientStatus: api.AllocClientStatusFailed, TaskStates: map[string]*api.TaskState{"t": {State: "dead"}}, TasksAndHooksEnded: true,
-		}); err != nil {
-			t.Fatal(err)
-		}
+		n.reportEnd(id, api.AllocClientStatusFailed)
 		// The servers make the allocation a part of a deployment before they know that it has failed.
 		servers.edit(id, func(a *protocol.Allocation) { a.DeploymentID = "deployment" })
 		n.settle()
@@ -648,11 +654,7 @@ func TestServersGoBackToAnEarlierState(t *testing.T) {
 					servers.edit(kept, func(a *protocol.Allocation) { a.DesiredDescription = "changed" })
 				}
 				later := servers.place(newJob("later"))
-				if _, err := n.replica.ApplyAllocReports(t.Context(), scheduler.AllocReport{
-					AllocID: ends, ClientStatus: api.AllocClientStatusComplete, TaskStates: map[string]*api.TaskState{"t": {State: "dead"}}, TasksAndHooksEnded: true,
-				}); err != nil {
-					t.Fatal(err)
-				}
+				n.reportEnd(ends, api.AllocClientStatusComplete)
 				n.settle()
 				test.restore(n, restore)
 				time.Sleep(2 * time.Minute) // no call of the node blocks longer
@@ -690,11 +692,7 @@ func TestLateReportIsCorrected(t *testing.T) {
 		late := servers.status[id]
 		servers.isDown = true
 		servers.mu.Unlock()
-		if _, err := n.replica.ApplyAllocReports(t.Context(), scheduler.AllocReport{
-			AllocID: id, ClientStatus: api.AllocClientStatusComplete, TaskStates: map[string]*api.TaskState{"t": {State: "dead"}}, TasksAndHooksEnded: true,
-		}); err != nil {
-			t.Fatal(err)
-		}
+		n.reportEnd(id, api.AllocClientStatusComplete)
 		n.settle()
 		servers.mu.Lock()
 		servers.isDown = false
@@ -726,11 +724,7 @@ func TestServersThatHaveLostAReportGetItAgain(t *testing.T) {
 		n := newTestNode(t, servers)
 		id := servers.place(newJob("job0"))
 		n.settle()
-		if _, err := n.replica.ApplyAllocReports(t.Context(), scheduler.AllocReport{
-			AllocID: id, ClientStatus: api.AllocClientStatusComplete, TaskStates: map[string]*api.TaskState{"t": {State: "dead"}}, TasksAndHooksEnded: true,
-		}); err != nil {
-			t.Fatal(err)
-		}
+		n.reportEnd(id, api.AllocClientStatusComplete)
 		n.settle()
 		n.stop()
 		servers.mu.Lock()

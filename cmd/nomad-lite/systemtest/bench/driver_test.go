@@ -182,7 +182,7 @@ func BenchmarkExecBursts(b *testing.B) {
 		a.healthyDriverProcess(b, a.driver, 0)
 		for i, figure := range []string{"100 exec", "100 exec, bridge"} {
 			a.bridge = i == 1
-			job := fmt.Sprint("sleep-", i) // the allocations of a job that was stopped count with those of the next one of its name
+			job := fmt.Sprint("sleep-", i) // waitStatus would also count the stopped allocations of an earlier job with this name
 			count := sized(100)
 			rate := func(d time.Duration) float64 { return float64(count) / d.Seconds() }
 			began := time.Now()
