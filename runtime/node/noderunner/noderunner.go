@@ -95,7 +95,7 @@ type Runner struct {
 	logger             hclog.Logger
 	storedAllocsLoaded chan struct{} // closed when entryByAllocID has the allocations of an earlier agent
 	gcRequested        chan struct{} // receives a value when the GC limits must be checked; capacity 1
-	entryRemoved       chan struct{} // receives a value when an entry was removed whose allocation may have to start again; capacity 1
+	entryRemoved       chan struct{} // receives a value when an entry was removed whose allocation was lost, and can start again; capacity 1
 
 	mu               sync.Mutex
 	entryByAllocID   map[string]*allocEntry
@@ -385,10 +385,13 @@ func (r *Runner) stopAndRemoveEntry(ctx context.Context, e *allocEntry) {
 	r.mu.Lock()
 	delete(r.entryByAllocID, e.id)
 	r.endedTransitions.remove(e.id)
+	wasLost := e.alloc.ClientStatus == api.AllocClientStatusLost
 	r.mu.Unlock()
 	r.config.Source.ReportAllocRemoved(e.id)
 	r.config.OnAllocDirRemoved()
-	sendWithoutBlocking(r.entryRemoved)
+	if wasLost {
+		sendWithoutBlocking(r.entryRemoved)
+	}
 }
 
 // destroyEntryOnce removes an ended allocation from the disk, unless an earlier call has done so: an
