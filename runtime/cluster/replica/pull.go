@@ -346,51 +346,25 @@ func (r *Replica) putAlloc(tx *store.Txn, jobs map[jobKey]*api.Job, pulled *prot
 		tx.DeleteAgentRecord(state.EndedAllocPrefix + next.ID)
 		old = nil
 	}
-	if old != nil {
-		next.ClientStatus, next.ClientDescription = old.ClientStatus, old.ClientDescription
-		next.TaskStates, next.NetworkStatus = old.TaskStates, old.NetworkStatus
-		if next.DeploymentID == old.DeploymentID && old.DeploymentStatus != nil && old.DeploymentStatus.Healthy != nil {
-			health := *old.DeploymentStatus
-			health.Canary = next.DeploymentStatus != nil && next.DeploymentStatus.Canary
-			next.DeploymentStatus = &health
-		}
-		reconnected = pulled.ClientStatus == api.AllocClientStatusUnknown && next.DesiredStatus == api.AllocDesiredStatusRun
+	var ended, mustReport bool
+	wasReported := true
+	if old == nil {
+		ended, mustReport = prepareNewAlloc(&next)
+	} else {
+		keepStates(&next, old)
 		if record.StoppedByNode && next.DesiredStatus == api.AllocDesiredStatusRun {
 			next.DesiredStatus, next.DesiredDescription = api.AllocDesiredStatusStop, stoppedByNode
-			reconnected = false
 		}
-	}
-	if old == nil && next.ClientStatus == api.AllocClientStatusUnknown {
-		next.ClientStatus, next.ClientDescription = api.AllocClientStatusPending, "" // this node has lost its state
-	}
-	endedBeforeDeployment := old != nil && old.ClientTerminalStatus() && next.DesiredStatus == api.AllocDesiredStatusRun &&
-		next.DeploymentID != "" && next.DeploymentID != old.DeploymentID && (next.DeploymentStatus == nil || next.DeploymentStatus.Healthy == nil)
-	if endedBeforeDeployment {
-		// No runner decides the health of an allocation that has ended, and the servers replace it only when it is unhealthy.
-		health := api.AllocDeploymentStatus{}
-		if next.DeploymentStatus != nil {
-			health = *next.DeploymentStatus
+		reconnected = pulled.ClientStatus == api.AllocClientStatusUnknown && next.DesiredStatus == api.AllocDesiredStatusRun
+		mustReport = decideHealthAfterEnd(&next, old)
+		wasReported = r.isReported(tx.Reader, old)
+		// Servers that were restored, and have changed the allocation since, have a higher index and an earlier report.
+		if pulled.ClientStatus != old.ClientStatus {
+			mustReport = true
+			if wasReported && pulled.ClientStatus != api.AllocClientStatusLost && pulled.ClientStatus != api.AllocClientStatusUnknown {
+				r.resendStates = true // they have lost other reports, too
+			}
 		}
-		health.Healthy, health.Timestamp = new(false), time.Now()
-		next.DeploymentStatus = &health
-	}
-	neverRan := old == nil && next.ServerTerminalStatus() && !next.ClientTerminalStatus()
-	if neverRan {
-		endWithoutStart(&next)
-	} else if old == nil && !next.ClientTerminalStatus() {
-		if unsupported := admission.UnsupportedPartsOfGroup(next.Namespace, next.GetTaskGroup()); len(unsupported) > 0 {
-			neverRan = true
-			failWithoutStart(&next, unsupported)
-		}
-	}
-	// This node has removed it after its end, and the servers have the last states that reached them.
-	removedAfterEnd := old == nil && next.ClientTerminalStatus() && !neverRan
-	hadLiveTasks := removedAfterEnd && endTasks(&next) && next.ClientStatus != api.AllocClientStatusLost // only servers decide "lost"
-	// Servers that were restored, and have changed the allocation since, have a higher index and an earlier report.
-	haveLostReport := old != nil && pulled.ClientStatus != old.ClientStatus
-	wasReported := old == nil || r.isReported(tx.Reader, old)
-	if haveLostReport && wasReported && pulled.ClientStatus != api.AllocClientStatusLost && pulled.ClientStatus != api.AllocClientStatusUnknown {
-		r.resendStates = true // they have lost other reports, too
 	}
 	tx.PutScheduledAllocation(&next)
 	record.ModifyIndex, record.CreateIndex = pulled.AllocModifyIndex, pulled.CreateIndex
@@ -399,16 +373,71 @@ func (r *Replica) putAlloc(tx *store.Txn, jobs map[jobKey]*api.Job, pulled *prot
 		record.MigrateToken = migrateToken
 	}
 	tx.PutAgentRecord(state.ClusterAllocPrefix+next.ID, record)
-	if neverRan || removedAfterEnd {
+	if ended {
 		tx.MarkAllocationEnded(next.ID)
 	}
 	switch {
-	case neverRan, endedBeforeDeployment, hadLiveTasks, haveLostReport:
+	case mustReport:
 		tx.OnCommit(func() { r.markUnsent(time.Now(), next.ID) })
 	case wasReported: // the change of the servers is nothing that this node must report
 		tx.PutAgentRecord(state.ClusterReportedPrefix+next.ID, tx.Index())
 	}
 	return reconnected
+}
+
+// prepareNewAlloc gives an allocation that the store does not have the states with which it is stored. It reports whether the
+// allocation has ended, so that it gets no runner, and whether the servers must learn the states.
+func prepareNewAlloc(a *api.Allocation) (ended, mustReport bool) {
+	switch {
+	case a.ClientTerminalStatus(): // this node has removed it after its end, and the servers have the last states that reached them
+		hadLiveTasks := endTasks(a)
+		return true, hadLiveTasks && a.ClientStatus != api.AllocClientStatusLost // only servers decide "lost"
+	case a.ServerTerminalStatus():
+		endWithoutStart(a)
+		return true, true
+	}
+	if unsupported := admission.UnsupportedPartsOfGroup(a.Namespace, a.GetTaskGroup()); len(unsupported) > 0 {
+		failWithoutStart(a, unsupported)
+		return true, true
+	}
+	startAnew(a)
+	return false, false
+}
+
+// startAnew removes what the servers have of an earlier run, which this node has lost or removed, but for the events.
+func startAnew(a *api.Allocation) {
+	a.ClientStatus, a.ClientDescription, a.NetworkStatus = api.AllocClientStatusPending, "", nil
+	maps.DeleteFunc(a.TaskStates, func(_ string, known *api.TaskState) bool { return known == nil })
+	for name, known := range a.TaskStates {
+		a.TaskStates[name] = &api.TaskState{State: model.TaskPending, Restarts: known.Restarts, LastRestart: known.LastRestart, Events: known.Events}
+	}
+}
+
+// keepStates replaces what the servers have of the states of an allocation by what this node has.
+func keepStates(next, old *api.Allocation) {
+	next.ClientStatus, next.ClientDescription = old.ClientStatus, old.ClientDescription
+	next.TaskStates, next.NetworkStatus = old.TaskStates, old.NetworkStatus
+	if next.DeploymentID == old.DeploymentID && old.DeploymentStatus != nil && old.DeploymentStatus.Healthy != nil {
+		health := *old.DeploymentStatus
+		health.Canary = next.DeploymentStatus != nil && next.DeploymentStatus.Canary
+		next.DeploymentStatus = &health
+	}
+}
+
+// decideHealthAfterEnd marks an allocation that has ended as unhealthy if it belongs to a new deployment, and reports whether it
+// does: no runner decides its health, and the servers replace it only when it is unhealthy.
+func decideHealthAfterEnd(next, old *api.Allocation) bool {
+	if !old.ClientTerminalStatus() || next.DesiredStatus != api.AllocDesiredStatusRun || next.DeploymentID == "" ||
+		next.DeploymentID == old.DeploymentID || next.DeploymentStatus != nil && next.DeploymentStatus.Healthy != nil {
+		return false
+	}
+	health := api.AllocDeploymentStatus{}
+	if next.DeploymentStatus != nil {
+		health = *next.DeploymentStatus
+	}
+	health.Healthy, health.Timestamp = new(false), time.Now()
+	next.DeploymentStatus = &health
+	return true
 }
 
 // endWithoutStart ends an allocation that the node must not start.

@@ -483,6 +483,28 @@ func TestStoppedAllocationOfALostStateKeepsItsEvents(t *testing.T) {
 	})
 }
 
+// A node that has no state of an allocation starts it as a new one, whatever states the servers show. It keeps the events.
+func TestRunningAllocationOfALostStateStartsAsNew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		servers := newFakeServers(nil)
+		id := servers.place(newJob("job0"))
+		servers.edit(id, func(a *protocol.Allocation) {
+			a.ClientStatus = api.AllocClientStatusRunning
+			a.TaskStates = map[string]*api.TaskState{"t": {State: "running", StartedAt: time.Now(), Events: []*api.TaskEvent{{Type: api.TaskStarted}}}}
+		})
+		n := newTestNode(t, servers)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		a := n.store.Snapshot().Allocation(nil, id)
+		if a == nil || a.ClientStatus != api.AllocClientStatusPending {
+			t.Fatalf("the node has %+v, want a pending allocation", a)
+		}
+		if task := a.TaskStates["t"]; task.State != "pending" || !task.StartedAt.IsZero() || len(task.Events) != 1 {
+			t.Errorf("the task has the state %+v, want a pending one with its event", task)
+		}
+	})
+}
+
 // TestReplicaFollowsTheServers makes random changes at the servers and at the node, with wrong answers, lost connections and
 // agents that are replaced, and compares both ends afterwards.
 func TestReplicaFollowsTheServers(t *testing.T) {
