@@ -23,7 +23,9 @@ import (
 )
 
 const (
-	maxFetchBlock = 5 * time.Minute // servers block no longer
+	// maxFetchBlock is how long a server that is behind the one that has sent the list can wait for its allocations. Servers that
+	// were restored after the list do not get them.
+	maxFetchBlock = 10 * time.Second
 	// maxListBlock is how long the servers can block a list. The restore of a snapshot does not end calls that block, so that the
 	// node notices it after this time.
 	maxListBlock      = time.Minute
@@ -252,7 +254,7 @@ func (r *Replica) fetchAllocs(ctx context.Context, ids []string, indexByID map[s
 		newest = max(newest, indexByID[id])
 	}
 	request := protocol.GetAllocsRequest{AllocIDs: ids, ReadOptions: r.readOptions()}
-	request.MinQueryIndex, request.AllowStale = newest-1, true
+	request.MinQueryIndex, request.MaxQueryTime, request.AllowStale = newest-1, maxFetchBlock, true
 	var response protocol.GetAllocsResponse
 	err := r.config.Pool.CallBlocking(ctx, maxFetchBlock, protocol.MethodGetAllocs, &request, &response)
 	if servers.IsPermissionDenied(err) && len(ids) > 1 {

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,6 +45,8 @@ type fakeServers struct {
 	lastAlive time.Time
 	// unrequested is in all answers with allocations; nil means none.
 	unrequested *protocol.Allocation
+	// afterList is called once after the next list; nil means nothing.
+	afterList func()
 }
 
 func newFakeServers(random *rand.Rand) *fakeServers {
@@ -115,6 +118,9 @@ func (f *fakeServers) CallBlocking(ctx context.Context, block time.Duration, met
 		return f.listAllocs(ctx, block, r, response.(*protocol.GetClientAllocsResponse))
 	case *protocol.GetAllocsRequest:
 		out := response.(*protocol.GetAllocsResponse)
+		if err := f.awaitChange(ctx, cmp.Or(r.MaxQueryTime, 5*time.Minute), r.MinQueryIndex); err != nil {
+			return err
+		}
 		out.Index = f.index
 		for _, id := range r.AllocIDs {
 			if a := f.allocs[id]; a != nil && !f.chance(0.1) {
@@ -161,9 +167,10 @@ func (f *fakeServers) CallBlocking(ctx context.Context, block time.Duration, met
 	return fmt.Errorf("unexpected method %s", method)
 }
 
-func (f *fakeServers) listAllocs(ctx context.Context, block time.Duration, r *protocol.GetClientAllocsRequest, out *protocol.GetClientAllocsResponse) error {
+// awaitChange blocks until the index is higher than minIndex, for block at most. The caller must hold f.mu.
+func (f *fakeServers) awaitChange(ctx context.Context, block time.Duration, minIndex uint64) error {
 	timeout := time.After(block)
-	for f.index <= r.MinQueryIndex && block > 0 {
+	for f.index <= minIndex && block > 0 {
 		changed := f.changed
 		f.mu.Unlock()
 		over := false
@@ -181,6 +188,13 @@ func (f *fakeServers) listAllocs(ctx context.Context, block time.Duration, r *pr
 			break
 		}
 	}
+	return nil
+}
+
+func (f *fakeServers) listAllocs(ctx context.Context, block time.Duration, r *protocol.GetClientAllocsRequest, out *protocol.GetClientAllocsResponse) error {
+	if err := f.awaitChange(ctx, block, r.MinQueryIndex); err != nil {
+		return err
+	}
 	out.Index, out.Allocs = f.index, make(map[string]uint64)
 	if f.isPurged {
 		return nil
@@ -190,6 +204,10 @@ func (f *fakeServers) listAllocs(ctx context.Context, block time.Duration, r *pr
 	}
 	if f.chance(0.05) {
 		out.Index-- // a server that is behind
+	}
+	if f.afterList != nil {
+		time.AfterFunc(0, f.afterList)
+		f.afterList = nil
 	}
 	return nil
 }
@@ -651,6 +669,26 @@ func (f *fakeServers) snapshot() (restore func()) {
 		defer f.mu.Unlock()
 		f.index, f.allocs, f.status = index, maps.Clone(allocs), maps.Clone(status) // which ends no call that blocks
 	}
+}
+
+// Servers that are restored between a list and the call for its allocations do not get the index for which that call waits.
+func TestServersGoBackBetweenTwoCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		servers := newFakeServers(nil)
+		n := newTestNode(t, servers)
+		n.settle()
+		n.stop()
+		kept := servers.place(newJob("kept"))
+		restore := servers.snapshot()
+		servers.place(newJob("later"))
+		servers.afterList = restore
+		n.startAgent()
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if n.store.Snapshot().Allocation(nil, kept) == nil {
+			t.Error("the node waits for an allocation that the servers no longer have")
+		}
+	})
 }
 
 func TestServersGoBackToAnEarlierState(t *testing.T) {
