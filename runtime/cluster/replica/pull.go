@@ -151,7 +151,7 @@ func (r *Replica) applyList(ctx context.Context, list *protocol.GetClientAllocsR
 	var pulled []*protocol.Allocation
 	var unreported []string // allocations whose rejection the servers have not accepted
 	for ids := range slices.Chunk(wanted, pullBatch) {
-		batch, err := r.fetchAllocs(ctx, ids, list.Allocs)
+		batch, err := r.fetchWithStates(ctx, snapshot, ids, list.Allocs)
 		if err != nil {
 			return err
 		}
@@ -246,22 +246,50 @@ type fetchedAlloc struct {
 	server string
 }
 
+// fetchWithStates is like fetchAllocs. Allocations whose states are the only ones, because this node has lost its own, have all
+// that the leader has.
+func (r *Replica) fetchWithStates(ctx context.Context, snapshot *store.Snapshot, ids []string, indexByID map[string]uint64) ([]fetchedAlloc, error) {
+	batch, err := r.fetchAllocs(ctx, ids, indexByID, true)
+	if err != nil {
+		return nil, err
+	}
+	// Reports do not change the index with which a server that is behind is recognized.
+	hasStatesOfServers := func(a fetchedAlloc) bool {
+		old := snapshot.Allocation(nil, a.ID)
+		return a.ClientStatus != api.AllocClientStatusPending && (old == nil || old.ClientStatus == api.AllocClientStatusLost)
+	}
+	var ofLeader []string
+	for _, a := range batch {
+		if hasStatesOfServers(a) {
+			ofLeader = append(ofLeader, a.ID)
+		}
+	}
+	if len(ofLeader) == 0 {
+		return batch, nil
+	}
+	newest, err := r.fetchAllocs(ctx, ofLeader, indexByID, false)
+	if err != nil {
+		return nil, err
+	}
+	return append(slices.DeleteFunc(batch, hasStatesOfServers), newest...), nil
+}
+
 // fetchAllocs returns the allocations with the ids, each of which has at least the index of indexByID. It returns errIncomplete
-// if one is missing or older.
-func (r *Replica) fetchAllocs(ctx context.Context, ids []string, indexByID map[string]uint64) ([]fetchedAlloc, error) {
+// if one is missing or older. With allowStale, any server answers, else the leader.
+func (r *Replica) fetchAllocs(ctx context.Context, ids []string, indexByID map[string]uint64, allowStale bool) ([]fetchedAlloc, error) {
 	newest := uint64(1)
 	for _, id := range ids {
 		newest = max(newest, indexByID[id])
 	}
 	request := protocol.GetAllocsRequest{AllocIDs: ids, ReadOptions: r.readOptions()}
-	request.MinQueryIndex, request.MaxQueryTime, request.AllowStale = newest-1, maxFetchBlock, true
+	request.MinQueryIndex, request.MaxQueryTime, request.AllowStale = newest-1, maxFetchBlock, allowStale
 	var response protocol.GetAllocsResponse
 	err := r.config.Pool.CallBlocking(ctx, maxFetchBlock, protocol.MethodGetAllocs, &request, &response)
 	if servers.IsPermissionDenied(err) && len(ids) > 1 {
 		// One allocation of another node pool fails the whole call.
 		var all []fetchedAlloc
 		for _, id := range ids {
-			one, err := r.fetchAllocs(ctx, []string{id}, indexByID)
+			one, err := r.fetchAllocs(ctx, []string{id}, indexByID, allowStale)
 			if err != nil {
 				return nil, err
 			}

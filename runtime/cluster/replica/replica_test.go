@@ -37,6 +37,7 @@ type fakeServers struct {
 	earlier   map[string]*protocol.Allocation // the version before, which a server that is behind has
 	status    map[string]*protocol.AllocStatus
 	changed   chan struct{}
+	isBehind  bool // the leader alone has the latest versions
 	isDown    bool // no call succeeds
 	isPurged  bool // the servers do not have the node
 	refuses   bool // the servers take no states until the next heartbeat
@@ -125,7 +126,7 @@ func (f *fakeServers) CallBlocking(ctx context.Context, block time.Duration, met
 		for _, id := range r.AllocIDs {
 			if a := f.allocs[id]; a != nil && !f.chance(0.1) {
 				copied := *a
-				if e := f.earlier[id]; e != nil && f.chance(0.1) {
+				if e := f.earlier[id]; e != nil && r.AllowStale && (f.isBehind || f.chance(0.1)) {
 					copied = *e // from a server that is behind
 				}
 				out.Allocs = append(out.Allocs, &copied)
@@ -497,6 +498,28 @@ func TestStoppedAllocationOfALostStateKeepsItsEvents(t *testing.T) {
 		}
 		if task := sent.TaskStates["t"]; task.State != "dead" || task.FinishedAt.IsZero() || len(task.Events) != 1 {
 			t.Errorf("the servers have the state %+v", task)
+		}
+	})
+}
+
+// A server that is behind has an earlier report of an allocation, with the same index.
+func TestStatesOfALostAllocationAreThoseOfTheLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		servers := newFakeServers(nil)
+		id := servers.place(newJob("job0"))
+		servers.edit(id, func(a *protocol.Allocation) {
+			a.DesiredStatus, a.ClientStatus = api.AllocDesiredStatusStop, api.AllocClientStatusComplete
+			a.TaskStates = map[string]*api.TaskState{"t": {State: "dead", Events: []*api.TaskEvent{{Type: api.TaskStarted}, {Type: api.TaskKilled}}}}
+		})
+		behind := *servers.allocs[id]
+		behind.ClientStatus = api.AllocClientStatusRunning
+		behind.TaskStates = map[string]*api.TaskState{"t": {State: "running", Events: []*api.TaskEvent{{Type: api.TaskStarted}}}}
+		servers.earlier[id], servers.isBehind = &behind, true
+		n := newTestNode(t, servers)
+		n.settle()
+		a := n.store.Snapshot().Allocation(nil, id)
+		if a == nil || a.ClientStatus != api.AllocClientStatusComplete || len(a.TaskStates["t"].Events) != 2 {
+			t.Errorf("the node has %+v", a)
 		}
 	})
 }
