@@ -52,7 +52,7 @@ func (r *Replica) pullAllocs(ctx context.Context) {
 			r.resendStates = true
 		}
 		if err == nil {
-			err = r.confirmEmptyList(ctx, list)
+			list, err = r.confirmEmptyList(ctx, list)
 		}
 		if err == nil {
 			err = r.applyList(ctx, list)
@@ -96,17 +96,25 @@ func (r *Replica) listAllocs(ctx context.Context, query *servers.Query) (*protoc
 	return &response, nil
 }
 
-// confirmEmptyList returns an error if the list is empty although the node has allocations, and the servers do not have the
-// node: a purge, or a server without its state, must not end all tasks.
-func (r *Replica) confirmEmptyList(ctx context.Context, list *protocol.GetClientAllocsResponse) error {
+// confirmEmptyList returns the list, or, if the list is empty although the node has allocations, one of the servers after it has
+// made sure that they have the node: a purge, or a server without its state, must not end all tasks. It returns an error if they
+// do not have the node.
+func (r *Replica) confirmEmptyList(ctx context.Context, list *protocol.GetClientAllocsResponse) (*protocol.GetClientAllocsResponse, error) {
 	if len(list.Allocs) > 0 || len(r.config.Store.Snapshot().AllocationsByNode(nil, r.config.NodeID)) == 0 {
-		return nil
+		return list, nil
 	}
 	if err := r.config.Member.ConfirmRegistered(ctx); err != nil {
-		return fmt.Errorf("the servers list no allocation, and do not have this node: %w", err)
+		return nil, fmt.Errorf("the servers list no allocation, and do not have this node: %w", err)
 	}
-	r.config.Logger.Warn("the servers no longer have an allocation for this node: all allocations are stopped and removed")
-	return nil
+	// The node may have been registered after the list.
+	confirmed, err := r.listAllocs(ctx, &servers.Query{})
+	if err != nil {
+		return nil, err
+	}
+	if len(confirmed.Allocs) == 0 {
+		r.config.Logger.Warn("the servers no longer have an allocation for this node: all allocations are stopped and removed")
+	}
+	return confirmed, nil
 }
 
 // storedAssignments returns the index of each stored allocation that the servers have assigned.

@@ -197,18 +197,20 @@ func (f *fakeServers) listAllocs(ctx context.Context, block time.Duration, r *pr
 		return err
 	}
 	out.Index, out.Allocs = f.index, make(map[string]uint64)
-	if f.isPurged {
-		return nil
-	}
 	for id, a := range f.allocs {
+		if f.isPurged {
+			break
+		}
 		out.Allocs[id] = a.AllocModifyIndex
 	}
 	if f.chance(0.05) {
 		out.Index-- // a server that is behind
 	}
-	if f.afterList != nil {
-		time.AfterFunc(0, f.afterList)
+	if do := f.afterList; do != nil {
 		f.afterList = nil
+		f.mu.Unlock()
+		do()
+		f.mu.Lock()
 	}
 	return nil
 }
@@ -620,6 +622,25 @@ func TestPurgeDoesNotEndAllocationsBeforeTheNodeIsRegisteredAgain(t *testing.T) 
 		n.settle() // the first empty list wakes the membership, which registers the node again
 		if !n.runner.running[id] {
 			t.Error("the allocation was ended by the empty list of a purged node")
+		}
+		n.check()
+	})
+}
+
+// A list of servers that did not have the node is no list of a node that is registered again.
+func TestListFromBeforeTheRegistrationEndsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		servers := newFakeServers(nil)
+		n := newTestNode(t, servers)
+		id := servers.place(newJob("web"))
+		n.settle()
+		servers.change(func(uint64) {
+			servers.isPurged = true
+			servers.afterList = servers.Beat
+		})
+		n.settle()
+		if !n.runner.running[id] || n.runner.starts[id] != 1 {
+			t.Error("the allocation was ended by the list of servers that did not have the node")
 		}
 		n.check()
 	})
