@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -48,14 +49,29 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	}
 	a.outputLossReporter = newOutputLossReporter(a)
 	a.helperProcesses = &helperProcesses{dataDirectory: a.dataDirectory, onOutputLoss: a.outputLossReporter.reportLoss, logger: a.logger}
+	// The fingerprint takes as long as the start of the keeper, and needs neither the state nor the helper processes.
+	untilOpenFails, cancelFingerprint := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancelFingerprint()
+	var settings localnode.Settings
+	var fingerprintWG sync.WaitGroup
+	fingerprintWG.Go(func() { settings = a.fingerprint(untilOpenFails) })
+	if err = a.openStateAndStartHelpers(ctx); err != nil {
+		cancelFingerprint()
+	}
+	fingerprintWG.Wait()
+	if err != nil {
+		return err
+	}
+	return a.openNodeAndPlugins(context.WithoutCancel(ctx), settings)
+}
+
+// openStateAndStartHelpers opens the state, and starts the helper processes if the data directory owns the tasks in the state. The end
+// of ctx ends only the waits for locks: afterwards, the caller shuts the agent down in order.
+func (a *Agent) openStateAndStartHelpers(ctx context.Context) error {
 	if err := a.openState(ctx); err != nil {
 		return err
 	}
-	ctx = context.WithoutCancel(ctx) // after the waits for locks, the caller shuts the agent down in order
-	if err := a.startHelpers(ctx); err != nil {
-		return err
-	}
-	return a.openNodeAndPlugins(ctx)
+	return a.startHelpers(context.WithoutCancel(ctx))
 }
 
 // openState opens the state, and checks that the data directory owns the tasks in the state.
@@ -96,10 +112,8 @@ func (a *Agent) startHelpers(ctx context.Context) error {
 	return nil
 }
 
-// openNodeAndPlugins fingerprints the machine, creates the scheduler, the task API and the node, and starts the plugins.
-func (a *Agent) openNodeAndPlugins(ctx context.Context) (err error) {
-	nodeID := localnode.LoadOrNewNodeID(a.store)
-	a.scheduler = a.newScheduler(nodeID)
+// fingerprint reads the properties of the machine. It returns the settings of the node with their defaults on this machine.
+func (a *Agent) fingerprint(ctx context.Context) localnode.Settings {
 	settings := a.config.Node
 	a.host = settings.Fingerprint(fingerprint.Options{DataDir: a.dataDirectory.path, AgentVersion: a.config.Version}, a.logger)
 	a.hostSampler.Dir, a.hostSampler.MHz = a.dataDirectory.allocDirRoot(), a.host.UsableCPUMHz
@@ -107,6 +121,14 @@ func (a *Agent) openNodeAndPlugins(ctx context.Context) (err error) {
 	settings.Networks.CNICacheDir = a.dataDirectory.cniCacheDir()
 	settings.FingerprintNetworks(ctx, &a.host, a.logger)
 	settings.Networks.Bridge.AddressesForwardingOnlyHostIPPorts = a.host.HostNetworkAddressesExceptIP()
+	return settings
+}
+
+// openNodeAndPlugins creates the scheduler, the task API and the node, and starts the plugins. settings is the result of
+// fingerprint.
+func (a *Agent) openNodeAndPlugins(ctx context.Context, settings localnode.Settings) (err error) {
+	nodeID := localnode.LoadOrNewNodeID(a.store)
+	a.scheduler = a.newScheduler(nodeID)
 	a.identities = identity.NewIssuer(identity.Config{Store: a.store, Region: settings.Region, IssuerURL: a.config.OIDCIssuer})
 	if err := a.identities.DeleteOrphanedTokens(ctx); err != nil {
 		a.logger.Warn("tokens of removed allocations stay in the state until the next start", "error", err)
