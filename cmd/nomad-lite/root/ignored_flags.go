@@ -43,10 +43,14 @@ var ignoredFlags = []struct{ commands, flags, why string }{
 	{"agent", "network-speed= no-host-uuid", "as in the configuration"},
 }
 
-// addIgnoredFlags adds the ignored flags to the commands below root, hidden from the help text.
-func addIgnoredFlags(root *cobra.Command, s *cli.Streams) {
+// addIgnoredFlags adds the ignored flags to the commands below root, hidden from the help text. If only is not empty, it adds them to
+// the command of that name only.
+func addIgnoredFlags(root *cobra.Command, only string, s *cli.Streams) {
 	for _, idle := range ignoredFlags {
 		for path := range strings.SplitSeq(idle.commands, ", ") {
+			if only != "" && path != only {
+				continue
+			}
 			cmd, rest, err := root.Find(strings.Fields(path))
 			if err != nil || len(rest) > 0 {
 				panic(fmt.Sprintf("idle flags of %q: there is no such command", path))

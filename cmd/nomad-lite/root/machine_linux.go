@@ -18,3 +18,14 @@ func newLinuxOnlyCommands(s *cli.Streams) linuxOnlyCommands {
 		jobSubcommands: []*cobra.Command{validate.NewSchemaCommand(s), validate.NewCommand(s)},
 	}
 }
+
+// newAgentCommandOrNil returns the command with the given name if the command is an agent, and nil otherwise.
+func newAgentCommandOrNil(name string, s *cli.Streams) *cobra.Command {
+	switch name {
+	case "agent":
+		return agent.NewCommand(s)
+	case "run":
+		return run.NewCommand(s)
+	}
+	return nil
+}

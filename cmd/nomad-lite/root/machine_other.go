@@ -34,3 +34,6 @@ func newLinuxOnlyStub(name string) *cobra.Command {
 
 // findHelperProcessMain returns nil, because only agents, which run on Linux, start helper processes.
 func findHelperProcessMain([]string, *cli.Streams) func() error { return nil }
+
+// newAgentCommandOrNil returns nil, because agents run on Linux.
+func newAgentCommandOrNil(string, *cli.Streams) *cobra.Command { return nil }

@@ -3,6 +3,8 @@ package root
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	_ "time/tzdata" // embeds the time zones of periodic jobs, for machines without zone files
 
 	"github.com/spf13/cobra"
@@ -33,7 +35,31 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/volume"
 )
 
+// newRootCommand returns the command "nomad-lite" with all commands below it.
 func newRootCommand(s *cli.Streams) *cobra.Command {
+	root := newRootWithoutCommands(s)
+	addAllCommands(root, s)
+	return root
+}
+
+// newRootWithAgentCommand returns the command "nomad-lite" with a single command below it, if args call "agent" or "run", and nil
+// otherwise: the other commands with their flags take 2 ms of a start, and 1 MB of a process that runs for long.
+func newRootWithAgentCommand(args []string, s *cli.Streams) *cobra.Command {
+	i := slices.IndexFunc(args, func(arg string) bool { return !strings.HasPrefix(arg, "-") || arg == "--" }) // no flag of root has a separate value
+	if i < 0 {
+		return nil
+	}
+	command := newAgentCommandOrNil(args[i], s)
+	if command == nil {
+		return nil
+	}
+	root := newRootWithoutCommands(s)
+	root.AddCommand(command)
+	addIgnoredFlags(root, command.Name(), s)
+	return root
+}
+
+func newRootWithoutCommands(s *cli.Streams) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "nomad-lite",
 		Short: "Run Nomad job files on one machine",
@@ -67,6 +93,10 @@ To complete commands, flags and ids in a shell: nomad-lite completion install`,
 	root.SetUsageFunc(printUsage)
 	root.PersistentFlags().BoolVar(&s.NoColour, "no-color", false, "print no colours (NO_COLOR, NOMAD_CLI_NO_COLOR)")
 	root.PersistentFlags().BoolVar(&s.ForceColour, "force-color", false, "print colours also when the output is no terminal (NOMAD_CLI_FORCE_COLOR)")
+	return root
+}
+
+func addAllCommands(root *cobra.Command, s *cli.Streams) {
 	machine := newLinuxOnlyCommands(s)
 	jobs, operators := job.NewCommand(s, logs.FollowJob), operator.NewCommand(s)
 	jobs.AddCommand(machine.jobSubcommands...)
@@ -114,8 +144,7 @@ To complete commands, flags and ids in a shell: nomad-lite completion install`,
 	root.AddCommand(version.NewCommand(s), completion.NewCommand(s))
 	root.AddCommand(newUnsupportedCommands()...)
 	addUIFlags(root, s)
-	addIgnoredFlags(root, s)
-	return root
+	addIgnoredFlags(root, "", s)
 }
 
 // addCommandGroup adds commands to root, under a title in the help text.
@@ -136,10 +165,11 @@ func Execute(args []string, s *cli.Streams) int {
 	s = &safe
 	s.Out, s.Err = terminal.SanitizeIfTerminal(s.Out), terminal.SanitizeIfTerminal(s.Err) // they sanitize all text that agents and tasks have written
 	s.CommandLineArgs = args
-	root := newRootCommand(s)
-	rewritten := toDoubleDashFlags(root, args)
-	root.SetArgs(rewritten)
-	removeCommandsBesideAgent(root, rewritten)
+	root := newRootWithAgentCommand(args, s)
+	if root == nil {
+		root = newRootCommand(s)
+	}
+	root.SetArgs(toDoubleDashFlags(root, args))
 	if isCompletionRequest(args) {
 		removeBackquotesFromFlagUsages(root)
 	}
@@ -147,20 +177,6 @@ func Execute(args []string, s *cli.Streams) int {
 		root.SetOut(singleDashFlagWriter{s.Out})
 	}
 	return printErrorAndGetExitCode(root.ExecuteContext(context.Background()), s)
-}
-
-// removeCommandsBesideAgent removes all commands but that of args, if it is a command that is an agent: such a process runs
-// for long, and the flags of all commands take 1 MB.
-func removeCommandsBesideAgent(root *cobra.Command, args []string) {
-	called, _, err := root.Find(args)
-	if err != nil || called.Parent() != root || called.Name() != "agent" && called.Name() != "run" {
-		return
-	}
-	for _, c := range root.Commands() {
-		if c != called {
-			root.RemoveCommand(c)
-		}
-	}
 }
 
 // printErrorAndGetExitCode returns the exit code for the error of a command. It prints the error unless the command has
