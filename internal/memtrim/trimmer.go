@@ -50,6 +50,22 @@ func New() *Trimmer {
 // after Stop.
 func (t *Trimmer) NotifyBusy() { t.resetTimer(true) }
 
+// EndBusy reports that the work has ended that NotifyBusy has reported. The garbage collection percentage is that of an idle
+// process again, and the release of memory is postponed, as by PostponeTrim. It may be called concurrently, and does nothing
+// after Stop.
+func (t *Trimmer) EndBusy() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.stopped {
+		return
+	}
+	t.timer.Reset(idleDelay)
+	if t.isBusy && t.hasCollectedGarbage() {
+		t.isBusy = false
+		setGCPercent(idleGCPercent)
+	}
+}
+
 // PostponeTrim reports work that allocates many long-lived objects. It postpones the release of
 // memory. It keeps the garbage collection percentage low, because with a higher percentage the
 // objects would be scattered over more memory. It may be called concurrently, and does nothing

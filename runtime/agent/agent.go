@@ -293,6 +293,10 @@ func (a *Agent) WaitAllPluginStatesReported(ctx context.Context) error {
 func (a *Agent) Run(ctx context.Context) {
 	trim := memtrim.New() // not created in Open, because most of what Open reads stays in memory
 	defer trim.Stop()
+	if !a.remainingProcessDecider.tasksMayRun() {
+		// The objects of restored tasks stay in memory for long, and would be scattered over more of it.
+		trim.NotifyBusy()
+	}
 	nodes := noderunner.New(a.nodeRunnerConfig(trim))
 	a.mu.Lock()
 	a.nodeRunner = nodes
@@ -317,6 +321,13 @@ func (a *Agent) Run(ctx context.Context) {
 		})
 	}
 	backgroundWG.Go(func() { a.node.Run(ctx) })
+	backgroundWG.Go(func() {
+		select {
+		case <-a.node.Registered():
+			trim.EndBusy() // tasks start from here on
+		case <-ctx.Done():
+		}
+	})
 	backgroundWG.Go(func() { a.plugins.runBackgroundLoops(ctx, nodes.StoredAllocsLoaded()) })
 	// The start and the stop of a plugin process load pages of the agent's program, which the next trim releases.
 	backgroundWG.Go(func() { a.plugins.watchPluginPIDs(ctx, trim.PostponeTrim) })
