@@ -46,12 +46,13 @@ func FindRunning() (keepers []RunningKeeper) {
 	if err != nil {
 		return nil
 	}
+	buffer := make([]byte, 4096)
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
 			continue
 		}
-		cmdline, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		cmdline, err := readCommandLine(e.Name(), buffer)
 		if err != nil || !bytes.HasSuffix(cmdline, []byte("\x00"+keeperwire.CommandName+"\x00")) {
 			continue
 		}
@@ -64,6 +65,22 @@ func FindRunning() (keepers []RunningKeeper) {
 		}
 	}
 	return keepers
+}
+
+// readCommandLine reads the command line of a process. The result is valid until the next use of buffer. Each start of an agent reads
+// the command lines of all processes, and os.ReadFile makes ten system calls for a file instead of three.
+func readCommandLine(pid string, buffer []byte) ([]byte, error) {
+	path := "/proc/" + pid + "/cmdline"
+	n := 0
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		n, err = unix.Read(fd, buffer)
+		unix.Close(fd)
+	}
+	if err == unix.EINTR || n == len(buffer) {
+		return os.ReadFile(path)
+	}
+	return buffer[:max(n, 0)], err
 }
 
 // FindWithLostDir returns the keepers of this user that [DataDir.Keeper] does not find, because the data directory at path, or its
