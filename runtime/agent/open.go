@@ -263,10 +263,14 @@ func (a *Agent) createNodeAndStartPlugins(ctx context.Context, nodeID string, se
 		Volumes:  newVolumeManager(a, nodeID),
 		Logger:   a.logger,
 		BeforeRegister: func(ctx context.Context) {
-			a.logKeepersOfLostDir()
 			a.orphanCleaner.DestroyOrAdoptOrphans(ctx, a.plugins.supervisor)
 		},
-		OnRegistered: a.orphanCleaner.SecureDirsAndRemoveEmptyCgroups,
+		OnRegistered: func() {
+			a.orphanCleaner.SecureDirsAndRemoveEmptyCgroups()
+			if !a.dataDirectory.isTemporary { // the name of a temporary directory is random
+				a.logKeepersOfLostDir()
+			}
+		},
 		OnNodeStored: a.scheduler.RetryBlockedEvalsAfterNodeChange,
 		OnDeviceHealthChanged: func(textByDevice map[string]string) {
 			if nodes := a.currentNodeRunner(); nodes != nil {
