@@ -58,7 +58,8 @@ type Config struct {
 	// next agent removes the directory.
 	DataDir string
 	// EphemeralState means that the agent starts with an empty state and deletes its state at the end.
-	// Files that tasks have written are kept. A temporary directory implies EphemeralState.
+	// Files that tasks have written are kept. A temporary directory implies EphemeralState. With EphemeralState, the log
+	// collector starts together with the agent, because such an agent is opened for a job.
 	EphemeralState bool
 	// EndTasksWithoutRecord means that the agent ends the tasks of allocations that are on the disk and whose records were
 	// lost together with the whole state. Otherwise the agent leaves these tasks running.

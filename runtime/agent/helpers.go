@@ -23,12 +23,13 @@ var keeperArgs = []string{argv0, keeperwire.CommandName}
 
 // helperProcesses are the helper processes of an agent, and the sockets of its data directory.
 type helperProcesses struct {
-	dataDirectory *dataDirectory
-	onOutputLoss  func(logs.OutputLoss)
-	sockets       *socketDir            // nil before start
-	keeper        *keeper.Client        // nil until the keeper runs
-	logCollector  *logs.CollectorClient // nil until the log collector runs
-	logger        hclog.Logger
+	dataDirectory  *dataDirectory
+	onOutputLoss   func(logs.OutputLoss)
+	isTaskExpected bool                  // a task starts soon after start, so that the log collector is started without one
+	sockets        *socketDir            // nil before start
+	keeper         *keeper.Client        // nil until the keeper runs
+	logCollector   *logs.CollectorClient // nil until the log collector runs
+	logger         hclog.Logger
 }
 
 // start starts the keeper and the log collector. The caller must call close, also after
@@ -61,6 +62,8 @@ func (h *helperProcesses) start(ctx context.Context) (err error) {
 		CollectorArgv:  []string{argv0, collectorwire.CommandName},
 		OnLossOrResume: h.onOutputLoss,
 		Logger:         h.logger,
+
+		StartProcessWithoutTask: h.isTaskExpected,
 	})
 	if err != nil {
 		return fmt.Errorf("start log collector: %w", err)

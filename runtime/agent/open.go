@@ -48,7 +48,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 		return err
 	}
 	a.outputLossReporter = newOutputLossReporter(a)
-	a.helperProcesses = &helperProcesses{dataDirectory: a.dataDirectory, onOutputLoss: a.outputLossReporter.reportLoss, logger: a.logger}
+	a.helperProcesses = &helperProcesses{dataDirectory: a.dataDirectory, onOutputLoss: a.outputLossReporter.reportLoss, isTaskExpected: a.config.EphemeralState, logger: a.logger}
 	// The fingerprint takes as long as the start of the keeper, and needs neither the state nor the helper processes.
 	untilOpenFails, cancelFingerprint := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancelFingerprint()

@@ -73,6 +73,10 @@ type Config struct {
 	// LingerTimeout is how long a collector process stays without an agent when no stream has a writer; 0 means ten minutes.
 	LingerTimeout time.Duration
 
+	// StartProcessWithoutTask means that New starts a collector process, while the caller prepares its first task. Otherwise the
+	// process is started for the first task, which waits for it.
+	StartProcessWithoutTask bool
+
 	// OnLossOrResume is called when output of a task cannot be written, and again when it can be written.
 	// It must not block.
 	OnLossOrResume func(OutputLoss)
@@ -141,8 +145,8 @@ func (s *streamProgress) wakeFollowers() {
 	s.changed = make(chan struct{})
 }
 
-// New returns a CollectorClient. It connects to the process of an earlier agent, or starts one for the
-// first task, and stops the process a minute after the last task was removed.
+// New returns a CollectorClient. It connects to the process of an earlier agent, or starts one for the first task (but see
+// Config.StartProcessWithoutTask), and stops the process a minute after the last task was removed. It does not wait for the process.
 func New(conf Config) (*CollectorClient, error) {
 	if conf.Keeper == nil || conf.DataDir == "" || len(conf.CollectorArgv) == 0 {
 		return nil, errors.New("log collector: keeper, directory and arguments are needed")

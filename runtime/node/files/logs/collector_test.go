@@ -623,6 +623,23 @@ func TestOutputOfTwoTasksIsNotMixed(t *testing.T) {
 	}
 }
 
+func TestProcessStartsWithoutTask(t *testing.T) {
+	t.Parallel()
+	s := newFixture(t, Config{StartProcessWithoutTask: true})
+	if _, err := s.collector.processConns.WaitForConn(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	first := s.collector.LastProcess()
+	stdout, _ := s.startTask(StreamLimits{MaxFiles: 5, MaxFileBytes: 1 << 20})
+	out := s.openFIFO(stdout)
+	defer out.Close()
+	s.writeText(out, "collected\n")
+	s.awaitOutput(Stdout, "collected\n")
+	if p := s.collector.LastProcess(); p != first {
+		t.Errorf("the process is %v after the start of a task, want %v", p, first)
+	}
+}
+
 func TestIdleCollectorEnds(t *testing.T) {
 	t.Parallel()
 	base := t.TempDir()

@@ -35,7 +35,7 @@ func (c *CollectorClient) setConn(l *processConn) {
 // connects to the process of an earlier agent before the first task is added: otherwise each task
 // would wait until the streams of the tasks before it are handed over.
 func (c *CollectorClient) maintainConn(ctx context.Context) {
-	l, err := c.connectAndHandOverStreams(ctx, false)
+	l, err := c.connectAndHandOverStreams(ctx, c.conf.StartProcessWithoutTask)
 	if err != nil { // the next task that needs a process starts one
 		c.conf.Logger.Debug("there is no log collector of an earlier agent", "error", err)
 	}
