@@ -87,6 +87,7 @@ type collectorServer struct {
 	hadAgent                   bool                   // an agent was connected at some time
 	quitRequested              bool                   // an agent has requested that the process exits
 	nextIdleCheck              time.Time              // without an agent: time of the next check whether a stream has a writer
+	nextFileCheck              time.Time              // time of the next call of closeIdleFiles; zero while no stream has an open file
 	exitDeadline               time.Time              // time at which the process exits because of SIGTERM; zero without it
 	memoryTrimmer              *memtrim.Trimmer
 	readBytesOfEndedStreams    int64 // bytes that ended streams have read from FIFOs, whether written or dropped
@@ -196,6 +197,7 @@ func (se *collectorServer) run(ctx context.Context) error {
 		for e := range se.readyStreams {
 			se.moveOutputAndReplyToStops(e, now)
 		}
+		se.closeIdleFiles(now)
 		if se.quitRequested {
 			return nil // the client that sent opQuit removes the socket
 		}
@@ -229,6 +231,7 @@ func (se *collectorServer) epollTimeoutMillis() int {
 	if len(se.agentsByFD) == 0 {
 		earlier(se.nextIdleCheck)
 	}
+	earlier(se.nextFileCheck)
 	if nextDeadline.IsZero() {
 		return -1
 	}
@@ -265,6 +268,12 @@ func (se *collectorServer) dispatchEpollEvent(ev unix.EpollEvent) {
 func (se *collectorServer) moveOutputAndReplyToStops(e *serverStream, now time.Time) {
 	index, size, dropping := e.fileIndex, e.fileSize, e.writeFailure.isDropping
 	more := e.drainFIFO(se.spliceTools, now)
+	if e.fileFD >= 0 {
+		e.usedFileSinceCheck = true
+		if se.nextFileCheck.IsZero() {
+			se.nextFileCheck = now.Add(fileIdleTimeout)
+		}
+	}
 	if !more {
 		delete(se.readyStreams, e)
 	}
@@ -293,6 +302,28 @@ func (se *collectorServer) moveOutputAndReplyToStops(e *serverStream, now time.T
 		se.streamsWithDeadline[e] = true
 	} else {
 		delete(se.streamsWithDeadline, e)
+	}
+}
+
+// fileIdleTimeout is the time without output after which the log file of a stream is closed, to save a descriptor. It takes up to
+// twice as long, because one timer serves all streams.
+const fileIdleTimeout = 10 * time.Second
+
+// closeIdleFiles closes the files of the streams without output since the last check, when the time of the next check has come.
+// A stream keeps its file while the file system rejects its output, because the file may be the only place for the loss marker.
+func (se *collectorServer) closeIdleFiles(now time.Time) {
+	if se.nextFileCheck.IsZero() || now.Before(se.nextFileCheck) {
+		return
+	}
+	se.nextFileCheck = time.Time{}
+	for _, e := range se.streamByKey {
+		if !e.usedFileSinceCheck && e.writeFailure.lastErr == nil {
+			e.closeFile()
+		}
+		e.usedFileSinceCheck = false
+		if e.fileFD >= 0 {
+			se.nextFileCheck = now.Add(fileIdleTimeout)
+		}
 	}
 }
 
@@ -345,7 +376,7 @@ func (se *collectorServer) removeStream(e *serverStream, errorText string) {
 	delete(se.streamsWithDeadline, e)
 	se.readBytesOfEndedStreams += e.fifoReadBytes
 	se.droppedBytesOfEndedStreams += e.totalDroppedBytes
-	e.close()
+	se.closeStream(e)
 }
 
 // countOutput returns the number of streams, and the output of all streams since the start of the process in bytes.
@@ -374,8 +405,8 @@ func (se *collectorServer) startStream(m *collectorwire.Message, fifoFD, logDirF
 	if old := se.streamByKey[m.StreamKey]; old != nil {
 		if areFDsOfSameFile(old.fifoFD, fifoFD) {
 			unix.Close(fifoFD)
-			unix.Close(old.logDirFD)
-			old.logDirFD = logDirFD
+			se.closeLogDir(old)
+			se.setLogDir(old, logDirFD)
 			old.limits = m.Limits
 			old.closeFileIfRemoved()
 			se.replyToStopRequests(old, collectorwire.Message{Error: "started again"})
@@ -388,13 +419,14 @@ func (se *collectorServer) startStream(m *collectorwire.Message, fifoFD, logDirF
 		}
 		se.drainAndRemoveStream(old, time.Now())
 	}
-	e := &serverStream{stream: stream{key: m.StreamKey, limits: m.Limits, fifoFD: fifoFD, logDirFD: logDirFD, fileFD: -1}}
+	e := &serverStream{stream: stream{key: m.StreamKey, limits: m.Limits, fifoFD: fifoFD, fileFD: -1}}
+	se.setLogDir(e, logDirFD)
 	if err := e.validate(); err != nil {
-		e.close()
+		se.closeStream(e)
 		return err
 	}
 	if err := se.addToEpoll(fifoFD, unix.EPOLLIN|unix.EPOLLET); err != nil {
-		e.close()
+		se.closeStream(e)
 		return fmt.Errorf("watch FIFO: %w", err)
 	}
 	se.streamByKey[m.StreamKey] = e
@@ -403,6 +435,40 @@ func (se *collectorServer) startStream(m *collectorwire.Message, fifoFD, logDirF
 	// that is already in the FIFO, for which epoll reports no event.
 	se.readyStreams[e] = true
 	return nil
+}
+
+// setLogDir sets the log directory of a stream, and owns the descriptor. The two streams of a task share one descriptor of their
+// directory.
+func (se *collectorServer) setLogDir(e *serverStream, logDirFD int) {
+	e.logDirFD = logDirFD
+	if other := se.otherStreamOfTask(e); other != nil && areFDsOfSameFile(other.logDirFD, logDirFD) {
+		unix.Close(logDirFD)
+		e.logDirFD = other.logDirFD
+	}
+}
+
+// closeLogDir closes the log directory of a stream, unless the other stream of the task shares the descriptor.
+func (se *collectorServer) closeLogDir(e *serverStream) {
+	if other := se.otherStreamOfTask(e); e.logDirFD >= 0 && (other == nil || other.logDirFD != e.logDirFD) {
+		unix.Close(e.logDirFD)
+	}
+	e.logDirFD = -1
+}
+
+// otherStreamOfTask returns the other stream of the task of e, or nil if there is none.
+func (se *collectorServer) otherStreamOfTask(e *serverStream) *serverStream {
+	key := e.key
+	key.Stream = collectorwire.Stdout
+	if e.key.Stream == collectorwire.Stdout {
+		key.Stream = collectorwire.Stderr
+	}
+	return se.streamByKey[key]
+}
+
+// closeStream closes the descriptors of a stream.
+func (se *collectorServer) closeStream(e *serverStream) {
+	se.closeLogDir(e)
+	e.close()
 }
 
 // validate rejects a descriptor that is not a FIFO, and keys and limits that are not valid.
@@ -485,7 +551,7 @@ func (se *collectorServer) close() {
 		unix.Close(peer.fd)
 	}
 	for _, e := range se.streamByKey {
-		e.close()
+		se.closeStream(e)
 	}
 	se.memoryTrimmer.Stop()
 	se.spliceTools.close()

@@ -2,6 +2,10 @@ package collector
 
 import (
 	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -64,4 +68,194 @@ func FuzzRequests(f *testing.F) {
 			p.epollTimeoutMillis()
 		}
 	})
+}
+
+// testTask is a task with two streams in a server.
+type testTask struct {
+	server         *collectorServer
+	dir            string
+	stdout, stderr *os.File // write ends of the FIFOs
+}
+
+func (t *testTask) key(stream collectorwire.Stream) collectorwire.StreamKey {
+	return collectorwire.StreamKey{AllocID: "a1", Task: "web", Stream: stream}
+}
+
+// startStream sends the FIFO with the read end r, or a new one, to the server, and returns both ends.
+func (t *testTask) startStream(tb testing.TB, stream collectorwire.Stream, r int) (readEnd int, w *os.File) {
+	tb.Helper()
+	if r < 0 {
+		fifo := make([]int, 2)
+		if err := unix.Pipe2(fifo, unix.O_CLOEXEC); err != nil {
+			tb.Fatal(err)
+		}
+		r, w = fifo[0], os.NewFile(uintptr(fifo[1]), "fifo")
+		tb.Cleanup(func() { unix.Close(r); w.Close() })
+	}
+	dup, err := unix.FcntlInt(uintptr(r), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	d, err := unix.Open(t.dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	m := &collectorwire.Message{StreamKey: t.key(stream), Limits: collectorwire.StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20}}
+	if err := t.server.startStream(m, dup, d); err != nil {
+		tb.Fatal(err)
+	}
+	return r, w
+}
+
+// turn moves the output of all streams, and checks for idle files, at the given time.
+func (t *testTask) turn(now time.Time) {
+	for _, e := range t.server.streamByKey {
+		t.server.moveOutputAndReplyToStops(e, now)
+	}
+	t.server.closeIdleFiles(now)
+}
+
+func newTestTask(t *testing.T) (task *testTask, stdoutReadEnd int) {
+	t.Helper()
+	listen, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := newServer(collectorwire.Setup{LingerTimeout: time.Minute}, nil, listen, collectorwire.ProtocolVersion)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.close)
+	task = &testTask{server: server, dir: t.TempDir()}
+	stdoutReadEnd, task.stdout = task.startStream(t, collectorwire.Stdout, -1)
+	_, task.stderr = task.startStream(t, collectorwire.Stderr, -1)
+	return task, stdoutReadEnd
+}
+
+// countOpenUnder returns the number of descriptors of this process that are of the directory or of files in it.
+func countOpenUnder(t *testing.T, dir string) (n int) {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		if target, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && (target == dir || strings.HasPrefix(target, dir+"/")) {
+			n++
+		}
+	}
+	return n
+}
+
+func TestStreamWithoutOutputClosesItsFile(t *testing.T) {
+	task, _ := newTestTask(t)
+	e := task.server.streamByKey[task.key(collectorwire.Stdout)]
+	log := filepath.Join(task.dir, "web.stdout.0")
+	write := func(text string) {
+		t.Helper()
+		if _, err := task.stdout.WriteString(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(when string, descriptors int, output string) {
+		t.Helper()
+		if got := countOpenUnder(t, task.dir); got != descriptors {
+			t.Errorf("%s: %d descriptors of the log directory and its files, want %d", when, got, descriptors)
+		}
+		if b, err := os.ReadFile(log); err != nil || string(b) != output {
+			t.Errorf("%s: the log has %q (%v), want %q", when, b, err, output)
+		}
+	}
+	now := time.Now()
+	write("a\n")
+	task.turn(now)
+	want("after output", 3, "a\n")
+	task.server.closeIdleFiles(now.Add(fileIdleTimeout))
+	want("after the first check", 3, "a\n")
+	write("b\n")
+	task.server.moveOutputAndReplyToStops(e, now.Add(fileIdleTimeout))
+	task.server.closeIdleFiles(now.Add(2 * fileIdleTimeout))
+	want("when only stderr had no output", 2, "a\nb\n")
+	task.server.closeIdleFiles(now.Add(3 * fileIdleTimeout))
+	want("without output", 1, "a\nb\n")
+	if timeout := task.server.epollTimeoutMillis(); len(task.server.readyStreams) > 0 && timeout != 0 {
+		t.Errorf("timeout %d with ready streams", timeout)
+	}
+	if !task.server.nextFileCheck.IsZero() {
+		t.Error("the server checks for files although none is open")
+	}
+	write("c\n")
+	task.server.moveOutputAndReplyToStops(e, now.Add(4*fileIdleTimeout))
+	want("after further output", 2, "a\nb\nc\n")
+}
+
+func TestClosedFileThatWasReplacedIsNotWritten(t *testing.T) {
+	task, _ := newTestTask(t)
+	now := time.Now()
+	task.turn(now)
+	task.server.closeIdleFiles(now.Add(fileIdleTimeout))
+	task.server.closeIdleFiles(now.Add(2 * fileIdleTimeout))
+	target := filepath.Join(t.TempDir(), "secret")
+	log := filepath.Join(task.dir, "web.stdout.0")
+	if err := errors.Join(os.WriteFile(target, []byte("secret"), 0o600), os.Remove(log), os.Symlink(target, log)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := task.stdout.WriteString("a\n"); err != nil {
+		t.Fatal(err)
+	}
+	task.turn(now.Add(3 * fileIdleTimeout))
+	if b, err := os.ReadFile(target); err != nil || string(b) != "secret" {
+		t.Errorf("the file that the task has linked has %q (%v)", b, err)
+	}
+	if b, err := os.ReadFile(filepath.Join(task.dir, "web.stdout.1")); err != nil || string(b) != "a\n" {
+		t.Errorf("the next file has %q (%v)", b, err)
+	}
+}
+
+func TestStreamKeepsFileWhileFileSystemRejectsOutput(t *testing.T) {
+	task, _ := newTestTask(t)
+	now := time.Now()
+	task.turn(now)
+	e := task.server.streamByKey[task.key(collectorwire.Stdout)]
+	e.recordFailure(unix.ENOSPC, now)
+	for i := range 3 {
+		task.server.closeIdleFiles(now.Add(time.Duration(i+1) * fileIdleTimeout))
+	}
+	if e.fileFD < 0 {
+		t.Error("the file is closed")
+	}
+	if other := task.server.streamByKey[task.key(collectorwire.Stderr)]; other.fileFD >= 0 {
+		t.Error("the file of the other stream is open")
+	}
+}
+
+func TestStreamsOfTaskShareLogDir(t *testing.T) {
+	task, r := newTestTask(t)
+	se := task.server
+	stdout, stderr := se.streamByKey[task.key(collectorwire.Stdout)], se.streamByKey[task.key(collectorwire.Stderr)]
+	want := func(when string, descriptors int) {
+		t.Helper()
+		if got := countOpenUnder(t, task.dir); got != descriptors {
+			t.Errorf("%s: %d descriptors of the log directory, want %d", when, got, descriptors)
+		}
+	}
+	want("at first", 1)
+	task.startStream(t, collectorwire.Stdout, r)
+	want("when a stream was started again", 1)
+	former := task.dir
+	task.dir = t.TempDir()
+	task.startStream(t, collectorwire.Stdout, r)
+	want("with another directory for one stream", 1)
+	if got := countOpenUnder(t, former); got != 1 {
+		t.Errorf("the other stream has %d descriptors of the former directory, want 1", got)
+	}
+	task.dir = former
+	task.startStream(t, collectorwire.Stdout, r)
+	se.removeStream(stdout, "")
+	want("when one stream has ended", 1)
+	if err := unix.Fstat(stderr.logDirFD, new(unix.Stat_t)); err != nil {
+		t.Errorf("directory of the other stream: %v", err)
+	}
+	se.removeStream(stderr, "")
+	want("when both streams have ended", 0)
 }

@@ -65,7 +65,8 @@ type stream struct {
 	fifoFD   int
 	logDirFD int
 
-	fileFD               int     // descriptor of the open file, or -1
+	fileFD               int     // descriptor of the open file, or -1; the next output opens the newest file
+	usedFileSinceCheck   bool    // fileFD was used since the last call of closeIdleFiles
 	fileIndex            int64   // number of the open file
 	fileSize             int64   // size of the open file in bytes
 	fileIndexes          []int64 // numbers of the existing files, oldest first
@@ -123,8 +124,16 @@ func (s *stream) openNewestOrNewFile() error {
 func (s *stream) closeFileIfRemoved() {
 	var st unix.Stat_t
 	if s.fileFD >= 0 && unix.Fstat(s.fileFD, &st) == nil && st.Nlink == 0 {
+		s.closeFile()
+		s.fileIndexes = nil
+	}
+}
+
+// closeFile closes the open file, if there is one.
+func (s *stream) closeFile() {
+	if s.fileFD >= 0 {
 		unix.Close(s.fileFD)
-		s.fileFD, s.fileIndexes = -1, nil
+		s.fileFD = -1
 	}
 }
 
