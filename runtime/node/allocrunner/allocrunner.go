@@ -275,11 +275,8 @@ func (r *Runner) Status() StatusUpdate { return r.tasks.currentStatus() }
 func (r *Runner) Run(ctx context.Context) {
 	defer close(r.done)
 	defer r.timeline.Flush()
-	recordSpanSincePlacement := func(name, result string, failed bool) {
-		r.timeline.Recorder("", nil).RecordAllocSpanEndingNow(name, time.Unix(0, r.Alloc().CreateTime), result, failed)
-	}
 	if !r.startedByEarlierAgent {
-		recordSpanSincePlacement(tracespan.Placement, "", false)
+		r.recordSpanSincePlacement(tracespan.Placement, "", false)
 	}
 	untilShutdown, untilKill, untilStop, cancelUntilShutdown := r.state.newRunContexts(ctx)
 	defer r.asyncRestartsWG.Wait()
@@ -323,28 +320,38 @@ func (r *Runner) Run(ctx context.Context) {
 			})
 		}
 	})
-	uncanceled := context.WithoutCancel(ctx)
-	r.reconcileUntilEnded(uncanceled)
+	r.reconcileUntilEnded(context.WithoutCancel(ctx)) // waits as long as the allocation runs, so what follows has its stack in finishRun
 	runWG.Wait()
-	r.state.endShutdownDelay() // no task runs whose clients need the delay
-
 	preKilled = stopped() && preKilled
-	if untilShutdown.Err() != nil {
-		callShutdownHooks(uncanceled, r.state)
+	r.finishRun(ctx, untilShutdown.Err() != nil, preKilled)
+}
+
+// finishRun calls the hooks at the end of Run, and reports the final status. preKilled means that the PreKill hooks were
+// called.
+func (r *Runner) finishRun(ctx context.Context, agentShutsDown, preKilled bool) {
+	ctx = context.WithoutCancel(ctx)
+	r.state.endShutdownDelay() // no task runs whose clients need the delay
+	if agentShutsDown {
+		callShutdownHooks(ctx, r.state)
 	} else {
 		r.runEndedForGood.Store(true)
 		if !preKilled {
-			callPreKillHooks(uncanceled, r.state)
+			callPreKillHooks(ctx, r.state)
 		}
 		point := failpoint.EnterStep(failpoint.StepPostrun)
-		callPostrunHooks(uncanceled, r.state)
+		callPostrunHooks(ctx, r.state)
 		point.Leave()
 	}
 	r.tasks.reconcile(r.config.ReportStatus) // reports the final status again, because the hooks called since the last reconcile may have changed it
 	if r.runEndedForGood.Load() {
 		status := r.Status().ClientStatus
-		recordSpanSincePlacement(tracespan.Lifetime, status, status == api.AllocClientStatusFailed)
+		r.recordSpanSincePlacement(tracespan.Lifetime, status, status == api.AllocClientStatusFailed)
 	}
+}
+
+// recordSpanSincePlacement adds a span to the time line that started with the placement of the allocation and ends now.
+func (r *Runner) recordSpanSincePlacement(name, result string, failed bool) {
+	r.timeline.Recorder("", nil).RecordAllocSpanEndingNow(name, time.Unix(0, r.Alloc().CreateTime), result, failed)
 }
 
 // Update passes a newer version of the allocation to the runner. It does not block. A version that is
