@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
@@ -116,6 +117,7 @@ func (d *downloader) runRepositoryProgram(ctx context.Context, p repositoryProgr
 		return fmt.Errorf("there is no %s on this machine: install %s", p.name, p.debianPackage)
 	}
 	var output bytes.Buffer
+	opcount.Count(opcount.Fork)
 	cmd := exec.CommandContext(ctx, "sh", slices.Concat([]string{"-c", memoryLimitedScript, p.name}, args)...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = env, &output, &output
 	if stdout != nil {

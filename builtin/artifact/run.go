@@ -21,6 +21,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/confine"
 	"github.com/nomad-lite/nomad-lite/internal/idrange"
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
@@ -167,6 +168,7 @@ func (p *downloadProcess) startInNamespacesAs(ctx context.Context, cred *syscall
 			attr.GidMappingsEnableSetgroups = true // lets the process drop the groups of root
 		}
 		p.hasPIDNamespace = kind != 0
+		opcount.Count(opcount.Fork)
 		p.cmd = exec.CommandContext(ctx, "/proc/self/exe", p.downloadArgs...)
 		p.cmd.Args[0] = os.Args[0]
 		p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr, p.cmd.ExtraFiles, p.cmd.SysProcAttr = env, p.reportWriter, p.stderrTail, []*os.File{p.stagingDir}, attr

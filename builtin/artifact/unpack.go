@@ -17,6 +17,8 @@ import (
 	"path"
 	"strconv"
 	"strings"
+
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
 // archiveFormat describes how a type of archive is recognized and unpacked.
@@ -86,6 +88,7 @@ func openBzip2(_ context.Context, f *os.File) (io.ReadCloser, error) {
 // program inherits the restrictions of this process.
 func openStreamWithCommand(command, debianPackage, memoryFlag string) func(context.Context, *os.File) (io.ReadCloser, error) {
 	return func(ctx context.Context, f *os.File) (io.ReadCloser, error) {
+		opcount.Count(opcount.Fork)
 		p := &decompressor{cmd: exec.CommandContext(ctx, command, "-d", "-c", "-q", memoryFlag)}
 		p.cmd.Stdin, p.cmd.Stderr = f, &p.stderr
 		var err error

@@ -13,6 +13,8 @@ import (
 
 	"github.com/distribution/reference"
 	"github.com/moby/moby/api/types/registry"
+
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
 // dockerHubServer is the name of Docker Hub in files with credentials.
@@ -111,6 +113,7 @@ func hostOfServerURL(name string) string {
 // the helper has none.
 func runCredentialHelper(ctx context.Context, name, server string) (*registry.AuthConfig, error) {
 	program := "docker-credential-" + name
+	opcount.Count(opcount.Fork)
 	cmd := exec.CommandContext(ctx, program, "get")
 	cmd.Stdin = strings.NewReader(server)
 	var stdout, stderr bytes.Buffer

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/sdk"
@@ -114,6 +115,7 @@ func (b sourceMounter) makeAndOpenMountsDir() (int, error) {
 	if err != nil {
 		return -1, err
 	}
+	opcount.Count(opcount.Mount)
 	err = unix.Mount("tmpfs", safepath.ProcPath(top), "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700,size=1m")
 	unix.Close(top)
 	if err != nil {
@@ -162,11 +164,13 @@ func (b sourceMounter) mountAndVerifySource(dirFD int, engineRoot string, s driv
 		return err
 	}
 	defer unix.Close(target)
+	opcount.Count(opcount.Mount)
 	tree, err := unix.OpenTree(source, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE|unix.AT_EMPTY_PATH)
 	if err != nil {
 		return newCannotBindMountError("the agent cannot mount directories: %w", err)
 	}
 	defer unix.Close(tree)
+	opcount.Count(opcount.Mount)
 	if err := unix.MoveMount(tree, "", target, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
 		return newCannotBindMountError("the agent cannot mount directories: %w", err)
 	}
@@ -290,6 +294,7 @@ func unmountAllAt(dirFD int, name string) error {
 		}
 		mounted, err := safepath.IsMount(dirFD, fd)
 		if mounted && err == nil {
+			opcount.Count(opcount.Mount)
 			err = unix.Unmount(safepath.ProcPath(fd), unix.MNT_DETACH)
 		}
 		unix.Close(fd)

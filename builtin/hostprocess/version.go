@@ -12,6 +12,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
 // FindProgramInPath returns the path of a program that is in a directory of the PATH of this process, without symbolic
@@ -77,6 +79,7 @@ func (c *ProgramVersionCache[V]) GetOrRunProgram(ctx context.Context, program, v
 func runProgramForVersion[V any](ctx context.Context, program, versionFlag string, parse func(output string) (V, bool)) (version V, err error) {
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
+	opcount.Count(opcount.Fork)
 	cmd := exec.CommandContext(ctx, program, versionFlag)
 	cmd.Dir = "/"
 	cmd.WaitDelay = time.Second

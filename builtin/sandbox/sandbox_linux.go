@@ -18,6 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/seccomp"
 	"github.com/nomad-lite/nomad-lite/internal/idrange"
 	"github.com/nomad-lite/nomad-lite/internal/netfiles"
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/sdk"
 	"github.com/nomad-lite/nomad-lite/sdk/process"
@@ -340,7 +341,12 @@ func (s *stageFiles) waitForExec() error {
 	if err != nil {
 		return err
 	}
-	text, executed := strings.CutPrefix(string(status), ".")
+	line, text, executed := strings.Cut(string(status), "\n")
+	if executed = executed && strings.HasPrefix(line, "."); executed {
+		opcount.Add(opcount.Parse(line[1:]))
+	} else {
+		text = string(status)
+	}
 	switch {
 	case text != "":
 		f := &stage.Failure{}

@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/nomad-lite/nomad-lite/builtin/sandbox/stage"
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
@@ -86,6 +87,7 @@ func probeUserNamespace() error {
 	defer null.Close()
 	attr := &os.ProcAttr{Dir: "/", Env: launch.Env, Files: append([]*os.File{null, null, null}, launch.Files...), Sys: &syscall.SysProcAttr{}}
 	launch.SetAttributes(attr.Sys)
+	opcount.Count(opcount.Fork)
 	p, err := os.StartProcess(launch.Path, launch.Args, attr)
 	if err != nil {
 		return errors.Unwrap(err)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
@@ -121,6 +122,7 @@ func runHostCommand(ctx context.Context, command []string, payload hookPayload) 
 	if err != nil {
 		return "", err
 	}
+	opcount.Count(opcount.Fork)
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Dir = "/"
 	cmd.Env = append(payload.envList(), "PATH="+os.Getenv("PATH"), "HOME="+os.Getenv("HOME"), "LANG="+os.Getenv("LANG"))

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/confine"
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
@@ -77,6 +78,7 @@ func startOrInheritEvaluator(args []string, reserveUserID func() (uint32, error)
 	}
 	own, other := os.NewFile(uintptr(fds[0]), "evaluator"), os.NewFile(uintptr(fds[1]), "evaluator")
 	defer other.Close()
+	opcount.Count(opcount.Fork)
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Args[0], cmd.Dir, cmd.Stdin, cmd.Stderr = os.Args[0], "/", other, os.Stderr
 	cmd.Env = []string{} // no variables of the plugin: a template sees only the variables of its task

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
@@ -268,6 +269,7 @@ func (h *Hierarchy) enableControllers(parents ...string) error {
 		wanted = slices.DeleteFunc(slices.Clone(wanted), func(c string) bool { return !slices.Contains(available, c) })
 	}
 	for _, parent := range parents {
+		opcount.Count(opcount.Cgroup)
 		err := os.WriteFile(filepath.Join(parent, "cgroup.subtree_control"), []byte("+"+strings.Join(wanted, " +")), 0)
 		if errors.Is(err, unix.EBUSY) {
 			return fmt.Errorf("enable controllers: %s has processes of its own: with systemd, start the agent in a subgroup (DelegateSubgroup=): %w", parent, err)
@@ -325,6 +327,7 @@ func makeCgroupLikeParent(dir string, files ...string) error {
 		if err != nil {
 			return err
 		}
+		opcount.Count(opcount.Cgroup)
 		if err := os.WriteFile(filepath.Join(dir, file), above, 0); err != nil {
 			return err
 		}

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
 // The file cpuset.cpus of each cgroup is the only record of reserved cores, so that the next agent, or another agent of
@@ -32,6 +34,7 @@ func (h *Hierarchy) reserveCores(dir string, count int) (string, error) {
 			return "", fmt.Errorf("%d cores cannot be reserved: of the cores %s, %s are reserved for other tasks", count, formatCores(all), formatCores(taken))
 		}
 		own = free[:count]
+		opcount.Count(opcount.Cgroup)
 		if err := os.WriteFile(filepath.Join(dir, "cpuset.cpus"), []byte(formatCores(own)), 0); err != nil {
 			return "", fmt.Errorf("reserve cores: %w", err)
 		}
@@ -110,6 +113,7 @@ func (h *Hierarchy) updateSharedCores() error {
 	if len(free) == 0 || slices.Equal(free, current) {
 		return nil
 	}
+	opcount.Count(opcount.Cgroup)
 	err = os.WriteFile(filepath.Join(h.sharedCoresPath(), "cpuset.cpus"), []byte(formatCores(free)), 0)
 	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("keep tasks off reserved cores: %w", err)

@@ -10,6 +10,7 @@ import (
 	vnetns "github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
@@ -39,6 +40,7 @@ func Create(name string) error {
 		if err := setLoopbackUp(); err != nil {
 			return fmt.Errorf("set the loopback interface up: %w", err)
 		}
+		opcount.Count(opcount.Mount)
 		// The bind mount is the last step: a namespace that exists is complete.
 		if err := unix.Mount(threadNamespace, path, "", unix.MS_BIND, ""); err != nil {
 			return fmt.Errorf("bind the namespace to %s: %w", path, err)
@@ -84,10 +86,12 @@ func Do(path string, f func() error) error {
 }
 
 func setLoopbackUp() error {
+	opcount.Count(opcount.Netlink)
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
 		return err
 	}
+	opcount.Count(opcount.Netlink)
 	return netlink.LinkSetUp(lo)
 }
 
@@ -102,6 +106,7 @@ func Exists(path string) bool {
 func Remove(name string) error {
 	path := Path(name)
 	for Exists(path) {
+		opcount.Count(opcount.Mount)
 		if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
 			return fmt.Errorf("remove network namespace %s: %w", path, err)
 		}

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
 // CgroupMount is the mount point of cgroups.
@@ -266,6 +268,7 @@ func (c Cgroup) Kill(ctx context.Context) error {
 		if err == nil && len(pids) == 0 {
 			return nil
 		}
+		opcount.Count(opcount.Cgroup)
 		if os.WriteFile(path.Join(string(c), "cgroup.kill"), []byte("1"), 0) != nil {
 			c.killWithoutCgroupKill()
 		}
@@ -319,6 +322,7 @@ func (c Cgroup) killWithoutCgroupKill() {
 
 func (c Cgroup) setFreezerState(state string) {
 	file := path.Join(string(c), "freezer.state")
+	opcount.Count(opcount.Cgroup)
 	if os.WriteFile(file, []byte(state), 0) != nil {
 		return // the cgroup has no freezer: it is in another hierarchy of version 1, or of version 2
 	}
@@ -336,6 +340,7 @@ func (c Cgroup) setFreezerState(state string) {
 // parents in each hierarchy, and creating them for each start would be slow.
 func (c Cgroup) Remove() error {
 	for delay := 50 * time.Microsecond; ; delay *= 2 {
+		opcount.Count(opcount.Cgroup)
 		err := unix.Rmdir(string(c))
 		if err == nil || err == unix.ENOENT {
 			break
@@ -346,6 +351,7 @@ func (c Cgroup) Remove() error {
 		tree, _ := c.Tree() // the error of Tree is ignored: if a child is missing in tree, Rmdir of the cgroup fails
 		descendants := tree[1:]
 		for _, dir := range slices.Backward(descendants) {
+			opcount.Count(opcount.Cgroup)
 			unix.Rmdir(string(dir))
 		}
 		if len(descendants) == 0 {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"os"
 	"path"
+
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
 // UnfreezeCgroupV1Of thaws the cgroup of a frozen process, so that the process can be killed: with
@@ -20,6 +22,7 @@ func UnfreezeCgroupV1Of(pid string) {
 		if len(fields) == 3 && string(fields[1]) == "freezer" && string(fields[2]) != "/" {
 			state := path.Join("/sys/fs/cgroup/freezer", string(fields[2]), "freezer.state")
 			// The write fails if the process and its cgroup no longer exist.
+			opcount.Count(opcount.Cgroup)
 			_ = os.WriteFile(state, []byte("THAWED"), 0)
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
 // Mark is a record about a start of a task that outlives the plugin process: which start it is, and whether the
@@ -32,6 +34,7 @@ var (
 
 // WriteToCgroup replaces the mark of a cgroup. It fails on kernels whose cgroups have no extended attributes.
 func (m Mark) WriteToCgroup(path string) error {
+	opcount.Count(opcount.Cgroup)
 	if err := unix.Setxattr(path, attribute, m.encode(), 0); err != nil {
 		return &os.PathError{Op: "mark", Path: path, Err: err}
 	}
@@ -98,6 +101,7 @@ func WaitForRelease(release, mark *os.File) error {
 
 // Remove removes the mark of a cgroup.
 func Remove(cgroup string) error {
+	opcount.Count(opcount.Cgroup)
 	if err := unix.Removexattr(cgroup, attribute); err != nil && !errors.Is(err, unix.ENODATA) && !errors.Is(err, unix.ENOENT) {
 		return &os.PathError{Op: "remove mark", Path: cgroup, Err: err}
 	}

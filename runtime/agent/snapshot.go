@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -179,5 +180,6 @@ func replaceStateFiles(dataDir, work string) (replaced []string, err error) {
 	if err != nil {
 		return replaced, err
 	}
+	opcount.Count(opcount.Sync)
 	return replaced, errors.Join(dir.Sync(), dir.Close())
 }

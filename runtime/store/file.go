@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/filelock"
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
 // LockedError means that another process has locked the state file.
@@ -225,6 +226,9 @@ func (f *stateFile) applyWrites(writes []bucketWrite) (err error) {
 			return errors.Join(err, tx.Rollback())
 		}
 	}
+	// bbolt waits for the disk after the pages, and again after the meta page that refers to them.
+	opcount.Count(opcount.Sync)
+	opcount.Count(opcount.Sync)
 	if err := tx.Commit(); err != nil {
 		f.mappedBytes = 0 // the file may no longer be mapped into memory
 		// If the meta page of the failed transaction was written, the next transaction would be based on it.
@@ -354,6 +358,7 @@ func syncDir(name string) error {
 	if err != nil {
 		return err
 	}
+	opcount.Count(opcount.Sync)
 	return errors.Join(dir.Sync(), dir.Close())
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
@@ -145,6 +146,7 @@ func (p *Process) execEnv(e driver.Exec) []string {
 // startExec starts a command of Exec. It closes the streams if it fails.
 func (p *Process) startExec(cmd *exec.Cmd, streams *execStreams, place forkPlacement) error {
 	err := place.forkIntoPlacement(cmd.SysProcAttr, func() (pid int, err error) {
+		opcount.Count(opcount.Fork)
 		if err := cmd.Start(); err != nil {
 			return 0, err
 		}

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
@@ -199,6 +200,7 @@ func (s limitSetting) writeCgroupFiles(dir string) error {
 func writeExistingFile(path, value string) error {
 	// unix.Open is faster: os.OpenFile would register the descriptor with the poller and
 	// deregister it again.
+	opcount.Count(opcount.Cgroup)
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err == nil {
 		_, err = unix.Write(fd, []byte(value))
@@ -214,6 +216,7 @@ func writeExistingFile(path, value string) error {
 // may remove an empty parent before the cgroup is made in it.
 func makeCgroupDir(path string) (existed bool, err error) {
 	for range 3 {
+		opcount.Count(opcount.Cgroup)
 		switch err = unix.Mkdir(path, 0o755); err {
 		case nil:
 			return false, nil

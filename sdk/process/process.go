@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/sdk"
@@ -408,6 +409,7 @@ func (p *ProcessWithoutExec) forkProcess(ctx context.Context, path string, argv 
 		attr.Sys.PidFD = &fd
 		var pid int
 		err := place.forkIntoPlacement(attr.Sys, func() (_ int, err error) {
+			opcount.Count(opcount.Fork)
 			pid, err = syscall.ForkExec(path, argv, attr)
 			return pid, err
 		})

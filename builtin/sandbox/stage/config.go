@@ -15,7 +15,7 @@ const envJoined = "joined"
 // File descriptors that the stage inherits from the driver.
 const (
 	ConfigFD = 3 // the Config as JSON
-	StatusFD = 4 // pipe to which the stage writes a byte before it executes the program, and a Failure after an error
+	StatusFD = 4 // pipe to which the stage writes a line with "." and its opcount.Counts before it executes the program, and a Failure after an error
 	TaskFD   = 5 // pidfd of the task whose namespaces the stage joins
 
 	MarkFD    = 5 // file with the start mark of a task, which is open in place of TaskFD

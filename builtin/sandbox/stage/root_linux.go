@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
 // makeAndEnterTaskRoot makes the mounts of the task in the stage's own mount namespace, and changes the root
@@ -33,6 +35,7 @@ func (c *Config) makeAndEnterTaskRoot() error {
 	if err != nil {
 		return err
 	}
+	opcount.Count(opcount.Mount)
 	// The mounts must be private, so that mounts of the stage do not appear on the host. The mounts
 	// that were cloned before keep their own propagation.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
@@ -74,6 +77,7 @@ func (c *Config) makeAndEnterTaskRoot() error {
 type detachedMount int
 
 func cloneMount(path string) (detachedMount, error) {
+	opcount.Count(opcount.Mount)
 	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 	if err != nil {
 		return -1, fmt.Errorf("open %s: %w", path, err)
@@ -89,6 +93,7 @@ func cloneMountWithoutLinks(path string) (detachedMount, error) {
 		return -1, fmt.Errorf("open %s, which must not lead through a symbolic link: %w", path, err)
 	}
 	defer unix.Close(fd)
+	opcount.Count(opcount.Mount)
 	clone, err := unix.OpenTree(fd, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE|unix.AT_EMPTY_PATH)
 	if err != nil {
 		return -1, fmt.Errorf("open %s: %w", path, err)
@@ -100,6 +105,7 @@ func cloneMountWithoutLinks(path string) (detachedMount, error) {
 // propagation of each mount.
 func (d detachedMount) setAttributes(attributes, propagation uint64) error {
 	attr := &unix.MountAttr{Attr_set: attributes, Propagation: propagation}
+	opcount.Count(opcount.Mount)
 	if err := unix.MountSetattr(int(d), "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr); err != nil {
 		return fmt.Errorf("set the attributes of a mount: %w", err)
 	}
@@ -108,6 +114,7 @@ func (d detachedMount) setAttributes(attributes, propagation uint64) error {
 
 // attachAndClose mounts the tree on a path, and closes the file descriptor.
 func (d detachedMount) attachAndClose(path string) error {
+	opcount.Count(opcount.Mount)
 	err := unix.MoveMount(int(d), "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_SYMLINKS)
 	unix.Close(int(d))
 	if err != nil {
@@ -137,11 +144,13 @@ func (r *Root) switchRoot(root detachedMount) error {
 	if err := unix.Chdir(r.HostDir); err != nil {
 		return fmt.Errorf("enter %s: %w", r.HostDir, err)
 	}
+	opcount.Count(opcount.Mount)
 	// pivot_root mounts the old root directory on the new root directory. Unmount then removes it
 	// with all mounts of the host.
 	if err := unix.PivotRoot(".", "."); err != nil {
 		return fmt.Errorf("pivot_root to %s: %w", r.HostDir, err)
 	}
+	opcount.Count(opcount.Mount)
 	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
 		return fmt.Errorf("unmount the root directory of the host: %w", err)
 	}
@@ -165,6 +174,7 @@ func newDetachedFileSystem(kind string, attributes int) (detachedMount, error) {
 	if err := unix.FsconfigCreate(fs); err != nil {
 		return -1, fmt.Errorf("make a file system %s: %w", kind, err)
 	}
+	opcount.Count(opcount.Mount)
 	fd, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, attributes)
 	if err != nil {
 		return -1, fmt.Errorf("mount a file system %s: %w", kind, err)
@@ -211,6 +221,7 @@ func hidePaths(paths ...string) error {
 			continue
 		}
 		if err == nil && info.IsDir() {
+			opcount.Count(opcount.Mount)
 			err = unix.Mount("tmpfs", path, "tmpfs", unix.MS_RDONLY|restricted, "mode=000")
 		} else if err == nil {
 			err = bindReadOnly("/dev/null", path)
@@ -275,6 +286,7 @@ func mountNewFileSystem(source, path, kind string, flags uintptr, options string
 	if err := os.Mkdir(path, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
+	opcount.Count(opcount.Mount)
 	if err := unix.Mount(source, path, kind, flags, options); err != nil {
 		return fmt.Errorf("mount %s: %w", path, err)
 	}
@@ -373,6 +385,7 @@ func (c *Config) mountDev(devices []deviceNode, shm detachedMount) error {
 	if err := c.Root.makeReplacementFilesInDev(); err != nil {
 		return err
 	}
+	opcount.Count(opcount.Mount)
 	return unix.MountSetattr(unix.AT_FDCWD, "/dev", 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
 }
 

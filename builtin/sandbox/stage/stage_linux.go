@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/lookpath"
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 	"github.com/nomad-lite/nomad-lite/internal/startmark"
 )
 
@@ -53,7 +54,7 @@ func runStage(status io.Writer) error {
 		return err
 	}
 	if c.ProbeOnly {
-		status.Write([]byte{'.'})
+		status.Write([]byte(".\n"))
 		os.Exit(0)
 	}
 	path, err := lookpath.Find("/", pathVariable(c.Program.Env), c.Program.Path)
@@ -79,7 +80,7 @@ func runStage(status io.Writer) error {
 	}
 	// EPIPE is ignored after the start mark was read, because then the next driver process adopts
 	// this process if the driver has died.
-	if _, err := status.Write([]byte{'.'}); err != nil && !(c.WaitForStartMark && errors.Is(err, unix.EPIPE)) {
+	if _, err := status.Write([]byte("." + opcount.Read().String() + "\n")); err != nil && !(c.WaitForStartMark && errors.Is(err, unix.EPIPE)) {
 		return err
 	}
 	return jobProgramError{explainExecError(path, syscall.Exec(path, append([]string{path}, c.Program.Args...), c.Program.Env))}

@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
 // Capabilities are those that the stage needs in the user namespace of a task: it mounts, changes the root
@@ -15,6 +17,7 @@ var Capabilities = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SYS_CHROOT, unix.CAP_N
 
 // probeMounts makes the mounts that a machine may forbid in a user namespace, and returns the error.
 func probeMounts() error {
+	opcount.Count(opcount.Mount)
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make the mounts of the host private: %w", err)
 	}

@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
 func TestCallStatsCollectorCountsCalls(t *testing.T) {
@@ -43,5 +46,22 @@ func TestCallStatsCollectorCountsCalls(t *testing.T) {
 	}
 	if wait.Method != "WaitTask" || wait.Calls != 0 || wait.InProgress != 1 {
 		t.Errorf("WaitTask: %+v", wait)
+	}
+}
+
+func TestOperationsAreTheNewestThatTheProcessHasSent(t *testing.T) {
+	var r CallStatsCollector
+	for _, sent := range []string{"fork=2 mount=7", "fork=1 mount=4", ""} {
+		err := r.Intercept(t.Context(), "/x/StartTask", nil, nil, nil, func(_ context.Context, _ string, _, _ any, _ *grpc.ClientConn, opts ...grpc.CallOption) error {
+			for _, o := range opts {
+				if trailer, ok := o.(grpc.TrailerCallOption); ok && sent != "" {
+					*trailer.TrailerAddr = metadata.Pairs(operationsTrailer, sent)
+				}
+			}
+			return nil
+		})
+		if want := (opcount.Counts{opcount.Fork: 2, opcount.Mount: 7}); err != nil || r.Operations() != want {
+			t.Errorf("after %q: got %v, error %v, want %v", sent, r.Operations(), err, want)
+		}
 	}
 }

@@ -91,6 +91,7 @@ func (s *server) StartTask(ctx context.Context, req *driverpb.StartTaskRequest) 
 		return nil, errors.New("start task: the request holds no task")
 	}
 	handle, override, err := s.impl.StartTask(ctx, config)
+	basewire.SendOperations(ctx)
 	if err != nil {
 		return nil, statusFromDriverError(err)
 	}

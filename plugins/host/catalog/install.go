@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/filelock"
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
@@ -87,6 +88,7 @@ func (l *ChecksumLockFile) writeToDir(dir string) error {
 		return err
 	}
 	_, err = f.Write(append(text, '\n'))
+	opcount.Count(opcount.Sync)
 	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), filepath.Join(dir, LockFileName))
@@ -223,6 +225,7 @@ func (i *StagedInstallation) copyToStagingDir() error {
 	sum := sha256.New()
 	_, err = io.Copy(io.MultiWriter(to, sum), from)
 	i.SHA256 = hex.EncodeToString(sum.Sum(nil))
+	opcount.Count(opcount.Sync)
 	return errors.Join(err, to.Chmod(0o755), to.Sync(), to.Close())
 }
 
@@ -251,6 +254,7 @@ func (i *StagedInstallation) Commit() error {
 		return err
 	}
 	lock.Plugins[i.FileName] = LockedPlugin{SHA256: i.SHA256, Source: i.sourcePath, InstalledAt: time.Now().UTC().Truncate(time.Second)}
+	opcount.Count(opcount.Sync)
 	return errors.Join(lock.writeToDir(i.pluginDir), dir.Sync(), i.Discard())
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/filelock"
 	"github.com/nomad-lite/nomad-lite/internal/framing"
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
@@ -369,6 +370,7 @@ func (c *Client) startAndConnectKeeper(ctx context.Context) (*clientConn, error)
 	if err != nil {
 		return nil, err
 	}
+	opcount.Count(opcount.Fork)
 	child, err := os.StartProcess(selfExePath, c.cfg.KeeperArgv, &os.ProcAttr{
 		Dir:   "/",
 		Env:   append(osprocess.GoRuntimeEnv(), keeperwire.SetupEnvVar+"="+string(conf), "GOMAXPROCS=1"),

@@ -25,7 +25,6 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
-	"github.com/nomad-lite/nomad-lite/internal/callstats"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
@@ -326,8 +325,9 @@ func (p *Plugin) PID() int { return p.proc.PID }
 // StartedAt returns the time at which the process started, to 10 ms; zero if it is unknown.
 func (p *Plugin) StartedAt() time.Time { return p.proc.StartedAt() }
 
-// MethodStats returns the number and duration of the calls that this agent has made to the process, for each method.
-func (p *Plugin) MethodStats() []callstats.Method { return p.callStatsCollector.MethodStats() }
+// CallStats returns the numbers and durations of the calls that this agent has made to the process, and the counts that the
+// process has sent.
+func (p *Plugin) CallStats() *basewire.CallStatsCollector { return &p.callStatsCollector }
 
 // KeepAfterAgentExit lets the process continue when the agent dies. Without that call the keeper
 // kills the process when the agent dies, because no later agent could find the process.

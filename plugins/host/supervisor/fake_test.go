@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
-	"github.com/nomad-lite/nomad-lite/internal/callstats"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/device"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
@@ -61,7 +61,7 @@ func (f *fakePlugin) Driver() driver.Driver {
 func (f *fakePlugin) Device() device.Plugin                       { return f.devices }
 func (f *fakePlugin) PID() int                                    { return 42 }
 func (f *fakePlugin) StartedAt() time.Time                        { return time.Time{} }
-func (f *fakePlugin) MethodStats() []callstats.Method             { return nil }
+func (f *fakePlugin) CallStats() *basewire.CallStatsCollector     { return &basewire.CallStatsCollector{} }
 func (f *fakePlugin) Hook() (*hookwire.Client, *hook.Description) { return f.hook, f.description }
 func (f *fakePlugin) Done() <-chan struct{}                       { return f.done }
 func (f *fakePlugin) WaitForExitReason() error {

@@ -12,9 +12,11 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/internal/callstats"
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 	"github.com/nomad-lite/nomad-lite/internal/racedetector"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/device"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
@@ -161,6 +163,7 @@ type PluginStatus struct {
 	LastExitErr         error              // why the last process has exited, with the last lines of its stderr; nil before the first exit
 	LastExitAt          time.Time          // time of the last exit; zero before the first exit
 	MethodStats         []callstats.Method // calls to the process, for each method; nil when no process runs
+	Operations          opcount.Counts     // operations of the process that it has reported; zero when no process runs
 	// DeviceFailureReason is the reason why the process of a device plugin could not look for devices; "" if it could.
 	DeviceFailureReason string
 	SupersededBy        string // describes the plugin that is used instead of this one; "" if there is none
@@ -191,7 +194,7 @@ type pluginInstance interface {
 	Hook() (*hookwire.Client, *hook.Description)
 	PID() int
 	StartedAt() time.Time
-	MethodStats() []callstats.Method
+	CallStats() *basewire.CallStatsCollector
 	Done() <-chan struct{}
 	WaitForExitReason() error
 	Connected() bool
@@ -560,7 +563,8 @@ func (s *Supervisor) Plugins() []PluginStatus {
 			p.DeviceFailureReason = s.registry.deviceFailureReason(m)
 		}
 		if m.inst != nil && !hasExited(m.inst) {
-			p.PID, p.StartedAt, p.MethodStats = m.inst.PID(), m.inst.StartedAt(), m.inst.MethodStats()
+			p.PID, p.StartedAt = m.inst.PID(), m.inst.StartedAt()
+			p.MethodStats, p.Operations = m.inst.CallStats().MethodStats(), m.inst.CallStats().Operations()
 		}
 		out = append(out, p)
 	}

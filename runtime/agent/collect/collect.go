@@ -101,7 +101,9 @@ func (c *MetricsCollector) Gather(ctx context.Context) []*dto.MetricFamily {
 	for _, alloc := range allocs {
 		r.addAllocation(alloc)
 	}
-	r.addPlugins(c.node.Plugins())
+	plugins := c.node.Plugins()
+	r.addPlugins(plugins)
+	r.addOperations(plugins)
 	r.addKeeper(c.node.Keeper())
 	r.addLogCollector(ctx, c.node.LogCollector())
 	if size := c.store.FileSizeBytes(); size > 0 {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/internal/metrics"
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
@@ -24,6 +25,21 @@ func (r *metricSetBuilder) addPlugins(plugins []supervisor.PluginStatus) {
 		labels := metrics.NewLabels("plugin", p.Name, "type", p.Serves.Type.String())
 		r.Add("nomad_lite_plugin_up", boolToFloat(p.PID != 0 || p.Idle), labels)
 		r.Add("nomad_lite_plugin_restarts_total", float64(p.ExitCount), labels)
+	}
+}
+
+// addOperations adds the operations of the agent and of the plugins that have sent their counts.
+func (r *metricSetBuilder) addOperations(plugins []supervisor.PluginStatus) {
+	add := func(c opcount.Counts, labels metrics.Labels) {
+		for _, k := range opcount.Kinds() {
+			r.Add("nomad_lite_operations_total", float64(c[k]), labels.With("operation", k.String()))
+		}
+	}
+	add(opcount.Read(), nil)
+	for _, p := range plugins {
+		if p.Operations != (opcount.Counts{}) {
+			add(p.Operations, metrics.NewLabels("plugin", p.Name))
+		}
 	}
 }
 

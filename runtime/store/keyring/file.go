@@ -13,6 +13,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
 // keyFile is the content of a key file. A key has the same fields as in Nomad's API.
@@ -145,6 +147,7 @@ func (r *Ring) Save(path string) (err error) {
 		}
 	}()
 	_, err = f.Write(append(text, '\n'))
+	opcount.Count(opcount.Sync)
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
@@ -155,6 +158,7 @@ func (r *Ring) Save(path string) (err error) {
 	if err != nil {
 		return err
 	}
+	opcount.Count(opcount.Sync)
 	return errors.Join(d.Sync(), d.Close())
 }
 

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -190,5 +191,6 @@ func writeNewFile(path string, content io.Reader) error {
 		return err
 	}
 	_, err = io.Copy(f, content)
+	opcount.Count(opcount.Sync)
 	return errors.Join(err, f.Sync(), f.Close())
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
 )
@@ -83,6 +84,7 @@ func (p *ChildProcessParser) Parse(ctx context.Context, jobText, varFileText str
 	if err := codec.NewEncoder(&in, newMsgpackHandle()).Encode(parseRequest{jobText, varFileText}); err != nil {
 		return nil, fmt.Errorf("parse job: %w", err)
 	}
+	opcount.Count(opcount.Fork)
 	// /proc/self/exe is this binary, even if a newer binary has replaced it at its path.
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
 	cmd.Args = p.childArgv

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
@@ -220,6 +221,7 @@ func mountReadOnly(parent *dirHandle, name, source string, openOrMakeTarget func
 	if mounted || err != nil {
 		return err
 	}
+	opcount.Count(opcount.Mount)
 	tree, err := unix.OpenTree(unix.AT_FDCWD, source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE|unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil {
 		return explainMountDenied(err)
@@ -228,9 +230,11 @@ func mountReadOnly(parent *dirHandle, name, source string, openOrMakeTarget func
 	// MS_PRIVATE: a file system that the operator mounts below the source later does not appear in the root directory,
 	// where tasks could write to it or keep it busy.
 	attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY, Propagation: unix.MS_PRIVATE}
+	opcount.Count(opcount.Mount)
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr); err != nil {
 		return explainMountDenied(err)
 	}
+	opcount.Count(opcount.Mount)
 	err = unix.MoveMount(tree, "", target, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
 	return parent.wrapChildError("mount on", name, explainMountDenied(err))
 }

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
@@ -45,9 +46,11 @@ func (h *dirHandle) mountSecretTmpfs(dir *dirHandle, name string, sizeMB int, u 
 	const mountFlags = unix.MS_NOEXEC | unix.MS_NOSUID | unix.MS_NODEV
 	err = unix.EINVAL
 	if !rejectsNoswap.Load() {
+		opcount.Count(opcount.Mount)
 		err = unix.Mount("tmpfs", dir.procPath(), "tmpfs", mountFlags, options+",noswap")
 	}
 	if errors.Is(err, unix.EINVAL) {
+		opcount.Count(opcount.Mount)
 		err = unix.Mount("tmpfs", dir.procPath(), "tmpfs", mountFlags, options)
 		if err == nil {
 			rejectsNoswap.Store(true)
@@ -106,6 +109,7 @@ func (h *dirHandle) bindMount(name string, source *dirHandle, access isReadOnlyM
 		return err
 	}
 	if !mounted {
+		opcount.Count(opcount.Mount)
 		if err := unix.Mount(source.procPath(), target.procPath(), "", unix.MS_BIND, ""); err != nil {
 			return h.wrapChildError("bind mount on", name, err)
 		}
@@ -118,6 +122,7 @@ func (h *dirHandle) bindMount(name string, source *dirHandle, access isReadOnlyM
 		return err
 	}
 	defer bound.close()
+	opcount.Count(opcount.Mount)
 	err = unix.Mount("", bound.procPath(), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, "")
 	return h.wrapChildError("make read-only", name, err)
 }
@@ -143,6 +148,7 @@ func (h *dirHandle) detachAllMounts(name string) error {
 		}
 		mounted, err := safepath.IsMount(h.fd, fd)
 		if mounted {
+			opcount.Count(opcount.Mount)
 			err = unix.Unmount(safepath.ProcPath(fd), unix.MNT_DETACH)
 		}
 		unix.Close(fd)

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
@@ -63,15 +64,18 @@ func bindAllocsRootNosuidNodev(path string) error {
 		// peer groups of the covered mounts, the kernel unmounts both when a copy is unmounted.
 		attr.Propagation = 0
 	}
+	opcount.Count(opcount.Mount)
 	// The copy has its options before it is attached, so that a crash leaves no mount without them.
 	tree, err := unix.OpenTree(root.fd, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE|unix.AT_EMPTY_PATH)
 	if err != nil {
 		return explainRootMountDenied(err)
 	}
 	defer unix.Close(tree)
+	opcount.Count(opcount.Mount)
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr); err != nil {
 		return explainRootMountDenied(err)
 	}
+	opcount.Count(opcount.Mount)
 	return explainRootMountDenied(unix.MoveMount(tree, "", root.fd, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH))
 }
 
@@ -183,6 +187,7 @@ func restrictAndUnmountAllocsRoot(path string) error {
 	if err := root.restrictAllocDirsToRoot(); err != nil {
 		return err
 	}
+	opcount.Count(opcount.Mount)
 	return root.wrapDirError("unmount", unix.Unmount(root.procPath(), unix.MNT_DETACH))
 }
 

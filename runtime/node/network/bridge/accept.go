@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
 // Rules of the bridge's own table cannot accept a packet that another table drops. Docker, and other users of
@@ -40,6 +42,7 @@ func (b *Bridge) ensureForwardAcceptRulesInTable(table *nftables.Table) error {
 		return err
 	}
 	chain := &nftables.Chain{Name: name, Table: table}
+	opcount.Count(opcount.Netlink)
 	existing, err := c.GetRules(table, chain)
 	if err != nil {
 		return fmt.Errorf("list chain %s: %w", name, err)
@@ -50,6 +53,7 @@ func (b *Bridge) ensureForwardAcceptRulesInTable(table *nftables.Table) error {
 			c.InsertRule(&nftables.Rule{Table: table, Chain: chain, Exprs: accept})
 		}
 	}
+	opcount.Count(opcount.Netlink)
 	return c.Flush()
 }
 
@@ -74,6 +78,7 @@ func findChainNameForAcceptRules(c *nftables.Conn, table *nftables.Table) (strin
 // findForwardAndDockerUserChains returns the chains DOCKER-USER and FORWARD of a table, in which accepting rules can
 // be.
 func findForwardAndDockerUserChains(c *nftables.Conn, table *nftables.Table) ([]*nftables.Chain, error) {
+	opcount.Count(opcount.Netlink)
 	all, err := c.ListChainsOfTableFamily(table.Family)
 	if err != nil {
 		return nil, fmt.Errorf("list chains: %w", err)
@@ -162,6 +167,7 @@ func removeForwardAcceptRulesInTable(table *nftables.Table, bridgeName string) e
 		return err
 	}
 	for _, chain := range chains {
+		opcount.Count(opcount.Netlink)
 		existing, err := c.GetRules(table, chain)
 		if err != nil {
 			return fmt.Errorf("list chain %s: %w", chain.Name, err)
@@ -174,5 +180,6 @@ func removeForwardAcceptRulesInTable(table *nftables.Table, bridgeName string) e
 			}
 		}
 	}
+	opcount.Count(opcount.Netlink)
 	return c.Flush()
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
 // trackedConnection is an entry of the kernel's table of tracked connections (conntrack).
@@ -32,6 +34,7 @@ func deleteTrackedConnections(matches func(*trackedConnection) bool) error {
 	const table = int(netlink.ConntrackTable) << 8
 	dump := nl.NewNetlinkRequest(table|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
 	dump.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: nl.NFNETLINK_V0})
+	opcount.Count(opcount.Netlink)
 	entries, err := retryInterruptedDump(func() ([][]byte, error) { return dump.Execute(unix.NETLINK_NETFILTER, 0) })
 	if err != nil {
 		return fmt.Errorf("list tracked connections: %w", err)
@@ -46,6 +49,7 @@ func deleteTrackedConnections(matches func(*trackedConnection) bool) error {
 		}
 		request := nl.NewNetlinkRequest(table|nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
 		request.AddRawData(c.netlinkMessage)
+		opcount.Count(opcount.Netlink)
 		if _, err := request.Execute(unix.NETLINK_NETFILTER, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("delete tracked connection: %w", err)
 		}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/failpoint"
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
 // detachQueue has the calls of Detach that wait. The call that locks detachMu detaches the allocations of all of them,
@@ -115,6 +116,7 @@ func hostInterfacesOf(allocIDs map[string]bool) ([]netlink.Link, error) {
 	for id := range allocIDs {
 		names[hostInterfaceName(id)] = true
 	}
+	opcount.Count(opcount.Netlink)
 	all, err := retryInterruptedDump(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
@@ -148,6 +150,7 @@ func deleteLinks(links []netlink.Link) error {
 	}
 	group := randomInterfaceGroup()
 	for _, link := range links {
+		opcount.Count(opcount.Netlink)
 		if err := netlink.LinkSetGroup(link, int(group)); err != nil && !errors.Is(err, unix.ENODEV) {
 			return fmt.Errorf("set the group of interface %s: %w", link.Attrs().Name, err)
 		}
@@ -155,6 +158,7 @@ func deleteLinks(links []netlink.Link) error {
 	request := nl.NewNetlinkRequest(unix.RTM_DELLINK, unix.NLM_F_ACK)
 	request.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 	request.AddData(nl.NewRtAttr(unix.IFLA_GROUP, binary.NativeEndian.AppendUint32(nil, group)))
+	opcount.Count(opcount.Netlink)
 	if _, err := request.Execute(unix.NETLINK_ROUTE, 0); err != nil && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("delete %d interfaces: %w", len(links), err)
 	}
@@ -180,6 +184,7 @@ func FindBridgeAndDetach(allocID string) error {
 	if link == nil {
 		return detachFromEachCreatedBridge(allocID)
 	}
+	opcount.Count(opcount.Netlink)
 	device, err := netlink.LinkByIndex(link.Attrs().MasterIndex)
 	if err != nil {
 		return deleteLinkIfExists(hostInterfaceName(allocID)) // the bridge was deleted
@@ -190,6 +195,7 @@ func FindBridgeAndDetach(allocID string) error {
 // detachFromEachCreatedBridge calls Detach for each bridge that this package has created: an agent that has deleted the
 // last interface of a bridge may have died before it deleted the bridge.
 func detachFromEachCreatedBridge(allocID string) error {
+	opcount.Count(opcount.Netlink)
 	links, err := retryInterruptedDump(netlink.LinkList)
 	if err != nil {
 		return fmt.Errorf("list interfaces: %w", err)

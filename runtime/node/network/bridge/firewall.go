@@ -14,6 +14,8 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
 // firewallTables has the two nftables tables of a bridge.
@@ -109,6 +111,7 @@ func (b *Bridge) ensureFirewall(device *netlink.Bridge) (*firewallTables, error)
 	if err := b.ensureSourceCheckTable(c, device); err != nil {
 		return nil, err
 	}
+	opcount.Count(opcount.Netlink)
 	if err := c.Flush(); err != nil {
 		return nil, fmt.Errorf("nftables: write the tables %s: %w", table.Name, err)
 	}
@@ -118,6 +121,7 @@ func (b *Bridge) ensureFirewall(device *netlink.Bridge) (*firewallTables, error)
 // subnetsOfDevice returns the subnets of the addresses of a bridge. They include the subnets of an earlier configuration
 // while namespaces of it are connected.
 func subnetsOfDevice(device *netlink.Bridge) ([]netip.Prefix, error) {
+	opcount.Count(opcount.Netlink)
 	addresses, err := retryInterruptedDump(func() ([]netlink.Addr, error) { return netlink.AddrList(device, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list the addresses of the bridge: %w", err)
@@ -362,6 +366,7 @@ func (f *firewallTables) permitSourcesAndForwardPorts(e Endpoint, status Namespa
 			hasNew = hasNew || changed
 		}
 	}
+	opcount.Count(opcount.Netlink)
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("nftables: forward ports: %w", err)
 	}
@@ -374,6 +379,7 @@ func (f *firewallTables) permitSourcesAndForwardPorts(e Endpoint, status Namespa
 // replaceAllocElements replaces the elements of an allocation in a set or map with others. hasNew reports whether one of
 // them was not in the set before.
 func replaceAllocElements(c *nftables.Conn, set *nftables.Set, allocID string, added []setElement) (hasNew bool, err error) {
+	opcount.Count(opcount.Netlink)
 	existing, err := c.GetSetElements(set)
 	if err != nil {
 		return false, fmt.Errorf("nftables: list forwarded ports: %w", err)
@@ -442,12 +448,14 @@ func (b *Bridge) removeAllocsFromFirewall(allocIDs map[string]bool) error {
 	if err := deleteElementsOfAllocs(c, sources, sourceCheckSets(sources), allocIDs); err != nil {
 		return err
 	}
+	opcount.Count(opcount.Netlink)
 	return c.Flush()
 }
 
 // deleteElementsOfAllocs deletes the elements of allocations in the sets of a table. It does nothing if the table does not
 // exist.
 func deleteElementsOfAllocs(c *nftables.Conn, table *nftables.Table, sets []*nftables.Set, allocIDs map[string]bool) error {
+	opcount.Count(opcount.Netlink)
 	// The library's errors for a missing table do not wrap ENOENT, so its existence is checked.
 	tables, err := c.ListTablesOfFamily(table.Family)
 	if err != nil {
@@ -457,6 +465,7 @@ func deleteElementsOfAllocs(c *nftables.Conn, table *nftables.Table, sets []*nft
 		return nil
 	}
 	for _, set := range sets {
+		opcount.Count(opcount.Netlink)
 		existing, err := c.GetSetElements(set)
 		if err != nil {
 			return err
@@ -486,6 +495,7 @@ func deleteNftablesTablesIfExist(bridgeName string) error {
 			return fmt.Errorf("nftables: %w", err)
 		}
 		c.DelTable(table)
+		opcount.Count(opcount.Netlink)
 		if err := c.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
 			errs = append(errs, fmt.Errorf("nftables: delete table %s: %w", table.Name, err))
 		}

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/netns"
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
 // bridgeAlias is the alias of a bridge that this package has created. It is information for administrators.
@@ -50,6 +51,7 @@ func findBridge(name string) (*netlink.Bridge, error) {
 
 // findLink returns the network interface with the name, nil if it does not exist.
 func findLink(name string) (netlink.Link, error) {
+	opcount.Count(opcount.Netlink)
 	link, err := netlink.LinkByName(name)
 	if notFound := (netlink.LinkNotFoundError{}); errors.As(err, &notFound) {
 		return nil, nil
@@ -76,6 +78,7 @@ func (b *Bridge) ensureBridge() (*netlink.Bridge, error) {
 		// newNetlinkAddressWithoutDAD turns off duplicate address detection, which would only delay the use of the
 		// address.
 		address := newNetlinkAddressWithoutDAD(netip.PrefixFrom(subnet.Addr().Next(), subnet.Bits()))
+		opcount.Count(opcount.Netlink)
 		if err := netlink.AddrReplace(device, address); err != nil {
 			return nil, fmt.Errorf("set address %s: %w", address, err)
 		}
@@ -83,6 +86,7 @@ func (b *Bridge) ensureBridge() (*netlink.Bridge, error) {
 	if err := b.setSysctls(); err != nil {
 		return nil, err
 	}
+	opcount.Count(opcount.Netlink)
 	if err := netlink.LinkSetUp(device); err != nil {
 		return nil, fmt.Errorf("set up: %w", err)
 	}
@@ -126,6 +130,8 @@ func createBridge(name string) (*netlink.Bridge, error) {
 	attributes := netlink.NewLinkAttrs()
 	attributes.Name = name
 	attributes.HardwareAddr = bridgeHardwareAddress(name)
+	opcount.Count(opcount.Netlink)
+	opcount.Count(opcount.Netlink)
 	if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attributes}); err != nil {
 		return nil, err
 	}
@@ -133,6 +139,7 @@ func createBridge(name string) (*netlink.Bridge, error) {
 	if err != nil {
 		return nil, err
 	}
+	opcount.Count(opcount.Netlink)
 	return device, netlink.LinkSetAlias(device, bridgeAlias)
 }
 
@@ -238,6 +245,7 @@ func retryInterruptedDump[T any](call func() ([]T, error)) ([]T, error) {
 
 // bridgePortInterfaces returns the interfaces that are ports of the bridge.
 func bridgePortInterfaces(device *netlink.Bridge) ([]netlink.Link, error) {
+	opcount.Count(opcount.Netlink)
 	all, err := retryInterruptedDump(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
@@ -284,6 +292,7 @@ func (b *Bridge) connectNamespace(device *netlink.Bridge, e Endpoint) (Namespace
 	if err != nil {
 		return NamespaceStatus{}, err
 	}
+	opcount.Count(opcount.Netlink)
 	if _, err := namespaceHandle.LinkByName(InterfaceName); err != nil || !b.isInConfiguredSubnets(status) {
 		// The namespace is not connected, or an agent that has died did not complete it.
 		if status, err = b.recreateVethPair(device, ns, e.AllocID); err != nil {
@@ -313,6 +322,7 @@ const operationalTimeout = 2 * time.Second
 func waitInterfacesUpOrTimeout(names ...string) error {
 	deadline := time.Now().Add(operationalTimeout)
 	for _, name := range names {
+		opcount.Count(opcount.Netlink)
 		for {
 			link, err := netlink.LinkByName(name)
 			if err != nil {
@@ -328,10 +338,12 @@ func waitInterfacesUpOrTimeout(names ...string) error {
 }
 
 func setInterfaceUp(name string) error {
+	opcount.Count(opcount.Netlink)
 	link, err := netlink.LinkByName(name)
 	if err != nil {
 		return fmt.Errorf("interface %s: %w", name, err)
 	}
+	opcount.Count(opcount.Netlink)
 	if err := netlink.LinkSetUp(link); err != nil {
 		return fmt.Errorf("interface %s: set up: %w", name, err)
 	}
@@ -377,16 +389,23 @@ func (b *Bridge) recreateVethPair(device *netlink.Bridge, ns vnetns.NsHandle, al
 		LinkAttrs: attributes, PeerName: InterfaceName, PeerNamespace: netlink.NsFd(ns),
 		PeerHardwareAddr: hardwareAddressForIPv4(status.IPv4Address),
 	}
+	// LinkAdd also reads the index, and sets the bridge with a request of its own.
+	opcount.Count(opcount.Netlink)
+	opcount.Count(opcount.Netlink)
+	opcount.Count(opcount.Netlink)
 	if err := netlink.LinkAdd(veth); err != nil {
 		return NamespaceStatus{}, fmt.Errorf("create interface %s: %w", name, err)
 	}
+	opcount.Count(opcount.Netlink)
 	link, err := netlink.LinkByName(name)
 	if err != nil {
 		return NamespaceStatus{}, fmt.Errorf("interface %s: %w", name, err)
 	}
+	opcount.Count(opcount.Netlink)
 	if err := netlink.LinkSetAlias(link, formatInterfaceAlias(allocID, status)); err != nil {
 		return NamespaceStatus{}, fmt.Errorf("interface %s: set alias: %w", name, err)
 	}
+	opcount.Count(opcount.Netlink)
 	if err := netlink.LinkSetHairpin(link, !b.config.NoHairpin); err != nil {
 		return NamespaceStatus{}, fmt.Errorf("interface %s: set hairpin mode: %w", name, err)
 	}
@@ -447,6 +466,7 @@ func addressAt(subnet netip.Prefix, offset uint64) netip.Addr {
 
 // configureNamespace sets the addresses and default routes of a namespace.
 func (b *Bridge) configureNamespace(namespaceHandle *netlink.Handle, s NamespaceStatus) error {
+	opcount.Count(opcount.Netlink)
 	link, err := namespaceHandle.LinkByName(InterfaceName)
 	if err != nil {
 		return fmt.Errorf("interface %s of the namespace: %w", InterfaceName, err)
@@ -455,10 +475,12 @@ func (b *Bridge) configureNamespace(namespaceHandle *netlink.Handle, s Namespace
 		if !address.IsValid() {
 			continue
 		}
+		opcount.Count(opcount.Netlink)
 		if err := namespaceHandle.AddrReplace(link, newNetlinkAddressWithoutDAD(netip.PrefixFrom(address, b.configuredSubnetOf(address).Bits()))); err != nil {
 			return fmt.Errorf("set address %s: %w", address, err)
 		}
 	}
+	opcount.Count(opcount.Netlink)
 	if err := namespaceHandle.LinkSetUp(link); err != nil {
 		return fmt.Errorf("set the interface of the namespace up: %w", err)
 	}
@@ -467,6 +489,7 @@ func (b *Bridge) configureNamespace(namespaceHandle *netlink.Handle, s Namespace
 			continue
 		}
 		gateway := b.configuredSubnetOf(address).Addr().Next()
+		opcount.Count(opcount.Netlink)
 		if err := namespaceHandle.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: gateway.AsSlice()}); err != nil {
 			return fmt.Errorf("set default route to %s: %w", gateway, err)
 		}
@@ -487,6 +510,7 @@ func deleteLinkIfExists(name string) error {
 	if link == nil || err != nil {
 		return err
 	}
+	opcount.Count(opcount.Netlink)
 	if err := netlink.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("delete interface %s: %w", name, err)
 	}

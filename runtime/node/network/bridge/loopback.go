@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
 // bridgeNetfilterSysctl is the parameter that makes the kernel apply the rules of IPv6 to frames within a bridge. The file
@@ -41,6 +43,7 @@ func (b *Bridge) ensureLoopback6Route(device *netlink.Bridge) error {
 	if !b.config.IPv6Subnet.IsValid() {
 		return nil
 	}
+	opcount.Count(opcount.Netlink)
 	if err := netlink.RouteReplace(loopback6Route(device)); err != nil {
 		return fmt.Errorf("set the route for replies to ::1: %w", err)
 	}
@@ -49,6 +52,7 @@ func (b *Bridge) ensureLoopback6Route(device *netlink.Bridge) error {
 
 // removeLoopback6Route removes the route if it exists, for a bridge that is not deleted.
 func removeLoopback6Route(device *netlink.Bridge) error {
+	opcount.Count(opcount.Netlink)
 	err := netlink.RouteDel(loopback6Route(device))
 	if err != nil && !errors.Is(err, unix.ESRCH) && !errors.Is(err, unix.EOPNOTSUPP) { // no such route, or no IPv6
 		return fmt.Errorf("remove the route for replies to ::1: %w", err)

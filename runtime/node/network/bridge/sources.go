@@ -11,6 +11,8 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
 // newSourceCheckTable returns the table that drops frames which a namespace sends with addresses that are not its own.
@@ -77,6 +79,7 @@ func paddedInterfaceName(name string) []byte {
 // them.
 func (b *Bridge) ensureSourceCheckTable(c *nftables.Conn, device *netlink.Bridge) error {
 	table := newSourceCheckTable(b.config.Name)
+	opcount.Count(opcount.Netlink)
 	tables, err := c.ListTablesOfFamily(table.Family)
 	if err != nil {
 		return fmt.Errorf("nftables: list the tables of bridges: %w", err)

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/groupexec"
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
 // pluginExec runs plugins for libcni. Each plugin that is called is recorded, so that no processes of a call run beside the
@@ -64,6 +65,7 @@ func runPluginWhenWritten(ctx context.Context, path string, stdin []byte, env []
 // standard error.
 func runPlugin(ctx context.Context, path string, stdin []byte, env []string) ([]byte, error) {
 	var stdout, stderr bytes.Buffer
+	opcount.Count(opcount.Fork)
 	cmd := exec.CommandContext(ctx, path)
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = env, bytes.NewReader(stdin), &stdout, &stderr
 	if err := groupexec.Run(cmd); err != nil {

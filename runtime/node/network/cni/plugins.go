@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/internal/groupexec"
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
 // versionTimeout limits how long runForPluginVersionOrEmpty waits for a plugin to print its version.
@@ -52,6 +53,7 @@ func runForPluginVersionOrEmpty(ctx context.Context, path string) string {
 	}
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
+	opcount.Count(opcount.Fork)
 	command := exec.CommandContext(ctx, path, "--version")
 	command.Env = []string{}
 	var output bytes.Buffer

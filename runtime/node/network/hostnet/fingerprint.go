@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/nomad-lite/nomad-lite/internal/netns"
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 	"github.com/nomad-lite/nomad-lite/runtime/node/network/bridge"
 )
 
@@ -58,6 +59,8 @@ func checkNoIptablesLegacyFilterRules(procNetDir string) error {
 func probeBridgeInNewNamespace(c bridge.Config) error {
 	attributes := netlink.NewLinkAttrs()
 	attributes.Name = "probe"
+	opcount.Count(opcount.Netlink)
+	opcount.Count(opcount.Netlink)
 	err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attributes, PeerName: "peer"})
 	if err != nil {
 		return fmt.Errorf("create a veth pair: %w", err)

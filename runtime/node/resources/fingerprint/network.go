@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
 // Interface is a network interface of the machine that is up and has addresses.
@@ -56,6 +58,7 @@ func (p *prober) listUpInterfacesWithAddresses() ([]Interface, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list network interfaces: %w", err)
 	}
+	opcount.Count(opcount.Netlink)
 	// net.Interface.Addrs would read all addresses of the machine for each interface.
 	addresses, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // an interface is added or removed meanwhile

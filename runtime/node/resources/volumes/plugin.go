@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/internal/groupexec"
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 )
@@ -145,6 +146,7 @@ func (e *externalPlugin) runProgram(ctx context.Context, operation string, env [
 		return nil, err
 	}
 	defer binary.Close()
+	opcount.Count(opcount.Fork)
 	cmd := exec.CommandContext(ctx, binary.Path, operation)
 	if !binary.IsScript { // executes the open file, whose owner and mode were checked, even if its name was replaced
 		cmd.Path = "/proc/self/fd/3"
