@@ -44,7 +44,7 @@ func (c *Config) makeAndEnterTaskRoot() error {
 	if err := root.setAttributes(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, unix.MS_PRIVATE); err != nil {
 		return err
 	}
-	proc, err := newDetachedFileSystem("proc", restrictedAttributes)
+	proc, err := newDetachedFileSystem("proc", restrictedAttributes|unix.MOUNT_ATTR_RDONLY)
 	if err != nil {
 		return err
 	}
@@ -200,21 +200,27 @@ var hiddenPaths = []string{
 // readOnlyPaths are paths in /proc through which root could change the machine.
 var readOnlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 
-// mountRestrictedProc mounts /proc, which shows the processes of the PID namespace of the stage.
+// mountRestrictedProc mounts /proc, which shows the processes of the PID namespace of the stage. proc must be read-only.
 func mountRestrictedProc(proc detachedMount) error {
 	if err := proc.makeDirAndAttach("/proc"); err != nil {
 		return err
 	}
 	for _, path := range readOnlyPaths {
-		if err := bindReadOnly(path, path); err != nil && !errors.Is(err, unix.ENOENT) {
+		// A bind mount has the attributes of the mount of its source, and keeps them when /proc becomes writable.
+		if err := bind(path, path); err != nil && !errors.Is(err, unix.ENOENT) {
 			return err
 		}
+	}
+	opcount.Count(opcount.Mount)
+	if err := unix.MountSetattr(unix.AT_FDCWD, "/proc", 0, &unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}); err != nil {
+		return fmt.Errorf("make /proc writable: %w", err)
 	}
 	return hidePaths(hiddenPaths...)
 }
 
 // hidePaths mounts an empty directory over each directory, and the null device over each file.
 func hidePaths(paths ...string) error {
+	hiddenFile := "" // a file that is hidden already: a bind mount of it is read-only
 	for _, path := range paths {
 		info, err := os.Stat(path)
 		if errors.Is(err, os.ErrNotExist) {
@@ -223,8 +229,11 @@ func hidePaths(paths ...string) error {
 		if err == nil && info.IsDir() {
 			opcount.Count(opcount.Mount)
 			err = unix.Mount("tmpfs", path, "tmpfs", unix.MS_RDONLY|restricted, "mode=000")
+		} else if err == nil && hiddenFile != "" {
+			err = bind(hiddenFile, path)
 		} else if err == nil {
 			err = bindReadOnly("/dev/null", path)
+			hiddenFile = path
 		}
 		if err != nil {
 			return fmt.Errorf("hide %s: %w", path, err)
@@ -243,6 +252,15 @@ func bindReadOnly(source, target string) error {
 		err = t.attachAndClose(target)
 	}
 	return err
+}
+
+// bind mounts a file or directory on another path, with the attributes of the mount that the source is on.
+func bind(source, target string) error {
+	opcount.Count(opcount.Mount)
+	if err := unix.Mount(source, target, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount %s on %s: %w", source, target, err)
+	}
+	return nil
 }
 
 // hiddenSysPaths are directories of /sys that show the firmware of the machine and the power that it uses.
@@ -386,7 +404,10 @@ func (c *Config) mountDev(devices []deviceNode, shm detachedMount) error {
 		return err
 	}
 	opcount.Count(opcount.Mount)
-	return unix.MountSetattr(unix.AT_FDCWD, "/dev", 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
+	if err := unix.MountSetattr(unix.AT_FDCWD, "/dev", 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
+		return err
+	}
+	return c.Root.cloneReplacementFiles()
 }
 
 func (d *deviceNode) makeInDev() error {
@@ -434,29 +455,38 @@ func (r *Root) makeReplacementFilesInDev() error {
 		if r.hasJobMountOn(f.Path) {
 			continue // a mount of the task takes precedence
 		}
-		if err := f.makeAndCloneInDev(); err != nil {
+		if err := f.makeInDev(); err != nil {
 			return fmt.Errorf("%s of the task: %w", f.Path, err)
 		}
 	}
 	return nil
 }
 
-// makeAndCloneInDev makes the file below /dev. The file remains there, because a file without a name cannot be
-// mounted.
-func (f *ReplacementFile) makeAndCloneInDev() error {
-	name := path.Join("/dev", path.Base(f.Path))
-	if err := os.WriteFile(name, []byte(f.Text), 0o644); err != nil {
+func (f *ReplacementFile) pathInDev() string { return path.Join("/dev", path.Base(f.Path)) }
+
+// makeInDev makes the file below /dev. The file remains there, because a file without a name cannot be mounted.
+func (f *ReplacementFile) makeInDev() error {
+	if err := os.WriteFile(f.pathInDev(), []byte(f.Text), 0o644); err != nil {
 		return err
 	}
-	if err := os.Chmod(name, 0o644); err != nil { // sets the bits that the umask has removed
-		return err
+	return os.Chmod(f.pathInDev(), 0o644) // sets the bits that the umask has removed
+}
+
+// cloneReplacementFiles clones the files that makeReplacementFilesInDev has made. It must be called when /dev is read-only,
+// because then the clones are, and before a mount of the task can cover them.
+func (r *Root) cloneReplacementFiles() error {
+	for i := range r.ReplacementFiles {
+		f := &r.ReplacementFiles[i]
+		if r.hasJobMountOn(f.Path) {
+			continue
+		}
+		t, err := cloneMount(f.pathInDev())
+		if err != nil {
+			return fmt.Errorf("%s of the task: %w", f.Path, err)
+		}
+		f.detachedMountFD = int(t)
 	}
-	t, err := cloneMount(name)
-	if err != nil {
-		return err
-	}
-	f.detachedMountFD = int(t)
-	return t.setAttributes(unix.MOUNT_ATTR_RDONLY, 0)
+	return nil
 }
 
 // attachReplacementFiles mounts the files on their paths, and makes missing paths. A path can be in a mount of

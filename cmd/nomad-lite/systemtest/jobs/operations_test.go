@@ -73,7 +73,7 @@ func TestOperationsPerStart(t *testing.T) {
 		maxSync     int
 	}{
 		{name: "raw_exec", group: newGroup(), fixedMounts: 2, v1Cgroup: 11, maxSync: 6},
-		{name: "exec", group: newGroup(systemtest.WithExecDriver), fixedMounts: 26, v1Cgroup: 12, maxSync: 6},
+		{name: "exec", group: newGroup(systemtest.WithExecDriver), fixedMounts: 27, v1Cgroup: 12, maxSync: 6},
 		{name: "exec-bridge", group: inBridge, fixedMounts: 30, netlink: 35, v1Cgroup: 12, maxSync: 12},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -155,6 +155,7 @@ func machineMounts(a *systemtest.TestAgent, alloc *api.Allocation) (operations i
 		table = text
 		return fmt.Sprint(text, err), strings.HasSuffix(text, "complete\n")
 	})
+	hidesFile := false
 	for line := range strings.Lines(table) {
 		fields := strings.Fields(line)
 		const root, mountPoint = 3, 4
@@ -164,10 +165,10 @@ func machineMounts(a *systemtest.TestAgent, alloc *api.Allocation) (operations i
 		switch at := fields[mountPoint]; {
 		case slices.Contains(chrootPaths, at):
 			operations += 3 // copy, make read-only, attach
-		case slices.Contains(readOnlyProcPaths, at):
-			operations += 2 // after the copy, which is tried on each machine
-		case strings.HasPrefix(at, "/proc/") && fields[root] == "/null":
-			operations += 3 // /dev/null hides a file
+		case slices.Contains(readOnlyProcPaths, at): // the mount is tried on each machine
+		case strings.HasPrefix(at, "/proc/") && fields[root] == "/null" && !hidesFile:
+			hidesFile = true
+			operations += 3 // copy /dev/null, make it read-only, attach it
 		case strings.HasPrefix(at, "/proc/"), strings.HasPrefix(at, "/sys/"):
 			operations++
 		}
