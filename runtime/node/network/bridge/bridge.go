@@ -145,12 +145,13 @@ func (b *Bridge) RestoreRulesAndSettings(endpoints []Endpoint) error {
 		if err != nil {
 			return err
 		}
+		ports, err := bridgePortInterfaces(device)
+		if err != nil {
+			return err
+		}
 		var errs []error
 		for _, e := range endpoints {
-			status, err := b.findStatusOfAlloc(device, e.AllocID)
-			switch {
-			case err != nil:
-				errs = append(errs, err)
+			switch status := findStatusOfAlloc(ports, e.AllocID); {
 			case !status.IPv4Address.IsValid():
 				errs = append(errs, fmt.Errorf("allocation %s: its interface no longer exists: restart the allocation", e.AllocID))
 			default:

@@ -10,10 +10,12 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	vnetns "github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
@@ -245,33 +247,38 @@ func retryInterruptedDump[T any](call func() ([]T, error)) ([]T, error) {
 
 // bridgePortInterfaces returns the interfaces that are ports of the bridge.
 func bridgePortInterfaces(device *netlink.Bridge) ([]netlink.Link, error) {
+	all, err := listInterfaces()
+	return portsOf(device, all), err
+}
+
+func listInterfaces() ([]netlink.Link, error) {
 	opcount.Count(opcount.Netlink)
 	all, err := retryInterruptedDump(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
 	}
-	var ports []netlink.Link
-	for _, link := range all {
+	return all, nil
+}
+
+// portsOf returns those of the interfaces that are ports of the bridge.
+func portsOf(device *netlink.Bridge, interfaces []netlink.Link) (ports []netlink.Link) {
+	for _, link := range interfaces {
 		if link.Attrs().MasterIndex == device.Index {
 			ports = append(ports, link)
 		}
 	}
-	return ports, nil
+	return ports
 }
 
-// findStatusOfAlloc returns the addresses of an allocation whose namespace is connected to the bridge, or else the zero
-// value.
-func (b *Bridge) findStatusOfAlloc(device *netlink.Bridge, allocID string) (NamespaceStatus, error) {
-	ports, err := bridgePortInterfaces(device)
-	if err != nil {
-		return NamespaceStatus{}, err
-	}
+// findStatusOfAlloc returns the addresses of an allocation whose namespace is connected to the bridge with these ports, or else
+// the zero value.
+func findStatusOfAlloc(ports []netlink.Link, allocID string) NamespaceStatus {
 	for _, port := range ports {
 		if id, status := parseInterfaceAlias(port.Attrs().Alias); id == allocID {
-			return status, nil
+			return status
 		}
 	}
-	return NamespaceStatus{}, nil
+	return NamespaceStatus{}
 }
 
 // connectNamespace creates the veth pair of a namespace, unless it exists, and sets the addresses and routes of the
@@ -288,25 +295,30 @@ func (b *Bridge) connectNamespace(device *netlink.Bridge, e Endpoint) (Namespace
 	}
 	defer namespaceHandle.Close()
 
-	status, err := b.findStatusOfAlloc(device, e.AllocID)
+	interfaces, err := listInterfaces() // the list stays valid, because other agents wait for the lock
 	if err != nil {
 		return NamespaceStatus{}, err
 	}
-	opcount.Count(opcount.Netlink)
-	if _, err := namespaceHandle.LinkByName(InterfaceName); err != nil || !b.isInConfiguredSubnets(status) {
-		// The namespace is not connected, or an agent that has died did not complete it.
-		if status, err = b.recreateVethPair(device, ns, e.AllocID); err != nil {
-			return NamespaceStatus{}, err
-		}
+	status := findStatusOfAlloc(portsOf(device, interfaces), e.AllocID)
+	isConnected := b.isInConfiguredSubnets(status)
+	if isConnected {
+		opcount.Count(opcount.Netlink)
+		_, err := namespaceHandle.LinkByName(InterfaceName)
+		isConnected = err == nil
+	}
+	if isConnected {
+		err = setInterfaceUp(hostInterfaceName(e.AllocID))
+	} else { // the namespace is not connected, or an agent that has died did not complete it
+		status, err = b.recreateVethPair(device, interfaces, ns, e.AllocID)
+	}
+	if err != nil {
+		return NamespaceStatus{}, err
 	}
 	if status.IPv6Address.IsValid() {
 		err := netns.Do(e.NamespacePath, func() error { return disableDuplicateAddressDetection(InterfaceName) })
 		if err != nil {
 			return NamespaceStatus{}, err
 		}
-	}
-	if err := setInterfaceUp(hostInterfaceName(e.AllocID)); err != nil {
-		return NamespaceStatus{}, err
 	}
 	if err := b.configureNamespace(namespaceHandle, status); err != nil {
 		return NamespaceStatus{}, err
@@ -373,43 +385,68 @@ func (b *Bridge) isInConfiguredSubnets(s NamespaceStatus) bool {
 }
 
 // recreateVethPair creates the veth pair of an allocation. One end is in the namespace. The other end is connected to
-// the bridge, and its alias has the addresses that were chosen for the namespace.
-func (b *Bridge) recreateVethPair(device *netlink.Bridge, ns vnetns.NsHandle, allocID string) (NamespaceStatus, error) {
+// the bridge and up, and its alias has the addresses that were chosen for the namespace. interfaces are those of the machine.
+func (b *Bridge) recreateVethPair(device *netlink.Bridge, interfaces []netlink.Link, ns vnetns.NsHandle, allocID string) (NamespaceStatus, error) {
 	name := hostInterfaceName(allocID)
-	if err := deleteLinkIfExists(name); err != nil {
-		return NamespaceStatus{}, err
+	if slices.ContainsFunc(interfaces, func(l netlink.Link) bool { return l.Attrs().Name == name }) {
+		if err := deleteLinkIfExists(name); err != nil {
+			return NamespaceStatus{}, err
+		}
 	}
-	status, err := b.chooseAddresses(device, allocID)
+	status, err := b.chooseAddresses(portsOf(device, interfaces), allocID)
 	if err != nil {
 		return NamespaceStatus{}, err
 	}
-	attributes := netlink.NewLinkAttrs()
-	attributes.Name, attributes.MasterIndex = name, device.Index
-	veth := &netlink.Veth{
-		LinkAttrs: attributes, PeerName: InterfaceName, PeerNamespace: netlink.NsFd(ns),
-		PeerHardwareAddr: hardwareAddressForIPv4(status.IPv4Address),
-	}
-	// LinkAdd also reads the index, and sets the bridge with a request of its own.
-	opcount.Count(opcount.Netlink)
-	opcount.Count(opcount.Netlink)
-	opcount.Count(opcount.Netlink)
-	if err := netlink.LinkAdd(veth); err != nil {
+	if err := createVethPair(name, device, ns, hardwareAddressForIPv4(status.IPv4Address)); err != nil {
 		return NamespaceStatus{}, fmt.Errorf("create interface %s: %w", name, err)
 	}
-	opcount.Count(opcount.Netlink)
-	link, err := netlink.LinkByName(name)
-	if err != nil {
-		return NamespaceStatus{}, fmt.Errorf("interface %s: %w", name, err)
-	}
-	opcount.Count(opcount.Netlink)
-	if err := netlink.LinkSetAlias(link, formatInterfaceAlias(allocID, status)); err != nil {
-		return NamespaceStatus{}, fmt.Errorf("interface %s: set alias: %w", name, err)
-	}
-	opcount.Count(opcount.Netlink)
-	if err := netlink.LinkSetHairpin(link, !b.config.NoHairpin); err != nil {
-		return NamespaceStatus{}, fmt.Errorf("interface %s: set hairpin mode: %w", name, err)
+	if err := b.configureHostInterface(name, formatInterfaceAlias(allocID, status)); err != nil {
+		return NamespaceStatus{}, fmt.Errorf("interface %s: set alias, hairpin mode and state: %w", name, err)
 	}
 	return status, nil
+}
+
+// createVethPair creates a veth pair in one request: the end with the name is a port of the bridge, and the end
+// InterfaceName is in the namespace.
+func createVethPair(name string, device *netlink.Bridge, ns vnetns.NsHandle, namespaceHardwareAddress net.HardwareAddr) error {
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("veth"))
+	peer := info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(nl.VETH_INFO_PEER, nil)
+	nl.NewIfInfomsgChild(peer, unix.AF_UNSPEC)
+	peer.AddRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(InterfaceName))
+	peer.AddRtAttr(unix.IFLA_ADDRESS, namespaceHardwareAddress)
+	peer.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(ns)))
+
+	request := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
+	request.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	request.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	request.AddData(nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(device.Index))))
+	request.AddData(info)
+	opcount.Count(opcount.Netlink)
+	_, err := request.Execute(unix.NETLINK_ROUTE, 0)
+	return err
+}
+
+// configureHostInterface sets the alias and the hairpin mode of a port of the bridge, and sets the port up, in one request.
+func (b *Bridge) configureHostInterface(name, alias string) error {
+	hairpin := byte(1)
+	if b.config.NoHairpin {
+		hairpin = 0
+	}
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated("bridge"))
+	info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil).AddRtAttr(nl.IFLA_BRPORT_MODE, []byte{hairpin})
+
+	message := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	message.Flags, message.Change = unix.IFF_UP, unix.IFF_UP
+	request := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
+	request.AddData(message)
+	request.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	request.AddData(nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(alias)))
+	request.AddData(info)
+	opcount.Count(opcount.Netlink)
+	_, err := request.Execute(unix.NETLINK_ROUTE, 0)
+	return err
 }
 
 // hardwareAddressForIPv4 returns the hardware address of a namespace with an IPv4 address. It depends on that address alone,
@@ -418,18 +455,15 @@ func hardwareAddressForIPv4(address netip.Addr) net.HardwareAddr {
 	return append(net.HardwareAddr{0x02, 0x6e}, address.AsSlice()...)
 }
 
-// chooseAddresses returns addresses that no other namespace of the bridge has.
-func (b *Bridge) chooseAddresses(device *netlink.Bridge, allocID string) (NamespaceStatus, error) {
-	ports, err := bridgePortInterfaces(device)
-	if err != nil {
-		return NamespaceStatus{}, err
-	}
+// chooseAddresses returns addresses that no other namespace of the bridge with these ports has.
+func (b *Bridge) chooseAddresses(ports []netlink.Link, allocID string) (NamespaceStatus, error) {
 	used := make(map[netip.Addr]bool)
 	for _, port := range ports {
 		_, other := parseInterfaceAlias(port.Attrs().Alias)
 		used[other.IPv4Address], used[other.IPv6Address] = true, true
 	}
 	status := NamespaceStatus{Interface: InterfaceName}
+	var err error
 	if status.IPv4Address, err = chooseAddress(b.config.IPv4Subnet, allocID, used); err != nil {
 		return NamespaceStatus{}, err
 	}
