@@ -86,13 +86,9 @@ func Do(path string, f func() error) error {
 }
 
 func setLoopbackUp() error {
+	const loopbackIndex = 1 // the kernel's LOOPBACK_IFINDEX, in each network namespace
 	opcount.Count(opcount.Netlink)
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		return err
-	}
-	opcount.Count(opcount.Netlink)
-	return netlink.LinkSetUp(lo)
+	return netlink.LinkSetUp(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: loopbackIndex}})
 }
 
 // Exists reports whether the file at the path is a namespace. After a reboot the file is missing.
