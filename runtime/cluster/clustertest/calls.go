@@ -15,7 +15,7 @@ type Call struct {
 	Request map[string]any
 	// Response is what was sent, with the changes of a fault; nil for an error.
 	Response map[string]any
-	Error    string
+	Error    string // of the answer, or that the connection was closed before its end
 	// RequestBytes and ResponseBytes are the sizes of the bodies, without headers.
 	RequestBytes, ResponseBytes int
 	Started, Ended              time.Time // Ended is zero until the answer was sent or the call was cut

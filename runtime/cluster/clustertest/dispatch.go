@@ -280,10 +280,11 @@ func (each *session) serveCall(ctx context.Context, stream io.ReadWriter, decode
 	if fault.Raw != nil {
 		message = fault.Raw
 	}
+	result := answer.Error
 	if fault.Cut == CutWithinResponse {
-		message = message[:len(message)/2]
+		message, result = message[:len(message)/2], errCut.Error()
 	}
-	finish(answer.Error)
+	finish(result)
 	for range 1 + fault.Repeat {
 		if _, err := stream.Write(message); err != nil {
 			return false

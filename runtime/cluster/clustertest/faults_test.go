@@ -52,6 +52,9 @@ func TestFaultsCutTheConnection(t *testing.T) {
 		if got := events(t, s, c) == 1; got != test.executed {
 			t.Errorf("cut point %d: executed %t", point, got)
 		}
+		if recorded := s.Calls(emit)[0]; (recorded.Error == "") != test.answered {
+			t.Errorf("cut point %d: recorded with the error %q", point, recorded.Error)
+		}
 		<-c.session.Closed()
 		c.dial(s.Addr(), nil)
 		if _, err := c.call(emit, c.event()); err != nil {
