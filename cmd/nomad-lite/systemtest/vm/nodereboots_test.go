@@ -158,18 +158,20 @@ const rebootLogFile = "alloc/logs/t.stdout.0"
 
 const rebootTaskCount = 200
 
+// The trap only sets a variable, because it can run between the two outputs of print.
 const rebootScript = `exec 8>>` + rebootLockDir + `/$NOMAD_ALLOC_INDEX 9>>` + rebootRecordDir + `/$NOMAD_ALLOC_ID
 flock -n 8 || echo $NOMAD_ALLOC_ID >> ` + rebootDoubleRunFile + `
 print() { echo "$*"; echo "$*" >&9; }
-trap 'kill $! 2>/dev/null; print end; exit 0' TERM
+trap 'stopped=yes; kill $! 2>/dev/null' TERM
 print start $(cat /proc/sys/kernel/random/boot_id)
 i=0
-while :; do
+while [ -z "$stopped" ]; do
   i=$((i+1))
   print $i
   sleep 30 8>&- 9>&- &
   wait $!
-done`
+done
+print end`
 
 // runRebootedNode runs the node, and returns when its tasks have been checked and stopped, or when the power is not cut.
 func runRebootedNode() error {
