@@ -42,12 +42,15 @@ var errIncomplete = errors.New("the server's list of allocations and its allocat
 func (r *Replica) pullAllocs(ctx context.Context) {
 	query := servers.Query{MaxBlock: maxListBlock}
 	newest, first := r.storedReportIndex(), true
+	lowerIndexSeen := false // from servers that were restored, or from one that is behind
 	for ctx.Err() == nil {
 		list, err := r.listAllocs(ctx, &query)
+		lowerIndexSeen = lowerIndexSeen || err == nil && list.Index < newest
 		if err == nil && !query.IsNew(ctx, list.Index) {
 			continue
 		}
-		if err == nil && list.Index < newest {
+		// The reports of this node alone can give restored servers a higher index at once.
+		if err == nil && lowerIndexSeen && list.Index != newest {
 			r.config.Logger.Warn("the servers have gone back to an earlier state", "index", list.Index, "earlier_index", newest)
 			r.resendStates = true
 		}
@@ -58,7 +61,7 @@ func (r *Replica) pullAllocs(ctx context.Context) {
 			err = r.applyList(ctx, list)
 		}
 		if err == nil {
-			newest = list.Index
+			newest, lowerIndexSeen = list.Index, false
 			if first {
 				first = false
 				close(r.pulled)

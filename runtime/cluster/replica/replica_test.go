@@ -785,6 +785,34 @@ func TestServersGoBackToAnEarlierState(t *testing.T) {
 	}
 }
 
+// Changes of other nodes can give restored servers a higher index than before, after one list with a lower index.
+func TestServersGoBackAndHaveAHigherIndexSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		servers := newFakeServers(nil)
+		n := newTestNode(t, servers)
+		id := servers.place(newJob("web"))
+		n.settle()
+		restore := servers.snapshot()
+		n.reportEnd(id, api.AllocClientStatusComplete)
+		n.settle()
+		restore()
+		servers.mu.Lock()
+		servers.afterList = func() {
+			for range 200 {
+				servers.change(func(uint64) {})
+			}
+		}
+		servers.mu.Unlock()
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		servers.mu.Lock()
+		defer servers.mu.Unlock()
+		if got := servers.status[id].ClientStatus; got != api.AllocClientStatusComplete {
+			t.Errorf("the servers have %s", got)
+		}
+	})
+}
+
 // A call whose connection is lost can be executed after the next one. The states of the next one are sent again.
 func TestLateReportIsCorrected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
