@@ -552,7 +552,7 @@ func (s *Supervisor) LaunchFailureReasonByPlugin() map[string]string {
 func (s *Supervisor) Plugins() []PluginStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var out []PluginStatus
+	out := make([]PluginStatus, 0, len(s.registry.plugins))
 	for _, m := range s.registry.plugins {
 		p := PluginStatus{
 			Name: m.entry.Name, Path: m.entry.Path, Builtin: m.entry.Builtin, ProgramID: m.entry.ProgramID,
