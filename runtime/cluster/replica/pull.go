@@ -120,12 +120,15 @@ func (r *Replica) confirmEmptyList(ctx context.Context, list *protocol.GetClient
 	return confirmed, nil
 }
 
-// storedAssignments returns the index of each stored allocation that the servers have assigned.
+// storedAssignments returns the index of each stored allocation that the servers have assigned, without those that an earlier agent
+// has begun to remove.
 func (r *Replica) storedAssignments() map[string]uint64 {
 	snapshot := r.config.Store.Snapshot()
 	indexes := make(map[string]uint64)
 	for _, a := range snapshot.AllocationsByNode(nil, r.config.NodeID) {
-		indexes[a.ID] = r.clusterAlloc(snapshot.Reader, a.ID).ModifyIndex
+		if record := r.clusterAlloc(snapshot.Reader, a.ID); !record.RemovedByServers {
+			indexes[a.ID] = record.ModifyIndex
+		}
 	}
 	return indexes
 }

@@ -785,6 +785,31 @@ func TestServersGoBackToAnEarlierState(t *testing.T) {
 	}
 }
 
+// The agent is replaced while it removes an allocation, and restored servers have it as they had it before.
+func TestServersGoBackDuringTheRemovalOfAnAllocation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		servers := newFakeServers(nil)
+		n := newTestNode(t, servers)
+		id := servers.place(newJob("web"))
+		n.settle()
+		restore := servers.snapshot()
+		servers.change(func(uint64) { delete(servers.allocs, id) })
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if a := n.store.Snapshot().Allocation(nil, id); a == nil || !a.ServerTerminalStatus() {
+			t.Fatalf("the node has %+v, want an allocation that is stopped", a)
+		}
+		n.stop()
+		restore()
+		n.startAgent()
+		n.settle()
+		if !n.runner.running[id] {
+			t.Error("the node does not run an allocation that the servers have again")
+		}
+		n.check()
+	})
+}
+
 // Changes of other nodes can give restored servers a higher index than before, after one list with a lower index.
 func TestServersGoBackAndHaveAHigherIndexSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
