@@ -380,12 +380,13 @@ func (m *Member) applyResponse(ctx context.Context, r *protocol.NodeUpdateRespon
 	}
 	m.config.Pool.SetServers(r.Servers, r.NumNodes)
 	m.mu.Lock()
+	m.record.LastContact = time.Now() // also if the disk is full: the servers have answered
 	record := m.record
 	m.mu.Unlock()
 	if r.SignedIdentity != nil {
 		record.Identity = *r.SignedIdentity
 	}
-	record.Registered, record.LastContact = true, time.Now()
+	record.Registered = true
 	record.Servers = slices.Sorted(slices.Values(m.config.Pool.Addrs()))
 	if err := m.storeRecord(ctx, record); err != nil {
 		return fmt.Errorf("store the credentials of the node: %w", err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -306,7 +307,7 @@ func putMembership(t *testing.T, s *store.Store, m state.ClusterMembership) {
 }
 
 // runMember runs a Member while during runs.
-func runMember(t *testing.T, s *store.Store, pool *fakePool, during func(*Member)) {
+func runMember(t *testing.T, s nodeStore, pool *fakePool, during func(*Member)) {
 	t.Helper()
 	m, err := New(t.Context(), Config{Region: region, NodeID: nodeID, IntroductionToken: "intro", Pool: pool, Store: s, Logger: hclog.NewNullLogger()})
 	if err != nil {
@@ -348,6 +349,38 @@ func TestChangesOfTheNodeAreRegisteredTogether(t *testing.T) {
 		if got := "\n" + strings.Join(pool.calls, "\n"); got != want {
 			t.Errorf("calls:%s\nwant:%s", got, want)
 		}
+	})
+}
+
+// fullStore is a store that cannot be written while it is full.
+type fullStore struct {
+	*store.Store
+	isFull atomic.Bool
+}
+
+func (s *fullStore) Update(ctx context.Context, fn func(*store.Txn) error) (uint64, error) {
+	if s.isFull.Load() {
+		return 0, errors.New("no space left on device")
+	}
+	return s.Store.Update(ctx, fn)
+}
+
+// A node whose disk is full has contact with the servers, and must not stop allocations as if it had none.
+func TestFullDiskIsNoLossOfContact(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &fullStore{Store: newStoreWithNode(t)}
+		pool := &fakePool{start: time.Now(), script: []answer{granted("jwt1", 8)}}
+		for range 1000 {
+			pool.script = append(pool.script, answer{response: protocol.NodeUpdateResponse{HeartbeatTTL: 8 * time.Second}})
+		}
+		runMember(t, s, pool, func(m *Member) {
+			<-m.Registered()
+			s.isFull.Store(true)
+			time.Sleep(5 * time.Minute)
+			if alone := time.Since(m.LastContact()); alone > time.Minute {
+				t.Errorf("the last contact was %v ago", alone)
+			}
+		})
 	})
 }
 
