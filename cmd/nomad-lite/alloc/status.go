@@ -20,6 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/ports"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
+	"github.com/nomad-lite/nomad-lite/runtime/job/reason"
 )
 
 const statusHelp = `Show an allocation: its job, and the states and events of its tasks. Without an
@@ -441,7 +442,7 @@ func formatTaskNetworkPorts(alloc *api.Allocation, taskName string) string {
 // printPlacementMetrics adds the scores of the nodes at the placement of an allocation to the page, and the reasons why
 // nodes were not eligible.
 func printPlacementMetrics(p *output.Page, m *api.AllocationMetric) {
-	for _, line := range tables.PlacementFailureReasons(m) {
+	for _, line := range reason.PlacementFailureLines(m) {
 		p.AddLine("* %s", line)
 	}
 	scorers := map[string]bool{}

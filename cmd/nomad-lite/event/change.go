@@ -11,9 +11,9 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskreason"
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/reason"
 )
 
 // eventObject is the payload of an event: the object after the change, in the field for the event's topic.
@@ -152,7 +152,7 @@ func describeEvaluationChange(eval, before *api.Evaluation) []string {
 	for _, group := range slices.Sorted(maps.Keys(eval.FailedTGAllocs)) {
 		text := fmt.Sprintf("group %s not placed", group)
 		if metric := eval.FailedTGAllocs[group]; metric != nil {
-			text += ": " + strings.Join(tables.PlacementFailureReasons(metric), ", ")
+			text += ": " + strings.Join(reason.PlacementFailureLines(metric), ", ")
 		}
 		changes = append(changes, text)
 	}
@@ -181,9 +181,9 @@ func describeAllocationChange(alloc, before *api.Allocation) []string {
 // newest event if that event is new. It returns "" if there is neither. allocWasKnown is false if the previous version
 // of the allocation is unknown.
 func describeTaskReasonOrNewEvent(state, before *api.TaskState, allocWasKnown bool) string {
-	if reason := taskreason.FromTaskState(state, time.Time{}); !reason.IsBeingSetUp() && reason.Cause != "" {
-		reason.ProgressText = "" // events that change only the progress are not printed, so no line shows it
-		return reason.String()
+	if why := reason.FromTaskState(state, time.Time{}); !why.IsBeingSetUp() && why.Cause != "" {
+		why.ProgressText = "" // events that change only the progress are not printed, so no line shows it
+		return why.String()
 	}
 	newest := newestTaskEvent(state)
 	if !allocWasKnown || newest == nil {

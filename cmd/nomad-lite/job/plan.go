@@ -17,11 +17,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/jobfile"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskreason"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/internal/shellquote"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/reason"
 )
 
 const planHelp = `Show the changes that 'job run' would make now, and whether the node has enough
@@ -128,7 +128,7 @@ func printJobPlan(ctx context.Context, o planOptions, pathOrURL string, s *cli.S
 		p.AddSanitizedLines(gates)
 		p.AddLine("")
 	}
-	printSchedulerDryRun(p, plan, taskreason.MissingDriverReasonsByGroup(node, file.Job))
+	printSchedulerDryRun(p, plan, reason.MissingDriverReasonsByGroup(node, file.Job))
 	if plan.Warnings != "" {
 		p.AddLine("")
 		p.AddLine("%s", output.ColouredCell{ColourEscape: terminal.ColourYellow, Text: "Job Warnings:"})

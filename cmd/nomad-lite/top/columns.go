@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskreason"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
+	"github.com/nomad-lite/nomad-lite/runtime/job/reason"
 )
 
 // cell is the text of a row in one column, with its colour. The text can come from the agent and is not safe for a
@@ -325,12 +325,12 @@ func formatAllocCountsOrDescription(j *job) string {
 
 // taskReasonOrEventCell returns a cell with the reason why a task does not run, or with the task's last event.
 func taskReasonOrEventCell(t task, now time.Time) cell {
-	if reason := taskreason.FromTaskState(t.state, now); reason.Cause != "" && !reason.IsBeingSetUp() {
+	if why := reason.FromTaskState(t.state, now); why.Cause != "" && !why.IsBeingSetUp() {
 		colour := terminal.ColourYellow
 		if t.state.Failed {
 			colour = terminal.ColourRed
 		}
-		return cell{colour, reason.String()}
+		return cell{colour, why.String()}
 	}
 	if len(t.state.Events) == 0 {
 		return cell{}

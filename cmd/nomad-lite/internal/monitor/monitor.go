@@ -16,6 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskreason"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
+	"github.com/nomad-lite/nomad-lite/runtime/job/reason"
 )
 
 // Flags are Nomad's flags that select whether and how a command follows the evaluation of its change.
@@ -190,7 +191,7 @@ func (m *Monitor) printEvalResultAndFollowNext(ctx context.Context, p *output.Pa
 	} else {
 		exitErr = &cli.ExitError{Code: cli.NotPlaced.Number}
 		p.AddTimedHeading("Evaluation %q finished with status %q but failed to place all allocations:", m.formatID(eval.ID), eval.Status)
-		missingDrivers := taskreason.MissingDriverReasonsByGroup(apiclient.FindOnlyNode(ctx, m.client), m.readJobOrNil(ctx, eval.JobID))
+		missingDrivers := reason.MissingDriverReasonsByGroup(apiclient.FindOnlyNode(ctx, m.client), m.readJobOrNil(ctx, eval.JobID))
 		tables.PrintPlacementFailures(p, "    ", eval.FailedTGAllocs, missingDrivers)
 		if eval.StatusDescription != "" {
 			p.AddTimedDetailLine("%s", eval.StatusDescription)

@@ -13,9 +13,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskreason"
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/reason"
 )
 
 // ListAllocsWithUnendedTasks returns the allocations of a job that have a task that has not ended.
@@ -156,8 +156,8 @@ func (m *Monitor) addTaskStateChanges(p *output.Page, a *api.AllocationListStub,
 			p.AddTimedDetailLine("Task %q of allocation %q started", name, m.formatID(a.ID))
 		case model.TaskDead:
 			change := "ended"
-			if reason := taskreason.FromTaskState(state, time.Time{}); reason != (taskreason.Reason{}) {
-				change += ": " + reason.String()
+			if why := reason.FromTaskState(state, time.Time{}); why != (reason.Reason{}) {
+				change += ": " + why.String()
 			}
 			p.AddTimedDetailLine("Task %q of allocation %q %s", name, m.formatID(a.ID), change)
 		}

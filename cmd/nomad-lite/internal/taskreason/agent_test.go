@@ -13,6 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/reason"
 )
 
 // newAgentClient returns a client of an agent that answers each path with a value in JSON.
@@ -57,7 +58,7 @@ func TestLastLineIsOfTheEndedProcess(t *testing.T) {
 				{Name: "web.stderr.1", ModTime: testTime.Add(-test.written)}, {Name: "web.stderr.0", ModTime: testTime}, {Name: "web.stdout.0", ModTime: testTime},
 			},
 		})
-		tasks := []TaskWithReason{{&api.AllocationListStub{ID: "a1"}, "web", FromTaskState(newTaskState("pending", false, test.events...), testTime)}}
+		tasks := []TaskWithReason{{&api.AllocationListStub{ID: "a1"}, "web", reason.FromTaskState(newTaskState("pending", false, test.events...), testTime)}}
 		AddLastStderrLines(t.Context(), c, tasks)
 		if got := tasks[0].Reason.String(); got != test.want {
 			t.Errorf("%s: got %q, want %q", name, got, test.want)

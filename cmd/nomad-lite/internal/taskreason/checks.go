@@ -1,7 +1,6 @@
 package taskreason
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -12,6 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/reason"
 )
 
 // maxCheckedAllocs is the number of allocations whose checks printFailingChecks reads.
@@ -37,7 +37,7 @@ func printFailingChecks(ctx context.Context, p *output.Page, c *api.Client, job 
 		})
 		sort.Slice(failing, func(i, j int) bool { return failing[i].Check < failing[j].Check })
 		for _, check := range failing {
-			t.AddRow(output.ShortIDUnlessVerbose(a.ID, verbose), check.Check, cmp.Or(EventMessageWithoutGRPCStatus(model.CheckFailureText(&check)), "the check has no output"))
+			t.AddRow(output.ShortIDUnlessVerbose(a.ID, verbose), check.Check, reason.OfFailingCheck(&check))
 		}
 	}
 	if len(t.Rows) > 0 {

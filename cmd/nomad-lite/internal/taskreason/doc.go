@@ -1,3 +1,2 @@
-// Package taskreason finds the tasks that do not run although their job desires it, and states the reason and a remedy
-// in one line. It reads only what Nomad's API shows, so it works with any agent.
+// Package taskreason reads from any agent what package reason needs, and prints the reasons why tasks of a job do not run.
 package taskreason

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
+	"github.com/nomad-lite/nomad-lite/runtime/job/reason"
 )
 
 // FindFailures returns why a job whose allocations have ended was not successful: its failed tasks, the allocations
@@ -27,9 +28,9 @@ func FindFailures(job *api.Job, allocs []*api.AllocationListStub, userStoppedAll
 		case a.ClientStatus == api.AllocClientStatusFailed:
 			failures = append(failures, findFailedTasksOrAlloc(job, a)...)
 		case a.ClientStatus == api.AllocClientStatusLost:
-			failures = append(failures, TaskWithReason{Alloc: a, Reason: Reason{Cause: cmp.Or(a.ClientDescription, a.ClientStatus)}})
+			failures = append(failures, TaskWithReason{Alloc: a, Reason: reason.Reason{Cause: cmp.Or(a.ClientDescription, a.ClientStatus)}})
 		case wasStopped && IsBatchOrSysbatch(job) && !mainTasksSucceeded(job, a):
-			failures = append(failures, TaskWithReason{Alloc: a, Reason: Reason{Cause: "stopped before it was complete"}})
+			failures = append(failures, TaskWithReason{Alloc: a, Reason: reason.Reason{Cause: "stopped before it was complete"}})
 		}
 	}
 	return failures
@@ -47,11 +48,11 @@ func findFailedTasksOrAlloc(job *api.Job, a *api.AllocationListStub) []TaskWithR
 	var failures []TaskWithReason
 	for _, name := range taskNamesInJobOrder(job, a) {
 		if state := a.TaskStates[name]; state != nil && state.Failed {
-			failures = append(failures, TaskWithReason{a, name, FromTaskState(state, time.Time{})})
+			failures = append(failures, TaskWithReason{a, name, reason.FromTaskState(state, time.Time{})})
 		}
 	}
 	if len(failures) == 0 {
-		return []TaskWithReason{{Alloc: a, Reason: Reason{Cause: cmp.Or(a.ClientDescription, a.ClientStatus)}}}
+		return []TaskWithReason{{Alloc: a, Reason: reason.Reason{Cause: cmp.Or(a.ClientDescription, a.ClientStatus)}}}
 	}
 	return failures
 }

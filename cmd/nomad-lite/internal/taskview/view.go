@@ -20,9 +20,9 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/ports"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskreason"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/reason"
 )
 
 // View shows a running job to a person: the output of the tasks, with the task's label on each
@@ -310,15 +310,15 @@ func (v *View) showNewEventsAndState(t *Task, state *api.TaskState, queuedAt tim
 	if last := len(state.Events) - 1; last >= 0 {
 		detail = formatEvent(state.Events[last])
 	}
-	reason := taskreason.FromTaskState(state, time.Time{}).WithRemedyForRunCommand()
-	if reason.Cause != "" && !reason.IsBeingSetUp() {
-		detail = reason.String()
+	why := reason.FromTaskState(state, time.Time{}).WithRemedyForRunCommand()
+	if why.Cause != "" && !why.IsBeingSetUp() {
+		detail = why.String()
 	}
 	// The printed events already name the cause, so only a new remedy is printed.
-	if reason.Remedy != "" && reason.Remedy != t.lastShownRemedy {
-		v.printEvent(t, reason.Remedy, false)
+	if why.Remedy != "" && why.Remedy != t.lastShownRemedy {
+		v.printEvent(t, why.Remedy, false)
 	}
-	t.lastShownRemedy = reason.Remedy
+	t.lastShownRemedy = why.Remedy
 	v.setTaskStatusAndRedraw(t, state.State, detail)
 }
 

@@ -1,4 +1,4 @@
-package taskreason
+package reason
 
 import (
 	"testing"

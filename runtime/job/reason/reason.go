@@ -1,4 +1,4 @@
-package taskreason
+package reason
 
 import (
 	"cmp"
@@ -17,16 +17,19 @@ import (
 
 // Reason is the reason why a task does not run. The zero value means that the task runs or has ended successfully.
 type Reason struct {
-	Cause            string // such as "exit code 3"
-	LastStderrLine   string // last line of the task's standard error; empty if it was not read
-	ProgressText     string // such as "app.tar.gz: 12 MB of 40 MB, 3100 kB/s"; can be empty
-	NextStep         string // such as "restarts in 12s" or "not restarted: …"; can be empty
-	Remedy           string // advice to the user; can be empty
-	canOutputExplain bool   // the task's process has ended with an error, which its output can explain
-
-	// lastProcessOutputStart is a point in time after the last output of the task's previous process and before the
+	Cause          string // such as "exit code 3"
+	LastStderrLine string // last line of the task's standard error; empty if it was not read
+	ProgressText   string // such as "app.tar.gz: 12 MB of 40 MB, 3100 kB/s"; can be empty
+	NextStep       string // such as "restarts in 12s" or "not restarted: …"; can be empty
+	Remedy         string // advice to the user; can be empty
+	// IsFailure means that the task has failed and is not only being set up, waiting or restarted on request.
+	IsFailure bool
+	// CanOutputExplain means that the task's process has ended with an error, which the last line of its standard error
+	// can explain.
+	CanOutputExplain bool
+	// LastProcessOutputStart is a point in time after the last output of the task's previous process and before the
 	// first output of the process that has ended. It is zero if there is no previous process.
-	lastProcessOutputStart time.Time
+	LastProcessOutputStart time.Time
 }
 
 // String returns the reason in one line.
@@ -87,9 +90,10 @@ func FromTaskState(state *api.TaskState, nowOrZero time.Time) Reason {
 		if isHookOrDriverEvent(e) && isWaitingForRestartAt(events[:i], e.Time) {
 			continue // the process's exit is the cause, and not an event of a hook that is called after the exit
 		}
-		if r.Cause, r.canOutputExplain = describeCause(e, state.State); r.Cause != "" {
-			if r.canOutputExplain {
-				r.lastProcessOutputStart = previousProcessOutputEnd(events[:i])
+		if r.Cause, r.CanOutputExplain = describeCause(e, state.State); r.Cause != "" {
+			r.IsFailure = isFailureEvent(e)
+			if r.CanOutputExplain {
+				r.LastProcessOutputStart = previousProcessOutputEnd(events[:i])
 			}
 			if model.IsEventOfOngoingOperation(e) {
 				r.ProgressText = describeOngoingProgress(state.Events)
@@ -100,9 +104,53 @@ func FromTaskState(state *api.TaskState, nowOrZero time.Time) Reason {
 	}
 	r.Cause = setupCause
 	if state.State == model.TaskDead {
-		r.Cause = "failed"
+		r.Cause, r.IsFailure = "failed", true
 	}
 	return r
+}
+
+// OfLastEnd returns why the process of a running task was restarted last, and the time of its present start. The reason is
+// the zero value if the task was not restarted, if the events no longer contain its restart, or if a user requested it.
+func OfLastEnd(state *api.TaskState) (r Reason, startedAt time.Time) {
+	if state == nil || state.State != model.TaskRunning {
+		return Reason{}, time.Time{}
+	}
+	for i, e := range slices.Backward(state.Events) {
+		if e == nil || e.Type != api.TaskStarted {
+			continue
+		}
+		before := *state
+		before.State, before.Events = model.TaskPending, state.Events[:i]
+		if r = FromTaskState(&before, time.Time{}); !r.IsFailure || r.NextStep == "" {
+			return Reason{}, time.Time{}
+		}
+		r.NextStep = ""
+		return r, time.Unix(0, e.Time)
+	}
+	return Reason{}, time.Time{}
+}
+
+// WithLastStderrLine returns the reason with the last line that the task's process has written to its standard error, and
+// with a remedy for a known message in it.
+func (r Reason) WithLastStderrLine(line string) Reason {
+	r.LastStderrLine = strings.TrimSpace(line)
+	r.Remedy = cmp.Or(r.Remedy, findRemedyForCause(r.LastStderrLine))
+	return r
+}
+
+// failedCheckPrefix is the start of the reason of a restart that check_restart has requested.
+const failedCheckPrefix = "healthcheck: "
+
+// isFailureEvent reports whether an event that is the cause means that the task has failed.
+func isFailureEvent(e *api.TaskEvent) bool {
+	switch e.Type {
+	case api.TaskTerminated, api.TaskDriverFailure, api.TaskSetupFailure, api.TaskFailedValidation, api.TaskArtifactDownloadFailed,
+		model.TaskHookFailed, model.TaskRestoreFailed, api.TaskSiblingFailed, api.TaskKilling:
+		return true
+	case api.TaskRestartSignal:
+		return strings.HasPrefix(e.RestartReason, failedCheckPrefix)
+	}
+	return false
 }
 
 // wasRestartRequested reports whether a task whose process has ended after these events was running, and a restart
@@ -309,6 +357,11 @@ var grpcStatusPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.Mus
 // a plugin's error.
 func EventMessageWithoutGRPCStatus(message string) string {
 	return strings.Join(strings.Fields(grpcStatusPattern().ReplaceAllString(message, "")), " ")
+}
+
+// OfFailingCheck returns what a failing check of a service has received, in one line.
+func OfFailingCheck(check *api.AllocCheckStatus) string {
+	return cmp.Or(EventMessageWithoutGRPCStatus(model.CheckFailureText(check)), "the check has no output")
 }
 
 // searchedDirsPattern matches the directories in which raw_exec has searched a command.
