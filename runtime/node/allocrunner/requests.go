@@ -221,6 +221,12 @@ func (r *Runner) Checks() []api.AllocCheckStatus {
 	return list
 }
 
+// CheckStatuses returns the results of the allocation's checks, always in the same order, and a channel that is closed when one
+// changes by more than its time.
+func (r *Runner) CheckStatuses() (statuses []api.AllocCheckStatus, changed <-chan struct{}) {
+	return r.tasks.services.CheckStatuses()
+}
+
 // SetHookHealth records a hook's report about the health of one task, or of all tasks if task is empty, in the current
 // version of the allocation. A later report cannot revoke unhealthy. It returns ErrTaskNotFound for an unknown task.
 func (r *Runner) SetHookHealth(hook, task string, healthy bool, reason string) error {

@@ -22,7 +22,7 @@ func BenchmarkCheckRun(b *testing.B) {
 	defer server.Close()
 	for _, kind := range []string{"tcp", "http"} {
 		b.Run(kind, func(b *testing.B) {
-			c := &checkRunner{allocID: testAllocID, logger: hclog.NewNullLogger(), dial: new(net.Dialer).DialContext, resultsChanged: make(chan struct{})}
+			c := &checkRunner{allocID: testAllocID, logger: hclog.NewNullLogger(), dial: new(net.Dialer).DialContext, resultsChanged: make(chan struct{}), statusesChanged: make(chan struct{})}
 			check := Check{Name: "c", Type: kind, Path: "/", Interval: time.Hour, Timeout: time.Second}
 			c.startAndStopChecksToMatch([]resolvedCheck{{checkID: "x", check: check, hostPort: server.Listener.Addr().String()}}, func(string) bool { return true })
 			defer c.stopAndWait(true)

@@ -107,6 +107,7 @@ type checkRunner struct {
 	mu                    sync.Mutex
 	runningCheckByID      map[string]*runningCheck   // check id -> running check; nil before the first startAndStopChecksToMatch, and after stop
 	resultsChanged        chan struct{}              // channel, closed and replaced by each change of a result
+	statusesChanged       chan struct{}              // channel, closed and replaced by each change of a result other than its times
 	cancelByRestartNumber map[int]context.CancelFunc // call number -> cancel function of an active call of restartWorkload
 	lastRestartNumber     int                        // number of the latest call of restartWorkload
 }
@@ -169,7 +170,7 @@ func (c *checkRunner) startAndStopChecksToMatch(targets []resolvedCheck, isWorkl
 		c.evaluateAndRestartLocked(o)
 	}
 	if len(newObservers) > 0 || len(removedIDs) > 0 {
-		c.notifyResultsChangedLocked()
+		c.notifyResultsChangedLocked(true)
 	}
 	c.mu.Unlock()
 
@@ -260,22 +261,28 @@ func (c *checkRunner) recordOutcomeIfCurrent(o *runningCheck, runStart time.Time
 	}
 	now := time.Now()
 	r := &o.result
+	before := withoutTimestamp(r.AllocCheckStatus)
 	if r.Status != outcome.status || r.LastRunStartedAt.IsZero() {
 		r.StatusSince = now
 	}
 	r.Status, r.StatusCode, r.Output = outcome.status, outcome.httpStatusCode, outcome.output
 	r.LastRunStartedAt, r.Timestamp = runStart, now.Unix()
 	c.evaluateAndRestartLocked(o)
-	c.notifyResultsChangedLocked()
+	c.notifyResultsChangedLocked(withoutTimestamp(r.AllocCheckStatus) != before)
 	c.mu.Unlock()
 
 	c.storeResultIfChanged(o)
 	return true
 }
 
-func (c *checkRunner) notifyResultsChangedLocked() {
+// notifyResultsChangedLocked closes resultsChanged, and statusesChanged too unless only times have changed.
+func (c *checkRunner) notifyResultsChangedLocked(statuses bool) {
 	close(c.resultsChanged)
 	c.resultsChanged = make(chan struct{})
+	if statuses {
+		close(c.statusesChanged)
+		c.statusesChanged = make(chan struct{})
+	}
 }
 
 // storeResultIfChanged writes the latest result of a check to resultStore, unless only its timestamp has changed. The
@@ -324,7 +331,7 @@ func (c *checkRunner) stopAndWait(deleteResults bool) {
 		cancel()
 	}
 	c.runningCheckByID = nil
-	c.notifyResultsChangedLocked()
+	c.notifyResultsChangedLocked(true)
 	c.mu.Unlock()
 	c.checksAndRestartsWG.Wait()
 	if deleteResults {

@@ -197,6 +197,39 @@ func TestChangedCheckIsReplaced(t *testing.T) {
 	}
 }
 
+// A reader of the statuses wakes only when there is something new to read.
+func TestStatusesChangeOnlyWithTheResult(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestSet(t, testService(GroupWorkload, tcpCheck("a", 2*time.Second)))
+		w.StartChecks()
+		defer w.StopChecks(true)
+		isClosed := func(c <-chan struct{}) bool {
+			select {
+			case <-c:
+				return true
+			default:
+				return false
+			}
+		}
+		_, changed := w.CheckStatuses()
+		advanceTime(time.Second)
+		if !isClosed(changed) {
+			t.Error("the first result changes nothing")
+		}
+		statuses, changed := w.CheckStatuses()
+		_, _, ran := w.CheckResults()
+		advanceTime(2 * time.Second)
+		if isClosed(changed) || !isClosed(ran) || len(statuses) != 1 {
+			t.Errorf("after an equal result: changed %t, ran %t, statuses %v", isClosed(changed), isClosed(ran), statuses)
+		}
+		defer w.net.serve(webAddress, http.NotFoundHandler())()
+		advanceTime(2 * time.Second)
+		if !isClosed(changed) {
+			t.Error("another result changes nothing")
+		}
+	})
+}
+
 func TestChecksAreAddedAndRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestSet(t, testService(GroupWorkload, tcpCheck("a", 2*time.Second)))

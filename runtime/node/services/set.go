@@ -95,6 +95,7 @@ func New(c Config) *AllocServices {
 		restartWorkload:       s.restartWorkloadAndLogError,
 		logger:                s.logger,
 		resultsChanged:        make(chan struct{}),
+		statusesChanged:       make(chan struct{}),
 		cancelByRestartNumber: make(map[int]context.CancelFunc),
 	}
 	return s
@@ -393,4 +394,17 @@ func (s *AllocServices) replaceChecksIfStartedLocked() {
 // result changes. started is false before StartChecks and after StopChecks.
 func (s *AllocServices) CheckResults() (results []CheckResult, started bool, changed <-chan struct{}) {
 	return s.checker.resultsSnapshot()
+}
+
+// CheckStatuses returns the statuses of all checks, in a fixed order, and a channel that is closed when a status or an output
+// changes, but not when a check only runs again with the same result.
+func (s *AllocServices) CheckStatuses() (statuses []api.AllocCheckStatus, changed <-chan struct{}) {
+	s.checker.mu.Lock()
+	changed = s.checker.statusesChanged
+	s.checker.mu.Unlock()
+	results, _, _ := s.checker.resultsSnapshot()
+	for _, r := range results {
+		statuses = append(statuses, r.AllocCheckStatus)
+	}
+	return statuses, changed
 }
