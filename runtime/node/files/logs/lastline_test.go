@@ -1,0 +1,44 @@
+package logs
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestReadLastLine(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		files []string // content of the files of the stream, oldest first
+		want  string
+	}{
+		"no file":                 {nil, ""},
+		"an empty file":           {[]string{""}, ""},
+		"two lines":               {[]string{"first\nlast\n"}, "last"},
+		"a line without an end":   {[]string{"first\nlast"}, "last"},
+		"blank lines at the end":  {[]string{"first\nlast\n\n \n"}, "last"},
+		"a line in two files":     {[]string{"first\nla", "st\n"}, "last"},
+		"a line longer than that": {[]string{"first\n" + strings.Repeat("x", 30) + "\n"}, strings.Repeat("x", 19)},
+	} {
+		dir := filepath.Join(t.TempDir(), "alloc", "logs")
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		written := time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
+		for i, text := range c.files {
+			path := filepath.Join(dir, "web.stderr."+string(rune('0'+i)))
+			if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Chtimes(path, written, written); err != nil {
+				t.Fatal(err)
+			}
+		}
+		line, at, err := ReadLastLine(t.Context(), FollowRequest{AllocID: "a", Task: "web", LogDir: dir, Stream: Stderr}, 20)
+		if err != nil || line != c.want || at.IsZero() != (c.files == nil) || !at.IsZero() && !at.Equal(written) {
+			t.Errorf("%s: %q, written %v, %v; want %q", name, line, at, err, c.want)
+		}
+	}
+}
