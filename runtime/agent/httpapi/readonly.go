@@ -12,11 +12,13 @@ import (
 // object, and would disclose hidden fields bit by bit.
 var readOnlyRoutes = map[string]bool{
 	"/v1/jobs":                        false,
+	"/v1/jobs/health":                 false,
 	"/v1/job/{id...}":                 false,
 	"/v1/job/{id...}/allocations":     false,
 	"/v1/job/{id...}/deployment":      false,
 	"/v1/job/{id...}/deployments":     true,
 	"/v1/job/{id...}/evaluations":     true,
+	"/v1/job/{id...}/health":          false,
 	"/v1/job/{id...}/scale":           false,
 	"/v1/job/{id...}/services":        true,
 	"/v1/job/{id...}/summary":         false,
@@ -81,6 +83,7 @@ var readOnlyShownFields = map[reflect.Type][]string{
 // readOnlyShownFields.
 var readOnlyHiddenFields = map[reflect.Type][]string{
 	reflect.TypeFor[jobStub]():             {"Meta", "Multiregion"},
+	reflect.TypeFor[jobHealth]():           {"Reason", "Remedy"}, // texts of drivers, hooks and tasks, which may quote the job
 	reflect.TypeFor[api.NetworkResource](): {"CNI"},
 	reflect.TypeFor[nodeView]():            {"Meta", "Links", "Events"},
 	reflect.TypeFor[api.ScalingEvent]():    {"Meta", "Message"},

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/hoststats"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/healthtracker"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/tasksteps"
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 )
@@ -29,6 +30,7 @@ func (a *API) newRoutes() []route {
 	c := &a.config
 	agent := &localAgent{c.Store, c.NodeID, c.Region, c.AdvertiseAddr, c.NomadAPIVersion, c.Cluster}
 	jobs := &jobReadHandler{c.Store}
+	health := &jobHealthHandler{c.Store, healthtracker.New(healthtracker.ForNode(c.Node, c.NodeID))}
 	jobWriter := &jobWriteHandler{c.Store, c.Scheduler, c.JobParser, &jobChecker{c.Store, c.Node, c.Region, a.logger}}
 	scaling := &scalingHandler{c.Store, c.Scheduler}
 	allocs := &allocHandler{c.Store, c.Scheduler, c.Node, a.logger}
@@ -61,6 +63,7 @@ func (a *API) newRoutes() []route {
 		{"PUT POST", "/v1/jobs", jobWriter.register, routeDocWithBody[registerRequest, jobWriteReply]("register a job")},
 		{"PUT POST", "/v1/jobs/parse", jobWriter.parse, routeDocWithBody[api.JobsParseRequest, api.Job]("parse the text of a job file")},
 		{"GET PUT POST", "/v1/jobs/statuses", jobs.statuses, routeDocWithBody[api.JobStatusesRequest, []jobStatus]("list jobs with the statuses of their allocations", pageParams, "include_children")},
+		{"GET", "/v1/jobs/health", health.list, routeDocOfStateRead[[]jobHealth]("list the health of all jobs in words, with reasons and remedies; an addition to Nomad's API")},
 		{"PUT POST", "/v1/validate/job", jobWriter.validate, routeDocWithBody[submittedJob, api.JobValidateResponse]("validate a job")},
 		{"GET", "/v1/job/{id...}", jobs.read, routeDocOfStateRead[api.Job]("read a job")},
 		{"PUT POST", "/v1/job/{id...}", jobWriter.register, routeDocWithBody[registerRequest, jobWriteReply]("register a job")},
@@ -77,6 +80,7 @@ func (a *API) newRoutes() []route {
 		{"PUT POST", "/v1/job/{id...}/periodic/force", jobWriter.forcePeriodicLaunch, routeDocWithoutBody[any]("launch a child of a periodic job now")},
 		{"PUT POST", "/v1/job/{id...}/plan", jobWriter.plan, routeDocWithBody[planRequest, api.JobPlanResponse]("plan a job: show the changes that its registration would make")},
 		{"PUT POST", "/v1/job/{id...}/revert", jobWriter.revert, routeDocWithBody[api.JobRevertRequest, jobWriteReply]("revert a job to an earlier version")},
+		{"GET", "/v1/job/{id...}/health", health.read, routeDocOfStateRead[jobHealth]("read the health of a job in words, with the reason and the remedy; an addition to Nomad's API")},
 		{"GET", "/v1/job/{id...}/scale", scaling.status, routeDocOfStateRead[api.JobScaleStatusResponse]("read the task group counts and the scaling events of a job")},
 		{"PUT POST", "/v1/job/{id...}/scale", scaling.scale, routeDocWithBody[api.ScalingRequest, jobWriteReply]("change the count of a task group")},
 		{"GET", "/v1/job/{id...}/services", jobs.services, routeDocOfStateRead[[]api.ServiceRegistration]("list the service registrations of a job")},

@@ -1,0 +1,371 @@
+package healthtracker
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
+	"github.com/nomad-lite/nomad-lite/runtime/job/jobhealth"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// Config connects a Tracker to the node. Each function may be nil.
+type Config struct {
+	NodeID string
+	// CheckStatuses returns the results of the service checks of an allocation, and a channel that is closed when they change.
+	CheckStatuses func(allocID string) (statuses []api.AllocCheckStatus, changed <-chan struct{})
+	// LastStderrLine returns the last line that a task has written to its standard error, and the time of the last write.
+	LastStderrLine func(allocID, task string) (line string, writtenAt time.Time, err error)
+}
+
+// Tracker knows the health of all jobs. All methods may be called concurrently. They may block while another call reads files.
+type Tracker struct {
+	config Config
+
+	mu         sync.Mutex
+	jobs       map[jobKey]*trackedJob
+	tableIndex uint64 // of the state that was evaluated last
+	lastChange uint64 // index of the last change of a health
+	notBefore  time.Time
+	recheckAt  time.Time   // when a health can change without a change of the state; zero means never
+	timer      *time.Timer // closes timerFired at timerAt; nil if no reader waits for a time
+	timerAt    time.Time
+	timerFired chan struct{}
+}
+
+type jobKey struct{ namespace, id string }
+
+// trackedJob is a job with its health.
+type trackedJob struct {
+	job       *api.Job
+	stamp     inputStamp
+	evaluated jobhealth.Health // result without a line of standard error
+	health    jobhealth.Health
+	changedAt uint64 // index of the last change of health
+	recheckAt time.Time
+	checks    []<-chan struct{} // channels that are closed when the results of checks change
+	stderr    stderrLine
+}
+
+// inputStamp changes when the objects of a job do.
+type inputStamp struct {
+	maxIndex                uint64
+	allocs, evals, deployed int
+}
+
+// stderrLine is the line that explains one exit of one process.
+type stderrLine struct {
+	allocID, task string
+	since         time.Time
+	line          string
+	firstReadAt   time.Time
+}
+
+// JobHealth is the health of one job.
+type JobHealth struct {
+	Job    *api.Job
+	Health jobhealth.Health
+	Index  uint64 // increases with each change of the health, also across agents, like a time in microseconds
+}
+
+// New returns a tracker that has evaluated nothing yet.
+func New(c Config) *Tracker { return &Tracker{config: c, jobs: make(map[jobKey]*trackedJob)} }
+
+// Jobs returns the health of all jobs of a namespace, or of [store.AnyNamespace], sorted by namespace and id, and the index of
+// the last change of a job's health. It adds channels to ws, which may be nil, one of which is closed when the result may have
+// changed.
+func (t *Tracker) Jobs(s *store.Snapshot, ws store.WatchSet, namespace string) ([]JobHealth, uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.refreshLocked(s, ws)
+	found := make([]JobHealth, 0, len(t.jobs))
+	for key, j := range t.jobs {
+		if namespace == store.AnyNamespace || namespace == key.namespace {
+			found = append(found, JobHealth{j.job, j.health, j.changedAt})
+		}
+	}
+	slices.SortFunc(found, func(a, b JobHealth) int {
+		return cmp.Or(cmp.Compare(pointer.Value(a.Job.Namespace), pointer.Value(b.Job.Namespace)), cmp.Compare(pointer.Value(a.Job.ID), pointer.Value(b.Job.ID)))
+	})
+	return found, t.lastChange
+}
+
+// Job returns the health of one job. ok is false if there is no such job; the index is then that of the last change of any job.
+// ws has the same meaning as for Jobs.
+func (t *Tracker) Job(s *store.Snapshot, ws store.WatchSet, namespace, id string) (h JobHealth, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.refreshLocked(s, ws)
+	j := t.jobs[jobKey{namespace, id}]
+	if j == nil {
+		return JobHealth{Index: t.lastChange}, false
+	}
+	return JobHealth{j.job, j.health, j.changedAt}, true
+}
+
+// maxShare is the share of time that evaluations for waiting readers take at most: 1/maxShare.
+const maxShare = 20
+
+// refreshLocked evaluates the jobs that have changed since the last call.
+func (t *Tracker) refreshLocked(s *store.Snapshot, ws store.WatchSet) {
+	now := time.Now()
+	index := s.LatestTableIndex(ws, store.Jobs, store.Allocations, store.Evaluations, store.Deployments, store.Nodes)
+	hasNewState := index > t.tableIndex
+	isDue := !t.recheckAt.IsZero() && !now.Before(t.recheckAt)
+	switch {
+	case index < t.tableIndex: // another reader has evaluated a later snapshot
+	case ws != nil && now.Before(t.notBefore):
+		t.recheckAt = earliest(t.recheckAt, t.notBefore)
+	case hasNewState || isDue || t.haveChecksChanged():
+		t.evaluateLocked(s, now)
+		t.tableIndex = index
+		t.notBefore = time.Now().Add((maxShare - 1) * time.Since(now))
+	}
+	if ws == nil {
+		return
+	}
+	for _, j := range t.jobs {
+		for _, changed := range j.checks {
+			ws.Add(changed)
+		}
+	}
+	t.watchRecheckLocked(ws)
+}
+
+// watchRecheckLocked adds a channel to ws that is closed at recheckAt, or when recheckAt changes. All readers share a timer.
+func (t *Tracker) watchRecheckLocked(ws store.WatchSet) {
+	if t.timer != nil && !t.timerAt.Equal(t.recheckAt) {
+		if t.timer.Stop() {
+			close(t.timerFired)
+		}
+		t.timer = nil
+	}
+	if t.recheckAt.IsZero() {
+		return
+	}
+	if t.timer == nil {
+		fired := make(chan struct{})
+		t.timerAt, t.timerFired = t.recheckAt, fired
+		t.timer = time.AfterFunc(time.Until(t.recheckAt), func() { close(fired) })
+	}
+	ws.Add(t.timerFired)
+}
+
+// haveChecksChanged reports whether the results of checks of a job have changed.
+func (t *Tracker) haveChecksChanged() bool {
+	for _, j := range t.jobs {
+		if j.haveChecksChanged() {
+			return true
+		}
+	}
+	return false
+}
+
+func (j *trackedJob) haveChecksChanged() bool {
+	return slices.ContainsFunc(j.checks, func(changed <-chan struct{}) bool {
+		select {
+		case <-changed:
+			return true
+		default:
+			return false
+		}
+	})
+}
+
+// earliest returns the earlier of two times that are not zero.
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// jobObjects are the objects of the state that the health of a job depends on.
+type jobObjects struct {
+	job        *api.Job
+	allocs     []*api.Allocation
+	evals      []*api.Evaluation
+	deployment *api.Deployment
+	lastChild  *api.Job
+	stamp      inputStamp
+}
+
+func (o *jobObjects) addIndex(index uint64) { o.stamp.maxIndex = max(o.stamp.maxIndex, index) }
+
+// readObjects returns the objects of all jobs. It reads each table once, which costs less than one look-up per job and table.
+func readObjects(s *store.Snapshot) map[jobKey]*jobObjects {
+	all := make(map[jobKey]*jobObjects)
+	for _, j := range s.Jobs(nil, store.AnyNamespace, "") {
+		o := &jobObjects{job: j}
+		o.addIndex(pointer.Value(j.ModifyIndex))
+		all[jobKey{pointer.Value(j.Namespace), pointer.Value(j.ID)}] = o
+	}
+	for _, o := range all {
+		if id := pointer.Value(o.job.ParentID); id != "" {
+			if parent := all[jobKey{pointer.Value(o.job.Namespace), id}]; parent != nil && (parent.lastChild == nil || pointer.Value(o.job.SubmitTime) > pointer.Value(parent.lastChild.SubmitTime)) {
+				parent.lastChild = o.job
+			}
+		}
+	}
+	for _, a := range s.Allocations(nil, "") {
+		if o := all[jobKey{a.Namespace, a.JobID}]; o != nil && a.Job != nil && pointer.Value(a.Job.CreateIndex) == pointer.Value(o.job.CreateIndex) {
+			o.allocs = append(o.allocs, a)
+			o.addIndex(a.ModifyIndex)
+		}
+	}
+	for _, e := range s.Evaluations(nil, "") {
+		if o := all[jobKey{e.Namespace, e.JobID}]; o != nil {
+			o.evals = append(o.evals, e)
+			o.addIndex(e.ModifyIndex)
+		}
+	}
+	for _, d := range s.Deployments(nil, "") {
+		o := all[jobKey{d.Namespace, d.JobID}]
+		if o == nil || d.JobCreateIndex != pointer.Value(o.job.CreateIndex) {
+			continue
+		}
+		o.stamp.deployed++
+		o.addIndex(d.ModifyIndex)
+		if o.deployment == nil || d.CreateIndex > o.deployment.CreateIndex || d.CreateIndex == o.deployment.CreateIndex && d.JobVersion > o.deployment.JobVersion {
+			o.deployment = d
+		}
+	}
+	for _, o := range all {
+		o.stamp.allocs, o.stamp.evals = len(o.allocs), len(o.evals)
+		slices.SortStableFunc(o.allocs, func(a, b *api.Allocation) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })
+	}
+	return all
+}
+
+// evaluateLocked evaluates the jobs whose objects have changed, and those that are due.
+func (t *Tracker) evaluateLocked(s *store.Snapshot, now time.Time) {
+	all := readObjects(s)
+	node := s.Node(nil, t.config.NodeID)
+	var nodeIndex uint64
+	if node != nil {
+		nodeIndex = node.ModifyIndex
+	}
+	for key := range t.jobs {
+		if all[key] == nil {
+			delete(t.jobs, key)
+			t.lastChange = t.nextIndex(now)
+		}
+	}
+	t.recheckAt = time.Time{}
+	var launchers []jobKey
+	for key, o := range all {
+		if model.CanHaveChildren(o.job) {
+			launchers = append(launchers, key)
+			continue
+		}
+		o.addIndex(nodeIndex)
+		t.evaluateJobLocked(key, o, node, nil, now)
+	}
+	for _, key := range launchers {
+		o := all[key]
+		var last *jobhealth.Child
+		if o.lastChild != nil {
+			// A child that can have children itself is evaluated in this loop, too.
+			if child := t.jobs[jobKey{key.namespace, pointer.Value(o.lastChild.ID)}]; child != nil {
+				last = &jobhealth.Child{ID: pointer.Value(o.lastChild.ID), Health: child.health}
+				o.addIndex(child.changedAt) // higher than all indexes of the state
+			}
+		}
+		t.evaluateJobLocked(key, o, node, last, now)
+	}
+	for _, j := range t.jobs {
+		t.recheckAt = earliest(t.recheckAt, j.recheckAt)
+	}
+}
+
+func (t *Tracker) evaluateJobLocked(key jobKey, o *jobObjects, node *api.Node, last *jobhealth.Child, now time.Time) {
+	j := t.jobs[key]
+	switch {
+	case j == nil:
+		j = &trackedJob{}
+		t.jobs[key] = j
+	case j.stamp != o.stamp || j.haveChecksChanged() || !j.recheckAt.IsZero() && !now.Before(j.recheckAt):
+	default:
+		return
+	}
+	checks := make(map[string][]api.AllocCheckStatus)
+	j.checks = nil
+	var retryAt time.Time
+	for _, a := range o.allocs {
+		if t.config.CheckStatuses == nil || a.ClientStatus != api.AllocClientStatusRunning || !hasChecks(a) {
+			continue
+		}
+		statuses, changed := t.config.CheckStatuses(a.ID)
+		checks[a.ID] = statuses
+		if changed == nil { // an agent that has just started restores the allocation
+			retryAt = now.Add(time.Second)
+			continue
+		}
+		j.checks = append(j.checks, changed)
+	}
+	j.job, j.stamp = o.job, o.stamp
+	j.evaluated = jobhealth.Evaluate(jobhealth.Snapshot{
+		Now: now, Job: o.job, Allocations: o.allocs, Evaluations: o.evals, Deployment: o.deployment, ChecksByAllocID: checks, Node: node, LastChild: last,
+	})
+	h, recheckAt := t.addStderrLine(j, now)
+	j.recheckAt = earliest(earliest(h.RecheckAt, recheckAt), retryAt)
+	if j.changedAt == 0 || h.Word != j.health.Word || h.Sentence() != j.health.Sentence() || h.AllocID != j.health.AllocID || h.Task != j.health.Task {
+		j.changedAt = t.nextIndex(now)
+		t.lastChange = j.changedAt
+	}
+	j.health = h
+}
+
+// nextIndex returns an index for a change. Indexes are times, so that they increase across agents.
+func (t *Tracker) nextIndex(now time.Time) uint64 {
+	return max(t.lastChange+1, uint64(now.UnixMicro()))
+}
+
+// lateOutput is how long after the report of an exit the log collector can write the last output of the process.
+const lateOutput = time.Second
+
+// addStderrLine returns the health of a job with the last line of standard error that explains it. The line is read again at
+// recheckAt, unless that is zero.
+func (t *Tracker) addStderrLine(j *trackedJob, now time.Time) (h jobhealth.Health, recheckAt time.Time) {
+	allocID, task, since, wanted := j.evaluated.WantedStderr()
+	if !wanted || t.config.LastStderrLine == nil {
+		return j.evaluated, time.Time{}
+	}
+	known := &j.stderr
+	isSameExit := known.allocID == allocID && known.task == task && known.since.Equal(since)
+	if !isSameExit || now.Sub(known.firstReadAt) < 2*lateOutput {
+		if !isSameExit {
+			*known = stderrLine{allocID: allocID, task: task, since: since, firstReadAt: now}
+		}
+		line, writtenAt, err := t.config.LastStderrLine(allocID, task)
+		switch {
+		case err != nil || !since.IsZero() && writtenAt.Before(since): // the last line is that of an earlier process
+		default:
+			known.line = line
+		}
+		if now.Sub(known.firstReadAt) < lateOutput {
+			recheckAt = known.firstReadAt.Add(lateOutput)
+		}
+	}
+	if known.line == "" {
+		return j.evaluated, recheckAt
+	}
+	return j.evaluated.WithLastStderrLine(known.line), recheckAt
+}
+
+// hasChecks reports whether the group of an allocation has service checks that the agent runs.
+func hasChecks(a *api.Allocation) bool {
+	g := model.FindGroup(a.Job, a.TaskGroup)
+	if g == nil {
+		return false
+	}
+	has := func(services []*api.Service) bool {
+		return slices.ContainsFunc(services, func(s *api.Service) bool { return s.Provider == model.ProviderNomad && len(s.Checks) > 0 })
+	}
+	return has(g.Services) || slices.ContainsFunc(g.Tasks, func(t *api.Task) bool { return has(t.Services) })
+}

@@ -1,0 +1,52 @@
+package httpapi
+
+import (
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/healthtracker"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// jobHealthHandler serves the health of jobs, an addition to Nomad's API. Its replies have an index of their own, because
+// health changes also with the results of checks, and with time.
+type jobHealthHandler struct {
+	store   *store.Store
+	tracker *healthtracker.Tracker
+}
+
+// jobHealth is the health of a job.
+type jobHealth struct {
+	JobID, Namespace string
+	// Health is failing, failed, blocked, degraded, deploying, waiting, running, complete or stopped.
+	Health         string
+	NeedsAttention bool
+	Reason, Remedy string // each in one line without a period; can be empty
+	AllocID, Task  string // what the reason is about; can be empty
+}
+
+func newJobHealth(h healthtracker.JobHealth) jobHealth {
+	return jobHealth{
+		JobID: pointer.Value(h.Job.ID), Namespace: pointer.Value(h.Job.Namespace), Health: string(h.Health.Word), NeedsAttention: h.Health.Word.NeedsAttention(),
+		Reason: h.Health.Cause, Remedy: h.Health.Remedy, AllocID: h.Health.AllocID, Task: h.Health.Task,
+	}
+}
+
+func (h *jobHealthHandler) list(r *request) (any, error) {
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		all, index := h.tracker.Jobs(s, ws, r.namespace)
+		list := make([]jobHealth, 0, len(all))
+		for _, one := range all {
+			list = append(list, newJobHealth(one))
+		}
+		return list, index, nil
+	})
+}
+
+func (h *jobHealthHandler) read(r *request) (any, error) {
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		one, ok := h.tracker.Job(s, ws, r.namespace, r.pathID)
+		if !ok {
+			return nil, one.Index, notFoundError("job not found")
+		}
+		return newJobHealth(one), one.Index, nil
+	})
+}
