@@ -157,6 +157,8 @@ var Definitions = []*Definition{
 	{Name: "nomad.client.allocs.memory.kernel_max_usage", Help: "Largest use of memory by the kernel for the task, in bytes.", Unit: "By", Labels: taskLabels, group: allocationGroup},
 
 	{Name: "nomad_lite_allocation_start_duration_seconds", Kind: Histogram, Help: "Time from the creation of an allocation until it ran, in seconds.", Unit: "s", buckets: startBuckets},
+	{Name: "nomad_lite_jobs", Help: "Number of jobs with the health; 0 on a node of a cluster, whose servers know the jobs.", Labels: []string{"health"}},
+	{Name: "nomad_lite_job_health", Help: "1 for the present health of the job; a job has no value for its other healths.", Labels: []string{"health", "job", "namespace"}},
 	{Name: "nomad_lite_tasks", Help: "Number of tasks of allocations that are in the state.", Labels: []string{"state"}},
 
 	{Name: "nomad_lite_hook_duration_seconds", Kind: Histogram, Help: "Duration of the calls of a hook at a hook point, in seconds.", Unit: "s", Labels: hookLabels, buckets: hookBuckets},

@@ -15,6 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/healthtracker"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
@@ -39,6 +40,7 @@ type MetricsCollector struct {
 	store          *store.Store
 	node           MetricsSource
 	nodeID         string
+	health         *healthtracker.Tracker
 	settings       atomic.Pointer[metrics.Settings]
 	settingsChange atomic.Pointer[chan struct{}] // closed and replaced when the settings change
 
@@ -62,7 +64,7 @@ type taskUsage struct {
 
 // New returns a collector with the zero settings.
 func New(s *store.Store, n MetricsSource, nodeID string) *MetricsCollector {
-	c := &MetricsCollector{store: s, node: n, nodeID: nodeID}
+	c := &MetricsCollector{store: s, node: n, nodeID: nodeID, health: healthtracker.New(healthtracker.ForChecks(n, nodeID))}
 	c.settingsChange.Store(new(make(chan struct{})))
 	c.SetSettings(metrics.Settings{})
 	return c
@@ -95,6 +97,7 @@ func (c *MetricsCollector) Gather(ctx context.Context) []*dto.MetricFamily {
 	r := &metricSetBuilder{Set: metrics.NewSet(settings), settings: settings, hostLabel: metrics.NewLabels("host", node.Name)}
 	r.addGoRuntime()
 	r.addJobs(s)
+	r.addJobHealth(c.health, s)
 	r.addEvaluations(s.Evaluations(nil, ""), time.Now())
 	allocs := s.AllocationsByNode(nil, c.nodeID)
 	r.addNode(node, s, allocs)

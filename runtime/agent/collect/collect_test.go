@@ -140,6 +140,9 @@ func TestGatherCountsStates(t *testing.T) {
 		"# TYPE nomad_lite_plugin_up gauge\n" + `nomad_lite_plugin_up{plugin="docker",type="driver"} 1` + "\n" +
 			`nomad_lite_plugin_up{plugin="exec",type="driver"} 1` + "\n" + `nomad_lite_plugin_up{plugin="crashing",type="hook"} 0`,
 		`nomad_lite_plugin_restarts_total{plugin="docker",type="driver"} 2`,
+		`nomad_lite_job_health{health="degraded",job="web",namespace="default"} 1`,
+		`nomad_lite_jobs{health="degraded"} 1`,
+		`nomad_lite_jobs{health="running"} 0`,
 		`nomad_lite_tasks{state="pending"} 2`,
 		`nomad_lite_tasks{state="running"} 1`,
 		`nomad_lite_tasks{state="dead"} 2`,
@@ -255,7 +258,7 @@ func TestGatherFillsTheTable(t *testing.T) {
 	r.addTaskUsage(&taskUsage{alloc: &api.Allocation{}, task: "t", Usage: driver.Usage{CPU: cpu, Memory: memory}})
 	families := append(c.Gather(t.Context()), set.Families()...)
 	for _, d := range metrics.Definitions {
-		if strings.HasPrefix(d.Name, "nomad_lite_") && d.Name != "nomad_lite_tasks" {
+		if strings.HasPrefix(d.Name, "nomad_lite_") && d.Name != "nomad_lite_tasks" && d.Name != "nomad_lite_jobs" && d.Name != "nomad_lite_job_health" {
 			continue // needs processes, or events: see the script test metrics
 		}
 		i := slices.IndexFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == d.PrometheusName() })

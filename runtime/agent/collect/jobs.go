@@ -5,7 +5,10 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/metrics"
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/healthtracker"
+	"github.com/nomad-lite/nomad-lite/runtime/job/jobhealth"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/jobsummary"
@@ -30,6 +33,22 @@ func (r *metricSetBuilder) addJobs(s *store.Snapshot) {
 	r.Add("nomad.nomad.job_status.pending", float64(pending), r.hostLabel)
 	r.Add("nomad.nomad.job_status.running", float64(running), r.hostLabel)
 	r.Add("nomad.nomad.job_status.dead", float64(dead), r.hostLabel)
+}
+
+// addJobHealth adds the number of jobs by health, and the health of each job. A job has one series at a time, for its present
+// health: a series for each word would multiply the number of series by nine, and an alert needs the others as little.
+func (r *metricSetBuilder) addJobHealth(t *healthtracker.Tracker, s *store.Snapshot) {
+	count := make(map[jobhealth.Word]int)
+	all, _ := t.Jobs(s, nil, store.AnyNamespace)
+	for _, j := range all {
+		count[j.Health.Word]++
+		if !j.Job.Dispatched || !r.settings.OmitDispatchedJobSummary {
+			r.Add("nomad_lite_job_health", 1, metrics.NewLabels("health", string(j.Health.Word), "job", pointer.Value(j.Job.ID), "namespace", pointer.Value(j.Job.Namespace)))
+		}
+	}
+	for _, word := range jobhealth.Words {
+		r.Add("nomad_lite_jobs", float64(count[word]), metrics.NewLabels("health", string(word)))
+	}
 }
 
 func (r *metricSetBuilder) addJobSummary(sum *api.JobSummary, parentID string) {
