@@ -240,7 +240,7 @@ func (s Snapshot) findUnhealthy(a *api.Allocation) (finding, bool) {
 	for i := range checks {
 		if checks[i].Status == model.CheckFailure {
 			return finding{condition: unhealthy, task: checks[i].Task, isDeciding: isDeciding(a), reason: reason.Reason{
-				Cause: fmt.Sprintf("check %q of service %q fails: %s", checks[i].Check, checks[i].Service, reason.OfFailingCheck(&checks[i])),
+				Cause: checkName(&checks[i]) + " fails: " + reason.OfFailingCheck(&checks[i]),
 			}}, true
 		}
 	}
@@ -265,6 +265,14 @@ func (s Snapshot) findUnhealthy(a *api.Allocation) (finding, bool) {
 		}
 	}
 	return finding{}, false
+}
+
+// checkName returns the name of a check, without the name that a check has by default, which is only that of the service.
+func checkName(c *api.AllocCheckStatus) string {
+	if c.Check == "" || c.Check == fmt.Sprintf("service: %q check", c.Service) {
+		return fmt.Sprintf("check of service %q", c.Service)
+	}
+	return fmt.Sprintf("check %q of service %q", c.Check, c.Service)
 }
 
 // unhealthyDevice returns which device of a task the node no longer has, or reports as not healthy, or "" if there is none.

@@ -262,7 +262,7 @@ func (s Snapshot) unplacedText(e *api.Evaluation) string {
 		} else {
 			explained = "" // it does not say which drivers the node has
 		}
-		parts = append(parts, fmt.Sprintf("no place for %s of group %q: %s", countText(metric.CoalescedFailures+1, "allocation"), name, strings.Join(lines, "; ")))
+		parts = append(parts, fmt.Sprintf("no place for %s of group %q: %s", countText(metric.CoalescedFailures+1, "allocation"), name, strings.ReplaceAll(strings.Join(lines, "; "), "Task ", "task ")))
 	}
 	if explained != "" {
 		return "no place for " + strings.TrimPrefix(explained, "no place for ")

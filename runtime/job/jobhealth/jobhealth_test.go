@@ -162,11 +162,17 @@ func TestEvaluate(t *testing.T) {
 			edit: func(s *Snapshot) {
 				s.Evaluations, s.Node = unplaced, &api.Node{Name: "n", Drivers: map[string]*api.DriverInfo{"exec": {Detected: true, Healthy: true}}}
 			},
-			want: Blocked, sentence: `no place for 1 allocation of group "g": Task "web": driver "raw_exec": node "n" does not have it; it has exec`,
+			want: Blocked, sentence: `no place for 1 allocation of group "g": task "web": driver "raw_exec": node "n" does not have it; it has exec`,
 		},
 		"a check fails": {
 			edit:   func(s *Snapshot) { s.ChecksByAllocID = map[string][]api.AllocCheckStatus{"a": failingCheck} },
 			allocs: []*api.Allocation{alloc("a", "running", runs())}, want: Degraded, sentence: `check "alive" of service "web" fails: HTTP status 500 Internal Server Error: oops`,
+		},
+		"a check without a name fails": {
+			edit: func(s *Snapshot) {
+				s.ChecksByAllocID = map[string][]api.AllocCheckStatus{"a": {{Service: "web", Check: `service: "web" check`, Status: model.CheckFailure, Output: "no"}}}
+			},
+			allocs: []*api.Allocation{alloc("a", "running", runs())}, want: Degraded, sentence: `check of service "web" fails: no`,
 		},
 		"a check fails before the deployment has decided": {
 			edit: func(s *Snapshot) {
