@@ -21,8 +21,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-const statusHelp = `Show the jobs of an agent, or one job: its groups, its allocations, its latest
-deployment, and its placement failures.
+const statusHelp = `Show the jobs of an agent and which of them need attention, or one job: its
+health, its groups, its allocations, its latest deployment, and its placement
+failures.
+
+The health of a job is one word: failing, failed, blocked, degraded, deploying,
+waiting, running, complete or stopped. Its status is Nomad's.
 
 The beginning of a job's id is enough, as long as no other begins so.`
 
@@ -82,12 +86,14 @@ func listJobs(ctx context.Context, o statusOptions, c *api.Client, s *cli.Stream
 	}
 	p := output.NewPage(s)
 	tables.PrintJobs(p, jobs, o.clientFlags.ReadsAllNamespaces(), "No running jobs")
+	tables.PrintJobsThatNeedAttention(p, apiclient.ReadHealthOfAllJobs(ctx, c), o.clientFlags.ReadsAllNamespaces())
 	return output.PrintPage(s, p)
 }
 
-// jobWithDetails is a job with its summary, allocations, latest deployment and evaluations. It is the output of -json.
+// jobWithDetails is a job with its health, summary, allocations, latest deployment and evaluations. It is the output of -json.
 type jobWithDetails struct {
 	Job              *api.Job
+	Health           *apiclient.JobHealth `json:",omitempty"` // nil if the agent does not report it
 	Summary          *api.JobSummary
 	Allocations      []*api.AllocationListStub
 	LatestDeployment *api.Deployment
@@ -95,7 +101,7 @@ type jobWithDetails struct {
 }
 
 func readJobDetails(ctx context.Context, c *api.Client, id, namespace string, includeEarlierSameIDJobs bool) (details *jobWithDetails, err error) {
-	details = new(jobWithDetails)
+	details = &jobWithDetails{Health: apiclient.ReadJobHealth(ctx, c, id, namespace)}
 	for _, part := range []struct {
 		name string
 		read func(q *api.QueryOptions) error
@@ -138,14 +144,14 @@ func showJob(ctx context.Context, o statusOptions, c *api.Client, jobIDPrefix st
 		if err != nil {
 			return apiclient.WrapErrorWithAdvice(fmt.Sprintf("read job %q", id), err)
 		}
-		printJobFields(p, job)
+		printJobFields(p, job, nil)
 		return output.PrintPage(s, p)
 	}
 	state, err := readJobDetails(ctx, c, id, namespace, o.includeEarlierSameIDJobs)
 	if err != nil {
 		return err
 	}
-	printJobFields(p, state.Job)
+	printJobFields(p, state.Job, state.Health)
 	switch job := state.Job; {
 	case job.Periodic != nil:
 		err = printChildJobs(ctx, p, c, state, periodicChildren)
@@ -161,7 +167,8 @@ func showJob(ctx context.Context, o statusOptions, c *api.Client, jobIDPrefix st
 	return output.PrintPage(s, p)
 }
 
-func printJobFields(p *output.Page, j *api.Job) {
+// printJobFields adds the fields of a job to the page. health can be nil.
+func printJobFields(p *output.Page, j *api.Job, health *apiclient.JobHealth) {
 	all := output.Pairs{
 		{"ID", pointer.Value(j.ID)},
 		{"Name", pointer.Value(j.Name)},
@@ -181,6 +188,12 @@ func printJobFields(p *output.Page, j *api.Job) {
 	all = append(all, [2]any{"Version", pointer.Value(j.Version)})
 	if j.VersionTag != nil {
 		all = append(all, [2]any{"Version Tag", j.VersionTag.Name})
+	}
+	if health != nil {
+		all = append(all, [2]any{"Health", tables.HealthCell(health.Health)})
+		if text := health.Sentence(); text != "" {
+			all = append(all, [2]any{"Reason", text})
+		}
 	}
 	p.AddPairs(all)
 	if j.UI != nil && j.UI.Description != "" {
