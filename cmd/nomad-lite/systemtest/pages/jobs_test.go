@@ -121,7 +121,7 @@ func (u *uiJobsTest) list() {
 	}
 	p.WaitText("tr[data-key='default/list-hostile']", "stopped")
 	p.ScreenshotIfEnabled("jobs")
-	p.SelectOption("select[aria-label=Status]", "stopped")
+	p.SelectOption("select[aria-label=Health]", "stopped")
 	p.WaitFor(`document.querySelectorAll("tbody tr").length === 1 && location.search.includes("status=stopped")`)
 	p.OpenPath("/ui/jobs?text=list-&status=stopped")
 	p.WaitText("tr[data-key='default/list-hostile']", hostileName)

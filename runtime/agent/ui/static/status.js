@@ -10,6 +10,20 @@ export function jobStatus(job) {
   return job.Status === "dead" && job.Stop ? "stopped" : job.Status;
 }
 
+// healthOrder are the words for the health of a job, those that need attention first.
+const healthOrder = ["failing", "failed", "blocked", "degraded", "deploying", "waiting", "running", "complete", "stopped"];
+
+// healthRank returns the place of a health in lists: a job that waits for the user is before those that wait for the agent.
+export function healthRank(health) {
+  const rank = healthOrder.indexOf(health?.Health);
+  return health?.Health === "waiting" && health.Remedy ? healthOrder.indexOf("deploying") - 0.5 : rank < 0 ? healthOrder.length : rank;
+}
+
+// healthSentence returns the reason and the remedy of a health in one line, as the command line prints it.
+export function healthSentence(health) {
+  return health.Reason && health.Remedy ? `${health.Reason}. ${health.Remedy}` : health.Reason;
+}
+
 // launchesJobs reports whether a job is periodic or parameterized: it has no allocations, and launches other jobs.
 export function launchesJobs(job) {
   return Boolean((job.Periodic || job.ParameterizedJob) && !job.ParentID);

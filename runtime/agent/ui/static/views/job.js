@@ -1,7 +1,8 @@
 // The page of a job: its state and actions, and tabs with its parts.
 
-import { access, follow, get } from "../api.js";
-import { ago, badge, h, link, replace, update } from "../dom.js";
+import { access, follow, get, poll } from "../api.js";
+import { ago, h, link, replace, update } from "../dom.js";
+import { healthBadge, healthNotice } from "../health.js";
 import { dispatch, jobActions } from "../jobactions.js";
 import { jobTabs } from "../jobtabs.js";
 import { overview } from "../joboverview.js";
@@ -16,6 +17,9 @@ const titles = [
 
 // fullTabs are the tabs that the read-only token does not permit.
 const fullTabs = ["definition", "versions"];
+
+// healthPause is the time in milliseconds after which the health is read again, because checks and time change it without an event.
+const healthPause = 5000;
 
 export async function show(main, { job: id, namespace = "default", tab, group }, signal) {
   document.title = `${id} – nomad-lite`;
@@ -32,12 +36,18 @@ export async function show(main, { job: id, namespace = "default", tab, group },
       h("a", { full: fullTabs.includes(name), href: jobPath(id, namespace, name), "aria-current": name === shownTab ? "page" : null }, title))),
     part.element);
 
-  let job = null;
+  let job = null, summary, health;
+  async function readHealth() {
+    // A node of a cluster does not report the health.
+    health = await get(context.api("health"), signal).catch(() => health);
+    if (job && !signal.aborted) update(header, jobHeader(job, summary, health));
+  }
   async function refresh() {
     const isFirst = job === null;
-    const [read, summary] = await Promise.all([get(context.api(""), signal), get(context.api("summary"), signal)]);
+    const [read, counts] = await Promise.all([get(context.api(""), signal), get(context.api("summary"), signal)]);
     job = read;
-    update(header, jobHeader(job, summary));
+    summary = counts;
+    await readHealth();
     await part.refresh(job);
     part.element.hidden = false;
     if (isFirst && isDispatch && job.ParameterizedJob && !access.readOnly) dispatch(job);
@@ -45,22 +55,23 @@ export async function show(main, { job: id, namespace = "default", tab, group },
   // All jobs: those that a periodic or parameterized job launches are shown too.
   const topics = ["Job:*", `Allocation:${id}`, `Evaluation:${id}`, `Deployment:${id}`, `Service:${id}`];
   try {
-    await follow(namespace, topics, signal, refresh);
+    await Promise.all([follow(namespace, topics, signal, refresh), poll(healthPause, signal, () => job && readHealth())]);
   } catch (err) {
     if (err.status !== 404) throw err;
     replace(main, h("h1", null, job ? `Job ${id} was removed` : `There is no job ${id} in namespace ${namespace}`), h("p", null, link("/ui/jobs", "All jobs")));
   }
 }
 
-function jobHeader(job, summary) {
+function jobHeader(job, summary, health) {
   const running = Object.values(summary.Summary ?? {}).reduce((sum, group) => sum + group.Running, 0);
   return [
-    h("div", { class: "title" }, h("h1", null, job.Name === job.ID ? job.ID : `${job.ID} (${job.Name})`), h("span", { role: "status" }, badge(jobStatus(job)))),
+    h("div", { class: "title" }, h("h1", null, job.Name === job.ID ? job.ID : `${job.ID} (${job.Name})`), h("span", { role: "status" }, healthBadge(health, jobStatus(job)))),
+    healthNotice(health),
     jobActions(job, running),
     job.UI?.Description && h("p", { class: "lines" }, job.UI.Description),
     job.UI?.Links?.length > 0 && h("p", null, job.UI.Links.map(outsideLink)),
     inlineFacts([
-      ["Type", jobType(job)],
+      ["Type", jobType(job)], ["Status", jobStatus(job)],
       ["Namespace", job.Namespace], ["Version", job.Version], ["Priority", job.Priority],
       job.ParentID && ["Launched by", link(jobPath(job.ParentID, job.Namespace), job.ParentID)],
       job.Periodic && ["Schedule", [job.Periodic.Spec, ...(job.Periodic.Specs ?? [])].filter(Boolean).join("; ") + (job.Periodic.TimeZone ? ` (${job.Periodic.TimeZone})` : "")],

@@ -1,16 +1,21 @@
 // The list of all jobs.
 
-import { watch } from "../api.js";
-import { ago, badge, h, link, update } from "../dom.js";
+import { get, isRejected, poll, watch } from "../api.js";
+import { ago, h, link, update } from "../dom.js";
 import { milliseconds } from "../format.js";
+import { healthBadge, healthReason } from "../health.js";
 import { liveTable } from "../livetable.js";
 import { showError } from "../main.js";
 import { jobPath, rememberFilter } from "../paths.js";
-import { jobStatus, jobType } from "../status.js";
+import { healthRank, jobStatus, jobType } from "../status.js";
 
 export function show(main, { query }, signal) {
   document.title = "Jobs – nomad-lite";
   let jobs = null;
+  let healthByJob = null;
+  const healthOf = (job) => healthByJob.get(keyOf(job));
+  // Without a health, as on a node of a cluster, the word is that of the API.
+  const word = (job) => healthOf(job)?.Health ?? jobStatus(job);
   const filters = { text: query.get("text") ?? "", namespace: query.get("namespace") ?? "", type: query.get("type") ?? "", status: query.get("status") ?? "" };
   const count = h("span", { class: "dim", role: "status" });
   const selects = h("span", { class: "toolbar" });
@@ -19,8 +24,8 @@ export function show(main, { query }, signal) {
     oninput: () => setFilter("text", input.value),
   });
   const table = liveTable("Jobs", [
-    { title: "Name", cell: nameCell, sort: (job) => job.ID },
-    { title: "Status", cell: (job) => badge(jobStatus(job)), sort: jobStatus },
+    { title: "Name", cell: (job) => [nameCell(job), healthReason(healthOf(job))], sort: (job) => job.ID },
+    { title: "Health", cell: (job) => healthBadge(healthOf(job), jobStatus(job)), sort: (job) => healthRank(healthOf(job)) },
     { title: "Allocations", cell: counts },
     { title: "Type", cell: jobType, sort: jobType },
     { title: "Namespace", cell: (job) => job.Namespace, sort: (job) => job.Namespace },
@@ -47,19 +52,41 @@ export function show(main, { query }, signal) {
   }
 
   function draw() {
-    if (!jobs) return;
+    if (!jobs || !healthByJob) return;
     const text = filters.text.toLowerCase();
     const shown = jobs.filter((job) => job.ID.toLowerCase().includes(text) && matches(filters.namespace, job.Namespace)
-      && matches(filters.type, jobType(job)) && matches(filters.status, jobStatus(job)));
+      && matches(filters.type, jobType(job)) && matches(filters.status, word(job)));
+    shown.sort((a, b) => healthRank(healthOf(a)) - healthRank(healthOf(b)));
     update(selects, select("namespace", "Namespace", jobs.map((job) => job.Namespace)),
-      select("type", "Type", jobs.map(jobType)), select("status", "Status", jobs.map(jobStatus)));
-    count.textContent = shown.length === jobs.length ? plural(jobs.length) : `${shown.length} of ${plural(jobs.length)}`;
+      select("type", "Type", jobs.map(jobType)), select("status", "Health", jobs.map(word)));
+    const ill = jobs.filter((job) => healthOf(job)?.NeedsAttention).length;
+    count.textContent = (shown.length === jobs.length ? plural(jobs.length) : `${shown.length} of ${plural(jobs.length)}`) +
+      (ill ? `, ${ill} ${ill === 1 ? "needs" : "need"} attention` : "");
     message.textContent = jobs.length === 0 ? "No jobs. “Run a job” submits the first one." : shown.length === 0 ? "No job matches the filters." : "";
     table.element.hidden = shown.length === 0;
     table.show(shown);
   }
-  return watch("/v1/jobs?namespace=*", signal, (value) => { jobs = value; draw(); }, showError);
+  // readHealth reads the health of the jobs. Nodes of a cluster do not report it.
+  async function readHealth() {
+    try {
+      const list = await get("/v1/jobs/health?namespace=*", signal);
+      healthByJob = new Map(list.map((health) => [`${health.Namespace}/${health.JobID}`, health]));
+    } catch (err) {
+      if (signal.aborted) return;
+      if (!healthByJob || isRejected(err)) healthByJob = new Map();
+    }
+    draw();
+  }
+
+  return Promise.all([
+    watch("/v1/jobs?namespace=*", signal, (value) => { jobs = value; return readHealth(); }, showError),
+    poll(healthPause, signal, () => jobs && readHealth()),
+  ]);
 }
+
+// healthPause is the time in milliseconds after which the health is read again, because checks and time change it without a change of
+// the list.
+const healthPause = 10000;
 
 const matches = (wanted, value) => !wanted || wanted === value;
 const plural = (n) => n === 1 ? "1 job" : n + " jobs";

@@ -1,0 +1,29 @@
+// The health of a job in a word and a sentence, which the agent derives.
+
+import { h, link } from "./dom.js";
+import { allocationPath } from "./paths.js";
+import { healthSentence } from "./status.js";
+
+// healthBadge creates the label of a health, in which a bar, a colour and a word show the same. health can be undefined, for
+// agents that do not report it; then it shows the status of the job.
+export function healthBadge(health, status) {
+  const word = health?.Health ?? status;
+  return h("span", { class: `health health-${word}` }, word);
+}
+
+// healthReason creates the sentence of a health, or "" if there is none.
+export function healthReason(health) {
+  const text = health ? healthSentence(health) : "";
+  return text ? h("span", { class: "reason" }, text) : "";
+}
+
+// healthNotice creates the start of the page of a job that is not well, or that waits for something. It returns null for other
+// jobs.
+export function healthNotice(health) {
+  if (!health?.Reason) return null;
+  return h("section", { class: `notice notice-${health.Health}`, role: "status", "data-key": "health" },
+    h("h2", null, `This job is ${health.Health}`),
+    h("p", { class: "reason" }, healthSentence(health)),
+    health.AllocID && h("p", null, link(allocationPath(health.AllocID), "Allocation ", health.AllocID.slice(0, 8)),
+      health.Task && [" · ", link(allocationPath(health.AllocID, health.Task, "logs"), "Output of task ", health.Task)]));
+}
