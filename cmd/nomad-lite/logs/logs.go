@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -118,6 +119,7 @@ type logPrinter struct {
 	client                *api.Client
 	scope                 allocScope
 	taskView              *taskview.View
+	showLines             func(isStderr bool, lines []byte) // replaces the output of taskView; can be nil
 	followGoroutines      sync.WaitGroup
 	isShownByAllocAndTask map[string]bool          // key: allocation id + task name; true if the output of the task is or was shown
 	allocEndedChanByID    map[string]chan struct{} // allocation id -> channel that is closed when the allocation has ended
@@ -165,6 +167,24 @@ func FollowJob(ctx context.Context, c *api.Client, job *api.Job, s *cli.Streams)
 	p := newLogPrinter(options{follow: true, tailLines: -1}, time.Time{}, c)
 	p.limitToJobOrItsChildren(job)
 	return p.showSelectedTasks(ctx, s)
+}
+
+// FollowTask calls show with the last tailLines lines of a task's output in one allocation, standard output and standard error in
+// the order in which the lines arrived at the agent, and then with new lines, until the allocation has ended or ctx ends. It calls
+// showMessage with a text why output cannot be read. Calls can be concurrent, and lines are valid until show returns.
+func FollowTask(ctx context.Context, c *api.Client, alloc *api.Allocation, task string, tailLines int, show func(isStderr bool, lines []byte), showMessage func(text string)) error {
+	p := newLogPrinter(options{follow: true, tailLines: tailLines, task: task}, time.Time{}, c)
+	p.scope = allocScope{namespace: alloc.Namespace, jobID: alloc.JobID, allocID: alloc.ID}
+	p.showLines = show
+	return p.showSelectedTasks(ctx, &cli.Streams{Out: io.Discard, Err: messageWriter(showMessage), NoColour: true})
+}
+
+// messageWriter is a writer that calls the function with each text.
+type messageWriter func(text string)
+
+func (w messageWriter) Write(p []byte) (int, error) {
+	w(strings.TrimSpace(string(p)))
+	return len(p), nil
 }
 
 func newLogPrinter(o options, since time.Time, c *api.Client) *logPrinter {
@@ -243,6 +263,9 @@ func (p *logPrinter) showTasksAsTheyStart(ctx context.Context) error {
 			if len(p.isShownByAllocAndTask) == 0 {
 				p.taskView.QueueMessage(fmt.Sprintf("none of these tasks of %s has started yet; -f waits for them", p.scope))
 			}
+			return nil
+		}
+		if ended && p.scope.allocID != "" {
 			return nil
 		}
 		q.WaitIndex, q.WaitTime = meta.LastIndex, 0

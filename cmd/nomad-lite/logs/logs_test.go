@@ -359,3 +359,43 @@ func TestScope(t *testing.T) {
 		}
 	}
 }
+
+// The lines of both streams are in the order of their arrival, and the output of an ended allocation ends.
+func TestFollowTaskMergesBothStreams(t *testing.T) {
+	t.Parallel()
+	files := &fakeAgent{modified: time.Unix(modifiedAt, 0), files: map[string]string{
+		"t.stdout.0": "one\nthree\n", logfile.ArrivalTimesFile("t.stdout.0"): arrivalTimesFile(0, 10, 4, 30),
+		"t.stderr.0": "two\nfour\n", logfile.ArrivalTimesFile("t.stderr.0"): arrivalTimesFile(0, 20, 4, 40),
+	}}
+	alloc := &api.Allocation{
+		ID: "a1", Namespace: "default", JobID: "web", Name: "web.g[0]", TaskGroup: "g", ClientStatus: api.AllocClientStatusComplete,
+		TaskStates: map[string]*api.TaskState{"t": {State: "dead", StartedAt: time.Unix(5, 0)}, "other": {State: "dead", StartedAt: time.Unix(5, 0)}},
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/allocation/a1" {
+			_ = json.NewEncoder(w).Encode(alloc)
+			return
+		}
+		files.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	c, err := api.NewClient(&api.Config{Address: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	got := ""
+	show := func(isStderr bool, lines []byte) {
+		mu.Lock()
+		defer mu.Unlock()
+		for line := range strings.Lines(string(lines)) {
+			got += fmt.Sprintf("%t %s", isStderr, line)
+		}
+	}
+	if err := FollowTask(t.Context(), c, alloc, "t", 3, show, func(text string) { t.Error(text) }); err != nil {
+		t.Fatal(err)
+	}
+	if want := "true two\nfalse three\ntrue four\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

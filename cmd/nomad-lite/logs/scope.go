@@ -14,6 +14,7 @@ type allocScope struct {
 	namespace        string
 	jobID            string // id of the selected job; "" means all jobs
 	selectsChildJobs bool
+	allocID          string // id of the only selected allocation; "" means all
 }
 
 // childInfixes are the texts that follow the id of a periodic or parameterized job in the ids of its children.
@@ -44,6 +45,14 @@ func (s allocScope) String() string {
 
 // listAllocs reads the allocations of the scope from the agent, newest first.
 func (s allocScope) listAllocs(c *api.Client, q *api.QueryOptions) ([]*api.AllocationListStub, *api.QueryMeta, error) {
+	if s.allocID != "" {
+		alloc, meta, err := c.Allocations().Info(s.allocID, q)
+		if err != nil {
+			return nil, meta, err
+		}
+		alloc.Job = nil // Stub would read the job's fields, which can be nil
+		return []*api.AllocationListStub{alloc.Stub()}, meta, nil
+	}
 	if s.jobID != "" && !s.selectsChildJobs {
 		return c.Jobs().Allocations(s.jobID, false, q)
 	}

@@ -140,6 +140,10 @@ func (p *logPrinter) showLinesMergedByTime(ctx context.Context, sources []lineSo
 }
 
 func (p *logPrinter) printLines(s *outputStream, lines []byte) {
+	if p.showLines != nil {
+		p.showLines(s.streamName == api.FSLogNameStderr, lines)
+		return
+	}
 	p.taskView.PrintTaskOutput(s.taskInView, s.streamName == api.FSLogNameStderr, lines)
 }
 

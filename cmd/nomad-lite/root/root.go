@@ -115,7 +115,7 @@ func addAllCommands(root *cobra.Command, s *cli.Streams) {
 		job.NewStartCommand(s),
 		job.NewInspectCommand(s),
 		job.NewActionCommand(s),
-		top.NewCommand(s),
+		top.NewCommand(s, logs.FollowTask),
 		logs.NewCommand(s),
 		alloc.NewCommand(s),
 		alloc.NewExecCommand(s),

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -14,9 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/execsession"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/streaming"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskview"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 )
 
@@ -60,42 +57,24 @@ func (u *ui) openLogsPage(ctx context.Context, r row) {
 	p.onClose = cancel
 	u.shownTextPage = p
 	alloc := copyAllocForRequests(r.alloc)
-	var streams sync.WaitGroup
-	for stream, colour := range map[string]string{api.FSLogNameStdout: "", api.FSLogNameStderr: terminal.ColourRed} {
-		streams.Add(1)
-		u.startGoroutine(func() {
-			defer streams.Done()
-			request := streaming.LogRequest{Alloc: alloc, Task: t.name, Stream: stream, Follow: true, TailLines: shownLogLines, TailBytes: -1}
-			u.followLogIntoPage(ctx, p, request, colour)
-		})
-	}
-	u.startGoroutine(func() {
-		streams.Wait()
-		if ctx.Err() == nil {
-			u.callInMainLoop(ctx, func() { p.addSanitizedLines(terminal.ColourDim, "(no more output)") })
+	show := func(isStderr bool, data []byte) {
+		colour := ""
+		if isStderr {
+			colour = terminal.ColourRed
 		}
-	})
-}
-
-func (u *ui) followLogIntoPage(ctx context.Context, p *textPage, request streaming.LogRequest, colour string) {
-	var buffer taskview.LineBuffer
-	show := func(data []byte) {
 		lines := strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
 		u.callInMainLoop(ctx, func() { p.addSanitizedLines(colour, lines...) })
 	}
-	err := request.StreamLog(ctx, u.client, func(data []byte) error {
-		buffer.AddData(data, show)
-		return ctx.Err()
+	showMessage := func(text string) {
+		u.callInMainLoop(ctx, func() { p.addSanitizedLines(terminal.ColourYellow, text) })
+	}
+	u.startGoroutine(func() {
+		err := u.followTask(ctx, u.client, alloc, t.name, shownLogLines, show, showMessage)
+		if err != nil && ctx.Err() == nil {
+			showMessage("The output cannot be read: " + err.Error())
+		}
+		u.callInMainLoop(ctx, func() { p.addSanitizedLines(terminal.ColourDim, "(no more output)") })
 	})
-	if ctx.Err() != nil {
-		return
-	}
-	buffer.Flush(show)
-	if err != nil {
-		u.callInMainLoop(ctx, func() {
-			p.addSanitizedLines(terminal.ColourYellow, "The output cannot be read: "+apiclient.WrapErrorWithAdvice(request.Stream, err).Error())
-		})
-	}
 }
 
 // openTimelinePage opens a page with the timeline of an allocation.

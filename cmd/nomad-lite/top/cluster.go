@@ -32,7 +32,8 @@ type job struct {
 	jobType           string // type of the job, such as "service"
 	isStopped         bool
 	modifyIndex       uint64
-	allocs            []*alloc // sorted by compareAllocsByGroupAndName
+	allocs            []*alloc             // sorted by compareAllocsByGroupAndName
+	health            *apiclient.JobHealth // nil if the agent does not report it
 }
 
 type alloc struct {
@@ -60,7 +61,7 @@ func newCluster() *knownJobsAndAllocs {
 // replaceAllKeepingUsage replaces all jobs and allocations by those of the lists. An allocation that is in both keeps
 // its usage.
 func (c *knownJobsAndAllocs) replaceAllKeepingUsage(jobs []*api.JobListStub, allocs []*api.AllocationListStub) {
-	before := c.allocsByID
+	before, jobsBefore := c.allocsByID, c.jobsByKey
 	c.jobsByKey, c.allocsByID = make(map[jobKey]*job, len(jobs)), make(map[string]*alloc, len(allocs))
 	for _, j := range jobs {
 		if j == nil {
@@ -68,6 +69,9 @@ func (c *knownJobsAndAllocs) replaceAllKeepingUsage(jobs []*api.JobListStub, all
 		}
 		key := jobKey{apiclient.JobNamespace(j), j.ID}
 		c.jobsByKey[key] = &job{jobKey: key, status: j.Status, statusDescription: j.StatusDescription, jobType: j.Type, isStopped: j.Stop, modifyIndex: j.ModifyIndex}
+		if old := jobsBefore[key]; old != nil {
+			c.jobsByKey[key].health = old.health
+		}
 	}
 	for _, stub := range allocs {
 		if stub == nil || c.allocsByID[stub.ID] != nil {
@@ -197,6 +201,23 @@ func (c *knownJobsAndAllocs) applyAllocEvent(changed *api.Allocation) {
 	if j.status == "" && old.isTerminal() {
 		c.deleteJobAndTerminalAllocs(j)
 	}
+}
+
+// setHealth sets the health of all jobs. A job that is not in healthByJob has none.
+func (c *knownJobsAndAllocs) setHealth(healthByJob map[apiclient.JobKey]*apiclient.JobHealth) {
+	for key, j := range c.jobsByKey {
+		j.health = healthByJob[apiclient.JobKey{Namespace: key.namespace, ID: key.id}]
+	}
+}
+
+// countJobsThatNeedAttention returns the number of jobs of which a part does not work.
+func (c *knownJobsAndAllocs) countJobsThatNeedAttention() (count int) {
+	for _, j := range c.jobsByKey {
+		if j.health != nil && j.health.NeedsAttention {
+			count++
+		}
+	}
+	return count
 }
 
 // countObjects returns the numbers of all jobs, allocations, running allocations and tasks.

@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
+	"github.com/nomad-lite/nomad-lite/runtime/job/jobhealth"
 	"github.com/nomad-lite/nomad-lite/runtime/job/reason"
 )
 
@@ -38,8 +40,8 @@ const (
 )
 
 var columns = []column{
-	nameColumn:     {"NAME", 14, 40, false, func(r row, _ totals, _ time.Time) cell { return cell{"", r.name()} }},
-	stateColumn:    {"STATE", 8, 8, false, func(r row, _ totals, _ time.Time) cell { return stateCell(r.state()) }},
+	nameColumn:     {"NAME", 14, 40, false, nameCell},
+	stateColumn:    {"STATE", 9, 9, false, func(r row, _ totals, _ time.Time) cell { return r.stateCell() }},
 	cpuColumn:      {"MHZ", 5, 6, true, cpuCell},
 	memoryColumn:   {"MEMORY", 8, 8, true, memoryCell},
 	restartsColumn: {"RESTARTS", 8, 8, true, func(r row, t totals, _ time.Time) cell { return cell{"", fmt.Sprint(t.restarts)} }},
@@ -192,9 +194,27 @@ func formatRow(r row, placed []placedColumn, width int, now time.Time, s lineSty
 			line.sanitizeAndAddCell(c.startColumn+indent+len(marker), max(c.width-indent-len(marker), 0), false, shown)
 			continue
 		}
+		if c.column == &columns[cpuColumn] && r.hasReasonToShow() && !hasRoomForReason(placed) {
+			line.sanitizeAndAddCell(c.startColumn, width-c.startColumn, false, jobEventCell(r.job))
+			break
+		}
 		line.sanitizeAndAddCell(c.startColumn, c.width, c.rightAlign, shown)
 	}
 	return line.finishAndPadColouredLine(width)
+}
+
+// hasReasonToShow reports whether the row is that of a job that does not work, or that waits, with the reason.
+func (r row) hasReasonToShow() bool {
+	return r.alloc == nil && r.job.health != nil && r.job.health.Reason != "" && (r.job.health.NeedsAttention || r.job.health.Health == string(jobhealth.Waiting))
+}
+
+// reasonWidth is the width of the column of events from which on it shows reasons.
+const reasonWidth = 60
+
+// hasRoomForReason reports whether the column of events can show a reason. In a narrower one, the reason of a job takes the place of
+// the columns after its state.
+func hasRoomForReason(placed []placedColumn) bool {
+	return slices.ContainsFunc(placed, func(c placedColumn) bool { return c.column == &columns[eventColumn] && c.width >= reasonWidth })
 }
 
 func formatColumnTitles(placed []placedColumn, width int, s lineStyle) string {
@@ -234,6 +254,23 @@ func (r row) name() string {
 	return r.job.id
 }
 
+// nameCell returns the name of a row. That of a job is bold, as a head of the rows below it.
+func nameCell(r row, _ totals, _ time.Time) cell {
+	if r.alloc == nil {
+		return cell{terminal.ColourBold, r.name()}
+	}
+	return cell{"", r.name()}
+}
+
+// stateSortKey returns a text that sorts jobs by their state. With a health, jobs that need attention come first.
+func (j *job) stateSortKey() string {
+	if j.health == nil {
+		return j.status
+	}
+	return fmt.Sprint(slices.Index(jobhealth.Words, jobhealth.Word(j.health.Health)))
+}
+
+// state returns the health of a job, or its status if the agent does not report the health, and the state of other rows.
 func (r row) state() string {
 	switch {
 	case r.task != nil:
@@ -244,11 +281,17 @@ func (r row) state() string {
 		return "purged"
 	case r.job.isStopped && r.job.status != "dead":
 		return "stopping"
+	case r.job.health != nil:
+		return r.job.health.Health
 	}
 	return r.job.status
 }
 
-func stateCell(state string) cell {
+func (r row) stateCell() cell {
+	state := r.state()
+	if r.alloc == nil && r.job.health != nil && state == r.job.health.Health {
+		return cell{tables.HealthCell(state).ColourEscape, state}
+	}
 	switch state {
 	case "stopping":
 		return cell{terminal.ColourYellow, state}
@@ -299,7 +342,15 @@ func eventCell(r row, _ totals, now time.Time) cell {
 	case r.alloc != nil:
 		return allocReasonOrEventCell(r, now)
 	}
-	return cell{"", formatAllocCountsOrDescription(r.job)}
+	return jobEventCell(r.job)
+}
+
+// jobEventCell returns a cell with the reason for the health of a job, or with the number of its allocations in each state.
+func jobEventCell(j *job) cell {
+	if j.health == nil || j.health.Reason == "" {
+		return cell{"", formatAllocCountsOrDescription(j)}
+	}
+	return cell{tables.HealthCell(j.health.Health).ColourEscape, j.health.Sentence()}
 }
 
 // formatAllocCountsOrDescription returns the number of the job's allocations in each state, such as "2 running, 1

@@ -56,8 +56,6 @@ func (u *ui) visibleTableLines(placed []placedColumn, screenWidth, height int) [
 			s.lineColour = reverseVideo
 		case u.useColours && (u.connectionErr != nil || r.hasEndedWithoutFailure()):
 			s.lineColour = terminal.ColourDim
-		case u.useColours && r.alloc == nil:
-			s.lineColour = terminal.ColourBold
 		}
 		lines = append(lines, formatRow(r, placed, screenWidth, now, s))
 	}
@@ -103,7 +101,15 @@ func (u *ui) summaryOrConnectionErrorLine(screenWidth int) string {
 		return u.colourize(terminal.ColourRed, truncateWithDots(text, screenWidth))
 	}
 	jobs, allocs, running, tasks := u.cluster.countObjects()
-	text := fmt.Sprintf("%s  %s, %d running  %s  sort: %s", output.FormatCount(jobs, "job"), output.FormatCount(allocs, "alloc"), running,
+	attention := ""
+	switch count := u.cluster.countJobsThatNeedAttention(); count {
+	case 0:
+	case 1:
+		attention = ", 1 needs attention"
+	default:
+		attention = fmt.Sprintf(", %d need attention", count)
+	}
+	text := fmt.Sprintf("%s%s  %s, %d running  %s  sort: %s", output.FormatCount(jobs, "job"), attention, output.FormatCount(allocs, "alloc"), running,
 		output.FormatCount(tasks, "task"), sortNames[u.tableView.sortedBy])
 	if u.tableView.isReversed {
 		text += " reversed"
@@ -141,6 +147,10 @@ func (v *tableView) recomputeStaleRowsAndScroll(c *knownJobsAndAllocs, height in
 	firstBefore := v.firstRowOnScreen
 	if v.areRowsStale {
 		v.allRows = v.selectAndSortRows(c)
+		if v.rowsOnScreen == 0 && len(v.allRows) > height {
+			v.jobsStartCollapsed = true
+			v.allRows = v.selectAndSortRows(c)
+		}
 		v.selectedIndex = v.findSelectedOrNearestIndex()
 		v.areRowsStale = false
 	}
@@ -218,11 +228,7 @@ func (v *tableView) moveSelection(deltaRows int) {
 
 // setCollapsed collapses or expands a row.
 func (v *tableView) setCollapsed(id rowID, collapsed bool) {
-	if collapsed {
-		v.collapsedRows[id] = true
-	} else {
-		delete(v.collapsedRows, id)
-	}
+	v.collapsedRows[id] = collapsed
 	v.areRowsStale, v.needsUsageRequest = true, true
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/term"
 
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal/terminaltest"
 )
@@ -39,6 +40,7 @@ type fakeAgent struct {
 	refuse   bool     // each request is answered with an error
 	logs     map[string]string
 	timeline string
+	health   []*apiclient.JobHealth // nil for an agent that does not report the health
 
 	events chan string // lines of the event stream
 	cut    chan struct{}
@@ -68,7 +70,7 @@ func (f *fakeAgent) serve(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	f.requests = append(f.requests, strings.TrimSpace(r.Method+" "+r.URL.RequestURI()+" "+string(body)))
 	refuse := f.refuse
-	jobs, allocs, timeline := f.jobs, f.allocs, f.timeline
+	jobs, allocs, timeline, health := f.jobs, f.allocs, f.timeline, f.health
 	f.mu.Unlock()
 	w.Header().Set("X-Nomad-Index", "100")
 	w.Header().Set("X-Nomad-LastContact", "0")
@@ -78,14 +80,21 @@ func (f *fakeAgent) serve(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "shutting\x1b[2J down", http.StatusInternalServerError)
 	case path == "/v1/jobs":
 		f.reply(w, jobs)
+	case path == "/v1/jobs/health" && health != nil:
+		if r.URL.Query().Get("index") == "" {
+			f.reply(w, health)
+			return
+		}
+		select { // the health does not change
+		case <-f.ended.Done():
+		case <-r.Context().Done():
+		}
 	case path == "/v1/allocations":
 		f.reply(w, allocs)
 	case path == "/v1/event/stream":
 		f.streamEvents(w, r)
 	case strings.HasSuffix(path, "/stats"):
 		f.serveStats(w, path, allocs)
-	case strings.HasPrefix(path, "/v1/client/fs/logs/"):
-		f.streamLog(w, r)
 	case strings.HasSuffix(path, "/timeline"):
 		io.WriteString(w, timeline) //nolint:errcheck // the client reports it
 	case r.Method == http.MethodPut, r.Method == http.MethodDelete:
@@ -147,16 +156,19 @@ func (f *fakeAgent) serveStats(w io.Writer, path string, allocs []*api.Allocatio
 	}
 }
 
-func (f *fakeAgent) streamLog(w http.ResponseWriter, r *http.Request) {
+// followTask shows the output of a task, that of standard error last.
+func (f *fakeAgent) followTask(ctx context.Context, _ *api.Client, _ *api.Allocation, task string, _ int, show func(isStderr bool, lines []byte), showMessage func(string)) error {
 	f.mu.Lock()
-	text := f.logs[r.URL.Query().Get("task")+"."+r.URL.Query().Get("type")]
+	stdout, stderr := f.logs[task+".stdout"], f.logs[task+".stderr"]
 	f.mu.Unlock()
-	f.reply(w, &api.StreamFrame{File: "x", Offset: int64(len(text)), Data: []byte(text)})
-	w.(http.Flusher).Flush()
-	select {
-	case <-r.Context().Done():
-	case <-f.ended.Done():
+	if stdout != "" {
+		show(false, []byte(stdout))
 	}
+	if stderr != "" {
+		show(true, []byte(stderr))
+	}
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 // requested returns the requests that contain a text.
@@ -261,7 +273,7 @@ func startSession(t *testing.T, f *fakeAgent, columns, rows int) *session {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u := newUI(c, &cli.Streams{In: tty, Out: tty, Err: tty}, tty, tty, options{usageInterval: time.Hour})
+	u := newUI(c, &cli.Streams{In: tty, Out: tty, Err: tty}, tty, tty, options{usageInterval: time.Hour, followTask: f.followTask})
 	go func() { s.ended <- u.runUntilQuit(ctx, listed) }()
 	t.Cleanup(func() {
 		if _, err := master.WriteString("\x03"); err == nil {

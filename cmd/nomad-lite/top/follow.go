@@ -97,6 +97,31 @@ func followChangesReconnecting(ctx context.Context, c *api.Client, initialLists 
 	}
 }
 
+// followHealth calls setHealth with the health of all jobs, and again when it changes, until ctx ends. It returns early if the
+// agent does not report the health.
+func followHealth(ctx context.Context, c *api.Client, setHealth func(map[apiclient.JobKey]*apiclient.JobHealth)) {
+	q := apiclient.QueryOptions(ctx, "")
+	for delay := minRetryDelay; ctx.Err() == nil; {
+		healthByJob, index, err := apiclient.WatchHealthOfAllJobs(c, q)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			setHealth(healthByJob)
+			q.WaitIndex, delay = index, minRetryDelay
+			continue
+		case apiclient.IsNotFound(err):
+			return
+		}
+		q.WaitIndex = 0
+		select {
+		case <-time.After(delay):
+		case <-ctx.Done():
+		}
+		delay = min(2*delay, maxRetryDelay)
+	}
+}
+
 // followEvents calls handleUntilFalse with the events after afterIndex. It returns an error when the stream ends, or
 // nil when handleUntilFalse returns false.
 func followEvents(ctx context.Context, c *api.Client, afterIndex uint64, handleUntilFalse func([]streamedEvent) bool) error {

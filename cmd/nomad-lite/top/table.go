@@ -62,7 +62,8 @@ func (r row) totals() totals {
 
 // table has the settings by which the rows of a cluster are selected and sorted. It formats no text.
 type table struct {
-	collapsedRows          map[rowID]bool
+	collapsedRows          map[rowID]bool // rows that the user has collapsed (true) or expanded (false)
+	jobsStartCollapsed     bool           // jobs are collapsed unless the user expands them
 	sortedBy               sortKey
 	isReversed             bool
 	lowerCaseFilter        string // in lower case; selects rows that contain it, and the rows above and below these
@@ -79,9 +80,9 @@ func (t *table) selectAndSortRows(c *knownJobsAndAllocs) []row {
 
 func (t *table) appendJobRows(rows []row, j *job) []row {
 	start := len(rows)
-	head := row{job: j, isCollapsed: t.collapsedRows[rowID{jobKey: j.jobKey}]}
+	head := row{job: j, isCollapsed: t.isCollapsed(rowID{jobKey: j.jobKey})}
 	rows = append(rows, head)
-	below := !t.matchesFilter(j.id, j.namespace, j.status)
+	below := !t.matchesFilter(j.id, j.namespace, head.state())
 	shown := 0
 	for _, a := range t.sortedAllocs(j) {
 		if a.isHiddenUnlessShowAll() && !t.showStoppedAndReplaced {
@@ -108,7 +109,7 @@ func (t *table) appendJobRows(rows []row, j *job) []row {
 func (t *table) appendAllocRows(rows []row, j *job, a *alloc, onlyMatchingRows bool) []row {
 	onlyMatchingRows = onlyMatchingRows && !t.matchesFilter(a.ID, a.shortName(), a.displayedStatus())
 	start := len(rows)
-	head := row{job: j, alloc: a, isCollapsed: t.collapsedRows[rowID{j.jobKey, a.ID, ""}]}
+	head := row{job: j, alloc: a, isCollapsed: t.isCollapsed(rowID{j.jobKey, a.ID, ""})}
 	rows = append(rows, head)
 	matching := false
 	for i := range a.tasks {
@@ -126,6 +127,12 @@ func (t *table) appendAllocRows(rows []row, j *job, a *alloc, onlyMatchingRows b
 	return rows
 }
 
+// isCollapsed reports whether the rows below a job or an allocation are hidden.
+func (t *table) isCollapsed(id rowID) bool {
+	collapsed, isSet := t.collapsedRows[id]
+	return collapsed || !isSet && t.jobsStartCollapsed && id.allocID == ""
+}
+
 func (t *table) matchesFilter(texts ...string) bool {
 	return t.lowerCaseFilter == "" || slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(strings.ToLower(text), t.lowerCaseFilter) })
 }
@@ -141,7 +148,7 @@ func (t *table) sortedJobs(c *knownJobsAndAllocs) []*job {
 	jobs := slices.SortedFunc(maps.Values(c.jobsByKey), func(a, b *job) int {
 		return cmp.Or(cmp.Compare(a.id, b.id), cmp.Compare(a.namespace, b.namespace))
 	})
-	return sortObjectsByTableKey(t, jobs, func(j *job) sortableObject[*job] { return sortableObject[*job]{j, j.status, j.totals()} })
+	return sortObjectsByTableKey(t, jobs, func(j *job) sortableObject[*job] { return sortableObject[*job]{j, j.stateSortKey(), j.totals()} })
 }
 
 func (t *table) sortedAllocs(j *job) []*alloc {

@@ -16,10 +16,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 )
 
-const topHelp = `Show jobs, their allocations and tasks in a table that follows every change: state,
-processor, memory, restarts, ports and the last event. Keys sort and filter the
-table, show the output of a task or a time line, open a shell in a task, restart
-and stop. The key ? lists them.
+const topHelp = `Show jobs, their allocations and tasks in a table that follows every change: the
+health of jobs with the reason, state, processor, memory, restarts, ports and the
+last event. Keys sort and filter the table, show the output of a task or a time
+line, open a shell in a task, restart and stop. The key ? lists them.
+
+When the table has more rows than the terminal, it starts with jobs only; Enter
+shows the allocations and tasks of one.
 
 When the agent cannot be reached, the table stays, and the command connects again.
 
@@ -38,15 +41,20 @@ type options struct {
 	formatFlags            output.FormatFlags
 	usageInterval          time.Duration
 	printOnce              bool
+	followTask             FollowTaskFunc
 	showStoppedAndReplaced bool
 }
 
 // minInterval is the least time between two requests for the usage of an allocation.
 const minInterval = 200 * time.Millisecond
 
-// NewCommand returns the command "top".
-func NewCommand(s *cli.Streams) *cobra.Command {
-	var o options
+// FollowTaskFunc calls show with the last lines of a task's output and with new lines, until the allocation has ended or ctx ends. It
+// calls showMessage with a text why output cannot be read. Calls can be concurrent, and lines are valid until show returns.
+type FollowTaskFunc func(ctx context.Context, c *api.Client, alloc *api.Allocation, task string, tailLines int, show func(isStderr bool, lines []byte), showMessage func(text string)) error
+
+// NewCommand returns the command "top", which reads the output of tasks by followTask.
+func NewCommand(s *cli.Streams, followTask FollowTaskFunc) *cobra.Command {
+	o := options{followTask: followTask}
 	cmd := &cobra.Command{
 		Use:     "top [flags]",
 		Short:   "Show jobs, allocations and tasks in a live table",
@@ -90,6 +98,7 @@ func runTop(ctx context.Context, o options, s *cli.Streams) error {
 func printTableOrJSONOnce(ctx context.Context, c *api.Client, listed *jobAndAllocLists, o options, s *cli.Streams) error {
 	state := newCluster()
 	state.replaceAllKeepingUsage(listed.jobs, listed.allocs)
+	state.setHealth(apiclient.ReadHealthOfAllJobs(ctx, c))
 	var running []*api.Allocation
 	for _, a := range state.allocsByID {
 		if a.isRunning() {
@@ -156,6 +165,7 @@ type jobJSONOutput struct {
 	Namespace   string
 	Status      string
 	Stop        bool
+	Health      *apiclient.JobHealth // null if the agent does not report it
 	Allocations []*allocJSONOutput
 }
 
@@ -189,7 +199,7 @@ func newJobJSONOutputs(rows []row) []*jobJSONOutput {
 	for _, r := range rows {
 		switch {
 		case r.alloc == nil:
-			jobs = append(jobs, &jobJSONOutput{ID: r.job.id, Namespace: r.job.namespace, Status: r.job.status, Stop: r.job.isStopped, Allocations: []*allocJSONOutput{}})
+			jobs = append(jobs, &jobJSONOutput{ID: r.job.id, Namespace: r.job.namespace, Status: r.job.status, Stop: r.job.isStopped, Health: r.job.health, Allocations: []*allocJSONOutput{}})
 		case r.task == nil:
 			a := r.alloc
 			j := jobs[len(jobs)-1]

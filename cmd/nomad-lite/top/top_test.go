@@ -19,6 +19,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/term"
 
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal/terminaltest"
 )
@@ -37,13 +38,42 @@ func TestGoldenScreens(t *testing.T) {
 	hostile.ClientStatus = "run\x1b[2Jning"
 	f.jobs = append(f.jobs, newJobStub("日本語ジョブ", "running"), newJobStub(hostileText, hostileText))
 	f.allocs = append(f.allocs, wide, hostile)
-	for _, size := range [][2]int{{140, 24}, {80, 24}, {40, 16}} {
+	for _, size := range [][2]int{{140, 24}, {80, 24}, {40, 26}} {
 		t.Run(fmt.Sprint(size[0]), func(t *testing.T) {
 			s := startSession(t, f, size[0], size[1])
 			s.waitFor("4.0 MiB") // the samples have arrived
 			s.compareGolden(fmt.Sprintf("table%d", size[0]))
 		})
 	}
+}
+
+// A terminal of 80 columns and 24 rows shows 21 of 45 jobs, and why a job does not run.
+func TestJobsThatDoNotFitStartCollapsed(t *testing.T) {
+	f := newFakeAgent(t)
+	for i := range 45 {
+		id := fmt.Sprintf("job-%02d", i)
+		f.jobs = append(f.jobs, newJobStub(id, "running"))
+		f.health = append(f.health, &apiclient.JobHealth{JobID: id, Namespace: "default", Health: "running"})
+		if i != 3 {
+			f.allocs = append(f.allocs, newStub(i, id, "g", 0, "main"))
+		}
+	}
+	f.health[3] = &apiclient.JobHealth{JobID: "job-03", Namespace: "default", Health: "blocked", NeedsAttention: true, Reason: "memory exhausted: 99 MB left", Remedy: "Ask for less"}
+	f.health[30] = &apiclient.JobHealth{JobID: "job-30", Namespace: "default", Health: "failing", NeedsAttention: true, Reason: "exit code 3"}
+	s := startSession(t, f, 80, 24)
+	s.waitFor("45 jobs, 2 need attention")
+	s.wait("21 jobs", func(screen string) bool {
+		return strings.Count(screen, "job-") == 21 && !strings.Contains(screen, "main")
+	})
+	s.waitFor("job-03          blocked   memory exhausted: 99 MB left. Ask for less")
+	s.press("S")
+	s.wait("the jobs that need attention first", func(screen string) bool {
+		return regexp.MustCompile(`(?m)^\+ job-30 +failing +exit code 3 *\n  job-03 +blocked `).MatchString(screen)
+	})
+	s.press("/blocked\r")
+	s.wait("blocked jobs only", func(screen string) bool { return strings.Count(screen, "job-") == 1 })
+	s.press("\x1bg\r") // expand the first job
+	s.waitFor("    main")
 }
 
 // TestVeryNarrowTerminal checks that no size of the terminal ends the command.
@@ -91,7 +121,10 @@ func TestResize(t *testing.T) {
 }
 
 func TestMovement(t *testing.T) {
-	s := startSession(t, newFilledAgent(t), 80, 8) // five rows of the table
+	s := startSession(t, newFilledAgent(t), 80, 24) // all rows fit, so that jobs are expanded
+	s.waitFor("web")
+	s.resize(80, 8) // five rows of the table
+	s.waitGone("web")
 	s.waitSelected("api")
 	for _, step := range []struct{ keys, selected string }{
 		{"j", "api[0]"}, {"\x1b[B", "server"}, {"\x1b[A", "api[0]"}, {"k", "- api"}, {"k", "- api"},
@@ -307,7 +340,7 @@ func TestEvents(t *testing.T) {
 	s.waitSelected("side") // rows that are added do not move the selection
 	f.sendEvent(api.TopicJob, map[string]any{"Job": map[string]any{"ID": "batch", "Namespace": "default", "ModifyIndex": 62}, "Deleted": true})
 	s.wait("no purged job", func(screen string) bool { return jobOrder(screen) == "api new web" || jobOrder(screen) == "api web" })
-	if lists := len(f.requested("/v1/jobs")) + len(f.requested("/v1/allocations")); lists != 2 {
+	if lists := len(f.requested("/v1/jobs")) - len(f.requested("/v1/jobs/health")) + len(f.requested("/v1/allocations")); lists != 2 {
 		t.Errorf("%d requests for lists, want 2", lists)
 	}
 }
@@ -485,20 +518,19 @@ func TestOnlyVisibleRowsAreSampled(t *testing.T) {
 	fillMany(f, 2000)
 	s := startSession(t, f, 100, 23) // twenty rows
 	s.waitFor("2000 allocs, 2000 running")
-	s.waitFor("4.0 MiB")
-	if n := len(f.requested("/stats")); n == 0 || n > 10 {
-		t.Errorf("%d allocations were measured, want the allocations of one screen", n)
+	s.waitFor("400 MiB") // a collapsed job is measured as a whole
+	sampled := len(f.requested("/stats"))
+	if sampled > maxSampled {
+		t.Errorf("%d allocations were measured at once, want %d at most", sampled, maxSampled)
 	}
-	s.press("G")
-	s.waitSelected("task")
-	s.waitFor("g[99] 000007d0")
-	s.wait("samples of the last rows", func(screen string) bool { return strings.Count(screen, "4.0 MiB") > 15 })
-	if n := len(f.requested("/stats")); n > 20 {
+	s.press("\r") // expand job00
+	s.wait("samples of the first rows", func(screen string) bool { return strings.Count(screen, "4.0 MiB") > 15 })
+	s.press("\x1b[6~\x1b[6~")
+	s.waitFor("g[15]")
+	s.wait("samples of the next rows", func(screen string) bool { return strings.Count(screen, "4.0 MiB") > 15 })
+	if n := len(f.requested("/stats")) - sampled; n > 30 {
 		t.Errorf("%d allocations were measured, want the allocations of two screens", n)
 	}
-	s.press("g\r") // a collapsed job is measured as a whole
-	s.waitFor("+ job00")
-	s.waitFor("400 MiB")
 }
 
 // BenchmarkDraw draws a screen of 50 rows after a key. The time does not depend on the number of allocations.

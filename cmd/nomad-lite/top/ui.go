@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 )
@@ -40,12 +41,14 @@ type ui struct {
 	terminalInput *os.File
 	useColours    bool
 	usageInterval time.Duration
+	followTask    FollowTaskFunc
 
 	wg            sync.WaitGroup
 	mainLoopCalls chan func() // functions that other goroutines send to the goroutine of runMainLoop
 	keyReader     keyReader
 
 	cluster         *knownJobsAndAllocs
+	healthByJob     map[apiclient.JobKey]*apiclient.JobHealth // last known health; nil before it was read
 	tableView       tableView
 	prompt          *prompt   // nil unless the last line takes text
 	shownTextPage   *textPage // nil while the table is shown
@@ -65,7 +68,7 @@ type tableView struct {
 	selectedID        rowID
 	selectedIndex     int // index of the selected row
 	firstRowOnScreen  int // index of the first row on the screen
-	rowsOnScreen      int // number of rows on the screen
+	rowsOnScreen      int // number of rows on the screen; 0 before the first draw
 }
 
 // prompt is a question in the last line of the screen.
@@ -79,7 +82,7 @@ type prompt struct {
 
 func newUI(client *api.Client, s *cli.Streams, in, out *os.File, o options) *ui {
 	return &ui{
-		client: client, streams: s, screen: terminal.NewFullScreen(in, out), terminalInput: in, useColours: s.SupportsColours(out), usageInterval: o.usageInterval,
+		client: client, streams: s, screen: terminal.NewFullScreen(in, out), terminalInput: in, useColours: s.SupportsColours(out), usageInterval: o.usageInterval, followTask: o.followTask,
 		mainLoopCalls: make(chan func()), keyReader: keyReader{inputChunks: make(chan []byte)},
 		cluster: newCluster(), tableView: tableView{table: table{collapsedRows: map[rowID]bool{}, sortedBy: byName, showStoppedAndReplaced: o.showStoppedAndReplaced}},
 	}
@@ -102,6 +105,15 @@ func (u *ui) runUntilQuit(ctx context.Context, initialLists *jobAndAllocLists) e
 
 	updates := make(chan stateUpdate)
 	u.startGoroutine(func() { followChangesReconnecting(ctx, u.client, initialLists, updates) })
+	u.startGoroutine(func() {
+		followHealth(ctx, u.client, func(healthByJob map[apiclient.JobKey]*apiclient.JobHealth) {
+			u.callInMainLoop(ctx, func() {
+				u.healthByJob = healthByJob
+				u.cluster.setHealth(healthByJob)
+				u.tableView.areRowsStale = true
+			})
+		})
+	})
 	u.replaceJobsAndAllocs(initialLists)
 	return u.runMainLoop(ctx, signals, updates)
 }
@@ -262,6 +274,7 @@ func (u *ui) applyUpdate(update stateUpdate) {
 	for _, e := range update.events {
 		u.cluster.applyEvent(e)
 	}
+	u.cluster.setHealth(u.healthByJob) // jobs that the update has added can have one
 	u.tableView.areRowsStale = true
 }
 
