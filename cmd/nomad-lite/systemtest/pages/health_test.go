@@ -191,14 +191,18 @@ func TestUIHealth(t *testing.T) {
 				})
 				f.provoke(t)
 			}
-			checkHealthOnPages(t, &agent, b.ForSubtest(t), id, f)
+			p := checkHealthOnPages(t, &agent, b.ForSubtest(t), id, f)
+			if id == "crash" { // one click to the output
+				p.Click("Output of task main")
+				p.WaitText("pre.log", "cannot open the database")
+			}
 		})
 	}
 }
 
 // checkHealthOnPages waits until `job status` prints the word and the sentence, and the start page shows the same; then it waits for
-// the page of the job.
-func checkHealthOnPages(t *testing.T, s *systemtest.TestAgent, b *systemtest.Browser, id string, f failingJob) {
+// the page of the job, and returns it.
+func checkHealthOnPages(t *testing.T, s *systemtest.TestAgent, b *systemtest.Browser, id string, f failingJob) *systemtest.WebPage {
 	t.Helper()
 	wanted := regexp.MustCompile(f.sentence)
 	p := b.OpenTab(s.Address, "/ui/jobs?text="+id)
@@ -217,6 +221,7 @@ func checkHealthOnPages(t *testing.T, s *systemtest.TestAgent, b *systemtest.Bro
 	p.OpenPath("/ui/jobs/" + id + "@default")
 	waitShown("page of the job", "main .notice", "This job is ")
 	p.ScreenshotIfEnabled("health-" + id)
+	return p
 }
 
 // jobStatusOutput returns the output of `job status`.

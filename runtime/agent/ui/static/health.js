@@ -1,6 +1,6 @@
 // The health of a job in a word and a sentence, which the agent derives.
 
-import { h, link } from "./dom.js";
+import { fullLink, h, link } from "./dom.js";
 import { allocationPath } from "./paths.js";
 import { healthSentence } from "./status.js";
 
@@ -25,5 +25,5 @@ export function healthNotice(health) {
     h("h2", null, `This job is ${health.Health}`),
     h("p", { class: "reason" }, healthSentence(health)),
     health.AllocID && h("p", null, link(allocationPath(health.AllocID), "Allocation ", health.AllocID.slice(0, 8)),
-      health.Task && [" · ", link(allocationPath(health.AllocID, health.Task, "logs"), "Output of task ", health.Task)]));
+      health.Task && [" · ", fullLink(allocationPath(health.AllocID, health.Task, "logs"), "Output of task ", health.Task)]));
 }
