@@ -3,6 +3,7 @@ package healthtracker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -262,5 +263,43 @@ func TestLauncherHasTheFailureOfItsLastChild(t *testing.T) {
 	f.putAlloc(child("p/dispatch-2", 2), "c2", "complete", &api.TaskState{State: model.TaskDead})
 	if h := f.health("p").Health; h.Word != jobhealth.Waiting {
 		t.Error("after a launch that succeeded:", h.Word)
+	}
+}
+
+// BenchmarkChange is the evaluation after the change of one of 1,000 jobs, as for a client that waits.
+func BenchmarkChange(b *testing.B) {
+	s, err := store.OpenMemory(store.Config{Logger: hclog.NewNullLogger()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	put := func(tx *store.Txn, id string) {
+		tx.PutScheduledAllocation(&api.Allocation{
+			ID: id, Namespace: "default", JobID: id, Job: tx.Job(nil, "default", id), TaskGroup: "g", Name: id + ".g[0]", NodeID: "n",
+			ClientStatus: api.AllocClientStatusRunning, DesiredStatus: api.AllocDesiredStatusRun, TaskStates: map[string]*api.TaskState{"web": running(time.Now())},
+		})
+	}
+	if _, err := s.Update(b.Context(), func(tx *store.Txn) error {
+		for i := range 1000 {
+			id := fmt.Sprintf("job-%d", i)
+			tx.PutJobAndVersion(newJob(id))
+			tx.PutEvaluation(&api.Evaluation{ID: id, Namespace: "default", JobID: id, Status: api.EvalStatusComplete})
+			put(tx, id)
+		}
+		return nil
+	}); err != nil {
+		b.Fatal(err)
+	}
+	t := New(Config{NodeID: "n"})
+	t.Jobs(s.Snapshot(), nil, store.AnyNamespace)
+	for b.Loop() {
+		b.StopTimer()
+		if _, err := s.Update(b.Context(), func(tx *store.Txn) error { put(tx, "job-7"); return nil }); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+		if all, _ := t.Jobs(s.Snapshot(), nil, store.AnyNamespace); len(all) != 1000 {
+			b.Fatal(len(all))
+		}
 	}
 }
