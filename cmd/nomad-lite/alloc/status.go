@@ -71,7 +71,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 	cmd.Flags().BoolVar(&o.short, "short", false, "one line per task, without events and resources")
 	cmd.Flags().BoolVar(&o.showStats, "stats", false, "show in detail what the tasks use")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "whole ids, points in time, and how the allocation was placed")
-	cmd.Flags().BoolVar(&o.showTimeline, "timeline", false, "show what happened in the allocation and how long it took: hooks, driver calls, waits, runs of tasks, events")
+	cmd.Flags().BoolVar(&o.showTimeline, "timeline", false, "show what happened in the allocation and how long it took: a bar for each task; with -verbose all hooks, driver calls, waits, runs and events")
 	cmd.Flags().BoolVar(&o.showTransitions, "transitions", false, "show the last steps of each task: which step has ended how, and which one followed")
 	cmd.MarkFlagsMutuallyExclusive("timeline", "transitions")
 	cmd.Flags().StringVar(&o.filter, "filter", "", "list those only for which this `expression` is true")

@@ -2,6 +2,7 @@ package alloc
 
 import (
 	"context"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -23,5 +24,12 @@ func showTimeline(ctx context.Context, c *api.Client, alloc *api.Allocation, o s
 	if err != nil {
 		return err
 	}
-	return o.formatFlags.PrintValueOrPage(s, reply, func(p *output.Page) { reply.Print(p, alloc.ClientTerminalStatus(), o.verbose) })
+	return o.formatFlags.PrintValueOrPage(s, reply, func(p *output.Page) {
+		if o.verbose {
+			reply.Print(p, alloc.ClientTerminalStatus(), true)
+			return
+		}
+		reply.PrintBars(p, alloc.ClientTerminalStatus(), time.Now(), false)
+		p.AddLine("With -verbose: all spans")
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -92,6 +93,8 @@ func (u *ui) openTimelinePage(ctx context.Context, r row) {
 				return
 			}
 			text := output.NewPage(&cli.Streams{NoColour: true})
+			reply.PrintBars(text, ended, time.Now(), false)
+			text.AddLine("")
 			reply.Print(text, ended, false)
 			u.shownTextPage = newTextPage("Time line of allocation " + output.TruncateID(id))
 			u.shownTextPage.addSanitizedLines("", strings.Split(strings.TrimSpace(text.Text.String()), "\n")...)
