@@ -16,6 +16,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/builtin/docker/dockertest"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/root"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
@@ -26,7 +27,6 @@ import (
 type failingJob struct {
 	edit     func(*api.Job, *api.TaskGroup, *api.Task)
 	provoke  func(t *testing.T) // what makes the running job fail; nil if it fails by itself
-	skip     string             // why this machine cannot run the job; empty if it can
 	word     string
 	sentence string // regular expression
 }
@@ -59,10 +59,6 @@ func TestUIHealth(t *testing.T) {
 	if _, err := fmt.Sscan(address.Port(), &port); err != nil {
 		t.Fatal(err)
 	}
-	noDocker := ""
-	if docker := s.ReadNode().Drivers["docker"]; docker == nil || !docker.Healthy {
-		noDocker = "needs a Docker engine"
-	}
 	script := func(text string) map[string]any {
 		return map[string]any{"command": "/bin/sh", "args": []string{"-c", text}}
 	}
@@ -73,15 +69,6 @@ func TestUIHealth(t *testing.T) {
 				g.RestartPolicy = &api.RestartPolicy{Delay: new(time.Hour), Attempts: new(3), Interval: new(24 * time.Hour), Mode: new("fail")}
 			},
 			word: "failing", sentence: `^task "main": exit code 3 \(stderr: cannot open the database\), restarts at `,
-		},
-		"bad-image": {
-			skip: noDocker,
-			edit: func(_ *api.Job, g *api.TaskGroup, task *api.Task) {
-				task.Driver, task.Config = "docker", map[string]any{"image": "127.0.0.1:1/no/such:1"}
-				g.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)}
-				g.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail")}
-			},
-			word: "failed", sentence: `^task "main": cannot start: .*127\.0\.0\.1:1/no/such`,
 		},
 		"missing-program": {
 			edit: func(_ *api.Job, g *api.TaskGroup, task *api.Task) {
@@ -171,33 +158,49 @@ func TestUIHealth(t *testing.T) {
 	b := systemtest.OpenSharedBrowser(t)
 	for id, f := range failures {
 		t.Run(id, func(t *testing.T) {
-			if f.skip != "" {
-				t.Skip(f.skip)
-			}
 			t.Parallel()
-			agent := *s
-			agent.T = t
-			job := api.NewServiceJob(id, id, api.GlobalRegion, 50)
-			group := api.NewTaskGroup("g", 1)
-			task := systemtest.NewRawExecShellTask("main", systemtest.SleepForeverScript)
-			f.edit(job, group, task)
-			if _, _, err := s.Jobs().Register(job.AddTaskGroup(group.AddTask(task)), nil); err != nil {
-				t.Fatal(err)
-			}
-			if f.provoke != nil {
-				agent.WaitUntil("the task runs", func() (string, bool) {
-					allocs, _, err := s.Jobs().Allocations(id, false, nil)
-					return fmt.Sprint(err) + jobStatusOutput(&agent, id), len(allocs) == 1 && allocs[0].ClientStatus == api.AllocClientStatusRunning
-				})
-				f.provoke(t)
-			}
-			p := checkHealthOnPages(t, &agent, b.ForSubtest(t), id, f)
+			p := runFailingJob(t, s, b.ForSubtest(t), id, f)
 			if id == "crash" { // one click to the output
 				p.Click("Output of task main")
 				p.WaitText("pre.log", "cannot open the database")
 			}
 		})
 	}
+	t.Run("bad-image", func(t *testing.T) {
+		t.Parallel()
+		engine := dockertest.StartOrSkip(t)
+		s := systemtest.StartTestAgent(t, false, fmt.Sprintf("plugin \"docker\" {\n config {\n  endpoint = %q\n }\n}\n", engine.Host))
+		runFailingJob(t, s, b.ForSubtest(t), "bad-image", failingJob{
+			edit: func(_ *api.Job, g *api.TaskGroup, task *api.Task) {
+				task.Driver, task.Config = "docker", map[string]any{"image": "127.0.0.1:1/no/such:1"}
+				g.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)}
+				g.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail")}
+			},
+			word: "failed", sentence: `^task "main": cannot start: .*127\.0\.0\.1:1`,
+		})
+	})
+}
+
+// runFailingJob registers a job that fails, checks that both pages show why, and returns the page of the job.
+func runFailingJob(t *testing.T, s *systemtest.TestAgent, b *systemtest.Browser, id string, f failingJob) *systemtest.WebPage {
+	t.Helper()
+	agent := *s
+	agent.T = t
+	job := api.NewServiceJob(id, id, api.GlobalRegion, 50)
+	group := api.NewTaskGroup("g", 1)
+	task := systemtest.NewRawExecShellTask("main", systemtest.SleepForeverScript)
+	f.edit(job, group, task)
+	if _, _, err := s.Jobs().Register(job.AddTaskGroup(group.AddTask(task)), nil); err != nil {
+		t.Fatal(err)
+	}
+	if f.provoke != nil {
+		agent.WaitUntil("the task runs", func() (string, bool) {
+			allocs, _, err := s.Jobs().Allocations(id, false, nil)
+			return fmt.Sprint(err) + jobStatusOutput(&agent, id), len(allocs) == 1 && allocs[0].ClientStatus == api.AllocClientStatusRunning
+		})
+		f.provoke(t)
+	}
+	return checkHealthOnPages(t, &agent, b, id, f)
 }
 
 // checkHealthOnPages waits until `job status` prints the word and the sentence, and the start page shows the same; then it waits for
