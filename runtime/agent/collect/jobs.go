@@ -42,8 +42,8 @@ func (r *metricSetBuilder) addJobHealth(t *healthtracker.Tracker, s *store.Snaps
 	all, _ := t.Jobs(s, nil, store.AnyNamespace)
 	for _, j := range all {
 		count[j.Health.Word]++
-		if !j.Job.Dispatched || !r.settings.OmitDispatchedJobSummary {
-			r.Add("nomad_lite_job_health", 1, metrics.NewLabels("health", string(j.Health.Word), "job", pointer.Value(j.Job.ID), "namespace", pointer.Value(j.Job.Namespace)))
+		if !j.IsDispatched || !r.settings.OmitDispatchedJobSummary {
+			r.Add("nomad_lite_job_health", 1, metrics.NewLabels("health", string(j.Health.Word), "job", j.JobID, "namespace", j.Namespace))
 		}
 	}
 	for _, word := range jobhealth.Words {

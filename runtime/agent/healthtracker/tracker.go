@@ -42,7 +42,9 @@ type jobKey struct{ namespace, id string }
 
 // trackedJob is a job with its health.
 type trackedJob struct {
-	job       *api.Job
+	// isDispatched is a copy, because a reference to the job would keep it in memory after it has changed in the store.
+	isDispatched bool
+
 	stamp     inputStamp
 	evaluated jobhealth.Health // result without a line of standard error
 	health    jobhealth.Health
@@ -68,9 +70,10 @@ type stderrLine struct {
 
 // JobHealth is the health of one job.
 type JobHealth struct {
-	Job    *api.Job
-	Health jobhealth.Health
-	Index  uint64 // increases with each change of the health, also across agents, like a time in microseconds
+	Namespace, JobID string
+	IsDispatched     bool // the job is a dispatched child of a parameterized job
+	Health           jobhealth.Health
+	Index            uint64 // increases with each change of the health, also across agents, like a time in microseconds
 }
 
 // New returns a tracker that has evaluated nothing yet.
@@ -86,11 +89,11 @@ func (t *Tracker) Jobs(s *store.Snapshot, ws store.WatchSet, namespace string) (
 	found := make([]JobHealth, 0, len(t.jobs))
 	for key, j := range t.jobs {
 		if namespace == store.AnyNamespace || namespace == key.namespace {
-			found = append(found, JobHealth{j.job, j.health, j.changedAt})
+			found = append(found, j.toJobHealth(key))
 		}
 	}
 	slices.SortFunc(found, func(a, b JobHealth) int {
-		return cmp.Or(cmp.Compare(pointer.Value(a.Job.Namespace), pointer.Value(b.Job.Namespace)), cmp.Compare(pointer.Value(a.Job.ID), pointer.Value(b.Job.ID)))
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.JobID, b.JobID))
 	})
 	return found, t.lastChange
 }
@@ -105,7 +108,11 @@ func (t *Tracker) Job(s *store.Snapshot, ws store.WatchSet, namespace, id string
 	if j == nil {
 		return JobHealth{Index: t.lastChange}, false
 	}
-	return JobHealth{j.job, j.health, j.changedAt}, true
+	return j.toJobHealth(jobKey{namespace, id}), true
+}
+
+func (j *trackedJob) toJobHealth(key jobKey) JobHealth {
+	return JobHealth{key.namespace, key.id, j.isDispatched, j.health, j.changedAt}
 }
 
 // maxShare is the share of time that evaluations for waiting readers take at most: 1/maxShare.
@@ -308,7 +315,7 @@ func (t *Tracker) evaluateJobLocked(key jobKey, o *jobObjects, node *api.Node, l
 		}
 		j.checks = append(j.checks, changed)
 	}
-	j.job, j.stamp = o.job, o.stamp
+	j.isDispatched, j.stamp = o.job.Dispatched, o.stamp
 	j.evaluated = jobhealth.Evaluate(jobhealth.Snapshot{
 		Now: now, Job: o.job, Allocations: o.allocs, Evaluations: o.evals, Deployment: o.deployment, ChecksByAllocID: checks, Node: node, LastChild: last,
 	})

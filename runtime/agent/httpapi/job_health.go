@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/healthtracker"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -25,7 +24,7 @@ type jobHealth struct {
 
 func newJobHealth(h healthtracker.JobHealth) jobHealth {
 	return jobHealth{
-		JobID: pointer.Value(h.Job.ID), Namespace: pointer.Value(h.Job.Namespace), Health: string(h.Health.Word), NeedsAttention: h.Health.Word.NeedsAttention(),
+		JobID: h.JobID, Namespace: h.Namespace, Health: string(h.Health.Word), NeedsAttention: h.Health.Word.NeedsAttention(),
 		Reason: h.Health.Cause, Remedy: h.Health.Remedy, AllocID: h.Health.AllocID, Task: h.Health.Task,
 	}
 }
