@@ -83,7 +83,7 @@ type Execer interface {
 
 // StatsProvider is a task that can report its resource usage.
 type StatsProvider interface {
-	// Stats takes one sample. The package calls it at once and then once per interval, which the host
+	// Stats takes one sample, whose ByPID can be empty if driver.IsTotalsOnly(ctx). The package calls it at once and then once per interval, which the host
 	// chooses, and sets a Timestamp that is zero. After an error there is no sample for this interval.
 	Stats(ctx context.Context) (driver.TaskStats, error)
 }

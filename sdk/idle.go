@@ -88,12 +88,19 @@ func (g *grpcStatsHandler) TagRPC(ctx context.Context, call *stats.RPCTagInfo) c
 	if strings.HasSuffix(call.FullMethodName, "/DestroyTask") {
 		g.trimmer.NotifyBusy()
 	}
+	if strings.HasSuffix(call.FullMethodName, "/SampleTasks") {
+		return context.WithValue(ctx, regularCallKey{}, true)
+	}
 	return ctx
 }
 
+// regularCallKey marks the context of a call that a host makes regularly while nothing happens. A release of memory after
+// each of these calls would cost more than the calls.
+type regularCallKey struct{}
+
 // HandleRPC implements stats.Handler.
-func (g *grpcStatsHandler) HandleRPC(_ context.Context, s stats.RPCStats) {
-	if _, ended := s.(*stats.End); ended {
+func (g *grpcStatsHandler) HandleRPC(ctx context.Context, s stats.RPCStats) {
+	if _, ended := s.(*stats.End); ended && ctx.Value(regularCallKey{}) == nil {
 		g.trimmer.PostponeTrim()
 	}
 }

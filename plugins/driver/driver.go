@@ -111,6 +111,25 @@ type TaskSampler interface {
 	SampleTask(ctx context.Context, taskID string) (*TaskStats, error)
 }
 
+// TasksSampler is implemented by a Driver that can sample several tasks with one call. For hosts only.
+type TasksSampler interface {
+	// SampleTaskTotals samples each task once, and calls onSample with what SampleTask returns; the samples have no
+	// ByPID. The calls of onSample do not overlap. A task without a call has no sample, because the call to the driver
+	// has failed. SampleTaskTotals returns errors.ErrUnsupported if the driver samples a task only by a stream of its own.
+	SampleTaskTotals(ctx context.Context, taskIDs []string, onSample func(taskID string, sample *TaskStats, err error)) error
+}
+
+type totalsOnlyKey struct{}
+
+// WithTotalsOnly returns a context for a sample whose ByPID is ignored. For hosts only.
+func WithTotalsOnly(ctx context.Context) context.Context {
+	return context.WithValue(ctx, totalsOnlyKey{}, true)
+}
+
+// IsTotalsOnly reports whether the caller of a sample ignores ByPID, so that a driver can leave it empty to save CPU
+// time.
+func IsTotalsOnly(ctx context.Context) bool { return ctx.Value(totalsOnlyKey{}) != nil }
+
 // NotifyExit calls NotifyExit of an ExitNotifier. For any other driver it calls WaitTask in
 // a goroutine, which ends at the latest when ctx ends. For hosts only.
 func NotifyExit(ctx context.Context, d Driver, taskID string, onExit func(*ExitResult, error)) {

@@ -352,7 +352,11 @@ func readCounter(path, key string) uint64 {
 	if err != nil {
 		return 0
 	}
-	for line := range strings.Lines(string(text)) {
+	return parseCounter(string(text), key)
+}
+
+func parseCounter(text, key string) uint64 {
+	for line := range strings.Lines(text) {
 		if name, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok && name == key {
 			n, _ := strconv.ParseUint(value, 10, 64)
 			return n

@@ -110,6 +110,7 @@ type ProcessWithoutExec struct {
 	isChild      bool     // the process is a child of this plugin process, which reaps it
 	logger       hclog.Logger
 	cpuSampler   cpuSampler
+	totalSampler totalSampler
 
 	unenforcedLimitMessages []string // unenforcedLimitMessages are event messages about limits that are not enforced
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,6 +29,15 @@ type cpuSampler struct {
 	lastRatesByPID map[int]driver.CPUUsage
 }
 
+// totalSampler computes the CPU usage of a whole task, as cpuSampler does for each process. It has an earlier sample of its
+// own: a rate covers the time since the last sample without processes.
+type totalSampler struct {
+	mu        sync.Mutex
+	sampledAt time.Time
+	lastTime  cpuTime
+	lastRate  driver.CPUUsage
+}
+
 // cpuTime is the CPU time that a process, or a whole task, has used since its start.
 type cpuTime struct {
 	user, system time.Duration
@@ -42,8 +52,14 @@ var (
 
 // Stats samples the CPU time and memory of the process and its descendants. The
 // total is their sum; with cgroups v2 the total is the kernel's count for the cgroup, which
-// includes processes that have ended.
-func (p *ProcessWithoutExec) Stats(context.Context) (driver.TaskStats, error) {
+// includes processes that have ended. If driver.IsTotalsOnly(ctx), the result has the total only.
+func (p *ProcessWithoutExec) Stats(ctx context.Context) (driver.TaskStats, error) {
+	totalsOnly := driver.IsTotalsOnly(ctx)
+	if totalsOnly {
+		if used, memory, ok := p.cgroup.readTotal(); ok {
+			return p.totalSampler.newSample(time.Now(), used, memory), nil
+		}
+	}
 	var pids []int
 	var err error
 	if p.cgroup != nil {
@@ -80,6 +96,9 @@ func (p *ProcessWithoutExec) Stats(context.Context) (driver.TaskStats, error) {
 		p.cgroup.addCgroupTotals(&totalMemory, used)
 	}
 
+	if totalsOnly {
+		return p.totalSampler.newSample(time.Now(), used[0], totalMemory), nil
+	}
 	stats := driver.TaskStats{Timestamp: time.Now(), ByPID: map[string]driver.Usage{}}
 	rates := p.cpuSampler.computeRates(stats.Timestamp, used)
 	stats.Total = driver.Usage{CPU: rates[0], Memory: totalMemory}
@@ -89,14 +108,37 @@ func (p *ProcessWithoutExec) Stats(context.Context) (driver.TaskStats, error) {
 	return stats, nil
 }
 
+// readTotal returns the CPU time and the memory that the kernel counts for the cgroup v2, from two files in place of those
+// of each process. ok is false if the kernel does not count both. c may be nil.
+func (c *cgroup) readTotal() (used cpuTime, memory driver.MemoryUsage, ok bool) {
+	if c == nil || hostCgroupHierarchy().cgroupVersion != 2 {
+		return cpuTime{}, driver.MemoryUsage{}, false
+	}
+	memory.Measured = []string{"Usage"}
+	if memory.Usage, ok = c.readNumber("memory.current"); !ok {
+		return cpuTime{}, driver.MemoryUsage{}, false
+	}
+	used, ok = c.readCPUTime()
+	return used, memory, ok
+}
+
+// readCPUTime returns the CPU time of the cgroup v2; ok is false if the kernel does not count it.
+func (c *cgroup) readCPUTime() (used cpuTime, ok bool) {
+	text, err := os.ReadFile(filepath.Join(c.path, "cpu.stat"))
+	if err != nil {
+		return cpuTime{}, false
+	}
+	counter := func(key string) time.Duration {
+		return time.Duration(parseCounter(string(text), key)) * time.Microsecond
+	}
+	return cpuTime{user: counter("user_usec"), system: counter("system_usec")}, counter("usage_usec") > 0
+}
+
 // addCgroupTotals reads the memory and the CPU time of the whole task from its cgroup v2. It adds them to memory,
 // and sets the key 0 of used.
 func (c *cgroup) addCgroupTotals(memory *driver.MemoryUsage, used map[int]cpuTime) {
-	if usec := c.readCounter("cpu.stat", "usage_usec"); usec > 0 {
-		used[0] = cpuTime{
-			user:   time.Duration(c.readCounter("cpu.stat", "user_usec")) * time.Microsecond,
-			system: time.Duration(c.readCounter("cpu.stat", "system_usec")) * time.Microsecond,
-		}
+	if total, ok := c.readCPUTime(); ok {
+		used[0] = total
 	}
 	current, ok := c.readNumber("memory.current")
 	if !ok {
@@ -139,6 +181,29 @@ func (c *cpuSampler) computeRates(now time.Time, used map[int]cpuTime) map[int]d
 		rate[pid] = u
 	}
 	c.sampledAt, c.lastTimesByPID, c.lastRatesByPID = now, used, rate
+	return rate
+}
+
+// newSample returns a sample of a whole task.
+func (c *totalSampler) newSample(now time.Time, used cpuTime, memory driver.MemoryUsage) driver.TaskStats {
+	return driver.TaskStats{Timestamp: now, Total: driver.Usage{CPU: c.computeRate(now, used), Memory: memory}}
+}
+
+// computeRate returns the CPU usage since the previous sample. The first sample has the usage 0.
+func (c *totalSampler) computeRate(now time.Time, used cpuTime) driver.CPUUsage {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	passed := now.Sub(c.sampledAt)
+	if !c.sampledAt.IsZero() && passed < minSampleInterval {
+		return c.lastRate
+	}
+	rate := driver.CPUUsage{Measured: measuredCPUFields}
+	if !c.sampledAt.IsZero() {
+		rate.User, rate.System = cpuPercent(used.user-c.lastTime.user, passed), cpuPercent(used.system-c.lastTime.system, passed)
+		rate.Percent = rate.User + rate.System
+		rate.TotalTicks = TotalTicks(rate.Percent)
+	}
+	c.sampledAt, c.lastTime, c.lastRate = now, used, rate
 	return rate
 }
 

@@ -57,7 +57,10 @@ type describedCapabilities struct {
 	servesTasks bool // the driver also serves the service Tasks
 }
 
-var _ tasksDriver = (*client)(nil)
+var (
+	_ tasksDriver         = (*client)(nil)
+	_ driver.TasksSampler = (*client)(nil)
+)
 
 // convertErr converts the error of a call to driver.ErrPluginDown, the error of ctx, or an error type of
 // package driver.

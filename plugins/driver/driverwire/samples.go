@@ -24,6 +24,9 @@ const (
 
 func (s *tasksServer) SampleTasks(req *taskspb.SampleTasksRequest, stream grpc.ServerStreamingServer[taskspb.SampleTasksResponse]) error {
 	ctx := stream.Context()
+	if req.GetTotalsOnly() {
+		ctx = driver.WithTotalsOnly(ctx)
+	}
 	var samplesWG sync.WaitGroup
 	defer samplesWG.Wait()
 	var sendMu sync.Mutex
@@ -84,18 +87,37 @@ func readSample(resp *taskspb.SampleTasksResponse) (*driver.TaskStats, error) {
 
 // SampleTask implements driver.TaskSampler, for a driver that serves Tasks.
 func (c *client) SampleTask(ctx context.Context, taskID string) (sample *driver.TaskStats, err error) {
-	err = c.sampleTasks(ctx, []string{taskID}, func(resp *taskspb.SampleTasksResponse) error {
+	err = c.sampleTasks(ctx, &taskspb.SampleTasksRequest{TaskIds: []string{taskID}}, func(resp *taskspb.SampleTasksResponse) error {
 		sample, err = readSample(resp)
 		return err
 	})
 	return sample, err
 }
 
+// SampleTaskTotals implements driver.TasksSampler.
+func (c *client) SampleTaskTotals(ctx context.Context, taskIDs []string, onSample func(string, *driver.TaskStats, error)) error {
+	r, err := c.fetchCapabilities(ctx)
+	if err != nil {
+		return err
+	}
+	if !r.servesTasks {
+		return errors.ErrUnsupported
+	}
+	return c.sampleTasks(ctx, &taskspb.SampleTasksRequest{TaskIds: taskIDs, TotalsOnly: true}, func(resp *taskspb.SampleTasksResponse) error {
+		sample, err := readSample(resp)
+		if sample != nil {
+			sample.ByPID = nil // an older driver sends it
+		}
+		onSample(resp.GetTaskId(), sample, err)
+		return nil
+	})
+}
+
 // sampleTasks calls SampleTasks, and onResponse with each response until it returns an error.
-func (c *client) sampleTasks(ctx context.Context, taskIDs []string, onResponse func(*taskspb.SampleTasksResponse) error) error {
+func (c *client) sampleTasks(ctx context.Context, req *taskspb.SampleTasksRequest, onResponse func(*taskspb.SampleTasksResponse) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := c.tasks.SampleTasks(ctx, &taskspb.SampleTasksRequest{TaskIds: taskIDs})
+	stream, err := c.tasks.SampleTasks(ctx, req)
 	for err == nil {
 		var resp *taskspb.SampleTasksResponse
 		if resp, err = stream.Recv(); err == nil {
@@ -210,7 +232,7 @@ func (c *client) sampleOnce(ctx context.Context, sampler *taskSampler, taskIDs [
 	for _, id := range taskIDs {
 		missing[id] = true
 	}
-	_ = c.sampleTasks(ctx, taskIDs, func(resp *taskspb.SampleTasksResponse) error { // the tasks without a response show the error
+	_ = c.sampleTasks(ctx, &taskspb.SampleTasksRequest{TaskIds: taskIDs}, func(resp *taskspb.SampleTasksResponse) error { // the tasks without a response show the error
 		if id := resp.GetTaskId(); missing[id] {
 			delete(missing, id)
 			sample, err := readSample(resp)

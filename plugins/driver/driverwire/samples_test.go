@@ -3,7 +3,9 @@ package driverwire
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -187,5 +189,62 @@ func TestSamplesEndWithPlugin(t *testing.T) {
 	<-samples
 	p.die()
 	for range samples {
+	}
+}
+
+// One call samples the totals of all tasks. A driver that has been built before the field totals_only sends processes.
+func TestSampleTaskTotals(t *testing.T) {
+	sample := func(ctx context.Context, id string) (*driver.TaskStats, error) {
+		switch {
+		case id == "exited":
+			return nil, io.EOF
+		case id == "absent":
+			return nil, nil
+		case !driver.IsTotalsOnly(ctx):
+			return nil, errors.New("the context does not ask for totals only")
+		}
+		return &driver.TaskStats{Timestamp: time.Now(), Total: driver.Usage{Memory: driver.MemoryUsage{RSS: 7}}, ByPID: map[string]driver.Usage{"1": {}}}, nil
+	}
+	testSampling(t, sample, func(t *testing.T, d driver.Driver, s *recordingTasksServer) {
+		got := map[string]string{}
+		err := d.(driver.TasksSampler).SampleTaskTotals(t.Context(), []string{"a", "absent", "exited"}, func(id string, sample *driver.TaskStats, err error) {
+			got[id] = fmt.Sprint(err)
+			if sample != nil {
+				got[id] = fmt.Sprint(sample.Total.Memory.RSS, len(sample.ByPID), err)
+			}
+		})
+		if want := map[string]string{"a": "7 0 <nil>", "absent": "<nil>", "exited": "EOF"}; err != nil || !maps.Equal(got, want) {
+			t.Errorf("got %v, %v; want %v", got, err, want)
+		}
+		if calls := s.callsSinceLast(); len(calls) != 1 {
+			t.Errorf("calls: %v", calls)
+		}
+		if sample, err := d.(driver.TaskSampler).SampleTask(t.Context(), "a"); err == nil {
+			t.Errorf("SampleTask asks for totals only: %v", sample)
+		}
+	})
+	d, _ := newClientOf(t, &fakeDriver{})
+	if err := d.(driver.TasksSampler).SampleTaskTotals(t.Context(), []string{"a"}, nil); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("driver without Tasks: %v", err)
+	}
+}
+
+// BenchmarkSampleTaskTotals measures the cost of the calls, without the work of the driver.
+func BenchmarkSampleTaskTotals(b *testing.B) {
+	f := newFakeTasksDriver()
+	f.sampleFunc = func(context.Context, string) (*driver.TaskStats, error) {
+		return &driver.TaskStats{Timestamp: time.Now()}, nil
+	}
+	d, _ := newClientOf(b, f)
+	ids := make([]string, 1000)
+	for i := range ids {
+		ids[i] = fmt.Sprintf("c0ffee00-0000-4000-8000-00000000%04d/web/12345678", i)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		n := 0
+		if err := d.(driver.TasksSampler).SampleTaskTotals(b.Context(), ids, func(string, *driver.TaskStats, error) { n++ }); err != nil || n != len(ids) {
+			b.Fatal(n, err)
+		}
 	}
 }

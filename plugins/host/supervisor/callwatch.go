@@ -281,6 +281,14 @@ func (d *watchedDriver) NotifyExit(ctx context.Context, taskID string, onExit fu
 	driver.NotifyExit(ctx, d.Driver, taskID, onExit)
 }
 
+// SampleTaskTotals implements driver.TasksSampler.
+func (d *watchedDriver) SampleTaskTotals(ctx context.Context, taskIDs []string, onSample func(string, *driver.TaskStats, error)) error {
+	if s, ok := d.Driver.(driver.TasksSampler); ok {
+		return s.SampleTaskTotals(ctx, taskIDs, onSample)
+	}
+	return errors.ErrUnsupported
+}
+
 func (d *watchedDriver) TaskConfigSchema(ctx context.Context) (_ *hclspec.Spec, err error) {
 	c := d.lateCallMonitor.beginCall(ctx, "TaskConfigSchema", "", answerTimeout)
 	defer func() { d.lateCallMonitor.endCall(c, err) }()

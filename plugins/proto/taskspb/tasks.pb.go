@@ -135,6 +135,7 @@ func (x *WaitTasksResponse) GetError() string {
 type SampleTasksRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	TaskIds       []string               `protobuf:"bytes,1,rep,name=task_ids,json=taskIds,proto3" json:"task_ids,omitempty"`
+	TotalsOnly    bool                   `protobuf:"varint,2,opt,name=totals_only,json=totalsOnly,proto3" json:"totals_only,omitempty"` // the host ignores the usage of single processes, which the driver can omit to save CPU time
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -174,6 +175,13 @@ func (x *SampleTasksRequest) GetTaskIds() []string {
 		return x.TaskIds
 	}
 	return nil
+}
+
+func (x *SampleTasksRequest) GetTotalsOnly() bool {
+	if x != nil {
+		return x.TotalsOnly
+	}
+	return false
 }
 
 type SampleTasksResponse struct {
@@ -262,9 +270,11 @@ const file_plugins_proto_taskspb_tasks_proto_rawDesc = "" +
 	"\x11WaitTasksResponse\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12S\n" +
 	"\bresponse\x18\x02 \x01(\v27.hashicorp.nomad.plugins.drivers.proto.WaitTaskResponseR\bresponse\x12\x14\n" +
-	"\x05error\x18\x03 \x01(\tR\x05error\"/\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\"P\n" +
 	"\x12SampleTasksRequest\x12\x19\n" +
-	"\btask_ids\x18\x01 \x03(\tR\ataskIds\"\xc8\x01\n" +
+	"\btask_ids\x18\x01 \x03(\tR\ataskIds\x12\x1f\n" +
+	"\vtotals_only\x18\x02 \x01(\bR\n" +
+	"totalsOnly\"\xc8\x01\n" +
 	"\x13SampleTasksResponse\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12F\n" +
 	"\x05stats\x18\x02 \x01(\v20.hashicorp.nomad.plugins.drivers.proto.TaskStatsR\x05stats\x12\x14\n" +
