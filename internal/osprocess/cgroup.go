@@ -214,8 +214,9 @@ func (c Cgroup) PIDs() ([]int, error) {
 	dirs, err := c.Tree()
 	errs := []error{err}
 	var pids []int
+	var buf [1024]byte
 	for _, dir := range dirs {
-		text, err := os.ReadFile(path.Join(string(dir), "cgroup.procs"))
+		text, err := ReadSmallFile(path.Join(string(dir), "cgroup.procs"), buf[:])
 		if err != nil {
 			// A threaded cgroup has no list of processes: they are in the list of a cgroup
 			// above it.
@@ -224,7 +225,7 @@ func (c Cgroup) PIDs() ([]int, error) {
 			}
 			continue
 		}
-		for _, field := range bytes.Fields(text) {
+		for field := range bytes.FieldsSeq(text) {
 			if pid, err := strconv.Atoi(string(field)); err == nil && pid > 0 && pid != os.Getpid() {
 				pids = append(pids, pid)
 			}

@@ -4,6 +4,7 @@ package osprocess
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -34,7 +35,8 @@ func (s Stat) Ended() bool { return (s.State == 'Z' || s.State == 'X') && s.Thre
 // ReadStat reads the fields of the process that has this pid now. The error is
 // os.ErrProcessDone if there is none.
 func ReadStat(pid int) (Stat, error) {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	var buf [1024]byte
+	b, err := ReadSmallFile("/proc/"+strconv.Itoa(pid)+"/stat", buf[:])
 	if err != nil {
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 			return Stat{}, os.ErrProcessDone
@@ -44,6 +46,9 @@ func ReadStat(pid int) (Stat, error) {
 	return parseStat(b)
 }
 
+// Numbers of fields of /proc/<pid>/stat. The name of the program is before firstFieldNumber.
+const firstFieldNumber, stateField, ppidField, sessionField, utimeField, stimeField, threadsField, starttimeField, rssField, exitCodeField = 3, 3, 4, 6, 14, 15, 20, 22, 24, 52
+
 // parseStat parses the line of /proc/<pid>/stat. The program name is in parentheses and may
 // contain parentheses, so the name ends at the last closing parenthesis.
 func parseStat(b []byte) (Stat, error) {
@@ -51,20 +56,25 @@ func parseStat(b []byte) (Stat, error) {
 	if i < 0 {
 		return Stat{}, errors.New("read process status: no name")
 	}
-	const firstFieldNumber, stateField, ppidField, sessionField, utimeField, stimeField, threadsField, starttimeField, rssField, exitCodeField = 3, 3, 4, 6, 14, 15, 20, 22, 24, 52
-	fields := bytes.Fields(b[i+1:])
+	var array [exitCodeField - firstFieldNumber + 1][]byte
+	fields := array[:0] // not bytes.Fields, because the status of each task is read regularly
+	for field := range bytes.FieldsSeq(b[i+1:]) {
+		if fields = append(fields, field); len(fields) == len(array) {
+			break
+		}
+	}
 	if len(fields) <= rssField-firstFieldNumber || len(fields[0]) != 1 {
 		return Stat{}, errors.New("read process status: too few fields")
 	}
-	var errs []error
+	var err error
 	signed := func(field int) int {
-		n, err := strconv.Atoi(string(fields[field-firstFieldNumber]))
-		errs = append(errs, err)
+		n, e := strconv.Atoi(string(fields[field-firstFieldNumber]))
+		err = cmp.Or(err, e)
 		return n
 	}
 	unsigned := func(field int) uint64 {
-		n, err := strconv.ParseUint(string(fields[field-firstFieldNumber]), 10, 64)
-		errs = append(errs, err)
+		n, e := strconv.ParseUint(string(fields[field-firstFieldNumber]), 10, 64)
+		err = cmp.Or(err, e)
 		return n
 	}
 	st := Stat{
@@ -80,7 +90,7 @@ func parseStat(b []byte) (Stat, error) {
 	if len(fields) > exitCodeField-firstFieldNumber {
 		st.waitStatusWord = signed(exitCodeField)
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err != nil {
 		return Stat{}, fmt.Errorf("read process status: %w", err)
 	}
 	return st, nil

@@ -113,10 +113,16 @@ type TaskSampler interface {
 
 // TasksSampler is implemented by a Driver that can sample several tasks with one call. For hosts only.
 type TasksSampler interface {
-	// SampleTaskTotals samples each task once, and calls onSample with what SampleTask returns; the samples have no
-	// ByPID. The calls of onSample do not overlap. A task without a call has no sample, because the call to the driver
-	// has failed. SampleTaskTotals returns errors.ErrUnsupported if the driver samples a task only by a stream of its own.
-	SampleTaskTotals(ctx context.Context, taskIDs []string, onSample func(taskID string, sample *TaskStats, err error)) error
+	// SampleTaskTotals samples each task once, and calls onSample for each task with a sample; i is the index of the task in
+	// taskIDs. A task that has exited, or that the driver cannot sample now, has no sample. The calls of onSample do not overlap.
+	// SampleTaskTotals returns errors.ErrUnsupported if the driver samples a task only by a stream of its own.
+	SampleTaskTotals(ctx context.Context, taskIDs []string, onSample func(i int, total TaskTotal)) error
+}
+
+// TaskTotal is the usage of a whole task in one sample. For hosts only.
+type TaskTotal struct {
+	CPUMHz                 float64 // since the previous sample
+	MemoryUsage, MemoryRSS uint64  // bytes; 0 if the driver does not measure it
 }
 
 type totalsOnlyKey struct{}

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -352,13 +353,13 @@ func readCounter(path, key string) uint64 {
 	if err != nil {
 		return 0
 	}
-	return parseCounter(string(text), key)
+	return parseCounter(text, key)
 }
 
-func parseCounter(text, key string) uint64 {
-	for line := range strings.Lines(text) {
-		if name, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok && name == key {
-			n, _ := strconv.ParseUint(value, 10, 64)
+func parseCounter(text []byte, key string) uint64 {
+	for line := range bytes.Lines(text) {
+		if name, value, ok := bytes.Cut(bytes.TrimSpace(line), []byte(" ")); ok && string(name) == key {
+			n, _ := strconv.ParseUint(string(value), 10, 64)
 			return n
 		}
 	}
@@ -371,11 +372,12 @@ func (c *cgroup) readCounter(file, key string) uint64 {
 
 // readNumber reads a file of the cgroup that holds one number; ok is false if that fails.
 func (c *cgroup) readNumber(file string) (n uint64, ok bool) {
-	text, err := os.ReadFile(filepath.Join(c.path, file))
+	var buf [64]byte
+	text, err := osprocess.ReadSmallFile(filepath.Join(c.path, file), buf[:])
 	if err != nil {
 		return 0, false
 	}
-	n, err = strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+	n, err = strconv.ParseUint(string(bytes.TrimSpace(text)), 10, 64)
 	return n, err == nil
 }
 

@@ -48,6 +48,8 @@ var (
 	// list, but no value for a field that it does not know.
 	measuredCPUFields    = []string{"System Mode", "User Mode", "Percent"}
 	measuredMemoryFields = []string{"RSS"}
+
+	measuredCgroupTotalFields = []string{"Usage"} // without the fields that need a file of their own, or one with many lines
 )
 
 // Stats samples the CPU time and memory of the process and its descendants. The
@@ -70,8 +72,12 @@ func (p *ProcessWithoutExec) Stats(ctx context.Context) (driver.TaskStats, error
 	if err != nil {
 		return driver.TaskStats{}, err
 	}
-	used := map[int]cpuTime{}
-	memory := map[int]driver.MemoryUsage{}
+	var used map[int]cpuTime // nil if totalsOnly
+	var memory map[int]driver.MemoryUsage
+	if !totalsOnly {
+		used, memory = map[int]cpuTime{}, map[int]driver.MemoryUsage{}
+	}
+	found := 0
 	var totalMemory driver.MemoryUsage
 	var sum cpuTime
 	for _, pid := range pids {
@@ -80,25 +86,27 @@ func (p *ProcessWithoutExec) Stats(ctx context.Context) (driver.TaskStats, error
 			continue
 		}
 		t := cpuTime{user: ticksToDuration(st.UserTime), system: ticksToDuration(st.SystemTime)}
-		used[pid] = t
+		found++
 		sum.user += t.user
 		sum.system += t.system
 		m := driver.MemoryUsage{RSS: st.RSS * uint64(os.Getpagesize()), Measured: measuredMemoryFields}
-		memory[pid] = m
 		totalMemory.RSS += m.RSS
+		if !totalsOnly {
+			used[pid], memory[pid] = t, m
+		}
 	}
-	if len(used) == 0 {
+	if found == 0 {
 		return driver.TaskStats{}, fmt.Errorf("process %d has ended", p.processID.PID)
 	}
 	totalMemory.Measured = measuredMemoryFields
+	if totalsOnly {
+		return p.totalSampler.newSample(time.Now(), sum, totalMemory), nil
+	}
 	used[0] = sum
 	if p.cgroup != nil && hostCgroupHierarchy().cgroupVersion == 2 {
 		p.cgroup.addCgroupTotals(&totalMemory, used)
 	}
 
-	if totalsOnly {
-		return p.totalSampler.newSample(time.Now(), used[0], totalMemory), nil
-	}
 	stats := driver.TaskStats{Timestamp: time.Now(), ByPID: map[string]driver.Usage{}}
 	rates := p.cpuSampler.computeRates(stats.Timestamp, used)
 	stats.Total = driver.Usage{CPU: rates[0], Memory: totalMemory}
@@ -114,7 +122,7 @@ func (c *cgroup) readTotal() (used cpuTime, memory driver.MemoryUsage, ok bool) 
 	if c == nil || hostCgroupHierarchy().cgroupVersion != 2 {
 		return cpuTime{}, driver.MemoryUsage{}, false
 	}
-	memory.Measured = []string{"Usage"}
+	memory.Measured = measuredCgroupTotalFields
 	if memory.Usage, ok = c.readNumber("memory.current"); !ok {
 		return cpuTime{}, driver.MemoryUsage{}, false
 	}
@@ -124,12 +132,13 @@ func (c *cgroup) readTotal() (used cpuTime, memory driver.MemoryUsage, ok bool) 
 
 // readCPUTime returns the CPU time of the cgroup v2; ok is false if the kernel does not count it.
 func (c *cgroup) readCPUTime() (used cpuTime, ok bool) {
-	text, err := os.ReadFile(filepath.Join(c.path, "cpu.stat"))
+	var buf [1024]byte
+	text, err := osprocess.ReadSmallFile(filepath.Join(c.path, "cpu.stat"), buf[:])
 	if err != nil {
 		return cpuTime{}, false
 	}
 	counter := func(key string) time.Duration {
-		return time.Duration(parseCounter(string(text), key)) * time.Microsecond
+		return time.Duration(parseCounter(text, key)) * time.Microsecond
 	}
 	return cpuTime{user: counter("user_usec"), system: counter("system_usec")}, counter("usage_usec") > 0
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -23,10 +25,11 @@ const (
 )
 
 func (s *tasksServer) SampleTasks(req *taskspb.SampleTasksRequest, stream grpc.ServerStreamingServer[taskspb.SampleTasksResponse]) error {
-	ctx := stream.Context()
 	if req.GetTotalsOnly() {
-		ctx = driver.WithTotalsOnly(ctx)
+		s.sampleTotals(req.GetTaskIds(), stream)
+		return stream.Context().Err()
 	}
+	ctx := stream.Context()
 	var samplesWG sync.WaitGroup
 	defer samplesWG.Wait()
 	var sendMu sync.Mutex
@@ -48,6 +51,86 @@ func (s *tasksServer) SampleTasks(req *taskspb.SampleTasksRequest, stream grpc.S
 		})
 	}
 	return nil
+}
+
+// sampleTotals samples the totals of tasks, and sends those of many tasks in one response. It starts no goroutine, timer or response
+// for each task, because these cost more than most samples: a worker samples many tasks, and is replaced while it waits for a slow
+// sample.
+func (s *tasksServer) sampleTotals(taskIDs []string, stream grpc.ServerStreamingServer[taskspb.SampleTasksResponse]) {
+	ctx := driver.WithTotalsOnly(stream.Context())
+	sender := &totalsSender{stream: stream}
+	defer sender.sendNow()
+	var workersWG sync.WaitGroup
+	defer workersWG.Wait()
+	var next atomic.Int64 // position of the next task
+	var sampleUntilReplaced func()
+	sampleUntilReplaced = func() {
+		replaced := make(chan struct{})
+		slow := time.AfterFunc(slowSampleAfter, func() {
+			sender.sendNow()
+			workersWG.Go(sampleUntilReplaced)
+			close(replaced)
+		})
+		for ctx.Err() == nil {
+			if !slow.Stop() {
+				<-replaced // until then workersWG must not be done
+				return
+			}
+			i := next.Add(1) - 1
+			if i >= int64(len(taskIDs)) {
+				return
+			}
+			slow.Reset(slowSampleAfter)
+			if stats, err := s.impl.SampleTask(ctx, taskIDs[i]); err == nil && stats != nil {
+				sender.add(int(i), stats)
+			}
+		}
+		if !slow.Stop() {
+			<-replaced
+		}
+	}
+	for range min(maxConcurrentSamples, len(taskIDs)) {
+		workersWG.Go(sampleUntilReplaced)
+	}
+}
+
+// maxTotalsPerResponse limits the size of a response.
+const maxTotalsPerResponse = 500
+
+// totalsSender collects totals for responses.
+type totalsSender struct {
+	stream grpc.ServerStreamingServer[taskspb.SampleTasksResponse]
+
+	mu     sync.Mutex
+	totals []*taskspb.TaskTotal // not sent yet
+	isLate bool                 // further samples are sent at once, because others can take long
+}
+
+// add adds the sample of the task at a position of the request.
+func (s *totalsSender) add(position int, stats *driver.TaskStats) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	u := &stats.Total
+	s.totals = append(s.totals, &taskspb.TaskTotal{Task: uint32(position), CpuMhz: u.CPU.TotalTicks, MemoryUsage: u.Memory.Usage, MemoryRss: u.Memory.RSS})
+	if s.isLate || len(s.totals) == maxTotalsPerResponse {
+		s.sendLocked()
+	}
+}
+
+// sendNow sends the totals, and makes add send further ones at once.
+func (s *totalsSender) sendNow() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.isLate = true
+	s.sendLocked()
+}
+
+// sendLocked requires mu.
+func (s *totalsSender) sendLocked() {
+	if len(s.totals) > 0 {
+		_ = s.stream.Send(&taskspb.SampleTasksResponse{Totals: s.totals}) // an error ends the context of the stream
+		s.totals = nil
+	}
 }
 
 func (s *tasksServer) sample(ctx context.Context, taskID string) *taskspb.SampleTasksResponse {
@@ -95,7 +178,7 @@ func (c *client) SampleTask(ctx context.Context, taskID string) (sample *driver.
 }
 
 // SampleTaskTotals implements driver.TasksSampler.
-func (c *client) SampleTaskTotals(ctx context.Context, taskIDs []string, onSample func(string, *driver.TaskStats, error)) error {
+func (c *client) SampleTaskTotals(ctx context.Context, taskIDs []string, onSample func(int, driver.TaskTotal)) error {
 	r, err := c.fetchCapabilities(ctx)
 	if err != nil {
 		return err
@@ -104,11 +187,15 @@ func (c *client) SampleTaskTotals(ctx context.Context, taskIDs []string, onSampl
 		return errors.ErrUnsupported
 	}
 	return c.sampleTasks(ctx, &taskspb.SampleTasksRequest{TaskIds: taskIDs, TotalsOnly: true}, func(resp *taskspb.SampleTasksResponse) error {
-		sample, err := readSample(resp)
-		if sample != nil {
-			sample.ByPID = nil // an older driver sends it
+		for _, t := range resp.GetTotals() {
+			if i := int(t.GetTask()); i < len(taskIDs) {
+				onSample(i, driver.TaskTotal{CPUMHz: t.GetCpuMhz(), MemoryUsage: t.GetMemoryUsage(), MemoryRSS: t.GetMemoryRss()})
+			}
 		}
-		onSample(resp.GetTaskId(), sample, err)
+		usage, i := resp.GetStats().GetAggResourceUsage(), slices.Index(taskIDs, resp.GetTaskId())
+		if usage != nil && i >= 0 { // of a driver that sends no totals
+			onSample(i, driver.TaskTotal{CPUMHz: usage.GetCpu().GetTotalTicks(), MemoryUsage: usage.GetMemory().GetUsage(), MemoryRSS: usage.GetMemory().GetRss()})
+		}
 		return nil
 	})
 }

@@ -192,7 +192,7 @@ func TestSamplesEndWithPlugin(t *testing.T) {
 	}
 }
 
-// One call samples the totals of all tasks. A driver that has been built before the field totals_only sends processes.
+// One call samples the totals of all tasks.
 func TestSampleTaskTotals(t *testing.T) {
 	sample := func(ctx context.Context, id string) (*driver.TaskStats, error) {
 		switch {
@@ -203,17 +203,12 @@ func TestSampleTaskTotals(t *testing.T) {
 		case !driver.IsTotalsOnly(ctx):
 			return nil, errors.New("the context does not ask for totals only")
 		}
-		return &driver.TaskStats{Timestamp: time.Now(), Total: driver.Usage{Memory: driver.MemoryUsage{RSS: 7}}, ByPID: map[string]driver.Usage{"1": {}}}, nil
+		return &driver.TaskStats{Timestamp: time.Now(), Total: driver.Usage{CPU: driver.CPUUsage{TotalTicks: 5}, Memory: driver.MemoryUsage{RSS: 7, Usage: 8}}, ByPID: map[string]driver.Usage{"1": {}}}, nil
 	}
 	testSampling(t, sample, func(t *testing.T, d driver.Driver, s *recordingTasksServer) {
-		got := map[string]string{}
-		err := d.(driver.TasksSampler).SampleTaskTotals(t.Context(), []string{"a", "absent", "exited"}, func(id string, sample *driver.TaskStats, err error) {
-			got[id] = fmt.Sprint(err)
-			if sample != nil {
-				got[id] = fmt.Sprint(sample.Total.Memory.RSS, len(sample.ByPID), err)
-			}
-		})
-		if want := map[string]string{"a": "7 0 <nil>", "absent": "<nil>", "exited": "EOF"}; err != nil || !maps.Equal(got, want) {
+		got := map[int]driver.TaskTotal{}
+		err := d.(driver.TasksSampler).SampleTaskTotals(t.Context(), []string{"absent", "a", "exited"}, func(i int, total driver.TaskTotal) { got[i] = total })
+		if want := map[int]driver.TaskTotal{1: {CPUMHz: 5, MemoryUsage: 8, MemoryRSS: 7}}; err != nil || !maps.Equal(got, want) {
 			t.Errorf("got %v, %v; want %v", got, err, want)
 		}
 		if calls := s.callsSinceLast(); len(calls) != 1 {
@@ -227,6 +222,58 @@ func TestSampleTaskTotals(t *testing.T) {
 	if err := d.(driver.TasksSampler).SampleTaskTotals(t.Context(), []string{"a"}, nil); !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("driver without Tasks: %v", err)
 	}
+}
+
+// A driver that was built before the field totals_only sends one response for each task.
+func TestSampleTaskTotalsOfEarlierDriver(t *testing.T) {
+	f := newFakeTasksDriver()
+	f.sampleFunc = func(context.Context, string) (*driver.TaskStats, error) {
+		return &driver.TaskStats{Total: driver.Usage{Memory: driver.MemoryUsage{RSS: 7}}, ByPID: map[string]driver.Usage{"1": {}}}, nil
+	}
+	p := serveInMemory(t, func(r grpc.ServiceRegistrar) {
+		driverpb.RegisterDriverServer(r, &server{impl: f, servesTasks: true})
+		taskspb.RegisterTasksServer(r, &earlierTasksServer{tasksServer{impl: f}})
+	})
+	got := map[int]driver.TaskTotal{}
+	err := NewClient(p.conn, p.done).(driver.TasksSampler).SampleTaskTotals(t.Context(), []string{"a"}, func(i int, total driver.TaskTotal) { got[i] = total })
+	if want := map[int]driver.TaskTotal{0: {MemoryRSS: 7}}; err != nil || !maps.Equal(got, want) {
+		t.Errorf("got %v, %v; want %v", got, err, want)
+	}
+}
+
+// earlierTasksServer ignores the field totals_only.
+type earlierTasksServer struct{ tasksServer }
+
+func (s *earlierTasksServer) SampleTasks(req *taskspb.SampleTasksRequest, stream grpc.ServerStreamingServer[taskspb.SampleTasksResponse]) error {
+	return s.tasksServer.SampleTasks(&taskspb.SampleTasksRequest{TaskIds: req.GetTaskIds()}, stream)
+}
+
+// A task whose sample hangs does not delay the samples of other tasks, whose number is larger than that of one response.
+func TestHangingTotalDelaysNoOtherTask(t *testing.T) {
+	sample := func(ctx context.Context, id string) (*driver.TaskStats, error) {
+		if id == "hangs" {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		return &driver.TaskStats{}, nil
+	}
+	testSampling(t, sample, func(t *testing.T, d driver.Driver, _ *recordingTasksServer) {
+		ids := []string{"hangs"}
+		for i := range maxTotalsPerResponse + 3 {
+			ids = append(ids, fmt.Sprint(i))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		begin, sampled := time.Now(), 0
+		err := d.(driver.TasksSampler).SampleTaskTotals(ctx, ids, func(int, driver.TaskTotal) {
+			if sampled++; time.Since(begin) > 2*slowSampleAfter {
+				t.Errorf("sample %d after %v", sampled, time.Since(begin))
+			}
+		})
+		if sampled != len(ids)-1 || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%d of %d samples, %v", sampled, len(ids), err)
+		}
+	})
 }
 
 // BenchmarkSampleTaskTotals measures the cost of the calls, without the work of the driver.
@@ -243,7 +290,7 @@ func BenchmarkSampleTaskTotals(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		n := 0
-		if err := d.(driver.TasksSampler).SampleTaskTotals(b.Context(), ids, func(string, *driver.TaskStats, error) { n++ }); err != nil || n != len(ids) {
+		if err := d.(driver.TasksSampler).SampleTaskTotals(b.Context(), ids, func(int, driver.TaskTotal) { n++ }); err != nil || n != len(ids) {
 			b.Fatal(n, err)
 		}
 	}

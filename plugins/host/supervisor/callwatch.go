@@ -282,7 +282,7 @@ func (d *watchedDriver) NotifyExit(ctx context.Context, taskID string, onExit fu
 }
 
 // SampleTaskTotals implements driver.TasksSampler.
-func (d *watchedDriver) SampleTaskTotals(ctx context.Context, taskIDs []string, onSample func(string, *driver.TaskStats, error)) error {
+func (d *watchedDriver) SampleTaskTotals(ctx context.Context, taskIDs []string, onSample func(int, driver.TaskTotal)) error {
 	if s, ok := d.Driver.(driver.TasksSampler); ok {
 		return s.SampleTaskTotals(ctx, taskIDs, onSample)
 	}

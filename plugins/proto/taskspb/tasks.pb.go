@@ -135,7 +135,7 @@ func (x *WaitTasksResponse) GetError() string {
 type SampleTasksRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	TaskIds       []string               `protobuf:"bytes,1,rep,name=task_ids,json=taskIds,proto3" json:"task_ids,omitempty"`
-	TotalsOnly    bool                   `protobuf:"varint,2,opt,name=totals_only,json=totalsOnly,proto3" json:"totals_only,omitempty"` // the host ignores the usage of single processes, which the driver can omit to save CPU time
+	TotalsOnly    bool                   `protobuf:"varint,2,opt,name=totals_only,json=totalsOnly,proto3" json:"totals_only,omitempty"` // the driver can omit the usage of single processes, and send totals
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -191,6 +191,7 @@ type SampleTasksResponse struct {
 	Error         string                 `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`                  // the error of Driver.TaskStats
 	Unrecoverable bool                   `protobuf:"varint,4,opt,name=unrecoverable,proto3" json:"unrecoverable,omitempty"` // further samples return the same error
 	Ended         bool                   `protobuf:"varint,5,opt,name=ended,proto3" json:"ended,omitempty"`                 // the task has exited
+	Totals        []*TaskTotal           `protobuf:"bytes,6,rep,name=totals,proto3" json:"totals,omitempty"`                // in a response to a request with totals_only that has no other fields: the samples of several tasks
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -260,6 +261,82 @@ func (x *SampleTasksResponse) GetEnded() bool {
 	return false
 }
 
+func (x *SampleTasksResponse) GetTotals() []*TaskTotal {
+	if x != nil {
+		return x.Totals
+	}
+	return nil
+}
+
+// TaskTotal is the usage of a whole task.
+type TaskTotal struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Task          uint32                 `protobuf:"varint,1,opt,name=task,proto3" json:"task,omitempty"`                                  // position in task_ids of the request
+	CpuMhz        float64                `protobuf:"fixed64,2,opt,name=cpu_mhz,json=cpuMhz,proto3" json:"cpu_mhz,omitempty"`               // since the previous sample
+	MemoryUsage   uint64                 `protobuf:"varint,3,opt,name=memory_usage,json=memoryUsage,proto3" json:"memory_usage,omitempty"` // bytes; 0 if the driver does not measure it
+	MemoryRss     uint64                 `protobuf:"varint,4,opt,name=memory_rss,json=memoryRss,proto3" json:"memory_rss,omitempty"`       // bytes; 0 if the driver does not measure it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskTotal) Reset() {
+	*x = TaskTotal{}
+	mi := &file_plugins_proto_taskspb_tasks_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskTotal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskTotal) ProtoMessage() {}
+
+func (x *TaskTotal) ProtoReflect() protoreflect.Message {
+	mi := &file_plugins_proto_taskspb_tasks_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskTotal.ProtoReflect.Descriptor instead.
+func (*TaskTotal) Descriptor() ([]byte, []int) {
+	return file_plugins_proto_taskspb_tasks_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *TaskTotal) GetTask() uint32 {
+	if x != nil {
+		return x.Task
+	}
+	return 0
+}
+
+func (x *TaskTotal) GetCpuMhz() float64 {
+	if x != nil {
+		return x.CpuMhz
+	}
+	return 0
+}
+
+func (x *TaskTotal) GetMemoryUsage() uint64 {
+	if x != nil {
+		return x.MemoryUsage
+	}
+	return 0
+}
+
+func (x *TaskTotal) GetMemoryRss() uint64 {
+	if x != nil {
+		return x.MemoryRss
+	}
+	return 0
+}
+
 var File_plugins_proto_taskspb_tasks_proto protoreflect.FileDescriptor
 
 const file_plugins_proto_taskspb_tasks_proto_rawDesc = "" +
@@ -274,13 +351,20 @@ const file_plugins_proto_taskspb_tasks_proto_rawDesc = "" +
 	"\x12SampleTasksRequest\x12\x19\n" +
 	"\btask_ids\x18\x01 \x03(\tR\ataskIds\x12\x1f\n" +
 	"\vtotals_only\x18\x02 \x01(\bR\n" +
-	"totalsOnly\"\xc8\x01\n" +
+	"totalsOnly\"\x88\x02\n" +
 	"\x13SampleTasksResponse\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12F\n" +
 	"\x05stats\x18\x02 \x01(\v20.hashicorp.nomad.plugins.drivers.proto.TaskStatsR\x05stats\x12\x14\n" +
 	"\x05error\x18\x03 \x01(\tR\x05error\x12$\n" +
 	"\runrecoverable\x18\x04 \x01(\bR\runrecoverable\x12\x14\n" +
-	"\x05ended\x18\x05 \x01(\bR\x05ended2\xef\x01\n" +
+	"\x05ended\x18\x05 \x01(\bR\x05ended\x12>\n" +
+	"\x06totals\x18\x06 \x03(\v2&.nomadlite.plugins.driver.v1.TaskTotalR\x06totals\"z\n" +
+	"\tTaskTotal\x12\x12\n" +
+	"\x04task\x18\x01 \x01(\rR\x04task\x12\x17\n" +
+	"\acpu_mhz\x18\x02 \x01(\x01R\x06cpuMhz\x12!\n" +
+	"\fmemory_usage\x18\x03 \x01(\x04R\vmemoryUsage\x12\x1d\n" +
+	"\n" +
+	"memory_rss\x18\x04 \x01(\x04R\tmemoryRss2\xef\x01\n" +
 	"\x05Tasks\x12p\n" +
 	"\tWaitTasks\x12-.nomadlite.plugins.driver.v1.WaitTasksRequest\x1a..nomadlite.plugins.driver.v1.WaitTasksResponse\"\x00(\x010\x01\x12t\n" +
 	"\vSampleTasks\x12/.nomadlite.plugins.driver.v1.SampleTasksRequest\x1a0.nomadlite.plugins.driver.v1.SampleTasksResponse\"\x000\x01B8Z6github.com/nomad-lite/nomad-lite/plugins/proto/taskspbb\x06proto3"
@@ -297,27 +381,29 @@ func file_plugins_proto_taskspb_tasks_proto_rawDescGZIP() []byte {
 	return file_plugins_proto_taskspb_tasks_proto_rawDescData
 }
 
-var file_plugins_proto_taskspb_tasks_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_plugins_proto_taskspb_tasks_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_plugins_proto_taskspb_tasks_proto_goTypes = []any{
 	(*WaitTasksRequest)(nil),          // 0: nomadlite.plugins.driver.v1.WaitTasksRequest
 	(*WaitTasksResponse)(nil),         // 1: nomadlite.plugins.driver.v1.WaitTasksResponse
 	(*SampleTasksRequest)(nil),        // 2: nomadlite.plugins.driver.v1.SampleTasksRequest
 	(*SampleTasksResponse)(nil),       // 3: nomadlite.plugins.driver.v1.SampleTasksResponse
-	(*driverpb.WaitTaskResponse)(nil), // 4: hashicorp.nomad.plugins.drivers.proto.WaitTaskResponse
-	(*driverpb.TaskStats)(nil),        // 5: hashicorp.nomad.plugins.drivers.proto.TaskStats
+	(*TaskTotal)(nil),                 // 4: nomadlite.plugins.driver.v1.TaskTotal
+	(*driverpb.WaitTaskResponse)(nil), // 5: hashicorp.nomad.plugins.drivers.proto.WaitTaskResponse
+	(*driverpb.TaskStats)(nil),        // 6: hashicorp.nomad.plugins.drivers.proto.TaskStats
 }
 var file_plugins_proto_taskspb_tasks_proto_depIdxs = []int32{
-	4, // 0: nomadlite.plugins.driver.v1.WaitTasksResponse.response:type_name -> hashicorp.nomad.plugins.drivers.proto.WaitTaskResponse
-	5, // 1: nomadlite.plugins.driver.v1.SampleTasksResponse.stats:type_name -> hashicorp.nomad.plugins.drivers.proto.TaskStats
-	0, // 2: nomadlite.plugins.driver.v1.Tasks.WaitTasks:input_type -> nomadlite.plugins.driver.v1.WaitTasksRequest
-	2, // 3: nomadlite.plugins.driver.v1.Tasks.SampleTasks:input_type -> nomadlite.plugins.driver.v1.SampleTasksRequest
-	1, // 4: nomadlite.plugins.driver.v1.Tasks.WaitTasks:output_type -> nomadlite.plugins.driver.v1.WaitTasksResponse
-	3, // 5: nomadlite.plugins.driver.v1.Tasks.SampleTasks:output_type -> nomadlite.plugins.driver.v1.SampleTasksResponse
-	4, // [4:6] is the sub-list for method output_type
-	2, // [2:4] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	5, // 0: nomadlite.plugins.driver.v1.WaitTasksResponse.response:type_name -> hashicorp.nomad.plugins.drivers.proto.WaitTaskResponse
+	6, // 1: nomadlite.plugins.driver.v1.SampleTasksResponse.stats:type_name -> hashicorp.nomad.plugins.drivers.proto.TaskStats
+	4, // 2: nomadlite.plugins.driver.v1.SampleTasksResponse.totals:type_name -> nomadlite.plugins.driver.v1.TaskTotal
+	0, // 3: nomadlite.plugins.driver.v1.Tasks.WaitTasks:input_type -> nomadlite.plugins.driver.v1.WaitTasksRequest
+	2, // 4: nomadlite.plugins.driver.v1.Tasks.SampleTasks:input_type -> nomadlite.plugins.driver.v1.SampleTasksRequest
+	1, // 5: nomadlite.plugins.driver.v1.Tasks.WaitTasks:output_type -> nomadlite.plugins.driver.v1.WaitTasksResponse
+	3, // 6: nomadlite.plugins.driver.v1.Tasks.SampleTasks:output_type -> nomadlite.plugins.driver.v1.SampleTasksResponse
+	5, // [5:7] is the sub-list for method output_type
+	3, // [3:5] is the sub-list for method input_type
+	3, // [3:3] is the sub-list for extension type_name
+	3, // [3:3] is the sub-list for extension extendee
+	0, // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_plugins_proto_taskspb_tasks_proto_init() }
@@ -331,7 +417,7 @@ func file_plugins_proto_taskspb_tasks_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_plugins_proto_taskspb_tasks_proto_rawDesc), len(file_plugins_proto_taskspb_tasks_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
