@@ -55,20 +55,25 @@ const (
 
 // Sample returns the current usage. Values that the system does not report are zero.
 func (s *Sampler) Sample(ctx context.Context) Stats {
-	stats := Stats{CPU: s.sampleCPUs(ctx), DiskStats: []*api.HostDiskStats{}, DeviceStats: []*api.DeviceGroupStats{}}
-	for _, c := range stats.CPU {
-		stats.CPUTicksConsumed += c.TotalTicks
-	}
-	stats.CPUTicksTotal = s.ticksSinceBoot()
-	now := time.Now()
-	stats.Timestamp = now.UnixNano()
-	stats.Uptime = uptime()
-	stats.Memory = parseMeminfo(readFileOrEmpty("/proc/meminfo"))
+	stats := s.SampleWithoutDisks(ctx)
 	for _, d := range diskMounts(readFileOrEmpty("/proc/self/mountinfo")) {
 		if usage, ok := diskUsage(d); ok {
 			stats.DiskStats = append(stats.DiskStats, usage)
 		}
 	}
+	return stats
+}
+
+// SampleWithoutDisks is Sample without DiskStats. It does not read the table of mounts, which has several lines for each task.
+func (s *Sampler) SampleWithoutDisks(ctx context.Context) Stats {
+	stats := Stats{CPU: s.sampleCPUs(ctx), DiskStats: []*api.HostDiskStats{}, DeviceStats: []*api.DeviceGroupStats{}}
+	for _, c := range stats.CPU {
+		stats.CPUTicksConsumed += c.TotalTicks
+	}
+	stats.CPUTicksTotal = s.ticksSinceBoot()
+	stats.Timestamp = time.Now().UnixNano()
+	stats.Uptime = uptime()
+	stats.Memory = parseMeminfo(readFileOrEmpty("/proc/meminfo"))
 	if usage, ok := diskUsage(Mount{Point: s.Dir}); ok {
 		usage.Device, usage.Mountpoint = s.Dir, s.Dir
 		stats.AllocDirStats = usage

@@ -60,6 +60,9 @@ func TestSample(t *testing.T) {
 		first.AllocDirStats == nil || first.AllocDirStats.Size == 0 || first.Timestamp == 0 || first.CPUTicksConsumed < 0 {
 		t.Errorf("%+v, memory %+v", first, first.Memory)
 	}
+	if brief := s.SampleWithoutDisks(t.Context()); len(brief.CPU) == 0 || brief.Memory.Total == 0 || brief.AllocDirStats == nil || len(brief.DiskStats) > 0 {
+		t.Errorf("without disks: %+v", brief)
+	}
 	at := s.lastTime
 	if s.Sample(t.Context()); !s.lastTime.Equal(at) && time.Since(at) < minSampleInterval {
 		t.Error("two questions in a moment are two looks")
