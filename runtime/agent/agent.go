@@ -24,6 +24,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/history"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/otlp"
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
@@ -145,6 +146,7 @@ type Agent struct {
 	taskFiles               taskfiles.AllocDirOpener
 	traceExporter           *otlp.TraceExporter // nil if no traces are exported
 	hostSampler             hoststats.Sampler
+	history                 *history.Recorder
 
 	mu         sync.Mutex
 	nodeRunner *noderunner.Runner // nil before Run
@@ -329,6 +331,7 @@ func (a *Agent) Run(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	})
+	backgroundWG.Go(func() { a.history.Run(ctx) })
 	backgroundWG.Go(func() { a.plugins.runBackgroundLoops(ctx, nodes.StoredAllocsLoaded()) })
 	// The start and the stop of a plugin process load pages of the agent's program, which the next trim releases.
 	backgroundWG.Go(func() { a.plugins.watchPluginPIDs(ctx, trim.PostponeTrim) })
@@ -571,6 +574,7 @@ func (a *Agent) Close() error {
 		}
 		a.store = nil
 	}
+	errs = append(errs, a.dataDirectory.removeHistoryIfEphemeral())
 	if !a.dataDirectory.isTemporary {
 		if keeperEnded {
 			errs = append(errs, a.helperProcesses.sockets.remove())

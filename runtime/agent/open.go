@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/history"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/otlp"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
@@ -117,6 +118,7 @@ func (a *Agent) fingerprint(ctx context.Context) localnode.Settings {
 	settings := a.config.Node
 	a.host = settings.Fingerprint(fingerprint.Options{DataDir: a.dataDirectory.path, AgentVersion: a.config.Version}, a.logger)
 	a.hostSampler.Dir, a.hostSampler.MHz = a.dataDirectory.allocDirRoot(), a.host.UsableCPUMHz
+	a.history = history.NewRecorder(a.dataDirectory.historyPath(), historyNode{a}, a.logger)
 	settings = settings.WithDefaults(a.host.Hostname)
 	settings.Networks.CNICacheDir = a.dataDirectory.cniCacheDir()
 	settings.FingerprintNetworks(ctx, &a.host, a.logger)
@@ -159,6 +161,9 @@ func openStore(ctx context.Context, d *dataDirectory, version string, logger hcl
 	// run calls, would take the agent's tasks for tasks of the killed run.
 	if err := os.Remove(filepath.Join(d.path, runStateFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("remove old state: %w", err)
+	}
+	if err := os.Remove(filepath.Join(d.path, runHistoryFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("remove old usage history: %w", err)
 	}
 	if !d.isStateEphemeral {
 		config.KeyFile, config.ReserveDiskSpace = filepath.Join(d.path, keyringFile), true

@@ -205,6 +205,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 		Node:              a,
 		Volumes:           a.Node().VolumeManager(),
 		Metrics:           r.metricsCollector,
+		History:           r.agent.History(),
 		JobParser:         confined.NewChildProcessParser("nomad-lite", JobParserCommand),
 		NodeID:            a.Node().ID(),
 		Region:            a.Node().TaskEnvNode().Region,

@@ -107,6 +107,7 @@ type Config struct {
 	Volumes       VolumeManager
 	JobParser     jobParser
 	Metrics       metricsSource
+	History       usageHistory
 	NodeID        string
 	Region        string
 	AdvertiseAddr string // host:port that other programs use to reach the node

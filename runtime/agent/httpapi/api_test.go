@@ -27,6 +27,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/collect"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/history"
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
@@ -104,6 +105,12 @@ func newFixture(t testing.TB, edit func(*Config)) *fixture {
 	}
 	t.Cleanup(func() { s.Close() })
 	c := Config{Store: s, Node: stubNode{}, NodeID: uuid.NewString(), Region: api.GlobalRegion, AdvertiseAddr: "10.1.2.3:4646", Logger: hclog.NewNullLogger()}
+	usage, err := history.OpenFile(filepath.Join(dir, "history"), history.DefaultSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { usage.Close() })
+	c.History = fileHistory{usage}
 	c.Scheduler = scheduler.New(scheduler.Config{Store: rejectingStore{s}, Logger: hclog.NewNullLogger()})
 	if edit != nil {
 		edit(&c)
@@ -111,6 +118,13 @@ func newFixture(t testing.TB, edit func(*Config)) *fixture {
 	collector := collect.New(s, metricsNode{c.Node}, c.NodeID)
 	c.Metrics = collector
 	return &fixture{New(c), s, collector}
+}
+
+// fileHistory is a history without a recorder.
+type fileHistory struct{ *history.File }
+
+func (h fileHistory) Series(_ context.Context, p history.Period, keysByGroup map[string][]history.Key) (map[string]*history.Series, error) {
+	return h.ReadSeries(p, keysByGroup)
 }
 
 // rejectingStore rejects all changes.

@@ -78,6 +78,8 @@ var nodeRoutes = map[string]nodeRoute{
 	"/v1/client/allocation/{id}/signal":  {operatorRight, allocRight, "alloc-lifecycle"},
 	snapshotPattern:                      {noRight, operatorRight, ""},
 	"/v1/client/allocation/{id}/stats":   {allocRight, operatorRight, "read-job"},
+	"/v1/client/allocation/{id}/history": {allocRight, operatorRight, "read-job"},
+	"/v1/client/history":                 {nodeRightRead, operatorRight, ""},
 	"/v1/client/fs/ls/{id}":              {allocRight, operatorRight, "read-fs"},
 	"/v1/client/fs/stat/{id}":            {allocRight, operatorRight, "read-fs"},
 	"/v1/client/fs/cat/{id}":             {allocRight, operatorRight, "read-fs"},

@@ -42,6 +42,7 @@ var queryParameters = map[string]struct{ kind, means string }{
 	"offset":               {"integer", "number of bytes from the origin"},
 	"origin":               {"string", "where the offset counts from: start or end"},
 	"path":                 {"string", "path relative to the allocation directory"},
+	"period":               {"string", "how far back the usage goes, such as 1h; at most 6h"},
 	"plain":                {"boolean", "respond with plain text and not with JSON frames"},
 	"seconds":              {"integer", "duration of a CPU profile or of a trace"},
 	"server_id":            {"string", "name of the server; only this agent exists"},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/hoststats"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/healthtracker"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/history"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/tasksteps"
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 )
@@ -57,6 +58,7 @@ func (a *API) newRoutes() []route {
 	volumes := &volumeHandler{c.Store, c.Volumes}
 	cluster := &clusterHandler{agent, c.Store, time.Now()}
 	schedulerConfig := &schedulerConfigHandler{c.Store}
+	histories := &historyHandler{agent, c.Store, c.History}
 
 	return []route{
 		{"GET", "/v1/jobs", jobs.list, routeDocOfStateRead[[]jobStub]("list jobs", pageParams, "meta")},
@@ -64,6 +66,7 @@ func (a *API) newRoutes() []route {
 		{"PUT POST", "/v1/jobs/parse", jobWriter.parse, routeDocWithBody[api.JobsParseRequest, api.Job]("parse the text of a job file")},
 		{"GET PUT POST", "/v1/jobs/statuses", jobs.statuses, routeDocWithBody[api.JobStatusesRequest, []jobStatus]("list jobs with the statuses of their allocations", pageParams, "include_children")},
 		{"GET", "/v1/jobs/health", health.list, routeDocOfStateRead[[]jobHealth]("list the health of all jobs in words, with reasons and remedies; an addition to Nomad's API")},
+		{"GET", "/v1/jobs/history", histories.jobs, routeDocWithoutBody[jobHistories]("read the CPU and memory usage of jobs in the last hour", "prefix period")},
 		{"PUT POST", "/v1/validate/job", jobWriter.validate, routeDocWithBody[submittedJob, api.JobValidateResponse]("validate a job")},
 		{"GET", "/v1/job/{id...}", jobs.read, routeDocOfStateRead[api.Job]("read a job")},
 		{"PUT POST", "/v1/job/{id...}", jobWriter.register, routeDocWithBody[registerRequest, jobWriteReply]("register a job")},
@@ -83,6 +86,7 @@ func (a *API) newRoutes() []route {
 		{"GET", "/v1/job/{id...}/health", health.read, routeDocOfStateRead[jobHealth]("read the health of a job in words, with the reason and the remedy; an addition to Nomad's API")},
 		{"GET", "/v1/job/{id...}/scale", scaling.status, routeDocOfStateRead[api.JobScaleStatusResponse]("read the task group counts and the scaling events of a job")},
 		{"PUT POST", "/v1/job/{id...}/scale", scaling.scale, routeDocWithBody[api.ScalingRequest, jobWriteReply]("change the count of a task group")},
+		{"GET", "/v1/job/{id...}/history", histories.job, routeDocWithoutBody[history.Series]("read the CPU, memory and disk usage and the restarts of the tasks of a job in the last hours", "period")},
 		{"GET", "/v1/job/{id...}/services", jobs.services, routeDocOfStateRead[[]api.ServiceRegistration]("list the service registrations of a job")},
 		{"PUT POST", "/v1/job/{id...}/stable", jobWriter.setStable, routeDocWithBody[api.JobStabilityRequest, api.JobStabilityResponse]("mark a version of a job as stable or unstable")},
 		{"GET", "/v1/job/{id...}/submission", jobs.submission, routeDocOfStateRead[api.JobSubmission]("read the job file from which a version of a job was submitted", "version")},
@@ -109,6 +113,7 @@ func (a *API) newRoutes() []route {
 		{"PUT POST", "/v1/client/allocation/{id}/signal", allocs.signal, routeDocWithBody[api.AllocSignalRequest, replyMeta]("send a signal to one task or all tasks of an allocation")},
 		{"GET", snapshotPattern, allocSnapshots.send, routeDocOfStream("application/octet-stream", "read the data of an allocation for another node of the cluster, as a tar archive; requires the token for the migration of the allocation")},
 		{"GET", "/v1/client/allocation/{id}/stats", allocs.stats, routeDocWithoutBody[api.AllocResourceUsage]("read the CPU, memory and device usage of an allocation", "task")},
+		{"GET", "/v1/client/allocation/{id}/history", histories.allocation, routeDocWithoutBody[allocHistory]("read the CPU, memory and disk usage and the restarts of an allocation and of its tasks in the last hours", "period")},
 		{"GET PUT POST DELETE", "/v1/client/allocation/{id...}", errorHandler(http.StatusNotFound, "resource not found"), routeDocWithoutBody[noContent]("unknown operation on an allocation: 404")},
 		{"GET", "/v1/client/fs/ls/{id}", files.list, routeDocWithoutBody[[]api.AllocFileInfo]("list a directory of an allocation", "path")},
 		{"GET", "/v1/client/fs/stat/{id}", files.stat, routeDocWithoutBody[api.AllocFileInfo]("read the metadata of a file of an allocation", "path")},
@@ -118,6 +123,7 @@ func (a *API) newRoutes() []route {
 		{"GET", "/v1/client/fs/logs/{id}", files.taskLogs, routeDocOfStream("application/json", "stream the stdout or stderr of a task", "task type origin offset follow plain")},
 		{"GET", "/v1/client/fs/{id...}", files.rejectUnknownOperation, routeDocWithoutBody[noContent]("unknown operation on a file: 404")},
 		{"GET PUT", "/v1/client/gc", allocs.gcAllocations, routeDocWithoutBody[noContent]("garbage collect the directories of all terminal allocations")},
+		{"GET", "/v1/client/history", histories.node, routeDocWithoutBody[history.Series]("read the CPU, memory and disk usage of the host in the last hours", "node_id period")},
 		{"GET", "/v1/client/stats", agents.hostStats, routeDocWithoutBody[hoststats.Stats]("read the CPU, memory, disk and device usage of the host", "node_id")},
 		{"GET", metadataPath, nodes.readMetadata, routeDocWithoutBody[api.NodeMetaResponse]("read the dynamic and static metadata of the node", "node_id")},
 		{"POST", metadataPath, nodes.setMetadata, routeDocWithBody[api.NodeMetaApplyRequest, api.NodeMetaResponse]("change the dynamic metadata of the node", "node_id")},

@@ -395,7 +395,7 @@ func (r *Runner) Destroy(ctx context.Context) error {
 func (r *Runner) PluginsNeededAfterShutdown() []supervisor.PluginKey {
 	var neededPlugins []supervisor.PluginKey
 	for _, t := range r.tasks.taskSet {
-		if t.HasRunningProcess() || t.IsDestroyPendingAfterRun() {
+		if hasRunningProcess(t) || t.IsDestroyPendingAfterRun() {
 			neededPlugins = append(neededPlugins, supervisor.PluginKey{Type: base.TypeDriver, Name: t.Task().Driver})
 		}
 	}

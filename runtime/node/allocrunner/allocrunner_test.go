@@ -338,6 +338,35 @@ func TestStatsAreSampledOnDemand(t *testing.T) {
 	})
 }
 
+func TestRunningTasks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := startHarness(t, parseJob(t, job("batch", `
+			task "a" {
+				driver = "fake"
+				config { run_for = "5s" }
+			}
+			task "b" {
+				driver = "fake"
+				config { run_for = "20s" }
+			}`)), nil)
+		h.advance(time.Second)
+		running := h.AppendRunningTasks(nil)
+		names := func(list []RunningTask) (all []string) {
+			for _, task := range list {
+				all = append(all, task.Name)
+			}
+			return all
+		}
+		wantEqual(t, "tasks", names(running), "[a b]")
+		alloc := h.Alloc()
+		if got := running[0]; got.AllocID != alloc.ID || got.Namespace != alloc.Namespace || got.JobID != alloc.JobID || got.Driver != "fake" || got.StartID == "" || got.RecentSample(time.Minute) != nil {
+			t.Errorf("task %+v", got)
+		}
+		h.advance(6 * time.Second)
+		wantEqual(t, "tasks after the end of a", names(h.AppendRunningTasks(running[:0])), "[b]")
+	})
+}
+
 func TestExec(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()

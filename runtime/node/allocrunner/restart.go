@@ -23,7 +23,7 @@ func (r *Runner) RestartTask(ctx context.Context, name string) error {
 	if err := r.tasks.awaitRestored(ctx); err != nil {
 		return err
 	}
-	if !wait.IsClosed(r.done) && !t.HasRunningProcess() {
+	if !wait.IsClosed(r.done) && !hasRunningProcess(t) {
 		return ErrNotRunning // this error has precedence over ErrShouldNotRun
 	}
 	if err := r.tasks.checkRestartAllowed(); err != nil {
@@ -133,7 +133,7 @@ func (a *allocTasks) awaitTasksDown(ctx context.Context, reconciled, runReturned
 		}
 		reconciled = a.state.nextReconcileDone()
 		for _, t := range a.taskSet {
-			if t.HasRunningProcess() || t.IsRerunnable() {
+			if hasRunningProcess(t) || t.IsRerunnable() {
 				tasksToRestart = append(tasksToRestart, t)
 			}
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 )
 
 // Stats is the resource usage of an allocation's tasks.
@@ -35,7 +36,7 @@ func latestStats(ctx context.Context, tasks taskSet, hooks map[string]*runnerhoo
 			continue
 		}
 		now.SampleByTask[t.Name()] = sample
-		if !t.HasRunningProcess() {
+		if !hasRunningProcess(t) {
 			continue
 		}
 		addUsage(&now.RunningTasksTotal, sample.Total)
@@ -44,6 +45,31 @@ func latestStats(ctx context.Context, tasks taskSet, hooks map[string]*runnerhoo
 		}
 	}
 	return now
+}
+
+// RunningTask is a task with a process that has not exited.
+type RunningTask struct {
+	AllocID, Namespace, JobID string
+	Name                      string
+	taskrunner.RunningProcess
+
+	// RecentSample returns the newest sample if it is not older than maxAge, and nil otherwise. It never starts sampling:
+	// there is a sample only while others sample the task with [Runner.Stats].
+	RecentSample func(maxAge time.Duration) *driver.TaskStats
+}
+
+// AppendRunningTasks appends the tasks with a process that has not exited to list.
+func (r *Runner) AppendRunningTasks(list []RunningTask) []RunningTask {
+	alloc := r.state.currentAlloc()
+	for _, t := range r.tasks.taskSet {
+		if process, ok := t.RunningProcess(); ok {
+			list = append(list, RunningTask{
+				AllocID: alloc.ID, Namespace: alloc.Namespace, JobID: alloc.JobID, Name: t.Name(), RunningProcess: process,
+				RecentSample: r.statsHooks[t.Name()].RecentSample,
+			})
+		}
+	}
+	return list
 }
 
 func addUsage(sum *driver.Usage, u driver.Usage) {

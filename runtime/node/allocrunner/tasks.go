@@ -19,6 +19,11 @@ import (
 // taskSet holds the runners of some or all tasks of the allocation, in the order of the job.
 type taskSet []*taskrunner.Runner
 
+func hasRunningProcess(t *taskrunner.Runner) bool {
+	_, ok := t.RunningProcess()
+	return ok
+}
+
 // findByName returns the runner of the named task.
 func (s taskSet) findByName(name string) (*taskrunner.Runner, bool) {
 	for _, t := range s {
@@ -38,7 +43,7 @@ func (s taskSet) namedOrAllRunningTasks(name string) (list taskSet, err error) {
 			continue
 		}
 		err = ErrNotRunning
-		if t.HasRunningProcess() {
+		if hasRunningProcess(t) {
 			list = append(list, t)
 		}
 	}

@@ -470,6 +470,26 @@ func (r *Runner) AllocRunner(allocID string) *allocrunner.Runner {
 	return nil
 }
 
+// AppendRunningTasks appends the tasks of all allocations that have a process that has not exited to list.
+func (r *Runner) AppendRunningTasks(list []allocrunner.RunningTask) []allocrunner.RunningTask {
+	for _, runner := range r.activeRunners() {
+		list = runner.AppendRunningTasks(list)
+	}
+	return list
+}
+
+// activeRunners returns the runners of the allocations that have not ended.
+func (r *Runner) activeRunners() (runners []*allocrunner.Runner) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range r.entryByAllocID {
+		if e.runner != nil && e.endTime.IsZero() {
+			runners = append(runners, e.runner)
+		}
+	}
+	return runners
+}
+
 // ForceKillAllAllocs force kills the tasks of all allocations at once, without hooks, kill order, delays and
 // poststop tasks. It does not block.
 func (r *Runner) ForceKillAllAllocs() {
@@ -535,15 +555,7 @@ func (r *Runner) ForwardTaskEvent(driverName string, event driver.TaskEvent) {
 // EmitDeviceEvents adds an event to each task that has not ended and has one of the devices. textByDevice has the texts of the
 // events by model.DeviceInstanceName.
 func (r *Runner) EmitDeviceEvents(textByDevice map[string]string) {
-	r.mu.Lock()
-	var runners []*allocrunner.Runner
-	for _, e := range r.entryByAllocID {
-		if e.runner != nil && e.endTime.IsZero() {
-			runners = append(runners, e.runner)
-		}
-	}
-	r.mu.Unlock()
-	for _, runner := range runners {
+	for _, runner := range r.activeRunners() {
 		runner.EmitDeviceEvents(textByDevice)
 	}
 }

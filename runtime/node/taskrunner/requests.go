@@ -79,10 +79,22 @@ func (r *Runner) OpenStatsWithExitChannel(ctx context.Context, interval time.Dur
 	return samples, p.Exited(), err
 }
 
-// HasRunningProcess reports whether the task has a process that has not exited.
-func (r *Runner) HasRunningProcess() bool {
+// RunningProcess is a process of a task that has not exited.
+type RunningProcess struct {
+	Driver   string
+	StartID  string // id of the process in the driver
+	Restarts uint64 // number of restarts of the task
+}
+
+// RunningProcess returns the process of the task; ok is false if the task has none that has not exited.
+func (r *Runner) RunningProcess() (process RunningProcess, ok bool) {
 	p := r.requests.getProcess()
-	return p != nil && !wait.IsClosed(p.Exited())
+	if p == nil || wait.IsClosed(p.Exited()) {
+		return RunningProcess{}, false
+	}
+	r.records.mu.Lock()
+	defer r.records.mu.Unlock()
+	return RunningProcess{r.driver.DriverName, p.ID(), r.records.taskState.Restarts}, true
 }
 
 // Update sets a new version of the task. The restart policy and the kill settings apply immediately, all other fields

@@ -86,6 +86,16 @@ func (st *StatsHook) StartSamplingAndGetLatest(ctx context.Context) *driver.Task
 	return st.latestSample
 }
 
+// RecentSample returns the newest sample if it is not older than maxAge, and nil otherwise. It does not start or extend sampling.
+func (st *StatsHook) RecentSample(maxAge time.Duration) *driver.TaskStats {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.latestSample == nil || time.Since(st.latestSample.Timestamp) > maxAge {
+		return nil
+	}
+	return st.latestSample
+}
+
 // startOrExtendSampling starts sampling, or extends it by streamIdleTimeout. The channel is closed when
 // the first sample has arrived or the first attempt to get one has failed; it is nil if no sample can arrive.
 func (st *StatsHook) startOrExtendSampling(ctx context.Context) <-chan struct{} {

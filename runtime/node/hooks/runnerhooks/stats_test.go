@@ -62,7 +62,7 @@ func (f *fakeDriver) openStream(ctx context.Context, interval time.Duration) (<-
 		for {
 			f.mu.Lock()
 			f.sampleCount++
-			sample := &driver.TaskStats{}
+			sample := &driver.TaskStats{Timestamp: time.Now()}
 			sample.Total.Memory.RSS = f.sampleCount
 			f.mu.Unlock()
 			select {
@@ -266,5 +266,29 @@ func TestStatsContinueWithNextProcess(t *testing.T) {
 		if asked != 2 {
 			t.Errorf("asked %d times about two processes, want once each", asked)
 		}
+	})
+}
+
+// RecentSample has the samples that others have requested, and opens no stream.
+func TestRecentSampleOpensNoStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeDriver{startTime: time.Now()}
+		h := NewStatsHook(f.openStream, time.Second, hclog.NewNullLogger())
+		startStats(t, h)
+		if sample := h.RecentSample(time.Hour); sample != nil {
+			t.Errorf("sample %v, although nothing was sampled", sample)
+		}
+		f.wantOpenStreams(t, 0)
+		h.StartSamplingAndGetLatest(t.Context())
+		time.Sleep(5 * time.Second)
+		if sample := h.RecentSample(2 * time.Second); sample == nil {
+			t.Error("no sample, although the task is sampled")
+		}
+		time.Sleep(time.Minute)
+		f.wantOpenStreams(t, 0) // the calls of RecentSample do not extend sampling
+		if sample := h.RecentSample(2 * time.Second); sample != nil {
+			t.Errorf("sample of %v", sample.Timestamp)
+		}
+		endStats(t, h)
 	})
 }

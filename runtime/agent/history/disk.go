@@ -1,0 +1,118 @@
+package history
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
+)
+
+// The files of a task are measured up to a number of files and directories, and to a depth of directories. The second limits
+// the open files of the agent.
+const (
+	maxMeasuredFiles = 20000
+	maxMeasuredDepth = 50
+)
+
+var errTooManyFiles = fmt.Errorf("more than %d files, or than %d directories in one another", maxMeasuredFiles, maxMeasuredDepth)
+
+// diskUsage is the space of files on the disk, in bytes.
+type diskUsage struct {
+	task   uint64 // files in the directory of the task, and its output
+	shared uint64 // files that the tasks of the allocation share, without their output
+}
+
+// measureAllocDir measures the files of a task. It does not follow links, nor does it enter other file systems, such as mounted
+// volumes. The error is errTooManyFiles if it gave up.
+func measureAllocDir(dir *allocdir.Dir, task string) (diskUsage, error) {
+	paths := dir.TaskPaths(task)
+	m := &diskMeter{left: maxMeasuredFiles}
+	var usage diskUsage
+	var err error
+	if usage.task, err = m.measure(paths.Dir, nil); err != nil {
+		return usage, err
+	}
+	isOutput := func(name string) bool {
+		return strings.HasPrefix(name, task+".stdout.") || strings.HasPrefix(name, task+".stderr.")
+	}
+	output, err := m.measure(paths.LogDir, isOutput)
+	if err != nil {
+		return usage, err
+	}
+	usage.task += output
+	m.skipped = filepath.Base(paths.LogDir)
+	usage.shared, err = m.measure(paths.SharedAllocDir, nil)
+	return usage, err
+}
+
+// diskMeter adds up the space of files.
+type diskMeter struct {
+	left    int    // number of files and directories until it gives up
+	skipped string // name of the directory in the first one that is not measured
+}
+
+// measure returns the space of the files below a directory, which may not exist. If accepts is not nil, only files in the directory
+// itself with a name that it accepts count.
+func (m *diskMeter) measure(path string, accepts func(name string) bool) (uint64, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return 0, errors.Join(err, unix.Close(fd))
+	}
+	return m.measureOpenDir(fd, path, st.Dev, 1, accepts)
+}
+
+// measureOpenDir closes fd. All names are resolved relative to fd, so that a task that exchanges a directory for a link leads
+// it nowhere.
+func (m *diskMeter) measureOpenDir(fd int, path string, device uint64, depth int, accepts func(string) bool) (total uint64, err error) {
+	dir := os.NewFile(uintptr(fd), path)
+	defer dir.Close()
+	for {
+		names, err := dir.Readdirnames(256) // in parts, because a directory can have millions of files
+		for _, name := range names {
+			if m.left--; m.left < 0 {
+				return total, errTooManyFiles
+			}
+			var st unix.Stat_t
+			if accepts != nil && !accepts(name) || unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || st.Dev != device {
+				continue // of others, or removed in the meantime
+			}
+			if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+				total += uint64(st.Blocks) * 512
+				continue
+			}
+			if accepts != nil || depth == 1 && name == m.skipped {
+				continue
+			}
+			if depth == maxMeasuredDepth {
+				return total, errTooManyFiles
+			}
+			child, err := unix.Openat(fd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+			if err != nil {
+				continue
+			}
+			size, err := m.measureOpenDir(child, name, device, depth+1, nil)
+			if total += size; err != nil {
+				return total, err
+			}
+		}
+		if err == io.EOF {
+			return total, nil
+		}
+		if err != nil {
+			return total, err
+		}
+	}
+}
