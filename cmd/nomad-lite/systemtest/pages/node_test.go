@@ -46,7 +46,7 @@ func testNodePage(t *testing.T, s *systemtest.TestAgent, b *systemtest.Browser) 
 	p.WaitText("td", "raw_exec")
 	p.WaitText("td", "web")
 	p.WaitText("td", "% of the machine")
-	p.WaitFor(`[...document.querySelectorAll(".chart-line")].filter((l) => l.getAttribute("d")?.includes("L")).length === 2`)
+	p.WaitFor(`[...document.querySelectorAll(".chart-line")].filter((l) => l.getAttribute("d")?.includes("L")).length >= 2`)
 	p.ScreenshotIfEnabled("node")
 
 	p.Click("Attributes")

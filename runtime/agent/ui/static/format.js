@@ -45,6 +45,11 @@ export function bytes(count) {
   return (i === 0 ? count : count.toFixed(1)) + " " + units[i];
 }
 
+// megahertz formats a use of processors in MHz.
+export function megahertz(mhz) {
+  return mhz.toFixed(mhz < 10 ? 1 : 0) + " MHz";
+}
+
 // clock formats a time of the API in the time zone of the browser: date and time, or the time with milliseconds.
 export function clock(time, withMilliseconds) {
   if (!time) return "";

@@ -9,6 +9,7 @@ import { liveTable } from "./livetable.js";
 import { jobPath } from "./paths.js";
 import { blockedPlacements } from "./placement.js";
 import { isActive, launchesJobs } from "./status.js";
+import { followHistory, usageCharts } from "./usage.js";
 
 // overview creates the tab for the context of views/job.js. With a group in the context, it shows this group only.
 export function overview(context) {
@@ -18,8 +19,9 @@ export function overview(context) {
   const none = h("p");
   const allocations = jobAllocationTable(signal);
   const children = childTable(signal);
+  const usage = h("section", { hidden: true }, h("h2", null, "Resources"));
   return {
-    element: h("div", null, top, title, none, allocations.element, children.element),
+    element: h("div", null, top, title, none, allocations.element, children.element, usage),
     refresh: async (job) => {
       const hasChildren = launchesJobs(job);
       const [all, evaluations, deployment, launched] = await Promise.all([
@@ -38,9 +40,28 @@ export function overview(context) {
       children.element.hidden = !hasChildren || launched.length === 0;
       none.textContent = (hasChildren ? launched : shown).length ? "" : hasChildren ? "No job was launched yet." : "No allocations.";
       allocations.show(shown);
+      if (!group && !hasChildren && usage.children.length === 1) showUsage(usage, context, job);
       children.show(launched.filter((child) => child.ParentID === job.ID).sort((a, b) => b.SubmitTime - a.SubmitTime));
     },
   };
+}
+
+const usageInterval = 30e3; // milliseconds
+
+// showUsage shows charts of all tasks of a job in the last hours, with the sum of the resources in its file as limits.
+function showUsage(section, context, job) {
+  const tasks = (job.TaskGroups ?? []).flatMap((g) => (g.Tasks ?? []).map((t) => ({ count: g.Count ?? 1, ...t.Resources })));
+  const sum = (name) => tasks.reduce((total, t) => total + t.count * (t[name] ?? 0), 0);
+  const hasMaximum = tasks.some((t) => t.MemoryMaxMB > 0);
+  const charts = usageCharts({
+    cpu: [{ name: "cpu", value: sum("CPU") }],
+    memory: [{ name: "memory", value: sum("MemoryMB") * 2 ** 20 }, { name: "memory_max", value: hasMaximum ? tasks.reduce((total, t) => total + t.count * (t.MemoryMaxMB || t.MemoryMB || 0), 0) * 2 ** 20 : 0 }],
+  });
+  const history = followHistory(context.api("history"), usageInterval, context.signal, (value, period) => {
+    section.hidden = value.Times.length === 0 && section.hidden;
+    charts.setHistory(value, period);
+  });
+  section.append(history.element, h("div", { class: "charts" }, charts.elements));
 }
 
 // recentCount is the number of ended allocations that the overview shows.

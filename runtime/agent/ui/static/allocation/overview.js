@@ -1,13 +1,13 @@
 // The overview of an allocation, or of one of its tasks.
 
 import { get, poll, put, watch } from "../api.js";
-import { chart } from "../chart.js";
 import { ago, badge, clockAndAge, facts, fullLink, h, link, replace, table, update } from "../dom.js";
 import { address, bytes, clock, isSet, shortID } from "../format.js";
 import { ask } from "../dialog.js";
 import { showError } from "../main.js";
 import { checkStatus, hasEnded } from "../status.js";
 import { TaskLog } from "../tasklog.js";
+import { followHistory, usageCharts } from "../usage.js";
 import { execPath, tasksOf } from "../views/allocation.js";
 import { allocationPath, jobPath, servicePath } from "../paths.js";
 import { lineElement } from "./loglines.js";
@@ -183,30 +183,40 @@ async function showLastLines(element, alloc, task, signal) {
   }
 }
 
-// showUsage shows charts, which start when the page is opened: the agent keeps no history.
-function showUsage(section, alloc, onlyTask, signal) {
+const historyInterval = 5 * 60e3; // milliseconds: the agent measures disks as often
+
+// showUsage shows charts of the last hours, which continue with current values.
+async function showUsage(section, alloc, onlyTask, signal) {
   const names = onlyTask ? [onlyTask] : tasksOf(alloc).map((t) => t.Name);
-  const charts = Object.fromEntries(names.map((name) => {
-    const limits = alloc.AllocatedResources?.Tasks?.[name];
-    return [name, {
-      cpu: chart("CPU", (v) => v.toFixed(v < 10 ? 1 : 0) + " MHz", limits?.Cpu?.CpuShares ?? 0),
-      memory: chart("Memory", bytes, ((limits?.Memory?.MemoryMaxMB || limits?.Memory?.MemoryMB) ?? 0) * 2 ** 20),
-    }];
-  }));
-  const disk = h("p", { class: "dim" }), note = h("p", { class: "dim" }, "The charts start when this page is opened: the agent keeps no history.");
-  section.append(h("div", { class: "charts" }, names.map((name) => h("section", { "aria-label": "Resources of " + name },
-    !onlyTask && h("h3", null, h("bdi", null, name)), charts[name].cpu.element, charts[name].memory.element))), note, disk);
+  const diskLimit = (alloc.AllocatedResources?.Shared?.DiskMB ?? 0) * 2 ** 20;
+  const charts = Object.fromEntries(names.map((name) => [name, usageCharts(limitsOf(alloc, name, names.length > 1 ? 0 : diskLimit))]));
+  const disk = h("p", { class: "dim" }), note = h("p", { class: "dim" });
+  const history = followHistory(`/v1/client/allocation/${alloc.ID}/history`, historyInterval, signal, (value, period) => {
+    for (const name of names) if (value.Tasks[name]) charts[name].setHistory(value.Tasks[name], period);
+  });
+  section.append(history.element, h("div", { class: "charts" }, names.map((name) => h("section", { "aria-label": "Resources of " + name },
+    !onlyTask && h("h3", null, h("bdi", null, name)), charts[name].elements))), note, disk);
+  await history.shown;
   return poll(statsInterval, signal, async () => {
     const [stats, host] = await Promise.all([get(`/v1/client/allocation/${alloc.ID}/stats`, signal), get("/v1/client/stats", signal)]);
     for (const name of names) {
       const used = stats.Tasks?.[name]?.ResourceUsage;
-      charts[name].cpu.add(used?.CpuStats?.TotalTicks);
-      charts[name].memory.add(used && (used.MemoryStats.Usage || used.MemoryStats.RSS));
+      charts[name].addLive({ cpu: used?.CpuStats?.TotalTicks, memory: used && (used.MemoryStats.Usage || used.MemoryStats.RSS) });
     }
     const dir = host.AllocDirStats;
-    disk.textContent = `Disk: ${bytes((alloc.AllocatedResources?.Shared?.DiskMB ?? 0) * 2 ** 20)} reserved for the allocation` +
-      (dir ? `; its file system has ${bytes(dir.Available)} of ${bytes(dir.Size)} free.` : ".");
+    disk.textContent = `Disk: ${bytes(diskLimit)} reserved for the allocation` + (dir ? `; its file system has ${bytes(dir.Available)} of ${bytes(dir.Size)} free.` : ".");
   }).catch((err) => { note.textContent = "No statistics: " + err.message; });
+}
+
+// limitsOf returns the limits of a task that its charts show.
+function limitsOf(alloc, name, diskLimit) {
+  const limits = alloc.AllocatedResources?.Tasks?.[name];
+  const megabytes = (n) => (n ?? 0) * 2 ** 20;
+  return {
+    cpu: [{ name: "cpu", value: limits?.Cpu?.CpuShares ?? 0 }],
+    memory: [{ name: "memory", value: megabytes(limits?.Memory?.MemoryMB) }, { name: "memory_max", value: megabytes(limits?.Memory?.MemoryMaxMB) }],
+    disk: [{ name: "ephemeral_disk", value: diskLimit }],
+  };
 }
 
 // showStatic shows what does not change: ports, environment and meta.

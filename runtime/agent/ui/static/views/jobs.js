@@ -8,6 +8,7 @@ import { liveTable } from "../livetable.js";
 import { showError } from "../main.js";
 import { jobPath, rememberFilter } from "../paths.js";
 import { healthRank, jobStatus, jobType } from "../status.js";
+import { jobUsageColumns } from "../usage.js";
 
 export function show(main, { query }, signal) {
   document.title = "Jobs – nomad-lite";
@@ -27,6 +28,7 @@ export function show(main, { query }, signal) {
     { title: "Name", cell: (job) => [nameCell(job), healthReason(healthOf(job))], sort: (job) => job.ID },
     { title: "Health", cell: (job) => healthBadge(healthOf(job), jobStatus(job)), sort: (job) => healthRank(healthOf(job)) },
     { title: "Allocations", cell: counts },
+    ...jobUsageColumns(signal, () => draw()),
     { title: "Type", cell: jobType, sort: jobType },
     { title: "Namespace", cell: (job) => job.Namespace, sort: (job) => job.Namespace },
     { title: "Submitted", cell: (job) => ago(job.SubmitTime), sort: (job) => -milliseconds(job.SubmitTime ?? 0) },

@@ -2,15 +2,15 @@
 
 import { allocationColumns, allocationTable } from "../allocationtable.js";
 import { APIError, get, ignoreForbidden, poll, put, watch } from "../api.js";
-import { chart } from "../chart.js";
 import { ask, checkbox } from "../dialog.js";
 import { ago, badge, facts, h, table, update } from "../dom.js";
 import { bytes, clock, duration } from "../format.js";
 import { hostVolumeTable } from "../hostvolumetable.js";
 import { showError } from "../main.js";
 import { isActive } from "../status.js";
+import { followHistory, usageCharts } from "../usage.js";
 
-const statsInterval = 2000; // milliseconds
+const statsInterval = 2000, historyInterval = 5 * 60e3; // milliseconds
 const megabyte = 1 << 20;
 
 export async function show(main, { id }, signal) {
@@ -22,8 +22,7 @@ export async function show(main, { id }, signal) {
   const top = h("div"), usage = h("div"), charts = h("div", { class: "charts" }), rest = h("div"), none = h("p", { hidden: true }, "No allocation is running or pending.");
   const list = allocationTable(columns, signal);
   list.element.hidden = true;
-  const cpu = chart("CPU used", (part) => Math.round(part * 100) + "%");
-  let memory = null; // it needs the size of the memory
+  let used = null; // the charts, which need the size of the memory
   main.append(top, usage, charts, h("h2", null, "Allocations"), none, list.element, rest);
 
   function drawState() {
@@ -34,11 +33,16 @@ export async function show(main, { id }, signal) {
 
   function addStats(value) {
     stats = value;
-    memory ??= chart("Memory used", bytes, stats.Memory.Total);
-    if (!charts.firstChild) charts.append(cpu.element, memory.element);
-    cpu.add(cpuUsage(stats));
-    memory.add(stats.Memory.Used);
     drawState();
+    if (used) return used.addLive({ cpu: stats.CPUTicksConsumed, memory: stats.Memory.Used });
+    used = usageCharts({
+      cpu: [{ name: "all processors", value: stub.NodeResources?.Cpu?.CpuShares ?? 0 }], memory: [{ name: "installed", value: stats.Memory.Total }],
+      disk: [{ name: "size", value: stats.AllocDirStats?.Size ?? 0 }],
+    });
+    charts.append(...used.elements);
+    const history = followHistory("/v1/client/history", historyInterval, signal, used.setHistory);
+    charts.before(history.element);
+    return history.shown;
   }
 
   return Promise.all([
