@@ -212,7 +212,14 @@ func nilIfNotExist(err error) error {
 // process. With an error some can be missing. A cgroup that does not exist has none.
 func (c Cgroup) PIDs() ([]int, error) {
 	dirs, err := c.Tree()
-	errs := []error{err}
+	pids, pidsErr := PIDsInCgroups(dirs)
+	return pids, errors.Join(err, pidsErr)
+}
+
+// PIDsInCgroups returns the processes in the cgroups themselves, except the calling process. With an error some can be
+// missing. A cgroup that does not exist has none.
+func PIDsInCgroups(dirs []Cgroup) ([]int, error) {
+	var errs []error
 	var pids []int
 	var buf [1024]byte
 	for _, dir := range dirs {

@@ -36,7 +36,13 @@ type totalSampler struct {
 	sampledAt time.Time
 	lastTime  cpuTime
 	lastRate  driver.CPUUsage
+
+	cgroups      []osprocess.Cgroup // cgroup of the task and its descendants, when they were listed last
+	cgroupsReads int                // number of reads since then
 }
+
+// maxCgroupsReads is the number of samples with one list of cgroups. Few tasks make cgroups of their own.
+const maxCgroupsReads = 6
 
 // cpuTime is the CPU time that a process, or a whole task, has used since its start.
 type cpuTime struct {
@@ -64,7 +70,9 @@ func (p *ProcessWithoutExec) Stats(ctx context.Context) (driver.TaskStats, error
 	}
 	var pids []int
 	var err error
-	if p.cgroup != nil {
+	if p.cgroup != nil && totalsOnly {
+		pids, err = p.totalSampler.readPIDs(p.cgroup.osCgroup())
+	} else if p.cgroup != nil {
 		pids, err = p.cgroup.osCgroup().PIDs()
 	} else {
 		pids, err = withDescendants(p.processID.PID)
@@ -191,6 +199,21 @@ func (c *cpuSampler) computeRates(now time.Time, used map[int]cpuTime) map[int]d
 	}
 	c.sampledAt, c.lastTimesByPID, c.lastRatesByPID = now, used, rate
 	return rate
+}
+
+// readPIDs returns the processes in a cgroup and its descendants. It lists the descendants once in maxCgroupsReads calls.
+func (c *totalSampler) readPIDs(top osprocess.Cgroup) ([]int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cgroups == nil || c.cgroupsReads == maxCgroupsReads {
+		tree, err := top.Tree()
+		if err != nil {
+			return nil, err
+		}
+		c.cgroups, c.cgroupsReads = tree, 0
+	}
+	c.cgroupsReads++
+	return osprocess.PIDsInCgroups(c.cgroups)
 }
 
 // newSample returns a sample of a whole task.

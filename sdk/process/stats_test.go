@@ -71,6 +71,35 @@ func TestTotalRate(t *testing.T) {
 	}
 }
 
+// A cgroup that a task makes is found after some samples.
+func TestTotalFindsNewCgroups(t *testing.T) {
+	top := t.TempDir()
+	write := func(dir, pids string) {
+		t.Helper()
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(pids), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var s totalSampler
+	read := func(want ...int) {
+		t.Helper()
+		if pids, err := s.readPIDs(osprocess.Cgroup(top)); err != nil || !slices.Equal(pids, want) {
+			t.Errorf("got %v, %v; want %v", pids, err, want)
+		}
+	}
+	write(top, "5000001\n")
+	read(5000001)
+	write(filepath.Join(top, "nested"), "5000003\n")
+	write(top, "5000001\n5000002\n")
+	for range maxCgroupsReads - 1 {
+		read(5000001, 5000002)
+	}
+	read(5000001, 5000002, 5000003)
+}
+
 // With cgroups v2, the total is the count of the kernel for the cgroup.
 func TestTotalOfCgroup(t *testing.T) {
 	dir := t.TempDir()
