@@ -78,7 +78,7 @@ const (
 	sampleHeaderSize = 32
 	entrySize        = 32
 	// DefaultSize is the size of the file of an agent. A sample of 1,000 tasks has 32 KB, so that the file has room
-	// for almost three hours of 1,000 tasks, and for Retention of 485 tasks.
+	// for almost three hours of 1,000 tasks, and for Retention of 480 tasks.
 	DefaultSize = 32 << 20
 	// maxSamples limits the memory of the index.
 	maxSamples = int(Retention / Interval)
