@@ -2,14 +2,16 @@ package ui
 
 import (
 	"bytes"
+	"cmp"
+	"compress/gzip"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
-	"errors"
 	"io/fs"
 	"net/http"
 	"path"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -19,8 +21,12 @@ var embedded embed.FS
 // Prefix is the start of the paths of all pages and files.
 const Prefix = "/ui/"
 
-// filePrefix is the start of the paths of files. All other paths are pages.
-const filePrefix = Prefix + "static/"
+// filePrefix is the start of the paths of files, and versionPrefix that of their paths with the version of the page, from
+// which index.html loads them. All other paths are pages.
+const (
+	filePrefix    = Prefix + "static/"
+	versionPrefix = Prefix + "version/"
+)
 
 // contentSecurityPolicy permits only files of the agent and requests to the agent. With require-trusted-types-for the
 // browser refuses to create elements from text.
@@ -36,36 +42,129 @@ var contentTypes = map[string]string{
 	".svg":  "image/svg+xml",
 }
 
-// Serve replies to a GET or HEAD request for a path that starts with Prefix: with a file, or with index.html, whose script
-// shows the page for the path. It may be called concurrently.
-func Serve(w http.ResponseWriter, r *http.Request) {
-	name, isFile := strings.CutPrefix(r.URL.Path, filePrefix)
-	if !isFile {
-		name = "index.html"
-	}
-	h := w.Header()
-	content, err := fs.ReadFile(embedded, path.Join("static", path.Clean("/"+name)))
-	if errors.Is(err, fs.ErrNotExist) {
-		// Large files are embedded compressed only. All browsers accept gzip.
-		if content, err = fs.ReadFile(embedded, path.Join("static", path.Clean("/"+name+".gz"))); err == nil {
-			h.Set("Content-Encoding", "gzip")
+// compressedSuffix ends the names of large files that are embedded compressed only. All browsers accept gzip.
+const compressedSuffix = ".gz"
+
+// indexName is the file that is served for all paths of pages.
+const indexName = "index.html"
+
+// site is the embedded files as they are served.
+type site struct {
+	version string // a hash of all files
+	index   []byte // index.html, which loads the files of this version
+	files   map[string]servedFile
+}
+
+// servedFile is a file without its content, which is read from the embedded files when a client does not accept gzip.
+type servedFile struct {
+	hash             string
+	compressed       []byte
+	isCompressedOnly bool // embedded compressed, so that there is no other content
+}
+
+// currentSite is built at the first request, because most processes of this program serve no page.
+var currentSite = sync.OnceValue(func() *site {
+	s := &site{files: map[string]servedFile{}}
+	all := sha256.New()
+	var modules []string
+	// Neither the reads nor the compression can fail: the files and the buffers are in memory.
+	_ = fs.WalkDir(embedded, "static", func(name string, entry fs.DirEntry, _ error) error {
+		if entry.IsDir() {
+			return nil
 		}
+		content, _ := fs.ReadFile(embedded, name)
+		name = strings.TrimPrefix(name, "static/")
+		sum := sha256.Sum256(content)
+		all.Write(sum[:])
+		all.Write([]byte(name))
+		if path.Ext(name) == ".js" {
+			modules = append(modules, name)
+		}
+		file := servedFile{hash: hex.EncodeToString(sum[:8])}
+		if short, ok := strings.CutSuffix(name, compressedSuffix); ok {
+			name, file.compressed, file.isCompressedOnly = short, content, true
+		} else {
+			file.compressed = compress(content)
+		}
+		s.files[name] = file
+		return nil
+	})
+	s.version = hex.EncodeToString(all.Sum(nil)[:8])
+
+	index, _ := fs.ReadFile(embedded, "static/"+indexName)
+	var links strings.Builder
+	for _, name := range modules {
+		links.WriteString(`<link rel="modulepreload" href="` + filePrefix + name + "\">\n")
 	}
-	if err != nil {
+	text := strings.Replace(string(index), "<script ", links.String()+"<script ", 1)
+	s.index = []byte(strings.ReplaceAll(text, `"`+filePrefix, `"`+versionPrefix+s.version+"/"))
+	sum := sha256.Sum256(s.index)
+	s.files[indexName] = servedFile{hash: hex.EncodeToString(sum[:8]), compressed: compress(s.index)}
+	return s
+})
+
+func compress(content []byte) []byte {
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	_, err := z.Write(content)
+	if cmp.Or(err, z.Close()) != nil {
+		panic("a buffer rejects a write")
+	}
+	return b.Bytes()
+}
+
+// Serve replies to a GET or HEAD request for a path that starts with Prefix: with a file, or with index.html, whose script
+// shows the page for the path. The reply is compressed if acceptsGzip is set; the caller sets
+// Vary. Serve may be called concurrently.
+func Serve(w http.ResponseWriter, r *http.Request, acceptsGzip bool) {
+	s := currentSite()
+	name, isCurrentVersion := s.fileName(r.URL.Path)
+	file, exists := s.files[name]
+	if !exists {
 		w.WriteHeader(http.StatusNotFound)
 		return
 	}
+	h := w.Header()
 	h.Set("Content-Type", contentTypes[path.Ext(name)])
 	h.Set("Content-Security-Policy", contentSecurityPolicy)
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
-	// The browser revalidates a file with its ETag at each load, and downloads the file again only if it has changed.
-	h.Set("Cache-Control", "no-cache")
-	h.Set("ETag", etag(content))
+	if isCurrentVersion {
+		h.Set("Cache-Control", "max-age=31536000, immutable")
+	} else {
+		// The browser revalidates the file with its ETag at each load, and downloads the file again only if it has changed.
+		h.Set("Cache-Control", "no-cache")
+	}
+	content, tag := file.compressed, file.hash+"-gzip"
+	if acceptsGzip || file.isCompressedOnly {
+		h.Set("Content-Encoding", "gzip")
+	} else {
+		content, tag = s.plain(name), file.hash
+	}
+	h.Set("ETag", `"`+tag+`"`)
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(content))
 }
 
-func etag(content []byte) string {
-	sum := sha256.Sum256(content)
-	return `"` + hex.EncodeToString(sum[:8]) + `"`
+// fileName returns the name of the file for the path of a request, and whether the path has the version of the site, so
+// that its content never changes. A tab that has loaded the page from an earlier agent gets the present files.
+func (s *site) fileName(requested string) (name string, isCurrentVersion bool) {
+	name, isFile := strings.CutPrefix(requested, filePrefix)
+	if rest, ok := strings.CutPrefix(requested, versionPrefix); ok {
+		var version string
+		version, name, _ = strings.Cut(rest, "/")
+		isFile, isCurrentVersion = true, version == s.version
+	}
+	if !isFile {
+		return indexName, false
+	}
+	return strings.TrimPrefix(path.Clean("/"+name), "/"), isCurrentVersion
+}
+
+// plain returns the uncompressed content of a file of the site that is not embedded compressed.
+func (s *site) plain(name string) []byte {
+	if name == indexName {
+		return s.index
+	}
+	content, _ := fs.ReadFile(embedded, "static/"+name) // the file exists
+	return content
 }

@@ -15,13 +15,14 @@ import (
 	"testing"
 )
 
+// serve returns the reply to a client that does not accept gzip.
 func serve(target string, header ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest("GET", target, nil)
 	if len(header) > 0 {
 		r.Header.Set(header[0], header[1])
 	}
 	w := httptest.NewRecorder()
-	Serve(w, r)
+	Serve(w, r, false)
 	return w
 }
 
@@ -89,7 +90,7 @@ func TestVendoredFiles(t *testing.T) {
 }
 
 var (
-	importPattern = regexp.MustCompile(`(?m)^import \{([^}]*)\} from "([^"]+)"|import\("([^"]+)"\)`)
+	importPattern = regexp.MustCompile(`(?m)^import (?:\{([^}]*)\}|\* as \w+) from "([^"]+)"|import\("([^"]+)"\)`)
 	exportPattern = regexp.MustCompile(`(?m)^export (?:async )?(?:function|const|class|let) (\w+)`)
 )
 
@@ -136,13 +137,71 @@ func TestEachPageHasItsModule(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	views := regexp.MustCompile(`(?m)^  \[/.*/, "(\w+)"\],$`).FindAllStringSubmatch(string(text), -1)
-	if len(views) < 2 {
-		t.Fatalf("%d pages were found in main.js", len(views))
+	names := regexp.MustCompile(`(?m)^  \[/.*/, "(\w+)"\],$`).FindAllSubmatch(text, -1)
+	if len(names) < 2 {
+		t.Fatalf("%d pages were found in main.js", len(names))
 	}
-	for _, view := range views {
-		if _, err := fs.Stat(embedded, "static/views/"+view[1]+".js"); err != nil {
-			t.Error(err)
+	views := regexp.MustCompile(`const views = \{([^}]*)\}`).FindSubmatch(text)
+	if views == nil {
+		t.Fatal("main.js has no views")
+	}
+	for _, name := range names {
+		if !slices.Contains(strings.Split(strings.ReplaceAll(string(views[1]), " ", ""), ","), string(name[1])) {
+			t.Errorf("the page %s is not among the views of main.js", name[1])
+		}
+		if want := fmt.Sprintf("import * as %[1]s from \"./views/%[1]s.js\";", name[1]); !strings.Contains(string(text), want) {
+			t.Errorf("main.js has no %s", want)
+		}
+	}
+}
+
+// TestFilesOfAVersionAreKept checks the addresses from which index.html loads the page: their content never changes.
+func TestFilesOfAVersionAreKept(t *testing.T) {
+	index := serve("/ui/jobs")
+	if got := index.Header().Get("Cache-Control"); got != "no-cache" {
+		t.Errorf("index.html has Cache-Control %q, want no-cache", got)
+	}
+	loaded := regexp.MustCompile(`(?:href|src)="(/ui/[^"]+)"`).FindAllStringSubmatch(index.Body.String(), -1)
+	var names []string
+	for _, found := range loaded {
+		w := serve(found[1])
+		if w.Code != http.StatusOK || w.Header().Get("Cache-Control") != "max-age=31536000, immutable" {
+			t.Errorf("%s: status %d, Cache-Control %q", found[1], w.Code, w.Header().Get("Cache-Control"))
+		}
+		_, name, _ := strings.Cut(strings.TrimPrefix(found[1], versionPrefix), "/")
+		names = append(names, name)
+		if old := serve(versionPrefix + "0123456789abcdef/" + name); old.Code != http.StatusOK || old.Header().Get("Cache-Control") != "no-cache" || old.Body.String() != w.Body.String() {
+			t.Errorf("%s of another version: status %d, Cache-Control %q, %d bytes", name, old.Code, old.Header().Get("Cache-Control"), old.Body.Len())
+		}
+	}
+	err := fs.WalkDir(embedded, "static", func(name string, entry fs.DirEntry, err error) error {
+		if name = strings.TrimPrefix(name, "static/"); path.Ext(name) == ".js" && !slices.Contains(names, name) {
+			t.Errorf("index.html does not load %s", name)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestFilesAreCompressedForClientsThatAcceptIt(t *testing.T) {
+	for _, target := range []string{"/ui/static/main.js", "/ui/", "/ui/static/vendor/xterm/xterm.js"} {
+		w := httptest.NewRecorder()
+		Serve(w, httptest.NewRequest("GET", target, nil), true)
+		if w.Header().Get("Content-Encoding") != "gzip" || w.Header().Get("ETag") == serve(target).Header().Get("ETag") && !strings.Contains(target, "vendor") {
+			t.Errorf("%s: encoding %q, ETag %s", target, w.Header().Get("Content-Encoding"), w.Header().Get("ETag"))
+		}
+		uncompressed, err := gzip.NewReader(w.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := io.ReadAll(uncompressed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if plain := serve(target); plain.Header().Get("Content-Encoding") == "" && plain.Body.String() != string(content) {
+			t.Errorf("%s: the compressed content differs", target)
 		}
 	}
 }

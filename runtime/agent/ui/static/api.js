@@ -61,18 +61,6 @@ export async function send(path, { json, headers, ...options } = {}) {
   return response;
 }
 
-// load returns a module of the page, whose path is relative to this file. It throws an APIError with status 0 if the
-// agent does not send it, or one that it imports.
-export async function load(path) {
-  try {
-    return await import(path);
-  } catch (err) {
-    if (!(err instanceof TypeError)) throw err; // as in a module with an error
-    setLost(true);
-    throw new APIError(0, "The agent does not answer.");
-  }
-}
-
 // get returns the decoded reply of a GET request.
 export async function get(path, signal) {
   return decode(await send(path, { signal }), signal);

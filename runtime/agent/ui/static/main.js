@@ -1,10 +1,28 @@
 // The table of pages, and the frame around them: navigation, search, the state of the connection.
 
-import { access, connection, load, readAccess } from "./api.js";
+import { access, connection, readAccess } from "./api.js";
 import { fullLink, h, link, replace, update } from "./dom.js";
-import { logInByFragment } from "./views/login.js";
+import * as search from "./search.js";
+import * as allocation from "./views/allocation.js";
+import * as allocations from "./views/allocations.js";
+import * as evaluations from "./views/evaluations.js";
+import * as events from "./views/events.js";
+import * as exec from "./views/exec.js";
+import * as job from "./views/job.js";
+import * as jobs from "./views/jobs.js";
+import * as login from "./views/login.js";
+import * as node from "./views/node.js";
+import * as plugins from "./views/plugins.js";
+import * as run from "./views/run.js";
+import * as services from "./views/services.js";
+import * as variables from "./views/variables.js";
+import * as volumes from "./views/volumes.js";
 
-// pages: the first pattern that matches a path below /ui/ selects the module in views/, whose function
+// views are the modules of pages by their names. All are loaded with the first page, because a browser does not repeat
+// the import of a module that failed while the agent was away.
+const views = { allocation, allocations, evaluations, events, exec, job, jobs, login, node, plugins, run, services, variables, volumes };
+
+// pages: the first pattern that matches a path below /ui/ selects the module in views, whose function
 // show(main, parameters, signal) fills the element main. parameters has the named groups of the pattern,
 // decoded, and query, a URLSearchParams. The signal ends when another page is shown. The paths are the same as in Nomad's page.
 const pages = [
@@ -76,10 +94,8 @@ async function showPage() {
   try {
     const parameters = Object.fromEntries(Object.entries(found.match.groups ?? {}).map(([name, value]) => [name, value && decodeURIComponent(value)]));
     parameters.query = new URLSearchParams(location.search);
-    const view = await load(`./views/${found.view}.js`);
-    if (signal.aborted) return;
     replace(main);
-    await view.show(main, parameters, signal);
+    await views[found.view].show(main, parameters, signal);
   } catch (err) {
     if (!signal.aborted) showError(err);
   }
@@ -88,10 +104,9 @@ async function showPage() {
 // showError replaces the page with an error; with the form for the token if the agent requires one. It ends the
 // requests of the page, so that a later error does not replace a form that is being filled in. A page for which the
 // agent did not answer is shown as soon as it does.
-export async function showError(err) {
+export function showError(err) {
   current.abort();
   if (err.status === 403) {
-    const login = await load("./views/login.js");
     replace(main);
     login.showForm(main, showPage);
     return;
@@ -128,17 +143,12 @@ addEventListener("pagehide", () => current.abort());
 addEventListener("pageshow", (event) => { if (event.persisted) showPage(); });
 
 // The key "/" opens the search, except while a text is entered.
-document.addEventListener("keydown", async (event) => {
+document.addEventListener("keydown", (event) => {
   if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, [contenteditable], .terminal")) return;
   if (access.readOnly) return;
   event.preventDefault();
-  openSearch();
-});
-
-async function openSearch() {
-  const search = await load("./search.js");
   search.open();
-}
+});
 
 const status = document.getElementById("connection");
 connection.addEventListener("lost", () => {
@@ -153,8 +163,8 @@ function showFrame() {
   update(document.getElementById("top"),
     link("/ui/jobs", h("strong", null, "nomad-lite")),
     h("nav", { "aria-label": "Pages" }, navigation.map(([path, title]) => (isFull(path) ? fullLink : link)(path, title))),
-    h("button", { id: "search-button", full: true, onclick: openSearch, "aria-keyshortcuts": "/" }, "Search ", h("kbd", null, "/")));
+    h("button", { id: "search-button", full: true, onclick: search.open, "aria-keyshortcuts": "/" }, "Search ", h("kbd", null, "/")));
   document.getElementById("read-only").hidden = !access.readOnly;
 }
 
-logInByFragment().then(readAccess).then(showPage);
+login.logInByFragment().then(readAccess).then(showPage);

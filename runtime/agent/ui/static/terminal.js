@@ -1,13 +1,21 @@
 // The terminal emulator xterm.js in this page, whose policy permits no style elements and no style attributes.
 
-const sheet = new CSSStyleSheet();
-let loaded;
+import { APIError, send } from "./api.js";
 
+const sheet = new CSSStyleSheet();
+let loaded, failedLoads = 0;
+
+// load loads xterm.js, which most tabs do not need. Each attempt has an address of its own, because a browser does not
+// repeat the import of a module that failed.
 function load() {
   loaded ??= Promise.all([
-    import("./vendor/xterm/xterm.js"),
-    fetch("/ui/static/vendor/xterm/xterm.css").then((r) => r.text()).then((text) => sheet.replace(text)),
-  ]).catch((err) => { loaded = undefined; throw err; });
+    import(`./vendor/xterm/xterm.js${failedLoads ? "?" + failedLoads : ""}`),
+    send(new URL("vendor/xterm/xterm.css", import.meta.url).pathname).then((r) => r.text()).then((text) => sheet.replace(text)),
+  ]).catch(() => {
+    loaded = undefined;
+    failedLoads++;
+    throw new APIError(0, "The agent does not answer.");
+  });
   return loaded;
 }
 

@@ -1,9 +1,15 @@
 // The pages of one allocation: the module in allocation/ that shows a path, below a common head.
 
-import { get, load } from "../api.js";
+import * as files from "../allocation/files.js";
+import * as logs from "../allocation/logs.js";
+import * as overview from "../allocation/overview.js";
+import * as timeline from "../allocation/timeline.js";
+import { get } from "../api.js";
 import { h, link } from "../dom.js";
 import { shortID } from "../format.js";
 import { allocationPath } from "../paths.js";
+
+const parts = { files, logs, overview, timeline };
 
 export async function show(main, { id, path = "" }, signal) {
   const alloc = await get(`/v1/allocation/${encodeURIComponent(id)}`, signal);
@@ -26,8 +32,7 @@ export async function show(main, { id, path = "" }, signal) {
     main.append(h("p", { role: "alert" }, `The allocation has no task ${task}.`));
     return;
   }
-  const view = await load(`./allocation/${module}.js`);
-  if (!signal.aborted) await view.show(main, { alloc, task, file }, signal);
+  await parts[module].show(main, { alloc, task, file }, signal);
 }
 
 // tasksOf returns the tasks of the group of an allocation, as in the job.
@@ -46,12 +51,12 @@ function tab(path, title, current, full) {
 
 // select returns the module for a path below the allocation. A task with the name fs or timeline has no pages.
 function select(path) {
-  const parts = path.split("/");
+  const names = path.split("/");
   if (path === "") return { module: "overview" };
   if (path === "timeline") return { module: "timeline" };
-  if (parts[0] === "fs") return { module: "files", file: parts.slice(1).join("/") };
-  const task = parts[0];
-  if (parts[1] === "logs") return { module: "logs", task };
-  if (parts[1] === "fs") return { module: "files", task, file: parts.slice(2).join("/") };
+  if (names[0] === "fs") return { module: "files", file: names.slice(1).join("/") };
+  const task = names[0];
+  if (names[1] === "logs") return { module: "logs", task };
+  if (names[1] === "fs") return { module: "files", task, file: names.slice(2).join("/") };
   return { module: "overview", task };
 }
