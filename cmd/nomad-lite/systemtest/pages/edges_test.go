@@ -1,10 +1,13 @@
 package pages
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/chromedp"
+	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/internal/slowtest"
@@ -24,6 +27,8 @@ func TestUIEdges(t *testing.T) {
 		{"views open after the agent was away", (*uiJobsTest).viewsAfterLostConnection},
 		{"reload requests data only", (*uiJobsTest).reload},
 		{"terminal opens after its files did not load", (*uiJobsTest).terminalFiles},
+		{"followed log is complete after a lost connection", (*uiJobsTest).logAfterLostConnection},
+		{"removed output of a followed log is a line", (*uiJobsTest).logWithRemovedFiles},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -85,4 +90,93 @@ func (u *uiJobsTest) terminalFiles() {
 	p.WaitText("[role=alert]", "The agent does not answer.")
 	block()
 	p.WaitText("[role=status]", "Connected: /bin/sh")
+}
+
+// loggedNumbers is an expression: the first line of the log on the page whose number does not follow the one before it, or
+// that has another form, and the last number.
+const loggedNumbers = `(() => {
+	const lines = [...document.querySelectorAll(".line")].map((e) => [...e.childNodes].filter((c) => !c.classList.contains("time") && !c.classList.contains("stream")).map((c) => c.textContent).join(""));
+	const wrong = lines.findIndex((line, i) => line !== "line " + (i + 1) + " of a log that is followed");
+	return { wrong: wrong < 0 ? "" : lines[wrong], last: lines.length };
+})()`
+
+// logAfterLostConnection has a task that prints more than one frame of the stream while the connection is lost, in the
+// middle of a line, and ends without the end of a line.
+func (u *uiJobsTest) logAfterLostConnection() {
+	const batch = 4000 // lines
+	u.RegisterJobWithGroup("followed", "batch", api.NewTaskGroup("g", 1).AddTask(systemtest.NewRawExecShellTask("main", fmt.Sprintf(`
+n=1; printf "line $n of a"
+print() {
+	echo " log that is followed"
+	for i in $(seq %d); do n=$((n+1)); echo "line $n of a log that is followed"; done
+	n=$((n+1)); printf "line $n of a"
+}
+trap print USR1
+trap 'echo " log that is followed"; printf "line $((n+1)) of a log that is followed"; exit 0' USR2
+`, batch)+systemtest.SleepForeverScript)))
+	alloc := u.WaitAllocStatus("followed", "running")
+	n := newUnreliableNetwork(u.t, u.Address)
+	p := u.browser.OpenTab(n.address, "/ui/allocations/"+alloc.ID+"/main/logs")
+	p.AllowError("net::ERR")
+	p.WaitText(".line", "line 1 of a")
+	p.Click("times")
+	send := func(signal, last string) {
+		u.t.Helper()
+		if err := u.Allocations().Signal(alloc, nil, "main", signal); err != nil {
+			u.t.Fatal(err)
+		}
+		u.WaitUntil("the task prints", func() (string, bool) {
+			text, err := u.ReadStoredLog(alloc, "main", "stdout", "start", 0)
+			return fmt.Sprint(len(text), err), strings.HasSuffix(text, last)
+		})
+	}
+	send("SIGUSR1", fmt.Sprintf("line %d of a", batch+2))
+	p.WaitText(".line", fmt.Sprintf("line %d of a", batch+2))
+	n.setCut(true)
+	p.WaitFor(`!document.querySelector("#connection").hidden`)
+	send("SIGUSR1", fmt.Sprintf("line %d of a", 2*batch+3))
+	restored := systemtest.Eval[string](p, `new Date().toLocaleString(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3, hour12: false })`)
+	n.setCut(false)
+	p.WaitText(".line", fmt.Sprintf("line %d of a", 2*batch+3))
+	late := fmt.Sprintf(`[...document.querySelectorAll(".line")].slice(0, %d).filter((e) => e.querySelector(".time").textContent.trim() > %q).length`, 2*batch, restored)
+	if count := systemtest.Eval[int](p, late); count > 0 {
+		u.t.Errorf("%d lines have a time after their arrival", count)
+	}
+	n.setCut(true)
+	p.WaitFor(`!document.querySelector("#connection").hidden`)
+	send("SIGUSR2", fmt.Sprintf("line %d of a log that is followed", 2*batch+4))
+	u.WaitAllocStatus("followed", "complete")
+	n.setCut(false)
+	p.WaitText("main > [role=status]", "The output has ended.")
+	type numbers struct {
+		Wrong string
+		Last  int
+	}
+	if got, want := systemtest.Eval[numbers](p, loggedNumbers), (numbers{"", 2*batch + 4}); got != want {
+		u.t.Errorf("the page has the lines %+v, want %+v", got, want)
+	}
+}
+
+func (u *uiJobsTest) logWithRemovedFiles() {
+	script := `echo first; line=$(head -c 4000 /dev/zero | tr '\0' x); trap 'for i in $(seq 1000); do echo "$i $line"; done; echo last' USR1; ` + systemtest.SleepForeverScript
+	alloc := u.RunJobUntilStatus("rotated", "service", "running", systemtest.NewRawExecShellTask("main", script, func(t *api.Task) {
+		t.LogConfig = &api.LogConfig{MaxFiles: new(2), MaxFileSizeMB: new(1)}
+	}))
+	n := newUnreliableNetwork(u.t, u.Address)
+	p := u.browser.OpenTab(n.address, "/ui/allocations/"+alloc.ID+"/main/logs")
+	p.AllowError("net::ERR")
+	p.WaitText(".line", "first")
+	n.setCut(true)
+	p.WaitFor(`!document.querySelector("#connection").hidden`)
+	if err := u.Allocations().Signal(alloc, nil, "main", "SIGUSR1"); err != nil {
+		u.t.Fatal(err)
+	}
+	u.WaitUntil("the task prints", func() (string, bool) {
+		text, err := u.ReadStoredLog(alloc, "main", "stdout", "end", 100)
+		return text + fmt.Sprint(err), strings.HasSuffix(text, "last\n")
+	})
+	n.setCut(false)
+	p.WaitText(".line", "last")
+	p.WaitText(".line:nth-child(1)", "first")
+	p.WaitText(".line.gap:nth-child(2)", "Output of stdout can be missing here")
 }

@@ -2,7 +2,8 @@
 //
 // A line is {stream, index, offset, end, time, text}: the number of its log file, the offsets of its first byte and of
 // the byte after its last byte, and when the first byte arrived at the agent in milliseconds since 1970 (undefined if no
-// time is stored). text can have any characters.
+// time is stored). text can have any characters. A line with isGap stands for output that was removed before it was read,
+// and has a text for people.
 
 import { get, isRejected, isUnavailable, pause, send, stream, watch } from "./api.js";
 import { decode } from "./base64.js";
@@ -93,6 +94,11 @@ class StreamFiles {
     return { index, offset: this.sizes.get(index) ?? 0 };
   }
 
+  // bytesBefore returns the number of bytes in the files up to a position.
+  bytesBefore({ index, offset }) {
+    return this.indexes.filter((i) => i < index).reduce((sum, i) => sum + this.sizes.get(i), offset);
+  }
+
   // timesOf returns the arrival times of a file. Times of files without stored times are empty.
   async timesOf(index, signal) {
     if (!this.times.has(index)) {
@@ -118,8 +124,9 @@ class StreamFiles {
 
 // Backward returns the lines before a position of one stream, the last one first.
 class Backward {
-  constructor(files, position) {
-    Object.assign(this, { files, position, lines: [], rest: new Uint8Array() });
+  // stop is the position after which the lines start, undefined for the start of the output.
+  constructor(files, position, stop) {
+    Object.assign(this, { files, position, stop, lines: [], rest: new Uint8Array(), time: undefined });
   }
 
   // last returns the last line that was not removed yet, undefined at the start of the output.
@@ -129,19 +136,22 @@ class Backward {
   }
 
   async readPage(signal) {
+    const { stop } = this;
     let { index, offset } = this.position;
+    if (stop && (index < stop.index || index === stop.index && offset <= stop.offset)) return false;
     if (offset === 0) {
       const previous = this.files.indexes.filter((i) => i < index).at(-1);
-      if (previous === undefined) return false;
+      if (previous === undefined || stop && previous < stop.index) return stop ? this.addGap() : false;
       [index, offset] = [previous, this.files.sizes.get(previous)];
     }
-    const start = Math.max(0, offset - pageSize);
+    const lowest = stop?.index === index ? stop.offset : 0;
+    const start = Math.max(lowest, offset - pageSize);
     let bytes = offset > start ? await readPart(this.files.allocID, this.files.path(index), start, offset - start, signal).catch(ignoreRemoved) : new Uint8Array();
-    if (!bytes) return false;
+    if (!bytes) return stop ? this.addGap() : false;
     bytes = concat(bytes.subarray(0, offset - start), this.rest);
     this.rest = new Uint8Array();
     let from = 0;
-    if (start > 0) { // the first line is incomplete: it is read with the page before
+    if (start > lowest) { // the first line is incomplete: it is read with the page before
       const newline = bytes.indexOf(10);
       from = newline < 0 || newline >= maxLine ? 0 : newline + 1;
       this.rest = bytes.slice(0, from);
@@ -149,9 +159,23 @@ class Backward {
     const times = await this.files.timesOf(index, signal);
     const splitter = new Splitter(this.files.streamName, { index, offset: start + from }, (at) => timeAt(times, at));
     this.lines = [...splitter.add(bytes.subarray(from)), ...splitter.flush()];
+    this.time = this.lines[0]?.time ?? this.time;
     this.position = { index, offset: start };
     return true;
   }
+
+  // addGap adds a line for the files between stop and the position, which were removed.
+  addGap() {
+    this.lines = [gapLine(this.files.streamName, this.position, this.time)];
+    this.position = this.stop;
+    return true;
+  }
+}
+
+// gapLine returns the line in place of output before a position.
+function gapLine(streamName, { index, offset }, time) {
+  const text = `Output of ${streamName} can be missing here: log files were removed before this page has read them.`;
+  return { stream: streamName, index, offset, end: offset, time, text, isGap: true };
 }
 
 // ignoreRemoved is for files that were removed by the limit of max_files since they were listed.
@@ -182,11 +206,21 @@ class Splitter {
     return lines;
   }
 
-  // flush returns the incomplete line at the end.
+  // flush removes the incomplete line at the end, and returns it.
   flush() {
-    const { rest } = this;
+    const lines = this.incomplete();
+    this.position = { ...this.position, offset: this.position.offset + this.rest.length };
     this.rest = new Uint8Array();
-    return rest.length ? [this.line(rest)] : [];
+    return lines;
+  }
+
+  // incomplete returns the incomplete line at the end, if there is one: it has isIncomplete.
+  incomplete() {
+    const { position } = this;
+    if (this.rest.length === 0) return [];
+    const line = this.line(this.rest);
+    this.position = position;
+    return [{ ...line, isIncomplete: true }];
   }
 
   lineEnd(bytes, from) {
@@ -213,33 +247,53 @@ export class TaskLog {
     Object.assign(this, { allocID, task, files: streams.map((name) => new StreamFiles(allocID, task, name)), readers: [] });
   }
 
-  // openAtEnd selects the end of the output for earlier and follow.
-  async openAtEnd(signal) {
-    await Promise.all(this.files.map((f) => f.load(signal)));
-    this.ends = this.files.map((f) => f.end());
-    this.readers = this.files.map((f, i) => new Backward(f, this.ends[i]));
+  // openAtEnd selects the end of the output for earlier. With starts, positions of the streams, earlier returns only the
+  // lines after them.
+  async openAtEnd(signal, starts) {
+    await this.load(signal);
+    const ends = this.files.map((f) => f.end());
+    this.readers = this.files.map((f, i) => new Backward(f, ends[i], starts && stopOf(f, starts[i])));
+    return ends;
+  }
+
+  // openToFollow is openAtEnd without incomplete lines at the end, which are left to follow.
+  async openToFollow(signal, starts) {
+    const ends = await this.openAtEnd(signal, starts);
+    await Promise.all(this.readers.map(async (reader, i) => {
+      const line = await reader.last(signal);
+      if (!line?.isIncomplete) return;
+      reader.lines.pop();
+      ends[i] = { index: line.index, offset: line.offset };
+    }));
+    this.ends = ends;
   }
 
   // openAt selects a time for earlier.
   async openAt(time, signal) {
-    await Promise.all(this.files.map((f) => f.load(signal)));
+    await this.load(signal);
     this.readers = await Promise.all(this.files.map(async (f) => new Backward(f, await f.positionAt(time, signal))));
   }
 
-  // openBefore selects the positions of lines for earlier, by the name of the stream.
+  async load(signal) {
+    await Promise.all(this.files.map((f) => f.load(signal)));
+    this.isStale = false;
+  }
+
+  // openBefore selects the positions of lines for earlier, by the name of the stream: the first line on the page. A stream
+  // without a line on the page continues before the position of follow.
   openBefore(positions) {
-    this.readers = this.files.map((f, i) => new Backward(f, positions[f.streamName] ?? this.readers[i].position));
+    this.readers = this.files.map((f, i) => new Backward(f, positions[f.streamName] ?? this.ends[i]));
+    this.isStale = true; // the files have grown while they were followed
   }
 
   // earlier returns at most count lines before those that were returned, in the order of their times. It
-  // returns fewer lines only at the start of the output. With after, the positions of the streams, it returns no line
-  // that ends there or before.
-  async earlier(count, signal, after) {
+  // returns fewer lines only at the start of the output.
+  async earlier(count, signal) {
+    if (this.isStale) await Promise.all(this.readers.map((r) => r.files.load(signal)));
+    this.isStale = false;
     const lines = [];
-    const isWanted = (line, position) => !position || line?.index > position.index || line?.index === position.index && line.end > position.offset;
     while (lines.length < count) {
-      const all = await Promise.all(this.readers.map((r) => r.last(signal)));
-      const last = all.map((line, i) => (isWanted(line, after?.[i]) ? line : undefined));
+      const last = await Promise.all(this.readers.map((r) => r.last(signal)));
       let newest = -1;
       last.forEach((line, i) => { if (line && (newest < 0 || (line.time ?? 0) >= (last[newest].time ?? 0))) newest = i; });
       if (newest < 0) break;
@@ -248,23 +302,36 @@ export class TaskLog {
     return lines.reverse();
   }
 
-  // follow calls onLines(lines) with the output after the position of openAtEnd or missed until the signal ends: the
-  // agent does not end the stream of a task that has ended. It continues after the connection was lost. onLines can
-  // return a promise. follow returns the incomplete lines at the end.
-  async follow(signal, onLines) {
-    const splitters = await Promise.all(this.files.map((f, i) => this.followStream(f, this.ends[i], signal, onLines)));
-    this.ends = splitters.map((s) => s.position);
-    return splitters.flatMap((s) => s.flush());
+  // follow calls onLines(lines, incomplete) with the output after the position of openToFollow or missed until the signal
+  // ends: the agent does not end the stream of a task that has ended. incomplete has the last line of the stream of lines
+  // while it has no end. onLines can return a promise. follow continues with the next byte after the connection was lost.
+  // It returns false if max lines or more were missed.
+  async follow(signal, onLines, max) {
+    while (!signal.aborted) {
+      const connection = new AbortController();
+      const until = AbortSignal.any([signal, connection.signal]);
+      const results = await Promise.allSettled(this.files.map((_, i) => this.followStream(i, until, onLines).finally(() => connection.abort())));
+      if (signal.aborted) break;
+      const rejected = results.find(({ reason }) => isRejected(reason));
+      if (rejected) throw rejected.reason;
+      await pause(1000, signal);
+      if (signal.aborted) break;
+      const lines = await this.missed(max, signal).catch((err) => { if (!signal.aborted) throw err; return []; });
+      if (!lines) return false;
+      await onLines(lines, []);
+    }
+    return true;
   }
 
   // missed returns the lines since the end of follow, and selects their end for the next one. It returns undefined if
-  // there are max lines or more. It waits while the agent does not answer.
-  async missed(max, signal) {
+  // there are max lines or more. It waits while the agent does not answer. With isEnd, it includes incomplete lines.
+  async missed(max, signal, isEnd = false) {
     for (;; await pause(1000, signal)) {
       try {
         const now = new TaskLog(this.allocID, this.task, this.files.map((f) => f.streamName));
-        await now.openAtEnd(signal);
-        const lines = await now.earlier(max, signal, this.ends);
+        if (isEnd) now.ends = await now.openAtEnd(signal, this.ends);
+        else await now.openToFollow(signal, this.ends);
+        const lines = await now.earlier(max, signal);
         [this.files, this.ends] = [now.files, now.ends];
         return lines.length < max ? lines : undefined;
       } catch (err) {
@@ -273,37 +340,44 @@ export class TaskLog {
     }
   }
 
-  // followStream returns the Splitter with the incomplete line at the end.
-  async followStream({ streamName }, end, signal, onLines) {
-    let { index, offset } = end;
-    let splitter = new Splitter(streamName, end, () => Date.now());
-    while (!signal.aborted) {
-      try {
-        const path = `/v1/client/fs/logs/${this.allocID}?${query({ task: this.task, type: streamName, follow: "true", origin: "end", offset: pageSize })}`;
-        await stream(path, signal, async (frame) => {
-          let bytes = decode(frame.Data ?? "");
-          const frameIndex = Number(/\d+$/.exec(frame.File)), start = frame.Offset - bytes.length;
-          if (frameIndex < index || frameIndex === index && frame.Offset <= offset) return; // shown already
-          const isNext = frameIndex === index && start <= offset;
-          if (isNext) bytes = bytes.subarray(offset - start);
-          const lines = [];
-          if (!isNext) {
-            lines.push(...splitter.flush());
-            splitter = new Splitter(streamName, { index: frameIndex, offset: start }, () => Date.now());
-          }
-          lines.push(...splitter.add(bytes));
-          [index, offset] = [frameIndex, frame.Offset];
-          if (lines.length) await onLines(lines);
-        });
-        break;
-      } catch (err) {
-        if (signal.aborted) break;
-        if (isRejected(err)) throw err;
-        await pause(1000, signal);
+  // followStream follows one stream, and keeps the position of its last complete line. It returns when the signal ends or
+  // the agent ends the stream, and throws an error when the connection is lost.
+  async followStream(i, signal, onLines) {
+    const files = this.files[i], { streamName } = files;
+    let next = this.ends[i]; // the position of the next byte
+    let splitter = new Splitter(streamName, next, () => Date.now());
+    let isFirst = true;
+    const parameters = { task: this.task, type: streamName, follow: "true", origin: "start", offset: files.bytesBefore(next) };
+    await stream(`/v1/client/fs/logs/${this.allocID}?${query(parameters)}`, signal, async (frame) => {
+      let bytes = decode(frame.Data ?? "");
+      const index = Number(/\d+$/.exec(frame.File)), start = frame.Offset - bytes.length;
+      const isSameFile = index === next.index, isNextFile = index === next.index + 1 && start === 0;
+      const startsAnew = !isSameFile || !isFirst && start < next.offset; // another file, or a truncated one
+      const lines = [];
+      if (isFirst) {
+        // Files that have changed since they were listed have moved the start of the stream.
+        if (index < next.index || isSameFile && frame.Offset <= next.offset) return;
+        if (isSameFile ? start > next.offset : !isNextFile) throw new Error("The stream starts after the next byte.");
+        if (isSameFile) bytes = bytes.subarray(next.offset - start);
+        isFirst = false;
+      } else if (!isNextFile && !(isSameFile && start <= next.offset)) {
+        lines.push(...splitter.flush(), gapLine(streamName, { index, offset: start }, Date.now()));
       }
-    }
-    return splitter;
+      if (startsAnew) {
+        lines.push(...splitter.flush());
+        splitter = new Splitter(streamName, { index, offset: start }, () => Date.now());
+      }
+      lines.push(...splitter.add(bytes));
+      next = { index, offset: frame.Offset };
+      this.ends[i] = splitter.position;
+      await onLines(lines, splitter.incomplete());
+    });
   }
+}
+
+// stopOf returns the position after which the output of a stream is new. A file that is shorter was truncated.
+function stopOf(files, { index, offset }) {
+  return { index, offset: offset > (files.sizes.get(index) ?? offset) ? 0 : offset };
 }
 
 // started waits until a task of an allocation has started, or can no longer start.

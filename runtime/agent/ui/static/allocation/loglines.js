@@ -6,6 +6,7 @@ import { clock } from "../format.js";
 
 // lineElement creates the element of a line of tasklog.js. style.css shows its time where a page wants it.
 export function lineElement(line) {
+  if (line.isGap) return h("div", { class: "line gap" }, line.text);
   return h("div", { class: "line " + line.stream }, line.time !== undefined && h("span", { class: "time" }, clock(line.time * 1e6, true) + " "),
     line.stream === "stderr" && h("span", { class: "stream" }, "stderr "), ansiElement(line.text));
 }

@@ -11,6 +11,7 @@ const firstLines = 1000, earlierLines = 2000;
 const lastOutput = 1000; // milliseconds in which the last output of an ended task arrives
 const blockSize = 200; // lines of an element that the browser draws only on the screen
 const maxBlocks = 60; // blocks on the page
+const maxLines = maxBlocks * blockSize;
 
 export async function show(main, { alloc, task }, signal) {
   const choice = h("select", { "aria-label": "Streams", onchange: restart }, ["stdout and stderr", "stdout", "stderr"].map((name) => h("option", null, name)));
@@ -27,6 +28,8 @@ export async function show(main, { alloc, task }, signal) {
       h("button", { onclick: () => download("stdout") }, "Download stdout"), h("button", { onclick: () => download("stderr") }, "Download stderr")),
     earlier, pre, status);
 
+  const tail = h("div", { class: "tail" }); // the incomplete lines at the end
+  let incomplete = {}; // by their streams
   let blocks = [], log, current = new AbortController(), atEnd = true, loading = false, matches = [], match = -1, waiting = [], frame = 0;
 
   function stop() {
@@ -38,8 +41,9 @@ export async function show(main, { alloc, task }, signal) {
     current.abort();
     current = new AbortController();
     const until = AbortSignal.any([signal, current.signal]);
-    [blocks, waiting, atEnd] = [[], [], true];
-    replace(pre);
+    [blocks, waiting, incomplete, atEnd] = [[], [], {}, true];
+    replace(tail);
+    replace(pre, tail);
     earlier.hidden = true;
     status.textContent = "The task has not started.";
     followBox.checked = true;
@@ -47,7 +51,7 @@ export async function show(main, { alloc, task }, signal) {
       await started(alloc.ID, task, until);
       if (until.aborted) return;
       log = new TaskLog(alloc.ID, task, choice.value === "stdout and stderr" ? ["stdout", "stderr"] : [choice.value]);
-      await log.openAtEnd(until);
+      await log.openToFollow(until);
       const lines = await log.earlier(firstLines, until);
       if (until.aborted) return;
       append(lines);
@@ -69,23 +73,27 @@ export async function show(main, { alloc, task }, signal) {
   // follow shows new lines until end, a signal that ends with until too. It holds no connection while the page is hidden,
   // and reads what it has missed when the page is shown. It returns false if that is more than the page can have.
   async function follow(until, end) {
+    const show = (lines, unfinished) => (until.aborted ? undefined : arrived(lines, unfinished, until));
     for (;;) {
       const shown = whileVisible(end);
-      const incomplete = await log.follow(shown, (lines) => (until.aborted ? undefined : arrived(lines, until)));
-      if (end.aborted || !shown.aborted) {
-        if (!until.aborted) await arrived(incomplete, until);
-        return true;
-      }
-      await visible(until);
+      if (!await log.follow(shown, show, maxLines)) return false;
       if (until.aborted) return true;
-      const missed = await log.missed(maxBlocks * blockSize, until);
+      const isEnd = end.aborted;
+      if (!isEnd) await visible(until);
+      if (until.aborted) return true;
+      const missed = await log.missed(maxLines, until, isEnd);
       if (!missed) return false;
-      await arrived(missed, until);
+      incomplete = {};
+      await show(missed, []);
+      if (isEnd) return true;
     }
   }
 
-  // arrived draws at most once per frame, and returns a promise while lines arrive faster than that.
-  function arrived(lines, until) {
+  // arrived draws at most once per frame, and returns a promise while lines arrive faster than that. unfinished has the
+  // incomplete line after lines.
+  function arrived(lines, unfinished, until) {
+    for (const line of lines) delete incomplete[line.stream];
+    for (const line of unfinished) incomplete[line.stream] = line;
     waiting.push(...lines);
     return new Promise((resolve) => {
       const draw = () => {
@@ -93,7 +101,8 @@ export async function show(main, { alloc, task }, signal) {
         if (until.aborted) return;
         const all = waiting;
         waiting = [];
-        append(all.slice(-maxBlocks * blockSize));
+        append(all.slice(-maxLines));
+        replace(tail, Object.values(incomplete).map(lineElement));
         if (atEnd) scrollToEnd();
       };
       frame ||= document.hidden ? setTimeout(draw, 200) : requestAnimationFrame(draw);
@@ -108,7 +117,7 @@ export async function show(main, { alloc, task }, signal) {
       if (!block || block.lines.length >= blockSize) {
         block = newBlock();
         blocks.push(block);
-        pre.append(block.element);
+        tail.before(block.element);
       }
       block.lines.push(line);
       block.element.append(lineElement(line));
