@@ -2,6 +2,7 @@ package pages
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -29,6 +30,7 @@ func TestUIEdges(t *testing.T) {
 		{"terminal opens after its files did not load", (*uiJobsTest).terminalFiles},
 		{"followed log is complete after a lost connection", (*uiJobsTest).logAfterLostConnection},
 		{"removed output of a followed log is a line", (*uiJobsTest).logWithRemovedFiles},
+		{"number of a line is beside it", (*uiJobsTest).lineNumbers},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -39,13 +41,16 @@ func TestUIEdges(t *testing.T) {
 	}
 }
 
+// viewsAfterLostConnection opens views for the first time while the agent is away, in a tab that gets no further script: an
+// import that fails can break a tab.
 func (u *uiJobsTest) viewsAfterLostConnection() {
 	n := newUnreliableNetwork(u.t, u.Address)
 	p := u.browser.OpenTab(n.address, "/ui/jobs")
 	p.WaitText("h1", "Jobs")
 	p.AllowError("net::ERR")
-	n.setCut(true)
+	u.block(p, "*://*:*/*.js")
 	views := []string{"Services", "Node", "Plugins", "Variables", "Volumes", "Evaluations", "Events", "Allocations", "Token"}
+	n.setCut(true)
 	for _, title := range views {
 		p.Click(title)
 	}
@@ -64,6 +69,18 @@ func (u *uiJobsTest) viewsAfterLostConnection() {
 	p.WaitFor(`document.activeElement.closest("dialog.search")`)
 }
 
+// block makes the requests of a tab for addresses fail.
+func (u *uiJobsTest) block(p *systemtest.WebPage, patterns ...string) {
+	u.t.Helper()
+	var all []*network.BlockPattern
+	for _, pattern := range patterns {
+		all = append(all, &network.BlockPattern{URLPattern: pattern, Block: true})
+	}
+	if _, err := chromedp.Call(p.Ctx, network.SetBlockedURLs, network.SetBlockedURLsParams{URLPatterns: all}); err != nil {
+		u.t.Fatal(err)
+	}
+}
+
 func (u *uiJobsTest) reload() {
 	p := u.open("/ui/jobs?text=none")
 	p.WaitText("main > p", "No job")
@@ -79,16 +96,11 @@ func (u *uiJobsTest) reload() {
 func (u *uiJobsTest) terminalFiles() {
 	alloc := u.RunJobUntilStatus("shell", "service", "running", systemtest.NewRawExecShellTask("main", systemtest.SleepForeverScript))
 	p := u.open("/ui/allocations/" + alloc.ID)
-	block := func(patterns ...*network.BlockPattern) {
-		if _, err := chromedp.Call(p.Ctx, network.SetBlockedURLs, network.SetBlockedURLsParams{URLPatterns: patterns}); err != nil {
-			u.t.Fatal(err)
-		}
-	}
 	p.AllowError("net::ERR_BLOCKED_BY_CLIENT")
-	block(&network.BlockPattern{URLPattern: "*://*:*/*xterm.js*", Block: true})
+	u.block(p, "*://*:*/*xterm.js*")
 	p.Click("Terminal")
 	p.WaitText("[role=alert]", "The agent does not answer.")
-	block()
+	u.block(p)
 	p.WaitText("[role=status]", "Connected: /bin/sh")
 }
 
@@ -179,4 +191,28 @@ func (u *uiJobsTest) logWithRemovedFiles() {
 	p.WaitText(".line", "last")
 	p.WaitText(".line:nth-child(1)", "first")
 	p.WaitText(".line.gap:nth-child(2)", "Output of stdout can be missing here")
+}
+
+func (u *uiJobsTest) lineNumbers() {
+	p := u.open("/ui/jobs/run")
+	p.AllowError("/v1/jobs/parse") // the status 400 of the text with an error
+	lines := slices.Repeat([]string{"  # a comment"}, 60)
+	lines[0], lines[59], lines[47] = `job "x" {`, "}", "  wrong = 1 # "+strings.Repeat("a long line, so that the editor has a horizontal scroll bar ", 10)
+	p.WaitFor(`document.querySelector("#specification")`)
+	systemtest.Eval[chromedp.Void](p, fmt.Sprintf(`{ const e = document.querySelector("#specification"); e.value = %q; e.dispatchEvent(new Event("input")) }`, strings.Join(lines, "\n")))
+	p.Click("Plan")
+	p.WaitText(".numbers mark", "48")
+	// position is the distance of a line of the text from the number beside it, in pixels.
+	position := func(line string) string {
+		return fmt.Sprintf(`(() => {
+			const area = document.querySelector("#specification"), style = getComputedStyle(area);
+			const top = area.getBoundingClientRect().top + parseFloat(style.borderTopWidth) + parseFloat(style.paddingTop) - area.scrollTop + (%s - 1) * parseFloat(style.lineHeight);
+			return Math.abs(document.querySelector(".numbers mark").getBoundingClientRect().top - top);
+		})()`, line)
+	}
+	p.WaitFor(`document.querySelector("#specification").scrollTop > 100`)
+	p.WaitFor(position("48") + " < 6")
+	systemtest.Eval[chromedp.Void](p, `{ const e = document.querySelector("#specification"); e.scrollTop = e.scrollHeight }`)
+	p.WaitFor(position("48") + " < 6")
+	p.ScreenshotIfEnabled("run-error-far")
 }

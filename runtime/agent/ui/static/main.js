@@ -18,8 +18,8 @@ import * as services from "./views/services.js";
 import * as variables from "./views/variables.js";
 import * as volumes from "./views/volumes.js";
 
-// views are the modules of pages by their names. All are loaded with the first page, because a browser does not repeat
-// the import of a module that failed while the agent was away.
+// views are the modules of pages by their names. All are loaded with the first page, because a browser can keep
+// the failure of an import while the agent was away.
 const views = { allocation, allocations, evaluations, events, exec, job, jobs, login, node, plugins, run, services, variables, volumes };
 
 // pages: the first pattern that matches a path below /ui/ selects the module in views, whose function

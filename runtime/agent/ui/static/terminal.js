@@ -5,8 +5,8 @@ import { APIError, send } from "./api.js";
 const sheet = new CSSStyleSheet();
 let loaded, failedLoads = 0;
 
-// load loads xterm.js, which most tabs do not need. Each attempt has an address of its own, because a browser does not
-// repeat the import of a module that failed.
+// load loads xterm.js, which most tabs do not need. Each attempt has an address of its own, because a browser can
+// keep the failure of an import.
 function load() {
   loaded ??= Promise.all([
     import(`./vendor/xterm/xterm.js${failedLoads ? "?" + failedLoads : ""}`),
