@@ -31,6 +31,7 @@ func TestUIEdges(t *testing.T) {
 		{"followed log is complete after a lost connection", (*uiJobsTest).logAfterLostConnection},
 		{"removed output of a followed log is a line", (*uiJobsTest).logWithRemovedFiles},
 		{"number of a line is beside it", (*uiJobsTest).lineNumbers},
+		{"links of a job", (*uiJobsTest).jobLinks},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -215,4 +216,13 @@ func (u *uiJobsTest) lineNumbers() {
 	systemtest.Eval[chromedp.Void](p, `{ const e = document.querySelector("#specification"); e.scrollTop = e.scrollHeight }`)
 	p.WaitFor(position("48") + " < 6")
 	p.ScreenshotIfEnabled("run-error-far")
+}
+
+func (u *uiJobsTest) jobLinks() {
+	job := newUIJob("linked", 1)
+	job.UI = &api.JobUIConfig{Links: []*api.JobUILink{{Label: "Runbook", URL: "https://example.com/runbook"}, {Label: "Hostile", URL: "javascript:alert(1)"}}}
+	u.register(job)
+	p := u.open("/ui/jobs/linked@default")
+	p.WaitFor(`document.querySelector("main a[target=_blank]")?.href === "https://example.com/runbook"`)
+	p.WaitText("main", "Hostile: javascript:alert(1)")
 }

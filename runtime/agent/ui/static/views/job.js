@@ -86,6 +86,6 @@ function inlineFacts(pairs) {
 }
 
 // outsideLink shows a link of the job specification. Only web addresses become links.
-function outsideLink({ Label, URL: address }) {
+function outsideLink({ Label, Url: address }) {
   return /^https?:\/\//i.test(address) ? [h("a", { href: address, target: "_blank", rel: "noopener noreferrer" }, Label), " "] : `${Label}: ${address} `;
 }
