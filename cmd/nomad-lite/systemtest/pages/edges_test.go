@@ -32,6 +32,7 @@ func TestUIEdges(t *testing.T) {
 		{"removed output of a followed log is a line", (*uiJobsTest).logWithRemovedFiles},
 		{"number of a line is beside it", (*uiJobsTest).lineNumbers},
 		{"links of a job", (*uiJobsTest).jobLinks},
+		{"search gets the keys after the slash", (*uiJobsTest).slash},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -225,4 +226,20 @@ func (u *uiJobsTest) jobLinks() {
 	p := u.open("/ui/jobs/linked@default")
 	p.WaitFor(`document.querySelector("main a[target=_blank]")?.href === "https://example.com/runbook"`)
 	p.WaitText("main", "Hostile: javascript:alert(1)")
+}
+
+func (u *uiJobsTest) slash() {
+	p := u.open("/ui/jobs?text=none")
+	p.WaitText("h1", "Jobs")
+	focused := systemtest.Eval[bool](p, `(() => {
+		document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "/", bubbles: true, cancelable: true }));
+		return document.activeElement?.closest("dialog.search") != null;
+	})()`)
+	if !focused {
+		u.t.Error("the key after the slash does not get to the search")
+	}
+	p.PressKeys("\x1b")
+	p.WaitFor(`!document.querySelector("dialog")`)
+	p.Click("Run a job")
+	p.WaitText("h1", "Run a job")
 }

@@ -142,10 +142,11 @@ addEventListener("popstate", showPage);
 addEventListener("pagehide", () => current.abort());
 addEventListener("pageshow", (event) => { if (event.persisted) showPage(); });
 
-// The key "/" opens the search, except while a text is entered.
+// The key "/" opens the search, except while a text is entered or a dialog is open. It opens at once, so that it gets the
+// keys after it.
 document.addEventListener("keydown", (event) => {
   if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, [contenteditable], .terminal")) return;
-  if (access.readOnly) return;
+  if (access.readOnly || document.querySelector("dialog[open]")) return;
   event.preventDefault();
   search.open();
 });
