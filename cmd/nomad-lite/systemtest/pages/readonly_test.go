@@ -106,4 +106,40 @@ func TestUIReadOnlyToken(t *testing.T) {
 	p.OpenPath("/ui/jobs/run")
 	p.WaitText("main", "does not permit this page")
 	p.ScreenshotIfEnabled("read-only")
+
+	testUnknownRights(t, address, readToken(t, filepath.Join(s.DataDir, "token")), readToken(t, filepath.Join(s.DataDir, "token-read")))
+}
+
+// failFirstRead is a script that makes the first request for the rights of a token fail.
+const failFirstRead = `
+let failed = false;
+const fetchReliably = window.fetch;
+window.fetch = (path, options) => {
+	if (failed || !path.startsWith("/v1/acl/token/self") || !options.headers.has("X-Nomad-Token")) return fetchReliably(path, options);
+	failed = true;
+	return Promise.reject(new TypeError("no connection"));
+};`
+
+// testUnknownRights shows pages in tabs that have not read, or do not know, that their token is the read-only token.
+func testUnknownRights(t *testing.T, address, token, readToken string) {
+	t.Helper()
+	b := systemtest.OpenSharedBrowser(t)
+	p := b.OpenTab(address, "/ui/jobs/web@default", "status of 403")
+	if _, err := chromedp.Call(p.Ctx, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: failFirstRead}); err != nil {
+		t.Fatal(err)
+	}
+	p.LogIn(readToken)
+	p.WaitText("td", "running")
+	p.OpenPath("/ui/jobs/web@default") // with the script
+	p.WaitText("button:disabled", "Stop…")
+
+	p = b.OpenTab(address, "/ui/jobs/web@default", "status of 403")
+	p.LogIn(token)
+	p.WaitText("button:not(:disabled)", "Stop…")
+	systemtest.Eval[chromedp.Void](p, fmt.Sprintf(`sessionStorage.setItem("nomad-lite-token", %q)`, readToken))
+	p.Click("Stop…")
+	p.Click("Stop")
+	p.WaitFor(`!document.querySelector("#read-only").hidden`)
+	p.WaitText("h1", "web")
+	p.WaitText("button:disabled", "Stop…")
 }

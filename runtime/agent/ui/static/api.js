@@ -8,15 +8,18 @@ export const token = {
   set: (text) => (text ? sessionStorage.setItem(tokenKey, text) : sessionStorage.removeItem(tokenKey)),
 };
 
-// access is what the token of the tab permits. readAccess updates it.
-export const access = { readOnly: false };
+// access is what the token of the tab permits. readAccess updates it. Until isKnown is set, readOnly can be wrong.
+export const access = { readOnly: false, isKnown: false };
 
-// readAccess asks the agent for the rights of the token. Without an answer, access stays as it is.
+// readAccess asks the agent for the rights of the token. Without an answer, they are not known.
 export async function readAccess() {
+  access.isKnown = false;
   try {
     access.readOnly = (await get("/v1/acl/token/self")).AccessorID === "read-only";
+    access.isKnown = true;
   } catch (err) {
-    if (err.status === 403) access.readOnly = false; // no token: the page shows the form
+    if (err.status !== 403) return;
+    Object.assign(access, { readOnly: false, isKnown: true }); // no token: the page shows the form
   }
 }
 

@@ -1,7 +1,7 @@
 // Dialogs that confirm an action or ask for its parameters.
 
 import { h } from "./dom.js";
-import { showError } from "./main.js";
+import { showForbidden } from "./main.js";
 
 // ask opens a dialog with a form and a button that runs an action. options: title; text; fields, elements of the
 // form; action, the text of the button; danger, whether the action destroys something; run(form data), which returns a
@@ -23,7 +23,7 @@ export function ask({ title, text, fields, action, danger, run }) {
         } catch (err) {
           if (err.status === 403) {
             dialog.close();
-            showError(err);
+            showForbidden(err);
           }
           error.textContent = err.message;
         }
@@ -71,7 +71,7 @@ export function actionButton(text, run, attributes) {
 // showFailure shows the error of an action in a dialog; the form for the token if the agent requires one.
 function showFailure(err) {
   if (err.status === 403) {
-    showError(err);
+    showForbidden(err);
     return;
   }
   const dialog = h("dialog", { class: "ask", role: "alertdialog", "aria-labelledby": "failure-title", onclose: () => dialog.remove() },

@@ -78,6 +78,8 @@ async function showPage() {
   current.abort();
   current = new AbortController();
   const { signal } = current;
+  if (!access.isKnown) await readAccess();
+  if (signal.aborted) return;
   const path = location.pathname.replace(/^\/ui\/?/, "").replace(/\/$/, "");
   showFrame();
   markCurrent();
@@ -116,6 +118,16 @@ export function showError(err) {
       h("p", null, h("button", { onclick: showPage }, "Try again")));
   }
   if (err.status === 0) retry = setTimeout(showPage, 1000);
+}
+
+// showForbidden handles the error of an action with the status 403. If the tab has the read-only token, its page is shown
+// again, without what this token does not permit; otherwise the form for the token is shown.
+export async function showForbidden(err) {
+  const { signal } = current;
+  await readAccess();
+  if (signal.aborted) return;
+  if (access.readOnly) showPage();
+  else showError(err);
 }
 
 function markCurrent() {
