@@ -33,6 +33,7 @@ func TestUIEdges(t *testing.T) {
 		{"number of a line is beside it", (*uiJobsTest).lineNumbers},
 		{"links of a job", (*uiJobsTest).jobLinks},
 		{"search gets the keys after the slash", (*uiJobsTest).slash},
+		{"closed dialog sends no further request", (*uiJobsTest).closedDialog},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -242,4 +243,47 @@ func (u *uiJobsTest) slash() {
 	p.WaitFor(`!document.querySelector("dialog")`)
 	p.Click("Run a job")
 	p.WaitText("h1", "Run a job")
+}
+
+// closedDialog closes the dialogs of actions of several requests during the first request.
+func (u *uiJobsTest) closedDialog() {
+	u.register(newUIJob("closed", 3))
+	u.waitRunning("closed", 3)
+	p := u.open("/ui/jobs/closed@default")
+	p.WaitText("td", "running")
+	// Requests of actions wait until the test calls release.
+	systemtest.Eval[bool](p, `(() => {
+		window.sent = [];
+		const original = fetch;
+		window.fetch = async (path, options) => {
+			if ((options?.method ?? "GET") === "GET" && !path.includes("/submission")) return original(path, options);
+			sent.push(path);
+			await new Promise((resolve) => { window.release = resolve; });
+			return path.includes("/submission") ? new Response("null") : original(path, options);
+		};
+		return true;
+	})()`)
+	closeDuring := func(part string) {
+		u.t.Helper()
+		p.WaitFor(fmt.Sprintf(`sent.length === 1 && sent[0].includes(%q)`, part))
+		p.PressKeys("\x1b")
+		p.WaitFor(`!document.querySelector("dialog")`)
+		if sent := systemtest.Eval[[]string](p, `new Promise((resolve) => { release(); setTimeout(() => resolve(sent.splice(0)), 500) })`); len(sent) != 1 {
+			u.t.Errorf("requests after the dialog was closed: %q", sent[1:])
+		}
+	}
+	p.Click("Restart allocations…")
+	p.Click("Restart")
+	closeDuring("/restart")
+	if _, _, err := u.Jobs().Deregister("closed", false, nil); err != nil {
+		u.t.Fatal(err)
+	}
+	p.Click("Start again…")
+	p.Click("Start again")
+	closeDuring("/submission")
+	p.Click("Purge…")
+	p.Click("Purge")
+	p.AllowError("status of 404") // the page follows the removal
+	closeDuring("purge=true")
+	p.WaitText("h1", "Job closed was removed") // not the list of jobs
 }

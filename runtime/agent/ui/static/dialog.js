@@ -4,9 +4,10 @@ import { h } from "./dom.js";
 import { showForbidden } from "./main.js";
 
 // ask opens a dialog with a form and a button that runs an action. options: title; text; fields, elements of the
-// form; action, the text of the button; danger, whether the action destroys something; run(form data), which returns a
-// promise. While it runs, the button is disabled. An error is shown in the dialog, which can then be sent again. The
-// dialog closes when run has finished, or with Escape.
+// form; action, the text of the button; danger, whether the action destroys something; run(form data, closed), which
+// returns a promise. While it runs, the button is disabled. An error is shown in the dialog, which can then be sent again.
+// The dialog closes when run has finished, or with Escape. The signal closed ends then: after it, run must send no further
+// request and show no other page. A request in progress continues, because its effect is unknown.
 export function ask({ title, text, fields, action, danger, run }) {
   const closed = new AbortController();
   const error = h("p", { role: "alert", class: "error" });
@@ -18,9 +19,10 @@ export function ask({ title, text, fields, action, danger, run }) {
         button.disabled = true;
         error.textContent = "";
         try {
-          await run(new FormData(event.target));
+          await run(new FormData(event.target), closed.signal);
           dialog.close();
         } catch (err) {
+          if (closed.signal.aborted) return;
           if (err.status === 403) {
             dialog.close();
             showForbidden(err);

@@ -31,27 +31,28 @@ function stop(job) {
   ask({
     title: `Stop job “${job.ID}”?`, text: "Its allocations are stopped. A stopped job can be started again.",
     fields: checkbox("Purge: also remove the job with all its versions", "purge"), action: "Stop", danger: true,
-    run: (form) => remove(job, form.has("purge")),
+    run: (form, closed) => remove(job, form.has("purge"), closed),
   });
 }
 
 function purge(job) {
   ask({
     title: `Purge job “${job.ID}”?`, text: "The job is removed with all its versions. This cannot be undone.",
-    action: "Purge", danger: true, run: () => remove(job, true),
+    action: "Purge", danger: true, run: (form, closed) => remove(job, true, closed),
   });
 }
 
-async function remove(job, isPurge) {
+async function remove(job, isPurge, closed) {
   await send(jobAPI(job.ID, job.Namespace, "", { purge: isPurge }), { method: "DELETE" });
-  if (isPurge) go("/ui/jobs");
+  if (isPurge && !closed.aborted) go("/ui/jobs");
 }
 
 function startAgain(job) {
   ask({
     title: `Start job “${job.ID}” again?`, text: `Its version ${job.Version} is submitted again.`, action: "Start again",
-    run: async () => {
-      const submission = await readSubmission(job.ID, job.Namespace, job.Version);
+    run: async (form, closed) => {
+      const submission = await readSubmission(job.ID, job.Namespace, job.Version, closed);
+      if (closed.aborted) return;
       await put("/v1/jobs", { Job: { ...job, Stop: false }, Submission: submission, EnforceIndex: true, JobModifyIndex: job.JobModifyIndex });
     },
   });
@@ -62,9 +63,10 @@ function restartAll(job) {
   ask({
     title: "Restart all allocations?", text: `The running tasks of job “${job.ID}” are stopped and started again, one allocation after the other.`,
     fields: [checkbox("Also run tasks that have ended, such as prestart tasks", "all"), progress], action: "Restart", danger: true,
-    run: async (form) => {
-      const running = (await get(jobAPI(job.ID, job.Namespace, "allocations"))).filter((a) => a.ClientStatus === "running" && a.DesiredStatus === "run");
+    run: async (form, closed) => {
+      const running = (await get(jobAPI(job.ID, job.Namespace, "allocations"), closed)).filter((a) => a.ClientStatus === "running" && a.DesiredStatus === "run");
       for (const [i, allocation] of running.entries()) {
+        if (closed.aborted) return;
         await put(`/v1/client/allocation/${allocation.ID}/restart`, { AllTasks: form.has("all") });
         progress.textContent = `${i + 1} of ${running.length} restarted`;
       }
@@ -93,12 +95,12 @@ export function dispatch(job) {
       (MetaRequired ?? []).map((name) => meta(name, true)), (MetaOptional ?? []).map((name) => meta(name, false)),
       Payload !== "forbidden" && field(`Payload (${Payload || "optional"})`, { tag: "textarea", name: "payload", rows: "6", class: "mono", required: Payload === "required" }),
     ],
-    run: async (form) => {
+    run: async (form, closed) => {
       const values = [...form].filter(([name, value]) => name.startsWith("meta.") && value !== "").map(([name, value]) => [name.slice(5), value]);
       const payload = form.get("payload");
       const reply = await put(jobAPI(job.ID, job.Namespace, "dispatch"),
         { Meta: Object.fromEntries(values), Payload: payload ? encode(new TextEncoder().encode(payload)) : null });
-      go(jobPath(reply.DispatchedJobID, job.Namespace));
+      if (!closed.aborted) go(jobPath(reply.DispatchedJobID, job.Namespace));
     },
   });
 }

@@ -84,13 +84,13 @@ function drawVariable(variable, revealed, draw) {
 function askDelete(variable) {
   ask({
     title: `Delete the variable ${variable.Path}?`, text: "Its items are lost. Tasks that read them fail, or restart, as their templates say.", action: "Delete", danger: true,
-    run: async () => {
+    run: async (form, closed) => {
       try {
         await send(`${apiPath(variable.Path, variable.Namespace)}&cas=${variable.ModifyIndex}`, { method: "DELETE" });
       } catch (err) {
         throw explain(err);
       }
-      go("/ui/variables");
+      if (!closed.aborted) go("/ui/variables");
     },
   });
 }

@@ -84,9 +84,9 @@ function askDelete(volume, allocs, path) {
       checkbox("Also if a group has claimed the volume, or its plugin fails", "force"),
     ],
     action: "Delete", danger: true,
-    run: async (form) => {
+    run: async (form, closed) => {
       await send(path + (form.has("force") ? "&force=true" : ""), { method: "DELETE" });
-      go("/ui/storage");
+      if (!closed.aborted) go("/ui/storage");
     },
   });
 }
