@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 	"github.com/hashicorp/nomad/api"
 
@@ -34,6 +35,8 @@ func TestUIEdges(t *testing.T) {
 		{"links of a job", (*uiJobsTest).jobLinks},
 		{"search gets the keys after the slash", (*uiJobsTest).slash},
 		{"closed dialog sends no further request", (*uiJobsTest).closedDialog},
+		{"addresses of objects that do not exist", (*uiJobsTest).unknownObjects},
+		{"addresses with short ids", (*uiJobsTest).shortIDs},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -286,4 +289,82 @@ func (u *uiJobsTest) closedDialog() {
 	p.AllowError("status of 404") // the page follows the removal
 	closeDuring("purge=true")
 	p.WaitText("h1", "Job closed was removed") // not the list of jobs
+}
+
+func (u *uiJobsTest) unknownObjects() {
+	u.register(newUIJob("known", 1))
+	alloc := u.WaitAllocStatus("known", "running")
+	p := u.open("/ui/jobs?text=none")
+	p.AllowError("status of 404")
+	p.AllowError("status of 400")
+	p.AllowError("status of 500")
+	// Pauses of a second, after which a page would send a request again, last 0.1 s.
+	if _, err := chromedp.Call(p.Ctx, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{
+		Source: `{ const original = setTimeout; window.setTimeout = (f, ms) => original(f, ms >= 1000 ? ms / 10 : ms); }`,
+	}); err != nil {
+		u.t.Fatal(err)
+	}
+	const unknown = "00000000-0000-0000-0000-000000000000"
+	for path, text := range map[string]string{
+		"/ui/evaluations/WRONG":                                "There is no evaluation WRONG.",
+		"/ui/evaluations/" + unknown:                           "not found",
+		"/ui/evaluations/not-a-uuid-but-thirty-six-characters": "UUID",
+		"/ui/allocations/WRONG":                                "There is no allocation WRONG.",
+		"/ui/allocations/" + unknown + "/timeline":             "not found",
+		"/ui/allocations/not-a-uuid-but-thirty-six-characters": "UUID",
+		"/ui/allocations/" + alloc.ID + "/wrong":               "The allocation has no task wrong.",
+		"/ui/allocations/" + alloc.ID + "/main/fs/wrong":       "wrong",
+		"/ui/jobs/wrong@default":                               "There is no job wrong in namespace default",
+		"/ui/jobs/wrong@default/versions":                      "There is no job wrong in namespace default",
+		"/ui/jobs/known@wrong":                                 "There is no job known in namespace wrong",
+		"/ui/jobs/known@default/wrong":                         "The job has no group wrong.",
+		"/ui/jobs/run?job=wrong":                               "not found",
+		"/ui/clients/wrong":                                    "This agent has no such node.",
+		"/ui/storage/volumes/dynamic/WRONG@default":            "There is no volume WRONG.",
+		"/ui/storage/volumes/dynamic/" + unknown:               "not found",
+		"/ui/variables/var/wrong@default":                      "not found",
+		"/ui/exec/wrong/g/main":                                "The task does not run",
+		"/ui/wrong":                                            "No such page",
+	} {
+		p.OpenPath(path)
+		p.WaitText("main", text)
+		if systemtest.Eval[bool](p, `document.title === "" || !document.querySelector("main h1")`) {
+			u.t.Errorf("%s has no heading", path)
+		}
+		requests := `performance.getEntriesByType("resource").filter((e) => e.name.includes("/v1/")).length`
+		if n := systemtest.Eval[int](p, `(async () => { const wait = () => new Promise((resolve) => setTimeout(resolve, 250)); await wait(); const before = `+requests+`; await wait(); return `+requests+` - before; })()`); n > 0 {
+			u.t.Errorf("%s has sent %d requests after it was shown", path, n)
+		}
+	}
+}
+
+func (u *uiJobsTest) shortIDs() {
+	u.register(newUIJob("short", 1))
+	alloc := u.WaitAllocStatus("short", "running")
+	volume, _, err := u.HostVolumes().Register(&api.HostVolumeRegisterRequest{Volume: &api.HostVolume{
+		Name: "short", NodeID: u.NodeID, HostPath: u.t.TempDir(),
+		RequestedCapabilities: []*api.HostVolumeCapability{{AttachmentMode: "file-system", AccessMode: "single-node-writer"}},
+	}}, nil)
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	p := u.open("/ui/jobs?text=none")
+	for _, test := range []struct{ path, text, full string }{
+		{"/ui/allocations/" + alloc.ID[:8], "short.web[0]", "/ui/allocations/" + alloc.ID},
+		{"/ui/allocations/" + alloc.ID[:10] + "/main/logs", "New lines appear", "/ui/allocations/" + alloc.ID + "/main/logs"},
+		{"/ui/evaluations/" + alloc.EvalID[:8], "the job was submitted", "/ui/evaluations/" + alloc.EvalID},
+		{"/ui/evaluations?currentEval=" + alloc.EvalID[:8], "the job was submitted", "/ui/evaluations?currentEval=" + alloc.EvalID},
+		{"/ui/clients/" + u.NodeID[:8], "raw_exec", "/ui/clients/" + u.NodeID[:8]},
+		{"/ui/storage/volumes/dynamic/" + volume.Volume.ID[:8] + "@default", "single-node-writer", "/ui/storage/volumes/dynamic/" + volume.Volume.ID + "@default"},
+		{"/ui/exec/short/web/main?allocation=" + alloc.ID[:8], "Connected", "/ui/exec/short/web/main?allocation=" + alloc.ID[:8]},
+	} {
+		p.OpenPath(test.path)
+		p.WaitText("main", test.text)
+		if got := systemtest.Eval[string](p, "location.pathname + location.search"); got != test.full {
+			u.t.Errorf("%s has become %s, want %s", test.path, got, test.full)
+		}
+	}
+	if _, _, err := u.HostVolumes().Delete(&api.HostVolumeDeleteRequest{ID: volume.Volume.ID}, nil); err != nil {
+		u.t.Fatal(err)
+	}
 }

@@ -142,12 +142,13 @@ export function ignoreForbidden(err) {
 }
 
 // watch calls show(value) with the reply of a GET request, and again when it changes, until the signal ends.
-// It uses blocking queries while the page is visible, and retries when the agent does not answer. onError(err) is
-// called with each other error, which ends the watch; without onError, watch rejects with it. options: wait is the
+// It uses blocking queries while the page is visible, and retries when the agent does not answer, or fails with the status
+// 500 after it has replied. onError(err) is called with each other error, which ends the watch; without onError, watch
+// rejects with it. options: wait is the
 // duration of a blocking query, and always calls show after each query, for replies with numbers that do not change
 // their index.
 export async function watch(path, signal, show, onError, { wait = "60s", always = false } = {}) {
-  let index = 0;
+  let index = 0, hasReply = false;
   while (!signal.aborted) {
     let response, value;
     await visible(signal);
@@ -156,10 +157,11 @@ export async function watch(path, signal, show, onError, { wait = "60s", always 
       const separator = path.includes("?") ? "&" : "?";
       response = await send(index ? `${path}${separator}index=${index}&wait=${wait}` : path, { signal: query });
       value = await response.json();
+      hasReply = true;
     } catch (err) {
       if (signal.aborted) return;
       if (query.aborted) continue;
-      if (isRejected(err)) {
+      if (isRejected(err) || !hasReply && err.status === 500) {
         if (!onError) throw err;
         onError(err);
         return;
@@ -178,11 +180,16 @@ export async function watch(path, signal, show, onError, { wait = "60s", always 
 
 // follow calls refresh() now, and again after changes of the objects of a namespace that the topics of the event
 // stream name ("Job:web"), until the signal ends. follow holds one connection for a page that reads several routes, where
-// watch holds one for each route: a browser opens six for all its tabs. It retries when the agent does not answer. It rejects
-// with other errors of refresh, which should use the signal. A hidden tab does not follow until it is shown again.
+// watch holds one for each route: a browser opens six for all its tabs. It retries when the agent does not answer, or fails
+// with the status 500 after a refresh. It rejects with other errors of refresh, which should use the signal. A hidden tab does not follow until it is shown again.
 export async function follow(namespace, topics, signal, refresh) {
   const query = new URLSearchParams({ namespace });
   for (const topic of topics) query.append("topic", topic);
+  let isRefreshed = false;
+  const refreshAndNote = async () => {
+    await refresh();
+    isRefreshed = true;
+  };
   while (!signal.aborted) {
     const failed = new AbortController();
     const active = AbortSignal.any([signal, failed.signal]);
@@ -191,7 +198,7 @@ export async function follow(namespace, topics, signal, refresh) {
       const first = await send("/v1/jobs?per_page=1", { signal });
       query.set("index", Number(first.headers.get("X-Nomad-Index")) + 1);
       await first.text();
-      const refreshSoon = coalesce(refresh, active, (err) => failed.abort(err));
+      const refreshSoon = coalesce(refreshAndNote, active, (err) => failed.abort(err));
       refreshSoon();
       await stream(`/v1/event/stream?${query}`, AbortSignal.any([active, tabHidden]), refreshSoon);
     } catch (err) {
@@ -200,7 +207,7 @@ export async function follow(namespace, topics, signal, refresh) {
       if (tabHidden.aborted && !failed.signal.aborted) continue;
       const cause = failed.signal.reason ?? err;
       const isAPI = cause instanceof APIError;
-      if (isRejected(cause) || !isAPI && failed.signal.aborted) throw cause;
+      if (isRejected(cause) || !isRefreshed && cause.status === 500 || !isAPI && failed.signal.aborted) throw cause;
       if (!isAPI) setLost(true); // the stream broke off
     }
     await pause(1000, signal);

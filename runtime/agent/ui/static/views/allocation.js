@@ -7,12 +7,13 @@ import * as timeline from "../allocation/timeline.js";
 import { get } from "../api.js";
 import { h, link } from "../dom.js";
 import { shortID } from "../format.js";
+import { fullID } from "../ids.js";
 import { allocationPath } from "../paths.js";
 
 const parts = { files, logs, overview, timeline };
 
 export async function show(main, { id, path = "" }, signal) {
-  const alloc = await get(`/v1/allocation/${encodeURIComponent(id)}`, signal);
+  const alloc = await get("/v1/allocation/" + encodeURIComponent(await fullID(id, "allocation", "/v1/allocations", signal)), signal);
   const { module, task, file } = select(path);
   document.title = `${alloc.Name} ${task ?? ""} – nomad-lite`;
   const current = (name) => module === name && !task ? "page" : undefined;

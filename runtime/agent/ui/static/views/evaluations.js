@@ -4,15 +4,16 @@ import { allocationColumns } from "../allocationtable.js";
 import { get, watch } from "../api.js";
 import { ago, badge, facts, h, link, table, update } from "../dom.js";
 import { clock, duration, isSet, shortID } from "../format.js";
+import { fullID } from "../ids.js";
 import { liveTable } from "../livetable.js";
 import { showError } from "../main.js";
 import { evaluationPath, jobPath } from "../paths.js";
 import { evaluationColumns, placementFailures, trigger } from "../placement.js";
 
 // show shows the evaluation of Nomad's paths, evaluations?currentEval=ID, too.
-export function show(main, { id: pathID, query }, signal) {
+export async function show(main, { id: pathID, query }, signal) {
   const id = pathID ?? query.get("currentEval");
-  return id ? showOne(main, id, signal) : showList(main, query, signal);
+  await (id ? showOne(main, await fullID(id, "evaluation", "/v1/evaluations", signal), signal) : showList(main, query, signal));
 }
 
 function showList(main, query, signal) {

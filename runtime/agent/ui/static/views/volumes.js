@@ -6,15 +6,16 @@ import { ask, checkbox } from "../dialog.js";
 import { ago, badge, clockAndAge, facts, h, link, table, update } from "../dom.js";
 import { bytes } from "../format.js";
 import { hostVolumeTable } from "../hostvolumetable.js";
+import { fullID } from "../ids.js";
 import { go, showError } from "../main.js";
 
 const prefix = "volumes/dynamic/";
 
-export function show(main, parameters, signal) {
+export async function show(main, parameters, signal) {
   const path = parameters.path ?? "";
   if (!path.startsWith(prefix)) return showList(main, signal);
-  const at = path.lastIndexOf("@");
-  return showVolume(main, path.slice(prefix.length, at), path.slice(at + 1), signal);
+  const [id, namespace = "default"] = path.slice(prefix.length).split("@");
+  return showVolume(main, await fullID(id, "volume", "/v1/volumes?type=host", signal), namespace, signal);
 }
 
 function volumePath(volume) {
