@@ -37,6 +37,7 @@ func TestUIEdges(t *testing.T) {
 		{"closed dialog sends no further request", (*uiJobsTest).closedDialog},
 		{"addresses of objects that do not exist", (*uiJobsTest).unknownObjects},
 		{"addresses with short ids", (*uiJobsTest).shortIDs},
+		{"long names", (*uiJobsTest).longNames},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -367,4 +368,56 @@ func (u *uiJobsTest) shortIDs() {
 	if _, _, err := u.HostVolumes().Delete(&api.HostVolumeDeleteRequest{ID: volume.Volume.ID}, nil); err != nil {
 		u.t.Fatal(err)
 	}
+}
+
+// longNames shows objects with long names on the screen of a desktop and of a phone.
+func (u *uiJobsTest) longNames() {
+	long := func(start string) string { return start + strings.Repeat("-with-a-long-name", 7) }
+	unbroken := "long" + strings.Repeat("x", 120)
+	for _, name := range []string{long("long"), unbroken} {
+		job := newUIJob(name, 1)
+		group := job.TaskGroups[0]
+		group.Name, group.Tasks[0].Name = &name, name
+		group.Services = []*api.Service{{Name: "l" + name[len(name)-60:], Provider: "nomad"}}
+		u.register(job)
+	}
+	allocs := []*api.Allocation{u.WaitAllocStatus(long("long"), "running"), u.WaitAllocStatus(unbroken, "running")}
+	p := u.open("/ui/jobs?text=long")
+	paths := []string{"/ui/jobs?text=long", "/ui/allocations?text=long", "/ui/evaluations?text=long", "/ui/services", "/ui/clients"}
+	for _, a := range allocs {
+		job := "/ui/jobs/" + a.JobID + "@default"
+		paths = append(paths, job, job+"/allocations", job+"/versions", job+"/services", "/ui/allocations/"+a.ID, "/ui/allocations/"+a.ID+"/"+a.JobID, "/ui/evaluations/"+a.EvalID, "/ui/exec/"+a.JobID)
+	}
+	for _, path := range paths {
+		p.OpenPath(path)
+		p.WaitFor(`document.querySelector("main h1") && document.querySelector("main td, main .terminal, main section, main dl")?.checkVisibility() && document.querySelector("main").textContent.includes("long")`)
+		for _, size := range [][2]int64{{1280, 900}, {systemtest.PhoneWidth, systemtest.PhoneHeight}} {
+			p.SetViewportSize(size[0], size[1])
+			p.WaitFor(fmt.Sprintf("innerWidth === %d", size[0]))
+			if width := systemtest.Eval[int64](p, "document.documentElement.scrollWidth"); width > size[0] {
+				u.t.Errorf("%s is %d pixels wide on a screen of %d", path, width, size[0])
+			}
+			// The rows of names, not of drivers and attributes.
+			highest := systemtest.Eval[float64](p, `Math.max(0, ...[...document.querySelectorAll(".scroll tbody tr")].filter((e) => e.textContent.includes("long")).map((e) => e.getBoundingClientRect().height))`)
+			if highest > 120 {
+				u.t.Errorf("%s has a row of %.0f pixels on a screen of %d", path, highest, size[0])
+			}
+			if path == paths[0] {
+				p.ScreenshotIfEnabled(fmt.Sprintf("long-names-%d", size[0]))
+			}
+		}
+	}
+	// The focus shows the whole name.
+	p.OpenPath("/ui/jobs?text=" + unbroken)
+	p.WaitText("td", unbroken)
+	isCut := `(() => { const e = document.querySelector("td a"); return e.scrollWidth > e.clientWidth; })()`
+	p.WaitFor(isCut)
+	p.EnterText("input[type=search]", unbroken)
+	for range 20 {
+		p.PressKeys("\t")
+		if systemtest.Eval[bool](p, `document.activeElement === document.querySelector("td a")`) {
+			break
+		}
+	}
+	p.WaitFor("!" + isCut)
 }

@@ -10,9 +10,9 @@ import { isActive } from "./status.js";
 export const allocationColumns = {
   id: { title: "ID", class: "mono", cell: (a) => link(allocationPath(a.ID), shortID(a.ID)), sort: (a) => a.ID },
   name: { title: "Name", class: "clip", cell: (a) => a.Name, sort: (a) => a.Name },
-  nameInJob: { title: "Name", cell: (a) => a.Name.slice(a.JobID.length + 1), sort: (a) => a.Name },
+  nameInJob: { title: "Name", class: "clip", cell: (a) => a.Name.slice(a.JobID.length + 1), sort: (a) => a.Name },
   job: { title: "Job", cell: (a) => link(jobPath(a.JobID, a.Namespace), a.JobID), sort: (a) => a.JobID },
-  group: { title: "Group", cell: (a) => a.TaskGroup, sort: (a) => a.TaskGroup },
+  group: { title: "Group", class: "clip", cell: (a) => a.TaskGroup, sort: (a) => a.TaskGroup },
   status: { title: "Status", cell: status, sort: (a) => a.ClientStatus },
   wanted: { title: "Wanted", cell: (a) => a.DesiredStatus },
   version: { title: "Version", class: "number", cell: (a) => a.JobVersion, sort: (a) => a.JobVersion },

@@ -17,7 +17,7 @@ export function deploymentSection(d) {
     h("h2", null, `Deployment ${shortID(d.ID)} of version ${d.JobVersion} `, badge(d.Status)),
     h("p", null, d.StatusDescription, ". ", h("span", { class: "dim" }, "Created ", ago(d.CreateTime))),
     table("Groups of the deployment", [
-      { title: "Group", cell: ([name]) => name },
+      { title: "Group", class: "clip", cell: ([name]) => name },
       { title: "Healthy", cell: ([name, g]) => progress(name, g) },
       { title: "Placed", class: "number", cell: ([, g]) => g.PlacedAllocs },
       { title: "Unhealthy", class: "number", cell: ([, g]) => g.UnhealthyAllocs },

@@ -93,7 +93,7 @@ function groupTable(job, allocations, onlyGroup) {
     { title: "Running", class: "number", cell: count("running") },
     { title: "Pending", class: "number", cell: count("pending") },
     { title: "Failed", class: "number", cell: count("failed") },
-    { title: "Tasks", cell: (g) => (g.Tasks ?? []).map((t) => t.Name).join(", ") },
+    { title: "Tasks", class: "clip", cell: (g) => (g.Tasks ?? []).map((t) => t.Name).join(", ") },
     ...(canScale ? [{ title: "", cell: (g) => h("button", { full: true, onclick: () => scale(job, g), "aria-label": "Scale group " + g.Name }, "Scale…") }] : []),
   ], groups, (g) => g.Name));
 }
@@ -101,7 +101,7 @@ function groupTable(job, allocations, onlyGroup) {
 function taskTable(job, groupName) {
   const tasks = (job.TaskGroups ?? []).find((g) => g.Name === groupName)?.Tasks ?? [];
   return h("section", { "data-key": "tasks" }, h("h2", null, "Tasks"), table("Tasks", [
-    { title: "Task", cell: (t) => t.Name },
+    { title: "Task", class: "clip", cell: (t) => t.Name },
     { title: "Driver", cell: (t) => t.Driver },
     { title: "Lifecycle", cell: (t) => t.Lifecycle ? t.Lifecycle.Hook + (t.Lifecycle.Sidecar ? ", sidecar" : "") : "main" },
     { title: "CPU", class: "number", cell: (t) => (t.Resources?.CPU ?? 0) + " MHz" },

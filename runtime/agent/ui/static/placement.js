@@ -72,7 +72,7 @@ export const evaluationColumns = {
   id: { title: "ID", class: "mono", cell: (e) => link(evaluationPath(e.ID), shortID(e.ID)) },
   reason: { title: "Reason", cell: trigger, sort: trigger },
   status: { title: "Status", cell: (e) => badge(e.Status), sort: (e) => e.Status },
-  placement: { title: "Placement", cell: outcome },
+  placement: { title: "Placement", class: "clip", cell: outcome },
   created: { title: "Created", cell: (e) => ago(e.CreateTime), sort: (e) => -e.CreateTime },
 };
 

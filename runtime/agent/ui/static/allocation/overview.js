@@ -164,7 +164,7 @@ function drawChecks(element, services, checks) {
     sorted.length > 0 && [h("h2", null, "Checks"), table("Checks", [
       { title: "Check", cell: (c) => c.Check },
       { title: "Status", cell: (c) => badge(checkStatus(c)) },
-      { title: "Service", cell: (c) => c.Service },
+      { title: "Service", class: "clip", cell: (c) => c.Service },
       { title: "Last result", cell: (c) => [c.Output, c.Timestamp ? h("span", { class: "dim" }, ` at ${clock(c.Timestamp * 1e9)}`) : ""] },
     ], sorted)]);
 }

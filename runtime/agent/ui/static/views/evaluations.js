@@ -71,7 +71,7 @@ function evaluation(e, allocations) {
       e.BlockedEval && h("p", null, "The rest waits in evaluation ", link(evaluationPath(e.BlockedEval), shortID(e.BlockedEval)), "."),
       e.Status === "blocked" && h("p", null, "The agent tries again when the node changes.")),
     plan.length > 0 && [h("h2", null, "Plan"), table("Plan", [
-      { title: "Group", cell: ([name]) => name },
+      { title: "Group", class: "clip", cell: ([name]) => name },
       ...[["Place", "Place"], ["Canary", "Canary"], ["DestructiveUpdate", "Replace"], ["InPlaceUpdate", "Update in place"], ["Migrate", "Move"], ["Stop", "Stop"], ["Ignore", "Keep"]]
         .map(([key, title]) => ({ title, class: "number", cell: ([, counts]) => counts[key] ?? 0 })),
     ], plan, ([name]) => name)],
