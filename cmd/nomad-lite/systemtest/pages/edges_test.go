@@ -38,6 +38,7 @@ func TestUIEdges(t *testing.T) {
 		{"addresses of objects that do not exist", (*uiJobsTest).unknownObjects},
 		{"addresses with short ids", (*uiJobsTest).shortIDs},
 		{"long names", (*uiJobsTest).longNames},
+		{"pages do not move while they load", (*uiJobsTest).layoutShift},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -420,4 +421,46 @@ func (u *uiJobsTest) longNames() {
 		}
 	}
 	p.WaitFor("!" + isCut)
+}
+
+// delayReplies is a script that makes the parts of a page arrive one after the other.
+const delayReplies = `
+let requests = 0;
+const fetchAtOnce = window.fetch;
+window.fetch = async (...request) => {
+	const delay = 50 * (1 + requests++ % 5);
+	const reply = await fetchAtOnce(...request);
+	await new Promise((resolve) => setTimeout(resolve, delay));
+	return reply;
+};`
+
+// maxLayoutShift is the limit up to which a page is called stable: https://web.dev/articles/cls.
+const maxLayoutShift = 0.1
+
+func (u *uiJobsTest) layoutShift() {
+	job := newUIJob("still", 2)
+	job.TaskGroups[0].Services = []*api.Service{{Name: "still", Provider: "nomad"}}
+	u.register(job)
+	u.waitRunning("still", 2)
+	alloc := u.WaitAllocStatus("still", "running")
+	p := u.open("/ui/jobs?text=none")
+	if _, err := chromedp.Call(p.Ctx, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: delayReplies}); err != nil {
+		u.t.Fatal(err)
+	}
+	for _, shown := range []struct{ path, text string }{
+		{"/ui/clients", "raw_exec"}, {"/ui/jobs", "still"}, {"/ui/jobs/still@default", "running"}, {"/ui/allocations/" + alloc.ID, "MHz"}, {"/ui/allocations/" + alloc.ID + "/main", "Started"},
+		{"/ui/evaluations", "still"}, {"/ui/evaluations/" + alloc.EvalID, "still"}, {"/ui/services", "still"}, {"/ui/plugins", "raw_exec"}, {"/ui/allocations/" + alloc.ID + "/timeline", "main"}, {"/ui/storage", "No volumes"},
+	} {
+		p.OpenPath(shown.path)
+		p.WaitText("main", shown.text)
+		shift := systemtest.Eval[float64](p, `new Promise((resolve) => {
+			let sum = 0;
+			new PerformanceObserver((list) => { for (const e of list.getEntries()) if (!e.hadRecentInput) sum += e.value; }).observe({ type: "layout-shift", buffered: true });
+			setTimeout(() => resolve(sum), 700);
+		})`)
+		u.t.Logf("%-60s %.3f", shown.path, shift)
+		if shift > maxLayoutShift {
+			u.t.Errorf("%s moves by %.3f while it loads", shown.path, shift)
+		}
+	}
 }

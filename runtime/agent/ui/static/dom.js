@@ -118,6 +118,20 @@ function updateNode(node, wanted) {
   updateChildren(node, wanted);
 }
 
+// hideUntilComplete hides an element, the content of a page, until it has all of its parts, so that no part moves when
+// another one arrives. It returns a function, which is called with the name of each part when that arrives or fails, any
+// number of times. onShown is called when the element is shown: what depends on sizes is drawn then.
+export function hideUntilComplete(element, parts, onShown) {
+  const missing = new Set(parts);
+  element.hidden = true;
+  return (part) => {
+    missing.delete(part);
+    if (missing.size > 0 || !element.hidden) return;
+    element.hidden = false;
+    onShown?.();
+  };
+}
+
 // link creates a link to another page. main.js shows it without a reload.
 export function link(path, ...children) {
   return h("a", { href: path }, children);

@@ -1,7 +1,7 @@
 // The overview of an allocation, or of one of its tasks.
 
 import { get, poll, put, watch } from "../api.js";
-import { ago, badge, clockAndAge, facts, fullLink, h, link, replace, table, update } from "../dom.js";
+import { ago, badge, clockAndAge, facts, fullLink, h, hideUntilComplete, link, replace, table, update } from "../dom.js";
 import { address, bytes, clock, isSet, shortID } from "../format.js";
 import { ask } from "../dialog.js";
 import { showError } from "../main.js";
@@ -17,13 +17,20 @@ const statsInterval = 2000; // milliseconds
 export async function show(main, { alloc, task }, signal) {
   const live = h("div"), output = h("div"), events = h("div"), checks = h("div");
   const usage = h("section", null, h("h2", null, "Resources")), more = h("div");
-  main.append(live, output, events, checks, usage, more);
-  if (!task) showChecks(checks, alloc, signal);
-  showUsage(usage, alloc, task, signal);
+  const content = h("div", null, live, output, events, checks, usage, more);
+  const arrived = hideUntilComplete(content, ["state", "statistics", ...(task ? [] : ["checks"])]);
+  main.append(content);
+  if (!task) showChecks(checks, alloc, signal, () => arrived("checks"));
+  showUsage(usage, alloc, task, signal, () => arrived("statistics"));
   showStatic(more, alloc, task);
   let shownEnd = ""; // the end of the task whose last lines are shown
-  await watch(`/v1/allocation/${alloc.ID}`, signal, (value) => {
-    if (!task) return update(live, allocationState(value));
+  await watch(`/v1/allocation/${alloc.ID}`, signal, async (value) => {
+    if (task) await showTask(value);
+    else update(live, allocationState(value));
+    arrived("state");
+  }, showError);
+
+  async function showTask(value) {
     const state = value.TaskStates?.[task];
     update(live, taskState(value, task));
     update(events, taskEvents(state));
@@ -32,8 +39,8 @@ export async function show(main, { alloc, task }, signal) {
     shownEnd = end;
     const lines = h("div");
     replace(output, lines);
-    if (end) showLastLines(lines, value, task, signal);
-  }, showError);
+    if (end) await showLastLines(lines, value, task, signal);
+  }
 }
 
 function allocationState(alloc) {
@@ -144,12 +151,16 @@ function sendSignal(alloc, task) {
   });
 }
 
-// showChecks shows the services and their checks.
-function showChecks(element, alloc, signal) {
+// showChecks shows the services and their checks. It calls onRead after each attempt to read them.
+function showChecks(element, alloc, signal, onRead) {
   return poll(statsInterval, signal, async () => {
-    const [services, checks] = await Promise.all([
-      get(`/v1/allocation/${alloc.ID}/services`, signal), get(`/v1/client/allocation/${alloc.ID}/checks`, signal)]);
-    drawChecks(element, services, checks);
+    try {
+      const [services, checks] = await Promise.all([
+        get(`/v1/allocation/${alloc.ID}/services`, signal), get(`/v1/client/allocation/${alloc.ID}/checks`, signal)]);
+      drawChecks(element, services, checks);
+    } finally {
+      onRead();
+    }
   }).catch((err) => update(element, h("p", { class: "error" }, "No services: " + err.message)));
 }
 
@@ -185,8 +196,9 @@ async function showLastLines(element, alloc, task, signal) {
 
 const historyInterval = 5 * 60e3; // milliseconds: the agent measures disks as often
 
-// showUsage shows charts of the last hours, which continue with current values.
-async function showUsage(section, alloc, onlyTask, signal) {
+// showUsage shows charts of the last hours, which continue with current values. It calls onRead after the first attempt to read the
+// statistics.
+async function showUsage(section, alloc, onlyTask, signal, onRead) {
   const names = onlyTask ? [onlyTask] : tasksOf(alloc).map((t) => t.Name);
   const diskLimit = (alloc.AllocatedResources?.Shared?.DiskMB ?? 0) * 2 ** 20;
   const charts = Object.fromEntries(names.map((name) => [name, usageCharts(limitsOf(alloc, name, names.length > 1 ? 0 : diskLimit))]));
@@ -198,7 +210,7 @@ async function showUsage(section, alloc, onlyTask, signal) {
     !onlyTask && h("h3", null, h("bdi", null, name)), charts[name].elements))), note, disk);
   await history.shown;
   return poll(statsInterval, signal, async () => {
-    const [stats, host] = await Promise.all([get(`/v1/client/allocation/${alloc.ID}/stats`, signal), get("/v1/client/stats", signal)]);
+    const [stats, host] = await Promise.all([get(`/v1/client/allocation/${alloc.ID}/stats`, signal), get("/v1/client/stats", signal)]).finally(onRead);
     for (const name of names) {
       const used = stats.Tasks?.[name]?.ResourceUsage;
       charts[name].addLive({ cpu: used?.CpuStats?.TotalTicks, memory: used && (used.MemoryStats.Usage || used.MemoryStats.RSS) });

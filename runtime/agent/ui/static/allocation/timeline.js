@@ -1,7 +1,7 @@
 // The time line of an allocation.
 
 import { get, pause, visible, watch } from "../api.js";
-import { badge, facts, h, link, replace, update } from "../dom.js";
+import { badge, facts, h, hideUntilComplete, link, replace, update } from "../dom.js";
 import { clock } from "../format.js";
 import { liveTable } from "../livetable.js";
 import { showError } from "../main.js";
@@ -36,7 +36,7 @@ export async function show(main, { alloc }, signal) {
     { title: "Result", class: "clip", cell: (s) => (s.error ? h("span", { class: "error" }, "✕ " + s.error) : s.result) },
   ];
   const table = liveTable("Spans", columns, (s) => s.id, signal);
-  main.append(
+  const content = h("div", null,
     situation,
     h("div", { class: "toolbar", role: "toolbar", "aria-label": "View of the time line" },
       h("button", { onclick: () => { mode = "start"; fit(); } }, "Start"), h("button", { onclick: () => { mode = "all"; fit(); } }, "All"),
@@ -45,6 +45,8 @@ export async function show(main, { alloc }, signal) {
       h("span", { class: "dim" }, "Drag to move. Click the chart and use the wheel, or + and −, to zoom.")),
     chart.element, h("div", { class: "columns" }, details, output),
     h("h2", null, "All spans"), h("p", { class: "dim" }, "Sort by duration to find the slow hook."), table.element);
+  const arrived = hideUntilComplete(content, ["spans"], () => table.show(spans));
+  main.append(content);
 
   function showSpans(value) {
     const ended = hasEnded(current) && current.DesiredStatus !== "run" || tasksDead(current);
@@ -55,6 +57,7 @@ export async function show(main, { alloc }, signal) {
     errors.textContent = count === 1 ? "Show the error" : `Show the ${count} errors`;
     draw();
     table.show(spans);
+    arrived("spans");
   }
 
   function draw() {

@@ -3,7 +3,7 @@
 import { allocationColumns, allocationTable } from "../allocationtable.js";
 import { APIError, get, ignoreForbidden, poll, put, watch } from "../api.js";
 import { ask, checkbox } from "../dialog.js";
-import { ago, badge, facts, h, table, update } from "../dom.js";
+import { ago, badge, facts, h, hideUntilComplete, table, update } from "../dom.js";
 import { bytes, clock, duration } from "../format.js";
 import { hostVolumeTable } from "../hostvolumetable.js";
 import { showError } from "../main.js";
@@ -23,7 +23,9 @@ export async function show(main, { id }, signal) {
   const list = allocationTable(columns, signal);
   list.element.hidden = true;
   let used = null; // the charts, which need the size of the memory
-  main.append(top, usage, charts, h("h2", null, "Allocations"), none, list.element, rest);
+  const page = h("div", null, top, usage, charts, h("h2", null, "Allocations"), none, list.element, rest);
+  const arrived = hideUntilComplete(page, ["node", "allocations", "statistics"], () => list.show(active));
+  main.append(page);
 
   function drawState() {
     if (!node) return;
@@ -46,11 +48,18 @@ export async function show(main, { id }, signal) {
   }
 
   return Promise.all([
-    poll(statsInterval, signal, async () => addStats(await get("/v1/client/stats", signal))).catch(ignoreForbidden),
+    poll(statsInterval, signal, async () => {
+      try {
+        await addStats(await get("/v1/client/stats", signal));
+      } finally {
+        arrived("statistics");
+      }
+    }).catch(ignoreForbidden),
     watch(`/v1/node/${stub.ID}`, signal, (value) => {
       node = value;
       drawState();
       update(rest, drawRest(node));
+      arrived("node");
     }, showError),
     watch("/v1/allocations?namespace=*&resources=true&task_states=false", signal, (allocs) => {
       active = allocs.filter(isActive);
@@ -58,6 +67,7 @@ export async function show(main, { id }, signal) {
       list.element.hidden = active.length === 0;
       list.show(active);
       drawState();
+      arrived("allocations");
     }, showError),
   ]);
 }
