@@ -210,7 +210,13 @@ func (u *uiJobsTest) edit() {
 	u.changeMeta("edited")
 	p.AllowError("/v1/jobs") // the job has changed since the plan
 	p.Click("Run")
-	p.WaitText("main [role=alert]", "The agent rejects the job")
+	p.WaitText("main [role=alert]", "The job was changed since the plan")
+	p.ScreenshotIfEnabled("run-conflict")
+	p.Click("Plan again")
+	p.WaitText(".diff .removed", `Meta[changed]: "1"`)
+	p.Click("Run")
+	p.WaitFor(`location.pathname === "/ui/jobs/edited@default"`)
+	u.waitJob("edited", func(job *api.Job) bool { return job.Meta["changed"] == "" })
 }
 
 // changeMeta changes a job while a page shows it.

@@ -124,6 +124,10 @@ export async function show(main, { query }, signal) {
       showError(err); // the draft is kept
       return;
     }
+    if (/Enforcing job modify index/.test(err.message)) {
+      showConflict();
+      return;
+    }
     const { places, rest } = placesOf(err.message);
     edit.mark(places.map(({ from }) => from.line));
     replace(errors, h("h2", null, places.length ? "The job specification has errors" : "The agent rejects the job"),
@@ -132,6 +136,16 @@ export async function show(main, { query }, signal) {
       rest && h("p", { class: "lines" }, rest));
     if (places.length) edit.select(places[0].from, places[0].to);
     errors.scrollIntoView({ block: "nearest" });
+  }
+
+  // showConflict replaces a plan that is out of date.
+  function showConflict() {
+    const again = h("button", { class: "primary", onclick: plan }, "Plan again");
+    replace(result);
+    replace(errors, h("h2", null, "The job was changed since the plan"),
+      h("p", null, "Nothing was submitted, and your text is kept. A new plan compares it with the job as it is now: what the other change did, and your text does not have, is shown as removed."),
+      h("div", { class: "toolbar" }, again, source.job && h("a", { class: "button", href: jobPath(source.job, source.namespace, "versions") }, "Versions of the job")));
+    again.focus();
   }
 }
 

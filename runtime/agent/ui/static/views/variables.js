@@ -95,9 +95,15 @@ function askDelete(variable) {
   });
 }
 
-// explain replaces the error of a check-and-set, whose text is the JSON of the stored variable.
+// explain replaces the error of a deletion that was rejected, because the variable has changed. The page below the dialog
+// has followed the change.
 function explain(err) {
-  return err.status === 409 ? new Error("The variable was changed in the meantime. Copy what you need, and load the page again.") : err;
+  return err.status === 409 ? new Error("The variable was changed in the meantime. Cancel, and delete what the page shows then.") : err;
+}
+
+// differentItems returns the names of the items that only one of two variables has, or that differ.
+function differentItems(a, b) {
+  return [...new Set([...Object.keys(a), ...Object.keys(b)])].filter((name) => a[name] !== b[name]).sort();
 }
 
 async function showEdit(main, { path, namespace }, signal) {
@@ -115,16 +121,26 @@ function edit(main, variable) {
   const error = h("p", { role: "alert", class: "error" });
   const add = (name, value) => rows.append(itemRow(name, value));
   Object.entries(variable.Items ?? {}).forEach(([name, value]) => add(name, value));
+  // showConflict offers what can be done after a change by somebody else, whose result is current.
+  function showConflict(current, mine) {
+    const names = differentItems(current.Items ?? {}, mine.Items);
+    replace(error, "The variable was changed in the meantime. ", names.length ? ["These items differ from yours: ", names.map((name, i) => [i > 0 && ", ", h("bdi", null, name)]), "."] : "It has the same items as yours.",
+      h("span", { class: "toolbar" },
+        h("button", { onclick: () => { variable.ModifyIndex = current.ModifyIndex; } }, "Save over it"),
+        current.ModifyIndex > 0 && h("button", { type: "button", onclick: () => edit(main, current) }, "Edit the stored variable")));
+  }
   const back = () => go(isNew ? "/ui/variables" : pagePath(variable));
   replace(main, h("h1", null, isNew ? "New variable" : "Edit " + variable.Path), h("form", {
     class: "variable",
     onsubmit: async (event) => {
       event.preventDefault();
+      const stored = { Path: path.value.trim(), Namespace: namespace.value.trim() };
       try {
-        const stored = { Path: path.value.trim(), Namespace: namespace.value.trim(), Items: readItems(rows) };
+        stored.Items = readItems(rows);
         go(pagePath(await put(`${apiPath(stored.Path, stored.Namespace)}&cas=${variable.ModifyIndex}`, stored)));
       } catch (err) {
-        error.textContent = explain(err).message;
+        if (err.status === 409) showConflict(JSON.parse(err.message), stored);
+        else error.textContent = err.message;
       }
     },
   },
