@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net/http"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -66,7 +67,6 @@ type servedFile struct {
 var currentSite = sync.OnceValue(func() *site {
 	s := &site{files: map[string]servedFile{}}
 	all := sha256.New()
-	var modules []string
 	// Neither the reads nor the compression can fail: the files and the buffers are in memory.
 	_ = fs.WalkDir(embedded, "static", func(name string, entry fs.DirEntry, _ error) error {
 		if entry.IsDir() {
@@ -77,9 +77,6 @@ var currentSite = sync.OnceValue(func() *site {
 		sum := sha256.Sum256(content)
 		all.Write(sum[:])
 		all.Write([]byte(name))
-		if path.Ext(name) == ".js" {
-			modules = append(modules, name)
-		}
 		file := servedFile{hash: hex.EncodeToString(sum[:8])}
 		if short, ok := strings.CutSuffix(name, compressedSuffix); ok {
 			name, file.compressed, file.isCompressedOnly = short, content, true
@@ -93,7 +90,7 @@ var currentSite = sync.OnceValue(func() *site {
 
 	index, _ := fs.ReadFile(embedded, "static/"+indexName)
 	var links strings.Builder
-	for _, name := range modules {
+	for _, name := range importedModules(firstView, importedModules("main.js", nil)) {
 		links.WriteString(`<link rel="modulepreload" href="` + filePrefix + name + "\">\n")
 	}
 	text := strings.Replace(string(index), "<script ", links.String()+"<script ", 1)
@@ -102,6 +99,25 @@ var currentSite = sync.OnceValue(func() *site {
 	s.files[indexName] = servedFile{hash: hex.EncodeToString(sum[:8]), compressed: compress(s.index)}
 	return s
 })
+
+// firstView is the module of the page that is opened first as a rule. Browsers load it and main.js, with all that they
+// import, without a wait for the module that imports them.
+const firstView = "views/jobs.js"
+
+// importedModules adds a module and all modules that it imports to found.
+func importedModules(name string, found []string) []string {
+	if slices.Contains(found, name) {
+		return found
+	}
+	found = append(found, name)
+	content, _ := fs.ReadFile(embedded, "static/"+name) // an unknown module has no imports; a test checks that all exist
+	for line := range strings.Lines(string(content)) {
+		if _, imported, ok := strings.Cut(line, ` from "`); ok && strings.HasPrefix(line, "import ") {
+			found = importedModules(path.Join(path.Dir(name), strings.TrimRight(imported, "\";\n")), found)
+		}
+	}
+	return found
+}
 
 func compress(content []byte) []byte {
 	var b bytes.Buffer

@@ -2,6 +2,7 @@ package pages
 
 import (
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -56,6 +57,15 @@ func (u *uiJobsTest) viewsAfterLostConnection() {
 	p := u.browser.OpenTab(n.address, "/ui/jobs")
 	p.WaitText("h1", "Jobs")
 	p.AllowError("net::ERR")
+	count := 0
+	for _, dir := range []string{"", "views", "allocation"} {
+		modules, err := filepath.Glob(filepath.Join("../../../../runtime/agent/ui/static", dir, "*.js"))
+		if err != nil || len(modules) == 0 {
+			u.t.Fatalf("%d modules in %q, %v", len(modules), dir, err)
+		}
+		count += len(modules)
+	}
+	p.WaitFor(fmt.Sprintf(`performance.getEntriesByType("resource").filter((e) => e.name.endsWith(".js") && e.responseEnd > 0).length === %d`, count))
 	u.block(p, "*://*:*/*.js")
 	views := []string{"Services", "Node", "Plugins", "Variables", "Volumes", "Evaluations", "Events", "Allocations", "Token"}
 	n.setCut(true)

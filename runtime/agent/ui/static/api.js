@@ -64,6 +64,20 @@ export async function send(path, { json, headers, ...options } = {}) {
   return response;
 }
 
+// load returns a module of the page, whose path is relative to this file. It throws an APIError with status 0 if the
+// agent does not answer. A browser can keep the failure of an import: then load loads the page anew as soon as the agent
+// answers.
+export async function load(path) {
+  try {
+    return await import(path);
+  } catch (err) {
+    if (!(err instanceof TypeError)) throw err; // as in a module with an error
+    await send(location.pathname);
+    location.reload();
+    return new Promise(() => {});
+  }
+}
+
 // get returns the decoded reply of a GET request.
 export async function get(path, signal) {
   return decode(await send(path, { signal }), signal);

@@ -1,28 +1,11 @@
 // The table of pages, and the frame around them: navigation, search, the state of the connection.
 
-import { access, connection, readAccess } from "./api.js";
+import { access, connection, load, pause, readAccess } from "./api.js";
 import { fullLink, h, link, replace, update } from "./dom.js";
 import * as search from "./search.js";
-import * as allocation from "./views/allocation.js";
-import * as allocations from "./views/allocations.js";
-import * as evaluations from "./views/evaluations.js";
-import * as events from "./views/events.js";
-import * as exec from "./views/exec.js";
-import * as job from "./views/job.js";
-import * as jobs from "./views/jobs.js";
 import * as login from "./views/login.js";
-import * as node from "./views/node.js";
-import * as plugins from "./views/plugins.js";
-import * as run from "./views/run.js";
-import * as services from "./views/services.js";
-import * as variables from "./views/variables.js";
-import * as volumes from "./views/volumes.js";
 
-// views are the modules of pages by their names. All are loaded with the first page, because a browser can keep
-// the failure of an import while the agent was away.
-const views = { allocation, allocations, evaluations, events, exec, job, jobs, login, node, plugins, run, services, variables, volumes };
-
-// pages: the first pattern that matches a path below /ui/ selects the module in views, whose function
+// pages: the first pattern that matches a path below /ui/ selects the module in views/, whose function
 // show(main, parameters, signal) fills the element main. parameters has the named groups of the pattern,
 // decoded, and query, a URLSearchParams. The signal ends when another page is shown. The paths are the same as in Nomad's page.
 const pages = [
@@ -96,11 +79,35 @@ async function showPage() {
   try {
     const parameters = Object.fromEntries(Object.entries(found.match.groups ?? {}).map(([name, value]) => [name, value && decodeURIComponent(value)]));
     parameters.query = new URLSearchParams(location.search);
+    const view = views[found.view] ??= await load(`./views/${found.view}.js`);
+    if (signal.aborted) return;
     replace(main);
-    await views[found.view].show(main, parameters, signal);
+    const shown = view.show(main, parameters, signal);
+    loadViews();
+    await shown;
   } catch (err) {
     if (!signal.aborted) showError(err);
   }
+}
+
+// views are the modules of pages that are loaded, by their names.
+const views = { login };
+let isLoadingViews = false;
+
+// loadViews loads the modules of all pages after the first page has sent its requests, so that each page can be opened
+// while the agent is away.
+async function loadViews() {
+  if (isLoadingViews) return;
+  isLoadingViews = true;
+  await Promise.all(pages.map(async ([, name]) => {
+    while (!views[name]) {
+      try {
+        views[name] = await import(`./views/${name}.js`);
+      } catch {
+        await pause(1000);
+      }
+    }
+  }));
 }
 
 // showError replaces the page with an error; with the form for the token if the agent requires one. It ends the
