@@ -293,7 +293,7 @@ func (u *uiJobsTest) deployment() {
 	p.Click("Fail deployment")
 	p.WaitText("h2", "failed")
 	p.Click("Deployments")
-	p.WaitFor(`document.querySelectorAll("main section").length === 3`)
+	p.WaitFor(`document.querySelectorAll("main section:not(.notice)").length === 3`)
 	p.ScreenshotIfEnabled("deployments")
 }
 

@@ -86,7 +86,7 @@ function groupTable(job, allocations, onlyGroup) {
   }
   const count = (status) => (g) => counts.get(`${g.Name}\n${status}`) ?? 0;
   const groups = (job.TaskGroups ?? []).filter((g) => !onlyGroup || g.Name === onlyGroup);
-  if (groups.length === 0) return h("p", null, `The job has no group ${onlyGroup}.`);
+  if (groups.length === 0) throw new Error(`The job has no group ${onlyGroup}.`);
   return h("section", { "data-key": "groups" }, h("h2", null, onlyGroup ? `Group ${onlyGroup}` : "Groups"), table("Groups", [
     { title: "Group", cell: (g) => link(jobPath(job.ID, job.Namespace, g.Name), g.Name) },
     { title: "Count", class: "number", cell: (g) => ["system", "sysbatch"].includes(job.Type) ? "each node" : g.Count },

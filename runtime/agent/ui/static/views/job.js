@@ -54,9 +54,11 @@ export async function show(main, { job: id, namespace = "default", tab, group },
   }
   // All jobs: those that a periodic or parameterized job launches are shown too.
   const topics = ["Job:*", `Allocation:${id}`, `Evaluation:${id}`, `Deployment:${id}`, `Service:${id}`];
+  const ended = new AbortController(); // the health of a page with an error is not read again
   try {
-    await Promise.all([follow(namespace, topics, signal, refresh), poll(healthPause, signal, () => job && readHealth())]);
+    await Promise.all([follow(namespace, topics, signal, refresh), poll(healthPause, AbortSignal.any([signal, ended.signal]), () => job && readHealth())]);
   } catch (err) {
+    ended.abort();
     if (err.status !== 404) throw err;
     replace(main, h("h1", null, job ? `Job ${id} was removed` : `There is no job ${id} in namespace ${namespace}`), h("p", null, link("/ui/jobs", "All jobs")));
   }
