@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/internal/slowtest"
@@ -31,6 +32,8 @@ var scalePoints = []scalePoint{
 	{"exec", true, 100}, {"exec", true, 200},
 }
 
+const maxOpenFiles = 200000 // of each process
+
 // BenchmarkScaleCurve measures how the figures of an agent depend on the number of its tasks. It prints a table, and needs some
 // minutes:
 //
@@ -41,6 +44,10 @@ func BenchmarkScaleCurve(b *testing.B) {
 	}
 	if os.Geteuid() != 0 {
 		b.Skip("needs root, to isolate tasks")
+	}
+	// 10,000 tasks need more open files than many sessions permit.
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: maxOpenFiles, Max: maxOpenFiles}); err != nil {
+		b.Fatal(err)
 	}
 	once(b, func() {
 		b.ReportMetric(0, "ns/op")
