@@ -115,7 +115,7 @@ bench-cluster: ## a node beside a stock client, from ../shared, on the same stoc
 	NOMAD_LITE_SLOW=1 go test -run '^$$' -bench '^BenchmarkClusterNode$$' -benchtime $(ROUNDS)x -timeout 60m ./cmd/nomad-lite/systemtest/cluster
 
 screenshots: ## the pictures of docs/ui-walks.md, drawn again with chromium
-	NOMAD_LITE_SCREENSHOTS=$(CURDIR)/docs/images go test -count 1 -run '^TestUIWalks$$' ./cmd/nomad-lite/systemtest/pages
+	NOMAD_LITE_SLOW=1 NOMAD_LITE_SCREENSHOTS=$(CURDIR)/docs/images go test -count 1 -run '^TestUIWalks$$' ./cmd/nomad-lite/systemtest/pages
 
 bench-all: ## the benchmarks of all packages
 	go test -run '^$$' -bench . -benchtime 1x ./...
