@@ -373,8 +373,8 @@ func keyOfJob(j *api.Job) jobKey {
 	return k
 }
 
-// putAlloc stores an allocation of the servers: a new one as it is, and a known one with the states that this node has. It
-// reports whether the servers had given up the allocation, and it continues to run.
+// putAlloc stores an allocation of the servers: a new one as prepareNewAlloc leaves it, and a known one with the states that this
+// node has. It reports whether the servers had given up the allocation, and it continues to run.
 func (r *Replica) putAlloc(tx *store.Txn, jobs map[jobKey]*api.Job, pulled *protocol.Allocation, migrateToken string) (reconnected bool) {
 	next := pulled.Allocation
 	if shared := jobs[keyOfJob(next.Job)]; shared != nil && reflect.DeepEqual(model.FindGroup(shared, next.TaskGroup), model.FindGroup(next.Job, next.TaskGroup)) {
