@@ -127,6 +127,20 @@ func startBenchAgent(b testing.TB, dir string, more ...string) *benchAgent {
 	return a
 }
 
+// node returns the node of the agent.
+func (a *benchAgent) node(b testing.TB) *api.Node {
+	b.Helper()
+	nodes, _, err := a.client.Nodes().List(nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	node, _, err := a.client.Nodes().Info(nodes[0].ID, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return node
+}
+
 // end sends a signal to the agent and waits until the agent exits.
 func (a *benchAgent) end(b testing.TB, signal syscall.Signal) {
 	b.Helper()
@@ -149,6 +163,9 @@ func (a *benchAgent) run(b testing.TB, kind, id string, count int, argv ...strin
 		cpu = 1 // hundreds of such tasks must fit on the node
 	}
 	task.Resources = &api.Resources{CPU: &cpu, MemoryMB: new(10)}
+	if a.driver == "exec" {
+		task.KillSignal = "SIGKILL" // the first process of a PID namespace ignores other signals without a handler
+	}
 	group := api.NewTaskGroup("g", count).AddTask(task)
 	group.RestartPolicy = &api.RestartPolicy{Attempts: new(1000), Interval: new(time.Hour), Delay: new(time.Duration(0)), Mode: new("fail")}
 	if a.bridge {

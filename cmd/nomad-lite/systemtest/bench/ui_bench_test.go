@@ -52,15 +52,7 @@ const pageWeight = `[...performance.getEntriesByType("navigation"), ...performan
 // pageAddress returns the http address of the agent.
 func (a *benchAgent) pageAddress(b *testing.B) string {
 	b.Helper()
-	nodes, _, err := a.client.Nodes().List(nil)
-	if err != nil {
-		b.Fatal(err)
-	}
-	node, _, err := a.client.Nodes().Info(nodes[0].ID, nil)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return "http://" + node.Attributes["unique.advertise.address"]
+	return "http://" + a.node(b).Attributes["unique.advertise.address"]
 }
 
 // measurePageMemory measures the memory of the agent with ten open lists of jobs minus none. Each holds a connection,
