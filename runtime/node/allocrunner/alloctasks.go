@@ -7,6 +7,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/services"
@@ -51,13 +52,14 @@ func newAllocTasks(c *Config, state *allocState, tasks []taskrunner.Task, logger
 		AllocID:   c.Alloc.ID,
 		AllocName: c.Alloc.Name,
 		CurrentSpec: func() *services.AllocServicesSpec {
-			return newNomadServicesSpec(state.currentAlloc(), c.Node, state.networkStatus())
+			return newServicesSpec(state.currentAlloc(), c.Node, state.networkStatus())
 		},
 		CurrentEnv:         a.envOfTaskOrAlloc,
 		RestartTaskOrGroup: a.restartForFailedCheck,
 		Registry:           c.Services,
 		CheckResultStore:   c.CheckResults,
 		Dial:               c.DialCheckTarget,
+		ExecInTask:         a.exec,
 		Logger:             logger,
 	})
 	a.groupServices = runnerhooks.NewGroupServicesHook(a.services)
@@ -73,6 +75,18 @@ func (a *allocTasks) awaitRestored(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// exec implements Runner.Exec.
+func (a *allocTasks) exec(ctx context.Context, task string, command []string, timeout time.Duration) (*driver.ExecResult, error) {
+	t, ok := a.findByName(task)
+	if !ok {
+		return nil, ErrTaskNotFound
+	}
+	if err := a.awaitRestored(ctx); err != nil {
+		return nil, err
+	}
+	return t.Exec(ctx, command, timeout)
 }
 
 // currentStatus returns the current status of the allocation.

@@ -117,14 +117,7 @@ func (r *Runner) KillAsFailedWithReason(task, reason string) error {
 
 // Exec runs a command in the context of a task, and collects its output.
 func (r *Runner) Exec(ctx context.Context, task string, command []string, timeout time.Duration) (*driver.ExecResult, error) {
-	t, ok := r.tasks.findByName(task)
-	if !ok {
-		return nil, ErrTaskNotFound
-	}
-	if err := r.tasks.awaitRestored(ctx); err != nil {
-		return nil, err
-	}
-	return t.Exec(ctx, command, timeout)
+	return r.tasks.exec(ctx, task, command, timeout)
 }
 
 // ExecStreaming runs a command in the context of a task with streamed input and

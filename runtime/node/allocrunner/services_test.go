@@ -351,7 +351,7 @@ job "j" {
 			{Task: "web", Name: "own", PortLabel: "db", AddressMode: "auto"},
 		},
 	}
-	got := newNomadServicesSpec(alloc, taskenv.Node{NodeFacts: model.NodeFacts{Datacenter: "dc1"}}, &api.AllocNetworkStatus{Address: "172.26.0.2", AddressIPv6: "fd00::2"})
+	got := newServicesSpec(alloc, taskenv.Node{NodeFacts: model.NodeFacts{Datacenter: "dc1"}}, &api.AllocNetworkStatus{Address: "172.26.0.2", AddressIPv6: "fd00::2"})
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}

@@ -1,6 +1,7 @@
 package allocrunner
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -228,9 +229,9 @@ func toEnvTask(a *api.Allocation, group *api.TaskGroup, name string) taskenv.Tas
 	return env
 }
 
-// newNomadServicesSpec returns the services of the allocation whose provider is nomad, with the addresses of the
-// allocation.
-func newNomadServicesSpec(a *api.Allocation, node taskenv.Node, network *api.AllocNetworkStatus) *services.AllocServicesSpec {
+// newServicesSpec returns the services of the allocation, with its addresses. Services of provider consul are registered like
+// those of provider nomad: an allocation with one is placed here only if the catalog of this node replaces Consul.
+func newServicesSpec(a *api.Allocation, node taskenv.Node, network *api.AllocNetworkStatus) *services.AllocServicesSpec {
 	spec := &services.AllocServicesSpec{
 		AllocID:       a.ID,
 		AllocName:     a.Name,
@@ -259,15 +260,11 @@ func newNomadServicesSpec(a *api.Allocation, node taskenv.Node, network *api.All
 	}
 	group := a.GetTaskGroup()
 	for _, s := range group.Services {
-		if s.Provider == model.ProviderNomad {
-			spec.Services = append(spec.Services, newService(s, ""))
-		}
+		spec.Services = append(spec.Services, newService(s, ""))
 	}
 	for _, t := range group.Tasks {
 		for _, s := range t.Services {
-			if s.Provider == model.ProviderNomad {
-				spec.Services = append(spec.Services, newService(s, t.Name))
-			}
+			spec.Services = append(spec.Services, newService(s, t.Name))
 		}
 	}
 	return spec
@@ -298,6 +295,13 @@ func newService(s *api.Service, task string) services.Service {
 			Header:              c.Header,
 			Body:                c.Body,
 			TLSSkipVerify:       c.TLSSkipVerify,
+			Command:             c.Command,
+			Args:                c.Args,
+			ScriptTask:          cmp.Or(task, model.TaskOfHealthCheck(s, c)),
+			GRPCService:         c.GRPCService,
+			GRPCUseTLS:          c.GRPCUseTLS,
+			SuccessesToPass:     c.SuccessBeforePassing,
+			FailuresToFail:      c.FailuresBeforeCritical,
 			AffectsHealthOfTask: model.TaskOfHealthCheck(s, c),
 		}
 		if check.OnUpdate == "" {
@@ -311,10 +315,10 @@ func newService(s *api.Service, task string) services.Service {
 	return service
 }
 
-func hasNomadServiceChecks(a *api.Allocation) bool {
+func hasServiceChecks(a *api.Allocation) bool {
 	group := a.GetTaskGroup()
 	has := func(list []*api.Service) bool {
-		return slices.ContainsFunc(list, func(s *api.Service) bool { return s.Provider == model.ProviderNomad && len(s.Checks) > 0 })
+		return slices.ContainsFunc(list, func(s *api.Service) bool { return len(s.Checks) > 0 })
 	}
 	return has(group.Services) || slices.ContainsFunc(group.Tasks, func(t *api.Task) bool { return has(t.Services) })
 }

@@ -27,7 +27,7 @@ func BenchmarkCheckRun(b *testing.B) {
 			c.startAndStopChecksToMatch([]resolvedCheck{{checkID: "x", check: check, hostPort: server.Listener.Addr().String()}}, func(string) bool { return true })
 			defer c.stopAndWait(true)
 			o := c.runningCheckByID["x"]
-			run := o.target.newProbe(c.dial)
+			run := o.target.newProbe(c.dial, nil)
 			before := processCPUTime()
 			for b.Loop() {
 				began := time.Now()

@@ -41,6 +41,9 @@ type resolvedCheck struct {
 
 func newResolvedCheck(resolver addressResolver, s *Service, c Check) resolvedCheck {
 	t := resolvedCheck{checkID: hashCheckID(resolver.spec, s, &c), task: s.Task, serviceName: s.Name, check: c}
+	if c.isScript() {
+		return t
+	}
 	address, err := resolver.resolveCheckAddress(s, &c)
 	if err != nil {
 		t.configError = err.Error()
@@ -49,11 +52,11 @@ func newResolvedCheck(resolver addressResolver, s *Service, c Check) resolvedChe
 	return t
 }
 
-func (r *resolvedCheck) newProbe(dial DialFunc) probe {
+func (r *resolvedCheck) newProbe(dial DialFunc, exec ExecFunc) probe {
 	if r.configError != "" {
 		return alwaysFailingProbe(fmt.Errorf("%s", r.configError))
 	}
-	return newProbe(&r.check, r.hostPort, dial)
+	return newProbe(&r.check, r.hostPort, dial, exec)
 }
 
 // hashCheckID returns a hash of the allocation and of the fields of a check, so that a check that has not changed keeps
@@ -64,10 +67,17 @@ func hashCheckID(spec *AllocServicesSpec, s *Service, c *Check) string {
 		port = s.PortLabel
 	}
 	h := sha256.New()
-	for _, field := range []string{
+	fields := []string{
 		spec.AllocID, spec.Group, s.Task, s.Name, c.Name, c.Type, port, c.OnUpdate, c.AddressMode,
 		c.Interval.String(), c.Timeout.String(), c.Protocol, c.Path, c.Method, fmt.Sprint(c.TLSSkipVerify),
-	} {
+	}
+	switch strings.ToLower(c.Type) {
+	case "script":
+		fields = append(append(fields, c.ScriptTask, c.Command), c.Args...)
+	case "grpc":
+		fields = append(fields, c.GRPCService, fmt.Sprint(c.GRPCUseTLS))
+	}
+	for _, field := range fields {
 		fmt.Fprintf(h, "%d:", len(field)) // the length of each field separates the hashed fields
 		_, _ = io.WriteString(h, field)   // a hash returns no error
 	}
@@ -94,6 +104,7 @@ type checkRunner struct {
 	allocID         string
 	allocName       string
 	dial            DialFunc
+	exec            ExecFunc
 	resultStore     CheckResultStore                               // nil if results are not stored
 	restartWorkload func(ctx context.Context, task, reason string) // restarts a workload; blocks until it is restarted
 	logger          hclog.Logger
@@ -119,6 +130,8 @@ type runningCheck struct {
 
 	// Guarded by checkRunner.mu.
 	result             CheckResult
+	consecutive        int                  // number of latest runs with the same outcome
+	latestOutcome      string               // status of the latest run, which the status of the result follows after enough runs
 	lastStoredStatus   api.AllocCheckStatus // latest result that was written to resultStore, without its timestamp
 	restartWatch       restartWatch
 	restartTimer       *time.Timer // calls onRestartTimer when a restart can become due; nil if no restart is pending
@@ -230,7 +243,7 @@ func (c *checkRunner) replaceCheckLocked(t resolvedCheck, old *runningCheck, sto
 // runCheckRegularly runs a check after half an interval, and again one interval after the end of each run,
 // until ctx ends.
 func (c *checkRunner) runCheckRegularly(ctx context.Context, o *runningCheck) {
-	run := o.target.newProbe(c.dial)
+	run := o.target.newProbe(c.dial, c.exec)
 	timer := time.NewTimer(o.target.check.Interval / 2)
 	defer timer.Stop()
 	for {
@@ -262,10 +275,11 @@ func (c *checkRunner) recordOutcomeIfCurrent(o *runningCheck, runStart time.Time
 	now := time.Now()
 	r := &o.result
 	before := withoutTimestamp(r.AllocCheckStatus)
-	if r.Status != outcome.status || r.LastRunStartedAt.IsZero() {
+	status := o.statusAfterLocked(outcome.status)
+	if r.Status != status || r.LastRunStartedAt.IsZero() {
 		r.StatusSince = now
 	}
-	r.Status, r.StatusCode, r.Output = outcome.status, outcome.httpStatusCode, outcome.output
+	r.Status, r.StatusCode, r.Output = status, outcome.httpStatusCode, outcome.output
 	r.LastRunStartedAt, r.Timestamp = runStart, now.Unix()
 	c.evaluateAndRestartLocked(o)
 	c.notifyResultsChangedLocked(withoutTimestamp(r.AllocCheckStatus) != before)
@@ -273,6 +287,23 @@ func (c *checkRunner) recordOutcomeIfCurrent(o *runningCheck, runStart time.Time
 
 	c.storeResultIfChanged(o)
 	return true
+}
+
+// statusAfterLocked returns the status of a check after a run with an outcome: the outcome, if enough runs in sequence had it, and
+// otherwise the status until now.
+func (r *runningCheck) statusAfterLocked(outcome string) string {
+	if outcome != r.latestOutcome {
+		r.latestOutcome, r.consecutive = outcome, 0
+	}
+	r.consecutive++
+	needed := r.target.check.SuccessesToPass
+	if outcome == model.CheckFailure {
+		needed = r.target.check.FailuresToFail
+	}
+	if r.consecutive < needed {
+		return r.result.Status
+	}
+	return outcome
 }
 
 // notifyResultsChangedLocked closes resultsChanged, and statusesChanged too unless only times have changed.

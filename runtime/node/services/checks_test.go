@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -46,6 +47,30 @@ func TestCheckTiming(t *testing.T) {
 		w.net.mu.Unlock()
 		advanceTime(25 * time.Second)
 		wantList(t, "runs", w.net.dialTimes(webAddress), 5*time.Second, 15*time.Second, 25900*time.Millisecond)
+	})
+}
+
+// The status of a check with thresholds changes after enough runs with the same outcome.
+func TestCheckThresholds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		check := httpCheck("alive", "/", time.Second)
+		check.SuccessesToPass, check.FailuresToFail = 2, 3
+		w := newTestSet(t, testService(GroupWorkload, check))
+		var fails atomic.Bool
+		w.net.serve(webAddress, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+			if fails.Load() {
+				rw.WriteHeader(http.StatusInternalServerError)
+			}
+		}))
+		w.StartChecks()
+		advanceTime(time.Second) // the first run is after half an interval
+		var got []string
+		for _, fail := range []bool{false, true, true, false, true, true, true, false, false} {
+			fails.Store(fail)
+			advanceTime(time.Second)
+			got = append(got, strings.Fields(w.statuses()[0])[1])
+		}
+		wantList(t, "statuses", got, "success", "success", "success", "success", "success", "success", "failure", "failure", "success")
 	})
 }
 

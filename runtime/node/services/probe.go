@@ -3,6 +3,7 @@ package services
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -13,6 +14,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
@@ -21,6 +29,7 @@ const (
 	pendingOutput     = "nomad: waiting to run"
 	tcpSuccessOutput  = "nomad: tcp ok"
 	httpSuccessOutput = "nomad: http ok"
+	grpcSuccessOutput = "nomad: grpc ok"
 )
 
 // maxOutputSize is how many bytes of a response body are kept as the output of a check.
@@ -31,6 +40,9 @@ const userAgent = "nomad-lite"
 
 // DialFunc opens a connection; net.Dialer.DialContext implements it.
 type DialFunc func(ctx context.Context, network, address string) (net.Conn, error)
+
+// ExecFunc runs a command in a task, and returns its exit status and its output. The command is killed after the timeout.
+type ExecFunc func(ctx context.Context, task string, command []string, timeout time.Duration) (*driver.ExecResult, error)
 
 // probeResult is the result of one run of a check.
 type probeResult struct {
@@ -46,17 +58,21 @@ func failureResult(err error) probeResult {
 // probe is a function that runs a check once and returns the result, after the check's timeout at the latest.
 type probe func(context.Context) probeResult
 
-// newProbe returns the probe of a check that connects to an address. Probes of several checks share no HTTP
-// transport.
-func newProbe(c *Check, address string, dial DialFunc) probe {
+// newProbe returns the probe of a check that connects to an address, or runs a command in a task. Probes of several checks
+// share no HTTP transport.
+func newProbe(c *Check, address string, dial DialFunc, exec ExecFunc) probe {
 	var run probe
 	switch strings.ToLower(c.Type) {
 	case "tcp":
 		run = newTCPProbe(address, dial)
 	case "http":
 		run = newHTTPProbe(c, address, dial)
+	case "grpc":
+		run = newGRPCProbe(c, address, dial)
+	case "script":
+		run = newScriptProbe(c, exec)
 	default:
-		return alwaysFailingProbe(fmt.Errorf("invalid check type (%q), must be one of tcp, http", c.Type))
+		return alwaysFailingProbe(fmt.Errorf("invalid check type (%q), must be one of tcp, http, grpc, script", c.Type))
 	}
 	return func(ctx context.Context) probeResult {
 		ctx, cancel := context.WithTimeoutCause(ctx, c.Timeout, timeoutError(c.Timeout))
@@ -90,6 +106,54 @@ func newTCPProbe(address string, dial DialFunc) probe {
 		}
 		_ = conn.Close() // the check succeeds if the connection is accepted, so nothing is sent
 		return probeResult{status: model.CheckSuccess, output: tcpSuccessOutput}
+	}
+}
+
+// newGRPCProbe returns a probe that calls the health service of a gRPC server (https://grpc.io/docs/guides/health-checking).
+func newGRPCProbe(c *Check, address string, dial DialFunc) probe {
+	security := insecure.NewCredentials()
+	if c.GRPCUseTLS {
+		security = credentials.NewTLS(&tls.Config{InsecureSkipVerify: c.TLSSkipVerify})
+	}
+	return func(ctx context.Context) probeResult {
+		conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(security), grpc.WithUserAgent(userAgent),
+			grpc.WithNoProxy(), grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return dial(ctx, "tcp", address) }))
+		if err != nil {
+			return failureResult(err)
+		}
+		defer conn.Close()
+		answer, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: c.GRPCService})
+		if err != nil {
+			return failureResult(timeoutErrorOr(ctx, err))
+		}
+		if answer.Status != grpc_health_v1.HealthCheckResponse_SERVING {
+			return failureResult(fmt.Errorf("gRPC service %q has the status %v", c.GRPCService, answer.Status))
+		}
+		return probeResult{status: model.CheckSuccess, output: grpcSuccessOutput}
+	}
+}
+
+func (c *Check) isScript() bool { return strings.EqualFold(c.Type, "script") }
+
+// exitStatusWarning is the exit status by which a script says that the service works, and needs attention.
+const exitStatusWarning = 1
+
+func newScriptProbe(c *Check, exec ExecFunc) probe {
+	if exec == nil {
+		return alwaysFailingProbe(errors.New("scripts cannot run here"))
+	}
+	return func(ctx context.Context) probeResult {
+		result, err := exec(ctx, c.ScriptTask, append([]string{c.Command}, c.Args...), c.Timeout)
+		if err != nil {
+			return failureResult(fmt.Errorf("script in task %q: %w", c.ScriptTask, timeoutErrorOr(ctx, err)))
+		}
+		output := slices.Concat(result.Stdout, result.Stderr)
+		output = output[:min(len(output), maxOutputSize)]
+		status := model.CheckFailure
+		if code := result.Exit.ExitCode; code == 0 || code == exitStatusWarning && c.OnUpdate == api.OnUpdateIgnoreWarn {
+			status = model.CheckSuccess
+		}
+		return probeResult{status: status, output: toValidUTF8(string(output))}
 	}
 }
 

@@ -2,18 +2,26 @@ package services
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 )
@@ -68,7 +76,7 @@ func TestProbeHTTP(t *testing.T) {
 					n.serve(address, c.handler)
 				}
 				c.check.Type, c.check.Timeout = "http", time.Second
-				if got := newProbe(&c.check, address, n.dial)(t.Context()); got != c.want {
+				if got := newProbe(&c.check, address, n.dial, nil)(t.Context()); got != c.want {
 					t.Errorf("got  %v\nwant %v", got, c.want)
 				}
 			})
@@ -80,7 +88,7 @@ func TestProbeTCP(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newFakeNetwork(t)
 		check := Check{Type: "tcp", Timeout: 2 * time.Second}
-		run := newProbe(&check, "10.0.0.1:1", n.dial)
+		run := newProbe(&check, "10.0.0.1:1", n.dial, nil)
 		if got, want := run(t.Context()), (probeResult{model.CheckFailure, 0, "nomad: dial tcp 10.0.0.1:1: connect: connection refused"}); got != want {
 			t.Errorf("without a listener: %v, want %v", got, want)
 		}
@@ -93,11 +101,73 @@ func TestProbeTCP(t *testing.T) {
 		if got, want := run(t.Context()), (probeResult{model.CheckFailure, 0, "nomad: no answer within 2s"}); got != want || time.Since(begin) != 2*time.Second {
 			t.Errorf("slow: %v after %v, want %v", got, time.Since(begin), want)
 		}
-		check.Type = "script"
-		if got, want := newProbe(&check, "", n.dial)(t.Context()), (probeResult{model.CheckFailure, 0, `nomad: invalid check type ("script"), must be one of tcp, http`}); got != want {
-			t.Errorf("script: %v, want %v", got, want)
+		check.Type = "ttl"
+		if got, want := newProbe(&check, "", n.dial, nil)(t.Context()), (probeResult{model.CheckFailure, 0, `nomad: invalid check type ("ttl"), must be one of tcp, http, grpc, script`}); got != want {
+			t.Errorf("ttl: %v, want %v", got, want)
 		}
 	})
+}
+
+func TestProbeScript(t *testing.T) {
+	for name, c := range map[string]struct {
+		check  Check
+		result driver.ExecResult
+		err    error
+		want   probeResult
+	}{
+		"status 0":                              {result: driver.ExecResult{Stdout: []byte("fine\n"), Stderr: []byte("x")}, want: probeResult{model.CheckSuccess, 0, "fine\nx"}},
+		"status 1":                              {result: driver.ExecResult{Stdout: []byte("slow"), Exit: driver.ExitResult{ExitCode: 1}}, want: probeResult{model.CheckFailure, 0, "slow"}},
+		"status 1, and warnings are ignored":    {check: Check{OnUpdate: "ignore_warnings"}, result: driver.ExecResult{Exit: driver.ExitResult{ExitCode: 1}}, want: probeResult{model.CheckSuccess, 0, ""}},
+		"status 2, and warnings are ignored":    {check: Check{OnUpdate: "ignore_warnings"}, result: driver.ExecResult{Exit: driver.ExitResult{ExitCode: 2}}, want: probeResult{model.CheckFailure, 0, ""}},
+		"output that is cut, and no valid text": {result: driver.ExecResult{Stdout: []byte("\xff" + strings.Repeat("x", maxOutputSize))}, want: probeResult{model.CheckSuccess, 0, "\uFFFD" + strings.Repeat("x", maxOutputSize-1)}},
+		"a task that does not run":              {err: errors.New("task not running"), want: probeResult{model.CheckFailure, 0, `nomad: script in task "web": task not running`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.check.Type, c.check.ScriptTask, c.check.Command, c.check.Args, c.check.Timeout = "script", "web", "/bin/check", []string{"-a"}, time.Second
+			exec := func(_ context.Context, task string, command []string, timeout time.Duration) (*driver.ExecResult, error) {
+				if task != "web" || !slices.Equal(command, []string{"/bin/check", "-a"}) || timeout != time.Second {
+					t.Errorf("task %q, command %q, timeout %v", task, command, timeout)
+				}
+				return &c.result, c.err
+			}
+			if got := newProbe(&c.check, "", nil, exec)(t.Context()); got != c.want {
+				t.Errorf("got  %v\nwant %v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestProbeGRPC(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	statuses := health.NewServer()
+	statuses.SetServingStatus("ready", grpc_health_v1.HealthCheckResponse_SERVING)
+	statuses.SetServingStatus("stopped", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+	server := grpc.NewServer()
+	grpc_health_v1.RegisterHealthServer(server, statuses)
+	var serverWG sync.WaitGroup
+	serverWG.Go(func() { _ = server.Serve(listener) }) // ends with Stop
+	defer serverWG.Wait()
+	defer server.Stop()
+	probe := func(c Check) probeResult {
+		c.Type, c.Timeout = "grpc", 10*time.Second
+		return newProbe(&c, listener.Addr().String(), new(net.Dialer).DialContext, nil)(t.Context())
+	}
+	for service, want := range map[string]probeResult{
+		"":        {model.CheckSuccess, 0, "nomad: grpc ok"},
+		"ready":   {model.CheckSuccess, 0, "nomad: grpc ok"},
+		"stopped": {model.CheckFailure, 0, `nomad: gRPC service "stopped" has the status NOT_SERVING`},
+		"absent":  {model.CheckFailure, 0, "nomad: rpc error: code = NotFound desc = unknown service"},
+	} {
+		if got := probe(Check{GRPCService: service}); got != want {
+			t.Errorf("service %q: %v, want %v", service, got, want)
+		}
+	}
+	if got := probe(Check{GRPCUseTLS: true}); got.status != model.CheckFailure {
+		t.Errorf("TLS to a server without: %v", got)
+	}
 }
 
 // Each run tests whether the service accepts connections, and no connection stays open.
@@ -106,7 +176,7 @@ func TestProbeHTTPConnectsAnew(t *testing.T) {
 		n := newFakeNetwork(t)
 		n.serve("a:1", statusHandler(200, ""))
 		check := Check{Type: "http", Path: "/", Timeout: time.Second}
-		run := newProbe(&check, "a:1", n.dial)
+		run := newProbe(&check, "a:1", n.dial, nil)
 		for range 3 {
 			run(t.Context())
 		}
@@ -122,7 +192,7 @@ func TestProbeHTTPTimeout(t *testing.T) {
 		n.serve("a:1", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 		check := Check{Type: "http", Path: "/", Timeout: 3 * time.Second}
 		begin := time.Now()
-		got := newProbe(&check, "a:1", n.dial)(t.Context())
+		got := newProbe(&check, "a:1", n.dial, nil)(t.Context())
 		if want := (probeResult{model.CheckFailure, 0, "nomad: no answer within 3s"}); got != want || time.Since(begin) != 3*time.Second {
 			t.Errorf("%v after %v, want %v", got, time.Since(begin), want)
 		}
@@ -138,7 +208,7 @@ func TestTLSIsNotShared(t *testing.T) {
 	address := server.Listener.Addr().String()
 	check := func(skip bool) probeResult {
 		c := Check{Type: "http", Protocol: "https", Path: "/", Timeout: 5 * time.Second, TLSSkipVerify: skip}
-		return newProbe(&c, address, new(net.Dialer).DialContext)(context.Background())
+		return newProbe(&c, address, new(net.Dialer).DialContext, nil)(context.Background())
 	}
 	for _, skip := range []bool{false, true, false, true} {
 		got := check(skip)
@@ -188,7 +258,7 @@ func FuzzProbeHTTP(f *testing.F) {
 			go serveOneResponse(theirs)
 			return ours, nil
 		}
-		got := newProbe(&check, address, dial)(context.Background())
+		got := newProbe(&check, address, dial, nil)(context.Background())
 		if got.status != model.CheckSuccess && got.status != model.CheckFailure || !utf8.ValidString(got.output) {
 			t.Errorf("outcome %+v", got)
 		}

@@ -45,6 +45,7 @@ type Config struct {
 	Registry         Registry
 	CheckResultStore CheckResultStore // store for the results of checks; nil keeps the results in memory
 	Dial             DialFunc         // nil uses the real network
+	ExecInTask       ExecFunc         // runs the commands of scripts; nil lets scripts fail
 	Logger           hclog.Logger
 }
 
@@ -91,6 +92,7 @@ func New(c Config) *AllocServices {
 		allocID:               c.AllocID,
 		allocName:             c.AllocName,
 		dial:                  c.Dial,
+		exec:                  c.ExecInTask,
 		resultStore:           c.CheckResultStore,
 		restartWorkload:       s.restartWorkloadAndLogError,
 		logger:                s.logger,

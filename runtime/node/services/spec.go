@@ -28,7 +28,7 @@ type AllocServicesSpec struct {
 	NamespaceIPv4 string                 // IPv4 address of the allocation's network namespace; may be empty
 	NamespaceIPv6 string                 // IPv6 address of the allocation's network namespace; may be empty
 
-	Services []Service // only services of provider nomad
+	Services []Service
 }
 
 // TaskNetwork is the network of a task that has a network block in the job, which is deprecated.
@@ -52,7 +52,7 @@ type Service struct {
 // Check is a check block of the job, with the values that it inherits from its service.
 type Check struct {
 	Name                string
-	Type                string // "tcp" or "http"
+	Type                string // "tcp", "http", "grpc" or "script"
 	PortLabel           string // port of the check; empty for the port of the service
 	AddressMode         string // address mode of the check; empty for the address mode of the service
 	OnUpdate            string
@@ -64,6 +64,13 @@ type Check struct {
 	Header              map[string][]string
 	Body                string
 	TLSSkipVerify       bool
+	Command             string // program of a script
+	Args                []string
+	ScriptTask          string // task in which a script runs
+	GRPCService         string // name in the health protocol of gRPC; empty for the whole server
+	GRPCUseTLS          bool
+	SuccessesToPass     int // consecutive successes after which a failing check passes; 0 and 1 are the same
+	FailuresToFail      int // consecutive failures after which a check that does not fail yet fails; 0 and 1 are the same
 	Restart             CheckRestart
 	AffectsHealthOfTask string // task to whose health a check of the group contributes; may be empty
 }
@@ -90,9 +97,10 @@ func (s Service) Interpolate(env *taskenv.Env) Service {
 }
 
 func (c Check) interpolate(env *taskenv.Env) Check {
-	for _, field := range []*string{&c.Name, &c.Type, &c.PortLabel, &c.Protocol, &c.Method, &c.Path} {
+	for _, field := range []*string{&c.Name, &c.Type, &c.PortLabel, &c.Protocol, &c.Method, &c.Path, &c.Command, &c.GRPCService} {
 		*field = env.ReplaceReferences(*field)
 	}
+	c.Args = interpolateStrings(env, c.Args)
 	if c.Header != nil {
 		header := make(map[string][]string, len(c.Header))
 		for _, key := range slices.Sorted(maps.Keys(c.Header)) {
