@@ -120,7 +120,7 @@ var unsupportedFuncs = sync.OnceValue(func() map[string]string {
 	for why, names := range map[string][]string{
 		"there is no Consul here: nomadVar and nomadService read what this node has": {
 			"byKey", "byMeta", "caLeaf", "caRoots", "connect", "datacenters", "exportedServices", "importedServices", "key", "keyExists", "keyExistsGet",
-			"keyOrDefault", "ls", "node", "nodes", "partitions", "peerings", "safeLs", "safeTree", "service", "services", "tree",
+			"keyOrDefault", "ls", "node", "nodes", "partitions", "peerings", "safeLs", "safeTree", "tree",
 		},
 		"there is no Vault here: nomadVar reads the variables of this node": {"pkiCert", "secret", "secrets"},
 		disabledReason: {"executeTemplate", "plugin", "writeToFile"},

@@ -103,6 +103,7 @@ func TestFunctions(t *testing.T) {
 		{`{{ range nomadVarList "app" }}{{ . }}@{{ .Namespace }}:{{ .Path }} {{ end }}{{ range nomadVarListSafe }}{{ .Path }} {{ end }}`, "app/db@default:app/db app/web@default:app/web app/db app/web "},
 		{`{{ range nomadService "db" }}{{ .Name }} {{ .Address }}:{{ .Port }} {{ .Tags | join "+" }};{{ end }}{{ range nomadService "primary.db" }}{{ .ID }}{{ end }}{{ range nomadService "nope" }}x{{ end }}`, "db 10.0.0.1:5432 primary+v2;db 10.0.0.2:5433 v2;1"},
 		{`{{ nomadService 1 "key" "db" | len }} {{ nomadService 5 "key" "db" | len }} {{ range nomadServices }}{{ .Name }}{{ .Tags }} {{ end }}`, "1 2 db[primary v2] web[] "},
+		{`{{ range service "db" }}{{ .Name }} {{ .Address }}:{{ .Port }} {{ .Tags | join "+" }} {{ .Status }};{{ end }}{{ range service "primary.db" "any" }}{{ .ID }}{{ end }}{{ range service "db@elsewhere" }}x{{ end }}{{ range services }}{{ .Name }} {{ end }}`, "db 10.0.0.1:5432 primary+v2 passing;db 10.0.0.2:5433 v2 passing;1db web "},
 		{`{{ range $tag, $list := nomadService "db" | byTag }}{{ $tag }}{{ len $list }} {{ end }}{{ range $port, $list := nomadService "db" | byPort }}{{ $port }} {{ end }}`, "primary1 v22 5432 5433 "},
 		{`{{ define "t" }}{{ if . }}{{ len . }}{{ template "t" (slice . 1) }}{{ end }}{{ end }}{{ template "t" "abc" }}{{ range loop 2000 }}{{ template "t" "" }}{{ end }}`, "321"},
 		{`{{ range $i := loop 4 }}{{ if eq $i 2 }}{{ continue }}{{ end }}{{ if eq $i 3 }}{{ break }}{{ end }}{{ $i }}{{ else }}none{{ end }}{{ with "" }}{{ else }}e{{ end }}`, "01e"},

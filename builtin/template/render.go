@@ -209,6 +209,8 @@ func (p *renderPass) renderPassFuncs() template.FuncMap {
 		"nomadVarListSafe": func(prefix ...string) ([]nomadVarMeta, error) { return p.nomadVarList(true, prefix) },
 		"nomadService":     p.nomadService,
 		"nomadServices":    p.nomadServices,
+		"service":          p.service,
+		"services":         p.nomadServices,
 	}
 	maps.Copy(all, p.renderPassSprigFuncs())
 	for name, why := range unsupportedFuncs() {
@@ -398,6 +400,26 @@ func (p *renderPass) nomadService(args ...any) ([]serviceInstance, error) {
 	if err != nil {
 		return nil, err
 	}
+	list, err := p.instancesOf(name)
+	if err != nil {
+		return nil, err
+	}
+	if limit < 0 || limit >= len(list) {
+		return list, nil
+	}
+	byRank := make(map[string]serviceInstance, len(list))
+	for _, s := range list {
+		byRank[instanceSortHash(key, s)] = s
+	}
+	list = list[:0]
+	for _, r := range slices.Sorted(maps.Keys(byRank))[:min(limit, len(byRank))] {
+		list = append(list, byRank[r])
+	}
+	return list, nil
+}
+
+// instancesOf lists the instances of the service "name", with "tag.name" only those with the tag.
+func (p *renderPass) instancesOf(name string) ([]serviceInstance, error) {
 	tag, bare, tagged := strings.Cut(name, ".")
 	if !tagged {
 		bare = name
@@ -412,16 +434,38 @@ func (p *renderPass) nomadService(args ...any) ([]serviceInstance, error) {
 			list = append(list, serviceInstance{s, s.NodeID})
 		}
 	}
-	if limit < 0 || limit >= len(list) {
-		return list, nil
+	return list, nil
+}
+
+// catalogStatus is the status of a service that consul-template reports for an instance that passes its checks.
+const catalogStatus = "passing"
+
+// catalogInstance is an instance with the fields that consul-template has for a service of Consul.
+type catalogInstance struct {
+	serviceInstance
+	NodeAddress string
+	NodeMeta    map[string]string
+	ServiceMeta map[string]string
+	Status      string
+}
+
+// service lists the instances of a service in the catalog of this node, as consul-template does for Consul. The argument is
+// "name", "tag.name" or one of them with "@" and the datacenter of the instance. Filters by health ("passing", "any") have no
+// effect: the catalog lists each running instance.
+func (p *renderPass) service(args ...string) ([]catalogInstance, error) {
+	if len(args) == 0 || args[0] == "" {
+		return nil, errors.New("service takes a name")
 	}
-	byRank := make(map[string]serviceInstance, len(list))
-	for _, s := range list {
-		byRank[instanceSortHash(key, s)] = s
+	name, datacenter, _ := strings.Cut(args[0], "@")
+	found, err := p.instancesOf(name)
+	if err != nil {
+		return nil, err
 	}
-	list = list[:0]
-	for _, r := range slices.Sorted(maps.Keys(byRank))[:min(limit, len(byRank))] {
-		list = append(list, byRank[r])
+	list := []catalogInstance{}
+	for _, s := range found {
+		if datacenter == "" || s.Datacenter == datacenter {
+			list = append(list, catalogInstance{serviceInstance: s, NodeAddress: s.Address, Status: catalogStatus})
+		}
 	}
 	return list, nil
 }
