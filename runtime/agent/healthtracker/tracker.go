@@ -372,7 +372,7 @@ func hasChecks(a *api.Allocation) bool {
 		return false
 	}
 	has := func(services []*api.Service) bool {
-		return slices.ContainsFunc(services, func(s *api.Service) bool { return s.Provider == model.ProviderNomad && len(s.Checks) > 0 })
+		return slices.ContainsFunc(services, func(s *api.Service) bool { return len(s.Checks) > 0 })
 	}
 	return has(g.Services) || slices.ContainsFunc(g.Tasks, func(t *api.Task) bool { return has(t.Services) })
 }

@@ -29,9 +29,12 @@ type clientFixture struct {
 // newClientFixture starts a clientFixture. lives has, by the name of the task group, the times at which an
 // allocation changes its state. With the zero value an allocation is healthy at once and runs until it is
 // stopped.
-func newClientFixture(t testing.TB, lives map[string]schedtest.SimulatedAllocBehaviour) *clientFixture {
+func newClientFixture(t testing.TB, lives map[string]schedtest.SimulatedAllocBehaviour, edits ...func(*api.Node)) *clientFixture {
 	t.Helper()
 	node := schedtest.NewReadyNodeWithMockDriver(4096)
+	for _, edit := range edits {
+		edit(node)
+	}
 	var testScheduler *scheduler.Scheduler
 	f := newFixture(t, func(c *Config) {
 		testScheduler = scheduler.New(scheduler.Config{Store: c.Store, NodeID: node.ID, Logger: hclog.NewNullLogger(), HostEnv: scheduler.Env{

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler/schedtest"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -258,10 +259,40 @@ func TestPurgeJob(t *testing.T) {
 	}
 }
 
-// A job with a service of provider consul is not placed, and its evaluation has the reason.
-func TestConsulServiceIsNotPlaced(t *testing.T) {
+// A job with a service of provider consul is placed, with a warning, and keeps the provider and its constraint. A constraint that
+// the author writes is not met.
+func TestConsulServiceIsPlaced(t *testing.T) {
 	t.Parallel()
 	b := newClientFixture(t, nil)
+	resp, eval, _ := b.registerAndWait(t, newJob("web", "service", "app", func(j *api.Job) {
+		j.TaskGroups[0].Services = []*api.Service{{Name: "web"}}
+	}))
+	if !strings.Contains(resp.Warnings, `service "web" of provider consul`) {
+		t.Errorf("warnings %q", resp.Warnings)
+	}
+	if len(eval.FailedTGAllocs) > 0 {
+		t.Errorf("metrics %+v", eval.FailedTGAllocs)
+	}
+	job, _, err := b.Jobs().Info("web", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	group := job.TaskGroups[0]
+	if c := group.Constraints; group.Services[0].Provider != "consul" || len(c) != 1 || c[0].LTarget != "${attr.consul.version}" {
+		t.Errorf("provider %q, constraints %+v", group.Services[0].Provider, c)
+	}
+	_, eval, _ = b.registerAndWait(t, newJob("own", "service", "app", func(j *api.Job) {
+		j.TaskGroups[0].Constraints = []*api.Constraint{api.NewConstraint("${attr.consul.version}", "semver", ">= 1.9.0")}
+	}))
+	if m := eval.FailedTGAllocs["app"]; m == nil || m.ConstraintFiltered["${attr.consul.version} semver >= 1.9.0"] != 1 {
+		t.Errorf("metric %+v", m)
+	}
+}
+
+// A node whose operator refuses services of provider consul places no job with one, and its evaluation has the reason.
+func TestConsulServiceIsRefused(t *testing.T) {
+	t.Parallel()
+	b := newClientFixture(t, nil, func(n *api.Node) { n.Attributes[admission.AttributeConsulServices] = admission.ConsulServicesRefused })
 	_, eval, _ := b.registerAndWait(t, newJob("web", "service", "app", func(j *api.Job) {
 		j.TaskGroups[0].Services = []*api.Service{{Name: "web"}}
 	}))

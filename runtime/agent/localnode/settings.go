@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/node/network/hostnet"
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
@@ -33,6 +34,7 @@ type Settings struct {
 	ClientMaxPort                    int    // default: 14512; last port for helper processes of drivers
 	AdvertisedHTTPAddr               string // advertised address of the API; empty if it has only the unix socket
 	APIUsesTLS                       bool
+	RefuseConsulServices             bool // jobs with services of provider consul are not placed
 	Networks                         hostnet.Config
 	// HostVolumes are the host volumes of the configuration, by name. The node does not offer a volume whose path does not exist.
 	HostVolumes map[string]*api.HostVolumeInfo
@@ -106,6 +108,9 @@ func (s Settings) Fingerprint(o fingerprint.Options, logger hclog.Logger) finger
 			*o.field = o.value
 			host.Attributes[o.attribute] = fmt.Sprint(o.value * o.unit)
 		}
+	}
+	if s.RefuseConsulServices {
+		host.Attributes[admission.AttributeConsulServices] = admission.ConsulServicesRefused
 	}
 	host.Topology.OverrideTotalCompute, host.Topology.OverrideWithholdCompute = uint64(s.CPUMHzOverride), s.Reserved.CPUMHz
 	for _, lack := range host.Degradations {

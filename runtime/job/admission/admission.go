@@ -60,7 +60,7 @@ type CheckResult struct {
 	IsMalformedRequest bool
 	// Refusals are the parts of the job that cannot run, in the order of the job, with their effects for the caller. They
 	// include requirements that the node does not meet only if the job is valid and has no other refusals of the scopes
-	// Everywhere, InFiles and NeverPlaced.
+	// Everywhere and InFiles.
 	Refusals []Refusal
 	// ConfigFaults are the errors in config blocks of tasks. AllConfigsChecked is false if a block was not checked because
 	// the schema of its driver is unknown.
@@ -81,11 +81,6 @@ func (a *CheckResult) RefusalsWithEffect(e RefusalEffect) []Refusal {
 // count, because another version of the driver can be installed before the job runs.
 func (a *CheckResult) IsRejected() bool {
 	return a.ValidationErr != nil || len(a.RefusalsWithEffect(Rejects)) > 0
-}
-
-// IsNeverPlaced reports whether an agent would store the job but never place its allocations.
-func (a *CheckResult) IsNeverPlaced() bool {
-	return slices.ContainsFunc(a.Refusals, func(r Refusal) bool { return r.Kind.Scope == NeverPlaced })
 }
 
 // Check returns whether a canonical job can run on a node. It does not modify its arguments and may be called
@@ -125,7 +120,7 @@ func ValidateInNamespaces(job *api.Job, namespaces []string) error {
 
 // excludesPlacement reports whether an agent never places a job because of a refusal.
 func excludesPlacement(r Refusal) bool {
-	return r.Kind.Scope == Everywhere || r.Kind.Scope == InFiles || r.Kind.Scope == NeverPlaced
+	return r.Kind.Scope == Everywhere || r.Kind.Scope == InFiles
 }
 
 // validateJob returns the fields ValidationErr and IsMalformedRequest of the result of Check.

@@ -69,12 +69,18 @@ func TestRefusedParts(t *testing.T) {
 		{"a host network that the node does not have", func(f *jobFixture) {
 			f.group.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "a", HostNetwork: "public"}}}}
 		}, "missing-host-network", "group g network 0", `missing host network "public" for port "a": add a block host_network "public"`},
-		{"a service of consul", func(f *jobFixture) { f.group.Services = []*api.Service{{Name: "a"}} }, "consul-service", "group g service 0", `service "a" would be registered with Consul`},
+		{"a namespace of consul", func(f *jobFixture) {
+			f.group.Consul = &api.Consul{Namespace: "n"}
+			f.group.Services = []*api.Service{{Name: "a"}}
+		}, "consul-namespace", "group g consul namespace", `the namespace "n" of Consul`},
 		{"services of nomad are run", func(f *jobFixture) {
 			f.group.Services = []*api.Service{{Name: "a", Provider: "nomad"}}
 			f.task.Services = []*api.Service{{Name: "b", Provider: "nomad"}}
 		}, "", "", ""},
-		{"a service of a task", func(f *jobFixture) { f.task.Services = []*api.Service{{Name: "a"}} }, "consul-service", "group g task t service 0", `service "a" would be`},
+		{"a partition of consul for the service of a task", func(f *jobFixture) {
+			f.task.Consul = &api.Consul{Partition: "p"}
+			f.task.Services = []*api.Service{{Name: "a"}}
+		}, "consul-namespace", "group g task t consul partition", `the partition "p" of Consul`},
 		{"connect", func(f *jobFixture) { f.group.Services = []*api.Service{{Connect: &api.ConsulConnect{}}} }, "consul-connect", "group g service 0 connect", "Consul Connect"},
 		{"a port label that does not exist", func(f *jobFixture) {
 			f.group.Services = []*api.Service{{Name: "a", Provider: "nomad", PortLabel: "x"}}
@@ -112,10 +118,6 @@ func TestRefusedParts(t *testing.T) {
 		{"a constraint", func(f *jobFixture) {
 			f.group.Constraints = []*api.Constraint{api.NewConstraint("${attr.kernel.name}", "=", "plan9")}
 		}, "unmet-constraint", "group g constraint 0", `${attr.kernel.name} is "linux" here`},
-		{"a service of consul hides the requirements of the node", func(f *jobFixture) {
-			f.group.Services = []*api.Service{{Name: "a"}}
-			f.job.Datacenters = []string{"dc2"}
-		}, "consul-service", "group g service 0", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			job := newJob(c.edit)

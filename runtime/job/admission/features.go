@@ -189,11 +189,25 @@ func (f *NodeFeatures) UnmetConstraints(path []string, constraints []*api.Constr
 		if model.IsImpliedBridgeConstraint(c) {
 			continue // the bridge needs no CNI plugins; UnmetNetworks checks it
 		}
+		if model.IsImpliedConsulConstraint(c) && !f.refusesConsulServices() {
+			continue // the catalog of the node has the service
+		}
 		if text := f.explainUnmetConstraint(c, allocCount); text != "" {
 			all = append(all, newUnmetRequirement(constraint, childPath(path, "constraint", strconv.Itoa(i)), ConstraintText(c), text))
 		}
 	}
 	return all
+}
+
+// AttributeConsulServices is the attribute of a node whose operator refuses services of provider consul. Its value is
+// ConsulServicesRefused. Other nodes do not have it, and register such services in their own catalog.
+const (
+	AttributeConsulServices = "nomad-lite.consul_services"
+	ConsulServicesRefused   = "refused"
+)
+
+func (f *NodeFeatures) refusesConsulServices() bool {
+	return f.Attributes[AttributeConsulServices] == ConsulServicesRefused
 }
 
 // explainUnmetConstraint returns why the node does not satisfy a constraint for a job or group with allocCount
@@ -227,7 +241,7 @@ func (f *NodeFeatures) explainUnmetConstraint(c *api.Constraint, allocCount int)
 // implicitConstraintReasons maps the target of a constraint that this program adds to a job to the reason for the
 // constraint.
 var implicitConstraintReasons = map[string]string{
-	"${attr.consul.version}": `; a service is registered with Consul unless it says provider = "nomad"`,
+	"${attr.consul.version}": `; a service has the provider consul unless it says provider = "nomad"`,
 	"${attr.os.signals}":     "; it follows from the kill_signal or change_signal of a task",
 }
 

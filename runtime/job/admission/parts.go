@@ -63,6 +63,7 @@ func (c *unsupportedPartCollector) checkGroup(g *api.TaskGroup) {
 	path := []string{"group", *g.Name}
 	c.checkNetworks(path, g)
 	c.checkServices(path, g.Services)
+	c.checkConsulBlock(path, g.Consul, slices.Concat(g.Services, servicesOfTasks(g)))
 	for _, label := range slices.Sorted(maps.Keys(g.Volumes)) {
 		if g.Volumes[label].Type == model.VolumeTypeCSI {
 			c.addRefusal(csiVolume, childPath(path, "volume", label))
@@ -89,18 +90,33 @@ func (c *unsupportedPartCollector) checkNetworks(path []string, g *api.TaskGroup
 	}
 }
 
-// checkServices refuses services that would not be registered: a client that waits for such a service would wait forever. A
-// service is never registered with another provider than the job names.
+// checkServices refuses services that would not be registered: a client that waits for such a service would wait forever.
 func (c *unsupportedPartCollector) checkServices(path []string, services []*api.Service) {
 	for i, s := range services {
-		service := childPath(path, "service", strconv.Itoa(i))
-		switch {
-		case s.Connect != nil:
-			c.addRefusal(connect, childPath(service, "connect"))
-		case s.Provider == api.ServiceProviderConsul:
-			c.addRefusal(consulService, service, s.Name)
+		if s.Connect != nil {
+			c.addRefusal(connect, childPath(path, "service", strconv.Itoa(i), "connect"))
 		}
 	}
+}
+
+// checkConsulBlock refuses a namespace or a partition of Consul for services: the catalog of the node has the namespaces of
+// jobs only, so that clients would find the services in another one than the block names.
+func (c *unsupportedPartCollector) checkConsulBlock(path []string, block *api.Consul, services []*api.Service) {
+	if block == nil || !slices.ContainsFunc(services, func(s *api.Service) bool { return s.Provider == api.ServiceProviderConsul }) {
+		return
+	}
+	for _, field := range []struct{ name, value string }{{"namespace", block.Namespace}, {"partition", block.Partition}} {
+		if field.value != "" {
+			c.addRefusal(consulNamespace, childPath(path, "consul", field.name), field.name, field.value)
+		}
+	}
+}
+
+func servicesOfTasks(g *api.TaskGroup) (all []*api.Service) {
+	for _, t := range g.Tasks {
+		all = append(all, t.Services...)
+	}
+	return all
 }
 
 func (c *unsupportedPartCollector) checkTask(path []string, t *api.Task) {
@@ -111,6 +127,7 @@ func (c *unsupportedPartCollector) checkTask(path []string, t *api.Task) {
 		c.addRefusal(configSize, childPath(path, "config"), n, hclspec.MaxValues)
 	}
 	c.checkServices(path, t.Services)
+	c.checkConsulBlock(path, t.Consul, t.Services)
 	for _, s := range t.Secrets {
 		c.checkSecret(childPath(path, "secret", s.Name), s)
 	}

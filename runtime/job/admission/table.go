@@ -38,8 +38,6 @@ const (
 	InForeground
 	// UntilInstalled is the scope of parts that an agent places when the missing program is there.
 	UntilInstalled
-	// NeverPlaced is the scope of parts that an agent stores and never places.
-	NeverPlaced
 	// OnNode is the scope of requirements that the node does not meet: an agent places the job when the node has changed.
 	OnNode
 )
@@ -53,7 +51,6 @@ var scopes = [...]struct {
 	InFiles:        {effects: [callers]RefusalEffect{API: Accepts, Submit: Rejects, Validate: Rejects, Foreground: Rejects}},
 	InForeground:   {effects: [callers]RefusalEffect{API: Accepts, Submit: Accepts, Validate: Warns, Foreground: Rejects}, warning: "in the foreground (nomad-lite run), "},
 	UntilInstalled: {effects: [callers]RefusalEffect{API: Accepts, Submit: Accepts, Validate: Warns, Foreground: Rejects}},
-	NeverPlaced:    {effects: [callers]RefusalEffect{API: Accepts, Submit: Accepts, Validate: Warns, Foreground: Rejects}, warning: "an agent accepts this job and never places it: "},
 	OnNode:         {effects: [callers]RefusalEffect{API: Accepts, Submit: Warns, Validate: Rejects, Foreground: Rejects}},
 }
 
@@ -89,7 +86,7 @@ const (
 	furtherNetwork
 	hostHostname
 	connect
-	consulService
+	consulNamespace
 	csiPlugin
 	csiVolume
 	configSize
@@ -134,10 +131,10 @@ var refusalKinds = [...]RefusalKind{
 		reasonFormat: "Consul Connect" + notSupported,
 		Remedy:       "there is no Consul here, remove the connect block",
 	},
-	consulService: {
-		ID: "consul-service", RefusedPart: "a service of Consul", Scope: NeverPlaced,
-		reasonFormat: "service %q would be registered with Consul, the provider when none is named, and there is no Consul here: ",
-		Remedy:       `write provider = "nomad" to have it registered here, or remove the service block`,
+	consulNamespace: {
+		ID: "consul-namespace", RefusedPart: "a namespace or a partition of Consul for services",
+		reasonFormat: "the %s %q of Consul" + notSupported,
+		Remedy:       "there is no Consul here, and this node registers services in the namespace of their job. Remove the consul block",
 	},
 	csiPlugin: {
 		ID: "csi-plugin", RefusedPart: "a csi_plugin block",

@@ -159,7 +159,7 @@ func graphTaskOf(job *api.Job, g *api.TaskGroup, t *api.Task) lifecycle.GraphTas
 // do not count.
 func isHealthChecked(g *api.TaskGroup, t *api.Task) bool {
 	determinesHealth := func(s *api.Service, task string) bool {
-		return s.Provider == ProviderNomad && slices.ContainsFunc(s.Checks, func(c api.ServiceCheck) bool {
+		return slices.ContainsFunc(s.Checks, func(c api.ServiceCheck) bool {
 			onUpdate := c.OnUpdate
 			if onUpdate == "" {
 				onUpdate = s.OnUpdate

@@ -73,6 +73,10 @@ func IsImpliedBridgeConstraint(c *api.Constraint) bool {
 	return slices.ContainsFunc(impliedBridgeConstraints(), func(implied *api.Constraint) bool { return *implied == *c })
 }
 
+// IsImpliedConsulConstraint reports whether the constraint follows from a service of provider consul. A node whose
+// catalog has such services satisfies it.
+func IsImpliedConsulConstraint(c *api.Constraint) bool { return *c == *impliedConsulConstraint() }
+
 func impliedConsulConstraint() *api.Constraint {
 	return api.NewConstraint("${attr.consul.version}", api.ConstraintSemver, ">= 1.8.0")
 }

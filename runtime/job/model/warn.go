@@ -44,6 +44,7 @@ func nestedWarningFaults(job *api.Job, config *api.SchedulerConfiguration) []*Jo
 	}
 	r := newFaultReport()
 	warnJob(r, job)
+	warnConsulServices(r, job)
 	for _, g := range job.TaskGroups {
 		warnServicesWithoutShutdownDelay(r, g)
 		at := r.nestedReport("group", pointer.Value(g.Name))
@@ -136,6 +137,64 @@ func warnServicesWithoutShutdownDelay(r *faultReport, g *api.TaskGroup) {
 			r.atPath("group", name, "task", t.Name, "service", "0").addFault("task %q in group %q defines services, but has no shutdown_delay set", t.Name, name)
 		}
 	}
+}
+
+// warnConsulServices warns once of all services of provider consul, and of their fields that only Consul reads.
+func warnConsulServices(r *faultReport, job *api.Job) {
+	var names []string
+	first := r
+	add := func(at *faultReport, services []*api.Service) {
+		for i, s := range services {
+			if s.Provider != api.ServiceProviderConsul || s.Connect != nil {
+				continue
+			}
+			service := at.atPath("service", positionText(i))
+			if names = append(names, s.Name); len(names) == 1 {
+				first = service
+			}
+			warnIgnoredFields(service, "of a service has no effect without Consul", []ignoredField{
+				{"enable_tag_override", s.EnableTagOverride},
+				{"weights", s.Weights != nil},
+				{"tagged_addresses", len(s.TaggedAddresses) > 0},
+			})
+			for i, c := range s.Checks {
+				warnIgnoredFields(service.atPath("check", positionText(i)), "of a check has no effect without Consul", []ignoredField{
+					{"tls_server_name", c.TLSServerName != ""},
+					{"failures_before_warning", c.FailuresBeforeWarning > 0},
+				})
+			}
+		}
+	}
+	for _, g := range job.TaskGroups {
+		group := r.atPath("group", pointer.Value(g.Name))
+		add(group, g.Services)
+		for _, t := range g.Tasks {
+			add(group.atPath("task", t.Name), t.Services)
+		}
+	}
+	if len(names) > 0 {
+		slices.Sort(names)
+		first.addFault("There is no Consul here: the node registers %s of provider consul, which is the default, as with provider = \"nomad\"", quotedServices(slices.Compact(names)))
+	}
+}
+
+// quotedServices returns the names of services for a sentence.
+func quotedServices(names []string) string {
+	const shown = 5
+	text := "service"
+	if len(names) > 1 {
+		text = "services"
+	}
+	for i, name := range names {
+		if i == shown {
+			return fmt.Sprintf("%s and %d more", text, len(names)-shown)
+		}
+		if i > 0 {
+			text += ","
+		}
+		text += fmt.Sprintf(" %q", name)
+	}
+	return text
 }
 
 func warnGroup(r *faultReport, g *api.TaskGroup) {

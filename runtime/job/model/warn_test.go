@@ -34,17 +34,24 @@ func TestWarnings(t *testing.T) {
 		{"more at once than there are", func(f *jobFixture) { f.group.Count = new(2); f.group.Update = &api.UpdateStrategy{MaxParallel: new(5)} },
 			group("Update max parallel count is greater than task group count (5 > 2). A destructive change would result in the simultaneous replacement of all allocations.")},
 		{"more at once than the only one", func(f *jobFixture) { f.group.Update = &api.UpdateStrategy{MaxParallel: new(5)} }, nil},
-		{"a service without delay", func(f *jobFixture) { f.group.Services = []*api.Service{{}} },
+		{"a service without delay", func(f *jobFixture) { f.group.Services = []*api.Service{{Provider: "nomad"}} },
 			wantSingleFault(`group "g" defines services, but neither the group nor any of its tasks have shutdown_delay set`)},
 		{"a service with delay", func(f *jobFixture) {
-			f.group.Services = []*api.Service{{TaskName: "t"}}
+			f.group.Services = []*api.Service{{Provider: "nomad", TaskName: "t"}}
 			f.group.ShutdownDelay = new(time.Second)
 		}, nil},
 		{"a service of another task than the one with delay", func(f *jobFixture) {
-			f.group.Services = []*api.Service{{TaskName: "t"}}
+			f.group.Services = []*api.Service{{Provider: "nomad", TaskName: "t"}}
 			f.group.Tasks = append(f.group.Tasks, &api.Task{Name: "u", Driver: "d", ShutdownDelay: time.Second})
 		}, wantSingleFault(`group "g" references task "t" in a service definition, but the task has no shutdown_delay set`)},
-		{"a service of a task without delay", func(f *jobFixture) { f.task.Services = []*api.Service{{}} }, wantSingleFault(`task "t" in group "g" defines services, but has no shutdown_delay set`)},
+		{"services of Consul", func(f *jobFixture) {
+			f.group.ShutdownDelay = new(time.Second)
+			f.group.Services = []*api.Service{{Name: "web", EnableTagOverride: true, Checks: []api.ServiceCheck{{TLSServerName: "x"}}}, {Name: "db"}, {Name: "web"}}
+		}, []string{
+			"enable_tag_override of a service has no effect without Consul", "tls_server_name of a check has no effect without Consul",
+			`There is no Consul here: the node registers services "db", "web" of provider consul, which is the default, as with provider = "nomad"`,
+		}},
+		{"a service of a task without delay", func(f *jobFixture) { f.task.Services = []*api.Service{{Provider: "nomad"}} }, wantSingleFault(`task "t" in group "g" defines services, but has no shutdown_delay set`)},
 		{"auto_promote in one of two groups", func(f *jobFixture) {
 			f.group.Update = &api.UpdateStrategy{Canary: new(1), AutoPromote: new(true)}
 			f.addGroup("h")

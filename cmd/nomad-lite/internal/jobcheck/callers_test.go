@@ -220,7 +220,7 @@ func (c *callersFixture) compare(t *testing.T, file *jobfile.File) []string {
 	blocked := false
 	for _, r := range answer.Refusals {
 		switch r.Kind.Scope {
-		case admission.OnNode, admission.NeverPlaced, admission.UntilInstalled:
+		case admission.OnNode, admission.UntilInstalled:
 			blocked = true
 		}
 	}
@@ -295,7 +295,7 @@ var refusedJobs = map[string]refusedJob{
 	"missing-network-mode":  {group: "network {\n mode = \"bridge\"\n }"},
 	"missing-host-network":  {group: "network {\n port \"a\" {\n host_network = \"public\"\n }\n }"},
 	"consul-connect":        {group: "network {\n mode = \"bridge\"\n }\n service {\n connect {\n sidecar_service {}\n }\n }"},
-	"consul-service":        {group: "service {}"},
+	"consul-namespace":      {group: "consul {\n namespace = \"a\"\n}\nservice {}"},
 	"unknown-port-label":    {group: "service {\n provider = \"nomad\"\n port = \"x\"\n }"},
 	"csi-volume":            {group: "volume \"v\" {\n type = \"csi\"\n source = \"x\"\n access_mode = \"single-node-writer\"\n attachment_mode = \"file-system\"\n }"},
 	"missing-host-volume":   {group: "volume \"v\" {\n type = \"host\"\n source = \"x\"\n }"},

@@ -61,7 +61,7 @@ func CheckWithLocalPlugins(ctx context.Context, j *jobfile.File, plugins localpl
 			node.Features = nodeFeaturesOf(a)
 		}
 		answer = j.CanonicalizeAndCheckAdmission(ctx, node, flags)
-		if canRun, err = j.PrintAdmissionAnswer(s, j.HeadingForUnplacedGroups(), &answer); err != nil || answer.IsRejected() || answer.IsNeverPlaced() {
+		if canRun, err = j.PrintAdmissionAnswer(s, j.HeadingForUnplacedGroups(), &answer); err != nil || answer.IsRejected() {
 			return
 		}
 		// All ports count as free, because an earlier version of the job can be running and use them.

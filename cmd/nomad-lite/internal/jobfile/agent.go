@@ -107,7 +107,7 @@ func (fi *File) PrintValidationErrors(ctx context.Context, s *cli.Streams, a *Ag
 		fmt.Fprintln(s.Err, "The agent rejects this job:")
 		return false, jobspec.WriteDiagnostics(s.Err, otherErrors, fi.Parsed.SourceTextByFileName)
 	}
-	if a.node == nil || local.IsNeverPlaced() {
+	if a.node == nil {
 		return len(configErrors) == 0, nil
 	}
 	good, err = checkFits(heading, features)

@@ -22,7 +22,6 @@ import (
 // corpusRunRefusals are what `nomad-lite run` may report as missing, each with the remedy that the message must have.
 var corpusRunRefusals = []refusalReason{
 	{"Consul Connect", `there is no Consul here, remove the connect block`},
-	{"services of Consul", `there is no Consul here: write provider = "nomad" .* or remove the service block`},
 	{"templates with Consul", `there is no Consul here: nomadVar and nomadService read`},
 	{"CSI plugin", `storage plugins need a cluster, remove the block`},
 	{"CSI volume", `storage plugins need a cluster. Use a host volume: write type = "host"`},
