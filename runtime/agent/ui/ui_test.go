@@ -131,6 +131,33 @@ func TestImportsExist(t *testing.T) {
 	}
 }
 
+// TestModulesHaveNoCircleOfImports checks that no module imports itself through others: its variables could be used before
+// they are set, and its test would load the whole page.
+func TestModulesHaveNoCircleOfImports(t *testing.T) {
+	modules := importedModules(firstView, importedModules("main.js", nil))
+	if len(modules) < 10 {
+		t.Fatalf("%d modules were found", len(modules))
+	}
+	err := fs.WalkDir(embedded, "static", func(name string, _ fs.DirEntry, err error) error {
+		if err != nil || path.Ext(name) != ".js" || strings.Contains(name, "/vendor/") {
+			return err
+		}
+		name = strings.TrimPrefix(name, "static/")
+		for _, imported := range importedModules(name, nil)[1:] {
+			if imported == "main.js" { // which loads all modules
+				t.Errorf("%s imports main.js", name)
+			}
+			if slices.Contains(importedModules(imported, nil), name) {
+				t.Errorf("%s imports %s, which imports it", name, imported)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestEachPageHasItsModule reads the table of pages in main.js.
 func TestEachPageHasItsModule(t *testing.T) {
 	text, err := fs.ReadFile(embedded, "static/main.js")

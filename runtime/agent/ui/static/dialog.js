@@ -1,7 +1,7 @@
 // Dialogs that confirm an action or ask for its parameters.
 
 import { h } from "./dom.js";
-import { showForbidden } from "./main.js";
+import { showForbidden } from "./page.js";
 
 // ask opens a dialog with a form and a button that runs an action. options: title; text; fields, elements of the
 // form; action, the text of the button; danger, whether the action destroys something; run(form data, closed), which

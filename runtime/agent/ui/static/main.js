@@ -2,6 +2,7 @@
 
 import { access, connection, load, pause, readAccess } from "./api.js";
 import { fullLink, h, link, replace, update } from "./dom.js";
+import { go, leavePage, showError, showPage, start } from "./page.js";
 import * as search from "./search.js";
 import * as login from "./views/login.js";
 
@@ -44,23 +45,8 @@ const navigation = [
   ["/ui/settings/tokens", "Token"],
 ];
 
-const main = document.getElementById("main");
-let current = new AbortController();
-let retry; // the timer of showError
-
-// go shows the page of a path, adds it to the history of the browser, and moves the focus to it.
-export function go(path) {
-  history.pushState(null, "", path);
-  showPage();
-  main.focus({ preventScroll: true });
-  scrollTo(0, 0);
-}
-
-async function showPage() {
-  clearTimeout(retry);
-  current.abort();
-  current = new AbortController();
-  const { signal } = current;
+// fillMain fills the element main with the page of the present address.
+async function fillMain(main, signal) {
   if (!access.isKnown) await readAccess();
   if (signal.aborted) return;
   const path = location.pathname.replace(/^\/ui\/?/, "").replace(/\/$/, "");
@@ -76,18 +62,14 @@ async function showPage() {
     showError({ status: 403 });
     return;
   }
-  try {
-    const parameters = Object.fromEntries(Object.entries(found.match.groups ?? {}).map(([name, value]) => [name, value && decodeURIComponent(value)]));
-    parameters.query = new URLSearchParams(location.search);
-    const view = views[found.view] ??= await load(`./views/${found.view}.js`);
-    if (signal.aborted) return;
-    replace(main);
-    const shown = view.show(main, parameters, signal);
-    loadViews();
-    await shown;
-  } catch (err) {
-    if (!signal.aborted) showError(err);
-  }
+  const parameters = Object.fromEntries(Object.entries(found.match.groups ?? {}).map(([name, value]) => [name, value && decodeURIComponent(value)]));
+  parameters.query = new URLSearchParams(location.search);
+  const view = views[found.view] ??= await load(`./views/${found.view}.js`);
+  if (signal.aborted) return;
+  replace(main);
+  const shown = view.show(main, parameters, signal);
+  loadViews();
+  await shown;
 }
 
 // views are the modules of pages that are loaded, by their names.
@@ -108,33 +90,6 @@ async function loadViews() {
       }
     }
   }));
-}
-
-// showError replaces the page with an error; with the form for the token if the agent requires one. It ends the
-// requests of the page, so that a later error does not replace a form that is being filled in. A page for which the
-// agent did not answer is shown as soon as it does.
-export function showError(err) {
-  current.abort();
-  if (err.status === 403) {
-    replace(main);
-    login.showForm(main, showPage);
-    return;
-  }
-  if (main.querySelector("[role=alert]")?.textContent !== err.message) { // a screen reader says it once
-    replace(main, h("h1", null, "This page cannot be shown"), h("p", { role: "alert" }, err.message),
-      h("p", null, h("button", { onclick: showPage }, "Try again")));
-  }
-  if (err.status === 0) retry = setTimeout(showPage, 1000);
-}
-
-// showForbidden handles the error of an action with the status 403. If the tab has the read-only token, its page is shown
-// again, without what this token does not permit; otherwise the form for the token is shown.
-export async function showForbidden(err) {
-  const { signal } = current;
-  await readAccess();
-  if (signal.aborted) return;
-  if (access.readOnly) showPage();
-  else showError(err);
 }
 
 function markCurrent() {
@@ -158,7 +113,7 @@ document.addEventListener("click", (event) => {
 addEventListener("popstate", showPage);
 
 // A page that the browser keeps for its "back" button must not hold connections.
-addEventListener("pagehide", () => current.abort());
+addEventListener("pagehide", leavePage);
 addEventListener("pageshow", (event) => { if (event.persisted) showPage(); });
 
 // The key "/" opens the search, except while a text is entered or a dialog is open. It opens at once, so that it gets the
@@ -187,4 +142,4 @@ function showFrame() {
   document.getElementById("read-only").hidden = !access.readOnly;
 }
 
-login.logInByFragment().then(readAccess).then(showPage);
+login.logInByFragment().then(readAccess).then(() => start(fillMain));

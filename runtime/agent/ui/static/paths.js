@@ -36,3 +36,8 @@ export function rememberFilter(values) {
 export function evaluationPath(id) {
   return "/ui/evaluations/" + encodeURIComponent(id);
 }
+
+// execPath returns the path of the terminal of a task.
+export function execPath(alloc, task) {
+  return `/ui/exec/${[alloc.JobID, alloc.TaskGroup, task].map(encodeURIComponent).join("/")}?${new URLSearchParams({ allocation: alloc.ID, namespace: alloc.Namespace })}`;
+}

@@ -29,6 +29,11 @@ export function launchesJobs(job) {
   return Boolean((job.Periodic || job.ParameterizedJob) && !job.ParentID);
 }
 
+// tasksOf returns the tasks of the group of an allocation, as in the job.
+export function tasksOf(alloc) {
+  return alloc.Job?.TaskGroups?.find((g) => g.Name === alloc.TaskGroup)?.Tasks ?? [];
+}
+
 // isActive reports whether an allocation runs or starts.
 export function isActive(alloc) {
   return ["running", "pending"].includes(alloc.ClientStatus);

@@ -3,7 +3,7 @@
 import { pause, send, visible, whileVisible } from "../api.js";
 import { plainText } from "../ansi.js";
 import { h, replace } from "../dom.js";
-import { showError } from "../main.js";
+import { showError } from "../page.js";
 import { ended, started, TaskLog } from "../tasklog.js";
 import { lineElement, save } from "./loglines.js";
 

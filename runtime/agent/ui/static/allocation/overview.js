@@ -4,12 +4,11 @@ import { get, poll, put, watch } from "../api.js";
 import { ago, badge, clockAndAge, facts, fullLink, h, hideUntilComplete, link, replace, table, update } from "../dom.js";
 import { address, bytes, clock, isSet, shortID } from "../format.js";
 import { ask } from "../dialog.js";
-import { showError } from "../main.js";
-import { checkStatus, hasEnded } from "../status.js";
+import { showError } from "../page.js";
+import { checkStatus, hasEnded, tasksOf } from "../status.js";
 import { TaskLog } from "../tasklog.js";
 import { followHistory, usageCharts } from "../usage.js";
-import { execPath, tasksOf } from "../views/allocation.js";
-import { allocationPath, jobPath, servicePath } from "../paths.js";
+import { allocationPath, execPath, jobPath, servicePath } from "../paths.js";
 import { lineElement } from "./loglines.js";
 
 const statsInterval = 2000; // milliseconds

@@ -8,7 +8,8 @@ import { get } from "../api.js";
 import { h, link } from "../dom.js";
 import { shortID } from "../format.js";
 import { fullID } from "../ids.js";
-import { allocationPath } from "../paths.js";
+import { allocationPath, execPath } from "../paths.js";
+import { tasksOf } from "../status.js";
 
 const parts = { files, logs, overview, timeline };
 
@@ -34,16 +35,6 @@ export async function show(main, { id, path = "" }, signal) {
     return;
   }
   await parts[module].show(main, { alloc, task, file }, signal);
-}
-
-// tasksOf returns the tasks of the group of an allocation, as in the job.
-export function tasksOf(alloc) {
-  return alloc.Job?.TaskGroups?.find((g) => g.Name === alloc.TaskGroup)?.Tasks ?? [];
-}
-
-// execPath returns the path of the terminal of a task.
-export function execPath(alloc, task) {
-  return `/ui/exec/${[alloc.JobID, alloc.TaskGroup, task].map(encodeURIComponent).join("/")}?${new URLSearchParams({ allocation: alloc.ID, namespace: alloc.Namespace })}`;
 }
 
 function tab(path, title, current, full) {

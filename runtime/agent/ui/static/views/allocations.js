@@ -3,7 +3,7 @@
 import { allocationColumns, allocationTable } from "../allocationtable.js";
 import { watch } from "../api.js";
 import { ago, fullLink, h, update } from "../dom.js";
-import { showError } from "../main.js";
+import { showError } from "../page.js";
 import { allocationPath, rememberFilter } from "../paths.js";
 
 const states = ["pending", "running", "complete", "failed", "lost", "unknown"];

@@ -6,7 +6,7 @@ import { ago, badge, facts, h, link, table, update } from "../dom.js";
 import { clock, duration, isSet, shortID } from "../format.js";
 import { fullID } from "../ids.js";
 import { liveTable } from "../livetable.js";
-import { showError } from "../main.js";
+import { showError } from "../page.js";
 import { evaluationPath, jobPath } from "../paths.js";
 import { evaluationColumns, placementFailures, trigger } from "../placement.js";
 

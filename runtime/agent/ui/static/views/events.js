@@ -3,7 +3,7 @@
 import { isRejected, pause, stream, visible, whileVisible } from "../api.js";
 import { h, link, replace } from "../dom.js";
 import { clock } from "../format.js";
-import { showError } from "../main.js";
+import { showError } from "../page.js";
 import { allocationPath, evaluationPath, jobPath } from "../paths.js";
 
 const topics = ["Job", "Allocation", "Evaluation", "Deployment", "Node", "Service", "HostVolume", "Variable"];

@@ -5,7 +5,7 @@ import { ago, h, link, update } from "../dom.js";
 import { milliseconds } from "../format.js";
 import { healthBadge, healthReason } from "../health.js";
 import { liveTable } from "../livetable.js";
-import { showError } from "../main.js";
+import { showError } from "../page.js";
 import { jobPath, rememberFilter } from "../paths.js";
 import { healthRank, jobStatus, jobType } from "../status.js";
 import { jobUsageColumns } from "../usage.js";

@@ -6,7 +6,7 @@ import { ask, checkbox } from "../dialog.js";
 import { ago, badge, facts, h, hideUntilComplete, table, update } from "../dom.js";
 import { bytes, clock, duration } from "../format.js";
 import { hostVolumeTable } from "../hostvolumetable.js";
-import { showError } from "../main.js";
+import { showError } from "../page.js";
 import { isActive } from "../status.js";
 import { followHistory, usageCharts } from "../usage.js";
 

@@ -3,7 +3,7 @@
 import { get, watch } from "../api.js";
 import { badge, clockAndAge, facts, h, link, table, update } from "../dom.js";
 import { age, clock, duration, shortID } from "../format.js";
-import { showError } from "../main.js";
+import { showError } from "../page.js";
 import { allocationPath, jobPath } from "../paths.js";
 
 export function show(main, parameters, signal) {

@@ -5,7 +5,7 @@ import { effects, jobDiff } from "../diff.js";
 import { h, link, replace } from "../dom.js";
 import { editor } from "../editor.js";
 import { clock, isSet } from "../format.js";
-import { go, showError } from "../main.js";
+import { go, showError } from "../page.js";
 import { notices } from "../notices.js";
 import { jobAPI, jobPath } from "../paths.js";
 import { placementFailures } from "../placement.js";

@@ -3,7 +3,7 @@
 import { get, ignoreForbidden, poll, watch } from "../api.js";
 import { badge, h, link, table, update } from "../dom.js";
 import { address, shortID } from "../format.js";
-import { showError } from "../main.js";
+import { showError } from "../page.js";
 import { allocationPath, jobPath, servicePath } from "../paths.js";
 import { checkStatus } from "../status.js";
 

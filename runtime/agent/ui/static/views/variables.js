@@ -4,7 +4,7 @@ import { get, put, send, watch } from "../api.js";
 import { ask } from "../dialog.js";
 import { ago, clockAndAge, facts, h, link, replace, table, update } from "../dom.js";
 import { clock } from "../format.js";
-import { go, showError } from "../main.js";
+import { go, showError } from "../page.js";
 
 // show shows the paths of Nomad's page: path/PREFIX, new, var/PATH@NAMESPACE and var/PATH@NAMESPACE/edit.
 export function show(main, parameters, signal) {

@@ -7,7 +7,7 @@ import { ago, badge, clockAndAge, facts, h, link, table, update } from "../dom.j
 import { bytes } from "../format.js";
 import { hostVolumeTable } from "../hostvolumetable.js";
 import { fullID } from "../ids.js";
-import { go, showError } from "../main.js";
+import { go, showError } from "../page.js";
 
 const prefix = "volumes/dynamic/";
 
