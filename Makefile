@@ -1,4 +1,4 @@
-.PHONY: check quick release test-slow govulncheck generate promises check-promises state-fixture test-vm test-vm-short test-faults test-starts test-kills test-kills-user test-accounts test-hostile-jobs test-hostile-servers test-scale test-defects test-lives test-planted simulate test-behaviour test-cluster test-upgrade screenshots bench bench-scale bench-cluster bench-all
+.PHONY: check quick release test-slow govulncheck generate promises check-promises state-fixture page-types check-page test-vm test-vm-short test-faults test-starts test-kills test-kills-user test-accounts test-hostile-jobs test-hostile-servers test-scale test-defects test-lives test-planted simulate test-behaviour test-cluster test-upgrade screenshots bench bench-scale bench-cluster bench-all
 
 check: ## what CI runs
 	bash .ci/run
@@ -32,6 +32,12 @@ ifeq ($(VERSION),)
 else
 	go test -count=1 -run '^Test(StoredFields|StateFixtures|FreezeState)$$' ./runtime/store -freeze '$(VERSION)'
 endif
+
+page-types: ## the declarations with which the modules of the web page are checked, after a change of the HTTP API
+	go test -count=1 -run '^TestPageTypes$$' ./runtime/agent/httpapi -update
+
+check-page: ## the types of the modules of the web page; needs the Debian package node-typescript
+	tsc -p runtime/agent/ui
 
 test-vm: ## in emulated machines with cgroups v2: what touches processes, power that is lost, reboots of a node of a stock server, and installations under systemd
 	NOMAD_LITE_VM=1 go test -v -count=1 -timeout=2h -run '^TestVM$$' ./cmd/nomad-lite/systemtest/vm

@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/promises"
 )
 
-var update = flag.Bool("update", false, "add new routes, parameters and fields to docs/promises/http-api.txt")
+var update = flag.Bool("update", false, "add new routes, parameters and fields to docs/promises/http-api.txt, and write the declarations of the web page")
 
 const promisesFile = "http-api.txt"
 

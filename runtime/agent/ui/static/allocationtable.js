@@ -1,3 +1,4 @@
+// @ts-check
 // Tables of allocations.
 
 import { ago, badge, h, link } from "./dom.js";
@@ -38,16 +39,19 @@ export function newestFirst(a, b) {
   return b.CreateIndex - a.CreateIndex || a.Name.localeCompare(b.Name, undefined, { numeric: true });
 }
 
+/** @param {API.allocStub} a */
 function status(a) {
   const isStopping = a.DesiredStatus === "stop" && isActive(a);
   return [badge(a.ClientStatus), isStopping && h("span", { class: "dim" }, "stops")];
 }
 
+/** @param {API.allocStub} a */
 function health(a) {
   const { Healthy, Canary } = a.DeploymentStatus ?? {};
   return [Healthy == null ? "" : badge(Healthy ? "healthy" : "unhealthy"), Canary && h("span", { class: "dim" }, "canary")];
 }
 
+/** @param {API.allocStub} a */
 function restarts(a) {
   return Object.values(a.TaskStates ?? {}).reduce((sum, state) => sum + state.Restarts, 0);
 }
@@ -55,6 +59,7 @@ function restarts(a) {
 // failures are the types of the events that say why a task failed. Less important events come after them.
 const failures = ["Driver Failure", "Setup Failure", "Failed Validation", "Failed Artifact Download", "Task hook failed", "Terminated"];
 
+/** @param {API.allocStub} a */
 function latestEvent(a) {
   let latest = null, task = "";
   for (const [name, state] of Object.entries(a.TaskStates ?? {})) {

@@ -1,3 +1,4 @@
+// @ts-check
 // Output of tasks as text with colours. It can contain anything: the result has printable characters only.
 
 // maxSegments is the number of segments of a line; the rest of the line has the style of the last one.
@@ -73,6 +74,7 @@ function applySGR(style, text) {
 }
 
 // extendedColor returns the color of the codes after 38 and 48, and how many codes it has.
+/** @returns {[string | undefined, number]} */
 function extendedColor([kind, ...values]) {
   const byte = (value) => Math.min(255, Math.max(0, Math.trunc(value) || 0));
   if (kind === 2) return [`rgb(${byte(values[0])},${byte(values[1])},${byte(values[2])})`, 4];

@@ -1,3 +1,4 @@
+// @ts-check
 // Requests to the agent. Each function takes an AbortSignal, which ends its requests when the page changes.
 
 // tokenKey is the name of the token in the session storage: it lives as long as the tab.
@@ -43,6 +44,7 @@ function setLost(value) {
 
 // send sends a request and returns the Response of fetch. options are the options of fetch, and json, which
 // becomes the body. It throws an APIError.
+/** @type {(path: string, options?: RequestInit & { json?: any }) => Promise<Response>} */
 export async function send(path, { json, headers, ...options } = {}) {
   const all = new Headers(headers);
   if (token.get() && !all.has("X-Nomad-Token")) all.set("X-Nomad-Token", token.get());
@@ -79,11 +81,13 @@ export async function load(path) {
 }
 
 // get returns the decoded reply of a GET request.
+/** @template {string} Path @param {Path} path @param {AbortSignal} [signal] @returns {Promise<API.GetResponse<Path>>} */
 export async function get(path, signal) {
   return decode(await send(path, { signal }), signal);
 }
 
 // put sends a PUT request with a JSON body and returns the decoded reply.
+/** @template {string} Path @param {Path} path @param {any} json @param {AbortSignal} [signal] @returns {Promise<API.PutResponse<Path>>} */
 export async function put(path, json, signal) {
   return decode(await send(path, { json, signal }), signal);
 }
@@ -161,6 +165,7 @@ export function ignoreForbidden(err) {
 // rejects with it. options: wait is the
 // duration of a blocking query, and always calls show after each query, for replies with numbers that do not change
 // their index.
+/** @template {string} Path @param {Path} path @param {AbortSignal} signal @param {(value: API.GetResponse<Path>) => any} show @param {(err: any) => void} [onError] */
 export async function watch(path, signal, show, onError, { wait = "60s", always = false } = {}) {
   let index = 0, hasReply = false;
   while (!signal.aborted) {
@@ -210,7 +215,7 @@ export async function follow(namespace, topics, signal, refresh) {
     const tabHidden = hidden.signal;
     try {
       const first = await send("/v1/jobs?per_page=1", { signal });
-      query.set("index", Number(first.headers.get("X-Nomad-Index")) + 1);
+      query.set("index", String(Number(first.headers.get("X-Nomad-Index")) + 1));
       await first.text();
       const refreshSoon = coalesce(refreshAndNote, active, (err) => failed.abort(err));
       refreshSoon();

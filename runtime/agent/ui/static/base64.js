@@ -1,3 +1,4 @@
+// @ts-check
 // Base64, in which the API has bytes.
 
 // encode encodes bytes.

@@ -1,3 +1,4 @@
+// @ts-check
 // Charts of one value over time.
 
 import { h, svg } from "./dom.js";

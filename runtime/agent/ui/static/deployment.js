@@ -1,3 +1,4 @@
+// @ts-check
 // The progress of a deployment, and the actions on it.
 
 import { put } from "./api.js";
@@ -9,6 +10,7 @@ import { allocationPath } from "./paths.js";
 const activeStatuses = ["running", "paused", "blocked", "pending", "initializing", "unblocking"];
 
 // deploymentSection shows a deployment of the API, with buttons while it is active.
+/** @param {API.deploymentView} d */
 export function deploymentSection(d) {
   const groups = Object.entries(d.TaskGroups ?? {}).sort(([a], [b]) => a.localeCompare(b));
   const hasCanaries = groups.some(([, g]) => g.DesiredCanaries > 0);
@@ -30,11 +32,13 @@ export function deploymentSection(d) {
 }
 
 // progress shows how many of the wanted allocations are healthy: of the canaries, until these are promoted.
+/** @param {API.deploymentStateView} g */
 function progress(name, g) {
   const wanted = g.DesiredCanaries > 0 && !g.Promoted ? g.DesiredCanaries : g.DesiredTotal;
   return [h("progress", { max: Math.max(wanted, 1), value: g.HealthyAllocs, "aria-label": "Healthy allocations of " + name }), ` ${g.HealthyAllocs} of ${wanted}`];
 }
 
+/** @param {API.deploymentStateView} g */
 function canaries(g) {
   return (g.PlacedCanaries ?? []).map((id) => [link(allocationPath(id), shortID(id)), " "]);
 }

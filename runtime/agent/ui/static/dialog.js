@@ -1,3 +1,4 @@
+// @ts-check
 // Dialogs that confirm an action or ask for its parameters.
 
 import { h } from "./dom.js";
@@ -8,6 +9,7 @@ import { showForbidden } from "./page.js";
 // returns a promise. While it runs, the button is disabled. An error is shown in the dialog, which can then be sent again.
 // The dialog closes when run has finished, or with Escape. The signal closed ends then: after it, run must send no further
 // request and show no other page. A request in progress continues, because its effect is unknown.
+/** @param {{ title: any, text?: any, fields?: any, action: string, danger?: boolean, run: (form: FormData, closed: AbortSignal) => Promise<any> }} options */
 export function ask({ title, text, fields, action, danger, run }) {
   const closed = new AbortController();
   const error = h("p", { role: "alert", class: "error" });

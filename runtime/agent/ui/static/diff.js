@@ -1,3 +1,4 @@
+// @ts-check
 // The differences between two versions of a job, as the API describes them. A sign in front of each line says what
 // it is, so that the colour is not needed.
 

@@ -1,3 +1,4 @@
+// @ts-check
 // Creation of elements. Everything from jobs, tasks and files is text: no function here, and no other
 // module, parses HTML. The Content-Security-Policy of the page enforces this.
 
@@ -159,9 +160,9 @@ export function clockAndAge(time) {
 
 const agePause = 5000; // milliseconds between two updates of all ages
 setInterval(() => {
-  for (const element of document.querySelectorAll("time[data-since]")) {
+  for (const element of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("time[data-since]"))) {
     const text = age(Number(element.dataset.since) * 1e6) + " ago";
-    if (element.firstChild?.data !== text) element.textContent = text;
+    if (element.textContent !== text) element.textContent = text;
   }
 }, agePause);
 

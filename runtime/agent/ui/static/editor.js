@@ -1,3 +1,4 @@
+// @ts-check
 // A text area with line numbers, in which lines with errors are marked.
 
 import { h, replace } from "./dom.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // Formats of values for people.
 
 // milliseconds converts a time of the API: nanoseconds since 1970, or text.
@@ -27,6 +28,7 @@ export function duration(ms) {
   if (ms < 1) return ms.toFixed(2) + "ms";
   if (ms < 1000) return Math.round(ms) + "ms";
   if (ms < 60e3) return (ms / 1000).toFixed(1).replace(/\.0$/, "") + "s";
+  /** @type {[string, number][]} */
   const units = [["d", 86400e3], ["h", 3600e3], ["m", 60e3], ["s", 1e3]];
   let text = "";
   for (let i = units.findIndex(([, size]) => ms >= size), end = i + 2; i < Math.min(end, units.length); i++) {

@@ -1,3 +1,4 @@
+// @ts-check
 // The health of a job in a word and a sentence, which the agent derives.
 
 import { fullLink, h, link } from "./dom.js";
@@ -6,12 +7,14 @@ import { healthSentence } from "./status.js";
 
 // healthBadge creates the label of a health, in which a bar, a colour and a word show the same. health can be undefined, for
 // agents that do not report it; then it shows the status of the job.
+/** @param {API.jobHealth} health */
 export function healthBadge(health, status) {
   const word = health?.Health ?? status;
   return h("span", { class: `health health-${word}` }, word);
 }
 
 // healthReason creates the sentence of a health, or "" if there is none.
+/** @param {API.jobHealth} health */
 export function healthReason(health) {
   const text = health ? healthSentence(health) : "";
   return text ? h("span", { class: "reason" }, text) : "";
@@ -19,6 +22,7 @@ export function healthReason(health) {
 
 // healthNotice creates the start of the page of a job that is not well, or that waits for something. It returns null for other
 // jobs.
+/** @param {API.jobHealth} health */
 export function healthNotice(health) {
   if (!health?.Reason) return null;
   return h("section", { class: `notice notice-${health.Health}`, role: "status", "data-key": "health" },

@@ -1,3 +1,4 @@
+// @ts-check
 // The table of the host volumes of the node.
 
 import { h, table } from "./dom.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // Ids in the addresses of pages.
 
 import { APIError, get } from "./api.js";

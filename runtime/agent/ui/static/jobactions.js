@@ -1,3 +1,4 @@
+// @ts-check
 // The actions on a job: buttons, and the dialogs that they open.
 
 import { get, put, send } from "./api.js";
@@ -11,6 +12,7 @@ import { readSubmission } from "./submission.js";
 
 // jobActions returns the buttons for a job of the API, by what its state permits. runningCount is the number of its
 // running allocations.
+/** @param {API.Job} job */
 export function jobActions(job, runningCount) {
   const isEnded = job.Stop || job.Status === "dead";
   const isTemplate = launchesJobs(job);
@@ -27,6 +29,7 @@ function button(text, onclick, className) {
   return h("button", { onclick, class: className, full: true, "data-key": text }, text);
 }
 
+/** @param {API.Job} job */
 function stop(job) {
   ask({
     title: `Stop job “${job.ID}”?`, text: "Its allocations are stopped. A stopped job can be started again.",
@@ -35,6 +38,7 @@ function stop(job) {
   });
 }
 
+/** @param {API.Job} job */
 function purge(job) {
   ask({
     title: `Purge job “${job.ID}”?`, text: "The job is removed with all its versions. This cannot be undone.",
@@ -42,11 +46,13 @@ function purge(job) {
   });
 }
 
+/** @param {API.Job} job */
 async function remove(job, isPurge, closed) {
   await send(jobAPI(job.ID, job.Namespace, "", { purge: isPurge }), { method: "DELETE" });
   if (isPurge && !closed.aborted) go("/ui/jobs");
 }
 
+/** @param {API.Job} job */
 function startAgain(job) {
   ask({
     title: `Start job “${job.ID}” again?`, text: `Its version ${job.Version} is submitted again.`, action: "Start again",
@@ -58,6 +64,7 @@ function startAgain(job) {
   });
 }
 
+/** @param {API.Job} job */
 function restartAll(job) {
   const progress = h("p", { role: "status" });
   ask({
@@ -75,6 +82,7 @@ function restartAll(job) {
 }
 
 // scale asks for the count of a group.
+/** @param {API.Job} job */
 export function scale(job, group) {
   ask({
     title: `Scale group “${group.Name}”`, action: "Scale",
@@ -85,6 +93,7 @@ export function scale(job, group) {
 }
 
 // dispatch asks for the payload and the metadata of a parameterized job, and shows the job that it launches.
+/** @param {API.Job} job */
 export function dispatch(job) {
   const { Payload, MetaRequired, MetaOptional } = job.ParameterizedJob;
   const meta = (name, isRequired) => field(`${name} (${isRequired ? "required" : "optional"})`,
@@ -97,7 +106,7 @@ export function dispatch(job) {
     ],
     run: async (form, closed) => {
       const values = [...form].filter(([name, value]) => name.startsWith("meta.") && value !== "").map(([name, value]) => [name.slice(5), value]);
-      const payload = form.get("payload");
+      const payload = /** @type {string} */ (form.get("payload"));
       const reply = await put(jobAPI(job.ID, job.Namespace, "dispatch"),
         { Meta: Object.fromEntries(values), Payload: payload ? encode(new TextEncoder().encode(payload)) : null });
       if (!closed.aborted) go(jobPath(reply.DispatchedJobID, job.Namespace));

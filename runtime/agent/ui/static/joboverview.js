@@ -1,3 +1,4 @@
+// @ts-check
 // The overview of a job: what cannot be placed, the latest deployment, the groups, the allocations that matter now.
 
 import { get } from "./api.js";
@@ -77,6 +78,7 @@ function current(allocations) {
   return sorted.filter((a) => isCurrent(a) || ended++ < recentCount);
 }
 
+/** @param {API.Job} job */
 function groupTable(job, allocations, onlyGroup) {
   const canScale = !job.Stop && ["service", "batch"].includes(job.Type);
   const counts = new Map();
@@ -98,6 +100,7 @@ function groupTable(job, allocations, onlyGroup) {
   ], groups, (g) => g.Name));
 }
 
+/** @param {API.Job} job */
 function taskTable(job, groupName) {
   const tasks = (job.TaskGroups ?? []).find((g) => g.Name === groupName)?.Tasks ?? [];
   return h("section", { "data-key": "tasks" }, h("h2", null, "Tasks"), table("Tasks", [

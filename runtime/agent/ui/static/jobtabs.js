@@ -1,3 +1,4 @@
+// @ts-check
 // The tabs of the page of a job, except the overview. Each function creates a tab for the context of views/job.js: its
 // element, and refresh(job), which is called at first and after each change.
 

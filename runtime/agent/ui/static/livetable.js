@@ -1,3 +1,4 @@
+// @ts-check
 // A table whose rows change by themselves, which can have many rows: only those near the screen are elements.
 
 import { h, update } from "./dom.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // The table of pages, and the frame around them: navigation, search, the state of the connection.
 
 import { access, connection, load, pause, readAccess } from "./api.js";
@@ -9,6 +10,7 @@ import * as login from "./views/login.js";
 // pages: the first pattern that matches a path below /ui/ selects the module in views/, whose function
 // show(main, parameters, signal) fills the element main. parameters has the named groups of the pattern,
 // decoded, and query, a URLSearchParams. The signal ends when another page is shown. The paths are the same as in Nomad's page.
+/** @type {[RegExp, string][]} */
 const pages = [
   [/^$/, "jobs"],
   [/^jobs$/, "jobs"],
@@ -62,6 +64,7 @@ async function fillMain(main, signal) {
     showError({ status: 403 });
     return;
   }
+  /** @type {Record<string, any>} */
   const parameters = Object.fromEntries(Object.entries(found.match.groups ?? {}).map(([name, value]) => [name, value && decodeURIComponent(value)]));
   parameters.query = new URLSearchParams(location.search);
   const view = views[found.view] ??= await load(`./views/${found.view}.js`);
@@ -93,7 +96,7 @@ async function loadViews() {
 }
 
 function markCurrent() {
-  for (const a of document.querySelectorAll("#top nav a")) {
+  for (const a of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("#top nav a"))) {
     const isCurrent = location.pathname.startsWith(a.getAttribute("href"));
     a.toggleAttribute("aria-current", isCurrent);
     if (!isCurrent) continue;
@@ -105,7 +108,7 @@ function markCurrent() {
 
 // Links to pages are shown without a reload.
 document.addEventListener("click", (event) => {
-  const a = event.target.closest?.("a[href^='/ui/']");
+  const a = /** @type {any} */ (event.target).closest?.("a[href^='/ui/']");
   if (!a || event.defaultPrevented || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || a.target || a.hasAttribute("download")) return;
   event.preventDefault();
   go(a.getAttribute("href"));
@@ -119,7 +122,7 @@ addEventListener("pageshow", (event) => { if (event.persisted) showPage(); });
 // The key "/" opens the search, except while a text is entered or a dialog is open. It opens at once, so that it gets the
 // keys after it.
 document.addEventListener("keydown", (event) => {
-  if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, [contenteditable], .terminal")) return;
+  if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || /** @type {Element} */ (event.target).closest("input, textarea, select, [contenteditable], .terminal")) return;
   if (access.readOnly || document.querySelector("dialog[open]")) return;
   event.preventDefault();
   search.open();

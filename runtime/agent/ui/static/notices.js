@@ -1,3 +1,4 @@
+// @ts-check
 // notices has texts that a page shows once, by its path: the warnings of the action that led to the page.
 export const notices = new Map();
 

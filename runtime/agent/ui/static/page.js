@@ -1,3 +1,4 @@
+// @ts-check
 // The page that the element main shows, and how another page or an error replaces it. main.js has the table of pages.
 
 import { access, readAccess } from "./api.js";

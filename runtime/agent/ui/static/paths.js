@@ -1,3 +1,4 @@
+// @ts-check
 // Paths of pages.
 
 // jobPath returns the path of the page of a job, or of one of its tabs or groups.
@@ -7,8 +8,9 @@ export function jobPath(id, namespace, part) {
 
 // jobAPI returns the path of a route of the API for a job: "evaluations", or "" for the job itself. query has
 // further parameters.
+/** @template {string} [Route=""] @param {string} id @param {string} namespace @param {Route} [route] @param {Object} [query] @returns {Route extends "" ? `/v1/job/${string}?${string}` : `/v1/job/${string}/${Route}?${string}`} */
 export function jobAPI(id, namespace, route, query) {
-  return `/v1/job/${encodeURIComponent(id)}${route ? "/" + route : ""}?${new URLSearchParams({ ...query, namespace })}`;
+  return /** @type {any} */ (`/v1/job/${encodeURIComponent(id)}${route ? "/" + route : ""}?${new URLSearchParams({ ...query, namespace })}`);
 }
 
 // editPath returns the path of the page that edits a job of the API, or one of its versions.

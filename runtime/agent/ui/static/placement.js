@@ -1,3 +1,4 @@
+// @ts-check
 // Failures of the scheduler to place allocations, in words.
 
 import { ago, badge, h, link } from "./dom.js";
@@ -12,6 +13,7 @@ const remedies = {
 };
 
 // placementFailure describes why a group was not placed: the metrics of an evaluation or plan, as an element.
+/** @param {API.AllocationMetric} metric */
 function placementFailure(group, metric) {
   const count = (metric.CoalescedFailures ?? 0) + 1;
   return h("div", null,
@@ -19,6 +21,7 @@ function placementFailure(group, metric) {
     h("ul", null, reasons(metric).map((text) => h("li", null, text))));
 }
 
+/** @param {API.AllocationMetric} metric */
 function reasons(metric) {
   const found = [];
   const each = (counts, text) => { for (const name of Object.keys(counts ?? {}).sort()) found.push(text(name)); };
@@ -42,6 +45,7 @@ export function placementFailures(groups) {
 
 // blockedPlacements describes the allocations of a job that wait for room on the node, null if none waits: the last
 // evaluation of the job is blocked, and the one before it has the scheduler's explanation.
+/** @param {API.Evaluation[]} evaluations */
 export function blockedPlacements(evaluations) {
   const blocked = evaluations.find((e) => e.Status === "blocked");
   if (!blocked) return null;
@@ -63,6 +67,7 @@ const triggers = {
 };
 
 // trigger returns why an evaluation was created.
+/** @param {API.Evaluation} evaluation */
 export function trigger(evaluation) {
   return triggers[evaluation.TriggeredBy] ?? evaluation.TriggeredBy;
 }
@@ -76,6 +81,7 @@ export const evaluationColumns = {
   created: { title: "Created", cell: (e) => ago(e.CreateTime), sort: (e) => -e.CreateTime },
 };
 
+/** @param {API.Evaluation} evaluation */
 function outcome(evaluation) {
   const failed = Object.keys(evaluation.FailedTGAllocs ?? {});
   if (evaluation.Status === "blocked") return "waits: " + failed.sort().join(", ");

@@ -1,3 +1,4 @@
+// @ts-check
 // The search across everything: a dialog with a list of links.
 
 import { get, put } from "./api.js";
@@ -7,6 +8,7 @@ import { shortID } from "./format.js";
 
 // contexts are the contexts of the API, in the order of the results: the word for each kind, the path of the page of a
 // match, and its text if that is not its ID.
+/** @type {[string, string, (match: any) => string, ((match: any) => string)?][]} */
 const contexts = [
   ["jobs", "job", (m) => jobPath(m.Scope[1], m.Scope[0])],
   ["groups", "group", (m) => jobPath(m.Scope[1], m.Scope[0], m.ID), (m) => `${m.ID} in ${m.Scope[1]}`],
@@ -76,23 +78,24 @@ async function search(text, signal) {
   const [fuzzy, byID] = await Promise.all([
     put("/v1/search/fuzzy?namespace=*", { Text: text, Context: "all" }, signal),
     // The fuzzy search of allocations and nodes compares names. An ID is searched by its prefix.
-    /^[0-9a-f-]+$/i.test(text) ? put("/v1/search?namespace=*", { Prefix: text.toLowerCase(), Context: "allocs" }, signal) : { Matches: {} },
+    /^[0-9a-f-]+$/i.test(text) ? put("/v1/search?namespace=*", { Prefix: text.toLowerCase(), Context: "allocs" }, signal) : undefined,
   ]);
+  /** @type {Record<string, any[]>} */
   const matches = { ...fuzzy.Matches };
-  const ids = (byID.Matches.allocs ?? []).map((id) => ({ ID: "", Scope: ["", id] }));
+  const ids = (byID?.Matches.allocs ?? []).map((id) => ({ ID: "", Scope: ["", id] }));
   matches.allocs = [...(matches.allocs ?? []), ...ids];
   matches.deployment = (await Promise.all((matches.deployment ?? []).map((m) => withPath(m, signal)))).filter(Boolean);
   return {
     items: contexts.flatMap(([context, kind, path, textOf]) => (matches[context] ?? []).map((m) =>
       h("li", { "data-key": `${kind} ${path(m)}` }, link(path(m), h("span", { class: "kind" }, kind), textOf ? textOf(m) : m.ID)))),
-    isTruncated: Object.values({ ...fuzzy.Truncations, ...byID.Truncations }).some(Boolean),
+    isTruncated: Object.values({ ...fuzzy.Truncations, ...byID?.Truncations }).some(Boolean),
   };
 }
 
 // withPath adds the path of the page that shows a deployment. It returns null if the deployment no longer exists.
 async function withPath(match, signal) {
   try {
-    const d = await get("/v1/deployment/" + match.ID, signal);
+    const d = await get(`/v1/deployment/${match.ID}`, signal);
     return { ...match, path: jobPath(d.JobID, d.Namespace, "deployments") };
   } catch (err) {
     if (err.status !== 404) throw err;

@@ -1,3 +1,4 @@
+// @ts-check
 // The source of versions of jobs.
 
 import { get } from "./api.js";

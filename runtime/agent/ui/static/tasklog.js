@@ -1,3 +1,4 @@
+// @ts-check
 // The output of a task: reading from the end towards the start in pages, and following.
 //
 // A line is {stream, index, offset, end, time, text}: the number of its log file, the offsets of its first byte and of
@@ -67,6 +68,8 @@ function timeAt(times, offset) {
 
 // StreamFiles are the log files of one stream of a task.
 class StreamFiles {
+  allocID; task; streamName; sizes; times; names;
+
   constructor(allocID, task, streamName) {
     Object.assign(this, { allocID, task, streamName, sizes: new Map(), times: new Map(), names: new Set() });
   }
@@ -124,6 +127,8 @@ class StreamFiles {
 
 // Backward returns the lines before a position of one stream, the last one first.
 class Backward {
+  files; position; stop; lines; rest; time;
+
   // stop is the position after which the lines start, undefined for the start of the output.
   constructor(files, position, stop) {
     Object.assign(this, { files, position, stop, lines: [], rest: new Uint8Array(), time: undefined });
@@ -192,6 +197,8 @@ function concat(a, b) {
 
 // Splitter splits the bytes of a stream into lines.
 class Splitter {
+  streamName; position; timeOf; rest; decoder;
+
   // timeOf(offset) returns the time of a byte.
   constructor(streamName, position, timeOf) {
     Object.assign(this, { streamName, position, timeOf, rest: new Uint8Array(), decoder: new TextDecoder() });
@@ -243,6 +250,8 @@ class Splitter {
 
 // TaskLog reads the output of a task. streams: names of streams, which are merged by time.
 export class TaskLog {
+  allocID; task; files; readers;
+
   constructor(allocID, task, streams) {
     Object.assign(this, { allocID, task, files: streams.map((name) => new StreamFiles(allocID, task, name)), readers: [] });
   }
@@ -310,6 +319,7 @@ export class TaskLog {
     while (!signal.aborted) {
       const connection = new AbortController();
       const until = AbortSignal.any([signal, connection.signal]);
+      /** @type {any[]} */
       const results = await Promise.allSettled(this.files.map((_, i) => this.followStream(i, until, onLines).finally(() => connection.abort())));
       if (signal.aborted) break;
       const rejected = results.find(({ reason }) => isRejected(reason));

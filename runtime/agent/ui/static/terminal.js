@@ -1,3 +1,4 @@
+// @ts-check
 // The terminal emulator xterm.js in this page, whose policy permits no style elements and no style attributes.
 
 import { APIError, send } from "./api.js";

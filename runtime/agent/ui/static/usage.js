@@ -1,3 +1,4 @@
+// @ts-check
 // The resource usage of tasks, of jobs and of the node in the last hours, which the agent records.
 
 import { access, get, poll } from "./api.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // The files of an allocation or of a task.
 
 import { get, send } from "../api.js";
@@ -32,7 +33,7 @@ export async function show(main, { alloc, task, file = "" }, signal) {
 
   async function showDirectory(element) {
     const entries = (await get(`/v1/client/fs/ls/${alloc.ID}?${new URLSearchParams({ path })}`, signal)) ?? [];
-    entries.sort((a, b) => b.IsDir - a.IsDir || (a.Name < b.Name ? -1 : 1));
+    entries.sort((a, b) => Number(b.IsDir) - Number(a.IsDir) || (a.Name < b.Name ? -1 : 1));
     replace(element, entries.length === 0 ? h("p", null, "The directory is empty.") : table("Files", [
       { title: "Name", cell: (e) => link(pathOf([...parts, e.Name]), h("bdi", null, e.Name), e.IsDir && "/") },
       { title: "Size", class: "number", cell: (e) => (e.IsDir ? "" : bytes(e.Size)) },

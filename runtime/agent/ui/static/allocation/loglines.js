@@ -1,3 +1,4 @@
+// @ts-check
 // Lines of the output of tasks, and files.
 
 import { element as ansiElement } from "../ansi.js";

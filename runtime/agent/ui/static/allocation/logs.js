@@ -1,3 +1,4 @@
+// @ts-check
 // The output of a task.
 
 import { pause, send, visible, whileVisible } from "../api.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // The overview of an allocation, or of one of its tasks.
 
 import { get, poll, put, watch } from "../api.js";
@@ -42,6 +43,7 @@ export async function show(main, { alloc, task }, signal) {
   }
 }
 
+/** @param {API.Allocation} alloc */
 function allocationState(alloc) {
   return [
     facts([
@@ -68,6 +70,7 @@ function allocationState(alloc) {
   ];
 }
 
+/** @param {API.Allocation} alloc */
 function taskState(alloc, name) {
   const state = alloc.TaskStates?.[name];
   return [
@@ -83,6 +86,7 @@ function taskState(alloc, name) {
   ];
 }
 
+/** @param {API.TaskState} state */
 function taskEvents(state) {
   return [h("h2", null, "Last events"), table("Events", [
     { title: "Time", cell: (e) => clock(e.Time, true) },
@@ -91,6 +95,7 @@ function taskEvents(state) {
   ], [...(state?.Events ?? [])].reverse())];
 }
 
+/** @param {API.TaskState} state */
 function taskBadge(state) {
   if (!state) return badge("pending");
   if (state.State !== "dead") return badge(state.State);
@@ -98,11 +103,13 @@ function taskBadge(state) {
   return [badge(state.Failed ? "failed" : "complete"), exit && ` (${exit.Signal ? "signal " + exit.Signal : "exit status " + exit.ExitCode})`];
 }
 
+/** @param {API.TaskState} state */
 function lastEvent(state) {
   const event = state?.Events?.at(-1);
   return event && [h("strong", null, event.Type), " ", event.DisplayMessage || event.Message, h("span", { class: "dim" }, " ", ago(event.Time))];
 }
 
+/** @param {API.Allocation} alloc */
 function taskActions(alloc, name) {
   const running = alloc.TaskStates?.[name]?.State === "running";
   return [
@@ -116,10 +123,12 @@ function taskActions(alloc, name) {
   ];
 }
 
+/** @param {API.Allocation} alloc */
 function restartButton(alloc) {
   return h("button", { full: true, disabled: hasEnded(alloc), onclick: () => restart(alloc, "") }, "Restart all tasks");
 }
 
+/** @param {API.Allocation} alloc */
 function restart(alloc, task) {
   return ask({
     title: task ? `Restart the task ${task}` : "Restart all tasks", action: "Restart",
@@ -128,6 +137,7 @@ function restart(alloc, task) {
   });
 }
 
+/** @param {API.Allocation} alloc */
 function stopButton(alloc) {
   return h("button", {
     class: "danger", full: true, disabled: hasEnded(alloc) || alloc.DesiredStatus !== "run",
@@ -141,6 +151,7 @@ function stopButton(alloc) {
 
 const signals = ["SIGHUP", "SIGINT", "SIGQUIT", "SIGABRT", "SIGKILL", "SIGUSR1", "SIGUSR2", "SIGTERM", "SIGCONT", "SIGSTOP", "SIGWINCH"];
 
+/** @param {API.Allocation} alloc */
 function sendSignal(alloc, task) {
   const choice = h("select", { id: "signal" }, signals.map((name) => h("option", null, name)));
   return ask({
@@ -151,6 +162,7 @@ function sendSignal(alloc, task) {
 }
 
 // showChecks shows the services and their checks. It calls onRead after each attempt to read them.
+/** @param {API.Allocation} alloc */
 function showChecks(element, alloc, signal, onRead) {
   return poll(statsInterval, signal, async () => {
     try {
@@ -180,6 +192,7 @@ function drawChecks(element, services, checks) {
 }
 
 // showLastLines shows what a task that has ended printed at last.
+/** @param {API.Allocation} alloc */
 async function showLastLines(element, alloc, task, signal) {
   try {
     const log = new TaskLog(alloc.ID, task, ["stdout", "stderr"]);
@@ -197,6 +210,7 @@ const historyInterval = 5 * 60e3; // milliseconds: the agent measures disks as o
 
 // showUsage shows charts of the last hours, which continue with current values. It calls onRead after the first attempt to read the
 // statistics.
+/** @param {API.Allocation} alloc */
 async function showUsage(section, alloc, onlyTask, signal, onRead) {
   const names = onlyTask ? [onlyTask] : tasksOf(alloc).map((t) => t.Name);
   const diskLimit = (alloc.AllocatedResources?.Shared?.DiskMB ?? 0) * 2 ** 20;
@@ -220,6 +234,7 @@ async function showUsage(section, alloc, onlyTask, signal, onRead) {
 }
 
 // limitsOf returns the limits of a task that its charts show.
+/** @param {API.Allocation} alloc */
 function limitsOf(alloc, name, diskLimit) {
   const limits = alloc.AllocatedResources?.Tasks?.[name];
   const megabytes = (n) => (n ?? 0) * 2 ** 20;
@@ -231,6 +246,7 @@ function limitsOf(alloc, name, diskLimit) {
 }
 
 // showStatic shows what does not change: ports, environment and meta.
+/** @param {API.Allocation} alloc */
 function showStatic(element, alloc, onlyTask) {
   const ports = alloc.AllocatedResources?.Shared?.Ports ?? [];
   if (ports.length && !onlyTask) {

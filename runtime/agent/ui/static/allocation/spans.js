@@ -1,3 +1,4 @@
+// @ts-check
 // What the spans of a time line mean. No function here has effects.
 
 import { duration, isSet } from "../format.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // The chart of a time line: one axis, lanes of spans, zoom and pan.
 
 import { h, replace, svg } from "../dom.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // The time line of an allocation.
 
 import { get, pause, visible, watch } from "../api.js";

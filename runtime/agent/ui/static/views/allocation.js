@@ -1,3 +1,4 @@
+// @ts-check
 // The pages of one allocation: the module in allocation/ that shows a path, below a common head.
 
 import * as files from "../allocation/files.js";
@@ -14,7 +15,7 @@ import { tasksOf } from "../status.js";
 const parts = { files, logs, overview, timeline };
 
 export async function show(main, { id, path = "" }, signal) {
-  const alloc = await get("/v1/allocation/" + encodeURIComponent(await fullID(id, "allocation", "/v1/allocations", signal)), signal);
+  const alloc = await get(`/v1/allocation/${encodeURIComponent(await fullID(id, "allocation", "/v1/allocations", signal))}`, signal);
   const { module, task, file } = select(path);
   document.title = `${alloc.Name} ${task ?? ""} – nomad-lite`;
   const current = (name) => module === name && !task ? "page" : undefined;

@@ -1,3 +1,4 @@
+// @ts-check
 // The list of all allocations.
 
 import { allocationColumns, allocationTable } from "../allocationtable.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // The list of evaluations, and the page of an evaluation.
 
 import { allocationColumns } from "../allocationtable.js";
@@ -48,6 +49,7 @@ function showOne(main, id, signal) {
   }, showError);
 }
 
+/** @param {API.Evaluation} e */
 function evaluation(e, allocations) {
   const failures = placementFailures(e.FailedTGAllocs);
   const plan = Object.entries(e.PlanAnnotations?.DesiredTGUpdates ?? {}).sort(([a], [b]) => a.localeCompare(b));

@@ -1,3 +1,4 @@
+// @ts-check
 // The event stream of the agent.
 
 import { isRejected, pause, stream, visible, whileVisible } from "../api.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // The terminal of a task.
 
 import { get, token } from "../api.js";

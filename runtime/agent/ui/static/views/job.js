@@ -1,3 +1,4 @@
+// @ts-check
 // The page of a job: its state and actions, and tabs with its parts.
 
 import { access, follow, get, poll } from "../api.js";
@@ -64,6 +65,7 @@ export async function show(main, { job: id, namespace = "default", tab, group },
   }
 }
 
+/** @param {API.Job} job */
 function jobHeader(job, summary, health) {
   const running = Object.values(summary.Summary ?? {}).reduce((sum, group) => sum + group.Running, 0);
   return [

@@ -1,3 +1,4 @@
+// @ts-check
 // The list of all jobs.
 
 import { get, isRejected, poll, watch } from "../api.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // The form for the token of the API.
 
 import { access, get, readAccess, send, token } from "../api.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // The node: its resources, what it can run, and its drain.
 
 import { allocationColumns, allocationTable } from "../allocationtable.js";
@@ -80,10 +81,12 @@ const columns = [
 ];
 
 // cpuUsage returns the part of the processors that is used.
+/** @param {API.Stats} stats */
 function cpuUsage(stats) {
   return stats.CPU.reduce((sum, cpu) => sum + cpu.TotalPercent, 0) / Math.max(1, stats.CPU.length) / 100;
 }
 
+/** @param {API.nodeView} node */
 function drawTop(node, stats) {
   return [
     h("h1", null, node.Name, " ", badge(node.Status)),
@@ -101,6 +104,7 @@ function drawTop(node, stats) {
   ];
 }
 
+/** @param {API.nodeView} node */
 function drawRest(node) {
   return [
     h("h2", null, "Drivers"), drivers(node),
@@ -109,6 +113,7 @@ function drawRest(node) {
   ];
 }
 
+/** @param {API.DrainStrategy} strategy */
 function drainText(strategy) {
   const system = strategy.IgnoreSystemJobs ? ", system jobs continue" : "";
   if (strategy.Deadline < 0) return "all allocations stop at once" + system;
@@ -116,6 +121,7 @@ function drainText(strategy) {
   return "until " + clock(strategy.ForceDeadline) + system;
 }
 
+/** @param {API.nodeView} node */
 function actions(node) {
   const eligible = node.SchedulingEligibility === "eligible";
   const path = `/v1/node/${node.ID}/`;
@@ -158,6 +164,7 @@ function allocated(allocs, kind, field) {
   return allocs.flatMap((a) => Object.values(a.AllocatedResources?.Tasks ?? {})).reduce((sum, task) => sum + (task[kind]?.[field] ?? 0), 0);
 }
 
+/** @param {API.nodeView} node */
 function resources(node, allocs, stats) {
   const total = node.NodeResources, reserved = node.ReservedResources;
   const disk = allocs.reduce((sum, a) => sum + (a.AllocatedResources?.Shared?.DiskMB ?? 0), 0);
@@ -180,6 +187,7 @@ function resources(node, allocs, stats) {
   ], rows, (r) => r.name);
 }
 
+/** @param {API.nodeView} node */
 function drivers(node) {
   const rows = Object.entries(node.Drivers ?? {}).sort(byName);
   return table("Drivers", [
@@ -191,8 +199,10 @@ function drivers(node) {
   ], rows, ([name]) => name);
 }
 
+/** @type {(a: [string, any], b: [string, any]) => number} */
 const byName = ([a], [b]) => (a < b ? -1 : 1);
 
+/** @param {API.nodeView} node */
 function devices(node) {
   const rows = (node.NodeResources.Devices ?? []).flatMap((group) => group.Instances.map((device) => ({ group, device })));
   if (rows.length === 0) return null;
@@ -204,12 +214,14 @@ function devices(node) {
   ], rows, ({ group, device }) => `${group.Vendor}/${group.Type}/${group.Name}/${device.ID}`)];
 }
 
+/** @param {API.nodeView} node */
 function hostVolumes(node) {
   const rows = Object.entries(node.HostVolumes ?? {}).sort(byName);
   if (rows.length === 0) return null;
   return [h("h2", null, "Host volumes"), hostVolumeTable("Host volumes", rows)];
 }
 
+/** @param {API.nodeView} node */
 function networks(node) {
   const rows = (node.NodeResources.NodeNetworks ?? []).flatMap((n) => (n.Addresses ?? []).map((address) => ({ device: n.Device, address })));
   if (rows.length === 0) return null;
@@ -221,6 +233,7 @@ function networks(node) {
   ], rows, ({ device, address }) => device + address.Alias + address.Address)];
 }
 
+/** @param {API.nodeView} node */
 function events(node) {
   const rows = [...(node.Events ?? [])].reverse();
   return [h("h2", null, "Events"), table("Events of the node", [

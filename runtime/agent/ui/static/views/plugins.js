@@ -1,3 +1,4 @@
+// @ts-check
 // The plugins of the agent: their processes, calls and hooks.
 
 import { get, watch } from "../api.js";

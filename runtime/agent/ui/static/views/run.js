@@ -1,3 +1,4 @@
+// @ts-check
 // The page that plans and runs a job: a text editor, the plan, and the registration.
 
 import { get, put } from "../api.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // Services, their instances and checks.
 
 import { get, ignoreForbidden, poll, watch } from "../api.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // Variables: their list, and the items of each.
 
 import { get, put, send, watch } from "../api.js";
@@ -10,6 +11,7 @@ import { go, showError } from "../page.js";
 export function show(main, parameters, signal) {
   const path = parameters.path ?? "";
   if (path === "new") return edit(main, { Path: "", Namespace: "default", Items: { "": "" }, ModifyIndex: 0 });
+  /** @type {any} */
   const found = /^var\/(?<path>.+)@(?<namespace>[^@/]+)(?<edit>\/edit)?$/.exec(path)?.groups;
   if (!found) return showList(main, path.replace(/^path\/?/, ""), signal);
   return found.edit ? showEdit(main, found, signal) : showVariable(main, found, signal);

@@ -1,3 +1,4 @@
+// @ts-check
 // Host volumes, and the allocations that use them.
 
 import { allocationColumns } from "../allocationtable.js";
