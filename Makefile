@@ -36,8 +36,9 @@ endif
 page-types: ## the declarations with which the modules of the web page are checked, after a change of the HTTP API
 	go test -count=1 -run '^TestPageTypes$$' ./runtime/agent/httpapi -update
 
-check-page: ## the types of the modules of the web page; needs the Debian package node-typescript
+check-page: ## the types and the unit tests of the modules of the web page; needs the Debian packages nodejs and node-typescript
 	tsc -p runtime/agent/ui
+	node --test runtime/agent/ui/test/*.test.js
 
 test-vm: ## in emulated machines with cgroups v2: what touches processes, power that is lost, reboots of a node of a stock server, and installations under systemd
 	NOMAD_LITE_VM=1 go test -v -count=1 -timeout=2h -run '^TestVM$$' ./cmd/nomad-lite/systemtest/vm

@@ -1,0 +1,45 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import { fromAPI, lanes, summary, textOf } from "../static/allocation/spans.js";
+
+const at = (seconds) => `2026-01-01T00:00:${String(Math.floor(seconds)).padStart(2, "0")}.${String(Math.round((seconds % 1) * 1e6)).padStart(6, "0")}Z`;
+const span = (Kind, Name, from, to, more) => ({ ID: `${Kind}${Name}${from}`, Kind, Name, Task: "web", Start: at(from), End: to === undefined ? "0001-01-01T00:00:00Z" : at(to), ...more });
+const second = (n) => Date.parse(at(n));
+
+test("times have microseconds", () => {
+  const [s] = fromAPI([span("hook", "prestart", 1.000001, 1.000251)], false);
+  assert.equal(Math.round((s.end - s.start) * 1000), 250);
+});
+
+test("a span of a killed agent ends before its repetition", () => {
+  const [killed, repeated] = fromAPI([span("hook", "prestart", 1, undefined, { Plugin: "x" }), span("hook", "prestart", 5, 6, { Plugin: "x" })], false);
+  assert.equal(killed.end, repeated.start);
+  assert.equal(textOf(killed, second(9)), "4s or less, the end was not recorded");
+});
+
+test("an open span lasts until the allocation has ended", () => {
+  const spans = [span("run", "run", 1), span("event", "Started", 2, 2)];
+  assert.equal(textOf(fromAPI(spans, false)[0], second(9)), "8s so far");
+  assert.equal(textOf(fromAPI(spans, true)[0], second(9)), "1s or less, the end was not recorded");
+});
+
+test("the spans of a row do not overlap", () => {
+  const spans = fromAPI([span("hook", "a", 1, 3), span("hook", "b", 2, 4), span("hook", "c", 3, 5), span("alloc", "start", 0, 9, { Task: "" })], false);
+  const found = lanes(spans).map(({ task, kind, rows }) => [task, kind, rows.map((row) => row.map((s) => s.name))]);
+  assert.deepEqual(found, [["", "alloc", [["start"]]], ["web", "hook", [["a", "c"], ["b"]]]]);
+});
+
+test("the summary says what a task waits for", () => {
+  const tasks = [{ Name: "migrate", Lifecycle: { Hook: "prestart" } }, { Name: "web" }];
+  const spans = fromAPI([span("wait", "other tasks", 1)], false);
+  const web = summary(spans, tasks, { migrate: { State: "running" }, web: { State: "pending" } }, second(4)).find(({ task }) => task === "web");
+  assert.equal(web.text, "waits for the task migrate for 3s");
+});
+
+test("the summary names the slowest part of the last start", () => {
+  const spans = fromAPI([span("hook", "prestart", 1, 1.5, { Plugin: "x" }), span("driver", "StartTask", 2, 4, { Plugin: "exec" }), span("run", "run", 4)], false);
+  const [web] = summary(spans, [{ Name: "web" }], { web: { State: "running" } }, second(9));
+  assert.equal(web.state, "running");
+  assert.equal(web.startText, "start took 3s, of which 2s");
+  assert.equal(web.slowest.title, "exec: StartTask");
+});
