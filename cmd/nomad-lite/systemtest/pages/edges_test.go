@@ -232,6 +232,12 @@ func (u *uiJobsTest) lineNumbers() {
 	p.WaitFor(position("48") + " < 6")
 	systemtest.Eval[chromedp.Void](p, `{ const e = document.querySelector("#specification"); e.scrollTop = e.scrollHeight }`)
 	p.WaitFor(position("48") + " < 6")
+	// The coloured copy of a line is at the place of its text.
+	const distance = `Math.abs(document.querySelector(".colours .marked").getBoundingClientRect().top - document.querySelector(".numbers mark").getBoundingClientRect().top)`
+	p.WaitFor(distance + " < 6")
+	systemtest.Eval[chromedp.Void](p, `{ const e = document.querySelector("#specification"); e.scrollLeft = 40; e.scrollTop -= 33 }`)
+	p.WaitFor(distance + ` < 6 && document.querySelector(".colours").getBoundingClientRect().left < document.querySelector("#specification").getBoundingClientRect().left - 20`)
+	p.WaitFor(`document.querySelectorAll(".colours > div").length < 60`) // only the lines in view
 	p.ScreenshotIfEnabled("run-error-far")
 }
 

@@ -1,7 +1,11 @@
 // @ts-check
-// A text area with line numbers, in which lines with errors are marked.
+// A text area with line numbers and colours, in which lines with errors are marked. The colours are a copy of the visible
+// lines below the text area, whose own text is transparent.
 
 import { h, replace } from "./dom.js";
+import { lines as hclLines } from "./hcl.js";
+
+const maxColoured = 300_000; // characters of a text with colours: each change reads the whole text
 
 // editor creates the text area. options: id, of the text area; value; onchange, called after each change of the text.
 // It returns {element, text(), set(text), mark(lines), select(from, to)}. Positions are {line, column}, from 1. The
@@ -10,13 +14,31 @@ export function editor({ id, value, onchange }) {
   const numbers = h("div", { class: "numbers", "aria-hidden": "true" });
   const area = h("textarea", {
     id, class: "mono", wrap: "off", spellcheck: "false", autocomplete: "off", autocapitalize: "off", rows: "24", "aria-describedby": id + "-keys",
-    oninput: () => { number(); onchange(); },
-    onscroll: () => { numbers.scrollTop = area.scrollTop; },
+    oninput: () => { number(); colour(); onchange(); },
+    onscroll: () => { numbers.scrollTop = area.scrollTop; drawColours(); },
     onkeydown: onKey,
     onbeforeinput: indentLine,
   });
   area.value = value;
-  let marked = new Set(), lines = -1, tabLeaves = false;
+  const colours = h("div", { class: "colours", "aria-hidden": "true" });
+  const text = h("div", { class: "text" }, colours, area);
+  let marked = new Set(), lines = -1, tabLeaves = false, coloured = [];
+
+  // colour reads the text anew.
+  function colour() {
+    coloured = area.value.length > maxColoured ? area.value.split("\n").map((line) => [["", line]]) : hclLines(area.value);
+    drawColours();
+  }
+
+  function drawColours() {
+    const style = getComputedStyle(area), height = parseFloat(style.lineHeight) || 20;
+    const first = Math.max(0, Math.floor(area.scrollTop / height) - 1), count = Math.ceil(area.clientHeight / height) + 2;
+    colours.style.transform = `translate(${-area.scrollLeft}px, ${first * height - area.scrollTop}px)`;
+    replace(colours, coloured.slice(first, first + count).map((line, i) =>
+      h("div", { class: marked.has(first + i + 1) && "marked" }, line.map(([kind, part]) => (kind ? h("span", { class: "hcl-" + kind }, part) : part)), "\n")));
+  }
+
+  new ResizeObserver(drawColours).observe(area); // it is called at first when the element is on the page
 
   function number() {
     const now = area.value.split("\n").length;
@@ -47,11 +69,12 @@ export function editor({ id, value, onchange }) {
   }
 
   number();
+  colour();
   return {
-    element: h("div", { class: "editor" }, numbers, area),
+    element: h("div", { class: "editor" }, numbers, text),
     text: () => area.value,
-    set: (text) => { area.value = text; marked = new Set(); lines = -1; number(); onchange(); },
-    mark: (list) => { marked = new Set(list); lines = -1; number(); },
+    set: (value) => { area.value = value; marked = new Set(); lines = -1; number(); colour(); onchange(); },
+    mark: (list) => { marked = new Set(list); lines = -1; number(); drawColours(); },
     select: (from, to) => {
       const start = offset(area.value, from);
       area.focus();

@@ -46,14 +46,16 @@ export async function show(main, { query }, signal) {
 
   main.append(
     h("div", { class: "title" }, h("h1", null, source.job ? `Edit job ${source.job}` : "Run a job"), source.job && link(jobPath(source.job, source.namespace), "Back to the job")),
-    h("p", null, "Plan shows what the job would change. Nothing runs before you select Run."),
-    h("div", { class: "toolbar" }, h("label", { for: "specification" }, "Job specification (HCL or JSON)"),
-      h("button", { onclick: () => file.click() }, "Open a file…"), file),
-    edit.element,
-    h("p", { id: "specification-keys", class: "dim" }, "Tab indents. Press Escape and then Tab to leave the editor. Ctrl+Enter plans."),
-    h("details", { open: draft.variables !== "" }, h("summary", null, "Values of HCL variables"),
-      h("label", { for: "variables" }, "One assignment per line: ", h("code", null, 'name = "value"')), variables),
-    h("div", { class: "toolbar" }, planButton), errors, result);
+    h("div", { class: "plan" },
+      h("div", { class: "plan-text" },
+        h("div", { class: "toolbar" }, h("label", { for: "specification" }, "Job specification (HCL or JSON)"),
+          h("button", { onclick: () => file.click() }, "Open a file…"), file, planButton),
+        edit.element,
+        h("p", { id: "specification-keys", class: "dim" }, "Tab indents. Press Escape and then Tab to leave the editor. Ctrl+Enter plans."),
+        h("details", { open: draft.variables !== "" }, h("summary", null, "Values of HCL variables"),
+          h("label", { for: "variables" }, "One assignment per line: ", h("code", null, 'name = "value"')), variables)),
+      h("div", { class: "plan-result" }, errors, result)));
+  changed();
   main.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && event.target.closest("textarea")) {
       event.preventDefault();
@@ -63,7 +65,7 @@ export async function show(main, { query }, signal) {
 
   // changed removes the plan and the errors, which belong to an earlier text.
   function changed() {
-    replace(result);
+    replace(result, h("p", { class: "dim" }, "Plan shows what the job would change. Nothing runs before you select Run."));
     replace(errors);
     edit.mark([]);
   }
@@ -90,15 +92,14 @@ export async function show(main, { query }, signal) {
     const failures = placementFailures(reply.FailedTGAllocs);
     const title = h("h2", { tabindex: "-1" }, `Plan of job ${job.ID}`);
     const runButton = h("button", { class: "primary", onclick: () => run(job, reply, runButton) }, "Run");
-    replace(result, title,
+    replace(result, h("div", { class: "toolbar" }, title, runButton),
       isNew && h("p", null, "This is a new job."),
       effects(reply.Diff),
       reply.Warnings && h("section", { class: "notice" }, h("h3", null, "Warnings"), h("p", { class: "lines" }, reply.Warnings.trim())),
       failures && h("section", { class: "notice" }, h("h3", null, "Not everything can be placed"), failures,
         h("p", null, "If you run the job, these allocations wait until the node has a place for them.")),
       isSet(reply.NextPeriodicLaunch) && h("p", null, "Next launch: ", clock(reply.NextPeriodicLaunch)),
-      isNew ? h("details", null, h("summary", null, "All fields of the job"), jobDiff(reply.Diff)) : [h("h3", null, "Differences"), jobDiff(reply.Diff)],
-      h("div", { class: "toolbar" }, runButton));
+      isNew ? h("details", null, h("summary", null, "All fields of the job"), jobDiff(reply.Diff)) : [h("h3", null, "Differences"), jobDiff(reply.Diff)]);
     title.focus();
   }
 
