@@ -13,6 +13,7 @@ import (
 var readOnlyRoutes = map[string]bool{
 	"/v1/jobs":                        false,
 	"/v1/jobs/health":                 false,
+	"/v1/jobs/ports":                  false,
 	"/v1/job/{id...}":                 false,
 	"/v1/job/{id...}/allocations":     false,
 	"/v1/job/{id...}/deployment":      false,

@@ -66,6 +66,7 @@ func (a *API) newRoutes() []route {
 		{"PUT POST", "/v1/jobs/parse", jobWriter.parse, routeDocWithBody[api.JobsParseRequest, api.Job]("parse the text of a job file")},
 		{"GET PUT POST", "/v1/jobs/statuses", jobs.statuses, routeDocWithBody[api.JobStatusesRequest, []jobStatus]("list jobs with the statuses of their allocations", pageParams, "include_children")},
 		{"GET", "/v1/jobs/health", health.list, routeDocOfStateRead[[]jobHealth]("list the health of all jobs in words, with reasons and remedies; an addition to Nomad's API")},
+		{"GET", "/v1/jobs/ports", jobs.ports, routeDocOfStateRead[[]jobPorts]("list the ports of the running allocations of all jobs; an addition to Nomad's API")},
 		{"GET", "/v1/jobs/history", histories.jobs, routeDocWithoutBody[jobHistories]("read the CPU and memory usage of jobs in the last hour", "prefix period")},
 		{"PUT POST", "/v1/validate/job", jobWriter.validate, routeDocWithBody[submittedJob, api.JobValidateResponse]("validate a job")},
 		{"GET", "/v1/job/{id...}", jobs.read, routeDocOfStateRead[api.Job]("read a job")},
