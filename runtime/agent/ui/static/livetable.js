@@ -12,9 +12,9 @@ const overscan = 25;
 // liveTable creates a table. columns: [{title, cell(row), class, sort(row), descendingFirst}]; a column with the function
 // sort, which returns a number or a text, has a button that sorts. key(row) returns a text that identifies a row. It
 // returns {element, show(rows)}; show keeps focus, selection and scroll position. The table stops its work when the
-// signal ends.
-export function liveTable(label, columns, key, signal) {
-  let rows = [], shown = [], sortBy = null, descending = false, rowHeight = 0, first = 0, last = windowMin;
+// signal ends. nestedRows(row) returns the rows that follow a row in each order of the table.
+export function liveTable(label, columns, key, signal, nestedRows = () => []) {
+  let rows = [], shown = [], nested = new Set(), sortBy = null, descending = false, rowHeight = 0, first = 0, last = windowMin;
   const body = h("tbody");
   const head = h("thead");
   const table = h("table", null, head, body);
@@ -28,11 +28,14 @@ export function liveTable(label, columns, key, signal) {
   }
 
   function order() {
-    shown = rows;
-    if (!sortBy) return;
-    const values = new Map(rows.map((row) => [row, sortBy.sort(row)]));
-    const compare = (a, b) => (typeof a === "number" ? a - b : String(a).localeCompare(String(b), undefined, { numeric: true }));
-    shown = [...rows].sort((a, b) => compare(values.get(a), values.get(b)) * (descending ? -1 : 1));
+    let ordered = rows;
+    if (sortBy) {
+      const values = new Map(rows.map((row) => [row, sortBy.sort(row)]));
+      const compare = (a, b) => (typeof a === "number" ? a - b : String(a).localeCompare(String(b), undefined, { numeric: true }));
+      ordered = [...rows].sort((a, b) => compare(values.get(a), values.get(b)) * (descending ? -1 : 1));
+    }
+    nested = new Set(rows.flatMap(nestedRows));
+    shown = ordered.flatMap((row) => [row, ...nestedRows(row)]);
   }
 
   function title(column) {
@@ -51,7 +54,7 @@ export function liveTable(label, columns, key, signal) {
     update(head, h("tr", null, columns.map(title)));
     update(body,
       isWindow && space("before", from, columns.length),
-      shown.slice(from, to).map((row, i) => h("tr", { "data-key": key(row), "aria-rowindex": isWindow && from + i + 2 },
+      shown.slice(from, to).map((row, i) => h("tr", { "data-key": key(row), class: nested.has(row) && "nested", "aria-rowindex": isWindow && from + i + 2 },
         columns.map((c) => h("td", { class: c.class }, c.cell(row))))),
       isWindow && space("after", shown.length - to, columns.length));
     for (const tr of body.querySelectorAll("tr.space")) tr.firstChild.style.height = tr.dataset.rows * rowHeight + "px";
