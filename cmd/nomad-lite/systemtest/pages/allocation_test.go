@@ -503,6 +503,11 @@ func TestUITerminal(t *testing.T) {
 		return fmt.Sprint(state), state != nil && state.State == "running"
 	})
 	p.OpenPath("/ui/exec/web?command=/no/such")
+	p.WaitText("[role=status]", "Connect starts the command.") // a page of another site can have opened the address
+	if systemtest.Eval[bool](p, `document.querySelector(".xterm") !== null`) {
+		t.Error("a command from the address of a page runs without a click")
+	}
+	p.Click("Connect")
 	p.WaitText(".xterm-rows", "/no/such: no such file")
 	p.WaitText("[role=status]", "exit status 127")
 }

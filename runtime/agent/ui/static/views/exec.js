@@ -34,7 +34,9 @@ export async function show(main, { job, group, task, query }, signal) {
     return;
   }
   signal.addEventListener("abort", () => session.abort());
-  await start();
+  // A page of another site can have opened this address: only the default command runs without a click.
+  if (query.has("command")) status.textContent = "Connect starts the command.";
+  else await start();
 
   async function start() {
     session.abort();
