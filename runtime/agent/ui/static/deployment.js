@@ -15,6 +15,7 @@ export function deploymentSection(d) {
   const groups = Object.entries(d.TaskGroups ?? {}).sort(([a], [b]) => a.localeCompare(b));
   const hasCanaries = groups.some(([, g]) => g.DesiredCanaries > 0);
   const isActive = activeStatuses.includes(d.Status);
+  const waiting = groups.filter(([, g]) => g.DesiredCanaries > 0 && !g.Promoted);
   return h("section", { "data-key": d.ID },
     h("h2", null, `Deployment ${shortID(d.ID)} of version ${d.JobVersion} `, badge(d.Status)),
     h("p", null, d.StatusDescription, ". ", h("span", { class: "dim" }, "Created ", ago(d.CreateTime))),
@@ -25,10 +26,11 @@ export function deploymentSection(d) {
       { title: "Unhealthy", class: "number", cell: ([, g]) => g.UnhealthyAllocs },
       ...(hasCanaries ? [
         { title: "Canaries", cell: ([, g]) => canaries(g) },
-        { title: "Promoted", cell: ([, g]) => g.DesiredCanaries > 0 ? (g.Promoted ? "yes" : g.AutoPromote ? "automatically" : "no") : "" }] : []),
+        { title: "Promoted", cell: ([, g]) => g.DesiredCanaries > 0 ? (g.Promoted ? "yes" : g.AutoPromote ? "automatically" : "no") : "" },
+        ...(isActive && waiting.length > 1 ? [{ title: "", cell: (group) => waiting.includes(group) && promoteButton(d, group[0]) }] : [])] : []),
       ...(isActive ? [{ title: "Must progress before", cell: ([, g]) => g.RequireProgressBy ? clock(g.RequireProgressBy) : "" }] : []),
     ], groups, ([name]) => name),
-    isActive && buttons(d, groups));
+    isActive && buttons(d, waiting));
 }
 
 // progress shows how many of the wanted allocations are healthy: of the canaries, until these are promoted.
@@ -43,17 +45,23 @@ function canaries(g) {
   return (g.PlacedCanaries ?? []).map((id) => [link(allocationPath(id), shortID(id)), " "]);
 }
 
-function buttons(d, groups) {
-  const change = (action, body) => put(`/v1/deployment/${action}/${d.ID}`, { DeploymentID: d.ID, ...body });
-  const waits = groups.some(([, g]) => g.DesiredCanaries > 0 && !g.Promoted);
+const change = (d, action, body) => put(`/v1/deployment/${action}/${d.ID}`, { DeploymentID: d.ID, ...body });
+
+// promoteButton creates the button that promotes the canaries of one group, while several groups wait for it.
+function promoteButton(d, group) {
+  return actionButton("Promote", () => change(d, "promote", { Groups: [group] }), { "aria-label": `Promote the canaries of group ${group}` });
+}
+
+// buttons creates the actions on a deployment. waiting are the groups with canaries that are not promoted.
+function buttons(d, waiting) {
   return h("div", { class: "toolbar", role: "group", "aria-label": "Actions on the deployment" },
-    waits && actionButton("Promote canaries", () => change("promote", { All: true }), { class: "primary" }),
-    d.Status === "paused" ? actionButton("Resume", () => change("pause", { Pause: false })) : actionButton("Pause", () => change("pause", { Pause: true })),
+    waiting.length > 0 && actionButton(waiting.length > 1 ? "Promote all canaries" : "Promote canaries", () => change(d, "promote", { All: true }), { class: "primary" }),
+    d.Status === "paused" ? actionButton("Resume", () => change(d, "pause", { Pause: false })) : actionButton("Pause", () => change(d, "pause", { Pause: true })),
     h("button", {
       class: "danger", full: true,
       onclick: () => ask({
         title: "Make the deployment fail?", text: "No further allocations are updated. With auto_revert, the job returns to its last stable version.",
-        action: "Fail deployment", danger: true, run: () => change("fail"),
+        action: "Fail deployment", danger: true, run: () => change(d, "fail"),
       }),
     }, "Fail…"));
 }

@@ -3,11 +3,13 @@
 
 import { get } from "./api.js";
 import { jobAllocationTable, newestFirst } from "./allocationtable.js";
+import { decode } from "./base64.js";
 import { deploymentSection } from "./deployment.js";
-import { ago, badge, h, link, table, update } from "./dom.js";
+import { ago, badge, facts, h, link, table, update } from "./dom.js";
 import { scale } from "./jobactions.js";
 import { liveTable } from "./livetable.js";
-import { jobPath } from "./paths.js";
+import { maskedValue } from "./maskedvalue.js";
+import { actionPath, jobPath } from "./paths.js";
 import { blockedPlacements } from "./placement.js";
 import { isActive, launchesJobs } from "./status.js";
 import { followHistory, usageCharts } from "./usage.js";
@@ -21,8 +23,10 @@ export function overview(context) {
   const allocations = jobAllocationTable(signal);
   const children = childTable(signal);
   const usage = h("section", { hidden: true }, h("h2", null, "Resources"));
+  const actions = h("div");
+  const input = h("div"); // of a dispatched job, which does not change
   return {
-    element: h("div", null, top, title, none, allocations.element, children.element, usage),
+    element: h("div", null, top, title, none, allocations.element, children.element, actions, input, usage),
     refresh: async (job) => {
       const hasChildren = launchesJobs(job);
       const [all, evaluations, deployment, launched] = await Promise.all([
@@ -42,6 +46,8 @@ export function overview(context) {
       none.textContent = (hasChildren ? launched : shown).length ? "" : hasChildren ? "No job was launched yet." : "No allocations.";
       allocations.show(shown);
       if (!group && !hasChildren && usage.children.length === 1) showUsage(usage, context, job);
+      update(actions, actionTable(job, group));
+      if (job.Dispatched && input.children.length === 0) input.append(...dispatchInput(job));
       children.show(launched.filter((child) => child.ParentID === job.ID).sort((a, b) => b.SubmitTime - a.SubmitTime));
     },
   };
@@ -110,6 +116,36 @@ function taskTable(job, groupName) {
     { title: "CPU", class: "number", cell: (t) => (t.Resources?.CPU ?? 0) + " MHz" },
     { title: "Memory", class: "number", cell: (t) => (t.Resources?.MemoryMB ?? 0) + " MB" },
   ], tasks, (t) => t.Name));
+}
+
+// actionTable creates the table of the actions of the tasks, or returns null if there are none.
+function actionTable(job, onlyGroup) {
+  const actions = (job.TaskGroups ?? []).filter((g) => !onlyGroup || g.Name === onlyGroup).flatMap((g) =>
+    (g.Tasks ?? []).flatMap((t) => (t.Actions ?? []).map((action) => ({ group: g.Name, task: t.Name, action }))));
+  return actions.length > 0 && h("section", { "data-key": "actions" }, h("h2", null, "Actions"), table("Actions of tasks", [
+    { title: "Action", class: "clip", cell: ({ action }) => action.Name },
+    { title: "Task", class: "clip", cell: ({ task }) => task },
+    { title: "Group", class: "clip", cell: ({ group }) => group },
+    { title: "Command", class: "clip mono", cell: ({ action }) => [action.Command, ...(action.Args ?? [])].join(" ") },
+    { title: "", cell: ({ group, task, action }) => h("a", { class: "button", full: true, href: actionPath(job, group, task, action.Name), "aria-label": `Run action ${action.Name} of task ${task}` }, "Run…") },
+  ], actions, ({ group, task, action }) => [group, task, action.Name].join("/")));
+}
+
+// dispatchInput creates the elements that show the metadata and the payload with which a job was dispatched.
+function dispatchInput(job) {
+  const names = [...(job.ParameterizedJob?.MetaRequired ?? []), ...(job.ParameterizedJob?.MetaOptional ?? [])].filter((name) => job.Meta?.[name] !== undefined);
+  return [
+    names.length > 0 && [h("h2", null, "Metadata of the dispatch"), facts(names.sort().map((name) => [name, maskedValue(name, job.Meta[name])]))],
+    job.Payload && [h("h2", null, "Payload"), payloadText(decode(job.Payload))],
+  ].filter(Boolean).flat();
+}
+
+function payloadText(bytes) {
+  try {
+    return h("pre", { tabindex: "0", "aria-label": "Payload" }, new TextDecoder("utf-8", { fatal: true }).decode(bytes));
+  } catch {
+    return h("p", null, `${bytes.length} bytes that are no text.`);
+  }
 }
 
 // childTable creates the table of the jobs that a periodic or parameterized job has launched.

@@ -23,6 +23,11 @@ export function allocationPath(id, ...parts) {
   return ["/ui/allocations", id, ...parts.map(encodeURIComponent)].join("/");
 }
 
+// actionPath returns the path of the page that runs an action of a task of a job of the API.
+export function actionPath({ ID, Namespace }, group, task, action) {
+  return `/ui/exec/${[ID, group, task].map(encodeURIComponent).join("/")}?${new URLSearchParams({ action, namespace: Namespace })}`;
+}
+
 // servicePath returns the path of the page of a service.
 export function servicePath(name, namespace) {
   return `/ui/services/${encodeURIComponent(name)}${namespace === "default" ? "" : "?" + new URLSearchParams({ namespace })}`;

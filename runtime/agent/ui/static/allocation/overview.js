@@ -9,6 +9,7 @@ import { showError } from "../page.js";
 import { checkStatus, hasEnded, tasksOf } from "../status.js";
 import { TaskLog } from "../tasklog.js";
 import { followHistory, usageCharts } from "../usage.js";
+import { maskedValue } from "../maskedvalue.js";
 import { allocationPath, execPath, jobPath, servicePath } from "../paths.js";
 import { lineElement } from "./loglines.js";
 
@@ -264,23 +265,4 @@ function showStatic(element, alloc, onlyTask) {
     if (!values || Object.keys(values).length === 0) continue;
     element.append(h("h2", null, title), facts(Object.entries(values).sort().map(([name, value]) => [name, maskedValue(name, value)])));
   }
-}
-
-const secretName = /pass|secret|token|key|cred|auth|private|cert|cookie|dsn/i;
-const secretValue = /:\/\/[^/\s:@]*:[^/\s@]+@|-----BEGIN|^(?:ey[\w-]+\.|gh[pousr]_|xox|AKIA)/;
-
-// maskedValue shows a value. A value that looks like a secret is shown after a click only.
-function maskedValue(name, value) {
-  if (!secretName.test(name) && !secretValue.test(value)) return h("code", null, value);
-  const shown = h("code", null, "••••••");
-  const button = h("button", {
-    class: "plain", "aria-pressed": "false", "aria-label": "Show the value of " + name,
-    onclick: () => {
-      const show = button.getAttribute("aria-pressed") === "false";
-      button.setAttribute("aria-pressed", String(show));
-      button.textContent = show ? "hide" : "show";
-      shown.textContent = show ? value : "••••••";
-    },
-  }, "show");
-  return [shown, " ", button];
 }

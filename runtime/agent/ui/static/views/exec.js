@@ -1,16 +1,18 @@
 // @ts-check
-// The terminal of a task.
+// The terminal of a task, in which a command or an action of the job runs.
 
 import { get, token } from "../api.js";
 import { decode, encode } from "../base64.js";
 import { h, link, replace } from "../dom.js";
 import { shortID } from "../format.js";
-import { allocationPath, jobAPI } from "../paths.js";
+import { allocationPath, jobAPI, jobPath } from "../paths.js";
 import { openTerminal } from "../terminal.js";
 
 export async function show(main, { job, group, task, query }, signal) {
-  document.title = `Terminal ${task ?? job} – nomad-lite`;
-  let session = new AbortController(), terminal;
+  const action = query.get("action");
+  const [noun, runText, againText] = action ? ["action", "Run", "Run again"] : ["command", "Connect", "Reconnect"];
+  document.title = `${action ?? "Terminal"} ${task ?? job} – nomad-lite`;
+  let current = new AbortController(), terminal;
   const namespace = query.get("namespace") ?? "default";
   const stubs = await get(jobAPI(job, namespace, "allocations"), signal);
   const choices = (stubs ?? []).filter((a) => !group || a.TaskGroup === group).flatMap((a) =>
@@ -19,37 +21,41 @@ export async function show(main, { job, group, task, query }, signal) {
   const where = h("select", { "aria-label": "Task" }, choices.map((c, i) => h("option", { value: String(i), selected: wanted !== "" && c.alloc.ID.startsWith(wanted) },
     `${c.task} in ${c.alloc.Name} (${shortID(c.alloc.ID)})`)));
   const command = h("input", { "aria-label": "Command", value: query.get("command") ?? "/bin/sh", required: true, spellcheck: "false" });
-  const connect = h("button", null, "Connect");
+  const connect = h("button", { class: action && "primary" }, runText);
   const reader = h("input", { type: "checkbox", onchange: () => { if (terminal) terminal.options.screenReaderMode = reader.checked; } });
   const status = h("p", { role: "status" });
   const box = h("div", { class: "terminal" });
-  main.append(
-    h("h1", null, "Terminal of ", h("bdi", null, task ?? job)),
-    h("form", { class: "toolbar", onsubmit: (event) => { event.preventDefault(); start(); } }, where, h("label", null, "Command ", command), connect,
+  replace(main,
+    h("h1", null, action ? ["Action ", h("bdi", null, action), " of "] : "Terminal of ", h("bdi", null, task ?? job)),
+    action && h("p", null, link(jobPath(job, namespace), "Job ", h("bdi", null, job))),
+    h("form", { class: "toolbar", onsubmit: (event) => { event.preventDefault(); start(); } }, where, !action && h("label", null, "Command ", command), connect,
       h("label", null, reader, " for screen readers"), h("span", { class: "links" })),
     status, box);
+  signal.addEventListener("abort", () => current.abort());
   if (choices.length === 0 || wanted && !choices.some((c) => c.alloc.ID.startsWith(wanted))) {
-    status.textContent = "The task does not run, so no command can run in it.";
+    status.textContent = `The task does not run, so no ${noun} can run in it.`;
     connect.disabled = choices.length === 0;
     return;
   }
-  signal.addEventListener("abort", () => session.abort());
   // A page of another site can have opened this address: only the default command runs without a click.
-  if (query.has("command")) status.textContent = "Connect starts the command.";
+  if (action || query.has("command")) status.textContent = `${runText} starts the ${noun}.`;
   else await start();
 
   async function start() {
-    session.abort();
-    session = new AbortController();
-    const current = session, choice = choices[Number(where.value)];
+    current.abort();
+    current = new AbortController();
+    const { signal: ended } = current, choice = choices[Number(where.value)];
     replace(main.querySelector(".links"), link(allocationPath(choice.alloc.ID, choice.task, "logs"), "Logs"));
     replace(box);
     status.textContent = "Connecting.";
-    connect.textContent = "Reconnect";
-    terminal = await openTerminal(box, current.signal);
-    if (current.signal.aborted) return;
+    connect.textContent = againText;
+    terminal = await openTerminal(box, ended);
+    if (ended.aborted) return;
     terminal.options.screenReaderMode = reader.checked;
-    runCommand(terminal, choice, words(command.value), current.signal, (text) => { if (!current.signal.aborted) status.textContent = text; });
+    const session = action
+      ? { path: jobAPI(job, namespace, "action", { action, allocID: choice.alloc.ID, group: choice.alloc.TaskGroup, task: choice.task, ...ofTerminal }), noun, name: `action ${action}`, againText }
+      : { path: `/v1/client/allocation/${choice.alloc.ID}/exec?${new URLSearchParams({ task: choice.task, command: JSON.stringify(words(command.value)), ...ofTerminal })}`, noun, name: command.value, againText };
+    runSession(terminal, session, ended, (text) => { if (!ended.aborted) status.textContent = text; });
   }
 }
 
@@ -58,9 +64,13 @@ function words(text) {
   return [...text.matchAll(/(?:[^\s"']+|"[^"]*"|'[^']*')+/g)].map(([word]) => word.replace(/"([^"]*)"|'([^']*)'/g, "$1$2"));
 }
 
-// runCommand connects a terminal with a command in a task, over a websocket. report(text) shows the state.
-function runCommand(terminal, { alloc, task }, command, signal, report) {
-  const address = new URL(`/v1/client/allocation/${alloc.ID}/exec?${new URLSearchParams({ task, command: JSON.stringify(command), tty: "true", ws_handshake: "true" })}`, location.href);
+// ofTerminal are the parameters of each session.
+const ofTerminal = { tty: "true", ws_handshake: "true" };
+
+// runSession connects a terminal with a command or an action in a task, over a websocket. session: path, of the API; noun and
+// name, for texts; againText, the text of the button that starts it again. report(text) shows the state.
+function runSession(terminal, { path, noun, name, againText }, signal, report) {
+  const address = new URL(path, location.href);
   address.protocol = location.protocol === "https:" ? "wss:" : "ws:";
   const socket = new WebSocket(address);
   const send = (message) => { if (socket.readyState === WebSocket.OPEN) socket.send(JSON.stringify(message)); };
@@ -69,7 +79,7 @@ function runCommand(terminal, { alloc, task }, command, signal, report) {
   socket.onopen = () => {
     send({ version: 1, auth_token: token.get() });
     sendSize();
-    report(`Connected: ${command.join(" ")}`);
+    report(`Connected: ${name}`);
     terminal.focus();
   };
   function sendSize() { send({ tty_size: { height: terminal.rows, width: terminal.cols } }); }
@@ -82,11 +92,11 @@ function runCommand(terminal, { alloc, task }, command, signal, report) {
     for (const name of ["stdout", "stderr"]) if (message[name]?.data) terminal.write(decode(message[name].data));
     if (!message.exited) return;
     exited = true;
-    report(`The command has ended with exit status ${message.result?.exit_code ?? 0}. Reconnect starts it again.`);
+    report(`The ${noun} has ended with exit status ${message.result?.exit_code ?? 0}. ${againText} starts it again.`);
   };
   socket.onclose = ({ reason }) => {
     clearInterval(heartbeat);
     terminal.end();
-    if (!exited) report((reason ? `The session has ended: ${reason}` : "The connection was lost, and the command was stopped.") + " Reconnect starts the command again.");
+    if (!exited) report((reason ? `The session has ended: ${reason}` : `The connection was lost, and the ${noun} was stopped.`) + ` ${againText} starts the ${noun} again.`);
   };
 }
