@@ -1,13 +1,47 @@
 // @ts-check
 // Requests to the agent. Each function takes an AbortSignal, which ends its requests when the page changes.
 
-// tokenKey is the name of the token in the session storage: it lives as long as the tab.
+// tokenKey is the name of the token in the session storage: it lives as long as the tab. sharedKey is the name of the mark
+// that other tabs of the browser get the token.
 const tokenKey = "nomad-lite-token";
+const sharedKey = "nomad-lite-token-shared";
+
+// otherTabs connects the tabs of the browser that show this agent, so that no token is stored outside of tabs. Messages:
+// {wanted} of a tab without a token; {token} of one that shares its token; {forgotten} of one whose user has removed it.
+const otherTabs = new BroadcastChannel(tokenKey);
 
 export const token = {
   get: () => sessionStorage.getItem(tokenKey) ?? "",
-  set: (text) => (text ? sessionStorage.setItem(tokenKey, text) : sessionStorage.removeItem(tokenKey)),
+  // isShared reports whether other tabs get the token.
+  isShared: () => sessionStorage.getItem(sharedKey) !== null,
+  // set stores the token of the tab; with isShared, tabs without a token get it too, now and later.
+  set: (text, isShared = false) => {
+    if (text) sessionStorage.setItem(tokenKey, text);
+    else sessionStorage.removeItem(tokenKey);
+    if (text && isShared) sessionStorage.setItem(sharedKey, "");
+    else sessionStorage.removeItem(sharedKey);
+    shareToken();
+  },
+  // forget removes the token of the tab; a shared one is removed from all tabs.
+  forget: () => {
+    if (token.isShared()) otherTabs.postMessage({ forgotten: token.get() });
+    token.set("");
+  },
+  // request calls accept(text) with each token that another tab shares, until the signal ends.
+  request: (signal, accept) => {
+    otherTabs.addEventListener("message", ({ data }) => { if (data.token) accept(data.token); }, { signal });
+    otherTabs.postMessage({ wanted: true });
+  },
 };
+
+function shareToken() {
+  if (token.isShared()) otherTabs.postMessage({ token: token.get() });
+}
+
+otherTabs.addEventListener("message", ({ data }) => {
+  if (data.wanted) shareToken();
+  if (data.forgotten && data.forgotten === token.get() && token.isShared()) token.set("");
+});
 
 // access is what the token of the tab permits. readAccess updates it. Until isKnown is set, readOnly can be wrong.
 export const access = { readOnly: false, isKnown: false };
@@ -80,10 +114,10 @@ export async function load(path) {
   }
 }
 
-// get returns the decoded reply of a GET request.
-/** @template {string} Path @param {Path} path @param {AbortSignal} [signal] @returns {Promise<API.GetResponse<Path>>} */
-export async function get(path, signal) {
-  return decode(await send(path, { signal }), signal);
+// get returns the decoded reply of a GET request. headers are further headers, and can be omitted.
+/** @template {string} Path @param {Path} path @param {AbortSignal} [signal] @param {Record<string, string>} [headers] @returns {Promise<API.GetResponse<Path>>} */
+export async function get(path, signal, headers) {
+  return decode(await send(path, { signal, headers }), signal);
 }
 
 // put sends a PUT request with a JSON body and returns the decoded reply.
