@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
@@ -84,6 +85,12 @@ func (u *uiJobsTest) launchedJobs() {
 	p.WaitFor(`document.querySelector("th[aria-sort=descending]")`)
 	p.WaitFor(fmt.Sprintf(`%s === %q`, shownRows, strings.Join([]string{"default/import", last, stopped, first}, " ")))
 	p.Click("3 launched")
+	p.WaitFor(shownRows + ` === "default/import"`)
+
+	p.PressKeys("j")
+	p.PressKeys(kb.ArrowRight)
+	p.WaitFor(fmt.Sprintf(`%s === %q`, shownRows, strings.Join([]string{"default/import", last, stopped, first}, " ")))
+	p.PressKeys("h")
 	p.WaitFor(shownRows + ` === "default/import"`)
 
 	p.SelectOption("select[aria-label=Health]", "stopped")

@@ -8,14 +8,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 )
 
-// TestUIWalks answers four questions as docs/ui-walks.md describes: from the list of jobs, with clicks on visible
-// links and buttons. The document has the screenshots of the test.
-func TestUIWalks(t *testing.T) {
-	slowtest.Skip(t, "opens pages that other tests check")
-	t.Parallel()
-	s := systemtest.StartTestAgent(t, false)
-	b := systemtest.OpenSharedBrowser(t)
+// walkJobs are the allocations of jobs about which the walks ask.
+type walkJobs struct{ shop, report, imported *api.Allocation }
 
+// startWalkJobs starts the jobs, and a job "api" with two versions.
+func startWalkJobs(t *testing.T, s *systemtest.TestAgent) walkJobs {
+	t.Helper()
 	shop := s.RunJobUntilStatus("shop", "service", "running",
 		systemtest.NewRawExecShellTask("migrate", "while :; do echo 'waiting for the database at 10.0.0.5:5432'; sleep 1; done", systemtest.AsPrestartTask),
 		systemtest.NewRawExecShellTask("web", systemtest.SleepForeverScript))
@@ -31,12 +29,23 @@ func TestUIWalks(t *testing.T) {
 		}
 		s.WaitAllocStatus("api", "running")
 	}
+	return walkJobs{shop, report, imported}
+}
 
+// TestUIWalks answers four questions as docs/ui-walks.md describes: from the list of jobs, with clicks on visible
+// links and buttons. The document has the screenshots of the test.
+func TestUIWalks(t *testing.T) {
+	slowtest.Skip(t, "opens pages that other tests check")
+	t.Parallel()
+	s := systemtest.StartTestAgent(t, false)
+	b := systemtest.OpenSharedBrowser(t)
+
+	jobs := startWalkJobs(t, s)
 	p := b.OpenTab(s.Address, "/ui/")
 	p.WaitText("td", "shop")
 
 	p.Click("shop")
-	p.Click(shop.ID[:8])
+	p.Click(jobs.shop.ID[:8])
 	p.Click("Time line")
 	p.WaitText(".situation li", "web pending: waits for the task migrate for")
 	p.Click("Show")
@@ -45,7 +54,7 @@ func TestUIWalks(t *testing.T) {
 
 	p.Click("Jobs")
 	p.Click("report")
-	p.Click(report.ID[:8])
+	p.Click(jobs.report.ID[:8])
 	p.Click("Time line")
 	p.WaitText(".situation li", "Its start took ")
 	p.WaitText(".situation li button", "script (prestart)")
@@ -61,7 +70,7 @@ func TestUIWalks(t *testing.T) {
 
 	p.Click("Jobs")
 	p.Click("import")
-	p.Click(imported.ID[:8])
+	p.Click(jobs.imported.ID[:8])
 	p.WaitText("td", "failed (exit status 3)")
 	p.Click("main")
 	p.WaitText("pre", "line 4711: no such customer: 0815")

@@ -3,6 +3,7 @@
 
 import { access, connection, load, pause, readAccess } from "./api.js";
 import { fullLink, h, link, replace, update } from "./dom.js";
+import { openHelp, startKeys } from "./keys.js";
 import { go, leavePage, showError, showPage, start } from "./page.js";
 import * as search from "./search.js";
 import * as login from "./views/login.js";
@@ -119,14 +120,7 @@ addEventListener("popstate", showPage);
 addEventListener("pagehide", leavePage);
 addEventListener("pageshow", (event) => { if (event.persisted) showPage(); });
 
-// The key "/" opens the search, except while a text is entered or a dialog is open. It opens at once, so that it gets the
-// keys after it.
-document.addEventListener("keydown", (event) => {
-  if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || /** @type {Element} */ (event.target).closest("input, textarea, select, [contenteditable], .terminal")) return;
-  if (access.readOnly || document.querySelector("dialog[open]")) return;
-  event.preventDefault();
-  search.open();
-});
+startKeys(go);
 
 const status = document.getElementById("connection");
 connection.addEventListener("lost", () => {
@@ -141,7 +135,8 @@ function showFrame() {
   update(document.getElementById("top"),
     link("/ui/jobs", h("strong", null, "nomad-lite")),
     h("nav", { "aria-label": "Pages" }, navigation.map(([path, title]) => (isFull(path) ? fullLink : link)(path, title))),
-    h("button", { id: "search-button", full: true, onclick: search.open, "aria-keyshortcuts": "/" }, "Search ", h("kbd", null, "/")));
+    h("button", { id: "search-button", full: true, onclick: search.open, "aria-keyshortcuts": "/" }, "Search ", h("kbd", null, "/")),
+    h("button", { id: "keys-button", onclick: openHelp, "aria-keyshortcuts": "?", "aria-label": "Keys", title: "Keys" }, "?"));
   document.getElementById("read-only").hidden = !access.readOnly;
 }
 
