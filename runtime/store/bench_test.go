@@ -161,7 +161,7 @@ func BenchmarkOpen(b *testing.B) {
 // BenchmarkEncode measures the time that the writer uses besides waiting for the disk.
 func BenchmarkEncode(b *testing.B) {
 	alloc := &api.Allocation{ID: "a", Namespace: "default", TaskStates: map[string]*api.TaskState{"web": newBenchTaskState(1)}}
-	for name, v := range map[string]any{"job": testJob("web", 0), "allocation": allocationRecord{Alloc: alloc}, "task state": newBenchTaskState(1)} {
+	for name, v := range map[string]any{"job": testJob("web", 0), "allocation": newWrittenAllocationRecord(&allocationRecord{Alloc: alloc}), "task state": newBenchTaskState(1)} {
 		payload, err := encodeMsgpack(v)
 		if err != nil {
 			b.Fatal(err)

@@ -176,7 +176,38 @@ func encodeAllocation(a *api.Allocation, jobHash string) ([]byte, error) {
 	if a.Job != nil {
 		row.JobVersion, row.JobCreateIndex = uint64OrZero(a.Job.Version), uint64OrZero(a.Job.CreateIndex)
 	}
-	return encodeMsgpack(row)
+	return encodeMsgpack(newWrittenAllocationRecord(&row))
+}
+
+// writtenAllocationRecord is the form in which an allocationRecord is written: the states of its tasks are written as
+// taskStateRecords, because the names of their empty fields would be half of the record. allocationRecord decodes it.
+type writtenAllocationRecord struct {
+	Alloc   *allocationWithTaskRecords `store:"alloc"`
+	JobHash string                     `store:"spec"`
+
+	JobVersion     uint64 `store:"job_version"`
+	JobCreateIndex uint64 `store:"job_create_index"`
+}
+
+// allocationWithTaskRecords is an allocation whose field TaskStates is replaced.
+type allocationWithTaskRecords struct {
+	*api.Allocation
+	TaskStates map[string]*taskStateRecord
+}
+
+func newWrittenAllocationRecord(r *allocationRecord) *writtenAllocationRecord {
+	w := &writtenAllocationRecord{JobHash: r.JobHash, JobVersion: r.JobVersion, JobCreateIndex: r.JobCreateIndex}
+	if r.Alloc == nil {
+		return w
+	}
+	w.Alloc = &allocationWithTaskRecords{Allocation: r.Alloc}
+	if r.Alloc.TaskStates != nil {
+		w.Alloc.TaskStates = make(map[string]*taskStateRecord, len(r.Alloc.TaskStates))
+	}
+	for name, s := range r.Alloc.TaskStates {
+		w.Alloc.TaskStates[name] = newTaskStateRecord(s)
+	}
+	return w
 }
 
 func (b *jobTableBatch) jobHashEncodingNewJob(job *api.Job) (string, error) {

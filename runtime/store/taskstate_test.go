@@ -29,15 +29,16 @@ func fillNonZero(v reflect.Value) {
 			fillNonZero(v.Index(i))
 		}
 	case reflect.Map:
-		v.Set(reflect.ValueOf(map[string]string{"k": "v"}))
+		element := reflect.New(v.Type().Elem()).Elem()
+		fillNonZero(element)
+		v.Set(reflect.MakeMap(v.Type()))
+		v.SetMapIndex(reflect.ValueOf("k"), element)
 	case reflect.String:
 		v.SetString("text")
 	case reflect.Bool:
 		v.SetBool(true)
-	case reflect.Uint64:
-		v.SetUint(7)
 	default:
-		v.SetInt(7)
+		v.Set(reflect.ValueOf(7).Convert(v.Type()))
 	}
 }
 
@@ -68,5 +69,35 @@ func TestTaskStateOmitsEmptyFields(t *testing.T) {
 	}
 	if bytes.Contains(payload, []byte("VaultError")) {
 		t.Errorf("the %d bytes of a state with one event have names of empty fields", len(payload))
+	}
+}
+
+func TestAllocationKeepsEachField(t *testing.T) {
+	full := new(api.Allocation)
+	for field, value := range reflect.ValueOf(full).Elem().Fields() {
+		if field.Name != "Job" { // the job has a record of its own
+			fillNonZero(value)
+		}
+	}
+	for name, alloc := range map[string]*api.Allocation{
+		"empty": {}, "without task states": {TaskStates: map[string]*api.TaskState{}}, "without a task state": {TaskStates: map[string]*api.TaskState{"t": nil}}, "full": full,
+	} {
+		t.Run(name, func(t *testing.T) {
+			want := allocationRecord{Alloc: alloc, JobHash: "hash", JobVersion: 3, JobCreateIndex: 4}
+			payload, err := encodeMsgpack(newWrittenAllocationRecord(&want))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got allocationRecord
+			if err := decodeMsgpack(payload, &got); err != nil {
+				t.Fatal(err)
+			}
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("got %+v, want %+v", got.Alloc, alloc)
+			}
+			if bytes.Contains(payload, []byte("VaultError")) != (alloc == full) {
+				t.Errorf("%q: only a field with a value must be in the record", payload)
+			}
+		})
 	}
 }

@@ -170,8 +170,11 @@ func keepUnknownFields(stored, next []byte, zeroRecord any) (payload []byte, kep
 	if err := decodeMsgpackWith(&decoders, resolved, zeroRecord); err != nil {
 		return next, false, nil
 	}
-	if s, ok := zeroRecord.(*api.TaskState); ok {
-		zeroRecord = newTaskStateRecord(s)
+	switch r := zeroRecord.(type) {
+	case *api.TaskState:
+		zeroRecord = newTaskStateRecord(r)
+	case *allocationRecord:
+		zeroRecord = newWrittenAllocationRecord(r)
 	}
 	known, err := encodeMsgpack(zeroRecord)
 	if err != nil {
