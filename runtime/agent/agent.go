@@ -410,7 +410,7 @@ func (a *Agent) nodeRunnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 			Identities:       a.tokenIssuer(),
 			TaskAPI:          a.taskAPI,
 			Host: allocrunner.HostResources{
-				NewCgroupManager: newCgroupManagerSelector(openCgroups(a.host, a.logger), a.plugins.supervisor.Plugins),
+				NewCgroupManager: newCgroupManagerSelector(openCgroups(a.host, a.logger), a.plugins.supervisor.UsesBuiltin),
 				NetworkManager:   a.allocNetworks,
 				DeviceReserver:   a.plugins.devices,
 				DynamicUserPool:  a.taskUsers,

@@ -4,7 +4,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/internal/cgroup"
-	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 )
@@ -12,15 +11,10 @@ import (
 // newCgroupManagerSelector returns a function that selects the cgroup tree for a task. For tasks of builtin drivers
 // without reserved cores the function returns nil, because these drivers create cgroups themselves in less
 // time.
-func newCgroupManagerSelector(tree *cgroup.Hierarchy, plugins func() []supervisor.PluginStatus) func(driver string, reservedCores int) runnerhooks.CgroupManager {
+func newCgroupManagerSelector(tree *cgroup.Hierarchy, isBuiltinDriver func(name string) bool) func(driver string, reservedCores int) runnerhooks.CgroupManager {
 	return func(driver string, reservedCores int) runnerhooks.CgroupManager {
-		if reservedCores > 0 {
-			return tree
-		}
-		for _, p := range plugins() {
-			if p.Builtin && p.Name == driver && p.SupersededBy == "" {
-				return nil
-			}
+		if reservedCores == 0 && isBuiltinDriver(driver) {
+			return nil
 		}
 		return tree
 	}

@@ -16,6 +16,10 @@ func TestSupersededPluginIsNotRegistered(t *testing.T) {
 	r := registry{ownerByKey: map[PluginKey]*managedPlugin{}, driverInfoByName: map[string]DriverInfo{}, logger: hclog.NewNullLogger()}
 	r.replaceCatalogPlugins(newManagedPlugins([]catalog.Entry{builtinEntry("x"), externalEntry("a")}, nil))
 	late, owner := r.plugins[0], r.plugins[1]
+	s := &Supervisor{registry: r}
+	if !s.UsesBuiltin("x") || s.UsesBuiltin("a") || s.UsesBuiltin("y") {
+		t.Error("only x is a builtin plugin")
+	}
 	if err := r.registerOwner(owner, base.Info{Type: base.TypeDriver, Name: "x", Version: "0.2.0"}); err != nil {
 		t.Fatal(err)
 	}
@@ -24,5 +28,8 @@ func TestSupersededPluginIsNotRegistered(t *testing.T) {
 	}
 	if r.ownerByKey[driverKey("x")] != owner || owner.state == stateSuperseded {
 		t.Errorf("the driver is served by %s, whose state is %d", r.ownerByKey[driverKey("x")].entry, owner.state)
+	}
+	if s.UsesBuiltin("x") {
+		t.Error("the superseded builtin plugin is used")
 	}
 }

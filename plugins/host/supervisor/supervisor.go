@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -569,6 +570,16 @@ func (s *Supervisor) Plugins() []PluginStatus {
 		out = append(out, p)
 	}
 	return out
+}
+
+// UsesBuiltin reports whether the builtin plugin with the given name is used: the catalog has it, and no other plugin
+// supersedes it. It is called for each task, and so does not build the whole status of Plugins.
+func (s *Supervisor) UsesBuiltin(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(s.registry.plugins, func(m *managedPlugin) bool {
+		return m.entry.Builtin && m.entry.Name == name && m.supersededBy == ""
+	})
 }
 
 // HookDescriptionByName returns the descriptions of the hooks that are or were running, by name, without superseded plugins.
