@@ -87,15 +87,19 @@ func (b *Builder) SetIdentityTokens(tokenByIdentity map[string]string) {
 // SetHookEnv replaces the variables of one hook; nil removes them. The order of the hooks is that of the first
 // calls of SetHookEnv; later hooks have precedence.
 func (b *Builder) SetHookEnv(hookName string, env map[string]string) {
-	b.changeInputs(func(in *envInputs) {
-		in.hookEnvs = slices.Clone(in.hookEnvs)
-		i := slices.IndexFunc(in.hookEnvs, func(h hookEnv) bool { return h.hookName == hookName })
-		if i < 0 {
-			in.hookEnvs = append(in.hookEnvs, hookEnv{hookName: hookName})
-			i = len(in.hookEnvs) - 1
-		}
-		in.hookEnvs[i].env = maps.Clone(env)
-	})
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	hooks := slices.Clone(b.inputs.hookEnvs)
+	i := slices.IndexFunc(hooks, func(h hookEnv) bool { return h.hookName == hookName })
+	if i < 0 {
+		hooks = append(hooks, hookEnv{hookName: hookName})
+		i = len(hooks) - 1
+	}
+	if !maps.Equal(hooks[i].env, env) { // most hooks set no variables, and the built environment has some KB
+		hooks[i].env = maps.Clone(env)
+		b.cachedEnv = weak.Pointer[Env]{}
+	}
+	b.inputs.hookEnvs = hooks
 }
 
 // SetTemplateEnv replaces the variables of templates. They have the highest precedence, and are

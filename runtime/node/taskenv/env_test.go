@@ -398,6 +398,19 @@ func TestEnvIsImmutable(t *testing.T) {
 	}
 }
 
+func TestUnchangedHookVariablesKeepTheBuiltEnv(t *testing.T) {
+	b := NewBuilder(testNode(), testAlloc(), Task{Name: "app"})
+	b.SetHookEnv("h", map[string]string{"H": "1"})
+	e := b.Build()
+	b.SetHookEnv("without variables", nil)
+	b.SetHookEnv("h", map[string]string{"H": "1"})
+	if b.Build() != e {
+		t.Error("the environment was built again")
+	}
+	b.SetHookEnv("h", nil)
+	expectVars(t, b.Build(), map[string]string{"H": "-"})
+}
+
 func TestConfigVars(t *testing.T) {
 	node := testNode()
 	node.Attributes["a..b"] = "bad"
