@@ -243,7 +243,7 @@ type pluginInfoTracker struct {
 
 // pluginLister is the part of the supervisor that pluginInfoTracker needs.
 type pluginLister interface {
-	Plugins() []supervisor.PluginStatus
+	ExternalPlugins() []supervisor.PluginStatus
 	InfoChanged() <-chan struct{}
 }
 
@@ -251,8 +251,8 @@ type pluginLister interface {
 // plugins are still starting. Allocations wait for these hooks, so that a slow plugin does not miss hook
 // points. A plugin whose program has changed is included until the plugin reports its description.
 func (k *pluginInfoTracker) hooksOfAllAllocsStillStarting() (names []string) {
-	for _, p := range k.pluginLister.Plugins() {
-		if p.Builtin || p.Serves.Name != "" || p.SupersededBy != "" {
+	for _, p := range k.pluginLister.ExternalPlugins() {
+		if p.Serves.Name != "" || p.SupersededBy != "" {
 			continue
 		}
 		if info, _ := k.lastKnownInfo(p); info.TakesPartInAllAllocs {
@@ -275,8 +275,8 @@ func (k *pluginInfoTracker) lastKnownInfo(p supervisor.PluginStatus) (info state
 // plugin names. The channel is closed when the result may have changed.
 func (k *pluginInfoTracker) neverReportedPlugins() (launchStateByPlugin map[string]pluginhooks.FirstLaunchState, changed <-chan struct{}) {
 	changed = k.pluginLister.InfoChanged()
-	for _, p := range k.pluginLister.Plugins() {
-		if p.Builtin || p.Serves.Name != "" {
+	for _, p := range k.pluginLister.ExternalPlugins() {
+		if p.Serves.Name != "" {
 			continue
 		}
 		info, found := k.cached.findByContent(p.Path, p.ProgramID)
@@ -297,8 +297,8 @@ func (k *pluginInfoTracker) neverReportedPlugins() (launchStateByPlugin map[stri
 // currentPluginInfos returns the descriptions of the current plugins. For a plugin that has not run yet it returns the cached
 // description. If there is none and a launch has failed, it returns a description with FailedToStart.
 func (k *pluginInfoTracker) currentPluginInfos() (infos []state.PluginInfo) {
-	for _, p := range k.pluginLister.Plugins() {
-		if p.Builtin || p.Path == "" {
+	for _, p := range k.pluginLister.ExternalPlugins() {
+		if p.Path == "" {
 			continue
 		}
 		info, found := k.lastKnownInfo(p)
@@ -322,7 +322,7 @@ func (k *pluginInfoTracker) currentPluginInfos() (infos []state.PluginInfo) {
 // agents, and for this agent, in which the description of a plugin still counts after its file has changed.
 func (k *pluginInfoTracker) storeInfoChangesUntilDone(ctx context.Context) {
 	var storedInfos []state.PluginInfo // descriptions of the current plugins that are already in the store
-	for _, p := range k.pluginLister.Plugins() {
+	for _, p := range k.pluginLister.ExternalPlugins() {
 		if info, ok := k.cached.findByPath(p.Path); ok {
 			storedInfos = append(storedInfos, info)
 		}

@@ -95,8 +95,8 @@ func (c *cacheTest) write(path, content string) {
 // staticPluginList are plugins that do not change.
 type staticPluginList []supervisor.PluginStatus
 
-func (s staticPluginList) Plugins() []supervisor.PluginStatus { return s }
-func (s staticPluginList) InfoChanged() <-chan struct{}       { return nil }
+func (s staticPluginList) ExternalPlugins() []supervisor.PluginStatus { return s }
+func (s staticPluginList) InfoChanged() <-chan struct{}               { return nil }
 
 // newKnownPluginInfos returns the pluginInfoTracker of an agent that has just started. The agent has one plugin,
 // the file at path with these arguments.
@@ -146,14 +146,14 @@ func TestPluginCacheIsKeyedByContent(t *testing.T) {
 	if got := k.hooksOfAllAllocsStillStarting(); !slices.Equal(got, []string{"audit"}) {
 		t.Errorf("expected hooks %v, want audit", got)
 	}
-	p := k.pluginLister.Plugins()[0]
+	p := k.pluginLister.ExternalPlugins()[0]
 	audit := supervisor.PluginKey{Type: base.TypeHook, Name: "audit"}
 	if got, unchanged := k.cached.cachedPluginKey(catalog.Entry{Path: p.Path, ProgramID: p.ProgramID}); got != audit || !unchanged {
 		t.Errorf("last served: %v, unchanged %v", got, unchanged)
 	}
 	c.write(c.path, "#!/bin/sh\nexec audit 3\n")
 	changed := c.newKnownPluginInfos(c.path, false)
-	p = changed.pluginLister.Plugins()[0]
+	p = changed.pluginLister.ExternalPlugins()[0]
 	if got, unchanged := changed.cached.cachedPluginKey(catalog.Entry{Path: p.Path, ProgramID: p.ProgramID}); got != audit || unchanged {
 		t.Errorf("last served by the plugin before the change: %v, unchanged %v", got, unchanged)
 	}
@@ -194,7 +194,7 @@ func TestPluginCacheDetectsChangeWithRestoredMtime(t *testing.T) {
 func TestPluginCacheDoesNotReadUnchangedFile(t *testing.T) {
 	c := newCacheTest(t)
 	k := c.newKnownPluginInfos(c.path, false)
-	program := k.pluginLister.Plugins()[0].ProgramID
+	program := k.pluginLister.ExternalPlugins()[0].ProgramID
 	info := state.PluginInfo{FileSHA256Hex: strings.Repeat("0", 64), SettingsHash: program.ArgsAndConfigHash, FilePath: c.path, FileMetadata: state.FileRecord(program.File)}
 	for _, test := range []struct {
 		name   string

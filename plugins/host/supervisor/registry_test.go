@@ -20,6 +20,9 @@ func TestSupersededPluginIsNotRegistered(t *testing.T) {
 	if !s.UsesBuiltin("x") || s.UsesBuiltin("a") || s.UsesBuiltin("y") {
 		t.Error("only x is a builtin plugin")
 	}
+	if external := s.ExternalPlugins(); len(external) != 1 || external[0].Name != "a" {
+		t.Errorf("external plugins %+v, want a", external)
+	}
 	if err := r.registerOwner(owner, base.Info{Type: base.TypeDriver, Name: "x", Version: "0.2.0"}); err != nil {
 		t.Fatal(err)
 	}

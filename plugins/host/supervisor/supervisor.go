@@ -555,21 +555,38 @@ func (s *Supervisor) Plugins() []PluginStatus {
 	defer s.mu.Unlock()
 	out := make([]PluginStatus, 0, len(s.registry.plugins))
 	for _, m := range s.registry.plugins {
-		p := PluginStatus{
-			Name: m.entry.Name, Path: m.entry.Path, Builtin: m.entry.Builtin, ProgramID: m.entry.ProgramID,
-			Serves: servedKey(m.reportedInfo), Version: m.reportedInfo.Version, HookDescription: m.hookDescription,
-			Idle: m.state == stateIdle, FirstLaunchDoneOrDeferred: m.firstLaunchDoneOrDeferred, HasReportedOrFailed: m.hasReportedOrFailed(), SupersededBy: m.supersededBy, ExitCount: m.exits.count, LastExitErr: m.exits.lastErr, LastExitAt: m.exits.lastAt, Err: m.err(),
-		}
-		if p.Err == nil {
-			p.DeviceFailureReason = s.registry.deviceFailureReason(m)
-		}
-		if m.inst != nil && !hasExited(m.inst) {
-			p.PID, p.StartedAt = m.inst.PID(), m.inst.StartedAt()
-			p.MethodStats, p.Operations = m.inst.CallStats().MethodStats(), m.inst.CallStats().Operations()
-		}
-		out = append(out, p)
+		out = append(out, s.registry.pluginStatus(m))
 	}
 	return out
+}
+
+// ExternalPlugins returns the state of the plugins that are not builtin, in the catalog's order. It is called several times for
+// each allocation, and most agents have only builtin plugins.
+func (s *Supervisor) ExternalPlugins() (out []PluginStatus) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range s.registry.plugins {
+		if !m.entry.Builtin {
+			out = append(out, s.registry.pluginStatus(m))
+		}
+	}
+	return out
+}
+
+func (r *registry) pluginStatus(m *managedPlugin) PluginStatus {
+	p := PluginStatus{
+		Name: m.entry.Name, Path: m.entry.Path, Builtin: m.entry.Builtin, ProgramID: m.entry.ProgramID,
+		Serves: servedKey(m.reportedInfo), Version: m.reportedInfo.Version, HookDescription: m.hookDescription,
+		Idle: m.state == stateIdle, FirstLaunchDoneOrDeferred: m.firstLaunchDoneOrDeferred, HasReportedOrFailed: m.hasReportedOrFailed(), SupersededBy: m.supersededBy, ExitCount: m.exits.count, LastExitErr: m.exits.lastErr, LastExitAt: m.exits.lastAt, Err: m.err(),
+	}
+	if p.Err == nil {
+		p.DeviceFailureReason = r.deviceFailureReason(m)
+	}
+	if m.inst != nil && !hasExited(m.inst) {
+		p.PID, p.StartedAt = m.inst.PID(), m.inst.StartedAt()
+		p.MethodStats, p.Operations = m.inst.CallStats().MethodStats(), m.inst.CallStats().Operations()
+	}
+	return p
 }
 
 // UsesBuiltin reports whether the builtin plugin with the given name is used: the catalog has it, and no other plugin
