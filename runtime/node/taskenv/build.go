@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
@@ -30,9 +31,18 @@ func (e *envInputs) dirsAsSeenByTask() visibleTaskDirs {
 	return visibleTaskDirs{allocPath: e.taskDir.SharedAllocDir, localPath: e.taskDir.LocalDir, secretsPath: e.taskDir.SecretsDir}
 }
 
+// scratchVars has maps in which environments are built. A map that was made before the number of variables is known can have
+// twice the size of one that fits, and the environment of a task stays in memory as long as the task runs.
+var scratchVars = sync.Pool{New: func() any { return make(map[string]string) }}
+
 // buildEnv returns all variables of an environment. It adds them in the order of ascending precedence.
 func buildEnv(in *envInputs) map[string]string {
-	v := &layeredVars{vars: make(map[string]string, 24+len(in.hostEnv)+len(in.task.EnvBlock)), inputs: in, remainingInsertBytes: maxInsertedBytes}
+	scratch := scratchVars.Get().(map[string]string)
+	defer func() {
+		clear(scratch)
+		scratchVars.Put(scratch)
+	}()
+	v := &layeredVars{vars: scratch, inputs: in, remainingInsertBytes: maxInsertedBytes}
 	in.addNomadVars(v, in.dirsAsSeenByTask())
 
 	meta := make(map[string]string)
@@ -51,7 +61,9 @@ func buildEnv(in *envInputs) map[string]string {
 	for key, value := range cleanPortAndMetaVarNames(in.templateEnv) {
 		v.vars[key] = value
 	}
-	return v.vars
+	vars := make(map[string]string, len(v.vars))
+	maps.Copy(vars, v.vars)
+	return vars
 }
 
 // hostVarsNotIn returns the variables of the host that vars does not have. It returns hostEnv itself if vars has none of
