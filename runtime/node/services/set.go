@@ -115,14 +115,26 @@ func (s *AllocServices) restartWorkloadAndLogError(ctx context.Context, taskOrGr
 // ValidateServiceNames returns an error if a service of a workload has an invalid name after its references are resolved in
 // the current environment.
 func (s *AllocServices) ValidateServiceNames(taskOrGroup string) error {
+	services := servicesOfWorkload(s.config.CurrentSpec(), taskOrGroup)
+	if len(services) == 0 {
+		return nil // the environment, which can be large, is not built for most tasks
+	}
 	env := s.config.CurrentEnv(taskOrGroup)
 	var errs []error
-	for _, service := range s.config.CurrentSpec().Services {
-		if service.Task == taskOrGroup {
-			errs = append(errs, validateServiceName(service.Interpolate(env).Name))
-		}
+	for _, service := range services {
+		errs = append(errs, validateServiceName(service.Interpolate(env).Name))
 	}
 	return errors.Join(errs...)
+}
+
+// servicesOfWorkload returns the services of a workload.
+func servicesOfWorkload(spec *AllocServicesSpec, taskOrGroup string) (services []Service) {
+	for _, service := range spec.Services {
+		if service.Task == taskOrGroup {
+			services = append(services, service)
+		}
+	}
+	return services
 }
 
 // RegisterServicesOf registers the services of a workload that has started, and arms check_restart for its checks.
@@ -262,13 +274,14 @@ func (s *AllocServices) registrationInRegistryByID(spec *AllocServicesSpec, task
 
 // buildRegistrations returns the registrations that the services of a workload must have.
 func (s *AllocServices) buildRegistrations(spec *AllocServicesSpec, taskOrGroup string, driverNetwork *driver.NetworkOverride) ([]*api.ServiceRegistration, error) {
+	services := servicesOfWorkload(spec, taskOrGroup)
+	if len(services) == 0 {
+		return nil, nil
+	}
 	env := s.config.CurrentEnv(taskOrGroup)
 	var list []*api.ServiceRegistration
 	var errs []error
-	for _, raw := range spec.Services {
-		if raw.Task != taskOrGroup {
-			continue
-		}
+	for _, raw := range services {
 		r, err := newRegistration(spec, raw.Interpolate(env), driverNetwork)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("service %q: %w", raw.Name, err))
