@@ -1,6 +1,9 @@
 package logfile
 
 import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"strings"
@@ -63,12 +66,63 @@ func TestArrivalTimes(t *testing.T) {
 	}
 }
 
-func FuzzParseArrivalTimes(f *testing.F) {
-	f.Add([]byte{0, 5, 1, 7, 9})
-	f.Fuzz(func(t *testing.T, content []byte) {
+// parseSplitAtZeros parses a file of arrival times from the definition of its format, without a decoder.
+func parseSplitAtZeros(content []byte) (times []ArrivalTime) {
+	_, content, _ = bytes.Cut(content, []byte{0})
+	for part := range bytes.SplitSeq(content, []byte{0}) {
+		milliseconds, offset := int64(0), int64(-1)
+		for len(part) > 0 {
+			elapsed, n := binary.Uvarint(part)
+			moved, m := binary.Uvarint(part[max(n, 0):])
+			if n <= 0 || m <= 0 || elapsed >= 1<<53 || moved >= 1<<53 {
+				break
+			}
+			part = part[n+m:]
+			milliseconds, offset = milliseconds+int64(elapsed), offset+int64(moved)
+			if max(milliseconds, offset) >= 1<<53 {
+				break
+			}
+			times = slices.DeleteFunc(times, func(at ArrivalTime) bool { return at.Offset >= offset })
+			times = append(times, ArrivalTime{offset, time.UnixMilli(milliseconds)})
+		}
+	}
+	return times
+}
+
+// FuzzArrivalTimes checks that a decoder which gets a file in pieces finds the same records as one that gets it whole, and as
+// the definition of the format.
+func FuzzArrivalTimes(f *testing.F) {
+	f.Add([]byte{0, 5, 1, 7, 9}, uint8(1))
+	f.Add([]byte{5, 0, 5, 1, 0x85, 0, 7, 9, 0, 0, 0, 0x85, 0x80, 0, 3, 3, 4, 4, 0x85}, uint8(3))
+	f.Add(append(bytes.Repeat([]byte{0xff}, 30), 0, 9, 9), uint8(7))
+	f.Add(append([]byte{0}, append(bytes.Repeat([]byte{0xff}, 9), 1, 0, 9, 9, 1, 1)...), uint8(2))
+	f.Fuzz(func(t *testing.T, content []byte, pieceSize uint8) {
 		times := ParseArrivalTimes(content)
-		if !slices.IsSortedFunc(times, func(a, b ArrivalTime) int { return int(a.Offset - b.Offset) }) || len(times) > 0 && times[0].Offset < 0 {
+		if !slices.IsSortedFunc(times, func(a, b ArrivalTime) int { return cmp.Compare(a.Offset, b.Offset) }) || len(times) > 0 && times[0].Offset < 0 {
 			t.Errorf("offsets are not sorted: %v", times)
+		}
+		if got, want := describeArrivalTimes(times), describeArrivalTimes(parseSplitAtZeros(content)); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+		var d ArrivalTimeDecoder
+		var pieces []ArrivalTime
+		var undecoded []byte
+		for piece := range slices.Chunk(content, int(pieceSize)+1) {
+			undecoded = append(undecoded, piece...)
+			for {
+				at, n, ok := d.Next(undecoded)
+				if n == 0 {
+					break
+				}
+				undecoded = undecoded[n:]
+				if ok {
+					pieces = slices.DeleteFunc(pieces, func(earlier ArrivalTime) bool { return earlier.Offset >= at.Offset })
+					pieces = append(pieces, at)
+				}
+			}
+		}
+		if got, want := describeArrivalTimes(pieces), describeArrivalTimes(times); got != want {
+			t.Errorf("in pieces of %d bytes: got %s, want %s", int(pieceSize)+1, got, want)
 		}
 	})
 }
