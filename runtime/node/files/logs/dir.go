@@ -12,9 +12,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
-// openLogDirFD opens a log directory. The last two elements of the path are opened without following links, because
+// OpenLogDir opens a log directory. The last two elements of the path are opened without following links, because
 // tasks can replace them.
-func openLogDirFD(path string) (int, error) {
+func OpenLogDir(path string) (int, error) {
 	alloc, logs, err := openAllocAndLogDirs(path)
 	if err == nil {
 		unix.Close(alloc)

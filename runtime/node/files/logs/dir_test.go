@@ -33,7 +33,7 @@ func TestOpenDirTakesNoLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	for alloc, ok := range map[string]bool{"a1": true, "a2": false, "a3": true, "a4": false} {
-		fd, err := openLogDirFD(filepath.Join(base, alloc, "alloc", "logs"))
+		fd, err := OpenLogDir(filepath.Join(base, alloc, "alloc", "logs"))
 		if (err == nil) != ok {
 			t.Errorf("open logs of %s: %v, want success %v", alloc, err, ok)
 		}

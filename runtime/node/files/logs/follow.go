@@ -56,7 +56,7 @@ var bufferPool = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 // down.
 func (c *CollectorClient) Follow(ctx context.Context, req FollowRequest, emit func(OutputChunk) error) error {
 	k := collectorwire.StreamKey{AllocID: req.AllocID, Task: req.Task, Stream: req.Stream}
-	dir, err := openLogDirFD(req.LogDir)
+	dir, err := OpenLogDir(req.LogDir)
 	if err != nil {
 		return fmt.Errorf("follow %s of task %q: %w", req.Stream, req.Task, err)
 	}
@@ -119,7 +119,7 @@ func (c *CollectorClient) HasLogsOrIsCollected(req FollowRequest) (bool, error) 
 	if collected {
 		return true, nil
 	}
-	dir, err := openLogDirFD(req.LogDir)
+	dir, err := OpenLogDir(req.LogDir)
 	if err != nil {
 		return false, err
 	}

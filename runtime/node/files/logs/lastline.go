@@ -22,7 +22,7 @@ func ReadLastLine(ctx context.Context, req FollowRequest, maxBytes int64) (line 
 
 func readLastLine(ctx context.Context, req FollowRequest, maxBytes int64) (line string, writtenAt time.Time, err error) {
 	k := collectorwire.StreamKey{AllocID: req.AllocID, Task: req.Task, Stream: req.Stream}
-	dir, err := openLogDirFD(req.LogDir)
+	dir, err := OpenLogDir(req.LogDir)
 	if err != nil {
 		return "", time.Time{}, err
 	}

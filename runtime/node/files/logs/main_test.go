@@ -284,7 +284,7 @@ func (fi *fixture) writeText(f *os.File, text string) {
 // readFiles returns the names of a stream's files and their concatenated content.
 func (fi *fixture) readFiles(stream Stream) (names []string, all []byte) {
 	fi.t.Helper()
-	dir, err := openLogDirFD(fi.logDir)
+	dir, err := OpenLogDir(fi.logDir)
 	if err != nil {
 		fi.t.Fatal(err)
 	}
