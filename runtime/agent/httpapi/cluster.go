@@ -56,12 +56,13 @@ const (
 	agentRightRead
 	agentRightWrite
 	allocRight // a capability in the namespace of the allocation
+	jobRight   // a capability in the namespace of the request
 )
 
 // nodeRoute is a route that a node of a cluster answers itself.
 type nodeRoute struct {
 	get, write   nodeRight // for GET, and for other methods
-	capabilities string    // separated by spaces, of which a token needs one; for allocRight
+	capabilities string    // separated by spaces, of which a token needs one; for allocRight and jobRight
 }
 
 // nodeRoutes are the routes, by pattern, that a node of a cluster answers itself, unless their parameters name another node, a
@@ -86,6 +87,7 @@ var nodeRoutes = map[string]nodeRoute{
 	"/v1/client/fs/readat/{id}":          {allocRight, operatorRight, "read-fs"},
 	"/v1/client/fs/stream/{id}":          {allocRight, operatorRight, "read-fs"},
 	"/v1/client/fs/logs/{id}":            {allocRight, operatorRight, "read-logs read-fs"},
+	jobLogsPattern:                       {jobRight, operatorRight, "read-logs read-fs"}, // the output of the tasks on this node
 	"/v1/client/gc":                      {nodeRightWrite, nodeRightWrite, ""},
 	"/v1/client/stats":                   {nodeRightRead, operatorRight, ""},
 	"/v1/client/metadata":                {nodeRightRead, nodeRightWrite, ""},
@@ -259,6 +261,8 @@ func (p *accessPolicy) checkClusterToken(r *request, pattern, token string) erro
 		if err == nil && pattern == execPattern && p.cluster.AllowExec != nil {
 			err = p.cluster.AllowExec(r.Context(), token, r.pathID, r.query.Get("task"))
 		}
+	case jobRight:
+		err = rights.Namespace(r.Context(), token, r.namespaceParam(), strings.Fields(needed.capabilities)...)
 	default:
 		err = errPermissionDenied
 	}

@@ -229,6 +229,8 @@ func TestTokensOfClusterNeedTheRightOfEachRoute(t *testing.T) {
 		{"GET", "/v1/client/fs/ls/" + id, "prod read-fs"},
 		{"GET", "/v1/client/fs/cat/" + id, "prod read-fs"},
 		{"GET", "/v1/client/fs/logs/" + id, "prod read-logs read-fs"},
+		{"GET", "/v1/job/j/logs?namespace=prod", "prod read-logs read-fs"},
+		{"GET", "/v1/job/j/logs", "default read-logs read-fs"},
 		{"GET", "/v1/agent/self", "agent false"},
 		{"GET", "/v1/agent/servers", "agent false"},
 		{"GET", "/v1/metrics", "agent false"},

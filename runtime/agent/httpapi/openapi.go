@@ -50,6 +50,14 @@ var queryParameters = map[string]struct{ kind, means string }{
 	"tty":                  {"boolean", "allocate a pseudo-terminal"},
 	"ws_handshake":         {"boolean", "the first websocket message contains the authentication token"},
 
+	"after":    {"string", "start after the line at this position: the Position of a line"},
+	"alloc_id": {"string", "read the output of this allocation only"},
+	"before":   {"string", "with reverse, start before the line at this position, or before this time: the Position of a line, or milliseconds since 1970"},
+	"from":     {"string", "start with the line at this position, or at this time: the Position of a line, or milliseconds since 1970"},
+	"lines":    {"integer", "end after this number of lines"},
+	"regexp":   {"string", "read only lines that this regular expression matches, in the syntax of RE2"},
+	"text":     {"string", "read only lines with this text, in upper or lower case"},
+
 	"all":               {"boolean", "include objects of earlier jobs with the same ID"},
 	"cas":               {"integer", "check-and-set: the ModifyIndex that the stored object must have; 0 means that it must not exist"},
 	"choose":            {"string", "number|key: return at most this number of instances, the same ones for the same key"},

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -72,10 +73,7 @@ func (r *request) parseCommonParams(agentRegion string) error {
 	if other := r.query.Get("region"); other != "" && other != agentRegion && other != api.GlobalRegion && !strings.HasPrefix(r.URL.Path, "/v1/client/") {
 		return errNoRegion
 	}
-	r.namespace = r.query.Get("namespace")
-	if r.namespace == "" {
-		r.namespace = api.DefaultNamespace
-	}
+	r.namespace = r.namespaceParam()
 	if stale, ok := r.query["stale"]; ok && stale[0] != "" {
 		if _, err := strconv.ParseBool(stale[0]); err != nil {
 			return badRequestError("Expect `true` or `false` for `stale` query string parameter")
@@ -112,6 +110,11 @@ func (r *request) parseCommonParams(agentRegion string) error {
 	// As in Nomad, a random addition spreads the replies to clients that started to wait at the same time.
 	r.waitTime += rand.N(r.waitTime/16 + 1)
 	return nil
+}
+
+// namespaceParam returns the namespace of a request, also before its other parameters were read.
+func (r *request) namespaceParam() string {
+	return cmp.Or(r.query.Get("namespace"), api.DefaultNamespace)
 }
 
 // includesNamespace reports whether a list request includes the namespace.

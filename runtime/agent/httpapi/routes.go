@@ -58,6 +58,7 @@ func (a *API) newRoutes() []route {
 	volumes := &volumeHandler{c.Store, c.Volumes}
 	cluster := &clusterHandler{agent, c.Store, time.Now()}
 	schedulerConfig := &schedulerConfigHandler{c.Store}
+	jobLogs := newJobLogHandler(c.Store, c.Node)
 	histories := &historyHandler{agent, c.Store, c.History}
 
 	return []route{
@@ -88,6 +89,7 @@ func (a *API) newRoutes() []route {
 		{"GET", "/v1/job/{id...}/scale", scaling.status, routeDocOfStateRead[api.JobScaleStatusResponse]("read the task group counts and the scaling events of a job")},
 		{"PUT POST", "/v1/job/{id...}/scale", scaling.scale, routeDocWithBody[api.ScalingRequest, jobWriteReply]("change the count of a task group")},
 		{"GET", "/v1/job/{id...}/history", histories.job, routeDocWithoutBody[history.Series]("read the CPU, memory and disk usage and the restarts of the tasks of a job in the last hours", "period")},
+		{"GET", jobLogsPattern, jobLogs.stream, routeDocOfStream("application/x-ndjson", "read or search the output of all tasks of a job as lines in the order of their arrival, in JSON messages; an addition to Nomad's API", "group task alloc_id type text regexp reverse before from after lines follow")},
 		{"GET", "/v1/job/{id...}/services", jobs.services, routeDocOfStateRead[[]api.ServiceRegistration]("list the service registrations of a job")},
 		{"PUT POST", "/v1/job/{id...}/stable", jobWriter.setStable, routeDocWithBody[api.JobStabilityRequest, api.JobStabilityResponse]("mark a version of a job as stable or unstable")},
 		{"GET", "/v1/job/{id...}/submission", jobs.submission, routeDocOfStateRead[api.JobSubmission]("read the job file from which a version of a job was submitted", "version")},
