@@ -9,12 +9,13 @@ import { actionButton, ask, field } from "./dialog.js";
 import { countChanges, jobDiff } from "./diff.js";
 import { ago, h, link, update } from "./dom.js";
 import { address, shortID } from "./format.js";
+import { logs } from "./joblogs.js";
 import { liveTable } from "./livetable.js";
 import { allocationPath, editPath, servicePath } from "./paths.js";
 import { blockedPlacements, evaluationColumns } from "./placement.js";
 import { readSubmission, variablesOf } from "./submission.js";
 
-export const jobTabs = { definition, versions, deployments, allocations, evaluations, services };
+export const jobTabs = { definition, versions, deployments, allocations, evaluations, services, logs };
 
 function definition({ id, namespace, signal }) {
   const element = h("div");

@@ -13,22 +13,22 @@ import { jobStatus, jobType } from "../status.js";
 
 const titles = [
   ["", "Overview"], ["definition", "Definition"], ["versions", "Versions"], ["deployments", "Deployments"],
-  ["allocations", "Allocations"], ["evaluations", "Evaluations"], ["services", "Services"],
+  ["allocations", "Allocations"], ["evaluations", "Evaluations"], ["services", "Services"], ["logs", "Logs"],
 ];
 
 // fullTabs are the tabs that the read-only token does not permit.
-const fullTabs = ["definition", "versions"];
+const fullTabs = ["definition", "versions", "logs"];
 
 // healthPause is the time in milliseconds after which the health is read again, because checks and time change it without an event.
 const healthPause = 5000;
 
-export async function show(main, { job: id, namespace = "default", tab, group }, signal) {
+export async function show(main, { job: id, namespace = "default", tab, group, query: parameters }, signal) {
   document.title = `${id} – nomad-lite`;
   const isDispatch = tab === "dispatch";
   const shownTab = isDispatch ? "" : tab ?? "";
   const header = h("div");
   const notice = takeNotice();
-  const context = { id, namespace, group, signal, api: (route, query) => jobAPI(id, namespace, route, query) };
+  const context = { id, namespace, group, parameters, signal, api: (route, query) => jobAPI(id, namespace, route, query) };
   const part = (jobTabs[shownTab] ?? overview)(context);
   part.element.hidden = true; // until it has content
   replace(main, header,
