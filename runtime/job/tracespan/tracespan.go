@@ -27,6 +27,13 @@ const (
 	Lifetime = "lifetime"
 )
 
+// Names of spans of KindWait.
+const (
+	WaitOtherTasks   = "other tasks"
+	WaitRestartDelay = "restart delay"
+	WaitServers      = "servers" // the servers of the cluster must confirm that the task can start
+)
+
 // Span is one thing that happened in an allocation. It is stored, and sent to clients, as JSON.
 type Span struct {
 	ID     string // unique in the allocation: 16 hexadecimal digits
@@ -34,7 +41,9 @@ type Span struct {
 	Name   string
 	Task   string `json:",omitempty"` // "" for the allocation
 	Plugin string `json:",omitempty"` // name of the hook or the driver
-	Start  time.Time
+	// Internal marks a hook that runs in the agent, in contrast to hooks in plugins, which users attach.
+	Internal bool `json:",omitempty"`
+	Start    time.Time
 	// End is zero for a span that has not ended, and for one whose end was not recorded because the agent was
 	// killed.
 	End    time.Time `json:",omitzero"`

@@ -14,6 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
+	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/taskdriver"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/tasksteps"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
@@ -212,7 +213,7 @@ func (t *taskRun) awaitRestartDelay() tasksteps.Result {
 	if t.restartDelay <= 0 {
 		return tasksteps.Done
 	}
-	span := t.driver.Timeline.StartWaitSpan("restart delay")
+	span := t.driver.Timeline.StartWaitSpan(tracespan.WaitRestartDelay)
 	var err error
 	t.ender.retryDestroyWhileWaiting(t.killCtx, func() { err = wait.Sleep(t.killCtx, t.restartDelay) })
 	span.End("", context.Cause(t.killCtx))
@@ -223,7 +224,7 @@ func (t *taskRun) awaitRestartDelay() tasksteps.Result {
 }
 
 func (t *taskRun) awaitStartGate() tasksteps.Result {
-	span := t.driver.Timeline.StartWaitSpan("other tasks")
+	span := t.driver.Timeline.StartWaitSpan(tracespan.WaitOtherTasks)
 	var err error
 	t.ender.retryDestroyWhileWaiting(t.killCtx, func() { err = t.startGate.Wait(t.killCtx) })
 	span.End("", err)
@@ -246,7 +247,7 @@ func (t *taskRun) awaitNewStartAllowed() (err error) {
 	onWait := func() {
 		t.logger.Info("task waits for the servers of the cluster")
 		t.records.emitEvent(model.EventWaitingForServers())
-		span := t.driver.Timeline.StartWaitSpan("servers")
+		span := t.driver.Timeline.StartWaitSpan(tracespan.WaitServers)
 		endSpan = func(err error) { span.End("", err) }
 	}
 	t.ender.retryDestroyWhileWaiting(t.killCtx, func() { err = t.awaitNewStart(t.killCtx, t.records.alloc.ID, onWait) })

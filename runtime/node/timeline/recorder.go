@@ -37,6 +37,11 @@ func (r Recorder) StartSpan(kind tracespan.Kind, name, plugin string) *ActiveSpa
 	return r.addActiveSpan(tracespan.Span{ID: newSpanID(), Kind: kind, Name: name, Plugin: plugin, Start: time.Now()})
 }
 
+// StartHookSpan starts the span for a call of a hook. The caller calls End once.
+func (r Recorder) StartHookSpan(hookPoint, hookName string, internal bool) *ActiveSpan {
+	return r.addActiveSpan(tracespan.Span{ID: newSpanID(), Kind: tracespan.KindHook, Name: hookPoint, Plugin: hookName, Internal: internal, Start: time.Now()})
+}
+
 // StartRunSpan starts the span for the run of a task's process. If a later agent recovers the process, it calls StartRunSpan with the
 // same startID and so continues the span.
 func (r Recorder) StartRunSpan(startID, driver string, start time.Time) *ActiveSpan {

@@ -18,7 +18,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
 )
 
@@ -266,7 +265,7 @@ func callHook[H, R any](ctx context.Context, c *Chain, point hook.Point, h Hook,
 		ctx, cancel = context.WithTimeout(ctx, deadline)
 		defer cancel()
 	}
-	begin, span := time.Now(), c.config.Timeline.StartSpan(tracespan.KindHook, point.String(), h.Name())
+	begin, span := time.Now(), c.config.Timeline.StartHookSpan(point.String(), h.Name(), IsBuiltin(h))
 	response, err := call(span.ContextWithTraceparent(ctx), h, impl)
 	span.End(summarizePrestartResponse(response), err)
 	duration := time.Since(begin)
