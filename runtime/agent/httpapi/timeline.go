@@ -1,6 +1,9 @@
 package httpapi
 
 import (
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/spansummary"
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -10,6 +13,7 @@ import (
 type allocTimeline struct {
 	AllocID string
 	Spans   []tracespan.Span // sorted by start time
+	Summary spansummary.Summary
 }
 
 // timeline replies with the spans of an allocation, an extension of Nomad's API. It blocks like the routes
@@ -19,7 +23,8 @@ func (h *allocHandler) timeline(r *request) (any, error) {
 		return nil, err
 	}
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		if s.Allocation(ws, r.pathID) == nil {
+		alloc := s.Allocation(ws, r.pathID)
+		if alloc == nil {
 			return nil, s.LatestTableIndex(ws, store.Allocations), notFoundError("alloc not found")
 		}
 		file, err := h.findTimeline(r.pathID)
@@ -33,7 +38,8 @@ func (h *allocHandler) timeline(r *request) (any, error) {
 		if ws != nil {
 			ws.Add(now.Changed)
 		}
-		return allocTimeline{r.pathID, now.Spans}, now.Version, nil
+		// The summary changes with the spans and with the states of the tasks. Both numbers only increase.
+		return allocTimeline{r.pathID, now.Spans, spansummary.Summarize(now.Spans, alloc, time.Now())}, now.Version + alloc.ModifyIndex, nil
 	})
 }
 
