@@ -31,7 +31,7 @@ var queryParameters = map[string]struct{ kind, means string }{
 	"command":              {"string", "program and arguments as a JSON array of strings"},
 	"debug":                {"integer", "format of the profile: 0 is binary; 1 and 2 are text, with 2 for full goroutine stacks"},
 	"follow":               {"boolean", "continue at the end of the file with new output"},
-	"format":               {"string", "prometheus selects the Prometheus text format; without it the response is JSON"},
+	"format":               {"string", "prometheus selects the Prometheus text format of metrics, and trace-event the Trace Event Format of a timeline; without it the response is the JSON of this document"},
 	"gc":                   {"integer", "1 runs a garbage collection before a heap profile"},
 	"group":                {"string", "task group of the task"},
 	"limit":                {"integer", "maximum number of bytes; zero or less means no limit"},

@@ -104,7 +104,7 @@ func (a *API) newRoutes() []route {
 		{"GET", "/v1/allocation/{id...}", allocs.read, routeDocOfStateRead[api.Allocation]("read an allocation")},
 		{"GET", "/v1/allocation/{id}/checks", allocs.checks, routeDocWithoutBody[map[string]checkStatus]("read the status of the service checks of an allocation")},
 		{"GET", "/v1/allocation/{id}/services", allocs.services, routeDocOfStateRead[[]api.ServiceRegistration]("list the service registrations of an allocation", "filter per_page next_token reverse")},
-		{"GET", "/v1/allocation/{id}/timeline", allocs.timeline, routeDocOfStateRead[allocTimeline]("read the timeline of an allocation: hook, driver and task operations with their durations, and sentences about them")},
+		{"GET", "/v1/allocation/{id}/timeline", allocs.timeline, routeDocOfStateRead[allocTimeline]("read the timeline of an allocation: hook, driver and task operations with their durations, and sentences about them", "format")},
 		{"GET", "/v1/allocation/{id}/transitions", allocs.transitions, routeDocWithoutBody[tasksteps.AllocTransitions]("read the last transitions of the tasks of an allocation: which step has ended how, and which one follows")},
 		{"PUT POST", "/v1/allocation/{id}/stop", allocs.stop, routeDocWithoutBody[api.AllocStopResponse]("stop an allocation", "reschedule no_shutdown_delay")},
 		{"GET", "/v1/client/transitions", allocs.listTransitions, routeDocWithoutBody[[]tasksteps.AllocTransitions]("list the last transitions of the tasks of all allocations that run or have ended under this agent")},

@@ -16,11 +16,18 @@ type allocTimeline struct {
 	Summary spansummary.Summary
 }
 
+// traceEventFormat is the value of the parameter format for a trace that other programs open.
+const traceEventFormat = "trace-event"
+
 // timeline replies with the spans of an allocation, an extension of Nomad's API. It blocks like the routes
 // that read the state; its index is not the index of the state.
 func (h *allocHandler) timeline(r *request) (any, error) {
 	if err := checkIDIsUUID("alloc", r.pathID); err != nil {
 		return nil, err
+	}
+	format := r.query.Get("format")
+	if format != "" && format != traceEventFormat {
+		return nil, badRequestError(`the format must be empty or "` + traceEventFormat + `"`)
 	}
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		alloc := s.Allocation(ws, r.pathID)
@@ -39,7 +46,11 @@ func (h *allocHandler) timeline(r *request) (any, error) {
 			ws.Add(now.Changed)
 		}
 		// The summary changes with the spans and with the states of the tasks. Both numbers only increase.
-		return allocTimeline{r.pathID, now.Spans, spansummary.Summarize(now.Spans, alloc, time.Now())}, now.Version + alloc.ModifyIndex, nil
+		index := now.Version + alloc.ModifyIndex
+		if format == traceEventFormat {
+			return tracespan.EncodeTraceEvents(alloc.Name+" "+alloc.ID, now.Spans), index, nil
+		}
+		return allocTimeline{r.pathID, now.Spans, spansummary.Summarize(now.Spans, alloc, time.Now())}, index, nil
 	})
 }
 
