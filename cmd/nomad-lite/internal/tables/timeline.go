@@ -10,6 +10,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+	"github.com/nomad-lite/nomad-lite/runtime/job/spansummary"
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 )
 
@@ -17,6 +18,7 @@ import (
 type AllocTimeline struct {
 	AllocID string
 	Spans   []tracespan.Span
+	Summary spansummary.Summary // has no texts from an agent before version 0.2
 }
 
 // ReadTimeline requests the timeline of an allocation from an agent of nomad-lite.

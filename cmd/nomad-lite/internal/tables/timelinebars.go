@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+	"github.com/nomad-lite/nomad-lite/runtime/job/spansummary"
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 )
 
@@ -18,11 +19,12 @@ const (
 	minBarWidth         = 16
 	maxBarWidth         = 48
 	columnGap           = 2
-	barMarks            = ".-=x" // mark of a wait, a call, a run and the end of a failed run; a later one hides an earlier one
+	barMarks            = ".-=x" // mark of a wait, a call, a run and the end of a failed run or call; a later one hides an earlier one
 	barWait, barCall    = 0, 1
 	barRun, barFailed   = 2, 3
-	barLegend           = ". wait   - hook or driver call   = run   x end of a failed run"
+	barLegend           = ". wait   - hook or driver call   = run   x3 failed, with exit code 3"
 	maxLongestNameWidth = 24
+	maxRunsWidth        = 22
 )
 
 // taskBar is the line of one task, or of the group.
@@ -31,7 +33,7 @@ type taskBar struct {
 	spans               []tracespan.Span
 }
 
-// PrintBars adds a table with one bar for each task. If the allocation has ended, spans without an end have no duration; otherwise
+// PrintBars adds the sentence about the problem, a table with one bar for each task, and the sentences about the tasks. If the allocation has ended, spans without an end have no duration; otherwise
 // they last until now.
 func (a *AllocTimeline) PrintBars(p *output.Page, allocEnded bool, now time.Time, verbose bool) {
 	if len(a.Spans) == 0 {
@@ -41,6 +43,9 @@ func (a *AllocTimeline) PrintBars(p *output.Page, allocEnded bool, now time.Time
 	begin := a.Spans[0].Start
 	total := timelineEnd(a.Spans, allocEnded, now).Sub(begin)
 	p.AddLine("Time line of allocation %s, from %s, %s", output.ShortIDUnlessVerbose(a.AllocID, verbose), begin.Format(time.RFC3339), formatRoundedDuration(total))
+	if a.Summary.Problem.Text != "" {
+		p.AddLine("%s", p.FormatCell(a.Summary.Problem.Format(now)))
+	}
 	p.AddLine("")
 	bars := newTaskBars(a.Spans, allocEnded, now)
 	titles := []string{"Task", "Time", "Runs", "Longest Step"}
@@ -63,6 +68,18 @@ func (a *AllocTimeline) PrintBars(p *output.Page, allocEnded bool, now time.Time
 	p.AddTable(t)
 	p.AddLine("")
 	p.AddLine("%s", barLegend)
+	a.printSentences(p, now)
+}
+
+// printSentences adds for each task what it does, what its runs were, and what its start waited for.
+func (a *AllocTimeline) printSentences(p *output.Page, now time.Time) {
+	for _, t := range a.Summary.Tasks {
+		p.AddLine("")
+		p.AddLine("%s", p.FormatCell("Task "+t.Task+": "+t.State))
+		for _, sentence := range t.Sentences {
+			p.AddLine("  %s", p.FormatCell(sentence.Format(now)))
+		}
+	}
 }
 
 // timelineEnd returns the end of the last span.
@@ -106,22 +123,26 @@ func newTaskBars(spans []tracespan.Span, allocEnded bool, now time.Time) []taskB
 	return bars
 }
 
-// formatRuns returns the number of runs of a task, with the result of the last one, or "running".
+// formatRuns returns the number of runs of a task, with their results, the last ones if there are many: "3: exit 3 x2, running".
 func formatRuns(spans []tracespan.Span, allocEnded bool) string {
-	count, last := 0, tracespan.Span{}
-	for _, s := range spans {
-		if s.Kind == tracespan.KindRun {
-			count, last = count+1, s
+	var results []string
+	for i := range spans {
+		switch s := &spans[i]; {
+		case s.Kind != tracespan.KindRun:
+		case s.End.IsZero() && !allocEnded:
+			results = append(results, "running")
+		default:
+			results = append(results, strings.Replace(spansummary.FormatExit(s), "exit code ", "exit ", 1))
 		}
 	}
-	if count == 0 {
+	if len(results) == 0 {
 		return noText
 	}
-	result := cmp.Or(last.Error, last.Result)
-	if last.End.IsZero() && !allocEnded {
-		result = "running"
+	text := []rune(spansummary.JoinRepeated(results, " x%d"))
+	if len(text) > maxRunsWidth {
+		text = append([]rune(".."), text[len(text)-maxRunsWidth+2:]...)
 	}
-	return strings.TrimSuffix(fmt.Sprintf("%d: %s", count, result), ": ")
+	return fmt.Sprintf("%d: %s", len(results), string(text))
 }
 
 // formatLongestStep returns the wait or the call of a task that took the most time, with its duration.
@@ -147,7 +168,8 @@ func formatLongestStep(spans []tracespan.Span, allocEnded bool, now time.Time) s
 	return text
 }
 
-// formatBar returns the bar of a task: a mark for each part of the time.
+// formatBar returns the bar of a task: a mark for each part of the time. A failed run has its exit code behind its mark, where that
+// hides no other run.
 func formatBar(spans []tracespan.Span, begin time.Time, total time.Duration, width int, allocEnded bool, now time.Time) string {
 	levels := make([]int, width)
 	for i := range levels {
@@ -159,6 +181,7 @@ func formatBar(spans []tracespan.Span, begin time.Time, total time.Duration, wid
 		}
 		return min(max(int(int64(at.Sub(begin))*int64(width)/int64(total)), 0), width-1)
 	}
+	exitCodes := make(map[int]string) // by the cell of the end of a failed run
 	for i := range spans {
 		s := &spans[i]
 		level := barCall
@@ -171,18 +194,30 @@ func formatBar(spans []tracespan.Span, begin time.Time, total time.Duration, wid
 			continue
 		}
 		end := spanEnd(s, allocEnded, now)
-		last := cell(end)
-		for c := cell(s.Start); c <= last; c++ {
+		first, last := cell(s.Start), cell(end)
+		if s.Internal && first == last && s.Error == "" {
+			continue // the many short hooks of the agent hide what users look for
+		}
+		for c := first; c <= last; c++ {
 			levels[c] = max(levels[c], level)
 		}
-		if s.Failed && !s.End.IsZero() {
+		if (s.Failed || level == barCall && s.Error != "") && !s.End.IsZero() {
 			levels[last] = barFailed
+		}
+		if code, found := strings.CutPrefix(spansummary.FormatExit(s), "exit code "); s.Failed && level == barRun && found {
+			exitCodes[last], _, _ = strings.Cut(code, ",")
 		}
 	}
 	bar := bytes.Repeat([]byte(" "), width)
 	for i, level := range levels {
 		if level >= 0 {
 			bar[i] = barMarks[level]
+		}
+	}
+	for at, code := range exitCodes {
+		end := at + 1 + len(code)
+		if end <= width && levels[at] == barFailed && slices.Max(levels[at+1:end]) < barRun {
+			copy(bar[at+1:], code)
 		}
 	}
 	return string(bar)
