@@ -4,9 +4,9 @@
 import { duration, isSet } from "../format.js";
 
 // Kinds, in the order of their lanes.
-export const kinds = { alloc: "periods", hook: "hooks", driver: "driver calls", wait: "waits", run: "runs", event: "events", gap: "dropped" };
+export const kinds = { run: "runs", wait: "waits", hook: "hooks", driver: "driver calls", event: "events", internal: "internal hooks", alloc: "periods", gap: "dropped" };
 
-// A span of the page: {id, kind, name, task, plugin, start, end, open, result, error, dropped, title}. start and end are
+// A span of the page: {id, kind, name, task, plugin, internal, start, end, result, error, failed, dropped, title}. start and end are
 // milliseconds since 1970; end is undefined if the span lasts, or unknownEnd is true and end is the last possible
 // time. task is "" for the allocation.
 
@@ -15,7 +15,7 @@ export function fromAPI(spans, ended) {
   const all = (spans ?? []).map((s) => ({
     id: s.ID, kind: s.Kind, name: s.Name, task: s.Task ?? "", plugin: s.Plugin ?? "", start: exactTime(s.Start),
     end: isSet(s.End) ? Math.max(exactTime(s.End), exactTime(s.Start)) : undefined,
-    result: s.Result ?? "", error: s.Error ?? "", dropped: s.Dropped ?? 0,
+    internal: s.Internal ?? false, result: s.Result ?? "", error: s.Error ?? "", failed: s.Failed ?? false, dropped: s.Dropped ?? 0,
   }));
   const last = Math.max(...all.map((s) => s.end ?? s.start));
   for (const s of all) {
@@ -41,10 +41,17 @@ function titleOf(s) {
     case "hook": return `${s.plugin} (${s.name})`;
     case "driver": return `${s.plugin}: ${s.name}`;
     case "wait": return s.name === "other tasks" ? "waits for other tasks" : s.name;
-    case "run": return "process";
+    case "run": return runTitle(s);
     case "gap": return `${s.dropped} spans are not kept`;
   }
   return s.name;
+}
+
+// runTitle returns how a process has ended, in few characters: a crash loop is a row of them.
+function runTitle({ end, result }) {
+  const code = /Exit Code: (\d+)/.exec(result)?.[1], signal = /Signal: (\d+)/.exec(result)?.[1];
+  if (signal) return "signal " + signal;
+  return code ? "exit " + code : end === undefined ? "process" : result || "exit status unknown";
 }
 
 // lengthOf returns the duration of a span in milliseconds up to now.
@@ -65,8 +72,9 @@ export function lanes(spans) {
   for (const s of spans) {
     if (!tasks.has(s.task)) tasks.set(s.task, new Map());
     const byKind = tasks.get(s.task);
-    if (!byKind.has(s.kind)) byKind.set(s.kind, []);
-    const rows = byKind.get(s.kind);
+    const kind = s.internal ? "internal" : s.kind;
+    if (!byKind.has(kind)) byKind.set(kind, []);
+    const rows = byKind.get(kind);
     let row = s.kind === "event" ? rows[0] : rows.find((r) => r.end <= s.start);
     if (!row) rows.push(row = []);
     row.push(s);
@@ -75,64 +83,25 @@ export function lanes(spans) {
   return [...tasks].flatMap(([task, byKind]) => Object.keys(kinds).filter((kind) => byKind.has(kind)).map((kind) => ({ task, kind, rows: byKind.get(kind) })));
 }
 
-// waitsFor returns the names of the tasks for which a task waits by the order of Nomad's lifecycle.
-function waitsFor(name, tasks, states) {
-  const hook = (t) => t.Lifecycle?.Hook ?? "";
-  const mine = hook(tasks.find((t) => t.Name === name) ?? {});
-  const isDead = (t) => states?.[t.Name]?.State === "dead", runs = (t) => states?.[t.Name]?.State === "running";
-  return tasks.filter((t) => t.Name !== name && (
-    mine === "" ? hook(t) === "prestart" && !isDead(t) && !(t.Lifecycle.Sidecar && runs(t)) :
-    mine === "poststart" ? hook(t) === "" && !runs(t) :
-    mine === "poststop" ? hook(t) === "" && !isDead(t) : false)).map((t) => t.Name);
+// isFolded reports whether a span is hidden until the user wants to see what the agent does by itself: the short hooks of each
+// allocation, and its periods. shownIDs are the spans that sentences are about.
+export function isFolded(s, shownIDs) {
+  return (s.internal || s.kind === "alloc") && !s.error && !shownIDs.has(s.id);
 }
 
-// summary describes each task: [{task, state, text, span, slowest, startText}]. state is a status of badge, and span is
-// the span that the text is about, if there is one. slowest is the longest span before the last start, and startText its
-// description; both are undefined if there was no start.
-export function summary(spans, tasks, states, now) {
-  return tasks.map(({ Name: task }) => {
-    const own = spans.filter((s) => s.task === task);
-    const start = lastStart(own, spans, now);
-    return { task, ...situation(task, own, spans, tasks, states, now), slowest: start.slowest, startText: start.text };
-  });
+// sentenceText returns a sentence of the API at a time, as the command line prints it.
+export function sentenceText(sentence, now) {
+  return sentence.Text + (isSet(sentence.Since) ? " for " + duration(now - exactTime(sentence.Since)) : "");
 }
 
-function situation(task, own, spans, tasks, states, now) {
-  const open = own.filter((s) => s.end === undefined);
-  const find = (kind) => open.findLast((s) => s.kind === kind);
-  const since = (s) => duration(lengthOf(s, now));
-  const run = find("run"), wait = find("wait"), hook = find("hook"), call = find("driver");
-  if (run) return { state: "running", text: `for ${since(run)}`, span: run };
-  if (hook) return { state: "pending", text: `waits for the hook ${hook.plugin} (${hook.name}), which has been running for ${since(hook)}`, span: hook };
-  if (call) return { state: "pending", text: `waits for ${call.name} of the driver ${call.plugin} for ${since(call)}`, span: call };
-  if (wait?.name === "restart delay") return { state: "pending", text: `waits for its restart delay for ${since(wait)}${lastFailure(own)}`, span: wait };
-  if (wait) {
-    const names = waitsFor(task, tasks, states);
-    return { state: "pending", text: `waits for ${names.length === 0 ? "other tasks" : (names.length === 1 ? "the task " : "the tasks ") + names.join(", ")} for ${since(wait)}`, span: wait };
-  }
-  const setup = spans.findLast((s) => s.task === "" && s.kind === "hook" && s.end === undefined);
-  if (states?.[task]?.State !== "dead" && setup) {
-    return { state: "pending", text: `waits for the hook ${setup.plugin} (${setup.name}) of the allocation, which has been running for ${since(setup)}`, span: setup };
-  }
-  const ran = own.findLast((s) => s.kind === "run"), failed = own.findLast((s) => s.error);
-  if (states?.[task]?.State !== "dead") return { state: "pending", text: "has not started" + lastFailure(own), span: failed };
-  if (ran) return { state: states[task].Failed ? "failed" : "complete", text: `${ran.result || "exit status unknown"}${lastFailure(own)}`, span: ran };
-  return { state: states[task].Failed ? "failed" : "complete", text: "never started" + (lastFailure(own) || lastFailure(spans.filter((s) => s.task === ""))), span: failed };
+// exitOf returns the run whose exit a user looks for: the last one of a task that has failed, or that has ended. It is undefined
+// if there is none.
+export function exitOf(spans, task) {
+  const runs = spans.filter((s) => s.kind === "run" && s.task === task && s.end !== undefined);
+  return runs.findLast((s) => s.failed) ?? runs.at(-1);
 }
 
-function lastFailure(spans) {
-  const failed = spans.findLast((s) => s.error);
-  if (failed) return `. Last error: ${failed.title}: ${failed.error}`;
-  const event = spans.findLast((s) => /fail|setup failure|not restarting/i.test(s.name) && s.kind === "event");
-  return event ? `. ${event.name}: ${event.result}` : "";
-}
-
-// lastStart finds what took longest before the last run of a task, from the end of the run before.
-function lastStart(own, spans, now) {
-  const runs = own.filter((s) => s.kind === "run"), run = runs.at(-1);
-  if (!run) return {};
-  const from = runs.at(-2)?.end ?? spans[0].start;
-  const before = spans.filter((s) => (s.task === run.task || s.task === "" && runs.length === 1) && s.start >= from && s.start <= run.start && !["alloc", "run", "event", "gap"].includes(s.kind));
-  const slowest = before.reduce((a, b) => (a && lengthOf(a, now) >= lengthOf(b, now) ? a : b), undefined);
-  return slowest && { slowest, text: `start took ${duration(run.start - from)}, of which ${duration(lengthOf(slowest, now))}` };
+// nextStart returns when a task was started again after a span of it, undefined if it was not.
+export function nextStart(spans, { task, end }) {
+  return spans.find((s) => s.task === task && s.start >= end && (s.kind === "run" || s.kind === "driver" && s.name === "StartTask"))?.start;
 }

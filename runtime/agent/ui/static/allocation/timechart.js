@@ -7,10 +7,13 @@ import { kinds, lanes, textOf } from "./spans.js";
 const rowHeight = 20, headHeight = 24, axisHeight = 26;
 const minSpan = 0.5; // milliseconds of the narrowest view
 const charWidth = 6.6;
+const imageLine = 20; // height of a line of text above the chart of an image
+const styled = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "font-size", "font-weight"];
 
 // timeChart creates a chart. select(span) is called when the user selects a span. changed(mode) is called with "custom"
 // when the user zooms or pans, and with "all" when the user wants to see all spans. The result has the element,
-// update(spans, now), view(from, to), selectSpan(span), zoom(factor), move(parts of the view) and range.
+// update(spans, now), view(from, to), selectSpan(span), zoom(factor), move(parts of the view), range, and image(lines), which returns
+// the picture that the chart shows, below lines of text, as the text of an SVG file.
 export function timeChart({ select, changed }, signal) {
   const tip = h("div", { class: "tip", hidden: true });
   const picture = svg("svg", {
@@ -58,12 +61,12 @@ export function timeChart({ select, changed }, signal) {
     if (end < from || s.start > to) return null;
     const limit = next ? Math.min(width, x(next.start)) : width;
     const left = Math.max(gutter(), x(s.start)), right = Math.min(width, Math.max(x(end), left + 3));
-    const state = [s.error && "has-error", s.end === undefined && "lasts", s.unknownEnd && "unknown", s.id === selected && "selected"].filter(Boolean).join(" ");
+    const state = [(s.error || s.failed) && "has-error", s.end === undefined && "lasts", s.unknownEnd && "unknown", s.id === selected && "selected"].filter(Boolean).join(" ");
     const attributes = { class: `span kind-${s.kind} ${state}`, "data-id": s.id };
     if (s.kind === "event") {
       return svg("g", attributes, svg("path", { d: `M${left} ${y + 4}l5 6l-5 6l-5 -6z` }), svg("text", { x: left + 7, y: y + 14 }, shorten(s.title, limit - left - 14)));
     }
-    const text = (s.error ? "✕ " : "") + s.title + (s.end === undefined ? " …" : "");
+    const text = (s.error || s.failed ? "✕ " : "") + s.title + (s.end === undefined ? " …" : "");
     const room = right - left > 24 ? right - left - 8 : 0;
     return svg("g", attributes, svg("rect", { x: left, y: y + 2, width: right - left, height: rowHeight - 4, rx: 2 }),
       room > 0 && svg("text", { x: left + 4, y: y + 14 }, shorten(text, room)),
@@ -176,11 +179,31 @@ export function timeChart({ select, changed }, signal) {
     draw();
   }
 
+  function image(lines) {
+    const top = lines.length * imageLine + 12, height = Number(picture.getAttribute("height"));
+    const chart = picture.cloneNode(true);
+    const copies = [chart, ...chart.querySelectorAll("*")];
+    [picture, ...picture.querySelectorAll("*")].forEach((original, i) => inlineStyle(original, copies[i]));
+    const colours = getComputedStyle(document.body);
+    const file = svg("svg", { xmlns: "http://www.w3.org/2000/svg", width, height: top + height, viewBox: `0 0 ${width} ${top + height}`, "font-family": "sans-serif" },
+      svg("rect", { width, height: top + height, fill: colours.backgroundColor }),
+      lines.map((line, i) => svg("text", { x: 8, y: (i + 1) * imageLine, fill: colours.color, "font-size": i === 0 ? 14 : 12, "font-weight": i === 0 ? "bold" : "normal" }, shorten(line, width - 16))),
+      svg("g", { transform: `translate(0 ${top})` }, [...chart.childNodes]));
+    return new XMLSerializer().serializeToString(file);
+  }
+
   return {
-    element, view, selectSpan, zoom: (factor) => zoom(factor, focusTime((from + to) / 2)), move: (parts) => move((to - from) * parts),
+    element, view, image, selectSpan, zoom: (factor) => zoom(factor, focusTime((from + to) / 2)), move: (parts) => move((to - from) * parts),
     update(all, time) { [spans, now] = [all, time]; },
     get range() { return [from, to]; },
   };
+}
+
+// inlineStyle gives a copy of an element the style of the original, which a file has without style.css.
+function inlineStyle(original, copy) {
+  const style = getComputedStyle(original);
+  for (const name of styled) copy.setAttribute(name, style.getPropertyValue(name));
+  for (const name of ["class", "data-id"]) copy.removeAttribute(name);
 }
 
 function shorten(text, pixels) {
