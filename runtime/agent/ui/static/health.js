@@ -20,6 +20,9 @@ export function healthReason(health) {
   return text ? h("span", { class: "reason" }, text) : "";
 }
 
+// failed are the words after which a user looks for the last lines of a task.
+const failed = ["failing", "failed", "degraded"];
+
 // healthNotice creates the start of the page of a job that is not well, or that waits for something. It returns null for other
 // jobs.
 /** @param {API.jobHealth} health */
@@ -28,6 +31,7 @@ export function healthNotice(health) {
   return h("section", { class: `notice notice-${health.Health}`, role: "status", "data-key": "health" },
     h("h2", null, `This job is ${health.Health}`),
     h("p", { class: "reason" }, healthSentence(health)),
-    health.AllocID && h("p", null, link(allocationPath(health.AllocID), "Allocation ", health.AllocID.slice(0, 8)),
+    health.AllocID && h("p", null, health.Task && failed.includes(health.Health) && [fullLink(allocationPath(health.AllocID, "timeline") + "#exit=" + encodeURIComponent(health.Task), "Output around the exit of task ", health.Task), " · "],
+      link(allocationPath(health.AllocID), "Allocation ", health.AllocID.slice(0, 8)),
       health.Task && [" · ", fullLink(allocationPath(health.AllocID, health.Task, "logs"), "Output of task ", health.Task)]));
 }
