@@ -173,6 +173,9 @@ func (s *summarizer) presentState(task string) (string, Sentence) {
 	if failed := s.lastFailure(task); failed != nil && word == "failed" {
 		return word, Sentence{Text: s.describeFailure(failed), SpanID: failed.ID}
 	}
+	if event := last(s.selectSpans(task, isFailureEvent)); event != nil && word == "failed" {
+		return word, Sentence{Text: event.Name + ": " + event.Result, SpanID: event.ID}
+	}
 	if run := last(s.selectSpans(task, isRun)); run != nil {
 		return word, Sentence{Text: s.runResult(run), SpanID: run.ID}
 	}
@@ -203,17 +206,45 @@ func (s *summarizer) lastFailure(task string) *tracespan.Span {
 	return failed
 }
 
-// isRequestedEnd reports whether a span has ended because a task was stopped or restarted, which is no failure.
-func (s *summarizer) isRequestedEnd(ended *tracespan.Span) bool {
+// isFailureEvent reports whether a span is an event that explains why a task has failed.
+func isFailureEvent(span *tracespan.Span) bool {
+	return span.Kind == tracespan.KindEvent && (strings.Contains(span.Name, "Fail") || span.Name == api.TaskNotRestarting || span.Name == api.TaskKilling && !isPlainKill(span))
+}
+
+// isPlainKill reports whether the event of a kill has no reason: a task was stopped.
+func isPlainKill(event *tracespan.Span) bool {
+	return strings.HasPrefix(event.Result, "Sent interrupt")
+}
+
+// endEvent returns the event by which the agent or a user ended a span, such as a stop, a restart or a failed check; nil if the span
+// ended by itself. An event with a reason precedes one without.
+func (s *summarizer) endEvent(ended *tracespan.Span) *tracespan.Span {
+	var found *tracespan.Span
 	for i := range s.spans {
 		span := &s.spans[i]
 		if span.Kind == tracespan.KindEvent && span.Task == ended.Task && (span.Name == api.TaskKilling || span.Name == api.TaskRestartSignal) &&
-			!span.Start.Before(ended.Start) && !span.Start.After(ended.End) {
-			return true
+			!span.Start.Before(ended.Start) && !span.Start.After(ended.End) && (found == nil || isPlainKill(found)) {
+			found = span
 		}
 	}
-	return false
+	return found
 }
+
+// isRequestedEnd reports whether a span has ended because a task was stopped or restarted for another reason than a failure.
+func (s *summarizer) isRequestedEnd(ended *tracespan.Span) bool {
+	event := s.endEvent(ended)
+	switch {
+	case event == nil:
+		return false
+	case event.Name == api.TaskRestartSignal:
+		return !strings.HasPrefix(event.Result, failedCheckPrefix)
+	}
+	state := s.alloc.TaskStates[ended.Task]
+	return isPlainKill(event) || state == nil || !state.Failed
+}
+
+// failedCheckPrefix is the start of the reason of a restart by check_restart.
+const failedCheckPrefix = "healthcheck: "
 
 // isStartStep reports whether a span is a call that a start of a task or of an allocation needs.
 func isStartStep(span *tracespan.Span) bool {
@@ -222,6 +253,9 @@ func isStartStep(span *tracespan.Span) bool {
 
 // describeFailure returns why a span failed: "exit code 3", "hook artifact (prestart): not found".
 func (s *summarizer) describeFailure(span *tracespan.Span) string {
+	if event := s.endEvent(span); event != nil {
+		return event.Result
+	}
 	if isRun(span) {
 		return s.runResult(span)
 	}
@@ -432,6 +466,11 @@ func (s *summarizer) findProblem(tasks []TaskSummary) Sentence {
 	}
 	if failed != nil {
 		return Sentence{Text: ofWhich(failed) + s.describeRepeatedFailure(failed), SpanID: failed.ID}
+	}
+	for _, t := range tasks {
+		if t.State == "failed" {
+			return Sentence{Text: t.Task + ": " + t.Sentences[0].Text, SpanID: t.Sentences[0].SpanID}
+		}
 	}
 	var waiting Sentence
 	for _, t := range tasks {

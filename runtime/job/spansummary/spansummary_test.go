@@ -47,7 +47,12 @@ func wait(task, name string, from, to float64) tracespan.Span {
 }
 
 func event(task, name string, when float64) tracespan.Span {
-	return newSpan(tracespan.KindEvent, task, name, "", when, when, "")
+	return message(task, name, when, "Sent interrupt. Waiting 5s before force killing")
+}
+
+// message returns an event with a message.
+func message(task, name string, when float64, text string) tracespan.Span {
+	return newSpan(tracespan.KindEvent, task, name, "", when, when, text)
 }
 
 func TestSummarize(t *testing.T) {
@@ -148,6 +153,39 @@ web failed
   exit status unknown #0
 web complete
   signal 15 #1`,
+		},
+		"a task that was restarted by a check, and then by a user": {
+			spans: []tracespan.Span{
+				run("web", 0, 2, "Exit Code: 143, Signal: 15"), message("web", api.TaskRestartSignal, 1, `healthcheck: check "alive" unhealthy`), event("web", api.TaskKilling, 1.1),
+				run("web", 3, 5, "Exit Code: 143, Signal: 15"), message("web", api.TaskRestartSignal, 4, "User requested task to restart"), run("web", 6, 0, ""),
+			},
+			states:  []*api.TaskState{succeeded, running},
+			problem: `web: healthcheck: check "alive" unhealthy #0`,
+			tasks: `migrate complete
+  never started
+web running
+  its process has run for 14s #5
+  3 runs: signal 15 (2 times), running #5`,
+		},
+		"a task that was killed because its template failed": {
+			spans: []tracespan.Span{
+				run("web", 0, 2, "Exit Code: 143, Signal: 15"), message("web", api.TaskKilling, 1, "Template failed: no such variable"), event("web", api.TaskKilling, 1.1),
+			},
+			states: []*api.TaskState{succeeded, failed}, status: "failed",
+			problem: `web: Template failed: no such variable #0`,
+			tasks: `migrate complete
+  never started
+web failed
+  Template failed: no such variable #0`,
+		},
+		"a task that failed with an event only": {
+			spans:  []tracespan.Span{message("web", "Sibling Task Failed", 1, `Task's sibling "x" failed`), event("web", api.TaskKilling, 1)},
+			states: []*api.TaskState{succeeded, failed}, status: "failed",
+			problem: `web: Sibling Task Failed: Task's sibling "x" failed #0`,
+			tasks: `migrate complete
+  never started
+web failed
+  Sibling Task Failed: Task's sibling "x" failed #0`,
 		},
 		"an allocation that is being set up": {
 			spans:   []tracespan.Span{hook("", "network", 0, 0, "")},
