@@ -472,16 +472,23 @@ func (s *summarizer) findProblem(tasks []TaskSummary) Sentence {
 			return Sentence{Text: t.Task + ": " + t.Sentences[0].Text, SpanID: t.Sentences[0].SpanID}
 		}
 	}
-	var waiting Sentence
+	// A task that waits for another one is not what delays the start, unless the other one only runs.
+	var waiting, waitingForTask Sentence
 	for _, t := range tasks {
 		present := t.Sentences[0]
-		if t.State != "pending" || present.Since.IsZero() || !waiting.Since.IsZero() && !present.Since.Before(waiting.Since) {
-			continue
+		longest := &waiting
+		if s.isWaitForTask(present.SpanID) {
+			longest = &waitingForTask
 		}
-		waiting = Sentence{Text: t.Task + " " + present.Text, Since: present.Since, SpanID: s.followWait(t.Task, present.SpanID)}
+		if t.State == "pending" && !present.Since.IsZero() && (longest.Since.IsZero() || present.Since.Before(longest.Since)) {
+			*longest = Sentence{Text: t.Task + " " + present.Text, Since: present.Since, SpanID: s.followWait(t.Task, present.SpanID)}
+		}
 	}
-	if waiting.Text != "" {
+	switch {
+	case waiting.Text != "":
 		return waiting
+	case waitingForTask.Text != "":
+		return waitingForTask
 	}
 	return s.slowestStep(tasks)
 }
@@ -504,10 +511,16 @@ func (s *summarizer) describeRepeatedFailure(failed *tracespan.Span) string {
 	return text
 }
 
+// isWaitForTask reports whether a span is the wait of a task for another one.
+func (s *summarizer) isWaitForTask(spanID string) bool {
+	return slices.ContainsFunc(s.spans, func(span tracespan.Span) bool {
+		return span.ID == spanID && span.Kind == tracespan.KindWait && span.Name == tracespan.WaitOtherTasks
+	})
+}
+
 // followWait returns the span that delays a task: if the task waits for another one, what that task does at present.
 func (s *summarizer) followWait(task, spanID string) string {
-	i := slices.IndexFunc(s.spans, func(span tracespan.Span) bool { return span.ID == spanID })
-	if i < 0 || s.spans[i].Kind != tracespan.KindWait || s.spans[i].Name != tracespan.WaitOtherTasks {
+	if !s.isWaitForTask(spanID) {
 		return spanID
 	}
 	for _, other := range s.awaitedTasks(task) {

@@ -100,6 +100,15 @@ web running
 web pending
   waits for task "migrate" to end for 19s #1`,
 		},
+		"a task that waits for the artifact of another one": {
+			spans:   []tracespan.Span{wait("web", "other tasks", 1, 0), hook("migrate", "artifact", 2, 0, "")},
+			states:  []*api.TaskState{pending, pending},
+			problem: `migrate waits for its artifact for 18s #1`,
+			tasks: `migrate pending
+  waits for its artifact for 18s #1
+web pending
+  waits for task "migrate" to end for 19s #0`,
+		},
 		"a crash loop that waits for its restart": {
 			spans: []tracespan.Span{
 				run("web", 0, 1, "Exit Code: 1"), wait("web", "restart delay", 1, 2), run("web", 2, 3, "Exit Code: 3"), wait("web", "restart delay", 3, 4),
