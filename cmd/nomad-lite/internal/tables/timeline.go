@@ -42,7 +42,7 @@ func (a *AllocTimeline) Print(p *output.Page, allocEnded, verbose bool) {
 	p.AddLine("")
 	t := output.NewTable("After", "Duration", "Task", "Kind", "Name", "Plugin", "Result")
 	for _, span := range a.Spans {
-		t.AddRow(formatRoundedDuration(span.Start.Sub(begin)), formatSpanDuration(&span, allocEnded), cmp.Or(span.Task, "(group)"), string(span.Kind),
+		t.AddRow(formatRoundedDuration(span.Start.Sub(begin)), formatSpanDuration(&span, allocEnded), cmp.Or(span.Task, groupName), string(span.Kind),
 			formatSpanName(&span, verbose), cmp.Or(span.Plugin, noText), cmp.Or(formatSpanResult(&span), noText))
 	}
 	p.AddTable(t)

@@ -25,6 +25,7 @@ const (
 	barLegend           = ". wait   - hook or driver call   = run   x3 failed, with exit code 3"
 	maxLongestNameWidth = 24
 	maxRunsWidth        = 22
+	groupName           = "(group)" // name of the line of the allocation itself
 )
 
 // taskBar is the line of one task, or of the group.
@@ -63,7 +64,11 @@ func (a *AllocTimeline) PrintBars(p *output.Page, allocEnded bool, now time.Time
 	width = min(max(width, minBarWidth), maxBarWidth)
 	t := output.NewTable(titles...)
 	for _, b := range bars {
-		t.AddRow(b.name, formatBar(b.spans, begin, total, width, allocEnded, now), b.runs, b.longest)
+		bar := formatBar(b.spans, begin, total, width, allocEnded, now)
+		if b.name == groupName && strings.TrimSpace(bar) == "" {
+			continue // only short hooks of the agent
+		}
+		t.AddRow(b.name, bar, b.runs, b.longest)
 	}
 	p.AddTable(t)
 	p.AddLine("")
@@ -110,7 +115,7 @@ func newTaskBars(spans []tracespan.Span, allocEnded bool, now time.Time) []taskB
 		if s.Kind == tracespan.KindAlloc || s.Kind == tracespan.KindGap {
 			continue
 		}
-		name := cmp.Or(s.Task, "(group)")
+		name := cmp.Or(s.Task, groupName)
 		i := slices.IndexFunc(bars, func(b taskBar) bool { return b.name == name })
 		if i < 0 {
 			i, bars = len(bars), append(bars, taskBar{name: name})

@@ -27,7 +27,8 @@ func TestTimelineBars(t *testing.T) {
 		return s
 	}
 	internal := span(tracespan.KindHook, "migrate", "stop", "logmon", 7, 7.01, "", false)
-	internal.Internal = true
+	setup := span(tracespan.KindHook, "", "prerun", "alloc_dir", 0, 0.1, "", false)
+	internal.Internal, setup.Internal = true, true
 	failed := span(tracespan.KindHook, "web", "prestart", "artifact", 6.5, 6.6, "", false)
 	failed.Error = "not found\x1b[2J"
 	alloc := &api.Allocation{
@@ -37,7 +38,7 @@ func TestTimelineBars(t *testing.T) {
 	}
 	timeline := &AllocTimeline{AllocID: "de775b35-0000", Spans: []tracespan.Span{
 		span(tracespan.KindAlloc, "", tracespan.Placement, "", 0, 0.1, "", false),
-		span(tracespan.KindHook, "", "prerun", "alloc_dir", 0, 0.1, "", false),
+		setup,
 		span(tracespan.KindRun, "migrate", "id", "raw_exec", 0.1, 4, "Exit Code: 0", false),
 		span(tracespan.KindWait, "web", tracespan.WaitOtherTasks, "", 0.1, 4, "", false),
 		span(tracespan.KindEvent, "web", "Received", "", 0.1, 0, "", false),
@@ -62,7 +63,6 @@ func TestTimelineBars(t *testing.T) {
 web: artifact: not found
 
 Task     Time                      Runs                   Longest Step
-(group)  -                         -                      100ms alloc_dir prerun
 migrate  ==========                1: exit 0              10ms logmon stop
 web      .........=x3.=xx...-====  3: exit 3 x2, running  3.9s other tasks
 
