@@ -1,3 +1,4 @@
+// @ts-check
 // The tab of a job with the output of all its tasks: lines in the order of their arrival, which the agent merges and filters.
 //
 // A line is a line of the API. Its position is its link, and the place where the page continues.
@@ -6,7 +7,7 @@ import { APIError, isRejected, pause, stream, visible, whileVisible } from "./ap
 import { element as ansiElement, plainText } from "./ansi.js";
 import { h, replace } from "./dom.js";
 import { bytes, clock } from "./format.js";
-import { showError } from "./main.js";
+import { showError } from "./page.js";
 import { allocationPath, jobPath, rememberFilter } from "./paths.js";
 
 const pageLines = 1000, contextLines = 200; // lines of a request, and before the line of a link
@@ -112,7 +113,7 @@ export function logs({ id, namespace, api, parameters, signal }) {
   // search calls show(lines) with the lines that the agent sends, and shows the progress. It returns whether all stored lines were
   // searched; otherwise there are more than the request has asked for.
   async function search(query, until, show) {
-    let isComplete = false, count = 0, last;
+    let isComplete = false, count = 0, last = { StartedAt: 0 };
     await stream(api("logs", { ...selection(), ...query }), until, async ({ Lines: lines, Progress: progress, Error: error }) => {
       if (until.aborted) return;
       if (error) throw new APIError(400, error);

@@ -1,3 +1,4 @@
+// @ts-check
 // The keys of all pages, and their help. The keys are those of nomad-lite top where it has the same.
 
 import { access } from "./api.js";
@@ -6,6 +7,7 @@ import { h } from "./dom.js";
 import * as search from "./search.js";
 
 // help has the keys by where they work, in the order of the help.
+/** @type {[string, [string, string][]][]} */
 const help = [
   ["Each page", [
     ["?", "these keys"], ["/", "search"], ["f", "filter of the page"], ["1 2 3 …", "tabs of the page"], ["q", "list of jobs"],
@@ -48,7 +50,7 @@ export function startKeys(go) {
 
   document.addEventListener("keydown", (event) => {
     if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || !Object.hasOwn(actions, event.key)) return;
-    if (event.target.closest("input:not([type=checkbox]), textarea, select, [contenteditable], .terminal") || document.querySelector("dialog[open]")) return;
+    if (/** @type {Element} */ (event.target).closest("input:not([type=checkbox]), textarea, select, [contenteditable], .terminal") || document.querySelector("dialog[open]")) return;
     if (event.key.length === 1 && localStorage.getItem(offKey) !== null) return;
     // The search opens at once, so that it gets the keys after "/".
     if (actions[event.key]() !== false) event.preventDefault();
@@ -120,7 +122,7 @@ function click(element) {
 
 // setExpanded shows or hides what the selected row hides. It returns false if the row hides nothing.
 function setExpanded(isExpanded) {
-  const button = selectedRow()?.querySelector("button[aria-expanded]");
+  const button = /** @type {HTMLElement} */ (selectedRow()?.querySelector("button[aria-expanded]"));
   if (!button) return false;
   if (button.getAttribute("aria-expanded") !== String(isExpanded)) button.click();
   return true;

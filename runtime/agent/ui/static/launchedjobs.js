@@ -1,3 +1,4 @@
+// @ts-check
 // The jobs that periodic and parameterized jobs have launched, in the list of jobs.
 
 import { h } from "./dom.js";

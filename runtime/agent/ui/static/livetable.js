@@ -13,6 +13,7 @@ const overscan = 25;
 // sort, which returns a number or a text, has a button that sorts. key(row) returns a text that identifies a row. It
 // returns {element, show(rows)}; show keeps focus, selection and scroll position. The table stops its work when the
 // signal ends. nestedRows(row) returns the rows that follow a row in each order of the table.
+/** @param {(row: any) => any[]} [nestedRows] */
 export function liveTable(label, columns, key, signal, nestedRows = () => []) {
   let rows = [], shown = [], nested = new Set(), sortBy = null, descending = false, rowHeight = 0, first = 0, last = windowMin;
   const body = h("tbody");

@@ -1,3 +1,4 @@
+// @ts-check
 // Values of environments and metadata, which can be secrets.
 
 import { h } from "./dom.js";

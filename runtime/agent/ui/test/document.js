@@ -25,3 +25,8 @@ Object.assign(globalThis, {
   Node: Object.defineProperty(class {}, Symbol.hasInstance, { value: (value) => value instanceof TestElement || value instanceof TextNode }),
   setInterval() {}, // ages are not updated
 });
+
+// A channel of Node.js keeps the process running until it is closed.
+globalThis.BroadcastChannel = /** @type {any} */ (class extends EventTarget {
+  postMessage() {}
+});

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { fromAPI, lanes, summary, textOf } from "../static/allocation/spans.js";
+import { exitOf, fromAPI, lanes, sentenceText, textOf } from "../static/allocation/spans.js";
 
 const at = (seconds) => `2026-01-01T00:00:${String(Math.floor(seconds)).padStart(2, "0")}.${String(Math.round((seconds % 1) * 1e6)).padStart(6, "0")}Z`;
 const span = (Kind, Name, from, to, more) => ({ ID: `${Kind}${Name}${from}`, Kind, Name, Task: "web", Start: at(from), End: to === undefined ? "0001-01-01T00:00:00Z" : at(to), ...more });
@@ -29,17 +29,13 @@ test("the spans of a row do not overlap", () => {
   assert.deepEqual(found, [["", "alloc", [["start"]]], ["web", "hook", [["a", "c"], ["b"]]]]);
 });
 
-test("the summary says what a task waits for", () => {
-  const tasks = [{ Name: "migrate", Lifecycle: { Hook: "prestart" } }, { Name: "web" }];
-  const spans = fromAPI([span("wait", "other tasks", 1)], false);
-  const web = summary(spans, tasks, { migrate: { State: "running" }, web: { State: "pending" } }, second(4)).find(({ task }) => task === "web");
-  assert.equal(web.text, "waits for the task migrate for 3s");
+test("a sentence without an end has its duration until now", () => {
+  assert.equal(sentenceText({ Text: "waits for migrate", Since: at(1) }, second(4)), "waits for migrate for 3s");
+  assert.equal(sentenceText({ Text: "failed", Since: "0001-01-01T00:00:00Z" }, second(4)), "failed");
 });
 
-test("the summary names the slowest part of the last start", () => {
-  const spans = fromAPI([span("hook", "prestart", 1, 1.5, { Plugin: "x" }), span("driver", "StartTask", 2, 4, { Plugin: "exec" }), span("run", "run", 4)], false);
-  const [web] = summary(spans, [{ Name: "web" }], { web: { State: "running" } }, second(9));
-  assert.equal(web.state, "running");
-  assert.equal(web.startText, "start took 3s, of which 2s");
-  assert.equal(web.slowest.title, "exec: StartTask");
+test("the exit of a task is that of its last failed run", () => {
+  const spans = fromAPI([span("run", "a", 1, 2, { Failed: true }), span("run", "b", 3, 4), span("run", "c", 5)], false);
+  assert.equal(exitOf(spans, "web").name, "a");
+  assert.equal(exitOf(spans, "other"), undefined);
 });

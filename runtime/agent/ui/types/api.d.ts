@@ -63,6 +63,7 @@ type GetResponseOf<Path extends string> =
   Path extends `/v1/event/stream` ? any :
   Path extends `/v1/jobs/health` ? Array<jobHealth> | null :
   Path extends `/v1/jobs/history` ? jobHistories :
+  Path extends `/v1/jobs/ports` ? Array<jobPorts> | null :
   Path extends `/v1/jobs/statuses` ? Array<jobStatus> | null :
   Path extends `/v1/node/pools` ? Array<poolWithHash> | null :
   Path extends `/v1/scaling/policies` ? Array<ScalingPolicyListStub> | null :
@@ -1885,6 +1886,7 @@ interface allocStub {
 interface allocTimeline {
   AllocID: string;
   Spans: Array<Span> | null;
+  Summary: Summary;
 }
 
 interface checkStatus {
@@ -1994,6 +1996,19 @@ interface jobHistory {
   ID: string;
   Memory: Array<number | null> | null;
   Namespace: string;
+}
+
+interface jobPort {
+  Address: string;
+  Label: string;
+  Port: number;
+  Scheme: string;
+}
+
+interface jobPorts {
+  JobID: string;
+  Namespace: string;
+  Ports: Array<jobPort> | null;
 }
 
 interface jobStatus {
@@ -2276,6 +2291,23 @@ interface PublicKey {
   use: string;
 }
 
+interface Sentence {
+  Since: string | null;
+  SpanID: string;
+  Text: string;
+}
+
+interface Summary {
+  Problem: Sentence;
+  Tasks: Array<TaskSummary> | null;
+}
+
+interface TaskSummary {
+  Sentences: Array<Sentence> | null;
+  State: string;
+  Task: string;
+}
+
 interface AllocTransitions {
   AllocID: string;
   TransitionsByTask: Record<string, Array<Transition> | null> | null;
@@ -2294,6 +2326,7 @@ interface Span {
   Error: string;
   Failed: boolean;
   ID: string;
+  Internal: boolean;
   Kind: string;
   Name: string;
   Plugin: string;
