@@ -391,6 +391,9 @@ func (b *writeBatch) writeToFileAndIndexRow() error {
 			continue
 		}
 		o := bucketWrite{bucket: string(key.table), key: key.key}
+		if r, ok := c.after.(*localRecord); ok {
+			c.payload = b.store.sealer.encodeLocalRecord(key.table, r)
+		}
 		if c.after != nil {
 			o.value = encodeRecord(o.bucket, o.key, b.index, c.payload)
 		}
@@ -429,7 +432,8 @@ func (b *writeBatch) writeToFileAndIndexRow() error {
 	return err
 }
 
-// encodeChanges returns the encoded objects that a request has put. For a store in memory, all payloads are nil.
+// encodeChanges returns the encoded objects that a request has put. The payloads of local records are nil, and for a store in
+// memory all payloads are nil.
 func (b *writeBatch) encodeChanges(tx *Txn) [][]byte {
 	payloads := make([][]byte, len(tx.changes))
 	if b.store.file == nil {
@@ -441,8 +445,7 @@ func (b *writeBatch) encodeChanges(tx *Txn) [][]byte {
 		case nil:
 		case *api.Allocation:
 			payloads[i], err = b.jobs.encodeAllocAndShareJob(obj)
-		case *localRecord:
-			payloads[i] = b.store.sealer.encodeLocalRecord(c.tableDef.table, obj)
+		case *localRecord: // encoded by writeToFileAndIndexRow: several requests of a batch often change the record of one task
 		case *api.Variable:
 			payloads[i], err = b.store.encodeVariableRecord(c.key, obj)
 		default:
