@@ -137,36 +137,22 @@ func New(c Config) (*Runner, error) {
 	alloc := c.Alloc
 	group := alloc.GetTaskGroup()
 	if group == nil {
-		return nil, fmt.Errorf("alloc %s: job %q has no group %q", alloc.ID, alloc.JobID, alloc.TaskGroup)
+		return nil, errNoGroup(alloc)
 	}
 	if c.RanUnderEarlierAgent && c.EarlierRecords == nil {
 		return nil, fmt.Errorf("alloc %s: no records to restore it from", alloc.ID)
 	}
-	dir, err := allocdir.New(c.AllocDirRoot, alloc.ID)
-	if err != nil {
-		return nil, fmt.Errorf("alloc %s: %w", alloc.ID, err)
-	}
 	tasks := make([]taskrunner.Task, len(group.Tasks))
 	for i, t := range group.Tasks {
+		var err error
 		if tasks[i], err = toTaskRunnerTask(alloc, group, t.Name, c.Limits); err != nil {
 			return nil, fmt.Errorf("alloc %s: %w", alloc.ID, err)
 		}
 	}
-	r := &Runner{
-		config:        c,
-		state:         newAllocState(alloc),
-		statsHooks:    make(map[string]*runnerhooks.StatsHook),
-		dir:           dir,
-		logger:        c.Logger.Named("allocrunner").With("job_id", alloc.JobID, "alloc_id", alloc.ID),
-		hooksAttached: make(chan struct{}),
-		done:          make(chan struct{}),
+	r, err := newRunner(c, tasks)
+	if err != nil {
+		return nil, err
 	}
-	var trace timeline.Trace
-	if c.NewTrace != nil {
-		trace = c.NewTrace(alloc)
-	}
-	r.timeline = timeline.NewFile(dir, trace, r.logger)
-	r.tasks = newAllocTasks(&r.config, r.state, tasks, r.logger)
 	for i, task := range tasks {
 		r.tasks.taskSet[i] = r.newTaskRunner(task)
 		r.statsHooks[task.Name] = runnerhooks.NewStatsHook(r.tasks.taskSet[i].OpenStats, c.Limits.StatsSampleInterval, r.logger)
@@ -183,6 +169,44 @@ func New(c Config) (*Runner, error) {
 		r.attachHooks()
 	}
 	return r, nil
+}
+
+// newRunner returns a runner whose taskSet the caller must fill with a runner for each of the tasks.
+func newRunner(c Config, tasks []taskrunner.Task) (*Runner, error) {
+	dir, err := allocdir.New(c.AllocDirRoot, c.Alloc.ID)
+	if err != nil {
+		return nil, fmt.Errorf("alloc %s: %w", c.Alloc.ID, err)
+	}
+	r := &Runner{
+		config:        c,
+		state:         newAllocState(c.Alloc),
+		statsHooks:    make(map[string]*runnerhooks.StatsHook),
+		dir:           dir,
+		logger:        c.Logger.Named("allocrunner").With("job_id", c.Alloc.JobID, "alloc_id", c.Alloc.ID),
+		hooksAttached: make(chan struct{}),
+		done:          make(chan struct{}),
+	}
+	var trace timeline.Trace
+	if c.NewTrace != nil {
+		trace = c.NewTrace(c.Alloc)
+	}
+	r.timeline = timeline.NewFile(dir, trace, r.logger)
+	r.tasks = newAllocTasks(&r.config, r.state, tasks, r.logger)
+	return r, nil
+}
+
+// NewEnded returns a runner for an allocation that has ended and whose runner is gone. It has no tasks: only its methods Destroy and
+// Dir may be called.
+func NewEnded(c Config) (*Runner, error) {
+	if c.Alloc.GetTaskGroup() == nil {
+		return nil, errNoGroup(c.Alloc)
+	}
+	c.Limits = c.Limits.WithDefaults()
+	return newRunner(c, nil)
+}
+
+func errNoGroup(alloc *api.Allocation) error {
+	return fmt.Errorf("alloc %s: job %q has no group %q", alloc.ID, alloc.JobID, alloc.TaskGroup)
 }
 
 // newTaskRunner returns the runner of a task for New.
@@ -384,7 +408,7 @@ func (r *Runner) AllowTaskEndWithoutDriver() {
 // Run has returned. It may be called again after an error.
 func (r *Runner) Destroy(ctx context.Context) error {
 	if r.state.hooks() == nil {
-		r.attachHooks() // the runner was created only for Destroy, so Destroy does not wait for plugins that are being launched
+		r.attachHooks() // the runner was created by NewEnded, and Destroy does not wait for plugins that are being launched
 	}
 	r.timeline.Close() // the AllocDir hook removes the file of the time line
 	return callDestroyHooks(ctx, r.state)

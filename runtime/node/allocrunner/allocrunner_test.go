@@ -208,6 +208,27 @@ func TestTaskDirectoryExistsAtStart(t *testing.T) {
 	})
 }
 
+func TestEndedAllocationIsDestroyedWithoutItsRunner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), nil)
+		h.advance(time.Second)
+		h.Stop()
+		h.wait()
+		r, err := NewEnded(h.config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := r.Destroy(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := os.Stat(h.Dir().Path()); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("directory after destroy: %v", err)
+		}
+	})
+}
+
 // RS-078.
 func TestLogSettingsReachCollector(t *testing.T) {
 	logs := func(h *harness) string {

@@ -117,8 +117,8 @@ const restoredHooksTimeout = 2 * time.Second
 // before any hook is called.
 func (r *Runner) attachHooks() {
 	lists := make([][]runnerhooks.OrderedHook, len(r.tasks.taskSet))
-	for i, t := range r.config.Alloc.GetTaskGroup().Tasks {
-		lists[i] = newTaskHooks(r, r.tasks.taskSet[i], t)
+	for i, t := range r.tasks.taskSet {
+		lists[i] = newTaskHooks(r, t, r.config.Alloc.GetTaskGroup().Tasks[i])
 	}
 	chain := runnerhooks.NewChain(runnerhooks.ChainConfig{
 		Limits: r.config.Limits.hookCallLimits(), EmitEvent: r.tasks.emitEvent, Timeline: r.timeline.Recorder("", nil), Logger: r.logger,

@@ -434,7 +434,7 @@ func (r *Runner) destroyAlloc(runnerOrNil *allocrunner.Runner, alloc *api.Alloca
 		config := r.config.AllocRunnerTemplate
 		config.Alloc, config.ReportStatus = alloc, func(allocrunner.StatusUpdate) {}
 		var err error
-		if runnerOrNil, err = allocrunner.New(config); err != nil {
+		if runnerOrNil, err = allocrunner.NewEnded(config); err != nil {
 			r.logger.Warn("removing an alloc without its hooks, because no runner can be built for it", "alloc_id", alloc.ID, "error", err)
 			dir, err := allocdir.New(r.config.AllocRunnerTemplate.AllocDirRoot, alloc.ID)
 			if err != nil {
