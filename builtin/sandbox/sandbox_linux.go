@@ -137,7 +137,15 @@ func newStageLaunch(c *stage.Config) (*process.Launch, error) {
 	if c.JoinsTask {
 		return stageLaunch, nil
 	}
-	stageLaunch.CloneFlags = unix.CLONE_NEWNS
+	if c.CopiesHostMounts() {
+		stageLaunch.CloneFlags = unix.CLONE_NEWNS
+		stageLaunch.Files = append(stageLaunch.Files, nil) // NamespaceFD is not open
+	} else if namespace, err := emptyNamespace.open(); err != nil {
+		l.closeAll()
+		return nil, sdk.Recoverable(err)
+	} else {
+		stageLaunch.Files = append(stageLaunch.Files, namespace)
+	}
 	for _, n := range []struct {
 		private bool
 		flag    uintptr

@@ -18,11 +18,16 @@ const (
 	StatusFD = 4 // pipe to which the stage writes a line with "." and its opcount.Counts before it executes the program, and a Failure after an error
 	TaskFD   = 5 // pidfd of the task whose namespaces the stage joins
 
-	MarkFD    = 5 // file with the start mark of a task, which is open in place of TaskFD
-	ReleaseFD = 6 // pipe whose other end the driver closes when the start mark records the stage; an exit of the driver closes it, too
+	NamespaceFD = 5 // mount namespace whose only directory is TaskMountPoint, open in place of TaskFD; not open if Config.CopiesHostMounts
+	MarkFD      = 6 // file with the start mark of a task
+	ReleaseFD   = 7 // pipe whose other end the driver closes when the start mark records the stage; an exit of the driver closes it, too
 
 	lastFD = ReleaseFD
 )
+
+// TaskMountPoint is the directory in the mount namespace of NamespaceFD on which a stage, in a copy of this namespace, mounts the
+// root directory of its task.
+const TaskMountPoint = "/task"
 
 // Config describes what the stage does.
 type Config struct {
@@ -41,6 +46,11 @@ type Config struct {
 	// the user and the group of the driver, in which the stage has the capabilities that it needs.
 	InUserNamespace bool
 }
+
+// CopiesHostMounts reports whether the stage is forked into a copy of the host's mount namespace, of which it unmounts everything,
+// instead of entering a copy of the namespace of NamespaceFD. A user namespace can clone mounts only of its own mount namespace. An
+// initramfs, for which NoPivotRoot is, cannot be unmounted.
+func (c *Config) CopiesHostMounts() bool { return c.InUserNamespace || c.Root.NoPivotRoot }
 
 // PrivateNamespaces are the namespaces that a task does not share with the host.
 type PrivateNamespaces struct{ PID, IPC, Net, UTS bool }

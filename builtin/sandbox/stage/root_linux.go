@@ -14,7 +14,8 @@ import (
 )
 
 // makeAndEnterTaskRoot makes the mounts of the task in the stage's own mount namespace, and changes the root
-// directory of the stage to the root directory of the task.
+// directory of the stage to the root directory of the task. The mounts of the host are cloned in the mount namespace of
+// the host, and are attached in that of the stage.
 func (c *Config) makeAndEnterTaskRoot() error {
 	r := c.Root
 	root, err := cloneMount(r.HostDir)
@@ -35,12 +36,6 @@ func (c *Config) makeAndEnterTaskRoot() error {
 	if err != nil {
 		return err
 	}
-	opcount.Count(opcount.Mount)
-	// The mounts must be private, so that mounts of the stage do not appear on the host. The mounts
-	// that were cloned before keep their own propagation.
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("make the mounts of the host private: %w", err)
-	}
 	if err := root.setAttributes(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, unix.MS_PRIVATE); err != nil {
 		return err
 	}
@@ -52,7 +47,11 @@ func (c *Config) makeAndEnterTaskRoot() error {
 	if err != nil {
 		return err
 	}
-	if err := r.switchRoot(root); err != nil {
+	rootMountPoint, err := c.enterMountNamespace()
+	if err != nil {
+		return err
+	}
+	if err := r.switchRoot(root, rootMountPoint); err != nil {
 		return err
 	}
 	// From here on, no path of the host exists.
@@ -68,6 +67,36 @@ func (c *Config) makeAndEnterTaskRoot() error {
 		if err := step(); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// enterMountNamespace puts the stage into a mount namespace of its own, and returns a directory of this namespace on which the
+// root directory of the task can be mounted.
+func (c *Config) enterMountNamespace() (rootMountPoint string, err error) {
+	if !c.CopiesHostMounts() {
+		return TaskMountPoint, enterCopyOfNamespace(NamespaceFD)
+	}
+	// The mounts must be private, so that mounts of the stage do not appear on the host. The mounts
+	// that were cloned before keep their own propagation.
+	opcount.Count(opcount.Mount)
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return "", fmt.Errorf("make the mounts of the host private: %w", err)
+	}
+	return c.Root.HostDir, nil
+}
+
+// enterCopyOfNamespace puts the calling thread into a new mount namespace with the mounts of an existing one.
+func enterCopyOfNamespace(namespaceFD int) error {
+	// A thread that shares its root directory with other threads cannot enter a mount namespace.
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return fmt.Errorf("leave the root directory of the driver: %w", err)
+	}
+	if err := unix.Setns(namespaceFD, unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("enter the empty mount namespace: %w", err)
+	}
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("copy the empty mount namespace: %w", err)
 	}
 	return nil
 }
@@ -123,9 +152,8 @@ func (d detachedMount) attachAndClose(path string) error {
 	return nil
 }
 
-// switchRoot makes the mount the root directory of the stage, and unmounts the root directory of
-// the host.
-func (r *Root) switchRoot(root detachedMount) error {
+// switchRoot mounts root on mountPoint, makes it the root directory of the stage, and unmounts the old root directory.
+func (r *Root) switchRoot(root detachedMount, mountPoint string) error {
 	if r.NoPivotRoot {
 		if err := unix.Fchdir(int(root)); err != nil {
 			return err
@@ -138,21 +166,21 @@ func (r *Root) switchRoot(root detachedMount) error {
 		}
 		return unix.Chdir("/")
 	}
-	if err := root.attachAndClose(r.HostDir); err != nil {
+	if err := root.attachAndClose(mountPoint); err != nil {
 		return err
 	}
-	if err := unix.Chdir(r.HostDir); err != nil {
+	if err := unix.Chdir(mountPoint); err != nil {
 		return fmt.Errorf("enter %s: %w", r.HostDir, err)
 	}
 	opcount.Count(opcount.Mount)
 	// pivot_root mounts the old root directory on the new root directory. Unmount then removes it
-	// with all mounts of the host.
+	// with all mounts below it.
 	if err := unix.PivotRoot(".", "."); err != nil {
 		return fmt.Errorf("pivot_root to %s: %w", r.HostDir, err)
 	}
 	opcount.Count(opcount.Mount)
 	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
-		return fmt.Errorf("unmount the root directory of the host: %w", err)
+		return fmt.Errorf("unmount the old root directory: %w", err)
 	}
 	return unix.Chdir("/")
 }
