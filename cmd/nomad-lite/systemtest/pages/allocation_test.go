@@ -95,7 +95,7 @@ func TestUIAllocations(t *testing.T) {
 		p.WaitText("dd", "hunter2")
 		p.OpenPath("/ui/allocations/" + crashed.ID + "/boom")
 		p.WaitText("pre", "last words")
-		p.WaitText("dd", "exit status 3")
+		p.WaitText(".title", "exit status 3")
 		p.ScreenshotIfEnabled("task-crashed")
 	})
 

@@ -222,7 +222,11 @@ func checkHealthOnPages(t *testing.T, s *systemtest.TestAgent, b *systemtest.Bro
 	waitShown("start page", fmt.Sprintf(`tr[data-key='default/%s']`, id), "")
 	p.ScreenshotIfEnabled("health-list-" + id)
 	p.OpenPath("/ui/jobs/" + id + "@default")
-	waitShown("page of the job", "main .notice", "This job is ")
+	verb := "is "
+	if f.word == "failed" {
+		verb = "has "
+	}
+	waitShown("page of the job", "main .notice", "This job "+verb)
 	p.ScreenshotIfEnabled("health-" + id)
 	return p
 }

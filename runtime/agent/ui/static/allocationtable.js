@@ -15,7 +15,6 @@ export const allocationColumns = {
   job: { title: "Job", cell: (a) => link(jobPath(a.JobID, a.Namespace), a.JobID), sort: (a) => a.JobID },
   group: { title: "Group", class: "clip", cell: (a) => a.TaskGroup, sort: (a) => a.TaskGroup },
   status: { title: "Status", cell: status, sort: (a) => a.ClientStatus },
-  wanted: { title: "Wanted", cell: (a) => a.DesiredStatus },
   version: { title: "Version", class: "number", cell: (a) => a.JobVersion, sort: (a) => a.JobVersion },
   health: { title: "Health", cell: health },
   restarts: { title: "Restarts", class: "number", cell: restarts, sort: restarts },

@@ -171,12 +171,27 @@ setInterval(() => {
 export function table(label, columns, rows, key) {
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label, "data-key": label },
     h("table", null,
-      h("thead", null, h("tr", null, columns.map((c) => h("th", { scope: "col", class: c.class }, c.title)))),
+      h("thead", null, h("tr", null, columns.map((c) => h("th", { scope: "col", class: c.class }, columnTitle(c))))),
       h("tbody", null, rows.map((row) =>
         h("tr", { "data-key": key?.(row) }, columns.map((c) => h("td", { class: c.class }, c.cell(row))))))));
 }
 
-// facts creates a list of names and values.
+// columnTitle returns the title of a column of a table. A column of buttons and links has a title for screen readers only.
+export function columnTitle(column) {
+  return column.title || h("span", { class: "hidden-text" }, "Actions");
+}
+
+// facts creates a list of names and short values, which stand beside each other.
 export function facts(pairs) {
-  return h("dl", { class: "facts" }, pairs.filter(Boolean).map(([name, value]) => [h("dt", null, name), h("dd", null, value)]));
+  return h("dl", { class: "facts" }, pairs.filter(Boolean).map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))));
+}
+
+// valueList creates a list of names and values, a line for each.
+export function valueList(pairs) {
+  return h("dl", { class: "values" }, pairs.filter(Boolean).map(([name, value]) => [h("dt", null, name), h("dd", null, value)]));
+}
+
+// crumbs creates the path to a page: links to the objects that contain its object. parts: [[path, text]].
+export function crumbs(parts) {
+  return h("nav", { class: "crumbs", "aria-label": "Path", "data-key": "crumbs" }, parts.map(([path, text]) => link(path, h("bdi", null, text))));
 }

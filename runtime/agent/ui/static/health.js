@@ -29,7 +29,7 @@ const failed = ["failing", "failed", "degraded"];
 export function healthNotice(health) {
   if (!health?.Reason) return null;
   return h("section", { class: `notice notice-${health.Health}`, role: "status", "data-key": "health" },
-    h("h2", null, `This job is ${health.Health}`),
+    h("h2", null, `This job ${health.Health === "failed" ? "has" : "is"} ${health.Health}`),
     h("p", { class: "reason" }, healthSentence(health)),
     health.AllocID && h("p", null, health.Task && failed.includes(health.Health) && [fullLink(allocationPath(health.AllocID, "timeline") + "#exit=" + encodeURIComponent(health.Task), "Output around the exit of task ", health.Task), " · "],
       link(allocationPath(health.AllocID), "Allocation ", health.AllocID.slice(0, 8)),

@@ -1,7 +1,7 @@
 // @ts-check
 // A table whose rows change by themselves, which can have many rows: only those near the screen are elements.
 
-import { h, update } from "./dom.js";
+import { columnTitle, h, update } from "./dom.js";
 
 // windowMin is the number of rows up to which all rows are elements.
 const windowMin = 150;
@@ -40,7 +40,7 @@ export function liveTable(label, columns, key, signal, nestedRows = () => []) {
   }
 
   function title(column) {
-    if (!column.sort) return h("th", { scope: "col", class: column.class }, column.title);
+    if (!column.sort) return h("th", { scope: "col", class: column.class }, columnTitle(column));
     const direction = column !== sortBy ? null : descending ? "descending" : "ascending";
     const arrow = { ascending: " ▲", descending: " ▼" }[direction];
     return h("th", { scope: "col", class: column.class, "aria-sort": direction },

@@ -2,7 +2,7 @@
 // The table of pages, and the frame around them: navigation, search, the state of the connection.
 
 import { access, connection, load, pause, readAccess } from "./api.js";
-import { fullLink, h, link, replace, update } from "./dom.js";
+import { h, link, replace, update } from "./dom.js";
 import { openHelp, startKeys } from "./keys.js";
 import { go, leavePage, showError, showPage, start } from "./page.js";
 import * as search from "./search.js";
@@ -35,17 +35,18 @@ const pages = [
 // fullViews are the modules whose pages the read-only token does not permit.
 const fullViews = ["exec", "plugins", "run", "variables", "volumes"];
 
+// navigation has the links of the frame: what people look at, and smaller what explains it.
 const navigation = [
   ["/ui/jobs", "Jobs"],
   ["/ui/allocations", "Allocations"],
   ["/ui/clients", "Node"],
-  ["/ui/plugins", "Plugins"],
-  ["/ui/storage", "Volumes"],
   ["/ui/services", "Services"],
+  ["/ui/storage", "Volumes"],
   ["/ui/variables", "Variables"],
-  ["/ui/evaluations", "Evaluations"],
-  ["/ui/events", "Events"],
-  ["/ui/settings/tokens", "Token"],
+  ["/ui/plugins", "Plugins", "minor"],
+  ["/ui/evaluations", "Evaluations", "minor"],
+  ["/ui/events", "Events", "minor"],
+  ["/ui/settings/tokens", "Token", "minor"],
 ];
 
 // fillMain fills the element main with the page of the present address.
@@ -134,7 +135,7 @@ function showFrame() {
   const isFull = (path) => fullViews.includes(pages.find(([pattern]) => pattern.test(path.slice("/ui/".length)))[1]);
   update(document.getElementById("top"),
     link("/ui/jobs", h("strong", null, "nomad-lite")),
-    h("nav", { "aria-label": "Pages" }, navigation.map(([path, title]) => (isFull(path) ? fullLink : link)(path, title))),
+    h("nav", { "aria-label": "Pages" }, navigation.map(([path, title, className]) => h("a", { href: path, class: className, full: isFull(path) }, title))),
     h("button", { id: "search-button", full: true, onclick: search.open, "aria-keyshortcuts": "/" }, "Search ", h("kbd", null, "/")),
     h("button", { id: "keys-button", onclick: openHelp, "aria-keyshortcuts": "?", "aria-label": "Keys", title: "Keys" }, "?"));
   document.getElementById("read-only").hidden = !access.readOnly;

@@ -2,7 +2,7 @@
 // The overview of an allocation, or of one of its tasks.
 
 import { get, poll, put, watch } from "../api.js";
-import { ago, badge, clockAndAge, facts, fullLink, h, hideUntilComplete, link, replace, table, update } from "../dom.js";
+import { ago, badge, clockAndAge, facts, fullLink, h, hideUntilComplete, link, replace, table, update, valueList } from "../dom.js";
 import { address, bytes, clock, isSet, shortID } from "../format.js";
 import { ask } from "../dialog.js";
 import { showError } from "../page.js";
@@ -47,25 +47,24 @@ export async function show(main, { alloc, task }, signal) {
 /** @param {API.Allocation} alloc */
 function allocationState(alloc) {
   return [
+    h("div", { class: "title" }, badge(alloc.ClientStatus), alloc.ClientDescription, h("div", { class: "toolbar" }, restartButton(alloc), stopButton(alloc))),
     facts([
-      ["Status", [badge(alloc.ClientStatus), " ", alloc.ClientDescription]],
       ["Job", link(jobPath(alloc.JobID, alloc.Namespace), alloc.JobID)],
       ["Group", alloc.TaskGroup],
       ["Namespace", alloc.Namespace],
-      ["Wanted", [alloc.DesiredStatus, alloc.DesiredDescription && " – " + alloc.DesiredDescription]],
-      ["Version of the job", String(alloc.Job?.Version ?? "")],
+      alloc.DesiredStatus !== "run" && ["Stopped by the scheduler", alloc.DesiredDescription || "yes"],
+      ["Job version", String(alloc.Job?.Version ?? "")],
       alloc.DeploymentStatus?.Healthy != null && ["Deployment", badge(alloc.DeploymentStatus.Healthy ? "healthy" : "unhealthy")],
       ["Created", clockAndAge(alloc.CreateTime)],
       alloc.PreviousAllocation && ["Replaces", link(allocationPath(alloc.PreviousAllocation), shortID(alloc.PreviousAllocation))],
       alloc.NextAllocation && ["Replaced by", link(allocationPath(alloc.NextAllocation), shortID(alloc.NextAllocation))],
     ]),
-    h("div", { class: "toolbar" }, restartButton(alloc), stopButton(alloc), fullLink(allocationPath(alloc.ID, "timeline"), "Time line: what happened, and how long it took")),
     h("h2", null, "Tasks"),
     table("Tasks", [
       { title: "Task", cell: (t) => link(allocationPath(alloc.ID, t.Name), h("bdi", null, t.Name)) },
       { title: "State", cell: (t) => taskBadge(alloc.TaskStates?.[t.Name]) },
       { title: "Restarts", class: "number", cell: (t) => alloc.TaskStates?.[t.Name]?.Restarts ?? 0 },
-      { title: "Last event", cell: (t) => lastEvent(alloc.TaskStates?.[t.Name]) },
+      { title: "Last event", class: "event", cell: (t) => lastEvent(alloc.TaskStates?.[t.Name]) },
       { title: "", class: "actions", cell: (t) => taskActions(alloc, t.Name) },
     ], tasksOf(alloc), (t) => t.Name),
   ];
@@ -75,15 +74,13 @@ function allocationState(alloc) {
 function taskState(alloc, name) {
   const state = alloc.TaskStates?.[name];
   return [
+    h("div", { class: "title" }, h("span", null, taskBadge(state)), h("div", { class: "toolbar actions" }, taskActions(alloc, name))),
     facts([
-      ["State", taskBadge(state)],
-      ["Job", link(jobPath(alloc.JobID, alloc.Namespace), alloc.JobID)],
       ["Restarts", String(state?.Restarts ?? 0)],
       isSet(state?.StartedAt) && ["Started", clockAndAge(state.StartedAt)],
       isSet(state?.FinishedAt) && ["Ended", clockAndAge(state.FinishedAt)],
       ["Driver", tasksOf(alloc).find((t) => t.Name === name)?.Driver],
     ]),
-    h("div", { class: "toolbar actions" }, taskActions(alloc, name)),
   ];
 }
 
@@ -263,6 +260,6 @@ function showStatic(element, alloc, onlyTask) {
     : [["Meta of the job", alloc.Job?.Meta], ["Meta of the group", group?.Meta]];
   for (const [title, values] of sections) {
     if (!values || Object.keys(values).length === 0) continue;
-    element.append(h("h2", null, title), facts(Object.entries(values).sort().map(([name, value]) => [name, maskedValue(name, value)])));
+    element.append(h("h2", null, title), valueList(Object.entries(values).sort().map(([name, value]) => [name, maskedValue(name, value)])));
   }
 }

@@ -6,10 +6,10 @@ import * as logs from "../allocation/logs.js";
 import * as overview from "../allocation/overview.js";
 import * as timeline from "../allocation/timeline.js";
 import { get } from "../api.js";
-import { h, link } from "../dom.js";
+import { crumbs, h } from "../dom.js";
 import { shortID } from "../format.js";
 import { fullID } from "../ids.js";
-import { allocationPath, execPath } from "../paths.js";
+import { allocationPath, execPath, jobPath } from "../paths.js";
 import { tasksOf } from "../status.js";
 
 const parts = { files, logs, overview, timeline };
@@ -18,19 +18,22 @@ export async function show(main, { id, path = "" }, signal) {
   const alloc = await get(`/v1/allocation/${encodeURIComponent(await fullID(id, "allocation", "/v1/allocations", signal))}`, signal);
   const { module, task, file } = select(path);
   document.title = `${alloc.Name} ${task ?? ""} – nomad-lite`;
-  const current = (name) => module === name && !task ? "page" : undefined;
+  const current = (name) => module === name ? "page" : undefined;
   main.append(
-    h("h1", null, task ? ["Task ", h("bdi", null, task)] : "Allocation", " ", link(allocationPath(alloc.ID), h("code", null, shortID(alloc.ID)), " ", h("bdi", null, alloc.Name))),
-    h("nav", { class: "tabs", "aria-label": "Allocation" },
+    crumbs([["/ui/jobs", "Jobs"], [jobPath(alloc.JobID, alloc.Namespace), alloc.JobID], [jobPath(alloc.JobID, alloc.Namespace, alloc.TaskGroup), alloc.TaskGroup],
+      ...(task ? [[allocationPath(alloc.ID), "Allocation " + shortID(alloc.ID)]] : [])]),
+    h("h1", null, h("bdi", null, task ?? alloc.Name), h("span", { class: "dim" }, task ? " task" : " allocation " + shortID(alloc.ID))),
+    h("nav", { class: "tabs", "aria-label": task ? "Task" : "Allocation" }, task ? [
+      tab(allocationPath(alloc.ID, task), "Overview", current("overview")),
+      tab(allocationPath(alloc.ID, task, "logs"), "Logs", current("logs"), true),
+      tab(allocationPath(alloc.ID, task, "fs"), "Files", current("files"), true),
+      tab(execPath(alloc, task), "Terminal", undefined, true),
+      tab(allocationPath(alloc.ID, "timeline"), "Time line", undefined, true),
+    ] : [
       tab(allocationPath(alloc.ID), "Overview", current("overview")),
       tab(allocationPath(alloc.ID, "timeline"), "Time line", current("timeline"), true),
       tab(allocationPath(alloc.ID, "fs"), "Files", current("files"), true),
-      task && [
-        tab(allocationPath(alloc.ID, task), "Task", module === "overview" ? "page" : undefined),
-        tab(allocationPath(alloc.ID, task, "logs"), "Logs", module === "logs" ? "page" : undefined, true),
-        tab(allocationPath(alloc.ID, task, "fs"), "Files of the task", module === "files" ? "page" : undefined, true),
-        tab(execPath(alloc, task), "Terminal", undefined, true),
-      ]));
+    ]));
   if (task && !tasksOf(alloc).some((t) => t.Name === task)) {
     main.append(h("p", { role: "alert" }, `The allocation has no task ${task}.`));
     return;

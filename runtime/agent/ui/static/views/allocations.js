@@ -17,9 +17,9 @@ export function show(main, { query }, signal) {
     states.map((s) => h("option", { selected: query.get("status") === s }, s)));
   const job = h("select", { "aria-label": "Filter by job", onchange: draw });
   const count = h("span", { role: "status", class: "dim" });
-  const { id, name, status, wanted, version, created } = allocationColumns;
+  const { id, name, status, version, created } = allocationColumns;
   const columns = [
-    id, name, allocationColumns.job, status, wanted, version, created,
+    id, name, allocationColumns.job, status, version, created,
     { title: "Changed", cell: (a) => ago(a.ModifyTime), sort: (a) => -a.ModifyTime },
     { title: "", cell: (a) => fullLink(allocationPath(a.ID, "timeline"), "Time line") },
   ];

@@ -88,5 +88,5 @@ function evaluation(e, allocations) {
 function placed(allocations) {
   if (!allocations) return h("p", { class: "error" }, "The allocations cannot be read.");
   if (allocations.length === 0) return h("p", null, "This evaluation placed no allocation that still exists.");
-  return table("Allocations", [allocationColumns.id, allocationColumns.name, allocationColumns.status, allocationColumns.wanted], allocations, (a) => a.ID);
+  return table("Allocations", [allocationColumns.id, allocationColumns.name, allocationColumns.status], allocations, (a) => a.ID);
 }

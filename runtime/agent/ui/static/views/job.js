@@ -2,7 +2,7 @@
 // The page of a job: its state and actions, and tabs with its parts.
 
 import { access, follow, get, poll } from "../api.js";
-import { ago, h, link, replace, update } from "../dom.js";
+import { ago, crumbs, facts, h, link, replace, update } from "../dom.js";
 import { healthBadge, healthNotice } from "../health.js";
 import { dispatch, jobActions } from "../jobactions.js";
 import { jobTabs } from "../jobtabs.js";
@@ -69,13 +69,13 @@ export async function show(main, { job: id, namespace = "default", tab, group, q
 function jobHeader(job, summary, health) {
   const running = Object.values(summary.Summary ?? {}).reduce((sum, group) => sum + group.Running, 0);
   return [
-    h("div", { class: "title" }, h("h1", null, job.Name === job.ID ? job.ID : `${job.ID} (${job.Name})`), h("span", { role: "status" }, healthBadge(health, jobStatus(job)))),
+    crumbs([["/ui/jobs", "Jobs"], ...(job.ParentID ? [[jobPath(job.ParentID, job.Namespace), job.ParentID]] : [])]),
+    h("div", { class: "title" }, h("h1", null, job.Name === job.ID ? job.ID : `${job.ID} (${job.Name})`), h("span", { role: "status" }, healthBadge(health, jobStatus(job))), jobActions(job, running)),
     healthNotice(health),
-    jobActions(job, running),
     job.UI?.Description && h("p", { class: "lines" }, job.UI.Description),
     job.UI?.Links?.length > 0 && h("p", null, job.UI.Links.map(outsideLink)),
-    inlineFacts([
-      ["Type", jobType(job)], ["Status", jobStatus(job)],
+    facts([
+      ["Type", jobType(job)], ["Nomad’s status", jobStatus(job)],
       ["Namespace", job.Namespace], ["Version", job.Version], ["Priority", job.Priority],
       job.ParentID && ["Launched by", link(jobPath(job.ParentID, job.Namespace), job.ParentID)],
       job.Periodic && ["Schedule", [job.Periodic.Spec, ...(job.Periodic.Specs ?? [])].filter(Boolean).join("; ") + (job.Periodic.TimeZone ? ` (${job.Periodic.TimeZone})` : "")],
@@ -83,10 +83,6 @@ function jobHeader(job, summary, health) {
       job.StatusDescription && ["Description", job.StatusDescription],
     ]),
   ];
-}
-
-function inlineFacts(pairs) {
-  return h("dl", { class: "inline" }, pairs.filter(Boolean).map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))));
 }
 
 // outsideLink shows a link of the job specification. Only web addresses become links.

@@ -4,7 +4,7 @@
 import { allocationColumns, allocationTable } from "../allocationtable.js";
 import { APIError, get, ignoreForbidden, poll, put, watch } from "../api.js";
 import { ask, checkbox } from "../dialog.js";
-import { ago, badge, facts, h, hideUntilComplete, table, update } from "../dom.js";
+import { ago, badge, facts, h, hideUntilComplete, table, update, valueList } from "../dom.js";
 import { bytes, clock, duration } from "../format.js";
 import { hostVolumeTable } from "../hostvolumetable.js";
 import { showError } from "../page.js";
@@ -246,5 +246,5 @@ function events(node) {
 // pairs is a list of names and values that is closed at first.
 function pairs(title, values) {
   const rows = Object.entries(values ?? {}).sort(byName);
-  return h("details", { "data-key": title }, h("summary", null, h("h2", null, `${title} (${rows.length})`)), facts(rows.map(([name, value]) => [h("code", null, name), value])));
+  return h("details", { "data-key": title }, h("summary", null, h("h2", null, `${title} (${rows.length})`)), valueList(rows.map(([name, value]) => [h("code", null, name), value])));
 }

@@ -2,7 +2,7 @@
 // The plugins of the agent: their processes, calls and hooks.
 
 import { get, watch } from "../api.js";
-import { badge, clockAndAge, facts, h, link, table, update } from "../dom.js";
+import { badge, clockAndAge, valueList, h, link, table, update } from "../dom.js";
 import { age, clock, duration, shortID } from "../format.js";
 import { showError } from "../page.js";
 import { allocationPath, jobPath } from "../paths.js";
@@ -39,7 +39,7 @@ function section(p, hooks, allocs) {
   return h("details", { "data-key": "plugin " + p.Name, class: "plugin", open: p.State === "failed" || p.State === "unhealthy" },
     h("summary", null, h("strong", null, p.Serves || p.Name), " ", h("span", { class: "kind" }, p.Type || "plugin"), badge(p.State),
       p.PID ? h("span", { class: "dim" }, ` pid ${p.PID}, ${age(p.StartedAt)}, ${restarts(p)}`) : null),
-    facts([
+    valueList([
       ["Kind", [p.Type || "unknown", p.Path ? "" : ", builtin"]], p.Version && ["Version", p.Version],
       p.Path && ["File", h("code", null, p.Path)],
       ["Process", p.PID ? [`pid ${p.PID}, started `, clockAndAge(p.StartedAt)] : "none"],
@@ -71,7 +71,7 @@ function calls(p) {
 }
 
 function attachment(hook, allocs) {
-  return [h("h3", null, "Hook"), facts([
+  return [h("h3", null, "Hook"), valueList([
     ["Hook points", (hook.HookPoints ?? []).join(", ") || "unknown until the hook starts"],
     ["Called", called(hook)],
     hook.Rule && ["Hook block", [h("code", null, hook.Rule.Place), `, order ${hook.Rule.Order}, on error ${hook.Rule.OnError}`, hook.Rule.Timeout && `, timeout ${hook.Rule.Timeout}`]],
