@@ -282,9 +282,15 @@ func (p *WebPage) SetViewportSize(width, height int64) {
 }
 
 // PreferDarkColours makes the browser report that the user prefers a dark colour scheme.
-func (p *WebPage) PreferDarkColours() {
+func (p *WebPage) PreferDarkColours() { p.T.Helper(); p.PreferColours(true) }
+
+// PreferColours makes the browser report that the user prefers a dark or a light colour scheme.
+func (p *WebPage) PreferColours(dark bool) {
 	p.T.Helper()
-	features := []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}}
+	features := []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "light"}}
+	if dark {
+		features[0].Value = "dark"
+	}
 	if _, err := chromedp.Call(p.Ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features}); err != nil {
 		p.T.Fatal(err)
 	}
