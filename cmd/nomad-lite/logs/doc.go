@@ -2,5 +2,6 @@
 // jobs.
 //
 // It reads stored output from the log files of allocations, in the order of the arrival times that the log
-// collector stores beside them, and then follows each stream from the position where its stored part ended.
+// collector stores beside them, and then follows each stream from the position where its stored part ended. With -grep,
+// the agent reads, merges and searches the output.
 package logs

@@ -36,12 +36,16 @@ Of each allocation name the newest allocation is shown, whether it runs or not;
 with -all the earlier ones, too. With -f new lines are shown as they are written,
 also of later allocations, until the job has ended or you press Ctrl-C.
 
+With -grep the agent searches the whole output of a job, also of earlier allocations, and
+prints the lines that a regular expression (RE2) matches.
+
 Exit codes: 0, or 1 when there is no such job or it has no allocations.`
 
 const logsExamples = `  nomad-lite logs                     the stored output of all jobs
   nomad-lite logs -f -since 10m web   of one job, from ten minutes ago, and new output
   nomad-lite logs -f -tail 20 web     the last 20 lines of each task, and new output
-  nomad-lite logs -timestamps -task server web`
+  nomad-lite logs -timestamps -task server web
+  nomad-lite logs -grep 'status=5..' web   the lines of all allocations that match`
 
 type options struct {
 	clientFlags          apiclient.Flags
@@ -54,6 +58,7 @@ type options struct {
 	group                string
 	selectStdout         bool
 	selectStderr         bool
+	grep                 string
 }
 
 // NewCommand returns the command "logs".
@@ -68,6 +73,9 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("tail") && o.tailLines < 0 {
 				return cli.UsageError(cmd, errors.New("-tail takes a number that is not negative"))
+			}
+			if err := o.checkGrep(len(args) > 0); err != nil {
+				return cli.UsageError(cmd, err)
 			}
 			since, err := parseSince(o.sinceText, time.Now())
 			if err != nil {
@@ -86,11 +94,27 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	cmd.Flags().StringVar(&o.sinceText, "since", "", "begin with output that arrived after this `time`: a duration before now, such as 10m, or a time such as 2026-05-04T12:00:00Z")
 	cmd.Flags().BoolVar(&o.printTimestamps, "timestamps", false, "print the time at which each line arrived")
 	cmd.Flags().BoolVar(&o.includeEarlierAllocs, "all", false, "show earlier allocations as well")
+	cmd.Flags().StringVar(&o.grep, "grep", "", "show only lines that the regular `expression` matches, of all allocations of the job")
 	cmd.Flags().StringVar(&o.task, "task", "", "show this `task` only")
 	cmd.Flags().StringVar(&o.group, "group", "", "show this `group` only")
 	cmd.Flags().BoolVar(&o.selectStdout, "stdout", false, "show standard output only")
 	cmd.Flags().BoolVar(&o.selectStderr, "stderr", false, "show standard error only")
 	return cmd
+}
+
+// checkGrep returns an error if -grep is combined with what the agent cannot search.
+func (o options) checkGrep(hasJob bool) error {
+	switch {
+	case o.grep == "":
+		return nil
+	case !hasJob:
+		return errors.New("-grep needs the id of a job")
+	case o.tailLines >= 0 && (o.follow || o.sinceText != ""):
+		return errors.New("-grep with -tail excludes -follow and -since")
+	case o.tailLines == 0:
+		return errors.New("-grep needs a -tail of at least one line")
+	}
+	return nil
 }
 
 // parseSince parses the value of -since. An empty value means the zero time.
@@ -212,12 +236,19 @@ func (p *logPrinter) showSelectedTasks(ctx context.Context, s *cli.Streams) erro
 		case <-ctx.Done():
 		}
 	}()
-	err := p.showTasksAsTheyStart(ctx)
+	err := p.showSelected(ctx)
 	if err != nil {
 		cancel()
 	}
 	p.followGoroutines.Wait()
 	return err
+}
+
+func (p *logPrinter) showSelected(ctx context.Context) error {
+	if p.options.grep != "" {
+		return p.printMatchingLines(ctx, p.jobByNamespaceAndID[jobKey(p.scope.namespace, p.scope.jobID)])
+	}
+	return p.showTasksAsTheyStart(ctx)
 }
 
 // showTasksAsTheyStart shows the output of the tasks that have started. With -f it also follows them, and shows the
