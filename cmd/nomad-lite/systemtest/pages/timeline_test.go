@@ -62,6 +62,7 @@ func TestUITimelineOpensOnProblem(t *testing.T) {
 		p := b.OpenTab(s.Address, "/ui/allocations/"+alloc.ID+"/timeline")
 		p.WaitText(".problem", "main: the slowest step was its hook script (prestart), which took ")
 		p.WaitText(".span-details h2", "script (prestart)")
+		p.WaitFor(`document.querySelector(".span-details").checkVisibility()`)
 		p.WaitFor(`/ waited [0-9.]+m?s for "init", of which [0-9.]+s were its run(; |\.)/.test(document.querySelector(".situation li[data-key=main]").textContent)`)
 		p.WaitFor(`location.hash === ""`)
 		// What the agent does for each task by itself is folded.
@@ -70,7 +71,7 @@ func TestUITimelineOpensOnProblem(t *testing.T) {
 		}
 		p.Click("Internals")
 		p.WaitText("td", "validate (prestart)")
-		p.WaitText("svg.timeline .lane-kind", "internal hooks")
+		p.WaitText("svg.timeline .lane-kind", "internals")
 		p.Click("Internals")
 		p.WaitFor(`!document.querySelector("main").textContent.includes("validate")`)
 		checkCommandPrintsSentences(t, s, p, alloc.ID)

@@ -55,8 +55,9 @@ func TestUIWalks(t *testing.T) {
 	p.Click("report")
 	p.Click(jobs.report.ID[:8])
 	p.Click("Time line")
-	p.WaitText(".problem", "main: the slowest step was its hook script (prestart), which took 1.")
+	p.WaitText(".problem", "main: the slowest step was its hook script (prestart), which took ")
 	p.WaitText(".span-details dd", "prestart")
+	p.WaitFor(`document.querySelector(".span-details").checkVisibility()`)
 	p.ScreenshotIfEnabled("ui-slow-hook")
 
 	p.Click("Jobs")

@@ -4,7 +4,7 @@
 import { duration, isSet } from "../format.js";
 
 // Kinds, in the order of their lanes.
-export const kinds = { run: "runs", wait: "waits", hook: "hooks", driver: "driver calls", event: "events", internal: "internal hooks", alloc: "periods", gap: "dropped" };
+export const kinds = { run: "runs", wait: "waits", hook: "hooks", driver: "driver calls", event: "events", internal: "internals", alloc: "periods", gap: "dropped" };
 
 // A span of the page: {id, kind, name, task, plugin, internal, start, end, result, error, failed, dropped, title}. start and end are
 // milliseconds since 1970; end is undefined if the span lasts, or unknownEnd is true and end is the last possible

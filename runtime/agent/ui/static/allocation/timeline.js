@@ -16,6 +16,7 @@ import { timeChart } from "./timechart.js";
 const redrawInterval = 500; // milliseconds, while a span lasts
 const outputInterval = 2000; // milliseconds
 const logLines = 40;
+const outputTimeout = 1000; // milliseconds that the page waits for the output of its first span
 const linesAfterExit = 10;
 const lastOutput = 1000; // milliseconds after an exit in which output of the process arrives
 
@@ -86,7 +87,7 @@ export async function show(main, { alloc }, signal) {
   // openFirst opens the span of the address, or else the problem.
   async function openFirst() {
     const span = wantedSpan();
-    await open(span ?? problemSpan(), false);
+    await Promise.race([open(span ?? problemSpan(), false), pause(outputTimeout, signal)]);
     arrived("output");
     if (span && !signal.aborted) (output.querySelector("pre") ? output : details).scrollIntoView({ block: "nearest" });
   }
