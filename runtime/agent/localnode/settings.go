@@ -15,7 +15,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
-// Settings are the operator's settings of the node. The zero value is valid.
+// Settings are the operator's settings of the node. The zero value is valid. It is large because the client block of a
+// configuration has as many.
 type Settings struct {
 	Name                             string // default: the host name
 	Datacenter                       string // default: dc1

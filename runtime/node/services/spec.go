@@ -49,7 +49,8 @@ type Service struct {
 	Checks      []Check
 }
 
-// Check is a check block of the job, with the values that it inherits from its service.
+// Check is a check block of the job, with the values that it inherits from its service. It is large because a check block has
+// parameters for each type.
 type Check struct {
 	Name                string
 	Type                string // "tcp", "http", "grpc" or "script"

@@ -50,11 +50,6 @@ export function field(label, attributes) {
   return h("div", { class: "field" }, h("label", { for: id }, label), input);
 }
 
-// checkbox creates a checkbox with its label. The form data has the name if it is checked.
-export function checkbox(label, name) {
-  return h("label", { class: "checkbox" }, h("input", { type: "checkbox", name }), " ", label);
-}
-
 // actionButton creates a button that changes something at once. An error is shown in a dialog.
 export function actionButton(text, run, attributes) {
   return h("button", {

@@ -133,6 +133,11 @@ export function hideUntilComplete(element, parts, onShown) {
   };
 }
 
+// checkbox creates a checkbox with its label. The form data has the name if it is checked.
+export function checkbox(label, name) {
+  return h("label", { class: "checkbox" }, h("input", { type: "checkbox", name }), " ", label);
+}
+
 // link creates a link to another page. main.js shows it without a reload.
 export function link(path, ...children) {
   return h("a", { href: path }, children);

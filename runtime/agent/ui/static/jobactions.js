@@ -3,8 +3,8 @@
 
 import { get, put, send } from "./api.js";
 import { encode } from "./base64.js";
-import { actionButton, ask, checkbox, field } from "./dialog.js";
-import { h } from "./dom.js";
+import { actionButton, ask, field } from "./dialog.js";
+import { checkbox, h } from "./dom.js";
 import { go } from "./page.js";
 import { editPath, jobAPI, jobPath } from "./paths.js";
 import { launchesJobs } from "./status.js";

@@ -2,8 +2,7 @@
 // The keys of all pages, and their help. The keys are those of nomad-lite top where it has the same.
 
 import { access } from "./api.js";
-import { checkbox } from "./dialog.js";
-import { h } from "./dom.js";
+import { checkbox, h } from "./dom.js";
 import * as search from "./search.js";
 
 // help has the keys by where they work, in the order of the help.

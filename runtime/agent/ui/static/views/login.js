@@ -2,8 +2,7 @@
 // The form for the token of the API.
 
 import { access, get, readAccess, send, token } from "../api.js";
-import { checkbox } from "../dialog.js";
-import { h, replace } from "../dom.js";
+import { checkbox, h, replace } from "../dom.js";
 
 // show fills the page with the state of the login, or with the form.
 export async function show(main, parameters, signal) {

@@ -3,8 +3,8 @@
 
 import { allocationColumns, allocationTable } from "../allocationtable.js";
 import { APIError, get, ignoreForbidden, poll, put, watch } from "../api.js";
-import { ask, checkbox } from "../dialog.js";
-import { ago, badge, facts, h, hideUntilComplete, table, update, valueList } from "../dom.js";
+import { ask } from "../dialog.js";
+import { ago, badge, checkbox, facts, h, hideUntilComplete, table, update, valueList } from "../dom.js";
 import { bytes, clock, duration } from "../format.js";
 import { hostVolumeTable } from "../hostvolumetable.js";
 import { showError } from "../page.js";

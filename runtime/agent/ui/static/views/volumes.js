@@ -3,8 +3,8 @@
 
 import { allocationColumns } from "../allocationtable.js";
 import { send, watch } from "../api.js";
-import { ask, checkbox } from "../dialog.js";
-import { ago, badge, clockAndAge, facts, h, link, table, update } from "../dom.js";
+import { ask } from "../dialog.js";
+import { ago, badge, checkbox, clockAndAge, facts, h, link, table, update } from "../dom.js";
 import { bytes } from "../format.js";
 import { hostVolumeTable } from "../hostvolumetable.js";
 import { fullID } from "../ids.js";
