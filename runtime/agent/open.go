@@ -187,6 +187,7 @@ func (a *Agent) newScheduler(nodeID string) *scheduler.Scheduler {
 			RandIntN:              rand.IntN,
 			Now:                   time.Now,
 			MonotonicUptime:       func() time.Duration { return time.Since(opened) },
+			FirstPluginReports:    func() <-chan struct{} { return a.node.FirstReportsDone() },
 		},
 		GC:                     a.config.SchedulerGC,
 		Logger:                 a.logger,

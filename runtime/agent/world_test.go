@@ -151,6 +151,9 @@ func (s *simAgentDrivers) isDead() bool {
 	}
 }
 
+// WaitBrieflyForFirstReports implements the drivers of package orphans.
+func (s *simAgentDrivers) WaitBrieflyForFirstReports(context.Context) error { return nil }
+
 // DriverInfoByName implements the drivers of package orphans.
 func (s *simAgentDrivers) DriverInfoByName() map[string]supervisor.DriverInfo {
 	return map[string]supervisor.DriverInfo{"sim": {Detected: true, Healthy: true}}

@@ -20,7 +20,9 @@ func (s *Scheduler) StoreAdoptedJob(ctx context.Context, job *api.Job, runningAl
 	if err := model.Validate(job, append(namespaceNames(s.store.Snapshot().Reader), namespace)...); err != nil {
 		return err
 	}
-	_, err := s.updateAndReconcile(ctx, func(c *schedulerTxn) error {
+	env := s.newPreparedEnv()
+	env.plansWithoutStartingPlugins = true // the node is registered after the adoption
+	_, err := s.updateAndReconcileWithEnv(ctx, env, func(c *schedulerTxn) error {
 		if c.tx.Job(nil, namespace, *job.ID) != nil {
 			return requestErrorf(RequestRefused, "job %q is registered in namespace %q: stop it, or end the unknown tasks", *job.ID, namespace)
 		}

@@ -35,6 +35,7 @@ type AllocReport struct {
 // replacements of failed allocations. It ignores allocations that are not stored.
 func (s *Scheduler) ApplyAllocReports(ctx context.Context, reports ...AllocReport) (index uint64, err error) {
 	env := s.newPreparedEnv()
+	env.plansWithoutStartingPlugins = true // reports of other allocations must not wait
 	env.expectPlacementsAfterReports(reports)
 	return s.updateAndReconcileWithEnv(ctx, env, func(c *schedulerTxn) error {
 		c.setEventOperation(opAllocReport)

@@ -59,14 +59,19 @@ func (s *Scheduler) updateAndReconcileWithEnv(ctx context.Context, env *prepared
 	for {
 		env.prepareNextAttempt()
 		index, err = s.tryUpdateAndReconcile(ctx, env, edit)
-		if !errors.Is(err, errPreparedEnvTooSmall) {
+		switch {
+		case errors.Is(err, errPluginsStarting):
+			if err := s.waitForFirstPluginReports(ctx); err != nil {
+				return 0, err
+			}
+		case !errors.Is(err, errPreparedEnvTooSmall):
 			return index, err
 		}
 	}
 }
 
 // tryUpdateAndReconcile makes one attempt of a transaction. It returns errPreparedEnvTooSmall if env had too few ids or
-// ports.
+// ports, and errPluginsStarting if a plan needs a property of the node that plugins may add soon.
 func (s *Scheduler) tryUpdateAndReconcile(ctx context.Context, env *preparedEnv, edit func(*schedulerTxn) error) (index uint64, err error) {
 	var c *schedulerTxn
 	index, err = s.store.Update(ctx, func(tx *store.Txn) (err error) {
@@ -88,6 +93,9 @@ func (s *Scheduler) tryUpdateAndReconcile(ctx context.Context, env *preparedEnv,
 		}
 		nodeDrain{c}.continueOrCompleteDrain()
 		c.reconcileQueuedJobs()
+		if env.lackedStartingPlugins {
+			return errPluginsStarting
+		}
 		if env.lackedIDsOrPorts() {
 			return errPreparedEnvTooSmall
 		}
@@ -228,7 +236,7 @@ func (t *schedulerTxn) hasBlockedEval(key JobKey) bool {
 
 func (t *schedulerTxn) planEval(eval *api.Evaluation) PlanChanges {
 	key := JobKey{eval.Namespace, eval.JobID}
-	return Plan(PlanInput{
+	changes := Plan(PlanInput{
 		Eval:             eval,
 		Job:              t.tx.Job(nil, key.Namespace, key.ID),
 		JobAllocs:        t.tx.AllocationsByJob(nil, key.Namespace, key.ID),
@@ -242,6 +250,10 @@ func (t *schedulerTxn) planEval(eval *api.Evaluation) PlanChanges {
 		MemoryOversubscription: t.tx.SchedulerConfig(nil).MemoryOversubscriptionEnabled,
 		Volumes:                hostVolumeStateOf(t.tx.Reader),
 	})
+	if !t.env.plansWithoutStartingPlugins && couldStartingPluginsHelp(changes, t.node) && t.scheduler.arePluginsStarting() {
+		t.env.lackedStartingPlugins = true
+	}
+	return changes
 }
 
 // operationsWithEvalEvent are the operations that include the event of a new evaluation. In other operations, the event

@@ -277,11 +277,27 @@ func (t *schedulerTxn) forceRescheduleOfFailedAllocs(key JobKey) {
 }
 
 // DryRunRegister returns the changes that RegisterAndEvaluateJob would make, and the stored job or nil. It stores
-// nothing. As for RegisterAndEvaluateJob, the job must be canonical, and package admission must have accepted it.
-func (s *Scheduler) DryRunRegister(job *api.Job) (changes PlanChanges, stored *api.Job) {
+// nothing. As for RegisterAndEvaluateJob, the job must be canonical, and package admission must have accepted it, and
+// DryRunRegister waits for plugins that are starting. An error is the cause of the end of ctx.
+func (s *Scheduler) DryRunRegister(ctx context.Context, job *api.Job) (changes PlanChanges, stored *api.Job, err error) {
+	starting := s.arePluginsStarting() // before the snapshot, which then has the complete node if the result is false
 	state := s.store.Snapshot()
-	key := JobKeyOf(job)
 	node := PlacementNodeOf(state.Node(nil, s.nodeID))
+	changes, stored = s.planRegistration(job, state, node)
+	if !starting || !couldStartingPluginsHelp(changes, node) {
+		return changes, stored, nil
+	}
+	if err := s.waitForFirstPluginReports(ctx); err != nil {
+		return PlanChanges{}, nil, err
+	}
+	state = s.store.Snapshot()
+	changes, stored = s.planRegistration(job, state, PlacementNodeOf(state.Node(nil, s.nodeID)))
+	return changes, stored, nil
+}
+
+// planRegistration returns the result of DryRunRegister for a state and its node.
+func (s *Scheduler) planRegistration(job *api.Job, state *store.Snapshot, node PlacementNode) (changes PlanChanges, stored *api.Job) {
+	key := JobKeyOf(job)
 	index := state.LatestTableIndex(nil, store.Allocations) + 1
 	version, created := uint64(0), index
 	next, old := *job, state.Job(nil, key.Namespace, key.ID)

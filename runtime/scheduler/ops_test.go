@@ -630,7 +630,7 @@ func TestDryRun(t *testing.T) {
 		b.register(serviceJob(nil))
 		b.advance(time.Minute)
 		before := b.transcript.String()
-		out, _ := b.DryRunRegister(serviceJob(withEnv("1")))
+		out, _, _ := b.DryRunRegister(t.Context(), serviceJob(withEnv("1")))
 		if out.ProcessedEval.PlanAnnotations.DesiredTGUpdates["g"].DestructiveUpdate != 1 {
 			t.Errorf("dry run %+v", out.ProcessedEval)
 		}

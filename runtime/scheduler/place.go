@@ -45,7 +45,7 @@ type HostPort struct {
 	Port    int
 }
 
-// Env provides ids, ports, random numbers and clocks. DescribePortListeners and MonotonicUptime may be nil; all
+// Env provides ids, ports, random numbers and clocks. DescribePortListeners, MonotonicUptime and FirstPluginReports may be nil; all
 // other functions must be set. The scheduler calls them concurrently, and calls NewID, IsPortFree
 // and DescribePortListeners only outside of transactions. The other functions must not block.
 type Env struct {
@@ -64,6 +64,10 @@ type Env struct {
 	// MonotonicUptime is a monotonic clock, with which the scheduler detects steps of Now. Nil means that Now
 	// never steps.
 	MonotonicUptime func() time.Duration
+	// FirstPluginReports returns a channel that is closed when no plugin is expected to report soon, and the stored node has
+	// the drivers and devices of all plugins that have reported. A request whose placement fails before, and for a property
+	// of the node, waits for that. The channel must be closed within seconds. Nil means that requests do not wait.
+	FirstPluginReports func() <-chan struct{}
 }
 
 // A GroupPlacementError is the reason why at least one allocation of a group cannot be placed.

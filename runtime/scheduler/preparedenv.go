@@ -28,6 +28,10 @@ type preparedEnv struct {
 	freePortsFoundBySearch   map[HostPort]bool // free ports, each found for one search for a dynamic port
 	dynamicPortSearchOffsets []int             // offsets at which the searches for dynamic ports start, in the order of the searches
 
+	// plansWithoutStartingPlugins means that a plan that needs a plugin that is starting leaves a blocked evaluation. Otherwise
+	// the scheduler discards the transaction, and makes another attempt when the plugins have reported.
+	plansWithoutStartingPlugins bool
+
 	nextAttemptIDCount     int        // number of ids that the next attempt needs beyond minPreparedIDs
 	nextAttemptStaticPorts []HostPort // static ports whose IsPortFree result the next attempt needs
 
@@ -36,6 +40,7 @@ type preparedEnv struct {
 	returnedIDCount          int        // number of ids and placeholders that takeIDOrPlaceholder has returned in this attempt
 	returnedPlaceholderCount int        // number of placeholders that takeIDOrPlaceholder has returned in this attempt
 	requestedUncheckedPorts  []HostPort // ports for which isPortFreeOrUnchecked was called and had no prepared result
+	lackedStartingPlugins    bool       // a plan needs a property of the node that plugins that are starting may add
 }
 
 // errPreparedEnvTooSmall means that a transaction needed more ids or ports than were prepared.
@@ -171,6 +176,7 @@ func (p *preparedEnv) prepareNextAttempt() {
 	p.preparePortListenerTexts()
 	p.nextAttemptIDCount, p.nextAttemptStaticPorts = 0, nil
 	p.dynamicPortSearchCount, p.returnedIDCount, p.returnedPlaceholderCount, p.requestedUncheckedPorts = 0, 0, 0, nil
+	p.lackedStartingPlugins = false
 }
 
 // preparePortListenerTexts calls Env.DescribePortListeners for the needed ports that are not free.

@@ -112,6 +112,7 @@ const storeRetryDelay = time.Second
 func (s *Scheduler) updateWithRetry(ctx context.Context, changeName string, prepareEnv func(*preparedEnv), edit func(*schedulerTxn)) {
 	for ctx.Err() == nil {
 		env := s.newPreparedEnv()
+		env.plansWithoutStartingPlugins = true // a change of the node retries the blocked evaluation of such a plan
 		if prepareEnv != nil {
 			prepareEnv(env)
 		}

@@ -309,6 +309,14 @@ func (r *registry) allButSlowReportedOrFailed() bool {
 	return r.firstLaunchesDone && r.haveReportedOrFailed(func(m *managedPlugin) bool { return !m.entry.NodeReadyWithoutFingerprint })
 }
 
+// knownReportedOrFailed reports whether each builtin without a slow fingerprint, and each external plugin that is known to
+// have served a driver or hook before, perhaps with another program, has reported its state or has failed to start.
+func (r *registry) knownReportedOrFailed() bool {
+	return r.haveReportedOrFailed(func(m *managedPlugin) bool {
+		return m.entry.Builtin && !m.entry.NodeReadyWithoutFingerprint || m.lastServed.key != PluginKey{}
+	})
+}
+
 // knownGoodReportedOrFailed reports whether each builtin without a slow fingerprint, and each external plugin that is
 // known to have worked before, has reported its state or has failed to start.
 func (r *registry) knownGoodReportedOrFailed() bool {

@@ -51,8 +51,8 @@ var (
 // without them.
 const readyTimeout = 2 * time.Second * racedetector.Slowdown
 
-// unknownPluginTimeout is the part of readyTimeout in which a node also waits for external plugins of which it is
-// unknown whether they ever worked: a plugin that hangs should not delay each start of the node.
+// unknownPluginTimeout is the part of readyTimeout in which WaitBrieflyForFirstReports also waits for external plugins of
+// which it is unknown whether they ever worked, and WaitBrieflyForKnownPlugins for plugins whose program has changed.
 const unknownPluginTimeout = 800 * time.Millisecond
 
 // idleTimeout is the time after which an unused builtin is stopped.
@@ -641,9 +641,21 @@ func (s *Supervisor) InfoChanged() <-chan struct{} {
 // one, but at most until two seconds after New, and 800 ms if the others are external plugins that are not known to
 // Config.LastServedKey. For a later fingerprint see InfoChanged. An error is the cause of the end of ctx.
 func (s *Supervisor) WaitBrieflyForFirstReports(ctx context.Context) error {
+	return s.waitForConditionThenKnownGood(ctx, (*registry).allButSlowReportedOrFailed)
+}
+
+// WaitBrieflyForKnownPlugins is like WaitBrieflyForFirstReports, but does not wait for external plugins of which
+// Config.LastServedKey knows no driver or hook.
+func (s *Supervisor) WaitBrieflyForKnownPlugins(ctx context.Context) error {
+	return s.waitForConditionThenKnownGood(ctx, (*registry).knownReportedOrFailed)
+}
+
+// waitForConditionThenKnownGood blocks until the condition is true, but at most until 800 ms after New, and then until
+// knownGoodReportedOrFailed is true, but at most until two seconds after New.
+func (s *Supervisor) waitForConditionThenKnownGood(ctx context.Context, condition func(*registry) bool) error {
 	unknownLimit := time.NewTimer(time.Until(s.createdAt.Add(unknownPluginTimeout)))
 	defer unknownLimit.Stop()
-	if err := s.waitForCondition(ctx, (*registry).allButSlowReportedOrFailed, unknownLimit.C); err != nil {
+	if err := s.waitForCondition(ctx, condition, unknownLimit.C); err != nil {
 		return err
 	}
 	limit := time.NewTimer(time.Until(s.createdAt.Add(readyTimeout)))

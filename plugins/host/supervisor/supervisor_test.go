@@ -717,13 +717,14 @@ func TestReadyWaitsForFingerprints(t *testing.T) {
 			t.Errorf("answered after %v: %v with %v", time.Since(began), err, s.Plugins()[0].Err)
 		}
 	})
-	// The node waits longer for a plugin that has worked before.
+	// The waits are longer for a plugin that has worked before.
 	for _, c := range []struct {
-		served PluginKey
-		want   time.Duration
-	}{{PluginKey{}, unknownPluginTimeout}, {driverKey("c"), readyTimeout}} {
+		served             PluginKey
+		unchanged          bool
+		wantKnown, wantAll time.Duration
+	}{{PluginKey{}, false, 0, unknownPluginTimeout}, {driverKey("c"), false, unknownPluginTimeout, unknownPluginTimeout}, {driverKey("c"), true, readyTimeout, readyTimeout}} {
 		synctest.Test(t, func(t *testing.T) {
-			cfg := Config{LastServedKey: func(catalog.Entry) (PluginKey, bool) { return c.served, c.served != PluginKey{} }}
+			cfg := Config{LastServedKey: func(catalog.Entry) (PluginKey, bool) { return c.served, c.unchanged }}
 			s := startSupervisor(t, cfg, []catalog.Entry{builtinEntry("a"), externalEntry("c")}, func(_ context.Context, key string, _ int) (*fakePlugin, error) {
 				if key == "c" {
 					time.Sleep(time.Minute)
@@ -731,8 +732,11 @@ func TestReadyWaitsForFingerprints(t *testing.T) {
 				return newFakePlugin(strings.TrimPrefix(key, "builtin "), "1"), nil
 			})
 			began := time.Now()
-			if err := s.WaitBrieflyForFirstReports(t.Context()); err != nil || time.Since(began) != c.want {
-				t.Errorf("ready after %v, %v; want %v", time.Since(began), err, c.want)
+			if err := s.WaitBrieflyForKnownPlugins(t.Context()); err != nil || time.Since(began) != c.wantKnown || !s.DriverInfoByName()["a"].Detected {
+				t.Errorf("known plugins have reported after %v, %v; want %v and %v", time.Since(began), err, c.wantKnown, s.DriverInfoByName())
+			}
+			if err := s.WaitBrieflyForFirstReports(t.Context()); err != nil || time.Since(began) != c.wantAll {
+				t.Errorf("ready after %v, %v; want %v", time.Since(began), err, c.wantAll)
 			}
 		})
 	}

@@ -30,7 +30,10 @@ func (j *jobWriteHandler) plan(r *request) (any, error) {
 		return nil, err
 	}
 	index := max(j.store.Snapshot().LatestTableIndex(nil, store.Jobs), 1)
-	plan, current := j.scheduler.DryRunRegister(job)
+	plan, current, err := j.scheduler.DryRunRegister(r.Context(), job)
+	if err != nil {
+		return nil, err
+	}
 	answer := struct {
 		Annotations        *api.PlanAnnotations
 		FailedTGAllocs     map[string]*api.AllocationMetric

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/devices"
@@ -35,6 +36,8 @@ type pluginLister interface {
 	LaunchFailureReasonByPlugin() map[string]string
 	// InfoChanged returns a channel that is closed when the result of one of these methods changes.
 	InfoChanged() <-chan struct{}
+	// WaitBrieflyForKnownPlugins waits until the drivers and device plugins that have run before have reported.
+	WaitBrieflyForKnownPlugins(context.Context) error
 	// WaitBrieflyForFirstReports waits until the drivers have reported their health, and device plugins their devices.
 	WaitBrieflyForFirstReports(context.Context) error
 }
@@ -51,7 +54,7 @@ type Config struct {
 	// Volumes are the dynamic host volumes; nil if there are none.
 	Volumes *volumes.Manager
 
-	// BeforeRegister is called once, when the drivers are ready and before the node is stored: until it returns, the
+	// BeforeRegister is called once, when the known drivers are ready and before the node is stored: until it returns, the
 	// scheduler places no allocation on the node. OnRegistered is called once, when the node is stored, and OnNodeStored
 	// after each change of the stored node.
 	BeforeRegister             func(context.Context)
@@ -67,6 +70,7 @@ type Node struct {
 	config Config
 
 	registered              chan struct{}     // Run closes the channel when the node is registered
+	firstReportsDone        chan struct{}     // Run closes the channel, see FirstReportsDone
 	recordUpdateRequested   chan struct{}     // triggerRecordUpdate sends a value
 	stateFileEventsStored   bool              // Run has stored the node events about the state file; used by Run only
 	lastLoggedErrorByVolume map[string]string // volume name -> error that was logged last; used by Run only
@@ -98,6 +102,7 @@ func New(c Config) *Node {
 	n := &Node{
 		config:                c,
 		registered:            make(chan struct{}),
+		firstReportsDone:      make(chan struct{}),
 		recordUpdateRequested: make(chan struct{}, 1),
 		settings:              c.Settings,
 	}
@@ -109,9 +114,14 @@ func New(c Config) *Node {
 // ID returns the id of the node, which stays the same for a data directory.
 func (n *Node) ID() string { return n.config.ID }
 
-// Registered returns a channel that is closed when the node is stored with its
-// drivers, so that jobs can be placed; see also Run.
+// Registered returns a channel that is closed when the node is stored with the
+// drivers that have run before, so that jobs can be placed; see also Run.
 func (n *Node) Registered() <-chan struct{} { return n.registered }
+
+// FirstReportsDone returns a channel that is closed when the node is registered and its record has the drivers and devices
+// of all plugins that have reported in the short time in which plugins normally start. It is also closed if this record
+// cannot be stored at once, and at the end of Run.
+func (n *Node) FirstReportsDone() <-chan struct{} { return n.firstReportsDone }
 
 // TaskEnvNode returns the facts about the node that the environment and the interpolation of tasks use. Before the node is
 // registered, it adds missing driver attributes from the stored node.
@@ -182,11 +192,21 @@ func (n *Node) triggerRecordUpdate() {
 	}
 }
 
-// Run registers the node when the drivers are ready, and updates the stored node until ctx ends. If the write fails but an
-// earlier agent has stored the node, the node counts as registered, and Run repeats the write. Run must be called at
-// most once.
+// Run registers the node when the drivers that have run before are ready, and updates the stored node until ctx ends. If the
+// write fails but an earlier agent has stored the node, the node counts as registered, and Run repeats the write. Run must
+// be called at most once.
 func (n *Node) Run(ctx context.Context) {
-	if err := n.config.Plugins.WaitBrieflyForFirstReports(ctx); err != nil {
+	completeFirstReports := sync.OnceFunc(func() { close(n.firstReportsDone) })
+	defer completeFirstReports()
+	firstReports := make(chan struct{}) // closed when no plugin is expected to report soon
+	var waitWG sync.WaitGroup
+	defer waitWG.Wait()
+	waitWG.Go(func() {
+		if err := n.config.Plugins.WaitBrieflyForFirstReports(ctx); err == nil {
+			close(firstReports)
+		}
+	})
+	if err := n.config.Plugins.WaitBrieflyForKnownPlugins(ctx); err != nil {
 		return
 	}
 	n.config.BeforeRegister(ctx)
@@ -195,27 +215,30 @@ func (n *Node) Run(ctx context.Context) {
 		n.config.OnRegistered()
 	})
 	lastErr := ""
-	for {
+	for untilFirstReports := firstReports; ; {
 		driversChanged := n.config.Plugins.InfoChanged()
-		if err := n.updateRecord(ctx); err != nil && ctx.Err() == nil {
-			if err.Error() != lastErr {
-				lastErr = err.Error()
-				n.config.Logger.Error("node not stored", "error", err)
-			}
-			if n.config.Store.Snapshot().Node(nil, n.config.ID) != nil {
-				register()
-			}
-			select {
-			case <-time.After(retryDelay):
-				continue
-			case <-ctx.Done():
-			}
-		} else if err == nil {
-			lastErr = ""
+		recordHasFirstReports := wait.IsClosed(firstReports)
+		err := n.updateRecord(ctx)
+		if err != nil && err.Error() != lastErr && ctx.Err() == nil {
+			n.config.Logger.Error("node not stored", "error", err)
+		}
+		if err == nil || ctx.Err() == nil && n.config.Store.Snapshot().Node(nil, n.config.ID) != nil {
 			register()
+			if recordHasFirstReports {
+				completeFirstReports()
+				untilFirstReports = nil
+			}
+		}
+		lastErr = ""
+		var untilRetry <-chan time.Time
+		if err != nil {
+			lastErr = err.Error()
+			untilRetry = time.After(retryDelay)
 		}
 		select {
 		case <-driversChanged:
+		case <-untilFirstReports:
+		case <-untilRetry:
 		case <-n.recordUpdateRequested:
 		case <-ctx.Done():
 			return

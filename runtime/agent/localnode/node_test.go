@@ -9,6 +9,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
+	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
@@ -122,7 +124,56 @@ type unchangingPlugins struct{ fakePlugins }
 
 func (unchangingPlugins) InfoChanged() <-chan struct{} { return nil }
 
+func (unchangingPlugins) WaitBrieflyForKnownPlugins(context.Context) error { return nil }
+
 func (unchangingPlugins) WaitBrieflyForFirstReports(context.Context) error { return nil }
+
+// startingPlugins have no known driver, and a driver "new" after report was called.
+type startingPlugins struct {
+	unchangingPlugins
+	reported chan struct{}
+}
+
+func (p startingPlugins) DriverInfoByName() map[string]supervisor.DriverInfo {
+	if wait.IsClosed(p.reported) {
+		return map[string]supervisor.DriverInfo{"new": {Detected: true, Healthy: true}}
+	}
+	return nil
+}
+
+func (p startingPlugins) WaitBrieflyForFirstReports(context.Context) error {
+	<-p.reported
+	return nil
+}
+
+// A node is registered before plugins that have never run have reported, and stores their drivers before
+// FirstReportsDone.
+func TestNodeRegistersBeforeUnknownPluginsReport(t *testing.T) {
+	s := openStore(t)
+	plugins := startingPlugins{reported: make(chan struct{})}
+	var settings Settings
+	host := machine(t, &settings)
+	n := New(Config{
+		ID: "n", Settings: settings.WithDefaults("box"), Host: host, Store: s, Plugins: plugins, Logger: hclog.NewNullLogger(),
+		BeforeRegister: func(context.Context) {}, OnRegistered: func() {}, OnNodeStored: func() {},
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		n.Run(ctx)
+	}()
+	defer func() { stop(); <-ended }()
+	<-n.Registered()
+	if node := s.Snapshot().Node(nil, "n"); node == nil || node.Drivers["new"] != nil || wait.IsClosed(n.FirstReportsDone()) {
+		t.Errorf("registered with %+v, first reports done: %v", node, wait.IsClosed(n.FirstReportsDone()))
+	}
+	close(plugins.reported)
+	<-n.FirstReportsDone()
+	if d := s.Snapshot().Node(nil, "n").Drivers["new"]; d == nil || !d.Healthy {
+		t.Errorf("driver %+v after its report", d)
+	}
+}
 
 // An agent whose state cannot be changed becomes ready with the record of an earlier agent.
 func TestNodeRegistersWithUnchangeableState(t *testing.T) {

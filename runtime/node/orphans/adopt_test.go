@@ -69,6 +69,8 @@ func (d namedDrivers) DriverInfoByName() map[string]supervisor.DriverInfo {
 	return all
 }
 
+func (namedDrivers) WaitBrieflyForFirstReports(context.Context) error { return nil }
+
 func (d namedDrivers) Driver(_ context.Context, name string) (driver.Driver, error) {
 	return d[name], nil
 }

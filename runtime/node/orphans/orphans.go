@@ -117,6 +117,7 @@ const orphanCleanupTimeout = 10 * time.Second
 
 // driverSource is the part of the supervisor that a Cleaner needs.
 type driverSource interface {
+	WaitBrieflyForFirstReports(ctx context.Context) error
 	DriverInfoByName() map[string]supervisor.DriverInfo
 	Driver(ctx context.Context, name string) (driver.Driver, error)
 }
@@ -125,6 +126,12 @@ type driverSource interface {
 // whole state was lost, it leaves the tasks running and logs them, or adopts them if AdoptUnknownAllocs is set.
 func (c *Cleaner) DestroyOrAdoptOrphans(ctx context.Context, drivers driverSource) {
 	orphans := c.findOrphans()
+	if len(orphans) > 0 {
+		// The driver of an orphan's task is not always known, and can be a plugin without a cached description.
+		if err := drivers.WaitBrieflyForFirstReports(ctx); err != nil {
+			return
+		}
+	}
 	unknown, err := c.findAndRecordUnknownAllocs(ctx, orphans)
 	if err != nil && ctx.Err() == nil {
 		c.Logger.Error("unknown allocations not recorded; the next agent may end their tasks", "error", err)

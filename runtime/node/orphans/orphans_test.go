@@ -177,6 +177,8 @@ func (s singleDriverSource) DriverInfoByName() map[string]supervisor.DriverInfo 
 	return map[string]supervisor.DriverInfo{"recording": {}}
 }
 
+func (singleDriverSource) WaitBrieflyForFirstReports(context.Context) error { return nil }
+
 func (s singleDriverSource) Driver(context.Context, string) (driver.Driver, error) {
 	return s.recordingDriver, nil
 }
@@ -211,6 +213,43 @@ func TestEachStartOfAnOrphanIsDestroyed(t *testing.T) {
 	}
 }
 
+// startingDriverSource is a node whose only driver has reported when WaitBrieflyForFirstReports returns.
+type startingDriverSource struct {
+	singleDriverSource
+	reported bool
+}
+
+func (s *startingDriverSource) WaitBrieflyForFirstReports(context.Context) error {
+	s.reported = true
+	return nil
+}
+
+func (s *startingDriverSource) DriverInfoByName() map[string]supervisor.DriverInfo {
+	if !s.reported {
+		return nil
+	}
+	return s.singleDriverSource.DriverInfoByName()
+}
+
+// The driver of an orphan can be a plugin that is not known to have run before.
+func TestOrphansAreDestroyedAfterTheFirstReports(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, filepath.Join(dir, "state.db"))
+	defer s.Close()
+	put := updater(t, s)
+	put(func(tx *store.Txn) { tx.PutScheduledAllocation(&api.Allocation{ID: "gone", Job: &api.Job{}}) })
+	if err := s.PutTask("gone", "web", state.LocalState{StartID: "1"}, &api.TaskState{}, state.DurabilitySync)(); err != nil {
+		t.Fatal(err)
+	}
+	put(func(tx *store.Txn) { tx.DeleteAllocationAndQueueRemoval("gone") })
+	c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirRoot: filepath.Join(dir, "alloc"), Store: s}
+	d := &startingDriverSource{singleDriverSource: singleDriverSource{&recordingDriver{}}}
+	c.DestroyOrAdoptOrphans(t.Context(), d)
+	if !slices.Equal(d.destroyed, []string{"1"}) {
+		t.Errorf("destroyed %q", d.destroyed)
+	}
+}
+
 // failingDriver fails to destroy tasks.
 type failingDriver struct {
 	driver.Driver
@@ -225,6 +264,8 @@ type driverSequence struct{ left []any }
 func (s *driverSequence) DriverInfoByName() map[string]supervisor.DriverInfo {
 	return map[string]supervisor.DriverInfo{"sequence": {}}
 }
+
+func (*driverSequence) WaitBrieflyForFirstReports(context.Context) error { return nil }
 
 func (s *driverSequence) Driver(context.Context, string) (driver.Driver, error) {
 	next := s.left[0]
