@@ -86,7 +86,7 @@ func (r *request) pageOfAllocStubs(allocs []*api.Allocation) ([]allocStub, error
 func (h *allocHandler) list(r *request) (any, error) {
 	states := r.query.Get("task_states") != "false"
 	resources := r.query.Get("resources") == "true"
-	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingListQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(s.Allocations(ws, r.query.Get("prefix")), func(alloc *api.Allocation) bool { return !r.includesNamespace(alloc.Namespace) })
 		stubs, err := listPage(r, found, r.allocSortKey, func(alloc *api.Allocation) allocStub { return newAllocStub(alloc, states, resources) })
 		return stubs, s.LatestTableIndex(ws, store.Allocations), err

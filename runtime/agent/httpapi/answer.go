@@ -61,8 +61,18 @@ var (
 // maxPooledBuffer is the size of the largest buffer that is pooled.
 const maxPooledBuffer = 4 << 20
 
-// writeReply writes the reply of a successful request: the value as JSON, compressed if the client accepts that.
+// writeReply writes the reply of a successful request: the value as JSON, compressed if the client accepts that. It adds
+// the reply of a list to the cache.
 func (a *API) writeReply(r *request, value any) {
+	if cached, ok := value.(*cachedList); ok {
+		r.setReplyMetaHeaders()
+		a.writeJSON(r, cached.body, cached.gzip)
+		return
+	}
+	list, isList := value.(uncachedList)
+	if isList {
+		value = list.value
+	}
 	r.setReplyMetaHeaders()
 	if _, empty := value.(noContent); empty {
 		if r.statusCode != http.StatusNoContent {
@@ -89,22 +99,39 @@ func (a *API) writeReply(r *request, value any) {
 			text = append(append(text[:0], b.Bytes()...), '\n')
 		}
 	}
+	body, compressed := text, false
+	if len(text) >= minCompressSize && acceptsGzip(r.Request) {
+		body, compressed = compress(text), true
+	}
+	if isList && len(text) >= minCompressSize {
+		cached := &cachedList{body: bytes.Clone(body), gzip: compressed, index: r.replyIndex, nextToken: r.nextToken, inputs: list.inputs}
+		r.listCache.put(list.key, cached)
+	}
+	a.writeJSON(r, body, compressed)
+}
+
+// compress returns the gzip form of a text.
+func compress(text []byte) []byte {
+	var b bytes.Buffer
+	z := gzipPool.Get().(*gzip.Writer)
+	defer gzipPool.Put(z)
+	z.Reset(&b)
+	_, _ = z.Write(text) // writes to a bytes.Buffer do not fail
+	_ = z.Close()
+	return b.Bytes()
+}
+
+// writeJSON writes the body of a reply.
+func (a *API) writeJSON(r *request, body []byte, compressed bool) {
 	h := r.w.Header()
 	h.Set("Content-Type", "application/json")
-	if len(text) >= minCompressSize && acceptsGzip(r.Request) {
+	if compressed {
 		h.Set("Content-Encoding", "gzip")
-		r.w.WriteHeader(cmp.Or(r.statusCode, http.StatusOK))
-		z := gzipPool.Get().(*gzip.Writer)
-		z.Reset(r.w)
-		_, err = z.Write(text)
-		err = cmp.Or(err, z.Close())
-		gzipPool.Put(z)
 	} else {
-		h.Set("Content-Length", strconv.Itoa(len(text)))
-		r.w.WriteHeader(cmp.Or(r.statusCode, http.StatusOK))
-		_, err = r.w.Write(text)
+		h.Set("Content-Length", strconv.Itoa(len(body)))
 	}
-	if err != nil {
+	r.w.WriteHeader(cmp.Or(r.statusCode, http.StatusOK))
+	if _, err := r.w.Write(body); err != nil {
 		a.logger.Debug("answer not written", "path", r.URL.Path, "error", err)
 	}
 }

@@ -146,6 +146,7 @@ type API struct {
 	logger       hclog.Logger
 	variables    *variables.Variables
 	bodyBudget   sharedMemoryBudget
+	listCache    listCache
 	execSessions execSessionGroup
 	stopTimeout  time.Duration // how long Serve waits for requests that do not end
 }
@@ -260,7 +261,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 	}
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Vary", "Accept-Encoding, Origin")
-	r := &request{Request: hr, w: w, responseController: http.NewResponseController(w), query: hr.URL.Query(), bodyBudget: &a.bodyBudget}
+	r := &request{Request: hr, w: w, responseController: http.NewResponseController(w), query: hr.URL.Query(), bodyBudget: &a.bodyBudget, listCache: &a.listCache}
 	r.conn, _ = hr.Context().Value(connContextKey{}).(*connlimit.Conn)
 	defer r.conn.OnRequestDone()
 	defer r.releaseBody()

@@ -23,12 +23,13 @@ type deploymentStateView struct {
 	AutoPromote bool
 }
 
-// newDeploymentView adds the server's fields to a deployment.
-func newDeploymentView(s *store.Snapshot, d *api.Deployment) deploymentView {
-	job := s.JobVersion(nil, d.Namespace, d.JobID, d.JobVersion)
+// newDeploymentView adds the server's fields to a deployment. It adds the objects that these fields depend on to ws, which may
+// be nil.
+func newDeploymentView(s *store.Snapshot, ws store.WatchSet, d *api.Deployment) deploymentView {
+	job := s.JobVersion(ws, d.Namespace, d.JobID, d.JobVersion)
 	whole := deploymentView{
 		Deployment:   d,
-		EvalPriority: model.DeploymentEvalPriority(d, job, s.EvaluationsByJob(nil, d.Namespace, d.JobID)),
+		EvalPriority: model.DeploymentEvalPriority(d, job, s.EvaluationsByJob(ws, d.Namespace, d.JobID)),
 		TaskGroups:   make(map[string]deploymentStateView, len(d.TaskGroups)),
 	}
 	for name, state := range d.TaskGroups {
@@ -38,8 +39,8 @@ func newDeploymentView(s *store.Snapshot, d *api.Deployment) deploymentView {
 }
 
 // pageOfDeployments returns the page of deployments that a request asks for.
-func (r *request) pageOfDeployments(s *store.Snapshot, found []*api.Deployment) ([]deploymentView, error) {
-	return listPage(r, found, r.deploymentSortKey, func(d *api.Deployment) deploymentView { return newDeploymentView(s, d) })
+func (r *request) pageOfDeployments(s *store.Snapshot, ws store.WatchSet, found []*api.Deployment) ([]deploymentView, error) {
+	return listPage(r, found, r.deploymentSortKey, func(d *api.Deployment) deploymentView { return newDeploymentView(s, ws, d) })
 }
 
 // deploymentHandler serves the routes of deployments.
@@ -53,11 +54,11 @@ func (r *request) deploymentSortKey(d *api.Deployment) sortKey {
 }
 
 func (h *deploymentHandler) list(r *request) (any, error) {
-	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingListQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(s.Deployments(ws, r.query.Get("prefix")), func(d *api.Deployment) bool {
 			return !r.includesNamespace(d.Namespace)
 		})
-		deployments, err := r.pageOfDeployments(s, found)
+		deployments, err := r.pageOfDeployments(s, ws, found)
 		return deployments, s.LatestTableIndex(ws, store.Deployments), err
 	})
 }
@@ -71,12 +72,12 @@ func (h *deploymentHandler) read(r *request) (any, error) {
 		if d == nil {
 			return nil, s.LatestTableIndex(ws, store.Deployments), notFoundError("deployment not found")
 		}
-		return newDeploymentView(s, d), d.ModifyIndex, nil
+		return newDeploymentView(s, nil, d), d.ModifyIndex, nil
 	})
 }
 
 func (h *deploymentHandler) allocations(r *request) (any, error) {
-	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingListQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		stubs, err := r.pageOfAllocStubs(s.AllocationsByDeployment(ws, r.pathID))
 		return stubs, s.LatestTableIndex(ws, store.Allocations), err
 	})

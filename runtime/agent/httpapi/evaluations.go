@@ -28,7 +28,7 @@ func (r *request) evalSortKey(e *api.Evaluation) sortKey {
 }
 
 func (h *evaluationHandler) list(r *request) (any, error) {
-	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingListQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		index := s.LatestTableIndex(ws, store.Evaluations)
 		found, err := r.listedEvaluations(s, ws)
 		if err != nil {
@@ -121,7 +121,7 @@ func relatedEvaluations(e *api.Evaluation, all []*api.Evaluation) (stubs []*api.
 }
 
 func (h *evaluationHandler) allocations(r *request) (any, error) {
-	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingListQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		stubs, err := r.pageOfAllocStubs(s.AllocationsByEvaluation(ws, r.pathID))
 		return stubs, s.LatestTableIndex(ws, store.Allocations), err
 	})

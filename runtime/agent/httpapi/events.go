@@ -88,7 +88,7 @@ func (h *eventHandler) appendEvent(line []byte, e events.Event, isReadOnly bool)
 			e.Payload["Node"] = newNodeView(n, h.node.Host())
 		}
 		if d, ok := e.Payload["Deployment"].(*api.Deployment); ok {
-			e.Payload["Deployment"] = newDeploymentView(h.store.Snapshot(), d)
+			e.Payload["Deployment"] = newDeploymentView(h.store.Snapshot(), nil, d)
 		}
 		return appendNomadJSON(nil, reflect.ValueOf(e), isReadOnly)
 	})

@@ -32,7 +32,7 @@ func (jo *jobReadHandler) list(r *request) (any, error) {
 
 // listMatching replies with a page of the jobs for which the function matches returns true.
 func (jo *jobReadHandler) listMatching(r *request, matches func(*api.Job) bool) (any, error) {
-	return r.blockingQuery(jo.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingListQuery(jo.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(s.Jobs(ws, r.namespace, r.query.Get("prefix")), func(j *api.Job) bool { return !matches(j) })
 		stubs, err := listPage(r, found, jobSortKey, func(j *api.Job) jobStub {
 			stub := jobStub{

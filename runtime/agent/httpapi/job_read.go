@@ -69,7 +69,7 @@ func (r *request) includesObjectOfJob(currentJob *api.Job, jobCreateIndex uint64
 }
 
 func (jo *jobReadHandler) allocations(r *request) (any, error) {
-	return r.blockingQuery(jo.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingListQuery(jo.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		j := s.Job(ws, r.namespace, r.pathID)
 		found := slices.DeleteFunc(s.AllocationsByJob(ws, r.namespace, r.pathID), func(alloc *api.Allocation) bool {
 			return !r.includesObjectOfJob(j, pointer.Value(alloc.Job.CreateIndex))
@@ -80,19 +80,19 @@ func (jo *jobReadHandler) allocations(r *request) (any, error) {
 }
 
 func (jo *jobReadHandler) evaluations(r *request) (any, error) {
-	return r.blockingQuery(jo.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingListQuery(jo.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		evals, err := listPage(r, s.EvaluationsByJob(ws, r.namespace, r.pathID), r.evalSortKey, objectAsStub)
 		return evals, s.LatestTableIndex(ws, store.Evaluations), err
 	})
 }
 
 func (jo *jobReadHandler) deployments(r *request) (any, error) {
-	return r.blockingQuery(jo.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingListQuery(jo.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		j := s.Job(ws, r.namespace, r.pathID)
 		found := slices.DeleteFunc(s.DeploymentsByJob(ws, r.namespace, r.pathID), func(d *api.Deployment) bool {
 			return !r.includesObjectOfJob(j, d.JobCreateIndex)
 		})
-		deployments, err := r.pageOfDeployments(s, found)
+		deployments, err := r.pageOfDeployments(s, ws, found)
 		return deployments, s.LatestTableIndex(ws, store.Deployments), err
 	})
 }
@@ -103,7 +103,7 @@ func (jo *jobReadHandler) latestDeployment(r *request) (any, error) {
 		if d == nil {
 			return nil, s.LatestTableIndex(ws, store.Deployments), nil
 		}
-		return newDeploymentView(s, d), d.ModifyIndex, nil
+		return newDeploymentView(s, nil, d), d.ModifyIndex, nil
 	})
 }
 

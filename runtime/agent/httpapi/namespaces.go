@@ -60,7 +60,7 @@ func hashJSON(object any) []byte {
 }
 
 func (h *namespaceHandler) list(r *request) (any, error) {
-	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingListQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		byName := func(n *api.Namespace) sortKey { return newNameSortKey("", n.Name) }
 		list, err := listPage(r, listNamespaces(s.Reader, ws, r.query.Get("prefix")), byName, newNamespaceView)
 		return list, s.LatestTableIndex(ws, store.Namespaces), err

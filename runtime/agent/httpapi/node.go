@@ -44,7 +44,7 @@ func (h *nodeHandler) listNodesOfPool(r *request, pool string) (any, error) {
 	if err != nil {
 		return nil, badRequestError(err.Error())
 	}
-	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingListQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(s.Nodes(ws, r.query.Get("prefix")), func(n *api.Node) bool { return !isInNodePool(n, pool) })
 		stubs, err := listPage(r, found, func(n *api.Node) sortKey { return newNameSortKey("", n.ID) }, func(n *api.Node) nodeStub {
 			address, _, err := net.SplitHostPort(n.HTTPAddr)
@@ -248,7 +248,7 @@ func newNodePoolView(p *api.NodePool) poolWithHash {
 }
 
 func (h *nodePoolHandler) list(r *request) (any, error) {
-	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingListQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(listNodePools(s, ws), func(p *api.NodePool) bool { return !strings.HasPrefix(p.Name, r.query.Get("prefix")) })
 		all, err := listPage(r, found, func(p *api.NodePool) sortKey { return newNameSortKey("", p.Name) }, newNodePoolView)
 		return all, s.LatestTableIndex(ws, store.Nodes), err

@@ -46,6 +46,7 @@ type request struct {
 	conn                   *connlimit.Conn          // nil if the connection is not counted
 	clientToCountAfterBody connlimit.ClientIdentity // client for which the connection is counted after the body was read; zero if it is counted already
 	bodyBudget             *sharedMemoryBudget
+	listCache              *listCache
 	reservedBodyBytes      int64 // bytes of the body budget that this request holds
 }
 

@@ -57,7 +57,7 @@ func (h *serviceHandler) read(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingListQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found, err := listPage(r, s.ServicesByName(ws, r.namespace, r.pathID), serviceSortKey, objectAsStub)
 		return choose.chooseInstances(found), s.LatestTableIndex(ws, store.Services), err
 	})

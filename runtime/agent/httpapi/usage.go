@@ -119,7 +119,7 @@ func (h *allocHandler) services(r *request) (any, error) {
 	if err := checkIDIsUUID("alloc", r.pathID); err != nil {
 		return nil, err
 	}
-	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingListQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		index := s.LatestTableIndex(ws, store.Services)
 		if s.Allocation(ws, r.pathID) == nil {
 			return nil, index, notFoundError("allocation not found")

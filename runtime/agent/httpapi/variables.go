@@ -23,7 +23,7 @@ type variableHandler struct {
 // list applies filters to metadata only: a filter on items would disclose their values
 // bit by bit.
 func (h *variableHandler) list(r *request) (any, error) {
-	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingListQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := []*api.VariableMetadata{}
 		for _, v := range s.Variables(ws, r.namespace, r.query.Get("prefix")) {
 			if r.rights.workload != nil && !canReadVariable(r.rights.workload, v.Path) {

@@ -25,7 +25,7 @@ func (h *volumeHandler) list(r *request) (any, error) {
 		return nil, notFoundError("resource not found")
 	}
 	nodeID, pool, prefix := r.query.Get("node_id"), r.query.Get("node_pool"), r.query.Get("prefix")
-	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingListQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		var found []*api.HostVolume
 		for _, v := range s.HostVolumes(ws, "") {
 			o := v.Volume
@@ -133,7 +133,7 @@ func toVolumeStatusError(err error) error {
 
 func (h *volumeHandler) claims(r *request) (any, error) {
 	jobID, group, name := r.query.Get("job_id"), r.query.Get("task_group"), r.query.Get("volume_name")
-	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingListQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(s.VolumeClaims(ws), func(c *api.TaskGroupHostVolumeClaim) bool {
 			return !r.includesNamespace(c.Namespace) || jobID != "" && c.JobID != jobID || group != "" && c.TaskGroupName != group || name != "" && c.VolumeName != name
 		})
