@@ -1,4 +1,4 @@
-.PHONY: check quick release test-slow govulncheck generate promises check-promises state-fixture page-types check-page test-vm test-vm-short test-faults test-starts test-kills test-kills-user test-accounts test-hostile-jobs test-hostile-servers test-scale test-defects test-lives test-planted simulate test-behaviour test-cluster test-upgrade screenshots bench bench-scale bench-cluster bench-all
+.PHONY: check quick release test-slow govulncheck generate promises check-promises state-fixture page-types check-page test-vm test-vm-short test-faults test-starts test-kills test-kills-user test-accounts test-hostile-jobs test-hostile-servers test-scale test-defects test-lives test-planted simulate test-behaviour test-cluster test-upgrade screenshots bench bench-scale bench-peers bench-cluster bench-all
 
 check: ## what CI runs
 	bash .ci/run
@@ -118,6 +118,9 @@ bench-scale: ## rates, memory and times of reads of 100 to 10,000 tasks at once,
 	NOMAD_LITE_SLOW=1 go test -run '^$$' -bench '^BenchmarkScaleCurve$$' -benchtime 1x -timeout 60m ./cmd/nomad-lite/systemtest/bench
 
 ROUNDS ?= 3
+bench-peers: ## nomad-lite, Nomad from ../shared, docker, podman and runc with the same program, in turn, in ROUNDS rounds of some minutes; leaves out what is not installed; on a machine that does nothing else; needs root
+	NOMAD_LITE_SLOW=1 go test -run '^$$' -bench '^BenchmarkPeers$$' -benchtime $(ROUNDS)x -timeout 60m ./cmd/nomad-lite/systemtest/bench
+
 bench-cluster: ## a node beside a stock client, from ../shared, on the same stock server: times, memory, bytes and calls, in ROUNDS rounds, each of some minutes; the stock client needs 6 GB for its 200 tasks; on a machine that does nothing else; needs root
 	NOMAD_LITE_SLOW=1 go test -run '^$$' -bench '^BenchmarkClusterNode$$' -benchtime $(ROUNDS)x -timeout 60m ./cmd/nomad-lite/systemtest/cluster
 

@@ -79,7 +79,7 @@ func startDocker(t testing.TB) *Engine {
 func startPodman(t testing.TB) *Engine {
 	t.Helper()
 	e := startEngine(t, "podman", "podman", func(dir, host string) []string {
-		writeAndUsePodmanConfig(t, filepath.Join(dir, "containers.conf"))
+		UsePodmanConfig(t, filepath.Join(dir, "containers.conf"))
 		return []string{"--root", filepath.Join(dir, "data"), "--runroot", filepath.Join(dir, "exec"), "--tmpdir", filepath.Join(dir, "tmp"),
 			"--storage-driver", "vfs", "--cgroup-manager", "cgroupfs", "--runtime", "runc", "--network-backend", "cni", "system", "service", "--time", "0", host}
 	})
@@ -87,11 +87,11 @@ func startPodman(t testing.TB) *Engine {
 	return e
 }
 
-// writeAndUsePodmanConfig writes a configuration, which podman uses instead of the configuration of the
+// UsePodmanConfig writes a configuration, which podman uses until the test ends instead of the configuration of the
 // machine. Without CAP_SYS_RESOURCE, podman cannot set limits of containers above its own limits,
 // which it lowers to kernel.pid_max when it starts. The limits in the written configuration exceed
 // neither limit.
-func writeAndUsePodmanConfig(t testing.TB, path string) {
+func UsePodmanConfig(t testing.TB, path string) {
 	t.Helper()
 	var limits []string
 	for name, resource := range map[string]int{"nofile": unix.RLIMIT_NOFILE, "nproc": unix.RLIMIT_NPROC} {

@@ -57,7 +57,13 @@ func ReadMemoryKiB(t testing.TB, pid int) (kib int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, match := range regexp.MustCompile(`(?m)^Pss_(Anon|Shmem): +([0-9]+) kB`).FindAllSubmatch(text, -1) {
+	return ParseMemoryKiB(t, text)
+}
+
+// ParseMemoryKiB is like ReadMemoryKiB for the content of the file smaps_rollup of a process.
+func ParseMemoryKiB(t testing.TB, smapsRollup []byte) (kib int) {
+	t.Helper()
+	for _, match := range regexp.MustCompile(`(?m)^Pss_(Anon|Shmem): +([0-9]+) kB`).FindAllSubmatch(smapsRollup, -1) {
 		n, err := strconv.Atoi(string(match[2]))
 		if err != nil {
 			t.Fatal(err)

@@ -46,6 +46,8 @@ var benchResults = []*benchResult{
 	{name: "2000 complete", description: "the same, of 2,000", unit: "/s", budget: "500"},
 	{name: "100 exec", description: "exec starts per second, of 100; floor: forks with namespaces", unit: "/s", budget: "300"},
 	{name: "100 exec, bridge", description: "the same, in a bridge", unit: "/s", budget: "150"},
+	{name: "docker starts", description: "docker starts per second, of 50; floor: the engine alone", unit: "/s", budget: "floor - 5 %"},
+	{name: "stop, docker in bridges", description: "stop of 25 containers in bridges; floor: the engine alone", unit: "ms", budget: "2 x floor"},
 	{name: "stop, 100", description: "stop of 100 tasks; floor: to kill and reap", unit: "ms", budget: "50", nomadValue: "1000-1700"},
 	{name: "stop, re-adopted", description: "the same, after the agent was replaced", unit: "ms", budget: "50"},
 	{name: "stop, 2000", description: "stop of 2,000 tasks", unit: "ms", budget: "500"},
