@@ -179,8 +179,8 @@ func encodeAllocation(a *api.Allocation, jobHash string) ([]byte, error) {
 	return encodeMsgpack(newWrittenAllocationRecord(&row))
 }
 
-// writtenAllocationRecord is the form in which an allocationRecord is written: the states of its tasks are written as
-// taskStateRecords, because the names of their empty fields would be half of the record. allocationRecord decodes it.
+// writtenAllocationRecord is the form in which an allocationRecord is written: each state of a task is written as a
+// taskStateRecord, because the names of the empty fields would be half of the record. allocationRecord decodes it.
 type writtenAllocationRecord struct {
 	Alloc   *allocationWithTaskRecords `store:"alloc"`
 	JobHash string                     `store:"spec"`
