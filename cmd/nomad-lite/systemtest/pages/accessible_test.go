@@ -104,7 +104,7 @@ func TestUIAccessible(t *testing.T) {
 		{"job-definition", "/ui/jobs/shop@default/definition", "pre", "shop"},
 		{"allocations", "/ui/allocations", "td", "shop.g[0]"},
 		{"allocation", "/ui/allocations/" + shop.ID, "td", "migrate"},
-		{"timeline", "/ui/allocations/" + shop.ID + "/timeline", ".situation li", "web pending: waits for the task migrate for"},
+		{"timeline", "/ui/allocations/" + shop.ID + "/timeline", ".situation li", "web pending: waits for task \"migrate\" to end for "},
 		{"task", "/ui/allocations/" + imported.ID + "/main", "pre", "line 4711"},
 		{"logs", "/ui/allocations/" + imported.ID + "/main/logs", ".line", "line 4711"},
 		{"run", "/ui/jobs/run?job=huge", ".hcl-name", `"ID"`},

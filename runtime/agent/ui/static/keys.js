@@ -49,7 +49,8 @@ export function startKeys(go) {
 
   document.addEventListener("keydown", (event) => {
     if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || !Object.hasOwn(actions, event.key)) return;
-    if (/** @type {Element} */ (event.target).closest("input:not([type=checkbox]), textarea, select, [contenteditable], .terminal") || document.querySelector("dialog[open]")) return;
+    // A key in a form must not leave the page, which would lose what was entered.
+    if (/** @type {Element} */ (event.target).closest("form, input:not([type=checkbox]), textarea, select, [contenteditable], .terminal") || document.querySelector("dialog[open]")) return;
     if (event.key.length === 1 && localStorage.getItem(offKey) !== null) return;
     // The search opens at once, so that it gets the keys after "/".
     if (actions[event.key]() !== false) event.preventDefault();
