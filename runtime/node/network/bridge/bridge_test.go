@@ -19,6 +19,7 @@ import (
 	vnetns "github.com/vishvananda/netns"
 
 	"github.com/nomad-lite/nomad-lite/internal/netns"
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
 // The machine of the tests has the address machineAddress on a network with another machine, outside,
@@ -794,8 +795,15 @@ func TestHundredNamespacesLeaveNothing(t *testing.T) {
 	}
 	serve(t, "many-42")
 	checkAnswer(t, "one of many", outside, "tcp", machineAddress+":20042", "many-42 "+outsideAddress)
-	if err := b.RestoreRulesAndSettings(list); err != nil {
-		t.Error(err)
+	countRequests := func(endpoints []Endpoint) uint64 {
+		before := opcount.Read()[opcount.Netlink]
+		if err := b.RestoreRulesAndSettings(endpoints); err != nil {
+			t.Error(err)
+		}
+		return opcount.Read()[opcount.Netlink] - before
+	}
+	if all, one := countRequests(list), countRequests(list[:1]); all != one {
+		t.Errorf("a repair that changes nothing makes %d requests for %d namespaces, and %d for one", all, len(list), one)
 	}
 	// Half of them end at once; the others, and connections to them, stay.
 	serve(t, "many-41")

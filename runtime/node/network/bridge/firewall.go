@@ -22,6 +22,16 @@ import (
 type firewallTables struct {
 	portForwardingTable *nftables.Table // forwards ports and masquerades; newPortForwardingTable returns it
 	sourceCheckTable    *nftables.Table // checks the source addresses of namespaces; newSourceCheckTable returns it
+
+	// elements has the elements of the sets that were read and not changed since. Other agents cannot change them, because
+	// firewallTables is used only while the interprocess lock of the bridge is held.
+	elements map[setID][]nftables.SetElement
+}
+
+// setID identifies a set or map of one of the two tables of a bridge, which have different families.
+type setID struct {
+	family nftables.TableFamily
+	name   string
 }
 
 // nftablesTableName returns the name of both tables of a bridge.
@@ -115,7 +125,8 @@ func (b *Bridge) ensureFirewall(device *netlink.Bridge) (*firewallTables, error)
 	if err := c.Flush(); err != nil {
 		return nil, fmt.Errorf("nftables: write the tables %s: %w", table.Name, err)
 	}
-	return &firewallTables{table, newSourceCheckTable(b.config.Name)}, b.ensureIptablesForwardAcceptRules()
+	tables := &firewallTables{table, newSourceCheckTable(b.config.Name), map[setID][]nftables.SetElement{}}
+	return tables, b.ensureIptablesForwardAcceptRules()
 }
 
 // subnetsOfDevice returns the subnets of the addresses of a bridge. They include the subnets of an earlier configuration
@@ -346,25 +357,30 @@ func (f *firewallTables) permitSourcesAndForwardPorts(e Endpoint, status Namespa
 	if err != nil {
 		return fmt.Errorf("nftables: %w", err)
 	}
+	hasChanges, hasNew := false, false
 	sources := sourceCheckElementsBySet(e.AllocID, status)
 	for i, set := range sourceCheckSets(f.sourceCheckTable) {
-		if _, err := replaceAllocElements(c, set, e.AllocID, sources[i]); err != nil {
+		changed, _, err := f.replaceAllocElements(c, set, e.AllocID, sources[i])
+		if err != nil {
 			return err
 		}
+		hasChanges = hasChanges || changed
 	}
-	hasNew := false
 	for _, address := range []netip.Addr{status.IPv4Address, status.IPv6Address} {
 		if !address.IsValid() {
 			continue
 		}
 		for _, withHostIP := range []bool{false, true} {
 			added := newPortElements(e.AllocID, e.Ports, address, withHostIP)
-			changed, err := replaceAllocElements(c, newPortMap(f.portForwardingTable, ipFamilyOf(address), withHostIP), e.AllocID, added)
+			changed, addsNew, err := f.replaceAllocElements(c, newPortMap(f.portForwardingTable, ipFamilyOf(address), withHostIP), e.AllocID, added)
 			if err != nil {
 				return err
 			}
-			hasNew = hasNew || changed
+			hasChanges, hasNew = hasChanges || changed, hasNew || addsNew
 		}
+	}
+	if !hasChanges {
+		return nil
 	}
 	opcount.Count(opcount.Netlink)
 	if err := c.Flush(); err != nil {
@@ -376,22 +392,16 @@ func (f *firewallTables) permitSourcesAndForwardPorts(e Endpoint, status Namespa
 	return deleteUnforwardedUDPConnections(e.Ports)
 }
 
-// replaceAllocElements replaces the elements of an allocation in a set or map with others. hasNew reports whether one of
-// them was not in the set before.
-func replaceAllocElements(c *nftables.Conn, set *nftables.Set, allocID string, added []setElement) (hasNew bool, err error) {
-	opcount.Count(opcount.Netlink)
-	existing, err := c.GetSetElements(set)
+// replaceAllocElements replaces the elements of an allocation in a set or map with others. changed reports whether c has
+// commands for that, and hasNew whether one of the others was not in the set before.
+func (f *firewallTables) replaceAllocElements(c *nftables.Conn, set *nftables.Set, allocID string, added []setElement) (changed, hasNew bool, err error) {
+	existing, err := f.elementsOf(c, set)
 	if err != nil {
-		return false, fmt.Errorf("nftables: list forwarded ports: %w", err)
+		return false, false, err
 	}
 	obsolete, err := findElementsToReplace(allocID, added, existing)
 	if err != nil {
-		return false, err
-	}
-	if len(obsolete) > 0 {
-		if err := c.SetDeleteElements(set, obsolete); err != nil {
-			return false, fmt.Errorf("nftables: %w", err)
-		}
+		return false, false, err
 	}
 	var elements []nftables.SetElement
 	for _, a := range added {
@@ -400,13 +410,39 @@ func replaceAllocElements(c *nftables.Conn, set *nftables.Set, allocID string, a
 			return bytes.Equal(e.Key, a.Key) && bytes.Equal(e.Val, a.Val)
 		})
 	}
+	isComplete := !hasNew && len(obsolete) == len(added) && !slices.ContainsFunc(obsolete, func(e nftables.SetElement) bool { return e.Comment != allocID })
+	if isComplete {
+		return false, false, nil
+	}
+	delete(f.elements, idOfSet(set))
+	if len(obsolete) > 0 {
+		if err := c.SetDeleteElements(set, obsolete); err != nil {
+			return false, false, fmt.Errorf("nftables: %w", err)
+		}
+	}
 	if len(elements) == 0 {
-		return false, nil
+		return true, false, nil
 	}
 	if err := c.SetAddElements(set, elements); err != nil {
-		return false, fmt.Errorf("nftables: %w", err)
+		return false, false, fmt.Errorf("nftables: %w", err)
 	}
-	return hasNew, nil
+	return true, hasNew, nil
+}
+
+func idOfSet(set *nftables.Set) setID { return setID{set.Table.Family, set.Name} }
+
+// elementsOf returns the elements of a set, which it reads once until the set is changed.
+func (f *firewallTables) elementsOf(c *nftables.Conn, set *nftables.Set) ([]nftables.SetElement, error) {
+	if all, ok := f.elements[idOfSet(set)]; ok {
+		return all, nil
+	}
+	opcount.Count(opcount.Netlink)
+	all, err := c.GetSetElements(set)
+	if err != nil {
+		return nil, fmt.Errorf("nftables: list forwarded ports: %w", err)
+	}
+	f.elements[idOfSet(set)] = all
+	return all, nil
 }
 
 // findElementsToReplace returns the existing elements that must be removed before others are added: the elements of the
