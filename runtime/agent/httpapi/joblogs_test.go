@@ -210,6 +210,7 @@ func TestJobLogs(t *testing.T) {
 		{"web/logs?regexp=(", 400, "error parsing regexp: missing closing ): `(`"},
 		{"web/logs?regexp=" + strings.Repeat("a", 1001), 400, "the regular expression has more than 1000 bytes"},
 		{"web/logs?regexp=((a{100}){100}){100}", 400, "error parsing regexp: invalid repeat count"},
+		{"web/logs?regexp=(" + strings.Repeat("ab", 200) + "){100}", 400, "the regular expression has too many repetitions"},
 	} {
 		r := f.send("GET", "/v1/job/"+c.target, nil)
 		if text := bodyText(r); r.StatusCode != c.code || !strings.HasPrefix(text, c.want) {
@@ -279,8 +280,8 @@ func TestJobLogSearchEndsWithItsClient(t *testing.T) {
 	defer disconnect()
 	// More searches than can have a processor or memory: the others wait, and can be given up.
 	var decoders []*json.Decoder
-	for range maxOpenSearches + 3 {
-		decoders = append(decoders, f.startJobLog(t, ctx, "/v1/job/web/logs?regexp=absent"))
+	for i := range maxOpenSearches + 3 {
+		decoders = append(decoders, f.startJobLog(t, ctx, "/v1/job/web/logs?regexp=absent"+[]string{"", "&reverse=true"}[i%2]))
 	}
 	for i := range maxOpenSearches {
 		var frame jobLogFrame

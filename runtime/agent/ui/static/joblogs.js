@@ -136,7 +136,7 @@ export function logs({ id, namespace, api, parameters, signal }) {
       shownUntil = Math.max(shownUntil, progress.StartedAt - overlap);
     });
     bar.hidden = true;
-    if (query.reverse && !query.before) shownUntil = last.StartedAt - overlap;
+    if (query.reverse && !query.before && last) shownUntil = last.StartedAt - overlap;
     return isComplete;
   }
 

@@ -2,6 +2,7 @@ package logsearch
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"slices"
 	"time"
@@ -35,6 +36,8 @@ type file struct {
 type files struct {
 	stream Stream
 	listed []file // sorted by index
+	// omitsOldFiles means that there are more files, with lower indexes than those of listed.
+	omitsOldFiles bool
 }
 
 // errRemoved means that a file does not exist any longer, or that a task has replaced it.
@@ -44,9 +47,12 @@ func isRemoved(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, collectorwire.ErrForeignFile)
 }
 
-// list reads the names and sizes of the files. A stream without a directory has no files.
+// maxListedFiles limits the memory for a directory in which a task has made files of its own.
+const maxListedFiles = 2000
+
+// list reads the names and sizes of the files. A stream without a directory has no files. Of very many files it lists the newest ones.
 func (f *files) list() error {
-	f.listed = nil
+	f.listed, f.omitsOldFiles = nil, false
 	dir, err := logs.OpenLogDir(f.stream.LogDir)
 	if isRemoved(err) {
 		return nil
@@ -58,6 +64,9 @@ func (f *files) list() error {
 	indexes, err := collectorwire.ListFileIndexes(dir, f.stream.filePrefix())
 	if err != nil {
 		return err
+	}
+	if excess := len(indexes) - maxListedFiles; excess > 0 {
+		indexes, f.omitsOldFiles = indexes[excess:], true
 	}
 	for _, index := range indexes {
 		name := logfile.Name(f.stream.filePrefix(), index)
@@ -100,6 +109,17 @@ func (f *files) readAt(index int64, p []byte, offset int64) (n int, err error) {
 	return n, err
 }
 
+// sizeOf returns the present size of a log file.
+func (f *files) sizeOf(index int64) (size int64, err error) {
+	err = f.withOpenFile(logfile.Name(f.stream.filePrefix(), index), func(fd int) error {
+		var st unix.Stat_t
+		err := unix.Fstat(fd, &st)
+		size = st.Size
+		return err
+	})
+	return size, err
+}
+
 // withTimes calls use with a reader of the arrival times of a log file.
 func (f *files) withTimes(index int64, use func(timesReader) error) error {
 	return f.withOpenFile(logfile.ArrivalTimesFile(logfile.Name(f.stream.filePrefix(), index)), func(fd int) error {
@@ -140,8 +160,11 @@ func (f *files) timesIndexOf(one file) (x *timesIndex, err error) {
 
 // positionOfTime returns the start of the first line with a later arrival time than the given one: a file, as an index of listed,
 // and an offset in it. Lines of a file without stored times have the time of its last change.
-func (f *files) positionOfTime(milliseconds int64) (at int, offset int64, err error) {
+func (f *files) positionOfTime(ctx context.Context, milliseconds int64) (at int, offset int64, err error) {
 	for at, one := range slices.Backward(f.listed) {
+		if ctx.Err() != nil {
+			return 0, 0, context.Cause(ctx)
+		}
 		x, err := f.timesIndexOf(one)
 		if err != nil {
 			return 0, 0, err
@@ -185,12 +208,21 @@ func lineLength(text []byte) int {
 	return 0
 }
 
-// lineStartBefore returns the start of the line in which the byte before an offset is.
+// maxLineStartDistance limits how far back the start of a line is searched, because a task can make a file of any size without a
+// line end.
+const maxLineStartDistance = 16 << 20
+
+// lineStartBefore returns the start of the line in which the byte before an offset is. If the line starts very far before, it returns the start
+// of one of its pieces.
 func (f *files) lineStartBefore(one file, offset int64) (int64, error) {
-	var buf [8 << 10]byte
+	buf := make([]byte, maxPageSize)
 	end := offset - 1 // the byte before the offset can be the end of the line
-	for end > 0 {
-		start := max(0, end-int64(len(buf)))
+	lowest := int64(0)
+	if end > maxLineStartDistance {
+		lowest = (end - maxLineStartDistance) / maxLineBytes * maxLineBytes
+	}
+	for end > lowest {
+		start := max(lowest, end-int64(len(buf)))
 		n, err := f.readAt(one.index, buf[:end-start], start)
 		if err != nil {
 			return 0, err
@@ -202,7 +234,7 @@ func (f *files) lineStartBefore(one file, offset int64) (int64, error) {
 		}
 		end = start
 	}
-	return 0, nil
+	return lowest, nil
 }
 
 // lineStartFrom returns the first start of a line, or of a piece of a line that is too long, at an offset or after it.

@@ -2,12 +2,16 @@ package logsearch
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"regexp"
+	"regexp/syntax"
 )
 
-// maxPatternBytes limits the memory and the time of a regular expression.
-const maxPatternBytes = 1000
+const (
+	maxPatternBytes = 1000
+	maxPatternSize  = 2000 // in the unit of patternSize; a match takes at most this number of steps for each byte
+)
 
 // Filter selects lines. The zero value selects all lines.
 type Filter struct {
@@ -29,8 +33,30 @@ func NewRegexpFilter(expression string) (Filter, error) {
 	if len(expression) > maxPatternBytes {
 		return Filter{}, fmt.Errorf("the regular expression has more than %d bytes", maxPatternBytes)
 	}
+	parsed, err := syntax.Parse(expression, syntax.Perl)
+	if err != nil {
+		return Filter{}, err
+	}
+	if patternSize(parsed) > maxPatternSize {
+		return Filter{}, errors.New("the regular expression has too many repetitions")
+	}
 	pattern, err := regexp.Compile(expression)
 	return Filter{pattern: pattern}, err
+}
+
+// patternSize returns about the number of instructions into which a regular expression is compiled.
+func patternSize(r *syntax.Regexp) int {
+	size := 1
+	switch r.Op {
+	case syntax.OpLiteral:
+		size = len(r.Rune)
+	case syntax.OpRepeat:
+		return size + max(r.Min+1, r.Max)*patternSize(r.Sub[0])
+	}
+	for _, sub := range r.Sub {
+		size += patternSize(sub)
+	}
+	return size
 }
 
 // matches reports whether the filter selects a line without its line end.

@@ -66,7 +66,7 @@ func Run(ctx context.Context, r Request, onLine func(Line) error, onProgress fun
 		}
 		one, err := s.open(stream, i)
 		if err == nil && r.From != nil {
-			err = one.startAt(*r.From, i < fromOrder)
+			err = one.startAt(ctx, *r.From, i < fromOrder)
 		}
 		if err != nil {
 			return streamError(stream, err)

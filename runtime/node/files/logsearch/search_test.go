@@ -405,6 +405,36 @@ func TestRunReadsNoFilesOfOthers(t *testing.T) {
 	}
 }
 
+// TestRunContinuesInTruncatedFile truncates a file of a size that cannot be read, in both directions.
+func TestRunContinuesInTruncatedFile(t *testing.T) {
+	t.Parallel()
+	for _, isBackward := range []bool{false, true} {
+		w := newWrittenStream(t, 0, StreamKey{"a", "t", logs.Stdout})
+		w.write(testTime, "line\n")
+		w.store(t)
+		w.index++
+		w.write(testTime+1, "later\n")
+		w.store(t)
+		path := filepath.Join(w.LogDir, "t.stdout.1")
+		if err := os.Truncate(path, 1<<42); err != nil {
+			t.Fatal(err)
+		}
+		reads, got := 0, ""
+		err := Run(t.Context(), Request{Streams: []Stream{w.Stream}, Filter: must(NewTextFilter("l")), Backward: isBackward}, func(l Line) error {
+			got += string(l.Text) + " "
+			return nil
+		}, func(Progress) error {
+			if reads++; reads == 3 {
+				return os.Truncate(path, 6)
+			}
+			return nil
+		})
+		if want := map[bool]string{false: "line later ", true: "later line "}[isBackward]; err != nil || got != want {
+			t.Errorf("backward %v: got %q, %v, want %q", isBackward, got, err, want)
+		}
+	}
+}
+
 // TestRunEndsWithItsContext checks that a search without matches ends soon after its client has disconnected.
 func TestRunEndsWithItsContext(t *testing.T) {
 	t.Parallel()

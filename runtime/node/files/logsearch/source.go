@@ -2,6 +2,7 @@ package logsearch
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"slices"
 	"time"
@@ -49,7 +50,7 @@ const maxTimeAfterWrite = 2 * time.Second
 
 // newSource returns a source that reads all lines of a stream. start moves its position.
 func newSource(f files, filter Filter, isBackward bool, pageSize int64, order int) *source {
-	s := &source{files: f, filter: filter, isBackward: isBackward, pageSize: pageSize, order: order, longLineStart: -1, timesFileIndex: -1}
+	s := &source{files: f, filter: filter, isBackward: isBackward, pageSize: pageSize, order: order, longLineStart: -1, timesFileIndex: -1, hasGap: f.omitsOldFiles && !isBackward}
 	if isBackward {
 		s.at = len(f.listed) - 1
 		if s.at >= 0 {
@@ -64,7 +65,7 @@ func newSource(f files, filter Filter, isBackward bool, pageSize int64, order in
 }
 
 // startAt moves the position to the line at from: a forward source reads this line first, a backward source the line before it.
-func (s *source) startAt(from Position, isOfEarlierStream bool) error {
+func (s *source) startAt(ctx context.Context, from Position, isOfEarlierStream bool) error {
 	if from.Stream == s.stream.StreamKey {
 		at, ok := slices.BinarySearchFunc(s.listed, from.FileIndex, func(f file, index int64) int { return cmp.Compare(f.index, index) })
 		s.at, s.offset = at, 0
@@ -80,7 +81,7 @@ func (s *source) startAt(from Position, isOfEarlierStream bool) error {
 		milliseconds-- // lines of this time are after the position
 	}
 	var err error
-	s.at, s.offset, err = s.positionOfTime(milliseconds)
+	s.at, s.offset, err = s.positionOfTime(ctx, milliseconds)
 	return err
 }
 
@@ -240,8 +241,7 @@ func (s *source) readLinesBefore(f file) (start int64, text []byte, err error) {
 				return 0, nil, err
 			}
 			if int64(len(text)) < end-start { // the file has become shorter
-				s.offset = start + int64(len(text))
-				return s.offset, nil, nil
+				return s.endOfShortFile(f, end)
 			}
 			if start == 0 {
 				return 0, text, nil
@@ -259,7 +259,17 @@ func (s *source) readLinesBefore(f file) (start int64, text []byte, err error) {
 	}
 	start = s.longLineStart + (end-s.longLineStart-1)/maxLineBytes*maxLineBytes
 	text, err = s.read(f, start, end)
+	if err == nil && int64(len(text)) < end-start {
+		return s.endOfShortFile(f, end)
+	}
 	return start, text, err
+}
+
+// endOfShortFile returns the end of a file that has become shorter than an offset, as a start of lines of which there are none.
+func (s *source) endOfShortFile(f file, offset int64) (start int64, text []byte, err error) {
+	size, err := s.sizeOf(f.index)
+	s.longLineStart = -1
+	return min(size, max(0, offset-1)), nil, err
 }
 
 // splitPage stores the lines of a text, which starts at an offset of the file, that the filter selects.
