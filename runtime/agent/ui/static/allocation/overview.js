@@ -74,7 +74,7 @@ function allocationState(alloc) {
 function taskState(alloc, name) {
   const state = alloc.TaskStates?.[name];
   return [
-    h("div", { class: "title" }, h("span", null, taskBadge(state)), h("div", { class: "toolbar actions" }, taskActions(alloc, name))),
+    h("div", { class: "title" }, h("span", null, taskBadge(state)), h("div", { class: "toolbar" }, taskButtons(alloc, name))),
     facts([
       ["Restarts", String(state?.Restarts ?? 0)],
       isSet(state?.StartedAt) && ["Started", clockAndAge(state.StartedAt)],
@@ -109,16 +109,24 @@ function lastEvent(state) {
 
 /** @param {API.Allocation} alloc */
 function taskActions(alloc, name) {
-  const running = alloc.TaskStates?.[name]?.State === "running";
   return [
     fullLink(allocationPath(alloc.ID, name, "logs"), "Logs"), " ",
     fullLink(allocationPath(alloc.ID, name, "fs"), "Files"), " ",
-    running && [
-      fullLink(execPath(alloc, name), "Terminal"), " ",
-      h("button", { full: true, "aria-label": "Restart the task " + name, onclick: () => restart(alloc, name) }, "Restart"), " ",
-      h("button", { full: true, "aria-label": "Send a signal to the task " + name, onclick: () => sendSignal(alloc, name) }, "Signal"),
-    ],
+    isRunning(alloc, name) && [fullLink(execPath(alloc, name), "Terminal"), " "], taskButtons(alloc, name),
   ];
+}
+
+/** @param {API.Allocation} alloc */
+function taskButtons(alloc, name) {
+  return isRunning(alloc, name) && [
+    h("button", { full: true, "aria-label": "Restart the task " + name, onclick: () => restart(alloc, name) }, "Restart"), " ",
+    h("button", { full: true, "aria-label": "Send a signal to the task " + name, onclick: () => sendSignal(alloc, name) }, "Signal"),
+  ];
+}
+
+/** @param {API.Allocation} alloc */
+function isRunning(alloc, name) {
+  return alloc.TaskStates?.[name]?.State === "running";
 }
 
 /** @param {API.Allocation} alloc */
