@@ -67,8 +67,14 @@ type gcCandidate struct {
 // allocation that ended less than MinEndedTimeForDiskUsageGC ago, and a failed one only when no other is left.
 func (g GCLimits) chooseAllocsToCollect(ended []gcCandidate, allocsOnDisk int, usage diskUsage, now time.Time) (chosen []gcCandidate, reason string) {
 	if surplus := allocsOnDisk - g.MaxAllocsOnDisk; surplus > 0 {
-		slices.SortFunc(ended, compareEndTimes)
 		n := min(surplus, g.MaxParallelRemovals, len(ended))
+		for i := range n { // after thousands of allocations have ended, a sort for each removal would need more time than the removal
+			for j := i + 1; j < len(ended); j++ {
+				if compareEndTimes(ended[j], ended[i]) < 0 {
+					ended[i], ended[j] = ended[j], ended[i]
+				}
+			}
+		}
 		return ended[:n], fmt.Sprintf("%d allocations are on the disk, which is more than gc_max_allocs = %d", allocsOnDisk, g.MaxAllocsOnDisk)
 	}
 	switch {
