@@ -100,6 +100,7 @@ func TestUIHistory(t *testing.T) {
 	p.WaitFor(`document.querySelector("[aria-label='Resources of burn'] .chart-line")?.getAttribute("d")`)
 	const cpuChart = `document.querySelector(".chart-plot")`
 	p.WaitFor(cpuChart + `.getAttribute("aria-label").includes("cpu 100 MHz. The arrow keys read single values.")`)
+	p.WaitFor(cpuChart + `.checkVisibility()`) // a page is hidden until it is complete, and nothing in it can have the focus
 	systemtest.Eval[chromedp.Void](p, cpuChart+`.focus()`)
 	p.PressKeys(kb.Home)
 	p.WaitFor(cpuChart + `.querySelector(".chart-cursor").getAttribute("d")`)
