@@ -29,6 +29,7 @@ type formatRecord struct {
 
 // A migration converts one part of a record from one format to the next format. A record with a secret part has two parts:
 // the secret part, for which isSealed is set, and the other one. The result is nil if the next format has no such record.
+// It is called concurrently for different records.
 type migration func(bucket, key string, isSealed bool, recordPart []byte) ([]byte, error)
 
 // fileFormat is the format in which a build writes state files.

@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 )
 
@@ -205,9 +206,9 @@ func TestFrozenStateIsAdopted(t *testing.T) {
 	checkHelperProtocols(t, frozen)
 
 	dir := copyState(t, frozen)
-	migrated := 0
+	var migrated atomic.Int64
 	later := fileFormat{number: 2, oldestReaderFormat: 2, migrationByFromFormat: map[int]migration{1: func(_, _ string, _ bool, part []byte) ([]byte, error) {
-		migrated++
+		migrated.Add(1)
 		return part, nil
 	}}}
 	for _, version := range []string{"0.1", "0.1.1"} {
@@ -219,8 +220,8 @@ func TestFrozenStateIsAdopted(t *testing.T) {
 			t.Errorf("version %s: format %+v", version, got)
 		}
 	}
-	if records, err := os.ReadFile(filepath.Join(frozen, recordsFile)); err != nil || migrated < bytes.Count(records, []byte("\n")) {
-		t.Errorf("%d parts were migrated, of records (error %v)\n%s", migrated, err, records)
+	if records, err := os.ReadFile(filepath.Join(frozen, recordsFile)); err != nil || migrated.Load() < int64(bytes.Count(records, []byte("\n"))) {
+		t.Errorf("%d parts were migrated, of records (error %v)\n%s", migrated.Load(), err, records)
 	}
 	written, err := os.ReadFile(filepath.Join(frozen, FileName))
 	mustSucceed(t, err)

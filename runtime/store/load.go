@@ -9,8 +9,10 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-memdb"
@@ -260,7 +262,7 @@ func (s *Store) load(handle *os.File) ([]unreadablePart, error) {
 		allocationsByID:        make(map[string]loadedAllocation),
 		reportedUnknownBuckets: make(map[string]bool),
 	}
-	faults, err := visitReadableRecords(handle, l.loadRecord)
+	faults, err := l.loadRecordsOfFile(handle)
 	if err != nil {
 		return nil, err
 	}
@@ -280,29 +282,153 @@ func (s *Store) load(handle *os.File) ([]unreadablePart, error) {
 	return faults, nil
 }
 
+// fileRecordDecoding is the decoding of one record of the file. Its result does not depend on other records, so that records
+// are decoded concurrently.
+type fileRecordDecoding struct {
+	fileBucket, key string
+	value           []byte
+
+	// equalVersion is the record of the job version that has the same bytes as this record of a job; nil if there is none. The
+	// job is the object of both, as it was when they were written.
+	equalVersion *fileRecordDecoding
+
+	decoded chan struct{} // closed when the next fields are set
+	bucket  string        // the bucket to which the record belongs; the name in the file can be damaged
+	record  fileRecord
+	err     error // result of decodeRecordAndFindTable
+
+	payload       []byte // the part of the payload that is not sealed, in the current format; nil if there is no such record
+	secretBox     []byte
+	object        any // nil for a record that the loader decodes itself
+	unknownFields []string
+	objectErr     error // why payload, secretBox or object could not be decoded
+}
+
+// loadRecordsOfFile loads the records of the file in their order, and returns the parts of the file that cannot be read. It
+// reads pages, decodes records and loads them at the same time.
+func (l *stateLoader) loadRecordsOfFile(handle *os.File) (unreadable []unreadablePart, err error) {
+	toDecode, toLoad := make(chan *fileRecordDecoding, maxConcurrentDecodings), make(chan *fileRecordDecoding, maxConcurrentDecodings)
+	var decodersWG, loaderWG sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), maxDecoders) {
+		decodersWG.Go(func() {
+			for d := range toDecode {
+				l.store.decodeFileRecord(d)
+				close(d.decoded)
+			}
+		})
+	}
+	loaderWG.Go(func() {
+		for d := range toLoad {
+			<-d.decoded
+			l.loadRecord(d)
+		}
+	})
+	latestVersionByJob := make(map[string]*fileRecordDecoding) // the file has the versions before the jobs, and the latest version of a job last
+	unreadable, err = visitReadableRecords(handle, func(bucket string, key, value []byte) {
+		d := &fileRecordDecoding{fileBucket: bucket, key: string(key), value: value, decoded: make(chan struct{})}
+		switch Table(bucket) {
+		case JobVersions:
+			if job, _, ok := cutLast(d.key, "\x00"); ok {
+				latestVersionByJob[job] = d
+			}
+		case Jobs:
+			if v := latestVersionByJob[d.key]; v != nil && l.store.file.migratesFromFormat == 0 && haveSamePayload(v.value, value) {
+				d.equalVersion = v
+			}
+			delete(latestVersionByJob, d.key)
+		}
+		toDecode <- d
+		toLoad <- d
+	})
+	close(toDecode)
+	close(toLoad)
+	decodersWG.Wait()
+	loaderWG.Wait()
+	return unreadable, err
+}
+
+// cutLast is like strings.Cut, but cuts s around the last instance of separator.
+func cutLast(s, separator string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, separator); i >= 0 {
+		return s[:i], s[i+len(separator):], true
+	}
+	return s, "", false
+}
+
+// haveSamePayload reports whether the bytes of two records differ only in their headers.
+func haveSamePayload(a, b []byte) bool {
+	return len(a) > headerSize && len(b) > headerSize && bytes.Equal(a[headerSize:], b[headerSize:])
+}
+
+// The limits of loadRecordsOfFile: the number of records in memory that are not loaded yet, and the number of goroutines that
+// decode.
+const (
+	maxConcurrentDecodings = 256
+	maxDecoders            = 4
+)
+
+// decodeFileRecord sets the results of d. It changes nothing else, and may be called concurrently.
+func (s *Store) decodeFileRecord(d *fileRecordDecoding) {
+	d.bucket, d.record, d.err = decodeRecordAndFindTable(d.fileBucket, d.key, d.value)
+	if d.err != nil {
+		return
+	}
+	if v := d.equalVersion; v != nil && Table(d.bucket) == Jobs {
+		if <-v.decoded; v.err == nil && Table(v.bucket) == JobVersions { // an earlier record, so that a decoder has it already
+			d.payload, d.secretBox, d.object, d.unknownFields, d.objectErr = v.payload, v.secretBox, v.object, v.unknownFields, v.objectErr
+			return
+		}
+	}
+	s.decodeObject(d)
+}
+
+// decodeObject sets the results of d that depend on d.record.
+func (s *Store) decodeObject(d *fileRecordDecoding) {
+	def := tableDefsByTable[Table(d.bucket)]
+	switch {
+	case d.bucket == jobBucket:
+		d.payload, d.object = d.record.payload, new(api.Job)
+	case def == nil:
+		return
+	case def.table == Allocations:
+		d.payload, d.object = d.record.payload, new(allocationRecord)
+	default:
+		if d.secretBox, d.payload, d.objectErr = decodeEnvelope(d.record.payload); d.objectErr != nil {
+			return
+		}
+		if !def.isReadByAgentOnly {
+			d.object = def.newZeroRecord(d.key)
+		}
+	}
+	if len(d.payload) > 0 { // a record of a local table can have only a sealed part
+		d.payload, d.objectErr = s.migrateRecordPart(d.bucket, d.key, false, d.payload)
+	}
+	if d.objectErr == nil && d.payload != nil && d.object != nil {
+		d.unknownFields, d.objectErr = decodeAndListUnknownFields(d.payload, d.object)
+	}
+}
+
 // loadRecord loads one record of the file. It moves an unreadable record into the quarantine, and keeps the bytes of a
 // record whose table this build does not know.
-func (l *stateLoader) loadRecord(bucket string, k, value []byte) {
-	key := string(k)
-	home, r, err := decodeRecordAndFindTable(bucket, key, value)
-	if home != bucket && !l.reportedUnknownBuckets[bucket] {
-		l.reportedUnknownBuckets[bucket] = true
-		l.store.addDamage(Damage{Table: Table(home), Cause: fmt.Sprintf("the file calls it %q", bucket)})
+func (l *stateLoader) loadRecord(d *fileRecordDecoding) {
+	if d.bucket != d.fileBucket && !l.reportedUnknownBuckets[d.fileBucket] {
+		l.reportedUnknownBuckets[d.fileBucket] = true
+		l.store.addDamage(Damage{Table: Table(d.bucket), Cause: fmt.Sprintf("the file calls it %q", d.fileBucket)})
 	}
-	bucket = home
-	if !slices.Contains(bucketNames, bucket) && isRecordIntact(err) {
-		l.store.countUnknownPart("table " + bucket)
-		l.store.recordsInUnknownBuckets = append(l.store.recordsInUnknownBuckets, bucketWrite{bucket, key, slices.Clone(value)})
+	if !slices.Contains(bucketNames, d.bucket) && isRecordIntact(d.err) {
+		l.store.countUnknownPart("table " + d.bucket)
+		l.store.recordsInUnknownBuckets = append(l.store.recordsInUnknownBuckets, bucketWrite{d.bucket, d.key, slices.Clone(d.value)})
 		return
 	}
+	err := d.err
 	if err == nil {
-		err = l.loadIntactRecord(bucket, key, tableDefsByTable[Table(bucket)], r, value)
+		err = l.loadIntactRecord(d)
 	}
 	if err != nil {
-		l.quarantineRecord(bucket, key, value, err)
+		l.quarantineRecord(d.bucket, d.key, d.value, err)
 		return
 	}
-	l.highestRecordIndex = max(l.highestRecordIndex, r.changeIndex)
+	l.highestRecordIndex = max(l.highestRecordIndex, d.record.changeIndex)
 }
 
 // decodeRecordAndFindTable returns the table that a record belongs to. A table name has no checksum, but the checksum
@@ -328,26 +454,27 @@ func isRecordIntact(decodeErr error) bool {
 }
 
 // loadIntactRecord loads a record whose checksum is valid.
-func (l *stateLoader) loadIntactRecord(bucket, key string, def *tableDef, r fileRecord, value []byte) error {
+func (l *stateLoader) loadIntactRecord(d *fileRecordDecoding) error {
+	bucket, key := d.bucket, d.key
 	switch {
 	case bucket == metaBucket && key == formatKey:
 		var err error
-		l.formatRecord, err = decodeFormatRecord(r.payload)
+		l.formatRecord, err = decodeFormatRecord(d.record.payload)
 		return err
 	case bucket == metaBucket:
 		if key != indexKey {
 			l.store.countUnknownPart(fmt.Sprintf("record %s of %s", readableKey(key), metaBucket))
-			l.store.recordsInUnknownBuckets = append(l.store.recordsInUnknownBuckets, bucketWrite{bucket, key, slices.Clone(value)})
+			l.store.recordsInUnknownBuckets = append(l.store.recordsInUnknownBuckets, bucketWrite{bucket, key, slices.Clone(d.value)})
 			return nil
 		}
 		x := new(tableIndexRecord)
-		if err := decodeMsgpack(r.payload, x); err != nil {
+		if err := decodeMsgpack(d.record.payload, x); err != nil {
 			return err
 		}
 		l.storedIndexes = x
 		return nil
 	case bucket == quarantineBucket:
-		box, _, err := decodeEnvelope(r.payload)
+		box, _, err := decodeEnvelope(d.record.payload)
 		if err != nil {
 			return err
 		}
@@ -358,54 +485,37 @@ func (l *stateLoader) loadIntactRecord(bucket, key string, def *tableDef, r file
 				l.store.sealer.addUndecryptedSecret(fmt.Sprintf("quarantined record %q", readableKey(key)), box, err)
 			}
 		}
-		l.store.quarantinedRecordByName[key] = slices.Clone(value)
+		l.store.quarantinedRecordByName[key] = slices.Clone(d.value)
 		return nil
-	case bucket == jobBucket:
-		payload, err := l.store.migrateRecordPart(bucket, key, false, r.payload)
-		if err != nil || payload == nil {
-			return err
-		}
-		job := new(api.Job)
-		if err := l.store.decodeKeepingUnknownFields(jobBucket, key, payload, job); err != nil {
-			return err
-		}
-		l.jobsByHash[key] = job
+	}
+	if d.objectErr != nil || d.payload == nil {
+		return d.objectErr
+	}
+	l.store.keepPayloadWithUnknownFields(Table(bucket), key, d.payload, d.unknownFields)
+	if bucket == jobBucket {
+		l.jobsByHash[key] = d.object.(*api.Job)
 		return nil
-	case def.table == Allocations:
-		payload, err := l.store.migrateRecordPart(bucket, key, false, r.payload)
-		if err != nil || payload == nil {
-			return err
-		}
-		var a allocationRecord
-		if err := l.store.decodeKeepingUnknownFields(Allocations, key, payload, &a); err != nil {
-			return err
-		}
+	}
+	def := tableDefsByTable[Table(bucket)]
+	if def.table == Allocations {
+		a := d.object.(*allocationRecord)
 		if a.Alloc == nil || a.Alloc.ID != key {
 			return errRecordOfOtherKey
 		}
-		l.allocationsByID[key] = loadedAllocation{a, value}
+		l.allocationsByID[key] = loadedAllocation{*a, d.value}
 		return nil
 	}
-	box, open, err := decodeEnvelope(r.payload)
-	if err == nil && len(open) > 0 {
-		open, err = l.store.migrateRecordPart(bucket, key, false, open)
-	}
-	if err != nil || open == nil {
-		return err
-	}
-	var obj any = &localRecord{key: key, unencryptedPart: bytes.Clone(open)} // copied, because the record is used longer than the page
-	if !def.isReadByAgentOnly {
-		obj = def.newZeroRecord(key)
-		if err := l.store.decodeKeepingUnknownFields(def.table, key, open, obj); err != nil {
-			return err
+	obj := d.object
+	if def.isReadByAgentOnly {
+		obj = &localRecord{key: key, unencryptedPart: bytes.Clone(d.payload)} // copied, because the record is used longer than the page
+		if def.newZeroRecord(key) == nil {
+			l.store.countUnknownPart(fmt.Sprintf("record %s of %s", readableKey(key), def.table))
 		}
-	} else if def.newZeroRecord(key) == nil {
-		l.store.countUnknownPart(fmt.Sprintf("record %s of %s", readableKey(key), def.table))
 	}
 	if def.keyOf(obj) != key {
 		return errRecordOfOtherKey
 	}
-	if err := l.decryptSecretsInto(def.table, key, obj, box); err != nil {
+	if err := l.decryptSecretsInto(def.table, key, obj, d.secretBox); err != nil {
 		return err
 	}
 	return l.memTxn.Insert(string(def.table), obj)

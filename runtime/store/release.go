@@ -45,7 +45,7 @@ func (l *stateLoader) unquarantineIfReadable(def *tableDef, quarantineKey, key s
 	if !ok || def.isReadByAgentOnly && !l.isLocalRecordReadable(def.table, key, r.payload) { // an unreadable record would return to the quarantine when it is read
 		return
 	}
-	if err := l.loadIntactRecord(string(def.table), key, def, r, q.Value); err != nil {
+	if err := l.loadUnquarantinedRecord(string(def.table), key, r, q.Value); err != nil {
 		return
 	}
 	if a, ok := l.allocationsByID[key]; ok && def.table == Allocations && (l.isReplacedButNotTerminal(a.Alloc) || !l.findOrUnquarantineJob(a.allocationRecord)) {
@@ -54,6 +54,13 @@ func (l *stateLoader) unquarantineIfReadable(def *tableDef, quarantineKey, key s
 	}
 	l.highestRecordIndex = max(l.highestRecordIndex, r.changeIndex)
 	l.removeFromQuarantine(quarantineKey, q)
+}
+
+// loadUnquarantinedRecord loads a record from the quarantine.
+func (l *stateLoader) loadUnquarantinedRecord(bucket, key string, r fileRecord, value []byte) error {
+	d := &fileRecordDecoding{bucket: bucket, key: key, value: value, record: r}
+	l.store.decodeObject(d)
+	return l.loadIntactRecord(d)
 }
 
 // readQuarantined decodes a quarantined record. ok is false if it is damaged or cannot be decrypted.
@@ -81,7 +88,7 @@ func (l *stateLoader) findOrUnquarantineJob(a allocationRecord) bool {
 	}
 	name := jobBucket + "\x00" + a.JobHash
 	q, r, ok := l.readQuarantined(name, jobBucket, a.JobHash)
-	if !ok || l.loadIntactRecord(jobBucket, a.JobHash, nil, r, q.Value) != nil {
+	if !ok || l.loadUnquarantinedRecord(jobBucket, a.JobHash, r, q.Value) != nil {
 		return false
 	}
 	l.removeFromQuarantine(name, q)

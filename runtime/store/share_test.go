@@ -116,3 +116,31 @@ func TestWritesAfterIdle(t *testing.T) {
 		t.Errorf("%d variables, want 11", n)
 	}
 }
+
+// A job and its latest version, which have the same bytes in the file, are one object after the file is loaded. An older
+// version has an object of its own.
+func TestLoadedJobIsItsLatestVersion(t *testing.T) {
+	path := tempStatePath(t)
+	s := openStore(t, path)
+	put := func(id string, version uint64) {
+		mustUpdate(t, s, func(tx *Txn) {
+			tx.PutJobAndVersion(&api.Job{ID: &id, Namespace: new("default"), Version: &version, Meta: map[string]string{"version": fmt.Sprint(version)}})
+		})
+	}
+	put("a", 0)
+	put("a", 1)
+	put("ab", 7)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r := openStore(t, path).Snapshot()
+	for id, latest := range map[string]uint64{"a": 1, "ab": 7} {
+		job := r.Job(nil, "default", id)
+		if job == nil || job != r.JobVersion(nil, "default", id, latest) || job.Meta["version"] != fmt.Sprint(latest) {
+			t.Errorf("job %s: %+v, its latest version %+v", id, job, r.JobVersion(nil, "default", id, latest))
+		}
+	}
+	if old := r.JobVersion(nil, "default", "a", 0); old == nil || old == r.Job(nil, "default", "a") || old.Meta["version"] != "0" {
+		t.Errorf("old version %+v", old)
+	}
+}

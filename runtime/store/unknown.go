@@ -233,18 +233,16 @@ type UnknownPart struct {
 
 func unknownFieldName(t Table, path string) string { return fmt.Sprintf("field %s of %s", path, t) }
 
-// decodeKeepingUnknownFields decodes the unencrypted part of a record of a public table. If the record has fields that
-// this build does not know, later writes of the record keep them.
-func (s *Store) decodeKeepingUnknownFields(t Table, key string, payload []byte, v any) error {
-	unknown, err := decodeAndListUnknownFields(payload, v)
-	if err != nil || len(unknown) == 0 {
-		return err
+// keepPayloadWithUnknownFields remembers the unencrypted part of a record of a public table that has fields which this build
+// does not know, so that later writes of the record keep them.
+func (s *Store) keepPayloadWithUnknownFields(t Table, key string, payload []byte, unknownFields []string) {
+	if len(unknownFields) == 0 {
+		return
 	}
-	for _, path := range unknown {
+	for _, path := range unknownFields {
 		s.countUnknownPart(unknownFieldName(t, path))
 	}
 	s.payloadsWithUnknownFields[recordKey{t, key}] = bytes.Clone(payload)
-	return nil
 }
 
 // keepUnknownFieldsOf returns the payload of a record of a public table together with those fields of the stored record that
