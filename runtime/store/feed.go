@@ -89,6 +89,23 @@ func (s *Store) Subscribe(fromIndex uint64) *Subscription {
 	return &Subscription{feed: f, nextChangeNumber: next}
 }
 
+// SubscribeLatest returns a reader of the events, which starts with the last kept changes that have at most maxEvents events
+// together; with the last change if it has more.
+func (s *Store) SubscribeLatest(maxEvents int) *Subscription {
+	f := s.feed
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	first, count := len(f.eventsByChange), 0
+	for first > 0 {
+		count += len(f.eventsByChange[first-1])
+		if count > maxEvents && first < len(f.eventsByChange) {
+			break
+		}
+		first--
+	}
+	return &Subscription{feed: f, nextChangeNumber: f.droppedChangeCount + uint64(first)}
+}
+
 // Next blocks until the feed has a change that this Subscription has not returned, and returns the events of the change: at
 // least one, all with the same index. After [ErrLagged], Next continues with the oldest change in the feed. Next must not
 // be called concurrently.

@@ -34,12 +34,24 @@ func (h *eventHandler) streamEvents(r *request) (any, error) {
 	if err != nil {
 		return nil, badRequestError("Invalid topic query: " + err.Error())
 	}
+	isCompact, err := r.boolParam("compact")
+	if err != nil {
+		return nil, badRequestError(err.Error())
+	}
+	subscription := h.store.Subscribe(r.minIndex)
+	if text := r.query.Get("latest"); text != "" {
+		count, err := strconv.Atoi(text)
+		if err != nil || count <= 0 || r.minIndex > 0 {
+			return nil, badRequestError("latest must be a positive number, without an index")
+		}
+		subscription = h.store.SubscribeLatest(count)
+	}
 	r.w.Header().Set("Cache-Control", "no-cache")
 	s := r.startStream("application/json")
 	h.encoded.addStream()
 	defer h.encoded.removeStream()
 	var line []byte
-	err = events.StreamWithHeartbeats(r.Context(), h.store.Subscribe(r.minIndex), filter, func(c events.Batch) error {
+	err = events.StreamWithHeartbeats(r.Context(), subscription, filter, func(c events.Batch) error {
 		if r.rights.isReadOnly {
 			of := len(c.Events)
 			c.Events = slices.DeleteFunc(c.Events, func(e events.Event) bool { return !readOnlyTopics[e.Topic] })
@@ -57,7 +69,7 @@ func (h *eventHandler) streamEvents(r *request) (any, error) {
 				line = append(line, ',')
 			}
 			var err error
-			if line, err = h.appendEvent(line, e, r.rights.isReadOnly); err != nil {
+			if line, err = h.appendEvent(line, e, r.rights.isReadOnly, isCompact); err != nil {
 				return err
 			}
 		}
@@ -73,8 +85,12 @@ func (h *eventHandler) streamEvents(r *request) (any, error) {
 }
 
 // appendEvent appends the JSON of an event to line.
-func (h *eventHandler) appendEvent(line []byte, e events.Event, isReadOnly bool) ([]byte, error) {
-	return h.encoded.appendEvent(line, eventVariant{e.Index, e.Position, isReadOnly}, func() ([]byte, error) {
+func (h *eventHandler) appendEvent(line []byte, e events.Event, isReadOnly, isCompact bool) ([]byte, error) {
+	return h.encoded.appendEvent(line, eventVariant{e.Index, e.Position, isReadOnly, isCompact}, func() ([]byte, error) {
+		if isCompact {
+			e.Payload = compactPayload(e.Payload)
+			return appendNomadJSON(nil, reflect.ValueOf(e), isReadOnly)
+		}
 		if alloc, ok := e.Payload["Allocation"].(*api.Allocation); ok && alloc.RescheduleTracker != nil {
 			shown := eventAllocation{Allocation: alloc}
 			if stored := h.store.Snapshot().Allocation(nil, alloc.ID); stored != nil {
@@ -102,6 +118,7 @@ type eventVariant struct {
 	index      uint64
 	position   int
 	isReadOnly bool
+	isCompact  bool
 }
 
 // encodedEvents has the JSON of the newest events, so that several streams encode each event once. It keeps nothing while there is

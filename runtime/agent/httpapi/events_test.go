@@ -198,6 +198,12 @@ func TestEventStream(t *testing.T) {
 	w.wantEvents(t, "Job:db")
 
 	open("index=3").wantEvents(t, "Variable:v")
+	open("latest=2").wantEvents(t, "Variable:w") // and db, which is the second one
+	open("latest=1").wantEvents(t, "Job:db")     // the last change
+	open("latest=3").wantEvents(t, "Variable:v") // three changes of one event each
+	open("latest=5").wantEvents(t, "Variable:v") // the change before has three
+	open("latest=6").wantEvents(t, "Allocation:a Evaluation:e Node:n")
+	open("latest=99").wantEvents(t, "Job:web")
 	w = open("index=99") // an index in the future
 	f.putJob(t, "more")
 	w.wantEvents(t, "Job:more")
@@ -424,4 +430,41 @@ func TestMonitorStreamsNewLogLines(t *testing.T) {
 		{"an unknown level", "GET", "/v1/agent/monitor?log_level=zz", "", 400, "Unknown log level: zz"},
 		{"two targets", "GET", "/v1/agent/monitor?node_id=x&server_id=y", "", 400, "Cannot target node and server simultaneously"},
 	})
+}
+
+// TestCompactEvents checks that a compact stream has the fields that a list of events shows and no others, also after the complete events
+// were encoded for other clients.
+func TestCompactEvents(t *testing.T) {
+	f := newFixture(t, func(c *Config) { c.OperatorToken, c.ReadOnlyToken = "operator", "reader" })
+	f.updateStore(t, func(tx *store.Txn) {
+		state := &api.TaskState{State: "dead", Failed: true, Restarts: 2, Events: []*api.TaskEvent{{Type: "Started"}, {Type: "Terminated", DisplayMessage: "Exit Code: 3"}}}
+		tx.PutScheduledAllocation(&api.Allocation{
+			ID: "a", Name: "web.g[0]", Namespace: "default", JobID: "web", ClientStatus: "failed", TaskStates: map[string]*api.TaskState{"main": state},
+			AllocatedResources: &api.AllocatedResources{}, Job: &api.Job{ID: new("web"), Namespace: new("default")},
+		})
+		tx.PutNodeWithStorageEvents(&api.Node{ID: "n", Name: "host", Status: "ready", Attributes: map[string]string{"a": "long"}, Drivers: map[string]*api.DriverInfo{"exec": {Healthy: true}}})
+	})
+	f.putJob(t, "web")
+	for range 2 { // the events are encoded once for several clients
+		for _, c := range []struct{ token, query, allocation string }{
+			{"operator", "", ""},
+			{"operator", "&compact=true", `{"ClientDescription":"","ClientStatus":"failed","CreateTime":0,"DeploymentID":"","DesiredDescription":"","DesiredStatus":"","Healthy":null,"ID":"a","JobID":"web","ModifyTime":0,"Name":"web.g[0]","Namespace":"default","NodeID":"","TaskGroup":"","TaskStates":{"main":{"Events":[{"DisplayMessage":"Exit Code: 3","Time":0,"Type":"Terminated"}],`},
+			{"reader", "&compact=true", `{"ClientDescription":"","ClientStatus":"failed","CreateTime":0,"DeploymentID":"","DesiredDescription":"","DesiredStatus":"","Healthy":null,"ID":"a","JobID":"web","ModifyTime":0,"Name":"web.g[0]","Namespace":"default","NodeID":"","TaskGroup":"","TaskStates":{"main":{"Events":[{"DisplayMessage":"","Time":0,"Type":"Terminated"}],`},
+		} {
+			text := f.readUntil(t, "/v1/event/stream?topic=*"+c.query, c.token, `"Key":"web"`)
+			for _, long := range []string{"AllocatedResources", "Attributes", "TaskGroups", "Started"} {
+				if strings.Contains(text, long) != (c.allocation == "") {
+					t.Errorf("%s as %s: %s in %s", c.query, c.token, long, text)
+				}
+			}
+			if !strings.Contains(text, c.allocation) {
+				t.Errorf("%s as %s: got %s, want %s", c.query, c.token, text, c.allocation)
+			}
+		}
+	}
+	for query, want := range map[string]string{"compact=x": "as a bool", "latest=x": "latest must be", "latest=0": "latest must be", "latest=1&index=1": "latest must be"} {
+		if r := f.send("GET", "/v1/event/stream?"+query, nil, "X-Nomad-Token", "operator"); r.StatusCode != 400 || !strings.Contains(bodyText(r), want) {
+			t.Errorf("%s: status %d", query, r.StatusCode)
+		}
+	}
 }

@@ -52,6 +52,8 @@ var queryParameters = map[string]struct{ kind, means string }{
 
 	"after":    {"string", "start after the line at this position: the Position of a line"},
 	"alloc_id": {"string", "read the output of this allocation only"},
+	"compact":  {"boolean", "send only the fields of objects that a list of events shows; an addition to Nomad's API"},
+	"latest":   {"integer", "start with the last changes that have at most this number of events together, or with the last change; an addition to Nomad's API"},
 	"before":   {"string", "with reverse, start before the line at this position, or before this time: the Position of a line, or milliseconds since 1970"},
 	"from":     {"string", "start with the line at this position, or at this time: the Position of a line, or milliseconds since 1970"},
 	"lines":    {"integer", "end after this number of lines"},

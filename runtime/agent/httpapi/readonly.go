@@ -78,6 +78,7 @@ var readOnlyShownFields = map[reflect.Type][]string{
 	reflect.TypeFor[api.TaskEvent](): {
 		"Type", "Time", "FailsTask", "ExitCode", "Signal", "KillTimeout", "StartDelay", "DiskLimit",
 	},
+	reflect.TypeFor[compactTaskEvent](): {"Type", "Time"},
 }
 
 // readOnlyHiddenFields lists the fields that the read-only token may not read, for types that are not in

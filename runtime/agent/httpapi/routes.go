@@ -180,7 +180,7 @@ func (a *API) newRoutes() []route {
 
 		{"PUT POST", "/v1/search", search.searchPrefix, routeDocWithBody[api.SearchRequest, api.SearchResponse]("search for objects by a prefix of the ID or name")},
 		{"PUT POST", "/v1/search/fuzzy", search.searchFuzzy, routeDocWithBody[api.FuzzySearchRequest, api.FuzzySearchResponse]("search for objects by a part of the name")},
-		{"GET", eventsPath, events.streamEvents, routeDocOfStream("application/json", "stream events", "topic index")},
+		{"GET", eventsPath, events.streamEvents, routeDocOfStream("application/json", "stream events", "topic index latest compact")},
 
 		{"GET", "/v1/agent/health", agents.health, routeDocWithoutBody[map[string]componentHealth]("read the health of the agent; status 500 if it is unhealthy", "type")},
 		{"GET", "/v1/agent/host", debug.readHostData, routeDocWithoutBody[api.HostDataResponse]("read host data for troubleshooting; requires enable_debug")},
