@@ -18,11 +18,12 @@ function placementFailure(group, metric) {
   const count = (metric.CoalescedFailures ?? 0) + 1;
   return h("div", null,
     h("p", null, h("strong", null, `Group “${group}”: `), count === 1 ? "1 allocation cannot be placed." : `${count} allocations cannot be placed.`),
-    h("ul", null, reasons(metric).map((text) => h("li", null, text))));
+    h("ul", null, placementReasons(metric).map((text) => h("li", null, text))));
 }
 
+// placementReasons returns the reasons in the metrics of an evaluation or plan why a group was not placed, each as a sentence.
 /** @param {API.AllocationMetric} metric */
-function reasons(metric) {
+export function placementReasons(metric) {
   const found = [];
   const each = (counts, text) => { for (const name of Object.keys(counts ?? {}).sort()) found.push(text(name)); };
   const missing = Object.entries(metric.NodesAvailable ?? {}).filter(([, nodes]) => nodes === 0).map(([name]) => name);

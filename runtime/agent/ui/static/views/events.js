@@ -1,18 +1,21 @@
 // @ts-check
-// The event stream of the agent.
+// The changes of the state, from the event stream of the agent: one row for each change, in words.
 
 import { isRejected, pause, stream, visible, whileVisible } from "../api.js";
+import { describe } from "../changes.js";
 import { h, link, replace } from "../dom.js";
 import { clock } from "../format.js";
 import { showError } from "../page.js";
 import { allocationPath, evaluationPath, jobPath } from "../paths.js";
 
 const topics = ["Job", "Allocation", "Evaluation", "Deployment", "Node", "Service", "HostVolume", "Variable"];
-const maxEvents = 500; // events on the page
+const maxRows = 500; // changes on the page
+const pastEvents = 200; // that are loaded when the page is opened
+const replayTime = 1000; // milliseconds after the connection in which past events arrive, whose time of arrival says nothing
 
 export function show(main, parameters, signal) {
   document.title = "Events – nomad-lite";
-  let paused = false, dropped = 0, waiting = []; // waiting: events that are not on the page yet
+  let paused = false, dropped = 0, waiting = []; // waiting: changes that are not on the page yet
   const state = h("p", { role: "status" }), rows = h("tbody");
   const select = h("select", { id: "topic", onchange: () => connect() }, h("option", { value: "*" }, "all"), topics.map((t) => h("option", null, t)));
   const button = h("button", { "aria-pressed": "false", onclick: () => {
@@ -24,7 +27,7 @@ export function show(main, parameters, signal) {
   main.append(h("h1", null, "Events"),
     h("div", { class: "toolbar" }, h("label", { for: "topic" }, "Topic"), select, button, h("button", { onclick: () => { waiting = []; replace(rows); draw(); } }, "Clear")),
     state, h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Events" }, h("table", null,
-      h("thead", null, h("tr", null, ["Received", "Topic", "Type", "Object", "Namespace", "Index"].map((title) => h("th", { scope: "col" }, title)))), rows)));
+      h("thead", null, h("tr", null, ["When", "What", "Why", "Events"].map((title) => h("th", { scope: "col" }, title)))), rows)));
 
   // draw adds waiting events at the top, at most once per frame.
   let scheduled = false;
@@ -34,11 +37,11 @@ export function show(main, parameters, signal) {
     requestAnimationFrame(() => {
       scheduled = false;
       if (!paused) {
-        rows.prepend(...waiting.reverse().map(eventRow));
+        rows.prepend(...waiting.reverse().map(changeRow));
         waiting = [];
-        while (rows.childElementCount > maxEvents) rows.lastElementChild.remove();
+        while (rows.childElementCount > maxRows) rows.lastElementChild.remove();
       }
-      state.textContent = paused ? `Paused. ${waiting.length + dropped} new events.` : rows.childElementCount ? `The latest ${rows.childElementCount} events.` : "No events yet.";
+      state.textContent = paused ? `Paused. ${waiting.length + dropped} new changes.` : rows.childElementCount ? `The latest ${rows.childElementCount} changes.` : "No changes yet.";
       if (!paused) dropped = 0;
     });
   }
@@ -52,11 +55,14 @@ export function show(main, parameters, signal) {
     let index = 0;
     while (!mine.aborted) {
       await visible(mine);
+      const connected = Date.now();
       try {
-        await stream(`/v1/event/stream?namespace=*&topic=${topic}${index ? "&index=" + (index + 1) : ""}`, whileVisible(mine), (message) => {
+        const start = index ? { index: index + 1 } : { latest: pastEvents };
+        await stream(`/v1/event/stream?${new URLSearchParams({ namespace: "*", topic, compact: true, ...start })}`, whileVisible(mine), (message) => {
+          if (!message.Events) return;
           index = message.Index;
-          waiting.push(...(message.Events ?? []).map((event) => ({ ...event, received: Date.now() })));
-          if (waiting.length > maxEvents) dropped += waiting.splice(0, waiting.length - maxEvents).length;
+          waiting.push({ ...message, received: Date.now() - connected > replayTime ? Date.now() * 1e6 : 0 });
+          if (waiting.length > maxRows) dropped += waiting.splice(0, waiting.length - maxRows).length;
           draw();
         });
       } catch (err) {
@@ -70,16 +76,20 @@ export function show(main, parameters, signal) {
   return connect();
 }
 
-function eventRow(event) {
-  const payload = h("pre", { hidden: true });
-  const details = h("button", { "aria-expanded": "false", "aria-label": `Details of ${event.Type}`, onclick: () => {
-    payload.hidden = !payload.hidden;
-    payload.textContent = payload.hidden ? "" : JSON.stringify(event.Payload, null, 2);
-    details.setAttribute("aria-expanded", String(!payload.hidden));
-  } }, "Details");
+// changeRow creates the row of a change. The events are folded, and are created when they are opened.
+function changeRow({ Events: events, Index: index, received }) {
+  const { what, why, time } = describe(events);
+  const list = h("ul", { class: "plain" });
+  const count = events.length === 1 ? "1 event" : events.length + " events";
+  const details = h("details", { ontoggle: () => { if (details.open && !list.childElementCount) list.append(...events.map(eventItem)); } },
+    h("summary", { title: "index " + index }, count), list);
   return h("tr", null,
-    h("td", { class: "time" }, clock(event.received * 1e6, true)), h("td", null, event.Topic), h("td", null, event.Type, " ", details),
-    h("td", null, object(event), payload), h("td", null, event.Namespace), h("td", { class: "number" }, event.Index));
+    h("td", { class: "time", title: clock(time || received) }, clock(time || received, true) || "earlier"), h("td", { class: "what" }, what), h("td", { class: "why" }, why), h("td", null, details));
+}
+
+function eventItem(event) {
+  return h("li", null, h("details", null, h("summary", null, event.Topic, " ", object(event), " ", event.Type, event.Namespace && ` in ${event.Namespace}`),
+    h("pre", null, JSON.stringify(event.Payload, null, 2))));
 }
 
 // object returns a link to the page of the object of an event, if it has one.
