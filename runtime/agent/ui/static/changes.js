@@ -1,3 +1,4 @@
+// @ts-check
 // Changes of the state in words: the events of one message of the event stream.
 
 import { link } from "./dom.js";

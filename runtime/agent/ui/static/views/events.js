@@ -57,8 +57,8 @@ export function show(main, parameters, signal) {
       await visible(mine);
       const connected = Date.now();
       try {
-        const start = index ? { index: index + 1 } : { latest: pastEvents };
-        await stream(`/v1/event/stream?${new URLSearchParams({ namespace: "*", topic, compact: true, ...start })}`, whileVisible(mine), (message) => {
+        const start = index ? { index: String(index + 1) } : { latest: String(pastEvents) };
+        await stream(`/v1/event/stream?${new URLSearchParams({ namespace: "*", topic, compact: "true", ...start })}`, whileVisible(mine), (message) => {
           if (!message.Events) return;
           index = message.Index;
           waiting.push({ ...message, received: Date.now() - connected > replayTime ? Date.now() * 1e6 : 0 });
