@@ -80,8 +80,10 @@ var benchResults = []*benchResult{
 	{name: "health, socket", description: "slowest of 50 health requests during any kind of attack, unix socket; floor: without", unit: "ms"},
 	{name: "health, second address", description: "the same over TCP, from another address", unit: "ms"},
 	{name: "page", description: "navigation -> jobs are on the web page, no cache; floor: a static file of 67 kB", unit: "ms"},
+	{name: "page of 1,000", description: "the same, of 1,000 jobs", unit: "ms", budget: "300"},
 	{name: "page weight", description: "files of the page of jobs", unit: "kB"},
 	{name: "page memory", description: "memory of the agent with ten open pages minus none", unit: "kB"},
+	{name: "page CPU", description: "CPU of the agent with ten open pages, of a core", unit: "%", budget: "0.5"},
 	{name: "page events", description: "events shown while jobs are registered; floor: a client of the stream", unit: "/s", budget: "20000"},
 	{name: "binary", description: "binary, stripped", unit: "MB", budget: "60", nomadValue: "151"},
 }

@@ -21,11 +21,22 @@ export async function show(main, { alloc, task }, signal) {
   const content = h("div", null, live, output, events, checks, usage, more);
   const arrived = hideUntilComplete(content, ["state", "statistics", ...(task ? [] : ["checks"])]);
   main.append(content);
-  if (!task) showChecks(checks, alloc, signal, () => arrived("checks"));
-  showUsage(usage, alloc, task, signal, () => arrived("statistics"));
+  let current = alloc;
+  // pollUntilEnded reads values that change without an index, for the last time when the allocation has ended.
+  const pollUntilEnded = (read) => {
+    const ended = new AbortController();
+    return poll(statsInterval, AbortSignal.any([signal, ended.signal]), async () => {
+      const isLast = hasEnded(current);
+      await read();
+      if (isLast) ended.abort();
+    });
+  };
+  if (!task) showChecks(checks, alloc, signal, pollUntilEnded, () => arrived("checks"));
+  showUsage(usage, alloc, task, signal, pollUntilEnded, () => arrived("statistics"));
   showStatic(more, alloc, task);
   let shownEnd = ""; // the end of the task whose last lines are shown
   await watch(`/v1/allocation/${alloc.ID}`, signal, async (value) => {
+    current = value;
     if (task) await showTask(value);
     else update(live, allocationState(value));
     arrived("state");
@@ -167,10 +178,18 @@ function sendSignal(alloc, task) {
   });
 }
 
+// hasServices reports whether the group of an allocation or one of its tasks has a service.
+/** @param {API.Allocation} alloc */
+function hasServices(alloc) {
+  const group = alloc.Job?.TaskGroups?.find((g) => g.Name === alloc.TaskGroup);
+  return [group, ...tasksOf(alloc)].some((owner) => owner?.Services?.length > 0);
+}
+
 // showChecks shows the services and their checks. It calls onRead after each attempt to read them.
 /** @param {API.Allocation} alloc */
-function showChecks(element, alloc, signal, onRead) {
-  return poll(statsInterval, signal, async () => {
+function showChecks(element, alloc, signal, pollUntilEnded, onRead) {
+  if (!hasServices(alloc)) return onRead();
+  return pollUntilEnded(async () => {
     try {
       const [services, checks] = await Promise.all([
         get(`/v1/allocation/${alloc.ID}/services`, signal), get(`/v1/client/allocation/${alloc.ID}/checks`, signal)]);
@@ -217,7 +236,7 @@ const historyInterval = 5 * 60e3; // milliseconds: the agent measures disks as o
 // showUsage shows charts of the last hours, which continue with current values. It calls onRead after the first attempt to read the
 // statistics.
 /** @param {API.Allocation} alloc */
-async function showUsage(section, alloc, onlyTask, signal, onRead) {
+async function showUsage(section, alloc, onlyTask, signal, pollUntilEnded, onRead) {
   const names = onlyTask ? [onlyTask] : tasksOf(alloc).map((t) => t.Name);
   const diskLimit = (alloc.AllocatedResources?.Shared?.DiskMB ?? 0) * 2 ** 20;
   const charts = Object.fromEntries(names.map((name) => [name, usageCharts(limitsOf(alloc, name, names.length > 1 ? 0 : diskLimit))]));
@@ -228,7 +247,7 @@ async function showUsage(section, alloc, onlyTask, signal, onRead) {
   section.append(history.element, h("div", { class: "charts" }, names.map((name) => h("section", { "aria-label": "Resources of " + name },
     !onlyTask && h("h3", null, h("bdi", null, name)), charts[name].elements))), note, disk);
   await history.shown;
-  return poll(statsInterval, signal, async () => {
+  return pollUntilEnded(async () => {
     const [stats, host] = await Promise.all([get(`/v1/client/allocation/${alloc.ID}/stats`, signal), get("/v1/client/stats", signal)]).finally(onRead);
     for (const name of names) {
       const used = stats.Tasks?.[name]?.ResourceUsage;
