@@ -135,7 +135,7 @@ func newGRPCProbe(c *Check, address string, dial DialFunc) probe {
 
 func (c *Check) isScript() bool { return strings.EqualFold(c.Type, "script") }
 
-// exitStatusWarning is the exit status by which a script says that the service works, and needs attention.
+// exitStatusWarning is the exit status with which a script reports that the service works but needs attention.
 const exitStatusWarning = 1
 
 func newScriptProbe(c *Check, exec ExecFunc) probe {
