@@ -164,8 +164,7 @@ func TestPlaceRefuses(t *testing.T) {
 			f.job.Constraints = []*api.Constraint{api.NewConstraint("${meta.a}", "is_set", "")}
 			f.task.Constraints = []*api.Constraint{api.NewConstraint("${meta.b}", "is_set", "")}
 		}, "group \"g\": constraint \"${meta.a} is_set\" does not hold: ${meta.a} is not set here\nconstraint \"${meta.b} is_set\" does not hold: ${meta.b} is not set here"},
-		{"a service of consul", func(f *jobFixture) { f.group.Services = []*api.Service{{}} },
-			`group "g": constraint "${attr.consul.version} semver >= 1.8.0" does not hold: ${attr.consul.version} is not set here; a service is registered with Consul unless it says provider = "nomad"`},
+		{"a service of consul", func(f *jobFixture) { f.group.Services = []*api.Service{{}} }, ""},
 
 		{"a signal that there is not", func(f *jobFixture) { f.task.KillSignal = "SIGFOO" },
 			`group "g": constraint "${attr.os.signals} set_contains SIGFOO" does not hold: ${attr.os.signals} is not set here; it follows from the kill_signal or change_signal of a task`},

@@ -324,9 +324,10 @@ job "j" {
     }
   }
 }`)
-	consul := *job.TaskGroups[0].Services[0]
-	consul.Provider = "consul"
-	job.TaskGroups[0].Services = append(job.TaskGroups[0].Services, &consul)
+	job.TaskGroups[0].Services = append(job.TaskGroups[0].Services, &api.Service{Name: "c", Provider: "consul", TaskName: "other", Checks: []api.ServiceCheck{
+		{Name: "s", Type: "script", Command: "/bin/a", Args: []string{"b"}, TaskName: "web", SuccessBeforePassing: 2, FailuresBeforeCritical: 3},
+		{Name: "g", Type: "grpc", GRPCService: "s", GRPCUseTLS: true},
+	}})
 	alloc := newAllocation(job)
 	grantPorts(alloc)
 	alloc.DeploymentStatus = &api.AllocDeploymentStatus{Canary: true}
@@ -348,6 +349,10 @@ job "j" {
 					Restart: services.CheckRestart{Limit: 3, Grace: 4 * time.Second},
 				}},
 			},
+			{Name: "c", Checks: []services.Check{
+				{Name: "s", Type: "script", Command: "/bin/a", Args: []string{"b"}, ScriptTask: "web", SuccessesToPass: 2, FailuresToFail: 3, AffectsHealthOfTask: "web"},
+				{Name: "g", Type: "grpc", ScriptTask: "other", GRPCService: "s", GRPCUseTLS: true, AffectsHealthOfTask: "other"},
+			}},
 			{Task: "web", Name: "own", PortLabel: "db", AddressMode: "auto"},
 		},
 	}
