@@ -125,7 +125,7 @@ func TestUIHistory(t *testing.T) {
 	}
 	p.ScreenshotIfEnabled("history-task")
 	p.OpenPath("/ui/allocations/" + ended.ID)
-	p.WaitFor(cpuChart + `.checkVisibility()`)
+	p.WaitFor(cpuChart + `?.checkVisibility()`)
 	const requests = `performance.getEntriesByType("resource").length`
 	if n := systemtest.Eval[int](p, `new Promise((resolve) => { const before = `+requests+`; setTimeout(() => resolve(`+requests+` - before), 5000) })`); n > 1 { // one can be sent already
 		t.Errorf("the page of an allocation that has ended sent %d requests in 5 s", n)
