@@ -27,8 +27,8 @@ type diskUsage struct {
 	shared uint64 // files that the tasks of the allocation share, without their output
 }
 
-// measureAllocDir measures the files of a task. It does not follow links, nor does it enter other file systems, such as mounted
-// volumes. The error is errTooManyFiles if it gave up.
+// measureAllocDir measures the files of a task. It does not follow links, nor does it enter mounts, such as volumes and the
+// directories of the host that an isolated task has. The error is errTooManyFiles if it gave up.
 func measureAllocDir(dir *allocdir.Dir, task string) (diskUsage, error) {
 	paths := dir.TaskPaths(task)
 	m := &diskMeter{left: maxMeasuredFiles}
@@ -107,7 +107,8 @@ func (m *diskMeter) measureOpenDir(fd int, device uint64, depth int, accepts fun
 			if depth == maxMeasuredDepth {
 				return total, errTooManyFiles
 			}
-			child, err := unix.Openat(fd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+			// A bind mount has the device of the file system that it shows.
+			child, err := unix.Openat2(fd, name, &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_XDEV})
 			if err != nil {
 				continue
 			}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/hoststats"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
@@ -271,5 +272,37 @@ func TestMeasureAllocDir(t *testing.T) {
 	m := &diskMeter{left: 3}
 	if _, err := m.measure(filepath.Join(root, "a1/alloc"), nil); !errors.Is(err, errTooManyFiles) {
 		t.Errorf("many files: %v", err)
+	}
+}
+
+// A bind mount, such as /usr in the directory of an isolated task, does not count.
+func TestMeasureAllocDirSkipsMounts(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to mount")
+	}
+	root, host := t.TempDir(), t.TempDir()
+	mounted := filepath.Join(root, "a1/t/usr")
+	for path, size := range map[string]int{filepath.Join(root, "a1/t/local/file"): 4096, filepath.Join(host, "file"): 1 << 20, filepath.Join(mounted, "hidden"): 0} {
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, make([]byte, size), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := unix.Mount(host, mounted, "", unix.MS_BIND, ""); err != nil {
+		t.Skipf("mount: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(mounted, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	dir, err := allocdir.New(root, "a1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := measureAllocDir(dir, "t"); err != nil || got != (diskUsage{task: 4096}) {
+		t.Errorf("got %+v, %v", got, err)
 	}
 }
