@@ -46,7 +46,7 @@ func BenchmarkUILoad(b *testing.B) {
 	for range max(b.N, 5) {
 		load("page of 1,000")
 	}
-	a.measureEventRates(b, p)
+	a.measureChangeRates(b, p)
 	a.stopJob(b, "web", 1)
 	a.end(b, syscall.SIGINT)
 }
@@ -134,16 +134,16 @@ func (a *benchAgent) liveMemory(b *testing.B) (sum float64) {
 	return sum
 }
 
-// shownEvent is an event as a client has received it.
-type shownEvent struct {
+// shownChange is a change of the state as a client has received it, with all its events.
+type shownChange struct {
 	Index uint64
 	Time  float64 // milliseconds since 1970
 }
 
-// eventRate returns how many events there are with an index in (first, last], and their number per second since began.
-func eventRate(events []shownEvent, first, last uint64, began time.Time) (count int, rate float64) {
+// changeRate returns how many changes there are with an index in (first, last], and their number per second since began.
+func changeRate(changes []shownChange, first, last uint64, began time.Time) (count int, rate float64) {
 	var end float64
-	for _, e := range events {
+	for _, e := range changes {
 		if e.Index > first && e.Index <= last {
 			count, end = count+1, max(end, e.Time)
 		}
@@ -153,9 +153,9 @@ func eventRate(events []shownEvent, first, last uint64, began time.Time) (count 
 
 func unixMilliseconds(t time.Time) float64 { return float64(t.UnixMicro()) / 1000 }
 
-// measureEventRates measures how many events per second are shown on the page of events, and received by a Go client,
+// measureChangeRates measures how many changes per second are shown on the page of events, and received by a Go client,
 // while jobs are registered.
-func (a *benchAgent) measureEventRates(b *testing.B, p *systemtest.WebPage) {
+func (a *benchAgent) measureChangeRates(b *testing.B, p *systemtest.WebPage) {
 	b.Helper()
 	const clients, registrations = 4, 100 // registrations of each client
 	p.OpenPath("/ui/events")
@@ -196,19 +196,19 @@ func (a *benchAgent) measureEventRates(b *testing.B, p *systemtest.WebPage) {
 		registering.Wait()
 		last <- a.registerIdleJob(b, "last")
 	}()
-	events, end := receiveEvents(b, stream, last)
+	changes, end := receiveChanges(b, stream, last)
 	waitShown(end)
-	received, receivedRate := eventRate(events, first, end, began)
-	shown, shownRate := eventRate(systemtest.Eval[[]shownEvent](p, "window.shown"), first, end, began)
+	received, receivedRate := changeRate(changes, first, end, began)
+	shown, shownRate := changeRate(systemtest.Eval[[]shownChange](p, "window.shown"), first, end, began)
 	if shown != received {
-		b.Errorf("the page has shown %d events, and a client has received %d", shown, received)
+		b.Errorf("the page has shown %d changes, and a client has received %d", shown, received)
 	}
 	addBenchSample(b, "page events", shownRate, receivedRate)
 	p.ShowEmptyPage()
 }
 
-// receiveEvents receives events up to the index that last delivers, and returns them and that index.
-func receiveEvents(b *testing.B, stream <-chan *api.Events, last <-chan uint64) (events []shownEvent, end uint64) {
+// receiveChanges receives changes up to the index that last delivers, and returns them and that index.
+func receiveChanges(b *testing.B, stream <-chan *api.Events, last <-chan uint64) (changes []shownChange, end uint64) {
 	b.Helper()
 	timeout := time.After(systemtest.MeasurementTimeout)
 	for newest := uint64(0); end == 0 || newest < end; {
@@ -219,14 +219,14 @@ func receiveEvents(b *testing.B, stream <-chan *api.Events, last <-chan uint64) 
 				b.Fatal(message.Err)
 			}
 			newest = max(newest, message.Index)
-			for _, e := range message.Events {
-				events = append(events, shownEvent{e.Index, unixMilliseconds(time.Now())})
+			if len(message.Events) > 0 {
+				changes = append(changes, shownChange{message.Index, unixMilliseconds(time.Now())})
 			}
 		case <-timeout:
 			b.Fatalf("after %v the event %d was not received", systemtest.MeasurementTimeout, end)
 		}
 	}
-	return events, end
+	return changes, end
 }
 
 // registerIdleJob registers a job without allocations, and returns the index of the registration. It may be called in
