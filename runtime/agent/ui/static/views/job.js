@@ -30,12 +30,14 @@ export async function show(main, { job: id, namespace = "default", tab, group, q
   const notice = takeNotice();
   const context = { id, namespace, group, parameters, signal, api: (route, query) => jobAPI(id, namespace, route, query) };
   const part = (jobTabs[shownTab] ?? overview)(context);
-  part.element.hidden = true; // until it has content
+  const tabs = h("nav", { class: "tabs", "aria-label": "Parts of the job" }, titles.map(([name, title]) =>
+    h("a", { full: fullTabs.includes(name), href: jobPath(id, namespace, name), "aria-current": name === shownTab ? "page" : null }, title)));
+  // The parts are shown together, so that no tab moves when the header arrives.
+  const parts = [header, tabs, part.element];
+  for (const e of parts) e.hidden = true;
   replace(main, header,
     notice && h("section", { class: "notice", role: "status" }, h("p", { class: "lines" }, notice.trim())),
-    h("nav", { class: "tabs", "aria-label": "Parts of the job" }, titles.map(([name, title]) =>
-      h("a", { full: fullTabs.includes(name), href: jobPath(id, namespace, name), "aria-current": name === shownTab ? "page" : null }, title))),
-    part.element);
+    tabs, part.element);
 
   let job = null, summary, health;
   async function readHealth() {
@@ -50,7 +52,7 @@ export async function show(main, { job: id, namespace = "default", tab, group, q
     summary = counts;
     await readHealth();
     await part.refresh(job);
-    part.element.hidden = false;
+    for (const e of parts) e.hidden = false;
     if (isFirst && isDispatch && job.ParameterizedJob && !access.readOnly) dispatch(job);
   }
   // All jobs: those that a periodic or parameterized job launches are shown too.
