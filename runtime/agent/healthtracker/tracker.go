@@ -304,7 +304,7 @@ func (t *Tracker) evaluateJobLocked(key jobKey, o *jobObjects, node *api.Node, l
 	j.checks = nil
 	var retryAt time.Time
 	for _, a := range o.allocs {
-		if t.config.CheckStatuses == nil || a.ClientStatus != api.AllocClientStatusRunning || !hasChecks(a) {
+		if t.config.CheckStatuses == nil || a.ClientStatus != api.AllocClientStatusRunning || !model.HasServiceChecks(model.FindGroup(a.Job, a.TaskGroup)) {
 			continue
 		}
 		statuses, changed := t.config.CheckStatuses(a.ID)
@@ -363,16 +363,4 @@ func (t *Tracker) addStderrLine(j *trackedJob, now time.Time) (h jobhealth.Healt
 		return j.evaluated, recheckAt
 	}
 	return j.evaluated.WithLastStderrLine(known.line), recheckAt
-}
-
-// hasChecks reports whether the group of an allocation has service checks that the agent runs.
-func hasChecks(a *api.Allocation) bool {
-	g := model.FindGroup(a.Job, a.TaskGroup)
-	if g == nil {
-		return false
-	}
-	has := func(services []*api.Service) bool {
-		return slices.ContainsFunc(services, func(s *api.Service) bool { return len(s.Checks) > 0 })
-	}
-	return has(g.Services) || slices.ContainsFunc(g.Tasks, func(t *api.Task) bool { return has(t.Services) })
 }

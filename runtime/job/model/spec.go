@@ -105,6 +105,17 @@ func UpdateIsDestructive(from, to *api.Job, group string) bool {
 	return a != b && !equalAsJSON(immutableGroupSpecOf(from, a), immutableGroupSpecOf(to, b))
 }
 
+// HasServiceChecks reports whether a service of the group or of its tasks has a check. It returns false for nil.
+func HasServiceChecks(g *api.TaskGroup) bool {
+	if g == nil {
+		return false
+	}
+	has := func(services []*api.Service) bool {
+		return slices.ContainsFunc(services, func(s *api.Service) bool { return len(s.Checks) > 0 })
+	}
+	return has(g.Services) || slices.ContainsFunc(g.Tasks, func(t *api.Task) bool { return has(t.Services) })
+}
+
 // FindGroup returns a group of the job by its name, nil if there is none.
 func FindGroup(job *api.Job, name string) *api.TaskGroup {
 	for _, g := range job.TaskGroups {

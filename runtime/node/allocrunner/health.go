@@ -41,7 +41,7 @@ func (a *allocTasks) newHealthSnapshot() (snapshot health.Snapshot, checksChange
 		StopRequested:       alloc.ServerTerminalStatus() || a.state.isStopRequested(),
 		AllocFailed:         status.ClientStatus == api.AllocClientStatusFailed,
 		Hooks:               a.state.hookHealthReports(),
-		CheckResultsMissing: !ready && hasServiceChecks(alloc),
+		CheckResultsMissing: !ready && model.HasServiceChecks(alloc.GetTaskGroup()),
 		Checks:              toHealthChecks(results),
 	}
 	for _, t := range a.taskSet {

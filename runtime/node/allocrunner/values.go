@@ -315,14 +315,6 @@ func newService(s *api.Service, task string) services.Service {
 	return service
 }
 
-func hasServiceChecks(a *api.Allocation) bool {
-	group := a.GetTaskGroup()
-	has := func(list []*api.Service) bool {
-		return slices.ContainsFunc(list, func(s *api.Service) bool { return len(s.Checks) > 0 })
-	}
-	return has(group.Services) || slices.ContainsFunc(group.Tasks, func(t *api.Task) bool { return has(t.Services) })
-}
-
 // healthParams returns the health parameters of an allocation: those of the update block if the allocation is in a
 // deployment, otherwise those of the migrate block. It returns false if the agent must not determine the health: the job
 // type has no health, or health_check is manual.
