@@ -21,12 +21,7 @@ import (
 func TestUIEdges(t *testing.T) {
 	slowtest.Skip(t, "shows pages in a browser; TestUIJobList shows one")
 	t.Parallel()
-	s := systemtest.StartTestAgent(t, false)
-	b := systemtest.OpenSharedBrowser(t)
-	for _, test := range []struct {
-		name string
-		run  func(*uiJobsTest)
-	}{
+	runUIJobsCases(t, []uiJobsCase{
 		{"views open after the agent was away", (*uiJobsTest).viewsAfterLostConnection},
 		{"reload requests data only", (*uiJobsTest).reload},
 		{"terminal opens after its files did not load", (*uiJobsTest).terminalFiles},
@@ -40,14 +35,7 @@ func TestUIEdges(t *testing.T) {
 		{"addresses with short ids", (*uiJobsTest).shortIDs},
 		{"long names", (*uiJobsTest).longNames},
 		{"pages do not move while they load", (*uiJobsTest).layoutShift},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			agent := *s
-			agent.T = t
-			test.run(&uiJobsTest{TestAgent: &agent, t: t, browser: b.ForSubtest(t)})
-		})
-	}
+	})
 }
 
 // viewsAfterLostConnection opens views for the first time while the agent is away, in a tab that gets no further script: an

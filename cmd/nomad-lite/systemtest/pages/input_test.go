@@ -15,23 +15,11 @@ import (
 func TestUIInput(t *testing.T) {
 	slowtest.Skip(t, "shows pages in a browser; TestUIJobList shows one")
 	t.Parallel()
-	s := systemtest.StartTestAgent(t, false)
-	b := systemtest.OpenSharedBrowser(t)
-	for _, test := range []struct {
-		name string
-		run  func(*uiJobsTest)
-	}{
+	runUIJobsCases(t, []uiJobsCase{
 		{"action runs after a click, and shows its output", (*uiJobsTest).runAction},
 		{"dispatched job shows its payload and metadata", (*uiJobsTest).dispatchInput},
 		{"canaries of one group are promoted", (*uiJobsTest).promoteGroup},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			agent := *s
-			agent.T = t
-			test.run(&uiJobsTest{TestAgent: &agent, t: t, browser: b.ForSubtest(t)})
-		})
-	}
+	})
 }
 
 func (u *uiJobsTest) runAction() {

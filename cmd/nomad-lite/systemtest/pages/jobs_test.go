@@ -20,12 +20,7 @@ import (
 func TestUIJobs(t *testing.T) {
 	slowtest.Skip(t, "shows pages in a browser; TestUIJobList shows one")
 	t.Parallel()
-	s := systemtest.StartTestAgent(t, false)
-	b := systemtest.OpenSharedBrowser(t)
-	for _, test := range []struct {
-		name string
-		run  func(*uiJobsTest)
-	}{
+	runUIJobsCases(t, []uiJobsCase{
 		{"list follows changes and keeps the focus", (*uiJobsTest).list},
 		{"editor shows errors at their place, plans and runs", (*uiJobsTest).edit},
 		{"job is scaled, restarted, stopped, started and purged", (*uiJobsTest).actions},
@@ -40,12 +35,26 @@ func TestUIJobs(t *testing.T) {
 		{"hidden tab holds no connection", (*uiJobsTest).hiddenTab},
 		{"expired token keeps the draft", (*uiJobsTest).expiredToken},
 		{"lost connection is reported and restored", (*uiJobsTest).lostConnection},
-	} {
-		t.Run(test.name, func(t *testing.T) {
+	})
+}
+
+// uiJobsCase is a subtest of runUIJobsCases.
+type uiJobsCase struct {
+	name string
+	run  func(*uiJobsTest)
+}
+
+// runUIJobsCases runs the cases in parallel, with one agent and one browser for all.
+func runUIJobsCases(t *testing.T, cases []uiJobsCase) {
+	t.Helper()
+	s := systemtest.StartTestAgent(t, false)
+	b := systemtest.OpenSharedBrowser(t)
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			agent := *s
 			agent.T = t
-			test.run(&uiJobsTest{TestAgent: &agent, t: t, browser: b.ForSubtest(t)})
+			c.run(&uiJobsTest{TestAgent: &agent, t: t, browser: b.ForSubtest(t)})
 		})
 	}
 }

@@ -22,22 +22,10 @@ import (
 func TestUIStartPage(t *testing.T) {
 	slowtest.Skip(t, "shows pages in a browser; TestUIJobList shows one")
 	t.Parallel()
-	s := systemtest.StartTestAgent(t, false)
-	b := systemtest.OpenSharedBrowser(t)
-	for _, test := range []struct {
-		name string
-		run  func(*uiJobsTest)
-	}{
+	runUIJobsCases(t, []uiJobsCase{
 		{"launched jobs are folded under their parent, with their results", (*uiJobsTest).launchedJobs},
 		{"ports are links that open", (*uiJobsTest).ports},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			agent := *s
-			agent.T = t
-			test.run(&uiJobsTest{TestAgent: &agent, t: t, browser: b.ForSubtest(t)})
-		})
-	}
+	})
 }
 
 // shownRows is an expression: the keys of the rows of the list of jobs.
