@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
-// emptyNamespace is the mount namespace of which each stage of this process enters a copy.
+// emptyNamespace is a mount namespace. Each stage of this process enters a copy of it.
 var emptyNamespace sharedNamespace
 
 // sharedNamespace is a mount namespace that is made when it is needed first.

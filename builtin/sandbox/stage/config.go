@@ -47,7 +47,7 @@ type Config struct {
 	InUserNamespace bool
 }
 
-// CopiesHostMounts reports whether the stage is forked into a copy of the host's mount namespace, of which it unmounts everything,
+// CopiesHostMounts reports whether the stage is forked into a copy of the host's mount namespace, in which it unmounts everything,
 // instead of entering a copy of the namespace of NamespaceFD. A user namespace can clone mounts only of its own mount namespace. An
 // initramfs, for which NoPivotRoot is, cannot be unmounted.
 func (c *Config) CopiesHostMounts() bool { return c.InUserNamespace || c.Root.NoPivotRoot }

@@ -412,7 +412,7 @@ func (r *peerRoot) job(id, driver, networkMode string, count int) *api.Job {
 	return job
 }
 
-// agentBlocks returns blocks of the configuration of an agent, nomad-lite or Nomad, of which options are lines of the block client.
+// agentBlocks returns blocks of the configuration of an agent, nomad-lite or Nomad. The options are lines of the block client.
 func (r *peerRoot) agentBlocks(options string) string {
 	blocks := fmt.Sprintf("client {\n  chroot_env {\n    %q = \"/bin\"\n  }\n%s}\n", filepath.Join(r.dir, "bin"), options)
 	if r.engine != nil {
