@@ -124,7 +124,7 @@ bench-peers: ## nomad-lite, Nomad from ../shared, docker, podman and runc with t
 bench-cluster: ## a node beside a stock client, from ../shared, on the same stock server: times, memory, bytes and calls, in ROUNDS rounds, each of some minutes; the stock client needs 6 GB for its 200 tasks; on a machine that does nothing else; needs root
 	NOMAD_LITE_SLOW=1 go test -run '^$$' -bench '^BenchmarkClusterNode$$' -benchtime $(ROUNDS)x -timeout 60m ./cmd/nomad-lite/systemtest/cluster
 
-screenshots: ## the pictures of docs/ui-walks.md, drawn again with chromium
+screenshots: ## the pictures of docs/how-to/ui-walks.md, drawn again with chromium
 	NOMAD_LITE_SLOW=1 NOMAD_LITE_SCREENSHOTS=$(CURDIR)/docs/images go test -count 1 -run '^TestUIWalks$$' ./cmd/nomad-lite/systemtest/pages
 
 bench-all: ## the benchmarks of all packages

@@ -14,5 +14,5 @@
 // no file, and links neither an HCL parser nor protobuf.
 //
 // A comment with the words "For hosts only." marks a declaration that authors of plugins do not need. A
-// later version can change it: docs/compatibility.md promises the other declarations.
+// later version can change it: docs/reference/compatibility.md promises the other declarations.
 package hclspec

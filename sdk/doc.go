@@ -44,5 +44,5 @@
 // sdk/sdktest tests a plugin against its contract.
 //
 // A comment with the words "For hosts only." marks a declaration that authors of plugins do not need. A
-// later version can change it: docs/compatibility.md promises the other declarations.
+// later version can change it: docs/reference/compatibility.md promises the other declarations.
 package sdk

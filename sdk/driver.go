@@ -29,7 +29,7 @@ type Driver[T Task] interface {
 	// depend on ctx, nor on this process: it must continue when either ends.
 	//
 	// An error fails the task for good, unless it is marked by [Recoverable]. A panic
-	// counts as an error that is not marked; see docs/drivers.md.
+	// counts as an error that is not marked; see docs/reference/drivers.md.
 	Start(ctx context.Context, start *StartRequest) (T, error)
 }
 

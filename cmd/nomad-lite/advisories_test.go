@@ -31,7 +31,7 @@ func findTestNames(t *testing.T) map[string]bool {
 
 // Each row of the table of advisories must name existing tests, or the reason why there is none.
 func TestSecurityAdvisoriesHaveTests(t *testing.T) {
-	text, err := os.ReadFile("../../docs/advisories.md")
+	text, err := os.ReadFile("../../docs/reference/advisories.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,24 +12,24 @@ import (
 )
 
 // TestEachPointOfTheChecklistHasATest checks that each numbered point of the checklist in
-// docs/rules.md is named in a comment of a test or a script. With -v it prints where.
+// docs/reference/rules.md is named in a comment of a test or a script. With -v it prints where.
 func TestEachPointOfTheChecklistHasATest(t *testing.T) {
 	t.Parallel()
 	named := regexp.MustCompile(`checklist (?:\d+,?\s*(?:#\s*)?)+`)
 	checkRuleRowsHaveTests(t, `(?m)^\| (\d+) \|`, named)
 }
 
-// TestEachBehaviourOfTheCatalogueHasATest checks that each RS number in docs/rules.md is in a
+// TestEachBehaviourOfTheCatalogueHasATest checks that each RS number in docs/reference/rules.md is in a
 // comment of a test, or in the name of a file that tests read.
 func TestEachBehaviourOfTheCatalogueHasATest(t *testing.T) {
 	t.Parallel()
 	checkRuleRowsHaveTests(t, `(?m)^\| RS-(\d{3}) \|`, regexp.MustCompile(`RS-?\d{3}`))
 }
 
-// checkRuleRowsHaveTests fails for each row of docs/rules.md that has no test.
+// checkRuleRowsHaveTests fails for each row of docs/reference/rules.md that has no test.
 func checkRuleRowsHaveTests(t *testing.T, row string, named *regexp.Regexp) {
 	t.Helper()
-	rules, err := os.ReadFile("../../docs/rules.md")
+	rules, err := os.ReadFile("../../docs/reference/rules.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func checkRuleRowsHaveTests(t *testing.T, row string, named *regexp.Regexp) {
 	}
 	rows := regexp.MustCompile(row).FindAllSubmatch(rules, -1)
 	if len(rows) == 0 {
-		t.Fatal("docs/rules.md has no such row")
+		t.Fatal("docs/reference/rules.md has no such row")
 	}
 	for _, row := range rows {
 		n, err := strconv.Atoi(string(row[1]))

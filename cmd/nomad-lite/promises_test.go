@@ -132,7 +132,7 @@ var actors = []actor{
 	{
 		"Author of a job of raw_exec or qemu", "A person whose job file, with tasks of `raw_exec` or `qemu`, the operator of an agent of root runs. The operator has enabled the driver, or only root can submit jobs.",
 		[assetCount]promise{
-			machineFiles: {"No task is a user that the operator denies to the driver. With [`args_allowlist`](docs/qemu.md#who-may-name-which-images), a job of `qemu` names only images of its allocation and below `image_paths`. Nothing else is promised: `raw_exec` isolates nothing, and QEMU opens each disk that a job names.", "TestDeniedByEveryName TestForeignGroups TestDeniedUsers TestDeniedUserFailsTask TestCommandLine TestStartErrors TestImagePaths TestFormatOfJobImage"},
+			machineFiles: {"No task is a user that the operator denies to the driver. With [`args_allowlist`](docs/reference/qemu.md#who-may-name-which-images), a job of `qemu` names only images of its allocation and below `image_paths`. Nothing else is promised: `raw_exec` isolates nothing, and QEMU opens each disk that a job names.", "TestDeniedByEveryName TestForeignGroups TestDeniedUsers TestDeniedUserFailsTask TestCommandLine TestStartErrors TestImagePaths TestFormatOfJobImage"},
 			taskFiles:    {text: "A task of root reads all files."},
 			agentFiles:   {text: "A task of root reads all files."},
 			secrets:      {text: "A task of root reads all files."},
@@ -245,7 +245,7 @@ var actors = []actor{
 		},
 	},
 	{
-		"Holder of the secret of a node", "A person who has got the secret or the identity of a node, for example from a backup of its data directory. [A node of a cluster](docs/cluster.md#a-stolen-secret) says what to do about it.",
+		"Holder of the secret of a node", "A person who has got the secret or the identity of a node, for example from a backup of its data directory. [A node of a cluster](docs/how-to/cluster.md#a-stolen-secret) says what to do about it.",
 		[assetCount]promise{
 			machineFiles: {"The secret opens nothing at this node.", nodeTokens},
 			taskFiles:    {text: "The holder makes the tokens for the data of all allocations of this node, which are for `ephemeral_disk { migrate = true }`. The node serves the data only with `advertise.http`."},
@@ -311,7 +311,7 @@ func TestPromisesHaveTests(t *testing.T) {
 }
 
 // promisingDocuments are the documents that promise something about isolation. Each of them links to rows of the table.
-var promisingDocuments = []string{"agent.md", "api.md", "cli.md", "cluster.md", "docker.md", "exec.md", "networks.md", "qemu.md", "shared-machine.md", "ui.md", "volumes.md"}
+var promisingDocuments = []string{"how-to/cluster.md", "how-to/shared-machine.md", "reference/agent.md", "reference/api.md", "reference/cli.md", "reference/docker.md", "reference/exec.md", "reference/networks.md", "reference/qemu.md", "reference/ui.md", "reference/volumes.md"}
 
 // A promise in a document is a link to a row of the table.
 func TestDocumentsLinkToPromises(t *testing.T) {
@@ -324,7 +324,7 @@ func TestDocumentsLinkToPromises(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		links := regexp.MustCompile(`\(\.\./SECURITY\.md#([^)]+)\)`).FindAllStringSubmatch(string(text), -1)
+		links := regexp.MustCompile(`\(\.\./\.\./SECURITY\.md#([^)]+)\)`).FindAllStringSubmatch(string(text), -1)
 		if len(links) == 0 {
 			t.Errorf("docs/%s links to no row of the table in SECURITY.md", name)
 		}

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "rewrite the table of docs/metrics.md")
+var update = flag.Bool("update", false, "rewrite the table of docs/reference/metrics.md")
 
 const (
 	dashboardFile = "../../docs/grafana-dashboard.json"
@@ -20,7 +20,7 @@ const (
 )
 
 func TestDocumentHasTheTable(t *testing.T) {
-	const file, begin, end = "../../docs/metrics.md", "<!-- begin of the generated table -->\n", "<!-- end of the generated table -->"
+	const file, begin, end = "../../docs/reference/metrics.md", "<!-- begin of the generated table -->\n", "<!-- end of the generated table -->"
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)

@@ -2,7 +2,7 @@
 //
 // A line of a file in docs/promises is one promise: a name, or a name and a value with ": " between them. A name without a
 // value promises only that the name exists. An addition keeps all promises. A line that disappears, or whose value changes,
-// breaks a promise; docs/compatibility.md describes how a promise is changed.
+// breaks a promise; docs/reference/compatibility.md describes how a promise is changed.
 //
 // The package that owns the table of a kind, for example of the metrics, prints the lines in a test and calls [Check]. The
 // files are in one directory, and not beside the tests, because a user reads them together, and a release is compared with

@@ -54,7 +54,7 @@ func CheckOnly(t testing.TB, file string, lines []string, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(broken) != 1 || !strings.Contains(broken[0], "promises "+name+",") || !strings.Contains(broken[0], "docs/compatibility.md") {
+	if len(broken) != 1 || !strings.Contains(broken[0], "promises "+name+",") || !strings.Contains(broken[0], "docs/reference/compatibility.md") {
 		t.Errorf("broken promises %q, want only %s", broken, name)
 	}
 }
@@ -103,9 +103,9 @@ func compare(file string, promised, current []string) (broken, added []string, e
 		now, exists := is[name]
 		switch {
 		case !exists:
-			broken = append(broken, fmt.Sprintf("docs/promises/%s promises %s, which no longer exists. Restore it, or follow \"Change a promise\" in docs/compatibility.md", file, name))
+			broken = append(broken, fmt.Sprintf("docs/promises/%s promises %s, which no longer exists. Restore it, or follow \"Change a promise\" in docs/reference/compatibility.md", file, name))
 		case value != "" && now != value:
-			broken = append(broken, fmt.Sprintf("docs/promises/%s promises %s, whose value was %q and is now %q. Restore the value, or follow \"Change a promise\" in docs/compatibility.md", file, name, value, now))
+			broken = append(broken, fmt.Sprintf("docs/promises/%s promises %s, whose value was %q and is now %q. Restore the value, or follow \"Change a promise\" in docs/reference/compatibility.md", file, name, value, now))
 		}
 	}
 	for _, line := range current {

@@ -34,7 +34,7 @@ func TestCompare(t *testing.T) {
 			switch {
 			case test.broken == "" && len(broken) > 0:
 				t.Errorf("broken promises %q, want none", broken)
-			case test.broken != "" && (len(broken) != 1 || !strings.Contains(broken[0], test.broken) || !strings.Contains(broken[0], "docs/compatibility.md")):
+			case test.broken != "" && (len(broken) != 1 || !strings.Contains(broken[0], test.broken) || !strings.Contains(broken[0], "docs/reference/compatibility.md")):
 				t.Errorf("broken promises %q, want one with %q", broken, test.broken)
 			}
 			if !slices.Equal(added, test.additions) {

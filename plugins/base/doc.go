@@ -5,5 +5,5 @@
 // links no gRPC: package basewire has client and server of the service.
 //
 // A comment with the words "For hosts only." marks a declaration that authors of plugins do not need. A
-// later version can change it: docs/compatibility.md promises the other declarations.
+// later version can change it: docs/reference/compatibility.md promises the other declarations.
 package base

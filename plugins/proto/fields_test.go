@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/structspb"
 )
 
-// protocolFiles are the files of Nomad's plugin protocol, with the names that docs/driver-protocol.md has for them.
+// protocolFiles are the files of Nomad's plugin protocol, with the names that docs/reference/driver-protocol.md has for them.
 var protocolFiles = map[string][]protoreflect.FileDescriptor{
 	"base":    {basepb.File_plugins_proto_basepb_base_proto},
 	"device":  {devicepb.File_plugins_proto_devicepb_device_proto},
@@ -24,10 +24,10 @@ var protocolFiles = map[string][]protoreflect.FileDescriptor{
 	"structs": {structspb.File_plugins_proto_structspb_attribute_proto, structspb.File_plugins_proto_structspb_recoverable_error_proto, structspb.File_plugins_proto_structspb_stats_proto},
 }
 
-// Each field of the protocol has a row in docs/driver-protocol.md, with the tests in which a program of other authors shows
+// Each field of the protocol has a row in docs/reference/driver-protocol.md, with the tests in which a program of other authors shows
 // the field. Host and SDK share the .proto files, so no test with only our programs finds a wrong number.
 func TestEachFieldHasARow(t *testing.T) {
-	const document = "../../docs/driver-protocol.md"
+	const document = "../../docs/reference/driver-protocol.md"
 	text, err := os.ReadFile(document)
 	if err != nil {
 		t.Fatal(err)

@@ -22,5 +22,5 @@
 // request, so that a missing or wrong limit in these is a failure.
 //
 // A comment with the words "For hosts only." marks a declaration that authors of plugins do not need. A
-// later version can change it: docs/compatibility.md promises the other declarations.
+// later version can change it: docs/reference/compatibility.md promises the other declarations.
 package sdktest

@@ -189,7 +189,7 @@ func TestRequestOfRecover(t *testing.T) {
 	}
 }
 
-// A block is a map, its labels are keys, and several blocks of one name without labels are a list: the form of docs/devices.md.
+// A block is a map, its labels are keys, and several blocks of one name without labels are a list: the form of docs/reference/devices.md.
 func TestConfigWithBlocks(t *testing.T) {
 	schema := hclspec.Object(map[string]*hclspec.Spec{
 		"models": hclspec.BlockMap("model", []string{"name"}, hclspec.Object(map[string]*hclspec.Spec{

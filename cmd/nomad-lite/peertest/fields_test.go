@@ -14,12 +14,12 @@ import (
 	"testing"
 )
 
-// update writes the names of the tests into the table of docs/driver-protocol.md.
-var update = flag.Bool("update", false, "write the names of the tests into docs/driver-protocol.md")
+// update writes the names of the tests into the table of docs/reference/driver-protocol.md.
+var update = flag.Bool("update", false, "write the names of the tests into docs/reference/driver-protocol.md")
 
 // fieldTableFile has a row for each field of the protocol. A row has the tests that show the field, or in their place the
 // reason why no peer can show it, which starts with noPeer. A test of plugins/proto compares the rows with the .proto files.
-var fieldTableFile = filepath.Join("..", "..", "..", "docs", "driver-protocol.md")
+var fieldTableFile = filepath.Join("..", "..", "..", "docs", "reference", "driver-protocol.md")
 
 const noPeer = "none: "
 

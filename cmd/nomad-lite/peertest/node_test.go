@@ -29,7 +29,7 @@ const (
 
 // nodeDifferences are the differences that the comparison accepts. Each that is not optional must exist, so that an entry is removed
 // when its
-// difference is. docs/api.md lists them for users.
+// difference is. docs/reference/api.md lists them for users.
 var nodeDifferences = []nodeDifference{
 	{path: `/ID|/HTTPAddr|/Attributes/unique\.advertise\.address`, reason: ownIdentity},
 	{path: `/CreateIndex|/ModifyIndex|/LastAllocUpdateIndex|/StatusUpdatedAt|/Events/.*|/Drivers/[^/]+/UpdateTime`, reason: "a number or a time that each agent counts"},
@@ -78,7 +78,7 @@ func TestNodeRecord(t *testing.T) {
 	}
 	for _, d := range nodeDifferences {
 		if !found[d.path] && !d.optional {
-			t.Errorf("%s (%s) no longer differs: remove it from the table, and from docs/api.md", d.path, d.reason)
+			t.Errorf("%s (%s) no longer differs: remove it from the table, and from docs/reference/api.md", d.path, d.reason)
 		}
 	}
 }

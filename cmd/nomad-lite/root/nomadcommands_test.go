@@ -16,7 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 )
 
-var update = flag.Bool("update", false, "rewrite the tables of docs/cli.md")
+var update = flag.Bool("update", false, "rewrite the tables of docs/reference/cli.md")
 
 // nomadCommand is a command of Nomad, and what nomad-lite makes of it.
 type nomadCommand struct {
@@ -33,7 +33,7 @@ const (
 	rejected                 // the command prints the reason why nomad-lite does not have it
 )
 
-// nomadCommands are the commands of Nomad. docs/cli.md is generated from them.
+// nomadCommands are the commands of Nomad. docs/reference/cli.md is generated from them.
 var nomadCommands = []nomadCommand{
 	{"job action", "job alloc task group i t e", supported, ""},
 	{"job allocs", "all json t verbose", supported, ""},
@@ -163,7 +163,7 @@ var topLevelCommands = []string{
 	"job action", "job init", "job inspect", "job plan", "job start", "job stop", "job validate", "alloc exec", "alloc fs",
 }
 
-// unlistedCommands are commands that the tables of docs/cli.md do not contain.
+// unlistedCommands are commands that the tables of docs/reference/cli.md do not contain.
 var unlistedCommands = []string{"help", "completion"}
 
 // findCommand returns the command with this path, or nil.
@@ -226,9 +226,9 @@ func rejectionReason(t *testing.T, path string) string {
 	return reason
 }
 
-// The tables of docs/cli.md are those that nomadCommands and the command tree give.
+// The tables of docs/reference/cli.md are those that nomadCommands and the command tree give.
 func TestCommandTablesOfDocuments(t *testing.T) {
-	const path, begin, end = "../../../docs/cli.md", "<!-- begin of the generated tables -->\n", "<!-- end of the generated tables -->"
+	const path, begin, end = "../../../docs/reference/cli.md", "<!-- begin of the generated tables -->\n", "<!-- end of the generated tables -->"
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

@@ -70,8 +70,8 @@ func TestPlan(t *testing.T) {
 			want:  plan{modules: []string{"internal/tools"}, goFiles: []string{"internal/tools/quick/main.go"}},
 		},
 		"a document belongs to no package": {
-			files: []string{"docs/cli.md", "README.md"},
-			want:  plan{noPackage: []string{"docs/cli.md", "README.md"}},
+			files: []string{"docs/reference/cli.md", "README.md"},
+			want:  plan{noPackage: []string{"docs/reference/cli.md", "README.md"}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

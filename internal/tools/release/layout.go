@@ -58,7 +58,7 @@ const (
 func readTexts(ctx context.Context, o options, program string) (texts, error) {
 	t := texts{completions: map[string][]byte{}}
 	var errs []error
-	for name, content := range map[string]*[]byte{"README.md": &t.readme, "LICENSE": &t.licence, "CHANGELOG.md": &t.changelog, "docs/install.md": &t.installNotes} {
+	for name, content := range map[string]*[]byte{"README.md": &t.readme, "LICENSE": &t.licence, "CHANGELOG.md": &t.changelog, "docs/how-to/install.md": &t.installNotes} {
 		var err error
 		*content, err = os.ReadFile(filepath.Join(o.sourceDir, name))
 		errs = append(errs, err)

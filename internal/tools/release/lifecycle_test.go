@@ -227,7 +227,7 @@ func testInstallScript(t *testing.T, dist string) {
 	}
 }
 
-// helloJob is the job of docs/install.md: a task in the agent's container, which has one program.
+// helloJob is the job of docs/how-to/install.md: a task in the agent's container, which has one program.
 const helloJob = `
 job "hello" {
   type = "batch"
@@ -263,7 +263,7 @@ job "container" {
 }
 `
 
-// testImage executes the commands of docs/install.md for the image of a release with an engine.
+// testImage executes the commands of docs/how-to/install.md for the image of a release with an engine.
 func testImage(t *testing.T, engine, image string) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to run containers in namespaces of the test")
@@ -274,7 +274,7 @@ func testImage(t *testing.T, engine, image string) {
 			skipOrFail(t, fmt.Errorf("the image is not tested on %s: %w", engine, err))
 		}
 	}
-	document, err := os.ReadFile("../../../docs/install.md")
+	document, err := os.ReadFile("../../../docs/how-to/install.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -195,7 +195,7 @@ func TestDelayHasUpToAQuarterOfJitter(t *testing.T) {
 }
 
 // Two tasks that are created at the same time do not restart together (rule RS-005 of
-// docs/rules.md).
+// docs/reference/rules.md).
 func TestJitterIsIndependent(t *testing.T) {
 	p := testPolicy(func(p *Policy) { p.Delay = time.Hour })
 	a, b := NewTracker(p, startTime, rand.Int64N), NewTracker(p, startTime, rand.Int64N)
@@ -213,7 +213,7 @@ func TestHugeDelaysDoNotOverflow(t *testing.T) {
 }
 
 // The count, the window and the pending delay outlive the agent (rule RS-069 of
-// docs/rules.md).
+// docs/reference/rules.md).
 func TestResume(t *testing.T) {
 	p := testPolicy(func(p *Policy) { p.Attempts, p.Interval, p.Delay = 2, 5*time.Minute, 58*time.Second })
 	before := NewTracker(p, startTime, noJitter)

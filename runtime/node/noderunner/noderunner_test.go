@@ -331,7 +331,7 @@ func TestDiskUsageSparesRecentlyEndedAllocations(t *testing.T) {
 	}
 }
 
-// Below the limits, no directory is removed (rule RS-097 of docs/rules.md).
+// Below the limits, no directory is removed (rule RS-097 of docs/reference/rules.md).
 func TestNoCollectionBelowLimits(t *testing.T) {
 	r, _, root := startRunner(t, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, endedAssignment("a", time.Hour))
 	eventually(t, "it is known", func() bool { return r.RemoveDirOfEndedAlloc(t.Context(), "b") != nil && len(r.allocIDs()) == 1 })
@@ -593,7 +593,7 @@ func TestEndIsReportedOnceBeforeRemoval(t *testing.T) {
 }
 
 // A started allocation without records is restored, not started again (rule RS-071 of
-// docs/rules.md).
+// docs/reference/rules.md).
 func TestStartedAllocationWithoutRecordsIsRestored(t *testing.T) {
 	lost := newAssignment("a", 1)
 	lost.Alloc.ClientStatus = api.AllocClientStatusRunning

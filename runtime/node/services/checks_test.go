@@ -156,7 +156,7 @@ func TestCheckID(t *testing.T) {
 }
 
 // However often the job is updated, a check runs once per interval (rule RS-087 of
-// docs/rules.md).
+// docs/reference/rules.md).
 func TestUpdatesDoNotMultiplyRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestSet(t, testService(GroupWorkload, tcpCheck("alive", 2*time.Second)))

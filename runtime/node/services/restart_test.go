@@ -53,7 +53,7 @@ func withRestart(c Check, limit int, grace time.Duration) Check {
 }
 
 // A check requests the restart 3 s after the start, and again after the task was
-// registered again (rule RS-086 of docs/rules.md).
+// registered again (rule RS-086 of docs/reference/rules.md).
 func TestCheckRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestSet(t, testService("t", withRestart(tcpCheck("alive", time.Second), 2, 2*time.Second)))

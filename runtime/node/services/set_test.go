@@ -121,7 +121,7 @@ func TestUpdateOfRegistrations(t *testing.T) {
 }
 
 // Before a task is restarted, its services are removed. They are registered again with
-// the new process (rule RS-043 of docs/rules.md).
+// the new process (rule RS-043 of docs/reference/rules.md).
 func TestTaskRestartReregisters(t *testing.T) {
 	w := newTestSet(t, testService("t"), testService("u"))
 	for range 2 {

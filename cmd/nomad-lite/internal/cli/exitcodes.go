@@ -21,7 +21,7 @@ func (c *ExitCode) Text() string {
 	return strconv.Itoa(c.Number) + " + " + c.Added
 }
 
-// Exit codes other than 0. They are promises, as docs/compatibility.md describes; docs/promises/exit-codes.txt is written
+// Exit codes other than 0. They are promises, as docs/reference/compatibility.md describes; docs/promises/exit-codes.txt is written
 // from ExitCodes.
 var (
 	Failed            = &ExitCode{"the command failed, and has no other code for that", 1, "", ""}

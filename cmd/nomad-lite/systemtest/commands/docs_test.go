@@ -3,6 +3,7 @@ package commands
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -24,22 +25,34 @@ func TestScripts(t *testing.T) {
 // a language and a name is a file. The comment "<!-- test: COMMAND -->" is a command of the script, which readers do not see.
 func TestDocs(t *testing.T) {
 	slowtest.Skip(t, "builds and tests the plugins of the documents")
-	documents, err := filepath.Glob(filepath.Join(systemtest.RepositoryDir(), "docs/*.md"))
-	if err != nil || len(documents) == 0 {
-		t.Fatalf("no documents: %v", err)
-	}
 	scripts := t.TempDir()
-	for _, document := range documents {
-		text, err := os.ReadFile(document)
-		if err != nil {
-			t.Fatal(err)
-		}
-		name := strings.TrimSuffix(filepath.Base(document), ".md") + ".txtar"
-		if err := os.WriteFile(filepath.Join(scripts, name), convertDocumentToScript(string(text)), 0o644); err != nil {
+	for name, text := range readDocuments(t) {
+		name := strings.ReplaceAll(name, "/", "-") + ".txtar"
+		if err := os.WriteFile(filepath.Join(scripts, name), convertDocumentToScript(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
 	testscript.Run(t, systemtest.NewScriptParams(scripts))
+}
+
+// readDocuments returns the documents in docs and its directories by their paths in docs without the suffix, such as how-to/run.
+func readDocuments(t *testing.T) map[string]string {
+	t.Helper()
+	docs := os.DirFS(filepath.Join(systemtest.RepositoryDir(), "docs"))
+	documents := map[string]string{}
+	err := fs.WalkDir(docs, ".", func(path string, entry fs.DirEntry, err error) error {
+		name, isDocument := strings.CutSuffix(path, ".md")
+		if err != nil || !isDocument {
+			return err
+		}
+		text, err := fs.ReadFile(docs, path)
+		documents[name] = string(text)
+		return err
+	})
+	if err != nil || len(documents) == 0 {
+		t.Fatalf("%d documents, error: %v", len(documents), err)
+	}
+	return documents
 }
 
 // TestQuickStart runs the commands with which the documents for authors of plugins start, each on its own and
@@ -48,13 +61,13 @@ func TestQuickStart(t *testing.T) {
 	slowtest.Skip(t, "runs all contract tests of two plugins")
 	scripts := t.TempDir()
 	for _, name := range []string{"drivers", "hooks"} {
-		document, err := os.ReadFile(filepath.Join(systemtest.RepositoryDir(), "docs", name+".md"))
+		document, err := os.ReadFile(filepath.Join(systemtest.RepositoryDir(), "docs/reference", name+".md"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		script, err := convertQuickStartToScript(string(document))
 		if err != nil {
-			t.Fatalf("docs/%s.md: %v", name, err)
+			t.Fatalf("docs/reference/%s.md: %v", name, err)
 		}
 		if err := os.WriteFile(filepath.Join(scripts, name+".txtar"), script, 0o644); err != nil {
 			t.Fatal(err)

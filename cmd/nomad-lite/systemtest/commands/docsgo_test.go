@@ -44,20 +44,12 @@ func (*hello) Start(context.Context, *sdk.StartRequest) (sdk.Task, error) { retu
 
 // TestGoExamplesOfDocsCompile compiles each Go block of the documents that has no file name. TestDocs builds the others.
 func TestGoExamplesOfDocsCompile(t *testing.T) {
-	documents, err := filepath.Glob(filepath.Join(systemtest.RepositoryDir(), "docs/*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	// The files are an overlay of a directory that does not exist, so that they can import the packages of this checkout.
 	dir, overlay := t.TempDir(), map[string]string{}
-	for _, document := range documents {
-		text, err := os.ReadFile(document)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i, example := range strings.Split("\n"+string(text), "\n```go\n")[1:] {
+	for document, text := range readDocuments(t) {
+		for i, example := range strings.Split("\n"+text, "\n```go\n")[1:] {
 			example, _, _ = strings.Cut(example, "\n```")
-			name := fmt.Sprintf("%s%d", strings.TrimSuffix(filepath.Base(document), ".md"), i+1)
+			name := fmt.Sprintf("%s%d", strings.ReplaceAll(document, "/", "-"), i+1)
 			file := filepath.Join(dir, name+".go")
 			if err := os.WriteFile(file, []byte(completeExample(example)), 0o644); err != nil {
 				t.Fatal(err)

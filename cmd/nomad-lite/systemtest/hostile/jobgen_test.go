@@ -41,7 +41,7 @@ type taskFacts struct {
 	networkMode string // of the group, or of the container
 	cgroupns    bool   // the container names a namespace of cgroups that is not its own
 	unlogged    bool   // the output of the container can be lost, because the job names a log driver
-	devices     bool   // the container names devices of the machine, which docs/docker.md allows to each job
+	devices     bool   // the container names devices of the machine, which docs/reference/docker.md allows to each job
 }
 
 func pick[T any](g *jobGenerator, values []T) T { return values[g.IntN(len(values))] }

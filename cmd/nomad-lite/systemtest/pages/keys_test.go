@@ -37,7 +37,7 @@ func pressUntilFocused(p *systemtest.WebPage, key, text string) {
 	p.T.Fatalf("%q does not get the focus with %q, which passes %q:\n%s", text, key, passed, p.Text())
 }
 
-// TestUIWalksByKeyboard makes the walks of docs/ui-walks.md without a mouse.
+// TestUIWalksByKeyboard makes the walks of docs/how-to/ui-walks.md without a mouse.
 func TestUIWalksByKeyboard(t *testing.T) {
 	slowtest.Skip(t, "opens pages that other tests check")
 	t.Parallel()

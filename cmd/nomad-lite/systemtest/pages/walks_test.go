@@ -32,7 +32,7 @@ func startWalkJobs(t *testing.T, s *systemtest.TestAgent) walkJobs {
 	return walkJobs{shop, report, imported}
 }
 
-// TestUIWalks answers four questions as docs/ui-walks.md describes: from the list of jobs, with clicks on visible
+// TestUIWalks answers four questions as docs/how-to/ui-walks.md describes: from the list of jobs, with clicks on visible
 // links and buttons. The document has the screenshots of the test.
 func TestUIWalks(t *testing.T) {
 	slowtest.Skip(t, "opens pages that other tests check")

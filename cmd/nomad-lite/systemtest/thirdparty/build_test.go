@@ -88,7 +88,7 @@ func runUnitTestsOfREADME(t *testing.T, dir string, environ []string) {
 	run(t, dir, environ, "go", "test", "-short")
 }
 
-// contractTest is the Go test that docs/drivers.md, docs/hooks.md and docs/devices.md describe.
+// contractTest is the Go test that docs/reference/drivers.md, docs/reference/hooks.md and docs/reference/devices.md describe.
 const contractTest = `package main
 
 import (

@@ -123,8 +123,8 @@ func writeInstallationDisk(t *testing.T, disk string) {
 	}
 	for name, section := range map[string]struct{ document, heading string }{
 		"README.commands":   {"README.md", "## Installed in a minute"},
-		"recovery.commands": {"docs/recovery.md", "## The state file is lost"},
-		"remove.commands":   {"docs/install.md", "### Remove an archive"},
+		"recovery.commands": {"docs/how-to/recovery.md", "## The state file is lost"},
+		"remove.commands":   {"docs/how-to/install.md", "### Remove an archive"},
 	} {
 		writeTestFile(t, filepath.Join(files, name), documentedCommands(t, section.document, section.heading))
 	}

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs the commands of docs/install.md for the image, with an engine of its own, in namespaces of its own for mounts, processes
+# Runs the commands of docs/how-to/install.md for the image, with an engine of its own, in namespaces of its own for mounts, processes
 # and networks. /var/lib and /run are directories of the test.
 #
 #   image.sh docker|podman DIR
@@ -30,7 +30,7 @@ agent() { "$engine" exec -i nomad-lite nomad-lite "$@"; }
 
 # documented executes the commands of the document that contain a text.
 documented() {
-	grep -F -e "$1" "$commands" >"$dir/step" || fail "docs/install.md has no command with '$1'"
+	grep -F -e "$1" "$commands" >"$dir/step" || fail "docs/how-to/install.md has no command with '$1'"
 	echo "+ $(cat "$dir/step")"
 	cat "$dir/step" >>"$dir/steps"
 	(cd "$dir" && . "$dir/step") || fail "$(cat "$dir/step")"
@@ -85,7 +85,7 @@ if [ "$engine" = docker ]; then
 fi
 
 sort -u "$dir/steps" >"$dir/executed"
-[ "$engine" != docker ] || sort -u "$commands" | cmp - "$dir/executed" || fail "a command of docs/install.md was not executed"
+[ "$engine" != docker ] || sort -u "$commands" | cmp - "$dir/executed" || fail "a command of docs/how-to/install.md was not executed"
 
 echo "== nothing left"
 [ -z "$("$engine" ps -aq)" ] || fail "containers are left: $("$engine" ps -a)"

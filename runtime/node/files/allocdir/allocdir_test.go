@@ -78,7 +78,7 @@ func stat(t *testing.T, path string) unix.Stat_t {
 }
 
 // The directories have the documented layout, modes and owners, whatever the umask is
-// (rule RS-076 of docs/rules.md).
+// (rule RS-076 of docs/reference/rules.md).
 func TestLayout(t *testing.T) {
 	uid, gid := nobodyIDs()
 	taskOwned := [2]int{uid, gid}

@@ -17,7 +17,7 @@ import (
 )
 
 // The directories secrets and private are in memory, and files there cannot be executed
-// (rule RS-076 of docs/rules.md).
+// (rule RS-076 of docs/reference/rules.md).
 func TestSecretsAreInMemory(t *testing.T) {
 	requireRoot(t)
 	d := newTestDir(t)
@@ -71,7 +71,7 @@ func TestSecretsAreCheckedAtEachStart(t *testing.T) {
 		t.Errorf("secrets did not survive a second start: %v", err)
 	}
 
-	// docs/rules.md, RS-072.
+	// docs/reference/rules.md, RS-072.
 	if err := unix.Unmount(task.SecretsDir, 0); err != nil {
 		t.Fatal(err)
 	}

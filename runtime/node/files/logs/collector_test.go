@@ -77,7 +77,7 @@ func TestOutputOfSeveralRuns(t *testing.T) {
 	}
 }
 
-// docs/rules.md, RS-078.
+// docs/reference/rules.md, RS-078.
 func TestOnlyTheNewestFilesAreKept(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{})

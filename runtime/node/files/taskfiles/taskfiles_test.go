@@ -65,7 +65,7 @@ func newAllocDir(t testing.TB) (*AllocDir, string) {
 }
 
 // Secrets and files outside of the directory are not read (rule RS-079 of
-// docs/rules.md).
+// docs/reference/rules.md).
 func TestOpen(t *testing.T) {
 	d, base := newAllocDir(t)
 	if err := unix.Mkfifo(filepath.Join(base, "alloc/fifo"), 0o666); err != nil {

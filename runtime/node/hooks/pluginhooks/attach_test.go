@@ -219,7 +219,7 @@ func TestHealthIsReportedForTasksOrTheAllocation(t *testing.T) {
 	}
 }
 
-// The forms that docs/hooks.md names for the blocks of a schema.
+// The forms that docs/reference/hooks.md names for the blocks of a schema.
 func TestNestedBlocksOfAnAttachment(t *testing.T) {
 	path := hclspec.Object(map[string]*hclspec.Spec{"path": hclspec.Default(hclspec.Attr("path", "string", false), hclspec.Literal(`"/"`))})
 	schema := hclspec.Object(map[string]*hclspec.Spec{

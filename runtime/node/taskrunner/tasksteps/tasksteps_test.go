@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-var update = flag.Bool("update", false, "write docs/task-steps.md")
+var update = flag.Bool("update", false, "write docs/reference/task-steps.md")
 
 // resultsOfOneKindOfStep are results that only these steps have.
 var resultsOfOneKindOfStep = map[Result][]Step{
@@ -91,7 +91,7 @@ func TestNamesAreUnique(t *testing.T) {
 
 // The table in the documentation is this one.
 func TestDocumentation(t *testing.T) {
-	const path = "../../../../docs/task-steps.md"
+	const path = "../../../../docs/reference/task-steps.md"
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

@@ -180,7 +180,7 @@ restore_under_tasks() {
 	systemctl stop nomad-lite
 	rm $data/state.db
 	cp $state/backup.snap backup.snap
-	bash -eux recovery.commands || fail "a command of docs/recovery.md"
+	bash -eux recovery.commands || fail "a command of docs/how-to/recovery.md"
 	agent_is $new
 	tasks_continue
 }
@@ -192,7 +192,7 @@ restore_all() {
 	[ -z "$(tasks)" ] || fail "tasks run: $(tasks)"
 	findmnt -o TARGET -rn | grep $data/ | sort -r | while read -r mount; do umount -l "$mount"; done
 	rm -rf $data
-	bash -eux recovery.commands || fail "a command of docs/recovery.md"
+	bash -eux recovery.commands || fail "a command of docs/how-to/recovery.md"
 	agent_is $new
 	wait_until all_tasks_run
 	wait_until agent_reports_all_tasks
@@ -236,7 +236,7 @@ purge_package() {
 }
 
 remove_archive() {
-	bash -eux remove.commands || fail "a command of docs/install.md"
+	bash -eux remove.commands || fail "a command of docs/how-to/install.md"
 	[ -z "$(tasks)" ] || fail "tasks run: $(tasks)"
 }
 
