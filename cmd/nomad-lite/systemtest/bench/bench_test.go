@@ -212,7 +212,7 @@ func forkPrograms(b *testing.B, count int, argv ...string) (took time.Duration, 
 	return time.Since(began), func() time.Duration {
 		began := time.Now()
 		for _, cmd := range all {
-			_ = cmd.Process.Signal(syscall.SIGINT)
+			_ = cmd.Process.Signal(syscall.SIGTERM)
 		}
 		for _, cmd := range all {
 			_ = cmd.Wait() // the process was signalled
