@@ -11,7 +11,7 @@ func newUnsupportedCommands() []*cobra.Command {
 	return []*cobra.Command{
 		cli.NewUnsupportedCommand("acl", "an agent has one operator, whose token is in the file token of its data directory; for a cluster use Nomad's own command line"),
 		cli.NewUnsupportedCommand("license", cli.EnterpriseOnlyReason),
-		cli.NewUnsupportedCommand("login", "an agent wants its token: export NOMAD_TOKEN=$(cat <data dir>/token)"),
+		cli.NewUnsupportedCommand("login", "an agent needs its token: export NOMAD_TOKEN=$(cat DATA_DIR/token)"),
 		cli.NewUnsupportedCommand("quota", cli.EnterpriseOnlyReason),
 		cli.NewUnsupportedCommand("recommendation", cli.EnterpriseOnlyReason),
 		cli.NewUnsupportedCommand("sentinel", cli.EnterpriseOnlyReason),
