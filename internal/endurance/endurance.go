@@ -291,7 +291,7 @@ func formatCell(text string) string {
 	if runes := []rune(text); len(runes) > maxLength {
 		text = string(runes[:maxLength]) + "…"
 	}
-	return text
+	return strings.ReplaceAll(text, "<", "&lt;") // Markdown would take <nil> for HTML
 }
 
 // reportResult writes the row of the part with a result to the table in the file of -append. It prints the first row and
