@@ -15,7 +15,7 @@ import (
 )
 
 // properNames are words with a capital inside that are no names of the code.
-var properNames = map[string]bool{"gRPC": true, "JavaScript": true, "MessagePack": true, "NaN": true, "OpenTelemetry": true}
+var properNames = map[string]bool{"gRPC": true, "GitHub": true, "JavaScript": true, "MessagePack": true, "NaN": true, "OpenTelemetry": true}
 
 type finding struct {
 	position token.Position

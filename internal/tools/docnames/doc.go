@@ -1,4 +1,4 @@
-// Docnames reports names in comments that do not exist in the code.
+// Docnames reports names in comments and documents that do not exist in the code.
 //
 //	docnames [directory]
 //
@@ -17,6 +17,9 @@
 //   - the comment of a function or type must not start with the name of another declaration, and the
 //     comment of a field not with a former name;
 //   - the comment of a package must start with the name of this package.
+//
+// In a table of a Markdown document whose first columns are Package and Function, each row must have the folder
+// of a package, and functions, methods or types that this package declares.
 //
 // In all comments, a file name must be that of a file in the package, or a path from the folder of the
 // package, from the root or within the standard library.

@@ -158,3 +158,42 @@ func TestPositions(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
+
+func TestTablesOfDocuments(t *testing.T) {
+	for name, c := range map[string]struct{ row, want string }{
+		"function":              {"| `store` | `Load` | loads |", ""},
+		"method and function":   {"| `store` | `Store.Get`, `quickPath` | |", ""},
+		"removed function":      {"| `store` | `Gone` | |", "package store has no Gone"},
+		"removed method":        {"| `store` | `Store.Gone` | |", "package store has no Store.Gone"},
+		"function of another":   {"| `agent` | `Load` | |", "package agent has no Load"},
+		"removed package":       {"| `gone` | `Load` | |", "no package gone"},
+		"row without functions": {"| `store` | Load | |", "a row without a package and a function"},
+		"other table":           {"\n| Name | Function |\n| --- | --- |\n| `gone` | `Gone` |", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			for file, text := range module {
+				file = filepath.Join(root, file)
+				if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			document := "# Walk\n\n| Package | Function | What it does |\n| --- | --- | --- |\n" + c.row + "\n"
+			if err := os.WriteFile(filepath.Join(root, "walk.md"), []byte(document), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			var out bytes.Buffer
+			err := run([]string{root}, &out)
+			want := c.want
+			if want != "" {
+				want = "walk.md:5: " + want + "\n"
+			}
+			if out.String() != want || (err != nil) != (want != "") {
+				t.Errorf("got %q, error %v, want %q", out.String(), err, want)
+			}
+		})
+	}
+}

@@ -27,12 +27,16 @@ func run(args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	findings := ix.check()
+	inTables, err := ix.checkTables()
+	if err != nil {
+		return err
+	}
+	findings := append(ix.check(), inTables...)
 	for _, f := range findings {
 		fmt.Fprintln(stdout, f)
 	}
 	if len(findings) > 0 {
-		return fmt.Errorf("%d names in comments do not exist; correct the comment", len(findings))
+		return fmt.Errorf("%d names do not exist; correct the comment or the document", len(findings))
 	}
 	return nil
 }
