@@ -1,10 +1,14 @@
-.PHONY: check quick release test-slow govulncheck generate promises check-promises state-fixture page-types check-page test-vm test-vm-short test-faults test-starts test-kills test-kills-user test-accounts test-hostile-jobs test-hostile-servers test-scale test-defects test-lives test-planted simulate test-behaviour test-cluster test-upgrade screenshots bench bench-scale bench-peers bench-cluster bench-all
+.PHONY: check quick site release test-slow govulncheck generate promises check-promises state-fixture page-types check-page test-vm test-vm-short test-faults test-starts test-kills test-kills-user test-accounts test-hostile-jobs test-hostile-servers test-scale test-defects test-lives test-planted simulate test-behaviour test-cluster test-upgrade screenshots bench bench-scale bench-peers bench-cluster bench-all
 
 check: ## what CI runs
 	bash .ci/run
 
 quick: ## format, vet and short tests of the changed packages and of their direct importers; BASE is where the change starts, by default main
 	go run -C internal/tools ./quick $(if $(BASE),-base $(BASE))
+
+site: ## the static site of the documentation in dist/site, and a check of the links in all Markdown files
+	go test -C internal/tools -count=1 ./site/...
+	go run -C internal/tools ./site
 
 release: check-promises ## all files of the release VERSION in dist: archives, packages, images, checksums; from a work tree without changes
 	go run -C internal/tools ./release -version '$(VERSION)'
