@@ -5,9 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"github.com/nomad-lite/nomad-lite/internal/tools/site/docpages"
 )
 
 // sumsFile is the name of the file with the checksums of all other files of a release.
@@ -28,7 +32,8 @@ func checkReplaceable(dir string) error {
 		return err
 	}
 	for _, e := range entries {
-		if e.Name() != sumsFile && !strings.Contains(string(sums), "  "+e.Name()+"\n") {
+		isSite := e.Name() == "site" && docpages.IsSite(filepath.Join(dir, e.Name())) // of make site
+		if e.Name() != sumsFile && !isSite && !strings.Contains(string(sums), "  "+e.Name()+"\n") {
 			return fmt.Errorf("directory %s would be replaced, but %s is not a file of an earlier release: move it, or name another directory with -out", dir, e.Name())
 		}
 	}
@@ -70,6 +75,9 @@ func writeRelease(ctx context.Context, o options) ([]string, error) {
 			return nil, fmt.Errorf("%s: %w", target, err)
 		}
 	}
+	if err := writeSite(o, out); err != nil {
+		return nil, err
+	}
 	if err := os.WriteFile(filepath.Join(out, "install.sh"), installScript(o.version), 0o755); err != nil {
 		return nil, err
 	}
@@ -108,6 +116,20 @@ func writeTarget(o options, target, programPath string, t texts, out string) err
 		return err
 	}
 	return writePackages(out, o, arch, packageFiles(t, program))
+}
+
+// writeSite writes an archive of the site of the documentation.
+func writeSite(o options, out string) error {
+	pages, err := docpages.Build(o.sourceDir, o.version)
+	if err != nil {
+		return fmt.Errorf("site of the documentation: %w", err)
+	}
+	var files []file
+	for _, name := range slices.Sorted(maps.Keys(pages)) {
+		files = append(files, file{path: name, mode: 0o644, content: pages[name]})
+	}
+	name := fmt.Sprintf("nomad-lite_%s_docs", o.version)
+	return writeTarGz(filepath.Join(out, name+".tar.gz"), name, files, o.time)
 }
 
 // writeChecksums writes SHA256SUMS with all files of the directory, and returns the names of all files.

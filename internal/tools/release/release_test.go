@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nomad-lite/nomad-lite/internal/tools/site/docpages"
 )
 
 // testTexts are texts of a release for tests that build no program.
@@ -183,8 +185,42 @@ func TestImageIsLoadable(t *testing.T) {
 	}
 }
 
+// The archive of the site has its pages, with the version, in one folder.
+func TestSiteArchive(t *testing.T) {
+	o := testOptions()
+	o.sourceDir = t.TempDir()
+	if err := os.Mkdir(filepath.Join(o.sourceDir, "docs"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	const index = "# Index\n\n## By reader\n\n### Author\n\n## All pages\n\n### How-to\n\n- [Index](README.md)\n"
+	if err := os.WriteFile(filepath.Join(o.sourceDir, "docs", "README.md"), []byte(index), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out := t.TempDir()
+	if err := writeSite(o, out); err != nil {
+		t.Fatal(err)
+	}
+	archive, err := os.Open(filepath.Join(out, "nomad-lite_0.1.0_docs.tar.gz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer archive.Close()
+	files := readTar(t, gunzip(t, archive))
+	for _, name := range []string{"index.html", "site.css", "site.js", "search-index.js"} {
+		if f := files["nomad-lite_0.1.0_docs/"+name]; f.mode != 0o644 || f.content == "" {
+			t.Errorf("%s: mode %o and %d bytes", name, f.mode, len(f.content))
+		}
+	}
+	if page := files["nomad-lite_0.1.0_docs/index.html"].content; !strings.Contains(page, "nomad-lite 0.1.0") {
+		t.Errorf("the page has no version:\n%s", page)
+	}
+}
+
 func TestOptionsAreChecked(t *testing.T) {
 	earlier, foreign := t.TempDir(), t.TempDir()
+	if err := docpages.Write(filepath.Join(earlier, "site"), map[string][]byte{"search-index.js": []byte("x")}); err != nil {
+		t.Fatal(err)
+	}
 	for path, content := range map[string]string{
 		filepath.Join(earlier, "install.sh"): "x", filepath.Join(earlier, sumsFile): "0123  install.sh\n",
 		filepath.Join(foreign, "notes"): "x", filepath.Join(foreign, sumsFile): "0123  install.sh\n",
@@ -203,18 +239,18 @@ func TestOptionsAreChecked(t *testing.T) {
 		change func(*options)
 		want   string
 	}{
-		"complete":            {"1790000000", func(*options) {}, ""},
-		"no version":          {"1790000000", func(o *options) { o.version = "" }, "make release VERSION="},
-		"version with a v":    {"1790000000", func(o *options) { o.version = "v0.1.0" }, "write it as 0.1.0"},
-		"rc without a point":  {"1790000000", func(o *options) { o.version = "0.1.0-rc1" }, "write it as 0.1.0"},
-		"earlier release":     {"1790000000", func(o *options) { o.outDir = earlier }, ""},
-		"foreign files":       {"1790000000", func(o *options) { o.outDir = foreign }, "notes is not a file of an earlier release"},
-		"relative directory":  {"1790000000", func(o *options) { o.outDir = "dist" }, "write an absolute path"},
-		"unknown target":      {"1790000000", func(o *options) { o.targets = []string{"plan9/386"} }, "choose from"},
-		"without this system": {"1790000000", func(o *options) { o.targets = []string{"windows/amd64"} }, "add the target"},
-		"no time":             {"", func(*options) {}, "set SOURCE_DATE_EPOCH"},
-		"no number":           {"today", func(*options) {}, "in seconds since 1970"},
-		"no repository":       {"1790000000", func(o *options) { o.revision = "" }, "need -revision"},
+		"complete":                 {"1790000000", func(*options) {}, ""},
+		"no version":               {"1790000000", func(o *options) { o.version = "" }, "make release VERSION="},
+		"version with a v":         {"1790000000", func(o *options) { o.version = "v0.1.0" }, "write it as 0.1.0"},
+		"rc without a point":       {"1790000000", func(o *options) { o.version = "0.1.0-rc1" }, "write it as 0.1.0"},
+		"earlier release and site": {"1790000000", func(o *options) { o.outDir = earlier }, ""},
+		"foreign files":            {"1790000000", func(o *options) { o.outDir = foreign }, "notes is not a file of an earlier release"},
+		"relative directory":       {"1790000000", func(o *options) { o.outDir = "dist" }, "write an absolute path"},
+		"unknown target":           {"1790000000", func(o *options) { o.targets = []string{"plan9/386"} }, "choose from"},
+		"without this system":      {"1790000000", func(o *options) { o.targets = []string{"windows/amd64"} }, "add the target"},
+		"no time":                  {"", func(*options) {}, "set SOURCE_DATE_EPOCH"},
+		"no number":                {"today", func(*options) {}, "in seconds since 1970"},
+		"no repository":            {"1790000000", func(o *options) { o.revision = "" }, "need -revision"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("SOURCE_DATE_EPOCH", c.epoch)
