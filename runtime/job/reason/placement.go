@@ -38,12 +38,14 @@ func PlacementFailureLines(metric *api.AllocationMetric) []string {
 	return reasons
 }
 
-// NewestUnplacedEval returns the newest evaluation with unplaced allocations that is not complete, or nil if there
-// is none.
+// NewestUnplacedEval returns the newest evaluation with unplaced allocations that is neither complete nor cancelled, or nil
+// if there is none.
 func NewestUnplacedEval(evals []*api.Evaluation) *api.Evaluation {
 	var newest *api.Evaluation
 	for _, e := range evals {
-		if e.Status != api.EvalStatusComplete && len(e.FailedTGAllocs) > 0 && (newest == nil || e.CreateIndex > newest.CreateIndex) {
+		// A complete evaluation has left its failures to a blocked one, and a later one has replaced a cancelled one.
+		isOver := e.Status == api.EvalStatusComplete || e.Status == api.EvalStatusCancelled
+		if !isOver && len(e.FailedTGAllocs) > 0 && (newest == nil || e.CreateIndex > newest.CreateIndex) {
 			newest = e
 		}
 	}
