@@ -15,6 +15,8 @@ import (
 // nomadNameFindings are the findings of Prometheus' linter about names that Nomad has chosen.
 var nomadNameFindings = []string{
 	`nomad_client_allocs_complete counter metrics should have "_total" suffix`,
+	`nomad_client_allocs_cpu_total_ticks_count counter metrics should have "_total" suffix`,
+	`nomad_client_allocs_cpu_total_ticks_count non-histogram and non-summary metrics should not have "_count" suffix`,
 	`nomad_client_allocs_failed counter metrics should have "_total" suffix`,
 	`nomad_client_allocs_oom_killed counter metrics should have "_total" suffix`,
 	`nomad_client_allocs_restart counter metrics should have "_total" suffix`,

@@ -2,6 +2,7 @@ package collect
 
 import (
 	"context"
+	"math"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -46,6 +47,16 @@ type MetricsCollector struct {
 
 	mu        sync.Mutex // sampleUsage holds mu while it samples, so that concurrent requests share a sample
 	lastUsage usageSample
+	cpuByTask map[taskKey]cpuCount // running tasks of which there was a sample
+}
+
+// taskKey identifies a task of an allocation.
+type taskKey struct{ allocID, task string }
+
+// cpuCount is the use of CPU by a task since its first sample.
+type cpuCount struct {
+	mhzSeconds float64
+	sampledAt  time.Time // time of the last sample
 }
 
 // usageSample is a sample of resource usage.
@@ -60,6 +71,7 @@ type taskUsage struct {
 	alloc *api.Allocation
 	task  string
 	driver.Usage
+	cpuMHzSeconds float64 // use of CPU since the first sample of the task
 }
 
 // New returns a collector with the zero settings.
@@ -145,11 +157,37 @@ func (c *MetricsCollector) sampleUsage(ctx context.Context, settings *metrics.Se
 	}
 	if !settings.OmitAllocationMetrics {
 		u.taskUsages = c.sampleTaskUsages(ctx, allocs)
+		c.countCPU(&u, allocs)
 	}
 	if ctx.Err() == nil { // the sample can be incomplete if ctx has ended
 		c.lastUsage = u
 	}
 	return u
+}
+
+// countCPU adds the use of CPU since the last sample of each task to its count, and forgets the tasks that do not run. Drivers
+// report no sum, so the use at the time of a sample counts for the time since the sample before.
+func (c *MetricsCollector) countCPU(u *usageSample, allocs []*api.Allocation) {
+	counts := make(map[taskKey]cpuCount, len(u.taskUsages))
+	for _, alloc := range allocs {
+		for task := range alloc.TaskStates {
+			key := taskKey{alloc.ID, task}
+			if count, ok := c.cpuByTask[key]; ok && isTaskRunning(alloc, task) {
+				counts[key] = count // also without a sample: its driver can have been too slow
+			}
+		}
+	}
+	for i := range u.taskUsages {
+		t := &u.taskUsages[i]
+		key := taskKey{t.alloc.ID, t.task}
+		count, ok := counts[key]
+		if ticks := t.CPU.TotalTicks; ok && ticks > 0 && !math.IsInf(ticks, 0) { // a driver can report NaN
+			count.mhzSeconds += ticks * u.sampledAt.Sub(count.sampledAt).Seconds()
+		}
+		count.sampledAt = u.sampledAt
+		counts[key], t.cpuMHzSeconds = count, count.mhzSeconds
+	}
+	c.cpuByTask = counts
 }
 
 // sampleTaskUsages requests the usage of all tasks in parallel, and omits tasks without a timely reply.
@@ -165,7 +203,7 @@ func (c *MetricsCollector) sampleTaskUsages(ctx context.Context, allocs []*api.A
 	var all []taskUsage
 	for i, alloc := range allocs {
 		for task, sample := range stats[i].SampleByTask {
-			all = append(all, taskUsage{alloc, task, sample.Total})
+			all = append(all, taskUsage{alloc: alloc, task: task, Usage: sample.Total})
 		}
 	}
 	return all

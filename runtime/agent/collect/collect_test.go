@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -21,6 +22,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -132,6 +134,7 @@ func TestGatherCountsStates(t *testing.T) {
 		"nomad_client_allocations_start" + node + " 1",
 		"nomad_client_allocations_migrating" + node + " 0",
 		"nomad_client_allocations_terminal" + node + " 1",
+		"nomad_client_tasks_running" + node + " 1",
 		"nomad_client_allocated_memory" + node + " 768",
 		"nomad_client_allocated_max_memory" + node + " 1536",
 		"nomad_client_unallocated_cpu" + node + " 3700",
@@ -181,7 +184,7 @@ func TestUnmeasuredValuesAreAbsent(t *testing.T) {
 	for _, f := range r.Families() {
 		names = append(names, strings.TrimPrefix(f.GetName(), "nomad_client_allocs_"))
 	}
-	if want := []string{"cpu_total_percent", "cpu_total_ticks", "memory_kernel_max_usage", "memory_rss"}; !slices.Equal(names, want) {
+	if want := []string{"cpu_total_percent", "cpu_total_ticks", "cpu_total_ticks_count", "memory_kernel_max_usage", "memory_rss"}; !slices.Equal(names, want) {
 		t.Errorf("metrics of the task %v, want %v", names, want)
 	}
 }
@@ -242,6 +245,45 @@ func TestUsageIsSampledOncePerInterval(t *testing.T) {
 			t.Errorf("%d samples in two intervals", n.samples)
 		}
 	})
+}
+
+func TestCPUOfTasksIsCounted(t *testing.T) {
+	task := func(id string, ticks float64) taskUsage {
+		return taskUsage{alloc: &api.Allocation{ID: id}, task: "t", Usage: driver.Usage{CPU: driver.CPUUsage{TotalTicks: ticks}}}
+	}
+	running := func(ids ...string) (allocs []*api.Allocation) {
+		for _, id := range ids {
+			allocs = append(allocs, &api.Allocation{ID: id, ClientStatus: api.AllocClientStatusRunning, TaskStates: map[string]*api.TaskState{"t": {State: model.TaskRunning}}})
+		}
+		return allocs
+	}
+	c := &MetricsCollector{}
+	start := time.Now()
+	for _, step := range []struct {
+		name   string
+		second int
+		allocs []*api.Allocation
+		usages []taskUsage
+		want   []float64
+	}{
+		{"the first sample counts nothing", 0, running("a", "b"), []taskUsage{task("a", 1000), task("b", 50)}, []float64{0, 0}},
+		{"a sample counts for the time since the last one", 2, running("a", "b"), []taskUsage{task("a", 1000), task("b", 50)}, []float64{2000, 100}},
+		{"an idle task", 3, running("a", "b"), []taskUsage{task("a", 0), task("b", 50)}, []float64{2000, 150}},
+		{"a driver that is too slow for one task", 4, running("a", "b"), []taskUsage{task("a", 10)}, []float64{2010}},
+		{"the time without a sample counts", 5, running("a", "b"), []taskUsage{task("a", math.NaN()), task("b", 100)}, []float64{2010, 350}},
+		{"a task ends", 6, running("b"), []taskUsage{task("b", 100)}, []float64{450}},
+		{"a task that runs again has a new count", 7, running("a"), []taskUsage{task("a", 100)}, []float64{0}},
+	} {
+		sample := usageSample{sampledAt: start.Add(time.Duration(step.second) * time.Second), taskUsages: step.usages}
+		c.countCPU(&sample, step.allocs)
+		var got []float64
+		for _, u := range sample.taskUsages {
+			got = append(got, u.cpuMHzSeconds)
+		}
+		if !slices.Equal(got, step.want) {
+			t.Errorf("%s: %v, want %v", step.name, got, step.want)
+		}
+	}
 }
 
 // TestGatherFillsTheTable checks that each metric of the table that is not an instrument of this program has a value

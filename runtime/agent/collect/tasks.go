@@ -108,6 +108,7 @@ func (r *metricSetBuilder) addTaskUsage(u *taskUsage) {
 		{"cpu.user", u.CPU.Measured, "User Mode", u.CPU.User},
 		{"cpu.total_percent", u.CPU.Measured, "Percent", u.CPU.Percent},
 		{"cpu.total_ticks", u.CPU.Measured, "Percent", u.CPU.TotalTicks}, // drivers compute the ticks from the percentage, and do not list them as measured
+		{"cpu.total_ticks_count", u.CPU.Measured, "Percent", u.cpuMHzSeconds},
 		{"cpu.throttled_periods", u.CPU.Measured, "Throttled Periods", float64(u.CPU.ThrottledPeriods)},
 		{"cpu.throttled_time", u.CPU.Measured, "Throttled Time", float64(u.CPU.ThrottledTime)},
 		{"memory.rss", u.Memory.Measured, "RSS", float64(u.Memory.RSS)},
