@@ -63,6 +63,7 @@ type options struct {
 	endTasksWithoutRecord   bool
 	adoptTasksWithoutRecord bool
 	claimTasksOfCopiedDir   bool
+	rejectWarnings          bool // a warning about the configuration is an error; no flag of this command sets it
 }
 
 // nodeOptions describe the node.

@@ -28,7 +28,10 @@ import (
 
 // loadConfig reads the configuration from the files and the flags. Flags override files.
 func (o options) loadConfig(s *cli.Streams) (*config.Config, error) {
-	c, err := agentconfig.ReadFiles(o.configPaths, s)
+	c, warningCount, err := agentconfig.ReadFiles(o.configPaths, s)
+	if err == nil && o.rejectWarnings && warningCount > 0 {
+		err = errors.New("with -strict, each warning is an error")
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -14,23 +14,32 @@ const configValidateHelp = `Check the configuration of an agent, without an agen
 directory with files, as for 'nomad-lite agent -config'. Later files override
 earlier ones.
 
-Errors and warnings go to standard error. Whether plugins start, and whether
-certificates and ports can be used, only a start of the agent shows.
+Errors and warnings go to standard error. An unknown setting is a warning, and
+so is one that has no effect here, because Nomad's files have such settings. With
+-strict a warning is an error, so that a typing error fails in CI. Whether plugins
+start, and whether certificates and ports can be used, only a start of the agent
+shows.
 
-Exit codes: 0, or 1 when the agent would reject the configuration.`
+Exit codes: 0, or 1 when the agent would reject the configuration, or when there
+is a warning with -strict.`
 
 // NewConfigCommand returns the command "config" with its subcommands.
 func NewConfigCommand(s *cli.Streams) *cobra.Command {
-	return cli.NewGroupCommand("config", "Check the configuration of an agent", &cobra.Command{
-		Use:     "validate PATH...",
-		Short:   "Check configuration files",
-		Long:    configValidateHelp,
-		Example: "  nomad-lite config validate /etc/nomad-lite/agent.hcl",
-		Args:    cli.RequireArgCount(1, -1, "the paths of configuration files or directories"),
+	var o options
+	validate := &cobra.Command{
+		Use:   "validate [flags] PATH...",
+		Short: "Check configuration files",
+		Long:  configValidateHelp,
+		Example: `  nomad-lite config validate /etc/nomad-lite/agent.hcl
+  nomad-lite config validate -strict /etc/nomad-lite/`,
+		Args: cli.RequireArgCount(1, -1, "the paths of configuration files or directories"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return validateConfig(options{configPaths: args}, s)
+			o.configPaths = args
+			return validateConfig(o, s)
 		},
-	})
+	}
+	validate.Flags().BoolVar(&o.rejectWarnings, "strict", false, "a warning is an error, with exit code 1")
+	return cli.NewGroupCommand("config", "Check the configuration of an agent", validate)
 }
 
 // validateConfig reads and checks a configuration as an agent does at its start, but starts nothing and opens no port.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -139,6 +140,10 @@ func Load(paths []string) (*Config, hcl.Diagnostics) {
 	if text := c.Cluster.warning(); text != "" {
 		diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagWarning, Summary: "configuration: warning: " + text})
 	}
+	if c.Cluster.AccessControl && !c.Cluster.IsNode() {
+		diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagWarning, Summary: "configuration: warning: acl.enabled = true has no effect: without servers there are no policies. " +
+			"Clients over TCP always show the token in the file token of the data directory, or the one in token-read, which can read only"})
+	}
 	if d := c.DrainOnExit; d != nil && d.IgnoreSystemJobs && !c.Cluster.IsNode() {
 		diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagWarning, Summary: "configuration: warning: client.drain_on_shutdown.ignore_system_jobs is ignored: without servers, the agent stops all jobs"})
 	}
@@ -217,9 +222,9 @@ func (r *configFileReader) applySettings(blockPath string, items []*configItem, 
 		s, ok := specByName[i.name]
 		switch {
 		case !ok && blockPath == "":
-			r.addDiagnostic(hcl.DiagWarning, i.sourceRange, "%s is not a setting that is known here, and is ignored", i.name)
+			r.addDiagnostic(hcl.DiagWarning, i.sourceRange, "%s is not a setting that is known here, and is ignored%s", i.name, didYouMean(i.name, maps.Keys(specByName)))
 		case !ok:
-			r.addDiagnostic(hcl.DiagWarning, i.sourceRange, "%s is not a setting of %s that is known here, and is ignored", i.name, blockPath)
+			r.addDiagnostic(hcl.DiagWarning, i.sourceRange, "%s is not a setting of %s that is known here, and is ignored%s", i.name, blockPath, didYouMean(i.name, maps.Keys(specByName)))
 		case s.ignoredReason != "":
 			r.addDiagnostic(hcl.DiagWarning, i.sourceRange, "%s is ignored: %s", strings.TrimPrefix(blockPath+"."+i.name, "."), s.ignoredReason)
 		case s.blockSettings != nil:
@@ -241,7 +246,7 @@ func (r *configFileReader) applySettings(blockPath string, items []*configItem, 
 				r.addDiagnostic(hcl.DiagWarning, i.sourceRange, "%s: %v", i.name, weakSettingErr)
 			case errors.As(err, &unusedErr):
 				for _, name := range unusedErr.optionNames {
-					r.addDiagnostic(hcl.DiagWarning, i.rangeOfSettingOrBlock(name), "option %q is ignored: it has no meaning here", name)
+					r.addDiagnostic(hcl.DiagWarning, i.rangeOfSettingOrBlock(name), "option %q is ignored: it has no meaning here%s", name, didYouMean(name, slices.Values(legacyOptionNames)))
 				}
 			case errors.As(err, &positionedErr):
 				r.addDiagnostic(hcl.DiagError, positionedErr.sourceRange, "%v", positionedErr.err)

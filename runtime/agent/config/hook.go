@@ -67,7 +67,7 @@ func parseHookRule(block *configItem) (rule pluginhooks.OperatorRule, err error)
 			}
 			rule.Config = blocks[0]
 		default:
-			err = errors.New("is not known: a hook has order, timeout, on_error, match and config")
+			err = fmt.Errorf("is not known: a hook has %s%s", joinNames(hookSettingNames), didYouMean(i.name, slices.Values(hookSettingNames)))
 		}
 		if err != nil {
 			return rule, block.hookSettingError(i, err)
@@ -121,7 +121,7 @@ func (i configItem) parseHookMatch() (*pluginhooks.RuleMatch, error) {
 				}
 			}
 		default:
-			err = errors.New("is not known: match has job, group, driver and meta")
+			err = fmt.Errorf("is not known: match has %s%s", joinNames(hookMatchSettingNames), didYouMean(child.name, slices.Values(hookMatchSettingNames)))
 		}
 		if err != nil {
 			err = fmt.Errorf("%s %w", child.name, err)

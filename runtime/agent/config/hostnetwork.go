@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/network/hostnet"
@@ -48,7 +49,7 @@ func parseHostNetwork(block configItem) (n hostnet.HostNetwork, err error) {
 				_, err = scheduler.ParsePortRanges(n.ReservedPorts)
 			}
 		default:
-			err = errors.New("is not a setting of a host_network block: it has cidr, interface and reserved_ports")
+			err = fmt.Errorf("is not a setting of a host_network block: it has %s%s", joinNames(hostNetworkSettingNames), didYouMean(s.name, slices.Values(hostNetworkSettingNames)))
 		}
 		if err != nil {
 			return n, fmt.Errorf("%s: %w", s.name, err)

@@ -185,15 +185,39 @@ func (r *configFileReader) addJSONPluginBlocks(v any, rangeOfName func(string) h
 		for _, name := range slices.Sorted(maps.Keys(plugins)) {
 			block := catalog.PluginBlock{Name: name, Range: rangeOfName(name)}
 			for _, content := range jsonObjectsOrNil(plugins[name]) {
-				for _, arg := range jsonListOrNil(content["args"]) {
-					block.Args = append(block.Args, fmt.Sprint(arg))
-				}
-				for _, config := range jsonObjectsOrNil(content["config"]) {
-					block.Config = config
+				for _, setting := range slices.Sorted(maps.Keys(content)) {
+					r.setInJSONPluginBlock(&block, setting, content[setting], rangeOfName(setting))
 				}
 			}
 			r.config.Plugins = append(r.config.Plugins, block)
 		}
+	}
+}
+
+// setInJSONPluginBlock stores a setting of a plugin block, whose value encoding/json has decoded.
+func (r *configFileReader) setInJSONPluginBlock(block *catalog.PluginBlock, name string, value any, at hcl.Range) {
+	var err error
+	switch name {
+	case "args":
+		block.Args, err = jsonListAsStrings(value)
+	case "config":
+		blocks := jsonObjectsOrNil(value)
+		if len(blocks) != 1 {
+			err = errors.New("is one object")
+			break
+		}
+		block.Config = blocks[0]
+	case "env_allowlist":
+		block.EnvAllowlist, err = jsonListAsStrings(value)
+	case "sha256":
+		if block.SHA256, _ = value.(string); !isSHA256(block.SHA256) {
+			r.addDiagnostic(hcl.DiagError, at, "plugin %q: %s", block.Name, notSHA256)
+		}
+	default:
+		r.addDiagnostic(hcl.DiagWarning, at, "plugin %q: %s", block.Name, unknownPluginSetting(name))
+	}
+	if err != nil {
+		r.addDiagnostic(hcl.DiagError, at, "plugin %q: %s %v", block.Name, name, err)
 	}
 }
 
@@ -233,9 +257,21 @@ func jsonObjectsOrNil(v any) []map[string]any {
 	return nil
 }
 
-func jsonListOrNil(v any) []any {
-	l, _ := v.([]any)
-	return l
+// jsonListAsStrings returns the elements of a list of strings, numbers and booleans. An empty list is not nil.
+func jsonListAsStrings(v any) ([]string, error) {
+	list, ok := v.([]any)
+	if !ok {
+		return nil, errors.New(`must be a list, such as ["a", "b"]`)
+	}
+	texts := make([]string, len(list))
+	for n, element := range list {
+		text, err := configItem{scalarOrListValue: element}.parseScalarAsString()
+		if err != nil {
+			return nil, fmt.Errorf("%d: %w", n, err)
+		}
+		texts[n] = text
+	}
+	return texts, nil
 }
 
 func positionOfOffset(src []byte, byteOffset int) hcl.Pos {

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -83,7 +84,7 @@ func parsePluginBlock(d *hclDocument, item *ast.ObjectItem, labels []string) (ca
 			continue
 		}
 		if !inner.Assign.IsValid() {
-			p.addDiagnostic(hcl.DiagWarning, p.tokenRange(inner.Keys[0].Token), "Block ignored", "A plugin block has args, config, env_allowlist and sha256; %q is not used.", name)
+			p.addDiagnostic(hcl.DiagWarning, p.tokenRange(inner.Keys[0].Token), "Block ignored", "%s", unknownPluginSetting(name))
 			continue
 		}
 		if earlier, ok := settings[name]; ok {
@@ -98,14 +99,26 @@ func parsePluginBlock(d *hclDocument, item *ast.ObjectItem, labels []string) (ca
 			block.EnvAllowlist = append([]string{}, p.parseStringList(name, inner.Val)...) // not nil if the list is empty, because nil means the default
 		case "sha256":
 			block.SHA256 = p.parseString(name, inner.Val)
-			if sum, err := hex.DecodeString(block.SHA256); err != nil || len(sum) != sha256.Size {
-				p.addDiagnostic(hcl.DiagError, p.valueRange(inner.Val), "Not a checksum", "sha256 has 64 hexadecimal digits.")
+			if !isSHA256(block.SHA256) {
+				p.addDiagnostic(hcl.DiagError, p.valueRange(inner.Val), "Not a checksum", notSHA256)
 			}
 		default:
-			p.addDiagnostic(hcl.DiagWarning, rng, "Setting ignored", "A plugin block has args, config, env_allowlist and sha256; %q is not used.", name)
+			p.addDiagnostic(hcl.DiagWarning, rng, "Setting ignored", "%s", unknownPluginSetting(name))
 		}
 	}
 	return block, p.diags
+}
+
+const notSHA256 = "sha256 has 64 hexadecimal digits."
+
+func isSHA256(text string) bool {
+	sum, err := hex.DecodeString(text)
+	return err == nil && len(sum) == sha256.Size
+}
+
+// unknownPluginSetting returns the text of the warning about a setting that plugin blocks do not have.
+func unknownPluginSetting(name string) string {
+	return fmt.Sprintf("A plugin block has %s; %q is not used%s", joinNames(pluginSettingNames), name, cmp.Or(didYouMean(name, slices.Values(pluginSettingNames)), "."))
 }
 
 // parseConfig parses config { … } or config = { … }.

@@ -36,8 +36,8 @@ func (i configItem) parseMinMaxDurations() (map[string]time.Duration, error) {
 	}
 	bounds := map[string]time.Duration{}
 	for _, child := range i.children {
-		if child.name != "min" && child.name != "max" {
-			return nil, fmt.Errorf("has min and max, and no %s", child.name)
+		if !slices.Contains(minMaxSettingNames, child.name) {
+			return nil, fmt.Errorf("has %s, and no %s%s", joinNames(minMaxSettingNames), child.name, didYouMean(child.name, slices.Values(minMaxSettingNames)))
 		}
 		d, err := child.parseDuration()
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"reflect"
+	"slices"
 
 	"github.com/hashicorp/nomad/api"
 )
@@ -39,7 +40,7 @@ func parseHostVolume(block configItem) (v *api.HostVolumeInfo, err error) {
 		case "read_only":
 			v.ReadOnly, err = s.parseBoolean()
 		default:
-			err = errors.New("is not a setting of a host_volume block: it has path and read_only")
+			err = fmt.Errorf("is not a setting of a host_volume block: it has %s%s", joinNames(hostVolumeSettingNames), didYouMean(s.name, slices.Values(hostVolumeSettingNames)))
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", s.name, err)

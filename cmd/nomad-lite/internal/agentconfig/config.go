@@ -36,13 +36,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
 )
 
-// ReadFiles reads the agent's configuration files, and prints their errors and warnings.
-func ReadFiles(files []string, s *cli.Streams) (*config.Config, error) {
+// ReadFiles reads the agent's configuration files, and prints their errors and warnings. It returns the number of warnings.
+func ReadFiles(files []string, s *cli.Streams) (c *config.Config, warningCount int, err error) {
 	c, diags := config.Load(files)
 	for _, d := range diags {
 		kind := "warning"
 		if d.Severity == hcl.DiagError {
 			kind = "error"
+		} else {
+			warningCount++
 		}
 		text := strings.TrimSuffix(d.Summary, ".")
 		if d.Detail != "" {
@@ -54,9 +56,9 @@ func ReadFiles(files []string, s *cli.Streams) (*config.Config, error) {
 		fmt.Fprintln(s.Err, text)
 	}
 	if diags.HasErrors() {
-		return nil, &cli.ExitError{Code: 1}
+		return nil, warningCount, &cli.ExitError{Code: 1}
 	}
-	return c, nil
+	return c, warningCount, nil
 }
 
 // NewPluginCatalog returns the plugins of an agent. The driver raw_exec is enabled if the operator has

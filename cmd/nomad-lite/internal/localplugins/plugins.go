@@ -78,7 +78,7 @@ func (f *Flags) ReadConfig(s *cli.Streams) (PluginConfig, error) {
 	if f.agentConfigPath != "" {
 		files = append(files, f.agentConfigPath)
 	}
-	c, err := agentconfig.ReadFiles(files, s)
+	c, _, err := agentconfig.ReadFiles(files, s)
 	if err != nil {
 		return PluginConfig{}, err
 	}
