@@ -238,6 +238,11 @@ func (a *Agent) TaskConfigSchema(ctx context.Context, driverName string) (*hclsp
 	return a.plugins.taskConfigSchema(ctx, driverName)
 }
 
+// DriverCapabilities returns the capabilities of a driver. It waits for the driver if its plugin is starting.
+func (a *Agent) DriverCapabilities(ctx context.Context, driverName string) (*driver.Capabilities, error) {
+	return a.plugins.driverCapabilities(ctx, driverName)
+}
+
 // DescribePlugin calls the plugin that serves a driver or hook for its description. It waits for the plugin if it
 // is starting, and starts a builtin hook that is not in use.
 func (a *Agent) DescribePlugin(ctx context.Context, key supervisor.PluginKey) (*supervisor.Description, error) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
@@ -133,12 +134,21 @@ func (p *pluginManager) close() {
 
 // taskConfigSchema returns the schema of a driver's task config block. It waits for the driver if its
 // plugin is starting.
-func (p *pluginManager) taskConfigSchema(ctx context.Context, driver string) (*hclspec.Spec, error) {
-	d, err := p.supervisor.Driver(ctx, driver)
+func (p *pluginManager) taskConfigSchema(ctx context.Context, driverName string) (*hclspec.Spec, error) {
+	d, err := p.supervisor.Driver(ctx, driverName)
 	if err != nil {
 		return nil, err
 	}
 	return d.TaskConfigSchema(ctx)
+}
+
+// driverCapabilities returns the capabilities of a driver. It waits for the driver if its plugin is starting.
+func (p *pluginManager) driverCapabilities(ctx context.Context, driverName string) (*driver.Capabilities, error) {
+	d, err := p.supervisor.Driver(ctx, driverName)
+	if err != nil {
+		return nil, err
+	}
+	return d.Capabilities(ctx)
 }
 
 // driverConfig returns the properties of the machine that SetConfig sends to drivers. No field is nil,

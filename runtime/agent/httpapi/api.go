@@ -17,6 +17,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/internal/hoststats"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/connlimit"
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
@@ -64,7 +65,9 @@ type Node interface {
 	Meta() api.NodeMetaResponse
 	SetMeta(context.Context, map[string]*string) error
 	// TaskConfigSchema returns the schema of a driver's task config block.
-	TaskConfigSchema(ctx context.Context, driver string) (*hclspec.Spec, error)
+	TaskConfigSchema(ctx context.Context, driverName string) (*hclspec.Spec, error)
+	// DriverCapabilities returns the capabilities of a driver.
+	DriverCapabilities(ctx context.Context, driverName string) (*driver.Capabilities, error)
 }
 
 // VolumeManager manages dynamic host volumes. volumes.Manager implements it.

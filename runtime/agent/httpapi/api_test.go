@@ -24,6 +24,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/internal/hoststats"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/collect"
@@ -79,6 +80,10 @@ func (stubNode) TaskConfigSchema(_ context.Context, driver string) (*hclspec.Spe
 		return nil, errors.New("not here")
 	}
 	return hclspec.Object(map[string]*hclspec.Spec{"run_for": hclspec.Attr("run_for", "string", false)}), nil
+}
+
+func (stubNode) DriverCapabilities(context.Context, string) (*driver.Capabilities, error) {
+	return &driver.Capabilities{MountConfigs: driver.MountConfigsNone}, nil
 }
 
 func (stubNode) SetMeta(context.Context, map[string]*string) error { return errors.New("not here") }

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -75,7 +76,7 @@ func (c *jobChecker) checkAdmission(ctx context.Context, job *api.Job) (admissio
 	if admission.ValidateInNamespaces(job, node.Namespaces) == nil { // the answer about an invalid job does not wait for a hook
 		c.addHookFaults(ctx, job, &node)
 	}
-	c.addTaskConfigSchemas(ctx, job, &node)
+	c.addDriverDescriptions(ctx, job, &node)
 	answer := admission.Check(ctx, job, node, admission.CheckOptions{Caller: admission.API})
 	switch {
 	case answer.IsMalformedRequest:
@@ -83,10 +84,7 @@ func (c *jobChecker) checkAdmission(ctx context.Context, job *api.Job) (admissio
 	case answer.ValidationErr != nil:
 		return answer, answer.ValidationErr
 	}
-	var lines []string
-	for _, r := range answer.RefusalsWithEffect(admission.Rejects) {
-		lines = append(lines, strings.Join(r.Path, ".")+": "+r.Text)
-	}
+	lines := refusalLines(answer.RefusalsWithEffect(admission.Rejects))
 	if len(lines) == 0 {
 		return answer, nil
 	}
@@ -97,7 +95,7 @@ func (c *jobChecker) checkAdmission(ctx context.Context, job *api.Job) (admissio
 // facts, because both can change before the job is placed.
 func (c *jobChecker) newAdmissionNode() admission.Node {
 	state := c.store.Snapshot()
-	node := admission.Node{Region: c.region, Namespaces: []string{}, ConfigSchemaByDriver: make(map[string]admission.DriverConfigSchema), SchedulerConfig: state.SchedulerConfig(nil)}
+	node := admission.Node{Region: c.region, Namespaces: []string{}, ConfigSchemaByDriver: make(map[string]admission.DriverConfigSchema), CapabilitiesByDriver: make(map[string]*driver.Capabilities), SchedulerConfig: state.SchedulerConfig(nil)}
 	for _, n := range state.Namespaces(nil, "") {
 		node.Namespaces = append(node.Namespaces, n.Name)
 	}
@@ -111,20 +109,32 @@ func (c *jobChecker) addHookFaults(ctx context.Context, job *api.Job, node *admi
 	node.HookFaults, node.HookCheckErrors = c.node.CheckHookAttachments(untilHooks, job)
 }
 
-// addTaskConfigSchemas adds the schemas of the drivers of a job. It waits for drivers that are starting.
-func (c *jobChecker) addTaskConfigSchemas(ctx context.Context, job *api.Job, node *admission.Node) {
+// addDriverDescriptions adds the schemas and capabilities of the drivers of a job. It waits for drivers that are starting.
+func (c *jobChecker) addDriverDescriptions(ctx context.Context, job *api.Job, node *admission.Node) {
 	untilSchemas, cancel := context.WithTimeout(ctx, schemaTimeout)
 	defer cancel()
-	for _, driver := range admission.DriverNames(job) {
+	for _, name := range admission.DriverNames(job) {
 		if ctx.Err() != nil { // the client has disconnected
 			break
 		}
-		spec, err := c.node.TaskConfigSchema(untilSchemas, driver)
-		if err != nil {
-			c.logger.Debug("config blocks not checked", "driver", driver, "error", err)
+		spec, err := c.node.TaskConfigSchema(untilSchemas, name)
+		node.ConfigSchemaByDriver[name] = admission.DriverConfigSchema{Spec: spec, Err: err}
+		if err == nil {
+			node.CapabilitiesByDriver[name], err = c.node.DriverCapabilities(untilSchemas, name)
 		}
-		node.ConfigSchemaByDriver[driver] = admission.DriverConfigSchema{Spec: spec, Err: err}
+		if err != nil {
+			c.logger.Debug("driver not compared with the job", "driver", name, "error", err)
+		}
 	}
+}
+
+// refusalLines converts refusals to lines of a reply, each with the path of the refused part.
+func refusalLines(refusals []admission.Refusal) []string {
+	lines := make([]string, len(refusals))
+	for i, r := range refusals {
+		lines[i] = strings.Join(r.Path, ".") + ": " + r.Text
+	}
+	return lines
 }
 
 // configFaultLines converts faults in the config blocks of tasks to lines of a reply.
@@ -136,12 +146,17 @@ func configFaultLines(faults []admission.ConfigFault) []string {
 	return lines
 }
 
-// configFaultWarnings converts faults in the config blocks of tasks to warnings for a job that is registered. They are no
-// errors, because the driver may have another version when the job is placed.
-func configFaultWarnings(faults []admission.ConfigFault) []string {
-	lines := configFaultLines(faults)
+// driverFaultLines returns a line for each part of a job that its driver cannot run, and for each error in a config block.
+func driverFaultLines(answer admission.CheckResult) []string {
+	return append(refusalLines(answer.RefusalsWithEffect(admission.Warns)), configFaultLines(answer.ConfigFaults)...)
+}
+
+// driverFaultWarnings returns the lines of driverFaultLines as warnings for a job that is registered. They are no errors,
+// because the driver may have another version when the job is placed.
+func driverFaultWarnings(answer admission.CheckResult) []string {
+	lines := driverFaultLines(answer)
 	for i, text := range lines {
-		lines[i] = text + " The task will fail when it is started."
+		lines[i] = strings.TrimSuffix(text, ".") + ". The task will fail when it is started."
 	}
 	return lines
 }

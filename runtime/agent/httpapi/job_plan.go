@@ -66,6 +66,6 @@ func (j *jobWriteHandler) plan(r *request) (any, error) {
 	if job.Periodic != nil && pointer.Value(job.Periodic.Enabled) {
 		answer.NextPeriodicLaunch = model.NextPeriodicLaunch(job, time.Now())
 	}
-	answer.Warnings = model.FormatWarnings(slices.Concat(warnings, configFaultWarnings(admitted.ConfigFaults)))
+	answer.Warnings = model.FormatWarnings(slices.Concat(warnings, driverFaultWarnings(admitted)))
 	return answer, nil
 }

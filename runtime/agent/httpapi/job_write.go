@@ -85,7 +85,7 @@ func (j *jobWriteHandler) register(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.newJobWriteReply(out, slices.Concat(answer.Warnings, warnings, configFaultWarnings(answer.ConfigFaults))...), nil
+	return r.newJobWriteReply(out, slices.Concat(answer.Warnings, warnings, driverFaultWarnings(answer))...), nil
 }
 
 func (j *jobWriteHandler) validate(r *request) (any, error) {
@@ -100,8 +100,8 @@ func (j *jobWriteHandler) validate(r *request) (any, error) {
 		reply.Error = err.Error()
 		reply.ValidationErrors = joinedErrorMessages(err)
 	}
-	if len(answer.ConfigFaults) > 0 {
-		reply.ValidationErrors = append(reply.ValidationErrors, configFaultLines(answer.ConfigFaults)...)
+	if lines := driverFaultLines(answer); len(lines) > 0 {
+		reply.ValidationErrors = append(reply.ValidationErrors, lines...)
 		reply.Error = model.FormatErrorList(reply.ValidationErrors)
 	}
 	return reply, nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/hclspec/block"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
@@ -21,6 +22,8 @@ type Node struct {
 	// ConfigSchemaByDriver maps driver name to the schema of its config block. Check does not check the config blocks of
 	// other drivers.
 	ConfigSchemaByDriver map[string]DriverConfigSchema
+	// CapabilitiesByDriver maps driver name to the capabilities of the driver. Other drivers have unknown capabilities.
+	CapabilitiesByDriver map[string]*driver.Capabilities
 	// HookFaults are the attachments of the job that their hooks reject. HookCheckErrors are the errors of hooks that could
 	// not check their attachment.
 	HookFaults      []HookAttachmentFault
@@ -91,6 +94,7 @@ func Check(ctx context.Context, job *api.Job, node Node, flags CheckOptions) Che
 	a.Refusals = unsupportedParts(job, node, flags)
 	a.Refusals = append(a.Refusals, refuseHookFaults(node.HookFaults)...)
 	a.Refusals = append(a.Refusals, RefuseUnknownPortLabels(job)...)
+	a.Refusals = append(a.Refusals, partsRefusedByDrivers(job, node.CapabilitiesByDriver)...)
 	if node.Features != nil && a.ValidationErr == nil && !slices.ContainsFunc(a.Refusals, excludesPlacement) {
 		a.Refusals = append(a.Refusals, node.Features.UnmetRequirements(job)...)
 	}

@@ -40,6 +40,9 @@ const (
 	UntilInstalled
 	// OnNode is the scope of requirements that the node does not meet: an agent places the job when the node has changed.
 	OnNode
+	// ByDriver is the scope of parts that a driver cannot run according to its capabilities: an agent accepts the job with a
+	// warning, as Nomad does, because another version of the driver can be installed before the task starts.
+	ByDriver
 )
 
 // scopes has the effects of a refusal by its scope, and the start of the text of a warning.
@@ -52,6 +55,7 @@ var scopes = [...]struct {
 	InForeground:   {effects: [callers]RefusalEffect{API: Accepts, Submit: Accepts, Validate: Warns, Foreground: Rejects}, warning: "in the foreground (nomad-lite run), "},
 	UntilInstalled: {effects: [callers]RefusalEffect{API: Accepts, Submit: Accepts, Validate: Warns, Foreground: Rejects}},
 	OnNode:         {effects: [callers]RefusalEffect{API: Accepts, Submit: Warns, Validate: Rejects, Foreground: Rejects}},
+	ByDriver:       {effects: [callers]RefusalEffect{API: Warns, Submit: Accepts, Validate: Rejects, Foreground: Rejects}},
 }
 
 // RefusalKind is one kind of job part that this program or the node cannot run.
@@ -106,6 +110,9 @@ const (
 	networkMode
 	hostNetwork
 	hostVolume
+	driverMounts
+	driverNetwork
+	networkCreators
 )
 
 const notSupported = " is not supported by this build of nomad-lite: "
@@ -221,6 +228,21 @@ var refusalKinds = [...]RefusalKind{
 	hostVolume: {
 		ID: "missing-host-volume", RefusedPart: "a host volume that the node does not have, or has as read-only", Scope: OnNode,
 		Remedy: "name an existing directory in a host_volume block of the agent's configuration",
+	},
+	driverMounts: {
+		ID: "driver-without-mounts", RefusedPart: "a volume_mount of a task whose driver does not mount volumes", Scope: ByDriver,
+		reasonFormat: "the driver %q does not mount volumes: ",
+		Remedy:       "use a driver that does, such as exec or docker, or remove the block. A driver without isolation, such as raw_exec, reads the directory of the volume at its path on the machine",
+	},
+	driverNetwork: {
+		ID: "driver-without-networks", RefusedPart: "a network mode of a group with a task whose driver uses the network of the machine only", Scope: ByDriver,
+		reasonFormat: "the driver %q of task %q does not support the network mode %q: ",
+		Remedy:       `use mode = "host", or another driver`,
+	},
+	networkCreators: {
+		ID: "several-network-drivers", RefusedPart: "a network mode of a group with tasks of two drivers that create networks", Scope: ByDriver,
+		reasonFormat: "the drivers %q and %q of tasks %q and %q both create the network of their group, and only one can: ",
+		Remedy:       `use one driver for both tasks, move one of them to another group, or use mode = "host"`,
 	},
 }
 

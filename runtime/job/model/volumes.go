@@ -115,16 +115,16 @@ var (
 	selinuxLabels    = []string{"", "z", "Z"}
 )
 
-// isEmptyMount reports whether a volume_mount block is empty. Such a block has no effect and
+// IsEmptyMount reports whether a volume_mount block is empty. Such a block has no effect and
 // is not an error.
-func isEmptyMount(m *api.VolumeMount) bool {
+func IsEmptyMount(m *api.VolumeMount) bool {
 	return pointer.Value(m.Volume) == "" && pointer.Value(m.Destination) == "" && !pointer.Value(m.ReadOnly) && pointer.Value(m.SELinuxLabel) == "" &&
 		(m.PropagationMode == nil || *m.PropagationMode == api.VolumeMountPropagationPrivate)
 }
 
 func checkVolumeMounts(r *faultReport, g *api.TaskGroup, mounts []*api.VolumeMount) {
 	for i, m := range mounts {
-		if isEmptyMount(m) {
+		if IsEmptyMount(m) {
 			continue
 		}
 		at := r.atPath("volume_mount", positionText(i))

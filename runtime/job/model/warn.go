@@ -261,7 +261,7 @@ func warnTask(r *faultReport, g *api.TaskGroup, t *api.Task) {
 	if t.LogConfig != nil && t.LogConfig.Enabled != nil {
 		r.atPath("logs", "enabled").addFault("enabled has no effect in a logs block. Use disabled instead")
 	}
-	if slices.ContainsFunc(t.VolumeMounts, isEmptyMount) {
+	if slices.ContainsFunc(t.VolumeMounts, IsEmptyMount) {
 		r.atPath("volume_mount", "0").addFault("an empty volume_mount has no effect")
 	}
 	warnIgnoredFields(r, noEffectOnSingleNode, []ignoredField{

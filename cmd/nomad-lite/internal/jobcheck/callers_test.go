@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/jobfile"
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/httpapi"
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
@@ -41,7 +43,16 @@ var schemas = map[string]admission.DriverConfigSchema{
 	"raw_exec": {Spec: hclspec.Object(map[string]*hclspec.Spec{
 		"command": hclspec.Attr("command", "string", true), "args": hclspec.Attr("args", "list(string)", false),
 	})},
-	"simulation": {},
+	"simulation": {}, "host_network": {}, "podman": {}, "docker": {},
+}
+
+// capabilities are the capabilities of the drivers of the node.
+var capabilities = map[string]*driver.Capabilities{
+	"raw_exec":     {NetworkIsolationModes: []driver.NetworkMode{driver.NetworkHost, driver.NetworkGroup}, MountConfigs: driver.MountConfigsNone},
+	"simulation":   {NetworkIsolationModes: []driver.NetworkMode{driver.NetworkHost, driver.NetworkGroup}},
+	"host_network": {NetworkIsolationModes: []driver.NetworkMode{driver.NetworkHost}},
+	"podman":       {NetworkIsolationModes: []driver.NetworkMode{driver.NetworkHost, driver.NetworkGroup}, MustCreateNetwork: true},
+	"docker":       {NetworkIsolationModes: []driver.NetworkMode{driver.NetworkHost, driver.NetworkGroup}, MustCreateNetwork: true},
 }
 
 // checkHooks rejects all attachments: the hook absent does not exist, and no other hook accepts its attachment.
@@ -71,6 +82,10 @@ func (apiNode) TaskConfigSchema(_ context.Context, driver string) (*hclspec.Spec
 	return schema.Spec, nil
 }
 
+func (apiNode) DriverCapabilities(_ context.Context, driverName string) (*driver.Capabilities, error) {
+	return capabilities[driverName], nil
+}
+
 func newCallersFixture(t *testing.T) *callersFixture {
 	t.Helper()
 	dir := t.TempDir()
@@ -82,7 +97,11 @@ func newCallersFixture(t *testing.T) *callersFixture {
 	node := schedtest.NewReadyNodeWithMockDriver(1 << 20)
 	node.Attributes["nomad.service_discovery"] = "true"
 	node.Attributes["plugins.secrets.nomad.version"] = "1"
-	node.Drivers = map[string]*api.DriverInfo{"raw_exec": {Detected: true, Healthy: true}, "simulation": {Detected: true, Healthy: true}}
+	node.Drivers = make(map[string]*api.DriverInfo)
+	for name := range capabilities {
+		node.Drivers[name] = &api.DriverInfo{Detected: true, Healthy: true}
+	}
+	node.HostVolumes = map[string]*api.HostVolumeInfo{"data": {Path: dir}}
 	node.NodeResources = &api.NodeResources{}
 	if _, err := s.Update(t.Context(), func(tx *store.Txn) error { tx.PutNodeWithStorageEvents(node); return nil }); err != nil {
 		t.Fatal(err)
@@ -106,7 +125,10 @@ func newCallersFixture(t *testing.T) *callersFixture {
 // facts returns the facts about the node that a command has.
 func (c *callersFixture) facts(job *api.Job) admission.Node {
 	features := scheduler.PlacementNodeOf(c.node).NodeFeatures
-	return admission.Node{DriverNames: []string{"raw_exec", "simulation"}, ConfigSchemaByDriver: schemas, HookFaults: checkHooks(job), Features: &features}
+	return admission.Node{
+		DriverNames: slices.Collect(maps.Keys(capabilities)), ConfigSchemaByDriver: schemas, CapabilitiesByDriver: capabilities,
+		HookFaults: checkHooks(job), Features: &features,
+	}
 }
 
 // outcome is what one caller has reported about a job.
@@ -149,9 +171,9 @@ func (c *callersFixture) command(t *testing.T, file *jobfile.File, caller admiss
 	return o
 }
 
-// api returns the texts with which the routes that validate, plan and register a job reject it, without errors in config
-// blocks, which are warnings of two of the routes, and the plan.
-func (c *callersFixture) api(t *testing.T, job *api.Job) (texts map[string]string, plan *api.JobPlanResponse) {
+// api returns the texts with which the routes that validate, plan and register a job reject it, without the faults that
+// are warnings of two of the routes, and the plan.
+func (c *callersFixture) api(t *testing.T, job *api.Job, driverFaults []string) (texts map[string]string, plan *api.JobPlanResponse) {
 	t.Helper()
 	text := func(err error) string {
 		var response api.UnexpectedResponseError
@@ -163,19 +185,27 @@ func (c *callersFixture) api(t *testing.T, job *api.Job) (texts map[string]strin
 	validation, _, err := c.client.Jobs().Validate(job, nil)
 	texts = map[string]string{"validate": text(err)}
 	if err == nil {
-		texts["validate"] = textWithoutConfigErrors(validation)
+		texts["validate"] = textWithoutDriverFaults(validation, driverFaults)
 	}
 	plan, _, err = c.client.Jobs().Plan(job, false, nil)
 	texts["plan"] = text(err)
-	_, _, err = c.client.Jobs().Register(job, nil)
+	registered, _, err := c.client.Jobs().Register(job, nil)
 	texts["register"] = text(err)
+	for _, fault := range driverFaults {
+		const consequence = ". The task will fail when it is started."
+		if registered != nil && !strings.Contains(registered.Warnings, fault+consequence) || plan != nil && !strings.Contains(plan.Warnings, fault+consequence) {
+			t.Errorf("warnings of register and plan %v %v, want %q", registered, plan, fault)
+		}
+	}
 	return texts, plan
 }
 
 var configErrorPattern = regexp.MustCompile(`(?s)^Task group (.+), task (.+): driver \S+: config: (.*)$`)
 
-func textWithoutConfigErrors(v *api.JobValidateResponse) string {
-	others := slices.DeleteFunc(slices.Clone(v.ValidationErrors), func(text string) bool { return configErrorPattern.MatchString(text) })
+func textWithoutDriverFaults(v *api.JobValidateResponse, driverFaults []string) string {
+	others := slices.DeleteFunc(slices.Clone(v.ValidationErrors), func(text string) bool {
+		return configErrorPattern.MatchString(text) || slices.Contains(driverFaults, text)
+	})
 	switch {
 	case len(others) == len(v.ValidationErrors):
 		return v.Error
@@ -207,7 +237,11 @@ func (c *callersFixture) compare(t *testing.T, file *jobfile.File) []string {
 	if *file.Job.Region != api.GlobalRegion {
 		want = "No path to region" // the API rejects the request before it looks at the job
 	}
-	replies, plan := c.api(t, file.Job)
+	var driverFaults []string
+	for _, r := range answer.RefusalsWithEffect(admission.Warns) {
+		driverFaults = append(driverFaults, strings.Join(r.Path, ".")+": "+r.Text)
+	}
+	replies, plan := c.api(t, file.Job, driverFaults)
 	for route, got := range replies {
 		if strings.TrimSpace(got) != strings.TrimSpace(want) {
 			t.Errorf("%s:\n got %q\nwant %q", route, got, want)
@@ -306,6 +340,15 @@ var refusedJobs = map[string]refusedJob{
 	"identity-claims":       {task: "identity {\n name = \"x\"\n aud = [\"a\"]\n extra_claims = [\"b\"]\n }"},
 	"config-size": {edit: func(j *api.Job) {
 		j.TaskGroups[0].Tasks[0].Config["args"] = slices.Repeat([]any{"x"}, hclspec.MaxValues)
+	}},
+	"driver-without-mounts":   {group: "volume \"v\" {\n type = \"host\"\n source = \"data\"\n }", task: "volume_mount {\n volume = \"v\"\n destination = \"/data\"\n }"},
+	"driver-without-networks": {group: "network {\n mode = \"none\"\n }", edit: func(j *api.Job) { j.TaskGroups[0].Tasks[0].Driver = "host_network" }},
+	"several-network-drivers": {group: "network {\n mode = \"none\"\n }\n task \"other\" {\n driver = \"docker\"\n }", edit: func(j *api.Job) {
+		for _, t := range j.TaskGroups[0].Tasks {
+			if t.Name == "t" {
+				t.Driver = "podman"
+			}
+		}
 	}},
 	"missing-driver":   {edit: func(j *api.Job) { j.TaskGroups[0].Tasks[0].Driver = "nope" }},
 	"missing-hook":     {task: "meta {\n lite_hook_absent = \"\"\n }"},

@@ -16,6 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/localplugins"
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/internal/hostport"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
@@ -30,7 +31,7 @@ import (
 // warnings about plugins.
 func CheckWithLocalPlugins(ctx context.Context, j *jobfile.File, plugins localplugins.PluginConfig, availableDrivers []string, savedSchemaByDriver map[string]*hclspec.Spec, s *cli.Streams) (answer admission.CheckResult, canRun bool, err error) {
 	flags := admission.CheckOptions{Caller: admission.Validate}
-	node := admission.Node{DriverNames: availableDrivers, ConfigSchemaByDriver: make(map[string]admission.DriverConfigSchema)}
+	node := admission.Node{DriverNames: availableDrivers, ConfigSchemaByDriver: make(map[string]admission.DriverConfigSchema), CapabilitiesByDriver: make(map[string]*driver.Capabilities)}
 	for name, schema := range savedSchemaByDriver {
 		node.ConfigSchemaByDriver[name] = admission.DriverConfigSchema{Spec: schema}
 	}
@@ -45,7 +46,7 @@ func CheckWithLocalPlugins(ctx context.Context, j *jobfile.File, plugins localpl
 		return before, canRun, err
 	}
 	asked := localplugins.RunWithTemporaryAgent(ctx, plugins, slices.Concat([]string{}, wanted, hooks), func(a *agent.Agent) {
-		addDriverSchemas(ctx, a, wanted, node.ConfigSchemaByDriver, s)
+		addDriverDescriptions(ctx, a, wanted, &node, s)
 		for _, err := range a.CheckHookRules(ctx) {
 			fmt.Fprintf(s.Err, "warning: hook block does not work: %v\n", err)
 		}
@@ -75,22 +76,25 @@ func CheckWithLocalPlugins(ctx context.Context, j *jobfile.File, plugins localpl
 // NewAdmissionNode returns what admission checks of a canonical job must know about an agent in this process. It prints
 // a warning for a driver that cannot be started.
 func NewAdmissionNode(ctx context.Context, j *jobfile.File, a *agent.Agent, availableDrivers []string, s *cli.Streams) admission.Node {
-	node := admission.Node{DriverNames: availableDrivers, ConfigSchemaByDriver: make(map[string]admission.DriverConfigSchema), Features: nodeFeaturesOf(a)}
+	node := admission.Node{DriverNames: availableDrivers, ConfigSchemaByDriver: make(map[string]admission.DriverConfigSchema), CapabilitiesByDriver: make(map[string]*driver.Capabilities), Features: nodeFeaturesOf(a)}
 	node.HookFaults, node.HookCheckErrors = a.CheckHookAttachments(ctx, j.Job)
 	wanted := slices.DeleteFunc(j.DriverNames(), func(name string) bool { return !slices.Contains(availableDrivers, name) })
-	addDriverSchemas(ctx, a, wanted, node.ConfigSchemaByDriver, s)
+	addDriverDescriptions(ctx, a, wanted, &node, s)
 	return node
 }
 
-// addDriverSchemas adds the task config schemas of the named drivers to schemaByDriver, and prints a warning for each
-// driver that cannot be started.
-func addDriverSchemas(ctx context.Context, a *agent.Agent, driverNames []string, schemaByDriver map[string]admission.DriverConfigSchema, s *cli.Streams) {
+// addDriverDescriptions adds the task config schemas and the capabilities of the named drivers to the facts about the node, and
+// prints a warning for each driver that cannot be started.
+func addDriverDescriptions(ctx context.Context, a *agent.Agent, driverNames []string, node *admission.Node, s *cli.Streams) {
 	for _, name := range driverNames {
 		spec, err := a.TaskConfigSchema(ctx, name)
+		node.ConfigSchemaByDriver[name] = admission.DriverConfigSchema{Spec: spec, Err: err}
+		if err == nil {
+			node.CapabilitiesByDriver[name], err = a.DriverCapabilities(ctx, name)
+		}
 		if err != nil {
 			fmt.Fprintf(s.Err, "warning: config blocks for driver %q are not checked: %v\n", name, err)
 		}
-		schemaByDriver[name] = admission.DriverConfigSchema{Spec: spec, Err: err}
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/internal/hostport"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/httpapi"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/clustertest"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
@@ -235,6 +236,10 @@ func (remoteNode) CheckHookAttachments(context.Context, *api.Job) ([]admission.H
 
 func (remoteNode) TaskConfigSchema(context.Context, string) (*hclspec.Spec, error) {
 	return nil, errors.New("servers do not have the schemas of drivers")
+}
+
+func (remoteNode) DriverCapabilities(context.Context, string) (*driver.Capabilities, error) {
+	return nil, errors.New("servers do not have the capabilities of drivers")
 }
 
 func (remoteNode) Host() fingerprint.Host { return fingerprint.Host{} }
