@@ -126,23 +126,6 @@ func TestFunctions(t *testing.T) {
 	}
 }
 
-func TestBlockDepth(t *testing.T) {
-	for _, test := range []struct {
-		text string
-		want int
-	}{
-		{"", 0},
-		{"{{ end }} iffy {{ ifs }}", 0},
-		{strings.Repeat("{{ if 1 }}{{ end }}", 2000), 1},
-		{"{{ range . }}{{- with . -}}{{ end }}{{ end }}{{ define \"x\" }}{{ end }}", 2},
-		{"{{ if 1 }}{{ else if 2 }}{{ else }}{{ if 3 }}{{ end }}{{ end }}{{ if 1 }}{{ end }}", 3},
-	} {
-		if got := blockNestingDepth(test.text, ""); got != test.want {
-			t.Errorf("%s: %d, want %d", test.text, got, test.want)
-		}
-	}
-}
-
 func TestFunctionErrors(t *testing.T) {
 	for _, test := range []struct{ text, want string }{
 		{`{{ divide 0 1 }}`, "a division by zero"},

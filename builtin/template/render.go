@@ -2,7 +2,6 @@ package template
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,16 +9,17 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"text/template"
 	"text/template/parse"
+
+	"github.com/nomad-lite/nomad-lite/internal/templatetext"
 )
 
 const (
 	maxTemplateBodyExecutions = 100_000 // maximum executions of loop and template bodies in one rendering pass
-	maxNestingDepth           = 1000    // maximum nesting of template calls, and of blocks
+	maxNestingDepth           = 1000    // maximum nesting of template calls, and of values
 )
 
 // renderPass is one execution of a template. During the pass, the current time
@@ -48,8 +48,8 @@ const (
 
 // compileTemplate parses a template. Its errors are always permanent.
 func compileTemplate(e *evaluationRequest) (*parsedTemplate, error) {
-	if blockNestingDepth(e.Text, e.LeftDelim) > maxNestingDepth {
-		return nil, permanentErrorf("template: %s: blocks are nested more than %d deep", e.Name, maxNestingDepth)
+	if templatetext.BlockDepth(e.Text, e.LeftDelim) > templatetext.MaxBlockDepth {
+		return nil, permanentErrorf("template: %s: blocks are nested more than %d deep", e.Name, templatetext.MaxBlockDepth)
 	}
 	missing := "missingkey=zero"
 	if e.ErrMissingKey {
@@ -67,32 +67,6 @@ func compileTemplate(e *evaluationRequest) (*parsedTemplate, error) {
 		}
 	}
 	return &parsedTemplate{t}, nil
-}
-
-// blockNestingDepth returns the nesting depth of the blocks in the text of a template;
-// each "else if" counts as a level. The parser is recursive, with a kilobyte of
-// stack per level, and a stack overflow would crash the process.
-func blockNestingDepth(text, delimiter string) (deepest int) {
-	block := regexp.MustCompile(regexp.QuoteMeta(cmp.Or(delimiter, "{{")) + `(?:-\s)?\s*(if|range|with|block|define|end|else\s+(?:if|with))\b`)
-	var openBlocks []int // for each open block, the number of levels that its {{end}} closes
-	depth := 0
-	for _, m := range block.FindAllStringSubmatchIndex(text, -1) {
-		switch word := text[m[2]:m[3]]; {
-		case word == "end":
-			if last := len(openBlocks) - 1; last >= 0 {
-				depth -= openBlocks[last]
-				openBlocks = openBlocks[:last]
-			}
-			continue
-		case word[:2] == "el" && len(openBlocks) > 0:
-			openBlocks[len(openBlocks)-1]++
-		default:
-			openBlocks = append(openBlocks, 1)
-		}
-		depth++
-		deepest = max(deepest, depth)
-	}
-	return deepest
 }
 
 // insertBodyExecutionCounters adds a call of countTemplateBodyExecution to the list and to every body in it, so

@@ -72,7 +72,7 @@ const (
 // checkAdmission returns whether the node can run a canonical job. The error is the reply to a request whose job is
 // invalid, or whose job the node cannot run.
 func (c *jobChecker) checkAdmission(ctx context.Context, job *api.Job) (admission.CheckResult, error) {
-	node := c.newAdmissionNode()
+	node := c.newAdmissionNode(*job.Namespace)
 	if admission.ValidateInNamespaces(job, node.Namespaces) == nil { // the answer about an invalid job does not wait for a hook
 		c.addHookFaults(ctx, job, &node)
 	}
@@ -91,11 +91,12 @@ func (c *jobChecker) checkAdmission(ctx context.Context, job *api.Job) (admissio
 	return answer, badRequestError("This job cannot run here:\n" + strings.Join(lines, "\n"))
 }
 
-// newAdmissionNode returns what the state has about the node. Drivers and the requirements for the node are unknown
-// facts, because both can change before the job is placed.
-func (c *jobChecker) newAdmissionNode() admission.Node {
+// newAdmissionNode returns what the state has about the node and the namespace of a job. Drivers and the requirements for the
+// node are unknown facts, because both can change before the job is placed.
+func (c *jobChecker) newAdmissionNode(jobNamespace string) admission.Node {
 	state := c.store.Snapshot()
 	node := admission.Node{Region: c.region, Namespaces: []string{}, ConfigSchemaByDriver: make(map[string]admission.DriverConfigSchema), CapabilitiesByDriver: make(map[string]*driver.Capabilities), SchedulerConfig: state.SchedulerConfig(nil)}
+	node.VariableExists = func(path string) bool { return state.Variable(nil, jobNamespace, path) != nil }
 	for _, n := range state.Namespaces(nil, "") {
 		node.Namespaces = append(node.Namespaces, n.Name)
 	}

@@ -28,7 +28,9 @@ type Node struct {
 	// not check their attachment.
 	HookFaults      []HookAttachmentFault
 	HookCheckErrors []error
-	Features        *NodeFeatures
+	// VariableExists reports whether the namespace of the job has a variable.
+	VariableExists func(path string) bool
+	Features       *NodeFeatures
 	// SchedulerConfig is the scheduler configuration; nil means the default.
 	SchedulerConfig *api.SchedulerConfiguration
 }
@@ -69,7 +71,7 @@ type CheckResult struct {
 	// the schema of its driver is unknown.
 	ConfigFaults      []ConfigFault
 	AllConfigsChecked bool
-	// Warnings are the warnings that Nomad's API returns for the job. They do not include the ConfigFaults.
+	// Warnings are the warnings about the job, in the form of Nomad's API. They do not include the ConfigFaults.
 	Warnings []string
 	// IgnoredParts are the parts of the job that a run in the foreground ignores. It is set for the caller Foreground only.
 	IgnoredParts []*model.JobFault
@@ -107,6 +109,11 @@ func Check(ctx context.Context, job *api.Job, node Node, flags CheckOptions) Che
 		config = model.NewDefaultSchedulerConfig()
 	}
 	a.Warnings = model.Warnings(job, config)
+	if node.VariableExists != nil {
+		for _, f := range model.MissingVariableFaults(job, node.VariableExists) {
+			a.Warnings = append(a.Warnings, f.Text)
+		}
+	}
 	for _, err := range node.HookCheckErrors {
 		a.Warnings = append(a.Warnings, fmt.Sprintf("What the job says to a hook was not checked: %v.", err))
 	}

@@ -26,7 +26,8 @@ func PrintAPIWarnings(w io.Writer, apiWarnings string) {
 // program's own validation knows is printed with its position in the job file.
 func (fi *File) PrintAPIWarningsWithPositions(w io.Writer, apiWarnings string) error {
 	faults := make(map[string][]*model.JobFault) // text -> warnings with this text
-	for _, f := range model.LeafWarnings(fi.Job, model.NewDefaultSchedulerConfig()) {
+	missingVariables := model.MissingVariableFaults(fi.Job, func(string) bool { return false })
+	for _, f := range append(model.LeafWarnings(fi.Job, model.NewDefaultSchedulerConfig()), missingVariables...) {
 		faults[f.Text] = append(faults[f.Text], f)
 	}
 	var diags hcl.Diagnostics
