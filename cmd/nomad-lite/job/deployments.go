@@ -58,7 +58,11 @@ func listJobDeployments(ctx context.Context, o deploymentsOptions, jobIDPrefix s
 		case d == nil || d.ID == "":
 			tables.PrintDeployments(p, nil, false)
 		default:
-			tables.PrintDeployment(p, d, o.verbose)
+			job, _, err := c.Jobs().Info(id, apiclient.QueryOptions(ctx, namespace))
+			if err != nil {
+				return apiclient.WrapErrorWithAdvice(fmt.Sprintf("read job %q", id), err)
+			}
+			tables.PrintDeployment(p, d, job, o.verbose)
 		}
 		return output.PrintPage(s, p)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskreason"
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
+	"github.com/nomad-lite/nomad-lite/runtime/job/reason"
 )
 
 const statusHelp = `Show the jobs of an agent and which of them need attention, or one job: its
@@ -288,7 +289,11 @@ func printGroupsAndAllocs(ctx context.Context, p *output.Page, c *api.Client, de
 	taskreason.PrintPlacementFailure(ctx, p, c, details.Job, evals)
 	if d := details.LatestDeployment; d != nil && d.ID != "" {
 		p.AddSectionTitle("Latest Deployment")
-		p.AddPairs(output.Pairs{{"ID", output.ShortIDUnlessVerbose(d.ID, o.verbose)}, {"Status", output.StatusCell(d.Status)}, {"Description", d.StatusDescription}})
+		all := output.Pairs{{"ID", output.ShortIDUnlessVerbose(d.ID, o.verbose)}, {"Status", output.StatusCell(d.Status)}, {"Description", d.StatusDescription}}
+		if remedy := reason.RemedyForFailedDeployment(d, details.Job); remedy != "" && details.Health == nil { // the health has the remedy
+			all = append(all, [2]any{"Remedy", remedy})
+		}
+		p.AddPairs(all)
 		if len(d.TaskGroups) > 0 {
 			p.AddSectionTitle("Deployed")
 			tables.PrintDeployedGroups(p, d.TaskGroups)

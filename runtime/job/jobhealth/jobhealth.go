@@ -74,6 +74,9 @@ type Health struct {
 
 	causePrefix string        // start of the cause, before the text of causeReason
 	causeReason reason.Reason // reason of the task; zero if the cause has none
+	causeSuffix string        // end of the cause, after the text of causeReason
+	// lastRemedy is the end of the remedy, after that of causeReason.
+	lastRemedy string
 }
 
 // Sentence returns the cause and the remedy in one line, or "" if there is no cause.
@@ -99,9 +102,36 @@ func (h Health) WithLastStderrLine(line string) Health {
 
 // setReason sets the cause and the remedy.
 func (h *Health) setReason(prefix string, r reason.Reason) {
-	h.causePrefix, h.causeReason, h.Remedy = prefix, r, r.Remedy
+	h.causePrefix, h.causeReason = prefix, r
+	h.Remedy = joinSentences(r.Remedy, h.lastRemedy)
 	r.Remedy = ""
-	h.Cause = prefix + r.String()
+	h.Cause = prefix + r.String() + h.causeSuffix
+}
+
+func joinSentences(a, b string) string {
+	if a == "" || b == "" {
+		return a + b
+	}
+	return a + ". " + b
+}
+
+// addFailedDeployment adds to the health of a job that needs attention that its last deployment has failed, and what the user
+// can do.
+func (s Snapshot) addFailedDeployment(h *Health) {
+	remedy := reason.RemedyForFailedDeployment(s.Deployment, s.Job)
+	switch {
+	case remedy == "" || !h.Word.NeedsAttention():
+		return
+	case h.Cause == "":
+		h.Cause, h.Remedy = fmt.Sprintf("deployment of version %d failed: %s", s.Deployment.JobVersion, s.Deployment.StatusDescription), remedy
+		return
+	}
+	h.causeSuffix, h.lastRemedy = fmt.Sprintf("; deployment of version %d failed", s.Deployment.JobVersion), remedy
+	if h.causeReason != (reason.Reason{}) {
+		h.setReason(h.causePrefix, h.causeReason)
+		return
+	}
+	h.Cause, h.Remedy = h.Cause+h.causeSuffix, joinSentences(h.Remedy, h.lastRemedy)
 }
 
 // Evaluate returns the health of a job.
@@ -114,6 +144,7 @@ func Evaluate(s Snapshot) Health {
 	}
 	found := s.findFindings()
 	h := s.judge(found)
+	s.addFailedDeployment(&h)
 	for _, f := range found {
 		if at := f.recheckAt; at.After(s.Now) && (h.RecheckAt.IsZero() || at.Before(h.RecheckAt)) {
 			h.RecheckAt = at
@@ -196,10 +227,11 @@ func (s Snapshot) judge(found []finding) Health {
 			return worst.health(Deploying, s.deploymentText()+"; ")
 		}
 		return worst.health(Degraded, s.affectedText(count[unhealthy], len(found)))
-	case s.Deployment != nil && s.Deployment.Status == api.DeploymentStatusFailed && s.Deployment.JobVersion == pointer.Value(s.Job.Version):
-		h := Health{Word: Degraded, Cause: fmt.Sprintf("deployment of version %d failed: %s", s.Deployment.JobVersion, s.Deployment.StatusDescription)}
-		h.Remedy = fmt.Sprintf("Correct the job and run it again, or go back to an earlier version: nomad-lite job revert %s VERSION", pointer.Value(s.Job.ID))
-		return h
+	case reason.RemedyForFailedDeployment(s.Deployment, s.Job) != "":
+		if count[starting] > 0 {
+			return worst.health(Degraded, s.affectedText(count[starting], len(found)))
+		}
+		return Health{Word: Degraded} // addFailedDeployment adds the cause
 	case deploys && (count[starting] == 0 || !worst.waitsForOthers):
 		h := Health{Word: Deploying, Cause: s.deploymentText(), Remedy: s.deploymentRemedy()}
 		if count[starting] > 0 {

@@ -204,7 +204,29 @@ func TestEvaluate(t *testing.T) {
 		},
 		"a failed deployment": {
 			edit: func(s *Snapshot) { s.Deployment = deployment("failed", model.DeploymentFailedProgressDeadline) }, allocs: []*api.Allocation{alloc("a", "running", runs())},
-			want: Degraded, sentence: "deployment of version 0 failed: Failed due to progress deadline. Correct the job and run it again, or go back to an earlier version: nomad-lite job revert j VERSION",
+			want: Degraded, sentence: "deployment of version 0 failed: Failed due to progress deadline. Version 0 is not deployed again, not even by job run with an unchanged file. Correct the file and run it: nomad-lite job run FILE",
+		},
+		"a failed deployment of a later version": {
+			edit: func(s *Snapshot) {
+				s.Deployment, s.Job.Version = deployment("failed", model.DeploymentMarkedAsFailed), new(uint64(3))
+				s.Deployment.JobVersion = 3
+			}, allocs: []*api.Allocation{alloc("a", "running", runs())},
+			want: Degraded, sentence: "deployment of version 3 failed: Deployment marked as failed. Version 3 is not deployed again, not even by job run with an unchanged file. Correct the file and run it: nomad-lite job run FILE, or go back to an earlier version: nomad-lite job revert j VERSION",
+		},
+		"a failed deployment whose task has failed": {
+			edit: func(s *Snapshot) { s.Deployment = deployment("failed", model.DeploymentFailedAllocations) }, allocs: []*api.Allocation{alloc("a", "failed", failed())},
+			want: Failed, sentence: `task "web": exit code 3, not restarted: Exceeded allowed attempts 2; deployment of version 0 failed. Version 0 is not deployed again, not even by job run with an unchanged file. Correct the file and run it: nomad-lite job run FILE`,
+		},
+		"a failed deployment whose template waits": {
+			edit:   func(s *Snapshot) { s.Deployment = deployment("failed", model.DeploymentFailedProgressDeadline) },
+			allocs: []*api.Allocation{alloc("a", "pending", taskState("pending", false, model.EventHookMessage("Template", "Missing: nomad.var.block(nomad/jobs/a@default.global)", nil)))},
+			want:   Degraded, sentence: `task "web": template waits for variable nomad/jobs/a; deployment of version 0 failed. Write it: nomad-lite var put nomad/jobs/a KEY=VALUE. Version 0 is not deployed again, not even by job run with an unchanged file. Correct the file and run it: nomad-lite job run FILE`,
+		},
+		"a failed deployment of a stopped job": {
+			edit: func(s *Snapshot) {
+				s.Deployment, s.Job.Stop = deployment("failed", model.DeploymentFailedAllocations), new(true)
+			},
+			want: Stopped,
 		},
 		"a crash in a deployment": {
 			edit: func(s *Snapshot) { s.Deployment = deployment("running", model.DeploymentRunning) }, allocs: []*api.Allocation{alloc("a", "pending", restarts())},

@@ -281,7 +281,8 @@ func isDeploymentEndedOrBlocked(status string) bool {
 // AddDeploymentState adds to a page a deployment, its tasks that do not run and, with -verbose, its allocations. It
 // formats the times of restarts as delays from now, or as times of day if now is zero.
 func (m *Monitor) AddDeploymentState(ctx context.Context, p *output.Page, d *api.Deployment, now time.Time) error {
-	tables.PrintDeployment(p, d, m.verbose)
+	job := m.readJobOrNil(ctx, d.JobID)
+	tables.PrintDeployment(p, d, job, m.verbose)
 	allocs, _, err := m.client.Deployments().Allocations(d.ID, apiclient.QueryOptions(ctx, m.namespace))
 	if err != nil {
 		if !m.verbose {
@@ -293,7 +294,6 @@ func (m *Monitor) AddDeploymentState(ctx context.Context, p *output.Page, d *api
 		p.AddSectionTitle("Allocations")
 		tables.PrintAllocations(p, allocs, true)
 	}
-	job := m.readJobOrNil(ctx, d.JobID)
 	if evals, _, err := m.client.Jobs().Evaluations(d.JobID, apiclient.QueryOptions(ctx, m.namespace)); err == nil && !isDeploymentEndedOrBlocked(d.Status) {
 		taskreason.PrintPlacementFailure(ctx, p, m.client, job, evals)
 	}

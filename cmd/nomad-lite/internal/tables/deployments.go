@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+	"github.com/nomad-lite/nomad-lite/runtime/job/reason"
 )
 
 // PrintDeployments adds a table of deployments, the newest first.
@@ -22,15 +23,20 @@ func PrintDeployments(p *output.Page, all []*api.Deployment, verbose bool) {
 	p.AddTableOrMessage(t, "No deployments found")
 }
 
-// PrintDeployment adds a deployment and the progress of its groups.
-func PrintDeployment(p *output.Page, d *api.Deployment, verbose bool) {
-	p.AddPairs(output.Pairs{
+// PrintDeployment adds a deployment and the progress of its groups, and what the user can do after a failed deployment of the
+// current version of its job. job can be nil.
+func PrintDeployment(p *output.Page, d *api.Deployment, job *api.Job, verbose bool) {
+	all := output.Pairs{
 		{"ID", output.ShortIDUnlessVerbose(d.ID, verbose)},
 		{"Job ID", d.JobID},
 		{"Job Version", d.JobVersion},
 		{"Status", output.StatusCell(d.Status)},
 		{"Description", d.StatusDescription},
-	})
+	}
+	if remedy := reason.RemedyForFailedDeployment(d, job); remedy != "" {
+		all = append(all, [2]any{"Remedy", remedy})
+	}
+	p.AddPairs(all)
 	if len(d.TaskGroups) > 0 {
 		p.AddSectionTitle("Deployed")
 		PrintDeployedGroups(p, d.TaskGroups)

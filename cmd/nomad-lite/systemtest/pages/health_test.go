@@ -136,7 +136,7 @@ func TestUIHealth(t *testing.T) {
 					t.Fatal(err)
 				}
 			},
-			word: "degraded", sentence: `^deployment of version 0 failed: Deployment marked as failed\. Correct the job and run it again`,
+			word: "degraded", sentence: `^deployment of version 0 failed: Deployment marked as failed\. Version 0 is not deployed again`,
 		},
 		"dead-plugin": {
 			edit: func(_ *api.Job, _ *api.TaskGroup, task *api.Task) { task.Driver = "external_exec" },
