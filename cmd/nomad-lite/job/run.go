@@ -38,7 +38,8 @@ this machine without an agent, use 'nomad-lite run FILE'.
 Exit codes: 0 the job is placed, and deployed if it has deployments; 1 it was
 refused, or the deployment failed; 2 not all of it could be placed. With -wait:
 0 every task ended successfully; 1 it was refused, a task failed, or the job was
-stopped; 2 nothing of it could be placed.`
+stopped; 2 nothing of it could be placed. A deployment with a group that has no
+place waits for one, as in Nomad: 'timeout 300 nomad-lite job run FILE' ends.`
 
 type runOptions struct {
 	jobFileFlags    jobfile.Flags
