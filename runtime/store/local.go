@@ -49,35 +49,42 @@ type localValue struct {
 	value any
 }
 
+// putTaskLocalRecords enqueues a put of records of one task. The writer encodes them, because it drops a put that a later put
+// of the same batch replaces.
 func (s *Store) putTaskLocalRecords(allocID, task string, durability state.Durability, records ...localValue) state.WaitDurableFunc {
 	key := allocID + "\x00" + task
-	failed := func(err error) state.WaitDurableFunc { return func() error { return err } }
-	encoded := make([]localRecord, len(records))
-	for i, r := range records {
-		var err error
-		e := &encoded[i]
-		if local, ok := r.value.(state.LocalState); ok {
-			e.unencryptedPart, e.secretPart, err = encodeTaskLocalStateParts(local)
-		} else {
-			e.unencryptedPart, err = encodeMsgpack(r.value)
-		}
-		if err != nil {
-			return failed(fmt.Errorf("store %s %q: %w", r.table, readableKey(key), err))
-		}
+	r := &updateRequest{
+		taskKey: key, recordCount: len(records), writeDeadline: time.Now().Add(maxCommitDelay[durability]),
+		updateFn: func(tx *Txn) error {
+			for _, r := range records {
+				unencrypted, secret, err := encodeLocalValue(r.value)
+				if err != nil {
+					return fmt.Errorf("store %s %q: %w", r.table, readableKey(key), err)
+				}
+				tx.putLocalRecordOfKnownAlloc(r.table, allocID, key, unencrypted, secret)
+			}
+			return nil
+		},
 	}
-	r, err := s.enqueue(func(tx *Txn) error {
-		for i, r := range records {
-			tx.putLocalRecordOfKnownAlloc(r.table, allocID, key, encoded[i].unencryptedPart, encoded[i].secretPart)
-		}
-		return nil
-	}, maxCommitDelay[durability])
-	if err != nil {
-		return failed(err)
+	if _, err := s.queue.push(r); err != nil {
+		return func() error { return err }
 	}
 	return func() error {
 		<-r.done
+		if r.panicValue != nil {
+			panic(r.panicValue)
+		}
 		return r.err
 	}
+}
+
+// encodeLocalValue returns the unencrypted and the secret part of the record of a value.
+func encodeLocalValue(v any) (unencrypted, secret []byte, err error) {
+	if local, ok := v.(state.LocalState); ok {
+		return encodeTaskLocalStateParts(local)
+	}
+	unencrypted, err = encodeMsgpack(v)
+	return unencrypted, nil, err
 }
 
 // PutTask is like [Store.PutTask], but stores the records in this transaction.

@@ -12,12 +12,33 @@ type updateRequest struct {
 	updateFn      func(*Txn) error
 	betweenTxnsFn func() error // function that the writer calls between two transactions, instead of updateFn
 	writeDeadline time.Time    // the writer must start the write at this time, and may start it earlier
+	taskKey       string       // key of the task whose records the request puts; empty for other requests
+	recordCount   int          // number of the records of the task: 1 for its state, 2 for its state and its local state
+	replacedBy    *updateRequest
 	requestState  atomic.Int32
 	index         uint64
 	err           error
 	panicValue    any
 	onCommit      []func()
 	done          chan struct{} // done is closed by the writer
+}
+
+// markReplacedPuts sets replacedBy of each request whose records a later request puts too. The result of the later request is
+// then that of both. The requests are of one batch, which is stored completely or not at all, so that no reader and no later
+// agent could see the records of the earlier one.
+func markReplacedPuts(requests []*updateRequest) {
+	lastByTask := make(map[string]*updateRequest)
+	for _, r := range slices.Backward(requests) {
+		if r.taskKey == "" {
+			continue
+		}
+		last := lastByTask[r.taskKey]
+		if last != nil && last.recordCount >= r.recordCount {
+			r.replacedBy = last
+		} else {
+			lastByTask[r.taskKey] = r
+		}
+	}
 }
 
 // The values of updateRequest.requestState.

@@ -245,9 +245,12 @@ func (s *Store) compactFileIfWorthwhile() {
 // readers, and completes the requests.
 func (s *Store) commitRequests(requests []*updateRequest) {
 	b := s.newBatch()
-	var exclusiveRequests []*updateRequest
+	var exclusiveRequests, replacedRequests []*updateRequest
+	markReplacedPuts(requests)
 	for _, r := range requests {
 		switch {
+		case r.replacedBy != nil:
+			replacedRequests = append(replacedRequests, r)
 		case !r.requestState.CompareAndSwap(requestStateQueued, requestStateTaken):
 		case r.betweenTxnsFn != nil:
 			exclusiveRequests = append(exclusiveRequests, r)
@@ -280,6 +283,10 @@ func (s *Store) commitRequests(requests []*updateRequest) {
 				f()
 			}
 		}
+		close(r.done)
+	}
+	for _, r := range replacedRequests {
+		r.err, r.panicValue = r.replacedBy.err, r.replacedBy.panicValue
 		close(r.done)
 	}
 	for _, r := range exclusiveRequests {

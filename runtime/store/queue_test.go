@@ -1,0 +1,118 @@
+package store
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/hashicorp/go-msgpack/v2/codec"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+func TestPutIsReplacedByALaterPutOfItsRecords(t *testing.T) {
+	type request struct {
+		taskKey     string
+		recordCount int
+	}
+	stateOfA, bothOfA, bothOfB, other := request{"a", 1}, request{"a", 2}, request{"b", 2}, request{"", 0}
+	for _, c := range []struct {
+		name     string
+		requests []request
+		want     []int // index of the request that replaces each request; -1 for none
+	}{
+		{"a state by both records", []request{stateOfA, bothOfA}, []int{1, -1}},
+		{"both records not by a state", []request{bothOfA, stateOfA}, []int{-1, -1}},
+		{"by the last one", []request{bothOfA, bothOfA, stateOfA, bothOfA}, []int{3, 3, 3, -1}},
+		{"a state by the state behind both records", []request{stateOfA, bothOfA, stateOfA, stateOfA}, []int{1, -1, 3, -1}},
+		{"not by another task or request", []request{bothOfA, other, bothOfB, other}, []int{-1, -1, -1, -1}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			requests := make([]*updateRequest, len(c.requests))
+			for i, r := range c.requests {
+				requests[i] = &updateRequest{taskKey: r.taskKey, recordCount: r.recordCount}
+			}
+			markReplacedPuts(requests)
+			for i, want := range c.want {
+				got := requests[i].replacedBy
+				if want < 0 && got != nil || want >= 0 && got != requests[want] {
+					t.Errorf("request %d is replaced by %+v, want request %d", i, got, want)
+				}
+			}
+		})
+	}
+}
+
+// encodingsCounter is a record that counts how often it is encoded.
+type encodingsCounter struct{ encodings int }
+
+func (c *encodingsCounter) CodecEncodeSelf(e *codec.Encoder) { c.encodings++; e.MustEncode("") }
+func (*encodingsCounter) CodecDecodeSelf(*codec.Decoder)     {}
+
+// TestPutsOfOneBatch blocks the writer while the puts are enqueued, so that one batch has all of them.
+func TestPutsOfOneBatch(t *testing.T) {
+	t.Parallel()
+	s := openStore(t, tempStatePath(t))
+	mustUpdate(t, s, func(tx *Txn) {
+		tx.PutScheduledAllocation(&api.Allocation{ID: "x"})
+		tx.PutScheduledAllocation(&api.Allocation{ID: "ended"})
+	})
+	inBatch := func(enqueue func()) {
+		t.Helper()
+		blocked, release := make(chan struct{}), make(chan struct{})
+		if _, err := s.enqueue(func(*Txn) error { close(blocked); <-release; return nil }, 0); err != nil {
+			t.Fatal(err)
+		}
+		<-blocked
+		enqueue()
+		close(release)
+	}
+	put := func(alloc, startID, status string) state.WaitDurableFunc {
+		return s.PutTask(alloc, "web", state.LocalState{StartID: startID}, &api.TaskState{State: status}, state.DurabilitySync)
+	}
+
+	var waits []state.WaitDurableFunc
+	var replaced encodingsCounter
+	inBatch(func() {
+		waits = append(waits, s.putTaskLocalRecords("x", "web", state.DurabilityAsync, localValue{taskStatesTable, &replaced}))
+		waits = append(waits, put("x", "1", "pending"), put("x", "2", "running"))
+		waits = append(waits, s.PutTaskState("x", "web", &api.TaskState{State: "dead"}, state.DurabilityAsync))
+	})
+	for i, wait := range waits {
+		if err := wait(); err != nil {
+			t.Errorf("put %d: %v", i, err)
+		}
+	}
+	if replaced.encodings > 0 {
+		t.Errorf("a record that is replaced was encoded %d times", replaced.encodings)
+	}
+	for range 2 {
+		local, _, err := s.Snapshot().TaskLocalState("x", "web")
+		status, stateErr := s.Snapshot().TaskState("x", "web")
+		if err != nil || stateErr != nil || local.StartID != "2" || status.State != "dead" {
+			t.Errorf("local state %+v, %v, state %+v, %v", local, err, status, stateErr)
+		}
+		s = reopenStore(t, s)
+	}
+
+	waits = nil
+	inBatch(func() {
+		waits = append(waits, put("ended", "1", "running"))
+		if _, err := s.enqueue(func(tx *Txn) error {
+			tx.MarkAllocationEnded("ended")
+			tx.DeleteAllocationAndQueueRemoval("ended")
+			return nil
+		}, 0); err != nil {
+			t.Fatal(err)
+		}
+		waits = append(waits, put("ended", "2", "dead"))
+	})
+	for i, wait := range waits {
+		if err := wait(); !errors.Is(err, ErrRunnerRecordsDeleted) {
+			t.Errorf("put %d of an allocation that was deleted in between: %v", i, err)
+		}
+	}
+	if got := s.Snapshot().TaskNamesWithLocalRecords("ended"); len(got) > 0 {
+		t.Errorf("the deleted allocation has records of the tasks %q", got)
+	}
+}
