@@ -33,11 +33,30 @@ func (r Reader) AttachedHookConfigs(id string) (configByHook map[string]string) 
 	}
 	configByHook = make(map[string]string)
 	for _, task := range r.TaskNamesWithLocalRecords(id) {
-		if local, _, err := r.TaskLocalState(id, task); err == nil {
-			maps.Copy(configByHook, local.AllocHookConfigByName)
+		if attached, err := r.attachedHookConfigsOfTask(id, task); err == nil {
+			maps.Copy(configByHook, attached)
 		}
 	}
 	return configByHook
+}
+
+// taskRecordHooks is the part of a [state.TaskRecord] that has the hooks that were attached to the allocation.
+type taskRecordHooks struct {
+	AllocHookConfigByName map[string]string `store:"alloc_hooks"`
+}
+
+// attachedHookConfigsOfTask returns the hooks of the allocation that the record of a task has. It decodes only this part of a
+// record that this build has written or decoded before: each end of an allocation reads the record, which has the environment of
+// the task twice.
+func (r Reader) attachedHookConfigsOfTask(allocID, task string) (map[string]string, error) {
+	record := rowByKey[localRecord](r, nil, taskLocalsTable, allocID+"\x00"+task)
+	if record == nil || !record.hasOnlyKnownFields.Load() {
+		local, _, err := r.TaskLocalState(allocID, task)
+		return local.AllocHookConfigByName, err
+	}
+	var hooks taskRecordHooks
+	err := decodeMsgpackWith(&decoders, record.unencryptedPart, &hooks)
+	return hooks.AllocHookConfigByName, err
 }
 
 // MarkAllocationDirForRemovalAtEnd stores that the directory of an allocation must be removed when the

@@ -1,0 +1,23 @@
+package store
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+// TestHooksOfTaskRecordHaveTheNameOfTheWholeRecord compares the part of a record that AttachedHookConfigs decodes with the type
+// of the whole record. The part has no former names, so that a former name would be missed.
+func TestHooksOfTaskRecordHaveTheNameOfTheWholeRecord(t *testing.T) {
+	field, _ := reflect.TypeFor[state.TaskRecord]().FieldByName("AllocHookConfigByName")
+	part := reflect.TypeFor[taskRecordHooks]().Field(0)
+	if field.Tag != part.Tag || field.Type != part.Type {
+		t.Errorf("the part has %v %v, the record %v %v", part.Type, part.Tag, field.Type, field.Tag)
+	}
+	for former, now := range fieldAliases {
+		if now == part.Tag.Get("store") {
+			t.Errorf("%s is a former name of %s, which attachedHookConfigsOfTask does not read", former, now)
+		}
+	}
+}
