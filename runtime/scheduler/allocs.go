@@ -69,8 +69,10 @@ func (t *schedulerTxn) applyReport(r AllocReport) (changed bool) {
 	switch {
 	case r.TasksAndHooksEnded:
 		t.tx.MarkAllocationEnded(a.ID)
-		t.desiredAllocsChanged = true // a replacement can start now if it waited for the end of this allocation
 		t.nodeUsage.RemoveAlloc(a)
+		if t.nodeUsage.hasUnstartedAllocOfName(a) {
+			t.desiredAllocsChanged = true // the allocation can start now if it waited for the end of this one
+		}
 		t.resourcesFreed = true
 	case !t.tx.AllocationEnded(a.ID):
 		t.nodeUsage.PutAlloc(a)

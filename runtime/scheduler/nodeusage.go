@@ -218,6 +218,13 @@ func (u *NodeUsage) RemoveAlloc(a *api.Allocation) {
 	u.editReservationsOfName(allocNameKeyOf(a), func(s *allocNameReservations) { u.removeReservation(s, a.ID) })
 }
 
+// hasUnstartedAllocOfName reports whether there is a reservation of an allocation with the name of a that has not
+// started and is not terminal.
+func (u *NodeUsage) hasUnstartedAllocOfName(a *api.Allocation) bool {
+	s := u.reservationsByAllocName[allocNameKeyOf(a)]
+	return s != nil && slices.ContainsFunc(s.reservations, func(r allocReservation) bool { return !r.isTerminal && !r.hasStarted })
+}
+
 // editReservationsOfName calls edit with the reservations of one allocation name, and updates usedResources.
 func (u *NodeUsage) editReservationsOfName(key allocNameKey, edit func(*allocNameReservations)) {
 	s := u.reservationsByAllocName[key]

@@ -18,8 +18,8 @@ type Config struct {
 	HostEnv Env
 	GC      GCConfig
 	Logger  hclog.Logger
-	// OnDesiredAllocsChanged is called after each transaction that may change the result of DesiredAllocs. It
-	// may be nil.
+	// OnDesiredAllocsChanged is called after each transaction that may change the result of DesiredAllocs, except
+	// that a report of the node may change a returned allocation without a call. It may be nil.
 	OnDesiredAllocsChanged func()
 }
 

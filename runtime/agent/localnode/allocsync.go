@@ -2,6 +2,7 @@ package localnode
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -38,6 +39,7 @@ type AllocSync struct {
 	pendingReportAllocIDs        []string                         // keys of pendingReportByAllocID, oldest report first
 	urgentReportAllocIDs         map[string]bool                  // keys of the pendingReportByAllocID that must be written at once
 	flushTimer                   *time.Timer                      // calls markAllReportsUrgent after maxReportDelay; nil if it is not set
+	endedTimer                   *time.Timer                      // calls notifyOfEndedAllocs after endedNotifyDelay; nil if it is not set
 	removedAllocIDs              []string                         // allocations whose removal is not recorded in the store yet
 	unstoredGCReasonByAllocID    map[string]string                // allocation id -> why its directory was removed; not stored yet
 	allocsPendingRemovalReturned bool                             // Assignments has returned the allocations of store.Reader.AllocationsPendingRemoval
@@ -105,6 +107,27 @@ func (al *AllocSync) NotifyAllocsChanged() {
 	defer al.mu.Unlock()
 	close(al.allocsChanged)
 	al.allocsChanged = make(chan struct{})
+}
+
+// endedNotifyDelay is the time after which the node runner gets the last versions of allocations that have ended. The node
+// runner compares all allocations each time, which must not happen for each of thousands that end one after the other.
+const endedNotifyDelay = time.Second
+
+// notifyOfEndedAllocsLater makes the node runner replace its versions of ended allocations by those of the store, so that the
+// memory has one version of each.
+func (al *AllocSync) notifyOfEndedAllocsLater() {
+	al.mu.Lock()
+	defer al.mu.Unlock()
+	if al.endedTimer == nil {
+		al.endedTimer = time.AfterFunc(endedNotifyDelay, al.notifyOfEndedAllocs)
+	}
+}
+
+func (al *AllocSync) notifyOfEndedAllocs() {
+	al.mu.Lock()
+	al.endedTimer = nil
+	al.mu.Unlock()
+	al.NotifyAllocsChanged()
 }
 
 // ReportStatus implements noderunner.AssignmentSource. It does not wait for the write.
@@ -290,6 +313,9 @@ func (al *AllocSync) writeReports(ctx context.Context, to allocReporter) error {
 		if err != nil {
 			al.requeueReports(reports, removed)
 			return err
+		}
+		if slices.ContainsFunc(reports, func(r scheduler.AllocReport) bool { return r.TasksAndHooksEnded }) {
+			al.notifyOfEndedAllocsLater()
 		}
 	}
 	if len(removed) > 0 {

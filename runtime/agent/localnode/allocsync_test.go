@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
@@ -89,15 +90,21 @@ func newAllocSyncFixture(t testing.TB, count int) (*allocSyncFixture, *flakyStor
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.registerJob(t, count, map[string]any{})
+	return r, f
+}
+
+// registerJob registers the job with count instances and a configuration of its task.
+func (f *allocSyncFixture) registerJob(t testing.TB, count int, config map[string]any) {
+	t.Helper()
 	job := &api.Job{ID: new("job"), Type: new("batch"), TaskGroups: []*api.TaskGroup{{
 		Name: new("g"), Count: &count,
-		Tasks: []*api.Task{{Name: "t", Driver: "d", Config: map[string]any{}}},
+		Tasks: []*api.Task{{Name: "t", Driver: "d", Config: config}},
 	}}}
 	model.Canonicalize(job)
-	if _, err := r.scheduler.RegisterAndEvaluateJob(t.Context(), job, scheduler.RegisterOptions{}); err != nil {
+	if _, err := f.scheduler.RegisterAndEvaluateJob(t.Context(), job, scheduler.RegisterOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	return r, f
 }
 
 // startWriter runs the writer until the caller calls stop.
@@ -333,6 +340,49 @@ func TestReportsDoNotWakeTheNode(t *testing.T) {
 	if wanted, _ := r.Assignments(); wanted[0].Alloc.DesiredStatus != api.AllocDesiredStatusStop {
 		t.Errorf("desired %s", wanted[0].Alloc.DesiredStatus)
 	}
+}
+
+// TestEndWakesTheNodeAtOnceForAReplacement ends two allocations. The node gets the last version of each, and the second one has a
+// replacement, which must not wait longer than for the end.
+func TestEndWakesTheNodeAtOnceForAReplacement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, _ := newAllocSyncFixture(t, 2)
+		ids := r.ids(t)
+		report := func(id, status string, ended bool) {
+			t.Helper()
+			r.ReportStatus(allocUpdate(id, status))
+			if ended {
+				r.ReportEnded(id, nil)
+			}
+			if err := r.writeReports(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, id := range ids {
+			report(id, api.AllocClientStatusRunning, false)
+		}
+		_, changed := r.Assignments()
+		report(ids[0], api.AllocClientStatusComplete, true)
+		if wait.IsClosed(changed) {
+			t.Error("an end without a replacement wakes the node at once")
+		}
+		time.Sleep(endedNotifyDelay)
+		synctest.Wait()
+		if !wait.IsClosed(changed) {
+			t.Errorf("the node does not get the last version after %v", endedNotifyDelay)
+		}
+
+		r.registerJob(t, 2, map[string]any{"changed": true})
+		_, changed = r.Assignments()
+		before := r.ids(t)
+		report(ids[1], api.AllocClientStatusComplete, true)
+		if !wait.IsClosed(changed) {
+			t.Error("the replacement waits although the replaced allocation has ended")
+		}
+		if after := r.ids(t); len(after) != len(before)+1 {
+			t.Errorf("allocations before the end %q, and after it %q", before, after)
+		}
+	})
 }
 
 func TestPurgedAllocIsForgottenWhenItHasEnded(t *testing.T) {
