@@ -114,10 +114,18 @@ func (s *Scheduler) tryUpdateAndReconcile(ctx context.Context, env *preparedEnv,
 	if c.desiredAllocsChanged && s.onDesiredAllocsChanged != nil {
 		s.onDesiredAllocsChanged()
 	}
-	if c.resourcesFreed {
+	if c.resourcesFreed && s.hasBlockedEvals() {
 		notifyWithoutBlocking(s.retryBlockedEvalsRequested)
 	}
 	return index, nil
+}
+
+// hasBlockedEvals reports whether an evaluation may be blocked. An evaluation that a later transaction blocks has been
+// processed with the resources that earlier transactions have freed.
+func (s *Scheduler) hasBlockedEvals() bool {
+	s.cacheMu.Lock()
+	defer s.cacheMu.Unlock()
+	return len(s.blockedEvalIDs) > 0
 }
 
 // setEventOperation sets the operation that the event stream shows for the writes that follow in this transaction.
