@@ -60,6 +60,11 @@ type gcCandidate struct {
 	allocFailed bool // the client status is failed
 }
 
+// areExceeded reports whether chooseAllocsToCollect can choose an allocation.
+func (g GCLimits) areExceeded(allocsOnDisk int, usage diskUsage) bool {
+	return allocsOnDisk > g.MaxAllocsOnDisk || usage.usedBlocksPercent > g.MaxDiskUsagePercent || usage.usedInodesPercent > g.MaxInodeUsagePercent
+}
+
 // chooseAllocsToCollect returns the ended allocations whose directories must be removed next, and the
 // reason. allocsOnDisk counts all allocations, not only the ended ones. Above MaxAllocsOnDisk it returns the
 // allocations that ended first, as Nomad does. Above a usage threshold it returns one
@@ -137,8 +142,11 @@ func (r *Runner) runGarbageCollection(ctx context.Context) {
 // directory can be removed.
 func (r *Runner) removeExcessAllocDirs(ctx context.Context, limits GCLimits) {
 	for ctx.Err() == nil {
-		ended, onDisk := r.findEndedAllocsOnDisk()
-		chosen, reason := limits.chooseAllocsToCollect(ended, onDisk, r.measureDiskUsage(), time.Now())
+		onDisk, usage := r.countAllocsOnDisk(), r.measureDiskUsage()
+		if !limits.areExceeded(onDisk, usage) {
+			return // before the ended allocations are listed, because each end of thousands of allocations requests a check
+		}
+		chosen, reason := limits.chooseAllocsToCollect(r.findEndedAllocsOnDisk(), onDisk, usage, time.Now())
 		if len(chosen) == 0 {
 			return
 		}
@@ -187,21 +195,34 @@ func (r *Runner) removeDirOfEndedAllocOnce(e *allocEntry) error {
 	return err
 }
 
-// findEndedAllocsOnDisk returns the ended allocations whose directories have not been removed, and the number
-// of all allocations whose directories have not been removed.
-func (r *Runner) findEndedAllocsOnDisk() (ended []gcCandidate, allocsOnDisk int) {
+// findEndedAllocsOnDisk returns the ended allocations whose directories have not been removed.
+func (r *Runner) findEndedAllocsOnDisk() (ended []gcCandidate) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, e := range r.entryByAllocID {
-		if e.dirRemovalAttempted || e.entryRemovalStarted {
-			continue
-		}
-		allocsOnDisk++
-		if !e.endTime.IsZero() {
+		if e.mayBeOnDiskLocked() && !e.endTime.IsZero() {
 			ended = append(ended, gcCandidate{e, e.alloc.ClientStatus == api.AllocClientStatusFailed})
 		}
 	}
-	return ended, allocsOnDisk
+	return ended
+}
+
+// countAllocsOnDisk returns the number of all allocations whose directories have not been removed.
+func (r *Runner) countAllocsOnDisk() (onDisk int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range r.entryByAllocID {
+		if e.mayBeOnDiskLocked() {
+			onDisk++
+		}
+	}
+	return onDisk
+}
+
+// mayBeOnDiskLocked reports whether the removal of the allocation's directory has not started. The caller holds mu of the
+// Runner.
+func (e *allocEntry) mayBeOnDiskLocked() bool {
+	return !e.dirRemovalAttempted && !e.entryRemovalStarted
 }
 
 // measureDiskUsage returns the usage of the allocations' file system as df shows it:
@@ -291,6 +312,5 @@ func onlyHooksCanRun(runner *allocrunner.Runner) bool {
 // RemoveDirsOfAllEndedAllocs removes all ended allocations from the disk. It blocks until they are
 // removed.
 func (r *Runner) RemoveDirsOfAllEndedAllocs() {
-	ended, _ := r.findEndedAllocsOnDisk()
-	r.removeDirsOfEndedAllocs(ended, "")
+	r.removeDirsOfEndedAllocs(r.findEndedAllocsOnDisk(), "")
 }
