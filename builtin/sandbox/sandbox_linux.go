@@ -128,7 +128,7 @@ func newStageLaunch(c *stage.Config) (*process.Launch, error) {
 	}
 	stageLaunch := &process.Launch{
 		Path:        "/proc/self/exe",
-		Args:        []string{"nomad-lite-stage"},
+		Args:        []string{stage.ProcessName},
 		Env:         []string{stage.EnvName + "=1", "GOMAXPROCS=1"}, // one thread at a time: a stage does one thing after the other
 		Files:       []*os.File{l.configFile, l.statusWriter},
 		WaitForExec: l.waitForExec,

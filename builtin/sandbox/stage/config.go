@@ -8,6 +8,9 @@ import (
 // EnvName is the environment variable that makes the binary run as the stage.
 const EnvName = "NOMAD_LITE_STAGE"
 
+// ProcessName is the first argument of a stage process.
+const ProcessName = "nomad-lite-stage"
+
 // envJoined is the value of EnvName in a stage that has joined the user and the PID namespace of a
 // task.
 const envJoined = "joined"

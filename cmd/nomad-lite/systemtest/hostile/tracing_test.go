@@ -260,7 +260,7 @@ func TestShortLivedHelpersCannotBeTraced(t *testing.T) {
 		args []string
 	}{
 		"job parser": {"A=", []string{"nomad-lite", agent.JobParserCommand}},
-		"stage":      {stage.EnvName + "=1", []string{"nomad-lite-stage"}},
+		"stage":      {stage.EnvName + "=1", []string{stage.ProcessName}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			input, writer, err := os.Pipe()
