@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "rewrite the generated part of SECURITY.md")
+var update = flag.Bool("update", false, "rewrite the generated parts of documents")
 
 // asset is a column of the table of promises.
 type asset int
@@ -288,7 +288,14 @@ func TestPromisesHaveTests(t *testing.T) {
 			}
 		}
 	}
-	const path, begin, end = "../../SECURITY.md", "<!-- begin of the generated promises -->\n", "<!-- end of the generated promises -->"
+	compareGeneratedPart(t, "../../SECURITY.md", "promises", formatPromises(), "TestPromisesHaveTests")
+}
+
+// compareGeneratedPart compares the part of a document between the comments "begin of the generated NAME" and "end of the generated NAME"
+// with want. With -update it writes want into the document.
+func compareGeneratedPart(t *testing.T, path, name, want, testName string) {
+	t.Helper()
+	begin, end := "<!-- begin of the generated "+name+" -->\n", "<!-- end of the generated "+name+" -->"
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -296,14 +303,13 @@ func TestPromisesHaveTests(t *testing.T) {
 	before, rest, found := strings.Cut(string(text), begin)
 	got, after, foundEnd := strings.Cut(rest, end)
 	if !found || !foundEnd {
-		t.Fatalf("%s has no place for the promises", path)
+		t.Fatalf("%s has no place for the generated %s", path, name)
 	}
-	want := formatPromises()
 	if got == want {
 		return
 	}
 	if !*update {
-		t.Fatalf("%s is not up to date: go test ./cmd/nomad-lite -run TestPromisesHaveTests -update", path)
+		t.Fatalf("%s is not up to date: go test ./cmd/nomad-lite -run %s -update", path, testName)
 	}
 	if err := os.WriteFile(path, []byte(before+begin+want+end+after), 0o644); err != nil {
 		t.Fatal(err)
