@@ -317,7 +317,7 @@ func compareGeneratedPart(t *testing.T, path, name, want, testName string) {
 }
 
 // promisingDocuments are the documents that promise something about isolation. Each of them links to rows of the table.
-var promisingDocuments = []string{"how-to/cluster.md", "how-to/shared-machine.md", "reference/agent.md", "reference/api.md", "reference/cli.md", "reference/docker.md", "reference/exec.md", "reference/networks.md", "reference/qemu.md", "reference/ui.md", "reference/volumes.md"}
+var promisingDocuments = []string{"explanation/security.md", "how-to/cluster.md", "how-to/shared-machine.md", "reference/agent.md", "reference/api.md", "reference/cli.md", "reference/docker.md", "reference/exec.md", "reference/networks.md", "reference/qemu.md", "reference/ui.md", "reference/volumes.md"}
 
 // A promise in a document is a link to a row of the table.
 func TestDocumentsLinkToPromises(t *testing.T) {
