@@ -3,7 +3,7 @@
 check: ## what CI runs
 	bash .ci/run
 
-quick: ## format, vet and short tests of the changed packages and of their direct importers; BASE is where the change starts, by default main
+quick: ## format, vet and short tests of the changed packages and of their direct importers, and links if a document changed; BASE is where the change starts, by default main
 	go run -C internal/tools ./quick $(if $(BASE),-base $(BASE))
 
 site: ## the static site of the documentation in dist/site, and a check of the links in all Markdown files

@@ -6,5 +6,7 @@
 // they changed themselves. If only a package that they import changed, quick vets them, so that they still
 // compile.
 //
+// If a Markdown file changed, quick checks the links of all documents.
+//
 // The exit status is 1 if a check fails.
 package main

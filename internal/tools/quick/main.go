@@ -146,6 +146,9 @@ func (r runner) check(p plan) error {
 	for _, dir := range p.modules {
 		errs = append(errs, r.goCommand(dir, "vet", "./..."), r.goCommand(dir, "test", "-short", "./..."))
 	}
+	if p.documents {
+		errs = append(errs, r.goCommand("internal/tools", "run", "./site", "-check"))
+	}
 	return errors.Join(errs...)
 }
 

@@ -27,6 +27,7 @@ type plan struct {
 	goFiles   []string // changed Go files that exist
 	noPackage []string // changed files outside all packages
 	all       bool     // true if the dependencies of the module changed
+	documents bool     // true if a Markdown file changed
 }
 
 // newPlan maps changed files to packages of a module. The paths of files and nestedModules are
@@ -45,6 +46,9 @@ func newPlan(modulePath string, packages []goPackage, nestedModules, files []str
 		isGo := strings.HasSuffix(file, ".go")
 		if isGo && exists(file) {
 			p.goFiles = append(p.goFiles, file)
+		}
+		if path.Ext(file) == ".md" {
+			p.documents = true
 		}
 		if file == "go.mod" || file == "go.sum" {
 			p.all = true

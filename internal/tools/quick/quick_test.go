@@ -69,9 +69,9 @@ func TestPlan(t *testing.T) {
 			files: []string{"internal/tools/go.mod", "internal/tools/quick/main.go"},
 			want:  plan{modules: []string{"internal/tools"}, goFiles: []string{"internal/tools/quick/main.go"}},
 		},
-		"a document belongs to no package": {
+		"a document belongs to no package, and links are checked": {
 			files: []string{"docs/reference/cli.md", "README.md"},
-			want:  plan{noPackage: []string{"docs/reference/cli.md", "README.md"}},
+			want:  plan{documents: true, noPackage: []string{"docs/reference/cli.md", "README.md"}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
