@@ -178,10 +178,14 @@ func (s *site) build(target string) error {
 		return fmt.Errorf("%s: a page links to a file that is neither text nor an image", target)
 	}
 	page := s.pathOf(target)
-	raw := strings.TrimSuffix(page, ".html")
-	s.files[raw] = content
 	var body bytes.Buffer
-	fmt.Fprintf(&body, "<h1>%s</h1>\n<p><a href=\"%s\">The file alone</a></p>\n", template.HTMLEscapeString(target), template.HTMLEscapeString(path.Base(raw)))
+	fmt.Fprintf(&body, "<h1>%s</h1>\n", template.HTMLEscapeString(target))
+	// Readers use files of docs, such as dashboards and rules. A Go file in dist would be a package of the work tree.
+	if strings.HasPrefix(target, docsDir+"/") {
+		file := strings.TrimSuffix(page, ".html")
+		s.files[file] = content
+		fmt.Fprintf(&body, "<p><a href=\"%s\">The file alone</a></p>\n", template.HTMLEscapeString(path.Base(file)))
+	}
 	writeCode(&body, strings.TrimPrefix(path.Ext(target), "."), string(content))
 	return s.write(page, target, target, body.String(), nil)
 }

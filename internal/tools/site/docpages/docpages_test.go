@@ -38,6 +38,7 @@ func planted(t *testing.T, text string) string {
 		"docs/README.md":     "# Index\n\n## By reader\n\n### Author\n\n## All pages\n\n### How-to\n\n- [Page](page.md)\n",
 		"docs/page.md":       text,
 		"docs/images/a.png":  "png",
+		"docs/rules.yml":     "rules: []\n",
 		"source/main.go":     "package main\n",
 		"source/DESIGN.md":   "# Design\n\n## A part\n",
 		".hidden/ignored.md": "[x](missing.md)\n",
@@ -362,7 +363,7 @@ func TestBuildFailsForBrokenLinks(t *testing.T) {
 }
 
 func TestBuildConvertsLinks(t *testing.T) {
-	files, err := Build(planted(t, "# Page\n\n[a](../source/DESIGN.md#a-part) [b](../source) [c](../source/main.go) [d](README.md) ![e](images/a.png)\n"), "1.2.3")
+	files, err := Build(planted(t, "# Page\n\n[a](../source/DESIGN.md#a-part) [b](../source) [c](../source/main.go) [d](README.md) ![e](images/a.png) [f](rules.yml)\n"), "1.2.3")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -374,8 +375,13 @@ func TestBuildConvertsLinks(t *testing.T) {
 			t.Errorf("the page has no %s:\n%s", want, page)
 		}
 	}
-	if string(files["images/a.png"]) != "png" || string(files["repository/source/main.go"]) != "package main\n" {
-		t.Error("the image or the source file is not copied")
+	if string(files["images/a.png"]) != "png" || string(files["rules.yml"]) != "rules: []\n" {
+		t.Error("the image or the file of docs is not copied")
+	}
+	for name := range files {
+		if path.Ext(name) == ".go" {
+			t.Errorf("the site has the file %s, which would be a package in dist", name)
+		}
 	}
 }
 
