@@ -49,10 +49,14 @@ func TestDocsSiteAccessible(t *testing.T) {
 					}
 				}
 			}
-			p.PressKeys("/")
+			// A key of the browser's protocol is typed even if the page prevents it, other than a key of a keyboard.
+			if isTyped := systemtest.Eval[bool](p, `document.dispatchEvent(new KeyboardEvent("keydown", { key: "/", cancelable: true }))`); isTyped {
+				t.Error("the key / is typed into the search")
+			}
 			p.WaitFor(`document.activeElement.id === "search"`)
 			p.PressKeys("upgrade")
 			p.WaitText("#results a", "Install, upgrade, remove › Upgrade")
+			p.ScreenshotIfEnabled("site-" + name + "-search")
 			p.PressKeys("\r")
 			p.WaitText("h1", "Install, upgrade, remove")
 			p.WaitFor(`location.hash === "#upgrade"`)
