@@ -5,8 +5,16 @@ let searchIndex;
 
 const ignoredWords = new Set("a an and are as at be by can do does for from how i in is it my no not of on or that the this to what when which why with".split(" "));
 
+const stems = new Map();
+
 // stem returns the part of a word that its forms share: "tasks" and "task", "stopped", "stopping" and "stop".
 function stem(word) {
+  let found = stems.get(word);
+  if (found === undefined) stems.set(word, found = computeStem(word));
+  return found;
+}
+
+function computeStem(word) {
   if (/[0-9_]/.test(word)) return word;
   if (word.length > 4) word = word.replace(/ies$/, "y");
   if (word.length > 3) word = word.replace(/([^s])s$/, "$1");
