@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"maps"
+	"net/netip"
 	"slices"
 
 	"github.com/hashicorp/nomad/api"
@@ -89,7 +90,7 @@ func newNetworkRequest(a *api.Allocation, network *api.NetworkResource, env *tas
 				to = p.Value
 			}
 			port := state.NetworkPort{Label: p.Label, HostPort: p.Value, To: to}
-			if named[p.Label] {
+			if named[p.Label] || isLoopback(p.HostIP) {
 				port.HostIP = p.HostIP
 			}
 			request.Ports = append(request.Ports, port)
@@ -99,6 +100,13 @@ func newNetworkRequest(a *api.Allocation, network *api.NetworkResource, env *tas
 		request.CNIArgs = newCNIArgs(a, network.CNI, env)
 	}
 	return request
+}
+
+// isLoopback reports whether an address of the node is that of this machine alone. A port at such an address is not forwarded at
+// the other addresses of the machine, because the operator has chosen an address that other machines do not reach.
+func isLoopback(address string) bool {
+	ip, err := netip.ParseAddr(address)
+	return err == nil && ip.IsLoopback()
 }
 
 // onNamedHostNetworkByPortLabel returns for each port label whether the port is on another host network than the
