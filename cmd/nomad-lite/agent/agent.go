@@ -40,6 +40,8 @@ certificates, telemetry, metadata and reservations of the node, plugin and hook
 blocks, and when ended allocations are removed from the disk.
 
 With -dev nothing is kept: when the agent ends, all tasks end, and all files go.
+Jobs get the address 127.0.0.1, unless -network-interface or the configuration
+names an interface.
 No token is asked for. So as root it serves the unix socket only, which commands
 find, unless -bind or the configuration names an address or a port, or disables
 acl: each account of the machine can become root through that port.
@@ -105,7 +107,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	f.StringVar(&o.introductionToken, "client-intro-token", os.Getenv("NOMAD_CLIENT_INTRO_TOKEN"), "`token` with which the node registers with servers for the first time")
 	f.Lookup("client-intro-token").DefValue = ""
 	f.StringToStringVar(&o.node.meta, "meta", nil, "metadata of the node, as `name=value`; may be repeated")
-	f.StringVar(&o.node.networkInterface, "network-interface", "", "`name` of the interface whose address tasks get")
+	f.StringVar(&o.node.networkInterface, "network-interface", "", "`name` of the interface whose address tasks get (with -dev, lo)")
 	f.StringVar(&o.pluginDir, "plugin-dir", "", "take plugins from this `directory`")
 	f.StringVar(&o.logLevel, "log-level", "", "how much is logged: trace, debug, info, warn or error")
 	f.BoolVar(&o.logJSON, "log-json", false, "log in JSON")

@@ -78,6 +78,9 @@ func (o options) loadConfig(s *cli.Streams) (*config.Config, error) {
 			return nil, errors.New("-dev keeps nothing: leave out -data-dir, or -dev")
 		}
 		c.DataDir = ""
+		if c.Node.Interface.Name == "" && !c.Cluster.IsNode() { // other nodes of a cluster could not reach the services of this one
+			c.Node.Interface.Name = fingerprint.LoopbackInterface()
+		}
 		return c, nil
 	}
 	if c.DataDir == "" {

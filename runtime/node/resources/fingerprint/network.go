@@ -49,7 +49,21 @@ func (p *prober) readInterfacesAndSelectNodeIP() {
 		p.addDegradation("there is no network interface with an address: tasks get " + address.String())
 	}
 	p.host.InterfaceOfIP, p.host.IP = name, address.String()
-	p.setAttributeUnlessEmpty("unique.network.ip-address", p.host.IP)
+	p.setAttributeUnlessEmpty(AttributeIP, p.host.IP)
+}
+
+// AttributeIP is the name of the attribute with the node's address.
+const AttributeIP = "unique.network.ip-address"
+
+// LoopbackInterface returns the name of the loopback interface of the machine, or "" if there is none.
+func LoopbackInterface() string {
+	interfaces, _ := net.Interfaces() // without a list, there is none that could be used
+	for _, i := range interfaces {
+		if i.Flags&net.FlagLoopback != 0 {
+			return i.Name
+		}
+	}
+	return ""
 }
 
 // listUpInterfacesWithAddresses lists the interfaces that are up, in the order of the kernel.
