@@ -227,6 +227,20 @@ func (a *Agent) Keeper() *keeper.Client { return a.helperProcesses.keeper }
 // Host returns the properties of the machine.
 func (a *Agent) Host() fingerprint.Host { return a.host }
 
+// PublicAddressesOfPorts is localnode.Settings.PublicAddressesOfPorts of this node.
+func (a *Agent) PublicAddressesOfPorts() []localnode.PublicAddress {
+	return a.config.Node.PublicAddressesOfPorts(a.host)
+}
+
+// StoredNodeIP returns the address of the node in the state: before Run, that of the earlier agent; "" if there was none.
+func (a *Agent) StoredNodeIP() string {
+	node := a.store.Snapshot().Node(nil, a.node.ID())
+	if node == nil {
+		return ""
+	}
+	return node.Attributes[fingerprint.AttributeIP]
+}
+
 // Drivers returns the drivers whose plugins run, by name.
 func (a *Agent) Drivers() map[string]supervisor.DriverInfo {
 	return a.plugins.supervisor.DriverInfoByName()

@@ -166,6 +166,9 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 		open.Node.AdvertisedHTTPAddr = l.tcpAddressWithIP(a.Host().IP)
 		a.Node().SetAdvertisedHTTPAddr(open.Node.AdvertisedHTTPAddr)
 	}
+	if public := a.PublicAddressesOfPorts(); len(public) > 0 && a.StoredNodeIP() != a.Host().IP {
+		agentconfig.WarnOfPublicAddresses(logger, public)
+	}
 	if err := l.addUnixSocket(a.DataDir(), c.SocketGroup, logger); err != nil {
 		return err
 	}

@@ -183,6 +183,7 @@ func run(ctx context.Context, o options, paths []string, s *cli.Streams) error {
 		isWatchingFiles: o.watchFlags.watchesFiles(), watchedPaths: o.watchFlags.parseWatchPathArgs(),
 		allAllocsEnded: make(chan struct{}),
 	}
+	warnOnceOfPublicAddresses(a.PublicAddressesOfPorts(), files, logger)
 	err = errors.Join(r.runJobs(ctx), a.Close())
 	return errors.Join(err, r.showResultsAndJoinFailures())
 }
