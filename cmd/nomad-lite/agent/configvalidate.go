@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -8,6 +9,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentconfig"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 )
 
 const configValidateHelp = `Check the configuration of an agent, without an agent. Each PATH is a file, or a
@@ -39,7 +41,26 @@ func NewConfigCommand(s *cli.Streams) *cobra.Command {
 		},
 	}
 	validate.Flags().BoolVar(&o.rejectWarnings, "strict", false, "a warning is an error, with exit code 1")
-	return cli.NewGroupCommand("config", "Check the configuration of an agent", validate)
+	return cli.NewGroupCommand("config", "Check the configuration of an agent", validate, newConfigSchemaCommand(s))
+}
+
+func newConfigSchemaCommand(s *cli.Streams) *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema",
+		Short: "Print the JSON Schema of configuration files",
+		Long: `Print the JSON Schema of configuration files in JSON (NAME.json). An editor uses it
+to complete and check such files. It has the names and types of all settings, and
+marks those that are ignored here; config validate also checks the values, and
+files in HCL.`,
+		Example: "  nomad-lite config schema >nomad-agent.schema.json",
+		Args:    cli.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			encoder := json.NewEncoder(s.JSONOutput())
+			encoder.SetEscapeHTML(false)
+			encoder.SetIndent("", "  ")
+			return encoder.Encode(config.JSONSchema())
+		},
+	}
 }
 
 // validateConfig reads and checks a configuration as an agent does at its start, but starts nothing and opens no port.

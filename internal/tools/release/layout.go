@@ -44,6 +44,7 @@ type texts struct {
 	readme, licence, changelog, installNotes []byte
 	manPages                                 map[string][]byte // by file name
 	completions                              map[string][]byte // by shell
+	schemas                                  map[string][]byte // JSON Schemas for editors, by file name
 	unit                                     []byte            // with programPlaceholder for the path of the program
 	agentConfig                              []byte
 	purge                                    []byte
@@ -74,6 +75,10 @@ func readTexts(ctx context.Context, o options, program string) (texts, error) {
 	}
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		t.completions[shell] = output("completion", shell)
+	}
+	t.schemas = map[string][]byte{
+		"nomad-job.schema.json":   output("job", "schema"),
+		"nomad-agent.schema.json": output("config", "schema"),
 	}
 	unit := output("agent", "-print-unit", "-config", "/"+configDir)
 	// The program prints the path at which it has been built.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -83,6 +84,18 @@ func TestRelease(t *testing.T) {
 		compareDirectories(t, first, second)
 		if out, err := exec.Command("cmp", filepath.Join(first, "SHA256SUMS"), filepath.Join(next, "SHA256SUMS")).CombinedOutput(); err == nil {
 			t.Errorf("another version has the same files: %s", out)
+		}
+	})
+	t.Run("Schemas", func(t *testing.T) {
+		for name, property := range map[string]string{"nomad-job.schema.json": "job", "nomad-agent.schema.json": "client"} {
+			var schema struct{ Properties map[string]any }
+			text, err := os.ReadFile(filepath.Join(first, name))
+			if err == nil {
+				err = json.Unmarshal(text, &schema)
+			}
+			if err != nil || schema.Properties[property] == nil {
+				t.Errorf("%s has no property %s: %v", name, property, err)
+			}
 		}
 	})
 	t.Run("DebianLifecycle", func(t *testing.T) {

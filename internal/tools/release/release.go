@@ -81,6 +81,11 @@ func writeRelease(ctx context.Context, o options) ([]string, error) {
 	if err := os.WriteFile(filepath.Join(out, "install.sh"), installScript(o.version), 0o755); err != nil {
 		return nil, err
 	}
+	for name, schema := range texts.schemas {
+		if err := os.WriteFile(filepath.Join(out, name), schema, 0o644); err != nil {
+			return nil, err
+		}
+	}
 	names, err := writeChecksums(out)
 	if err != nil {
 		return nil, err

@@ -171,6 +171,7 @@ func (r *configFileReader) parseJSONAndAddPlugins(filename string, src []byte) [
 		at := max(bytes.Index(src, []byte(strconv.Quote(name))), 0)
 		return hcl.Range{Filename: filename, Start: positionOfOffset(src, at), End: positionOfOffset(src, at)}
 	}
+	delete(top, schemaName) // for editors
 	if plugins, ok := top["plugin"]; ok {
 		delete(top, "plugin")
 		r.addJSONPluginBlocks(plugins, rangeOfName)
