@@ -34,6 +34,9 @@ func makeAndLockDataDirectory(ctx context.Context, c Config) (*dataDirectory, er
 	if os.Geteuid() == 0 {
 		d.mountAllocDirsNosuid(c)
 	}
+	if err := allocdir.SpreadAllocDirs(d.allocDirRoot()); err != nil {
+		c.Logger.Debug("directories of allocations may be made slowly", "error", err)
+	}
 	return d, nil
 }
 
