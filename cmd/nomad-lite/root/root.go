@@ -16,6 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/eval"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/event"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/format"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/importjob"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/job"
@@ -106,6 +107,7 @@ func addAllCommands(root *cobra.Command, s *cli.Streams) {
 		job.NewInitCommand(s),
 		machine.validate,
 		format.NewCommand(s),
+		importjob.NewCommand(s),
 	)
 	addCommandGroup(root, "Jobs on an agent",
 		jobs,

@@ -16,6 +16,7 @@ import (
 func TestDocker(t *testing.T) {
 	slowtest.Skip(t, "starts and stops a Docker engine and 50 containers")
 	engine := dockertest.StartOrSkip(t)
+	engine.ImportBusyboxImage(t, "busybox:1.37", nil) // of the compose files of import.txtar
 	// The scripts of the first directory share the engine, and run at the same time. A script of the
 	// second directory stops the engine.
 	t.Run("shared", func(t *testing.T) { testscript.Run(t, dockerScriptParams(t, "testdata/docker", engine)) })
