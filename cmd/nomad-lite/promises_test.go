@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nomad-lite/nomad-lite/internal/docpage"
 )
 
 var update = flag.Bool("update", false, "rewrite the generated parts of documents")
@@ -288,32 +290,7 @@ func TestPromisesHaveTests(t *testing.T) {
 			}
 		}
 	}
-	compareGeneratedPart(t, "../../SECURITY.md", "promises", formatPromises(), "TestPromisesHaveTests")
-}
-
-// compareGeneratedPart compares the part of a document between the comments "begin of the generated NAME" and "end of the generated NAME"
-// with want. With -update it writes want into the document.
-func compareGeneratedPart(t *testing.T, path, name, want, testName string) {
-	t.Helper()
-	begin, end := "<!-- begin of the generated "+name+" -->\n", "<!-- end of the generated "+name+" -->"
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, found := strings.Cut(string(text), begin)
-	got, after, foundEnd := strings.Cut(rest, end)
-	if !found || !foundEnd {
-		t.Fatalf("%s has no place for the generated %s", path, name)
-	}
-	if got == want {
-		return
-	}
-	if !*update {
-		t.Fatalf("%s is not up to date: go test ./cmd/nomad-lite -run %s -update", path, testName)
-	}
-	if err := os.WriteFile(path, []byte(before+begin+want+end+after), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	docpage.CheckPart(t, "../SECURITY.md", formatPromises(), *update)
 }
 
 // promisingDocuments are the documents that promise something about isolation. Each of them links to rows of the table.

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/nomad-lite/nomad-lite/internal/docpage"
 )
 
 // survival is a row of the table in docs/explanation/what-survives.md: an event, and what follows from it.
@@ -152,5 +154,5 @@ func TestSurvivalsHaveTests(t *testing.T) {
 			t.Errorf("%s: docs/performance.md has no figure %q", s.event, s.figure)
 		}
 	}
-	compareGeneratedPart(t, "../../docs/explanation/what-survives.md", "table", formatSurvivals(), "TestSurvivalsHaveTests")
+	docpage.CheckPart(t, "explanation/what-survives.md", formatSurvivals(), *update)
 }

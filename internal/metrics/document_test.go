@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/nomad-lite/nomad-lite/internal/docpage"
 )
 
 var update = flag.Bool("update", false, "rewrite the table of docs/reference/metrics.md")
@@ -20,33 +22,11 @@ const (
 )
 
 func TestDocumentHasTheTable(t *testing.T) {
-	const file, begin, end = "../../docs/reference/metrics.md", "<!-- begin of the generated table -->\n", "<!-- end of the generated table -->"
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, found := strings.Cut(string(text), begin)
-	_, after, foundEnd := strings.Cut(rest, end)
-	if !found || !foundEnd {
-		t.Fatalf("%s has no place for the table", file)
-	}
-	var table strings.Builder
-	table.WriteString("| Metric | Type | Labels | |\n| --- | --- | --- | --- |\n")
+	table := docpage.NewTable("Metric", "Type", "Labels", "")
 	for _, d := range Definitions {
-		labels := ""
-		if len(d.Labels) > 0 {
-			labels = "`" + strings.Join(d.Labels, "` `") + "`"
-		}
-		fmt.Fprintf(&table, "| `%s` | %s | %s | %s |\n", d.Name, d.Kind, labels, d.Help)
+		table.AddRow(docpage.Code(d.Name), fmt.Sprint(d.Kind), docpage.Code(d.Labels...), d.Help)
 	}
-	want := before + begin + table.String() + end + after
-	if *update {
-		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	} else if want != string(text) {
-		t.Errorf("the table of %s is stale: run this test with -update", file)
-	}
+	docpage.CheckPart(t, "reference/metrics.md", table.String(), *update)
 }
 
 // checkMetricsExist checks that the table has the metrics of an expression.

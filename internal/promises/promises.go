@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nomad-lite/nomad-lite/internal/docpage"
 )
 
 // separator is between the name and the value of a promise.
@@ -21,7 +23,7 @@ const CompleteEnvVar = "NOMAD_LITE_PROMISES_COMPLETE"
 // withdrawn by hand.
 func Check(t testing.TB, file string, current []string, update bool) {
 	t.Helper()
-	path := filepath.Join(directory(t), file)
+	path := filepath.Join(docpage.Dir(t), "promises", file)
 	promised := readLines(t, path)
 	broken, added, err := compare(file, promised, current)
 	if err != nil {
@@ -50,31 +52,12 @@ func Check(t testing.TB, file string, current []string, update bool) {
 // with lines from which they have removed something, to show that Check reports the removal.
 func CheckOnly(t testing.TB, file string, lines []string, name string) {
 	t.Helper()
-	broken, _, err := compare(file, readLines(t, filepath.Join(directory(t), file)), lines)
+	broken, _, err := compare(file, readLines(t, filepath.Join(docpage.Dir(t), "promises", file)), lines)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(broken) != 1 || !strings.Contains(broken[0], "promises "+name+",") || !strings.Contains(broken[0], "docs/reference/compatibility.md") {
 		t.Errorf("broken promises %q, want only %s", broken, name)
-	}
-}
-
-// directory returns docs/promises of the module that contains the working directory.
-func directory(t testing.TB) string {
-	t.Helper()
-	dir, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for {
-		promises := filepath.Join(dir, "docs", "promises")
-		if _, err := os.Stat(promises); err == nil {
-			return promises
-		}
-		if dir == filepath.Dir(dir) {
-			t.Fatal("no directory above the working directory has docs/promises")
-		}
-		dir = filepath.Dir(dir)
 	}
 }
 

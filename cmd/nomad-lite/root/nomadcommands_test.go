@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/internal/docpage"
 )
 
 var update = flag.Bool("update", false, "rewrite the tables of docs/reference/cli.md")
@@ -228,26 +228,7 @@ func rejectionReason(t *testing.T, path string) string {
 
 // The tables of docs/reference/cli.md are those that nomadCommands and the command tree give.
 func TestCommandTablesOfDocuments(t *testing.T) {
-	const path, begin, end = "../../../docs/reference/cli.md", "<!-- begin of the generated tables -->\n", "<!-- end of the generated tables -->"
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, found := strings.Cut(string(text), begin)
-	got, after, foundEnd := strings.Cut(rest, end)
-	if !found || !foundEnd {
-		t.Fatalf("%s has no generated tables", path)
-	}
-	want := formatCommandTables(t)
-	if got == want {
-		return
-	}
-	if !*update {
-		t.Fatalf("%s is not up to date: go test ./cmd/nomad-lite/root -run TestCommandTablesOfDocuments -update", path)
-	}
-	if err := os.WriteFile(path, []byte(before+begin+want+end+after), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	docpage.CheckPart(t, "reference/cli.md", formatCommandTables(t), *update)
 }
 
 func formatCommandTables(t *testing.T) string {

@@ -4,11 +4,12 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nomad-lite/nomad-lite/internal/docpage"
 )
 
 var update = flag.Bool("update", false, "write docs/reference/task-steps.md")
@@ -91,27 +92,7 @@ func TestNamesAreUnique(t *testing.T) {
 
 // The table in the documentation is this one.
 func TestDocumentation(t *testing.T) {
-	const path = "../../../../docs/reference/task-steps.md"
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const begin, end = "<!-- table -->\n", "<!-- end of the table -->\n"
-	head, rest, ok := strings.Cut(string(text), begin)
-	_, tail, ok2 := strings.Cut(rest, end)
-	if !ok || !ok2 {
-		t.Fatalf("%s has no place for the table", path)
-	}
-	want := head + begin + markdownTable() + end + tail
-	if string(text) == want {
-		return
-	}
-	if !*update {
-		t.Fatalf("%s is not the table: run the test with -update", path)
-	}
-	if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	docpage.CheckPart(t, "reference/task-steps.md", markdownTable(), *update)
 }
 
 func markdownTable() string {

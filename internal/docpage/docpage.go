@@ -1,0 +1,135 @@
+package docpage
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A generated part of a page is between these two lines.
+const (
+	beginMarker = "<!-- begin of the generated part -->\n"
+	endMarker   = "<!-- end of the generated part -->\n"
+)
+
+// Check fails the test unless a page of docs has the given text. The path is relative to docs. With update, it writes the page
+// instead.
+func Check(t testing.TB, path, text string, update bool) {
+	t.Helper()
+	file := filepath.Join(Dir(t), path)
+	if update {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	current, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatalf("%v: run this test with -update", err)
+	}
+	if line, differs := firstDifference(string(current), text); differs {
+		t.Errorf("docs/%s differs from the code in line %d: run this test with -update", path, line)
+	}
+}
+
+// CheckPart does the same for the generated part of a page that is otherwise written by hand.
+func CheckPart(t testing.TB, path, part string, update bool) {
+	t.Helper()
+	page, err := os.ReadFile(filepath.Join(Dir(t), path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, ok := replacePart(string(page), part)
+	if !ok {
+		t.Fatalf("docs/%s does not have the two lines %q and %q", path, beginMarker, endMarker)
+	}
+	Check(t, path, text, update)
+}
+
+// replacePart returns the page with another generated part. It returns false if the page has not exactly one generated part.
+func replacePart(page, part string) (text string, ok bool) {
+	if strings.Count(page, beginMarker) != 1 || strings.Count(page, endMarker) != 1 {
+		return "", false
+	}
+	before, rest, _ := strings.Cut(page, beginMarker)
+	_, after, ok := strings.Cut(rest, endMarker)
+	return before + beginMarker + part + endMarker + after, ok
+}
+
+// firstDifference returns the number of the first line in which two texts differ.
+func firstDifference(a, b string) (line int, differs bool) {
+	if a == b {
+		return 0, false
+	}
+	linesOfA, linesOfB := strings.Split(a, "\n"), strings.Split(b, "\n")
+	for line < min(len(linesOfA), len(linesOfB)) && linesOfA[line] == linesOfB[line] {
+		line++
+	}
+	return line + 1, true
+}
+
+// Dir returns the directory docs of the module that contains the working directory.
+func Dir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		docs := filepath.Join(dir, "docs")
+		if _, err := os.Stat(filepath.Join(docs, "promises")); err == nil {
+			return docs
+		}
+		if dir == filepath.Dir(dir) {
+			t.Fatal("no directory above the working directory has docs/promises")
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+// Table is a table in Markdown.
+type Table struct{ text strings.Builder }
+
+// NewTable returns a table without rows.
+func NewTable(titles ...string) *Table {
+	t := &Table{}
+	t.AddRow(titles...)
+	t.text.WriteString(strings.Repeat("| --- ", len(titles)) + "|\n")
+	return t
+}
+
+// AddRow adds a row of Markdown. In a cell, a line break becomes a space, and a vertical bar is escaped.
+func (t *Table) AddRow(cells ...string) {
+	for _, cell := range cells {
+		cell = strings.ReplaceAll(strings.Join(strings.Fields(cell), " "), "|", `\|`)
+		if cell != "" {
+			cell += " "
+		}
+		t.text.WriteString("| " + cell)
+	}
+	t.text.WriteString("|\n")
+}
+
+// String returns the table in Markdown, or an empty text if it has no rows.
+func (t *Table) String() string {
+	if strings.Count(t.text.String(), "\n") == 2 {
+		return ""
+	}
+	return t.text.String()
+}
+
+// Code returns texts as code, with a space between them. It omits empty texts.
+func Code(texts ...string) string {
+	var all []string
+	for _, text := range texts {
+		switch {
+		case text == "":
+		case strings.Contains(text, "`"):
+			all = append(all, "`` "+text+" ``")
+		default:
+			all = append(all, "`"+text+"`")
+		}
+	}
+	return strings.Join(all, " ")
+}

@@ -1,0 +1,49 @@
+package docpage
+
+import "testing"
+
+func TestReplacePart(t *testing.T) {
+	const begin, end = beginMarker, endMarker
+	for page, want := range map[string]string{
+		"a\n" + begin + "old\n" + end + "b\n": "a\n" + begin + "new\n" + end + "b\n",
+		begin + end:                           begin + "new\n" + end,
+		"a\n" + begin + "old\n":               "",
+		"a\n" + end + "b\n" + begin:           "",
+		begin + end + begin + end:             "",
+		"":                                    "",
+	} {
+		if got, ok := replacePart(page, "new\n"); ok != (want != "") || ok && got != want {
+			t.Errorf("the page %q becomes %q, %v, want %q", page, got, ok, want)
+		}
+	}
+}
+
+func TestFirstDifference(t *testing.T) {
+	for _, c := range []struct {
+		a, b    string
+		line    int
+		differs bool
+	}{
+		{"a\nb\n", "a\nb\n", 0, false},
+		{"a\nb\n", "a\nc\n", 2, true},
+		{"a\n", "a\nb\n", 2, true},
+		{"", "a", 1, true},
+	} {
+		if line, differs := firstDifference(c.a, c.b); line != c.line || differs != c.differs {
+			t.Errorf("%q and %q differ in line %d, %v, want %d, %v", c.a, c.b, line, differs, c.line, c.differs)
+		}
+	}
+}
+
+func TestTable(t *testing.T) {
+	table := NewTable("Name", "Text")
+	if got := table.String(); got != "" {
+		t.Errorf("a table without rows is %q", got)
+	}
+	table.AddRow(Code("a|b"), "two\n  lines")
+	table.AddRow(Code(""), Code("`x`", "y"))
+	const want = "| Name | Text |\n| --- | --- |\n| `a\\|b` | two lines |\n| | `` `x` `` `y` |\n"
+	if got := table.String(); got != want {
+		t.Errorf("the table is\n%s, want\n%s", got, want)
+	}
+}
