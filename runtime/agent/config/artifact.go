@@ -16,18 +16,30 @@ import (
 // artifactSettings has the settings of the client's artifact block. The agent passes their values to the artifact hook
 // under the same names.
 var artifactSettings = map[string]settingSpec{
-	"http_read_timeout":                artifactHookSetting(configItem.parseDuration),
-	"http_max_size":                    artifactHookSetting(configItem.parseByteSize),
-	"git_timeout":                      artifactHookSetting(configItem.parseDuration),
-	"hg_timeout":                       artifactHookSetting(configItem.parseDuration),
-	"s3_timeout":                       artifactHookSetting(configItem.parseDuration),
-	"decompression_limit_file_count":   artifactHookSetting(configItem.parseWholeNumber),
-	"decompression_limit_size":         artifactHookSetting(configItem.parseByteSize),
-	"decompression_limit_ratio":        artifactHookSetting(configItem.parseWholeNumber),
-	"set_environment_variables":        artifactHookSetting(configItem.parseCommaSeparatedNames),
+	// Timeout of a download by HTTP. [default: 30m]
+	"http_read_timeout": artifactHookSetting(configItem.parseDuration),
+	// Maximum size of a download by HTTP. [type: size; default: 100GB]
+	"http_max_size": artifactHookSetting(configItem.parseByteSize),
+	// Timeout of a download of a git repository. [default: 30m]
+	"git_timeout": artifactHookSetting(configItem.parseDuration),
+	// Timeout of a download of a Mercurial repository. [default: 30m]
+	"hg_timeout": artifactHookSetting(configItem.parseDuration),
+	// Timeout of a download from S3. [default: 30m]
+	"s3_timeout": artifactHookSetting(configItem.parseDuration),
+	// Maximum number of files in an archive. [default: 4096]
+	"decompression_limit_file_count": artifactHookSetting(configItem.parseWholeNumber),
+	// Maximum size of the content of an archive. [type: size; default: 100GB]
+	"decompression_limit_size": artifactHookSetting(configItem.parseByteSize),
+	// Maximum ratio of the size of the content to that of its archive, for content above 256 MiB. [default: 1000; not in Nomad]
+	"decompression_limit_ratio": artifactHookSetting(configItem.parseWholeNumber),
+	// Variables of the agent that downloads inherit, separated by commas. [type: string]
+	"set_environment_variables": artifactHookSetting(configItem.parseCommaSeparatedNames),
+	// Further paths that downloads can use, such as d:rx:/opt/tools and f:r:/etc/netrc.
 	"filesystem_isolation_extra_paths": artifactHookSetting(configItem.parseFilesystemIsolationPaths),
-	"disable_filesystem_isolation":     artifactHookSetting(configItem.parseBoolean),
+	// Downloads see all files that their user can read.
+	"disable_filesystem_isolation": artifactHookSetting(configItem.parseBoolean),
 
+	// User ids that downloads have under an agent of root, and that nothing else may use. [default: 90000-99999,60706-61183; not in Nomad]
 	"download_uids": artifactHookSetting(configItem.parseAndCheckDownloadUIDText),
 
 	"disable_artifact_inspection": {ignoredReason: "what was downloaded is always looked through"},

@@ -88,6 +88,7 @@ const retryReason = "the servers are called until one answers"
 
 // serverJoinSettings are the settings of the block client.server_join.
 var serverJoinSettings = map[string]settingSpec{
+	// Addresses of servers, as in client.servers.
 	"retry_join":     serverAddrsSetting(func(c *Config) *[]string { return &c.Cluster.RetryJoin }),
 	"retry_interval": {ignoredReason: retryReason},
 	"retry_max":      {ignoredReason: retryReason},
@@ -96,9 +97,14 @@ var serverJoinSettings = map[string]settingSpec{
 
 // rpcSettings are the settings of the block rpc.
 var rpcSettings = map[string]settingSpec{
-	"accept_backlog":           wholeNumberSetting(1, maxSettingNumber, func(c *Config) *int { return &c.Cluster.Multiplex.AcceptBacklog }),
-	"keep_alive_interval":      durationSetting(func(c *Config) *time.Duration { return &c.Cluster.Multiplex.KeepAliveInterval }),
+	// Number of streams that can wait for being accepted. [default: 256]
+	"accept_backlog": wholeNumberSetting(1, maxSettingNumber, func(c *Config) *int { return &c.Cluster.Multiplex.AcceptBacklog }),
+	// Time between two pings of a server. [default: 30s]
+	"keep_alive_interval": durationSetting(func(c *Config) *time.Duration { return &c.Cluster.Multiplex.KeepAliveInterval }),
+	// Time after which a server that does not read counts as failed. [default: 10s]
 	"connection_write_timeout": durationSetting(func(c *Config) *time.Duration { return &c.Cluster.Multiplex.ConnectionWriteTimeout }),
-	"stream_open_timeout":      durationSetting(func(c *Config) *time.Duration { return &c.Cluster.Multiplex.StreamOpenTimeout }),
-	"stream_close_timeout":     durationSetting(func(c *Config) *time.Duration { return &c.Cluster.Multiplex.StreamCloseTimeout }),
+	// Timeout of the acknowledgement of a stream. [default: 75s]
+	"stream_open_timeout": durationSetting(func(c *Config) *time.Duration { return &c.Cluster.Multiplex.StreamOpenTimeout }),
+	// Timeout from the close of one end of a stream to the close of the other. [default: 5m]
+	"stream_close_timeout": durationSetting(func(c *Config) *time.Duration { return &c.Cluster.Multiplex.StreamCloseTimeout }),
 }

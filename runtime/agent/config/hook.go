@@ -45,20 +45,25 @@ func parseHookRule(block *configItem) (rule pluginhooks.OperatorRule, err error)
 	rule.Name, rule.ConfigRange = block.name, block.sourceRange
 	for _, i := range block.children {
 		switch i.name {
+		// Place among the hooks of a task: plugins have 300, artifacts 600, devices 700, templates 800. [type: whole number; default: 300; reload]
 		case "order":
 			rule.Order, err = i.parseHookOrder()
+		// Timeout of each call, at least 1ms. [type: duration; default: that of the plugin, or 1m for prerun and prestart and 10s for others; reload]
 		case "timeout":
 			if rule.Timeout, err = i.parseDuration(); err == nil && rule.Timeout < time.Millisecond {
 				err = errors.New(`must be a duration of at least 1ms, such as "90s"`)
 			}
+		// fail lets an error of the hook fail the task, warn makes it an event. [type: string; default: fail; reload]
 		case "on_error":
 			var onErrorText string
 			onErrorText, err = i.parseScalarAsString()
 			if rule.WarnOnError = onErrorText == "warn"; err == nil && !rule.WarnOnError && onErrorText != "fail" {
 				err = errors.New("must be fail or warn")
 			}
+		// Allocations to which the hook is attached. [type: block; default: all; reload]
 		case "match":
 			rule.Match, err = i.parseHookMatch()
+		// Settings of the hook, which has their schema. [type: block; reload]
 		case "config":
 			blocks := jsonObjectsOrNil(i.toJSONValue())
 			if len(blocks) != 1 {
@@ -107,12 +112,16 @@ func (i configItem) parseHookMatch() (*pluginhooks.RuleMatch, error) {
 	for _, child := range i.children {
 		var err error
 		switch child.name {
+		// Pattern of the id of the job. [type: string; reload]
 		case "job":
 			m.JobPattern, err = child.parseGlobPattern()
+		// Pattern of the name of the group. [type: string; reload]
 		case "group":
 			m.GroupPattern, err = child.parseGlobPattern()
+		// Pattern of the name of the driver. [type: string; reload]
 		case "driver":
 			m.DriverPattern, err = child.parseGlobPattern()
+		// Patterns of values of metadata, by key. [type: block of strings; reload]
 		case "meta":
 			m.PatternByMetaKey, err = child.parseStringMap()
 			for _, pattern := range m.PatternByMetaKey {

@@ -40,10 +40,13 @@ func parseHostNetwork(block configItem) (n hostnet.HostNetwork, err error) {
 	}
 	for _, s := range block.children {
 		switch s.name {
+		// Network whose address of the machine the host network has. [type: string]
 		case "cidr":
 			n.CIDR, err = parseCIDR(*s)
+		// Interface whose address the host network has. [type: string]
 		case "interface":
 			n.Interface, err = s.parseScalarAsString()
+		// Ports of the addresses that jobs do not get. [type: string]
 		case "reserved_ports":
 			if n.ReservedPorts, err = s.parseScalarAsString(); err == nil {
 				_, err = scheduler.ParsePortRanges(n.ReservedPorts)

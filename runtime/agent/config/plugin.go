@@ -79,6 +79,7 @@ func parsePluginBlock(d *hclDocument, item *ast.ObjectItem, labels []string) (ca
 			continue
 		}
 		name, rng := names[0], p.keysRange(inner.Keys)
+		// Settings of the plugin, which has their schema. [type: block; reload]
 		if name == "config" {
 			p.parseConfig(&block, inner)
 			continue
@@ -93,10 +94,13 @@ func parsePluginBlock(d *hclDocument, item *ast.ObjectItem, labels []string) (ca
 		}
 		settings[name] = rng
 		switch name {
+		// Arguments of the program. [type: list of strings; reload]
 		case "args":
 			block.Args = p.parseStringList(name, inner.Val)
+		// Variables of the agent that the plugin inherits; a name can end with *. [type: list of strings; default: see the environment of plugins; reload; not in Nomad]
 		case "env_allowlist":
 			block.EnvAllowlist = append([]string{}, p.parseStringList(name, inner.Val)...) // not nil if the list is empty, because nil means the default
+		// Checksum that the program must have, 64 hexadecimal digits. [type: string; reload; not in Nomad]
 		case "sha256":
 			block.SHA256 = p.parseString(name, inner.Val)
 			if !isSHA256(block.SHA256) {

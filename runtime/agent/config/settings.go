@@ -22,6 +22,10 @@ import (
 
 // settingSpec describes a setting that the agent knows. Exactly one of setInConfig, blockSettings and ignoredReason is not
 // zero.
+//
+// The comment above a setting with an effect is its row in docs/reference/agent-config.md. It describes the setting, and has the
+// facts in brackets that the table does not have: the type if valueType is nil, the default, whether a reload applies a change,
+// and whether Nomad lacks the setting. The settings of blocks with labels have such comments in the functions that read them.
 type settingSpec struct {
 	setInConfig   func(*Config, configItem) error
 	blockSettings map[string]settingSpec
@@ -218,12 +222,19 @@ const maxUserID = 1<<32 - 2 // 1<<32-1 means "no user" for the kernel
 
 // topLevelSettings are the settings at the top level of a file, by name.
 var topLevelSettings = map[string]settingSpec{
-	"region":     stringSetting(func(c *Config) *string { return &c.Node.Region }),
+	// Region of the node. [default: global]
+	"region": stringSetting(func(c *Config) *string { return &c.Node.Region }),
+	// Datacenter of the node. [default: dc1]
 	"datacenter": stringSetting(func(c *Config) *string { return &c.Node.Datacenter }),
-	"name":       stringSetting(func(c *Config) *string { return &c.Node.Name }),
-	"data_dir":   stringSetting(func(c *Config) *string { return &c.DataDir }),
+	// Name of the node. [default: the host name]
+	"name": stringSetting(func(c *Config) *string { return &c.Node.Name }),
+	// Directory of the state, the allocations and the sockets. [default: /var/lib/nomad-lite for root, else $XDG_STATE_HOME/nomad-lite]
+	"data_dir": stringSetting(func(c *Config) *string { return &c.DataDir }),
+	// Directory of the programs of plugins. [reload]
 	"plugin_dir": stringSetting(func(c *Config) *string { return &c.PluginDir }),
-	"bind_addr":  stringSetting(func(c *Config) *string { return &c.BindAddr }),
+	// Address on which the API listens, unless addresses.http is set. [default: 127.0.0.1]
+	"bind_addr": stringSetting(func(c *Config) *string { return &c.BindAddr }),
+	// Lowest level of log lines: trace, debug, info, warn or error. [type: string; default: info; reload]
 	"log_level": {setInConfig: func(c *Config, i configItem) error {
 		level, err := i.parseScalarAsString()
 		if err == nil && hclog.LevelFromString(level) == hclog.NoLevel {
@@ -232,29 +243,42 @@ var topLevelSettings = map[string]settingSpec{
 		c.LogLevel = level
 		return err
 	}},
-	"log_json":             booleanSetting(func(c *Config) *bool { return &c.LogJSON }),
+	// Each log line is a JSON object.
+	"log_json": booleanSetting(func(c *Config) *bool { return &c.LogJSON }),
+	// Log lines have the source file and line of their statement.
 	"log_include_location": booleanSetting(func(c *Config) *bool { return &c.LogSourceLocation }),
-	"leave_on_interrupt":   booleanSetting(func(c *Config) *bool { return &c.LeaveOnInterrupt }),
-	"leave_on_terminate":   booleanSetting(func(c *Config) *bool { return &c.LeaveOnTerminate }),
+	// SIGINT stops the tasks, or drains the node of a cluster, if there is a drain_on_shutdown block. Without it, tasks continue.
+	"leave_on_interrupt": booleanSetting(func(c *Config) *bool { return &c.LeaveOnInterrupt }),
+	// The same for SIGTERM.
+	"leave_on_terminate": booleanSetting(func(c *Config) *bool { return &c.LeaveOnTerminate }),
 
+	// Headers of each reply of the API.
 	"http_api_response_headers": stringMapSetting(func(c *Config) *map[string]string { return &c.HTTPHeaders }),
 
+	// Ports of the agent.
 	"ports": {blockSettings: map[string]settingSpec{
+		// Port of the API; 0 means any free port. [default: 4646]
 		"http": wholeNumberSetting(0, 65535, func(c *Config) *int { c.HTTPPort = new(int); return c.HTTPPort }),
 		"rpc":  {ignoredReason: noServersReason},
 		"serf": {ignoredReason: noServersReason},
 	}},
+	// Addresses on which the agent listens.
 	"addresses": {blockSettings: map[string]settingSpec{
+		// Address on which the API listens. [default: bind_addr]
 		"http": stringSetting(func(c *Config) *string { return &c.HTTPListenAddr }),
 		"rpc":  {ignoredReason: noServersReason},
 		"serf": {ignoredReason: noServersReason},
 	}},
+	// Addresses that other machines use.
 	"advertise": {blockSettings: map[string]settingSpec{
+		// Address of the API for other machines, with or without a port. [default: the address on which the API listens]
 		"http": stringSetting(func(c *Config) *string { return &c.HTTPAdvertiseAddr }),
 		"rpc":  {ignoredReason: noServersReason},
 		"serf": {ignoredReason: noServersReason},
 	}},
+	// Access control.
 	"acl": {blockSettings: map[string]settingSpec{
+		// false requires no token of clients on this machine, which then have all rights of the agent. true enables the access control of the servers of a cluster. [type: bool; default: the agent requires its token]
 		"enabled": {setInConfig: func(c *Config, i configItem) error {
 			on, err := i.parseBoolean()
 			c.DisableAccessControl, c.Cluster.AccessControl = err == nil && !on, err == nil && on
@@ -272,60 +296,84 @@ var topLevelSettings = map[string]settingSpec{
 		"max_auth_token_requests":      {ignoredReason: notNeededReason},
 		"max_auth_token_requests_time": {ignoredReason: notNeededReason},
 	}},
+	// TLS of the API, and of the connections to the servers of a cluster.
 	"tls": {
 		blockSettings: map[string]settingSpec{
-			"http":                            booleanSetting(func(c *Config) *bool { return &c.TLS.ServeHTTPS }),
-			"ca_file":                         stringSetting(func(c *Config) *string { return &c.TLS.CAFile }),
-			"cert_file":                       stringSetting(func(c *Config) *string { return &c.TLS.CertFile }),
-			"key_file":                        stringSetting(func(c *Config) *string { return &c.TLS.KeyFile }),
-			"verify_https_client":             booleanSetting(func(c *Config) *bool { return &c.TLS.VerifyClient }),
-			"tls_min_version":                 {setInConfig: setMinTLSVersion},
-			"tls_cipher_suites":               {setInConfig: setCipherSuites},
-			"rpc":                             booleanSetting(func(c *Config) *bool { return &c.Cluster.EncryptRPC }),
+			// The API is served with TLS on its port. A reload does not change it.
+			"http": booleanSetting(func(c *Config) *bool { return &c.TLS.ServeHTTPS }),
+			// PEM file of the authority that has signed the certificates of clients and servers. [reload]
+			"ca_file": stringSetting(func(c *Config) *string { return &c.TLS.CAFile }),
+			// PEM file of the certificate of the agent. [reload]
+			"cert_file": stringSetting(func(c *Config) *string { return &c.TLS.CertFile }),
+			// PEM file of its key. [reload]
+			"key_file": stringSetting(func(c *Config) *string { return &c.TLS.KeyFile }),
+			// The API rejects clients without a certificate of the authority. [reload]
+			"verify_https_client": booleanSetting(func(c *Config) *bool { return &c.TLS.VerifyClient }),
+			// Minimum version of TLS: tls12 or tls13. [type: string; default: tls12; reload]
+			"tls_min_version": {setInConfig: setMinTLSVersion},
+			// Cipher suites of TLS 1.2, separated by commas, of those that Go considers secure. [type: string; default: those of Go; reload]
+			"tls_cipher_suites": {setInConfig: setCipherSuites},
+			// The agent connects to the servers of its cluster with TLS.
+			"rpc": booleanSetting(func(c *Config) *bool { return &c.Cluster.EncryptRPC }),
+			// The certificate of a server must have the name server.REGION.nomad.
 			"verify_server_hostname":          booleanSetting(func(c *Config) *bool { return &c.Cluster.VerifyServerHostname }),
 			"rpc_upgrade_mode":                {ignoredReason: noServersReason},
 			"tls_prefer_server_cipher_suites": {ignoredReason: notNeededReason},
 		},
 	},
+	// Limits of the connections of clients.
 	"limits": {blockSettings: map[string]settingSpec{
+		// Maximum number of connections of one client. [default: 100 for a task, no limit for others]
 		"http_max_conns_per_client": wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.MaxHTTPConnsPerClient }),
-		"https_handshake_timeout":   {setInConfig: setTLSHandshakeTimeout},
-		"rpc_handshake_timeout":     {ignoredReason: noServersReason},
-		"rpc_max_conns_per_client":  {ignoredReason: noServersReason},
+		// Timeout of a TLS handshake, at most 1m. [type: duration; default: 5s]
+		"https_handshake_timeout":  {setInConfig: setTLSHandshakeTimeout},
+		"rpc_handshake_timeout":    {ignoredReason: noServersReason},
+		"rpc_max_conns_per_client": {ignoredReason: noServersReason},
 	}},
+	// Metrics and traces.
 	"telemetry": {blockSettings: telemetrySettings},
+	// The unix socket of the API.
 	"unix_sockets": {blockSettings: map[string]settingSpec{
+		// Group whose members can use the socket, with all rights of the agent. [not in Nomad]
 		"group": stringSetting(func(c *Config) *string { return &c.SocketGroup }),
 		"user":  {ignoredReason: "the unix socket belongs to the user of the agent"},
 		"mode":  {ignoredReason: "the mode of the unix socket is 0660 with a group, and 0600 without one"},
 	}},
+	// The web page.
 	"ui": {blockSettings: map[string]settingSpec{
-		"enabled":                 invertedBooleanSetting(func(c *Config) *bool { return &c.DisableWebPage }),
+		// The agent serves the web page. [default: true]
+		"enabled": invertedBooleanSetting(func(c *Config) *bool { return &c.DisableWebPage }),
+		// Commands of Nomad can print addresses of the web page. [default: true]
 		"show_cli_hints":          invertedBooleanSetting(func(c *Config) *bool { return &c.HideWebPageURLs }),
 		"label":                   {ignoredReason: notImplementedReason},
 		"content_security_policy": {ignoredReason: "the policy of the web page is fixed"},
 		"consul":                  {ignoredReason: noConsulReason},
 		"vault":                   {ignoredReason: noVaultReason},
 	}},
+	// The API serves profiles of the agent and data of the machine.
 	"enable_debug": booleanSetting(func(c *Config) *bool { return &c.EnableDebug }),
 
-	"hook":   {setInConfig: addOrReplaceHookRules},
+	// Attaches a hook to jobs; the label is the name of the hook. Several blocks are permitted. [type: block; reload; not in Nomad]
+	"hook": {setInConfig: addOrReplaceHookRules},
+	// The node and its tasks.
 	"client": {blockSettings: clientSettings},
+	// The scheduler of the agent. For a file that Nomad also reads, it decides whether the agent joins a cluster.
 	"server": {blockSettings: serverSettings},
 
-	"audit":                        {ignoredReason: enterpriseOnlyReason},
-	"autopilot":                    {ignoredReason: noServersReason},
-	"consul":                       {ignoredReason: noConsulReason},
-	"disable_anonymous_signature":  {ignoredReason: notNeededReason},
-	"disable_update_check":         {ignoredReason: notNeededReason},
-	"enable_syslog":                {ignoredReason: "the log is written to standard error; systemd passes it to the journal"},
-	"keyring":                      {ignoredReason: noServersReason},
-	"license_path":                 {ignoredReason: enterpriseOnlyReason},
-	"log_file":                     {ignoredReason: "the log is written to standard error; systemd passes it to the journal"},
-	"log_rotate_bytes":             {ignoredReason: "the log is written to standard error; systemd passes it to the journal"},
-	"log_rotate_duration":          {ignoredReason: "the log is written to standard error; systemd passes it to the journal"},
-	"log_rotate_max_files":         {ignoredReason: "the log is written to standard error; systemd passes it to the journal"},
-	"reporting":                    {ignoredReason: enterpriseOnlyReason},
+	"audit":                       {ignoredReason: enterpriseOnlyReason},
+	"autopilot":                   {ignoredReason: noServersReason},
+	"consul":                      {ignoredReason: noConsulReason},
+	"disable_anonymous_signature": {ignoredReason: notNeededReason},
+	"disable_update_check":        {ignoredReason: notNeededReason},
+	"enable_syslog":               {ignoredReason: "the log is written to standard error; systemd passes it to the journal"},
+	"keyring":                     {ignoredReason: noServersReason},
+	"license_path":                {ignoredReason: enterpriseOnlyReason},
+	"log_file":                    {ignoredReason: "the log is written to standard error; systemd passes it to the journal"},
+	"log_rotate_bytes":            {ignoredReason: "the log is written to standard error; systemd passes it to the journal"},
+	"log_rotate_duration":         {ignoredReason: "the log is written to standard error; systemd passes it to the journal"},
+	"log_rotate_max_files":        {ignoredReason: "the log is written to standard error; systemd passes it to the journal"},
+	"reporting":                   {ignoredReason: enterpriseOnlyReason},
+	// Connections to the servers of a cluster.
 	"rpc":                          {blockSettings: rpcSettings},
 	"sentinel":                     {ignoredReason: enterpriseOnlyReason},
 	"syslog_facility":              {ignoredReason: "the log is written to standard error; systemd passes it to the journal"},
@@ -336,6 +384,7 @@ var topLevelSettings = map[string]settingSpec{
 
 // clientSettings are the settings of the client block.
 var clientSettings = map[string]settingSpec{
+	// Must be true: an agent runs tasks. [type: bool; default: true]
 	"enabled": {setInConfig: func(_ *Config, i configItem) error {
 		on, err := i.parseBoolean()
 		if err == nil && !on {
@@ -344,39 +393,66 @@ var clientSettings = map[string]settingSpec{
 		}
 		return err
 	}},
-	"node_class":             stringSetting(func(c *Config) *string { return &c.Node.Class }),
-	"node_pool":              stringSetting(func(c *Config) *string { return &c.Node.Pool }),
-	"meta":                   stringMapSetting(func(c *Config) *map[string]string { return &c.Node.Meta }),
-	"network_interface":      stringSetting(func(c *Config) *string { return &c.Node.Interface.Name }),
+	// Class of the node, for constraints.
+	"node_class": stringSetting(func(c *Config) *string { return &c.Node.Class }),
+	// Node pool of the node. [default: default]
+	"node_pool": stringSetting(func(c *Config) *string { return &c.Node.Pool }),
+	// Metadata of the node, for constraints and ${meta.KEY}. [reload]
+	"meta": stringMapSetting(func(c *Config) *map[string]string { return &c.Node.Meta }),
+	// Interface whose address is the address of the node and of its ports. [default: the interface of the default route]
+	"network_interface": stringSetting(func(c *Config) *string { return &c.Node.Interface.Name }),
+	// Jobs with services of the provider consul are not placed. [not in Nomad]
 	"refuse_consul_services": booleanSetting(func(c *Config) *bool { return &c.Node.RefuseConsulServices }),
-	"network_speed":          wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.Node.Interface.MBits }),
-	"node_max_allocs":        wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.Node.MaxAllocs }),
-	"cpu_total_compute":      wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.Node.CPUMHzOverride }),
-	"memory_total_mb":        wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.Node.MemoryMBOverride }),
-	"disk_total_mb":          wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.Node.DiskMBOverride }),
-	"min_dynamic_port":       wholeNumberSetting(1, 65535, func(c *Config) *int { return &c.Node.MinDynamicPort }),
-	"max_dynamic_port":       wholeNumberSetting(1, 65535, func(c *Config) *int { return &c.Node.MaxDynamicPort }),
-	"client_min_port":        wholeNumberSetting(1, 65535, func(c *Config) *int { return &c.Node.ClientMinPort }),
-	"client_max_port":        wholeNumberSetting(1, 65535, func(c *Config) *int { return &c.Node.ClientMaxPort }),
-	"max_kill_timeout":       durationSetting(func(c *Config) *time.Duration { return &c.MaxKillTimeout }),
-	"gc_interval":            durationSetting(func(c *Config) *time.Duration { return &c.GC.DiskCheckInterval }),
-	"gc_max_allocs":          wholeNumberSetting(1, maxSettingNumber, func(c *Config) *int { return &c.GC.MaxAllocsOnDisk }),
+	// Speed of the interface in Mbit/s, which clients see. [default: the speed that the kernel reports]
+	"network_speed": wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.Node.Interface.MBits }),
+	// Maximum number of allocations at one time; 0 means no limit.
+	"node_max_allocs": wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.Node.MaxAllocs }),
+	// CPU of the node in MHz. [default: that of the machine]
+	"cpu_total_compute": wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.Node.CPUMHzOverride }),
+	// Memory of the node in MiB. [default: that of the machine]
+	"memory_total_mb": wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.Node.MemoryMBOverride }),
+	// Disk space of the node in MiB. [default: that of the file system of the data directory]
+	"disk_total_mb": wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.Node.DiskMBOverride }),
+	// First port that jobs get for a port without a number. [default: 20000]
+	"min_dynamic_port": wholeNumberSetting(1, 65535, func(c *Config) *int { return &c.Node.MinDynamicPort }),
+	// Last such port. [default: 32000]
+	"max_dynamic_port": wholeNumberSetting(1, 65535, func(c *Config) *int { return &c.Node.MaxDynamicPort }),
+	// First port for helper processes of drivers. [default: 14000]
+	"client_min_port": wholeNumberSetting(1, 65535, func(c *Config) *int { return &c.Node.ClientMinPort }),
+	// Last port for helper processes of drivers. [default: 14512]
+	"client_max_port": wholeNumberSetting(1, 65535, func(c *Config) *int { return &c.Node.ClientMaxPort }),
+	// Maximum of the kill_timeout of tasks. [default: 30s]
+	"max_kill_timeout": durationSetting(func(c *Config) *time.Duration { return &c.MaxKillTimeout }),
+	// Time between two checks of the disk. [default: 1m; reload]
+	"gc_interval": durationSetting(func(c *Config) *time.Duration { return &c.GC.DiskCheckInterval }),
+	// Maximum number of allocations on the disk, running ones included: above it, the agent removes the directories of the allocations that ended first. [default: 50; reload]
+	"gc_max_allocs": wholeNumberSetting(1, maxSettingNumber, func(c *Config) *int { return &c.GC.MaxAllocsOnDisk }),
+	// Number of directories that are removed at the same time. [default: 2; reload]
 	"gc_parallel_destroys": wholeNumberSetting(1, 1000, func(c *Config) *int {
 		return &c.GC.MaxParallelRemovals
 	}),
-	"gc_disk_usage_threshold":  percentSetting(func(c *Config) *float64 { return &c.GC.MaxDiskUsagePercent }),
+	// Usage of the file system in percent above which directories of ended allocations are removed. [default: 80; reload]
+	"gc_disk_usage_threshold": percentSetting(func(c *Config) *float64 { return &c.GC.MaxDiskUsagePercent }),
+	// Usage of the inodes in percent above which they are removed. [default: 70; reload]
 	"gc_inode_usage_threshold": percentSetting(func(c *Config) *float64 { return &c.GC.MaxInodeUsagePercent }),
-	"gc_disk_usage_min_age":    durationSetting(func(c *Config) *time.Duration { return &c.GC.MinEndedTimeForDiskUsageGC }),
+	// Time after the end of an allocation before which the two thresholds do not remove its directory. [default: 10m; reload; not in Nomad]
+	"gc_disk_usage_min_age": durationSetting(func(c *Config) *time.Duration { return &c.GC.MinEndedTimeForDiskUsageGC }),
+	// Resources of the machine that jobs do not get.
 	"reserved": {blockSettings: map[string]settingSpec{
-		"cpu":    wholeNumberSetting(0, maxSettingNumber, func(c *Config) *uint64 { return &c.Node.Reserved.CPUMHz }),
+		// CPU in MHz. [reload]
+		"cpu": wholeNumberSetting(0, maxSettingNumber, func(c *Config) *uint64 { return &c.Node.Reserved.CPUMHz }),
+		// Memory in MiB. [reload]
 		"memory": wholeNumberSetting(0, maxSettingNumber, func(c *Config) *uint64 { return &c.Node.Reserved.MemoryMB }),
-		"disk":   wholeNumberSetting(0, maxSettingNumber, func(c *Config) *uint64 { return &c.Node.Reserved.DiskMB }),
+		// Disk space in MiB. [reload]
+		"disk": wholeNumberSetting(0, maxSettingNumber, func(c *Config) *uint64 { return &c.Node.Reserved.DiskMB }),
+		// Ports, such as 22,8000-8010. [type: string; reload]
 		"reserved_ports": {setInConfig: func(c *Config, i configItem) (err error) {
 			if c.Node.Reserved.Ports, err = i.parseScalarAsString(); err == nil {
 				_, err = scheduler.ParsePortRanges(c.Node.Reserved.Ports)
 			}
 			return err
 		}},
+		// Cores, such as 0,2-3. [type: string; reload]
 		"cores": {setInConfig: func(c *Config, i configItem) error {
 			list, err := i.parseScalarAsString()
 			if err != nil {
@@ -388,42 +464,59 @@ var clientSettings = map[string]settingSpec{
 			return nil
 		}},
 	}},
+	// Options of earlier versions of Nomad by name; see below. [type: block of strings]
 	"options": {setInConfig: setLegacyOptions},
+	// The agent stops its tasks before it exits; see leave_on_interrupt.
 	"drain_on_shutdown": {
 		initBlock: func(c *Config) { c.DrainOnExit = &DrainOnExit{} },
 		blockSettings: map[string]settingSpec{
-			"deadline":           durationSetting(func(c *Config) *time.Duration { return &c.DrainOnExit.Deadline }),
-			"force":              booleanSetting(func(c *Config) *bool { return &c.DrainOnExit.StopAllAtOnce }),
+			// Time after which the remaining tasks are killed. [default: no limit, for the node of a cluster 1h]
+			"deadline": durationSetting(func(c *Config) *time.Duration { return &c.DrainOnExit.Deadline }),
+			// All allocations are stopped at the same time.
+			"force": booleanSetting(func(c *Config) *bool { return &c.DrainOnExit.StopAllAtOnce }),
+			// The allocations of system jobs are not stopped. It has an effect on the node of a cluster only.
 			"ignore_system_jobs": booleanSetting(func(c *Config) *bool { return &c.DrainOnExit.IgnoreSystemJobs }),
 		},
 	},
 
+	// User ids for tasks that name no user, if their driver supports that.
 	"users": {blockSettings: map[string]settingSpec{
+		// First id; -1 means that tasks get no such id. [default: 80000]
 		"dynamic_user_min": wholeNumberSetting(-1, maxUserID, func(c *Config) *int { return &c.DynamicUserRange.Min }),
+		// Last id. [default: 89999]
 		"dynamic_user_max": wholeNumberSetting(-1, maxUserID, func(c *Config) *int { return &c.DynamicUserRange.Max }),
 	}},
 
+	// Downloads of artifacts.
 	"artifact": {blockSettings: artifactSettings},
+	// Templates.
 	"template": {blockSettings: templateSettings},
 
-	"alloc_dir":                   {ignoredReason: "allocations are in the data directory"},
-	"alloc_mounts_dir":            {ignoredReason: "allocations are in the data directory"},
+	"alloc_dir":        {ignoredReason: "allocations are in the data directory"},
+	"alloc_mounts_dir": {ignoredReason: "allocations are in the data directory"},
+	// Groups in bridges reach their own ports at the address of the node. [default: true]
 	"bridge_network_hairpin_mode": invertedBooleanSetting(func(c *Config) *bool { return &c.Node.Networks.Bridge.NoHairpin }),
-	"bridge_network_name":         bridgeNetworkSetting(func(c *Config, value string) error { c.Node.Networks.Bridge.Name = value; return nil }),
+	// Name of the bridge. [default: nomad]
+	"bridge_network_name": bridgeNetworkSetting(func(c *Config, value string) error { c.Node.Networks.Bridge.Name = value; return nil }),
+	// Network of the bridge. [default: 172.26.64.0/20]
 	"bridge_network_subnet": bridgeNetworkSetting(func(c *Config, value string) error {
 		return setNetworkPrefix(&c.Node.Networks.Bridge.IPv4Subnet, value)
 	}),
+	// Network of the bridge for IPv6. [default: no IPv6]
 	"bridge_network_subnet_ipv6": bridgeNetworkSetting(func(c *Config, value string) error {
 		return setNetworkPrefix(&c.Node.Networks.Bridge.IPv6Subnet, value)
 	}),
 	"cgroup_parent": {ignoredReason: notImplementedReason},
+	// Paths of the machine that tasks of exec and java see, and their paths for the tasks. [type: block of strings; default: Nomad's list]
 	"chroot_env": {setInConfig: func(c *Config, i configItem) (err error) {
 		if c.ChrootEnv, err = i.parseStringMap(); err == nil {
 			err = allocdir.ValidateChrootEnv(c.ChrootEnv)
 		}
 		return err
 	}},
+	// Directory of the configurations of CNI networks. [default: /opt/cni/config]
 	"cni_config_dir": stringSetting(func(c *Config) *string { return &c.Node.Networks.CNI.ConfigDir }),
+	// Directories of CNI plugins, separated by colons. [type: string; default: /opt/cni/bin]
 	"cni_path": {setInConfig: func(c *Config, i configItem) error {
 		list, err := i.parseScalarAsString()
 		c.Node.Networks.CNI.PluginDirs = filepath.SplitList(list)
@@ -432,27 +525,37 @@ var clientSettings = map[string]settingSpec{
 		}
 		return err
 	}},
-	"cpu_disable_dmidecode":           {ignoredReason: notNeededReason},
-	"disable_remote_exec":             booleanSetting(func(c *Config) *bool { return &c.Cluster.DisableRemoteExec }),
-	"fingerprint":                     {ignoredReason: notNeededReason},
-	"gc_volumes_on_node_gc":           {ignoredReason: noServersReason},
-	"host_network":                    {setInConfig: setHostNetworks},
-	"host_volume":                     {setInConfig: setHostVolumes},
-	"host_volume_plugin_dir":          absolutePathSetting(func(c *Config) *string { return &c.HostVolumePluginDir }),
-	"host_volumes_dir":                absolutePathSetting(func(c *Config) *string { return &c.HostVolumesDir }),
-	"intro_token":                     stringSetting(func(c *Config) *string { return &c.Cluster.IntroductionToken }),
-	"log_rotate_max_files":            {ignoredReason: notNeededReason},
-	"no_host_uuid":                    {ignoredReason: notNeededReason},
-	"nomad_service_discovery":         {ignoredReason: "services of this machine are always registered here"},
-	"preferred_address_family":        {ignoredReason: notImplementedReason},
-	"publish_node_metrics":            {ignoredReason: notImplementedReason},
-	"reserveable_cores":               {ignoredReason: notImplementedReason},
-	"reservable_cores":                {ignoredReason: notImplementedReason},
-	"retry_interval":                  {ignoredReason: retryReason},
-	"retry_join":                      serverAddrsSetting(func(c *Config) *[]string { return &c.Cluster.RetryJoin }),
-	"retry_max":                       {ignoredReason: retryReason},
-	"server_http_addr":                parsedSetting(newCheckedParser(configItem.parseScalarAsString, checkServerURL), func(c *Config) *string { return &c.Cluster.ServerHTTPAddr }),
-	"server_join":                     {blockSettings: serverJoinSettings},
+	"cpu_disable_dmidecode": {ignoredReason: notNeededReason},
+	// The API of the node of a cluster runs no commands in tasks.
+	"disable_remote_exec":   booleanSetting(func(c *Config) *bool { return &c.Cluster.DisableRemoteExec }),
+	"fingerprint":           {ignoredReason: notNeededReason},
+	"gc_volumes_on_node_gc": {ignoredReason: noServersReason},
+	// Names addresses of the machine for ports of jobs; the label is the name. Several blocks are permitted. [type: block]
+	"host_network": {setInConfig: setHostNetworks},
+	// Names a directory of the machine for jobs; the label is the name. Several blocks are permitted. [type: block; reload]
+	"host_volume": {setInConfig: setHostVolumes},
+	// Directory of the host volume plugins. [default: host_volume_plugins in the data directory]
+	"host_volume_plugin_dir": absolutePathSetting(func(c *Config) *string { return &c.HostVolumePluginDir }),
+	// Directory in which the plugin mkdir makes volumes. [default: host_volumes in the data directory]
+	"host_volumes_dir": absolutePathSetting(func(c *Config) *string { return &c.HostVolumesDir }),
+	// Token with which the node joins a cluster that requires one.
+	"intro_token":              stringSetting(func(c *Config) *string { return &c.Cluster.IntroductionToken }),
+	"log_rotate_max_files":     {ignoredReason: notNeededReason},
+	"no_host_uuid":             {ignoredReason: notNeededReason},
+	"nomad_service_discovery":  {ignoredReason: "services of this machine are always registered here"},
+	"preferred_address_family": {ignoredReason: notImplementedReason},
+	"publish_node_metrics":     {ignoredReason: notImplementedReason},
+	"reserveable_cores":        {ignoredReason: notImplementedReason},
+	"reservable_cores":         {ignoredReason: notImplementedReason},
+	"retry_interval":           {ignoredReason: retryReason},
+	// Older form of server_join.retry_join.
+	"retry_join": serverAddrsSetting(func(c *Config) *[]string { return &c.Cluster.RetryJoin }),
+	"retry_max":  {ignoredReason: retryReason},
+	// URL of the HTTP API of a server. [default: the addresses of the servers with the port 4646; not in Nomad]
+	"server_http_addr": parsedSetting(newCheckedParser(configItem.parseScalarAsString, checkServerURL), func(c *Config) *string { return &c.Cluster.ServerHTTPAddr }),
+	// Servers to join.
+	"server_join": {blockSettings: serverJoinSettings},
+	// Addresses of the servers of a cluster, with or without a port. With one or more, the agent is a node of the cluster.
 	"servers":                         serverAddrsSetting(func(c *Config) *[]string { return &c.Cluster.Servers }),
 	"start_join":                      {ignoredReason: "it is for servers"},
 	"state_dir":                       {ignoredReason: "the state is in the data directory"},
@@ -462,13 +565,20 @@ var clientSettings = map[string]settingSpec{
 
 // serverSettings are the settings of the server block. Its garbage collection settings apply to the scheduler in the agent.
 var serverSettings = map[string]settingSpec{
-	"enabled":                 booleanSetting(func(c *Config) *bool { return &c.Cluster.ServerEnabled }),
-	"job_gc_interval":         durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.SweepInterval }),
-	"job_gc_threshold":        durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.MinDeadJobAge }),
-	"eval_gc_threshold":       durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.MinEvalAndAllocAge }),
+	// true means that the file is that of a Nomad server: the agent joins no cluster, and schedules for itself.
+	"enabled": booleanSetting(func(c *Config) *bool { return &c.Cluster.ServerEnabled }),
+	// Time between two garbage collections of jobs, evaluations, allocations and deployments. [default: 5m]
+	"job_gc_interval": durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.SweepInterval }),
+	// Minimum age of dead jobs that are removed. [default: 4h]
+	"job_gc_threshold": durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.MinDeadJobAge }),
+	// Minimum age of ended evaluations and allocations that are removed. [default: 1h]
+	"eval_gc_threshold": durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.MinEvalAndAllocAge }),
+	// The same for batch jobs that are not dead. [default: 24h]
 	"batch_eval_gc_threshold": durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.MinBatchEvalAndAllocAge }),
+	// Minimum age of ended deployments that are removed. [default: 1h]
 	"deployment_gc_threshold": durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.MinDeploymentAge }),
-	"oidc_issuer":             {setInConfig: setOIDCIssuer},
+	// URL below which other services find the public keys of workload identities. It opens these two routes to all clients. [type: string]
+	"oidc_issuer": {setInConfig: setOIDCIssuer},
 }
 
 func init() {
@@ -512,22 +622,31 @@ func setLegacyOptions(c *Config, i configItem) error {
 	for _, name := range slices.Sorted(maps.Keys(options)) {
 		value := options[name]
 		switch name {
+		// The driver raw_exec is enabled. [type: bool; default: if only root can submit jobs]
 		case "driver.raw_exec.enable":
 			c.LegacyEnableRawExec = new(isTrue(value))
+		// Drivers that the agent starts, separated by commas. [type: string; default: all]
 		case "driver.allowlist", "driver.whitelist":
 			c.DriverAllowlist = splitCommaList(value)
+		// Drivers that the agent does not start. [type: string]
 		case "driver.denylist", "driver.blacklist":
 			c.DriverDenylist = splitCommaList(value)
+		// Variables of the agent that tasks do not inherit. [type: string; default: tokens and credentials]
 		case "env.denylist", "env.blacklist":
 			c.EnvDenylist = append([]string{}, splitCommaList(value)...) // not nil if the list is empty, because nil means the default
+		// Variables of the agent that tasks inherit, less those of env.denylist. [type: string; default: all; not in Nomad]
 		case "env.allowlist":
 			c.EnvAllowlist = append([]string{}, splitCommaList(value)...)
+		// Users that tasks cannot have. [type: string; default: root,Administrator]
 		case "user.denylist", "user.blacklist":
 			c.UserDenylist = splitCommaList(value)
+		// Drivers to which user.denylist applies. [type: string; default: exec,qemu,java]
 		case "user.checked_drivers":
 			c.UserCheckedDrivers = splitCommaList(value)
+		// The agent gives directories of allocations the modes of Nomad if it cannot close them to other accounts. [type: bool; not in Nomad]
 		case "alloc_dir.nomad_modes":
 			c.FallBackToNomadFileModes = isTrue(value)
+		// Set-user-ID programs and devices in directories of allocations have an effect. [type: bool; not in Nomad]
 		case "alloc_dir.allow_setuid":
 			c.AllowSetuidAndDevicesInAllocs = isTrue(value)
 		default:

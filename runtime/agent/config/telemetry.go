@@ -21,21 +21,36 @@ const (
 
 // telemetrySettings are the settings of the telemetry block.
 var telemetrySettings = map[string]settingSpec{
-	"prometheus_metrics":                     invertedBooleanSetting(func(c *Config) *bool { return &c.Telemetry.OmitPrometheusFormat }),
-	"publish_allocation_metrics":             invertedBooleanSetting(func(c *Config) *bool { return &c.Telemetry.OmitAllocationMetrics }),
-	"publish_node_metrics":                   invertedBooleanSetting(func(c *Config) *bool { return &c.Telemetry.OmitNodeMetrics }),
+	// The API serves the format of Prometheus. [default: true, in Nomad false; reload]
+	"prometheus_metrics": invertedBooleanSetting(func(c *Config) *bool { return &c.Telemetry.OmitPrometheusFormat }),
+	// There are metrics of tasks. [default: true, in Nomad false; reload]
+	"publish_allocation_metrics": invertedBooleanSetting(func(c *Config) *bool { return &c.Telemetry.OmitAllocationMetrics }),
+	// There are metrics of the machine. [default: true, in Nomad false; reload]
+	"publish_node_metrics": invertedBooleanSetting(func(c *Config) *bool { return &c.Telemetry.OmitNodeMetrics }),
+	// There are no metrics nomad.nomad.job_summary of dispatched jobs. [reload]
 	"disable_dispatched_job_summary_metrics": booleanSetting(func(c *Config) *bool { return &c.Telemetry.OmitDispatchedJobSummary }),
-	"disable_hostname":                       booleanSetting(func(c *Config) *bool { return &c.Telemetry.OmitHost }),
-	"filter_default":                         invertedBooleanSetting(func(c *Config) *bool { return &c.Telemetry.Filter.OmitDefault }),
-	"prefix_filter":                          {setInConfig: setMetricsPrefixFilter},
-	"collection_interval":                    parsedSetting(newCheckedParser(configItem.parseDuration, checkCollectionInterval), func(c *Config) *time.Duration { return &c.Telemetry.CollectionInterval }),
-	"include_alloc_metadata_in_metrics":      booleanSetting(func(c *Config) *bool { return &c.Telemetry.IncludeAllocMetadata }),
-	"allowed_metadata_keys_in_metrics":       parsedSetting(configItem.parseStringList, func(c *Config) *[]string { return &c.Telemetry.AllowedMetadataKeys }),
-	"statsd_address":                         metricsSinkAddressSetting(metrics.Statsd),
-	"statsite_address":                       metricsSinkAddressSetting(metrics.Statsite),
-	"datadog_address":                        metricsSinkAddressSetting(metrics.Datadog),
-	"datadog_tags":                           {setInConfig: setDatadogTags},
-	"otlp":                                   {blockSettings: otlpSettings},
+	// Metrics have no label host. [reload]
+	"disable_hostname": booleanSetting(func(c *Config) *bool { return &c.Telemetry.OmitHost }),
+	// Metrics that no element of prefix_filter names are kept. [default: true; reload]
+	"filter_default": invertedBooleanSetting(func(c *Config) *bool { return &c.Telemetry.Filter.OmitDefault }),
+	// Prefixes of names of metrics after + or -; the longest prefix decides. [type: list of strings; reload]
+	"prefix_filter": {setInConfig: setMetricsPrefixFilter},
+	// Minimum time between two samples of resource usage, and interval of the sinks; at least 1s. [default: 1s; reload]
+	"collection_interval": parsedSetting(newCheckedParser(configItem.parseDuration, checkCollectionInterval), func(c *Config) *time.Duration { return &c.Telemetry.CollectionInterval }),
+	// Metrics of tasks have the metadata of their job as labels. [reload]
+	"include_alloc_metadata_in_metrics": booleanSetting(func(c *Config) *bool { return &c.Telemetry.IncludeAllocMetadata }),
+	// Keys of metadata that become labels. [default: all; reload]
+	"allowed_metadata_keys_in_metrics": parsedSetting(configItem.parseStringList, func(c *Config) *[]string { return &c.Telemetry.AllowedMetadataKeys }),
+	// Address of a statsd server, host:port. [reload]
+	"statsd_address": metricsSinkAddressSetting(metrics.Statsd),
+	// Address of a statsite server. [reload]
+	"statsite_address": metricsSinkAddressSetting(metrics.Statsite),
+	// Address of a Datadog agent. [reload]
+	"datadog_address": metricsSinkAddressSetting(metrics.Datadog),
+	// Tags of the metrics for Datadog. [type: list of strings; reload]
+	"datadog_tags": {setInConfig: setDatadogTags},
+	// Traces and metrics for an OpenTelemetry collector. [not in Nomad]
+	"otlp": {blockSettings: otlpSettings},
 
 	"circonus_api_app":                       {ignoredReason: circonusReason},
 	"circonus_api_token":                     {ignoredReason: circonusReason},

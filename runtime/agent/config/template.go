@@ -11,9 +11,13 @@ import (
 // templateSettings has the settings of the client's template block. The agent passes their values to the
 // template hook under the same names.
 var templateSettings = map[string]settingSpec{
-	"wait":                 templateHookSetting(configItem.parseMinMaxDurations),
-	"wait_bounds":          templateHookSetting(configItem.parseMinMaxDurations),
-	"function_denylist":    {setInConfig: setTemplateFunctionDenylist},
+	// Minimum and maximum time that a change of the data waits for further changes: min and max. [default: 5s and 4m]
+	"wait": templateHookSetting(configItem.parseMinMaxDurations),
+	// Limits of the wait blocks of jobs: min and max.
+	"wait_bounds": templateHookSetting(configItem.parseMinMaxDurations),
+	// Functions that templates cannot call; executeTemplate, plugin and writeToFile stay denied. [type: list of strings]
+	"function_denylist": {setInConfig: setTemplateFunctionDenylist},
+	// The function file and the setting source read files outside of the directory of the task.
 	"disable_file_sandbox": templateHookSetting(configItem.parseBoolean),
 
 	"block_query_wait": {ignoredReason: localTemplatesReason},

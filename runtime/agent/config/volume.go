@@ -35,8 +35,10 @@ func parseHostVolume(block configItem) (v *api.HostVolumeInfo, err error) {
 	v = new(api.HostVolumeInfo)
 	for _, s := range block.children {
 		switch s.name {
+		// Absolute path of the directory. [type: string; reload]
 		case "path":
 			v.Path, err = s.parseScalarAsString()
+		// Tasks cannot write to the directory. [type: bool; reload]
 		case "read_only":
 			v.ReadOnly, err = s.parseBoolean()
 		default:
