@@ -244,7 +244,7 @@ func EventSignaling(signal string) *api.TaskEvent {
 	return &api.TaskEvent{Type: api.TaskSignaling, Details: map[string]string{"signal": signal}}
 }
 
-// EventSignalingReason is EventSignaling with a reason as the display message.
+// EventSignalingReason reports that the task gets a signal, and why. The display message is the reason.
 func EventSignalingReason(signal, reason string) *api.TaskEvent {
 	event := EventSignaling(signal)
 	event.TaskSignalReason, event.Details["task_signal_reason"] = reason, reason
