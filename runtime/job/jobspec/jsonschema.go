@@ -7,6 +7,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/nomad/api"
@@ -28,7 +29,7 @@ const driverSchemasKeyword = "x-nomad-lite-drivers"
 // The schema accepts each file that Parse accepts, except for blocks in nested lists. It does not have the rules
 // about values, such as the checks of package model.
 func JSONSchema(configSpecByDriver map[string]*hclspec.Spec) jsonschema.Schema {
-	g := &schemaGenerator{definitions: jsonschema.Definitions()}
+	g := &schemaGenerator{definitions: jsonschema.Definitions(), descriptions: readDescriptions()}
 	files := map[string]jsonschema.Schema{"job": g.defineBodySchemaAndRef(reflect.TypeFor[api.Job]())}
 	for _, open := range []string{"variables", "locals"} {
 		files[open] = jsonschema.BodyOfAnyNames(jsonschema.Schema{})
@@ -68,7 +69,10 @@ func ReadDriverSchemas(jsonSchema []byte) (map[string]*hclspec.Spec, error) {
 }
 
 // schemaGenerator makes a definition for each struct type that the decoder decodes.
-type schemaGenerator struct{ definitions map[string]jsonschema.Schema }
+type schemaGenerator struct {
+	definitions  map[string]jsonschema.Schema
+	descriptions map[string]attributeDescription // by descriptionKey
+}
 
 // defineBodySchemaAndRef returns a reference to the schema of a body that is decoded into a struct type.
 func (g *schemaGenerator) defineBodySchemaAndRef(t reflect.Type) jsonschema.Schema {
@@ -93,10 +97,23 @@ func (g *schemaGenerator) newStructBodySchema(t reflect.Type) jsonschema.Schema 
 		bodies[block.Type] = g.defineBodySchemaAndRef(block.contentStructType)
 	}
 	body := newBodySchema(preferBlocksToAttributes(schema), values, bodies)
+	g.addDescriptions(t, body["properties"].(map[string]jsonschema.Schema))
 	if len(schema.Blocks) > 0 {
 		body["properties"].(map[string]jsonschema.Schema)["dynamic"] = g.dynamicBlocksSchema(schema.Blocks, bodies)
 	}
 	return body
+}
+
+// addDescriptions adds the descriptions of attributes and blocks of a struct type, which editors show. It copies each schema,
+// because several attributes can share one.
+func (g *schemaGenerator) addDescriptions(t reflect.Type, properties map[string]jsonschema.Schema) {
+	for name, schema := range properties {
+		if d, ok := g.descriptions[descriptionKey(t, name)]; ok {
+			schema = maps.Clone(schema)
+			schema["description"] = strings.TrimSpace(d.text + " " + d.difference)
+			properties[name] = schema
+		}
+	}
 }
 
 // blockContentSchema returns the schema of the content of a block that is decoded into a field of this type.
