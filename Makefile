@@ -1,4 +1,4 @@
-.PHONY: check quick site release test-slow govulncheck generate promises check-promises state-fixture page-types check-page test-vm test-vm-short test-faults test-starts test-kills test-kills-user test-accounts test-hostile-jobs test-hostile-servers test-scale test-defects test-lives test-planted simulate test-behaviour test-cluster test-upgrade screenshots bench bench-scale bench-peers bench-cluster bench-all
+.PHONY: check quick site release test-slow govulncheck generate reference promises check-promises state-fixture page-types check-page test-vm test-vm-short test-faults test-starts test-kills test-kills-user test-accounts test-hostile-jobs test-hostile-servers test-scale test-defects test-lives test-planted simulate test-behaviour test-cluster test-upgrade screenshots bench bench-scale bench-peers bench-cluster bench-all
 
 check: ## what CI runs
 	bash .ci/run
@@ -21,6 +21,11 @@ govulncheck: ## known vulnerabilities of the dependencies that the code reaches;
 
 generate: ## protobuf code, after a change of a .proto file
 	go generate ./...
+
+# The packages with tests that compare the pages of docs/reference with the code.
+REFERENCE = ./cmd/nomad-lite ./cmd/nomad-lite/root ./internal/metrics ./plugins/proto ./runtime/agent/config ./runtime/agent/httpapi ./runtime/job/jobspec ./runtime/node/taskenv ./runtime/node/taskrunner/tasksteps ./runtime/store/events
+reference: ## the generated pages and tables of docs, after a change of commands, settings, routes, events, messages or protocols
+	go test -count=1 -run '^Test((Commands|Config|JobSpec|Events|Environment|Errors|Protocol|API)Page|CommandTablesOfDocuments|DocumentHasTheTable|Documentation|PromisesHaveTests)$$' $(REFERENCE) -update
 
 # The packages with tests that compare docs/promises with the program.
 PROMISES = ./cmd/nomad-lite ./cmd/nomad-lite/root ./cmd/nomad-lite/internal/builtins ./internal/metrics ./plugins/host/launch ./plugins/proto ./runtime/agent/config ./runtime/agent/httpapi ./runtime/node/taskenv
