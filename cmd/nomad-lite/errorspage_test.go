@@ -39,9 +39,20 @@ var refusalAreas = []refusalArea{
 		dirs:         []string{"runtime/agent/config"},
 		constructors: append([]string{"syntaxError", "r.addDiagnostic", "p.addDiagnostic"}, errorConstructors...),
 		remedies: map[string]string{
-			"no .hcl or .json file in this directory":                      "name a file or a directory that has one",
-			"%s is not a setting that is known here, and is ignored":       "correct the name, or remove the setting; this is a warning",
-			"%s is not a setting of %s that is known here, and is ignored": "correct the name, or remove the setting; this is a warning",
+			"has min and max, and no %s": "write min and max",
+			"is not a setting of a host_network block: it has cidr, interface and reserved_ports":                    "write one of these settings",
+			"is not a setting of a host_volume block: it has path and read_only":                                     "write one of these settings",
+			"is not known: a hook has order, timeout, on_error, match and config":                                    "write one of these settings",
+			"is not known: match has job, group, driver and meta":                                                    "write one of these settings",
+			"Nesting too deep: blocks, objects and lists may be nested %d levels deep at most":                       "write the value with fewer levels",
+			"not HCL: the file ends before this %q is closed":                                                        "close the bracket",
+			"not HCL: %q does not close the %q at %s":                                                                "close the bracket with its counterpart",
+			"%q has a directory that is not an absolute path: the agent would run programs of its working directory": "write absolute paths",
+			"%s is not a number of 64 bits":                                                                          "write a smaller number",
+			"%s is not a number":                                                                                     "write digits",
+			"no .hcl or .json file in this directory":                                                                "name a file or a directory that has one",
+			"%s is not a setting that is known here, and is ignored":                                                 "correct the name, or remove the setting; this is a warning",
+			"%s is not a setting of %s that is known here, and is ignored":                                           "correct the name, or remove the setting; this is a warning",
 			"%s is ignored: %s":                            "nothing: this is a warning, and the file can remain that of a Nomad agent",
 			"option %q is ignored: it has no meaning here": "nothing: this is a warning",
 			"the parser of HCL failed: %v":                 "correct the syntax near the reported line",
@@ -76,6 +87,7 @@ var refusalAreas = []refusalArea{
 		dirs:         []string{"plugins/host/catalog", "plugins/host/launch", "plugins/host/supervisor", "plugins/host/helperdir"},
 		constructors: errorConstructors,
 		remedies: map[string]string{
+			"wrote %s on stdout, where only the handshake line may stand; a plugin logs to stderr": "let the plugin write to stderr",
 			"not a regular file":                "put the program itself into the plugin directory",
 			"%s: not a regular file":            "name the file of the program",
 			"%s is not a regular file":          "name the file of the program",
@@ -131,8 +143,74 @@ var refusalAreas = []refusalArea{
 		dirs:         []string{"cmd/nomad-lite"},
 		constructors: errorConstructors,
 		remedies: map[string]string{
-			"the agent does not answer": "start the agent, or correct -address or NOMAD_ADDR",
-			"permission denied":         "set NOMAD_TOKEN to the content of the file token of the data directory",
+			"-batch-wait ask: there is no terminal for an answer":                                                     "write a time such as 30s",
+			"-duration, -pprof-duration and -interval take a time; -interval may not be zero":                         "write times such as 30s",
+			"-lang %s: a new %s is written in %s":                                                                     "name one of these languages",
+			"-n and -c need -tail or -f":                                                                              "add -tail or -f",
+			"-no-shutdown-delay is for -reschedule: a restart in place has no such delay":                             "leave the flag out, or add -reschedule",
+			"-prepublish has no meaning here: a new key is used at once":                                              "leave the flag out",
+			"-replace is for programs in Go, not in %s":                                                               "leave the flag out",
+			"-watch-path %s=%s: no job has a task %q":                                                                 "correct the name of the task",
+			"Configuration is invalid":                                                                                "correct the errors that are printed before",
+			"Group %s not found within job %q; it has %s":                                                             "name one of these groups",
+			"Job %q has not been stopped: its status is %q\n%s":                                                       "nothing: only a stopped job can be started",
+			"No file or directory at %s":                                                                              "correct the path",
+			"Only .nomad and .hcl files can be processed using nomad fmt":                                             "rename the file, or name another one",
+			"Unable to resolve ID: %q\nNo job, allocation or node has an id with this beginning":                      "correct the id: nomad-lite job status lists the jobs",
+			"Variable does not contain %q item; it has %s":                                                            "name one of these items",
+			"allocation %q has no task %q; it has %s":                                                                 "name one of these tasks",
+			"debug %s: the process has ended: %s":                                                                     "correct what the process reports",
+			"driver %q cannot be used: %s":                                                                            "correct the reason: nomad-lite plugin list shows the drivers",
+			"follow events: the agent has ended the stream":                                                           "run the command again",
+			"the agent has ended the stream":                                                                          "run the command again",
+			"job %q does not fit on this machine: %s":                                                                 "reduce the resources of the job",
+			"job %q failed:\n%s":                                                                                      "correct what the tasks report",
+			"job %q has no deployment to promote\nCanaries come from 'canary' in an update block of the job":          "nothing: only a deployment with canaries can be promoted",
+			"job %q has no group %q, but %s":                                                                          "name one of these groups",
+			"job %q has no group %q":                                                                                  "correct the name of the group",
+			"job %q has no task %q there, but %s":                                                                     "name one of these tasks",
+			"job %q has no task %q; it has %s":                                                                        "name one of these tasks",
+			"job %q is not started again%s":                                                                           "correct the job file, and save it again",
+			"job %q was removed before it had ended":                                                                  "run the job again",
+			"no browser":                                                                                              "open the printed address in a browser",
+			"no job has allocations":                                                                                  "run a job: nomad-lite job run FILE",
+			"no task of allocation %q offers action %q, but %s":                                                       "name one of these actions",
+			"no task of allocation %q offers an action\nActions come from action blocks in the tasks of a job":        "add an action block to a task of the job",
+			"plugin serve: there is no builtin plugin %q, only %s":                                                    "name one of these plugins",
+			"plugin test %s: that file is not executable":                                                             "chmod +x the file",
+			"plugin test %s: there is no such file; is the plugin built?":                                             "build the plugin",
+			"plugin %q has not started":                                                                               "read the log: it has the reason",
+			"read deployment %q: the answer does not say how it stands":                                               "see nomad-lite deployment status; a server of another program may have answered",
+			"read evaluation %q: the answer does not say how it stands":                                               "see nomad-lite eval status; a server of another program may have answered",
+			"read the scheduler configuration: the answer has none":                                                   "check the address: a server of another program may have answered",
+			"list allocations of job %q: the answer does not contain the status of allocation %q":                     "check the address: a server of another program may have answered",
+			"restart %s: it is %s, and does not start again":                                                          "run the job again",
+			"search the output of job %q: the agent does not search output: it is of Nomad, or of an earlier version": "search the output of the command: nomad-lite logs JOB | grep TEXT",
+			"session left; the command has been ended":                                                                "nothing: a signal has ended the session",
+			"standard input (-) is one job file, and is given twice":                                                  "name - once",
+			"standard input is named twice with -":                                                                    "name - once",
+			"stopped while it waited for plugin %s: nothing has run":                                                  "run the command again",
+			"table %s has %d records that begin with %q: %s, %s …":                                                    "write more characters of the key",
+			"there is nothing in a table %q; there is something in: %s":                                               "name one of these tables",
+			"the agent has no plugin %s":                                                                              "see why in the log of the agent",
+			"the jobs are being stopped":                                                                              "wait until the command has ended",
+			"the server answered %s":                                                                                  "correct the URL of the job file",
+			"the session was idle":                                                                                    "run nomad-lite ui again",
+			"the session has ended: %s":                                                                               "run nomad-lite ui again",
+			"the value starts with %c, and does not end with it":                                                      "close the quotes",
+			"there is no file %s, and a namespace cannot be called that":                                              "correct the path or the name",
+			"tls: ca_file %s: there is no certificate in it":                                                          "name a file with certificates in PEM",
+			"unix_sockets: there is no group %q":                                                                      "create the group, or name another one",
+			"Identifier must contain at least two characters. The id of the %s is given as %q":                        "write more characters of the id",
+			"debug %s: the process has ended (%s) before it listened for a host: is the plugin built with the sdk?":   "build the plugin with the SDK",
+			"unknown flag: -%s":                                                                                       "correct the name: -help lists the flags",
+			"%s is module %s, not a checkout of %s":                                                                   "name a checkout of nomad-lite with -replace",
+			"%s is neither a directory nor an executable file":                                                        "name a directory with source code, or a program",
+			"%s: job %q is in another file, too":                                                                      "leave one of the files out",
+			"%s: %q is not a part of a variable; there are path, namespace, items and modify_index":                   "write one of these parts",
+			"%s: %q is not a part of a variable":                                                                      "remove it",
+			"the agent does not answer":                                                                               "start the agent, or correct -address or NOMAD_ADDR",
+			"permission denied":                                                                                       "set NOMAD_TOKEN to the content of the file token of the data directory",
 			"%s is damaged: %d places, %d records can be read. An agent starts with those and keeps what it cannot read": "restore a backup, or start the agent with what remains",
 			"another holder has the lock":       "try again when the lock is free, or wait with -max-retry",
 			"output is missing":                 "the log of the agent has the reason; the event of the task has the number of bytes",
@@ -140,7 +218,7 @@ var refusalAreas = []refusalArea{
 			"ambiguous prefix":                  "write more characters of the id",
 			"there is no room for it\nSee why: nomad-lite eval status %s": "free resources, or stop another job",
 		},
-		internal: []string{"%s%s\nJob not updated", "agent stopped", "another signal has ended the wait"},
+		internal: []string{"%s%s\nJob not updated", "interrupted", "interrupted twice, the plugin was killed", "agent stopped", "another signal has ended the wait"},
 	},
 }
 
@@ -175,9 +253,13 @@ func TestErrorsPage(t *testing.T) {
 		}
 		remedies := map[string]string{} // two messages can differ only in their verbs
 		for _, message := range messages {
-			if !slices.Contains(area.internal, message) {
-				line := formatMessage(message)
-				remedies[line] = cmp.Or(area.remedies[message], remedies[line])
+			if slices.Contains(area.internal, message) {
+				continue
+			}
+			line := formatMessage(message)
+			remedies[line] = cmp.Or(area.remedies[message], remedies[line])
+			if remedies[line] == "" && !statesRemedy.MatchString(line) {
+				t.Errorf("%s: the message %q does not state what to do: add a sentence to it, or a remedy to the table", area.title, message)
 			}
 		}
 		table := docpage.NewTable("Message", "Remedy")
@@ -204,6 +286,9 @@ func formatJobRefusals() string {
 
 // formatVerb matches a verb of package fmt, with the quotes around it.
 var formatVerb = regexp.MustCompile(`'?%(\[\d+\])?[-+# 0]*[\d.]*[a-zA-Z]'?`)
+
+// statesRemedy matches a message that contains an instruction, or the form of a valid value.
+var statesRemedy = regexp.MustCompile(`(?i)\b(add|and not|ask|be|build it|chmod|choose|correct|download|excludes?|export|give|in place of|it needs|it has|leave|like|list|name|needs?|nomad-lite|of which|print|remove|restore|run|see|set|split|start again|starts?|such as|takes?|try|use|wait|want|which|without|write)\b|is a block|is one block|\(.* is short|belong together|the command after it|there are|a number|http`)
 
 // hasWord matches a message that does not only consist of values.
 var hasWord = regexp.MustCompile(`\pL`)
@@ -268,14 +353,35 @@ func calledName(call *ast.CallExpr, constructors []string) string {
 	return ""
 }
 
-// firstText returns the first argument of a call that is a text.
+// firstText returns the first argument of a call that is a text, or a sum with a text.
 func firstText(call *ast.CallExpr) string {
 	for _, argument := range call.Args {
-		if literal, ok := argument.(*ast.BasicLit); ok && literal.Kind == token.STRING {
-			if text, err := strconv.Unquote(literal.Value); err == nil {
-				return text
-			}
+		if text, ok := textOf(argument); ok {
+			return text
 		}
 	}
 	return ""
+}
+
+// textOf returns a text, or the texts of a sum with %s in place of the values in it.
+func textOf(e ast.Expr) (text string, ok bool) {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		text, err := strconv.Unquote(e.Value)
+		return text, err == nil && e.Kind == token.STRING
+	case *ast.BinaryExpr:
+		left, isText := textOf(e.X)
+		right, isAlsoText := textOf(e.Y)
+		if e.Op != token.ADD || !isText && !isAlsoText {
+			return "", false
+		}
+		if !isText {
+			left = "%s"
+		}
+		if !isAlsoText {
+			right = "%s"
+		}
+		return left + right, true
+	}
+	return "", false
 }
