@@ -23,9 +23,9 @@ generate: ## protobuf code, after a change of a .proto file
 	go generate ./...
 
 # The packages with tests that compare the pages of docs/reference with the code.
-REFERENCE = ./cmd/nomad-lite ./cmd/nomad-lite/root ./internal/metrics ./plugins/proto ./runtime/agent/config ./runtime/agent/httpapi ./runtime/job/jobspec ./runtime/node/taskenv ./runtime/node/taskrunner/tasksteps ./runtime/store/events
+REFERENCE = ./cmd/nomad-lite ./cmd/nomad-lite/internal/builtins ./cmd/nomad-lite/root ./internal/metrics ./plugins/proto ./runtime/agent/config ./runtime/agent/httpapi ./runtime/job/jobspec ./runtime/node/taskenv ./runtime/node/taskrunner/tasksteps ./runtime/store/events
 reference: ## the generated pages and tables of docs, after a change of commands, settings, routes, events, messages or protocols
-	go test -count=1 -run '^Test((Commands|Config|JobSpec|Events|Environment|Errors|Protocol|API)Page|CommandTablesOfDocuments|DocumentHasTheTable|Documentation|PromisesHaveTests)$$' $(REFERENCE) -update
+	go test -count=1 -run '^Test((Commands|Config|JobSpec|Events|Environment|Errors|Protocol|PluginConfig|API)Page|CommandTablesOfDocuments|DocumentHasTheTable|Documentation|PromisesHaveTests)$$' $(REFERENCE) -update
 
 # The packages with tests that compare docs/promises with the program.
 PROMISES = ./cmd/nomad-lite ./cmd/nomad-lite/root ./cmd/nomad-lite/internal/builtins ./internal/metrics ./plugins/host/launch ./plugins/proto ./runtime/agent/config ./runtime/agent/httpapi ./runtime/node/taskenv
