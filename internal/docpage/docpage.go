@@ -3,6 +3,7 @@ package docpage
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -99,16 +100,47 @@ func NewTable(titles ...string) *Table {
 	return t
 }
 
-// AddRow adds a row of Markdown. In a cell, a line break becomes a space, and a vertical bar is escaped.
+// AddRow adds a row of Markdown. In a cell, a line break becomes a space, and a vertical bar is escaped, and so is "<" outside of
+// code, because it would start an HTML element.
 func (t *Table) AddRow(cells ...string) {
 	for _, cell := range cells {
-		cell = strings.ReplaceAll(strings.Join(strings.Fields(cell), " "), "|", `\|`)
+		cell = strings.ReplaceAll(escapeElements(strings.Join(strings.Fields(cell), " ")), "|", `\|`)
 		if cell != "" {
 			cell += " "
 		}
 		t.text.WriteString("| " + cell)
 	}
 	t.text.WriteString("|\n")
+}
+
+// backquotes matches the start or the end of code. Both have the same number of backquotes.
+var backquotes = regexp.MustCompile("`+")
+
+// escapeElements escapes each "<" outside of code.
+func escapeElements(text string) string {
+	var out strings.Builder
+	codeQuotes, end := "", 0 // codeQuotes is the start of the code that contains end, or empty
+	copyUntil := func(to int) {
+		part := text[end:to]
+		if codeQuotes == "" {
+			part = strings.ReplaceAll(part, "<", "&lt;")
+		}
+		out.WriteString(part)
+		end = to
+	}
+	for _, span := range backquotes.FindAllStringIndex(text, -1) {
+		copyUntil(span[0])
+		switch quotes := text[span[0]:span[1]]; codeQuotes {
+		case "":
+			codeQuotes = quotes
+		case quotes:
+			codeQuotes = ""
+		}
+		out.WriteString(text[span[0]:span[1]])
+		end = span[1]
+	}
+	copyUntil(len(text))
+	return out.String()
 }
 
 // String returns the table in Markdown, or an empty text if it has no rows.

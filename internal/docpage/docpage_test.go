@@ -42,7 +42,8 @@ func TestTable(t *testing.T) {
 	}
 	table.AddRow(Code("a|b"), "two\n  lines")
 	table.AddRow(Code(""), Code("`x`", "y"))
-	const want = "| Name | Text |\n| --- | --- |\n| `a\\|b` | two lines |\n| | `` `x` `` `y` |\n"
+	table.AddRow("/job/<id> of "+Code("<id>")+" <a>", Code("`<x>`"))
+	const want = "| Name | Text |\n| --- | --- |\n| `a\\|b` | two lines |\n| | `` `x` `` `y` |\n| /job/&lt;id> of `<id>` &lt;a> | `` `<x>` `` |\n"
 	if got := table.String(); got != want {
 		t.Errorf("the table is\n%s, want\n%s", got, want)
 	}

@@ -30,7 +30,7 @@ import (
 func (o options) loadConfig(s *cli.Streams) (*config.Config, error) {
 	c, warningCount, err := agentconfig.ReadFiles(o.configPaths, s)
 	if err == nil && o.rejectWarnings && warningCount > 0 {
-		err = errors.New("with -strict, each warning is an error")
+		err = errors.New("with -strict, each warning is an error: correct the settings, or leave out -strict")
 	}
 	if err != nil {
 		return nil, err
