@@ -20,6 +20,8 @@ func renderText(t *testing.T, text string) (string, error) {
 		{ID: "1", Name: "db", Address: "10.0.0.1", Port: 5432, Tags: []string{"primary", "v2"}},
 		{ID: "2", Name: "db", Address: "10.0.0.2", Port: 5433, Tags: []string{"v2"}},
 		{ID: "3", Name: "web", Address: "10.0.0.3", Port: 80},
+		{ID: "4", Name: "web", Address: "10.0.0.4", Port: 80, Status: hook.ServiceCritical},
+		{ID: "5", Name: "web", Address: "10.0.0.5", Port: 80, Status: hook.ServicePassing},
 	}
 	req := f.newRequest("web", singleBlock(templateBlock{EmbeddedTmpl: text}))
 	defer f.stopTasks()
@@ -104,6 +106,7 @@ func TestFunctions(t *testing.T) {
 		{`{{ range nomadService "db" }}{{ .Name }} {{ .Address }}:{{ .Port }} {{ .Tags | join "+" }};{{ end }}{{ range nomadService "primary.db" }}{{ .ID }}{{ end }}{{ range nomadService "nope" }}x{{ end }}`, "db 10.0.0.1:5432 primary+v2;db 10.0.0.2:5433 v2;1"},
 		{`{{ nomadService 1 "key" "db" | len }} {{ nomadService 5 "key" "db" | len }} {{ range nomadServices }}{{ .Name }}{{ .Tags }} {{ end }}`, "1 2 db[primary v2] web[] "},
 		{`{{ range service "db" }}{{ .Name }} {{ .Address }}:{{ .Port }} {{ .Tags | join "+" }} {{ .Status }};{{ end }}{{ range service "primary.db" "any" }}{{ .ID }}{{ end }}{{ range service "db@elsewhere" }}x{{ end }}{{ range services }}{{ .Name }} {{ end }}`, "db 10.0.0.1:5432 primary+v2 passing;db 10.0.0.2:5433 v2 passing;1db web "},
+		{`{{ range service "web" }}{{ .ID }}{{ .Status }} {{ end }}{{ range service "web" "any" }}{{ .ID }}{{ end }} {{ range service "web|critical" }}{{ .ID }}{{ end }} {{ range service "web" "passing, warning" }}{{ .ID }}{{ end }} {{ range nomadService "web" }}{{ .ID }}{{ end }}`, "3passing 5passing 345 4 35 345"},
 		{`{{ range $tag, $list := nomadService "db" | byTag }}{{ $tag }}{{ len $list }} {{ end }}{{ range $port, $list := nomadService "db" | byPort }}{{ $port }} {{ end }}`, "primary1 v22 5432 5433 "},
 		{`{{ define "t" }}{{ if . }}{{ len . }}{{ template "t" (slice . 1) }}{{ end }}{{ end }}{{ template "t" "abc" }}{{ range loop 2000 }}{{ template "t" "" }}{{ end }}`, "321"},
 		{`{{ range $i := loop 4 }}{{ if eq $i 2 }}{{ continue }}{{ end }}{{ if eq $i 3 }}{{ break }}{{ end }}{{ $i }}{{ else }}none{{ end }}{{ with "" }}{{ else }}e{{ end }}`, "01e"},
@@ -128,6 +131,7 @@ func TestFunctions(t *testing.T) {
 
 func TestFunctionErrors(t *testing.T) {
 	for _, test := range []struct{ text, want string }{
+		{`{{ service "db" "healthy" }}`, `service: "healthy" is no status: use any, passing, warning, critical, maintenance`},
 		{`{{ divide 0 1 }}`, "a division by zero"},
 		{`{{ modulo 0 1 }}`, "a division by zero"},
 		{`{{ modulo 1.5 1 }}`, "modulo wants whole numbers"},

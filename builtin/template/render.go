@@ -2,6 +2,7 @@ package template
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"text/template/parse"
 
 	"github.com/nomad-lite/nomad-lite/internal/templatetext"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
 const (
@@ -411,8 +413,8 @@ func (p *renderPass) instancesOf(name string) ([]serviceInstance, error) {
 	return list, nil
 }
 
-// catalogStatus is the status of a service that consul-template reports for an instance that passes its checks.
-const catalogStatus = "passing"
+// catalogStatuses are the statuses by which consul-template can filter the instances of a service.
+var catalogStatuses = []string{"any", hook.ServicePassing, "warning", hook.ServiceCritical, "maintenance"}
 
 // catalogInstance is an instance with the fields that consul-template has for a service of Consul.
 type catalogInstance struct {
@@ -424,24 +426,33 @@ type catalogInstance struct {
 }
 
 // service lists the instances of a service in the catalog of this node, as consul-template does for Consul. The argument is
-// "name", "tag.name" or one of them with "@" and the datacenter of the instance. Filters by health ("passing", "any") have no
-// effect: the catalog lists each running instance.
+// "name", "tag.name" or one of them with "@" and the datacenter of the instance, followed by a list of statuses after "|" or as a
+// second argument. Without a list, only instances that pass their checks are listed; the status "any" is that of all instances.
+// An instance passes if the host does not know its status, as the nodes of a cluster.
 func (p *renderPass) service(args ...string) ([]catalogInstance, error) {
 	if len(args) == 0 || args[0] == "" {
 		return nil, errors.New("service takes a name")
 	}
-	name, datacenter, _ := strings.Cut(args[0], "@")
+	query, list, _ := strings.Cut(strings.Join(args, "|"), "|")
+	statuses := strings.Split(cmp.Or(list, hook.ServicePassing), ",")
+	for i, status := range statuses {
+		if statuses[i] = strings.TrimSpace(status); !slices.Contains(catalogStatuses, statuses[i]) {
+			return nil, fmt.Errorf("service: %q is no status: use %s", statuses[i], strings.Join(catalogStatuses, ", "))
+		}
+	}
+	name, datacenter, _ := strings.Cut(query, "@")
 	found, err := p.instancesOf(name)
 	if err != nil {
 		return nil, err
 	}
-	list := []catalogInstance{}
+	instances := []catalogInstance{}
 	for _, s := range found {
-		if datacenter == "" || s.Datacenter == datacenter {
-			list = append(list, catalogInstance{serviceInstance: s, NodeAddress: s.Address, Status: catalogStatus})
+		status := cmp.Or(s.Status, hook.ServicePassing)
+		if (datacenter == "" || s.Datacenter == datacenter) && (slices.Contains(statuses, "any") || slices.Contains(statuses, status)) {
+			instances = append(instances, catalogInstance{serviceInstance: s, NodeAddress: s.Address, Status: status})
 		}
 	}
-	return list, nil
+	return instances, nil
 }
 
 // instanceSortHash returns a hash by which nomadService sorts instances for a key: added or

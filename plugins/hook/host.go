@@ -239,6 +239,12 @@ func (e Event) Validate() error {
 	return nil
 }
 
+// Values of Service.Status.
+const (
+	ServicePassing  = "passing"  // the last result of each check is a success, or the service has no checks
+	ServiceCritical = "critical" // a check has failed, or has no result yet
+)
+
 // Service is an instance of a service.
 type Service struct {
 	ID         string
@@ -250,4 +256,5 @@ type Service struct {
 	NodeID     string
 	Datacenter string
 	JobID      string
+	Status     string // ServicePassing or ServiceCritical; empty if the host does not know the results of the checks
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
@@ -102,9 +103,14 @@ func (tx *Txn) PutTask(allocID, task string, local state.LocalState, status *api
 	tx.putLocalRecordOfKnownAlloc(taskStatesTable, allocID, key, payload, nil)
 }
 
-// PutCheckResult stores the last result of a check. The change does not increase the index.
+// PutCheckResult stores the last result of a check. If the change decides whether a registered service passes its checks, its
+// registration gets a new index; otherwise the change does not increase the index.
 func (tx *Txn) PutCheckResult(allocID string, c *api.AllocCheckStatus) {
 	tx.editAllocLocalRecord(allocID, func(s *allocLocalRecord) {
+		before := s.CheckResultByID[c.ID]
+		if passed := before == nil || before.Status == model.CheckSuccess; passed != (c.Status == model.CheckSuccess) {
+			tx.renewServiceIndexes(allocID, c.Service)
+		}
 		if s.CheckResultByID == nil {
 			s.CheckResultByID = make(map[string]*api.AllocCheckStatus)
 		}

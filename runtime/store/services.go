@@ -3,8 +3,11 @@ package store
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
 // The methods of Store in this file implement the interfaces that package services of runtime/node uses to store registrations
@@ -57,8 +60,33 @@ func (s *Store) DeleteCheckResults(allocID string, checkIDs []string) error {
 	return err
 }
 
-// DeleteCheckResults removes the results of the checks with the given ids. It ignores missing results. The change does
-// not increase the index.
+// ServicePasses reports whether an instance of a service passes its checks: the last result of each is a success, or it has no
+// checks. Services of one name of one group or task share their checks.
+func (r Reader) ServicePasses(instance *api.ServiceRegistration) bool {
+	results, err := r.CheckResults(instance.AllocID)
+	if err != nil {
+		return false
+	}
+	for _, c := range results {
+		if c.Service == instance.ServiceName && c.Status != model.CheckSuccess && strings.HasPrefix(instance.ID, model.ServiceIDPrefix(instance.AllocID, c.Task)) {
+			return false
+		}
+	}
+	return true
+}
+
+// renewServiceIndexes gives the registrations of a service of an allocation a new index, so that blocking queries return.
+func (tx *Txn) renewServiceIndexes(allocID, serviceName string) {
+	for _, r := range tx.ServicesByAllocation(nil, allocID) {
+		if r.ServiceName == serviceName {
+			renewed := *r
+			tx.PutService(&renewed)
+		}
+	}
+}
+
+// DeleteCheckResults removes the results of the checks with the given ids. It ignores missing results. Like PutCheckResult it
+// increases the index only if a registered service passes its checks because of the change.
 func (tx *Txn) DeleteCheckResults(allocID string, checkIDs []string) {
 	have, err := tx.CheckResults(allocID)
 	if err != nil {
@@ -75,6 +103,9 @@ func (tx *Txn) DeleteCheckResults(allocID string, checkIDs []string) {
 	}
 	tx.editAllocLocalRecord(allocID, func(s *allocLocalRecord) {
 		for _, id := range checkIDs {
+			if c := s.CheckResultByID[id]; c != nil && c.Status != model.CheckSuccess {
+				tx.renewServiceIndexes(allocID, c.Service)
+			}
 			delete(s.CheckResultByID, id)
 		}
 	})

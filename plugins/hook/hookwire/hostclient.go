@@ -271,7 +271,7 @@ func (c *HostClient) Services(ctx context.Context, s hook.Scope, req hook.Servic
 	for _, i := range p.GetInstances() {
 		instances = append(instances, hook.Service{
 			ID: i.GetId(), Name: i.GetName(), Address: i.GetAddress(), Port: int(i.GetPort()), Tags: i.GetTags(), AllocID: i.GetAllocId(),
-			NodeID: i.GetNodeId(), Datacenter: i.GetDatacenter(), JobID: i.GetJobId(),
+			NodeID: i.GetNodeId(), Datacenter: i.GetDatacenter(), JobID: i.GetJobId(), Status: i.GetStatus(),
 		})
 	}
 	return hook.ServicesResponse{Services: instances, Index: p.GetIndex()}, nil

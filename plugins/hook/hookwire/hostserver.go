@@ -167,7 +167,7 @@ func (s *hostServer) Services(ctx context.Context, r *hookpb.ServicesRequest) (*
 	for _, i := range found.Services {
 		p.Instances = append(p.Instances, &hookpb.ServiceInstance{
 			Id: i.ID, Name: i.Name, Address: i.Address, Port: int32(i.Port), Tags: i.Tags, AllocId: i.AllocID,
-			NodeId: i.NodeID, Datacenter: i.Datacenter, JobId: i.JobID,
+			NodeId: i.NodeID, Datacenter: i.Datacenter, JobId: i.JobID, Status: i.Status,
 		})
 	}
 	return p, nil

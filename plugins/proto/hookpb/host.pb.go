@@ -1494,7 +1494,8 @@ type ServiceInstance struct {
 	NodeId        string                 `protobuf:"bytes,6,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
 	Datacenter    string                 `protobuf:"bytes,7,opt,name=datacenter,proto3" json:"datacenter,omitempty"`
 	JobId         string                 `protobuf:"bytes,8,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
-	Name          string                 `protobuf:"bytes,9,opt,name=name,proto3" json:"name,omitempty"` // of the service
+	Name          string                 `protobuf:"bytes,9,opt,name=name,proto3" json:"name,omitempty"`      // of the service
+	Status        string                 `protobuf:"bytes,10,opt,name=status,proto3" json:"status,omitempty"` // "passing" or "critical"; empty if the host does not know it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1588,6 +1589,13 @@ func (x *ServiceInstance) GetJobId() string {
 func (x *ServiceInstance) GetName() string {
 	if x != nil {
 		return x.Name
+	}
+	return ""
+}
+
+func (x *ServiceInstance) GetStatus() string {
+	if x != nil {
+		return x.Status
 	}
 	return ""
 }
@@ -1720,7 +1728,7 @@ const file_plugins_proto_hookpb_host_proto_rawDesc = "" +
 	"\x05after\x18\x03 \x01(\x04R\x05after\"r\n" +
 	"\x10ServicesResponse\x12H\n" +
 	"\tinstances\x18\x01 \x03(\v2*.nomadlite.plugins.hook.v1.ServiceInstanceR\tinstances\x12\x14\n" +
-	"\x05index\x18\x02 \x01(\x04R\x05index\"\xe2\x01\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\"\xfa\x01\n" +
 	"\x0fServiceInstance\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
@@ -1732,7 +1740,9 @@ const file_plugins_proto_hookpb_host_proto_rawDesc = "" +
 	"datacenter\x18\a \x01(\tR\n" +
 	"datacenter\x12\x15\n" +
 	"\x06job_id\x18\b \x01(\tR\x05jobId\x12\x12\n" +
-	"\x04name\x18\t \x01(\tR\x04name2\xde\t\n" +
+	"\x04name\x18\t \x01(\tR\x04name\x12\x16\n" +
+	"\x06status\x18\n" +
+	" \x01(\tR\x06status2\xde\t\n" +
 	"\x04Host\x12Y\n" +
 	"\x04Exec\x12&.nomadlite.plugins.hook.v1.ExecRequest\x1a'.nomadlite.plugins.hook.v1.ExecResponse\"\x00\x12\\\n" +
 	"\x05Stats\x12'.nomadlite.plugins.hook.v1.StatsRequest\x1a&.nomadlite.plugins.hook.v1.StatsSample\"\x000\x01\x12Y\n" +

@@ -62,6 +62,7 @@ var queryParameters = map[string]struct{ kind, means string }{
 
 	"all":               {"boolean", "include objects of earlier jobs with the same ID"},
 	"cas":               {"integer", "check-and-set: the ModifyIndex that the stored object must have; 0 means that it must not exist"},
+	"passing":           {"boolean", "return only instances whose checks all pass; an instance without checks passes. An addition to Nomad's API"},
 	"choose":            {"string", "number|key: return at most this number of instances, the same ones for the same key"},
 	"diff_tag":          {"string", "compare all versions with the version that has this tag"},
 	"diff_version":      {"integer", "compare all versions with this version"},

@@ -163,7 +163,7 @@ func (a *API) newRoutes() []route {
 		{"GET", "/v1/node/pool/{id}/jobs", pools.listJobs, routeDocOfStateRead[[]jobStub]("list the jobs of a node pool", pageParams, "meta")},
 
 		{"GET", "/v1/services", services.list, routeDocOfStateRead[[]api.ServiceRegistrationListStub]("list services by namespace", "prefix")},
-		{"GET", "/v1/service/{id...}", services.read, routeDocOfStateRead[[]api.ServiceRegistration]("list the registrations of a service", pageParams, "choose")},
+		{"GET", "/v1/service/{id...}", services.read, routeDocOfStateRead[[]api.ServiceRegistration]("list the registrations of a service", pageParams, "choose", "passing")},
 		{"DELETE", "/v1/service/{id...}", services.delete, routeDocWithoutBody[noContent]("delete a service registration; the path is /v1/service/<service name>/<registration ID>")},
 		{"GET DELETE", "/v1/service/", services.rejectMissingName, routeDocWithoutBody[noContent]("error: the path lacks the name of the service")},
 		{"GET", "/v1/vars", vars.list, routeDocOfStateRead[[]api.VariableMetadata]("list the metadata of variables, without their items", pageParams)},

@@ -49,6 +49,8 @@ func (h *serviceHandler) rejectMissingName(*request) (any, error) {
 	return nil, badRequestError("missing service name")
 }
 
+// read returns the instances of a service, as in Nomad without regard to their checks. With the parameter passing, an addition
+// to Nomad's API, it returns only those that pass their checks.
 func (h *serviceHandler) read(r *request) (any, error) {
 	if strings.Contains(r.pathID, "/") {
 		return nil, badRequestError("invalid URI")
@@ -57,8 +59,16 @@ func (h *serviceHandler) read(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	onlyPassing, err := r.boolParam("passing")
+	if err != nil {
+		return nil, err
+	}
 	return r.blockingListQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		found, err := listPage(r, s.ServicesByName(ws, r.namespace, r.pathID), serviceSortKey, objectAsStub)
+		instances := s.ServicesByName(ws, r.namespace, r.pathID)
+		if onlyPassing {
+			instances = slices.DeleteFunc(instances, func(i *api.ServiceRegistration) bool { return !s.ServicePasses(i) })
+		}
+		found, err := listPage(r, instances, serviceSortKey, objectAsStub)
 		return choose.chooseInstances(found), s.LatestTableIndex(ws, store.Services), err
 	})
 }

@@ -182,3 +182,65 @@ func TestServiceDiscoveryClients(t *testing.T) {
 		})
 	}
 }
+
+// The parameter passing selects the instances whose checks have all succeeded last, and its blocking queries return when a
+// check changes that.
+func TestPassingServices(t *testing.T) {
+	f := newServiceFixture(t)
+	const job = "_nomad-task-alloc-"
+	put := func(statuses map[string]string) { // task -> status of its check
+		f.updateStore(t, func(tx *store.Txn) {
+			for task, status := range statuses {
+				tx.PutCheckResult("alloc-x", &api.AllocCheckStatus{ID: "check-" + task, Service: "api", Task: task, Status: status})
+			}
+		})
+	}
+	f.updateStore(t, func(tx *store.Txn) {
+		tx.PutScheduledAllocation(&api.Allocation{ID: "alloc-x", Namespace: "default"})
+		for _, owner := range []string{"group-g", "one", "two"} {
+			tx.PutService(&api.ServiceRegistration{Namespace: "default", ServiceName: "api", ID: job + "x-" + owner + "-api-http", AllocID: "alloc-x"})
+		}
+	})
+	read := func(query string) (owners []string, index string) {
+		r := f.send("GET", "/v1/service/api?"+query, nil)
+		index = r.Header.Get("X-Nomad-Index")
+		for _, s := range decodeReply[[]api.ServiceRegistration](t, r) {
+			owners = append(owners, strings.TrimSuffix(strings.TrimPrefix(s.ID, job+"x-"), "-api-http"))
+		}
+		return owners, index
+	}
+	for _, c := range []struct {
+		statuses     map[string]string
+		query        string
+		want         []string
+		changesIndex bool
+	}{
+		{nil, "passing=true", []string{"group-g", "one", "two"}, false}, // without checks
+		{map[string]string{"": "pending", "one": "pending"}, "passing=true", []string{"two"}, true},
+		{map[string]string{"one": "success"}, "passing=true", []string{"one", "two"}, true},
+		{map[string]string{"one": "failure"}, "passing=true", []string{"two"}, true},
+		{map[string]string{"": "failure"}, "passing=true", []string{"two"}, false}, // it did not pass before
+		{nil, "", []string{"group-g", "one", "two"}, false},
+		{nil, "passing=false", []string{"group-g", "one", "two"}, false},
+	} {
+		_, before := read("")
+		put(c.statuses)
+		got, after := read(c.query)
+		if !slices.Equal(got, c.want) || before != after != c.changesIndex {
+			t.Errorf("%v, %q: instances of %q, want %q; index %s -> %s", c.statuses, c.query, got, c.want, before, after)
+		}
+	}
+	_, index := read("")
+	done := make(chan []string)
+	go func() {
+		owners, _ := read("passing=true&wait=1m&index=" + index)
+		done <- owners
+	}()
+	put(map[string]string{"one": "success"})
+	if owners := <-done; !slices.Equal(owners, []string{"one", "two"}) {
+		t.Errorf("blocking query: instances of %q", owners)
+	}
+	if r := f.send("GET", "/v1/service/api?passing=x", nil); r.StatusCode != 500 { // as all booleans of Nomad's API
+		t.Errorf("status %d", r.StatusCode)
+	}
+}

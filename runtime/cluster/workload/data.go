@@ -354,7 +354,7 @@ func (d *Data) fetch(ctx context.Context, s subject, query *servers.Query) (fetc
 		if err := call(protocol.MethodGetService, &protocol.GetServiceRequest{ServiceName: s.name, ReadOptions: options}, &r); err != nil {
 			return fetched{}, err
 		}
-		return fetched{hostservice.NewHookServices(r.Services), r.Index, r.Index}, nil
+		return fetched{hostservice.NewHookServices(r.Services, nil), r.Index, r.Index}, nil
 	default:
 		var r protocol.ListServicesResponse
 		if err := call(protocol.MethodListServices, &protocol.ListServicesRequest{ReadOptions: options}, &r); err != nil {

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"strings"
@@ -14,6 +15,11 @@ const (
 	CheckSuccess = "success"
 	CheckFailure = "failure"
 )
+
+// ServiceIDPrefix returns the start of the ids of the registrations of a task, or of the group if task is empty.
+func ServiceIDPrefix(allocID, task string) string {
+	return "_nomad-task-" + allocID + "-" + cmp.Or(task, "group") + "-"
+}
 
 // CheckFailureText describes the result of a failed check. If a server has answered, the text has the
 // status of its response, because the body alone can look like the body of a success.

@@ -72,10 +72,10 @@ func TestEndToEnd(t *testing.T) {
 	}
 	serverBroken.Store(true)
 	awaitResults(t, set, "http failure 500 broken web.example\n", "tcp success 0 nomad: tcp ok")
-	index := db.Snapshot().Index()
 
 	// The next agent uses the same store.
 	set.StopChecks(false)
+	index := db.Snapshot().Index() // the result of the failure is stored
 	set = newSet()
 	if err := set.RegisterServicesOf("t", nil); err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 )
 
@@ -321,11 +322,11 @@ func newRegistration(spec *AllocServicesSpec, service Service, driverNetwork *dr
 
 // registrationIDPrefix is the prefix of the ids of all registrations of a workload.
 func registrationIDPrefix(spec *AllocServicesSpec, taskOrGroup string) string {
-	owner := taskOrGroup
+	prefix := model.ServiceIDPrefix(spec.AllocID, taskOrGroup)
 	if taskOrGroup == GroupWorkload {
-		owner = "group-" + spec.Group
+		prefix += spec.Group + "-"
 	}
-	return "_nomad-task-" + spec.AllocID + "-" + owner + "-"
+	return prefix
 }
 
 // workloadOfRegistrationID returns the workload whose registrationIDPrefix is the longest prefix of a registration's id;

@@ -67,16 +67,25 @@ func (d StoreData) Services(_ context.Context, ws store.WatchSet, w identity.Wor
 	if name != "" {
 		registrations = r.ServicesByName(ws, w.Namespace, name)
 	}
-	return NewHookServices(registrations), index, nil
+	return NewHookServices(registrations, func(s *api.ServiceRegistration) string {
+		if r.ServicePasses(s) {
+			return hook.ServicePassing
+		}
+		return hook.ServiceCritical
+	}), index, nil
 }
 
-// NewHookServices returns the services of registrations, by name and then ID.
-func NewHookServices(registrations []*api.ServiceRegistration) []hook.Service {
+// NewHookServices returns the services of registrations, by name and then ID. statusOf returns the status of an instance; nil
+// means that the status is not known.
+func NewHookServices(registrations []*api.ServiceRegistration, statusOf func(*api.ServiceRegistration) string) []hook.Service {
+	if statusOf == nil {
+		statusOf = func(*api.ServiceRegistration) string { return "" }
+	}
 	var list []hook.Service
 	for _, r := range registrations {
 		list = append(list, hook.Service{
 			ID: r.ID, Name: r.ServiceName, Address: r.Address, Port: r.Port, Tags: r.Tags, AllocID: r.AllocID, NodeID: r.NodeID,
-			Datacenter: r.Datacenter, JobID: r.JobID,
+			Datacenter: r.Datacenter, JobID: r.JobID, Status: statusOf(r),
 		})
 	}
 	slices.SortFunc(list, func(a, b hook.Service) int {

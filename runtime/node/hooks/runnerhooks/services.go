@@ -15,7 +15,6 @@ var (
 	_ hook.AllocPreKill        = (*GroupServicesHook)(nil)
 	_ hook.AllocPostrun        = (*GroupServicesHook)(nil)
 
-	_ hook.AllocPrerun   = (*ChecksHook)(nil)
 	_ hook.AllocUpdate   = (*ChecksHook)(nil)
 	_ hook.AllocPreKill  = (*ChecksHook)(nil)
 	_ hook.AllocPostrun  = (*ChecksHook)(nil)
@@ -49,8 +48,10 @@ func NewGroupServicesHook(set *services.AllocServices) *GroupServicesHook {
 // Name implements Hook.
 func (*GroupServicesHook) Name() string { return "group_services" }
 
-// Prerun implements hook.AllocPrerun. An error fails the allocation.
+// Prerun implements hook.AllocPrerun: it starts the checks of all services of the allocation, which ChecksHook stops, and
+// registers the services of the group. An error fails the allocation.
 func (g *GroupServicesHook) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+	g.serviceSet.StartChecks() // before the registration: an instance without results of its checks would pass them
 	return hook.AllocPrerunResponse{}, g.registerUnlessKilled()
 }
 
@@ -144,7 +145,7 @@ func (t *TaskServicesHook) Stop(ctx context.Context, _ hook.TaskStopRequest) (ho
 	return hook.TaskStopResponse{}, t.serviceSet.DeregisterServicesOfWithRetry(ctx, t.taskName)
 }
 
-// ChecksHook runs the checks of all services of the allocation.
+// ChecksHook updates and stops the checks of all services of the allocation, which GroupServicesHook starts.
 type ChecksHook struct {
 	BuiltinHookDefaults
 	serviceSet *services.AllocServices
@@ -155,12 +156,6 @@ func NewChecksHook(set *services.AllocServices) *ChecksHook { return &ChecksHook
 
 // Name implements Hook.
 func (*ChecksHook) Name() string { return "checks_hook" }
-
-// Prerun implements hook.AllocPrerun.
-func (c *ChecksHook) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
-	c.serviceSet.StartChecks()
-	return hook.AllocPrerunResponse{}, nil
-}
 
 // UpdateAlloc implements hook.AllocUpdate.
 func (c *ChecksHook) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {

@@ -127,7 +127,7 @@ func TestChecksHook(t *testing.T) {
 		CheckResultStore: memoryCheckResultStore(kept),
 		Logger:           hclog.NewNullLogger(),
 	})
-	h := NewChecksHook(set)
+	h, group := NewChecksHook(set), NewGroupServicesHook(set)
 	ctx := t.Context()
 	for _, s := range []struct {
 		when       string
@@ -135,12 +135,12 @@ func TestChecksHook(t *testing.T) {
 		runs, kept int
 	}{
 		{"update before prerun", func() error { return discardResult(h.UpdateAlloc(ctx, hook.AllocUpdateRequest{})) }, 0, 0},
-		{"prerun", func() error { return discardResult(h.Prerun(ctx, hook.AllocPrerunRequest{})) }, 1, 1},
+		{"prerun", func() error { return discardResult(group.Prerun(ctx, hook.AllocPrerunRequest{})) }, 1, 1},
 		{"update", func() error { return discardResult(h.UpdateAlloc(ctx, hook.AllocUpdateRequest{})) }, 1, 1},
 		{"shutdown", func() error { return discardResult(h.ShutdownAlloc(ctx, hook.AllocShutdownRequest{})) }, 0, 1},
-		{"prerun of another agent", func() error { return discardResult(h.Prerun(ctx, hook.AllocPrerunRequest{})) }, 1, 1},
+		{"prerun of another agent", func() error { return discardResult(group.Prerun(ctx, hook.AllocPrerunRequest{})) }, 1, 1},
 		{"prekill", func() error { return discardResult(h.PreKill(ctx, hook.AllocPreKillRequest{})) }, 0, 0},
-		{"a prerun that ends after prekill", func() error { return discardResult(h.Prerun(ctx, hook.AllocPrerunRequest{})) }, 1, 1},
+		{"a prerun that ends after prekill", func() error { return discardResult(group.Prerun(ctx, hook.AllocPrerunRequest{})) }, 1, 1},
 		{"postrun", func() error { return discardResult(h.Postrun(ctx, hook.AllocPostrunRequest{})) }, 0, 0},
 	} {
 		if err := s.do(); err != nil {
@@ -149,6 +149,43 @@ func TestChecksHook(t *testing.T) {
 		if list, _, _ := set.CheckResults(); len(list) != s.runs || len(kept) != s.kept {
 			t.Errorf("%s: %d checks run and %d results are kept, want %d and %d", s.when, len(list), len(kept), s.runs, s.kept)
 		}
+	}
+}
+
+// registryAfterChecks is a registry that counts the results of checks that are stored when an instance is registered.
+type registryAfterChecks struct {
+	servicestest.Registry
+	results          memoryCheckResultStore
+	resultsAtArrival int
+}
+
+func (r *registryAfterChecks) PutAndRemoveServices(put, remove []*api.ServiceRegistration) error {
+	if len(put) > 0 {
+		r.resultsAtArrival = len(r.results)
+	}
+	return r.Registry.PutAndRemoveServices(put, remove)
+}
+
+// An instance without a result of its check would count as one that passes its checks.
+func TestChecksHaveResultsBeforeTheInstanceIsRegistered(t *testing.T) {
+	spec := &services.AllocServicesSpec{AllocID: "a", Services: []services.Service{{Name: "s", PortLabel: "1", Checks: []services.Check{{Name: "c", Type: "tcp", Interval: time.Hour}}}}}
+	registry := &registryAfterChecks{results: make(memoryCheckResultStore)}
+	set := services.New(services.Config{
+		AllocID:     "a",
+		CurrentSpec: func() *services.AllocServicesSpec { return spec },
+		CurrentEnv: func(string) *taskenv.Env {
+			return taskenv.NewBuilder(taskenv.Node{}, taskenv.Alloc{}, taskenv.Task{}).Build()
+		},
+		Registry:         registry,
+		CheckResultStore: registry.results,
+		Logger:           hclog.NewNullLogger(),
+	})
+	defer set.StopChecks(true)
+	if err := discardResult(NewGroupServicesHook(set).Prerun(t.Context(), hook.AllocPrerunRequest{})); err != nil {
+		t.Fatal(err)
+	}
+	if len(registry.ServicesByAllocation("a")) != 1 || registry.resultsAtArrival != 1 {
+		t.Errorf("registered %v with %d results of checks, want 1", registry.ServicesByAllocation("a"), registry.resultsAtArrival)
 	}
 }
 
