@@ -1,5 +1,5 @@
 locals {
-  service_names = ["app:127.0.0.1", "db:127.0.0.1"]
+  service_names = ["app:127.0.0.1", "pages:127.0.0.1"]
 }
 
 job "shell" {
@@ -15,7 +15,7 @@ job "shell" {
       config {
         image             = "example/app:1"
         command           = "sh"
-        args              = ["-c", "until nc -z db 5432; do sleep 1; done\necho \"$$${GREETING:-hello} $(date) %%%{x} $HOME\"\nexec app \"$@\"\n"]
+        args              = ["-c", "until wget -q -O /dev/null http://pages:8080/; do sleep 1; done\necho \"$$${GREETING:-hello} $(date) %%%{x} $HOME\"\nexec app \"$@\"\n"]
         memory_hard_limit = 2048
         extra_hosts       = local.service_names
       }
@@ -38,18 +38,18 @@ job "shell" {
       }
     }
 
-    task "db" {
+    task "pages" {
       driver       = "docker"
       kill_timeout = "10s"
 
       config {
-        image             = "postgres:17"
+        image             = "example/pages:1"
         memory_hard_limit = 2048
         extra_hosts       = local.service_names
 
         mount {
           type   = "tmpfs"
-          target = "/var/lib/postgresql/data"
+          target = "/var/lib/pages"
         }
       }
 
