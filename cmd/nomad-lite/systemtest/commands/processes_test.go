@@ -46,11 +46,11 @@ const taskScriptPrefix = "driver="
 // processParents returns a map from each descendant of an agent to its parent. Processes are named as in
 // docs/explanation/processes.md.
 func processParents(agentPID int) map[string]string {
-	parentPIDs, names := map[int]int{}, map[int]string{agentPID: "nomad-lite agent"}
+	parentPIDs, argsByPID, names := map[int]int{}, map[int]string{}, map[int]string{agentPID: "nomad-lite agent"}
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
-		if err != nil || pid == agentPID {
+		if err != nil {
 			continue
 		}
 		stat, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "stat"))
@@ -58,6 +58,10 @@ func processParents(agentPID int) map[string]string {
 		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 		if len(fields) < 2 || len(line) == 0 {
 			continue // the process has exited
+		}
+		argsByPID[pid] = string(line)
+		if pid == agentPID {
+			continue
 		}
 		args := strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00")
 		name := strings.Join(args, " ")
@@ -79,7 +83,8 @@ func processParents(agentPID int) map[string]string {
 		for ancestor > 1 && ancestor != agentPID {
 			ancestor = parentPIDs[ancestor]
 		}
-		if pid != agentPID && ancestor == agentPID {
+		isBeforeExec := argsByPID[pid] == argsByPID[parentPIDs[pid]] // a child has the arguments of its parent until it executes its program
+		if pid != agentPID && ancestor == agentPID && !isBeforeExec {
 			parents[name] = names[parentPIDs[pid]]
 		}
 	}
