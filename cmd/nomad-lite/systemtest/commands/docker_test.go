@@ -16,13 +16,32 @@ import (
 func TestDocker(t *testing.T) {
 	slowtest.Skip(t, "starts and stops a Docker engine and 50 containers")
 	engine := dockertest.StartOrSkip(t)
-	engine.ImportBusyboxImage(t, "busybox:1.37", nil) // of the compose files of import.txtar
+	importComposeImages(t, engine)
 	// The scripts of the first directory share the engine, and run at the same time. A script of the
 	// second directory stops the engine.
 	t.Run("shared", func(t *testing.T) { testscript.Run(t, dockerScriptParams(t, "testdata/docker", engine)) })
 	t.Run("engine", func(t *testing.T) { testscript.Run(t, dockerScriptParams(t, "testdata/dockerengine", engine)) })
 	if names := engine.ContainerNames(t); len(names) > 0 {
 		t.Errorf("containers remain: %v", names)
+	}
+}
+
+// importComposeImages makes the images of the compose files that scripts import. Except for busybox, they are stand-ins: their
+// programs print their arguments, and run until they are stopped.
+func importComposeImages(t *testing.T, engine *dockertest.Engine) {
+	t.Helper()
+	engine.ImportBusyboxImage(t, "busybox:1.37", nil)
+	const server = "#!/bin/sh\necho \"${0##*/} $* for $DATABASE_URL with $SECRET_KEY\"\nexec sleep 1000\n"
+	const program = "#!/bin/sh\necho \"${0##*/} $*\"\n"
+	programs := map[string][]byte{
+		"/bin/pg_isready": []byte("#!/bin/sh\ntest \"$2\" = app\n"), "/bin/redis-cli": []byte("#!/bin/sh\necho PONG\n"), "/bin/rabbitmq-diagnostics": []byte("#!/bin/sh\n"),
+		"/bin/redis-server": []byte(server), "/bin/gunicorn": []byte(server), "/bin/celery": []byte(server), "/bin/app": []byte(server),
+		"/bin/python": []byte(program), "/bin/extract": []byte(program), "/bin/load": []byte(program), "/bin/report": []byte(program),
+	}
+	for _, image := range []string{
+		"postgres:17-alpine", "redis:8", "registry.example.com/shop:2.0", "mysql:8.4", "example/app:1", "example/pages:1", "example/agent:9", "example/files:1", "rabbitmq:4", "example/etl:2",
+	} {
+		engine.ImportBusyboxImage(t, image, programs, `CMD ["sh", "-c", "httpd -p 8080 -h /www; exec sleep 1000"]`)
 	}
 }
 
