@@ -75,7 +75,7 @@ func TestUIHealth(t *testing.T) {
 				task.Config = map[string]any{"command": "/no/such/program"}
 				g.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)}
 			},
-			word: "failed", sentence: `^task "main": cannot start: .*\. Install /no/such/program, or correct "command"$`,
+			word: "failed", sentence: `^task "main": cannot start: .*\. Install /no/such/program, or correct "command"\. Version 0 is not deployed again, `,
 		},
 		"full-memory": {
 			edit: func(_ *api.Job, _ *api.TaskGroup, task *api.Task) { task.Resources.MemoryMB = new(100_000_000) },
