@@ -164,6 +164,13 @@ func evalScriptCondition(name string) (bool, error) {
 	case "qemu": // as for python-grpc
 		_, err := exec.LookPath("qemu-system-x86_64")
 		return err == nil || os.Getenv("NOMAD_LITE_CI") != "", nil
+	case "nginx": // as for python-grpc
+		_, err := os.Stat("/usr/sbin/nginx")
+		return err == nil || os.Getenv("NOMAD_LITE_CI") != "", nil
+	case "postgresql": // as for python-grpc; the condition is about the server and its module for Python
+		servers, _ := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
+		client := exec.Command("/usr/bin/python3", "-c", "import psycopg2").Run()
+		return len(servers) > 0 && client == nil || os.Getenv("NOMAD_LITE_CI") != "", nil
 	case "root":
 		return os.Geteuid() == 0, nil
 	case slowCondition:

@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/internal/peers"
 	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 	"github.com/rogpeppe/go-internal/testscript"
 )
@@ -32,7 +34,23 @@ func TestDocs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	testscript.Run(t, systemtest.NewScriptParams(scripts))
+	params := systemtest.NewScriptParams(scripts)
+	setUp := params.Setup
+	params.Setup = func(env *testscript.Env) error {
+		return errors.Join(setUp(env), unpackNomadIfNeeded(env, scripts))
+	}
+	testscript.Run(t, params)
+}
+
+// unpackNomadIfNeeded puts the stock Nomad agent into the PATH of a script that has a condition on it, if the machine has the agent.
+func unpackNomadIfNeeded(env *testscript.Env, scriptDir string) error {
+	script, err := os.ReadFile(filepath.Join(scriptDir, path.Base(env.T().(testing.TB).Name())+".txtar")) // testscript.Run makes T of a *testing.T
+	if err != nil || !strings.Contains(string(script), "[!exec:nomad]") || !peers.HasProgram("nomad") {
+		return err
+	}
+	dir := filepath.Join(env.Getenv("WORK"), ".peers", "bin")
+	env.Setenv("PATH", dir+string(os.PathListSeparator)+env.Getenv("PATH"))
+	return errors.Join(os.MkdirAll(dir, 0o755), peers.Unpack("nomad", filepath.Join(dir, "nomad")))
 }
 
 // readDocuments returns the documents in docs and its directories by their paths in docs without the suffix, such as how-to/run.
@@ -55,19 +73,19 @@ func readDocuments(t *testing.T) map[string]string {
 	return documents
 }
 
-// TestQuickStart runs the commands with which the documents for authors of plugins start, each on its own and
+// TestQuickStart runs the commands with which the tutorials for authors of plugins start, each on its own and
 // literally, in an empty directory. With -v it prints the time of each command.
 func TestQuickStart(t *testing.T) {
-	slowtest.Skip(t, "runs all contract tests of two plugins")
+	slowtest.Skip(t, "runs all contract tests of three plugins")
 	scripts := t.TempDir()
-	for _, name := range []string{"drivers", "hooks"} {
-		document, err := os.ReadFile(filepath.Join(systemtest.RepositoryDir(), "docs/reference", name+".md"))
+	for _, name := range []string{"first-driver", "first-hook", "first-device"} {
+		document, err := os.ReadFile(filepath.Join(systemtest.RepositoryDir(), "docs/tutorials", name+".md"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		script, err := convertQuickStartToScript(string(document))
 		if err != nil {
-			t.Fatalf("docs/reference/%s.md: %v", name, err)
+			t.Fatalf("docs/tutorials/%s.md: %v", name, err)
 		}
 		if err := os.WriteFile(filepath.Join(scripts, name+".txtar"), script, 0o644); err != nil {
 			t.Fatal(err)
@@ -76,14 +94,14 @@ func TestQuickStart(t *testing.T) {
 	testscript.Run(t, systemtest.NewScriptParams(scripts))
 }
 
-// convertQuickStartToScript turns the commands of the section Start of a document into a testscript. Each command is
+// convertQuickStartToScript turns the commands of the section "1. Make it" of a document into a testscript. Each command is
 // a section of the script, whose time is printed. The test of the plugin and the job must be successful.
 func convertQuickStartToScript(document string) ([]byte, error) {
-	_, section, _ := strings.Cut(document, "\n## Start\n")
+	_, section, _ := strings.Cut(document, "\n## 1. Make it\n")
 	_, block, _ := strings.Cut(section, "\n```sh\n")
 	block, _, found := strings.Cut(block, "\n```")
 	if !found {
-		return nil, errors.New("the section Start has no commands")
+		return nil, errors.New(`the section "1. Make it" has no commands`)
 	}
 	var script strings.Builder
 	checked := map[string]bool{}
@@ -96,7 +114,7 @@ func convertQuickStartToScript(document string) ([]byte, error) {
 		fmt.Fprintf(&script, "# %[1]s\nexec %[1]s\n", command)
 		for prefix, check := range map[string]string{
 			"nomad-lite plugin test ": "stdout ' 0 failed, '\n! stdout '^(FAIL|QUIRK)'\n",
-			"nomad-lite run ":         "stdout 'hello'\nstderr 'completed: every task ended successfully'\n",
+			"nomad-lite run ":         "stdout 'hello|seat'\nstderr 'completed: every task ended successfully'\n",
 		} {
 			if strings.HasPrefix(command, prefix) {
 				script.WriteString(check)
@@ -105,7 +123,7 @@ func convertQuickStartToScript(document string) ([]byte, error) {
 		}
 	}
 	if len(checked) != 2 {
-		return nil, fmt.Errorf("the section Start does not test the plugin and run a job:\n%s", block)
+		return nil, fmt.Errorf("the section \"1. Make it\" does not test the plugin and run a job:\n%s", block)
 	}
 	script.WriteString("alone\n")
 	return []byte(script.String()), nil
