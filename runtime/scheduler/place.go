@@ -96,7 +96,8 @@ type nodeExhaustedError struct {
 // groups and of their indexes. The error joins a GroupPlacementError for each group that does not fit. The allocations
 // are pending, have the desired status run, and share job.
 //
-// No two allocations of the job have the same port.
+// No two allocations of the job have the same port. The node must have the host volumes of the job, but the state, the
+// namespace and the access modes of dynamic ones are not checked.
 func PlaceOnEmptyNode(job *api.Job, node PlacementNode, env Env) ([]*api.Allocation, error) {
 	if err := node.CheckDatacenterAndPool(job); err != nil {
 		return nil, err
@@ -104,6 +105,7 @@ func PlaceOnEmptyNode(job *api.Job, node PlacementNode, env Env) ([]*api.Allocat
 	p := newAllocPlacer(job, node, env, NewEmptyNodeUsage(node))
 	p.evalID = env.NewID()
 	p.now = env.Now()
+	p.volumes.isUnknown = true
 	total := 0
 	for _, g := range job.TaskGroups {
 		total += *g.Count

@@ -18,6 +18,7 @@ import (
 // HostVolumeState has the dynamic host volumes of the node, and the claims with which groups are bound to sticky
 // volumes.
 type HostVolumeState struct {
+	isUnknown    bool // a client has only the node, which does not have the state of its dynamic volumes
 	volumesByID  map[string]*state.HostVolume
 	storedClaims []*api.TaskGroupHostVolumeClaim
 	newClaims    []*api.TaskGroupHostVolumeClaim
@@ -85,6 +86,9 @@ func (p *allocPlacer) checkAndClaimHostVolume(v model.HostVolumeRequest, g *api.
 	found := p.node.HostVolumes[v.ResolvedSource]
 	var capabilities []*api.HostVolumeCapability
 	if found.ID != "" {
+		if p.volumes.isUnknown {
+			return nil, nil
+		}
 		volume := p.volumes.volumesByID[found.ID]
 		if volume == nil || !volume.IsReady() {
 			return nil, fmt.Errorf("the host volume %q (%s) is not ready", v.ResolvedSource, found.ID)

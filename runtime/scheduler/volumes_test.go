@@ -77,6 +77,20 @@ func dynamicVolumes(node *PlacementNode, modes ...string) *HostVolumeState {
 	return &HostVolumeState{volumesByID: map[string]*state.HostVolume{"id1": {Volume: v}}}
 }
 
+// A client that validates a job has the node, and not the state of its dynamic volumes.
+func TestPlaceOnEmptyNodeAcceptsDynamicVolumes(t *testing.T) {
+	node := volumeNode()
+	dynamicVolumes(&node)
+	job := jobWithVolume(1, api.VolumeRequest{Source: "dyn", AccessMode: model.SingleNodeWriter, Sticky: true}).job
+	if _, err := PlaceOnEmptyNode(job, node, testEnv()); err != nil {
+		t.Error(err)
+	}
+	delete(node.HostVolumes, "dyn")
+	if _, err := PlaceOnEmptyNode(job, node, testEnv()); err == nil || !strings.Contains(err.Error(), "dyn") {
+		t.Errorf("without the volume: %v", err)
+	}
+}
+
 func TestVolumeAccessModes(t *testing.T) {
 	const reader, writer, single, multi = model.SingleNodeReader, model.SingleNodeWriter, model.SingleNodeSingleWriter, model.SingleNodeMultiWriter
 	request := func(mode string, readOnly bool) api.VolumeRequest {
