@@ -35,7 +35,7 @@ func Convert(o Options) (*importer.Result, error) {
 		o.Files[i] = absolute("", o.Files[i])
 	}
 	warnings := &importer.Warnings{}
-	l := &loader{options: o, environ: map[string]string{}, warnings: warnings}
+	l := &loader{options: o, environ: map[string]string{}, unset: map[string]bool{}, warnings: warnings}
 	for _, variable := range o.Environ {
 		name, v, _ := strings.Cut(variable, "=")
 		l.environ[name] = v
@@ -321,6 +321,7 @@ func (c *converter) replicasOf(s *service) (int, error) {
 // writeGroups writes one group for the services, and one for each service with several replicas.
 func (c *converter) writeGroups(job *importer.Body) error {
 	together := slices.DeleteFunc(slices.Clone(c.services), func(s *service) bool { return s.count > 1 })
+	c.warnOfReplacement(together)
 	if len(together) > 0 {
 		if err := c.writeGroup(job, c.name, 1, together); err != nil {
 			return err
@@ -334,6 +335,24 @@ func (c *converter) writeGroups(job *importer.Body) error {
 		}
 	}
 	return nil
+}
+
+// warnOfReplacement warns that a change of one service replaces the others of its group.
+func (c *converter) warnOfReplacement(group []*service) {
+	var names []string
+	for _, s := range group {
+		if !s.runsOnce {
+			names = append(names, s.name)
+		}
+	}
+	if len(names) < 2 {
+		return
+	}
+	remedy := "to replace a service alone, move it to a group of its own"
+	if c.network == sharedNamespace {
+		remedy = "to replace a service alone, import with -docker-network NAME and move it to a group of its own"
+	}
+	c.Add(c.project.get("services").at, "the services %s are tasks of one group: a change of one, such as a new image, stops and replaces all of them; %s (docs/how-to/import-compose.md)", strings.Join(names, ", "), remedy)
 }
 
 func (c *converter) writeGroup(job *importer.Body, name string, count int, services []*service) error {

@@ -28,7 +28,8 @@ type loader struct {
 	projectEnv map[string]string
 	warnings   *importer.Warnings
 	values     int
-	loading    []string // files and services that are being included or extended
+	unset      map[string]bool // variables without a value, of which a warning is there
+	loading    []string        // files and services that are being included or extended
 }
 
 // lookupIn returns a function that returns the value of a variable: of the process, else of an environment file.
@@ -39,6 +40,22 @@ func (l *loader) lookupIn(env map[string]string) func(name string) (string, bool
 		}
 		v, ok := env[name]
 		return v, ok
+	}
+}
+
+// warnOfUnset warns of a variable that has no value, once for each name.
+func (l *loader) warnOfUnset(at importer.Position, name, hint string) {
+	if l.unset[name] {
+		return
+	}
+	l.unset[name] = true
+	l.warnings.Add(at, "the variable %s is not set, an empty text replaces it; %s", name, hint)
+}
+
+// warnOfUnsetIn returns a function that warns of a variable of an environment file that has no value.
+func (l *loader) warnOfUnsetIn(path string) func(line int, name string) {
+	return func(line int, name string) {
+		l.warnOfUnset(importer.Position{File: l.displayName(path), Line: line}, name, "single quotes around the value keep a dollar sign")
 	}
 }
 
@@ -63,7 +80,7 @@ func (l *loader) readEnvFiles(paths []string) (map[string]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		_, values, err := parseEnvFile(string(text), l.lookupIn(env))
+		_, values, err := parseEnvFile(string(text), l.lookupIn(env), l.warnOfUnsetIn(path))
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
@@ -138,7 +155,7 @@ func (l *loader) parseFile(path string, env map[string]string) (*value, error) {
 	reader := &yamlReader{file: name, count: &l.values, visiting: map[*yaml.Node]bool{}}
 	reader.replace = func(at importer.Position, text string) (string, error) {
 		replaced, err := expand(text, l.lookupIn(env), func(name string) {
-			l.warnings.Add(at, "the variable %s is not set, an empty text replaces it", name)
+			l.warnOfUnset(at, name, "write $$ for a dollar sign")
 		})
 		return replaced, errAt(at, err)
 	}

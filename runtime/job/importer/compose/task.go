@@ -54,6 +54,9 @@ func (c *converter) writeTask(body *importer.Body, s *service, group []*service)
 		return err
 	}
 	body.Set("kill_timeout", killTimeout)
+	if s.hasHealthcheck {
+		body.Set("shutdown_delay", shutdownDelay)
+	}
 	if killTimeout > maxKillTimeout {
 		c.Add(s.get("stop_grace_period").at, "the agent limits kill_timeout to %s, unless client { max_kill_timeout = %q } allows more", maxKillTimeout, fieldText(s.value, "stop_grace_period"))
 	}
@@ -74,6 +77,7 @@ func (c *converter) writeTask(body *importer.Body, s *service, group []*service)
 const (
 	defaultStopGracePeriod = 10 * time.Second
 	maxKillTimeout         = 30 * time.Second // the default of the agent
+	shutdownDelay          = time.Second      // from the removal of a service from the catalog until its task is stopped
 )
 
 // text returns the text of a key of the service.
@@ -469,7 +473,7 @@ func (t *task) readEnvFile(item *value, env map[string]string, at map[string]imp
 	var values map[string]string
 	if fieldText(item, "format") == "raw" {
 		names, values = parseRawEnvFile(string(text))
-	} else if names, values, err = parseEnvFile(string(text), lookup); err != nil {
+	} else if names, values, err = parseEnvFile(string(text), lookup, t.loader.warnOfUnsetIn(path)); err != nil {
 		return importer.Errorf(item.at, "%s: %w", t.loader.displayName(path), err)
 	}
 	t.Add(item.at, "the values of %s are copied into the job: later changes of the file have no effect", t.loader.displayName(path))

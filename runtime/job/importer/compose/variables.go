@@ -146,8 +146,9 @@ func leadingName(text string) string {
 }
 
 // parseEnvFile parses an environment file. Values in single quotes are literal; in other values, variables of lookup and
-// of earlier lines are replaced. A name without "=" has the value of lookup, if there is one.
-func parseEnvFile(text string, lookup func(string) (string, bool)) (names []string, values map[string]string, err error) {
+// of earlier lines are replaced. A name without "=" has the value of lookup, if there is one. missing is called for a
+// variable of a value that has no value and no default, with the last line of the value.
+func parseEnvFile(text string, lookup func(string) (string, bool), missing func(line int, name string)) (names []string, values map[string]string, err error) {
 	values = map[string]string{}
 	text = strings.ReplaceAll(strings.TrimPrefix(text, "\ufeff"), "\r\n", "\n")
 	number := 0
@@ -199,7 +200,7 @@ func parseEnvFile(text string, lookup func(string) (string, bool)) (names []stri
 			v = unescapeDoubleQuoted(v)
 		}
 		if quote != '\'' {
-			if v, err = expandEnvFileValue(v, find); err != nil {
+			if v, err = expandEnvFileValue(v, find, func(name string) { missing(number, name) }); err != nil {
 				return nil, nil, fmt.Errorf("line %d: %s: %w", number, name, err)
 			}
 		}
@@ -238,7 +239,7 @@ func unescapeDoubleQuoted(text string) string {
 }
 
 // expandEnvFileValue replaces the variables of a value. A dollar sign that starts no reference stays, as in a password.
-func expandEnvFileValue(text string, lookup func(string) (string, bool)) (string, error) {
+func expandEnvFileValue(text string, lookup func(string) (string, bool), missing func(name string)) (string, error) {
 	var out strings.Builder
 	for {
 		before, rest, found := strings.Cut(text, "$")
@@ -262,7 +263,7 @@ func expandEnvFileValue(text string, lookup func(string) (string, bool)) (string
 		default:
 			end = len(leadingName(rest))
 		}
-		v, err := expand("$"+rest[:end], lookup, func(string) {})
+		v, err := expand("$"+rest[:end], lookup, missing)
 		if err != nil {
 			return "", err
 		}

@@ -52,12 +52,13 @@ func TestParseEnvFile(t *testing.T) {
 	want := map[string]string{
 		"A": "1", "B": "two words", "C": "$A #not", "D": "x\ty 1 two words", "E": "first\nsecond", "F": "a#b", "INHERITED": "yes", "G": "yaml", "H": "pa$word", "I": "$5",
 	}
-	names, got, err := parseEnvFile(text, func(name string) (string, bool) { return "yes", name == "INHERITED" })
+	ignore := func(int, string) {}
+	names, got, err := parseEnvFile(text, func(name string) (string, bool) { return "yes", name == "INHERITED" }, ignore)
 	if err != nil || !maps.Equal(got, want) || len(names) != len(want) {
 		t.Errorf("got %q %q %v, want %q", names, got, err, want)
 	}
 	for _, text := range []string{"A B=1", "='x'", "A='x", "A=${B", "\"Q\"=1"} {
-		if _, got, err := parseEnvFile(text, func(string) (string, bool) { return "", false }); err == nil {
+		if _, got, err := parseEnvFile(text, func(string) (string, bool) { return "", false }, ignore); err == nil {
 			t.Errorf("%q: got %q, want an error", text, got)
 		}
 	}
@@ -117,5 +118,18 @@ func TestErrors(t *testing.T) {
 				t.Errorf("got %q, want %q", err, c.want)
 			}
 		})
+	}
+}
+
+func TestParseEnvFileReportsMissingVariables(t *testing.T) {
+	type missingVariable struct {
+		line int
+		name string
+	}
+	text := "A=1\nB=abc$def\nC='$literal'\nD=${default:-x} ${A} $$escaped\nE=\"first\n${last}\"\nF=pa$5\n"
+	var got []missingVariable
+	_, _, err := parseEnvFile(text, func(string) (string, bool) { return "", false }, func(line int, name string) { got = append(got, missingVariable{line, name}) })
+	if want := []missingVariable{{2, "def"}, {6, "last"}}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %v %v, want %v", got, err, want)
 	}
 }

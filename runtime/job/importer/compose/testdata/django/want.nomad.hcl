@@ -20,8 +20,9 @@ job "shop" {
     }
 
     task "db" {
-      driver       = "docker"
-      kill_timeout = "10s"
+      driver         = "docker"
+      kill_timeout   = "10s"
+      shutdown_delay = "1s"
 
       lifecycle {
         hook    = "prestart"
@@ -76,8 +77,9 @@ job "shop" {
     }
 
     task "redis" {
-      driver       = "docker"
-      kill_timeout = "10s"
+      driver         = "docker"
+      kill_timeout   = "10s"
+      shutdown_delay = "1s"
 
       config {
         image             = "redis:8"
@@ -141,12 +143,15 @@ job "shop" {
       }
 
       env {
+        CSRF_KEY               = "xyz"
         DATABASE_URL           = "postgres://app:s3cr3t$word@db:5432/shop"
         DEBUG                  = "0"
         DJANGO_SETTINGS_MODULE = "shop.settings"
         EMPTY                  = ""
+        LITERAL                = "a$b"
         REDIS_URL              = "redis://redis:6379/0"
         SECRET_KEY             = "a b\"c"
+        SESSION_KEY            = "abc"
       }
 
       restart {
@@ -177,12 +182,15 @@ job "shop" {
       }
 
       env {
+        CSRF_KEY               = "xyz"
         DATABASE_URL           = "postgres://app:s3cr3t$word@db:5432/shop"
         DEBUG                  = "0"
         DJANGO_SETTINGS_MODULE = "shop.settings"
         EMPTY                  = ""
+        LITERAL                = "a$b"
         REDIS_URL              = "redis://redis:6379/0"
         SECRET_KEY             = "a b\"c"
+        SESSION_KEY            = "abc"
         WEB_CONCURRENCY        = "2"
       }
 
@@ -216,12 +224,15 @@ job "shop" {
       }
 
       env {
+        CSRF_KEY               = "xyz"
         DATABASE_URL           = "postgres://app:s3cr3t$word@db:5432/shop"
         DEBUG                  = "0"
         DJANGO_SETTINGS_MODULE = "shop.settings"
         EMPTY                  = ""
+        LITERAL                = "a$b"
         REDIS_URL              = "redis://redis:6379/0"
         SECRET_KEY             = "a b\"c"
+        SESSION_KEY            = "abc"
       }
 
       restart {
@@ -254,12 +265,15 @@ job "shop" {
       }
 
       env {
+        CSRF_KEY               = "xyz"
         DATABASE_URL           = "postgres://app:s3cr3t$word@db:5432/shop"
         DEBUG                  = "0"
         DJANGO_SETTINGS_MODULE = "shop.settings"
         EMPTY                  = ""
+        LITERAL                = "a$b"
         REDIS_URL              = "redis://redis:6379/0"
         SECRET_KEY             = "a b\"c"
+        SESSION_KEY            = "abc"
       }
 
       restart {

@@ -37,8 +37,9 @@ job "docker-network" {
     }
 
     task "db" {
-      driver       = "docker"
-      kill_timeout = "10s"
+      driver         = "docker"
+      kill_timeout   = "10s"
+      shutdown_delay = "1s"
 
       config {
         image             = "postgres:17"

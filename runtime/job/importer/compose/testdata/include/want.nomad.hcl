@@ -9,8 +9,9 @@ job "include" {
     }
 
     task "queue" {
-      driver       = "docker"
-      kill_timeout = "10s"
+      driver         = "docker"
+      kill_timeout   = "10s"
+      shutdown_delay = "1s"
 
       config {
         image             = "rabbitmq:4"

@@ -43,9 +43,10 @@ job "queue" {
     }
 
     task "server" {
-      driver       = "docker"
-      kill_signal  = "SIGKILL"
-      kill_timeout = "10s"
+      driver         = "docker"
+      kill_signal    = "SIGKILL"
+      kill_timeout   = "10s"
+      shutdown_delay = "1s"
 
       meta {
         lite_after = "setup:success"

@@ -55,8 +55,9 @@ job "swarm" {
     }
 
     task "logger" {
-      driver       = "docker"
-      kill_timeout = "10s"
+      driver         = "docker"
+      kill_timeout   = "10s"
+      shutdown_delay = "1s"
 
       config {
         image             = "example/logger:1"
