@@ -22,7 +22,8 @@ root. With -docker-network each container joins a network of Docker with an addr
 of its own.
 
 Each part without a counterpart, or with a changed meaning, is a warning with its
-place on standard error.
+place on standard error. The blocks that the configuration of the agent needs
+follow under "The agent needs:".
 
 Exit codes: 0 when a job file was printed, also with warnings, or 1 when a file
 cannot be read or is no valid compose file.`

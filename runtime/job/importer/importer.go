@@ -1,7 +1,9 @@
 package importer
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 )
 
@@ -52,8 +54,11 @@ func Errorf(at Position, format string, args ...any) *Error {
 type Result struct {
 	// Job is a job file, formatted, which the parser of job files accepts.
 	Job []byte
-	// Warnings are in the order of the input.
+	// Warnings are sorted by file and line. Those without a position come last.
 	Warnings []Warning
+	// AgentConfig has the blocks that the configuration of the agent must have for the job, formatted. It is empty if the
+	// job needs none.
+	AgentConfig []byte
 }
 
 // Warnings collects warnings.
@@ -70,5 +75,14 @@ func (w *Warnings) Add(at Position, format string, args ...any) {
 	w.list = append(w.list, warning)
 }
 
-// List returns the warnings in the order in which they were added.
-func (w *Warnings) List() []Warning { return w.list }
+// List returns the warnings, sorted by file and line. Those without a position come last.
+func (w *Warnings) List() []Warning {
+	list := slices.Clone(w.list)
+	slices.SortStableFunc(list, func(a, b Warning) int {
+		if (a.Position.File == "") != (b.Position.File == "") {
+			return cmp.Compare(b.Position.File, a.Position.File)
+		}
+		return cmp.Or(cmp.Compare(a.Position.File, b.Position.File), cmp.Compare(a.Position.Line, b.Position.Line))
+	})
+	return list
+}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nomad-lite/nomad-lite/runtime/job/importer"
 )
@@ -97,7 +98,7 @@ type operatorNeeds struct {
 	volumes, privileged bool
 	caps                []string
 	hostNetworks        map[string]string // names and addresses
-	volumesAt           importer.Position
+	maxKillTimeout      time.Duration     // 0: the default of the agent
 }
 
 // service is a service that is converted.
@@ -133,8 +134,8 @@ func (c *converter) convert() (*importer.Result, error) {
 	if err := c.writeGroups(job); err != nil {
 		return nil, err
 	}
-	c.warnOfNeeds()
-	return &importer.Result{Job: file.Bytes(), Warnings: c.List()}, nil
+	c.warnOfDefaults()
+	return &importer.Result{Job: file.Bytes(), Warnings: c.List(), AgentConfig: c.needs.config()}, nil
 }
 
 // selectServices chooses the services of the active profiles.
@@ -431,22 +432,36 @@ func (c *converter) warnOfTopLevel() {
 	}
 }
 
-// warnOfNeeds prints what the operator must configure, and the values that the job has because the file has none.
-func (c *converter) warnOfNeeds() {
-	n := c.needs
-	if n.volumes {
-		c.Add(n.volumesAt, `volumes and files of the host need an agent with: plugin "docker" { config { volumes { enabled = true } } }`)
+// config returns the blocks that the configuration of the agent must have.
+func (n *operatorNeeds) config() []byte {
+	file := importer.NewFile()
+	top := file.Body()
+	if n.maxKillTimeout > 0 || len(n.hostNetworks) > 0 {
+		client := top.Block("client")
+		if n.maxKillTimeout > 0 {
+			client.Set("max_kill_timeout", n.maxKillTimeout)
+		}
+		for _, name := range slices.Sorted(maps.Keys(n.hostNetworks)) {
+			client.Block("host_network", name).Set("cidr", n.hostNetworks[name])
+		}
 	}
-	if n.privileged {
-		c.Add(importer.Position{}, `privileged containers and namespaces of the host need an agent with: plugin "docker" { config { allow_privileged = true } }`)
+	if n.volumes || n.privileged || len(n.caps) > 0 {
+		config := top.Block("plugin", "docker").Block("config")
+		config.SetNonZero("allow_privileged", n.privileged)
+		if len(n.caps) > 0 {
+			caps := append(slices.Clone(n.caps), defaultCaps...)
+			slices.Sort(caps)
+			config.Set("allow_caps", slices.Compact(caps))
+		}
+		if n.volumes {
+			config.Block("volumes").Set("enabled", true)
+		}
 	}
-	if len(n.caps) > 0 {
-		slices.Sort(n.caps)
-		c.Add(importer.Position{}, `the capabilities %s must be in allow_caps of plugin "docker" { config { … } }, with those that tasks have by default`, strings.Join(slices.Compact(n.caps), ", "))
-	}
-	for _, name := range slices.Sorted(maps.Keys(n.hostNetworks)) {
-		c.Add(importer.Position{}, `ports of one address need an agent with: client { host_network %q { cidr = %q } }`, name, n.hostNetworks[name])
-	}
+	return file.Bytes()
+}
+
+// warnOfDefaults warns of what must exist before the job runs, and of the values that the job has because the file has none.
+func (c *converter) warnOfDefaults() {
 	if c.network == dockerNetwork {
 		c.Add(importer.Position{}, "the network must exist before the job runs: docker network create %s", c.loader.options.DockerNetwork)
 	}

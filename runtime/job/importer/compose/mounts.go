@@ -91,7 +91,7 @@ func (t *task) readVolume(v *value) error {
 	}
 	switch m.kind {
 	case "bind":
-		t.needVolumes(v)
+		t.needs.volumes = true
 		if bind := v.get("bind"); bind != nil {
 			m.propagation = fieldText(bind, "propagation")
 			if label := fieldText(bind, "selinux"); label != "" {
@@ -112,7 +112,7 @@ func (t *task) readVolume(v *value) error {
 		t.volumes = append(t.volumes, text)
 		return nil
 	case "volume":
-		t.needVolumes(v)
+		t.needs.volumes = true
 		return t.addNamedVolume(v, m)
 	case "tmpfs":
 		if size := v.get("tmpfs").get("size"); size != nil {
@@ -187,12 +187,6 @@ func (t *task) addNamedVolume(v *value, m mount) error {
 	return nil
 }
 
-func (t *task) needVolumes(v *value) {
-	if !t.needs.volumes {
-		t.needs.volumes, t.needs.volumesAt = true, v.at
-	}
-}
-
 // readSecretsAndConfigs reads the files of the keys secrets and configs.
 func (t *task) readSecretsAndConfigs() error {
 	for _, key := range []string{"secrets", "configs"} {
@@ -233,7 +227,7 @@ func (t *task) readFileOf(key string, item *value) error {
 	}
 	switch {
 	case declared.get("file") != nil:
-		t.needVolumes(declared.get("file"))
+		t.needs.volumes = true
 		if source := declared.get("file").text; !strings.Contains(source, ":") {
 			t.volumes = append(t.volumes, source+":"+target+":ro")
 		} else {

@@ -58,7 +58,7 @@ func (c *converter) writeTask(body *importer.Body, s *service, group []*service)
 		body.Set("shutdown_delay", shutdownDelay)
 	}
 	if killTimeout > maxKillTimeout {
-		c.Add(s.get("stop_grace_period").at, "the agent limits kill_timeout to %s, unless client { max_kill_timeout = %q } allows more", maxKillTimeout, fieldText(s.value, "stop_grace_period"))
+		c.needs.maxKillTimeout = max(c.needs.maxKillTimeout, killTimeout)
 	}
 	importer.WriteStage(body, c.stages[s.name], c.dependenciesIn(s, group), "")
 	t.config = body.Block("config")

@@ -53,6 +53,9 @@ func CompareGolden(t *testing.T, update bool, dir string, result *importer.Resul
 	for _, w := range result.Warnings {
 		warnings.WriteString(w.String() + "\n")
 	}
+	if len(result.AgentConfig) > 0 {
+		warnings.WriteString("\nThe agent needs:\n" + string(result.AgentConfig))
+	}
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		t.Fatal(err)
