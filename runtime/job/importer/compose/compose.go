@@ -124,6 +124,7 @@ func (c *converter) convert() (*importer.Result, error) {
 		}
 	}
 	c.warnOfTopLevel()
+	c.warnOfDeclaredKeys()
 	file := importer.NewFile()
 	top := file.Body()
 	c.writeServiceNames(top)
@@ -421,7 +422,7 @@ func (c *converter) warnOfTopLevel() {
 		}
 		for _, key := range network.keys {
 			switch v := network.fields[key]; {
-			case key == "driver" && v.text == "bridge", key == "name", key == "attachable", key == "labels", strings.HasPrefix(key, "x-"), v.text == "false":
+			case key == "driver" && v.text == "bridge", key == "name" && network.get("external") != nil, strings.HasPrefix(key, "x-"), v.text == "false":
 			case key == "external" && c.network != dockerNetwork:
 				c.Add(v.at, "the containers do not join the network %s: with -docker-network %s they do", name, cmp.Or(fieldText(network, "name"), name))
 			case key == "external":

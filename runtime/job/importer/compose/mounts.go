@@ -87,8 +87,13 @@ func (t *task) readVolume(v *value) error {
 			m.readOnly = true
 		case "nocopy":
 			m.noCopy = true
+		default:
+			if m.kind != "bind" { // a bind mount keeps its options
+				t.Add(v.at, "the option %s of the volume at %s has no counterpart", option, target)
+			}
 		}
 	}
+	t.warnOfVolumeKeys(v, m.kind)
 	switch m.kind {
 	case "bind":
 		t.needs.volumes = true
@@ -100,6 +105,9 @@ func (t *task) readVolume(v *value) error {
 		}
 		mustExist := fieldText(v.get("bind"), "create_host_path") == "false"
 		if mustExist || m.propagation != "" || strings.Contains(m.source+target, ":") {
+			if label := v.get("bind").get("selinux"); label != nil {
+				t.Add(label.at, "selinux has no counterpart together with propagation, create_host_path: false, or a colon in a path")
+			}
 			break
 		}
 		if readOnly {

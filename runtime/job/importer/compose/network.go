@@ -86,7 +86,7 @@ func (c *converter) parsePort(v *value) ([]port, error) {
 		hostIP, published, target, protocol = fieldText(v, "host_ip"), fieldText(v, "published"), fieldText(v, "target"), fieldText(v, "protocol")
 		for _, key := range v.keys {
 			switch key {
-			case "host_ip", "published", "target", "protocol", "name", "app_protocol":
+			case "host_ip", "published", "target", "protocol":
 			case "mode":
 				if v.fields[key].text == "host" || v.fields[key].text == "ingress" {
 					continue
@@ -250,7 +250,6 @@ func (c *converter) readAliases(s *service) {
 				for _, alias := range aliases {
 					s.addAlias(alias)
 				}
-			case "priority", "gw_priority", "interface_name":
 			default:
 				c.Add(v.at, "%s of a network of %s has no counterpart", key, s.name)
 			}

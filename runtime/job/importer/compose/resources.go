@@ -110,6 +110,9 @@ func (t *task) cpu(limits, reservations *value) (int, error) {
 		}
 		limit = &value{at: limit.at, kind: scalar, text: strconv.FormatFloat(quota/period, 'f', 3, 64)}
 	}
+	if v := t.get("cpu_period"); v != nil && t.get("cpu_quota") == nil {
+		t.Add(v.at, "cpu_period without cpu_quota has no counterpart")
+	}
 	reserved := reservations.get("cpus")
 	if limit != nil {
 		t.Add(limit.at, "the limit of %s CPUs of %s becomes a share of the CPUs, with %d MHz for one: cpu_hard_limit = true in config makes it a limit", limit.text, t.service.name, cpuMHz)
@@ -144,7 +147,7 @@ func (t *task) warnOfDeploy(deploy *value) {
 	for _, key := range deploy.keys {
 		v := deploy.fields[key]
 		switch key {
-		case "replicas", "restart_policy", "labels":
+		case "replicas", "restart_policy":
 		case "mode":
 			if v.text == "global" {
 				t.Add(v.at, "mode global: the job has one container of %s for this machine", t.service.name)

@@ -21,7 +21,8 @@ type task struct {
 	volumes      []string // bind mounts as SOURCE:TARGET:MODE
 }
 
-// convertedKeys are the keys of a service that the converter handles. Of other keys it warns.
+// convertedKeys are the keys of a service that the converter handles. Of other keys it warns, also of those that only matter to
+// other commands than docker compose up.
 var convertedKeys = []string{
 	"image", "build", "pull_policy", "command", "entrypoint", "environment", "env_file", "ports", "expose", "networks", "network_mode", "links",
 	"volumes", "tmpfs", "secrets", "configs", "healthcheck", "depends_on", "restart", "deploy", "scale", "profiles", "extends", "container_name",
@@ -31,16 +32,9 @@ var convertedKeys = []string{
 	"pid", "ipc", "uts", "userns_mode", "cgroup", "runtime", "storage_opt", "mac_address",
 }
 
-// keysWithoutEffect are keys for other tools than docker compose up, and keys with which the job agrees.
-var keysWithoutEffect = []string{"attach", "develop", "annotations"}
-
 func (c *converter) warnOfKeys(s *service) {
-	for _, key := range s.keys {
-		if s.fields[key].kind == null || slices.Contains(convertedKeys, key) || slices.Contains(keysWithoutEffect, key) || strings.HasPrefix(key, "x-") {
-			continue
-		}
-		c.Add(s.fields[key].at, "%s of %s has no counterpart", key, s.name)
-	}
+	c.warnOfFields(s.value, s.name, convertedKeys...)
+	c.warnOfNestedKeys(s)
 }
 
 func (c *converter) writeTask(body *importer.Body, s *service, group []*service) error {
@@ -568,6 +562,8 @@ func (t *task) writeService() error {
 		restart := check.Block("check_restart")
 		restart.Set("limit", max(retries, 1))
 		restart.SetNonZero("grace", startPeriod)
+	} else if startPeriod > 0 {
+		t.Add(v.get("start_period").at, "start_period of the health check has no counterpart: failures count from the start, but nothing restarts %s when its check fails", t.service.name)
 	}
 	return nil
 }
