@@ -311,8 +311,9 @@ func (l *stateLoader) loadRecordsOfFile(handle *os.File) (unreadable []unreadabl
 	var decodersWG, loaderWG sync.WaitGroup
 	for range min(runtime.GOMAXPROCS(0), maxDecoders) {
 		decodersWG.Go(func() {
+			var allocs allocationDecoder
 			for d := range toDecode {
-				l.store.decodeFileRecord(d)
+				l.store.decodeFileRecord(d, &allocs)
 				close(d.decoded)
 			}
 		})
@@ -367,8 +368,9 @@ const (
 	maxDecoders            = 4
 )
 
-// decodeFileRecord sets the results of d. It changes nothing else, and may be called concurrently.
-func (s *Store) decodeFileRecord(d *fileRecordDecoding) {
+// decodeFileRecord sets the results of d. It changes nothing else but allocs, and may be called concurrently if each caller
+// has its own.
+func (s *Store) decodeFileRecord(d *fileRecordDecoding, allocs *allocationDecoder) {
 	d.bucket, d.record, d.err = decodeRecordAndFindTable(d.fileBucket, d.key, d.value)
 	if d.err != nil {
 		return
@@ -379,11 +381,11 @@ func (s *Store) decodeFileRecord(d *fileRecordDecoding) {
 			return
 		}
 	}
-	s.decodeObject(d)
+	s.decodeObject(d, allocs)
 }
 
 // decodeObject sets the results of d that depend on d.record.
-func (s *Store) decodeObject(d *fileRecordDecoding) {
+func (s *Store) decodeObject(d *fileRecordDecoding, allocs *allocationDecoder) {
 	def := tableDefsByTable[Table(d.bucket)]
 	switch {
 	case d.bucket == jobBucket:
@@ -403,7 +405,10 @@ func (s *Store) decodeObject(d *fileRecordDecoding) {
 	if len(d.payload) > 0 { // a record of a local table can have only a sealed part
 		d.payload, d.objectErr = s.migrateRecordPart(d.bucket, d.key, false, d.payload)
 	}
-	if d.objectErr == nil && d.payload != nil && d.object != nil {
+	if d.objectErr != nil || d.payload == nil || d.object == nil {
+		return
+	}
+	if r, ok := d.object.(*allocationRecord); !ok || allocs.decodeKnownFields(d.payload, r) != nil {
 		d.unknownFields, d.objectErr = decodeAndListUnknownFields(d.payload, d.object)
 	}
 }

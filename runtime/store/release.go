@@ -59,7 +59,7 @@ func (l *stateLoader) unquarantineIfReadable(def *tableDef, quarantineKey, key s
 // loadUnquarantinedRecord loads a record from the quarantine.
 func (l *stateLoader) loadUnquarantinedRecord(bucket, key string, r fileRecord, value []byte) error {
 	d := &fileRecordDecoding{bucket: bucket, key: key, value: value, record: r}
-	l.store.decodeObject(d)
+	l.store.decodeObject(d, new(allocationDecoder))
 	return l.loadIntactRecord(d)
 }
 
