@@ -83,7 +83,7 @@ func (p *prober) listUpInterfacesWithAddresses() ([]Interface, error) {
 		if i.Flags&net.FlagUp == 0 {
 			continue
 		}
-		found := Interface{Name: i.Name, MAC: i.HardwareAddr.String(), MBits: p.interfaceMBitsOrDefault(i.Name), isLoopback: i.Flags&net.FlagLoopback != 0}
+		found := Interface{Name: i.Name, MAC: i.HardwareAddr.String(), isLoopback: i.Flags&net.FlagLoopback != 0}
 		for _, a := range addresses {
 			address, ok := netip.AddrFromSlice(a.IP)
 			if address = address.Unmap(); ok && a.LinkIndex == i.Index && !address.IsLinkLocalUnicast() {
@@ -91,6 +91,7 @@ func (p *prober) listUpInterfacesWithAddresses() ([]Interface, error) {
 			}
 		}
 		if len(found.Addresses) > 0 {
+			found.MBits = p.interfaceMBitsOrDefault(i.Name) // the ends of tasks in bridges, which can be many, have no address here
 			slices.SortStableFunc(found.Addresses, func(a, b netip.Addr) int { return cmp.Compare(a.BitLen(), b.BitLen()) })
 			up = append(up, found)
 		}
