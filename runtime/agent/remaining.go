@@ -97,8 +97,9 @@ func (r *remainingProcessDecider) decideRemainingProcesses(nodes *noderunner.Run
 // tasksMayRun reports whether tasks may run according to the state.
 func (r *remainingProcessDecider) tasksMayRun() bool {
 	state := r.store.Snapshot()
+	ended := state.EndedAllocations()
 	for _, alloc := range state.Allocations(nil, "") {
-		if !state.AllocationEnded(alloc.ID) {
+		if !ended[alloc.ID] {
 			return true
 		}
 	}

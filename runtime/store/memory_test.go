@@ -116,8 +116,8 @@ func TestEndAndRemovalOfAnAllocation(t *testing.T) {
 	check := func(step string, ended, collect, removal, attached bool) {
 		t.Helper()
 		r := s.Snapshot()
-		if r.AllocationEnded("a") != ended || r.IsAllocationDirMarkedForRemoval("a") != collect || (len(r.AllocationsPendingRemoval()) == 1) != removal || (r.AttachedHookConfigs("a")["hook"] == "config") != attached {
-			t.Errorf("%s: ended %t, collect %t, removals %v, hooks %v", step, r.AllocationEnded("a"), r.IsAllocationDirMarkedForRemoval("a"), r.AllocationsPendingRemoval(), r.AttachedHookConfigs("a"))
+		if r.AllocationEnded("a") != ended || r.EndedAllocations()["a"] != ended || r.AllocationDirsMarkedForRemoval()["a"] != collect || (len(r.AllocationsPendingRemoval()) == 1) != removal || (r.AttachedHookConfigs("a")["hook"] == "config") != attached {
+			t.Errorf("%s: ended %t, collect %t, removals %v, hooks %v", step, r.AllocationEnded("a"), r.AllocationDirsMarkedForRemoval()["a"], r.AllocationsPendingRemoval(), r.AttachedHookConfigs("a"))
 		}
 	}
 	check("running", false, false, false, true)

@@ -2,6 +2,7 @@ package store
 
 import (
 	"maps"
+	"strings"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -24,6 +25,20 @@ func (tx *Txn) MarkAllocationEnded(id string) {
 // AllocationEnded reports whether [Txn.MarkAllocationEnded] was called for an allocation. An allocation ends some time after its
 // client status has become terminal.
 func (r Reader) AllocationEnded(id string) bool { return r.HasAgentRecord(state.EndedAllocPrefix + id) }
+
+// EndedAllocations returns the ids of the allocations for which AllocationEnded returns true. For thousands of allocations
+// it needs less time than a call of AllocationEnded for each.
+func (r Reader) EndedAllocations() map[string]bool {
+	return r.allocIDsWithAgentRecord(state.EndedAllocPrefix)
+}
+
+func (r Reader) allocIDsWithAgentRecord(prefix string) map[string]bool {
+	ids := make(map[string]bool)
+	for _, name := range r.AgentRecordNames(prefix) {
+		ids[strings.TrimPrefix(name, prefix)] = true
+	}
+	return ids
+}
 
 // AttachedHookConfigs returns the hooks that were attached to an allocation: hook name -> configuration. Until the allocation
 // has ended, it reads them from the records of the tasks.
@@ -67,9 +82,9 @@ func (tx *Txn) MarkAllocationDirForRemovalAtEnd(id string) {
 	}
 }
 
-// IsAllocationDirMarkedForRemoval reports whether [Txn.MarkAllocationDirForRemovalAtEnd] was called for an allocation.
-func (r Reader) IsAllocationDirMarkedForRemoval(id string) bool {
-	return r.HasAgentRecord(state.CollectAllocAtEndPrefix + id)
+// AllocationDirsMarkedForRemoval returns the ids of the allocations for which [Txn.MarkAllocationDirForRemovalAtEnd] was called.
+func (r Reader) AllocationDirsMarkedForRemoval() map[string]bool {
+	return r.allocIDsWithAgentRecord(state.CollectAllocAtEndPrefix)
 }
 
 // DeleteAllocationAndQueueRemoval deletes an allocation, if it exists, and stores that its files must be removed from

@@ -84,11 +84,12 @@ func (al *AllocSync) Assignments() (assignments []noderunner.Assignment, changed
 	if first { // AllocationsPendingRemoval also has allocations that were deleted since Open, which the node runner has not seen either
 		pendingRemovals = s.AllocationsPendingRemoval()
 	}
+	ended, dirsMarkedForRemoval := s.EndedAllocations(), s.AllocationDirsMarkedForRemoval()
 	for _, a := range scheduler.DesiredAllocs(s.Reader) {
 		assignments = append(assignments, noderunner.Assignment{
-			Alloc: a, AllocEnded: s.AllocationEnded(a.ID), StartedByEarlierAgent: al.allocsOfEarlierAgent[a.ID],
+			Alloc: a, AllocEnded: ended[a.ID], StartedByEarlierAgent: al.allocsOfEarlierAgent[a.ID],
 			JobPurged:          al.jobsAreStored && a.ServerTerminalStatus() && s.Job(nil, a.Namespace, a.JobID) == nil,
-			RemoveDirWhenEnded: s.IsAllocationDirMarkedForRemoval(a.ID),
+			RemoveDirWhenEnded: dirsMarkedForRemoval[a.ID],
 		})
 	}
 	for _, a := range pendingRemovals {
