@@ -25,7 +25,8 @@ func formatCommandsPage(root *cobra.Command) string {
 	b.WriteString("# Commands\n\n" +
 		"This page is generated from the commands of the program (`go test ./cmd/nomad-lite/root -run TestCommandsPage -update`). [The command line](cli.md) shows the commands in use, and compares\n" +
 		"them with Nomad's. A flag can have one dash or two. A default that is missing is empty, `false` or 0.\n\n")
-	b.WriteString("## Exit codes\n\n" + formatExitCodes() + "\n")
+	b.WriteString("## Exit codes\n\n" + formatExitCodes() + "\n" +
+		"The text of each command below has its own meanings. [Jobs](cli.md#jobs) has those of `job run`, `job dispatch` and `job plan`.\n\n")
 	b.WriteString("## Flags of each command\n\n" + formatFlags(root.PersistentFlags(), func(*pflag.Flag) bool { return true }) + "\n")
 	b.WriteString("## Flags for the connection to an agent\n\nEach command that talks to an agent has these flags:\n\n")
 	b.WriteString(formatFlags(findCommand(root, "job status").LocalFlags(), isConnectionFlag))
