@@ -43,8 +43,9 @@ const (
 // Stages returns the stage of each program of one group, and whether all of them run once, so that the job is a batch job with
 // main tasks. Otherwise a program that runs once is a prestart task if one that does not waits for
 // it, with all programs for which it waits itself, else a poststart task. So each gate can open: a
-// prestart task waits for no main task. Stages returns an error if programs wait for each other, or
-// for a program that does not exist.
+// prestart task waits for no main task. If there is a prestart task, only programs that wait for one are main tasks: the
+// others start at once, as in the formats, because the prestart task can need them without naming them. Stages returns an
+// error if programs wait for each other, or for a program that does not exist.
 func Stages(programs []Program) (stages map[string]Stage, allRunOnce bool, err error) {
 	byName := map[string]*Program{}
 	allRunOnce = true
@@ -79,9 +80,18 @@ func Stages(programs []Program) (stages map[string]Stage, allRunOnce bool, err e
 			}
 		}
 	}
+	var waitsForPrestart func(name string) bool
+	waitsForPrestart = func(name string) bool {
+		return slices.ContainsFunc(byName[name].After, func(d Dependency) bool { return stages[d.Name] == Prestart || waitsForPrestart(d.Name) })
+	}
+	hasPrestart := slices.ContainsFunc(programs, func(p Program) bool { return stages[p.Name] == Prestart })
 	for _, p := range programs {
-		if p.RunsOnce && stages[p.Name] == Main {
+		switch {
+		case stages[p.Name] != Main:
+		case p.RunsOnce:
 			stages[p.Name] = Poststart
+		case hasPrestart && !waitsForPrestart(p.Name):
+			stages[p.Name] = PrestartSidecar
 		}
 	}
 	return stages, false, nil

@@ -32,6 +32,11 @@ func TestStages(t *testing.T) {
 		{
 			name:     "a program that runs once before another is a prestart task, with what it needs",
 			programs: []Program{{Name: "db"}, {Name: "cache"}, {Name: "migrate", RunsOnce: true, After: after("db")}, {Name: "web", After: after("migrate", "cache")}},
+			want:     map[string]Stage{"db": PrestartSidecar, "cache": PrestartSidecar, "migrate": Prestart},
+		},
+		{
+			name:     "a program that waits for no prestart task starts before it, because the task can need it without naming it",
+			programs: []Program{{Name: "web", After: after("migrate")}, {Name: "migrate", RunsOnce: true}, {Name: "db"}, {Name: "proxy", After: after("web")}},
 			want:     map[string]Stage{"db": PrestartSidecar, "migrate": Prestart},
 		},
 		{

@@ -81,6 +81,11 @@ job "shop" {
       kill_timeout   = "10s"
       shutdown_delay = "1s"
 
+      lifecycle {
+        hook    = "prestart"
+        sidecar = true
+      }
+
       config {
         image             = "redis:8"
         command           = "redis-server"
