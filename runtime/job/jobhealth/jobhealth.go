@@ -315,8 +315,10 @@ func (s Snapshot) deploymentText() string {
 	switch {
 	case d.Status == api.DeploymentStatusPaused:
 		text += ", paused"
-	case d.StatusDescription == model.DeploymentNeedsPromotion:
+	case d.StatusDescription == model.DeploymentNeedsPromotion && s.areCanariesHealthy():
 		text += ", waits for promotion"
+	case d.StatusDescription == model.DeploymentNeedsPromotion:
+		text += ", waits for its canaries"
 	}
 	return text
 }

@@ -198,6 +198,15 @@ func TestEvaluate(t *testing.T) {
 			edit: func(s *Snapshot) { s.Deployment = deployment("running", model.DeploymentNeedsPromotion) }, allocs: []*api.Allocation{alloc("a", "running", runs())},
 			want: Deploying, sentence: "deployment of version 0: 1 of 2 allocations healthy, waits for promotion. Promote it: nomad-lite deployment promote d1234567",
 		},
+		"a canary is not healthy yet": {
+			edit: func(s *Snapshot) {
+				s.Deployment = deployment("running", model.DeploymentNeedsPromotion)
+				for _, g := range s.Deployment.TaskGroups {
+					g.DesiredCanaries = g.HealthyAllocs + 1
+				}
+			}, allocs: []*api.Allocation{alloc("a", "running", runs())},
+			want: Deploying, sentence: "deployment of version 0: 1 of 2 allocations healthy, waits for its canaries",
+		},
 		"a paused deployment": {
 			edit: func(s *Snapshot) { s.Deployment = deployment("paused", model.DeploymentPaused) }, allocs: []*api.Allocation{alloc("a", "running", runs())},
 			want: Deploying, sentence: "deployment of version 0: 1 of 2 allocations healthy, paused. Continue it: nomad-lite deployment resume d1234567",
