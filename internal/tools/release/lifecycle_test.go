@@ -149,8 +149,8 @@ func compareDirectories(t *testing.T, a, b string) {
 	if out, err := exec.Command("diff", "-r", a, b).CombinedOutput(); err != nil {
 		t.Errorf("two builds of the same sources differ: %v\n%s", err, out)
 	}
-	if entries, err := os.ReadDir(a); err != nil || len(entries) != 9 {
-		t.Errorf("%d files and error %v, want 9 files: archive, image, module list, 3 packages, site, install.sh, SHA256SUMS", len(entries), err)
+	if entries, err := os.ReadDir(a); err != nil || len(entries) != 11 {
+		t.Errorf("%d files and error %v, want 11 files: archive, image, module list, 3 packages, site, 2 schemas, install.sh, SHA256SUMS", len(entries), err)
 	}
 }
 
