@@ -51,7 +51,9 @@ type Pool struct {
 	config Config
 
 	mu          sync.Mutex
+	configured  []string // the addresses that New got
 	addrs       []string // the first is used
+	failures    int      // number of tries in a row that no server has answered
 	sessions    map[string]*openSession
 	methods     wire.Methods
 	serveCtx    context.Context // nil before Run
@@ -73,8 +75,9 @@ type openSession struct {
 func New(c Config, addrs []string) *Pool {
 	p := &Pool{config: c, sessions: make(map[string]*openSession), recovered: make(chan struct{})}
 	for _, addr := range addrs {
-		p.addrs = append(p.addrs, withDefaultPort(addr))
+		p.configured = append(p.configured, withDefaultPort(addr))
 	}
+	p.addrs = slices.Clone(p.configured)
 	return p
 }
 
@@ -205,7 +208,12 @@ func (p *Pool) try(ctx context.Context, timeout time.Duration, method string, re
 	if read, ok := response.(interface{ SetServer(addr string) }); ok {
 		read.SetServer(addr)
 	}
-	if IsUnreachable(err) && ctx.Err() == nil {
+	switch {
+	case !IsUnreachable(err):
+		p.mu.Lock()
+		p.failures = 0
+		p.mu.Unlock()
+	case ctx.Err() == nil:
 		p.moveToEnd(addr) // its session is replaced if it is closed; streams of the server may still work on it
 	}
 	return err
@@ -279,10 +287,19 @@ func (p *Pool) serveWhenReadyLocked(s *openSession) {
 	})
 }
 
-// moveToEnd moves a server to the end of the list, if it is the first.
+// moveToEnd moves a server that has not answered to the end of the list, if it is the first. When no server of the list has
+// answered, the configured servers are added to it: a list of wrong addresses would otherwise separate the node from all servers.
 func (p *Pool) moveToEnd(addr string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.failures++; p.failures >= len(p.addrs) {
+		p.failures = 0
+		for _, configured := range p.configured {
+			if !slices.Contains(p.addrs, configured) {
+				p.addrs = append(slices.Clone(p.addrs), configured)
+			}
+		}
+	}
 	if len(p.addrs) > 1 && p.addrs[0] == addr {
 		p.addrs = append(slices.Clone(p.addrs[1:]), addr)
 	}

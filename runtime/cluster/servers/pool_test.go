@@ -164,6 +164,18 @@ func TestListOfAServerKeepsTheOrderIfItHasTheSameServers(t *testing.T) {
 	}
 }
 
+func TestConfiguredServersAreUsedWhenNoOtherAnswers(t *testing.T) {
+	c := clustertest.StartCluster(t, 1, clustertest.Config{})
+	p := startPool(t, addrsOf(c)...)
+	p.SetServers([]*protocol.Server{{RPCAdvertiseAddr: "127.0.0.1:1"}, {RPCAdvertiseAddr: "127.0.0.1:2"}}, 1)
+	if err := ping(t.Context(), p); err != nil {
+		t.Errorf("with a list of servers that do not exist: %v", err)
+	}
+	if got, want := p.Addrs()[0], addrsOf(c)[0]; got != want {
+		t.Errorf("the first server is %s, want %s", got, want)
+	}
+}
+
 func TestWaitRetryEndsWhenAnotherCallSucceeds(t *testing.T) {
 	c := clustertest.StartCluster(t, 1, clustertest.Config{})
 	p := startPool(t, addrsOf(c)...)
