@@ -427,7 +427,7 @@ type catalogInstance struct {
 
 // service lists the instances of a service in the catalog of this node, as consul-template does for Consul. The argument is
 // "name", "tag.name" or one of them with "@" and the datacenter of the instance, followed by a list of statuses after "|" or as a
-// second argument. Without a list, only instances that pass their checks are listed; the status "any" is that of all instances.
+// second argument. Without a list, only instances that pass their checks are listed; the status "any" selects all instances.
 // An instance passes if the host does not know its status, as the nodes of a cluster.
 func (p *renderPass) service(args ...string) ([]catalogInstance, error) {
 	if len(args) == 0 || args[0] == "" {

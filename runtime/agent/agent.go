@@ -232,7 +232,8 @@ func (a *Agent) PublicAddressesOfPorts() []localnode.PublicAddress {
 	return a.config.Node.PublicAddressesOfPorts(a.host)
 }
 
-// StoredNodeIP returns the address of the node in the state: before Run, that of the earlier agent; "" if there was none.
+// StoredNodeIP returns the address of the node in the state, which an earlier agent has stored if Run was not called yet. It
+// returns "" if the state has no node.
 func (a *Agent) StoredNodeIP() string {
 	node := a.store.Snapshot().Node(nil, a.node.ID())
 	if node == nil {

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"bytes"
 	"encoding/json"
 	"maps"
 	"os"
@@ -10,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	validator "github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/nomad-lite/nomad-lite/internal/schematest"
 )
 
 // compileSchema returns the function that validates a file by the JSON Schema.
@@ -20,25 +19,7 @@ func compileSchema(t *testing.T) func(file []byte) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	document, err := validator.UnmarshalJSON(bytes.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	compiler := validator.NewCompiler()
-	if err := compiler.AddResource("schema.json", document); err != nil {
-		t.Fatal(err)
-	}
-	schema, err := compiler.Compile("schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return func(file []byte) error {
-		value, err := validator.UnmarshalJSON(bytes.NewReader(file))
-		if err != nil {
-			return err
-		}
-		return schema.Validate(value)
-	}
+	return schematest.Compile(t, text)
 }
 
 // probeValues are values of each kind and form, in JSON.

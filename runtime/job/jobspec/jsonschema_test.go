@@ -1,7 +1,6 @@
 package jobspec
 
 import (
-	"bytes"
 	"encoding/json"
 	"maps"
 	"os"
@@ -14,10 +13,10 @@ import (
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/hashicorp/nomad/api"
-	validator "github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/hclspec/block"
+	"github.com/nomad-lite/nomad-lite/internal/schematest"
 )
 
 // shipDriver is a schema with each kind of part.
@@ -47,25 +46,7 @@ func schemaText(t *testing.T) []byte {
 // compileSchema returns the function that validates a file by the JSON Schema.
 func compileSchema(t *testing.T) func(file []byte) error {
 	t.Helper()
-	document, err := validator.UnmarshalJSON(bytes.NewReader(schemaText(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	compiler := validator.NewCompiler()
-	if err := compiler.AddResource("schema.json", document); err != nil {
-		t.Fatal(err)
-	}
-	schema, err := compiler.Compile("schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return func(file []byte) error {
-		value, err := validator.UnmarshalJSON(bytes.NewReader(file))
-		if err != nil {
-			return err
-		}
-		return schema.Validate(value)
-	}
+	return schematest.Compile(t, schemaText(t))
 }
 
 // bodyRecorder is a body with one block of each type that the decoder requests. It compares the requested

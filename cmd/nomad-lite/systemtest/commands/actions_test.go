@@ -251,7 +251,7 @@ func TestRunAction(t *testing.T) {
 // TestActionInstallsRelease installs an archive whose program prints the arguments.
 func TestActionInstallsRelease(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
-		t.Skip(err)
+		t.Skip("curl, which install.sh calls, is missing: ", err)
 	}
 	release, root := t.TempDir(), fmt.Sprintf("nomad-lite_0.1.0_%s_%s", runtime.GOOS, runtime.GOARCH)
 	var archive bytes.Buffer
@@ -350,7 +350,7 @@ func TestPreCommitHooks(t *testing.T) {
 // TestPreCommit lets pre-commit execute the hook that validates job files.
 func TestPreCommit(t *testing.T) {
 	if _, err := exec.LookPath("pre-commit"); err != nil {
-		t.Skip(err)
+		t.Skip("pre-commit is missing, which CI installs: ", err)
 	}
 	// pre-commit clones the repository of the hooks, so it has the committed files only.
 	hooks := t.TempDir()

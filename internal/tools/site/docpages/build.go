@@ -58,7 +58,7 @@ type menuGroup struct {
 type menuEntry struct{ title, target, anchor string }
 
 // Build returns the files of the site of the work tree at root, by their paths, which have slashes. The version is shown on each page.
-// The error is what Check finds in the pages of the site, or that of reading a file.
+// It returns an error if Check finds a problem in the pages of the site, or if a file cannot be read.
 func Build(root, version string) (map[string][]byte, error) {
 	r, err := read(root)
 	if err != nil {
