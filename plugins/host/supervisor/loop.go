@@ -319,17 +319,12 @@ func (l *pluginLoop) watchProcess(ctx context.Context, inst pluginInstance) (sto
 			wg.Go(func() { calls.run(ctx) })
 		}
 	}
-	var idleCheck <-chan time.Time
+	var idleCheck, demandCheck <-chan time.Time
 	if m.entry.Builtin && l.supervisor.cfg.HasTasks != nil {
-		ticker := time.NewTicker(idleTimeout)
-		defer ticker.Stop()
-		idleCheck = ticker.C
-	}
-	var demandCheck <-chan time.Time
-	if m.entry.StopsAfterFingerprint && idleCheck != nil {
-		timer := time.NewTimer(demandTimeout)
-		defer timer.Stop()
-		demandCheck = timer.C
+		idleCheck = time.After(idleTimeout)
+		if m.entry.StopsAfterFingerprint {
+			demandCheck = time.After(demandTimeout)
+		}
 	}
 	for done := false; !done; {
 		select {
@@ -342,11 +337,12 @@ func (l *pluginLoop) watchProcess(ctx context.Context, inst pluginInstance) (sto
 		case <-m.launchRequests.restartRequested:
 			stopped.restartRequested, done = true, true
 		case <-idleCheck:
-			stopped.relaunchRequested = l.releaseIfIdle(served)
-			done = stopped.relaunchRequested != nil
+			var nextCheck time.Duration
+			stopped.relaunchRequested, nextCheck = l.releaseIfIdle(served)
+			done, idleCheck = stopped.relaunchRequested != nil, time.After(nextCheck)
 		case <-demandCheck:
 			if l.driverIsHealthy() {
-				stopped.relaunchRequested = l.releaseIfIdle(served)
+				stopped.relaunchRequested, _ = l.releaseIfIdle(served)
 				done = stopped.relaunchRequested != nil
 			}
 		}
@@ -361,21 +357,25 @@ func (l *pluginLoop) watchProcess(ctx context.Context, inst pluginInstance) (sto
 
 // releaseIfIdle checks whether a process is unused. If it is, Driver and Hook no longer
 // return it, and releaseIfIdle returns a channel that is closed when the plugin is
-// requested again. Otherwise releaseIfIdle returns nil.
-func (l *pluginLoop) releaseIfIdle(served PluginKey) (requestedAgain chan struct{}) {
+// requested again. Otherwise releaseIfIdle returns nil, and the time after which the process can be unused at the earliest.
+func (l *pluginLoop) releaseIfIdle(served PluginKey) (requestedAgain chan struct{}, nextCheck time.Duration) {
+	nextCheck = idleTimeout
 	if l.supervisor.cfg.HasTasks(served) {
-		return nil
+		return nil, nextCheck
 	}
 	// HasTasks reports a task before the task requests its driver. Therefore a task that HasTasks did not report
 	// requests the driver after this update, and the request starts a new process.
 	l.supervisor.updateAndNotify(func() {
-		if m := l.plugin; time.Since(m.lastAcquiredAt) >= idleTimeout {
-			requestedAgain = make(chan struct{})
-			m.applyEvent(eventPluginUnused)
-			m.inst, m.launchRequests.idleLaunchRequested = nil, requestedAgain
+		m := l.plugin
+		if unused := time.Since(m.lastAcquiredAt); unused < idleTimeout {
+			nextCheck = idleTimeout - unused
+			return
 		}
+		requestedAgain = make(chan struct{})
+		m.applyEvent(eventPluginUnused)
+		m.inst, m.launchRequests.idleLaunchRequested = nil, requestedAgain
 	})
-	return requestedAgain
+	return requestedAgain, nextCheck
 }
 
 // driverIsHealthy reports whether the driver that the plugin serves has reported that it is healthy.

@@ -27,7 +27,7 @@ func TestOnDemandProcessIsStoppedAfterItsFingerprint(t *testing.T) {
 		"unused":                {lifetime: demandTimeout},
 		"without a fingerprint": {unhealthy: true, lifetime: idleTimeout},
 		"with tasks":            {hasTasks: true},
-		"requested once":        {requested: true, lifetime: 2 * idleTimeout},
+		"requested once":        {requested: true, lifetime: idleTimeout + time.Millisecond},
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
