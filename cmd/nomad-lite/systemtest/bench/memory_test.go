@@ -19,9 +19,9 @@ import (
 func BenchmarkMemory(b *testing.B) {
 	once(b, func() {
 		a := startBenchAgent(b, b.TempDir())
-		// The measurement starts after an unused builtin has exited, which it does after a minute.
-		idle := a.measureMemoryMB(b, 65*time.Second)
-		addBenchSample(b, "idle memory", idle, measureIdleProcessesMB(b, 3))
+		idle := a.measureMemoryMB(b, beforeUnusedDriversExit)
+		addBenchSample(b, "idle memory, driver", idle, measureIdleProcessesMB(b, 3))
+		addBenchSample(b, "idle memory", a.measureMemoryMB(b, afterUnusedDriversExit), measureIdleProcessesMB(b, 2))
 		a.run(b, "service", "one", 1, "/bin/sleep", "1000")
 		a.waitStatus(b, "one", 1, api.AllocClientStatusRunning)
 		one := a.measureMemoryMB(b, settleDelay)
@@ -54,7 +54,8 @@ func BenchmarkExecMemory(b *testing.B) {
 		a := startBenchAgent(b, b.TempDir(), "plugin \"exec\" {}\n")
 		a.driver = "exec"
 		a.healthyDriverProcess(b, a.driver, 0)
-		addBenchSample(b, "idle memory, exec", a.measureMemoryMB(b, 10*time.Second), measureIdleProcessesMB(b, 4))
+		addBenchSample(b, "idle memory, drivers", a.measureMemoryMB(b, beforeUnusedDriversExit), measureIdleProcessesMB(b, 4))
+		addBenchSample(b, "idle memory, exec", a.measureMemoryMB(b, afterUnusedDriversExit), measureIdleProcessesMB(b, 2))
 		a.run(b, "service", "one", 1, "/bin/sleep", "1000")
 		a.waitStatus(b, "one", 1, api.AllocClientStatusRunning)
 		one := a.measureMemoryMB(b, settleDelay)
@@ -71,6 +72,13 @@ func BenchmarkExecMemory(b *testing.B) {
 		a.end(b, syscall.SIGINT)
 	})
 }
+
+// A builtin driver without a task exits after a minute. The memory of an idle node is measured after these times without
+// work, with the processes of its drivers and without them.
+const (
+	beforeUnusedDriversExit = 10 * time.Second
+	afterUnusedDriversExit  = 65 * time.Second
+)
 
 // settleDelay is the time after which a deployment has ended, and a driver has sent another fingerprint.
 const settleDelay = 40 * time.Second
