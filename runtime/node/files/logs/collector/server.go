@@ -267,7 +267,7 @@ func (se *collectorServer) dispatchEpollEvent(ev unix.EpollEvent) {
 // ends when it has no writer, or when the deadline has passed.
 func (se *collectorServer) moveOutputAndReplyToStops(e *serverStream, now time.Time) {
 	index, size, dropping := e.fileIndex, e.fileSize, e.writeFailure.isDropping
-	more := e.drainFIFO(se.spliceTools, now)
+	more := e.drainFIFO(se.spliceTools, now, max(minDrainBytes, maxDrainBytes/int64(max(1, len(se.readyStreams)))))
 	if e.fileFD >= 0 {
 		e.usedFileSinceCheck = true
 		if se.nextFileCheck.IsZero() {
@@ -354,7 +354,7 @@ func (se *collectorServer) drainAndRemoveStream(e *serverStream, now time.Time) 
 	}
 	lost, moved := e.lastFailureDroppedBytes, e.fifoReadBytes
 	inside, _ := unix.IoctlGetInt(e.fifoFD, unix.TIOCINQ)
-	for e.fifoReadBytes-moved < int64(inside) && e.drainFIFO(se.spliceTools, now) {
+	for e.fifoReadBytes-moved < int64(inside) && e.drainFIFO(se.spliceTools, now, maxDrainBytes) {
 	}
 	e.storeArrivalTimes(now)
 	e.replaceTailByLossMarker()

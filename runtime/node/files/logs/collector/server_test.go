@@ -147,6 +147,32 @@ func countOpenUnder(t *testing.T, dir string) (n int) {
 	return n
 }
 
+// A writer that fills its FIFO while it is drained gets no more than its share while other streams are ready.
+func TestReadyStreamsShareATurn(t *testing.T) {
+	task, _ := newTestTask(t)
+	e := task.server.streamByKey[task.key(collectorwire.Stdout)]
+	if _, err := unix.FcntlInt(task.stdout.Fd(), unix.F_SETPIPE_SZ, largePipeSize); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := task.stdout.Write(make([]byte, largePipeSize)); err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		task.server.readyStreams[new(serverStream)] = true
+	}
+	for turn := range 3 {
+		task.server.moveOutputAndReplyToStops(e, time.Now())
+		if want := int64(turn+1) * minDrainBytes; e.fifoReadBytes != want || !task.server.readyStreams[e] {
+			t.Fatalf("%d bytes after turn %d, want %d; ready: %v", e.fifoReadBytes, turn, want, task.server.readyStreams[e])
+		}
+	}
+	task.server.readyStreams = map[*serverStream]bool{e: true}
+	task.server.moveOutputAndReplyToStops(e, time.Now())
+	if e.fifoReadBytes != largePipeSize || task.server.readyStreams[e] {
+		t.Fatalf("%d bytes when no other stream is ready, want %d; ready: %v", e.fifoReadBytes, largePipeSize, task.server.readyStreams[e])
+	}
+}
+
 func TestStreamWithoutOutputClosesItsFile(t *testing.T) {
 	task, _ := newTestTask(t)
 	e := task.server.streamByKey[task.key(collectorwire.Stdout)]

@@ -17,8 +17,11 @@ const (
 	// wholeLineTailSize is the number of bytes before the maximum size of a file in which only whole lines are written.
 	wholeLineTailSize = 32 << 10
 
-	// maxDrainBytes is how many bytes of a stream one call of drainFIFO moves, so that other streams do not wait long.
+	// maxDrainBytes is how many bytes are moved before another look at all streams, so that no stream waits long. Streams that are
+	// ready at the same time share it, but each may move minDrainBytes. Otherwise a stream whose writer runs on another CPU, and
+	// fills its FIFO while it is drained, would get most of the time.
 	maxDrainBytes = 4 << 20
+	minDrainBytes = 64 << 10
 
 	// largePipeSize is the capacity of the FIFO of a task that writes faster than the collector reads.
 	largePipeSize = 1 << 20
@@ -184,9 +187,9 @@ func (s *stream) close() {
 	s.fifoFD, s.logDirFD, s.fileFD = -1, -1, -1
 }
 
-// drainFIFO moves the content of the FIFO, up to maxDrainBytes, into files. It reports whether the FIFO may have more.
+// drainFIFO moves the content of the FIFO, up to maxBytes, into files. It reports whether the FIFO may have more.
 // While the file system rejects the output, the caller must call drainFIFO again at s.writeFailure.retryAt.
-func (s *stream) drainFIFO(t *spliceTools, now time.Time) (more bool) {
+func (s *stream) drainFIFO(t *spliceTools, now time.Time, maxBytes int64) (more bool) {
 	if s.writeFailure.lastErr != nil {
 		if now.Before(s.writeFailure.retryAt) {
 			return s.dropOutputIfDropping(t)
@@ -196,7 +199,7 @@ func (s *stream) drainFIFO(t *spliceTools, now time.Time) (more bool) {
 			return s.dropOutputIfDropping(t)
 		}
 	}
-	for left := int64(maxDrainBytes); left > 0; {
+	for left := maxBytes; left > 0; {
 		n, err := s.moveOutputOrRotateFile(t, left)
 		switch {
 		case errors.Is(err, unix.EAGAIN):

@@ -56,7 +56,7 @@ func feedStream(t *testing.T, s *stream, w *os.File, tl *spliceTools, pieces ...
 			if _, err := w.WriteString(piece[:n]); err != nil {
 				t.Fatal(err)
 			}
-			for s.drainFIFO(tl, time.Now()) {
+			for s.drainFIFO(tl, time.Now(), maxDrainBytes) {
 			}
 			if s.writeFailure.lastErr != nil {
 				t.Fatal(s.writeFailure.lastErr)
@@ -327,7 +327,7 @@ func TestFullDisk(t *testing.T) {
 	s.logDirFD = -1 // no new file can be made
 	step := func(wantDropping bool, wantDropped int64) {
 		t.Helper()
-		s.drainFIFO(tl, now)
+		s.drainFIFO(tl, now, maxDrainBytes)
 		if s.writeFailure.lastErr == nil || s.writeFailure.isDropping != wantDropping || s.lastFailureDroppedBytes != wantDropped {
 			t.Fatalf("after the failure: %+v, lost %d; want dropping %v, lost %d", s.writeFailure, s.lastFailureDroppedBytes, wantDropping, wantDropped)
 		}
@@ -347,7 +347,7 @@ func TestFullDisk(t *testing.T) {
 	step(true, 29)
 
 	s.logDirFD = full
-	s.drainFIFO(tl, now.Add(time.Millisecond))
+	s.drainFIFO(tl, now.Add(time.Millisecond), maxDrainBytes)
 	if s.writeFailure.lastErr == nil {
 		t.Error("tried again before it was time")
 	}
@@ -355,7 +355,7 @@ func TestFullDisk(t *testing.T) {
 	if _, err := w.WriteString("after\n"); err != nil {
 		t.Fatal(err)
 	}
-	s.drainFIFO(tl, now)
+	s.drainFIFO(tl, now, maxDrainBytes)
 	if s.writeFailure.lastErr != nil || s.lastFailureDroppedBytes != 29 {
 		t.Errorf("still failing: %+v, lost %d", s.writeFailure, s.lastFailureDroppedBytes)
 	}
