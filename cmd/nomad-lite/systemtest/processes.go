@@ -31,6 +31,12 @@ type TaskReport struct {
 	AllocByID        map[string]*api.Allocation
 }
 
+// TaskCounts is the answer of a killable agent to the command "counts", which is cheap also with thousands of tasks.
+type TaskCounts struct {
+	WithProcess int // number of tasks that have a process
+	Running     int // number of tasks whose state is running
+}
+
 // RunningTaskCount returns the number of tasks whose state is running.
 func (t TaskReport) RunningTaskCount() (n int) {
 	for _, alloc := range t.AllocByID {
@@ -119,6 +125,19 @@ func (k *KillableAgent) WaitTaskReport(description string, accept func(TaskRepor
 	text, _ := json.MarshalIndent(v, "", " ")
 	k.t.Fatalf("%s: not within %v: %s", description, WaitTimeout, text)
 	return v
+}
+
+// WaitTaskCounts waits until the agent reports taskCount running tasks, each with a process.
+func (k *KillableAgent) WaitTaskCounts(taskCount int) {
+	k.t.Helper()
+	want := TaskCounts{WithProcess: taskCount, Running: taskCount}
+	var counts TaskCounts
+	for deadline := time.Now().Add(WaitTimeout); counts != want; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			k.t.Fatalf("%+v after %v, want %+v", counts, WaitTimeout, want)
+		}
+		k.SendCommand("counts", &counts)
+	}
 }
 
 // KillAndWait kills the agent with SIGKILL, and waits for its exit.

@@ -90,6 +90,28 @@ func BenchmarkManyEndedAllocations(b *testing.B) {
 		addBenchSample(b, "ended, ready", systemtest.Milliseconds(a.startDuration), systemtest.Milliseconds(empty.startDuration))
 		settle(5 * time.Second)
 		addBenchSample(b, "ended, memory", float64(systemtest.ReadMemoryKiB(b, a.Process.Pid))/1000*1.024, missingBaselineValue)
+		addBenchSample(b, "ended, pauses", a.garbageCollectionPauses(b), missingBaselineValue)
 		a.end(b, syscall.SIGINT)
 	}
+}
+
+// garbageCollectionPauses returns the sum of the pauses of all garbage collections of the agent, in milliseconds.
+func (a *benchAgent) garbageCollectionPauses(b *testing.B) float64 {
+	b.Helper()
+	var metrics struct {
+		Gauges []struct {
+			Name  string
+			Value float64
+		}
+	}
+	if _, err := a.client.Raw().Query("/v1/metrics", &metrics, nil); err != nil {
+		b.Fatal(err)
+	}
+	for _, gauge := range metrics.Gauges {
+		if gauge.Name == "nomad.runtime.total_gc_pause_ns" {
+			return gauge.Value / 1e6
+		}
+	}
+	b.Fatal("the agent has no metric of its garbage collections")
+	return 0
 }

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -580,6 +581,45 @@ func BenchmarkLogs(b *testing.B) {
 	}
 }
 
+// BenchmarkManyLogs measures how fairly the log collector moves the output of 100 tasks that write at once: how much longer the
+// slowest writes than the median. The floor is that of programs that write files.
+func BenchmarkManyLogs(b *testing.B) {
+	a := startBenchAgent(b, b.TempDir())
+	defer a.end(b, syscall.SIGINT)
+	round := 0
+	for b.Loop() {
+		round++
+		const count, blocks = 100, 320 // 20 MB each
+		slowest := func(start func(argv ...string), output string) float64 {
+			dir := b.TempDir()
+			signal, stamps := filepath.Join(dir, "go"), filepath.Join(dir, "stamps")
+			script := fmt.Sprintf("echo ready >> %[2]s; until test -e %[1]s; do sleep 0.05; done; dd if=/dev/zero bs=64k count=%[3]d status=none%[4]s; date +%%s%%N >> %[2]s.ends",
+				signal, stamps, blocks, strings.ReplaceAll(output, "DIR", dir))
+			start("/bin/sh", "-c", script)
+			for ready := 0; ready < count; time.Sleep(10 * time.Millisecond) {
+				text, _ := os.ReadFile(stamps) // absent until the first is ready
+				ready = bytes.Count(text, []byte("\n"))
+			}
+			began := time.Now()
+			if err := os.WriteFile(signal, nil, 0o600); err != nil {
+				b.Fatal(err)
+			}
+			var durations []float64
+			for _, end := range systemtest.WaitTimestamps(b, stamps+".ends", count) {
+				durations = append(durations, end.Sub(began).Seconds())
+			}
+			return slices.Max(durations) / systemtest.Median(durations)
+		}
+		id := fmt.Sprint("floods-", round)
+		figure := slowest(func(argv ...string) { a.run(b, "batch", id, count, argv...) }, "")
+		a.waitStatus(b, id, count, api.AllocClientStatusComplete)
+		var wait func() time.Duration
+		floor := slowest(func(argv ...string) { _, wait = forkPrograms(b, count, argv...) }, " of=DIR/$$")
+		wait()
+		addBenchSample(b, "log fairness", figure, floor)
+	}
+}
+
 // BenchmarkExec measures the execution of a command in a task by a client of the API: the
 // websocket, the driver, the process, and the answer.
 func BenchmarkExec(b *testing.B) {
@@ -642,15 +682,19 @@ func BenchmarkRunToFirstInstruction(b *testing.B) {
 	}
 }
 
-// BenchmarkRecovery kills an agent with 100 tasks, and measures the time from the start of
+// BenchmarkRecovery kills an agent with running tasks, and measures the time from the start of
 // the next agent until it has recovered all of them.
 func BenchmarkRecovery(b *testing.B) {
-	const taskCount = 100
-	for _, c := range []struct{ figure, victim string }{
-		{"recovery", ""},
-		{"recovery, plugin", "plugin"},
-		{"recovery, collector", "log-collector"},
-		{"recovery, another build", ""},
+	for _, c := range []struct {
+		figure    string
+		taskCount int
+		victim    string
+	}{
+		{"recovery", 100, ""},
+		{"recovery, plugin", 100, "plugin"},
+		{"recovery, collector", 100, "log-collector"},
+		{"recovery, another build", 100, ""},
+		{"recovery, 2000", sized(2000), ""},
 	} {
 		b.Run(c.figure, func(b *testing.B) {
 			dir := b.TempDir()
@@ -659,11 +703,9 @@ func BenchmarkRecovery(b *testing.B) {
 				programs[1] = systemtest.CopyBinaryAsOtherBuild(b)
 			}
 			m := systemtest.StartKillableAgent(b, programs[0], data)
-			m.RegisterJobs(dir, strings.Replace(fmt.Sprintf(systemtest.ManyTasksJob, taskCount), "exec 3<> <(:); while", "exec sleep 1000; while", 1))
-			all := func(v systemtest.TaskReport) bool {
-				return v.TasksWithProcess == taskCount && v.RunningTaskCount() == taskCount
-			}
-			m.WaitTaskReport("all tasks run", all)
+			job := strings.Replace(fmt.Sprintf(systemtest.ManyTasksJob, c.taskCount), "exec 3<> <(:); while", "exec sleep 1000; while", 1)
+			m.RegisterJobs(dir, strings.Replace(job, "cpu    = 20", "cpu = 1", 1))
+			m.WaitTaskCounts(c.taskCount)
 			for b.Loop() {
 				slices.Reverse(programs)
 				m.KillAndWait()
@@ -672,7 +714,7 @@ func BenchmarkRecovery(b *testing.B) {
 				}
 				began := time.Now()
 				m = systemtest.StartKillableAgent(b, programs[0], data)
-				m.WaitTaskReport("all tasks are owned", all)
+				m.WaitTaskCounts(c.taskCount)
 				addBenchSample(b, c.figure, systemtest.Milliseconds(time.Since(began)), measureNoopCommand(b))
 			}
 			m.SendExitCommandAndWait("stop")

@@ -119,15 +119,13 @@ func runKillableAgent(dataDir string, pluginDirIfAny ...string) error {
 				return err
 			}
 		case "states":
-			states := map[string]*api.Allocation{}
-			owned := 0
-			for _, alloc := range a.Store().Snapshot().Allocations(nil, "") {
-				states[alloc.ID] = &api.Allocation{ID: alloc.ID, Name: alloc.Name, JobID: alloc.JobID, ClientStatus: alloc.ClientStatus, TaskStates: alloc.TaskStates}
-				if runner := a.Alloc(alloc.ID); runner != nil {
-					owned += len(runner.PluginsNeededAfterShutdown())
-				}
+			report := newTaskReport(a)
+			if err := answer.Encode(report); err != nil {
+				return err
 			}
-			if err := answer.Encode(systemtest.TaskReport{TasksWithProcess: owned, StateFileWrites: a.Store().CommitCount(), AllocByID: states}); err != nil {
+		case "counts":
+			report := newTaskReport(a)
+			if err := answer.Encode(systemtest.TaskCounts{WithProcess: report.TasksWithProcess, Running: report.RunningTaskCount()}); err != nil {
 				return err
 			}
 		case "leave":
@@ -146,4 +144,15 @@ func runKillableAgent(dataDir string, pluginDirIfAny ...string) error {
 	end(nil) // without ErrShutdown, because the test has ended
 	<-ended
 	return a.Close()
+}
+
+func newTaskReport(a *agent.Agent) systemtest.TaskReport {
+	report := systemtest.TaskReport{StateFileWrites: a.Store().CommitCount(), AllocByID: map[string]*api.Allocation{}}
+	for _, alloc := range a.Store().Snapshot().Allocations(nil, "") {
+		report.AllocByID[alloc.ID] = &api.Allocation{ID: alloc.ID, Name: alloc.Name, JobID: alloc.JobID, ClientStatus: alloc.ClientStatus, TaskStates: alloc.TaskStates}
+		if runner := a.Alloc(alloc.ID); runner != nil {
+			report.TasksWithProcess += len(runner.PluginsNeededAfterShutdown())
+		}
+	}
+	return report
 }
