@@ -609,7 +609,7 @@ func BenchmarkManyLogs(b *testing.B) {
 	round := 0
 	for b.Loop() {
 		round++
-		const count, blocks = 100, 320 // 20 MB each
+		count, blocks := sized(100), sized(320) // 20 MB each
 		slowest := func(start func(argv ...string), output string) float64 {
 			dir := b.TempDir()
 			signal, stamps := filepath.Join(dir, "go"), filepath.Join(dir, "stamps")
