@@ -686,7 +686,7 @@ func TestExecTerminalThatIsOpenedAgain(t *testing.T) {
 	script := `terminal=$(tty); setsid sh -c "sleep 0.3; exec sleep 3600 <>$terminal" & sleep 0.1; echo ended`
 	exit, err := p.Exec(t.Context(), driver.Exec{Command: []string{"/bin/sh", "-c", script}, Stdout: out, TTY: true})
 	if err != nil || !exit.Successful() || out.size != len("ended\r\n") {
-		t.Errorf("%+v, %v, %d bytes", exit, err, out.size)
+		t.Errorf("%+v, %v, %d bytes: %q", exit, err, out.size, out.start)
 	}
 }
 
@@ -694,6 +694,7 @@ func TestExecTerminalThatIsOpenedAgain(t *testing.T) {
 type slowWriter struct {
 	delay time.Duration
 	size  int
+	start []byte // the first bytes, for messages
 }
 
 func (s *slowWriter) Write(p []byte) (int, error) {
@@ -701,6 +702,7 @@ func (s *slowWriter) Write(p []byte) (int, error) {
 		time.Sleep(s.delay)
 	}
 	s.size += len(p)
+	s.start = append(s.start, p[:min(len(p), max(0, 200-len(s.start)))]...)
 	return len(p), nil
 }
 
