@@ -63,6 +63,8 @@ type benchAgent struct {
 	jobMeta       map[string]string // meta block of the jobs that are registered next
 	driver        string            // driver of the jobs that are registered next; empty means raw_exec
 	bridge        bool              // the allocations of the jobs that are registered next have a network of their own
+
+	networksBefore int // number of named network namespaces before the agent
 }
 
 const benchConfig = `
@@ -91,7 +93,7 @@ func startBenchAgent(b testing.TB, dir string, more ...string) *benchAgent {
 	if err := os.WriteFile(config, []byte(benchConfig+strings.Join(more, "")), 0o600); err != nil {
 		b.Fatal(err)
 	}
-	a := &benchAgent{Cmd: benchCommand(b, "agent", "-config", config, "-data-dir", dir), dir: dir, logDone: make(chan struct{})}
+	a := &benchAgent{Cmd: benchCommand(b, "agent", "-config", config, "-data-dir", dir), dir: dir, logDone: make(chan struct{}), networksBefore: countNetworkNamespaces()}
 	a.Env = append(os.Environ(), systemtest.WorkDirEnvVar+"="+dir)
 	stderr, err := a.StderrPipe()
 	if err != nil {
@@ -195,25 +197,26 @@ func (a *benchAgent) stopJob(b testing.TB, id string, count int) time.Duration {
 	a.waitStatus(b, id, count, api.AllocClientStatusComplete)
 	took := time.Since(began)
 	if a.bridge {
-		waitNetworksRemoved(b)
+		a.waitNetworksRemoved(b)
 	}
 	return took
 }
 
-// waitNetworksRemoved waits until no network namespace has a name. An agent that exits leaves the networks of ended allocations
-// to the next one, and here the next one has another data directory: hundreds of interfaces slow down everything that is
-// measured afterwards.
-func waitNetworksRemoved(b testing.TB) {
+// waitNetworksRemoved waits until there are no more named network namespaces than before the agent. An agent that exits leaves
+// the networks of ended allocations to the next one, and here the next one has another data directory: hundreds of interfaces
+// slow down everything that is measured afterwards.
+func (a *benchAgent) waitNetworksRemoved(b testing.TB) {
 	b.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		namespaces, _ := os.ReadDir("/run/netns")
-		if len(namespaces) == 0 {
-			return // the directory is absent if no namespace ever had a name
-		}
+	for deadline := time.Now().Add(time.Minute); countNetworkNamespaces() > a.networksBefore; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			b.Fatalf("%d network namespaces are left; those of another program must be removed first (ip netns delete)", len(namespaces))
+			b.Fatalf("%d network namespaces, and %d before the agent", countNetworkNamespaces(), a.networksBefore)
 		}
 	}
+}
+
+func countNetworkNamespaces() int {
+	names, _ := os.ReadDir("/run/netns") // absent if no namespace ever had a name
+	return len(names)
 }
 
 // forkPrograms starts count programs, one after the other, and returns the time that this took. end
