@@ -57,7 +57,7 @@ var vmPackages = []string{
 // machine.
 var vmTools = []string{
 	"sh", "cat", "chmod", "cut", "dirname", "env", "flock", "grep", "head", "id", "ls", "mkdir", "mv", "ps", "rm", "sed", "setsid", "sleep", "stat", "stty",
-	"tail", "tee", "timeout", "touch", "tr", "true", "wc",
+	"tail", "tee", "timeout", "touch", "tr", "true", "tty", "wc",
 }
 
 // TestVM runs nomad-lite in a virtual machine that has only cgroups version 2. With -short, it runs the steps that only
