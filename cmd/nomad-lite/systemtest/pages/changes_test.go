@@ -42,7 +42,7 @@ func readPastEvents(t *testing.T, address, query string, lastIndex uint64) (byte
 func TestUIChanges(t *testing.T) {
 	slowtest.Skip(t, "runs many allocations, and shows pages in a browser")
 	t.Parallel()
-	s := systemtest.StartTestAgent(t, false)
+	s := systemtest.StartTestAgent(t, false, "client {\n  gc_max_allocs = 1000\n}\n") // the removal of each directory is a change, of which the page loads the last 200
 	u := &uiJobsTest{TestAgent: s, t: t, browser: systemtest.OpenSharedBrowser(t)}
 
 	many := newUIJob("many", 300)
