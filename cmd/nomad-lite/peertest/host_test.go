@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -73,7 +75,15 @@ func removeCPUSet(path string) error {
 			errs = append(errs, removeCPUSet(child))
 		}
 	}
-	return errors.Join(append(errs, os.Remove(path))...)
+	err = os.Remove(path)
+	if errors.Is(err, syscall.EBUSY) {
+		pids, _ := os.ReadFile(filepath.Join(path, "cgroup.procs"))
+		for _, pid := range strings.Fields(string(pids)) {
+			command, _ := os.ReadFile(filepath.Join("/proc", pid, "cmdline"))
+			err = fmt.Errorf("%w: process %s %q", err, pid, command)
+		}
+	}
+	return errors.Join(append(errs, err)...)
 }
 
 // hostConfig is the part of an agent's configuration that both agents read. DIR is replaced by the directory of the agent.
@@ -333,11 +343,31 @@ func (h *host) stop() error {
 		}
 	}
 	var cpusetErr error
-	err = errors.Join(err, waitFor("the cgroup of the agent has no processes", func() bool { // plugins of the stock agent exit after it
+	err = errors.Join(err, waitFor("the cgroup of the agent has no processes", func() bool {
 		cpusetErr = removeCPUSet(h.cpuset)
+		if errors.Is(cpusetErr, syscall.EBUSY) && h.name == "Nomad" {
+			h.killLeftProcesses()
+		}
 		return !errors.Is(cpusetErr, syscall.EBUSY)
 	}))
 	return errors.Join(err, cpusetErr, os.RemoveAll(h.dir))
+}
+
+// killLeftProcesses kills the processes in the cgroups of the agent: the stock agent can exit before its plugins and tasks, and does
+// not always end them.
+func (h *host) killLeftProcesses() {
+	_ = filepath.WalkDir(h.cpuset, func(path string, _ fs.DirEntry, err error) error { // the caller tries again
+		if err != nil || filepath.Base(path) != "cgroup.procs" {
+			return nil
+		}
+		pids, _ := os.ReadFile(path) // the same
+		for _, text := range strings.Fields(string(pids)) {
+			if pid, err := strconv.Atoi(text); err == nil {
+				_ = syscall.Kill(pid, syscall.SIGKILL) // an error means that it has exited
+			}
+		}
+		return nil
+	})
 }
 
 // sharedHost is an agent that all tests of the package use. The first test that needs the agent starts it.
