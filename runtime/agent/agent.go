@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/idrange"
 	"github.com/nomad-lite/nomad-lite/internal/memtrim"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
@@ -119,6 +120,7 @@ type Config struct {
 	NoPluginTimeouts bool
 	Version          string // of nomad-lite
 	Logger           hclog.Logger
+	Secrets          *redact.Values // gets the secret values of running allocations, for the writers of Logger; may be nil
 }
 
 // Agent is a running nomad-lite agent. Its methods may be called concurrently. It is large because the API reaches each
@@ -446,6 +448,7 @@ func (a *Agent) nodeRunnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 			EndTaskWithoutDriver:      withoutDriver.endTask,
 			AwaitExitWithoutDriver:    withoutDriver.awaitExitWithoutDriver,
 			Logger:                    a.logger,
+			Secrets:                   a.config.Secrets,
 		},
 		NodeForTasks: a.node.TaskEnvNode,
 		OnStopping:   trim.NotifyBusy,

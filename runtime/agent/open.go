@@ -248,6 +248,7 @@ func (a *Agent) createNodeAndStartPlugins(ctx context.Context, nodeID string, se
 		OnTaskEvent:     a.forwardTaskEvent,
 		AfterCall:       metrics.ObservePluginCall,
 		IgnoreLateCalls: a.config.NoPluginTimeouts,
+		Secrets:         a.config.Secrets,
 		Logger:          a.logger,
 	}
 	if !a.dataDirectory.isStateEphemeral {

@@ -16,6 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/internal/datadir"
+	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 	"github.com/nomad-lite/nomad-lite/internal/shellquote"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
@@ -138,7 +139,8 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	waiting, release := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer release()
 
-	logger := newLogger(c, s)
+	secrets := redact.NewShared()
+	logger := newLogger(c, secrets, s)
 	plugins, err := agentconfig.NewPluginCatalog(c, o.devMode, logger)
 	if err != nil {
 		return err
@@ -151,6 +153,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	open := agentconfig.New(c, plugins, logger)
 	traces, exportedMetrics := agentconfig.TraceAndMetricExportConfigs(c, logger)
 	open.OTLP, open.EndTasksWithoutRecord, open.AdoptTasksWithoutRecord, open.ClaimTasksOfCopiedDataDir = traces, o.endTasksWithoutRecord, o.adoptTasksWithoutRecord, o.claimTasksOfCopiedDir
+	open.Secrets = secrets
 	open.Cluster = agentconfig.ClusterConfig(c)
 	open.Node.AdvertisedHTTPAddr, open.Node.APIUsesTLS = l.advertisedTCPAddress(c), l.certificates != nil
 	hidesAPI := open.Cluster != nil && !l.otherNodesCanConnect(c)
@@ -218,6 +221,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 		AdvertiseAddr:     open.Node.AdvertisedHTTPAddr,
 		AgentFuncs:        httpapi.AgentFuncs{ConfigWithoutSecrets: r.configForAPI, Reload: r.reloadConfig, WriteSnapshot: writeSnapshot, DescribePlugins: func() any { return r.pluginReport() }, PluginsChanged: a.PluginsChanged, RestartPlugin: a.RestartPlugin},
 		MonitoredLog:      logger,
+		Secrets:           secrets,
 		OptionalRoutes:    httpapi.OptionalRoutes{EnableDebug: c.EnableDebug, DisableWebPage: c.DisableWebPage},
 		NomadAPIVersion:   fingerprint.NomadVersion,
 		OperatorToken:     token,

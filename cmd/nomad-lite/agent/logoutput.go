@@ -10,12 +10,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
+	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 )
 
 // newLogger returns the logger of the agent, which writes to standard error. A log in text has truncated ids, and
-// colours on a terminal. A log in JSON has whole ids.
-func newLogger(c *config.Config, s *cli.Streams) hclog.InterceptLogger {
+// colours on a terminal. A log in JSON has whole ids. Both have no secrets.
+func newLogger(c *config.Config, secrets *redact.Values, s *cli.Streams) hclog.InterceptLogger {
 	options := &hclog.LoggerOptions{
 		Name: "nomad-lite", Level: hclog.LevelFromString(c.LogLevel), Output: terminal.EscapeJSONIfTerminal(s.Err), JSONFormat: c.LogJSON, IncludeLocation: c.LogSourceLocation,
 	}
@@ -25,6 +26,7 @@ func newLogger(c *config.Config, s *cli.Streams) hclog.InterceptLogger {
 			options.Color, options.ColorHeaderAndFields = hclog.ForceColor, true
 		}
 	}
+	options.Output = secrets.Writer(options.Output) // before ids are truncated, because a secret may look like one
 	return hclog.NewInterceptLogger(options)
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 )
 
@@ -33,7 +34,7 @@ func TestLogFormats(t *testing.T) {
 	const id = "0b6d2a52-7c36-4b4e-9a2f-5c1d3e4f5a6b"
 	log := func(c config.Config, forceColour bool) string {
 		var out strings.Builder
-		newLogger(&c, &cli.Streams{Err: &out, ForceColour: forceColour, NoColour: !forceColour}).Info("task ended", "alloc_id", id)
+		newLogger(&c, redact.NewShared(), &cli.Streams{Err: &out, ForceColour: forceColour, NoColour: !forceColour}).Info("task ended", "alloc_id", id)
 		return out.String()
 	}
 	if text := log(config.Config{}, false); !strings.HasSuffix(text, " [INFO]  nomad-lite: task ended: alloc_id=0b6d2a52\n") || strings.Contains(text, "\x1b") {

@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/localplugins"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/plugindev"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskview"
+	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 )
@@ -160,11 +161,12 @@ func (o *pluginDevOptions) runJobUntilSignal(ctx context.Context, p *devPlugin, 
 		return err
 	}
 	local := p.pluginDir.PluginsForAgent()
-	logger := hclog.New(&hclog.LoggerOptions{Name: "nomad-lite", Level: min(log.minAgentLogLevel, hclog.Debug), Output: log})
+	secrets := redact.NewShared()
+	logger := hclog.New(&hclog.LoggerOptions{Name: "nomad-lite", Level: min(log.minAgentLogLevel, hclog.Debug), Output: secrets.Writer(log)})
 	a, err := openAgent(ctx, local, files, logger, func(c *agent.Config) {
 		// The cache identifies a program by its content, which changes while this agent runs.
 		c.PluginDescriptionCacheFile = ""
-		c.NoPluginTimeouts = o.useDebugger
+		c.NoPluginTimeouts, c.Secrets = o.useDebugger, secrets
 	})
 	if err != nil {
 		return err

@@ -20,6 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/localplugins"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskview"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
+	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/node/noderunner"
 )
@@ -157,7 +158,8 @@ func run(ctx context.Context, o options, paths []string, s *cli.Streams) error {
 	}
 	v := o.newView(s)
 	defer v.Close()
-	logger := hclog.New(&hclog.LoggerOptions{Name: "nomad-lite", Level: level, Output: v})
+	secrets := redact.NewShared()
+	logger := hclog.New(&hclog.LoggerOptions{Name: "nomad-lite", Level: level, Output: secrets.Writer(v)})
 	local, err := o.pluginFlags.ReadConfig(s)
 	if err != nil {
 		return withNotStartedCode(err)
@@ -168,7 +170,7 @@ func run(ctx context.Context, o options, paths []string, s *cli.Streams) error {
 	defer release()
 
 	a, err := openAgent(ctx, local, files, logger, func(c *agent.Config) {
-		c.DataDir = o.dataDir
+		c.DataDir, c.Secrets = o.dataDir, secrets
 		c.OTLP = agentconfig.TraceExportConfig(local.Config, logger)
 		if os.Getenv("OTEL_METRICS_EXPORTER") == "otlp" {
 			logger.Warn("OTEL_METRICS_EXPORTER is ignored: only an agent exports metrics")

@@ -26,6 +26,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/device"
@@ -79,6 +80,9 @@ type Config struct {
 
 	// HookConfig is the configuration that a hook gets: the socket of the agent, and data about the node.
 	HookConfig hook.Config
+
+	// Secrets are removed from what the plugin writes to its stderr; nil for none.
+	Secrets *redact.Values
 
 	// Logger gets the plugin's log under the plugin's name. Nil discards the log.
 	Logger hclog.Logger
@@ -529,7 +533,7 @@ func (p *Plugin) startProcessWatchers() {
 	if p.output.stdoutAndStderrReadEnds[1] != nil {
 		p.wg.Go(func() {
 			defer close(p.output.stderrEOF)
-			relayStderrToLog(p.output.stdoutAndStderrReadEnds[1], p.logger, &p.output.stderrTail, &panicLogger{loggedPanics: p.cfg.LoggedPanics, pluginName: p.cfg.Name, logger: p.logger})
+			relayStderrToLog(p.output.stdoutAndStderrReadEnds[1], p.cfg.Secrets, p.logger, &p.output.stderrTail, &panicLogger{loggedPanics: p.cfg.LoggedPanics, pluginName: p.cfg.Name, logger: p.logger})
 		})
 	} else {
 		close(p.output.stderrEOF)

@@ -14,6 +14,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/internal/redact"
 )
 
 const (
@@ -29,9 +31,9 @@ const (
 	maxPanicLines   = 10  // lines of a panic in an error, and lines that identify a panic
 )
 
-// relayStderrToLog logs the lines of a plugin's stderr, and returns when r ends. It uses a limited amount of memory,
+// relayStderrToLog logs the lines of a plugin's stderr without the secrets, and returns when r ends. It uses a limited amount of memory,
 // however much the plugin writes.
-func relayStderrToLog(r io.Reader, logger hclog.Logger, t *stderrTail, panics *panicLogger) {
+func relayStderrToLog(r io.Reader, secrets *redact.Values, logger hclog.Logger, t *stderrTail, panics *panicLogger) {
 	defer panics.flush()
 	br := bufio.NewReaderSize(r, maxLineSize)
 	inPanic := false
@@ -48,7 +50,7 @@ func relayStderrToLog(r io.Reader, logger hclog.Logger, t *stderrTail, panics *p
 			}
 		}
 		if len(line) > 0 {
-			inPanic = logStderrLine(strings.TrimRight(string(line), "\r\n"), dropped, inPanic, logger, t, panics)
+			inPanic = logStderrLine(secrets.Text(strings.TrimRight(string(line), "\r\n")), dropped, inPanic, logger, t, panics)
 		}
 		if err != nil {
 			return

@@ -43,6 +43,7 @@ func (l *launcher) launchOrReattach(ctx context.Context, e catalog.Entry) (plugi
 		DriverConfig: l.cfg.DriverConfig,
 		HookConfig:   l.cfg.HookConfig,
 		LoggedPanics: &l.loggedPanics,
+		Secrets:      l.cfg.Secrets,
 		Logger:       l.cfg.Logger,
 	}
 	if onCall := l.cfg.AfterCall; onCall != nil {

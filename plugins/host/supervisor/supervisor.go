@@ -15,6 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/callstats"
 	"github.com/nomad-lite/nomad-lite/internal/opcount"
 	"github.com/nomad-lite/nomad-lite/internal/racedetector"
+	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
@@ -118,7 +119,8 @@ type Config struct {
 	// debugger may have stopped its process.
 	IgnoreLateCalls bool
 
-	Logger hclog.Logger // logger of the supervisor; nil discards the log
+	Secrets *redact.Values // removed from what plugins write to their stderr; nil for none
+	Logger  hclog.Logger   // logger of the supervisor; nil discards the log
 }
 
 // DriverInfo is the state of one driver.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/internal/hoststats"
+	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/connlimit"
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
@@ -117,6 +118,7 @@ type Config struct {
 	AgentFuncs    AgentFuncs
 	// MonitoredLog is the logger whose lines the monitor streams; nil disables the monitor.
 	MonitoredLog   hclog.InterceptLogger
+	Secrets        *redact.Values // removed from the lines of the monitor; may be nil
 	OptionalRoutes OptionalRoutes
 	// NomadAPIVersion is the Nomad version whose API is implemented.
 	NomadAPIVersion string

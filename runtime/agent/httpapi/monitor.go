@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/internal/redact"
 )
 
 // Limits of a monitor: a line that does not fit is split into frames, and lines for which the
@@ -49,6 +51,7 @@ type debugHandler struct {
 	agent              *localAgent
 	node               Node
 	monitoredLog       hclog.InterceptLogger // nil disables the log
+	secrets            *redact.Values        // removed from the log
 	debugRoutesEnabled bool                  // routes of profiles and host data are enabled
 }
 
@@ -79,7 +82,7 @@ func (h *debugHandler) monitor(r *request) (any, error) {
 	}
 
 	f := &monitorSink{lines: make(chan []byte, monitorBufferLines), droppedLineCount: make(chan int, 1)}
-	sink := hclog.NewSinkAdapter(&hclog.LoggerOptions{Name: h.monitoredLog.Name(), Level: level, Output: f, JSONFormat: inJSON})
+	sink := hclog.NewSinkAdapter(&hclog.LoggerOptions{Name: h.monitoredLog.Name(), Level: level, Output: h.secrets.Writer(f), JSONFormat: inJSON})
 	h.monitoredLog.RegisterSink(sink)
 	defer h.monitoredLog.DeregisterSink(sink)
 	if plain {

@@ -54,7 +54,7 @@ func (a *API) newRoutes() []route {
 	agents := &agentHandler{agent, c.Store, c.Scheduler, c.Node, c.AgentFuncs}
 	plugins := &pluginHandler{store: c.Store, agentFuncs: c.AgentFuncs}
 	login := &loginHandler{operatorToken: c.OperatorToken}
-	debug := &debugHandler{agent, c.Node, c.MonitoredLog, c.OptionalRoutes.EnableDebug}
+	debug := &debugHandler{agent, c.Node, c.MonitoredLog, c.Secrets, c.OptionalRoutes.EnableDebug}
 	volumes := &volumeHandler{c.Store, c.Volumes}
 	cluster := &clusterHandler{agent, c.Store, time.Now()}
 	schedulerConfig := &schedulerConfigHandler{c.Store}

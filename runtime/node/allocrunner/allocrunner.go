@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/failpoint"
+	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
@@ -53,6 +54,7 @@ type Config struct {
 	Host             HostResources
 	Limits           Limits
 	NewTrace         func(*api.Allocation) timeline.Trace // returns the trace of an allocation; nil exports no traces
+	Secrets          *redact.Values                       // also has the secret values of the allocation while it runs; may be nil
 	Logger           hclog.Logger
 
 	// RanUnderEarlierAgent means that an earlier agent ran the allocation, so that its tasks are restored from
@@ -117,6 +119,7 @@ type Runner struct {
 	state      *allocState
 	tasks      *allocTasks
 	statsHooks map[string]*runnerhooks.StatsHook // hooks that sample the resource usage, by task name
+	secrets    *redact.Values                    // the secret values that the allocation was given
 	dir        *allocdir.Dir
 	timeline   *timeline.File
 	logger     hclog.Logger
@@ -124,7 +127,7 @@ type Runner struct {
 	startedByEarlierAgent    bool                         // an earlier agent started to run the allocation
 	attachmentsByTaskAndHook map[string]map[string]string // task name -> hook name -> configuration of a hook that an earlier agent had attached
 
-	asyncRestartsWG sync.WaitGroup // restarts whose requesters do not wait for them
+	backgroundWG    sync.WaitGroup // restarts whose requesters do not wait for them, and reads of variables
 	hooksAttached   chan struct{}  // closed by attachHooks
 	done            chan struct{}  // closed by Run
 	runEndedForGood atomic.Bool    // set by Run when no task, hook or cleanup of the allocation remains
@@ -181,6 +184,7 @@ func newRunner(c Config, tasks []taskrunner.Task) (*Runner, error) {
 		config:        c,
 		state:         newAllocState(c.Alloc),
 		statsHooks:    make(map[string]*runnerhooks.StatsHook),
+		secrets:       c.Secrets.NewChild(),
 		dir:           dir,
 		logger:        c.Logger.Named("allocrunner").With("job_id", c.Alloc.JobID, "alloc_id", c.Alloc.ID),
 		hooksAttached: make(chan struct{}),
@@ -191,7 +195,7 @@ func newRunner(c Config, tasks []taskrunner.Task) (*Runner, error) {
 		trace = c.NewTrace(c.Alloc)
 	}
 	r.timeline = timeline.NewFile(dir, trace, r.logger)
-	r.tasks = newAllocTasks(&r.config, r.state, tasks, r.logger)
+	r.tasks = newAllocTasks(&r.config, r.state, tasks, r.secrets, r.logger)
 	return r, nil
 }
 
@@ -211,7 +215,7 @@ func errNoGroup(alloc *api.Allocation) error {
 
 // newTaskRunner returns the runner of a task for New.
 func (r *Runner) newTaskRunner(task taskrunner.Task) *taskrunner.Runner {
-	c, env := &r.config, r.tasks.envBuilders[task.Name]
+	c := &r.config
 	restored := readRestoredTask(c, task.Name, r.logger)
 	if c.RanUnderEarlierAgent && restored != nil {
 		r.startedByEarlierAgent = r.startedByEarlierAgent || restored.HooksCalledOrStarted()
@@ -226,7 +230,7 @@ func (r *Runner) newTaskRunner(task taskrunner.Task) *taskrunner.Runner {
 		Alloc:         toTaskRunnerAlloc(c.Alloc, c.Alloc.GetTaskGroup()),
 		Task:          task,
 		TaskDir:       r.dir.TaskPaths(task.Name),
-		Env:           env,
+		Env:           r.tasks.envBuilders[task.Name],
 		StartGate:     r.tasks.gateOf(task),
 		AwaitNewStart: c.AwaitNewStart,
 		DispenseDriver: func(ctx context.Context) (driver.Driver, error) {
@@ -235,7 +239,8 @@ func (r *Runner) newTaskRunner(task taskrunner.Task) *taskrunner.Runner {
 		Store:                  taskStore{c.Store, c.Alloc.ID, task.Name},
 		OnTaskStateChange:      r.state.requestReconcile,
 		HookCallLimits:         c.Limits.hookCallLimits(),
-		Timeline:               r.timeline.Recorder(task.Name, env.RedactSecrets),
+		Secrets:                r.secrets,
+		Timeline:               r.timeline.Recorder(task.Name, r.secrets),
 		RestoredTask:           restored,
 		RecoveryTracker:        c.RecoveryTracker,
 		EndTaskWithoutDriver:   c.EndTaskWithoutDriver,
@@ -303,7 +308,7 @@ func (r *Runner) Run(ctx context.Context) {
 		r.recordSpanSincePlacement(tracespan.Placement, "", false)
 	}
 	untilShutdown, untilKill, untilStop, cancelUntilShutdown := r.state.newRunContexts(ctx)
-	defer r.asyncRestartsWG.Wait()
+	defer r.backgroundWG.Wait()
 	defer cancelUntilShutdown(nil)
 	defer r.state.releaseRunContexts()
 
@@ -326,6 +331,7 @@ func (r *Runner) Run(ctx context.Context) {
 
 	var runWG sync.WaitGroup
 	runWG.Go(func() {
+		r.readVariablesAgain(untilShutdown)
 		restored := r.restoreTasks(untilKill)
 		if r.startedByEarlierAgent {
 			r.awaitAndAttachHooks(untilStop) // must precede the close of restored, because the requests that are accepted from then on call hooks
@@ -368,6 +374,7 @@ func (r *Runner) finishRun(ctx context.Context, agentShutsDown, preKilled bool) 
 	}
 	r.tasks.reconcile(r.config.ReportStatus) // reports the final status again, because the hooks called since the last reconcile may have changed it
 	if r.runEndedForGood.Load() {
+		r.secrets.Close()
 		status := r.Status().ClientStatus
 		r.recordSpanSincePlacement(tracespan.Lifetime, status, status == api.AllocClientStatusFailed)
 	}
@@ -375,7 +382,7 @@ func (r *Runner) finishRun(ctx context.Context, agentShutsDown, preKilled bool) 
 
 // recordSpanSincePlacement adds a span to the time line that started with the placement of the allocation and ends now.
 func (r *Runner) recordSpanSincePlacement(name, result string, failed bool) {
-	r.timeline.Recorder("", nil).RecordAllocSpanEndingNow(name, time.Unix(0, r.Alloc().CreateTime), result, failed)
+	r.timeline.Recorder("", r.secrets).RecordAllocSpanEndingNow(name, time.Unix(0, r.Alloc().CreateTime), result, failed)
 }
 
 // Update passes a newer version of the allocation to the runner. It does not block. A version that is

@@ -7,6 +7,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
@@ -37,7 +38,7 @@ type allocTasks struct {
 
 // newAllocTasks returns the tasks of a new Runner. The caller must set the elements of taskSet, because the runners of
 // the tasks need the other fields.
-func newAllocTasks(c *Config, state *allocState, tasks []taskrunner.Task, logger hclog.Logger) *allocTasks {
+func newAllocTasks(c *Config, state *allocState, tasks []taskrunner.Task, secrets *redact.Values, logger hclog.Logger) *allocTasks {
 	a := &allocTasks{
 		taskSet: make(taskSet, len(tasks)), state: state, node: c.Node, envBuilders: make(map[string]*taskenv.Builder), runnerCreateTime: time.Now(), logger: logger,
 		restored: make(chan struct{}), multiTaskRestartSemaphore: make(chan struct{}, 1),
@@ -60,6 +61,7 @@ func newAllocTasks(c *Config, state *allocState, tasks []taskrunner.Task, logger
 		CheckResultStore:   c.CheckResults,
 		Dial:               c.DialCheckTarget,
 		ExecInTask:         a.exec,
+		Secrets:            secrets,
 		Logger:             logger,
 	})
 	a.groupServices = runnerhooks.NewGroupServicesHook(a.services)

@@ -8,7 +8,7 @@ import (
 
 func TestEnvironmentOfTaskAndAllocation(t *testing.T) {
 	alloc := newAllocation(parseJob(t, job("service", endlessTaskText)))
-	a := newAllocTasks(&Config{Alloc: alloc, InheritedHostEnv: map[string]string{"PATH": "/bin"}}, newAllocState(alloc), []taskrunner.Task{{Name: "web"}}, nullLogger)
+	a := newAllocTasks(&Config{Alloc: alloc, InheritedHostEnv: map[string]string{"PATH": "/bin"}}, newAllocState(alloc), []taskrunner.Task{{Name: "web"}}, nil, nullLogger)
 	const templateText = "${NOMAD_TASK_NAME} of ${NOMAD_ALLOC_NAME}"
 	wantEqual(t, "task", a.envOfTaskOrAlloc("web").ReplaceReferences(templateText), "web of "+alloc.Name)
 	wantEqual(t, "variable of the host", a.envOfTaskOrAlloc("web").Vars()["PATH"], "/bin")

@@ -40,7 +40,7 @@ func (r *Runner) RestartAsyncWithReason(task, reason string, countsAsFailure boo
 	if err != nil {
 		return err
 	}
-	accepted := r.state.goInRun(&r.asyncRestartsWG, func(ctx context.Context) {
+	accepted := r.state.goInRun(&r.backgroundWG, func(ctx context.Context) {
 		err := tasks.forEachParallel(func(t *taskrunner.Runner) error {
 			if err := ignoreNotRunning(t.Restart(ctx, model.EventRestartSignal(reason), countsAsFailure)); err != nil {
 				return fmt.Errorf("task %q: %w", t.Name(), err)

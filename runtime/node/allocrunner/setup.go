@@ -121,7 +121,7 @@ func (r *Runner) attachHooks() {
 		lists[i] = newTaskHooks(r, t, r.config.Alloc.GetTaskGroup().Tasks[i])
 	}
 	chain := runnerhooks.NewChain(runnerhooks.ChainConfig{
-		Limits: r.config.Limits.hookCallLimits(), EmitEvent: r.tasks.emitEvent, Timeline: r.timeline.Recorder("", nil), Logger: r.logger,
+		Limits: r.config.Limits.hookCallLimits(), EmitEvent: r.tasks.emitEvent, Timeline: r.timeline.Recorder("", r.secrets), Logger: r.logger,
 	}, newAllocHooks(r))
 	r.state.setHooks(chain)
 	for i, t := range r.tasks.taskSet {
@@ -166,7 +166,12 @@ func newTaskHooks(r *Runner, runner *taskrunner.Runner, t *api.Task) (list []run
 			EmitEvent: runner.EmitEvent, Logger: r.logger.With("task", t.Name),
 		}))
 	}
-	if read := c.Host.VariableReader; read != nil && len(t.Secrets) > 0 {
+	if c.Host.VariableReader != nil && len(t.Secrets) > 0 {
+		read := func(ctx context.Context, w identity.Workload, path string) (map[string]string, error) {
+			items, err := c.Host.VariableReader(ctx, w, path)
+			r.HandOutVariable(w.Task, path, items)
+			return items, err
+		}
 		add(runnerhooks.OrderFirst, runnerhooks.NewSecretsHook(t, identity.NewWorkload(c.Alloc, t.Name), read, r.tasks.envBuilders[t.Name]))
 	}
 	if c.TaskAPI != nil {
@@ -228,7 +233,7 @@ func taskDirOptions(runner *taskrunner.Runner, t *api.Task, limits Limits) alloc
 // earlier agent, by hook name.
 func newAttachTarget(r *Runner, task string, emit func(*api.TaskEvent), previousConfigByHook map[string]string) pluginhooks.AttachTarget {
 	return pluginhooks.AttachTarget{
-		AllocID: r.config.Alloc.ID, TaskName: task, EmitEvent: emit, PreviousAttachmentJSONByHook: previousConfigByHook,
+		AllocID: r.config.Alloc.ID, TaskName: task, EmitEvent: emit, Secrets: r.secrets, PreviousAttachmentJSONByHook: previousConfigByHook,
 		AllocJSON: func() ([]byte, error) { return json.Marshal(r.Alloc()) },
 		TasksRun: func() bool {
 			_, err := r.tasks.namedOrAllRunningTasks(task)
@@ -254,7 +259,7 @@ func newAllocHooks(r *Runner) (list []runnerhooks.OrderedHook) {
 	if network := newNetworkHook(c, r.tasks); network != nil {
 		add(runnerhooks.OrderFirst, network)
 	}
-	health := r.tasks.newHealthHook(r.timeline.Recorder("", nil))
+	health := r.tasks.newHealthHook(r.timeline.Recorder("", r.secrets))
 	add(runnerhooks.OrderFirst, health)
 	if c.HookFactory != nil {
 		var earlierConfigByHook map[string]string

@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
@@ -105,6 +106,7 @@ type checkRunner struct {
 	allocName       string
 	dial            DialFunc
 	exec            ExecFunc
+	secrets         *redact.Values
 	resultStore     CheckResultStore                               // nil if results are not stored
 	restartWorkload func(ctx context.Context, task, reason string) // restarts a workload; blocks until it is restarted
 	logger          hclog.Logger
@@ -279,7 +281,7 @@ func (c *checkRunner) recordOutcomeIfCurrent(o *runningCheck, runStart time.Time
 	if r.Status != status || r.LastRunStartedAt.IsZero() {
 		r.StatusSince = now
 	}
-	r.Status, r.StatusCode, r.Output = status, outcome.httpStatusCode, outcome.output
+	r.Status, r.StatusCode, r.Output = status, outcome.httpStatusCode, c.secrets.Text(outcome.output)
 	r.LastRunStartedAt, r.Timestamp = runStart, now.Unix()
 	c.evaluateAndRestartLocked(o)
 	c.notifyResultsChangedLocked(withoutTimestamp(r.AllocCheckStatus) != before)

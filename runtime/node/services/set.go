@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
@@ -47,6 +48,7 @@ type Config struct {
 	CheckResultStore CheckResultStore // store for the results of checks; nil keeps the results in memory
 	Dial             DialFunc         // nil uses the real network
 	ExecInTask       ExecFunc         // runs the commands of scripts; nil lets scripts fail
+	Secrets          *redact.Values   // removed from the outputs of checks; nil for none
 	Logger           hclog.Logger
 }
 
@@ -94,6 +96,7 @@ func New(c Config) *AllocServices {
 		allocName:             c.AllocName,
 		dial:                  c.Dial,
 		exec:                  c.ExecInTask,
+		secrets:               c.Secrets,
 		resultStore:           c.CheckResultStore,
 		restartWorkload:       s.restartWorkloadAndLogError,
 		logger:                s.logger,

@@ -42,16 +42,3 @@ func TestFirstMissingSecretReference(t *testing.T) {
 		}
 	}
 }
-
-func TestRedact(t *testing.T) {
-	b := NewBuilder(testNode(), testAlloc(), Task{})
-	if got := b.RedactSecrets("nothing"); got != "nothing" {
-		t.Errorf("without secrets: %q", got)
-	}
-	b.SetSecrets(map[string]string{"secret.a.short": "pass", "secret.a.long": "password", "secret.a.lines": "two\n\"lines\"", "secret.a.empty": ""})
-	const text = "a password, a pass, two\n\"lines\" and \"two\\n\\\"lines\\\"\""
-	const want = `a <redacted>, a <redacted>, <redacted> and "<redacted>"`
-	if got := b.RedactSecrets(text); got != want {
-		t.Errorf("redacted: %q, want %q", got, want)
-	}
-}

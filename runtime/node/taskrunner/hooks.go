@@ -75,7 +75,7 @@ func (t *taskHooks) callPrestartHookAndStoreResponse(ctx context.Context, h runn
 		Running:       alreadyRunning,
 	})
 	point.Leave()
-	err = t.records.redactError(err)
+	err = t.records.secrets.Error(err)
 
 	changed := t.records.changeHookState(h.Name(), func(s *state.HookState) {
 		// Data is not previous if the hook has called StoreState during Prestart. A response with the state of the request

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
@@ -38,9 +39,10 @@ type TaskRecordStore interface {
 // locks.
 type taskRecords struct {
 	store             TaskRecordStore
-	onTaskStateChange func()           // called after each change of the task's state
-	runReturned       <-chan struct{}  // closed by Run; then failed puts are no longer retried
-	env               *taskenv.Builder // knows the secrets of the task
+	onTaskStateChange func()          // called after each change of the task's state
+	runReturned       <-chan struct{} // closed by Run; then failed puts are no longer retried
+	env               *taskenv.Builder
+	secrets           *redact.Values // removed from texts before they are stored
 	timeline          timeline.Recorder
 	alloc             *Alloc
 	taskName          string
@@ -63,6 +65,7 @@ type taskRecords struct {
 	restartRequest      *state.RestartRequest      // requested restart of the process, or rerun of a dead task
 	killedSinceStart    bool                       // the task was killed after its last start and before it finished; stored as LocalState.KillRequested
 	emittedOnceMessages []string                   // messages of EmitEventOncePerMessage; stored as LocalState.ReportedOnceOnlyMessages; the slice is replaced, never changed in place
+	readVariables       []string                   // stored as LocalState.ReadVariables; the slice is replaced, never changed in place
 	hookStates          map[string]state.HookState // by name of the hook; stored as LocalState.HookStateByName; the map is replaced, never changed in place
 }
 
@@ -83,7 +86,7 @@ func (r *taskRecords) wildcardStartID() string {
 func (r *taskRecords) restoreRecords(restored RestoredTask) {
 	r.localState, r.lastPutLocalState = restored.LocalState, restored.LocalState
 	r.killedSinceStart, r.emittedOnceMessages = restored.LocalState.KillRequested, restored.LocalState.ReportedOnceOnlyMessages
-	r.hookStates = restored.LocalState.HookStateByName
+	r.hookStates, r.readVariables = restored.LocalState.HookStateByName, restored.LocalState.ReadVariables
 	if restored.TaskState != nil {
 		r.taskState = model.CopyTaskState(restored.TaskState)
 	} else {
@@ -162,8 +165,8 @@ func (r *taskRecords) storeHookData(name string, data map[string]string) error {
 // redactAndAppendEvent adds an event to s. It removes the secrets of the task from the event, because API clients can
 // read events.
 func (r *taskRecords) redactAndAppendEvent(s *api.TaskState, event *api.TaskEvent) {
-	if r.env.HasSecrets() {
-		model.RedactTaskEvent(event, r.env.RedactSecrets)
+	if !r.secrets.IsEmpty() {
+		model.RedactTaskEvent(event, r.secrets.Text)
 	}
 	model.AppendTaskEvent(s, event, time.Now())
 	r.countStartOrOOMKill(event)
@@ -171,25 +174,6 @@ func (r *taskRecords) redactAndAppendEvent(s *api.TaskState, event *api.TaskEven
 		r.timeline.RecordEvent(event.Type, event.DisplayMessage, time.Unix(0, event.Time))
 	}
 }
-
-// redactError returns an error that wraps err and whose text has no secrets of the task. It returns nil for a nil err.
-func (r *taskRecords) redactError(err error) error {
-	if err == nil {
-		return nil
-	}
-	if text := r.env.RedactSecrets(err.Error()); text != err.Error() {
-		return &redactedError{err, text}
-	}
-	return err
-}
-
-type redactedError struct {
-	err  error
-	text string
-}
-
-func (e *redactedError) Error() string { return e.text }
-func (e *redactedError) Unwrap() error { return e.err }
 
 // emitEvent adds an event to the task. The caller must not change the event afterwards.
 func (r *taskRecords) emitEvent(event *api.TaskEvent) {
@@ -388,7 +372,7 @@ func (r *taskRecords) mergedLocalStateLocked() state.LocalState {
 	defer r.mu.Unlock()
 	local := r.lastPutLocalState
 	local.RestartRequest, local.KillRequested, local.ReportedOnceOnlyMessages = r.restartRequest, r.killedSinceStart, r.emittedOnceMessages
-	local.HookStateByName = r.hookStates
+	local.HookStateByName, local.ReadVariables = r.hookStates, r.readVariables
 	return local
 }
 

@@ -310,7 +310,7 @@ func (r *recoverer) buildConfigAndQueryStart(killCtx context.Context, record rec
 	}
 	config, err := r.buildTaskConfig()
 	if err != nil {
-		return taskdriver.AnswerUnknown, nil, r.records.redactError(err)
+		return taskdriver.AnswerUnknown, nil, r.records.secrets.Error(err)
 	}
 	r.start.config = config
 	return r.queryStartOrRestartPlugin(killCtx, record)

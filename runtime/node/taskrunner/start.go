@@ -54,7 +54,7 @@ func (t *taskRun) storeStartID() tasksteps.Result {
 	}
 	config, err := t.buildTaskConfig()
 	if err != nil {
-		err = t.records.redactError(err)
+		err = t.records.secrets.Error(err)
 		t.records.emitEvent(model.EventFailedValidation(err.Error()))
 		return t.resultOfStartStep(err)
 	}
@@ -222,7 +222,7 @@ func (t *taskRun) failStart(err error) tasksteps.Result {
 	if taskdriver.IsTemporarilyUnavailable(err) || t.ender.pendingDestroy() != nil {
 		err = driver.Recoverable(err)
 	}
-	err = t.records.redactError(err)
+	err = t.records.secrets.Error(err)
 	t.reportStartError(err)
 	return t.resultOfStartStep(err)
 }

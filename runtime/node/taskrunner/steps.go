@@ -319,7 +319,7 @@ func (t *taskRun) recordExit() tasksteps.Result {
 		ExitCode: result.ExitCode, Signal: result.Signal, OOMKilled: result.OOMKilled,
 	}
 	if result.Err != nil {
-		local.UnhandledExit.Error = t.records.env.RedactSecrets(result.Err.Error())
+		local.UnhandledExit.Error = t.records.secrets.Text(result.Err.Error())
 	} else if result.StatusUnknown {
 		local.UnhandledExit.Error = exitUnknownMessage
 	}

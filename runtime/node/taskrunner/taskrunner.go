@@ -15,6 +15,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/internal/cgroup"
+	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
@@ -53,6 +54,7 @@ type Config struct {
 	Store                  TaskRecordStore
 	OnTaskStateChange      func() // called after each change of the task's state; must not block
 	HookCallLimits         runnerhooks.CallLimits
+	Secrets                *redact.Values                        // secret values that texts about the task may contain; nil for none
 	Timeline               timeline.Recorder                     // records what happens to the task; the zero value records nothing
 	RestoredTask           *RestoredTask                         // what an earlier agent left of the task; nil for a new task
 	RecoveryTracker        *taskdriver.RecoveryTracker           // shared by all tasks of the node; may be nil
@@ -112,7 +114,7 @@ func New(c Config) *Runner {
 		done:               make(chan struct{}),
 	}
 	r.records = &taskRecords{
-		store: c.Store, onTaskStateChange: c.OnTaskStateChange, runReturned: r.done, env: c.Env, timeline: c.Timeline, logger: r.logger,
+		store: c.Store, onTaskStateChange: c.OnTaskStateChange, runReturned: r.done, env: c.Env, secrets: c.Secrets, timeline: c.Timeline, logger: r.logger,
 		alloc: &alloc, taskName: c.Task.Name,
 		taskState: &api.TaskState{State: model.TaskPending},
 	}
@@ -198,13 +200,39 @@ const maxReportedMessages = 16
 func (r *Runner) EmitEventOncePerMessage(event *api.TaskEvent) {
 	records := r.records
 	records.storeBothRecordsIfChanged(state.DurabilityAsync, func(s *api.TaskState) bool {
-		if len(records.emittedOnceMessages) >= maxReportedMessages || slices.Contains(records.emittedOnceMessages, event.DisplayMessage) {
+		message := records.secrets.Text(event.DisplayMessage)
+		if len(records.emittedOnceMessages) >= maxReportedMessages || slices.Contains(records.emittedOnceMessages, message) {
 			return false
 		}
-		records.emittedOnceMessages = append(slices.Clone(records.emittedOnceMessages), event.DisplayMessage)
+		records.emittedOnceMessages = append(slices.Clone(records.emittedOnceMessages), message)
 		records.redactAndAppendEvent(s, event)
 		return true
 	})
+}
+
+// maxReadVariables is the maximum number of paths that a task records with RecordReadVariable.
+const maxReadVariables = 1000
+
+// RecordReadVariable stores that the task, or a hook for it, was given the items of a variable, so that the next agent
+// knows which values are secret. After 1,000 paths it ignores further ones. It may be called from any goroutine, and
+// blocks until the path is stored, or the store has failed; then the put is retried.
+func (r *Runner) RecordReadVariable(path string) {
+	records := r.records
+	records.storeBothRecordsIfChanged(state.DurabilityGrouped, func(*api.TaskState) bool {
+		if len(records.readVariables) >= maxReadVariables || slices.Contains(records.readVariables, path) {
+			return false
+		}
+		records.readVariables = append(slices.Clone(records.readVariables), path)
+		return true
+	})
+}
+
+// ReadVariables returns the paths of RecordReadVariable, those of earlier agents included. The caller must not change the
+// slice.
+func (r *Runner) ReadVariables() []string {
+	r.records.mu.Lock()
+	defer r.records.mu.Unlock()
+	return r.records.readVariables
 }
 
 // SetOutput sets the output of the next start of the task: FIFOs, or the null device,

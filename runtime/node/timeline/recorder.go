@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 )
@@ -15,15 +16,15 @@ import (
 // Recorder records spans of one allocation or one task. The zero value records nothing. Its methods may be
 // called concurrently, and do not block.
 type Recorder struct {
-	file          *File
-	taskName      string
-	redactSecrets func(string) string
+	file     *File
+	taskName string
+	secrets  *redact.Values
 }
 
-// Recorder returns a recorder for a task, or for the allocation itself if taskName is empty. The function
-// redactSecrets replaces secrets in the results and errors of calls, waits and runs; nil replaces nothing.
-func (f *File) Recorder(taskName string, redactSecrets func(string) string) Recorder {
-	return Recorder{f, taskName, redactSecrets}
+// Recorder returns a recorder for a task, or for the allocation itself if taskName is empty. It removes the secrets from
+// the results and errors of calls, waits and runs; nil removes nothing.
+func (f *File) Recorder(taskName string, secrets *redact.Values) Recorder {
+	return Recorder{f, taskName, secrets}
 }
 
 // ActiveSpan is a span that has started and has not ended. The methods of a nil ActiveSpan record nothing.
@@ -100,9 +101,9 @@ func (a *ActiveSpan) endOrDropSpan(result string, err error, failed bool) {
 	}
 	s.Failed = failed
 	s.End = s.Start.Add(elapsed) // a change of the clock does not change the duration
-	s.Result = a.recorder.redactSecretsIn(result)
+	s.Result = a.recorder.secrets.Text(result)
 	if err != nil {
-		s.Error = a.recorder.redactSecretsIn(err.Error())
+		s.Error = a.recorder.secrets.Text(err.Error())
 	}
 	s.TruncateTexts()
 	a.recorder.file.recordEndedSpan(s)
@@ -130,7 +131,7 @@ func (r Recorder) RecordAllocSpanEndingNow(name string, start time.Time, result 
 	if r.file == nil {
 		return
 	}
-	s := tracespan.Span{ID: newSpanID(), Kind: tracespan.KindAlloc, Name: name, Task: r.taskName, Start: start, End: time.Now(), Result: r.redactSecretsIn(result), Failed: failed}
+	s := tracespan.Span{ID: newSpanID(), Kind: tracespan.KindAlloc, Name: name, Task: r.taskName, Start: start, End: time.Now(), Result: r.secrets.Text(result), Failed: failed}
 	s.TruncateTexts()
 	r.file.recordEndedSpan(s)
 }
@@ -140,16 +141,9 @@ func (r Recorder) RecordEvent(name, message string, at time.Time) {
 	if r.file == nil {
 		return
 	}
-	s := tracespan.Span{ID: newSpanID(), Kind: tracespan.KindEvent, Name: name, Task: r.taskName, Start: at, End: at, Result: message}
+	s := tracespan.Span{ID: newSpanID(), Kind: tracespan.KindEvent, Name: name, Task: r.taskName, Start: at, End: at, Result: r.secrets.Text(message)}
 	s.TruncateTexts()
 	r.file.recordEndedSpan(s)
-}
-
-func (r Recorder) redactSecretsIn(text string) string {
-	if r.redactSecrets == nil {
-		return text
-	}
-	return r.redactSecrets(text)
 }
 
 func newSpanID() string { return formatSpanID(rand.Uint64()) }

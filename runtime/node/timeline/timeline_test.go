@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 )
 
@@ -57,7 +58,9 @@ func readSpans(t testing.TB, f *File) []tracespan.Span {
 func TestSpansAreKeptForTheNextAgent(t *testing.T) {
 	dir := t.TempDir()
 	f := newTestFile(dir)
-	task := f.Recorder("web", func(text string) string { return strings.ReplaceAll(text, "hunter2", "***") })
+	var secrets redact.Values
+	secrets.Add("hunter2")
+	task := f.Recorder("web", &secrets)
 	hook := task.StartHookSpan("prestart", "logmon", true)
 	if got := readSpans(t, f); len(got) != 1 || !got[0].End.IsZero() {
 		t.Fatalf("spans before the end: %+v", got)
@@ -72,7 +75,7 @@ func TestSpansAreKeptForTheNextAgent(t *testing.T) {
 	if len(spans) != 3 {
 		t.Fatalf("%d spans were stored, want 3: %+v", len(spans), spans)
 	}
-	if s := spans[0]; s.Task != "web" || s.Plugin != "logmon" || !s.Internal || s.Result != "1 mount" || s.Error != "the password *** is wrong" || s.End.Before(s.Start) {
+	if s := spans[0]; s.Task != "web" || s.Plugin != "logmon" || !s.Internal || s.Result != "1 mount" || s.Error != "the password <redacted> is wrong" || s.End.Before(s.Start) {
 		t.Errorf("stored span of a hook: %+v", s)
 	}
 	if s := spans[1]; s.Kind != tracespan.KindRun || !s.End.IsZero() {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 )
@@ -29,7 +30,9 @@ func TestTraceGetsSpansOfFile(t *testing.T) { synctest.Test(t, testTraceGetsSpan
 func testTraceGetsSpansOfFile(t *testing.T) {
 	trace, dir := new(testTrace), t.TempDir()
 	f := NewFile(testDir(dir), trace, hclog.NewNullLogger())
-	r := f.Recorder("web", func(string) string { return "redacted" })
+	var secrets redact.Values
+	secrets.Add("secret")
+	r := f.Recorder("web", &secrets)
 	r.RecordAllocSpanEndingNow(tracespan.Placement, time.Now(), "", false)
 	call := r.StartSpan(tracespan.KindHook, "prestart", "x")
 	traceparent := base.Traceparent(call.ContextWithTraceparent(t.Context()))

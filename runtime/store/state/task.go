@@ -37,6 +37,9 @@ type LocalState struct {
 
 	// ReportedOnceOnlyMessages are the messages of the events that the task gets only once.
 	ReportedOnceOnlyMessages []string
+
+	// ReadVariables are the paths of the variables whose items the task and its hooks were given.
+	ReadVariables []string
 }
 
 // RestartRequest is a restart that a caller requested. It applies only to the process or the finished run

@@ -28,6 +28,7 @@ type TaskRecord struct {
 	RestartRequest           *RestartRequest `store:"restart_request"`
 	KillRequested            bool            `store:"killed"`
 	ReportedOnceOnlyMessages []string        `store:"reported"`
+	ReadVariables            []string        `store:"variables,secret"`
 }
 
 // HookRecord is the stored form of a [HookState].
@@ -62,6 +63,7 @@ type TaskSecrets struct {
 	HookSecretsByName   map[string]*HookSecrets `store:"hooks,secret"`
 	Handle              *HandleSecrets          `store:"handle,secret"`
 	FirstPendingDestroy *HandleSecrets          `store:"destroy,secret"`
+	ReadVariables       []string                `store:"variables,secret"`
 }
 
 // HookSecrets are the secret parts of a HookRecord.
@@ -84,6 +86,7 @@ func NewTaskRecord(s LocalState) *TaskRecord {
 		HandleUnrecoverable: s.HandleUnrecoverable, UnhandledExit: s.UnhandledExit, NextStartID: s.NextStartID, RestartState: RestartRecord(s.RestartState), RunComplete: s.RunComplete,
 		FirstPendingDestroy: newPendingDestroyRecord(s.FirstPendingDestroy), LastKnownCapabilities: (*CapabilitiesRecord)(s.LastKnownCapabilities),
 		RestartRequest: s.RestartRequest, KillRequested: s.KillRequested, ReportedOnceOnlyMessages: s.ReportedOnceOnlyMessages,
+		ReadVariables: s.ReadVariables,
 	}
 	if s.HookStateByName != nil {
 		r.HookRecordByName = make(map[string]*HookRecord, len(s.HookStateByName))
@@ -104,6 +107,7 @@ func (r *TaskRecord) LocalState() LocalState {
 		HandleUnrecoverable: r.HandleUnrecoverable, UnhandledExit: r.UnhandledExit, NextStartID: r.NextStartID, RestartState: restart.State(r.RestartState), RunComplete: r.RunComplete,
 		FirstPendingDestroy: r.FirstPendingDestroy.pendingDestroy(), LastKnownCapabilities: (*driver.Capabilities)(r.LastKnownCapabilities),
 		RestartRequest: r.RestartRequest, KillRequested: r.KillRequested, ReportedOnceOnlyMessages: r.ReportedOnceOnlyMessages,
+		ReadVariables: r.ReadVariables,
 	}
 	if r.HookRecordByName != nil {
 		s.HookStateByName = make(map[string]HookState, len(r.HookRecordByName))
@@ -160,7 +164,8 @@ func (r *TaskRecord) SplitSecrets() *TaskSecrets {
 	if r.FirstPendingDestroy != nil {
 		s.FirstPendingDestroy = r.FirstPendingDestroy.Handle.splitSecrets()
 	}
-	if s.HookSecretsByName == nil && s.Handle == nil && s.FirstPendingDestroy == nil {
+	s.ReadVariables, r.ReadVariables = r.ReadVariables, nil
+	if s.HookSecretsByName == nil && s.Handle == nil && s.FirstPendingDestroy == nil && s.ReadVariables == nil {
 		return nil
 	}
 	return &s
@@ -190,6 +195,7 @@ func (r *TaskRecord) JoinSecrets(s TaskSecrets) {
 			h.Data, h.Env = secret.Data, secret.Env
 		}
 	}
+	r.ReadVariables = s.ReadVariables
 	r.Handle.joinSecrets(s.Handle)
 	if r.FirstPendingDestroy != nil {
 		r.FirstPendingDestroy.Handle.joinSecrets(s.FirstPendingDestroy)

@@ -441,7 +441,11 @@ func (h *HostService) Variable(ctx context.Context, s hook.Scope, req hook.Varia
 		return hook.VariableResponse{}, err
 	}
 	items, index, err := readWhenNewer(ctx, h, s, req.AfterIndex, func(ctx context.Context, ws store.WatchSet, w identity.Workload) (map[string]string, uint64, error) {
-		return h.config.Data.Variable(ctx, ws, w, req.Path)
+		items, index, err := h.config.Data.Variable(ctx, ws, w, req.Path)
+		if runner := h.config.FindAllocRunner(w.AllocID); runner != nil {
+			runner.HandOutVariable(w.Task, req.Path, items)
+		}
+		return items, index, err
 	})
 	return hook.VariableResponse{Items: items, Index: index}, err
 }

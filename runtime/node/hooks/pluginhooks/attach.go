@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
@@ -23,6 +24,7 @@ type AttachTarget struct {
 	TaskName  string // "" for the allocation
 	AllocJSON func() ([]byte, error)
 	EmitEvent func(*api.TaskEvent) // emits an event on the task, or on all tasks of the allocation
+	Secrets   *redact.Values       // removed from the errors of the hook; nil for none
 	// TasksRun reports whether the task, or a task of the allocation, runs. Nil means that none does.
 	TasksRun func() bool
 	// PreviousAttachmentJSONByHook holds the hooks that an earlier agent had attached, with their

@@ -137,7 +137,7 @@ func (h *Hook) callOnce(ctx context.Context, point hook.Point, onOutage func(), 
 		called, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
-	err = truncateError(f(called, remote, meta))
+	err = truncateError(h.target.Secrets.Error(f(called, remote, meta)))
 	switch {
 	case err == nil || ctx.Err() != nil:
 		return err

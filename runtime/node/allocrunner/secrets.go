@@ -1,0 +1,58 @@
+package allocrunner
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
+)
+
+// HandOutVariable must be called before the items of a variable are given to a task or its hooks, or to the hooks of the
+// allocation if task is empty. From then on the values are removed from events, errors and logs, also by the next agent.
+// It may block until the path is stored.
+func (r *Runner) HandOutVariable(task, path string, items map[string]string) {
+	r.secrets.Add(slices.Collect(maps.Values(items))...)
+	for _, t := range r.tasks.taskSet {
+		if task == "" || t.Name() == task {
+			t.RecordReadVariable(path)
+		}
+	}
+}
+
+// maxReadAgainTime is how long the tasks of an earlier agent wait until the variables that they have read are known again:
+// a node without a connection to its servers must not wait longer.
+const maxReadAgainTime = time.Second
+
+// readVariablesAgain reads the variables whose values an earlier agent has handed out: programs of the allocation still
+// have them. It blocks until they are known, at most for a second, and then tries in the background until they are or ctx
+// ends.
+func (r *Runner) readVariablesAgain(ctx context.Context) {
+	read := r.config.Host.VariableReader
+	if !r.startedByEarlierAgent || read == nil {
+		return
+	}
+	var running sync.WaitGroup
+	for _, t := range r.tasks.taskSet {
+		for _, path := range t.ReadVariables() {
+			running.Go(func() {
+				items, err := read(ctx, identity.NewWorkload(r.config.Alloc, t.Name()), path)
+				if err != nil {
+					r.logger.Warn("the agent cannot remove the items of a variable from logs and events, because it cannot read them", "variable", path, "error", err)
+				}
+				r.secrets.Add(slices.Collect(maps.Values(items))...)
+			})
+		}
+	}
+	known := make(chan struct{})
+	r.backgroundWG.Go(func() {
+		running.Wait()
+		close(known)
+	})
+	select {
+	case <-known:
+	case <-time.After(maxReadAgainTime):
+	}
+}
