@@ -50,3 +50,26 @@ func ReadFile(path string, limit int64) ([]byte, error) {
 	}
 	return text, nil
 }
+
+// CheckOpenFile returns an error if a user other than the owner and root may write to a regular file, and a warning if its
+// owner is another user, or if another user could replace it. Root trusts no group but its own, and another user only a group with the user's own id. Other types
+// of files, such as pipes, are accepted. The texts have a remedy. The check is of the open file, whatever its name is by now.
+func CheckOpenFile(f *os.File) (warning, err error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return nil, &fs.PathError{Op: "stat", Path: f.Name(), Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, nil
+	}
+	self, mode := currentAccount(), st.Mode&0o7777
+	switch {
+	case mode&0o002 != 0:
+		return nil, self.worldWritableError(f.Name(), mode)
+	case mode&0o020 != 0 && st.Gid != 0 && (self.uid == 0 || int(st.Gid) != self.uid):
+		return nil, self.groupWritableError(f.Name(), st.Gid, mode)
+	case !self.isSelfOrRoot(st.Uid) && !(self.inUserNamespace && st.Uid == overflowUID):
+		return self.ownerError(f.Name(), st.Uid), nil
+	}
+	return CheckParents(f.Name()), nil
+}

@@ -534,6 +534,13 @@ func (a *Agent) Reload(node localnode.Settings, gc noderunner.GCLimits, plugins 
 	a.node.Reload(node)
 }
 
+// AddNodeEvent adds an event to the node, and blocks until it is stored. A failure is logged.
+func (a *Agent) AddNodeEvent(subsystem, message string) {
+	if err := localnode.AddNodeEvent(context.Background(), a.store, a.node.ID(), subsystem, message); err != nil {
+		a.logger.Warn("event of the node not stored", "message", message, "error", err)
+	}
+}
+
 // ForceKillAllocs force kills all allocations at once. It respects no kill order, and runs no poststop tasks. It
 // does not wait.
 func (a *Agent) ForceKillAllocs() {

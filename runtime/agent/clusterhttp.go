@@ -49,7 +49,7 @@ func (a *Agent) ClusterAPI() *httpapi.Cluster {
 		TLS: n.peers.cloneTLS(),
 	}
 	api := &httpapi.Cluster{
-		Forward: forwarding.New(forward), ServerAddrs: n.pool.Addrs, DisableRemoteExec: c.DisableRemoteExec,
+		Forward: forwarding.New(forward), ServerAddrs: n.pool.Addrs,
 		AuthenticateWorkload: a.authenticateWorkload,
 		IsMigrateToken: func(allocID, token string) bool {
 			return migration.IsValidToken(n.member.Secret(), allocID, token)

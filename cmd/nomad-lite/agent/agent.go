@@ -127,7 +127,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 
 func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	started := time.Now()
-	c, err := o.loadConfig(s)
+	c, err := o.loadConfig(false, s)
 	if err != nil {
 		return err
 	}
@@ -222,6 +222,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 		AgentFuncs:        httpapi.AgentFuncs{ConfigWithoutSecrets: r.configForAPI, Reload: r.reloadConfig, WriteSnapshot: writeSnapshot, DescribePlugins: func() any { return r.pluginReport() }, PluginsChanged: a.PluginsChanged, RestartPlugin: a.RestartPlugin},
 		MonitoredLog:      logger,
 		Secrets:           secrets,
+		DisableRemoteExec: c.DisableRemoteExec,
 		OptionalRoutes:    httpapi.OptionalRoutes{EnableDebug: c.EnableDebug, DisableWebPage: c.DisableWebPage},
 		NomadAPIVersion:   fingerprint.NomadVersion,
 		OperatorToken:     token,

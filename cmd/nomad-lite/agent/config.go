@@ -26,9 +26,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 )
 
-// loadConfig reads the configuration from the files and the flags. Flags override files.
-func (o options) loadConfig(s *cli.Streams) (*config.Config, error) {
-	c, warningCount, err := agentconfig.ReadFiles(o.configPaths, s)
+// loadConfig reads the configuration from the files and the flags, at the start or for a reload. Flags override files.
+func (o options) loadConfig(reload bool, s *cli.Streams) (*config.Config, error) {
+	c, warningCount, err := agentconfig.ReadFiles(o.configPaths, reload, s)
 	if err == nil && o.rejectWarnings && warningCount > 0 {
 		err = errors.New("with -strict, each warning is an error: correct the settings, or leave out -strict")
 	}

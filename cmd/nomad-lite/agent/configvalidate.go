@@ -65,7 +65,7 @@ files in HCL.`,
 
 // validateConfig reads and checks a configuration as an agent does at its start, but starts nothing and opens no port.
 func validateConfig(o options, s *cli.Streams) error {
-	c, err := o.loadConfig(s)
+	c, err := o.loadConfig(false, s)
 	if err == nil {
 		_, err = agentconfig.NewPluginCatalog(c, false, nil)
 	}

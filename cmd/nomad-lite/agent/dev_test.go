@@ -34,7 +34,7 @@ func TestPortInDevelopmentMode(t *testing.T) {
 			t.Errorf("with %q an agent with a data directory is not served over TCP", text)
 		}
 	}
-	if c, err := (options{devMode: true, bindAddr: "127.0.0.1"}).loadConfig(&cli.Streams{}); err != nil || !shouldServeTCP(c, true) {
+	if c, err := (options{devMode: true, bindAddr: "127.0.0.1"}).loadConfig(false, &cli.Streams{}); err != nil || !shouldServeTCP(c, true) {
 		t.Errorf("with -bind it is not served over TCP (%v)", err)
 	}
 }

@@ -235,9 +235,13 @@ func (r *runningAgent) drainNodeUntilSignal(running context.Context, received os
 func (r *runningAgent) reloadConfig() error {
 	r.reloadMu.Lock()
 	defer r.reloadMu.Unlock()
-	c, err := r.flags.loadConfig(r.streams)
+	c, err := r.flags.loadConfig(true, r.streams)
+	if _, printed := errors.AsType[*cli.ExitError](err); printed {
+		err = errors.New("its files have errors, which the lines before this one in the log name")
+	}
 	var pluginCatalog *catalog.Catalog
 	if err == nil {
+		agentconfig.KeepWaysIn(c, r.currentConfig())
 		pluginCatalog, err = agentconfig.NewPluginCatalog(c, r.flags.devMode, r.logger)
 	}
 	if err == nil {
@@ -252,6 +256,7 @@ func (r *runningAgent) reloadConfig() error {
 	if err != nil {
 		err = fmt.Errorf("configuration not reloaded: %w", err)
 		r.logger.Error(err.Error())
+		r.agent.AddNodeEvent("Configuration", err.Error())
 		return err
 	}
 	changed := *r.currentConfig()
@@ -260,7 +265,6 @@ func (r *runningAgent) reloadConfig() error {
 	}
 	changed.LogLevel, changed.Telemetry, changed.GC, changed.HookRules = c.LogLevel, c.Telemetry, c.GC, c.HookRules
 	changed.PluginDir, changed.Plugins = c.PluginDir, c.Plugins
-	c.TLS.ServeHTTPS = changed.TLS.ServeHTTPS // TLS cannot be turned on or off on an open listener
 	changed.TLS = c.TLS
 	r.configMu.Lock()
 	r.config = &changed

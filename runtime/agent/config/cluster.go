@@ -20,7 +20,6 @@ type Cluster struct {
 	Multiplex            wire.MultiplexSettings
 	ServerEnabled        bool // server.enabled
 	AccessControl        bool // acl.enabled is true
-	DisableRemoteExec    bool
 	// ServerHTTPAddr is the URL of the HTTP API of a server; empty means the hosts of the servers with the port 4646.
 	ServerHTTPAddr string // client.server_http_addr
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/idrange"
 	"github.com/nomad-lite/nomad-lite/internal/metrics"
+	"github.com/nomad-lite/nomad-lite/internal/safepath"
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/otlp"
@@ -51,6 +53,7 @@ type Config struct {
 	// TLSHandshakeTimeout is the timeout of a TLS handshake; 0: not set.
 	TLSHandshakeTimeout  time.Duration
 	DisableAccessControl bool // access control is disabled explicitly
+	DisableRemoteExec    bool // no client can run commands and actions in tasks
 	EnableDebug          bool // the API serves profiles of the agent and host data
 	DisableWebPage       bool // the web page is not served
 	HideWebPageURLs      bool // the API asks clients not to print addresses of the web page
@@ -114,8 +117,9 @@ type DrainOnExit struct {
 
 // Load reads the configuration files at the given paths. Files in a directory are read in the order of
 // their names. The diagnostics contain errors and warnings. The configuration contains all valid
-// settings, even with errors.
-func Load(paths []string) (*Config, hcl.Diagnostics) {
+// settings, even with errors. A file that other users may write to is an error; one that belongs to another
+// user is a warning, and an error if reload is true: only at a start somebody reads the warning.
+func Load(paths []string, reload bool) (*Config, hcl.Diagnostics) {
 	c := &Config{}
 	var diags hcl.Diagnostics
 	for _, path := range paths {
@@ -124,9 +128,15 @@ func Load(paths []string) (*Config, hcl.Diagnostics) {
 			return c, append(diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: "configuration: " + err.Error()})
 		}
 		for _, file := range files {
-			src, err := os.ReadFile(file)
+			src, warning, err := readFile(file)
+			if err == nil && reload {
+				warning, err = nil, warning
+			}
 			if err != nil {
 				return c, append(diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: "configuration file: " + err.Error()})
+			}
+			if warning != nil {
+				diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagWarning, Summary: "configuration file: warning: " + warning.Error()})
 			}
 			diags = append(diags, c.Parse(file, src)...)
 		}
@@ -153,6 +163,25 @@ func Load(paths []string) (*Config, hcl.Diagnostics) {
 		diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: fmt.Sprintf("configuration: client.users: the ids %d-%d overlap with download_uids of the artifact block: choose another range for one of them", ids.First, ids.Last)})
 	}
 	return c, diags
+}
+
+// readFile returns the content of a configuration file. A file that other users may write to is an error: they would decide
+// what the agent runs, and which directories it trusts. That the file or a directory on the way to it belongs to another
+// user is only a warning, because an operator may have the file in their own directory.
+func readFile(name string) (src []byte, warning, err error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	warning, err = safepath.CheckOpenFile(f)
+	if err != nil {
+		return nil, nil, err
+	}
+	if src, err = io.ReadAll(io.LimitReader(f, maxFileSize+1)); err != nil {
+		return nil, nil, err
+	}
+	return src, warning, nil
 }
 
 // configFilesAt returns the configuration files at a path, which is a file or a directory.

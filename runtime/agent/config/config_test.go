@@ -2,6 +2,7 @@ package config
 
 import (
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -346,26 +347,26 @@ func TestLaterConfigFilesOverrideEarlier(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c, diags := Load([]string{dir})
+	c, diags := Load([]string{dir}, false)
 	if len(diags) > 0 {
 		t.Fatalf("diagnostics %q", diagnosticLines(diags))
 	}
 	if c.Node.Name != "b" || c.Node.Meta["one"] != "1" || c.Node.Meta["two"] != "3" {
 		t.Errorf("read %+v", c.Node)
 	}
-	if _, diags := Load([]string{t.TempDir()}); !diags.HasErrors() {
+	if _, diags := Load([]string{t.TempDir()}, false); !diags.HasErrors() {
 		t.Error("an empty directory is no error")
 	}
 	if err := os.WriteFile(filepath.Join(dir, "z.hcl"), []byte("client {\n min_dynamic_port = 40000\n}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, diags := Load([]string{dir}); len(diags) != 1 || diags[0].Summary != "configuration: min_dynamic_port 40000 is above max_dynamic_port 32000" {
+	if _, diags := Load([]string{dir}, false); len(diags) != 1 || diags[0].Summary != "configuration: min_dynamic_port 40000 is above max_dynamic_port 32000" {
 		t.Errorf("no ports in the range: %v", diags)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "z.hcl"), []byte("client {\n client_max_port = 13000\n}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if c, diags := Load([]string{dir}); c.Node.ClientMaxPort != 13000 || len(diags) != 1 || diags[0].Summary != "configuration: client_min_port 14000 is above client_max_port 13000" {
+	if c, diags := Load([]string{dir}, false); c.Node.ClientMaxPort != 13000 || len(diags) != 1 || diags[0].Summary != "configuration: client_min_port 14000 is above client_max_port 13000" {
 		t.Errorf("no ports for drivers in the range: %d, %v", c.Node.ClientMaxPort, diags)
 	}
 }
@@ -406,7 +407,7 @@ func TestDynamicUsers(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		c, diags := Load([]string{path})
+		c, diags := Load([]string{path}, false)
 		summary := ""
 		if len(diags) > 0 {
 			summary = diags[0].Summary
@@ -440,7 +441,7 @@ func TestNetworkSettings(t *testing.T) {
 		if err := os.WriteFile(path, []byte("client {\n"+text+"\n}"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		c, diags := Load([]string{path})
+		c, diags := Load([]string{path}, false)
 		if want.summary != "" {
 			if len(diags) != 1 || !strings.HasSuffix(diags[0].Summary, want.summary) {
 				t.Errorf("%s: %v, want %q", text, diagnosticLines(diags), want.summary)
@@ -450,6 +451,46 @@ func TestNetworkSettings(t *testing.T) {
 		networks := c.Node.Networks.WithDefaults()
 		if got := fmt.Sprint(networks.Bridge, networks.CNI); len(diags) > 0 || got != want.networks {
 			t.Errorf("%s: %s, %v, want %s", text, got, diagnosticLines(diags), want.networks)
+		}
+	}
+}
+
+// What others may write to decides nothing, whatever name leads to it.
+func TestWritableConfigIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	name, link := filepath.Join(dir, "agent.hcl"), filepath.Join(dir, "link.hcl")
+	if err := errors.Join(os.WriteFile(name, []byte("log_level = \"debug\"\n"), 0o600), os.Symlink(name, link)); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		mode     os.FileMode
+		gid, uid int // -1: that of the test
+		start    hcl.DiagnosticSeverity
+	}{
+		{0o644, -1, -1, 0}, {0o666, -1, -1, hcl.DiagError}, {0o602, -1, -1, hcl.DiagError}, {0o664, 4321, -1, hcl.DiagError}, {0o644, 4321, -1, 0},
+		{0o644, -1, 4321, hcl.DiagWarning}, {0o666, -1, 4321, hcl.DiagError},
+	} {
+		if test.gid+test.uid != -2 && os.Geteuid() != 0 {
+			continue // only root gives files away
+		}
+		if err := errors.Join(os.Chown(name, max(test.uid, os.Geteuid()), max(test.gid, os.Getegid())), os.Chmod(name, test.mode)); err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range []string{name, link, dir} {
+			for _, reload := range []bool{false, true} {
+				want := test.start
+				if reload && want == hcl.DiagWarning {
+					want = hcl.DiagError
+				}
+				c, diags := Load([]string{path}, reload)
+				got := hcl.DiagnosticSeverity(0)
+				if len(diags) > 0 {
+					got = diags[0].Severity
+				}
+				if got != want || want == hcl.DiagError && c.LogLevel != "" {
+					t.Errorf("%s, %+v, reload %v: %v, log level %q", path, test, reload, diags, c.LogLevel)
+				}
+			}
 		}
 	}
 }

@@ -526,8 +526,8 @@ var clientSettings = map[string]settingSpec{
 		return err
 	}},
 	"cpu_disable_dmidecode": {ignoredReason: notNeededReason},
-	// The API of the node of a cluster runs no commands in tasks.
-	"disable_remote_exec":   booleanSetting(func(c *Config) *bool { return &c.Cluster.DisableRemoteExec }),
+	// No client runs commands or actions in tasks, with any token.
+	"disable_remote_exec":   booleanSetting(func(c *Config) *bool { return &c.DisableRemoteExec }),
 	"fingerprint":           {ignoredReason: notNeededReason},
 	"gc_volumes_on_node_gc": {ignoredReason: noServersReason},
 	// Names addresses of the machine for ports of jobs; the label is the name. Several blocks are permitted. [type: block]

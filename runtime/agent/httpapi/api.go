@@ -120,6 +120,8 @@ type Config struct {
 	MonitoredLog   hclog.InterceptLogger
 	Secrets        *redact.Values // removed from the lines of the monitor; may be nil
 	OptionalRoutes OptionalRoutes
+	// DisableRemoteExec rejects all commands and actions in tasks.
+	DisableRemoteExec bool
 	// NomadAPIVersion is the Nomad version whose API is implemented.
 	NomadAPIVersion string
 

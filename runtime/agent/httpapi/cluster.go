@@ -27,8 +27,6 @@ type Cluster struct {
 	Rights clusterRights
 	// AllowExec returns an error if the owner of a token may not run commands in a task because of its driver. It may be nil.
 	AllowExec func(ctx context.Context, token, allocID, task string) error
-	// DisableRemoteExec means that no user can run commands in tasks.
-	DisableRemoteExec bool
 	// AuthenticateWorkload returns the task whose token is given, or nil if the token is not valid.
 	AuthenticateWorkload func(token string) *identity.Workload
 	// IsMigrateToken reports whether token permits to read the data of an allocation of this node.

@@ -17,6 +17,7 @@ type execHandler struct {
 	store        *store.Store
 	node         Node
 	access       *accessPolicy
+	disabled     bool // every command and action is rejected
 	execSessions *execSessionGroup
 }
 
@@ -27,7 +28,7 @@ func (h *execHandler) execTask(r *request) (any, error) {
 		if err := json.Unmarshal([]byte(r.query.Get("command")), &command); err != nil || len(command) == 0 {
 			return taskexec.Command{}, newExecRequestError("command is not present")
 		}
-		if c := h.access.cluster; c != nil && c.DisableRemoteExec {
+		if h.disabled {
 			return taskexec.Command{}, newExecRequestError("%v", errPermissionDenied)
 		}
 		alloc := h.store.Snapshot().Allocation(nil, r.pathID)
@@ -41,6 +42,9 @@ func (h *execHandler) execTask(r *request) (any, error) {
 // runJobAction runs an action of the job.
 func (h *execHandler) runJobAction(r *request) (any, error) {
 	return h.serveExecSession(r, func() (taskexec.Command, error) {
+		if h.disabled {
+			return taskexec.Command{}, newExecRequestError("%v", errPermissionDenied)
+		}
 		s, allocID := h.store.Snapshot(), r.query.Get("allocID")
 		if s.Job(nil, r.namespace, r.pathID) == nil {
 			return taskexec.Command{}, newExecRequestError("Unknown job %q", r.pathID)

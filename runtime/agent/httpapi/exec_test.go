@@ -269,7 +269,7 @@ func TestNoExecSessionStartsAfterServe(t *testing.T) {
 	f := newFixture(t, nil)
 	f.stopTimeout = time.Millisecond // the request of the test ends after Serve
 	asked, ended, result := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	exec := &execHandler{f.store, stubNode{}, f.access, &f.execSessions}
+	exec := &execHandler{f.store, stubNode{}, f.access, false, &f.execSessions}
 	f.routes = []route{{"GET", "/v1/late", func(r *request) (any, error) {
 		close(asked)
 		<-ended

@@ -36,7 +36,7 @@ func (a *API) newRoutes() []route {
 	scaling := &scalingHandler{c.Store, c.Scheduler}
 	allocs := &allocHandler{c.Store, c.Scheduler, c.Node, a.logger}
 	files := &fileHandler{c.Store, c.Node}
-	exec := &execHandler{c.Store, c.Node, a.access, &a.execSessions}
+	exec := &execHandler{c.Store, c.Node, a.access, c.DisableRemoteExec, &a.execSessions}
 	nodes := &nodeHandler{agent, c.Store, c.Scheduler, c.Node, c.OperatorToken}
 	pools := &nodePoolHandler{c.Store, nodes, jobs}
 	evals := &evaluationHandler{c.Store}

@@ -36,9 +36,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
 )
 
-// ReadFiles reads the agent's configuration files, and prints their errors and warnings. It returns the number of warnings.
-func ReadFiles(files []string, s *cli.Streams) (c *config.Config, warningCount int, err error) {
-	c, diags := config.Load(files)
+// ReadFiles reads the agent's configuration files, as [config.Load] does, and prints their errors and warnings. It returns
+// the number of warnings.
+func ReadFiles(files []string, reload bool, s *cli.Streams) (c *config.Config, warningCount int, err error) {
+	c, diags := config.Load(files, reload)
 	for _, d := range diags {
 		kind := "warning"
 		if d.Severity == hcl.DiagError {
@@ -124,7 +125,7 @@ func builtinNotStartedReason(c *config.Config, driver string) string {
 		if err := qemu.CheckDefaultEmulatorInstalled(); err != nil {
 			return fmt.Sprintf("%v: install it, and reload the agent", err)
 		}
-		if isRoot && !isRawExecEnabledWithoutBlock(c) {
+		if isRoot && !isRawExecEnabledWithoutBlock(c) && !c.Cluster.IsNode() { // a stock node has the driver, too
 			// The arguments of QEMU give a job the files of the agent's user, as a command of raw_exec does.
 			return fmt.Sprintf("its jobs have the rights of raw_exec, which is not enabled: add a block plugin %q to the configuration of the agent, and reload it", driver)
 		}
@@ -149,15 +150,23 @@ func isRawExecEnabledWithoutBlock(c *config.Config) bool {
 	return onlyRootCanSubmitJobs(c)
 }
 
-// onlyRootCanSubmitJobs reports whether an agent that runs as root is reachable only for root, and for
-// users to whom root has given the token: through a unix socket of root, and on loopback with the token.
+// onlyRootCanSubmitJobs reports whether an agent that runs as root gets jobs only from root, and from users to whom root
+// has given the token: through a unix socket of root, and on loopback with the token. A node of a cluster gets the jobs
+// of all users of the cluster.
 func onlyRootCanSubmitJobs(c *config.Config) bool {
 	for _, host := range []string{c.BindAddr, c.HTTPListenAddr} {
 		if host != "" && !isLoopbackIP(host) {
 			return false
 		}
 	}
-	return os.Geteuid() == 0 && c.SocketGroup == "" && !c.DisableAccessControl && !c.TLS.ServeHTTPS
+	return os.Geteuid() == 0 && !c.Cluster.IsNode() && c.SocketGroup == "" && !c.DisableAccessControl && !c.TLS.ServeHTTPS
+}
+
+// KeepWaysIn gives c the settings of a running agent by which clients and servers reach it: a reload does not change
+// these, so a new file must not change what onlyRootCanSubmitJobs reports.
+func KeepWaysIn(c, running *config.Config) {
+	c.BindAddr, c.HTTPListenAddr, c.SocketGroup, c.DisableAccessControl = running.BindAddr, running.HTTPListenAddr, running.SocketGroup, running.DisableAccessControl
+	c.TLS.ServeHTTPS, c.Cluster = running.TLS.ServeHTTPS, running.Cluster
 }
 
 func isLoopbackIP(ipText string) bool {
@@ -219,7 +228,7 @@ func ClusterConfig(c *config.Config) *agent.ClusterConfig {
 	}
 	cluster := &agent.ClusterConfig{
 		Servers: addrs, IntroductionToken: c.Cluster.IntroductionToken, Multiplex: c.Cluster.Multiplex,
-		AccessControl: c.Cluster.AccessControl, DisableRemoteExec: c.Cluster.DisableRemoteExec,
+		AccessControl: c.Cluster.AccessControl, DisableRemoteExec: c.DisableRemoteExec,
 	}
 	files := wire.TLSFiles{
 		CAFile: c.TLS.CAFile, CertFile: c.TLS.CertFile, KeyFile: c.TLS.KeyFile, Region: cmp.Or(c.Node.Region, api.GlobalRegion),

@@ -22,6 +22,10 @@ func TestRawExecIsEnabledIfOnlyRootCanSubmitJobs(t *testing.T) {
 		`bind_addr = "localhost"`:              false, // a name can have any address
 		`unix_sockets { group = "operators" }`: false,
 		`acl { enabled = false }`:              false,
+		`client { servers = ["192.0.2.1"] }`:   false,
+		"client {\n server_join {\n  retry_join = [\"192.0.2.1\"]\n }\n}":       false,
+		"server {\n enabled = true\n}\nclient {\n servers = [\"192.0.2.1\"]\n}": isRoot,
+		"tls {\n http = true\n}": false,
 		"client {\n options {\n  \"driver.raw_exec.enable\" = \"0\"\n }\n}":                          false,
 		"client {\n options {\n  \"driver.raw_exec.enable\" = \"1\"\n }\n}\nbind_addr = \"0.0.0.0\"": true,
 	} {
@@ -31,6 +35,22 @@ func TestRawExecIsEnabledIfOnlyRootCanSubmitJobs(t *testing.T) {
 		}
 		if got := isRawExecEnabledWithoutBlock(&c); got != enabled {
 			t.Errorf("%s: enabled is %v, want %v", text, got, enabled)
+		}
+	}
+}
+
+// A reload changes neither listeners nor servers. So it does not enable raw_exec for those who reach the agent through them.
+func TestReloadKeepsWaysIn(t *testing.T) {
+	for _, text := range []string{
+		`bind_addr = "0.0.0.0"`, `addresses { http = "192.0.2.1" }`, `unix_sockets { group = "operators" }`, `acl { enabled = false }`,
+		`client { servers = ["192.0.2.1"] }`, "tls {\n http = true\n}",
+	} {
+		var running, reloaded config.Config
+		if diags := running.Parse("agent.hcl", []byte(text)); diags.HasErrors() {
+			t.Fatalf("%s: %v", text, diags)
+		}
+		if KeepWaysIn(&reloaded, &running); onlyRootCanSubmitJobs(&reloaded) {
+			t.Errorf("%s: a reload with an empty file enables raw_exec", text)
 		}
 	}
 }
