@@ -91,6 +91,7 @@ type taskPolicyConfig struct {
 	AllowedModes    allowedModes `codec:"allowed_modes"`
 	AllowCaps       []string     `codec:"allow_caps"`
 	AllowRuntimes   []string     `codec:"allow_runtimes"`
+	AllowLogDrivers []string     `codec:"allow_log_drivers"` // log drivers that tasks can use with all options
 	NvidiaRuntime   string       `codec:"nvidia_runtime"`
 	PidsLimit       int64        `codec:"pids_limit"` // maximum number of processes of a task; 0 means no limit
 	Volumes         volumeConfig `codec:"volumes"`
@@ -188,10 +189,11 @@ var configSchema = hclspec.Object(map[string]*hclspec.Spec{
 		"userns": stringListAttrWithDefault("userns"),
 		"uts":    stringListAttrWithDefault("uts"),
 	}), false),
-	"allow_caps":     stringListAttrWithDefault("allow_caps", defaultAllowCaps...),
-	"allow_runtimes": stringListAttrWithDefault("allow_runtimes", "runc", "nvidia"),
-	"nvidia_runtime": stringAttrWithDefault("nvidia_runtime", "nvidia"),
-	"pids_limit":     hclspec.Attr("pids_limit", "number", false),
+	"allow_caps":        stringListAttrWithDefault("allow_caps", defaultAllowCaps...),
+	"allow_log_drivers": hclspec.Attr("allow_log_drivers", "list(string)", false),
+	"allow_runtimes":    stringListAttrWithDefault("allow_runtimes", "runc", "nvidia"),
+	"nvidia_runtime":    stringAttrWithDefault("nvidia_runtime", "nvidia"),
+	"pids_limit":        hclspec.Attr("pids_limit", "number", false),
 	"volumes": hclspec.Default(hclspec.Block("volumes", hclspec.Object(map[string]*hclspec.Spec{
 		"enabled":      hclspec.Attr("enabled", "bool", false),
 		"selinuxlabel": hclspec.Attr("selinuxlabel", "string", false),

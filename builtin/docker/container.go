@@ -1,7 +1,6 @@
 package docker
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -153,19 +152,6 @@ func (b *containerBuilder) setLabels() error {
 		}
 	}
 	b.containerConfig.Labels = labels
-	return nil
-}
-
-// setLogging sets the log driver of the container from the task, or from the plugin if the task sets none.
-func (b *containerBuilder) setLogging() error {
-	l := b.pluginConfig.Logging
-	if t := b.taskConfig.Logging; t.Type != "" || t.Driver != "" || len(t.Config) > 0 {
-		l = loggingConfig{Type: cmp.Or(t.Type, t.Driver), Config: t.Config}
-		if _, ok := l.Config["path"]; ok && !b.pluginConfig.Volumes.Enabled {
-			return fmt.Errorf("logging: path is refused, because an engine writes the output to this file of the host: %s", volumesDisabledText)
-		}
-	}
-	b.hostConfig.LogConfig = container.LogConfig{Type: cmp.Or(l.Type, "json-file"), Config: l.Config}
 	return nil
 }
 

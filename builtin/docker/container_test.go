@@ -229,7 +229,7 @@ func TestLogging(t *testing.T) {
 		{"neither is set", nil, nil, container.LogConfig{Type: "json-file", Config: limits}},
 		{"the plugin's replaces the default", other, nil, container.LogConfig{Type: "local", Config: map[string]string{"max-size": "9m"}}},
 		{"the plugin's type alone", map[string]any{"logging": map[string]any{"type": "local"}}, nil, container.LogConfig{Type: "local"}},
-		{"the task's replaces the plugin's", other, map[string]any{"logging": map[string]any{"driver": "syslog"}}, container.LogConfig{Type: "syslog"}},
+		{"the task's replaces the plugin's", other, map[string]any{"logging": map[string]any{"driver": "journald"}}, container.LogConfig{Type: "journald"}},
 		{
 			"a task without type", other, map[string]any{"logging": map[string]any{"config": list(map[string]any{"max-size": "1m"})}},
 			container.LogConfig{Type: "json-file", Config: map[string]string{"max-size": "1m"}},

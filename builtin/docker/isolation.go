@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"sync"
 
 	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
 
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
@@ -32,6 +34,9 @@ func (b *containerBuilder) setIsolation() error {
 	b.hostConfig.UTSMode = container.UTSMode(i.UTSMode)
 	b.hostConfig.UsernsMode = container.UsernsMode(i.UsernsMode)
 	b.hostConfig.CgroupnsMode = container.CgroupnsMode(i.CgroupNS)
+	if err := b.checkKernelAndStorageOptions(); err != nil {
+		return err
+	}
 	b.hostConfig.Sysctls = i.Sysctl
 	b.hostConfig.ReadonlyRootfs = b.taskConfig.ReadonlyRootfs
 	b.hostConfig.StorageOpt = b.taskConfig.StorageOpt
@@ -49,6 +54,51 @@ func (b *containerBuilder) setIsolation() error {
 		b.hostConfig.SecurityOpt = append(b.hostConfig.SecurityOpt, parsed)
 	}
 	return nil
+}
+
+// namespacedSysctls are the beginnings of the kernel parameters of which each container has its own.
+var namespacedSysctls = []string{"net.", "fs.mqueue.", "kernel.msg", "kernel.sem", "kernel.shm"}
+
+// checkKernelAndStorageOptions returns an error for an option of sysctl or storage_opt that could have an effect outside
+// of the container. Engines check these too, but not all of them in the same way.
+func (b *containerBuilder) checkKernelAndStorageOptions() error {
+	for _, name := range slices.Sorted(maps.Keys(b.taskConfig.Sysctl)) {
+		dotted := strings.ReplaceAll(name, "/", ".")
+		if !b.pluginConfig.AllowPrivileged && !slices.ContainsFunc(namespacedSysctls, func(prefix string) bool { return strings.HasPrefix(dotted, prefix) }) {
+			return fmt.Errorf("sysctl: %q is refused: without allow_privileged = true in the configuration of the driver \"docker\", a task can set parameters that begin with %s", name, strings.Join(namespacedSysctls, ", "))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(b.taskConfig.StorageOpt)) {
+		if !b.pluginConfig.Volumes.Enabled && name != "size" && name != "inodes" {
+			return fmt.Errorf("storage_opt: %q is refused: %s; without that, a task can set size and inodes", name, volumesDisabledText)
+		}
+	}
+	return nil
+}
+
+// canMount reports whether the programs of the container can mount file systems. It must be called after setCapabilities.
+func (b *containerBuilder) canMount() bool {
+	added := func(names []string, name string) bool {
+		return slices.ContainsFunc(names, func(n string) bool { return strings.EqualFold(strings.TrimPrefix(strings.ToUpper(n), "CAP_"), name) })
+	}
+	h := b.hostConfig
+	if h.Privileged {
+		return true
+	}
+	return added(h.CapAdd, "SYS_ADMIN") || added(h.CapAdd, "ALL") && !added(h.CapDrop, "SYS_ADMIN")
+}
+
+// sharedPropagation returns the propagation of a bind mount whose mounts may appear on the machine. The engine itself mounts
+// below it what a link in an image or in a directory of the task leads to, and that would appear on the machine, too. So a
+// container that cannot mount gets the mounts of the machine, and the machine none of it.
+func (b *containerBuilder) sharedPropagation(wanted mount.Propagation) mount.Propagation {
+	if b.canMount() {
+		return wanted
+	}
+	if wanted == mount.PropagationShared {
+		return mount.PropagationSlave
+	}
+	return mount.PropagationRSlave
 }
 
 // checkNamespaceModes returns an error if the operator does not allow the mode of a namespace. As under Nomad, each mode that a task

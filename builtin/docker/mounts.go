@@ -39,7 +39,7 @@ func (b *containerBuilder) setMounts() error {
 		// could have made.
 		b.addBindMount(mount.Mount{
 			Type: mount.TypeBind, Source: m.HostPath, Target: m.TaskPath, ReadOnly: m.Readonly,
-			BindOptions: &mount.BindOptions{Propagation: hostPropagation[m.PropagationMode]},
+			BindOptions: &mount.BindOptions{Propagation: b.hostPropagation(m.PropagationMode)},
 		}, m.SELinuxLabel)
 	}
 	for _, v := range b.taskConfig.Volumes {
@@ -61,9 +61,29 @@ func (b *containerBuilder) setMounts() error {
 	return nil
 }
 
-var hostPropagation = map[string]mount.Propagation{
-	"host-to-task":  mount.PropagationRSlave,
-	"bidirectional": mount.PropagationRShared,
+// hostPropagation returns the propagation of a mount of the host. The agent has checked that the operator allows it.
+func (b *containerBuilder) hostPropagation(mode string) mount.Propagation {
+	switch mode {
+	case "host-to-task":
+		return mount.PropagationRSlave
+	case "bidirectional":
+		return b.sharedPropagation(mount.PropagationRShared)
+	}
+	return ""
+}
+
+// bindPropagation checks the propagation of a bind mount that the task names itself.
+func (b *containerBuilder) bindPropagation(text string) (mount.Propagation, error) {
+	p := mount.Propagation(text)
+	switch {
+	case !slices.Contains(mount.Propagations, p):
+		return "", fmt.Errorf("propagation is %q; it must be one of %q", text, mount.Propagations)
+	case p != mount.PropagationShared && p != mount.PropagationRShared:
+		return p, nil
+	case !b.pluginConfig.Volumes.Enabled:
+		return "", fmt.Errorf("the propagation %q is refused, because mounts of the task would appear on the machine: %s, or name a host volume with allow_bidirectional", text, volumesDisabledText)
+	}
+	return b.sharedPropagation(p), nil
 }
 
 // addBindMount adds a bind mount with an SELinux label; empty means the label of the plugin's
@@ -204,6 +224,18 @@ func (b *containerBuilder) addVolume(volumeSpec string) error {
 	if modeErr != nil && !b.pluginConfig.Volumes.Enabled {
 		return modeErr
 	}
+	options := strings.Split(mode, ",")
+	for i, option := range options {
+		if p := mount.Propagation(option); p == mount.PropagationShared || p == mount.PropagationRShared {
+			propagation, err := b.bindPropagation(option)
+			if err != nil {
+				return err
+			}
+			options[i] = string(propagation)
+			parsed.BindOptions = &mount.BindOptions{Propagation: propagation}
+		}
+	}
+	mode = strings.Join(options, ",")
 	if b.taskConfig.VolumeDriver == "" {
 		before := len(b.plan.driverMountedSources)
 		var err error
@@ -251,16 +283,19 @@ func (b *containerBuilder) parseMount(m mountConfig) (mount.Mount, error) {
 	if m.Target == "" {
 		return parsed, errors.New("target is empty; name the path in the container")
 	}
-	if p := m.BindOptions.Propagation; p != "" && !slices.Contains(mount.Propagations, mount.Propagation(p)) {
-		return parsed, fmt.Errorf("bind_options: propagation is %q; it must be one of %q", p, mount.Propagations)
+	if p := m.BindOptions.Propagation; p != "" {
+		propagation, err := b.bindPropagation(p)
+		if err != nil {
+			return parsed, fmt.Errorf("bind_options: %w", err)
+		}
+		if parsed.Type == mount.TypeBind {
+			parsed.BindOptions = &mount.BindOptions{Propagation: propagation}
+		}
 	}
 	switch parsed.Type {
 	case mount.TypeBind:
 		var err error
 		parsed.Source, err = b.resolveMountSource(m.Source, false)
-		if p := m.BindOptions.Propagation; p != "" {
-			parsed.BindOptions = &mount.BindOptions{Propagation: mount.Propagation(p)}
-		}
 		return parsed, err
 	case mount.TypeTmpfs:
 		if m.Source != "" {

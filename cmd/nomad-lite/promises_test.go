@@ -50,7 +50,7 @@ var (
 	apiRoutes   = "TestToken TestReadOnlyTokenAllowsListedRoutes"
 	hostile     = "TestHostileJobsGetNothingMore"
 	connsTests  = "TestFloodsDoNotDelayOthers TestClassesAreFair TestConnectionFloods TestSlowClients"
-	volumeTests = "TestVolumesBelowDirectoriesOfTasks TestFoundVolumesCannotBeReplaced TestVolumesMountsHostVolumes"
+	volumeTests = "TestVolumesBelowDirectoriesOfTasks TestFoundVolumesCannotBeReplaced TestVolumesMountsHostVolumes TestSharedMounts TestLogOptionsOfTasks"
 	isOperator  = "The task is a process of the agent's user."
 	lyingTests  = "TestLyingServersGetNothingMore TestAllocationsThatCannotRunAreRejected FuzzAllocs"
 	peerTests   = "TestTLSVerifiesBothEnds TestTLSRejectsPeersThatAreNoServers"

@@ -26,6 +26,10 @@ func (c *Config) makeAndEnterTaskRoot() error {
 	if err != nil {
 		return err
 	}
+	peers, err := r.openSharedMounts()
+	if err != nil {
+		return err
+	}
 	shm := detachedMount(-1)
 	if !c.PrivateNamespaces.IPC {
 		if shm, err = cloneMount("/dev/shm"); err != nil {
@@ -63,6 +67,7 @@ func (c *Config) makeAndEnterTaskRoot() error {
 		func() error { return r.attachMounts(mounts) },
 		r.attachReplacementFiles,
 		c.bringLoopbackUp, c.setHostname,
+		func() error { return shareMounts(peers, mounts) },
 	} {
 		if err := step(); err != nil {
 			return err
@@ -143,9 +148,14 @@ func (d detachedMount) setAttributes(attributes, propagation uint64) error {
 
 // attachAndClose mounts the tree on a path, and closes the file descriptor.
 func (d detachedMount) attachAndClose(path string) error {
+	defer unix.Close(int(d))
+	return d.attach(path)
+}
+
+// attach mounts the tree on a path.
+func (d detachedMount) attach(path string) error {
 	opcount.Count(opcount.Mount)
 	err := unix.MoveMount(int(d), "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_SYMLINKS)
-	unix.Close(int(d))
 	if err != nil {
 		return fmt.Errorf("mount on %s: %w", path, err)
 	}
@@ -565,7 +575,7 @@ func (r *Root) cloneHostMounts() (trees []detachedMount, err error) {
 		}
 		propagation := uint64(m.PropagationFlag)
 		if propagation == unix.MS_SHARED {
-			propagation = 0 // 0 keeps the propagation of the host's mount: MS_SHARED would make a new peer group for a private mount
+			propagation = unix.MS_SLAVE // until shareMounts
 		}
 		if err := t.setAttributes(attributes, propagation); err != nil {
 			return nil, fmt.Errorf("%s: %w", m.Source, err)
@@ -575,13 +585,59 @@ func (r *Root) cloneHostMounts() (trees []detachedMount, err error) {
 	return trees, nil
 }
 
+// openSharedMounts returns, for each mount whose mounts must appear on the machine, another clone, which is in the peer group of
+// the machine's mount. It must be called before the root directory is changed.
+func (r *Root) openSharedMounts() (peers map[int]detachedMount, err error) {
+	for i, m := range r.Mounts {
+		if m.PropagationFlag != unix.MS_SHARED {
+			continue
+		}
+		open := cloneMount
+		if m.SourceHasNoSymlinks {
+			open = cloneMountWithoutLinks
+		}
+		if peers == nil {
+			peers = make(map[int]detachedMount)
+		}
+		if peers[i], err = open(m.Source); err != nil {
+			return nil, err
+		}
+	}
+	return peers, nil
+}
+
+// shareMounts makes the mounts of peers members of the peer groups of the machine's mounts. It is the last change of the mounts: what
+// is mounted below a shared mount appears on the machine, whatever links its path leads through. Mounts that the machine has
+// below the mount stay as they are for the task: they get mounts of the machine, and the machine none of theirs.
+func shareMounts(peers map[int]detachedMount, trees []detachedMount) error {
+	for i, peer := range peers {
+		private := &unix.MountAttr{Propagation: unix.MS_PRIVATE}
+		opcount.Count(opcount.Mount)
+		err := unix.MountSetattr(int(trees[i]), "", unix.AT_EMPTY_PATH, private)
+		if err == nil {
+			opcount.Count(opcount.Mount)
+			err = unix.MoveMount(int(peer), "", int(trees[i]), "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH|unix.MOVE_MOUNT_SET_GROUP)
+		}
+		unix.Close(int(peer))
+		unix.Close(int(trees[i]))
+		if err != nil && !errors.Is(err, unix.EINVAL) { // EINVAL: the machine's mount is private, so nothing appears there
+			return fmt.Errorf("share a mount with the machine: %w", err)
+		}
+	}
+	return nil
+}
+
 func (r *Root) attachMounts(trees []detachedMount) error {
 	for i, t := range trees {
 		target := path.Clean("/" + r.Mounts[i].Target)
 		if err := makeMountPoint(target, t); err != nil {
 			return fmt.Errorf("make %s, the path of a mount: %w", target, err)
 		}
-		if err := t.attachAndClose(target); err != nil {
+		attach := t.attachAndClose
+		if r.Mounts[i].PropagationFlag == unix.MS_SHARED {
+			attach = t.attach // shareMounts needs it
+		}
+		if err := attach(target); err != nil {
 			return err
 		}
 	}

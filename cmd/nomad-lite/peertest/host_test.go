@@ -112,6 +112,7 @@ client {
   }
   host_volume "shared" {
     path = "DIR/volume"
+    allow_bidirectional = true
   }
 }
 telemetry {

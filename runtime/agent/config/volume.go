@@ -16,7 +16,7 @@ func setHostVolumes(c *Config, i configItem) error {
 		return errors.New(`must be a block with a name: host_volume "data" { path = "/srv/data" }`)
 	}
 	for _, block := range i.children {
-		v, err := parseHostVolume(*block)
+		v, allowsBidirectional, err := parseHostVolume(*block)
 		if err != nil {
 			return &errorWithRange{block.sourceRange, fmt.Errorf("host_volume %q: %w", block.name, err)}
 		}
@@ -24,13 +24,17 @@ func setHostVolumes(c *Config, i configItem) error {
 			c.Node.HostVolumes = make(map[string]*api.HostVolumeInfo)
 		}
 		c.Node.HostVolumes[block.name] = v
+		if c.Node.BidirectionalVolumes == nil {
+			c.Node.BidirectionalVolumes = make(map[string]bool)
+		}
+		c.Node.BidirectionalVolumes[block.name] = allowsBidirectional
 	}
 	return nil
 }
 
-func parseHostVolume(block configItem) (v *api.HostVolumeInfo, err error) {
+func parseHostVolume(block configItem) (v *api.HostVolumeInfo, allowsBidirectional bool, err error) {
 	if !block.isBlock() {
-		return nil, errors.New(`must be a block: host_volume "data" { path = "/srv/data" }`)
+		return nil, false, errors.New(`must be a block: host_volume "data" { path = "/srv/data" }`)
 	}
 	v = new(api.HostVolumeInfo)
 	for _, s := range block.children {
@@ -41,18 +45,21 @@ func parseHostVolume(block configItem) (v *api.HostVolumeInfo, err error) {
 		// Tasks cannot write to the directory. [type: bool; reload]
 		case "read_only":
 			v.ReadOnly, err = s.parseBoolean()
+		// Mounts that a task makes below the directory may appear on the machine. [type: bool; reload]
+		case "allow_bidirectional":
+			allowsBidirectional, err = s.parseBoolean()
 		default:
 			err = fmt.Errorf("is not a setting of a host_volume block: it has %s%s", joinNames(hostVolumeSettingNames), didYouMean(s.name, slices.Values(hostVolumeSettingNames)))
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", s.name, err)
+			return nil, false, fmt.Errorf("%s: %w", s.name, err)
 		}
 	}
 	if !filepath.IsAbs(v.Path) {
-		return nil, fmt.Errorf("path is %q: it must be an absolute path", v.Path)
+		return nil, false, fmt.Errorf("path is %q: it must be an absolute path", v.Path)
 	}
 	v.Path = filepath.Clean(v.Path)
-	return v, nil
+	return v, allowsBidirectional, nil
 }
 
 func absolutePathSetting(field func(*Config) *string) settingSpec {

@@ -179,7 +179,8 @@ func (n *Node) SetAdvertisedHTTPAddr(address string) {
 // volumes.
 func (n *Node) Reload(s Settings) {
 	n.mu.Lock()
-	n.settings.Meta, n.settings.Reserved, n.settings.HostVolumes = s.Meta, s.Reserved, s.HostVolumes
+	n.settings.Meta, n.settings.Reserved = s.Meta, s.Reserved
+	n.settings.HostVolumes, n.settings.BidirectionalVolumes = s.HostVolumes, s.BidirectionalVolumes
 	n.mu.Unlock()
 	n.triggerRecordUpdate()
 }

@@ -39,6 +39,8 @@ type Settings struct {
 	Networks                         hostnet.Config
 	// HostVolumes are the host volumes of the configuration, by name. The node does not offer a volume whose path does not exist.
 	HostVolumes map[string]*api.HostVolumeInfo
+	// BidirectionalVolumes are the names of the host volumes below which mounts of tasks may appear on the machine.
+	BidirectionalVolumes map[string]bool
 }
 
 // InterfaceSettings select the network interface whose address is the node's address.

@@ -33,16 +33,16 @@ func (n *Node) HasConfiguredVolume(name string) bool {
 
 // FindHostVolume implements runnerhooks.FindVolumeFunc. The path in the result has no symbolic links, and no other user and no
 // task that mounts another volume can replace it.
-func (n *Node) FindHostVolume(ctx context.Context, name string) (*api.HostVolumeInfo, error) {
-	v := n.currentSettings().HostVolumes[name]
+func (n *Node) FindHostVolume(ctx context.Context, name string) (found *api.HostVolumeInfo, allowsBidirectional bool, err error) {
+	settings := n.currentSettings()
+	v := settings.HostVolumes[name]
 	if v == nil && n.config.Volumes != nil {
-		var err error
 		if v, err = n.config.Volumes.FindReadyVolume(ctx, name); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
 	if v == nil {
-		return nil, nil
+		return nil, false, nil
 	}
 	location, err := safepath.Locate(v.Path)
 	if err == nil {
@@ -50,11 +50,11 @@ func (n *Node) FindHostVolume(ctx context.Context, name string) (*api.HostVolume
 		err = checkNotBelowWritableVolume(location, all, n.volumePathResolver.resolvePathsWithTimeout(volumePaths(all)))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("host volume %q: %w", name, err)
+		return nil, false, fmt.Errorf("host volume %q: %w", name, err)
 	}
 	located := *v
 	located.Path = location.Path
-	return &located, nil
+	return &located, settings.BidirectionalVolumes[name], nil
 }
 
 // checkNotBelowWritableVolume returns an error if a location is below a volume in which tasks can write: a task could replace it, also if

@@ -50,7 +50,7 @@ func TestHostVolumesOfTheNode(t *testing.T) {
 	if found := n.usableHostVolumes(); len(found) != 3 || found["later"] == nil {
 		t.Errorf("after the path was made: %+v", found)
 	}
-	if v, err := n.FindHostVolume(t.Context(), "later"); err != nil || v == nil || v.Path != later {
+	if v, _, err := n.FindHostVolume(t.Context(), "later"); err != nil || v == nil || v.Path != later {
 		t.Errorf("%+v, %v", v, err)
 	}
 	if !n.HasConfiguredVolume("later") || n.HasConfiguredVolume("dynamic") {
@@ -94,7 +94,7 @@ func TestVolumesBelowDirectoriesOfTasks(t *testing.T) {
 			all := map[string]*api.HostVolumeInfo{"v": {Path: path(test.path)}}
 			maps.Copy(all, volumes)
 			n := New(Config{ID: "n", Store: openStore(t), Logger: hclog.NewNullLogger(), Settings: Settings{HostVolumes: all}})
-			v, err := n.FindHostVolume(t.Context(), "v")
+			v, _, err := n.FindHostVolume(t.Context(), "v")
 			offered := n.usableHostVolumes()["v"] != nil
 			if test.err != "" {
 				if err == nil || !strings.Contains(err.Error(), test.err) || offered {
@@ -229,7 +229,7 @@ func TestFoundVolumesCannotBeReplaced(t *testing.T) {
 		before := make(map[string]os.FileInfo) // by the path of the found volume
 		var writable []string
 		for name, volume := range all {
-			if f, err := n.FindHostVolume(t.Context(), name); err == nil {
+			if f, _, err := n.FindHostVolume(t.Context(), name); err == nil {
 				if !volume.ReadOnly {
 					writable = append(writable, f.Path)
 				}

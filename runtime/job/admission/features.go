@@ -167,6 +167,8 @@ func (f *NodeFeatures) CheckHostVolume(v model.HostVolumeRequest) *UnmetRequirem
 			v.ResolvedSource, JoinTruncated(slices.Sorted(maps.Keys(f.HostVolumes))))
 	case found.ReadOnly && !v.ReadOnly:
 		text = fmt.Sprintf("the host volume %q is read-only on this node: write read_only = true in the volume block", v.ResolvedSource)
+	case v.Bidirectional && !f.AllowsBidirectional(v.ResolvedSource):
+		text = model.BidirectionalRefused(v.ResolvedSource)
 	default:
 		return nil
 	}

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -32,6 +33,31 @@ type HostVolumeRequest struct {
 	*api.VolumeRequest
 	Label          string // label of the volume block
 	ResolvedSource string // name of the host volume; empty if the node lacks a property that the job names
+	Bidirectional  bool   // a task wants its mounts below the volume to appear on the machine
+}
+
+// bidirectionalAttribute returns the name of the node attribute that says that mounts of tasks below a host volume may appear
+// on the machine.
+func bidirectionalAttribute(volume string) string { return "host_volume." + volume + ".bidirectional" }
+
+// SetBidirectional adds to the attributes of a node which host volumes may be mounted with the propagation mode
+// bidirectional.
+func SetBidirectional(attributes map[string]string, allowedByVolume map[string]bool) {
+	for name, allowed := range allowedByVolume {
+		if allowed {
+			attributes[bidirectionalAttribute(name)] = "true"
+		}
+	}
+}
+
+// AllowsBidirectional reports whether the node has the attribute of SetBidirectional.
+func (f *NodeFacts) AllowsBidirectional(volume string) bool {
+	return f.Attributes[bidirectionalAttribute(volume)] == "true"
+}
+
+// BidirectionalRefused returns why a host volume cannot be mounted with the propagation mode bidirectional, and what helps.
+func BidirectionalRefused(volume string) string {
+	return fmt.Sprintf("propagation_mode = \"bidirectional\" would let mounts of the task appear on this machine: write allow_bidirectional = true into the block host_volume %q of the agent's configuration, or propagation_mode = \"host-to-task\" into the volume_mount block", volume)
 }
 
 // HostVolumeRequests returns the requests of an allocation with the given name, sorted by label.
@@ -46,9 +72,17 @@ func HostVolumeRequests(g *api.TaskGroup, allocName string, node *NodeFacts) []H
 		if known && source != "" && v.PerAlloc {
 			source += allocIndexInBrackets(allocName)
 		}
-		requests = append(requests, HostVolumeRequest{v, label, source})
+		requests = append(requests, HostVolumeRequest{v, label, source, hasBidirectionalMount(g, label)})
 	}
 	return requests
+}
+
+func hasBidirectionalMount(g *api.TaskGroup, label string) bool {
+	return slices.ContainsFunc(g.Tasks, func(t *api.Task) bool {
+		return slices.ContainsFunc(t.VolumeMounts, func(m *api.VolumeMount) bool {
+			return pointer.Value(m.Volume) == label && pointer.Value(m.PropagationMode) == api.VolumeMountPropagationBidirectional
+		})
+	})
 }
 
 // allocIndexInBrackets returns the index at the end of an allocation's name, in brackets.

@@ -235,7 +235,7 @@ func (o *operator) start(t *testing.T, w *hostileWorld, engine *dockertest.Engin
 		if name == "inner" {
 			path = filepath.Join(w.volumes, "outer/inner")
 		}
-		config += fmt.Sprintf("  host_volume %q {\n    path = %q\n  }\n", name, path)
+		config += fmt.Sprintf("  host_volume %q {\n    path = %q\n    allow_bidirectional = true\n  }\n", name, path)
 	}
 	config += o.config
 	if engine != nil && o.hasDocker {

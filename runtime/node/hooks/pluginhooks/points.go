@@ -3,7 +3,10 @@ package pluginhooks
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
+
+	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
@@ -74,6 +77,12 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 		got, err := r.Prestart(ctx, req)
 		if fault := got.Validate(); fault != nil {
 			return got, fault
+		}
+		for _, m := range got.Mounts {
+			if m.PropagationMode == api.VolumeMountPropagationBidirectional {
+				// Only the operator can allow it, and does so for a host volume.
+				return got, fmt.Errorf("the mount of %s at %s has the propagation mode bidirectional: use private or host-to-task, and a host volume with allow_bidirectional for the rest", m.HostPath, m.TaskPath)
+			}
 		}
 		if err == nil || got.State != nil {
 			response = got

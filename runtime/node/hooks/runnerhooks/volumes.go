@@ -29,8 +29,8 @@ type VolumesHook struct {
 
 // FindVolumeFunc returns the host volume of a name, nil if there is none. Its path has no symbolic links, and no task can
 // replace it. The function waits for a volume that a plugin creates again
-// after a start of the agent.
-type FindVolumeFunc func(ctx context.Context, name string) (*api.HostVolumeInfo, error)
+// after a start of the agent. allowsBidirectional means that mounts of tasks below the volume may appear on the machine.
+type FindVolumeFunc func(ctx context.Context, name string) (v *api.HostVolumeInfo, allowsBidirectional bool, err error)
 
 // NewVolumesHook returns the hook for one task. requests returns the requests of the allocation for host volumes. interpolate
 // replaces the references in a text by their values.
@@ -66,7 +66,7 @@ func (vo *VolumesHook) Prestart(ctx context.Context, _ hook.TaskPrestartRequest)
 }
 
 func (vo *VolumesHook) newMount(ctx context.Context, m *api.VolumeMount, request model.HostVolumeRequest) (driver.Mount, error) {
-	volume, err := vo.findVolume(ctx, request.ResolvedSource)
+	volume, allowsBidirectional, err := vo.findVolume(ctx, request.ResolvedSource)
 	if err != nil {
 		return driver.Mount{}, err
 	}
@@ -80,11 +80,15 @@ func (vo *VolumesHook) newMount(ctx context.Context, m *api.VolumeMount, request
 	if destination == "" {
 		return driver.Mount{}, errors.New("the volume_mount has no destination: write the path in the task at which the volume is mounted")
 	}
+	propagation := vo.interpolate(stringOrEmpty(m.PropagationMode))
+	if propagation == api.VolumeMountPropagationBidirectional && !allowsBidirectional {
+		return driver.Mount{}, errors.New(model.BidirectionalRefused(request.ResolvedSource))
+	}
 	return driver.Mount{
 		TaskPath:        destination,
 		HostPath:        volume.Path,
 		Readonly:        volume.ReadOnly || request.ReadOnly || m.ReadOnly != nil && *m.ReadOnly,
-		PropagationMode: vo.interpolate(stringOrEmpty(m.PropagationMode)),
+		PropagationMode: propagation,
 		SELinuxLabel:    stringOrEmpty(m.SELinuxLabel),
 		RequestName:     request.ResolvedSource,
 	}, nil

@@ -17,7 +17,7 @@ import (
 func TestVolumesMountsHostVolumes(t *testing.T) {
 	dir := t.TempDir()
 	volumes := map[string]*api.HostVolumeInfo{
-		"rw": {Path: dir},
+		"rw": {Path: dir}, "shared": {Path: dir},
 		"ro": {Path: dir, ReadOnly: true},
 	}
 	request := func(source string, readOnly bool) model.HostVolumeRequest {
@@ -38,6 +38,11 @@ func TestVolumesMountsHostVolumes(t *testing.T) {
 		{"read-only in the volume block", request("rw", true), &api.VolumeMount{Volume: text("v"), Destination: text("/x")}, driver.Mount{TaskPath: "/x", HostPath: dir, Readonly: true, RequestName: "rw"}, ""},
 		{"read-only in the configuration", request("ro", true), &api.VolumeMount{Volume: text("v"), Destination: text("/x"), ReadOnly: new(false)}, driver.Mount{TaskPath: "/x", HostPath: dir, Readonly: true, RequestName: "ro"}, ""},
 
+		{"bidirectional", request("shared", false), &api.VolumeMount{Volume: text("v"), Destination: text("/x"), PropagationMode: text("bidirectional")},
+			driver.Mount{TaskPath: "/x", HostPath: dir, PropagationMode: "bidirectional", RequestName: "shared"}, ""},
+
+		{"bidirectional without the operator's word", request("rw", false), &api.VolumeMount{Volume: text("v"), Destination: text("/x"), PropagationMode: text("bidirectional")}, driver.Mount{},
+			`write allow_bidirectional = true into the block host_volume "rw"`},
 		{"become read-only", request("ro", false), &api.VolumeMount{Volume: text("v"), Destination: text("/x")}, driver.Mount{}, `has become read-only on this node`},
 		{"removed from the configuration", request("no", false), &api.VolumeMount{Volume: text("v"), Destination: text("/x")}, driver.Mount{}, `this node no longer has the host volume "no"`},
 		{"not usable", request("gone", false), &api.VolumeMount{Volume: text("v"), Destination: text("/x")}, driver.Mount{}, `gone: not usable`},
@@ -45,11 +50,11 @@ func TestVolumesMountsHostVolumes(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := NewVolumesHook([]*api.VolumeMount{{}, c.mount}, func() []model.HostVolumeRequest { return []model.HostVolumeRequest{c.request} },
-				func(_ context.Context, name string) (*api.HostVolumeInfo, error) {
+				func(_ context.Context, name string) (*api.HostVolumeInfo, bool, error) {
 					if name == "gone" {
-						return nil, errors.New("gone: not usable")
+						return nil, false, errors.New("gone: not usable")
 					}
-					return volumes[name], nil
+					return volumes[name], name == "shared", nil
 				}, func(s string) string { return strings.ReplaceAll(s, "$d", "/data") })
 			got, err := h.Prestart(t.Context(), hook.TaskPrestartRequest{})
 			if c.err != "" {
