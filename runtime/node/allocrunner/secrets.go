@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 )
 
@@ -17,7 +18,7 @@ func (r *Runner) HandOutVariable(task, path string, items map[string]string) {
 	r.secrets.Add(slices.Collect(maps.Values(items))...)
 	for _, t := range r.tasks.taskSet {
 		if task == "" || t.Name() == task {
-			t.RecordReadVariable(path)
+			taskrunner.RecordReadVariable(t, path)
 		}
 	}
 }
@@ -36,7 +37,7 @@ func (r *Runner) readVariablesAgain(ctx context.Context) {
 	}
 	var running sync.WaitGroup
 	for _, t := range r.tasks.taskSet {
-		for _, path := range t.ReadVariables() {
+		for _, path := range taskrunner.ReadVariables(t) {
 			running.Go(func() {
 				items, err := read(ctx, identity.NewWorkload(r.config.Alloc, t.Name()), path)
 				if err != nil {

@@ -216,7 +216,7 @@ const maxReadVariables = 1000
 // RecordReadVariable stores that the task, or a hook for it, was given the items of a variable, so that the next agent
 // knows which values are secret. After 1,000 paths it ignores further ones. It may be called from any goroutine, and
 // blocks until the path is stored, or the store has failed; then the put is retried.
-func (r *Runner) RecordReadVariable(path string) {
+func RecordReadVariable(r *Runner, path string) {
 	records := r.records
 	records.storeBothRecordsIfChanged(state.DurabilityGrouped, func(*api.TaskState) bool {
 		if len(records.readVariables) >= maxReadVariables || slices.Contains(records.readVariables, path) {
@@ -229,7 +229,7 @@ func (r *Runner) RecordReadVariable(path string) {
 
 // ReadVariables returns the paths of RecordReadVariable, those of earlier agents included. The caller must not change the
 // slice.
-func (r *Runner) ReadVariables() []string {
+func ReadVariables(r *Runner) []string {
 	r.records.mu.Lock()
 	defer r.records.mu.Unlock()
 	return r.records.readVariables
