@@ -28,7 +28,7 @@ import (
 
 // loadConfig reads the configuration from the files and the flags, at the start or for a reload. Flags override files.
 func (o options) loadConfig(reload bool, s *cli.Streams) (*config.Config, error) {
-	c, warningCount, err := agentconfig.ReadFiles(o.configPaths, reload, s)
+	c, warningCount, err := agentconfig.ReadFiles(o.configPaths, o.servers, reload, s)
 	if err == nil && o.rejectWarnings && warningCount > 0 {
 		err = errors.New("with -strict, each warning is an error: correct the settings, or leave out -strict")
 	}
@@ -55,11 +55,8 @@ func (o options) loadConfig(reload bool, s *cli.Streams) (*config.Config, error)
 			*flag.field = flag.value
 		}
 	}
-	if len(o.servers) > 0 {
-		if c.Cluster.ServerEnabled {
-			return nil, errors.New("-servers: the configuration has server.enabled = true, with which an agent schedules for itself: set it to false")
-		}
-		c.Cluster.Servers = o.servers
+	if len(o.servers) > 0 && c.Cluster.ServerEnabled {
+		return nil, errors.New("-servers: the configuration has server.enabled = true, with which an agent schedules for itself: set it to false")
 	}
 	if c.Node.Meta == nil {
 		c.Node.Meta = make(map[string]string)

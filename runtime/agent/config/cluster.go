@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
 // Cluster has the settings of an agent that is a node of a Nomad cluster.
@@ -106,4 +107,39 @@ var rpcSettings = map[string]settingSpec{
 	"stream_open_timeout": durationSetting(func(c *Config) *time.Duration { return &c.Cluster.Multiplex.StreamOpenTimeout }),
 	// Timeout from the close of one end of a stream to the close of the other. [default: 5m]
 	"stream_close_timeout": durationSetting(func(c *Config) *time.Duration { return &c.Cluster.Multiplex.StreamCloseTimeout }),
+}
+
+// A singleModeSetting has an effect only on the node of a cluster, or only if the agent schedules for itself.
+type singleModeSetting struct {
+	name       string // dotted name in a file
+	isSet      func(*Config) bool
+	nodeOnly   bool   // else only without servers
+	lostEffect string // end of the warning
+}
+
+const noConnectionReason = "without servers, there is no connection to one"
+
+// singleModeSettings are all such settings, except the addresses of servers, which choose the mode.
+var singleModeSettings = []singleModeSetting{
+	{"acl.enabled = true", func(c *Config) bool { return c.Cluster.AccessControl }, true, "without servers there are no policies. " +
+		"Clients over TCP always show the token in the file token of the data directory, or the one in token-read, which can read only"},
+	{"client.drain_on_shutdown.ignore_system_jobs", func(c *Config) bool { return c.DrainOnExit != nil && c.DrainOnExit.IgnoreSystemJobs }, true, "without servers, the agent stops all jobs"},
+	{"client.intro_token", func(c *Config) bool { return c.Cluster.IntroductionToken != "" }, true, noConnectionReason},
+	{"client.server_http_addr", func(c *Config) bool { return c.Cluster.ServerHTTPAddr != "" }, true, noConnectionReason},
+	{"tls.rpc", func(c *Config) bool { return c.Cluster.EncryptRPC }, true, noConnectionReason},
+	{"tls.verify_server_hostname", func(c *Config) bool { return c.Cluster.VerifyServerHostname }, true, noConnectionReason},
+	{"rpc", func(c *Config) bool { return c.Cluster.Multiplex != wire.MultiplexSettings{} }, true, noConnectionReason},
+	{"client.refuse_consul_services", func(c *Config) bool { return c.Node.RefuseConsulServices }, false, "the servers of the cluster place jobs"},
+	{"server.oidc_issuer", func(c *Config) bool { return c.OIDCIssuer != "" }, false, "the servers of the cluster sign workload identities"},
+	{"server: garbage collection", func(c *Config) bool { return c.SchedulerGC != scheduler.GCConfig{} }, false, "the servers of the cluster collect garbage"},
+}
+
+// singleModeWarnings returns a text for each setting that has no effect in the mode of c.
+func (c *Config) singleModeWarnings() (texts []string) {
+	for _, s := range singleModeSettings {
+		if s.nodeOnly != c.Cluster.IsNode() && s.isSet(c) {
+			texts = append(texts, s.name+" has no effect: "+s.lostEffect)
+		}
+	}
+	return texts
 }

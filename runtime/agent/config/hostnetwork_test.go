@@ -25,7 +25,7 @@ func TestHostNetworks(t *testing.T) {
 		if err := os.WriteFile(path, []byte("client {\n"+text+"\n}"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		c, diags := Load([]string{path}, false)
+		c, diags := Load([]string{path}, nil, false)
 		if want.summary != "" {
 			if len(diags) != 1 || !strings.HasSuffix(diags[0].Summary, want.summary) {
 				t.Errorf("%s: %v, want %q", text, diagnosticLines(diags), want.summary)

@@ -80,7 +80,7 @@ client { servers = ["10.0.0.1"] }`: false,
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, diags := Load([]string{file}, false)
+		_, diags := Load([]string{file}, nil, false)
 		if got := len(diags) == 1 && strings.Contains(diags[0].Summary, "acl.enabled = true has no effect"); got != want || diags.HasErrors() {
 			t.Errorf("%s: %v", text, diags)
 		}

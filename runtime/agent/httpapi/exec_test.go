@@ -323,3 +323,16 @@ func FuzzExecFrames(f *testing.F) {
 		}
 	})
 }
+
+// An agent whose operator has disabled commands in tasks runs none, whether or not it is the node of a cluster.
+func TestDisabledExec(t *testing.T) {
+	for _, disabled := range []bool{true, false} {
+		f := newFixture(t, func(c *Config) { c.DisableRemoteExec = disabled })
+		h := &execHandler{f.store, stubNode{}, f.access, f.config.DisableRemoteExec, &f.execSessions}
+		r := &request{Request: httptest.NewRequest("GET", execPattern, nil)}
+		_, err := h.findCommand(r, &api.Allocation{ID: "a", Job: &api.Job{}}, taskexec.Request{Command: []string{"true"}, Task: "t"})
+		if err == nil || (err.Error() == "Permission denied") != disabled {
+			t.Errorf("disabled %v: %v", disabled, err)
+		}
+	}
+}

@@ -38,8 +38,8 @@ import (
 
 // ReadFiles reads the agent's configuration files, as [config.Load] does, and prints their errors and warnings. It returns
 // the number of warnings.
-func ReadFiles(files []string, reload bool, s *cli.Streams) (c *config.Config, warningCount int, err error) {
-	c, diags := config.Load(files, reload)
+func ReadFiles(files, servers []string, reload bool, s *cli.Streams) (c *config.Config, warningCount int, err error) {
+	c, diags := config.Load(files, servers, reload)
 	for _, d := range diags {
 		kind := "warning"
 		if d.Severity == hcl.DiagError {

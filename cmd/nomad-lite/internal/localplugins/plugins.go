@@ -78,7 +78,7 @@ func (f *Flags) ReadConfig(s *cli.Streams) (PluginConfig, error) {
 	if f.agentConfigPath != "" {
 		files = append(files, f.agentConfigPath)
 	}
-	c, _, err := agentconfig.ReadFiles(files, false, s)
+	c, _, err := agentconfig.ReadFiles(files, nil, false, s)
 	if err != nil {
 		return PluginConfig{}, err
 	}
