@@ -28,9 +28,6 @@ func (h *execHandler) execTask(r *request) (any, error) {
 		if err := json.Unmarshal([]byte(r.query.Get("command")), &command); err != nil || len(command) == 0 {
 			return taskexec.Command{}, newExecRequestError("command is not present")
 		}
-		if h.disabled {
-			return taskexec.Command{}, newExecRequestError("%v", errPermissionDenied)
-		}
 		alloc := h.store.Snapshot().Allocation(nil, r.pathID)
 		if alloc == nil {
 			return taskexec.Command{}, newExecRequestError("Unknown allocation %q", r.pathID)
@@ -42,9 +39,6 @@ func (h *execHandler) execTask(r *request) (any, error) {
 // runJobAction runs an action of the job.
 func (h *execHandler) runJobAction(r *request) (any, error) {
 	return h.serveExecSession(r, func() (taskexec.Command, error) {
-		if h.disabled {
-			return taskexec.Command{}, newExecRequestError("%v", errPermissionDenied)
-		}
 		s, allocID := h.store.Snapshot(), r.query.Get("allocID")
 		if s.Job(nil, r.namespace, r.pathID) == nil {
 			return taskexec.Command{}, newExecRequestError("Unknown job %q", r.pathID)
@@ -57,8 +51,11 @@ func (h *execHandler) runJobAction(r *request) (any, error) {
 	})
 }
 
-// findCommand returns the command of a session in the task of the request.
+// findCommand returns the command of a session in the task of the request. It rejects each if commands are disabled.
 func (h *execHandler) findCommand(r *request, alloc *api.Allocation, ask taskexec.Request) (_ taskexec.Command, err error) {
+	if h.disabled {
+		return taskexec.Command{}, newExecRequestError("%v", errPermissionDenied)
+	}
 	if ask.TTY, err = r.boolParam("tty"); err != nil {
 		return taskexec.Command{}, newExecRequestError("%v", err)
 	}
