@@ -82,8 +82,14 @@ func NewPluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog
 			builtin.StopsAfterFingerprint = name == exec.Name || name == java.Name || name == qemu.Name
 			builtin.NodeReadyWithoutFingerprint = name == java.Name || name == qemu.Name // the fingerprint starts a program
 		}
-		if dev || name == rawexec.Name && isRawExecEnabledWithoutBlock(c) {
+		switch {
+		case dev || name == rawexec.Name && isRawExecEnabledWithoutBlock(c):
 			builtin.ConfigWithoutBlock = builtins.DevPluginConfigs[name]
+		case name == rawexec.Name && c.Cluster.IsNode(): // also without root: each user of the cluster would be the agent's user
+			builtin.ConfigWithoutBlock = map[string]any{"enabled": false}
+			if !named && logger != nil {
+				logger.Info("raw_exec is disabled, because users of the cluster can submit jobs: this block enables it", "block", `plugin "raw_exec" { config { enabled = true } }`)
+			}
 		}
 		if name == template.Name {
 			builtin.ChildrenAreNeverTasks = true // its child process evaluates templates
@@ -150,23 +156,55 @@ func isRawExecEnabledWithoutBlock(c *config.Config) bool {
 	return onlyRootCanSubmitJobs(c)
 }
 
-// onlyRootCanSubmitJobs reports whether an agent that runs as root gets jobs only from root, and from users to whom root
-// has given the token: through a unix socket of root, and on loopback with the token. A node of a cluster gets the jobs
-// of all users of the cluster.
-func onlyRootCanSubmitJobs(c *config.Config) bool {
-	for _, host := range []string{c.BindAddr, c.HTTPListenAddr} {
-		if host != "" && !isLoopbackIP(host) {
-			return false
-		}
-	}
-	return os.Geteuid() == 0 && !c.Cluster.IsNode() && c.SocketGroup == "" && !c.DisableAccessControl && !c.TLS.ServeHTTPS
+// A wayIn is a way in which a job reaches the agent.
+type wayIn struct {
+	name string
+	// isOpen reports whether a user other than root, or without the token, can submit jobs in this way.
+	isOpen func(*config.Config) bool
+	// copySettings copies the settings that isOpen reads. A running agent keeps them until it restarts.
+	copySettings func(to, from *config.Config)
 }
 
-// KeepWaysIn gives c the settings of a running agent by which clients and servers reach it: a reload does not change
-// these, so a new file must not change what onlyRootCanSubmitJobs reports.
+// waysIn are all ways in which a job reaches the agent. The sockets in the directories of tasks are none: a task has the rights of
+// its identity there, which does not permit to submit a job.
+var waysIn = []wayIn{
+	{
+		"unix socket", func(c *config.Config) bool { return c.SocketGroup != "" },
+		func(to, from *config.Config) { to.SocketGroup = from.SocketGroup },
+	},
+	{
+		"TCP address", func(c *config.Config) bool {
+			return slices.ContainsFunc([]string{c.BindAddr, c.HTTPListenAddr}, func(host string) bool { return host != "" && !isLoopbackIP(host) })
+		},
+		func(to, from *config.Config) { to.BindAddr, to.HTTPListenAddr = from.BindAddr, from.HTTPListenAddr },
+	},
+	{
+		"TCP without a token", func(c *config.Config) bool { return c.DisableAccessControl },
+		func(to, from *config.Config) { to.DisableAccessControl = from.DisableAccessControl },
+	},
+	{
+		// A certificate of ca_file replaces the token, whether or not verify_https_client requires one.
+		"client certificate", func(c *config.Config) bool { return c.TLS.ServeHTTPS },
+		func(to, from *config.Config) { to.TLS.ServeHTTPS = from.TLS.ServeHTTPS },
+	},
+	{
+		"servers of a cluster", func(c *config.Config) bool { return c.Cluster.IsNode() },
+		func(to, from *config.Config) { to.Cluster = from.Cluster },
+	},
+}
+
+// KeepWaysIn replaces the settings of c that decide who can submit jobs by those of the running agent, which a reload does not
+// change: the drivers must not follow listeners and servers of a file that are not in use.
 func KeepWaysIn(c, running *config.Config) {
-	c.BindAddr, c.HTTPListenAddr, c.SocketGroup, c.DisableAccessControl = running.BindAddr, running.HTTPListenAddr, running.SocketGroup, running.DisableAccessControl
-	c.TLS.ServeHTTPS, c.Cluster = running.TLS.ServeHTTPS, running.Cluster
+	for _, way := range waysIn {
+		way.copySettings(c, running)
+	}
+}
+
+// onlyRootCanSubmitJobs reports whether an agent that runs as root is reachable only for root, and for
+// users to whom root has given the token: through a unix socket of root, and on loopback with the token.
+func onlyRootCanSubmitJobs(c *config.Config) bool {
+	return os.Geteuid() == 0 && !slices.ContainsFunc(waysIn, func(way wayIn) bool { return way.isOpen(c) })
 }
 
 func isLoopbackIP(ipText string) bool {

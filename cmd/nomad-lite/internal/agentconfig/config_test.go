@@ -55,6 +55,36 @@ func TestReloadKeepsWaysIn(t *testing.T) {
 	}
 }
 
+// raw_exec of a node needs a plugin block, whoever the agent is; the node has qemu without one, like Nomad's client.
+func TestDriversOfNodeOfCluster(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "qemu-system-x86_64"), []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir)
+	for block, want := range map[string]string{"": "false", `plugin "raw_exec" { config { enabled = true } }`: `true`} {
+		var c config.Config
+		if diags := c.Parse("agent.hcl", []byte("client { servers = [\"a\"] }\n"+block)); diags.HasErrors() {
+			t.Fatal(diags)
+		}
+		plugins, err := NewPluginCatalog(&c, false, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if reason, missing := plugins.NotStartedReasonByDriver()["qemu"]; missing {
+			t.Errorf("qemu: %s", reason)
+		}
+		for _, e := range plugins.Entries() {
+			if e.Name != "raw_exec" {
+				continue
+			}
+			if enabled := fmt.Sprintf("%+v", e.Block); !strings.Contains(enabled, want) {
+				t.Errorf("%q: the block is %s, want enabled %s", block, enabled, want)
+			}
+		}
+	}
+}
+
 func TestDriversOfAnAgentWithoutPluginBlocks(t *testing.T) {
 	withPrograms := t.TempDir()
 	for _, name := range []string{"java", "qemu-system-x86_64"} {
