@@ -2,6 +2,7 @@ package safepath
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
 
@@ -57,8 +58,18 @@ func (a userAccount) checkCannotCreateIn(dir string, st *unix.Stat_t, acl bool) 
 	return nil
 }
 
+// ErrOtherOwner is the reason of an error about a file, directory or link that belongs to a user other than this one and root.
+var ErrOtherOwner = errors.New("another owner")
+
+// otherOwnerError has the text of an error whose reason is ErrOtherOwner.
+type otherOwnerError string
+
+func (e otherOwnerError) Error() string { return string(e) }
+
+func (e otherOwnerError) Unwrap() error { return ErrOtherOwner }
+
 func (a userAccount) ownerError(dir string, owner uint32) error {
-	return fmt.Errorf("%s belongs to user %d, who could %s: have user %d own it", dir, owner, a.possibleHarm, a.uid)
+	return otherOwnerError(fmt.Sprintf("%s belongs to user %d, who could %s: have user %d own it", dir, owner, a.possibleHarm, a.uid))
 }
 
 func (a userAccount) worldWritableError(dir string, mode uint32) error {
@@ -70,7 +81,7 @@ func (a userAccount) groupWritableError(dir string, group, mode uint32) error {
 }
 
 func (a userAccount) linkOwnerError(link string, owner uint32) error {
-	return fmt.Errorf("the link %s belongs to user %d, who could %s: name the directory itself", link, owner, a.possibleHarm)
+	return otherOwnerError(fmt.Sprintf("the link %s belongs to user %d, who could %s: name the directory itself", link, owner, a.possibleHarm))
 }
 
 // allUIDsMapped reports whether every user of the machine has an id in this user namespace,

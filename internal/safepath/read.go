@@ -71,5 +71,21 @@ func CheckOpenFile(f *os.File) (warning, err error) {
 	case !self.isSelfOrRoot(st.Uid) && !(self.inUserNamespace && st.Uid == overflowUID):
 		return self.ownerError(f.Name(), st.Uid), nil
 	}
-	return CheckParents(f.Name()), nil
+	return separateOwner(CheckParents(f.Name()))
+}
+
+// CheckConfigDir returns an error if a user other than this one and root could put files into a directory or replace it, and a
+// warning if the reason is the owner of a directory on the way to it.
+func CheckConfigDir(dir string) (warning, err error) { return separateOwner(CheckDir(dir)) }
+
+// separateOwner returns err as a warning if its reason is ErrOtherOwner. A file that has been removed has no directory: standard
+// input can be one.
+func separateOwner(err error) (warning, _ error) {
+	switch {
+	case errors.Is(err, ErrOtherOwner):
+		return err, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	}
+	return nil, err
 }

@@ -125,6 +125,12 @@ func Load(paths, servers []string, reload bool) (*Config, hcl.Diagnostics) {
 	var diags hcl.Diagnostics
 	for _, path := range paths {
 		files, err := configFilesAt(path)
+		if err == nil && !slices.Contains(files, path) { // a directory, into which others could put a file
+			var warning error
+			if warning, err = safepath.CheckConfigDir(path); err == nil && reload {
+				err = warning // at a start, each file in it has the warning
+			}
+		}
 		if err != nil {
 			return c, append(diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: "configuration: " + err.Error()})
 		}

@@ -455,6 +455,35 @@ func TestNetworkSettings(t *testing.T) {
 	}
 }
 
+// A file in a directory in which others can create or replace files decides nothing; a sticky directory protects a file that is named.
+func TestConfigInWritableDirIsRefused(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "conf")
+	name := filepath.Join(dir, "agent.hcl")
+	if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(name, []byte("log_level = \"debug\"\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		mode          os.FileMode
+		file, wantErr bool
+	}{
+		{0o755, true, false}, {0o755, false, false}, {0o777, true, true}, {0o777, false, true},
+		{0o777 | os.ModeSticky, true, false}, {0o777 | os.ModeSticky, false, true},
+	} {
+		path := dir
+		if test.file {
+			path = name
+		}
+		if err := os.Chmod(dir, test.mode); err != nil {
+			t.Fatal(err)
+		}
+		for _, reload := range []bool{false, true} {
+			if c, diags := Load([]string{path}, nil, reload); diags.HasErrors() != test.wantErr || (c.LogLevel != "") == test.wantErr {
+				t.Errorf("%s, mode %v, reload %v: %v", path, test.mode, reload, diags)
+			}
+		}
+	}
+}
+
 // What others may write to decides nothing, whatever name leads to it.
 func TestWritableConfigIsRefused(t *testing.T) {
 	dir := t.TempDir()
