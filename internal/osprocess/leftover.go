@@ -33,22 +33,10 @@ func FindLeftovers(allocID, task string) ([]ID, error) {
 func findLeftovers(groups []Cgroup, allocID, task string) (leftovers, foundByEnv []ID, err error) {
 	var errs []error
 	for _, g := range groups {
-		// The start times are read between two reads of the cgroup's list: a pid in both
-		// lists was not reused in between.
-		processes := map[int]ID{}
-		pids, err := g.PIDs()
+		processes, err := g.processes()
 		errs = append(errs, err)
-		for _, pid := range pids {
-			p, err := LookupID(pid)
-			errs = append(errs, nilIfNotExist(err))
-			if err == nil {
-				processes[pid] = p
-			}
-		}
-		pids, err = g.PIDs()
-		errs = append(errs, err)
-		for _, pid := range pids {
-			if p, ok := processes[pid]; ok && !slices.Contains(leftovers, p) {
+		for _, p := range processes {
+			if !slices.Contains(leftovers, p) {
 				leftovers = append(leftovers, p)
 			}
 		}

@@ -4,10 +4,8 @@ package osprocess
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
-	"strconv"
 	"sync"
 )
 
@@ -62,12 +60,17 @@ func (s *taskEnvScanner) scan() *taskEnvScan {
 	return scan
 }
 
+// isOwnParent reports whether a process is this one or its parent: a plugin and the keeper, or another host, that has started it.
+func isOwnParent(pid int) bool {
+	return pid == os.Getpid() || pid == os.Getppid() && pid != 1
+}
+
 // readTaskEnvs returns the processes that have the variables of a task in their environment, except the calling
-// process. With an error processes can be missing.
+// process and those whose environment another account can have chosen. With an error processes can be missing.
 func readTaskEnvs() (map[TaskEnvID][]ID, error) {
 	processes := make(map[TaskEnvID][]ID)
 	err := forEachEnv(func(p ID, env []byte) {
-		if id, ok := parseTaskEnvID(env); ok {
+		if id, ok := parseTaskEnvID(env); ok && isEnvTrusted(p.PID, isOwnParent) {
 			processes[id] = append(processes[id], p)
 		}
 	})
@@ -77,29 +80,13 @@ func readTaskEnvs() (map[TaskEnvID][]ID, error) {
 // forEachEnv calls visit for each process with its environment, except for the calling process and for processes whose
 // environment this user may not read. With an error processes can be missing.
 func forEachEnv(visit func(p ID, env []byte)) error {
-	names, err := os.ReadDir("/proc")
-	if err != nil {
-		return fmt.Errorf("find processes: %w", err)
-	}
-	for _, name := range names {
-		pid, err := strconv.Atoi(name.Name())
-		if err != nil || pid == os.Getpid() {
-			continue
-		}
-		// The ID is read before the environment, so that Signal to a later process with the
-		// same pid fails.
-		p, err := LookupID(pid)
-		var env []byte
+	return forEachProcess(func(p ID, _ Stat) error {
+		env, err := ReadEnv(p.PID)
 		if err == nil {
-			env, err = ReadEnv(pid)
+			visit(p, env)
+		} else if errors.Is(err, fs.ErrPermission) {
+			return nil
 		}
-		if err != nil {
-			if err := nilIfNotExist(err); err != nil && !errors.Is(err, fs.ErrPermission) {
-				return fmt.Errorf("find processes: %w", err)
-			}
-			continue
-		}
-		visit(p, env)
-	}
-	return nil
+		return err
+	})
 }

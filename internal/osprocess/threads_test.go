@@ -4,6 +4,7 @@ package osprocess
 
 import (
 	"bufio"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -22,14 +23,26 @@ const (
 	mainThreadExitCode = 7
 )
 
+// printPIDEnv makes the test binary print its pid and wait for the end of its input; with mainThreadExitEnv, when its first thread has
+// exited.
+const printPIDEnv = "PROCESSTEST_PRINT_PID"
+
 // init runs on the first thread of the process.
 func init() {
 	if os.Getenv(mainThreadExitEnv) == "" {
+		if os.Getenv(printPIDEnv) != "" {
+			fmt.Println(os.Getpid())
+			io.Copy(io.Discard, os.Stdin)
+			os.Exit(0)
+		}
 		return
 	}
 	go func() {
 		for st, err := ReadStat(os.Getpid()); err == nil && st.State != 'Z'; st, err = ReadStat(os.Getpid()) {
 			time.Sleep(time.Millisecond)
+		}
+		if os.Getenv(printPIDEnv) != "" {
+			fmt.Println(os.Getpid())
 		}
 		os.Stdout.WriteString("exited\n")
 		io.Copy(io.Discard, os.Stdin)
