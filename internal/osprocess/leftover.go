@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -91,10 +92,23 @@ func KillByTaskEnv(ctx context.Context, allocID, task string) error {
 // KillByEnv kills the processes that were started with the variable "NAME=value" in their environment until there is none,
 // except the calling process and processes whose environment this user may not read. With an error processes can still run.
 func KillByEnv(ctx context.Context, variable string) error {
+	return killByEnv(ctx, func(_ ID, entry string) bool { return entry == variable })
+}
+
+// KillByAllocEnv kills the processes with the id of one of the allocations in their environment, as KillByEnv does, except those whose
+// environment another account can have chosen.
+func KillByAllocEnv(ctx context.Context, includesAlloc func(allocID string) bool) error {
+	return killByEnv(ctx, func(p ID, entry string) bool {
+		allocID, ok := strings.CutPrefix(entry, allocIDVariable)
+		return ok && includesAlloc(allocID) && isEnvTrusted(p.PID, isOwnParent)
+	})
+}
+
+func killByEnv(ctx context.Context, matches func(p ID, entry string) bool) error {
 	return killUntilNone(ctx, func() (found []ID, err error) {
 		err = forEachEnv(func(p ID, env []byte) {
 			for entry := range bytes.SplitSeq(env, []byte{0}) {
-				if string(entry) == variable {
+				if matches(p, string(entry)) {
 					found = append(found, p)
 					return
 				}
@@ -103,6 +117,8 @@ func KillByEnv(ctx context.Context, variable string) error {
 		return found, err
 	})
 }
+
+const allocIDVariable = "NOMAD_ALLOC_ID="
 
 // killUntilNone kills the processes that find returns until there is none.
 func killUntilNone(ctx context.Context, find func() ([]ID, error)) error {
@@ -185,7 +201,7 @@ func ReadEnv(pid int) ([]byte, error) {
 // parseTaskEnvID parses the environment of a process in the kernel's format.
 func parseTaskEnvID(env []byte) (id TaskEnvID, ok bool) {
 	for entry := range bytes.SplitSeq(env, []byte{0}) {
-		if allocID, found := bytes.CutPrefix(entry, []byte("NOMAD_ALLOC_ID=")); found {
+		if allocID, found := bytes.CutPrefix(entry, []byte(allocIDVariable)); found {
 			id.AllocID = string(allocID)
 		} else if name, found := bytes.CutPrefix(entry, []byte("NOMAD_TASK_NAME=")); found {
 			id.Task = string(name)

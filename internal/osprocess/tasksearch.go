@@ -280,9 +280,7 @@ func threadDirs(pid int, st Stat) (dirs []string) {
 // isEnvTrusted reports whether another account cannot have chosen the environment of a process: all user ids of the process are those of
 // this process, or one of its ancestors is a trusted parent. With a set-user-ID program, only some of the ids are.
 func isEnvTrusted(pid int, isTrustedParent func(pid int) bool) bool {
-	own := os.Geteuid()
-	ids, err := userIDs(pid)
-	if err == nil && !slices.ContainsFunc(ids, func(id int) bool { return id != own }) {
+	if HasUserOfThisProcess(pid) {
 		return true
 	}
 	if isTrustedParent == nil {
@@ -320,6 +318,13 @@ func userIDs(pid int) (ids []int, err error) {
 		return ids, nil
 	}
 	return nil, fmt.Errorf("process %d has no user ids in its status", pid)
+}
+
+// HasUserOfThisProcess reports whether all user ids of the process pid are the effective one of this process.
+func HasUserOfThisProcess(pid int) bool {
+	own := os.Geteuid()
+	ids, err := userIDs(pid)
+	return err == nil && !slices.ContainsFunc(ids, func(id int) bool { return id != own })
 }
 
 // forEachProcess calls visit for each process, zombies included, except the calling process, until visit returns an error. With an

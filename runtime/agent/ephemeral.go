@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
@@ -78,7 +79,25 @@ func findUnrecordedAllocIDs(dataDir string, contents *store.FileContents) (ids [
 		return nil, err
 	}
 	isStateLost := readOwnerFileOrNil(dataDir) != nil && contents.AgentRecordsByNameSuffix(state.DirectoryOwnerName)[""] == nil
-	tasks, err := osprocess.AllTaskEnvIDs()
+	dir, err := keeper.OpenOrCreateDataDir(dataDir)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	var keeperPIDs []int
+	if p, running, err := dir.Keeper(); err != nil {
+		return nil, err
+	} else if running {
+		keeperPIDs = append(keeperPIDs, p.PID)
+	}
+	inDir := make(map[string]bool)
+	for _, e := range entries {
+		inDir[e.Name()] = true
+	}
+	tasks, err := findTaskProcesses(osprocess.TaskSearch{
+		IncludesAlloc: func(allocID string) bool { return inDir[allocID] }, AllocDirRoot: filepath.Join(dataDir, allocDir),
+		IsTrustedParent: trustedParents(keeperPIDs),
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -37,15 +37,18 @@ func (p foundProcess) toDataDirProcess() DataDirProcess {
 
 // processSearch finds the processes of a data directory whose agent has shut down.
 type processSearch struct {
-	dataDir                 string
-	dataDirHandle           *keeper.DataDir // nil if the directory was removed
-	tasksOwner              *dataDirRecord  // directory that owns the tasks, if this directory is a copy of it; nil if this directory owns them
-	recordedPlugins         []foundProcess  // plugins that the state records
-	dataDirAllocIDs         map[string]bool // allocations in the state, allocations that have a directory, and those with a process below a lost keeper
-	recordedRunningAllocIDs []string        // allocations that run according to the state
+	dataDir         string
+	dataDirHandle   *keeper.DataDir // nil if the directory was removed
+	tasksOwner      *dataDirRecord  // directory that owns the tasks, if this directory is a copy of it; nil if this directory owns them
+	recordedPlugins []foundProcess  // plugins that the state records
+	dataDirAllocIDs map[string]bool // allocations in the state, allocations that have a directory, and those with a process below a lost keeper
 
-	// tasksThatMayRun are the tasks that may have a process or a container according to the state.
-	tasksThatMayRun []osprocess.TaskEnvID
+	allocIDsWithContainers []string // allocations of containersThatMayRun that run according to the state, sorted
+	// recordedMainProcesses are the main processes of tasks that the state records.
+	recordedMainProcesses map[osprocess.ID]osprocess.TaskEnvID
+	// containersThatMayRun are the tasks that may have a container or virtual machine according to the state: those of drivers whose
+	// tasks are not processes of this machine, or whose driver is not known.
+	containersThatMayRun []osprocess.TaskEnvID
 	// unknownTasksMayRun means that a part of the state could not be read, or that an allocation has a directory and is not in
 	// the state.
 	unknownTasksMayRun bool
@@ -55,8 +58,10 @@ type processSearch struct {
 }
 
 // newProcessSearch reads the state of the data directory at path. It ignores a state that cannot be read.
-func newProcessSearch(path string, dir *keeper.DataDir) (*processSearch, error) {
-	s := &processSearch{dataDir: path, dataDirHandle: dir, dataDirAllocIDs: make(map[string]bool)}
+func newProcessSearch(path string, dir *keeper.DataDir, o StopOptions) (*processSearch, error) {
+	s := &processSearch{
+		dataDir: path, dataDirHandle: dir, dataDirAllocIDs: make(map[string]bool), recordedMainProcesses: make(map[osprocess.ID]osprocess.TaskEnvID),
+	}
 	contents, err := store.InspectFile(filepath.Join(path, store.FileName))
 	if err != nil {
 		contents = nil
@@ -75,23 +80,50 @@ func newProcessSearch(path string, dir *keeper.DataDir) (*processSearch, error) 
 		s.unknownTasksMayRun = true
 		return s, nil
 	}
-	inState := make(map[string]bool)
+	inState, running := make(map[string]bool), make(map[string]bool)
 	for _, alloc := range contents.Allocations() {
 		inState[alloc.ID] = true
 		s.dataDirAllocIDs[alloc.ID] = true
 		if alloc.ClientStatus == api.AllocClientStatusRunning {
-			s.recordedRunningAllocIDs = append(s.recordedRunningAllocIDs, alloc.ID)
+			running[alloc.ID] = true
 		}
 	}
-	for allocID, names := range contents.TasksThatMayRun() {
-		for _, name := range names {
-			s.tasksThatMayRun = append(s.tasksThatMayRun, osprocess.TaskEnvID{AllocID: allocID, Task: name})
+	isFromThisBoot, err := isStateFromThisBoot(contents)
+	if err != nil {
+		return nil, err
+	}
+	for _, recorded := range contents.TasksThatMayRun() {
+		task := osprocess.TaskEnvID{AllocID: recorded.AllocID, Task: recorded.Name}
+		if o.IsHostProcessDriver == nil || !o.IsHostProcessDriver(recorded.Driver) {
+			s.containersThatMayRun = append(s.containersThatMayRun, task)
+			if running[task.AllocID] {
+				s.allocIDsWithContainers = append(s.allocIDsWithContainers, task.AllocID)
+			}
+		}
+		if o.DecodeTaskProcess != nil && isFromThisBoot {
+			if main, known := o.DecodeTaskProcess(recorded.Driver, recorded.DriverState); known {
+				s.recordedMainProcesses[main.ID] = task
+			}
 		}
 	}
+	slices.Sort(s.allocIDsWithContainers)
+	s.allocIDsWithContainers = slices.Compact(s.allocIDsWithContainers)
 	s.unknownTasksMayRun = len(contents.Damage) > 0 || len(contents.Quarantine) > 0 ||
 		slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return !inState[e.Name()] })
 	s.recordedPlugins, err = recordedPluginProcesses(contents)
 	return s, err
+}
+
+// isStateFromThisBoot reports whether the last agent with the state has run since the machine was booted, so that recorded processes can
+// be those that run now.
+func isStateFromThisBoot(contents *store.FileContents) (bool, error) {
+	now, err := osprocess.BootID()
+	if err != nil {
+		return false, err
+	}
+	var recorded string
+	r := contents.AgentRecordsByNameSuffix(state.BootIDName)[""]
+	return r != nil && r.DecodeUnencryptedPart(&recorded) == nil && recorded == now, nil
 }
 
 // recordedPluginProcesses returns the plugin processes in a state that were started since the machine was booted.
@@ -120,6 +152,7 @@ func recordedPluginProcesses(contents *store.FileContents) (found []foundProcess
 func (s *processSearch) findProcesses(freeze bool) ([]foundProcess, error) {
 	var roots []foundProcess
 	var keeperPIDs []int
+	var lostKeeperPIDs []int
 	addKeeper := func(p osprocess.ID) {
 		roots = append(roots, foundProcess{ID: p, displayName: keeperDisplayName})
 		keeperPIDs = append(keeperPIDs, p.PID)
@@ -142,11 +175,9 @@ func (s *processSearch) findProcesses(freeze bool) ([]foundProcess, error) {
 	}
 	for _, p := range keeper.FindWithLostDir(s.dataDir) {
 		addKeeper(p)
-		if err := s.addAllocsBelow(p.PID); err != nil {
-			return nil, err
-		}
+		lostKeeperPIDs = append(lostKeeperPIDs, p.PID)
 	}
-	tasks, err := s.findTaskProcesses()
+	tasks, err := s.findTaskProcesses(keeperPIDs, lostKeeperPIDs)
 	if err != nil {
 		return nil, err
 	}
@@ -161,45 +192,52 @@ func (s *processSearch) findProcesses(freeze bool) ([]foundProcess, error) {
 	return withDescendants(roots, freeze)
 }
 
-// addAllocsBelow adds the allocations of the tasks that are descendants of a keeper to dataDirAllocIDs.
-func (s *processSearch) addAllocsBelow(keeperPID int) error {
-	tasks, err := osprocess.AllTaskEnvIDs()
-	if err != nil {
-		return err
+// findTaskProcesses returns the processes of the allocations of the data directory. It adds the allocations of the tasks that are
+// descendants of a lost keeper to dataDirAllocIDs.
+func (s *processSearch) findTaskProcesses(keeperPIDs, lostKeeperPIDs []int) (found []foundProcess, err error) {
+	search := osprocess.TaskSearch{
+		AllocDirRoot: filepath.Join(s.dataDir, allocDir), MainProcesses: s.recordedMainProcesses,
+		IsTrustedParent: trustedParents(keeperPIDs),
 	}
-	for task := range tasks {
-		processes, err := osprocess.FindByTaskEnv(task.AllocID, task.Task)
-		if err != nil {
-			return err
-		}
-		for _, p := range processes {
-			if slices.Contains(slices.Collect(ancestors(p.PID)), keeperPID) {
-				s.dataDirAllocIDs[task.AllocID] = true
-			}
-		}
+	if len(lostKeeperPIDs) == 0 {
+		search.IncludesAlloc = func(allocID string) bool { return s.dataDirAllocIDs[allocID] }
 	}
-	return nil
-}
-
-// findTaskProcesses returns the processes of the allocations of the data directory.
-func (s *processSearch) findTaskProcesses() (found []foundProcess, err error) {
-	tasks, err := osprocess.AllTaskEnvIDs()
+	tasks, err := findTaskProcesses(search)
 	if err != nil {
 		return nil, err
 	}
-	for task := range tasks {
+	for task, processes := range tasks {
+		for _, p := range processes {
+			for ancestor := range ancestors(p.PID) {
+				if slices.Contains(lostKeeperPIDs, ancestor) {
+					s.dataDirAllocIDs[task.AllocID] = true
+				}
+			}
+		}
+	}
+	for task, processes := range tasks {
 		if !s.dataDirAllocIDs[task.AllocID] {
 			continue
 		}
-		leftovers, err := osprocess.FindLeftovers(task.AllocID, task.Task)
-		if err != nil {
-			return nil, err
-		}
-		for _, p := range leftovers {
+		for _, p := range processes {
 			found = append(found, foundProcess{ID: p, displayName: taskProcessName(task, p.PID), allocID: task.AllocID, task: task.Task})
 		}
 	}
 	return found, nil
+}
+
+// findTaskProcesses is a variable for tests, which count the passes over all processes of the machine.
+var findTaskProcesses = osprocess.FindTaskProcesses
+
+// trustedParents returns a function that reports whether a process gives its descendants the environment of a task: a keeper of the
+// data directory, or a container runtime of this user.
+func trustedParents(keeperPIDs []int) func(pid int) bool {
+	return func(pid int) bool {
+		if slices.Contains(keeperPIDs, pid) {
+			return true
+		}
+		return slices.Contains(containerMonitors, processName(pid)) && osprocess.HasUserOfThisProcess(pid)
+	}
 }
 
 // withDescendants returns the living processes among roots and their descendants, each once and after its parent.

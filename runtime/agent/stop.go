@@ -27,6 +27,13 @@ type StopOptions struct {
 	KillAllProcesses     bool                 // KillAllProcesses means that Stop also kills tasks, plugins, the log collector and the keeper
 	AgentShutdownTimeout time.Duration        // AgentShutdownTimeout is the time that the agent has to shut down
 	OnProcessEnd         func(DataDirProcess) // OnProcessEnd is called after each process that Stop has ended; it must not be nil
+	OnKill               func(count int)      // OnKill is called before Stop kills the given number of processes; it may be nil
+
+	// IsHostProcessDriver reports whether the tasks of a driver are processes of this machine, and DecodeTaskProcess decodes the main
+	// process of a task as Config.DecodeTaskProcess does. They may be nil: then each task may be a container, and the state has no
+	// process of a task.
+	IsHostProcessDriver func(driver string) bool
+	DecodeTaskProcess   func(driver string, driverState []byte) (process TaskProcess, known bool)
 }
 
 // DataDirProcess is a process that belongs to a data directory.
@@ -40,8 +47,8 @@ type DataDirProcess struct {
 // RemainingAfterStop has the processes and allocations of a data directory that run after [Stop].
 type RemainingAfterStop struct {
 	Processes []DataDirProcess
-	// AllocIDsWithoutProcess are the ids of allocations that run according to the state. Stop has killed no process of
-	// them, and Processes has none. Their tasks can be containers or virtual machines.
+	// AllocIDsWithoutProcess are the ids of allocations that run according to the state, with a task that is no process of this
+	// machine, or whose driver is not known. Stop has killed no process of them, and Processes has none.
 	AllocIDsWithoutProcess []string
 	// TasksOwnerDir is the path of the directory that owns the tasks of the state, if the directory is a copy of it. Then Stop has
 	// killed no task, and Processes and AllocIDsWithoutProcess name none.
@@ -56,7 +63,7 @@ type RemainingAfterStop struct {
 // returns an error with the cause, and the processes that it has not killed continue.
 //
 // A process belongs to the data directory if the process holds one of its locks, is recorded in its state as a plugin,
-// has the id of one of its allocations in its environment, or is a descendant of such a process. A process below the
+// belongs to a task of one of its allocations ([osprocess.FindTaskProcesses]), or is a descendant of such a process. A process below the
 // keeper of another data directory does not belong to this one. A process in a container does not either, unless a task
 // has started the container. If the directory is a copy, the tasks and plugins in its state belong to the original. Stop does not
 // kill a later process that has the pid of an earlier one. It returns ErrNotShutDown only without KillAllProcesses.
@@ -100,7 +107,7 @@ func Stop(ctx context.Context, dataDir string, o StopOptions) (*RemainingAfterSt
 			return nil, fmt.Errorf("another agent has started in %s (pid %d): stop the service that starts it", path, p.PID)
 		}
 	}
-	if s.processSearch, err = newProcessSearch(path, dir); err != nil {
+	if s.processSearch, err = newProcessSearch(path, dir, o); err != nil {
 		return nil, err
 	}
 	remaining, err := s.killAndFindRemaining(ctx)
@@ -158,10 +165,11 @@ type dataDirStopper struct {
 }
 
 // containersMayRun reports whether a task may run in a container or virtual machine, after all processes were killed: a process
-// of a task is in a container, or a task may run according to the state and no process of the task was killed.
+// of a task is in a container, or a task that is no process of this machine may run according to the state, and no process of the
+// task was killed.
 func (s *dataDirStopper) containersMayRun() bool {
 	return s.processSearch.unknownTasksMayRun || s.processSearch.leftOut > 0 ||
-		slices.ContainsFunc(s.processSearch.tasksThatMayRun, func(t osprocess.TaskEnvID) bool { return !s.tasksWithKilledProcess[t] })
+		slices.ContainsFunc(s.processSearch.containersThatMayRun, func(t osprocess.TaskEnvID) bool { return !s.tasksWithKilledProcess[t] })
 }
 
 // stopAgent shuts down the agent if one runs.
@@ -231,16 +239,29 @@ func (s *dataDirStopper) freezeAndKill(ctx context.Context) (killed []foundProce
 	if err != nil {
 		return nil, err
 	}
+	if s.options.OnKill != nil && len(found) > 0 {
+		s.options.OnKill(len(found))
+	}
 	var errs []error
+	var signaled []foundProcess
 	for _, p := range slices.Backward(found) {
 		if ctx.Err() != nil {
 			errs = append(errs, fmt.Errorf("processes of the data directory continue: %w", context.Cause(ctx)))
 			break
 		}
-		_ = p.Signal(unix.SIGKILL) // KillAndWait repeats the signal and returns the error
+		if err := p.Signal(unix.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			errs = append(errs, fmt.Errorf("%s: kill process %d: %w", p.displayName, p.PID, err))
+			continue
+		}
 		osprocess.UnfreezeCgroupV1Of(strconv.Itoa(p.PID))
-		if err := p.KillAndWait(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", p.displayName, err))
+		signaled = append(signaled, p)
+	}
+	// All processes share one timeout: those that do not end do so together, for example because they wait for the same disk.
+	waiting, cancel := context.WithTimeoutCause(ctx, killTimeout, osprocess.ErrStillRunning)
+	defer cancel()
+	for _, p := range signaled {
+		if err := p.WaitEnd(waiting); err != nil {
+			errs = append(errs, fmt.Errorf("%s: process %d: %w", p.displayName, p.PID, err))
 			continue
 		}
 		killed = append(killed, p)
@@ -262,7 +283,7 @@ func (s *dataDirStopper) findRemaining() (*RemainingAfterStop, error) {
 		s.allocsWithFoundProcess[p.allocID] = true
 		r.Processes = append(r.Processes, p.toDataDirProcess())
 	}
-	for _, id := range s.processSearch.recordedRunningAllocIDs {
+	for _, id := range s.processSearch.allocIDsWithContainers {
 		if !s.allocsWithFoundProcess[id] {
 			r.AllocIDsWithoutProcess = append(r.AllocIDsWithoutProcess, id)
 		}

@@ -115,7 +115,7 @@ func TestContainersMayRunAfterStop(t *testing.T) {
 	defer keeperDir.Close()
 	check := func(want bool, tasksWithKilledProcess ...string) {
 		t.Helper()
-		search, err := newProcessSearch(dir, keeperDir)
+		search, err := newProcessSearch(dir, keeperDir, StopOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -94,7 +94,7 @@ func removeAbandonedDataDirs(ctx context.Context, base string, logger hclog.Logg
 	}
 }
 
-// killTimeout is the maximum time that killProcessesOfForegroundRun waits for the end of processes that it has killed.
+// killTimeout is the maximum time that Stop and killProcessesOfForegroundRun wait for the end of all processes that they have killed.
 const killTimeout = 10 * time.Second
 
 // killProcessesOfForegroundRun kills the plugins, tasks, CNI plugins and log collector of a foreground run whose agent and keeper
@@ -105,16 +105,24 @@ func killProcessesOfForegroundRun(ctx context.Context, dir string) error {
 		return err
 	}
 	// The plugins are the first, because a plugin could start a process of a task.
-	variables := []string{keeper.EnvSocket + "=" + keeper.SocketPath(dir)}
-	for _, alloc := range allocs {
-		variables = append(variables, "NOMAD_ALLOC_ID="+alloc.Name())
-	}
 	ctx, cancel := context.WithTimeout(ctx, killTimeout)
 	defer cancel()
-	for _, variable := range variables {
-		if err := osprocess.KillByEnv(ctx, variable); err != nil {
-			return err
-		}
+	if err := osprocess.KillByEnv(ctx, keeper.EnvSocket+"="+keeper.SocketPath(dir)); err != nil {
+		return err
+	}
+	inDir := make(map[string]bool)
+	for _, alloc := range allocs {
+		inDir[alloc.Name()] = true
+	}
+	isInDir := func(allocID string) bool { return inDir[allocID] }
+	if err := osprocess.KillByAllocEnv(ctx, isInDir); err != nil { // programs of hooks have no task
+		return err
+	}
+	search := osprocess.TaskSearch{
+		IncludesAlloc: isInDir, AllocDirRoot: filepath.Join(dir, allocDir), IsTrustedParent: trustedParents(nil),
+	}
+	if _, err := osprocess.KillTaskProcesses(ctx, search); err != nil {
+		return err
 	}
 	if err := cni.KillInterruptedCalls(ctx, filepath.Join(dir, cniCacheDir)); err != nil {
 		return err

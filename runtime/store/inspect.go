@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store/keyring"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
@@ -132,7 +133,7 @@ func (s *sealer) inspectQuarantined(name string, encodedRecord []byte) Quarantin
 	return q
 }
 
-// Allocations returns the allocations in the state file. Their field Job is nil.
+// Allocations returns the allocations in the state file. Their field Job is nil if the record of the job was lost.
 func (c *FileContents) Allocations() []*api.Allocation {
 	var allocs []*api.Allocation
 	for _, r := range c.Records {
@@ -143,20 +144,44 @@ func (c *FileContents) Allocations() []*api.Allocation {
 	return allocs
 }
 
-// TasksThatMayRun returns the tasks that may have a process or a container according to the state, as names by the id of
-// their allocation: the record of the task has a start, a handle or a pending destroy, or cannot be decoded.
-func (c *FileContents) TasksThatMayRun() map[string][]string {
-	tasks := make(map[string][]string)
+// RecordedTask is a task that may have a process or a container according to the state.
+type RecordedTask struct {
+	AllocID, Name string
+	Driver        string // name of the driver; empty if the state does not have it
+	DriverState   []byte // state of the driver from the handle of the task; empty if the state does not have it in clear
+}
+
+// TasksThatMayRun returns the tasks that may have a process or a container according to the state: the record of the task has a
+// start, a handle or a pending destroy, or cannot be decoded.
+func (c *FileContents) TasksThatMayRun() (tasks []RecordedTask) {
+	groups := make(map[string]*api.TaskGroup)
+	for _, alloc := range c.Allocations() {
+		if alloc.Job != nil {
+			groups[alloc.ID] = model.FindGroup(alloc.Job, alloc.TaskGroup)
+		}
+	}
 	for _, r := range c.Records {
 		local, ok := r.object.(*localRecord)
 		if !ok || r.Table != taskLocalsTable {
 			continue
 		}
-		var task state.TaskRecord
-		if err := r.DecodeUnencryptedPart(&task); err != nil || task.StartID != "" || task.Handle != nil || task.FirstPendingDestroy != nil {
-			allocID, name, _ := strings.Cut(local.key, "\x00")
-			tasks[allocID] = append(tasks[allocID], name)
+		var record state.TaskRecord
+		if err := r.DecodeUnencryptedPart(&record); err == nil && record.StartID == "" && record.Handle == nil && record.FirstPendingDestroy == nil {
+			continue
 		}
+		var task RecordedTask
+		task.AllocID, task.Name, _ = strings.Cut(local.key, "\x00")
+		if record.Handle != nil {
+			task.DriverState = record.Handle.DriverState
+		}
+		if group := groups[task.AllocID]; group != nil {
+			for _, t := range group.Tasks {
+				if t.Name == task.Name {
+					task.Driver = t.Driver
+				}
+			}
+		}
+		tasks = append(tasks, task)
 	}
 	return tasks
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentconfig"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/internal/datadir"
 	"github.com/nomad-lite/nomad-lite/internal/shellquote"
@@ -41,6 +42,9 @@ type stopOptions struct {
 	killAll         bool
 	shutdownTimeout time.Duration
 }
+
+// manyProcesses is the number of processes above which their end takes long enough for a line of progress.
+const manyProcesses = 100
 
 // newStopCommand returns the command "agent stop".
 func newStopCommand(s *cli.Streams) *cobra.Command {
@@ -90,6 +94,13 @@ func stopAgent(ctx context.Context, dataDir string, o stopOptions, s *cli.Stream
 			}
 			fmt.Fprintf(s.Out, "%s (pid %d): %s\n", p.Name, p.PID, how)
 		},
+		OnKill: func(count int) {
+			if count >= manyProcesses {
+				fmt.Fprintf(s.Err, "Killing %d processes.\n", count)
+			}
+		},
+		IsHostProcessDriver: agentconfig.IsHostProcessDriver,
+		DecodeTaskProcess:   agentconfig.TaskProcessFromDriverState,
 	})
 	if errors.Is(err, agent.ErrNotShutDown) {
 		return fmt.Errorf("%w\nIt may still stop tasks. To kill it and all other processes of the data directory: nomad-lite agent stop -all %s", err, shellquote.Quote(dataDir))
