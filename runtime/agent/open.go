@@ -92,6 +92,9 @@ func (a *Agent) openState(ctx context.Context) (err error) {
 	a.orphanCleaner = &orphans.Cleaner{
 		Store: a.store, AllocDirRoot: d.allocDirRoot(), Rebooted: detectAndRecordReboot(a.store, a.logger), Logger: a.logger,
 		StateWasEphemeral: d.isStateEphemeral, EndTasksOfUnknownAllocs: a.config.EndTasksWithoutRecord,
+		IsTrustedParent: func(pid int) bool {
+			return trustedParents([]int{a.helperProcesses.keeper.Status().KeeperProcess.PID})(pid)
+		},
 		OnProcessLeftRunning: func(allocID, task string, p osprocess.ID) { reserveUserOfProcess(pool, allocID, task, p) },
 	}
 	a.remainingProcessDecider = &remainingProcessDecider{store: a.store, orphanCleaner: a.orphanCleaner, logger: a.logger}

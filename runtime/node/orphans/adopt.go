@@ -63,8 +63,16 @@ type adoptedTask struct {
 func (c *Cleaner) adoptUnknownAllocs(ctx context.Context, drivers driverSource, unknownAllocIDs map[string]bool) (adoptedAllocIDs map[string]bool) {
 	adoptedAllocIDs = make(map[string]bool)
 	jobs := make(map[jobKey][]*adoptedAlloc)
+	if len(unknownAllocIDs) == 0 {
+		return adoptedAllocIDs
+	}
+	tasks, err := c.findUnknownTasks(unknownAllocIDs)
+	if err != nil {
+		c.Logger.Error("unknown allocations not adopted", "error", err)
+		return adoptedAllocIDs
+	}
 	for id := range unknownAllocIDs {
-		alloc, err := c.findAdoptableAlloc(ctx, drivers, id)
+		alloc, err := c.findAdoptableAlloc(ctx, drivers, id, tasks[id])
 		if err != nil {
 			c.Logger.Error("unknown allocation not adopted", "alloc_id", id, "error", err)
 		}
@@ -94,10 +102,9 @@ func (c *Cleaner) adoptUnknownAllocs(ctx context.Context, drivers driverSource, 
 }
 
 // findAdoptableAlloc returns an unknown allocation with the handles of its running tasks. It returns nil if no task of it runs.
-func (c *Cleaner) findAdoptableAlloc(ctx context.Context, drivers driverSource, allocID string) (*adoptedAlloc, error) {
-	tasks, err := c.findUnknownTasks(allocID)
-	if err != nil || len(tasks) == 0 {
-		return nil, err
+func (c *Cleaner) findAdoptableAlloc(ctx context.Context, drivers driverSource, allocID string, tasks []unknownAllocTask) (*adoptedAlloc, error) {
+	if len(tasks) == 0 {
+		return nil, nil
 	}
 	dir, err := allocdir.New(c.AllocDirRoot, allocID)
 	if err != nil {
@@ -190,7 +197,7 @@ func (t *adoptedTask) readEnvAndUserOfOldestProcess(c *Cleaner) error {
 		}
 		return nil
 	}
-	return errors.New("no process of the task has the names of its job and its group in a readable environment")
+	return errors.New("no process of the task has the names of its job and its group in a readable environment: some programs overwrite their environment, and their tasks cannot be adopted; put a copy of the state file back, or end the task with agent -end-unknown")
 }
 
 // newDriverConfig returns the driver.TaskConfig of the task's start, without the parts that the environment does not contain.

@@ -64,6 +64,10 @@ type Cleaner struct {
 	EndPluginsOfEarlierAgent func(ctx context.Context, driver string) error
 	StoreAdoptedJob          func(context.Context, AdoptedJob) error
 
+	// IsTrustedParent reports whether a process gives its descendants the environment of their task; see [osprocess.TaskSearch]. It may
+	// be nil.
+	IsTrustedParent func(pid int) bool
+
 	// OnProcessLeftRunning is called for each process of an unknown task that is left running. It may be nil.
 	OnProcessLeftRunning func(allocID, task string, p osprocess.ID)
 
@@ -143,12 +147,28 @@ func (c *Cleaner) DestroyOrAdoptOrphans(ctx context.Context, drivers driverSourc
 		c.setUnknownAllocIDs(unknown)
 	}
 	c.logUnknownAllocsAndRecordPorts(unknown)
+	ended := make(map[string]bool)
 	for _, o := range orphans {
 		if unknown[o.allocID] || adopted[o.allocID] {
 			continue
 		}
-		if err := c.endTasksAndCleanUpOrphan(ctx, drivers, o); err != nil {
-			c.Logger.Error("tasks of a lost allocation may still run", "alloc_id", o.allocID, "error", err)
+		if err := c.destroyTasksOfOrphan(ctx, drivers, o); err != nil {
+			c.logTasksMayRun(o, err)
+			continue
+		}
+		ended[o.allocID] = true
+	}
+	endErr := c.endProcesses(ctx, ended)
+	for _, o := range orphans {
+		if !ended[o.allocID] {
+			continue
+		}
+		err := endErr
+		if err == nil {
+			err = c.cleanUpOrphan(ctx, o)
+		}
+		if err != nil {
+			c.logTasksMayRun(o, err)
 			continue
 		}
 		switch {
@@ -180,7 +200,13 @@ func (c *Cleaner) isUnknownAlloc(allocID string) bool {
 	return c.unknownAllocIDs[allocID]
 }
 
-func (c *Cleaner) endTasksAndCleanUpOrphan(ctx context.Context, drivers driverSource, o orphan) error {
+func (c *Cleaner) logTasksMayRun(o orphan, err error) {
+	c.Logger.Error("tasks of a lost allocation may still run", "alloc_id", o.allocID, "error", err)
+}
+
+// destroyTasksOfOrphan destroys the tasks of an orphan in all drivers. After an error the records stay, because the next agent
+// destroys the tasks by them.
+func (c *Cleaner) destroyTasksOfOrphan(ctx context.Context, drivers driverSource, o orphan) error {
 	ctx, cancel := context.WithTimeout(ctx, orphanCleanupTimeout)
 	defer cancel()
 	var errs []error
@@ -197,14 +223,16 @@ func (c *Cleaner) endTasksAndCleanUpOrphan(ctx context.Context, drivers driverSo
 			errs = append(errs, c.destroyTaskStartInAllDrivers(ctx, drivers, start))
 		}
 	}
-	if c.EndTasksOfUnknownAllocs {
-		errs = append(errs, c.endProcessesOfTasks(ctx, o.allocID, slices.Compact(tasks)))
-	}
-	if err := errors.Join(errs...); err != nil {
-		return err // the records stay, because the next agent destroys the tasks by them
-	}
+	return errors.Join(errs...)
+}
+
+// cleanUpOrphan removes the cgroups and the network of an orphan whose tasks have ended and, if it has records, its directory and the
+// records.
+func (c *Cleaner) cleanUpOrphan(ctx context.Context, o orphan) error {
+	ctx, cancel := context.WithTimeout(ctx, orphanCleanupTimeout)
+	defer cancel()
 	cgroup.RemoveEmptyOfAllocs(func(allocID string) bool { return allocID == o.allocID })
-	errs = append(errs, hostnet.RemoveLeftoverNetwork(o.allocID))
+	errs := []error{hostnet.RemoveLeftoverNetwork(o.allocID)}
 	if !o.hasRecords || o.nodeRunnerRemovesAlloc {
 		return errors.Join(errs...)
 	}

@@ -3,7 +3,6 @@ package orphans
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -97,12 +96,16 @@ func (c *Cleaner) findAndRecordUnknownAllocs(ctx context.Context, orphans []orph
 
 // logUnknownAllocsAndRecordPorts logs the running tasks of unknown allocations, and records the ports that were assigned to them.
 func (c *Cleaner) logUnknownAllocsAndRecordPorts(ids map[string]bool) {
+	if len(ids) == 0 {
+		return
+	}
+	tasksByAlloc, err := c.findUnknownTasks(ids)
+	if err != nil {
+		c.Logger.Error("tasks of unknown allocations may run", "error", err)
+	}
 	running := 0
 	for id := range ids {
-		tasks, err := c.findUnknownTasks(id)
-		if err != nil {
-			c.Logger.Error("tasks of an unknown allocation may run", "alloc_id", id, "error", err)
-		}
+		tasks := tasksByAlloc[id]
 		for _, t := range tasks {
 			var pids []int
 			for _, p := range t.processes {
@@ -117,7 +120,7 @@ func (c *Cleaner) logUnknownAllocsAndRecordPorts(ids map[string]bool) {
 			c.Logger.Warn("task of an unknown allocation runs, and continues", "alloc_id", id, "task", t.taskName, "driver", t.driverName, "pids", pids)
 			running++
 		}
-		if len(tasks) == 0 {
+		if len(tasks) == 0 && err == nil {
 			c.Logger.Warn("allocation is unknown, and no process of its tasks was found; remove its directory when its files are not needed", "alloc_id", id, "dir", filepath.Join(c.AllocDirRoot, id))
 		}
 	}
@@ -126,18 +129,28 @@ func (c *Cleaner) logUnknownAllocsAndRecordPorts(ids map[string]bool) {
 	}
 }
 
-// findUnknownTasks returns the running tasks of an unknown allocation.
-func (c *Cleaner) findUnknownTasks(allocID string) (tasks []unknownAllocTask, err error) {
-	var errs []error
-	runs := c.lastRunByTaskInTimeline(allocID)
-	for _, name := range c.taskDirNames(allocID) {
-		processes, err := osprocess.FindLeftovers(allocID, name)
-		errs = append(errs, err)
-		if len(processes) > 0 {
-			tasks = append(tasks, unknownAllocTask{allocID, name, runs[name], processes})
-		}
+// findUnknownTasks returns the running tasks of unknown allocations, sorted by name, by the id of their allocation.
+func (c *Cleaner) findUnknownTasks(allocIDs map[string]bool) (map[string][]unknownAllocTask, error) {
+	found, err := findTaskProcesses(c.taskSearch(allocIDs))
+	tasks := make(map[string][]unknownAllocTask)
+	for task, processes := range found {
+		run := c.lastRunByTaskInTimeline(task.AllocID)[task.Task]
+		tasks[task.AllocID] = append(tasks[task.AllocID], unknownAllocTask{task.AllocID, task.Task, run, processes})
 	}
-	return tasks, errors.Join(errs...)
+	for _, ofAlloc := range tasks {
+		slices.SortFunc(ofAlloc, func(a, b unknownAllocTask) int { return strings.Compare(a.taskName, b.taskName) })
+	}
+	return tasks, err
+}
+
+// findTaskProcesses is a variable for tests, which count the passes over all processes of the machine.
+var findTaskProcesses = osprocess.FindTaskProcesses
+
+// taskSearch returns the search for the processes of allocations.
+func (c *Cleaner) taskSearch(allocIDs map[string]bool) osprocess.TaskSearch {
+	return osprocess.TaskSearch{
+		IncludesAlloc: func(allocID string) bool { return allocIDs[allocID] }, AllocDirRoot: c.AllocDirRoot, IsTrustedParent: c.IsTrustedParent,
+	}
 }
 
 // lastRunByTaskInTimeline returns the last run of each task in the time line of an allocation, by task name.
@@ -177,18 +190,20 @@ func hostPortsInEnv(p osprocess.ID) (ports []int) {
 	return ports
 }
 
-// endProcessesOfTasks ends the processes of an orphan's tasks that no driver has ended. A driver that does not search for tasks does
-// not find them.
-func (c *Cleaner) endProcessesOfTasks(ctx context.Context, allocID string, tasks []string) error {
-	var errs []error
-	for _, task := range tasks {
-		ended, err := osprocess.EndLeftovers(ctx, allocID, task)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("end the processes of task %q: %w", task, err))
-		}
-		if len(ended) > 0 {
-			c.Logger.Warn("processes of a lost task are ended", "alloc_id", allocID, "task", task, "processes", len(ended))
-		}
+// endProcesses ends the processes of orphans that no driver has ended, in one search for all: a driver that does not search for tasks
+// does not find them. With an error processes can still run.
+func (c *Cleaner) endProcesses(ctx context.Context, orphanIDs map[string]bool) error {
+	if len(orphanIDs) == 0 {
+		return nil
 	}
-	return errors.Join(errs...)
+	ctx, cancel := context.WithTimeout(ctx, orphanCleanupTimeout)
+	defer cancel()
+	killed, err := osprocess.KillTaskProcesses(ctx, c.taskSearch(orphanIDs))
+	for task, processes := range killed {
+		c.Logger.Warn("processes of a lost task are ended", "alloc_id", task.AllocID, "task", task.Task, "processes", len(processes))
+	}
+	if err != nil {
+		return fmt.Errorf("end the processes of its tasks: %w", err)
+	}
+	return nil
 }

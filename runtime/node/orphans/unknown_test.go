@@ -3,10 +3,12 @@ package orphans
 import (
 	"bytes"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/uuid"
@@ -82,5 +84,80 @@ func TestTasksOfAnEphemeralStateAreEnded(t *testing.T) {
 	c.DestroyOrAdoptOrphans(t.Context(), singleDriverSource{d})
 	if len(d.destroyed) != 1 {
 		t.Errorf("destroyed %q", d.destroyed)
+	}
+}
+
+// loseEnv moves a process to the cgroup of a task, whose environment it does not have.
+func loseEnv(t *testing.T, allocDirs, allocID, task string) osprocess.ID {
+	t.Helper()
+	p := startUnknownTask(t, allocDirs, allocID, task, "raw_exec")
+	other := exec.Command("sleep", "1000")
+	other.SysProcAttr, other.Env = &syscall.SysProcAttr{Setsid: true}, []string{"PATH=/bin"}
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = other.Process.Kill()
+		_ = other.Wait()
+	})
+	_ = p.KillAndWait(t.Context()) // the process with the environment has ended
+	id, err := osprocess.LookupID(other.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(osprocess.CgroupMount, "freezer/nomad", allocID+"."+task)
+	if version, base, _ := osprocess.FindCgroups(osprocess.CgroupMount); version == 2 {
+		dir = filepath.Join(base, "nomad.slice/share.slice", allocID+"."+task+".scope")
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Skipf("no cgroups can be made here: %v", err)
+	}
+	t.Cleanup(func() {
+		_ = osprocess.Cgroup(dir).Kill(t.Context()) // it is empty if the test has passed
+		_ = osprocess.Cgroup(dir).Remove()
+	})
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(id.PID)), 0); err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// A task that has left its session and has no environment is found by its cgroup: as an unknown task, by the adoption, which says why
+// it cannot adopt it, and as the process of an orphan. One search is for all allocations.
+func TestTasksWithoutEnvironmentAreFound(t *testing.T) {
+	searches := 0
+	t.Cleanup(func() { findTaskProcesses = osprocess.FindTaskProcesses })
+	findTaskProcesses = func(s osprocess.TaskSearch) (map[osprocess.TaskEnvID][]osprocess.ID, error) {
+		searches++
+		return osprocess.FindTaskProcesses(s)
+	}
+	dir := t.TempDir()
+	allocDirs := filepath.Join(dir, "alloc")
+	var processes []osprocess.ID
+	for range 5 {
+		processes = append(processes, loseEnv(t, allocDirs, uuid.NewString(), "web"))
+	}
+	allAlive := func() bool { return !slices.ContainsFunc(processes, func(p osprocess.ID) bool { return !p.Alive() }) }
+	s := openStore(t, filepath.Join(dir, "state.db"))
+	defer s.Close()
+	nextAgent := func(change func(*Cleaner)) string {
+		t.Helper()
+		var text bytes.Buffer
+		c := &Cleaner{Logger: hclog.New(&hclog.LoggerOptions{Output: &text}), AllocDirRoot: allocDirs, Store: s}
+		change(c)
+		searches = 0
+		c.DestroyOrAdoptOrphans(t.Context(), singleDriverSource{&recordingDriver{}})
+		return text.String()
+	}
+	if log := nextAgent(func(*Cleaner) {}); strings.Count(log, "task of an unknown allocation runs, and continues") != 5 || searches != 1 || !allAlive() {
+		t.Errorf("unknown: %d searches, alive: %t\n%s", searches, allAlive(), log)
+	}
+	log := nextAgent(func(c *Cleaner) { c.AdoptUnknownAllocs = true })
+	if strings.Count(log, "overwrite their environment") != 5 || strings.Contains(log, "remove its directory") || searches != 2 || !allAlive() {
+		t.Errorf("adoption: %d searches, alive: %t\n%s", searches, allAlive(), log)
+	}
+	log = nextAgent(func(c *Cleaner) { c.EndTasksOfUnknownAllocs = true })
+	if strings.Count(log, "remove its directory") != 5 || slices.ContainsFunc(processes, osprocess.ID.Alive) {
+		t.Errorf("end of orphans:\n%s", log)
 	}
 }
