@@ -2,7 +2,7 @@
 // process ([ID]), whether it runs, its exit status, its pidfd, the boot in which it runs
 // ([BootID]), and the process at the other end of a socket ([PeerCredentials]).
 //
-// It also finds the processes of a task in the kernel's data, kills them, and resets their
+// It also finds the processes of tasks in the kernel's data ([FindTaskProcesses]), kills them, and resets their
 // protection from the out-of-memory killer. That is for callers without a handle of the
 // task: a driver before it starts a task again, and an agent whose driver is unavailable.
 //

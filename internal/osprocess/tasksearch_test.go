@@ -115,7 +115,9 @@ func TestTaskProcessesWithoutEnvironment(t *testing.T) {
 			}
 			p := startProgram(t, &syscall.SysProcAttr{Chroot: jail}, []string{printPIDEnv + "=1"}, "/bin/test")
 			checkFound(t, TaskSearch{AllocDirRoot: root}, map[TaskEnvID][]ID{task: {p}})
-			_ = p.Signal(unix.SIGKILL) // it has not exited
+			if err := p.KillAndWait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
 			checkFound(t, TaskSearch{AllocDirRoot: root}, map[TaskEnvID][]ID{task: nil})
 		}
 	})

@@ -23,7 +23,8 @@ $XDG_STATE_HOME/nomad-lite. Tasks that run continue, together with the keeper, t
 log collector and the plugins, which the command lists.
 
 With -all the command kills these processes too, including processes that do not
-respond, and an agent that does not shut down in time. Tasks end as in a power failure,
+respond, and an agent that does not shut down in time. Processes of tasks are found by
+their cgroup, root directory, session and environment. Tasks end as in a power failure,
 without kill_signal and kill_timeout, and their jobs stay: the next agent starts them
 again. To stop them in order, run 'nomad-lite job stop' for each job before. A container
 or virtual machine that another program runs for a task, such as the Docker engine, is
