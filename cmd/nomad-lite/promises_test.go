@@ -102,7 +102,7 @@ var actors = []actor{
 			taskFiles:    {"The account neither reads nor changes a file in the directory of an allocation whose tasks have other users, and replaces no host volume.", "TestOtherAccountsGetNothing TestUnprivilegedAgentClosesItsDirectory TestFoundVolumesCannotBeReplaced"},
 			agentFiles:   {"The account neither reads nor changes a file of the agent. The agent runs no plugin and reads no configuration that the account can change.", "TestOtherAccountsGetNothing TestUnprivilegedAgentClosesItsDirectory TestUnsafePluginIsRefused TestUnsafePluginIsNotUsed TestUnsafeDirectoryIsRefused TestWritableConfigIsRefused TestConfigInWritableDirIsRefused"},
 			secrets:      {"The account gets no token, no key and no one-time secret of `nomad-lite ui`.", "TestOtherAccountsGetNothing TestHandoverFileIsClosedToOthers"},
-			processes:    {"The account does not signal or trace a process of the agent, or one of a task that has another user.", "TestOtherAccountsGetNothing"},
+			processes:    {"The account does not signal or trace a process of the agent, or one of a task that has another user. An agent neither kills nor names a process of the account that has the environment of a task.", "TestOtherAccountsGetNothing TestForgedEnvironment TestStopLeavesForgedProcesses"},
 			network:      {"The account gets no port or unix socket that the agent has for another: sockets are in closed directories.", "TestSocketDirThatOthersCanEnterIsRefused TestSocketOfAnotherProcessIsRefused TestSocketsOfOtherUsersAreNotTrusted"},
 			availability: {"The account takes no connections of the operator on the unix socket, and none over TCP where the kernel reports the users of clients (`tcp_diag`).", connsTests},
 		},
