@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/internal/agentproof"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/access"
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 )
@@ -94,6 +95,7 @@ var nodeRoutes = map[string]nodeRoute{
 	"/v1/agent/monitor":                  {agentRightRead, operatorRight, ""},
 	"/v1/agent/monitor/export":           {agentRightRead, operatorRight, ""},
 	"/v1/agent/pprof/{id}":               {agentRightWrite, operatorRight, ""},
+	agentproof.Path:                      {noRight, operatorRight, ""},
 	"/v1/agent/plugins":                  {agentRightRead, operatorRight, ""},
 	"/v1/agent/plugins/{id}/restart":     {operatorRight, agentRightWrite, ""},
 	"/v1/agent/reload":                   {operatorRight, agentRightWrite, ""},

@@ -85,6 +85,8 @@ var queryParameters = map[string]struct{ kind, means string }{
 	"algo":              {"string", "encryption algorithm of the new key; only aes256-gcm is supported"},
 	"force":             {"boolean", "host volume: also delete its claims, and delete it even if its plugin fails; key: remove it even if it is in use, after the data is encrypted with the active key"},
 	"full":              {"boolean", "encrypt all variables again with the new key"},
+	"key":               {"string", "identifier of the token, in hexadecimal: HMAC-SHA256 with the token as its key, of the text \"nomad-lite agent proof v1: key id\""},
+	"nonce":             {"string", "64 hexadecimal digits that the client has chosen at random"},
 	"publish_time":      {"integer", "must be 0: a new key becomes active immediately"},
 	"purge":             {"boolean", "remove the job from the state"},
 	"related":           {"boolean", "include the evaluations that precede and follow this one"},

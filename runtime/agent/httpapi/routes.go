@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/agentproof"
 	"github.com/nomad-lite/nomad-lite/internal/hoststats"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/healthtracker"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/history"
@@ -54,6 +55,7 @@ func (a *API) newRoutes() []route {
 	agents := &agentHandler{agent, c.Store, c.Scheduler, c.Node, c.AgentFuncs}
 	plugins := &pluginHandler{store: c.Store, agentFuncs: c.AgentFuncs}
 	login := &loginHandler{operatorToken: c.OperatorToken}
+	proofs := newProofHandler(c.OperatorToken, c.ReadOnlyToken)
 	debug := &debugHandler{agent, c.Node, c.MonitoredLog, c.Secrets, c.OptionalRoutes.EnableDebug}
 	volumes := &volumeHandler{c.Store, c.Volumes}
 	cluster := &clusterHandler{agent, c.Store, time.Now()}
@@ -189,6 +191,7 @@ func (a *API) newRoutes() []route {
 		{"GET", "/v1/agent/pprof/{id}", debug.profile, routeDocOfStream("application/octet-stream", "read a pprof profile of the agent; requires enable_debug", "seconds debug gc node_id server_id")},
 		{"PUT POST", loginPath, login.exchangeSecretForToken, routeDocWithoutBody[loginTokenReply]("exchange a one-time login secret for the API token")},
 		{"PUT POST", loginPath + "/secret", login.createSecret, routeDocWithoutBody[loginSecretReply]("create a one-time login secret for a browser")},
+		{"GET", agentproof.Path, proofs.prove, routeDocWithoutBody[agentproof.ConnectionProof]("prove that the agent knows a token, with a MAC over a nonce and the addresses of the connection; an addition to Nomad's API", "key nonce")},
 		{"GET", "/v1/agent/plugins", plugins.list, routeDocWithoutBody[any]("list the plugins and hooks of the agent", "index wait")},
 		{"PUT POST", "/v1/agent/plugins/{id}/restart", plugins.restart, routeDocWithoutBody[noContent]("restart the process of a plugin; tasks continue")},
 		{"PUT POST", "/v1/agent/reload", agents.reloadConfig, routeDocWithoutBody[noContent]("reload the configuration")},
@@ -259,7 +262,7 @@ func (a *API) newRoutes() []route {
 }
 
 // publicPaths are the paths, besides those of the web page, that need no token. loginPath needs a one-time secret instead.
-var publicPaths = map[string]bool{"/v1/agent/health": true, loginPath: true}
+var publicPaths = map[string]bool{"/v1/agent/health": true, agentproof.Path: true, loginPath: true}
 
 // matchPath returns the id in a path that matches the pattern.
 func (r route) matchPath(path string) (id string, ok bool) {

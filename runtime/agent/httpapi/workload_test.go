@@ -15,6 +15,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/agentproof"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskapi"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
@@ -133,7 +134,7 @@ func TestWorkloadAccess(t *testing.T) {
 // Every route that is not in the list rejects the token, with every method.
 func TestWorkloadIsRejectedByDefault(t *testing.T) {
 	f := newWorkloadFixture(t, nil)
-	open := []string{"/v1/vars", "/v1/services", "/v1/service/{id...}", "/v1/agent/health"} // /v1/var/x is not one of the paths
+	open := []string{"/v1/vars", "/v1/services", "/v1/service/{id...}", "/v1/agent/health", agentproof.Path} // /v1/var/x is not one of the paths
 	for r := range f.routeRequests() {
 		if r.isRead && (slices.Contains(open, r.pattern) || isWebUIPath(r.path)) {
 			continue

@@ -49,6 +49,7 @@ type GetResponseOf<Path extends string> =
   Path extends `/v1/volume/host/${string}` ? HostVolume :
   Path extends `/v1/agent/health` ? Record<string, componentHealth> | null :
   Path extends `/v1/agent/host` ? HostDataResponse :
+  Path extends `/v1/agent/lite-proof` ? ConnectionProof :
   Path extends `/v1/agent/members` ? serfMembers :
   Path extends `/v1/agent/monitor` ? any :
   Path extends `/v1/agent/plugins` ? any :
@@ -1789,6 +1790,10 @@ interface WorkloadIdentity {
   Name: string;
   ServiceName: string;
   TTL: number;
+}
+
+interface ConnectionProof {
+  Proof: string;
 }
 
 interface NodeNetwork {
