@@ -2,7 +2,6 @@ package hostport
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -53,9 +52,6 @@ func canListen(host string, port int) bool {
 	return true
 }
 
-// tcpListen is the state of a listening TCP socket in /proc/net/tcp.
-const tcpListen = 10
-
 // Listeners describes the processes that use the ports, for messages: `process "nginx" (pid 812)`. It
 // reads /proc, and leaves out a port if it cannot find the process, for example because the process
 // belongs to another user and this process is not root.
@@ -68,26 +64,12 @@ func Listeners(ports []int) map[int]string {
 	if len(portsBySocket) == 0 {
 		return nil
 	}
-	processes, err := fs.AllProcs()
-	if err != nil {
-		return nil
-	}
 	listeners := make(map[int]string)
-	for _, p := range processes {
-		targets, err := p.FileDescriptorTargets()
-		if err != nil {
-			continue // the process has ended, or belongs to another user
+	forEachSocketOfProcesses(fs, func(socket string, p procfs.Proc) {
+		if port, found := portsBySocket[socket]; found && listeners[port] == "" {
+			listeners[port] = describeProcess(p)
 		}
-		for _, target := range targets {
-			port, found := portsBySocket[target]
-			if !found || listeners[port] != "" {
-				continue
-			}
-			if name, err := p.Comm(); err == nil {
-				listeners[port] = fmt.Sprintf("process %q (pid %d)", name, p.PID)
-			}
-		}
-	}
+	})
 	return listeners
 }
 
@@ -97,7 +79,7 @@ func portBySocket(fs procfs.FS, ports []int) map[string]int {
 	sockets := make(map[string]int)
 	forEachListeningSocket(fs, func(l listeningSocket) {
 		if l.inode != 0 && slices.Contains(ports, l.port) {
-			sockets[fmt.Sprintf("socket:[%d]", l.inode)] = l.port
+			sockets[socketTarget(l.inode)] = l.port
 		}
 	})
 	return sockets
@@ -112,23 +94,16 @@ type listeningSocket struct {
 
 // forEachListeningSocket calls f for each listening TCP socket and each UDP socket of this network namespace.
 func forEachListeningSocket(fs procfs.FS, f func(listeningSocket)) {
-	add := func(ip net.IP, port, inode uint64) {
-		address, _ := netip.AddrFromSlice(ip) // the size is that of an address
-		f(listeningSocket{address.Unmap(), int(port), inode})
-	}
-	//lint:ignore SA1019 the replacement is a netlink library, which reads the same with more code
-	for _, read := range []func() (procfs.NetTCP, error){fs.NetTCP, fs.NetTCP6} {
+	forEachTCPSocket(fs, func(s tcpSocket) {
+		if s.state == tcpListen {
+			f(listeningSocket{s.local.Addr(), int(s.local.Port()), s.inode})
+		}
+	})
+	for _, read := range []func() (procfs.NetUDP, error){fs.NetUDP, fs.NetUDP6} {
 		lines, _ := read() // the error is ignored: a machine without IPv6 does not have one of the files
 		for _, line := range lines {
-			if line.St == tcpListen {
-				add(line.LocalAddr, line.LocalPort, line.Inode)
-			}
-		}
-	}
-	for _, read := range []func() (procfs.NetUDP, error){fs.NetUDP, fs.NetUDP6} {
-		lines, _ := read()
-		for _, line := range lines {
-			add(line.LocalAddr, line.LocalPort, line.Inode)
+			address, _ := netip.AddrFromSlice(line.LocalAddr) // the size is that of an address
+			f(listeningSocket{address.Unmap(), int(line.LocalPort), line.Inode})
 		}
 	}
 }
