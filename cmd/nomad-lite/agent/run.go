@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"reflect"
 	"slices"
-	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -124,8 +122,6 @@ func (r *runningAgent) nomadAddrToExport() string {
 		return ""
 	case !r.flags.devMode || r.listeners.tcpListener == nil: // over the socket, commands need no token
 		return "unix://" + r.listeners.unixSocketPath
-	case r.listeners.String() == "http://"+net.JoinHostPort(loopbackAddress, strconv.Itoa(defaultHTTPPort)) && agentsocket.FindConnectableSocket() == "":
-		return ""
 	}
 	return r.listeners.String()
 }

@@ -72,9 +72,9 @@ func newAPICommand(s *cli.Streams) *cobra.Command {
 func sendOrPrintAPIRequest(ctx context.Context, o apiOptions, path string, s *cli.Streams) error {
 	config := o.clientFlags.ClientConfig()
 	socket, _ := strings.CutPrefix(config.Address, "unix://")
-	c, err := api.NewClient(config) // NewClient replaces a unix:// address in config by an http:// address
+	c, err := o.clientFlags.NewClient(config) // NewClient replaces a unix:// address in config by an http:// address
 	if err != nil {
-		return fmt.Errorf("address %q: %w", config.Address, err)
+		return err
 	}
 	body, err := o.readBody(s.In)
 	if err != nil {

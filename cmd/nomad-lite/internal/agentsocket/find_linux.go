@@ -1,6 +1,9 @@
 package agentsocket
 
 import (
+	"cmp"
+	"errors"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -15,18 +18,43 @@ import (
 // FindConnectableSocket returns the path of a socket through which an agent on this machine accepts this user without a
 // token, or "" if there is none.
 func FindConnectableSocket() string {
+	connectable, _ := findSockets()
+	return connectable
+}
+
+// DefaultSocket returns the socket to which commands connect if the user names no address: that of FindConnectableSocket,
+// or else one at which no process listens, because its agent was killed. It returns "" if there is none, and if this user has
+// no permission to connect to a socket of an agent.
+func DefaultSocket() string {
+	connectable, refusing := findSockets()
+	return cmp.Or(connectable, refusing)
+}
+
+// findSockets returns the first trusted socket at which a process accepts this user, or else the first at which none listens,
+// unless this user has no permission to connect to another.
+func findSockets() (connectable, refusing string) {
+	var isDenied bool
 	for _, socket := range DefaultSocketPaths() {
 		if !isTrustedSocket(socket) {
 			continue
 		}
 		// Only a connection attempt shows whether an agent listens there and accepts this
 		// user.
-		if c, err := net.DialTimeout("unix", socket, time.Second); err == nil {
+		c, err := net.DialTimeout("unix", socket, time.Second)
+		switch {
+		case err == nil:
 			c.Close()
-			return socket
+			return socket, ""
+		case errors.Is(err, fs.ErrPermission):
+			isDenied = true
+		case errors.Is(err, syscall.ECONNREFUSED):
+			refusing = cmp.Or(refusing, socket)
 		}
 	}
-	return ""
+	if isDenied {
+		return "", ""
+	}
+	return "", refusing
 }
 
 // DefaultSocketPaths returns the default paths of the sockets of agents on this machine. The sockets need not exist.

@@ -5,6 +5,9 @@ package agentsocket
 // FindConnectableSocket returns "", because agents run only on Linux.
 func FindConnectableSocket() string { return "" }
 
+// DefaultSocket returns "", because agents run only on Linux.
+func DefaultSocket() string { return "" }
+
 // DefaultSocketPaths returns nil, because agents run only on Linux.
 func DefaultSocketPaths() []string { return nil }
 

@@ -13,12 +13,16 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentdial"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
 )
 
 // WrapErrorWithAdvice adds to an error of the API client the operation that failed, and advice for the user. It
 // replaces the client's text about an HTTP status by the body of the response.
 func WrapErrorWithAdvice(operation string, err error) error {
+	if unverified := new(agentdial.UnverifiedError); errors.As(err, &unverified) {
+		return fmt.Errorf("%s: %w\n%s", operation, err, unverifiedAdvice(unverified))
+	}
 	if reason := new(url.Error); errors.As(err, &reason) {
 		return fmt.Errorf("%s: %w\n%s", operation, err, unreachableAdvice(err))
 	}
@@ -90,13 +94,34 @@ func unreachableAdvice(err error) string {
 		return socketPermissionAdvice(socket)
 	}
 	if os.Getenv("NOMAD_ADDR") == "" && strings.Contains(text, api.DefaultConfig().Address) {
-		// The client uses the default address if FindConnectableSocket finds no socket that this user can connect to. A
-		// socket without permission explains the failure better than the default address.
-		if socket := agentsocket.FirstDeniedSocket(agentsocket.SocketPathsInTrustedDirs()); socket != "" {
+		if socket := deniedSocket(); socket != "" {
 			return socketPermissionAdvice(socket)
 		}
 	}
 	return "Is an agent running? Start one with 'nomad-lite agent', or name its address with -address or NOMAD_ADDR"
+}
+
+// unverifiedAdvice returns advice for a listener that did not prove that it is the agent.
+func unverifiedAdvice(e *agentdial.UnverifiedError) string {
+	switch {
+	case e.AddressIsGiven && e.OwnerIsTrusted:
+		return "The listener replies to no HTTP request: is -address or NOMAD_ADDR the address of an agent?"
+	case e.AddressIsGiven:
+		return "Start the agent with 'nomad-lite agent', or give any listener at this address the token and the request with -allow-unverified-agent"
+	}
+	if socket := deniedSocket(); socket != "" && !e.HasToken {
+		return socketPermissionAdvice(socket)
+	}
+	if e.OwnerIsTrusted {
+		return fmt.Sprintf("If it is an agent, put its token into NOMAD_TOKEN; to send the request to it without a proof, name it: -address http://%s or NOMAD_ADDR", e.Listener)
+	}
+	return "Start an agent with 'nomad-lite agent', name another address with -address or NOMAD_ADDR, or give any listener at this address the token and the request with -allow-unverified-agent"
+}
+
+// deniedSocket returns a socket of an agent that this user has no permission to open, or "" if there is none. Without a socket
+// that this user can connect to, clients use the default address, and the socket explains a failure better.
+func deniedSocket() string {
+	return agentsocket.FirstDeniedSocket(agentsocket.SocketPathsInTrustedDirs())
 }
 
 // socketPermissionAdvice returns advice for a socket that this user has no permission to open.

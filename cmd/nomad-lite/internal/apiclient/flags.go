@@ -2,14 +2,18 @@ package apiclient
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
+	"net/http"
 	"net/url"
 	"os"
+	"runtime"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentdial"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
@@ -22,6 +26,8 @@ type Flags struct {
 	Namespace string
 	token     string
 	tls       api.TLSConfig
+
+	allowUnverified bool
 }
 
 // ConnectionFlagAnnotation annotates the connection flags of a command, which the help text lists after all other
@@ -31,7 +37,8 @@ const ConnectionFlagAnnotation = "connection"
 // Register adds the flags to a command.
 func (f *Flags) Register(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.address, "address", "", "`address` of the agent (NOMAD_ADDR); without it the unix socket of an agent on this machine, else http://127.0.0.1:4646")
+	flags.StringVar(&f.address, "address", "", "`address` of the agent (NOMAD_ADDR); without it the unix socket of an agent on this machine, else http://127.0.0.1:4646 if the agent there proves that it knows the token")
+	flags.BoolVar(&f.allowUnverified, "allow-unverified-agent", false, "send token and requests also to a listener on a loopback address that does not prove that it is the agent")
 	flags.StringVar(&f.region, "region", "", "`region` to ask (NOMAD_REGION)")
 	flags.StringVar(&f.Namespace, "namespace", "", "`namespace` to look in, or * for all (NOMAD_NAMESPACE)")
 	flags.StringVar(&f.token, "token", "", "`token` to show (NOMAD_TOKEN)")
@@ -44,7 +51,7 @@ func (f *Flags) Register(cmd *cobra.Command) {
 	flags.BoolVar(&f.tls.Insecure, "insecure", false, "the same as -tls-skip-verify")
 	_ = flags.MarkHidden("insecure") // MarkHidden fails only for an unknown flag
 	for _, name := range []string{
-		"address", "region", "namespace", "token", "ca-cert", "ca-path", "client-cert", "client-key", "tls-server-name", "tls-skip-verify",
+		"address", "allow-unverified-agent", "region", "namespace", "token", "ca-cert", "ca-path", "client-cert", "client-key", "tls-server-name", "tls-skip-verify",
 	} {
 		_ = flags.SetAnnotation(name, ConnectionFlagAnnotation, nil) // SetAnnotation fails only for an unknown flag
 	}
@@ -56,12 +63,46 @@ func (f *Flags) ReadsAllNamespaces() bool { return f.ClientConfig().Namespace ==
 
 // Client returns a client of the selected agent. It does not connect yet.
 func (f *Flags) Client() (*api.Client, error) {
-	config := f.ClientConfig()
-	client, err := api.NewClient(config)
-	if err != nil {
-		return nil, fmt.Errorf("address %q: %w", config.Address, err)
+	return f.NewClient(f.ClientConfig())
+}
+
+// NewClient returns a client with a configuration that ClientConfig has returned. Over plain HTTP, it checks the listener of each
+// connection to a loopback address before it sends a request. It replaces a unix:// address in the configuration by an
+// http:// address.
+func (f *Flags) NewClient(config *api.Config) (*api.Client, error) {
+	err := f.setHTTPClient(config)
+	if err == nil {
+		var client *api.Client
+		if client, err = api.NewClient(config); err == nil {
+			return client, nil
+		}
 	}
-	return client, nil
+	return nil, fmt.Errorf("address %q: %w", config.Address, err)
+}
+
+// setHTTPClient sets the HTTP client of a configuration with an http:// address. It is the default client of package api with
+// another dialer. A connection to a proxy is not checked.
+func (f *Flags) setHTTPClient(config *api.Config) error {
+	address, err := url.Parse(config.Address)
+	if err != nil || address.Scheme != "http" {
+		return nil // api.NewClient returns the error
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.MaxIdleConnsPerHost = runtime.GOMAXPROCS(0) + 1
+	transport.ForceAttemptHTTP2 = false // websockets need HTTP/1.1
+	transport.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12}
+	proxy, err := transport.Proxy(&http.Request{URL: address})
+	if err != nil {
+		return err
+	}
+	if proxy == nil {
+		dialer := agentdial.Dialer{
+			Token: config.SecretID, AddressIsGiven: f.HasAgentAddress(), AllowUnverified: f.allowUnverified, Dial: transport.DialContext,
+		}
+		transport.DialContext = dialer.DialContext
+	}
+	config.HttpClient = &http.Client{Transport: transport}
+	return api.ConfigureTLS(config.HttpClient, config.TLSConfig)
 }
 
 // CanFindAgent reports whether the flags or the environment name an agent, or an agent on this machine has a socket
@@ -93,14 +134,15 @@ func (f *Flags) UseJobRegion(c *api.Client, job *api.Job) {
 }
 
 // ClientConfig returns the configuration of an API client: from the flags, else from the environment. If neither names
-// an address, the client connects to the socket of an agent on this machine, if there is one.
+// an address, the client connects to the socket of an agent on this machine, if there is one, even if no process listens there.
+// NewClient makes the client.
 func (f *Flags) ClientConfig() *api.Config {
 	config := api.DefaultConfig()
 	switch {
 	case f.address != "":
 		config.Address = f.address
 	case os.Getenv("NOMAD_ADDR") == "":
-		if socket := agentsocket.FindConnectableSocket(); socket != "" {
+		if socket := agentsocket.DefaultSocket(); socket != "" {
 			config.Address = "unix://" + socket
 		}
 	}
