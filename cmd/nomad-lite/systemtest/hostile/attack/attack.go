@@ -67,6 +67,7 @@ type probe struct {
 //	swap DIR            exchanges a directory and a link to the root directory in DIR, until it is killed
 //	replace DIR NAME    replaces the directory NAME in DIR by a link to the root directory
 //	wait                waits until it is killed
+//	listen KIND ADDRESS…  listens in the place of an agent, see RunListener
 func RunProbeMode(args []string, out io.Writer) error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM) // the kernel sends process 1 only signals that it handles
@@ -91,6 +92,8 @@ func RunProbeMode(args []string, out io.Writer) error {
 		path := filepath.Join(args[1], args[2])
 		err := os.RemoveAll(path)
 		return errors.Join(err, os.Symlink("/", path))
+	case len(args) > 2 && args[0] == "listen":
+		return RunListener(args[1], args[2:], out)
 	case len(args) == 1 && args[0] == "wait":
 		select {}
 	}
