@@ -4,9 +4,9 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/netip"
@@ -81,7 +81,7 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 
 // check returns the connection, or a new one to the same address, after the check. It returns nil with an error.
 func (d *Dialer) check(ctx context.Context, conn net.Conn) (net.Conn, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, checkTimeout, fmt.Errorf("no reply within %s", checkTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, checkTimeout, os.ErrDeadlineExceeded)
 	defer cancel()
 	isReusable := true
 	if d.Token != "" {
@@ -146,7 +146,7 @@ func requestProof(ctx context.Context, conn net.Conn, token string) (proven, isR
 	proven = response.StatusCode == http.StatusOK && json.Unmarshal(body, &reply) == nil && agentproof.Verify(reply.Proof, token, nonce, agent, client)
 	isReusable = !response.Close && response.ProtoAtLeast(1, 1) && response.StatusCode >= 200
 	if proven && !isReusable {
-		return false, false, errors.New("the agent closes the connection")
+		return false, false, io.ErrUnexpectedEOF // the agent shuts down
 	}
 	return proven, isReusable, nil
 }
@@ -163,25 +163,23 @@ func ownerOfPeer(conn net.Conn) (hostport.SocketOwner, bool) {
 	return hostport.OwnerOfConnected(ends(conn))
 }
 
-var errNotAccepted = errors.New("no process has accepted the connection")
-
 // checkOwner returns an error unless root or the caller has accepted the connection. It blocks until a process has.
 func (d *Dialer) checkOwner(ctx context.Context, conn net.Conn) error {
 	timeout := checkTimeout
 	if runtime.GOOS != "linux" {
 		timeout = 0 // there is no /proc/net/tcp
 	}
-	err := wait.WhileError(ctx, errNotAccepted, timeout, func() error {
+	err := wait.WhileError(ctx, fs.ErrNotExist, timeout, func() error {
 		owner, found := ownerOfPeer(conn)
 		switch {
 		case !found:
-			return errNotAccepted
+			return fs.ErrNotExist
 		case !isTrusted(owner):
 			return d.newUnverifiedError(conn, nil)
 		}
 		return nil
 	})
-	if err == errNotAccepted {
+	if err == fs.ErrNotExist {
 		return d.newUnverifiedError(conn, nil)
 	}
 	return err
