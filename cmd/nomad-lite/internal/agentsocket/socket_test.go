@@ -57,6 +57,40 @@ func TestSocketsOfOtherUsersAreNotTrusted(t *testing.T) {
 	}
 }
 
+// A socket at which no process listens is used rather than none, so that commands do not fall back to the port, unless the user has
+// no permission to connect to another.
+func TestDefaultSocketOfKilledAgent(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	socket := DevSocketPaths()[0]
+	if FindConnectableSocket() != "" {
+		t.Skip("an agent runs on this machine")
+	}
+	if err := os.Mkdir(filepath.Dir(socket), 0o711); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := DefaultSocket(); got != socket {
+		t.Errorf("socket %q, want %q", got, socket)
+	}
+	listener.(*net.UnixListener).SetUnlinkOnClose(false)
+	listener.Close()
+	if got := DefaultSocket(); got != socket {
+		t.Errorf("after the end of the listener: socket %q, want %q", got, socket)
+	}
+	if got := FindConnectableSocket(); got != "" {
+		t.Errorf("socket %q is connectable", got)
+	}
+	if err := os.Remove(socket); err != nil {
+		t.Fatal(err)
+	}
+	if got := DefaultSocket(); got == socket {
+		t.Error("a socket that does not exist is used")
+	}
+}
+
 // moveSocketToOtherUser moves a socket to another user's directory, and leaves a link.
 func moveSocketToOtherUser(dir, socket string) error {
 	theirs := filepath.Join(filepath.Dir(dir), "theirs")
