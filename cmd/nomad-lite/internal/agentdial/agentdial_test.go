@@ -66,6 +66,12 @@ func (l *listener) text() string {
 	return l.received.String()
 }
 
+func (l *listener) connectionCount() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.connections
+}
+
 func listen(t *testing.T, address string) *listener {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
@@ -205,8 +211,8 @@ func TestListenerIsCheckedBeforeTheRequest(t *testing.T) {
 				}
 				if c.want == "" {
 					checkRefused(t, l, err)
-				} else if l.connections != 1 {
-					t.Errorf("%s: %d connections, want 1", target, l.connections)
+				} else if n := l.connectionCount(); n != 1 {
+					t.Errorf("%s: %d connections, want 1", target, n)
 				}
 				if got, err := send(t, Dialer{Token: token, AddressIsGiven: true}, target); got != c.named {
 					t.Errorf("%s, given: reply %q, %v, want %q", target, got, err, c.named)
