@@ -5,6 +5,9 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
+	"net"
+	"net/http"
 	"net/netip"
 	"strings"
 )
@@ -15,6 +18,9 @@ const Path = "/v1/agent/lite-proof"
 // ConnectionProof is the reply of the route.
 type ConnectionProof struct {
 	Proof string // hexadecimal
+	// Agent and Client are the addresses in the proof, for a web page, which does not see its connections. Other clients
+	// must use those of their own end.
+	Agent, Client string
 }
 
 // Domains of the two MACs that have a token as their key, so that none is valid in the other's place.
@@ -33,10 +39,31 @@ func NewNonce() string {
 	return hex.EncodeToString(nonce[:])
 }
 
-// IsKeyIDOrNonce reports whether text has the form of a key identifier and of a nonce.
-func IsKeyIDOrNonce(text string) bool {
+// isKeyIDOrNonce reports whether text has the form of a key identifier and of a nonce.
+func isKeyIDOrNonce(text string) bool {
 	_, err := hex.DecodeString(text)
 	return err == nil && len(text) == hex.EncodedLen(sha256.Size)
+}
+
+// Prove returns the proof that a request asks for, with the addresses of its connection, which must be one over TCP: the addresses of
+// others do not tell them apart. tokenOf returns the token with an identifier, or an unknown token if there is none.
+func Prove(r *http.Request, tokenOf func(keyID string) string) (ConnectionProof, error) {
+	query := r.URL.Query()
+	keyID, nonce := query.Get("key"), query.Get("nonce")
+	if !isKeyIDOrNonce(keyID) || !isKeyIDOrNonce(nonce) {
+		return ConnectionProof{}, errors.New("key and nonce must have 64 hexadecimal digits each")
+	}
+	agent, _ := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	client, err := netip.ParseAddrPort(r.RemoteAddr)
+	if agent == nil || err != nil {
+		return ConnectionProof{}, errors.New("the agent proves nothing over a unix socket, which the file system protects")
+	}
+	return newProof(tokenOf(keyID), nonce, agent.AddrPort(), client), nil
+}
+
+// newProof returns the proof for a connection, whose addresses are those of the agent and of the client.
+func newProof(token, nonce string, agent, client netip.AddrPort) ConnectionProof {
+	return ConnectionProof{Compute(token, nonce, agent, client), normalize(agent), normalize(client)}
 }
 
 // Compute returns the proof for a connection, whose addresses are those of the agent and of the client.

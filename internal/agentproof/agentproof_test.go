@@ -1,7 +1,12 @@
 package agentproof
 
 import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
+	"net/url"
 	"strings"
 	"testing"
 )
@@ -41,13 +46,44 @@ func TestProofIsValidForOneTokenNonceAndConnection(t *testing.T) {
 	}
 }
 
+// The values are also in the test of the web page, and in documents for other clients.
+func TestValuesStayTheSame(t *testing.T) {
+	if got, want := KeyID("operator"), "73ad112f6219aff91dafb683f6991bacf938937e0347d35a42f9d18cedba81da"; got != want {
+		t.Errorf("key %s, want %s", got, want)
+	}
+	want := ConnectionProof{"bd91466b9be4962af831ea65c2005d350870d76ed4db0c7eda41faac3526cd99", "127.0.0.1:4646", "127.0.0.1:50000"}
+	if got := newProof("operator", strings.Repeat("0", 64), agent, client); got != want {
+		t.Errorf("proof %+v, want %+v", got, want)
+	}
+}
+
 func TestKeyIDAndNonceHaveOneForm(t *testing.T) {
-	if a, b := NewNonce(), NewNonce(); a == b || !IsKeyIDOrNonce(a) || !IsKeyIDOrNonce(KeyID("token")) {
+	if a, b := NewNonce(), NewNonce(); a == b || !isKeyIDOrNonce(a) || !isKeyIDOrNonce(KeyID("token")) {
 		t.Errorf("nonces %q and %q", a, b)
 	}
 	for _, text := range []string{"", "token", strings.Repeat("0", 63), strings.Repeat("0", 65), strings.Repeat("0", 66), strings.Repeat("g", 64), strings.Repeat("0", 63) + "\n"} {
-		if IsKeyIDOrNonce(text) {
+		if isKeyIDOrNonce(text) {
 			t.Errorf("%q is accepted", text)
 		}
 	}
+}
+
+// FuzzProof requests proofs with any parameters: a request has both parameters in their form, or no proof.
+func FuzzProof(f *testing.F) {
+	valid := KeyID("operator")
+	f.Add(valid, valid)
+	f.Add("", "")
+	f.Add("operator", "reader")
+	f.Add(strings.ToUpper(valid), valid+"\n")
+	f.Add(valid+"&key="+valid, strings.Repeat("0", 64))
+	f.Fuzz(func(t *testing.T, keyID, nonce string) {
+		query := url.Values{"key": {keyID}, "nonce": {nonce}}
+		r := httptest.NewRequest("GET", Path+"?"+query.Encode(), nil)
+		r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, net.TCPAddrFromAddrPort(agent)))
+		r.RemoteAddr = client.String()
+		reply, err := Prove(r, func(asked string) string { return "token of " + asked })
+		if wellFormed := isKeyIDOrNonce(keyID) && isKeyIDOrNonce(nonce); (err == nil) != wellFormed || wellFormed != Verify(reply.Proof, "token of "+keyID, nonce, agent, client) {
+			t.Errorf("key %q, nonce %q: %+v, error %v", keyID, nonce, reply, err)
+		}
+	})
 }

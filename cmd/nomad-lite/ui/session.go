@@ -2,6 +2,7 @@ package ui
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"io"
@@ -13,6 +14,8 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"github.com/nomad-lite/nomad-lite/internal/agentproof"
 )
 
 const (
@@ -80,6 +83,8 @@ func (s *browserSession) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.URL.Path == "/v1/agent/login" && (r.Method == http.MethodPost || r.Method == http.MethodPut):
 		s.exchangeLoginSecretForToken(w, r)
+	case r.URL.Path == agentproof.Path:
+		s.prove(w, r)
 	case strings.EqualFold(r.Header.Get("Upgrade"), "websocket"):
 		s.relayWebSocket(w, r)
 	case strings.HasPrefix(r.URL.Path, "/ui/"), equalSecrets(r.Header.Get("X-Nomad-Token"), s.sessionToken):
@@ -87,6 +92,24 @@ func (s *browserSession) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		http.Error(w, "Permission denied", http.StatusForbidden)
 	}
+}
+
+// prove replies with the proof that the session knows its token, as an agent does: the page requires it after a lost connection,
+// because another program can have taken the port.
+func (s *browserSession) prove(w http.ResponseWriter, r *http.Request) {
+	proof, err := agentproof.Prove(r, func(keyID string) string {
+		if keyID == agentproof.KeyID(s.sessionToken) {
+			return s.sessionToken
+		}
+		return rand.Text()
+	})
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	_ = json.NewEncoder(w).Encode(proof) // the browser can have disconnected
 }
 
 // trackRequestStart and end count the requests in progress. While there are none, the idle timer runs.

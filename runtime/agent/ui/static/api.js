@@ -1,6 +1,8 @@
 // @ts-check
 // Requests to the agent. Each function takes an AbortSignal, which ends its requests when the page changes.
 
+import { agentKnows } from "./proof.js";
+
 // tokenKey is the name of the token in the session storage: it lives as long as the tab. sharedKey is the name of the mark
 // that other tabs of the browser get the token.
 const tokenKey = "nomad-lite-token";
@@ -70,7 +72,37 @@ export class APIError extends Error {
 export const connection = new EventTarget();
 let lost = false;
 
+// isPinned is set when the listener at the address of the page has proved that it knows the token of the tab, pinnedToken
+// the last token that was asked for. From then on the listener must prove it again after each loss of the connection, before it gets
+// a token: another program can have taken the port of the agent.
+let isPinned = false, pinnedToken = "", mustProve = false;
+
+async function pin(text) {
+  if (text === pinnedToken) return;
+  pinnedToken = text;
+  try {
+    isPinned ||= await agentKnows(text);
+  } catch {
+    pinnedToken = ""; // the connection is lost: the next request tries again
+  }
+}
+
+// requireProof returns when the token may be sent. It throws an APIError with status 403 if the listener does not prove that
+// it knows the token, so that the page shows the form, as for an agent with another token.
+export async function requireProof(text = token.get()) {
+  if (!text || !mustProve) return;
+  let isKnown;
+  try {
+    isKnown = await agentKnows(text);
+  } catch {
+    throw new APIError(0, "The agent does not answer.");
+  }
+  if (!isKnown) throw new APIError(403, "The program at this address did not prove that it knows the token, which was not sent.");
+  mustProve = false;
+}
+
 function setLost(value) {
+  if (value) mustProve = isPinned;
   if (lost === value) return;
   lost = value;
   connection.dispatchEvent(new Event(value ? "lost" : "restored"));
@@ -87,6 +119,8 @@ export async function send(path, { json, headers, ...options } = {}) {
     options.body = JSON.stringify(json);
     all.set("Content-Type", "application/json");
   }
+  const text = all.get("X-Nomad-Token");
+  await requireProof(text);
   let response;
   try {
     response = await fetch(path, { ...options, headers: all });
@@ -97,6 +131,7 @@ export async function send(path, { json, headers, ...options } = {}) {
   }
   setLost(false);
   if (!response.ok) throw new APIError(response.status, await response.text());
+  if (text) await pin(text);
   return response;
 }
 

@@ -1793,6 +1793,8 @@ interface WorkloadIdentity {
 }
 
 interface ConnectionProof {
+  Agent: string;
+  Client: string;
   Proof: string;
 }
 

@@ -1,7 +1,7 @@
 // @ts-check
 // The terminal of a task, in which a command or an action of the job runs.
 
-import { get, token } from "../api.js";
+import { get, requireProof, token } from "../api.js";
 import { decode, encode } from "../base64.js";
 import { h, link, replace } from "../dom.js";
 import { shortID } from "../format.js";
@@ -76,7 +76,13 @@ function runSession(terminal, { path, noun, name, againText }, signal, report) {
   const send = (message) => { if (socket.readyState === WebSocket.OPEN) socket.send(JSON.stringify(message)); };
   let exited = false;
   signal.addEventListener("abort", () => socket.close());
-  socket.onopen = () => {
+  socket.onopen = async () => {
+    try {
+      await requireProof();
+    } catch (err) {
+      report(err.message);
+      return socket.close();
+    }
     send({ version: 1, auth_token: token.get() });
     sendSize();
     report(`Connected: ${name}`);
