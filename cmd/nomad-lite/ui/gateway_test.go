@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +17,8 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"github.com/nomad-lite/nomad-lite/internal/agentproof"
 )
 
 // fetchEnvVar makes the test binary fetch the address in it, print the status, and exit.
@@ -309,5 +312,34 @@ func TestBrowserCommand(t *testing.T) {
 		if got := strings.Join(argv, " "); got != c.want || (err != nil) != (c.want == "") {
 			t.Errorf("BROWSER=%q DISPLAY=%q: %q, %v", c.browser, c.display, got, err)
 		}
+	}
+}
+
+// The page of a session asks for the same proof as the page of an agent.
+func TestSessionProvesThatItKnowsItsToken(t *testing.T) {
+	session := newBrowserSession("/nowhere.sock", time.Hour, func() {}, func() {})
+	server := httptest.NewServer(session)
+	defer server.Close()
+	for token, want := range map[string]bool{session.sessionToken: true, "another": false} {
+		conn, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		client := &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil }}}
+		nonce := agentproof.NewNonce()
+		r, err := client.Get(server.URL + agentproof.Path + "?key=" + agentproof.KeyID(token) + "&nonce=" + nonce)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var reply agentproof.ConnectionProof
+		if err := json.NewDecoder(r.Body).Decode(&reply); err != nil {
+			t.Fatal(err)
+		}
+		r.Body.Close()
+		agent, own := conn.RemoteAddr().(*net.TCPAddr).AddrPort(), conn.LocalAddr().(*net.TCPAddr).AddrPort()
+		if got := agentproof.Verify(reply.Proof, token, nonce, agent, own); got != want {
+			t.Errorf("token %q: valid %v, want %v", token, got, want)
+		}
+		client.CloseIdleConnections()
 	}
 }
