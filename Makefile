@@ -1,4 +1,4 @@
-.PHONY: check quick site release test-slow govulncheck generate reference promises check-promises state-fixture page-types check-page test-vm test-vm-short test-faults test-starts test-kills test-kills-user test-accounts test-hostile-jobs test-hostile-servers test-scale test-defects test-lives test-planted simulate test-behaviour test-cluster test-upgrade screenshots bench bench-scale bench-peers bench-cluster bench-all
+.PHONY: check quick site release test-slow govulncheck generate reference promises check-promises state-fixture page-types check-page test-vm test-vm-short test-faults test-starts test-kills test-kills-user test-accounts test-hostile-jobs test-hostile-servers test-listeners test-scale test-defects test-lives test-planted simulate test-behaviour test-cluster test-upgrade screenshots bench bench-scale bench-peers bench-cluster bench-all
 
 check: ## what CI runs
 	bash .ci/run
@@ -80,6 +80,9 @@ test-accounts: ## a long run of random schedules, in which other accounts attack
 test-hostile-jobs: ## a long run of random jobs with hostile values, whose tasks attack the machine, other tasks and the agent; needs root
 	$(LONG) '^TestHostileJobsGetNothingMore$$' ./cmd/nomad-lite/systemtest/hostile $(PART)
 	$(LONG) '^TestHostileJobsOnPodman$$' ./cmd/nomad-lite/systemtest/hostile $(PART)
+
+test-listeners: ## a long run of random commands at listeners of another account in the place of an agent that does not run; needs root
+	$(LONG) '^TestListenersOfOtherAccountsGetOnlyChallenges$$' ./cmd/nomad-lite/systemtest/hostile $(PART)
 
 test-hostile-servers: ## a long run of servers whose responses to a node and requests are changed at random
 	$(LONG) '^TestLyingServersGetNothingMore$$' ./cmd/nomad-lite/systemtest/hostile $(PART)

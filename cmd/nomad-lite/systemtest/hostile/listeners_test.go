@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,7 +22,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest/hostile/attack"
 	"github.com/nomad-lite/nomad-lite/internal/agentproof"
-	"github.com/nomad-lite/nomad-lite/internal/slowtest"
+	"github.com/nomad-lite/nomad-lite/internal/endurance"
 )
 
 const (
@@ -181,59 +182,72 @@ func writeProbe(t *testing.T) string {
 	return probe
 }
 
-// checkOnlyChallenges fails the test if a listener has received more than requests for proofs.
-func checkOnlyChallenges(t *testing.T, received, command string) {
-	t.Helper()
+// checkOnlyChallenges returns an error if a listener has received more than requests for proofs.
+func checkOnlyChallenges(received string) error {
 	for line := range strings.Lines(received) {
 		if strings.Contains(line, plantedText) || !strings.Contains(line, `"GET `+agentproof.Path+"?") {
-			t.Errorf("%s: the listener %s", command, line)
+			return fmt.Errorf("the listener %s", line)
 		}
 	}
+	return nil
 }
+
+// listenerBehaviours are the behaviours of the listeners, each of which has a port from firstListenerPort on. The first one
+// listens on the port of agents.
+var listenerBehaviours = []string{"not-found", "empty", "proof", "old", "redirect", "close"}
+
+const firstListenerPort = 4646
+
+// loopbackHosts are names of the address of a listener in a URL.
+var loopbackHosts = []string{"127.0.0.1", "localhost", "LOCALHOST", "[::1]", "[0:0:0:0:0:0:0:1]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "127.0.0.2", "127.255.255.254", "0.0.0.0", "[::]", "user:planted@127.0.0.1"}
 
 // Another account that listens on the port of an agent that does not run gets nothing from any command, by whatever name the
 // user gives for the loopback address, and each command names the account and its process.
 func TestListenersOfOtherAccountsGetOnlyChallenges(t *testing.T) {
 	enterNetworkNamespace(t)
+	run := endurance.Start(t, endurance.Config{Sample: 60, Unit: "attacks", Load: "1 command at a time, 6 listeners"})
 	probe, home := writeProbe(t), t.TempDir()
 	job := "job \"planted\" {\n  type = \"batch\"\n  group \"planted\" {\n    task \"planted\" {\n      driver = \"raw_exec\"\n      config {\n        command = \"/bin/true\"\n      }\n    }\n  }\n}\n"
 	volume := "name = \"planted\"\ntype = \"host\"\nplugin_id = \"mkdir\"\n"
 	if err := errors.Join(os.WriteFile(filepath.Join(home, "planted.nomad.hcl"), []byte(job), 0o600), os.WriteFile(filepath.Join(home, "planted.volume.hcl"), []byte(volume), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	behaviours := []string{"not-found", "empty", "proof", "old", "redirect", "close"}
-	listeners := make([]*hostileListener, len(behaviours))
-	port := func(behaviour int) int { return 4646 + behaviour }
-	for i, behaviour := range behaviours {
-		listeners[i] = startHostileListener(t, probe, behaviour, fmt.Sprintf(":%d", port(i)))
+	listeners := make([]*hostileListener, len(listenerBehaviours))
+	for i, behaviour := range listenerBehaviours {
+		listeners[i] = startHostileListener(t, probe, behaviour, fmt.Sprintf(":%d", firstListenerPort+i))
 	}
-	hosts := []string{"127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "127.0.0.2", "0.0.0.0", "127.1.2.3"}
-	n := 0
-	for _, args := range commandsWithSecrets(home) {
-		for _, token := range []string{plantedToken, ""} {
-			if token == "" && n%4 != 0 && !slowtest.Enabled(t) {
-				continue
-			}
-			behaviour := n % len(behaviours)
-			addresses := map[string]int{"": 0, fmt.Sprintf("http://%s:%d", hosts[n%len(hosts)], port(behaviour)): behaviour}
-			n++
-			for address, behaviour := range addresses {
-				command := fmt.Sprintf("%s at %q, token %q, listener %s", strings.Join(args, " "), address, token, behaviours[behaviour])
-				code, printed := runCommand(t, home, address, token, args...)
-				checkOnlyChallenges(t, listeners[behaviour].received(), command)
-				if code == 0 {
-					t.Errorf("%s: exit code 0: %s", command, printed)
-				}
-				if want := fmt.Sprintf("(pid %d) of uid %d", listeners[behaviour].cmd.Process.Pid, intruderUser); !strings.Contains(printed, want) {
-					t.Errorf("%s: does not name %s: %s", command, want, printed)
-				}
-				if !strings.Contains(printed, "-allow-unverified-agent") {
-					t.Errorf("%s: does not name the flag: %s", command, printed)
-				}
+	run.Each(func(seed uint64) error {
+		r := rand.New(rand.NewPCG(seed, 0))
+		commands := commandsWithSecrets(home)
+		args := commands[r.IntN(len(commands))]
+		i, address, token := r.IntN(len(listeners)), "", []string{plantedToken, plantedToken, ""}[r.IntN(3)]
+		if r.IntN(4) == 0 {
+			i = 0 // the address of an agent that the user has not named
+		} else {
+			address = fmt.Sprintf("http://%s:%d%s", loopbackHosts[r.IntN(len(loopbackHosts))], firstListenerPort+i, []string{"", "/"}[r.IntN(2)])
+		}
+		l := listeners[i]
+		code, printed := runCommand(t, home, address, token, args...)
+		failed := checkOnlyChallenges(l.received())
+		if code == 0 {
+			failed = errors.Join(failed, errors.New("exit code 0"))
+		}
+		for _, want := range []string{fmt.Sprintf("(pid %d) of uid %d", l.cmd.Process.Pid, intruderUser), "-allow-unverified-agent"} {
+			if !strings.Contains(printed, want) {
+				failed = errors.Join(failed, fmt.Errorf("the command does not print %q", want))
 			}
 		}
+		if failed != nil {
+			return fmt.Errorf("nomad-lite %s at %q, token %q, listener %s: %w\n%s", strings.Join(args, " "), address, token, listenerBehaviours[i], failed, printed)
+		}
+		return nil
+	})
+	for i, l := range listeners {
+		if err := checkOnlyChallenges(l.received()); err != nil {
+			t.Errorf("listener %s: %v", listenerBehaviours[i], err)
+		}
 	}
-	// The planted opposite: with the flag, each listener gets token and item.
+	// The planted opposite: with the flag, a listener gets the token.
 	code, printed := runCommand(t, home, "", plantedToken, "var", "put", "-force", "-allow-unverified-agent", "planted/path", "planted=planted")
 	if got := listeners[0].received(); !strings.Contains(got, plantedToken) {
 		t.Errorf("with -allow-unverified-agent: the listener received %q; exit code %d: %s", got, code, printed)
@@ -266,7 +280,9 @@ func TestRelayToAgentGetsOnlyChallenges(t *testing.T) {
 			command := fmt.Sprintf("%s at %q", strings.Join(args, " "), relayAddress)
 			code, printed := runCommand(t, home, relayAddress, token, args...)
 			got := relay.received()
-			checkOnlyChallenges(t, got, command)
+			if err := checkOnlyChallenges(got); err != nil {
+				t.Errorf("%s: %v", command, err)
+			}
 			if code == 0 || got == "" || strings.Contains(got, token) || !strings.Contains(printed, fmt.Sprintf("of uid %d", intruderUser)) {
 				t.Errorf("%s: exit code %d, the relay received %q: %s", command, code, got, printed)
 			}
