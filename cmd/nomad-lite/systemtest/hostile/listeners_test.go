@@ -240,6 +240,7 @@ func TestListenersOfOtherAccountsGetOnlyChallenges(t *testing.T) {
 		if failed != nil {
 			return fmt.Errorf("nomad-lite %s at %q, token %q, listener %s: %w\n%s", strings.Join(args, " "), address, token, listenerBehaviours[i], failed, printed)
 		}
+		run.Add(1)
 		return nil
 	})
 	for i, l := range listeners {
