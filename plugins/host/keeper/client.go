@@ -383,7 +383,8 @@ func (c *Client) waitForConnOrProcessEnd(ctx context.Context, p osprocess.ID) (*
 // StoreFD makes the keeper store a duplicate of the descriptor of f, for example of the read end of a FIFO. It
 // replaces the descriptor that was stored under the key. The caller remains the owner of f. StoreFD is for
 // pipes, FIFOs and sockets, because the keeper considers a descriptor unused when its other
-// end is closed.
+// end is closed. A socket that listens is always unused. Its connections wait for the next agent while no agent is
+// connected; after two seconds the keeper resets them.
 func (c *Client) StoreFD(ctx context.Context, key string, f *os.File) error {
 	return c.storeFD(ctx, key, f, false)
 }

@@ -989,6 +989,17 @@ func TestIdleKeeperEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Close()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	held, err := listener.(*net.TCPListener).File()
+	if err == nil {
+		err = errors.Join(c.StoreFD(t.Context(), "listener", held), held.Close(), listener.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	keeper := c.Status().KeeperProcess
 	c.Close()
 	if keeper.EndsWithin(400 * time.Millisecond) {

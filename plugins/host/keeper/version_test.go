@@ -265,7 +265,7 @@ func TestClientsOfAnotherVersion(t *testing.T) {
 // TestForeignKeeperIsReplacedInPlace.
 func TestMessagesOfTheVersion(t *testing.T) {
 	want := []string{
-		"version 2",
+		"version 3",
 		"Request ID uint64, Op keeperwire.Op, Spawn *keeperwire.SpawnParams, Process osprocess.ID, Keys []string, DrainWithoutAgent []bool, ManagedProcs []osprocess.ID, Args []string, StartTime uint64",
 		"SpawnParams Name string, Path string, Args []string, Env []string, Dir string, HasExec bool, HasStdin bool, HasStdout bool, HasStderr bool, KillOnDisconnect bool",
 		"Response ID uint64, Error string, Code keeperwire.ResponseCode, Errno int, Process osprocess.ID, Status osprocess.ExitStatus, Keys []string, DrainWithoutAgent []bool, ParentProcesses []osprocess.ID, EndedProcesses []keeperwire.EndedProcess, Ephemeral bool",

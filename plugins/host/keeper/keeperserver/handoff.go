@@ -189,7 +189,7 @@ func (ha *handoffState) restoreTo(k *server) {
 		return
 	}
 	for _, h := range ha.StoredFDs {
-		k.storedFDByKey[h.Key] = &storedFD{fd: h.FD, drainWithoutAgent: h.DrainWithoutAgent}
+		k.storedFDByKey[h.Key] = newStoredFD(h.FD, h.DrainWithoutAgent)
 	}
 	time.AfterFunc(drainDelay, func() {
 		k.mu.Lock()

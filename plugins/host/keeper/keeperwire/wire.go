@@ -21,7 +21,7 @@ import (
 //   - the content of the PID file.
 //
 // Stable messages get further fields only, which a process of another version ignores.
-const ProtocolVersion = 2
+const ProtocolVersion = 3
 
 // MessageLimits limits the size of a message to twice the kernel's limit for arguments and environment.
 var MessageLimits = framing.Limits{MaxSize: 4 << 20, MaxDescriptors: MaxMessageFDs}
@@ -37,13 +37,15 @@ const (
 	OpKeepAfterDisconnect Op = "KeepAfterDisconnect" // the request clears KillOnDisconnect of a child
 	OpWait                Op = "Wait"
 	OpCancelWait          Op = "CancelWait" // cancels the wait request with the same ID; it has no response itself
-	OpStoreFD             Op = "StoreFD"
-	OpGetFDs              Op = "GetFDs"
-	OpRemoveFD            Op = "RemoveFD"
-	OpListFDs             Op = "ListFDs"
-	OpGetProgram          Op = "GetProgram"     // the response has a descriptor of the file that the process executes
-	OpAdoptProcesses      Op = "AdoptProcesses" // the request contains the processes that an earlier keeper has started
-	OpSetEphemeral        Op = "SetEphemeral"
+	// OpStoreFD makes the keeper store descriptors. While no agent is connected, the keeper resets the connections to a
+	// stored socket that listens, after a delay.
+	OpStoreFD        Op = "StoreFD"
+	OpGetFDs         Op = "GetFDs"
+	OpRemoveFD       Op = "RemoveFD"
+	OpListFDs        Op = "ListFDs"
+	OpGetProgram     Op = "GetProgram"     // the response has a descriptor of the file that the process executes
+	OpAdoptProcesses Op = "AdoptProcesses" // the request contains the processes that an earlier keeper has started
+	OpSetEphemeral   Op = "SetEphemeral"
 	// OpEndWithoutTasks makes the keeper exit once this agent has disconnected and no task runs below the keeper.
 	OpEndWithoutTasks Op = "EndWithoutTasks"
 	// OpListEndedSessionLeaders returns the session leaders whose exits the keeper has recorded.
