@@ -8,6 +8,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
 func TestFree(t *testing.T) {
@@ -120,5 +122,34 @@ func TestListeners(t *testing.T) {
 	}
 	if got := Listeners(nil); len(got) != 0 {
 		t.Errorf("without ports: %v", got)
+	}
+}
+
+func TestFindListeners(t *testing.T) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	port := l.Addr().(*net.TCPAddr).Port
+	for _, host := range []string{"127.0.0.1", "0.0.0.0", "::"} {
+		if got := FindListeners(host, port); len(got) != 1 || got[0].PID != os.Getpid() || got[0].UID != os.Geteuid() {
+			t.Errorf("%s: %v", host, got)
+		}
+	}
+	l.Close()
+	if got := FindListeners("127.0.0.1", port); len(got) != 0 && got[0].PID == os.Getpid() {
+		t.Errorf("after the listener was closed: %v", got)
+	}
+	for want, l := range map[string]Listener{
+		`process "nginx" (pid 812, uid 33)`: {PID: 812, UID: 33, Name: "nginx"},
+		`process "nginx" (pid 812, uid 33), of task "web" of allocation 0b5a1c2d,`: {
+			PID: 812, UID: 33, Name: "nginx", Task: osprocess.TaskEnvID{AllocID: "0b5a1c2d-0000-4000-8000-123456789abc", Task: "web"},
+		},
+		"a process of uid 33": {UID: 33},
+	} {
+		if got := l.String(); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
 	}
 }
