@@ -73,6 +73,9 @@ type Config struct {
 	// tasks in its state. Without ClaimTasksOfCopiedDataDir, Open fails with a DataDirCopyError.
 	ClaimTasksOfCopiedDataDir bool
 
+	// OnKeeperRunning is called by Open when the keeper runs, before plugins are started; its error ends Open. It may be nil.
+	OnKeeperRunning func(context.Context, *keeper.Client) error
+
 	// AllowSetuidAndDevicesInAllocs means that a root agent lets set-user-id programs and device files in the directories
 	// of allocations have an effect, as Nomad does.
 	AllowSetuidAndDevicesInAllocs bool

@@ -67,12 +67,15 @@ func (a *Agent) open(ctx context.Context) (err error) {
 }
 
 // openStateAndStartHelpers opens the state, and starts the helper processes if the data directory owns the tasks in the state. The end
-// of ctx ends only the waits for locks: afterwards, the caller shuts the agent down in order.
+// of ctx ends only the waits for locks and for a port: afterwards, the caller shuts the agent down in order.
 func (a *Agent) openStateAndStartHelpers(ctx context.Context) error {
 	if err := a.openState(ctx); err != nil {
 		return err
 	}
-	return a.startHelpers(context.WithoutCancel(ctx))
+	if err := a.startHelpers(context.WithoutCancel(ctx)); err != nil || a.config.OnKeeperRunning == nil {
+		return err
+	}
+	return a.config.OnKeeperRunning(ctx, a.helperProcesses.keeper)
 }
 
 // openState opens the state, and checks that the data directory owns the tasks in the state.

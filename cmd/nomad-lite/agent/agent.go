@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 	"github.com/nomad-lite/nomad-lite/internal/shellquote"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/collect"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/httpapi"
@@ -145,7 +147,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	if err != nil {
 		return err
 	}
-	l, err := listenTCPIfEnabled(waiting, c, o.devMode, logger)
+	l, err := newAPIListeners(c, o.devMode, logger)
 	if err != nil {
 		return err
 	}
@@ -155,19 +157,19 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	open.OTLP, open.EndTasksWithoutRecord, open.AdoptTasksWithoutRecord, open.ClaimTasksOfCopiedDataDir = traces, o.endTasksWithoutRecord, o.adoptTasksWithoutRecord, o.claimTasksOfCopiedDir
 	open.Secrets = secrets
 	open.Cluster = agentconfig.ClusterConfig(c)
-	open.Node.AdvertisedHTTPAddr, open.Node.APIUsesTLS = l.advertisedTCPAddress(c), l.certificates != nil
-	hidesAPI := open.Cluster != nil && !l.otherNodesCanConnect(c)
-	if hidesAPI {
-		open.Node.AdvertisedHTTPAddr = "" // commands on other machines would connect to their own loopback address
+	open.Node.APIUsesTLS = l.certificates != nil
+	if shouldServeTCP(c, o.devMode) {
+		open.OnKeeperRunning = func(ctx context.Context, k *keeper.Client) error { return l.listenTCP(ctx, k, c, logger) }
 	}
 	a, err := agent.Open(waiting, open)
 	if err != nil {
 		return addRemedyForCopiedDataDir(err)
 	}
 	defer func() { err = errors.Join(err, a.Close()) }()
-	if open.Node.AdvertisedHTTPAddr == "" && !hidesAPI {
-		open.Node.AdvertisedHTTPAddr = l.tcpAddressWithIP(a.Host().IP)
-		a.Node().SetAdvertisedHTTPAddr(open.Node.AdvertisedHTTPAddr)
+	advertisedAddress := ""
+	if open.Cluster == nil || l.otherNodesCanConnect(c) { // commands on other machines would connect to their own loopback address
+		advertisedAddress = cmp.Or(l.advertisedTCPAddress(c), l.tcpAddressWithIP(a.Host().IP))
+		a.Node().SetAdvertisedHTTPAddr(advertisedAddress)
 	}
 	if public := a.PublicAddressesOfPorts(); len(public) > 0 && a.StoredNodeIP() != a.Host().IP {
 		agentconfig.WarnOfPublicAddresses(logger, public)
@@ -189,7 +191,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 		return err
 	}
 	r := &runningAgent{
-		agent: a, flags: o, advertisedTCPAddress: open.Node.AdvertisedHTTPAddr, listeners: l, config: c, streams: s, logger: logger,
+		agent: a, flags: o, advertisedTCPAddress: advertisedAddress, listeners: l, config: c, streams: s, logger: logger,
 		systemdNotifier: takeSystemdNotifierFromEnv(), receivedSignals: signals,
 	}
 	r.metricsCollector = collect.New(a.Store(), a, a.Node().ID())
@@ -218,7 +220,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 		JobParser:         confined.NewChildProcessParser("nomad-lite", JobParserCommand),
 		NodeID:            a.Node().ID(),
 		Region:            a.Node().TaskEnvNode().Region,
-		AdvertiseAddr:     open.Node.AdvertisedHTTPAddr,
+		AdvertiseAddr:     advertisedAddress,
 		AgentFuncs:        httpapi.AgentFuncs{ConfigWithoutSecrets: r.configForAPI, Reload: r.reloadConfig, WriteSnapshot: writeSnapshot, DescribePlugins: func() any { return r.pluginReport() }, PluginsChanged: a.PluginsChanged, RestartPlugin: a.RestartPlugin},
 		MonitoredLog:      logger,
 		Secrets:           secrets,

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -17,7 +18,10 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
+	"github.com/nomad-lite/nomad-lite/internal/hostport"
+	"github.com/nomad-lite/nomad-lite/internal/shellquote"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
+	"github.com/nomad-lite/nomad-lite/plugins/host/heldport"
 	"github.com/nomad-lite/nomad-lite/plugins/host/helperdir"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
@@ -46,18 +50,18 @@ func shouldServeTCP(c *config.Config, dev bool) bool {
 	return !dev || os.Geteuid() != 0 || c.HTTPPort != nil || c.HTTPListenAddr != "" || c.BindAddr != "" || c.DisableAccessControl
 }
 
-// listenTCPIfEnabled opens the TCP listener, unless shouldServeTCP returns false. The other listeners are added later.
-func listenTCPIfEnabled(ctx context.Context, c *config.Config, dev bool, logger hclog.Logger) (*apiListeners, error) {
+// newAPIListeners returns an apiListeners without a listener. If the API will be served with TLS, it has the certificates.
+func newAPIListeners(c *config.Config, dev bool, logger hclog.Logger) (*apiListeners, error) {
 	l := &apiListeners{connLimiter: connlimit.New(connlimit.Config{MaxConnsPerClient: c.MaxHTTPConnsPerClient, Logger: logger})}
-	if !shouldServeTCP(c, dev) {
+	if !shouldServeTCP(c, dev) || !c.TLS.ServeHTTPS {
 		return l, nil
 	}
-	if c.TLS.ServeHTTPS {
-		l.certificates = &reloadableCertificates{}
-		if err := l.certificates.loadFiles(c.TLS, !c.Cluster.IsNode(), logger); err != nil {
-			return nil, err
-		}
-	}
+	l.certificates = &reloadableCertificates{}
+	return l, l.certificates.loadFiles(c.TLS, !c.Cluster.IsNode(), logger)
+}
+
+// listenTCP opens the TCP listener, which the keeper stores.
+func (l *apiListeners) listenTCP(ctx context.Context, k heldport.Keeper, c *config.Config, logger hclog.Logger) error {
 	host, port := loopbackAddress, defaultHTTPPort
 	switch {
 	case c.HTTPListenAddr != "":
@@ -69,36 +73,57 @@ func listenTCPIfEnabled(ctx context.Context, c *config.Config, dev bool, logger 
 		port = *c.HTTPPort
 	}
 	address := net.JoinHostPort(host, strconv.Itoa(port))
-	tcp, err := listenTCPRetryingIfInUse(ctx, address)
+	tcp, guardErr, err := listenTCPRetryingIfInUse(ctx, k, address)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("%w: another agent may be running; ports { http = … } in a configuration file chooses another port", err)
+		return fmt.Errorf("%w: %s; ports { http = … } in a configuration file chooses another port", err, describePortOwner(host, port))
 	}
 	if errors.Is(err, syscall.EADDRNOTAVAIL) {
-		return nil, fmt.Errorf("%w: choose an address of this machine with bind_addr, addresses { http = … } or -bind", err)
+		return fmt.Errorf("%w: choose an address of this machine with bind_addr, addresses { http = … } or -bind", err)
 	}
 	if err != nil {
-		return nil, err
+		return err
+	}
+	if guardErr != nil {
+		logger.Warn("another process can answer programs that connect to localhost instead of the agent's address", "address", tcp.Addr().String(), "error", guardErr)
 	}
 	l.tcpListener = l.connLimiter.LimitListener(tcp)
 	if l.certificates != nil {
 		l.tcpListener = tls.NewListener(l.tcpListener, l.certificates.listenerTLSConfig())
 	}
-	return l, nil
+	return nil
+}
+
+// describePortOwner describes the process that listens on a port at an address of a host.
+func describePortOwner(host string, port int) string {
+	owners := hostport.FindListeners(host, port)
+	if len(owners) == 0 {
+		return "a process has bound it without listening"
+	}
+	keepers := keeper.FindRunning()
+	keeperDir := ""
+	for _, owner := range owners {
+		i := slices.IndexFunc(keepers, func(k keeper.RunningKeeper) bool { return k.Process.PID == owner.PID })
+		if i < 0 {
+			return owner.String() + " has it" // an agent has it together with its keeper
+		}
+		keeperDir, _ = os.Readlink(keepers[i].DataDir) // without it the message still has the pid
+	}
+	return fmt.Sprintf("the keeper (pid %d, uid %d) of the data directory %s, whose agent does not run, has it until its tasks have ended; nomad-lite agent stop -all %s ends them",
+		owners[0].PID, owners[0].UID, keeperDir, shellquote.Quote(keeperDir))
 }
 
 // killedAgentTimeout is how long listenTCPRetryingIfInUse waits.
 const killedAgentTimeout = 2 * time.Second
 
 // listenTCPRetryingIfInUse listens on a TCP address. If the address is in use it tries again for killedAgentTimeout,
-// because an agent that has just been killed can still be dying, and its children hold its listener until they have
-// executed their program. It polls, because the kernel does not report that an address is free. The end of ctx ends the wait.
-func listenTCPRetryingIfInUse(ctx context.Context, address string) (net.Listener, error) {
-	var l net.Listener
-	err := wait.WhileError(ctx, syscall.EADDRINUSE, killedAgentTimeout, func() (err error) {
-		l, err = net.Listen("tcp", address)
+// because an agent that has just been killed together with its keeper can still be dying, and its children hold its listener until
+// they have executed their program. It polls, because the kernel does not report that an address is free. The end of ctx ends the wait.
+func listenTCPRetryingIfInUse(ctx context.Context, k heldport.Keeper, address string) (l net.Listener, guardErr, err error) {
+	err = wait.WhileError(ctx, syscall.EADDRINUSE, killedAgentTimeout, func() (err error) {
+		l, guardErr, err = heldport.Listen(ctx, k, address)
 		return err
 	})
-	return l, err
+	return l, guardErr, err
 }
 
 // addUnixSocket opens the unix socket in the data directory. Only this user, and the members of the group if there

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/connlimit"
 )
@@ -86,6 +87,13 @@ func TestSocketIsForTheGroupOfTheConfiguration(t *testing.T) {
 	}
 }
 
+// emptyKeeper is a keeper that stores nothing.
+type emptyKeeper struct{}
+
+func (emptyKeeper) StoreFD(context.Context, string, *os.File) error { return nil }
+func (emptyKeeper) RemoveFD(context.Context, string) error          { return nil }
+func (emptyKeeper) DuplicateStoredFD(string) (*os.File, error)      { return nil, keeper.ErrFDNotStored }
+
 // A killed agent, or a child of it that has not executed its program yet, holds the address for a moment.
 func TestListenWaitsForKilledAgent(t *testing.T) {
 	held, err := net.Listen("tcp", "127.0.0.1:0")
@@ -93,7 +101,7 @@ func TestListenWaitsForKilledAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	time.AfterFunc(100*time.Millisecond, func() { held.Close() })
-	l, err := listenTCPRetryingIfInUse(t.Context(), held.Addr().String())
+	l, _, err := listenTCPRetryingIfInUse(t.Context(), emptyKeeper{}, held.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,10 +109,10 @@ func TestListenWaitsForKilledAgent(t *testing.T) {
 	interrupted, cancel := context.WithCancel(t.Context())
 	cancel()
 	began := time.Now()
-	if _, err := listenTCPRetryingIfInUse(interrupted, l.Addr().String()); !errors.Is(err, syscall.EADDRINUSE) || time.Since(began) >= killedAgentTimeout {
+	if _, _, err := listenTCPRetryingIfInUse(interrupted, emptyKeeper{}, l.Addr().String()); !errors.Is(err, syscall.EADDRINUSE) || time.Since(began) >= killedAgentTimeout {
 		t.Errorf("interrupted: %v after %v", err, time.Since(began))
 	}
-	if _, err := listenTCPRetryingIfInUse(t.Context(), l.Addr().String()); !errors.Is(err, syscall.EADDRINUSE) {
+	if _, _, err := listenTCPRetryingIfInUse(t.Context(), emptyKeeper{}, l.Addr().String()); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("an address that stays in use: %v", err)
 	}
 }
@@ -133,5 +141,22 @@ func TestNodeOfClusterAnnouncesReachableAddress(t *testing.T) {
 		if got := c.listeners.otherNodesCanConnect(&c.config); got != c.want {
 			t.Errorf("%s: got %v, want %v", name, got, c.want)
 		}
+	}
+}
+
+// The error for a port that is in use names the process that has it.
+func TestPortInUseNamesTheOwner(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	port := taken.Addr().(*net.TCPAddr).Port
+	l := &apiListeners{connLimiter: connlimit.New(connlimit.Config{Logger: hclog.NewNullLogger()})}
+	interrupted, cancel := context.WithCancel(t.Context())
+	cancel()
+	err = l.listenTCP(interrupted, emptyKeeper{}, &config.Config{HTTPPort: &port}, hclog.NewNullLogger())
+	if want := fmt.Sprintf("(pid %d, uid %d) has it; ports { http = … }", os.Getpid(), os.Geteuid()); !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want it to contain %q", err, want)
 	}
 }
