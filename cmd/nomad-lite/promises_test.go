@@ -51,6 +51,7 @@ var (
 	hostile     = "TestHostileJobsGetNothingMore"
 	connsTests  = "TestFloodsDoNotDelayOthers TestClassesAreFair TestConnectionFloods TestSlowClients"
 	volumeTests = "TestVolumesBelowDirectoriesOfTasks TestFoundVolumesCannotBeReplaced TestVolumesMountsHostVolumes TestSharedMounts TestLogOptionsOfTasks"
+	portTests   = "TestPortIsNeverFree TestPortIsNotFreeWhileAddressChanges TestTaskThatTakesThePortOfTheAgent"
 	isOperator  = "The task is a process of the agent's user."
 	lyingTests  = "TestLyingServersGetNothingMore TestAllocationsThatCannotRunAreRejected FuzzAllocs"
 	peerTests   = "TestTLSVerifiesBothEnds TestTLSRejectsPeersThatAreNoServers"
@@ -103,7 +104,7 @@ var actors = []actor{
 			agentFiles:   {"The account neither reads nor changes a file of the agent. The agent runs no plugin and reads no configuration that the account can change.", "TestOtherAccountsGetNothing TestUnprivilegedAgentClosesItsDirectory TestUnsafePluginIsRefused TestUnsafePluginIsNotUsed TestUnsafeDirectoryIsRefused TestWritableConfigIsRefused TestConfigInWritableDirIsRefused"},
 			secrets:      {"The account gets no token, no key and no one-time secret of `nomad-lite ui`. No command sends it a token or a request while it listens in the place of the agent, or relays to it.", "TestOtherAccountsGetNothing TestHandoverFileIsClosedToOthers TestListenersOfOtherAccountsGetOnlyChallenges TestRelayToAgentGetsOnlyChallenges TestListenerIsCheckedBeforeTheRequest TestListenerOfAnotherUser"},
 			processes:    {"The account does not signal or trace a process of the agent, or one of a task that has another user. An agent neither kills nor names a process of the account that has the environment of a task.", "TestOtherAccountsGetNothing TestForgedEnvironment TestStopLeavesForgedProcesses"},
-			network:      {"The account gets no port or unix socket that the agent has for another: sockets are in closed directories.", "TestSocketDirThatOthersCanEnterIsRefused TestSocketOfAnotherProcessIsRefused TestSocketsOfOtherUsersAreNotTrusted"},
+			network:      {"The account gets no unix socket of the agent, whose directories are closed, and not the TCP port, with 127.0.0.1 and [::1], as long as the agent or its keeper runs. Without both, another process can have the port; then the agent does not start, and names the process.", "TestSocketDirThatOthersCanEnterIsRefused TestSocketOfAnotherProcessIsRefused TestSocketsOfOtherUsersAreNotTrusted " + portTests},
 			availability: {"The account takes no connections of the operator on the unix socket, and none over TCP where the kernel reports the users of clients (`tcp_diag`).", connsTests},
 		},
 	},
@@ -115,7 +116,7 @@ var actors = []actor{
 			agentFiles:   {"No task, template, artifact or volume reaches the data directory.", hostile + " TestRenderingIsConfined"},
 			secrets:      {"Tasks inherit no variable of the agent's environment that `env.denylist` names. No event, log, time line or debug bundle has a value of a variable that the task or its hooks were given. Nothing is promised about the variables of a namespace: templates of each of its jobs read all of them.", "TestTasksInheritNoSecret TestHostEnv TestNoTextHasASecret TestNextAgentKnowsSecrets"},
 			processes:    {"The job shares no PID or IPC namespace of the machine without `allow_pid_mode` or `allow_ipc_mode`. Its texts and the logs of its tasks control neither the terminal nor the page of the operator.", "TestHostModes TestHostPIDNamespace TestTerminalGetsNoControlCharacters TestUILogsAndFiles " + hostile},
-			network:      {text: "A job chooses the network of the machine, in which its tasks listen on each free port, and the names of its services."},
+			network:      {"A job chooses the network of the machine, in which its tasks listen on each free port, and the names of its services. The port of the API is not free while the agent restarts.", portTests},
 			availability: {"A job that is refused or fails leaves the agent and other jobs running. Where the machine has cgroups, memory is limited, and tasks share the processors by their `cpu`. The disk is not limited.", hostile + " TestMemoryLimit TestCPUShares TestEvaluationIsBounded"},
 		},
 	},

@@ -56,9 +56,9 @@ var survivals = []survival{
 		tests: "TestNothingIsLostWhenTheCollectorIsKilled TestNothingIsLostWhenTheAgentAndTheCollectorAreKilled TestStoppedCollectorHoldsTheTaskButLosesNothing",
 	},
 	{
-		event: "The agent is killed", kept: "tasks, output, exit statuses, delays of restarts, all that the API has acknowledged", lost: "nothing; checks, templates and launches pause",
+		event: "The agent is killed", kept: "tasks, output, exit statuses, delays of restarts, all that the API has acknowledged; the port of the API, at which new requests wait two seconds for the next agent", lost: "requests that the agent was answering; checks, templates and launches pause",
 		repeated: "steps of a start whose end was not stored; no start of a process", duration: "0.1 to 0.2 s until the next agent has 100 tasks", figure: "agent killed → 100 tasks owned",
-		tests: "TestTasksSurviveDeaths TestFaults TestInterruptedStarts TestScripts/agent_restart",
+		tests: "TestTasksSurviveDeaths TestFaults TestInterruptedStarts TestRequestsDuringRestarts TestPortIsNeverFree TestScripts/agent_restart",
 	},
 	{
 		event: "The agent is stopped", kept: "the same", lost: "the same", repeated: "nothing", duration: "the same", figure: "agent killed → 100 tasks owned",
