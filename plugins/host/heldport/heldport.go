@@ -135,6 +135,7 @@ func openSockets(ctx context.Context, want *net.TCPAddr, beside []*os.File) (s o
 		}
 	}()
 	var config net.ListenConfig
+	config.SetMultipathTCP(false) // the rules for binding a port beside another socket are those of TCP
 	if len(beside) > 0 {
 		config.Control = func(_, _ string, socket syscall.RawConn) error { return setReusePort(socket, 1) }
 	}
