@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -40,13 +41,14 @@ const (
 // plantedSecret is the content of each template and artifact.
 const plantedSecret = "planted-secret"
 
-// intruder is an account that attacks the files and the processes of an agent. It is given the
-// paths and the process ids.
+// intruder is an account that attacks the files, the processes and the port of an agent. It is given the
+// paths, the process ids and the port.
 type intruder struct {
 	uid      int
 	own      string // the intruder's own directory, on the same file system as the agent's files
 	paths    *atomic.Pointer[[]string]
 	pids     *atomic.Pointer[[]int]
+	port     int
 	attempts atomic.Int64
 
 	mu             sync.Mutex
@@ -79,6 +81,7 @@ func (i *intruder) attack(ctx context.Context, r *rand.Rand) error {
 		}
 	}
 	for ctx.Err() == nil {
+		i.tryBinds()
 		for _, pid := range *i.pids.Load() {
 			i.trySignals(pid)
 			for _, dir := range []string{"cwd", "root", "fd"} {
@@ -101,6 +104,31 @@ func (i *intruder) attack(ctx context.Context, r *rand.Rand) error {
 		}
 	}
 	return nil
+}
+
+// tryBinds tries to bind the port of the agent at each address that the clients of an agent at 127.0.0.1 use.
+func (i *intruder) tryBinds() {
+	for _, address := range []unix.Sockaddr{
+		&unix.SockaddrInet4{Port: i.port}, &unix.SockaddrInet4{Port: i.port, Addr: [4]byte{127, 0, 0, 1}},
+		&unix.SockaddrInet6{Port: i.port}, &unix.SockaddrInet6{Port: i.port, Addr: [16]byte(net.IPv6loopback)},
+	} {
+		family := unix.AF_INET6
+		if _, isV4 := address.(*unix.SockaddrInet4); isV4 {
+			family = unix.AF_INET
+		}
+		fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			continue // a machine without IPv6
+		}
+		err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1))
+		if err == nil {
+			err = unix.Bind(fd, address)
+		}
+		if !errors.Is(err, unix.EADDRNOTAVAIL) {
+			i.try("bind", fmt.Sprint(address), err)
+		}
+		unix.Close(fd)
+	}
 }
 
 // trySignals tries each way to signal a process. The kernel treats all signals alike, except
@@ -196,7 +224,7 @@ func newIntruder(t *testing.T, uid int, targets *attackTargets) *intruder {
 	if err := os.Chown(own, uid, uid); err != nil {
 		t.Fatal(err)
 	}
-	return &intruder{uid: uid, own: own, paths: &targets.paths, pids: &targets.pids, countsByAttack: map[string]*attackCount{}}
+	return &intruder{uid: uid, own: own, paths: &targets.paths, pids: &targets.pids, port: targets.port, countsByAttack: map[string]*attackCount{}}
 }
 
 func (i *intruder) hasSucceeded() bool {
@@ -217,9 +245,10 @@ func newPublicDir(t *testing.T) string {
 	return dir
 }
 
-// attackTargets are the targets of the intruders: all paths below the data directory, and the
-// processes of the agent and of its tasks.
+// attackTargets are the targets of the intruders: all paths below the data directory, the
+// processes of the agent and of its tasks, and the port of the agent.
 type attackTargets struct {
+	port  int
 	paths atomic.Pointer[[]string]
 	pids  atomic.Pointer[[]int]
 }
@@ -271,7 +300,16 @@ func TestOtherAccountsGetNothing(t *testing.T) {
 	}))
 	defer downloads.Close()
 
+	address, err := url.Parse(s.PinHTTPPort())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The keeper runs, and holds the port, as long as this task does.
+	s.RunJobUntilStatus("stays", "service", "running", systemtest.NewRawExecShellTask("main", systemtest.SleepForeverScript))
 	var targets attackTargets
+	if targets.port, err = strconv.Atoi(address.Port()); err != nil {
+		t.Fatal(err)
+	}
 	ours := func() []int { return s.PIDsOfOtherUsers(intruderUser, nobodyUser) }
 	targets.refresh(s.DataDir, ours)
 	intruders := []*intruder{newIntruder(t, intruderUser, &targets), newIntruder(t, nobodyUser, &targets)}
@@ -353,7 +391,12 @@ func TestIntruderDetectsUnprotectedFilesAndProcesses(t *testing.T) {
 		}()
 		pids = append(pids, cmd.Process.Pid)
 	}
-	var targets attackTargets
+	l, err := net.Listen("tcp", "127.0.0.2:0") // a listener at another address does not hold the port of an agent
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	targets := attackTargets{port: l.Addr().(*net.TCPAddr).Port}
 	targets.refresh(dir, func() []int { return pids })
 	i := newIntruder(t, intruderUser, &targets)
 	ctx, end := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -370,7 +413,7 @@ func TestIntruderDetectsUnprotectedFilesAndProcesses(t *testing.T) {
 	if made == 0 {
 		t.Errorf("the intruder has made nothing: %v", i.countsByAttack)
 	}
-	for _, what := range []string{"read", "write", "list", "rename", "take away", "link", "connect", "signal", "continue", "signal the handle"} {
+	for _, what := range []string{"read", "write", "list", "rename", "take away", "link", "connect", "bind", "signal", "continue", "signal the handle"} {
 		if o := i.countsByAttack[what]; o == nil || o.successes == 0 {
 			t.Errorf("none has succeeded with %q: %v", what, i.countsByAttack)
 		}
