@@ -108,9 +108,9 @@ func (i *intruder) attack(ctx context.Context, r *rand.Rand) error {
 
 // tryBinds tries to bind the port of the agent at each address that the clients of an agent at 127.0.0.1 use.
 func (i *intruder) tryBinds() {
-	for _, address := range []unix.Sockaddr{
-		&unix.SockaddrInet4{Port: i.port}, &unix.SockaddrInet4{Port: i.port, Addr: [4]byte{127, 0, 0, 1}},
-		&unix.SockaddrInet6{Port: i.port}, &unix.SockaddrInet6{Port: i.port, Addr: [16]byte(net.IPv6loopback)},
+	for name, address := range map[string]unix.Sockaddr{
+		"0.0.0.0": &unix.SockaddrInet4{Port: i.port}, "127.0.0.1": &unix.SockaddrInet4{Port: i.port, Addr: [4]byte{127, 0, 0, 1}},
+		"::": &unix.SockaddrInet6{Port: i.port}, "::1": &unix.SockaddrInet6{Port: i.port, Addr: [16]byte(net.IPv6loopback)},
 	} {
 		family := unix.AF_INET6
 		if _, isV4 := address.(*unix.SockaddrInet4); isV4 {
@@ -125,7 +125,7 @@ func (i *intruder) tryBinds() {
 			err = unix.Bind(fd, address)
 		}
 		if !errors.Is(err, unix.EADDRNOTAVAIL) {
-			i.try("bind", fmt.Sprint(address), err)
+			i.try("bind", net.JoinHostPort(name, strconv.Itoa(i.port)), err)
 		}
 		unix.Close(fd)
 	}
