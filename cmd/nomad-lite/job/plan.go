@@ -190,5 +190,8 @@ func formatJobFileFlagArgs(f *jobfile.Flags) []string {
 	for _, v := range f.VarFiles {
 		flagArgs = append(flagArgs, "-var-file", shellquote.QuoteIfNeeded(v))
 	}
+	for _, v := range f.AllowedFiles {
+		flagArgs = append(flagArgs, "-allow-file", shellquote.QuoteIfNeeded(v))
+	}
 	return flagArgs
 }

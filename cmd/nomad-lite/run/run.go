@@ -245,6 +245,9 @@ func (o *options) newJobReader(s *cli.Streams, fileCount int) (*jobReader, error
 		return nil, err
 	}
 	r := &jobReader{jobFileFlags: o.jobFileFlags, runNowRewriter: l, environmentFlags: o.environmentFlags, streams: s}
+	if o.dataDir != "" {
+		r.jobFileFlags.DataDirs = []string{o.dataDir}
+	}
 	if fileCount > 1 {
 		r.jobFileFlags.HCL2Strict = false // a variable that one file declares need not be declared by the others
 	}

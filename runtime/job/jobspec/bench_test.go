@@ -6,6 +6,8 @@ import (
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/fileaccess"
 )
 
 // sixtyLineJob is a job of average size.
@@ -84,7 +86,7 @@ func BenchmarkParse(b *testing.B) {
 	b.Run("job", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if _, diags := Parse(ParseInput{DiagnosticFileName: "in.hcl", Text: sixtyLineJob, EnablesFileFunctions: true, RejectsUndeclaredVariables: true}); diags.HasErrors() {
+			if _, diags := Parse(ParseInput{DiagnosticFileName: "in.hcl", Text: sixtyLineJob, Files: fileaccess.NewReader(fileaccess.Policy{}), RejectsUndeclaredVariables: true}); diags.HasErrors() {
 				b.Fatal(NomadErrorText(diags))
 			}
 		}

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/hashicorp/hcl/v2"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/fileaccess"
 )
 
 // jobWithTaskBody returns a job with one task.
@@ -46,7 +48,7 @@ const (
 
 func (p parseCase) parse(t *testing.T) (*ParsedFile, hcl.Diagnostics) {
 	t.Helper()
-	src := ParseInput{DiagnosticFileName: "in.hcl", Text: []byte(p.text), VarAssignments: p.vars, Environ: p.environVars, EnablesFileFunctions: true, RejectsUndeclaredVariables: !p.lax}
+	src := ParseInput{DiagnosticFileName: "in.hcl", Text: []byte(p.text), VarAssignments: p.vars, Environ: p.environVars, Files: fileaccess.NewReader(fileaccess.Policy{}), RejectsUndeclaredVariables: !p.lax}
 	for i, text := range p.files {
 		path := filepath.Join(t.TempDir(), []string{"one.hcl", "two.hcl"}[i])
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

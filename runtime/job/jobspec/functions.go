@@ -1,10 +1,10 @@
 package jobspec
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
-	"os"
-	"slices"
+	"unicode/utf8"
 
 	"github.com/hashicorp/go-cty-funcs/cidr"
 	"github.com/hashicorp/go-cty-funcs/crypto"
@@ -18,6 +18,8 @@ import (
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/function"
 	"github.com/zclconf/go-cty/cty/function/stdlib"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/fileaccess"
 )
 
 // pureFunctions are the functions that depend only on their arguments (and, for some, on randomness).
@@ -99,53 +101,91 @@ var pureFunctions = map[string]function.Function{
 	"zipmap":          stdlib.ZipmapFunc,
 }
 
-// fileFunctions are the functions that read the file system. Paths are relative to the working directory,
-// as in Nomad.
-var fileFunctions = map[string]function.Function{
+// pathFunctions are the functions whose results depend on the working directory or the home directory, but that read no
+// file.
+var pathFunctions = map[string]function.Function{
 	"abspath":    filesystem.AbsPathFunc,
 	"basename":   filesystem.BasenameFunc,
 	"dirname":    filesystem.DirnameFunc,
-	"file":       filesystem.MakeFileFunc(".", false),
-	"filebase64": filesystem.MakeFileFunc(".", true),
-	"fileexists": filesystem.MakeFileExistsFunc("."),
-	"fileset":    filesystem.MakeFileSetFunc("."),
 	"pathexpand": filesystem.PathExpandFunc,
 }
 
 //lint:ignore ST1005 Nomad's text
 var errFileFunctionDisabled = errors.New("filesystem function disabled.")
 
-// fileReaders are the functions whose argument is the path of a file.
-var fileReaders = []string{"file", "filebase64", "fileexists"}
-
-// functionTable returns the functions for one evaluation. It calls onFileRead with each path that a function reads.
-func functionTable(budget *evaluationBudget, withFileFunctions bool, onFileRead func(path string)) map[string]function.Function {
-	table := make(map[string]function.Function, len(pureFunctions)+len(fileFunctions))
-	for name, f := range pureFunctions {
-		table[name] = withCheckedAndChargedArgs(name, f, budget)
-	}
-	for name, f := range fileFunctions {
-		switch {
-		case withFileFunctions && slices.Contains(fileReaders, name):
-			table[name] = withCheckedAndChargedArgs(name, readReportingFunction(f, onFileRead), budget)
-		case withFileFunctions:
-			table[name] = withCheckedAndChargedArgs(name, f, budget)
-		default:
-			table[name] = disabledFileFunction(f)
+// functionTable returns the functions for one evaluation. If files is nil, functions that depend on the file system are
+// disabled. It calls onFileRead with each path that a function reads or looks up.
+func functionTable(budget *evaluationBudget, files *fileaccess.Reader, onFileRead func(path string)) map[string]function.Function {
+	table := make(map[string]function.Function, len(pureFunctions)+len(pathFunctions)+4)
+	add := func(functions map[string]function.Function, enabled bool) {
+		for name, f := range functions {
+			if enabled {
+				table[name] = withCheckedAndChargedArgs(name, f, budget)
+			} else {
+				table[name] = disabledFileFunction(f)
+			}
 		}
 	}
+	add(pureFunctions, true)
+	add(pathFunctions, files != nil)
+	add(fileFunctions(files, onFileRead), files != nil)
 	return table
 }
 
-// readReportingFunction returns a function that calls onFileRead with its argument before it runs.
-func readReportingFunction(f function.Function, onFileRead func(path string)) function.Function {
+// fileFunctions returns the functions that read the file system. Paths are relative to the working directory, as in
+// Nomad.
+func fileFunctions(files *fileaccess.Reader, onFileRead func(path string)) map[string]function.Function {
+	return map[string]function.Function{
+		"file": newPathFunction(cty.String, onFileRead, func(path string) (cty.Value, error) {
+			content, err := files.ReadFile(path, MaxTextSize)
+			if err == nil && !utf8.Valid(content) {
+				err = fmt.Errorf("contents of %s are not valid UTF-8; use the filebase64 function to obtain the Base64 encoded contents", path)
+			}
+			return cty.StringVal(string(content)), err
+		}),
+		"filebase64": newPathFunction(cty.String, onFileRead, func(path string) (cty.Value, error) {
+			content, err := files.ReadFile(path, MaxTextSize)
+			return cty.StringVal(base64.StdEncoding.EncodeToString(content)), err
+		}),
+		"fileexists": newPathFunction(cty.Bool, onFileRead, func(path string) (cty.Value, error) {
+			exists, err := files.Exists(path)
+			return cty.BoolVal(exists), err
+		}),
+		"fileset": function.New(&function.Spec{
+			Params: []function.Parameter{{Name: "path", Type: cty.String}, {Name: "pattern", Type: cty.String}},
+			Type:   function.StaticReturnType(cty.Set(cty.String)),
+			Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
+				matches, err := files.Glob(args[0].AsString(), args[1].AsString())
+				if err != nil || len(matches) == 0 {
+					return cty.SetValEmpty(cty.String), err
+				}
+				values := make([]cty.Value, len(matches))
+				for i, match := range matches {
+					values[i] = cty.StringVal(match)
+				}
+				return cty.SetVal(values), nil
+			},
+		}),
+	}
+}
+
+// newPathFunction returns a function whose argument is the path of a file, which can start with ~. It calls onFileRead
+// with the path before it calls read.
+func newPathFunction(result cty.Type, onFileRead func(path string), read func(path string) (cty.Value, error)) function.Function {
 	return function.New(&function.Spec{
-		Description: f.Description(),
-		Params:      f.Params(),
-		Type:        f.ReturnTypeForValues,
+		Params: []function.Parameter{{Name: "path", Type: cty.String}},
+		Type:   function.StaticReturnType(result),
 		Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
-			onFileRead(args[0].AsString())
-			return f.Call(args)
+			path, err := homedir.Expand(args[0].AsString())
+			if err != nil {
+				return cty.UnknownVal(result), err
+			}
+			onFileRead(path)
+			value, err := read(path)
+			if err != nil {
+				return cty.UnknownVal(result), err
+			}
+			return value, nil
 		},
 	})
 }
@@ -194,25 +234,4 @@ func disabledFileFunction(f function.Function) function.Function {
 		Type:     func([]cty.Value) (cty.Type, error) { return cty.NilType, errFileFunctionDisabled },
 		Impl:     func([]cty.Value, cty.Type) (cty.Value, error) { return cty.NilVal, errFileFunctionDisabled },
 	})
-}
-
-// checkArgIsSmallRegularFile rejects a file that may have no end.
-func checkArgIsSmallRegularFile(args []cty.Value) error {
-	if !areAllKnownAndNotNull(args...) {
-		return nil
-	}
-	path, err := homedir.Expand(args[0].AsString())
-	if err != nil {
-		return nil // the function returns the error of a missing file
-	}
-	info, err := os.Stat(path)
-	switch {
-	case err != nil || info.IsDir():
-		return nil
-	case !info.Mode().IsRegular():
-		return fmt.Errorf("%s is not a regular file", path)
-	case info.Size() > MaxTextSize:
-		return fmt.Errorf("%s has %d bytes, and the limit is %d", path, info.Size(), MaxTextSize)
-	}
-	return nil
 }

@@ -37,8 +37,6 @@ var argumentGuards = map[string]func(args []cty.Value) error{
 		}
 		return nil
 	},
-	"file":       checkArgIsSmallRegularFile,
-	"filebase64": checkArgIsSmallRegularFile,
 	"format":     rejectHugeFormatOutput,
 	"formatlist": rejectHugeFormatOutput,
 	"indent": func(args []cty.Value) error {

@@ -10,6 +10,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/function"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/fileaccess"
 )
 
 // ParseInput is the text of a job and all other inputs of the parser.
@@ -29,9 +31,9 @@ type ParseInput struct {
 	// Environ is searched for NOMAD_VAR_<name>, in the format of os.Environ. It may be nil.
 	Environ []string
 
-	// EnablesFileFunctions enables the functions that read the file system. Their paths are relative to the
-	// working directory of the process, as in Nomad.
-	EnablesFileFunctions bool
+	// Files enables the functions that read the file system, and reads for them. Their paths are relative to the working
+	// directory of the process, as in Nomad.
+	Files *fileaccess.Reader
 	// RejectsUndeclaredVariables rejects values for variables that the job does not declare.
 	RejectsUndeclaredVariables bool
 }
@@ -53,8 +55,8 @@ type ParsedFile struct {
 // the diagnostics; its Job is set if the diagnostics have no error. A valid job may have
 // warnings.
 //
-// Parse reads the variable files named in src and, with src.EnablesFileFunctions, the files that functions of the
-// job name. It keeps no state and may be called concurrently.
+// Parse reads the variable files named in src and, with src.Files, the files that functions of the job name and that
+// it permits. It keeps no state and may be called concurrently.
 func Parse(src ParseInput) (*ParsedFile, hcl.Diagnostics) {
 	return parseWithBudget(maxEvaluationCost, src)
 }
@@ -74,6 +76,11 @@ func parseWithBudget(maxCost int, src ParseInput) (*ParsedFile, hcl.Diagnostics)
 	}
 	if !diags.HasErrors() {
 		p.file.Job = job
+	}
+	if src.Files != nil {
+		for _, path := range src.Files.FilesReadOutside() {
+			diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagWarning, Summary: "The job has read " + path + ", which is not below the working directory, the job file's directory or their Git repository"})
+		}
 	}
 	return p.file, diags
 }
@@ -118,7 +125,7 @@ func (p *parser) parseJob() (*api.Job, hcl.Diagnostics) {
 	}
 
 	ctx := &hcl.EvalContext{
-		Functions: p.functionTable(p.input.EnablesFileFunctions),
+		Functions: p.functionTable(p.input.Files),
 		Variables: map[string]cty.Value{"var": vars, "local": cty.EmptyObjectVal},
 	}
 	locals, moreDiags := p.evaluateLocals(content.Blocks, ctx)
@@ -173,6 +180,6 @@ func onlyJobBlock(content *hcl.BodyContent) (*hcl.Block, hcl.Diagnostics) {
 }
 
 // functionTable returns the functions of an evaluation.
-func (p *parser) functionTable(withFileFunctions bool) map[string]function.Function {
-	return functionTable(p.budget, withFileFunctions, func(path string) { p.file.PathsReadByFunctions = append(p.file.PathsReadByFunctions, path) })
+func (p *parser) functionTable(files *fileaccess.Reader) map[string]function.Function {
+	return functionTable(p.budget, files, func(path string) { p.file.PathsReadByFunctions = append(p.file.PathsReadByFunctions, path) })
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/hashicorp/hcl/v2"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/fileaccess"
 )
 
 const rangesJob = `job "j" {
@@ -195,7 +197,7 @@ func TestDisabledFileFunctions(t *testing.T) {
 		if _, diags := Parse(ParseInput{DiagnosticFileName: "input.hcl", Text: text}); !strings.Contains(NomadErrorText(diags), "failed: filesystem function disabled.") {
 			t.Errorf("%s: got %s", call, NomadErrorText(diags))
 		}
-		if _, diags := Parse(ParseInput{DiagnosticFileName: "input.hcl", Text: text, EnablesFileFunctions: true}); strings.Contains(NomadErrorText(diags), "disabled") {
+		if _, diags := Parse(ParseInput{DiagnosticFileName: "input.hcl", Text: text, Files: fileaccess.NewReader(fileaccess.Policy{})}); strings.Contains(NomadErrorText(diags), "disabled") {
 			t.Errorf("%s: got %s", call, NomadErrorText(diags))
 		}
 	}
@@ -205,7 +207,7 @@ func TestDisabledFileFunctions(t *testing.T) {
 func TestFunctionNames(t *testing.T) {
 	want := strings.Fields(`abs base64decode base64encode bcrypt can ceil chomp chunklist cidrhost cidrnetmask cidrsubnet cidrsubnets coalesce coalescelist compact concat contains convert csvdecode distinct element flatten floor format formatdate formatlist indent index join jsondecode jsonencode keys length log lookup lower max md5 merge min parseint pow range regex_replace replace reverse rsadecrypt setintersection setproduct setunion sha1 sha256 sha512 signum slice sort split strlen strrev substr timeadd title trim trimprefix trimspace trimsuffix try upper urlencode uuidv4 uuidv5 values yamldecode yamlencode zipmap
 		abspath basename dirname file filebase64 fileexists fileset pathexpand`)
-	table := functionTable(&evaluationBudget{maxCost: maxEvaluationCost}, true, func(string) {})
+	table := functionTable(&evaluationBudget{maxCost: maxEvaluationCost}, fileaccess.NewReader(fileaccess.Policy{}), func(string) {})
 	for _, name := range want {
 		if _, ok := table[name]; !ok {
 			t.Errorf("no function %s", name)

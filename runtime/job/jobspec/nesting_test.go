@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/fileaccess"
 )
 
 const mebibyte = 1 << 20
@@ -195,7 +197,7 @@ func TestEvaluationIsBounded(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			// A sixteenth of the budget is enough for a test that exceeds it.
-			_, diags := parseWithBudget(maxEvaluationCost/16, ParseInput{DiagnosticFileName: "in.hcl", Text: []byte(test.text), EnablesFileFunctions: true})
+			_, diags := parseWithBudget(maxEvaluationCost/16, ParseInput{DiagnosticFileName: "in.hcl", Text: []byte(test.text), Files: fileaccess.NewReader(fileaccess.Policy{})})
 			text := NomadErrorText(diags)
 			if !strings.Contains(text, test.want) {
 				t.Errorf("got %.300s\nwant %s", text, test.want)

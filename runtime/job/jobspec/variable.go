@@ -230,7 +230,7 @@ func (p *parser) validateVariable(v *variable) hcl.Diagnostics {
 		return nil
 	}
 	ctx := &hcl.EvalContext{
-		Functions: p.functionTable(false),
+		Functions: p.functionTable(nil),
 		Variables: map[string]cty.Value{"var": cty.ObjectVal(map[string]cty.Value{v.name: v.assignedValue.val})},
 	}
 	var diags hcl.Diagnostics

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,10 +18,12 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
+	"github.com/nomad-lite/nomad-lite/runtime/job/fileaccess"
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
@@ -31,7 +34,14 @@ type Flags struct {
 	VarFiles   []string
 	FileIsJSON bool
 	HCL2Strict bool
+	// AllowedFiles are the files and directories that the functions of the job file may read in addition.
+	AllowedFiles []string
+	// DataDirs are data directories that the command's other flags name. No job file may read them.
+	DataDirs []string
 }
+
+// allowFileEnvVar has more paths of the flag -allow-file, separated like those of PATH.
+const allowFileEnvVar = "NOMAD_LITE_ALLOW_FILE"
 
 // Register adds the flags to a command.
 func (f *Flags) Register(cmd *cobra.Command) {
@@ -39,6 +49,7 @@ func (f *Flags) Register(cmd *cobra.Command) {
 	flags.StringArrayVar(&f.Vars, "var", nil, "set a variable of the job file, as `name=value`; may be repeated")
 	flags.StringArrayVar(&f.VarFiles, "var-file", nil, "read variables from this `file`; may be repeated")
 	flags.BoolVar(&f.FileIsJSON, "json", false, "the file is a job in the JSON form of the HTTP API")
+	flags.StringArrayVar(&f.AllowedFiles, "allow-file", nil, "let the functions of the job file read this `path`, and what is below it; may be repeated; "+allowFileEnvVar+" has more, separated like PATH")
 	flags.BoolVar(&f.HCL2Strict, "hcl2-strict", true, "refuse values for variables that the job file does not declare")
 }
 
@@ -91,7 +102,7 @@ func (f *Flags) Read(s *cli.Streams, pathOrURL string, onError *cli.ExitCode) (*
 		return &File{Job: job, Parsed: &jobspec.ParsedFile{}, SourceText: text, jsonFilePath: name}, nil
 	}
 	file, diags := jobspec.Parse(jobspec.ParseInput{
-		DiagnosticFileName: name, Text: text, VarAssignments: f.Vars, VarFilePaths: f.VarFiles, Environ: os.Environ(), EnablesFileFunctions: true, RejectsUndeclaredVariables: f.HCL2Strict,
+		DiagnosticFileName: name, Text: text, VarAssignments: f.Vars, VarFilePaths: f.VarFiles, Environ: os.Environ(), Files: f.newFileReader(pathOrURL), RejectsUndeclaredVariables: f.HCL2Strict,
 	})
 	if diags.HasErrors() {
 		fmt.Fprintf(s.Err, "Error getting job struct: Error parsing job file from %s:\n", pathOrURL)
@@ -113,6 +124,27 @@ func (f *Flags) Read(s *cli.Streams, pathOrURL string, onError *cli.ExitCode) (*
 	return &File{Job: file.Job, Parsed: file, SourceText: text}, nil
 }
 
+// newFileReader returns the reader for the functions of a job file.
+func (f *Flags) newFileReader(pathOrURL string) *fileaccess.Reader {
+	policy := fileaccess.Policy{AllowedPaths: append(slices.Clip(f.AllowedFiles), filepath.SplitList(os.Getenv(allowFileEnvVar))...), ForbiddenDirs: slices.Clone(f.DataDirs)}
+	switch {
+	case pathOrURL == "-":
+		policy.Source = fileaccess.FromStdin
+	case isURL(pathOrURL):
+		policy.Source = fileaccess.FromURL
+	default:
+		policy.JobFileDir = filepath.Dir(pathOrURL)
+	}
+	for _, socket := range append(agentsocket.DefaultSocketPaths(), strings.TrimPrefix(os.Getenv("NOMAD_ADDR"), "unix://")) {
+		if filepath.IsAbs(socket) {
+			policy.ForbiddenDirs = append(policy.ForbiddenDirs, filepath.Dir(socket))
+		}
+	}
+	return fileaccess.NewReader(policy)
+}
+
+func isURL(pathOrURL string) bool { return strings.Contains(pathOrURL, "://") }
+
 // readJobFileSource returns the text of a job file and its name in diagnostics. The name is the path as the user has
 // typed it, so that an editor finds the file.
 func readJobFileSource(s *cli.Streams, pathOrURL string) (text []byte, nameInDiagnostics string, err error) {
@@ -120,7 +152,7 @@ func readJobFileSource(s *cli.Streams, pathOrURL string) (text []byte, nameInDia
 		text, err = io.ReadAll(io.LimitReader(s.In, jobspec.MaxTextSize+1))
 		return text, "stdin", err
 	}
-	if strings.Contains(pathOrURL, "://") {
+	if isURL(pathOrURL) {
 		text, err = downloadJobFile(pathOrURL)
 		return text, pathOrURL, err
 	}

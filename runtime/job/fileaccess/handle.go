@@ -1,0 +1,26 @@
+package fileaccess
+
+import "io/fs"
+
+// fileID identifies a file or directory.
+type fileID struct {
+	device, inode uint64
+	path          string // "" on Linux, and elsewhere the only field
+}
+
+// fileInfo is the part of a file's status that decides about its permission.
+type fileInfo struct {
+	id   fileID
+	mode fs.FileMode
+	uid  uint32
+	size int64
+}
+
+// fileSystemKind is a kind of file system with rules of its own.
+type fileSystemKind int
+
+const (
+	ordinaryFileSystem fileSystemKind = iota
+	processFileSystem                 // files are views of processes and the kernel
+	userFileSystem                    // FUSE: whether other accounts can read it is not in the modes
+)
