@@ -115,15 +115,19 @@ func (r *Reader) withTarget(path string, use func(*access, target) error) error 
 	if err == nil {
 		err = use(a, t)
 	}
-	return describe(err, path)
+	return r.describe(err, path)
 }
 
 // describe names the path of the text in an error.
-func describe(err error, path string) error {
+func (r *Reader) describe(err error, path string) error {
 	errno, isErrno := err.(syscall.Errno) // the error of a system call that no other call has described
 	switch {
 	case errors.Is(err, errRefused):
-		return &RefusedError{path, fmt.Sprintf("it is not below the working directory, the job file's directory or their Git repository, and not every account can read it; to allow it, add -allow-file %s", shellquote.QuoteIfNeeded(path))}
+		reason := "it is not below the working directory, the job file's directory or their Git repository (where /, directories like /etc and home directories do not count), and not every account can read it"
+		if r.policy.Source == FromStdin {
+			reason = "a job file from standard input may read what is below the working directory (unless that is /, a directory like /etc or a home directory)"
+		}
+		return &RefusedError{path, reason + "; to allow it, add -allow-file " + shellquote.QuoteIfNeeded(path)}
 	case errors.Is(err, errForbidden):
 		return &RefusedError{path, "no job may read /proc, /sys or the data directory of an agent"}
 	case isErrno && !errors.Is(err, fs.ErrNotExist):

@@ -125,7 +125,7 @@ func (g *globbing) unlessMissing(err error, path string) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ELOOP) {
 		return nil
 	}
-	return describe(err, path)
+	return g.access.reader.describe(err, path)
 }
 
 // glob adds the matches of the names in the directory p, whose path is at.
@@ -199,10 +199,10 @@ func (g *globbing) eachEntry(p *place, at string, do func(name string) error) er
 	a := g.access
 	isListable := p.isAllowed || a.isReadableAsRoot(p, p.info) || (p.isPublic && a.sourceIsFile || p.isBelowRoot) && p.info.mode&0o004 != 0
 	if p.isForbidden {
-		return describe(errForbidden, at)
+		return g.access.reader.describe(errForbidden, at)
 	}
 	if !isListable {
-		return describe(errRefused, at)
+		return g.access.reader.describe(errRefused, at)
 	}
 	names, err := p.dir.list(a.count)
 	if err != nil {
