@@ -18,6 +18,7 @@ func TestHelperExchange(t *testing.T) {
 		for range 100 {
 			unix.Renameat2(unix.AT_FDCWD, dir+"/dir", unix.AT_FDCWD, dir+"/link", unix.RENAME_EXCHANGE)
 			unix.Renameat2(unix.AT_FDCWD, dir+"/key", unix.AT_FDCWD, dir+"/keylink", unix.RENAME_EXCHANGE)
+			unix.Renameat2(unix.AT_FDCWD, dir+"/../pub/a", unix.AT_FDCWD, dir+"/../pub/b", unix.RENAME_EXCHANGE)
 		}
 	}
 }

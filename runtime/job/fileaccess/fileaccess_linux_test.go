@@ -113,7 +113,7 @@ func TestLayoutsOfRepositoriesNeedNoFlag(t *testing.T) {
 func hostileTree(t *testing.T) string {
 	return makeTree(t,
 		entry{path: "secret/", mode: 0o700}, entry{path: "secret/key", mode: 0o644, text: "s"},
-		entry{path: "secret/sub/", mode: 0o755}, entry{path: "secret/sub/key", mode: 0o644, text: "s"},
+		entry{path: "secret/sub/", mode: 0o755}, entry{path: "secret/sub/key", mode: 0o644, text: "s"}, entry{path: "secret/sub/work/", mode: 0o755},
 		entry{path: "private", mode: 0o600, text: "s"}, entry{path: "public", mode: 0o644, text: "p"},
 		entry{path: "unlistable/", mode: 0o711}, entry{path: "unlistable/.hidden", mode: 0o644, text: "s"},
 		entry{path: "repo/", mode: 0o755}, entry{path: "repo/.git/", mode: 0o755}, entry{path: "repo/jobs/", mode: 0o755},
@@ -123,7 +123,7 @@ func hostileTree(t *testing.T) string {
 		entry{path: "repo/ok", mode: 0o600, text: "ok"},
 		entry{path: "repo/data/", mode: 0o700}, entry{path: "repo/data/token", mode: 0o600, text: "s"}, entry{path: "repo/data/state.db", mode: 0o600}, entry{path: "repo/data/lock", mode: 0o600},
 		entry{path: "repo/other/", mode: 0o700}, entry{path: "repo/other/token", mode: 0o600, text: "s"},
-		entry{path: "home/", mode: 0o755}, entry{path: "home/me/", mode: 0o700}, entry{path: "home/me/private", mode: 0o600, text: "s"}, entry{path: "home/me/.git/", mode: 0o700},
+		entry{path: "home/", mode: 0o755}, entry{path: "home/me/", mode: 0o700}, entry{path: "home/me/private", mode: 0o600, text: "s"}, entry{path: "home/me/.git/", mode: 0o700}, entry{path: "home/me/work/", mode: 0o700},
 	)
 }
 
@@ -166,6 +166,8 @@ func TestHostileTextsReadNothing(t *testing.T) {
 		}
 		refused(cwd, "ROOT/home/me/private", Policy{})
 	}
+	refused("home/me/work", "../private", Policy{}) // a home directory is no repository
+	refused("secret/sub/work", "../key", Policy{})  // only the way to the working directory is permitted
 	refused("repo", "ROOT/public", Policy{Source: FromStdin})
 	refused("repo/jobs", "../ok", Policy{Source: FromStdin})
 	refused("repo", "ok", Policy{Source: FromURL})
@@ -308,8 +310,14 @@ func TestGlobEnds(t *testing.T) {
 	if _, err := r.ReadFile("x", limit); !errors.Is(err, errTooManyLookups) {
 		t.Errorf("the limit does not hold for the whole text: %v", err)
 	}
-	if _, err := NewReader(Policy{}).Glob("d18", "**"); err != nil {
-		t.Error(err)
+	if err := os.Symlink(".", "d19/self"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename("x", "d19/x"); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := NewReader(Policy{}).Glob("d19", "**"); err != nil || !slices.Equal(got, []string{"x"}) {
+		t.Errorf("got %q, %v: ** must not follow a link to a directory above it", got, err)
 	}
 }
 
@@ -319,6 +327,7 @@ func TestExchangedLinks(t *testing.T) {
 		entry{path: "secret/", mode: 0o700}, entry{path: "secret/key", mode: 0o600, text: "s"},
 		entry{path: "repo/", mode: 0o755}, entry{path: "repo/dir/", mode: 0o755}, entry{path: "repo/dir/key", mode: 0o600, text: "x"},
 		entry{path: "repo/link", text: "-> ../secret"}, entry{path: "repo/key", mode: 0o600, text: "x"}, entry{path: "repo/keylink", text: "-> ../secret/key"},
+		entry{path: "pub/", mode: 0o755}, entry{path: "pub/a", mode: 0o644, text: "x"}, entry{path: "pub/b", mode: 0o600, text: "s"},
 	)
 	exchange := exec.Command(os.Args[0], "-test.run=^TestHelperExchange$")
 	exchange.Env = append(os.Environ(), "EXCHANGE_IN="+root+"/repo")
@@ -331,7 +340,7 @@ func TestExchangedLinks(t *testing.T) {
 	r := NewReader(Policy{})
 	r.maxLookups = 1 << 40
 	for i := 0; i < 20_000 || len(outcomes) < 2 && i < 1_000_000; i++ {
-		for _, path := range []string{"key", "dir/key"} {
+		for _, path := range []string{"key", "dir/key", "../pub/a"} {
 			content, err := r.ReadFile(path, limit)
 			var refusal *RefusedError
 			switch {
