@@ -59,6 +59,12 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("the job may not read %s: %s", e.Path, e.Reason)
 }
 
+// missingError is the error for a file that does not exist, with the text of Nomad. It is fs.ErrNotExist.
+type missingError struct{ path string }
+
+func (e *missingError) Error() string        { return "no file exists at " + e.path }
+func (e *missingError) Is(target error) bool { return target == fs.ErrNotExist }
+
 var errTooManyLookups = errors.New("the file functions of the job look up too many names: use longer prefixes in the patterns of fileset")
 
 // FilesReadOutside returns the paths, as the text names them, of the files that ReadFile has returned and that are
@@ -90,7 +96,7 @@ func (r *Reader) ReadFile(path string, limit int64) ([]byte, error) {
 		return nil
 	})
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("no file exists at %s", path)
+		return nil, &missingError{path}
 	}
 	return content, err
 }

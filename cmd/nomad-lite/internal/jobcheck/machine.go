@@ -23,6 +23,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/jobfile"
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/internal/taskuser"
+	"github.com/nomad-lite/nomad-lite/runtime/job/fileaccess"
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
 )
 
@@ -54,9 +55,13 @@ func checkTemplates(j *jobfile.File, s *cli.Streams, jobRunsOnThisMachine bool) 
 			if !jobRunsOnThisMachine || !filepath.IsAbs(source) || isInterpolated(source) {
 				continue
 			}
-			text, err := readTemplateSourceIfRegular(source)
-			if errors.Is(err, fs.ErrNotExist) {
+			text, err := j.ReadFile(source)
+			refusal := new(fileaccess.RefusedError)
+			switch {
+			case errors.Is(err, fs.ErrNotExist):
 				diags = append(diags, j.NewWarningDiagnostic(append(path, "source"), "the source of the template is not on this machine: "+err.Error()))
+			case errors.As(err, &refusal):
+				diags = append(diags, j.NewWarningDiagnostic(append(path, "source"), "the source of the template is not checked: "+err.Error()))
 			}
 			if err := checkTemplateText(t, string(text)); err != nil {
 				diags = append(diags, newTemplateSourceDiagnostic(source, text, err))
@@ -72,16 +77,6 @@ func checkTemplates(j *jobfile.File, s *cli.Streams, jobRunsOnThisMachine bool) 
 
 func checkTemplateText(t *api.Template, text string) *template.TextError {
 	return template.CheckText(text, pointer.Value(t.LeftDelim), pointer.Value(t.RightDelim))
-}
-
-// readTemplateSourceIfRegular returns the text of a template's source file. It returns no text for a file that is not
-// regular, because a read can block, and for a file that is too large.
-func readTemplateSourceIfRegular(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil || !info.Mode().IsRegular() || info.Size() > jobspec.MaxTextSize {
-		return nil, err
-	}
-	return os.ReadFile(path)
 }
 
 // newTemplateDiagnostic returns a diagnostic for an error in the text of a template in the job file. Its position is a

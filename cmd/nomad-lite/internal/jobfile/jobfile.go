@@ -70,6 +70,13 @@ type File struct {
 	// jsonFilePath is the path of a job file in JSON, and "" for HCL. The attributes and blocks of a job in JSON have
 	// no source positions.
 	jsonFilePath string
+	files        *fileaccess.Reader
+}
+
+// ReadFile returns the content of a file that the job names, if the functions of the job file may read it. The error of
+// a file that does not exist is fs.ErrNotExist, and that of a file that the job may not read a fileaccess.RefusedError.
+func (fi *File) ReadFile(path string) ([]byte, error) {
+	return fi.files.ReadFile(path, jobspec.MaxTextSize)
 }
 
 // Read reads and parses a job file, and prints warnings and errors to standard error. The returned error has the exit
@@ -93,16 +100,17 @@ func (f *Flags) Read(s *cli.Streams, pathOrURL string, onError *cli.ExitCode) (*
 		//lint:ignore ST1005 the text is Nomad's
 		return nil, fail(fmt.Errorf("Error reading job file from %s: %w", pathOrURL, err))
 	}
+	files := f.newFileReader(pathOrURL)
 	if f.FileIsJSON {
 		job, err := jobspec.ParseJSON(text)
 		if err != nil {
 			//lint:ignore ST1005 the text is Nomad's
 			return nil, fail(fmt.Errorf("Error parsing job file from %s:\n%w", pathOrURL, err))
 		}
-		return &File{Job: job, Parsed: &jobspec.ParsedFile{}, SourceText: text, jsonFilePath: name}, nil
+		return &File{Job: job, Parsed: &jobspec.ParsedFile{}, SourceText: text, jsonFilePath: name, files: files}, nil
 	}
 	file, diags := jobspec.Parse(jobspec.ParseInput{
-		DiagnosticFileName: name, Text: text, VarAssignments: f.Vars, VarFilePaths: f.VarFiles, Environ: os.Environ(), Files: f.newFileReader(pathOrURL), RejectsUndeclaredVariables: f.HCL2Strict,
+		DiagnosticFileName: name, Text: text, VarAssignments: f.Vars, VarFilePaths: f.VarFiles, Environ: os.Environ(), Files: files, RejectsUndeclaredVariables: f.HCL2Strict,
 	})
 	if diags.HasErrors() {
 		fmt.Fprintf(s.Err, "Error getting job struct: Error parsing job file from %s:\n", pathOrURL)
@@ -121,7 +129,7 @@ func (f *Flags) Read(s *cli.Streams, pathOrURL string, onError *cli.ExitCode) (*
 		}
 		return nil, &cli.ExitError{Code: onError.Number}
 	}
-	return &File{Job: file.Job, Parsed: file, SourceText: text}, nil
+	return &File{Job: file.Job, Parsed: file, SourceText: text, files: files}, nil
 }
 
 // newFileReader returns the reader for the functions of a job file.
