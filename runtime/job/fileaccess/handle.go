@@ -2,12 +2,6 @@ package fileaccess
 
 import "io/fs"
 
-// fileID identifies a file or directory.
-type fileID struct {
-	device, inode uint64
-	path          string // "" on Linux, and elsewhere the only field
-}
-
 // fileInfo is the part of a file's status that decides about its permission.
 type fileInfo struct {
 	id   fileID

@@ -11,6 +11,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
+// fileID identifies a file or directory.
+type fileID struct{ device, inode uint64 }
+
 // dirHandle is an open directory (O_PATH). All its methods look up one name, and follow no link.
 type dirHandle struct{ fd int }
 

@@ -9,6 +9,12 @@ import (
 	"runtime"
 )
 
+// fileID identifies a file or directory.
+type fileID struct {
+	device uint64 // 0
+	path   string
+}
+
 // dirHandle is the path of a directory. Elsewhere than on Linux nothing protects from a directory that is exchanged
 // between the check and its use.
 type dirHandle struct{ path string }
