@@ -77,9 +77,11 @@ test-kills-user: ## test-kills with an agent that is not root, and the kinds of 
 test-accounts: ## a long run of random schedules, in which other accounts attack an agent while tasks start, restart and end and the agent is killed; needs root
 	$(LONG) '^TestOtherAccountsGetNothing$$' ./cmd/nomad-lite/systemtest/hostile $(PART)
 
-test-hostile-jobs: ## a long run of random jobs with hostile values, whose tasks attack the machine, other tasks and the agent; needs root
+test-hostile-jobs: ## a long run of random jobs with hostile values, whose tasks attack the machine, other tasks and the agent, and of random texts with file functions; needs root
 	$(LONG) '^TestHostileJobsGetNothingMore$$' ./cmd/nomad-lite/systemtest/hostile $(PART)
 	$(LONG) '^TestHostileJobsOnPodman$$' ./cmd/nomad-lite/systemtest/hostile $(PART)
+	$(LONG) '^TestJobTextsReadNothingMore$$' ./cmd/nomad-lite/systemtest/hostile $(PART)
+	$(LONG) '^TestJobTextsFindPermittedFiles$$' ./cmd/nomad-lite/systemtest/hostile $(PART)
 
 test-listeners: ## a long run of random commands at listeners of another account in the place of an agent that does not run; needs root
 	$(LONG) '^TestListenersOfOtherAccountsGetOnlyChallenges$$' ./cmd/nomad-lite/systemtest/hostile $(PART)
