@@ -55,6 +55,7 @@ var (
 	isOperator  = "The task is a process of the agent's user."
 	lyingTests  = "TestLyingServersGetNothingMore TestAllocationsThatCannotRunAreRejected FuzzAllocs"
 	peerTests   = "TestTLSVerifiesBothEnds TestTLSRejectsPeersThatAreNoServers"
+	jobTexts    = "TestJobTextsReadNothingMore TestHostileTextsReadNothing TestExchangedLinks"
 	nodeTokens  = "TestNodeAcceptsNoTokenOfTasksAndServers"
 )
 
@@ -111,9 +112,9 @@ var actors = []actor{
 	{
 		"Author of a job of exec", "A person whose job file, with tasks of `exec` or `java`, the operator of an agent of root runs. The configuration has its defaults; each option that gives more is named at the start.",
 		[assetCount]promise{
-			machineFiles: {"No task is a denied user, or has a group of another, whatever the job writes. Tasks, templates and artifacts reach at most the files of `chroot_env`, read-only, those of their allocation, and the host volumes that the operator has named. The deletion of a volume follows no link.", "TestDeniedByEveryName TestForeignGroups FuzzDeniedRoot TestDestinationPaths TestConfinement TestRenderingIsConfined " + volumeTests + " TestVolumeIsNotExchanged TestMkdirVolume " + hostile},
+			machineFiles: {"No task is a denied user, or has a group of another, whatever the job writes. Tasks, templates and artifacts reach at most the files of `chroot_env`, read-only, those of their allocation, and the host volumes that the operator has named. The deletion of a volume follows no link. The functions of the text read what is below the working directory, the directory of the job file and their Git repository, what every account can read, and what `-allow-file` names.", "TestDeniedByEveryName TestForeignGroups FuzzDeniedRoot TestDestinationPaths TestConfinement TestRenderingIsConfined " + volumeTests + " TestVolumeIsNotExchanged TestMkdirVolume " + hostile + " " + jobTexts},
 			taskFiles:    {"No task reaches the directory of another allocation.", hostile + " TestOtherTaskCannotReadDownload"},
-			agentFiles:   {"No task, template, artifact or volume reaches the data directory.", hostile + " TestRenderingIsConfined"},
+			agentFiles:   {"No task, template, artifact or volume reaches the data directory. No function of the text reads it.", hostile + " TestRenderingIsConfined " + jobTexts},
 			secrets:      {"Tasks inherit no variable of the agent's environment that `env.denylist` names. No event, log, time line or debug bundle has a value of a variable that the task or its hooks were given. Nothing is promised about the variables of a namespace: templates of each of its jobs read all of them.", "TestTasksInheritNoSecret TestHostEnv TestNoTextHasASecret TestNextAgentKnowsSecrets"},
 			processes:    {"The job shares no PID or IPC namespace of the machine without `allow_pid_mode` or `allow_ipc_mode`. Its texts and the logs of its tasks control neither the terminal nor the page of the operator.", "TestHostModes TestHostPIDNamespace TestTerminalGetsNoControlCharacters TestUILogsAndFiles " + hostile},
 			network:      {"A job chooses the network of the machine, in which its tasks listen on each free port, and the names of its services. The port of the API is not free while the agent restarts.", portTests},
@@ -123,9 +124,9 @@ var actors = []actor{
 	{
 		"Author of a job of docker", "A person whose job file, with tasks of `docker`, the operator runs. `allow_privileged` and `volumes` have their defaults.",
 		[assetCount]promise{
-			machineFiles: {"Mounts, archives, profiles, templates and artifacts reach files of the allocation and the host volumes that the operator has named, also while another task replaces directories by links. Nothing is promised if the job names `devices`, which Nomad allows to each job, except that no task replaces such a device.", "TestSourcesAreMountedAsChecked TestEnginesMountWhatIsChecked TestVolumeLinks TestRefusedOptions TestDevicesInDirectoriesOfTasks TestConfinement TestRenderingIsConfined " + volumeTests + " " + hostile},
+			machineFiles: {"Mounts, archives, profiles, templates and artifacts reach files of the allocation and the host volumes that the operator has named, also while another task replaces directories by links. Nothing is promised if the job names `devices`, which Nomad allows to each job, except that no task replaces such a device. The functions of the text read what is below the working directory, the directory of the job file and their Git repository, what every account can read, and what `-allow-file` names.", "TestSourcesAreMountedAsChecked TestEnginesMountWhatIsChecked TestVolumeLinks TestRefusedOptions TestDevicesInDirectoriesOfTasks TestConfinement TestRenderingIsConfined " + volumeTests + " " + hostile + " " + jobTexts},
 			taskFiles:    {"Mounts do not lead to other allocations.", "TestSourcesAreMountedAsChecked TestVolumeLinks " + hostile},
-			agentFiles:   {"Mounts do not lead to the data directory.", "TestSourcesAreMountedAsChecked TestVolumeLinks " + hostile},
+			agentFiles:   {"Mounts do not lead to the data directory. No function of the text reads it.", "TestSourcesAreMountedAsChecked TestVolumeLinks " + hostile + " " + jobTexts},
 			secrets:      {"A container inherits nothing of the agent's environment. No event, log, time line or debug bundle has a value of a variable that the task or its hooks were given. Nothing is promised about the variables of a namespace: templates of each of its jobs read all of them.", "TestHostEnv TestNoTextHasASecret"},
 			processes:    {"A container is not privileged, has the capabilities of `allow_caps` at most, and shares no PID or IPC namespace with the machine or with another container without `allowed_modes`. It shares the hostname of the machine at most in the network of the machine.", "TestRefusedOptions TestAllowedModes TestCapabilities TestHostileJobsOnPodman " + hostile},
 			network:      {text: "A job chooses `network_mode`, the network of the machine and those of other containers included, as under Nomad."},
@@ -135,7 +136,7 @@ var actors = []actor{
 	{
 		"Author of a job of raw_exec or qemu", "A person whose job file, with tasks of `raw_exec` or `qemu`, the operator of an agent of root runs. The operator has enabled the driver, or only root can submit jobs.",
 		[assetCount]promise{
-			machineFiles: {"No task is a user that the operator denies to the driver. With [`args_allowlist`](docs/reference/qemu.md#who-may-name-which-images), a job of `qemu` names only images of its allocation and below `image_paths`. Nothing else is promised: `raw_exec` isolates nothing, and QEMU opens each disk that a job names.", "TestDeniedByEveryName TestForeignGroups TestDeniedUsers TestDeniedUserFailsTask TestCommandLine TestStartErrors TestImagePaths TestFormatOfJobImage"},
+			machineFiles: {"No task is a user that the operator denies to the driver. With [`args_allowlist`](docs/reference/qemu.md#who-may-name-which-images), a job of `qemu` names only images of its allocation and below `image_paths`. Nothing else is promised: `raw_exec` isolates nothing, and QEMU opens each disk that a job names. The functions of the text read what is below the working directory, the directory of the job file and their Git repository, what every account can read, and what `-allow-file` names.", "TestDeniedByEveryName TestForeignGroups TestDeniedUsers TestDeniedUserFailsTask TestCommandLine TestStartErrors TestImagePaths TestFormatOfJobImage " + jobTexts},
 			taskFiles:    {text: "A task of root reads all files."},
 			agentFiles:   {text: "A task of root reads all files."},
 			secrets:      {text: "A task of root reads all files."},
