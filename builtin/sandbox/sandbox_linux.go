@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"sync/atomic"
@@ -259,7 +260,7 @@ func (s *Sandbox) buildStageRoot() (*stage.Root, error) {
 		if !ok {
 			return nil, fmt.Errorf("mount %s: the propagation mode %q is unknown", m.TaskPath, m.PropagationMode)
 		}
-		r.Mounts = append(r.Mounts, stage.Mount{Source: m.HostPath, Target: m.TaskPath, SourceHasNoSymlinks: m.RequestName != "", ReadOnly: m.Readonly, PropagationFlag: propagation})
+		r.Mounts = append(r.Mounts, stage.Mount{Source: m.HostPath, Target: m.TaskPath, SourceHasNoSymlinks: m.RequestName != "", ReadOnly: m.Readonly, PropagationFlag: propagation, IsMachineFile: isMachineFile(m)})
 	}
 	for _, d := range s.start.Devices {
 		target := d.TaskPath
@@ -273,6 +274,15 @@ func (s *Sandbox) buildStageRoot() (*stage.Root, error) {
 		r.Devices = append(r.Devices, stage.Device{Source: d.HostPath, Target: target, OwnerPermissions: mode})
 	}
 	return r, nil
+}
+
+// isMachineFile reports whether a mount shows a file of the machine at the path that the file has there.
+func isMachineFile(m driver.Mount) bool {
+	if !m.Readonly || m.RequestName != "" {
+		return false
+	}
+	path, err := filepath.EvalSymlinks(m.TaskPath)
+	return err == nil && path == m.HostPath
 }
 
 // deviceOwnerMode returns the permissions of a device's owner for the letters of a device cgroup.

@@ -1,11 +1,16 @@
 package sandbox
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"reflect"
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/internal/idrange"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
 // A driver that recovers a task isolates the commands in it as the task: all options are in the task's state.
@@ -60,4 +65,30 @@ func mustFilter(t *testing.T, o Options) []byte {
 		t.Fatal(err)
 	}
 	return filter
+}
+
+// A file that the stage makes, such as /etc/hosts, covers the file of the machine there, and no file that a volume or a hook mounts.
+func TestMountOfMachineFile(t *testing.T) {
+	dir := t.TempDir()
+	file, link := filepath.Join(dir, "file"), filepath.Join(dir, "link")
+	if err := errors.Join(os.WriteFile(file, nil, 0o644), os.Symlink("file", link)); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		mount driver.Mount
+		want  bool
+	}{
+		{driver.Mount{HostPath: file, TaskPath: file, Readonly: true}, true},
+		{driver.Mount{HostPath: file, TaskPath: link, Readonly: true}, true},
+		{driver.Mount{HostPath: file, TaskPath: file}, false},
+		{driver.Mount{HostPath: file, TaskPath: file, Readonly: true, RequestName: "volume"}, false},
+		{driver.Mount{HostPath: dir + "/other", TaskPath: file, Readonly: true}, false},
+		{driver.Mount{HostPath: file, TaskPath: dir + "/missing", Readonly: true}, false},
+	} {
+		s := New(&sdk.StartRequest{TaskConfig: driver.TaskConfig{Mounts: []driver.Mount{c.mount}}}, Options{})
+		root, err := s.buildStageRoot()
+		if err != nil || len(root.Mounts) != 1 || root.Mounts[0].IsMachineFile != c.want {
+			t.Errorf("%+v: got %+v, %v", c.mount, root, err)
+		}
+	}
 }

@@ -97,6 +97,7 @@ type Mount struct {
 	SourceHasNoSymlinks bool // true if Source had no symbolic links when it was resolved: a link that is there now was made by a task, and is an error
 	ReadOnly            bool
 	PropagationFlag     uintptr // MS_PRIVATE, MS_SLAVE or MS_SHARED
+	IsMachineFile       bool    // true if Source is the file of the machine at the path Target, as for a path of chroot_env: a ReplacementFile covers it
 }
 
 // ReplacementFile is a read-only file in the root directory of the task.

@@ -550,7 +550,7 @@ func (r *Root) attachReplacementFiles() error {
 
 // hasJobMountOn reports whether the task mounts something on a path.
 func (r *Root) hasJobMountOn(file string) bool {
-	return slices.ContainsFunc(r.Mounts, func(m Mount) bool { return path.Clean("/"+m.Target) == file })
+	return slices.ContainsFunc(r.Mounts, func(m Mount) bool { return !m.IsMachineFile && path.Clean("/"+m.Target) == file })
 }
 
 // hideTaskPrivateDir hides the private directory in the task directory, which is for drivers and hooks

@@ -748,7 +748,14 @@ func (s *Supervisor) DriverKnowsInterruptedStarts(driver string) bool {
 
 // DriverFindsTasksByName reports whether a driver is a builtin, which searches for the processes of a task
 // whose id is lost.
-func (s *Supervisor) DriverFindsTasksByName(driver string) bool {
+func (s *Supervisor) DriverFindsTasksByName(driver string) bool { return s.isBuiltinDriver(driver) }
+
+// DriverMountsHostFiles reports whether a driver with isolation chroot mounts the files of chroot_env, which it finds in the
+// mounts of the task's configuration. A builtin does. The capabilities of an external driver do not prove that the driver reads
+// the mounts.
+func (s *Supervisor) DriverMountsHostFiles(driver string) bool { return s.isBuiltinDriver(driver) }
+
+func (s *Supervisor) isBuiltinDriver(driver string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.registry.findPlugin(driverKey(driver))

@@ -210,7 +210,7 @@ func checkAllocDirOpens(d *allocdir.Dir) error {
 func restrictAllocDirAccess(c *Config, dir *allocdir.Dir, tasks taskSet) error {
 	var options []allocdir.TaskDirOptions
 	for i, t := range c.Alloc.GetTaskGroup().Tasks {
-		options = append(options, taskDirOptions(tasks[i], t, c.Limits))
+		options = append(options, taskDirOptions(tasks[i], t, c))
 	}
 	return dir.RestrictToTaskUsers(options)
 }

@@ -136,13 +136,13 @@ func newTaskHooks(r *Runner, runner *taskrunner.Runner, t *api.Task) (list []run
 	add := func(order int, h runnerhooks.Hook) {
 		list = append(list, runnerhooks.OrderedHook{Order: order, Hook: h})
 	}
-	dirOptions := func() allocdir.TaskDirOptions { return taskDirOptions(runner, t, c.Limits) }
+	dirOptions := func() allocdir.TaskDirOptions { return taskDirOptions(runner, t, c) }
 
 	add(runnerhooks.OrderFirst, runnerhooks.NewTaskValidationHook(c.Limits.UserDenylist, c.Limits.UserCheckedDrivers, c.Limits.ReservedDownloadUIDs, model.UsersSwitchedToByTask(t), func() error { return r.tasks.services.ValidateServiceNames(t.Name) }))
 	if users := c.Host.DynamicUserPool; users != nil && t.User == "" {
 		add(runnerhooks.OrderFirst, runnerhooks.NewWorkloadUserHook(users, runner.DriverCapabilities, runner.SetDynamicUser, r.dir.RevokeUserAccess, r.logger))
 	}
-	add(runnerhooks.OrderFirst, runnerhooks.NewTaskDirHook(r.dir, dirOptions, runner.EmitEvent, r.logger))
+	add(runnerhooks.OrderFirst, runnerhooks.NewTaskDirHook(r.dir, t, dirOptions, runner.EmitEvent, r.logger))
 	if c.Host.NewCgroupManager != nil {
 		cores := 0
 		if t.Resources != nil {
@@ -212,10 +212,19 @@ func newTaskHooks(r *Runner, runner *taskrunner.Runner, t *api.Task) (list []run
 	return list
 }
 
+// hostFileMounters is an optional interface of the value in Config.Drivers. DriverMountsHostFiles reports whether a driver with
+// isolation chroot mounts the files of chroot_env; see allocdir.TaskDirOptions.
+type hostFileMounters interface {
+	DriverMountsHostFiles(driver string) bool
+}
+
 // taskDirOptions returns the options for a task directory. They depend on the driver's capabilities, as far as they are
 // known.
-func taskDirOptions(runner *taskrunner.Runner, t *api.Task, limits Limits) allocdir.TaskDirOptions {
+func taskDirOptions(runner *taskrunner.Runner, t *api.Task, c *Config) allocdir.TaskDirOptions {
+	limits := &c.Limits
+	mounters, _ := c.Drivers.(hostFileMounters)
 	o := allocdir.TaskDirOptions{
+		DriverMountsHostFiles:   mounters != nil && mounters.DriverMountsHostFiles(t.Driver),
 		Isolation:               runner.DriverCapabilities().FSIsolation,
 		User:                    runner.Task().User,
 		AdmittedUsers:           model.UsersSwitchedToByTask(t),

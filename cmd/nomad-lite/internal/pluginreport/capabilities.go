@@ -61,7 +61,7 @@ func describeFSIsolationEffect(isolation driver.FSIsolation, agentIsRoot bool) s
 	case !agentIsRoot:
 		return "the agent is not root: it mounts nothing for the tasks"
 	case isolation == driver.FSIsolationChroot:
-		return "the agent mounts the files of chroot_env, read-only, in the task directory"
+		return "tasks see the files of chroot_env, read-only, in their root directory"
 	}
 	return "the agent mounts the task directory at a path of its own, which the driver must unveil"
 }

@@ -20,7 +20,7 @@ func TestEffectsOfCapabilities(t *testing.T) {
 	}{
 		{"none", driver.Capabilities{}, true, "FS Isolation: tasks see the files of this machine"},
 		{"without exec", driver.Capabilities{}, true, "Exec: commands are sent to the driver, whose error is the answer"},
-		{"chroot", driver.Capabilities{FSIsolation: driver.FSIsolationChroot}, true, "FS Isolation: the agent mounts the files of chroot_env"},
+		{"chroot", driver.Capabilities{FSIsolation: driver.FSIsolationChroot}, true, "FS Isolation: tasks see the files of chroot_env"},
 		{"chroot without root", driver.Capabilities{FSIsolation: driver.FSIsolationChroot}, false, "FS Isolation: the agent is not root: the driver mounts the files of chroot_env"},
 		{"unveil without root", driver.Capabilities{FSIsolation: driver.FSIsolationUnveil}, false, "FS Isolation: the agent is not root: it mounts nothing"},
 		{"image without root", driver.Capabilities{FSIsolation: driver.FSIsolationImage}, false, "FS Isolation: the driver mounts /alloc"},

@@ -97,8 +97,8 @@ func (c *chroot) linkOrMountHostFile(hostPath string) error {
 	return mountReadOnly(parent, name, f.hostPath, openOrMakeMountFile)
 }
 
-// linkHostFilesAndListMounts is linkAndMountHostFiles for an agent that cannot mount: it copies the links, and returns the
-// mounts that the driver must make.
+// linkHostFilesAndListMounts is linkAndMountHostFiles for a driver that makes the mounts in the mount namespace of the task: it
+// copies the links, and returns the mounts.
 func (c *chroot) linkHostFilesAndListMounts() (mounts []driver.Mount, err error) {
 	for _, source := range slices.Sorted(maps.Keys(c.taskPathByHostPath)) {
 		f, err := c.findHostFile(source)

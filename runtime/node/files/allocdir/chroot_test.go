@@ -153,6 +153,29 @@ func TestChrootShowsHostFiles(t *testing.T) {
 	checkHostTree(t, tree)
 }
 
+// A driver that mounts the host's files gets them as mounts, and no file of the host is mounted below the directory of the task,
+// from where the removal of a data directory would reach it.
+func TestDriverThatMountsHostFilesGetsMounts(t *testing.T) {
+	requireRoot(t)
+	d, tree := newTestDir(t), newHostTree(t)
+	task, err := d.BuildTaskDir("web", TaskDirOptions{Isolation: driver.FSIsolationChroot, DriverMountsHostFiles: true, ChrootEnv: map[string]string{tree: "/host/tree", tree + "/file": "/file"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []driver.Mount{{TaskPath: "/host/tree", HostPath: tree, Readonly: true}, {TaskPath: "/file", HostPath: tree + "/file", Readonly: true}}
+	if !slices.Equal(task.MountsForDriver, want) {
+		t.Errorf("mounts for the driver %v, want %v", task.MountsForDriver, want)
+	}
+	var below []string
+	for _, point := range mountsBelow(t, d.Path()) {
+		below = append(below, strings.TrimPrefix(point, d.Path()))
+	}
+	slices.Sort(below)
+	if want := []string{"/web/alloc", "/web/alloc/logs", "/web/private", "/web/secrets"}; !slices.Equal(below, want) {
+		t.Errorf("mounted %q, want %q", below, want)
+	}
+}
+
 // Whatever is mounted in the directory of an allocation, its removal removes nothing of the host.
 func TestDestroyKeepsHostFilesOfChroot(t *testing.T) {
 	requireRoot(t)

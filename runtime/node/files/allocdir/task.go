@@ -22,6 +22,10 @@ type TaskDirOptions struct {
 	// -> path in the root directory of the task. ValidateChrootEnv must accept it.
 	ChrootEnv map[string]string
 
+	// DriverMountsHostFiles means that the driver makes the mounts of ChrootEnv, which BuildTaskDir then returns. Otherwise a
+	// root agent makes them on the host, below the directory of the task.
+	DriverMountsHostFiles bool
+
 	// User is the user of the job; empty means the default user of drivers with this
 	// isolation: the user of the agent, or nobody with chroot and unveil. With
 	// isolation image the user is defined in the image, and the directories belong to
@@ -45,8 +49,8 @@ type TaskDir struct {
 	// is nil when they are in memory.
 	SecretsOnDiskReason error
 
-	// MountsForDriver are the mounts that the driver must make for a task with isolation chroot, because the agent is not
-	// root: the files of ChrootEnv, and the shared directory. A root agent makes them itself, and MountsForDriver is empty.
+	// MountsForDriver are the mounts that the driver must make for a task with isolation chroot: the files of ChrootEnv, if
+	// TaskDirOptions.DriverMountsHostFiles is set or the agent is not root, and the shared directory, if the agent is not root.
 	MountsForDriver []driver.Mount
 }
 
@@ -116,7 +120,12 @@ func (d *Dir) buildTaskDir(t *TaskDir, name string, o TaskDirOptions) error {
 	}
 	switch o.Isolation {
 	case driver.FSIsolationChroot:
-		if err = c.linkAndMountHostFiles(); err == nil {
+		if o.DriverMountsHostFiles {
+			t.MountsForDriver, err = c.linkHostFilesAndListMounts()
+		} else {
+			err = c.linkAndMountHostFiles()
+		}
+		if err == nil {
 			err = alloc.bindSharedDirInto(task)
 		}
 	case driver.FSIsolationUnveil:

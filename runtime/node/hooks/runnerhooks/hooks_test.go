@@ -108,7 +108,7 @@ func TestTaskDirEmitsOneEvent(t *testing.T) {
 		t.Fatal(err)
 	}
 	var eventTypes []string
-	h := NewTaskDirHook(dir, func() allocdir.TaskDirOptions { return allocdir.TaskDirOptions{} },
+	h := NewTaskDirHook(dir, api.NewTask("web", "exec"), func() allocdir.TaskDirOptions { return allocdir.TaskDirOptions{} },
 		func(e *api.TaskEvent) { eventTypes = append(eventTypes, e.Type+": "+e.Message) }, hclog.NewNullLogger())
 	state := map[string]string(nil)
 	for range 2 {
@@ -130,6 +130,28 @@ func TestTaskDirEmitsOneEvent(t *testing.T) {
 	for range 2 { // Stop may be called again
 		if _, err := NewAllocDirHook(dir).Destroy(t.Context(), hook.AllocDestroyRequest{}); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// A template or an artifact must not be written to a directory that the driver covers with one of the machine.
+func TestTaskDirRejectsHiddenDestinations(t *testing.T) {
+	dir := &allocdir.TaskDir{TaskDir: hook.TaskDir{AllocDir: "/d/alloc/id"}, MountsForDriver: []driver.Mount{
+		{TaskPath: "/etc", HostPath: "/etc", Readonly: true}, {TaskPath: "/alloc", HostPath: "/d/alloc/id/alloc"},
+	}}
+	for destination, want := range map[string]string{
+		"etc": "etc", "etc/app.conf": "etc/app.conf", "/etc/app.conf": "/etc/app.conf", "local/../etc/x": "local/../etc/x",
+		"local/etc/x": "", "etcetera": "", "alloc/x": "", "${NOMAD_TASK_DIR}/etc/x": "",
+	} {
+		for kind, task := range map[string]*api.Task{
+			"template": {Templates: []*api.Template{{DestPath: &destination}}},
+			"artifact": {Artifacts: []*api.TaskArtifact{{RelativeDest: &destination}}},
+		} {
+			err := checkDestinations(task, dir)
+			if want == "" && err == nil || want != "" && err != nil && strings.Contains(err.Error(), fmt.Sprintf("%s destination %q: the task has /etc of the machine there", kind, want)) {
+				continue
+			}
+			t.Errorf("%s %q: error %v", kind, destination, err)
 		}
 	}
 }

@@ -2,11 +2,15 @@ package runnerhooks
 
 import (
 	"context"
+	"fmt"
+	"path"
+	"strings"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/failpoint"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
@@ -27,14 +31,15 @@ const dirBuiltKey = "is_done"
 type TaskDirHook struct {
 	BuiltinHookDefaults
 	allocDir  *allocdir.Dir
+	task      *api.Task
 	options   func() allocdir.TaskDirOptions
 	emitEvent func(*api.TaskEvent)
 	logger    hclog.Logger
 }
 
 // NewTaskDirHook returns the hook for one task.
-func NewTaskDirHook(dir *allocdir.Dir, options func() allocdir.TaskDirOptions, emit func(*api.TaskEvent), logger hclog.Logger) *TaskDirHook {
-	return &TaskDirHook{allocDir: dir, options: options, emitEvent: emit, logger: logger}
+func NewTaskDirHook(dir *allocdir.Dir, task *api.Task, options func() allocdir.TaskDirOptions, emit func(*api.TaskEvent), logger hclog.Logger) *TaskDirHook {
+	return &TaskDirHook{allocDir: dir, task: task, options: options, emitEvent: emit, logger: logger}
 }
 
 // TaskDirName is the name of TaskDirHook.
@@ -59,7 +64,34 @@ func (t *TaskDirHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) 
 		t.logger.Debug("secrets are on disk", "task", req.Task.Name, "error", dir.SecretsOnDiskReason)
 	}
 	built.Mounts = dir.MountsForDriver
-	return built, nil
+	return built, checkDestinations(t.task, dir)
+}
+
+// checkDestinations returns an error for a template or an artifact whose destination the task would not see, because the driver
+// mounts files of the machine there.
+func checkDestinations(task *api.Task, dir *allocdir.TaskDir) error {
+	for _, m := range dir.MountsForDriver {
+		if strings.HasPrefix(m.HostPath, dir.AllocDir+"/") {
+			continue
+		}
+		check := func(kind string, destination *string) error {
+			if p := path.Join("/", pointer.Value(destination)); p == m.TaskPath || strings.HasPrefix(p, m.TaskPath+"/") {
+				return fmt.Errorf("%s destination %q: the task has %s of the machine there, on a read-only file system: choose a destination below local/", kind, *destination, m.HostPath)
+			}
+			return nil
+		}
+		for _, t := range task.Templates {
+			if err := check("template", t.DestPath); err != nil {
+				return err
+			}
+		}
+		for _, a := range task.Artifacts {
+			if err := check("artifact", a.RelativeDest); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // Stop implements hook.TaskStop.
