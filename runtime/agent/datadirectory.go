@@ -112,7 +112,18 @@ func (d *dataDirectory) unmountNosuidAllocDirsIfUnused(tasksEnded bool) error {
 			return nil // the mount stays for the next agent
 		}
 	}
+	if err := d.unmountAllocDirsOfEndedTasks(nil); err != nil {
+		return err
+	}
 	return allocdir.RestrictAndUnmountAllocsRoot(d.allocDirRoot())
+}
+
+// unmountAllocDirsOfEndedTasks unmounts everything below the directories of the allocations, except of those whose tasks may run.
+func (d *dataDirectory) unmountAllocDirsOfEndedTasks(allocsWithTasks map[string]bool) error {
+	if os.Geteuid() != 0 {
+		return nil // only root has mounted something
+	}
+	return allocdir.UnmountAllocDirs(d.allocDirRoot(), func(allocID string) bool { return allocsWithTasks[allocID] })
 }
 
 // denyOtherUsers makes the data directory inaccessible to other accounts. It is called if the agent is not root: then all

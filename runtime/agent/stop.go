@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/filelock"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 )
 
 // ErrNotShutDown means that an agent has not shut down within a timeout.
@@ -57,8 +59,8 @@ type RemainingAfterStop struct {
 
 // Stop shuts down the agent of a data directory, and returns the processes and allocations that continue to run. With
 // StopOptions.KillAllProcesses it then kills all other processes of the data directory, also those that do not respond.
-// Then it removes the empty cgroups of the allocations. When no task can be running after that, it unmounts the directory
-// of the allocations, as an agent does that shuts down.
+// Then it removes the empty cgroups of the allocations, and unmounts everything below the directories of those whose tasks have
+// ended. When no task can be running after that, it also unmounts the directory of the allocations, as an agent does that shuts down.
 // Stop does not change the state: the next agent finds that the tasks have ended while no agent ran. When ctx ends, Stop
 // returns an error with the cause, and the processes that it has not killed continue.
 //
@@ -114,13 +116,32 @@ func Stop(ctx context.Context, dataDir string, o StopOptions) (*RemainingAfterSt
 	if err != nil {
 		return nil, err
 	}
-	if o.KillAllProcesses && lock != nil && len(remaining.Processes) == 0 && s.processSearch.tasksOwner == nil {
-		d := dataDirectory{path: path}
-		if err := d.unmountNosuidAllocDirsIfUnused(!s.containersMayRun()); err != nil {
+	if o.KillAllProcesses && lock != nil && s.processSearch.tasksOwner == nil {
+		if err := s.unmountAllocDirs(remaining); err != nil {
 			return nil, err
 		}
 	}
 	return remaining, nil
+}
+
+// unmountAllocDirs unmounts everything below the directories of the allocations whose tasks have ended, and the mount of the directory
+// of all allocations if no task may run.
+func (s *dataDirStopper) unmountAllocDirs(remaining *RemainingAfterStop) error {
+	d := dataDirectory{path: s.dataDir}
+	withTasks, err := allocdir.FindAllocsMountedElsewhere(slices.Collect(maps.Keys(s.processSearch.dataDirAllocIDs)))
+	if err != nil {
+		return err
+	}
+	if len(withTasks) == 0 && len(remaining.Processes) == 0 && !s.containersMayRun() {
+		return d.unmountNosuidAllocDirsIfUnused(true)
+	}
+	for _, p := range remaining.Processes {
+		withTasks[p.AllocID] = true
+	}
+	for _, id := range remaining.AllocIDsWithoutProcess {
+		withTasks[id] = true
+	}
+	return d.unmountAllocDirsOfEndedTasks(withTasks)
 }
 
 // killAndFindRemaining kills the processes of the data directory if StopOptions.KillAllProcesses is set, and removes their cgroups.

@@ -227,21 +227,28 @@ func (c *Cleaner) destroyTasksOfOrphan(ctx context.Context, drivers driverSource
 }
 
 // cleanUpOrphan removes the cgroups and the network of an orphan whose tasks have ended and, if it has records, its directory and the
-// records.
+// records. It unmounts everything below a directory that stays.
 func (c *Cleaner) cleanUpOrphan(ctx context.Context, o orphan) error {
 	ctx, cancel := context.WithTimeout(ctx, orphanCleanupTimeout)
 	defer cancel()
 	cgroup.RemoveEmptyOfAllocs(func(allocID string) bool { return allocID == o.allocID })
 	errs := []error{hostnet.RemoveLeftoverNetwork(o.allocID)}
-	if !o.hasRecords || o.nodeRunnerRemovesAlloc {
+	if o.nodeRunnerRemovesAlloc {
 		return errors.Join(errs...)
 	}
-	if dir, err := allocdir.New(c.AllocDirRoot, o.allocID); err != nil {
+	dir, err := allocdir.New(c.AllocDirRoot, o.allocID)
+	switch {
+	case err != nil:
 		errs = append(errs, err)
-	} else {
+	case o.hasRecords:
 		errs = append(errs, dir.Destroy())
+	default:
+		errs = append(errs, dir.DropAllSecretsAndUnmount())
 	}
-	_, err := c.Store.Update(ctx, func(tx *store.Txn) error {
+	if !o.hasRecords {
+		return errors.Join(errs...)
+	}
+	_, err = c.Store.Update(ctx, func(tx *store.Txn) error {
 		tx.FinishAllocationRemoval(o.allocID)
 		return nil
 	})

@@ -104,6 +104,7 @@ func (c *Cleaner) logUnknownAllocsAndRecordPorts(ids map[string]bool) {
 		c.Logger.Error("tasks of unknown allocations may run", "error", err)
 	}
 	running := 0
+	var withoutProcess []string
 	for id := range ids {
 		tasks := tasksByAlloc[id]
 		for _, t := range tasks {
@@ -121,11 +122,32 @@ func (c *Cleaner) logUnknownAllocsAndRecordPorts(ids map[string]bool) {
 			running++
 		}
 		if len(tasks) == 0 && err == nil {
-			c.Logger.Warn("allocation is unknown, and no process of its tasks was found; remove its directory when its files are not needed", "alloc_id", id, "dir", filepath.Join(c.AllocDirRoot, id))
+			withoutProcess = append(withoutProcess, id)
 		}
 	}
+	c.unmountAndLogDirsToRemove(withoutProcess)
 	if running > 0 {
 		c.Logger.Warn("the state file was lost: put a copy of it back, or start the agent once with -adopt-unknown to adopt the tasks of unknown allocations, or with -end-unknown to end them", "tasks", running)
+	}
+}
+
+// unmountAndLogDirsToRemove logs unknown allocations of which no process was found, so that the operator removes their directories. It
+// first unmounts everything below the directories.
+func (c *Cleaner) unmountAndLogDirsToRemove(allocIDs []string) {
+	mountedElsewhere, err := allocdir.FindAllocsMountedElsewhere(allocIDs)
+	if err == nil {
+		err = allocdir.UnmountAllocDirs(c.AllocDirRoot, func(allocID string) bool { return mountedElsewhere[allocID] || !slices.Contains(allocIDs, allocID) })
+	}
+	for _, id := range allocIDs {
+		dir := filepath.Join(c.AllocDirRoot, id)
+		switch {
+		case err != nil:
+			c.Logger.Error("allocation is unknown, and no process of its tasks was found; unmount what is mounted in its directory before you remove it", "alloc_id", id, "dir", dir, "error", err)
+		case mountedElsewhere[id]:
+			c.Logger.Warn("allocation is unknown, and a process, such as that of a container, has its directory mounted; end the process and restart the agent before you remove the directory", "alloc_id", id, "dir", dir)
+		default:
+			c.Logger.Warn("allocation is unknown, and no process of its tasks was found; remove its directory when its files are not needed", "alloc_id", id, "dir", dir)
+		}
 	}
 }
 

@@ -92,7 +92,9 @@ func (d *Dir) TaskPaths(name string) hook.TaskDir {
 // unveilMountsRoot returns the directory in which drivers with unveil isolation find the
 // directories of their tasks. It is beside allocsRoot, and not in it, because a task must not
 // see the parents of its directories.
-func (d *Dir) unveilMountsRoot() string { return d.allocsRoot + "_mounts" }
+func (d *Dir) unveilMountsRoot() string { return d.allocsRoot + unveilMountsSuffix }
+
+const unveilMountsSuffix = "_mounts"
 
 // Build creates the directory and its shared part, except what exists already.
 func (d *Dir) Build() error {

@@ -51,10 +51,11 @@ func requireRoot(t *testing.T) {
 	}
 }
 
-// mountsBelow returns the mount points at or below path.
+// mountsBelow returns the mount points at or below path. The main thread, which is /proc/self, can be one that a test has put into a
+// mount namespace of its own.
 func mountsBelow(t *testing.T, path string) []string {
 	t.Helper()
-	table, err := os.ReadFile("/proc/self/mountinfo")
+	table, err := os.ReadFile("/proc/thread-self/mountinfo")
 	if err != nil {
 		t.Fatal(err)
 	}

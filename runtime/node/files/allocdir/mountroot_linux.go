@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -100,29 +99,6 @@ func (d allocsRootDir) isNosuidNodev() (bool, error) {
 	return st.Flags&want == want, nil
 }
 
-// mountEntry is a line of /proc/self/mountinfo. The kernel has written white space in the strings as octal escapes.
-type mountEntry struct {
-	parentID, device, root, mountPoint string
-	isShared                           bool // the mount is in a peer group: mounts below it propagate to its copies
-}
-
-// readMountByID returns the mount table as mount id -> line.
-func readMountByID() (map[string]mountEntry, error) {
-	table, err := os.ReadFile("/proc/thread-self/mountinfo")
-	if err != nil {
-		return nil, err
-	}
-	mounts := make(map[string]mountEntry)
-	for line := range strings.Lines(string(table)) {
-		const optional = 6 // index of the first optional field
-		if f := strings.Fields(line); len(f) > optional {
-			shared := slices.ContainsFunc(f[optional:], func(field string) bool { return strings.HasPrefix(field, "shared:") })
-			mounts[f[0]] = mountEntry{parentID: f[1], device: f[2], root: f[3], mountPoint: f[4], isShared: shared}
-		}
-	}
-	return mounts, nil
-}
-
 // findOwnMount returns the mount that the directory is on.
 func (d allocsRootDir) findOwnMount(mountByID map[string]mountEntry) (mountEntry, error) {
 	id, err := safepath.MountID(d.fd)
@@ -147,7 +123,7 @@ func (d allocsRootDir) checkMountsBelow() (hasBelow, ownMountIsShared bool, err 
 	if err != nil {
 		return false, false, err
 	}
-	own, err := d.octalEscapedPath()
+	own, err := d.realPath()
 	if err != nil {
 		return false, false, err
 	}
@@ -155,12 +131,6 @@ func (d allocsRootDir) checkMountsBelow() (hasBelow, ownMountIsShared bool, err 
 		hasBelow = hasBelow || strings.HasPrefix(m.mountPoint, own+"/")
 	}
 	return hasBelow, on.isShared, nil
-}
-
-// octalEscapedPath returns the path of the directory with the octal escapes of the mount table.
-func (d allocsRootDir) octalEscapedPath() (string, error) {
-	p, err := os.Readlink(d.procPath())
-	return strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`).Replace(p), err
 }
 
 // RestrictAndUnmountAllocsRoot removes the mount of BindAllocsRootNosuidNodev, with everything that is mounted below
@@ -205,7 +175,7 @@ func (d allocsRootDir) isMountedOnItself() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	own, err := d.octalEscapedPath()
+	own, err := d.realPath()
 	if err != nil {
 		return false, err
 	}

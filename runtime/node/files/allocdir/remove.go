@@ -35,7 +35,8 @@ func UnmountAndRemoveOwnDir(path string) error {
 	if int(st.Uid) != os.Geteuid() {
 		return fmt.Errorf("sweep %s: it belongs to user id %d", path, st.Uid)
 	}
-	if err := unmountAndRemove(filepath.Dir(path), filepath.Base(path)); err != nil {
+	everything := func(string) bool { return true }
+	if err := errors.Join(unmountBelowPath(path, everything), unmountAndRemove(filepath.Dir(path), filepath.Base(path))); err != nil {
 		return fmt.Errorf("sweep %s: %w", path, err)
 	}
 	return nil
