@@ -1,6 +1,7 @@
 package orphans
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io/fs"
@@ -18,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
@@ -313,5 +315,51 @@ func TestRecordsOfOrphanStayUntilItsTaskIsDestroyed(t *testing.T) {
 				t.Errorf("directory of the allocation: %v, want it to exist: %v", err, tt.stay)
 			}
 		})
+	}
+}
+
+// The directory of a lost or unknown allocation has no mount and no secret when the log says that it can be removed.
+func TestDirectoryToRemoveIsUnmounted(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount")
+	}
+	for message, stateIsLost := range map[string]bool{
+		"tasks of a lost allocation are ended; remove its directory":                              false,
+		"allocation is unknown, and no process of its tasks was found; remove its directory when": true,
+	} {
+		dir := t.TempDir()
+		s := openStore(t, filepath.Join(dir, "state.db"))
+		defer s.Close()
+		if !stateIsLost {
+			updater(t, s)(func(tx *store.Txn) { tx.PutScheduledAllocation(&api.Allocation{ID: "other", Job: &api.Job{}}) })
+		}
+		var text bytes.Buffer
+		c := &Cleaner{Logger: hclog.New(&hclog.LoggerOptions{Output: &text}), AllocDirRoot: filepath.Join(dir, "alloc"), Store: s}
+		d, err := allocdir.New(c.AllocDirRoot, uuid.NewString())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Destroy()
+		if err := d.Build(); err != nil {
+			t.Fatal(err)
+		}
+		task, err := d.BuildTaskDir("web", allocdir.TaskDirOptions{Isolation: driver.FSIsolationChroot, ChrootEnv: map[string]string{"/etc": "/etc"}})
+		if err != nil {
+			t.Skip(err)
+		}
+		if err := os.WriteFile(filepath.Join(task.SecretsDir, "token"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c.DestroyOrAdoptOrphans(t.Context(), singleDriverSource{&recordingDriver{}})
+		if !strings.Contains(text.String(), message) {
+			t.Errorf("no %q in the log:\n%s", message, text.String())
+		}
+		table, err := os.ReadFile("/proc/thread-self/mountinfo")
+		if err != nil || bytes.Contains(table, []byte(" "+d.Path()+"/")) {
+			t.Errorf("%s: something is mounted below %s: %v", message, d.Path(), err)
+		}
+		if _, err := os.Stat(filepath.Join(task.SecretsDir, "token")); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: a secret: %v", message, err)
+		}
 	}
 }
