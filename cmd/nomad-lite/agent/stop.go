@@ -28,7 +28,8 @@ their cgroup, root directory, session and environment. Tasks end as in a power f
 without kill_signal and kill_timeout, and their jobs stay: the next agent starts them
 again. To stop them in order, run 'nomad-lite job stop' for each job before. A container
 or virtual machine that another program runs for a task, such as the Docker engine, is
-left to the next agent, and its allocation is printed. If DATA-DIR was removed, or its
+left to the next agent, and its allocation is printed. What is mounted in the directories
+of all other allocations is unmounted, so that DATA-DIR can be removed. If DATA-DIR was removed, or its
 file system was unmounted, the command finds the processes that its keeper still has, by
 the path that the directory had; an agent that still runs must be stopped before. In a copy of a data directory, the
 tasks of the original are not killed. After Ctrl-C, processes that the command has not
