@@ -258,6 +258,23 @@ func (g *jobGenerator) execOptions(facts *taskFacts) []func(*api.Task) {
 
 // commonOptions are options of tasks of all drivers.
 func (g *jobGenerator) commonOptions(group *api.TaskGroup) []func(*api.Task) {
+	// The engine, or the driver, mounts one volume below another whose mounts appear on the machine, also through a link.
+	nested := func(t *api.Task) {
+		if len(group.Volumes) == 0 {
+			return
+		}
+		below := pick(g, []string{"/shared/below", "/shared/../shared/below", "/alloc/data/root/shared/below"})
+		t.VolumeMounts = []*api.VolumeMount{
+			{Volume: new("shared"), Destination: new("/shared"), PropagationMode: new("bidirectional")},
+			{Volume: new("outer"), Destination: new(below), PropagationMode: new(pick(g, []string{"private", "host-to-task", "bidirectional"}))},
+		}
+		if g.oneIn(2) {
+			slices.Reverse(t.VolumeMounts)
+		}
+		if g.oneIn(3) {
+			t.SetConfig("cap_add", g.capabilities())
+		}
+	}
 	return []func(*api.Task){
 		func(t *api.Task) { t.Templates = append(t.Templates, g.template()) },
 		func(t *api.Task) {
@@ -268,6 +285,7 @@ func (g *jobGenerator) commonOptions(group *api.TaskGroup) []func(*api.Task) {
 				t.VolumeMounts = append(t.VolumeMounts, &api.VolumeMount{Volume: new(pick(g, hostVolumes)), Destination: new(pick(g, append(g.hostilePaths(), "/proc", "/hostile", "/usr", "/alloc", "/")))})
 			}
 		},
+		nested, nested,
 		func(t *api.Task) { t.Meta = map[string]string{"lite_users": pick(g, hostileUsers), "user": "root"} },
 		func(t *api.Task) {
 			t.KillSignal = pick(g, []string{"SIGKILL", "SIGSTOP", "SIGTERM", "sigkill", "9", "0", "-1"})
@@ -359,7 +377,7 @@ func (g *jobGenerator) dockerOptions(facts *taskFacts) []func(*api.Task) {
 		func(t *api.Task) { set("shm_size", pick(g, []int{-1, 1, 1 << 50}))(t) },
 		func(t *api.Task) {
 			facts.unlogged = true
-			set("logging", []map[string]any{{"type": pick(g, []string{"json-file", "syslog", "none", "local", "gelf", "x"}), "config": []map[string]any{{pick(g, []string{"max-size", "syslog-address", "labels"}): "unixgram://" + g.world.engineSocket}}}})(t)
+			set("logging", []map[string]any{{"type": pick(g, []string{"json-file", "journald", "none", "local", "gelf", "fluentd", "splunk", "loki", "x"}), "config": []map[string]any{{pick(g, []string{"max-size", "path", "labels", "fluentd-address"}): "unix://" + g.world.engineSocket}}}})(t)
 		},
 		func(t *api.Task) { set("extra_hosts", []string{pick(g, g.hostileTexts()) + ":127.0.0.1"})(t) },
 		func(t *api.Task) { set("dns_servers", []string{pick(g, g.hostileTexts())})(t) },
@@ -368,6 +386,11 @@ func (g *jobGenerator) dockerOptions(facts *taskFacts) []func(*api.Task) {
 	}
 	options = append(options, weighted(8, func(t *api.Task) {
 		set("security_opt", []string{pick(g, []string{"seccomp=", "seccomp=", " seccomp=", "seccomp:"}) + pick(g, []string{"../alloc/data/fifo", "../alloc/data/sparse", "../alloc/data/zero", "../alloc/data/root", "/dev/zero", "/proc/kcore", g.world.canary, swapped})})(t)
+	})...)
+	options = append(options, weighted(4, func(t *api.Task) {
+		facts.unlogged = true
+		address := pick(g, []string{"unixgram://", "UNIXGRAM://", "unixgram:////", "unix://"}) + g.world.logSocket
+		set("logging", []map[string]any{{pick(g, []string{"type", "driver"}): "syslog", "config": []map[string]any{{"syslog-address": address, "tag": "sshd", "syslog-facility": "auth"}}}})(t)
 	})...)
 	options = append(options, weighted(3, func(t *api.Task) {
 		set(pick(g, []string{"mount", "mounts"}), []map[string]any{mount(), mount()}[:1+g.IntN(2)])(t)

@@ -49,6 +49,7 @@ type hostileWorld struct {
 	canaryDir, canary, chroot, volumes string
 	downloads                          string            // URL of a server
 	engineSocket                       string            // path
+	logSocket                          string            // path; only root can write to it, as to the socket of the machine's log
 	secrets                            map[string]string // description of each secret text
 	targets                            attack.Targets
 	namespaces                         map[string]uint64 // of the machine
@@ -74,6 +75,7 @@ func newHostileWorld(t *testing.T) *hostileWorld {
 		w.makeDir(t, filepath.Join(w.volumes, name), 0o777)
 	}
 	w.makeDir(t, w.volumes, 0o755)
+	w.shareVolumes(t)
 	w.makeFile(t, w.canary, w.newSecret("a file of the machine"), 0o644)
 	w.makeFile(t, w.targets.UnchangeableFile, "", 0o666)
 	w.makeFile(t, filepath.Join(w.chroot, "root-only"), w.newSecret(secretOfRoot), 0o600)
@@ -88,6 +90,7 @@ func newHostileWorld(t *testing.T) *hostileWorld {
 		w.namespaces[name] = st.Ino
 	}
 	w.listen(t)
+	w.listenForLogs(t)
 	server := httptest.NewServer(http.HandlerFunc(func(r http.ResponseWriter, q *http.Request) {
 		switch q.URL.Path {
 		case "/redirect":
@@ -181,6 +184,66 @@ func (w *hostileWorld) listen(t *testing.T) {
 	if err := os.Chmod(path, 0o666); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// shareVolumes makes mounts below the volumes appear on the machine, as where systemd runs.
+func (w *hostileWorld) shareVolumes(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		return
+	}
+	if err := unix.Mount(w.volumes, w.volumes, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(w.volumes, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	// A mount of its own peer group: what appears here appears nowhere else.
+	for _, flag := range []uintptr{unix.MS_PRIVATE, unix.MS_SHARED} {
+		if err := unix.Mount("", w.volumes, "", flag, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// judgeMounts returns the mounts of tasks that have appeared on the machine.
+func (w *hostileWorld) judgeMounts() (breaches []string) {
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return []string{err.Error()}
+	}
+	for line := range strings.Lines(string(table)) {
+		if strings.Contains(line, " "+w.volumes+"/") {
+			breaches = append(breaches, "mounts: the mount of a task appears on the machine: "+line)
+		}
+	}
+	return breaches
+}
+
+// listenForLogs records each message that arrives at the socket for logs.
+func (w *hostileWorld) listenForLogs(t *testing.T) {
+	t.Helper()
+	w.logSocket = filepath.Join(w.canaryDir, "log")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: w.logSocket, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if err := os.Chmod(w.logSocket, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	go func() { // ends when the socket is closed
+		message := make([]byte, 1024)
+		for {
+			n, err := conn.Read(message)
+			if err != nil {
+				return
+			}
+			w.addBreach(fmt.Sprintf("logs: the output of a task arrives at a socket of root: %.100q", message[:n]))
+		}
+	}()
 }
 
 // operator is a configuration of an agent, and what it gives to tasks.

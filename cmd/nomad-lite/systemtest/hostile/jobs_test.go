@@ -87,7 +87,7 @@ func testHostileJobs(t *testing.T, sample int, engineProgram string, startEngine
 			return err
 		}
 		allocs, err := o.runToEnd(j.Job)
-		breaches := w.judge(o, j, allocs)
+		breaches := append(w.judge(o, j, allocs), w.judgeMounts()...)
 		if allocs != nil { // the agent removes the files of a job that does not exist
 			_, _, stopErr := o.Jobs().Deregister(*j.ID, true, nil)
 			err = errors.Join(err, stopErr)
