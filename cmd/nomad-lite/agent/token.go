@@ -32,7 +32,11 @@ const (
 // disabled tokens or the agent is in development mode.
 func (l *apiListeners) loadOrMakeTokens(c *config.Config, dev bool, dataDir string, s *cli.Streams, logger hclog.Logger) (operatorToken, readOnlyToken httpapi.Secret, err error) {
 	if (dev || c.DisableAccessControl) && l.onlyLocalCanConnect() {
-		if os.Geteuid() == 0 && l.tcpListener != nil {
+		switch {
+		case l.tcpListener == nil:
+		case c.DisableAccessControl:
+			logger.Warn("acl { enabled = false }: the API asks for no token, and everybody who reaches the address can run programs as the user of this agent: remove the setting", "source", c.AccessControlSource, "address", l.tcpListener.Addr().String(), "uid", os.Geteuid())
+		case os.Geteuid() == 0:
 			logger.Warn("the API asks for no token, and this agent is root: each account of this machine can become root through it", "address", l.tcpListener.Addr().String())
 		}
 		return "", "", nil

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"bytes"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,6 +10,9 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 )
 
 // A power failure can leave the file of a token empty or with zero bytes.
@@ -62,5 +67,35 @@ func TestTokenOnFullDisk(t *testing.T) {
 	}
 	if _, err := os.Stat(path); !os.IsNotExist(err) {
 		t.Errorf("the file of the token: %v", err)
+	}
+}
+
+// An agent that asks for no token over TCP names the setting at each start, with or without -dev.
+func TestDisabledAccessControlIsNamed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agent.hcl")
+	if err := os.WriteFile(path, []byte("\nacl {\n  enabled = false\n}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, diags := config.Load([]string{path}, false)
+	if diags.HasErrors() {
+		t.Fatal(diags)
+	}
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tcp.Close()
+	for _, dev := range []bool{false, true} {
+		var log bytes.Buffer
+		l := &apiListeners{tcpListener: tcp}
+		token, _, err := l.loadOrMakeTokens(c, dev, t.TempDir(), &cli.Streams{Err: &log}, hclog.New(&hclog.LoggerOptions{Output: &log}))
+		if err != nil || token != "" {
+			t.Errorf("dev %t: token of %d bytes, error %v", dev, len(token), err)
+		}
+		for _, want := range []string{"[WARN]", path + ":3", tcp.Addr().String(), "can run programs as the user of this agent"} {
+			if !strings.Contains(log.String(), want) {
+				t.Errorf("dev %t: no %q in %q", dev, want, log.String())
+			}
+		}
 	}
 }

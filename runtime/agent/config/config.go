@@ -53,12 +53,14 @@ type Config struct {
 	// TLSHandshakeTimeout is the timeout of a TLS handshake; 0: not set.
 	TLSHandshakeTimeout  time.Duration
 	DisableAccessControl bool // access control is disabled explicitly
-	DisableRemoteExec    bool // no client can run commands and actions in tasks
-	EnableDebug          bool // the API serves profiles of the agent and host data
-	DisableWebPage       bool // the web page is not served
-	HideWebPageURLs      bool // the API asks clients not to print addresses of the web page
-	Telemetry            metrics.Settings
-	OTLP                 otlp.Settings // export of traces and metrics; environment variables complete the settings
+	// AccessControlSource is the file and the line of the setting acl.enabled; empty: not set.
+	AccessControlSource string
+	DisableRemoteExec   bool // no client can run commands and actions in tasks
+	EnableDebug         bool // the API serves profiles of the agent and host data
+	DisableWebPage      bool // the web page is not served
+	HideWebPageURLs     bool // the API asks clients not to print addresses of the web page
+	Telemetry           metrics.Settings
+	OTLP                otlp.Settings // export of traces and metrics; environment variables complete the settings
 
 	LeaveOnInterrupt bool
 	LeaveOnTerminate bool

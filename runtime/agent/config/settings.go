@@ -282,6 +282,7 @@ var topLevelSettings = map[string]settingSpec{
 		"enabled": {setInConfig: func(c *Config, i configItem) error {
 			on, err := i.parseBoolean()
 			c.DisableAccessControl, c.Cluster.AccessControl = err == nil && !on, err == nil && on
+			c.AccessControlSource = fmt.Sprintf("%s:%d", i.sourceRange.Filename, i.sourceRange.Start.Line)
 			return err
 		}},
 		"token_ttl":                    {ignoredReason: notNeededReason},
