@@ -76,7 +76,7 @@ func TestDisabledAccessControlIsNamed(t *testing.T) {
 	if err := os.WriteFile(path, []byte("\nacl {\n  enabled = false\n}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c, diags := config.Load([]string{path}, false)
+	c, diags := config.Load([]string{path}, nil, false)
 	if diags.HasErrors() {
 		t.Fatal(diags)
 	}

@@ -52,6 +52,7 @@ var fieldModes = map[string]struct {
 	"OIDCIssuer":                               {aloneOnly, "cmd/nomad-lite/internal/agentconfig/config.go"},
 	"TLSHandshakeTimeout":                      {bothModes, "cmd/nomad-lite/agent/agent.go"},
 	"DisableAccessControl":                     {bothModes, "cmd/nomad-lite/internal/agentconfig/config.go"},
+	"AccessControlSource":                      {bothModes, "cmd/nomad-lite/agent/token.go"},
 	"EnableDebug":                              {bothModes, "cmd/nomad-lite/agent/agent.go"},
 	"DisableWebPage":                           {bothModes, "cmd/nomad-lite/agent/agent.go"},
 	"DisableRemoteExec":                        {bothModes, "cmd/nomad-lite/internal/agentconfig/config.go"},
