@@ -161,14 +161,15 @@ func send(t *testing.T, d Dialer, address string) (string, error) {
 	return string(text), err
 }
 
-// checkRefused fails the test unless the request was not sent, and the error names this process.
+// checkRefused fails the test unless the request was not sent, and the error names the user of this process. It has the pid,
+// too, unless the listener has closed the connection before the error looks for it.
 func checkRefused(t *testing.T, l *listener, err error) {
 	t.Helper()
 	unverified := new(UnverifiedError)
 	if !errors.As(err, &unverified) {
 		t.Errorf("error %v", err)
-	} else if runtime.GOOS == "linux" && !strings.Contains(unverified.Error(), fmt.Sprintf("(pid %d) of uid ", os.Getpid())) {
-		t.Errorf("the error names no process: %v", err)
+	} else if runtime.GOOS == "linux" && !strings.Contains(unverified.Error(), " of uid ") {
+		t.Errorf("the error names no user: %v", err)
 	}
 	got := l.text()
 	for _, secret := range []string{token, "item", "query", "/v1/var"} {

@@ -123,7 +123,7 @@ func (d allocsRootDir) checkMountsBelow() (hasBelow, ownMountIsShared bool, err 
 	if err != nil {
 		return false, false, err
 	}
-	own, err := d.realPath()
+	own, err := realPath(d.dirHandle)
 	if err != nil {
 		return false, false, err
 	}
@@ -175,7 +175,7 @@ func (d allocsRootDir) isMountedOnItself() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	own, err := d.realPath()
+	own, err := realPath(d.dirHandle)
 	if err != nil {
 		return false, err
 	}

@@ -47,7 +47,7 @@ func readMountTable(file string) (map[string]mountEntry, error) {
 }
 
 // realPath returns the path of the directory in the mount table.
-func (h *dirHandle) realPath() (string, error) { return os.Readlink(h.procPath()) }
+func realPath(h *dirHandle) (string, error) { return os.Readlink(h.procPath()) }
 
 // maxUnmountPasses limits how often unmountBelow reads the mount table: a pass uncovers the mounts that others have covered.
 const maxUnmountPasses = 64
@@ -61,7 +61,7 @@ func (h *dirHandle) unmountBelow(isSelected func(relative string) bool) error {
 		if err != nil {
 			return err
 		}
-		dir, err := h.realPath()
+		dir, err := realPath(h)
 		if err != nil {
 			return err
 		}
@@ -79,7 +79,7 @@ func (h *dirHandle) unmountBelow(isSelected func(relative string) bool) error {
 		progress := false
 		var errs []error
 		for _, relative := range slices.Backward(paths) {
-			detached, err := h.detachMountInTable(relative, idsByPath[relative])
+			detached, err := detachMountInTable(h, relative, idsByPath[relative])
 			progress = progress || detached
 			errs = append(errs, err)
 		}
@@ -92,7 +92,7 @@ func (h *dirHandle) unmountBelow(isSelected func(relative string) bool) error {
 
 // detachMountInTable detaches the uppermost mount at a path, if it is one of ids: the path can lead elsewhere since the table was
 // read.
-func (h *dirHandle) detachMountInTable(relative string, ids []string) (detached bool, err error) {
+func detachMountInTable(h *dirHandle, relative string, ids []string) (detached bool, err error) {
 	fd, err := safepath.OpenBeneath(h.fd, relative)
 	if err != nil {
 		return false, h.wrapChildError("open", relative, err)

@@ -99,11 +99,11 @@ func TestUnmountFollowsNoLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer alloc.close()
-	if detached, err := alloc.detachMountInTable("link/mounted", []string{strconv.FormatUint(id, 10)}); detached || !errors.Is(err, unix.ELOOP) {
+	if detached, err := detachMountInTable(alloc, "link/mounted", []string{strconv.FormatUint(id, 10)}); detached || !errors.Is(err, unix.ELOOP) {
 		t.Errorf("unmounted %v, error %v, want ELOOP", detached, err)
 	}
 	bindForTest(t, tree, filepath.Join(d.Path(), "new"))
-	if detached, err := alloc.detachMountInTable("new", []string{"1"}); detached || err == nil {
+	if detached, err := detachMountInTable(alloc, "new", []string{"1"}); detached || err == nil {
 		t.Error("a mount was unmounted that was not in the mount table")
 	}
 	checkHostTree(t, tree)
