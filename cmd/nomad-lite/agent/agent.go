@@ -45,9 +45,9 @@ blocks, and when ended allocations are removed from the disk.
 With -dev nothing is kept: when the agent ends, all tasks end, and all files go.
 Jobs get the address 127.0.0.1, unless -network-interface or the configuration
 names an interface.
-No token is asked for. So as root it serves the unix socket only, which commands
-find, unless -bind or the configuration names an address or a port, or disables
-acl: each account of the machine can become root through that port.
+Commands of the same user find its unix socket, and clients over TCP must show
+the token in the file that the agent names. As root it serves the socket only,
+unless -bind or the configuration names an address or a port, or disables acl.
 
 Configuration files are Nomad's, in HCL or JSON. A directory stands for the
 files in it. What has no meaning on one machine is named and ignored.`
@@ -97,7 +97,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&o.devMode, "dev", false, "keep nothing: all ends with the agent; raw_exec is enabled and no token is asked for")
+	f.BoolVar(&o.devMode, "dev", false, "keep nothing: all ends with the agent; raw_exec is enabled")
 	f.StringArrayVar(&o.configPaths, "config", nil, "configuration `file` or directory; may be repeated, later ones win")
 	f.StringVar(&o.dataDir, "data-dir", "", "keep everything in this `directory`")
 	f.StringVar(&o.bindAddr, "bind", "", "`address` to listen on")
@@ -177,7 +177,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	if err := l.addUnixSocket(a.DataDir(), c.SocketGroup, logger); err != nil {
 		return err
 	}
-	if l.tcpListener == nil {
+	if o.devMode {
 		dir := datadir.Temporary(os.Geteuid())
 		if err := safepath.CheckDir(dir); err != nil {
 			logger.Warn("commands find this agent only with NOMAD_ADDR", "error", err)
@@ -186,7 +186,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 		}
 	}
 	l.taskAPISocketListener = l.connLimiter.LimitListener(a.TaskAPIListener())
-	token, readToken, err := l.loadOrMakeTokens(c, o.devMode, a.DataDir(), s, logger)
+	token, readToken, err := l.loadOrMakeTokens(c, a.DataDir(), s, logger)
 	if err != nil {
 		return err
 	}

@@ -44,8 +44,8 @@ type apiListeners struct {
 	unixSocketLinkPath    string // symbolic link to unixSocketPath, at a path where commands look for a socket; "" if there is no link
 }
 
-// shouldServeTCP reports whether the API is served over TCP. An agent in development mode needs no
-// token, so as root it serves TCP only if the operator has requested that explicitly.
+// shouldServeTCP reports whether the API is served over TCP. An agent in development mode that runs as root serves TCP only
+// if the operator has requested that explicitly: root's commands find its unix socket.
 func shouldServeTCP(c *config.Config, dev bool) bool {
 	return !dev || os.Geteuid() != 0 || c.HTTPPort != nil || c.HTTPListenAddr != "" || c.BindAddr != "" || c.DisableAccessControl
 }

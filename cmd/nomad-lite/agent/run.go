@@ -115,15 +115,11 @@ func (r *runningAgent) pushMetrics(ctx context.Context) {
 
 // nomadAddrToExport returns the agent's address for NOMAD_ADDR, or "" if commands find the agent without it.
 func (r *runningAgent) nomadAddrToExport() string {
-	switch {
-	case slices.Contains(agentsocket.DefaultSocketPaths(), r.listeners.unixSocketPath):
+	l := r.listeners
+	if slices.Contains(agentsocket.DefaultSocketPaths(), l.unixSocketPath) || l.unixSocketLinkPath != "" && agentsocket.FindConnectableSocket() == l.unixSocketLinkPath {
 		return ""
-	case r.listeners.unixSocketLinkPath != "" && agentsocket.FindConnectableSocket() == r.listeners.unixSocketLinkPath:
-		return ""
-	case !r.flags.devMode || r.listeners.tcpListener == nil: // over the socket, commands need no token
-		return "unix://" + r.listeners.unixSocketPath
 	}
-	return r.listeners.String()
+	return "unix://" + l.unixSocketPath // where commands need no token
 }
 
 // handleSignals reloads the configuration for SIGHUP, and shuts the agent down by stop, which ends running, for any other

@@ -28,22 +28,19 @@ const (
 
 // loadOrMakeTokens returns the operator's token and the read-only token, and creates their files if they are missing.
 // A client over TCP must send one of them, because access to the API of an agent that runs as root gives root to
-// every user of the machine, or of the network. Both are empty if only this machine can connect, and the operator has
-// disabled tokens or the agent is in development mode.
-func (l *apiListeners) loadOrMakeTokens(c *config.Config, dev bool, dataDir string, s *cli.Streams, logger hclog.Logger) (operatorToken, readOnlyToken httpapi.Secret, err error) {
-	if (dev || c.DisableAccessControl) && l.onlyLocalCanConnect() {
-		switch {
-		case l.tcpListener == nil:
-		case c.DisableAccessControl:
-			logger.Warn("acl { enabled = false }: the API asks for no token, and everybody who reaches the address can run programs as the user of this agent: remove the setting", "source", c.AccessControlSource, "address", l.tcpListener.Addr().String(), "uid", os.Geteuid())
-		case os.Geteuid() == 0:
-			logger.Warn("the API asks for no token, and this agent is root: each account of this machine can become root through it", "address", l.tcpListener.Addr().String())
-		}
+// every user of the machine, or of the network. Both are empty without a TCP listener, and if only this machine can connect and
+// the operator has disabled tokens.
+func (l *apiListeners) loadOrMakeTokens(c *config.Config, dataDir string, s *cli.Streams, logger hclog.Logger) (operatorToken, readOnlyToken httpapi.Secret, err error) {
+	if l.tcpListener == nil {
+		return "", "", nil
+	}
+	if c.DisableAccessControl && l.onlyLocalCanConnect() {
+		logger.Warn("acl { enabled = false }: the API asks for no token, and everybody who reaches the address can run programs as the user of this agent: remove the setting", "source", c.AccessControlSource, "address", l.tcpListener.Addr().String(), "uid", os.Geteuid())
 		return "", "", nil
 	}
 	switch {
 	case l.onlyLocalCanConnect():
-	case c.DisableAccessControl || dev:
+	case c.DisableAccessControl:
 		logger.Warn("clients must show the token all the same: the API listens on more than the loopback address", "address", l.tcpListener.Addr().String())
 	case l.certificates == nil:
 		logger.Warn("the token goes over the network in the clear: a tls block in the configuration encrypts it", "address", l.tcpListener.Addr().String())

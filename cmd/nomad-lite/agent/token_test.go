@@ -70,7 +70,7 @@ func TestTokenOnFullDisk(t *testing.T) {
 	}
 }
 
-// An agent that asks for no token over TCP names the setting at each start, with or without -dev.
+// An agent that asks for no token over TCP names the setting at each start.
 func TestDisabledAccessControlIsNamed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agent.hcl")
 	if err := os.WriteFile(path, []byte("\nacl {\n  enabled = false\n}\n"), 0o600); err != nil {
@@ -85,17 +85,15 @@ func TestDisabledAccessControlIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tcp.Close()
-	for _, dev := range []bool{false, true} {
-		var log bytes.Buffer
-		l := &apiListeners{tcpListener: tcp}
-		token, _, err := l.loadOrMakeTokens(c, dev, t.TempDir(), &cli.Streams{Err: &log}, hclog.New(&hclog.LoggerOptions{Output: &log}))
-		if err != nil || token != "" {
-			t.Errorf("dev %t: token of %d bytes, error %v", dev, len(token), err)
-		}
-		for _, want := range []string{"[WARN]", path + ":3", tcp.Addr().String(), "can run programs as the user of this agent"} {
-			if !strings.Contains(log.String(), want) {
-				t.Errorf("dev %t: no %q in %q", dev, want, log.String())
-			}
+	var log bytes.Buffer
+	l := &apiListeners{tcpListener: tcp}
+	token, _, err := l.loadOrMakeTokens(c, t.TempDir(), &cli.Streams{Err: &log}, hclog.New(&hclog.LoggerOptions{Output: &log}))
+	if err != nil || token != "" {
+		t.Errorf("token of %d bytes, error %v", len(token), err)
+	}
+	for _, want := range []string{"[WARN]", path + ":3", tcp.Addr().String(), "can run programs as the user of this agent"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("no %q in %q", want, log.String())
 		}
 	}
 }

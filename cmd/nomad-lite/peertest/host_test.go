@@ -143,6 +143,9 @@ const liteConfig = `
 ports {
   http = 0
 }
+acl {
+  enabled = false
+}
 `
 
 // probeNetwork is the network "cni/probe" of the tests.

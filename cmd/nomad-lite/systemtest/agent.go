@@ -83,12 +83,20 @@ tls {
 }
 `
 
-// StartTestAgent starts an agent that shuts down at the end of the test. The strings in extraConfig are appended to its
-// configuration.
+var tokenFileInLog = regexp.MustCompile(`export NOMAD_TOKEN=\$\(cat '?(.*?)'?\)`)
+
+const tokenlessConfig = `
+acl {
+  enabled = false
+}
+`
+
+// StartTestAgent starts an agent that shuts down at the end of the test. It requires no token, unless extraConfig enables access
+// control. The strings in extraConfig are appended to its configuration.
 func StartTestAgent(t testing.TB, requireClientCerts bool, extraConfig ...string) *TestAgent {
 	t.Helper()
 	dir := t.TempDir()
-	text := testAgentConfig + strings.Join(extraConfig, "")
+	text := testAgentConfig + tokenlessConfig + strings.Join(extraConfig, "")
 	if requireClientCerts {
 		certificates := exec.Command("mint", "ca", "server", "client")
 		certificates.Dir = dir
@@ -111,9 +119,15 @@ func StartTestAgent(t testing.TB, requireClientCerts bool, extraConfig ...string
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	address := ""
+	address, token := "", []byte(nil)
 	log := bufio.NewScanner(stderr)
 	for address == "" && log.Scan() {
+		if found := tokenFileInLog.FindStringSubmatch(log.Text()); found != nil {
+			token, err = os.ReadFile(found[1])
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
 		if found := regexp.MustCompile(`agent is ready: (https?://[^,]+)`).FindStringSubmatch(log.Text()); found != nil {
 			address = found[1]
 		}
@@ -137,7 +151,7 @@ func StartTestAgent(t testing.TB, requireClientCerts bool, extraConfig ...string
 	if address == "" {
 		t.Fatal("the agent is not ready")
 	}
-	c := &api.Config{Address: address}
+	c := &api.Config{Address: address, SecretID: strings.TrimSpace(string(token))}
 	base := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{}}}
 	t.Cleanup(base.CloseIdleConnections)
 	if requireClientCerts {
