@@ -299,6 +299,17 @@ func TestToken(t *testing.T) {
 	}
 }
 
+// Without a token, a client gets only the public paths.
+func TestRoutesRequireToken(t *testing.T) {
+	f := newFixture(t, func(c *Config) { c.OperatorToken = "secret" })
+	for r := range f.routeRequests() {
+		isPublic := publicPaths[r.path] || isWebUIPath(r.path)
+		if got := f.send(r.method, r.path, strings.NewReader("{}")); !isPublic && got.StatusCode != http.StatusForbidden {
+			t.Errorf("%s %s: status %d", r.method, r.path, got.StatusCode)
+		}
+	}
+}
+
 func TestBodyTooLarge(t *testing.T) {
 	f := newFixture(t, nil)
 	r := f.send("PUT", "/v1/job/x/dispatch", strings.NewReader(strings.Repeat("x", maxBodyBytes+1)))
