@@ -100,7 +100,7 @@ func TestRefusedOptions(t *testing.T) {
 		{"the directory of the task with its private directories", map[string]any{"volumes": list(".:/task")}, "name one of its subdirectories"},
 		{"overlay of a directory of the host", map[string]any{"volumes": list("local:/x:O,upperdir=/etc,workdir=/tmp")}, `the mode "O" is refused`},
 		{"change of the owners of a volume", map[string]any{"volumes": list("local:/x:rw,U")}, `the mode "U" is refused`},
-		{"log file of the host", map[string]any{"logging": list(map[string]any{"type": "k8s-file", "config": list(map[string]any{"path": "/etc/cron.d/x"})})}, "logging: path is refused"},
+		{"log file of the host", map[string]any{"logging": list(map[string]any{"type": "k8s-file", "config": list(map[string]any{"path": "/etc/cron.d/x"})})}, `logging: the option "path" of k8s-file is refused`},
 		{"network with options", map[string]any{"network_mode": "slirp4netns:allow_host_loopback=true"}, "network_mode"},
 		{"network with a space", map[string]any{"network_mode": " host"}, "network_mode"},
 		{"container without a name", map[string]any{"network_mode": "container:"}, "network_mode"},
