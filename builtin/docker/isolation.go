@@ -56,7 +56,7 @@ func (b *containerBuilder) setIsolation() error {
 	return nil
 }
 
-// namespacedSysctls are the beginnings of the kernel parameters of which each container has its own.
+// namespacedSysctls are the prefixes of the kernel parameters that a namespace of the container limits to the container.
 var namespacedSysctls = []string{"net.", "fs.mqueue.", "kernel.msg", "kernel.sem", "kernel.shm"}
 
 // checkKernelAndStorageOptions returns an error for an option of sysctl or storage_opt that could have an effect outside
@@ -78,14 +78,8 @@ func (b *containerBuilder) checkKernelAndStorageOptions() error {
 
 // canMount reports whether the programs of the container can mount file systems. It must be called after setCapabilities.
 func (b *containerBuilder) canMount() bool {
-	added := func(names []string, name string) bool {
-		return slices.ContainsFunc(names, func(n string) bool { return strings.EqualFold(strings.TrimPrefix(strings.ToUpper(n), "CAP_"), name) })
-	}
-	h := b.hostConfig
-	if h.Privileged {
-		return true
-	}
-	return added(h.CapAdd, "SYS_ADMIN") || added(h.CapAdd, "ALL") && !added(h.CapDrop, "SYS_ADMIN")
+	h := &b.hostConfig
+	return h.Privileged || slices.Contains(h.CapAdd, "SYS_ADMIN") || slices.Contains(h.CapAdd, "ALL") && !slices.Contains(h.CapDrop, "SYS_ADMIN")
 }
 
 // sharedPropagation returns the propagation of a bind mount whose mounts may appear on the machine. The engine itself mounts

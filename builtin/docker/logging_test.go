@@ -67,7 +67,7 @@ func TestKernelAndStorageOptions(t *testing.T) {
 }
 
 // optionDecisions says for each option of a task what a hostile value of it reaches, and where that is decided. An option
-// without an entry is one that nobody has thought about.
+// without an entry fails the test.
 var optionDecisions = map[string]string{
 	"image": "pulled with the credentials of the operator or of auth", "load": "resolveAllowedHostPath", "force_pull": "own image", "image_pull_timeout": "own start",
 	"auth": "sent to the registry of the image, or to the server that it names", "auth_soft_fail": "own start",
