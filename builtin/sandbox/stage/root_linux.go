@@ -557,15 +557,19 @@ func (r *Root) hasJobMountOn(file string) bool {
 // only.
 func hideTaskPrivateDir() error { return hidePaths("/private") }
 
+// cloneSource clones the mount of the host's file or directory.
+func (m *Mount) cloneSource() (detachedMount, error) {
+	if m.SourceHasNoSymlinks {
+		return cloneMountWithoutLinks(m.Source)
+	}
+	return cloneMount(m.Source)
+}
+
 // cloneHostMounts clones the mounts of the host's files and directories. It must be called before the
 // root directory is changed.
 func (r *Root) cloneHostMounts() (trees []detachedMount, err error) {
 	for _, m := range r.Mounts {
-		open := cloneMount
-		if m.SourceHasNoSymlinks {
-			open = cloneMountWithoutLinks
-		}
-		t, err := open(m.Source)
+		t, err := m.cloneSource()
 		if err != nil {
 			return nil, err
 		}
@@ -592,14 +596,10 @@ func (r *Root) openSharedMounts() (peers map[int]detachedMount, err error) {
 		if m.PropagationFlag != unix.MS_SHARED {
 			continue
 		}
-		open := cloneMount
-		if m.SourceHasNoSymlinks {
-			open = cloneMountWithoutLinks
-		}
 		if peers == nil {
 			peers = make(map[int]detachedMount)
 		}
-		if peers[i], err = open(m.Source); err != nil {
+		if peers[i], err = m.cloneSource(); err != nil {
 			return nil, err
 		}
 	}
