@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -118,13 +119,8 @@ func (v *Values) remove(value string) {
 	for _, form := range writtenForms(value) {
 		key := indexKey(form)
 		forms := v.formsByStart[key]
-		for i, f := range forms {
-			if f == form {
-				forms = append(forms[:i:i], forms[i+1:]...)
-				break
-			}
-		}
-		if len(forms) == 0 {
+		at := slices.Index(forms, form) // add has added it
+		if forms = slices.Delete(forms, at, at+1); len(forms) == 0 {
 			delete(v.formsByStart, key)
 		} else {
 			v.formsByStart[key] = forms
@@ -137,12 +133,9 @@ func (v *Values) remove(value string) {
 func writtenForms(value string) []string {
 	forms := []string{value}
 	add := func(form string) {
-		for _, f := range forms {
-			if f == form {
-				return
-			}
+		if !slices.Contains(forms, form) {
+			forms = append(forms, form)
 		}
-		forms = append(forms, form)
 	}
 	quoted := strconv.Quote(value)
 	add(quoted[1 : len(quoted)-1])
