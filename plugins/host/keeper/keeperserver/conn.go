@@ -20,20 +20,10 @@ import (
 
 // acceptConns serves connections until the listener is closed.
 func (se *server) acceptConns(listener *os.File) {
-	for {
-		fd, acceptErr, err := accept(listener)
-		if err != nil {
-			return
-		}
-		if acceptErr != nil {
-			// Accept can fail because the process has no free descriptors. The keeper must
-			// not exit then: it would lose its children and the stored descriptors.
-			time.Sleep(exhaustedRetryDelay)
-			continue
-		}
+	acceptUntilClosed(listener, func(fd int) {
 		if osprocess.CheckPeerUserFD(fd) != nil {
 			unix.Close(fd)
-			continue
+			return
 		}
 		conn := framing.NewConn(os.NewFile(uintptr(fd), "client"), keeperwire.MessageLimits)
 		c := &serverConn{server: se, conn: conn, procByWaitRequestID: map[uint64]osprocess.ID{}, killOnDisconnect: map[osprocess.ID]bool{}, responseReady: make(chan struct{}, 1)}
@@ -48,6 +38,23 @@ func (se *server) acceptConns(listener *os.File) {
 			return
 		}
 		se.wg.Go(c.serveRequests)
+	})
+}
+
+// acceptUntilClosed calls handle with the descriptor of each connection until the listener is closed. handle owns the descriptor.
+func acceptUntilClosed(listener *os.File, handle func(fd int)) {
+	for {
+		fd, acceptErr, err := accept(listener)
+		if err != nil {
+			return
+		}
+		if acceptErr != nil {
+			// Accept can fail because the process has no free descriptors. The keeper must
+			// not exit then: it would lose its children and the stored descriptors.
+			time.Sleep(exhaustedRetryDelay)
+			continue
+		}
+		handle(fd)
 	}
 }
 

@@ -158,19 +158,11 @@ func discardData(f *os.File) {
 
 // resetConns resets each connection to a listener until the file is closed.
 func resetConns(listener *os.File) {
-	for {
-		fd, acceptErr, err := accept(listener)
-		if err != nil {
-			return
-		}
-		if acceptErr != nil {
-			time.Sleep(exhaustedRetryDelay)
-			continue
-		}
+	acceptUntilClosed(listener, func(fd int) {
 		// Without linger, the close sends RST and leaves no connection in the state TIME_WAIT.
 		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 		unix.Close(fd)
-	}
+	})
 }
 
 func stopDrain(h *storedFD) {
