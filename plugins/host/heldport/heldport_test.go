@@ -233,8 +233,9 @@ func socketTarget(t *testing.T, k Keeper, key string) string {
 	return fmt.Sprintf("socket:[%d]", st.Ino)
 }
 
-// An agent with another port in its configuration releases the former port.
-func TestChangedPortIsReleased(t *testing.T) {
+// startKeeper starts a keeper, which exits at the end of the test, and returns a client of it.
+func startKeeper(t *testing.T) *keeper.Client {
+	t.Helper()
 	c, err := connectKeeper(t.Context(), filepath.Join(t.TempDir(), "data"))
 	if err != nil {
 		t.Fatal(err)
@@ -244,6 +245,13 @@ func TestChangedPortIsReleased(t *testing.T) {
 		c.Close()
 		endKeeper(t, k)
 	})
+	return c
+}
+
+// An agent with another port in its configuration releases the former port.
+func TestChangedPortIsReleased(t *testing.T) {
+	c := startKeeper(t)
+	k := c.Status().KeeperProcess
 	first, port := listenBelowEphemeralPorts(t, c, 10000+os.Getpid()%5000)
 	listener, guard := socketTarget(t, c, listenerKey), socketTarget(t, c, guardKey)
 	first.Close()
@@ -266,15 +274,7 @@ func TestChangedPortIsReleased(t *testing.T) {
 
 // An address that is in use leaves the stored socket.
 func TestAddressInUseChangesNothing(t *testing.T) {
-	c, err := connectKeeper(t.Context(), filepath.Join(t.TempDir(), "data"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	k := c.Status().KeeperProcess
-	t.Cleanup(func() {
-		c.Close()
-		endKeeper(t, k)
-	})
+	c := startKeeper(t)
 	first, _, err := Listen(t.Context(), c, "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -296,15 +296,7 @@ func TestAddressInUseChangesNothing(t *testing.T) {
 
 // The guard's address refuses connections, and a guard that another process prevents is an error beside the listener.
 func TestGuard(t *testing.T) {
-	c, err := connectKeeper(t.Context(), filepath.Join(t.TempDir(), "data"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	k := c.Status().KeeperProcess
-	t.Cleanup(func() {
-		c.Close()
-		endKeeper(t, k)
-	})
+	c := startKeeper(t)
 	other, err := net.Listen("tcp", "[::1]:0")
 	if err != nil {
 		t.Skip(err)
