@@ -148,9 +148,15 @@ func TestNodeShowsNoSecret(t *testing.T) {
 		}
 		n.checkNoSecret(path, text)
 	}
+	checkDebugBundle(t, n.PersistentAgent, n.checkNoSecret)
+}
+
+// checkDebugBundle calls check for each file of a debug bundle of the agent.
+func checkDebugBundle(t *testing.T, agent *systemtest.PersistentAgent, check func(where string, text []byte)) {
+	t.Helper()
 	bundle := t.TempDir()
 	debug := exec.Command("nomad-lite", "operator", "debug", "-duration", "0s", "-output", bundle)
-	debug.Env = append(os.Environ(), "NOMAD_CLIENT_INTRO_TOKEN=", "NOMAD_ADDR=unix://"+filepath.Join(n.DataDir, "nomad.sock"))
+	debug.Env = append(os.Environ(), "NOMAD_CLIENT_INTRO_TOKEN=", "NOMAD_ADDR=unix://"+filepath.Join(agent.DataDir, "nomad.sock"))
 	if out, err := debug.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -161,7 +167,7 @@ func TestNodeShowsNoSecret(t *testing.T) {
 		}
 		files++
 		text, err := os.ReadFile(path)
-		n.checkNoSecret("the debug bundle, "+entry.Name(), text)
+		check("the debug bundle, "+entry.Name(), text)
 		return err
 	}); err != nil || files == 0 {
 		t.Errorf("the debug bundle has %d files, %v", files, err)

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -146,22 +145,7 @@ func TestNoTextHasASecret(t *testing.T) {
 			}
 		}
 	}
-	bundle := t.TempDir()
-	debug := exec.Command("nomad-lite", "operator", "debug", "-duration", "0s", "-output", bundle)
-	debug.Env = append(os.Environ(), "NOMAD_ADDR=unix://"+filepath.Join(s.DataDir, "nomad.sock"))
-	if out, err := debug.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	if err := filepath.WalkDir(bundle, func(path string, entry os.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		checkNoSecret("the debug bundle, "+entry.Name(), text)
-		return err
-	}); err != nil {
-		t.Error(err)
-	}
+	checkDebugBundle(t, s, checkNoSecret)
 }
 
 // newSecretGroup returns a group whose task is started again and again.
