@@ -57,6 +57,7 @@ func FindListeners(host string, port int) (listeners []Listener) {
 		if target != socketTarget(socket.inode) || slices.ContainsFunc(listeners, func(l Listener) bool { return l.PID == p.PID }) {
 			return
 		}
+		// The errors are ignored: the process may have exited, and a listener without name and task is still of use.
 		l := Listener{PID: p.PID, UID: socket.uid}
 		l.Name, _ = p.Comm()
 		l.Task, _ = osprocess.TaskOf(p.PID)

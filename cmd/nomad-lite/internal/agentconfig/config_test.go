@@ -55,7 +55,7 @@ func TestReloadKeepsWaysIn(t *testing.T) {
 	}
 }
 
-// raw_exec of a node needs a plugin block, whoever the agent is; the node has qemu without one, like Nomad's client.
+// raw_exec needs a plugin block on a node, also under an agent that is not root; the node has qemu without one, like Nomad's client.
 func TestDriversOfNodeOfCluster(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "qemu-system-x86_64"), []byte("#!/bin/sh\n"), 0o755); err != nil {
