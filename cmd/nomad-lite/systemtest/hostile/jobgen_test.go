@@ -175,6 +175,10 @@ func (g *jobGenerator) attacker(name string, group *api.TaskGroup) (*api.Task, t
 		set("security_opt", []string{"seccomp=../alloc/data/" + pick(g, []string{"fifo", "sparse"})})(task)
 		return task, facts
 	}
+	if len(group.Volumes) > 0 && g.oneIn(3) {
+		g.nestVolumes(task)
+		return task, facts
+	}
 	options = append(options, g.commonOptions(group)...)
 	for range pick(g, []int{0, 1, 1, 1, 2, 3}) { // most hostile values alone make the start fail
 		pick(g, options)(task)
@@ -256,25 +260,24 @@ func (g *jobGenerator) execOptions(facts *taskFacts) []func(*api.Task) {
 	return append(options, func(t *api.Task) { set("ipc_mode", pick(g, namespaceModes("ipc")))(t) })
 }
 
+// nestVolumes mounts one volume below another whose mounts are to appear on the machine, also through a link.
+func (g *jobGenerator) nestVolumes(t *api.Task) {
+	outside := pick(g, []string{"shared", "shared", "shared", closedVolume})
+	below := pick(g, []string{"/shared/below", "/shared/../shared/below", "/alloc/data/root/shared/below"})
+	t.VolumeMounts = []*api.VolumeMount{
+		{Volume: new(outside), Destination: new("/shared"), PropagationMode: new("bidirectional")},
+		{Volume: new("outer"), Destination: new(below), PropagationMode: new(pick(g, []string{"private", "host-to-task", "bidirectional"}))},
+	}
+	if g.oneIn(2) {
+		slices.Reverse(t.VolumeMounts)
+	}
+	if g.oneIn(3) {
+		t.SetConfig("cap_add", g.capabilities())
+	}
+}
+
 // commonOptions are options of tasks of all drivers.
 func (g *jobGenerator) commonOptions(group *api.TaskGroup) []func(*api.Task) {
-	// The engine, or the driver, mounts one volume below another whose mounts appear on the machine, also through a link.
-	nested := func(t *api.Task) {
-		if len(group.Volumes) == 0 {
-			return
-		}
-		below := pick(g, []string{"/shared/below", "/shared/../shared/below", "/alloc/data/root/shared/below"})
-		t.VolumeMounts = []*api.VolumeMount{
-			{Volume: new("shared"), Destination: new("/shared"), PropagationMode: new("bidirectional")},
-			{Volume: new("outer"), Destination: new(below), PropagationMode: new(pick(g, []string{"private", "host-to-task", "bidirectional"}))},
-		}
-		if g.oneIn(2) {
-			slices.Reverse(t.VolumeMounts)
-		}
-		if g.oneIn(3) {
-			t.SetConfig("cap_add", g.capabilities())
-		}
-	}
 	return []func(*api.Task){
 		func(t *api.Task) { t.Templates = append(t.Templates, g.template()) },
 		func(t *api.Task) {
@@ -285,7 +288,6 @@ func (g *jobGenerator) commonOptions(group *api.TaskGroup) []func(*api.Task) {
 				t.VolumeMounts = append(t.VolumeMounts, &api.VolumeMount{Volume: new(pick(g, hostVolumes)), Destination: new(pick(g, append(g.hostilePaths(), "/proc", "/hostile", "/usr", "/alloc", "/")))})
 			}
 		},
-		nested, nested,
 		func(t *api.Task) { t.Meta = map[string]string{"lite_users": pick(g, hostileUsers), "user": "root"} },
 		func(t *api.Task) {
 			t.KillSignal = pick(g, []string{"SIGKILL", "SIGSTOP", "SIGTERM", "sigkill", "9", "0", "-1"})

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/builtin/docker/dockertest"
@@ -42,7 +43,10 @@ const (
 
 // hostVolumes are the host volumes of the world. A task that has the volume "outer" can replace the directory of the volume
 // "inner".
-var hostVolumes = []string{"outer", "inner", "shared"}
+var hostVolumes = []string{"outer", "inner", "shared", closedVolume}
+
+// closedVolume is the host volume that no mount of a task may be the peer of.
+const closedVolume = "closed"
 
 // hostileWorld is what the probes attack: canaries on the machine, and the record of what has happened to them.
 type hostileWorld struct {
@@ -53,6 +57,7 @@ type hostileWorld struct {
 	secrets                            map[string]string // description of each secret text
 	targets                            attack.Targets
 	namespaces                         map[string]uint64 // of the machine
+	peerGroup                          string            // of the mount that the volumes are in
 	hasBridge                          bool              // groups can have the network mode "bridge"
 
 	mu       sync.Mutex
@@ -71,7 +76,7 @@ func newHostileWorld(t *testing.T) *hostileWorld {
 	w.targets.UnchangeableFile = filepath.Join(w.canaryDir, "guard")
 	w.makeDir(t, w.canaryDir, 0o755)
 	w.makeDir(t, w.chroot, 0o755)
-	for _, name := range []string{"", "outer", "outer/inner", "shared"} {
+	for _, name := range []string{"", "outer", "outer/inner", "shared", closedVolume} {
 		w.makeDir(t, filepath.Join(w.volumes, name), 0o777)
 	}
 	w.makeDir(t, w.volumes, 0o755)
@@ -206,6 +211,18 @@ func (w *hostileWorld) shareVolumes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	mounts, err := procfs.GetMounts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range mounts {
+		if m.MountPoint == w.volumes {
+			w.peerGroup = m.OptionalFields["shared"]
+		}
+	}
+	if w.peerGroup == "" {
+		t.Fatal(w.volumes, " is not shared")
+	}
 }
 
 // judgeMounts returns the mounts of tasks that have appeared on the machine.
@@ -298,7 +315,7 @@ func (o *operator) start(t *testing.T, w *hostileWorld, engine *dockertest.Engin
 		if name == "inner" {
 			path = filepath.Join(w.volumes, "outer/inner")
 		}
-		config += fmt.Sprintf("  host_volume %q {\n    path = %q\n    allow_bidirectional = true\n  }\n", name, path)
+		config += fmt.Sprintf("  host_volume %q {\n    path = %q\n    allow_bidirectional = %t\n  }\n", name, path, name != closedVolume)
 	}
 	config += o.config
 	if engine != nil && o.hasDocker {
@@ -525,6 +542,10 @@ func (w *hostileWorld) judgeReport(o *operator, facts taskFacts, lines []string)
 		case attack.Process:
 			if name != "signal" || !o.allowsRoot { // processes of root can signal each other
 				breach("processes", "%s of %s", name, value)
+			}
+		case attack.Shared:
+			if name == w.peerGroup && strings.HasSuffix(value, "/"+closedVolume) {
+				breach("mounts", "what the task mounts in %s would appear on the machine", value)
 			}
 		case attack.Device:
 			if !facts.devices {

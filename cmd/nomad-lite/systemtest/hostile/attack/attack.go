@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -42,6 +43,7 @@ type Targets struct {
 const (
 	Identity  = "identity"  // field of /proc/self/status: values
 	Namespace = "namespace" // name, inode number
+	Shared    = "shared"    // peer group of a mount, the mounted directory
 	Read      = "read"      // path, text
 	Write     = "write"     // path
 	Became    = "became"    // call, number
@@ -135,8 +137,8 @@ func (p *probe) runAllAttacks() {
 	p.report(Done)
 }
 
-// reportIdentity reports the user, the capabilities and the namespaces of the process, so that the test can judge later
-// reports.
+// reportIdentity reports the user, the capabilities, the namespaces and the shared mounts of the process, so that the test can
+// judge later reports.
 func (p *probe) reportIdentity() {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -151,6 +153,12 @@ func (p *probe) reportIdentity() {
 		var st unix.Stat_t
 		if unix.Stat("/proc/self/ns/"+name, &st) == nil {
 			p.report(Namespace, name, st.Ino)
+		}
+	}
+	mounts, _ := procfs.GetMounts() // a volume can hide /proc
+	for _, m := range mounts {
+		if group := m.OptionalFields["shared"]; group != "" {
+			p.report(Shared, group, m.Root)
 		}
 	}
 }
