@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -12,10 +13,13 @@ import (
 	"os"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 )
 
 // CheckedPluginFile is an open plugin file that has passed the checks. The caller must call Close.
@@ -34,12 +38,30 @@ type CheckedPluginFile struct {
 	IsScript bool
 }
 
-// Close closes the file.
-func (b *CheckedPluginFile) Close() error { return b.File.Close() }
+// Close closes the file, and lets processes open it for writing again.
+func (b *CheckedPluginFile) Close() error {
+	// The plugin and the keeper can have descriptors of the same open file, with which the lease would continue.
+	_, _ = unix.FcntlInt(b.File.Fd(), unix.F_SETLEASE, unix.F_UNLCK)
+	return b.File.Close()
+}
+
+// openForWritingTimeout is how long OpenAndCheck waits for the writers of a file: an installer may be writing it, or a child
+// that the installer has forked has not called exec yet, and still has the file open.
+const openForWritingTimeout = 250 * time.Millisecond
 
 // OpenAndCheck opens the plugin's file and checks it. Each call reads the lock file and checks
-// the file again: `plugin install` replaces both while an agent runs.
-func (e Entry) OpenAndCheck(logger hclog.Logger) (*CheckedPluginFile, error) {
+// the file again: `plugin install` replaces both while an agent runs. The error is ETXTBSY if a process has the file open for
+// writing; until Close, no process can open it for writing, so that the content that was checked is executed. The kernel
+// ensures that only if the file belongs to this user or this process has CAP_LEASE, and if the file system has leases.
+func (e Entry) OpenAndCheck(ctx context.Context, logger hclog.Logger) (checked *CheckedPluginFile, err error) {
+	err = wait.WhileError(ctx, unix.ETXTBSY, openForWritingTimeout, func() error {
+		checked, err = e.openAndCheck(logger)
+		return err
+	})
+	return checked, err
+}
+
+func (e Entry) openAndCheck(logger hclog.Logger) (*CheckedPluginFile, error) {
 	if e.Err != nil {
 		return nil, e.Err
 	}
@@ -74,7 +96,7 @@ func (e Entry) OpenAndCheck(logger hclog.Logger) (*CheckedPluginFile, error) {
 		err = b.checkAndSetIsScript(e, lock.Plugins[e.fileName].SHA256, logger)
 	}
 	if err != nil {
-		f.Close()
+		b.Close()
 		return nil, err
 	}
 	return b, nil
@@ -99,6 +121,9 @@ func (b *CheckedPluginFile) checkAndSetIsScript(e Entry, lockedSHA256 string, lo
 	if err := safepath.CheckParents(e.Path); err != nil {
 		return err
 	}
+	if err := b.preventWrites(); err != nil {
+		return err
+	}
 
 	var fileMagic [4]byte
 	n, err := b.File.ReadAt(fileMagic[:], 0)
@@ -108,6 +133,16 @@ func (b *CheckedPluginFile) checkAndSetIsScript(e Entry, lockedSHA256 string, lo
 	b.IsScript = !bytes.Equal(fileMagic[:n], []byte("\x7fELF"))
 
 	return b.checkSHA256(e, lockedSHA256)
+}
+
+// preventWrites takes a lease of the file, which the kernel grants only if no process has the file open for writing: the mode
+// says nothing about a descriptor that another user has opened before the file got its owner and mode.
+func (b *CheckedPluginFile) preventWrites() error {
+	_, err := unix.FcntlInt(b.File.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
+	if errors.Is(err, unix.EAGAIN) {
+		return fmt.Errorf("a process has it open for writing, and could change it after the check: %w", unix.ETXTBSY)
+	}
+	return nil // other errors mean that there are no leases here
 }
 
 // checkSHA256 returns an error if the checksum of the file is not the one in the plugin block or in the lock file. It

@@ -142,7 +142,7 @@ func TestEntryFields(t *testing.T) {
 		t.Errorf("merged block %+v", hello.Block)
 	}
 
-	b, err := mock.OpenAndCheck(nil)
+	b, err := mock.OpenAndCheck(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func TestEntryFields(t *testing.T) {
 	if info, _ := b.File.Stat(); !os.SameFile(info, self) {
 		t.Error("a builtin is not this program")
 	}
-	b, err = hello.OpenAndCheck(nil)
+	b, err = hello.OpenAndCheck(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +222,7 @@ func TestRelativeDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Chdir("/")
-	b, err := c.Entries()[0].OpenAndCheck(nil)
+	b, err := c.Entries()[0].OpenAndCheck(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +241,7 @@ func TestElfIsExecutedByHandle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := c.Entries()[0].OpenAndCheck(nil)
+	b, err := c.Entries()[0].OpenAndCheck(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -333,7 +333,7 @@ func TestUnsafePluginIsRefused(t *testing.T) {
 			if tt.name == "not executable" {
 				return // Open does not check the mode for execution: execve(2) fails
 			}
-			b, err := c.Entries()[0].OpenAndCheck(nil)
+			b, err := c.Entries()[0].OpenAndCheck(t.Context(), nil)
 			if err == nil {
 				b.Close()
 			}
@@ -351,7 +351,7 @@ func openRequestedPlugin(t *testing.T, dir string) error {
 	if got := c.Entries(); len(got) != 1 {
 		t.Fatalf("entries %v", got)
 	}
-	b, err := c.Entries()[0].OpenAndCheck(nil)
+	b, err := c.Entries()[0].OpenAndCheck(t.Context(), nil)
 	if err == nil {
 		b.Close()
 	}
@@ -408,7 +408,7 @@ func TestPinnedChecksum(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b, err := c.Entries()[0].OpenAndCheck(nil)
+		b, err := c.Entries()[0].OpenAndCheck(t.Context(), nil)
 		if err == nil {
 			b.Close()
 		}

@@ -33,7 +33,7 @@ func openPlugin(t *testing.T, dir, name string) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := c.Entries()[0].OpenAndCheck(hclog.NewNullLogger())
+	b, err := c.Entries()[0].OpenAndCheck(t.Context(), hclog.NewNullLogger())
 	if err == nil {
 		b.Close()
 	}
@@ -79,7 +79,7 @@ func TestEntryStartsPluginThatWasInstalledLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	open := func() error {
-		b, err := c.Entries()[0].OpenAndCheck(hclog.NewNullLogger())
+		b, err := c.Entries()[0].OpenAndCheck(t.Context(), hclog.NewNullLogger())
 		if err == nil {
 			b.Close()
 		}

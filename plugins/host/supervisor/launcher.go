@@ -19,7 +19,7 @@ type launcher struct {
 
 // launchOrReattach starts or reattaches the process of one catalog entry.
 func (l *launcher) launchOrReattach(ctx context.Context, e catalog.Entry) (pluginInstance, error) {
-	binary, err := e.OpenAndCheck(l.cfg.Logger)
+	binary, err := e.OpenAndCheck(ctx, l.cfg.Logger)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", e, err)
 	}

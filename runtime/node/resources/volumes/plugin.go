@@ -141,7 +141,7 @@ func (e *externalPlugin) runAsRecordedCall(ctx context.Context, operation string
 // runProgram runs the program with an operation, and returns what it prints on standard output. When ctx ends, the process
 // and its process group are killed.
 func (e *externalPlugin) runProgram(ctx context.Context, operation string, env []string) ([]byte, error) {
-	binary, err := e.catalogEntry.OpenAndCheck(e.logger)
+	binary, err := e.catalogEntry.OpenAndCheck(ctx, e.logger)
 	if err != nil {
 		return nil, err
 	}
