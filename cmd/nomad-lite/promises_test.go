@@ -91,7 +91,7 @@ var actors = []actor{
 			machineFiles: {"The API serves no file to the token.", "TestWorkloadIsRejectedByDefault"},
 			taskFiles:    {"The API serves no file to the token.", "TestWorkloadIsRejectedByDefault"},
 			agentFiles:   {"The API serves no file to the token.", "TestWorkloadIsRejectedByDefault"},
-			secrets:      {"The token reads the variables at `nomad/jobs` and those of its job, group and task, and nothing after the end of the allocation.", "TestWorkloadAccess TestWorkloadTokenThatIsNotValid"},
+			secrets:      {"The token reads the variables at `nomad/jobs` and those of its job, group and task, and nothing after the end of the allocation.", "TestWorkloadAccess TestWorkloadTokenThatIsNotValid TestBlockingReadsEndWithAllocation"},
 			processes:    {"The token starts, stops and signals nothing.", "TestWorkloadIsRejectedByDefault"},
 			network:      {"A token is accepted only if the agent has signed it.", "TestAuthenticate FuzzAuthenticate"},
 			availability: {"A task takes no connections of other tasks, and none of the operator on the unix socket.", "TestTaskCannotTakeConnectionsOfOthers " + connsTests},

@@ -358,5 +358,9 @@ func (a *API) authorizeAndRoute(r *request) (value any, err error) {
 			return nil, err
 		}
 	}
-	return rt.handler(r)
+	value, err = rt.handler(r)
+	if r.rights.workload != nil && a.access.authenticateWorkload(r.Request) == nil {
+		return nil, errPermissionDenied // the allocation has ended, or the token has expired, while the handler waited for a change
+	}
+	return value, err
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -165,6 +167,43 @@ func TestWorkloadTokenThatIsNotValid(t *testing.T) {
 	f.putAlloc(t, api.AllocClientStatusComplete)
 	if r := f.send("GET", target, nil, "X-Nomad-Token", f.token); r.StatusCode != 403 {
 		t.Errorf("after the end of the allocation: status %d", r.StatusCode)
+	}
+}
+
+// A blocking read that began before the end of the allocation does not return what was written after it.
+func TestBlockingReadsEndWithAllocation(t *testing.T) {
+	for _, target := range []string{"/v1/var/nomad/jobs/shop", "/v1/vars", "/v1/services", "/v1/service/db"} {
+		for _, status := range []string{api.AllocClientStatusRunning, api.AllocClientStatusComplete} {
+			f := newWorkloadFixture(t, nil)
+			index := f.store.Snapshot().Index()
+			answered := make(chan string)
+			go func() {
+				r := f.send("GET", fmt.Sprintf("%s?namespace=apps&index=%d&wait=60s", target, index), nil, "X-Nomad-Token", f.token)
+				body, _ := io.ReadAll(r.Body)
+				answered <- fmt.Sprint(r.StatusCode, " ", string(body))
+			}()
+			select {
+			case got := <-answered:
+				t.Fatalf("%s did not block: %s", target, got)
+			case <-time.After(100 * time.Millisecond): // a read that begins later has the same result, but would not test what this test is for
+			}
+			f.putAlloc(t, status)
+			_, err := f.store.Update(t.Context(), func(tx *store.Txn) error {
+				tx.PutVariable(&api.Variable{Namespace: "apps", Path: "nomad/jobs/shop", Items: api.VariableItems{"a": "later"}})
+				tx.PutService(&api.ServiceRegistration{Namespace: "apps", ID: "id-later", ServiceName: "db"})
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := "200 "
+			if status == api.AllocClientStatusComplete {
+				want = "403 Permission denied"
+			}
+			if got := <-answered; !strings.HasPrefix(got, want) {
+				t.Errorf("%s, allocation %s: %s, want %s", target, status, got, want)
+			}
+		}
 	}
 }
 
