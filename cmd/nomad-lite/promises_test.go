@@ -69,7 +69,7 @@ var actors = []actor{
 			agentFiles:   {"The API serves no file, and shows no configuration.", apiRoutes + " TestAgentSelf"},
 			secrets:      {"The API answers `/v1/agent/health` and `/v1/agent/lite-proof` only, and shows no secret there. A proof is for one connection, and discloses no token.", "TestToken TestSecret TestProofIsForItsConnection FuzzProof"},
 			processes:    {"The client starts, stops and signals nothing, with `agent -dev`, too. The agent reads no body of it.", "TestToken TestRoutesRequireToken TestBodiesOfClientsWithoutTokenAreNotRead"},
-			network:      {"A web page of another site sends no request that the agent accepts.", "TestOtherWebSitesAreRejected TestCrossOriginRequests"},
+			network:      {"A web page of another site sends no request that the agent accepts.", "TestOtherWebSitesAreRejected TestCrossOriginRequests TestHostilePagesGetNothing"},
 			availability: {"Connections, headers and bodies are limited for each user, address and task, and a part is the operator's.", connsTests + " TestHeadersHaveALimit"},
 		},
 	},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -28,11 +29,11 @@ type Browser struct {
 // ForSubtest returns the browser for a subtest, so that a failed operation of the browser fails the subtest.
 func (b *Browser) ForSubtest(t testing.TB) *Browser { return &Browser{t: t, Ctx: b.Ctx} }
 
-// StartDedicatedChromium starts Chromium. It skips the test if Chromium is not installed; with NOMAD_LITE_CI set, it
-// fails the test instead.
-func StartDedicatedChromium(t testing.TB) *Browser {
+// StartDedicatedChromium starts Chromium with additional flags. It skips the test if Chromium is not installed; with
+// NOMAD_LITE_CI set, it fails the test instead.
+func StartDedicatedChromium(t testing.TB, flags ...chromedp.ExecAllocatorOption) *Browser {
 	t.Helper()
-	ctx, stop, err := startChromium(findChromiumOrSkip(t))
+	ctx, stop, err := startChromium(findChromiumOrSkip(t), flags...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,9 +84,9 @@ func findChromiumOrSkip(t testing.TB) string {
 	return path
 }
 
-func startChromium(path string) (browserCtx context.Context, stop func(), err error) {
+func startChromium(path string, flags ...chromedp.ExecAllocatorOption) (browserCtx context.Context, stop func(), err error) {
 	ctx, stopProcess := chromedp.NewExecAllocator(context.Background(),
-		append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.IgnoreCertErrors, chromedp.WindowSize(1280, 900))...)
+		slices.Concat(chromedp.DefaultExecAllocatorOptions[:], []chromedp.ExecAllocatorOption{chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.IgnoreCertErrors, chromedp.WindowSize(1280, 900)}, flags)...)
 	ctx, closeBrowser := chromedp.NewContext(ctx)
 	if err := chromedp.Do(ctx); err != nil {
 		stopProcess()
