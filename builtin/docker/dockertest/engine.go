@@ -310,7 +310,13 @@ func findStaticBusybox() (string, error) {
 // contentByPath. The instructions have the form of a Dockerfile, such as ENV and ENTRYPOINT.
 func (e *Engine) ImportBusyboxImage(t testing.TB, image string, contentByPath map[string][]byte, dockerfileInstructions ...string) {
 	t.Helper()
-	archive, err := buildImageArchive(e.busyboxPath, contentByPath)
+	e.ImportBusyboxImageWithLinks(t, image, contentByPath, nil, dockerfileInstructions...)
+}
+
+// ImportBusyboxImageWithLinks is like ImportBusyboxImage, and the image also has symbolic links.
+func (e *Engine) ImportBusyboxImageWithLinks(t testing.TB, image string, contentByPath map[string][]byte, linkTargetByPath map[string]string, dockerfileInstructions ...string) {
+	t.Helper()
+	archive, err := buildImageArchive(e.busyboxPath, contentByPath, linkTargetByPath)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -333,7 +339,7 @@ func (e *Engine) ImportBusyboxImage(t testing.TB, image string, contentByPath ma
 }
 
 // buildImageArchive returns the file system of the image as a tar archive.
-func buildImageArchive(busyboxPath string, contentByPath map[string][]byte) ([]byte, error) {
+func buildImageArchive(busyboxPath string, contentByPath map[string][]byte, linkTargetByPath map[string]string) ([]byte, error) {
 	program, err := os.ReadFile(busyboxPath)
 	if err != nil {
 		return nil, err
@@ -368,6 +374,9 @@ func buildImageArchive(busyboxPath string, contentByPath map[string][]byte) ([]b
 	add(tar.Header{Name: "www/index.html", Typeflag: tar.TypeReg, Mode: 0o644}, []byte("hello\n"))
 	for _, name := range slices.Sorted(maps.Keys(contentByPath)) {
 		add(tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o755}, contentByPath[name])
+	}
+	for _, name := range slices.Sorted(maps.Keys(linkTargetByPath)) {
+		add(tar.Header{Name: name, Typeflag: tar.TypeSymlink, Linkname: linkTargetByPath[name]}, nil)
 	}
 	if err != nil {
 		return nil, err

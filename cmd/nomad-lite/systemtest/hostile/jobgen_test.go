@@ -18,6 +18,12 @@ import (
 // hostileImage has the probe.
 const hostileImage = "nomad-lite-hostile:1"
 
+// linkTargetsInImage are links in the image. A destination through one of them is another one than its text.
+var linkTargetsInImage = map[string]string{"to-root": "/", "to-shared": "/shared", "to-proc": "/proc/1/root", "shared/below": "/", "local/link": "../../shared"}
+
+// destinationsThroughLinks are destinations for mounts through the links.
+var destinationsThroughLinks = []string{"/to-root/mnt0", "/to-root/shared/below", "/to-shared", "/to-shared/below", "/to-proc", "/to-proc/mnt0", "/shared/below", "/shared/below/shared", "/local/link", "/local/link/below"}
+
 // jobGenerator makes random jobs with hostile values. The seed of its random numbers determines the jobs, except for the paths
 // and the process ids of the world.
 type jobGenerator struct {
@@ -269,7 +275,7 @@ func (g *jobGenerator) execOptions(facts *taskFacts) []func(*api.Task) {
 // nestVolumes mounts one volume below another whose mounts are to appear on the machine, also through a link.
 func (g *jobGenerator) nestVolumes(t *api.Task) {
 	outside := pick(g, []string{"shared", "shared", "shared", closedVolume})
-	below := pick(g, []string{"/shared/below", "/shared/../shared/below", "/alloc/data/root/shared/below"})
+	below := pick(g, []string{"/shared/below", "/shared/../shared/below", "/alloc/data/root/shared/below", "/to-shared/below", "/to-root/shared/below", "/to-proc/shared/below", "/local/link/below"})
 	t.VolumeMounts = []*api.VolumeMount{
 		{Volume: new(outside), Destination: new("/shared"), PropagationMode: new("bidirectional")},
 		{Volume: new("outer"), Destination: new(below), PropagationMode: new(pick(g, []string{"private", "host-to-task", "bidirectional"}))},
@@ -291,7 +297,8 @@ func (g *jobGenerator) commonOptions(group *api.TaskGroup) []func(*api.Task) {
 		},
 		func(t *api.Task) {
 			if len(group.Volumes) > 0 {
-				t.VolumeMounts = append(t.VolumeMounts, &api.VolumeMount{Volume: new(pick(g, slices.Sorted(maps.Keys(group.Volumes)))), Destination: new(pick(g, append(g.hostilePaths(), "/proc", "/hostile", "/usr", "/alloc", "/")))})
+				destinations := slices.Concat(g.hostilePaths(), destinationsThroughLinks, []string{"/proc", "/hostile", "/usr", "/alloc", "/"})
+				t.VolumeMounts = append(t.VolumeMounts, &api.VolumeMount{Volume: new(pick(g, slices.Sorted(maps.Keys(group.Volumes)))), Destination: new(pick(g, destinations))})
 			}
 		},
 		func(t *api.Task) { t.Meta = map[string]string{"lite_users": pick(g, hostileUsers), "user": "root"} },
@@ -336,7 +343,7 @@ func (g *jobGenerator) dockerOptions(facts *taskFacts) []func(*api.Task) {
 	mount := func() map[string]any {
 		m := map[string]any{
 			"type": pick(g, []string{"bind", "bind", "bind", "volume", "tmpfs", "BIND", "npipe", "cluster", "image", ""}), "source": pick(g, g.hostilePaths()),
-			"target": pick(g, []string{"/mnt0", "/mnt1", "/mnt0", "/proc", "/local/../mnt1", ""}),
+			"target": pick(g, append([]string{"/mnt0", "/mnt0", "/mnt0", "/mnt1", "/mnt1", "/proc", "/local/../mnt1", ""}, destinationsThroughLinks...)),
 		}
 		if g.oneIn(3) {
 			m["bind_options"] = []map[string]any{{"propagation": pick(g, []string{"rshared", "shared", "rslave", "private", "x"})}}
@@ -383,10 +390,6 @@ func (g *jobGenerator) dockerOptions(facts *taskFacts) []func(*api.Task) {
 		func(t *api.Task) { set("pids_limit", pick(g, []int{-1, 1, 1 << 40}))(t) },
 		func(t *api.Task) { set("oom_score_adj", pick(g, []int{-1000, 0, 1000, 1001}))(t) },
 		func(t *api.Task) { set("shm_size", pick(g, []int{-1, 1, 1 << 50}))(t) },
-		func(t *api.Task) {
-			facts.unlogged = true
-			set("logging", []map[string]any{{"type": pick(g, []string{"json-file", "journald", "none", "local", "gelf", "fluentd", "splunk", "loki", "x"}), "config": []map[string]any{{pick(g, []string{"max-size", "path", "labels", "fluentd-address"}): "unix://" + g.world.engineSocket}}}})(t)
-		},
 		func(t *api.Task) { set("extra_hosts", []string{pick(g, g.hostileTexts()) + ":127.0.0.1"})(t) },
 		func(t *api.Task) { set("dns_servers", []string{pick(g, g.hostileTexts())})(t) },
 		func(t *api.Task) { set("isolation", pick(g, []string{"default", "hyperv", "process"}))(t) },
@@ -395,10 +398,9 @@ func (g *jobGenerator) dockerOptions(facts *taskFacts) []func(*api.Task) {
 	options = append(options, weighted(8, func(t *api.Task) {
 		set("security_opt", []string{pick(g, []string{"seccomp=", "seccomp=", " seccomp=", "seccomp:"}) + pick(g, []string{"../alloc/data/fifo", "../alloc/data/sparse", "../alloc/data/zero", "../alloc/data/root", "/dev/zero", "/proc/kcore", g.world.canary, swapped})})(t)
 	})...)
-	options = append(options, weighted(4, func(t *api.Task) {
+	options = append(options, weighted(8, func(t *api.Task) {
 		facts.unlogged = true
-		address := pick(g, []string{"unixgram://", "UNIXGRAM://", "unixgram:////", "unix://"}) + g.world.logSocket
-		set("logging", []map[string]any{{pick(g, []string{"type", "driver"}): "syslog", "config": []map[string]any{{"syslog-address": address, "tag": "sshd", "syslog-facility": "auth"}}}})(t)
+		set("logging", []map[string]any{g.logging()})(t)
 	})...)
 	options = append(options, weighted(3, func(t *api.Task) {
 		set(pick(g, []string{"mount", "mounts"}), []map[string]any{mount(), mount()}[:1+g.IntN(2)])(t)
@@ -408,7 +410,7 @@ func (g *jobGenerator) dockerOptions(facts *taskFacts) []func(*api.Task) {
 		set("mount", []map[string]any{{"type": "bind", "source": swapped, "target": "/mnt0"}, {"type": "bind", "source": swapped, "target": "/mnt1"}}[:1+g.IntN(2)])(t)
 	})...)
 	options = append(options, weighted(3, func(t *api.Task) {
-		set("volumes", []string{pick(g, g.hostilePaths()) + ":/mnt0" + pick(g, []string{"", ":ro", ":rw,rshared", ":z", ":x"}), swapped + ":/mnt1"}[g.IntN(2):])(t)
+		set("volumes", []string{pick(g, g.hostilePaths()) + ":" + pick(g, append([]string{"/mnt0", "/mnt0", "/mnt0", "/mnt0"}, destinationsThroughLinks...)) + pick(g, []string{"", ":ro", ":rw,rshared", ":z", ":x"}), swapped + ":/mnt1"}[g.IntN(2):])(t)
 	})...)
 	options = append(options, weighted(4, func(t *api.Task) {
 		facts.networkMode = pick(g, append(namespaceModes("net"), "bridge", "default"))
@@ -422,4 +424,28 @@ func (g *jobGenerator) dockerOptions(facts *taskFacts) []func(*api.Task) {
 	options = append(options, weighted(4, func(t *api.Task) { set("pid_mode", pick(g, namespaceModes("pid")))(t) })...)
 	options = append(options, weighted(4, func(t *api.Task) { set("ipc_mode", pick(g, namespaceModes("ipc")))(t) })...)
 	return append(options, weighted(4, func(t *api.Task) { set("uts_mode", pick(g, namespaceModes("uts")))(t) })...)
+}
+
+// logging returns a block that makes the engine send the output to a socket, or open a file.
+func (g *jobGenerator) logging() map[string]any {
+	logs := g.world.logs
+	tcp := pick(g, g.world.targets.TCPAddresses)
+	block := pick(g, []struct {
+		logDriver string
+		config    map[string]any
+	}{
+		{"syslog", map[string]any{"syslog-address": pick(g, []string{"unixgram://", "UNIXGRAM://", "unixgram:////", "unix://"}) + logs.datagramSocket, "tag": "sshd", "syslog-facility": "auth"}},
+		{"syslog", map[string]any{"syslog-address": "tcp+tls://" + tcp, pick(g, []string{"syslog-tls-ca-cert", "syslog-tls-cert", "syslog-tls-key", "SYSLOG-TLS-CA-CERT"}): logs.certificate}},
+		{"syslog", map[string]any{"syslog-address": pick(g, []string{"tcp://", "udp://"}) + tcp}},
+		{"fluentd", map[string]any{"fluentd-address": pick(g, []string{"unix://", "UNIX://", "unix:////", "unix:", "tcp://@unix://"}) + logs.streamSocket}},
+		{"fluentd", map[string]any{"fluentd-address": pick(g, []string{tcp, "tcp://" + tcp}), "fluentd-async": pick(g, []string{"true", "false"})}},
+		{"splunk", map[string]any{"splunk-token": "x", "splunk-url": "https://" + tcp, "splunk-capath": pick(g, []string{logs.certificate, "/proc/1/root" + logs.certificate})}},
+		{"splunk", map[string]any{"splunk-token": "x", "splunk-url": pick(g, []string{"http://" + tcp, "unix://" + logs.streamSocket, "file://" + logs.certificate})}},
+		{"gelf", map[string]any{"gelf-address": pick(g, []string{"udp://" + tcp, "tcp://" + tcp, "unix://" + logs.streamSocket, "unixgram://" + logs.datagramSocket})}},
+		{pick(g, []string{"k8s-file", "json-file"}), map[string]any{"path": filepath.Join(logs.dir, "output")}},
+		{pick(g, []string{"gcplogs", "awslogs", "etwlogs", "logentries", "loki", "passthrough", "journald", "none", "local", "x"}), map[string]any{
+			pick(g, []string{"max-size", "labels", "gcp-project", "awslogs-credentials-endpoint", "mode"}): pick(g, []string{"non-blocking", "http://" + tcp, "unix://" + g.world.engineSocket}),
+		}},
+	})
+	return map[string]any{pick(g, []string{"type", "driver"}): block.logDriver, "config": []map[string]any{block.config}}
 }

@@ -51,9 +51,9 @@ const closedVolume = "closed"
 // hostileWorld is what the probes attack: canaries on the machine, and the record of what has happened to them.
 type hostileWorld struct {
 	canaryDir, canary, chroot, volumes string
-	downloads                          string            // URL of a server
-	engineSocket                       string            // path
-	logSocket                          string            // path; only root can write to it, as to the socket of the machine's log
+	downloads                          string // URL of a server
+	engineSocket                       string // path
+	logs                               hostileLogTargets
 	secrets                            map[string]string // description of each secret text
 	targets                            attack.Targets
 	namespaces                         map[string]uint64 // of the machine
@@ -95,7 +95,7 @@ func newHostileWorld(t *testing.T) *hostileWorld {
 		w.namespaces[name] = st.Ino
 	}
 	w.listen(t)
-	w.listenForLogs(t)
+	w.watchLogTargets(t)
 	server := httptest.NewServer(http.HandlerFunc(func(r http.ResponseWriter, q *http.Request) {
 		switch q.URL.Path {
 		case "/redirect":
@@ -239,18 +239,26 @@ func (w *hostileWorld) judgeMounts() (breaches []string) {
 	return breaches
 }
 
-// listenForLogs records each message that arrives at the socket for logs.
-func (w *hostileWorld) listenForLogs(t *testing.T) {
+// hostileLogTargets are paths of the machine that the options of log drivers name. Only root can use them, as the socket of the
+// machine's log and the keys of the machine.
+type hostileLogTargets struct {
+	dir                          string // only root can create files in it
+	datagramSocket, streamSocket string
+	certificate                  string
+}
+
+// watchLogTargets records each message that arrives at a socket for logs, each connection to it, and each use of a file beside it.
+func (w *hostileWorld) watchLogTargets(t *testing.T) {
 	t.Helper()
-	w.logSocket = filepath.Join(w.canaryDir, "log")
-	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: w.logSocket, Net: "unixgram"})
+	dir := filepath.Join(w.canaryDir, "logs")
+	w.logs = hostileLogTargets{dir, filepath.Join(dir, "datagram"), filepath.Join(dir, "stream"), filepath.Join(dir, "certificate")}
+	w.makeDir(t, dir, 0o755)
+	w.makeFile(t, w.logs.certificate, w.newSecret("a certificate of the machine"), 0o600)
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: w.logs.datagramSocket, Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	if err := os.Chmod(w.logSocket, 0o600); err != nil {
-		t.Fatal(err)
-	}
 	go func() { // ends when the socket is closed
 		message := make([]byte, 1024)
 		for {
@@ -259,6 +267,51 @@ func (w *hostileWorld) listenForLogs(t *testing.T) {
 				return
 			}
 			w.addBreach(fmt.Sprintf("logs: the output of a task arrives at a socket of root: %.100q", message[:n]))
+		}
+	}()
+	listener, err := net.Listen("unix", w.logs.streamSocket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	go func() { // ends when the socket is closed
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			conn.Close()
+			w.addBreach("logs: a log driver connects to a socket of root")
+		}
+	}()
+	for _, path := range []string{w.logs.datagramSocket, w.logs.streamSocket} {
+		if err := os.Chmod(path, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := os.NewFile(uintptr(fd), "inotify")
+	t.Cleanup(func() { events.Close() })
+	if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_OPEN|unix.IN_CREATE); err != nil {
+		t.Fatal(err)
+	}
+	go func() { // ends when the file is closed
+		buffer := make([]byte, 4096)
+		for {
+			n, err := events.Read(buffer)
+			if err != nil {
+				return
+			}
+			for rest := buffer[:n]; len(rest) >= unix.SizeofInotifyEvent; {
+				end := unix.SizeofInotifyEvent + binary.NativeEndian.Uint32(rest[12:])
+				if name := string(bytes.TrimRight(rest[unix.SizeofInotifyEvent:end], "\x00")); name != "" { // "" is the directory
+					w.addBreach("logs: root opens or creates a file of the machine for a task: " + filepath.Join(dir, name))
+				}
+				rest = rest[end:]
+			}
 		}
 	}()
 }

@@ -61,7 +61,7 @@ func testHostileJobs(t *testing.T, sample int, engineProgram string, startEngine
 		if err != nil {
 			t.Fatal(err)
 		}
-		engine.ImportBusyboxImage(t, hostileImage, map[string][]byte{strings.TrimPrefix(probeInImage, "/"): probe})
+		engine.ImportBusyboxImageWithLinks(t, hostileImage, map[string][]byte{strings.TrimPrefix(probeInImage, "/"): probe}, linkTargetsInImage)
 	}
 	operators := newOperators()
 	for _, o := range operators {
