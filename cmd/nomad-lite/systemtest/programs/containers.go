@@ -10,12 +10,13 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// printDockerContainersOfScript is the program "containers [-id] [-state] [TASK]" of the scripts. It prints the
-// containers of the script's agent. With -networks, it prints the pause containers that hold the network namespaces of
+// printDockerContainersOfScript is the program "containers [-id] [-state] [-remove] [TASK]" of the scripts. It prints, or
+// removes, the containers of the script's agent. With -networks, it prints the pause containers that hold the network namespaces of
 // groups.
 func printDockerContainersOfScript() {
 	id := flag.Bool("id", false, "print the ids")
 	state := flag.Bool("state", false, "print the states")
+	remove := flag.Bool("remove", false, "remove the containers")
 	networks := flag.Bool("networks", false, "print the ids of the containers that hold networks")
 	flag.Parse()
 	engine, err := client.New(client.FromEnv)
@@ -24,7 +25,7 @@ func printDockerContainersOfScript() {
 	case *networks:
 		err = printPauseContainerIDs(engine)
 	default:
-		err = printContainers(engine, flag.Arg(0), *id, *state)
+		err = printOrRemoveContainers(engine, flag.Arg(0), *id, *state, *remove)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -47,7 +48,7 @@ func printPauseContainerIDs(engine *client.Client) error {
 	return nil
 }
 
-func printContainers(engine *client.Client, taskFilter string, printIDs, printStates bool) error {
+func printOrRemoveContainers(engine *client.Client, taskFilter string, printIDs, printStates, remove bool) error {
 	list, err := engine.ContainerList(context.Background(), client.ContainerListOptions{All: true})
 	if err != nil {
 		return err
@@ -60,6 +61,10 @@ func printContainers(engine *client.Client, taskFilter string, printIDs, printSt
 		}
 		switch {
 		case !ours || taskFilter != "" && c.Labels["nomad-lite.task_name"] != taskFilter:
+		case remove:
+			if _, err := engine.ContainerRemove(context.Background(), c.ID, client.ContainerRemoveOptions{Force: true}); err != nil {
+				return err
+			}
 		case printIDs:
 			fmt.Println(c.ID)
 		case printStates:

@@ -1,0 +1,46 @@
+package faults
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/nomad-lite/nomad-lite/builtin/docker/dockertest"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
+)
+
+// TestRemovable runs a script with the kinds of tasks that this machine can run. The kinds are the names of files of the script.
+func TestRemovable(t *testing.T) {
+	processKinds, containerKinds := []string{"isolated", "foreign", "plain", "renamed"}, ""
+	params := systemtest.NewScriptParams("testdata/removable")
+	setUp := params.Setup
+	if slowtest.Enabled(t) {
+		for kind, program := range map[string]string{"java": "javac", "qemu": "qemu-system-x86_64"} {
+			if hasProgram(program) {
+				processKinds = append(processKinds, kind)
+			}
+		}
+		if os.Geteuid() == 0 && hasProgram("podman") && hasProgram("busybox") {
+			t.Setenv("DOCKER_HOST", dockertest.StartPodmanOrSkip(t).Host)
+			containerKinds = "container"
+		}
+	}
+	params.Setup = func(env *testscript.Env) error {
+		env.Setenv("PROCESS_KINDS", strings.Join(processKinds, " "))
+		env.Setenv("CONTAINER_KINDS", containerKinds)
+		env.Setenv("DOCKER_HOST", os.Getenv("DOCKER_HOST"))
+		env.Setenv("IMAGE", dockertest.Image)
+		return setUp(env)
+	}
+	testscript.Run(t, params)
+}
+
+// hasProgram reports whether a program is installed. In CI a missing program is a failure of the test that needs it.
+func hasProgram(name string) bool {
+	_, err := exec.LookPath(name)
+	return err == nil || os.Getenv("NOMAD_LITE_CI") != ""
+}
