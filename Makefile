@@ -49,7 +49,7 @@ check-page: ## the types and the unit tests of the modules of the web page; need
 	tsc -p runtime/agent/ui
 	node --test runtime/agent/ui/test/*.test.js
 
-test-vm: ## in emulated machines with cgroups v2: what touches processes, power that is lost, reboots of a node of a stock server, and installations under systemd
+test-vm: ## in emulated machines with cgroups v2: what touches processes, hostile jobs and accounts, power that is lost, reboots of a node of a stock server, and installations under systemd
 	NOMAD_LITE_VM=1 go test -v -count=1 -timeout=2h -run '^TestVM$$' ./cmd/nomad-lite/systemtest/vm
 
 test-vm-short: ## the part of test-vm that CI runs: what only cgroups v2 can show, and power that is lost once; five minutes

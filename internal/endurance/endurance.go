@@ -1,6 +1,7 @@
 package endurance
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"maps"
@@ -20,6 +21,7 @@ import (
 var (
 	durationFlag = flag.Duration("duration", 0, "run new iterations of a long test until the `duration` is over")
 	seedFlag     = flag.Uint64("seed", 0, "`seed` of the first iteration of a long test, and without -duration of the only one")
+	sampleFlag   = flag.Int("sample", 0, "`number` of iterations of a long test without -duration and -seed; 0 means its own number")
 	appendFlag   = flag.String("append", "", "append the result of a long test to the table of the `file`")
 )
 
@@ -89,7 +91,7 @@ func Start(t *testing.T, config Config) *Run {
 	r := &Run{t: t, config: config, runningSeeds: map[uint64]bool{}, countByKind: map[string]int{}}
 	switch CurrentMode() {
 	case Sample:
-		r.firstSeed, r.maxIterations = config.SampleSeed, config.Sample
+		r.firstSeed, r.maxIterations = config.SampleSeed, cmp.Or(*sampleFlag, config.Sample)
 	case Repeat:
 		r.firstSeed, r.maxIterations = *seedFlag, 1
 	case Part:

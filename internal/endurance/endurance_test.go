@@ -153,7 +153,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// The flags select the seeds of the iterations.
+// The flags select the seeds, and so the number, of the iterations.
 func TestSeeds(t *testing.T) {
 	seeds := func(t *testing.T, iteration string, args ...string) (all []string) {
 		t.Helper()
@@ -171,6 +171,9 @@ func TestSeeds(t *testing.T) {
 	for _, iteration := range []string{"pass", "parallel"} {
 		if got := seeds(t, iteration); !slices.Equal(slices.Sorted(slices.Values(got)), []string{"1", "2", "3"}) {
 			t.Errorf("%s: a sample has the seeds %v", iteration, got)
+		}
+		if got := seeds(t, iteration, "-sample=2"); len(got) != 2 {
+			t.Errorf("%s: -sample 2 has the seeds %v", iteration, got)
 		}
 		if got := seeds(t, iteration, "-seed=42"); !slices.Equal(got, []string{"42"}) {
 			t.Errorf("%s: -seed 42 repeats the seeds %v", iteration, got)

@@ -114,14 +114,7 @@ func newHostileWorld(t *testing.T) *hostileWorld {
 // buildProbe returns a static program.
 func buildProbe(t *testing.T) []byte {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "probe")
-	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", path, "./cmd/nomad-lite/systemtest/hostile/attack/probe")
-	build.Dir = systemtest.RepositoryDir()
-	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	program, err := os.ReadFile(path)
+	program, err := os.ReadFile(systemtest.BuildHostileProbe(t, t.TempDir()))
 	if err != nil {
 		t.Fatal(err)
 	}

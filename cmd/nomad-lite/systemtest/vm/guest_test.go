@@ -1,6 +1,7 @@
 package vm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -26,7 +27,8 @@ import (
 const (
 	vmRepositoryDir = "repository"
 	vmPackageDir    = vmRepositoryDir + "/cmd/nomad-lite/systemtest/vm" // directory of this package
-	vmUserID        = 1000                                              // a user without privileges
+	vmHostileDir    = vmRepositoryDir + "/cmd/nomad-lite/systemtest/hostile"
+	vmUserID        = 1000 // a user without privileges
 )
 
 // These are the cgroups in which the test programs run, like those of a service manager.
@@ -45,6 +47,7 @@ type vmStep struct {
 	name   string
 	argv   []string
 	cgroup string
+	dir    string // working directory; "" means vmPackageDir
 
 	withEngine bool // the step starts Docker engines
 	long       bool // the step does not run with -short, because it takes long and most of its cases do not depend on cgroups version 2
@@ -91,6 +94,9 @@ var vmSteps = []vmStep{
 	{name: "run in cgroups", argv: []string{"/tests/vm.test", vmScriptsFlag, vmSerialFlag}, cgroup: vmRootCgroup},
 	{name: "run unprivileged", argv: []string{"/tests/vm.test", `-test.run=^TestCommandLineScripts$/^run_(batch|killed)$`}, cgroup: vmUndelegatedCgroup, long: true},
 	{name: "run unprivileged in delegated cgroups", argv: []string{"/tests/vm.test", vmScriptsFlag, vmSerialFlag}, cgroup: vmDelegatedCgroup},
+	{name: "hostile jobs", argv: []string{"/tests/hostile.test", "-test.run=^TestHostileJobsGetNothingMore$", "-sample=40", "-test.timeout=12m"}, cgroup: vmRootCgroup, dir: vmHostileDir, withEngine: true, long: true},
+	// The machine has no podman.
+	{name: "other hostile tests", argv: []string{"/tests/hostile.test", "-test.skip=^TestHostileJobs", "-test.timeout=12m"}, cgroup: vmRootCgroup, dir: vmHostileDir, long: true},
 }
 
 // chosenVMSteps returns the steps whose names contain the text, without its underscores, and of these only the short
@@ -131,7 +137,16 @@ func runAndReportVMStep(name string, do func() error) {
 	fmt.Printf("\n%s%s after %v\n", vmReportEnd, verdict, time.Since(began).Round(10*time.Millisecond))
 }
 
+// leaveInitramfs mounts the root file system again, as a machine mounts that of its disk. Below the first root mount, which
+// has no parent, pivot_root(2) is not possible.
+func leaveInitramfs() error {
+	return errors.Join(unix.Mount("/", "/mnt", "", unix.MS_BIND, ""), unix.Chdir("/mnt"), unix.Mount(".", "/", "", unix.MS_MOVE, ""), unix.Chroot("."))
+}
+
 func prepareVM() error {
+	if err := leaveInitramfs(); err != nil {
+		return fmt.Errorf("leave the initramfs: %w", err)
+	}
 	for _, m := range []struct {
 		kind, dir, options string
 		flags              uintptr
@@ -217,14 +232,13 @@ func (s vmStep) run() error {
 	}
 	defer cgroup.Close()
 	attr := &syscall.ProcAttr{
-		Dir:   "/" + vmPackageDir,
-		Env:   []string{"PATH=/usr/bin:/bin", "HOME=/root", "TMPDIR=/tmp", "LANG=C", slowtest.EnvVar + "=1"},
+		Dir:   "/" + cmp.Or(s.dir, vmPackageDir),
+		Env:   []string{"PATH=/usr/bin:/bin", "HOME=/root", "TMPDIR=/tmp", "LANG=C", slowtest.EnvVar + "=1", systemtest.HostileProbeEnvVar + "=/tests/probe"},
 		Files: []uintptr{0, 1, 2},
 		Sys:   &syscall.SysProcAttr{Setsid: true, UseCgroupFD: true, CgroupFD: int(cgroup.Fd())},
 	}
 	if s.withEngine {
-		// An initramfs does not support pivot_root(2). The variable makes the engine start containers without it.
-		attr.Env = append(attr.Env, "DOCKER_RAMDISK=1", "NOMAD_LITE_CI=1")
+		attr.Env = append(attr.Env, "NOMAD_LITE_CI=1")
 	}
 	if s.cgroup != vmRootCgroup {
 		attr.Env[1] = "HOME=/home"

@@ -45,6 +45,7 @@ var vmPackages = []string{
 	"./builtin/docker",
 	"./builtin/exec",
 	"./builtin/rawexec",
+	"./cmd/nomad-lite/systemtest/hostile",
 	"./internal/cgroup",
 	"./plugins/host/keeper",
 	"./runtime/agent",
@@ -56,8 +57,8 @@ var vmPackages = []string{
 // vmTools are the programs that the tests in the virtual machine use. They are copied from this
 // machine.
 var vmTools = []string{
-	"sh", "cat", "chmod", "cut", "dirname", "env", "flock", "grep", "head", "id", "ls", "mkdir", "mv", "ps", "rm", "sed", "setsid", "sleep", "stat", "stty",
-	"tail", "tee", "timeout", "touch", "tr", "true", "tty", "wc",
+	"sh", "cat", "chmod", "chroot", "cmp", "cp", "curl", "cut", "dirname", "env", "find", "flock", "grep", "head", "id", "ip", "ln", "ls", "mkdir", "mknod", "mount", "mv", "ps", "rm", "sed", "setpriv", "setsid",
+	"sleep", "sort", "stat", "stty", "tail", "tee", "timeout", "touch", "tr", "true", "tty", "unshare", "wc",
 }
 
 // TestVM runs nomad-lite in a virtual machine that has only cgroups version 2. With -short, it runs the steps that only
@@ -80,10 +81,7 @@ func TestVM(t *testing.T) {
 	stepsChosen := len(chosenVMSteps(chosen, testing.Short())) > 0
 	rebootsChosen := !testing.Short() && strings.Contains(vmStepNodeReboots, strings.ReplaceAll(chosen, "_", " "))
 	if stepsChosen || rebootsChosen {
-		packages := vmPackages
-		if !stepsChosen {
-			packages = vmPackages[:1] // the init process
-		}
+		packages := packagesOfSteps(chosenVMSteps(chosen, testing.Short()))
 		m := vm{kernel: kernel, image: filepath.Join(t.TempDir(), "initramfs")}
 		began := time.Now()
 		writeVMImage(t, m, buildVMTests(t, packages, t.TempDir()))
@@ -254,7 +252,14 @@ func buildVMTests(t *testing.T, packages []string, dir string) (programs []strin
 	for _, pkg := range packages {
 		programs = append(programs, filepath.Join(dir, filepath.Base(pkg)+".test"))
 	}
-	return programs
+	return append(programs, systemtest.BuildHostileProbe(t, dir))
+}
+
+// packagesOfSteps returns the package of the init process and those whose test programs the steps run.
+func packagesOfSteps(steps []vmStep) []string {
+	return slices.DeleteFunc(slices.Clone(vmPackages), func(pkg string) bool {
+		return pkg != vmPackages[0] && !slices.ContainsFunc(steps, func(s vmStep) bool { return s.argv[0] == "/tests/"+path.Base(pkg)+".test" })
+	})
 }
 
 func writeVMImage(t *testing.T, m vm, programs []string) {
@@ -264,7 +269,7 @@ func writeVMImage(t *testing.T, m vm, programs []string) {
 	}
 	defer f.Close()
 	w := vmimage.New(f)
-	for _, dir := range []string{"proc", "sys", "dev", "tmp", "run", "root", "home", "etc", "usr/bin", "usr/lib", "usr/lib64", "tests", vmPackageDir, path.Join(vmPackageDir, "../commands")} {
+	for _, dir := range []string{"proc", "sys", "dev", "tmp", "var/tmp", "run", "mnt", "root", "home", "etc", "usr/bin", "usr/lib", "usr/lib64", "tests", vmPackageDir, path.Join(vmPackageDir, "../commands")} {
 		w.WriteDirAndParents(dir)
 	}
 	for _, name := range []string{"bin", "lib", "lib64"} {
@@ -281,14 +286,21 @@ func writeVMImage(t *testing.T, m vm, programs []string) {
 		w.WriteProgramAndLibraries(program, "tests/"+filepath.Base(program))
 	}
 	w.WriteSymlink("tests/vm.test", "init")
-	w.WriteFile("etc/passwd", 0o644, []byte("root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n"+
+	w.WriteFile("etc/passwd", 0o644, []byte("root:x:0:0::/root:/bin/sh\ndaemon:x:1:1::/:/bin/sh\nbin:x:2:2::/:/bin/sh\nsys:x:3:3::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n"+
 		fmt.Sprintf("somebody:x:%d:%[1]d::/home:/bin/sh\n", vmUserID)))
-	w.WriteFile("etc/group", 0o644, []byte("root:x:0:\nnogroup:x:65534:\n"+fmt.Sprintf("somebody:x:%d:\n", vmUserID)))
+	w.WriteFile("etc/group", 0o644, []byte("root:x:0:\ndaemon:x:1:\nbin:x:2:\nsys:x:3:\ndisk:x:6:\nshadow:x:42:\nnogroup:x:65534:\n"+fmt.Sprintf("somebody:x:%d:\n", vmUserID)))
+	w.WriteFile("etc/hosts", 0o644, []byte("127.0.0.1 localhost\n::1 localhost\n"))
+	w.WriteFile("etc/shadow", 0o600, []byte("root:*:19000:0:99999:7:::\n")) // hostile jobs try to read it
 	// The scripts find the configuration of their agents from the root of the repository.
 	w.WriteFile(vmRepositoryDir+"/go.mod", 0o644, nil)
-	for _, dir := range []string{"testdata", "../commands/testdata", "../testdata"} {
+	for _, dir := range []string{"testdata", "../commands/testdata", "../hostile/testdata", "../testdata", "../../../../docs/promises"} {
 		w.WriteTree(dir, path.Join(vmPackageDir, dir))
 	}
+	security, err := os.ReadFile("../../../../SECURITY.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.WriteFile(vmRepositoryDir+"/SECURITY.md", 0o644, security)
 	w.WriteKernelModules(m.kernel, vmModuleDir, vmModules...)
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
