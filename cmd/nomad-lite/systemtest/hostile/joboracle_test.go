@@ -29,6 +29,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/docker/dockertest"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest/hostile/attack"
+	"github.com/nomad-lite/nomad-lite/internal/netns"
 )
 
 const (
@@ -381,6 +382,7 @@ func (o *operator) start(t *testing.T, w *hostileWorld, engine *dockertest.Engin
 	victim.Templates = []*api.Template{{EmbeddedTmpl: new(secret), DestPath: new("secrets/canary"), ChangeMode: new("noop")}}
 	group.AddTask(victim)
 	alloc := o.RunGroupUntilStatus("victim", api.JobTypeService, api.AllocClientStatusRunning, group)
+	t.Cleanup(func() { o.stopVictim(t) })
 	o.victimDir = filepath.Join(o.dataDir, "alloc", alloc.ID)
 	o.canaries = []string{filepath.Join(o.victimDir, "victim/secrets/canary")}
 	for _, name := range []string{"token", "keyring.json"} {
@@ -400,6 +402,27 @@ func (o *operator) start(t *testing.T, w *hostileWorld, engine *dockertest.Engin
 	if len(w.targets.SocketPaths) < 4 {
 		w.targets.SocketPaths = append(slices.Clone(w.targets.SocketPaths), filepath.Join(o.dataDir, "nomad.sock"), w.engineSocket)
 	}
+}
+
+// stopVictim ends the last allocation of the agent, and waits until no network namespace of an allocation of the agent is left.
+func (o *operator) stopVictim(t *testing.T) {
+	t.Helper()
+	allocDirs, err := os.ReadDir(filepath.Join(o.dataDir, "alloc"))
+	if err != nil {
+		t.Error(err)
+	}
+	if _, _, err := o.Jobs().Deregister("victim", true, nil); err != nil {
+		t.Error(err)
+	}
+	o.WaitUntil("the network namespaces of the allocations are removed", func() (string, bool) {
+		var left []string
+		for _, dir := range allocDirs {
+			if _, err := os.Lstat(filepath.Join(netns.Dir, dir.Name())); err == nil {
+				left = append(left, dir.Name())
+			}
+		}
+		return strings.Join(left, " "), len(left) == 0
+	})
 }
 
 // hasBridge reports whether the kernel has what the network mode "bridge" needs. Containers can lack it.

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/internal/netns"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 )
@@ -339,7 +340,7 @@ func findVMLeftovers() (all []string) {
 		found, _ := filepath.Glob(pattern)
 		for _, path := range found {
 			// These directories are never removed.
-			if base := filepath.Base(path); path == "/run/nomad-lite" || base == "lock" ||
+			if base := filepath.Base(path); path == "/run/nomad-lite" || path == netns.Dir || base == "lock" || strings.HasPrefix(base, "nomad-lite-bridge-") ||
 				strings.HasPrefix(base, "nomad-lite-"+strconv.Itoa(vmUserID)) || strings.HasPrefix(base, "nomad-lite-0") {
 				continue
 			}
