@@ -260,6 +260,18 @@ var actors = []actor{
 			availability: {text: "The holder can report states of allocations, so that the servers stop or replace them."},
 		},
 	},
+	{
+		"Author of a snapshot or a state file", "A person whose file the operator gives to `operator snapshot inspect`, `operator snapshot restore`, `operator state inspect` or `operator state verify`.",
+		[assetCount]promise{
+			machineFiles: {"No name and no link in the archive reaches a file outside of the data directory.", "TestHostileSnapshots FuzzUnpack"},
+			taskFiles:    {text: "A restored state has jobs, which the next agent runs."},
+			agentFiles:   {"A file that is refused changes nothing in the data directory.", "TestHostileSnapshots TestHostileStateFiles"},
+			secrets:      {text: "A restored state has jobs, which the next agent runs."},
+			processes:    {text: "A restored state has jobs, which the next agent runs."},
+			network:      {text: "A restored state has jobs, which the next agent runs."},
+			availability: {"The state of a snapshot has at most 1 GiB, and a restore at most three copies of it. A file whose parts overlap, repeat or are missing needs at most 512 MiB of memory. Nothing is promised about the memory for valid records: a restored state has jobs, which can do more.", "TestHostileStateFiles TestHostileSnapshots"},
+		},
+	},
 }
 
 func formatPromises() string {

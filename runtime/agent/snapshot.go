@@ -126,13 +126,22 @@ func writeRestoredState(ctx context.Context, dataDir, work, version string, logg
 			return "", err
 		}
 	}
-	s, err := store.Open(ctx, store.Config{
-		StateFilePath: filepath.Join(work, snapshot.StateFile), KeyFile: keyFile, ContinueAtHigherIndex: true, BuildVersion: version, Logger: logger,
-	})
+	stateFile := filepath.Join(work, snapshot.StateFile)
+	contents, err := store.InspectFile(stateFile)
+	if err == nil && len(contents.Damage) > 0 { // of which a snapshot has none when it is saved
+		err = errors.New(contents.Damage[0].NameAndCause())
+	}
 	if err != nil {
-		return "", fmt.Errorf("open the state of the snapshot: %w", err)
+		return "", badSnapshotError(err)
+	}
+	s, err := store.Open(ctx, store.Config{StateFilePath: stateFile, KeyFile: keyFile, ContinueAtHigherIndex: true, BuildVersion: version, Logger: logger})
+	if err != nil {
+		return "", badSnapshotError(err)
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
+	if err := s.KeyFileErr(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", badSnapshotError(errors.Unwrap(err)) // without the remedy for the key file of an agent
+	}
 	identity := &dataDirIdentity{dataDir: dataDir, store: s}
 	recorded, err := identity.readStoredRecord()
 	if err != nil {
@@ -156,6 +165,10 @@ func writeRestoredState(ctx context.Context, dataDir, work, version string, logg
 	}
 	_, err = s.WriteCopy(ctx, filepath.Join(work, restoredStateFile), filepath.Join(work, restoredKeyFile))
 	return tasksOwnerDir, err
+}
+
+func badSnapshotError(cause error) error {
+	return fmt.Errorf("the snapshot is damaged: %w: nothing was changed; use another one", cause)
 }
 
 // replaceStateFiles moves the restored files to their places in the data directory. It returns the names under which it keeps the

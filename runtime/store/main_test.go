@@ -28,6 +28,8 @@ func TestMain(m *testing.M) {
 		writeUntilKilled(os.Getenv(testPathEnvVar))
 	case "hold":
 		holdStoreOpen(os.Getenv(testPathEnvVar))
+	case "hostile file":
+		inspectOrRestore(os.Getenv(testPathEnvVar))
 	case "rotate":
 		rotateKeysUntilKilled(os.Getenv(testPathEnvVar))
 	}

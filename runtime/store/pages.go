@@ -128,7 +128,16 @@ func visitRecordsAndVerifyPages(f io.ReaderAt, size int64, visit func(bucket str
 	return s.unreadableParts
 }
 
+// maxOverflowPages is the maximum number of pages that follow a page, with together 256 MiB.
+const maxOverflowPages = 1 << 16
+
+// maxUnreadableParts is the maximum number of unreadable parts of one file. Later parts are skipped, and not reported.
+const maxUnreadableParts = 10_000
+
 func (s *pageScanner) addUnreadablePart(bucket string, pageID uint64, format string, args ...any) {
+	if len(s.unreadableParts) == maxUnreadableParts {
+		return
+	}
 	s.unreadableParts = append(s.unreadableParts, unreadablePart{bucket, pageID, fmt.Sprintf(format, args...)})
 }
 
@@ -187,6 +196,9 @@ func (s *pageScanner) visitRecordsOfLeaf(bucket string, pageID uint64, page []by
 	if count == 0 && len(page) > pageHeaderSize || count > 0 && !hasValidElementCount(page, 4, count) {
 		s.addUnreadablePart(bucket, pageID, "it has other elements than the %d that it names", count)
 	}
+	// The elements of a page do not overlap. One damaged size may reach over all others, which are still read; more are a page that was
+	// made to need much more memory than its size.
+	unreadBytes := 2 * len(page)
 	for i := range count {
 		at := pageHeaderSize + i*elementHeaderSize
 		flags, pos, keySize, valueSize := le.Uint32(page[at:]), le.Uint32(page[at+4:]), le.Uint32(page[at+8:]), le.Uint32(page[at+12:])
@@ -195,6 +207,10 @@ func (s *pageScanner) visitRecordsOfLeaf(bucket string, pageID uint64, page []by
 		if key == nil || value == nil && valueSize > 0 {
 			s.addUnreadablePart(bucket, pageID, "element %d reaches out of the page", i)
 			continue
+		}
+		if unreadBytes -= len(key) + len(value); unreadBytes < 0 {
+			s.addUnreadablePart(bucket, pageID, "its elements overlap from element %d", i)
+			return
 		}
 		if !isInKeyRange(lowKey, key, highKey) || i > 0 && bytes.Equal(lowKey, key) {
 			s.addUnreadablePart(bucket, pageID, "element %d is out of order", i)
@@ -260,6 +276,9 @@ func (s *pageScanner) readPageWithOverflow(pageID uint64) ([]byte, error) {
 	overflow := uint64(le.Uint32(page[12:]))
 	if overflow == 0 {
 		return page, nil
+	}
+	if overflow > maxOverflowPages {
+		return nil, fmt.Errorf("it has %d pages, which is more than any record needs", overflow+1)
 	}
 	if overflow >= s.pageCount-pageID {
 		return nil, fmt.Errorf("%d pages that follow are not in the file", overflow)

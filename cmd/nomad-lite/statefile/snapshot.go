@@ -38,12 +38,7 @@ func newSnapshotInspectCommand(s *cli.Streams) *cobra.Command {
 		Short: "Check a snapshot, and print what it is",
 		Args:  cli.RequireArgCount(1, 1, "the file of a snapshot"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			dir, err := os.MkdirTemp("", "nomad-lite-snapshot-")
-			if err != nil {
-				return err
-			}
-			defer os.RemoveAll(dir)
-			meta, err := unpackFile(args[0], dir)
+			meta, err := verifyFile(args[0])
 			if err != nil {
 				return err
 			}
@@ -69,13 +64,13 @@ func newSnapshotInspectCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func unpackFile(path, dir string) (*snapshot.Meta, error) {
+func verifyFile(path string) (*snapshot.Meta, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	meta, err := snapshot.Unpack(f, dir)
+	meta, err := snapshot.Unpack(f, "")
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}

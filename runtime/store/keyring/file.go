@@ -34,6 +34,10 @@ type fileKey struct {
 // maxFileSize is the size of the largest key file that LoadRing reads, in bytes.
 const maxFileSize = 1 << 20
 
+// maxRSAKeySize is the size of the largest RSA key that LoadRing reads, in bytes of PKCS #1. The check of a key of a megabyte would take
+// hours.
+const maxRSAKeySize = 4 << 10
+
 // temporaryFileInfix is in the names of the temporary files that a crash of Save leaves.
 const temporaryFileInfix = ".new-"
 
@@ -96,6 +100,8 @@ func parseKeyFile(text []byte) (*Ring, error) {
 			return nil, fmt.Errorf("key %s: the algorithm must be %s", id, api.EncryptionAlgorithmAES256GCM)
 		case len(k.Key) != keySize:
 			return nil, fmt.Errorf("key %s has %d bytes, want %d", id, len(k.Key), keySize)
+		case len(k.RSAKey) > maxRSAKeySize:
+			return nil, fmt.Errorf("the RSA key of key %s has %d bytes, and %d are permitted", id, len(k.RSAKey), maxRSAKeySize)
 		}
 		read, err := newKey(id, k.Key)
 		if err != nil {

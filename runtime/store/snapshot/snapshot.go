@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -112,75 +113,120 @@ func writeArchive(w io.Writer, description []byte, paths []string, modTime time.
 	return errors.Join(archive.Close(), zipped.Close())
 }
 
-// maxTextBytes is the maximum size of a file of an archive that is held in memory.
-const maxTextBytes = 1 << 20
+// Limits of Unpack in bytes, uncompressed.
+const (
+	maxTextBytes    = 64 << 10 // the description, and the checksums
+	maxKeyFileBytes = 1 << 20  // the largest key file that an agent reads
+	maxStateBytes   = 1 << 30  // much more than the state of any agent that was seen
+	maxOtherBytes   = 4 << 20  // all of the archive but the state file
+)
+
+// maxBytes are the files of an archive, and the limits of their sizes.
+var maxBytes = map[string]int64{metaFile: maxTextBytes, sumsFile: maxTextBytes, KeyFile: maxKeyFileBytes, StateFile: maxStateBytes}
+
+// errTooLarge means that an archive has more data than Unpack reads.
+var errTooLarge = errors.New("too much data")
+
+// damaged returns an error with the remedy for a snapshot that is not as Write has written it, unless the cause is a file of this machine.
+func damaged(cause error) error {
+	var fileErr *fs.PathError
+	if errors.As(cause, &fileErr) {
+		return fmt.Errorf("the snapshot: %w", cause)
+	}
+	return fmt.Errorf("the snapshot is damaged or incomplete: %w: copy it again, or use another one", cause)
+}
 
 // Unpack writes the state file and the key file of a snapshot into a directory, in which neither exists, and verifies their
-// checksums. After an error the directory can have incomplete files.
+// checksums. If dir is empty, it only verifies them. After an error the directory can have incomplete files.
+//
+// Somebody else can have made the archive: Unpack writes nothing but these two files, and fails when it has read more than
+// 1 GiB and 4 MiB of uncompressed data.
 func Unpack(r io.Reader, dir string) (*Meta, error) {
 	zipped, err := gzip.NewReader(r)
 	if err != nil {
-		return nil, fmt.Errorf("not a snapshot: %w", err)
+		return nil, fmt.Errorf("not a snapshot: %w: 'nomad-lite operator snapshot save' saves one", err)
 	}
+	limited := &limitedReader{zipped, maxStateBytes + maxOtherBytes}
 	sums := make(map[string]hash.Hash)
 	var description, wantedSums []byte
-	for archive := tar.NewReader(zipped); ; {
+	for archive := tar.NewReader(limited); ; {
 		header, err := archive.Next()
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
-			return nil, fmt.Errorf("the snapshot is damaged or incomplete: %w", err)
+			return nil, damaged(err)
 		}
-		sum := sha256.New()
-		content := io.TeeReader(archive, sum)
-		switch {
-		case sums[header.Name] != nil:
-			err = fmt.Errorf("%s is in it twice", header.Name)
-		case header.Name == metaFile:
-			description, err = io.ReadAll(io.LimitReader(content, maxTextBytes))
-		case header.Name == sumsFile:
-			if wantedSums, err = io.ReadAll(io.LimitReader(content, maxTextBytes)); err == nil {
-				continue
-			}
-		case header.Name == StateFile, header.Name == KeyFile:
-			err = writeNewFile(filepath.Join(dir, header.Name), content)
+		name := header.Name
+		switch limit := maxBytes[name]; {
+		case limit == 0:
+			return nil, fmt.Errorf("the snapshot has the file %.100q: a later version may have written it, or use another one", name)
+		case sums[name] != nil:
+			return nil, damaged(fmt.Errorf("%s is in it twice", name))
+		case header.Typeflag != tar.TypeReg:
+			return nil, damaged(fmt.Errorf("%s is not a regular file", name))
+		case header.Size > limit:
+			return nil, damaged(fmt.Errorf("%s has %d bytes, and %d are permitted", name, header.Size, limit))
+		}
+		sums[name] = sha256.New()
+		switch content := io.TeeReader(archive, sums[name]); {
+		case name == metaFile:
+			description, err = io.ReadAll(content)
+		case name == sumsFile:
+			wantedSums, err = io.ReadAll(content)
+		case dir == "":
+			_, err = io.Copy(io.Discard, content)
 		default:
-			err = fmt.Errorf("it has the file %q: a later version may have written it", header.Name)
+			err = writeNewFile(filepath.Join(dir, name), content)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read snapshot: %w", err)
+			return nil, damaged(fmt.Errorf("%s: %w", name, err))
 		}
-		sums[header.Name] = sum
 	}
-	if _, err := io.Copy(io.Discard, zipped); err != nil { // the end of the compressed data has a checksum too
-		return nil, fmt.Errorf("the snapshot is damaged or incomplete: %w", err)
+	if _, err := io.Copy(io.Discard, limited); err != nil { // the end of the compressed data has a checksum too
+		return nil, damaged(err)
 	}
+	delete(sums, sumsFile)
 	return verify(sums, wantedSums, description)
+}
+
+// limitedReader is like io.LimitedReader, but reading more than the limit is an error.
+type limitedReader struct {
+	io.Reader
+	remainingBytes int64
+}
+
+// Read implements io.Reader.
+func (l *limitedReader) Read(b []byte) (int, error) {
+	n, err := l.Reader.Read(b)
+	if l.remainingBytes -= int64(n); l.remainingBytes < 0 {
+		return 0, errTooLarge
+	}
+	return n, err
 }
 
 // verify compares the checksums of the files with those of the archive, and returns the description.
 func verify(sums map[string]hash.Hash, wantedSums, description []byte) (*Meta, error) {
-	wanted := 0
+	isVerified := make(map[string]bool)
 	for line := range strings.Lines(string(wantedSums)) {
 		text, name, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "  ")
 		if sum := sums[name]; sum == nil || hex.EncodeToString(sum.Sum(nil)) != text {
-			return nil, fmt.Errorf("the snapshot is damaged: the checksum of %q is wrong", name)
+			return nil, damaged(fmt.Errorf("the checksum of %.100q is wrong", name))
 		}
-		wanted++
+		isVerified[name] = true
 	}
-	if wanted != len(sums) || sums[metaFile] == nil || sums[StateFile] == nil {
-		return nil, errors.New("the snapshot is damaged or incomplete: a file or a checksum is missing")
+	if len(isVerified) != len(sums) || sums[metaFile] == nil || sums[StateFile] == nil {
+		return nil, damaged(errors.New("a file or a checksum is missing"))
 	}
 	var meta Meta
 	if err := json.Unmarshal(description, &meta); err != nil {
-		return nil, fmt.Errorf("the snapshot has no valid %s: %w", metaFile, err)
+		return nil, damaged(fmt.Errorf("%s: %w", metaFile, err))
 	}
 	if meta.Format != currentFormat {
-		return nil, fmt.Errorf("the snapshot has format %d, and this version reads format %d: use version %s or a later one", meta.Format, currentFormat, meta.Version)
+		return nil, fmt.Errorf("the snapshot has format %d, and this version reads format %d: use version %.100s or a later one", meta.Format, currentFormat, meta.Version)
 	}
 	if meta.HasKeys != (sums[KeyFile] != nil) {
-		return nil, errors.New("the snapshot is damaged or incomplete: its description and its key file do not agree")
+		return nil, damaged(errors.New("its description and its key file do not agree"))
 	}
 	return &meta, nil
 }

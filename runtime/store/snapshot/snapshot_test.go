@@ -1,9 +1,12 @@
 package snapshot_test
 
 import (
+	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -122,4 +125,54 @@ func TestDamagedSnapshot(t *testing.T) {
 			t.Errorf("only %d bytes of %d: %v", i, len(whole), err)
 		}
 	}
+}
+
+// FuzzUnpack changes the archive below the compression, whose checksum would hide all changes.
+func FuzzUnpack(f *testing.F) {
+	var uncompressed bytes.Buffer
+	archive := tar.NewWriter(&uncompressed)
+	for _, name := range []string{"meta.json", snapshot.StateFile, snapshot.KeyFile, "SHA256SUMS"} {
+		if err := archive.WriteHeader(&tar.Header{Name: name, Size: 3}); err != nil {
+			f.Fatal(err)
+		}
+		if _, err := io.WriteString(archive, "{}\n"); err != nil {
+			f.Fatal(err)
+		}
+	}
+	if err := archive.Close(); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(uncompressed.Bytes())
+	f.Fuzz(func(t *testing.T, uncompressed []byte) {
+		var packed bytes.Buffer
+		zipped := gzip.NewWriter(&packed)
+		if _, err := zipped.Write(uncompressed); err != nil {
+			t.Fatal(err)
+		}
+		if err := zipped.Close(); err != nil {
+			t.Fatal(err)
+		}
+		parent := t.TempDir()
+		dir := filepath.Join(parent, "dir")
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		_, err := snapshot.Unpack(bytes.NewReader(packed.Bytes()), dir)
+		_, verifyErr := snapshot.Unpack(bytes.NewReader(packed.Bytes()), "")
+		if (err == nil) != (verifyErr == nil) {
+			t.Errorf("unpack: %v, verify: %v", err, verifyErr)
+		}
+		if entries, err := os.ReadDir(parent); err != nil || len(entries) != 1 {
+			t.Errorf("files beside the directory: %v, %v", entries, err)
+		}
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			if info, err := e.Info(); err != nil || !info.Mode().IsRegular() || e.Name() != snapshot.StateFile && e.Name() != snapshot.KeyFile {
+				t.Errorf("file %v, %v", e, err)
+			}
+		}
+	})
 }
