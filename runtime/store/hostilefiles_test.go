@@ -71,11 +71,6 @@ func hostileRecords(table string, count int, record func(i int) (key string, pay
 	}
 }
 
-func msgpackArray(count int, element []byte) []byte {
-	b := binary.BigEndian.AppendUint32([]byte{0xdd}, uint32(count))
-	return append(b, bytes.Repeat(element, count)...)
-}
-
 func msgpackMap(pairs ...[]byte) []byte {
 	return append([]byte{0x80 | byte(len(pairs)/2)}, bytes.Join(pairs, nil)...)
 }
