@@ -97,7 +97,7 @@ func (l *apiListeners) listenTCP(ctx context.Context, k heldport.Keeper, c *conf
 func describePortOwner(host string, port int) string {
 	owners := hostport.FindListeners(host, port)
 	if len(owners) == 0 {
-		return "a process has bound it without listening"
+		return "no process listens there: a process has bound it, or connections of an earlier listener have not expired, which takes a minute"
 	}
 	keepers := keeper.FindRunning()
 	keeperDir := ""

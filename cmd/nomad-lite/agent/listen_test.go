@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -157,6 +158,43 @@ func TestPortInUseNamesTheOwner(t *testing.T) {
 	cancel()
 	err = l.listenTCP(interrupted, emptyKeeper{}, &config.Config{HTTPPort: &port}, hclog.NewNullLogger())
 	if want := fmt.Sprintf("(pid %d, uid %d) has it; ports { http = … }", os.Getpid(), os.Geteuid()); !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want it to contain %q", err, want)
+	}
+}
+
+// A listener without SO_REUSEADDR that has exited blocks the port until its connections expire: the error does not claim that a
+// process has bound the port.
+func TestPortInUseByExpiringConnections(t *testing.T) {
+	noReuse := net.ListenConfig{Control: func(_, _ string, socket syscall.RawConn) (err error) {
+		controlErr := socket.Control(func(fd uintptr) { err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 0) })
+		return errors.Join(controlErr, err)
+	}}
+	earlier, err := noReuse.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer earlier.Close()
+	client, err := net.Dial("tcp", earlier.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	accepted, err := earlier.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepted.Close() // the end that closes first keeps the port
+	if _, err := client.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+	client.Close()
+	earlier.Close()
+	port := earlier.Addr().(*net.TCPAddr).Port
+	l := &apiListeners{connLimiter: connlimit.New(connlimit.Config{Logger: hclog.NewNullLogger()})}
+	interrupted, cancel := context.WithCancel(t.Context())
+	cancel()
+	err = l.listenTCP(interrupted, emptyKeeper{}, &config.Config{HTTPPort: &port}, hclog.NewNullLogger())
+	if want := "connections of an earlier listener have not expired"; !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want it to contain %q", err, want)
 	}
 }
