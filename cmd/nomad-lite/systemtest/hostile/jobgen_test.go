@@ -2,7 +2,6 @@ package hostile
 
 import (
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -99,12 +98,6 @@ func (g *jobGenerator) group(name string) (*api.TaskGroup, map[string]taskFacts)
 		setPrestart(swapper, true)
 		add(swapper, taskFacts{driver: "exec", networkMode: mode})
 	}
-	if group.Volumes["inner"] != nil && g.oneIn(2) {
-		replacer := g.execTask("replacer", "replace", "/outer", "inner")
-		replacer.VolumeMounts = []*api.VolumeMount{{Volume: new("outer"), Destination: new("/outer")}}
-		setPrestart(replacer, false)
-		add(replacer, taskFacts{driver: "exec", networkMode: mode})
-	}
 	for n := range 1 + g.IntN(2) {
 		task, f := g.attacker(fmt.Sprint("t", n), group)
 		if f.networkMode == "" {
@@ -127,13 +120,8 @@ func (g *jobGenerator) addVolumes(group *api.TaskGroup) {
 	if !g.oneIn(3) {
 		return
 	}
-	names := hostVolumes
-	if g.oneIn(2) {
-		// The node does not have this one for a while after a task has replaced it, and then places no group that requests it.
-		names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "inner" })
-	}
 	group.Volumes = map[string]*api.VolumeRequest{}
-	for _, name := range names {
+	for _, name := range hostVolumes {
 		group.Volumes[name] = &api.VolumeRequest{Name: name, Type: "host", Source: name}
 	}
 }
@@ -172,11 +160,11 @@ func (g *jobGenerator) attacker(name string, group *api.TaskGroup) (*api.Task, t
 	targets := g.world.targets
 	targets.ProbeTaskName = g.id + "/" + *group.Name + "/" + name
 	targets.UnreadableFiles = slices.Concat(targets.UnreadableFiles, g.operator.canaries)
-	targets.MountPoints = []string{"/outer", "/inner", "/shared", "/mnt0", "/mnt1", "/alloc/data/root", "/alloc/data/proc", "/alloc/data/" + attack.SwappedFile}
+	targets.MountPoints = []string{"/outer", "/shared", "/mnt0", "/mnt1", "/alloc/data/root", "/alloc/data/proc", "/alloc/data/" + attack.SwappedFile}
 	targets.WritableDirs = []string{"/local", "/secrets", "/tmp", "/alloc/data", "/alloc/tmp", "/outer", "/shared", "/dev/shm", "/mnt0", "/mnt1"}
 	task.Env = map[string]string{attack.TargetsEnvVar: encodeJSON(targets)}
-	for _, label := range slices.Sorted(maps.Keys(group.Volumes)) {
-		if g.oneIn(2) {
+	for _, label := range hostVolumes {
+		if group.Volumes[label] != nil && g.oneIn(2) {
 			task.VolumeMounts = append(task.VolumeMounts, &api.VolumeMount{
 				Volume: new(label), Destination: new("/" + label), PropagationMode: new(pick(g, []string{"private", "private", "host-to-task", "bidirectional"})),
 			})
@@ -298,7 +286,7 @@ func (g *jobGenerator) commonOptions(group *api.TaskGroup) []func(*api.Task) {
 		func(t *api.Task) {
 			if len(group.Volumes) > 0 {
 				destinations := slices.Concat(g.hostilePaths(), destinationsThroughLinks, []string{"/proc", "/hostile", "/usr", "/alloc", "/"})
-				t.VolumeMounts = append(t.VolumeMounts, &api.VolumeMount{Volume: new(pick(g, slices.Sorted(maps.Keys(group.Volumes)))), Destination: new(pick(g, destinations))})
+				t.VolumeMounts = append(t.VolumeMounts, &api.VolumeMount{Volume: new(pick(g, hostVolumes)), Destination: new(pick(g, destinations))})
 			}
 		},
 		func(t *api.Task) { t.Meta = map[string]string{"lite_users": pick(g, hostileUsers), "user": "root"} },

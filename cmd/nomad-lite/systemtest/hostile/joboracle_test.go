@@ -42,9 +42,8 @@ const (
 	victimUser    = "4009" // no other task has this user
 )
 
-// hostVolumes are the host volumes of the world. A task that has the volume "outer" can replace the directory of the volume
-// "inner".
-var hostVolumes = []string{"outer", "inner", "shared", closedVolume}
+// hostVolumes are the host volumes of the world.
+var hostVolumes = []string{"outer", "shared", closedVolume}
 
 // closedVolume is the host volume that no mount of a task may be the peer of.
 const closedVolume = "closed"
@@ -77,7 +76,7 @@ func newHostileWorld(t *testing.T) *hostileWorld {
 	w.targets.UnchangeableFile = filepath.Join(w.canaryDir, "guard")
 	w.makeDir(t, w.canaryDir, 0o755)
 	w.makeDir(t, w.chroot, 0o755)
-	for _, name := range []string{"", "outer", "outer/inner", "shared", closedVolume} {
+	for _, name := range []string{"", "outer", "shared", closedVolume} {
 		w.makeDir(t, filepath.Join(w.volumes, name), 0o777)
 	}
 	w.makeDir(t, w.volumes, 0o755)
@@ -359,9 +358,6 @@ func (o *operator) start(t *testing.T, w *hostileWorld, engine *dockertest.Engin
 	config := fmt.Sprintf(hostileClientConfig, bridgeName, w.chroot, chrootDir)
 	for _, name := range hostVolumes {
 		path := filepath.Join(w.volumes, name)
-		if name == "inner" {
-			path = filepath.Join(w.volumes, "outer/inner")
-		}
 		config += fmt.Sprintf("  host_volume %q {\n    path = %q\n    allow_bidirectional = %t\n  }\n", name, path, name != closedVolume)
 	}
 	config += o.config
@@ -474,20 +470,6 @@ func (w *hostileWorld) addBreach(text string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.breaches = append(w.breaches, text)
-}
-
-// restoreVolumes makes the volume that tasks replace a directory again.
-func (w *hostileWorld) restoreVolumes() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	inner := filepath.Join(w.volumes, "outer/inner")
-	if st, err := os.Lstat(inner); err == nil && st.IsDir() {
-		return nil
-	}
-	if err := os.Remove(inner); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return errors.Join(os.Mkdir(inner, 0o777), os.Chmod(inner, 0o777))
 }
 
 // judge returns what a job has obtained that its operator has not given to it. The allocations have ended.

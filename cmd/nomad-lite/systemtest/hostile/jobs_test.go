@@ -84,9 +84,6 @@ func testHostileJobs(t *testing.T, sample int, engineProgram string, startEngine
 			run.Add(1)
 			return nil
 		}
-		if err := w.restoreVolumes(); err != nil {
-			return err
-		}
 		allocs, err := o.runToEnd(j.Job)
 		breaches := append(w.judge(o, j, allocs), w.judgeMounts()...)
 		if allocs != nil { // the agent removes the files of a job that does not exist

@@ -57,7 +57,7 @@ var vmPackages = []string{
 // vmTools are the programs that the tests in the virtual machine use. They are copied from this
 // machine.
 var vmTools = []string{
-	"sh", "cat", "chmod", "chroot", "cmp", "cp", "curl", "cut", "dirname", "env", "find", "flock", "grep", "head", "id", "ip", "ln", "ls", "mkdir", "mknod", "mount", "mv", "ps", "rm", "sed", "setpriv", "setsid",
+	"sh", "cat", "chmod", "chown", "chroot", "cmp", "cp", "curl", "cut", "dirname", "env", "find", "flock", "grep", "head", "id", "ip", "ln", "ls", "mkdir", "mknod", "mount", "mv", "ps", "rm", "sed", "setpriv", "setsid",
 	"sleep", "sort", "stat", "stty", "tail", "tee", "timeout", "touch", "tr", "true", "tty", "unshare", "wc",
 }
 

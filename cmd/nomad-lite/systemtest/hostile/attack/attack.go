@@ -67,7 +67,6 @@ type probe struct {
 //	attack              all attacks
 //	make DIR            makes links, FIFOs and sparse files in DIR, see HostileFiles
 //	swap DIR            exchanges a directory and a link to the root directory in DIR, until it is killed
-//	replace DIR NAME    replaces the directory NAME in DIR by a link to the root directory
 //	wait                waits until it is killed
 //	listen KIND ADDRESS…  listens in the place of an agent, see RunListener
 func RunProbeMode(args []string, out io.Writer) error {
@@ -90,10 +89,6 @@ func RunProbeMode(args []string, out io.Writer) error {
 		return makeHostileFiles(args[1])
 	case len(args) == 2 && args[0] == "swap":
 		return swapDirAndRootLinkRepeatedly(args[1])
-	case len(args) == 3 && args[0] == "replace":
-		path := filepath.Join(args[1], args[2])
-		err := os.RemoveAll(path)
-		return errors.Join(err, os.Symlink("/", path))
 	case len(args) > 2 && args[0] == "listen":
 		return RunListener(args[1], args[2:], out)
 	case len(args) == 1 && args[0] == "wait":
