@@ -1,10 +1,10 @@
 package hostile
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -12,7 +12,6 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -48,56 +47,52 @@ func enterNetworkNamespace(t *testing.T) {
 
 // hostileListener is a probe that listens in the place of an agent, as another account.
 type hostileListener struct {
-	cmd *exec.Cmd
-	mu  sync.Mutex
-	all strings.Builder
+	t       *testing.T
+	cmd     *exec.Cmd
+	reports *os.File
 }
 
 func startHostileListener(t *testing.T, probe, behaviour string, addresses ...string) *hostileListener {
 	t.Helper()
-	l := &hostileListener{cmd: exec.Command(probe, append([]string{"listen", behaviour}, addresses...)...)}
-	l.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: intruderUser, Gid: intruderUser}}
-	l.cmd.Dir = "/"
-	l.cmd.Stderr = os.Stderr
-	reports, err := l.cmd.StdoutPipe()
+	path := filepath.Join(t.TempDir(), "reports")
+	out, err := os.Create(path)
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer out.Close()
+	l := &hostileListener{t: t, cmd: exec.Command(probe, append([]string{"listen", behaviour}, addresses...)...)}
+	if l.reports, err = os.Open(path); err != nil {
+		t.Fatal(err)
+	}
+	l.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: intruderUser, Gid: intruderUser}}
+	l.cmd.Dir, l.cmd.Stdout, l.cmd.Stderr = "/", out, os.Stderr
 	if err := l.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	lines := bufio.NewReader(reports)
-	if first, err := lines.ReadString('\n'); err != nil || strings.TrimSpace(first) != attack.Listening {
-		t.Fatalf("the listener reports %q, %v", first, err)
-	}
-	read := make(chan struct{})
-	go func() {
-		defer close(read)
-		for {
-			line, err := lines.ReadString('\n')
-			l.mu.Lock()
-			l.all.WriteString(line)
-			l.mu.Unlock()
-			if err != nil {
-				return
-			}
-		}
-	}()
 	t.Cleanup(func() {
 		_ = l.cmd.Process.Kill() // fails only if the listener has ended
-		<-read
-		_ = l.cmd.Wait() // the listener was killed
+		_ = l.cmd.Wait()         // the listener was killed
+		l.reports.Close()
 	})
+	first := l.received()
+	for deadline := time.Now().Add(systemtest.WaitTimeout); first == "" && time.Now().Before(deadline); first = l.received() {
+		time.Sleep(5 * time.Millisecond)
+	}
+	if strings.TrimSpace(first) != attack.Listening {
+		t.Fatalf("the listener reports %q", first)
+	}
 	return l
 }
 
-// received returns what clients have sent since the last call. It ends with the connections of commands that have ended, because the
-// listener reports before it replies.
+// received returns what clients have sent since the last call. It has all of the commands that have ended, because the listener writes
+// its report to a file before it replies.
 func (l *hostileListener) received() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	defer l.all.Reset()
-	return l.all.String()
+	l.t.Helper()
+	text, err := io.ReadAll(l.reports)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return string(text)
 }
 
 // commandsWithSecrets are commands that send planted texts to an agent.
