@@ -25,8 +25,8 @@ func checkNoAllocsOfPermanentAgent(dataDir string) error {
 		contents, err = new(store.FileContents), nil
 	}
 	const remedyText = "use another directory, or give the job to the agent: nomad-lite job run"
-	if err == nil && len(contents.Damage) > 0 {
-		err = errors.New(contents.Damage[0].NameAndCause())
+	if err == nil {
+		err = contents.DamageErr()
 	}
 	if err != nil {
 		return fmt.Errorf("data directory %s: it has the state of an agent, whose tasks would end with this run, and that state cannot be read: %w\n%s", dataDir, err, remedyText)

@@ -128,19 +128,19 @@ func writeRestoredState(ctx context.Context, dataDir, work, version string, logg
 	}
 	stateFile := filepath.Join(work, snapshot.StateFile)
 	contents, err := store.InspectFile(stateFile)
-	if err == nil && len(contents.Damage) > 0 { // of which a snapshot has none when it is saved
-		err = errors.New(contents.Damage[0].NameAndCause())
-	}
 	if err != nil {
-		return "", badSnapshotError(err)
+		return "", fmt.Errorf("read the state of the snapshot: %w", err)
+	}
+	if err := contents.DamageErr(); err != nil { // a saved snapshot has no damage
+		return "", damagedSnapshotError(err)
 	}
 	s, err := store.Open(ctx, store.Config{StateFilePath: stateFile, KeyFile: keyFile, ContinueAtHigherIndex: true, BuildVersion: version, Logger: logger})
 	if err != nil {
-		return "", badSnapshotError(err)
+		return "", fmt.Errorf("open the state of the snapshot: %w", err)
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	if err := s.KeyFileErr(); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", badSnapshotError(errors.Unwrap(err)) // without the remedy for the key file of an agent
+		return "", damagedSnapshotError(errors.Unwrap(err)) // without the remedy for the key file of an agent
 	}
 	identity := &dataDirIdentity{dataDir: dataDir, store: s}
 	recorded, err := identity.readStoredRecord()
@@ -167,7 +167,7 @@ func writeRestoredState(ctx context.Context, dataDir, work, version string, logg
 	return tasksOwnerDir, err
 }
 
-func badSnapshotError(cause error) error {
+func damagedSnapshotError(cause error) error {
 	return fmt.Errorf("the snapshot is damaged: %w: nothing was changed; use another one", cause)
 }
 

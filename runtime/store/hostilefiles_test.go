@@ -11,13 +11,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/racedetector"
@@ -40,12 +40,12 @@ func inspectOrRestore(path string) {
 	} else {
 		err = inspectErr
 	}
-	var peakKiB int64
-	status, statusErr := os.ReadFile("/proc/self/status")
-	if m := regexp.MustCompile(`VmHWM:\s*(\d+) kB`).FindSubmatch(status); m != nil {
-		peakKiB, statusErr = strconv.ParseInt(string(m[1]), 10, 64)
+	var status procfs.ProcStatus
+	self, statusErr := procfs.Self()
+	if statusErr == nil {
+		status, statusErr = self.NewStatus()
 	}
-	fmt.Println(peakKiB, damage, errors.Join(statusErr, err))
+	fmt.Println(status.VmHWM>>10, damage, errors.Join(statusErr, err))
 }
 
 // testCopyEnvVar is the path of the copy that inspectOrRestore writes.

@@ -56,6 +56,14 @@ type QuarantinedEntry struct {
 	ReadableByThisBuild bool
 }
 
+// DamageErr returns an error with the first unreadable part, nil if the whole file is readable.
+func (c *FileContents) DamageErr() error {
+	if len(c.Damage) == 0 {
+		return nil
+	}
+	return errors.New(c.Damage[0].NameAndCause())
+}
+
 // InspectFile reads a state file that no agent uses, and does not change it. It reports damage in the result, not as
 // an error. It fails like [Open], and also if the file does not exist.
 func InspectFile(path string) (*FileContents, error) {
