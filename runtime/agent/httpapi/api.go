@@ -359,7 +359,7 @@ func (a *API) authorizeAndRoute(r *request) (value any, err error) {
 		}
 	}
 	value, err = rt.handler(r)
-	if r.rights.workload != nil && a.access.authenticateWorkload(r.Request) == nil {
+	if r.rights.workload != nil && r.minIndex > 0 && a.access.authenticateWorkload(r.Request) == nil {
 		return nil, errPermissionDenied // the allocation has ended, or the token has expired, while the handler waited for a change
 	}
 	return value, err
