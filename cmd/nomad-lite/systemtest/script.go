@@ -151,6 +151,13 @@ func skipUnlessEnabled(env *testscript.Env, scriptDir string) error {
 	return nil
 }
 
+// HasProgram reports whether a program is installed. In CI it returns true without a check, so that a missing program fails the test
+// that starts it.
+func HasProgram(name string) bool {
+	_, err := exec.LookPath(name)
+	return err == nil || os.Getenv("NOMAD_LITE_CI") != ""
+}
+
 // evalScriptCondition evaluates a condition of a script, such as root, that testscript does not have.
 func evalScriptCondition(name string) (bool, error) {
 	switch name {
@@ -159,11 +166,9 @@ func evalScriptCondition(name string) (bool, error) {
 		// failure.
 		return os.Getenv("NOMAD_LITE_CI") != "" || exec.Command("/usr/bin/python3", "-c", "import grpc").Run() == nil, nil
 	case "jdk": // as for python-grpc
-		_, err := exec.LookPath("javac")
-		return err == nil || os.Getenv("NOMAD_LITE_CI") != "", nil
+		return HasProgram("javac"), nil
 	case "qemu": // as for python-grpc
-		_, err := exec.LookPath("qemu-system-x86_64")
-		return err == nil || os.Getenv("NOMAD_LITE_CI") != "", nil
+		return HasProgram("qemu-system-x86_64"), nil
 	case "nginx": // as for python-grpc
 		_, err := os.Stat("/usr/sbin/nginx")
 		return err == nil || os.Getenv("NOMAD_LITE_CI") != "", nil

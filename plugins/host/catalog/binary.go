@@ -41,7 +41,7 @@ type CheckedPluginFile struct {
 // Close closes the file, and lets processes open it for writing again.
 func (b *CheckedPluginFile) Close() error {
 	// The plugin and the keeper can have descriptors of the same open file, with which the lease would continue.
-	_, _ = unix.FcntlInt(b.File.Fd(), unix.F_SETLEASE, unix.F_UNLCK)
+	_, _ = unix.FcntlInt(b.File.Fd(), unix.F_SETLEASE, unix.F_UNLCK) // fails if the file has no lease
 	return b.File.Close()
 }
 

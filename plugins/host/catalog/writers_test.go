@@ -99,8 +99,8 @@ func TestPluginWithWriterIsRefused(t *testing.T) {
 	}
 }
 
-// An account that has had the file open for writing since before the file got its owner, and one that exchanges what the name leads
-// to, cannot make a start execute another content than the one with the required checksum.
+// A start executes only content with the required checksum, although another account writes through an earlier descriptor of the file,
+// or exchanges the file.
 func TestOnlyCheckedContentIsExecuted(t *testing.T) {
 	good, evil := readProgram(t, "true"), readProgram(t, "false")
 	for name, attack := range map[string]func(t *testing.T, path string, delay time.Duration){
@@ -110,7 +110,7 @@ func TestOnlyCheckedContentIsExecuted(t *testing.T) {
 				return // the start has a lease, or executes the file
 			}
 			time.Sleep(delay)
-			_, _ = writer.WriteAt(evil, 0)
+			_, _ = writer.WriteAt(evil, 0) // fails while the start executes the file
 			writer.Close()
 		},
 		"exchange": func(t *testing.T, path string, delay time.Duration) {

@@ -120,7 +120,7 @@ type DrainOnExit struct {
 // Load reads the configuration files at the given paths. Files in a directory are read in the order of
 // their names. The diagnostics contain errors and warnings. The configuration contains all valid
 // settings, even with errors. A file that other users may write to is an error; one that belongs to another
-// user is a warning, and an error if reload is true: the operator reads the warnings of a start, not those of a reload.
+// user is a warning, and an error if reload is true: the operator reads the warnings of a start, and not the warnings of a reload.
 // servers, if there are any, replace client.servers of the files.
 func Load(paths, servers []string, reload bool) (*Config, hcl.Diagnostics) {
 	c := &Config{}

@@ -2,7 +2,6 @@ package faults
 
 import (
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -20,11 +19,11 @@ func TestRemovable(t *testing.T) {
 	setUp := params.Setup
 	if slowtest.Enabled(t) {
 		for kind, program := range map[string]string{"java": "javac", "qemu": "qemu-system-x86_64"} {
-			if hasProgram(program) {
+			if systemtest.HasProgram(program) {
 				processKinds = append(processKinds, kind)
 			}
 		}
-		if os.Geteuid() == 0 && hasProgram("podman") && hasProgram("busybox") {
+		if os.Geteuid() == 0 && systemtest.HasProgram("podman") && systemtest.HasProgram("busybox") {
 			t.Setenv("DOCKER_HOST", dockertest.StartPodmanOrSkip(t).Host)
 			containerKinds = "container"
 		}
@@ -37,10 +36,4 @@ func TestRemovable(t *testing.T) {
 		return setUp(env)
 	}
 	testscript.Run(t, params)
-}
-
-// hasProgram reports whether a program is installed. In CI a missing program is a failure of the test that needs it.
-func hasProgram(name string) bool {
-	_, err := exec.LookPath(name)
-	return err == nil || os.Getenv("NOMAD_LITE_CI") != ""
 }

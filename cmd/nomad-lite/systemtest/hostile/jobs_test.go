@@ -39,8 +39,8 @@ func TestHostileJobsOnPodman(t *testing.T) {
 	if endurance.CurrentMode() == endurance.Sample {
 		slowtest.Skip(t, "starts an engine")
 	}
-	if _, err := exec.LookPath("podman"); err != nil && os.Getenv("NOMAD_LITE_CI") == "" {
-		t.Skip("install podman: ", err)
+	if !systemtest.HasProgram("podman") {
+		t.Skip("install podman")
 	}
 	testHostileJobs(t, 20, "podman", dockertest.StartPodmanOrSkip)
 }
@@ -55,7 +55,7 @@ func testHostileJobs(t *testing.T, sample int, engineProgram string, startEngine
 	run := endurance.Start(t, endurance.Config{Sample: sample, Unit: "jobs", Load: "4 jobs at a time"})
 	w := newHostileWorld(t)
 	var engine *dockertest.Engine
-	if _, err := exec.LookPath(engineProgram); (err == nil || os.Getenv("NOMAD_LITE_CI") != "") && (slowtest.Enabled(t) || endurance.CurrentMode() != endurance.Sample) {
+	if systemtest.HasProgram(engineProgram) && (slowtest.Enabled(t) || endurance.CurrentMode() != endurance.Sample) {
 		engine = startEngine(t)
 		w.engineSocket = strings.TrimPrefix(engine.Host, "unix://")
 		probe, err := os.ReadFile(filepath.Join(w.chroot, probeInImage))

@@ -171,11 +171,7 @@ func assertNoNetworks(t *testing.T, allocs []*api.AllocationListStub) {
 func importServiceImages(t *testing.T, engine *dockertest.Engine) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "services")
-	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", path, "./"+realisticDir+"/images/services")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=") // the race detector needs C
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	systemtest.BuildStaticProgram(t, path, "./cmd/nomad-lite/systemtest/jobs/"+realisticDir+"/images/services")
 	program, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

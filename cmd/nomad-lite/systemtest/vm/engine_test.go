@@ -12,8 +12,8 @@ import (
 // vmEngineTools are the programs of a Docker engine (Debian: docker.io, busybox-static).
 var vmEngineTools = []string{"dockerd", "containerd", "containerd-shim-runc-v2", "runc", "busybox"}
 
-// vmModules are the modules of the kernel that a Docker engine needs, for its images and for the network of its containers,
-// those of the network mode bridge, and those for the network of the machine.
+// vmModules are the modules of the kernel for the images and the networks of a Docker engine, for the network mode bridge, and for
+// the network of the machine.
 var vmModules = []string{"overlay", "bridge", "veth", "nft_chain_nat", "nft_ct", "nft_fib_inet", "nft_masq", "nft_nat", "nft_meta_bridge", "nf_conntrack_netlink", "virtio_pci", "virtio_net"}
 
 // vmModuleDir has the modules in the virtual machine.

@@ -138,8 +138,8 @@ func runAndReportVMStep(name string, do func() error) {
 	fmt.Printf("\n%s%s after %v\n", vmReportEnd, verdict, time.Since(began).Round(10*time.Millisecond))
 }
 
-// leaveInitramfs mounts the root file system again, as a machine mounts that of its disk. Below the first root mount, which
-// has no parent, pivot_root(2) is not possible.
+// leaveInitramfs mounts the root file system a second time and makes the second mount the root directory. pivot_root(2) fails in
+// the first mount, because the first mount has no parent.
 func leaveInitramfs() error {
 	return errors.Join(unix.Mount("/", "/mnt", "", unix.MS_BIND, ""), unix.Chdir("/mnt"), unix.Mount(".", "/", "", unix.MS_MOVE, ""), unix.Chroot("."))
 }

@@ -38,6 +38,8 @@ const (
 	vmModeNodeReboots = "reboots" // run a node of a cluster, which is rebooted
 )
 
+const vmHostilePackage = "./cmd/nomad-lite/systemtest/hostile"
+
 // vmPackages are the packages whose tests also run in the virtual machine. The test program of the first one is its init process.
 var vmPackages = []string{
 	"./cmd/nomad-lite/systemtest/vm",
@@ -45,7 +47,7 @@ var vmPackages = []string{
 	"./builtin/docker",
 	"./builtin/exec",
 	"./builtin/rawexec",
-	"./cmd/nomad-lite/systemtest/hostile",
+	vmHostilePackage,
 	"./internal/cgroup",
 	"./plugins/host/keeper",
 	"./runtime/agent",
@@ -252,10 +254,13 @@ func buildVMTests(t *testing.T, packages []string, dir string) (programs []strin
 	for _, pkg := range packages {
 		programs = append(programs, filepath.Join(dir, filepath.Base(pkg)+".test"))
 	}
-	return append(programs, systemtest.BuildHostileProbe(t, dir))
+	if slices.Contains(packages, vmHostilePackage) {
+		programs = append(programs, systemtest.BuildHostileProbe(t, dir))
+	}
+	return programs
 }
 
-// packagesOfSteps returns the package of the init process and those whose test programs the steps run.
+// packagesOfSteps returns the package of the init process and the packages whose test programs the steps run.
 func packagesOfSteps(steps []vmStep) []string {
 	return slices.DeleteFunc(slices.Clone(vmPackages), func(pkg string) bool {
 		return pkg != vmPackages[0] && !slices.ContainsFunc(steps, func(s vmStep) bool { return s.argv[0] == "/tests/"+path.Base(pkg)+".test" })

@@ -18,11 +18,17 @@ func BuildHostileProbe(t testing.TB, dir string) (path string) {
 		return path
 	}
 	path = filepath.Join(dir, "probe")
-	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", path, "./cmd/nomad-lite/systemtest/hostile/attack/probe")
+	BuildStaticProgram(t, path, "./cmd/nomad-lite/systemtest/hostile/attack/probe")
+	return path
+}
+
+// BuildStaticProgram builds a package of the repository as a static program at a path, without the race detector, which needs C.
+func BuildStaticProgram(t testing.TB, path, pkg string) {
+	t.Helper()
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", path, pkg)
 	build.Dir = RepositoryDir()
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	return path
 }
