@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/replacefile"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
@@ -269,12 +270,7 @@ func (i *dataDirIdentity) storeAsOwner(ctx context.Context, keeperProcess osproc
 
 // writeOwnerFile replaces keeper.OwnerFile, in which other processes read the owner.
 func (i *dataDirIdentity) writeOwnerFile(text []byte) error {
-	path := filepath.Join(i.dataDir, keeper.OwnerFile)
-	written := path + ".new"
-	if err := os.WriteFile(written, text, 0o600); err != nil {
-		return errors.Join(err, os.Remove(written))
-	}
-	return os.Rename(written, path)
+	return replacefile.Write(filepath.Join(i.dataDir, keeper.OwnerFile), text, 0o600)
 }
 
 // findRunningDirWithSameID implements sameIDDirFinder with the keepers that run on this machine.

@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/internal/replacefile"
 )
 
 // installation has the paths at which the completion of a shell is installed for the current user.
@@ -117,5 +117,5 @@ func replaceStartFileKeepingMode(path string, text []byte) error {
 	if info, err := os.Stat(path); err == nil {
 		mode = info.Mode().Perm()
 	}
-	return cli.ReplaceFileAtomically(path, text, mode)
+	return replacefile.Write(path, text, mode)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/internal/replacefile"
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
 )
 
@@ -176,7 +177,7 @@ func (f *formatter) formatFile(path string) error {
 	if f.flags.checkOnly || !f.flags.writeFiles {
 		return nil
 	}
-	if err := cli.ReplaceFileAtomically(path, formatted, info.Mode().Perm()); err != nil {
+	if err := replacefile.Write(path, formatted, info.Mode().Perm()); err != nil {
 		return fmt.Errorf("fmt: %w", err)
 	}
 	return nil

@@ -1,4 +1,4 @@
-package cli
+package replacefile
 
 import (
 	"errors"
@@ -8,10 +8,9 @@ import (
 	"path/filepath"
 )
 
-// ReplaceFileAtomically replaces the content of a file atomically, so that a full disk leaves the old text and not half
-// of the new one. It creates the file if it does not exist. If path is a symbolic link, ReplaceFileAtomically replaces
-// its target.
-func ReplaceFileAtomically(path string, text []byte, mode fs.FileMode) error {
+// Write replaces the content of a file, and creates the file if it does not exist. If path is a symbolic link, Write replaces
+// its target. After an error the file has its former content.
+func Write(path string, text []byte, mode fs.FileMode) error {
 	target, err := filepath.EvalSymlinks(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		target, err = path, nil
