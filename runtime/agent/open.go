@@ -259,7 +259,7 @@ func (a *Agent) createNodeAndStartPlugins(ctx context.Context, nodeID string, se
 	}
 	if !a.dataDirectory.isStateEphemeral {
 		cache = storePluginCache{a.store}
-		config.RecordStore = pluginProcessRecordStore{a.store}
+		config.RecordStore = newPluginProcessRecordStore(a.store, a.dataDirectory.path, a.logger)
 		config.KeepRunning = a.remainingProcessDecider.mustKeepPlugin
 	}
 	a.plugins = newPluginManager(config, cache, a.config.AllocRunnerLimits.StatsSampleInterval)

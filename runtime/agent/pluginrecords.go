@@ -2,19 +2,64 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync"
 
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/replacefile"
 	"github.com/nomad-lite/nomad-lite/plugins/host/launch"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// pluginProcessRecordStore stores in the state the addresses and pids by which the next agent reattaches to
-// running plugins.
-type pluginProcessRecordStore struct{ store *store.Store }
+// pluginProcessRecordStore stores the addresses and pids by which the next agent reattaches to running plugins: in the state,
+// and in a file beside it, because the state can be damaged, lost, or replaced by an older one, and the process of a plugin
+// that was not made with the SDK is the only one that knows its tasks.
+type pluginProcessRecordStore struct {
+	store    *store.Store
+	filePath string
+	logger   hclog.Logger
 
-var _ supervisor.RecordStore = pluginProcessRecordStore{}
+	fileMu    sync.Mutex
+	copyByKey map[string]state.PluginProcess // content of the file
+}
+
+var _ supervisor.RecordStore = (*pluginProcessRecordStore)(nil)
+
+// pluginProcessesFile is the name of the file in the data directory.
+const pluginProcessesFile = "plugin_processes.json"
+
+func newPluginProcessRecordStore(s *store.Store, dataDir string, logger hclog.Logger) *pluginProcessRecordStore {
+	p := &pluginProcessRecordStore{store: s, filePath: filepath.Join(dataDir, pluginProcessesFile), logger: logger}
+	content, err := os.ReadFile(p.filePath)
+	if err == nil {
+		err = json.Unmarshal(content, &p.copyByKey)
+	}
+	if err != nil {
+		p.copyByKey = make(map[string]state.PluginProcess) // the state has the records
+	}
+	return p
+}
+
+// editCopy changes the file. It only logs errors, because the state has the records, too.
+func (p *pluginProcessRecordStore) editCopy(edit func(copyByKey map[string]state.PluginProcess)) {
+	p.fileMu.Lock()
+	defer p.fileMu.Unlock()
+	edit(p.copyByKey)
+	content, err := json.Marshal(p.copyByKey)
+	if err == nil {
+		err = replacefile.Write(p.filePath, content, 0o600)
+	}
+	if err != nil {
+		p.logger.Debug("records of plugin processes not written beside the state", "error", err)
+	}
+}
 
 // newPluginProcessRecord converts a record of the supervisor to the form in which it is stored.
 func newPluginProcessRecord(r supervisor.Record) *state.PluginProcess {
@@ -34,34 +79,47 @@ func newSupervisorRecord(p state.PluginProcess) supervisor.Record {
 	}
 }
 
-// PluginRecordByKey implements supervisor.RecordStore. The store quarantines an unreadable record; then the
-// supervisor replaces the plugin process that the record described.
-func (p pluginProcessRecordStore) PluginRecordByKey() (map[string]supervisor.Record, error) {
+// PluginRecordByKey implements supervisor.RecordStore.
+func (p *pluginProcessRecordStore) PluginRecordByKey() (map[string]supervisor.Record, error) {
 	snapshot := p.store.Snapshot()
 	all := make(map[string]supervisor.Record)
+	p.fileMu.Lock()
+	for key, process := range p.copyByKey {
+		all[key] = newSupervisorRecord(process)
+	}
+	p.fileMu.Unlock()
 	for _, name := range snapshot.AgentRecordNames(state.PluginProcessPrefix) {
 		var process state.PluginProcess
-		if known, err := snapshot.ReadAgentRecord(name, &process); err == nil && known {
-			all[strings.TrimPrefix(name, state.PluginProcessPrefix)] = newSupervisorRecord(process)
+		known, err := snapshot.ReadAgentRecord(name, &process)
+		key := strings.TrimPrefix(name, state.PluginProcessPrefix)
+		// The state is older than the file if an operator has put back a copy of it.
+		if err == nil && known && !isProcessAlive(all[key]) {
+			all[key] = newSupervisorRecord(process)
 		}
 	}
 	return all, nil
 }
 
+func isProcessAlive(r supervisor.Record) bool {
+	return r.Pid != 0 && osprocess.ID{PID: r.Pid, StartTime: r.StartTimeTicks}.Alive()
+}
+
 // PutPlugin implements supervisor.RecordStore.
-func (p pluginProcessRecordStore) PutPlugin(key string, r supervisor.Record) error {
+func (p *pluginProcessRecordStore) PutPlugin(key string, r supervisor.Record) error {
 	_, err := p.store.Update(context.Background(), func(tx *store.Txn) error {
 		tx.PutAgentRecord(state.PluginProcessPrefix+key, newPluginProcessRecord(r))
 		return nil
 	})
+	p.editCopy(func(copyByKey map[string]state.PluginProcess) { copyByKey[key] = *newPluginProcessRecord(r) })
 	return err
 }
 
 // DeletePlugin implements supervisor.RecordStore.
-func (p pluginProcessRecordStore) DeletePlugin(key string) error {
+func (p *pluginProcessRecordStore) DeletePlugin(key string) error {
 	_, err := p.store.Update(context.Background(), func(tx *store.Txn) error {
 		tx.DeleteAgentRecord(state.PluginProcessPrefix + key)
 		return nil
 	})
+	p.editCopy(func(copyByKey map[string]state.PluginProcess) { delete(copyByKey, key) })
 	return err
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -28,27 +29,38 @@ func openTestStore(t *testing.T, path string) *store.Store {
 }
 
 func TestPluginRecordsSurvive(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "state.db")
+	dir := t.TempDir()
+	path := filepath.Join(dir, "state.db")
 	s := openTestStore(t, path)
+	records := newPluginProcessRecordStore(s, dir, hclog.NewNullLogger())
 	want := supervisor.Record{ReattachConfig: launch.ReattachConfig{Network: "unix", Addr: "/x", Pid: 7, StartTimeTicks: 8, BootID: "b", StreamKeyPrefix: "k"}, IdentityHash: "i"}
 	// beingLaunched has not sent its handshake yet, so that its address is unknown.
 	beingLaunched := supervisor.Record{ReattachConfig: launch.ReattachConfig{Pid: 9, StartTimeTicks: 10, BootID: "b"}, IdentityHash: "i"}
 	for key, record := range map[string]supervisor.Record{"builtin raw_exec": want, "/plugins/x": want, "/plugins/launched": beingLaunched} {
-		if err := (pluginProcessRecordStore{s}).PutPlugin(key, record); err != nil {
+		if err := records.PutPlugin(key, record); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := (pluginProcessRecordStore{s}).DeletePlugin("/plugins/x"); err != nil {
+	if err := records.DeletePlugin("/plugins/x"); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	s = openTestStore(t, path)
-	defer s.Close()
-	got, err := pluginProcessRecordStore{s}.PluginRecordByKey()
-	if err != nil || len(got) != 2 || got["builtin raw_exec"] != want || got["/plugins/launched"] != beingLaunched {
-		t.Errorf("read %+v, %v", got, err)
+	for _, stateIsLost := range []bool{false, true} {
+		if stateIsLost {
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s = openTestStore(t, path)
+		got, err := newPluginProcessRecordStore(s, dir, hclog.NewNullLogger()).PluginRecordByKey()
+		if err != nil || len(got) != 2 || got["builtin raw_exec"] != want || got["/plugins/launched"] != beingLaunched {
+			t.Errorf("state is lost: %t: read %+v, %v", stateIsLost, got, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -125,11 +137,13 @@ func TestUnusableMetaRecordsAreQuarantined(t *testing.T) {
 		}},
 		{"allocation that is being removed, without its job", state.PendingRemovalPrefix + "gone", map[string]string{"ID": "gone"}, func(t *testing.T, s *store.Store) { s.Snapshot().AllocationsPendingRemoval() }},
 		{"plugin process", state.PluginProcessPrefix + "builtin raw_exec", "text", func(t *testing.T, s *store.Store) {
-			if all, err := (pluginProcessRecordStore{s}).PluginRecordByKey(); err != nil || len(all) > 0 {
+			if all, err := newPluginProcessRecordStore(s, t.TempDir(), logger).PluginRecordByKey(); err != nil || len(all) > 0 {
 				t.Errorf("plugins %v, %v", all, err)
 			}
 		}},
-		{"plugin process without a pid", state.PluginProcessPrefix + "builtin raw_exec", map[string]string{"addr": "/x"}, func(t *testing.T, s *store.Store) { _, _ = (pluginProcessRecordStore{s}).PluginRecordByKey() }},
+		{"plugin process without a pid", state.PluginProcessPrefix + "builtin raw_exec", map[string]string{"addr": "/x"}, func(t *testing.T, s *store.Store) {
+			_, _ = newPluginProcessRecordStore(s, t.TempDir(), logger).PluginRecordByKey()
+		}},
 		{"hooks of an ended allocation", "attached/a", "text", func(t *testing.T, s *store.Store) { s.Snapshot().AttachedHookConfigs("a") }},
 		{"known plugins", state.PluginInfoName, "text", func(t *testing.T, s *store.Store) {
 			if cached := loadCachedPlugins(storePluginCache{s}, logger); len(cached.infos) > 0 {
