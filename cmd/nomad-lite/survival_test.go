@@ -91,12 +91,12 @@ var survivals = []survival{
 		repeated: "starts wait", duration: "until there are some", tests: "TestStartWithoutDescriptorsLeavesTasks TestAgentWithoutDescriptorsKeepsCollector",
 	},
 	{
-		event: "The state file is lost", kept: "running tasks, their output and files", lost: "jobs, variables and history, unless a snapshot is restored",
+		event: "The state file is lost", kept: "running tasks, their output and files; copies of their allocations and jobs", lost: "other jobs, variables and history, unless a snapshot is restored",
 		repeated: "nothing, until you [adopt or end the tasks](../how-to/recovery.md#the-state-file-is-lost-without-a-snapshot)", duration: "yours", tests: "TestDamagedState TestScripts/adopt_unknown TestScripts/restore_drill",
 	},
 	{
-		event: "The state file is damaged", kept: "each record that can be read; the bytes of the others, in quarantine", lost: "records that cannot be read, each with a line in the log",
-		repeated: "an allocation whose record is unreadable is ended and replaced", duration: "a start of the agent", figure: "the same, used data directory", tests: "TestDamagedState TestScripts/agent_lost TestUnusableMetaRecordsAreQuarantined",
+		event: "The state file is damaged", kept: "running tasks; each record that can be read; the bytes of the others, in quarantine", lost: "records that cannot be read, each with a line in the log",
+		repeated: "nothing: a running task is adopted from the copy of its allocation, and continues as unknown if its job is lost", duration: "a start of the agent", figure: "the same, used data directory", tests: "TestDamagedState TestDamagedStateKeepsTasks TestScripts/agent_lost TestUnusableMetaRecordsAreQuarantined",
 	},
 	{
 		event: "The data directory is renamed", kept: "tasks, under the new path", lost: "nothing", repeated: "nothing", duration: "a start of the agent", figure: "the same, used data directory",

@@ -12,17 +12,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/node/orphans"
 )
 
-// enableAdoptionOfUnrecordedTasks configures the orphan cleaner so that it adopts the tasks whose records were lost
-// together with the whole state.
-func (a *Agent) enableAdoptionOfUnrecordedTasks(node model.NodeFacts) {
+// enableAdoption configures the orphan cleaner so that it adopts allocations that the state has lost.
+func (a *Agent) enableAdoption(node model.NodeFacts) {
 	c := a.orphanCleaner
-	c.AdoptUnknownAllocs, c.DynamicUserIDs, c.Node = true, a.config.DynamicUsers, node
+	if a.dataDirectory.isStateEphemeral {
+		return
+	}
 	c.EndPluginsOfEarlierAgent = a.killDriverPluginsOfEarlierAgent
-	c.StoreAdoptedJob = func(ctx context.Context, j orphans.AdoptedJob) error {
-		return a.scheduler.StoreAdoptedJob(ctx, j.Job, j.Allocs, j.StoreTaskRecords)
+	if a.config.Cluster == nil {
+		c.AdoptUnknownAllocs, c.Node, c.StoreAdoptedAllocs = a.config.AdoptTasksWithoutRecord, node, a.scheduler.StoreAdoptedAllocs
 	}
 }
 

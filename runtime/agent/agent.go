@@ -64,10 +64,10 @@ type Config struct {
 	// collector starts together with the agent, because such an agent is opened for a job.
 	EphemeralState bool
 	// EndTasksWithoutRecord means that the agent ends the tasks of allocations that are on the disk and whose records were
-	// lost together with the whole state. Otherwise the agent leaves these tasks running.
+	// lost. Otherwise the agent adopts them or leaves them running.
 	EndTasksWithoutRecord bool
-	// AdoptTasksWithoutRecord means that the agent makes records for tasks whose records were lost together with the whole
-	// state, if their drivers return handles of them, and manages these tasks from then on.
+	// AdoptTasksWithoutRecord means that the agent adopts allocations that are on the disk and whose records were lost, even
+	// if the state does not have their jobs.
 	AdoptTasksWithoutRecord bool
 	// ClaimTasksOfCopiedDataDir means that a data directory that is a copy of another one becomes the owner of the running
 	// tasks in its state. Without ClaimTasksOfCopiedDataDir, Open fails with a DataDirCopyError.
@@ -360,7 +360,13 @@ func (a *Agent) Run(ctx context.Context) {
 	backgroundWG.Go(func() { a.plugins.runBackgroundLoops(ctx, nodes.StoredAllocsLoaded()) })
 	// The start and the stop of a plugin process load pages of the agent's program, which the next trim releases.
 	backgroundWG.Go(func() { a.plugins.watchPluginPIDs(ctx, trim.PostponeTrim) })
-	backgroundWG.Go(func() { a.allocNetworks.RunDestroyRetriesAndRepairs(ctx) })
+	backgroundWG.Go(func() {
+		select {
+		case <-a.node.Registered(): // unknown allocations, whose networks stay, are known from here on
+			a.allocNetworks.RunDestroyRetriesAndRepairs(ctx)
+		case <-ctx.Done():
+		}
+	})
 	backgroundWG.Go(func() { a.outputLossReporter.run(ctx) })
 	backgroundWG.Go(func() { a.dataDirectory.maintainDiskReserve(ctx, a.node.Registered()) })
 	backgroundWG.Go(func() { a.node.VolumeManager().RestoreVolumesAndPlugins(ctx) })

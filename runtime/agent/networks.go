@@ -58,5 +58,5 @@ func (n allocNetworkStore) DeleteNetwork(allocID string) error {
 
 // HasAllocation implements network.NetworkRecordStore.
 func (n allocNetworkStore) HasAllocation(id string) bool {
-	return n.store.Snapshot().Allocation(nil, id) != nil
+	return n.store.Snapshot().HasAllocationOrItsTasks(id)
 }

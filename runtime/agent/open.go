@@ -138,9 +138,6 @@ func (a *Agent) openNodeAndPlugins(ctx context.Context, settings localnode.Setti
 	nodeID := localnode.LoadOrNewNodeID(a.store)
 	a.scheduler = a.newScheduler(nodeID)
 	a.identities = identity.NewIssuer(identity.Config{Store: a.store, Region: settings.Region, IssuerURL: a.config.OIDCIssuer})
-	if err := a.identities.DeleteOrphanedTokens(ctx); err != nil {
-		a.logger.Warn("tokens of removed allocations stay in the state until the next start", "error", err)
-	}
 	if a.config.Cluster != nil {
 		if err := a.openCluster(ctx, nodeID, settings.Region); err != nil {
 			return err
@@ -264,9 +261,7 @@ func (a *Agent) createNodeAndStartPlugins(ctx context.Context, nodeID string, se
 	}
 	a.plugins = newPluginManager(config, cache, a.config.AllocRunnerLimits.StatsSampleInterval)
 	a.allocNetworks = network.New(allocNetworkStore{a.store}, a.plugins.supervisor, hostnet.New(settings.Networks), a.logger)
-	if a.config.AdoptTasksWithoutRecord {
-		a.enableAdoptionOfUnrecordedTasks(model.NodeFacts{ID: nodeID, Name: settings.Name})
-	}
+	a.enableAdoption(model.NodeFacts{ID: nodeID, Name: settings.Name})
 	a.node = localnode.New(localnode.Config{
 		ID:       nodeID,
 		Settings: settings,
@@ -280,6 +275,9 @@ func (a *Agent) createNodeAndStartPlugins(ctx context.Context, nodeID string, se
 		},
 		OnRegistered: func() {
 			a.orphanCleaner.SecureDirsAndRemoveEmptyCgroups()
+			if err := a.identities.DeleteOrphanedTokens(ctx); err != nil {
+				a.logger.Warn("tokens of removed allocations stay in the state until the next start", "error", err)
+			}
 			if !a.dataDirectory.isTemporary { // the name of a temporary directory is random
 				a.logKeepersOfLostDir()
 			}

@@ -6,41 +6,62 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// StoreAdoptedJob stores a job whose allocations run already, because the state that had the job was lost. It also
-// stores the job's namespace if no such namespace exists. The job need not be canonical. The caller must not modify the
-// job or the allocations after the call. editInSameTxn makes other changes; StoreAdoptedJob may call it several times.
-// The error is a RequestError if a job with this id is already stored.
-func (s *Scheduler) StoreAdoptedJob(ctx context.Context, job *api.Job, runningAllocs []*api.Allocation, editInSameTxn func(*store.Txn)) error {
-	model.Canonicalize(job)
-	namespace := *job.Namespace
-	if err := model.Validate(job, append(namespaceNames(s.store.Snapshot().Reader), namespace)...); err != nil {
-		return err
-	}
+// StoreAdoptedAllocs stores allocations of one job that the state has lost, and whose tasks run. The allocations have their
+// jobs. If the state has neither the job nor a version of it, StoreAdoptedAllocs also stores the newest of these jobs, and its
+// namespace if no such namespace exists. The caller must not modify the allocations after the call. editInSameTxn makes
+// other changes; StoreAdoptedAllocs may call it several times. The error is a RequestError if the state has another job with
+// this ID. It must be called before Run, which plans the job.
+func (s *Scheduler) StoreAdoptedAllocs(ctx context.Context, allocs []*api.Allocation, editInSameTxn func(*store.Txn)) error {
+	newest := slices.MaxFunc(allocs, func(a, b *api.Allocation) int { return compareJobVersions(a.Job, b.Job) }).Job
+	key := JobKeyOf(newest)
 	env := s.newPreparedEnv()
 	env.plansWithoutStartingPlugins = true // the node is registered after the adoption
 	_, err := s.updateAndReconcileWithEnv(ctx, env, func(c *schedulerTxn) error {
-		if c.tx.Job(nil, namespace, *job.ID) != nil {
-			return requestErrorf(RequestRefused, "job %q is registered in namespace %q: stop it, or end the unknown tasks", *job.ID, namespace)
+		job := c.tx.Job(nil, key.Namespace, key.ID)
+		if job != nil && !slices.ContainsFunc(allocs, func(a *api.Allocation) bool { return *a.Job.CreateIndex == *job.CreateIndex }) {
+			return requestErrorf(RequestRefused, "job %q is registered in namespace %q, and is not the job of these allocations: stop it, or end the unknown tasks", key.ID, key.Namespace)
 		}
-		if !slices.Contains(namespaceNames(c.tx.Reader), namespace) {
-			c.tx.PutNamespace(&api.Namespace{Name: namespace, Description: "made for adopted tasks"})
+		if job == nil {
+			jobVersions{c}.recoverLostJob(key)
+			job = c.tx.Job(nil, key.Namespace, key.ID)
 		}
-		stored := jobVersions{c}.putNewVersion(job, nil, nil)
-		eval := c.newPendingEval(stored, triggerRegister)
-		for _, a := range runningAllocs {
+		if job == nil {
+			if c.tx.Namespace(nil, key.Namespace) == nil {
+				c.tx.PutNamespace(&api.Namespace{Name: key.Namespace, Description: "made for adopted allocations"})
+			}
+			stored := *newest
+			model.Canonicalize(&stored)
+			c.tx.PutJobAndVersion(&stored)
+			job = &stored
+		}
+		for _, a := range allocs {
 			adopted := *a
-			adopted.Job, adopted.EvalID = stored, eval.ID
-			adopted.CreateTime, adopted.ModifyTime = c.now.UnixNano(), c.now.UnixNano()
-			adopted.Resources, adopted.TaskResources = legacyResources(a.AllocatedResources)
+			adopted.Job = c.adoptedVersion(job, a.Job)
+			adopted.ModifyTime = c.now.UnixNano()
 			c.putAllocAndUpdateNodeUsage(&adopted)
 		}
-		c.processEval(eval)
+		c.reconcileJobAtTxnEnd(key)
 		editInSameTxn(c.tx)
 		return nil
 	})
 	return err
+}
+
+// adoptedVersion returns the version of a job that an adopted allocation runs. Its create index is that of the stored job,
+// which the store has chosen if the job was lost, too.
+func (t *schedulerTxn) adoptedVersion(job, version *api.Job) *api.Job {
+	if pointer.Value(job.Version) == pointer.Value(version.Version) {
+		return job
+	}
+	if stored := t.tx.JobVersion(nil, *job.Namespace, *job.ID, *version.Version); stored != nil {
+		return stored
+	}
+	adopted := *version
+	adopted.CreateIndex = job.CreateIndex
+	return &adopted
 }

@@ -1,84 +1,146 @@
 package scheduler_test
 
 import (
-	"fmt"
+	"context"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler/schedtest"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// The allocations of an adopted job run on, nothing is placed for the job, and the job that is registered again replaces them.
-func TestAdoptedJob(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newHarness(t, endlessAllocTimes)
-		adopt := func(ids ...string) error {
-			job := batchJob(func(j *api.Job, g *api.TaskGroup, task *api.Task) {
-				j.Meta = map[string]string{model.AdoptedJobMeta: "true"}
-				g.Count = new(len(ids))
-				task.Config = nil
+// loseAllocs deletes the records of allocations, as a damaged state file does.
+func (h *harness) loseAllocs(allocs ...*api.Allocation) {
+	h.t.Helper()
+	_, err := h.store.Update(h.t.Context(), func(tx *store.Txn) error {
+		for _, a := range allocs {
+			tx.DeleteAllocationAndQueueRemoval(a.ID)
+		}
+		return nil
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// startNextScheduler runs the scheduler of the next agent until the test ends, beside the first one.
+func (h *harness) startNextScheduler() {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	next := scheduler.New(scheduler.Config{NodeID: "node", Store: h.store, HostEnv: newTestEnv(), Logger: hclog.NewNullLogger()})
+	go func() {
+		defer close(ended)
+		next.Run(ctx)
+	}()
+	h.t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	synctest.Wait()
+}
+
+func liveAllocIDs(allocs []*api.Allocation) (ids []string) {
+	for _, a := range allocs {
+		if a.DesiredStatus == api.AllocDesiredStatusRun && !a.ClientTerminalStatus() {
+			ids = append(ids, a.ID)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func TestStartReplacesAllocsThatTheStateHasLost(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		job       func() *api.Job
+		wantAlive int
+	}{
+		{"service", func() *api.Job { return serviceJob(nil) }, 3},
+		{"running batch", func() *api.Job { return batchJob(func(_ *api.Job, g *api.TaskGroup, _ *api.Task) { g.Count = new(2) }) }, 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newHarness(t, endlessAllocTimes)
+				b.register(tt.job())
+				b.advance(time.Minute)
+				b.loseAllocs(b.allocs("web")[0])
+				b.advance(time.Minute)
+				if alive := liveAllocIDs(b.allocs("web")); len(alive) != tt.wantAlive-1 {
+					t.Fatalf("%d allocations before the start of the next agent", len(alive))
+				}
+				b.startNextScheduler()
+				if alive := liveAllocIDs(b.allocs("web")); len(alive) != tt.wantAlive {
+					t.Errorf("%d allocations after the start, want %d", len(alive), tt.wantAlive)
+				}
 			})
-			var allocs []*api.Allocation
-			for i, id := range ids {
-				allocs = append(allocs, &api.Allocation{
-					ID: id, Name: fmt.Sprintf("web.%s[%d]", *job.TaskGroups[0].Name, i), Namespace: "default", JobID: "web", TaskGroup: *job.TaskGroups[0].Name,
-					DesiredStatus: api.AllocDesiredStatusRun, ClientStatus: api.AllocClientStatusPending, AllocatedResources: &api.AllocatedResources{},
-				})
-			}
-			return b.StoreAdoptedJob(t.Context(), job, allocs, func(*store.Txn) {})
-		}
-		if err := adopt("one", "two"); err != nil {
-			t.Fatal(err)
-		}
-		b.expectRejection(adopt("three"), `job "web" is registered in namespace "default": stop it, or end the unknown tasks`)
+		})
+	}
+}
+
+func TestStartDoesNotRepeatEndedBatchJob(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newHarness(t, func(*api.Allocation) schedtest.SimulatedAllocBehaviour {
+			return schedtest.SimulatedAllocBehaviour{RunDuration: time.Second}
+		})
+		b.register(batchJob(nil))
 		b.advance(time.Minute)
-		if _, err := b.StopAndReplaceAlloc(t.Context(), "two", scheduler.StopOptions{Reschedule: true}); err != nil {
-			t.Fatal(err)
-		}
-		b.advance(time.Minute)
-		if _, err := b.EvaluateJob(t.Context(), webJobKey, true); err != nil {
-			t.Fatal(err)
-		}
-		b.advance(time.Minute)
-		if allocs := b.allocs("web"); len(allocs) != 2 {
-			t.Errorf("%d allocations after one of two was stopped", len(allocs))
-		}
-		for _, a := range b.allocs("web") {
-			if want := map[string]string{"one": "run", "two": "stop"}[a.ID]; a.DesiredStatus != want {
-				t.Errorf("allocation %s must %s, want %s", a.ID, a.DesiredStatus, want)
-			}
-		}
-		b.register(serviceJob(nil))
-		b.advance(time.Minute)
-		running := 0
-		for _, a := range b.allocs("web") {
-			if a.DesiredStatus == api.AllocDesiredStatusRun {
-				running++
-			}
-			if a.ID == "one" && a.DesiredStatus != api.AllocDesiredStatusStop {
-				t.Error("the adopted allocation runs beside its successors")
-			}
-		}
-		if running != 3 {
-			t.Errorf("%d allocations of the registered job run, want 3", running)
+		b.loseAllocs(b.allocs("web")...)
+		b.startNextScheduler()
+		if allocs := b.allocs("web"); len(allocs) > 0 {
+			t.Errorf("%d allocations of a job that had ended", len(allocs))
 		}
 	})
 }
 
-func TestAdoptedJobGetsItsNamespace(t *testing.T) {
+// An adopted allocation of a known job counts as its instance, and the one of a lost job brings the job with it.
+func TestAdoptedAllocs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, endlessAllocTimes)
-		job := batchJob(func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.Namespace = new("team") })
-		if err := b.StoreAdoptedJob(t.Context(), job, nil, func(*store.Txn) {}); err != nil {
+		b.register(serviceJob(nil))
+		b.register(serviceJob(func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.Priority = new(60) }))
+		b.advance(time.Minute)
+		before := b.allocs("web")
+		b.loseAllocs(before[:2]...)
+		if err := b.StoreAdoptedAllocs(t.Context(), before[:2], func(*store.Txn) {}); err != nil {
 			t.Fatal(err)
 		}
-		if b.store.Snapshot().Namespace(nil, "team") == nil || b.store.Snapshot().Job(nil, "team", "web") == nil {
-			t.Error("the job is not stored in its namespace")
+		b.startNextScheduler()
+		if got, want := liveAllocIDs(b.allocs("web")), liveAllocIDs(before); !slices.Equal(got, want) {
+			t.Errorf("allocations %q, want %q", got, want)
 		}
+
+		lost := &harness{t: t, store: schedtest.NewFaultyStoreWithNode(t, schedtest.NewReadyNodeWithMockDriver(1000))} // no node ends the allocations
+		lost.Scheduler = scheduler.New(scheduler.Config{NodeID: "node", Store: lost.store, HostEnv: newTestEnv(), Logger: hclog.NewNullLogger()})
+		copies := slices.Clone(before)
+		for i, a := range copies {
+			alloc, job := *a, *a.Job
+			job.Namespace, job.CreateIndex = new("team"), new(uint64(7000))
+			alloc.Job, alloc.Namespace = &job, "team"
+			copies[i] = &alloc
+		}
+		if err := lost.StoreAdoptedAllocs(t.Context(), copies, func(*store.Txn) {}); err != nil {
+			t.Fatal(err)
+		}
+		lost.startNextScheduler()
+		snapshot := lost.store.Snapshot()
+		job := snapshot.Job(nil, "team", "web")
+		if job == nil || *job.Version != 1 || *job.Priority != 60 || snapshot.Namespace(nil, "team") == nil {
+			t.Fatalf("job %+v, namespace %v", job, snapshot.Namespace(nil, "team"))
+		}
+		if got, want := liveAllocIDs(snapshot.AllocationsByJob(nil, "team", "web")), liveAllocIDs(before); !slices.Equal(got, want) {
+			t.Errorf("allocations of the adopted job %q, want %q", got, want)
+		}
+		other := *copies[0]
+		otherJob := *other.Job
+		otherJob.CreateIndex = new(uint64(8000))
+		other.Job = &otherJob
+		lost.expectRejection(lost.StoreAdoptedAllocs(t.Context(), []*api.Allocation{&other}, func(*store.Txn) {}),
+			`job "web" is registered in namespace "team", and is not the job of these allocations: stop it, or end the unknown tasks`)
 	})
 }

@@ -137,7 +137,7 @@ type StopOptions struct {
 }
 
 // StopAndReplaceAlloc stops an allocation and replaces it. An allocation of a batch or sysbatch job is
-// replaced only if StopOptions.Reschedule is set. An allocation of an adopted job is never replaced.
+// replaced only if StopOptions.Reschedule is set.
 func (s *Scheduler) StopAndReplaceAlloc(ctx context.Context, id string, o StopOptions) (out RequestOutcome, err error) {
 	env := s.newPreparedEnv()
 	if a := s.store.Snapshot().Allocation(nil, id); a != nil {
@@ -151,7 +151,7 @@ func (s *Scheduler) StopAndReplaceAlloc(ctx context.Context, id string, o StopOp
 		}
 		c.setEventOperation(opAllocStop)
 		a := *old
-		if o.Reschedule && !model.IsJobMadeForOrphanTasks(a.Job) {
+		if o.Reschedule {
 			a.DesiredTransition.Reschedule = new(true)
 		} else {
 			a.DesiredTransition.Migrate = new(true)

@@ -24,6 +24,7 @@ const (
 	triggerDeployment  = "deployment-watcher"
 	triggerScaling     = "job-scaling"
 	triggerDrain       = "node-drain"
+	triggerNodeUpdate  = "node-update"
 )
 
 // schedulerTxn is a store transaction in progress. It adds the changes that follow from the request: it plans and
@@ -43,6 +44,7 @@ type schedulerTxn struct {
 	desiredAllocsChanged bool     // DesiredAllocs may return another result: Config.OnDesiredAllocsChanged must be called
 	resourcesFreed       bool     // blocked evaluations may fit now, because resources may have become free
 	jobsToReconcile      []JobKey // jobs to reconcile at the end of the change
+	plansIncompleteJobs  bool     // see reconcileJob
 	undoClockAdjustment  func()   // undoes wallClock.recordAdjustment if the transaction fails; may be called twice
 }
 

@@ -224,9 +224,6 @@ func (p *planner) tryPlaceAlloc(job *api.Job, g *api.TaskGroup, allocName string
 	if p.Node.IsIneligible {
 		return nil, &nodeFilteredError{"node ineligible", errors.New("this node is not eligible for new allocations")}
 	}
-	if model.IsJobMadeForOrphanTasks(job) {
-		return nil, &nodeFilteredError{"config of adopted tasks", errors.New("the config of the tasks was lost with the state of the agent: register the job again")}
-	}
 	if err := p.Node.CheckDatacenterAndPool(job); err != nil {
 		return nil, err
 	}

@@ -132,8 +132,10 @@ func (s *Scheduler) updateWithRetry(ctx context.Context, changeName string, prep
 }
 
 // restoreTimersAndReconcileJobs sets the timers of all stored objects and reconciles all jobs, after a start or a clock
-// step. It recovers jobs whose record is missing although they have allocations.
+// step. It recovers jobs whose record is missing although they have allocations, and plans jobs whose allocations are
+// missing.
 func (t *schedulerTxn) restoreTimersAndReconcileJobs() {
+	t.plansIncompleteJobs = true
 	for _, e := range t.tx.Evaluations(nil, "") {
 		t.trackPendingAndBlockedEval(e)
 	}
@@ -143,7 +145,7 @@ func (t *schedulerTxn) restoreTimersAndReconcileJobs() {
 	}
 	for _, a := range t.tx.Allocations(nil, "") {
 		if key := (JobKey{a.Namespace, a.JobID}); t.tx.Job(nil, key.Namespace, key.ID) == nil {
-			jobVersions{t}.recoverJobFromVersions(key)
+			jobVersions{t}.recoverLostJob(key)
 			t.reconcileJobAtTxnEnd(key)
 		}
 	}

@@ -26,7 +26,7 @@ func (t *schedulerTxn) reconcileQueuedJobs() {
 }
 
 // reconcileJob updates the deployment of a job, replaces failed allocations, and sets the status of
-// the job. For a purged job, it deletes the records of its ended allocations.
+// the job. With plansIncompleteJobs it also plans a job whose allocations do not match its counts. For a purged job, it deletes the records of its ended allocations.
 func (t *schedulerTxn) reconcileJob(key JobKey) {
 	job := t.tx.Job(nil, key.Namespace, key.ID)
 	if job == nil {
@@ -34,8 +34,11 @@ func (t *schedulerTxn) reconcileJob(key JobKey) {
 		return
 	}
 	deploymentUpdater{t}.checkAndUpdateDeployment(job)
-	if job = t.tx.Job(nil, key.Namespace, key.ID); t.hasFailedAllocWithoutFollowUp(job) {
+	switch job = t.tx.Job(nil, key.Namespace, key.ID); {
+	case t.hasFailedAllocWithoutFollowUp(job):
 		t.processEvalIfPlanHasChanges(t.newPendingEval(job, triggerAllocFailed))
+	case t.plansIncompleteJobs && t.isCountUnmatched(job):
+		t.processEvalIfPlanHasChanges(t.newPendingEval(job, triggerNodeUpdate))
 	}
 	t.updateJobStatus(key)
 }
@@ -66,6 +69,29 @@ func (t *schedulerTxn) hasFailedAllocWithoutFollowUp(job *api.Job) bool {
 			continue
 		}
 		if e := t.tx.Evaluation(nil, a.FollowupEvalID); a.FollowupEvalID == "" || e == nil || !model.IsEvalPendingOrBlocked(e) {
+			return true
+		}
+	}
+	return false
+}
+
+// isCountUnmatched reports whether the allocations of a job do not match the counts of its groups, although the job has not
+// ended: a damaged state has lost some, or has got adopted allocations and their replacements.
+func (t *schedulerTxn) isCountUnmatched(job *api.Job) bool {
+	if *job.Stop || model.CanHaveChildren(job) || pointer.Value(job.Status) == model.JobDead {
+		return false
+	}
+	missingByGroup := make(map[string]int)
+	for _, g := range job.TaskGroups {
+		missingByGroup[*g.Name] = *g.Count
+	}
+	for _, a := range t.tx.AllocationsByJob(nil, *job.Namespace, *job.ID) {
+		if isDesiredRunAndUnreplaced(a) {
+			missingByGroup[a.TaskGroup]--
+		}
+	}
+	for _, missing := range missingByGroup {
+		if missing != 0 {
 			return true
 		}
 	}

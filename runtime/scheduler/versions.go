@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"context"
 	"reflect"
 	"slices"
@@ -71,17 +72,27 @@ func (j jobVersions) putOldVersionAsNewest(version, current *api.Job) *api.Job {
 	return j.putNewVersion(&again, current, j.tx.JobSubmission(nil, *version.Namespace, *version.ID, *version.Version))
 }
 
-// recoverJobFromVersions stores the newest version of a job as the job, whose own record was unreadable. A job
-// without versions is not recovered, because it may have been purged: its allocations then stay as they are
-// until a user changes the job.
-func (j jobVersions) recoverJobFromVersions(key JobKey) {
-	if versions := j.tx.JobVersions(nil, key.Namespace, key.ID); len(versions) > 0 {
-		j.scheduler.logger.Warn("job recovered from its versions", "job_id", key.ID, "version", *versions[0].Version)
-		copied := *versions[0]
-		j.tx.PutJobAndVersion(&copied)
-		childJobLauncher(j).setLaunchTimer(&copied)
+// recoverLostJob stores a job whose record was unreadable again: its newest version, or the newest job of its allocations
+// that must run. A job without both was purged.
+func (j jobVersions) recoverLostJob(key JobKey) {
+	candidates := j.tx.JobVersions(nil, key.Namespace, key.ID)
+	if len(candidates) == 0 {
+		for _, a := range j.tx.AllocationsByJob(nil, key.Namespace, key.ID) {
+			if a.Job != nil && isDesiredRunAndUnreplaced(a) && !a.ClientTerminalStatus() {
+				candidates = append(candidates, a.Job)
+			}
+		}
 	}
+	if len(candidates) == 0 {
+		return
+	}
+	recovered := *slices.MaxFunc(candidates, compareJobVersions)
+	j.scheduler.logger.Warn("lost job recovered from its versions and allocations", "job_id", key.ID, "version", *recovered.Version)
+	j.tx.PutJobAndVersion(&recovered)
+	childJobLauncher(j).setLaunchTimer(&recovered)
 }
+
+func compareJobVersions(a, b *api.Job) int { return cmp.Compare(*a.Version, *b.Version) }
 
 // deleteJob deletes a job with its versions. It sets desiredAllocsChanged to notify the node: if a task of the
 // job is being stopped while its driver is unavailable, the node then ends the task without the driver.

@@ -22,6 +22,12 @@ func (tx *Txn) MarkAllocationEnded(id string) {
 	tx.DeleteRunnerRecordsAndServices(id)
 }
 
+// HasAllocationOrItsTasks reports whether the state has an allocation, or the record that its tasks may run although the
+// state has lost the allocation (state.UnknownAllocPrefix).
+func (r Reader) HasAllocationOrItsTasks(id string) bool {
+	return r.Allocation(nil, id) != nil || r.HasAgentRecord(state.UnknownAllocPrefix+id)
+}
+
 // AllocationEnded reports whether [Txn.MarkAllocationEnded] was called for an allocation. An allocation ends some time after its
 // client status has become terminal.
 func (r Reader) AllocationEnded(id string) bool { return r.HasAgentRecord(state.EndedAllocPrefix + id) }

@@ -116,8 +116,8 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	f.BoolVar(&o.logJSON, "log-json", false, "log in JSON")
 	f.BoolVar(&o.logSourceLocation, "log-include-location", false, "say where in the program each line of the log comes from")
 	f.BoolVar(&o.claimTasksOfCopiedDir, "claim-tasks", false, "make a data directory that is a copy the owner of the running tasks in its state")
-	f.BoolVar(&o.adoptTasksWithoutRecord, "adopt-unknown", false, "take over the tasks that run in the data directory and have no record because the state file was lost")
-	f.BoolVar(&o.endTasksWithoutRecord, "end-unknown", false, "end the tasks that run in the data directory and have no record because the state file was lost")
+	f.BoolVar(&o.adoptTasksWithoutRecord, "adopt-unknown", false, "take over the tasks that run in the data directory and whose jobs the state has lost, with their jobs")
+	f.BoolVar(&o.endTasksWithoutRecord, "end-unknown", false, "end the tasks that run in the data directory and that the state has lost")
 	f.BoolVar(&o.printSystemdUnit, "print-unit", false, "print a systemd unit that starts this agent, with these flags")
 	cmd.MarkFlagsMutuallyExclusive("adopt-unknown", "end-unknown")
 	for _, name := range []string{"dev", "adopt-unknown", "end-unknown", "claim-tasks"} {

@@ -170,8 +170,6 @@ func (h *allocHandler) restart(r *request) (any, error) {
 	runner, err := h.findAllocRunner(r.pathID, restartBody.TaskName, allocrunner.UnknownTaskError(restartBody.TaskName), allocrunner.ErrShouldNotRun)
 	switch {
 	case err != nil:
-	case h.isAllocOfAdoptedJob(r.pathID):
-		err = errors.New("the config of the tasks was lost with the state of the agent, so that they cannot start again: register the job again")
 	case restartBody.AllTasks && restartBody.TaskName != "":
 		err = errors.New("task name cannot be set when restarting all tasks")
 	case restartBody.AllTasks:
@@ -185,12 +183,6 @@ func (h *allocHandler) restart(r *request) (any, error) {
 		return nil, err
 	}
 	return replyMeta{}, nil
-}
-
-// isAllocOfAdoptedJob reports whether the agent has adopted the tasks of an allocation whose records were lost.
-func (h *allocHandler) isAllocOfAdoptedJob(id string) bool {
-	alloc, err := findAllocation(h.store, id)
-	return err == nil && model.IsJobMadeForOrphanTasks(alloc.Job)
 }
 
 func (h *allocHandler) signal(r *request) (any, error) {

@@ -66,20 +66,12 @@ func equalAsJSON(a, b any) bool {
 	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
-// AdoptedJobMeta is the name of the metadata of a job that the agent has made for running tasks whose job was lost.
-const AdoptedJobMeta = "nomad-lite.adopted"
-
-// IsJobMadeForOrphanTasks reports whether the agent has made a job for running tasks whose job was lost. The configs of
-// its tasks are unknown, so none of its tasks can be started.
-func IsJobMadeForOrphanTasks(job *api.Job) bool { return job != nil && job.Meta[AdoptedJobMeta] != "" }
-
 // ValidateJobUpdate returns an error if the canonical job from cannot be updated to the canonical job to.
-// The texts are Nomad's. A job that the agent has made for adopted tasks can be updated to any other, because its type is unknown.
+// The texts are Nomad's.
 func ValidateJobUpdate(from, to *api.Job) error {
 	periodic := func(j *api.Job) bool { return j.Periodic != nil }
 	parameterized := func(j *api.Job) bool { return j.ParameterizedJob != nil }
 	switch {
-	case IsJobMadeForOrphanTasks(from):
 	case pointer.Value(from.Type) != pointer.Value(to.Type):
 		return fmt.Errorf("cannot update job from type %q to %q", pointer.Value(from.Type), pointer.Value(to.Type))
 	case periodic(from) && !periodic(to):

@@ -78,7 +78,7 @@ func EventRestoreFailed(cause string) *api.TaskEvent {
 // EventOrphanTaskAdopted reports that the agent has adopted a running task whose records were lost with the state of
 // the agent.
 func EventOrphanTaskAdopted() *api.TaskEvent {
-	return &api.TaskEvent{Type: TaskAdopted, Message: "its records were lost and are made anew; register the job again to restore its config", Details: map[string]string{}}
+	return &api.TaskEvent{Type: TaskAdopted, Message: "the state had lost its record; the agent continues from the copy of the allocation and from the running process", Details: map[string]string{}}
 }
 
 // EventAllocDirRemoved reports why the directory of an ended allocation was removed before the

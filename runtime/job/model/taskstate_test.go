@@ -64,7 +64,7 @@ func TestTaskEvents(t *testing.T) {
 			"restart_reason=Exceeded allowed attempts, applying a delay start_delay=2000000000"},
 		{EventNotRestarting("Policy allows no restarts"), "Policy allows no restarts", "fails_task=true restart_reason=Policy allows no restarts"},
 		{EventNotRestarting(""), "Task exceeded restart policy", "fails_task=true restart_reason="},
-		{EventOrphanTaskAdopted(), "its records were lost and are made anew; register the job again to restore its config", ""},
+		{EventOrphanTaskAdopted(), "the state had lost its record; the agent continues from the copy of the allocation and from the running process", ""},
 		{EventRestartSignal(RestartTaskReason), "User requested task to restart", "restart_reason=User requested task to restart"},
 		{EventRestartSignal(""), "Task signaled to restart", "restart_reason="},
 		{EventSignaling("SIGHUP"), "Task being sent a signal", "signal=SIGHUP"},

@@ -216,7 +216,7 @@ func errNoGroup(alloc *api.Allocation) error {
 // newTaskRunner returns the runner of a task for New.
 func (r *Runner) newTaskRunner(task taskrunner.Task) *taskrunner.Runner {
 	c := &r.config
-	restored := readRestoredTask(c, task.Name, r.logger)
+	restored := readRestoredTask(c, task.Name, r.timeline, r.logger)
 	if c.RanUnderEarlierAgent && restored != nil {
 		r.startedByEarlierAgent = r.startedByEarlierAgent || restored.HooksCalledOrStarted()
 		if attachments := restored.AttachmentJSONByHookName(); attachments != nil {

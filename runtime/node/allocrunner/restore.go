@@ -16,6 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
@@ -40,9 +41,9 @@ type recoveryCapabilities interface {
 	RestartReattachedPlugin(ctx context.Context, driver string) error
 }
 
-// readRestoredTask returns the records of one task, nil if the task is new. It treats an unreadable record as missing,
-// because the driver may still find a running process by the names of the task.
-func readRestoredTask(c *Config, name string, logger hclog.Logger) *taskrunner.RestoredTask {
+// readRestoredTask returns the records of one task, nil if the task is new. It treats an unreadable record as missing. If
+// the record of a running task is missing, the time line has the ID of its start, by which the driver finds the process.
+func readRestoredTask(c *Config, name string, runs *timeline.File, logger hclog.Logger) *taskrunner.RestoredTask {
 	lastReported := c.Alloc.TaskStates[name]
 	if !c.RanUnderEarlierAgent {
 		// An earlier agent may have exited after it had reported only that the allocation was received.
@@ -70,6 +71,15 @@ func readRestoredTask(c *Config, name string, logger hclog.Logger) *taskrunner.R
 	}
 	if !found && task == nil {
 		return nil
+	}
+	if !found && task.State == model.TaskRunning {
+		last, err := runs.LastRunByTask()
+		if err != nil {
+			logger.Error("time line of the allocation not read", "task", name, "error", err)
+		}
+		if run := last[name]; run.End.IsZero() {
+			local.StartID = run.Name
+		}
 	}
 	return &taskrunner.RestoredTask{LocalState: local, TaskState: task}
 }

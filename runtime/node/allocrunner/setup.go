@@ -257,7 +257,7 @@ func newAllocHooks(r *Runner) (list []runnerhooks.OrderedHook) {
 	add := func(order int, h runnerhooks.Hook) {
 		list = append(list, runnerhooks.OrderedHook{Order: order, Hook: h})
 	}
-	add(runnerhooks.OrderFirst, runnerhooks.NewAllocDirHook(r.dir))
+	add(runnerhooks.OrderFirst, runnerhooks.NewAllocDirHook(r.dir, r.Alloc, r.logger))
 	add(runnerhooks.OrderFirst, runnerhooks.NewMaxRunDurationHook(func() time.Time { return maxRunDeadline(r.Alloc()) }, r.tasks.completeForMaxRunDuration))
 	if !r.startedByEarlierAgent { // otherwise an earlier agent has called these hooks
 		r.addPreviousAllocHooks(add)

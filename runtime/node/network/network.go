@@ -27,7 +27,7 @@ type NetworkRecordStore interface {
 	// PutNetwork and DeleteNetwork return when the change is on the disk.
 	PutNetwork(state.AllocNetwork) error
 	DeleteNetwork(allocID string) error
-	// HasAllocation reports whether the allocation exists.
+	// HasAllocation reports whether the allocation exists, or tasks of it that may run although the state has lost it.
 	HasAllocation(allocID string) bool
 }
 

@@ -1,372 +1,181 @@
 package orphans
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
-	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/internal/cgroup"
 	"github.com/nomad-lite/nomad-lite/internal/netns"
-	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/alloccopy"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
-	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// AdoptedJob is a job whose record was lost, rebuilt from the environments of its running tasks.
-type AdoptedJob struct {
-	Job    *api.Job
-	Allocs []*api.Allocation // running allocations, without Job
-	// StoreTaskRecords stores the records of the allocations' tasks in the transaction that stores the job.
-	StoreTaskRecords func(*store.Txn)
-}
-
 // jobKey identifies a job.
 type jobKey struct{ namespace, jobID string }
 
-// adoptedAlloc is an unknown allocation whose drivers have returned the handles of all of its running tasks.
-type adoptedAlloc struct {
-	allocID      string
-	envOfOneTask taskEnvVars // environment of one of its tasks
-	tasks        []adoptedTask
-}
-
-// adoptedTask is a running task of an adopted allocation, with the data from its processes and its driver.
-type adoptedTask struct {
-	unknownAllocTask
-	env           taskEnvVars
-	processUser   string // user of the processes; empty for the user of the agent
-	dynamicUserID uint32 // user id if an earlier agent has chosen it from DynamicUserIDs; otherwise 0
-	handle        *driver.Handle
-	network       *driver.NetworkOverride
-}
-
-// adoptUnknownAllocs stores records of jobs, allocations and tasks for the unknown allocations whose drivers find all
-// of their running tasks. It removes these allocations from unknownAllocIDs, and returns their ids. If one task of an
-// allocation cannot be adopted, it adopts no task of the allocation.
-func (c *Cleaner) adoptUnknownAllocs(ctx context.Context, drivers driverSource, unknownAllocIDs map[string]bool) (adoptedAllocIDs map[string]bool) {
-	adoptedAllocIDs = make(map[string]bool)
-	jobs := make(map[jobKey][]*adoptedAlloc)
-	if len(unknownAllocIDs) == 0 {
-		return adoptedAllocIDs
+// adoptUnknownAllocs stores the unknown allocations again whose tasks may run, from the copies in their directories: the
+// allocations of the jobs in the state, and with AdoptUnknownAllocs also others, together with their jobs. It removes the
+// adopted allocations from unknownAllocIDs, and returns their IDs. The runners of the allocations recover the tasks.
+func (c *Cleaner) adoptUnknownAllocs(ctx context.Context, drivers driverSource, unknownAllocIDs map[string]bool) (adoptedIDs map[string]bool) {
+	adoptedIDs = make(map[string]bool)
+	if c.StoreAdoptedAllocs == nil {
+		return adoptedIDs
 	}
-	tasks, err := c.findUnknownTasks(unknownAllocIDs)
-	if err != nil {
-		c.Logger.Error("unknown allocations not adopted", "error", err)
-		return adoptedAllocIDs
-	}
+	allocsByJob := make(map[jobKey][]*api.Allocation)
 	for id := range unknownAllocIDs {
-		alloc, err := c.findAdoptableAlloc(ctx, drivers, id, tasks[id])
+		alloc, err := c.readAdoptableAlloc(ctx, drivers, id)
 		if err != nil {
 			c.Logger.Error("unknown allocation not adopted", "alloc_id", id, "error", err)
 		}
-		if err != nil || alloc == nil {
-			continue
+		if alloc != nil {
+			key := jobKey{alloc.Namespace, alloc.JobID}
+			allocsByJob[key] = append(allocsByJob[key], alloc)
 		}
-		key := jobKey{cmp.Or(alloc.envOfOneTask["NOMAD_NAMESPACE"], api.DefaultNamespace), alloc.envOfOneTask["NOMAD_JOB_ID"]}
-		jobs[key] = append(jobs[key], alloc)
 	}
-	for key, allocs := range jobs {
-		if err := c.StoreAdoptedJob(ctx, c.newAdoptedJob(key, allocs)); err != nil {
+	for key, allocs := range allocsByJob {
+		if err := c.StoreAdoptedAllocs(ctx, allocs, func(tx *store.Txn) { c.putRecordsOfAdoptedAllocs(tx, allocs) }); err != nil {
 			c.Logger.Error("unknown allocations not adopted", "job_id", key.jobID, "namespace", key.namespace, "error", err)
 			continue
 		}
 		for _, alloc := range allocs {
-			delete(unknownAllocIDs, alloc.allocID)
-			adoptedAllocIDs[alloc.allocID] = true
-			for _, t := range alloc.tasks {
-				c.Logger.Warn("task of an unknown allocation adopted", "alloc_id", alloc.allocID, "job_id", key.jobID, "task", t.taskName, "driver", t.driverName, "task_id", t.startID)
-				for _, p := range t.processes {
-					c.OnProcessLeftRunning(alloc.allocID, t.taskName, p)
-				}
-			}
+			c.Logger.Warn("unknown allocation adopted", "alloc_id", alloc.ID, "job_id", key.jobID, "version", pointer.Value(alloc.Job.Version))
+			delete(unknownAllocIDs, alloc.ID)
+			adoptedIDs[alloc.ID] = true
 		}
 	}
-	return adoptedAllocIDs
+	return adoptedIDs
 }
 
-// findAdoptableAlloc returns an unknown allocation with the handles of its running tasks. It returns nil if no task of it runs.
-func (c *Cleaner) findAdoptableAlloc(ctx context.Context, drivers driverSource, allocID string, tasks []unknownAllocTask) (*adoptedAlloc, error) {
-	if len(tasks) == 0 {
-		return nil, nil
-	}
+// readAdoptableAlloc returns an unknown allocation from its copy, with the states of its tasks. It returns nil if no task
+// can be running, or if the job is not in the state and the operator has not ordered the adoption of such jobs.
+func (c *Cleaner) readAdoptableAlloc(ctx context.Context, drivers driverSource, allocID string) (*api.Allocation, error) {
 	dir, err := allocdir.New(c.AllocDirRoot, allocID)
 	if err != nil {
 		return nil, err
 	}
-	alloc := &adoptedAlloc{allocID: allocID}
-	for _, found := range tasks {
-		t := adoptedTask{unknownAllocTask: found}
-		if err := c.recoverTaskAndSetHandle(ctx, drivers, dir, &t); err != nil {
-			return nil, fmt.Errorf("task %q: %w", t.taskName, err)
-		}
-		alloc.tasks = append(alloc.tasks, t)
+	runs := c.lastRunByTask(allocID)
+	runningTasks := slices.DeleteFunc(slices.Sorted(maps.Keys(runs)), func(task string) bool { return !runs[task].End.IsZero() })
+	if len(runningTasks) == 0 {
+		return nil, nil
 	}
-	alloc.envOfOneTask = alloc.tasks[0].env
+	alloc, err := alloccopy.Read(dir, allocID)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, errors.New("its directory has no copy of it, because an earlier version has started it: put a copy of the state file back, or end its tasks with agent -end-unknown")
+	case err != nil:
+		return nil, err
+	case alloc.Job == nil || alloc.GetTaskGroup() == nil:
+		return nil, fmt.Errorf("its copy has no job with the group %q", alloc.TaskGroup)
+	case !c.AdoptUnknownAllocs && !c.isJobInState(alloc.Job):
+		return nil, nil
+	}
+	for _, task := range runningTasks {
+		if err := c.checkDriverFindsTask(ctx, drivers, runs[task]); err != nil {
+			return nil, fmt.Errorf("task %q: %w", task, err)
+		}
+	}
+	alloc.NodeID, alloc.NodeName = c.Node.ID, c.Node.Name
+	alloc.ClientStatus, alloc.TaskStates = api.AllocClientStatusRunning, make(map[string]*api.TaskState)
+	for _, t := range alloc.GetTaskGroup().Tasks {
+		alloc.TaskStates[t.Name] = newAdoptedTaskState(alloc.Job, t, runs[t.Name])
+	}
 	return alloc, nil
+}
+
+// isJobInState reports whether the state has the job, one of its versions, or an allocation of it, from which the scheduler
+// recovers the job. A job that was registered again after the loss of its record is another job.
+func (c *Cleaner) isJobInState(job *api.Job) bool {
+	snapshot := c.Store.Snapshot()
+	stored := snapshot.JobVersions(nil, *job.Namespace, *job.ID)
+	if current := snapshot.Job(nil, *job.Namespace, *job.ID); current != nil {
+		stored = append(stored, current)
+	}
+	for _, alloc := range snapshot.AllocationsByJob(nil, *job.Namespace, *job.ID) {
+		if alloc.Job != nil && !model.AllocTerminal(alloc) { // the job of stopping allocations may have been purged
+			stored = append(stored, alloc.Job)
+		}
+	}
+	return slices.ContainsFunc(stored, func(s *api.Job) bool { return pointer.Value(s.CreateIndex) == pointer.Value(job.CreateIndex) })
 }
 
 // adoptTimeout limits how long the driver calls for one task may take together.
 const adoptTimeout = 30 * time.Second
 
-// recoverTaskAndSetHandle sets the handle and the network of a task from an answer of its driver, after it has read the
-// processes of the task.
-func (c *Cleaner) recoverTaskAndSetHandle(ctx context.Context, drivers driverSource, dir *allocdir.Dir, t *adoptedTask) error {
-	if t.startID == "" || t.driverName == "" {
-		return errors.New("its start is not in the time line of the allocation")
-	}
-	if err := t.readEnvAndUserOfOldestProcess(c); err != nil {
-		return err
-	}
+// checkDriverFindsTask returns an error if the driver cannot find the task of a run, because only the plugin process that
+// has started it knows it. If a process of a driver that searches for its tasks does not know the task yet,
+// checkDriverFindsTask ends the former process, which would take the exit status of the task.
+func (c *Cleaner) checkDriverFindsTask(ctx context.Context, drivers driverSource, run tracespan.Span) error {
 	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
 	defer cancel()
-	d, err := drivers.Driver(ctx, t.driverName)
+	d, err := drivers.Driver(ctx, run.Plugin)
 	if err != nil {
 		return err
 	}
-	status, err := d.InspectTask(ctx, t.startID)
-	if err == nil && status.StartStatus != nil && status.StartStatus.Phase == driver.StartNotFound {
-		// The former plugin process still waits for the task's process, and would take its exit status.
-		if err := c.EndPluginsOfEarlierAgent(ctx, t.driverName); err != nil {
-			return fmt.Errorf("end the former process of driver %q: %w", t.driverName, err)
+	status, err := d.InspectTask(ctx, run.Name)
+	switch {
+	case err != nil:
+		return fmt.Errorf("driver %q: %w", run.Plugin, err)
+	case status.StartStatus != nil && status.StartStatus.Phase == driver.StartNotFound:
+		if err := c.EndPluginsOfEarlierAgent(ctx, run.Plugin); err != nil {
+			return fmt.Errorf("end the former process of driver %q: %w", run.Plugin, err)
 		}
-		if err := d.RecoverTask(ctx, &driver.Handle{Config: t.newDriverConfig(dir, c.Node), State: driver.TaskRunning}); err != nil {
-			return fmt.Errorf("driver %q does not find it: %w", t.driverName, err)
-		}
-		status, err = d.InspectTask(ctx, t.startID)
 	}
-	if err != nil {
-		return fmt.Errorf("driver %q: %w", t.driverName, err)
-	}
-	if status.StartStatus == nil || status.StartStatus.Phase != driver.StartReturned {
-		return fmt.Errorf("driver %q returns no handle, because it is not made with the SDK of nomad-lite: its tasks are known only to the plugin process that has started them", t.driverName)
-	}
-	t.handle, t.network = status.StartStatus.Handle, status.NetworkOverride
 	return nil
 }
 
-// taskEnvVars is the environment of a task's process, by variable.
-type taskEnvVars map[string]string
-
-func (e taskEnvVars) intOrZero(name string) int {
-	n, _ := strconv.Atoi(e[name]) // a missing or invalid value counts as 0
-	return n
-}
-
-// readEnvAndUserOfOldestProcess sets the environment and the user of the task from its oldest readable process.
-func (t *adoptedTask) readEnvAndUserOfOldestProcess(c *Cleaner) error {
-	processes := slices.Clone(t.processes)
-	slices.SortFunc(processes, func(a, b osprocess.ID) int { return cmp.Compare(a.StartTime, b.StartTime) })
-	for _, p := range processes {
-		text, err := osprocess.ReadEnv(p.PID)
-		if err != nil {
-			continue // another process of the task can be readable
-		}
-		env := make(taskEnvVars)
-		for entry := range bytes.SplitSeq(text, []byte{0}) {
-			if name, value, ok := strings.Cut(string(entry), "="); ok {
-				env[name] = value
-			}
-		}
-		var st unix.Stat_t
-		if env["NOMAD_JOB_ID"] == "" || env["NOMAD_GROUP_NAME"] == "" || unix.Stat(filepath.Join("/proc", strconv.Itoa(p.PID)), &st) != nil {
-			continue
-		}
-		t.env = env
-		switch {
-		case c.DynamicUserIDs.First <= st.Uid && st.Uid <= c.DynamicUserIDs.Last && st.Uid != 0:
-			t.dynamicUserID = st.Uid
-		case int(st.Uid) != os.Geteuid():
-			t.processUser = fmt.Sprintf("%d:%d", st.Uid, st.Gid)
-		}
-		return nil
+// newAdoptedTaskState returns the state of a task of an adopted allocation from its last run. A task that would have been
+// restarted after its run counts as pending, so its runner starts it.
+func newAdoptedTaskState(job *api.Job, t *api.Task, run tracespan.Span) *api.TaskState {
+	s := &api.TaskState{State: model.TaskPending}
+	stage := lifecycle.StageOf("", false)
+	if l := t.Lifecycle; l != nil {
+		stage = lifecycle.StageOf(l.Hook, l.Sidecar)
 	}
-	return errors.New("no process of the task has the names of its job and its group in a readable environment: some programs overwrite their environment, and their tasks cannot be adopted; put a copy of the state file back, or end the task with agent -end-unknown")
-}
-
-// newDriverConfig returns the driver.TaskConfig of the task's start, without the parts that the environment does not contain.
-func (t *adoptedTask) newDriverConfig(dir *allocdir.Dir, node model.NodeFacts) *driver.TaskConfig {
-	stdout, stderr := logs.FIFOPaths(logs.Task{AllocID: t.allocID, Name: t.taskName, LogDir: dir.LogDir()})
-	for _, path := range []*string{&stdout, &stderr} {
-		if _, err := os.Lstat(*path); err != nil {
-			*path = os.DevNull // the output of the task is not collected
-		}
+	isFinite := stage.Ephemeral() || stage == lifecycle.MainTask && *job.Type != api.JobTypeService && *job.Type != api.JobTypeSystem
+	switch {
+	case run.Start.IsZero():
+	case run.End.IsZero():
+		s.State, s.StartedAt = model.TaskRunning, run.Start.UTC()
+	case isFinite && !run.Failed:
+		s.State, s.StartedAt, s.FinishedAt = model.TaskDead, run.Start.UTC(), run.End.UTC()
 	}
-	config := &driver.TaskConfig{
-		ID: t.startID, Name: t.taskName, AllocID: t.allocID, AllocDir: dir.Path(), StdoutPath: stdout, StderrPath: stderr,
-		JobName: t.env["NOMAD_JOB_NAME"], JobID: t.env["NOMAD_JOB_ID"], ParentJobID: t.env["NOMAD_JOB_PARENT_ID"],
-		TaskGroupName: t.env["NOMAD_GROUP_NAME"], Namespace: t.env["NOMAD_NAMESPACE"],
-		NodeID: node.ID, NodeName: node.Name, NetworkIsolation: existingGroupNetwork(t.allocID), Env: t.env, User: cmp.Or(t.processUser, runnerhooks.WorkloadUserNameOrEmpty(t.dynamicUserID)),
-		Resources: &driver.Resources{CPUShares: int64(t.env.intOrZero("NOMAD_CPU_LIMIT")), MemoryMB: int64(t.env.intOrZero("NOMAD_MEMORY_LIMIT")), MemoryMaxMB: int64(t.env.intOrZero("NOMAD_MEMORY_MAX_LIMIT"))},
-	}
-	if t.reservedCoreCount() > 0 {
-		// The earlier agent has created the cgroup of a task with reserved cores.
-		if groups, err := osprocess.TaskCgroups(t.allocID, t.taskName); err == nil && len(groups) > 0 {
-			config.Resources.Linux.CpusetCgroup, config.Resources.Linux.CpusetCpus = string(groups[0]), t.env["NOMAD_CPU_CORES"]
-		}
-	}
-	return config
-}
-
-// reservedCoreCount returns the number of cores that are reserved for the task.
-func (t *adoptedTask) reservedCoreCount() int {
-	return len(cgroup.ParseCPUList(t.env["NOMAD_CPU_CORES"]))
-}
-
-// existingGroupNetwork returns the network namespace that an earlier agent has created for an allocation, nil if there is none.
-func existingGroupNetwork(allocID string) *driver.NetworkIsolation {
-	path := netns.Path(allocID)
-	if _, err := os.Lstat(path); err != nil {
-		return nil
-	}
-	return &driver.NetworkIsolation{Mode: driver.NetworkGroup, Path: path}
-}
-
-// newAdoptedJob returns a job with these allocations. It is a batch job without restarts, because the configs of its tasks are
-// lost, so that no task of it can be started.
-func (c *Cleaner) newAdoptedJob(key jobKey, allocs []*adoptedAlloc) AdoptedJob {
-	env := allocs[0].envOfOneTask
-	adopted := AdoptedJob{Job: &api.Job{
-		ID: new(key.jobID), Name: new(cmp.Or(env["NOMAD_JOB_NAME"], key.jobID)), Namespace: new(key.namespace), Region: new(env["NOMAD_REGION"]),
-		Type: new(api.JobTypeBatch), Datacenters: []string{"*"}, Meta: map[string]string{model.AdoptedJobMeta: "true"},
-	}}
-	if parent := env["NOMAD_JOB_PARENT_ID"]; parent != "" {
-		adopted.Job.ParentID = &parent
-	}
-	groups := make(map[string][]*adoptedAlloc)
-	for _, alloc := range allocs {
-		groups[alloc.envOfOneTask["NOMAD_GROUP_NAME"]] = append(groups[alloc.envOfOneTask["NOMAD_GROUP_NAME"]], alloc)
-	}
-	for _, name := range slices.Sorted(maps.Keys(groups)) {
-		adopted.Job.TaskGroups = append(adopted.Job.TaskGroups, newAdoptedGroup(name, groups[name]))
-	}
-	for _, alloc := range allocs {
-		record := alloc.newAllocation(key)
-		record.NodeID, record.NodeName = c.Node.ID, c.Node.Name
-		adopted.Allocs = append(adopted.Allocs, record)
-	}
-	adopted.StoreTaskRecords = func(tx *store.Txn) {
-		for _, alloc := range allocs {
-			alloc.storeTaskAndNetworkRecords(tx, adopted.Job)
-		}
-	}
-	return adopted
-}
-
-// newAdoptedGroup returns a group with all tasks that run in the given allocations.
-func newAdoptedGroup(name string, allocs []*adoptedAlloc) *api.TaskGroup {
-	group := &api.TaskGroup{
-		Name: &name, Count: new(len(allocs)),
-		RestartPolicy:    &api.RestartPolicy{Attempts: new(0), Mode: new("fail")},
-		ReschedulePolicy: &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)},
-	}
-	known := make(map[string]bool)
-	for _, alloc := range allocs {
-		if existingGroupNetwork(alloc.allocID) != nil {
-			group.Networks = []*api.NetworkResource{{Mode: "bridge"}}
-		}
-		for _, t := range alloc.tasks {
-			if known[t.taskName] {
-				continue
-			}
-			known[t.taskName] = true
-			task := &api.Task{Name: t.taskName, Driver: t.driverName, User: t.processUser, Config: map[string]any{}, Resources: &api.Resources{}}
-			if cpu := t.env.intOrZero("NOMAD_CPU_LIMIT"); cpu > 0 && t.reservedCoreCount() == 0 {
-				task.Resources.CPU = &cpu
-			}
-			if cores := t.reservedCoreCount(); cores > 0 {
-				task.Resources.Cores = &cores
-			}
-			if memory := t.env.intOrZero("NOMAD_MEMORY_LIMIT"); memory > 0 {
-				task.Resources.MemoryMB = &memory
-			}
-			group.Tasks = append(group.Tasks, task)
-		}
-	}
-	return group
-}
-
-// newAllocation returns the api.Allocation for the adopted allocation, without its node.
-func (a *adoptedAlloc) newAllocation(key jobKey) *api.Allocation {
-	alloc := &api.Allocation{
-		ID: a.allocID, Name: cmp.Or(a.envOfOneTask["NOMAD_ALLOC_NAME"], fmt.Sprintf("%s.%s[0]", key.jobID, a.envOfOneTask["NOMAD_GROUP_NAME"])),
-		Namespace: key.namespace, JobID: key.jobID, TaskGroup: a.envOfOneTask["NOMAD_GROUP_NAME"],
-		DesiredStatus: api.AllocDesiredStatusRun, ClientStatus: api.AllocClientStatusRunning,
-		AllocatedResources: &api.AllocatedResources{Tasks: make(map[string]*api.AllocatedTaskResources)},
-		TaskStates:         make(map[string]*api.TaskState),
-	}
-	ports := make(map[string]bool)
-	network := &api.NetworkResource{}
-	for _, t := range a.tasks {
-		alloc.AllocatedResources.Tasks[t.taskName] = &api.AllocatedTaskResources{
-			Cpu:    api.AllocatedCpuResources{CpuShares: int64(t.env.intOrZero("NOMAD_CPU_LIMIT"))},
-			Memory: api.AllocatedMemoryResources{MemoryMB: int64(t.env.intOrZero("NOMAD_MEMORY_LIMIT")), MemoryMaxMB: int64(t.env.intOrZero("NOMAD_MEMORY_MAX_LIMIT"))},
-		}
-		alloc.TaskStates[t.taskName] = t.newTaskState()
-		for _, variable := range slices.Sorted(maps.Keys(t.env)) {
-			label, ok := strings.CutPrefix(variable, "NOMAD_HOST_PORT_")
-			port := t.env.intOrZero(variable)
-			if !ok || port == 0 || ports[label] {
-				continue
-			}
-			ports[label] = true
-			mapping := api.PortMapping{Label: label, Value: port, To: t.env.intOrZero("NOMAD_PORT_" + label), HostIP: t.env["NOMAD_HOST_IP_"+label]}
-			alloc.AllocatedResources.Shared.Ports = append(alloc.AllocatedResources.Shared.Ports, mapping)
-			network.DynamicPorts = append(network.DynamicPorts, api.Port{Label: label, Value: port, To: mapping.To})
-		}
-	}
-	if existingGroupNetwork(a.allocID) != nil {
-		network.Mode = "bridge"
-	}
-	if len(ports) > 0 || network.Mode != "" {
-		alloc.AllocatedResources.Shared.Networks = []*api.NetworkResource{network}
-	}
-	return alloc
-}
-
-// storeTaskAndNetworkRecords stores the records from which the runner of the allocation restores the tasks. A task of
-// the group that does not run in this allocation counts as ended.
-func (a *adoptedAlloc) storeTaskAndNetworkRecords(tx *store.Txn, job *api.Job) {
-	for _, t := range model.FindGroup(job, a.envOfOneTask["NOMAD_GROUP_NAME"]).Tasks {
-		i := slices.IndexFunc(a.tasks, func(running adoptedTask) bool { return running.taskName == t.Name })
-		if i < 0 {
-			tx.PutTask(a.allocID, t.Name, state.LocalState{RunComplete: true}, &api.TaskState{State: model.TaskDead, FinishedAt: time.Now().UTC(), Events: []*api.TaskEvent{}})
-			continue
-		}
-		tx.PutTask(a.allocID, t.Name, a.tasks[i].newLocalState(), a.tasks[i].newTaskState())
-	}
-	if isolation := existingGroupNetwork(a.allocID); isolation != nil {
-		tx.PutAgentRecord(state.NetworkPrefix+a.allocID, state.NewNetworkRecord(state.AllocNetwork{AllocID: a.allocID, Mode: "bridge", Isolation: isolation}))
-	}
-	tx.DeleteAgentRecord(state.UnknownAllocPrefix + a.allocID)
-}
-
-func (t *adoptedTask) newLocalState() state.LocalState {
-	local := state.LocalState{StartID: t.startID, Handle: t.handle, NetworkOverride: t.network}
-	if t.dynamicUserID != 0 {
-		local.HookStateByName = map[string]state.HookState{runnerhooks.WorkloadUserHookName: {Data: runnerhooks.NewWorkloadUserState(t.dynamicUserID)}}
-	}
-	return local
-}
-
-func (t *adoptedTask) newTaskState() *api.TaskState {
-	s := &api.TaskState{State: model.TaskRunning, StartedAt: t.startedAt.UTC()}
 	model.AppendTaskEvent(s, model.EventOrphanTaskAdopted(), time.Now())
 	return s
+}
+
+// putRecordsOfAdoptedAllocs stores the records of adopted allocations that the time lines and copies do not have: that
+// tasks have ended, and that networks exist.
+func (c *Cleaner) putRecordsOfAdoptedAllocs(tx *store.Txn, allocs []*api.Allocation) {
+	withNetwork := tx.AgentRecordNames(state.NetworkPrefix)
+	for _, alloc := range allocs {
+		tx.DeleteAgentRecord(state.UnknownAllocPrefix + alloc.ID)
+		group := alloc.GetTaskGroup()
+		for _, t := range group.Tasks {
+			if s := alloc.TaskStates[t.Name]; s.State == model.TaskDead {
+				tx.PutTask(alloc.ID, t.Name, state.LocalState{RunComplete: true}, s)
+			}
+		}
+		network := model.GroupNetworkUnlessHost(group)
+		path := netns.Path(alloc.ID)
+		if _, err := os.Lstat(path); network == nil || err != nil || slices.Contains(withNetwork, state.NetworkPrefix+alloc.ID) {
+			continue
+		}
+		tx.PutAgentRecord(state.NetworkPrefix+alloc.ID, state.NewNetworkRecord(state.AllocNetwork{
+			AllocID: alloc.ID, Mode: network.Mode, Isolation: &driver.NetworkIsolation{Mode: driver.NetworkGroup, Path: path},
+		}))
+	}
 }

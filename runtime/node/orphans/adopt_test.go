@@ -3,6 +3,7 @@ package orphans
 import (
 	"bytes"
 	"context"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,11 +14,14 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/alloccopy"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -75,30 +79,11 @@ func (d namedDrivers) Driver(_ context.Context, name string) (driver.Driver, err
 	return d[name], nil
 }
 
-// sdkDriver is a driver whose process has not started its tasks, and finds them after formerEnded.
-type sdkDriver struct {
-	driver.Driver
-	formerEnded bool
-	found       map[string]*driver.TaskConfig
-}
+// sdkDriver is a driver whose process has not started its tasks, and searches for them.
+type sdkDriver struct{ driver.Driver }
 
-func (d *sdkDriver) InspectTask(_ context.Context, id string) (*driver.TaskStatus, error) {
-	config := d.found[id]
-	if config == nil {
-		return &driver.TaskStatus{StartStatus: &driver.StartStatus{Phase: driver.StartNotFound}}, nil
-	}
-	return &driver.TaskStatus{
-		State:       driver.TaskRunning,
-		StartStatus: &driver.StartStatus{Phase: driver.StartReturned, Handle: &driver.Handle{Version: 1, Config: config, DriverState: []byte(id)}},
-	}, nil
-}
-
-func (d *sdkDriver) RecoverTask(_ context.Context, h *driver.Handle) error {
-	if !d.formerEnded || h.Version != 0 {
-		return driver.ErrTaskNotFound
-	}
-	d.found[h.Config.ID] = h.Config
-	return nil
+func (sdkDriver) InspectTask(context.Context, string) (*driver.TaskStatus, error) {
+	return &driver.TaskStatus{StartStatus: &driver.StartStatus{Phase: driver.StartNotFound}}, nil
 }
 
 // foreignDriver is not made with package sdk: a process of it does not know the tasks of another one.
@@ -108,92 +93,153 @@ func (foreignDriver) InspectTask(context.Context, string) (*driver.TaskStatus, e
 	return nil, driver.ErrTaskNotFound
 }
 
-// Allocations whose tasks all have a handle get records, by which a runner restores them. The others stay unknown.
-func TestUnknownTasksAreAdopted(t *testing.T) {
-	dir := t.TempDir()
-	allocDirs := filepath.Join(dir, "alloc")
-	s := openStore(t, filepath.Join(dir, "state.db"))
-	defer s.Close()
-	env := func(job, index string, more ...string) []string {
-		return append([]string{
-			"NOMAD_JOB_ID=" + job, "NOMAD_GROUP_NAME=g", "NOMAD_ALLOC_NAME=" + job + ".g[" + index + "]", "NOMAD_NAMESPACE=team", "NOMAD_REGION=global", "NOMAD_CPU_LIMIT=200", "NOMAD_MEMORY_LIMIT=64",
-		}, more...)
+// putAllocCopy writes the copy of an allocation with one group, as its runner does.
+func putAllocCopy(t *testing.T, allocDirs string, alloc *api.Allocation) {
+	t.Helper()
+	dir, err := allocdir.New(allocDirs, alloc.ID)
+	if err != nil {
+		t.Fatal(err)
 	}
-	first, second, mixed := uuid.NewString(), uuid.NewString(), uuid.NewString()
-	startUnknownTask(t, allocDirs, first, "main", "sdk", env("web", "0", "NOMAD_HOST_PORT_http=21000", "NOMAD_PORT_http=80", "NOMAD_HOST_IP_http=192.0.2.1")...)
-	side := startUnknownTask(t, allocDirs, first, "side", "sdk", env("web", "0")...)
-	startUnknownTask(t, allocDirs, second, "main", "sdk", env("web", "1")...)
-	startUnknownTask(t, allocDirs, mixed, "main", "sdk", env("other", "0")...)
-	startUnknownTask(t, allocDirs, mixed, "foreign", "foreign", env("other", "0")...)
+	if err := alloccopy.Write(dir, alloc); err != nil {
+		t.Fatal(err)
+	}
+}
 
-	var log bytes.Buffer
-	var adopted []AdoptedJob
-	own := &sdkDriver{found: make(map[string]*driver.TaskConfig)}
-	var reserved []osprocess.ID
-	c := &Cleaner{
-		Logger: hclog.New(&hclog.LoggerOptions{Output: &log}), AllocDirRoot: allocDirs, Store: s,
-		AdoptUnknownAllocs: true, Node: model.NodeFacts{ID: "node", Name: "here"},
-		OnProcessLeftRunning: func(_, _ string, p osprocess.ID) { reserved = append(reserved, p) },
-		EndPluginsOfEarlierAgent: func(_ context.Context, name string) error {
-			own.formerEnded = own.formerEnded || name == "sdk"
-			return nil
-		},
-		StoreAdoptedJob: func(ctx context.Context, j AdoptedJob) error {
-			adopted = append(adopted, j)
-			_, err := s.Update(ctx, func(tx *store.Txn) error {
-				model.Canonicalize(j.Job)
-				tx.PutJobAndVersion(j.Job)
-				for _, a := range j.Allocs {
-					a.Job = j.Job
-					tx.PutScheduledAllocation(a)
+// newCopiedAlloc returns an allocation of a service job with tasks of the given drivers, by task name.
+func newCopiedAlloc(jobID string, index int, driverByTask map[string]string) *api.Allocation {
+	group := &api.TaskGroup{Name: new("g"), Count: new(2)}
+	for _, name := range slices.Sorted(maps.Keys(driverByTask)) {
+		group.Tasks = append(group.Tasks, &api.Task{Name: name, Driver: driverByTask[name], Config: map[string]any{"count": 7}})
+	}
+	job := &api.Job{ID: &jobID, Namespace: new("default"), Type: new(api.JobTypeService), TaskGroups: []*api.TaskGroup{group}, Version: new(uint64(3)), CreateIndex: new(uint64(11))}
+	model.Canonicalize(job)
+	return &api.Allocation{
+		ID: uuid.NewString(), Name: model.AllocName(job, group, index), Namespace: "default", JobID: jobID, TaskGroup: "g", Job: job,
+		DesiredStatus: api.AllocDesiredStatusRun, ClientStatus: api.AllocClientStatusPending,
+	}
+}
+
+// The allocations of a job in the state are adopted, and those of other jobs if the operator orders it. An allocation stays
+// unknown if its driver does not find a task, or if its copy is damaged.
+func TestUnknownAllocsAreAdopted(t *testing.T) {
+	for _, ordered := range []bool{false, true} {
+		dir := t.TempDir()
+		allocDirs := filepath.Join(dir, "alloc")
+		s := openStore(t, filepath.Join(dir, "state.db"))
+		defer s.Close()
+		known, ended, foreign := newCopiedAlloc("known", 0, map[string]string{"main": "sdk", "side": "sdk"}), newCopiedAlloc("known", 1, map[string]string{"main": "sdk"}), newCopiedAlloc("known", 1, map[string]string{"main": "foreign"})
+		other, damaged := newCopiedAlloc("other", 0, map[string]string{"main": "sdk"}), newCopiedAlloc("other", 1, map[string]string{"main": "sdk"})
+		updater(t, s)(func(tx *store.Txn) {
+			job := *known.Job
+			tx.PutJobAndVersion(&job)
+		})
+		known.Job.CreateIndex = s.Snapshot().Job(nil, "default", "known").CreateIndex
+		ended.Job.CreateIndex, foreign.Job.CreateIndex = known.Job.CreateIndex, known.Job.CreateIndex
+		for _, alloc := range []*api.Allocation{known, foreign, other, damaged} {
+			for _, task := range alloc.GetTaskGroup().Tasks {
+				if task.Name == "main" {
+					startUnknownTask(t, allocDirs, alloc.ID, "main", task.Driver, "NOMAD_HOST_PORT_http=21000")
 				}
-				j.StoreTaskRecords(tx)
-				return nil
-			})
-			return err
-		},
-	}
-	c.DestroyOrAdoptOrphans(t.Context(), namedDrivers{"sdk": own, "foreign": foreignDriver{}})
-
-	if len(adopted) != 1 {
-		t.Fatalf("adopted %+v, want one job\n%s", adopted, log.String())
-	}
-	job, group := adopted[0].Job, adopted[0].Job.TaskGroups[0]
-	if *job.ID != "web" || *job.Namespace != "team" || !model.IsJobMadeForOrphanTasks(job) || len(job.TaskGroups) != 1 || *group.Count != 2 || len(group.Tasks) != 2 || *group.RestartPolicy.Attempts != 0 {
-		t.Errorf("job %+v, group %+v", job, group)
-	}
-	snapshot := s.Snapshot()
-	for _, a := range adopted[0].Allocs {
-		if want := map[string]string{first: "web.g[0]", second: "web.g[1]"}[a.ID]; a.Name != want || a.NodeID != "node" || a.NodeName != "here" {
-			t.Errorf("allocation %s of node %s (%s) is %s, want %s", a.ID, a.NodeID, a.NodeName, a.Name, want)
-		}
-		if ports := a.AllocatedResources.Shared.Ports; a.ID == first && (len(ports) != 1 || ports[0].Value != 21000 || ports[0].To != 80 || ports[0].HostIP != "192.0.2.1") {
-			t.Errorf("ports %+v", ports)
-		}
-	}
-	for key, wantState := range map[[2]string]string{{first, "main"}: "running", {first, "side"}: "running", {second, "main"}: "running", {second, "side"}: "dead"} {
-		local, known, err := snapshot.TaskLocalState(key[0], key[1])
-		status, stateErr := snapshot.TaskState(key[0], key[1])
-		if err != nil || stateErr != nil || !known || status.State != wantState {
-			t.Fatalf("%v: %+v, %t, %v; state %+v, %v", key, local, known, err, status, stateErr)
-		}
-		if wantState == "dead" {
-			if !local.RunComplete || local.Handle != nil {
-				t.Errorf("%v did not run, and is %+v", key, local)
 			}
-			continue
+			putAllocCopy(t, allocDirs, alloc)
 		}
-		if id := key[0] + "/" + key[1] + "/start"; local.StartID != id || local.Handle == nil || string(local.Handle.DriverState) != id || local.Handle.Config.AllocDir != filepath.Join(allocDirs, key[0]) {
-			t.Errorf("%v: %+v", key, local)
+		if err := os.MkdirAll(filepath.Join(allocDirs, ended.ID, "main"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		putAllocCopy(t, allocDirs, ended)
+		path := filepath.Join(allocDirs, damaged.ID, alloccopy.FileName)
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		content[len(content)/2] ^= 1
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+
+		var log bytes.Buffer
+		stored := make(map[string]*api.Allocation)
+		var endedPlugins []string
+		c := &Cleaner{
+			Logger: hclog.New(&hclog.LoggerOptions{Output: &log}), AllocDirRoot: allocDirs, Store: s,
+			AdoptUnknownAllocs: ordered, Node: model.NodeFacts{ID: "node", Name: "here"},
+			EndPluginsOfEarlierAgent: func(_ context.Context, name string) error {
+				endedPlugins = append(endedPlugins, name)
+				return nil
+			},
+			StoreAdoptedAllocs: func(ctx context.Context, allocs []*api.Allocation, edit func(*store.Txn)) error {
+				for _, a := range allocs {
+					stored[a.ID] = a
+				}
+				_, err := s.Update(ctx, func(tx *store.Txn) error {
+					edit(tx)
+					return nil
+				})
+				return err
+			},
+		}
+		c.DestroyOrAdoptOrphans(t.Context(), namedDrivers{"sdk": sdkDriver{}, "foreign": foreignDriver{}})
+
+		want := []string{known.ID}
+		if ordered {
+			want = append(want, other.ID)
+		}
+		slices.Sort(want)
+		if got := slices.Sorted(maps.Keys(stored)); !slices.Equal(got, want) {
+			t.Fatalf("ordered %t: adopted %q, want %q\n%s", ordered, got, want, log.String())
+		}
+		a := stored[known.ID]
+		if a.NodeID != "node" || a.ClientStatus != api.AllocClientStatusRunning || a.TaskStates["main"].State != model.TaskRunning || a.TaskStates["side"].State != model.TaskPending {
+			t.Errorf("adopted allocation %+v, tasks %+v", a, a.TaskStates)
+		}
+		if config := a.Job.TaskGroups[0].Tasks[0].Config["count"]; config != 7 {
+			t.Errorf("a number of the config is %v (%[1]T)", config)
+		}
+		if !slices.Contains(endedPlugins, "sdk") || slices.Contains(endedPlugins, "foreign") {
+			t.Errorf("ended the former plugins of %q", endedPlugins)
+		}
+		unknown := []string{state.UnknownAllocPrefix + ended.ID, state.UnknownAllocPrefix + foreign.ID, state.UnknownAllocPrefix + damaged.ID}
+		if !ordered {
+			unknown = append(unknown, state.UnknownAllocPrefix+other.ID)
+		}
+		slices.Sort(unknown)
+		if got := s.Snapshot().AgentRecordNames(state.UnknownAllocPrefix); !slices.Equal(got, unknown) {
+			t.Errorf("ordered %t: unknown allocations %q, want %q", ordered, got, unknown)
+		}
+		for _, part := range []string{"unknown allocation not adopted: alloc_id=" + foreign.ID, "unknown allocation not adopted: alloc_id=" + damaged.ID, "checksum does not match"} {
+			if !strings.Contains(log.String(), part) {
+				t.Errorf("no %q in the log:\n%s", part, log.String())
+			}
+		}
+		if !c.UnknownTaskUsesHostPort(21000) || !c.isUnknownAlloc(foreign.ID) || c.isUnknownAlloc(known.ID) {
+			t.Error("the port of the unknown tasks is free")
 		}
 	}
-	if got := snapshot.AgentRecordNames(state.UnknownAllocPrefix); !slices.Equal(got, []string{state.UnknownAllocPrefix + mixed}) {
-		t.Errorf("unknown allocations %q, want only the one with a task of a foreign driver", got)
-	}
-	if want := `unknown allocation not adopted: alloc_id=` + mixed; !strings.Contains(log.String(), want) {
-		t.Errorf("no %q in the log:\n%s", want, log.String())
-	}
-	if !slices.Contains(reserved, side) || c.UnknownTaskUsesHostPort(21000) || !c.isUnknownAlloc(mixed) || c.isUnknownAlloc(first) {
-		t.Errorf("reserved processes %v; port of an adopted allocation unknown: %t", reserved, c.UnknownTaskUsesHostPort(21000))
+}
+
+// A task that ended before the state was lost does not run again if its end was its success.
+func TestTaskStatesOfAdoptedAllocs(t *testing.T) {
+	start := time.Now().Add(-time.Hour)
+	runs := map[string]tracespan.Span{"never": {}, "runs": {Start: start}, "succeeded": {Start: start, End: start.Add(time.Minute)}, "failed": {Start: start, End: start.Add(time.Minute), Failed: true}}
+	prestart, sidecar := &api.TaskLifecycle{Hook: "prestart"}, &api.TaskLifecycle{Hook: "prestart", Sidecar: true}
+	for _, tt := range []struct {
+		jobType   string
+		lifecycle *api.TaskLifecycle
+		run, want string
+	}{
+		{api.JobTypeService, nil, "never", model.TaskPending},
+		{api.JobTypeService, nil, "runs", model.TaskRunning},
+		{api.JobTypeService, nil, "succeeded", model.TaskPending},
+		{api.JobTypeService, prestart, "succeeded", model.TaskDead},
+		{api.JobTypeService, prestart, "failed", model.TaskPending},
+		{api.JobTypeService, sidecar, "succeeded", model.TaskPending},
+		{api.JobTypeBatch, nil, "succeeded", model.TaskDead},
+		{api.JobTypeBatch, nil, "failed", model.TaskPending},
+		{api.JobTypeSysbatch, nil, "succeeded", model.TaskDead},
+		{api.JobTypeSystem, nil, "succeeded", model.TaskPending},
+	} {
+		if got := newAdoptedTaskState(&api.Job{Type: &tt.jobType}, &api.Task{Lifecycle: tt.lifecycle}, runs[tt.run]); got.State != tt.want {
+			t.Errorf("%s, %+v, %s: %s, want %s", tt.jobType, tt.lifecycle, tt.run, got.State, tt.want)
+		}
 	}
 }

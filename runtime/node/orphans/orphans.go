@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/cgroup"
-	"github.com/nomad-lite/nomad-lite/internal/idrange"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
@@ -34,6 +34,8 @@ type orphan struct {
 	// hasRecords means that the state has records of its tasks or of its removal. The files of an
 	// orphan without records are kept, because their owner may need them.
 	hasRecords bool
+	// isBeingRemoved means that the state has a record of its removal, so its tasks must end.
+	isBeingRemoved bool
 	// nodeRunnerRemovesAlloc means that the node runner continues the removal of the allocation.
 	nodeRunnerRemovesAlloc bool
 }
@@ -53,16 +55,16 @@ type Cleaner struct {
 	// state.UnknownAllocPrefix.
 	EndTasksOfUnknownAllocs bool
 
-	// AdoptUnknownAllocs means that the tasks of unknown allocations are adopted: the agent makes records for them from the
-	// environments of their processes and the answers of their drivers. Only an adoption uses the next four fields:
-	// DynamicUserIDs are the ids of the users that the agent chooses for tasks, Node is the node that runs the tasks,
-	// EndPluginsOfEarlierAgent ends the plugin processes of a driver that an earlier agent has started and that this agent does
-	// not use, and StoreAdoptedJob stores a job whose allocations run.
-	AdoptUnknownAllocs       bool
-	DynamicUserIDs           idrange.Range
-	Node                     model.NodeFacts
+	// AdoptUnknownAllocs means that unknown allocations are adopted even if the state does not have their jobs.
+	AdoptUnknownAllocs bool
+	// StoreAdoptedAllocs stores allocations of one job, together with the job if the state does not have it. edit makes
+	// other changes in the same transaction. If it is nil, no allocation is adopted, because a cluster assigns them.
+	StoreAdoptedAllocs func(ctx context.Context, allocs []*api.Allocation, edit func(*store.Txn)) error
+	Node               model.NodeFacts // node of the adopted allocations
+
+	// EndPluginsOfEarlierAgent ends the plugin processes of a driver that an earlier agent has started and that this agent
+	// does not use. It may be nil.
 	EndPluginsOfEarlierAgent func(ctx context.Context, driver string) error
-	StoreAdoptedJob          func(context.Context, AdoptedJob) error
 
 	// IsTrustedParent reports whether a process gives its descendants the environment of their task; see [osprocess.TaskSearch]. It may
 	// be nil.
@@ -83,18 +85,19 @@ func (c *Cleaner) OrphansHandled() bool { return c.orphansHandled.Load() }
 // findOrphans returns the orphans, sorted by id.
 func (c *Cleaner) findOrphans() (orphans []orphan) {
 	snapshot := c.Store.Snapshot()
-	known := make(map[string]bool)
+	known, removing := make(map[string]bool), make(map[string]bool)
 	for _, id := range snapshot.AllocIDsWithLocalRecords() {
 		known[id] = true
 	}
 	for _, fact := range snapshot.AgentRecordNames(state.PendingRemovalPrefix) {
-		known[strings.TrimPrefix(fact, state.PendingRemovalPrefix)] = true
+		removing[strings.TrimPrefix(fact, state.PendingRemovalPrefix)] = true
 	}
 	for _, d := range c.Store.Damage() {
 		if id, ok := strings.CutPrefix(d.Key, state.PendingRemovalPrefix); ok {
-			known[id] = true // the store has quarantined the damaged removal record of the allocation
+			removing[id] = true // the store has quarantined the damaged removal record of the allocation
 		}
 	}
+	maps.Copy(known, removing)
 	removed := make(map[string]bool)
 	for _, alloc := range snapshot.AllocationsPendingRemoval() {
 		removed[alloc.ID] = true
@@ -110,7 +113,7 @@ func (c *Cleaner) findOrphans() (orphans []orphan) {
 	slices.Sort(ids)
 	for _, id := range slices.Compact(ids) {
 		if snapshot.Allocation(nil, id) == nil {
-			orphans = append(orphans, orphan{id, known[id], removed[id]})
+			orphans = append(orphans, orphan{id, known[id], removing[id], removed[id]})
 		}
 	}
 	return orphans
@@ -126,8 +129,9 @@ type driverSource interface {
 	Driver(ctx context.Context, name string) (driver.Driver, error)
 }
 
-// DestroyOrAdoptOrphans ends the tasks of orphans, because the scheduler may start second copies of these tasks. If the
-// whole state was lost, it leaves the tasks running and logs them, or adopts them if AdoptUnknownAllocs is set.
+// DestroyOrAdoptOrphans continues the removal of the orphans that an earlier agent was removing. The others are unknown
+// allocations: it adopts those whose jobs are in the state, so that the scheduler starts no second copies of their tasks,
+// and all if AdoptUnknownAllocs is set. It leaves the tasks of the rest running and logs them.
 func (c *Cleaner) DestroyOrAdoptOrphans(ctx context.Context, drivers driverSource) {
 	orphans := c.findOrphans()
 	if len(orphans) > 0 {
@@ -136,17 +140,18 @@ func (c *Cleaner) DestroyOrAdoptOrphans(ctx context.Context, drivers driverSourc
 			return
 		}
 	}
+	if len(c.Store.Damage()) > 0 {
+		c.endFormerPlugins(ctx, drivers)
+	}
 	unknown, err := c.findAndRecordUnknownAllocs(ctx, orphans)
 	if err != nil && ctx.Err() == nil {
 		c.Logger.Error("unknown allocations not recorded; the next agent may end their tasks", "error", err)
 	}
+	adopted := c.adoptUnknownAllocs(ctx, drivers, unknown)
 	c.setUnknownAllocIDs(unknown)
-	adopted := make(map[string]bool)
-	if c.AdoptUnknownAllocs {
-		adopted = c.adoptUnknownAllocs(ctx, drivers, unknown)
-		c.setUnknownAllocIDs(unknown)
-	}
-	c.logUnknownAllocsAndRecordPorts(unknown)
+	recovered := maps.Clone(adopted)
+	maps.Copy(recovered, c.allocsWithLostTaskRecords())
+	c.logUnknownAllocsAndRecordPorts(unknown, recovered)
 	ended := make(map[string]bool)
 	for _, o := range orphans {
 		if unknown[o.allocID] || adopted[o.allocID] {
@@ -186,6 +191,36 @@ func (c *Cleaner) DestroyOrAdoptOrphans(ctx context.Context, drivers driverSourc
 		}
 	}
 	c.orphansHandled.Store(ctx.Err() == nil)
+}
+
+// endFormerPlugins ends the plugin processes of an earlier agent whose records the state has lost: such a process takes the
+// exit statuses of its tasks, and no agent connects to it again.
+func (c *Cleaner) endFormerPlugins(ctx context.Context, drivers driverSource) {
+	if c.EndPluginsOfEarlierAgent == nil {
+		return
+	}
+	for name := range drivers.DriverInfoByName() {
+		if err := c.EndPluginsOfEarlierAgent(ctx, name); err != nil {
+			c.Logger.Debug("former processes of a driver not ended", "driver", name, "error", err)
+		}
+	}
+}
+
+// allocsWithLostTaskRecords returns the IDs of the allocations in the state that have a running task without a record.
+func (c *Cleaner) allocsWithLostTaskRecords() map[string]bool {
+	ids := make(map[string]bool)
+	snapshot := c.Store.Snapshot()
+	for _, alloc := range snapshot.Allocations(nil, "") {
+		for name, task := range alloc.TaskStates {
+			if alloc.ClientTerminalStatus() || task.State != model.TaskRunning {
+				continue
+			}
+			if _, found, err := snapshot.TaskLocalState(alloc.ID, name); !found || err != nil {
+				ids[alloc.ID] = true
+			}
+		}
+	}
+	return ids
 }
 
 func (c *Cleaner) setUnknownAllocIDs(ids map[string]bool) {

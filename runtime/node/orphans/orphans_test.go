@@ -61,7 +61,7 @@ func TestOrphansIncludeInterruptedRemovals(t *testing.T) {
 	// The agent may receive a request to delete the allocation before the node
 	// runner first lists the allocations.
 	put(func(tx *store.Txn) { tx.DeleteAllocationAndQueueRemoval("here") })
-	if got := c.findOrphans(); !slices.Equal(got, []orphan{{allocID: "gone"}, {allocID: "here", hasRecords: true, nodeRunnerRemovesAlloc: true}}) {
+	if got := c.findOrphans(); !slices.Equal(got, []orphan{{allocID: "gone"}, {allocID: "here", hasRecords: true, isBeingRemoved: true, nodeRunnerRemovesAlloc: true}}) {
 		t.Errorf("orphans %v, want the one that was being removed too", got)
 	}
 	c.DestroyOrAdoptOrphans(t.Context(), supervisor.New(supervisor.Config{Logger: c.Logger}))
@@ -150,7 +150,7 @@ func TestOrphanWithQuarantinedRecordIsRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := c.findOrphans(); !slices.Equal(got, []orphan{{allocID: "gone", hasRecords: true}}) {
+	if got := c.findOrphans(); !slices.Equal(got, []orphan{{allocID: "gone", hasRecords: true, isBeingRemoved: true}}) {
 		t.Errorf("orphans %v", got)
 	}
 	c.DestroyOrAdoptOrphans(t.Context(), supervisor.New(supervisor.Config{Logger: c.Logger}))
@@ -302,7 +302,7 @@ func TestRecordsOfOrphanStayUntilItsTaskIsDestroyed(t *testing.T) {
 				tx.DeleteAllocationAndQueueRemoval("lost")
 				tx.DeleteAgentRecord(state.PendingRemovalPrefix + "lost")
 			})
-			c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirRoot: filepath.Join(dir, "alloc"), Store: s}
+			c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirRoot: filepath.Join(dir, "alloc"), Store: s, EndTasksOfUnknownAllocs: true}
 			if err := os.MkdirAll(filepath.Join(c.AllocDirRoot, "lost", "alloc"), 0o755); err != nil {
 				t.Fatal(err)
 			}
@@ -323,18 +323,15 @@ func TestDirectoryToRemoveIsUnmounted(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can mount")
 	}
-	for message, stateIsLost := range map[string]bool{
-		"tasks of a lost allocation are ended; remove its directory":                              false,
-		"allocation is unknown, and no process of its tasks was found; remove its directory when": true,
+	for message, endsTasks := range map[string]bool{
+		"tasks of a lost allocation are ended; remove its directory":                              true,
+		"allocation is unknown, and no process of its tasks was found; remove its directory when": false,
 	} {
 		dir := t.TempDir()
 		s := openStore(t, filepath.Join(dir, "state.db"))
 		defer s.Close()
-		if !stateIsLost {
-			updater(t, s)(func(tx *store.Txn) { tx.PutScheduledAllocation(&api.Allocation{ID: "other", Job: &api.Job{}}) })
-		}
 		var text bytes.Buffer
-		c := &Cleaner{Logger: hclog.New(&hclog.LoggerOptions{Output: &text}), AllocDirRoot: filepath.Join(dir, "alloc"), Store: s}
+		c := &Cleaner{Logger: hclog.New(&hclog.LoggerOptions{Output: &text}), AllocDirRoot: filepath.Join(dir, "alloc"), Store: s, EndTasksOfUnknownAllocs: endsTasks}
 		d, err := allocdir.New(c.AllocDirRoot, uuid.NewString())
 		if err != nil {
 			t.Fatal(err)

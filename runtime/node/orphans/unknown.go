@@ -4,16 +4,18 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
+	"github.com/nomad-lite/nomad-lite/internal/cgroup"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/node/network/hostnet"
 	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
@@ -21,16 +23,8 @@ import (
 
 // unknownAllocTask is a running task of an unknown allocation.
 type unknownAllocTask struct {
-	allocID, taskName string
-	lastTaskRunInTimeline
-	processes []osprocess.ID
-}
-
-// lastTaskRunInTimeline is the last run of a task's process according to the time line of the allocation. It is the
-// zero value if the time line has none.
-type lastTaskRunInTimeline struct {
-	startID, driverName string
-	startedAt           time.Time
+	allocID, taskName, driverName string
+	processes                     []osprocess.ID
 }
 
 // processesOfHostPorts holds the ports of the host that the processes of unknown tasks may use. Its methods may be called concurrently.
@@ -55,38 +49,28 @@ func (c *Cleaner) UnknownTaskUsesHostPort(port int) bool {
 	return slices.ContainsFunc(c.unknownTaskPorts.processesByHostPort[port], osprocess.ID.Alive)
 }
 
-// isStateEmpty reports whether the state has no job, no allocation and no task record, so the state file was removed or
-// emptied.
-func (c *Cleaner) isStateEmpty() bool {
-	snapshot := c.Store.Snapshot()
-	return len(snapshot.Jobs(nil, store.AnyNamespace, "")) == 0 && len(snapshot.Allocations(nil, "")) == 0 && len(snapshot.AllocIDsWithLocalRecords()) == 0
-}
-
-// findAndRecordUnknownAllocs returns the ids of the unknown allocations: the orphans whose tasks must be left running. It records the ids for
-// the next agent, and deletes the recorded ids that are no longer among them.
+// findAndRecordUnknownAllocs returns the IDs of the unknown allocations: the orphans whose tasks must be left running. It
+// records the IDs for a later foreground run in the data directory, and deletes the recorded IDs that are no longer among them.
 func (c *Cleaner) findAndRecordUnknownAllocs(ctx context.Context, orphans []orphan) (map[string]bool, error) {
 	unknown := make(map[string]bool)
-	recorded := make(map[string]bool)
-	for _, name := range c.Store.Snapshot().AgentRecordNames(state.UnknownAllocPrefix) {
-		recorded[strings.TrimPrefix(name, state.UnknownAllocPrefix)] = true
-	}
 	if !c.StateWasEphemeral && !c.EndTasksOfUnknownAllocs {
-		lost := c.isStateEmpty()
 		for _, o := range orphans {
-			if !o.hasRecords && (lost || recorded[o.allocID]) {
+			if !o.isBeingRemoved {
 				unknown[o.allocID] = true
 			}
 		}
 	}
 	_, err := c.Store.Update(ctx, func(tx *store.Txn) error {
+		recorded := make(map[string]bool)
+		for _, name := range tx.AgentRecordNames(state.UnknownAllocPrefix) {
+			id := strings.TrimPrefix(name, state.UnknownAllocPrefix)
+			if recorded[id] = true; !unknown[id] {
+				tx.DeleteAgentRecord(name)
+			}
+		}
 		for id := range unknown {
 			if !recorded[id] {
 				tx.PutAgentRecord(state.UnknownAllocPrefix+id, true)
-			}
-		}
-		for id := range recorded {
-			if !unknown[id] {
-				tx.DeleteAgentRecord(state.UnknownAllocPrefix + id)
 			}
 		}
 		return nil
@@ -94,18 +78,22 @@ func (c *Cleaner) findAndRecordUnknownAllocs(ctx context.Context, orphans []orph
 	return unknown, err
 }
 
-// logUnknownAllocsAndRecordPorts logs the running tasks of unknown allocations, and records the ports that were assigned to them.
-func (c *Cleaner) logUnknownAllocsAndRecordPorts(ids map[string]bool) {
-	if len(ids) == 0 {
+// logUnknownAllocsAndRecordPorts logs the running tasks of unknown allocations, and records the ports that were assigned to
+// them. It calls OnProcessLeftRunning for their processes, and for those of the allocations whose runners recover tasks
+// without a record.
+func (c *Cleaner) logUnknownAllocsAndRecordPorts(ids, recoveredIDs map[string]bool) {
+	if len(ids)+len(recoveredIDs) == 0 {
 		return
 	}
-	tasksByAlloc, err := c.findUnknownTasks(ids)
+	searched := maps.Clone(ids)
+	maps.Copy(searched, recoveredIDs)
+	tasksByAlloc, err := c.findUnknownTasks(searched)
 	if err != nil {
 		c.Logger.Error("tasks of unknown allocations may run", "error", err)
 	}
 	running := 0
 	var withoutProcess []string
-	for id := range ids {
+	for id := range searched {
 		tasks := tasksByAlloc[id]
 		for _, t := range tasks {
 			var pids []int
@@ -114,35 +102,46 @@ func (c *Cleaner) logUnknownAllocsAndRecordPorts(ids map[string]bool) {
 				if c.OnProcessLeftRunning != nil {
 					c.OnProcessLeftRunning(id, t.taskName, p)
 				}
+				if recoveredIDs[id] {
+					continue
+				}
 				for _, port := range hostPortsInEnv(p) {
 					c.unknownTaskPorts.addProcessOfPort(port, p)
 				}
 			}
+			if recoveredIDs[id] {
+				continue
+			}
 			c.Logger.Warn("task of an unknown allocation runs, and continues", "alloc_id", id, "task", t.taskName, "driver", t.driverName, "pids", pids)
 			running++
 		}
-		if len(tasks) == 0 && err == nil {
+		if len(tasks) == 0 && err == nil && !recoveredIDs[id] {
 			withoutProcess = append(withoutProcess, id)
 		}
 	}
 	c.unmountAndLogDirsToRemove(withoutProcess)
 	if running > 0 {
-		c.Logger.Warn("the state file was lost: put a copy of it back, or start the agent once with -adopt-unknown to adopt the tasks of unknown allocations, or with -end-unknown to end them", "tasks", running)
+		c.Logger.Warn("the state has lost the jobs of running tasks: put a copy of the state file back, or start the agent once with -adopt-unknown to adopt the tasks of unknown allocations, or with -end-unknown to end them", "tasks", running)
 	}
 }
 
 // unmountAndLogDirsToRemove logs unknown allocations of which no process was found, so that the operator removes their directories. It
-// first unmounts everything below the directories.
+// first removes their empty cgroups and their networks, and unmounts everything below the directories.
 func (c *Cleaner) unmountAndLogDirsToRemove(allocIDs []string) {
 	mountedElsewhere, err := allocdir.FindAllocsMountedElsewhere(allocIDs)
 	if err == nil {
 		err = allocdir.UnmountAllocDirs(c.AllocDirRoot, func(allocID string) bool { return mountedElsewhere[allocID] || !slices.Contains(allocIDs, allocID) })
 	}
+	cgroup.RemoveEmptyOfAllocs(func(allocID string) bool { return slices.Contains(allocIDs, allocID) })
 	for _, id := range allocIDs {
 		dir := filepath.Join(c.AllocDirRoot, id)
+		dirErr := err
+		if dirErr == nil && !mountedElsewhere[id] {
+			dirErr = hostnet.RemoveLeftoverNetwork(id)
+		}
 		switch {
-		case err != nil:
-			c.Logger.Error("allocation is unknown, and no process of its tasks was found; unmount what is mounted in its directory before you remove it", "alloc_id", id, "dir", dir, "error", err)
+		case dirErr != nil:
+			c.Logger.Error("allocation is unknown, and no process of its tasks was found; unmount what is mounted in its directory before you remove it", "alloc_id", id, "dir", dir, "error", dirErr)
 		case mountedElsewhere[id]:
 			c.Logger.Warn("allocation is unknown, and a process, such as that of a container, has its directory mounted; end the process and restart the agent before you remove the directory", "alloc_id", id, "dir", dir)
 		default:
@@ -156,8 +155,8 @@ func (c *Cleaner) findUnknownTasks(allocIDs map[string]bool) (map[string][]unkno
 	found, err := findTaskProcesses(c.taskSearch(allocIDs))
 	tasks := make(map[string][]unknownAllocTask)
 	for task, processes := range found {
-		run := c.lastRunByTaskInTimeline(task.AllocID)[task.Task]
-		tasks[task.AllocID] = append(tasks[task.AllocID], unknownAllocTask{task.AllocID, task.Task, run, processes})
+		driverName := c.lastRunByTask(task.AllocID)[task.Task].Plugin
+		tasks[task.AllocID] = append(tasks[task.AllocID], unknownAllocTask{task.AllocID, task.Task, driverName, processes})
 	}
 	for _, ofAlloc := range tasks {
 		slices.SortFunc(ofAlloc, func(a, b unknownAllocTask) int { return strings.Compare(a.taskName, b.taskName) })
@@ -175,21 +174,15 @@ func (c *Cleaner) taskSearch(allocIDs map[string]bool) osprocess.TaskSearch {
 	}
 }
 
-// lastRunByTaskInTimeline returns the last run of each task in the time line of an allocation, by task name.
-func (c *Cleaner) lastRunByTaskInTimeline(allocID string) map[string]lastTaskRunInTimeline {
-	runs := make(map[string]lastTaskRunInTimeline)
+// lastRunByTask returns the last run of each task in the time line of an unknown allocation, by task name.
+func (c *Cleaner) lastRunByTask(allocID string) map[string]tracespan.Span {
 	dir, err := allocdir.New(c.AllocDirRoot, allocID)
 	if err != nil {
-		return runs
+		return nil
 	}
-	snapshot, err := timeline.NewFile(dir, nil, c.Logger).ReadSnapshot()
+	runs, err := timeline.NewFile(dir, nil, c.Logger).LastRunByTask()
 	if err != nil {
 		c.Logger.Debug("time line of an unknown allocation not read", "alloc_id", allocID, "error", err)
-	}
-	for _, span := range snapshot.Spans {
-		if span.Kind == tracespan.KindRun && !span.Start.Before(runs[span.Task].startedAt) {
-			runs[span.Task] = lastTaskRunInTimeline{span.Name, span.Plugin, span.Start}
-		}
 	}
 	return runs
 }

@@ -3,6 +3,6 @@
 // tracespan.Span.
 //
 // The runners record spans with a [Recorder]. A [File] keeps them in the directory of the allocation, so
-// they survive restarts of the agent and are removed with the allocation. The package decides nothing: no
-// other package depends on what was recorded.
+// they survive restarts of the agent and are removed with the allocation. Other packages read the runs only if the
+// state has lost the records of tasks; see [File.LastRunByTask].
 package timeline

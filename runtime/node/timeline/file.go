@@ -360,6 +360,19 @@ func (f *File) ReadSnapshot() (Snapshot, error) {
 	return Snapshot{Spans: sortAndKeepLastPerID(slices.Concat(stored, f.unwrittenSpans, active)), Version: f.version, Changed: f.changedSinceRead}, nil
 }
 
+// LastRunByTask returns the span of the last run of each task, by task name. The name of the span is the start ID of the
+// task, and its plugin is the driver. A run that has ended in the last moment before the agent was killed can have no end.
+func (f *File) LastRunByTask() (map[string]tracespan.Span, error) {
+	snapshot, err := f.ReadSnapshot()
+	runs := make(map[string]tracespan.Span)
+	for _, s := range snapshot.Spans {
+		if s.Kind == tracespan.KindRun && !s.Start.Before(runs[s.Task].Start) {
+			runs[s.Task] = s
+		}
+	}
+	return runs, err
+}
+
 // sortSpansByStart sorts spans by their start. Spans with the same start keep their order.
 func sortSpansByStart(spans []tracespan.Span) {
 	slices.SortStableFunc(spans, func(a, b tracespan.Span) int { return a.Start.Compare(b.Start) })

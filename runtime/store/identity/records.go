@@ -42,13 +42,14 @@ func (i *Issuer) DeleteTokens(ctx context.Context, allocID, task string) error {
 	return err
 }
 
-// DeleteOrphanedTokens removes the stored tokens of tasks whose allocation is no longer stored.
+// DeleteOrphanedTokens removes the stored tokens of tasks whose allocation is no longer stored. It must be called after the
+// adoption of allocations that the state has lost.
 func (i *Issuer) DeleteOrphanedTokens(ctx context.Context) error {
 	snapshot := i.Store.Snapshot()
 	var orphans []string
 	for _, name := range snapshot.AgentRecordNames(state.IdentityPrefix) {
 		allocID, _, _ := strings.Cut(strings.TrimPrefix(name, state.IdentityPrefix), "/")
-		if snapshot.Allocation(nil, allocID) == nil {
+		if !snapshot.HasAllocationOrItsTasks(allocID) {
 			orphans = append(orphans, name)
 		}
 	}

@@ -27,9 +27,10 @@ var ErrDirectory = errors.New("is a directory")
 var ErrNotRegular = errors.New("is not a regular file")
 
 // ProtectedFileError means that only its task may read a file. Files of the host, which the agent or a driver
-// mounts for the task, are protected because the agent can read more of them than the task.
+// mounts for the task, are protected because the agent can read more of them than the task. The agent's own files in the
+// directory of the allocation contain the job with its environment.
 type ProtectedFileError struct {
-	Kind string // "secret", "private" or "host"
+	Kind string // "secret", "private", "host" or "agent"
 	Path string // requested path
 }
 

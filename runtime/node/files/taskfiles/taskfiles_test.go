@@ -35,6 +35,7 @@ func newAllocDir(t testing.TB) (*AllocDir, string) {
 		"allocs/" + allocID + "/web/private/token":   secretText,
 		"allocs/" + allocID + "/web/local/page.html": "<html>",
 		"allocs/" + allocID + "/web/local/secrets/x": "no secret",
+		"allocs/" + allocID + "/.allocation":         "a job with its environment",
 		"allocs/" + allocID + "/alloc/data/a":        "a",
 		"allocs/" + allocID + "/alloc/logs/b":        "b",
 	} {
@@ -101,6 +102,8 @@ func TestOpen(t *testing.T) {
 		{"links in a circle", "alloc/loop1", "", "stat " + base + "/alloc/loop1: too many levels of symbolic links"},
 		{"too deep", strings.Repeat("d/", maxDepth+1), "", "stat " + base + "/" + strings.Repeat("d/", maxDepth) + "d: no such file or directory"},
 
+		{"a file of the agent", ".allocation", "", "Reading agent file prohibited: .allocation"},
+		{"a file of the agent, up and down", "web/../.allocation", "", "Reading agent file prohibited: web/../.allocation"},
 		{"a secret", "web/secrets/token", "", "Reading secret file prohibited: web/secrets/token"},
 		{"something private", "/web/private/token", "", "Reading private file prohibited: /web/private/token"},
 		{"a secret through a link", "web/local/key", "", "Reading secret file prohibited: web/local/key"},

@@ -149,7 +149,10 @@ func (p *walkPosition) currentFD() int {
 // protectedKind returns the kind of a ProtectedFileError for the current file, or "" if clients may read it.
 // The names of the secret directories are matched without regard to case, as in Nomad.
 func (p *walkPosition) protectedKind() string {
-	if len(p.pathElements) < 2 {
+	switch {
+	case len(p.pathElements) == 1 && strings.HasPrefix(p.pathElements[0], "."):
+		return "agent"
+	case len(p.pathElements) < 2:
 		return ""
 	}
 	if p.hostMountDepth > 0 {

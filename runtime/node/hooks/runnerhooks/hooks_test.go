@@ -104,7 +104,8 @@ func TestTaskDirEmitsOneEvent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := NewAllocDirHook(dir).Prerun(t.Context(), hook.AllocPrerunRequest{}); err != nil {
+	allocDirHook := NewAllocDirHook(dir, func() *api.Allocation { return &api.Allocation{ID: "alloc-id"} }, hclog.NewNullLogger())
+	if _, err := allocDirHook.Prerun(t.Context(), hook.AllocPrerunRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	var eventTypes []string
@@ -128,7 +129,7 @@ func TestTaskDirEmitsOneEvent(t *testing.T) {
 		t.Error(err)
 	}
 	for range 2 { // Stop may be called again
-		if _, err := NewAllocDirHook(dir).Destroy(t.Context(), hook.AllocDestroyRequest{}); err != nil {
+		if _, err := allocDirHook.Destroy(t.Context(), hook.AllocDestroyRequest{}); err != nil {
 			t.Error(err)
 		}
 	}

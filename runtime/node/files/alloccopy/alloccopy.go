@@ -1,0 +1,60 @@
+package alloccopy
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// FileName is the name of the copy in the directory of the allocation.
+const FileName = ".allocation"
+
+// maxFileBytes limits the memory that Read needs. A job has at most 10 MB.
+const maxFileBytes = 64 << 20
+
+// Write replaces the copy in dir, the existing directory of the allocation. The copy has the assignment and the job: it
+// has no task states, because these are in the state and in the time line. After a crash, the directory has the former
+// copy or this one. Calls for one directory must not be concurrent.
+func Write(dir *allocdir.Dir, alloc *api.Allocation) error {
+	copied := *alloc
+	copied.TaskStates, copied.Metrics, copied.NetworkStatus = nil, nil, nil
+	content, err := store.EncodeAllocationCopy(&copied)
+	if err != nil {
+		return err
+	}
+	root, err := dir.Open()
+	if err != nil {
+		return fmt.Errorf("write copy of allocation %s: %w", alloc.ID, err)
+	}
+	defer root.Close()
+	newName := FileName + ".new"
+	if err := errors.Join(root.WriteFile(newName, content, 0o600), root.Rename(newName, FileName)); err != nil {
+		return fmt.Errorf("write copy of allocation %s: %w", alloc.ID, err)
+	}
+	return nil
+}
+
+// Read returns the copy in the directory of the allocation. The error wraps fs.ErrNotExist if there is none.
+func Read(dir *allocdir.Dir, allocID string) (*api.Allocation, error) {
+	root, err := dir.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	file, err := root.OpenFile(FileName, os.O_RDONLY, 0)
+	if err != nil {
+		return nil, fmt.Errorf("read copy of allocation %s: %w", allocID, err)
+	}
+	defer file.Close()
+	content, err := io.ReadAll(io.LimitReader(file, maxFileBytes))
+	if err != nil {
+		return nil, fmt.Errorf("read copy of allocation %s: %w", allocID, err)
+	}
+	return store.DecodeAllocationCopy(allocID, content)
+}
