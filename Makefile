@@ -1,4 +1,4 @@
-.PHONY: check quick site release test-slow govulncheck generate reference promises check-promises state-fixture page-types check-page test-vm test-vm-short test-faults test-starts test-kills test-kills-user test-accounts test-hostile-jobs test-hostile-servers test-listeners test-scale test-defects test-lives test-planted simulate test-behaviour test-cluster test-upgrade screenshots bench bench-scale bench-peers bench-cluster bench-all
+.PHONY: check quick site release test-slow govulncheck generate reference promises check-promises state-fixture page-types check-page test-vm test-vm-short test-faults test-starts test-kills test-kills-user test-damage test-accounts test-hostile-jobs test-hostile-servers test-listeners test-scale test-defects test-lives test-planted simulate test-behaviour test-cluster test-upgrade screenshots bench bench-scale bench-peers bench-cluster bench-all
 
 check: ## what CI runs
 	bash .ci/run
@@ -70,6 +70,9 @@ test-starts: ## a long run of kills of agent, plugins, keeper and log collector 
 
 test-kills: ## a long run of random pairs of kills while 100 tasks of all kinds run, artifacts are downloaded, canaries are deployed, devices fail, tasks exceed their memory, and the clock of the machine steps by up to 30 s; needs root
 	$(LONG) '^TestRandomKills$$' ./cmd/nomad-lite/systemtest/faults $(PART)
+
+test-damage: ## a long run of random damages to the state file while tasks of all kinds run; needs root
+	$(LONG) '^TestDamagedStateKeepsTasks$$' ./cmd/nomad-lite/systemtest/faults $(PART)
 
 test-kills-user: ## test-kills with an agent that is not root, and the kinds of tasks that it can run; needs root
 	$(LONG) '^TestRandomKillsOfUser$$' ./cmd/nomad-lite/systemtest/faults $(PART)
