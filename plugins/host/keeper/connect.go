@@ -123,8 +123,7 @@ func (c *Client) connectUpgradeOrKillKeeper(ctx context.Context) (*clientConn, e
 		if conn, err = c.recreateSocketAndDialKeeper(ctx, p); osprocess.IsResourceExhausted(err) || ctx.Err() != nil {
 			return nil, errors.Join(err, ctx.Err())
 		} else if err != nil {
-			logger.Warn("keeper cannot be reached, killing it", "pid", p.PID, "error", err)
-			return nil, p.KillAndWait(ctx)
+			return nil, c.killKeeper(ctx, "keeper cannot be reached, killing it", err)
 		}
 	}
 	l, err := newClientConn(ctx, conn, c.hello())
@@ -134,16 +133,18 @@ func (c *Client) connectUpgradeOrKillKeeper(ctx context.Context) (*clientConn, e
 	if ctx.Err() != nil || osprocess.IsResourceExhausted(err) {
 		return nil, err
 	}
-	p, running, lockErr := c.dataDir.LockOwner(keeperwire.PIDFileName)
-	if lockErr != nil {
-		return nil, lockErr
+	return nil, c.killKeeper(ctx, "keeper does not answer, killing it", err)
+}
+
+// killKeeper kills the keeper of the directory, if one runs, and blocks until it has ended. The lock has its process: a hello message
+// of another version can lack it.
+func (c *Client) killKeeper(ctx context.Context, message string, cause error) error {
+	p, running, err := c.dataDir.LockOwner(keeperwire.PIDFileName)
+	if err != nil || !running {
+		return err
 	}
-	if running {
-		logger.Warn("keeper does not answer, killing it", "pid", p.PID, "error", err)
-		return nil, p.KillAndWait(ctx)
-	}
-	logger.Debug("keeper does not answer", "error", err)
-	return nil, nil
+	c.cfg.Logger.Warn(message, "pid", p.PID, "dir", c.cfg.DataDir, "error", cause)
+	return p.KillAndWait(ctx)
 }
 
 // isNotListeningError reports whether an error of net.Dial means that no process listens.
@@ -209,8 +210,7 @@ func (c *Client) upgradeOrKillKeeper(ctx context.Context, l *clientConn) (*clien
 		if ctx.Err() != nil || osprocess.IsResourceExhausted(err) {
 			return nil, fmt.Errorf("replace keeper of version %d: %w", l.keeperHello.Version, err)
 		}
-		logger.Error("keeper of another version cannot be replaced, killing it", "error", err)
-		return nil, l.keeperHello.Process.KillAndWait(ctx)
+		return nil, c.killKeeper(ctx, "keeper of another version cannot be replaced, killing it", fmt.Errorf("version %d, build %s: %w", l.keeperHello.Version, l.keeperHello.Build, err))
 	}
 	l.closeAndWait()
 	logger.Info("keeper was replaced by this build")

@@ -24,7 +24,8 @@ import (
 
 // foreignKeeperMain is the keeper of a version far from this one. It is written with literal texts,
 // because the stable messages must keep their form. It writes each message that it receives to the file
-// "received" in its directory. If mode is "refuse", it does not execute another program.
+// "received" in its directory. If mode is "refuse", it does not execute another program; if mode is "refuse-nameless", its hello message
+// lacks its process, too.
 func foreignKeeperMain(path, mode string) int {
 	err := func() error {
 		dir, err := OpenOrCreateDataDir(path)
@@ -51,16 +52,21 @@ func foreignKeeperMain(path, mode string) int {
 			return err
 		}
 		fmt.Println("ready")
-		socket, err := listener.AcceptUnix()
-		if err != nil {
-			return err
-		}
-		conn := framing.NewConn(socket, framing.Limits{MaxSize: 1 << 20, MaxDescriptors: 8})
+		var conn *framing.Conn // the connection of the last client
 		for {
+			if conn == nil {
+				socket, err := listener.AcceptUnix() // until the client kills this process
+				if err != nil {
+					return err
+				}
+				conn = framing.NewConn(socket, framing.Limits{MaxSize: 1 << 20, MaxDescriptors: 8})
+			}
 			var text json.RawMessage
 			fds, err := conn.Receive(&text)
 			if err != nil {
-				return unix.Pause() // until the client kills this process
+				conn.Close()
+				conn = nil
+				continue
 			}
 			if _, err := fmt.Fprintf(received, "%s\n", text); err != nil {
 				return err
@@ -74,6 +80,8 @@ func foreignKeeperMain(path, mode string) int {
 				return err
 			}
 			switch {
+			case m.Op == "" && mode == "refuse-nameless":
+				err = conn.Send(json.RawMessage(`{"Version":99,"Build":"earlier"}`))
 			case m.Op == "":
 				err = conn.Send(json.RawMessage(fmt.Sprintf(`{"Later":[1],"Version":99,"Build":"later","Role":"Keeper","Process":{"PID":%d,"StartTime":%d}}`, self.PID, self.StartTime)))
 			case m.Op == "ReplaceProgram" && mode == "execute":
@@ -198,20 +206,27 @@ func TestForeignKeeperIsReplacedInPlace(t *testing.T) {
 	}
 }
 
-// A keeper of another version that cannot execute another program is killed, because the agent cannot use it.
+// A keeper of another version that cannot execute another program is killed, because the agent cannot use it, also if its hello message
+// does not name its process.
 func TestForeignKeeperThatCannotBeReplacedIsKilled(t *testing.T) {
 	t.Parallel()
-	keeper, dir := startForeignKeeper(t, "refuse")
-	done := make(chan struct{})
-	go func() { // the foreign keeper is a child of this process
-		defer close(done)
-		_, _ = unix.Wait4(keeper.PID, nil, 0, nil)
-	}()
-	c := startClient(t, Config{DataDir: dir})
-	<-done
-	expectStableMessages(t, dir, "ReplaceProgram")
-	if c.Status().KeeperProcess == keeper || keeper.Alive() {
-		t.Errorf("the keeper of another version is still there: %v", keeper)
+	for _, mode := range []string{"refuse", "refuse-nameless"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			keeper, dir := startForeignKeeper(t, mode)
+			done := make(chan struct{})
+			go func() { // the foreign keeper is a child of this process
+				defer close(done)
+				_, _ = unix.Wait4(keeper.PID, nil, 0, nil)
+			}()
+			t.Cleanup(func() { _ = keeper.Signal(unix.SIGKILL) })
+			c := startClient(t, Config{DataDir: dir})
+			<-done
+			expectStableMessages(t, dir, "ReplaceProgram")
+			if c.Status().KeeperProcess == keeper || keeper.Alive() {
+				t.Errorf("the keeper of another version is still there: %v", keeper)
+			}
+		})
 	}
 }
 
