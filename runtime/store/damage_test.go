@@ -810,7 +810,7 @@ func FuzzScan(f *testing.F) {
 			binary.LittleEndian.PutUint64(m[56:], checksum.Sum64())
 		}
 		visited := 0
-		faults := visitRecordsAndVerifyPages(bytes.NewReader(bad), int64(len(bad)), func(string, []byte, []byte) { visited++ })
+		faults := visitRecordsAndVerifyPages(bytes.NewReader(bad), int64(len(bad)), "", func(string, []byte, []byte) { visited++ })
 		if visited > len(bad)/elementHeaderSize {
 			t.Errorf("%d records in %d bytes", visited, len(bad))
 		}

@@ -467,12 +467,12 @@ func (f *stateFile) close() error {
 	return nil
 }
 
-// visitReadableRecords calls visit for every readable record of a locked state file, and returns the parts that cannot
-// be read.
-func visitReadableRecords(f *os.File, visit func(bucket string, key, value []byte)) ([]unreadablePart, error) {
+// visitReadableRecords calls visit for every readable record of a locked state file, or of one bucket of it, and returns the parts that
+// cannot be read. An empty onlyBucket means all buckets.
+func visitReadableRecords(f *os.File, onlyBucket string, visit func(bucket string, key, value []byte)) ([]unreadablePart, error) {
 	size, err := f.Seek(0, io.SeekEnd)
 	if err != nil {
 		return nil, fmt.Errorf("read state file: %w", err)
 	}
-	return visitRecordsAndVerifyPages(f, size, visit), nil
+	return visitRecordsAndVerifyPages(f, size, onlyBucket, visit), nil
 }

@@ -84,8 +84,8 @@ func (e *MigrationError) Error() string {
 // Unwrap returns the cause.
 func (e *MigrationError) Unwrap() error { return e.Cause }
 
-// errNoFormat means that an undamaged file has no record of its format.
-var errNoFormat = errors.New("it was written by a development build before version 0.1, which no version reads: move it to another place to start with an empty state")
+// errNoFormat means that a file has no record of its format, and that the record is not lost through damage.
+var errNoFormat = errors.New("it was written by a development build before version 0.1, which no version reads; nothing was changed, and tasks continue to run: start that build again, or move the file to another place to start with an empty state")
 
 // encodeFormatRecord returns the write that stores the record of the file format.
 func encodeFormatRecord(r formatRecord) bucketWrite {
@@ -108,41 +108,45 @@ func decodeFormatRecord(payload []byte) (*formatRecord, error) {
 	return r, nil
 }
 
-// readFormatRecord reads the record of the file format from a locked state file. It returns nil if it cannot.
-func readFormatRecord(f *os.File) (found *formatRecord) {
-	info, err := f.Stat()
-	if err != nil {
-		return nil
-	}
-	visitRecordsOfBucket(f, info.Size(), metaBucket, func(_ string, key, value []byte) {
-		if string(key) != formatKey {
-			return
+// readFormatRecord reads the record of the file format from a locked state file. It returns nil if the record is damaged or can be lost
+// through damage, and errNoFormat if the file never had one: its table of metadata is undamaged and has other records. A build before
+// version 0.1 has written such a file, and its other records are no damage, although this build cannot decode them.
+func readFormatRecord(f *os.File) (found *formatRecord, err error) {
+	haveOthers, isDamaged := false, false
+	unreadable, err := visitReadableRecords(f, metaBucket, func(_ string, key, value []byte) {
+		r, err := decodeRecord(metaBucket, string(key), value)
+		if err == nil && string(key) == formatKey {
+			found, err = decodeFormatRecord(r.payload)
 		}
-		if r, err := decodeRecord(metaBucket, formatKey, value); err == nil {
-			found, _ = decodeFormatRecord(r.payload)
-		}
+		haveOthers, isDamaged = true, isDamaged || err != nil
 	})
-	return found
+	if err == nil && found == nil && haveOthers && !isDamaged && len(unreadable) == 0 {
+		err = errNoFormat
+	}
+	return found, err
 }
 
-// checkFormatAndNoteMigration returns an UnsupportedFormatError if this build cannot read the format of a locked state
-// file. If the file has an earlier format that this build can migrate, checkFormatAndNoteMigration sets
+// checkFormatAndNoteMigration returns an UnsupportedFormatError or errNoFormat if this build cannot read the format of a locked state
+// file, which it does not change. If the file has an earlier format that this build can migrate, checkFormatAndNoteMigration sets
 // s.file.migratesFromFormat.
 func (s *Store) checkFormatAndNoteMigration(handle *os.File) error {
-	found := readFormatRecord(handle)
-	if found == nil {
-		return nil // the loader reports the missing record
+	found, err := readFormatRecord(handle)
+	if err != nil {
+		return fmt.Errorf("open state file %s: %w", s.file.path, err)
 	}
-	err := &UnsupportedFormatError{Path: s.file.path, FoundFormat: found.Format, WriterVersion: found.WriterVersion, CurrentFormat: s.currentFormat.number}
+	if found == nil {
+		return nil // the loader reports the damage
+	}
+	unsupported := &UnsupportedFormatError{Path: s.file.path, FoundFormat: found.Format, WriterVersion: found.WriterVersion, CurrentFormat: s.currentFormat.number}
 	if found.OldestReaderFormat > s.currentFormat.number {
 		if name := formatCopyName(s.file.path, s.currentFormat.number); isRegularFile(name) {
-			err.PreMigrationCopyPath = name
+			unsupported.PreMigrationCopyPath = name
 		}
-		return err
+		return unsupported
 	}
 	for n := found.Format; n < s.currentFormat.number; n++ {
 		if s.currentFormat.migrationByFromFormat[n] == nil {
-			return err
+			return unsupported
 		}
 		s.file.migratesFromFormat = found.Format
 	}

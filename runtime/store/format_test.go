@@ -36,9 +36,9 @@ func formatOf(t *testing.T, path string) formatRecord {
 	f, err := os.Open(path)
 	mustSucceed(t, err)
 	defer f.Close()
-	r := readFormatRecord(f)
-	if r == nil {
-		t.Fatalf("%s has no record of its format", path)
+	r, err := readFormatRecord(f)
+	if err != nil || r == nil {
+		t.Fatalf("%s has no record of its format: %v", path, err)
 	}
 	return *r
 }
@@ -141,9 +141,24 @@ func TestFileWithoutFormatIsRefused(t *testing.T) {
 	putSecrets(t, s)
 	mustSucceed(t, s.Close())
 	putRawRecords(t, dir, bucketWrite{metaBucket, formatKey, nil})
-	if _, err := Open(t.Context(), configWithKeys(dir)); !errors.Is(err, errNoFormat) {
-		t.Errorf("got %v", err)
+	expectRefused := func() {
+		t.Helper()
+		before := directoryContent(t, dir)
+		if _, err := Open(t.Context(), configWithKeys(dir)); !errors.Is(err, errNoFormat) {
+			t.Errorf("opened: %v", err)
+		}
+		if _, err := InspectFile(s.file.path); !errors.Is(err, errNoFormat) {
+			t.Errorf("inspected: %v", err)
+		}
+		if !reflect.DeepEqual(directoryContent(t, dir), before) {
+			t.Error("a file was changed")
+		}
 	}
+	expectRefused()
+	// A record of an earlier encoding is intact, and no damage.
+	putRawRecords(t, dir, bucketWrite{string(Jobs), "default\x00old", encodeRecord(string(Jobs), "default\x00old", 1, []byte(`{"ID":"old"}`))})
+	expectRefused()
+	putRawRecords(t, dir, bucketWrite{string(Jobs), "default\x00old", nil})
 	// The agent always starts on a damaged file.
 	putRawRecords(t, dir, bucketWrite{metaBucket, formatKey, []byte("damaged")})
 	s, err := Open(t.Context(), configWithKeys(dir))

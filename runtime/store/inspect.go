@@ -86,7 +86,7 @@ func InspectFile(path string) (*FileContents, error) {
 	if info, err := handle.Stat(); err == nil {
 		c.SizeBytes = info.Size()
 	}
-	if format := readFormatRecord(handle); format != nil {
+	if format, err := readFormatRecord(handle); err == nil && format != nil {
 		c.Format, c.WriterVersion = format.Format, format.WriterVersion
 	}
 	c.Quarantine = s.unquarantinedRecords
@@ -94,7 +94,7 @@ func InspectFile(path string) (*FileContents, error) {
 		c.Quarantine = append(c.Quarantine, s.sealer.inspectQuarantined(name, s.quarantinedRecordByName[name]))
 	}
 	txn := s.memDB.Txn(false)
-	_, err = visitReadableRecords(handle, func(bucket string, k, value []byte) {
+	_, err = visitReadableRecords(handle, "", func(bucket string, k, value []byte) {
 		home, r, err := decodeRecordAndFindTable(bucket, string(k), value)
 		kind := tableDefsByTable[Table(home)]
 		if kind == nil || err != nil {

@@ -235,7 +235,7 @@ func (s *Store) countRecordsSealedWithKey(id string) (int, error) {
 		return 0, errors.New("the state file is not open")
 	}
 	n := 0
-	faults, err := visitReadableRecords(s.file.openFile, func(bucket string, key, value []byte) {
+	faults, err := visitReadableRecords(s.file.openFile, "", func(bucket string, key, value []byte) {
 		if _, r, err := decodeRecordAndFindTable(bucket, string(key), value); err == nil {
 			if box, _, err := decodeEnvelope(r.payload); err == nil && keyring.SealingKeyID(box) == id {
 				n++

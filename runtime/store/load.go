@@ -272,10 +272,6 @@ func (s *Store) load(handle *os.File) ([]unreadablePart, error) {
 	l.unquarantineReadableRecords()
 	l.loadAllocations()
 	l.loadTableIndexes(len(faults) == 0)
-	if l.formatRecord == nil && len(s.damagedParts) == 0 {
-		l.memTxn.Abort()
-		return nil, fmt.Errorf("open state file %s: %w", s.file.path, errNoFormat)
-	}
 	s.formatRecord = s.formatToWrite(l.formatRecord)
 	s.isFormatRecordOutdated = l.formatRecord == nil || *l.formatRecord != s.formatRecord
 	l.memTxn.Commit()
@@ -325,7 +321,7 @@ func (l *stateLoader) loadRecordsOfFile(handle *os.File) (unreadable []unreadabl
 		}
 	})
 	latestVersionByJob := make(map[string]*fileRecordDecoding) // the file has the versions before the jobs, and the latest version of a job last
-	unreadable, err = visitReadableRecords(handle, func(bucket string, key, value []byte) {
+	unreadable, err = visitReadableRecords(handle, "", func(bucket string, key, value []byte) {
 		d := &fileRecordDecoding{fileBucket: bucket, key: string(key), value: value, decoded: make(chan struct{})}
 		switch Table(bucket) {
 		case JobVersions:

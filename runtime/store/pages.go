@@ -95,25 +95,15 @@ type pageScanner struct {
 	visitRecord     func(bucket string, key, value []byte)
 }
 
-// visitRecordsOfBucket calls visit for every readable record of one bucket. It reports no faults.
-func visitRecordsOfBucket(f io.ReaderAt, size int64, bucket string, visit func(bucket string, key, value []byte)) {
-	h, err := readMetaPage(f)
-	if err != nil {
-		return
-	}
-	s := &pageScanner{file: f, pageCount: min(uint64(size)/pageSize, h.pageCount), visitedPageIDs: map[uint64]bool{0: true, 1: true}, onlyBucket: bucket, visitRecord: visit}
-	s.walkPages("", h.rootPageID, 0, nil, nil)
-}
-
 // visitRecordsAndVerifyPages calls visit for every readable record of a bbolt file, and returns the unreadable parts.
-// If there are none, bbolt can open the file safely. The slices that visit receives are parts of pages and must not be
-// changed.
-func visitRecordsAndVerifyPages(f io.ReaderAt, size int64, visit func(bucket string, key, value []byte)) []unreadablePart {
+// If there are none, bbolt can open the file safely. With onlyBucket, it reads only this bucket and the list of buckets. The slices that
+// visit receives are parts of pages and must not be changed.
+func visitRecordsAndVerifyPages(f io.ReaderAt, size int64, onlyBucket string, visit func(bucket string, key, value []byte)) []unreadablePart {
 	h, err := readMetaPage(f)
 	if err != nil {
 		return []unreadablePart{{unreadableCause: err.Error()}}
 	}
-	s := &pageScanner{file: f, pageCount: uint64(size) / pageSize, visitedPageIDs: map[uint64]bool{0: true, 1: true}, visitRecord: visit}
+	s := &pageScanner{file: f, pageCount: uint64(size) / pageSize, visitedPageIDs: map[uint64]bool{0: true, 1: true}, onlyBucket: onlyBucket, visitRecord: visit}
 	if h.otherMetaInvalid {
 		s.unreadableParts = append(s.unreadableParts, unreadablePart{pageID: (h.txid + 1) % 2, unreadableCause: "one of the two heads is not valid, the last change may be lost"})
 	}

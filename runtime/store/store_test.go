@@ -370,7 +370,7 @@ func TestAllocationsShareTheirJob(t *testing.T) {
 		}
 		defer f.Close()
 		n := 0
-		if _, err := visitReadableRecords(f, func(bucket string, _, _ []byte) {
+		if _, err := visitReadableRecords(f, "", func(bucket string, _, _ []byte) {
 			if bucket == jobBucket {
 				n++
 			}
