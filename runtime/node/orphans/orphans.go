@@ -164,11 +164,15 @@ func (c *Cleaner) DestroyOrAdoptOrphans(ctx context.Context, drivers driverSourc
 		ended[o.allocID] = true
 	}
 	endErr := c.endProcesses(ctx, ended)
+	running, lookErr := findAllocsWithProcesses(ended)
 	for _, o := range orphans {
 		if !ended[o.allocID] {
 			continue
 		}
-		err := endErr
+		err := errors.Join(endErr, lookErr)
+		if err == nil && running[o.allocID] {
+			err = errors.New("no driver has its tasks, but processes run that name the allocation in their environment or have its directory mounted: end them, and start the agent again")
+		}
 		if err == nil {
 			err = c.cleanUpOrphan(ctx, o)
 		}
@@ -259,6 +263,22 @@ func (c *Cleaner) destroyTasksOfOrphan(ctx context.Context, drivers driverSource
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// findAllocsWithProcesses returns those of the allocations that a process of any user names in its environment or has mounted. It finds
+// more processes than endProcesses may end: another account can forge an environment.
+func findAllocsWithProcesses(allocIDs map[string]bool) (map[string]bool, error) {
+	if len(allocIDs) == 0 {
+		return nil, nil
+	}
+	found, mountErr := allocdir.FindAllocsMountedElsewhere(slices.Collect(maps.Keys(allocIDs)))
+	tasks, envErr := osprocess.AllTaskEnvIDs()
+	for task := range tasks {
+		if allocIDs[task.AllocID] && mountErr == nil {
+			found[task.AllocID] = true
+		}
+	}
+	return found, errors.Join(mountErr, envErr)
 }
 
 // cleanUpOrphan removes the cgroups and the network of an orphan whose tasks have ended and, if it has records, its directory and the

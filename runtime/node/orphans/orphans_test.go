@@ -6,9 +6,11 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/uuid"
@@ -315,6 +317,52 @@ func TestRecordsOfOrphanStayUntilItsTaskIsDestroyed(t *testing.T) {
 				t.Errorf("directory of the allocation: %v, want it to exist: %v", err, tt.stay)
 			}
 		})
+	}
+}
+
+// A process that no driver has, and that is not ended because another account can forge its environment, is not said to have ended, and
+// keeps its directory and its records.
+func TestOrphanWithForeignProcessIsNotSaidToHaveEnded(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("starts a process of another user: needs root")
+	}
+	dir, id := t.TempDir(), uuid.NewString()
+	s := openStore(t, filepath.Join(dir, "state.db"))
+	defer s.Close()
+	put := updater(t, s)
+	put(func(tx *store.Txn) { tx.PutScheduledAllocation(&api.Allocation{ID: id, Job: &api.Job{}}) })
+	if err := s.PutTask(id, "web", state.LocalState{StartID: "1"}, &api.TaskState{State: "running"}, state.DurabilitySync)(); err != nil {
+		t.Fatal(err)
+	}
+	put(func(tx *store.Txn) {
+		tx.DeleteAllocationAndQueueRemoval(id)
+		tx.DeleteAgentRecord(state.PendingRemovalPrefix + id)
+	})
+	process := exec.Command("/bin/sleep", "600")
+	process.Env = []string{"NOMAD_ALLOC_ID=" + id, "NOMAD_TASK_NAME=web"}
+	process.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	if err := process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = process.Process.Kill()
+		_ = process.Wait()
+	}()
+	var text bytes.Buffer
+	c := &Cleaner{Logger: hclog.New(&hclog.LoggerOptions{Output: &text}), AllocDirRoot: filepath.Join(dir, "alloc"), Store: s}
+	taskDir := filepath.Join(c.AllocDirRoot, id, "web")
+	if err := os.MkdirAll(taskDir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c.DestroyOrAdoptOrphans(t.Context(), singleDriverSource{&recordingDriver{}})
+	if p, err := osprocess.LookupID(process.Process.Pid); err != nil || !p.Alive() {
+		t.Fatal("the process of another user was ended:", err)
+	}
+	if said := text.String(); strings.Contains(said, "are ended") || !strings.Contains(said, "may still run") {
+		t.Errorf("while the process runs, the agent says:\n%s", said)
+	}
+	if _, err := os.Stat(taskDir); err != nil || !slices.Contains(s.Snapshot().AllocIDsWithLocalRecords(), id) {
+		t.Errorf("while the process runs, its directory or its records are removed: %v", err)
 	}
 }
 
