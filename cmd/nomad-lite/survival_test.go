@@ -83,8 +83,8 @@ var survivals = []survival{
 		repeated: "the same", duration: "the same", tests: "TestVM",
 	},
 	{
-		event: "The disk is full", kept: "running tasks; the agent starts, and stops and purges jobs", lost: "output that cannot be written for two seconds, with a line and an event that have the number of bytes",
-		repeated: "nothing; new jobs are rejected", duration: "until there is space", tests: "TestFullDisk TestStartsOnFullDisk TestFullFileSystem TestOutputLossIsAnEventOfTheNode",
+		event: "The disk is full, or has no free inode", kept: "running tasks; the agent starts, and stops and purges jobs", lost: "output that cannot be written for two seconds, with a line and an event that have the number of bytes",
+		repeated: "nothing; new jobs are rejected", duration: "until there is space", tests: "TestFullDisk TestStartsOnFullDisk TestDiskWithoutInodes TestFullFileSystem TestOutputLossIsAnEventOfTheNode",
 	},
 	{
 		event: "No file descriptors or memory are left for the agent", kept: "running tasks, plugins, keeper and log collector", lost: "nothing",

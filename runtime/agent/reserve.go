@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/plugins/host/helperdir"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -28,6 +29,12 @@ const (
 // freeOrMakeDiskReserve frees a part of the reserve if the disk is full, so that the agent can start, and makes the reserve otherwise. The
 // other parts are for later starts, because running tasks can fill the freed part before the agent uses it.
 func (d *dataDirectory) freeOrMakeDiskReserve(logger hclog.Logger) {
+	if dir, err := helperdir.OpenOrCreate(d.path); err == nil {
+		if dir.EnsureFreeInodes() {
+			logger.Error("disk of the data directory has no free inodes, using reserved ones", "dir", d.path)
+		}
+		dir.Close()
+	}
 	if store.CheckFreeDiskSpace(d.path, minFreeBytes) == nil {
 		if err := d.makeOrGrowDiskReserve(); err != nil {
 			logger.Debug("space for the start on a full disk is not reserved", "error", err)
@@ -43,11 +50,11 @@ func (d *dataDirectory) freeOrMakeDiskReserve(logger hclog.Logger) {
 	logger.Error("disk of the data directory is full, using the reserve", "dir", d.path, "reserved_bytes", size)
 }
 
-// reserveInterval is the time between two calls of makeOrGrowDiskReserve while the agent runs.
+// reserveInterval is the time between two iterations of maintainDiskReserve.
 const reserveInterval = time.Minute
 
-// maintainDiskReserve calls makeOrGrowDiskReserve when the agent has started and in intervals after that, until ctx
-// ends. The caller closes started when the agent has started.
+// maintainDiskReserve reserves space and inodes when the agent has started and in intervals after that, until ctx ends. The caller
+// closes started when the agent has started.
 func (d *dataDirectory) maintainDiskReserve(ctx context.Context, started <-chan struct{}) {
 	if d.isStateEphemeral {
 		return
@@ -61,6 +68,10 @@ func (d *dataDirectory) maintainDiskReserve(ctx context.Context, started <-chan 
 	defer check.Stop()
 	for {
 		_ = d.makeOrGrowDiskReserve() // after an error the next iteration calls it again
+		if dir, err := helperdir.OpenOrCreate(d.path); err == nil {
+			_ = dir.ReserveInodes() // after an error the next iteration calls it again
+			dir.Close()
+		}
 		select {
 		case <-check.C:
 		case <-ctx.Done():

@@ -17,6 +17,9 @@ const (
 	// minFreeBytes is the free disk space below which CheckDiskSpaceForNewObjects fails. It is more than the space that an
 	// agent that starts on a full disk frees.
 	minFreeBytes = 2 << 20
+	// minFreeInodes is the number of free inodes below which CheckDiskSpaceForNewObjects fails. It is more than the number that an agent
+	// or its helper processes free at once on a disk without inodes.
+	minFreeInodes = 32
 )
 
 // reserveDiskSpace allocates disk space for the first usedBytes+reservedBytes bytes of the file, if reservesSpace is
@@ -32,15 +35,30 @@ func (f *stateFile) reserveDiskSpace(usedBytes int64) {
 }
 
 // CheckDiskSpaceForNewObjects returns an error if the disk with the state file has less than minFreeBytes of free
-// space. Callers that add objects call it first: the remaining space is for changes that free space.
+// space, or less than minFreeInodes. Callers that add objects call it first: the rest is for changes that free space.
 func (s *Store) CheckDiskSpaceForNewObjects() error {
 	if s.file == nil {
 		return nil
 	}
-	if err := CheckFreeDiskSpace(filepath.Dir(s.file.path), minFreeBytes); err != nil {
+	dir := filepath.Dir(s.file.path)
+	err := CheckFreeDiskSpace(dir, minFreeBytes)
+	if err == nil {
+		err = checkFreeInodes(dir)
+	}
+	if err != nil {
 		return fmt.Errorf("%w; stop and purge jobs, or remove files", err)
 	}
 	return nil
+}
+
+// checkFreeInodes returns an error that wraps ENOSPC if the file system of a directory has less than minFreeInodes. It returns nil if it
+// cannot find out, and if the file system has no limit.
+func checkFreeInodes(dir string) error {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil || fs.Files == 0 || fs.Ffree >= minFreeInodes {
+		return nil
+	}
+	return fmt.Errorf("the disk of %s has %d free inodes, too few for new files: %w", dir, fs.Ffree, unix.ENOSPC)
 }
 
 // CheckFreeDiskSpace returns an error that wraps ENOSPC if the current user cannot store requiredBytes on the file

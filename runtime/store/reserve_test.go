@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
@@ -62,6 +63,38 @@ func TestFullDiskHasSpaceForStops(t *testing.T) {
 	put(true)
 	if s.Snapshot().Job(nil, "default", "job-99").Stop == nil || s.LastWriteErr() != nil {
 		t.Errorf("stopped: %v", s.LastWriteErr())
+	}
+}
+
+// A disk without inodes has no room for new objects, although it has free space, and stops can be stored.
+func TestNoRoomForNewObjectsWithoutInodes(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("mounts a tmpfs: needs root")
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=16m,nr_inodes=100"); err != nil {
+		t.Skip("cannot mount a tmpfs:", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	s, err := Open(t.Context(), Config{StateFilePath: filepath.Join(dir, FileName), ReserveDiskSpace: true, Logger: hclog.NewNullLogger()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := s.CheckDiskSpaceForNewObjects(); err != nil {
+		t.Errorf("on a disk with inodes: %v", err)
+	}
+	for i := 0; err == nil; i++ {
+		err = os.WriteFile(filepath.Join(dir, fmt.Sprint("ballast-", i)), nil, 0o600)
+	}
+	if !errors.Is(err, unix.ENOSPC) {
+		t.Fatal(err)
+	}
+	if err := s.CheckDiskSpaceForNewObjects(); !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "inodes") {
+		t.Errorf("on a disk without inodes: %v", err)
+	}
+	if _, err := s.Update(t.Context(), func(tx *Txn) error { tx.PutEvaluation(&api.Evaluation{ID: "stop"}); return nil }); err != nil {
+		t.Errorf("a stop: %v", err)
 	}
 }
 

@@ -66,9 +66,10 @@ func (d *Dir) Path() string { return d.path }
 // Close closes the handle.
 func (d *Dir) Close() error { return d.handle.Close() }
 
-// EnsurePrivateSocketDir creates the directory for sockets if it is missing. It returns an error if
-// other users can enter the directory.
+// EnsurePrivateSocketDir creates the directory for sockets if it is missing, and calls EnsureFreeInodes for the sockets. It returns an
+// error if other users can enter the directory.
 func (d *Dir) EnsurePrivateSocketDir() error {
+	d.EnsureFreeInodes()
 	path := SocketDir(d.path)
 	var st unix.Stat_t
 	for {

@@ -3,6 +3,7 @@ package faults
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -11,10 +12,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest/programs"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -278,6 +281,106 @@ func TestStartsOnFullDisk(t *testing.T) {
 	start("start without tasks")
 	start("second start without tasks")
 	free()
+}
+
+// TestDiskWithoutInodes uses all inodes of a node's disk. The agent's health has the cause, new jobs are rejected, killed helper processes
+// return, and agents start.
+func TestDiskWithoutInodes(t *testing.T) {
+	t.Parallel()
+	n := newAgentStartFixtureOn(t, allAgentEnvironments[0], 1, func(dir string) error {
+		return unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1g,mode=0711,nr_inodes=2000")
+	})
+	agent := n.startAgent()
+	client := n.waitReady(agent)
+	fills := 0
+	fill := func() {
+		t.Helper()
+		fills++
+		for i := 0; ; i++ {
+			err := os.WriteFile(filepath.Join(n.dataDir, fmt.Sprintf("ballast-%d-%d", fills, i)), nil, 0o600)
+			if errors.Is(err, unix.ENOSPC) {
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	waitFor := func(what string, isDone func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(systemtest.WaitTimeout); !isDone(); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: processes are %v", what, n.processesByKind())
+			}
+		}
+	}
+	waitFor("inodes are not reserved", func() bool {
+		files, _ := filepath.Glob(filepath.Join(n.dataDir, "reserve.inodes", "*"))
+		return len(files) == 64
+	})
+	fill()
+
+	health, err := client.Agent().Health()
+	if err != nil || health.Server.Ok || !strings.Contains(health.Server.Message, "inodes") {
+		t.Errorf("health of an agent whose disk has no inodes: %+v, %v", health, err)
+	}
+	job, err := client.Jobs().ParseHCL(fmt.Sprintf(agentStartTestJobHCL, fmt.Sprintf(agentStartTestGroupHCL, "raw_exec", 2)), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := client.Jobs().Register(job, nil); err == nil || !strings.Contains(err.Error(), "inodes") {
+		t.Errorf("a job is registered: %v", err)
+	}
+
+	helpers := n.processesByKind()
+	maps.DeleteFunc(helpers, func(kind string, _ []osprocess.ID) bool { return isTaskProcessKind(kind) })
+	// The sockets of the killed processes are removed, and others take their inodes, before the agent starts the next ones.
+	if err := agent.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	for kind, processes := range helpers {
+		for _, p := range processes {
+			if err := errors.Join(p.Signal(syscall.SIGKILL), p.WaitEnd(t.Context())); err != nil {
+				t.Fatalf("%s: %v", kind, err)
+			}
+		}
+	}
+	if err := os.RemoveAll(filepath.Join(n.dataDir, "sockets")); err != nil {
+		t.Fatal(err)
+	}
+	fill()
+	if err := agent.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	waitFor("killed helper processes do not return", func() bool {
+		now := n.processesByKind()
+		for kind, processes := range helpers {
+			if len(now[kind]) != len(processes) || slices.ContainsFunc(now[kind], func(p osprocess.ID) bool { return slices.Contains(processes, p) }) {
+				return false
+			}
+		}
+		return true
+	})
+	n.assertSameTasks("helper processes were killed on a disk without inodes")
+
+	n.end(agent, syscall.SIGKILL)
+	for range 2 {
+		fill()
+		agent = n.startAgent()
+		n.waitReady(agent)
+		n.end(agent, syscall.SIGTERM)
+	}
+	n.assertSameTasks("starts on a disk without inodes")
+	ballast, err := filepath.Glob(filepath.Join(n.dataDir, "ballast-*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range ballast {
+		if err := os.Remove(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.recoverTasksAndStop(api.TaskDriverMessage)
 }
 
 // fillDisk creates a file that fills the disk.
