@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/opcount"
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
@@ -21,14 +22,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// Names in a data directory while a snapshot is written or restored. A killed process leaves them, and the next one removes them.
-const (
-	snapshotDir     = "snapshot.tmp"
-	snapshotArchive = "snapshot.tar.gz.tmp"
-	restoreDir      = "restore.tmp"
-)
+// restoreDir is the name in a data directory while a snapshot is restored. A killed process leaves it, and the next one removes it.
+const restoreDir = "restore.tmp"
 
-// snapshotMu is locked while a snapshot is written: the names of its files are the same for all.
+// snapshotMu is locked while a snapshot is written, so that the copies of many callers do not fill the disk.
 var snapshotMu sync.Mutex
 
 // WriteSnapshot writes a snapshot of the state into a temporary file, and returns the file, from its start, and the description
@@ -36,25 +33,40 @@ var snapshotMu sync.Mutex
 func (a *Agent) WriteSnapshot(ctx context.Context, omitKeys bool) (*os.File, *snapshot.Meta, error) {
 	snapshotMu.Lock()
 	defer snapshotMu.Unlock()
-	workDir, archive := filepath.Join(a.dataDirectory.path, snapshotDir), filepath.Join(a.dataDirectory.path, snapshotArchive)
-	if err := errors.Join(os.RemoveAll(workDir), os.RemoveAll(archive)); err != nil {
-		return nil, nil, fmt.Errorf("write snapshot: %w", err)
-	}
-	f, err := os.OpenFile(archive, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	options := snapshot.Options{Version: a.config.Version, NodeID: a.node.ID(), OmitKeys: omitKeys, WorkDir: a.dataDirectory.path}
+	f, meta, err := writeSnapshotOnDiskOrInMemory(ctx, a.store, options, a.logger)
 	if err != nil {
 		return nil, nil, fmt.Errorf("write snapshot: %w", err)
 	}
-	err = os.Remove(archive)
-	var meta *snapshot.Meta
-	if err == nil {
-		meta, err = snapshot.Write(ctx, a.store, snapshot.Options{Version: a.config.Version, NodeID: a.node.ID(), OmitKeys: omitKeys, WorkDir: workDir}, f)
+	return f, meta, nil
+}
+
+// writeSnapshotOnDiskOrInMemory writes a snapshot like writeSnapshot. If the disk of the working directory is full or read-only, the file
+// is in memory, so that the state can be saved on another disk.
+func writeSnapshotOnDiskOrInMemory(ctx context.Context, s *store.Store, o snapshot.Options, logger hclog.Logger) (*os.File, *snapshot.Meta, error) {
+	f, meta, err := writeSnapshot(ctx, s, o)
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS) {
+		logger.Warn("snapshot is written in memory, because the disk of the data directory cannot be written", "error", err)
+		o.WorkDir = ""
+		return writeSnapshot(ctx, s, o)
 	}
+	return f, meta, err
+}
+
+// writeSnapshot writes a snapshot into a file without a name on the file system of the working directory, and returns the file from its
+// start.
+func writeSnapshot(ctx context.Context, s *store.Store, o snapshot.Options) (*os.File, *snapshot.Meta, error) {
+	f, err := store.OpenUnnamedFile(o.WorkDir)
+	if err != nil {
+		return nil, nil, err
+	}
+	meta, err := snapshot.Write(ctx, s, o, f)
 	if err == nil {
 		_, err = f.Seek(0, io.SeekStart)
 	}
 	if err != nil {
 		f.Close()
-		return nil, nil, fmt.Errorf("write snapshot: %w", err)
+		return nil, nil, err
 	}
 	return f, meta, nil
 }
@@ -163,7 +175,14 @@ func writeRestoredState(ctx context.Context, dataDir, work, version string, logg
 			return "", err
 		}
 	}
-	_, err = s.WriteCopy(ctx, filepath.Join(work, restoredStateFile), filepath.Join(work, restoredKeyFile))
+	f, err := os.OpenFile(filepath.Join(work, restoredStateFile), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return "", err
+	}
+	_, keys, err := s.WriteCopy(ctx, f)
+	if err = errors.Join(err, f.Close()); err == nil && keys != nil {
+		err = keys.Save(filepath.Join(work, restoredKeyFile))
+	}
 	return tasksOwnerDir, err
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/snapshot"
@@ -117,7 +118,7 @@ func newStateOfSnapshot(t *testing.T, dir string) []archiveFile {
 		t.Fatal(err)
 	}
 	var packed bytes.Buffer
-	if _, err := snapshot.Write(t.Context(), s, snapshot.Options{Version: "0.1.0", WorkDir: filepath.Join(t.TempDir(), "work")}, &packed); err != nil {
+	if _, err := snapshot.Write(t.Context(), s, snapshot.Options{Version: "0.1.0", WorkDir: t.TempDir()}, &packed); err != nil {
 		t.Fatal(err)
 	}
 	zipped, err := gzip.NewReader(&packed)
@@ -138,6 +139,57 @@ func newStateOfSnapshot(t *testing.T, dir string) []archiveFile {
 			t.Fatal(err)
 		}
 		files = append(files, archiveFile{tar.Header{Name: header.Name, Mode: 0o600}, content})
+	}
+}
+
+// A snapshot can be saved while the disk of the data directory is full, has no inode or is read-only.
+func TestSnapshotWithoutDisk(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("mounts a tmpfs: needs root")
+	}
+	s, err := store.Open(t.Context(), store.Config{
+		StateFilePath: filepath.Join(t.TempDir(), store.FileName), KeyFile: filepath.Join(t.TempDir(), keyringFile), BuildVersion: "0.1.0", Logger: hclog.NewNullLogger(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for _, disk := range []struct {
+		name, options string
+		flags         uintptr
+		inMemory      bool
+	}{
+		{"writable", "size=16m", 0, false},
+		{"full", "size=8k", 0, true},
+		{"without an inode", "size=16m,nr_inodes=1", 0, true},
+		{"read-only", "size=16m", unix.MS_RDONLY, true},
+	} {
+		t.Run(disk.name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := unix.Mount("tmpfs", dir, "tmpfs", disk.flags, disk.options); err != nil {
+				t.Skip("cannot mount a tmpfs:", err)
+			}
+			t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+			var text bytes.Buffer
+			f, meta, err := writeSnapshotOnDiskOrInMemory(t.Context(), s, snapshot.Options{Version: "0.1.0", WorkDir: dir}, hclog.New(&hclog.LoggerOptions{Output: &text}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			if strings.Contains(text.String(), "in memory") != disk.inMemory {
+				t.Errorf("want in memory %t, the log has %q", disk.inMemory, text.String())
+			}
+			saved := t.TempDir()
+			if read, err := snapshot.Unpack(f, saved); err != nil || read.Index != meta.Index || !read.HasKeys {
+				t.Errorf("snapshot %+v, written %+v, %v", read, meta, err)
+			}
+			if contents, err := store.InspectFile(filepath.Join(saved, snapshot.StateFile)); err != nil || contents.DamageErr() != nil {
+				t.Errorf("state of the snapshot: %v, %v", err, contents)
+			}
+			if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+				t.Errorf("files remain: %v, %v", entries, err)
+			}
+		})
 	}
 }
 

@@ -6,38 +6,34 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/runtime/store/keyring"
 )
 
-// WriteCopy writes the state as it is after its last change into a new state file, and the keys of the state into a new
-// key file, and returns the index of the change. It writes no key file if keyFile is empty or the state has no keys.
+// WriteCopy writes the state as it is after its last change into an empty file, and returns the index of the change and the keys of the
+// state, nil if it has none. The caller remains the owner of the file.
 //
 // The copy has all changes whose Update has returned before the call, and a part of none. It is written from memory, so that it is
-// undamaged even if the state file is not. Updates wait until WriteCopy has returned. After an error, both files can exist.
-func (s *Store) WriteCopy(ctx context.Context, stateFilePath, keyFile string) (index uint64, err error) {
+// undamaged even if the state file is not. Updates wait until WriteCopy has returned.
+func (s *Store) WriteCopy(ctx context.Context, file *os.File) (index uint64, keys *keyring.Ring, err error) {
 	err = s.runBetweenTransactions(ctx, func() error {
-		index = s.lastIndex
-		if err := writeNewStateFile(stateFilePath, s.allRecords(s.memDB.Txn(false))); err != nil {
-			return fmt.Errorf("copy the state to %s: %w", stateFilePath, err)
-		}
-		ring := s.sealer.keyring.Load()
-		if ring == nil || keyFile == "" {
-			return nil
-		}
-		if err := ring.Save(keyFile); err != nil {
-			return fmt.Errorf("copy the keys to %s: %w", keyFile, err)
+		index, keys = s.lastIndex, s.sealer.keyring.Load()
+		if err := writeNewStateFile(file, s.allRecords(s.memDB.Txn(false))); err != nil {
+			return fmt.Errorf("copy the state to %s: %w", file.Name(), err)
 		}
 		return nil
 	})
-	return index, err
+	return index, keys, err
 }
 
-// writeNewStateFile writes records into a new state file.
-func writeNewStateFile(path string, records func(yield func(bucketWrite) bool)) error {
-	handle, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+// writeNewStateFile writes records into an empty file.
+func writeNewStateFile(file *os.File, records func(yield func(bucketWrite) bool)) error {
+	fd, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 0) // a duplicate, because the database closes it
 	if err != nil {
 		return err
 	}
-	f := &stateFile{path: path}
+	handle := os.NewFile(uintptr(fd), file.Name())
+	f := &stateFile{path: file.Name()}
 	if err := f.openDatabase(handle); err != nil {
 		handle.Close()
 		return err

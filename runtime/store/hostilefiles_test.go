@@ -32,7 +32,11 @@ func inspectOrRestore(path string) {
 		var s *Store
 		s, err = Open(context.Background(), Config{StateFilePath: path, ContinueAtHigherIndex: true, Logger: hclog.NewNullLogger()})
 		if err == nil {
-			_, err = s.WriteCopy(context.Background(), copyPath, "")
+			var file *os.File
+			if file, err = os.Create(copyPath); err == nil {
+				_, _, err = s.WriteCopy(context.Background(), file)
+				err = errors.Join(err, file.Close())
+			}
 			err = errors.Join(err, s.Close())
 		}
 	} else if contents, inspectErr := InspectFile(path); inspectErr == nil {
@@ -129,17 +133,25 @@ func writeRawFile(path string, size int64, pages ...[]byte) error {
 	return os.Truncate(path, size)
 }
 
+func writeHostileRecords(path string, records func(yield func(bucketWrite) bool)) error {
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(writeNewStateFile(file, records), file.Close())
+}
+
 // hostileFiles are the files of the test, with random sizes.
 var hostileFiles = []hostileFile{
 	{"many records", 0, func(path string, random *rand.Rand) error {
-		return writeNewStateFile(path, hostileRecords("namespaces", 100e3+random.IntN(50e3), func(i int) (string, []byte) {
+		return writeHostileRecords(path, hostileRecords("namespaces", 100e3+random.IntN(50e3), func(i int) (string, []byte) {
 			name := fmt.Sprintf("n%06x", i)
 			return name, msgpackMap(msgpackString("Name"), msgpackString(name))
 		}))
 	}},
 	{"a value of many levels", 1, func(path string, random *rand.Rand) error {
 		payload := msgpackMap(msgpackString("Unknown"), bytes.Repeat([]byte{0x91}, 10e3+random.IntN(10e3)))
-		return writeNewStateFile(path, hostileRecords("namespaces", 1, func(int) (string, []byte) { return "n", payload }))
+		return writeHostileRecords(path, hostileRecords("namespaces", 1, func(int) (string, []byte) { return "n", payload }))
 	}},
 	{"elements that all have the same bytes", 1, func(path string, random *rand.Rand) error {
 		page := rawPage(3, leafPageFlag, 60e3, (16<<20+random.IntN(16<<20))/pageSize*pageSize)

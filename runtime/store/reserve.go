@@ -69,7 +69,7 @@ func CheckFreeDiskSpace(dir string, requiredBytes int64) error {
 		return nil // if statfs has failed, the next write reports the error of the disk
 	}
 	// Root can use space that is reserved for it, but not all of the space that the file system counts as free.
-	f, err := openUnnamedFile(dir)
+	f, err := OpenUnnamedFile(dir)
 	if err == nil {
 		err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, requiredBytes)
 		f.Close()
@@ -80,14 +80,21 @@ func CheckFreeDiskSpace(dir string, requiredBytes int64) error {
 	return fmt.Errorf("the disk of %s is full: %w", dir, unix.ENOSPC)
 }
 
-// openUnnamedFile creates a file without a name on the file system of a directory. The kernel frees the space of the file when
-// the file is closed, also if this process is killed.
-func openUnnamedFile(dir string) (*os.File, error) {
-	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+// OpenUnnamedFile creates a file without a name on the file system of a directory, or in memory if dir is empty. The kernel frees the
+// space of the file when the file is closed, also if this process is killed.
+func OpenUnnamedFile(dir string) (*os.File, error) {
+	if dir == "" {
+		fd, err := unix.MemfdCreate("nomad-lite", unix.MFD_CLOEXEC)
+		if err != nil {
+			return nil, os.NewSyscallError("memfd_create", err)
+		}
+		return os.NewFile(uintptr(fd), "memory"), nil
+	}
+	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return createAndUnlinkFile(dir) // the file system does not support O_TMPFILE
 	}
-	return os.NewFile(uintptr(fd), dir), nil
+	return os.NewFile(uintptr(fd), filepath.Join(dir, "(unnamed)")), nil
 }
 
 // createAndUnlinkFile creates a file in a directory, and removes its name.

@@ -124,10 +124,8 @@ func parseKeyFile(text []byte) (*Ring, error) {
 	return r, nil
 }
 
-// Save replaces the key file. When it returns without an error, the file and its name
-// are on disk. After an error or a crash, the file has either its former content or the
-// new content.
-func (r *Ring) Save(path string) (err error) {
+// Encode returns the content of the key file.
+func (r *Ring) Encode() ([]byte, error) {
 	var keyFileContent keyFile
 	for i, meta := range r.KeyMetadata() {
 		k := fileKey{
@@ -139,6 +137,14 @@ func (r *Ring) Save(path string) (err error) {
 		keyFileContent.Keys = append(keyFileContent.Keys, k)
 	}
 	text, err := json.MarshalIndent(keyFileContent, "", "  ")
+	return append(text, '\n'), err
+}
+
+// Save replaces the key file. When it returns without an error, the file and its name
+// are on disk. After an error or a crash, the file has either its former content or the
+// new content.
+func (r *Ring) Save(path string) (err error) {
+	text, err := r.Encode()
 	if err != nil {
 		return err
 	}
@@ -152,7 +158,7 @@ func (r *Ring) Save(path string) (err error) {
 			os.Remove(f.Name())
 		}
 	}()
-	_, err = f.Write(append(text, '\n'))
+	_, err = f.Write(text)
 	opcount.Count(opcount.Sync)
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err

@@ -48,66 +48,73 @@ type Options struct {
 	Version  string // version of this build
 	NodeID   string
 	OmitKeys bool // the archive has no keys, so that its variables can be read only together with the key file of the agent
-	// WorkDir is a directory for uncompressed copies of the files, which Write creates and removes. It must not exist.
+	// WorkDir is a directory on the file system for an uncompressed copy of the state, which has no name there. If it is empty, the copy
+	// is in memory.
 	WorkDir string
 }
 
 // Write writes a snapshot of the state to w. Changes of the state wait only while the state is copied to Options.WorkDir.
-func Write(ctx context.Context, s *store.Store, o Options, w io.Writer) (meta *Meta, err error) {
-	if err := os.Mkdir(o.WorkDir, 0o700); err != nil {
+func Write(ctx context.Context, s *store.Store, o Options, w io.Writer) (*Meta, error) {
+	state, err := store.OpenUnnamedFile(o.WorkDir)
+	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(o.WorkDir)) }()
-	statePath, keyPath := filepath.Join(o.WorkDir, StateFile), filepath.Join(o.WorkDir, KeyFile)
-	if o.OmitKeys {
-		keyPath = ""
-	}
-	meta = &Meta{Format: currentFormat, Version: o.Version, Time: time.Now().UTC(), NodeID: o.NodeID}
-	if meta.Index, err = s.WriteCopy(ctx, statePath, keyPath); err != nil {
+	defer state.Close()
+	meta := &Meta{Format: currentFormat, Version: o.Version, Time: time.Now().UTC(), NodeID: o.NodeID}
+	index, keys, err := s.WriteCopy(ctx, state)
+	if err != nil {
 		return nil, err
 	}
-	paths := []string{statePath}
-	if _, err := os.Stat(keyPath); keyPath != "" && err == nil {
-		meta.HasKeys = true
-		paths = append(paths, keyPath)
+	info, err := state.Stat()
+	if err != nil {
+		return nil, err
 	}
+	meta.Index, meta.HasKeys = index, keys != nil && !o.OmitKeys
 	description, err := json.MarshalIndent(meta, "", "  ")
 	if err != nil {
 		return nil, err
 	}
-	return meta, writeArchive(w, append(description, '\n'), paths, meta.Time)
+	files := []archivedFile{newArchivedText(metaFile, append(description, '\n')), {StateFile, io.NewSectionReader(state, 0, info.Size())}}
+	if meta.HasKeys {
+		text, err := keys.Encode()
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, newArchivedText(KeyFile, text))
+	}
+	return meta, writeArchive(w, files, meta.Time)
 }
 
-func writeArchive(w io.Writer, description []byte, paths []string, modTime time.Time) error {
+// archivedFile is a file of an archive.
+type archivedFile struct {
+	name    string
+	content *io.SectionReader
+}
+
+func newArchivedText(name string, text []byte) archivedFile {
+	return archivedFile{name, io.NewSectionReader(bytes.NewReader(text), 0, int64(len(text)))}
+}
+
+// writeArchive writes the files and their checksums.
+func writeArchive(w io.Writer, files []archivedFile, modTime time.Time) error {
 	zipped := gzip.NewWriter(w)
 	archive := tar.NewWriter(zipped)
-	var sums strings.Builder
-	write := func(name string, size int64, content io.Reader) error {
-		if err := archive.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: size, ModTime: modTime}); err != nil {
+	var sums bytes.Buffer
+	write := func(f archivedFile) error {
+		if err := archive.WriteHeader(&tar.Header{Name: f.name, Mode: 0o600, Size: f.content.Size(), ModTime: modTime}); err != nil {
 			return err
 		}
 		sum := sha256.New()
-		_, err := io.Copy(io.MultiWriter(archive, sum), content)
-		fmt.Fprintf(&sums, "%s  %s\n", hex.EncodeToString(sum.Sum(nil)), name)
+		_, err := io.Copy(io.MultiWriter(archive, sum), f.content)
+		fmt.Fprintf(&sums, "%s  %s\n", hex.EncodeToString(sum.Sum(nil)), f.name)
 		return err
 	}
-	if err := write(metaFile, int64(len(description)), bytes.NewReader(description)); err != nil {
-		return err
-	}
-	for _, path := range paths {
-		f, err := os.Open(path)
-		if err != nil {
-			return err
-		}
-		info, err := f.Stat()
-		if err == nil {
-			err = write(filepath.Base(path), info.Size(), f)
-		}
-		if err = errors.Join(err, f.Close()); err != nil {
+	for _, f := range files {
+		if err := write(f); err != nil {
 			return err
 		}
 	}
-	if err := write(sumsFile, int64(sums.Len()), strings.NewReader(sums.String())); err != nil {
+	if err := write(newArchivedText(sumsFile, sums.Bytes())); err != nil {
 		return err
 	}
 	return errors.Join(archive.Close(), zipped.Close())
