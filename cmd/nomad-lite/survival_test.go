@@ -87,6 +87,11 @@ var survivals = []survival{
 		repeated: "nothing; new jobs are rejected", duration: "until there is space", tests: "TestFullDisk TestStartsOnFullDisk TestDiskWithoutInodes TestFullFileSystem TestOutputLossIsAnEventOfTheNode",
 	},
 	{
+		event: "The state file cannot be written, for example because the disk is read-only", kept: "running tasks", lost: "nothing; a task that ends is shown as running until its end is stored",
+		repeated: "nothing; jobs, stops and restarts are rejected before they have an effect; a task that ends waits with its next start", duration: "until it can be written",
+		tests: "TestRestartIsRefusedWhileStateCannotBeStored TestSnapshotWithoutDisk TestExitStatusIsStoredBeforeDestroy",
+	},
+	{
 		event: "No file descriptors or memory are left for the agent", kept: "running tasks, plugins, keeper and log collector", lost: "nothing",
 		repeated: "starts wait", duration: "until there are some", tests: "TestStartWithoutDescriptorsLeavesTasks TestAgentWithoutDescriptorsKeepsCollector",
 	},

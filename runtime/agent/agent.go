@@ -435,6 +435,7 @@ func (a *Agent) nodeRunnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 			LogCollector:     a.helperProcesses.logCollector,
 			AllocDirRoot:     a.dataDirectory.allocDirRoot(),
 			Store:            a.store,
+			CheckStateWrite:  a.store.CheckWrite,
 			Services:         a.serviceRegistry(),
 			CheckResults:     a.store,
 			HookFactory:      a.plugins.hookPlugins,

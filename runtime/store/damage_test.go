@@ -534,12 +534,26 @@ func TestFileReplacedWhileOpen(t *testing.T) {
 	if s.Snapshot().Job(nil, "default", "b") != nil {
 		t.Error("readers see a change that failed")
 	}
+	if err := s.CheckWrite(t.Context()); !errors.Is(err, errFileReplaced) || !errors.Is(s.LastWriteErr(), errFileReplaced) {
+		t.Errorf("check: %v, last error %v", err, s.LastWriteErr())
+	}
 	if text, err := os.ReadFile(path); err != nil || string(text) != "somebody else's" {
 		t.Errorf("the other file now holds %q, %v", text, err)
 	}
 	os.Remove(path)
+	if err := s.CheckWrite(t.Context()); err != nil || s.LastWriteErr() != nil {
+		t.Errorf("check without the other file: %v, last error %v", err, s.LastWriteErr())
+	}
+	before := s.Index()
+	if err := s.CheckWrite(t.Context()); err != nil || s.Index() != before {
+		t.Errorf("the check has changed the state: %v", err)
+	}
 	if _, err := s.Update(t.Context(), put); err != nil {
 		t.Error(err)
+	}
+	s = reopenStore(t, s)
+	if got := len(s.Snapshot().Jobs(nil, "default", "")); got != 2 || len(s.Damage()) > 0 {
+		t.Errorf("%d jobs, want 2; damage %v", got, s.Damage())
 	}
 }
 

@@ -128,6 +128,23 @@ func (s *Store) LastWriteErr() error {
 	return nil
 }
 
+// CheckWrite writes to the state file without changing the state, and returns the error. A caller that ends something which starts again
+// only with a change of the state calls it first.
+func (s *Store) CheckWrite(ctx context.Context) error {
+	if s.file == nil {
+		return nil
+	}
+	return s.runBetweenTransactions(ctx, func() error {
+		err := s.file.writeRecords(nil, s.allRecords(s.memDB.Txn(false)))
+		if err != nil {
+			s.lastWriteErr.Store(&err)
+		} else {
+			s.lastWriteErr.Store(nil)
+		}
+		return err
+	})
+}
+
 // Damage returns the parts of the state that could not be read by Open or later.
 func (s *Store) Damage() []Damage {
 	s.damageMu.Lock()

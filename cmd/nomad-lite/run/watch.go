@@ -272,7 +272,7 @@ func (r *foregroundRun) restartTasksOrReplaceAlloc(ctx context.Context, a *api.A
 	}
 	var errs []error
 	for _, task := range tasks {
-		errs = append(errs, runner.RestartAsyncWithReason(task, "a watched file has changed", false))
+		errs = append(errs, runner.RestartAsyncWithReason(ctx, task, "a watched file has changed", false))
 	}
 	return errors.Join(errs...)
 }

@@ -44,6 +44,7 @@ type Config struct {
 	LogCollector     runnerhooks.LogCollector
 	AllocDirRoot     string
 	Store            Store                       // stores the records of the allocation; nil stores none
+	CheckStateWrite  func(context.Context) error // returns why the records cannot be stored; may be nil
 	Services         services.Registry           // service registrations of all allocations of the node
 	CheckResults     services.CheckResultStore   // stores the results of checks; nil keeps them in memory
 	DialCheckTarget  services.DialFunc           // connects checks to their targets; nil uses the network of the host

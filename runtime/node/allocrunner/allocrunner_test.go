@@ -660,6 +660,39 @@ func TestRestartAllFindsATaskThatWasStarting(t *testing.T) {
 	})
 }
 
+// A task that is restarted while its start cannot be stored would end for good.
+func TestRestartIsRefusedWhileStateCannotBeStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		errDisk := errors.New("read-only file system")
+		diskErr, calls := errDisk, &recordingHook{name: "recording"}
+		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) {
+			withHooks([]runnerhooks.Hook{recordingAllocHook{calls}}, nil)(c)
+			c.CheckStateWrite = func(context.Context) error { return diskErr }
+		})
+		h.advance(time.Second)
+		events, called := len(h.taskState("web").Events), calls.calls()
+		orders := map[string]func() error{
+			"one task":  func() error { return h.RestartTask(t.Context(), "web") },
+			"running":   func() error { return h.RestartRunning(t.Context()) },
+			"all tasks": func() error { return h.RestartAll(t.Context()) },
+			"of a hook": func() error { return h.RestartAsyncWithReason(t.Context(), "web", "a reason", false) },
+		}
+		for name, restart := range orders {
+			if err := restart(); !errors.Is(err, errDisk) {
+				t.Errorf("%s: %v", name, err)
+			}
+			h.advance(time.Minute)
+			wantEqual(t, name, []any{h.taskState("web").State, h.taskState("web").Restarts, len(h.taskState("web").Events)}, fmt.Sprintf("[running 0 %d]", events))
+			wantEqual(t, name+": hooks", calls.calls(), called)
+		}
+		wantEqual(t, "stopped", h.drivers.recordedCalls("StopTask"), "[]")
+		diskErr = nil
+		wantEqual(t, "restart with a writable disk", h.RestartAll(t.Context()), "<nil>")
+		h.advance(time.Minute)
+		wantEqual(t, "restarts", []any{h.taskState("web").State, h.taskState("web").Restarts}, "[running 1]")
+	})
+}
+
 func TestTwoRestartsOfOneProcessAreOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := startHarness(t, parseJob(t, job("service", `task "web" {

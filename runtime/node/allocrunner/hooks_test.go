@@ -1344,7 +1344,7 @@ func TestRunWaitsForRequestedRestarts(t *testing.T) {
 		slow := &recordingHook{name: "slow", callDurations: map[string]time.Duration{"prekilling": time.Minute}}
 		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), withHooks(nil, []runnerhooks.Hook{recordingTaskHook{slow}}))
 		h.advance(time.Second)
-		if err := h.RestartAsyncWithReason("web", "a reason", false); err != nil {
+		if err := h.RestartAsyncWithReason(t.Context(), "web", "a reason", false); err != nil {
 			t.Fatal(err)
 		}
 		h.advance(time.Second)
@@ -1356,7 +1356,7 @@ func TestRunWaitsForRequestedRestarts(t *testing.T) {
 		if !slices.Contains(slow.returnedCalls, "prekilling") {
 			t.Errorf("Run has returned while a hook is being called: %v of %v have returned", slow.returnedCalls, slow.startedCalls)
 		}
-		if err := h.RestartAsyncWithReason("web", "a reason", false); !errors.Is(err, ErrNotRunning) {
+		if err := h.RestartAsyncWithReason(t.Context(), "web", "a reason", false); !errors.Is(err, ErrNotRunning) {
 			t.Errorf("restart after Run: %v", err)
 		}
 	})

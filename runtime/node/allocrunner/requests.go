@@ -33,10 +33,13 @@ func UnknownTaskError(name string) error {
 }
 
 // RestartAsyncWithReason restarts the named task, or all running tasks if task is empty. The task events show the
-// reason. It does not wait for the restarts. If countsAsFailure is set, the restarts count as failures for the restart
-// policy.
-func (r *Runner) RestartAsyncWithReason(task, reason string, countsAsFailure bool) error {
+// reason. It does not wait for the restarts, and refuses them while the state cannot be written. If countsAsFailure is set, the restarts
+// count as failures for the restart policy.
+func (r *Runner) RestartAsyncWithReason(ctx context.Context, task, reason string, countsAsFailure bool) error {
 	tasks, err := r.tasks.namedOrAllRunningTasks(task)
+	if err == nil {
+		err = r.checkRestartCanBeStored(ctx)
+	}
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,22 @@ func (r *Runner) RestartTask(ctx context.Context, name string) error {
 	if err := r.tasks.checkRestartAllowed(); err != nil {
 		return err
 	}
+	if err := r.checkRestartCanBeStored(ctx); err != nil {
+		return err
+	}
 	return t.Restart(ctx, model.EventRestartSignal(model.RestartTaskReason), false)
+}
+
+// checkRestartCanBeStored returns an error if a process that a restart ends could not be started again, because a start must be stored
+// first. Each order to restart calls it before it has an effect.
+func (r *Runner) checkRestartCanBeStored(ctx context.Context) error {
+	if r.config.CheckStateWrite == nil {
+		return nil
+	}
+	if err := r.config.CheckStateWrite(ctx); err != nil {
+		return fmt.Errorf("nothing is restarted, because the agent could not store the new start: %w", err)
+	}
+	return nil
 }
 
 // RestartRunning restarts the running tasks concurrently. It returns when the old
@@ -39,6 +54,9 @@ func (r *Runner) RestartRunning(ctx context.Context) error {
 		return err
 	}
 	defer r.tasks.releaseMultiTaskRestartSemaphore()
+	if err := r.checkRestartCanBeStored(ctx); err != nil {
+		return err
+	}
 	defer r.tasks.registerGroupServicesAgain()
 	if err := r.tasks.prepareMultiTaskRestart(ctx); err != nil {
 		return err
@@ -56,6 +74,9 @@ func (r *Runner) RestartAll(ctx context.Context) error {
 		return err
 	}
 	defer r.tasks.releaseMultiTaskRestartSemaphore()
+	if err := r.checkRestartCanBeStored(ctx); err != nil {
+		return err
+	}
 	r.tasks.coordinator.ReturnToInit()
 	defer r.tasks.registerGroupServicesAgain()
 	if err := r.tasks.prepareMultiTaskRestart(ctx); err != nil {

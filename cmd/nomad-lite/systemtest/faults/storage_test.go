@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -381,6 +382,39 @@ func TestDiskWithoutInodes(t *testing.T) {
 		}
 	}
 	n.recoverTasksAndStop(api.TaskDriverMessage)
+}
+
+// TestRestartIsRefusedWhileStateCannotBeStored orders restarts while the state file cannot be written: the tasks would end, and could not
+// start again.
+func TestRestartIsRefusedWhileStateCannotBeStored(t *testing.T) {
+	t.Parallel()
+	n := newAgentStartFixture(t, allAgentEnvironments[0], 1)
+	agent := n.startAgent()
+	client := n.waitReady(agent)
+	undo, err := newReplacePathFault(filepath.Join(n.dataDir, store.FileName), func(path string) error { return os.WriteFile(path, nil, 0o600) })()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), systemtest.WaitTimeout)
+	defer cancel()
+	q := (&api.QueryOptions{}).WithContext(ctx)
+	for _, alloc := range n.allocs {
+		for name, restart := range map[string]func() error{
+			"one task":  func() error { return client.Allocations().Restart(alloc, "life", q) },
+			"running":   func() error { return client.Allocations().Restart(alloc, "", q) },
+			"all tasks": func() error { return client.Allocations().RestartAllTasks(alloc, q) },
+		} {
+			if err := restart(); err == nil || !strings.Contains(err.Error(), "nothing is restarted") {
+				t.Errorf("restart of %s: %v", name, err)
+			}
+		}
+	}
+	n.assertSameTasks("restarts were ordered while the state cannot be stored")
+	if err := undo(); err != nil {
+		t.Fatal(err)
+	}
+	n.end(agent, syscall.SIGTERM)
+	n.recoverTasksAndStop()
 }
 
 // fillDisk creates a file that fills the disk.

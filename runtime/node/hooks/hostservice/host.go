@@ -325,7 +325,7 @@ func (h *HostService) Restart(ctx context.Context, s hook.Scope, req hook.Restar
 	if err != nil {
 		return err
 	}
-	return toHookError(c.runner.RestartAsyncWithReason(c.targetTask, c.reasonOrDefault(req.Reason), req.CountAsFailure))
+	return toHookError(c.runner.RestartAsyncWithReason(ctx, c.targetTask, c.reasonOrDefault(req.Reason), req.CountAsFailure))
 }
 
 // Signal implements hook.Host.
