@@ -10,20 +10,34 @@ import (
 // Run blocks until the task will never run again, or until ctx is done: then the agent shuts down, and Run leaves the
 // process running. For a task that is killed before its start, Run calls only the Stop hooks.
 func (r *Runner) Run(ctx context.Context) {
-	defer close(r.done)
-	defer r.hooks.updateWG.Wait()
+	run, end := newTaskRun(ctx, r)
+	defer end()
+	for step := r.firstStep; step != tasksteps.None; {
+		step = run.recordResult(step, run.execute(step))
+	}
+}
+
+// newTaskRun starts a run. The caller calls end after the last step.
+func newTaskRun(ctx context.Context, r *Runner) (run *taskRun, end func()) {
 	forceKillCtx, killCtx, release := r.requests.newKillContexts(ctx)
-	defer release()
 	r.hooks.startUpdateHooksIfPending()
 	r.hooks.recordAttachments()
-	run := &taskRun{recoverer: recoverer{Runner: r}, ctx: ctx, killCtx: killCtx, forceKillCtx: forceKillCtx}
-	step := r.firstStep
-	for step != tasksteps.None {
-		result := run.execute(step)
-		next := tasksteps.Next(step, result)
-		r.records.mu.Lock()
-		r.transitions.add(tasksteps.Transition{Time: time.Now(), Step: step, Result: result, Next: next})
-		r.records.mu.Unlock()
-		step = next
+	run = &taskRun{recoverer: recoverer{Runner: r}, ctx: ctx, killCtx: killCtx, forceKillCtx: forceKillCtx}
+	return run, func() {
+		release()
+		r.hooks.updateWG.Wait()
+		close(r.done)
 	}
+}
+
+// recordResult records the result of a step, and returns the next step.
+func (t *taskRun) recordResult(step tasksteps.Step, result tasksteps.Result) tasksteps.Step {
+	next, ok := tasksteps.Next(step, result)
+	if !ok {
+		t.killAfterUnknownResult(step, result)
+	}
+	t.records.mu.Lock()
+	defer t.records.mu.Unlock()
+	t.transitions.add(tasksteps.Transition{Time: time.Now(), Step: step, Result: result, Next: next})
+	return next
 }

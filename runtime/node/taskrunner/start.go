@@ -50,13 +50,13 @@ type processStart struct {
 // handle was not stored because this agent died.
 func (t *taskRun) storeStartID() tasksteps.Result {
 	if t.killCtx.Err() != nil {
-		return t.resultOfStartStep(context.Cause(t.killCtx))
+		return t.resultOfStartError(context.Cause(t.killCtx))
 	}
 	config, err := t.buildTaskConfig()
 	if err != nil {
 		err = t.records.secrets.Error(err)
 		t.records.emitEvent(model.EventFailedValidation(err.Error()))
-		return t.resultOfStartStep(err)
+		return t.resultOfStartError(err)
 	}
 	t.clearDelayAndRecordRestartState()
 	local := &t.records.localState
@@ -64,7 +64,7 @@ func (t *taskRun) storeStartID() tasksteps.Result {
 		local.StartID = t.records.newStartID()
 		if err := t.records.storeBothRecords(state.DurabilitySync); err != nil {
 			t.records.emitEvent(model.EventDriverFailure(err.Error()))
-			return t.resultOfStartStep(driver.Recoverable(err))
+			return t.resultOfStartError(driver.Recoverable(err))
 		}
 	}
 	config.ID = local.StartID
@@ -224,7 +224,7 @@ func (t *taskRun) failStart(err error) tasksteps.Result {
 	}
 	err = t.records.secrets.Error(err)
 	t.reportStartError(err)
-	return t.resultOfStartStep(err)
+	return t.resultOfStartError(err)
 }
 
 // abandonStart ends a start whose result is not known because of a kill or a shutdown of the agent. After a kill the

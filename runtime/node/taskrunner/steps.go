@@ -113,8 +113,33 @@ func (t *taskRun) execute(step tasksteps.Step) tasksteps.Result {
 		t.stopWatch()
 		t.hooks.callShutdownHooks(t.ctx)
 		return tasksteps.Done
+	case tasksteps.AbandonTask:
+		return t.abandonTask()
 	}
-	panic(fmt.Sprintf("the task runner cannot execute step %d", step))
+	return tasksteps.NoResult
+}
+
+// killAfterUnknownResult kills the task because a step has returned a result that package tasksteps does not have. The
+// task has failed unless it was killed or dead already.
+func (t *taskRun) killAfterUnknownResult(step tasksteps.Step, result tasksteps.Result) {
+	t.logger.Error("step of the task has an unknown result, killing the task", "step", step, "result", result)
+	fails := !t.requests.isKillRequested() && t.State().State != model.TaskDead
+	event := model.EventKillingReason(fmt.Sprintf("The task ends because of an error in nomad-lite, please report it: the step %q cannot have the result %q", step, result), fails)
+	t.records.emitEvent(event)
+	t.requests.requestKill(event, false) // adds no second Killing event
+}
+
+// abandonTask finds what is left of a task that killAfterUnknownResult has killed.
+func (t *taskRun) abandonTask() tasksteps.Result {
+	local := &t.records.localState
+	t.process = t.requests.getProcess()
+	if t.startUndecided || t.process == nil && local.StartID != "" && local.UnhandledExit == nil {
+		t.setPendingDestroyOfUndecidedStart()
+	}
+	if t.process != nil && t.endWatch == nil {
+		t.startWatch()
+	}
+	return t.resultOfDecidedStart(tasksteps.Done)
 }
 
 // shutdownOr returns the result agent shutdown if the agent shuts down, and r otherwise.
@@ -125,12 +150,17 @@ func (t *taskRun) shutdownOr(r tasksteps.Result) tasksteps.Result {
 	return r
 }
 
-// resultOfStartStep returns the result of a step before the start or of the start, which has returned err.
+// resultOfStartStep returns the result of a step before the start that has returned err.
 func (t *taskRun) resultOfStartStep(err error) tasksteps.Result {
-	switch {
-	case err == nil:
+	if err == nil {
 		return tasksteps.Done
-	case t.killCtx.Err() != nil:
+	}
+	return t.resultOfStartError(err)
+}
+
+// resultOfStartError returns the result of a step before the start, or of the start, that has failed with err.
+func (t *taskRun) resultOfStartError(err error) tasksteps.Result {
+	if t.killCtx.Err() != nil {
 		return t.shutdownOr(tasksteps.Killed)
 	}
 	t.outcome = startFailureOutcome(err)

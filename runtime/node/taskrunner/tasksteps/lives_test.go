@@ -71,6 +71,7 @@ type agent struct {
 	stopFailed  bool // the stop must be repeated
 	forceKilled bool
 
+	mustAbandon                  bool // a step had an unknown result
 	rerunAwaited, rerunRequested bool
 	remainingDestroyed           bool
 	stopHooks, shutdownHooks     int
@@ -88,15 +89,17 @@ func (l *life) run(mayCrash bool) error {
 		if l.steps++; l.steps > 4000 {
 			return errors.New("the life does not end")
 		}
-		result, err := l.execute(step)
+		execute := l.executeAndFollow
+		// AbandonTask finds what must be ended, so the life cannot do without its result. In a task whose run is complete,
+		// MarkDead has no effect.
+		if l.random.IntN(60) == 0 && step != AbandonTask && !(step == RecoverTask && l.stored.complete) {
+			execute = l.executeWithUnknownResult
+		}
+		next, err := execute(step)
 		if err != nil {
 			return fmt.Errorf("%q: %w", step, err)
 		}
 		l.agent.begun = true
-		next, ok := table[step].next[result]
-		if !ok {
-			return fmt.Errorf("%q cannot have the result %q", step, result)
-		}
 		step = next
 		if mayCrash && l.random.IntN(40) == 0 {
 			return errCrash
@@ -106,6 +109,72 @@ func (l *life) run(mayCrash bool) error {
 		return fmt.Errorf("the Stop hooks were called %d times and the Shutdown hooks %d times", l.agent.stopHooks, l.agent.shutdownHooks)
 	}
 	return nil
+}
+
+// executeAndFollow executes a step, and returns the step that follows its result.
+func (l *life) executeAndFollow(s Step) (Step, error) {
+	result, err := l.execute(s)
+	if err != nil {
+		return None, err
+	}
+	next, ok := Next(s, result)
+	if !ok {
+		return None, fmt.Errorf("the result cannot be %q", result)
+	}
+	return next, nil
+}
+
+// executeWithUnknownResult executes a step that returns a result for which the table has no row, unless the agent shuts
+// down. A step of a stop does nothing.
+func (l *life) executeWithUnknownResult(s Step) (Step, error) {
+	a := &l.agent
+	next, _ := Next(s, NoResult)
+	if next != ForceKill {
+		result, err := l.execute(s)
+		if err != nil {
+			return None, err
+		}
+		if right, ok := Next(s, result); ok && a.shutdown && result != Done {
+			return right, nil
+		}
+	}
+	l.killed = true
+	switch next {
+	case AbandonTask:
+		a.mustAbandon = true
+	case ForceKill:
+		a.forceKilled = true
+	case MarkDead:
+		a.mayStart, a.mustDie = false, true
+	case DestroyRemaining:
+		a.rerunRequested, a.rerunAwaited = false, true
+	}
+	return next, nil
+}
+
+// abandon ends the life after an unknown result: the driver destroys a start whose handle is not stored, and a process is
+// stopped.
+func (l *life) abandon() (Result, error) {
+	stored, p := &l.stored, &l.process
+	if !l.agent.mustAbandon {
+		return broken("no step had an unknown result")
+	}
+	undecided := l.agent.undecidedStart || stored.startID && !stored.exit
+	l.agent = agent{begun: true}
+	if undecided {
+		stored.startID, stored.nextStartID, p.mustDestroy = false, false, true
+	}
+	switch {
+	case stored.exit:
+		p.mayRun, p.destroyTried = false, true
+		return ExitFound, nil
+	case stored.running:
+		l.agent.poststart, l.agent.mustStop = true, true
+		*p = process{mayRun: true, mustDestroy: true}
+		return ProcessFound, nil
+	}
+	p.mayRun, l.agent.mustDie = false, true
+	return Done, nil
 }
 
 // interruption returns how a step that a kill and a shutdown end is interrupted, if it is.
@@ -143,6 +212,8 @@ func (l *life) execute(s Step) (Result, error) {
 		return broken("a step after the last hooks")
 	case stored.complete && s != RecoverTask && s != DestroyRemaining && s != CallStopHooks && s != CallShutdownHooks:
 		return broken("a task whose run is complete continues")
+	case s == AbandonTask:
+		return l.abandon()
 	case a.undecidedStart && s != RecoverTask && s != QueryEarlierStart && s != CallShutdownHooks,
 		a.startCalled && s != QueryStart && s != CallShutdownHooks:
 		return broken("the driver has not answered whether a start was executed")

@@ -1,7 +1,5 @@
 package tasksteps
 
-import "fmt"
-
 // Step is what a task runner does at one time.
 type Step uint8
 
@@ -41,6 +39,7 @@ const (
 	CallStopHooks
 	DropUnusedStartID
 	CallShutdownHooks
+	AbandonTask
 
 	stepCount
 )
@@ -73,6 +72,7 @@ const (
 	Restart                         // the restart policy starts the task again
 	NoRestart                       // the restart policy, or a kill, ends the task
 	RerunRequested                  // a dead task runs again, because another task or a user asks for it
+	NoResult                        // the task runner has no code for the step; no step has a row for it
 
 	resultCount
 )
@@ -81,7 +81,7 @@ var resultNames = [resultCount]string{
 	Done: "done", Failed: "failed", Killed: "killed", ForceKilled: "force killed", AgentShutdown: "agent shutdown",
 	RunComplete: "run complete", TaskDead: "task dead", StartUndecided: "start undecided", ProcessFound: "process found", ExitFound: "exit found",
 	ExitUnknown: "exit status unknown", NothingExecuted: "nothing executed", NoAnswer: "no answer", PluginDied: "plugin died", DriverUnavailable: "driver unavailable", RestartRequested: "restart requested",
-	ExitNotReported: "exit not reported", AttemptsUsedUp: "attempts of a kill used up", RestartFailed: "attempts of a restart used up", NoRerun: "no rerun", Restart: "restart", NoRestart: "no restart", RerunRequested: "rerun requested",
+	ExitNotReported: "exit not reported", AttemptsUsedUp: "attempts of a kill used up", RestartFailed: "attempts of a restart used up", NoRerun: "no rerun", Restart: "restart", NoRestart: "no restart", RerunRequested: "rerun requested", NoResult: "no result",
 }
 
 // definition is a row of the table.
@@ -310,6 +310,14 @@ var table = [stepCount]definition{
 		next:         map[Result]Step{Done: None},
 		outlastsKill: reasonCleanup, outlastsShutdown: reasonCleanup,
 	},
+	AbandonTask: {
+		name: "end the task after an error of the agent",
+		note: "A step has returned a result for which it has no row. The agent has killed the task, with an event that names the step and the result. The driver must destroy a start whose handle is not stored.",
+		next: map[Result]Step{
+			Done: MarkDead, ProcessFound: CallPreKillingHooks, ExitFound: CallExitedHooks,
+		},
+		outlastsKill: "the task is killed already", outlastsShutdown: reasonShort,
+	},
 }
 
 // First returns the first step of a run. restored means that an earlier agent has run the task.
@@ -320,13 +328,23 @@ func First(restored bool) Step {
 	return AwaitStartGate
 }
 
-// Next returns the step that follows a step with this result. It panics if the step cannot have this result.
-func Next(s Step, r Result) Step {
-	next, ok := table[s].next[r]
-	if !ok {
-		panic(fmt.Sprintf("the step %q of a task cannot have the result %q", s, r))
+// Next returns the step that follows a step with this result. It returns false if the table has no row for the result,
+// which is an error of the agent: then the caller must kill the task, and next is a step that leads to its end.
+func Next(s Step, r Result) (next Step, ok bool) {
+	if next, ok = table[s].next[r]; ok {
+		return next, true
 	}
-	return next
+	switch s {
+	case CallPreKillingHooks, AwaitShutdownDelay, StopTask, AwaitStopRetry, AwaitExitAfterStop, DestroyWithoutExit:
+		return ForceKill, false
+	case ForceKill, RecordExit, DestroyProcess, CallExitedHooks, MarkDead, DestroyRemaining, CallStopHooks, DropUnusedStartID, CallShutdownHooks:
+		return table[s].next[Done], false
+	case DecideRestart, AbandonTask:
+		return MarkDead, false
+	case AwaitRerun:
+		return DestroyRemaining, false
+	}
+	return AbandonTask, false
 }
 
 // String returns the name of the step for users, for example "wait for the exit".

@@ -19,8 +19,8 @@ var resultsOfOneKindOfStep = map[Result][]Step{
 	RunComplete:       {RecoverTask},
 	TaskDead:          {RecoverTask},
 	StartUndecided:    {RecoverTask},
-	ProcessFound:      {RecoverTask, QueryEarlierStart, QueryStart},
-	ExitFound:         {RecoverTask, QueryEarlierStart},
+	ProcessFound:      {RecoverTask, QueryEarlierStart, QueryStart, AbandonTask},
+	ExitFound:         {RecoverTask, QueryEarlierStart, AbandonTask},
 	ExitUnknown:       {QueryStart},
 	NothingExecuted:   {QueryEarlierStart, QueryStart},
 	NoAnswer:          {QueryEarlierStart, QueryStart, StopTask},
@@ -36,6 +36,7 @@ var resultsOfOneKindOfStep = map[Result][]Step{
 	NoRestart:         {DecideRestart, DecideRerun},
 	RerunRequested:    {AwaitRerun},
 	Failed:            {AwaitDriver, CallPrestartHooks, StoreStartID, AwaitPluginTasks, StartTask, QueryStart, StopTask, DestroyWithoutExit},
+	NoResult:          {},
 }
 
 // Each step has a row, or a reason, for each result.
@@ -63,6 +64,23 @@ func TestTableIsComplete(t *testing.T) {
 		}
 		if completions != 1 {
 			t.Errorf("%q has %d results with which it is complete", s, completions)
+		}
+	}
+}
+
+// A run ends even if no step has a result that the table has.
+func TestUnknownResultsEndTheRun(t *testing.T) {
+	for first := RecoverTask; first < stepCount; first++ {
+		step, steps := first, 0
+		for ; step != None && steps < int(stepCount); steps++ {
+			next, ok := Next(step, NoResult)
+			if ok {
+				t.Errorf("%q has a row for no result", step)
+			}
+			step = next
+		}
+		if step != None {
+			t.Errorf("after %q, the run is at %q after %d steps", first, step, steps)
 		}
 	}
 }

@@ -39,8 +39,7 @@ func lookUp(t Transition) (next Step, ok bool) {
 	if t.Step == None {
 		return t.Next, t.Result == Done && (t.Next == First(false) || t.Next == First(true))
 	}
-	next, ok = table[t.Step].next[t.Result]
-	return next, ok
+	return Next(t.Step, t.Result)
 }
 
 // MarshalText returns the name of the step for users.
