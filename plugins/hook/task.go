@@ -52,7 +52,8 @@ type TaskPrestartResponse struct {
 // TaskPoststart runs after the task has started. It runs again, with Repeated set, when
 // a new process of the plugin replaces one that has exited, and when a restarted agent
 // recovers the task: once for each process of the plugin and each agent. Poststart must
-// be idempotent. An error is reported as a task event and does not fail the task.
+// be idempotent. It is not called once the kill of the task, or the stop of its allocation, was requested. An error is
+// reported as a task event and does not fail the task.
 type TaskPoststart interface {
 	Poststart(ctx context.Context, req TaskPoststartRequest) (TaskPoststartResponse, error)
 }

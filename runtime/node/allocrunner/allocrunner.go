@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskapi"
@@ -347,7 +348,11 @@ func (r *Runner) Run(ctx context.Context) {
 		for _, t := range r.tasks.taskSet {
 			runWG.Go(func() {
 				defer r.state.requestReconcile()
-				t.Run(untilShutdown)
+				untilKilledByStop := untilStop
+				if t.Task().Stage() == lifecycle.PoststopTask {
+					untilKilledByStop = untilShutdown // the stop runs the poststop tasks
+				}
+				t.Run(untilShutdown, untilKilledByStop)
 			})
 		}
 	})

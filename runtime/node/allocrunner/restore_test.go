@@ -1818,6 +1818,42 @@ func TestPoststartIsNotRepeatedForAnEndingTask(t *testing.T) {
 	}
 }
 
+// Once the stop of an allocation is requested, Poststart is called for its poststop tasks only, although the other tasks
+// run until the shutdown delay of the group has passed.
+func TestPoststartIsNotCalledForAStoppingAlloc(t *testing.T) {
+	for name, stop := range map[string]func(*testAgent, *recordingPluginHook) *testAgent{
+		"stopped under an earlier agent": func(a *testAgent, _ *recordingPluginHook) *testAgent {
+			a.die()
+			a.cancel(ErrShutdown)
+			return a.startNextAgent(func(c *Config) { c.Alloc.DesiredStatus = api.AllocDesiredStatusStop })
+		},
+		"stopped before its plugin is replaced": func(a *testAgent, p *recordingPluginHook) *testAgent {
+			a.Stop()
+			a.advance(time.Second)
+			p.replace()
+			return a
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := new(recordingPluginHook)
+				a := startAgent(t, parseJob(t, jobTextFromParts("service", `shutdown_delay = "1m"`, endlessTaskText, poststopTask)), func(c *Config) {
+					c.HookFactory = fixedHookFactory{task: []runnerhooks.Hook{p}}
+				})
+				a.advance(time.Second)
+				b := stop(a, p)
+				b.advance(30 * time.Second)
+				p.mu.Lock()
+				before := slices.Clone(p.calls)
+				p.mu.Unlock()
+				wantEqual(t, "calls before the kill", before, "[poststart 0 repeated=false]")
+				b.wait()
+				wantEqual(t, "calls of the stop", p.calls[1:], fmt.Sprintf("[prekilling exited poststart %d repeated=false exited]", p.processNumber))
+			})
+		})
+	}
+}
+
 // A killed task does not count as successful, however many events were added since, and also under the
 // next agent.
 func TestKilledTaskHasNotSucceeded(t *testing.T) {

@@ -116,9 +116,9 @@ func (t *taskHooks) setEnvOfHook(h runnerhooks.Hook, env map[string]string) {
 }
 
 // callPoststartHooks calls the Poststart hooks. mayBeRepeated means that an earlier agent may already have called them
-// for the same process.
-func (t *taskHooks) callPoststartHooks(killCtx context.Context, p *taskdriver.Process, mayBeRepeated bool) {
-	runnerhooks.CallEachAndReportErrors(killCtx, t.hookChain, hook.Poststart, func(ctx context.Context, h runnerhooks.Hook, at hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
+// for the same process. It returns early when ctx is done.
+func (t *taskHooks) callPoststartHooks(ctx context.Context, p *taskdriver.Process, mayBeRepeated bool) {
+	runnerhooks.CallEachAndReportErrors(ctx, t.hookChain, hook.Poststart, func(ctx context.Context, h runnerhooks.Hook, at hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
 		point := failpoint.EnterStep(failpoint.StepPoststart)
 		defer point.Leave()
 		return at.Poststart(ctx, t.newPoststartRequest(h, p, mayBeRepeated))

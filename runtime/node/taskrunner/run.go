@@ -8,9 +8,10 @@ import (
 )
 
 // Run blocks until the task will never run again, or until ctx is done: then the agent shuts down, and Run leaves the
-// process running. For a task that is killed before its start, Run calls only the Stop hooks.
-func (r *Runner) Run(ctx context.Context) {
-	run, end := newTaskRun(ctx, r)
+// process running. For a task that is killed before its start, Run calls only the Stop hooks. When untilAllocStop is done,
+// the task will be killed, and Run no longer calls Poststart hooks; untilAllocStop must be derived from ctx.
+func (r *Runner) Run(ctx, untilAllocStop context.Context) {
+	run, end := newTaskRun(ctx, untilAllocStop, r)
 	defer end()
 	for step := r.firstStep; step != tasksteps.None; {
 		step = run.recordResult(step, run.execute(step))
@@ -18,11 +19,11 @@ func (r *Runner) Run(ctx context.Context) {
 }
 
 // newTaskRun starts a run. The caller calls end after the last step.
-func newTaskRun(ctx context.Context, r *Runner) (run *taskRun, end func()) {
+func newTaskRun(ctx, untilAllocStop context.Context, r *Runner) (run *taskRun, end func()) {
 	forceKillCtx, killCtx, release := r.requests.newKillContexts(ctx)
 	r.hooks.startUpdateHooksIfPending()
 	r.hooks.recordAttachments()
-	run = &taskRun{recoverer: recoverer{Runner: r}, ctx: ctx, killCtx: killCtx, forceKillCtx: forceKillCtx}
+	run = &taskRun{recoverer: recoverer{Runner: r}, ctx: ctx, untilAllocStop: untilAllocStop, killCtx: killCtx, forceKillCtx: forceKillCtx}
 	return run, func() {
 		release()
 		r.hooks.updateWG.Wait()

@@ -25,6 +25,7 @@ import (
 type taskRun struct {
 	recoverer
 	ctx, killCtx, forceKillCtx context.Context // see taskRequests.newKillContexts
+	untilAllocStop             context.Context // see Runner.Run
 
 	outcome      restart.RunOutcome // end of the last process or start; input of tasksteps.DecideRestart
 	restartDelay time.Duration
@@ -67,7 +68,7 @@ func (t *taskRun) execute(step tasksteps.Step) tasksteps.Result {
 	case tasksteps.StoreHandle:
 		return t.storeHandle()
 	case tasksteps.CallPoststartHooks:
-		t.hooks.callPoststartHooks(t.killCtx, t.process, t.recovered)
+		t.callPoststartHooks()
 		return tasksteps.Done
 	case tasksteps.AwaitExit:
 		return t.awaitExit()
@@ -310,11 +311,31 @@ func (t *taskRun) stopWatch() {
 	}
 }
 
+func (t *taskRun) callPoststartHooks() {
+	ctx, cancel := t.newPoststartContext()
+	defer cancel()
+	t.hooks.callPoststartHooks(ctx, t.process, t.recovered)
+}
+
+// newPoststartContext returns the context of the Poststart hooks, which is done after a kill, and when the stop of the
+// allocation is requested: the kill follows after the PreKill hooks, the shutdown delay, and the tasks that stop before.
+func (t *taskRun) newPoststartContext() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(t.killCtx)
+	if t.untilAllocStop.Err() != nil {
+		cancel() // the function of AfterFunc would be called later
+	}
+	detach := context.AfterFunc(t.untilAllocStop, cancel)
+	return ctx, func() {
+		detach()
+		cancel()
+	}
+}
+
 // awaitExit waits for the exit of the process, and repeats the Poststart hooks of hook plugins that have a new process.
 // These calls end before the PreKilling or Exited hooks are called.
 func (t *taskRun) awaitExit() tasksteps.Result {
 	var repeatWG sync.WaitGroup
-	running, stopRepeating := context.WithCancel(t.killCtx)
+	running, stopRepeating := t.newPoststartContext()
 	t.hooks.repeatPoststartAfterPluginRestart(running, &repeatWG, t.process)
 	failpoint.Hit(failpoint.StepRunning, failpoint.PhaseBefore)
 	requested := t.requests.restartRequested()

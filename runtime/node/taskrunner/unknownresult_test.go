@@ -171,7 +171,7 @@ func TestUnknownResultEndsTheTask(t *testing.T) {
 						}
 						kill := time.AfterFunc(time.Minute, func() { r.Kill(model.EventKilling(time.Second)) })
 						wrong := 0
-						run, end := newTaskRun(t.Context(), r)
+						run, end := newTaskRun(t.Context(), t.Context(), r)
 						for step := r.firstStep; step != tasksteps.None; {
 							isWrong := step == wrongStep && wrong == 0 || wrong > 0 && all && step != tasksteps.AbandonTask
 							var result tasksteps.Result

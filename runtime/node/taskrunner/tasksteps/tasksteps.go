@@ -195,7 +195,7 @@ var table = [stepCount]definition{
 	},
 	CallPoststartHooks: {
 		name:         "call the Poststart hooks",
-		note:         "A kill cancels the hook that runs. A requested restart waits until the hooks have ended, so that none is called for a process that is being stopped.",
+		note:         "A kill, and the stop of the allocation before it, cancel the hook that runs. A requested restart waits until the hooks have ended, so that none is called for a process that is being stopped.",
 		next:         map[Result]Step{Done: AwaitExit},
 		outlastsKill: reasonNextStep, outlastsShutdown: reasonNextStep,
 	},
