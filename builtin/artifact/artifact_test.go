@@ -801,7 +801,7 @@ func TestFileOwners(t *testing.T) {
 	w := newFixture(t)
 	w.taskUser = "nosuchuser"
 	w.routes["/a"] = "alpha"
-	w.expectFailure(httpArtifact(w, "/a", "Chown", true), "chown: user: unknown user nosuchuser")
+	w.expectFailure(httpArtifact(w, "/a", "Chown", true), "chown: unknown user nosuchuser")
 }
 
 func TestLocalFileSources(t *testing.T) {

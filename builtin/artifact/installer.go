@@ -9,16 +9,15 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"os/user"
 	"path"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/taskuser"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
@@ -67,31 +66,11 @@ func lookupFileOwner(chownToTaskUser bool, taskUser string) (*fileOwner, error) 
 	if !chownToTaskUser || taskUser == "" {
 		return &fileOwner{0, 0}, nil
 	}
-	taskUser, group, hasGroup := strings.Cut(taskUser, ":")
-	if id, ok := strings.CutPrefix(taskUser, "nomad-"); ok && strings.Trim(id, "0123456789") == "" {
-		taskUser = id // the name of a dynamic user, which the agent has assigned to the task
-	}
-	u, err := user.Lookup(taskUser)
-	if err != nil && strings.Trim(taskUser, "0123456789") == "" {
-		if u, err = user.LookupId(taskUser); err != nil {
-			u, err = &user.User{Uid: taskUser, Gid: taskUser}, nil // the user may exist only in the image of a container
-		}
-	}
+	cred, err := taskuser.Lookup(taskUser)
 	if err != nil {
 		return nil, fmt.Errorf("chown: %w", err)
 	}
-	if hasGroup {
-		u.Gid = group
-		if g, err := user.LookupGroup(group); err == nil {
-			u.Gid = g.Gid
-		}
-	}
-	uid, uidErr := strconv.ParseUint(u.Uid, 10, 31)
-	gid, gidErr := strconv.ParseUint(u.Gid, 10, 31)
-	if err := errors.Join(uidErr, gidErr); err != nil {
-		return nil, fmt.Errorf("chown: there is no group %q: %w", group, err)
-	}
-	return &fileOwner{int(uid), int(gid)}, nil
+	return &fileOwner{int(cred.Uid), int(cred.Gid)}, nil
 }
 
 // installer has the staging directory of a download, and moves the inspected

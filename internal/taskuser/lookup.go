@@ -1,6 +1,7 @@
 package taskuser
 
 import (
+	"errors"
 	"fmt"
 	"os/user"
 	"strconv"
@@ -13,19 +14,32 @@ import (
 const madeUpPrefix = "nomad-"
 
 // Lookup returns the ids of the user that a task names: a name, a uid, user:group, or
-// nomad-<uid> for a user without an account. A name of digits that no account has is a uid.
+// nomad-<uid> for a user without an account. A name of digits that no account has is a uid. The error names the user; it
+// wraps user.UnknownUserError or user.UnknownGroupError if there is no account or group of that name.
 func Lookup(name string) (*syscall.Credential, error) {
 	userName, groupName, hasGroup := splitUserAndGroup(name)
 	cred, _, err := lookupUser(userName)
-	if err != nil || !hasGroup {
-		return cred, err
+	if err == nil && hasGroup {
+		cred.Gid, err = lookupGroup(groupName)
 	}
-	cred.Gid, err = lookupGroup(groupName)
-	if err != nil {
-		return nil, err
+	switch {
+	case err == nil:
+		return cred, nil
+	case errors.As(err, new(user.UnknownUserError)), errors.As(err, new(user.UnknownGroupError)):
+		return nil, unknownNameError{err}
 	}
-	return cred, nil
+	return nil, fmt.Errorf("user %q: %w", name, err)
 }
+
+// unknownNameError is an error of package os/user that names the user or group, without the prefix "user: " or "group: ".
+type unknownNameError struct{ cause error }
+
+func (e unknownNameError) Error() string {
+	_, text, _ := strings.Cut(e.cause.Error(), ": ")
+	return text
+}
+
+func (e unknownNameError) Unwrap() error { return e.cause }
 
 // UID returns the user id of the user that a task names, and false if this machine does not know it.
 func UID(name string) (uint32, bool) {

@@ -32,7 +32,7 @@ func Credential(name string) (*syscall.Credential, error) {
 	}
 	cred, err := taskuser.Lookup(name)
 	if err != nil {
-		return nil, fmt.Errorf("user %q: %w", name, err)
+		return nil, err
 	}
 	return cred, nil
 }

@@ -132,9 +132,9 @@ func checkRawExecUsersAndCommands(j *jobfile.File, s *cli.Streams) (noErrors boo
 		}
 		if task.User != "" && !isInterpolated(task.User) {
 			if _, err := taskuser.Lookup(task.User); err != nil {
-				reason := fmt.Sprintf("user %q does not exist on this machine", task.User)
-				if !errors.As(err, new(user.UnknownUserError)) {
-					reason += ": " + err.Error()
+				reason := err.Error()
+				if errors.As(err, new(user.UnknownUserError)) {
+					reason = fmt.Sprintf("user %q does not exist on this machine", task.User)
 				}
 				diags = append(diags, j.NewErrorDiagnostic(append(jobfile.TaskBlockPath(group, task), "user"), reason))
 			}

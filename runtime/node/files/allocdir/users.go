@@ -72,7 +72,7 @@ func (u taskUsers) traversingUIDs() []uint32 {
 func lookupAccount(name string) (account, error) {
 	cred, err := taskuser.Lookup(name)
 	if err != nil {
-		return account{}, fmt.Errorf("user %q: %w", name, err)
+		return account{}, err
 	}
 	return account{int(cred.Uid), int(cred.Gid)}, nil
 }

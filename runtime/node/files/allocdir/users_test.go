@@ -392,7 +392,7 @@ func TestRestrictAccess(t *testing.T) {
 	}
 	for name, o := range tasks {
 		if name == "gone" {
-			if _, err := d.BuildTaskDir(name, o); err == nil || !strings.Contains(err.Error(), `user "a-user-that-is-gone"`) {
+			if _, err := d.BuildTaskDir(name, o); err == nil || !strings.Contains(err.Error(), "unknown user a-user-that-is-gone") {
 				t.Errorf("a user that is not there: %v", err)
 			}
 			continue
