@@ -343,7 +343,7 @@ func TestMalformedTaskStatus(t *testing.T) {
 	away := &malformedServer{startErr: status.Error(codes.Unavailable, "containerd is away")}
 	runWithMalformedServer(t, "Unavailable from a live plugin is not its death", away, func(t *testing.T, d driver.Driver, _ *fakePluginProcess) {
 		_, _, err := d.StartTask(t.Context(), &driver.TaskConfig{})
-		if got, want := err.Error(), "rpc error: code = Unavailable desc = containerd is away"; got != want {
+		if got, want := err.Error(), "containerd is away"; got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	})

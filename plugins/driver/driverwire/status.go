@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/protoadapt"
 
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/proto/structspb"
 )
@@ -41,11 +42,19 @@ func statusFromDriverError(err error) error {
 
 // remoteError is an error that the plugin has sent, and wraps the error value of package driver that its text contains.
 type remoteError struct {
-	error          // the received error, with the text for users
-	sentinel error // error value of package driver, such as driver.ErrTaskNotFound
+	received error // with a gRPC status
+	sentinel error // error value of package driver, such as driver.ErrTaskNotFound; nil if the text contains none
 }
 
-func (e *remoteError) Unwrap() []error { return []error{e.error, e.sentinel} }
+// Error returns the text of the plugin, without the prefix of the gRPC library.
+func (e *remoteError) Error() string { return basewire.ErrorMessageWithoutGRPCPrefix(e.received) }
+
+func (e *remoteError) Unwrap() []error {
+	if e.sentinel == nil {
+		return []error{e.received}
+	}
+	return []error{e.received, e.sentinel}
+}
 
 // restoreErrorType converts a received gRPC error to the error type or value of package driver that the plugin has sent.
 func restoreErrorType(err error) error {
@@ -53,12 +62,14 @@ func restoreErrorType(err error) error {
 	if !ok || err == nil {
 		return err
 	}
+	remote := &remoteError{received: err}
 	for _, known := range []error{driver.ErrTaskNotFound, driver.ErrStatsNotImplemented, driver.ErrChannelClosed, driver.ErrCreateNetworkNotSupported, driver.ErrDestroyNetworkNotSupported} {
 		if strings.Contains(s.Message(), known.Error()) {
-			err = &remoteError{err, known}
+			remote.sentinel = known
 			break
 		}
 	}
+	err = remote
 	// A RecoverableError is always the first detail.
 	if details := s.Details(); len(details) > 0 {
 		if d, ok := details[0].(*structspb.RecoverableError); ok {

@@ -517,15 +517,15 @@ func TestErrorsOverTheWire(t *testing.T) {
 		recoverable bool
 		is          error
 	}{
-		{"a plain error", plain, "rpc error: code = Unknown desc = plain failure", codes.Unknown, false, nil},
-		{"a recoverable error", driver.Recoverable(plain), "rpc error: code = FailedPrecondition desc = plain failure", codes.FailedPrecondition, true, nil},
-		{"a wrapped recoverable error", fmt.Errorf("pull: %w", driver.Recoverable(plain)), "rpc error: code = FailedPrecondition desc = pull: plain failure", codes.FailedPrecondition, true, nil},
-		{"a declared unrecoverable error", &driver.Error{Err: plain}, "rpc error: code = FailedPrecondition desc = plain failure", codes.FailedPrecondition, false, nil},
-		{"task not found", driver.ErrTaskNotFound, "rpc error: code = Unknown desc = task not found for given id", codes.Unknown, false, driver.ErrTaskNotFound},
-		{"task not found, with words", fmt.Errorf("stop: %w", driver.ErrTaskNotFound), "rpc error: code = Unknown desc = stop: task not found for given id", codes.Unknown, false, driver.ErrTaskNotFound},
-		{"a recoverable task not found", driver.Recoverable(driver.ErrTaskNotFound), "rpc error: code = FailedPrecondition desc = task not found for given id", codes.FailedPrecondition, true, driver.ErrTaskNotFound},
-		{"no stats", driver.ErrStatsNotImplemented, "rpc error: code = Unknown desc = stats not implemented for driver", codes.Unknown, false, driver.ErrStatsNotImplemented},
-		{"a status of something behind the driver", status.Error(codes.NotFound, "no such image"), "rpc error: code = NotFound desc = no such image", codes.NotFound, false, nil},
+		{"a plain error", plain, "plain failure", codes.Unknown, false, nil},
+		{"a recoverable error", driver.Recoverable(plain), "plain failure", codes.FailedPrecondition, true, nil},
+		{"a wrapped recoverable error", fmt.Errorf("pull: %w", driver.Recoverable(plain)), "pull: plain failure", codes.FailedPrecondition, true, nil},
+		{"a declared unrecoverable error", &driver.Error{Err: plain}, "plain failure", codes.FailedPrecondition, false, nil},
+		{"task not found", driver.ErrTaskNotFound, "task not found for given id", codes.Unknown, false, driver.ErrTaskNotFound},
+		{"task not found, with words", fmt.Errorf("stop: %w", driver.ErrTaskNotFound), "stop: task not found for given id", codes.Unknown, false, driver.ErrTaskNotFound},
+		{"a recoverable task not found", driver.Recoverable(driver.ErrTaskNotFound), "task not found for given id", codes.FailedPrecondition, true, driver.ErrTaskNotFound},
+		{"no stats", driver.ErrStatsNotImplemented, "stats not implemented for driver", codes.Unknown, false, driver.ErrStatsNotImplemented},
+		{"a status of something behind the driver", status.Error(codes.NotFound, "no such image"), "no such image", codes.NotFound, false, nil},
 	}
 	f := &fakeDriver{}
 	d, _ := newClientOf(t, f)
@@ -634,7 +634,7 @@ func TestExhaustedResourcesCrossTheProtocol(t *testing.T) {
 	for _, want := range []bool{true, false} {
 		f.err = fmt.Errorf("start: %w", &driver.Error{Err: errors.New("too many open files"), Recoverable: true, ResourceExhausted: want})
 		_, _, err := d.StartTask(t.Context(), &driver.TaskConfig{})
-		if driver.IsResourceExhausted(err) != want || !driver.IsRecoverable(err) || err.Error() != "rpc error: code = FailedPrecondition desc = start: too many open files" {
+		if driver.IsResourceExhausted(err) != want || !driver.IsRecoverable(err) || err.Error() != "start: too many open files" {
 			t.Errorf("with ResourceExhausted %v: %v, exhausted %v, recoverable %v", want, err, driver.IsResourceExhausted(err), driver.IsRecoverable(err))
 		}
 	}

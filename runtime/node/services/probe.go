@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
@@ -123,8 +124,8 @@ func newGRPCProbe(c *Check, address string, dial DialFunc) probe {
 		}
 		defer conn.Close()
 		answer, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: c.GRPCService})
-		if err != nil {
-			return failureResult(timeoutErrorOr(ctx, err))
+		if s := status.Convert(err); err != nil {
+			return failureResult(timeoutErrorOr(ctx, fmt.Errorf("gRPC status %v: %s", s.Code(), s.Message())))
 		}
 		if answer.Status != grpc_health_v1.HealthCheckResponse_SERVING {
 			return failureResult(fmt.Errorf("gRPC service %q has the status %v", c.GRPCService, answer.Status))

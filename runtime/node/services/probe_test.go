@@ -159,7 +159,7 @@ func TestProbeGRPC(t *testing.T) {
 		"":        {model.CheckSuccess, 0, "nomad: grpc ok"},
 		"ready":   {model.CheckSuccess, 0, "nomad: grpc ok"},
 		"stopped": {model.CheckFailure, 0, `nomad: gRPC service "stopped" has the status NOT_SERVING`},
-		"absent":  {model.CheckFailure, 0, "nomad: rpc error: code = NotFound desc = unknown service"},
+		"absent":  {model.CheckFailure, 0, "nomad: gRPC status NotFound: unknown service"},
 	} {
 		if got := probe(Check{GRPCService: service}); got != want {
 			t.Errorf("service %q: %v, want %v", service, got, want)
