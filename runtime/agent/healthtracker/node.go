@@ -19,18 +19,18 @@ type Node interface {
 	AllocDir(allocID string) (*allocdir.Dir, error)
 }
 
-// maxLineBytes limits the line of standard error in a health.
-const maxLineBytes = 400
+// stderrTailBytes is how much of the standard error of a task is read for its health.
+const stderrTailBytes = 2048
 
 // ForNode returns a configuration that reads the checks and the output of tasks from the node.
 func ForNode(n Node, nodeID string) Config {
 	c := ForChecks(n, nodeID)
-	c.LastStderrLine = func(allocID, task string) (string, time.Time, error) {
+	c.StderrTail = func(allocID, task string) (string, time.Time, error) {
 		dir, err := n.AllocDir(allocID)
 		if err != nil {
 			return "", time.Time{}, err
 		}
-		return logs.ReadLastLine(context.Background(), logs.FollowRequest{AllocID: allocID, Task: task, LogDir: dir.LogDir(), Stream: logs.Stderr}, maxLineBytes)
+		return logs.ReadTail(context.Background(), logs.FollowRequest{AllocID: allocID, Task: task, LogDir: dir.LogDir(), Stream: logs.Stderr}, stderrTailBytes)
 	}
 	return c
 }

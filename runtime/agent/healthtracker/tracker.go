@@ -19,8 +19,8 @@ type Config struct {
 	NodeID string
 	// CheckStatuses returns the results of the service checks of an allocation, and a channel that is closed when they change.
 	CheckStatuses func(allocID string) (statuses []api.AllocCheckStatus, changed <-chan struct{})
-	// LastStderrLine returns the last line that a task has written to its standard error, and the time of the last write.
-	LastStderrLine func(allocID, task string) (line string, writtenAt time.Time, err error)
+	// StderrTail returns the end of what a task has written to its standard error, and the time of the last write.
+	StderrTail func(allocID, task string) (tail string, writtenAt time.Time, err error)
 }
 
 // Tracker knows the health of all jobs. All methods may be called concurrently. They may block while another call reads files.
@@ -64,7 +64,7 @@ type inputStamp struct {
 type stderrLine struct {
 	allocID, task string
 	since         time.Time
-	line          string
+	tail          string
 	firstReadAt   time.Time
 }
 
@@ -340,7 +340,7 @@ const lateOutput = time.Second
 // recheckAt, unless that is zero.
 func (t *Tracker) addStderrLine(j *trackedJob, now time.Time) (h jobhealth.Health, recheckAt time.Time) {
 	allocID, task, since, wanted := j.evaluated.WantedStderr()
-	if !wanted || t.config.LastStderrLine == nil {
+	if !wanted || t.config.StderrTail == nil {
 		return j.evaluated, time.Time{}
 	}
 	known := &j.stderr
@@ -349,18 +349,18 @@ func (t *Tracker) addStderrLine(j *trackedJob, now time.Time) (h jobhealth.Healt
 		if !isSameExit {
 			*known = stderrLine{allocID: allocID, task: task, since: since, firstReadAt: now}
 		}
-		line, writtenAt, err := t.config.LastStderrLine(allocID, task)
+		tail, writtenAt, err := t.config.StderrTail(allocID, task)
 		switch {
 		case err != nil || !since.IsZero() && writtenAt.Before(since): // the last line is that of an earlier process
 		default:
-			known.line = line
+			known.tail = tail
 		}
 		if now.Sub(known.firstReadAt) < lateOutput {
 			recheckAt = known.firstReadAt.Add(lateOutput)
 		}
 	}
-	if known.line == "" {
+	if known.tail == "" {
 		return j.evaluated, recheckAt
 	}
-	return j.evaluated.WithLastStderrLine(known.line), recheckAt
+	return j.evaluated.WithStderrTail(known.tail), recheckAt
 }

@@ -28,7 +28,7 @@ type fixture struct {
 	changed  chan struct{}
 	line     string
 	written  time.Time
-	reads    int // calls of LastStderrLine
+	reads    int // calls of StderrTail
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -45,7 +45,7 @@ func newFixture(t *testing.T) *fixture {
 			defer f.mu.Unlock()
 			return f.statuses, f.changed
 		},
-		LastStderrLine: func(allocID, task string) (string, time.Time, error) {
+		StderrTail: func(allocID, task string) (string, time.Time, error) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.reads++

@@ -87,16 +87,16 @@ func (h Health) Sentence() string {
 	return h.Cause + ". " + h.Remedy
 }
 
-// WantedStderr returns the task whose last line of standard error can explain the cause. The line explains it only if it was
-// written after since, if that is not zero. ok is false if no line is wanted.
+// WantedStderr returns the task whose standard error can explain the cause. It explains it only if its last line was written
+// after since, if that is not zero. ok is false if no output is wanted.
 func (h Health) WantedStderr() (allocID, task string, since time.Time, ok bool) {
 	return h.AllocID, h.Task, h.causeReason.LastProcessOutputStart, h.causeReason.CanOutputExplain
 }
 
-// WithLastStderrLine returns the health with the line in its cause, and with a remedy for a known message in it. The line is that
-// of the task that WantedStderr returns.
-func (h Health) WithLastStderrLine(line string) Health {
-	h.setReason(h.causePrefix, h.causeReason.WithLastStderrLine(line))
+// WithStderrTail returns the health with a line of the tail in its cause, and with a remedy for a known message in it. The tail
+// is that of the task that WantedStderr returns; see [reason.Reason.WithStderrTail].
+func (h Health) WithStderrTail(tail string) Health {
+	h.setReason(h.causePrefix, h.causeReason.WithStderrTail(tail))
 	return h
 }
 

@@ -303,7 +303,7 @@ func TestLastStderrLineIsPartOfTheSentence(t *testing.T) {
 		t.Error(id, task, since, ok)
 	}
 	const want = `1 of 2 allocations: task "web": exit code 3 (stderr: bind: address already in use), restarts at 12:00:12. Stop the process that uses the port (ss -ltnp shows it), or use another port`
-	if got := h.WithLastStderrLine("bind: address already in use\n").Sentence(); got != want {
+	if got := h.WithStderrTail("bind: address already in use\n").Sentence(); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	if _, _, _, ok := (Health{}).WantedStderr(); ok {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -18,7 +19,7 @@ import (
 // Reason is the reason why a task does not run. The zero value means that the task runs or has ended successfully.
 type Reason struct {
 	Cause          string // such as "exit code 3"
-	LastStderrLine string // last line of the task's standard error; empty if it was not read
+	LastStderrLine string // last line of the task's standard error that has a letter; empty if it was not read
 	ProgressText   string // such as "app.tar.gz: 12 MB of 40 MB, 3100 kB/s"; can be empty
 	NextStep       string // such as "restarts in 12s" or "not restarted: …"; can be empty
 	Remedy         string // advice to the user; can be empty
@@ -130,10 +131,25 @@ func OfLastEnd(state *api.TaskState) (r Reason, startedAt time.Time) {
 	return Reason{}, time.Time{}
 }
 
-// WithLastStderrLine returns the reason with the last line that the task's process has written to its standard error, and
-// with a remedy for a known message in it.
-func (r Reason) WithLastStderrLine(line string) Reason {
-	r.LastStderrLine = strings.TrimSpace(line)
+// StderrTailLines is how many lines of standard error WithStderrTail needs.
+const StderrTailLines = 10
+
+// maxStderrLineBytes limits the line of standard error in a reason.
+const maxStderrLineBytes = 400
+
+// WithStderrTail returns the reason with a line from the end of the standard error of the task's process, and with a remedy
+// for a known message in it. The line is the last one with a letter, because some programs point to the place of an error in
+// a further line.
+func (r Reason) WithStderrTail(tail string) Reason {
+	lines := strings.Split(strings.TrimSpace(tail), "\n")
+	line := lines[len(lines)-1]
+	for _, l := range slices.Backward(lines) {
+		if strings.ContainsFunc(l, unicode.IsLetter) {
+			line = l
+			break
+		}
+	}
+	r.LastStderrLine = strings.TrimSpace(strings.ToValidUTF8(line[max(0, len(line)-maxStderrLineBytes):], ""))
 	r.Remedy = cmp.Or(r.Remedy, findRemedyForCause(r.LastStderrLine))
 	return r
 }

@@ -1,6 +1,7 @@
 package reason
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -96,5 +97,24 @@ func TestReasonOfTask(t *testing.T) {
 	}
 	if got := (Reason{Cause: "exit code 3", LastStderrLine: "oops", NextStep: "restarts now"}).String(); got != "exit code 3 (stderr: oops), restarts now" {
 		t.Error("with the last line: ", got)
+	}
+}
+
+// The line of standard error is the last one with a letter: other lines point to a place, or frame a message.
+func TestLineOfStderr(t *testing.T) {
+	t.Parallel()
+	for tail, want := range map[string]string{
+		"":                   "",
+		"first\nlast\n\n \n": "last",
+		"psycopg2.errors.SyntaxError: syntax error at or near \"FORM\"\nLINE 1: SELECT 1 FORM t\n                 ^\n": "LINE 1: SELECT 1 FORM t",
+		"oops\r\n========\r\n":                "oops",
+		"größe\n42\n":                         "größe",
+		"41\n42\n":                            "42",
+		"x" + strings.Repeat("é", 300):        strings.Repeat("é", 200),
+		"y" + strings.Repeat("é", 199) + "yy": strings.Repeat("é", 199) + "yy",
+	} {
+		if got := (Reason{}).WithStderrTail(tail).LastStderrLine; got != want {
+			t.Errorf("%q: got %q, want %q", tail, got, want)
+		}
 	}
 }

@@ -50,8 +50,8 @@ func FindTasksNotRunning(job *api.Job, allocs []*api.AllocationListStub, nowOrZe
 	return found
 }
 
-// AddLastStderrLines reads the last line of standard error of each task whose process has ended with an error, and adds
-// it to the task's reason, with a remedy for a known message. A task whose output cannot be read keeps its reason.
+// AddLastStderrLines reads the end of the standard error of each task whose process has ended with an error, and adds a line
+// of it to the task's reason, with a remedy for a known message. A task whose output cannot be read keeps its reason.
 func AddLastStderrLines(ctx context.Context, c *api.Client, tasks []TaskWithReason) {
 	for i, t := range tasks {
 		if !t.Reason.CanOutputExplain {
@@ -59,20 +59,20 @@ func AddLastStderrLines(ctx context.Context, c *api.Client, tasks []TaskWithReas
 		}
 		request := streaming.LogRequest{
 			Alloc: &api.Allocation{ID: t.Alloc.ID, NodeID: t.Alloc.NodeID, Namespace: t.Alloc.Namespace},
-			Task:  t.Name, Stream: api.FSLogNameStderr, TailLines: 1, TailBytes: -1,
+			Task:  t.Name, Stream: api.FSLogNameStderr, TailLines: reason.StderrTailLines, TailBytes: -1,
 		}
 		if !t.Reason.LastProcessOutputStart.IsZero() {
 			if written, err := request.LastWriteTime(ctx, c); err != nil || written.Before(t.Reason.LastProcessOutputStart) {
 				continue // the last line was written by an earlier process of the task
 			}
 		}
-		var lastOutput []byte
+		var tail []byte
 		err := request.StreamLog(ctx, c, func(data []byte) error {
-			lastOutput = append(lastOutput, data...)
+			tail = append(tail, data...)
 			return nil
 		})
 		if err == nil {
-			tasks[i].Reason = t.Reason.WithLastStderrLine(string(lastOutput))
+			tasks[i].Reason = t.Reason.WithStderrTail(string(tail))
 		}
 	}
 }

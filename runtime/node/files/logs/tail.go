@@ -1,7 +1,6 @@
 package logs
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"time"
@@ -11,16 +10,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
-// ReadLastLine returns the last line of a stream that is not blank, at most the last maxBytes bytes of it, and the time of the
-// last write to the stream. Both are zero if the stream has no file. It ignores the position in req.
-func ReadLastLine(ctx context.Context, req FollowRequest, maxBytes int64) (line string, writtenAt time.Time, err error) {
-	if line, writtenAt, err = readLastLine(ctx, req, maxBytes); err != nil {
+// ReadTail returns at most the last maxBytes bytes of a stream, and the time of the last write to the stream. Both are zero if
+// the stream has no file. It ignores the position in req.
+func ReadTail(ctx context.Context, req FollowRequest, maxBytes int64) (tail string, writtenAt time.Time, err error) {
+	if tail, writtenAt, err = readTail(ctx, req, maxBytes); err != nil {
 		return "", time.Time{}, fmt.Errorf("read %s of task %q: %w", req.Stream, req.Task, err)
 	}
-	return line, writtenAt, nil
+	return tail, writtenAt, nil
 }
 
-func readLastLine(ctx context.Context, req FollowRequest, maxBytes int64) (line string, writtenAt time.Time, err error) {
+func readTail(ctx context.Context, req FollowRequest, maxBytes int64) (tail string, writtenAt time.Time, err error) {
 	k := collectorwire.StreamKey{AllocID: req.AllocID, Task: req.Task, Stream: req.Stream}
 	dir, err := OpenLogDir(req.LogDir)
 	if err != nil {
@@ -32,10 +31,10 @@ func readLastLine(ctx context.Context, req FollowRequest, maxBytes int64) (line 
 	if err := r.seek(FromEnd, maxBytes); err != nil {
 		return "", time.Time{}, err
 	}
-	var tail []byte
+	var data []byte
 	if err := r.emitToEnd(ctx, -1, func(c OutputChunk) error {
-		tail = append(tail, c.Data...)
-		tail = tail[max(0, len(tail)-int(maxBytes)):]
+		data = append(data, c.Data...)
+		data = data[max(0, len(data)-int(maxBytes)):]
 		return nil
 	}); err != nil {
 		return "", time.Time{}, err
@@ -47,6 +46,5 @@ func readLastLine(ctx context.Context, req FollowRequest, maxBytes int64) (line 
 		}
 		writtenAt = time.Unix(st.Mtim.Unix())
 	}
-	tail = bytes.TrimSpace(tail)
-	return string(tail[bytes.LastIndexByte(tail, '\n')+1:]), writtenAt, nil
+	return string(data), writtenAt, nil
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestReadLastLine(t *testing.T) {
+func TestReadTail(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		files []string // content of the files of the stream, oldest first
@@ -16,11 +16,9 @@ func TestReadLastLine(t *testing.T) {
 	}{
 		"no file":                 {nil, ""},
 		"an empty file":           {[]string{""}, ""},
-		"two lines":               {[]string{"first\nlast\n"}, "last"},
-		"a line without an end":   {[]string{"first\nlast"}, "last"},
-		"blank lines at the end":  {[]string{"first\nlast\n\n \n"}, "last"},
-		"a line in two files":     {[]string{"first\nla", "st\n"}, "last"},
-		"a line longer than that": {[]string{"first\n" + strings.Repeat("x", 30) + "\n"}, strings.Repeat("x", 19)},
+		"two lines":               {[]string{"first\nlast\n"}, "first\nlast\n"},
+		"a line in two files":     {[]string{"first\nla", "st\n"}, "first\nlast\n"},
+		"a line longer than that": {[]string{"first\n" + strings.Repeat("x", 30) + "\n"}, strings.Repeat("x", 19) + "\n"},
 	} {
 		dir := filepath.Join(t.TempDir(), "alloc", "logs")
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -36,9 +34,9 @@ func TestReadLastLine(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		line, at, err := ReadLastLine(t.Context(), FollowRequest{AllocID: "a", Task: "web", LogDir: dir, Stream: Stderr}, 20)
-		if err != nil || line != c.want || at.IsZero() != (c.files == nil) || !at.IsZero() && !at.Equal(written) {
-			t.Errorf("%s: %q, written %v, %v; want %q", name, line, at, err, c.want)
+		tail, at, err := ReadTail(t.Context(), FollowRequest{AllocID: "a", Task: "web", LogDir: dir, Stream: Stderr}, 20)
+		if err != nil || tail != c.want || at.IsZero() != (c.files == nil) || !at.IsZero() && !at.Equal(written) {
+			t.Errorf("%s: %q, written %v, %v; want %q", name, tail, at, err, c.want)
 		}
 	}
 }
