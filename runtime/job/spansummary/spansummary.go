@@ -34,7 +34,7 @@ func (s Sentence) Format(now time.Time) string {
 // TaskSummary is what the spans of a task mean.
 type TaskSummary struct {
 	Task      string
-	State     string     // pending, running, complete or failed
+	State     string     // pending, running, complete, failed or not started
 	Sentences []Sentence // the present state first
 }
 
@@ -166,23 +166,27 @@ func (s *summarizer) presentState(task string) (string, Sentence) {
 		}
 		return "pending", Sentence{Text: "has not started"}
 	}
-	word := "complete"
-	if state == nil || state.Failed {
+	lastRun := last(s.selectSpans(task, isRun))
+	word, withoutCause := "complete", "its run is not in the time line"
+	if lastRun == nil && (state == nil || state.StartedAt.IsZero()) {
+		word, withoutCause = "not started", "ended before its start"
+	}
+	if state != nil && state.Failed {
 		word = "failed"
 	}
-	if failed := s.lastFailure(task); failed != nil && word == "failed" {
+	if failed := s.lastFailure(task); failed != nil && word != "complete" {
 		return word, Sentence{Text: s.describeFailure(failed), SpanID: failed.ID}
 	}
-	if event := last(s.selectSpans(task, isFailureEvent)); event != nil && word == "failed" {
+	if event := last(s.selectSpans(task, isFailureEvent)); event != nil && word != "complete" {
 		return word, Sentence{Text: event.Name + ": " + event.Result, SpanID: event.ID}
 	}
-	if run := last(s.selectSpans(task, isRun)); run != nil {
-		return word, Sentence{Text: s.runResult(run), SpanID: run.ID}
+	if lastRun != nil {
+		return word, Sentence{Text: s.runResult(lastRun), SpanID: lastRun.ID}
 	}
 	if failed := s.lastFailure(""); failed != nil {
-		return word, Sentence{Text: "never started; " + s.describeFailure(failed), SpanID: failed.ID}
+		return word, Sentence{Text: "the allocation was not set up: " + s.describeFailure(failed), SpanID: failed.ID}
 	}
-	return word, Sentence{Text: "never started"}
+	return word, Sentence{Text: withoutCause}
 }
 
 func (s *summarizer) openAllocHook() *tracespan.Span {
@@ -459,7 +463,7 @@ func stageRank(t *api.Task) int {
 func (s *summarizer) findProblem(tasks []TaskSummary) Sentence {
 	var failed *tracespan.Span
 	for _, t := range append(tasks, TaskSummary{}) {
-		isFailing := t.State == "failed" || t.State == "pending" || t.State == "running" || t.Task == "" && s.alloc.ClientStatus == api.AllocClientStatusFailed
+		isFailing := t.Task != "" && t.State != "complete" || t.Task == "" && s.alloc.ClientStatus == api.AllocClientStatusFailed
 		if span := s.lastFailure(t.Task); isFailing && span != nil && (failed == nil || span.Start.After(failed.Start)) {
 			failed = span
 		}

@@ -116,8 +116,8 @@ web pending
 			},
 			states:  []*api.TaskState{succeeded, pending},
 			problem: `web: exit code 3, 2 times in a row #4`,
-			tasks: `migrate complete
-  never started
+			tasks: `migrate not started
+  ended before its start
 web pending
   waits for its restart delay for 15s #5
   3 runs: exit code 1, exit code 3 (2 times) #4
@@ -127,8 +127,8 @@ web pending
 			spans:   []tracespan.Span{run("web", -100, -99, "Exit Code: 1"), wait("web", "restart delay", -99, -98), run("web", -98, 0, "")},
 			states:  []*api.TaskState{succeeded, running},
 			problem: `web: the slowest step was its restart delay, which took 1s #1`,
-			tasks: `migrate complete
-  never started
+			tasks: `migrate not started
+  ended before its start
 web running
   its process has run for 1m58s #2
   2 runs: exit code 1, running #2
@@ -141,8 +141,8 @@ web running
 			},
 			states: []*api.TaskState{succeeded, failed}, status: "failed",
 			problem: `web: hook script (prestart): exit code 4, 2 times in a row #3`,
-			tasks: `migrate complete
-  never started
+			tasks: `migrate not started
+  ended before its start
 web failed
   hook script (prestart): exit code 4 #3`,
 		},
@@ -151,9 +151,9 @@ web failed
 			states: []*api.TaskState{failed, failed}, status: "failed",
 			problem: `allocation: the hook network (prerun): no bridge #0`,
 			tasks: `migrate failed
-  never started; the hook network (prerun): no bridge #0
+  the allocation was not set up: the hook network (prerun): no bridge #0
 web failed
-  never started; the hook network (prerun): no bridge #0`,
+  the allocation was not set up: the hook network (prerun): no bridge #0`,
 		},
 		"a task that was stopped, and a run without a recorded end": {
 			spans:  []tracespan.Span{run("migrate", 0, 0, ""), run("web", 0, 2, "Exit Code: 143, Signal: 15"), event("web", api.TaskKilling, 1)},
@@ -170,8 +170,8 @@ web complete
 			},
 			states:  []*api.TaskState{succeeded, running},
 			problem: `web: healthcheck: check "alive" unhealthy #0`,
-			tasks: `migrate complete
-  never started
+			tasks: `migrate not started
+  ended before its start
 web running
   its process has run for 14s #5
   3 runs: signal 15 (2 times), running #5`,
@@ -182,8 +182,8 @@ web running
 			},
 			states: []*api.TaskState{succeeded, failed}, status: "failed",
 			problem: `web: Template failed: no such variable #0`,
-			tasks: `migrate complete
-  never started
+			tasks: `migrate not started
+  ended before its start
 web failed
   Template failed: no such variable #0`,
 		},
@@ -191,10 +191,18 @@ web failed
 			spans:  []tracespan.Span{message("web", "Sibling Task Failed", 1, `Task's sibling "x" failed`), event("web", api.TaskKilling, 1)},
 			states: []*api.TaskState{succeeded, failed}, status: "failed",
 			problem: `web: Sibling Task Failed: Task's sibling "x" failed #0`,
-			tasks: `migrate complete
-  never started
+			tasks: `migrate not started
+  ended before its start
 web failed
   Sibling Task Failed: Task's sibling "x" failed #0`,
+		},
+		"a task that was killed before its start, and one whose run is lost": {
+			spans:  []tracespan.Span{message("migrate", "Sibling Task Failed", 1, `Task's sibling "x" failed`)},
+			states: []*api.TaskState{succeeded, {State: model.TaskDead, StartedAt: at(1)}}, status: "failed",
+			tasks: `migrate not started
+  Sibling Task Failed: Task's sibling "x" failed #0
+web complete
+  its run is not in the time line`,
 		},
 		"an allocation that is being set up": {
 			spans:   []tracespan.Span{hook("", "network", 0, 0, "")},
