@@ -101,7 +101,7 @@ func (s Snapshot) findFailure(a *api.Allocation) finding {
 	if i := slices.IndexFunc(s.Evaluations, func(e *api.Evaluation) bool { return e.ID == a.FollowupEvalID && a.FollowupEvalID != "" }); i >= 0 {
 		if at := s.Evaluations[i].WaitUntil; s.Evaluations[i].Status == api.EvalStatusPending {
 			f.condition = looping
-			f.reason.NextStep = "is placed again at " + at.Format(time.TimeOnly)
+			f.reason.NextStep = "placed again at " + at.Format(time.TimeOnly)
 		}
 	}
 	return f

@@ -117,7 +117,7 @@ func TestEvaluate(t *testing.T) {
 				s.Evaluations = []*api.Evaluation{{ID: "later", Status: api.EvalStatusPending, WaitUntil: testTime.Add(30 * time.Second)}}
 			},
 			allocs: []*api.Allocation{edit(alloc("a", "failed", failed()), func(a *api.Allocation) { a.FollowupEvalID = "later" })},
-			want:   Failing, sentence: `task "web": exit code 3, is placed again at 12:00:30`,
+			want:   Failing, sentence: `task "web": exit code 3, placed again at 12:00:30`,
 		},
 		"a replacement starts": {
 			allocs: []*api.Allocation{

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/hashicorp/hcl/v2"
-
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
@@ -33,29 +31,11 @@ func (r *Runner) buildTaskConfig() (*driver.TaskConfig, error) {
 func decodeConfigToMsgpack(schema *hclspec.Spec, config map[string]any, env *taskenv.Env) ([]byte, error) {
 	value, diags := block.Decode(schema, config, env.TaskConfigHCLVars)
 	if diags.HasErrors() {
-		return nil, newConfigError(diags)
+		return nil, fmt.Errorf("failed to parse config: %s", strings.Join(block.Messages(diags), "; "))
 	}
 	b, err := block.Marshal(value)
 	if err != nil {
 		return nil, fmt.Errorf("failed to encode config: %w", err)
 	}
 	return b, nil
-}
-
-// configError is the list of errors in a config block. The text has the format that Nomad's clients expect, so the
-// first item is a heading, and not an error.
-type configError []string
-
-func newConfigError(diags hcl.Diagnostics) configError {
-	e := configError{"failed to parse config: "}
-	for _, d := range diags {
-		if d.Severity == hcl.DiagError {
-			e = append(e, d.Summary+": "+d.Detail)
-		}
-	}
-	return e
-}
-
-func (e configError) Error() string {
-	return fmt.Sprintf("%d errors occurred:\n\t* %s\n\n", len(e), strings.Join(e, "\n\t* "))
 }
