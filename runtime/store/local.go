@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
@@ -189,6 +190,19 @@ func (r Reader) TaskLocalState(allocID, task string) (localState state.LocalStat
 	exists, err = r.readLocalRecord(taskLocalsTable, allocID+"\x00"+task, &record, &secrets)
 	record.JoinSecrets(secrets)
 	return record.LocalState(), exists, err
+}
+
+// LastTaskEnd returns the field LastEnd of the local state that PutTask has stored; nil if there is none, or if the record is
+// unreadable.
+func (r Reader) LastTaskEnd(allocID, task string) *restart.RunEnd {
+	var stored struct {
+		LastEnd *state.ProcessExit `store:"last_end"`
+	}
+	record := rowByKey[localRecord](r, nil, taskLocalsTable, allocID+"\x00"+task)
+	if record == nil || decodeMsgpackWith(&decoders, record.unencryptedPart, &stored) != nil { // TaskLocalState reports an unreadable record
+		return nil
+	}
+	return (*restart.RunEnd)(stored.LastEnd)
 }
 
 // TaskState returns the state that PutTaskState has stored, nil if there is none.

@@ -271,7 +271,7 @@ func (t *Tracker) evaluateLocked(s *store.Snapshot, now time.Time) {
 			continue
 		}
 		o.addIndex(nodeIndex)
-		t.evaluateJobLocked(key, o, node, nil, now)
+		t.evaluateJobLocked(s, key, o, node, nil, now)
 	}
 	for _, key := range launchers {
 		o := all[key]
@@ -283,14 +283,14 @@ func (t *Tracker) evaluateLocked(s *store.Snapshot, now time.Time) {
 				o.addIndex(child.changedAt) // higher than all indexes of the state
 			}
 		}
-		t.evaluateJobLocked(key, o, node, last, now)
+		t.evaluateJobLocked(s, key, o, node, last, now)
 	}
 	for _, j := range t.jobs {
 		t.recheckAt = earliest(t.recheckAt, j.recheckAt)
 	}
 }
 
-func (t *Tracker) evaluateJobLocked(key jobKey, o *jobObjects, node *api.Node, last *jobhealth.Child, now time.Time) {
+func (t *Tracker) evaluateJobLocked(s *store.Snapshot, key jobKey, o *jobObjects, node *api.Node, last *jobhealth.Child, now time.Time) {
 	j := t.jobs[key]
 	switch {
 	case j == nil:
@@ -317,7 +317,7 @@ func (t *Tracker) evaluateJobLocked(key jobKey, o *jobObjects, node *api.Node, l
 	}
 	j.isDispatched, j.stamp = o.job.Dispatched, o.stamp
 	j.evaluated = jobhealth.Evaluate(jobhealth.Snapshot{
-		Now: now, Job: o.job, Allocations: o.allocs, Evaluations: o.evals, Deployment: o.deployment, ChecksByAllocID: checks, Node: node, LastChild: last,
+		Now: now, Job: o.job, Allocations: o.allocs, Evaluations: o.evals, Deployment: o.deployment, LastEnd: s.LastTaskEnd, ChecksByAllocID: checks, Node: node, LastChild: last,
 	})
 	h, recheckAt := t.addStderrLine(j, now)
 	j.recheckAt = earliest(earliest(h.RecheckAt, recheckAt), retryAt)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -14,7 +16,9 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobhealth"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
+	taskstate "github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // fixture is a tracker of a store, with checks and output of its own.
@@ -89,7 +93,21 @@ func (f *fixture) putAlloc(j *api.Job, allocID, status string, state *api.TaskSt
 			ID: allocID, Namespace: "default", JobID: *j.ID, Job: tx.Job(nil, "default", *j.ID), TaskGroup: "g", Name: *j.ID + ".g[0]", NodeID: "n",
 			ClientStatus: status, DesiredStatus: api.AllocDesiredStatusRun, TaskStates: map[string]*api.TaskState{"web": state},
 		})
+		tx.PutTask(allocID, "web", taskstate.LocalState{LastEnd: lastEndOf(state)}, state)
 	})
+}
+
+// lastEndOf returns the last end that a task runner has recorded with these events; nil if the task has not ended.
+func lastEndOf(s *api.TaskState) (end *restart.RunEnd) {
+	for _, e := range s.Events {
+		switch e.Type {
+		case api.TaskTerminated:
+			end = &restart.RunEnd{Time: time.Unix(0, e.Time), ExitCode: e.ExitCode, OutputStart: time.Unix(0, e.Time)}
+		case api.TaskRestarting:
+			end.NextStart = time.Unix(0, e.Time+e.StartDelay)
+		}
+	}
+	return end
 }
 
 func running(since time.Time) *api.TaskState {
@@ -179,7 +197,7 @@ func TestReaderWakesWhenATaskHasRecovered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		state := crashed(time.Now())
-		state.State = model.TaskRunning
+		model.SetTaskState(state, model.TaskRunning, time.Now())
 		model.AppendTaskEvent(state, model.EventStarted(), time.Now())
 		f.putAlloc(newJob("a"), "a1", "running", state)
 		list, index := f.wait(t.Context(), 0)
@@ -198,6 +216,62 @@ func TestReaderWakesWhenATaskHasRecovered(t *testing.T) {
 		wg.Wait()
 		if waited := time.Since(start); waited != time.Minute {
 			t.Errorf("woke after %v", waited)
+		}
+	})
+}
+
+// Drivers and hooks emit any number of events at any time, which are for display. A task fails from its first exit until it has
+// run for a minute.
+func TestEventsDoNotHideACrashLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		rng := rand.New(rand.NewPCG(1, 2))
+		state := &api.TaskState{State: model.TaskPending}
+		end := taskstate.LocalState{}
+		emit := func() {
+			for range rng.IntN(13) {
+				messages := []*api.TaskEvent{
+					model.EventDriverMessage("hello", nil, time.Time{}), model.EventHookMessage("", "hello", nil), model.EventHookFailed("script", "a message of a plugin"),
+					model.EventHookMessage("Template", "renders", nil), model.EventHookMessage(api.TaskDownloadingArtifacts, "downloads", nil),
+				}
+				model.AppendTaskEvent(state, messages[rng.IntN(len(messages))], time.Now())
+			}
+		}
+		ends := 0
+		put := func(when, status string) {
+			state = model.CopyTaskState(state)
+			emit()
+			f.update(func(tx *store.Txn) {
+				job := newJob("a")
+				if tx.Job(nil, "default", "a") == nil {
+					tx.PutJobAndVersion(job)
+				}
+				tx.PutScheduledAllocation(&api.Allocation{
+					ID: "a1", Namespace: "default", JobID: "a", Job: tx.Job(nil, "default", "a"), TaskGroup: "g", Name: "a.g[0]", NodeID: "n",
+					ClientStatus: status, DesiredStatus: api.AllocDesiredStatusRun, TaskStates: map[string]*api.TaskState{"web": state},
+				})
+				tx.PutTask("a1", "web", end, state)
+			})
+			time.Sleep(time.Second)
+			h := f.health("a").Health
+			if want := ends > 0; (h.Word == jobhealth.Failing) != want || want && !strings.Contains(h.Cause, "exit code 3") {
+				t.Errorf("run %d, %s: %s: %s", ends+1, when, h.Word, h.Sentence())
+			}
+		}
+		for range 50 {
+			model.AppendTaskEvent(state, model.EventStarted(), time.Now())
+			model.SetTaskState(state, model.TaskRunning, time.Now())
+			put("after the start", "running")
+			model.AppendTaskEvent(state, model.EventTerminated(3, 0, false, ""), time.Now())
+			ends++
+			end.LastEnd = &restart.RunEnd{Time: time.Now(), ExitCode: 3}
+			put("after the exit", "running")
+			model.AppendTaskEvent(state, model.EventRestarting("", 5*time.Second), time.Now())
+			model.SetTaskState(state, model.TaskPending, time.Now())
+			end.LastEnd = &restart.RunEnd{Time: time.Now(), ExitCode: 3, NextStart: time.Now().Add(5 * time.Second)}
+			put("during the restart delay", "pending")
+			time.Sleep(5 * time.Second)
+			put("before the next start", "pending")
 		}
 	})
 }

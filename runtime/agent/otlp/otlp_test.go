@@ -24,6 +24,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/metrics"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/otlp/otlptest"
+	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
@@ -81,7 +82,7 @@ func TestSpansOfBothProtocols(t *testing.T) {
 			hook := r.StartSpan(tracespan.KindHook, "prestart", "artifact")
 			hook.End("done", nil)
 			r.StartSpan(tracespan.KindDriver, "StartTask", "exec").End("", errors.New("no such file"))
-			r.StartRunSpan("id/1", "exec", begin).EndRun("Exit Code: 3", true)
+			r.StartRunSpan("id/1", "exec", begin).EndRun("Exit Code: 3", &restart.RunEnd{ExitCode: 3})
 			r.RecordEvent("Restarting", "in 1s", begin)
 			e.Close()
 
@@ -146,7 +147,7 @@ func TestTraceContinuesUnderNextAgent(t *testing.T) {
 		e := openExporter(t, Config{CollectorURL: c.URL + "/v1/traces", TasksGetTraceparent: true})
 		r := newFile(t, e).Recorder("web", nil)
 		contexts = append(contexts, r.TaskTraceparent("id/1"))
-		r.StartRunSpan("id/1", "exec", time.Now()).EndRun("Exit Code: 0", false)
+		r.StartRunSpan("id/1", "exec", time.Now()).EndRun("Exit Code: 0", &restart.RunEnd{Success: true})
 		e.Close()
 	}
 	spans := c.Spans()

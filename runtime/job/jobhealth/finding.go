@@ -11,6 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/job/reason"
+	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 )
 
 // condition is the state of one allocation. A higher one is worse.
@@ -94,7 +95,7 @@ func (s Snapshot) find(a *api.Allocation) finding {
 
 // findFailure returns the finding of a failed allocation.
 func (s Snapshot) findFailure(a *api.Allocation) finding {
-	f := finding{condition: ended, reason: reason.Reason{Cause: cmp.Or(a.ClientDescription, "failed"), IsFailure: true}}
+	f := finding{condition: ended, reason: reason.Reason{Cause: cmp.Or(a.ClientDescription, "failed")}}
 	if task, r, ok := s.failedTask(a); ok {
 		f.task, f.prefix, f.reason = task, taskPrefix(task), r
 	}
@@ -145,13 +146,22 @@ func (s Snapshot) groupOf(a *api.Allocation) *api.TaskGroup {
 func (s Snapshot) findTaskNotRunning(a *api.Allocation) (worst finding, ok bool) {
 	group := s.groupOf(a)
 	for _, name := range s.taskNames(a) {
-		r := reason.FromTaskState(a.TaskStates[name], time.Time{})
-		f := finding{task: name, prefix: taskPrefix(name), condition: starting, isDeciding: isDeciding(a)}
-		switch {
-		case r == (reason.Reason{}):
+		state := a.TaskStates[name]
+		r := reason.FromTaskState(state, time.Time{})
+		if r == (reason.Reason{}) {
 			continue
-		case r.IsFailure:
+		}
+		f := finding{task: name, prefix: taskPrefix(name), condition: starting, isDeciding: isDeciding(a)}
+		switch end := s.LastEnd(a.ID, name); {
+		case state.Failed:
 			f.condition = looping
+		case end.IsFailure():
+			f.condition = looping
+			// An event about the next start is the reason only if it comes with advice. The event of a failed start, which has
+			// the next step, has a better text than its end.
+			if r.Remedy == "" && !(end.StartFailed && r.NextStep != "") {
+				r = reason.OfEnd(end)
+			}
 		case r.IsBeingSetUp():
 			var mustRun bool
 			if r, mustRun = reason.OfTaskBeingSetUp(group, a.TaskStates, name); !mustRun {
@@ -178,19 +188,24 @@ func isDeciding(a *api.Allocation) bool {
 }
 
 // findRecentFailure returns a finding about a running task that has failed, or whose allocation replaces a failed one, and
-// that does not run for recoveredAfter yet.
+// that does not run for restart.RecoveredAfter yet.
 func (s Snapshot) findRecentFailure(a *api.Allocation) (finding, bool) {
 	for _, name := range s.taskNames(a) {
-		r, startedAt := reason.OfLastEnd(a.TaskStates[name])
-		if r == (reason.Reason{}) || s.Now.Sub(startedAt) >= recoveredAfter {
+		state := a.TaskStates[name]
+		if state == nil || state.State != model.TaskRunning || s.Now.Sub(state.StartedAt) >= restart.RecoveredAfter {
 			continue
 		}
-		r.NextStep = "started again at " + startedAt.Format(time.TimeOnly)
-		return finding{condition: looping, task: name, prefix: taskPrefix(name), reason: r, recheckAt: startedAt.Add(recoveredAfter)}, true
+		end := s.LastEnd(a.ID, name)
+		if !end.IsFailure() {
+			continue
+		}
+		r := reason.OfEnd(end)
+		r.NextStep = "started again at " + state.StartedAt.Local().Format(time.TimeOnly)
+		return finding{condition: looping, task: name, prefix: taskPrefix(name), reason: r, recheckAt: state.StartedAt.Add(restart.RecoveredAfter)}, true
 	}
-	if start := lastTaskStart(a); s.Now.Sub(start) < recoveredAfter {
+	if start := lastTaskStart(a); s.Now.Sub(start) < restart.RecoveredAfter {
 		if f, failed := s.previousFailure(a); failed {
-			f.recheckAt = start.Add(recoveredAfter)
+			f.recheckAt = start.Add(restart.RecoveredAfter)
 			return f, true
 		}
 	}

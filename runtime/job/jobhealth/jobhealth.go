@@ -12,6 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/job/reason"
+	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 )
 
 // Word is the health of a job in one word.
@@ -38,9 +39,6 @@ func (w Word) NeedsAttention() bool {
 	return w == Failing || w == Failed || w == Blocked || w == Degraded
 }
 
-// recoveredAfter is the uptime of a task after which an earlier failure of it no longer counts.
-const recoveredAfter = time.Minute
-
 // Snapshot is the state of a job at one time. Its objects are not changed.
 type Snapshot struct {
 	Now         time.Time
@@ -48,6 +46,8 @@ type Snapshot struct {
 	Allocations []*api.Allocation // of the current job with this id, oldest first
 	Evaluations []*api.Evaluation // of the job
 	Deployment  *api.Deployment   // the latest one of the job; nil if there is none
+	// LastEnd returns how the last run of a task of an active allocation, or its last start, has ended; nil if none has.
+	LastEnd func(allocID, task string) *restart.RunEnd
 	// ChecksByAllocID has the results of the service checks of running allocations.
 	ChecksByAllocID map[string][]api.AllocCheckStatus
 	Node            *api.Node // the node of the allocations; may be nil

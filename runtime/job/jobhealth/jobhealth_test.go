@@ -1,6 +1,7 @@
 package jobhealth
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 )
 
 var testTime = time.Date(2026, 5, 4, 12, 0, 0, 0, time.Local)
@@ -45,6 +47,33 @@ func alloc(id, status string, web *api.TaskState) *api.Allocation {
 	}
 	return a
 }
+
+// withLastEnds returns a snapshot in which each task with an event of its exit has ended as this event says. The task was
+// stopped before if a restart was requested, which counts as a failure if its reason is unhealthyText.
+func withLastEnds(s Snapshot) Snapshot {
+	s.LastEnd = func(allocID, task string) *restart.RunEnd {
+		i := slices.IndexFunc(s.Allocations, func(a *api.Allocation) bool { return a.ID == allocID })
+		var end *restart.RunEnd
+		var request *api.TaskEvent
+		for _, e := range s.Allocations[i].TaskStates[task].Events {
+			switch e.Type {
+			case api.TaskRestartSignal:
+				request = e
+			case api.TaskTerminated:
+				end = &restart.RunEnd{Time: time.Unix(0, e.Time), ExitCode: e.ExitCode}
+				if request != nil {
+					end.RestartRequested, end.RestartCountsAsFailure, end.RequestReason = true, request.RestartReason == unhealthyText, request.RestartReason
+				}
+			case api.TaskRestarting:
+				end.NextStart = time.Unix(0, e.Time+e.StartDelay)
+			}
+		}
+		return end
+	}
+	return s
+}
+
+const unhealthyText = `healthcheck: check "x" unhealthy`
 
 func edit(a *api.Allocation, change func(*api.Allocation)) *api.Allocation {
 	change(a)
@@ -103,7 +132,7 @@ func TestEvaluate(t *testing.T) {
 			want:   Running,
 		},
 		"a restart by a check": {
-			allocs:   []*api.Allocation{alloc("a", "pending", taskState("pending", false, model.EventStarted(), model.EventRestartSignal(`healthcheck: check "x" unhealthy`), exit3(), model.EventRestarting("", 0)))},
+			allocs:   []*api.Allocation{alloc("a", "pending", taskState("pending", false, model.EventStarted(), model.EventRestartSignal(unhealthyText), exit3(), model.EventRestarting("", 0)))},
 			want:     Failing,
 			sentence: `task "web": healthcheck: check "x" unhealthy, restarts at 11:59:58`,
 		},
@@ -287,7 +316,7 @@ func TestEvaluate(t *testing.T) {
 		if c.edit != nil {
 			c.edit(&s)
 		}
-		h := Evaluate(s)
+		h := Evaluate(withLastEnds(s))
 		if h.Word != c.want || h.Sentence() != c.sentence {
 			t.Errorf("%s:\ngot  %s: %s\nwant %s: %s", name, h.Word, h.Sentence(), c.want, c.sentence)
 		}
@@ -298,7 +327,7 @@ func TestLastStderrLineIsPartOfTheSentence(t *testing.T) {
 	t.Parallel()
 	job := &api.Job{ID: new("j"), TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{{Name: "web"}}}}}
 	state := taskState("pending", false, model.EventStarted(), exit3(), model.EventRestarting("", 14*time.Second))
-	h := Evaluate(Snapshot{Now: testTime, Job: job, Allocations: []*api.Allocation{alloc("b", "running", earlier(taskState("running", false, model.EventStarted()), time.Hour)), alloc("a", "pending", state)}})
+	h := Evaluate(withLastEnds(Snapshot{Now: testTime, Job: job, Allocations: []*api.Allocation{alloc("b", "running", earlier(taskState("running", false, model.EventStarted()), time.Hour)), alloc("a", "pending", state)}}))
 	if id, task, since, ok := h.WantedStderr(); id != "a" || task != "web" || !since.IsZero() || !ok {
 		t.Error(id, task, since, ok)
 	}
@@ -328,6 +357,7 @@ func TestRecheckEndsTheFailureOfATaskThatRuns(t *testing.T) {
 	t.Parallel()
 	state := taskState("running", false, model.EventStarted(), exit3(), model.EventRestarting("", time.Second), model.EventStarted())
 	s := Snapshot{Now: testTime, Job: &api.Job{ID: new("j"), TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{{Name: "web"}}}}}, Allocations: []*api.Allocation{alloc("a", "running", state)}}
+	s = withLastEnds(s)
 	h := Evaluate(s)
 	if want := testTime.Add(58 * time.Second); h.Word != Failing || !h.RecheckAt.Equal(want) {
 		t.Fatalf("%s until %v, want %v", h.Word, h.RecheckAt, want)

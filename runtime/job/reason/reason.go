@@ -14,6 +14,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 )
 
 // Reason is the reason why a task does not run. The zero value means that the task runs or has ended successfully.
@@ -23,8 +24,6 @@ type Reason struct {
 	ProgressText   string // such as "app.tar.gz: 12 MB of 40 MB, 3100 kB/s"; can be empty
 	NextStep       string // such as "restarts in 12s" or "not restarted: …"; can be empty
 	Remedy         string // advice to the user; can be empty
-	// IsFailure means that the task has failed and is not only being set up, waiting or restarted on request.
-	IsFailure bool
 	// CanOutputExplain means that the task's process has ended with an error, which the last line of its standard error
 	// can explain.
 	CanOutputExplain bool
@@ -92,7 +91,6 @@ func FromTaskState(state *api.TaskState, nowOrZero time.Time) Reason {
 			continue // the process's exit is the cause, and not an event of a hook that is called after the exit
 		}
 		if r.Cause, r.CanOutputExplain = describeCause(e, state.State); r.Cause != "" {
-			r.IsFailure = isFailureEvent(e)
 			if r.CanOutputExplain {
 				r.LastProcessOutputStart = previousProcessOutputEnd(events[:i])
 			}
@@ -105,30 +103,29 @@ func FromTaskState(state *api.TaskState, nowOrZero time.Time) Reason {
 	}
 	r.Cause = setupCause
 	if state.State == model.TaskDead {
-		r.Cause, r.IsFailure = "failed", true
+		r.Cause = "failed"
 	}
 	return r
 }
 
-// OfLastEnd returns why the process of a running task was restarted last, and the time of its present start. The reason is
-// the zero value if the task was not restarted, if the events no longer contain its restart, or if a user requested it.
-func OfLastEnd(state *api.TaskState) (r Reason, startedAt time.Time) {
-	if state == nil || state.State != model.TaskRunning {
-		return Reason{}, time.Time{}
+// OfEnd returns why a task whose last run or start has ended this way does not run.
+func OfEnd(end *restart.RunEnd) Reason {
+	r := Reason{LastProcessOutputStart: end.OutputStart}
+	switch {
+	case end.RestartRequested:
+		r.Cause = end.RequestReason
+	case end.StartFailed:
+		r.Cause = describeStartFailure(end.Error)
+	case end.StatusUnknown:
+		r.Cause = EventMessageWithoutGRPCStatus(end.Error)
+	default:
+		r.Cause, r.CanOutputExplain = describeExit(end), end.ExitCode != 0 || end.Signal != 0
 	}
-	for i, e := range slices.Backward(state.Events) {
-		if e == nil || e.Type != api.TaskStarted {
-			continue
-		}
-		before := *state
-		before.State, before.Events = model.TaskPending, state.Events[:i]
-		if r = FromTaskState(&before, time.Time{}); !r.IsFailure || r.NextStep == "" {
-			return Reason{}, time.Time{}
-		}
-		r.NextStep = ""
-		return r, time.Unix(0, e.Time)
+	if !end.NextStart.IsZero() {
+		r.NextStep = describeNextStart(end.NextStart, time.Time{})
 	}
-	return Reason{}, time.Time{}
+	r.Remedy = findRemedyForCause(r.Cause)
+	return r
 }
 
 // StderrTailLines is how many lines of standard error WithStderrTail needs.
@@ -152,21 +149,6 @@ func (r Reason) WithStderrTail(tail string) Reason {
 	r.LastStderrLine = strings.TrimSpace(strings.ToValidUTF8(line[max(0, len(line)-maxStderrLineBytes):], ""))
 	r.Remedy = cmp.Or(r.Remedy, findRemedyForCause(r.LastStderrLine))
 	return r
-}
-
-// failedCheckPrefix is the start of the reason of a restart that check_restart has requested.
-const failedCheckPrefix = "healthcheck: "
-
-// isFailureEvent reports whether an event that is the cause means that the task has failed.
-func isFailureEvent(e *api.TaskEvent) bool {
-	switch e.Type {
-	case api.TaskTerminated, api.TaskDriverFailure, api.TaskSetupFailure, api.TaskFailedValidation, api.TaskArtifactDownloadFailed,
-		model.TaskHookFailed, model.TaskRestoreFailed, api.TaskSiblingFailed, api.TaskKilling:
-		return true
-	case api.TaskRestartSignal:
-		return strings.HasPrefix(e.RestartReason, failedCheckPrefix)
-	}
-	return false
 }
 
 // wasRestartRequested reports whether a task whose process has ended after these events was running, and a restart
@@ -267,10 +249,13 @@ func describeOngoingProgress(events []*api.TaskEvent) string {
 }
 
 func describeRestart(e *api.TaskEvent, nowOrZero time.Time) string {
-	at := time.Unix(0, e.Time).Add(time.Duration(e.StartDelay))
+	return describeNextStart(time.Unix(0, e.Time).Add(time.Duration(e.StartDelay)), nowOrZero)
+}
+
+func describeNextStart(at, nowOrZero time.Time) string {
 	switch left := at.Sub(nowOrZero).Round(time.Second); {
 	case nowOrZero.IsZero():
-		return "restarts at " + at.Format(time.TimeOnly)
+		return "restarts at " + at.Local().Format(time.TimeOnly)
 	case left > 0:
 		return "restarts in " + left.String()
 	}
@@ -293,9 +278,10 @@ func describeCause(e *api.TaskEvent, taskState string) (cause string, outputCanE
 	message := EventMessageWithoutGRPCStatus(cmp.Or(e.DisplayMessage, e.Message, e.Type))
 	switch e.Type {
 	case api.TaskTerminated:
-		return describeExit(e), e.ExitCode != 0 || e.Signal != 0
+		end := restart.RunEnd{ExitCode: e.ExitCode, Signal: e.Signal, OOMKilled: e.Details["oom_killed"] == "true", Error: e.Message}
+		return describeExit(&end), e.ExitCode != 0 || e.Signal != 0
 	case api.TaskDriverFailure:
-		return "cannot start: " + searchedDirsPattern().ReplaceAllString(message, "neither in the task's PATH nor in its directory"), false
+		return describeStartFailure(message), false
 	case api.TaskSetupFailure, api.TaskFailedValidation:
 		return "cannot be set up: " + message, false
 	case api.TaskArtifactDownloadFailed:
@@ -327,16 +313,20 @@ func describeCause(e *api.TaskEvent, taskState string) (cause string, outputCanE
 	return "", false
 }
 
-func describeExit(e *api.TaskEvent) string {
+func describeStartFailure(message string) string {
+	return "cannot start: " + searchedDirsPattern().ReplaceAllString(EventMessageWithoutGRPCStatus(message), "neither in the task's PATH nor in its directory")
+}
+
+func describeExit(end *restart.RunEnd) string {
 	switch {
-	case e.Details["oom_killed"] == "true":
+	case end.OOMKilled:
 		return outOfMemoryText
-	case e.Signal == 0 && e.ExitCode == 0:
+	case end.Signal == 0 && end.ExitCode == 0:
 		return "ended with exit code 0, but a service must keep running"
 	}
-	text := osprocess.ExitStatus{ExitCode: e.ExitCode, Signal: e.Signal}.String()
-	if e.Signal == 0 && e.Message != "" {
-		text += ": " + EventMessageWithoutGRPCStatus(e.Message)
+	text := osprocess.ExitStatus{ExitCode: end.ExitCode, Signal: end.Signal}.String()
+	if end.Signal == 0 && end.Error != "" {
+		text += ": " + EventMessageWithoutGRPCStatus(end.Error)
 	}
 	return text
 }

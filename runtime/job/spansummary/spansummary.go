@@ -12,6 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/job/reason"
+	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 )
 
@@ -45,9 +46,6 @@ type Summary struct {
 	Problem Sentence
 	Tasks   []TaskSummary // in the order of the job
 }
-
-// recoveredAfter is the uptime of a task after which an earlier failure is no problem.
-const recoveredAfter = time.Minute
 
 // Summarize returns what the spans mean, which are sorted by their start. It reads the job and the states of the tasks from the
 // allocation. Spans that have not ended last until now, unless the allocation has ended.
@@ -203,7 +201,7 @@ func (s *summarizer) lastFailure(task string) *tracespan.Span {
 		case span.Task != task:
 		case isRun(span) && span.Failed && !s.isRequestedEnd(span), isStartStep(span) && span.Error != "" && !s.isRequestedEnd(span):
 			failed = span
-		case isRun(span) && (!span.Failed && !span.End.IsZero() || s.isOpen(span) && s.lengthOf(span) >= recoveredAfter):
+		case isRun(span) && (!span.Failed && !span.End.IsZero() || s.isOpen(span) && s.lengthOf(span) >= restart.RecoveredAfter):
 			failed = nil
 		}
 	}
@@ -236,19 +234,19 @@ func (s *summarizer) endEvent(ended *tracespan.Span) *tracespan.Span {
 
 // isRequestedEnd reports whether a span has ended because a task was stopped or restarted for another reason than a failure.
 func (s *summarizer) isRequestedEnd(ended *tracespan.Span) bool {
+	if ended.RunEnd != nil {
+		return !ended.RunEnd.IsFailure()
+	}
 	event := s.endEvent(ended)
 	switch {
 	case event == nil:
 		return false
 	case event.Name == api.TaskRestartSignal:
-		return !strings.HasPrefix(event.Result, failedCheckPrefix)
+		return !isRestartByCheckOfEarlierBuild(event)
 	}
 	state := s.alloc.TaskStates[ended.Task]
 	return isPlainKill(event) || state == nil || !state.Failed
 }
-
-// failedCheckPrefix is the start of the reason of a restart by check_restart.
-const failedCheckPrefix = "healthcheck: "
 
 // isStartStep reports whether a span is a call that a start of a task or of an allocation needs.
 func isStartStep(span *tracespan.Span) bool {
@@ -257,6 +255,9 @@ func isStartStep(span *tracespan.Span) bool {
 
 // describeFailure returns why a span failed: "exit code 3", "hook artifact (prestart): not found".
 func (s *summarizer) describeFailure(span *tracespan.Span) string {
+	if end := span.RunEnd; end != nil && end.RestartRequested {
+		return end.RequestReason
+	}
 	if event := s.endEvent(span); event != nil {
 		return event.Result
 	}
@@ -304,24 +305,24 @@ func (s *summarizer) runResult(run *tracespan.Span) string {
 	return FormatExit(run)
 }
 
-// FormatExit returns how a run has ended: "exit code 3", "signal 9". Without a known form it is the result of the run.
+// FormatExit returns how a run has ended: "exit code 3", "signal 9". If the exit status is unknown, it is the result of the run.
 func FormatExit(run *tracespan.Span) string {
-	code, rest, ok := strings.Cut(strings.TrimPrefix(run.Result, exitCodePrefix), ", ")
-	if !strings.HasPrefix(run.Result, exitCodePrefix) {
+	end := run.RunEnd
+	if end == nil {
+		end = runEndOfEarlierBuild(run)
+	}
+	if end == nil || end.StatusUnknown {
 		return cmp.Or(run.Result, run.Error, "exit status unknown")
 	}
-	text := "exit code " + code
-	if signal, found := strings.CutPrefix(rest, "Signal: "); ok && found {
-		signal, rest, _ = strings.Cut(signal, ", ")
-		text = "signal " + signal
+	text := fmt.Sprintf("exit code %d", end.ExitCode)
+	if end.Signal != 0 {
+		text = fmt.Sprintf("signal %d", end.Signal)
 	}
-	if message, found := strings.CutPrefix(rest, "Exit Message: "); found {
-		text += ", " + strings.Trim(message, `"`)
+	if end.Error != "" {
+		text += ", " + end.Error
 	}
 	return text
 }
-
-const exitCodePrefix = "Exit Code: "
 
 // describeLastStart returns how long the last start of a task took, and what took most of it.
 func (s *summarizer) describeLastStart(task string, runs []*tracespan.Span) (Sentence, bool) {
@@ -500,6 +501,9 @@ func (s *summarizer) findProblem(tasks []TaskSummary) Sentence {
 // describeRepeatedFailure returns why a span failed, and how often in a row.
 func (s *summarizer) describeRepeatedFailure(failed *tracespan.Span) string {
 	text, count := s.describeFailure(failed), 0
+	if end := failed.RunEnd; end != nil {
+		return text + inARow(end.RunsInRow)
+	}
 	for _, span := range s.selectSpans(failed.Task, func(span *tracespan.Span) bool { return isRun(span) || isStartStep(span) && span.Error != "" }) {
 		switch {
 		case s.isOpen(span):
@@ -509,10 +513,14 @@ func (s *summarizer) describeRepeatedFailure(failed *tracespan.Span) string {
 			count++
 		}
 	}
-	if count > 1 {
-		text += fmt.Sprintf(", %d times in a row", count)
+	return text + inARow(count)
+}
+
+func inARow(count int) string {
+	if count <= 1 {
+		return ""
 	}
-	return text
+	return fmt.Sprintf(", %d times in a row", count)
 }
 
 // isWaitForTask reports whether a span is the wait of a task for another one.

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 )
 
@@ -260,7 +261,41 @@ web pending
 	}
 }
 
-func TestFormatExit(t *testing.T) {
+// A reason or an exit message that looks like another field does not change the meaning of a run.
+func TestRunEndDecides(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		end           restart.RunEnd
+		exit, problem string
+	}{
+		"an exit":                              {restart.RunEnd{ExitCode: 3, RunsInRow: 4}, "exit code 3", "web: exit code 3, 4 times in a row"},
+		"a message like an exit status":        {restart.RunEnd{ExitCode: 3, Error: "Exit Code: 7, Signal: 9"}, "exit code 3, Exit Code: 7, Signal: 9", "web: exit code 3, Exit Code: 7, Signal: 9"},
+		"a check":                              {restart.RunEnd{Signal: 15, RestartRequested: true, RestartCountsAsFailure: true, RequestReason: "unhealthy"}, "signal 15", "web: unhealthy"},
+		"a user's reason like that of a check": {restart.RunEnd{Signal: 15, RestartRequested: true, RequestReason: "healthcheck: my words"}, "signal 15", ""},
+		"a stop":                               {restart.RunEnd{Signal: 15, Stopped: true}, "signal 15", ""},
+		"an unknown exit status":               {restart.RunEnd{StatusUnknown: true}, "Exit Code: 0, healthcheck: ", "web: Exit Code: 0, healthcheck: "},
+	} {
+		span := run("web", 0, 2, "Exit Code: 0, healthcheck: ")
+		span.RunEnd, span.ID = &test.end, "1"
+		request := message("web", api.TaskRestartSignal, 1, test.end.RequestReason)
+		spans := []tracespan.Span{span}
+		if test.end.RestartRequested {
+			spans = append(spans, request)
+		}
+		if got := FormatExit(&span); got != test.exit {
+			t.Errorf("%s: exit %q, want %q", name, got, test.exit)
+		}
+		alloc := &api.Allocation{
+			TaskGroup: "g", Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{{Name: "web"}}}}}, ClientStatus: "running",
+			TaskStates: map[string]*api.TaskState{"web": {State: model.TaskPending}},
+		}
+		if got := Summarize(spans, alloc, at(20)).Problem.Text; got != test.problem {
+			t.Errorf("%s: problem %q, want %q", name, got, test.problem)
+		}
+	}
+}
+
+func TestFormatExitOfEarlierBuild(t *testing.T) {
 	t.Parallel()
 	for result, want := range map[string]string{
 		"Exit Code: 3":                 "exit code 3",

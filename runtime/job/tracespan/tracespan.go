@@ -4,6 +4,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 )
 
 // Kind says what a span describes: a call, a wait, a run or an event.
@@ -50,6 +52,8 @@ type Span struct {
 	Result string    `json:",omitempty"` // the result for people: exit status, message of an event, contents of a response
 	Error  string    `json:",omitempty"`
 	Failed bool      `json:",omitempty"` // the run or the allocation has failed; Result has the reason
+	// RunEnd is the end of a run. It is nil for other spans, and for those of a build that has not recorded it.
+	RunEnd *restart.RunEnd `json:",omitempty"`
 	// Dropped is the number of spans in a gap.
 	Dropped int `json:",omitempty"`
 }
@@ -58,9 +62,15 @@ type Span struct {
 // kB in JSON.
 const MaxTextLen = 1000
 
-// TruncateTexts shortens each text to MaxTextLen.
+// TruncateTexts shortens each text to MaxTextLen. It does not change RunEnd, which others can share, but replaces it.
 func (s *Span) TruncateTexts() {
-	for _, text := range []*string{&s.Name, &s.Task, &s.Plugin, &s.Result, &s.Error} {
+	texts := []*string{&s.Name, &s.Task, &s.Plugin, &s.Result, &s.Error}
+	if s.RunEnd != nil {
+		end := *s.RunEnd
+		s.RunEnd = &end
+		texts = append(texts, &end.Error, &end.RequestReason)
+	}
+	for _, text := range texts {
 		*text = truncateText(*text)
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
@@ -196,7 +197,7 @@ func TestEachStartOfAnOrphanIsDestroyed(t *testing.T) {
 		{state.LocalState{}, ""},
 		{state.LocalState{StartID: "1"}, "1"},
 		{state.LocalState{StartID: "1", Handle: handle("1")}, "1"},
-		{state.LocalState{StartID: "1", Handle: handle("1"), UnhandledExit: &state.ProcessExit{}, NextStartID: "2"}, "1 2"},
+		{state.LocalState{StartID: "1", Handle: handle("1"), UnhandledExit: &restart.RunEnd{}, NextStartID: "2"}, "1 2"},
 		{state.LocalState{FirstPendingDestroy: &state.PendingDestroy{StartID: "1", Next: &state.PendingDestroy{StartID: "2"}}}, "1 2"},
 	} {
 		dir := t.TempDir()

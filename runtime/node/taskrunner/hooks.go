@@ -2,6 +2,7 @@ package taskrunner
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"runtime"
@@ -12,6 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/failpoint"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/taskdriver"
@@ -158,7 +160,7 @@ func (t *taskHooks) callPreKillingHooks(ctx context.Context, p *taskdriver.Proce
 
 // callExitedHooks calls the Exited hooks. A kill does not interrupt them, because they clean up after the process. A
 // shutdown of the agent does: then callExitedHooks returns false, and the next agent calls the hooks again.
-func (t *taskHooks) callExitedHooks(forceKillCtx context.Context, exit *state.ProcessExit, willRestart bool) (completed bool) {
+func (t *taskHooks) callExitedHooks(forceKillCtx context.Context, exit *restart.RunEnd, willRestart bool) (completed bool) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(forceKillCtx))
 	defer cancel()
 	defer context.AfterFunc(forceKillCtx, func() {
@@ -167,7 +169,7 @@ func (t *taskHooks) callExitedHooks(forceKillCtx context.Context, exit *state.Pr
 		}
 	})()
 	request := hook.TaskExitedRequest{
-		Alloc: t.records.alloc.Alloc, Task: t.requests.currentTask().ToHookTask(), StartID: t.records.localState.StartID, Exit: exit.ExitResult(), WillRestart: willRestart,
+		Alloc: t.records.alloc.Alloc, Task: t.requests.currentTask().ToHookTask(), StartID: t.records.localState.StartID, Exit: exitResultOf(exit), WillRestart: willRestart,
 	}
 	runnerhooks.CallEachAndReportErrors(ctx, t.hookChain, hook.Exited, func(ctx context.Context, h runnerhooks.Hook, at hook.TaskExited) (hook.TaskExitedResponse, error) {
 		request := request
@@ -175,6 +177,15 @@ func (t *taskHooks) callExitedHooks(forceKillCtx context.Context, exit *state.Pr
 		return at.Exited(ctx, request)
 	})
 	return ctx.Err() == nil
+}
+
+// exitResultOf returns the end of a process as reported by the driver.
+func exitResultOf(end *restart.RunEnd) driver.ExitResult {
+	result := driver.ExitResult{ExitCode: end.ExitCode, Signal: end.Signal, OOMKilled: end.OOMKilled}
+	if end.Error != "" {
+		result.Err = errors.New(end.Error)
+	}
+	return result
 }
 
 func (t *taskHooks) callStopHooks(ctx context.Context) {

@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
@@ -200,6 +201,28 @@ func (r *taskRecords) setTaskState(durability state.Durability, status string, e
 		}
 		return true
 	})
+}
+
+// recordEndLocked records how a run of the task, or an attempt to start it, has ended, in the local state, which the caller
+// stores. Only this function and, for NextStart, decideRestartAndSetTaskState set LastEnd. recordEndLocked belongs to the
+// goroutine of Run and, before Run, to the callers that prepare it. The caller holds mu. killed means that the task was killed
+// before.
+func (r *taskRecords) recordEndLocked(end restart.RunEnd, killed bool) *restart.RunEnd {
+	local := &r.localState
+	end.Time, end.OutputStart, end.Error = time.Now(), local.LastStart, r.secrets.Text(end.Error)
+	end.Stopped = killed && !r.taskState.Failed
+	if request := r.restartRequest; request != nil && !end.StartFailed {
+		end.RestartRequested, end.RestartCountsAsFailure = true, request.CountsAsFailure
+		end.RequestReason = r.secrets.Text(request.Reason)
+	}
+	if end.IsFailure() {
+		end.RunsInRow = 1
+		if last := local.LastEnd; last != nil && end.HasCauseOf(last) && (end.StartFailed || end.Time.Sub(r.taskState.StartedAt) < restart.RecoveredAfter) {
+			end.RunsInRow += last.RunsInRow
+		}
+	}
+	local.LastEnd = &end
+	return &end
 }
 
 // dropUnusedStartID removes the stored id of a start for which StartTask was not called, so that the next agent does not

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/taskdriver"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
@@ -70,6 +71,7 @@ func (r *recoverer) recoverTaskOfEarlierAgent(ctx context.Context, facts Recover
 	local.StartID, local.Handle, local.NetworkOverride, local.HandleUnrecoverable = "", nil, nil, false
 	r.records.clearRestartRequest()
 	if task.State == model.TaskRunning {
+		local.LastEnd = nil
 		r.logger.Warn("task has ended with the machine, starting it again")
 		r.records.setTaskState(state.DurabilitySync, model.TaskPending, model.EventRestoreFailed("the machine was booted since; the task is started again"))
 	}
@@ -234,7 +236,7 @@ func (r *recoverer) applyStartQueryAnswer(record recordedStartState, answer task
 func (r *recoverer) makeNextStartCurrentUnlessKilled() bool {
 	local := &r.records.localState
 	next := local.NextStartID
-	r.decideRestartAndSetTaskState(local.UnhandledExit.RestartOutcome())
+	r.decideRestartAndSetTaskState(local.UnhandledExit.Outcome())
 	if local.StartID == next {
 		return true
 	}
@@ -266,18 +268,16 @@ func (r *recoverer) adoptTask(found *taskdriver.FoundTask, withoutHandle bool) {
 func (r *recoverer) recordExitUnknown(cause error) {
 	r.logger.Warn("task not recovered", "task_id", r.records.localState.StartID, "error", cause)
 	r.requests.recordProcessEnd(false)
-	if id := r.records.localState.StartID; id != "" {
-		task := r.State()
-		r.driver.StartRunSpan(id, task.StartedAt).EndRun(exitStatusUnknownText(cause), true)
-	}
-	r.records.localState.UnhandledExit = &state.ProcessExit{StatusUnknown: true, Error: exitStatusUnknownText(cause)}
+	local := &r.records.localState
 	_ = r.records.changeAndAlwaysStoreBothRecords(state.DurabilitySync, func(s *api.TaskState) bool { // a failed put is retried
-		if request := r.records.restartRequest; request != nil {
-			r.records.localState.UnhandledExit.RestartRequested, r.records.localState.UnhandledExit.RestartCountsAsFailure = true, request.CountsAsFailure
-		}
+		local.UnhandledExit = r.records.recordEndLocked(restart.RunEnd{StatusUnknown: true, Error: exitStatusUnknownText(cause)}, r.requests.isKillRequested())
 		r.records.redactAndAppendEvent(s, model.EventRestoreFailed(exitStatusUnknownText(cause)))
 		return true
 	})
+	if local.StartID != "" {
+		task := r.State()
+		r.driver.StartRunSpan(local.StartID, task.StartedAt).EndRun(exitStatusUnknownText(cause), local.UnhandledExit)
+	}
 }
 
 // queryEarlierStartOnce asks the driver about an interrupted start. If the driver does not answer,

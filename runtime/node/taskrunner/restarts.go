@@ -38,6 +38,11 @@ func (r *Runner) decideRestartAndSetTaskState(outcome restart.RunOutcome) restar
 	if decision.Action != restart.ActionRestart || decision.Delay > 0 || local.FirstPendingDestroy != nil {
 		next = ""
 	}
+	if decision.Action == restart.ActionRestart && local.LastEnd != nil {
+		decided := *local.LastEnd // a stored record is not changed
+		decided.NextStart = local.RestartState.NextStart
+		local.LastEnd = &decided
+	}
 	local.StartID, local.NextStartID, local.Handle, local.NetworkOverride, local.HandleUnrecoverable, local.UnhandledExit = next, "", nil, nil, false, nil
 
 	switch decision.Action {

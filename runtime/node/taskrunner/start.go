@@ -60,6 +60,7 @@ func (t *taskRun) storeStartID() tasksteps.Result {
 	}
 	t.clearDelayAndRecordRestartState()
 	local := &t.records.localState
+	local.LastStart = time.Now()
 	if local.StartID == "" { // recordExit has stored no id for this start with the last exit
 		local.StartID = t.records.newStartID()
 		if err := t.records.storeBothRecords(state.DurabilitySync); err != nil {

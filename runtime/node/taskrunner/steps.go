@@ -100,6 +100,7 @@ func (t *taskRun) execute(step tasksteps.Step) tasksteps.Result {
 		return t.awaitRerun()
 	case tasksteps.DecideRerun:
 		t.records.resetDeadTaskState()
+		t.records.localState.LastEnd = nil // the task runs again on request
 		defer t.records.clearRestartRequest()
 		return t.resultOfDecision(t.decideRestartAndSetTaskState(restart.RunOutcome{RestartRequested: true}))
 	case tasksteps.DestroyRemaining:
@@ -164,6 +165,9 @@ func (t *taskRun) resultOfStartError(err error) tasksteps.Result {
 	if t.killCtx.Err() != nil {
 		return t.shutdownOr(tasksteps.Killed)
 	}
+	t.records.mu.Lock()
+	t.records.recordEndLocked(restart.RunEnd{StartFailed: true, Error: err.Error()}, false) // decideRestartAndSetTaskState stores it
+	t.records.mu.Unlock()
 	t.outcome = startFailureOutcome(err)
 	return tasksteps.Failed
 }
@@ -211,7 +215,7 @@ func (t *taskRun) queryEarlierStart() tasksteps.Result {
 // otherwise if they have neither. The driver must have answered about the last start.
 func (t *taskRun) resultOfDecidedStart(otherwise tasksteps.Result) tasksteps.Result {
 	if exit := t.records.localState.UnhandledExit; exit != nil {
-		t.outcome = exit.RestartOutcome()
+		t.outcome = exit.Outcome()
 		return tasksteps.ExitFound
 	}
 	if t.process = t.requests.getProcess(); t.process != nil {
@@ -365,14 +369,14 @@ func (t *taskRun) recordExit() tasksteps.Result {
 	t.ended = p.Exit()
 	result := t.ended
 	t.requests.recordProcessEnd(!result.StatusUnknown && result.Err == nil)
-	local.UnhandledExit = &state.ProcessExit{
+	end := restart.RunEnd{
 		StatusUnknown: result.StatusUnknown, Success: !result.StatusUnknown && result.Successful(),
 		ExitCode: result.ExitCode, Signal: result.Signal, OOMKilled: result.OOMKilled,
 	}
 	if result.Err != nil {
-		local.UnhandledExit.Error = t.records.secrets.Text(result.Err.Error())
+		end.Error = result.Err.Error()
 	} else if result.StatusUnknown {
-		local.UnhandledExit.Error = exitUnknownMessage
+		end.Error = exitUnknownMessage
 	}
 	event := terminatedEvent(result.ExitResult)
 	if result.StatusUnknown {
@@ -380,21 +384,19 @@ func (t *taskRun) recordExit() tasksteps.Result {
 	}
 	point := failpoint.EnterStep(failpoint.StepExitObserved)
 	err := t.records.changeAndAlwaysStoreBothRecords(state.DurabilitySync, func(s *api.TaskState) bool {
-		if request := t.records.restartRequest; request != nil {
-			local.UnhandledExit.RestartRequested, local.UnhandledExit.RestartCountsAsFailure = true, request.CountsAsFailure
-		}
+		local.UnhandledExit = t.records.recordEndLocked(end, t.requests.isKillRequested())
 		// The id of the next start is stored in this record, so that an immediate restart
 		// needs no write of its own.
-		if next := t.predictRestart(t.requests.currentTaskLocked().RestartPolicy, local.UnhandledExit.RestartOutcome()); !result.StatusUnknown && next.Action == restart.ActionRestart && next.Delay == 0 {
+		if next := t.predictRestart(t.requests.currentTaskLocked().RestartPolicy, local.UnhandledExit.Outcome()); !result.StatusUnknown && next.Action == restart.ActionRestart && next.Delay == 0 {
 			local.NextStartID = t.records.newStartID()
 		}
 		t.records.redactAndAppendEvent(s, event)
 		return true
 	})
 	point.Leave()
-	p.RunSpan.EndRun(event.DisplayMessage, !local.UnhandledExit.Success)
+	p.RunSpan.EndRun(event.DisplayMessage, local.UnhandledExit)
 	t.logger.Info("task ended", "task_id", p.ID(), "status", event.DisplayMessage)
-	t.outcome = local.UnhandledExit.RestartOutcome()
+	t.outcome = local.UnhandledExit.Outcome()
 	if err == nil {
 		return tasksteps.Done
 	}
@@ -430,7 +432,7 @@ func (t *taskRun) destroyProcess() {
 
 func (t *taskRun) callExitedHooks() tasksteps.Result {
 	exit := t.records.localState.UnhandledExit
-	willRestart := t.predictRestart(t.Task().RestartPolicy, exit.RestartOutcome()).Action == restart.ActionRestart
+	willRestart := t.predictRestart(t.Task().RestartPolicy, exit.Outcome()).Action == restart.ActionRestart
 	completed := t.hooks.callExitedHooks(t.forceKillCtx, exit, willRestart)
 	t.stopWatch()
 	if !completed {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 )
 
@@ -84,12 +85,12 @@ func (a *ActiveSpan) ContextWithTraceparent(ctx context.Context) context.Context
 }
 
 // End ends the span with a result, which is a text for users and may be empty, and an error, which may be nil.
-func (a *ActiveSpan) End(result string, err error) { a.endOrDropSpan(result, err, false) }
+func (a *ActiveSpan) End(result string, err error) { a.endOrDropSpan(result, err, nil) }
 
-// EndRun ends the span that StartRunSpan has started. failed means that the process has failed, or that its exit status is unknown.
-func (a *ActiveSpan) EndRun(result string, failed bool) { a.endOrDropSpan(result, nil, failed) }
+// EndRun ends the span that StartRunSpan has started, with the end of the run, which contains no secrets.
+func (a *ActiveSpan) EndRun(result string, end *restart.RunEnd) { a.endOrDropSpan(result, nil, end) }
 
-func (a *ActiveSpan) endOrDropSpan(result string, err error, failed bool) {
+func (a *ActiveSpan) endOrDropSpan(result string, err error, runEnd *restart.RunEnd) {
 	if a == nil {
 		return
 	}
@@ -99,7 +100,7 @@ func (a *ActiveSpan) endOrDropSpan(result string, err error, failed bool) {
 		a.recorder.file.dropActiveSpan(s)
 		return
 	}
-	s.Failed = failed
+	s.RunEnd, s.Failed = runEnd, runEnd != nil && !runEnd.Success
 	s.End = s.Start.Add(elapsed) // a change of the clock does not change the duration
 	s.Result = a.recorder.secrets.Text(result)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 )
 
@@ -38,7 +39,7 @@ func testTraceGetsSpansOfFile(t *testing.T) {
 	traceparent := base.Traceparent(call.ContextWithTraceparent(t.Context()))
 	call.End("secret", nil)
 	run := r.StartRunSpan("id", "x", time.Now())
-	run.EndRun("secret", true)
+	run.EndRun("secret", &restart.RunEnd{})
 	wait := r.StartWaitSpan("other tasks")
 	time.Sleep(2 * minWait)
 	wait.End("", errors.New("secret"))

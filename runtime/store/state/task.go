@@ -1,7 +1,7 @@
 package state
 
 import (
-	"errors"
+	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
@@ -17,10 +17,12 @@ type LocalState struct {
 	// HandleUnrecoverable means that Handle has no state of the driver, because the agent that started the task has not
 	// received it: only the plugin process that has the task can report its exit.
 	HandleUnrecoverable bool
-	UnhandledExit       *ProcessExit // exit of the process of Handle; nil after the restart policy has decided
-	NextStartID         string       // StartID of the restart that is expected to follow UnhandledExit without a delay; empty if none is
+	UnhandledExit       *restart.RunEnd // exit of the process of Handle; nil after the restart policy has decided
+	NextStartID         string          // StartID of the restart that is expected to follow UnhandledExit without a delay; empty if none is
 	RestartState        restart.State
-	RunComplete         bool // the task will never run again
+	RunComplete         bool            // the task will never run again
+	LastEnd             *restart.RunEnd // how the last run or start has ended; nil if none has
+	LastStart           time.Time       // before the last call of StartTask; zero if there was none
 
 	// FirstPendingDestroy is the start that the driver must still destroy; nil if there is none.
 	FirstPendingDestroy *PendingDestroy
@@ -47,38 +49,6 @@ type LocalState struct {
 type RestartRequest struct {
 	CountsAsFailure bool   `store:"failure"` // the restart counts as a failed attempt of the restart policy
 	Reason          string `store:"reason"`  // reason of the restart, for the log
-}
-
-// ProcessExit is the exit of the process of a task, from which the restart policy decides whether to restart the task.
-type ProcessExit struct {
-	StatusUnknown          bool `store:"lost"` // exit status unknown
-	Success                bool `store:"success"`
-	RestartRequested       bool `store:"asked"`   // a restart was requested
-	RestartCountsAsFailure bool `store:"failure"` // the requested restart counts as a failure of the task
-
-	// The fields below are passed to hooks.
-	ExitCode  int    `store:"code"`
-	Signal    int    `store:"signal"`
-	OOMKilled bool   `store:"oom_killed"`
-	Error     string `store:"error"` // error of the driver, or why the exit status is unknown
-}
-
-// ExitResult returns the exit as reported by the driver.
-func (e *ProcessExit) ExitResult() driver.ExitResult {
-	result := driver.ExitResult{ExitCode: e.ExitCode, Signal: e.Signal, OOMKilled: e.OOMKilled}
-	if e.Error != "" {
-		result.Err = errors.New(e.Error)
-	}
-	return result
-}
-
-// RestartOutcome returns the input of the restart policy.
-func (e *ProcessExit) RestartOutcome() restart.RunOutcome {
-	return restart.RunOutcome{
-		RestartRequested:          e.RestartRequested && !e.RestartCountsAsFailure,
-		UnhealthyRestartRequested: e.RestartRequested && e.RestartCountsAsFailure,
-		Success:                   e.Success,
-	}
 }
 
 // HookState is the response of one hook to the prestart call of a task.

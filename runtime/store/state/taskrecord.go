@@ -21,6 +21,8 @@ type TaskRecord struct {
 	NextStartID           string                 `store:"next_start_id"`
 	RestartState          RestartRecord          `store:"restart"`
 	RunComplete           bool                   `store:"run_complete"`
+	LastEnd               *ProcessExit           `store:"last_end"`
+	LastStart             time.Time              `store:"last_start"`
 
 	FirstPendingDestroy   *PendingDestroyRecord `store:"destroy"`
 	LastKnownCapabilities *CapabilitiesRecord   `store:"capabilities"`
@@ -47,6 +49,25 @@ type RestartRecord struct {
 	WindowStart  time.Time     `store:"window_start"`
 	NextStart    time.Time     `store:"next_start"`
 	Delay        time.Duration `store:"delay"`
+}
+
+// ProcessExit is the stored form of a [restart.RunEnd].
+type ProcessExit struct {
+	Time                   time.Time `store:"time"`
+	StartFailed            bool      `store:"start_failed"`
+	StatusUnknown          bool      `store:"lost"`
+	Success                bool      `store:"success"`
+	RestartRequested       bool      `store:"asked"`
+	RestartCountsAsFailure bool      `store:"failure"`
+	Stopped                bool      `store:"stopped"`
+	ExitCode               int       `store:"code"`
+	Signal                 int       `store:"signal"`
+	OOMKilled              bool      `store:"oom_killed"`
+	Error                  string    `store:"error"`
+	RequestReason          string    `store:"request_reason"`
+	RunsInRow              int       `store:"runs_in_row"`
+	NextStart              time.Time `store:"next_start"`
+	OutputStart            time.Time `store:"output_start"`
 }
 
 // PendingDestroyRecord is the stored form of a [PendingDestroy].
@@ -83,7 +104,8 @@ type HandleSecrets struct {
 func NewTaskRecord(s LocalState) *TaskRecord {
 	r := &TaskRecord{
 		AllocHookConfigByName: s.AllocHookConfigByName, StartID: s.StartID, Handle: NewHandleRecord(s.Handle), NetworkOverride: (*NetworkOverrideRecord)(s.NetworkOverride),
-		HandleUnrecoverable: s.HandleUnrecoverable, UnhandledExit: s.UnhandledExit, NextStartID: s.NextStartID, RestartState: RestartRecord(s.RestartState), RunComplete: s.RunComplete,
+		HandleUnrecoverable: s.HandleUnrecoverable, UnhandledExit: (*ProcessExit)(s.UnhandledExit), NextStartID: s.NextStartID, RestartState: RestartRecord(s.RestartState), RunComplete: s.RunComplete,
+		LastEnd: (*ProcessExit)(s.LastEnd), LastStart: s.LastStart,
 		FirstPendingDestroy: newPendingDestroyRecord(s.FirstPendingDestroy), LastKnownCapabilities: (*CapabilitiesRecord)(s.LastKnownCapabilities),
 		RestartRequest: s.RestartRequest, KillRequested: s.KillRequested, ReportedOnceOnlyMessages: s.ReportedOnceOnlyMessages,
 		ReadVariables: s.ReadVariables,
@@ -104,7 +126,8 @@ func NewTaskRecord(s LocalState) *TaskRecord {
 func (r *TaskRecord) LocalState() LocalState {
 	s := LocalState{
 		AllocHookConfigByName: r.AllocHookConfigByName, StartID: r.StartID, Handle: r.Handle.Handle(), NetworkOverride: (*driver.NetworkOverride)(r.NetworkOverride),
-		HandleUnrecoverable: r.HandleUnrecoverable, UnhandledExit: r.UnhandledExit, NextStartID: r.NextStartID, RestartState: restart.State(r.RestartState), RunComplete: r.RunComplete,
+		HandleUnrecoverable: r.HandleUnrecoverable, UnhandledExit: (*restart.RunEnd)(r.UnhandledExit), NextStartID: r.NextStartID, RestartState: restart.State(r.RestartState), RunComplete: r.RunComplete,
+		LastEnd: (*restart.RunEnd)(r.LastEnd), LastStart: r.LastStart,
 		FirstPendingDestroy: r.FirstPendingDestroy.pendingDestroy(), LastKnownCapabilities: (*driver.Capabilities)(r.LastKnownCapabilities),
 		RestartRequest: r.RestartRequest, KillRequested: r.KillRequested, ReportedOnceOnlyMessages: r.ReportedOnceOnlyMessages,
 		ReadVariables: r.ReadVariables,

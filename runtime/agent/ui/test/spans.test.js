@@ -34,6 +34,16 @@ test("a sentence without an end has its duration until now", () => {
   assert.equal(sentenceText({ Text: "failed", Since: "0001-01-01T00:00:00Z" }, second(4)), "failed");
 });
 
+test("the title of a run has its exit status", () => {
+  const title = (more) => fromAPI([span("run", "a", 1, 2, more)], false)[0].title;
+  assert.equal(title({ RunEnd: { ExitCode: 3, Error: "Exit Code: 7, Signal: 9" }, Result: "Exit Code: 7, Signal: 9" }), "exit 3");
+  assert.equal(title({ RunEnd: { Success: true }, Result: "" }), "exit 0");
+  assert.equal(title({ RunEnd: { ExitCode: 137, Signal: 9 }, Result: "x" }), "signal 9");
+  assert.equal(title({ RunEnd: { StatusUnknown: true }, Result: "exit status unknown: x" }), "exit status unknown: x");
+  assert.equal(title({ Result: "Exit Code: 137, Signal: 9" }), "signal 9"); // of an earlier build
+  assert.equal(title({ Result: "Exit Code: 4" }), "exit 4");
+});
+
 test("the exit of a task is that of its last failed run", () => {
   const spans = fromAPI([span("run", "a", 1, 2, { Failed: true }), span("run", "b", 3, 4), span("run", "c", 5)], false);
   assert.equal(exitOf(spans, "web").name, "a");

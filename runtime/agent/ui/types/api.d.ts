@@ -2298,6 +2298,24 @@ interface PublicKey {
   use: string;
 }
 
+interface RunEnd {
+  Error: string;
+  ExitCode: number;
+  NextStart: string | null;
+  OOMKilled: boolean;
+  OutputStart: string | null;
+  RequestReason: string;
+  RestartCountsAsFailure: boolean;
+  RestartRequested: boolean;
+  RunsInRow: number;
+  Signal: number;
+  StartFailed: boolean;
+  StatusUnknown: boolean;
+  Stopped: boolean;
+  Success: boolean;
+  Time: string | null;
+}
+
 interface Sentence {
   Since: string | null;
   SpanID: string;
@@ -2338,6 +2356,7 @@ interface Span {
   Name: string;
   Plugin: string;
   Result: string;
+  RunEnd: RunEnd | null;
   Start: string | null;
   Task: string;
 }

@@ -6,7 +6,7 @@ import { duration, isSet } from "../format.js";
 // Kinds, in the order of their lanes.
 export const kinds = { run: "runs", wait: "waits", hook: "hooks", driver: "driver calls", event: "events", internal: "internals", alloc: "periods", gap: "dropped" };
 
-// A span of the page: {id, kind, name, task, plugin, internal, start, end, result, error, failed, dropped, title}. start and end are
+// A span of the page: {id, kind, name, task, plugin, internal, start, end, result, error, failed, dropped, runEnd, title}. start and end are
 // milliseconds since 1970; end is undefined if the span lasts, or unknownEnd is true and end is the last possible
 // time. task is "" for the allocation.
 
@@ -16,6 +16,7 @@ export function fromAPI(spans, ended) {
     id: s.ID, kind: s.Kind, name: s.Name, task: s.Task ?? "", plugin: s.Plugin ?? "", start: exactTime(s.Start),
     end: isSet(s.End) ? Math.max(exactTime(s.End), exactTime(s.Start)) : undefined,
     internal: s.Internal ?? false, result: s.Result ?? "", error: s.Error ?? "", failed: s.Failed ?? false, dropped: s.Dropped ?? 0,
+    runEnd: s.RunEnd,
   }));
   const last = Math.max(...all.map((s) => s.end ?? s.start));
   for (const s of all) {
@@ -48,10 +49,17 @@ function titleOf(s) {
 }
 
 // runTitle returns how a process has ended, in few characters: a crash loop is a row of them.
-function runTitle({ end, result }) {
-  const code = /Exit Code: (\d+)/.exec(result)?.[1], signal = /Signal: (\d+)/.exec(result)?.[1];
-  if (signal) return "signal " + signal;
-  return code ? "exit " + code : end === undefined ? "process" : result || "exit status unknown";
+function runTitle({ end, result, runEnd }) {
+  if (end === undefined) return "process";
+  const exit = runEnd ?? runEndOfEarlierBuild(result);
+  if (!exit || exit.StatusUnknown) return result || "exit status unknown";
+  return exit.Signal ? "signal " + exit.Signal : "exit " + (exit.ExitCode ?? 0);
+}
+
+// runEndOfEarlierBuild returns the exit status in the result of a run that an agent without RunEnd has recorded.
+function runEndOfEarlierBuild(result) {
+  const code = /Exit Code: (\d+)/.exec(result)?.[1];
+  return code && { ExitCode: Number(code), Signal: Number(/Signal: (\d+)/.exec(result)?.[1] ?? 0) };
 }
 
 // lengthOf returns the duration of a span in milliseconds up to now.
