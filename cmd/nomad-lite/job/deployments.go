@@ -10,6 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskreason"
 )
 
 type deploymentsOptions struct {
@@ -62,7 +63,8 @@ func listJobDeployments(ctx context.Context, o deploymentsOptions, jobIDPrefix s
 			if err != nil {
 				return apiclient.WrapErrorWithAdvice(fmt.Sprintf("read job %q", id), err)
 			}
-			tables.PrintDeployment(p, d, job, o.verbose)
+			remedy, _ := taskreason.RemedyForFailedDeployment(ctx, c, d, job)
+			tables.PrintDeployment(p, d, remedy, o.verbose)
 		}
 		return output.PrintPage(s, p)
 	}

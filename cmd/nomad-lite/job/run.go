@@ -39,7 +39,9 @@ Exit codes: 0 the job is placed, and deployed if it has deployments; 1 it was
 refused, or the deployment failed; 2 not all of it could be placed. With -wait:
 0 every task ended successfully; 1 it was refused, a task failed, or the job was
 stopped; 2 nothing of it could be placed. A deployment with a group that has no
-place waits for one, as in Nomad: 'timeout 300 nomad-lite job run FILE' ends.`
+place waits for one, as in Nomad: 'timeout 300 nomad-lite job run FILE' ends. If
+the file is unchanged and its deployment had failed before, the exit code is 0 if
+the job runs this version by now and passes its checks.`
 
 type runOptions struct {
 	jobFileFlags    jobfile.Flags

@@ -30,6 +30,7 @@ const (
 type finding struct {
 	condition     condition
 	allocID, task string
+	jobVersion    uint64
 	prefix        string // start of the cause, such as `task "web": `
 	reason        reason.Reason
 	// isDeciding means that the deployment has not decided yet whether the allocation is healthy.
@@ -63,7 +64,7 @@ func (s Snapshot) findFindings() (found []finding) {
 			continue
 		}
 		f := s.find(a)
-		f.allocID = cmp.Or(f.allocID, a.ID)
+		f.allocID, f.jobVersion = cmp.Or(f.allocID, a.ID), pointer.Value(jobVersion(a))
 		found = append(found, f)
 	}
 	return found

@@ -115,13 +115,34 @@ func joinSentences(a, b string) string {
 	return a + ". " + b
 }
 
+// hasFailedDeployment reports whether the deployment of the current version has failed, and the allocations that the job should
+// have do not all run that version and work: after a deadline that was too short, a job that works needs no attention.
+func (s Snapshot) hasFailedDeployment(found []finding) bool {
+	if reason.RemedyForFailedDeployment(s.Deployment, s.Job) == "" {
+		return false
+	}
+	missing := 0
+	for _, g := range s.Job.TaskGroups {
+		missing += pointer.Value(g.Count)
+	}
+	for _, f := range found {
+		if f.condition == works && f.jobVersion == s.Deployment.JobVersion {
+			missing--
+		}
+	}
+	return missing > 0
+}
+
 // addFailedDeployment adds to the health of a job that needs attention that its last deployment has failed, and what the user
 // can do.
-func (s Snapshot) addFailedDeployment(h *Health) {
+func (s Snapshot) addFailedDeployment(h *Health, worst finding) {
+	if !h.Word.NeedsAttention() {
+		return
+	}
 	remedy := reason.RemedyForFailedDeployment(s.Deployment, s.Job)
 	switch {
-	case remedy == "" || !h.Word.NeedsAttention():
-		return
+	case worst.waitsForOthers && worst.reason.Remedy != "":
+		remedy = "" // the file is right, and the tasks of the failed deployment start when they have what they wait for
 	case h.Cause == "":
 		h.Cause, h.Remedy = fmt.Sprintf("deployment of version %d failed: %s", s.Deployment.JobVersion, s.Deployment.StatusDescription), remedy
 		return
@@ -143,8 +164,11 @@ func Evaluate(s Snapshot) Health {
 		return s.launcher()
 	}
 	found := s.findFindings()
-	h := s.judge(found)
-	s.addFailedDeployment(&h)
+	hasFailedDeployment := s.hasFailedDeployment(found)
+	h := s.judge(found, hasFailedDeployment)
+	if hasFailedDeployment {
+		s.addFailedDeployment(&h, worstFinding(found))
+	}
 	for _, f := range found {
 		if at := f.recheckAt; at.After(s.Now) && (h.RecheckAt.IsZero() || at.Before(h.RecheckAt)) {
 			h.RecheckAt = at
@@ -195,7 +219,7 @@ func (s Snapshot) launcher() Health {
 }
 
 // judge returns the health of a job with allocations.
-func (s Snapshot) judge(found []finding) Health {
+func (s Snapshot) judge(found []finding, hasFailedDeployment bool) Health {
 	count := map[condition]int{}
 	for _, f := range found {
 		count[f.condition]++
@@ -227,7 +251,7 @@ func (s Snapshot) judge(found []finding) Health {
 			return worst.health(Deploying, s.deploymentText()+"; ")
 		}
 		return worst.health(Degraded, s.affectedText(count[unhealthy], len(found)))
-	case reason.RemedyForFailedDeployment(s.Deployment, s.Job) != "":
+	case hasFailedDeployment:
 		if count[starting] > 0 {
 			return worst.health(Degraded, s.affectedText(count[starting], len(found)))
 		}

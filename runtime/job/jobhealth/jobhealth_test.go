@@ -241,8 +241,21 @@ func TestEvaluate(t *testing.T) {
 			want: Deploying, sentence: "deployment of version 0: 1 of 2 allocations healthy, paused. Continue it: nomad-lite deployment resume d1234567",
 		},
 		"a failed deployment": {
-			edit: func(s *Snapshot) { s.Deployment = deployment("failed", model.DeploymentFailedProgressDeadline) }, allocs: []*api.Allocation{alloc("a", "running", runs())},
+			edit: func(s *Snapshot) {
+				s.Deployment, s.Job.TaskGroups[0].Count = deployment("failed", model.DeploymentFailedProgressDeadline), new(2)
+			}, allocs: []*api.Allocation{alloc("a", "running", runs())},
 			want: Degraded, sentence: "deployment of version 0 failed: Failed due to progress deadline. Version 0 is not deployed again, not even by job run with an unchanged file. Correct the file and run it: nomad-lite job run FILE",
+		},
+		"a failed deployment whose tasks run by now": {
+			edit: func(s *Snapshot) { s.Deployment = deployment("failed", model.DeploymentFailedProgressDeadline) }, allocs: []*api.Allocation{alloc("a", "running", runs())},
+			want: Running,
+		},
+		"a failed deployment whose tasks run by now, and fail their check": {
+			edit: func(s *Snapshot) {
+				s.Deployment = deployment("failed", model.DeploymentFailedProgressDeadline)
+				s.ChecksByAllocID = map[string][]api.AllocCheckStatus{"a": failingCheck}
+			}, allocs: []*api.Allocation{alloc("a", "running", runs())},
+			want: Degraded, sentence: `check "alive" of service "web" fails: HTTP status 500 Internal Server Error: oops; deployment of version 0 failed. Version 0 is not deployed again, not even by job run with an unchanged file. Correct the file and run it: nomad-lite job run FILE`,
 		},
 		"a failed deployment of a later version": {
 			edit: func(s *Snapshot) {
@@ -258,7 +271,7 @@ func TestEvaluate(t *testing.T) {
 		"a failed deployment whose template waits": {
 			edit:   func(s *Snapshot) { s.Deployment = deployment("failed", model.DeploymentFailedProgressDeadline) },
 			allocs: []*api.Allocation{alloc("a", "pending", taskState("pending", false, model.EventHookMessage("Template", "Missing: nomad.var.block(nomad/jobs/a@default.global)", nil)))},
-			want:   Degraded, sentence: `task "web": template waits for variable nomad/jobs/a; deployment of version 0 failed. Write it: nomad-lite var put nomad/jobs/a KEY=VALUE. Version 0 is not deployed again, not even by job run with an unchanged file. Correct the file and run it: nomad-lite job run FILE`,
+			want:   Degraded, sentence: `task "web": template waits for variable nomad/jobs/a; deployment of version 0 failed. Write it: nomad-lite var put nomad/jobs/a KEY=VALUE`,
 		},
 		"a failed deployment of a stopped job": {
 			edit: func(s *Snapshot) {

@@ -87,13 +87,14 @@ func (m *Monitor) newPage() *output.Page { return output.NewPage(m.streams) }
 func (m *Monitor) formatID(id string) string { return output.ShortIDUnlessVerbose(id, m.verbose) }
 
 // WatchEvaluationAndDeployment follows an evaluation and its deployment. It returns an error with the exit code: 2
-// when an allocation could not be placed, 1 when a deployment has failed.
+// when an allocation could not be placed, 1 when a deployment has failed. A deployment that had failed before counts
+// only if the job does not work by now.
 func (m *Monitor) WatchEvaluationAndDeployment(ctx context.Context, id string) error {
 	deploymentID, err := m.watchEvaluationUntilProcessed(ctx, id)
 	if deploymentID == "" {
 		return err
 	}
-	return m.WatchDeploymentAndRollback(ctx, deploymentID)
+	return m.watchDeployment(ctx, deploymentID, true)
 }
 
 // watchEvaluationUntilProcessed follows an evaluation until the scheduler has processed it, and returns the ID of its
@@ -219,6 +220,12 @@ func (m *Monitor) printEvalResultAndFollowNext(ctx context.Context, p *output.Pa
 // WatchDeploymentAndRollback follows a deployment to its end, and then the deployment that rolls it back, if there is
 // one. On a terminal it redraws the deployment in place; elsewhere it prints a page for each change.
 func (m *Monitor) WatchDeploymentAndRollback(ctx context.Context, id string) error {
+	return m.watchDeployment(ctx, id, false)
+}
+
+// watchDeployment implements WatchDeploymentAndRollback. With ignoreEarlierFailure, it returns nil for a deployment that had failed
+// before if its job works by now.
+func (m *Monitor) watchDeployment(ctx context.Context, id string, ignoreEarlierFailure bool) error {
 	p := m.newPage()
 	p.AddTimedHeading("Monitoring deployment %q", m.formatID(id))
 	q, shown, start := apiclient.QueryOptions(ctx, m.namespace), "", time.Now()
@@ -228,6 +235,13 @@ func (m *Monitor) WatchDeploymentAndRollback(ctx context.Context, id string) err
 		if err != nil {
 			return apiclient.WrapErrorWithAdvice(fmt.Sprintf("read deployment %q", id), err)
 		}
+		if ignoreEarlierFailure && d.Status == api.DeploymentStatusFailed {
+			if _, works := taskreason.RemedyForFailedDeployment(ctx, m.client, d, m.readJobOrNil(ctx, d.JobID)); works {
+				p.AddTimedDetailLine("The deployment of version %d had failed (%s); the job runs this version by now, and passes its checks", d.JobVersion, d.StatusDescription)
+				return m.printPageWithLiveText(p, "")
+			}
+		}
+		ignoreEarlierFailure = false
 		state := m.newPage()
 		var now time.Time // without a terminal no countdown, which would print a new page each second
 		if m.liveScreen != nil {
@@ -282,7 +296,8 @@ func isDeploymentEndedOrBlocked(status string) bool {
 // formats the times of restarts as delays from now, or as times of day if now is zero.
 func (m *Monitor) AddDeploymentState(ctx context.Context, p *output.Page, d *api.Deployment, now time.Time) error {
 	job := m.readJobOrNil(ctx, d.JobID)
-	tables.PrintDeployment(p, d, job, m.verbose)
+	remedy, _ := taskreason.RemedyForFailedDeployment(ctx, m.client, d, job)
+	tables.PrintDeployment(p, d, remedy, m.verbose)
 	allocs, _, err := m.client.Deployments().Allocations(d.ID, apiclient.QueryOptions(ctx, m.namespace))
 	if err != nil {
 		if !m.verbose {

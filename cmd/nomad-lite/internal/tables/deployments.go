@@ -9,7 +9,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
-	"github.com/nomad-lite/nomad-lite/runtime/job/reason"
 )
 
 // PrintDeployments adds a table of deployments, the newest first.
@@ -23,9 +22,8 @@ func PrintDeployments(p *output.Page, all []*api.Deployment, verbose bool) {
 	p.AddTableOrMessage(t, "No deployments found")
 }
 
-// PrintDeployment adds a deployment and the progress of its groups, and what the user can do after a failed deployment of the
-// current version of its job. job can be nil.
-func PrintDeployment(p *output.Page, d *api.Deployment, job *api.Job, verbose bool) {
+// PrintDeployment adds a deployment and the progress of its groups, and what the user can do, which can be empty.
+func PrintDeployment(p *output.Page, d *api.Deployment, remedy string, verbose bool) {
 	all := output.Pairs{
 		{"ID", output.ShortIDUnlessVerbose(d.ID, verbose)},
 		{"Job ID", d.JobID},
@@ -33,7 +31,7 @@ func PrintDeployment(p *output.Page, d *api.Deployment, job *api.Job, verbose bo
 		{"Status", output.StatusCell(d.Status)},
 		{"Description", d.StatusDescription},
 	}
-	if remedy := reason.RemedyForFailedDeployment(d, job); remedy != "" {
+	if remedy != "" {
 		all = append(all, [2]any{"Remedy", remedy})
 	}
 	p.AddPairs(all)

@@ -125,18 +125,29 @@ func TestUIHealth(t *testing.T) {
 		},
 		"failed-deployment": {
 			edit: func(_ *api.Job, g *api.TaskGroup, _ *api.Task) {
-				g.Update = &api.UpdateStrategy{MinHealthyTime: new(time.Hour), HealthyDeadline: new(2 * time.Hour), ProgressDeadline: new(3 * time.Hour), HealthCheck: new("task_states")}
+				g.Update = &api.UpdateStrategy{
+					MinHealthyTime: new(time.Hour), HealthyDeadline: new(2 * time.Hour), ProgressDeadline: new(3 * time.Hour), HealthCheck: new("task_states"), Canary: new(1),
+				}
 			},
-			provoke: func(t *testing.T) {
-				d, _, err := s.Jobs().LatestDeployment("failed-deployment", nil)
+			provoke: func(t *testing.T) { // the allocation of version 0 works, and there is none of version 1
+				job, _, err := s.Jobs().Info("failed-deployment", nil)
 				if err != nil {
 					t.Fatal(err)
 				}
+				job.Meta = map[string]string{"version": "1"}
+				if _, _, err := s.Jobs().Register(job, nil); err != nil {
+					t.Fatal(err)
+				}
+				var d *api.Deployment
+				s.WaitUntil("version 1 is deployed", func() (string, bool) {
+					d, _, err = s.Jobs().LatestDeployment("failed-deployment", nil)
+					return fmt.Sprint(d, err), err == nil && d != nil && d.JobVersion == 1
+				})
 				if _, _, err := s.Deployments().Fail(d.ID, nil); err != nil {
 					t.Fatal(err)
 				}
 			},
-			word: "degraded", sentence: `^deployment of version 0 failed: Deployment marked as failed\. Version 0 is not deployed again`,
+			word: "degraded", sentence: `^deployment of version 1 failed: Deployment marked as failed\. Version 1 is not deployed again`,
 		},
 		"dead-plugin": {
 			edit: func(_ *api.Job, _ *api.TaskGroup, task *api.Task) { task.Driver = "external_exec" },
