@@ -3,6 +3,7 @@ package pages
 import (
 	"fmt"
 	"math"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +24,7 @@ func TestUIJobs(t *testing.T) {
 	runUIJobsCases(t, []uiJobsCase{
 		{"list follows changes and keeps the focus", (*uiJobsTest).list},
 		{"editor shows errors at their place, plans and runs", (*uiJobsTest).edit},
+		{"ports keep their digits together, and ended allocations have a table of their own", (*uiJobsTest).portsAndEnded},
 		{"job is scaled, restarted, stopped, started and purged", (*uiJobsTest).actions},
 		{"deployment is promoted, paused and failed", (*uiJobsTest).deployment},
 		{"versions are compared, tagged and reverted to", (*uiJobsTest).versions},
@@ -243,6 +245,46 @@ func (u *uiJobsTest) changeMeta(id string) {
 	}
 	job.Meta = map[string]string{"changed": fmt.Sprint(*job.Version)}
 	u.register(job)
+}
+
+func (u *uiJobsTest) portsAndEnded() {
+	job := newUIJob("ports-"+strings.Repeat("x", 60), 1)
+	group := job.TaskGroups[0]
+	group.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "http"}, {Label: "metrics"}}}}
+	group.ReschedulePolicy = &api.ReschedulePolicy{Delay: new(5 * time.Second), DelayFunction: new("constant"), Interval: new(time.Duration(0)), Unlimited: new(true)}
+	group.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Interval: new(time.Hour), Mode: new("fail")}
+	marker := filepath.Join(u.t.TempDir(), "failed")
+	group.Tasks[0].Config["args"] = []string{"-c", fmt.Sprintf("[ -e %s ] || { touch %[1]s; exit 3; }; %s", marker, systemtest.SleepForeverScript)}
+	u.register(job)
+	u.waitRunning(*job.ID, 1)
+	p := u.open("/ui/jobs?text=ports-")
+	p.WaitFor(`document.querySelectorAll(".ports a").length === 2`)
+	for width := int64(300); width <= 1600; width += 50 {
+		p.SetViewportSize(width, 800)
+		p.WaitFor(fmt.Sprintf("innerWidth === %d", width))
+		if broken := systemtest.Eval[string](p, `[...document.querySelectorAll(".ports a")].flatMap((a) => {
+			const texts = document.createTreeWalker(a, NodeFilter.SHOW_TEXT), broken = [];
+			while (texts.nextNode()) {
+				const found = /\d+$/.exec(texts.currentNode.data), range = document.createRange();
+				if (!found) continue;
+				range.setStart(texts.currentNode, found.index);
+				range.setEnd(texts.currentNode, found.index + found[0].length);
+				if (range.getClientRects().length !== 1) broken.push(found[0]);
+			}
+			return broken;
+		}).join()`); broken != "" {
+			u.t.Errorf("width %d: the ports %s are broken into lines", width, broken)
+		}
+	}
+	p.SetViewportSize(1280, 900)
+	p.OpenPath("/ui/jobs/" + *job.ID + "@default")
+	p.WaitText("h2", "Current allocations")
+	statuses := func(label string) string {
+		return fmt.Sprintf(`[...document.querySelectorAll("[aria-label='%s'] tbody tr")].map((tr) => tr.children[2].textContent).join()`, label)
+	}
+	p.WaitFor(statuses("Allocations") + ` === "running"`)
+	p.WaitFor(statuses("Ended allocations") + ` === "failed"`)
+	p.WaitText("h2", "Ended allocations")
 }
 
 func (u *uiJobsTest) actions() {

@@ -47,6 +47,9 @@ func TestUITimelineOpensOnProblem(t *testing.T) {
 		// The runs are one row, each with its exit code.
 		p.WaitFor(`(() => { const runs = [...document.querySelectorAll("svg.timeline .kind-run")];
 			return runs.length === 3 && new Set(runs.map((e) => e.querySelector("rect").getAttribute("y"))).size === 1; })()`)
+		// The newest span is the first.
+		p.WaitFor(`(() => { const starts = [...document.querySelectorAll("[aria-label=Spans] tbody tr")].map((tr) => tr.children[0].textContent);
+			return starts.length > 5 && starts.every((start, i) => i === 0 || start <= starts[i - 1]) && starts[0] > starts.at(-1); })()`)
 		checkCommandPrintsSentences(t, s, p, alloc.ID)
 	})
 

@@ -23,14 +23,14 @@ export const allocationColumns = {
 };
 
 // allocationTable creates a table of allocations: see liveTable.
-export function allocationTable(columns, signal) {
-  return liveTable("Allocations", columns, (a) => a.ID, signal);
+export function allocationTable(columns, signal, label = "Allocations") {
+  return liveTable(label, columns, (a) => a.ID, signal);
 }
 
 // jobAllocationTable creates a table of the allocations of one job.
-export function jobAllocationTable(signal) {
+export function jobAllocationTable(signal, label = "Allocations") {
   const { id, nameInJob, status, version, health, restarts, event, created } = allocationColumns;
-  return allocationTable([id, nameInJob, status, version, health, restarts, event, created], signal);
+  return allocationTable([id, nameInJob, status, version, health, restarts, event, created], signal, label);
 }
 
 // newestFirst is the order of allocations in a table.

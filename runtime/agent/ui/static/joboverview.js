@@ -11,7 +11,7 @@ import { liveTable } from "./livetable.js";
 import { maskedValue } from "./maskedvalue.js";
 import { actionPath, jobPath } from "./paths.js";
 import { blockedPlacements } from "./placement.js";
-import { isActive, launchesJobs } from "./status.js";
+import { hasEnded, isActive, launchesJobs } from "./status.js";
 import { followHistory, usageCharts } from "./usage.js";
 
 // overview creates the tab for the context of views/job.js. With a group in the context, it shows this group only.
@@ -21,12 +21,14 @@ export function overview(context) {
   const title = h("h2", null, "Allocations");
   const none = h("p");
   const allocations = jobAllocationTable(signal);
+  const endedAllocations = jobAllocationTable(signal, "Ended allocations");
+  const ended = h("section", { hidden: true }, h("h2", null, "Ended allocations"), endedAllocations.element);
   const children = childTable(signal);
   const usage = h("section", { hidden: true }, h("h2", null, "Resources"));
   const actions = h("div");
   const input = h("div"); // of a dispatched job, which does not change
   return {
-    element: h("div", null, top, title, none, allocations.element, children.element, actions, input, usage),
+    element: h("div", null, top, title, none, allocations.element, ended, children.element, actions, input, usage),
     refresh: async (job) => {
       const hasChildren = launchesJobs(job);
       const [all, evaluations, deployment, launched] = await Promise.all([
@@ -34,17 +36,19 @@ export function overview(context) {
         hasChildren ? get(`/v1/jobs?${new URLSearchParams({ namespace: job.Namespace, prefix: job.ID + "/" })}`, signal) : [],
       ]);
       const ofGroup = all.filter((a) => !group || a.TaskGroup === group);
-      const shown = current(ofGroup);
+      const shown = ofGroup.filter((a) => !hasEnded(a)).sort(newestFirst), shownEnded = lastEnded(ofGroup);
       update(top,
         group && h("p", null, link(jobPath(job.ID, job.Namespace), "All groups of the job")),
         blockedPlacements(evaluations),
         groupTable(job, all, group), group && taskTable(job, group),
         deployment && deployment.JobCreateIndex === job.CreateIndex && !group && deploymentSection(deployment));
-      title.textContent = hasChildren ? "Launched jobs" : shown.length === ofGroup.length ? "Allocations" : "Current allocations";
+      title.textContent = hasChildren ? "Launched jobs" : shownEnded.length === 0 ? "Allocations" : "Current allocations";
       allocations.element.hidden = hasChildren || shown.length === 0;
       children.element.hidden = !hasChildren || launched.length === 0;
-      none.textContent = (hasChildren ? launched : shown).length ? "" : hasChildren ? "No job was launched yet." : "No allocations.";
+      none.textContent = (hasChildren ? launched : shown).length ? "" : hasChildren ? "No job was launched yet." : shownEnded.length ? "None." : "No allocations.";
       allocations.show(shown);
+      ended.hidden = hasChildren || shownEnded.length === 0;
+      endedAllocations.show(shownEnded);
       if (!group && !hasChildren && usage.children.length === 1) showUsage(usage, context, job);
       update(actions, actionTable(job, group));
       if (job.Dispatched && input.children.length === 0) input.append(...dispatchInput(job));
@@ -71,17 +75,17 @@ function showUsage(section, context, job) {
   section.append(history.element, h("div", { class: "charts" }, charts.elements));
 }
 
-// recentCount is the number of ended allocations that the overview shows.
+// recentCount is the number of ended allocations that the overview shows, besides those that should run.
 const recentCount = 5;
 
 // isCurrent reports whether an allocation runs, or should run according to the scheduler.
 const isCurrent = (a) => isActive(a) || a.DesiredStatus === "run";
 
-// current returns the current allocations, and recentCount that ended last. The newest allocation is the first.
-function current(allocations) {
-  const sorted = [...allocations].sort(newestFirst);
-  let ended = 0;
-  return sorted.filter((a) => isCurrent(a) || ended++ < recentCount);
+// lastEnded returns the allocations that have ended and should run, such as those of a finished batch job, and the newest of
+// the others. The newest allocation is the first.
+function lastEnded(allocations) {
+  let others = 0;
+  return allocations.filter(hasEnded).sort(newestFirst).filter((a) => a.DesiredStatus === "run" || others++ < recentCount);
 }
 
 /** @param {API.Job} job */

@@ -52,7 +52,7 @@ export async function show(main, { alloc }, signal) {
       h("span", { class: "dim" }, "Drag to move. Click the chart and use the wheel, or + and −, to zoom.")),
     chart.element, h("div", { class: "columns" }, details, output),
     h("h2", null, "All spans"), h("p", { class: "dim" }, "Sort by duration to find the slow hook."), table.element);
-  const arrived = hideUntilComplete(content, ["spans", "output"], () => table.show(spans));
+  const arrived = hideUntilComplete(content, ["spans", "output"], () => showTable());
   main.append(content);
 
   function showSpans(value) {
@@ -75,7 +75,12 @@ export async function show(main, { alloc }, signal) {
     errors.hidden = count === 0;
     errors.textContent = count === 1 ? "Show the error" : `Show the ${count} errors`;
     draw();
-    table.show(spans);
+    showTable();
+  }
+
+  // showTable shows the spans in the table, the newest first.
+  function showTable() {
+    table.show([...spans].reverse());
   }
 
   function toggleInternals() {

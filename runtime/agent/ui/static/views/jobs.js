@@ -155,7 +155,7 @@ function portLinks(ports = []) {
     // The address of a port that listens on all addresses is that of the agent.
     const host = /^(0\.0\.0\.0|::|)$/.test(port.Address) ? location.hostname.replace(/^\[|\]$/g, "") : port.Address;
     const target = `${port.Scheme}://${address(host, port.Port)}/`;
-    return h("a", { href: target, title: target, target: "_blank", rel: "noopener noreferrer" }, `${port.Label} ${port.Port}`);
+    return h("a", { href: target, title: target, target: "_blank", rel: "noopener noreferrer" }, port.Label, " ", h("span", { class: "number" }, port.Port));
   });
   return h("span", { class: "ports" }, shown, ports.length > maxPorts && h("span", { class: "dim" }, `and ${ports.length - maxPorts} more`));
 }
