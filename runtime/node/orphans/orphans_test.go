@@ -349,21 +349,23 @@ func TestOrphanWithForeignProcessIsNotSaidToHaveEnded(t *testing.T) {
 		_ = process.Process.Kill()
 		_ = process.Wait()
 	}()
-	var text bytes.Buffer
-	c := &Cleaner{Logger: hclog.New(&hclog.LoggerOptions{Output: &text}), AllocDirRoot: filepath.Join(dir, "alloc"), Store: s}
-	taskDir := filepath.Join(c.AllocDirRoot, id, "web")
-	if err := os.MkdirAll(taskDir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	c.DestroyOrAdoptOrphans(t.Context(), singleDriverSource{&recordingDriver{}})
-	if p, err := osprocess.LookupID(process.Process.Pid); err != nil || !p.Alive() {
-		t.Fatal("the process of another user was ended:", err)
-	}
-	if said := text.String(); strings.Contains(said, "are ended") || !strings.Contains(said, "may still run") {
-		t.Errorf("while the process runs, the agent says:\n%s", said)
-	}
-	if _, err := os.Stat(taskDir); err != nil || !slices.Contains(s.Snapshot().AllocIDsWithLocalRecords(), id) {
-		t.Errorf("while the process runs, its directory or its records are removed: %v", err)
+	for message, endsTasks := range map[string]bool{"may still run": true, "names it in its environment": false} {
+		var text bytes.Buffer
+		c := &Cleaner{Logger: hclog.New(&hclog.LoggerOptions{Output: &text}), AllocDirRoot: filepath.Join(dir, "alloc"), Store: s, EndTasksOfUnknownAllocs: endsTasks}
+		taskDir := filepath.Join(c.AllocDirRoot, id, "web")
+		if err := os.MkdirAll(taskDir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		c.DestroyOrAdoptOrphans(t.Context(), singleDriverSource{&recordingDriver{}})
+		if p, err := osprocess.LookupID(process.Process.Pid); err != nil || !p.Alive() {
+			t.Fatal("the process of another user was ended:", err)
+		}
+		if said := text.String(); strings.Contains(said, "are ended") || strings.Contains(said, "remove its directory") || !strings.Contains(said, message) {
+			t.Errorf("while the process runs, the agent says:\n%s", said)
+		}
+		if _, err := os.Stat(taskDir); err != nil || !slices.Contains(s.Snapshot().AllocIDsWithLocalRecords(), id) {
+			t.Errorf("while the process runs, its directory or its records are removed: %v", err)
+		}
 	}
 }
 

@@ -92,7 +92,7 @@ func (c *Cleaner) logUnknownAllocsAndRecordPorts(ids, recoveredIDs map[string]bo
 		c.Logger.Error("tasks of unknown allocations may run", "error", err)
 	}
 	running := 0
-	var withoutProcess []string
+	withoutProcess := make(map[string]bool)
 	for id := range searched {
 		tasks := tasksByAlloc[id]
 		for _, t := range tasks {
@@ -116,7 +116,7 @@ func (c *Cleaner) logUnknownAllocsAndRecordPorts(ids, recoveredIDs map[string]bo
 			running++
 		}
 		if len(tasks) == 0 && err == nil && !recoveredIDs[id] {
-			withoutProcess = append(withoutProcess, id)
+			withoutProcess[id] = true
 		}
 	}
 	c.unmountAndLogDirsToRemove(withoutProcess)
@@ -127,23 +127,23 @@ func (c *Cleaner) logUnknownAllocsAndRecordPorts(ids, recoveredIDs map[string]bo
 
 // unmountAndLogDirsToRemove logs unknown allocations of which no process was found, so that the operator removes their directories. It
 // first removes their empty cgroups and their networks, and unmounts everything below the directories.
-func (c *Cleaner) unmountAndLogDirsToRemove(allocIDs []string) {
-	mountedElsewhere, err := allocdir.FindAllocsMountedElsewhere(allocIDs)
+func (c *Cleaner) unmountAndLogDirsToRemove(allocIDs map[string]bool) {
+	withUntrustedProcess, err := findAllocsWithProcesses(allocIDs)
 	if err == nil {
-		err = allocdir.UnmountAllocDirs(c.AllocDirRoot, func(allocID string) bool { return mountedElsewhere[allocID] || !slices.Contains(allocIDs, allocID) })
+		err = allocdir.UnmountAllocDirs(c.AllocDirRoot, func(allocID string) bool { return withUntrustedProcess[allocID] || !allocIDs[allocID] })
 	}
-	cgroup.RemoveEmptyOfAllocs(func(allocID string) bool { return slices.Contains(allocIDs, allocID) })
-	for _, id := range allocIDs {
+	cgroup.RemoveEmptyOfAllocs(func(allocID string) bool { return allocIDs[allocID] })
+	for id := range allocIDs {
 		dir := filepath.Join(c.AllocDirRoot, id)
 		dirErr := err
-		if dirErr == nil && !mountedElsewhere[id] {
+		if dirErr == nil && !withUntrustedProcess[id] {
 			dirErr = hostnet.RemoveLeftoverNetwork(id)
 		}
 		switch {
 		case dirErr != nil:
 			c.Logger.Error("allocation is unknown, and no process of its tasks was found; unmount what is mounted in its directory before you remove it", "alloc_id", id, "dir", dir, "error", dirErr)
-		case mountedElsewhere[id]:
-			c.Logger.Warn("allocation is unknown, and a process, such as that of a container, has its directory mounted; end the process and restart the agent before you remove the directory", "alloc_id", id, "dir", dir)
+		case withUntrustedProcess[id]:
+			c.Logger.Warn("allocation is unknown, and a process, such as that of a container, names it in its environment or has its directory mounted; end the process and restart the agent before you remove the directory", "alloc_id", id, "dir", dir)
 		default:
 			c.Logger.Warn("allocation is unknown, and no process of its tasks was found; remove its directory when its files are not needed", "alloc_id", id, "dir", dir)
 		}
