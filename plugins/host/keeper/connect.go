@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/filelock"
@@ -123,7 +124,7 @@ func (c *Client) connectUpgradeOrKillKeeper(ctx context.Context) (*clientConn, e
 		if conn, err = c.recreateSocketAndDialKeeper(ctx, p); osprocess.IsResourceExhausted(err) || ctx.Err() != nil {
 			return nil, errors.Join(err, ctx.Err())
 		} else if err != nil {
-			return nil, c.killKeeper(ctx, "keeper cannot be reached, killing it", err)
+			return nil, killKeeper(ctx, c.dataDir, c.cfg.Logger, "keeper cannot be reached, killing it", err)
 		}
 	}
 	l, err := newClientConn(ctx, conn, c.hello())
@@ -133,18 +134,21 @@ func (c *Client) connectUpgradeOrKillKeeper(ctx context.Context) (*clientConn, e
 	if ctx.Err() != nil || osprocess.IsResourceExhausted(err) {
 		return nil, err
 	}
-	return nil, c.killKeeper(ctx, "keeper does not answer, killing it", err)
+	return nil, killKeeper(ctx, c.dataDir, c.cfg.Logger, "keeper does not answer, killing it", err)
 }
 
 // killKeeper kills the keeper of the directory, if one runs, and blocks until it has ended. The lock has its process: a hello message
 // of another version can lack it.
-func (c *Client) killKeeper(ctx context.Context, message string, cause error) error {
-	p, running, err := c.dataDir.LockOwner(keeperwire.PIDFileName)
+func killKeeper(ctx context.Context, dir *DataDir, logger hclog.Logger, message string, cause error) error {
+	p, running, err := dir.LockOwner(keeperwire.PIDFileName)
 	if err != nil || !running {
 		return err
 	}
-	c.cfg.Logger.Warn(message, "pid", p.PID, "dir", c.cfg.DataDir, "error", cause)
-	return p.KillAndWait(ctx)
+	logger.Warn(message, "pid", p.PID, "dir", dir.Path(), "error", cause)
+	if err := p.KillAndWait(ctx); !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	return nil
 }
 
 // isNotListeningError reports whether an error of net.Dial means that no process listens.
@@ -210,7 +214,7 @@ func (c *Client) upgradeOrKillKeeper(ctx context.Context, l *clientConn) (*clien
 		if ctx.Err() != nil || osprocess.IsResourceExhausted(err) {
 			return nil, fmt.Errorf("replace keeper of version %d: %w", l.keeperHello.Version, err)
 		}
-		return nil, c.killKeeper(ctx, "keeper of another version cannot be replaced, killing it", fmt.Errorf("version %d, build %s: %w", l.keeperHello.Version, l.keeperHello.Build, err))
+		return nil, killKeeper(ctx, c.dataDir, c.cfg.Logger, "keeper of another version cannot be replaced, killing it", fmt.Errorf("version %d, build %s: %w", l.keeperHello.Version, l.keeperHello.Build, err))
 	}
 	l.closeAndWait()
 	logger.Info("keeper was replaced by this build")
