@@ -111,7 +111,7 @@ func (d *processDriver) end(id string, destroy bool) error {
 }
 
 // After a result for which its step has no row, a task ends with an event, and leaves no process. That holds if the later
-// steps return such results too, except for AbandonTask, which finds what must be ended.
+// steps return such results too, except for tasksteps.AbandonTask, which finds what must be ended.
 func TestUnknownResultEndsTheTask(t *testing.T) {
 	const task = "web"
 	handle := &driver.Handle{Config: &driver.TaskConfig{ID: "alloc/web/1", Name: task}}
