@@ -91,7 +91,12 @@ func (c *Cleaner) readAdoptableAlloc(ctx context.Context, drivers driverSource, 
 	alloc.NodeID, alloc.NodeName = c.Node.ID, c.Node.Name
 	alloc.ClientStatus, alloc.TaskStates = api.AllocClientStatusRunning, make(map[string]*api.TaskState)
 	for _, t := range alloc.GetTaskGroup().Tasks {
-		alloc.TaskStates[t.Name] = newAdoptedTaskState(alloc.Job, t, runs[t.Name])
+		s, err := c.Store.Snapshot().TaskState(allocID, t.Name)
+		if s == nil || err != nil {
+			s = newTaskStateFromRun(alloc.Job, t, runs[t.Name])
+		}
+		model.AppendTaskEvent(s, model.EventOrphanTaskAdopted(), time.Now())
+		alloc.TaskStates[t.Name] = s
 	}
 	return alloc, nil
 }
@@ -137,9 +142,9 @@ func (c *Cleaner) checkDriverFindsTask(ctx context.Context, drivers driverSource
 	return nil
 }
 
-// newAdoptedTaskState returns the state of a task of an adopted allocation from its last run. A task that would have been
+// newTaskStateFromRun returns the state of a task, whose record is lost, from its last run. A task that would have been
 // restarted after its run counts as pending, so its runner starts it.
-func newAdoptedTaskState(job *api.Job, t *api.Task, run tracespan.Span) *api.TaskState {
+func newTaskStateFromRun(job *api.Job, t *api.Task, run tracespan.Span) *api.TaskState {
 	s := &api.TaskState{State: model.TaskPending}
 	stage := lifecycle.StageOf("", false)
 	if l := t.Lifecycle; l != nil {
@@ -153,21 +158,28 @@ func newAdoptedTaskState(job *api.Job, t *api.Task, run tracespan.Span) *api.Tas
 	case isFinite && !run.Failed:
 		s.State, s.StartedAt, s.FinishedAt = model.TaskDead, run.Start.UTC(), run.End.UTC()
 	}
-	model.AppendTaskEvent(s, model.EventOrphanTaskAdopted(), time.Now())
 	return s
 }
 
-// putRecordsOfAdoptedAllocs stores the records of adopted allocations that the time lines and copies do not have: that
-// tasks have ended, and that networks exist.
+// putRecordsOfAdoptedAllocs stores the records of the tasks and networks of adopted allocations.
 func (c *Cleaner) putRecordsOfAdoptedAllocs(tx *store.Txn, allocs []*api.Allocation) {
 	withNetwork := tx.AgentRecordNames(state.NetworkPrefix)
 	for _, alloc := range allocs {
 		tx.DeleteAgentRecord(state.UnknownAllocPrefix + alloc.ID)
-		group := alloc.GetTaskGroup()
+		group, runs := alloc.GetTaskGroup(), c.lastRunByTask(alloc.ID)
 		for _, t := range group.Tasks {
-			if s := alloc.TaskStates[t.Name]; s.State == model.TaskDead {
-				tx.PutTask(alloc.ID, t.Name, state.LocalState{RunComplete: true}, s)
+			s := alloc.TaskStates[t.Name]
+			local, hasRecord, err := tx.TaskLocalState(alloc.ID, t.Name)
+			switch {
+			case hasRecord && err == nil:
+			case s.State == model.TaskDead:
+				local = state.LocalState{RunComplete: true}
+			case s.State == model.TaskRunning:
+				local = state.LocalState{StartID: runs[t.Name].Name}
+			default:
+				continue // the runner starts a task without a record
 			}
+			tx.PutTask(alloc.ID, t.Name, local, s)
 		}
 		network := model.GroupNetworkUnlessHost(group)
 		path := netns.Path(alloc.ID)

@@ -172,6 +172,9 @@ func TestUnknownAllocsAreAdopted(t *testing.T) {
 					stored[a.ID] = a
 				}
 				_, err := s.Update(ctx, func(tx *store.Txn) error {
+					for _, a := range allocs {
+						tx.PutScheduledAllocation(a)
+					}
 					edit(tx)
 					return nil
 				})
@@ -191,6 +194,9 @@ func TestUnknownAllocsAreAdopted(t *testing.T) {
 		a := stored[known.ID]
 		if a.NodeID != "node" || a.ClientStatus != api.AllocClientStatusRunning || a.TaskStates["main"].State != model.TaskRunning || a.TaskStates["side"].State != model.TaskPending {
 			t.Errorf("adopted allocation %+v, tasks %+v", a, a.TaskStates)
+		}
+		if local, found, err := s.Snapshot().TaskLocalState(known.ID, "main"); err != nil || !found || local.StartID != known.ID+"/main/start" {
+			t.Errorf("record of the running task %+v, %t, %v", local, found, err)
 		}
 		if config := a.Job.TaskGroups[0].Tasks[0].Config["count"]; config != 7 {
 			t.Errorf("a number of the config is %v (%[1]T)", config)
@@ -238,7 +244,7 @@ func TestTaskStatesOfAdoptedAllocs(t *testing.T) {
 		{api.JobTypeSysbatch, nil, "succeeded", model.TaskDead},
 		{api.JobTypeSystem, nil, "succeeded", model.TaskPending},
 	} {
-		if got := newAdoptedTaskState(&api.Job{Type: &tt.jobType}, &api.Task{Lifecycle: tt.lifecycle}, runs[tt.run]); got.State != tt.want {
+		if got := newTaskStateFromRun(&api.Job{Type: &tt.jobType}, &api.Task{Lifecycle: tt.lifecycle}, runs[tt.run]); got.State != tt.want {
 			t.Errorf("%s, %+v, %s: %s, want %s", tt.jobType, tt.lifecycle, tt.run, got.State, tt.want)
 		}
 	}

@@ -25,7 +25,7 @@ const (
 	newFileName = fileName + ".new"
 
 	// flushDelay is how long an ended span waits in memory, so that one write contains several spans. An agent that is killed loses
-	// the spans of this time.
+	// the spans of this time. The start of a run does not wait.
 	flushDelay = 100 * time.Millisecond
 
 	// exhaustedFlushDelay is the time between two attempts to write while there is no free file descriptor.
@@ -95,7 +95,7 @@ func (f *File) addActiveSpan(s tracespan.Span) {
 	}
 	f.activeSpanByID[s.ID] = s
 	if s.Kind == tracespan.KindRun {
-		f.addUnwrittenAndScheduleFlushLocked(s) // the start is written too, because the process can outlive the agent
+		f.addUnwrittenAndScheduleFlushLocked(s, 0) // at once, because the process can outlive the agent and its record in the state
 	}
 	f.increaseVersionAndNotifyLocked(s.Start)
 }
@@ -107,7 +107,7 @@ func (f *File) recordEndedSpan(s tracespan.Span) {
 	if f.closed {
 		return
 	}
-	f.addUnwrittenAndScheduleFlushLocked(s)
+	f.addUnwrittenAndScheduleFlushLocked(s, flushDelay)
 	if f.trace != nil {
 		f.trace.ExportEndedSpan(s)
 	}
@@ -129,10 +129,13 @@ func (f *File) dropActiveSpan(s tracespan.Span) {
 	f.increaseVersionAndNotifyLocked(time.Now())
 }
 
-func (f *File) addUnwrittenAndScheduleFlushLocked(s tracespan.Span) {
+func (f *File) addUnwrittenAndScheduleFlushLocked(s tracespan.Span, delay time.Duration) {
 	f.unwrittenSpans = append(f.unwrittenSpans, s)
-	if f.flushTimer == nil {
-		f.flushTimer = time.AfterFunc(flushDelay, f.Flush)
+	switch {
+	case f.flushTimer == nil:
+		f.flushTimer = time.AfterFunc(delay, f.Flush)
+	case delay == 0:
+		f.flushTimer.Reset(0)
 	}
 }
 
