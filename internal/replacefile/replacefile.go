@@ -8,6 +8,16 @@ import (
 	"path/filepath"
 )
 
+// WriteInRoot replaces the content of a file in a directory that tasks may not change, and creates the file if it does not
+// exist. After an error the file has its former content. Calls for one file must not be concurrent.
+func WriteInRoot(dir *os.Root, name string, content []byte, mode fs.FileMode) error {
+	newName := name + ".new"
+	if err := dir.WriteFile(newName, content, mode); err != nil {
+		return errors.Join(err, dir.Remove(newName))
+	}
+	return dir.Rename(newName, name)
+}
+
 // Write replaces the content of a file, and creates the file if it does not exist. If path is a symbolic link, Write replaces
 // its target. After an error the file has its former content.
 func Write(path string, text []byte, mode fs.FileMode) error {

@@ -16,13 +16,13 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/replacefile"
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 )
 
 const (
 	// fileName is the name of the file with the spans in the directory of the allocation, in which no task can write.
-	fileName    = ".timeline"
-	newFileName = fileName + ".new"
+	fileName = ".timeline"
 
 	// flushDelay is how long an ended span waits in memory, so that one write contains several spans. An agent that is killed loses
 	// the spans of this time. The start of a run does not wait.
@@ -211,7 +211,7 @@ func (f *File) appendSpansAndLimitFileSize(spans []tracespan.Span) error {
 	if err != nil {
 		return err
 	}
-	return replaceTimelineFile(dir, encodeSpansAsJSONLines(replaceMiddleSpansByGap(all)))
+	return replacefile.WriteInRoot(dir, fileName, encodeSpansAsJSONLines(replaceMiddleSpansByGap(all)), 0o600)
 }
 
 // appendToTimelineFile appends content to the file in one write, and returns the new size of the file.
@@ -229,13 +229,6 @@ func (f *File) appendToTimelineFile(content []byte) (size int64, err error) {
 		return 0, err
 	}
 	return info.Size(), nil
-}
-
-func replaceTimelineFile(dir *os.Root, content []byte) error {
-	if err := dir.WriteFile(newFileName, content, 0o600); err != nil {
-		return err
-	}
-	return dir.Rename(newFileName, fileName)
 }
 
 // replaceMiddleSpansByGap replaces the spans between the first keptFirstSpans and the last keptLastBytes by one span of tracespan.KindGap.

@@ -1,13 +1,13 @@
 package alloccopy
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/replacefile"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -33,8 +33,7 @@ func Write(dir *allocdir.Dir, alloc *api.Allocation) error {
 		return fmt.Errorf("write copy of allocation %s: %w", alloc.ID, err)
 	}
 	defer root.Close()
-	newName := FileName + ".new"
-	if err := errors.Join(root.WriteFile(newName, content, 0o600), root.Rename(newName, FileName)); err != nil {
+	if err := replacefile.WriteInRoot(root, FileName, content, 0o600); err != nil {
 		return fmt.Errorf("write copy of allocation %s: %w", alloc.ID, err)
 	}
 	return nil
