@@ -334,39 +334,31 @@ func (a *Agent) Run(ctx context.Context) {
 	// returned.
 	reporting, endReports := context.WithCancel(context.WithoutCancel(ctx))
 	var backgroundWG, reportsWG, clusterWG sync.WaitGroup
+	goAfterRegistration := func(f func()) {
+		backgroundWG.Go(func() {
+			select {
+			case <-a.node.Registered():
+				f()
+			case <-ctx.Done():
+			}
+		})
+	}
 	inCluster, leaveCluster := context.WithCancel(context.WithoutCancel(ctx))
 	if a.cluster != nil {
 		reportsWG.Go(func() { a.allocSync.Run(reporting, a.cluster.replica) })
 		clusterWG.Go(func() { a.cluster.run(inCluster) })
 	} else {
 		reportsWG.Go(func() { a.allocSync.Run(reporting, a.scheduler) })
-		backgroundWG.Go(func() {
-			select {
-			case <-a.node.Registered():
-				a.scheduler.Run(ctx)
-			case <-ctx.Done():
-			}
-		})
+		goAfterRegistration(func() { a.scheduler.Run(ctx) })
 	}
 	backgroundWG.Go(func() { a.node.Run(ctx) })
-	backgroundWG.Go(func() {
-		select {
-		case <-a.node.Registered():
-			trim.EndBusy() // tasks start from here on
-		case <-ctx.Done():
-		}
-	})
+	goAfterRegistration(trim.EndBusy) // tasks start from here on
 	backgroundWG.Go(func() { a.history.Run(ctx) })
 	backgroundWG.Go(func() { a.plugins.runBackgroundLoops(ctx, nodes.StoredAllocsLoaded()) })
 	// The start and the stop of a plugin process load pages of the agent's program, which the next trim releases.
 	backgroundWG.Go(func() { a.plugins.watchPluginPIDs(ctx, trim.PostponeTrim) })
-	backgroundWG.Go(func() {
-		select {
-		case <-a.node.Registered(): // unknown allocations, whose networks stay, are known from here on
-			a.allocNetworks.RunDestroyRetriesAndRepairs(ctx)
-		case <-ctx.Done():
-		}
-	})
+	// The networks of unknown allocations stay, and these are recorded before the registration.
+	goAfterRegistration(func() { a.allocNetworks.RunDestroyRetriesAndRepairs(ctx) })
 	backgroundWG.Go(func() { a.outputLossReporter.run(ctx) })
 	backgroundWG.Go(func() { a.dataDirectory.maintainDiskReserve(ctx, a.node.Registered()) })
 	backgroundWG.Go(func() { a.node.VolumeManager().RestoreVolumesAndPlugins(ctx) })

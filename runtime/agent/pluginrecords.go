@@ -10,7 +10,6 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/replacefile"
 	"github.com/nomad-lite/nomad-lite/plugins/host/launch"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
@@ -19,8 +18,8 @@ import (
 )
 
 // pluginProcessRecordStore stores the addresses and pids by which the next agent reattaches to running plugins: in the state,
-// and in a file beside it, because the state can be damaged, lost, or replaced by an older one, and the process of a plugin
-// that was not made with the SDK is the only one that knows its tasks.
+// and in a file beside it, because the state can be damaged, lost, or replaced by an older one. If a plugin was not made with
+// the SDK, only its running process has its tasks.
 type pluginProcessRecordStore struct {
 	store    *store.Store
 	filePath string
@@ -41,7 +40,7 @@ func newPluginProcessRecordStore(s *store.Store, dataDir string, logger hclog.Lo
 	if err == nil {
 		err = json.Unmarshal(content, &p.copyByKey)
 	}
-	if err != nil {
+	if err != nil || p.copyByKey == nil {
 		p.copyByKey = make(map[string]state.PluginProcess) // the state has the records
 	}
 	return p
@@ -93,15 +92,11 @@ func (p *pluginProcessRecordStore) PluginRecordByKey() (map[string]supervisor.Re
 		known, err := snapshot.ReadAgentRecord(name, &process)
 		key := strings.TrimPrefix(name, state.PluginProcessPrefix)
 		// The state is older than the file if an operator has put back a copy of it.
-		if err == nil && known && !isProcessAlive(all[key]) {
+		if err == nil && known && !all[key].ProcessID().Alive() {
 			all[key] = newSupervisorRecord(process)
 		}
 	}
 	return all, nil
-}
-
-func isProcessAlive(r supervisor.Record) bool {
-	return r.Pid != 0 && osprocess.ID{PID: r.Pid, StartTime: r.StartTimeTicks}.Alive()
 }
 
 // PutPlugin implements supervisor.RecordStore.

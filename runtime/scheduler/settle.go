@@ -26,7 +26,8 @@ func (t *schedulerTxn) reconcileQueuedJobs() {
 }
 
 // reconcileJob updates the deployment of a job, replaces failed allocations, and sets the status of
-// the job. With plansIncompleteJobs it also plans a job whose allocations do not match its counts. For a purged job, it deletes the records of its ended allocations.
+// the job. With plansIncompleteJobs it also plans a job whose allocations do not match its counts. For a purged job, it
+// deletes the records of its ended allocations.
 func (t *schedulerTxn) reconcileJob(key JobKey) {
 	job := t.tx.Job(nil, key.Namespace, key.ID)
 	if job == nil {

@@ -72,8 +72,8 @@ func (j jobVersions) putOldVersionAsNewest(version, current *api.Job) *api.Job {
 	return j.putNewVersion(&again, current, j.tx.JobSubmission(nil, *version.Namespace, *version.ID, *version.Version))
 }
 
-// recoverLostJob stores a job whose record was unreadable again: its newest version, or the newest job of its allocations
-// that must run. A job without both was purged.
+// recoverLostJob recovers a job whose record was unreadable from its newest version, or from the newest job of its
+// allocations that must run. A job without either was purged.
 func (j jobVersions) recoverLostJob(key JobKey) {
 	candidates := j.tx.JobVersions(nil, key.Namespace, key.ID)
 	if len(candidates) == 0 {

@@ -82,7 +82,7 @@ func TestReservedInodesOfDisks(t *testing.T) {
 			t.Fatal(err)
 		}
 		names, err := os.ReadDir(filepath.Join(path, reservedInodesDirName))
-		if len(names) != wanted && len(names) != wanted-1 || err != nil && wanted > 0 { // the root directory and that of the reserve have inodes, too
+		if len(names) != wanted && len(names) != wanted-1 || err != nil && wanted > 0 { // the root directory and the reserve directory need inodes
 			t.Errorf("disk with %d inodes: %d are reserved, want %d; %v", inodes, len(names), wanted, err)
 		}
 	}

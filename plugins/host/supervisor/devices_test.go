@@ -324,7 +324,7 @@ func TestDevicePluginIsNotReattached(t *testing.T) {
 		if pid := n.pid(s, "one"); pid == rec.Pid {
 			t.Error("the device plugin was reattached")
 		}
-		if status, err := n.keeper.Wait(t.Context(), rec.processID()); err != nil || status.Signal != 9 {
+		if status, err := n.keeper.Wait(t.Context(), rec.ProcessID()); err != nil || status.Signal != 9 {
 			t.Errorf("the old process: %+v, %v", status, err)
 		}
 	})

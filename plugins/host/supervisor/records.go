@@ -227,7 +227,7 @@ func (r *recordedPlugins) killOrphans() error {
 		delete(records, key)
 	}
 	for key, rec := range records {
-		if r.keepRunning != nil && rec.Serves.Type != base.TypeDevice && rec.isLaunchCompleted() && rec.processID().Alive() && r.keepRunning(rec.Serves, rec.Pid) {
+		if r.keepRunning != nil && rec.Serves.Type != base.TypeDevice && rec.isLaunchCompleted() && rec.ProcessID().Alive() && r.keepRunning(rec.Serves, rec.Pid) {
 			r.logger.Warn("plugin was removed from the configuration and continues, because its tasks may run; configure it again to manage them",
 				"plugin", key, "pid", rec.Pid, "serves", rec.Serves)
 			r.mu.Lock()
@@ -277,9 +277,9 @@ func (r *recordedPlugins) killProcessAndDeleteRecord(key string, rec Record) {
 	r.deleteRecord(key)
 }
 
-// processID returns the ID of the recorded process. It is valid only if IsFromThisBoot returns
+// ProcessID returns the ID of the recorded process. It is valid only if IsFromThisBoot returns
 // true.
-func (r Record) processID() osprocess.ID {
+func (r Record) ProcessID() osprocess.ID {
 	return osprocess.ID{PID: r.Pid, StartTime: r.StartTimeTicks}
 }
 

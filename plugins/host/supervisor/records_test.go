@@ -351,8 +351,8 @@ func TestPluginWithTasksOutlivesItsConfiguration(t *testing.T) {
 	n.run(catalog.Config{Builtins: newCatalogBuiltins("one")}, true, func(s *Supervisor) { n.pid(s, "one") })
 	rec := n.recordStore.records["builtin one"]
 	n.run(catalog.Config{Builtins: newCatalogBuiltins("two")}, true, func(s *Supervisor) { n.pid(s, "two") })
-	if !rec.processID().Alive() || n.recordStore.records["builtin one"] != rec {
-		t.Fatalf("alive %v, records %v", rec.processID().Alive(), n.recordStore.records)
+	if !rec.ProcessID().Alive() || n.recordStore.records["builtin one"] != rec {
+		t.Fatalf("alive %v, records %v", rec.ProcessID().Alive(), n.recordStore.records)
 	}
 	n.run(catalog.Config{Builtins: newCatalogBuiltins("one")}, true, func(s *Supervisor) {
 		if pid := n.pid(s, "one"); pid != rec.Pid {
@@ -366,7 +366,7 @@ func TestPluginWithTasksOutlivesItsConfiguration(t *testing.T) {
 		if pid := n.pid(s, "one"); pid == rec.Pid {
 			t.Error("a process that the configuration does not name was taken over")
 		}
-		if status, err := n.keeper.Wait(t.Context(), rec.processID()); err != nil || status.Signal != 9 {
+		if status, err := n.keeper.Wait(t.Context(), rec.ProcessID()); err != nil || status.Signal != 9 {
 			t.Errorf("status %v, %v", status, err)
 		}
 	})
@@ -423,14 +423,14 @@ func TestUnmanagedPluginIsEndedWhenTheRecordsCanBeRead(t *testing.T) {
 			_ = n.recordStore.PutPlugin("/where/it/was", rec)
 			n.recordStore.failReads(errors.New("too many open files"), calls...)
 			n.run(catalog.Config{Builtins: newCatalogBuiltins("one")}, true, func(s *Supervisor) {
-				if p := s.Plugins()[0]; p.PID != 0 || p.Err == nil || !rec.processID().Alive() {
-					t.Errorf("pid %d, %v, the recorded one runs: %v", p.PID, p.Err, rec.processID().Alive())
+				if p := s.Plugins()[0]; p.PID != 0 || p.Err == nil || !rec.ProcessID().Alive() {
+					t.Errorf("pid %d, %v, the recorded one runs: %v", p.PID, p.Err, rec.ProcessID().Alive())
 				}
 				eventually(t, "there is a process", func() bool { return s.Plugins()[0].PID != 0 })
 				if pid := n.pid(s, "one"); pid == rec.Pid {
 					t.Error("a process that the configuration does not name was reattached")
 				}
-				if status, err := n.keeper.Wait(t.Context(), rec.processID()); err != nil || status.Signal != 9 {
+				if status, err := n.keeper.Wait(t.Context(), rec.ProcessID()); err != nil || status.Signal != 9 {
 					t.Errorf("status %v, %v", status, err)
 				}
 			})

@@ -93,8 +93,8 @@ func (h Health) WantedStderr() (allocID, task string, since time.Time, ok bool) 
 	return h.AllocID, h.Task, h.causeReason.LastProcessOutputStart, h.causeReason.CanOutputExplain
 }
 
-// WithStderrTail returns the health with a line of the tail in its cause, and with a remedy for a known message in it. The tail
-// is that of the task that WantedStderr returns; see [reason.Reason.WithStderrTail].
+// WithStderrTail returns the health with a line of the tail in its cause, and with a remedy for a known message in it. The caller
+// reads the tail of the task that WantedStderr returns; see [reason.Reason.WithStderrTail].
 func (h Health) WithStderrTail(tail string) Health {
 	h.setReason(h.causePrefix, h.causeReason.WithStderrTail(tail))
 	return h

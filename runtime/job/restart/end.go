@@ -31,7 +31,7 @@ type RunEnd struct {
 	RunsInRow int `json:",omitempty"`
 	// NextStart is when the task starts again; zero if the restart policy has not decided yet or does not start it again.
 	NextStart time.Time `json:",omitzero"`
-	// OutputStart is before the first output of the process, and after that of earlier processes; zero if it is unknown.
+	// OutputStart is a time between the last output of earlier processes and the first output of this one; zero if unknown.
 	OutputStart time.Time `json:",omitzero"`
 }
 

@@ -23,7 +23,7 @@ func runEndOfEarlierBuild(run *tracespan.Span) *restart.RunEnd {
 	return &end
 }
 
-// isRestartByCheckOfEarlierBuild reports whether an event about a requested restart is that of check_restart.
+// isRestartByCheckOfEarlierBuild reports whether check_restart has caused an event about a requested restart.
 func isRestartByCheckOfEarlierBuild(event *tracespan.Span) bool {
 	return strings.HasPrefix(event.Result, "healthcheck: ")
 }

@@ -27,6 +27,13 @@ import (
 // jobKey identifies a job.
 type jobKey struct{ namespace, jobID string }
 
+// adoption is an unknown allocation that can be adopted.
+type adoption struct {
+	alloc         *api.Allocation
+	lastRunByTask map[string]tracespan.Span
+	networkPath   string // path of the existing network namespace of the group; empty if there is none
+}
+
 // adoptUnknownAllocs stores the unknown allocations again whose tasks may run, from the copies in their directories: the
 // allocations of the jobs in the state, and with AdoptUnknownAllocs also others, together with their jobs. It removes the
 // adopted allocations from unknownAllocIDs, and returns their IDs. The runners of the allocations recover the tasks.
@@ -35,19 +42,28 @@ func (c *Cleaner) adoptUnknownAllocs(ctx context.Context, drivers driverSource, 
 	if c.StoreAdoptedAllocs == nil {
 		return adoptedIDs
 	}
-	allocsByJob := make(map[jobKey][]*api.Allocation)
+	adoptionsByJob := make(map[jobKey][]*adoption)
 	for id := range unknownAllocIDs {
-		alloc, err := c.readAdoptableAlloc(ctx, drivers, id)
+		adopted, err := c.readAdoptableAlloc(ctx, drivers, id)
 		if err != nil {
 			c.Logger.Error("unknown allocation not adopted", "alloc_id", id, "error", err)
 		}
-		if alloc != nil {
-			key := jobKey{alloc.Namespace, alloc.JobID}
-			allocsByJob[key] = append(allocsByJob[key], alloc)
+		if adopted != nil {
+			key := jobKey{adopted.alloc.Namespace, adopted.alloc.JobID}
+			adoptionsByJob[key] = append(adoptionsByJob[key], adopted)
 		}
 	}
-	for key, allocs := range allocsByJob {
-		if err := c.StoreAdoptedAllocs(ctx, allocs, func(tx *store.Txn) { c.putRecordsOfAdoptedAllocs(tx, allocs) }); err != nil {
+	for key, adoptions := range adoptionsByJob {
+		allocs := make([]*api.Allocation, len(adoptions))
+		for i, adopted := range adoptions {
+			allocs[i] = adopted.alloc
+		}
+		err := c.StoreAdoptedAllocs(ctx, allocs, func(tx *store.Txn) {
+			for _, adopted := range adoptions {
+				adopted.putRecords(tx)
+			}
+		})
+		if err != nil {
 			c.Logger.Error("unknown allocations not adopted", "job_id", key.jobID, "namespace", key.namespace, "error", err)
 			continue
 		}
@@ -60,9 +76,9 @@ func (c *Cleaner) adoptUnknownAllocs(ctx context.Context, drivers driverSource, 
 	return adoptedIDs
 }
 
-// readAdoptableAlloc returns an unknown allocation from its copy, with the states of its tasks. It returns nil if no task
+// readAdoptableAlloc reads an unknown allocation from its copy, and sets the states of its tasks. It returns nil if no task
 // can be running, or if the job is not in the state and the operator has not ordered the adoption of such jobs.
-func (c *Cleaner) readAdoptableAlloc(ctx context.Context, drivers driverSource, allocID string) (*api.Allocation, error) {
+func (c *Cleaner) readAdoptableAlloc(ctx context.Context, drivers driverSource, allocID string) (*adoption, error) {
 	dir, err := allocdir.New(c.AllocDirRoot, allocID)
 	if err != nil {
 		return nil, err
@@ -98,7 +114,13 @@ func (c *Cleaner) readAdoptableAlloc(ctx context.Context, drivers driverSource, 
 		model.AppendTaskEvent(s, model.EventOrphanTaskAdopted(), time.Now())
 		alloc.TaskStates[t.Name] = s
 	}
-	return alloc, nil
+	adopted := &adoption{alloc: alloc, lastRunByTask: runs}
+	if path := netns.Path(allocID); model.GroupNetworkUnlessHost(alloc.GetTaskGroup()) != nil {
+		if _, err := os.Lstat(path); err == nil {
+			adopted.networkPath = path
+		}
+	}
+	return adopted, nil
 }
 
 // isJobInState reports whether the state has the job, one of its versions, or an allocation of it, from which the scheduler
@@ -161,33 +183,29 @@ func newTaskStateFromRun(job *api.Job, t *api.Task, run tracespan.Span) *api.Tas
 	return s
 }
 
-// putRecordsOfAdoptedAllocs stores the records of the tasks and networks of adopted allocations.
-func (c *Cleaner) putRecordsOfAdoptedAllocs(tx *store.Txn, allocs []*api.Allocation) {
-	withNetwork := tx.AgentRecordNames(state.NetworkPrefix)
-	for _, alloc := range allocs {
-		tx.DeleteAgentRecord(state.UnknownAllocPrefix + alloc.ID)
-		group, runs := alloc.GetTaskGroup(), c.lastRunByTask(alloc.ID)
-		for _, t := range group.Tasks {
-			s := alloc.TaskStates[t.Name]
-			local, hasRecord, err := tx.TaskLocalState(alloc.ID, t.Name)
-			switch {
-			case hasRecord && err == nil:
-			case s.State == model.TaskDead:
-				local = state.LocalState{RunComplete: true}
-			case s.State == model.TaskRunning:
-				local = state.LocalState{StartID: runs[t.Name].Name}
-			default:
-				continue // the runner starts a task without a record
-			}
-			tx.PutTask(alloc.ID, t.Name, local, s)
+// putRecords stores the records of the tasks and the network of the allocation. It accesses no file, because transactions
+// wait for each other.
+func (a *adoption) putRecords(tx *store.Txn) {
+	tx.DeleteAgentRecord(state.UnknownAllocPrefix + a.alloc.ID)
+	group := a.alloc.GetTaskGroup()
+	for _, t := range group.Tasks {
+		s := a.alloc.TaskStates[t.Name]
+		local, hasRecord, err := tx.TaskLocalState(a.alloc.ID, t.Name)
+		switch {
+		case hasRecord && err == nil:
+		case s.State == model.TaskDead:
+			local = state.LocalState{RunComplete: true}
+		case s.State == model.TaskRunning:
+			local = state.LocalState{StartID: a.lastRunByTask[t.Name].Name}
+		default:
+			continue // the runner starts a task without a record
 		}
-		network := model.GroupNetworkUnlessHost(group)
-		path := netns.Path(alloc.ID)
-		if _, err := os.Lstat(path); network == nil || err != nil || slices.Contains(withNetwork, state.NetworkPrefix+alloc.ID) {
-			continue
-		}
-		tx.PutAgentRecord(state.NetworkPrefix+alloc.ID, state.NewNetworkRecord(state.AllocNetwork{
-			AllocID: alloc.ID, Mode: network.Mode, Isolation: &driver.NetworkIsolation{Mode: driver.NetworkGroup, Path: path},
+		tx.PutTask(a.alloc.ID, t.Name, local, s)
+	}
+	if name := state.NetworkPrefix + a.alloc.ID; a.networkPath != "" && !tx.HasAgentRecord(name) {
+		tx.PutAgentRecord(name, state.NewNetworkRecord(state.AllocNetwork{
+			AllocID: a.alloc.ID, Mode: model.GroupNetworkUnlessHost(group).Mode,
+			Isolation: &driver.NetworkIsolation{Mode: driver.NetworkGroup, Path: a.networkPath},
 		}))
 	}
 }

@@ -63,7 +63,7 @@ type Cleaner struct {
 	Node               model.NodeFacts // node of the adopted allocations
 
 	// EndPluginsOfEarlierAgent ends the plugin processes of a driver that an earlier agent has started and that this agent
-	// does not use. It may be nil.
+	// does not use. It may be nil if StoreAdoptedAllocs is nil.
 	EndPluginsOfEarlierAgent func(ctx context.Context, driver string) error
 
 	// IsTrustedParent reports whether a process gives its descendants the environment of their task; see [osprocess.TaskSearch]. It may
@@ -150,7 +150,9 @@ func (c *Cleaner) DestroyOrAdoptOrphans(ctx context.Context, drivers driverSourc
 	adopted := c.adoptUnknownAllocs(ctx, drivers, unknown)
 	c.setUnknownAllocIDs(unknown)
 	recovered := maps.Clone(adopted)
-	maps.Copy(recovered, c.allocsWithLostTaskRecords())
+	if len(c.Store.Damage()) > 0 {
+		maps.Copy(recovered, c.allocsWithLostTaskRecords())
+	}
 	c.logUnknownAllocsAndRecordPorts(unknown, recovered)
 	ended := make(map[string]bool)
 	for _, o := range orphans {
