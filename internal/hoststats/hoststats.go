@@ -73,7 +73,7 @@ func (s *Sampler) SampleWithoutDisks(ctx context.Context) Stats {
 	stats.CPUTicksTotal = s.ticksSinceBoot()
 	stats.Timestamp = time.Now().UnixNano()
 	stats.Uptime = uptime()
-	stats.Memory = parseMeminfo(readFileOrEmpty("/proc/meminfo"))
+	stats.Memory = Memory()
 	if usage, ok := diskUsage(Mount{Point: s.Dir}); ok {
 		usage.Device, usage.Mountpoint = s.Dir, s.Dir
 		stats.AllocDirStats = usage

@@ -59,6 +59,9 @@ func cpuUsageBetween(before, now []cpuTicks, mhz float64) []*CPU {
 	return cpus
 }
 
+// Memory returns the memory of the machine. The fields are zero if it cannot be read.
+func Memory() *api.HostMemoryStats { return parseMeminfo(readFileOrEmpty("/proc/meminfo")) }
+
 // parseMeminfo parses /proc/meminfo.
 func parseMeminfo(text string) *api.HostMemoryStats {
 	values := make(map[string]uint64)

@@ -166,6 +166,8 @@ var Definitions = []*Definition{
 	{Name: "nomad_lite_hook_duration_seconds", Kind: Histogram, Help: "Duration of the calls of a hook at a hook point, in seconds.", Unit: "s", Labels: hookLabels, buckets: hookBuckets},
 	{Name: "nomad_lite_hook_failures_total", Kind: Counter, Help: "Number of calls of a hook at a hook point that failed.", Labels: hookLabels},
 
+	{Name: "nomad_lite_condition", Help: "Number of conditions of the kind: what is wrong with the agent or its machine at present; 0 if it is well.", Labels: []string{"condition", "severity"}},
+
 	{Name: "nomad_lite_plugin_up", Help: "1 if a process of the plugin runs or the plugin is not used, 0 if not.", Labels: []string{"plugin", "type"}},
 	{Name: "nomad_lite_plugin_restarts_total", Kind: Counter, Help: "Number of processes of the plugin that have exited.", Labels: []string{"plugin", "type"}},
 	{Name: "nomad_lite_plugin_call_duration_seconds", Kind: Histogram, Help: "Duration of the calls of a plugin by class of the method, in seconds.", Unit: "s", Labels: callLabels, buckets: callBuckets},

@@ -25,6 +25,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/conditions"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/history"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/otlp"
@@ -107,6 +108,10 @@ type Config struct {
 
 	OTLP otlp.Config // export of traces
 
+	// Certificates returns the certificates that the program of the agent presents to its clients; nil means none. It may be called
+	// concurrently.
+	Certificates func() []conditions.Certificate
+
 	Plugins   *catalog.Catalog
 	HookRules []pluginhooks.OperatorRule // the operator's rules for hook plugins, in the order of the configuration
 	// SettingsByBuiltinHook are the operator's limits for the builtin hooks: the key is the name of the hook. A hook
@@ -143,7 +148,8 @@ type Agent struct {
 	taskAPI                 *taskapi.TaskSocketListener
 	orphanCleaner           *orphans.Cleaner
 	helperProcesses         *helperProcesses
-	outputLossReporter      *outputLossReporter
+	conditions              *conditions.Tracker
+	conditionFacts          *conditionFacts
 	remainingProcessDecider *remainingProcessDecider
 	plugins                 *pluginManager
 	allocNetworks           *network.Manager
@@ -222,9 +228,6 @@ func (a *Agent) SetMeta(ctx context.Context, changes map[string]*string) error {
 
 // LogCollector returns the client of the log collector.
 func (a *Agent) LogCollector() *logs.CollectorClient { return a.helperProcesses.logCollector }
-
-// TaskOutputLossErr returns an error if output of tasks cannot be written at present.
-func (a *Agent) TaskOutputLossErr() error { return a.helperProcesses.logCollector.OutputLossErr() }
 
 // Keeper returns the client of the keeper.
 func (a *Agent) Keeper() *keeper.Client { return a.helperProcesses.keeper }
@@ -359,13 +362,17 @@ func (a *Agent) Run(ctx context.Context) {
 	backgroundWG.Go(func() { a.plugins.watchPluginPIDs(ctx, trim.PostponeTrim) })
 	// The networks of unknown allocations stay, and these are recorded before the registration.
 	goAfterRegistration(func() { a.allocNetworks.RunDestroyRetriesAndRepairs(ctx) })
-	backgroundWG.Go(func() { a.outputLossReporter.run(ctx) })
+	goAfterRegistration(func() {
+		a.conditions.Run(ctx, func(begun, ended []conditions.Condition) { a.reportConditions(ctx, begun, ended) })
+	})
 	backgroundWG.Go(func() { a.dataDirectory.maintainDiskReserve(ctx, a.node.Registered()) })
 	backgroundWG.Go(func() { a.node.VolumeManager().RestoreVolumesAndPlugins(ctx) })
 	backgroundWG.Go(func() {
 		onStep := func() {
 			a.scheduler.RequestClockCheck()
 			a.identities.NotifyClockStep()
+			a.conditionFacts.clockSteppedAt.Store(new(time.Now()))
+			a.conditions.LookNow()
 		}
 		if err := clock.WatchSteps(ctx, onStep); err != nil {
 			a.logger.Warn("steps of the clock are noticed late", "error", err)

@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/conditions"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/history"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/otlp"
@@ -48,8 +49,9 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	if a.dataDirectory, err = makeAndLockDataDirectory(ctx, a.config); err != nil {
 		return err
 	}
-	a.outputLossReporter = newOutputLossReporter(a)
-	a.helperProcesses = &helperProcesses{dataDirectory: a.dataDirectory, onOutputLoss: a.outputLossReporter.reportLoss, isTaskExpected: a.config.EphemeralState, logger: a.logger}
+	a.conditionFacts = &conditionFacts{agent: a}
+	a.conditions = conditions.NewTracker(a.conditionFacts.read)
+	a.helperProcesses = &helperProcesses{dataDirectory: a.dataDirectory, onOutputLoss: a.reportOutputLoss, isTaskExpected: a.config.EphemeralState, logger: a.logger}
 	// The fingerprint takes as long as the start of the keeper, and needs neither the state nor the helper processes.
 	untilOpenFails, cancelFingerprint := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancelFingerprint()

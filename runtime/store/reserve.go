@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -34,25 +35,34 @@ func (f *stateFile) reserveDiskSpace(usedBytes int64) {
 	}
 }
 
-// CheckDiskSpaceForNewObjects returns an error if the disk with the state file has less than minFreeBytes of free
-// space, or less than minFreeInodes. Callers that add objects call it first: the rest is for changes that free space.
-func (s *Store) CheckDiskSpaceForNewObjects() error {
+// CheckFreeSpaceForNewObjects returns an error that wraps ENOSPC if the disk with the state file has less than minFreeBytes of free
+// space.
+func (s *Store) CheckFreeSpaceForNewObjects() error {
 	if s.file == nil {
 		return nil
 	}
-	dir := filepath.Dir(s.file.path)
-	err := CheckFreeDiskSpace(dir, minFreeBytes)
-	if err == nil {
-		err = checkFreeInodes(dir)
+	return CheckFreeDiskSpace(filepath.Dir(s.file.path), minFreeBytes)
+}
+
+// CheckFreeInodesForNewObjects returns an error that wraps ENOSPC if the disk with the state file has less than minFreeInodes. It returns
+// nil if it cannot find out, and if the file system has no limit.
+func (s *Store) CheckFreeInodesForNewObjects() error {
+	if s.file == nil {
+		return nil
 	}
-	if err != nil {
+	return checkFreeInodes(filepath.Dir(s.file.path))
+}
+
+// CheckDiskSpaceForNewObjects returns an error if the disk with the state file has less than minFreeBytes of free
+// space, or less than minFreeInodes. Callers that add objects call it first: the rest is for changes that free space.
+func (s *Store) CheckDiskSpaceForNewObjects() error {
+	if err := cmp.Or(s.CheckFreeSpaceForNewObjects(), s.CheckFreeInodesForNewObjects()); err != nil {
 		return fmt.Errorf("%w; stop and purge jobs, or remove files", err)
 	}
 	return nil
 }
 
-// checkFreeInodes returns an error that wraps ENOSPC if the file system of a directory has less than minFreeInodes. It returns nil if it
-// cannot find out, and if the file system has no limit.
+// checkFreeInodes is CheckFreeInodesForNewObjects for a directory.
 func checkFreeInodes(dir string) error {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil || fs.Files == 0 || fs.Ffree >= minFreeInodes {

@@ -152,6 +152,14 @@ func (s *Store) Damage() []Damage {
 	return slices.Clip(s.damagedParts)
 }
 
+// KeptDamagedFiles returns the paths of the damaged state files that this store and earlier ones have kept, oldest first.
+func (s *Store) KeptDamagedFiles() []string {
+	if s.file == nil {
+		return nil
+	}
+	return listKeptDamagedFiles(s.file.path)
+}
+
 // Update makes one atomic change: everything that fn puts is stored under one new index.
 // If fn returns an error, nothing is stored and Update returns that error. Update blocks
 // until the change is on disk; only then is it visible to readers. The returned index is

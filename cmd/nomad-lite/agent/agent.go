@@ -158,6 +158,9 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	open.Secrets = secrets
 	open.Cluster = agentconfig.ClusterConfig(c)
 	open.Node.APIUsesTLS = l.certificates != nil
+	if l.certificates != nil {
+		open.Certificates = l.certificates.current
+	}
 	if shouldServeTCP(c, o.devMode) {
 		open.OnKeeperRunning = func(ctx context.Context, k *keeper.Client) error { return l.listenTCP(ctx, k, c, logger) }
 	}
@@ -221,6 +224,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 		NodeID:            a.Node().ID(),
 		Region:            a.Node().TaskEnvNode().Region,
 		AdvertiseAddr:     advertisedAddress,
+		Conditions:        a.Conditions(),
 		AgentFuncs:        httpapi.AgentFuncs{ConfigWithoutSecrets: r.configForAPI, Reload: r.reloadConfig, WriteSnapshot: writeSnapshot, DescribePlugins: func() any { return r.pluginReport() }, PluginsChanged: a.PluginsChanged, RestartPlugin: a.RestartPlugin},
 		MonitoredLog:      logger,
 		Secrets:           secrets,

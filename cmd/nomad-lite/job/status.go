@@ -85,6 +85,7 @@ func listJobs(ctx context.Context, o statusOptions, c *api.Client, s *cli.Stream
 		}
 		return o.formatFlags.Print(s, all)
 	}
+	tables.WarnOfConditions(s, apiclient.ReadConditions(ctx, c))
 	p := output.NewPage(s)
 	tables.PrintJobs(p, jobs, o.clientFlags.ReadsAllNamespaces(), "No running jobs")
 	tables.PrintJobsThatNeedAttention(p, apiclient.ReadHealthOfAllJobs(ctx, c), o.clientFlags.ReadsAllNamespaces())

@@ -158,6 +158,9 @@ func showNode(ctx context.Context, o statusOptions, args []string, s *cli.Stream
 		fmt.Fprintln(s.Err, apiclient.WrapErrorWithAdvice("what the host uses is not known", err))
 	}
 	p.AddPairs(nodeStatusPairs(node, host, o.short))
+	if o.nodeFlags.self {
+		tables.PrintConditions(p, apiclient.ReadConditions(ctx, c))
+	}
 
 	if o.verbose || !o.short && hasUnhealthyDriverWithReason(node) {
 		printDrivers(p, node)

@@ -109,7 +109,7 @@ func (r *foregroundRun) serveTaskAPI(ctx context.Context) {
 	node := r.agent.Node()
 	tasks := httpapi.New(httpapi.Config{
 		Store: r.agent.Store(), Scheduler: r.agent.Scheduler(), Node: r.agent, NodeID: node.ID(), Region: node.TaskEnvNode().Region,
-		NomadAPIVersion: fingerprint.NomadVersion, Identities: r.agent.Identities(), Logger: r.logger,
+		Conditions: r.agent.Conditions(), NomadAPIVersion: fingerprint.NomadVersion, Identities: r.agent.Identities(), Logger: r.logger,
 	})
 	if err := tasks.Serve(ctx, connlimit.New(connlimit.Config{Logger: r.logger}).LimitListener(r.agent.TaskAPIListener())); err != nil {
 		r.logger.Warn("tasks cannot reach the API", "error", err)

@@ -9,12 +9,18 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 )
 
-// frameRows is the number of rows of the screen that are not rows of the table: the summary, the titles and the last
-// line.
-const frameRows = 3
+// frameRows returns the number of rows of the screen that are not rows of the table: the summary, the line of conditions if there are
+// any, the titles and the last line.
+func (u *ui) frameRows() int {
+	if len(u.conditions) > 0 {
+		return 4
+	}
+	return 3
+}
 
 func (u *ui) drawScreenAndRequestUsage(ctx context.Context) error {
 	if u.isShellRunning {
@@ -22,13 +28,16 @@ func (u *ui) drawScreenAndRequestUsage(ctx context.Context) error {
 	}
 	columns, rows := u.screen.Size()
 	lines := []string{u.summaryOrConnectionErrorLine(columns)}
+	if len(u.conditions) > 0 {
+		lines = append(lines, u.conditionLine(columns))
+	}
 	if u.shownTextPage != nil {
 		lines = append(lines, newTitleLine(u.shownTextPage.title, columns))
-		lines = append(lines, u.shownTextPage.screenRows(columns, max(rows-frameRows, 1), u.useColours)...)
+		lines = append(lines, u.shownTextPage.screenRows(columns, max(rows-u.frameRows(), 1), u.useColours)...)
 	} else {
 		placed := layOutFittingColumns(columns)
 		lines = append(lines, formatColumnTitles(placed, columns, lineStyle{lineColour: reverseVideo, movesCursorToCells: true}))
-		lines = append(lines, u.visibleTableLines(placed, columns, max(rows-frameRows, 1))...)
+		lines = append(lines, u.visibleTableLines(placed, columns, max(rows-u.frameRows(), 1))...)
 	}
 	for len(lines) < rows-1 {
 		lines = append(lines, "")
@@ -121,6 +130,16 @@ func (u *ui) summaryOrConnectionErrorLine(screenWidth int) string {
 		text += "  filter: " + terminal.SanitizeAndTrimLine(u.tableView.lowerCaseFilter)
 	}
 	return terminal.TruncateToWidth(text, screenWidth)
+}
+
+// conditionLine returns a line with the first condition, which is the most severe one, and the number of the others.
+func (u *ui) conditionLine(screenWidth int) string {
+	more := ""
+	if n := len(u.conditions) - 1; n > 0 {
+		more = fmt.Sprintf(" (and %d more: nomad-lite status)", n)
+	}
+	text := truncateWithDots(terminal.SanitizeAndTrimLine(u.conditions[0].Sentence()), max(screenWidth-len(more), 0))
+	return u.colourize(tables.ConditionColour(u.conditions[0]), text+more)
 }
 
 // promptMessageOrKeyHintLine returns the last line of the screen: a question, a message, or the hint at keys.

@@ -122,6 +122,20 @@ func followHealth(ctx context.Context, c *api.Client, setHealth func(map[apiclie
 	}
 }
 
+// conditionsInterval is the time between two requests of pollConditions. The agent looks as often.
+const conditionsInterval = 10 * time.Second
+
+// pollConditions calls set with the conditions of the agent, in intervals, until ctx ends.
+func pollConditions(ctx context.Context, c *api.Client, set func([]apiclient.Condition)) {
+	for ctx.Err() == nil {
+		set(apiclient.ReadConditions(ctx, c))
+		select {
+		case <-time.After(conditionsInterval):
+		case <-ctx.Done():
+		}
+	}
+}
+
 // followEvents calls handleUntilFalse with the events after afterIndex. It returns an error when the stream ends, or
 // nil when handleUntilFalse returns false.
 func followEvents(ctx context.Context, c *api.Client, afterIndex uint64, handleUntilFalse func([]streamedEvent) bool) error {

@@ -119,7 +119,7 @@ func movementOfKey(key terminal.Key, screenLines int) (by int, ok bool) {
 
 func (u *ui) handleTextPageKey(key terminal.Key) {
 	_, rows := u.screen.Size()
-	height := max(rows-frameRows, 1)
+	height := max(rows-u.frameRows(), 1)
 	if by, ok := movementOfKey(key, height); ok {
 		u.shownTextPage.scrollBy(by, height)
 		return

@@ -13,6 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 )
 
@@ -112,6 +113,7 @@ func printTableOrJSONOnce(ctx context.Context, c *api.Client, listed *jobAndAllo
 	if o.formatFlags.IsSet() {
 		return o.formatFlags.Print(s, newJobJSONOutputs(rows))
 	}
+	tables.WarnOfConditions(s, apiclient.ReadConditions(ctx, c))
 	return printTable(s, rows)
 }
 

@@ -48,6 +48,7 @@ type ui struct {
 	keyReader     keyReader
 
 	cluster         *knownJobsAndAllocs
+	conditions      []apiclient.Condition                     // last known conditions of the agent, the most severe first
 	healthByJob     map[apiclient.JobKey]*apiclient.JobHealth // last known health; nil before it was read
 	tableView       tableView
 	prompt          *prompt   // nil unless the last line takes text
@@ -112,6 +113,11 @@ func (u *ui) runUntilQuit(ctx context.Context, initialLists *jobAndAllocLists) e
 				u.cluster.setHealth(healthByJob)
 				u.tableView.areRowsStale = true
 			})
+		})
+	})
+	u.startGoroutine(func() {
+		pollConditions(ctx, u.client, func(found []apiclient.Condition) {
+			u.callInMainLoop(ctx, func() { u.conditions = found })
 		})
 	})
 	u.replaceJobsAndAllocs(initialLists)

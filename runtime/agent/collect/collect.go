@@ -16,6 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/conditions"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/healthtracker"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
@@ -31,6 +32,8 @@ type MetricsSource interface {
 	HostStats(context.Context) hoststats.Stats
 	// Plugins returns the plugins.
 	Plugins() []supervisor.PluginStatus
+	// Conditions returns the conditions of the agent and its machine.
+	Conditions() *conditions.Tracker
 	// Keeper and LogCollector return the clients of the keeper and of the log collector, or nil if these do not run.
 	Keeper() *keeper.Client
 	LogCollector() *logs.CollectorClient
@@ -117,6 +120,7 @@ func (c *MetricsCollector) Gather(ctx context.Context) []*dto.MetricFamily {
 		r.addAllocation(alloc)
 	}
 	plugins := c.node.Plugins()
+	r.addConditions(c.node.Conditions().Report())
 	r.addPlugins(plugins)
 	r.addOperations(plugins)
 	r.addKeeper(c.node.Keeper())

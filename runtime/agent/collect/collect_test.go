@@ -3,6 +3,7 @@ package collect
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -22,6 +23,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/conditions"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
@@ -34,6 +36,10 @@ const nodeID = "0f0e0d0c-0000-0000-0000-000000000001"
 type fakeNode struct {
 	host    hoststats.Stats
 	samples int // number of samples of the machine
+}
+
+func (*fakeNode) Conditions() *conditions.Tracker {
+	return conditions.NewTracker(func() conditions.Facts { return conditions.Facts{Now: time.Now(), OutputLossErr: errors.New("lost")} })
 }
 
 func (*fakeNode) Alloc(string) *allocrunner.Runner { return nil }
@@ -142,6 +148,8 @@ func TestGatherCountsStates(t *testing.T) {
 		"nomad_client_host_cpu_total_ticks_count" + node + " 9",
 		"# TYPE nomad_lite_plugin_up gauge\n" + `nomad_lite_plugin_up{plugin="docker",type="driver"} 1` + "\n" +
 			`nomad_lite_plugin_up{plugin="exec",type="driver"} 1` + "\n" + `nomad_lite_plugin_up{plugin="crashing",type="hook"} 0`,
+		`nomad_lite_condition{condition="OutputLost",severity="error"} 1`,
+		`nomad_lite_condition{condition="DiskFull",severity="error"} 0`,
 		`nomad_lite_plugin_restarts_total{plugin="docker",type="driver"} 2`,
 		`nomad_lite_job_health{health="degraded",job="web",namespace="default"} 1`,
 		`nomad_lite_jobs{health="degraded"} 1`,

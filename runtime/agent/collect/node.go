@@ -7,6 +7,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/hoststats"
 	"github.com/nomad-lite/nomad-lite/internal/metrics"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/conditions"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -30,6 +31,17 @@ func (a *allocatedResources) addResources(given *api.AllocatedResources) {
 		a.cpuShares += task.Cpu.CpuShares
 		a.memoryMB += task.Memory.MemoryMB
 		a.maxMemoryMB += max(task.Memory.MemoryMaxMB, task.Memory.MemoryMB)
+	}
+}
+
+// addConditions adds a metric for each kind of condition: the number of conditions of the kind that exist.
+func (r *metricSetBuilder) addConditions(report conditions.Report) {
+	count := make(map[string]int)
+	for _, c := range report.Conditions {
+		count[c.Kind]++
+	}
+	for _, k := range conditions.Kinds() {
+		r.Add("nomad_lite_condition", float64(count[k.Kind]), metrics.NewLabels("condition", k.Kind, "severity", string(k.Severity)))
 	}
 }
 

@@ -1,19 +1,18 @@
 package httpapi
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/agent/conditions"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -43,11 +42,12 @@ func (l *localAgent) checkNodeAndServerParams(r *request) error {
 
 // agentHandler serves the routes about the agent, its region and its machine.
 type agentHandler struct {
-	agent     *localAgent
-	store     *store.Store
-	scheduler *scheduler.Scheduler
-	node      Node
-	funcs     AgentFuncs
+	agent      *localAgent
+	store      *store.Store
+	scheduler  *scheduler.Scheduler
+	node       Node
+	conditions ConditionReporter
+	funcs      AgentFuncs
 }
 
 // componentHealth is the health of one part of the agent: of the client, which runs tasks, or of the server, which
@@ -57,35 +57,36 @@ type componentHealth struct {
 	OK      bool   `json:"ok"`
 }
 
-// health replies with an error if a requested part is unhealthy.
+// health replies with an error if a requested part is unhealthy. A client needs no token for it, so the reply has only the names of
+// warnings: their texts can have output of plugins.
 func (h *agentHandler) health(r *request) (any, error) {
-	parts := map[string]func() error{
-		"client": func() error {
-			n := h.store.Snapshot().Node(nil, h.agent.nodeID)
-			if n == nil || n.Status != api.NodeStatusReady {
-				return fmt.Errorf("the node is not ready")
-			}
-			return h.node.TaskOutputLossErr()
-		},
-		"server": func() error { return cmp.Or(h.store.LastWriteErr(), h.store.CheckDiskSpaceForNewObjects()) },
-	}
+	parts := []conditions.Part{conditions.Client, conditions.Server}
 	if h.agent.cluster != nil {
-		readNode, checkStore := parts["client"], parts["server"]
-		parts = map[string]func() error{"client": func() error {
-			if len(h.agent.knownServers()) == 0 {
-				return errors.New("no known servers")
-			}
-			return cmp.Or(readNode(), checkStore())
-		}}
+		parts = parts[:1]
 	}
-	answer, allHealthy := make(map[string]componentHealth), true
-	for kind, check := range parts {
-		if asked := r.query.Get("type"); asked != "" && asked != kind {
+	found := h.conditions.Report().Conditions
+	answer, allHealthy := make(map[conditions.Part]componentHealth), true
+	for _, part := range parts {
+		if asked := r.query.Get("type"); asked != "" && asked != string(part) {
 			continue
 		}
-		answer[kind] = componentHealth{"ok", true}
-		if err := check(); err != nil {
-			answer[kind], allHealthy = componentHealth{err.Error(), false}, false
+		var errorTexts, warnings []string
+		for _, c := range found {
+			switch {
+			case c.Part != part && len(parts) > 1:
+			case c.Severity == conditions.Error:
+				errorTexts = append(errorTexts, c.Summary)
+			default:
+				warnings = append(warnings, c.Kind)
+			}
+		}
+		switch {
+		case len(errorTexts) > 0:
+			answer[part], allHealthy = componentHealth{strings.Join(errorTexts, "; "), false}, false
+		case len(warnings) > 0:
+			answer[part] = componentHealth{"ok, with warnings: " + strings.Join(slices.Compact(warnings), ", "), true}
+		default:
+			answer[part] = componentHealth{"ok", true}
 		}
 	}
 	if !allHealthy {
@@ -97,6 +98,9 @@ func (h *agentHandler) health(r *request) (any, error) {
 	}
 	return answer, nil
 }
+
+// readConditions replies with the conditions of the agent and its machine.
+func (h *agentHandler) readConditions(*request) (any, error) { return h.conditions.Report(), nil }
 
 // fakeRPCAddress returns the RPC address that Nomad's clients show. No server listens there. The port is the next one after
 // the HTTP port, as in Nomad's defaults: 4646 for HTTP, 4647 for RPC, 4648 for Serf.

@@ -22,6 +22,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/hoststats"
 	"github.com/nomad-lite/nomad-lite/internal/metrics"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/conditions"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -310,20 +311,24 @@ func TestAgentSelf(t *testing.T) {
 	}
 }
 
-func TestHealth(t *testing.T) {
-	f := newFixture(t, nil)
-	f.runRequests(t, []requestCase{
-		{"a node that is not there yet", "GET", "/v1/agent/health", "", 500, `{"client":{"message":"the node is not ready","ok":false},"server":{"message":"ok","ok":true}}`},
-		{"its state is well", "GET", "/v1/agent/health?type=server", "", 200, `{"server":{"message":"ok","ok":true}}`},
-	})
-	f.putNode(t)
+func TestHealthFollowsConditions(t *testing.T) {
+	found := &stubConditions{}
+	f := newFixture(t, func(c *Config) { c.Conditions = found })
 	f.runRequests(t, []requestCase{
 		{"all is well", "GET", "/v1/agent/health", "", 200, `{"client":{"message":"ok","ok":true},"server":{"message":"ok","ok":true}}`},
 	})
-	f = newFixture(t, func(c *Config) { c.Node = stubNode{outputLossErr: errors.New("output of tasks is lost")} })
-	f.putNode(t)
+	found.found = []conditions.Condition{
+		{Kind: "DiskFull", Severity: conditions.Error, Part: conditions.Server, Summary: "The disk is full", Remedy: "Remove files"},
+		{Kind: "PluginDown", Severity: conditions.Warning, Part: conditions.Client, Summary: "Plugin a does not run: its output", Remedy: "Wait"},
+		{Kind: "PluginDown", Severity: conditions.Warning, Part: conditions.Client, Summary: "Plugin b does not run: its output", Remedy: "Wait"},
+	}
 	f.runRequests(t, []requestCase{
-		{"output of tasks is lost", "GET", "/v1/agent/health?type=client", "", 500, `{"client":{"message":"output of tasks is lost","ok":false}}`},
+		{"an error", "GET", "/v1/agent/health", "", 500, `{"client":{"message":"ok, with warnings: PluginDown","ok":true},"server":{"message":"The disk is full","ok":false}}`},
+		{"another part", "GET", "/v1/agent/health?type=client", "", 200, `{"client":{"message":"ok, with warnings: PluginDown","ok":true}}`},
+		{"the conditions", "GET", "/v1/agent/conditions", "", 200, `{"Conditions":[` +
+			`{"Kind":"DiskFull","Remedy":"Remove files","Severity":"error","Since":null,"Summary":"The disk is full"},` +
+			`{"Kind":"PluginDown","Remedy":"Wait","Severity":"warning","Since":null,"Summary":"Plugin a does not run: its output"},` +
+			`{"Kind":"PluginDown","Remedy":"Wait","Severity":"warning","Since":null,"Summary":"Plugin b does not run: its output"}],"LookedAt":"1970-01-01T00:00:00Z"}`},
 	})
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/hoststats"
 	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/conditions"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/connlimit"
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
@@ -49,8 +50,6 @@ type Node interface {
 	CheckHookAttachments(context.Context, *api.Job) (faults []admission.HookAttachmentFault, unreachable []error)
 	// LogCollector returns the client of the log collector, which reads the output of tasks.
 	LogCollector() *logs.CollectorClient
-	// TaskOutputLossErr returns an error if output of tasks cannot be written at present.
-	TaskOutputLossErr() error
 	// AllocDir returns the directory of an allocation, which may not exist. It fails only if the id is not valid.
 	AllocDir(allocID string) (*allocdir.Dir, error)
 	// OpenAllocFiles opens the directory of an allocation, whether or not it runs. The error is
@@ -97,6 +96,9 @@ type AgentFuncs struct {
 	RestartPlugin func(ctx context.Context, name string) error
 }
 
+// ConditionReporter returns the conditions of the agent and its machine. *conditions.Tracker implements it.
+type ConditionReporter interface{ Report() conditions.Report }
+
 // OptionalRoutes selects routes that the configuration of an agent enables or disables.
 type OptionalRoutes struct {
 	EnableDebug    bool // profiles and host data are served
@@ -115,6 +117,7 @@ type Config struct {
 	NodeID        string
 	Region        string
 	AdvertiseAddr string // host:port that other programs use to reach the node
+	Conditions    ConditionReporter
 	AgentFuncs    AgentFuncs
 	// MonitoredLog is the logger whose lines the monitor streams; nil disables the monitor.
 	MonitoredLog   hclog.InterceptLogger

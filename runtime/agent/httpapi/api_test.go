@@ -28,6 +28,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/collect"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/conditions"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/history"
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
@@ -48,7 +49,6 @@ func TestMain(m *testing.M) {
 
 // stubNode is a node without running tasks.
 type stubNode struct {
-	outputLossErr     error
 	transitionsByTask map[string][]tasksteps.Transition // of each allocation
 }
 
@@ -62,7 +62,6 @@ func (stubNode) CheckHookAttachments(context.Context, *api.Job) ([]admission.Hoo
 	return nil, nil
 }
 
-func (n stubNode) TaskOutputLossErr() error                          { return n.outputLossErr }
 func (stubNode) LogCollector() *logs.CollectorClient                 { return nil }
 func (stubNode) AllocDir(id string) (*allocdir.Dir, error)           { return allocdir.New(os.DevNull, id) }
 func (stubNode) OpenAllocFiles(string) (*taskfiles.AllocDir, error)  { return nil, fs.ErrNotExist }
@@ -93,6 +92,9 @@ type metricsNode struct{ Node }
 
 func (metricsNode) Plugins() []supervisor.PluginStatus { return nil }
 func (metricsNode) Keeper() *keeper.Client             { return nil }
+func (metricsNode) Conditions() *conditions.Tracker {
+	return conditions.NewTracker(func() conditions.Facts { return conditions.Facts{Now: time.Now()} })
+}
 
 // fixture is an API with a store and without an agent.
 type fixture struct {
@@ -109,7 +111,7 @@ func newFixture(t testing.TB, edit func(*Config)) *fixture {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	c := Config{Store: s, Node: stubNode{}, NodeID: uuid.NewString(), Region: api.GlobalRegion, AdvertiseAddr: "10.1.2.3:4646", Logger: hclog.NewNullLogger()}
+	c := Config{Store: s, Node: stubNode{}, Conditions: &stubConditions{}, NodeID: uuid.NewString(), Region: api.GlobalRegion, AdvertiseAddr: "10.1.2.3:4646", Logger: hclog.NewNullLogger()}
 	usage, err := history.OpenFile(filepath.Join(dir, "history"), history.DefaultSize)
 	if err != nil {
 		t.Fatal(err)
@@ -123,6 +125,13 @@ func newFixture(t testing.TB, edit func(*Config)) *fixture {
 	collector := collect.New(s, metricsNode{c.Node}, c.NodeID)
 	c.Metrics = collector
 	return &fixture{New(c), s, collector}
+}
+
+// stubConditions has fixed conditions.
+type stubConditions struct{ found []conditions.Condition }
+
+func (c *stubConditions) Report() conditions.Report {
+	return conditions.Report{LookedAt: time.Unix(0, 0).UTC(), Conditions: c.found}
 }
 
 // fileHistory is a history without a recorder.

@@ -96,6 +96,7 @@ var nodeRoutes = map[string]nodeRoute{
 	"/v1/agent/monitor/export":           {agentRightRead, operatorRight, ""},
 	"/v1/agent/pprof/{id}":               {agentRightWrite, operatorRight, ""},
 	agentproof.Path:                      {noRight, operatorRight, ""},
+	"/v1/agent/conditions":               {agentRightRead, operatorRight, ""},
 	"/v1/agent/plugins":                  {agentRightRead, operatorRight, ""},
 	"/v1/agent/plugins/{id}/restart":     {operatorRight, agentRightWrite, ""},
 	"/v1/agent/reload":                   {operatorRight, agentRightWrite, ""},

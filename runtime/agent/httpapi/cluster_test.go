@@ -17,6 +17,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/agent/conditions"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/access"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -29,15 +30,16 @@ const clusterAllocID = "5a1ad3b8-0c2c-7d5e-3f4d-8d4f2a1b9c0e"
 // clusterFixture is an API of a node of a cluster, whose servers record what is forwarded to them.
 type clusterFixture struct {
 	*fixture
-	cluster   *Cluster
-	nodeID    string
-	forwarded *http.Request // the last request that was forwarded; nil if there was none
-	body      string        // of forwarded
+	cluster    *Cluster
+	conditions *stubConditions
+	nodeID     string
+	forwarded  *http.Request // the last request that was forwarded; nil if there was none
+	body       string        // of forwarded
 }
 
 func newClusterFixture(t *testing.T, edit func(*Config)) *clusterFixture {
 	t.Helper()
-	f := &clusterFixture{}
+	f := &clusterFixture{conditions: &stubConditions{}}
 	f.cluster = &Cluster{
 		Forward: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			text, _ := io.ReadAll(r.Body)
@@ -50,7 +52,7 @@ func newClusterFixture(t *testing.T, edit func(*Config)) *clusterFixture {
 	}
 	f.fixture = newFixture(t, func(c *Config) {
 		f.nodeID = c.NodeID
-		c.OperatorToken, c.ReadOnlyToken, c.Cluster = "operator", "reader", f.cluster
+		c.OperatorToken, c.ReadOnlyToken, c.Cluster, c.Conditions = "operator", "reader", f.cluster, f.conditions
 		c.OptionalRoutes.EnableDebug = true
 		if edit != nil {
 			edit(c)
@@ -307,9 +309,9 @@ func TestSelfOfNodeOfCluster(t *testing.T) {
 	if code, text := f.send("GET", "/v1/agent/health", "", ""); code != 200 || text != `{"client":{"message":"ok","ok":true}}` {
 		t.Errorf("health: %d %s", code, text)
 	}
-	f.cluster.ServerAddrs = func() []string { return nil }
-	if code, text := f.send("GET", "/v1/agent/health", "", ""); code != 500 || !strings.Contains(text, "no known servers") {
-		t.Errorf("health without servers: %d %s", code, text)
+	f.conditions.found = []conditions.Condition{{Severity: conditions.Error, Part: conditions.Server, Summary: "The disk is full"}}
+	if code, text := f.send("GET", "/v1/agent/health", "", ""); code != 500 || text != `{"client":{"message":"The disk is full","ok":false}}` {
+		t.Errorf("health with a full disk: %d %s", code, text)
 	}
 }
 

@@ -39,6 +39,7 @@ var readOnlyRoutes = map[string]bool{
 	"/v1/services":                    true,
 	"/v1/service/{id...}":             true,
 	eventsPath:                        false,
+	"/v1/agent/conditions":            false,
 	"/v1/agent/health":                false,
 	"/v1/metrics":                     false,
 	"/v1/openapi.json":                false,

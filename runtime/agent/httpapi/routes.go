@@ -10,6 +10,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/agentproof"
 	"github.com/nomad-lite/nomad-lite/internal/hoststats"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/conditions"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/healthtracker"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/history"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/tasksteps"
@@ -52,7 +53,7 @@ func (a *API) newRoutes() []route {
 	metrics := &metricsHandler{c.Metrics}
 	allocSnapshots := &allocSnapshotHandler{c.Store, c.Node, c.Cluster, a.logger}
 	snapshots := &snapshotHandler{c.AgentFuncs.WriteSnapshot}
-	agents := &agentHandler{agent, c.Store, c.Scheduler, c.Node, c.AgentFuncs}
+	agents := &agentHandler{agent, c.Store, c.Scheduler, c.Node, c.Conditions, c.AgentFuncs}
 	plugins := &pluginHandler{store: c.Store, agentFuncs: c.AgentFuncs}
 	login := &loginHandler{operatorToken: c.OperatorToken}
 	proofs := newProofHandler(c.OperatorToken, c.ReadOnlyToken)
@@ -184,7 +185,8 @@ func (a *API) newRoutes() []route {
 		{"PUT POST", "/v1/search/fuzzy", search.searchFuzzy, routeDocWithBody[api.FuzzySearchRequest, api.FuzzySearchResponse]("search for objects by a part of the name")},
 		{"GET", eventsPath, events.streamEvents, routeDocOfStream("application/json", "stream events", "topic index latest compact")},
 
-		{"GET", "/v1/agent/health", agents.health, routeDocWithoutBody[map[string]componentHealth]("read the health of the agent; status 500 if it is unhealthy", "type")},
+		{"GET", "/v1/agent/conditions", agents.readConditions, routeDocWithoutBody[conditions.Report]("list what is wrong with the agent and its machine, with remedies; an addition to Nomad's API")},
+		{"GET", "/v1/agent/health", agents.health, routeDocWithoutBody[map[conditions.Part]componentHealth]("read the health of the agent; status 500 if it is unhealthy", "type")},
 		{"GET", "/v1/agent/host", debug.readHostData, routeDocWithoutBody[api.HostDataResponse]("read host data for troubleshooting; requires enable_debug")},
 		{"GET", "/v1/agent/members", agents.members, routeDocWithoutBody[serfMembers]("list the members of the cluster: only this agent")},
 		{"GET", "/v1/agent/monitor", debug.monitor, routeDocOfStream("application/json", "stream the log of the agent", "log_level log_json log_include_location plain node_id server_id")},

@@ -6,12 +6,17 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/hoststats"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/conditions"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 // vmModeClock is the mode in which a virtual machine sets its clock while an agent runs.
@@ -71,8 +76,8 @@ const clockRescheduleJob = `job "fails" {
 }
 `
 
-// runClockSteps runs an agent in the virtual machine, sets the clock, and checks that launches and
-// reschedules continue.
+// runClockSteps runs an agent in the virtual machine, sets the clock and uses up its memory, and checks that
+// launches and reschedules continue, and that the agent reports both.
 func runClockSteps() error {
 	dir, err := os.MkdirTemp("", "clock")
 	if err != nil {
@@ -130,6 +135,13 @@ func runClockSteps() error {
 		}
 		return index
 	}
+	hasCondition := func(kind string) func() bool {
+		return func() bool {
+			var report conditions.Report
+			_, err := client.Raw().Query("/v1/agent/conditions", &report, nil)
+			return err == nil && slices.ContainsFunc(report.Conditions, func(c conditions.Condition) bool { return c.Kind == kind })
+		}
+	}
 	goOn := func(after string) error {
 		began := time.Now()
 		for range 2 {
@@ -162,12 +174,32 @@ func runClockSteps() error {
 		if err := goOn(step.name); err != nil {
 			return err
 		}
+		if err := soon("the clock step is a condition "+step.name, hasCondition("ClockStepped")); err != nil {
+			return err
+		}
+	}
+	if err := useMemory(func() error { return soon("the lack of memory is a condition", hasCondition("MemoryLow")) }); err != nil {
+		return err
 	}
 	if err := suspendVM(); err != nil {
 		fmt.Printf("this machine cannot be suspended: %v\n", err)
 		return nil
 	}
 	return goOn("after a suspend")
+}
+
+// useMemory calls f while almost all memory of the machine is in use.
+func useMemory(f func() error) error {
+	file, err := store.OpenUnnamedFile("")
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	size := int64(hoststats.Memory().Available)
+	if err := unix.Fallocate(int(file.Fd()), 0, 0, size-size/50); err != nil {
+		return fmt.Errorf("allocate memory: %w", err)
+	}
+	return f()
 }
 
 // suspendVM suspends the virtual machine until its real time clock wakes it.

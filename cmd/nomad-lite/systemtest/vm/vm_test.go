@@ -81,8 +81,9 @@ func TestVM(t *testing.T) {
 	}
 	chosen := os.Getenv(vmStepsEnvVar)
 	stepsChosen := len(chosenVMSteps(chosen, testing.Short())) > 0
-	rebootsChosen := !testing.Short() && strings.Contains(vmStepNodeReboots, strings.ReplaceAll(chosen, "_", " "))
-	if stepsChosen || rebootsChosen {
+	isChosen := func(step string) bool { return !testing.Short() && strings.Contains(step, strings.ReplaceAll(chosen, "_", " ")) }
+	rebootsChosen, clockChosen := isChosen(vmStepNodeReboots), isChosen(vmStepClock)
+	if stepsChosen || rebootsChosen || clockChosen {
 		packages := packagesOfSteps(chosenVMSteps(chosen, testing.Short()))
 		m := vm{kernel: kernel, image: filepath.Join(t.TempDir(), "initramfs")}
 		began := time.Now()
@@ -97,7 +98,7 @@ func TestVM(t *testing.T) {
 		if chosen == "" {
 			t.Run("power loss", func(t *testing.T) { testVMPowerLoss(t, m) })
 		}
-		if chosen == "" && !testing.Short() {
+		if clockChosen {
 			t.Run("clock", func(t *testing.T) { testVMClockSteps(t, m) })
 		}
 	}

@@ -2,6 +2,7 @@
 // The table of pages, and the frame around them: navigation, search, the state of the connection.
 
 import { access, connection, load, pause, readAccess } from "./api.js";
+import { refreshConditions, showConditions } from "./conditions.js";
 import { h, link, replace, update } from "./dom.js";
 import { openHelp, startKeys } from "./keys.js";
 import { go, leavePage, showError, showPage, start } from "./page.js";
@@ -55,6 +56,7 @@ async function fillMain(main, signal) {
   if (signal.aborted) return;
   const path = location.pathname.replace(/^\/ui\/?/, "").replace(/\/$/, "");
   showFrame();
+  refreshConditions(conditions);
   markCurrent();
   const found = pages.map(([pattern, view]) => ({ match: pattern.exec(path), view })).find(({ match }) => match);
   document.title = "nomad-lite";
@@ -129,6 +131,9 @@ connection.addEventListener("lost", () => {
   status.hidden = false;
 });
 connection.addEventListener("restored", () => { status.hidden = true; });
+
+const conditions = document.getElementById("conditions");
+showConditions(conditions);
 
 // showFrame shows the navigation and what the token does not permit.
 function showFrame() {

@@ -47,6 +47,7 @@ type GetResponseOf<Path extends string> =
   Path extends `/v1/node/${string}/allocations` ? Array<Allocation> | null :
   Path extends `/v1/scaling/policy/${string}` ? ScalingPolicy :
   Path extends `/v1/volume/host/${string}` ? HostVolume :
+  Path extends `/v1/agent/conditions` ? Report :
   Path extends `/v1/agent/health` ? Record<string, componentHealth> | null :
   Path extends `/v1/agent/host` ? HostDataResponse :
   Path extends `/v1/agent/lite-proof` ? ConnectionProof :
@@ -1796,6 +1797,20 @@ interface ConnectionProof {
   Agent: string;
   Client: string;
   Proof: string;
+}
+
+interface Condition {
+  Kind: string;
+  Object: string;
+  Remedy: string;
+  Severity: string;
+  Since: string | null;
+  Summary: string;
+}
+
+interface Report {
+  Conditions: Array<Condition> | null;
+  LookedAt: string | null;
 }
 
 interface NodeNetwork {

@@ -1,0 +1,147 @@
+package agent
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/descriptors"
+	"github.com/nomad-lite/nomad-lite/internal/hoststats"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/conditions"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+// conditionFacts reads the facts about an agent and its machine from which its conditions are found.
+type conditionFacts struct {
+	agent          *Agent
+	clockSteppedAt atomic.Pointer[time.Time]
+
+	keeper           osprocess.ID // keeper of the last read; the zero value before the first one
+	keeperReplacedAt time.Time
+}
+
+// read is called by one goroutine at a time.
+func (c *conditionFacts) read() conditions.Facts {
+	a, d := c.agent, c.agent.dataDirectory
+	f := conditions.Facts{
+		Now: time.Now(), DataDir: d.path,
+		NoKnownServers: a.cluster != nil && len(a.cluster.pool.Addrs()) == 0,
+		SpaceErr:       a.store.CheckFreeSpaceForNewObjects(),
+		InodesErr:      a.store.CheckFreeInodesForNewObjects(),
+		StateWriteErr:  a.store.LastWriteErr(),
+		DamagedFiles:   a.store.KeptDamagedFiles(),
+		OutputLossErr:  a.helperProcesses.logCollector.OutputLossErr(),
+		Processes:      conditions.MachineProcesses(),
+	}
+	if m := hoststats.Memory(); m.Total > 0 {
+		f.Memory = conditions.Use{Used: m.Total - m.Available, Limit: m.Total}
+	}
+	if a.config.Certificates != nil {
+		f.Certificates = a.config.Certificates()
+	}
+	for _, damage := range a.store.Damage() {
+		if !filepath.IsAbs(damage.KeptIn) { // the list of kept files has the others
+			f.DamageCount++
+		}
+	}
+	if at := c.clockSteppedAt.Load(); at != nil {
+		f.ClockSteppedAt = *at
+	}
+	if k := a.helperProcesses.keeper.Status().KeeperProcess; k != c.keeper {
+		if c.keeper != (osprocess.ID{}) {
+			c.keeperReplacedAt = f.Now
+		}
+		c.keeper = k
+	}
+	f.KeeperReplacedAt = c.keeperReplacedAt
+	c.addPlugins(&f)
+	c.addStateFacts(&f)
+	return f
+}
+
+// addPlugins adds the plugins without a process.
+func (c *conditionFacts) addPlugins(f *conditions.Facts) {
+	for _, p := range c.agent.plugins.supervisor.Plugins() {
+		if p.Err != nil && p.PID == 0 && !p.Idle && p.SupersededBy == "" {
+			f.Plugins = append(f.Plugins, conditions.Plugin{Name: p.Name, Err: p.Err, At: p.LastExitAt})
+		}
+	}
+}
+
+// addStateFacts adds the facts that are in the state: about the node, its tasks and the unknown allocations.
+func (c *conditionFacts) addStateFacts(f *conditions.Facts) {
+	s := c.agent.store.Snapshot()
+	node := s.Node(nil, c.agent.node.ID())
+	if node == nil {
+		f.NodeNotReady = true
+		return
+	}
+	f.NodeNotReady = node.Status != api.NodeStatusReady
+	isDown := func(driver string) bool {
+		return slices.ContainsFunc(f.Plugins, func(p conditions.Plugin) bool { return p.Name == driver })
+	}
+	for name, driver := range node.Drivers {
+		if driver != nil && driver.Detected && !driver.Healthy && !isDown(name) {
+			f.Drivers = append(f.Drivers, conditions.Driver{Name: name, Reason: driver.HealthDescription})
+		}
+	}
+	slices.SortFunc(f.Drivers, func(a, b conditions.Driver) int { return strings.Compare(a.Name, b.Name) })
+	for _, alloc := range s.AllocationsByNode(nil, node.ID) {
+		if alloc.ClientTerminalStatus() {
+			continue
+		}
+		for _, task := range alloc.TaskStates {
+			if task.State != model.TaskDead {
+				f.Tasks++
+			}
+		}
+	}
+	f.Descriptors = c.descriptorUse(f.Tasks, node.Attributes[descriptors.AttributeDescriptors])
+	for _, name := range s.AgentRecordNames(state.UnknownAllocPrefix) {
+		f.UnknownAllocIDs = append(f.UnknownAllocIDs, strings.TrimPrefix(name, state.UnknownAllocPrefix))
+	}
+}
+
+// descriptorUse returns the open files of the agent and its limit, or the descriptors of the tasks and the number that tasks can have: what
+// is nearer to its limit.
+func (c *conditionFacts) descriptorUse(tasks int, attribute string) conditions.Use {
+	own := conditions.OpenFiles(os.Getpid(), "by the agent")
+	forTasks := conditions.Use{Of: "by tasks"}
+	if limit, err := strconv.ParseUint(attribute, 10, 64); err == nil {
+		forTasks.Used, forTasks.Limit = uint64(tasks*descriptors.PerTask), limit-limit%descriptors.PerTask
+	}
+	if forTasks.Limit > 0 && forTasks.Used*own.Limit > own.Used*forTasks.Limit {
+		return forTasks
+	}
+	return own
+}
+
+// Conditions returns the conditions of the agent and its machine.
+func (a *Agent) Conditions() *conditions.Tracker { return a.conditions }
+
+// reportConditions logs the conditions that have begun and ended, and adds an event to the node for each.
+func (a *Agent) reportConditions(ctx context.Context, begun, ended []conditions.Condition) {
+	addNodeEvent := func(message string) {
+		if err := localnode.AddNodeEvent(ctx, a.store, a.node.ID(), "Condition", message); err != nil {
+			a.logger.Debug("event of the node not stored", "event", message, "error", err)
+		}
+	}
+	for _, c := range begun {
+		a.logger.Warn("condition begun", "condition", c.Kind, "summary", c.Summary, "remedy", c.Remedy)
+		addNodeEvent(c.Kind + ": " + c.String())
+	}
+	for _, c := range ended {
+		a.logger.Info("condition ended", "condition", c.Kind, "object", c.Object)
+		addNodeEvent(c.Kind + " has ended: " + c.Summary)
+	}
+}

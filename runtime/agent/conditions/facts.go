@@ -1,0 +1,62 @@
+package conditions
+
+import (
+	"crypto/x509"
+	"time"
+)
+
+// Facts are what the table of kinds reads. The zero value of each field except Now means that nothing is wrong.
+type Facts struct {
+	Now     time.Time
+	DataDir string
+
+	NodeNotReady   bool
+	NoKnownServers bool // the agent is a node of a cluster, and knows no server
+
+	SpaceErr      error    // the disk of the data directory has too little free space
+	InodesErr     error    // the disk of the data directory has too few free inodes
+	StateWriteErr error    // the last write of the state file has failed
+	DamageCount   int      // parts of the state that this agent could not read, and that are in no kept file
+	DamagedFiles  []string // damaged state files that agents have kept, oldest first
+	OutputLossErr error    // output of tasks cannot be written
+
+	Plugins []Plugin // plugins that should run
+	Drivers []Driver // drivers that are not healthy
+
+	Tasks       int // running tasks
+	Descriptors Use // open files of the helper process that has the most, or that tasks can have
+	Processes   Use // processes and threads under the limit that is nearest
+	Memory      Use // bytes of the machine's memory
+
+	KeeperReplacedAt time.Time // when the agent has replaced a keeper that had ended
+	ClockSteppedAt   time.Time // when the clock of the machine was set, or the machine has resumed from a suspend
+
+	Certificates []Certificate // certificates of the agent
+
+	UnknownAllocIDs []string // allocations whose tasks run without a record in the state
+}
+
+// Plugin is a plugin without a process.
+type Plugin struct {
+	Name string
+	Err  error // why it does not run
+	At   time.Time
+}
+
+// Driver is a driver that cannot start tasks.
+type Driver struct{ Name, Reason string }
+
+// Use is how much of a limited resource is in use. A Limit of 0 means no limit.
+type Use struct {
+	Used, Limit uint64
+	Of          string // what the limit belongs to, such as a file of the kernel
+}
+
+// isAbove reports whether more than percent of the limit is in use.
+func (u Use) isAbove(percent uint64) bool { return u.Limit > 0 && u.Used*100 > u.Limit*percent }
+
+// Certificate is a certificate that the agent presents.
+type Certificate struct {
+	File string
+	Leaf *x509.Certificate
+}

@@ -1,0 +1,38 @@
+// @ts-check
+// What is wrong with the agent and its machine: the first lines of each page.
+
+import { connection, get, pause, visible } from "./api.js";
+import { h, update } from "./dom.js";
+import { age, clock } from "./format.js";
+
+// conditionLines creates the lines of a report: one for each condition, or one that says that all is well.
+/** @param {API.GetResponse<"/v1/agent/conditions">} report */
+export function conditionLines(report) {
+  if (!report.Conditions.length) return [h("p", { class: "well" }, `All is well at ${clock(report.LookedAt)}.`)];
+  return report.Conditions.map((c) => h("p", { class: `condition condition-${c.Severity}` },
+    h("strong", null, c.Severity === "error" ? "Error: " : "Warning: ", c.Summary, "."), " ", c.Remedy, ". ",
+    h("span", { class: "dim", title: clock(c.Since) }, `For ${age(c.Since)}.`)));
+}
+
+const refreshInterval = 10_000; // milliseconds; the agent looks as often
+
+// refreshConditions fills the element with the present conditions. The element is hidden if the token does not permit them.
+export async function refreshConditions(element) {
+  try {
+    update(element, ...conditionLines(await get("/v1/agent/conditions")));
+    element.hidden = false;
+  } catch {
+    element.hidden = true; // the line about the lost connection, or the page of the token, has the reason
+  }
+}
+
+// showConditions keeps the element up to date while the page is visible.
+export async function showConditions(element) {
+  connection.addEventListener("lost", () => { element.hidden = true; });
+  const forever = new AbortController().signal;
+  for (;;) {
+    await pause(refreshInterval);
+    await visible(forever);
+    await refreshConditions(element);
+  }
+}
