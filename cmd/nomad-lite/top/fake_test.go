@@ -41,6 +41,7 @@ type fakeAgent struct {
 	logs     map[string]string
 	timeline string
 	health   []*apiclient.JobHealth // nil for an agent that does not report the health
+	found    []apiclient.Condition
 
 	events chan string // lines of the event stream
 	cut    chan struct{}
@@ -70,7 +71,7 @@ func (f *fakeAgent) serve(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	f.requests = append(f.requests, strings.TrimSpace(r.Method+" "+r.URL.RequestURI()+" "+string(body)))
 	refuse := f.refuse
-	jobs, allocs, timeline, health := f.jobs, f.allocs, f.timeline, f.health
+	jobs, allocs, timeline, health, found := f.jobs, f.allocs, f.timeline, f.health, f.found
 	f.mu.Unlock()
 	w.Header().Set("X-Nomad-Index", "100")
 	w.Header().Set("X-Nomad-LastContact", "0")
@@ -89,6 +90,8 @@ func (f *fakeAgent) serve(w http.ResponseWriter, r *http.Request) {
 		case <-f.ended.Done():
 		case <-r.Context().Done():
 		}
+	case path == "/v1/agent/conditions" && found != nil:
+		f.reply(w, map[string]any{"Conditions": found})
 	case path == "/v1/allocations":
 		f.reply(w, allocs)
 	case path == "/v1/event/stream":

@@ -76,6 +76,21 @@ func TestJobsThatDoNotFitStartCollapsed(t *testing.T) {
 	s.waitFor("    main")
 }
 
+// The first condition of the agent has a line above the table.
+func TestConditionLine(t *testing.T) {
+	f := newFilledAgent(t)
+	f.found = []apiclient.Condition{
+		{Kind: "DiskFull", Severity: "error", Summary: "The disk is full" + hostileText, Remedy: "Remove files that are not needed"},
+		{Kind: "ClockStepped", Severity: "warning", Summary: "The clock was set", Remedy: "Check it"},
+	}
+	s := startSession(t, f, 80, 8)
+	s.wait("the line above the titles", func(screen string) bool {
+		lines := strings.Split(screen, "\n")
+		return len(lines) >= 8 && strings.HasPrefix(lines[1], "The disk is full") && strings.HasSuffix(strings.TrimRight(lines[1], " "), "(and 1 more: nomad-lite status)") &&
+			strings.Contains(lines[2], "NAME") && strings.HasPrefix(lines[7], "? help")
+	})
+}
+
 // TestVeryNarrowTerminal checks that no size of the terminal ends the command.
 func TestVeryNarrowTerminal(t *testing.T) {
 	s := startSession(t, newFilledAgent(t), 80, 24)

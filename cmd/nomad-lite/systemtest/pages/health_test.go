@@ -175,6 +175,11 @@ func TestUIHealth(t *testing.T) {
 				p.Click("Output of task main")
 				p.WaitText("pre.log", "cannot open the database")
 			}
+			if id == "dead-plugin" { // a condition of the agent is the first line of each page
+				p.WaitText("#conditions > .condition", "Warning: Plugin external_exec does not run: ")
+				p.OpenPath("/ui/events")
+				p.WaitText("#conditions > .condition", "nomad-lite plugin restart external_exec")
+			}
 		})
 	}
 	t.Run("bad-image", func(t *testing.T) {
