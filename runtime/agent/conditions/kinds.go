@@ -70,8 +70,9 @@ const (
 	// eventDuration is how long an event, such as a step of the clock, is a condition.
 	eventDuration = time.Hour
 
-	// nearLimitPercent is the use of a limited resource from which new tasks are at risk.
-	nearLimitPercent = 95
+	// These are the uses of limited resources from which new tasks are at risk. Programs leave less memory free than processes.
+	nearLimitPercent   = 90
+	memoryLimitPercent = 95
 
 	// expiryWarning is how long before its end a certificate is a condition. A certificate that is valid for less than three times as long
 	// is one in the last third of its time.
@@ -130,7 +131,7 @@ func findDescriptorsExhausted(f Facts) []finding {
 	if !f.Descriptors.isAbove(nearLimitPercent) {
 		return nil
 	}
-	return one(fmt.Sprintf("Open files are exhausted: %d of %d are in use (%s), so new tasks wait", f.Descriptors.Used, f.Descriptors.Limit, f.Descriptors.Of),
+	return one(fmt.Sprintf("Open files run out: %d of %d are in use %s. When none is left, new tasks wait", f.Descriptors.Used, f.Descriptors.Limit, f.Descriptors.Of),
 		"Raise LimitNOFILE= in the unit of the agent (without systemd: ulimit -Hn), and restart the agent: tasks continue. Or stop a job")
 }
 
@@ -138,8 +139,8 @@ func findProcessesExhausted(f Facts) []finding {
 	if !f.Processes.isAbove(nearLimitPercent) {
 		return nil
 	}
-	return one(fmt.Sprintf("Processes are exhausted: %d of %d are in use (%s), so new processes fail", f.Processes.Used, f.Processes.Limit, f.Processes.Of),
-		"Find who has them: ps -eo user,comm --no-headers | sort | uniq -c | sort -n | tail. Stop that, or raise the limit")
+	return one(fmt.Sprintf("Processes run out: %d of %d are in use (the limit is %s). When none is left, tasks and commands fail", f.Processes.Used, f.Processes.Limit, f.Processes.Of),
+		"Find who has them: ps -eo user,comm --no-headers | sort | uniq -c | sort -n | tail. Stop that, or raise the limit: TasksMax= in the unit of the agent if the limit is that of its service")
 }
 
 func findPluginDown(f Facts) (found []finding) {
@@ -206,7 +207,7 @@ func findKeeperReplaced(f Facts) []finding {
 }
 
 func findMemoryLow(f Facts) []finding {
-	if !f.Memory.isAbove(nearLimitPercent) {
+	if !f.Memory.isAbove(memoryLimitPercent) {
 		return nil
 	}
 	return one(fmt.Sprintf("The machine has %d MiB of %d MiB of memory available: the kernel may kill tasks", (f.Memory.Limit-f.Memory.Used)>>20, f.Memory.Limit>>20),

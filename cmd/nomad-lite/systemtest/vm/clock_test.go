@@ -2,6 +2,7 @@ package vm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -178,7 +179,7 @@ func runClockSteps() error {
 			return err
 		}
 	}
-	if err := useMemory(func() error { return soon("the lack of memory is a condition", hasCondition("MemoryLow")) }); err != nil {
+	if err := useMemory(func() error { return errors.Join(soon("the lack of memory is a condition", hasCondition("MemoryLow")), command("status").Run()) }); err != nil {
 		return err
 	}
 	if err := suspendVM(); err != nil {
