@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,31 +17,52 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/descriptors"
 	"github.com/nomad-lite/nomad-lite/internal/hoststats"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/shellquote"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/conditions"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/alloccopy"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // conditionFacts reads the facts about an agent and its machine from which its conditions are found.
 type conditionFacts struct {
 	agent          *Agent
+	unit           string
+	agentCommand   []string
 	clockSteppedAt atomic.Pointer[time.Time]
 
-	keeper           osprocess.ID // keeper of the last read; the zero value before the first one
-	keeperReplacedAt time.Time
+	keeper            osprocess.ID // keeper of the last read; the zero value before the first one
+	keeperReplacedAt  time.Time
+	jobByUnknownAlloc map[string]string // unknown allocation -> job
+}
+
+func newConditionFacts(a *Agent) *conditionFacts {
+	c := &conditionFacts{agent: a, jobByUnknownAlloc: make(map[string]string)}
+	for _, arg := range os.Args {
+		c.agentCommand = append(c.agentCommand, shellquote.QuoteIfNeeded(arg))
+	}
+	own, err := osprocess.OwnCgroup()
+	if err != nil || strings.Contains(own, "/user@") { // systemctl would need the session of the user
+		return c
+	}
+	for _, name := range strings.Split(own, "/") {
+		if strings.HasSuffix(name, ".service") {
+			c.unit = name
+		}
+	}
+	return c
 }
 
 // read is called by one goroutine at a time.
 func (c *conditionFacts) read() conditions.Facts {
 	a, d := c.agent, c.agent.dataDirectory
 	f := conditions.Facts{
-		Now: time.Now(), DataDir: d.path,
+		Now: time.Now(), DataDir: d.path, PID: os.Getpid(), Unit: c.unit, AgentCommand: c.agentCommand,
 		NoKnownServers: a.cluster != nil && len(a.cluster.pool.Addrs()) == 0,
 		SpaceErr:       a.store.CheckFreeSpaceForNewObjects(),
 		InodesErr:      a.store.CheckFreeInodesForNewObjects(),
 		StateWriteErr:  a.store.LastWriteErr(),
-		DamagedFiles:   a.store.KeptDamagedFiles(),
 		OutputLossErr:  a.helperProcesses.logCollector.OutputLossErr(),
 		Processes:      conditions.MachineProcesses(),
 	}
@@ -49,6 +72,7 @@ func (c *conditionFacts) read() conditions.Facts {
 	if a.config.Certificates != nil {
 		f.Certificates = a.config.Certificates()
 	}
+	f.DamagedFiles, f.DamagedAt = a.store.KeptDamagedFiles()
 	for _, damage := range a.store.Damage() {
 		if !filepath.IsAbs(damage.KeptIn) { // the list of kept files has the others
 			f.DamageCount++
@@ -73,7 +97,11 @@ func (c *conditionFacts) read() conditions.Facts {
 func (c *conditionFacts) addPlugins(f *conditions.Facts) {
 	for _, p := range c.agent.plugins.supervisor.Plugins() {
 		if p.Err != nil && p.PID == 0 && !p.Idle && p.SupersededBy == "" {
-			f.Plugins = append(f.Plugins, conditions.Plugin{Name: p.Name, Err: p.Err, At: p.LastExitAt})
+			err := p.Err
+			if named := fmt.Sprintf("plugin %q (%s): ", p.Name, p.Path); strings.HasPrefix(err.Error(), named) {
+				err = errors.New(strings.TrimPrefix(err.Error(), named))
+			}
+			f.Plugins = append(f.Plugins, conditions.Plugin{Name: p.Name, Err: err, At: p.LastExitAt})
 		}
 	}
 }
@@ -108,17 +136,34 @@ func (c *conditionFacts) addStateFacts(f *conditions.Facts) {
 	}
 	f.Descriptors = c.descriptorUse(f.Tasks, node.Attributes[descriptors.AttributeDescriptors])
 	for _, name := range s.AgentRecordNames(state.UnknownAllocPrefix) {
-		f.UnknownAllocIDs = append(f.UnknownAllocIDs, strings.TrimPrefix(name, state.UnknownAllocPrefix))
+		id := strings.TrimPrefix(name, state.UnknownAllocPrefix)
+		f.UnknownAllocs = append(f.UnknownAllocs, conditions.UnknownAlloc{ID: id, JobID: c.jobOfUnknownAlloc(id)})
 	}
+}
+
+// jobOfUnknownAlloc returns the job in the copy of an unknown allocation, or "" if it has none.
+func (c *conditionFacts) jobOfUnknownAlloc(allocID string) string {
+	job, isKnown := c.jobByUnknownAlloc[allocID]
+	if !isKnown {
+		if dir, err := c.agent.AllocDir(allocID); err == nil {
+			if alloc, err := alloccopy.Read(dir, allocID); err == nil {
+				job = alloc.JobID
+			}
+		}
+		c.jobByUnknownAlloc[allocID] = job
+	}
+	return job
 }
 
 // descriptorUse returns the open files of the agent and its limit, or the descriptors of the tasks and the number that tasks can have: what
 // is nearer to its limit.
 func (c *conditionFacts) descriptorUse(tasks int, attribute string) conditions.Use {
-	own := conditions.OpenFiles(os.Getpid(), "by the agent")
-	forTasks := conditions.Use{Of: "by tasks"}
+	own := conditions.OpenFiles(os.Getpid())
+	own.Of = fmt.Sprintf("%d of %d are open", own.Used, own.Limit)
+	var forTasks conditions.Use
 	if limit, err := strconv.ParseUint(attribute, 10, 64); err == nil {
 		forTasks.Used, forTasks.Limit = uint64(tasks*descriptors.PerTask), limit-limit%descriptors.PerTask
+		forTasks.Of = fmt.Sprintf("they suffice for %d tasks, and %d run", limit/descriptors.PerTask, tasks)
 	}
 	if forTasks.Limit > 0 && forTasks.Used*own.Limit > own.Used*forTasks.Limit {
 		return forTasks
@@ -137,8 +182,8 @@ func (a *Agent) reportConditions(ctx context.Context, begun, ended []conditions.
 		}
 	}
 	for _, c := range begun {
-		a.logger.Warn("condition begun", "condition", c.Kind, "summary", c.Summary, "remedy", c.Remedy)
-		addNodeEvent(c.Kind + ": " + c.String())
+		a.logger.Warn("condition begun", "condition", c.Kind, "summary", c.Summary, "remedy", c.Remedy, "commands", c.Commands)
+		addNodeEvent(c.Kind + ": " + c.Summary + ". " + c.Remedy)
 	}
 	for _, c := range ended {
 		a.logger.Info("condition ended", "condition", c.Kind, "object", c.Object)

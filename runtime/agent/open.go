@@ -49,7 +49,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	if a.dataDirectory, err = makeAndLockDataDirectory(ctx, a.config); err != nil {
 		return err
 	}
-	a.conditionFacts = &conditionFacts{agent: a}
+	a.conditionFacts = newConditionFacts(a)
 	a.conditions = conditions.NewTracker(a.conditionFacts.read)
 	a.helperProcesses = &helperProcesses{dataDirectory: a.dataDirectory, onOutputLoss: a.reportOutputLoss, isTaskExpected: a.config.EphemeralState, logger: a.logger}
 	// The fingerprint takes as long as the start of the keeper, and needs neither the state nor the helper processes.

@@ -427,7 +427,7 @@ func splitWritesBySize(writes iter.Seq[bucketWrite], maxBytes int) iter.Seq[[]bu
 // this name after a new file has replaced it. All but the last three damaged files are removed.
 func linkDamagedFileAndRemoveOldest(path string, now time.Time) (keptPath string, err error) {
 	const maxKeptFiles = 3
-	keptPath = path + ".damaged-" + now.UTC().Format(damagedTimeFormat)
+	keptPath = path + damagedInfix + now.UTC().Format(damagedTimeFormat)
 	if err := os.Link(path, keptPath); err != nil {
 		return "", err
 	}
@@ -440,13 +440,16 @@ func linkDamagedFileAndRemoveOldest(path string, now time.Time) (keptPath string
 	return keptPath, nil
 }
 
+// damagedInfix is between the names of the state file and the time in the names of damaged files.
+const damagedInfix = ".damaged-"
+
 // damagedTimeFormat is the format of the time in the names of damaged files. It has nanoseconds, because two
 // files must not get the same name.
 const damagedTimeFormat = "20060102T150405.000000000"
 
 // listKeptDamagedFiles returns the damaged files that linkDamagedFileAndRemoveOldest has kept, oldest first.
 func listKeptDamagedFiles(path string) []string {
-	names, err := filepath.Glob(escapeGlob(path) + ".damaged-*") // sorted
+	names, err := filepath.Glob(escapeGlob(path) + damagedInfix + "*") // sorted
 	if err != nil {
 		return nil // Glob fails only if its pattern is invalid
 	}

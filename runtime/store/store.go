@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -152,12 +153,17 @@ func (s *Store) Damage() []Damage {
 	return slices.Clip(s.damagedParts)
 }
 
-// KeptDamagedFiles returns the paths of the damaged state files that this store and earlier ones have kept, oldest first.
-func (s *Store) KeptDamagedFiles() []string {
+// KeptDamagedFiles returns the paths of the damaged state files that this store and earlier ones have kept, oldest first, and when the
+// newest was found.
+func (s *Store) KeptDamagedFiles() (paths []string, newest time.Time) {
 	if s.file == nil {
-		return nil
+		return nil, time.Time{}
 	}
-	return listKeptDamagedFiles(s.file.path)
+	paths = listKeptDamagedFiles(s.file.path)
+	if len(paths) > 0 {
+		newest, _ = time.Parse(damagedTimeFormat, strings.TrimPrefix(paths[len(paths)-1], s.file.path+damagedInfix)) // zero for another file of that name
+	}
+	return paths, newest
 }
 
 // Update makes one atomic change: everything that fn puts is stored under one new index.

@@ -19,7 +19,7 @@ import (
 // loaded again while the listener is open.
 type reloadableCertificates struct {
 	currentTLSConfig atomic.Pointer[tls.Config]
-	certFile         atomic.Pointer[string]
+	files            atomic.Pointer[config.TLS]
 }
 
 // loadFiles reads the certificate files. After an error the earlier certificates stay in use.
@@ -66,13 +66,13 @@ func (c *reloadableCertificates) loadFiles(t config.TLS, replacesToken bool, log
 		return errors.New("tls: verify_https_client needs the ca_file that signs the certificates of clients")
 	}
 	c.currentTLSConfig.Store(loaded)
-	c.certFile.Store(&t.CertFile)
+	c.files.Store(&t)
 	return nil
 }
 
 // current returns the agent's certificate.
 func (c *reloadableCertificates) current() []conditions.Certificate {
-	return []conditions.Certificate{{File: *c.certFile.Load(), Leaf: c.currentTLSConfig.Load().Certificates[0].Leaf}}
+	return []conditions.Certificate{{File: c.files.Load().CertFile, KeyFile: c.files.Load().KeyFile, Leaf: c.currentTLSConfig.Load().Certificates[0].Leaf}}
 }
 
 // listenerTLSConfig returns the TLS configuration of a listener, which stays valid across reloads.

@@ -134,11 +134,11 @@ func (u *ui) summaryOrConnectionErrorLine(screenWidth int) string {
 
 // conditionLine returns a line with the first condition, which is the most severe one, and the number of the others.
 func (u *ui) conditionLine(screenWidth int) string {
-	more := ""
+	more := " (nomad-lite status)"
 	if n := len(u.conditions) - 1; n > 0 {
 		more = fmt.Sprintf(" (and %d more: nomad-lite status)", n)
 	}
-	text := truncateWithDots(terminal.SanitizeAndTrimLine(u.conditions[0].Sentence()), max(screenWidth-len(more), 0))
+	text := truncateWithDots(terminal.SanitizeAndTrimLine(u.conditions[0].Summary), max(screenWidth-len(more), 0))
 	return u.colourize(tables.ConditionColour(u.conditions[0]), text+more)
 }
 

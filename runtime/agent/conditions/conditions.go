@@ -27,13 +27,12 @@ type Condition struct {
 	Severity Severity
 	Part     Part   `json:"-"`
 	Object   string `json:",omitempty"` // which of several objects, such as the name of a plugin; can be empty
-	Summary  string // a sentence without a full stop at its end
-	Remedy   string // what to do, with the commands to type; without a full stop at its end
+	Summary  string // sentences about what is wrong and its effect; without a full stop at the end
+	Remedy   string // sentences about what helps; without a full stop at the end
+	// Commands are what to type, in this order. A comment in a command starts with "  # ".
+	Commands []string `json:",omitempty"`
 	Since    time.Time
 }
-
-// String returns the summary and the remedy in one line.
-func (c Condition) String() string { return c.Summary + ". " + c.Remedy }
 
 // key identifies a condition while it exists.
 type key struct{ kind, object string }

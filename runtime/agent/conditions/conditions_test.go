@@ -24,7 +24,7 @@ var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 // factsByCase has facts in which each kind of condition is found at least once.
 func factsByCase() map[string]Facts {
 	certificate := func(from, to time.Duration) []Certificate {
-		return []Certificate{{"/etc/n/cert.pem", &x509.Certificate{NotBefore: noon.Add(from), NotAfter: noon.Add(to)}}}
+		return []Certificate{{"/etc/n/cert.pem", "/etc/n/key.pem", &x509.Certificate{NotBefore: noon.Add(from), NotAfter: noon.Add(to)}}}
 	}
 	const day = 24 * time.Hour
 	return map[string]Facts{
@@ -34,17 +34,22 @@ func factsByCase() map[string]Facts {
 		"disk full":                           {SpaceErr: errors.New("the disk of /var/lib/nomad-lite is full: no space left on device")},
 		"no inodes":                           {InodesErr: errors.New("the disk of /var/lib/nomad-lite has 3 free inodes, too few for new files: no space left on device")},
 		"state not written":                   {StateWriteErr: errors.New("write state.db: read-only file system")},
-		"output lost":                         {OutputLossErr: errors.New("output of tasks is lost (2 streams): no space left on device")},
-		"descriptors at 90 %":                 {Descriptors: Use{90, 100, "by tasks"}},
-		"descriptors":                         {Descriptors: Use{91, 100, "by tasks"}},
+		"output lost":                         {OutputLossErr: errors.New("stdout of task \"web\" of allocation 1234: no space left on device")},
+		"descriptors at 95 %":                 {Descriptors: Use{95, 100, ""}},
+		"descriptors":                         {Descriptors: Use{96, 100, "they suffice for 16 tasks, and 16 run"}},
 		"processes":                           {Processes: Use{960, 1000, "/sys/fs/cgroup/a/pids.max"}},
+		"processes of a service":              {Processes: Use{960, 1000, "/sys/fs/cgroup/system.slice/nomad-lite.service/pids.max"}},
+		"descriptors of a service":            {Descriptors: Use{96, 100, "96 of 100 are open"}},
+		"unknown tasks of a service":          {UnknownAllocs: []UnknownAlloc{{"a", "web"}}},
+		"keeper of a service replaced":        {KeeperReplacedAt: noon},
+		"output lost on a full disk":          {SpaceErr: errors.New("full"), StateWriteErr: errors.New("no space left on device"), OutputLossErr: errors.New("stdout of task \"web\" of allocation 1234: no space left on device")},
 		"memory":                              {Memory: Use{31 << 30, 32 << 30, ""}},
 		"two plugins":                         {Plugins: []Plugin{{"a", errors.New("exit status 1"), noon.Add(-time.Minute)}, {"b c", errors.New("no such file"), time.Time{}}}},
 		"driver":                              {Drivers: []Driver{{"docker", "cannot connect"}, {"x", ""}}},
-		"damaged files":                       {DamageCount: 2, DamagedFiles: []string{"/d/state.db.damaged-1", "/d/state.db.damaged-2"}},
+		"damaged files":                       {DamageCount: 2, DamagedFiles: []string{"/d/state.db.damaged-1", "/d/state.db.damaged-2"}, DamagedAt: noon},
 		"damaged records":                     {DamageCount: 2},
-		"unknown tasks":                       {UnknownAllocIDs: []string{"a"}},
-		"many unknown tasks":                  {UnknownAllocIDs: []string{"a", "b", "c", "d", "e"}},
+		"unknown tasks":                       {UnknownAllocs: []UnknownAlloc{{"a", "web"}}},
+		"many unknown tasks":                  {UnknownAllocs: []UnknownAlloc{{"a", ""}, {"b", ""}, {"c", "web"}, {"d", ""}, {"e", ""}}},
 		"keeper replaced":                     {KeeperReplacedAt: noon.Add(-59 * time.Minute)},
 		"keeper replaced long ago":            {KeeperReplacedAt: noon.Add(-time.Hour)},
 		"clock set back":                      {ClockSteppedAt: noon.Add(30 * time.Minute)},
@@ -70,11 +75,14 @@ func TestConditionsOfFacts(t *testing.T) {
 	})
 	for _, name := range names {
 		f := cases[name]
-		f.Now, f.DataDir = noon, "/var/lib/nomad-lite"
+		f.Now, f.DataDir, f.PID, f.AgentCommand = noon, "/var/lib/nomad-lite", 4711, []string{"nomad-lite", "agent", "-config", "/etc/nomad-lite/agent.hcl"}
+		if strings.Contains(name, "service") {
+			f.Unit = "nomad-lite.service"
+		}
 		fmt.Fprintf(&text, "# %s\n", name)
 		for _, c := range Find(f) {
 			found[c.Kind] = true
-			fmt.Fprintf(&text, "%s %s %s (%s)\n  %s.\n  %s.\n", c.Severity, c.Kind, c.Object, c.Part, c.Summary, c.Remedy)
+			fmt.Fprintf(&text, "%s %s %s (%s)\n  %s.\n  %s.\n    %s\n", c.Severity, c.Kind, c.Object, c.Part, c.Summary, c.Remedy, strings.Join(c.Commands, "\n    "))
 		}
 	}
 	for _, k := range Kinds() {
@@ -205,7 +213,7 @@ func TestNearestProcessLimit(t *testing.T) {
 }
 
 func TestOpenFilesCountsThisProcess(t *testing.T) {
-	before := OpenFiles(os.Getpid(), "")
+	before := OpenFiles(os.Getpid())
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || before.Limit != limit.Cur {
 		t.Errorf("%+v, %v, want the limit %d", before, err, limit.Cur)
@@ -217,7 +225,7 @@ func TestOpenFilesCountsThisProcess(t *testing.T) {
 		}
 		defer f.Close()
 	}
-	if after := OpenFiles(os.Getpid(), ""); after.Used < before.Used+20 || after.Used > before.Used+25 {
+	if after := OpenFiles(os.Getpid()); after.Used < before.Used+20 || after.Used > before.Used+25 {
 		t.Errorf("%d open files, before 20 more: %d", after.Used, before.Used)
 	}
 }

@@ -7,18 +7,22 @@ import (
 
 // Facts are what the table of kinds reads. The zero value of each field except Now means that nothing is wrong.
 type Facts struct {
-	Now     time.Time
-	DataDir string
+	Now          time.Time
+	DataDir      string
+	PID          int      // of the agent
+	Unit         string   // service of systemd that runs the agent; "" if it has none
+	AgentCommand []string // command line of the agent, quoted for a shell
 
 	NodeNotReady   bool
 	NoKnownServers bool // the agent is a node of a cluster, and knows no server
 
-	SpaceErr      error    // the disk of the data directory has too little free space
-	InodesErr     error    // the disk of the data directory has too few free inodes
-	StateWriteErr error    // the last write of the state file has failed
-	DamageCount   int      // parts of the state that this agent could not read, and that are in no kept file
-	DamagedFiles  []string // damaged state files that agents have kept, oldest first
-	OutputLossErr error    // output of tasks cannot be written
+	SpaceErr      error     // the disk of the data directory has too little free space
+	InodesErr     error     // the disk of the data directory has too few free inodes
+	StateWriteErr error     // the last write of the state file has failed
+	DamageCount   int       // parts of the state that this agent could not read, and that are in no kept file
+	DamagedFiles  []string  // damaged state files that agents have kept, oldest first
+	DamagedAt     time.Time // when the newest of DamagedFiles was found
+	OutputLossErr error     // why output of tasks cannot be written, and of which
 
 	Plugins []Plugin // plugins that should run
 	Drivers []Driver // drivers that are not healthy
@@ -33,8 +37,11 @@ type Facts struct {
 
 	Certificates []Certificate // certificates of the agent
 
-	UnknownAllocIDs []string // allocations whose tasks run without a record in the state
+	UnknownAllocs []UnknownAlloc
 }
+
+// UnknownAlloc is an allocation that the state has lost, and whose tasks may run.
+type UnknownAlloc struct{ ID, JobID string } // JobID is "" if it is not known
 
 // Plugin is a plugin without a process.
 type Plugin struct {
@@ -49,7 +56,7 @@ type Driver struct{ Name, Reason string }
 // Use is how much of a limited resource is in use. A Limit of 0 means no limit.
 type Use struct {
 	Used, Limit uint64
-	Of          string // what the limit belongs to, such as a file of the kernel
+	Of          string // file with the limit, or a description of it
 }
 
 // isAbove reports whether more than percent of the limit is in use.
@@ -57,6 +64,6 @@ func (u Use) isAbove(percent uint64) bool { return u.Limit > 0 && u.Used*100 > u
 
 // Certificate is a certificate that the agent presents.
 type Certificate struct {
-	File string
-	Leaf *x509.Certificate
+	File, KeyFile string
+	Leaf          *x509.Certificate
 }

@@ -6,14 +6,13 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nomad-lite/nomad-lite/internal/shellquote"
 )
 
 // finding is one condition of a kind.
 type finding struct {
 	object, summary, remedy string
+	commands                []string
 	since                   time.Time // zero: since the first look that finds it
 }
 
@@ -35,8 +34,8 @@ var kinds = [...]struct {
 	{"CertificateExpired", Error, Server, findCertificateExpired},
 	{"PluginDown", Warning, Client, findPluginDown},
 	{"DriverUnhealthy", Warning, Client, findDriverUnhealthy},
+	{"UnknownTasks", Warning, Client, findUnknownTasks}, // settled before the jobs are registered again
 	{"RecordsDamaged", Warning, Server, findRecordsDamaged},
-	{"UnknownTasks", Warning, Client, findUnknownTasks},
 	{"KeeperReplaced", Warning, Client, findKeeperReplaced},
 	{"MemoryLow", Warning, Client, findMemoryLow},
 	{"CertificateExpiring", Warning, Server, findCertificateExpiring},
@@ -59,7 +58,7 @@ func Find(f Facts) []Condition {
 		for _, found := range k.find(f) {
 			all = append(all, Condition{
 				Kind: k.name, Severity: k.severity, Part: k.part,
-				Object: found.object, Summary: found.summary, Remedy: found.remedy, Since: found.since,
+				Object: found.object, Summary: found.summary, Remedy: found.remedy, Commands: found.commands, Since: found.since,
 			})
 		}
 	}
@@ -70,85 +69,123 @@ const (
 	// eventDuration is how long an event, such as a step of the clock, is a condition.
 	eventDuration = time.Hour
 
-	// These are the uses of limited resources from which new tasks are at risk. Programs leave less memory free than processes.
-	nearLimitPercent   = 90
-	memoryLimitPercent = 95
+	// nearLimitPercent is the use of a limited resource from which new tasks are at risk.
+	nearLimitPercent = 95
 
 	// expiryWarning is how long before its end a certificate is a condition. A certificate that is valid for less than three times as long
 	// is one in the last third of its time.
 	expiryWarning = 21 * 24 * time.Hour
 )
 
-func one(summary, remedy string) []finding { return []finding{{summary: summary, remedy: remedy}} }
-
 func findNodeNotReady(f Facts) []finding {
 	if !f.NodeNotReady {
 		return nil
 	}
-	return one("The node is not ready, so no task starts", "If this lasts for more than a minute, look for the cause in the log of the agent")
+	return []finding{{
+		summary: "The node is not ready, so no task starts",
+		remedy:  "This lasts some seconds at a start of the agent. If it lasts longer, the log of the agent has the cause", commands: []string{f.logCommand()},
+	}}
 }
 
 func findNoServers(f Facts) []finding {
 	if !f.NoKnownServers {
 		return nil
 	}
-	return one("The node knows no server of its cluster; its tasks continue", "Check client.servers in the configuration, and that the servers can be reached from here")
+	return []finding{{
+		summary: "The node knows no server of its cluster. Its tasks continue",
+		remedy:  "Set client.servers in the configuration of the agent to servers that can be reached from here, and reload it", commands: []string{f.reloadCommand()},
+	}}
 }
 
 func findDiskFull(f Facts) []finding {
 	if f.SpaceErr == nil {
 		return nil
 	}
-	return one(withoutENOSPC(f.SpaceErr)+", so new jobs and variables are rejected; running tasks continue",
-		fmt.Sprintf("Remove what is not needed: nomad-lite system gc, then look with du -xsh %s/* and nomad-lite job stop -purge JOB", shellquote.QuoteIfNeeded(f.DataDir)))
+	return []finding{{
+		summary:  fmt.Sprintf("The disk of %s is full. New jobs and variables are rejected; running tasks continue", f.DataDir),
+		remedy:   "Free some MiB on this disk: the agent then continues by itself. Remove nothing in the directory of the agent by hand",
+		commands: []string{"nomad-lite system gc  # removes what ended jobs have left", f.diskCommand("df -h"), "du -xh --max-depth=3 " + f.mountPoint() + " | sort -h | tail"},
+	}}
 }
 
 func findNoInodes(f Facts) []finding {
 	if f.InodesErr == nil {
 		return nil
 	}
-	return one(withoutENOSPC(f.InodesErr)+", so new jobs and variables are rejected; running tasks continue",
-		fmt.Sprintf("Remove files: nomad-lite system gc, then look with du --inodes -xs %s/*", shellquote.QuoteIfNeeded(f.DataDir)))
+	return []finding{{
+		summary:  fmt.Sprintf("The disk of %s has no free inodes, so no file can be made. New jobs and variables are rejected; running tasks continue", f.DataDir),
+		remedy:   "Remove directories with many files on this disk: the agent then continues by itself. Remove nothing in the directory of the agent by hand",
+		commands: []string{"nomad-lite system gc  # removes what ended jobs have left", f.diskCommand("df -i"), "du --inodes -x --max-depth=3 " + f.mountPoint() + " | sort -n | tail"},
+	}}
 }
 
 func findStateNotWritten(f Facts) []finding {
-	if f.StateWriteErr == nil {
+	if f.StateWriteErr == nil || f.SpaceErr != nil || f.InodesErr != nil { // the full disk is the cause
 		return nil
 	}
-	return one(fmt.Sprintf("The state cannot be written: %v. Changes are rejected, running tasks continue", f.StateWriteErr),
-		fmt.Sprintf("Look at the disk with findmnt -T %s and dmesg; when it can be written, the agent continues by itself", shellquote.QuoteIfNeeded(f.DataDir)))
+	return []finding{{
+		summary:  fmt.Sprintf("The state of the agent cannot be written: %v. Changes are rejected; running tasks continue", f.StateWriteErr),
+		remedy:   "Repair the disk: the agent then continues by itself",
+		commands: []string{f.diskCommand("findmnt -T"), "dmesg | tail -n 50"},
+	}}
 }
 
 func findOutputLost(f Facts) []finding {
 	if f.OutputLossErr == nil {
 		return nil
 	}
-	return one(upperFirst(f.OutputLossErr.Error()),
-		fmt.Sprintf("Free space for the log files: df -h %s, nomad-lite system gc. The events of the tasks have the number of lost bytes", shellquote.QuoteIfNeeded(f.DataDir)))
+	found := finding{
+		summary:  fmt.Sprintf("Output of tasks is lost, because it cannot be written: %v", f.OutputLossErr),
+		remedy:   "Free space for the log files: output is written again by itself",
+		commands: []string{f.diskCommand("df -h"), "nomad-lite alloc status ID  # has the number of lost bytes"},
+	}
+	if f.SpaceErr != nil {
+		found.remedy, found.commands = "It is written again when the full disk has space", found.commands[1:]
+	}
+	return []finding{found}
 }
 
 func findDescriptorsExhausted(f Facts) []finding {
 	if !f.Descriptors.isAbove(nearLimitPercent) {
 		return nil
 	}
-	return one(fmt.Sprintf("Open files run out: %d of %d are in use %s. When none is left, new tasks wait", f.Descriptors.Used, f.Descriptors.Limit, f.Descriptors.Of),
-		"Raise LimitNOFILE= in the unit of the agent (without systemd: ulimit -Hn), and restart the agent: tasks continue. Or stop a job")
+	found := finding{
+		summary:  fmt.Sprintf("The agent may open too few files (%s): new tasks wait; running tasks continue", f.Descriptors.Of),
+		remedy:   "Raise the limit of open files and restart the agent, which ends no task",
+		commands: []string{"ulimit -n 65536  # in the shell that starts the agent"},
+	}
+	if f.Unit != "" {
+		found.commands = []string{fmt.Sprintf("systemctl edit %s  # [Service] LimitNOFILE=65536", f.Unit), "systemctl restart " + f.Unit}
+	}
+	return []finding{found}
 }
 
 func findProcessesExhausted(f Facts) []finding {
 	if !f.Processes.isAbove(nearLimitPercent) {
 		return nil
 	}
-	return one(fmt.Sprintf("Processes run out: %d of %d are in use (the limit is %s). When none is left, tasks and commands fail", f.Processes.Used, f.Processes.Limit, f.Processes.Of),
-		"Find who has them: ps -eo user,comm --no-headers | sort | uniq -c | sort -n | tail. Stop that, or raise the limit: TasksMax= in the unit of the agent if the limit is that of its service")
+	limit := f.Processes.Of
+	found := finding{
+		summary:  fmt.Sprintf("%d of %d processes and threads are in use, by the limit in %s. When none is left, tasks and commands fail", f.Processes.Used, f.Processes.Limit, limit),
+		remedy:   "End what has too many, or raise the limit, which has an effect at once",
+		commands: []string{"ps -eLo cgroup,comm --no-headers | sort | uniq -c | sort -n | tail"},
+	}
+	raise := fmt.Sprintf("echo %d >%s", 2*f.Processes.Limit, limit)
+	if f.Unit != "" && strings.HasSuffix(limit, "/"+f.Unit+"/pids.max") {
+		raise = fmt.Sprintf("systemctl set-property %s TasksMax=%d", f.Unit, 2*f.Processes.Limit)
+	}
+	found.commands = append(found.commands, raise)
+	return []finding{found}
 }
 
 func findPluginDown(f Facts) (found []finding) {
 	for _, p := range f.Plugins {
+		name := shellquote.QuoteIfNeeded(p.Name)
 		found = append(found, finding{
 			object: p.Name, since: p.At,
-			summary: fmt.Sprintf("Plugin %s does not run: %v. Its tasks continue, and new ones wait", p.Name, p.Err),
-			remedy:  fmt.Sprintf("The agent tries again by itself. See nomad-lite plugin status %[1]s; after a change of the plugin: nomad-lite plugin restart %[1]s", shellquote.QuoteIfNeeded(p.Name)),
+			summary:  fmt.Sprintf("Plugin %s does not run: %v. Its tasks continue; new ones wait", p.Name, p.Err),
+			remedy:   "Remove the cause and restart the plugin. Without the restart, the agent tries again in intervals",
+			commands: []string{"nomad-lite plugin status " + name, "nomad-lite plugin restart " + name},
 		})
 	}
 	return found
@@ -157,42 +194,65 @@ func findPluginDown(f Facts) (found []finding) {
 func findDriverUnhealthy(f Facts) (found []finding) {
 	for _, d := range f.Drivers {
 		found = append(found, finding{
-			object:  d.Name,
-			summary: fmt.Sprintf("Driver %s is not healthy: %s. Its tasks continue, and new ones wait", d.Name, cmp.Or(d.Reason, "it gives no reason")),
-			remedy:  fmt.Sprintf("Repair what the driver needs, such as its daemon: it is ready again by itself. See nomad-lite node status -self -verbose and nomad-lite plugin status %s", shellquote.QuoteIfNeeded(d.Name)),
+			object:   d.Name,
+			summary:  fmt.Sprintf("Driver %s is not healthy: %s. Its tasks continue; new ones wait", d.Name, cmp.Or(d.Reason, "it reports no reason")),
+			remedy:   "Repair what the driver needs, such as its daemon: the driver then continues by itself",
+			commands: []string{"nomad-lite plugin status " + shellquote.QuoteIfNeeded(d.Name)},
 		})
 	}
 	return found
 }
 
-func findRecordsDamaged(f Facts) []finding {
-	if len(f.DamagedFiles) > 0 {
-		newest := f.DamagedFiles[len(f.DamagedFiles)-1]
-		quotedFiles := make([]string, len(f.DamagedFiles))
-		for i, file := range f.DamagedFiles {
-			quotedFiles[i] = shellquote.QuoteIfNeeded(file)
-		}
-		return one(fmt.Sprintf("The state file was damaged, and the agent has kept the damaged file as %s: jobs or variables in it may be lost", newest),
-			fmt.Sprintf("Compare nomad-lite job status and nomad-lite var list with your files, and register what is missing. Then: rm %s", strings.Join(quotedFiles, " ")))
-	}
-	if f.DamageCount > 0 {
-		return one(fmt.Sprintf("%d records of the state were damaged: jobs or variables may be lost", f.DamageCount),
-			"Compare nomad-lite job status and nomad-lite var list with your files, and register what is missing. Then restart the agent")
-	}
-	return nil
-}
-
 func findUnknownTasks(f Facts) []finding {
-	if len(f.UnknownAllocIDs) == 0 {
+	if len(f.UnknownAllocs) == 0 {
 		return nil
 	}
-	const maxIDs = 3
-	ids := strings.Join(f.UnknownAllocIDs[:min(len(f.UnknownAllocIDs), maxIDs)], ", ")
-	if more := len(f.UnknownAllocIDs) - maxIDs; more > 0 {
-		ids += fmt.Sprintf(" and %d more", more)
+	const maxNames = 3
+	names := make([]string, 0, maxNames)
+	for _, u := range f.UnknownAllocs[:min(len(f.UnknownAllocs), maxNames)] {
+		name := "allocation " + u.ID
+		if u.JobID != "" {
+			name += fmt.Sprintf(" of job %q", u.JobID)
+		}
+		names = append(names, name)
 	}
-	return one("Tasks run whose allocations the state has lost: "+ids,
-		"Stop the agent, and start it once with its own flags and -adopt-unknown, which makes them allocations again, or -end-unknown, which ends them")
+	all := strings.Join(names, ", ")
+	if more := len(f.UnknownAllocs) - maxNames; more > 0 {
+		all += fmt.Sprintf(" and %d more", more)
+	}
+	found := finding{
+		summary: "Tasks run that the state of the agent has lost: " + all + ". They continue, and no command reaches them",
+		remedy: "Decide about all of them before you register their jobs again: -adopt-unknown makes them allocations of their jobs again, -end-unknown ends them. " +
+			"To give this order, start the agent once by hand with the flag, until it is ready; neither the stop nor Ctrl-C ends other tasks",
+	}
+	run := strings.Join(f.AgentCommand, " ") + " -adopt-unknown  # or -end-unknown; then Ctrl-C"
+	if f.Unit != "" {
+		found.commands = []string{"systemctl stop " + f.Unit, run, "systemctl start " + f.Unit}
+	} else {
+		found.commands = []string{fmt.Sprintf("kill -INT %d", f.PID), run}
+	}
+	return []finding{found}
+}
+
+func findRecordsDamaged(f Facts) []finding {
+	if len(f.DamagedFiles)+f.DamageCount == 0 {
+		return nil
+	}
+	found := finding{
+		summary:  fmt.Sprintf("%d records of the state file were damaged. Jobs and variables of them are lost", f.DamageCount),
+		remedy:   "Compare what is left with your job files, register what is missing, and restart the agent",
+		commands: []string{"nomad-lite job status", "nomad-lite var list"},
+	}
+	if n := len(f.DamagedFiles); n > 0 {
+		files := make([]string, n)
+		for i, file := range f.DamagedFiles {
+			files[i] = shellquote.QuoteIfNeeded(file)
+		}
+		found.summary = fmt.Sprintf("The state file was damaged at %s. Jobs and variables that could not be read are lost", f.DamagedAt.Format(time.RFC3339))
+		found.remedy = "Compare what is left with your job files, and register what is missing. Then move the damaged file out of the directory of the agent"
+		found.commands = append(found.commands, fmt.Sprintf("mv %s ~/", strings.Join(files, " ")))
+	}
+	return []finding{found}
 }
 
 func findKeeperReplaced(f Facts) []finding {
@@ -200,18 +260,23 @@ func findKeeperReplaced(f Facts) []finding {
 		return nil
 	}
 	return []finding{{
-		since:   f.KeeperReplacedAt,
-		summary: "The keeper has ended and was replaced. Tasks continue; the exit status of a task that ended in between can be unknown",
-		remedy:  "Find who killed it: journalctl -k | grep -i -E 'oom|killed'. This message ends one hour after the replacement",
+		since: f.KeeperReplacedAt,
+		summary: fmt.Sprintf("The keeper, the helper process that collects the exit statuses of tasks, has ended at %s and was replaced. Tasks continue; "+
+			"a task that ended in that moment can have an unknown exit status", f.KeeperReplacedAt.Format(time.RFC3339)),
+		remedy:   "Nothing has to be repaired. The kernel or a user has killed it, or it has failed. This message is shown for an hour",
+		commands: []string{"journalctl -k --since -2h | grep -iE 'oom|killed process'", f.logCommand()},
 	}}
 }
 
 func findMemoryLow(f Facts) []finding {
-	if !f.Memory.isAbove(memoryLimitPercent) {
+	if !f.Memory.isAbove(nearLimitPercent) {
 		return nil
 	}
-	return one(fmt.Sprintf("The machine has %d MiB of %d MiB of memory available: the kernel may kill tasks", (f.Memory.Limit-f.Memory.Used)>>20, f.Memory.Limit>>20),
-		"Find who has it: nomad-lite top, ps aux --sort=-rss | head. Stop that, or give tasks lower memory limits")
+	return []finding{{
+		summary:  fmt.Sprintf("The machine has %d MiB of %d MiB of memory available. When none is left, the kernel kills tasks", (f.Memory.Limit-f.Memory.Used)>>20, f.Memory.Limit>>20),
+		remedy:   "End what uses too much, or give tasks lower memory limits",
+		commands: []string{"nomad-lite top", "ps aux --sort=-rss | head", "df -h -t tmpfs  # files in memory"},
+	}}
 }
 
 func findClockStepped(f Facts) []finding {
@@ -219,20 +284,18 @@ func findClockStepped(f Facts) []finding {
 		return nil
 	}
 	return []finding{{
-		since:   f.ClockSteppedAt,
-		summary: "The clock of the machine was set, or the machine was suspended: times before and after it do not compare",
-		remedy:  "Check the time: date, timedatectl. Periodic jobs follow the new time. This message ends one hour after the step",
+		since:    f.ClockSteppedAt,
+		summary:  "The clock of the machine was set, or the machine was suspended. Times before and after it do not compare; periodic jobs follow the new time",
+		remedy:   "Nothing has to be repaired if the time is right. This message is shown for an hour",
+		commands: []string{"timedatectl"},
 	}}
 }
 
 func findCertificateExpired(f Facts) (found []finding) {
 	for _, c := range f.Certificates {
 		if f.Now.Before(c.Leaf.NotBefore) || f.Now.After(c.Leaf.NotAfter) {
-			found = append(found, finding{
-				object:  c.File,
-				summary: fmt.Sprintf("The certificate %s is valid from %s to %s, and not now: connections fail", c.File, c.Leaf.NotBefore.Format(time.RFC3339), c.Leaf.NotAfter.Format(time.RFC3339)),
-				remedy:  remedyForCertificate,
-			})
+			found = append(found, f.certificateFinding(c, fmt.Sprintf("is valid from %s to %s, and not now: connections of commands, browsers and programs over TLS fail",
+				c.Leaf.NotBefore.Format(time.RFC3339), c.Leaf.NotAfter.Format(time.RFC3339))))
 		}
 	}
 	return found
@@ -242,31 +305,51 @@ func findCertificateExpiring(f Facts) (found []finding) {
 	for _, c := range f.Certificates {
 		left := c.Leaf.NotAfter.Sub(f.Now)
 		if left >= 0 && !f.Now.Before(c.Leaf.NotBefore) && left < min(expiryWarning, c.Leaf.NotAfter.Sub(c.Leaf.NotBefore)/3) {
-			found = append(found, finding{
-				object:  c.File,
-				summary: fmt.Sprintf("The certificate %s expires at %s, then connections fail", c.File, c.Leaf.NotAfter.Format(time.RFC3339)),
-				remedy:  remedyForCertificate,
-			})
+			found = append(found, f.certificateFinding(c, fmt.Sprintf("expires in %s, at %s: connections of commands, browsers and programs over TLS then fail",
+				formatDaysOrHours(left), c.Leaf.NotAfter.Format(time.RFC3339))))
 		}
 	}
 	return found
 }
 
-const remedyForCertificate = "Replace the file by a new certificate, then reload the agent: systemctl reload nomad-lite, or kill -HUP and its pid"
+func (f Facts) certificateFinding(c Certificate, state string) finding {
+	return finding{
+		object: c.File, summary: fmt.Sprintf("The certificate %s of the agent %s", c.File, state),
+		remedy: fmt.Sprintf("Replace the file with a new certificate, and %s with its key, then reload the agent", c.KeyFile), commands: []string{f.reloadCommand()},
+	}
+}
+
+func formatDaysOrHours(d time.Duration) string {
+	if hours := int(d.Hours()); hours < 48 {
+		return fmt.Sprintf("%d hours", hours)
+	}
+	return fmt.Sprintf("%d days", int(d.Hours()/24))
+}
+
+// logCommand, reloadCommand, diskCommand and mountPoint return commands and parts of commands for this agent.
+func (f Facts) logCommand() string {
+	if f.Unit == "" {
+		return "nomad-lite monitor"
+	}
+	return fmt.Sprintf("journalctl -u %s --since -2h", f.Unit)
+}
+
+func (f Facts) reloadCommand() string {
+	if f.Unit == "" {
+		return fmt.Sprintf("kill -HUP %d", f.PID)
+	}
+	return "systemctl reload " + f.Unit
+}
+
+func (f Facts) diskCommand(program string) string {
+	return program + " " + shellquote.QuoteIfNeeded(f.DataDir)
+}
+
+func (f Facts) mountPoint() string {
+	return fmt.Sprintf(`"$(%s)"`, f.diskCommand("findmnt -n -o TARGET -T"))
+}
 
 // isRecent reports whether an event is a condition at the time now. A clock that was set back can make an event later than now.
 func isRecent(event, now time.Time) bool {
 	return !event.IsZero() && now.Sub(event).Abs() < eventDuration
-}
-
-// withoutENOSPC returns the text of an error that wraps ENOSPC, which the start of the text has already said.
-func withoutENOSPC(err error) string {
-	return upperFirst(strings.TrimSuffix(err.Error(), ": "+unix.ENOSPC.Error()))
-}
-
-func upperFirst(s string) string {
-	if s == "" {
-		return s
-	}
-	return strings.ToUpper(s[:1]) + s[1:]
 }

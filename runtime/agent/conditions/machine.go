@@ -10,7 +10,7 @@ import (
 )
 
 // OpenFiles returns the number of open files of the process pid, and its limit. It returns zeros if it cannot find out.
-func OpenFiles(pid int, of string) Use {
+func OpenFiles(pid int) Use {
 	dir := "/proc/" + strconv.Itoa(pid) + "/fd"
 	var limit unix.Rlimit
 	if unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &limit) != nil {
@@ -28,7 +28,7 @@ func OpenFiles(pid int, of string) Use {
 		}
 		used = uint64(len(names))
 	}
-	return Use{used, limit.Cur, of}
+	return Use{Used: used, Limit: limit.Cur}
 }
 
 // MachineProcesses returns the number of processes and threads under the limit of the machine, or of a cgroup of this process, that is

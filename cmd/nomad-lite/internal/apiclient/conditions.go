@@ -10,12 +10,10 @@ import (
 // Condition is something that is wrong with the agent or its machine, which agents of nomad-lite report.
 type Condition struct {
 	Kind, Severity, Object string
-	Summary, Remedy        string // sentences without a full stop at their end
+	Summary, Remedy        string   // sentences without a full stop at their end
+	Commands               []string // what to type
 	Since                  time.Time
 }
-
-// Sentence returns the summary and the remedy in one line.
-func (c Condition) Sentence() string { return c.Summary + ". " + c.Remedy }
 
 // ReadConditions returns the conditions of the agent, or nil if there are none or the agent does not report them, as agents of Nomad.
 func ReadConditions(ctx context.Context, c *api.Client) []Condition {

@@ -2,6 +2,8 @@ package tables
 
 import (
 	"fmt"
+	"strings"
+	"time"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
@@ -17,27 +19,37 @@ func ConditionColour(c apiclient.Condition) string {
 	return terminal.ColourYellow
 }
 
-// WarnOfConditions prints the conditions of an agent to standard error, one per line, so that the standard output stays as programs expect
-// it.
+// WarnOfConditions prints the conditions of an agent to standard error, each with its remedy and its commands, so that the standard
+// output stays as programs expect it.
 func WarnOfConditions(s *cli.Streams, found []apiclient.Condition) {
 	for _, c := range found {
-		label := "Warning: "
-		if c.Severity == "error" {
-			label = "Error: "
-		}
-		fmt.Fprintln(s.Err, label+terminal.SanitizeToOneLine(c.Sentence()))
+		fmt.Fprint(s.Err, conditionText(c)+"\n")
 	}
 }
 
-// PrintConditions adds a table of the conditions of an agent to a page, or nothing if there are none.
+// PrintConditions adds the conditions of an agent to a page, or nothing if there are none.
 func PrintConditions(p *output.Page, found []apiclient.Condition) {
 	if len(found) == 0 {
 		return
 	}
 	p.AddSectionTitle("Conditions")
-	t := output.NewTable("Since", "Severity", "Condition")
 	for _, c := range found {
-		t.AddRow(output.FormatTimestamp(c.Since), output.ColouredCell{ColourEscape: ConditionColour(c), Text: c.Severity}, c.Sentence())
+		for line := range strings.Lines(conditionText(c)) {
+			p.AddLine("%s", strings.TrimSuffix(line, "\n"))
+		}
 	}
-	p.AddTableOrMessage(t, "")
+}
+
+// conditionText returns lines: what is wrong and for how long, what helps, and the commands.
+func conditionText(c apiclient.Condition) string {
+	label := "Warning"
+	if c.Severity == "error" {
+		label = "Error"
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %s (for %s).\n  %s.\n", label, terminal.SanitizeToOneLine(c.Summary), output.FormatDuration(time.Since(c.Since)), terminal.SanitizeToOneLine(c.Remedy))
+	for _, command := range c.Commands {
+		fmt.Fprintf(&b, "    %s\n", terminal.SanitizeToOneLine(command))
+	}
+	return b.String()
 }

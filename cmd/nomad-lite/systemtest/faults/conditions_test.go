@@ -134,12 +134,13 @@ func (m *brokenMachine) test() {
 	if found.Severity == conditions.Error {
 		label = "Error: "
 	}
+	wanted := []string{label + found.Summary + " (for ", "\n  " + found.Remedy + ".\n", "\n    " + strings.Join(found.Commands, "\n    ") + "\n"}
 	for _, command := range [][]string{{"status"}, {"job", "status"}, {"top", "-once"}} {
-		if _, stderr := m.runCommand(command...); !strings.Contains(stderr, label+found.String()+"\n") {
-			m.Errorf("%q prints %q, want %q", command, stderr, label+found.String())
+		if _, stderr := m.runCommand(command...); !containsAll(stderr, wanted) {
+			m.Errorf("%q prints %q, want %q", command, stderr, wanted)
 		}
 	}
-	if stdout, _ := m.runCommand("node", "status", "-self"); !strings.Contains(stdout, found.Summary) || !strings.Contains(stdout, "\nConditions\n") {
+	if stdout, _ := m.runCommand("node", "status", "-self"); !containsAll(stdout, append(wanted, "\nConditions\n")) {
 		m.Errorf("node status prints\n%s", stdout)
 	}
 	m.checkHealth(found)
@@ -161,6 +162,10 @@ func (m *brokenMachine) test() {
 		return
 	}
 	m.waitUntil("the event of its end", func() bool { return m.hasNodeEvent(m.condition + " has ended: ") })
+}
+
+func containsAll(text string, parts []string) bool {
+	return !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(text, part) })
 }
 
 // get returns the body of a reply, whatever its status.

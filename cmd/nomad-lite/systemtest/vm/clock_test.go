@@ -179,7 +179,9 @@ func runClockSteps() error {
 			return err
 		}
 	}
-	if err := useMemory(func() error { return errors.Join(soon("the lack of memory is a condition", hasCondition("MemoryLow")), command("status").Run()) }); err != nil {
+	if err := useMemory(func() error {
+		return errors.Join(soon("the lack of memory is a condition", hasCondition("MemoryLow")), command("status").Run())
+	}); err != nil {
 		return err
 	}
 	if err := suspendVM(); err != nil {

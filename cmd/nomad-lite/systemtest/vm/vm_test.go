@@ -81,7 +81,9 @@ func TestVM(t *testing.T) {
 	}
 	chosen := os.Getenv(vmStepsEnvVar)
 	stepsChosen := len(chosenVMSteps(chosen, testing.Short())) > 0
-	isChosen := func(step string) bool { return !testing.Short() && strings.Contains(step, strings.ReplaceAll(chosen, "_", " ")) }
+	isChosen := func(step string) bool {
+		return !testing.Short() && strings.Contains(step, strings.ReplaceAll(chosen, "_", " "))
+	}
 	rebootsChosen, clockChosen := isChosen(vmStepNodeReboots), isChosen(vmStepClock)
 	if stepsChosen || rebootsChosen || clockChosen {
 		packages := packagesOfSteps(chosenVMSteps(chosen, testing.Short()))

@@ -10,8 +10,9 @@ import { age, clock } from "./format.js";
 export function conditionLines(report) {
   if (!report.Conditions.length) return [h("p", { class: "well" }, `All is well at ${clock(report.LookedAt)}.`)];
   return report.Conditions.map((c) => h("p", { class: `condition condition-${c.Severity}` },
-    h("strong", null, c.Severity === "error" ? "Error: " : "Warning: ", c.Summary, "."), " ", c.Remedy, ". ",
-    h("span", { class: "dim", title: clock(c.Since) }, `For ${age(c.Since)}.`)));
+    h("strong", null, c.Severity === "error" ? "Error: " : "Warning: ", c.Summary, "."),
+    h("span", { class: "dim", title: clock(c.Since) }, ` For ${age(c.Since)}. `), c.Remedy, ".",
+    (c.Commands ?? []).map((command) => h("code", null, command))));
 }
 
 const refreshInterval = 10_000; // milliseconds; the agent looks as often

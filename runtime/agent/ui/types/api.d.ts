@@ -1800,6 +1800,7 @@ interface ConnectionProof {
 }
 
 interface Condition {
+  Commands: Array<string> | null;
   Kind: string;
   Object: string;
   Remedy: string;

@@ -45,12 +45,17 @@ func (t *lossTracker) clear() {
 	clear(t.lossByStream)
 }
 
-// OutputLossErr returns an error if output of tasks cannot be written at present.
+// OutputLossErr returns an error, with one of the tasks and the number of the other streams, if output of tasks cannot be written at
+// present.
 func (c *CollectorClient) OutputLossErr() error {
 	c.losses.mu.Lock()
 	defer c.losses.mu.Unlock()
 	for _, loss := range c.losses.lossByStream {
-		return fmt.Errorf("output of tasks is lost (%d streams): %s", len(c.losses.lossByStream), loss.Reason)
+		more := ""
+		if n := len(c.losses.lossByStream) - 1; n > 0 {
+			more = fmt.Sprintf(", and %d more", n)
+		}
+		return fmt.Errorf("%s of task %q of allocation %s%s: %s", loss.Stream, loss.Task, loss.AllocID, more, loss.Reason)
 	}
 	return nil
 }

@@ -189,7 +189,7 @@ ProcessesExhausted-break)
   run_job 2 'sleep 100000'
   await_job 2
   i=0
-  while [ $i -lt 200 ]; do # a limit like that of a service of systemd, most of which is in use
+  while [ $i -lt 500 ]; do # a limit like that of a service of systemd, most of which is in use
     sleep 100000 >/dev/null 2>&1 &
     i=$((i + 1))
   done
