@@ -31,11 +31,7 @@ type connectionDirection struct {
 // of IPv4 and IPv6 in one request, because a request takes 10 ms even without connections: the kernel walks through all
 // buckets of the table.
 func deleteTrackedConnections(matches func(*trackedConnection) bool) error {
-	const table = int(netlink.ConntrackTable) << 8
-	dump := nl.NewNetlinkRequest(table|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
-	dump.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: nl.NFNETLINK_V0})
-	opcount.Count(opcount.Netlink)
-	entries, err := retryInterruptedDump(func() ([][]byte, error) { return dump.Execute(unix.NETLINK_NETFILTER, 0) })
+	entries, err := dumpNetfilterSubsystem(netlink.ConntrackTable)
 	if err != nil {
 		return fmt.Errorf("list tracked connections: %w", err)
 	}
@@ -47,7 +43,7 @@ func deleteTrackedConnections(matches func(*trackedConnection) bool) error {
 		if !matches(c) {
 			continue
 		}
-		request := nl.NewNetlinkRequest(table|nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
+		request := nl.NewNetlinkRequest(netlink.ConntrackTable<<8|nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
 		request.AddRawData(c.netlinkMessage)
 		opcount.Count(opcount.Netlink)
 		if _, err := request.Execute(unix.NETLINK_NETFILTER, 0); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -55,6 +51,19 @@ func deleteTrackedConnections(matches func(*trackedConnection) bool) error {
 		}
 	}
 	return nil
+}
+
+// dumpNetfilterSubsystem returns the entries of a subsystem of netfilter, such as the conntrack table. It returns none if the kernel
+// lacks the subsystem: without the module nf_conntrack_netlink no program can delete entries, so nothing that needs them may fail.
+func dumpNetfilterSubsystem(subsystem int) (entries [][]byte, err error) {
+	dump := nl.NewNetlinkRequest(subsystem<<8|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
+	dump.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: nl.NFNETLINK_V0})
+	opcount.Count(opcount.Netlink)
+	entries, err = retryInterruptedDump(func() ([][]byte, error) { return dump.Execute(unix.NETLINK_NETFILTER, 0) })
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPROTONOSUPPORT) {
+		return nil, nil // EINVAL is the kernel's answer to an unknown subsystem
+	}
+	return entries, err
 }
 
 // nfgenmsgSize is the size of struct nfgenmsg, which precedes the attributes of a message, in bytes.
