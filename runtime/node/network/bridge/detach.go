@@ -80,7 +80,7 @@ func (b *Bridge) Detach(allocID string) error {
 // detachAllocs disconnects the namespaces of allocations.
 func (b *Bridge) detachAllocs(allocIDs map[string]bool) error {
 	device, err := findBridge(b.config.Name)
-	if device == nil || err != nil {
+	if err != nil {
 		return errors.Join(err, deleteNftablesTablesIfExist(b.config.Name))
 	}
 	links, err := hostInterfacesOf(allocIDs)
@@ -210,18 +210,22 @@ func detachFromEachCreatedBridge(allocID string) error {
 }
 
 // removeRulesAndBridgeIfUnused removes the rules of the bridge if no namespace is connected to the bridge. It then
-// removes the bridge too, unless an administrator has created the bridge, or has connected another interface.
+// removes the bridge too, unless an administrator has created the bridge, or has connected another interface. device is nil if the
+// bridge was removed: then Repair restores the rules for namespaces that are still to be connected.
 func (b *Bridge) removeRulesAndBridgeIfUnused(device *netlink.Bridge) error {
-	ports, err := bridgePortInterfaces(device)
-	if err != nil {
-		return err
+	var ports []netlink.Link
+	if device != nil {
+		var err error
+		if ports, err = bridgePortInterfaces(device); err != nil {
+			return err
+		}
 	}
 	for _, port := range ports {
 		if strings.HasPrefix(port.Attrs().Alias, aliasPrefix) {
 			return nil
 		}
 	}
-	if err := errors.Join(removeIptablesForwardAcceptRules(b.config.Name), deleteNftablesTablesIfExist(b.config.Name)); err != nil {
+	if err := errors.Join(removeIptablesForwardAcceptRules(b.config.Name), deleteNftablesTablesIfExist(b.config.Name)); device == nil || err != nil {
 		return err
 	}
 	if !wasCreatedByNomadLite(device) || len(ports) > 0 {
