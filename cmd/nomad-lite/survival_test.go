@@ -108,6 +108,11 @@ var survivals = []survival{
 		tests: "TestDataDirectoryIsFoundByEveryPath",
 	},
 	{
+		event: "A bridge, or an interface of a namespace, is removed", kept: "running tasks, and in the mode `bridge` their addresses and ports", lost: "connections, unless the namespace keeps its interface",
+		repeated: "with CNI, the calls of the plugins; if a namespace gets another address, its tasks restart with it, and their events give the reason", duration: "up to 10 seconds",
+		tests: "TestRepair TestRepairNeedsOtherAddresses TestLostNetworkIsConnectedAgain TestScripts/network TestScripts/network_cni",
+	},
+	{
 		event: "The clock of the machine steps", kept: "the remaining time of delays, deadlines and drains", lost: "launches of periodic jobs that a step forward has passed: one launch replaces them",
 		repeated: "no launch", duration: "none",
 		tests: "TestRescheduleDelayIgnoresClockSteps TestProgressDeadlineIgnoresClockSteps TestPeriodicJobContinuesAfterClockIsSetBack TestPeriodicJobIsLaunchedOnceAfterClockIsSetForward TestVM",

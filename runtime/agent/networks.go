@@ -60,3 +60,14 @@ func (n allocNetworkStore) DeleteNetwork(allocID string) error {
 func (n allocNetworkStore) HasAllocation(id string) bool {
 	return n.store.Snapshot().HasAllocationOrItsTasks(id)
 }
+
+// replaceNetwork passes a network that was connected again to the tasks of its allocation.
+func (a *Agent) replaceNetwork(network *state.AllocNetwork, reason string) {
+	nodes := a.currentNodeRunner()
+	if nodes == nil {
+		return
+	}
+	if runner := nodes.AllocRunner(network.AllocID); runner != nil {
+		runner.ReplaceNetwork(network, reason)
+	}
+}

@@ -262,7 +262,7 @@ func (a *Agent) createNodeAndStartPlugins(ctx context.Context, nodeID string, se
 		config.KeepRunning = a.remainingProcessDecider.mustKeepPlugin
 	}
 	a.plugins = newPluginManager(config, cache, a.config.AllocRunnerLimits.StatsSampleInterval)
-	a.allocNetworks = network.New(allocNetworkStore{a.store}, a.plugins.supervisor, hostnet.New(settings.Networks), a.logger)
+	a.allocNetworks = network.New(allocNetworkStore{a.store}, a.plugins.supervisor, hostnet.New(settings.Networks), a.replaceNetwork, a.logger)
 	a.enableAdoption(model.NodeFacts{ID: nodeID, Name: settings.Name})
 	a.node = localnode.New(localnode.Config{
 		ID:       nodeID,

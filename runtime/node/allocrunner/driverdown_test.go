@@ -928,7 +928,7 @@ func TestNetworkHookWaitsForDriverInBackOff(t *testing.T) {
 					drivers = newUnavailableDrivers(fakes)
 					drivers.unavailable = true
 					c.Drivers = drivers
-					c.Host.NetworkManager = network.New(&networkRecords{}, drivers, &fakeHostNetworks{}, nullLogger)
+					c.Host.NetworkManager = network.New(&networkRecords{}, drivers, &fakeHostNetworks{}, nil, nullLogger)
 				})
 				a.advance(3 * time.Minute)
 				if status := a.lastUpdate().ClientStatus; status != api.AllocClientStatusPending {

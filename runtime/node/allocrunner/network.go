@@ -3,6 +3,8 @@ package allocrunner
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -52,7 +54,12 @@ func toEnvNetwork(created *state.AllocNetwork) *taskenv.NetworkStatus {
 	if created == nil || created.Status == nil {
 		return nil
 	}
-	return &taskenv.NetworkStatus{Interface: created.Status.Interface, Address: cmp.Or(created.Status.Address, created.Status.AddressIPv6)}
+	return &taskenv.NetworkStatus{Interface: created.Status.Interface, Address: primaryAddress(created)}
+}
+
+// primaryAddress returns the address of a created network by which its tasks are reached.
+func primaryAddress(created *state.AllocNetwork) string {
+	return cmp.Or(created.Status.Address, created.Status.AddressIPv6)
 }
 
 // newNetworkHook returns the hook for the network of the allocation, nil if its tasks use the network
@@ -161,4 +168,17 @@ func (a *allocTasks) setNetwork(network *state.AllocNetwork) {
 			a.rebuildTaskEnv(alloc, t.Name())
 		}
 	}
+}
+
+// ReplaceNetwork passes a network to the tasks whose namespace has lost its connection, for the given reason, and was connected again
+// with other addresses. It restarts the running tasks, because their environments have the former ones, and does not wait for that.
+func (r *Runner) ReplaceNetwork(network *state.AllocNetwork, reason string) {
+	r.tasks.setNetwork(network)
+	r.state.requestReconcile() // reports the addresses
+	r.state.goInRun(&r.backgroundWG, func(ctx context.Context) {
+		err := r.restartRunning(ctx, fmt.Sprintf("The network of the allocation was connected again with the address %s, because %s", primaryAddress(network), reason))
+		if err != nil && ctx.Err() == nil && !errors.Is(err, ErrShouldNotRun) {
+			r.logger.Error("tasks keep a former address", "error", err)
+		}
+	})
 }

@@ -52,7 +52,7 @@ func withNetworks(records *networkRecords, c driver.Capabilities) func(*Config) 
 	return func(config *Config) {
 		drivers := config.Drivers.(*fakeDrivers)
 		drivers.capabilities = c
-		config.Host.NetworkManager = network.New(records, drivers, &fakeHostNetworks{}, nullLogger)
+		config.Host.NetworkManager = network.New(records, drivers, &fakeHostNetworks{}, nil, nullLogger)
 	}
 }
 
@@ -69,7 +69,7 @@ func (h *fakeHostNetworks) DisconnectNamespace(context.Context, *state.AllocNetw
 	h.calls = append(h.calls, "disconnect")
 	return nil
 }
-func (*fakeHostNetworks) RestoreRulesAndSettings([]state.AllocNetwork) error { return nil }
+func (*fakeHostNetworks) Repair([]state.AllocNetwork) ([]network.Damage, error) { return nil, nil }
 
 func (h *fakeHostNetworks) CheckPortsAndConnectNamespace(_ context.Context, n *state.AllocNetwork, _ string) (*state.NetworkStatus, error) {
 	h.calls = append(h.calls, "connect")
@@ -137,7 +137,7 @@ func TestNetworkIsCreatedAfterReboot(t *testing.T) {
 				records, host := &networkRecords{}, &fakeHostNetworks{}
 				setNetworks := func(config *Config) {
 					withNetworks(records, c.capabilities)(config)
-					config.Host.NetworkManager = network.New(records, config.Drivers, host, nullLogger)
+					config.Host.NetworkManager = network.New(records, config.Drivers, host, nil, nullLogger)
 				}
 				a := startAgent(t, parseJob(t, job("service", bridgeNetworkText+endlessTaskText)), setNetworks)
 				a.advance(time.Second)
@@ -294,6 +294,46 @@ func TestAgentCreatesNetwork(t *testing.T) {
 		check("next agent")
 		a.Stop()
 		a.wait()
+		wantEqual(t, "record", records.record, nil)
+	})
+}
+
+// A network that was connected again with another address restarts the tasks with that address, and their events give the reason.
+func TestReplacedNetworkRestartsTasks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		records, registry := &networkRecords{}, new(servicestest.Registry)
+		a := startAgent(t, parseJob(t, job("service", `network {
+			mode = "bridge"
+			port "http" {}
+		}
+		service {
+			name         = "web"
+			port         = "http"
+			provider     = "nomad"
+			address_mode = "alloc"
+		}
+`+endlessTaskText)), func(c *Config) {
+			withNetworks(records, driver.Capabilities{NetworkIsolationModes: []driver.NetworkMode{driver.NetworkGroup}})(c)
+			c.Services = registry
+			grantPorts(c.Alloc)
+		})
+		a.advance(time.Second)
+		replaced := *records.record
+		replaced.Status = &state.NetworkStatus{Interface: "eth0", Address: "172.26.64.8"}
+		a.ReplaceNetwork(&replaced, "its interface cni0 was removed")
+		a.advance(time.Minute)
+		wantEqual(t, "calls", a.networkCalls(), "StartTask web, DestroyTask web, StartTask web")
+		wantEqual(t, "address", a.drivers.lastConfig("web").Env["NOMAD_ALLOC_IP_http"], "172.26.64.8")
+		wantEqual(t, "status", a.Status().NetworkStatus.Address, "172.26.64.8")
+		if services := registry.ServicesByAllocation(testAllocID); len(services) != 1 || services[0].Address != "172.26.64.8" {
+			t.Errorf("services %+v", services)
+		}
+		if events, want := a.transcript(), "connected again with the address 172.26.64.8, because its interface cni0 was removed"; !strings.Contains(events, want) {
+			t.Errorf("%s\nwant an event that contains %q", events, want)
+		}
+		a.Stop()
+		a.wait()
+		a.ReplaceNetwork(&replaced, "the allocation has ended") // has no effect
 		wantEqual(t, "record", records.record, nil)
 	})
 }

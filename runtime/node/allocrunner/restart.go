@@ -50,6 +50,11 @@ func (r *Runner) checkRestartCanBeStored(ctx context.Context) error {
 // RestartRunning restarts the running tasks concurrently. It returns when the old
 // processes have exited.
 func (r *Runner) RestartRunning(ctx context.Context) error {
+	return r.restartRunning(ctx, model.RestartRunningReason)
+}
+
+// restartRunning is RestartRunning with the reason that the events of the tasks show.
+func (r *Runner) restartRunning(ctx context.Context, reason string) error {
 	if err := r.tasks.acquireMultiTaskRestartSemaphore(ctx); err != nil {
 		return err
 	}
@@ -62,7 +67,7 @@ func (r *Runner) RestartRunning(ctx context.Context) error {
 		return err
 	}
 	return r.tasks.forEachParallel(func(t *taskrunner.Runner) error {
-		return ignoreNotRunning(t.Restart(ctx, model.EventRestartSignal(model.RestartRunningReason), false))
+		return ignoreNotRunning(t.Restart(ctx, model.EventRestartSignal(reason), false))
 	})
 }
 

@@ -51,30 +51,40 @@ type HostNamespaces interface {
 	CheckPortsAndConnectNamespace(ctx context.Context, network *state.AllocNetwork, namespacePath string) (*state.NetworkStatus, error)
 	// DisconnectNamespace does nothing if the namespace is not connected.
 	DisconnectNamespace(ctx context.Context, network *state.AllocNetwork) error
-	// RestoreRulesAndSettings restores rules and interface settings of connected namespaces that other programs have
-	// removed.
-	RestoreRulesAndSettings([]state.AllocNetwork) error
+	// Repair restores what connected namespaces need, after other programs have removed it. It returns which namespaces were not
+	// connected.
+	Repair([]state.AllocNetwork) ([]Damage, error)
 }
 
+// Damage describes a namespace that HostNamespaces.Repair has found disconnected.
+type Damage struct {
+	AllocID    string
+	Reason     string
+	IsRepaired bool // the namespace is connected again, with the same addresses
+}
+
+// ReplaceNetworkFunc passes the network of an allocation to its tasks: the Manager has connected the namespace once more, with other
+// addresses, because its connection was lost for the given reason. The call must not wait for the network.
+type ReplaceNetworkFunc func(connected *state.AllocNetwork, reason string)
+
 // Manager creates and destroys the networks of allocations. Calls for different allocations may be
-// concurrent. Run must be called once.
+// concurrent. RunDestroyRetriesAndRepairs must be called once.
 type Manager struct {
-	store   NetworkRecordStore
-	drivers Drivers
-	host    HostNamespaces
-	logger  hclog.Logger
+	store          NetworkRecordStore
+	drivers        Drivers
+	host           HostNamespaces
+	replaceNetwork ReplaceNetworkFunc
+	logger         hclog.Logger
 
-	destroyFailed chan struct{} // receives a value when Destroy has failed, so that Run retries
-
-	mu                 sync.Mutex
-	destroyingAllocIDs map[string]bool // ids of allocations whose network is being destroyed
+	destroyFailed chan struct{} // receives a value when Destroy has failed, so that RunDestroyRetriesAndRepairs retries
+	operations    operations
 }
 
 // New returns a Manager of the networks in the store.
-func New(store NetworkRecordStore, drivers Drivers, host HostNamespaces, logger hclog.Logger) *Manager {
+func New(store NetworkRecordStore, drivers Drivers, host HostNamespaces, replaceNetwork ReplaceNetworkFunc, logger hclog.Logger) *Manager {
 	return &Manager{
-		store: store, drivers: drivers, host: host, logger: logger.Named("network"),
-		destroyFailed: make(chan struct{}, 1), destroyingAllocIDs: make(map[string]bool),
+		store: store, drivers: drivers, host: host, replaceNetwork: replaceNetwork, logger: logger.Named("network"),
+		destroyFailed: make(chan struct{}, 1),
 	}
 }
 
@@ -97,6 +107,11 @@ const driverStartTimeout = time.Minute
 // unavailable plugin. If Create fails, Destroy must be called nevertheless.
 func (m *Manager) Create(ctx context.Context, request state.AllocNetwork, reportOutage func(error)) (*state.AllocNetwork, error) {
 	record := &request
+	create, err := m.operations.startWhenFree(ctx, record.AllocID, false)
+	if err != nil {
+		return nil, err
+	}
+	defer m.operations.end(create)
 	former := m.store.Network(record.AllocID)
 	if former != nil {
 		// The machine was booted since the network was created, or an agent has died during Create.
@@ -221,10 +236,13 @@ func withDefaultHostsConfig(isolation *driver.NetworkIsolation, record *state.Al
 	named := *isolation
 	named.Hosts = &driver.HostsConfig{Hostname: hostname}
 	if record.Status != nil {
-		named.Hosts.Address = cmp.Or(record.Status.Address, record.Status.AddressIPv6)
+		named.Hosts.Address = primaryAddress(record.Status)
 	}
 	return &named
 }
+
+// primaryAddress returns the address by which tasks are reached, "" if the namespace has none.
+func primaryAddress(s *state.NetworkStatus) string { return cmp.Or(s.Address, s.AddressIPv6) }
 
 // machineHostname returns the hostname that tasks see if they share it with the machine; empty if it cannot be read.
 func machineHostname() string {
@@ -236,21 +254,28 @@ func machineHostname() string {
 }
 
 // Destroy destroys the network of an allocation whose tasks have ended. It does
-// nothing if the allocation has no network. After an error Run, or the Run of the next agent, retries until
-// the network is destroyed.
+// nothing if the allocation has no network, or if another call is destroying the network. After an error RunDestroyRetriesAndRepairs,
+// or that of the next agent, retries until the network is destroyed.
 func (m *Manager) Destroy(ctx context.Context, allocID string) error {
-	record := m.store.Network(allocID)
-	if record == nil || !m.startDestroying(allocID) {
+	if m.store.Network(allocID) == nil {
 		return nil
 	}
-	defer m.endDestroying(allocID)
+	destroy, err := m.operations.startWhenFree(ctx, allocID, true)
+	if destroy == nil || err != nil {
+		return err
+	}
+	defer m.operations.end(destroy)
+	record := m.store.Network(allocID) // read again, because the operation that has ended can have changed it
+	if record == nil {
+		return nil
+	}
 	if !record.MustBeDestroyed {
 		record.MustBeDestroyed = true
 		if err := m.store.PutNetwork(*record); err != nil {
 			return fmt.Errorf("store that the network is released: %w", err)
 		}
 	}
-	err := m.disconnectAndRemoveNetwork(ctx, record)
+	err = m.disconnectAndRemoveNetwork(ctx, record)
 	if err != nil {
 		select {
 		case m.destroyFailed <- struct{}{}:
@@ -258,24 +283,6 @@ func (m *Manager) Destroy(ctx context.Context, allocID string) error {
 		}
 	}
 	return err
-}
-
-// startDestroying returns false if another call is destroying the network of the allocation. Otherwise the caller must call
-// endDestroying.
-func (m *Manager) startDestroying(allocID string) (started bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.destroyingAllocIDs[allocID] {
-		return false
-	}
-	m.destroyingAllocIDs[allocID] = true
-	return true
-}
-
-func (m *Manager) endDestroying(allocID string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.destroyingAllocIDs, allocID)
 }
 
 // disconnectAndRemoveNetwork disconnects and removes the namespace of a network, and deletes the record.
@@ -322,32 +329,6 @@ func (m *Manager) callDestroyNetwork(ctx context.Context, record *state.AllocNet
 	return nil
 }
 
-// repairInterval is the time between two calls of HostNamespaces.RestoreRulesAndSettings.
-const repairInterval = 10 * time.Second
-
-// restoreRulesAndLogNewError repairs the networks in use. It logs an error unless its text is lastLoggedErr, and
-// returns the text, or "" without an error.
-func (m *Manager) restoreRulesAndLogNewError(lastLoggedErr string) string {
-	var connected []state.AllocNetwork
-	for _, record := range m.store.Networks() {
-		if record.Status != nil && !record.MustBeDestroyed && m.store.HasAllocation(record.AllocID) {
-			connected = append(connected, record)
-		}
-	}
-	if len(connected) == 0 {
-		return ""
-	}
-	err := m.host.RestoreRulesAndSettings(connected)
-	if err == nil {
-		return ""
-	}
-	if text := err.Error(); text != lastLoggedErr {
-		m.logger.Warn("networks of allocations are damaged", "error", err)
-		return text
-	}
-	return lastLoggedErr
-}
-
 const minRetryDelay, maxRetryDelay = time.Second, 5 * time.Minute
 
 // RunDestroyRetriesAndRepairs destroys the networks that Destroy could not destroy, and those of allocations that no
@@ -357,7 +338,7 @@ func (m *Manager) RunDestroyRetriesAndRepairs(ctx context.Context) {
 	defer func() { <-repaired }()
 	go func() {
 		defer close(repaired)
-		m.restoreRulesRegularly(ctx)
+		m.repairRegularly(ctx)
 	}()
 	delay := minRetryDelay
 	for ctx.Err() == nil {
@@ -381,21 +362,6 @@ func (m *Manager) RunDestroyRetriesAndRepairs(ctx context.Context) {
 	}
 }
 
-// restoreRulesRegularly calls restoreRulesAndLogNewError at each repairInterval until ctx is done.
-func (m *Manager) restoreRulesRegularly(ctx context.Context) {
-	ticker := time.NewTicker(repairInterval)
-	defer ticker.Stop()
-	lastLoggedErr := ""
-	for {
-		select {
-		case <-ticker.C:
-			lastLoggedErr = m.restoreRulesAndLogNewError(lastLoggedErr)
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
 // destroyTimeout limits how long DestroyUnused tries to destroy one network.
 const destroyTimeout = time.Minute
 
@@ -410,16 +376,15 @@ func (m *Manager) DestroyUnused(ctx context.Context) (failedCount int) {
 	var destroyWG sync.WaitGroup
 	running := make(chan struct{}, maxParallelDestroys)
 	for _, record := range m.store.Networks() {
-		if !record.MustBeDestroyed && m.store.HasAllocation(record.AllocID) || !m.startDestroying(record.AllocID) {
+		if m.isInUse(&record) {
 			continue
 		}
 		running <- struct{}{}
 		destroyWG.Go(func() {
 			defer func() { <-running }()
-			defer m.endDestroying(record.AllocID)
 			limited, cancel := context.WithTimeout(ctx, destroyTimeout)
 			defer cancel()
-			err := m.disconnectAndRemoveNetwork(limited, &record)
+			err := m.destroyIfUnused(limited, record.AllocID)
 			if err == nil {
 				return
 			}
@@ -431,4 +396,22 @@ func (m *Manager) DestroyUnused(ctx context.Context) (failedCount int) {
 	}
 	destroyWG.Wait()
 	return int(failed.Load())
+}
+
+func (m *Manager) isInUse(record *state.AllocNetwork) bool {
+	return !record.MustBeDestroyed && m.store.HasAllocation(record.AllocID)
+}
+
+// destroyIfUnused destroys a network that is not in use, unless another call is destroying it.
+func (m *Manager) destroyIfUnused(ctx context.Context, allocID string) error {
+	destroy, err := m.operations.startWhenFree(ctx, allocID, true)
+	if destroy == nil || err != nil {
+		return err
+	}
+	defer m.operations.end(destroy)
+	record := m.store.Network(allocID)
+	if record == nil || m.isInUse(record) {
+		return nil
+	}
+	return m.disconnectAndRemoveNetwork(ctx, record)
 }

@@ -144,6 +144,7 @@ type fakeHost struct {
 	namespaces  map[string]bool
 	connected   map[string]string // paths by allocation
 	connectErrs []error
+	repair      func() []Damage // returns the result of Repair; may be nil
 }
 
 func newFakeHost(d *fakeDriver) *fakeHost {
@@ -197,14 +198,17 @@ func (h *fakeHost) DisconnectNamespace(_ context.Context, n *state.AllocNetwork)
 	return nil
 }
 
-func (h *fakeHost) RestoreRulesAndSettings(networks []state.AllocNetwork) error {
+func (h *fakeHost) Repair(networks []state.AllocNetwork) ([]Damage, error) {
 	h.call(fmt.Sprint("repair ", len(networks)))
-	return nil
+	if h.repair == nil {
+		return nil, nil
+	}
+	return h.repair(), nil
 }
 
 func newTestManager() (*Manager, *fakeDriver, *memoryStore) {
 	d, s := newFakeDriver(), &memoryStore{records: map[string]state.AllocNetwork{}, allocs: map[string]bool{"a": true}}
-	return New(s, fakeDrivers{d}, newFakeHost(d), hclog.NewNullLogger()), d, s
+	return New(s, fakeDrivers{d}, newFakeHost(d), nil, hclog.NewNullLogger()), d, s
 }
 
 func TestCreateAndDestroy(t *testing.T) {
@@ -304,7 +308,7 @@ func TestCreateWaitsForUnavailableDriver(t *testing.T) {
 				for _, available := range c.available {
 					drivers.changed = append(drivers.changed, map[bool]chan struct{}{false: changed}[available])
 				}
-				m := New(s, drivers, newFakeHost(d), hclog.NewNullLogger())
+				m := New(s, drivers, newFakeHost(d), nil, hclog.NewNullLogger())
 				request := state.AllocNetwork{AllocID: "a", NamespaceDriver: "pods", Hostname: "h"}
 				if c.interrupted {
 					s.records["a"] = request
@@ -347,12 +351,12 @@ func TestNetworkOfDeadAgentIsDestroyed(t *testing.T) {
 			t.Fatal("the agent has survived")
 		}
 		d.onCreated = nil
-		runManager(t, New(s, fakeDrivers{d}, newFakeHost(d), hclog.NewNullLogger()), time.Minute)
+		runManager(t, New(s, fakeDrivers{d}, newFakeHost(d), nil, hclog.NewNullLogger()), time.Minute)
 		if len(d.networks) != 1 {
 			t.Error("the network of an allocation that exists was destroyed")
 		}
 		s.allocs = nil
-		runManager(t, New(s, fakeDrivers{d}, newFakeHost(d), hclog.NewNullLogger()), time.Minute)
+		runManager(t, New(s, fakeDrivers{d}, newFakeHost(d), nil, hclog.NewNullLogger()), time.Minute)
 		checkCalls(t, d, s, "create a h", "create a h", "destroy a /run/netns/x")
 	})
 }
@@ -383,7 +387,7 @@ func TestDestroyIsRepeated(t *testing.T) {
 		if left := len(d.destroyErrs); left == 0 || left == 5 {
 			t.Errorf("%d errors left", left)
 		}
-		runManager(t, New(s, fakeDrivers{d}, newFakeHost(d), hclog.NewNullLogger()), time.Hour)
+		runManager(t, New(s, fakeDrivers{d}, newFakeHost(d), nil, hclog.NewNullLogger()), time.Hour)
 		checkCalls(t, d, s, append([]string{"create a h", "connect /run/netns/x"}, slices.Repeat([]string{"destroy a /run/netns/x"}, 7)...)...)
 	})
 }
@@ -464,7 +468,7 @@ func TestIncompleteNetworkIsRemoved(t *testing.T) {
 		t.Error("an incomplete network is used")
 	}
 	s.allocs = nil
-	next := New(s, fakeDrivers{d}, newFakeHost(d), hclog.NewNullLogger())
+	next := New(s, fakeDrivers{d}, newFakeHost(d), nil, hclog.NewNullLogger())
 	if left := next.DestroyUnused(t.Context()); left != 0 {
 		t.Errorf("%d networks are left", left)
 	}
@@ -503,20 +507,4 @@ func TestUnknownNetwork(t *testing.T) {
 		t.Error("created")
 	}
 	checkCalls(t, d, s)
-}
-
-// Networks in use are repaired regularly.
-func TestNetworksAreRepaired(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m, d, s := newTestManager()
-		if _, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", Mode: "bridge"}, ignoreOutage); err != nil {
-			t.Fatal(err)
-		}
-		runManager(t, m, 2*repairInterval+time.Second)
-		if err := m.Destroy(t.Context(), "a"); err != nil {
-			t.Error(err)
-		}
-		runManager(t, m, 2*repairInterval)
-		checkCalls(t, d, s, "namespace", "connect /run/netns/a", "repair 1", "repair 1", "disconnect", "remove")
-	})
 }

@@ -42,6 +42,15 @@ type NetworkStatus struct {
 	AddressIPv6 string
 	// DNS are the settings of a CNI plugin, or those of the machine that work in the namespace; nil if there are none.
 	DNS *driver.DNSConfig
+	// Links are the interfaces that CNI plugins had created for the namespace when it was connected.
+	Links []NetworkLink
+}
+
+// NetworkLink is an interface that connects a namespace.
+type NetworkLink struct {
+	Name        string `store:"name"`
+	InNamespace bool   `store:"in_namespace"` // false means that the interface is one of the machine
+	IsPort      bool   `store:"is_port"`      // the interface is a port, for example of a bridge
 }
 
 // NetworkRecord is the stored form of an [AllocNetwork].
@@ -60,10 +69,11 @@ type NetworkRecord struct {
 
 // NetworkStatusRecord is the stored form of a [NetworkStatus].
 type NetworkStatusRecord struct {
-	Interface   string     `store:"interface"`
-	Address     string     `store:"address"`
-	AddressIPv6 string     `store:"address_ipv6"`
-	DNS         *DNSRecord `store:"dns"`
+	Interface   string        `store:"interface"`
+	Address     string        `store:"address"`
+	AddressIPv6 string        `store:"address_ipv6"`
+	DNS         *DNSRecord    `store:"dns"`
+	Links       []NetworkLink `store:"links"`
 }
 
 // NewNetworkRecord returns the record of a network.
@@ -73,7 +83,7 @@ func NewNetworkRecord(n AllocNetwork) *NetworkRecord {
 		CNIArgs: n.CNIArgs, CNIConfig: n.CNIConfig, Isolation: newNetworkIsolationRecord(n.Isolation), MustBeDestroyed: n.MustBeDestroyed,
 	}
 	if s := n.Status; s != nil {
-		r.Status = &NetworkStatusRecord{Interface: s.Interface, Address: s.Address, AddressIPv6: s.AddressIPv6, DNS: (*DNSRecord)(s.DNS)}
+		r.Status = &NetworkStatusRecord{Interface: s.Interface, Address: s.Address, AddressIPv6: s.AddressIPv6, DNS: (*DNSRecord)(s.DNS), Links: s.Links}
 	}
 	return r
 }
@@ -85,7 +95,7 @@ func (r *NetworkRecord) AllocNetwork() AllocNetwork {
 		CNIArgs: r.CNIArgs, CNIConfig: r.CNIConfig, Isolation: r.Isolation.networkIsolation(), MustBeDestroyed: r.MustBeDestroyed,
 	}
 	if s := r.Status; s != nil {
-		n.Status = &NetworkStatus{Interface: s.Interface, Address: s.Address, AddressIPv6: s.AddressIPv6, DNS: (*driver.DNSConfig)(s.DNS)}
+		n.Status = &NetworkStatus{Interface: s.Interface, Address: s.Address, AddressIPv6: s.AddressIPv6, DNS: (*driver.DNSConfig)(s.DNS), Links: s.Links}
 	}
 	return n
 }

@@ -1,7 +1,6 @@
 package bridge
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -104,7 +103,7 @@ func (b *Bridge) Attach(e Endpoint) (NamespaceStatus, error) {
 			return err
 		}
 		point := failpoint.EnterStep(failpoint.StepConnectNetwork)
-		status, err = b.connectNamespace(device, e)
+		status, err = b.connectNamespace(device, e, NamespaceStatus{})
 		point.Leave()
 		if err != nil {
 			return fmt.Errorf("connect the namespace of allocation %s: %w", e.AllocID, err)
@@ -128,36 +127,4 @@ func (b *Bridge) ProbeInNewNetworkNamespace() error {
 	}
 	_, err = b.ensureFirewall(device)
 	return err
-}
-
-// RestoreRulesAndSettings restores the rules and the settings of the bridge that connected namespaces need, after
-// another program has removed them: for example after `nft flush ruleset`, or after Docker has set its own rules.
-func (b *Bridge) RestoreRulesAndSettings(endpoints []Endpoint) error {
-	if len(endpoints) == 0 {
-		return nil
-	}
-	return b.withInterprocessLock(func() error {
-		device, err := b.ensureBridge()
-		if err != nil {
-			return err
-		}
-		firewall, err := b.ensureFirewall(device)
-		if err != nil {
-			return err
-		}
-		ports, err := bridgePortInterfaces(device)
-		if err != nil {
-			return err
-		}
-		var errs []error
-		for _, e := range endpoints {
-			switch status := findStatusOfAlloc(ports, e.AllocID); {
-			case !status.IPv4Address.IsValid():
-				errs = append(errs, fmt.Errorf("allocation %s: its interface no longer exists: restart the allocation", e.AllocID))
-			default:
-				errs = append(errs, firewall.permitSourcesAndForwardPorts(e, status))
-			}
-		}
-		return errors.Join(errs...)
-	})
 }

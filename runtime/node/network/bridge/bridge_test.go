@@ -267,9 +267,7 @@ func TestPortOfAddress(t *testing.T) {
 		}
 	}
 	check("eight")
-	if err := b.RestoreRulesAndSettings([]Endpoint{eight}); err != nil {
-		t.Error(err)
-	}
+	repair(t, b, eight)
 	_, err = b.Attach(newEndpoint(t, b, "late", port("10.99.0.9")))
 	if inUse := new(PortInUseError); !errors.As(err, &inUse) || *inUse != (PortInUseError{"http", "nine", 80}) {
 		t.Error(err)
@@ -282,9 +280,7 @@ func TestPortOfAddress(t *testing.T) {
 	// An address on which the ports of all addresses are not forwarded.
 	reserved := testConfig
 	reserved.AddressesForwardingOnlyHostIPPorts = []netip.Addr{netip.MustParseAddr("10.99.0.8"), netip.MustParseAddr("fd99::9")}
-	if err := New(reserved).RestoreRulesAndSettings([]Endpoint{all}); err != nil {
-		t.Error(err)
-	}
+	repair(t, New(reserved), all)
 	checkUnreachable(t, "reserved address", outside, "10.99.0.8:80")
 	checkUnreachable(t, "reserved address", "", "10.99.0.8:80")
 	checkAnswer(t, "address of the node", outside, "tcp", machineAddress+":80", "all "+outsideAddress)
@@ -310,9 +306,7 @@ func checkLoopback6(t *testing.T, b *Bridge, one Endpoint) {
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			t.Fatal(err)
 		}
-		if err := b.RestoreRulesAndSettings([]Endpoint{one}); err != nil { // as every 10 seconds
-			t.Fatal(err)
-		}
+		repair(t, b, one) // as every 10 seconds
 		return err == nil
 	}
 	setFilter("0")
@@ -398,9 +392,7 @@ func TestForwardedPortOfWaitingClient(t *testing.T) {
 		if !want {
 			command(t, "nft", "flush", "ruleset")
 		}
-		if err := b.RestoreRulesAndSettings([]Endpoint{one}); err != nil {
-			t.Fatal(err)
-		}
+		repair(t, b, one)
 		got := false
 		err := deleteTrackedConnections(func(c *trackedConnection) bool {
 			got = got || isUnforwardedUDPConnection(c, one.Ports)
@@ -529,28 +521,6 @@ func TestDockerDropsForwardedPackets(t *testing.T) {
 				t.Errorf("after Detach:\n%s\nbefore:\n%s", after, before)
 			}
 		})
-	}
-}
-
-// Rules that others have removed are restored.
-func TestRepair(t *testing.T) {
-	if testing.Short() {
-		t.Skip("creates network namespaces; TestNamespacesReachEachOther and TestMasquerade run")
-	}
-	b := New(testConfig)
-	e, _ := attach(t, b, "one", ForwardedPort{Label: "http", HostPort: 80, NamespacePort: 8080})
-	command(t, "nft", "flush", "ruleset")
-	command(t, "ip", "link", "set", "nomad", "down")
-	checkUnreachable(t, "without rules", outside, machineAddress+":80")
-	for range 2 {
-		if err := b.RestoreRulesAndSettings([]Endpoint{e}); err != nil {
-			t.Fatal(err)
-		}
-		checkAnswer(t, "restored", outside, "tcp", machineAddress+":80", "one "+outsideAddress)
-	}
-	command(t, "ip", "link", "del", hostInterfaceName("one"))
-	if err := b.RestoreRulesAndSettings([]Endpoint{e}); err == nil || !strings.Contains(err.Error(), "allocation one: its interface no longer exists") {
-		t.Error(err)
 	}
 }
 
@@ -797,9 +767,7 @@ func TestHundredNamespacesLeaveNothing(t *testing.T) {
 	checkAnswer(t, "one of many", outside, "tcp", machineAddress+":20042", "many-42 "+outsideAddress)
 	countRequests := func(endpoints []Endpoint) uint64 {
 		before := opcount.Read()[opcount.Netlink]
-		if err := b.RestoreRulesAndSettings(endpoints); err != nil {
-			t.Error(err)
-		}
+		repair(t, b, endpoints...)
 		return opcount.Read()[opcount.Netlink] - before
 	}
 	if all, one := countRequests(list), countRequests(list[:1]); all != one {

@@ -282,8 +282,8 @@ func findStatusOfAlloc(ports []netlink.Link, allocID string) NamespaceStatus {
 }
 
 // connectNamespace creates the veth pair of a namespace, unless it exists, and sets the addresses and routes of the
-// namespace.
-func (b *Bridge) connectNamespace(device *netlink.Bridge, e Endpoint) (NamespaceStatus, error) {
+// namespace. A new pair gets the addresses of wanted, or else addresses that no other namespace has.
+func (b *Bridge) connectNamespace(device *netlink.Bridge, e Endpoint, wanted NamespaceStatus) (NamespaceStatus, error) {
 	ns, err := vnetns.GetFromPath(e.NamespacePath)
 	if err != nil {
 		return NamespaceStatus{}, fmt.Errorf("open network namespace: %w", err)
@@ -309,7 +309,7 @@ func (b *Bridge) connectNamespace(device *netlink.Bridge, e Endpoint) (Namespace
 	if isConnected {
 		err = setInterfaceUp(hostInterfaceName(e.AllocID))
 	} else { // the namespace is not connected, or an agent that has died did not complete it
-		status, err = b.recreateVethPair(device, interfaces, ns, e.AllocID)
+		status, err = b.recreateVethPair(device, interfaces, ns, e.AllocID, wanted)
 	}
 	if err != nil {
 		return NamespaceStatus{}, err
@@ -385,17 +385,20 @@ func (b *Bridge) isInConfiguredSubnets(s NamespaceStatus) bool {
 }
 
 // recreateVethPair creates the veth pair of an allocation. One end is in the namespace. The other end is connected to
-// the bridge and up, and its alias has the addresses that were chosen for the namespace. interfaces are those of the machine.
-func (b *Bridge) recreateVethPair(device *netlink.Bridge, interfaces []netlink.Link, ns vnetns.NsHandle, allocID string) (NamespaceStatus, error) {
+// the bridge and up, and its alias has the addresses of the namespace: those of status, which are chosen if status is the zero value.
+// interfaces are those of the machine.
+func (b *Bridge) recreateVethPair(device *netlink.Bridge, interfaces []netlink.Link, ns vnetns.NsHandle, allocID string, status NamespaceStatus) (NamespaceStatus, error) {
 	name := hostInterfaceName(allocID)
 	if slices.ContainsFunc(interfaces, func(l netlink.Link) bool { return l.Attrs().Name == name }) {
 		if err := deleteLinkIfExists(name); err != nil {
 			return NamespaceStatus{}, err
 		}
 	}
-	status, err := b.chooseAddresses(portsOf(device, interfaces), allocID)
-	if err != nil {
-		return NamespaceStatus{}, err
+	if !status.IPv4Address.IsValid() {
+		var err error
+		if status, err = b.chooseAddresses(interfaces, allocID); err != nil {
+			return NamespaceStatus{}, err
+		}
 	}
 	if err := createVethPair(name, device, ns, hardwareAddressForIPv4(status.IPv4Address)); err != nil {
 		return NamespaceStatus{}, fmt.Errorf("create interface %s: %w", name, err)
@@ -455,11 +458,12 @@ func hardwareAddressForIPv4(address netip.Addr) net.HardwareAddr {
 	return append(net.HardwareAddr{0x02, 0x6e}, address.AsSlice()...)
 }
 
-// chooseAddresses returns addresses that no other namespace of the bridge with these ports has.
-func (b *Bridge) chooseAddresses(ports []netlink.Link, allocID string) (NamespaceStatus, error) {
+// chooseAddresses returns addresses that no namespace has which is connected to one of the machine's interfaces. An interface counts
+// also while it is no port, because Repair connects it to the bridge again.
+func (b *Bridge) chooseAddresses(interfaces []netlink.Link, allocID string) (NamespaceStatus, error) {
 	used := make(map[netip.Addr]bool)
-	for _, port := range ports {
-		_, other := parseInterfaceAlias(port.Attrs().Alias)
+	for _, link := range interfaces {
+		_, other := parseInterfaceAlias(link.Attrs().Alias)
 		used[other.IPv4Address], used[other.IPv6Address] = true, true
 	}
 	status := NamespaceStatus{Interface: InterfaceName}

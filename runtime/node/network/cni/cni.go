@@ -56,6 +56,7 @@ type ForwardedPort struct {
 type NamespaceStatus struct {
 	Interface, IPv4Address, IPv6Address string
 	DNSServers, DNSSearch, DNSOptions   []string
+	Links                               []Link
 }
 
 // CheckArgsForSeparators returns an error if an argument contains a separator of KEY=VALUE;KEY=VALUE, in which form
@@ -153,7 +154,11 @@ func (c *Client) Add(ctx context.Context, e Endpoint) (NamespaceStatus, error) {
 	if err != nil {
 		return NamespaceStatus{}, fmt.Errorf("CNI network %q: result of the plugins: %w", list.Name, err)
 	}
-	return newStatusFromResult(current, e.NamespacePath), nil
+	status := newStatusFromResult(current, e.NamespacePath)
+	if status.Links, err = findReportedLinks(current, e.NamespacePath); err != nil {
+		return NamespaceStatus{}, fmt.Errorf("CNI network %q: %w", list.Name, err)
+	}
+	return status, nil
 }
 
 // Del disconnects a namespace that Add has connected, completely or in part, even if the namespace no longer exists.

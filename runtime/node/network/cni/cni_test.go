@@ -205,6 +205,88 @@ func TestAddAndDel(t *testing.T) {
 	}
 }
 
+// The loss of each interface that plugins have created is found, and Del and Add connect the namespace again.
+func TestLostLinkIsFound(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can connect network namespaces")
+	}
+	if _, err := os.Stat(debianPlugins + "/bridge"); err != nil {
+		t.Skip("the plugins of Debian's package containernetworking-plugins are not installed")
+	}
+	const config = `{"cniVersion": "1.0.0", "name": "office", "plugins": [{"type": "bridge", "bridge": "office0", "isGateway": true,
+		"ipam": {"type": "host-local", "ranges": [[{"subnet": "10.78.0.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}`
+	client := newTestClient(t, map[string]string{"office.conflist": config}, debianPlugins)
+	add := func(id string) (Endpoint, NamespaceStatus) {
+		t.Helper()
+		if err := netns.Create(id); err != nil {
+			t.Fatal(err)
+		}
+		e := Endpoint{AllocID: id, NamespacePath: netns.Path(id), NetworkConfigJSON: []byte(config)}
+		s, err := client.Add(t.Context(), e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e, s
+	}
+	remove := func(e Endpoint) {
+		t.Helper()
+		if err := errors.Join(client.Del(t.Context(), e), netns.Remove(e.AllocID)); err != nil {
+			t.Error(err)
+		}
+	}
+	other, _ := add("other")
+	defer func() {
+		remove(other)
+		runIP(t, "link", "del", "office0")
+	}()
+	e, s := add("one")
+	defer func() { remove(e) }()
+	if len(s.Links) != 3 || s.Links[0].Name != "office0" || !s.Links[1].IsPort || s.Links[2] != (Link{Name: "eth0", InNamespace: true}) {
+		t.Fatalf("links %+v", s.Links)
+	}
+	for _, c := range []struct {
+		damage     func()
+		wantReason string
+	}{
+		{func() { runIP(t, "link", "del", "office0") }, "office0 was removed"},
+		{func() {
+			runIP(t, "link", "del", "office0")
+			remove(other)
+			other, _ = add("other") // creates the bridge
+		}, "was not connected to its bridge"},
+		{func() { runIP(t, "-n", "one", "link", "del", "eth0") }, "was removed"},
+		{func() { runIP(t, "-n", "one", "link", "set", "eth0", "down", "name", "eth7") }, "eth0 was removed"},
+	} {
+		if reason, err := FindLostLink(e.NamespacePath, s.Links); reason != "" || err != nil {
+			t.Errorf("before the damage %q: %q, %v", c.wantReason, reason, err)
+		}
+		c.damage()
+		if reason, err := FindLostLink(e.NamespacePath, s.Links); !strings.HasSuffix(reason, c.wantReason) || err != nil {
+			t.Errorf("%q, %v, want %q", reason, err, c.wantReason)
+		}
+		if err := client.Del(t.Context(), e); err != nil {
+			t.Error(err)
+		}
+		var err error
+		if s, err = client.Add(t.Context(), e); err != nil {
+			t.Fatal(c.wantReason, err)
+		}
+	}
+	if err := netns.Remove("one"); err != nil {
+		t.Error(err)
+	}
+	if _, err := FindLostLink(e.NamespacePath, s.Links); err == nil {
+		t.Error("a namespace that does not exist has its links")
+	}
+}
+
+func runIP(t *testing.T, args ...string) {
+	t.Helper()
+	if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+		t.Errorf("ip %s: %v: %s", strings.Join(args, " "), err, out)
+	}
+}
+
 // skipAddressDetection makes IPv6 addresses of a namespace usable at once. By default, plugins wait for a second or two
 // until the kernel has searched for another machine with the address.
 func skipAddressDetection(t *testing.T, path string) {

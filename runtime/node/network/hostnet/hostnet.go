@@ -186,6 +186,9 @@ func statusOfBridge(s bridge.NamespaceStatus) *state.NetworkStatus {
 
 func statusOfCNI(s cni.NamespaceStatus) *state.NetworkStatus {
 	status := &state.NetworkStatus{Interface: s.Interface, Address: s.IPv4Address, AddressIPv6: s.IPv6Address}
+	for _, l := range s.Links {
+		status.Links = append(status.Links, state.NetworkLink(l))
+	}
 	if len(s.DNSServers) > 0 || len(s.DNSSearch) > 0 || len(s.DNSOptions) > 0 {
 		status.DNS = &driver.DNSConfig{Servers: s.DNSServers, Searches: s.DNSSearch, Options: s.DNSOptions}
 	}
@@ -211,16 +214,49 @@ func networkNamespacePath(n *state.AllocNetwork) string {
 	return netns.Path(n.AllocID)
 }
 
-// RestoreRulesAndSettings implements network.HostNamespaces.
-func (h *HostNamespaces) RestoreRulesAndSettings(networks []state.AllocNetwork) error {
-	var endpoints []bridge.Endpoint
+// Repair implements network.HostNamespaces.
+func (h *HostNamespaces) Repair(networks []state.AllocNetwork) (damages []network.Damage, err error) {
+	var connected []bridge.ConnectedEndpoint
 	var errs []error
 	for i := range networks {
-		if networks[i].Mode == modeBridge {
-			e, err := bridgeEndpoint(&networks[i], networkNamespacePath(&networks[i]))
+		n := &networks[i]
+		if n.Mode == modeBridge {
+			e, err := connectedBridgeEndpoint(n)
 			errs = append(errs, err)
-			endpoints = append(endpoints, e)
+			connected = append(connected, e)
+			continue
+		}
+		reason, err := findLostCNILink(n)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("allocation %s: %w", n.AllocID, err))
+		}
+		if reason != "" {
+			damages = append(damages, network.Damage{AllocID: n.AllocID, Reason: reason})
 		}
 	}
-	return errors.Join(append(errs, h.bridge.RestoreRulesAndSettings(endpoints))...)
+	ofBridge, err := h.bridge.Repair(connected)
+	for _, d := range ofBridge {
+		damages = append(damages, network.Damage(d))
+	}
+	return damages, errors.Join(append(errs, err)...)
+}
+
+func connectedBridgeEndpoint(n *state.AllocNetwork) (bridge.ConnectedEndpoint, error) {
+	e, err := bridgeEndpoint(n, networkNamespacePath(n))
+	s := bridge.NamespaceStatus{Interface: n.Status.Interface}
+	s.IPv4Address, _ = netip.ParseAddr(n.Status.Address)
+	s.IPv6Address, _ = netip.ParseAddr(n.Status.AddressIPv6) // the zero value without IPv6
+	return bridge.ConnectedEndpoint{Endpoint: e, Status: s}, err
+}
+
+// findLostCNILink returns which interface a namespace has lost. A record of an earlier version has no links, which are not checked.
+func findLostCNILink(n *state.AllocNetwork) (reason string, err error) {
+	if len(n.Status.Links) == 0 {
+		return "", nil
+	}
+	links := make([]cni.Link, len(n.Status.Links))
+	for i, l := range n.Status.Links {
+		links[i] = cni.Link(l)
+	}
+	return cni.FindLostLink(networkNamespacePath(n), links)
 }
