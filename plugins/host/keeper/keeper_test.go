@@ -937,6 +937,61 @@ func TestKeeperEndsWithoutTasks(t *testing.T) {
 	}
 }
 
+// A keeper whose agent is dead and whose data directory was removed ends, with its plugins, when no task runs. A task that has ended
+// and that its plugin does not reap is no running task.
+func TestKeeperOfRemovedDirectoryEndsWithoutTasks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits 300 ms twice for a keeper that must not end")
+	}
+	t.Parallel()
+	const timeout = 50 * time.Millisecond // as short as this test needs it
+	for name, remove := range map[string]func(dir string) error{
+		"removed": os.RemoveAll,
+		"renamed": func(dir string) error { return os.Rename(dir, dir+".renamed") },
+	} {
+		dir := filepath.Join(t.TempDir(), "run")
+		c := startClient(t, Config{DataDir: dir, IdleTimeout: timeout})
+		keeper := c.Status().KeeperProcess
+		r, w := newPipe(t)
+		cmd := sh(`trap '' TERM INT HUP; setsid sleep 1000 >&- 2>&- & echo $!; exec sleep 1000`) // after exec nothing reaps the task
+		cmd.Stdout = w
+		plugin, err := c.Spawn(t.Context(), cmd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var pid int
+		if _, err := fmt.Fscan(r, &pid); err != nil {
+			t.Fatal(err)
+		}
+		task, err := osprocess.LookupID(pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(c.Close(), remove(dir)); err != nil {
+			t.Fatal(err)
+		}
+		if keeper.EndsWithin(300 * time.Millisecond) {
+			t.Fatalf("%s: the keeper has ended although a task runs", name)
+		}
+		if err := task.Signal(unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		if name == "renamed" {
+			if keeper.EndsWithin(300 * time.Millisecond) {
+				t.Error("the keeper of a renamed directory has ended, and its plugin with it")
+			}
+			if err := plugin.Signal(unix.SIGKILL); err != nil {
+				t.Error(err)
+			}
+			continue
+		}
+		if !keeper.EndsWithin(10*time.Second) || plugin.Alive() {
+			st, err := osprocess.ReadStat(task.PID)
+			t.Errorf("after the end of the task, the keeper is alive: %v, the plugin: %v; task: %+v, %v", keeper.Alive(), plugin.Alive(), st, err)
+		}
+	}
+}
+
 // startAndKillAgent starts an agent that starts a keeper and a task, and kills the agent.
 // The task has a child in another session.
 func startAndKillAgent(t *testing.T, dir, mode string) (task, keeper osprocess.ID) {

@@ -198,13 +198,13 @@ func (se *server) run(ctx context.Context) error {
 
 	se.memoryTrimmer = memtrim.New()
 	defer se.memoryTrimmer.Stop()
-	timer := time.NewTimer(se.idleTimeout())
+	timer := time.NewTimer(se.checkDelay())
 	defer timer.Stop()
 	listener := se.endpoint.listener
 	se.wg.Go(func() { se.acceptConns(listener) })
 	terminated := false
 	for {
-		delay := se.idleTimeout()
+		delay := se.checkDelay()
 		if se.reapChildren() != nil { // at first reaps the children that have ended before signal.Notify
 			delay = min(delay, exhaustedRetryDelay)
 		}
@@ -264,12 +264,37 @@ func (se *server) shouldExit(terminated bool) (exit, killAll bool) {
 	return terminated || idle && !hasChildren() && !se.anyStoredFDHasOpenPeerLocked(), false
 }
 
-// mustExitWhenNoTasks reports whether no agent is connected, and the last agent has sent keeperwire.OpEndWithoutTasks.
+// mustExitWhenNoTasks reports whether no agent is connected, and the last agent has sent keeperwire.OpEndWithoutTasks, or the data
+// directory was removed.
 func (se *server) mustExitWhenNoTasks() bool {
 	se.mu.Lock()
 	defer se.mu.Unlock()
-	return se.agentConns.connectedCount == 0 && se.agentConns.exitWhenNoTasks
+	if se.agentConns.connectedCount > 0 {
+		return false
+	}
+	return se.agentConns.exitWhenNoTasks || time.Since(se.agentConns.lastDisconnectAt) >= se.removedDirTimeout() && se.isDataDirRemoved()
 }
+
+// isDataDirRemoved reports whether the data directory was removed, so that no client can connect any longer. A directory that was
+// renamed, or hidden by a mount, is not removed.
+func (se *server) isDataDirRemoved() bool {
+	var st unix.Stat_t
+	return unix.Fstat(int(se.endpoint.dataDir.Handle().Fd()), &st) == nil && st.Nlink == 0
+}
+
+// checkDelay returns the time after which shouldExit must be called again without an event. The kernel reports no event when an open
+// directory is removed.
+func (se *server) checkDelay() time.Duration {
+	se.mu.Lock()
+	defer se.mu.Unlock()
+	if se.agentConns.connectedCount > 0 {
+		return se.idleTimeout()
+	}
+	return se.removedDirTimeout()
+}
+
+// removedDirTimeout returns how long the keeper runs without a connected agent and without tasks after the data directory was removed.
+func (se *server) removedDirTimeout() time.Duration { return min(se.idleTimeout(), 30*time.Second) }
 
 // idleTimeout returns how long the keeper runs without a connected agent. For an ephemeral
 // keeper it is at most ten seconds, because its agent connects immediately or not at all.
