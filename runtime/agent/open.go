@@ -276,7 +276,7 @@ func (a *Agent) createNodeAndStartPlugins(ctx context.Context, nodeID string, se
 			a.orphanCleaner.DestroyOrAdoptOrphans(ctx, a.plugins.supervisor)
 		},
 		OnRegistered: func() {
-			a.orphanCleaner.SecureDirsAndRemoveEmptyCgroups()
+			a.orphanCleaner.CleanUpAfterEndedAllocs()
 			if err := a.identities.DeleteOrphanedTokens(ctx); err != nil {
 				a.logger.Warn("tokens of removed allocations stay in the state until the next start", "error", err)
 			}

@@ -353,11 +353,32 @@ func (c *Cleaner) destroyTaskStart(ctx context.Context, drivers driverSource, dr
 	}
 }
 
-// SecureDirsAndRemoveEmptyCgroups cleans up after the ended allocations of the state: it denies other accounts access
-// to their directories and removes their empty cgroups.
-func (c *Cleaner) SecureDirsAndRemoveEmptyCgroups() {
+// CleanUpAfterEndedAllocs cleans up after the ended allocations of the state: it denies other accounts access to their directories,
+// removes their empty cgroups, and unmounts what an earlier agent or a task has left mounted below the directories.
+func (c *Cleaner) CleanUpAfterEndedAllocs() {
 	c.denyAccessToDirsOfEndedAllocs()
 	c.removeEmptyCgroupsOfEndedAllocs()
+	if err := c.unmountDirsOfEndedAllocs(); err != nil {
+		c.Logger.Warn("file systems stay mounted in the directories of ended allocations", "error", err)
+	}
+}
+
+// unmountDirsOfEndedAllocs unmounts everything below the directories of ended allocations: no runner does that once the end is stored.
+// It leaves the mounts of an allocation that a process names or has mounted.
+func (c *Cleaner) unmountDirsOfEndedAllocs() error {
+	if os.Geteuid() != 0 {
+		return nil // only root has mounted something
+	}
+	ended := c.Store.Snapshot().EndedAllocations()
+	mounted, err := allocdir.FindAllocsWithMounts(c.AllocDirRoot, ended)
+	if len(mounted) == 0 || err != nil {
+		return err
+	}
+	inUse, err := findAllocsWithProcesses(mounted)
+	if err != nil {
+		return err
+	}
+	return allocdir.UnmountAllocDirs(c.AllocDirRoot, func(allocID string) bool { return inUse[allocID] || !mounted[allocID] })
 }
 
 // denyAccessToDirsOfEndedAllocs denies other accounts access to the directories of ended allocations, which an earlier version

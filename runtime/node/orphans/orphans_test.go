@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/cgroup"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
@@ -367,6 +368,68 @@ func TestOrphanWithForeignProcessIsNotSaidToHaveEnded(t *testing.T) {
 			t.Errorf("while the process runs, its directory or its records are removed: %v", err)
 		}
 	}
+}
+
+// What is mounted below the directory of an ended allocation is unmounted at the start, unless a process uses it.
+func TestDirectoriesOfEndedAllocationsAreUnmounted(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount")
+	}
+	dir := t.TempDir()
+	s := openStore(t, filepath.Join(dir, "state.db"))
+	defer s.Close()
+	c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirRoot: filepath.Join(dir, "alloc"), Store: s}
+	const ended, unveiled, endedWithProcess, running = "0e5f3b8e-0000-4000-8000-000000000001", "0e5f3b8e-0000-4000-8000-000000000002", "0e5f3b8e-0000-4000-8000-000000000003", "0e5f3b8e-0000-4000-8000-000000000004"
+	put := updater(t, s)
+	mountPoints := map[string]string{
+		ended:            filepath.Join(c.AllocDirRoot, ended, "web", "secrets"),
+		unveiled:         filepath.Join(c.AllocDirRoot+"_mounts", unveiled+"-web", "local"),
+		endedWithProcess: filepath.Join(c.AllocDirRoot, endedWithProcess, "web", "secrets"),
+		running:          filepath.Join(c.AllocDirRoot, running, "web", "secrets"),
+	}
+	for id, point := range mountPoints {
+		put(func(tx *store.Txn) {
+			tx.PutScheduledAllocation(&api.Allocation{ID: id, Job: &api.Job{}})
+			if id != running {
+				tx.MarkAllocationEnded(id)
+			}
+		})
+		if err := os.MkdirAll(point, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mount("tmpfs", point, "tmpfs", 0, ""); err != nil {
+			t.Skip(err)
+		}
+		defer unix.Unmount(point, unix.MNT_DETACH)
+	}
+	process := exec.Command("/bin/sleep", "600")
+	process.Env = []string{"NOMAD_ALLOC_ID=" + endedWithProcess, "NOMAD_TASK_NAME=web"}
+	if err := process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = process.Process.Kill()
+		_ = process.Wait()
+	}()
+	check := func(wantMounted ...string) {
+		t.Helper()
+		c.CleanUpAfterEndedAllocs()
+		table, err := os.ReadFile("/proc/thread-self/mountinfo")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for id, point := range mountPoints {
+			if got, want := bytes.Contains(table, []byte(" "+point+" ")), slices.Contains(wantMounted, id); got != want {
+				t.Errorf("%s is mounted: %t, want %t", point, got, want)
+			}
+		}
+	}
+	check(endedWithProcess, running)
+	if err := process.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = process.Wait() // the status of a killed process is an error
+	check(running)
 }
 
 // The directory of a lost or unknown allocation has no mount and no secret when the log says that it can be removed.

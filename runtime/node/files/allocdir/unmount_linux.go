@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/opcount"
@@ -109,6 +110,60 @@ func detachMountInTable(h *dirHandle, relative string, ids []string) (detached b
 	return err == nil, h.wrapChildError("unmount", relative, err)
 }
 
+// FindAllocsWithMounts returns those of the allocations for which UnmountAllocDirs would unmount something.
+func FindAllocsWithMounts(allocsRoot string, allocIDs map[string]bool) (map[string]bool, error) {
+	mounts, err := readMountByID()
+	if err != nil {
+		return nil, fmt.Errorf("find the mounts of allocations: %w", err)
+	}
+	found := make(map[string]bool)
+	find := func(root string, possibleAllocIDs func(relative string) []string) error {
+		dir, err := openTrustedDir(root)
+		if err != nil {
+			return ignoreMissing(err)
+		}
+		defer dir.close()
+		realRoot, err := realPath(dir)
+		if err != nil {
+			return err
+		}
+		for _, m := range mounts {
+			relative, below := strings.CutPrefix(m.mountPoint, realRoot+"/")
+			if !below {
+				continue
+			}
+			for _, id := range possibleAllocIDs(relative) {
+				if allocIDs[id] {
+					found[id] = true
+				}
+			}
+		}
+		return nil
+	}
+	err = errors.Join(find(allocsRoot, func(relative string) []string { return strings.SplitN(relative, "/", 2)[:1] }),
+		find(allocsRoot+unveilMountsSuffix, possibleAllocIDsOfUnveilMount))
+	if err != nil {
+		return nil, fmt.Errorf("find the mounts of allocations: %w", err)
+	}
+	return found, nil
+}
+
+// possibleAllocIDsOfUnveilMount returns the ids of allocations that a mount below the directory of bindTaskDirsForUnveil can belong to.
+// The name of its directory there is "<alloc id>-<task>". Without a UUID, either part can have a hyphen.
+func possibleAllocIDsOfUnveilMount(relative string) (ids []string) {
+	name, _, _ := strings.Cut(relative, "/")
+	for i, c := range name {
+		if c != '-' {
+			continue
+		}
+		if uuid.Validate(name[:i]) == nil {
+			return []string{name[:i]}
+		}
+		ids = append(ids, name[:i])
+	}
+	return ids
+}
+
 // UnmountAllocDirs unmounts everything below the directories of the allocations in allocsRoot, also what tasks have mounted there,
 // except for the allocations that isKept reports. No task of the others may be running. It leaves the mount of
 // BindAllocsRootNosuidNodev, and does nothing if the directory does not exist.
@@ -117,14 +172,8 @@ func UnmountAllocDirs(allocsRoot string, isKept func(allocID string) bool) error
 		allocID, _, _ := strings.Cut(relative, "/")
 		return !isKept(allocID)
 	}
-	inUnveilMountsRoot := func(relative string) bool { // names are "<alloc id>-<task>", and either part can have a hyphen
-		name, _, _ := strings.Cut(relative, "/")
-		for i, c := range name {
-			if c == '-' && isKept(name[:i]) {
-				return false
-			}
-		}
-		return true
+	inUnveilMountsRoot := func(relative string) bool {
+		return !slices.ContainsFunc(possibleAllocIDsOfUnveilMount(relative), isKept)
 	}
 	err := errors.Join(unmountBelowPath(allocsRoot, inAllocsRoot), unmountBelowPath(allocsRoot+unveilMountsSuffix, inUnveilMountsRoot))
 	if err != nil {
