@@ -72,8 +72,12 @@ func newDriverSpec[T Task](impl Driver[T]) (*pluginSpec, error) {
 		pluginIdentity:        id,
 		newService: func(logger hclog.Logger) pluginService {
 			s := newDriverServer(d, id, info, logger)
-			s.hostIsNomadLite = os.Getenv(keeper.EnvSocket) != "" // Nomad has no keeper
-			return newService(s, s, s.hasTasks)
+			if socket := os.Getenv(keeper.EnvSocket); socket != "" { // Nomad has no keeper
+				s.hostIsNomadLite = true
+				// Without the directory, only the keeper notices its removal.
+				s.dataDir, _ = keeper.OpenDataDirOfSocket(socket)
+			}
+			return newService(s, s, s.isNeededWithoutHost)
 		},
 		newDebugProxy: func(conn grpc.ClientConnInterface, gone <-chan struct{}) pluginService {
 			return newService(basewire.NewClient(conn, gone), driverwire.NewClient(conn, gone), alwaysNeededWithoutHost)

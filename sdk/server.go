@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 )
 
 const defaultFingerprintInterval = 30 * time.Second
@@ -33,6 +34,9 @@ type driverServer struct {
 	// hostIsNomadLite means that the host is a nomad-lite agent, which inspects a start whose response it has not
 	// received: see [driver.StartStatus].
 	hostIsNomadLite bool
+
+	// dataDir is the data directory of that agent; nil if it could not be opened.
+	dataDir *keeper.DataDir
 
 	mu                 sync.Mutex
 	startsByID         map[string]*taskStart    // key: start id
@@ -872,10 +876,25 @@ func (s *driverServer) DestroyNetwork(ctx context.Context, allocID string, isola
 	return callDestroyNetworkRecoverPanic(ctx, networker, DestroyNetworkRequest{AllocID: allocID, Isolation: isolation})
 }
 
-// hasTasks reports whether the table has tasks. The process must not exit while it has, because a host may
-// connect again and call methods of these tasks.
-func (s *driverServer) hasTasks() bool {
+// isNeededWithoutHost reports whether the table has tasks: the process must not exit while it has, because a host may connect again
+// and call methods of these tasks. After the removal of the data directory none can, so only tasks that may run count.
+func (s *driverServer) isNeededWithoutHost() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.startsByID) > 0
+	if s.dataDir == nil || !s.dataDir.IsRemoved() {
+		return len(s.startsByID) > 0
+	}
+	for _, t := range s.startsByID {
+		if t.mayRun() {
+			return true
+		}
+	}
+	return false
+}
+
+// mayRun reports whether the task may run: neither has the start failed nor the task exited.
+func (t *taskStart) mayRun() bool {
+	t.listenersMu.Lock()
+	defer t.listenersMu.Unlock()
+	return !t.exitIsKnown || t.mayStillRun
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -17,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 )
 
 // sleepingTask is the minimal task: it only has Wait and Kill.
@@ -978,6 +981,39 @@ func TestOutputTailKeepsTheEnd(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A driver is needed by ended tasks only as long as an agent can connect again: not after its data directory was removed.
+func TestEndedTaskOfRemovedDirectoryNeedsNoDriver(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	dataDir, err := keeper.OpenOrCreateDataDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dataDir.Close()
+	task := newSleepingTask()
+	s := newTestServer(&allMethodsDriver{newTask: func() *allMethodsTask { return &allMethodsTask{sleepingTask: task} }})
+	s.dataDir = dataDir
+	check := func(when string, want bool) {
+		t.Helper()
+		if got := s.isNeededWithoutHost(); got != want {
+			t.Errorf("%s: needed %t, want %t", when, got, want)
+		}
+	}
+	check("without tasks", false)
+	startTestTask(t, s)
+	check("the task runs", true)
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	check("the task runs, and the directory was removed", true)
+	exited := make(chan struct{})
+	s.NotifyExit(t.Context(), testTaskID, func(*driver.ExitResult, error) { close(exited) })
+	task.end(driver.ExitResult{})
+	<-exited
+	check("the task has ended, and the directory was removed", false)
+	s.dataDir = nil
+	check("the task has ended", true)
 }
 
 func TestIdlePluginStops(t *testing.T) {

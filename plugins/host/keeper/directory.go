@@ -30,6 +30,16 @@ func OpenOrCreateDataDir(path string) (*DataDir, error) {
 	return &DataDir{d}, nil
 }
 
+// OpenDataDirOfSocket opens the data directory in which a keeper listens on socketPath, the value of EnvSocket.
+func OpenDataDirOfSocket(socketPath string) (*DataDir, error) {
+	path := filepath.Dir(filepath.Dir(socketPath))
+	handle, err := helperdir.OpenHandle(path)
+	if err != nil {
+		return nil, err
+	}
+	return &DataDir{helperdir.New(path, handle)}, nil
+}
+
 // ListenReplacingSocket listens on a socket like [helperdir.Dir.ListenReplacingSocket].
 func (d *DataDir) ListenReplacingSocket(socketFileName string) (*net.UnixListener, error) {
 	socket, err := d.Dir.ListenReplacingSocket(socketFileName)

@@ -272,14 +272,7 @@ func (se *server) mustExitWhenNoTasks() bool {
 	if se.agentConns.connectedCount > 0 {
 		return false
 	}
-	return se.agentConns.exitWhenNoTasks || time.Since(se.agentConns.lastDisconnectAt) >= se.removedDirTimeout() && se.isDataDirRemoved()
-}
-
-// isDataDirRemoved reports whether the data directory was removed, so that no client can connect any longer. A directory that was
-// renamed, or hidden by a mount, is not removed.
-func (se *server) isDataDirRemoved() bool {
-	var st unix.Stat_t
-	return unix.Fstat(int(se.endpoint.dataDir.Handle().Fd()), &st) == nil && st.Nlink == 0
+	return se.agentConns.exitWhenNoTasks || time.Since(se.agentConns.lastDisconnectAt) >= se.removedDirTimeout() && se.endpoint.dataDir.IsRemoved()
 }
 
 // checkDelay returns the time after which shouldExit must be called again without an event. The kernel reports no event when an open
