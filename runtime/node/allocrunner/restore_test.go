@@ -1308,13 +1308,16 @@ func TestStartDuringWhichThePluginDies(t *testing.T) {
 	for name, test := range map[string]struct {
 		executes bool // the plugin dies after the start has executed the task
 		marks    bool // the driver is made with package sdk
+		deaths   int  // number of plugin processes that die
 		events   string
 		starts   int
 	}{
-		"before the start, with marks":    {false, true, "[Received Task Setup Started Terminated]", 2},
-		"before the start, without marks": {false, false, "[Received Task Setup Driver Driver Not Restarting]", 1},
-		"after the start, with marks":     {true, true, "[Received Task Setup Started Terminated]", 1},
-		"after the start, without marks":  {true, false, "[Received Task Setup Driver Driver Not Restarting]", 1},
+		"before the start, with marks":             {false, true, 1, "[Received Task Setup Started Terminated]", 2},
+		"before the start, with marks, four times": {false, true, 4, "[Received Task Setup Started Terminated]", 5},
+		"before the start, with marks, five times": {false, true, 5, "[Received Task Setup Driver Failure Not Restarting]", 5},
+		"before the start, without marks":          {false, false, 1, "[Received Task Setup Driver Driver Not Restarting]", 1},
+		"after the start, with marks":              {true, true, 1, "[Received Task Setup Started Terminated]", 1},
+		"after the start, without marks":           {true, false, 1, "[Received Task Setup Driver Driver Not Restarting]", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -1330,9 +1333,10 @@ func TestStartDuringWhichThePluginDies(t *testing.T) {
 					w := c.Drivers.(*fakeDrivers)
 					w.findsUnknownTasks, w.diesAfterStart = test.marks, test.executes
 				})
-				a.advance(time.Second)
-				if !test.executes {
+				for delay := time.Duration(0); !test.executes && test.deaths > 0; test.deaths-- {
+					a.advance(delay + time.Second)
 					a.drivers.killPlugin()
+					delay = max(2*delay, time.Second)
 				}
 				a.wait()
 				wantEqual(t, "events", a.taskEventTypes("web"), test.events)

@@ -38,6 +38,10 @@ func (t *taskRun) awaitDriverAndDestroyPending() error {
 // downloads an image to send its own events first.
 const startEventDelay = 10 * time.Second
 
+// maxStartCalls is how many StartTask calls a start has, if the plugin dies during each of them and nothing is executed. The
+// task may be the reason: each further call could end the plugin again, which other tasks need.
+const maxStartCalls = 5
+
 // processStart is one start of the task, from its id to the handle of the process.
 type processStart struct {
 	config        *driver.TaskConfig // nil for a start of an earlier agent until buildConfigAndQueryStart builds it
@@ -173,7 +177,7 @@ func (t *taskRun) queryStart() tasksteps.Result {
 	answer, found, err := t.driver.QueryStartOrSearchTask(ctx, config.ID, config)
 	switch startActionFor(recordID, answer) {
 	case actionStart:
-		if t.start.calls == 1 {
+		if t.start.calls < maxStartCalls {
 			return tasksteps.NothingExecuted
 		}
 		t.ender.destroyFailedStart(ctx, t.start.config.ID)

@@ -467,8 +467,8 @@ func (l *life) executeBeforeProcess(s Step) (Result, error) {
 		}
 		return Done, nil
 	}
-	if a.startCalls++; a.startCalls > 2 {
-		return broken("a start is repeated once at most")
+	if a.startCalls++; a.startCalls > maxStartCalls {
+		return broken("a start is repeated too often")
 	}
 	switch {
 	case a.shutdown: // during the call; the driver has executed it or not
@@ -526,13 +526,15 @@ func (l *life) queryStart() (Result, error) {
 		return ProcessFound, nil
 	}
 	a.startCalled = false
-	if a.startCalls > 1 {
+	if a.startCalls == maxStartCalls {
 		l.failStart()
 		return Failed, nil
 	}
 	a.beforeStart-- // the driver is awaited again
 	return NothingExecuted, nil
 }
+
+const maxStartCalls = 2 // StartTask calls of one start: fewer than in an agent, so that enough lives reach the last one
 
 // stopOrder has the steps of a stop that are executed once, before the steps that may be repeated.
 var stopOrder = []Step{CallPreKillingHooks, AwaitShutdownDelay, StopTask}

@@ -181,7 +181,7 @@ var table = [stepCount]definition{
 	},
 	QueryStart: {
 		name: "ask the driver about a start during which its plugin died",
-		note: "Rounds as for a start of an earlier agent. A process that has exited is found too. The start is repeated once: the step fails if the plugin died during the second call as well, and nothing was executed.",
+		note: "Rounds as for a start of an earlier agent. A process that has exited is found too. The start is repeated up to four times: the step fails if the plugin died during the fifth call as well, and nothing was executed.",
 		next: map[Result]Step{
 			NothingExecuted: AwaitPluginTasks, NoAnswer: QueryStart, ProcessFound: StoreHandle, ExitUnknown: RecordExit, Failed: DecideRestart, Killed: MarkDead,
 			AgentShutdown: CallShutdownHooks, // with the id of the start, which the next agent needs
