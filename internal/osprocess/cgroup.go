@@ -43,6 +43,20 @@ func CgroupV2Of(pid int) (string, error) {
 	return parseOwnCgroup(string(text)), err
 }
 
+// FindInCgroupV2 returns the processes in the cgroup of version 2 with this name, wherever it is, and in its descendants. Unlike
+// [Cgroup.PIDs], it includes processes that are exiting, and those that have ended and were not reaped. With an error
+// processes can be missing.
+func FindInCgroupV2(name string) (pids []int, err error) {
+	err = forEachProcess(func(p ID, _ Stat) error {
+		cgroup, err := CgroupV2Of(p.PID)
+		if slices.Contains(strings.Split(cgroup, "/"), name) {
+			pids = append(pids, p.PID)
+		}
+		return nilIfNotExist(err)
+	})
+	return pids, err
+}
+
 func parseOwnCgroup(text string) string {
 	for line := range strings.Lines(text) {
 		if path, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "0::"); ok {

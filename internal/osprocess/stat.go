@@ -18,6 +18,7 @@ import (
 type Stat struct {
 	State          byte // state of the first thread, as a letter; 'Z' means zombie
 	PPID           int
+	Executed       bool // the process has executed a program since its fork
 	Session        int
 	UserTime       uint64 // CPU time in clock ticks
 	SystemTime     uint64 // CPU time in clock ticks
@@ -47,7 +48,9 @@ func ReadStat(pid int) (Stat, error) {
 }
 
 // Numbers of fields of /proc/<pid>/stat. The name of the program is before firstFieldNumber.
-const firstFieldNumber, stateField, ppidField, sessionField, utimeField, stimeField, threadsField, starttimeField, rssField, exitCodeField = 3, 3, 4, 6, 14, 15, 20, 22, 24, 52
+const firstFieldNumber, stateField, ppidField, sessionField, flagsField, utimeField, stimeField, threadsField, starttimeField, rssField, exitCodeField = 3, 3, 4, 6, 9, 14, 15, 20, 22, 24, 52
+
+const forkNoExec = 0x40 // PF_FORKNOEXEC of linux/sched.h, in the flags
 
 // parseStat parses the line of /proc/<pid>/stat. The program name is in parentheses and may
 // contain parentheses, so the name ends at the last closing parenthesis.
@@ -80,6 +83,7 @@ func parseStat(b []byte) (Stat, error) {
 	st := Stat{
 		State:      fields[stateField-firstFieldNumber][0],
 		PPID:       signed(ppidField),
+		Executed:   unsigned(flagsField)&forkNoExec == 0,
 		Session:    signed(sessionField),
 		UserTime:   unsigned(utimeField),
 		SystemTime: unsigned(stimeField),

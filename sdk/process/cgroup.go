@@ -26,6 +26,7 @@ type cgroupHierarchy struct {
 	mountPath               string // /sys/fs/cgroup
 	parentDirsOfTaskCgroups []string
 	v1Controllers           []string // cgroup v1: the mounted controllers; parentDirsOfTaskCgroups are in the hierarchy of the first
+	hybridV2ParentDir       string   // cgroup v1: the directory for cgroups v2 of tasks, which have no controllers; "" if v2 is not mounted
 }
 
 // taskCgroupV1Controllers are the cgroup v1 controllers that tasks use. The processes of a task are found by its
@@ -52,6 +53,10 @@ func detectCgroupHierarchy(mount string) cgroupHierarchy {
 			return cgroupHierarchy{unavailableReason: "no cgroup controller is mounted in " + mount}
 		}
 		h.parentDirsOfTaskCgroups = []string{filepath.Dir(h.v1TaskCgroupDir(h.v1Controllers[0], "task"))}
+		var fs unix.Statfs_t
+		if unix.Statfs(filepath.Join(mount, "unified"), &fs) == nil && fs.Type == unix.CGROUP2_SUPER_MAGIC {
+			h.hybridV2ParentDir = filepath.Dir(h.v1TaskCgroupDir("unified", "task"))
+		}
 	case 2:
 		h.parentDirsOfTaskCgroups = []string{filepath.Join(base, "nomad.slice/share.slice")}
 		if base == mount {
@@ -118,6 +123,10 @@ type cgroup struct {
 	path            string
 	isManagedByHost bool // the host made the cgroup and removes it
 
+	// v2Dir is the task's cgroup v2, into which its process is cloned: path, or a cgroup without controllers on a machine
+	// with both versions; empty if there is none. The kernel shows it for a process that has ended, unlike a cgroup v1.
+	v2Dir string
+
 	// otherV1Dirs are the task's cgroups in the other hierarchies of v1, besides path. v1MemoryDir is
 	// the task's cgroup of the v1 controller "memory", which counts OOM kills; empty if there is none.
 	otherV1Dirs []string
@@ -139,6 +148,8 @@ type forkPlacement struct {
 	netnsPath      string        // network namespace that the forking thread enters; empty means that of the plugin
 	rlimits        map[string]Rlimit
 	beforeFork     func() error // called on the forking thread; can be nil
+
+	beforeForkOutsideCgroup func() error // called if the process cannot enter cgroupDir; can be nil
 }
 
 // v1TasksFile is the file "tasks" of a cgroup v1: a thread that writes to it
@@ -169,9 +180,6 @@ func (p *ProcessWithoutExec) makeCgroupsForFork(ctx context.Context, c Command) 
 		if err := p.makeCgroupAndKillLeftovers(ctx, l, nil); err != nil {
 			return forkPlacement{}, err
 		}
-		if p.cgroup != nil {
-			pl.cgroupDir = p.cgroup.path
-		}
 	case 1:
 		for controller, path := range c.CgroupV1 {
 			dir, err := userConfiguredCgroupDir(filepath.Join(h.mountPath, controller), path)
@@ -193,6 +201,9 @@ func (p *ProcessWithoutExec) makeCgroupsForFork(ctx context.Context, c Command) 
 		}
 	default:
 		p.recordAllLimitsUnenforced(l, errors.New(h.unavailableReason))
+	}
+	if p.cgroup != nil {
+		pl.cgroupDir = p.cgroup.v2Dir
 	}
 	return pl, nil
 }
@@ -281,8 +292,14 @@ func (p *ProcessWithoutExec) makeCgroupAndKillLeftovers(ctx context.Context, l c
 		g.initialOOMKills = g.oomKills()
 	}
 	p.cgroup = g
-	if hostCgroupHierarchy().cgroupVersion == 2 {
+	if h := hostCgroupHierarchy(); h.cgroupVersion == 2 {
+		g.v2Dir = g.path
 		g.enableMemoryController()
+	} else if h.hybridV2ParentDir != "" {
+		dir := filepath.Join(h.hybridV2ParentDir, filepath.Base(g.path))
+		if _, err := makeCgroupDir(dir); err == nil {
+			g.v2Dir = dir
+		}
 	}
 	g.setLimits(p, l, overriddenPathByController)
 	return nil
@@ -305,6 +322,13 @@ func openExistingCgroup(path string) *cgroup {
 	}
 	g := &cgroup{path: path}
 	h := hostCgroupHierarchy()
+	if h.cgroupVersion == 2 {
+		g.v2Dir = path
+	} else if dir := filepath.Join(h.hybridV2ParentDir, filepath.Base(path)); h.hybridV2ParentDir != "" {
+		if _, err := os.Stat(dir); err == nil {
+			g.v2Dir = dir
+		}
+	}
 	for _, tree := range h.v1Controllers {
 		dir := h.v1TaskCgroupDir(tree, filepath.Base(path))
 		if _, err := os.Stat(dir); err != nil {
@@ -338,6 +362,9 @@ func (c *cgroup) removeCgroups() error {
 	errs = append(errs, c.osCgroup().Remove())
 	for _, dir := range c.otherV1Dirs {
 		errs = append(errs, osprocess.Cgroup(dir).Remove())
+	}
+	if c.v2Dir != "" && c.v2Dir != c.path {
+		errs = append(errs, osprocess.Cgroup(c.v2Dir).Remove())
 	}
 	return errors.Join(errs...)
 }
@@ -416,6 +443,11 @@ func (f forkPlacement) forkIntoCgroupWithRlimits(sys *syscall.SysProcAttr, forkC
 		sys.UseCgroupFD = false
 	} else if f.cgroupRequired {
 		return err
+	}
+	if f.beforeForkOutsideCgroup != nil {
+		if err := f.beforeForkOutsideCgroup(); err != nil {
+			return err
+		}
 	}
 	return fork()
 }

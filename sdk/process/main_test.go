@@ -249,7 +249,27 @@ func startKeeper(t *testing.T) *keeper.Client {
 // keeper, init adopts the task.
 func startOrphan(t *testing.T, k *keeper.Client, p testPluginIO) State {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "plugin")
+	pid, file := spawnTestPlugin(t, k, p)
+	var text []byte
+	waitUntil(t, "the plugin has answered", func() (ok bool) {
+		var err error
+		text, err = os.ReadFile(file + ".answer")
+		return err == nil
+	})
+	killTestPlugin(t, pid)
+	if err := json.Unmarshal(text, &p); err != nil {
+		t.Fatal(err)
+	}
+	if p.Error != "" {
+		t.Fatal(p.Error)
+	}
+	return p.State
+}
+
+// spawnTestPlugin starts a process that runs runTestPlugin with a file. Without a keeper it is a child of this process.
+func spawnTestPlugin(t *testing.T, k *keeper.Client, p testPluginIO) (pid int, file string) {
+	t.Helper()
+	file = filepath.Join(t.TempDir(), "plugin")
 	text, err := json.Marshal(p)
 	if err == nil {
 		err = os.WriteFile(file, text, 0o600)
@@ -257,7 +277,6 @@ func startOrphan(t *testing.T, k *keeper.Client, p testPluginIO) State {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var pid int
 	if k != nil {
 		child, err := k.Spawn(t.Context(), keeper.Command{Name: "plugin", Path: "/proc/self/exe", Args: []string{"nomad-lite", "plugin", file}, Env: os.Environ()})
 		if err != nil {
@@ -269,22 +288,16 @@ func startOrphan(t *testing.T, k *keeper.Client, p testPluginIO) State {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		defer cmd.Wait()
 		pid = cmd.Process.Pid
+		t.Cleanup(func() { cmd.Wait() })
 	}
-	waitUntil(t, "the plugin has answered", func() bool {
-		text, err = os.ReadFile(file + ".answer")
-		return err == nil
-	})
+	return pid, file
+}
+
+func killTestPlugin(t *testing.T, pid int) {
+	t.Helper()
 	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if err := json.Unmarshal(text, &p); err != nil {
-		t.Fatal(err)
-	}
-	if p.Error != "" {
-		t.Fatal(p.Error)
-	}
 	waitUntil(t, "the plugin has gone", func() bool { return hasProcessEnded(pid) })
-	return p.State
 }

@@ -309,6 +309,7 @@ func markAndStartProgram(ctx context.Context, p *ProcessWithoutExec, path string
 	if err != nil {
 		return err
 	}
+	place.beforeForkOutsideCgroup = mark.recordNoCgroupV2
 	return p.startProgram(ctx, path, c, files, place, mark)
 }
 

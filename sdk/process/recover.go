@@ -182,10 +182,12 @@ func askKeeperForExitStatus(ctx context.Context, id osprocess.ID) (osprocess.Exi
 	return askKeeper(ctx, func(ctx context.Context, c *keeper.Client) (osprocess.ExitStatus, error) { return c.Wait(ctx, id) })
 }
 
-func askKeeperForEndedSessionLeaders(ctx context.Context, oldestStartTime uint64) ([]keeper.EndedProcess, error) {
-	return askKeeper(ctx, func(ctx context.Context, c *keeper.Client) ([]keeper.EndedProcess, error) {
-		return c.EndedSessionLeaders(ctx, oldestStartTime)
+func askKeeperForEndedSessionLeaders(ctx context.Context, oldestStartTime uint64) (ended []keeper.EndedProcess, completeForChildrenOf int, err error) {
+	ended, err = askKeeper(ctx, func(ctx context.Context, c *keeper.Client) (ended []keeper.EndedProcess, err error) {
+		ended, completeForChildrenOf, err = c.EndedSessionLeaders(ctx, oldestStartTime)
+		return ended, err
 	})
+	return ended, completeForChildrenOf, err
 }
 
 // askKeeper calls request with the client. It returns keeper.ErrExitStatusUnknown if there is no keeper.

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/startmark"
@@ -34,6 +32,13 @@ type startMarkData struct {
 
 	// LastPID is the latest pid that the kernel had given to a process at the time of the mark; 0 if it is unknown.
 	LastPID int `codec:"last_pid"`
+
+	// CgroupV2 is the name of the task's own cgroup of version 2, into which the process is forked; "" if it is forked into
+	// none. Of a process that has ended, no other property tells to which task it belonged.
+	CgroupV2 string `codec:"cgroup_v2"`
+
+	// ParentPID is the parent of the plugin process that has written the mark.
+	ParentPID int `codec:"parent_pid"`
 
 	// StageWaitsForMark means that a stage executes the program, and only after the mark is Forked.
 	StageWaitsForMark bool `codec:"staged"`
@@ -64,9 +69,22 @@ func writeNewStartMark(p *ProcessWithoutExec) (*startMark, error) {
 		StartID:              p.startRequest.ID,
 		OldestStartTimeTicks: osprocess.StartTimeNow(),
 		LastPID:              osprocess.LastPID(),
+		ParentPID:            os.Getppid(),
 		StageWaitsForMark:    p.launcher != nil, // the plugin process can die before there is a stage
 	}}
+	if p.cgroup != nil && p.cgroup.v2Dir != "" {
+		m.data.CgroupV2 = path.Base(p.cgroup.v2Dir)
+	}
 	return m, m.writeBeforeFork()
+}
+
+// recordNoCgroupV2 clears CgroupV2 in the mark. It must be called before the process is forked outside of the cgroup.
+func (m *startMark) recordNoCgroupV2() error {
+	if m == nil || m.data.CgroupV2 == "" {
+		return nil
+	}
+	m.data.CgroupV2 = ""
+	return m.writeBeforeFork()
 }
 
 // recordStageDoesNotWait clears StageWaitsForMark in the mark. It must be called before the fork of the stage.
@@ -324,7 +342,14 @@ func AdoptWithoutExec(ctx context.Context, start *sdk.StartRequest) (*ProcessWit
 	if mark == nil {
 		return nil, sdk.ErrNotExecuted
 	}
-	if mark.State.PID == 0 && mark.StageWaitsForMark {
+	var main osprocess.ID
+	nothingExecuted := mark.State.PID == 0 && mark.StageWaitsForMark
+	if mark.State.PID == 0 && !mark.StageWaitsForMark {
+		if main, nothingExecuted, err = findUnrecordedProcess(ctx, start, mark); err != nil {
+			return nil, sdk.Recoverable(err)
+		}
+	}
+	if nothingExecuted {
 		// A stage that is still running exits by itself, because the pipe of its plugin process is closed, and executes
 		// nothing.
 		if _, err := osprocess.EndLeftovers(ctx, start.AllocID, start.Name); err != nil {
@@ -336,10 +361,6 @@ func AdoptWithoutExec(ctx context.Context, start *sdk.StartRequest) (*ProcessWit
 		return nil, sdk.ErrNotExecuted
 	}
 	if mark.State.PID == 0 {
-		main, err := findUnrecordedProcess(ctx, start, mark)
-		if err != nil {
-			return nil, sdk.Recoverable(err)
-		}
 		if main.PID == 0 {
 			return nil, fmt.Errorf("%w: the driver exited while it started task %q", ErrExitStatusUnknown, start.Name)
 		}
@@ -375,19 +396,27 @@ func mayBeStageExit(r driver.ExitResult) bool {
 // findUnrecordedProcess returns the process of a start whose mark does not name it, or the zero value if that cannot be
 // determined. The process was forked after the mark was written, before every other process of the task, and with a
 // session of its own. So it is the oldest of the session leaders of the task, of which the keeper knows those that have
-// ended. If the oldest one has ended and may belong to another task, the process cannot be determined.
-func findUnrecordedProcess(ctx context.Context, start *sdk.StartRequest, mark *startMarkData) (osprocess.ID, error) {
-	running, err := findRunningSessionLeaders(start, mark)
+// ended. If the oldest one has ended and may belong to another task, the process cannot be determined. nothingExecuted
+// means that no program of the task was executed.
+func findUnrecordedProcess(ctx context.Context, start *sdk.StartRequest, mark *startMarkData) (main osprocess.ID, nothingExecuted bool, err error) {
+	// The keeper is asked last, because the kernel has a process until the keeper reaps it.
+	candidates, found, err := findSessionLeaders(start, mark)
 	if err != nil {
-		return osprocess.ID{}, err
+		return osprocess.ID{}, false, err
 	}
-	ended, err := findEndedSessionLeaders(ctx, mark)
+	ended, complete, err := findEndedSessionLeaders(ctx, mark)
 	if err != nil {
-		return osprocess.ID{}, err
+		return osprocess.ID{}, false, err
 	}
-	candidates := append(running, ended...)
+	candidates = append(candidates, ended...)
+	if complete {
+		candidates = slices.DeleteFunc(candidates, func(p taskProcess) bool { return !p.hasExecuted })
+		if len(candidates) == 0 && found > 0 {
+			return osprocess.ID{}, false, fmt.Errorf("the process of task %q has not executed its program yet, or is exiting", start.Name)
+		}
+	}
 	if len(candidates) == 0 {
-		return osprocess.ID{}, nil
+		return osprocess.ID{}, complete, nil
 	}
 	oldest := slices.MinFunc(candidates, func(a, b taskProcess) int {
 		switch {
@@ -401,25 +430,30 @@ func findUnrecordedProcess(ctx context.Context, start *sdk.StartRequest, mark *s
 		return 1
 	})
 	if oldest.mayBeOfAnotherTask {
-		return osprocess.ID{}, nil
+		return osprocess.ID{}, false, nil
 	}
-	return oldest.ID, nil
+	return oldest.ID, false, nil
 }
 
 // taskProcess is a process that belongs to a task, or may belong to it.
 type taskProcess struct {
 	osprocess.ID
+	hasExecuted        bool // it has executed a program since its fork
 	mayBeOfAnotherTask bool
 }
 
-// findRunningSessionLeaders returns the running session leaders that can be the process of a start: those in the task's
-// cgroup or, without one, those that have the task's names in their environment. The parent of the process has died, so
-// no other process of the task is its parent.
-func findRunningSessionLeaders(start *sdk.StartRequest, mark *startMarkData) (leaders []taskProcess, err error) {
+// findSessionLeaders returns the session leaders that were not reaped and can be the process of a start: those in the
+// task's cgroup or, without one, those that have the task's names in their environment. The parent of the process has died, so
+// no other process of the task is its parent. Only a cgroup of version 2 also has the processes that have ended. found is the
+// number of the task's processes, session leaders or not.
+func findSessionLeaders(start *sdk.StartRequest, mark *startMarkData) (leaders []taskProcess, found int, err error) {
 	var pids []int
-	if mark.State.Cgroup != "" {
+	switch {
+	case mark.CgroupV2 != "":
+		pids, err = osprocess.FindInCgroupV2(mark.CgroupV2)
+	case mark.State.Cgroup != "":
 		pids, err = osprocess.Cgroup(mark.State.Cgroup).PIDs()
-	} else {
+	default:
 		var found []osprocess.ID
 		found, err = osprocess.FindByTaskEnv(start.AllocID, start.Name)
 		for _, p := range found {
@@ -427,46 +461,45 @@ func findRunningSessionLeaders(start *sdk.StartRequest, mark *startMarkData) (le
 		}
 	}
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	for _, pid := range pids {
 		st, err := osprocess.ReadStat(pid)
 		switch {
 		case errors.Is(err, os.ErrProcessDone):
 		case err != nil:
-			return nil, err
-		case st.Session != pid, st.Ended(), st.StartTime < mark.OldestStartTimeTicks, slices.Contains(pids, st.PPID):
+			return nil, 0, err
+		case st.Session != pid, st.Ended() && mark.CgroupV2 == "", st.StartTime < mark.OldestStartTimeTicks, slices.Contains(pids, st.PPID):
 		default:
-			leaders = append(leaders, taskProcess{ID: osprocess.ID{PID: pid, StartTime: st.StartTime}})
+			leaders = append(leaders, taskProcess{ID: osprocess.ID{PID: pid, StartTime: st.StartTime}, hasExecuted: st.Executed})
 		}
 	}
-	return leaders, nil
+	return leaders, len(pids), nil
 }
 
 // findEndedSessionLeaders returns the session leaders that have ended and can be the process of a start, from the
-// keeper. The cgroup tells whether one belongs to the task, but only in version 2: in version 1, a process that has ended
-// is in no cgroup. Without a keeper, or if the keeper cannot tell, the result is empty.
-func findEndedSessionLeaders(ctx context.Context, mark *startMarkData) (leaders []taskProcess, err error) {
-	ended, err := askKeeperForEndedSessionLeaders(ctx, mark.OldestStartTimeTicks)
+// keeper. Only a cgroup of version 2 tells whether one belongs to the task: in version 1, a process that has ended
+// is in no cgroup. Without a keeper, or if the keeper cannot tell, the result is empty. complete means that the process is in
+// the result if it has executed a program and was reaped.
+func findEndedSessionLeaders(ctx context.Context, mark *startMarkData) (leaders []taskProcess, complete bool, err error) {
+	ended, completeForChildrenOf, err := askKeeperForEndedSessionLeaders(ctx, mark.OldestStartTimeTicks)
 	switch {
 	case ctx.Err() != nil:
-		return nil, context.Cause(ctx) // the next host calls again
+		return nil, false, context.Cause(ctx) // the next host calls again
 	case osprocess.IsResourceExhausted(err):
-		return nil, err
+		return nil, false, err
 	case err != nil:
-		return nil, nil
+		return nil, false, nil
 	}
-	var fs unix.Statfs_t
-	cgroupIsV2 := unix.Statfs(mark.State.Cgroup, &fs) == nil && fs.Type == unix.CGROUP2_SUPER_MAGIC
 	for _, e := range ended {
 		switch {
 		case e.Process.StartTime == mark.OldestStartTimeTicks && mark.LastPID != 0 && !osprocess.IsEarlierPID(mark.LastPID, e.Process.PID):
 			// It was started before the mark.
-		case !cgroupIsV2:
-			leaders = append(leaders, taskProcess{e.Process, true})
-		case slices.Contains(strings.Split(e.Cgroup, "/"), path.Base(mark.State.Cgroup)):
-			leaders = append(leaders, taskProcess{e.Process, false})
+		case mark.CgroupV2 == "":
+			leaders = append(leaders, taskProcess{e.Process, true, true})
+		case slices.Contains(strings.Split(e.Cgroup, "/"), mark.CgroupV2):
+			leaders = append(leaders, taskProcess{e.Process, true, false})
 		}
 	}
-	return leaders, nil
+	return leaders, mark.CgroupV2 != "" && completeForChildrenOf != 0 && completeForChildrenOf == mark.ParentPID, nil
 }

@@ -351,14 +351,18 @@ func (c *Client) Wait(ctx context.Context, p osprocess.ID) (osprocess.ExitStatus
 
 // EndedSessionLeaders returns the session leaders whose exits the keeper has recorded, and that were not started before
 // startTime, which has the unit of [osprocess.ID]. Some are missing if the keeper has replaced a
-// keeper that died, or has recorded the exits of thousands of other processes since. An error that satisfies
+// keeper that died, or has recorded the exits of thousands of other processes since; completeForChildrenOf is the pid of the
+// keeper if none is missing that has ended as its child, and 0 otherwise. An error that satisfies
 // [osprocess.IsResourceExhausted] means that the caller can repeat the call.
-func (c *Client) EndedSessionLeaders(ctx context.Context, startTime uint64) ([]EndedProcess, error) {
+func (c *Client) EndedSessionLeaders(ctx context.Context, startTime uint64) (ended []EndedProcess, completeForChildrenOf int, err error) {
 	resp, err := c.retryIdempotentCall(ctx, &keeperwire.Request{Op: keeperwire.OpListEndedSessionLeaders, StartTime: startTime})
 	if err != nil {
-		return nil, fmt.Errorf("list the session leaders that have ended: %w", err)
+		return nil, 0, fmt.Errorf("list the session leaders that have ended: %w", err)
 	}
-	return resp.EndedProcesses, nil
+	if resp.CompleteSince < startTime {
+		completeForChildrenOf = resp.KeeperPID // 0 in the response of a keeper of an earlier build
+	}
+	return resp.EndedProcesses, completeForChildrenOf, nil
 }
 
 // waitForConnOrProcessEnd returns the connection. A client that cannot start a keeper returns ErrExitStatusUnknown

@@ -162,7 +162,7 @@ func testReplacement(t *testing.T, program string, version ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if ended, err := c.EndedSessionLeaders(t.Context(), l.Ended.StartTime); err != nil || !slices.Contains(ended, EndedProcess{Process: l.Ended, Cgroup: own}) {
+	if ended, _, err := c.EndedSessionLeaders(t.Context(), l.Ended.StartTime); err != nil || !slices.Contains(ended, EndedProcess{Process: l.Ended, Cgroup: own}) {
 		t.Errorf("ended session leaders %v, %v; want %v in cgroup %q", ended, err, l.Ended, own)
 	}
 	if keys, err := c.FetchStoredFDKeys(t.Context()); err != nil || !slices.Equal(keys, []string{"fifo", "sink"}) {

@@ -377,8 +377,11 @@ func TestOrphanStatusIsRemembered(t *testing.T) {
 			if got, err := plugin.Wait(t.Context(), task); err != nil || got != (osprocess.ExitStatus{ExitCode: 9}) {
 				t.Errorf("Wait = %v, %v; want exit code 9", got, err)
 			}
-			for startTime, want := range map[uint64]bool{0: true, task.StartTime: true, task.StartTime + 1: false} {
-				ended, err := plugin.EndedSessionLeaders(t.Context(), startTime)
+			for startTime, want := range map[uint64]bool{1: true, task.StartTime: true, task.StartTime + 1: false} {
+				ended, parent, err := plugin.EndedSessionLeaders(t.Context(), startTime)
+				if complete := startTime >= task.StartTime; complete && parent != c.Status().KeeperProcess.PID || !complete && parent != 0 {
+					t.Errorf("EndedSessionLeaders(%d) is complete for children of process %d, the keeper is %v", startTime, parent, c.Status().KeeperProcess)
+				}
 				if found := slices.ContainsFunc(ended, func(e EndedProcess) bool { return e.Process == task }); found != want || err != nil {
 					t.Errorf("EndedSessionLeaders(%d) = %v, %v; want the task: %v", startTime, ended, err, want)
 				}

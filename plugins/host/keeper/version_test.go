@@ -283,7 +283,7 @@ func TestMessagesOfTheVersion(t *testing.T) {
 		"version 3",
 		"Request ID uint64, Op keeperwire.Op, Spawn *keeperwire.SpawnParams, Process osprocess.ID, Keys []string, DrainWithoutAgent []bool, ManagedProcs []osprocess.ID, Args []string, StartTime uint64",
 		"SpawnParams Name string, Path string, Args []string, Env []string, Dir string, HasExec bool, HasStdin bool, HasStdout bool, HasStderr bool, KillOnDisconnect bool",
-		"Response ID uint64, Error string, Code keeperwire.ResponseCode, Errno int, Process osprocess.ID, Status osprocess.ExitStatus, Keys []string, DrainWithoutAgent []bool, ParentProcesses []osprocess.ID, EndedProcesses []keeperwire.EndedProcess, Ephemeral bool",
+		"Response ID uint64, Error string, Code keeperwire.ResponseCode, Errno int, Process osprocess.ID, Status osprocess.ExitStatus, Keys []string, DrainWithoutAgent []bool, ParentProcesses []osprocess.ID, EndedProcesses []keeperwire.EndedProcess, Ephemeral bool, CompleteSince uint64, KeeperPID int",
 	}
 	got := []string{fmt.Sprintf("version %d", keeperwire.ProtocolVersion)}
 	for _, v := range []any{keeperwire.Request{}, keeperwire.SpawnParams{}, keeperwire.Response{}} {

@@ -207,10 +207,7 @@ func (c *serverConn) handleRequest(req *keeperwire.Request, fds []int) {
 			resp.ParentProcesses = parents
 		}
 	case req.Op == keeperwire.OpListEndedSessionLeaders:
-		ended, err := k.endedSessionLeaders(req.StartTime)
-		if resp = responseFromErrorOrNil(err); err == nil {
-			resp.EndedProcesses = ended
-		}
+		resp = k.endedSessionLeaders(req.StartTime)
 	case req.Op == keeperwire.OpReplaceProgram:
 		resp = responseFromErrorOrNil(k.execNewProgram(req.Args, fds))
 	default:

@@ -185,6 +185,7 @@ func newServer(s keeperwire.Setup, hello framing.Hello) *server {
 		exitWaitersByProc:  map[osprocess.ID][]exitWaiter{},
 		watchedPidfdByProc: map[osprocess.ID]*osprocess.Pidfd{},
 	}
+	k.exitStatuses.sessionLeaders.completeSince = osprocess.StartTimeNow()
 	k.ephemeral.Store(s.Ephemeral)
 	return k
 }

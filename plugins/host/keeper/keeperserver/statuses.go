@@ -41,6 +41,10 @@ type exitStatusRing struct {
 	processes   []osprocess.ID
 	oldestIndex int // index of the oldest process in processes once the ring is full
 	exitByProc  map[osprocess.ID]recordedExit
+
+	// completeSince is the start of the keeper, or the latest start time of a process whose status was dropped: a process that
+	// was started later is in the ring if the keeper has recorded its exit.
+	completeSince uint64
 }
 
 func (r *exitStatusRing) add(p osprocess.ID, exit recordedExit, limit int) {
@@ -55,7 +59,9 @@ func (r *exitStatusRing) add(p osprocess.ID, exit recordedExit, limit int) {
 		r.processes = append(r.processes, p)
 		return
 	}
-	delete(r.exitByProc, r.processes[r.oldestIndex])
+	evicted := r.processes[r.oldestIndex]
+	delete(r.exitByProc, evicted)
+	r.completeSince = max(r.completeSince, evicted.StartTime)
 	r.processes[r.oldestIndex] = p
 	r.oldestIndex = (r.oldestIndex + 1) % limit
 }

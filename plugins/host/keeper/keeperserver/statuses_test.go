@@ -22,8 +22,17 @@ func TestExitStatusCacheIsLimited(t *testing.T) {
 	if _, ok := s.get(osprocess.ID{PID: 100 + 10*maxNonSessionLeaderStatuses - 1}); !ok {
 		t.Error("the last orphan is forgotten")
 	}
+	if s.sessionLeaders.completeSince != 0 {
+		t.Error("a status was dropped before the ring was full")
+	}
 	for i := range maxSessionLeaderStatuses {
-		s.add(osprocess.ID{PID: 100_000 + i}, recordedExit{}, true)
+		s.add(osprocess.ID{PID: 100_000 + i, StartTime: 1000 - uint64(i)%10}, recordedExit{}, true)
+	}
+	for i := range 20 {
+		s.add(osprocess.ID{PID: 200_000 + i, StartTime: 2000}, recordedExit{}, true)
+	}
+	if got := s.sessionLeaders.completeSince; got != 1000 {
+		t.Errorf("latest start time of a dropped status: %d, want 1000", got)
 	}
 	if _, ok := s.get(osprocess.ID{PID: 1}); ok {
 		t.Error("leaders are remembered without a limit")

@@ -93,7 +93,7 @@ func (se *server) reapChild() (reaped bool, err error) {
 	if osprocess.IsResourceExhausted(statErr) {
 		return false, statErr
 	}
-	isSessionLeader := st.Session == pid
+	isSessionLeader := st.Session == pid && st.Executed // a fork whose execve(2) has failed is no process of a task
 	var cgroup string
 	if isSessionLeader {
 		cgroup, err = osprocess.CgroupV2Of(pid)
@@ -110,21 +110,22 @@ func (se *server) reapChild() (reaped bool, err error) {
 	return true, nil
 }
 
-// endedSessionLeaders returns the session leaders whose exit the keeper has recorded, and that were not started before
-// startTime. Each error satisfies [osprocess.IsResourceExhausted].
-func (se *server) endedSessionLeaders(startTime uint64) ([]keeperwire.EndedProcess, error) {
+// endedSessionLeaders returns the response with the session leaders whose exit the keeper has recorded, and that were not
+// started before startTime.
+func (se *server) endedSessionLeaders(startTime uint64) *keeperwire.Response {
 	if err := se.reapChildren(); err != nil {
-		return nil, err
+		return responseFromErrorOrNil(err)
 	}
 	se.mu.Lock()
 	defer se.mu.Unlock()
-	var ended []keeperwire.EndedProcess
-	for p, exit := range se.exitStatuses.sessionLeaders.exitByProc {
+	leaders := &se.exitStatuses.sessionLeaders
+	resp := &keeperwire.Response{CompleteSince: leaders.completeSince, KeeperPID: os.Getpid()}
+	for p, exit := range leaders.exitByProc {
 		if p.StartTime >= startTime {
-			ended = append(ended, keeperwire.EndedProcess{Process: p, Cgroup: exit.cgroup})
+			resp.EndedProcesses = append(resp.EndedProcesses, keeperwire.EndedProcess{Process: p, Cgroup: exit.cgroup})
 		}
 	}
-	return ended, nil
+	return resp
 }
 
 // findZombieChildPID returns the pid of a child that has ended and was not reaped, or 0 if there is none. It does not

@@ -102,6 +102,11 @@ type Response struct {
 	ParentProcesses []osprocess.ID `json:",omitempty"`
 	EndedProcesses  []EndedProcess `json:",omitempty"`
 	Ephemeral       bool           `json:",omitempty"` // in the response to FetchStoredFDKeys: the keeper is ephemeral, see keeper.Config.Ephemeral
+
+	// In the response to ListEndedSessionLeaders: EndedProcesses lacks no session leader that was started after the tick
+	// CompleteSince, and that has ended as a child of the keeper, whose pid is KeeperPID.
+	CompleteSince uint64 `json:",omitempty"`
+	KeeperPID     int    `json:",omitempty"`
 }
 
 // ResponseCode is an error that the client handles.
