@@ -331,7 +331,7 @@ func TestStageOfDeadDriver(t *testing.T) {
 	for _, test := range []struct {
 		forked bool
 		want   int // exit code
-	}{{true, 7}, {false, 1}} {
+	}{{true, 7}, {false, 126}} {
 		s := newStartRequest(t, map[string]any{"command": "/bin/sh"})
 		mark, err := os.Create(filepath.Join(t.TempDir(), "mark"))
 		if err != nil {

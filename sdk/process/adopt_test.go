@@ -115,7 +115,7 @@ func TestAdopt(t *testing.T) {
 		{"a stage was not released", func(t *testing.T, s *sdk.StartRequest) {
 			leaveMark(t, s, func(m *startMarkData) { forgetProcess(m); m.StageWaitsForMark = true })
 		}, driver.ExitResult{}, sdk.ErrNotExecuted, false},
-		{"a stage was released, and has ended as only the program does", func(t *testing.T, s *sdk.StartRequest) {
+		{"a stage was released, and has ended", func(t *testing.T, s *sdk.StartRequest) {
 			mark, _ := findStartMark(s)
 			leaveMark(t, s, func(m *startMarkData) { m.StageWaitsForMark = true })
 			createTriggerFile(t, s)
@@ -123,10 +123,6 @@ func TestAdopt(t *testing.T) {
 		}, exitCodeSeven, nil, false},
 		{"a stage was released, and was killed", func(t *testing.T, s *sdk.StartRequest) {
 			leaveMark(t, s, func(m *startMarkData) { m.StageWaitsForMark = true })
-			killMarked(t, s)
-		}, driver.ExitResult{}, errors.New("exit status unknown"), false},
-		{"a stage has executed the program, which was killed", func(t *testing.T, s *sdk.StartRequest) {
-			leaveMark(t, s, func(m *startMarkData) { m.StageWaitsForMark, m.StageHasExecuted = true, true })
 			killMarked(t, s)
 		}, driver.ExitResult{ExitCode: 137, Signal: 9}, nil, false},
 		{"another start", func(t *testing.T, s *sdk.StartRequest) { s.ID = filepath.Dir(s.ID) + "/ffffffff" }, driver.ExitResult{}, sdk.ErrNotExecuted, false},
@@ -394,13 +390,11 @@ func TestMarkOfAStage(t *testing.T) {
 		s := newStartRequest(t)
 		l := &markReadingLauncher{shellLauncher: shellLauncher{script: becomesProgram}, start: s}
 		p := startProcess(t, s, Command{Path: "/bin/sleep", Args: []string{"1000"}, Launcher: l})
-		executed, _ := findStartMark(s)
 		for name, m := range map[string]struct {
-			mark     *startMarkData
-			pid      int
-			executed bool
-		}{"before the fork": {l.prepared, 0, false}, "at the release": {l.forked, p.PID(), false}, "after the start": {executed, p.PID(), true}} {
-			if m.mark == nil || m.mark.State.PID != m.pid || m.mark.StageHasExecuted != m.executed || !m.mark.StageWaitsForMark {
+			mark *startMarkData
+			pid  int
+		}{"before the fork": {l.prepared, 0}, "at the release": {l.forked, p.PID()}} {
+			if m.mark == nil || m.mark.State.PID != m.pid || !m.mark.StageWaitsForMark {
 				t.Errorf("mark %s: %+v", name, m.mark)
 			}
 		}

@@ -397,9 +397,6 @@ func (p *ProcessWithoutExec) startProgram(ctx context.Context, path string, c Co
 		}
 		return err
 	}
-	if err := mark.recordExec(); err != nil {
-		p.logger.Warn("mark of the start not updated", "error", err) // no error of the start, because the process runs
-	}
 	return nil
 }
 

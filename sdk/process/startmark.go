@@ -15,7 +15,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/startmark"
-	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
@@ -42,10 +41,6 @@ type startMarkData struct {
 
 	// StageWaitsForMark means that a stage executes the program, and only after the mark is Forked.
 	StageWaitsForMark bool `codec:"staged"`
-
-	// StageHasExecuted means that the stage has executed the program. If it is false, an exit status can be that of the
-	// stage.
-	StageHasExecuted bool `codec:"executed"`
 }
 
 // usesStartMark reports whether a start leaves a mark: only under nomad-lite, because Nomad requests no Adopt.
@@ -112,15 +107,6 @@ func (m *startMark) recordFork() error {
 		return fmt.Errorf("mark the process %d: %w", m.startedProcess.processID.PID, err)
 	}
 	return nil
-}
-
-// recordExec sets StageHasExecuted in the mark if StageWaitsForMark is set.
-func (m *startMark) recordExec() error {
-	if m == nil || !m.data.StageWaitsForMark {
-		return nil
-	}
-	m.data.StageHasExecuted = true
-	return m.writeMark()
 }
 
 func (m *startMark) writeMark() error {
@@ -373,24 +359,7 @@ func AdoptWithoutExec(ctx context.Context, start *sdk.StartRequest) (*ProcessWit
 		}
 		return nil, err // the host destroys the start after it has stored that its exit status is unknown
 	}
-	if err == nil && mark.StageWaitsForMark && !mark.StageHasExecuted && !p.processID.Alive() {
-		if _, err := waitForResult(ctx, p); err != nil { // the process has ended, and its parent may not have reaped it yet
-			abandonAdoption(p)
-			return nil, sdk.Recoverable(err)
-		}
-		if !mayBeStageExit(p.exitResult) {
-			return p, nil
-		}
-		abandonAdoption(p)
-		return nil, fmt.Errorf("exit status unknown: the driver exited while it started task %q, whose process has ended with exit code %d, perhaps before it executed the program", start.Name, p.exitResult.ExitCode)
-	}
 	return p, err
-}
-
-// mayBeStageExit reports whether a stage that has not executed the program can have ended with the result: it exits with code 1
-// after a failure, and with 2 if Go's runtime fails, and the plugin process kills it if the start is cancelled.
-func mayBeStageExit(r driver.ExitResult) bool {
-	return r.ExitCode == 1 || r.ExitCode == 2 || r.Signal != 0
 }
 
 // findUnrecordedProcess returns the process of a start whose mark does not name it, or the zero value if that cannot be

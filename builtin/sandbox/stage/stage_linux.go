@@ -28,7 +28,7 @@ func init() {
 	}
 	status := os.NewFile(StatusFD, "status")
 	json.NewEncoder(status).Encode(newFailure(runStage(status)))
-	os.Exit(1)
+	os.Exit(126) // as a shell exits whose program cannot be executed: it is the exit code of the task if the driver has just died
 }
 
 // jobProgramError is an error about the program that the job names, such as a missing file.
