@@ -32,9 +32,9 @@ var survivals = []survival{
 		duration: "the same", figure: "crash → respawn", tests: "TestMemoryLimit TestOOMKillDuringDriverOutage",
 	},
 	{
-		event: "A driver plugin is killed", kept: "its tasks, their output and exit statuses", lost: "connections of `alloc exec`",
-		repeated: "the call that was interrupted, after the driver has said what it has done", duration: notMeasured,
-		tests: "TestPluginKilledTwiceLeavesItsTasksRunning TestExitStatusSurvivesDriverOutage TestExitsAreReportedOnceDespiteKills",
+		event: "A driver plugin is killed", kept: "its tasks, their output and exit statuses", lost: "connections of `alloc exec`; without cgroups v2, the exit status of a task that was about to start and has ended meanwhile",
+		repeated: "the call that was interrupted, after the driver has said what it has done; a start that has executed nothing, up to four times", duration: notMeasured,
+		tests: "TestPluginKilledTwiceLeavesItsTasksRunning TestExitStatusSurvivesDriverOutage TestExitsAreReportedOnceDespiteKills TestShortTasks TestStartDuringWhichThePluginDies",
 	},
 	{
 		event: "A driver plugin does not start any more", kept: "its tasks", lost: "nothing; new tasks of the driver wait",
@@ -46,9 +46,9 @@ var survivals = []survival{
 		repeated: "the call, once; clean-up calls until they succeed", duration: notMeasured, tests: "TestHookDeaths",
 	},
 	{
-		event: "The keeper is killed", kept: "tasks, plugins, output", lost: "the exit status of a task whose driver plugin had died too, on kernels that do not keep it",
+		event: "The keeper is killed", kept: "tasks, plugins, output", lost: "if the driver plugin that this keeper has started is killed too, the exit status of a task that ends before the next plugin process has found it, because no living process was its parent; before Linux 6.15, also of one that ends later",
 		repeated: "nothing", duration: "some milliseconds",
-		tests: "TestTasksSurviveDeaths TestNothingIsLostWhenTheKeeperIsKilled TestBatchJobWithUnknownExitStatusIsNotRerun",
+		tests: "TestTasksSurviveDeaths TestNothingIsLostWhenTheKeeperIsKilled TestBatchJobWithUnknownExitStatusIsNotRerun TestShortTasks",
 	},
 	{
 		event: "The log collector is killed", kept: "each byte of output, in its order", lost: "nothing; a task that fills its pipe waits",

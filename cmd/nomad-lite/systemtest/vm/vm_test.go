@@ -48,6 +48,7 @@ var vmPackages = []string{
 	"./builtin/exec",
 	"./builtin/rawexec",
 	vmHostilePackage,
+	"./cmd/nomad-lite/systemtest/faults",
 	"./internal/cgroup",
 	"./plugins/host/keeper",
 	"./runtime/agent",
