@@ -42,6 +42,11 @@ nomad-lite agent stop -all. SIGHUP reads the configuration again: log level,
 certificates, telemetry, metadata and reservations of the node, plugin and hook
 blocks, and when ended allocations are removed from the disk.
 
+With -detach the command starts the agent in the background, prints its process id,
+and returns when jobs can be placed, or with the error of the start; then no agent
+runs. The agent appends its output to agent.log in its data directory, or to the
+file of -log-file, which it does not rotate. For an agent that starts with the machine: -print-unit.
+
 With -dev nothing is kept: when the agent ends, all tasks end, and all files go.
 Jobs get the address 127.0.0.1, unless -network-interface or the configuration
 names an interface.
@@ -65,6 +70,7 @@ type options struct {
 	logJSON                 bool
 	logSourceLocation       bool
 	printSystemdUnit        bool
+	detach                  detachOptions
 	endTasksWithoutRecord   bool
 	adoptTasksWithoutRecord bool
 	claimTasksOfCopiedDir   bool
@@ -87,11 +93,18 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		Long:  agentHelp,
 		Example: `  nomad-lite agent -dev                       try it; nothing stays
   nomad-lite agent -config /etc/nomad.d
+  nomad-lite agent -detach                    in the background; returns when it is ready
   nomad-lite agent -print-unit > /etc/systemd/system/nomad-lite.service`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.printSystemdUnit {
 				return writeSystemdUnit(s.Out, cmd.Flags())
+			}
+			if o.detach.enabled {
+				return startDetached(cmd.Context(), o, cmd.Flags(), s)
+			}
+			if o.detach.logFile != "" {
+				fmt.Fprintln(s.Err, "warning: -log-file has no effect without -detach: the log is written to standard error; systemd passes it to the journal")
 			}
 			return runAgent(cmd.Context(), o, s)
 		},
@@ -119,8 +132,11 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	f.BoolVar(&o.adoptTasksWithoutRecord, "adopt-unknown", false, "take over the tasks that run in the data directory and whose jobs the state has lost, with their jobs")
 	f.BoolVar(&o.endTasksWithoutRecord, "end-unknown", false, "end the tasks that run in the data directory and that the state has lost")
 	f.BoolVar(&o.printSystemdUnit, "print-unit", false, "print a systemd unit that starts this agent, with these flags")
+	f.BoolVar(&o.detach.enabled, "detach", false, "start the agent in the background, and return when it is ready")
+	f.DurationVar(&o.detach.timeout, "detach-timeout", time.Minute, "`duration` that the agent has to become ready, with -detach")
+	f.StringVar(&o.detach.logFile, "log-file", "", "`file` to which the agent appends its output, with -detach")
 	cmd.MarkFlagsMutuallyExclusive("adopt-unknown", "end-unknown")
-	for _, name := range []string{"dev", "adopt-unknown", "end-unknown", "claim-tasks"} {
+	for _, name := range []string{"dev", "adopt-unknown", "end-unknown", "claim-tasks", "detach"} {
 		cmd.MarkFlagsMutuallyExclusive("print-unit", name) // systemd would give the order to each start of the agent
 	}
 	cmd.AddCommand(newStopCommand(s))
@@ -129,6 +145,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 
 func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	started := time.Now()
+	readyPipe := takeReadyPipeFromEnv()
 	c, err := o.loadConfig(false, s)
 	if err != nil {
 		return err
@@ -195,7 +212,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	}
 	r := &runningAgent{
 		agent: a, flags: o, advertisedTCPAddress: advertisedAddress, listeners: l, config: c, streams: s, logger: logger,
-		systemdNotifier: takeSystemdNotifierFromEnv(), receivedSignals: signals,
+		systemdNotifier: takeSystemdNotifierFromEnv(), readyPipe: readyPipe, receivedSignals: signals,
 	}
 	r.metricsCollector = collect.New(a.Store(), a, a.Node().ID())
 	r.metricsCollector.SetSettings(c.Telemetry)

@@ -38,6 +38,7 @@ type runningAgent struct {
 	streams              *cli.Streams
 	logger               hclog.Logger
 	systemdNotifier      systemdNotifier
+	readyPipe            readyPipe
 	receivedSignals      <-chan os.Signal
 
 	reloadMu sync.Mutex // serializes reloads
@@ -85,15 +86,17 @@ func (r *runningAgent) runUntilStopped(ctx context.Context) error {
 func (r *runningAgent) announceWhenReady(ctx context.Context) {
 	select {
 	case <-r.agent.Node().Registered():
+		message := fmt.Sprintf("==> agent is ready: %s, data in %s\n", r.listeners, r.agent.DataDir())
+		if address := r.nomadAddrToExport(); address != "" {
+			message += fmt.Sprintf("    export NOMAD_ADDR=%s\n", address)
+		}
 		r.systemdNotifier.notify("READY=1")
+		r.readyPipe.announce(message)
 		if r.currentConfig().LogJSON { // every line of standard error must be JSON
 			r.logger.Info("agent is ready", "addresses", r.listeners.String(), "data_dir", r.agent.DataDir())
 			return
 		}
-		fmt.Fprintf(r.streams.Err, "==> agent is ready: %s, data in %s\n", r.listeners, r.agent.DataDir())
-		if address := r.nomadAddrToExport(); address != "" {
-			fmt.Fprintf(r.streams.Err, "    export NOMAD_ADDR=%s\n", address)
-		}
+		fmt.Fprint(r.streams.Err, message)
 	case <-ctx.Done():
 	}
 }

@@ -15,17 +15,8 @@ import (
 // writeSystemdUnit writes a systemd unit that starts the agent with the flags that are set, except "print-unit".
 // Stopping the unit must stop only the agent, and leave the tasks running, whose cgroups the agent manages.
 func writeSystemdUnit(w io.Writer, flags *pflag.FlagSet) error {
-	program, err := os.Executable()
+	words, err := agentCommandLine(flags)
 	if err != nil {
-		return fmt.Errorf("find the program: %w", err)
-	}
-	words := []string{program, "agent"}
-	var errs []error
-	flags.Visit(func(f *pflag.Flag) {
-		args, err := systemdFlagArgs(f)
-		words, errs = append(words, args...), append(errs, err)
-	})
-	if err := errors.Join(errs...); err != nil {
 		return err
 	}
 	for i, word := range words {
@@ -35,10 +26,29 @@ func writeSystemdUnit(w io.Writer, flags *pflag.FlagSet) error {
 	return err
 }
 
-// systemdFlagArgs returns the words of a command line that set a flag. Paths are absolute, because systemd starts the
-// agent in the root directory.
-func systemdFlagArgs(f *pflag.Flag) ([]string, error) {
-	if f.Name == "print-unit" {
+// agentCommandLine returns the program and the arguments that start an agent in the foreground with the flags that are set.
+func agentCommandLine(flags *pflag.FlagSet) ([]string, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find the program: %w", err)
+	}
+	words := []string{program, "agent"}
+	var errs []error
+	flags.Visit(func(f *pflag.Flag) {
+		args, err := flagArgs(f)
+		words, errs = append(words, args...), append(errs, err)
+	})
+	return words, errors.Join(errs...)
+}
+
+// flagArgs returns the words of a command line that set a flag, which are none for a flag that an agent in the foreground ignores.
+// Paths are absolute, because systemd starts the agent in the root directory.
+func flagArgs(f *pflag.Flag) ([]string, error) {
+	if f.Hidden {
+		return nil, nil
+	}
+	switch f.Name {
+	case "print-unit", "detach", "detach-timeout", "log-file":
 		return nil, nil
 	}
 	values := []string{f.Value.String()}

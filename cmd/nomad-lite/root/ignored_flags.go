@@ -39,7 +39,7 @@ var ignoredFlags = []struct{ commands, flags, why string }{
 	{"agent", "bootstrap-expect= encrypt= join= raft-protocol= rejoin retry-interval= retry-join= retry-max= server-join=", "write the addresses of servers in -servers, or in client.servers of the configuration"},
 	{"agent", "consul-address= consul-token= vault-address= vault-token= vault-namespace=", noVaultReason},
 	{"agent", "alloc-dir= alloc-mounts-dir= state-dir=", "all is in the data directory"},
-	{"agent", "log-file= log-rotate-bytes= log-rotate-duration= log-rotate-max-files=", "the log is written to standard error; systemd passes it to the journal"},
+	{"agent", "log-rotate-bytes= log-rotate-duration= log-rotate-max-files=", "the log is written to standard error; systemd passes it to the journal"},
 	{"agent", "network-speed= no-host-uuid", "as in the configuration"},
 }
 
