@@ -12,8 +12,12 @@ import (
 // MarkAllocationEnded stores that an allocation has ended: its runner has finished, and no task of the allocation will
 // start again. It removes the records of the runner.
 func (tx *Txn) MarkAllocationEnded(id string) {
-	if tx.Allocation(nil, id) == nil {
+	alloc := tx.Allocation(nil, id)
+	if alloc == nil {
 		return // the allocation was deleted
+	}
+	if failure := tx.DeploymentFailure(alloc); failure != nil {
+		tx.PutAgentRecord(state.DeploymentFailurePrefix+id, state.NewDeploymentFailureRecord(failure))
 	}
 	tx.PutAgentRecord(state.EndedAllocPrefix+id, true)
 	if hooks := tx.AttachedHookConfigs(id); len(hooks) > 0 {
@@ -103,6 +107,7 @@ func (tx *Txn) DeleteAllocationAndQueueRemoval(id string) {
 	}
 	tx.deleteObjectIfExists(Allocations, id)
 	tx.DeleteAgentRecord(state.EndedAllocPrefix + id)
+	tx.DeleteAgentRecord(state.DeploymentFailurePrefix + id)
 	tx.DeleteAgentRecord(state.CollectAllocAtEndPrefix + id)
 }
 

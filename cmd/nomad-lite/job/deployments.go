@@ -63,8 +63,8 @@ func listJobDeployments(ctx context.Context, o deploymentsOptions, jobIDPrefix s
 			if err != nil {
 				return apiclient.WrapErrorWithAdvice(fmt.Sprintf("read job %q", id), err)
 			}
-			remedy, _ := taskreason.RemedyForFailedDeployment(ctx, c, d, job)
-			tables.PrintDeployment(p, d, remedy, o.verbose)
+			failure := taskreason.DescribeFailedDeployment(ctx, c, d, job)
+			tables.PrintDeployment(p, d, failure.Reason, failure.Remedy, o.verbose)
 		}
 		return output.PrintPage(s, p)
 	}

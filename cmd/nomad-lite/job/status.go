@@ -196,6 +196,9 @@ func printJobFields(p *output.Page, j *api.Job, health *apiclient.JobHealth) {
 		if text := health.Sentence(); text != "" {
 			all = append(all, [2]any{"Reason", text})
 		}
+		if d := health.FailedDeployment; d != nil {
+			all = append(all, [2]any{"Failed Deployment", d.String()})
+		}
 	}
 	p.AddPairs(all)
 	if j.UI != nil && j.UI.Description != "" {

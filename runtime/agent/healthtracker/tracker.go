@@ -52,6 +52,8 @@ type trackedJob struct {
 	recheckAt time.Time
 	checks    []<-chan struct{} // channels that are closed when the results of checks change
 	stderr    stderrLine
+	// deploymentStderr explains the exit that has made the deployment fail.
+	deploymentStderr stderrLine
 }
 
 // inputStamp changes when the objects of a job do.
@@ -198,6 +200,7 @@ type jobObjects struct {
 	allocs     []*api.Allocation
 	evals      []*api.Evaluation
 	deployment *api.Deployment
+	failed     *api.Deployment // latest failed deployment
 	lastChild  *api.Job
 	stamp      inputStamp
 }
@@ -238,8 +241,11 @@ func readObjects(s *store.Snapshot) map[jobKey]*jobObjects {
 		}
 		o.stamp.deployed++
 		o.addIndex(d.ModifyIndex)
-		if o.deployment == nil || d.CreateIndex > o.deployment.CreateIndex || d.CreateIndex == o.deployment.CreateIndex && d.JobVersion > o.deployment.JobVersion {
+		if isLaterDeployment(d, o.deployment) {
 			o.deployment = d
+		}
+		if d.Status == api.DeploymentStatusFailed && isLaterDeployment(d, o.failed) {
+			o.failed = d
 		}
 	}
 	for _, o := range all {
@@ -247,6 +253,11 @@ func readObjects(s *store.Snapshot) map[jobKey]*jobObjects {
 		slices.SortStableFunc(o.allocs, func(a, b *api.Allocation) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })
 	}
 	return all
+}
+
+// isLaterDeployment reports whether a deployment of a job was created after another one, which may be nil.
+func isLaterDeployment(d, other *api.Deployment) bool {
+	return other == nil || d.CreateIndex > other.CreateIndex || d.CreateIndex == other.CreateIndex && d.JobVersion > other.JobVersion
 }
 
 // evaluateLocked evaluates the jobs whose objects have changed, and those that are due.
@@ -318,10 +329,11 @@ func (t *Tracker) evaluateJobLocked(s *store.Snapshot, key jobKey, o *jobObjects
 	j.isDispatched, j.stamp = o.job.Dispatched, o.stamp
 	j.evaluated = jobhealth.Evaluate(jobhealth.Snapshot{
 		Now: now, Job: o.job, Allocations: o.allocs, Evaluations: o.evals, Deployment: o.deployment, LastEnd: s.LastTaskEnd, ChecksByAllocID: checks, Node: node, LastChild: last,
+		FailedDeployment: o.failed, DeploymentFailure: s.DeploymentFailure,
 	})
-	h, recheckAt := t.addStderrLine(j, now)
+	h, recheckAt := t.addStderrLines(j, now)
 	j.recheckAt = earliest(earliest(h.RecheckAt, recheckAt), retryAt)
-	if j.changedAt == 0 || h.Word != j.health.Word || h.Sentence() != j.health.Sentence() || h.AllocID != j.health.AllocID || h.Task != j.health.Task {
+	if j.changedAt == 0 || !h.HasSameText(j.health) {
 		j.changedAt = t.nextIndex(now)
 		t.lastChange = j.changedAt
 	}
@@ -336,31 +348,43 @@ func (t *Tracker) nextIndex(now time.Time) uint64 {
 // lateOutput is how long after the report of an exit the log collector can write the last output of the process.
 const lateOutput = time.Second
 
-// addStderrLine returns the health of a job with the last line of standard error that explains it. The line is read again at
+// addStderrLines returns the health of a job with the last lines of standard error that explain it. They are read again at
 // recheckAt, unless that is zero.
-func (t *Tracker) addStderrLine(j *trackedJob, now time.Time) (h jobhealth.Health, recheckAt time.Time) {
-	allocID, task, since, wanted := j.evaluated.WantedStderr()
-	if !wanted || t.config.StderrTail == nil {
-		return j.evaluated, time.Time{}
+func (t *Tracker) addStderrLines(j *trackedJob, now time.Time) (h jobhealth.Health, recheckAt time.Time) {
+	h = j.evaluated
+	if allocID, task, since, wanted := h.WantedStderr(); wanted && t.config.StderrTail != nil {
+		recheckAt = t.readStderrLine(&j.stderr, allocID, task, since, now)
+		if j.stderr.tail != "" {
+			h = h.WithStderrTail(j.stderr.tail)
+		}
 	}
-	known := &j.stderr
+	if allocID, task, since, wanted := h.FailedDeployment.WantedStderr(); wanted && t.config.StderrTail != nil {
+		recheckAt = earliest(recheckAt, t.readStderrLine(&j.deploymentStderr, allocID, task, since, now))
+		if j.deploymentStderr.tail != "" {
+			h.FailedDeployment = h.FailedDeployment.WithStderrTail(j.deploymentStderr.tail)
+		}
+	}
+	return h, recheckAt
+}
+
+// readStderrLine reads the end of the standard error of a task, unless known has that of the same exit. It must be called again at
+// recheckAt, unless that is zero.
+func (t *Tracker) readStderrLine(known *stderrLine, allocID, task string, since, now time.Time) (recheckAt time.Time) {
 	isSameExit := known.allocID == allocID && known.task == task && known.since.Equal(since)
-	if !isSameExit || now.Sub(known.firstReadAt) < 2*lateOutput {
-		if !isSameExit {
-			*known = stderrLine{allocID: allocID, task: task, since: since, firstReadAt: now}
-		}
-		tail, writtenAt, err := t.config.StderrTail(allocID, task)
-		switch {
-		case err != nil || !since.IsZero() && writtenAt.Before(since): // the last line is that of an earlier process
-		default:
-			known.tail = tail
-		}
-		if now.Sub(known.firstReadAt) < lateOutput {
-			recheckAt = known.firstReadAt.Add(lateOutput)
-		}
+	if isSameExit && now.Sub(known.firstReadAt) >= 2*lateOutput {
+		return time.Time{}
 	}
-	if known.tail == "" {
-		return j.evaluated, recheckAt
+	if !isSameExit {
+		*known = stderrLine{allocID: allocID, task: task, since: since, firstReadAt: now}
 	}
-	return j.evaluated.WithStderrTail(known.tail), recheckAt
+	tail, writtenAt, err := t.config.StderrTail(allocID, task)
+	switch {
+	case err != nil || !since.IsZero() && writtenAt.Before(since): // the last line is that of an earlier process
+	default:
+		known.tail = tail
+	}
+	if now.Sub(known.firstReadAt) < lateOutput {
+		return known.firstReadAt.Add(lateOutput)
+	}
+	return time.Time{}
 }

@@ -20,13 +20,29 @@ type jobHealth struct {
 	NeedsAttention bool
 	Reason, Remedy string // each in one line without a period; can be empty
 	AllocID, Task  string // what the reason is about; can be empty
+	// FailedDeployment is the failed deployment of the current version, unless the job works by now, or the one whose failure
+	// has rolled the job back to the current version.
+	FailedDeployment *failedDeployment `json:",omitempty"`
+}
+
+// failedDeployment is a failed deployment in the health of a job.
+type failedDeployment struct {
+	ID            string
+	JobVersion    uint64
+	Description   string // status description of the deployment, which names the version of a rollback
+	Reason        string // which task has made an allocation unhealthy, and why, in one line; can be empty
+	AllocID, Task string // what the reason is about; can be empty
 }
 
 func newJobHealth(h healthtracker.JobHealth) jobHealth {
-	return jobHealth{
+	out := jobHealth{
 		JobID: h.JobID, Namespace: h.Namespace, Health: string(h.Health.Word), NeedsAttention: h.Health.Word.NeedsAttention(),
 		Reason: h.Health.Cause, Remedy: h.Health.Remedy, AllocID: h.Health.AllocID, Task: h.Health.Task,
 	}
+	if d := h.Health.FailedDeployment; d != nil {
+		out.FailedDeployment = &failedDeployment{ID: d.ID, JobVersion: d.Version, Description: d.Description, Reason: d.Cause, AllocID: d.AllocID, Task: d.Task}
+	}
+	return out
 }
 
 func (h *jobHealthHandler) list(r *request) (any, error) {

@@ -48,6 +48,11 @@ type Snapshot struct {
 	Deployment  *api.Deployment   // the latest one of the job; nil if there is none
 	// LastEnd returns how the last run of a task of an active allocation, or its last start, has ended; nil if none has.
 	LastEnd func(allocID, task string) *restart.RunEnd
+	// FailedDeployment is the latest deployment of the job that has failed; nil if there is none.
+	FailedDeployment *api.Deployment
+	// DeploymentFailure returns why an allocation was unhealthy for its last deployment for which it was; nil if it never was, or if
+	// that is not known. It is called only if FailedDeployment is not nil.
+	DeploymentFailure func(*api.Allocation) *restart.DeploymentFailure
 	// ChecksByAllocID has the results of the service checks of running allocations.
 	ChecksByAllocID map[string][]api.AllocCheckStatus
 	Node            *api.Node // the node of the allocations; may be nil
@@ -69,6 +74,8 @@ type Health struct {
 	Remedy string // advice to the user; can be empty
 	// AllocID and Task are what the cause is about; each can be empty.
 	AllocID, Task string
+	// FailedDeployment is nil if there is none to report.
+	FailedDeployment *FailedDeployment
 	// RecheckAt is when to call Evaluate again if the snapshot does not change before that time; zero means never.
 	RecheckAt time.Time
 
@@ -169,6 +176,7 @@ func Evaluate(s Snapshot) Health {
 	if hasFailedDeployment {
 		s.addFailedDeployment(&h, worstFinding(found))
 	}
+	h.FailedDeployment = s.failedDeployment(h.Word == Running || h.Word == Complete)
 	for _, f := range found {
 		if at := f.recheckAt; at.After(s.Now) && (h.RecheckAt.IsZero() || at.Before(h.RecheckAt)) {
 			h.RecheckAt = at

@@ -264,14 +264,14 @@ func (s *allocState) isHealthKnownLocked() bool {
 
 // recordHealth records the health of the current version. A version that was stopped before it was healthy is recorded as
 // unhealthy; recordHealth returns false and records nothing if that version has no deployment.
-func (s *allocState) recordHealth(result health.State) (deploymentID string, recorded bool) {
+func (s *allocState) recordHealth(result health.State) (recorded bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if result == health.Stopped && s.alloc.DeploymentID == "" {
-		return "", false
+		return false
 	}
 	s.recordedHealth = &DeploymentHealth{DeploymentID: s.alloc.DeploymentID, Healthy: result == health.Healthy, DecidedAt: time.Now()}
-	return s.alloc.DeploymentID, true
+	return true
 }
 
 // healthOfVersionLocked returns the health that was recorded for the current version. It is nil if none was recorded.

@@ -9,6 +9,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/services"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
 )
 
@@ -92,20 +93,19 @@ var healthEvents = map[health.State]string{health.Healthy: "Alloc Healthy", heal
 // recordVerdict records whether the allocation is healthy, and emits the events about it. An allocation that was stopped
 // before it was healthy gets no event.
 func (a *allocTasks) recordVerdict(v health.Verdict, events timeline.Recorder) {
-	deployment, recorded := a.state.recordHealth(v.State)
-	if !recorded {
+	if deployment := a.state.currentAlloc().DeploymentID; v.State == health.Unhealthy && deployment != "" {
+		a.logger.Info("alloc unhealthy", "deployment_id", deployment)
+		for _, t := range a.taskSet {
+			if reason := v.UnhealthyReasonByTask[t.Name()]; reason != "" {
+				taskrunner.RecordUnhealthy(t, deployment, reason) // before the health, which can fail the deployment
+			}
+		}
+	}
+	if !a.state.recordHealth(v.State) {
 		return
 	}
 	if name := healthEvents[v.State]; name != "" {
 		events.RecordEvent(name, "", time.Now())
-	}
-	if v.State == health.Unhealthy && deployment != "" {
-		a.logger.Info("alloc unhealthy", "deployment_id", deployment)
-		for _, t := range a.taskSet {
-			if reason := v.UnhealthyReasonByTask[t.Name()]; reason != "" {
-				t.EmitEvent(model.EventAllocUnhealthy(reason))
-			}
-		}
 	}
 	a.state.requestReconcile()
 }

@@ -98,7 +98,7 @@ func TestHealthBelongsToADeployment(t *testing.T) {
 	s.setAlloc(&api.Allocation{DeploymentID: "d2"})
 	wantEqual(t, "another deployment", healthWithStatus(s, api.AllocClientStatusRunning), (*DeploymentHealth)(nil))
 	s.setAlloc(&api.Allocation{})
-	_, recorded := s.recordHealth(health.Stopped)
+	recorded := s.recordHealth(health.Stopped)
 	wantEqual(t, "stopped without a deployment", recorded, false)
 	wantEqual(t, "health of it", healthWithStatus(s, api.AllocClientStatusRunning), (*DeploymentHealth)(nil))
 }

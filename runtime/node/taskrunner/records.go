@@ -67,6 +67,7 @@ type taskRecords struct {
 	killedSinceStart    bool                       // the task was killed after its last start and before it finished; stored as LocalState.KillRequested
 	emittedOnceMessages []string                   // messages of EmitEventOncePerMessage; stored as LocalState.ReportedOnceOnlyMessages; the slice is replaced, never changed in place
 	readVariables       []string                   // stored as LocalState.ReadVariables; the slice is replaced, never changed in place
+	deploymentFailure   *restart.DeploymentFailure // stored as LocalState.DeploymentFailure; replaced, never changed in place
 	hookStates          map[string]state.HookState // by name of the hook; stored as LocalState.HookStateByName; the map is replaced, never changed in place
 }
 
@@ -88,6 +89,7 @@ func (r *taskRecords) restoreRecords(restored RestoredTask) {
 	r.localState, r.lastPutLocalState = restored.LocalState, restored.LocalState
 	r.killedSinceStart, r.emittedOnceMessages = restored.LocalState.KillRequested, restored.LocalState.ReportedOnceOnlyMessages
 	r.hookStates, r.readVariables = restored.LocalState.HookStateByName, restored.LocalState.ReadVariables
+	r.deploymentFailure = restored.LocalState.DeploymentFailure
 	if restored.TaskState != nil {
 		r.taskState = model.CopyTaskState(restored.TaskState)
 	} else {
@@ -180,6 +182,21 @@ func (r *taskRecords) redactAndAppendEvent(s *api.TaskState, event *api.TaskEven
 func (r *taskRecords) emitEvent(event *api.TaskEvent) {
 	r.storeTaskStateIfChanged(state.DurabilityAsync, func(s *api.TaskState) bool {
 		r.redactAndAppendEvent(s, event)
+		return true
+	})
+}
+
+// recordUnhealthy records why the task makes its allocation unhealthy for a deployment, with an event, and blocks until that is
+// stored, or the store has failed. It may be called from any goroutine.
+func (r *taskRecords) recordUnhealthy(deploymentID, reason string) {
+	r.storeBothRecordsIfChanged(state.DurabilityGrouped, func(s *api.TaskState) bool {
+		failure := &restart.DeploymentFailure{Time: time.Now(), DeploymentID: deploymentID, Task: r.taskName, Reason: r.secrets.Text(reason)}
+		// The end of an earlier run does not explain why a task that has run for long is unhealthy.
+		if end := r.lastPutLocalState.LastEnd; end.IsFailure() && (s.State != model.TaskRunning || time.Since(s.StartedAt) < restart.RecoveredAfter) {
+			failure.End = end
+		}
+		r.deploymentFailure = failure
+		r.redactAndAppendEvent(s, model.EventAllocUnhealthy(reason))
 		return true
 	})
 }
@@ -395,7 +412,7 @@ func (r *taskRecords) mergedLocalStateLocked() state.LocalState {
 	defer r.mu.Unlock()
 	local := r.lastPutLocalState
 	local.RestartRequest, local.KillRequested, local.ReportedOnceOnlyMessages = r.restartRequest, r.killedSinceStart, r.emittedOnceMessages
-	local.HookStateByName, local.ReadVariables = r.hookStates, r.readVariables
+	local.HookStateByName, local.ReadVariables, local.DeploymentFailure = r.hookStates, r.readVariables, r.deploymentFailure
 	return local
 }
 

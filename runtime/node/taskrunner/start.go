@@ -17,6 +17,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
+// fileTimeLag is how far the times of files, with which the last start is compared, can be behind the clock: one tick of the kernel.
+const fileTimeLag = 10 * time.Millisecond
+
 // awaitDriverAndDestroyPending waits until the driver is available, lets the driver destroy a pending start, and
 // fetches the driver's description, which Prestart hooks need.
 func (t *taskRun) awaitDriverAndDestroyPending() error {
@@ -64,7 +67,7 @@ func (t *taskRun) storeStartID() tasksteps.Result {
 	}
 	t.clearDelayAndRecordRestartState()
 	local := &t.records.localState
-	local.LastStart = time.Now()
+	local.LastStart = time.Now().Add(-fileTimeLag)
 	if local.StartID == "" { // recordExit has stored no id for this start with the last exit
 		local.StartID = t.records.newStartID()
 		if err := t.records.storeBothRecords(state.DurabilitySync); err != nil {

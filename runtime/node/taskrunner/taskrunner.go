@@ -181,6 +181,12 @@ func (r *Runner) OnlyDestroyRemains() <-chan struct{} { return r.onlyDestroyRema
 // event afterwards.
 func (r *Runner) EmitEvent(event *api.TaskEvent) { r.records.emitEvent(event) }
 
+// RecordUnhealthy records why the task makes its allocation unhealthy for a deployment, with an event, and blocks until that is
+// stored, or the store has failed; then the put is retried. It may be called from any goroutine.
+func RecordUnhealthy(r *Runner, deploymentID, reason string) {
+	r.records.recordUnhealthy(deploymentID, reason)
+}
+
 // StoreHookState stores the state of a hook of the task of r, which later calls of the hook get as their PreviousState, and
 // blocks until it is on the disk. After an error, the state may be stored later. It may be called from any goroutine
 // after SetHooks.

@@ -28,7 +28,8 @@ const (
 	ClusterReportedPrefix   = "cluster_reported/" // index of an allocation when the servers accepted its status
 	// ClusterServiceRemovalPrefix is the prefix of the removed service registrations that servers may still have.
 	ClusterServiceRemovalPrefix = "cluster_service_removal/"
-	UnknownAllocPrefix          = "unknown_alloc/" // an unknown allocation: its directory exists, and the state that had its records was lost
+	DeploymentFailurePrefix     = "deployment_failure/" // why an ended allocation was unhealthy for its deployment
+	UnknownAllocPrefix          = "unknown_alloc/"      // an unknown allocation: its directory exists, and the state that had its records was lost
 )
 
 // AgentRecordKind defines one record of the agent, or all its records with one prefix.
@@ -62,6 +63,7 @@ var AgentRecordKinds = []AgentRecordKind{
 	newAgentRecordKind[uint64](ClusterReportIndexName),
 	newAgentRecordKind[uint64](ClusterReportedPrefix),
 	newAgentRecordKind[ClusterServiceRemoval](ClusterServiceRemovalPrefix),
+	newAgentRecordKind[DeploymentFailureRecord](DeploymentFailurePrefix),
 	newAgentRecordKind[bool](UnknownAllocPrefix),
 }
 

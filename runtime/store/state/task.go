@@ -42,6 +42,9 @@ type LocalState struct {
 
 	// ReadVariables are the paths of the variables whose items the task and its hooks were given.
 	ReadVariables []string
+
+	// DeploymentFailure is why the task made its allocation unhealthy for its latest deployment; nil if it has not.
+	DeploymentFailure *restart.DeploymentFailure
 }
 
 // RestartRequest is a restart that a caller requested. It applies only to the process or the finished run

@@ -31,6 +31,33 @@ type TaskRecord struct {
 	KillRequested            bool            `store:"killed"`
 	ReportedOnceOnlyMessages []string        `store:"reported"`
 	ReadVariables            []string        `store:"variables,secret"`
+
+	DeploymentFailure *DeploymentFailureRecord `store:"deployment_failure"`
+}
+
+// DeploymentFailureRecord is the stored form of a [restart.DeploymentFailure].
+type DeploymentFailureRecord struct {
+	Time         time.Time    `store:"time"`
+	DeploymentID string       `store:"deployment"`
+	Task         string       `store:"task"`
+	Reason       string       `store:"reason"`
+	End          *ProcessExit `store:"end"`
+}
+
+// Failure returns the failure of a record; nil for nil.
+func (r *DeploymentFailureRecord) Failure() *restart.DeploymentFailure {
+	if r == nil {
+		return nil
+	}
+	return &restart.DeploymentFailure{Time: r.Time, DeploymentID: r.DeploymentID, Task: r.Task, Reason: r.Reason, End: (*restart.RunEnd)(r.End)}
+}
+
+// NewDeploymentFailureRecord returns the record of a failure; nil for nil.
+func NewDeploymentFailureRecord(f *restart.DeploymentFailure) *DeploymentFailureRecord {
+	if f == nil {
+		return nil
+	}
+	return &DeploymentFailureRecord{Time: f.Time, DeploymentID: f.DeploymentID, Task: f.Task, Reason: f.Reason, End: (*ProcessExit)(f.End)}
 }
 
 // HookRecord is the stored form of a [HookState].
@@ -108,7 +135,7 @@ func NewTaskRecord(s LocalState) *TaskRecord {
 		LastEnd: (*ProcessExit)(s.LastEnd), LastStart: s.LastStart,
 		FirstPendingDestroy: newPendingDestroyRecord(s.FirstPendingDestroy), LastKnownCapabilities: (*CapabilitiesRecord)(s.LastKnownCapabilities),
 		RestartRequest: s.RestartRequest, KillRequested: s.KillRequested, ReportedOnceOnlyMessages: s.ReportedOnceOnlyMessages,
-		ReadVariables: s.ReadVariables,
+		ReadVariables: s.ReadVariables, DeploymentFailure: NewDeploymentFailureRecord(s.DeploymentFailure),
 	}
 	if s.HookStateByName != nil {
 		r.HookRecordByName = make(map[string]*HookRecord, len(s.HookStateByName))
@@ -130,7 +157,7 @@ func (r *TaskRecord) LocalState() LocalState {
 		LastEnd: (*restart.RunEnd)(r.LastEnd), LastStart: r.LastStart,
 		FirstPendingDestroy: r.FirstPendingDestroy.pendingDestroy(), LastKnownCapabilities: (*driver.Capabilities)(r.LastKnownCapabilities),
 		RestartRequest: r.RestartRequest, KillRequested: r.KillRequested, ReportedOnceOnlyMessages: r.ReportedOnceOnlyMessages,
-		ReadVariables: r.ReadVariables,
+		ReadVariables: r.ReadVariables, DeploymentFailure: r.DeploymentFailure.Failure(),
 	}
 	if r.HookRecordByName != nil {
 		s.HookStateByName = make(map[string]HookState, len(r.HookRecordByName))

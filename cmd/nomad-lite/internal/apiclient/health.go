@@ -2,6 +2,7 @@ package apiclient
 
 import (
 	"context"
+	"fmt"
 	"net/url"
 
 	"github.com/hashicorp/nomad/api"
@@ -14,6 +15,18 @@ type JobHealth struct {
 	NeedsAttention   bool
 	Reason, Remedy   string // each in one line; can be empty
 	AllocID, Task    string // what the reason is about; can be empty
+	// FailedDeployment is the failed deployment of the current version, or the one whose failure has rolled the job back; nil if
+	// there is none.
+	FailedDeployment *FailedDeployment `json:",omitempty"`
+}
+
+// FailedDeployment is a failed deployment in the health of a job.
+type FailedDeployment struct {
+	ID            string
+	JobVersion    uint64
+	Description   string
+	Reason        string // in one line; can be empty
+	AllocID, Task string // what the reason is about; can be empty
 }
 
 // Sentence returns the reason and the remedy in one line, or "".
@@ -22,6 +35,15 @@ func (h *JobHealth) Sentence() string {
 		return h.Reason
 	}
 	return h.Reason + ". " + h.Remedy
+}
+
+// String returns the version, the description and the reason in one line.
+func (d *FailedDeployment) String() string {
+	text := fmt.Sprintf("version %d: %s", d.JobVersion, d.Description)
+	if d.Reason != "" {
+		text += "; " + d.Reason
+	}
+	return text
 }
 
 // ReadJobHealth returns the health of a job, or nil if the agent does not report it, as agents of Nomad and nodes of a cluster.

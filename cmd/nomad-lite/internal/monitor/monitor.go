@@ -236,12 +236,19 @@ func (m *Monitor) watchDeployment(ctx context.Context, id string, ignoreEarlierF
 			return apiclient.WrapErrorWithAdvice(fmt.Sprintf("read deployment %q", id), err)
 		}
 		if ignoreEarlierFailure && d.Status == api.DeploymentStatusFailed {
-			if _, works := taskreason.RemedyForFailedDeployment(ctx, m.client, d, m.readJobOrNil(ctx, d.JobID)); works {
+			if taskreason.DescribeFailedDeployment(ctx, m.client, d, m.readJobOrNil(ctx, d.JobID)).Works {
 				p.AddTimedDetailLine("The deployment of version %d had failed (%s); the job runs this version by now, and passes its checks", d.JobVersion, d.StatusDescription)
 				return m.printPageWithLiveText(p, "")
 			}
 		}
 		ignoreEarlierFailure = false
+		if d.Status == api.DeploymentStatusFailed {
+			// The log collector can write the last output of a task, which explains the failure, after the report of its exit. A
+			// rollback has a deployment by then, too.
+			if err := Sleep(ctx, time.Second); err != nil {
+				return err
+			}
+		}
 		state := m.newPage()
 		var now time.Time // without a terminal no countdown, which would print a new page each second
 		if m.liveScreen != nil {
@@ -296,8 +303,8 @@ func isDeploymentEndedOrBlocked(status string) bool {
 // formats the times of restarts as delays from now, or as times of day if now is zero.
 func (m *Monitor) AddDeploymentState(ctx context.Context, p *output.Page, d *api.Deployment, now time.Time) error {
 	job := m.readJobOrNil(ctx, d.JobID)
-	remedy, _ := taskreason.RemedyForFailedDeployment(ctx, m.client, d, job)
-	tables.PrintDeployment(p, d, remedy, m.verbose)
+	failure := taskreason.DescribeFailedDeployment(ctx, m.client, d, job)
+	tables.PrintDeployment(p, d, failure.Reason, failure.Remedy, m.verbose)
 	allocs, _, err := m.client.Deployments().Allocations(d.ID, apiclient.QueryOptions(ctx, m.namespace))
 	if err != nil {
 		if !m.verbose {
@@ -330,9 +337,6 @@ func (m *Monitor) watchRollback(ctx context.Context, failedDeployment *api.Deplo
 	for _, group := range failedDeployment.TaskGroups {
 		if group == nil || !group.AutoRevert {
 			continue
-		}
-		if err := Sleep(ctx, time.Second); err != nil {
-			return err
 		}
 		next, _, err := m.client.Jobs().LatestDeployment(failedDeployment.JobID, apiclient.QueryOptions(ctx, m.namespace))
 		if err != nil || next == nil || next.ID == failedDeployment.ID {

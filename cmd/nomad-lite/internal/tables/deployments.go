@@ -22,14 +22,18 @@ func PrintDeployments(p *output.Page, all []*api.Deployment, verbose bool) {
 	p.AddTableOrMessage(t, "No deployments found")
 }
 
-// PrintDeployment adds a deployment and the progress of its groups, and what the user can do, which can be empty.
-func PrintDeployment(p *output.Page, d *api.Deployment, remedy string, verbose bool) {
+// PrintDeployment adds a deployment and the progress of its groups, why it has failed, and what the user can do. Both texts can be
+// empty.
+func PrintDeployment(p *output.Page, d *api.Deployment, reason, remedy string, verbose bool) {
 	all := output.Pairs{
 		{"ID", output.ShortIDUnlessVerbose(d.ID, verbose)},
 		{"Job ID", d.JobID},
 		{"Job Version", d.JobVersion},
 		{"Status", output.StatusCell(d.Status)},
 		{"Description", d.StatusDescription},
+	}
+	if reason != "" {
+		all = append(all, [2]any{"Reason", reason})
 	}
 	if remedy != "" {
 		all = append(all, [2]any{"Remedy", remedy})

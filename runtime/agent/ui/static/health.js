@@ -23,11 +23,27 @@ export function healthReason(health) {
 // failed are the words after which a user looks for the last lines of a task.
 const failed = ["failing", "failed", "degraded"];
 
-// healthNotice creates the start of the page of a job that is not well, or that waits for something. It returns null for other
-// jobs.
+// healthNotice creates the start of the page of a job that is not well, that waits for something, or whose last version has failed.
+// It returns null for other jobs.
 /** @param {API.jobHealth} health */
 export function healthNotice(health) {
-  if (!health?.Reason) return null;
+  const failed = health?.FailedDeployment;
+  if (!health?.Reason && !failed) return null;
+  return [health.Reason && reasonNotice(health), failed && failedDeploymentNotice(failed)];
+}
+
+// failedDeploymentNotice creates the part of the notice about a failed deployment.
+/** @param {API.failedDeployment} failed */
+function failedDeploymentNotice(failed) {
+  return h("section", { class: "notice notice-degraded", role: "status", "data-key": "failed-deployment" },
+    h("h2", null, `The deployment of version ${failed.JobVersion} has failed`),
+    h("p", { class: "reason" }, failed.Description, failed.Reason && "; " + failed.Reason),
+    failed.AllocID && h("p", null, link(allocationPath(failed.AllocID), "Allocation ", failed.AllocID.slice(0, 8)),
+      " · ", fullLink(allocationPath(failed.AllocID, failed.Task, "logs"), "Output of task ", failed.Task)));
+}
+
+/** @param {API.jobHealth} health */
+function reasonNotice(health) {
   return h("section", { class: `notice notice-${health.Health}`, role: "status", "data-key": "health" },
     h("h2", null, `This job ${health.Health === "failed" ? "has" : "is"} ${health.Health}`),
     h("p", { class: "reason" }, healthSentence(health)),

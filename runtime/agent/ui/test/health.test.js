@@ -20,9 +20,16 @@ test("the sentence of a health", () => {
 
 test("a job without a reason has no notice", () => {
   assert.equal(healthNotice({ Health: "running", Reason: "" }), null);
-  const notice = healthNotice({ Health: "failing", Reason: "exits with 1", Remedy: "", AllocID: "01234567-x", Task: "web" });
+  const [notice] = healthNotice({ Health: "failing", Reason: "exits with 1", Remedy: "", AllocID: "01234567-x", Task: "web" });
   assert.match(notice.textContent, /^This job is failingexits with 1Output around the exit of task web · Allocation 01234567 · Output of task web$/);
   assert.deepEqual(notice.all("a").map((a) => a.getAttribute("href")), ["/ui/allocations/01234567-x/timeline#exit=web", "/ui/allocations/01234567-x", "/ui/allocations/01234567-x/web/logs"]);
+});
+
+test("a job that works again has a notice about the deployment that has failed", () => {
+  const [reason, notice] = healthNotice({ Health: "running", Reason: "", FailedDeployment: { JobVersion: 1, Description: "rolling back to job version 0", Reason: "exit code 3", AllocID: "01234567-x", Task: "web" } });
+  assert.equal(reason, "");
+  assert.equal(notice.textContent, "The deployment of version 1 has failedrolling back to job version 0; exit code 3Allocation 01234567 · Output of task web");
+  assert.deepEqual(notice.all("a").map((a) => a.getAttribute("href")), ["/ui/allocations/01234567-x", "/ui/allocations/01234567-x/web/logs"]);
 });
 
 test("the label of an agent that reports no health has the status", () => {

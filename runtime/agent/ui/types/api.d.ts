@@ -1982,6 +1982,15 @@ interface evaluationCount {
   NextToken: string;
 }
 
+interface failedDeployment {
+  AllocID: string;
+  Description: string;
+  ID: string;
+  JobVersion: number;
+  Reason: string;
+  Task: string;
+}
+
 interface hostVolumeView {
   ID: string;
   Name: string;
@@ -1999,6 +2008,7 @@ interface jobAction {
 
 interface jobHealth {
   AllocID: string;
+  FailedDeployment: failedDeployment | null;
   Health: string;
   JobID: string;
   Namespace: string;
