@@ -21,9 +21,12 @@ func (a *Agent) enableAdoption(node model.NodeFacts) {
 		return
 	}
 	c.EndPluginsOfEarlierAgent = a.killDriverPluginsOfEarlierAgent
+	c.Node = node
 	if a.config.Cluster == nil {
-		c.AdoptUnknownAllocs, c.Node, c.StoreAdoptedAllocs = a.config.AdoptTasksWithoutRecord, node, a.scheduler.StoreAdoptedAllocs
+		c.AdoptUnknownAllocs, c.StoreAdoptedAllocs = a.config.AdoptTasksWithoutRecord, a.scheduler.StoreAdoptedAllocs
+		return
 	}
+	c.AdoptAllocsOfNode, c.StoreAdoptedAllocs = true, a.cluster.replica.StoreAdoptedAllocs
 }
 
 // killDriverPluginsOfEarlierAgent kills the children of the keeper that run the same command as the present plugin

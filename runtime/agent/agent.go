@@ -349,7 +349,13 @@ func (a *Agent) Run(ctx context.Context) {
 	inCluster, leaveCluster := context.WithCancel(context.WithoutCancel(ctx))
 	if a.cluster != nil {
 		reportsWG.Go(func() { a.allocSync.Run(reporting, a.cluster.replica) })
-		clusterWG.Go(func() { a.cluster.run(inCluster) })
+		clusterWG.Go(func() {
+			select {
+			case <-a.node.Registered(): // lost allocations are adopted, which the servers' list would start anew
+			case <-inCluster.Done():
+			}
+			a.cluster.run(inCluster)
+		})
 	} else {
 		reportsWG.Go(func() { a.allocSync.Run(reporting, a.scheduler) })
 		goAfterRegistration(func() { a.scheduler.Run(ctx) })

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"sync"
@@ -97,6 +98,7 @@ func (a *Agent) openCluster(ctx context.Context, nodeID, region string) (err err
 	n.access = access.New(n.pool, region)
 	n.member, err = membership.New(ctx, membership.Config{
 		Region: region, NodeID: nodeID, Host: a.host, IntroductionToken: c.IntroductionToken, Pool: n.pool, Store: a.store,
+		CredentialsPath: filepath.Join(a.dataDirectory.path, membership.CredentialsFile),
 		ReportStates: func() {
 			n.replica.ReportStates()
 			n.registrations.Resend()

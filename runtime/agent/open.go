@@ -23,6 +23,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/agent/history"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/otlp"
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/membership"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskapi"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
@@ -137,7 +138,12 @@ func (a *Agent) fingerprint(ctx context.Context) localnode.Settings {
 // openNodeAndPlugins creates the scheduler, the task API and the node, and starts the plugins. settings is the result of
 // fingerprint.
 func (a *Agent) openNodeAndPlugins(ctx context.Context, settings localnode.Settings) (err error) {
-	nodeID := localnode.LoadOrNewNodeID(a.store)
+	var credentials membership.Credentials
+	if a.config.Cluster != nil {
+		// membership.New logs an error.
+		credentials, _ = membership.ReadCredentials(filepath.Join(a.dataDirectory.path, membership.CredentialsFile))
+	}
+	nodeID := localnode.LoadOrNewNodeID(a.store, credentials.NodeID)
 	a.scheduler = a.newScheduler(nodeID)
 	a.identities = identity.NewIssuer(identity.Config{Store: a.store, Region: settings.Region, IssuerURL: a.config.OIDCIssuer})
 	if a.config.Cluster != nil {

@@ -1,6 +1,7 @@
 package localnode
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -85,8 +86,8 @@ type Node struct {
 }
 
 // LoadOrNewNodeID returns the id of the node under earlier agents. If neither a node nor an allocation is stored, it
-// returns a new random id.
-func LoadOrNewNodeID(s *store.Store) string {
+// returns the id that the node had in a state that was lost or, if that is empty, a new random id.
+func LoadOrNewNodeID(s *store.Store, idOfLostState string) string {
 	snapshot := s.Snapshot()
 	if nodes := snapshot.Nodes(nil, ""); len(nodes) > 0 {
 		return nodes[0].ID
@@ -94,7 +95,7 @@ func LoadOrNewNodeID(s *store.Store) string {
 	if allocs := snapshot.Allocations(nil, ""); len(allocs) > 0 {
 		return allocs[0].NodeID
 	}
-	return uuid.NewString()
+	return cmp.Or(idOfLostState, uuid.NewString())
 }
 
 // New returns a Node with the metadata that was set under earlier agents.

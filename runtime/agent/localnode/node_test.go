@@ -27,7 +27,7 @@ func openStore(t *testing.T) *store.Store {
 
 func TestNodeKeepsItsID(t *testing.T) {
 	s := openStore(t)
-	if a, b := LoadOrNewNodeID(s), LoadOrNewNodeID(s); a == b || a == "" {
+	if a, b := LoadOrNewNodeID(s, ""), LoadOrNewNodeID(s, ""); a == b || a == "" {
 		t.Errorf("ids of an empty state: %q and %q", a, b)
 	}
 	put := func(f func(*store.Txn)) {
@@ -40,11 +40,11 @@ func TestNodeKeepsItsID(t *testing.T) {
 	put(func(tx *store.Txn) {
 		tx.PutScheduledAllocation(&api.Allocation{ID: "a", NodeID: "n1", Job: &api.Job{}})
 	})
-	if got := LoadOrNewNodeID(s); got != "n1" {
+	if got := LoadOrNewNodeID(s, ""); got != "n1" {
 		t.Errorf("id %q, want that of the allocations", got)
 	}
 	put(func(tx *store.Txn) { tx.PutNodeWithStorageEvents(&api.Node{ID: "n2"}) })
-	if got := LoadOrNewNodeID(s); got != "n2" {
+	if got := LoadOrNewNodeID(s, ""); got != "n2" {
 		t.Errorf("id %q, want that of the node", got)
 	}
 }

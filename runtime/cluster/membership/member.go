@@ -57,6 +57,7 @@ type Config struct {
 	Host   fingerprint.Host // of the record of the node, with its networks and processors
 	// IntroductionToken is the token of the first registration; empty means none.
 	IntroductionToken string
+	CredentialsPath   string // file of the Credentials; empty means none
 	Pool              serverPool
 	Store             nodeStore
 	// ReportStates is called when the servers have marked the node otherwise than ready. They mark it ready again after the
@@ -70,6 +71,11 @@ type Member struct {
 	config     Config
 	registered chan struct{} // closed after the first successful registration under any agent, while mu is held
 	wake       chan struct{} // receives a value when Run must send a heartbeat; capacity 1
+
+	credentialsMu sync.Mutex
+	written       Credentials // content of the file, or the zero value if it is not known
+
+	isRestored bool // the record is from the file of the credentials, because the state was lost
 
 	mu             sync.Mutex
 	record         state.ClusterMembership // credentials; stored
@@ -90,6 +96,12 @@ func New(ctx context.Context, c Config) (*Member, error) {
 		return nil, fmt.Errorf("this data directory belongs to a node of region %q, and the configuration has region %q: write region = %q, or use another data directory", m.record.Region, c.Region, m.record.Region)
 	case !known:
 		m.record = state.ClusterMembership{Region: c.Region, NodeSecret: uuid.NewString()}
+		if saved, err := ReadCredentials(c.CredentialsPath); err != nil {
+			c.Logger.Warn("the node registers as a new one", "error", err)
+		} else if record, ok := saved.record(c.NodeID, c.Region); ok {
+			m.record, m.isRestored = record, true
+			c.Logger.Warn("the state is lost, the node keeps its id and its credentials", "node_id", c.NodeID)
+		}
 		if err := m.storeRecord(ctx, m.record); err != nil {
 			return nil, fmt.Errorf("store the secret of the node: %w", err)
 		}
@@ -97,6 +109,7 @@ func New(ctx context.Context, c Config) (*Member, error) {
 	if m.record.Registered {
 		close(m.registered)
 	}
+	m.writeCredentials(m.record)
 	return m, nil
 }
 
@@ -125,6 +138,14 @@ func (m *Member) Secret() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.record.NodeSecret
+}
+
+// CredentialsRejected reports whether servers have rejected credentials of the node: they may be others than the servers that have
+// assigned the allocations of a lost state.
+func (m *Member) CredentialsRejected() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.record.CredentialsRejected
 }
 
 // LastContact returns the time of the last successful registration or heartbeat, of this agent or an earlier one.
@@ -175,7 +196,7 @@ func (m *Member) Run(ctx context.Context) {
 		return
 	}
 	next := registerUnknown
-	if m.isRegistered() {
+	if m.isRegistered() || m.isRestored {
 		next = registerKnown
 	}
 	m.lastEventIndex = m.config.Store.Snapshot().Index()
@@ -428,7 +449,7 @@ func (m *Member) isRegistered() bool {
 // forgetRegistration makes the node one that was never registered.
 func (m *Member) forgetRegistration(ctx context.Context) {
 	m.mu.Lock()
-	m.record.Registered, m.record.Identity = false, ""
+	m.record.Registered, m.record.Identity, m.record.CredentialsRejected = false, "", true
 	record := m.record
 	m.mu.Unlock()
 	if err := m.storeRecord(ctx, record); err != nil {
@@ -441,6 +462,7 @@ func (m *Member) storeRecord(ctx context.Context, record state.ClusterMembership
 		tx.PutAgentRecord(state.ClusterMembershipName, record)
 		return nil
 	})
+	m.writeCredentials(record)
 	return err
 }
 

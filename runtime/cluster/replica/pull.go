@@ -216,7 +216,7 @@ func (r *Replica) storeList(ctx context.Context, list *protocol.GetClientAllocsR
 	_, err := r.config.Store.Update(ctx, func(tx *store.Txn) error {
 		reconnected, changed = nil, false
 		for _, a := range tx.AllocationsByNode(nil, r.config.NodeID) {
-			if _, listed := list.Allocs[a.ID]; !listed {
+			if _, listed := list.Allocs[a.ID]; !listed && !r.mayBeOfOtherServers(tx.Reader, a.ID) {
 				changed = r.removeAlloc(tx, a) || changed
 			}
 		}

@@ -24,6 +24,7 @@ type member interface {
 	Token() string
 	Secret() string
 	LastContact() time.Time
+	CredentialsRejected() bool
 	Beat()
 	ConfirmRegistered(context.Context) error
 }

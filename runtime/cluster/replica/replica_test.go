@@ -225,6 +225,8 @@ func (f *fakeServers) Registered() <-chan struct{} { return closed }
 func (f *fakeServers) Token() string               { return "jwt" }
 func (f *fakeServers) Secret() string              { return "secret" }
 
+func (f *fakeServers) CredentialsRejected() bool { return false }
+
 func (f *fakeServers) LastContact() time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -96,7 +96,7 @@ func (c *Cleaner) readAdoptableAlloc(ctx context.Context, drivers driverSource, 
 		return nil, err
 	case alloc.Job == nil || alloc.GetTaskGroup() == nil:
 		return nil, fmt.Errorf("its copy has no job with the group %q", alloc.TaskGroup)
-	case !c.AdoptUnknownAllocs && !c.isJobInState(alloc.Job):
+	case c.AdoptAllocsOfNode && alloc.NodeID != c.Node.ID, !c.AdoptAllocsOfNode && !c.AdoptUnknownAllocs && !c.isJobInState(alloc.Job):
 		return nil, nil
 	}
 	for _, task := range runningTasks {

@@ -57,8 +57,11 @@ type Cleaner struct {
 
 	// AdoptUnknownAllocs means that unknown allocations are adopted even if the state does not have their jobs.
 	AdoptUnknownAllocs bool
+	// AdoptAllocsOfNode means that the unknown allocations of Node are adopted, and no others: servers have assigned them to it, and
+	// end those that it should no longer have.
+	AdoptAllocsOfNode bool
 	// StoreAdoptedAllocs stores allocations of one job, together with the job if the state does not have it. edit makes
-	// other changes in the same transaction. If it is nil, no allocation is adopted, because a cluster assigns them.
+	// other changes in the same transaction. If it is nil, no allocation is adopted.
 	StoreAdoptedAllocs func(ctx context.Context, allocs []*api.Allocation, edit func(*store.Txn)) error
 	Node               model.NodeFacts // node of the adopted allocations
 

@@ -13,6 +13,8 @@ type ClusterMembership struct {
 	Identity   string `store:"identity,secret"`
 	Registered bool   `store:"registered"` // the servers have accepted a registration
 	Left       bool   `store:"left"`       // the agent schedules for itself
+	// CredentialsRejected means that servers have rejected credentials of the node, which then has registered with new ones.
+	CredentialsRejected bool `store:"credentials_rejected"`
 	// LastContact is the time of the last successful registration or heartbeat; zero means never.
 	LastContact time.Time `store:"last_contact"`
 	Servers     []string  `store:"servers"` // addresses of the servers that were known last
