@@ -265,15 +265,16 @@ func (u *uiJobsTest) portsAndEnded() {
 		if broken := systemtest.Eval[string](p, `[...document.querySelectorAll(".ports a")].flatMap((a) => {
 			const texts = document.createTreeWalker(a, NodeFilter.SHOW_TEXT), broken = [];
 			while (texts.nextNode()) {
-				const found = /\d+$/.exec(texts.currentNode.data), range = document.createRange();
-				if (!found) continue;
-				range.setStart(texts.currentNode, found.index);
-				range.setEnd(texts.currentNode, found.index + found[0].length);
-				if (range.getClientRects().length !== 1) broken.push(found[0]);
+				for (const word of texts.currentNode.data.matchAll(/\w+/g)) {
+					const range = document.createRange();
+					range.setStart(texts.currentNode, word.index);
+					range.setEnd(texts.currentNode, word.index + word[0].length);
+					if (range.getClientRects().length !== 1) broken.push(word[0]);
+				}
 			}
 			return broken;
 		}).join()`); broken != "" {
-			u.t.Errorf("width %d: the ports %s are broken into lines", width, broken)
+			u.t.Errorf("width %d: the labels and ports %s are broken into lines", width, broken)
 		}
 	}
 	p.SetViewportSize(1280, 900)
