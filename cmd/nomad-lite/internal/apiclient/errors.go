@@ -8,6 +8,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -33,7 +34,7 @@ func WrapErrorWithAdvice(operation string, err error) error {
 		}
 		return fmt.Errorf("%s: %w", operation, err)
 	}
-	text := StripErrorListHeads(strings.TrimSpace(answer.Body()))
+	text := formatErrorList(strings.TrimSpace(answer.Body()))
 	switch {
 	case strings.Contains(text, "Permission denied"):
 		text += "\nShow the token of the agent: export NOMAD_TOKEN=$(cat <data dir>/token)"
@@ -42,10 +43,58 @@ func WrapErrorWithAdvice(operation string, err error) error {
 	case strings.Contains(text, "HTTP request to an HTTPS server"):
 		text += "\nThe agent wants TLS: write https:// in -address or NOMAD_ADDR"
 	}
-	if strings.HasPrefix(text, "\n") { // StripErrorListHeads has returned a list, which starts on a line of its own
+	if strings.HasPrefix(text, "\n") { // formatErrorList has returned a list, which starts on a line of its own
 		return fmt.Errorf("%s:%s", operation, text)
 	}
 	return fmt.Errorf("%s: %s", operation, text)
+}
+
+// formatErrorList returns a nested list of errors of Nomad's API with one sentence per error: its places from the outside to the
+// inside, and then the cause. It returns a text without such a list unchanged.
+func formatErrorList(text string) string {
+	lines := slices.DeleteFunc(strings.Split(text, "\n"), func(line string) bool { return strings.TrimSpace(line) == "" })
+	sentences, rest, ok := sentencesOfErrorList("", lines)
+	switch {
+	case !errorListHeadPattern().MatchString(text):
+		return text
+	case !ok || len(rest) > 0: // an error has several lines
+		return StripErrorListHeads(text)
+	case len(sentences) == 1:
+		return sentences[0]
+	}
+	return "\n  * " + strings.Join(sentences, "\n  * ")
+}
+
+// nestedListPattern matches the first line of a list, with its place and its length.
+var nestedListPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(.*?):? *(\d+) errors? occurred:$`) })
+
+// sentencesOfErrorList returns the errors of the list that starts with the first of the lines, or the line if it is an error itself,
+// after a place. It returns the lines after the list.
+func sentencesOfErrorList(place string, lines []string) (sentences, rest []string, ok bool) {
+	if len(lines) == 0 {
+		return nil, nil, false
+	}
+	head := nestedListPattern().FindStringSubmatch(lines[0])
+	if head == nil {
+		return []string{place + lines[0]}, lines[1:], true
+	}
+	if inner := strings.TrimSuffix(head[1], " validation failed"); inner != "" {
+		place += inner + ": "
+	}
+	lines = slices.Clone(lines[1:])
+	count, _ := strconv.Atoi(head[2]) // the pattern matches digits
+	for range count {
+		if len(lines) == 0 || !strings.HasPrefix(lines[0], "\t* ") {
+			return nil, nil, false
+		}
+		lines[0] = strings.TrimPrefix(lines[0], "\t* ")
+		var nested []string
+		if nested, lines, ok = sentencesOfErrorList(place, lines); !ok {
+			return nil, nil, false
+		}
+		sentences = append(sentences, nested...)
+	}
+	return sentences, lines, true
 }
 
 // errorListHeadPattern matches the line "N errors occurred:" above each list in a nested list of errors of Nomad's API.
