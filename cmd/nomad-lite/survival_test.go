@@ -84,7 +84,7 @@ var survivals = []survival{
 	},
 	{
 		event: "The disk is full, or has no free inode", kept: "running tasks; the agent starts, and stops and purges jobs", lost: "output that cannot be written for two seconds, with a line and an event that have the number of bytes",
-		repeated: "nothing; new jobs are rejected", duration: "until there is space", tests: "TestFullDisk TestStartsOnFullDisk TestDiskWithoutInodes TestFullFileSystem TestOutputLossIsAnEventOfTheNode",
+		repeated: "nothing; new jobs are rejected", duration: "until there is space", tests: "TestFullDisk TestStartsOnFullDisk TestDiskWithoutInodes TestFullFileSystem TestConditions",
 	},
 	{
 		event: "The state file cannot be written, for example because the disk is read-only", kept: "running tasks", lost: "nothing; a task that ends is shown as running until its end is stored",

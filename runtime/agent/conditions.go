@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/descriptors"
 	"github.com/nomad-lite/nomad-lite/internal/hoststats"
@@ -30,6 +31,7 @@ type conditionFacts struct {
 	agent          *Agent
 	unit           string
 	agentCommand   []string
+	agentDir       string
 	clockSteppedAt atomic.Pointer[time.Time]
 
 	keeper            osprocess.ID // keeper of the last read; the zero value before the first one
@@ -42,6 +44,7 @@ func newConditionFacts(a *Agent) *conditionFacts {
 	for _, arg := range os.Args {
 		c.agentCommand = append(c.agentCommand, shellquote.QuoteIfNeeded(arg))
 	}
+	c.agentDir, _ = os.Getwd() // "" if it was removed
 	own, err := osprocess.OwnCgroup()
 	if err != nil || strings.Contains(own, "/user@") { // systemctl would need the session of the user
 		return c
@@ -58,13 +61,17 @@ func newConditionFacts(a *Agent) *conditionFacts {
 func (c *conditionFacts) read() conditions.Facts {
 	a, d := c.agent, c.agent.dataDirectory
 	f := conditions.Facts{
-		Now: time.Now(), DataDir: d.path, PID: os.Getpid(), Unit: c.unit, AgentCommand: c.agentCommand,
+		Now: time.Now(), DataDir: d.path, PID: os.Getpid(), Unit: c.unit, AgentCommand: c.agentCommand, AgentDir: c.agentDir,
 		NoKnownServers: a.cluster != nil && len(a.cluster.pool.Addrs()) == 0,
 		SpaceErr:       a.store.CheckFreeSpaceForNewObjects(),
 		InodesErr:      a.store.CheckFreeInodesForNewObjects(),
 		StateWriteErr:  a.store.LastWriteErr(),
 		OutputLossErr:  a.helperProcesses.logCollector.OutputLossErr(),
 		Processes:      conditions.MachineProcesses(),
+	}
+	var fs unix.Statfs_t
+	if unix.Statfs(d.path, &fs) == nil {
+		f.Disk = conditions.Use{Used: (fs.Blocks - fs.Bavail) * uint64(fs.Bsize), Limit: fs.Blocks * uint64(fs.Bsize)}
 	}
 	if m := hoststats.Memory(); m.Total > 0 {
 		f.Memory = conditions.Use{Used: m.Total - m.Available, Limit: m.Total}
@@ -101,7 +108,7 @@ func (c *conditionFacts) addPlugins(f *conditions.Facts) {
 			if named := fmt.Sprintf("plugin %q (%s): ", p.Name, p.Path); strings.HasPrefix(err.Error(), named) {
 				err = errors.New(strings.TrimPrefix(err.Error(), named))
 			}
-			f.Plugins = append(f.Plugins, conditions.Plugin{Name: p.Name, Err: err, At: p.LastExitAt})
+			f.Plugins = append(f.Plugins, conditions.Plugin{Name: p.Name, Path: p.Path, Err: err, At: p.LastExitAt})
 		}
 	}
 }

@@ -31,7 +31,7 @@ func factsByCase() map[string]Facts {
 		"all is well":                         {},
 		"node not ready":                      {NodeNotReady: true},
 		"no servers":                          {NoKnownServers: true},
-		"disk full":                           {SpaceErr: errors.New("the disk of /var/lib/nomad-lite is full: no space left on device")},
+		"disk full":                           {SpaceErr: errors.New("the disk of /var/lib/nomad-lite is full: no space left on device"), Disk: Use{63 << 20, 64 << 20, ""}},
 		"no inodes":                           {InodesErr: errors.New("the disk of /var/lib/nomad-lite has 3 free inodes, too few for new files: no space left on device")},
 		"state not written":                   {StateWriteErr: errors.New("write state.db: read-only file system")},
 		"output lost":                         {OutputLossErr: errors.New("stdout of task \"web\" of allocation 1234: no space left on device")},
@@ -44,7 +44,7 @@ func factsByCase() map[string]Facts {
 		"keeper of a service replaced":        {KeeperReplacedAt: noon},
 		"output lost on a full disk":          {SpaceErr: errors.New("full"), StateWriteErr: errors.New("no space left on device"), OutputLossErr: errors.New("stdout of task \"web\" of allocation 1234: no space left on device")},
 		"memory":                              {Memory: Use{31 << 30, 32 << 30, ""}},
-		"two plugins":                         {Plugins: []Plugin{{"a", errors.New("exit status 1"), noon.Add(-time.Minute)}, {"b c", errors.New("no such file"), time.Time{}}}},
+		"two plugins":                         {Plugins: []Plugin{{"a", "/p/a", errors.New("exit status 1"), noon.Add(-time.Minute)}, {"b c", "", errors.New("no such file"), time.Time{}}}},
 		"driver":                              {Drivers: []Driver{{"docker", "cannot connect"}, {"x", ""}}},
 		"damaged files":                       {DamageCount: 2, DamagedFiles: []string{"/d/state.db.damaged-1", "/d/state.db.damaged-2"}, DamagedAt: noon},
 		"damaged records":                     {DamageCount: 2},
@@ -75,7 +75,7 @@ func TestConditionsOfFacts(t *testing.T) {
 	})
 	for _, name := range names {
 		f := cases[name]
-		f.Now, f.DataDir, f.PID, f.AgentCommand = noon, "/var/lib/nomad-lite", 4711, []string{"nomad-lite", "agent", "-config", "/etc/nomad-lite/agent.hcl"}
+		f.Now, f.DataDir, f.PID, f.AgentDir, f.AgentCommand = noon, "/var/lib/nomad-lite", 4711, "/root", []string{"nomad-lite", "agent", "-config", "/etc/nomad-lite/agent.hcl"}
 		if strings.Contains(name, "service") {
 			f.Unit = "nomad-lite.service"
 		}

@@ -5,18 +5,21 @@ import (
 	"time"
 )
 
-// Facts are what the table of kinds reads. The zero value of each field except Now means that nothing is wrong.
+// Facts are what the table of kinds reads. The zero value of each field except Now means that nothing is wrong. It is large because each
+// row of the table reads other facts.
 type Facts struct {
 	Now          time.Time
 	DataDir      string
 	PID          int      // of the agent
 	Unit         string   // service of systemd that runs the agent; "" if it has none
 	AgentCommand []string // command line of the agent, quoted for a shell
+	AgentDir     string   // working directory of the agent
 
 	NodeNotReady   bool
 	NoKnownServers bool // the agent is a node of a cluster, and knows no server
 
 	SpaceErr      error     // the disk of the data directory has too little free space
+	Disk          Use       // bytes of the disk of the data directory
 	InodesErr     error     // the disk of the data directory has too few free inodes
 	StateWriteErr error     // the last write of the state file has failed
 	DamageCount   int       // parts of the state that this agent could not read, and that are in no kept file
@@ -46,7 +49,8 @@ type UnknownAlloc struct{ ID, JobID string } // JobID is "" if it is not known
 // Plugin is a plugin without a process.
 type Plugin struct {
 	Name string
-	Err  error // why it does not run
+	Path string // "" for a builtin
+	Err  error  // why it does not run
 	At   time.Time
 }
 

@@ -83,7 +83,7 @@ func findNodeNotReady(f Facts) []finding {
 	}
 	return []finding{{
 		summary: "The node is not ready, so no task starts",
-		remedy:  "This lasts some seconds at a start of the agent. If it lasts longer, the log of the agent has the cause", commands: []string{f.logCommand()},
+		remedy:  "This lasts some seconds at a start of the agent. If it lasts longer, the log of the agent has the cause", commands: f.logCommands(),
 	}}
 }
 
@@ -102,11 +102,14 @@ func findDiskFull(f Facts) []finding {
 		return nil
 	}
 	return []finding{{
-		summary:  fmt.Sprintf("The disk of %s is full. New jobs and variables are rejected; running tasks continue", f.DataDir),
-		remedy:   "Free some MiB on this disk: the agent then continues by itself. Remove nothing in the directory of the agent by hand",
+		summary: fmt.Sprintf("The disk of %s is full: %d MiB of %d MiB are free. New jobs and variables are rejected; running tasks continue",
+			f.DataDir, (f.Disk.Limit-f.Disk.Used)>>20, f.Disk.Limit>>20),
+		remedy:   "Free at least 2 MiB on this disk: the agent then continues by itself. " + remedyForFilesOfAgent,
 		commands: []string{"nomad-lite system gc  # removes what ended jobs have left", f.diskCommand("df -h"), "du -xh --max-depth=3 " + f.mountPoint() + " | sort -h | tail"},
 	}}
 }
+
+const remedyForFilesOfAgent = "Remove nothing in the directory of the agent by hand: if it has most, stop the job that writes there, and call system gc again"
 
 func findNoInodes(f Facts) []finding {
 	if f.InodesErr == nil {
@@ -114,7 +117,7 @@ func findNoInodes(f Facts) []finding {
 	}
 	return []finding{{
 		summary:  fmt.Sprintf("The disk of %s has no free inodes, so no file can be made. New jobs and variables are rejected; running tasks continue", f.DataDir),
-		remedy:   "Remove directories with many files on this disk: the agent then continues by itself. Remove nothing in the directory of the agent by hand",
+		remedy:   "Remove many files that are not needed on this disk: the agent then continues by itself. " + remedyForFilesOfAgent,
 		commands: []string{"nomad-lite system gc  # removes what ended jobs have left", f.diskCommand("df -i"), "du --inodes -x --max-depth=3 " + f.mountPoint() + " | sort -n | tail"},
 	}}
 }
@@ -152,7 +155,7 @@ func findDescriptorsExhausted(f Facts) []finding {
 	found := finding{
 		summary:  fmt.Sprintf("The agent may open too few files (%s): new tasks wait; running tasks continue", f.Descriptors.Of),
 		remedy:   "Raise the limit of open files and restart the agent, which ends no task",
-		commands: []string{"ulimit -n 65536  # in the shell that starts the agent"},
+		commands: f.startCommands("ulimit -n 65536  # beyond its hard limit only as root", ""),
 	}
 	if f.Unit != "" {
 		found.commands = []string{fmt.Sprintf("systemctl edit %s  # [Service] LimitNOFILE=65536", f.Unit), "systemctl restart " + f.Unit}
@@ -166,15 +169,14 @@ func findProcessesExhausted(f Facts) []finding {
 	}
 	limit := f.Processes.Of
 	found := finding{
-		summary:  fmt.Sprintf("%d of %d processes and threads are in use, by the limit in %s. When none is left, tasks and commands fail", f.Processes.Used, f.Processes.Limit, limit),
-		remedy:   "End what has too many, or raise the limit, which has an effect at once",
-		commands: []string{"ps -eLo cgroup,comm --no-headers | sort | uniq -c | sort -n | tail"},
+		summary: fmt.Sprintf("%d of %d processes and threads are in use, by the limit in %s. When none is left, tasks and commands fail", f.Processes.Used, f.Processes.Limit, limit),
+		remedy:  "Raise the limit first, because commands need processes, too. Then find and end what has too many",
 	}
-	raise := fmt.Sprintf("echo %d >%s", 2*f.Processes.Limit, limit)
+	raise := fmt.Sprintf("echo %d >%s  # as root, until the next boot", 2*f.Processes.Limit, limit)
 	if f.Unit != "" && strings.HasSuffix(limit, "/"+f.Unit+"/pids.max") {
 		raise = fmt.Sprintf("systemctl set-property %s TasksMax=%d", f.Unit, 2*f.Processes.Limit)
 	}
-	found.commands = append(found.commands, raise)
+	found.commands = []string{raise, "ps -eLo comm,cgroup --no-headers | sort | uniq -c | sort -n | tail"}
 	return []finding{found}
 }
 
@@ -183,7 +185,7 @@ func findPluginDown(f Facts) (found []finding) {
 		name := shellquote.QuoteIfNeeded(p.Name)
 		found = append(found, finding{
 			object: p.Name, since: p.At,
-			summary:  fmt.Sprintf("Plugin %s does not run: %v. Its tasks continue; new ones wait", p.Name, p.Err),
+			summary:  fmt.Sprintf("Plugin %s does not run: %v. Its tasks continue; new ones wait", strings.TrimSpace(p.Name+" "+p.Path), p.Err),
 			remedy:   "Remove the cause and restart the plugin. Without the restart, the agent tries again in intervals",
 			commands: []string{"nomad-lite plugin status " + name, "nomad-lite plugin restart " + name},
 		})
@@ -222,14 +224,14 @@ func findUnknownTasks(f Facts) []finding {
 	}
 	found := finding{
 		summary: "Tasks run that the state of the agent has lost: " + all + ". They continue, and no command reaches them",
-		remedy: "Decide about all of them before you register their jobs again: -adopt-unknown makes them allocations of their jobs again, -end-unknown ends them. " +
-			"To give this order, start the agent once by hand with the flag, until it is ready; neither the stop nor Ctrl-C ends other tasks",
+		remedy: "Register no job before you have decided about all of them. -adopt-unknown keeps them and restores their jobs, so that nothing has to be registered; " +
+			"-end-unknown ends them. Start the agent once with the flag, until it prints that it is ready, and then as before. A stop of the agent ends no task",
 	}
-	run := strings.Join(f.AgentCommand, " ") + " -adopt-unknown  # or -end-unknown; then Ctrl-C"
+	const flag = " -adopt-unknown  # or -end-unknown; then Ctrl-C"
 	if f.Unit != "" {
-		found.commands = []string{"systemctl stop " + f.Unit, run, "systemctl start " + f.Unit}
+		found.commands = []string{"systemctl stop " + f.Unit, strings.Join(f.AgentCommand, " ") + flag, "systemctl start " + f.Unit}
 	} else {
-		found.commands = []string{fmt.Sprintf("kill -INT %d", f.PID), run}
+		found.commands = append(f.startCommands("", flag), strings.Join(f.AgentCommand, " "))
 	}
 	return []finding{found}
 }
@@ -241,15 +243,15 @@ func findRecordsDamaged(f Facts) []finding {
 	found := finding{
 		summary:  fmt.Sprintf("%d records of the state file were damaged. Jobs and variables of them are lost", f.DamageCount),
 		remedy:   "Compare what is left with your job files, register what is missing, and restart the agent",
-		commands: []string{"nomad-lite job status", "nomad-lite var list"},
+		commands: []string{"nomad-lite job status -namespace '*'", "nomad-lite var list -namespace '*'", "nomad-lite job run FILE  # for each that is missing"},
 	}
 	if n := len(f.DamagedFiles); n > 0 {
 		files := make([]string, n)
 		for i, file := range f.DamagedFiles {
 			files[i] = shellquote.QuoteIfNeeded(file)
 		}
-		found.summary = fmt.Sprintf("The state file was damaged at %s. Jobs and variables that could not be read are lost", f.DamagedAt.Format(time.RFC3339))
-		found.remedy = "Compare what is left with your job files, and register what is missing. Then move the damaged file out of the directory of the agent"
+		found.summary = fmt.Sprintf("The state file was found damaged at %s. Jobs and variables that could not be read are lost; tasks of lost jobs are in the condition UnknownTasks if they run", f.DamagedAt.Format(time.RFC3339))
+		found.remedy = "Compare what is left with your job files, and register what is missing. Then move the damaged file away, which ends this message"
 		found.commands = append(found.commands, fmt.Sprintf("mv %s ~/", strings.Join(files, " ")))
 	}
 	return []finding{found}
@@ -263,8 +265,8 @@ func findKeeperReplaced(f Facts) []finding {
 		since: f.KeeperReplacedAt,
 		summary: fmt.Sprintf("The keeper, the helper process that collects the exit statuses of tasks, has ended at %s and was replaced. Tasks continue; "+
 			"a task that ended in that moment can have an unknown exit status", f.KeeperReplacedAt.Format(time.RFC3339)),
-		remedy:   "Nothing has to be repaired. The kernel or a user has killed it, or it has failed. This message is shown for an hour",
-		commands: []string{"journalctl -k --since -2h | grep -iE 'oom|killed process'", f.logCommand()},
+		remedy:   "Nothing has to be done. The kernel or a user has killed it, or it has failed. This message is shown for an hour",
+		commands: append([]string{"journalctl -k --since -2h | grep -iE 'oom|killed process'"}, f.logCommands()...),
 	}}
 }
 
@@ -286,7 +288,7 @@ func findClockStepped(f Facts) []finding {
 	return []finding{{
 		since:    f.ClockSteppedAt,
 		summary:  "The clock of the machine was set, or the machine was suspended. Times before and after it do not compare; periodic jobs follow the new time",
-		remedy:   "Nothing has to be repaired if the time is right. This message is shown for an hour",
+		remedy:   "Nothing has to be done if the time is right. This message is shown for an hour",
 		commands: []string{"timedatectl"},
 	}}
 }
@@ -315,7 +317,7 @@ func findCertificateExpiring(f Facts) (found []finding) {
 func (f Facts) certificateFinding(c Certificate, state string) finding {
 	return finding{
 		object: c.File, summary: fmt.Sprintf("The certificate %s of the agent %s", c.File, state),
-		remedy: fmt.Sprintf("Replace the file with a new certificate, and %s with its key, then reload the agent", c.KeyFile), commands: []string{f.reloadCommand()},
+		remedy: fmt.Sprintf("Replace the file with a new certificate, and %s with its key, then reload the agent, which ends no task", c.KeyFile), commands: []string{f.reloadCommand()},
 	}
 }
 
@@ -323,15 +325,24 @@ func formatDaysOrHours(d time.Duration) string {
 	if hours := int(d.Hours()); hours < 48 {
 		return fmt.Sprintf("%d hours", hours)
 	}
-	return fmt.Sprintf("%d days", int(d.Hours()/24))
+	return fmt.Sprintf("%.0f days", d.Hours()/24)
 }
 
-// logCommand, reloadCommand, diskCommand and mountPoint return commands and parts of commands for this agent.
-func (f Facts) logCommand() string {
+// logCommands, startCommands, reloadCommand, diskCommand and mountPoint return commands and parts of commands for this agent.
+func (f Facts) logCommands() []string {
 	if f.Unit == "" {
-		return "nomad-lite monitor"
+		return nil // its log is where the operator has sent it
 	}
-	return fmt.Sprintf("journalctl -u %s --since -2h", f.Unit)
+	return []string{fmt.Sprintf("journalctl -u %s --since -2h", f.Unit)}
+}
+
+// startCommands are for an agent without a unit. before is a command before the start, or "".
+func (f Facts) startCommands(before, flags string) []string {
+	commands := []string{fmt.Sprintf("kill -INT %d  # stops the agent, and no task", f.PID), "cd " + shellquote.QuoteIfNeeded(f.AgentDir)}
+	if before != "" {
+		commands = append(commands, before)
+	}
+	return append(commands, strings.Join(f.AgentCommand, " ")+flags)
 }
 
 func (f Facts) reloadCommand() string {

@@ -3,7 +3,6 @@ package tables
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
@@ -34,9 +33,7 @@ func PrintConditions(p *output.Page, found []apiclient.Condition) {
 	}
 	p.AddSectionTitle("Conditions")
 	for _, c := range found {
-		for line := range strings.Lines(conditionText(c)) {
-			p.AddLine("%s", strings.TrimSuffix(line, "\n"))
-		}
+		p.AddSanitizedLines(conditionText(c))
 	}
 }
 
@@ -47,7 +44,7 @@ func conditionText(c apiclient.Condition) string {
 		label = "Error"
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s (for %s).\n  %s.\n", label, terminal.SanitizeToOneLine(c.Summary), output.FormatDuration(time.Since(c.Since)), terminal.SanitizeToOneLine(c.Remedy))
+	fmt.Fprintf(&b, "%s: %s.\n  Since %s. %s.\n", label, terminal.SanitizeToOneLine(c.Summary), output.FormatTimestamp(c.Since), terminal.SanitizeToOneLine(c.Remedy))
 	for _, command := range c.Commands {
 		fmt.Fprintf(&b, "    %s\n", terminal.SanitizeToOneLine(command))
 	}

@@ -134,7 +134,7 @@ func (m *brokenMachine) test() {
 	if found.Severity == conditions.Error {
 		label = "Error: "
 	}
-	wanted := []string{label + found.Summary + " (for ", "\n  " + found.Remedy + ".\n", "\n    " + strings.Join(found.Commands, "\n    ") + "\n"}
+	wanted := []string{label + found.Summary + ".\n  Since ", ". " + found.Remedy + ".\n", "\n    " + strings.Join(found.Commands, "\n    ") + "\n"}
 	for _, command := range [][]string{{"status"}, {"job", "status"}, {"top", "-once"}} {
 		if _, stderr := m.runCommand(command...); !containsAll(stderr, wanted) {
 			m.Errorf("%q prints %q, want %q", command, stderr, wanted)

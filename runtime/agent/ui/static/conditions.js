@@ -3,7 +3,7 @@
 
 import { connection, get, pause, visible } from "./api.js";
 import { h, update } from "./dom.js";
-import { age, clock } from "./format.js";
+import { clock } from "./format.js";
 
 // conditionLines creates the lines of a report: one for each condition, or one that says that all is well.
 /** @param {API.GetResponse<"/v1/agent/conditions">} report */
@@ -11,7 +11,7 @@ export function conditionLines(report) {
   if (!report.Conditions.length) return [h("p", { class: "well" }, `All is well at ${clock(report.LookedAt)}.`)];
   return report.Conditions.map((c) => h("p", { class: `condition condition-${c.Severity}` },
     h("strong", null, c.Severity === "error" ? "Error: " : "Warning: ", c.Summary, "."),
-    h("span", { class: "dim", title: clock(c.Since) }, ` For ${age(c.Since)}. `), c.Remedy, ".",
+    h("span", { class: "dim" }, ` Since ${clock(c.Since)}. `), c.Remedy, ".",
     (c.Commands ?? []).map((command) => h("code", null, command))));
 }
 
