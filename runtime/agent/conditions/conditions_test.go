@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -114,8 +115,13 @@ func TestErrorsAreBeforeWarnings(t *testing.T) {
 // A condition keeps its start while it exists, and its begin and end are reported once, also if a reader looks in between.
 func TestTrackerReportsBeginAndEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var f Facts
-		tracker := NewTracker(func() Facts { f.Now = time.Now(); return f })
+		var facts atomic.Pointer[Facts]
+		facts.Store(&Facts{})
+		tracker := NewTracker(func() Facts {
+			f := *facts.Load()
+			f.Now = time.Now()
+			return f
+		})
 		var log []string
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -131,7 +137,7 @@ func TestTrackerReportsBeginAndEnd(t *testing.T) {
 			})
 		}()
 		synctest.Wait()
-		f.SpaceErr, f.Drivers = errors.New("full"), []Driver{{"a", ""}}
+		facts.Store(&Facts{SpaceErr: errors.New("full"), Drivers: []Driver{{"a", ""}}})
 		time.Sleep(minLookInterval)
 		begin := time.Now()
 		if r := tracker.Report(); len(r.Conditions) != 2 || !r.LookedAt.Equal(begin) || !r.Conditions[0].Since.Equal(begin) {
@@ -141,10 +147,10 @@ func TestTrackerReportsBeginAndEnd(t *testing.T) {
 		if r := tracker.Report(); len(r.Conditions) != 2 || !r.Conditions[0].Since.Equal(begin) {
 			t.Errorf("%+v, want the start %v", r, begin)
 		}
-		f.SpaceErr, f.Drivers = nil, []Driver{{"a", ""}, {"b", ""}}
+		facts.Store(&Facts{Drivers: []Driver{{"a", ""}, {"b", ""}}})
 		tracker.LookNow()
 		synctest.Wait()
-		f.Drivers = nil
+		facts.Store(&Facts{})
 		time.Sleep(lookInterval)
 		synctest.Wait()
 		cancel()
