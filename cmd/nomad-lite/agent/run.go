@@ -90,13 +90,14 @@ func (r *runningAgent) announceWhenReady(ctx context.Context) {
 		if address := r.nomadAddrToExport(); address != "" {
 			message += fmt.Sprintf("    export NOMAD_ADDR=%s\n", address)
 		}
-		r.systemdNotifier.notify("READY=1")
-		r.readyPipe.announce(message)
 		if r.currentConfig().LogJSON { // every line of standard error must be JSON
 			r.logger.Info("agent is ready", "addresses", r.listeners.String(), "data_dir", r.agent.DataDir())
-			return
+		} else {
+			fmt.Fprint(r.streams.Err, message)
 		}
-		fmt.Fprint(r.streams.Err, message)
+		// A script that waits for the agent can read the line in its log next.
+		r.systemdNotifier.notify("READY=1")
+		r.readyPipe.announce(message)
 	case <-ctx.Done():
 	}
 }

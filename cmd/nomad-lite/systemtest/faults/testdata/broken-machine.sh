@@ -104,6 +104,7 @@ EOF
   ;;
 end)
   nomad-lite agent stop -all state >/dev/null
+  umount -l state/alloc 2>/dev/null || true # an agent leaves it mounted if one of its processes is still exiting
   case $condition in DiskFull | NoInodes | OutputLost) umount -l state ;; esac
   if [ -d "$pids_cgroup" ]; then
     while xargs -r kill -9 <"$pids_cgroup/cgroup.procs" 2>/dev/null && ! rmdir "$pids_cgroup" 2>/dev/null; do sleep 0.1; done
