@@ -72,7 +72,7 @@ func TestOperationsPerStart(t *testing.T) {
 		v1Cgroup    int // cgroup operations with cgroups v1
 		maxSync     int
 	}{
-		{name: "raw_exec", group: newGroup(), fixedMounts: 2, v1Cgroup: 11, maxSync: 6},
+		{name: "raw_exec", group: newGroup(), fixedMounts: 2, v1Cgroup: 12, maxSync: 6},
 		{name: "exec", group: newGroup(systemtest.WithExecDriver), fixedMounts: 26, v1Cgroup: 12, maxSync: 6},
 		{name: "exec-bridge", group: inBridge, fixedMounts: 29, netlink: 25, v1Cgroup: 12, maxSync: 12},
 	} {

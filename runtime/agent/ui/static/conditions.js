@@ -1,7 +1,7 @@
 // @ts-check
 // What is wrong with the agent and its machine: the first lines of each page.
 
-import { connection, get, pause, visible } from "./api.js";
+import { get, isRejected, pause, visible } from "./api.js";
 import { h, update } from "./dom.js";
 import { clock } from "./format.js";
 
@@ -17,19 +17,19 @@ export function conditionLines(report) {
 
 const refreshInterval = 10_000; // milliseconds; the agent looks as often
 
-// refreshConditions fills the element with the present conditions. The element is hidden if the token does not permit them.
+// refreshConditions fills the element with the present conditions. The element is hidden if the token does not permit them. It keeps its
+// lines, which have a time, while the agent does not answer, so that the page below does not move.
 export async function refreshConditions(element) {
   try {
     update(element, ...conditionLines(await get("/v1/agent/conditions")));
     element.hidden = false;
-  } catch {
-    element.hidden = true; // the line about the lost connection, or the page of the token, has the reason
+  } catch (err) {
+    element.hidden = isRejected(err);
   }
 }
 
 // showConditions keeps the element up to date while the page is visible.
 export async function showConditions(element) {
-  connection.addEventListener("lost", () => { element.hidden = true; });
   const forever = new AbortController().signal;
   for (;;) {
     await pause(refreshInterval);
