@@ -69,8 +69,7 @@ func (c *conditionFacts) read() conditions.Facts {
 		OutputLossErr:  a.helperProcesses.logCollector.OutputLossErr(),
 		Processes:      conditions.MachineProcesses(),
 	}
-	var fs unix.Statfs_t
-	if unix.Statfs(d.path, &fs) == nil {
+	if fs := (unix.Statfs_t{}); f.SpaceErr != nil && unix.Statfs(d.path, &fs) == nil {
 		f.Disk = conditions.Use{Used: (fs.Blocks - fs.Bavail) * uint64(fs.Bsize), Limit: fs.Blocks * uint64(fs.Bsize)}
 	}
 	if m := hoststats.Memory(); m.Total > 0 {
@@ -131,17 +130,18 @@ func (c *conditionFacts) addStateFacts(f *conditions.Facts) {
 		}
 	}
 	slices.SortFunc(f.Drivers, func(a, b conditions.Driver) int { return strings.Compare(a.Name, b.Name) })
+	tasks := 0
 	for _, alloc := range s.AllocationsByNode(nil, node.ID) {
 		if alloc.ClientTerminalStatus() {
 			continue
 		}
 		for _, task := range alloc.TaskStates {
 			if task.State != model.TaskDead {
-				f.Tasks++
+				tasks++
 			}
 		}
 	}
-	f.Descriptors = c.descriptorUse(f.Tasks, node.Attributes[descriptors.AttributeDescriptors])
+	f.Descriptors = c.descriptorUse(tasks, node.Attributes[descriptors.AttributeDescriptors])
 	for _, name := range s.AgentRecordNames(state.UnknownAllocPrefix) {
 		id := strings.TrimPrefix(name, state.UnknownAllocPrefix)
 		f.UnknownAllocs = append(f.UnknownAllocs, conditions.UnknownAlloc{ID: id, JobID: c.jobOfUnknownAlloc(id)})

@@ -19,7 +19,7 @@ import (
 // loaded again while the listener is open.
 type reloadableCertificates struct {
 	currentTLSConfig atomic.Pointer[tls.Config]
-	files            atomic.Pointer[config.TLS]
+	certificate      atomic.Pointer[conditions.Certificate]
 }
 
 // loadFiles reads the certificate files. After an error the earlier certificates stay in use.
@@ -66,13 +66,13 @@ func (c *reloadableCertificates) loadFiles(t config.TLS, replacesToken bool, log
 		return errors.New("tls: verify_https_client needs the ca_file that signs the certificates of clients")
 	}
 	c.currentTLSConfig.Store(loaded)
-	c.files.Store(&t)
+	c.certificate.Store(&conditions.Certificate{File: t.CertFile, KeyFile: t.KeyFile, Leaf: pair.Leaf})
 	return nil
 }
 
 // current returns the agent's certificate.
 func (c *reloadableCertificates) current() []conditions.Certificate {
-	return []conditions.Certificate{{File: c.files.Load().CertFile, KeyFile: c.files.Load().KeyFile, Leaf: c.currentTLSConfig.Load().Certificates[0].Leaf}}
+	return []conditions.Certificate{*c.certificate.Load()}
 }
 
 // listenerTLSConfig returns the TLS configuration of a listener, which stays valid across reloads.

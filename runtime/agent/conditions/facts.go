@@ -19,18 +19,17 @@ type Facts struct {
 	NoKnownServers bool // the agent is a node of a cluster, and knows no server
 
 	SpaceErr      error     // the disk of the data directory has too little free space
-	Disk          Use       // bytes of the disk of the data directory
+	Disk          Use       // bytes of the disk of the data directory, if SpaceErr is set
 	InodesErr     error     // the disk of the data directory has too few free inodes
 	StateWriteErr error     // the last write of the state file has failed
 	DamageCount   int       // parts of the state that this agent could not read, and that are in no kept file
 	DamagedFiles  []string  // damaged state files that agents have kept, oldest first
 	DamagedAt     time.Time // when the newest of DamagedFiles was found
-	OutputLossErr error     // why output of tasks cannot be written, and of which
+	OutputLossErr error     // a stream of a task whose output cannot be written, and the reason
 
 	Plugins []Plugin // plugins that should run
 	Drivers []Driver // drivers that are not healthy
 
-	Tasks       int // running tasks
 	Descriptors Use // open files of the helper process that has the most, or that tasks can have
 	Processes   Use // processes and threads under the limit that is nearest
 	Memory      Use // bytes of the machine's memory

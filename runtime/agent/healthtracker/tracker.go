@@ -367,8 +367,8 @@ func (t *Tracker) addStderrLines(j *trackedJob, now time.Time) (h jobhealth.Heal
 	return h, recheckAt
 }
 
-// readStderrLine reads the end of the standard error of a task, unless known has that of the same exit. It must be called again at
-// recheckAt, unless that is zero.
+// readStderrLine reads the end of a task's standard error into known, unless known is complete for this exit. The caller calls
+// readStderrLine again at recheckAt, unless recheckAt is zero.
 func (t *Tracker) readStderrLine(known *stderrLine, allocID, task string, since, now time.Time) (recheckAt time.Time) {
 	isSameExit := known.allocID == allocID && known.task == task && known.since.Equal(since)
 	if isSameExit && now.Sub(known.firstReadAt) >= 2*lateOutput {
@@ -378,9 +378,7 @@ func (t *Tracker) readStderrLine(known *stderrLine, allocID, task string, since,
 		*known = stderrLine{allocID: allocID, task: task, since: since, firstReadAt: now}
 	}
 	tail, writtenAt, err := t.config.StderrTail(allocID, task)
-	switch {
-	case err != nil || !since.IsZero() && writtenAt.Before(since): // the last line is that of an earlier process
-	default:
+	if err == nil && (since.IsZero() || !writtenAt.Before(since)) { // otherwise an earlier process has written the last line
 		known.tail = tail
 	}
 	if now.Sub(known.firstReadAt) < lateOutput {

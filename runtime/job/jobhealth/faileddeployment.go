@@ -76,7 +76,7 @@ func reasonOfFailure(f *restart.DeploymentFailure) reason.Reason {
 	return r
 }
 
-// hasSameText reports whether two failed deployments, each of which may be nil, are the same to a reader.
+// hasSameText reports whether two failed deployments, which may be nil, have the same text.
 func (d *FailedDeployment) hasSameText(other *FailedDeployment) bool {
 	a, b := cmp.Or(d, new(FailedDeployment)), cmp.Or(other, new(FailedDeployment))
 	return a.ID == b.ID && a.Cause == b.Cause

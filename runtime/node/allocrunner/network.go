@@ -1,7 +1,6 @@
 package allocrunner
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,12 +53,7 @@ func toEnvNetwork(created *state.AllocNetwork) *taskenv.NetworkStatus {
 	if created == nil || created.Status == nil {
 		return nil
 	}
-	return &taskenv.NetworkStatus{Interface: created.Status.Interface, Address: primaryAddress(created)}
-}
-
-// primaryAddress returns the address of a created network by which its tasks are reached.
-func primaryAddress(created *state.AllocNetwork) string {
-	return cmp.Or(created.Status.Address, created.Status.AddressIPv6)
+	return &taskenv.NetworkStatus{Interface: created.Status.Interface, Address: created.Status.PrimaryAddress()}
 }
 
 // newNetworkHook returns the hook for the network of the allocation, nil if its tasks use the network
@@ -176,7 +170,7 @@ func (r *Runner) ReplaceNetwork(network *state.AllocNetwork, reason string) {
 	r.tasks.setNetwork(network)
 	r.state.requestReconcile() // reports the addresses
 	r.state.goInRun(&r.backgroundWG, func(ctx context.Context) {
-		err := r.restartRunning(ctx, fmt.Sprintf("The network of the allocation was connected again with the address %s, because %s", primaryAddress(network), reason))
+		err := r.restartRunning(ctx, fmt.Sprintf("The network of the allocation was connected again with the address %s, because %s", network.Status.PrimaryAddress(), reason))
 		if err != nil && ctx.Err() == nil && !errors.Is(err, ErrShouldNotRun) {
 			r.logger.Error("tasks keep a former address", "error", err)
 		}

@@ -236,13 +236,10 @@ func withDefaultHostsConfig(isolation *driver.NetworkIsolation, record *state.Al
 	named := *isolation
 	named.Hosts = &driver.HostsConfig{Hostname: hostname}
 	if record.Status != nil {
-		named.Hosts.Address = primaryAddress(record.Status)
+		named.Hosts.Address = record.Status.PrimaryAddress()
 	}
 	return &named
 }
-
-// primaryAddress returns the address by which tasks are reached, "" if the namespace has none.
-func primaryAddress(s *state.NetworkStatus) string { return cmp.Or(s.Address, s.AddressIPv6) }
 
 // machineHostname returns the hostname that tasks see if they share it with the machine; empty if it cannot be read.
 func machineHostname() string {

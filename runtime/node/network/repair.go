@@ -132,10 +132,10 @@ func (m *Manager) reconnect(ctx context.Context, record *state.AllocNetwork, rea
 
 // withHostsAddress returns the isolation with the current address for /etc/hosts, if its address is that of the former status.
 func withHostsAddress(isolation *driver.NetworkIsolation, former, current *state.NetworkStatus) *driver.NetworkIsolation {
-	if isolation.Hosts == nil || isolation.Hosts.Address != primaryAddress(former) {
+	if isolation.Hosts == nil || isolation.Hosts.Address != former.PrimaryAddress() {
 		return isolation
 	}
 	changed := *isolation
-	changed.Hosts = &driver.HostsConfig{Hostname: isolation.Hosts.Hostname, Address: primaryAddress(current)}
+	changed.Hosts = &driver.HostsConfig{Hostname: isolation.Hosts.Hostname, Address: current.PrimaryAddress()}
 	return &changed
 }

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"errors"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
@@ -45,6 +46,9 @@ type NetworkStatus struct {
 	// Links are the interfaces that CNI plugins had created for the namespace when it was connected.
 	Links []NetworkLink
 }
+
+// PrimaryAddress returns the address by which the tasks are reached; "" if the namespace has none.
+func (s *NetworkStatus) PrimaryAddress() string { return cmp.Or(s.Address, s.AddressIPv6) }
 
 // NetworkLink is an interface that connects a namespace.
 type NetworkLink struct {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -59,23 +58,11 @@ func (m *brokenMachine) runScript(action string) {
 		m.Fatal(err)
 	}
 	cmd := exec.Command("/bin/sh", script, m.condition, m.dir, action)
-	cmd.Env = append(os.Environ(), "PORT="+freePort(m.T))
+	cmd.Env = append(os.Environ(), "PORT=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		log, _ := os.ReadFile(filepath.Join(m.dir, "agent.log"))
 		m.Errorf("%s %s: %v: %s\n%s", m.condition, action, err, out, log)
 	}
-}
-
-// freePort returns a port that no process listens on.
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port
 }
 
 // runCommand returns the standard output and the standard error of a command of the agent's user.

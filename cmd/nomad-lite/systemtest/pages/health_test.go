@@ -176,7 +176,7 @@ func TestUIHealth(t *testing.T) {
 				p.WaitText("pre.log", "cannot open the database")
 			}
 			if id == "dead-plugin" { // a condition of the agent is the first line of each page
-				p.WaitText("#conditions > .condition", "Warning: Plugin external_exec does not run: ")
+				p.WaitText("#conditions > .condition", "Warning: Plugin external_exec "+filepath.Join(dir, "plugins", "external_exec")+" does not run: ")
 				p.OpenPath("/ui/events")
 				p.WaitText("#conditions > .condition", "nomad-lite plugin restart external_exec")
 			}

@@ -1,7 +1,7 @@
 // @ts-check
 // What is wrong with the agent and its machine: the first lines of each page.
 
-import { get, isRejected, pause, visible } from "./api.js";
+import { get, isRejected, poll } from "./api.js";
 import { h, update } from "./dom.js";
 import { clock } from "./format.js";
 
@@ -19,7 +19,7 @@ const refreshInterval = 10_000; // milliseconds; the agent looks as often
 
 // refreshConditions fills the element with the present conditions. The element is hidden if the token does not permit them. It keeps its
 // lines, which have a time, while the agent does not answer, so that the page below does not move.
-export async function refreshConditions(element) {
+async function refreshConditions(element) {
   try {
     update(element, ...conditionLines(await get("/v1/agent/conditions")));
     element.hidden = false;
@@ -28,12 +28,5 @@ export async function refreshConditions(element) {
   }
 }
 
-// showConditions keeps the element up to date while the page is visible.
-export async function showConditions(element) {
-  const forever = new AbortController().signal;
-  for (;;) {
-    await pause(refreshInterval);
-    await visible(forever);
-    await refreshConditions(element);
-  }
-}
+// showConditions keeps the element up to date while the page is visible, and does not return.
+export const showConditions = (element) => poll(refreshInterval, new AbortController().signal, () => refreshConditions(element));

@@ -2,7 +2,7 @@
 // The table of pages, and the frame around them: navigation, search, the state of the connection.
 
 import { access, connection, load, pause, readAccess } from "./api.js";
-import { refreshConditions, showConditions } from "./conditions.js";
+import { showConditions } from "./conditions.js";
 import { h, link, replace, update } from "./dom.js";
 import { openHelp, startKeys } from "./keys.js";
 import { go, leavePage, showError, showPage, start } from "./page.js";
@@ -56,7 +56,6 @@ async function fillMain(main, signal) {
   if (signal.aborted) return;
   const path = location.pathname.replace(/^\/ui\/?/, "").replace(/\/$/, "");
   showFrame();
-  refreshConditions(conditions);
   markCurrent();
   const found = pages.map(([pattern, view]) => ({ match: pattern.exec(path), view })).find(({ match }) => match);
   document.title = "nomad-lite";
@@ -132,9 +131,6 @@ connection.addEventListener("lost", () => {
 });
 connection.addEventListener("restored", () => { status.hidden = true; });
 
-const conditions = document.getElementById("conditions");
-showConditions(conditions);
-
 // showFrame shows the navigation and what the token does not permit.
 function showFrame() {
   const isFull = (path) => fullViews.includes(pages.find(([pattern]) => pattern.test(path.slice("/ui/".length)))[1]);
@@ -146,4 +142,7 @@ function showFrame() {
   document.getElementById("read-only").hidden = !access.readOnly;
 }
 
-login.logInByFragment().then(readAccess).then(() => start(fillMain));
+login.logInByFragment().then(readAccess).then(() => {
+  start(fillMain);
+  showConditions(document.getElementById("conditions"));
+});

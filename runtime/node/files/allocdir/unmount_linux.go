@@ -110,7 +110,7 @@ func detachMountInTable(h *dirHandle, relative string, ids []string) (detached b
 	return err == nil, h.wrapChildError("unmount", relative, err)
 }
 
-// FindAllocsWithMounts returns those of the allocations for which UnmountAllocDirs would unmount something.
+// FindAllocsWithMounts returns the given allocations below whose directories UnmountAllocDirs would unmount something.
 func FindAllocsWithMounts(allocsRoot string, allocIDs map[string]bool) (map[string]bool, error) {
 	mounts, err := readMountByID()
 	if err != nil {
