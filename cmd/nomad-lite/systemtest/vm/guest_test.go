@@ -61,8 +61,9 @@ const vmDriverContractFlag = `-test.run=^TestContract$/^(command\.children|stats
 // a container takes seconds in an emulated machine, so the cases that start many are not among them.
 const vmDockerFlag = `-test.run=^Test(Contract|Engine)$/^(stats\.samples|stop\.running|destroy\.releases|exec\.(output|timeout)|recover\.(known|after)|limits|statistics|a_task_beyond_its_memory)`
 
-// vmSkipSlowFlag skips a test that only computes, which takes minutes in an emulated machine.
-const vmSkipSlowFlag = "-test.skip=^TestSimulation$"
+// vmSkipSlowFlag skips tests that only compute, or compress gigabytes: each takes minutes in an emulated machine, and
+// none depends on its cgroups.
+const vmSkipSlowFlag = "-test.skip=^Test(Simulation|ClusterSimulation|HostileSnapshots)$"
 
 // These scripts run one at a time, because they check the cgroups of the whole machine.
 const (
