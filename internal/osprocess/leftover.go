@@ -184,6 +184,9 @@ func ReadEnv(pid int) ([]byte, error) {
 	// belongs to root: another thread has the environment.
 	threads, dirErr := os.ReadDir(dir + "/task")
 	if dirErr != nil || len(threads) < 2 {
+		if err == nil && waitExecuted(pid) {
+			return os.ReadFile(dir + "/environ")
+		}
 		return nil, err
 	}
 	for _, thread := range threads {
@@ -196,6 +199,23 @@ func ReadEnv(pid int) ([]byte, error) {
 		}
 	}
 	return os.ReadFile(dir + "/environ") // the other threads have ended: the first one now executes another program
+}
+
+// waitExecuted blocks while the kernel executes a program in a process: the process then has no environment for some
+// microseconds, although the parent may already know that execve(2) has succeeded. It returns false for a process without
+// memory, such as a kernel thread. It blocks for a tenth of a second at most.
+func waitExecuted(pid int) bool {
+	for range 1000 {
+		st, err := ReadStat(pid)
+		if err != nil || st.memory == 0 {
+			return false
+		}
+		if st.codeStart != 0 {
+			break
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
+	return true
 }
 
 // parseTaskEnvID parses the environment of a process in the kernel's format.

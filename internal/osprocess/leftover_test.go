@@ -243,3 +243,36 @@ func TestCgroupThatIsGoneHasNoProcess(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// os/exec returns from Start while the kernel still executes the program, and the new process has no environment yet. A
+// search that misses it would say that a task has no process.
+func TestReadEnvOfProcessThatHasJustStarted(t *testing.T) {
+	for range 500 {
+		cmd := exec.Command("/bin/sleep", "100")
+		cmd.Env = []string{"MARK=1"}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		env, err := ReadEnv(cmd.Process.Pid)
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if err != nil || string(env) != "MARK=1\x00" {
+			t.Fatalf("environment %q, %v", env, err)
+		}
+	}
+}
+
+func TestReadEnvOfProcessWithoutEnvironment(t *testing.T) {
+	cmd := exec.Command("/bin/sleep", "100")
+	cmd.Env = []string{}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	if env, err := ReadEnv(cmd.Process.Pid); len(env) > 0 || err != nil {
+		t.Errorf("environment %q, %v", env, err)
+	}
+}

@@ -25,6 +25,8 @@ type Stat struct {
 	Threads        int    // number of threads, including an exited first thread
 	StartTime      uint64 // time since boot, in clock ticks
 	RSS            uint64 // resident memory, in pages
+	memory         uint64 // virtual memory, in bytes; 0 for a zombie and a kernel thread
+	codeStart      uint64 // address of the program; 0 while the kernel executes it, which stores the environment before
 	waitStatusWord int    // wait status word; valid only if Ended and exitStatusReadable return true
 }
 
@@ -48,7 +50,7 @@ func ReadStat(pid int) (Stat, error) {
 }
 
 // Numbers of fields of /proc/<pid>/stat. The name of the program is before firstFieldNumber.
-const firstFieldNumber, stateField, ppidField, sessionField, flagsField, utimeField, stimeField, threadsField, starttimeField, rssField, exitCodeField = 3, 3, 4, 6, 9, 14, 15, 20, 22, 24, 52
+const firstFieldNumber, stateField, ppidField, sessionField, flagsField, utimeField, stimeField, threadsField, starttimeField, vsizeField, rssField, codeStartField, exitCodeField = 3, 3, 4, 6, 9, 14, 15, 20, 22, 23, 24, 26, 52
 
 const forkNoExec = 0x40 // PF_FORKNOEXEC of linux/sched.h, in the flags
 
@@ -89,10 +91,11 @@ func parseStat(b []byte) (Stat, error) {
 		SystemTime: unsigned(stimeField),
 		Threads:    signed(threadsField),
 		StartTime:  unsigned(starttimeField),
+		memory:     unsigned(vsizeField),
 		RSS:        unsigned(rssField),
 	}
 	if len(fields) > exitCodeField-firstFieldNumber {
-		st.waitStatusWord = signed(exitCodeField)
+		st.codeStart, st.waitStatusWord = unsigned(codeStartField), signed(exitCodeField)
 	}
 	if err != nil {
 		return Stat{}, fmt.Errorf("read process status: %w", err)

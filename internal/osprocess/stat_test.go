@@ -29,7 +29,7 @@ func TestParseStatReadsUsage(t *testing.T) {
 	line := "42 (a) b (c)) S 1 42 42 0 -1 4194624 100 0 0 0 11 12 0 0 20 0 1 0 12345 1000000 77 " +
 		strings.Repeat("0 ", 27) + "1792"
 	got, err := parseStat([]byte(line))
-	want := Stat{State: 'S', PPID: 1, Session: 42, Executed: false, UserTime: 11, SystemTime: 12, Threads: 1, StartTime: 12345, RSS: 77, waitStatusWord: 1792}
+	want := Stat{State: 'S', PPID: 1, Session: 42, Executed: false, UserTime: 11, SystemTime: 12, Threads: 1, StartTime: 12345, RSS: 77, memory: 1000000, waitStatusWord: 1792}
 	if err != nil || got != want {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
