@@ -101,7 +101,7 @@ var survivals = []survival{
 	},
 	{
 		event: "The state file is damaged", kept: "running tasks; each record that can be read; the bytes of the others, in quarantine", lost: "records that cannot be read, each with a line in the log",
-		repeated: "nothing: a running task is adopted from the copy of its allocation, and continues as unknown if its job is lost", duration: "a start of the agent", figure: "the same, used data directory", tests: "TestDamagedState TestDamagedStateKeepsTasks TestScripts/agent_lost TestUnusableMetaRecordsAreQuarantined",
+		repeated: "nothing: a running task is adopted from the copy of its allocation, and continues as unknown if its job is lost, or if only a plugin process that was killed, too, knew it: it counts as an instance of its job until it ends", duration: "a start of the agent", figure: "the same, used data directory", tests: "TestDamagedState TestDamagedStateKeepsTasks TestUnknownInstanceLastsUntilItsTasksEnd TestScripts/agent_lost TestUnusableMetaRecordsAreQuarantined",
 	},
 	{
 		event: "The data directory is renamed", kept: "tasks, under the new path", lost: "nothing", repeated: "nothing", duration: "a start of the agent", figure: "the same, used data directory",

@@ -22,8 +22,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/agent/conditions"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/node/files/alloccopy"
-	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // conditionFacts reads the facts about an agent and its machine from which its conditions are found.
@@ -34,13 +32,12 @@ type conditionFacts struct {
 	agentDir       string
 	clockSteppedAt atomic.Pointer[time.Time]
 
-	keeper            osprocess.ID // keeper of the last read; the zero value before the first one
-	keeperReplacedAt  time.Time
-	jobByUnknownAlloc map[string]string // unknown allocation -> job
+	keeper           osprocess.ID // keeper of the last read; the zero value before the first one
+	keeperReplacedAt time.Time
 }
 
 func newConditionFacts(a *Agent) *conditionFacts {
-	c := &conditionFacts{agent: a, jobByUnknownAlloc: make(map[string]string)}
+	c := &conditionFacts{agent: a}
 	for _, arg := range os.Args {
 		c.agentCommand = append(c.agentCommand, shellquote.QuoteIfNeeded(arg))
 	}
@@ -142,24 +139,10 @@ func (c *conditionFacts) addStateFacts(f *conditions.Facts) {
 		}
 	}
 	f.Descriptors = c.descriptorUse(tasks, node.Attributes[descriptors.AttributeDescriptors])
-	for _, name := range s.AgentRecordNames(state.UnknownAllocPrefix) {
-		id := strings.TrimPrefix(name, state.UnknownAllocPrefix)
-		f.UnknownAllocs = append(f.UnknownAllocs, conditions.UnknownAlloc{ID: id, JobID: c.jobOfUnknownAlloc(id)})
+	for id, alloc := range c.agent.orphanCleaner.RunningUnknownAllocs() {
+		f.UnknownAllocs = append(f.UnknownAllocs, conditions.UnknownAlloc{ID: id, JobID: alloc.JobID, IsInstance: alloc.IsInstance})
 	}
-}
-
-// jobOfUnknownAlloc returns the job in the copy of an unknown allocation, or "" if it has none.
-func (c *conditionFacts) jobOfUnknownAlloc(allocID string) string {
-	job, isKnown := c.jobByUnknownAlloc[allocID]
-	if !isKnown {
-		if dir, err := c.agent.AllocDir(allocID); err == nil {
-			if alloc, err := alloccopy.Read(dir, allocID); err == nil {
-				job = alloc.JobID
-			}
-		}
-		c.jobByUnknownAlloc[allocID] = job
-	}
-	return job
+	slices.SortFunc(f.UnknownAllocs, func(a, b conditions.UnknownAlloc) int { return strings.Compare(a.ID, b.ID) })
 }
 
 // descriptorUse returns the open files of the agent and its limit, or the descriptors of the tasks and the number that tasks can have: what

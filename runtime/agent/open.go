@@ -103,6 +103,7 @@ func (a *Agent) openState(ctx context.Context) (err error) {
 		},
 		OnProcessLeftRunning: func(allocID, task string, p osprocess.ID) { reserveUserOfProcess(pool, allocID, task, p) },
 	}
+	a.allocSync.WithholdAllocs(a.orphanCleaner.AllocsWithoutTaskRecord())
 	a.remainingProcessDecider = &remainingProcessDecider{store: a.store, orphanCleaner: a.orphanCleaner, logger: a.logger}
 	if d.isStateEphemeral {
 		return nil
@@ -199,6 +200,7 @@ func (a *Agent) newScheduler(nodeID string) *scheduler.Scheduler {
 			Now:                   time.Now,
 			MonotonicUptime:       func() time.Duration { return time.Since(opened) },
 			FirstPluginReports:    func() <-chan struct{} { return a.node.FirstReportsDone() },
+			FindUnknownInstance:   a.orphanCleaner.FindUnknownInstance,
 		},
 		GC:                     a.config.SchedulerGC,
 		Logger:                 a.logger,
@@ -280,6 +282,7 @@ func (a *Agent) createNodeAndStartPlugins(ctx context.Context, nodeID string, se
 		Logger:   a.logger,
 		BeforeRegister: func(ctx context.Context) {
 			a.orphanCleaner.DestroyOrAdoptOrphans(ctx, a.plugins.supervisor)
+			a.allocSync.ReleaseAllocs()
 		},
 		OnRegistered: func() {
 			a.orphanCleaner.CleanUpAfterEndedAllocs()

@@ -2,7 +2,10 @@ package scheduler_test
 
 import (
 	"context"
+	"maps"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,10 +33,14 @@ func (h *harness) loseAllocs(allocs ...*api.Allocation) {
 }
 
 // startNextScheduler runs the scheduler of the next agent until the test ends, beside the first one.
-func (h *harness) startNextScheduler() {
+func (h *harness) startNextScheduler() { h.startNextSchedulerIn(newTestEnv()) }
+
+func (h *harness) startNextSchedulerIn(env scheduler.Env) *scheduler.Scheduler {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	next := scheduler.New(scheduler.Config{NodeID: "node", Store: h.store, HostEnv: newTestEnv(), Logger: hclog.NewNullLogger()})
+	newID := env.NewID
+	env.NewID = func() string { return "f" + newID()[1:] } // the first scheduler has used the ids
+	next := scheduler.New(scheduler.Config{NodeID: "node", Store: h.store, HostEnv: env, Logger: hclog.NewNullLogger()})
 	go func() {
 		defer close(ended)
 		next.Run(ctx)
@@ -43,6 +50,7 @@ func (h *harness) startNextScheduler() {
 		<-ended
 	})
 	synctest.Wait()
+	return next
 }
 
 func liveAllocIDs(allocs []*api.Allocation) (ids []string) {
@@ -94,6 +102,44 @@ func TestStartDoesNotRepeatEndedBatchJob(t *testing.T) {
 		b.startNextScheduler()
 		if allocs := b.allocs("web"); len(allocs) > 0 {
 			t.Errorf("%d allocations of a job that had ended", len(allocs))
+		}
+	})
+}
+
+// A lost allocation whose tasks run, and that no driver can adopt, keeps its name until they end, and the evaluation has
+// the reason.
+func TestUnknownInstanceIsReplacedAfterItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newHarness(t, endlessAllocTimes)
+		b.register(serviceJob(nil))
+		b.advance(time.Minute)
+		unknown := b.allocs("web")[0]
+		b.loseAllocs(unknown)
+		env := newTestEnv()
+		var ended atomic.Bool
+		env.FindUnknownInstance = func(job *api.Job, allocName string) string {
+			if ended.Load() || *job.ID != "web" || allocName != unknown.Name {
+				return ""
+			}
+			return unknown.ID
+		}
+		next := b.startNextSchedulerIn(env)
+		if alive := liveAllocIDs(b.allocs("web")); len(alive) != 2 {
+			t.Fatalf("%d known allocations beside the unknown instance, want 2", len(alive))
+		}
+		blocked := slices.IndexFunc(b.store.Snapshot().EvaluationsByJob(nil, "default", "web"), func(e *api.Evaluation) bool { return e.Status == api.EvalStatusBlocked })
+		if blocked < 0 {
+			t.Fatal("no evaluation is blocked")
+		}
+		reasons := slices.Sorted(maps.Keys(b.store.Snapshot().EvaluationsByJob(nil, "default", "web")[blocked].FailedTGAllocs["g"].ConstraintFiltered))
+		if len(reasons) != 1 || !strings.Contains(reasons[0], unknown.ID) || !strings.Contains(reasons[0], "-end-unknown") {
+			t.Errorf("reasons %q", reasons)
+		}
+		ended.Store(true)
+		next.RetryBlockedEvalsAfterNodeChange()
+		b.advance(time.Minute)
+		if alive := liveAllocIDs(b.allocs("web")); len(alive) != 3 {
+			t.Errorf("%d allocations after the end of the unknown instance, want 3", len(alive))
 		}
 	})
 }

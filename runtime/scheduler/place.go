@@ -68,6 +68,9 @@ type Env struct {
 	// the drivers and devices of all plugins that have reported. A request whose placement fails before, and for a property
 	// of the node, waits for that. The channel must be closed within seconds. Nil means that requests do not wait.
 	FirstPluginReports func() <-chan struct{}
+	// FindUnknownInstance returns the ID of an allocation that runs under a name of a stored job although the state has lost
+	// it, or "": nothing is placed under this name. It must not block. Nil means that there are none.
+	FindUnknownInstance func(job *api.Job, allocName string) (allocID string)
 }
 
 // A GroupPlacementError is the reason why at least one allocation of a group cannot be placed.

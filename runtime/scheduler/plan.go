@@ -3,6 +3,7 @@ package scheduler
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -226,6 +227,11 @@ func (p *planner) tryPlaceAlloc(job *api.Job, g *api.TaskGroup, allocName string
 	}
 	if err := p.Node.CheckDatacenterAndPool(job); err != nil {
 		return nil, err
+	}
+	if find := p.Env.FindUnknownInstance; find != nil {
+		if id := find(job, allocName); id != "" {
+			return nil, fmt.Errorf("allocation %s runs as %s although its record is lost, and its driver cannot adopt it: end its processes, or start the agent once with -end-unknown", id, allocName)
+		}
 	}
 	inGroup, inJob := p.liveAllocCountByGroup[*g.Name]+1, 1
 	for _, n := range p.liveAllocCountByGroup {

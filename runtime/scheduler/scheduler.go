@@ -78,7 +78,7 @@ func New(c Config) *Scheduler {
 }
 
 // RetryBlockedEvalsAfterNodeChange makes Run retry blocked evaluations. The caller calls it after it has changed the
-// stored node. It does not block.
+// stored node, or after Env.FindUnknownInstance has an instance less. It does not block.
 func (s *Scheduler) RetryBlockedEvalsAfterNodeChange() {
 	notifyWithoutBlocking(s.retryBlockedEvalsRequested)
 }

@@ -42,8 +42,11 @@ type Facts struct {
 	UnknownAllocs []UnknownAlloc
 }
 
-// UnknownAlloc is an allocation that the state has lost, and whose tasks may run.
-type UnknownAlloc struct{ ID, JobID string } // JobID is "" if it is not known
+// UnknownAlloc is an allocation that the state has lost, and whose tasks run.
+type UnknownAlloc struct {
+	ID, JobID  string // JobID is "" if it is not known
+	IsInstance bool   // the job is known and no driver can adopt the allocation, which counts as an instance of the job
+}
 
 // Plugin is a plugin without a process.
 type Plugin struct {

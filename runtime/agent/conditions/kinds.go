@@ -3,6 +3,7 @@ package conditions
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -227,7 +228,12 @@ func findUnknownTasks(f Facts) []finding {
 		remedy: "Register no job before you have decided about all of them. -adopt-unknown keeps them and restores their jobs, so that nothing has to be registered; " +
 			"-end-unknown ends them. Start the agent once with the flag, until it prints that it is ready, and then as before. A stop of the agent ends no task",
 	}
-	const flag = " -adopt-unknown  # or -end-unknown; then Ctrl-C"
+	flag := " -adopt-unknown  # or -end-unknown; then Ctrl-C"
+	if !slices.ContainsFunc(f.UnknownAllocs, func(u UnknownAlloc) bool { return !u.IsInstance }) {
+		found.summary = "Tasks run whose record is lost: " + all + ". No driver can adopt them. They continue, no command reaches them, and each counts as an instance of its job until it ends"
+		found.remedy = "End their processes, or start the agent once with -end-unknown, until it prints that it is ready, and then as before: their jobs get replacements. A stop of the agent ends no task"
+		flag = " -end-unknown  # then Ctrl-C"
+	}
 	if f.Unit != "" {
 		found.commands = []string{"systemctl stop " + f.Unit, strings.Join(f.AgentCommand, " ") + flag, "systemctl start " + f.Unit}
 	} else {

@@ -43,6 +43,7 @@ type AllocSync struct {
 	removedAllocIDs              []string                         // allocations whose removal is not recorded in the store yet
 	unstoredGCReasonByAllocID    map[string]string                // allocation id -> why its directory was removed; not stored yet
 	allocsPendingRemovalReturned bool                             // Assignments has returned the allocations of store.Reader.AllocationsPendingRemoval
+	withheldAllocs               map[string]bool                  // allocations that Assignments leaves out
 }
 
 var _ noderunner.AssignmentSource = (*AllocSync)(nil)
@@ -76,7 +77,7 @@ func NewAllocSync(s *store.Store, jobsAreStored bool, logger hclog.Logger) *Allo
 // in the second call, so that the node runner removes its directory.
 func (al *AllocSync) Assignments() (assignments []noderunner.Assignment, changed <-chan struct{}) {
 	al.mu.Lock()
-	changed, first := al.allocsChanged, !al.allocsPendingRemovalReturned
+	changed, first, withheld := al.allocsChanged, !al.allocsPendingRemovalReturned, al.withheldAllocs
 	al.allocsPendingRemovalReturned = true
 	al.mu.Unlock()
 	s := al.store.Snapshot()
@@ -86,6 +87,9 @@ func (al *AllocSync) Assignments() (assignments []noderunner.Assignment, changed
 	}
 	ended, dirsMarkedForRemoval := s.EndedAllocations(), s.AllocationDirsMarkedForRemoval()
 	for _, a := range scheduler.DesiredAllocs(s.Reader) {
+		if withheld[a.ID] {
+			continue
+		}
 		assignments = append(assignments, noderunner.Assignment{
 			Alloc: a, AllocEnded: ended[a.ID], StartedByEarlierAgent: al.allocsOfEarlierAgent[a.ID],
 			JobPurged:          al.jobsAreStored && a.ServerTerminalStatus() && s.Job(nil, a.Namespace, a.JobID) == nil,
@@ -99,6 +103,20 @@ func (al *AllocSync) Assignments() (assignments []noderunner.Assignment, changed
 		al.NotifyAllocsChanged()
 	}
 	return assignments, changed
+}
+
+// WithholdAllocs makes Assignments leave out allocations until ReleaseAllocs. It must be called before Assignments, and the
+// caller must not modify ids after the call.
+func (al *AllocSync) WithholdAllocs(ids map[string]bool) {
+	al.mu.Lock()
+	defer al.mu.Unlock()
+	al.withheldAllocs = ids
+}
+
+// ReleaseAllocs makes Assignments return the withheld allocations, if they still exist.
+func (al *AllocSync) ReleaseAllocs() {
+	al.WithholdAllocs(nil)
+	al.NotifyAllocsChanged()
 }
 
 // NotifyAllocsChanged wakes the node runner, which then calls Assignments again. The scheduler must call it when the

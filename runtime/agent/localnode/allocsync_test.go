@@ -528,3 +528,30 @@ func TestDeletedAllocationIsAssignedOnce(t *testing.T) {
 		t.Errorf("%+v are left", left)
 	}
 }
+
+func TestWithheldAllocsAreAssignedAfterRelease(t *testing.T) {
+	s := openStore(t)
+	if _, err := s.Update(t.Context(), func(tx *store.Txn) error {
+		for _, id := range []string{"withheld", "other"} {
+			tx.PutScheduledAllocation(&api.Allocation{ID: id, Job: &api.Job{}, DesiredStatus: api.AllocDesiredStatusRun})
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	r := NewAllocSync(s, true, hclog.NewNullLogger())
+	r.WithholdAllocs(map[string]bool{"withheld": true})
+	assigned, changed := r.Assignments()
+	if len(assigned) != 1 || assigned[0].Alloc.ID != "other" {
+		t.Fatalf("assigned %+v, want only the other allocation", assigned)
+	}
+	r.ReleaseAllocs()
+	select {
+	case <-changed:
+	default:
+		t.Error("the node runner is not woken by the release")
+	}
+	if assigned, _ := r.Assignments(); len(assigned) != 2 {
+		t.Errorf("after the release %d allocations are assigned, want 2", len(assigned))
+	}
+}

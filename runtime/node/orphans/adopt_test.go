@@ -220,6 +220,13 @@ func TestUnknownAllocsAreAdopted(t *testing.T) {
 		if !c.UnknownTaskUsesHostPort(21000) || !c.isUnknownAlloc(foreign.ID) || c.isUnknownAlloc(known.ID) {
 			t.Error("the port of the unknown tasks is free")
 		}
+		job := s.Snapshot().Job(nil, "default", "known")
+		if id := c.FindUnknownInstance(job, foreign.Name); id != foreign.ID {
+			t.Errorf("the instance of the known job is %q, want %q", id, foreign.ID)
+		}
+		if id := c.FindUnknownInstance(job, known.Name); id != "" {
+			t.Errorf("the adopted allocation is the unknown instance %q", id)
+		}
 	}
 }
 

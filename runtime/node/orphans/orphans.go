@@ -76,10 +76,11 @@ type Cleaner struct {
 	// OnProcessLeftRunning is called for each process of an unknown task that is left running. It may be nil.
 	OnProcessLeftRunning func(allocID, task string, p osprocess.ID)
 
-	unknownTaskPorts processesOfHostPorts
-	mu               sync.Mutex
-	unknownAllocIDs  map[string]bool // ids of the unknown allocations, whose tasks are left running
-	orphansHandled   atomic.Bool     // DestroyOrAdoptOrphans has completed
+	unknownTaskPorts     processesOfHostPorts
+	mu                   sync.Mutex
+	unknownAllocIDs      map[string]bool         // ids of the unknown allocations, whose tasks are left running
+	runningUnknownAllocs map[string]RunningAlloc // those of them with a process, by id
+	orphansHandled       atomic.Bool             // DestroyOrAdoptOrphans has completed
 }
 
 // OrphansHandled reports whether DestroyOrAdoptOrphans has completed.
@@ -136,8 +137,8 @@ type driverSource interface {
 // allocations: it adopts those whose jobs are in the state, so that the scheduler starts no second copies of their tasks,
 // and all if AdoptUnknownAllocs is set. It leaves the tasks of the rest running and logs them.
 func (c *Cleaner) DestroyOrAdoptOrphans(ctx context.Context, drivers driverSource) {
-	orphans := c.findOrphans()
-	if len(orphans) > 0 {
+	orphans, recovered := c.findOrphans(), c.AllocsWithoutTaskRecord()
+	if len(orphans)+len(recovered) > 0 {
 		// The driver of an orphan's task is not always known, and can be a plugin without a cached description.
 		if err := drivers.WaitBrieflyForFirstReports(ctx); err != nil {
 			return
@@ -146,16 +147,17 @@ func (c *Cleaner) DestroyOrAdoptOrphans(ctx context.Context, drivers driverSourc
 	if len(c.Store.Damage()) > 0 {
 		c.endFormerPlugins(ctx, drivers)
 	}
+	if lost := c.makeUnrecoverableAllocsUnknown(ctx, drivers, recovered); len(lost) > 0 {
+		orphans = c.findOrphans()
+		maps.DeleteFunc(recovered, func(id string, _ bool) bool { return lost[id] })
+	}
 	unknown, err := c.findAndRecordUnknownAllocs(ctx, orphans)
 	if err != nil && ctx.Err() == nil {
 		c.Logger.Error("unknown allocations not recorded; the next agent may end their tasks", "error", err)
 	}
 	adopted := c.adoptUnknownAllocs(ctx, drivers, unknown)
 	c.setUnknownAllocIDs(unknown)
-	recovered := maps.Clone(adopted)
-	if len(c.Store.Damage()) > 0 {
-		maps.Copy(recovered, c.allocsWithLostTaskRecords())
-	}
+	maps.Copy(recovered, adopted)
 	c.logUnknownAllocsAndRecordPorts(unknown, recovered)
 	ended := make(map[string]bool)
 	for _, o := range orphans {
@@ -215,21 +217,33 @@ func (c *Cleaner) endFormerPlugins(ctx context.Context, drivers driverSource) {
 	}
 }
 
-// allocsWithLostTaskRecords returns the IDs of the allocations in the state that have a running task without a record.
-func (c *Cleaner) allocsWithLostTaskRecords() map[string]bool {
+// AllocsWithoutTaskRecord returns the allocations in the state with a running task that has no record. Their runners may
+// only start after DestroyOrAdoptOrphans, which makes those unknown whose tasks no driver finds.
+func (c *Cleaner) AllocsWithoutTaskRecord() map[string]bool {
 	ids := make(map[string]bool)
 	snapshot := c.Store.Snapshot()
 	for _, alloc := range snapshot.Allocations(nil, "") {
-		for name, task := range alloc.TaskStates {
-			if alloc.ClientTerminalStatus() || task.State != model.TaskRunning {
-				continue
-			}
-			if _, found, err := snapshot.TaskLocalState(alloc.ID, name); !found || err != nil {
-				ids[alloc.ID] = true
-			}
+		if len(runningTasksWithoutRecord(snapshot.Reader, alloc)) > 0 {
+			ids[alloc.ID] = true
 		}
 	}
 	return ids
+}
+
+// runningTasksWithoutRecord returns the names of the running tasks of an allocation that have no record.
+func runningTasksWithoutRecord(r store.Reader, alloc *api.Allocation) (names []string) {
+	if alloc.ClientTerminalStatus() {
+		return nil
+	}
+	for name, task := range alloc.TaskStates {
+		if task.State != model.TaskRunning {
+			continue
+		}
+		if _, found, err := r.TaskLocalState(alloc.ID, name); !found || err != nil {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 func (c *Cleaner) setUnknownAllocIDs(ids map[string]bool) {

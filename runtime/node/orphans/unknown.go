@@ -119,15 +119,19 @@ func (c *Cleaner) logUnknownAllocsAndRecordPorts(ids, recoveredIDs map[string]bo
 			withoutProcess[id] = true
 		}
 	}
-	c.unmountAndLogDirsToRemove(withoutProcess)
+	withUntrustedProcess := c.unmountAndLogDirsToRemove(withoutProcess)
+	withProcess := maps.Clone(ids)
+	maps.DeleteFunc(withProcess, func(id string, _ bool) bool { return withoutProcess[id] && !withUntrustedProcess[id] })
+	c.recordRunningUnknownAllocs(withProcess)
 	if running > 0 {
 		c.Logger.Warn("the state has lost the jobs of running tasks: put a copy of the state file back, or start the agent once with -adopt-unknown to adopt the tasks of unknown allocations, or with -end-unknown to end them", "tasks", running)
 	}
 }
 
 // unmountAndLogDirsToRemove logs unknown allocations of which no process was found, so that the operator removes their directories. It
-// first removes their empty cgroups and their networks, and unmounts everything below the directories.
-func (c *Cleaner) unmountAndLogDirsToRemove(allocIDs map[string]bool) {
+// first removes their empty cgroups and their networks, and unmounts everything below the directories. It returns the
+// allocations that a process names in its environment or has mounted.
+func (c *Cleaner) unmountAndLogDirsToRemove(allocIDs map[string]bool) (withUntrustedProcess map[string]bool) {
 	withUntrustedProcess, err := findAllocsWithProcesses(allocIDs)
 	if err == nil {
 		err = allocdir.UnmountAllocDirs(c.AllocDirRoot, func(allocID string) bool { return withUntrustedProcess[allocID] || !allocIDs[allocID] })
@@ -148,6 +152,7 @@ func (c *Cleaner) unmountAndLogDirsToRemove(allocIDs map[string]bool) {
 			c.Logger.Warn("allocation is unknown, and no process of its tasks was found; remove its directory when its files are not needed", "alloc_id", id, "dir", dir)
 		}
 	}
+	return withUntrustedProcess
 }
 
 // findUnknownTasks returns the running tasks of unknown allocations, sorted by name, by the id of their allocation.
