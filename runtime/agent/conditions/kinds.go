@@ -106,11 +106,12 @@ func findDiskFull(f Facts) []finding {
 		summary: fmt.Sprintf("The disk of %s is full: %d MiB of %d MiB are free. New jobs and variables are rejected; running tasks continue",
 			f.DataDir, (f.Disk.Limit-f.Disk.Used)>>20, f.Disk.Limit>>20),
 		remedy:   "Free at least 2 MiB on this disk: the agent then continues by itself. " + remedyForFilesOfAgent,
-		commands: []string{"nomad-lite system gc  # removes what ended jobs have left", f.diskCommand("df -h"), "du -xh --max-depth=3 " + f.mountPoint() + " | sort -h | tail"},
+		commands: []string{"nomad-lite system gc  # removes what ended jobs have left", f.diskCommand("df -h"), "du -axh --max-depth=3 " + f.mountPoint() + " | sort -h | tail  # the largest files"},
 	}}
 }
 
-const remedyForFilesOfAgent = "Remove nothing in the directory of the agent by hand: if it has most, stop the job that writes there, and call system gc again"
+const remedyForFilesOfAgent = "In the directory of the agent, remove only files that you or another program put there, and nothing that the agent has made. " +
+	"If the files of a job fill it, keep its job file, stop the job, and call system gc again"
 
 func findNoInodes(f Facts) []finding {
 	if f.InodesErr == nil {
@@ -118,8 +119,8 @@ func findNoInodes(f Facts) []finding {
 	}
 	return []finding{{
 		summary:  fmt.Sprintf("The disk of %s has no free inodes, so no file can be made. New jobs and variables are rejected; running tasks continue", f.DataDir),
-		remedy:   "Remove many files that are not needed on this disk: the agent then continues by itself. " + remedyForFilesOfAgent,
-		commands: []string{"nomad-lite system gc  # removes what ended jobs have left", f.diskCommand("df -i"), "du --inodes -x --max-depth=3 " + f.mountPoint() + " | sort -n | tail"},
+		remedy:   "Remove at least 64 files of this disk that are not needed: the agent then continues by itself. " + remedyForFilesOfAgent,
+		commands: []string{"nomad-lite system gc  # removes what ended jobs have left", f.diskCommand("df -i"), "du --inodes -x --max-depth=3 " + f.mountPoint() + " | sort -n | tail  # the directories with most files"},
 	}}
 }
 
@@ -154,9 +155,9 @@ func findDescriptorsExhausted(f Facts) []finding {
 		return nil
 	}
 	found := finding{
-		summary:  fmt.Sprintf("The agent may open too few files (%s): new tasks wait; running tasks continue", f.Descriptors.Of),
+		summary:  fmt.Sprintf("The limit of open files of the agent is too low (%s): new tasks wait; running tasks continue", f.Descriptors.Of),
 		remedy:   "Raise the limit of open files and restart the agent, which ends no task",
-		commands: f.startCommands("ulimit -n 65536  # beyond its hard limit only as root", ""),
+		commands: f.startCommands("ulimit -n 65536  # for this shell; only root can exceed the hard limit", ""),
 	}
 	if f.Unit != "" {
 		found.commands = []string{fmt.Sprintf("systemctl edit %s  # [Service] LimitNOFILE=65536", f.Unit), "systemctl restart " + f.Unit}
@@ -170,7 +171,7 @@ func findProcessesExhausted(f Facts) []finding {
 	}
 	limit := f.Processes.Of
 	found := finding{
-		summary: fmt.Sprintf("%d of %d processes and threads are in use, by the limit in %s. When none is left, tasks and commands fail", f.Processes.Used, f.Processes.Limit, limit),
+		summary: fmt.Sprintf("%d of the %d processes and threads that %s permits are in use. When none is left, tasks and commands fail", f.Processes.Used, f.Processes.Limit, limit),
 		remedy:  "Raise the limit first, because commands need processes, too. Then find and end what has too many",
 	}
 	raise := fmt.Sprintf("echo %d >%s  # as root, until the next boot", 2*f.Processes.Limit, limit)
@@ -187,7 +188,7 @@ func findPluginDown(f Facts) (found []finding) {
 		found = append(found, finding{
 			object: p.Name, since: p.At,
 			summary:  fmt.Sprintf("Plugin %s does not run: %v. Its tasks continue; new ones wait", strings.TrimSpace(p.Name+" "+p.Path), p.Err),
-			remedy:   "Remove the cause and restart the plugin. Without the restart, the agent tries again in intervals",
+			remedy:   "Remove the cause, then restart the plugin, which ends no task. The agent also tries again by itself, within two minutes",
 			commands: []string{"nomad-lite plugin status " + name, "nomad-lite plugin restart " + name},
 		})
 	}
@@ -224,13 +225,13 @@ func findUnknownTasks(f Facts) []finding {
 		all += fmt.Sprintf(" and %d more", more)
 	}
 	found := finding{
-		summary: "Tasks run that the state of the agent has lost: " + all + ". They continue, and no command reaches them",
-		remedy: "Register no job before you have decided about all of them. -adopt-unknown keeps them and restores their jobs, so that nothing has to be registered; " +
+		summary: "Tasks run whose records the agent has lost: " + all + ". They continue, and no command reaches them",
+		remedy: "Register no job before you have decided, for all of them together: -adopt-unknown keeps them and restores their jobs, so that nothing has to be registered; " +
 			"-end-unknown ends them. Start the agent once with the flag, until it prints that it is ready, and then as before. A stop of the agent ends no task",
 	}
 	flag := " -adopt-unknown  # or -end-unknown; then Ctrl-C"
 	if !slices.ContainsFunc(f.UnknownAllocs, func(u UnknownAlloc) bool { return !u.IsInstance }) {
-		found.summary = "Tasks run whose record is lost: " + all + ". No driver can adopt them. They continue, no command reaches them, and each counts as an instance of its job until it ends"
+		found.summary = "Tasks run whose records the agent has lost: " + all + ". No driver can adopt them. They continue, no command reaches them, and each counts as an instance of its job until it ends"
 		found.remedy = "End their processes, or start the agent once with -end-unknown, until it prints that it is ready, and then as before: their jobs get replacements. A stop of the agent ends no task"
 		flag = " -end-unknown  # then Ctrl-C"
 	}
@@ -256,7 +257,7 @@ func findRecordsDamaged(f Facts) []finding {
 		for i, file := range f.DamagedFiles {
 			files[i] = shellquote.QuoteIfNeeded(file)
 		}
-		found.summary = fmt.Sprintf("The state file was found damaged at %s. Jobs and variables that could not be read are lost; tasks of lost jobs are in the condition UnknownTasks if they run", f.DamagedAt.Format(time.RFC3339))
+		found.summary = fmt.Sprintf("The state file was found damaged at %s. Jobs and variables that could not be read are lost; tasks of lost jobs continue, and have a message of their own", f.DamagedAt.Format(time.RFC3339))
 		found.remedy = "Compare what is left with your job files, and register what is missing. Then move the damaged file away, which ends this message"
 		found.commands = append(found.commands, fmt.Sprintf("mv %s ~/", strings.Join(files, " ")))
 	}
@@ -282,8 +283,8 @@ func findMemoryLow(f Facts) []finding {
 	}
 	return []finding{{
 		summary:  fmt.Sprintf("The machine has %d MiB of %d MiB of memory available. When none is left, the kernel kills tasks", (f.Memory.Limit-f.Memory.Used)>>20, f.Memory.Limit>>20),
-		remedy:   "End what uses too much, or give tasks lower memory limits",
-		commands: []string{"nomad-lite top", "ps aux --sort=-rss | head", "df -h -t tmpfs  # files in memory"},
+		remedy:   "End what uses too much, remove large files from file systems in memory, or give tasks lower memory limits",
+		commands: []string{"nomad-lite top", "ps aux --sort=-rss | head", "df -h -t tmpfs  # file systems in memory"},
 	}}
 }
 
@@ -293,7 +294,7 @@ func findClockStepped(f Facts) []finding {
 	}
 	return []finding{{
 		since:    f.ClockSteppedAt,
-		summary:  "The clock of the machine was set, or the machine was suspended. Times before and after it do not compare; periodic jobs follow the new time",
+		summary:  "The clock of the machine was set, or the machine was suspended. Times before and after it cannot be compared; periodic jobs follow the new time",
 		remedy:   "Nothing has to be done if the time is right. This message is shown for an hour",
 		commands: []string{"timedatectl"},
 	}}
