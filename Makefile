@@ -1,4 +1,4 @@
-.PHONY: check quick site release test-slow govulncheck generate reference promises check-promises state-fixture page-types check-page test-vm test-vm-short test-faults test-starts test-short-tasks test-kills test-kills-user test-damage test-accounts test-hostile-jobs test-hostile-servers test-listeners test-scale test-defects test-lives test-planted simulate test-behaviour test-cluster test-upgrade screenshots bench bench-scale bench-peers bench-cluster bench-all
+.PHONY: check quick site release test-slow govulncheck generate reference promises check-promises state-fixture page-types check-page test-vm test-vm-short test-faults test-starts test-short-tasks test-short-tasks-vm test-kills test-kills-user test-damage test-accounts test-hostile-jobs test-hostile-servers test-listeners test-scale test-defects test-lives test-planted simulate test-behaviour test-cluster test-upgrade screenshots bench bench-scale bench-peers bench-cluster bench-all
 
 check: ## what CI runs
 	bash .ci/run
@@ -70,6 +70,9 @@ test-starts: ## a long run of kills of agent, plugins, keeper and log collector 
 
 test-short-tasks: ## a long run of kills of agent, plugins, keeper and log collector while tasks of 20 ms start and exit; needs root
 	$(LONG) '^TestShortTasks$$' ./cmd/nomad-lite/systemtest/faults $(PART)
+
+test-short-tasks-vm: ## test-short-tasks in emulated machines with cgroups v2
+	$(LONG) '^TestShortTasksInVM$$' ./cmd/nomad-lite/systemtest/vm $(PART)
 
 test-kills: ## a long run of random pairs of kills while 100 tasks of all kinds run, artifacts are downloaded, canaries are deployed, devices fail, tasks exceed their memory, and the clock of the machine steps by up to 30 s; needs root
 	$(LONG) '^TestRandomKills$$' ./cmd/nomad-lite/systemtest/faults $(PART)

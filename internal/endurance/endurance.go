@@ -20,8 +20,8 @@ import (
 
 var (
 	durationFlag = flag.Duration("duration", 0, "run new iterations of a long test until the `duration` is over")
-	seedFlag     = flag.Uint64("seed", 0, "`seed` of the first iteration of a long test, and without -duration of the only one")
-	sampleFlag   = flag.Int("sample", 0, "`number` of iterations of a long test without -duration and -seed; 0 means its own number")
+	seedFlag     = flag.Uint64("seed", 0, "`seed` of the first iteration of a long test, and without -duration and -sample of the only one")
+	sampleFlag   = flag.Int("sample", 0, "`number` of iterations of a long test without -duration; 0 means its own number")
 	appendFlag   = flag.String("append", "", "append the result of a long test to the table of the `file`")
 )
 
@@ -29,7 +29,7 @@ var (
 type Mode int
 
 const (
-	Sample Mode = iota // the test runs a few iterations: there is neither -duration nor -seed
+	Sample Mode = iota // the test runs a few iterations: there is -sample, or neither -duration nor -seed
 	Repeat             // the test runs the iteration of -seed
 	Part               // the test runs iterations for -duration, and reports them
 )
@@ -39,7 +39,7 @@ func CurrentMode() Mode {
 	switch {
 	case *durationFlag > 0:
 		return Part
-	case *seedFlag != 0:
+	case *seedFlag != 0 && *sampleFlag == 0:
 		return Repeat
 	}
 	return Sample
@@ -91,7 +91,7 @@ func Start(t *testing.T, config Config) *Run {
 	r := &Run{t: t, config: config, runningSeeds: map[uint64]bool{}, countByKind: map[string]int{}}
 	switch CurrentMode() {
 	case Sample:
-		r.firstSeed, r.maxIterations = config.SampleSeed, cmp.Or(*sampleFlag, config.Sample)
+		r.firstSeed, r.maxIterations = cmp.Or(*seedFlag, config.SampleSeed), cmp.Or(*sampleFlag, config.Sample)
 	case Repeat:
 		r.firstSeed, r.maxIterations = *seedFlag, 1
 	case Part:

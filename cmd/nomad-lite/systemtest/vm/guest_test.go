@@ -96,7 +96,7 @@ var vmSteps = []vmStep{
 	{name: "run in cgroups", argv: []string{"/tests/vm.test", vmScriptsFlag, vmSerialFlag}, cgroup: vmRootCgroup},
 	{name: "run unprivileged", argv: []string{"/tests/vm.test", `-test.run=^TestCommandLineScripts$/^run_(batch|killed)$`}, cgroup: vmUndelegatedCgroup, long: true},
 	{name: "run unprivileged in delegated cgroups", argv: []string{"/tests/vm.test", vmScriptsFlag, vmSerialFlag}, cgroup: vmDelegatedCgroup},
-	{name: "short tasks", argv: []string{"/tests/faults.test", "-test.run=^TestShortTasks$", "-test.v", "-sample=2", "-test.timeout=12m"}, cgroup: vmRootCgroup, long: true},
+	{name: vmStepShortTasks, argv: []string{"/tests/faults.test", "-test.run=^TestShortTasks$", "-test.v", "-sample=2", "-test.timeout=12m"}, cgroup: vmRootCgroup, long: true},
 	{name: "hostile jobs", argv: []string{"/tests/hostile.test", "-test.run=^TestHostileJobsGetNothingMore$", "-sample=40", "-test.timeout=12m"}, cgroup: vmRootCgroup, dir: vmHostileDir, withEngine: true, long: true},
 	// The machine has no podman. What plugins do wrong does not depend on cgroups.
 	{name: "other hostile tests", argv: []string{"/tests/hostile.test", "-test.skip=^TestHostileJobs|^TestScripts$/^(hook|hostile_driver|plugin|device)_", "-test.timeout=12m"}, cgroup: vmRootCgroup, dir: vmHostileDir, long: true},
@@ -123,6 +123,9 @@ func runVMInit(guest string) {
 		runAndReportVMStep(vmStepClock, runClockSteps)
 	} else {
 		for _, step := range chosenVMSteps(os.Getenv(vmStepsEnvVar), os.Getenv(vmShortEnvVar) != "") {
+			if seed := os.Getenv(vmSeedEnvVar); seed != "" {
+				step.argv = append(step.argv, "-seed="+seed, fmt.Sprintf("-sample=%d", vmShortTaskIterations), "-test.timeout=30m")
+			}
 			runAndReportVMStep(step.name, step.run)
 		}
 	}

@@ -30,6 +30,9 @@ const vmShortEnvVar = "NOMAD_LITE_VM_SHORT"
 // stands for a space.
 const vmStepsEnvVar = "NOMAD_LITE_VM_STEPS"
 
+// vmSeedEnvVar tells the init process of the virtual machine the seed of TestShortTasksInVM.
+const vmSeedEnvVar = "NOMAD_LITE_VM_SEED"
+
 // These are modes of the virtual machine. The kernel passes the mode to the init process as the
 // value of vmEnvVar.
 const (
@@ -73,13 +76,7 @@ func TestVM(t *testing.T) {
 	if os.Getenv(vmEnvVar) == "" {
 		t.Skipf("boots virtual machines, for minutes; %s=1 runs it", vmEnvVar)
 	}
-	if runtime.GOARCH != "amd64" {
-		t.Skip("knows how to boot amd64 only")
-	}
-	kernel, err := vmimage.FindReadableKernel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kernel := findVMKernel(t)
 	chosen := os.Getenv(vmStepsEnvVar)
 	stepsChosen := len(chosenVMSteps(chosen, testing.Short())) > 0
 	isChosen := func(step string) bool {
@@ -108,6 +105,19 @@ func TestVM(t *testing.T) {
 	if lives := chosenInstallations(chosen); len(lives) > 0 && !testing.Short() {
 		testVMInstallations(t, kernel, lives)
 	}
+}
+
+// findVMKernel returns the path of the kernel of virtual machines. It skips the test on another architecture.
+func findVMKernel(t *testing.T) string {
+	t.Helper()
+	if runtime.GOARCH != "amd64" {
+		t.Skip("knows how to boot amd64 only")
+	}
+	kernel, err := vmimage.FindReadableKernel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kernel
 }
 
 // testVMSteps runs the tests that affect processes: as root, and as a user with and without
