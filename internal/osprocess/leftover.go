@@ -203,7 +203,8 @@ func ReadEnv(pid int) ([]byte, error) {
 
 // waitExecuted blocks while the kernel executes a program in a process: the process then has no environment for some
 // microseconds, although the parent may already know that execve(2) has succeeded. It returns false for a process without
-// memory, such as a kernel thread. It blocks for a tenth of a second at most.
+// memory, such as a kernel thread. It polls, because no descriptor reports the end of execve(2), and blocks for a
+// tenth of a second at most.
 func waitExecuted(pid int) bool {
 	for range 1000 {
 		st, err := ReadStat(pid)

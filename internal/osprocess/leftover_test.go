@@ -254,8 +254,10 @@ func TestReadEnvOfProcessThatHasJustStarted(t *testing.T) {
 			t.Fatal(err)
 		}
 		env, err := ReadEnv(cmd.Process.Pid)
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait() // the error is that the process was killed
 		if err != nil || string(env) != "MARK=1\x00" {
 			t.Fatalf("environment %q, %v", env, err)
 		}
@@ -269,8 +271,10 @@ func TestReadEnvOfProcessWithoutEnvironment(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
+		if err := cmd.Process.Kill(); err != nil {
+			t.Error(err)
+		}
+		_ = cmd.Wait() // the error is that the process was killed
 	}()
 	if env, err := ReadEnv(cmd.Process.Pid); len(env) > 0 || err != nil {
 		t.Errorf("environment %q, %v", env, err)

@@ -360,7 +360,7 @@ func (a *Agent) Run(ctx context.Context) {
 		reportsWG.Go(func() { a.allocSync.Run(reporting, a.scheduler) })
 		goAfterRegistration(func() { a.scheduler.Run(ctx) })
 	}
-	goAfterRegistration(func() { a.orphanCleaner.WatchUnknownAllocs(ctx, a.scheduler.RetryBlockedEvalsAfterNodeChange) })
+	goAfterRegistration(func() { a.orphanCleaner.WatchUnknownAllocs(ctx, a.scheduler.RetryBlockedEvals) })
 	backgroundWG.Go(func() { a.node.Run(ctx) })
 	goAfterRegistration(trim.EndBusy) // tasks start from here on
 	backgroundWG.Go(func() { a.history.Run(ctx) })

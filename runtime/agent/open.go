@@ -293,7 +293,7 @@ func (a *Agent) createNodeAndStartPlugins(ctx context.Context, nodeID string, se
 				a.logKeepersOfLostDir()
 			}
 		},
-		OnNodeStored: a.scheduler.RetryBlockedEvalsAfterNodeChange,
+		OnNodeStored: a.scheduler.RetryBlockedEvals,
 		OnDeviceHealthChanged: func(textByDevice map[string]string) {
 			if nodes := a.currentNodeRunner(); nodes != nil {
 				nodes.EmitDeviceEvents(textByDevice)

@@ -136,7 +136,7 @@ func TestUnknownInstanceIsReplacedAfterItsEnd(t *testing.T) {
 			t.Errorf("reasons %q", reasons)
 		}
 		ended.Store(true)
-		next.RetryBlockedEvalsAfterNodeChange()
+		next.RetryBlockedEvals()
 		b.advance(time.Minute)
 		if alive := liveAllocIDs(b.allocs("web")); len(alive) != 3 {
 			t.Errorf("%d allocations after the end of the unknown instance, want 3", len(alive))

@@ -184,7 +184,7 @@ func TestDrainCancelledAndRestarted(t *testing.T) {
 		taken.DrainStrategy = &api.DrainStrategy{StartedAt: time.Now()}
 		taken.SchedulingEligibility = api.NodeSchedulingIneligible
 		b.store.PutNodeCopy(t, &taken)
-		b.RetryBlockedEvalsAfterNodeChange()
+		b.RetryBlockedEvals()
 		b.advance(5 * time.Second)
 		b.expectRunning("taken up", "web 0, batch 1, system 1")
 	})

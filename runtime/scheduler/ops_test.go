@@ -186,7 +186,7 @@ func TestMissingDriver(t *testing.T) {
 		node := schedtest.NewReadyNodeWithMockDriver(1000)
 		node.Drivers["nope"] = &api.DriverInfo{Detected: true, Healthy: true}
 		b.store.PutNodeCopy(t, node)
-		b.RetryBlockedEvalsAfterNodeChange()
+		b.RetryBlockedEvals()
 		b.advance(0)
 		if blocked := b.store.Snapshot().Evaluation(nil, eval.BlockedEval); len(b.allocs("web")) != 1 || blocked.Status != "complete" {
 			t.Errorf("%d allocations, evaluation %s", len(b.allocs("web")), blocked.Status)

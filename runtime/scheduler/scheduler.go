@@ -77,9 +77,9 @@ func New(c Config) *Scheduler {
 	}
 }
 
-// RetryBlockedEvalsAfterNodeChange makes Run retry blocked evaluations. The caller calls it after it has changed the
+// RetryBlockedEvals makes Run retry blocked evaluations. The caller calls it after it has changed the
 // stored node, or after Env.FindUnknownInstance has an instance less. It does not block.
-func (s *Scheduler) RetryBlockedEvalsAfterNodeChange() {
+func (s *Scheduler) RetryBlockedEvals() {
 	notifyWithoutBlocking(s.retryBlockedEvalsRequested)
 }
 

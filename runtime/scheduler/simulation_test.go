@@ -466,7 +466,7 @@ func (s *simulation) changeDevices(ctx context.Context) error {
 		return nil
 	})
 	if err == nil {
-		s.scheduler.RetryBlockedEvalsAfterNodeChange()
+		s.scheduler.RetryBlockedEvals()
 	}
 	return err
 }

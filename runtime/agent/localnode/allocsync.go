@@ -115,8 +115,13 @@ func (al *AllocSync) WithholdAllocs(ids map[string]bool) {
 
 // ReleaseAllocs makes Assignments return the withheld allocations, if they still exist.
 func (al *AllocSync) ReleaseAllocs() {
-	al.WithholdAllocs(nil)
-	al.NotifyAllocsChanged()
+	al.mu.Lock()
+	withheld := al.withheldAllocs
+	al.withheldAllocs = nil
+	al.mu.Unlock()
+	if len(withheld) > 0 { // otherwise the node runner would compare all allocations at each start
+		al.NotifyAllocsChanged()
+	}
 }
 
 // NotifyAllocsChanged wakes the node runner, which then calls Assignments again. The scheduler must call it when the

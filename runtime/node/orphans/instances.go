@@ -16,7 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// RunningAlloc is an unknown allocation with a process. The fields are those of its copy, or empty if it has none.
+// RunningAlloc describes an unknown allocation with a process. The names are empty if its directory has no copy of it.
 type RunningAlloc struct {
 	Namespace, JobID, Name string
 	IsInstance             bool // the state has the job, so the scheduler places nothing under this name
@@ -43,10 +43,11 @@ func (c *Cleaner) FindUnknownInstance(job *api.Job, allocName string) (allocID s
 	return ""
 }
 
-// makeUnrecoverableAllocsUnknown deletes the records of those of the allocations that have a running task without a record
-// which its driver does not have, and returns their IDs: their runners would start such tasks a second time. An allocation
-// stays if it has no process or no copy. Servers would assign the allocations of a cluster again, so these stay, too.
-func (c *Cleaner) makeUnrecoverableAllocsUnknown(ctx context.Context, drivers driverSource, allocIDs map[string]bool) (madeUnknown map[string]bool) {
+// deleteUnrecoverableAllocs deletes an allocation's records if a running task has no record and its driver does not know
+// the task: the allocation's runner would start the task a second time. It returns the IDs of the deleted allocations, which
+// are unknown then. An allocation without a process or a copy stays, and so do all in a cluster, whose servers would assign
+// them again.
+func (c *Cleaner) deleteUnrecoverableAllocs(ctx context.Context, drivers driverSource, allocIDs map[string]bool) (deleted map[string]bool) {
 	unrecoverable := make(map[string]bool)
 	snapshot := c.Store.Snapshot()
 	for id := range allocIDs {
@@ -69,12 +70,12 @@ func (c *Cleaner) makeUnrecoverableAllocsUnknown(ctx context.Context, drivers dr
 		return nil
 	}
 	processes, err := findTaskProcesses(c.taskSearch(unrecoverable))
-	madeUnknown = make(map[string]bool)
+	deleted = make(map[string]bool)
 	for task := range processes {
-		madeUnknown[task.AllocID] = true
+		deleted[task.AllocID] = true
 	}
 	_, updateErr := c.Store.Update(ctx, func(tx *store.Txn) error {
-		for id := range madeUnknown {
+		for id := range deleted {
 			tx.DeleteAllocationAndQueueRemoval(id)
 			tx.DeleteAgentRecord(state.PendingRemovalPrefix + id) // the files stay
 			tx.DeleteRunnerRecordsAndServices(id)
@@ -87,7 +88,7 @@ func (c *Cleaner) makeUnrecoverableAllocsUnknown(ctx context.Context, drivers dr
 	if updateErr != nil {
 		return nil
 	}
-	return madeUnknown
+	return deleted
 }
 
 // readCopy reads the copy of an allocation from its directory. It returns nil if there is none, or if it is damaged.

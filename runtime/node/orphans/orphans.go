@@ -79,7 +79,7 @@ type Cleaner struct {
 	unknownTaskPorts     processesOfHostPorts
 	mu                   sync.Mutex
 	unknownAllocIDs      map[string]bool         // ids of the unknown allocations, whose tasks are left running
-	runningUnknownAllocs map[string]RunningAlloc // those of them with a process, by id
+	runningUnknownAllocs map[string]RunningAlloc // unknown allocations with a process, by id
 	orphansHandled       atomic.Bool             // DestroyOrAdoptOrphans has completed
 }
 
@@ -147,7 +147,7 @@ func (c *Cleaner) DestroyOrAdoptOrphans(ctx context.Context, drivers driverSourc
 	if len(c.Store.Damage()) > 0 {
 		c.endFormerPlugins(ctx, drivers)
 	}
-	if lost := c.makeUnrecoverableAllocsUnknown(ctx, drivers, recovered); len(lost) > 0 {
+	if lost := c.deleteUnrecoverableAllocs(ctx, drivers, recovered); len(lost) > 0 {
 		orphans = c.findOrphans()
 		maps.DeleteFunc(recovered, func(id string, _ bool) bool { return lost[id] })
 	}

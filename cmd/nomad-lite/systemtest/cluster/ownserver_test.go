@@ -209,7 +209,7 @@ func (s *ownServer) storeNode(ctx context.Context, node clustertest.Node) error 
 		tx.PutNodeWithStorageEvents(record)
 		return nil
 	})
-	s.scheduler.RetryBlockedEvalsAfterNodeChange()
+	s.scheduler.RetryBlockedEvals()
 	return err
 }
 
