@@ -180,13 +180,18 @@ func ReadEnv(pid int) ([]byte, error) {
 	if len(env) > 0 || err != nil && !errors.Is(err, unix.ESRCH) && !errors.Is(err, fs.ErrPermission) {
 		return env, err
 	}
+	if err == nil {
+		switch st, statErr := waitExecuted(pid); {
+		case statErr != nil || st.Threads <= 1 && st.memory == 0:
+			return nil, nil // the process has ended, or is a thread of the kernel
+		case st.Threads <= 1:
+			return os.ReadFile(dir + "/environ")
+		}
+	}
 	// If the first thread has exited before the others, its file is empty, cannot be opened (ESRCH), or
 	// belongs to root: another thread has the environment.
 	threads, dirErr := os.ReadDir(dir + "/task")
 	if dirErr != nil || len(threads) < 2 {
-		if err == nil && waitExecuted(pid) {
-			return os.ReadFile(dir + "/environ")
-		}
 		return nil, err
 	}
 	for _, thread := range threads {
@@ -201,22 +206,17 @@ func ReadEnv(pid int) ([]byte, error) {
 	return os.ReadFile(dir + "/environ") // the other threads have ended: the first one now executes another program
 }
 
-// waitExecuted blocks while the kernel executes a program in a process: the process then has no environment for some
-// microseconds, although the parent may already know that execve(2) has succeeded. It returns false for a process without
-// memory, such as a kernel thread. It polls, because no descriptor reports the end of execve(2), and blocks for a
-// tenth of a second at most.
-func waitExecuted(pid int) bool {
+// waitExecuted blocks while the kernel executes a program in a process, and returns the status of the process. The process
+// has no environment in these microseconds, although its parent may already know that execve(2) has succeeded. waitExecuted
+// polls, because no descriptor reports the end of execve(2), and blocks for a tenth of a second at most.
+func waitExecuted(pid int) (st Stat, err error) {
 	for range 1000 {
-		st, err := ReadStat(pid)
-		if err != nil || st.memory == 0 {
-			return false
-		}
-		if st.codeStart != 0 {
+		if st, err = ReadStat(pid); err != nil || st.memory == 0 || st.codeStart != 0 {
 			break
 		}
 		time.Sleep(100 * time.Microsecond)
 	}
-	return true
+	return st, err
 }
 
 // parseTaskEnvID parses the environment of a process in the kernel's format.
