@@ -80,7 +80,7 @@ var vmSteps = []vmStep{
 	{name: "exec contract", argv: []string{"/tests/exec.test", "-test.run=^TestContract$"}, cgroup: vmRootCgroup},
 	{name: "exec contract unprivileged", argv: []string{"/tests/exec.test", "-test.run=^TestContract$/(task|exec|recover|stop)"}, cgroup: vmUndelegatedCgroup, long: true},
 	{name: "sdk process in a subgroup", argv: []string{"/tests/process.test", "-test.run=^Test(MemoryLimit|MemoryReservation|PidsLimit)$"}, cgroup: vmDelegatedSubgroup},
-	{name: "docker contract", argv: []string{"/tests/docker.test", vmDockerFlag, "-test.timeout=12m"}, cgroup: vmRootCgroup, withEngine: true, long: true},
+	{name: "docker contract", argv: []string{"/tests/docker.test", vmDockerFlag}, cgroup: vmRootCgroup, withEngine: true, long: true},
 	{name: "keeper", argv: []string{"/tests/keeper.test"}, cgroup: vmRootCgroup, long: true},
 	// The skipped tests move large amounts of data, which takes long in an emulated machine.
 	{name: "logs", argv: []string{"/tests/logs.test", "-test.skip=^TestNothingIsLost"}, cgroup: vmRootCgroup, long: true},
@@ -96,10 +96,10 @@ var vmSteps = []vmStep{
 	{name: "run in cgroups", argv: []string{"/tests/vm.test", vmScriptsFlag, vmSerialFlag}, cgroup: vmRootCgroup},
 	{name: "run unprivileged", argv: []string{"/tests/vm.test", `-test.run=^TestCommandLineScripts$/^run_(batch|killed)$`}, cgroup: vmUndelegatedCgroup, long: true},
 	{name: "run unprivileged in delegated cgroups", argv: []string{"/tests/vm.test", vmScriptsFlag, vmSerialFlag}, cgroup: vmDelegatedCgroup},
-	{name: vmStepShortTasks, argv: []string{"/tests/faults.test", "-test.run=^TestShortTasks$", "-test.v", "-sample=2", "-test.timeout=12m"}, cgroup: vmRootCgroup, long: true},
-	{name: "hostile jobs", argv: []string{"/tests/hostile.test", "-test.run=^TestHostileJobsGetNothingMore$", "-sample=40", "-test.timeout=12m"}, cgroup: vmRootCgroup, dir: vmHostileDir, withEngine: true, long: true},
+	{name: vmStepShortTasks, argv: []string{"/tests/faults.test", "-test.run=^TestShortTasks$", "-test.v", "-sample=2"}, cgroup: vmRootCgroup, long: true},
+	{name: "hostile jobs", argv: []string{"/tests/hostile.test", "-test.run=^TestHostileJobsGetNothingMore$", "-sample=40"}, cgroup: vmRootCgroup, dir: vmHostileDir, withEngine: true, long: true},
 	// The machine has no podman. What plugins do wrong does not depend on cgroups.
-	{name: "other hostile tests", argv: []string{"/tests/hostile.test", "-test.skip=^TestHostileJobs|^TestScripts$/^(hook|hostile_driver|plugin|device)_", "-test.timeout=12m"}, cgroup: vmRootCgroup, dir: vmHostileDir, long: true},
+	{name: "other hostile tests", argv: []string{"/tests/hostile.test", "-test.skip=^TestHostileJobs|^TestScripts$/^(hook|hostile_driver|plugin|device)_"}, cgroup: vmRootCgroup, dir: vmHostileDir, long: true},
 }
 
 // chosenVMSteps returns the steps whose names contain the text, without its underscores, and of these only the short
@@ -250,7 +250,7 @@ func (s vmStep) run() error {
 		attr.Env[1] = "HOME=/home"
 		attr.Sys.Credential = &syscall.Credential{Uid: vmUserID, Gid: vmUserID}
 	}
-	argv := slices.Concat(s.argv[:1], []string{"-test.v", "-test.timeout=4m"}, s.argv[1:])
+	argv := slices.Concat(s.argv[:1], []string{"-test.v", "-test.timeout=12m"}, s.argv[1:])
 	pid, err := syscall.ForkExec(argv[0], argv, attr)
 	if err != nil {
 		return err
