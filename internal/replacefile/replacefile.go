@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // WriteInRoot replaces the content of a file in a directory that tasks may not change, and creates the file if it does not
@@ -18,6 +19,21 @@ func WriteInRoot(dir *os.Root, name string, content []byte, mode fs.FileMode) er
 	return dir.Rename(newName, name)
 }
 
+const temporaryPrefix = ".nomad-lite-"
+
+// RemoveLeftovers removes what killed processes that called Write have left in a directory. No process may call Write for a
+// file in this directory at the same time.
+func RemoveLeftovers(dir string) error {
+	entries, err := os.ReadDir(dir)
+	errs := []error{err}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), temporaryPrefix) && e.Type().IsRegular() {
+			errs = append(errs, os.Remove(filepath.Join(dir, e.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // Write replaces the content of a file, and creates the file if it does not exist. If path is a symbolic link, Write replaces
 // its target. After an error the file has its former content.
 func Write(path string, text []byte, mode fs.FileMode) error {
@@ -28,7 +44,7 @@ func Write(path string, text []byte, mode fs.FileMode) error {
 	if err != nil {
 		return err
 	}
-	temporary, err := os.CreateTemp(filepath.Dir(target), ".nomad-lite-*")
+	temporary, err := os.CreateTemp(filepath.Dir(target), temporaryPrefix+"*")
 	if err != nil {
 		return err
 	}

@@ -49,3 +49,18 @@ func TestFullDiskKeepsFormerContent(t *testing.T) {
 		t.Errorf("files %v, %v", entries, err)
 	}
 }
+
+func TestRemoveLeftovers(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{temporaryPrefix + "123", "kept"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := RemoveLeftovers(dir); err != nil {
+		t.Fatal(err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 || entries[0].Name() != "kept" {
+		t.Errorf("left %v, %v, want the other file", entries, err)
+	}
+}

@@ -69,6 +69,9 @@ func (c *conditionFacts) read() conditions.Facts {
 	if fs := (unix.Statfs_t{}); f.SpaceErr != nil && unix.Statfs(d.path, &fs) == nil {
 		f.Disk = conditions.Use{Used: (fs.Blocks - fs.Bavail) * uint64(fs.Bsize), Limit: fs.Blocks * uint64(fs.Bsize)}
 	}
+	if f.SpaceErr != nil || f.InodesErr != nil {
+		f.ForeignFiles = foreignFiles(d.path)
+	}
 	if m := hoststats.Memory(); m.Total > 0 {
 		f.Memory = conditions.Use{Used: m.Total - m.Available, Limit: m.Total}
 	}

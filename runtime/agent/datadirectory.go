@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/replacefile"
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -60,6 +61,9 @@ func (d *dataDirectory) makeAndLock(ctx context.Context, logger hclog.Logger) er
 		}
 		if d.lock, err = lockDataDirAfterKilledAgent(ctx, d.path); err != nil {
 			return err
+		}
+		if err := replacefile.RemoveLeftovers(d.path); err != nil {
+			logger.Warn("files of killed agents stay in the data directory", "error", err)
 		}
 		if d.isStateEphemeral {
 			if err := checkNoAllocsOfPermanentAgent(d.path); err != nil {

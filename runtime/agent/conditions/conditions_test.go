@@ -33,6 +33,7 @@ func factsByCase() map[string]Facts {
 		"node not ready":                      {NodeNotReady: true},
 		"no servers":                          {NoKnownServers: true},
 		"disk full":                           {SpaceErr: errors.New("the disk of /var/lib/nomad-lite is full: no space left on device"), Disk: Use{63 << 20, 64 << 20, ""}},
+		"disk full of files of others":        {SpaceErr: errors.New("full"), ForeignFiles: []string{"a", "backup.tar", "c", "d", "e"}},
 		"no inodes":                           {InodesErr: errors.New("the disk of /var/lib/nomad-lite has 3 free inodes, too few for new files: no space left on device")},
 		"state not written":                   {StateWriteErr: errors.New("write state.db: read-only file system")},
 		"output lost":                         {OutputLossErr: errors.New("stdout of task \"web\" of allocation 1234: no space left on device")},

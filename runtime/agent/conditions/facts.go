@@ -20,6 +20,7 @@ type Facts struct {
 
 	SpaceErr      error     // the disk of the data directory has too little free space
 	Disk          Use       // bytes of the disk of the data directory, if SpaceErr is set
+	ForeignFiles  []string  // names in the data directory that no agent has made, if SpaceErr or InodesErr is set
 	InodesErr     error     // the disk of the data directory has too few free inodes
 	StateWriteErr error     // the last write of the state file has failed
 	DamageCount   int       // parts of the state that this agent could not read, and that are in no kept file

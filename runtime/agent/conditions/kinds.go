@@ -105,13 +105,23 @@ func findDiskFull(f Facts) []finding {
 	return []finding{{
 		summary: fmt.Sprintf("The disk of %s is full: %d MiB of %d MiB are free. New jobs and variables are rejected; running tasks continue",
 			f.DataDir, (f.Disk.Limit-f.Disk.Used)>>20, f.Disk.Limit>>20),
-		remedy:   "Free at least 2 MiB on this disk: the agent then continues by itself. " + remedyForFilesOfAgent,
-		commands: []string{"nomad-lite system gc  # removes what ended jobs have left", f.diskCommand("df -h"), "du -axh --max-depth=3 " + f.mountPoint() + " | sort -h | tail  # the largest files"},
+		remedy:   "Free at least 2 MiB on this disk: the agent then continues by itself. " + f.remedyForFilesInDataDir(),
+		commands: []string{"nomad-lite system gc  # removes what ended jobs have left", f.diskCommand("df -h"), "du -axh --max-depth=3 " + f.mountPoint() + " | sort -h | tail"},
 	}}
 }
 
-const remedyForFilesOfAgent = "In the directory of the agent, remove only files that you or another program put there, and nothing that the agent has made. " +
-	"If the files of a job fill it, keep its job file, stop the job, and call system gc again"
+// remedyForFilesInDataDir says which files in the data directory can be removed.
+func (f Facts) remedyForFilesInDataDir() string {
+	removable := "remove nothing by hand"
+	if n := len(f.ForeignFiles); n > 0 {
+		const maxNames = 3
+		removable = "only these are not the agent's, and can be removed if nothing else needs them: " + strings.Join(f.ForeignFiles[:min(n, maxNames)], ", ")
+		if n > maxNames {
+			removable += fmt.Sprintf(" and %d more", n-maxNames)
+		}
+	}
+	return fmt.Sprintf("In %s, %s. If a job fills its directory in %s/alloc, stop the job, which deletes its files with the next system gc", f.DataDir, removable, f.DataDir)
+}
 
 func findNoInodes(f Facts) []finding {
 	if f.InodesErr == nil {
@@ -119,8 +129,8 @@ func findNoInodes(f Facts) []finding {
 	}
 	return []finding{{
 		summary:  fmt.Sprintf("The disk of %s has no free inodes, so no file can be made. New jobs and variables are rejected; running tasks continue", f.DataDir),
-		remedy:   "Remove at least 64 files of this disk that are not needed: the agent then continues by itself. " + remedyForFilesOfAgent,
-		commands: []string{"nomad-lite system gc  # removes what ended jobs have left", f.diskCommand("df -i"), "du --inodes -x --max-depth=3 " + f.mountPoint() + " | sort -n | tail  # the directories with most files"},
+		remedy:   "Remove at least 64 files from this disk: the agent then continues by itself. " + f.remedyForFilesInDataDir(),
+		commands: []string{"nomad-lite system gc  # removes what ended jobs have left", f.diskCommand("df -i"), "du --inodes -x --max-depth=3 " + f.mountPoint() + " | sort -n | tail"},
 	}}
 }
 
@@ -145,7 +155,7 @@ func findOutputLost(f Facts) []finding {
 		commands: []string{f.diskCommand("df -h"), "nomad-lite alloc status ID  # has the number of lost bytes"},
 	}
 	if f.SpaceErr != nil {
-		found.remedy, found.commands = "It is written again when the full disk has space", found.commands[1:]
+		found.remedy, found.commands = "New output is written again when the full disk has space; what is lost stays lost", found.commands[1:]
 	}
 	return []finding{found}
 }

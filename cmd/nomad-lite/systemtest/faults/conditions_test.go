@@ -131,6 +131,10 @@ func (m *brokenMachine) test() {
 		m.Errorf("node status prints\n%s", stdout)
 	}
 	m.checkHealth(found)
+	// All other names in the data directory are those of the agent.
+	if name := map[string]string{"DiskFull": "backup.tar", "NoInodes": "sessions"}[m.condition]; name != "" && !strings.Contains(found.Remedy, ": "+name+". If") {
+		m.Errorf("remedy %q, want the name %s alone", found.Remedy, name)
+	}
 	metric := fmt.Sprintf(`nomad_lite_condition{condition=%q,severity=%q} `, m.condition, found.Severity)
 	if text := m.get("/v1/metrics?format=prometheus"); !regexp.MustCompile(regexp.QuoteMeta(metric) + `[1-9]\n`).MatchString(text) {
 		m.Errorf("no metric %s", metric)

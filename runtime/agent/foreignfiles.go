@@ -1,0 +1,32 @@
+package agent
+
+import (
+	"os"
+	"slices"
+	"strings"
+)
+
+// ownFiles are the names in a data directory that agents and their helper processes make. A name with one of them and a
+// suffix after "." or "-" belongs to agents, too, such as state.db.damaged-20260102T120000.
+var ownFiles = []string{
+	".nomad-lite", allocDir, "agent.log", cniCacheDir, "collector", historyFile, "host_volume_plugins", "host_volumes", "keeper", keyringFile, lockFile,
+	"lost+found", "node_credentials.json", "nomad.sock", "owner", pluginProcessesFile, "plugins", reserveFile, "restored", "run", "sockets", "state.db", "token",
+}
+
+// foreignFiles returns the names in a data directory that no agent has made, sorted.
+func foreignFiles(dataDir string) (names []string) {
+	entries, err := os.ReadDir(dataDir)
+	if err != nil {
+		return nil // the condition then names no file
+	}
+	for _, e := range entries {
+		isOwn := func(own string) bool {
+			rest, ok := strings.CutPrefix(e.Name(), own)
+			return ok && (rest == "" || rest[0] == '.' || rest[0] == '-')
+		}
+		if !slices.ContainsFunc(ownFiles, isOwn) {
+			names = append(names, e.Name())
+		}
+	}
+	return names
+}
