@@ -370,7 +370,8 @@ func (a *Agent) Run(ctx context.Context) {
 	// The networks of unknown allocations stay, and these are recorded before the registration.
 	goAfterRegistration(func() { a.allocNetworks.RunDestroyRetriesAndRepairs(ctx) })
 	goAfterRegistration(func() {
-		a.conditions.Run(ctx, func(begun, ended []conditions.Condition) { a.reportConditions(ctx, begun, ended) })
+		reporter := conditionReporter{agent: a}
+		a.conditions.Run(ctx, func(begun, ended []conditions.Condition) { reporter.report(ctx, begun, ended) })
 	})
 	backgroundWG.Go(func() { a.dataDirectory.maintainDiskReserve(ctx, a.node.Registered()) })
 	backgroundWG.Go(func() { a.node.VolumeManager().RestoreVolumesAndPlugins(ctx) })

@@ -167,19 +167,28 @@ func (c *conditionFacts) descriptorUse(tasks int, attribute string) conditions.U
 // Conditions returns the conditions of the agent and its machine.
 func (a *Agent) Conditions() *conditions.Tracker { return a.conditions }
 
-// reportConditions logs the conditions that have begun and ended, and adds an event to the node for each.
-func (a *Agent) reportConditions(ctx context.Context, begun, ended []conditions.Condition) {
-	addNodeEvent := func(message string) {
-		if err := localnode.AddNodeEvent(ctx, a.store, a.node.ID(), "Condition", message); err != nil {
-			a.logger.Debug("event of the node not stored", "event", message, "error", err)
-		}
-	}
+// conditionReporter logs the conditions that have begun and ended, and adds an event to the node for each.
+type conditionReporter struct {
+	agent    *Agent
+	unstored []string // messages of events that could not be stored
+}
+
+// report is called by one goroutine. While the state cannot be written, each call tries to store the events, which also shows that
+// it can be written again.
+func (r *conditionReporter) report(ctx context.Context, begun, ended []conditions.Condition) {
 	for _, c := range begun {
-		a.logger.Warn("condition begun", "condition", c.Kind, "summary", c.Summary, "remedy", c.Remedy, "commands", c.Commands)
-		addNodeEvent(c.Kind + ": " + c.Summary + ". " + c.Remedy)
+		r.agent.logger.Warn("condition begun", "condition", c.Kind, "summary", c.Summary, "remedy", c.Remedy, "commands", c.Commands)
+		r.unstored = append(r.unstored, c.Kind+": "+c.Summary+". "+c.Remedy)
 	}
 	for _, c := range ended {
-		a.logger.Info("condition ended", "condition", c.Kind, "object", c.Object)
-		addNodeEvent(c.Kind + " has ended: " + c.Summary)
+		r.agent.logger.Info("condition ended", "condition", c.Kind, "object", c.Object)
+		r.unstored = append(r.unstored, c.Kind+" has ended: "+c.Summary)
+	}
+	for len(r.unstored) > 0 {
+		if err := localnode.AddNodeEvent(ctx, r.agent.store, r.agent.node.ID(), "Condition", r.unstored[0]); err != nil {
+			r.agent.logger.Debug("event of the node not stored, is tried again", "event", r.unstored[0], "error", err)
+			return
+		}
+		r.unstored = r.unstored[1:]
 	}
 }

@@ -115,12 +115,12 @@ func (f Facts) remedyForFilesInDataDir() string {
 	removable := "remove nothing by hand"
 	if n := len(f.ForeignFiles); n > 0 {
 		const maxNames = 3
-		removable = "only these are not the agent's, and can be removed if nothing else needs them: " + strings.Join(f.ForeignFiles[:min(n, maxNames)], ", ")
+		removable = "the following is not the agent's, and can be removed if nothing else needs it: " + strings.Join(f.ForeignFiles[:min(n, maxNames)], ", ")
 		if n > maxNames {
 			removable += fmt.Sprintf(" and %d more", n-maxNames)
 		}
 	}
-	return fmt.Sprintf("In %s, %s. If a job fills its directory in %s/alloc, stop the job, which deletes its files with the next system gc", f.DataDir, removable, f.DataDir)
+	return fmt.Sprintf("In %s, %s. If a job fills its directory in %s/alloc, stop the job (nomad-lite job stop NAME): the next system gc deletes its files", f.DataDir, removable, f.DataDir)
 }
 
 func findNoInodes(f Facts) []finding {
@@ -140,7 +140,7 @@ func findStateNotWritten(f Facts) []finding {
 	}
 	return []finding{{
 		summary:  fmt.Sprintf("The state of the agent cannot be written: %v. Changes are rejected; running tasks continue", f.StateWriteErr),
-		remedy:   "Repair the disk: the agent then continues by itself",
+		remedy:   "Repair the disk, or put the file back if another one has its place: the agent then continues by itself",
 		commands: []string{f.diskCommand("findmnt -T"), "dmesg | tail -n 50"},
 	}}
 }
@@ -155,7 +155,7 @@ func findOutputLost(f Facts) []finding {
 		commands: []string{f.diskCommand("df -h"), "nomad-lite alloc status ID  # has the number of lost bytes"},
 	}
 	if f.SpaceErr != nil {
-		found.remedy, found.commands = "New output is written again when the full disk has space; what is lost stays lost", found.commands[1:]
+		found.remedy, found.commands = "When the disk has space, new output is written, and this message ends; what is lost stays lost", found.commands[1:]
 	}
 	return []finding{found}
 }
@@ -165,7 +165,7 @@ func findDescriptorsExhausted(f Facts) []finding {
 		return nil
 	}
 	found := finding{
-		summary:  fmt.Sprintf("The limit of open files of the agent is too low (%s): new tasks wait; running tasks continue", f.Descriptors.Of),
+		summary:  fmt.Sprintf("The agent has too few file descriptors (%s): new tasks wait; running tasks continue", f.Descriptors.Of),
 		remedy:   "Raise the limit of open files and restart the agent, which ends no task",
 		commands: f.startCommands("ulimit -n 65536  # for this shell; only root can exceed the hard limit", ""),
 	}
@@ -182,7 +182,7 @@ func findProcessesExhausted(f Facts) []finding {
 	limit := f.Processes.Of
 	found := finding{
 		summary: fmt.Sprintf("%d of the %d processes and threads that %s permits are in use. When none is left, tasks and commands fail", f.Processes.Used, f.Processes.Limit, limit),
-		remedy:  "Raise the limit first, because commands need processes, too. Then find and end what has too many",
+		remedy:  "Raise the limit first, because commands need processes, too. Then find and end what has too many: stop its job, or kill it",
 	}
 	raise := fmt.Sprintf("echo %d >%s  # as root, until the next boot", 2*f.Processes.Limit, limit)
 	if f.Unit != "" && strings.HasSuffix(limit, "/"+f.Unit+"/pids.max") {
@@ -258,17 +258,18 @@ func findRecordsDamaged(f Facts) []finding {
 		return nil
 	}
 	found := finding{
-		summary:  fmt.Sprintf("%d records of the state file were damaged. Jobs and variables of them are lost", f.DamageCount),
-		remedy:   "Compare what is left with your job files, register what is missing, and restart the agent",
-		commands: []string{"nomad-lite job status -namespace '*'", "nomad-lite var list -namespace '*'", "nomad-lite job run FILE  # for each that is missing"},
+		summary: fmt.Sprintf("%d records of the state file were damaged. Jobs and variables of them are lost", f.DamageCount),
+		remedy:  "If another message says that tasks run whose records are lost, follow that one first. Compare what is left with your job files, register what is missing, and restart the agent",
+		commands: []string{"nomad-lite job status -namespace '*'", "nomad-lite var list -namespace '*'", "nomad-lite job run FILE  # for each job that is missing",
+			"nomad-lite var put PATH KEY=VALUE  # for each variable that is missing"},
 	}
 	if n := len(f.DamagedFiles); n > 0 {
 		files := make([]string, n)
 		for i, file := range f.DamagedFiles {
 			files[i] = shellquote.QuoteIfNeeded(file)
 		}
-		found.summary = fmt.Sprintf("The state file was found damaged at %s. Jobs and variables that could not be read are lost; tasks of lost jobs continue, and have a message of their own", f.DamagedAt.Format(time.RFC3339))
-		found.remedy = "Compare what is left with your job files, and register what is missing. Then move the damaged file away, which ends this message"
+		found.summary = fmt.Sprintf("The state file was found damaged at %s. Jobs and variables that could not be read are lost; tasks of lost jobs continue", f.DamagedAt.Format(time.RFC3339))
+		found.remedy = "If another message says that tasks run whose records are lost, follow that one first. Compare what is left with your job files, and register what is missing. Then move the damaged file away, which ends this message"
 		found.commands = append(found.commands, fmt.Sprintf("mv %s ~/", strings.Join(files, " ")))
 	}
 	return []finding{found}
@@ -283,7 +284,7 @@ func findKeeperReplaced(f Facts) []finding {
 		summary: fmt.Sprintf("The keeper, the helper process that collects the exit statuses of tasks, has ended at %s and was replaced. Tasks continue; "+
 			"a task that ended in that moment can have an unknown exit status", f.KeeperReplacedAt.Format(time.RFC3339)),
 		remedy:   "Nothing has to be done. The kernel or a user has killed it, or it has failed. This message is shown for an hour",
-		commands: append([]string{"journalctl -k --since -2h | grep -iE 'oom|killed process'"}, f.logCommands()...),
+		commands: append([]string{"journalctl -k --since -2h | grep -iE 'oom|killed process'  # whether the kernel has killed it"}, f.logCommands()...),
 	}}
 }
 
@@ -293,7 +294,7 @@ func findMemoryLow(f Facts) []finding {
 	}
 	return []finding{{
 		summary:  fmt.Sprintf("The machine has %d MiB of %d MiB of memory available. When none is left, the kernel kills tasks", (f.Memory.Limit-f.Memory.Used)>>20, f.Memory.Limit>>20),
-		remedy:   "End what uses too much, remove large files from file systems in memory, or give tasks lower memory limits",
+		remedy:   fmt.Sprintf("End what uses too much, remove large files from file systems in memory, or give tasks lower memory limits, until %d MiB are available", f.Memory.Limit*(100-nearLimitPercent)/100>>20),
 		commands: []string{"nomad-lite top", "ps aux --sort=-rss | head", "df -h -t tmpfs  # file systems in memory"},
 	}}
 }
@@ -305,8 +306,8 @@ func findClockStepped(f Facts) []finding {
 	return []finding{{
 		since:    f.ClockSteppedAt,
 		summary:  "The clock of the machine was set, or the machine was suspended. Times before and after it cannot be compared; periodic jobs follow the new time",
-		remedy:   "Nothing has to be done if the time is right. This message is shown for an hour",
-		commands: []string{"timedatectl"},
+		remedy:   "If the time is right, nothing has to be done; if it is wrong, correct it. This message is shown for an hour",
+		commands: []string{"timedatectl", "timedatectl set-ntp true  # if it is wrong"},
 	}}
 }
 
@@ -355,7 +356,7 @@ func (f Facts) logCommands() []string {
 
 // startCommands are for an agent without a unit. before is a command before the start, or "".
 func (f Facts) startCommands(before, flags string) []string {
-	commands := []string{fmt.Sprintf("kill -INT %d  # stops the agent, and no task", f.PID), "cd " + shellquote.QuoteIfNeeded(f.AgentDir)}
+	commands := []string{fmt.Sprintf("kill -INT %d  # stops the agent, and no task; wait until it has ended", f.PID), "cd " + shellquote.QuoteIfNeeded(f.AgentDir)}
 	if before != "" {
 		commands = append(commands, before)
 	}

@@ -2,6 +2,7 @@ package conditions
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
@@ -34,7 +35,11 @@ func (t *Tracker) Report() Report {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if age := time.Since(t.report.LookedAt); age < 0 || age >= minLookInterval {
+		before := t.report.Conditions
 		t.look()
+		if !slices.EqualFunc(before, t.report.Conditions, func(a, b Condition) bool { return a.key() == b.key() }) {
+			t.LookNow() // Run must not miss a condition that a reader has seen
+		}
 	}
 	return t.report
 }
@@ -66,9 +71,9 @@ func (t *Tracker) LookNow() {
 	}
 }
 
-// Run looks at the facts in intervals until ctx ends, and calls onChange with the conditions that have begun and ended since its
-// last call. onChange may block.
-func (t *Tracker) Run(ctx context.Context, onChange func(begun, ended []Condition)) {
+// Run looks at the facts in intervals until ctx ends, and calls onLook after each look with the conditions that have begun and
+// ended since its last call. onLook may block.
+func (t *Tracker) Run(ctx context.Context, onLook func(begun, ended []Condition)) {
 	interval := time.NewTicker(lookInterval)
 	defer interval.Stop()
 	reported := make(map[key]Condition)
@@ -92,9 +97,7 @@ func (t *Tracker) Run(ctx context.Context, onChange func(begun, ended []Conditio
 				ended = append(ended, c)
 			}
 		}
-		if len(begun)+len(ended) > 0 {
-			onChange(begun, ended)
-		}
+		onLook(begun, ended)
 		select {
 		case <-interval.C:
 		case <-t.lookNow:

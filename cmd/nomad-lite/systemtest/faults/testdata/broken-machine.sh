@@ -29,6 +29,13 @@ kill_agent() { kill -9 "$(cat agent.pid)"; while kill -0 "$(cat agent.pid)" 2>/d
 
 keeper() { pgrep -P "$(cat agent.pid)" -f '^nomad-lite keeper'; }
 
+start_engine() {
+  podman --root "$PWD/containers" --runroot "$PWD/containers.run" --tmpdir "$PWD/containers.tmp" --storage-driver vfs --cgroup-manager cgroupfs \
+    system service --time 0 "unix://$PWD/engine.sock" >>engine.log 2>&1 &
+  echo $! >engine.pid
+  until [ -S engine.sock ]; do sleep 0.1; done
+}
+
 run_job() { # count script
   cat >job.nomad.hcl <<EOF
 job "web" {
@@ -105,7 +112,10 @@ EOF
 end)
   nomad-lite agent stop -all state >/dev/null
   umount -l state/alloc 2>/dev/null || true # an agent leaves it mounted if one of its processes is still exiting
-  case $condition in DiskFull | NoInodes | OutputLost) umount -l state ;; esac
+  case $condition in
+  DiskFull | NoInodes | OutputLost) umount -l state ;;
+  DriverUnhealthy) kill "$(cat engine.pid)" ;;
+  esac
   if [ -d "$pids_cgroup" ]; then
     while xargs -r kill -9 <"$pids_cgroup/cgroup.procs" 2>/dev/null && ! rmdir "$pids_cgroup" 2>/dev/null; do sleep 0.1; done
   fi
@@ -198,6 +208,28 @@ ProcessesExhausted-break)
   echo $$ >"${pids_cgroup%/*}/cgroup.procs"
   ;;
 ProcessesExhausted-repair) echo max >"$pids_cgroup/pids.max" ;;
+
+StateNotWritten-break)
+  start_agent
+  mv state/state.db state.db
+  cp state.db state/state.db # as the restore of a backup would
+  nomad-lite namespace apply other >/dev/null 2>&1 || true
+  ;;
+StateNotWritten-repair) mv state.db state/state.db ;;
+
+DriverUnhealthy-break)
+  start_engine
+  cat >>agent.hcl <<EOF
+plugin "docker" {
+  config {
+    endpoint = "unix://$PWD/engine.sock"
+  }
+}
+EOF
+  start_agent
+  kill "$(cat engine.pid)"
+  ;;
+DriverUnhealthy-repair) start_engine ;;
 
 KeeperReplaced-break)
   start_agent
