@@ -17,9 +17,10 @@ func TestDocker(t *testing.T) {
 	slowtest.Skip(t, "starts and stops a Docker engine and 50 containers")
 	engine := dockertest.StartOrSkip(t)
 	importComposeImages(t, engine)
-	// The scripts of the first directory share the engine, and run at the same time. A script of the
-	// second directory stops the engine.
+	// The scripts of the first directory share the engine, and run at the same time. A script of the second directory sees the
+	// networks of all agents, and one of the third stops the engine.
 	t.Run("shared", func(t *testing.T) { testscript.Run(t, dockerScriptParams(t, "testdata/docker", engine)) })
+	t.Run("networks", func(t *testing.T) { testscript.Run(t, dockerScriptParams(t, "testdata/dockernetworks", engine)) })
 	t.Run("engine", func(t *testing.T) { testscript.Run(t, dockerScriptParams(t, "testdata/dockerengine", engine)) })
 	if names := engine.ContainerNames(t); len(names) > 0 {
 		t.Errorf("containers remain: %v", names)
