@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -17,7 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/host/helperdir"
 )
 
 const defaultFingerprintInterval = 30 * time.Second
@@ -36,7 +37,7 @@ type driverServer struct {
 	hostIsNomadLite bool
 
 	// dataDir is the data directory of that agent; nil if it could not be opened.
-	dataDir *keeper.DataDir
+	dataDir *os.File
 
 	mu                 sync.Mutex
 	startsByID         map[string]*taskStart    // key: start id
@@ -881,7 +882,7 @@ func (s *driverServer) DestroyNetwork(ctx context.Context, allocID string, isola
 func (s *driverServer) isNeededWithoutHost() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.dataDir == nil || !s.dataDir.IsRemoved() {
+	if s.dataDir == nil || !helperdir.IsRemoved(s.dataDir) {
 		return len(s.startsByID) > 0
 	}
 	for _, t := range s.startsByID {

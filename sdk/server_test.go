@@ -993,7 +993,7 @@ func TestEndedTaskOfRemovedDirectoryNeedsNoDriver(t *testing.T) {
 	defer dataDir.Close()
 	task := newSleepingTask()
 	s := newTestServer(&allMethodsDriver{newTask: func() *allMethodsTask { return &allMethodsTask{sleepingTask: task} }})
-	s.dataDir = dataDir
+	s.dataDir = dataDir.Handle()
 	check := func(when string, want bool) {
 		t.Helper()
 		if got := s.isNeededWithoutHost(); got != want {
