@@ -4,13 +4,17 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/membership"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 // ownFiles are the names in a data directory that agents and their helper processes make. A name with one of them and a
 // suffix after "." or "-" belongs to agents, too, such as state.db.damaged-20260102T120000.
 var ownFiles = []string{
 	".nomad-lite", allocDir, "agent.log", cniCacheDir, "collector", historyFile, "host_volume_plugins", "host_volumes", "keeper", keyringFile, lockFile,
-	"lost+found", "node_credentials.json", "nomad.sock", "owner", pluginProcessesFile, "plugins", reserveFile, "restored", "run", "sockets", "state.db", "token",
+	"lost+found", membership.CredentialsFile, "nomad.sock", keeper.OwnerFile, pluginProcessesFile, "plugins", reserveFile, restoreDir, "restored", "run", "sockets", store.FileName, "token",
 }
 
 // foreignFiles returns the names in a data directory that no agent has made, sorted.

@@ -9,7 +9,7 @@ import (
 
 func TestForeignFiles(t *testing.T) {
 	dir := t.TempDir()
-	for _, name := range []string{"alloc", "state.db", "state.db.damaged-20260102T120000", "token-read", "reserve.inodes", "run.history", "state.tar", "tokens", "backup"} {
+	for _, name := range []string{"alloc", "state.db", "state.db.damaged-20260102T120000", "token-read", "reserve.inodes", "run.history", restoreDir, restoredStateFile, restoredKeyFile, "state.tar", "tokens", "backup"} {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
