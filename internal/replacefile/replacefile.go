@@ -21,7 +21,7 @@ func WriteInRoot(dir *os.Root, name string, content []byte, mode fs.FileMode) er
 
 const temporaryPrefix = ".nomad-lite-"
 
-// RemoveLeftovers removes what killed processes that called Write have left in a directory. No process may call Write for a
+// RemoveLeftovers removes the temporary files that interrupted Write calls left in a directory. No process may call Write for a
 // file in this directory at the same time.
 func RemoveLeftovers(dir string) error {
 	entries, err := os.ReadDir(dir)

@@ -173,8 +173,8 @@ type conditionReporter struct {
 	unstored []string // messages of events that could not be stored
 }
 
-// report is called by one goroutine. While the state cannot be written, each call tries to store the events, which also shows that
-// it can be written again.
+// report is called by one goroutine. It retries events that were not stored; the first success also ends the condition
+// StateNotWritten.
 func (r *conditionReporter) report(ctx context.Context, begun, ended []conditions.Condition) {
 	for _, c := range begun {
 		r.agent.logger.Warn("condition begun", "condition", c.Kind, "summary", c.Summary, "remedy", c.Remedy, "commands", c.Commands)
@@ -184,6 +184,7 @@ func (r *conditionReporter) report(ctx context.Context, begun, ended []condition
 		r.agent.logger.Info("condition ended", "condition", c.Kind, "object", c.Object)
 		r.unstored = append(r.unstored, c.Kind+" has ended: "+c.Summary)
 	}
+	r.unstored = r.unstored[max(0, len(r.unstored)-model.MaxNodeEvents):] // the node would drop older ones
 	for len(r.unstored) > 0 {
 		if err := localnode.AddNodeEvent(ctx, r.agent.store, r.agent.node.ID(), "Condition", r.unstored[0]); err != nil {
 			r.agent.logger.Debug("event of the node not stored, is tried again", "event", r.unstored[0], "error", err)

@@ -63,7 +63,7 @@ func (d *dataDirectory) makeAndLock(ctx context.Context, logger hclog.Logger) er
 			return err
 		}
 		if err := replacefile.RemoveLeftovers(d.path); err != nil {
-			logger.Warn("files of killed agents stay in the data directory", "error", err)
+			logger.Warn("temporary files of killed agents not removed", "error", err)
 		}
 		if d.isStateEphemeral {
 			if err := checkNoAllocsOfPermanentAgent(d.path); err != nil {

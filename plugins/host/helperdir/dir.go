@@ -60,10 +60,8 @@ func New(path string, handle *os.File) *Dir { return &Dir{path, handle} }
 // Handle returns the open directory.
 func (d *Dir) Handle() *os.File { return d.handle }
 
-// IsRemoved reports whether the directory was removed, so that no process can connect in it any longer.
-func (d *Dir) IsRemoved() bool { return IsRemoved(d.handle) }
-
-// IsRemoved reports whether an open directory was removed. A directory that was renamed, or hidden by a mount, is not removed.
+// IsRemoved reports whether an open directory was removed, so that no process can connect in it any longer. A directory that was
+// renamed, or hidden by a mount, is not removed.
 func IsRemoved(handle *os.File) bool {
 	var st unix.Stat_t
 	return unix.Fstat(int(handle.Fd()), &st) == nil && st.Nlink == 0

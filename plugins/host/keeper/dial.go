@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
-	"github.com/nomad-lite/nomad-lite/plugins/host/helperdir"
 )
 
 // keeperDialer connects a plugin to its keeper. The plugin gets socketPath in its environment. After the first
@@ -23,7 +22,7 @@ func (s *keeperDialer) dial() (*net.UnixConn, error) {
 	if s.dataDirHandle != nil {
 		return dialInDir(s.dataDirHandle, s.socketPath)
 	}
-	home, err := helperdir.OpenHandle(filepath.Dir(filepath.Dir(s.socketPath)))
+	home, err := OpenDataDirOfSocket(s.socketPath)
 	if err != nil {
 		return nil, err
 	}

@@ -6,8 +6,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 	"github.com/nomad-lite/nomad-lite/plugins/host/helperdir"
@@ -32,10 +30,10 @@ func OpenOrCreateDataDir(path string) (*DataDir, error) {
 	return &DataDir{d}, nil
 }
 
-// OpenDataDirOfSocket opens the data directory in which a keeper listens on socketPath, the value of EnvSocket. The directory is only
-// for [helperdir.IsRemoved]: a plugin with a DataDir would be 100 kB larger.
+// OpenDataDirOfSocket opens the data directory (O_PATH) in which a keeper listens on socketPath, the value of EnvSocket. It returns no
+// DataDir, which would make each plugin 100 kB larger.
 func OpenDataDirOfSocket(socketPath string) (*os.File, error) {
-	return os.OpenFile(filepath.Dir(filepath.Dir(socketPath)), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	return helperdir.OpenHandle(filepath.Dir(filepath.Dir(socketPath)))
 }
 
 // ListenReplacingSocket listens on a socket like [helperdir.Dir.ListenReplacingSocket].

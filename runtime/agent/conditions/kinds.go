@@ -253,13 +253,16 @@ func findUnknownTasks(f Facts) []finding {
 	return []finding{found}
 }
 
+// unknownTasksFirst begins the remedies of findRecordsDamaged, because findUnknownTasks forbids to register a job before.
+const unknownTasksFirst = "If another message says that tasks run whose records are lost, follow that one first. "
+
 func findRecordsDamaged(f Facts) []finding {
 	if len(f.DamagedFiles)+f.DamageCount == 0 {
 		return nil
 	}
 	found := finding{
 		summary: fmt.Sprintf("%d records of the state file were damaged. Jobs and variables of them are lost", f.DamageCount),
-		remedy:  "If another message says that tasks run whose records are lost, follow that one first. Compare what is left with your job files, register what is missing, and restart the agent",
+		remedy:  unknownTasksFirst + "Compare what is left with your job files, register what is missing, and restart the agent",
 		commands: []string{"nomad-lite job status -namespace '*'", "nomad-lite var list -namespace '*'", "nomad-lite job run FILE  # for each job that is missing",
 			"nomad-lite var put PATH KEY=VALUE  # for each variable that is missing"},
 	}
@@ -269,7 +272,7 @@ func findRecordsDamaged(f Facts) []finding {
 			files[i] = shellquote.QuoteIfNeeded(file)
 		}
 		found.summary = fmt.Sprintf("The state file was found damaged at %s. Jobs and variables that could not be read are lost; tasks of lost jobs continue", f.DamagedAt.Format(time.RFC3339))
-		found.remedy = "If another message says that tasks run whose records are lost, follow that one first. Compare what is left with your job files, and register what is missing. Then move the damaged file away, which ends this message"
+		found.remedy = unknownTasksFirst + "Compare what is left with your job files, and register what is missing. Then move the damaged file away, which ends this message"
 		found.commands = append(found.commands, fmt.Sprintf("mv %s ~/", strings.Join(files, " ")))
 	}
 	return []finding{found}

@@ -7,8 +7,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// maxNodeEvents is the maximum number of events of a node.
-const maxNodeEvents = 10
+// MaxNodeEvents is the maximum number of events of a node.
+const MaxNodeEvents = 10
 
 // AppendNodeEvent adds an event to a node. It does not change the list of older events,
 // which another version of the node may share.
@@ -16,7 +16,7 @@ func AppendNodeEvent(n *api.Node, subsystem, message string, details map[string]
 	n.Events = append(slices.Clone(n.Events), &api.NodeEvent{
 		Message: message, Subsystem: subsystem, Details: details, Timestamp: now,
 	})
-	if surplus := len(n.Events) - maxNodeEvents; surplus > 0 {
+	if surplus := len(n.Events) - MaxNodeEvents; surplus > 0 {
 		n.Events = n.Events[surplus:]
 	}
 }

@@ -131,7 +131,7 @@ func (m *brokenMachine) test() {
 		m.Errorf("node status prints\n%s", stdout)
 	}
 	m.checkHealth(found)
-	// All other names in the data directory are those of the agent.
+	// The agent made every other file in the data directory.
 	if name := map[string]string{"DiskFull": "backup.tar", "NoInodes": "sessions"}[m.condition]; name != "" && !strings.Contains(found.Remedy, ": "+name+". If") {
 		m.Errorf("remedy %q, want the name %s alone", found.Remedy, name)
 	}

@@ -273,7 +273,7 @@ func (se *server) mustExitWhenNoTasks() bool {
 	if se.agentConns.connectedCount > 0 {
 		return false
 	}
-	return se.agentConns.exitWhenNoTasks || time.Since(se.agentConns.lastDisconnectAt) >= se.removedDirTimeout() && se.endpoint.dataDir.IsRemoved()
+	return se.agentConns.exitWhenNoTasks || time.Since(se.agentConns.lastDisconnectAt) >= se.removedDirTimeout() && helperdir.IsRemoved(se.endpoint.dataDir.Handle())
 }
 
 // checkDelay returns the time after which shouldExit must be called again without an event. The kernel reports no event when an open
