@@ -25,7 +25,7 @@ func Path(name string) string { return filepath.Join(Dir, name) }
 // CAP_SYS_ADMIN and CAP_NET_ADMIN.
 func Create(name string) error {
 	path := Path(name)
-	if err := os.MkdirAll(Dir, 0o755); err != nil {
+	if err := prepareDir(); err != nil {
 		return fmt.Errorf("create network namespace: %w", err)
 	}
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY, 0o444)
@@ -51,6 +51,44 @@ func Create(name string) error {
 		return errors.Join(fmt.Errorf("create network namespace: %w", err), Remove(name))
 	}
 	return nil
+}
+
+// prepareDir creates Dir and makes it a shared mount, as `ip netns add` and CNI plugins do. In a directory that is none,
+// these would mount a copy of all namespaces over the ones that exist, which no process could unmount after that.
+func prepareDir() error {
+	if err := os.MkdirAll(Dir, 0o755); err != nil {
+		return err
+	}
+	dir, err := os.Open(Dir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	// `ip netns add` takes this lock too.
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
+		return fmt.Errorf("lock %s: %w", Dir, err)
+	}
+	opcount.Count(opcount.Mount)
+	err = unix.Mount("", Dir, "", unix.MS_SHARED|unix.MS_REC, "")
+	if !errors.Is(err, unix.EINVAL) { // which says that Dir is no mount
+		return os.NewSyscallError("mount "+Dir, err)
+	}
+	opcount.Count(opcount.Mount)
+	if err := unix.Mount(Dir, Dir, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("mount %s: %w", Dir, err)
+	}
+	// The descriptor still refers to the directory below the mount.
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return fmt.Errorf("list network namespaces: %w", err)
+	}
+	for _, name := range names {
+		path := fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), name)
+		if err := unbind(path); err != nil {
+			return fmt.Errorf("move network namespace %s: %w", Path(name), err)
+		}
+	}
+	return os.NewSyscallError("mount "+Dir, unix.Mount("", Dir, "", unix.MS_SHARED|unix.MS_REC, ""))
 }
 
 // threadNamespace is the path of the network namespace of the calling thread.
@@ -101,14 +139,21 @@ func Exists(path string) bool {
 // Remove does nothing if there is no namespace with the name.
 func Remove(name string) error {
 	path := Path(name)
-	for Exists(path) {
-		opcount.Count(opcount.Mount)
-		if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
-			return fmt.Errorf("remove network namespace %s: %w", path, err)
-		}
+	if err := unbind(path); err != nil {
+		return fmt.Errorf("remove network namespace %s: %w", path, err)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove network namespace: %w", err)
+	}
+	return nil
+}
+
+func unbind(path string) error {
+	for Exists(path) {
+		opcount.Count(opcount.Mount)
+		if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"net"
 	"os"
+	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -102,6 +104,88 @@ func TestCreateCompletesLeftover(t *testing.T) {
 	}
 	if err := Create(name); err != nil || !Exists(Path(name)) {
 		t.Error(err)
+	}
+}
+
+// inEmptyRun reports whether the test runs in a process with its own mounts and an empty /run. Otherwise, it
+// runs the test in such a process.
+func inEmptyRun(t *testing.T) bool {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can create network namespaces")
+	}
+	const marker = "NETNS_TEST_EMPTY_RUN"
+	if os.Getenv(marker) == "" {
+		cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+		cmd.Env = append(os.Environ(), marker+"=1")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+		if output, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, output)
+		}
+		return false
+	}
+	if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	return true
+}
+
+// The first `ip netns add` after the start of a machine does this, and so does podman.
+func mountOverUnlessMount(t *testing.T) {
+	t.Helper()
+	err := unix.Mount("", Dir, "", unix.MS_SHARED|unix.MS_REC, "")
+	if errors.Is(err, unix.EINVAL) {
+		err = unix.Mount(Dir, Dir, "", unix.MS_BIND|unix.MS_REC, "")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAnotherProgramCannotHideNamespaces(t *testing.T) {
+	if !inEmptyRun(t) {
+		return
+	}
+	if err := Create("a"); err != nil {
+		t.Fatal(err)
+	}
+	mountOverUnlessMount(t)
+	if err := Remove("a"); err != nil {
+		t.Error(err)
+	}
+	if names, err := os.ReadDir(Dir); err != nil || len(names) != 0 {
+		t.Errorf("%v are left: %v", names, err)
+	}
+}
+
+func TestNamespacesOfEarlierVersionsCanBeRemoved(t *testing.T) {
+	if !inEmptyRun(t) {
+		return
+	}
+	if err := os.MkdirAll(Dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(Path("old"), nil, 0o444); err != nil {
+		t.Fatal(err)
+	}
+	err := inNewNamespace(func() error { return unix.Mount(threadNamespace, Path("old"), "", unix.MS_BIND, "") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := inode(t, Path("old"))
+	if err := Create("new"); err != nil {
+		t.Fatal(err)
+	}
+	if now := inode(t, Path("old")); now != old || !Exists(Path("old")) {
+		t.Errorf("namespace %d became %d", old, now)
+	}
+	for _, name := range []string{"old", "new"} {
+		if err := Remove(name); err != nil {
+			t.Error(err)
+		}
+	}
+	if names, err := os.ReadDir(Dir); err != nil || len(names) != 0 {
+		t.Errorf("%v are left: %v", names, err)
 	}
 }
 
