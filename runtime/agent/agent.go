@@ -31,6 +31,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/agent/otlp"
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
@@ -420,6 +421,15 @@ func (a *Agent) Run(ctx context.Context) {
 	}
 }
 
+// awaitNewStartInCluster is the taskrunner.AwaitNewStartFunc of a node of a cluster.
+func (a *Agent) awaitNewStartInCluster(ctx context.Context, allocID string, onWait func(spanName string, event *api.TaskEvent)) error {
+	err := a.orphanCleaner.AwaitUnknownTasksEnded(ctx, allocID, func() { onWait(tracespan.WaitUnknownTasks, model.EventWaitingForUnknownTasks()) })
+	if err != nil {
+		return err
+	}
+	return a.cluster.replica.AwaitNewStart(ctx, allocID, onWait)
+}
+
 // nodeRunnerConfig returns the configuration of the node runner. The node runner reports to trim when the agent is busy.
 func (a *Agent) nodeRunnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 	limits := a.config.AllocRunnerLimits
@@ -431,7 +441,7 @@ func (a *Agent) nodeRunnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 	var awaitNewStart taskrunner.AwaitNewStartFunc
 	var findRemotePrevious func(*api.Allocation) runnerhooks.PreviousAlloc
 	if a.cluster != nil {
-		awaitNewStart = a.cluster.replica.AwaitNewStart
+		awaitNewStart = a.awaitNewStartInCluster
 		findRemotePrevious = a.cluster.peers.fetcher.Previous
 	}
 	return noderunner.Config{

@@ -6,8 +6,11 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/wait"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -104,9 +107,9 @@ func New(c Config) *Replica {
 // AwaitNewStart blocks until the store has had the assignments of the servers once since New, and has the allocation as one that
 // must run: the servers may have assigned it elsewhere meanwhile. It returns the cause of ctx if ctx ends before. It calls
 // onWait before it blocks for the servers.
-func (r *Replica) AwaitNewStart(ctx context.Context, allocID string, onWait func()) error {
+func (r *Replica) AwaitNewStart(ctx context.Context, allocID string, onWait func(spanName string, event *api.TaskEvent)) error {
 	if !wait.IsClosed(r.pulled) {
-		onWait()
+		onWait(tracespan.WaitServers, model.EventWaitingForServers())
 		select {
 		case <-r.pulled:
 		case <-ctx.Done():

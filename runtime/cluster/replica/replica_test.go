@@ -417,7 +417,7 @@ func TestNewStartWaitsForTheServersAndTheStop(t *testing.T) {
 		for _, id := range []string{runs, stops} {
 			result := make(chan error, 1)
 			errByAlloc[id] = result
-			go func() { result <- n.replica.AwaitNewStart(ctx, id, func() { waits <- id }) }()
+			go func() { result <- n.replica.AwaitNewStart(ctx, id, func(string, *api.TaskEvent) { waits <- id }) }()
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()

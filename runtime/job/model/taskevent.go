@@ -119,6 +119,12 @@ func EventWaitingForServers() *api.TaskEvent {
 	return EventDriverMessage("waiting for the servers of the cluster: they may have moved the allocation to another node", nil, time.Time{})
 }
 
+// EventWaitingForUnknownTasks reports that the task starts after processes of its allocation have ended of which the agent has no
+// records.
+func EventWaitingForUnknownTasks() *api.TaskEvent {
+	return EventDriverMessage("waiting for the end of tasks of this allocation that run without records of the agent: nomad-lite status lists them", nil, time.Time{})
+}
+
 // EventStartTaskNotAnswered reports that the driver has not answered the call that starts the task.
 func EventStartTaskNotAnswered(driver string, waited time.Duration) *api.TaskEvent {
 	return EventDriverMessage(fmt.Sprintf("driver %q has not answered StartTask for %s", driver, waited), nil, time.Time{})

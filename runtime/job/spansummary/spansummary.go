@@ -584,6 +584,8 @@ func describeStep(span *tracespan.Span, determiner string) string {
 		return determiner + "wait for other tasks"
 	case span.Kind == tracespan.KindWait && span.Name == tracespan.WaitServers:
 		return determiner + "wait for the servers of the cluster"
+	case span.Kind == tracespan.KindWait && span.Name == tracespan.WaitUnknownTasks:
+		return determiner + "wait for the end of unknown tasks"
 	case span.Kind == tracespan.KindRun:
 		return determiner + "run"
 	}

@@ -33,7 +33,8 @@ const (
 const (
 	WaitOtherTasks   = "other tasks"
 	WaitRestartDelay = "restart delay"
-	WaitServers      = "servers" // the servers of the cluster must confirm that the task can start
+	WaitServers      = "servers"       // the servers of the cluster must confirm that the task can start
+	WaitUnknownTasks = "unknown tasks" // tasks of the allocation run that the agent has no records of
 )
 
 // Span is one thing that happened in an allocation. It is stored, and sent to clients, as JSON.

@@ -23,6 +23,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
+	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
@@ -484,8 +485,8 @@ func TestNewStartsWaitUntilAllowed(t *testing.T) {
 
 // awaitChannel returns a function that waits for a channel.
 func awaitChannel(allowed <-chan struct{}) taskrunner.AwaitNewStartFunc {
-	return func(ctx context.Context, _ string, onWait func()) error {
-		onWait()
+	return func(ctx context.Context, _ string, onWait func(string, *api.TaskEvent)) error {
+		onWait(tracespan.WaitServers, model.EventWaitingForServers())
 		select {
 		case <-allowed:
 			return nil

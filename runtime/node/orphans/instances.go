@@ -43,6 +43,21 @@ func (c *Cleaner) FindUnknownInstance(job *api.Job, allocName string) (allocID s
 	return ""
 }
 
+// AwaitUnknownTasksEnded blocks while unknown tasks of the allocation run: the servers of a cluster can assign it again, and
+// its tasks would run twice. It returns the cause of ctx if ctx ends before. It calls onWait before it waits.
+func (c *Cleaner) AwaitUnknownTasksEnded(ctx context.Context, allocID string, onWait func()) error {
+	isRunning := func() bool { _, running := c.RunningUnknownAllocs()[allocID]; return running }
+	if isRunning() {
+		onWait()
+	}
+	for isRunning() {
+		if wait.Sleep(ctx, unknownAllocsInterval) != nil {
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
 // deleteUnrecoverableAllocs deletes an allocation's records if a running task has no record and its driver does not know
 // the task: the allocation's runner would start the task a second time. It returns the IDs of the deleted allocations, which
 // are unknown then. An allocation without a process or a copy stays, and so do all in a cluster, whose servers would assign

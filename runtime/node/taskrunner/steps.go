@@ -279,10 +279,11 @@ func (t *taskRun) awaitNewStartAllowed() (err error) {
 		return nil
 	}
 	endSpan := func(error) {}
-	onWait := func() {
-		t.logger.Info("task waits for the servers of the cluster")
-		t.records.emitEvent(model.EventWaitingForServers())
-		span := t.driver.Timeline.StartWaitSpan(tracespan.WaitServers)
+	onWait := func(spanName string, event *api.TaskEvent) {
+		endSpan(nil) // of an earlier wait
+		t.logger.Info("task waits before its start", "reason", event.DisplayMessage)
+		t.records.emitEvent(event)
+		span := t.driver.Timeline.StartWaitSpan(spanName)
 		endSpan = func(err error) { span.End("", err) }
 	}
 	t.ender.retryDestroyWhileWaiting(t.killCtx, func() { err = t.awaitNewStart(t.killCtx, t.records.alloc.ID, onWait) })

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/clustertest"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/alloccopy"
 )
 
 // lostStateTest is a node with a running allocation, whose agent was killed, and whose state file was removed.
@@ -120,6 +122,31 @@ func TestNodeWithoutStateKeepsItsTasks(t *testing.T) {
 	if pid := s.readPID(); pid != s.pid || !s.isRunning() {
 		t.Errorf("the task has the pid %d, had %d, which runs: %v", pid, s.pid, s.isRunning())
 	}
+	s.stopAlloc()
+}
+
+// TestNodeWithoutStateAndCopiesStartsNothingTwice removes the copy of the allocation as well, so that the node cannot adopt it: the
+// servers assign the allocation again, and it starts when its former task has ended.
+func TestNodeWithoutStateAndCopiesStartsNothingTwice(t *testing.T) {
+	t.Parallel()
+	s := newLostStateTest(t)
+	if err := os.Remove(filepath.Join(s.node.DataDir, "alloc", s.allocID, alloccopy.FileName)); err != nil {
+		t.Fatal(err)
+	}
+	s.node.StartAndWaitReady()
+	s.awaitReady(s.server)
+	s.awaitAlloc("the task waits", func(a protocol.Allocation) bool {
+		return a.TaskStates["t"] != nil && strings.Contains(systemtest.FormatEvents(a.TaskStates["t"]), "without records of the agent")
+	})
+	if pid := s.readPID(); pid != s.pid || !s.isRunning() {
+		t.Fatalf("the task has the pid %d, had %d, which runs: %v", pid, s.pid, s.isRunning())
+	}
+	if err := unix.Kill(s.pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	s.awaitAlloc("running", func(a protocol.Allocation) bool { return a.ClientStatus == api.AllocClientStatusRunning })
+	s.node.WaitUntil("another task has written its pid", func() (string, bool) { pid := s.readPID(); return strconv.Itoa(pid), pid != s.pid })
+	s.pid = s.readPID()
 	s.stopAlloc()
 }
 
