@@ -88,6 +88,7 @@ func prepareDir() error {
 			return fmt.Errorf("move network namespace %s: %w", Path(name), err)
 		}
 	}
+	opcount.Count(opcount.Mount)
 	return os.NewSyscallError("mount "+Dir, unix.Mount("", Dir, "", unix.MS_SHARED|unix.MS_REC, ""))
 }
 
