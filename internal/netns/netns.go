@@ -64,6 +64,10 @@ func prepareDir() error {
 		return err
 	}
 	defer dir.Close()
+	var stat unix.Statx_t
+	if err := unix.Statx(int(dir.Fd()), "", unix.AT_EMPTY_PATH, 0, &stat); err == nil && stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0 {
+		return nil // this costs less than a call of mount
+	}
 	// `ip netns add` takes this lock too.
 	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
 		return fmt.Errorf("lock %s: %w", Dir, err)
