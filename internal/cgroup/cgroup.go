@@ -176,6 +176,7 @@ func (h *Hierarchy) KillAndRemove(allocID, task string) error {
 		}
 	} else {
 		paths = append(paths, filepath.Join(h.reservedCoresPath(), allocID+"."+task))
+		paths = append(paths, filepath.Join(h.mountPoint, "unified/nomad", allocID+"."+task)) // of drivers, without controllers
 		for _, tree := range v1Controllers {
 			if h.isV1Mounted(tree) {
 				paths = append(paths, filepath.Join(h.mountPoint, tree, "nomad", allocID+"."+task))

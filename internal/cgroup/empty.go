@@ -35,7 +35,7 @@ var taskCgroupParents = sync.OnceValue(func() (parents []string) {
 		return nil
 	}
 	if file.Type != unix.CGROUP2_SUPER_MAGIC {
-		for _, dir := range []string{"freezer/nomad", "memory/nomad", "cpu/nomad", "pids/nomad", "cpuset/nomad/reserve"} {
+		for _, dir := range []string{"freezer/nomad", "memory/nomad", "cpu/nomad", "pids/nomad", "cpuset/nomad/reserve", "unified/nomad"} {
 			parents = append(parents, filepath.Join(mountPoint, dir))
 		}
 		return parents

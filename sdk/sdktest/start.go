@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/internal/cgroup"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
@@ -44,7 +45,8 @@ type Event struct {
 //
 // The directories of the task exist, the output of the task has a reader, and the request has an environment and resources. The
 // test can change the fields of the request before it passes StartRequest.StartRequest to the driver. When the test ends,
-// the processes of the task are killed that have NOMAD_ALLOC_ID in their environment, and the directories are removed.
+// the processes of the task are killed that have NOMAD_ALLOC_ID in their environment or are in its cgroups, and the cgroups and
+// the directories are removed.
 func NewStartRequest(t testing.TB, info sdk.DriverInfo, options StartOptions) *StartRequest {
 	t.Helper()
 	encoded := encodeConfigOrFail(t, "TaskSchema", info.TaskSchema, options.Config)
@@ -54,7 +56,12 @@ func NewStartRequest(t testing.TB, info sdk.DriverInfo, options StartOptions) *S
 	allocID := newUUID()
 	config := newTaskDirsAndConfig(t, allocID, options.TaskName, encoded)
 	r := &StartRequest{stateVersion: max(info.StateVersion, 1), task: &testTask{t: t, config: config, stdout: &lockedBuffer{}, stderr: &lockedBuffer{}}}
-	t.Cleanup(func() { killProcessesByEnv("NOMAD_ALLOC_ID=" + allocID) })
+	t.Cleanup(func() {
+		killProcessesByEnv("NOMAD_ALLOC_ID=" + allocID)
+		if err := cgroup.Open(nil).KillAndRemove(allocID, options.TaskName); err != nil {
+			t.Errorf("remove the cgroups of the task: %v", err)
+		}
+	})
 	r.task.makeOutputFIFOs()
 	r.StartRequest = r.newRequest(*config, nil)
 	return r
