@@ -182,13 +182,13 @@ func findProcessesExhausted(f Facts) []finding {
 	limit := f.Processes.Of
 	found := finding{
 		summary: fmt.Sprintf("%d of the %d processes and threads that %s permits are in use. When none is left, tasks and commands fail", f.Processes.Used, f.Processes.Limit, limit),
-		remedy:  "Raise the limit first, because commands need processes, too. The last line of ps is then the program that has the most, with its cgroup: stop the allocation if the cgroup has the id of one, otherwise kill the program",
+		remedy:  "Raise the limit first, because commands need processes, too. The last line of ps is then the program that has the most, with its cgroup: if the cgroup has the id of an allocation, stop its job; otherwise kill the program",
 	}
 	raise := fmt.Sprintf("echo %d >%s  # as root, until the next boot", 2*f.Processes.Limit, limit)
 	if f.Unit != "" && strings.HasSuffix(limit, "/"+f.Unit+"/pids.max") {
 		raise = fmt.Sprintf("systemctl set-property %s TasksMax=%d", f.Unit, 2*f.Processes.Limit)
 	}
-	found.commands = []string{raise, "ps -eLo comm,cgroup --no-headers | sort | uniq -c | sort -n | tail", "nomad-lite alloc stop ALLOCATION", "pkill -x PROGRAM"}
+	found.commands = []string{raise, "ps -eLo comm,cgroup --no-headers | sort | uniq -c | sort -n | tail", "nomad-lite alloc status ALLOCATION", "nomad-lite job stop JOB", "pkill -x PROGRAM"}
 	return []finding{found}
 }
 
