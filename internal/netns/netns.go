@@ -12,6 +12,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/opcount"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
 // Dir is the directory of the namespaces. `ip netns` lists the namespaces in it.
@@ -53,29 +54,37 @@ func Create(name string) error {
 	return nil
 }
 
-// prepareDir creates Dir and makes it a shared mount, as `ip netns add` and CNI plugins do. In a directory that is none,
-// these would mount a copy of all namespaces over the ones that exist, which no process could unmount after that.
+// prepareDir creates Dir and makes it a shared mount point, as `ip netns add` and CNI plugins do. Otherwise the first of
+// these programs bind-mounts Dir, with copies of the namespaces, over itself. No process can unmount the covered
+// originals, and Remove fails until the next boot.
 func prepareDir() error {
 	if err := os.MkdirAll(Dir, 0o755); err != nil {
 		return err
 	}
+	parent, err := os.Open(filepath.Dir(Dir))
+	if err != nil {
+		return err
+	}
+	defer parent.Close()
 	dir, err := os.Open(Dir)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	var stat unix.Statx_t
-	if err := unix.Statx(int(dir.Fd()), "", unix.AT_EMPTY_PATH, 0, &stat); err == nil && stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0 {
-		return nil // this costs less than a call of mount
+	if mounted, err := safepath.IsMount(int(parent.Fd()), int(dir.Fd())); mounted || err != nil {
+		return err
 	}
-	// `ip netns add` takes this lock too.
+	return mountDirOverItself(dir)
+}
+
+// mountDirOverItself makes Dir, which dir has opened, a shared mount point, and moves the existing namespaces to the new mount.
+func mountDirOverItself(dir *os.File) error {
+	// `ip netns add` takes the same lock.
 	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
 		return fmt.Errorf("lock %s: %w", Dir, err)
 	}
-	opcount.Count(opcount.Mount)
-	err = unix.Mount("", Dir, "", unix.MS_SHARED|unix.MS_REC, "")
-	if !errors.Is(err, unix.EINVAL) { // which says that Dir is no mount
-		return os.NewSyscallError("mount "+Dir, err)
+	if err := shareDir(); !errors.Is(err, unix.EINVAL) {
+		return err // without EINVAL, another process has made Dir a mount point before this one got the lock
 	}
 	opcount.Count(opcount.Mount)
 	if err := unix.Mount(Dir, Dir, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
@@ -87,13 +96,17 @@ func prepareDir() error {
 		return fmt.Errorf("list network namespaces: %w", err)
 	}
 	for _, name := range names {
-		path := fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), name)
-		if err := unbind(path); err != nil {
+		if err := unbind(fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), name)); err != nil {
 			return fmt.Errorf("move network namespace %s: %w", Path(name), err)
 		}
 	}
+	return shareDir()
+}
+
+// shareDir makes the mount at Dir shared. The error is EINVAL if Dir is not a mount point.
+func shareDir() error {
 	opcount.Count(opcount.Mount)
-	return os.NewSyscallError("mount "+Dir, unix.Mount("", Dir, "", unix.MS_SHARED|unix.MS_REC, ""))
+	return os.NewSyscallError("share mount "+Dir, unix.Mount("", Dir, "", unix.MS_SHARED|unix.MS_REC, ""))
 }
 
 // threadNamespace is the path of the network namespace of the calling thread.
@@ -153,6 +166,7 @@ func Remove(name string) error {
 	return nil
 }
 
+// unbind unmounts all namespaces at the path, one of which can cover another.
 func unbind(path string) error {
 	for Exists(path) {
 		opcount.Count(opcount.Mount)

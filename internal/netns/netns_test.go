@@ -12,12 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newTestName returns the name of a namespace that does not exist when the test has ended.
-func newTestName(t *testing.T) string {
+func skipUnlessRoot(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("only root can create network namespaces")
 	}
+}
+
+// newTestName returns the name of a namespace that does not exist when the test has ended.
+func newTestName(t *testing.T) string {
+	t.Helper()
+	skipUnlessRoot(t)
 	name := "netns-test-" + strings.ReplaceAll(t.Name(), "/", "-")
 	t.Cleanup(func() {
 		if err := Remove(name); err != nil {
@@ -107,13 +112,11 @@ func TestCreateCompletesLeftover(t *testing.T) {
 	}
 }
 
-// inEmptyRun reports whether the test runs in a process with its own mounts and an empty /run. Otherwise, it
-// runs the test in such a process.
+// inEmptyRun runs the test again in a process with its own mount namespace and an empty /run. It returns true in that process,
+// and false in the first one, where the test must return.
 func inEmptyRun(t *testing.T) bool {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("only root can create network namespaces")
-	}
+	skipUnlessRoot(t)
 	const marker = "NETNS_TEST_EMPTY_RUN"
 	if os.Getenv(marker) == "" {
 		cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
@@ -130,7 +133,7 @@ func inEmptyRun(t *testing.T) bool {
 	return true
 }
 
-// The first `ip netns add` after the start of a machine does this, and so does podman.
+// mountOverUnlessMount does what `ip netns add` and podman do before they use Dir.
 func mountOverUnlessMount(t *testing.T) {
 	t.Helper()
 	err := unix.Mount("", Dir, "", unix.MS_SHARED|unix.MS_REC, "")
@@ -139,6 +142,13 @@ func mountOverUnlessMount(t *testing.T) {
 	}
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+func checkDirIsEmpty(t *testing.T) {
+	t.Helper()
+	if names, err := os.ReadDir(Dir); err != nil || len(names) != 0 {
+		t.Errorf("%v are left: %v", names, err)
 	}
 }
 
@@ -153,9 +163,7 @@ func TestAnotherProgramCannotHideNamespaces(t *testing.T) {
 	if err := Remove("a"); err != nil {
 		t.Error(err)
 	}
-	if names, err := os.ReadDir(Dir); err != nil || len(names) != 0 {
-		t.Errorf("%v are left: %v", names, err)
-	}
+	checkDirIsEmpty(t)
 }
 
 func TestNamespacesOfEarlierVersionsCanBeRemoved(t *testing.T) {
@@ -184,9 +192,7 @@ func TestNamespacesOfEarlierVersionsCanBeRemoved(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if names, err := os.ReadDir(Dir); err != nil || len(names) != 0 {
-		t.Errorf("%v are left: %v", names, err)
-	}
+	checkDirIsEmpty(t)
 }
 
 func TestDoRejectsFile(t *testing.T) {
