@@ -175,8 +175,10 @@ func (h *Hierarchy) KillAndRemove(allocID, task string) error {
 			paths = append(paths, h.taskScopePath(slice, allocID, task))
 		}
 	} else {
-		paths = append(paths, filepath.Join(h.reservedCoresPath(), allocID+"."+task))
-		paths = append(paths, filepath.Join(h.mountPoint, "unified/nomad", allocID+"."+task)) // of drivers, without controllers
+		// Drivers made with package sdk add a cgroup of version 2 without controllers.
+		for _, parent := range []string{h.reservedCoresPath(), filepath.Join(h.mountPoint, "unified/nomad")} {
+			paths = append(paths, filepath.Join(parent, allocID+"."+task))
+		}
 		for _, tree := range v1Controllers {
 			if h.isV1Mounted(tree) {
 				paths = append(paths, filepath.Join(h.mountPoint, tree, "nomad", allocID+"."+task))
