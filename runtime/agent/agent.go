@@ -421,7 +421,7 @@ func (a *Agent) Run(ctx context.Context) {
 	}
 }
 
-// awaitNewStartInCluster is the taskrunner.AwaitNewStartFunc of a node of a cluster.
+// awaitNewStartInCluster is the taskrunner.AwaitNewStartFunc of a cluster node.
 func (a *Agent) awaitNewStartInCluster(ctx context.Context, allocID string, onWait func(spanName string, event *api.TaskEvent)) error {
 	err := a.orphanCleaner.AwaitUnknownTasksEnded(ctx, allocID, func() { onWait(tracespan.WaitUnknownTasks, model.EventWaitingForUnknownTasks()) })
 	if err != nil {

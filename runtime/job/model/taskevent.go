@@ -119,8 +119,7 @@ func EventWaitingForServers() *api.TaskEvent {
 	return EventDriverMessage("waiting for the servers of the cluster: they may have moved the allocation to another node", nil, time.Time{})
 }
 
-// EventWaitingForUnknownTasks reports that the task starts after processes of its allocation have ended of which the agent has no
-// records.
+// EventWaitingForUnknownTasks reports that the agent starts the task only after the allocation's unknown tasks have exited.
 func EventWaitingForUnknownTasks() *api.TaskEvent {
 	return EventDriverMessage("waiting for the end of tasks of this allocation that run without records of the agent: nomad-lite status lists them", nil, time.Time{})
 }

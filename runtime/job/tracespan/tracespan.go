@@ -33,8 +33,8 @@ const (
 const (
 	WaitOtherTasks   = "other tasks"
 	WaitRestartDelay = "restart delay"
-	WaitServers      = "servers"       // the servers of the cluster must confirm that the task can start
-	WaitUnknownTasks = "unknown tasks" // tasks of the allocation run that the agent has no records of
+	WaitServers      = "servers"       // the cluster's servers must confirm the start
+	WaitUnknownTasks = "unknown tasks" // the allocation's unknown tasks must exit
 )
 
 // Span is one thing that happened in an allocation. It is stored, and sent to clients, as JSON.

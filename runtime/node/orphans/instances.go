@@ -43,14 +43,14 @@ func (c *Cleaner) FindUnknownInstance(job *api.Job, allocName string) (allocID s
 	return ""
 }
 
-// AwaitUnknownTasksEnded blocks while unknown tasks of the allocation run: the servers of a cluster can assign it again, and
-// its tasks would run twice. It returns the cause of ctx if ctx ends before. It calls onWait before it waits.
+// AwaitUnknownTasksEnded blocks until the allocation has no unknown tasks, or returns the cause of ctx. It calls onWait before it
+// blocks. If a cluster's servers assign the allocation again, a start before that would run its tasks twice.
 func (c *Cleaner) AwaitUnknownTasksEnded(ctx context.Context, allocID string, onWait func()) error {
-	isRunning := func() bool { _, running := c.RunningUnknownAllocs()[allocID]; return running }
-	if isRunning() {
+	_, isRunning := c.RunningUnknownAllocs()[allocID]
+	if isRunning {
 		onWait()
 	}
-	for isRunning() {
+	for ; isRunning; _, isRunning = c.RunningUnknownAllocs()[allocID] {
 		if wait.Sleep(ctx, unknownAllocsInterval) != nil {
 			return context.Cause(ctx)
 		}

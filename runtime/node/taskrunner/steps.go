@@ -280,7 +280,7 @@ func (t *taskRun) awaitNewStartAllowed() (err error) {
 	}
 	endSpan := func(error) {}
 	onWait := func(spanName string, event *api.TaskEvent) {
-		endSpan(nil) // of an earlier wait
+		endSpan(nil) // the earlier wait is complete
 		t.logger.Info("task waits before its start", "reason", event.DisplayMessage)
 		t.records.emitEvent(event)
 		span := t.driver.Timeline.StartWaitSpan(spanName)

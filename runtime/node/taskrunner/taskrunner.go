@@ -70,7 +70,7 @@ type StartGate interface {
 }
 
 // AwaitNewStartFunc blocks until a task of an allocation may be started of which no earlier agent has left a process, or until
-// ctx ends. It calls onWait before it waits for longer than a moment, with the name of the time span and an event for the task.
+// ctx ends. It calls onWait before each wait that takes longer than a moment, with the time span's name and an event for the task.
 type AwaitNewStartFunc func(ctx context.Context, allocID string, onWait func(spanName string, event *api.TaskEvent)) error
 
 // Runner runs one task. Before Run the caller calls SetHooks, and FetchDriverDescription or, for a task of an earlier
