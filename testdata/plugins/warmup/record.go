@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"sync"
 	"time"
 )
 
@@ -41,6 +42,9 @@ func loadRecord(dir string) (record, error) {
 	return r, json.Unmarshal(content, &r)
 }
 
+// saving serializes saves: a call can still run when the agent has cancelled it and calls the hook again.
+var saving sync.Mutex
+
 func (r record) save(dir string) error {
 	root, err := os.OpenRoot(dir) // the task may be able to write there: follow no link out of it
 	if err != nil {
@@ -51,6 +55,8 @@ func (r record) save(dir string) error {
 	if err != nil {
 		return err
 	}
+	saving.Lock()
+	defer saving.Unlock()
 	if err := root.WriteFile(recordFile+".new", content, 0o600); err != nil {
 		return err
 	}
