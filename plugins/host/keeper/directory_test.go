@@ -154,6 +154,7 @@ func TestKeeperThatCannotBeReachedIsReplaced(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	task, keeper := startAndKillAgent(t, dir, "persistent")
 	t.Cleanup(func() {
+		_ = task.Signal(unix.SIGSTOP) // it forks no further process
 		for _, pid := range descendants(task.PID) {
 			_ = unix.Kill(pid, unix.SIGKILL) // the process can have exited
 		}
