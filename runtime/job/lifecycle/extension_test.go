@@ -127,6 +127,42 @@ func TestGroupWithoutExtensions(t *testing.T) {
 	}
 }
 
+func TestUnknownRestartGroup(t *testing.T) {
+	if g, err := ParseRestartGroup("all"); err == nil || g != OneForOne {
+		t.Errorf("%v, %v", g, err)
+	}
+}
+
+func TestAnyTaskWaitsForHealth(t *testing.T) {
+	for condition, want := range map[string]bool{"healthy": true, "started": false, "success": false} {
+		if got := newTestGroup(t, OneForOne, "web main", "log main web:"+condition).AnyTaskWaitsForHealth(); got != want {
+			t.Errorf("%s: %v", condition, got)
+		}
+	}
+}
+
+func TestRerunsAfterReboot(t *testing.T) {
+	g := NewGroupIfExtended([]Task{{Name: "web", Stage: MainTask}, {Name: "init", Stage: PrestartEphemeral, Rerun: RerunPolicy{OnReboot: true}}}, OneForOne)
+	if g.RerunsAfterReboot("web") || !g.RerunsAfterReboot("init") || g.RerunsAfterReboot("log") {
+		t.Error("another task than init runs again, or init does not")
+	}
+}
+
+// A task without lite_rerun that runs before the main tasks does not run again with them, so it waits for no restart; one that runs
+// after their start is not started before it.
+func TestOnlyRerunsWaitForRestarts(t *testing.T) {
+	restarts := map[string]TaskFacts{"db": {State: Running, StartedAt: timeAt(1)}, "web": {StartedAt: timeAt(1), RestartDecidedAt: timeAt(5)}}
+	if !newTestGroup(t, OneForAll, "init prestart", "db main", "web main").MayStart(PhasePrestart, "init", restarts) {
+		t.Error("init waits")
+	}
+	if newTestGroup(t, OneForAll, "init prestart rerun", "db main", "web main").MayStart(PhasePrestart, "init", restarts) {
+		t.Error("init, which would have to run again, does not wait")
+	}
+	if newTestGroup(t, OneForOne, "web main", "warm poststart rerun").MayStart(PhaseMain, "warm", map[string]TaskFacts{"web": {State: Running}}) {
+		t.Error("warm starts before its phase")
+	}
+}
+
 func TestMayStart(t *testing.T) {
 	run := func(since int) TaskFacts { return TaskFacts{State: Running, StartedAt: timeAt(since)} }
 	done := func(since int) TaskFacts { return TaskFacts{State: Succeeded, StartedAt: timeAt(since)} }
@@ -201,6 +237,7 @@ func TestTasksToRestart(t *testing.T) {
 	}{
 		{OneForAll, "web", "db log worker"},
 		{OneForAll, "init", ""},
+		{OneForAll, "tidy", ""},
 		{RestForOne, "db", "log web worker"},
 		{RestForOne, "web", "log worker"},
 		{RestForOne, "worker", "log"},
@@ -220,6 +257,15 @@ func TestTasksToRestart(t *testing.T) {
 		if text := strings.Join(got, " "); text != c.want {
 			t.Errorf("%v: with %s restart %q, want %q", c.group, c.restarted, text, c.want)
 		}
+	}
+}
+
+// A task does not restart because of its own restart.
+func TestNoTaskRestartsWithItself(t *testing.T) {
+	g := newTestGroup(t, OneForAll, "web main", "db main")
+	facts := map[string]TaskFacts{"web": {State: Running, StartedAt: timeAt(1), RestartDecidedAt: timeAt(5)}, "db": {State: Running, StartedAt: timeAt(6)}}
+	if got := g.RestartCauseByTask(facts); len(got) > 0 {
+		t.Errorf("%v", got)
 	}
 }
 
@@ -258,6 +304,20 @@ func TestTasksToRerunAndFailedDependency(t *testing.T) {
 	} {
 		if c.got != c.want {
 			t.Errorf("%s: lost = %v", c.name, c.got)
+		}
+	}
+}
+
+// An error lists at most twelve tasks.
+func TestMissingTaskOfALargeGroup(t *testing.T) {
+	for count, want := range map[int]string{2: "only 0, 1", 12: "only 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11", 13: "only 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, …"} {
+		nodes := make([]GraphTask, count)
+		for i := range nodes {
+			nodes[i].Task = Task{Name: fmt.Sprint(i), Stage: MainTask}
+		}
+		nodes[0].Dependencies = []Dependency{{"web", ConditionStarted}}
+		if problems := CheckGraph(nodes); len(problems) != 1 || !strings.HasSuffix(problems[0].Text, want) {
+			t.Errorf("%d tasks: %v", count, problems)
 		}
 	}
 }

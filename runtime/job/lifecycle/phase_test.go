@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -196,6 +197,22 @@ func TestNextIsMonotonousAndIdempotent(t *testing.T) {
 				t.Fatalf("%v.Next(%v) = %v, and then %v", p, stageStates, next, again)
 			}
 		}
+	}
+}
+
+func TestStageNames(t *testing.T) {
+	names := []string{"prestart", "prestart sidecar", "main", "poststart", "poststart sidecar", "poststop"}
+	for i, want := range names {
+		s := Stage(1 << i)
+		if got := s.String(); got != want {
+			t.Errorf("%d: %q, want %q", s, got, want)
+		}
+		if s.Ephemeral() != (want == "prestart" || want == "poststart") || s.Sidecar() != strings.HasSuffix(want, "sidecar") {
+			t.Errorf("%s: ephemeral %v, sidecar %v", want, s.Ephemeral(), s.Sidecar())
+		}
+	}
+	if got := (MainTask | PoststopTask).String(); got != "several stages" {
+		t.Errorf("%q", got)
 	}
 }
 
