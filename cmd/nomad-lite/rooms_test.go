@@ -25,6 +25,8 @@ var floors = [][]string{
 	{"runtime/job/lifecycle", "runtime/job/health"},
 	{"runtime/job/restart"},
 	{"runtime/job"},
+	{"runtime/node/taskrunner/tasksteps"},
+	{"runtime/core/record"},
 	{"runtime/store/state", "runtime/store/keyring"},
 	{"runtime/store"},
 	{"runtime/node"},

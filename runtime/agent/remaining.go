@@ -12,10 +12,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/node/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/node/orphans"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
-	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // remainingProcesses describes the processes that must continue after the agent has exited, because
@@ -120,7 +120,7 @@ func (r *remainingProcesses) keepPluginsOfTasksInState(s *store.Store, orphansDe
 	state := s.Snapshot()
 	for _, id := range state.AllocIDsWithLocalRecords() {
 		for _, task := range state.TaskNamesWithLocalRecords(id) {
-			local, known, err := state.TaskLocalState(id, task)
+			local, known, err := state.TaskFields(id, task)
 			switch {
 			case err != nil:
 				r.keepAllForUnknownDriver()
@@ -144,7 +144,7 @@ func (r *remainingProcesses) keepPluginsOfTasksInState(s *store.Store, orphansDe
 }
 
 // keepPluginsOfTask records that a task may run, whose driver and hooks must continue. alloc is nil if the allocation is unknown.
-func (r *remainingProcesses) keepPluginsOfTask(alloc *api.Allocation, task string, local state.LocalState) {
+func (r *remainingProcesses) keepPluginsOfTask(alloc *api.Allocation, task string, local record.Fields) {
 	r.taskMayRun = true
 	for name := range maps.Keys(local.AllocHookConfigByName) {
 		r.keepPluginBecauseTaskMayRun(supervisor.PluginKey{Type: base.TypeHook, Name: name})

@@ -23,6 +23,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
@@ -161,8 +162,8 @@ type simulation struct {
 	faultRand     *rand.Rand // random source for the changes that are rejected, and for ids
 	faultsEnabled bool
 	lastAllocs    map[string]*api.Allocation
-	newLives      map[string]bool            // allocations that the agent may have removed, and that the source has assigned again
-	hookStates    map[string]state.HookState // stored hook states, by allocation and task
+	newLives      map[string]bool             // allocations that the agent may have removed, and that the source has assigned again
+	hookStates    map[string]record.HookState // stored hook states, by allocation and task
 
 	killTimes []int64 // times at which agents and plugins were killed
 
@@ -178,7 +179,7 @@ type simAgent struct {
 
 	mu            sync.Mutex // locked before simulation.mu
 	pendingWrites []func()
-	hookStates    map[string]state.HookState // hook states that the tasks of this agent have put
+	hookStates    map[string]record.HookState // hook states that the tasks of this agent have put
 }
 
 // simulate runs the simulation of a seed, and returns the first violations of an invariant.
@@ -205,7 +206,7 @@ func simulate(t *testing.T, seed uint64, newSource newSourceFunc) (violations er
 			host:       newSimulatedHost(),
 			lastAllocs: make(map[string]*api.Allocation),
 			newLives:   make(map[string]bool),
-			hookStates: make(map[string]state.HookState),
+			hookStates: make(map[string]record.HookState),
 			node: &api.Node{
 				ID: "5844aeb0-068a-191b-2651-846e6d798aa4", Name: "n", Datacenter: "dc1", NodePool: "default", Status: api.NodeStatusReady,
 				SchedulingEligibility: api.NodeSchedulingEligible, Attributes: map[string]string{"kernel.name": "linux", "nomad.version": "2.0.0"},
@@ -372,11 +373,11 @@ func (k *killableRunnerStore) PutTaskState(alloc, task string, s *api.TaskState,
 	return k.put(alloc, task, nil, h, func() error { return k.s.store.PutTaskState(alloc, task, s, state.DurabilitySync)() })
 }
 
-func (k *killableRunnerStore) PutTask(alloc, task string, l state.LocalState, s *api.TaskState, h state.Durability) state.WaitDurableFunc {
+func (k *killableRunnerStore) PutTask(alloc, task string, l record.Fields, s *api.TaskState, h state.Durability) state.WaitDurableFunc {
 	return k.put(alloc, task, &l, h, func() error { return k.s.store.PutTask(alloc, task, l, s, state.DurabilitySync)() })
 }
 
-func (k *killableRunnerStore) put(alloc, task string, l *state.LocalState, h state.Durability, put func() error) state.WaitDurableFunc {
+func (k *killableRunnerStore) put(alloc, task string, l *record.Fields, h state.Durability, put func() error) state.WaitDurableFunc {
 	key, g := alloc+"/"+task, k.g
 	err := errAgentDead
 	g.mu.Lock()

@@ -19,8 +19,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/host/helperdir"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
-	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 var errTestInterrupt = errors.New("interrupt signal received")
@@ -100,9 +100,9 @@ func TestContainersMayRunAfterStop(t *testing.T) {
 	s := openTestStore(t, filepath.Join(dir, store.FileName))
 	_, err := s.Update(t.Context(), func(tx *store.Txn) error {
 		tx.PutScheduledAllocation(&api.Allocation{ID: allocID, Namespace: "default", JobID: "j", ClientStatus: api.AllocClientStatusRunning})
-		tx.PutTask(allocID, "process", state.LocalState{StartID: "1"}, &api.TaskState{})
-		tx.PutTask(allocID, "container", state.LocalState{StartID: "2"}, &api.TaskState{})
-		tx.PutTask(allocID, "ended", state.LocalState{}, &api.TaskState{})
+		tx.PutTask(allocID, "process", record.Fields{StartID: "1"}, &api.TaskState{})
+		tx.PutTask(allocID, "container", record.Fields{StartID: "2"}, &api.TaskState{})
+		tx.PutTask(allocID, "ended", record.Fields{}, &api.TaskState{})
 		return nil
 	})
 	if err := errors.Join(err, s.Close()); err != nil {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
@@ -88,7 +89,7 @@ func putRunningTasks(t *testing.T, dir, allocID string, handles map[string]*driv
 		tx.PutJobAndVersion(job)
 		tx.PutScheduledAllocation(&api.Allocation{ID: allocID, Namespace: "default", JobID: *job.ID, Job: job, TaskGroup: "g", ClientStatus: api.AllocClientStatusRunning})
 		for name, handle := range handles {
-			tx.PutTask(allocID, name, state.LocalState{StartID: "1", Handle: handle}, &api.TaskState{})
+			tx.PutTask(allocID, name, record.Fields{StartID: "1", Handle: handle}, &api.TaskState{})
 		}
 		return nil
 	})

@@ -27,7 +27,7 @@ func newUserPool(s *store.Store, ids idrange.Range, logger hclog.Logger) *users.
 			continue
 		}
 		for _, task := range snapshot.TaskNamesWithLocalRecords(allocID) {
-			local, _, err := snapshot.TaskLocalState(allocID, task)
+			local, _, err := snapshot.TaskFields(allocID, task)
 			if err != nil {
 				logger.Warn("another task may get the user id of this task", "alloc_id", allocID, "task", task, "error", err)
 				continue

@@ -21,6 +21,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
@@ -37,7 +38,7 @@ func newSampleStateFile(t testing.TB) ([]byte, map[recordKey]any) {
 			for n := range 4 {
 				id := fmt.Sprintf("%08d-0000-0000-0000-00000000000%d", i, n)
 				tx.PutScheduledAllocation(&api.Allocation{ID: id, Namespace: "default", JobID: *job.ID, Job: job, EvalID: "eval"})
-				tx.PutTaskLocal(id, "web", state.LocalState{StartID: "start", RunComplete: n == 0})
+				tx.PutTaskFields(id, "web", record.Fields{StartID: "start", RunComplete: n == 0})
 			}
 			tx.PutEvaluation(&api.Evaluation{ID: fmt.Sprintf("eval-%d", i), Namespace: "default", JobID: *job.ID})
 			tx.PutVariable(&api.Variable{Namespace: "default", Path: *job.ID, Items: api.VariableItems{"password": "hunter2"}})
@@ -869,7 +870,7 @@ func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 		read     func(Reader) (bool, error)
 		complete bool // the test stores complete records, which can be decoded and are rejected by CheckRecord
 	}{
-		{taskLocalsTable, allocID + "\x00web", func(r Reader) (bool, error) { _, ok, err := r.TaskLocalState(allocID, "web"); return ok, err }, false},
+		{taskLocalsTable, allocID + "\x00web", func(r Reader) (bool, error) { _, ok, err := r.TaskFields(allocID, "web"); return ok, err }, false},
 		{taskStatesTable, allocID + "\x00web", func(r Reader) (bool, error) { s, err := r.TaskState(allocID, "web"); return s != nil, err }, false},
 		{allocLocalsTable, allocID, func(r Reader) (bool, error) { c, err := r.CheckResults(allocID); return c != nil, err }, false},
 		{agentMetaTable, "remains/x", func(r Reader) (bool, error) { return r.ReadAgentRecord("remains/x", new(state.PendingRemoval)) }, false},

@@ -26,7 +26,7 @@ func (r Reader) DeploymentFailure(a *api.Allocation) *restart.DeploymentFailure 
 			DeploymentFailure *state.DeploymentFailureRecord `store:"deployment_failure"`
 			LastEnd           *state.ProcessExit             `store:"last_end"`
 		}
-		if decodeMsgpackWith(&decoders, record.unencryptedPart, &fields) != nil { // TaskLocalState reports an unreadable record
+		if decodeMsgpackWith(&decoders, record.unencryptedPart, &fields) != nil { // TaskFields reports an unreadable record
 			continue
 		}
 		if f := fields.DeploymentFailure.Failure(); f != nil {

@@ -97,7 +97,7 @@ func putEveryKind(t *testing.T, s *Store) {
 		}
 	})
 	alloc := s.Snapshot().Allocations(nil, "")[0]
-	local := newFilled(new(state.TaskRecord)).(*state.TaskRecord).LocalState()
+	local := newFilled(new(state.TaskRecord)).(*state.TaskRecord).Fields()
 	local.FirstPendingDestroy.Handle.DriverState = []byte(`{"Env":{"NOMAD_ALLOC_ID":"x"}}`) // is sealed
 	mustSucceed(t, s.PutTask(alloc.ID, "task", local, newFilled(new(api.TaskState)).(*api.TaskState), state.DurabilitySync)())
 	mustUpdate(t, s, func(tx *Txn) {

@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
@@ -222,7 +223,7 @@ func putOldState(t *testing.T, dir string) *Store {
 func checkMigrated(t *testing.T, s *Store) {
 	t.Helper()
 	snap := s.Snapshot()
-	local, _, err := snap.TaskLocalState("x", "web")
+	local, _, err := snap.TaskFields("x", "web")
 	if err != nil || local.StartID != "migrated" || local.Handle.Config.Env["TOKEN"] == "" {
 		t.Errorf("task %+v, %v", local, err)
 	}
@@ -491,7 +492,7 @@ func TestRecordStaysInQuarantine(t *testing.T) {
 		"variable exists again": {recordKey{Variables, "default\x00a"}, func(tx *Txn) {
 			tx.PutVariable(&api.Variable{Namespace: "default", Path: "a", Items: api.VariableItems{"p": "new"}})
 		}},
-		"task has another record": {recordKey{taskLocalsTable, "x\x00web"}, func(tx *Txn) { tx.PutTaskLocal("x", "web", state.LocalState{StartID: "new"}) }},
+		"task has another record": {recordKey{taskLocalsTable, "x\x00web"}, func(tx *Txn) { tx.PutTaskFields("x", "web", record.Fields{StartID: "new"}) }},
 		"allocation has ended":    {recordKey{taskLocalsTable, "x\x00web"}, func(tx *Txn) { tx.MarkAllocationEnded("x") }},
 		"allocation is deleted":   {recordKey{taskLocalsTable, "x\x00web"}, func(tx *Txn) { tx.DeleteAllocationAndQueueRemoval("x") }},
 		"allocation is replaced": {recordKey{Allocations, "x"}, func(tx *Txn) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
@@ -39,9 +40,9 @@ func (s *Store) PutTaskState(allocID, task string, status *api.TaskState, durabi
 	return s.putTaskLocalRecords(allocID, task, durability, localValue{taskStatesTable, newTaskStateRecord(status)})
 }
 
-// PutTask stores in one commit the local state of a task, which the next agent needs to restore the task, and
+// PutTask stores in one commit the fields of the record of a task, which the next agent needs to restore the task, and
 // its task state: after a crash either both are stored or neither. Unchanged records are not written again.
-func (s *Store) PutTask(allocID, task string, local state.LocalState, status *api.TaskState, durability state.Durability) state.WaitDurableFunc {
+func (s *Store) PutTask(allocID, task string, local record.Fields, status *api.TaskState, durability state.Durability) state.WaitDurableFunc {
 	return s.putTaskLocalRecords(allocID, task, durability, localValue{taskLocalsTable, local}, localValue{taskStatesTable, newTaskStateRecord(status)})
 }
 
@@ -82,17 +83,17 @@ func (s *Store) putTaskLocalRecords(allocID, task string, durability state.Durab
 
 // encodeLocalValue returns the unencrypted and the secret part of the record of a value.
 func encodeLocalValue(v any) (unencrypted, secret []byte, err error) {
-	if local, ok := v.(state.LocalState); ok {
-		return encodeTaskLocalStateParts(local)
+	if local, ok := v.(record.Fields); ok {
+		return encodeTaskFields(local)
 	}
 	unencrypted, err = encodeMsgpack(v)
 	return unencrypted, nil, err
 }
 
 // PutTask is like [Store.PutTask], but stores the records in this transaction.
-func (tx *Txn) PutTask(allocID, task string, local state.LocalState, status *api.TaskState) {
+func (tx *Txn) PutTask(allocID, task string, local record.Fields, status *api.TaskState) {
 	key := allocID + "\x00" + task
-	payload, secret, err := encodeTaskLocalStateParts(local)
+	payload, secret, err := encodeTaskFields(local)
 	if err == nil {
 		tx.putLocalRecordOfKnownAlloc(taskLocalsTable, allocID, key, payload, secret)
 		payload, err = encodeMsgpack(newTaskStateRecord(status))
@@ -183,23 +184,23 @@ func (r Reader) hasLocalRecords(allocID string) bool {
 		len(listRows[localRecord](r, nil, taskStatesTable, "id_prefix", allocID+"\x00")) > 0
 }
 
-// TaskLocalState returns the local state that PutTask has stored, and false if none was stored.
-func (r Reader) TaskLocalState(allocID, task string) (localState state.LocalState, exists bool, err error) {
+// TaskFields returns the fields that PutTask has stored, and false if none was stored.
+func (r Reader) TaskFields(allocID, task string) (fields record.Fields, exists bool, err error) {
 	var record state.TaskRecord
 	var secrets state.TaskSecrets
 	exists, err = r.readLocalRecord(taskLocalsTable, allocID+"\x00"+task, &record, &secrets)
 	record.JoinSecrets(secrets)
-	return record.LocalState(), exists, err
+	return record.Fields(), exists, err
 }
 
-// LastTaskEnd returns the field LastEnd of the local state that PutTask has stored; nil if there is none, or if the record is
+// LastTaskEnd returns the field LastEnd that PutTask has stored; nil if there is none, or if the record is
 // unreadable.
 func (r Reader) LastTaskEnd(allocID, task string) *restart.RunEnd {
 	var stored struct {
 		LastEnd *state.ProcessExit `store:"last_end"`
 	}
 	record := rowByKey[localRecord](r, nil, taskLocalsTable, allocID+"\x00"+task)
-	if record == nil || decodeMsgpackWith(&decoders, record.unencryptedPart, &stored) != nil { // TaskLocalState reports an unreadable record
+	if record == nil || decodeMsgpackWith(&decoders, record.unencryptedPart, &stored) != nil { // TaskFields reports an unreadable record
 		return nil
 	}
 	return (*restart.RunEnd)(stored.LastEnd)

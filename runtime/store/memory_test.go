@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
@@ -39,7 +40,7 @@ func TestStoreInMemory(t *testing.T) {
 		if ws.Watch(time.After(time.Minute)) {
 			t.Error("a watch of the job was not triggered")
 		}
-		if err := s.PutTask("a", "t", state.LocalState{StartID: "one"}, &api.TaskState{State: "running"}, state.DurabilityAsync)(); err != nil {
+		if err := s.PutTask("a", "t", record.Fields{StartID: "one"}, &api.TaskState{State: "running"}, state.DurabilityAsync)(); err != nil {
 			t.Error(err)
 		}
 		refused := errors.New("refused")
@@ -47,7 +48,7 @@ func TestStoreInMemory(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 		snapshot := s.Snapshot()
-		local, known, err := snapshot.TaskLocalState("a", "t")
+		local, known, err := snapshot.TaskFields("a", "t")
 		if err != nil || !known || local.StartID != "one" {
 			t.Errorf("record of the task: %+v, %v", local, err)
 		}
@@ -110,7 +111,7 @@ func TestEndAndRemovalOfAnAllocation(t *testing.T) {
 	mustUpdate(t, s, func(tx *Txn) {
 		tx.PutScheduledAllocation(&api.Allocation{ID: "a", Job: testJob("web", 0), TaskStates: map[string]*api.TaskState{"t": {}}})
 	})
-	if err := s.PutTask("a", "t", state.LocalState{AllocHookConfigByName: hooks}, &api.TaskState{}, state.DurabilitySync)(); err != nil {
+	if err := s.PutTask("a", "t", record.Fields{AllocHookConfigByName: hooks}, &api.TaskState{}, state.DurabilitySync)(); err != nil {
 		t.Fatal(err)
 	}
 	check := func(step string, ended, collect, removal, attached bool) {

@@ -13,7 +13,7 @@ type updateRequest struct {
 	betweenTxnsFn func() error // function that the writer calls between two transactions, instead of updateFn
 	writeDeadline time.Time    // the writer must start the write at this time, and may start it earlier
 	taskKey       string       // key of the task whose records the request puts; empty for other requests
-	recordCount   int          // number of the records of the task: 1 for its state, 2 for its state and its local state
+	recordCount   int          // number of the records of the task: 1 for its state, 2 for its state and the other fields of its record
 	replacedBy    *updateRequest
 	requestState  atomic.Int32
 	index         uint64

@@ -7,6 +7,7 @@ import (
 	"github.com/hashicorp/go-msgpack/v2/codec"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
@@ -68,7 +69,7 @@ func TestPutsOfOneBatch(t *testing.T) {
 		close(release)
 	}
 	put := func(alloc, startID, status string) state.WaitDurableFunc {
-		return s.PutTask(alloc, "web", state.LocalState{StartID: startID}, &api.TaskState{State: status}, state.DurabilitySync)
+		return s.PutTask(alloc, "web", record.Fields{StartID: startID}, &api.TaskState{State: status}, state.DurabilitySync)
 	}
 
 	var waits []state.WaitDurableFunc
@@ -87,10 +88,10 @@ func TestPutsOfOneBatch(t *testing.T) {
 		t.Errorf("a record that is replaced was encoded %d times", replaced.encodings)
 	}
 	for range 2 {
-		local, _, err := s.Snapshot().TaskLocalState("x", "web")
+		local, _, err := s.Snapshot().TaskFields("x", "web")
 		status, stateErr := s.Snapshot().TaskState("x", "web")
 		if err != nil || stateErr != nil || local.StartID != "2" || status.State != "dead" {
-			t.Errorf("local state %+v, %v, state %+v, %v", local, err, status, stateErr)
+			t.Errorf("record %+v, %v, state %+v, %v", local, err, status, stateErr)
 		}
 		s = reopenStore(t, s)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/store/keyring"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
@@ -130,8 +131,8 @@ func encodeVariableParts(v *api.Variable) (unencrypted, secret []byte, err error
 	return unencrypted, secret, err
 }
 
-// encodeTaskLocalStateParts returns the unencrypted and the secret part of the record of a task.
-func encodeTaskLocalStateParts(local state.LocalState) (unencrypted, secret []byte, err error) {
+// encodeTaskFields returns the unencrypted and the secret part of the record of a task.
+func encodeTaskFields(local record.Fields) (unencrypted, secret []byte, err error) {
 	record := state.NewTaskRecord(local)
 	secrets := record.SplitSecrets()
 	if unencrypted, err = encodeMsgpack(record); err == nil && secrets != nil {

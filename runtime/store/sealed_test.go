@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/store/keyring"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
@@ -57,8 +58,8 @@ func secretTokens(secret string) state.TokenByIdentityName {
 // plantedSecret is a part of each secret that these tests store.
 const plantedSecret = "hunter2"
 
-// localStateWithSecrets returns the state of a task. Each field that can hold a secret contains plantedSecret.
-func localStateWithSecrets() state.LocalState {
+// fieldsWithSecrets returns the record of a task. Each field that can hold a secret contains plantedSecret.
+func fieldsWithSecrets() record.Fields {
 	handle := func() *driver.Handle {
 		return &driver.Handle{
 			Version: 1,
@@ -67,11 +68,11 @@ func localStateWithSecrets() state.LocalState {
 			DriverState: []byte("NOMAD_ALLOC_ID=x TOKEN=" + plantedSecret + "-state"),
 		}
 	}
-	return state.LocalState{
+	return record.Fields{
 		StartID:             "x/web/1",
 		Handle:              handle(),
-		FirstPendingDestroy: &state.PendingDestroy{StartID: "x/web/0", Handle: handle()},
-		HookStateByName: map[string]state.HookState{
+		FirstPendingDestroy: &record.PendingDestroy{StartID: "x/web/0", Handle: handle()},
+		HookStateByName: map[string]record.HookState{
 			"template": {PrestartDone: true, Env: map[string]string{"TOKEN": plantedSecret + "-template"}},
 			"vault":    {Data: map[string]string{"lease": plantedSecret + "-lease"}},
 			"plain":    {PrestartDone: true},
@@ -87,7 +88,7 @@ func putSecrets(t *testing.T, s *Store) {
 		tx.PutVariable(&api.Variable{Namespace: "default", Path: "b", Items: api.VariableItems{"p": plantedSecret + "-b"}})
 		tx.PutAgentRecord(sealedName, secretTokens(plantedSecret+"-fact"))
 		tx.PutAgentRecord(openName, "fact")
-		tx.PutTaskLocal("x", "web", localStateWithSecrets())
+		tx.PutTaskFields("x", "web", fieldsWithSecrets())
 	})
 }
 
@@ -101,7 +102,7 @@ func checkSecrets(t *testing.T, s *Store) {
 			t.Errorf("variable %s: %v, %v", path, v, snap.VariableDecryptErr(v))
 		}
 	}
-	if local, ok, err := snap.TaskLocalState("x", "web"); !ok || err != nil || !reflect.DeepEqual(local, localStateWithSecrets()) {
+	if local, ok, err := snap.TaskFields("x", "web"); !ok || err != nil || !reflect.DeepEqual(local, fieldsWithSecrets()) {
 		t.Errorf("task: %+v, %t, %v", local, ok, err)
 	}
 	var tokens state.TokenByIdentityName
@@ -164,11 +165,11 @@ func TestStateFileHoldsNoSecrets(t *testing.T) {
 // putTask stores the state of a task with the calls that a task runner makes.
 func putTask(t *testing.T, s *Store) {
 	t.Helper()
-	local := localStateWithSecrets()
+	local := fieldsWithSecrets()
 	if err := s.PutTask("x", "web", local, &api.TaskState{State: "running"}, state.DurabilitySync)(); err != nil {
 		t.Fatal(err)
 	}
-	if !reflect.DeepEqual(local, localStateWithSecrets()) {
+	if !reflect.DeepEqual(local, fieldsWithSecrets()) {
 		t.Error("the state of the runner was changed")
 	}
 }
@@ -364,7 +365,7 @@ func TestMissingKeyFile(t *testing.T) {
 					}
 				}
 				// Without the key, tasks are recovered without the sealed parts of their records.
-				local, ok, err := snap.TaskLocalState("x", "web")
+				local, ok, err := snap.TaskFields("x", "web")
 				if !ok || err != nil || local.StartID != "x/web/1" || local.Handle == nil || local.Handle.Config.ID != "x/web/1" || len(local.Handle.Config.Env) > 0 {
 					t.Errorf("task: %+v, %t, %v", local, ok, err)
 				}
@@ -374,7 +375,7 @@ func TestMissingKeyFile(t *testing.T) {
 				}
 				mustUpdate(t, s, func(tx *Txn) {
 					local.RunComplete = true
-					tx.PutTaskLocal("x", "web", local)
+					tx.PutTaskFields("x", "web", local)
 					tx.PutNodeWithStorageEvents(&api.Node{ID: "n"})
 				})
 				if events := s.Snapshot().Node(nil, "n").Events; len(events) != 1 || !strings.Contains(events[0].Message, keyFile) {
@@ -383,7 +384,7 @@ func TestMissingKeyFile(t *testing.T) {
 				if d := s.Damage(); len(d) > 0 {
 					t.Errorf("damage: %v", d)
 				}
-				mustUpdate(t, s, func(tx *Txn) { local.RunComplete = false; tx.PutTaskLocal("x", "web", local) })
+				mustUpdate(t, s, func(tx *Txn) { local.RunComplete = false; tx.PutTaskFields("x", "web", local) })
 				mustSucceed(t, s.runBetweenTransactions(testContext, func() error { return s.file.rebuildFile(s.allRecords(s.memDB.Txn(false))) }))
 				mustSucceed(t, s.Close())
 			}

@@ -21,6 +21,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
@@ -158,7 +159,7 @@ func TestInvalidUpdates(t *testing.T) {
 		},
 		`the key has 40000 bytes, at most 32768 are possible`: func(tx *Txn) { tx.PutEvaluation(&api.Evaluation{ID: strings.Repeat("x", 40_000)}) },
 		`store task_local "x/web": allocation has been forgotten`: func(tx *Txn) {
-			tx.PutTaskLocal("x", "web", state.LocalState{})
+			tx.PutTaskFields("x", "web", record.Fields{})
 		},
 		`store record "f": state.AgentRecordKinds has no such record`: func(tx *Txn) { tx.PutAgentRecord("f", "x") },
 	} {
@@ -431,9 +432,9 @@ func TestAllocationsShareTheirJob(t *testing.T) {
 func TestLocalRecords(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, tempStatePath(t))
-	local := state.LocalState{
+	local := record.Fields{
 		StartID: "x/web/1", Handle: &driver.Handle{Version: 1, DriverState: []byte{1, 2}, Config: &driver.TaskConfig{ID: "x/web/1"}},
-		HookStateByName:       map[string]state.HookState{"a": {AttachmentJSON: "{}", PrestartDone: true, Env: map[string]string{"A": "1"}}, "b": {Data: map[string]string{"k": "v"}}},
+		HookStateByName:       map[string]record.HookState{"a": {AttachmentJSON: "{}", PrestartDone: true, Env: map[string]string{"A": "1"}}, "b": {Data: map[string]string{"k": "v"}}},
 		AllocHookConfigByName: map[string]string{"c": `{"d": 1}`},
 	}
 	status := &api.TaskState{State: "running", Events: []*api.TaskEvent{{Type: "Started", Time: 5}}}
@@ -442,7 +443,7 @@ func TestLocalRecords(t *testing.T) {
 	}
 	mustUpdate(t, s, func(tx *Txn) {
 		tx.PutScheduledAllocation(&api.Allocation{ID: "x"})
-		tx.PutTaskLocal("x", "web", state.LocalState{StartID: "x/web/1"}) // the changes of this update have one commit
+		tx.PutTaskFields("x", "web", record.Fields{StartID: "x/web/1"}) // the changes of this update have one commit
 	})
 	commits := s.CommitCount()
 	for range 3 {
@@ -463,8 +464,8 @@ func TestLocalRecords(t *testing.T) {
 	}
 	for range 2 {
 		snap := s.Snapshot()
-		if got, ok, err := snap.TaskLocalState("x", "web"); !ok || err != nil || !reflect.DeepEqual(got, local) {
-			t.Errorf("local state %+v, %v, %v", got, ok, err)
+		if got, ok, err := snap.TaskFields("x", "web"); !ok || err != nil || !reflect.DeepEqual(got, local) {
+			t.Errorf("record %+v, %v, %v", got, ok, err)
 		}
 		if got, err := snap.TaskState("x", "web"); err != nil || !reflect.DeepEqual(got, status) {
 			t.Errorf("task state %+v, %v", got, err)
@@ -750,9 +751,9 @@ func TestFailedBatchEndsItsTransaction(t *testing.T) {
 	}
 }
 
-// PutTaskLocal stores the local state of a task as a part of a larger update.
-func (tx *Txn) PutTaskLocal(allocID, task string, state state.LocalState) {
-	open, secret, err := encodeTaskLocalStateParts(state)
+// PutTaskFields stores the fields of the record of a task as a part of a larger update.
+func (tx *Txn) PutTaskFields(allocID, task string, state record.Fields) {
+	open, secret, err := encodeTaskFields(state)
 	if err != nil {
 		tx.setFirstError(err)
 		return

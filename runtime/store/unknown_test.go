@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
@@ -140,7 +141,7 @@ func TestRewrittenRecordKeepsUnknownFields(t *testing.T) {
 func TestPartsOfNewerBuildAreKeptAndReported(t *testing.T) {
 	dir := t.TempDir()
 	job := testJob("web", 0)
-	local := state.LocalState{StartID: "a/web/1", Handle: &driver.Handle{Version: 1, Config: &driver.TaskConfig{ID: "a/web/1", Env: map[string]string{"A": "b"}}}}
+	local := record.Fields{StartID: "a/web/1", Handle: &driver.Handle{Version: 1, Config: &driver.TaskConfig{ID: "a/web/1", Env: map[string]string{"A": "b"}}}}
 	status := &api.TaskState{State: "running", Events: []*api.TaskEvent{{Type: "Received"}}}
 	s := openWithKeys(t, dir)
 	mustUpdate(t, s, func(tx *Txn) {
@@ -210,9 +211,9 @@ func TestPartsOfNewerBuildAreKeptAndReported(t *testing.T) {
 	for round := range 2 {
 		s = openWithKeys(t, dir)
 		snap := s.Snapshot()
-		got, _, err := snap.TaskLocalState("a", "web")
+		got, _, err := snap.TaskFields("a", "web")
 		if err != nil || got.StartID != "a/web/1" {
-			t.Errorf("local state %+v, %v", got, err)
+			t.Errorf("record %+v, %v", got, err)
 		}
 		var tokens state.TokenByIdentityName
 		if _, err := snap.ReadAgentRecord("identity/a/web", &tokens); err != nil || tokens["t"].JWT != "jwt" {

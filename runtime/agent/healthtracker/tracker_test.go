@@ -14,11 +14,11 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobhealth"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
-	taskstate "github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // fixture is a tracker of a store, with checks and output of its own.
@@ -93,7 +93,7 @@ func (f *fixture) putAlloc(j *api.Job, allocID, status string, state *api.TaskSt
 			ID: allocID, Namespace: "default", JobID: *j.ID, Job: tx.Job(nil, "default", *j.ID), TaskGroup: "g", Name: *j.ID + ".g[0]", NodeID: "n",
 			ClientStatus: status, DesiredStatus: api.AllocDesiredStatusRun, TaskStates: map[string]*api.TaskState{"web": state},
 		})
-		tx.PutTask(allocID, "web", taskstate.LocalState{LastEnd: lastEndOf(state)}, state)
+		tx.PutTask(allocID, "web", record.Fields{LastEnd: lastEndOf(state)}, state)
 	})
 }
 
@@ -227,7 +227,7 @@ func TestEventsDoNotHideACrashLoop(t *testing.T) {
 		f := newFixture(t)
 		rng := rand.New(rand.NewPCG(1, 2))
 		state := &api.TaskState{State: model.TaskPending}
-		end := taskstate.LocalState{}
+		end := record.Fields{}
 		emit := func() {
 			for range rng.IntN(13) {
 				messages := []*api.TaskEvent{

@@ -3,9 +3,9 @@ package localnode
 import (
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
-	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // TaskRecordReader reads the stored records of tasks. Each call opens a new snapshot, because a snapshot that is kept
@@ -14,9 +14,9 @@ type TaskRecordReader struct{ Store *store.Store }
 
 var _ allocrunner.RecordReader = TaskRecordReader{}
 
-// TaskLocalState implements allocrunner.RecordReader.
-func (r TaskRecordReader) TaskLocalState(allocID, task string) (state.LocalState, bool, error) {
-	return r.Store.Snapshot().TaskLocalState(allocID, task)
+// TaskFields implements allocrunner.RecordReader.
+func (r TaskRecordReader) TaskFields(allocID, task string) (record.Fields, bool, error) {
+	return r.Store.Snapshot().TaskFields(allocID, task)
 }
 
 // TaskState implements allocrunner.RecordReader.

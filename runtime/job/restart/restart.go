@@ -61,7 +61,7 @@ func (a Action) String() string {
 	return [...]string{"finish", "kill", "give up", "restart"}[a]
 }
 
-// Decision is the result of [Tracker.Decide].
+// Decision is the result of [Policy.Decide].
 type Decision struct {
 	Action Action
 	Reason string        // text for the event; empty for a requested restart
@@ -76,7 +76,8 @@ const (
 	ReasonDelay         = "Exceeded allowed attempts, applying a delay"
 )
 
-// State is the state of a Tracker that the task runner stores for the next agent.
+// State is what has counted for the decisions about a task. The task runner stores it for the next agent. The first window starts
+// when the task is received.
 type State struct {
 	EndsInWindow int           // ends in the current window that count as attempts
 	WindowStart  time.Time     // start of the current window
@@ -84,54 +85,31 @@ type State struct {
 	Delay        time.Duration // the last delay
 }
 
-// Tracker decides for one task, each time that it has ended, whether it starts again under a Policy. It
-// is not safe for concurrent use.
-type Tracker struct {
-	policy       Policy
-	randomInt64N func(n int64) int64
-	state        State
-}
-
-// NewTracker returns a tracker whose first window starts now. randomInt64N returns a random number
-// in [0,n), n > 0, as [math/rand/v2.Int64N] does; it must not be seeded from the time,
-// or tasks that fail together restart together.
-func NewTracker(p Policy, now time.Time, randomInt64N func(n int64) int64) *Tracker {
-	return &Tracker{policy: p, randomInt64N: randomInt64N, state: State{WindowStart: now}}
-}
-
-// State returns the state for RestoreState.
-func (t *Tracker) State() State { return t.state }
-
-// RestoreState restores the state of an earlier agent's tracker.
-func (t *Tracker) RestoreState(s State) { t.state = s }
-
-// SetPolicy replaces the policy from the next decision on. It does not reset the count.
-func (t *Tracker) SetPolicy(p Policy) { t.policy = p }
-
-// ClearDelay records that the task has started again, which clears its delay.
-func (t *Tracker) ClearDelay() { t.state.NextStart, t.state.Delay = time.Time{}, 0 }
-
 // RemainingDelay returns the time until the task starts again: the rest of the last delay. It is never longer than
 // that delay, even if the clock was set back.
-func (t *Tracker) RemainingDelay(now time.Time) time.Duration {
-	if t.state.NextStart.IsZero() {
-		return 0
-	}
-	return min(max(t.state.NextStart.Sub(now), 0), t.state.Delay)
+func (s State) RemainingDelay(now time.Time) time.Duration {
+	return min(max(s.NextStart.Sub(now), 0), s.Delay)
 }
 
-// Decide decides about a task that has just ended. For ActionRestart it also records the end of
-// the delay in the state.
-func (t *Tracker) Decide(now time.Time, o RunOutcome) Decision {
-	t.state.NextStart, t.state.Delay = time.Time{}, 0
-	d := t.countAttemptAndDecide(now, o)
+// WithoutDelay returns the state of a task that starts now.
+func (s State) WithoutDelay() State {
+	s.NextStart, s.Delay = time.Time{}, 0
+	return s
+}
+
+// Decide decides about a task that has just ended, and returns the state after that. For ActionRestart the state also has the end of
+// the delay. randomInt64N returns a random number in [0,n), n > 0, as [math/rand/v2.Int64N] does; it must not be seeded from the
+// time, or tasks that fail together restart together.
+func (p Policy) Decide(s State, now time.Time, o RunOutcome, randomInt64N func(n int64) int64) (Decision, State) {
+	s = s.WithoutDelay()
+	d := p.countAttemptAndDecide(&s, now, o, randomInt64N)
 	if d.Action == ActionRestart {
-		t.state.NextStart, t.state.Delay = now.Add(d.Delay), d.Delay
+		s.NextStart, s.Delay = now.Add(d.Delay), d.Delay
 	}
-	return d
+	return d, s
 }
 
-func (t *Tracker) countAttemptAndDecide(now time.Time, o RunOutcome) Decision {
+func (p Policy) countAttemptAndDecide(s *State, now time.Time, o RunOutcome, randomInt64N func(int64) int64) Decision {
 	if o.Killed {
 		return Decision{Action: ActionKill}
 	}
@@ -139,55 +117,55 @@ func (t *Tracker) countAttemptAndDecide(now time.Time, o RunOutcome) Decision {
 		return Decision{Action: ActionRestart}
 	}
 
-	finished := o.Success && !o.UnhealthyRestartRequested && !t.policy.RestartsOnSuccess
-	if t.policy.Attempts <= 0 {
+	finished := o.Success && !o.UnhealthyRestartRequested && !p.RestartsOnSuccess
+	if p.Attempts <= 0 {
 		if finished {
 			return Decision{Action: ActionFinish}
 		}
 		return Decision{Action: ActionGiveUp, Reason: ReasonNoRestarts}
 	}
 
-	t.countAttempt(now)
+	s.countAttempt(now, p.Interval)
 	switch {
 	case o.StartUnrecoverable:
 		return Decision{Action: ActionGiveUp, Reason: ReasonUnrecoverable}
 	case finished:
 		return Decision{Action: ActionFinish}
-	case t.state.EndsInWindow <= t.policy.Attempts:
-		return Decision{Action: ActionRestart, Reason: ReasonWithinPolicy, Delay: t.delayWithJitter()}
-	case t.policy.Mode == ModeDelay:
-		return Decision{Action: ActionRestart, Reason: ReasonDelay, Delay: t.remainingInterval(now)}
+	case s.EndsInWindow <= p.Attempts:
+		return Decision{Action: ActionRestart, Reason: ReasonWithinPolicy, Delay: p.delayWithJitter(randomInt64N)}
+	case p.Mode == ModeDelay:
+		return Decision{Action: ActionRestart, Reason: ReasonDelay, Delay: p.remainingInterval(s, now)}
 	}
 	return Decision{Action: ActionGiveUp, Reason: fmt.Sprintf(
-		"Exceeded allowed attempts %d in interval %v and mode is %q", t.policy.Attempts, t.policy.Interval, ModeFail)}
+		"Exceeded allowed attempts %d in interval %v and mode is %q", p.Attempts, p.Interval, ModeFail)}
 }
 
-// countAttempt adds one to the number of ends in the current window. It starts a new window if Interval has passed.
-func (t *Tracker) countAttempt(now time.Time) {
-	switch age := now.Sub(t.state.WindowStart); {
-	case age > t.policy.Interval:
-		t.state.EndsInWindow = 0
-		t.state.WindowStart = now
+// countAttempt adds one to the number of ends in the current window. It starts a new window if interval has passed.
+func (s *State) countAttempt(now time.Time, interval time.Duration) {
+	switch age := now.Sub(s.WindowStart); {
+	case age > interval:
+		s.EndsInWindow = 0
+		s.WindowStart = now
 	case age < 0: // the clock was set back: the old window would last until the clock has caught up
-		t.state.WindowStart = now
+		s.WindowStart = now
 	}
-	t.state.EndsInWindow++
+	s.EndsInWindow++
 }
 
 // delayWithJitter returns the policy's delay plus up to a quarter, so that tasks that failed
 // together do not restart together.
-func (t *Tracker) delayWithJitter() time.Duration {
-	d := t.policy.Delay
+func (p Policy) delayWithJitter(randomInt64N func(int64) int64) time.Duration {
+	d := p.Delay
 	if d <= 0 {
 		return 0
 	}
-	return addSaturating(d, time.Duration(t.randomInt64N(int64(d))/4))
+	return addSaturating(d, time.Duration(randomInt64N(int64(d))/4))
 }
 
 // remainingInterval returns the rest of the window, at least 1 ns: a task that ends at the
 // very end of a window starts again in the next window.
-func (t *Tracker) remainingInterval(now time.Time) time.Duration {
-	return max(t.policy.Interval-now.Sub(t.state.WindowStart), 1)
+func (p Policy) remainingInterval(s *State, now time.Time) time.Duration {
+	return max(p.Interval-now.Sub(s.WindowStart), 1)
 }
 
 // addSaturating adds two non-negative durations without overflow.

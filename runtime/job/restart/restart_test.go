@@ -9,7 +9,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
 )
 
-// startTime is the time at which the trackers of this file are created.
+// startTime is the time at which the first windows of this file start.
 var startTime = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // noJitter makes each delay equal to the policy's delay.
@@ -21,6 +21,22 @@ func testPolicy(change func(*Policy)) Policy {
 		change(&p)
 	}
 	return p
+}
+
+// tracker has the state of one task.
+type tracker struct {
+	Policy
+	State
+	randomInt64N func(int64) int64
+}
+
+func newTracker(p Policy, randomInt64N func(int64) int64) *tracker {
+	return &tracker{p, State{WindowStart: startTime}, randomInt64N}
+}
+
+func (t *tracker) Decide(now time.Time, o RunOutcome) (d Decision) {
+	d, t.State = t.Policy.Decide(t.State, now, o, t.randomInt64N)
+	return d
 }
 
 func TestNextDecision(t *testing.T) {
@@ -105,7 +121,7 @@ func TestNextDecision(t *testing.T) {
 			[]testStep{{0, failureOutcome, withinPolicyDecision}, {20 * time.Second, failureOutcome, Decision{ActionGiveUp, exceededReason, 0}}},
 		},
 		{
-			"the first window begins with the tracker, not with the first failure",
+			"the first window begins with the task, not with the first failure",
 			testPolicy(func(p *Policy) { p.Attempts = 1 }),
 			[]testStep{{15 * time.Second, failureOutcome, withinPolicyDecision}, {21 * time.Second, failureOutcome, withinPolicyDecision}},
 		},
@@ -167,7 +183,7 @@ func TestNextDecision(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			tracker := NewTracker(c.policy, startTime, noJitter)
+			tracker := newTracker(c.policy, noJitter)
 			for i, s := range c.steps {
 				if got := tracker.Decide(startTime.Add(s.at), s.outcome); got != s.want {
 					t.Errorf("decision %d = %+v, want %+v", i+1, got, s.want)
@@ -181,14 +197,17 @@ func TestDelayHasUpToAQuarterOfJitter(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	for range 2000 {
 		delay := time.Duration(1 + rng.Int64N(int64(10*time.Second)))
-		tracker := NewTracker(testPolicy(func(p *Policy) { p.Delay = delay }), startTime, rng.Int64N)
+		tracker := newTracker(testPolicy(func(p *Policy) { p.Delay = delay }), rng.Int64N)
 		got := tracker.Decide(startTime, RunOutcome{}).Delay
 		if got < delay || got >= delay+delay/4+1 {
 			t.Fatalf("delay %v for a policy of %v", got, delay)
 		}
 	}
+	if got := newTracker(testPolicy(func(p *Policy) { p.Delay = 1 }), rng.Int64N).Decide(startTime, RunOutcome{}).Delay; got != 1 {
+		t.Errorf("the shortest delay is %v", got)
+	}
 	full := func(n int64) int64 { return n - 1 }
-	tracker := NewTracker(testPolicy(nil), startTime, full)
+	tracker := newTracker(testPolicy(nil), full)
 	if got, want := tracker.Decide(startTime, RunOutcome{}).Delay, 1250*time.Millisecond-1; got != want {
 		t.Errorf("longest delay %v, want %v", got, want)
 	}
@@ -198,7 +217,7 @@ func TestDelayHasUpToAQuarterOfJitter(t *testing.T) {
 // docs/reference/rules.md).
 func TestJitterIsIndependent(t *testing.T) {
 	p := testPolicy(func(p *Policy) { p.Delay = time.Hour })
-	a, b := NewTracker(p, startTime, rand.Int64N), NewTracker(p, startTime, rand.Int64N)
+	a, b := newTracker(p, rand.Int64N), newTracker(p, rand.Int64N)
 	if a.Decide(startTime, RunOutcome{}) == b.Decide(startTime, RunOutcome{}) {
 		t.Error("both drew the same delay")
 	}
@@ -206,7 +225,7 @@ func TestJitterIsIndependent(t *testing.T) {
 
 func TestHugeDelaysDoNotOverflow(t *testing.T) {
 	full := func(n int64) int64 { return n - 1 }
-	tracker := NewTracker(testPolicy(func(p *Policy) { p.Delay = math.MaxInt64 }), startTime, full)
+	tracker := newTracker(testPolicy(func(p *Policy) { p.Delay = math.MaxInt64 }), full)
 	if got := tracker.Decide(startTime, RunOutcome{}).Delay; got != math.MaxInt64 {
 		t.Errorf("delay %v", got)
 	}
@@ -216,13 +235,16 @@ func TestHugeDelaysDoNotOverflow(t *testing.T) {
 // docs/reference/rules.md).
 func TestResume(t *testing.T) {
 	p := testPolicy(func(p *Policy) { p.Attempts, p.Interval, p.Delay = 2, 5*time.Minute, 58*time.Second })
-	before := NewTracker(p, startTime, noJitter)
+	before := newTracker(p, noJitter)
 	before.Decide(startTime.Add(time.Second), RunOutcome{})
 
-	after := NewTracker(p, startTime.Add(20*time.Second), noJitter)
-	after.RestoreState(before.State())
+	after := newTracker(p, noJitter)
+	after.State = before.State
 	if got, want := after.RemainingDelay(startTime.Add(21*time.Second)), 38*time.Second; got != want {
 		t.Errorf("remaining delay %v, want %v", got, want)
+	}
+	if got := after.WithoutDelay(); got.RemainingDelay(startTime.Add(time.Second)) != 0 || got.EndsInWindow != 1 {
+		t.Errorf("a task that has started: %+v", got)
 	}
 	if got := after.RemainingDelay(startTime.Add(time.Hour)); got != 0 {
 		t.Errorf("remaining delay after its end %v, want none", got)
@@ -233,13 +255,13 @@ func TestResume(t *testing.T) {
 	if got := after.Decide(startTime.Add(2*time.Minute), RunOutcome{}); got.Action != ActionGiveUp {
 		t.Errorf("third failure, one of them before the agent's restart: %+v", got)
 	}
-	if got := after.RemainingDelay(startTime.Add(2 * time.Minute)); got != 0 {
-		t.Errorf("remaining delay of a task that has ended: %v", got)
+	if !after.NextStart.IsZero() || after.State.Delay != 0 {
+		t.Errorf("delay of a task that has ended: %+v", after.State)
 	}
 }
 
 func TestRemainingIsBoundedWhenTheClockIsSetBack(t *testing.T) {
-	tracker := NewTracker(testPolicy(nil), startTime, noJitter)
+	tracker := newTracker(testPolicy(nil), noJitter)
 	tracker.Decide(startTime, RunOutcome{})
 	if got, want := tracker.RemainingDelay(startTime.Add(-time.Hour)), time.Second; got != want {
 		t.Errorf("remaining %v, want the delay, %v", got, want)
@@ -247,10 +269,10 @@ func TestRemainingIsBoundedWhenTheClockIsSetBack(t *testing.T) {
 }
 
 // An updated policy applies from the next decision on.
-func TestSetPolicy(t *testing.T) {
-	tracker := NewTracker(testPolicy(func(p *Policy) { p.Attempts = 1 }), startTime, noJitter)
+func TestUpdatedPolicy(t *testing.T) {
+	tracker := newTracker(testPolicy(func(p *Policy) { p.Attempts = 1 }), noJitter)
 	tracker.Decide(startTime, RunOutcome{})
-	tracker.SetPolicy(testPolicy(func(p *Policy) { p.Attempts = 2 }))
+	tracker.Policy = testPolicy(func(p *Policy) { p.Attempts = 2 })
 	if got := tracker.Decide(startTime, RunOutcome{}); got.Action != ActionRestart {
 		t.Errorf("second failure under a policy of two attempts: %+v", got)
 	}
@@ -291,15 +313,15 @@ func TestRandomSequences(t *testing.T) {
 		if rng.IntN(2) == 0 {
 			p.Mode = ModeDelay
 		}
-		tracker := NewTracker(p, startTime, rng.Int64N)
+		tracker := newTracker(p, rng.Int64N)
 		now := startTime
 		restarts := 0
-		window := tracker.State().WindowStart
+		window := tracker.WindowStart
 		for range 50 {
 			now = now.Add(time.Duration(rng.Int64N(int64(10 * time.Second))))
 			d := tracker.Decide(now, RunOutcome{})
-			if s := tracker.State(); !s.WindowStart.Equal(window) {
-				window, restarts = s.WindowStart, 0
+			if !tracker.WindowStart.Equal(window) {
+				window, restarts = tracker.WindowStart, 0
 			}
 			if d.Action == ActionGiveUp {
 				if p.Mode == ModeDelay {
@@ -325,12 +347,12 @@ func TestRandomSequences(t *testing.T) {
 // Without the minimum of one nanosecond, the next end at the same time would still be
 // in the window, and the task would restart repeatedly without delay.
 func TestDelayMayExceedTheWindow(t *testing.T) {
-	now := time.Unix(0, 0)
-	tracker := NewTracker(Policy{Attempts: 1, Interval: 10 * time.Second, Mode: ModeDelay}, now, func(int64) int64 { return 0 })
+	now := startTime
+	tracker := newTracker(Policy{Attempts: 1, Interval: 10 * time.Second, Mode: ModeDelay}, noJitter)
 	tracker.Decide(now, RunOutcome{})
 	now = now.Add(10 * time.Second) // the end of the window
 	d := tracker.Decide(now, RunOutcome{})
-	if d.Reason != ReasonDelay || d.Delay <= 0 {
+	if d.Reason != ReasonDelay || d.Delay != 1 {
 		t.Fatalf("at the end of the window: %+v", d)
 	}
 	if d = tracker.Decide(now.Add(d.Delay), RunOutcome{}); d.Reason != ReasonWithinPolicy {

@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
@@ -110,7 +111,7 @@ type Drivers interface {
 // called concurrently for different tasks.
 type Store interface {
 	PutTaskState(allocID, task string, state *api.TaskState, durability state.Durability) state.WaitDurableFunc
-	PutTask(allocID, task string, localState state.LocalState, state *api.TaskState, durability state.Durability) state.WaitDurableFunc // stores either both records or none
+	PutTask(allocID, task string, fields record.Fields, state *api.TaskState, durability state.Durability) state.WaitDurableFunc // stores either both parts of the record or none
 }
 
 // Runner runs one allocation. Run is called once; all other methods may be called concurrently, before,

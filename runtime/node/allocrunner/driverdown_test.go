@@ -15,10 +15,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/node/network"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/taskdriver"
-	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // unavailableDrivers is a world (the fake processes of a test) whose driver can be unavailable.
@@ -840,8 +840,8 @@ func TestRestoreReadsRecordsWithoutCapabilities(t *testing.T) {
 		a, o := startWithUnavailableDriver(t, jobTextFromParts("service", endlessTaskText), nil)
 		a.advance(time.Second)
 		a.die()
-		local := a.store.localStates["web"]
-		a.store.localStates["web"] = state.LocalState{HookStateByName: local.HookStateByName, StartID: local.StartID, Handle: local.Handle, RestartState: restart.State{}}
+		local := a.store.fieldsByTask["web"]
+		a.store.fieldsByTask["web"] = record.Fields{HookStateByName: local.HookStateByName, StartID: local.StartID, Handle: local.Handle, RestartState: restart.State{}}
 		o.set(true)
 		b := a.startNextAgent(nil)
 		b.advance(time.Minute)

@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
@@ -431,25 +432,25 @@ func TestStoredHookStateIsPassedToLaterCalls(t *testing.T) {
 	})
 }
 
-// memoryStore is a Store that keeps the latest version of each record, and the local state that a task
+// memoryStore is a Store that keeps the latest version of each record, and the fields that a task
 // had when it was first reported as running.
 type memoryStore struct {
-	mu                       sync.Mutex
-	localStates              map[string]state.LocalState
-	taskStates               map[string]*api.TaskState
-	localStateAtFirstRunning map[string]state.LocalState
-	putErr                   error
+	mu                   sync.Mutex
+	fieldsByTask         map[string]record.Fields
+	taskStates           map[string]*api.TaskState
+	fieldsAtFirstRunning map[string]record.Fields
+	putErr               error
 }
 
-func (m *memoryStore) putLocal(task string, s state.LocalState) state.WaitDurableFunc {
+func (m *memoryStore) putLocal(task string, s record.Fields) state.WaitDurableFunc {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.localStates == nil {
-		m.localStates = make(map[string]state.LocalState)
+	if m.fieldsByTask == nil {
+		m.fieldsByTask = make(map[string]record.Fields)
 	}
 	err := m.putErr
 	if err == nil {
-		m.localStates[task] = s
+		m.fieldsByTask[task] = s
 	}
 	return func() error { return err }
 }
@@ -459,16 +460,16 @@ func (m *memoryStore) PutTaskState(_, task string, s *api.TaskState, _ state.Dur
 	defer m.mu.Unlock()
 	if m.taskStates == nil {
 		m.taskStates = make(map[string]*api.TaskState)
-		m.localStateAtFirstRunning = make(map[string]state.LocalState)
+		m.fieldsAtFirstRunning = make(map[string]record.Fields)
 	}
 	if m.taskStates[task] != nil && m.taskStates[task].State != "running" && s.State == "running" {
-		m.localStateAtFirstRunning[task] = m.localStates[task]
+		m.fieldsAtFirstRunning[task] = m.fieldsByTask[task]
 	}
 	m.taskStates[task] = s
 	return nopWaitFunc
 }
 
-func (m *memoryStore) PutTask(alloc, task string, local state.LocalState, s *api.TaskState, h state.Durability) state.WaitDurableFunc {
+func (m *memoryStore) PutTask(alloc, task string, local record.Fields, s *api.TaskState, h state.Durability) state.WaitDurableFunc {
 	if written := m.putLocal(task, local); written() != nil {
 		return written
 	}
@@ -478,7 +479,7 @@ func (m *memoryStore) PutTask(alloc, task string, local state.LocalState, s *api
 func (m *memoryStore) hookData(task, hook string) map[string]string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.localStates[task].HookStateByName[hook].Data
+	return m.fieldsByTask[task].HookStateByName[hook].Data
 }
 
 func TestHandleIsStoredBeforeTaskIsReportedRunning(t *testing.T) {
@@ -487,14 +488,14 @@ func TestHandleIsStoredBeforeTaskIsReportedRunning(t *testing.T) {
 		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) { c.Store = store })
 		h.advance(time.Second)
 		store.mu.Lock()
-		at := store.localStateAtFirstRunning["web"]
+		at := store.fieldsAtFirstRunning["web"]
 		store.mu.Unlock()
 		if at.Handle == nil || at.Handle.Config.ID != at.StartID || !strings.HasPrefix(at.StartID, testAllocID+"/web/") {
 			t.Errorf("record at the moment of running: %+v", at)
 		}
 		h.Stop()
 		h.wait()
-		last := store.localStates["web"]
+		last := store.fieldsByTask["web"]
 		wantEqual(t, "afterwards", []any{last.Handle == nil, last.RunComplete, store.taskStates["web"].State}, "[true true dead]")
 	})
 }
@@ -515,7 +516,7 @@ type runningTaskRejectingStore struct {
 	full bool
 }
 
-func (r *runningTaskRejectingStore) PutTask(alloc, task string, local state.LocalState, s *api.TaskState, h state.Durability) state.WaitDurableFunc {
+func (r *runningTaskRejectingStore) PutTask(alloc, task string, local record.Fields, s *api.TaskState, h state.Durability) state.WaitDurableFunc {
 	r.mu.Lock()
 	full := r.full
 	r.mu.Unlock()
@@ -537,12 +538,12 @@ func TestRecordIsStoredAfterFullDisk(t *testing.T) {
 		}
 		h.advance(10 * time.Second)
 		store.mu.Lock()
-		wantEqual(t, "on a full disk", []any{store.localStates["web"].Handle == nil, store.taskStates["web"].State}, "[true pending]")
+		wantEqual(t, "on a full disk", []any{store.fieldsByTask["web"].Handle == nil, store.taskStates["web"].State}, "[true pending]")
 		store.full = false
 		store.mu.Unlock()
 		h.advance(2 * time.Second)
 		store.mu.Lock()
-		wantEqual(t, "with room", []any{store.localStates["web"].Handle == nil, store.taskStates["web"].State}, "[false running]")
+		wantEqual(t, "with room", []any{store.fieldsByTask["web"].Handle == nil, store.taskStates["web"].State}, "[false running]")
 		store.mu.Unlock()
 		h.Stop()
 		h.wait()
@@ -565,10 +566,10 @@ func TestKillIsStoredAfterFullDisk(t *testing.T) {
 			defer store.mu.Unlock()
 			store.full = full
 		}
-		stored := func() state.LocalState {
+		stored := func() record.Fields {
 			store.mu.Lock()
 			defer store.mu.Unlock()
-			return store.localStates["web"]
+			return store.fieldsByTask["web"]
 		}
 		setFull(true)
 		h.Stop()
@@ -588,8 +589,8 @@ type fullDiskStore struct {
 	fullUntilStart bool // the store has space again from the first record that contains the id of a start
 }
 
-// rejectsPut reports whether a put is rejected. local is nil for a put without a local state.
-func (f *fullDiskStore) rejectsPut(local *state.LocalState) bool {
+// rejectsPut reports whether a put is rejected. local is nil for a put without the fields.
+func (f *fullDiskStore) rejectsPut(local *record.Fields) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.fullUntilStart && local != nil && local.StartID != "" {
@@ -611,7 +612,7 @@ func (f *fullDiskStore) PutTaskState(alloc, task string, s *api.TaskState, h sta
 	return f.fakeStore.PutTaskState(alloc, task, s, h)
 }
 
-func (f *fullDiskStore) PutTask(alloc, task string, local state.LocalState, s *api.TaskState, h state.Durability) state.WaitDurableFunc {
+func (f *fullDiskStore) PutTask(alloc, task string, local record.Fields, s *api.TaskState, h state.Durability) state.WaitDurableFunc {
 	if f.rejectsPut(&local) {
 		return func() error { return errors.New("disk full") }
 	}

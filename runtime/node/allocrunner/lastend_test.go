@@ -53,7 +53,7 @@ func TestLastEndIsRecorded(t *testing.T) {
 					web.EmitEvent(model.EventHookMessage("", "an event for people", nil))
 				}
 				a.advance(time.Second / 10) // async puts are written
-				local, _, err := a.store.TaskLocalState("", "web")
+				local, _, err := a.store.TaskFields("", "web")
 				if err != nil || local.LastEnd == nil {
 					t.Fatalf("record %+v, error %v", local.LastEnd, err)
 				}

@@ -13,16 +13,16 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
-	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // RecordReader reads the records of tasks that an earlier agent has stored.
 type RecordReader interface {
-	TaskLocalState(allocID, task string) (state.LocalState, bool, error)
+	TaskFields(allocID, task string) (record.Fields, bool, error)
 	TaskState(allocID, task string) (*api.TaskState, error)
 
 	// AttachmentConfigByHook returns the configurations of the hooks that an earlier agent had attached to an
@@ -52,10 +52,10 @@ func readRestoredTask(c *Config, name string, runs *timeline.File, logger hclog.
 		}
 		return nil
 	}
-	local, found, err := c.EarlierRecords.TaskLocalState(c.Alloc.ID, name)
+	local, found, err := c.EarlierRecords.TaskFields(c.Alloc.ID, name)
 	if err != nil {
 		logger.Error("record of task lost", "task", name, "error", err)
-		local, found = state.LocalState{}, false
+		local, found = record.Fields{}, false
 	}
 	task, err := c.EarlierRecords.TaskState(c.Alloc.ID, name)
 	if err != nil {
@@ -81,7 +81,7 @@ func readRestoredTask(c *Config, name string, runs *timeline.File, logger hclog.
 			local.StartID = run.Name
 		}
 	}
-	return &taskrunner.RestoredTask{LocalState: local, TaskState: task}
+	return &taskrunner.RestoredTask{Fields: local, TaskState: task}
 }
 
 // appendLaterEvents returns the events of a record, followed by those that the earlier agent reported after the last of

@@ -20,9 +20,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
@@ -37,7 +37,7 @@ import (
 // set, otherwise with the next write or after a delay.
 type fakeStore struct {
 	mu                   sync.Mutex
-	localStates          map[string]state.LocalState
+	fieldsByTask         map[string]record.Fields
 	taskStates           map[string]*api.TaskState
 	unreadableTasks      map[string]bool // tasks whose local records cannot be read
 	writeCount           int
@@ -51,7 +51,7 @@ type fakeStore struct {
 
 func newFakeStore() *fakeStore {
 	return &fakeStore{
-		localStates:   make(map[string]state.LocalState),
+		fieldsByTask:  make(map[string]record.Fields),
 		taskStates:    make(map[string]*api.TaskState),
 		agentDied:     make(chan struct{}),
 		agentCanceled: make(chan struct{}),
@@ -105,17 +105,17 @@ func (fa *fakeStore) PutTaskState(_, task string, s *api.TaskState, h state.Dura
 	return fa.put(h, func() { fa.taskStates[task] = s })
 }
 
-func (fa *fakeStore) PutTask(_, task string, local state.LocalState, s *api.TaskState, h state.Durability) state.WaitDurableFunc {
-	return fa.put(h, func() { fa.localStates[task], fa.taskStates[task] = local, s })
+func (fa *fakeStore) PutTask(_, task string, local record.Fields, s *api.TaskState, h state.Durability) state.WaitDurableFunc {
+	return fa.put(h, func() { fa.fieldsByTask[task], fa.taskStates[task] = local, s })
 }
 
-func (fa *fakeStore) TaskLocalState(_, task string) (state.LocalState, bool, error) {
+func (fa *fakeStore) TaskFields(_, task string) (record.Fields, bool, error) {
 	fa.mu.Lock()
 	defer fa.mu.Unlock()
 	if fa.unreadableTasks[task] {
-		return state.LocalState{}, true, errors.New("checksum is wrong")
+		return record.Fields{}, true, errors.New("checksum is wrong")
 	}
-	s, ok := fa.localStates[task]
+	s, ok := fa.fieldsByTask[task]
 	return s, ok, nil
 }
 
@@ -123,7 +123,7 @@ func (fa *fakeStore) AttachmentConfigByHook(string) map[string]string {
 	fa.mu.Lock()
 	defer fa.mu.Unlock()
 	all := make(map[string]string)
-	for _, local := range fa.localStates {
+	for _, local := range fa.fieldsByTask {
 		maps.Copy(all, local.AllocHookConfigByName)
 	}
 	return all
@@ -140,7 +140,7 @@ func (fa *fakeStore) cloneForNextAgent() *fakeStore {
 	fa.mu.Lock()
 	defer fa.mu.Unlock()
 	n := newFakeStore()
-	n.localStates, n.taskStates, n.unreadableTasks = maps.Clone(fa.localStates), maps.Clone(fa.taskStates), fa.unreadableTasks
+	n.fieldsByTask, n.taskStates, n.unreadableTasks = maps.Clone(fa.fieldsByTask), maps.Clone(fa.taskStates), fa.unreadableTasks
 	return n
 }
 
@@ -420,16 +420,16 @@ func TestUnknownEndAtRestorePassesThroughTheRestartPolicy(t *testing.T) {
 		{"restarts are left", jobTextFromParts("service", endlessTaskText), removeWebProcess,
 			"[Received Task Setup Started Failed Restoring Task Restarting Started]", "[running false 1 2]", "running"},
 		{"the handle was not stored", jobTextFromParts("service", endlessTaskText), func(a *testAgent) {
-			local := a.store.localStates["web"]
+			local := a.store.fieldsByTask["web"]
 			local.Handle = nil
-			a.store.localStates["web"] = local
+			a.store.fieldsByTask["web"] = local
 			a.removeTaskProcess("web")
 		},
 			"[Received Task Setup Started Failed Restoring Task Restarting Started]", "[running false 1 2]", "running"},
 		{"the handle was not stored, and the plugin has the task", jobTextFromParts("service", endlessTaskText), func(a *testAgent) {
-			local := a.store.localStates["web"]
+			local := a.store.fieldsByTask["web"]
 			local.Handle = nil
-			a.store.localStates["web"] = local
+			a.store.fieldsByTask["web"] = local
 		},
 			"[Received Task Setup Started]", "[running false 0 1]", "running"},
 		{"batch job without attempts", jobTextFromParts("batch", `
@@ -724,10 +724,10 @@ func TestRestoreAfterReboot(t *testing.T) {
 	}
 	t.Run("tasks start again with a new id, although their plugin starts slowly", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			var before state.LocalState
+			var before record.Fields
 			a := reboot(t, jobTextFromParts("service", endlessTaskText), func(a *testAgent) {
 				var err error
-				if before, _, err = a.store.TaskLocalState(a.config.Alloc.ID, "web"); err != nil {
+				if before, _, err = a.store.TaskFields(a.config.Alloc.ID, "web"); err != nil {
 					t.Fatal(err)
 				}
 			}, func(c *Config) { c.Drivers = slowDrivers{c.Drivers.(*fakeDrivers)} })
@@ -735,7 +735,7 @@ func TestRestoreAfterReboot(t *testing.T) {
 			wantEqual(t, "state before the driver answers", a.taskState("web").State, "pending")
 			a.advance(time.Minute)
 			wantEqual(t, "events", a.taskEventTypes("web"), "[Received Task Setup Started Failed Restoring Task Started]")
-			after, _, err := a.store.TaskLocalState(a.config.Alloc.ID, "web")
+			after, _, err := a.store.TaskFields(a.config.Alloc.ID, "web")
 			if err != nil || before.StartID == "" || after.StartID == before.StartID {
 				t.Errorf("start %q, %v, before the reboot: %q", after.StartID, err, before.StartID)
 			}
@@ -1195,8 +1195,8 @@ func TestStartThatTheAgentDidNotSee(t *testing.T) {
 				// The driver completes the StartTask call, but its result is not stored.
 				a.die()
 				a.advance(2 * time.Second)
-				if a.store.localStates["web"].Handle != nil || a.store.localStates["web"].StartID == "" || len(a.drivers.aliveTasks()) != 1 {
-					t.Fatalf("record %+v, alive %v", a.store.localStates["web"], a.drivers.aliveTasks())
+				if a.store.fieldsByTask["web"].Handle != nil || a.store.fieldsByTask["web"].StartID == "" || len(a.drivers.aliveTasks()) != 1 {
+					t.Fatalf("record %+v, alive %v", a.store.fieldsByTask["web"], a.drivers.aliveTasks())
 				}
 				test.world(a.drivers)
 				b := a.startNextAgent(nil)
@@ -1506,18 +1506,6 @@ func TestRestoreSendsNoSecondReceivedEvent(t *testing.T) {
 			t.Error("Received is told anew")
 		}
 	})
-}
-
-func TestDelayIsNotKeptPastAStart(t *testing.T) {
-	tracker := restart.NewTracker(restart.Policy{Attempts: 3, Interval: time.Hour, Delay: time.Minute}, time.Now(), func(int64) int64 { return 0 })
-	tracker.Decide(time.Now(), restart.RunOutcome{})
-	if tracker.RemainingDelay(time.Now()) == 0 {
-		t.Fatal("no delay")
-	}
-	tracker.ClearDelay()
-	if d := tracker.RemainingDelay(time.Now()); d != 0 {
-		t.Errorf("%v remain", d)
-	}
 }
 
 func TestInheritContinuesAtOffset(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
@@ -391,9 +392,9 @@ func (s taskStore) PutTaskState(state *api.TaskState, durability state.Durabilit
 	return s.store.PutTaskState(s.allocID, s.task, state, durability)
 }
 
-func (s taskStore) PutBothRecords(localState state.LocalState, state *api.TaskState, durability state.Durability) state.WaitDurableFunc {
+func (s taskStore) PutBothRecords(fields record.Fields, state *api.TaskState, durability state.Durability) state.WaitDurableFunc {
 	if s.store == nil {
 		return nopWaitFunc
 	}
-	return s.store.PutTask(s.allocID, s.task, localState, state, durability)
+	return s.store.PutTask(s.allocID, s.task, fields, state, durability)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/netns"
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
@@ -190,13 +191,13 @@ func (a *adoption) putRecords(tx *store.Txn) {
 	group := a.alloc.GetTaskGroup()
 	for _, t := range group.Tasks {
 		s := a.alloc.TaskStates[t.Name]
-		local, hasRecord, err := tx.TaskLocalState(a.alloc.ID, t.Name)
+		local, hasRecord, err := tx.TaskFields(a.alloc.ID, t.Name)
 		switch {
 		case hasRecord && err == nil:
 		case s.State == model.TaskDead:
-			local = state.LocalState{RunComplete: true}
+			local = record.Fields{RunComplete: true}
 		case s.State == model.TaskRunning:
-			local = state.LocalState{StartID: a.lastRunByTask[t.Name].Name}
+			local = record.Fields{StartID: a.lastRunByTask[t.Name].Name}
 		default:
 			continue // the runner starts a task without a record
 		}

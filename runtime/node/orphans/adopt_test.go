@@ -195,7 +195,7 @@ func TestUnknownAllocsAreAdopted(t *testing.T) {
 		if a.NodeID != "node" || a.ClientStatus != api.AllocClientStatusRunning || a.TaskStates["main"].State != model.TaskRunning || a.TaskStates["side"].State != model.TaskPending {
 			t.Errorf("adopted allocation %+v, tasks %+v", a, a.TaskStates)
 		}
-		if local, found, err := s.Snapshot().TaskLocalState(known.ID, "main"); err != nil || !found || local.StartID != known.ID+"/main/start" {
+		if local, found, err := s.Snapshot().TaskFields(known.ID, "main"); err != nil || !found || local.StartID != known.ID+"/main/start" {
 			t.Errorf("record of the running task %+v, %t, %v", local, found, err)
 		}
 		if config := a.Job.TaskGroups[0].Tasks[0].Config["count"]; config != 7 {

@@ -20,6 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/node/network/hostnet"
@@ -239,7 +240,7 @@ func runningTasksWithoutRecord(r store.Reader, alloc *api.Allocation) (names []s
 		if task.State != model.TaskRunning {
 			continue
 		}
-		if _, found, err := r.TaskLocalState(alloc.ID, name); !found || err != nil {
+		if _, found, err := r.TaskFields(alloc.ID, name); !found || err != nil {
 			names = append(names, name)
 		}
 	}
@@ -272,10 +273,10 @@ func (c *Cleaner) destroyTasksOfOrphan(ctx context.Context, drivers driverSource
 	tasks := append(records.TaskNamesWithLocalRecords(o.allocID), c.taskDirNames(o.allocID)...)
 	slices.Sort(tasks)
 	for _, task := range slices.Compact(tasks) {
-		local, known, err := records.TaskLocalState(o.allocID, task)
+		local, known, err := records.TaskFields(o.allocID, task)
 		starts := local.StartsToDestroy()
 		if err != nil || !known {
-			starts = []state.PendingDestroy{{StartID: o.allocID + "/" + task + "/" + driver.WildcardStart}}
+			starts = []record.PendingDestroy{{StartID: o.allocID + "/" + task + "/" + driver.WildcardStart}}
 		}
 		for _, start := range starts {
 			errs = append(errs, c.destroyTaskStartInAllDrivers(ctx, drivers, start))
@@ -334,7 +335,7 @@ func (c *Cleaner) cleanUpOrphan(ctx context.Context, o orphan) error {
 
 // destroyTaskStartInAllDrivers destroys a start of an orphan's task. The records do not name the driver, so it destroys the start in
 // each driver; drivers that have not started the task do not find it.
-func (c *Cleaner) destroyTaskStartInAllDrivers(ctx context.Context, drivers driverSource, start state.PendingDestroy) error {
+func (c *Cleaner) destroyTaskStartInAllDrivers(ctx context.Context, drivers driverSource, start record.PendingDestroy) error {
 	var errs []error
 	for name := range drivers.DriverInfoByName() {
 		if err := c.destroyTaskStart(ctx, drivers, name, start); err != nil {
@@ -346,7 +347,7 @@ func (c *Cleaner) destroyTaskStartInAllDrivers(ctx context.Context, drivers driv
 
 // destroyTaskStart destroys a start in one driver. If the plugin process exits during a call, destroyTaskStart repeats it in the next
 // process. It returns nil if the driver has destroyed the start or does not have it.
-func (c *Cleaner) destroyTaskStart(ctx context.Context, drivers driverSource, driverName string, start state.PendingDestroy) error {
+func (c *Cleaner) destroyTaskStart(ctx context.Context, drivers driverSource, driverName string, start record.PendingDestroy) error {
 	for {
 		d, err := drivers.Driver(ctx, driverName)
 		if err != nil {

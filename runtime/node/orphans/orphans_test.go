@@ -22,6 +22,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -192,14 +193,14 @@ func (s singleDriverSource) Driver(context.Context, string) (driver.Driver, erro
 func TestEachStartOfAnOrphanIsDestroyed(t *testing.T) {
 	handle := func(id string) *driver.Handle { return &driver.Handle{Config: &driver.TaskConfig{ID: id}} }
 	for _, tt := range []struct {
-		local state.LocalState
+		local record.Fields
 		want  string
 	}{
-		{state.LocalState{}, ""},
-		{state.LocalState{StartID: "1"}, "1"},
-		{state.LocalState{StartID: "1", Handle: handle("1")}, "1"},
-		{state.LocalState{StartID: "1", Handle: handle("1"), UnhandledExit: &restart.RunEnd{}, NextStartID: "2"}, "1 2"},
-		{state.LocalState{FirstPendingDestroy: &state.PendingDestroy{StartID: "1", Next: &state.PendingDestroy{StartID: "2"}}}, "1 2"},
+		{record.Fields{}, ""},
+		{record.Fields{StartID: "1"}, "1"},
+		{record.Fields{StartID: "1", Handle: handle("1")}, "1"},
+		{record.Fields{StartID: "1", Handle: handle("1"), UnhandledExit: &restart.RunEnd{}, NextStartID: "2"}, "1 2"},
+		{record.Fields{FirstPendingDestroy: &record.PendingDestroy{StartID: "1", Next: &record.PendingDestroy{StartID: "2"}}}, "1 2"},
 	} {
 		dir := t.TempDir()
 		s := openStore(t, filepath.Join(dir, "state.db"))
@@ -244,7 +245,7 @@ func TestOrphansAreDestroyedAfterTheFirstReports(t *testing.T) {
 	defer s.Close()
 	put := updater(t, s)
 	put(func(tx *store.Txn) { tx.PutScheduledAllocation(&api.Allocation{ID: "gone", Job: &api.Job{}}) })
-	if err := s.PutTask("gone", "web", state.LocalState{StartID: "1"}, &api.TaskState{}, state.DurabilitySync)(); err != nil {
+	if err := s.PutTask("gone", "web", record.Fields{StartID: "1"}, &api.TaskState{}, state.DurabilitySync)(); err != nil {
 		t.Fatal(err)
 	}
 	put(func(tx *store.Txn) { tx.DeleteAllocationAndQueueRemoval("gone") })
@@ -299,7 +300,7 @@ func TestRecordsOfOrphanStayUntilItsTaskIsDestroyed(t *testing.T) {
 			defer s.Close()
 			put := updater(t, s)
 			put(func(tx *store.Txn) { tx.PutScheduledAllocation(&api.Allocation{ID: "lost", Job: &api.Job{}}) })
-			if err := s.PutTask("lost", "web", state.LocalState{StartID: "1"}, &api.TaskState{State: "running"}, state.DurabilitySync)(); err != nil {
+			if err := s.PutTask("lost", "web", record.Fields{StartID: "1"}, &api.TaskState{State: "running"}, state.DurabilitySync)(); err != nil {
 				t.Fatal(err)
 			}
 			put(func(tx *store.Txn) {
@@ -333,7 +334,7 @@ func TestOrphanWithForeignProcessIsNotSaidToHaveEnded(t *testing.T) {
 	defer s.Close()
 	put := updater(t, s)
 	put(func(tx *store.Txn) { tx.PutScheduledAllocation(&api.Allocation{ID: id, Job: &api.Job{}}) })
-	if err := s.PutTask(id, "web", state.LocalState{StartID: "1"}, &api.TaskState{State: "running"}, state.DurabilitySync)(); err != nil {
+	if err := s.PutTask(id, "web", record.Fields{StartID: "1"}, &api.TaskState{State: "running"}, state.DurabilitySync)(); err != nil {
 		t.Fatal(err)
 	}
 	put(func(tx *store.Txn) {

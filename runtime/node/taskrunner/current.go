@@ -2,12 +2,13 @@ package taskrunner
 
 import (
 	"context"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/wait"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/taskdriver"
-	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // restartAttempt is one attempt to restart a process on request.
@@ -36,13 +37,12 @@ func (q *taskRequests) restartRequested() <-chan struct{} {
 	return q.restartAttempt.requested
 }
 
-// setStartedProcess sets a process that this agent has started. It drops a restart request for the previous process.
+// setStartedProcess sets a process that this agent has started.
 func (q *taskRequests) setStartedProcess(p *taskdriver.Process) {
 	q.setDriverPortsInEnv(p)
 	q.records.mu.Lock()
 	defer q.records.mu.Unlock()
-	q.process, q.restartAttempt, q.records.restartRequest, q.leakErr = p, newRestartAttempt(), nil, nil
-	q.records.killedSinceStart = q.isKillRequested() // a kill during the start counts as a kill of this process
+	q.process, q.restartAttempt, q.leakErr = p, newRestartAttempt(), nil
 }
 
 // setRecoveredProcess sets a process that an earlier agent has started. A restart that was requested under that agent is
@@ -52,7 +52,7 @@ func (q *taskRequests) setRecoveredProcess(p *taskdriver.Process) {
 	q.records.mu.Lock()
 	defer q.records.mu.Unlock()
 	q.process, q.restartAttempt = p, newRestartAttempt()
-	if q.records.restartRequest != nil {
+	if q.records.record.Fields().RestartRequest != nil {
 		close(q.restartAttempt.requested)
 	}
 }
@@ -63,20 +63,20 @@ func (q *taskRequests) setDriverPortsInEnv(p *taskdriver.Process) {
 	}
 }
 
-// clearExitedProcess removes the process, which has exited, and the restart request for it.
+// clearExitedProcess removes the process, which has exited.
 func (q *taskRequests) clearExitedProcess() {
 	q.records.mu.Lock()
 	defer q.records.mu.Unlock()
-	q.process, q.restartAttempt, q.records.restartRequest = nil, nil, nil
+	q.process, q.restartAttempt = nil, nil
 }
 
 // failRestart ends a requested restart whose process was not stopped, so that another one can be requested.
 func (q *taskRequests) failRestart(err error) {
-	q.records.storeBothRecordsIfChanged(state.DurabilityAsync, func(*api.TaskState) bool {
+	_, _ = q.records.commitIf(func(record.Record) record.Fact {
 		q.restartAttempt.err = err
 		close(q.restartAttempt.failed)
-		q.restartAttempt, q.records.restartRequest = newRestartAttempt(), nil
-		return true
+		q.restartAttempt = newRestartAttempt()
+		return record.RestartFailed{}
 	})
 }
 
@@ -88,22 +88,17 @@ func (r *Runner) Restart(ctx context.Context, event *api.TaskEvent, countsAsFail
 	q := r.requests
 	var p *taskdriver.Process
 	var attempt *restartAttempt
-	first := false
-	q.records.storeBothRecordsIfChanged(state.DurabilitySync, func(s *api.TaskState) bool {
+	change, _ := q.records.commitIf(func(record.Record) record.Fact { // a failed put is retried
 		if !q.isRestartableLocked() {
-			return false
+			return nil
 		}
-		p, attempt, first = q.process, q.restartAttempt, q.records.restartRequest == nil
-		if first {
-			q.records.restartRequest = &state.RestartRequest{CountsAsFailure: countsAsFailure, Reason: event.RestartReason}
-			q.records.redactAndAppendEvent(s, event)
-		}
-		return first
+		p, attempt = q.process, q.restartAttempt
+		return record.RestartRequested{Now: time.Now(), Request: q.newRestartRequest(event, countsAsFailure), Event: q.records.redacted(event)}
 	})
 	if p == nil {
 		return ErrNotRunning
 	}
-	if first {
+	if change.Applied {
 		close(attempt.requested)
 	}
 	select {
@@ -116,6 +111,10 @@ func (r *Runner) Restart(ctx context.Context, event *api.TaskEvent, countsAsFail
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+func (q *taskRequests) newRestartRequest(event *api.TaskEvent, countsAsFailure bool) record.RestartRequest {
+	return record.RestartRequest{CountsAsFailure: countsAsFailure, Reason: q.records.secrets.Text(event.RestartReason)}
 }
 
 // IsRestartable reports whether the task has a process that Restart would stop: it has not exited and was not killed.

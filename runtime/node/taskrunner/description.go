@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/taskdriver"
 )
 
@@ -21,7 +22,7 @@ func (r *Runner) FetchDriverDescription(ctx context.Context, awaitDriver bool) e
 		schema, capabilities, err := r.driver.FetchDescription(ctx)
 		if err == nil {
 			r.schema = schema
-			r.records.localState.LastKnownCapabilities = capabilities // stored with the next put of the local state
+			r.records.commit(record.CapabilitiesSeen{Capabilities: capabilities})
 			r.setCapabilitiesAndEnvDirs(capabilities)
 			return nil
 		}

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/taskdriver"
-	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // destroyTimeout limits one call of DestroyTask. It is long because a driver whose plugin process was replaced can have
@@ -36,18 +36,18 @@ type processEnder struct {
 }
 
 // pendingDestroy returns the start that the driver must destroy, nil if there is none.
-func (e *processEnder) pendingDestroy() *state.PendingDestroy {
-	return e.records.localState.FirstPendingDestroy
+func (e *processEnder) pendingDestroy() *record.PendingDestroy {
+	return e.records.fields().FirstPendingDestroy
 }
 
-// setPendingDestroy records a start that the driver must destroy. The change is stored with the next put of the local
-// state; until then the stored local state contains the id of the start, so the next agent finds the start.
-func (e *processEnder) setPendingDestroy(start state.PendingDestroy) {
-	e.records.localState.FirstPendingDestroy = &start
+// owe records a start that the driver must destroy. The change is stored with the next put; until then the stored record contains
+// the id of the start, so the next agent finds the start.
+func (e *processEnder) owe(start record.Fact) {
+	e.records.commit(start)
 	e.destroyPendingEventEmitted = false
 }
 
-// destroyPendingStarts calls the driver once to destroy the start in localState.FirstPendingDestroy, if there is one.
+// destroyPendingStarts calls the driver once to destroy the first start that it must destroy, if there is one.
 // After a success it destroys the start in the Next field.
 func (e *processEnder) destroyPendingStarts(ctx context.Context) error {
 	start := e.pendingDestroy()
@@ -81,14 +81,14 @@ func (e *processEnder) destroyPendingStarts(ctx context.Context) error {
 		}
 		return fmt.Errorf("destroy task: %w", err)
 	}
-	e.records.localState.FirstPendingDestroy = start.Next // stored with the next put of the local state
+	e.records.commit(record.Destroyed{})
 	return e.destroyPendingStarts(ctx)
 }
 
 // endWithoutDriverIfAllowed ends the processes of a start whose DestroyTask call has failed with destroyErr. It does so
 // in two cases, and returns destroyErr in all others: for a driver whose tasks are processes of this machine, and for a
 // purged job whose driver no plugin serves.
-func (e *processEnder) endWithoutDriverIfAllowed(ctx context.Context, start *state.PendingDestroy, destroyErr error) error {
+func (e *processEnder) endWithoutDriverIfAllowed(ctx context.Context, start *record.PendingDestroy, destroyErr error) error {
 	var unavailableErr *driver.UnavailableError
 	hostProcesses, allowed := e.canEndWithoutDriver(destroyErr)
 	if !allowed || !hostProcesses && (!errors.As(destroyErr, &unavailableErr) || unavailableErr.Plugin != "") {
@@ -107,7 +107,7 @@ func (e *processEnder) endWithoutDriverIfAllowed(ctx context.Context, start *sta
 
 // endProcessesUnknownToDriver ends the processes of a start that the driver does not know: the driver has lost the
 // task, or has failed to recover it. Processes that neither the cgroup nor the environment identifies continue to run.
-func (e *processEnder) endProcessesUnknownToDriver(ctx context.Context, start *state.PendingDestroy) {
+func (e *processEnder) endProcessesUnknownToDriver(ctx context.Context, start *record.PendingDestroy) {
 	if e.endTaskWithoutDriver == nil {
 		return
 	}
@@ -128,7 +128,7 @@ func (e *processEnder) reportUncertainDestroy(why string) {
 }
 
 // reportPendingDestroy logs each failed attempt to destroy a start. It emits an event only for the first one.
-func (e *processEnder) reportPendingDestroy(start *state.PendingDestroy, err error) {
+func (e *processEnder) reportPendingDestroy(start *record.PendingDestroy, err error) {
 	e.records.logger.Warn("destroying the task is pending", "task_id", start.StartID, "error", err)
 	if !e.destroyPendingEventEmitted {
 		e.destroyPendingEventEmitted = true
@@ -157,7 +157,7 @@ func (e *processEnder) retryUntilDestroyed(ctx context.Context) {
 	for e.pendingDestroy() != nil && ctx.Err() == nil {
 		err := e.destroyPendingStarts(ctx)
 		if err == nil {
-			e.records.storeBothRecords(state.DurabilityAsync)
+			e.records.commit(record.AllDestroyed{})
 			return
 		}
 		if ctx.Err() != nil {
@@ -179,8 +179,7 @@ func (e *processEnder) retryUntilDestroyed(ctx context.Context) {
 	}
 }
 
-// retryDestroyWhileWaiting calls wait, and retries the pending destroy while wait runs. wait must not use the local
-// state of the task, because the retries change it.
+// retryDestroyWhileWaiting calls wait, and retries the pending destroy while wait runs.
 func (e *processEnder) retryDestroyWhileWaiting(ctx context.Context, wait func()) {
 	if e.pendingDestroy() == nil {
 		wait()

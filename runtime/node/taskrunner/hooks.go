@@ -13,14 +13,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/failpoint"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/taskdriver"
-	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// taskHooks calls the hooks of the task and stores their responses in the local state. Except where a comment
+// taskHooks calls the hooks of the task and stores their responses in the record. Except where a comment
 // says otherwise, its methods belong to the goroutine of Run and, before Run, to the
 // callers that prepare it.
 type taskHooks struct {
@@ -45,7 +45,7 @@ func (t *taskHooks) setHooksAndRestoreEnvs(list []runnerhooks.OrderedHook, alloc
 // response gets an empty set, so that it keeps its place in the order.
 func (t *taskHooks) restoreHookEnvs() {
 	for h := range runnerhooks.HooksImplementing[hook.TaskPrestart](t.hookChain) {
-		t.setEnvOfHook(h, t.records.hookState(h.Name()).Env)
+		t.setEnvOfHook(h, t.records.current().HookState(h.Name()).Env)
 	}
 }
 
@@ -56,7 +56,7 @@ func (t *taskHooks) restoreHookEnvs() {
 func (t *taskHooks) callPrestartHooks(killCtx context.Context, alreadyRunning, builtinOnly bool) error {
 	defer runtime.KeepAlive(t.records.env.Build()) // keeps the built environment in memory for all hooks, unless a hook changes it
 	chain := t.hookChain.WithoutHooks(func(h runnerhooks.Hook) bool {
-		return t.records.hookState(h.Name()).PrestartDone || builtinOnly && !runnerhooks.IsBuiltin(h)
+		return t.records.current().HookState(h.Name()).PrestartDone || builtinOnly && !runnerhooks.IsBuiltin(h)
 	})
 	return runnerhooks.CallStartHooksUntilError(killCtx, chain, hook.Prestart, func(ctx context.Context, h runnerhooks.Hook, at hook.TaskPrestart) (hook.TaskPrestartResponse, error) {
 		return t.callPrestartHookAndStoreResponse(ctx, h, at, alreadyRunning)
@@ -64,7 +64,7 @@ func (t *taskHooks) callPrestartHooks(killCtx context.Context, alreadyRunning, b
 }
 
 func (t *taskHooks) callPrestartHookAndStoreResponse(ctx context.Context, h runnerhooks.Hook, impl hook.TaskPrestart, alreadyRunning bool) (hook.TaskPrestartResponse, error) {
-	previous := t.records.hookState(h.Name()).Data
+	previous := t.records.current().HookState(h.Name()).Data
 	task := t.requests.currentTask()
 	point := failpoint.EnterStep(failpoint.StepPrestart)
 	response, err := impl.Prestart(ctx, hook.TaskPrestartRequest{
@@ -79,34 +79,21 @@ func (t *taskHooks) callPrestartHookAndStoreResponse(ctx context.Context, h runn
 	point.Leave()
 	err = t.records.secrets.Error(err)
 
-	changed := t.records.changeHookState(h.Name(), func(s *state.HookState) {
-		// Data is not previous if the hook has called StoreState during Prestart. A response with the state of the request
-		// does not replace what StoreState has stored.
-		if (err == nil || response.State != nil) && !maps.Equal(previous, response.State) {
-			s.Data = response.State
-		}
-		if err == nil { // otherwise the environment, the mounts and the devices are not valid
-			s.PrestartDone, s.Env, s.Mounts, s.Devices = response.Done, response.Env, response.Mounts, response.Devices
-		}
+	change, _ := t.records.commit(record.HookAnswered{
+		Hook: h.Name(), Failed: err != nil, AlreadyRunning: alreadyRunning, DataAtCall: previous,
+		Data: response.State, Done: response.Done, Env: response.Env, Mounts: response.Mounts, Devices: response.Devices,
 	})
-	if changed {
-		if !alreadyRunning {
-			t.records.localState.StartID = "" // the next start gets a new id, whose write also stores the response
-		}
-		t.records.storeBothRecords(state.DurabilityAsync) // stored with the id of the start at the latest
-		t.setEnvOfHook(h, t.records.hookState(h.Name()).Env)
+	if change.Applied {
+		t.setEnvOfHook(h, t.records.current().HookState(h.Name()).Env)
 	}
 	return response, err
 }
 
-// recordAttachments records in the local state which hooks are attached to the task, so that the next agent calls them at
-// the end of the task even if its configuration no longer attaches them. The local state is stored with the start of the
+// recordAttachments records which hooks are attached to the task, so that the next agent calls them at
+// the end of the task even if its configuration no longer attaches them. The record is stored with the start of the
 // task at the latest.
 func (t *taskHooks) recordAttachments() {
-	t.records.localState.AllocHookConfigByName = t.allocAttachmentByHookName
-	for name, attachment := range t.hookChain.AttachmentByHookName() {
-		t.records.changeHookState(name, func(s *state.HookState) { s.AttachmentJSON = attachment })
-	}
+	t.records.commit(record.HooksAttached{AllocConfigByName: t.allocAttachmentByHookName, AttachmentJSONByName: t.hookChain.AttachmentByHookName()})
 }
 
 func (t *taskHooks) setEnvOfHook(h runnerhooks.Hook, env map[string]string) {
@@ -169,7 +156,7 @@ func (t *taskHooks) callExitedHooks(forceKillCtx context.Context, exit *restart.
 		}
 	})()
 	request := hook.TaskExitedRequest{
-		Alloc: t.records.alloc.Alloc, Task: t.requests.currentTask().ToHookTask(), StartID: t.records.localState.StartID, Exit: exitResultOf(exit), WillRestart: willRestart,
+		Alloc: t.records.alloc.Alloc, Task: t.requests.currentTask().ToHookTask(), StartID: t.records.fields().StartID, Exit: exitResultOf(exit), WillRestart: willRestart,
 	}
 	runnerhooks.CallEachAndReportErrors(ctx, t.hookChain, hook.Exited, func(ctx context.Context, h runnerhooks.Hook, at hook.TaskExited) (hook.TaskExitedResponse, error) {
 		request := request
@@ -221,7 +208,7 @@ func (t *taskHooks) explainStartFailure() string {
 
 // interpolatedDeviceEnv returns the variables that the devices hook has set for the reserved devices, interpolated.
 func (t *taskHooks) interpolatedDeviceEnv(env *taskenv.Env) map[string]string {
-	reserved := t.records.hookState(runnerhooks.DevicesName).Env
+	reserved := t.records.current().HookState(runnerhooks.DevicesName).Env
 	if len(reserved) == 0 {
 		return nil
 	}
@@ -237,7 +224,7 @@ func (t *taskHooks) interpolatedDeviceEnv(env *taskenv.Env) map[string]string {
 // driver does not support mounts.
 func (t *taskHooks) mergeHookMountsAndDevices(mountsSupported bool) (mounts []driver.Mount, devices []driver.Device, err error) {
 	for _, h := range t.hookChain.Hooks() {
-		record := t.records.hookState(h.Name())
+		record := t.records.current().HookState(h.Name())
 		switch {
 		case mountsSupported || len(record.Mounts) == 0:
 		case h.Name() == runnerhooks.TaskDirName:

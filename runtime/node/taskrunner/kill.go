@@ -8,8 +8,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/wait"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 func (q *taskRequests) isKillRequested() bool { return wait.IsClosed(q.killed) }
@@ -31,19 +31,12 @@ func (q *taskRequests) isForceKillRequested() bool { return wait.IsClosed(q.forc
 
 // requestKill implements [Runner.Kill] and, if force is set, [Runner.ForceKill].
 func (q *taskRequests) requestKill(event *api.TaskEvent, force bool) {
-	q.records.storeBothRecordsIfChanged(state.DurabilitySync, func(s *api.TaskState) bool {
-		first := !q.isKillRequested()
-		if first {
-			// An existing event comes from an earlier agent, which died before it killed the
-			// task.
-			if event != nil && s.FinishedAt.IsZero() && model.LastEventOfTypeSinceStart(s, event.Type) == nil {
-				q.records.redactAndAppendEvent(s, event)
-			}
-			q.records.killedSinceStart = q.records.killedSinceStart || s.FinishedAt.IsZero()
+	_, _ = q.records.commitIf(func(record.Record) record.Fact { // a failed put is retried
+		if !q.isKillRequested() {
 			q.omitKillEvents = event == nil
 		}
 		q.requestKillLocked(force)
-		return first
+		return record.Killed{Now: time.Now(), Event: q.records.redacted(event)}
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
@@ -24,7 +25,7 @@ func (s *slowStore) PutTaskState(*api.TaskState, state.Durability) state.WaitDur
 	return func() error { return <-result }
 }
 
-func (s *slowStore) PutBothRecords(state.LocalState, *api.TaskState, state.Durability) state.WaitDurableFunc {
+func (s *slowStore) PutBothRecords(record.Fields, *api.TaskState, state.Durability) state.WaitDurableFunc {
 	return s.PutTaskState(nil, 0)
 }
 
@@ -35,11 +36,11 @@ func TestSuccessOfAnEarlierPutEndsNoRetry(t *testing.T) {
 		r := &taskRecords{
 			store: store, onTaskStateChange: func() {}, runReturned: make(chan struct{}), logger: hclog.NewNullLogger(),
 			env:   taskenv.NewBuilder(taskenv.Node{}, taskenv.Alloc{}, taskenv.Task{}),
-			alloc: &Alloc{}, taskState: &api.TaskState{State: model.TaskPending},
+			alloc: &Alloc{}, record: record.New(time.Now()),
 		}
 		r.emitEvent(model.EventStarted())
 		failed := make(chan error)
-		go func() { failed <- r.storeBothRecords(state.DurabilitySync) }()
+		go func() { failed <- r.storeHookData("web", map[string]string{"a": "b"}) }()
 		synctest.Wait()
 		store.results[1] <- errors.New("disk full")
 		if err := <-failed; err == nil {
@@ -50,8 +51,8 @@ func TestSuccessOfAnEarlierPutEndsNoRetry(t *testing.T) {
 
 		ctx, cancel := context.WithTimeout(t.Context(), putRetryDelay/2)
 		defer cancel()
-		if r.awaitRecordsStored(ctx) {
-			t.Error("the records count as stored")
+		if r.awaitRecordStored(ctx) {
+			t.Error("the record counts as stored")
 		}
 		time.Sleep(putRetryDelay)
 		synctest.Wait()
@@ -59,8 +60,8 @@ func TestSuccessOfAnEarlierPutEndsNoRetry(t *testing.T) {
 			t.Fatalf("%d puts, want a third one", len(store.results))
 		}
 		store.results[2] <- nil
-		if !r.awaitRecordsStored(t.Context()) {
-			t.Error("the records are not stored")
+		if !r.awaitRecordStored(t.Context()) {
+			t.Error("the record is not stored")
 		}
 	})
 }

@@ -5,18 +5,14 @@ import (
 	"errors"
 	"time"
 
-	"github.com/hashicorp/nomad/api"
-
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/taskdriver"
-	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // recoverer recovers the task of an earlier agent: first for RecoverTaskOfEarlierAgent, then as a part of the run,
 // which asks the driver again about an interrupted start. An interrupted start is a start that has no stored handle,
-// because that agent or the plugin process died during StartTask. The recoverer belongs to the goroutine of Run and,
+// because that agent died between the put of its id and the put of its handle, or because the plugin process died during StartTask. The recoverer belongs to the goroutine of Run and,
 // before Run, to the callers that prepare it.
 type recoverer struct {
 	*Runner
@@ -24,74 +20,72 @@ type recoverer struct {
 }
 
 func (r *recoverer) recoverTaskOfEarlierAgent(ctx context.Context, facts RecoveryFacts) {
-	local := &r.records.localState
-	if local.RunComplete {
+	earlier := r.records.current()
+	fields := earlier.Fields()
+	if fields.RunComplete {
 		return // a completed task needs no driver
 	}
 	r.restartReattachedPlugin = facts.RestartReattachedPlugin
 	ctx, cancel := r.fetchDescriptionAndNewRecoveryContext(ctx)
 	defer cancel()
-	task := r.State()
-	if handle := local.Handle; handle != nil && handle.Config == nil {
-		handle.Config = &driver.TaskConfig{ID: local.StartID, Name: r.records.taskName, AllocID: r.records.alloc.ID}
+	if facts.Rebooted {
+		r.forgetStartsBeforeBoot()
+		return
 	}
-	record := classifyRecordedStart(local, task.State)
-	answer, found, cause := r.recoverOrQueryStart(ctx, record, facts)
-	action := startActionFor(record, answer)
+	start := earlier.LastStart()
+	answer, found, cause := r.recoverOrQueryStart(ctx, start)
+	action := startActionFor(start, answer)
 	switch {
-	case action == actionForget: // no driver is called, because some drivers would take an unrelated process with the same pid for the task
-		local.FirstPendingDestroy = nil
-	case record == recordID, record == recordRunningID, record == recordNextID:
-		if !r.applyStartQueryAnswer(record, answer, found, cause, !facts.DriverKnowsInterruptedStarts) || r.requests.getProcess() != nil {
+	case start == record.WithID, start == record.RunningByID, start == record.WithNextID:
+		if !r.applyStartQueryAnswer(start, answer, found, cause, !facts.DriverKnowsInterruptedStarts) || r.requests.getProcess() != nil {
 			return
 		}
 	case action == actionKeep, action == actionAdopt, action == actionAwait:
 		return // recoverAndSetCurrentProcess has set the current process
 	case action == actionMarkLost:
-		d := state.PendingDestroy{StartID: r.records.wildcardStartID(), NotFoundIsInconclusive: !facts.DriverFindsTasksByName}
-		if local.Handle != nil {
-			d = state.PendingDestroy{StartID: local.Handle.Config.ID, NotFoundIsInconclusive: local.HandleUnrecoverable}
+		owed := record.PendingDestroy{StartID: r.records.wildcardStartID(), NotFoundIsInconclusive: !facts.DriverFindsTasksByName}
+		if fields.Handle != nil {
+			owed = record.PendingDestroy{StartID: fields.Handle.Config.ID, NotFoundIsInconclusive: fields.HandleUnrecoverable}
 		}
-		if local.Handle != nil && !local.HandleUnrecoverable {
-			d.Handle = local.Handle
+		if fields.Handle != nil && !fields.HandleUnrecoverable {
+			owed.Handle = fields.Handle
 		}
-		r.ender.setPendingDestroy(d)
+		r.ender.owe(record.DestroyOwed{Start: owed})
 		r.recordExitUnknown(cause)
-	case action == actionDestroy && local.StartID != "":
-		r.ender.setPendingDestroy(state.PendingDestroy{StartID: local.StartID, Handle: local.Handle, NotFoundIsInconclusive: local.Handle == nil && !facts.DriverKnowsInterruptedStarts})
+	case action == actionDestroy && fields.StartID != "":
+		r.ender.owe(record.DestroyOwed{Start: record.PendingDestroy{
+			StartID: fields.StartID, Handle: fields.Handle, NotFoundIsInconclusive: fields.Handle == nil && !facts.DriverKnowsInterruptedStarts,
+		}})
 	}
-	local.NextStartID = "" // the start with this id was not executed, or is a pending destroy now
 	if r.ender.destroyPendingStarts(ctx) != nil {
-		local.FirstPendingDestroy = pendingDestroyAfterPluginExit(local.FirstPendingDestroy, facts)
+		r.records.commit(record.DestroyDoubtful{DriverFindsTasksByName: facts.DriverFindsTasksByName})
 	}
-	answered := action == actionForget || ctx.Err() == nil // after a reboot no answer of a driver is needed
-	if task = r.State(); !answered || task.State == model.TaskDead || local.UnhandledExit != nil {
-		return
-	}
-	local.StartID, local.Handle, local.NetworkOverride, local.HandleUnrecoverable = "", nil, nil, false
-	r.records.clearRestartRequest()
-	if task.State == model.TaskRunning {
-		local.LastEnd = nil
-		r.logger.Warn("task has ended with the machine, starting it again")
-		r.records.setTaskState(state.DurabilitySync, model.TaskPending, model.EventRestoreFailed("the machine was booted since; the task is started again"))
+	if ctx.Err() == nil && r.records.current().LastStart() != record.Ended {
+		r.records.commit(record.NothingExecuted{})
 	}
 }
 
-// recoverOrQueryStart returns what is known about the start that the record describes. For recordHandle it recovers the
+// forgetStartsBeforeBoot records that no process of the task is left.
+func (r *recoverer) forgetStartsBeforeBoot() {
+	change, _ := r.records.commit(record.Rebooted{Now: time.Now()}) // a failed put is retried
+	if change.TellAlloc {
+		r.logger.Warn("task has ended with the machine, starting it again")
+	}
+}
+
+// recoverOrQueryStart returns what is known about the start that the record describes. For record.WithHandle it recovers the
 // process, unless the driver answers that it does not have the task.
-func (r *recoverer) recoverOrQueryStart(ctx context.Context, record recordedStartState, facts RecoveryFacts) (taskdriver.Answer, *taskdriver.FoundTask, error) {
-	switch {
-	case facts.Rebooted:
-		return taskdriver.AnswerReboot, nil, nil
-	case record == recordHandle:
-		answer, err := r.recoverAndSetCurrentProcess(ctx, r.records.localState.Handle)
+func (r *recoverer) recoverOrQueryStart(ctx context.Context, start record.Start) (taskdriver.Answer, *taskdriver.FoundTask, error) {
+	switch start {
+	case record.WithHandle:
+		answer, err := r.recoverAndSetCurrentProcess(ctx)
 		return answer, nil, err
-	case record == recordLost:
+	case record.Lost:
 		return taskdriver.AnswerUnknown, nil, errRecordLost
-	case record == recordNoStart, record == recordEnded:
+	case record.NoStart, record.Ended:
 		return taskdriver.AnswerNone, nil, nil
 	}
-	return r.queryStartOrRestartPlugin(ctx, record)
+	return r.queryStartOrRestartPlugin(ctx, start)
 }
 
 // driverResponseTimeout is how long a recovery waits for the first answer of a driver.
@@ -109,29 +103,17 @@ func (r *recoverer) fetchDescriptionAndNewRecoveryContext(ctx context.Context) (
 	return context.WithTimeout(ctx, r.hooks.callLimits.StartHookPointTimeout)
 }
 
-// pendingDestroyAfterPluginExit returns a copy of a pending destroy for the next attempt. The plugin process that has
-// started the task may exit before, and the next plugin process finds a start only by its handle or by its names.
-// Without these, the answer "not found" of that process is inconclusive.
-func pendingDestroyAfterPluginExit(d *state.PendingDestroy, facts RecoveryFacts) *state.PendingDestroy {
-	if d == nil {
-		return nil
-	}
-	later := *d
-	later.NotFoundIsInconclusive = d.Handle == nil && !facts.DriverFindsTasksByName
-	later.Next = pendingDestroyAfterPluginExit(d.Next, facts)
-	return &later
-}
-
 // errRecordLost means that the task state is running, but the record has no id and no handle with which the driver could
 // find the task.
 var errRecordLost = errors.New("its record was lost")
 
-// recoverAndSetCurrentProcess recovers the process with this handle and makes it the current process. It also makes the
+// recoverAndSetCurrentProcess recovers the process of the recorded handle and makes it the current process. It also makes the
 // process current if the driver is unavailable, with taskdriver.AnswerNone. It returns taskdriver.AnswerUnknown if the
 // driver does not have the task.
-func (r *recoverer) recoverAndSetCurrentProcess(ctx context.Context, handle *driver.Handle) (taskdriver.Answer, error) {
-	p := r.driver.NewProcess(handle, r.records.localState.NetworkOverride)
-	p.Unrecoverable = r.records.localState.HandleUnrecoverable
+func (r *recoverer) recoverAndSetCurrentProcess(ctx context.Context) (taskdriver.Answer, error) {
+	fields := r.records.fields()
+	p := r.driver.NewProcess(fields.Handle, fields.NetworkOverride)
+	p.Unrecoverable = fields.HandleUnrecoverable
 	d, err := p.RecoverTask(ctx)
 	if errors.Is(err, driver.ErrPluginDown) && ctx.Err() == nil {
 		d, err = p.RecoverTask(ctx)
@@ -153,43 +135,27 @@ func (r *recoverer) recoverAndSetCurrentProcess(ctx context.Context, handle *dri
 	return answer, nil
 }
 
-// classifyRecordedStart returns what a record says about the last start.
-func classifyRecordedStart(local *state.LocalState, taskState string) recordedStartState {
-	switch {
-	case local.UnhandledExit != nil && local.NextStartID != "":
-		return recordNextID
-	case local.UnhandledExit != nil || taskState == model.TaskDead:
-		return recordEnded
-	case local.Handle != nil:
-		return recordHandle
-	case local.StartID != "" && taskState == model.TaskRunning:
-		return recordRunningID
-	case local.StartID != "":
-		return recordID
-	case taskState == model.TaskRunning:
-		return recordLost
-	}
-	return recordNoStart
-}
-
 // queryStartOrRestartPlugin asks the driver whether the interrupted start was executed. If a driver that is not made
 // with package sdk does not know the start, and its plugin process was launched by an earlier agent,
 // queryStartOrRestartPlugin restarts the plugin.
-func (r *recoverer) queryStartOrRestartPlugin(ctx context.Context, record recordedStartState) (taskdriver.Answer, *taskdriver.FoundTask, error) {
-	local := &r.records.localState
-	id := local.StartID
-	if record == recordNextID {
-		id = local.NextStartID
+func (r *recoverer) queryStartOrRestartPlugin(ctx context.Context, start record.Start) (taskdriver.Answer, *taskdriver.FoundTask, error) {
+	fields := r.records.fields()
+	id := fields.StartID
+	if start == record.WithNextID {
+		id = fields.NextStartID
 	}
 	answer, found, err := r.driver.QueryStartOrSearchTask(ctx, id, r.start.config)
-	if answer == taskdriver.AnswerUnknown && record == recordNextID {
+	if answer == taskdriver.AnswerUnknown && start == record.WithNextID {
 		// The agent lets the driver destroy a task before the next start. If the driver still has the former task, the
 		// next start was not executed.
-		if before, _, _ := r.driver.QueryStartOrSearchTask(ctx, local.StartID, nil); before == taskdriver.AnswerTask || before == taskdriver.AnswerTaskWithoutHandle {
+		switch before, _, beforeErr := r.driver.QueryStartOrSearchTask(ctx, fields.StartID, nil); {
+		case before == taskdriver.AnswerTask, before == taskdriver.AnswerTaskWithoutHandle:
 			return taskdriver.AnswerNotExecuted, nil, nil
+		case before == taskdriver.AnswerNone && !errors.Is(beforeErr, taskdriver.ErrStartNotFound):
+			return before, nil, beforeErr
 		}
 	}
-	if errors.Is(err, taskdriver.ErrStartUnknown) && record != recordRunningID && r.restartReattachedPlugin != nil {
+	if errors.Is(err, taskdriver.ErrStartUnknown) && start != record.RunningByID && r.restartReattachedPlugin != nil {
 		// Such a driver does not know a task whose StartTask has not returned. The process may still execute the call
 		// of the earlier agent, and would complete it beside the next start.
 		if restartErr := r.restartReattachedPlugin(ctx); restartErr != nil {
@@ -201,95 +167,85 @@ func (r *recoverer) queryStartOrRestartPlugin(ctx context.Context, record record
 }
 
 // applyStartQueryAnswer does what startActions say for an answer. It only records a start that the driver must destroy;
-// the caller calls destroyPendingStarts. It returns false if the driver must be asked again. destroyUncertain becomes the
-// field NotFoundIsInconclusive of the state.PendingDestroy of a lost start.
-func (r *recoverer) applyStartQueryAnswer(record recordedStartState, answer taskdriver.Answer, found *taskdriver.FoundTask, cause error, destroyUncertain bool) (decided bool) {
-	action := startActionFor(record, answer)
+// the caller calls destroyPendingStarts. It returns false if the driver must be asked again. destroyUncertain means that the answer
+// "not found" to the destroy of a lost start proves nothing; it proves nothing either if the plugin was restarted.
+func (r *recoverer) applyStartQueryAnswer(start record.Start, answer taskdriver.Answer, found *taskdriver.FoundTask, cause error, destroyUncertain bool) (decided bool) {
+	action := startActionFor(start, answer)
 	r.startUndecided = action == actionAsk
 	if r.startUndecided {
 		r.logger.Info("an interrupted start is not decided yet", "error", cause)
 		return false
 	}
-	local := &r.records.localState
-	if record == recordNextID && action != actionDestroy && !r.makeNextStartCurrentUnlessKilled() {
+	if start == record.WithNextID && action != actionDestroy && !r.decideAboutNextStart() {
 		return true
 	}
+	fields := r.records.fields()
 	switch action {
 	case actionAdopt, actionAwait:
 		r.adoptTask(found, action == actionAwait)
 	case actionMarkLost:
-		r.ender.setPendingDestroy(state.PendingDestroy{StartID: local.StartID, NotFoundIsInconclusive: destroyUncertain || r.pluginRestarted})
+		r.ender.owe(record.DestroyOwed{Start: record.PendingDestroy{StartID: fields.StartID, NotFoundIsInconclusive: destroyUncertain || r.pluginRestarted}})
 		r.recordExitUnknown(cause)
 	case actionDestroy:
-		r.ender.setPendingDestroy(state.PendingDestroy{StartID: local.StartID, Handle: local.Handle})
-		local.NextStartID = ""
+		r.ender.owe(record.DestroyOwed{Start: record.PendingDestroy{StartID: fields.StartID, Handle: fields.Handle}})
+		r.records.commit(record.NothingExecuted{})
 	case actionStart:
-		r.logger.Info("an interrupted start has executed nothing, the task starts", "task_id", local.StartID)
-		local.StartID = ""
+		r.logger.Info("an interrupted start has executed nothing, the task starts", "task_id", fields.StartID)
+		r.records.commit(record.NothingExecuted{})
 	}
 	return true
 }
 
-// makeNextStartCurrentUnlessKilled makes the start that follows a stored exit the current one. That start may have been
-// executed, so the earlier agent had decided to restart the task. It returns false if the restart policy does not
-// restart the task now, because the task was killed: then it records that the driver must destroy the start.
-func (r *recoverer) makeNextStartCurrentUnlessKilled() bool {
-	local := &r.records.localState
-	next := local.NextStartID
-	r.decideRestartAndSetTaskState(local.UnhandledExit.Outcome())
-	if local.StartID == next {
-		return true
-	}
-	r.ender.setPendingDestroy(state.PendingDestroy{StartID: next})
-	return false
+// decideAboutNextStart lets the restart policy decide again about a stored exit, whose next start may have been executed. If it
+// restarts the task now, the next start becomes the current one. Otherwise, because the task was killed or has another policy, the
+// driver must destroy the next start, and decideAboutNextStart returns false.
+func (r *recoverer) decideAboutNextStart() bool {
+	fields := r.records.fields()
+	r.decideRestart(fields.UnhandledExit.Outcome(), true)
+	return r.records.fields().StartID == fields.NextStartID
 }
 
 // adoptTask makes a task that the driver has found the current process of this runner, and stores its handle.
 // withoutHandle means that the driver has returned no handle, so the task cannot be recovered.
 func (r *recoverer) adoptTask(found *taskdriver.FoundTask, withoutHandle bool) {
-	local, handle := &r.records.localState, found.Handle
+	handle := found.Handle
 	if handle.Config == nil {
 		handle.Config = &driver.TaskConfig{Name: r.records.taskName, AllocID: r.records.alloc.ID}
 		if r.start.config != nil {
 			handle.Config = r.start.config
 		}
 	}
-	handle.Config.ID = local.StartID
-	local.Handle, local.NetworkOverride, local.HandleUnrecoverable = handleWithoutDriverConfig(handle), found.Status.NetworkOverride, withoutHandle
-	_ = r.records.storeBothRecords(state.DurabilitySync) // a failed put is retried
-	p := r.driver.NewProcess(handle, local.NetworkOverride)
+	handle.Config.ID = r.records.fields().StartID
+	network := found.Status.NetworkOverride
+	_, _ = r.records.commit(record.Adopted{Handle: handleWithoutDriverConfig(handle), Network: network, Unrecoverable: withoutHandle}) // a failed put is retried
+	p := r.driver.NewProcess(handle, network)
 	p.Unrecoverable = withoutHandle
 	r.driver.Plugins.SetPluginOfTask(p, found.Driver)
 	r.requests.setRecoveredProcess(p)
-	r.logger.Info("task of an interrupted start adopted", "task_id", local.StartID, "recoverable", !withoutHandle)
+	r.logger.Info("task of an interrupted start adopted", "task_id", handle.Config.ID, "recoverable", !withoutHandle)
 }
 
 // recordExitUnknown records that the process of the start has ended with an unknown exit status.
 func (r *recoverer) recordExitUnknown(cause error) {
-	r.logger.Warn("task not recovered", "task_id", r.records.localState.StartID, "error", cause)
+	id := r.records.fields().StartID
+	r.logger.Warn("task not recovered", "task_id", id, "error", cause)
 	r.requests.recordProcessEnd(false)
-	local := &r.records.localState
-	_ = r.records.changeAndAlwaysStoreBothRecords(state.DurabilitySync, func(s *api.TaskState) bool { // a failed put is retried
-		local.UnhandledExit = r.records.recordEndLocked(restart.RunEnd{StatusUnknown: true, Error: exitStatusUnknownText(cause)}, r.requests.isKillRequested())
-		r.records.redactAndAppendEvent(s, model.EventRestoreFailed(exitStatusUnknownText(cause)))
-		return true
-	})
-	if local.StartID != "" {
-		task := r.State()
-		r.driver.StartRunSpan(local.StartID, task.StartedAt).EndRun(exitStatusUnknownText(cause), local.UnhandledExit)
+	text := exitStatusUnknownText(cause)
+	_, _ = r.records.commit(record.ExitUnknown{Now: time.Now(), Error: r.records.secrets.Text(text)}) // a failed put is retried
+	if id != "" {
+		r.driver.StartRunSpan(id, r.State().StartedAt).EndRun(text, r.records.fields().UnhandledExit)
 	}
 }
 
 // queryEarlierStartOnce asks the driver about an interrupted start. If the driver does not answer,
 // queryEarlierStartOnce waits until it may be asked again or killCtx is done, and returns false.
 func (r *recoverer) queryEarlierStartOnce(killCtx context.Context) (decided bool) {
-	task := r.State()
-	record := classifyRecordedStart(&r.records.localState, task.State)
-	answer, found, err := r.queryStartOrRestartPlugin(killCtx, record)
+	start := r.records.current().LastStart()
+	answer, found, err := r.queryStartOrRestartPlugin(killCtx, start)
 	if errors.Is(err, taskdriver.ErrStartNotFound) && killCtx.Err() == nil {
-		answer, found, err = r.buildConfigAndQueryStart(killCtx, record)
+		answer, found, err = r.buildConfigAndQueryStart(killCtx, start)
 	}
-	if !r.applyStartQueryAnswer(record, answer, found, err, false) {
+	if !r.applyStartQueryAnswer(start, answer, found, err, false) {
 		r.start.outage.AwaitRetryUnlessDone(killCtx, err, r.driver.ReportOutage)
 		return false
 	}
@@ -300,7 +256,7 @@ func (r *recoverer) queryEarlierStartOnce(killCtx context.Context) (decided bool
 // buildConfigAndQueryStart asks a plugin process that has not started the task, and that needs the config of the start
 // to find it. It calls the builtin Prestart hooks to build the config. It does not call hooks in plugins, whose stored
 // responses are those for this start.
-func (r *recoverer) buildConfigAndQueryStart(killCtx context.Context, record recordedStartState) (taskdriver.Answer, *taskdriver.FoundTask, error) {
+func (r *recoverer) buildConfigAndQueryStart(killCtx context.Context, start record.Start) (taskdriver.Answer, *taskdriver.FoundTask, error) {
 	if err := r.FetchDriverDescription(killCtx, false); err != nil {
 		return taskdriver.AnswerNone, nil, err
 	}
@@ -313,21 +269,11 @@ func (r *recoverer) buildConfigAndQueryStart(killCtx context.Context, record rec
 		return taskdriver.AnswerUnknown, nil, r.records.secrets.Error(err)
 	}
 	r.start.config = config
-	return r.queryStartOrRestartPlugin(killCtx, record)
+	return r.queryStartOrRestartPlugin(killCtx, start)
 }
 
-// setPendingDestroyOfUndecidedStart records that the driver must destroy an undecided start, because the task was
-// killed.
-func (r *recoverer) setPendingDestroyOfUndecidedStart() {
+// oweUndecidedStart records that the driver must destroy an undecided start, because the task was killed.
+func (r *recoverer) oweUndecidedStart() {
 	r.startUndecided = false
-	local := &r.records.localState
-	d := state.PendingDestroy{StartID: local.StartID, Handle: local.Handle}
-	if local.NextStartID != "" {
-		d.Next = &state.PendingDestroy{StartID: local.NextStartID}
-		local.NextStartID = ""
-	}
-	r.ender.setPendingDestroy(d)
-	if local.UnhandledExit == nil {
-		local.StartID = ""
-	}
+	r.ender.owe(record.UndecidedStartOwed{})
 }

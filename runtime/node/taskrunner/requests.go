@@ -94,7 +94,7 @@ func (r *Runner) RunningProcess() (process RunningProcess, ok bool) {
 	}
 	r.records.mu.Lock()
 	defer r.records.mu.Unlock()
-	return RunningProcess{r.driver.DriverName, p.ID(), r.records.taskState.Restarts}, true
+	return RunningProcess{r.driver.DriverName, p.ID(), r.records.record.Status().Restarts}, true
 }
 
 // Update sets a new version of the task. The restart policy and the kill settings apply immediately, all other fields

@@ -2,13 +2,13 @@ package taskrunner
 
 import (
 	"context"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/wait"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
-	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // RequestRerunIfSucceeded runs a dead task again that has ended successfully and was not killed. It returns false for
@@ -16,25 +16,22 @@ import (
 // again. RequestRerunIfSucceeded does not wait for the start of the task.
 func (r *Runner) RequestRerunIfSucceeded(event *api.TaskEvent) bool {
 	q := r.requests
-	dead, first := false, false
-	q.records.storeBothRecordsIfChanged(state.DurabilitySync, func(s *api.TaskState) bool {
-		dead = q.mayRerun(s)
-		first = dead && q.records.restartRequest == nil
-		if first {
-			q.records.restartRequest = &state.RestartRequest{Reason: event.RestartReason}
-			q.records.redactAndAppendEvent(s, event)
+	dead := false
+	change, _ := q.records.commitIf(func(r record.Record) record.Fact { // a failed put is retried
+		if dead = q.mayRerun(r); !dead {
+			return nil
 		}
-		return first
+		return record.RerunRequested{Now: time.Now(), Request: q.newRestartRequest(event, false), Event: q.records.redacted(event)}
 	})
-	if first {
+	if change.Applied {
 		q.rerunRequested <- struct{}{} // never blocks: the channel is empty unless a rerun was requested
 	}
 	return dead
 }
 
-// mayRerun reports whether a task with this state has ended successfully and may run again.
-func (q *taskRequests) mayRerun(s *api.TaskState) bool {
-	return q.task.Stage() != lifecycle.PoststopTask && s.State == model.TaskDead && !s.Failed && !q.isKillRequested() && !wait.IsClosed(q.records.runReturned)
+// mayRerun reports whether a task with this record has ended successfully and may run again.
+func (q *taskRequests) mayRerun(r record.Record) bool {
+	return q.task.Stage() != lifecycle.PoststopTask && r.MayRerun() && !wait.IsClosed(q.records.runReturned)
 }
 
 // IsRerunnable reports whether RequestRerunIfSucceeded would run the task again, and whether no rerun is requested yet.
@@ -43,15 +40,12 @@ func (r *Runner) IsRerunnable() bool {
 	q := r.requests
 	q.records.mu.Lock()
 	defer q.records.mu.Unlock()
-	return q.mayRerun(q.records.taskState) && q.records.restartRequest == nil
+	return q.mayRerun(q.records.record) && q.records.record.Fields().RestartRequest == nil
 }
 
-// restoreEarlierRerunRequest sets a rerun request that was made under an earlier agent. It must be called before any
+// restoreEarlierRerunRequest makes a rerun request that was made under an earlier agent again. It must be called before any
 // other method.
-func (q *taskRequests) restoreEarlierRerunRequest(request *state.RestartRequest) {
-	q.records.restartRequest = request
-	q.rerunRequested <- struct{}{}
-}
+func (q *taskRequests) restoreEarlierRerunRequest() { q.rerunRequested <- struct{}{} }
 
 // cancelRerunRequest removes the request, if there is one.
 func (q *taskRequests) cancelRerunRequest() {
@@ -59,7 +53,7 @@ func (q *taskRequests) cancelRerunRequest() {
 	case <-q.rerunRequested:
 	default:
 	}
-	q.records.clearRestartRequest()
+	q.records.commit(record.RerunCancelled{})
 }
 
 // awaitRerunRequest blocks until a rerun of the dead task is requested, or killCtx is done because the allocation no

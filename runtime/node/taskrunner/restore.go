@@ -2,19 +2,19 @@ package taskrunner
 
 import (
 	"context"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
-	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// RestoredTask holds the records of a task that an earlier agent ran. The caller of New must not change them afterwards.
+// RestoredTask holds the record of a task that an earlier agent ran. The caller of New must not change them afterwards.
 type RestoredTask struct {
-	LocalState state.LocalState
-	TaskState  *api.TaskState // stored state of the task; nil if there is no record
+	Fields    record.Fields
+	TaskState *api.TaskState // stored state of the task; nil if there is none
 }
 
 // RecoveryFacts describes what the agent knows about the tasks of an earlier agent.
@@ -33,49 +33,37 @@ type RecoveryFacts struct {
 }
 
 // HooksCalledOrStarted reports whether an earlier agent has called hooks for the task or has started it.
-func (r *RestoredTask) HooksCalledOrStarted() bool {
-	local := &r.LocalState
-	return len(local.HookStateByName) > 0 || local.StartID != "" || local.FirstPendingDestroy != nil || local.RunComplete ||
-		r.TaskState != nil && r.TaskState.State != model.TaskPending
-}
+func (r *RestoredTask) HooksCalledOrStarted() bool { return r.record().HooksCalledOrStarted() }
 
 // AttachmentJSONByHookName returns the configurations of the hooks that an earlier agent had attached to the task, by
 // hook name. It returns nil if there were none.
 func (r *RestoredTask) AttachmentJSONByHookName() map[string]string {
-	var attachments map[string]string
-	for name, state := range r.LocalState.HookStateByName {
-		if state.AttachmentJSON != "" {
-			if attachments == nil {
-				attachments = make(map[string]string)
-			}
-			attachments[name] = state.AttachmentJSON
-		}
-	}
-	return attachments
+	return r.record().AttachmentJSONByHookName()
 }
 
-// restoreFromEarlierAgent sets, for New, the state that an earlier agent has stored.
+func (r *RestoredTask) record() record.Record {
+	return record.Restore(time.Now(), r.Fields, r.TaskState)
+}
+
+// restoreFromEarlierAgent sets, for New, the record that an earlier agent has stored.
 func (r *Runner) restoreFromEarlierAgent(restored RestoredTask) {
-	local, task := restored.LocalState, restored.TaskState
-	r.records.restoreRecords(restored)
+	if handle := restored.Fields.Handle; handle != nil && handle.Config == nil {
+		withConfig := *handle
+		withConfig.Config = &driver.TaskConfig{ID: restored.Fields.StartID, Name: r.records.taskName, AllocID: r.records.alloc.ID}
+		restored.Fields.Handle = &withConfig
+	}
+	current := restored.record()
+	fields := current.Fields()
+	r.records.record = current
 	r.records.env.SetDirs(r.hooks.dir, driver.FSIsolationNone) // setCapabilitiesAndEnvDirs replaces the directories when the isolation of the driver is known
-	if local.LastKnownCapabilities != nil {
-		r.setCapabilitiesAndEnvDirs(local.LastKnownCapabilities)
+	if fields.LastKnownCapabilities != nil {
+		r.setCapabilitiesAndEnvDirs(fields.LastKnownCapabilities)
 	}
-	r.SetDynamicUser(runnerhooks.WorkloadUserNameOrEmpty(runnerhooks.StoredWorkloadUserID(local.HookStateByName[runnerhooks.WorkloadUserHookName].Data)))
-	if !local.RestartState.WindowStart.IsZero() {
-		r.restartTracker.RestoreState(local.RestartState)
+	r.SetDynamicUser(runnerhooks.WorkloadUserNameOrEmpty(runnerhooks.StoredWorkloadUserID(current.HookState(runnerhooks.WorkloadUserHookName).Data)))
+	if current.IsRerunRequestedByEarlierAgent() {
+		r.requests.restoreEarlierRerunRequest()
 	}
-	if local.Handle != nil && local.UnhandledExit == nil { // a stored UnhandledExit says already whether a restart was requested
-		r.records.restartRequest = local.RestartRequest
-	}
-	if task == nil {
-		return
-	}
-	if local.RestartRequest != nil && task.State == model.TaskDead && !task.Failed && !local.RunComplete {
-		r.requests.restoreEarlierRerunRequest(local.RestartRequest)
-	}
-	if task.Failed && task.State != model.TaskDead {
+	if current.IsKilled() {
 		r.requests.restoreEarlierKill() // the kill's event is stored, but the earlier agent did not finish the kill
 	}
 }
@@ -95,7 +83,7 @@ func (r *Runner) RecoverTaskOfEarlierAgent(ctx context.Context, facts RecoveryFa
 // they may have created resources elsewhere. It must be called between RecoverTaskOfEarlierAgent and Run, for a task
 // without a process.
 func (r *Runner) ResetToNewTask() {
-	r.requests.cancelRerunRequest() // the new start fulfils the rerun request
-	r.records.resetToNewTaskKeepingHookData()
+	r.requests.cancelRerunRequest()                            // the new start fulfils the rerun request
+	_, _ = r.records.commit(record.FilesLost{Now: time.Now()}) // a failed put is retried
 	r.hooks.restoreHookEnvs()
 }

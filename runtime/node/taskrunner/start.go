@@ -11,10 +11,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/failpoint"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/taskdriver"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/tasksteps"
-	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // fileTimeLag is how far the times of files, with which the last start is compared, can be behind the clock: one tick of the kernel.
@@ -65,17 +65,11 @@ func (t *taskRun) storeStartID() tasksteps.Result {
 		t.records.emitEvent(model.EventFailedValidation(err.Error()))
 		return t.resultOfStartError(err)
 	}
-	t.clearDelayAndRecordRestartState()
-	local := &t.records.localState
-	local.LastStart = time.Now().Add(-fileTimeLag)
-	if local.StartID == "" { // recordExit has stored no id for this start with the last exit
-		local.StartID = t.records.newStartID()
-		if err := t.records.storeBothRecords(state.DurabilitySync); err != nil {
-			t.records.emitEvent(model.EventDriverFailure(err.Error()))
-			return t.resultOfStartError(driver.Recoverable(err))
-		}
+	if _, err := t.records.commit(record.StartChosen{LastStart: time.Now().Add(-fileTimeLag), CandidateID: t.records.newStartID()}); err != nil {
+		t.records.emitEvent(model.EventDriverFailure(err.Error()))
+		return t.resultOfStartError(driver.Recoverable(err))
 	}
-	config.ID = local.StartID
+	config.ID = t.records.fields().StartID
 	config.Env = withTraceparent(config.Env, t.driver.Timeline.TaskTraceparent(config.ID))
 	t.records.countStartAttempt()
 	t.start = processStart{config: config}
@@ -178,7 +172,7 @@ func (t *taskRun) queryStart() tasksteps.Result {
 	defer cancel()
 	config := t.start.config
 	answer, found, err := t.driver.QueryStartOrSearchTask(ctx, config.ID, config)
-	switch startActionFor(recordID, answer) {
+	switch startActionFor(record.WithID, answer) {
 	case actionStart:
 		if t.start.calls < maxStartCalls {
 			return tasksteps.NothingExecuted
@@ -213,12 +207,11 @@ func (t *taskRun) setProcess(handle *driver.Handle, network *driver.NetworkOverr
 
 // storeHandle stores the handle together with the task state running, and watches the process.
 func (t *taskRun) storeHandle() tasksteps.Result {
-	p, local := t.process, &t.records.localState
-	local.Handle, local.NetworkOverride, local.HandleUnrecoverable = handleWithoutDriverConfig(p.Handle), p.Network, p.Unrecoverable
+	p := t.process
 	t.requests.setStartedProcess(p)
 	t.logger.Info("task started", "task_id", p.ID())
 	point := failpoint.EnterStep(failpoint.StepHandleStored)
-	t.records.setTaskState(state.DurabilityGrouped, model.TaskRunning, model.EventStarted())
+	t.records.commit(record.Started{Now: time.Now(), Handle: handleWithoutDriverConfig(p.Handle), Network: p.Network, Unrecoverable: p.Unrecoverable})
 	point.Leave()
 	t.startWatch()
 	return tasksteps.Done
@@ -244,7 +237,7 @@ func (t *taskRun) abandonStart(err error) tasksteps.Result {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.forceKillCtx), abandonedStartTimeout)
 	defer cancel()
-	t.ender.setPendingDestroy(state.PendingDestroy{StartID: t.start.config.ID})
+	t.ender.owe(record.DestroyOwed{Start: record.PendingDestroy{StartID: t.start.config.ID}})
 	if err := t.ender.destroyPendingStarts(ctx); err != nil {
 		t.logger.Error("task may have leaked: its start was abandoned", "task_id", t.start.config.ID, "error", err)
 	}

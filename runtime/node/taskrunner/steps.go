@@ -11,13 +11,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/failpoint"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/taskdriver"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/tasksteps"
-	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // taskRun holds the data that the steps of one call of Run share, in addition to the records of the task. It belongs to
@@ -48,7 +48,7 @@ func (t *taskRun) execute(step tasksteps.Step) tasksteps.Result {
 	case tasksteps.CallExitedHooks:
 		return t.callExitedHooks()
 	case tasksteps.DecideRestart:
-		return t.resultOfDecision(t.decideRestartAndSetTaskState(t.outcome))
+		return t.resultOfDecision(t.decideRestart(t.outcome, false))
 	case tasksteps.AwaitRestartDelay:
 		return t.awaitRestartDelay()
 	case tasksteps.AwaitStartGate:
@@ -93,23 +93,21 @@ func (t *taskRun) execute(step tasksteps.Step) tasksteps.Result {
 		t.destroyProcess()
 		return tasksteps.Done
 	case tasksteps.MarkDead:
-		t.records.dropUnusedStartID()
-		t.records.setTaskState(state.DurabilityAsync, model.TaskDead, nil)
+		t.records.commit(record.UnusedStartDropped{})
+		t.records.commit(record.Died{Now: time.Now()})
 		return tasksteps.Done
 	case tasksteps.AwaitRerun:
 		return t.awaitRerun()
 	case tasksteps.DecideRerun:
-		t.records.resetDeadTaskState()
-		t.records.localState.LastEnd = nil // the task runs again on request
-		defer t.records.clearRestartRequest()
-		return t.resultOfDecision(t.decideRestartAndSetTaskState(restart.RunOutcome{RestartRequested: true}))
+		t.records.commit(record.RerunBegun{})
+		return t.resultOfDecision(t.decideRestart(restart.RunOutcome{RestartRequested: true}, false))
 	case tasksteps.DestroyRemaining:
 		return t.destroyRemaining()
 	case tasksteps.CallStopHooks:
 		t.recordCompleteAndCallStopHooks()
 		return tasksteps.Done
 	case tasksteps.DropUnusedStartID:
-		t.records.dropUnusedStartID()
+		t.records.commit(record.UnusedStartDropped{})
 		return tasksteps.Done
 	case tasksteps.CallShutdownHooks:
 		t.stopWatch()
@@ -133,10 +131,10 @@ func (t *taskRun) killAfterUnknownResult(step tasksteps.Step, result tasksteps.R
 
 // abandonTask finds what is left of a task that killAfterUnknownResult has killed.
 func (t *taskRun) abandonTask() tasksteps.Result {
-	local := &t.records.localState
+	fields := t.records.fields()
 	t.process = t.requests.getProcess()
-	if t.startUndecided || t.process == nil && local.StartID != "" && local.UnhandledExit == nil {
-		t.setPendingDestroyOfUndecidedStart()
+	if t.startUndecided || t.process == nil && fields.StartID != "" && fields.UnhandledExit == nil {
+		t.oweUndecidedStart()
 	}
 	if t.process != nil && t.endWatch == nil {
 		t.startWatch()
@@ -165,9 +163,7 @@ func (t *taskRun) resultOfStartError(err error) tasksteps.Result {
 	if t.killCtx.Err() != nil {
 		return t.shutdownOr(tasksteps.Killed)
 	}
-	t.records.mu.Lock()
-	t.records.recordEndLocked(restart.RunEnd{StartFailed: true, Error: err.Error()}, false) // decideRestartAndSetTaskState stores it
-	t.records.mu.Unlock()
+	t.records.commit(record.StartFailed{Now: time.Now(), Error: t.records.secrets.Text(err.Error())})
 	t.outcome = startFailureOutcome(err)
 	return tasksteps.Failed
 }
@@ -187,7 +183,7 @@ func (t *taskRun) resultOfRecovery() tasksteps.Result {
 	switch {
 	case t.ctx.Err() != nil:
 		return tasksteps.AgentShutdown
-	case t.records.localState.RunComplete:
+	case t.records.fields().RunComplete:
 		return tasksteps.RunComplete
 	case task.State == model.TaskDead:
 		return tasksteps.TaskDead
@@ -206,7 +202,10 @@ func (t *taskRun) queryEarlierStart() tasksteps.Result {
 	case t.startUndecided && isAgentShutdown(t.killCtx, t.forceKillCtx):
 		return tasksteps.AgentShutdown
 	case t.startUndecided:
-		t.setPendingDestroyOfUndecidedStart()
+		t.oweUndecidedStart()
+	}
+	if t.State().State == model.TaskDead {
+		return tasksteps.TaskDead
 	}
 	return t.resultOfDecidedStart(tasksteps.NothingExecuted)
 }
@@ -214,7 +213,7 @@ func (t *taskRun) queryEarlierStart() tasksteps.Result {
 // resultOfDecidedStart returns the result exit found or process found if the records or the driver have one, and
 // otherwise if they have neither. The driver must have answered about the last start.
 func (t *taskRun) resultOfDecidedStart(otherwise tasksteps.Result) tasksteps.Result {
-	if exit := t.records.localState.UnhandledExit; exit != nil {
+	if exit := t.records.fields().UnhandledExit; exit != nil {
 		t.outcome = exit.Outcome()
 		return tasksteps.ExitFound
 	}
@@ -222,7 +221,7 @@ func (t *taskRun) resultOfDecidedStart(otherwise tasksteps.Result) tasksteps.Res
 		t.recovered = true
 		return tasksteps.ProcessFound
 	}
-	t.restartDelay = t.restartTracker.RemainingDelay(time.Now())
+	t.restartDelay = t.records.current().RemainingDelay(time.Now())
 	return otherwise
 }
 
@@ -236,10 +235,7 @@ func (t *taskRun) takeOverProcess() tasksteps.Result {
 	if wait.IsClosed(t.requests.restartRequested()) {
 		t.logger.Info("finishing the restart that was requested under an earlier agent", "task_id", t.process.ID())
 	}
-	if task := t.State(); task.State != model.TaskRunning {
-		t.clearDelayAndRecordRestartState()
-		t.records.setTaskState(state.DurabilityGrouped, model.TaskRunning, model.EventStarted())
-	}
+	t.records.commit(record.TakenOver{Now: time.Now()})
 	t.startWatch()
 	return tasksteps.Done
 }
@@ -365,7 +361,7 @@ func (t *taskRun) awaitExit() tasksteps.Result {
 // recordExit records the end of the process. The exit status is stored before the driver destroys the task, because no
 // driver can report it afterwards.
 func (t *taskRun) recordExit() tasksteps.Result {
-	p, local := t.process, &t.records.localState
+	p := t.process
 	p.RecordExit(taskdriver.Exit{StatusUnknown: true}) // if the process has not exited after ForceKill
 	t.ended = p.Exit()
 	result := t.ended
@@ -375,7 +371,7 @@ func (t *taskRun) recordExit() tasksteps.Result {
 		ExitCode: result.ExitCode, Signal: result.Signal, OOMKilled: result.OOMKilled,
 	}
 	if result.Err != nil {
-		end.Error = result.Err.Error()
+		end.Error = t.records.secrets.Text(result.Err.Error())
 	} else if result.StatusUnknown {
 		end.Error = exitUnknownMessage
 	}
@@ -384,29 +380,20 @@ func (t *taskRun) recordExit() tasksteps.Result {
 		event = model.EventDriverMessage(exitStatusUnknownText(result.Err), nil, time.Time{})
 	}
 	point := failpoint.EnterStep(failpoint.StepExitObserved)
-	err := t.records.changeAndAlwaysStoreBothRecords(state.DurabilitySync, func(s *api.TaskState) bool {
-		local.UnhandledExit = t.records.recordEndLocked(end, t.requests.isKillRequested())
-		// The id of the next start is stored in this record, so that an immediate restart
-		// needs no write of its own.
-		if next := t.predictRestart(t.requests.currentTaskLocked().RestartPolicy, local.UnhandledExit.Outcome()); !result.StatusUnknown && next.Action == restart.ActionRestart && next.Delay == 0 {
-			local.NextStartID = t.records.newStartID()
-		}
-		t.records.redactAndAppendEvent(s, event)
-		return true
+	change, err := t.records.commit(record.Exited{
+		Now: time.Now(), End: end, Policy: t.Task().RestartPolicy, CandidateID: t.records.newStartID(), Event: t.records.redacted(event),
 	})
 	point.Leave()
-	p.RunSpan.EndRun(event.DisplayMessage, local.UnhandledExit)
-	t.logger.Info("task ended", "task_id", p.ID(), "status", event.DisplayMessage)
-	t.outcome = local.UnhandledExit.Outcome()
+	exit := t.records.fields().UnhandledExit
+	message := change.Events[0].DisplayMessage
+	p.RunSpan.EndRun(message, exit)
+	t.logger.Info("task ended", "task_id", p.ID(), "status", message)
+	t.outcome = exit.Outcome()
 	if err == nil {
 		return tasksteps.Done
 	}
-	if local.NextStartID != "" { // an id that is not stored must not be used, nor stored by the retry
-		local.NextStartID = ""
-		t.records.storeBothRecords(state.DurabilityAsync)
-	}
 	// Until the exit status is stored, only the driver can report it to the next agent, so the driver must keep the task.
-	if !t.records.awaitRecordsStored(t.killCtx) {
+	if !t.records.awaitRecordStored(t.killCtx) {
 		return t.shutdownOr(tasksteps.Done)
 	}
 	return tasksteps.Done
@@ -419,11 +406,11 @@ func (t *taskRun) destroyProcess() {
 	if t.ended.NeedsNoDestroy {
 		t.requests.recordProcessDestroyed()
 	} else {
-		d := state.PendingDestroy{StartID: p.ID(), NotFoundIsInconclusive: p.Unrecoverable && t.ended.StatusUnknown}
+		start := record.PendingDestroy{StartID: p.ID(), NotFoundIsInconclusive: p.Unrecoverable && t.ended.StatusUnknown}
 		if !p.Unrecoverable {
-			d.Handle = handleWithoutDriverConfig(p.Handle)
+			start.Handle = handleWithoutDriverConfig(p.Handle)
 		}
-		t.ender.setPendingDestroy(d)
+		t.ender.owe(record.DestroyOwed{Start: start})
 		point := failpoint.EnterStep(failpoint.StepDestroyTask)
 		_ = t.ender.destroyPendingStarts(context.WithoutCancel(t.killCtx)) // destroyPendingStarts reports errors as an event
 		point.Leave()
@@ -432,8 +419,9 @@ func (t *taskRun) destroyProcess() {
 }
 
 func (t *taskRun) callExitedHooks() tasksteps.Result {
-	exit := t.records.localState.UnhandledExit
-	willRestart := t.predictRestart(t.Task().RestartPolicy, exit.Outcome()).Action == restart.ActionRestart
+	current := t.records.current()
+	exit := current.Fields().UnhandledExit
+	willRestart := current.PredictedDecision(time.Now(), t.Task().RestartPolicy, exit.Outcome()).Action == restart.ActionRestart
 	completed := t.hooks.callExitedHooks(t.forceKillCtx, exit, willRestart)
 	t.stopWatch()
 	if !completed {
@@ -468,10 +456,7 @@ func (t *taskRun) destroyRemaining() tasksteps.Result {
 
 // recordCompleteAndCallStopHooks records that the task will never run again, and calls the Stop hooks.
 func (t *taskRun) recordCompleteAndCallStopHooks() {
-	if !t.records.localState.RunComplete {
-		t.records.localState.RunComplete = true
-		t.records.storeBothRecords(state.DurabilityAsync)
-	}
+	t.records.commit(record.Completed{})
 	point := failpoint.EnterStep(failpoint.StepStopHooks)
 	t.hooks.callStopHooks(context.WithoutCancel(t.ctx))
 	point.Leave()

@@ -2,11 +2,13 @@ package taskrunner
 
 import (
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
@@ -21,21 +23,25 @@ func newTestRunner(task Task, restored *RestoredTask) *Runner {
 
 // A task runs again only after a success.
 func TestMayRerun(t *testing.T) {
-	killed := newTestRunner(Task{Name: "t"}, nil)
-	close(killed.requests.killed)
+	succeeded := api.TaskState{State: model.TaskDead}
 	for _, c := range []struct {
 		name   string
-		runner *Runner
+		task   Task
 		state  api.TaskState
+		killed bool
 		want   bool
 	}{
-		{"succeeded", newTestRunner(Task{Name: "t"}, nil), api.TaskState{State: model.TaskDead}, true},
-		{"failed", newTestRunner(Task{Name: "t"}, nil), api.TaskState{State: model.TaskDead, Failed: true}, false},
-		{"runs", newTestRunner(Task{Name: "t"}, nil), api.TaskState{State: model.TaskRunning}, false},
-		{"killed", killed, api.TaskState{State: model.TaskDead}, false},
-		{"poststop", newTestRunner(Task{Name: "t", LifecycleHook: api.TaskLifecycleHookPoststop}, nil), api.TaskState{State: model.TaskDead}, false},
+		{"succeeded", Task{Name: "t"}, succeeded, false, true},
+		{"failed", Task{Name: "t"}, api.TaskState{State: model.TaskDead, Failed: true}, false, false},
+		{"runs", Task{Name: "t"}, api.TaskState{State: model.TaskRunning}, false, false},
+		{"killed", Task{Name: "t"}, succeeded, true, false},
+		{"poststop", Task{Name: "t", LifecycleHook: api.TaskLifecycleHookPoststop}, succeeded, false, false},
 	} {
-		if got := c.runner.requests.mayRerun(&c.state); got != c.want {
+		r := record.Restore(time.Now(), record.Fields{}, &c.state)
+		if c.killed {
+			r, _ = record.Apply(r, record.Killed{Now: time.Now()})
+		}
+		if got := newTestRunner(c.task, nil).requests.mayRerun(r); got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -19,6 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
@@ -26,7 +26,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/taskdriver"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/tasksteps"
 	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
-	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // These are the causes with which the contexts of a running task are canceled.
@@ -91,7 +90,6 @@ type Runner struct {
 	// These fields belong to the goroutine of Run and, before Run, to the callers that prepare it.
 	firstStep               tasksteps.Step              // first step of Run
 	schema                  *hclspec.Spec               // schema of the task config block; nil until fetched
-	restartTracker          *restart.Tracker            // counts the restarts, and decides by the restart policy
 	pluginDeathsDuringStart int                         // plugin deaths during StartTask since the last successful start
 	restartReattachedPlugin func(context.Context) error // see RecoveryFacts; may be nil
 	pluginRestarted         bool                        // the recoverer has restarted the plugin
@@ -107,7 +105,6 @@ func New(c Config) *Runner {
 	r := &Runner{
 		startGate:          c.StartGate,
 		awaitNewStart:      c.AwaitNewStart,
-		restartTracker:     restart.NewTracker(c.Task.RestartPolicy, time.Now(), rand.Int64N),
 		firstStep:          tasksteps.First(c.RestoredTask != nil),
 		logger:             c.Logger.Named("taskrunner").With("task", c.Task.Name),
 		onlyDestroyRemains: make(chan struct{}),
@@ -116,7 +113,6 @@ func New(c Config) *Runner {
 	r.records = &taskRecords{
 		store: c.Store, onTaskStateChange: c.OnTaskStateChange, runReturned: r.done, env: c.Env, secrets: c.Secrets, timeline: c.Timeline, logger: r.logger,
 		alloc: &alloc, taskName: c.Task.Name,
-		taskState: &api.TaskState{State: model.TaskPending},
 	}
 	r.requests = newTaskRequests(r.records, c.Task, c.TaskDir)
 	r.driver = &taskdriver.Access{
@@ -128,7 +124,7 @@ func New(c Config) *Runner {
 	r.ender = &processEnder{records: r.records, requests: r.requests, driver: r.driver, endTaskWithoutDriver: c.EndTaskWithoutDriver}
 	r.transitions.add(tasksteps.Transition{Time: time.Now(), Step: tasksteps.None, Result: tasksteps.Done, Next: r.firstStep})
 	if c.RestoredTask == nil {
-		r.records.addReceivedEvent()
+		r.records.record = record.New(time.Now())
 	} else {
 		r.restoreFromEarlierAgent(*c.RestoredTask)
 	}
@@ -160,7 +156,7 @@ func (r *Runner) State() *api.TaskState {
 func (r *Runner) Snapshot() (state *api.TaskState, killedSinceStart bool) {
 	r.records.mu.Lock()
 	defer r.records.mu.Unlock()
-	return model.CopyTaskState(r.records.taskState), r.records.killedSinceStart
+	return r.records.record.Status(), r.records.record.Fields().KillRequested
 }
 
 // Done returns a channel that is closed when Run has returned.
@@ -184,7 +180,8 @@ func (r *Runner) EmitEvent(event *api.TaskEvent) { r.records.emitEvent(event) }
 // RecordUnhealthy records why the task makes its allocation unhealthy for a deployment, with an event, and blocks until that is
 // stored, or the store has failed; then the put is retried. It may be called from any goroutine.
 func RecordUnhealthy(r *Runner, deploymentID, reason string) {
-	r.records.recordUnhealthy(deploymentID, reason)
+	failure := restart.DeploymentFailure{DeploymentID: deploymentID, Task: r.records.taskName, Reason: r.records.secrets.Text(reason)}
+	_, _ = r.records.commit(record.Unhealthy{Now: time.Now(), Failure: failure, Event: r.records.redacted(model.EventAllocUnhealthy(reason))}) // a failed put is retried
 }
 
 // StoreHookState stores the state of a hook of the task of r, which later calls of the hook get as their PreviousState, and
@@ -197,48 +194,24 @@ func StoreHookState(r *Runner, hookName string, data map[string]string) error {
 	return r.records.storeHookData(hookName, data)
 }
 
-// maxReportedMessages is the maximum number of events of EmitEventOncePerMessage per task.
-const maxReportedMessages = 16
-
 // EmitEventOncePerMessage is like EmitEvent, but ignores an event whose message the task already has, even if another
 // plugin process or agent sends it again: the messages are stored with the task. After 16 messages it ignores all
 // further events.
 func (r *Runner) EmitEventOncePerMessage(event *api.TaskEvent) {
-	records := r.records
-	records.storeBothRecordsIfChanged(state.DurabilityAsync, func(s *api.TaskState) bool {
-		message := records.secrets.Text(event.DisplayMessage)
-		if len(records.emittedOnceMessages) >= maxReportedMessages || slices.Contains(records.emittedOnceMessages, message) {
-			return false
-		}
-		records.emittedOnceMessages = append(slices.Clone(records.emittedOnceMessages), message)
-		records.redactAndAppendEvent(s, event)
-		return true
-	})
+	r.records.commit(record.EventEmittedOnce{Now: time.Now(), Event: r.records.redacted(event)})
 }
-
-// maxReadVariables is the maximum number of paths that a task records with RecordReadVariable.
-const maxReadVariables = 1000
 
 // RecordReadVariable stores that the task, or a hook for it, was given the items of a variable, so that the next agent
 // knows which values are secret. After 1,000 paths it ignores further ones. It may be called from any goroutine, and
 // blocks until the path is stored, or the store has failed; then the put is retried.
 func RecordReadVariable(r *Runner, path string) {
-	records := r.records
-	records.storeBothRecordsIfChanged(state.DurabilityGrouped, func(*api.TaskState) bool {
-		if len(records.readVariables) >= maxReadVariables || slices.Contains(records.readVariables, path) {
-			return false
-		}
-		records.readVariables = append(slices.Clone(records.readVariables), path)
-		return true
-	})
+	_, _ = r.records.commit(record.VariableRead{Path: path}) // a failed put is retried
 }
 
 // ReadVariables returns the paths of RecordReadVariable, those of earlier agents included. The caller must not change the
 // slice.
 func ReadVariables(r *Runner) []string {
-	r.records.mu.Lock()
-	defer r.records.mu.Unlock()
-	return r.records.readVariables
+	return r.records.fields().ReadVariables
 }
 
 // SetOutput sets the output of the next start of the task: FIFOs, or the null device,

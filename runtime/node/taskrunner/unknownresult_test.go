@@ -1,129 +1,34 @@
 package taskrunner
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/tasksteps"
-	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
-
-// memoryStore discards the records.
-type memoryStore struct{}
-
-func (memoryStore) PutTaskState(*api.TaskState, state.Durability) state.WaitDurableFunc {
-	return func() error { return nil }
-}
-
-func (memoryStore) PutBothRecords(state.LocalState, *api.TaskState, state.Durability) state.WaitDurableFunc {
-	return func() error { return nil }
-}
-
-type openGate struct{}
-
-func (openGate) Wait(ctx context.Context) error { return context.Cause(ctx) }
-
-// processDriver has processes that run until they are stopped or destroyed.
-type processDriver struct {
-	driver.Driver // nil: the tests call no other method
-
-	mu         sync.Mutex
-	running    map[string]chan struct{} // closed at the end of the process; by id of its start, until it is destroyed
-	startErr   error                    // error of each start, whose process runs nevertheless
-	inspectErr error
-}
-
-func (d *processDriver) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
-	return hclspec.Object(nil), nil
-}
-
-func (d *processDriver) Capabilities(context.Context) (*driver.Capabilities, error) {
-	return &driver.Capabilities{}, nil
-}
-
-func (d *processDriver) StartTask(_ context.Context, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.running[config.ID] = make(chan struct{})
-	return &driver.Handle{Config: config}, nil, d.startErr
-}
-
-func (d *processDriver) RecoverTask(context.Context, *driver.Handle) error { return nil }
-
-func (d *processDriver) InspectTask(context.Context, string) (*driver.TaskStatus, error) {
-	return nil, d.inspectErr
-}
-
-func (d *processDriver) WaitTask(ctx context.Context, id string) (*driver.ExitResult, error) {
-	d.mu.Lock()
-	exited := d.running[id]
-	d.mu.Unlock()
-	if exited == nil {
-		return nil, driver.ErrTaskNotFound
-	}
-	select {
-	case <-exited:
-		return &driver.ExitResult{ExitCode: 1}, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-func (d *processDriver) StopTask(_ context.Context, id string, _ time.Duration, _ string) error {
-	return d.end(id, false)
-}
-
-func (d *processDriver) DestroyTask(_ context.Context, id string, _ bool) error {
-	return d.end(id, true)
-}
-
-func (d *processDriver) end(id string, destroy bool) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	exited := d.running[id]
-	if exited == nil {
-		return driver.ErrTaskNotFound
-	}
-	select {
-	case <-exited:
-	default:
-		close(exited)
-	}
-	if destroy {
-		delete(d.running, id)
-	}
-	return nil
-}
 
 // After a result for which its step has no row, a task ends with an event, and leaves no process. That holds if the later
 // steps return such results too, except for tasksteps.AbandonTask, which finds what must be ended.
 func TestUnknownResultEndsTheTask(t *testing.T) {
-	const task = "web"
-	handle := &driver.Handle{Config: &driver.TaskConfig{ID: "alloc/web/1", Name: task}}
+	handle := &driver.Handle{Config: &driver.TaskConfig{ID: "alloc/web/1", Name: taskName}}
 	newTask := func() *RestoredTask { return nil }
 	runningTask := func() *RestoredTask {
 		return &RestoredTask{
-			LocalState: state.LocalState{StartID: handle.Config.ID, Handle: handle},
-			TaskState:  &api.TaskState{State: model.TaskRunning},
+			Fields:    record.Fields{StartID: handle.Config.ID, Handle: handle},
+			TaskState: &api.TaskState{State: model.TaskRunning},
 		}
 	}
 	interruptedStart := func() *RestoredTask {
-		return &RestoredTask{LocalState: state.LocalState{StartID: handle.Config.ID}, TaskState: &api.TaskState{State: model.TaskPending}}
+		return &RestoredTask{Fields: record.Fields{StartID: handle.Config.ID}, TaskState: &api.TaskState{State: model.TaskPending}}
 	}
 	for _, c := range []struct {
 		name     string
@@ -153,17 +58,13 @@ func TestUnknownResultEndsTheTask(t *testing.T) {
 				}
 				t.Run(name, func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
-						d := &processDriver{running: make(map[string]chan struct{}), startErr: c.startErr, inspectErr: driver.Recoverable(errors.New("no answer"))}
+						w := newWorld()
+						w.driver.startErr, w.driver.inspectErr = c.startErr, driver.Recoverable(errors.New("no answer"))
 						restored := c.restored()
 						if restored != nil {
-							d.running[handle.Config.ID] = make(chan struct{})
+							w.driver.addProcess(handle.Config.ID)
 						}
-						r := New(Config{
-							Alloc: Alloc{}, Task: Task{Name: task, KillTimeout: time.Second}, StartGate: openGate{}, Store: memoryStore{},
-							Env: taskenv.NewBuilder(taskenv.Node{}, taskenv.Alloc{}, taskenv.Task{}), OnTaskStateChange: func() {}, Logger: hclog.NewNullLogger(),
-							DispenseDriver: func(context.Context) (driver.Driver, error) { return d, nil }, RestoredTask: restored,
-						})
-						r.SetHooks(nil, nil)
+						r := w.newAgent(restored).Runner
 						if restored != nil {
 							r.RecoverTaskOfEarlierAgent(t.Context(), RecoveryFacts{DriverKnowsInterruptedStarts: true})
 						} else if err := r.FetchDriverDescription(t.Context(), false); err != nil {
@@ -189,7 +90,7 @@ func TestUnknownResultEndsTheTask(t *testing.T) {
 							t.Fatalf("the task has not executed the step, or has not ended because of it: %v", r.Transitions())
 						}
 						time.Sleep(time.Minute) // goroutines of the task end
-						if left := slices.Collect(maps.Keys(d.running)); len(left) > 0 {
+						if left := w.driver.ids(); len(left) > 0 {
 							t.Errorf("the driver still has %v", left)
 						}
 						s := r.State()

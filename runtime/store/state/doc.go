@@ -1,5 +1,5 @@
 // Package state has the types of the records that an agent leaves for the next one: the
-// local state of a task, the cleanups of hooks that are still pending, networks, tokens,
+// record of a task ([record.Fields]), the cleanups of hooks that are still pending, networks, tokens,
 // allocations that must still be removed, descriptions of plugins.
 //
 // A record has explicit names in the tag "store" of its fields, so that no renaming in Go

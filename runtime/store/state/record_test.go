@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 )
 
 // fillValue sets all exported fields of a value. Lists and maps get one element.
@@ -63,7 +64,7 @@ func checkConversion[T any](t *testing.T, convert func(T) T) {
 }
 
 func TestConversionToRecordsKeepsEachField(t *testing.T) {
-	checkConversion(t, func(s LocalState) LocalState { return NewTaskRecord(s).LocalState() })
+	checkConversion(t, func(s record.Fields) record.Fields { return NewTaskRecord(s).Fields() })
 	checkConversion(t, func(n AllocNetwork) AllocNetwork { return NewNetworkRecord(n).AllocNetwork() })
 	checkConversion(t, func(s hook.TaskStopRequest) hook.TaskStopRequest {
 		r := NewCleanupRecord(PendingCleanup{Stop: &s}).PendingCleanup()
@@ -82,20 +83,20 @@ func TestConversionToRecordsKeepsEachField(t *testing.T) {
 	})
 }
 
-func TestSplitSecretsChangesNoLocalState(t *testing.T) {
-	var s LocalState
+func TestSplitSecretsChangesNoFields(t *testing.T) {
+	var s record.Fields
 	fillValue(reflect.ValueOf(&s).Elem(), 0)
 	s.Handle.DriverState = []byte("A=b NOMAD_ALLOC_ID=x")
-	record := NewTaskRecord(s)
-	secrets := record.SplitSecrets()
-	if record.Handle.Config.Env != nil || record.Handle.DriverState != nil || secrets == nil || secrets.Handle.Env == nil || secrets.FirstPendingDestroy.Env == nil {
-		t.Errorf("record %+v, secrets %+v", record.Handle, secrets)
+	stored := NewTaskRecord(s)
+	secrets := stored.SplitSecrets()
+	if stored.Handle.Config.Env != nil || stored.Handle.DriverState != nil || secrets == nil || secrets.Handle.Env == nil || secrets.FirstPendingDestroy.Env == nil {
+		t.Errorf("record %+v, secrets %+v", stored.Handle, secrets)
 	}
 	if s.Handle.Config.Env == nil || s.Handle.DriverState == nil {
 		t.Error("the handle of the runner has lost its secrets")
 	}
-	record.JoinSecrets(*secrets)
-	if !reflect.DeepEqual(record.LocalState(), s) {
-		t.Errorf("got %+v, want %+v", record.LocalState(), s)
+	stored.JoinSecrets(*secrets)
+	if !reflect.DeepEqual(stored.Fields(), s) {
+		t.Errorf("got %+v, want %+v", stored.Fields(), s)
 	}
 }

@@ -5,10 +5,11 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 )
 
-// TaskRecord is the stored form of a [LocalState]. Its lists and maps have pointers, because go-msgpack mixes up the
+// TaskRecord is the stored form of a [record.Fields]. Its lists and maps have pointers, because go-msgpack mixes up the
 // values of a map of structs when it decodes.
 type TaskRecord struct {
 	HookRecordByName      map[string]*HookRecord `store:"hooks"`
@@ -60,7 +61,7 @@ func NewDeploymentFailureRecord(f *restart.DeploymentFailure) *DeploymentFailure
 	return &DeploymentFailureRecord{Time: f.Time, DeploymentID: f.DeploymentID, Task: f.Task, Reason: f.Reason, End: (*ProcessExit)(f.End)}
 }
 
-// HookRecord is the stored form of a [HookState].
+// HookRecord is the stored form of a [record.HookState].
 type HookRecord struct {
 	AttachmentJSON string            `store:"attachment"`
 	PrestartDone   bool              `store:"done"`
@@ -68,6 +69,12 @@ type HookRecord struct {
 	Env            map[string]string `store:"env,secret"`
 	Mounts         []MountRecord     `store:"mounts"`
 	Devices        []DeviceRecord    `store:"devices"`
+}
+
+// RestartRequest is the stored form of a [record.RestartRequest].
+type RestartRequest struct {
+	CountsAsFailure bool   `store:"failure"`
+	Reason          string `store:"reason"`
 }
 
 // RestartRecord is the stored form of a [restart.State].
@@ -97,7 +104,7 @@ type ProcessExit struct {
 	OutputStart            time.Time `store:"output_start"`
 }
 
-// PendingDestroyRecord is the stored form of a [PendingDestroy].
+// PendingDestroyRecord is the stored form of a [record.PendingDestroy].
 type PendingDestroyRecord struct {
 	StartID                string                `store:"id"`
 	Handle                 *HandleRecord         `store:"handle"`
@@ -126,15 +133,15 @@ type HandleSecrets struct {
 	DriverState []byte            `store:"driver_state,secret"` // nil unless the driver's state contains the environment, see containsTaskEnv
 }
 
-// NewTaskRecord returns the record of a local state. The record shares lists and maps with the state; SplitSecrets does not
+// NewTaskRecord returns the stored form of a record. It shares lists and maps with the record; SplitSecrets does not
 // modify these.
-func NewTaskRecord(s LocalState) *TaskRecord {
+func NewTaskRecord(s record.Fields) *TaskRecord {
 	r := &TaskRecord{
 		AllocHookConfigByName: s.AllocHookConfigByName, StartID: s.StartID, Handle: NewHandleRecord(s.Handle), NetworkOverride: (*NetworkOverrideRecord)(s.NetworkOverride),
 		HandleUnrecoverable: s.HandleUnrecoverable, UnhandledExit: (*ProcessExit)(s.UnhandledExit), NextStartID: s.NextStartID, RestartState: RestartRecord(s.RestartState), RunComplete: s.RunComplete,
 		LastEnd: (*ProcessExit)(s.LastEnd), LastStart: s.LastStart,
 		FirstPendingDestroy: newPendingDestroyRecord(s.FirstPendingDestroy), LastKnownCapabilities: (*CapabilitiesRecord)(s.LastKnownCapabilities),
-		RestartRequest: s.RestartRequest, KillRequested: s.KillRequested, ReportedOnceOnlyMessages: s.ReportedOnceOnlyMessages,
+		RestartRequest: (*RestartRequest)(s.RestartRequest), KillRequested: s.KillRequested, ReportedOnceOnlyMessages: s.ReportedOnceOnlyMessages,
 		ReadVariables: s.ReadVariables, DeploymentFailure: NewDeploymentFailureRecord(s.DeploymentFailure),
 	}
 	if s.HookStateByName != nil {
@@ -149,22 +156,22 @@ func NewTaskRecord(s LocalState) *TaskRecord {
 	return r
 }
 
-// LocalState returns the local state of a record.
-func (r *TaskRecord) LocalState() LocalState {
-	s := LocalState{
+// Fields returns the record of a stored form.
+func (r *TaskRecord) Fields() record.Fields {
+	s := record.Fields{
 		AllocHookConfigByName: r.AllocHookConfigByName, StartID: r.StartID, Handle: r.Handle.Handle(), NetworkOverride: (*driver.NetworkOverride)(r.NetworkOverride),
 		HandleUnrecoverable: r.HandleUnrecoverable, UnhandledExit: (*restart.RunEnd)(r.UnhandledExit), NextStartID: r.NextStartID, RestartState: restart.State(r.RestartState), RunComplete: r.RunComplete,
 		LastEnd: (*restart.RunEnd)(r.LastEnd), LastStart: r.LastStart,
 		FirstPendingDestroy: r.FirstPendingDestroy.pendingDestroy(), LastKnownCapabilities: (*driver.Capabilities)(r.LastKnownCapabilities),
-		RestartRequest: r.RestartRequest, KillRequested: r.KillRequested, ReportedOnceOnlyMessages: r.ReportedOnceOnlyMessages,
+		RestartRequest: (*record.RestartRequest)(r.RestartRequest), KillRequested: r.KillRequested, ReportedOnceOnlyMessages: r.ReportedOnceOnlyMessages,
 		ReadVariables: r.ReadVariables, DeploymentFailure: r.DeploymentFailure.Failure(),
 	}
 	if r.HookRecordByName != nil {
-		s.HookStateByName = make(map[string]HookState, len(r.HookRecordByName))
+		s.HookStateByName = make(map[string]record.HookState, len(r.HookRecordByName))
 	}
 	for name, h := range r.HookRecordByName {
 		if h != nil {
-			s.HookStateByName[name] = HookState{
+			s.HookStateByName[name] = record.HookState{
 				AttachmentJSON: h.AttachmentJSON, PrestartDone: h.PrestartDone, Data: h.Data, Env: h.Env,
 				Mounts: driverMounts(h.Mounts), Devices: driverDevices(h.Devices),
 			}
@@ -173,18 +180,18 @@ func (r *TaskRecord) LocalState() LocalState {
 	return s
 }
 
-func newPendingDestroyRecord(d *PendingDestroy) *PendingDestroyRecord {
+func newPendingDestroyRecord(d *record.PendingDestroy) *PendingDestroyRecord {
 	if d == nil {
 		return nil
 	}
 	return &PendingDestroyRecord{StartID: d.StartID, Handle: NewHandleRecord(d.Handle), NotFoundIsInconclusive: d.NotFoundIsInconclusive, Next: newPendingDestroyRecord(d.Next)}
 }
 
-func (r *PendingDestroyRecord) pendingDestroy() *PendingDestroy {
+func (r *PendingDestroyRecord) pendingDestroy() *record.PendingDestroy {
 	if r == nil {
 		return nil
 	}
-	return &PendingDestroy{StartID: r.StartID, Handle: r.Handle.Handle(), NotFoundIsInconclusive: r.NotFoundIsInconclusive, Next: r.Next.pendingDestroy()}
+	return &record.PendingDestroy{StartID: r.StartID, Handle: r.Handle.Handle(), NotFoundIsInconclusive: r.NotFoundIsInconclusive, Next: r.Next.pendingDestroy()}
 }
 
 // allocIDEnvVar is an environment variable that every task has.

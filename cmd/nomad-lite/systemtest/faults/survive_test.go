@@ -298,7 +298,7 @@ func TestTaskWithUnstoredHandle(t *testing.T) {
 			id := ""
 			for id = range before.AllocByID {
 			}
-			local, _, err := s.Snapshot().TaskLocalState(id, "loop")
+			local, _, err := s.Snapshot().TaskFields(id, "loop")
 			if err != nil {
 				t.Fatal(err)
 			}

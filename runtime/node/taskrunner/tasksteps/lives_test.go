@@ -395,6 +395,12 @@ func (l *life) queryEarlierStart() (Result, error) {
 	if !l.killed && l.random.IntN(2) == 0 {
 		return NoAnswer, nil
 	}
+	if l.stored.exit && l.stored.nextStartID && l.random.IntN(4) == 0 { // the policy decides about the exit before the answer, and ends the task
+		l.decisions++
+		l.stored, l.process.mustDestroy = records{dead: true}, true
+		l.agent.undecidedStart, l.agent.mustDie = false, true
+		return TaskDead, nil
+	}
 	r, err := l.decideEarlierStart()
 	if r == Done {
 		r = NothingExecuted

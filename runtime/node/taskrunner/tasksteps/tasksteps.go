@@ -116,9 +116,10 @@ var table = [stepCount]definition{
 	},
 	QueryEarlierStart: {
 		name: "ask the driver about a start of an earlier agent",
-		note: "The agent died during the start. Each round asks once, and then waits until the driver is available, or up to 30 seconds. The number of rounds has no limit. A start that was executed and whose exit status is unknown is an exit.",
+		note: "The agent died during the start. Each round asks once, and then waits until the driver is available, or up to 30 seconds. The number of rounds has no limit. A start that was executed and whose exit status is unknown is an exit. The task is dead if the start was a restart that the policy no longer permits; the driver destroys it.",
 		next: map[Result]Step{
 			NothingExecuted: AwaitRestartDelay, NoAnswer: QueryEarlierStart, ProcessFound: TakeOverProcess, ExitFound: CallExitedHooks,
+			TaskDead:      MarkDead,          // a kill, or an update of the restart policy, forbids the restart for which the start was
 			AgentShutdown: CallShutdownHooks, // with the id of the start, which the next agent needs
 		},
 		outlastsKill: "the result is nothing executed, the driver must destroy the start, and the next step that waits ends",

@@ -17,7 +17,7 @@ var update = flag.Bool("update", false, "write docs/reference/task-steps.md")
 // resultsOfOneKindOfStep are results that only these steps have.
 var resultsOfOneKindOfStep = map[Result][]Step{
 	RunComplete:       {RecoverTask},
-	TaskDead:          {RecoverTask},
+	TaskDead:          {RecoverTask, QueryEarlierStart},
 	StartUndecided:    {RecoverTask},
 	ProcessFound:      {RecoverTask, QueryEarlierStart, QueryStart, AbandonTask},
 	ExitFound:         {RecoverTask, QueryEarlierStart, AbandonTask},
@@ -166,5 +166,11 @@ func TestCheck(t *testing.T) {
 		if Check(bad) == nil {
 			t.Errorf("%s: no error", name)
 		}
+	}
+}
+
+func TestUnknownNames(t *testing.T) {
+	if step, result := stepCount.String(), resultCount.String(); step != "no step" || result != "unknown result" {
+		t.Errorf("%q, %q", step, result)
 	}
 }

@@ -1,0 +1,130 @@
+package record
+
+import (
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
+)
+
+// Fact is something that has happened to a task. The facts of this package are the only ones.
+type Fact interface {
+	// apply changes d.Record and d.Change.
+	apply(d *draft)
+}
+
+// Parts is a set of parts of a record, which are stored apart.
+type Parts uint8
+
+// The parts.
+const (
+	StatusPart Parts = 1 << iota // the state of the task
+	FieldsPart                   // the content of Fields
+	AllParts   = StatusPart | FieldsPart
+)
+
+// Durability says how soon a change must be on the disk.
+type Durability int
+
+// The durabilities.
+const (
+	WithNextPut Durability = iota // with the next put, whatever it is for: a crash before may lose the change
+	Soon                          // no caller waits
+	Grouped                       // a caller waits, and the write may wait a moment for others
+	Now                           // a caller waits
+)
+
+// Change is what follows from a fact.
+type Change struct {
+	Put        Parts // what is put now; nothing for WithNextPut
+	Durability Durability
+	TellAlloc  bool             // the allocation has to react: the state of the task has changed, or it was killed
+	Events     []*api.TaskEvent // events that the state of the task has got
+	Ended      bool             // the task has become dead
+	Failed     bool             // with Ended: the task has failed
+	Decision   restart.Decision // for Decided
+	Applied    bool             // something is put or told; false, for example, for a second request
+}
+
+// Apply returns the record after a fact, and what follows from the fact. It leaves r alone.
+func Apply(r Record, f Fact) (Record, Change) {
+	d := draft{Record: r}
+	f.apply(&d)
+	d.Failed = d.Ended && d.status.Failed
+	if d.Put != 0 || d.TellAlloc {
+		d.Applied = true
+	}
+	return d.Record, d.Change
+}
+
+// draft is a record to which a fact is being applied.
+type draft struct {
+	Record
+	Change
+}
+
+// editStatus returns the state of the task, which may be changed.
+func (d *draft) editStatus() *api.TaskState {
+	d.status = model.CopyTaskState(d.status)
+	d.TellAlloc = true
+	return d.status
+}
+
+// put says that the whole record is put.
+func (d *draft) put(durability Durability) { d.Put, d.Durability = AllParts, durability }
+
+// addEvent adds an event, of which it makes a copy, unless it is nil.
+func (d *draft) addEvent(now time.Time, event *api.TaskEvent) {
+	if event == nil {
+		return
+	}
+	added := *event
+	model.AppendTaskEvent(d.editStatus(), &added, now)
+	d.Events = append(d.Events, &added)
+}
+
+// setState sets the state of the task: pending, running or dead.
+func (d *draft) setState(now time.Time, state string) {
+	if d.status.State == state {
+		return
+	}
+	d.Ended = state == model.TaskDead
+	model.SetTaskState(d.editStatus(), state, now)
+}
+
+// recordEnd records how a run of the task, or an attempt to start it, has ended.
+func (d *draft) recordEnd(now time.Time, end restart.RunEnd) *restart.RunEnd {
+	f := &d.fields
+	end.Time, end.OutputStart = now, f.LastStart
+	end.Stopped = d.killed && !d.status.Failed
+	if request := f.RestartRequest; request != nil && !end.StartFailed {
+		end.RestartRequested, end.RestartCountsAsFailure, end.RequestReason = true, request.CountsAsFailure, request.Reason
+	}
+	if end.IsFailure() {
+		end.RunsInRow = 1
+		if last := f.LastEnd; last != nil && end.HasCauseOf(last) && (end.StartFailed || now.Sub(d.status.StartedAt) < restart.RecoveredAfter) {
+			end.RunsInRow += last.RunsInRow
+		}
+	}
+	f.LastEnd = &end
+	return &end
+}
+
+// recordExit records the end of the process, which has fulfilled a restart request.
+func (d *draft) recordExit(now time.Time, end restart.RunEnd) {
+	d.fields.UnhandledExit = d.recordEnd(now, end)
+	d.fields.RestartRequest = nil
+}
+
+// clearRestartDelay records that the task starts now.
+func (d *draft) clearRestartDelay() {
+	d.fields.RestartState = d.fields.RestartState.WithoutDelay()
+}
+
+// forgetStart removes the current start.
+func (d *draft) forgetStart() {
+	f := &d.fields
+	f.StartID, f.Handle, f.NetworkOverride, f.HandleUnrecoverable = "", nil, nil, false
+}

@@ -1,0 +1,250 @@
+package record
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
+)
+
+// Record is what an agent knows about a task, and the next agent must know. It is a value: Apply returns a changed copy. What
+// its pointers, maps and slices refer to is never changed. The zero value is not valid; see New and Restore.
+type Record struct {
+	fields Fields
+	status *api.TaskState
+	// killed means that this agent has been told to kill the task. It is not stored: a kill that the next agent must finish is
+	// in the status, or comes again with the allocation.
+	killed bool
+}
+
+// Fields is the content of a record beside the state of the task, for its stored form.
+type Fields struct {
+	HookStateByName       map[string]HookState // keyed by hook name
+	AllocHookConfigByName map[string]string    // configurations of the hooks that the allocation has had, keyed by hook name
+	StartID               string               // id of the current start: set before StartTask is called; empty after the exit is handled, unless NextStartID replaces it
+	Handle                *driver.Handle       // handle of the task; nil unless the task runs or its exit is not handled yet
+	NetworkOverride       *driver.NetworkOverride
+	// HandleUnrecoverable means that Handle has no state of the driver, because the agent that started the task has not
+	// received it: only the plugin process that has the task can report its exit.
+	HandleUnrecoverable bool
+	UnhandledExit       *restart.RunEnd // how the start has ended; nil before, and after the restart policy has decided
+	NextStartID         string          // StartID of the restart that is expected to follow UnhandledExit without a delay; empty if none is
+	RestartState        restart.State
+	RunComplete         bool            // the task will never run again
+	LastEnd             *restart.RunEnd // how the last run or start has ended; nil if none has
+	LastStart           time.Time       // before the last call of StartTask; zero if there was none
+
+	// FirstPendingDestroy is the start that the driver must still destroy; nil if there is none.
+	FirstPendingDestroy *PendingDestroy
+	// LastKnownCapabilities are the driver's capabilities as last reported, used while the
+	// driver is unavailable. It is nil until the driver has reported them.
+	LastKnownCapabilities *driver.Capabilities
+
+	// RestartRequest is set from the request for a restart until the task has ended or
+	// runs again.
+	RestartRequest *RestartRequest
+
+	// KillRequested is set by a kill of an unfinished task, until the task starts again. lite_after and lite_rerun depend on it.
+	KillRequested bool
+
+	// ReportedOnceOnlyMessages are the messages of the events that the task gets only once.
+	ReportedOnceOnlyMessages []string
+
+	// ReadVariables are the paths of the variables whose items the task and its hooks were given.
+	ReadVariables []string
+
+	// DeploymentFailure is why the task made its allocation unhealthy for its latest deployment; nil if it has not.
+	DeploymentFailure *restart.DeploymentFailure
+}
+
+// RestartRequest is a restart that a caller requested. It applies only to the process or the finished run
+// of the task for which it was requested, not to a later one.
+type RestartRequest struct {
+	CountsAsFailure bool   // the restart counts as a failed attempt of the restart policy
+	Reason          string // reason of the restart, for the log
+}
+
+// HookState is the response of one hook to the prestart call of a task.
+type HookState struct {
+	// AttachmentJSON is the configuration with which a plugin was attached to the task, as
+	// JSON. It is empty for a hook that needs no attachment.
+	AttachmentJSON string
+
+	PrestartDone bool
+	Data         map[string]string
+	Env          map[string]string
+	Mounts       []driver.Mount
+	Devices      []driver.Device
+}
+
+// PendingDestroy is a start of a task for which the driver call DestroyTask has not succeeded yet, so processes of this
+// start may still run. While the state has it, the task does not start again, and its allocation does not end.
+type PendingDestroy struct {
+	StartID string
+	Handle  *driver.Handle // handle of the start; nil if StartTask returned none
+	// NotFoundIsInconclusive means that "task not found" proves nothing: the plugin process that
+	// should have started the task has exited, and the driver does not search for
+	// tasks.
+	NotFoundIsInconclusive bool
+	// Next, which has no handle, is destroyed after this start; nil if there is none.
+	Next *PendingDestroy
+}
+
+// New returns the record of a task that the agent has received now.
+func New(now time.Time) Record {
+	r := Record{fields: Fields{RestartState: restart.State{WindowStart: now}}, status: &api.TaskState{State: model.TaskPending}}
+	d := draft{Record: r}
+	d.addEvent(now, model.EventReceived())
+	return d.Record
+}
+
+// Restore returns the record that an earlier agent has stored. status is nil if that agent has stored none. A request that does not
+// apply to what is recorded is dropped, and a kill that has failed the task, and was not finished, continues.
+func Restore(now time.Time, fields Fields, status *api.TaskState) Record {
+	r := Record{fields: fields, status: status}
+	if r.fields.RestartState.WindowStart.IsZero() {
+		r.fields.RestartState.WindowStart = now
+	}
+	if status == nil {
+		r.status = New(now).status
+	}
+	ofProcess := (fields.StartID != "" || fields.Handle != nil) && fields.UnhandledExit == nil // a stored exit says already whether a restart was requested
+	if !ofProcess && !r.IsRerunRequestedByEarlierAgent() {
+		r.fields.RestartRequest = nil
+	}
+	r.killed = r.IsKilledByEarlierAgent()
+	return r
+}
+
+// Fields returns the content for the stored form. The caller must not change what it refers to.
+func (r Record) Fields() Fields { return r.fields }
+
+// Status returns a copy of the state of the task, which shares its events.
+func (r Record) Status() *api.TaskState { return model.CopyTaskState(r.status) }
+
+// IsRerunRequestedByEarlierAgent reports whether a dead task was requested to run again under an earlier agent.
+func (r Record) IsRerunRequestedByEarlierAgent() bool {
+	return r.fields.RestartRequest != nil && r.status.State == model.TaskDead && !r.status.Failed && !r.fields.RunComplete
+}
+
+// IsKilledByEarlierAgent reports whether an earlier agent has failed the task by a kill, and has died before the task was dead.
+func (r Record) IsKilledByEarlierAgent() bool {
+	return r.status.Failed && r.status.State != model.TaskDead
+}
+
+// MayRerun reports whether the task has ended successfully and may run again on request.
+func (r Record) MayRerun() bool {
+	return r.status.State == model.TaskDead && !r.status.Failed && !r.killed
+}
+
+// IsKilled reports whether this agent has been told to kill the task.
+func (r Record) IsKilled() bool { return r.killed }
+
+// HookState returns the state of a hook; the zero value if there is none.
+func (r Record) HookState(name string) HookState { return r.fields.HookStateByName[name] }
+
+// PredictedDecision returns what the fact Decided would decide now, without the jitter of the delay. A later kill, restart request
+// or version of the task may change the decision.
+func (r Record) PredictedDecision(now time.Time, policy restart.Policy, outcome restart.RunOutcome) restart.Decision {
+	decision, _ := r.decide(now, policy, outcome, func(int64) int64 { return 0 })
+	return decision
+}
+
+func (r Record) decide(now time.Time, policy restart.Policy, outcome restart.RunOutcome, randomInt64N func(int64) int64) (restart.Decision, restart.State) {
+	outcome.Killed = r.killed
+	return policy.Decide(r.fields.RestartState, now, outcome, randomInt64N)
+}
+
+// RemainingDelay returns the time until the task starts again, which is the rest of the delay of the last decision.
+func (r Record) RemainingDelay(now time.Time) time.Duration {
+	return r.fields.RestartState.RemainingDelay(now)
+}
+
+// HooksCalledOrStarted reports whether an agent has called hooks for the task or has started it.
+func (r Record) HooksCalledOrStarted() bool {
+	f := r.fields
+	return len(f.HookStateByName) > 0 || f.StartID != "" || f.FirstPendingDestroy != nil || f.RunComplete || r.status.State != model.TaskPending
+}
+
+// AttachmentJSONByHookName returns the configurations of the hooks that were attached to the task, by hook name. It returns nil
+// if there were none.
+func (r Record) AttachmentJSONByHookName() map[string]string {
+	var attachments map[string]string
+	for name, hook := range r.fields.HookStateByName {
+		if hook.AttachmentJSON != "" {
+			if attachments == nil {
+				attachments = make(map[string]string)
+			}
+			attachments[name] = hook.AttachmentJSON
+		}
+	}
+	return attachments
+}
+
+// StartsToDestroy returns the starts that the driver must destroy to end the task, in this order: those that it owes, and the current
+// and the next one.
+func (f *Fields) StartsToDestroy() (starts []PendingDestroy) {
+	for d := f.FirstPendingDestroy; d != nil; d = d.Next {
+		starts = append(starts, *d)
+	}
+	if f.FirstPendingDestroy == nil && f.StartID != "" {
+		starts = append(starts, PendingDestroy{StartID: f.StartID, Handle: f.Handle})
+	}
+	if f.NextStartID != "" {
+		starts = append(starts, PendingDestroy{StartID: f.NextStartID})
+	}
+	return starts
+}
+
+// Start is what a record says about the last start of its task.
+type Start int
+
+const (
+	NoStart     Start = iota // there is no start
+	WithID                   // the record has the id of a start, and no handle
+	RunningByID              // like WithID, and the task state is running: the handle was lost
+	WithHandle               // the record has the handle of the start
+	Lost                     // the task state is running, but the record has neither the id nor the handle of the start
+	Ended                    // the record has the exit of the start, or the task is dead
+	WithNextID               // the record has the exit of a start, and the id of the start that follows that exit
+
+	StartCount // number of values of Start
+)
+
+// LastStart returns what the record says about the last start.
+func (r Record) LastStart() Start {
+	f := r.fields
+	switch {
+	case f.UnhandledExit != nil && f.NextStartID != "":
+		return WithNextID
+	case f.UnhandledExit != nil || r.status.State == model.TaskDead:
+		return Ended
+	case f.Handle != nil:
+		return WithHandle
+	case f.StartID != "" && r.status.State == model.TaskRunning:
+		return RunningByID
+	case f.StartID != "":
+		return WithID
+	case r.status.State == model.TaskRunning:
+		return Lost
+	}
+	return NoStart
+}
+
+// withHookState returns hook states in which one is changed.
+func withHookState(states map[string]HookState, name string, s HookState) map[string]HookState {
+	states = maps.Clone(states)
+	if states == nil {
+		states = make(map[string]HookState)
+	}
+	states[name] = s
+	return states
+}
+
+// withElement returns a slice with one more element, and leaves elements alone.
+func withElement(elements []string, e string) []string { return append(slices.Clone(elements), e) }
