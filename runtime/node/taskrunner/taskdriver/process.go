@@ -22,7 +22,7 @@ type Process struct {
 	OnOutage                 func(error)             // called once per outage of the driver; may be nil
 	OnOutageEnd              func()                  // called at the end of each outage of the driver; may be nil
 	NoPluginHasConfirmedTask bool                    // no plugin process has confirmed that it has the task
-	Unrecoverable            bool                    // the task cannot be recovered in another plugin process; see state.LocalState.HandleUnrecoverable
+	Unrecoverable            bool                    // the task cannot be recovered in another plugin process; see record.Fields.HandleUnrecoverable
 	RunSpan                  *timeline.ActiveSpan    // span for the run of the process
 
 	access        *Access
@@ -124,50 +124,6 @@ func IsTaskStateUnknown(err error) bool {
 	var unavailableErr *driver.UnavailableError
 	var undecidedErr *inconclusiveRecoveryError
 	return errors.As(err, &unavailableErr) || errors.As(err, &undecidedErr) || errors.Is(err, driver.ErrPluginDown)
-}
-
-// watchedTaskState is what the watch of StartWatch knows about the task and its plugin process.
-type watchedTaskState int
-
-const (
-	stateStarted       watchedTaskState = iota // the plugin process is assumed to have started the task
-	stateRecovered                             // the plugin process has confirmed RecoverTask
-	stateWithoutPlugin                         // no plugin process is known to have the task
-	stateExited                                // WaitTask has returned the exit status, or an error in its place
-	stateLost                                  // the driver does not have the task: exit status unknown
-)
-
-// watchCallOutcome is the outcome of one driver call of exitWatch: RecoverTask in stateWithoutPlugin, WaitTask in
-// stateStarted and stateRecovered.
-type watchCallOutcome int
-
-const (
-	outcomeSuccess     watchCallOutcome = iota // the call succeeded
-	outcomeUnavailable                         // no answer about the task, see IsTaskStateUnknown
-	outcomeNotFound                            // the driver does not know the task
-	outcomeError                               // any other error of the driver
-)
-
-// watchTransitions maps a watchedTaskState and the outcome of its driver call to the next state. The death of a plugin
-// process never ends the watch: only an answer of the driver does, or in stateWithoutPlugin an exit that
-// AwaitExitWithoutDriverFunc returns.
-var watchTransitions = [...][4]watchedTaskState{
-	// columns: outcomeSuccess, outcomeUnavailable, outcomeNotFound, outcomeError
-	stateStarted:       {stateExited, stateWithoutPlugin, stateWithoutPlugin, stateExited},
-	stateRecovered:     {stateExited, stateWithoutPlugin, stateLost, stateExited},
-	stateWithoutPlugin: {stateRecovered, stateWithoutPlugin, stateLost, stateLost},
-}
-
-func classifyWatchCallError(err error) watchCallOutcome {
-	switch {
-	case err == nil:
-		return outcomeSuccess
-	case IsTaskStateUnknown(err):
-		return outcomeUnavailable
-	case errors.Is(err, driver.ErrTaskNotFound):
-		return outcomeNotFound
-	}
-	return outcomeError
 }
 
 // StartWatch watches the process until it has exited or ctx is done, and then calls onEnd. It continues through any
