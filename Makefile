@@ -1,4 +1,4 @@
-.PHONY: check quick site release test-slow govulncheck generate reference promises check-promises state-fixture page-types check-page test-vm test-vm-short test-faults test-starts test-short-tasks test-short-tasks-vm test-kills test-kills-user test-damage test-accounts test-hostile-jobs test-hostile-servers test-listeners test-scale test-defects test-lives test-planted simulate test-behaviour test-cluster test-upgrade screenshots bench bench-scale bench-peers bench-cluster bench-all
+.PHONY: check quick site release test-slow govulncheck generate reference promises check-promises state-fixture page-types check-page test-vm test-vm-short test-faults test-starts test-short-tasks test-short-tasks-vm test-kills test-kills-user test-damage test-accounts test-hostile-jobs test-hostile-servers test-listeners test-scale test-defects test-lives test-planted test-mutants simulate test-behaviour test-cluster test-upgrade screenshots bench bench-scale bench-peers bench-cluster bench-all
 
 check: ## what CI runs
 	bash .ci/run
@@ -109,6 +109,14 @@ test-lives: ## a million random lives of a task through the table of its steps, 
 
 test-planted: ## each defect of a list is planted alone in the task runner, and must be found by its tests; ten minutes
 	go run -C internal/tools ./planted -defects runtime/node/taskrunner/testdata/defects.txt ./runtime/node/taskrunner/... ./runtime/node/allocrunner
+
+MUTANTS = go run -C internal/tools ./mutants -equivalent internal/tools/mutants/equivalent.txt
+test-mutants: ## small changes of the record of a task, of the tables that lead to it, of the order of tasks and of the restart policy, one at a time, which tests must find; two hours
+	$(MUTANTS) $(addprefix runtime/core/record/,apply.go facts.go record.go) -- ./runtime/core/record
+	$(MUTANTS) runtime/node/taskrunner/tasksteps/tasksteps.go -- ./runtime/node/taskrunner/tasksteps
+	$(MUTANTS) runtime/node/taskrunner/startrule.go runtime/node/taskrunner/taskdriver/watchtable.go -- ./runtime/node/taskrunner ./runtime/node/taskrunner/taskdriver
+	$(MUTANTS) $(addprefix runtime/job/restart/,restart.go end.go) -- ./runtime/job/restart
+	$(MUTANTS) $(addprefix runtime/job/lifecycle/,coordinator.go extension.go gate.go graph.go group.go phase.go tasks.go) -- ./runtime/job/lifecycle ./runtime/job/model
 
 simulate: ## a long run of random jobs and faults under virtual time: plans alone, then with the real runners, then with the real runners as a node of simulated servers
 	$(LONG) '^TestSimulation$$' ./runtime/scheduler $(PART)
