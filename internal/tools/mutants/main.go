@@ -2,18 +2,16 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
+	"github.com/nomad-lite/nomad-lite/internal/tools/overlay"
 	"github.com/nomad-lite/nomad-lite/internal/tools/worktree"
 )
 
@@ -37,26 +35,19 @@ func main() {
 	}
 }
 
-// testTimeout limits the tests of one mutant, because it can make a test wait forever.
-const testTimeout = 2 * time.Minute
-
 // run tries the mutants of files with the tests of packages.
 type run struct {
 	files, packages []string // the paths are relative to the root of the work tree
 	only            string
 	stdout          io.Writer
 
-	root, dir string
+	root string
 }
 
 func (r *run) do(ctx context.Context, equivalentPath string) (err error) {
 	if r.root, err = worktree.Root(nil); err != nil {
 		return err
 	}
-	if r.dir, err = os.MkdirTemp("", "mutants"); err != nil {
-		return err
-	}
-	defer os.RemoveAll(r.dir)
 	equivalent, err := readEquivalent(filepath.Join(r.root, equivalentPath), equivalentPath != "")
 	if err != nil {
 		return err
@@ -77,11 +68,11 @@ func (r *run) do(ctx context.Context, equivalentPath string) (err error) {
 				continue
 			}
 			finding, err := r.try(ctx, m)
-			switch {
-			case err != nil:
-				return err
-			case finding == notCompiled:
+			if _, ok := errors.AsType[*overlay.CompileError](err); ok {
 				continue
+			}
+			if err != nil {
+				return err
 			}
 			tried++
 			switch {
@@ -130,48 +121,11 @@ func codeLines(source []byte) (count int) {
 	return count
 }
 
-const notCompiled = "does not compile"
-
-// try runs the tests with one mutant. It returns the first test that has failed, or an empty text if all pass.
+// try runs the tests with one mutant. It returns the first failed test's name, or an empty text if all tests pass.
 func (r *run) try(ctx context.Context, m mutant) (finding string, err error) {
-	changed := filepath.Join(r.dir, "changed.go")
-	if err := os.WriteFile(changed, m.source, 0o600); err != nil {
-		return "", err
-	}
-	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {filepath.Join(r.root, m.file): changed}})
-	if err != nil {
-		return "", err
-	}
-	overlayPath := filepath.Join(r.dir, "overlay.json")
-	if err := os.WriteFile(overlayPath, overlay, 0o600); err != nil {
-		return "", err
-	}
-	// Most mutants are found by tests that are not slow.
-	if finding, err := r.runTests(ctx, overlayPath, "-short"); finding != "" || err != nil {
+	// The fast tests find most mutants.
+	if finding, err := overlay.Test(ctx, r.root, m.file, m.source, append([]string{"-short"}, r.packages...)...); finding != "" || err != nil {
 		return finding, err
 	}
-	return r.runTests(ctx, overlayPath)
-}
-
-// runTests returns the first test that has failed, or an empty text.
-func (r *run) runTests(ctx context.Context, overlayPath string, flags ...string) (finding string, err error) {
-	args := slices.Concat([]string{"test", "-overlay", overlayPath, "-vet=off", "-failfast", "-timeout", testTimeout.String()}, flags, r.packages)
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = r.root
-	output, err := cmd.CombinedOutput()
-	var failed *exec.ExitError
-	switch {
-	case err == nil:
-		return "", nil
-	case !errors.As(err, &failed):
-		return "", err
-	case strings.Contains(string(output), "[build failed]"):
-		return notCompiled, nil
-	}
-	for line := range strings.Lines(string(output)) {
-		if test, ok := strings.CutPrefix(strings.TrimSpace(line), "--- FAIL: "); ok {
-			return strings.Fields(test)[0], nil
-		}
-	}
-	return "the tests do not end", nil
+	return overlay.Test(ctx, r.root, m.file, m.source, r.packages...)
 }

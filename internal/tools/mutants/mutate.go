@@ -43,7 +43,9 @@ func mutate(file string, source []byte) (mutants []mutant, err error) {
 	}
 	text := func(node ast.Node) string {
 		var b bytes.Buffer
-		_ = printer.Fprint(&b, fset, node)
+		if printErr := printer.Fprint(&b, fset, node); printErr != nil {
+			err = printErr
+		}
 		return strings.Join(strings.Fields(b.String()), " ")
 	}
 	var enclosing []ast.Node
@@ -142,7 +144,8 @@ func exchangeAssigned(n *ast.AssignStmt, text func(ast.Node) string, add func(as
 	}
 }
 
-// changeElements deletes each element that has a key, and exchanges each constant for that of the next element. Texts are for people, and stay.
+// changeElements deletes each element that has a key, and exchanges each constant for the next element's. It skips texts, which only
+// users read.
 func changeElements(n *ast.CompositeLit, text func(ast.Node) string, add func(ast.Node, string)) {
 	elements := n.Elts
 	for i, original := range elements {

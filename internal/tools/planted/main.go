@@ -2,17 +2,15 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/internal/tools/overlay"
 	"github.com/nomad-lite/nomad-lite/internal/tools/worktree"
 )
 
@@ -40,9 +38,6 @@ type defect struct {
 	before, after string
 }
 
-// testTimeout limits the tests of one defect, because a defect can make a test wait forever.
-const testTimeout = 2 * time.Minute
-
 // run plants each defect alone, and returns an error that names the defects with which the tests of the packages pass.
 func run(ctx context.Context, list, only string, packages []string, stdout io.Writer) error {
 	root, err := worktree.Root(nil)
@@ -57,11 +52,6 @@ func run(ctx context.Context, list, only string, packages []string, stdout io.Wr
 	if err != nil {
 		return fmt.Errorf("%s: %w", list, err)
 	}
-	dir, err := os.MkdirTemp("", "planted")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
 	var missed []string
 	planted := 0
 	for _, d := range defects {
@@ -70,7 +60,7 @@ func run(ctx context.Context, list, only string, packages []string, stdout io.Wr
 		}
 		planted++
 		start := time.Now()
-		finding, err := plant(ctx, root, dir, d, packages)
+		finding, err := plant(ctx, root, d, packages)
 		if err != nil {
 			return fmt.Errorf("%s: %w", d.name, err)
 		}
@@ -112,44 +102,13 @@ func parse(text string) (defects []defect, err error) {
 }
 
 // plant runs the tests with one defect. It returns the first test that has failed, or an empty text if all tests pass.
-func plant(ctx context.Context, root, dir string, d defect, packages []string) (finding string, err error) {
-	path := filepath.Join(root, d.file)
-	text, err := os.ReadFile(path)
+func plant(ctx context.Context, root string, d defect, packages []string) (finding string, err error) {
+	text, err := os.ReadFile(filepath.Join(root, d.file))
 	if err != nil {
 		return "", err
 	}
 	if n := strings.Count(string(text), d.before); n != 1 {
 		return "", fmt.Errorf("%s has the lines %d times: correct the list", d.file, n)
 	}
-	changed := filepath.Join(dir, "changed.go")
-	if err := os.WriteFile(changed, []byte(strings.Replace(string(text), d.before, d.after, 1)), 0o600); err != nil {
-		return "", err
-	}
-	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {path: changed}})
-	if err != nil {
-		return "", err
-	}
-	overlayPath := filepath.Join(dir, "overlay.json")
-	if err := os.WriteFile(overlayPath, overlay, 0o600); err != nil {
-		return "", err
-	}
-	args := append([]string{"test", "-overlay", overlayPath, "-vet=off", "-failfast", "-timeout", testTimeout.String()}, packages...)
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = root
-	output, err := cmd.CombinedOutput()
-	var failed *exec.ExitError
-	switch {
-	case err == nil:
-		return "", nil
-	case !errors.As(err, &failed):
-		return "", err
-	case strings.Contains(string(output), "[build failed]"):
-		return "", fmt.Errorf("the defect does not compile: %s", output)
-	}
-	for line := range strings.Lines(string(output)) {
-		if test, ok := strings.CutPrefix(strings.TrimSpace(line), "--- FAIL: "); ok {
-			return strings.Fields(test)[0], nil
-		}
-	}
-	return "the tests do not end", nil
+	return overlay.Test(ctx, root, d.file, []byte(strings.Replace(string(text), d.before, d.after, 1)), packages...)
 }
