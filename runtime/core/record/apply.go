@@ -9,7 +9,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 )
 
-// Fact is something that has happened to a task. The facts of this package are the only ones.
+// Fact is an event in the life of a task. Only this package has facts.
 type Fact interface {
 	// apply changes d.Record and d.Change.
 	apply(d *draft)
@@ -31,31 +31,30 @@ type Durability int
 // The durabilities.
 const (
 	WithNextPut Durability = iota // with the next put, whatever it is for: a crash before may lose the change
-	Soon                          // no caller waits
-	Grouped                       // a caller waits, and the write may wait a moment for others
-	Now                           // a caller waits
+	Soon                          // the caller does not wait for the put
+	Grouped                       // the caller waits, and the store may delay the put to write several at once
+	Now                           // the caller waits
 )
 
-// Change is what follows from a fact.
+// Change lists the consequences of a fact.
 type Change struct {
-	Put        Parts // what is put now; nothing for WithNextPut
+	Put        Parts // parts to put now; none for WithNextPut
 	Durability Durability
 	TellAlloc  bool             // the allocation has to react: the state of the task has changed, or it was killed
 	Events     []*api.TaskEvent // events that the state of the task has got
 	Ended      bool             // the task has become dead
 	Failed     bool             // with Ended: the task has failed
 	Decision   restart.Decision // for Decided
-	Applied    bool             // something is put or told; false, for example, for a second request
 }
 
-// Apply returns the record after a fact, and what follows from the fact. It leaves r alone.
+// Applied reports whether the fact requires a put or a call of the allocation. It is false for a second request, for example.
+func (c Change) Applied() bool { return c.Put != 0 || c.TellAlloc }
+
+// Apply returns the record after a fact, and the consequences. It does not change r.
 func Apply(r Record, f Fact) (Record, Change) {
 	d := draft{Record: r}
 	f.apply(&d)
 	d.Failed = d.Ended && d.status.Failed
-	if d.Put != 0 || d.TellAlloc {
-		d.Applied = true
-	}
 	return d.Record, d.Change
 }
 
@@ -75,7 +74,7 @@ func (d *draft) editStatus() *api.TaskState {
 // put says that the whole record is put.
 func (d *draft) put(durability Durability) { d.Put, d.Durability = AllParts, durability }
 
-// addEvent adds an event, of which it makes a copy, unless it is nil.
+// addEvent adds a copy of event. It ignores a nil event.
 func (d *draft) addEvent(now time.Time, event *api.TaskEvent) {
 	if event == nil {
 		return

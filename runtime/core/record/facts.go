@@ -13,8 +13,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 )
 
-// The facts. Texts and events in them are redacted, and times, random numbers and new ids are those of the caller. A fact does not
-// change what it refers to, and the caller does not afterwards.
+// The facts. The caller redacts their texts and events, and provides times, random numbers and new ids. Neither Apply nor the caller
+// changes the values that a fact refers to.
 type (
 	// CapabilitiesSeen means that the driver has reported its capabilities.
 	CapabilitiesSeen struct{ Capabilities *driver.Capabilities }
@@ -55,7 +55,7 @@ type (
 	// Started means that the driver has started the task.
 	Started struct {
 		Now           time.Time
-		Handle        *driver.Handle // without what must not be stored
+		Handle        *driver.Handle // without the driver config, which must not be stored
 		Network       *driver.NetworkOverride
 		Unrecoverable bool
 	}
@@ -71,7 +71,7 @@ type (
 
 	// Adopted means that the driver has the task of an interrupted start.
 	Adopted struct {
-		Handle        *driver.Handle // without what must not be stored
+		Handle        *driver.Handle // without the driver config, which must not be stored
 		Network       *driver.NetworkOverride
 		Unrecoverable bool
 	}
@@ -84,13 +84,13 @@ type (
 	// the task is killed, which is then not started.
 	Exited struct {
 		Now         time.Time
-		End         restart.RunEnd // what the driver has reported
+		End         restart.RunEnd // exit status, signal and error from the driver
 		Policy      restart.Policy
 		CandidateID string
 		Event       *api.TaskEvent
 	}
 
-	// ExitUnknown means that a start of an earlier agent has ended, and nobody knows how.
+	// ExitUnknown means that a start of an earlier agent has ended with an unknown exit status.
 	ExitUnknown struct {
 		Now   time.Time
 		Error string
@@ -138,8 +138,8 @@ type (
 	// DestroyOwed means that a start may have processes, and the driver has to destroy it.
 	DestroyOwed struct{ Start PendingDestroy }
 
-	// UndecidedStartOwed means that nobody will ask the driver again about the last start of an earlier agent: the driver has to destroy
-	// each start that the record has, also one whose exit is stored.
+	// UndecidedStartOwed means that the runner will not query the driver again about the last start of an earlier agent. The driver
+	// must destroy each start in the record, also a start with a stored exit.
 	UndecidedStartOwed struct{}
 
 	// Destroyed means that the driver has destroyed the first start that it has to destroy.
@@ -349,12 +349,9 @@ func (RestartFailed) apply(d *draft) {
 }
 
 func (f RerunRequested) apply(d *draft) {
-	if !d.MayRerun() || d.fields.RestartRequest != nil {
-		return
+	if d.MayRerun() {
+		RestartRequested(f).apply(d)
 	}
-	d.fields.RestartRequest = &f.Request
-	d.addEvent(f.Now, f.Event)
-	d.put(Now)
 }
 
 func (RerunCancelled) apply(d *draft) { d.fields.RestartRequest = nil }

@@ -181,10 +181,10 @@ func TestHookAnswered(t *testing.T) {
 		if got := r.HookState("h"); !reflect.DeepEqual(got, row.want) || r.fields.StartID != row.startID {
 			t.Errorf("%s: %+v, start %q, want %+v, %q", row.name, got, r.fields.StartID, row.want, row.startID)
 		}
-		if changed := !reflect.DeepEqual(row.want, HookState{Data: was}); c.Applied != changed {
-			t.Errorf("%s: changed %v", row.name, c.Applied)
+		if changed := !reflect.DeepEqual(row.want, HookState{Data: was}); c.Applied() != changed {
+			t.Errorf("%s: changed %v", row.name, c.Applied())
 		}
-		if again, c := after(r, row.answer); c.Applied && again.HookState("h").PrestartDone {
+		if again, c := after(r, row.answer); c.Applied() && again.HookState("h").PrestartDone {
 			t.Errorf("%s: the same answer changes the record again", row.name)
 		}
 	}
@@ -193,7 +193,7 @@ func TestHookAnswered(t *testing.T) {
 	if got := r.HookState("h").Data["a"]; got != "new" {
 		t.Errorf("data %q", got)
 	}
-	if _, c := after(r, HookDataStored{"h", map[string]string{"a": "new"}}); c.Applied {
+	if _, c := after(r, HookDataStored{"h", map[string]string{"a": "new"}}); c.Applied() {
 		t.Error("the same data is stored again")
 	}
 	if r, _ = after(r, HooksAttached{map[string]string{"x": "{}"}, map[string]string{"h": "{1}", "g": "{2}"}}); r.HookState("h").AttachmentJSON != "{1}" || r.HookState("h").Data["a"] != "new" || r.fields.AllocHookConfigByName["x"] != "{}" {
@@ -213,7 +213,7 @@ func TestKilled(t *testing.T) {
 	if !r.IsKilled() || !r.fields.KillRequested || len(c.Events) != 1 {
 		t.Errorf("%+v, %+v", r.fields, c)
 	}
-	if _, c := after(r, Killed{searchTime, event()}); c.Applied {
+	if _, c := after(r, Killed{searchTime, event()}); c.Applied() {
 		t.Error("a second kill has an effect")
 	}
 	if again, c := after(Restore(searchTime, r.fields, r.status), Killed{searchTime, event()}); len(c.Events) != 0 || !again.IsKilled() {
@@ -274,7 +274,7 @@ func TestLimitsOfLists(t *testing.T) {
 		for range 2 {
 			r, c = after(r, EventEmittedOnce{searchTime, &api.TaskEvent{DisplayMessage: fmt.Sprint(i)}})
 		}
-		if c.Applied {
+		if c.Applied() {
 			t.Errorf("message %d is there twice", i)
 		}
 	}
@@ -317,7 +317,7 @@ func TestCompleted(t *testing.T) {
 	if !complete.fields.RunComplete || c.Put != AllParts || c.Durability != Soon {
 		t.Errorf("%+v, %+v", complete.fields, c)
 	}
-	if _, c := after(complete, Completed{}); c.Applied {
+	if _, c := after(complete, Completed{}); c.Applied() {
 		t.Errorf("the second time: %+v", c)
 	}
 }
@@ -402,7 +402,7 @@ func TestRebootStartsTheTaskAgain(t *testing.T) {
 	if r.status.State != model.TaskPending || f.StartID != "" || f.Handle != nil || f.RestartRequest != nil || f.FirstPendingDestroy != nil || f.LastEnd != nil || len(c.Events) != 1 {
 		t.Errorf("%+v, %+v", f, c)
 	}
-	if _, c := after(New(searchTime), StartChosen{searchTime, "a"}, Rebooted{searchTime}); c.Applied {
+	if _, c := after(New(searchTime), StartChosen{searchTime, "a"}, Rebooted{searchTime}); c.Applied() {
 		t.Errorf("a task that did not run: %+v", c)
 	}
 	exited, _ := after(started(searchTime), Exited{Now: searchTime, CandidateID: "b"}, Rebooted{searchTime})
@@ -466,7 +466,7 @@ func TestTakenOver(t *testing.T) {
 	if r, c := after(pending, TakenOver{searchTime}); r.status.State != model.TaskRunning || len(c.Events) != 1 || c.Durability != Grouped {
 		t.Errorf("%+v, %+v", r.status, c)
 	}
-	if _, c := after(started(searchTime), TakenOver{searchTime}); c.Applied {
+	if _, c := after(started(searchTime), TakenOver{searchTime}); c.Applied() {
 		t.Errorf("%+v", c)
 	}
 }
@@ -543,7 +543,7 @@ func TestNextStart(t *testing.T) {
 // Only the first of several requests counts.
 func TestSecondRestartRequest(t *testing.T) {
 	r, c := after(started(searchTime), RestartRequested{Now: searchTime, Request: RestartRequest{Reason: "user"}}, RestartRequested{Now: searchTime, Request: RestartRequest{Reason: "check", CountsAsFailure: true}})
-	if r.fields.RestartRequest.Reason != "user" || c.Applied {
+	if r.fields.RestartRequest.Reason != "user" || c.Applied() {
 		t.Errorf("%+v, %+v", r.fields.RestartRequest, c)
 	}
 }
@@ -554,10 +554,10 @@ func TestRerun(t *testing.T) {
 		t.Fatalf("%+v", succeeded.status)
 	}
 	requested, c := after(succeeded, RerunRequested{Now: searchTime, Request: RestartRequest{Reason: "user"}, Event: model.EventStarted()})
-	if request := requested.fields.RestartRequest; request == nil || request.Reason != "user" || !c.Applied || c.Put != AllParts || c.Durability != Now || len(c.Events) != 1 {
+	if request := requested.fields.RestartRequest; request == nil || request.Reason != "user" || !c.Applied() || c.Put != AllParts || c.Durability != Now || len(c.Events) != 1 {
 		t.Errorf("%+v, %+v", request, c)
 	}
-	if r, c := after(requested, RerunRequested{Now: searchTime, Request: RestartRequest{Reason: "check"}}); r.fields.RestartRequest.Reason != "user" || c.Applied {
+	if r, c := after(requested, RerunRequested{Now: searchTime, Request: RestartRequest{Reason: "check"}}); r.fields.RestartRequest.Reason != "user" || c.Applied() {
 		t.Errorf("the second request: %+v, %+v", r.fields.RestartRequest, c)
 	}
 	if r, _ := after(requested, RerunCancelled{}); r.fields.RestartRequest != nil {
@@ -566,7 +566,7 @@ func TestRerun(t *testing.T) {
 	if r, _ := after(requested, RerunBegun{}); r.fields.LastEnd != nil || r.status.State != model.TaskDead || !r.status.FinishedAt.IsZero() {
 		t.Errorf("%+v, %+v", r.fields.LastEnd, r.status)
 	}
-	if r, c := after(started(searchTime), RerunRequested{Now: searchTime}); r.fields.RestartRequest != nil || c.Applied {
+	if r, c := after(started(searchTime), RerunRequested{Now: searchTime}); r.fields.RestartRequest != nil || c.Applied() {
 		t.Error("a task that runs is requested to run again")
 	}
 }
@@ -584,7 +584,7 @@ func TestUnusedStartDropped(t *testing.T) {
 		{Fields{}, Fields{}, false},
 	} {
 		r, c := after(Record{fields: row.fields, status: &api.TaskState{}}, UnusedStartDropped{})
-		if !reflect.DeepEqual(r.fields, row.want) || c.Applied != row.applied || row.applied && (c.Put != AllParts || c.Durability != Soon) {
+		if !reflect.DeepEqual(r.fields, row.want) || c.Applied() != row.applied || row.applied && (c.Put != AllParts || c.Durability != Soon) {
 			t.Errorf("%+v: %+v, %+v", row.fields, r.fields, c)
 		}
 	}

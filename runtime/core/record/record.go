@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 )
 
-// Record is what an agent knows about a task, and the next agent must know. It is a value: Apply returns a changed copy. What
-// its pointers, maps and slices refer to is never changed. The zero value is not valid; see New and Restore.
+// Record is the state of a task that the next agent needs. It is a value: Apply returns a changed copy, and never changes the values
+// behind its pointers, maps and slices. The zero value is not valid; see New and Restore.
 type Record struct {
 	fields Fields
 	status *api.TaskState
@@ -104,7 +104,7 @@ func New(now time.Time) Record {
 }
 
 // Restore returns the record that an earlier agent has stored. status is nil if that agent has stored none. A request that does not
-// apply to what is recorded is dropped, and a kill that has failed the task, and was not finished, continues.
+// apply to what is recorded is dropped, and an unfinished kill that has failed the task continues.
 func Restore(now time.Time, fields Fields, status *api.TaskState) Record {
 	r := Record{fields: fields, status: status}
 	if r.fields.RestartState.WindowStart.IsZero() {
@@ -148,7 +148,7 @@ func (r Record) IsKilled() bool { return r.killed }
 // HookState returns the state of a hook; the zero value if there is none.
 func (r Record) HookState(name string) HookState { return r.fields.HookStateByName[name] }
 
-// PredictedDecision returns what the fact Decided would decide now, without the jitter of the delay. A later kill, restart request
+// PredictedDecision returns the decision that the fact Decided would make now, without the jitter of the delay. A later kill, restart request
 // or version of the task may change the decision.
 func (r Record) PredictedDecision(now time.Time, policy restart.Policy, outcome restart.RunOutcome) restart.Decision {
 	decision, _ := r.decide(now, policy, outcome, func(int64) int64 { return 0 })
@@ -201,7 +201,7 @@ func (f *Fields) StartsToDestroy() (starts []PendingDestroy) {
 	return starts
 }
 
-// Start is what a record says about the last start of its task.
+// Start is the state of a task's last start according to its record.
 type Start int
 
 const (
@@ -216,7 +216,7 @@ const (
 	StartCount // number of values of Start
 )
 
-// LastStart returns what the record says about the last start.
+// LastStart returns the state of the last start.
 func (r Record) LastStart() Start {
 	f := r.fields
 	switch {

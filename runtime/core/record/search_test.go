@@ -17,10 +17,10 @@ import (
 )
 
 // TestReachableRecords visits all records that one task can have, with each crash, each failed put and each answer of the driver,
-// and what would be on the disk. The processes that exist are known apart from the record; the promises are about these.
+// and the disk after it. The search tracks the existing processes apart from the record, and checks promises about these processes.
 func TestReachableRecords(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes 20 seconds of processor time")
+		t.Skip("takes 20 seconds of processor time: go test without -short, and CI, run it")
 	}
 	for _, policy := range []restart.Policy{
 		{Attempts: 1, Interval: time.Hour, Mode: restart.ModeFail, RestartsOnSuccess: true},
@@ -29,7 +29,7 @@ func TestReachableRecords(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("delay %v, restarts on success %v", policy.Delay, policy.RestartsOnSuccess), func(t *testing.T) {
 			if racedetector.Enabled && !policy.RestartsOnSuccess {
-				t.Skip("takes a minute of processor time, in one goroutine")
+				t.Skip("takes a minute of processor time, in one goroutine: CI runs it without the race detector, too")
 			}
 			t.Parallel()
 			s := &search{policy: policy, seen: map[string]int32{}}
@@ -44,11 +44,11 @@ func TestReachableRecords(t *testing.T) {
 
 var searchTime = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// truth is what has really happened to a start.
+// truth is the real history of a start.
 type truth struct {
 	called     bool // StartTask was called
 	executed   bool // there was a process
-	destroyed  bool // the driver has destroyed what there was
+	destroyed  bool // the driver has destroyed the process
 	exitStored bool // the exit was on the disk
 	decided    bool // a decision about the exit was on the disk
 	requested  bool // a restart was requested, which is no failure, and that was on the disk
@@ -60,12 +60,12 @@ const idCount = 4
 type situation struct {
 	step      tasksteps.Step
 	record    Record
-	disk      Record   // what the next agent finds; its field killed is not on the disk
+	disk      Record   // record that the next agent finds; its field killed is not on the disk
 	isOnDisk  bool     // there is a record on the disk
-	unstored  []Record // what pending puts would make of disk, the oldest first
+	unstored  []Record // disk after each pending put, the oldest first
 	starts    [idCount]truth
 	process   int  // index of the start whose process the runner has; -1 if none
-	undecided bool // the driver was not asked, or has not answered, whether the start was executed
+	undecided bool // there is no answer of the driver yet whether the start was executed
 	failed    bool // the decision is about a start that has failed
 	completed bool // Completed was on the disk
 }
@@ -105,7 +105,7 @@ func (s *search) report(n situation, format string, args ...any) {
 	s.broken = append(s.broken, fmt.Sprintf(format, args...)+"\n"+path)
 }
 
-// canonical removes from a record what changes no decision.
+// canonical removes the fields that change no decision.
 func canonical(r Record) Record {
 	f := &r.fields
 	f.LastEnd, f.LastStart, f.HookStateByName = nil, time.Time{}, nil
@@ -131,7 +131,7 @@ func appendBits(key []byte, bits ...bool) []byte {
 	return append(key, b)
 }
 
-// appendKey appends what distinguishes a record.
+// appendKey appends the fields that distinguish a record.
 func (r Record) appendKey(key []byte) []byte {
 	f := r.fields
 	key = append(append(append(key, r.status.State[0]), f.StartID...), '-')
@@ -163,7 +163,7 @@ func (n situation) key() string {
 	return string(key)
 }
 
-// String describes the situation for people.
+// String describes the situation in a failure.
 func (n situation) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: process %d, undecided %v, start failed %v, starts %+v", n.step, n.process, n.undecided, n.failed, n.starts)
@@ -207,6 +207,11 @@ func (r Record) names(id string) bool {
 
 const wildcard = "*"
 
+// names reports whether the agent's record, the disk or a pending put names a start.
+func (n *situation) names(id string) bool {
+	return n.record.names(id) || n.isOnDisk && n.disk.names(id) || slices.ContainsFunc(n.unstored, func(r Record) bool { return r.names(id) })
+}
+
 // forgetUnusedStarts makes the ids of starts available again that nothing refers to.
 func (s *search) forgetUnusedStarts(n *situation) {
 	for i := range n.starts {
@@ -214,9 +219,7 @@ func (s *search) forgetUnusedStarts(n *situation) {
 		if t.executed && !t.destroyed || n.process == i {
 			continue
 		}
-		id := idOf(i)
-		inUse := n.record.names(id) || n.isOnDisk && n.disk.names(id) || slices.ContainsFunc(n.unstored, func(r Record) bool { return r.names(id) })
-		if !inUse {
+		if !n.names(idOf(i)) {
 			*t = truth{}
 		}
 	}
@@ -298,7 +301,7 @@ func (p *PendingDestroy) renamed(rename func(string) string) *PendingDestroy {
 func (n situation) freeID() string {
 	for i := range n.starts {
 		id := idOf(i)
-		if n.starts[i] == (truth{}) && !n.record.names(id) && !(n.isOnDisk && n.disk.names(id)) && !slices.ContainsFunc(n.unstored, func(r Record) bool { return r.names(id) }) {
+		if n.starts[i] == (truth{}) && !n.names(id) {
 			return id
 		}
 	}
@@ -328,7 +331,7 @@ func (s *search) check(n situation) {
 	}
 }
 
-// commit applies a fact, and puts what it changes. A put for which nobody waits is not on the disk before the next one.
+// commit applies a fact, and puts what it changes. A put without a waiting caller reaches the disk with the next one.
 func (s *search) commit(n situation, f Fact) situation {
 	before := n.record
 	r, change := Apply(n.record, f)
@@ -421,12 +424,8 @@ func (s *search) visit(n situation) {
 	case tasksteps.AwaitRestartDelay, tasksteps.AwaitStartGate:
 		s.next(n, tasksteps.Done)
 		s.interrupt(n)
-		s.destroy(n, func(n situation, ok bool) {
-			if ok {
-				s.add(s.commit(n, AllDestroyed{}))
-			}
-		})
-	case tasksteps.AwaitDriver:
+		s.retryDestroys(n, s.add)
+	case tasksteps.AwaitDriver, tasksteps.AwaitPluginTasks:
 		s.destroy(n, func(n situation, ok bool) {
 			if ok {
 				s.next(n, tasksteps.Done)
@@ -442,14 +441,6 @@ func (s *search) visit(n situation) {
 		s.interrupt(n)
 	case tasksteps.StoreStartID:
 		s.storeStart(n)
-		s.interrupt(n)
-	case tasksteps.AwaitPluginTasks:
-		s.destroy(n, func(n situation, ok bool) {
-			if ok {
-				s.next(n, tasksteps.Done)
-			}
-			s.failStart(n)
-		})
 		s.interrupt(n)
 	case tasksteps.StartTask:
 		s.start(n)
@@ -520,22 +511,14 @@ func (s *search) visit(n situation) {
 				s.next(n, tasksteps.RerunRequested)
 			}
 		}
-		s.destroy(n, func(n situation, ok bool) {
-			if ok {
-				s.add(s.commit(n, AllDestroyed{}))
-			}
-		})
+		s.retryDestroys(n, s.add)
 	case tasksteps.DecideRerun:
 		n = s.commit(n, RerunBegun{})
 		n = s.decideAbout(n, restart.RunOutcome{RestartRequested: true})
 		s.next(n, resultOfDecision(n))
 	case tasksteps.DestroyRemaining:
 		s.next(n, tasksteps.AgentShutdown)
-		s.destroy(n, func(n situation, ok bool) {
-			if ok {
-				s.next(s.commit(n, AllDestroyed{}), tasksteps.Done)
-			}
-		})
+		s.retryDestroys(n, func(n situation) { s.next(n, tasksteps.Done) })
 	case tasksteps.CallStopHooks:
 		s.next(s.commit(n, Completed{}), tasksteps.Done)
 	case tasksteps.DropUnusedStartID:
@@ -561,9 +544,9 @@ func (s *search) next(n situation, results ...tasksteps.Result) {
 		}
 		n.step = step
 	}
-	// These steps do not concern the record, and are interrupted where the next ones are.
-	for n.step == tasksteps.CallPoststartHooks || n.step == tasksteps.CallShutdownHooks {
-		n.step, _ = tasksteps.Next(n.step, tasksteps.Done)
+	if n.step == tasksteps.CallPoststartHooks || n.step == tasksteps.CallShutdownHooks {
+		s.next(n, tasksteps.Done) // these steps do not change the record, and a crash during them is like one in the next step
+		return
 	}
 	s.add(n)
 }
@@ -576,7 +559,7 @@ func (s *search) interrupt(n situation) {
 	}
 }
 
-// abandon adds what follows if an error of the agent ends the step.
+// abandon adds the next situation if an error of the agent ends the step.
 func (s *search) abandon(n situation) {
 	step, _ := tasksteps.Next(n.step, tasksteps.NoResult)
 	if n.record.killed && step == tasksteps.AbandonTask && n.step != tasksteps.AbandonTask {
@@ -587,7 +570,7 @@ func (s *search) abandon(n situation) {
 
 func noJitter(int64) int64 { return 0 }
 
-// visitCrashes adds what the next agent finds, with and without a boot of the machine. The end of an agent is like a crash after which
+// visitCrashes adds the first situations of the next agent. The end of an agent is like a crash after which
 // all puts are complete.
 func (s *search) visitCrashes(n situation) {
 	for count := range len(n.unstored) + 1 {
@@ -600,7 +583,7 @@ func (s *search) visitCrashes(n situation) {
 	}
 }
 
-// destroy asks the driver once to destroy what it must destroy, which succeeds or not.
+// destroy calls the driver once for the owed starts, with success and without.
 func (s *search) destroy(n situation, then func(n situation, ok bool)) {
 	owed := n.record.fields.FirstPendingDestroy
 	if owed == nil {
@@ -615,6 +598,15 @@ func (s *search) destroy(n situation, then func(n situation, ok bool)) {
 	}
 	n = s.commit(n, Destroyed{})
 	s.destroy(n, then)
+}
+
+// retryDestroys calls then if the driver has destroyed all starts.
+func (s *search) retryDestroys(n situation, then func(situation)) {
+	s.destroy(n, func(n situation, ok bool) {
+		if ok {
+			then(s.commit(n, AllDestroyed{}))
+		}
+	})
 }
 
 func (s *search) failStart(n situation) {
@@ -697,8 +689,8 @@ func (s *search) recordExit(n situation) {
 			s.report(n, "more than %d starts are in use", idCount)
 			return
 		}
-		s.next(s.commit(n, fact), tasksteps.Done)
-		// The disk refuses the put, and the step waits until another put of the same is stored, unless the task is killed.
+		s.next(s.commit(n, fact), tasksteps.Done) // also after the disk has refused the put: the step waits until a later put is stored
+		// A kill or an agent shutdown ends that wait.
 		refused := n
 		refused.record, _ = Apply(n.record, fact)
 		refused.record = canonical(refused.record)
@@ -706,10 +698,6 @@ func (s *search) recordExit(n situation) {
 			s.next(refused, tasksteps.Done)
 		}
 		s.next(refused, tasksteps.AgentShutdown)
-		put := refused.record
-		put.killed = false
-		refused.unstored = append(slices.Clone(refused.unstored), put)
-		s.next(s.flush(refused, len(refused.unstored)), tasksteps.Done)
 	}
 }
 
@@ -842,7 +830,7 @@ func (s *search) queryEarlierStart(n situation, then func(situation)) {
 	s.adoptOrOwe(n, id, then)
 }
 
-// adoptOrOwe has the answers about the current start, which has no handle: the driver has it, or does not know it.
+// adoptOrOwe has the answers about the current start, which has no handle: the driver has it, or returns "unknown".
 func (s *search) adoptOrOwe(n situation, id string, then func(situation)) {
 	if i := indexOf(id); n.starts[i].executed && !n.starts[i].destroyed {
 		adopted := s.commit(n, Adopted{Handle: &driver.Handle{}})
@@ -853,7 +841,7 @@ func (s *search) adoptOrOwe(n situation, id string, then func(situation)) {
 	then(s.commit(n, ExitUnknown{Now: searchTime}))
 }
 
-// nextAfterDecidedStart adds what follows when the driver has answered about the last start. otherwise is the result if there is neither
+// nextAfterDecidedStart adds the next situation after the driver's answer about the last start. otherwise is the result if there is neither
 // an exit nor a process.
 func (s *search) nextAfterDecidedStart(n situation, otherwise tasksteps.Result) {
 	switch {

@@ -76,8 +76,8 @@ const (
 	ReasonDelay         = "Exceeded allowed attempts, applying a delay"
 )
 
-// State is what has counted for the decisions about a task. The task runner stores it for the next agent. The first window starts
-// when the task is received.
+// State is the history on which a decision depends. The task runner stores it for the next agent. The first window starts when the
+// agent receives the task.
 type State struct {
 	EndsInWindow int           // ends in the current window that count as attempts
 	WindowStart  time.Time     // start of the current window

@@ -98,7 +98,7 @@ func (r *Runner) Restart(ctx context.Context, event *api.TaskEvent, countsAsFail
 	if p == nil {
 		return ErrNotRunning
 	}
-	if change.Applied {
+	if change.Applied() {
 		close(attempt.requested)
 	}
 	select {

@@ -83,7 +83,7 @@ func (t *taskHooks) callPrestartHookAndStoreResponse(ctx context.Context, h runn
 		Hook: h.Name(), Failed: err != nil, AlreadyRunning: alreadyRunning, DataAtCall: previous,
 		Data: response.State, Done: response.Done, Env: response.Env, Mounts: response.Mounts, Devices: response.Devices,
 	})
-	if change.Applied {
+	if change.Applied() {
 		t.setEnvOfHook(h, t.records.current().HookState(h.Name()).Env)
 	}
 	return response, err

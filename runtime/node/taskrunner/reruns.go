@@ -23,7 +23,7 @@ func (r *Runner) RequestRerunIfSucceeded(event *api.TaskEvent) bool {
 		}
 		return record.RerunRequested{Now: time.Now(), Request: q.newRestartRequest(event, false), Event: q.records.redacted(event)}
 	})
-	if change.Applied {
+	if change.Applied() {
 		q.rerunRequested <- struct{}{} // never blocks: the channel is empty unless a rerun was requested
 	}
 	return dead
