@@ -72,7 +72,7 @@ func (q *taskRequests) clearExitedProcess() {
 
 // failRestart ends a requested restart whose process was not stopped, so that another one can be requested.
 func (q *taskRequests) failRestart(err error) {
-	_, _ = q.records.commitIf(func(record.Record) record.Fact {
+	_, _ = q.records.commitIf(func(record.Record) record.Fact { // retryFailedPut retries a failed put
 		q.restartAttempt.err = err
 		close(q.restartAttempt.failed)
 		q.restartAttempt = newRestartAttempt()
@@ -88,7 +88,7 @@ func (r *Runner) Restart(ctx context.Context, event *api.TaskEvent, countsAsFail
 	q := r.requests
 	var p *taskdriver.Process
 	var attempt *restartAttempt
-	change, _ := q.records.commitIf(func(record.Record) record.Fact { // a failed put is retried
+	change, _ := q.records.commitIf(func(record.Record) record.Fact { // retryFailedPut retries a failed put
 		if !q.isRestartableLocked() {
 			return nil
 		}

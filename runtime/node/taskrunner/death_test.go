@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 )
 
-// life is what a task does, and what is requested from it.
+// life is a task's behaviour, and the request that it gets.
 type life struct {
 	name       string
 	policy     restart.Policy

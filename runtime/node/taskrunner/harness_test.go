@@ -25,7 +25,7 @@ import (
 
 const taskName = "web"
 
-// world is what outlives the agents of a test, and the description of the task.
+// world has the driver, the disk and the hook, which outlive the agents of a test, and the task's description.
 type world struct {
 	driver *fakeDriver
 	disk   *disk
@@ -132,7 +132,7 @@ type disk struct {
 	mu           sync.Mutex
 	puts         []put
 	durable      int  // number of puts that a crash does not lose
-	writesAtOnce bool // also a put for which nobody waits is on the disk at once
+	writesAtOnce bool // each put is on the disk at once, also one without a waiting caller
 	refuses      func(put) error
 	begin        time.Time
 
@@ -199,7 +199,7 @@ func (d *disk) isCrashed() bool {
 	return d.crashed
 }
 
-// restore returns what the next agent finds, and forgets what is not on the disk.
+// restore returns the stored record for the next agent, and drops the pending puts.
 func (d *disk) restore() *RestoredTask {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -79,7 +79,7 @@ func (t *taskHooks) callPrestartHookAndStoreResponse(ctx context.Context, h runn
 	point.Leave()
 	err = t.records.secrets.Error(err)
 
-	change, _ := t.records.commit(record.HookAnswered{
+	change := t.records.commit(record.HookAnswered{
 		Hook: h.Name(), Failed: err != nil, AlreadyRunning: alreadyRunning, DataAtCall: previous,
 		Data: response.State, Done: response.Done, Env: response.Env, Mounts: response.Mounts, Devices: response.Devices,
 	})

@@ -31,7 +31,7 @@ func (q *taskRequests) isForceKillRequested() bool { return wait.IsClosed(q.forc
 
 // requestKill implements [Runner.Kill] and, if force is set, [Runner.ForceKill].
 func (q *taskRequests) requestKill(event *api.TaskEvent, force bool) {
-	_, _ = q.records.commitIf(func(record.Record) record.Fact { // a failed put is retried
+	_, _ = q.records.commitIf(func(record.Record) record.Fact { // retryFailedPut retries a failed put
 		if !q.isKillRequested() {
 			q.omitKillEvents = event == nil
 		}

@@ -75,14 +75,20 @@ func (r *taskRecords) current() record.Record {
 // fields returns the content of the record beside the state of the task.
 func (r *taskRecords) fields() record.Fields { return r.current().Fields() }
 
-// commit applies a fact to the record, and stores what it changes. It tells the allocation, and blocks until the change is stored
-// if the fact asks for that: then it returns the error of the store. A failed put is retried, whatever the caller does.
-func (r *taskRecords) commit(f record.Fact) (record.Change, error) {
+// commit applies a fact to the record, stores the change, and calls onTaskStateChange if the change concerns the allocation. It
+// blocks until the change is stored if the fact requires that. retryFailedPut retries a failed put.
+func (r *taskRecords) commit(f record.Fact) record.Change {
+	change, _ := r.commitOrError(f)
+	return change
+}
+
+// commitOrError is commit for a caller that must not continue after a failed put. It returns the put's error.
+func (r *taskRecords) commitOrError(f record.Fact) (record.Change, error) {
 	return r.commitIf(func(record.Record) record.Fact { return f })
 }
 
-// commitIf is commit for a fact that depends on the record, or on what the mutex mu guards. factOf is called with mu held; it
-// returns nil for no fact.
+// commitIf is commitOrError for a fact that depends on the record, or on fields that the mutex mu guards. It calls factOf with mu held;
+// factOf returns nil for no fact.
 func (r *taskRecords) commitIf(factOf func(record.Record) record.Fact) (change record.Change, err error) {
 	r.mu.Lock()
 	f := factOf(r.record)
@@ -134,7 +140,7 @@ func (r *taskRecords) previousHookState(name string) map[string]string {
 // storeHookData stores data as the data of a hook, and blocks until it is on the disk. If it returns an error, the data
 // is set nevertheless, and retryFailedPut stores it.
 func (r *taskRecords) storeHookData(name string, data map[string]string) error {
-	_, err := r.commit(record.HookDataStored{Hook: name, Data: data})
+	_, err := r.commitOrError(record.HookDataStored{Hook: name, Data: data})
 	return err
 }
 

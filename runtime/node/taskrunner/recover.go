@@ -67,7 +67,7 @@ func (r *recoverer) recoverTaskOfEarlierAgent(ctx context.Context, facts Recover
 
 // forgetStartsBeforeBoot records that no process of the task is left.
 func (r *recoverer) forgetStartsBeforeBoot() {
-	change, _ := r.records.commit(record.Rebooted{Now: time.Now()}) // a failed put is retried
+	change := r.records.commit(record.Rebooted{Now: time.Now()})
 	if change.TellAlloc {
 		r.logger.Warn("task has ended with the machine, starting it again")
 	}
@@ -217,7 +217,7 @@ func (r *recoverer) adoptTask(found *taskdriver.FoundTask, withoutHandle bool) {
 	}
 	handle.Config.ID = r.records.fields().StartID
 	network := found.Status.NetworkOverride
-	_, _ = r.records.commit(record.Adopted{Handle: handleWithoutDriverConfig(handle), Network: network, Unrecoverable: withoutHandle}) // a failed put is retried
+	r.records.commit(record.Adopted{Handle: handleWithoutDriverConfig(handle), Network: network, Unrecoverable: withoutHandle})
 	p := r.driver.NewProcess(handle, network)
 	p.Unrecoverable = withoutHandle
 	r.driver.Plugins.SetPluginOfTask(p, found.Driver)
@@ -231,7 +231,7 @@ func (r *recoverer) recordExitUnknown(cause error) {
 	r.logger.Warn("task not recovered", "task_id", id, "error", cause)
 	r.requests.recordProcessEnd(false)
 	text := exitStatusUnknownText(cause)
-	_, _ = r.records.commit(record.ExitUnknown{Now: time.Now(), Error: r.records.secrets.Text(text)}) // a failed put is retried
+	r.records.commit(record.ExitUnknown{Now: time.Now(), Error: r.records.secrets.Text(text)})
 	if id != "" {
 		r.driver.StartRunSpan(id, r.State().StartedAt).EndRun(text, r.records.fields().UnhandledExit)
 	}

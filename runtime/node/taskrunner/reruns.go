@@ -17,7 +17,7 @@ import (
 func (r *Runner) RequestRerunIfSucceeded(event *api.TaskEvent) bool {
 	q := r.requests
 	dead := false
-	change, _ := q.records.commitIf(func(r record.Record) record.Fact { // a failed put is retried
+	change, _ := q.records.commitIf(func(r record.Record) record.Fact { // retryFailedPut retries a failed put
 		if dead = q.mayRerun(r); !dead {
 			return nil
 		}

@@ -22,7 +22,7 @@ func (r *Runner) decideRestart(outcome restart.RunOutcome, nextMayRun bool) rest
 		point := failpoint.EnterStep(failpoint.StepRestartDelay)
 		defer point.Leave()
 	}
-	change, _ := r.records.commit(fact) // a failed put is retried
+	change := r.records.commit(fact)
 	switch decision := change.Decision; decision.Action {
 	case restart.ActionGiveUp:
 		r.logger.Info("not restarting", "reason", decision.Reason)

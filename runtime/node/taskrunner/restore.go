@@ -83,7 +83,7 @@ func (r *Runner) RecoverTaskOfEarlierAgent(ctx context.Context, facts RecoveryFa
 // they may have created resources elsewhere. It must be called between RecoverTaskOfEarlierAgent and Run, for a task
 // without a process.
 func (r *Runner) ResetToNewTask() {
-	r.requests.cancelRerunRequest()                            // the new start fulfils the rerun request
-	_, _ = r.records.commit(record.FilesLost{Now: time.Now()}) // a failed put is retried
+	r.requests.cancelRerunRequest() // the new start fulfils the rerun request
+	r.records.commit(record.FilesLost{Now: time.Now()})
 	r.hooks.restoreHookEnvs()
 }

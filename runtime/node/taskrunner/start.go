@@ -65,7 +65,7 @@ func (t *taskRun) storeStartID() tasksteps.Result {
 		t.records.emitEvent(model.EventFailedValidation(err.Error()))
 		return t.resultOfStartError(err)
 	}
-	if _, err := t.records.commit(record.StartChosen{LastStart: time.Now().Add(-fileTimeLag), CandidateID: t.records.newStartID()}); err != nil {
+	if _, err := t.records.commitOrError(record.StartChosen{LastStart: time.Now().Add(-fileTimeLag), CandidateID: t.records.newStartID()}); err != nil {
 		t.records.emitEvent(model.EventDriverFailure(err.Error()))
 		return t.resultOfStartError(driver.Recoverable(err))
 	}

@@ -380,7 +380,7 @@ func (t *taskRun) recordExit() tasksteps.Result {
 		event = model.EventDriverMessage(exitStatusUnknownText(result.Err), nil, time.Time{})
 	}
 	point := failpoint.EnterStep(failpoint.StepExitObserved)
-	change, err := t.records.commit(record.Exited{
+	change, err := t.records.commitOrError(record.Exited{
 		Now: time.Now(), End: end, Policy: t.Task().RestartPolicy, CandidateID: t.records.newStartID(), Event: t.records.redacted(event),
 	})
 	point.Leave()

@@ -181,7 +181,7 @@ func (r *Runner) EmitEvent(event *api.TaskEvent) { r.records.emitEvent(event) }
 // stored, or the store has failed; then the put is retried. It may be called from any goroutine.
 func RecordUnhealthy(r *Runner, deploymentID, reason string) {
 	failure := restart.DeploymentFailure{DeploymentID: deploymentID, Task: r.records.taskName, Reason: r.records.secrets.Text(reason)}
-	_, _ = r.records.commit(record.Unhealthy{Now: time.Now(), Failure: failure, Event: r.records.redacted(model.EventAllocUnhealthy(reason))}) // a failed put is retried
+	r.records.commit(record.Unhealthy{Now: time.Now(), Failure: failure, Event: r.records.redacted(model.EventAllocUnhealthy(reason))})
 }
 
 // StoreHookState stores the state of a hook of the task of r, which later calls of the hook get as their PreviousState, and
@@ -205,7 +205,7 @@ func (r *Runner) EmitEventOncePerMessage(event *api.TaskEvent) {
 // knows which values are secret. After 1,000 paths it ignores further ones. It may be called from any goroutine, and
 // blocks until the path is stored, or the store has failed; then the put is retried.
 func RecordReadVariable(r *Runner, path string) {
-	_, _ = r.records.commit(record.VariableRead{Path: path}) // a failed put is retried
+	r.records.commit(record.VariableRead{Path: path})
 }
 
 // ReadVariables returns the paths of RecordReadVariable, those of earlier agents included. The caller must not change the

@@ -74,7 +74,7 @@ var volatile = map[reflect.Type]map[string]string{
 	},
 }
 
-// What a crash must not lose is in the record. A new field needs a reason why it is not.
+// A crash must lose nothing outside the record that the next agent needs: each field states why.
 func TestWhatACrashMayLose(t *testing.T) {
 	for typ, reasons := range volatile {
 		for i := range typ.NumField() {
