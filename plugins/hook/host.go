@@ -87,11 +87,11 @@ type Host interface {
 	// unknown which of the two states later requests have. The state can have 1 MiB.
 	StoreState(ctx context.Context, s Scope, state map[string]string) error
 
-	// Variable reads a variable of the namespace of the job. A hook that takes the path from the job lets the job
+	// Variable reads a variable, by default of the namespace of the job. A hook that takes the path from the job lets the job
 	// use any variable of its namespace.
 	Variable(ctx context.Context, s Scope, req VariableRequest) (VariableResponse, error)
 
-	// Variables lists the paths of variables with a prefix.
+	// Variables lists the variables with a prefix.
 	Variables(ctx context.Context, s Scope, req VariablesRequest) (VariablesResponse, error)
 
 	// Services lists the instances of a service in the namespace of the job. On a node of a Nomad cluster, an empty name lists
@@ -134,7 +134,8 @@ type SetHealthRequest struct {
 
 // VariableRequest is the argument of Host.Variable.
 type VariableRequest struct {
-	Path string
+	Path      string
+	Namespace string // empty means that of the job; servers permit others if a policy of the job does
 	// AfterIndex is the Index of an earlier response: Variable blocks until the index of the variable is higher. 0 means not
 	// to block.
 	AfterIndex uint64
@@ -142,31 +143,45 @@ type VariableRequest struct {
 
 // VariableResponse is the result of Host.Variable.
 type VariableResponse struct {
-	Items map[string]string // nil if there is no such variable
-	Index uint64
+	Items    map[string]string // nil if there is no such variable
+	Metadata VariableMetadata  // zero if there is no such variable, and from a host of an earlier version
+	Index    uint64
+}
+
+// VariableMetadata describes a variable without its items.
+type VariableMetadata struct {
+	Namespace, Path          string
+	CreateIndex, ModifyIndex uint64
+	CreateTime, ModifyTime   time.Time
 }
 
 // VariablesRequest is the argument of Host.Variables.
 type VariablesRequest struct {
 	Prefix     string // empty means all variables of the namespace
+	Namespace  string // empty means that of the job; * means all
 	AfterIndex uint64 // as in VariableRequest
 }
 
 // VariablesResponse is the result of Host.Variables.
 type VariablesResponse struct {
-	Paths []string // sorted
-	Index uint64
+	Paths     []string           // sorted
+	Variables []VariableMetadata // sorted by namespace and path; nil from a host of an earlier version
+	Index     uint64
 }
 
 // ServicesRequest is the argument of Host.Services.
 type ServicesRequest struct {
-	Name       string // name of the service; empty means all services
-	AfterIndex uint64 // as in VariableRequest
+	Name string // name of the service; empty means all services
+	// InPlaceOfConsul asks for the catalog as that of Consul: an agent that schedules for itself has in its catalog the services
+	// whose provider is Consul. The response has NoConsul if no job of the namespace has such a service, and on a node of a cluster.
+	InPlaceOfConsul bool
+	AfterIndex      uint64 // as in VariableRequest
 }
 
 // ServicesResponse is the result of Host.Services.
 type ServicesResponse struct {
 	Services []Service // instances by name of the service, then by ID
+	NoConsul bool      // see ServicesRequest.InPlaceOfConsul; Services is empty then
 	Index    uint64
 }
 

@@ -505,11 +505,17 @@ func newAllocTraceFunc(e *otlp.TraceExporter) func(*api.Allocation) timeline.Tra
 
 // newVariableReader returns a function that reads a variable once.
 func newVariableReader(data hostservice.WorkloadData) runnerhooks.VariableReader {
-	return func(ctx context.Context, w identity.Workload, path string) (map[string]string, error) {
+	return func(ctx context.Context, w identity.Workload, namespace, path string) (map[string]string, error) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		items, _, err := data.Variable(ctx, store.NewWatchSet(), w, path)
-		return items, err
+		v, _, err := data.Variable(ctx, store.NewWatchSet(), w, namespace, path)
+		if v == nil {
+			return nil, err
+		}
+		if v.Items == nil {
+			return map[string]string{}, err // not nil, because the variable exists
+		}
+		return v.Items, err
 	}
 }
 

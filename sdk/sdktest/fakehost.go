@@ -218,7 +218,11 @@ func (f *FakeHost) StoreState(ctx context.Context, s hook.Scope, state map[strin
 
 // Variable implements [hook.Host]. It returns what SetVariable has set.
 func (f *FakeHost) Variable(ctx context.Context, s hook.Scope, req hook.VariableRequest) (r hook.VariableResponse, err error) {
-	r.Index, err = f.readWhenNewer(ctx, "Variable", s, req, req.AfterIndex, func() { r.Items = maps.Clone(f.variables[req.Path]) })
+	r.Index, err = f.readWhenNewer(ctx, "Variable", s, req, req.AfterIndex, func() {
+		if r.Items = maps.Clone(f.variables[req.Path]); r.Items != nil {
+			r.Metadata = hook.VariableMetadata{Namespace: req.Namespace, Path: req.Path}
+		}
+	})
 	return r, err
 }
 
@@ -228,6 +232,7 @@ func (f *FakeHost) Variables(ctx context.Context, s hook.Scope, req hook.Variabl
 		for _, path := range slices.Sorted(maps.Keys(f.variables)) {
 			if strings.HasPrefix(path, req.Prefix) {
 				r.Paths = append(r.Paths, path)
+				r.Variables = append(r.Variables, hook.VariableMetadata{Namespace: req.Namespace, Path: path})
 			}
 		}
 	})

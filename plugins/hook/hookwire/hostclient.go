@@ -243,8 +243,8 @@ func (c *HostClient) StoreState(ctx context.Context, s hook.Scope, state map[str
 
 // Variable implements hook.Host.
 func (c *HostClient) Variable(ctx context.Context, s hook.Scope, req hook.VariableRequest) (hook.VariableResponse, error) {
-	p, err := retryWhileUnavailable(ctx, c.pb.Variable, &hookpb.VariableRequest{Token: s.Token, Path: req.Path, After: req.AfterIndex})
-	response := hook.VariableResponse{Index: p.GetIndex()}
+	p, err := retryWhileUnavailable(ctx, c.pb.Variable, &hookpb.VariableRequest{Token: s.Token, Path: req.Path, Namespace: req.Namespace, After: req.AfterIndex})
+	response := hook.VariableResponse{Metadata: variableMetadataFromProto(p.GetMetadata()), Index: p.GetIndex()}
 	if err != nil || !p.GetFound() {
 		return response, err
 	}
@@ -257,13 +257,24 @@ func (c *HostClient) Variable(ctx context.Context, s hook.Scope, req hook.Variab
 
 // Variables implements hook.Host.
 func (c *HostClient) Variables(ctx context.Context, s hook.Scope, req hook.VariablesRequest) (hook.VariablesResponse, error) {
-	p, err := retryWhileUnavailable(ctx, c.pb.Variables, &hookpb.VariablesRequest{Token: s.Token, Prefix: req.Prefix, After: req.AfterIndex})
-	return hook.VariablesResponse{Paths: p.GetPaths(), Index: p.GetIndex()}, err
+	p, err := retryWhileUnavailable(ctx, c.pb.Variables, &hookpb.VariablesRequest{Token: s.Token, Prefix: req.Prefix, Namespace: req.Namespace, After: req.AfterIndex})
+	response := hook.VariablesResponse{Paths: p.GetPaths(), Index: p.GetIndex()}
+	for _, v := range p.GetVariables() {
+		response.Variables = append(response.Variables, variableMetadataFromProto(v))
+	}
+	return response, err
+}
+
+func variableMetadataFromProto(p *hookpb.VariableMetadata) hook.VariableMetadata {
+	return hook.VariableMetadata{
+		Namespace: p.GetNamespace(), Path: p.GetPath(), CreateIndex: p.GetCreateIndex(), ModifyIndex: p.GetModifyIndex(),
+		CreateTime: timeFromProto(p.GetCreateTime()), ModifyTime: timeFromProto(p.GetModifyTime()),
+	}
 }
 
 // Services implements hook.Host.
 func (c *HostClient) Services(ctx context.Context, s hook.Scope, req hook.ServicesRequest) (hook.ServicesResponse, error) {
-	p, err := retryWhileUnavailable(ctx, c.pb.Services, &hookpb.ServicesRequest{Token: s.Token, Name: req.Name, After: req.AfterIndex})
+	p, err := retryWhileUnavailable(ctx, c.pb.Services, &hookpb.ServicesRequest{Token: s.Token, Name: req.Name, InPlaceOfConsul: req.InPlaceOfConsul, After: req.AfterIndex})
 	if err != nil {
 		return hook.ServicesResponse{}, err
 	}
@@ -274,7 +285,7 @@ func (c *HostClient) Services(ctx context.Context, s hook.Scope, req hook.Servic
 			NodeID: i.GetNodeId(), Datacenter: i.GetDatacenter(), JobID: i.GetJobId(), Status: i.GetStatus(),
 		})
 	}
-	return hook.ServicesResponse{Services: instances, Index: p.GetIndex()}, nil
+	return hook.ServicesResponse{Services: instances, NoConsul: p.GetNoConsul(), Index: p.GetIndex()}, nil
 }
 
 func usageFromProto(p *hookpb.StatsSample) hook.Usage {

@@ -143,27 +143,42 @@ func (s *hostServer) StoreState(ctx context.Context, r *hookpb.StoreStateRequest
 }
 
 func (s *hostServer) Variable(ctx context.Context, r *hookpb.VariableRequest) (*hookpb.VariableResponse, error) {
-	v, err := s.impl.Variable(ctx, hook.Scope{Token: r.GetToken()}, hook.VariableRequest{Path: r.GetPath(), AfterIndex: r.GetAfter()})
+	v, err := s.impl.Variable(ctx, hook.Scope{Token: r.GetToken()}, hook.VariableRequest{Path: r.GetPath(), Namespace: r.GetNamespace(), AfterIndex: r.GetAfter()})
 	if err != nil {
 		return nil, statusFromHostError(err)
 	}
-	return &hookpb.VariableResponse{Found: v.Items != nil, Items: v.Items, Index: v.Index}, nil
+	return &hookpb.VariableResponse{Found: v.Items != nil, Items: v.Items, Metadata: variableMetadataProto(v.Metadata), Index: v.Index}, nil
 }
 
 func (s *hostServer) Variables(ctx context.Context, r *hookpb.VariablesRequest) (*hookpb.VariablesResponse, error) {
-	v, err := s.impl.Variables(ctx, hook.Scope{Token: r.GetToken()}, hook.VariablesRequest{Prefix: r.GetPrefix(), AfterIndex: r.GetAfter()})
+	v, err := s.impl.Variables(ctx, hook.Scope{Token: r.GetToken()}, hook.VariablesRequest{Prefix: r.GetPrefix(), Namespace: r.GetNamespace(), AfterIndex: r.GetAfter()})
 	if err != nil {
 		return nil, statusFromHostError(err)
 	}
-	return &hookpb.VariablesResponse{Paths: v.Paths, Index: v.Index}, nil
+	p := &hookpb.VariablesResponse{Paths: v.Paths, Index: v.Index}
+	for _, m := range v.Variables {
+		p.Variables = append(p.Variables, variableMetadataProto(m))
+	}
+	return p, nil
+}
+
+// variableMetadataProto returns nil for the zero value.
+func variableMetadataProto(m hook.VariableMetadata) *hookpb.VariableMetadata {
+	if m == (hook.VariableMetadata{}) {
+		return nil
+	}
+	return &hookpb.VariableMetadata{
+		Namespace: m.Namespace, Path: m.Path, CreateIndex: m.CreateIndex, ModifyIndex: m.ModifyIndex,
+		CreateTime: timeProto(m.CreateTime), ModifyTime: timeProto(m.ModifyTime),
+	}
 }
 
 func (s *hostServer) Services(ctx context.Context, r *hookpb.ServicesRequest) (*hookpb.ServicesResponse, error) {
-	found, err := s.impl.Services(ctx, hook.Scope{Token: r.GetToken()}, hook.ServicesRequest{Name: r.GetName(), AfterIndex: r.GetAfter()})
+	found, err := s.impl.Services(ctx, hook.Scope{Token: r.GetToken()}, hook.ServicesRequest{Name: r.GetName(), InPlaceOfConsul: r.GetInPlaceOfConsul(), AfterIndex: r.GetAfter()})
 	if err != nil {
 		return nil, statusFromHostError(err)
 	}
-	p := &hookpb.ServicesResponse{Index: found.Index}
+	p := &hookpb.ServicesResponse{NoConsul: found.NoConsul, Index: found.Index}
 	for _, i := range found.Services {
 		p.Instances = append(p.Instances, &hookpb.ServiceInstance{
 			Id: i.ID, Name: i.Name, Address: i.Address, Port: int32(i.Port), Tags: i.Tags, AllocId: i.AllocID,

@@ -1145,6 +1145,7 @@ type VariableRequest struct {
 	Token         string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
 	After         uint64                 `protobuf:"varint,3,opt,name=after,proto3" json:"after,omitempty"`
+	Namespace     string                 `protobuf:"bytes,4,opt,name=namespace,proto3" json:"namespace,omitempty"` // empty: that of the job
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1200,11 +1201,19 @@ func (x *VariableRequest) GetAfter() uint64 {
 	return 0
 }
 
+func (x *VariableRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
 type VariableResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Found         bool                   `protobuf:"varint,1,opt,name=found,proto3" json:"found,omitempty"`
 	Items         map[string]string      `protobuf:"bytes,2,rep,name=items,proto3" json:"items,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Index         uint64                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	Metadata      *VariableMetadata      `protobuf:"bytes,4,opt,name=metadata,proto3" json:"metadata,omitempty"` // absent from hosts of earlier versions
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1260,18 +1269,110 @@ func (x *VariableResponse) GetIndex() uint64 {
 	return 0
 }
 
+func (x *VariableResponse) GetMetadata() *VariableMetadata {
+	if x != nil {
+		return x.Metadata
+	}
+	return nil
+}
+
+type VariableMetadata struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	CreateIndex   uint64                 `protobuf:"varint,3,opt,name=create_index,json=createIndex,proto3" json:"create_index,omitempty"`
+	ModifyIndex   uint64                 `protobuf:"varint,4,opt,name=modify_index,json=modifyIndex,proto3" json:"modify_index,omitempty"`
+	CreateTime    *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
+	ModifyTime    *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=modify_time,json=modifyTime,proto3" json:"modify_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VariableMetadata) Reset() {
+	*x = VariableMetadata{}
+	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VariableMetadata) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VariableMetadata) ProtoMessage() {}
+
+func (x *VariableMetadata) ProtoReflect() protoreflect.Message {
+	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VariableMetadata.ProtoReflect.Descriptor instead.
+func (*VariableMetadata) Descriptor() ([]byte, []int) {
+	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *VariableMetadata) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *VariableMetadata) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *VariableMetadata) GetCreateIndex() uint64 {
+	if x != nil {
+		return x.CreateIndex
+	}
+	return 0
+}
+
+func (x *VariableMetadata) GetModifyIndex() uint64 {
+	if x != nil {
+		return x.ModifyIndex
+	}
+	return 0
+}
+
+func (x *VariableMetadata) GetCreateTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreateTime
+	}
+	return nil
+}
+
+func (x *VariableMetadata) GetModifyTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ModifyTime
+	}
+	return nil
+}
+
 type VariablesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Token         string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	Prefix        string                 `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
 	After         uint64                 `protobuf:"varint,3,opt,name=after,proto3" json:"after,omitempty"`
+	Namespace     string                 `protobuf:"bytes,4,opt,name=namespace,proto3" json:"namespace,omitempty"` // empty: that of the job; *: all
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *VariablesRequest) Reset() {
 	*x = VariablesRequest{}
-	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[19]
+	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1283,7 +1384,7 @@ func (x *VariablesRequest) String() string {
 func (*VariablesRequest) ProtoMessage() {}
 
 func (x *VariablesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[19]
+	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1296,7 +1397,7 @@ func (x *VariablesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VariablesRequest.ProtoReflect.Descriptor instead.
 func (*VariablesRequest) Descriptor() ([]byte, []int) {
-	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{19}
+	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *VariablesRequest) GetToken() string {
@@ -1320,17 +1421,25 @@ func (x *VariablesRequest) GetAfter() uint64 {
 	return 0
 }
 
+func (x *VariablesRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
 type VariablesResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Paths         []string               `protobuf:"bytes,1,rep,name=paths,proto3" json:"paths,omitempty"`
 	Index         uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	Variables     []*VariableMetadata    `protobuf:"bytes,3,rep,name=variables,proto3" json:"variables,omitempty"` // absent from hosts of earlier versions
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *VariablesResponse) Reset() {
 	*x = VariablesResponse{}
-	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[20]
+	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1342,7 +1451,7 @@ func (x *VariablesResponse) String() string {
 func (*VariablesResponse) ProtoMessage() {}
 
 func (x *VariablesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[20]
+	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1355,7 +1464,7 @@ func (x *VariablesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VariablesResponse.ProtoReflect.Descriptor instead.
 func (*VariablesResponse) Descriptor() ([]byte, []int) {
-	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{20}
+	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *VariablesResponse) GetPaths() []string {
@@ -1372,18 +1481,26 @@ func (x *VariablesResponse) GetIndex() uint64 {
 	return 0
 }
 
+func (x *VariablesResponse) GetVariables() []*VariableMetadata {
+	if x != nil {
+		return x.Variables
+	}
+	return nil
+}
+
 type ServicesRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Token         string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	After         uint64                 `protobuf:"varint,3,opt,name=after,proto3" json:"after,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Token           string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	Name            string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	After           uint64                 `protobuf:"varint,3,opt,name=after,proto3" json:"after,omitempty"`
+	InPlaceOfConsul bool                   `protobuf:"varint,4,opt,name=in_place_of_consul,json=inPlaceOfConsul,proto3" json:"in_place_of_consul,omitempty"` // the catalog as that of Consul
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *ServicesRequest) Reset() {
 	*x = ServicesRequest{}
-	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[21]
+	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1395,7 +1512,7 @@ func (x *ServicesRequest) String() string {
 func (*ServicesRequest) ProtoMessage() {}
 
 func (x *ServicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[21]
+	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1408,7 +1525,7 @@ func (x *ServicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServicesRequest.ProtoReflect.Descriptor instead.
 func (*ServicesRequest) Descriptor() ([]byte, []int) {
-	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{21}
+	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ServicesRequest) GetToken() string {
@@ -1432,17 +1549,25 @@ func (x *ServicesRequest) GetAfter() uint64 {
 	return 0
 }
 
+func (x *ServicesRequest) GetInPlaceOfConsul() bool {
+	if x != nil {
+		return x.InPlaceOfConsul
+	}
+	return false
+}
+
 type ServicesResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Instances     []*ServiceInstance     `protobuf:"bytes,1,rep,name=instances,proto3" json:"instances,omitempty"`
 	Index         uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	NoConsul      bool                   `protobuf:"varint,3,opt,name=no_consul,json=noConsul,proto3" json:"no_consul,omitempty"` // the request has in_place_of_consul, and the catalog has no services of Consul
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ServicesResponse) Reset() {
 	*x = ServicesResponse{}
-	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[22]
+	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1454,7 +1579,7 @@ func (x *ServicesResponse) String() string {
 func (*ServicesResponse) ProtoMessage() {}
 
 func (x *ServicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[22]
+	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1467,7 +1592,7 @@ func (x *ServicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServicesResponse.ProtoReflect.Descriptor instead.
 func (*ServicesResponse) Descriptor() ([]byte, []int) {
-	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{22}
+	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ServicesResponse) GetInstances() []*ServiceInstance {
@@ -1482,6 +1607,13 @@ func (x *ServicesResponse) GetIndex() uint64 {
 		return x.Index
 	}
 	return 0
+}
+
+func (x *ServicesResponse) GetNoConsul() bool {
+	if x != nil {
+		return x.NoConsul
+	}
+	return false
 }
 
 type ServiceInstance struct {
@@ -1502,7 +1634,7 @@ type ServiceInstance struct {
 
 func (x *ServiceInstance) Reset() {
 	*x = ServiceInstance{}
-	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[23]
+	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1514,7 +1646,7 @@ func (x *ServiceInstance) String() string {
 func (*ServiceInstance) ProtoMessage() {}
 
 func (x *ServiceInstance) ProtoReflect() protoreflect.Message {
-	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[23]
+	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1527,7 +1659,7 @@ func (x *ServiceInstance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceInstance.ProtoReflect.Descriptor instead.
 func (*ServiceInstance) Descriptor() ([]byte, []int) {
-	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{23}
+	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ServiceInstance) GetId() string {
@@ -1702,33 +1834,48 @@ const file_plugins_proto_hookpb_host_proto_rawDesc = "" +
 	"\n" +
 	"StateEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"Q\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"o\n" +
 	"\x0fVariableRequest\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x14\n" +
-	"\x05after\x18\x03 \x01(\x04R\x05after\"\xc6\x01\n" +
+	"\x05after\x18\x03 \x01(\x04R\x05after\x12\x1c\n" +
+	"\tnamespace\x18\x04 \x01(\tR\tnamespace\"\x8f\x02\n" +
 	"\x10VariableResponse\x12\x14\n" +
 	"\x05found\x18\x01 \x01(\bR\x05found\x12L\n" +
 	"\x05items\x18\x02 \x03(\v26.nomadlite.plugins.hook.v1.VariableResponse.ItemsEntryR\x05items\x12\x14\n" +
-	"\x05index\x18\x03 \x01(\x04R\x05index\x1a8\n" +
+	"\x05index\x18\x03 \x01(\x04R\x05index\x12G\n" +
+	"\bmetadata\x18\x04 \x01(\v2+.nomadlite.plugins.hook.v1.VariableMetadataR\bmetadata\x1a8\n" +
 	"\n" +
 	"ItemsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"V\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x84\x02\n" +
+	"\x10VariableMetadata\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12!\n" +
+	"\fcreate_index\x18\x03 \x01(\x04R\vcreateIndex\x12!\n" +
+	"\fmodify_index\x18\x04 \x01(\x04R\vmodifyIndex\x12;\n" +
+	"\vcreate_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"createTime\x12;\n" +
+	"\vmodify_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"modifyTime\"t\n" +
 	"\x10VariablesRequest\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x16\n" +
 	"\x06prefix\x18\x02 \x01(\tR\x06prefix\x12\x14\n" +
-	"\x05after\x18\x03 \x01(\x04R\x05after\"?\n" +
+	"\x05after\x18\x03 \x01(\x04R\x05after\x12\x1c\n" +
+	"\tnamespace\x18\x04 \x01(\tR\tnamespace\"\x8a\x01\n" +
 	"\x11VariablesResponse\x12\x14\n" +
 	"\x05paths\x18\x01 \x03(\tR\x05paths\x12\x14\n" +
-	"\x05index\x18\x02 \x01(\x04R\x05index\"Q\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\x12I\n" +
+	"\tvariables\x18\x03 \x03(\v2+.nomadlite.plugins.hook.v1.VariableMetadataR\tvariables\"~\n" +
 	"\x0fServicesRequest\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
-	"\x05after\x18\x03 \x01(\x04R\x05after\"r\n" +
+	"\x05after\x18\x03 \x01(\x04R\x05after\x12+\n" +
+	"\x12in_place_of_consul\x18\x04 \x01(\bR\x0finPlaceOfConsul\"\x8f\x01\n" +
 	"\x10ServicesResponse\x12H\n" +
 	"\tinstances\x18\x01 \x03(\v2*.nomadlite.plugins.hook.v1.ServiceInstanceR\tinstances\x12\x14\n" +
-	"\x05index\x18\x02 \x01(\x04R\x05index\"\xfa\x01\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x1b\n" +
+	"\tno_consul\x18\x03 \x01(\bR\bnoConsul\"\xfa\x01\n" +
 	"\x0fServiceInstance\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
@@ -1771,7 +1918,7 @@ func file_plugins_proto_hookpb_host_proto_rawDescGZIP() []byte {
 	return file_plugins_proto_hookpb_host_proto_rawDescData
 }
 
-var file_plugins_proto_hookpb_host_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_plugins_proto_hookpb_host_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_plugins_proto_hookpb_host_proto_goTypes = []any{
 	(*Done)(nil),                  // 0: nomadlite.plugins.hook.v1.Done
 	(*ExecRequest)(nil),           // 1: nomadlite.plugins.hook.v1.ExecRequest
@@ -1792,65 +1939,70 @@ var file_plugins_proto_hookpb_host_proto_goTypes = []any{
 	(*StoreStateRequest)(nil),     // 16: nomadlite.plugins.hook.v1.StoreStateRequest
 	(*VariableRequest)(nil),       // 17: nomadlite.plugins.hook.v1.VariableRequest
 	(*VariableResponse)(nil),      // 18: nomadlite.plugins.hook.v1.VariableResponse
-	(*VariablesRequest)(nil),      // 19: nomadlite.plugins.hook.v1.VariablesRequest
-	(*VariablesResponse)(nil),     // 20: nomadlite.plugins.hook.v1.VariablesResponse
-	(*ServicesRequest)(nil),       // 21: nomadlite.plugins.hook.v1.ServicesRequest
-	(*ServicesResponse)(nil),      // 22: nomadlite.plugins.hook.v1.ServicesResponse
-	(*ServiceInstance)(nil),       // 23: nomadlite.plugins.hook.v1.ServiceInstance
-	nil,                           // 24: nomadlite.plugins.hook.v1.AllocState.TasksEntry
-	nil,                           // 25: nomadlite.plugins.hook.v1.TaskEvent.DetailsEntry
-	nil,                           // 26: nomadlite.plugins.hook.v1.EmitEventRequest.DetailsEntry
-	nil,                           // 27: nomadlite.plugins.hook.v1.StoreStateRequest.StateEntry
-	nil,                           // 28: nomadlite.plugins.hook.v1.VariableResponse.ItemsEntry
-	(*durationpb.Duration)(nil),   // 29: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
+	(*VariableMetadata)(nil),      // 19: nomadlite.plugins.hook.v1.VariableMetadata
+	(*VariablesRequest)(nil),      // 20: nomadlite.plugins.hook.v1.VariablesRequest
+	(*VariablesResponse)(nil),     // 21: nomadlite.plugins.hook.v1.VariablesResponse
+	(*ServicesRequest)(nil),       // 22: nomadlite.plugins.hook.v1.ServicesRequest
+	(*ServicesResponse)(nil),      // 23: nomadlite.plugins.hook.v1.ServicesResponse
+	(*ServiceInstance)(nil),       // 24: nomadlite.plugins.hook.v1.ServiceInstance
+	nil,                           // 25: nomadlite.plugins.hook.v1.AllocState.TasksEntry
+	nil,                           // 26: nomadlite.plugins.hook.v1.TaskEvent.DetailsEntry
+	nil,                           // 27: nomadlite.plugins.hook.v1.EmitEventRequest.DetailsEntry
+	nil,                           // 28: nomadlite.plugins.hook.v1.StoreStateRequest.StateEntry
+	nil,                           // 29: nomadlite.plugins.hook.v1.VariableResponse.ItemsEntry
+	(*durationpb.Duration)(nil),   // 30: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 31: google.protobuf.Timestamp
 }
 var file_plugins_proto_hookpb_host_proto_depIdxs = []int32{
-	29, // 0: nomadlite.plugins.hook.v1.ExecRequest.timeout:type_name -> google.protobuf.Duration
-	29, // 1: nomadlite.plugins.hook.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
-	30, // 2: nomadlite.plugins.hook.v1.StatsSample.time:type_name -> google.protobuf.Timestamp
-	24, // 3: nomadlite.plugins.hook.v1.AllocState.tasks:type_name -> nomadlite.plugins.hook.v1.AllocState.TasksEntry
-	30, // 4: nomadlite.plugins.hook.v1.TaskState.started_at:type_name -> google.protobuf.Timestamp
-	30, // 5: nomadlite.plugins.hook.v1.TaskState.finished_at:type_name -> google.protobuf.Timestamp
+	30, // 0: nomadlite.plugins.hook.v1.ExecRequest.timeout:type_name -> google.protobuf.Duration
+	30, // 1: nomadlite.plugins.hook.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
+	31, // 2: nomadlite.plugins.hook.v1.StatsSample.time:type_name -> google.protobuf.Timestamp
+	25, // 3: nomadlite.plugins.hook.v1.AllocState.tasks:type_name -> nomadlite.plugins.hook.v1.AllocState.TasksEntry
+	31, // 4: nomadlite.plugins.hook.v1.TaskState.started_at:type_name -> google.protobuf.Timestamp
+	31, // 5: nomadlite.plugins.hook.v1.TaskState.finished_at:type_name -> google.protobuf.Timestamp
 	8,  // 6: nomadlite.plugins.hook.v1.TaskState.events:type_name -> nomadlite.plugins.hook.v1.TaskEvent
-	30, // 7: nomadlite.plugins.hook.v1.TaskEvent.time:type_name -> google.protobuf.Timestamp
-	25, // 8: nomadlite.plugins.hook.v1.TaskEvent.details:type_name -> nomadlite.plugins.hook.v1.TaskEvent.DetailsEntry
-	26, // 9: nomadlite.plugins.hook.v1.EmitEventRequest.details:type_name -> nomadlite.plugins.hook.v1.EmitEventRequest.DetailsEntry
-	27, // 10: nomadlite.plugins.hook.v1.StoreStateRequest.state:type_name -> nomadlite.plugins.hook.v1.StoreStateRequest.StateEntry
-	28, // 11: nomadlite.plugins.hook.v1.VariableResponse.items:type_name -> nomadlite.plugins.hook.v1.VariableResponse.ItemsEntry
-	23, // 12: nomadlite.plugins.hook.v1.ServicesResponse.instances:type_name -> nomadlite.plugins.hook.v1.ServiceInstance
-	7,  // 13: nomadlite.plugins.hook.v1.AllocState.TasksEntry.value:type_name -> nomadlite.plugins.hook.v1.TaskState
-	1,  // 14: nomadlite.plugins.hook.v1.Host.Exec:input_type -> nomadlite.plugins.hook.v1.ExecRequest
-	3,  // 15: nomadlite.plugins.hook.v1.Host.Stats:input_type -> nomadlite.plugins.hook.v1.StatsRequest
-	5,  // 16: nomadlite.plugins.hook.v1.Host.State:input_type -> nomadlite.plugins.hook.v1.StateRequest
-	9,  // 17: nomadlite.plugins.hook.v1.Host.Interpolate:input_type -> nomadlite.plugins.hook.v1.InterpolateRequest
-	11, // 18: nomadlite.plugins.hook.v1.Host.EmitEvent:input_type -> nomadlite.plugins.hook.v1.EmitEventRequest
-	12, // 19: nomadlite.plugins.hook.v1.Host.Restart:input_type -> nomadlite.plugins.hook.v1.RestartRequest
-	13, // 20: nomadlite.plugins.hook.v1.Host.Signal:input_type -> nomadlite.plugins.hook.v1.SignalRequest
-	14, // 21: nomadlite.plugins.hook.v1.Host.Kill:input_type -> nomadlite.plugins.hook.v1.KillRequest
-	15, // 22: nomadlite.plugins.hook.v1.Host.SetHealth:input_type -> nomadlite.plugins.hook.v1.SetHealthRequest
-	16, // 23: nomadlite.plugins.hook.v1.Host.StoreState:input_type -> nomadlite.plugins.hook.v1.StoreStateRequest
-	17, // 24: nomadlite.plugins.hook.v1.Host.Variable:input_type -> nomadlite.plugins.hook.v1.VariableRequest
-	19, // 25: nomadlite.plugins.hook.v1.Host.Variables:input_type -> nomadlite.plugins.hook.v1.VariablesRequest
-	21, // 26: nomadlite.plugins.hook.v1.Host.Services:input_type -> nomadlite.plugins.hook.v1.ServicesRequest
-	2,  // 27: nomadlite.plugins.hook.v1.Host.Exec:output_type -> nomadlite.plugins.hook.v1.ExecResponse
-	4,  // 28: nomadlite.plugins.hook.v1.Host.Stats:output_type -> nomadlite.plugins.hook.v1.StatsSample
-	6,  // 29: nomadlite.plugins.hook.v1.Host.State:output_type -> nomadlite.plugins.hook.v1.AllocState
-	10, // 30: nomadlite.plugins.hook.v1.Host.Interpolate:output_type -> nomadlite.plugins.hook.v1.InterpolateResponse
-	0,  // 31: nomadlite.plugins.hook.v1.Host.EmitEvent:output_type -> nomadlite.plugins.hook.v1.Done
-	0,  // 32: nomadlite.plugins.hook.v1.Host.Restart:output_type -> nomadlite.plugins.hook.v1.Done
-	0,  // 33: nomadlite.plugins.hook.v1.Host.Signal:output_type -> nomadlite.plugins.hook.v1.Done
-	0,  // 34: nomadlite.plugins.hook.v1.Host.Kill:output_type -> nomadlite.plugins.hook.v1.Done
-	0,  // 35: nomadlite.plugins.hook.v1.Host.SetHealth:output_type -> nomadlite.plugins.hook.v1.Done
-	0,  // 36: nomadlite.plugins.hook.v1.Host.StoreState:output_type -> nomadlite.plugins.hook.v1.Done
-	18, // 37: nomadlite.plugins.hook.v1.Host.Variable:output_type -> nomadlite.plugins.hook.v1.VariableResponse
-	20, // 38: nomadlite.plugins.hook.v1.Host.Variables:output_type -> nomadlite.plugins.hook.v1.VariablesResponse
-	22, // 39: nomadlite.plugins.hook.v1.Host.Services:output_type -> nomadlite.plugins.hook.v1.ServicesResponse
-	27, // [27:40] is the sub-list for method output_type
-	14, // [14:27] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	31, // 7: nomadlite.plugins.hook.v1.TaskEvent.time:type_name -> google.protobuf.Timestamp
+	26, // 8: nomadlite.plugins.hook.v1.TaskEvent.details:type_name -> nomadlite.plugins.hook.v1.TaskEvent.DetailsEntry
+	27, // 9: nomadlite.plugins.hook.v1.EmitEventRequest.details:type_name -> nomadlite.plugins.hook.v1.EmitEventRequest.DetailsEntry
+	28, // 10: nomadlite.plugins.hook.v1.StoreStateRequest.state:type_name -> nomadlite.plugins.hook.v1.StoreStateRequest.StateEntry
+	29, // 11: nomadlite.plugins.hook.v1.VariableResponse.items:type_name -> nomadlite.plugins.hook.v1.VariableResponse.ItemsEntry
+	19, // 12: nomadlite.plugins.hook.v1.VariableResponse.metadata:type_name -> nomadlite.plugins.hook.v1.VariableMetadata
+	31, // 13: nomadlite.plugins.hook.v1.VariableMetadata.create_time:type_name -> google.protobuf.Timestamp
+	31, // 14: nomadlite.plugins.hook.v1.VariableMetadata.modify_time:type_name -> google.protobuf.Timestamp
+	19, // 15: nomadlite.plugins.hook.v1.VariablesResponse.variables:type_name -> nomadlite.plugins.hook.v1.VariableMetadata
+	24, // 16: nomadlite.plugins.hook.v1.ServicesResponse.instances:type_name -> nomadlite.plugins.hook.v1.ServiceInstance
+	7,  // 17: nomadlite.plugins.hook.v1.AllocState.TasksEntry.value:type_name -> nomadlite.plugins.hook.v1.TaskState
+	1,  // 18: nomadlite.plugins.hook.v1.Host.Exec:input_type -> nomadlite.plugins.hook.v1.ExecRequest
+	3,  // 19: nomadlite.plugins.hook.v1.Host.Stats:input_type -> nomadlite.plugins.hook.v1.StatsRequest
+	5,  // 20: nomadlite.plugins.hook.v1.Host.State:input_type -> nomadlite.plugins.hook.v1.StateRequest
+	9,  // 21: nomadlite.plugins.hook.v1.Host.Interpolate:input_type -> nomadlite.plugins.hook.v1.InterpolateRequest
+	11, // 22: nomadlite.plugins.hook.v1.Host.EmitEvent:input_type -> nomadlite.plugins.hook.v1.EmitEventRequest
+	12, // 23: nomadlite.plugins.hook.v1.Host.Restart:input_type -> nomadlite.plugins.hook.v1.RestartRequest
+	13, // 24: nomadlite.plugins.hook.v1.Host.Signal:input_type -> nomadlite.plugins.hook.v1.SignalRequest
+	14, // 25: nomadlite.plugins.hook.v1.Host.Kill:input_type -> nomadlite.plugins.hook.v1.KillRequest
+	15, // 26: nomadlite.plugins.hook.v1.Host.SetHealth:input_type -> nomadlite.plugins.hook.v1.SetHealthRequest
+	16, // 27: nomadlite.plugins.hook.v1.Host.StoreState:input_type -> nomadlite.plugins.hook.v1.StoreStateRequest
+	17, // 28: nomadlite.plugins.hook.v1.Host.Variable:input_type -> nomadlite.plugins.hook.v1.VariableRequest
+	20, // 29: nomadlite.plugins.hook.v1.Host.Variables:input_type -> nomadlite.plugins.hook.v1.VariablesRequest
+	22, // 30: nomadlite.plugins.hook.v1.Host.Services:input_type -> nomadlite.plugins.hook.v1.ServicesRequest
+	2,  // 31: nomadlite.plugins.hook.v1.Host.Exec:output_type -> nomadlite.plugins.hook.v1.ExecResponse
+	4,  // 32: nomadlite.plugins.hook.v1.Host.Stats:output_type -> nomadlite.plugins.hook.v1.StatsSample
+	6,  // 33: nomadlite.plugins.hook.v1.Host.State:output_type -> nomadlite.plugins.hook.v1.AllocState
+	10, // 34: nomadlite.plugins.hook.v1.Host.Interpolate:output_type -> nomadlite.plugins.hook.v1.InterpolateResponse
+	0,  // 35: nomadlite.plugins.hook.v1.Host.EmitEvent:output_type -> nomadlite.plugins.hook.v1.Done
+	0,  // 36: nomadlite.plugins.hook.v1.Host.Restart:output_type -> nomadlite.plugins.hook.v1.Done
+	0,  // 37: nomadlite.plugins.hook.v1.Host.Signal:output_type -> nomadlite.plugins.hook.v1.Done
+	0,  // 38: nomadlite.plugins.hook.v1.Host.Kill:output_type -> nomadlite.plugins.hook.v1.Done
+	0,  // 39: nomadlite.plugins.hook.v1.Host.SetHealth:output_type -> nomadlite.plugins.hook.v1.Done
+	0,  // 40: nomadlite.plugins.hook.v1.Host.StoreState:output_type -> nomadlite.plugins.hook.v1.Done
+	18, // 41: nomadlite.plugins.hook.v1.Host.Variable:output_type -> nomadlite.plugins.hook.v1.VariableResponse
+	21, // 42: nomadlite.plugins.hook.v1.Host.Variables:output_type -> nomadlite.plugins.hook.v1.VariablesResponse
+	23, // 43: nomadlite.plugins.hook.v1.Host.Services:output_type -> nomadlite.plugins.hook.v1.ServicesResponse
+	31, // [31:44] is the sub-list for method output_type
+	18, // [18:31] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_plugins_proto_hookpb_host_proto_init() }
@@ -1864,7 +2016,7 @@ func file_plugins_proto_hookpb_host_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_plugins_proto_hookpb_host_proto_rawDesc), len(file_plugins_proto_hookpb_host_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   29,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

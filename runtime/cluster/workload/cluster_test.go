@@ -134,11 +134,11 @@ func TestVariableAndServiceOfServers(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ws := store.NewWatchSet()
-	items, index, err := n.data.Variable(ctx, ws, n.workload(), "nomad/jobs/web")
-	if err != nil || items["k"] != "one" {
-		t.Fatalf("items %v, error %v", items, err)
+	v, index, err := n.data.Variable(ctx, ws, n.workload(), "", "nomad/jobs/web")
+	if err != nil || v.Items["k"] != "one" {
+		t.Fatalf("variable %v, error %v", v, err)
 	}
-	if _, _, err := n.data.Variable(ctx, store.NewWatchSet(), n.workload(), "other"); err == nil {
+	if _, _, err := n.data.Variable(ctx, store.NewWatchSet(), n.workload(), "", "other"); err == nil {
 		t.Error("a task has read a variable that it may not read")
 	}
 	cluster.Leader().Kill() // the next servers have the change
@@ -147,9 +147,9 @@ func TestVariableAndServiceOfServers(t *testing.T) {
 	if err := ws.WatchCtx(ctx); err != nil {
 		t.Fatal(err)
 	}
-	items, newIndex, err := n.data.Variable(ctx, store.NewWatchSet(), n.workload(), "nomad/jobs/web")
-	if err != nil || items["k"] != "two" || newIndex <= index {
-		t.Errorf("items %v at %d after %d, error %v", items, newIndex, index, err)
+	v, newIndex, err := n.data.Variable(ctx, store.NewWatchSet(), n.workload(), "", "nomad/jobs/web")
+	if err != nil || v.Items["k"] != "two" || newIndex <= index {
+		t.Errorf("variable %v at %d after %d, error %v", v, newIndex, index, err)
 	}
 
 	ws = store.NewWatchSet()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
@@ -59,10 +60,10 @@ func NewData(c DataConfig) *Data { return &Data{config: c, watches: make(map[sub
 type kind string
 
 const (
-	variable      kind = "variable"
-	variablePaths kind = "variables with the prefix"
-	service       kind = "service"
-	serviceNames  kind = "names of services"
+	variable     kind = "variable"
+	variableList kind = "variables with the prefix"
+	service      kind = "service"
+	serviceNames kind = "names of services"
 )
 
 // subject is what is watched with the token of a task. name is the path, the prefix or the name of a service.
@@ -110,13 +111,13 @@ func (d *Data) ReadAgain() {
 }
 
 // Variable implements hostservice.WorkloadData.
-func (d *Data) Variable(ctx context.Context, ws store.WatchSet, w identity.Workload, path string) (map[string]string, uint64, error) {
-	return read[map[string]string](ctx, d, ws, newSubject(variable, w, path))
+func (d *Data) Variable(ctx context.Context, ws store.WatchSet, w identity.Workload, namespace, path string) (*api.Variable, uint64, error) {
+	return read[*api.Variable](ctx, d, ws, newSubject(variable, w, namespace, path))
 }
 
 // Variables implements hostservice.WorkloadData.
-func (d *Data) Variables(ctx context.Context, ws store.WatchSet, w identity.Workload, prefix string) ([]string, uint64, error) {
-	return read[[]string](ctx, d, ws, newSubject(variablePaths, w, prefix))
+func (d *Data) Variables(ctx context.Context, ws store.WatchSet, w identity.Workload, namespace, prefix string) ([]*api.VariableMetadata, uint64, error) {
+	return read[[]*api.VariableMetadata](ctx, d, ws, newSubject(variableList, w, namespace, prefix))
 }
 
 // Services implements hostservice.WorkloadData. With an empty name it returns one entry for each service, which has only
@@ -126,11 +127,14 @@ func (d *Data) Services(ctx context.Context, ws store.WatchSet, w identity.Workl
 	if name == "" {
 		k = serviceNames
 	}
-	return read[[]hook.Service](ctx, d, ws, newSubject(k, w, name))
+	return read[[]hook.Service](ctx, d, ws, newSubject(k, w, "", name))
 }
 
-func newSubject(k kind, w identity.Workload, name string) subject {
-	return subject{kind: k, namespace: cmp.Or(w.Namespace, "default"), name: name, allocID: w.AllocID, task: w.Task}
+// HasConsulServices implements hostservice.WorkloadData: services of Consul are not among those of the servers.
+func (*Data) HasConsulServices(store.WatchSet, identity.Workload) (bool, uint64) { return false, 1 }
+
+func newSubject(k kind, w identity.Workload, namespace, name string) subject {
+	return subject{kind: k, namespace: cmp.Or(namespace, w.Namespace, "default"), name: name, allocID: w.AllocID, task: w.Task}
 }
 
 // read returns the value of a subject. It watches the subject until ctx ends, and adds to ws a channel that is closed when
@@ -330,25 +334,17 @@ func (d *Data) fetch(ctx context.Context, s subject, query *servers.Query) (fetc
 			return fetched{}, err
 		}
 		if r.Data == nil {
-			return fetched{map[string]string(nil), r.Index, r.Index}, nil
+			return fetched{(*api.Variable)(nil), r.Index, r.Index}, nil
 		}
-		items := map[string]string(r.Data.Items)
-		if items == nil {
-			items = make(map[string]string) // nil means that the variable does not exist
-		}
-		return fetched{items, r.Data.ModifyIndex, r.Index}, nil
-	case variablePaths:
+		return fetched{r.Data, r.Data.ModifyIndex, r.Index}, nil
+	case variableList:
 		options.Prefix = s.name
 		var r protocol.ListVariablesResponse
 		if err := call(protocol.MethodListVariables, &protocol.ListVariablesRequest{ReadOptions: options}, &r); err != nil {
 			return fetched{}, err
 		}
-		var paths []string
-		for _, v := range r.Data {
-			paths = append(paths, v.Path)
-		}
-		slices.Sort(paths)
-		return fetched{paths, r.Index, r.Index}, nil
+		hostservice.SortVariables(r.Data)
+		return fetched{r.Data, r.Index, r.Index}, nil
 	case service:
 		var r protocol.GetServiceResponse
 		if err := call(protocol.MethodGetService, &protocol.GetServiceRequest{ServiceName: s.name, ReadOptions: options}, &r); err != nil {

@@ -3,7 +3,7 @@ package workload
 import (
 	"context"
 	"errors"
-	"fmt"
+	"maps"
 	"reflect"
 	"strings"
 	"sync"
@@ -87,7 +87,11 @@ func (f *fakeVariable) blockedCalls() int {
 func readOnce(t *testing.T, d *Data, task, path string) (map[string]string, uint64, error) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	return d.Variable(ctx, store.NewWatchSet(), workloadOf(task), path)
+	v, index, err := d.Variable(ctx, store.NewWatchSet(), workloadOf(task), "", path)
+	if v == nil {
+		return nil, index, err
+	}
+	return v.Items, index, err
 }
 
 // No call is made without the token of a task, whatever the record of the allocation has.
@@ -107,11 +111,11 @@ func TestNoCallWithoutTaskToken(t *testing.T) {
 				d := newData(t, pool, newStore(t, state.ClusterAlloc{IdentityByTask: map[string]string{"t": c.token}}))
 				for name, read := range map[string]func(context.Context, store.WatchSet) error{
 					"variable": func(ctx context.Context, ws store.WatchSet) error {
-						_, _, err := d.Variable(ctx, ws, workloadOf("t"), "p")
+						_, _, err := d.Variable(ctx, ws, workloadOf("t"), "", "p")
 						return err
 					},
 					"list": func(ctx context.Context, ws store.WatchSet) error {
-						_, _, err := d.Variables(ctx, ws, workloadOf("t"), "p")
+						_, _, err := d.Variables(ctx, ws, workloadOf("t"), "", "p")
 						return err
 					},
 					"service": func(ctx context.Context, ws store.WatchSet) error {
@@ -123,7 +127,7 @@ func TestNoCallWithoutTaskToken(t *testing.T) {
 						return err
 					},
 					"of the alloc": func(ctx context.Context, ws store.WatchSet) error {
-						_, _, err := d.Variable(ctx, ws, workloadOf(""), "p")
+						_, _, err := d.Variable(ctx, ws, workloadOf(""), "", "p")
 						return err
 					},
 				} {
@@ -177,17 +181,17 @@ func TestReadersShareOneCall(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				ws := store.NewWatchSet()
-				if _, _, err := d.Variable(ctx, ws, workloadOf("t"), "p"); err != nil {
+				if _, _, err := d.Variable(ctx, ws, workloadOf("t"), "", "p"); err != nil {
 					t.Error(err)
 				}
 				if err := ws.WatchCtx(ctx); err != nil {
 					t.Error(err)
 				}
-				items, _, err := d.Variable(ctx, store.NewWatchSet(), workloadOf("t"), "p")
+				items, _, err := d.Variable(ctx, store.NewWatchSet(), workloadOf("t"), "", "p")
 				if err != nil {
 					t.Error(err)
 				}
-				values <- items["k"]
+				values <- items.Items["k"]
 			})
 		}
 		synctest.Wait()
@@ -239,7 +243,7 @@ func TestLastValueStaysWhileServersAreAway(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				ws := store.NewWatchSet()
-				if _, _, err := d.Variable(ctx, ws, workloadOf("t"), "p"); err != nil {
+				if _, _, err := d.Variable(ctx, ws, workloadOf("t"), "", "p"); err != nil {
 					t.Fatal(err)
 				}
 				v.set(20, nil, away)
@@ -275,7 +279,7 @@ func TestFirstReadWaitsForServers(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		v.set(20, nil, errUnreachable)
-		if _, _, err := d.Variable(ctx, store.NewWatchSet(), workloadOf("t"), "other"); !errors.Is(err, context.DeadlineExceeded) {
+		if _, _, err := d.Variable(ctx, store.NewWatchSet(), workloadOf("t"), "", "other"); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("error %v, want that of the context", err)
 		}
 	})
@@ -319,9 +323,9 @@ func TestIndexIncreases(t *testing.T) {
 		} {
 			v.set(step.index, step.items, nil)
 			time.Sleep(time.Hour)
-			items, index, err := d.Variable(ctx, store.NewWatchSet(), workloadOf("t"), "p")
-			if err != nil || fmt.Sprint(items) != fmt.Sprint(step.items) || (items == nil) != (step.items == nil) || index <= last {
-				t.Errorf("step %d: items %v at %d after %d: %v", i, items, index, last, err)
+			found, index, err := d.Variable(ctx, store.NewWatchSet(), workloadOf("t"), "", "p")
+			if err != nil || (found == nil) != (step.items == nil) || found != nil && !maps.Equal(found.Items, step.items) || index <= last {
+				t.Errorf("step %d: variable %v at %d after %d: %v", i, found, index, last, err)
 			}
 			last = index
 		}
@@ -336,7 +340,7 @@ func TestReadAgainAfterRestore(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		ws := store.NewWatchSet()
-		if _, _, err := d.Variable(ctx, ws, workloadOf("t"), "p"); err != nil {
+		if _, _, err := d.Variable(ctx, ws, workloadOf("t"), "", "p"); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -348,8 +352,8 @@ func TestReadAgainAfterRestore(t *testing.T) {
 		if err := ws.WatchCtx(ctx); err != nil {
 			t.Fatal(err)
 		}
-		items, _, err := d.Variable(ctx, store.NewWatchSet(), workloadOf("t"), "p")
-		if after := time.Since(restored); err != nil || items["k"] != "old" || after > 0 {
+		items, _, err := d.Variable(ctx, store.NewWatchSet(), workloadOf("t"), "", "p")
+		if after := time.Since(restored); err != nil || items.Items["k"] != "old" || after > 0 {
 			t.Errorf("items %v, error %v after %v", items, err, after)
 		}
 	})
@@ -369,7 +373,7 @@ func TestClosedDataBlocks(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		start := time.Now()
-		if _, _, err := d.Variable(ctx, store.NewWatchSet(), workloadOf("t"), "p"); err == nil || time.Since(start) < time.Hour {
+		if _, _, err := d.Variable(ctx, store.NewWatchSet(), workloadOf("t"), "", "p"); err == nil || time.Since(start) < time.Hour {
 			t.Errorf("error %v after %v, want that of the context", err, time.Since(start))
 		}
 	})
@@ -421,9 +425,9 @@ func TestServices(t *testing.T) {
 				t.Errorf("%q: %v at %d, error %v, want %v at %d", c.name, got, index, err, c.want, c.index)
 			}
 		}
-		paths, index, err := d.Variables(ctx, store.NewWatchSet(), workloadOf("t"), "p")
-		if want := []string{"a", "p/b"}; err != nil || index != 9 || !reflect.DeepEqual(paths, want) {
-			t.Errorf("paths %v at %d, error %v, want %v", paths, index, err, want)
+		list, index, err := d.Variables(ctx, store.NewWatchSet(), workloadOf("t"), "", "p")
+		if err != nil || index != 9 || len(list) != 2 || list[0].Path != "a" || list[1].Path != "p/b" {
+			t.Errorf("variables %v at %d, error %v", list, index, err)
 		}
 	})
 }

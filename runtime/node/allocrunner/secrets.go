@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,8 +14,11 @@ import (
 
 // HandOutVariable must be called before the items of a variable are given to a task or its hooks, or to the hooks of the
 // allocation if task is empty. From then on the values are removed from events, errors and logs, also by the next agent.
-// It may block until the path is stored.
-func (r *Runner) HandOutVariable(task, path string, items map[string]string) {
+// An empty namespace means that of the job. It may block until the path is stored.
+func (r *Runner) HandOutVariable(task, namespace, path string, items map[string]string) {
+	if namespace != "" && namespace != r.config.Alloc.Namespace {
+		path += namespaceSeparator + namespace
+	}
 	r.secrets.Add(slices.Collect(maps.Values(items))...)
 	for _, t := range r.tasks.taskSet {
 		if task == "" || t.Name() == task {
@@ -22,6 +26,9 @@ func (r *Runner) HandOutVariable(task, path string, items map[string]string) {
 		}
 	}
 }
+
+// namespaceSeparator separates the path of a variable from its namespace, if that is not the namespace of the job.
+const namespaceSeparator = "@"
 
 // maxReadAgainTime is how long the tasks of an earlier agent wait until the variables that they have read are known again:
 // a node without a connection to its servers must not wait longer.
@@ -39,9 +46,10 @@ func (r *Runner) readVariablesAgain(ctx context.Context) {
 	for _, t := range r.tasks.taskSet {
 		for _, path := range taskrunner.ReadVariables(t) {
 			running.Go(func() {
-				items, err := read(ctx, identity.NewWorkload(r.config.Alloc, t.Name()), path)
+				path, namespace, _ := strings.Cut(path, namespaceSeparator)
+				items, err := read(ctx, identity.NewWorkload(r.config.Alloc, t.Name()), namespace, path)
 				if err != nil {
-					r.logger.Warn("the agent cannot remove the items of a variable from logs and events, because it cannot read them", "variable", path, "error", err)
+					r.logger.Warn("the agent cannot remove the items of a variable from logs and events, because it cannot read them", "variable", path, "namespace", namespace, "error", err)
 				}
 				r.secrets.Add(slices.Collect(maps.Values(items))...)
 			})

@@ -18,15 +18,15 @@ func TestNextAgentKnowsSecrets(t *testing.T) {
 		items := map[string]string{"password": "hunter2"}
 		a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), nil)
 		a.advance(time.Second)
-		a.HandOutVariable("web", "app/db", items)
-		a.HandOutVariable("", "app/other", nil)
+		a.HandOutVariable("web", "", "app/db", items)
+		a.HandOutVariable("", "", "app/other", nil)
 		a.die()
 		var mu sync.Mutex
 		read := make(map[string]int)
 		shared := redact.NewShared()
 		b := a.startNextAgent(func(c *Config) {
 			c.Secrets = shared
-			c.Host.VariableReader = func(_ context.Context, w identity.Workload, path string) (map[string]string, error) {
+			c.Host.VariableReader = func(_ context.Context, w identity.Workload, _, path string) (map[string]string, error) {
 				mu.Lock()
 				defer mu.Unlock()
 				read[w.Task+" "+path]++

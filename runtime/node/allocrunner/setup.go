@@ -168,9 +168,9 @@ func newTaskHooks(r *Runner, runner *taskrunner.Runner, t *api.Task) (list []run
 		}))
 	}
 	if c.Host.VariableReader != nil && len(t.Secrets) > 0 {
-		read := func(ctx context.Context, w identity.Workload, path string) (map[string]string, error) {
-			items, err := c.Host.VariableReader(ctx, w, path)
-			r.HandOutVariable(w.Task, path, items)
+		read := func(ctx context.Context, w identity.Workload, namespace, path string) (map[string]string, error) {
+			items, err := c.Host.VariableReader(ctx, w, namespace, path)
+			r.HandOutVariable(w.Task, namespace, path, items)
 			return items, err
 		}
 		add(runnerhooks.OrderFirst, runnerhooks.NewSecretsHook(t, identity.NewWorkload(c.Alloc, t.Name), read, r.tasks.envBuilders[t.Name]))

@@ -3,7 +3,6 @@ package hostservice
 import (
 	"cmp"
 	"context"
-	"maps"
 	"slices"
 	"strings"
 
@@ -19,44 +18,55 @@ import (
 // the channels are not watched after ctx has ended. A method blocks until the data are known, or until ctx ends. The
 // methods may be called concurrently.
 type WorkloadData interface {
-	// Variable returns the items of a variable, nil if it does not exist. The caller must not change them.
-	Variable(ctx context.Context, ws store.WatchSet, w identity.Workload, path string) (items map[string]string, index uint64, err error)
-	// Variables returns the paths of the variables with a prefix.
-	Variables(ctx context.Context, ws store.WatchSet, w identity.Workload, prefix string) (paths []string, index uint64, err error)
+	// Variable returns a variable, nil if it does not exist. The caller must not change it. An empty namespace means that of the
+	// workload.
+	Variable(ctx context.Context, ws store.WatchSet, w identity.Workload, namespace, path string) (v *api.Variable, index uint64, err error)
+	// Variables returns the variables with a prefix, sorted by namespace and path. The namespace * means all.
+	Variables(ctx context.Context, ws store.WatchSet, w identity.Workload, namespace, prefix string) (list []*api.VariableMetadata, index uint64, err error)
 	// Services returns the instances of a service, or of all services if name is empty, by name and then ID. The instances
 	// of all services may be incomplete, as [hook.Host] describes.
 	Services(ctx context.Context, ws store.WatchSet, w identity.Workload, name string) (instances []hook.Service, index uint64, err error)
+	// HasConsulServices reports whether a job in the namespace of the workload has a service whose provider is Consul, and which
+	// Services lists nevertheless. It does not block.
+	HasConsulServices(ws store.WatchSet, w identity.Workload) (has bool, index uint64)
 }
 
 // StoreData is the WorkloadData of an agent that schedules for itself: the store has all variables and services.
+// Its jobs can read the variables of all namespaces, because whoever may register a job may register it in any namespace.
 type StoreData struct{ Store *store.Store }
 
 var _ WorkloadData = StoreData{}
 
 // Variable implements WorkloadData.
-func (d StoreData) Variable(_ context.Context, ws store.WatchSet, w identity.Workload, path string) (map[string]string, uint64, error) {
+func (d StoreData) Variable(_ context.Context, ws store.WatchSet, w identity.Workload, namespace, path string) (*api.Variable, uint64, error) {
 	r := d.Store.Snapshot()
 	index := r.LatestTableIndex(nil, store.Variables)
-	v := r.Variable(ws, w.Namespace, path)
+	v := r.Variable(ws, cmp.Or(namespace, w.Namespace), path)
 	if v == nil {
 		return nil, index, nil
 	}
 	if err := r.VariableDecryptErr(v); err != nil {
 		return nil, 0, err
 	}
-	items := make(map[string]string, len(v.Items)) // not nil, because the variable exists
-	maps.Copy(items, v.Items)
-	return items, v.ModifyIndex, nil
+	return v, v.ModifyIndex, nil
 }
 
 // Variables implements WorkloadData.
-func (d StoreData) Variables(_ context.Context, ws store.WatchSet, w identity.Workload, prefix string) (paths []string, index uint64, err error) {
+func (d StoreData) Variables(_ context.Context, ws store.WatchSet, w identity.Workload, namespace, prefix string) (list []*api.VariableMetadata, index uint64, err error) {
 	r := d.Store.Snapshot()
 	index = r.LatestTableIndex(ws, store.Variables)
-	for _, v := range r.Variables(ws, w.Namespace, prefix) {
-		paths = append(paths, v.Path)
+	for _, v := range r.Variables(ws, cmp.Or(namespace, w.Namespace), prefix) {
+		list = append(list, v.Metadata())
 	}
-	return paths, index, nil
+	SortVariables(list)
+	return list, index, nil
+}
+
+// SortVariables sorts variables by namespace and path.
+func SortVariables(list []*api.VariableMetadata) {
+	slices.SortFunc(list, func(a, b *api.VariableMetadata) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Path, b.Path))
+	})
 }
 
 // Services implements WorkloadData. All instances are complete.
@@ -73,6 +83,21 @@ func (d StoreData) Services(_ context.Context, ws store.WatchSet, w identity.Wor
 		}
 		return hook.ServiceCritical
 	}), index, nil
+}
+
+// HasConsulServices implements WorkloadData.
+func (d StoreData) HasConsulServices(ws store.WatchSet, w identity.Workload) (bool, uint64) {
+	r := d.Store.Snapshot()
+	index := r.LatestTableIndex(ws, store.Jobs)
+	isConsul := func(s *api.Service) bool { return s.Provider == api.ServiceProviderConsul }
+	for _, j := range r.Jobs(nil, w.Namespace, "") {
+		for _, g := range j.TaskGroups {
+			if slices.ContainsFunc(g.Services, isConsul) || slices.ContainsFunc(g.Tasks, func(t *api.Task) bool { return slices.ContainsFunc(t.Services, isConsul) }) {
+				return true, index
+			}
+		}
+	}
+	return false, index
 }
 
 // NewHookServices returns the services of registrations, by name and then ID. statusOf returns the status of an instance; nil

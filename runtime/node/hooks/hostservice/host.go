@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"strings"
 	"sync"
@@ -440,28 +441,55 @@ func (h *HostService) Variable(ctx context.Context, s hook.Scope, req hook.Varia
 	if err := model.ValidateVariablePath(req.Path); err != nil {
 		return hook.VariableResponse{}, err
 	}
-	items, index, err := readWhenNewer(ctx, h, s, req.AfterIndex, func(ctx context.Context, ws store.WatchSet, w identity.Workload) (map[string]string, uint64, error) {
-		items, index, err := h.config.Data.Variable(ctx, ws, w, req.Path)
-		if runner := h.config.FindAllocRunner(w.AllocID); runner != nil {
-			runner.HandOutVariable(w.Task, req.Path, items)
+	v, index, err := readWhenNewer(ctx, h, s, req.AfterIndex, func(ctx context.Context, ws store.WatchSet, w identity.Workload) (*api.Variable, uint64, error) {
+		v, index, err := h.config.Data.Variable(ctx, ws, w, req.Namespace, req.Path)
+		if runner := h.config.FindAllocRunner(w.AllocID); runner != nil && v != nil {
+			runner.HandOutVariable(w.Task, req.Namespace, req.Path, v.Items)
 		}
-		return items, index, err
+		return v, index, err
 	})
-	return hook.VariableResponse{Items: items, Index: index}, err
+	response := hook.VariableResponse{Index: index}
+	if err == nil && v != nil {
+		response.Metadata = newVariableMetadata(v.Metadata())
+		response.Items = make(map[string]string, len(v.Items)) // not nil, because the variable exists
+		maps.Copy(response.Items, v.Items)
+	}
+	return response, err
+}
+
+func newVariableMetadata(m *api.VariableMetadata) hook.VariableMetadata {
+	return hook.VariableMetadata{
+		Namespace: m.Namespace, Path: m.Path, CreateIndex: m.CreateIndex, ModifyIndex: m.ModifyIndex,
+		CreateTime: time.Unix(0, m.CreateTime), ModifyTime: time.Unix(0, m.ModifyTime),
+	}
 }
 
 // Variables implements hook.Host.
 func (h *HostService) Variables(ctx context.Context, s hook.Scope, req hook.VariablesRequest) (hook.VariablesResponse, error) {
-	paths, index, err := readWhenNewer(ctx, h, s, req.AfterIndex, func(ctx context.Context, ws store.WatchSet, w identity.Workload) ([]string, uint64, error) {
-		return h.config.Data.Variables(ctx, ws, w, req.Prefix)
+	list, index, err := readWhenNewer(ctx, h, s, req.AfterIndex, func(ctx context.Context, ws store.WatchSet, w identity.Workload) ([]*api.VariableMetadata, uint64, error) {
+		return h.config.Data.Variables(ctx, ws, w, req.Namespace, req.Prefix)
 	})
-	return hook.VariablesResponse{Paths: paths, Index: index}, err
+	response := hook.VariablesResponse{Index: index}
+	for _, m := range list {
+		response.Paths = append(response.Paths, m.Path)
+		response.Variables = append(response.Variables, newVariableMetadata(m))
+	}
+	return response, err
 }
 
 // Services implements hook.Host.
 func (h *HostService) Services(ctx context.Context, s hook.Scope, req hook.ServicesRequest) (hook.ServicesResponse, error) {
-	services, index, err := readWhenNewer(ctx, h, s, req.AfterIndex, func(ctx context.Context, ws store.WatchSet, w identity.Workload) ([]hook.Service, uint64, error) {
-		return h.config.Data.Services(ctx, ws, w, req.Name)
+	r, index, err := readWhenNewer(ctx, h, s, req.AfterIndex, func(ctx context.Context, ws store.WatchSet, w identity.Workload) (r hook.ServicesResponse, index uint64, err error) {
+		consulIndex := uint64(0)
+		if req.InPlaceOfConsul {
+			var has bool
+			if has, consulIndex = h.config.Data.HasConsulServices(ws, w); !has {
+				return hook.ServicesResponse{NoConsul: true}, consulIndex, nil
+			}
+		}
+		r.Services, index, err = h.config.Data.Services(ctx, ws, w, req.Name)
+		return r, max(index, consulIndex), err
 	})
-	return hook.ServicesResponse{Services: services, Index: index}, err
+	r.Index = index
+	return r, err
 }

@@ -17,9 +17,9 @@ import (
 
 var _ hook.TaskPrestart = (*SecretsHook)(nil)
 
-// VariableReader returns the items of a variable in the namespace of a workload, nil if there is no such variable. It reads
-// with the rights of the workload, and may block until ctx ends. An error contains no items.
-type VariableReader func(ctx context.Context, w identity.Workload, path string) (map[string]string, error)
+// VariableReader returns the items of a variable, nil if there is no such variable. An empty namespace means that of the
+// workload. It reads with the rights of the workload, and may block until ctx ends. An error contains no items.
+type VariableReader func(ctx context.Context, w identity.Workload, namespace, path string) (map[string]string, error)
 
 // SecretsHook reads the values of a task's secret blocks before each start of the task. The values are kept
 // in memory only.
@@ -47,7 +47,7 @@ func (*SecretsHook) NoDeadline() bool { return true }
 func (se *SecretsHook) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	values := make(map[string]string)
 	for _, s := range se.task.Secrets {
-		items, err := se.readVariable(ctx, se.workload, s.Path)
+		items, err := se.readVariable(ctx, se.workload, "", s.Path)
 		switch {
 		case err != nil:
 			return hook.TaskPrestartResponse{}, driver.Recoverable(fmt.Errorf("secret %q: %w", s.Name, err))

@@ -22,7 +22,7 @@ func TestSecretsAreReadAtEachStart(t *testing.T) {
 	}
 	env := taskenv.NewBuilder(taskenv.Node{}, taskenv.Alloc{}, taskenv.Task{EnvBlock: task.Env})
 	workload := identity.Workload{Namespace: "prod", AllocID: "a", Task: "web"}
-	h := NewSecretsHook(task, workload, func(_ context.Context, w identity.Workload, path string) (map[string]string, error) {
+	h := NewSecretsHook(task, workload, func(_ context.Context, w identity.Workload, _, path string) (map[string]string, error) {
 		if w != workload || path != "a/b" {
 			t.Errorf("read %s of %v", path, w)
 		}
@@ -65,7 +65,9 @@ func TestSecretsReportPlaceAndRemedy(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			c.task.Secrets = secrets
 			env := taskenv.NewBuilder(taskenv.Node{}, taskenv.Alloc{}, taskenv.Task{EnvBlock: c.task.Env})
-			h := NewSecretsHook(&c.task, identity.Workload{Namespace: "prod"}, func(context.Context, identity.Workload, string) (map[string]string, error) { return c.items, c.err }, env)
+			h := NewSecretsHook(&c.task, identity.Workload{Namespace: "prod"}, func(context.Context, identity.Workload, string, string) (map[string]string, error) {
+				return c.items, c.err
+			}, env)
 			_, err := h.Prestart(t.Context(), hook.TaskPrestartRequest{})
 			if !driver.IsRecoverable(err) {
 				t.Fatalf("error %v, want one that the restart policy decides about", err)
