@@ -44,6 +44,13 @@ func SystemAdminSyscalls() []Syscall {
 	)
 }
 
+// FileOpeningSyscalls returns the system calls that open, create, rename or delete files.
+func FileOpeningSyscalls() []Syscall {
+	return append(newSyscalls(fileOpeningSyscalls...), newSyscalls(unix.SYS_OPENAT, unix.SYS_OPENAT2, unix.SYS_MKDIRAT, unix.SYS_MKNODAT,
+		unix.SYS_UNLINKAT, unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2, unix.SYS_LINKAT, unix.SYS_SYMLINKAT, unix.SYS_TRUNCATE,
+		unix.SYS_FCHMODAT, unix.SYS_FCHOWNAT)...)
+}
+
 func newSyscalls(numbers ...uint32) []Syscall {
 	calls := make([]Syscall, len(numbers))
 	for i, number := range numbers {

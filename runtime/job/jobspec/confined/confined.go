@@ -10,13 +10,11 @@ import (
 	"os/exec"
 	"reflect"
 	"runtime/debug"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/go-msgpack/v2/codec"
 	"github.com/hashicorp/nomad/api"
-	"golang.org/x/sys/unix"
-
+	"github.com/nomad-lite/nomad-lite/internal/confine"
 	"github.com/nomad-lite/nomad-lite/internal/opcount"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
@@ -152,37 +150,12 @@ func limitOwnResourcesAndLifetime() error {
 	if err := osprocess.ResetOOMScore(os.Getpid()); err != nil {
 		return err
 	}
-	mapped, err := dataSegmentBytes()
-	if err != nil {
+	if err := confine.LimitProcess(maxMemory, maxParseTime); err != nil {
 		return err
-	}
-	for resource, limit := range map[int]uint64{
-		unix.RLIMIT_DATA:  mapped + maxMemory,
-		unix.RLIMIT_CPU:   uint64(maxParseTime/time.Second) + 1,
-		unix.RLIMIT_FSIZE: 0,
-		unix.RLIMIT_CORE:  0,
-	} {
-		if err := unix.Setrlimit(resource, &unix.Rlimit{Cur: limit, Max: limit}); err != nil {
-			return fmt.Errorf("limit resource %d: %w", resource, err)
-		}
 	}
 	debug.SetMemoryLimit(int64(maxMemory / 2))
 	time.AfterFunc(maxParseTime+exitTimeout, func() { os.Exit(1) })
 	return nil
-}
-
-// dataSegmentBytes returns the size of the writable private memory of this process.
-func dataSegmentBytes() (uint64, error) {
-	text, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return 0, err
-	}
-	_, rest, _ := strings.Cut(string(text), "VmData:")
-	var dataKilobytes uint64
-	if _, err := fmt.Sscan(rest, &dataKilobytes); err != nil {
-		return 0, fmt.Errorf("read VmData in /proc/self/status: %w", err)
-	}
-	return dataKilobytes << 10, nil
 }
 
 func decodeParseAndReply(in io.Reader, out io.Writer) (err error) {
