@@ -79,6 +79,9 @@ var serverOnlyFields = map[reflect.Type]map[string]string{
 // nil. A nil duration is null.
 var nilAsZeroTypes = map[reflect.Type]bool{reflect.TypeFor[api.Resources](): true, reflect.TypeFor[api.TaskGroup](): true}
 
+// nilAsEmptyListFields are lists that are written as [] and not as null when they are nil.
+var nilAsEmptyListFields = map[reflect.Type]string{reflect.TypeFor[api.ServiceRegistration](): "Tags"}
+
 // jsonField describes how a field of a struct is encoded.
 type jsonField struct {
 	name                    string
@@ -90,6 +93,7 @@ type jsonField struct {
 	omitEmpty               bool
 	encodedAsString         bool
 	encodesNilAsZero        bool
+	encodesNilAsEmptyList   bool
 }
 
 // jsonFieldsOf returns the fields of a struct in the order of their names.
@@ -116,6 +120,7 @@ func jsonFieldsOf(t reflect.Type) []*jsonField {
 			omitEmpty:               !named && (strings.Contains(options, "omitempty") || slices.Contains(omitEmptyTypes, t) || omitEmptyFields[t] == f.Name),
 			encodedAsString:         strings.Contains(options, "string"),
 			encodesNilAsZero:        nilAsZeroTypes[t] && slices.Contains([]reflect.Kind{reflect.Bool, reflect.Int, reflect.String}, derefType(f.Type).Kind()),
+			encodesNilAsEmptyList:   nilAsEmptyListFields[t] == f.Name,
 		})
 	}
 	for name, text := range serverOnlyFields[t] {
@@ -262,6 +267,9 @@ func (e *jsonEncoder) appendStruct(b []byte, v reflect.Value, depth int) ([]byte
 		}
 		if f.encodesNilAsZero && value.Kind() == reflect.Pointer && value.IsNil() {
 			value = reflect.Zero(value.Type().Elem())
+		}
+		if f.encodesNilAsEmptyList && value.IsNil() {
+			value = reflect.MakeSlice(value.Type(), 0, 0)
 		}
 		if !first {
 			b = append(b, ',')

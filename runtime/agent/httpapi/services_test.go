@@ -92,6 +92,7 @@ func TestServiceCommands(t *testing.T) {
 		{"instances by tag", "GET", `/v1/service/web?filter=Tags+contains+"green"`, "", 200, `…"ID":"id-1"`},
 		{"instances without that tag", "GET", `/v1/service/web?filter=Tags+contains+"x"`, "", 200, "[]"},
 		{"a service that there is not", "GET", "/v1/service/x", "", 200, "[]"},
+		{"an instance without tags", "GET", "/v1/service/db", "", 200, `…"Tags":[]`},
 		{"a name without namespace is one of the default", "GET", "/v1/service/web?namespace=*", "", 200, "[]"},
 		{"a page", "GET", "/v1/service/web?per_page=1&next_token=default.id-1", "", 200, `…"ID":"id-1"`},
 		{"no name", "GET", "/v1/service/", "", 400, "missing service name"},
