@@ -1,4 +1,4 @@
-.PHONY: check quick site release test-slow govulncheck generate reference promises check-promises state-fixture page-types check-page test-vm test-vm-short test-faults test-starts test-short-tasks test-short-tasks-vm test-kills test-kills-user test-damage test-accounts test-hostile-jobs test-hostile-servers test-listeners test-scale test-defects test-lives test-planted test-mutants simulate test-behaviour test-cluster test-upgrade screenshots bench bench-scale bench-peers bench-cluster bench-all
+.PHONY: check quick site release test-slow govulncheck generate reference promises check-promises state-fixture page-types check-page test-vm test-vm-short test-faults test-starts test-short-tasks test-short-tasks-vm test-kills test-kills-user test-damage test-accounts test-hostile-jobs test-hostile-templates test-hostile-servers test-listeners test-scale test-defects test-lives test-planted test-mutants simulate test-behaviour test-cluster test-upgrade screenshots bench bench-scale bench-peers bench-cluster bench-all
 
 check: ## what CI runs
 	bash .ci/run
@@ -94,6 +94,10 @@ test-hostile-jobs: ## a long run of random jobs with hostile values, whose tasks
 
 test-listeners: ## a long run of random commands at listeners of another account in the place of an agent that does not run; needs root
 	$(LONG) '^TestListenersOfOtherAccountsGetOnlyChallenges$$' ./cmd/nomad-lite/systemtest/hostile $(PART)
+
+COUNT ?= 2500
+test-hostile-templates: ## COUNT random templates that take all time or memory that they get, beside those of another task; a quarter of an hour
+	NOMAD_LITE_HOSTILE_TEMPLATES=$(COUNT) go test -count=1 -v -timeout=60m -run '^TestHostileTemplates$$' ./builtin/template/evaluators
 
 test-hostile-servers: ## a long run of servers whose responses to a node and requests are changed at random
 	$(LONG) '^TestLyingServersGetNothingMore$$' ./cmd/nomad-lite/systemtest/hostile $(PART)

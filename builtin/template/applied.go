@@ -1,11 +1,8 @@
 package template
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"maps"
-	"time"
 )
 
 // appliedOutputs records which outputs of the templates are applied: the task was started with the output, or the action
@@ -21,7 +18,7 @@ type appliedOutputs struct {
 
 // load reads the record. Without one, as for a task that has not started, the outputs on disk count as applied.
 func (a *appliedOutputs) load() {
-	text, _, err := a.file.readFile()
+	text, err := a.file.readFile()
 	a.mayHaveLostActions = err == nil && json.Unmarshal(text, &a.appliedHashByDest) == nil && a.appliedHashByDest != nil
 	if !a.mayHaveLostActions {
 		a.markAllApplied()
@@ -57,12 +54,6 @@ func (a *appliedOutputs) store(applied map[string]string) {
 	}
 	a.appliedHashByDest = applied
 	if text, err := json.Marshal(applied); err == nil {
-		_ = a.file.replaceFileAtomically(text, 0o600, -1, -1, time.Time{})
+		_ = a.file.replaceFileAtomically(text, 0o600, -1, -1)
 	}
-}
-
-// hashContentOnDisk returns the SHA-256 of the file's content.
-func (f *templateFile) hashContentOnDisk() string {
-	sum := sha256.Sum256([]byte(f.contentOnDisk))
-	return hex.EncodeToString(sum[:])
 }

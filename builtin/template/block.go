@@ -22,8 +22,16 @@ type hookConfig struct {
 type templateLimits struct {
 	DefaultWait        *waitConfig `json:"wait"`                 // wait of template blocks without a wait
 	WaitBounds         waitConfig  `json:"wait_bounds"`          // bounds for the wait of template blocks with a wait
-	DeniedFunctions    []string    `json:"function_denylist"`    // functions that are denied in addition to the functions that are always denied
+	DeniedFunctions    *[]string   `json:"function_denylist"`    // patterns of functions that templates cannot call; nil means Nomad's default
 	DisableFileSandbox bool        `json:"disable_file_sandbox"` // true lets templates read all files of the machine
+}
+
+// functionDenylist returns the patterns of the functions that templates cannot call.
+func (l *templateLimits) functionDenylist() []string {
+	if l.DeniedFunctions == nil {
+		return []string{"executeTemplate", "plugin", "writeToFile"}
+	}
+	return *l.DeniedFunctions
 }
 
 // templateBlock is a template block of a job, in Nomad's JSON.

@@ -1,10 +1,12 @@
 package template
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
-// permanentError is an error that a retry cannot fix, because the template
-// itself is wrong. It kills the task; other errors are handled by the restart
-// policy.
+// permanentError is an error that kills the task, as in Nomad every error of a template. Other errors are those of the machine
+// and of sources: the restart policy handles them.
 type permanentError struct{ error }
 
 func (p permanentError) Unwrap() error { return p.error }
@@ -13,10 +15,10 @@ func permanentErrorf(format string, args ...any) error {
 	return permanentError{fmt.Errorf(format, args...)}
 }
 
-// renderError is an error with the prefix that Nomad uses for errors of
-// templates.
-type renderError struct{ error }
+// newRenderError returns the error of a rendering with Nomad's prefix. It kills the task.
+func newRenderError(text string) error { return permanentErrorf("Template failed: %s", text) }
 
-func (r renderError) Error() string { return "Template failed: " + r.error.Error() }
-
-func (r renderError) Unwrap() error { return r.error }
+func isPermanent(err error) bool {
+	_, ok := errors.AsType[permanentError](err)
+	return ok
+}

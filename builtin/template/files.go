@@ -15,12 +15,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/builtin/template/evaluate"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 )
 
-// maxContentSize is the maximum size in bytes of a file that a template reads, of the output of a
-// template, and of each string that a template function returns.
-const maxContentSize = 4 << 20
+// maxContentSize is the maximum size in bytes of a file that a template reads.
+const maxContentSize = 16 << 20
 
 // templateDirs are the directories in which templates read and write files. If
 // allowHostFiles is true, templates can read files everywhere.
@@ -69,26 +69,21 @@ func (d templateDirs) toRootedPath(path string) (rootedPath, bool) {
 	return rootedPath{}, false
 }
 
-// readFile returns the content and the modification time of a regular file.
-func (p rootedPath) readFile() (content []byte, modTime time.Time, err error) {
+// readFile returns the content of a file.
+func (p rootedPath) readFile() (content []byte, err error) {
 	err = p.runConfinedToRoot(func(root *os.Root, name string) error {
 		f, err := openRegularFile(root, name)
 		if err != nil {
 			return err
 		}
 		defer f.Close()
-		info, err := f.Stat()
-		if err != nil {
-			return err
-		}
-		modTime = info.ModTime()
 		content, err = io.ReadAll(io.LimitReader(f, maxContentSize+1))
 		if err == nil && len(content) > maxContentSize {
 			err = fmt.Errorf("%s: more than %d bytes", p.pathInRoot, maxContentSize)
 		}
 		return err
 	})
-	return content, modTime, err
+	return content, err
 }
 
 // fileVersion returns a number that changes with the modification time or the size of the
@@ -112,7 +107,11 @@ func openRegularFile(root *os.Root, name string) (*os.File, error) {
 		return nil, err
 	}
 	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
+	switch {
+	case err != nil:
+	case info.IsDir():
+		err = &fs.PathError{Op: "read", Path: name, Err: unix.EISDIR}
+	case !info.Mode().IsRegular() && root.Name() != hostRoot:
 		err = fmt.Errorf("%s: not a regular file", name)
 	}
 	if err != nil {
@@ -122,10 +121,8 @@ func openRegularFile(root *os.Root, name string) (*os.File, error) {
 }
 
 // replaceFileAtomically replaces the file by a rename, so that the task never reads an incomplete file. A
-// symbolic link is replaced and not followed. modTime becomes the modification time of the file;
-// zero means the current time. A later process that renders a template with time functions reads
-// the time back from there, so that it renders the same content.
-func (p rootedPath) replaceFileAtomically(content []byte, mode uint32, uid, gid int, modTime time.Time) error {
+// symbolic link is replaced and not followed.
+func (p rootedPath) replaceFileAtomically(content []byte, mode uint32, uid, gid int) error {
 	return p.runConfinedToRoot(func(root *os.Root, name string) error {
 		dir := filepath.Dir(name)
 		if err := root.MkdirAll(dir, 0o755); err != nil {
@@ -144,9 +141,6 @@ func (p rootedPath) replaceFileAtomically(content []byte, mode uint32, uid, gid 
 			err = f.Chmod(fs.FileMode(mode))
 		}
 		err = errors.Join(err, f.Close())
-		if err == nil && !modTime.IsZero() {
-			err = root.Chtimes(fresh, modTime, modTime)
-		}
 		if err == nil {
 			err = root.Rename(fresh, name)
 		}
@@ -177,29 +171,110 @@ func (p rootedPath) runConfinedToRoot(access func(root *os.Root, name string) er
 // report changes that a task makes through another mount.
 const filePollInterval = 2 * time.Second
 
-// fetchFileAfterChange is the blockingFetchFunc of a file. Its index is fileVersion, or 1 if
-// the file is missing.
-func (p rootedPath) fetchFileAfterChange(ctx context.Context, afterIndex uint64) (value any, index uint64, err error) {
-	for {
-		index, err := p.fileVersion()
-		if errors.Is(err, fs.ErrNotExist) {
-			index, err = 1, nil
-		}
-		if err != nil {
-			return nil, 0, err
-		}
-		if afterIndex == 0 || index != afterIndex {
-			if index == 1 {
-				return nil, index, nil
+// newFileFetchFunc returns the fetchFunc of a file that a template reads. Its errors are Nomad's: a path that cannot be resolved
+// or leads outside is an error of the function file, and a file that cannot be read fails the template.
+func (d templateDirs) newFileFetchFunc(path string) fetchFunc {
+	at, refusal := d.resolveFileToRead(path)
+	return func(ctx context.Context, afterIndex uint64) (evaluate.Datum, uint64, error) {
+		for {
+			version, refusal := uint64(1), refusal
+			if refusal == nil {
+				version, refusal = at.fileVersion()
 			}
-			content, _, err := p.readFile()
-			if err != nil {
-				return nil, 0, err
+			if afterIndex == 0 || refusal == nil && version != afterIndex {
+				return d.readFileForTemplate(at, path, version, refusal, afterIndex == 0)
 			}
-			return string(content), index, nil
-		}
-		if err := wait.Sleep(ctx, filePollInterval); err != nil {
-			return nil, 0, err
+			if err := wait.Sleep(ctx, filePollInterval); err != nil {
+				return evaluate.Datum{}, 0, err
+			}
 		}
 	}
+}
+
+// readFileForTemplate answers the query of a file whose version is known; refusal is the error of its resolution. A file that
+// disappears while its task runs keeps its answer.
+func (d templateDirs) readFileForTemplate(at rootedPath, path string, version uint64, refusal error, isFirstRead bool) (evaluate.Datum, uint64, error) {
+	switch {
+	case refusal != nil && d.allowHostFiles:
+		return evaluate.Datum{}, 0, newRenderError(fmt.Sprintf("file(%s): %v", path, fileError("stat", path, refusal)))
+	case refusal != nil:
+		return evaluate.Datum{Err: d.explainUnresolved(path, at, refusal)}, 1, nil
+	}
+	content, err := at.readFile()
+	switch {
+	case err != nil && isFirstRead:
+		return evaluate.Datum{}, 0, newRenderError(fmt.Sprintf("file(%s): %v", path, fileError("read", path, err)))
+	case err != nil:
+		return evaluate.Datum{}, 0, err
+	}
+	return evaluate.Datum{Value: evaluate.Value{Exists: true, Text: string(content)}}, version, nil
+}
+
+// fileError returns an error of the file system with the operation and the path that Nomad's error has.
+func fileError(operation, path string, err error) error {
+	if pathErr, ok := errors.AsType[*fs.PathError](err); ok {
+		err = pathErr.Err
+	}
+	return &fs.PathError{Op: operation, Path: path, Err: err}
+}
+
+// errOutsideSandbox is the error of a path that leads outside of the directory of the task.
+var errOutsideSandbox = errors.New("outside of sandbox")
+
+// resolveFileToRead resolves the argument of the function file, which is an absolute path below the directory of the task.
+func (d templateDirs) resolveFileToRead(path string) (rootedPath, error) {
+	if !filepath.IsAbs(path) {
+		return rootedPath{}, fs.ErrNotExist // relative to the directory of the agent, where no task has a file
+	}
+	at, ok := d.resolveReadablePath(path)
+	if !ok {
+		return rootedPath{}, errOutsideSandbox
+	}
+	if at.rootDir == d.sharedAllocDir {
+		if _, err := at.fileVersion(); err != nil {
+			return at, err
+		}
+		return rootedPath{}, errOutsideSandbox
+	}
+	return at, nil
+}
+
+// explainUnresolved returns the text of the error for a path that could not be resolved.
+func (d templateDirs) explainUnresolved(path string, at rootedPath, err error) string {
+	const prefix = "failed to resolve target path: "
+	switch {
+	case errors.Is(err, unix.ENOTDIR):
+		return prefix + "not a directory"
+	case errors.Is(err, fs.ErrNotExist):
+		return prefix + "lstat " + firstMissingPath(path, at) + ": no such file or directory"
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.ELOOP):
+		return prefix + fileError("lstat", path, err).Error()
+	}
+	return "'" + path + "' is outside of sandbox"
+}
+
+// firstMissingPath returns the shortest prefix of a path that does not exist.
+func firstMissingPath(path string, at rootedPath) string {
+	clean := filepath.Clean(path)
+	if at.rootDir == "" { // a relative path
+		prefix := ""
+		for part := range strings.SplitSeq(clean, "/") {
+			prefix = filepath.Join(prefix, part)
+			if part != ".." {
+				break
+			}
+		}
+		return prefix
+	}
+	missing := clean
+	_ = at.runConfinedToRoot(func(root *os.Root, name string) error {
+		for dir := name; dir != "."; dir = filepath.Dir(dir) {
+			if _, err := root.Lstat(dir); err == nil {
+				break
+			}
+			missing = filepath.Join(at.rootDir, dir)
+		}
+		return nil
+	})
+	return missing
 }

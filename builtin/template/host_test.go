@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/nomad-lite/nomad-lite/builtin/template/evaluate"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
@@ -109,7 +110,9 @@ func (h *fakeHost) waitForIndex(ctx context.Context, after uint64, read func()) 
 }
 
 func (h *fakeHost) Variable(ctx context.Context, _ hook.Scope, req hook.VariableRequest) (r hook.VariableResponse, err error) {
-	r.Index, err = h.waitForIndex(ctx, req.AfterIndex, func() { r.Items = maps.Clone(h.variables[req.Path]) })
+	r.Index, err = h.waitForIndex(ctx, req.AfterIndex, func() {
+		r.Items, r.Metadata = maps.Clone(h.variables[req.Path]), hook.VariableMetadata{Namespace: "default", Path: req.Path}
+	})
 	return r, err
 }
 
@@ -118,6 +121,7 @@ func (h *fakeHost) Variables(ctx context.Context, _ hook.Scope, req hook.Variabl
 		for path := range h.variables {
 			if strings.HasPrefix(path, req.Prefix) {
 				r.Paths = append(r.Paths, path)
+				r.Variables = append(r.Variables, hook.VariableMetadata{Namespace: "default", Path: path})
 			}
 		}
 	})
@@ -172,6 +176,19 @@ func (h *fakeHost) Exec(ctx context.Context, s hook.Scope, req hook.ExecRequest)
 	return result, err
 }
 
+// directEvaluators evaluates templates in this process.
+type directEvaluators struct{}
+
+func (directEvaluators) Evaluate(_ context.Context, r *evaluate.Request) (*evaluate.Result, error) {
+	return evaluate.Evaluate(r), nil
+}
+
+func (e directEvaluators) EvaluateAlone(ctx context.Context, r *evaluate.Request) (*evaluate.Result, error) {
+	return e.Evaluate(ctx, r)
+}
+
+func (directEvaluators) AloneLimits() string { return "" }
+
 // fixture has a hook with a host and the directory of an allocation.
 type fixture struct {
 	*testing.T
@@ -189,7 +206,7 @@ func newFixture(t *testing.T) *fixture {
 
 // newHook replaces the hook by a new one, as after a restart of its process.
 func (f *fixture) newHook() {
-	f.hook = &Hook{Evaluator: startTestEvaluator(f.T)}
+	f.hook = &Hook{Evaluators: directEvaluators{}}
 	f.hook.SetHost(f.fakeHost, hook.Node{Region: "global"})
 }
 

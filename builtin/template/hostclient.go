@@ -3,7 +3,6 @@ package template
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
@@ -62,45 +61,5 @@ func (h *hostClient) callUntilAnswered(ctx context.Context, request func(hook.Sc
 			h.mu.Unlock()
 			return err
 		}
-	}
-}
-
-// variableFetchFunc returns the blockingFetchFunc of a variable.
-func (h *hostClient) variableFetchFunc(path string) blockingFetchFunc {
-	return func(ctx context.Context, after uint64) (value any, index uint64, err error) {
-		err = h.callUntilAnswered(ctx, func(s hook.Scope) error {
-			found, err := h.host.Variable(ctx, s, hook.VariableRequest{Path: path, AfterIndex: after})
-			if value, index = nil, found.Index; found.Items != nil {
-				value = found.Items
-			}
-			return err
-		})
-		return value, index, err
-	}
-}
-
-// variableListFetchFunc returns the blockingFetchFunc of the list of variable paths below a
-// prefix.
-func (h *hostClient) variableListFetchFunc(prefix string) blockingFetchFunc {
-	return func(ctx context.Context, after uint64) (value any, index uint64, err error) {
-		err = h.callUntilAnswered(ctx, func(s hook.Scope) error {
-			found, err := h.host.Variables(ctx, s, hook.VariablesRequest{Prefix: prefix, AfterIndex: after})
-			slices.Sort(found.Paths)
-			value, index = found.Paths, found.Index
-			return err
-		})
-		return value, index, err
-	}
-}
-
-// serviceFetchFunc returns the blockingFetchFunc of the instances of a service, or of all services.
-func (h *hostClient) serviceFetchFunc(name string) blockingFetchFunc {
-	return func(ctx context.Context, after uint64) (value any, index uint64, err error) {
-		err = h.callUntilAnswered(ctx, func(s hook.Scope) error {
-			found, err := h.host.Services(ctx, s, hook.ServicesRequest{Name: name, AfterIndex: after})
-			value, index = found.Services, found.Index
-			return err
-		})
-		return value, index, err
 	}
 }

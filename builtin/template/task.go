@@ -8,11 +8,14 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/builtin/template/evaluate"
+	"github.com/nomad-lite/nomad-lite/builtin/template/evaluators"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
@@ -23,14 +26,14 @@ type taskRenderer struct {
 	namespace, region   string
 	limits              templateLimits
 	dirs                templateDirs
-	seedFile            rootedPath
 	taskDirPathReplacer *strings.Replacer // replaces references to the task's directories by the paths of the directories on the host
 	taskEnv             map[string]string
 	hostClient          *hostClient
 	watcher             *sourceWatcher
 	templateFiles       []*templateFile
 	taskHasRun          bool // true if the task was running when the renderer started, or has started since
-	evaluator           evaluator
+	evaluators          Evaluators
+	renderings          storedRenderings
 
 	taskStarted        chan struct{} // receives an element when the task has started
 	firstRenderDone    chan struct{} // closed when all templates are rendered, or rendering has failed
@@ -52,15 +55,25 @@ type renderResult struct {
 // templateFile is one template of the task and its output.
 type templateFile struct {
 	templateBlock
-	outputPath    rootedPath
-	source        *templateSource // nil before the first evaluation
-	existsOnDisk  bool
-	contentOnDisk string // content of the file on disk
+	outputPath   rootedPath
+	source       *templateSource // nil before the first evaluation
+	runsAlone    bool            // the template has exceeded the limits of the shared evaluators
+	existsOnDisk bool
+	onDisk       string // hash of the content of the file on disk
+	envText      string // content of the file on disk if Envvars is true
 
-	latestOutput         string              // output of the last execution
-	timeUsedInOutput     time.Time           // current time of the last execution; zero if latestOutput does not depend on the time
-	changeCountsBySource map[dataSource]int  // source that the template has read -> its change count then; nil before the first execution
-	missingSources       map[dataSource]bool // sources without data; while the map is not empty, latestOutput must not be used
+	latest         rendering              // of the last evaluation
+	latestOutput   []byte                 // output of the last evaluation; nil if it is on disk
+	changeCounts   map[evaluate.Query]int // queries of the last evaluation -> their change counts then; nil before the first evaluation
+	missingSources []string               // names of data that do not exist; while there are some, latest must not be used
+}
+
+// setOnDisk records the content of the file on disk.
+func (f *templateFile) setOnDisk(content []byte, hash string) {
+	f.existsOnDisk, f.onDisk, f.latestOutput = true, hash, nil
+	if f.Envvars {
+		f.envText = string(content)
+	}
 }
 
 // restartRequest is a restart of the task that a change_mode or an error
@@ -84,17 +97,20 @@ type prestartOrPoststartFields struct {
 	taskEnv   map[string]string
 }
 
-func newTaskRenderer(host hook.Host, node hook.Node, scope hook.Scope, r prestartOrPoststartFields, taskHasRun bool, e evaluator) *taskRenderer {
-	return &taskRenderer{
+func newTaskRenderer(host hook.Host, node hook.Node, scope hook.Scope, r prestartOrPoststartFields, taskHasRun bool, e Evaluators) *taskRenderer {
+	t := &taskRenderer{
 		namespace: r.namespace, region: node.Region,
-		limits:   r.config.Limits,
-		dirs:     templateDirs{taskDir: r.taskDir.Dir, sharedAllocDir: r.taskDir.SharedAllocDir, allowHostFiles: r.config.Limits.DisableFileSandbox},
-		seedFile: rootedPath{r.taskDir.PrivateDir, "template-seed"}, appliedOutputs: appliedOutputs{file: rootedPath{r.taskDir.PrivateDir, "template-applied"}},
+		limits:         r.config.Limits,
+		dirs:           templateDirs{taskDir: r.taskDir.Dir, sharedAllocDir: r.taskDir.SharedAllocDir, allowHostFiles: r.config.Limits.DisableFileSandbox},
+		appliedOutputs: appliedOutputs{file: rootedPath{r.taskDir.PrivateDir, "template-applied"}},
+		renderings:     storedRenderings{file: rootedPath{r.taskDir.PrivateDir, "template-inputs"}},
 		taskDirPathReplacer: strings.NewReplacer(
 			"${NOMAD_ALLOC_DIR}", r.taskDir.SharedAllocDir, "${NOMAD_TASK_DIR}", r.taskDir.LocalDir, "${NOMAD_SECRETS_DIR}", r.taskDir.SecretsDir),
-		taskEnv: r.taskEnv, hostClient: newHostClient(host, scope), watcher: newSourceWatcher(), taskHasRun: taskHasRun, evaluator: e,
+		taskEnv: r.taskEnv, hostClient: newHostClient(host, scope), taskHasRun: taskHasRun, evaluators: e,
 		taskStarted: make(chan struct{}, 1), firstRenderDone: make(chan struct{}), renderLoopReturned: make(chan struct{}),
 	}
+	t.watcher = newSourceWatcher(t.newFetchFunc)
+	return t
 }
 
 // startRendering renders the templates in the background until cancelAndWait is called.
@@ -178,9 +194,11 @@ func (t *taskRenderer) interpolate(ctx context.Context, text string) (string, er
 // because the running task uses them.
 func (t *taskRenderer) loadFilesRenderedBefore() {
 	for _, f := range t.templateFiles {
-		content, at, err := f.outputPath.readFile()
-		f.existsOnDisk, f.contentOnDisk, f.timeUsedInOutput = err == nil, string(content), at
+		if content, err := f.outputPath.readFile(); err == nil {
+			f.setOnDisk(content, hashText(content))
+		}
 	}
+	t.renderings.load()
 	if vars, err := t.parseEnvFromOutputs(); err == nil {
 		t.setRenderedEnvAndClearError(vars)
 	}
@@ -192,7 +210,8 @@ func (t *taskRenderer) loadFilesRenderedBefore() {
 // renderAndWriteUntilComplete renders all templates for the first time, and emits events while
 // data are missing.
 func (t *taskRenderer) renderAndWriteUntilComplete(ctx context.Context) error {
-	lastEvent, ticker := "", time.NewTicker(missingDataEventInterval)
+	var lastEvents []string
+	ticker := time.NewTicker(missingDataEventInterval)
 	defer ticker.Stop()
 	for {
 		changed, missing, err := t.renderStaleFiles(ctx)
@@ -202,20 +221,23 @@ func (t *taskRenderer) renderAndWriteUntilComplete(ctx context.Context) error {
 		if err := t.writeOutputsAndSetEnv(changed); err != nil {
 			return err
 		}
+		t.reportEnvLosses(ctx, changed)
 		if len(missing) == 0 {
 			return nil
 		}
-		text := formatMissingSources(missing)
 	waiting:
 		for {
 			select {
 			case <-t.watcher.changeNotice:
 				break waiting
 			case <-ticker.C:
-				if lastEvent != text {
-					t.emitEvent(ctx, "Template", text)
-					lastEvent = text
+				events := t.describeMissingSources(missing)
+				for _, text := range events {
+					if !slices.Contains(lastEvents, text) {
+						t.emitEvent(ctx, "Template", text)
+					}
 				}
+				lastEvents = events
 			case <-ctx.Done():
 				return ctx.Err()
 			}
@@ -223,85 +245,151 @@ func (t *taskRenderer) renderAndWriteUntilComplete(ctx context.Context) error {
 	}
 }
 
-func formatMissingSources(missing []string) string {
+// describeMissingSources returns the texts of the events about missing data: Nomad's, the reasons why data cannot be read, and
+// which of them nothing here can answer.
+func (t *taskRenderer) describeMissingSources(missing []string) (events []string) {
 	const maxListed = 3
+	listed := missing
 	if more := len(missing) - maxListed; more > 0 {
-		missing = append(slices.Clone(missing[:maxListed]), fmt.Sprintf("and %d more", more))
+		listed = append(slices.Clone(missing[:maxListed]), fmt.Sprintf("and %d more", more))
 	}
-	return "Missing: " + strings.Join(missing, ", ")
+	events = []string{"Missing: " + strings.Join(listed, ", ")}
+	used := make(map[evaluate.Query]bool)
+	for _, f := range t.templateFiles {
+		for q := range f.changeCounts {
+			used[q] = true
+		}
+	}
+	for _, text := range t.watcher.fetchErrors(used) {
+		events = append(events, "Template cannot read "+text)
+	}
+	for _, name := range missing {
+		if system := evaluate.SystemOf(name); system != "" {
+			events = append(events, fmt.Sprintf("Template waits for %s, which this node does not have, because of %s", system, name))
+			break
+		}
+	}
+	return events
 }
 
-// renderStaleFiles renders the templates whose data have changed. It returns the
-// templates with new output, and the missing sources of the other templates.
-// Afterwards the watcher polls the sources that the templates have read.
+// renderStaleFiles renders the templates whose data have changed. It returns the templates with new output, and the names of the
+// missing data of the others. Afterwards the watcher polls the data that the templates have read.
 func (t *taskRenderer) renderStaleFiles(ctx context.Context) (changed []*templateFile, missing []string, err error) {
-	used, absent := map[dataSource]int{}, map[dataSource]bool{}
+	used := map[evaluate.Query]bool{}
+	unchanged := map[string]rendering{}
 	for _, f := range t.templateFiles {
 		if f.Once && f.existsOnDisk {
 			continue
 		}
-		if f.changeCountsBySource == nil || !t.watcher.areUnchanged(f.changeCountsBySource) {
+		if f.changeCounts == nil || !t.watcher.areUnchanged(f.changeCounts) {
 			if err := t.evaluateTemplateFile(ctx, f); err != nil {
 				return nil, nil, err
 			}
 		}
-		maps.Copy(absent, f.missingSources)
+		missing = append(missing, f.missingSources...)
 		if len(f.missingSources) > 0 || !f.Once {
-			maps.Copy(used, f.changeCountsBySource)
+			for q := range f.changeCounts {
+				used[q] = true
+			}
 		}
-		if len(f.missingSources) == 0 && (!f.existsOnDisk || f.latestOutput != f.contentOnDisk) {
+		switch {
+		case len(f.missingSources) > 0:
+		case !f.existsOnDisk || f.latest.Output != f.onDisk:
 			changed = append(changed, f)
+		case f.latest != t.renderings.byDest[f.DestPath]:
+			unchanged[f.DestPath] = f.latest
 		}
 	}
-	t.watcher.pollOnlySources(ctx, used)
-	for s := range absent {
-		missing = append(missing, s.String())
-	}
+	t.renderings.store(unchanged)
+	t.watcher.pollOnly(ctx, used)
 	slices.Sort(missing)
-	return changed, missing, nil
+	return changed, slices.Compact(missing), nil
 }
 
-// templateSource is the text of a template, with the name that errors in the template have.
-type templateSource struct{ name, text string }
+// templateSource is the text of a template.
+type templateSource struct{ text string }
 
+// maxQueries limits the data that one template reads, because each of them is watched.
+const maxQueries = 10_000
+
+// evaluateTemplateFile evaluates a template, and fetches the data that it reads, until they are all known.
 func (t *taskRenderer) evaluateTemplateFile(ctx context.Context, f *templateFile) (err error) {
 	if f.source == nil {
 		if f.source, err = t.readTemplateSource(ctx, f); err != nil {
 			return err
 		}
 	}
-	now := time.Now()
-	if f.changeCountsBySource == nil && f.existsOnDisk {
-		now = f.timeUsedInOutput // an earlier process has rendered the file at this time, possibly from the same data
+	r := &evaluate.Request{
+		Text: f.source.text, LeftDelim: f.LeftDelim, RightDelim: f.RightDelim, ErrMissingKey: f.ErrMissingKey,
+		DestPath: filepath.Join(f.outputPath.rootDir, f.outputPath.pathInRoot), DeniedFunctions: t.limits.functionDenylist(),
+		Env: t.taskEnv, Namespace: t.namespace,
 	}
+	queries := slices.Collect(maps.Keys(f.changeCounts))
 	for {
-		data := &taskEvaluationData{task: t, changeCountsAtFirstRead: map[dataSource]int{}}
-		result, err := t.evaluator.evaluate(ctx, &evaluationRequest{
-			Name: f.source.name, Text: f.source.text, LeftDelim: f.LeftDelim, RightDelim: f.RightDelim, ErrMissingKey: f.ErrMissingKey,
-			DeniedFunctions: t.limits.DeniedFunctions, Env: t.taskEnv, Namespace: t.namespace, Region: t.region, DestPathForSeed: f.DestPath, Now: now,
-		}, data)
+		var changeCounts map[evaluate.Query]int
+		r.Data, changeCounts = t.watcher.answers(queries)
+		result, err := t.evaluateWithinLimits(ctx, f, r)
 		if err != nil {
 			return err
 		}
-		if f.changeCountsBySource == nil && result.UsesTime && result.Text != f.contentOnDisk && now.Equal(f.timeUsedInOutput) {
-			now = time.Now() // with the time of the file, the output differs from the file: the data have changed, and the current time counts
+		if len(result.Unknown) > 0 {
+			queries = append(queries, result.Unknown...)
+			if len(queries) > maxQueries {
+				return newRenderError(fmt.Sprintf("template %q reads more than %d variables, services and files", f.DestPath, maxQueries))
+			}
+			if err := t.watcher.fetchAll(ctx, result.Unknown); err != nil {
+				return err
+			}
 			continue
 		}
-		f.latestOutput, f.changeCountsBySource, f.missingSources, f.timeUsedInOutput = result.Text, data.changeCountsAtFirstRead, map[dataSource]bool{}, time.Time{}
-		for _, q := range result.MissingSources {
-			f.missingSources[q.toDataSource(t.namespace, t.region)] = true
+		if result.Err != "" {
+			return newRenderError(result.Err)
 		}
-		if result.UsesTime {
-			f.timeUsedInOutput = now
+		r.Data = slices.DeleteFunc(r.Data, func(d evaluate.Datum) bool { return !slices.Contains(result.Used, d.Query) })
+		maps.DeleteFunc(changeCounts, func(q evaluate.Query, _ int) bool { return !slices.Contains(result.Used, q) })
+		f.changeCounts, f.missingSources = changeCounts, result.Missing
+		f.latest, f.latestOutput = rendering{hashInputs(r, result.UsedEnv), hashText(result.Text)}, result.Text
+		if f.existsOnDisk && t.isRenderedFromSameInputs(f) {
+			f.latest.Output, f.latestOutput = f.onDisk, nil
 		}
 		return nil
 	}
 }
 
-// readTemplateSource returns the text of a template, from the job or from the file that the job names.
+// isRenderedFromSameInputs reports whether the file on disk is an output for the inputs of the last evaluation.
+func (t *taskRenderer) isRenderedFromSameInputs(f *templateFile) bool {
+	stored, ok := t.renderings.byDest[f.DestPath]
+	if !ok {
+		// An earlier version has rendered the file: an output that is always another one says nothing about its data.
+		return t.taskHasRun && evaluate.IsNondeterministic(f.source.text, f.LeftDelim, f.RightDelim)
+	}
+	return stored == rendering{f.latest.Inputs, f.onDisk}
+}
+
+// evaluateWithinLimits evaluates a template in a shared evaluator or, after it has exceeded the limits there, alone.
+func (t *taskRenderer) evaluateWithinLimits(ctx context.Context, f *templateFile, r *evaluate.Request) (*evaluate.Result, error) {
+	if !f.runsAlone {
+		result, err := t.evaluators.Evaluate(ctx, r)
+		limit, exceeded := errors.AsType[*evaluators.LimitError](err)
+		if !exceeded {
+			return result, err
+		}
+		f.runsAlone = true
+		t.emitEvent(ctx, "Template", fmt.Sprintf("Template %q takes more than %s. From now on it is evaluated in a process of its own, with the limits %s",
+			f.DestPath, limit.Limit, t.evaluators.AloneLimits()))
+	}
+	result, err := t.evaluators.EvaluateAlone(ctx, r)
+	if limit, exceeded := errors.AsType[*evaluators.LimitError](err); exceeded {
+		return nil, newRenderError(fmt.Sprintf("template %q takes more than %s", f.DestPath, limit.Limit))
+	}
+	return result, err
+}
+
+// readTemplateSource returns the text of a template, from the job or from the file that the job names. Its errors are subject to the
+// restart policy, because an artifact can bring the file at the next attempt.
 func (t *taskRenderer) readTemplateSource(ctx context.Context, f *templateFile) (*templateSource, error) {
 	if f.SourcePath == "" {
-		return &templateSource{f.DestPath, f.EmbeddedTmpl}, nil
+		return &templateSource{f.EmbeddedTmpl}, nil
 	}
 	if f.EmbeddedTmpl != "" {
 		return nil, permanentErrorf("template %q has both source and data: say one of them", f.DestPath)
@@ -312,38 +400,56 @@ func (t *taskRenderer) readTemplateSource(ctx context.Context, f *templateFile) 
 	}
 	at, ok := t.dirs.resolveReadablePath(path)
 	if !ok {
-		return nil, permanentErrorf("template source path escapes alloc directory: %q", f.SourcePath)
+		return nil, fmt.Errorf("template source path escapes alloc directory: %q", f.SourcePath)
 	}
-	text, _, err := at.readFile()
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, permanentErrorf("template source %q: %w", f.SourcePath, err) // permanent: a retry cannot create the file
-	case err != nil:
-		return nil, fmt.Errorf("template source %q: %w", f.SourcePath, err)
+	text, err := at.readFile()
+	if err != nil {
+		return nil, fmt.Errorf("failed to read template: source %q: %w", f.SourcePath, stripErrorPath(err))
 	}
-	return &templateSource{f.SourcePath, string(text)}, nil
+	return &templateSource{string(text)}, nil
 }
 
 // writeOutputsAndSetEnv writes the new output to the files, and sets the environment
 // variables from templates with env = true.
 func (t *taskRenderer) writeOutputsAndSetEnv(changed []*templateFile) error {
+	written := map[string]rendering{}
 	for _, f := range changed {
 		mode, err := f.fileMode()
 		if err != nil {
 			return err
 		}
 		uid, gid := f.fileOwner()
-		if err := f.outputPath.replaceFileAtomically([]byte(f.latestOutput), mode, uid, gid, f.timeUsedInOutput); err != nil {
+		if err := f.outputPath.replaceFileAtomically(f.latestOutput, mode, uid, gid); err != nil {
 			return fmt.Errorf("template destination %q: %w", f.DestPath, stripErrorPath(err))
 		}
-		f.existsOnDisk, f.contentOnDisk = true, f.latestOutput
+		f.setOnDisk(f.latestOutput, f.latest.Output)
+		written[f.DestPath] = f.latest
 	}
+	t.renderings.store(written)
 	vars, err := t.parseEnvFromOutputs()
 	if err != nil {
 		return err
 	}
 	t.setRenderedEnvAndClearError(vars)
 	return nil
+}
+
+// reportEnvLosses emits events about the lines of env files that lose characters. An event has the value only if the template reads no
+// variable, because a part of a secret is not recognized as one.
+func (t *taskRenderer) reportEnvLosses(ctx context.Context, changed []*templateFile) {
+	for _, f := range changed {
+		if !f.Envvars {
+			continue
+		}
+		readsVariables := slices.ContainsFunc(slices.Collect(maps.Keys(f.changeCounts)), func(q evaluate.Query) bool { return q.Kind == evaluate.Variable })
+		for _, loss := range EnvLosses(f.envText) {
+			text := fmt.Sprintf("Template %q: line %d: variable %s loses quotes, or what follows #", f.DestPath, loss.Line, loss.Name)
+			if !readsVariables {
+				text += fmt.Sprintf(": the task gets %q", loss.Value)
+			}
+			t.emitEvent(ctx, "Template", text)
+		}
+	}
 }
 
 // stripErrorPath removes the path from an error of the file system: it is not the
@@ -364,9 +470,9 @@ func (t *taskRenderer) parseEnvFromOutputs() (map[string]string, error) {
 		if !f.Envvars || !f.existsOnDisk {
 			continue
 		}
-		env, err := parseEnv(f.contentOnDisk)
+		env, err := parseEnv(f.envText, filepath.Join(f.outputPath.rootDir, f.outputPath.pathInRoot))
 		if err != nil {
-			return nil, fmt.Errorf("template with env %q: %w", f.DestPath, err)
+			return nil, err
 		}
 		if envVars == nil {
 			envVars = map[string]string{}
@@ -380,7 +486,7 @@ func (t *taskRenderer) setRenderedEnvAndClearError(vars map[string]string) {
 	hashByDest := make(map[string]string)
 	for _, f := range t.templateFiles {
 		if f.existsOnDisk {
-			hashByDest[f.DestPath] = f.hashContentOnDisk()
+			hashByDest[f.DestPath] = f.onDisk
 		}
 	}
 	t.mu.Lock()
@@ -405,14 +511,31 @@ func (t *taskRenderer) applyChangesWhenStable(ctx context.Context) {
 		if maxSplay > 0 && wait.Sleep(ctx, rand.N(maxSplay)) != nil {
 			return
 		}
-		err = t.writeOutputsAndSetEnv(changed)
+		if err = t.writeOutputsAndSetEnv(changed); err == nil {
+			t.reportEnvLosses(ctx, changed)
+		}
 	}
 	if err == nil {
 		t.performChangeActions(ctx, t.addFilesWithLostActions(changed))
 	}
-	if err != nil && ctx.Err() == nil {
+	switch {
+	case err == nil || ctx.Err() != nil:
+	case isEvaluatorUnavailable(err):
+		// The task continues with its files.
+		if wait.Sleep(ctx, evaluatorRetryDelay) == nil {
+			t.watcher.triggerRender()
+		}
+	default:
 		t.killOrRestartAfterRenderError(ctx, err, false)
 	}
+}
+
+// evaluatorRetryDelay is the time after which a running task's templates are evaluated again if no evaluator could be started.
+const evaluatorRetryDelay = 5 * time.Second
+
+func isEvaluatorUnavailable(err error) bool {
+	_, ok := errors.AsType[*evaluators.UnavailableError](err)
+	return ok
 }
 
 // renderUntilStable renders the changed templates until no further change has
@@ -571,14 +694,12 @@ func (t *taskRenderer) performActionsAfterTaskStart(ctx context.Context) {
 // errors are handled by the restart policy: Prestart returns them, and a running
 // task is restarted immediately.
 func (t *taskRenderer) killOrRestartAfterRenderError(ctx context.Context, err error, isFirstRender bool) {
-	err = renderError{err}
 	t.mu.Lock()
 	t.lastRender.err = err
 	t.mu.Unlock()
-	var permanentErr permanentError
 	switch {
 	case ctx.Err() != nil:
-	case errors.As(err, &permanentErr):
+	case isPermanent(err):
 		t.killTask(ctx, err.Error())
 	case !isFirstRender || t.taskHasRun:
 		t.restartTaskNowOrAfterStart(ctx, restartRequest{reason: err.Error(), isFailure: true})
@@ -644,7 +765,7 @@ func (t *taskRenderer) addFilesWithLostActions(changed []*templateFile) []*templ
 	}
 	t.appliedOutputs.mayHaveLostActions = false
 	for _, f := range t.templateFiles {
-		rendered := f.changeCountsBySource != nil && len(f.missingSources) == 0 && f.latestOutput == f.contentOnDisk
+		rendered := f.changeCounts != nil && len(f.missingSources) == 0 && f.latest.Output == f.onDisk
 		if rendered && t.appliedOutputs.isUnapplied(f.DestPath) && !slices.Contains(changed, f) {
 			changed = append(changed, f)
 		}

@@ -2,10 +2,10 @@ package template
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/builtin/template/evaluate"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
@@ -13,11 +13,16 @@ import (
 // Name is the name of the hook.
 const Name = "template"
 
-// Hook renders the templates of all tasks of a node. Its zero value is ready for
-// use.
+// Evaluators evaluate templates, as [evaluators.Pool] does.
+type Evaluators interface {
+	Evaluate(context.Context, *evaluate.Request) (*evaluate.Result, error)
+	EvaluateAlone(context.Context, *evaluate.Request) (*evaluate.Result, error)
+	AloneLimits() string
+}
+
+// Hook renders the templates of all tasks of a node.
 type Hook struct {
-	// Evaluator is the process that evaluates templates; nil means this process.
-	Evaluator *EvaluatorProcess
+	Evaluators Evaluators // evaluate the templates
 
 	host hook.Host
 	node hook.Node
@@ -46,7 +51,6 @@ func (*Hook) Info() sdk.HookInfo {
 // point.
 func (h *Hook) SetHost(host hook.Host, node hook.Node) {
 	h.host, h.node = host, node
-	_, _ = time.Now().Zone() // loads the time zone before the threads lose access to the zone file
 }
 
 // Prestart blocks until all templates are rendered. When a task restarts, it
@@ -75,11 +79,10 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 		t.repeatUnperformedRestart()
 	}
 	vars, err := t.takeRenderedEnvForStart(req.Running)
-	var permanentErr permanentError
 	switch {
 	case err == nil || req.Running:
 		return hook.TaskPrestartResponse{Env: vars}, nil
-	case errors.As(err, &permanentErr):
+	case isPermanent(err):
 		// Normally ctx ends, because the error kills the task. The timeout is for a
 		// kill that fails.
 		select {
@@ -136,11 +139,7 @@ func (h *Hook) findOrStartRenderer(k taskKey, scope hook.Scope, r prestartOrPost
 		t.hostClient.replaceScopeAndRetryCalls(scope)
 		return t
 	}
-	var e evaluator = localEvaluator{}
-	if h.Evaluator != nil {
-		e = h.Evaluator
-	}
-	t = newTaskRenderer(h.host, h.node, scope, r, taskHasRun, e)
+	t = newTaskRenderer(h.host, h.node, scope, r, taskHasRun, h.Evaluators)
 	if h.renderersByTask == nil {
 		h.renderersByTask = map[taskKey]*taskRenderer{}
 	}

@@ -23,6 +23,7 @@ func TestProcessesAreDocumented(t *testing.T) {
 		"nomad-lite " + agent.JobParserCommand:            true,
 		"nomad-lite " + builtins.ArtifactDownloadCommand:  true,
 		"nomad-lite " + builtins.TemplateEvaluatorCommand: true,
+		"nomad-lite " + builtins.TemplateLauncherCommand:  true,
 		stage.ProcessName:                                 true,
 	}
 	for _, name := range builtins.Names() {

@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/nomad-lite/nomad-lite/builtin/artifact"
-	"github.com/nomad-lite/nomad-lite/builtin/template"
+	"github.com/nomad-lite/nomad-lite/builtin/template/evaluators"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agent"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/builtins"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
@@ -24,7 +24,11 @@ func findHelperProcessMain(args []string, s *cli.Streams) func() error {
 	case slices.Equal(args, []string{builtins.ArtifactDownloadCommand}):
 		return exitCodeToError(func() int { return artifact.DownloadProcessMain(s.In, s.Out, s.Err) })
 	case slices.Equal(args, []string{builtins.TemplateEvaluatorCommand}):
-		return exitCodeToError(func() int { return template.EvaluatorProcessMain(os.Stdin, s.Err) })
+		return exitCodeToError(func() int { return evaluators.EvaluatorMain(os.Stdin, s.Err) })
+	case slices.Equal(args, []string{builtins.TemplateLauncherCommand}):
+		return exitCodeToError(func() int {
+			return evaluators.LauncherMain(os.Stdin, []string{builtins.TemplateEvaluatorCommand}, s.Err)
+		})
 	case len(args) >= 3 && args[0] == "plugin" && args[1] == "serve":
 		return func() error { return builtins.ServePlugin(args[2], args[3:]...) }
 	}

@@ -15,7 +15,7 @@ var templateSettings = map[string]settingSpec{
 	"wait": templateHookSetting(configItem.parseMinMaxDurations),
 	// Limits of the wait blocks of jobs: min and max.
 	"wait_bounds": templateHookSetting(configItem.parseMinMaxDurations),
-	// Functions that templates cannot call; executeTemplate, plugin and writeToFile stay denied. [type: list of strings]
+	// Functions that templates cannot call, as names or patterns such as "sprig_*"; plugin and writeToFile stay denied. [default: executeTemplate, plugin and writeToFile; type: list of strings]
 	"function_denylist": {setInConfig: setTemplateFunctionDenylist},
 	// The function file and the setting source read files outside of the directory of the task.
 	"disable_file_sandbox": templateHookSetting(configItem.parseBoolean),
@@ -55,16 +55,16 @@ func (i configItem) parseMinMaxDurations() (map[string]time.Duration, error) {
 	return bounds, nil
 }
 
-// missingTemplateFunctions are template functions that nomad-lite does not implement. Nomad denies them by default.
-var missingTemplateFunctions = []string{"executeTemplate", "plugin", "writeToFile"}
+// deniedTemplateFunctions are template functions that an operator cannot allow: they start programs and write files outside of a task.
+var deniedTemplateFunctions = []string{"plugin", "writeToFile"}
 
 func setTemplateFunctionDenylist(c *Config, i configItem) error {
 	if err := templateHookSetting(configItem.parseStringList).setInConfig(c, i); err != nil {
 		return err
 	}
 	denied := c.TemplateSettings[i.name].([]string)
-	if open := slices.DeleteFunc(slices.Clone(missingTemplateFunctions), func(name string) bool { return slices.Contains(denied, name) }); len(open) > 0 {
-		return &settingWarning{strings.Join(open, ", ") + " stay denied: nomad-lite does not have them"}
+	if open := slices.DeleteFunc(slices.Clone(deniedTemplateFunctions), func(name string) bool { return slices.Contains(denied, name) }); len(open) > 0 {
+		return &settingWarning{strings.Join(open, ", ") + " stay denied: a template of nomad-lite starts no programs and writes no other files"}
 	}
 	return nil
 }

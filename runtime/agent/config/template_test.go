@@ -30,7 +30,7 @@ client {
 	got := diagnosticLines(c.Parse("n.hcl", []byte(configText)))
 	want := []string{
 		"n.hcl:14: client.template.consul_retry is ignored: there is no Consul here",
-		"n.hcl:4: function_denylist: executeTemplate, writeToFile stay denied: nomad-lite does not have them",
+		"n.hcl:4: function_denylist: writeToFile stay denied: a template of nomad-lite starts no programs and writes no other files",
 		"n.hcl:6: client.template.max_stale is ignored: " + localTemplatesReason,
 	}
 	slices.Sort(got)

@@ -92,7 +92,7 @@ func NewPluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog
 			}
 		}
 		if name == template.Name {
-			builtin.ChildrenAreNeverTasks = true // its child process evaluates templates
+			builtin.ChildrenAreNeverTasks = true // its child process starts the evaluators of templates
 			if uids, _ := c.ArtifactSettings["download_uids"].(string); uids != "" {
 				builtin.Args = []string{"plugin", "serve", name, uids} // templates are evaluated under one of these ids
 			}

@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
+
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/builtin/artifact"
 	"github.com/nomad-lite/nomad-lite/builtin/docker"
@@ -15,6 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
 	"github.com/nomad-lite/nomad-lite/builtin/script"
 	"github.com/nomad-lite/nomad-lite/builtin/template"
+	"github.com/nomad-lite/nomad-lite/builtin/template/evaluators"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
@@ -49,10 +53,23 @@ var DevPluginConfigs = map[string]map[string]any{
 // download_uids.
 func serveTemplateHook(optionalDownloadUIDs []string) {
 	uids := strings.Join(optionalDownloadUIDs, "")
-	evaluator := template.StartEvaluatorAndConfineProcess([]string{TemplateEvaluatorCommand}, func() (uint32, error) {
+	launcher, err := evaluators.StartLauncher([]string{TemplateLauncherCommand}, func() (uint32, error) {
 		return artifact.FindUnusedUserID(context.Background(), uids)
 	})
-	sdk.ServeHook(&template.Hook{Evaluator: evaluator})
+	if err == nil {
+		template.ConfineHookProcess()
+		err = launcher.Connect()
+	}
+	if err != nil {
+		hclog.Default().Error("the hook template cannot start the launcher of its evaluators", "error", err)
+		os.Exit(1)
+	}
+	go func() {
+		launcher.Wait()
+		hclog.Default().Error("the launcher of template evaluators has exited")
+		os.Exit(1) // the agent starts the hook's process and its launcher again
+	}()
+	sdk.ServeHook(&template.Hook{Evaluators: evaluators.NewPool(launcher)})
 }
 
 // ServePlugin serves a builtin as a plugin process. argsAfterName are the command-line arguments after the builtin's
@@ -79,6 +96,9 @@ func DriverNames() []string {
 // rights.
 const ArtifactDownloadCommand = "artifact-download"
 
-// TemplateEvaluatorCommand is the name of the hidden command that evaluates templates in a process with restricted
-// rights.
-const TemplateEvaluatorCommand = "template-evaluator"
+// Names of the hidden commands of the hook template: the process that starts evaluators, and an evaluator, which evaluates templates
+// with restricted rights.
+const (
+	TemplateLauncherCommand  = "template-launcher"
+	TemplateEvaluatorCommand = "template-evaluator"
+)

@@ -48,14 +48,23 @@ func checkTemplates(j *jobfile.File, s *cli.Streams, jobRunsOnThisMachine bool) 
 	apiclient.ForEachTask(j.Job, func(group *api.TaskGroup, task *api.Task) {
 		for i, t := range task.Templates {
 			path := append(jobfile.TaskBlockPath(group, task), "template", strconv.Itoa(i))
-			if err := checkTemplateText(t, pointer.Value(t.EmbeddedTmpl)); err != nil {
-				diags = append(diags, newTemplateDiagnostic(j, append(path, "data"), err))
+			text := pointer.Value(t.EmbeddedTmpl)
+			if err := checkTemplateText(t, text); err != nil {
+				diags = append(diags, newTemplateDiagnostic(j, append(path, "data"), hcl.DiagError, err))
+			}
+			for _, call := range template.UnansweredCalls(text, pointer.Value(t.LeftDelim), pointer.Value(t.RightDelim)) {
+				diags = append(diags, newTemplateDiagnostic(j, append(path, "data"), hcl.DiagError, &call))
+			}
+			if pointer.Value(t.Envvars) {
+				for _, loss := range template.EnvLosses(text) {
+					diags = append(diags, newTemplateDiagnostic(j, append(path, "data"), hcl.DiagWarning, newEnvLossError(loss)))
+				}
 			}
 			source := pointer.Value(t.SourcePath)
 			if !jobRunsOnThisMachine || !filepath.IsAbs(source) || isInterpolated(source) {
 				continue
 			}
-			text, err := j.ReadFile(source)
+			sourceText, err := j.ReadFile(source)
 			refusal := new(fileaccess.RefusedError)
 			switch {
 			case errors.Is(err, fs.ErrNotExist):
@@ -63,9 +72,9 @@ func checkTemplates(j *jobfile.File, s *cli.Streams, jobRunsOnThisMachine bool) 
 			case errors.As(err, &refusal):
 				diags = append(diags, j.NewWarningDiagnostic(append(path, "source"), "the source of the template is not checked: "+err.Error()))
 			}
-			if err := checkTemplateText(t, string(text)); err != nil {
-				diags = append(diags, newTemplateSourceDiagnostic(source, text, err))
-				texts[source] = text
+			if err := checkTemplateText(t, string(sourceText)); err != nil {
+				diags = append(diags, newTemplateSourceDiagnostic(source, sourceText, err))
+				texts[source] = sourceText
 			}
 		}
 	})
@@ -79,10 +88,17 @@ func checkTemplateText(t *api.Template, text string) *template.TextError {
 	return template.CheckText(text, pointer.Value(t.LeftDelim), pointer.Value(t.RightDelim))
 }
 
+// newEnvLossError describes a line of an env file that loses characters.
+func newEnvLossError(l template.EnvLoss) *template.TextError {
+	return &template.TextError{Line: l.Line, Reason: fmt.Sprintf(
+		"the variable %s gets the value %s: quotes are removed, and # starts a comment. Write %s", l.Name, l.Value, strconv.Quote(l.Written))}
+}
+
 // newTemplateDiagnostic returns a diagnostic for an error in the text of a template in the job file. Its position is a
 // line of the text if that is a heredoc, and else the attribute with the text.
-func newTemplateDiagnostic(j *jobfile.File, attributePath []string, err *template.TextError) *hcl.Diagnostic {
+func newTemplateDiagnostic(j *jobfile.File, attributePath []string, severity hcl.DiagnosticSeverity, err *template.TextError) *hcl.Diagnostic {
 	diag := j.NewErrorDiagnostic(attributePath, "template: "+err.Reason)
+	diag.Severity = severity
 	if diag.Subject == nil {
 		return diag
 	}

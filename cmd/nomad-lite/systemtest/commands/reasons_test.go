@@ -70,7 +70,7 @@ var misconfigurations = map[string]misconfiguration{
 	// Data or files are missing.
 	"no-variable":        {command: "sleep 1000", task: "template {\n data = \"{{ with nomadVar \\\"db/password\\\" }}{{ .x }}{{ end }}\"\n destination = \"local/x\"\n}\n", want: `template waits for variable db/password\. Write it: nomad-lite var put db/password KEY=VALUE`, inRun: `Set it: nomad-lite run -nomad-var db/password KEY=VALUE`},
 	"no-service":         {command: "sleep 1000", task: "template {\n data = \"{{ range nomadService \\\"db\\\" }}{{ .Address }}{{ else }}{{ with nomadVar \\\"no/db\\\" }}{{ . }}{{ end }}{{ end }}\"\n destination = \"local/x\"\n}\n", want: `template waits for .*variable no/db`, inRun: `no/db`},
-	"template-syntax":    {command: "sleep 1000", task: "template {\n data = \"{{ nosuch }}\"\n destination = \"local/x\"\n}\n", want: `function "nosuch" not defined`, inRun: `there is no function "nosuch"`},
+	"template-syntax":    {command: "sleep 1000", task: "template {\n data = \"{{ nosuch }}\"\n destination = \"local/x\"\n}\n", want: `function "nosuch" not defined`, inRun: `function "nosuch" not defined`},
 	"template-index":     {command: "sleep 1000", task: "template {\n data = \"{{ index (split \\\",\\\" \\\"a\\\") 5 }}\"\n destination = \"local/x\"\n}\n", want: `index out of range: 5`},
 	"template-source":    {command: "sleep 1000", task: "template {\n source = \"local/missing.tpl\"\n destination = \"local/x\"\n}\n", want: `local/missing\.tpl.*no such file or directory`},
 	"artifact-refused":   {command: "sleep 1000", task: "artifact {\n source = \"http://127.0.0.1:1/file\"\n}\n", want: `failed to download artifact .*connection refused, restarts .*\. Check the address of its source`, inRun: `Check the address of its source`},

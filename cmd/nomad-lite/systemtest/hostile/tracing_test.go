@@ -200,7 +200,7 @@ func TestProcessesCannotBeTraced(t *testing.T) {
 		task.Templates = []*api.Template{{EmbeddedTmpl: new("text"), DestPath: new("local/template")}}
 		task.Meta = map[string]string{"lite_hook_script": `{"poststart": {"exec": ["true"]}}`}
 	}))
-	for _, name := range []string{"agent", "keeper", "log-collector", "plugin serve raw_exec", "plugin serve template", "template-evaluator", "plugin serve script"} {
+	for _, name := range []string{"agent", "keeper", "log-collector", "plugin serve raw_exec", "plugin serve template", "template-launcher", "template-evaluator", "plugin serve script"} {
 		pids := processesWithArgs("nomad-lite " + name)
 		for deadline := time.Now().Add(5 * time.Second); len(pids) > 1 && time.Now().Before(deadline); {
 			time.Sleep(10 * time.Millisecond) // a child has the arguments of its parent until it executes a program

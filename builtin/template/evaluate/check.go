@@ -1,0 +1,139 @@
+package evaluate
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"text/template/parse"
+
+	"github.com/hashicorp/consul-template/template"
+
+	"github.com/nomad-lite/nomad-lite/internal/templatetext"
+)
+
+// TextError is an error in the text of a template.
+type TextError struct {
+	Line   int // line of the template text, counted from 1; 0 if the error has no line
+	Reason string
+}
+
+func (e *TextError) Error() string { return e.Reason }
+
+// errParsed ends the execution of a template that is only parsed.
+var errParsed = errors.New("the template is parsed")
+
+// parsedFuncName is the name of a function that ends the execution of a template before its first action.
+const parsedFuncName = "_parsed"
+
+// CheckText returns the first error in the text of a template that a task gets whatever the data are: a syntax error, or a function
+// that does not exist. It executes nothing. Empty delimiters are the default delimiters.
+func CheckText(text, leftDelim, rightDelim string) *TextError {
+	if text == "" {
+		return nil
+	}
+	if templatetext.BlockDepth(text, leftDelim) > templatetext.MaxBlockDepth {
+		return &TextError{Reason: "blocks are nested more than " + strconv.Itoa(templatetext.MaxBlockDepth) + " deep"}
+	}
+	functions := newEvaluation(&Request{}).functions()
+	functions[parsedFuncName] = func() (string, error) { return "", errParsed }
+	t, err := template.NewTemplate(&template.NewTemplateInput{
+		Contents:  cmp.Or(leftDelim, "{{") + parsedFuncName + cmp.Or(rightDelim, "}}") + text,
+		LeftDelim: leftDelim, RightDelim: rightDelim, ExtFuncMap: functions,
+	})
+	if err == nil {
+		_, err = t.Execute(&template.ExecuteInput{Brain: template.NewBrain()})
+	}
+	if err == nil || strings.HasSuffix(err.Error(), errParsed.Error()) {
+		return nil
+	}
+	return newTextError(err)
+}
+
+// parseErrorPattern matches an error of the parser of text/template.
+var parseErrorPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?s)^parse: template: :(\d+): (.*)$`) })
+
+func newTextError(err error) *TextError {
+	part := parseErrorPattern().FindStringSubmatch(err.Error())
+	if part == nil {
+		return &TextError{Reason: err.Error()}
+	}
+	line, _ := strconv.Atoi(part[1]) // the pattern matches digits only
+	return &TextError{Line: line, Reason: part[2]}
+}
+
+// systemByFunc has the functions that read systems other than Nomad, which no node of this version has.
+var systemByFunc = map[string]string{
+	"caLeaf": consul, "caRoots": consul, "connect": consul, "datacenters": consul, "exportedServices": consul, "importedServices": consul,
+	"key": consul, "keyExists": consul, "keyOrDefault": consul, "ls": consul, "node": consul, "nodes": consul, "partitions": consul,
+	"peerings": consul, "safeLs": consul, "safeTree": consul, "tree": consul,
+	"pkiCert": vault, "secret": vault, "secrets": vault,
+}
+
+const (
+	consul = "Consul"
+	vault  = "Vault"
+)
+
+// SystemOf returns the system that has the data of this name in the list of missing data: Consul or Vault, and "" for data that
+// this node has.
+func SystemOf(missingName string) string {
+	system, _, _ := strings.Cut(missingName, ".")
+	switch system {
+	case "vault":
+		return vault
+	case "catalog", "connect", "health", "kv", "list":
+		return consul
+	}
+	return ""
+}
+
+// UnansweredCalls returns the first call of each function that waits forever, because it reads a system that no node of this version
+// has.
+func UnansweredCalls(text, leftDelim, rightDelim string) (list []TextError) {
+	seen := map[string]bool{}
+	forEachFunction(text, leftDelim, rightDelim, func(name string, line int) {
+		if system := systemByFunc[name]; system != "" && !seen[name] {
+			seen[name] = true
+			list = append(list, TextError{Line: line, Reason: fmt.Sprintf("function %q: there is no %s here: nomadVar and nomadService read what this node has", name, system)})
+		}
+	})
+	return list
+}
+
+// nondeterministicFunc matches the names of functions that return another value each time.
+var nondeterministicFunc = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^(timestamp|sprig_(ago|bcrypt|htpasswd|encryptAES|randInt|shuffle|gen\w+|buildCustomCert))$`)
+})
+
+// IsNondeterministic reports whether the output of a template can be another one although the data are the same.
+func IsNondeterministic(text, leftDelim, rightDelim string) (found bool) {
+	forEachFunction(text, leftDelim, rightDelim, func(name string, _ int) { found = found || nondeterministicFunc().MatchString(name) })
+	return found
+}
+
+// forEachFunction calls f for each function that the text of a template calls, with its line. It does nothing for a text that is
+// not a template.
+func forEachFunction(text, leftDelim, rightDelim string, f func(name string, line int)) {
+	if templatetext.BlockDepth(text, leftDelim) > templatetext.MaxBlockDepth {
+		return
+	}
+	tree := parse.New("")
+	tree.Mode = parse.SkipFuncCheck
+	trees := map[string]*parse.Tree{}
+	if _, err := tree.Parse(text, leftDelim, rightDelim, trees); err != nil {
+		return
+	}
+	var functions []*parse.IdentifierNode
+	for _, t := range trees {
+		templatetext.WalkIdentifiers(t.Root, func(n *parse.IdentifierNode) { functions = append(functions, n) })
+	}
+	slices.SortFunc(functions, func(a, b *parse.IdentifierNode) int { return cmp.Compare(a.Pos, b.Pos) })
+	for _, n := range functions {
+		f(n.Ident, 1+strings.Count(text[:n.Pos], "\n"))
+	}
+}

@@ -1,0 +1,129 @@
+package evaluate
+
+import (
+	"fmt"
+
+	"github.com/hashicorp/consul-template/template"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/templatetext"
+)
+
+// Request asks for one execution of a template with the data that are known.
+type Request struct {
+	Text                  string
+	LeftDelim, RightDelim string // empty means the default delimiter
+	ErrMissingKey         bool   // a missing map key is an error
+	DestPath              string // path of the rendered file, which names the certificates of pkiCert
+	DeniedFunctions       []string
+	Env                   map[string]string
+	Namespace             string // namespace of the job
+	Data                  []Datum
+}
+
+// Kind is a kind of data that templates read.
+type Kind uint8
+
+// The kinds of data.
+const (
+	File          Kind = iota + 1 // Query.Name is a path; Value.Text
+	Variable                      // Query.Name is a path; Value.Variable
+	VariableList                  // Query.Name is a prefix; Value.Variables
+	Service                       // Query.Name is the name of a service; Value.Services
+	ServiceList                   // Value.ServiceNames
+	NodeAttribute                 // Query.Name is a name such as attr.cpu.arch; Value.Text
+	ConsulService                 // Query.Name is the name of a service, "" for all; Value.ConsulServices
+)
+
+// Query identifies data that a template reads. Queries can be compared.
+type Query struct {
+	Kind      Kind
+	Name      string
+	Namespace string // of a variable
+	Region    string // empty means the region of the job
+	Choose    string // of a service: "count|key" selects that number of instances; empty means all instances
+}
+
+// Value is the value of a query. Of the fields after Exists only the field of the query's kind is set.
+type Value struct {
+	Exists       bool // false: there are no such data
+	Text         string
+	Variable     *api.Variable
+	Variables    []*api.VariableMetadata
+	Services     []*api.ServiceRegistration
+	ServiceNames []*api.ServiceRegistrationStub
+
+	// ConsulServices are the instances of a catalog that takes the place of Consul's, sorted by the name of their service.
+	ConsulServices []ConsulInstance
+}
+
+// ConsulInstance is an instance of a service in a catalog that takes the place of Consul's.
+type ConsulInstance struct {
+	api.ServiceRegistration
+	Status string // of its checks: passing or critical
+}
+
+// Datum is the answer to a query: a value, or the error that the function returns which reads the data.
+type Datum struct {
+	Query       Query
+	Value       Value
+	Err         string
+	Unavailable bool // it is not known whether the data exist: a template that needs them waits
+}
+
+// Result is the result of an execution. Text and Err are valid only if Unknown is empty, and Text only if Missing is empty too.
+type Result struct {
+	Text []byte
+	Err  string // text of the error with which the template fails; empty after success
+
+	// Used are the queries of the template, in the order of their first use. Unknown are those that Request.Data does not answer:
+	// the caller adds their answers and evaluates again.
+	Used, Unknown []Query
+
+	// UsedEnv are the names of the environment variables that the template has read.
+	UsedEnv []string
+
+	// Missing are the names of the data that the template needs and that do not exist, as in Nomad's event.
+	Missing []string
+}
+
+// alwaysDenied are functions that an operator cannot allow: they start programs and write files outside of the task.
+var alwaysDenied = []string{"plugin", "writeToFile"}
+
+// Evaluate executes a template with the functions of consul-template. It reads nothing but the request and, for the function
+// sockaddr, the network interfaces. It blocks until the template ends, which can be never: the caller limits the time and the
+// memory of the process. It may be called concurrently.
+func Evaluate(r *Request) *Result {
+	e := newEvaluation(r)
+	text, err := e.execute()
+	result := &Result{Text: text, Used: e.used, Unknown: e.unknown, UsedEnv: e.usedEnv, Missing: e.missing}
+	if err != nil {
+		result.Err = err.Error()
+	}
+	return result
+}
+
+func (e *evaluation) execute() ([]byte, error) {
+	r := e.request
+	if r.Text == "" {
+		return nil, nil // NewTemplate demands a text
+	}
+	if templatetext.BlockDepth(r.Text, r.LeftDelim) > templatetext.MaxBlockDepth {
+		return nil, fmt.Errorf("blocks are nested more than %d deep", templatetext.MaxBlockDepth)
+	}
+	t, err := template.NewTemplate(&template.NewTemplateInput{
+		Contents: r.Text, Destination: r.DestPath, LeftDelim: r.LeftDelim, RightDelim: r.RightDelim, ErrMissingKey: r.ErrMissingKey,
+		ExtFuncMap: e.functions(), FunctionDenylist: append(alwaysDenied[:len(alwaysDenied):len(alwaysDenied)], r.DeniedFunctions...),
+	})
+	if err != nil {
+		return nil, err
+	}
+	result, err := t.Execute(&template.ExecuteInput{Brain: template.NewBrain(), Env: e.env()})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", t.Source(), err)
+	}
+	for _, d := range result.Missing.List() {
+		e.addMissing(d)
+	}
+	return result.Output, nil
+}

@@ -1,0 +1,48 @@
+package evaluators
+
+import (
+	"encoding/gob"
+	"io"
+	"net"
+	"time"
+)
+
+// maxMessageSize limits a message between the hook's process and an evaluator, in bytes.
+const maxMessageSize = 64 << 20
+
+// sendTimeout is the time after which a write to a process that does not read fails.
+const sendTimeout = 10 * time.Second
+
+// limits are what one process may use. They are the first message to an evaluator, whose reply is an error text, which is
+// empty when the limits are set.
+type limits struct {
+	Memory uint64        // bytes
+	CPU    time.Duration // of the process, for all its evaluations
+	Nice   int           // 0 means that of the agent
+}
+
+// messageConn sends and receives messages. One goroutine may send while another one receives.
+type messageConn struct {
+	conn    net.Conn
+	encoder *gob.Encoder
+	reader  *io.LimitedReader
+	decoder *gob.Decoder
+}
+
+func newMessageConn(conn net.Conn) *messageConn {
+	reader := &io.LimitedReader{R: conn}
+	return &messageConn{conn: conn, encoder: gob.NewEncoder(conn), reader: reader, decoder: gob.NewDecoder(reader)}
+}
+
+func (c *messageConn) send(message any) error {
+	if err := c.conn.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil {
+		return err
+	}
+	return c.encoder.Encode(message)
+}
+
+// receive blocks until a message arrives or the connection is closed.
+func (c *messageConn) receive(message any) error {
+	c.reader.N = maxMessageSize
+	return c.decoder.Decode(message)
+}

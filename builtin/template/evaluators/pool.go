@@ -1,0 +1,279 @@
+package evaluators
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/builtin/template/evaluate"
+)
+
+// Pool evaluates templates in evaluators, which it starts when it needs them. It is safe for concurrent use.
+type Pool struct {
+	launcher   *Launcher
+	shared     evaluationLimits
+	alone      evaluationLimits
+	idleTime   time.Duration
+	sharedRuns chan struct{} // semaphore: has an element for each evaluation in a shared evaluator
+	aloneRuns  chan struct{} // semaphore: has an element for each evaluation alone
+
+	mu   sync.Mutex
+	idle []*evaluator
+}
+
+// evaluationLimits are what one evaluation may use.
+type evaluationLimits struct {
+	memory uint64        // bytes
+	cpu    time.Duration // processor time
+	wall   time.Duration // time until an evaluator that the machine does not let run is killed
+	nice   int
+}
+
+// Two evaluators keep templates apart from one that uses up its limits; more would only take memory.
+const (
+	maxShared = 2
+	maxAlone  = 2
+)
+
+// idleTime is the time after which an evaluator without an evaluation exits.
+const idleTime = 10 * time.Second
+
+// sharedEvaluatorCPU is the processor time after which a shared evaluator is replaced. The kernel enforces it if this process
+// cannot.
+const sharedEvaluatorCPU = 10 * time.Minute
+
+// NewPool returns a pool whose evaluators a launcher starts.
+func NewPool(l *Launcher) *Pool {
+	return &Pool{
+		launcher: l, idleTime: idleTime,
+		shared:     evaluationLimits{memory: 256 << 20, cpu: 250 * time.Millisecond, wall: 10 * time.Second},
+		alone:      evaluationLimits{memory: 512 << 20, cpu: 30 * time.Second, wall: 5 * time.Minute, nice: 19},
+		sharedRuns: make(chan struct{}, maxShared), aloneRuns: make(chan struct{}, maxAlone),
+	}
+}
+
+// LimitError reports that an evaluation has used up its limits.
+type LimitError struct{ Limit string }
+
+func (e *LimitError) Error() string { return "the template takes more than " + e.Limit }
+
+// UnavailableError reports that no evaluator could be started, for example because the machine has no processes left. A later
+// evaluation can succeed.
+type UnavailableError struct{ Err error }
+
+func (e *UnavailableError) Error() string { return "start a template evaluator: " + e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *UnavailableError) Unwrap() error { return e.Err }
+
+// errExited is the error of an evaluation whose evaluator has exited.
+var errExited = errors.New("the template evaluator has exited")
+
+// Evaluate evaluates a template in a shared evaluator. It blocks while both are busy. The error is a LimitError if the template
+// needs an evaluator alone, an UnavailableError, or ctx's error if ctx ends, which ends the evaluation. An evaluator that exits for
+// another reason than its limits is replaced, and the evaluation repeated.
+func (p *Pool) Evaluate(ctx context.Context, r *evaluate.Request) (*evaluate.Result, error) {
+	if err := acquire(ctx, p.sharedRuns); err != nil {
+		return nil, err
+	}
+	defer func() { <-p.sharedRuns }()
+	const attempts = 2
+	var result *evaluate.Result
+	var err error
+	for range attempts {
+		var e *evaluator
+		if e, err = p.takeOrStart(); err != nil {
+			return nil, err
+		}
+		if result, err = e.evaluate(ctx, r, p.shared); err == nil {
+			p.release(e)
+			return result, nil
+		}
+		e.kill()
+		if !errors.Is(err, errExited) {
+			return nil, err
+		}
+	}
+	// The second evaluator has exited too: the template takes more memory than the evaluator can have.
+	return nil, &LimitError{Limit: p.shared.memoryText()}
+}
+
+// EvaluateAlone is Evaluate in an evaluator of its own, which has higher limits and less priority, and exits afterwards.
+func (p *Pool) EvaluateAlone(ctx context.Context, r *evaluate.Request) (*evaluate.Result, error) {
+	if err := acquire(ctx, p.aloneRuns); err != nil {
+		return nil, err
+	}
+	defer func() { <-p.aloneRuns }()
+	e, err := startWithLimits(p.launcher, limits{Memory: p.alone.memory, CPU: p.alone.cpu, Nice: p.alone.nice})
+	if err != nil {
+		return nil, err
+	}
+	defer e.kill()
+	result, err := e.evaluate(ctx, r, p.alone)
+	if errors.Is(err, errExited) {
+		err = &LimitError{Limit: p.alone.memoryText() + " or " + p.alone.cpuText()}
+	}
+	return result, err
+}
+
+// AloneLimits describes the limits of EvaluateAlone for users.
+func (p *Pool) AloneLimits() string { return p.alone.memoryText() + ", " + p.alone.cpuText() }
+
+func (l evaluationLimits) memoryText() string { return fmt.Sprintf("%d MiB of memory", l.memory>>20) }
+
+func (l evaluationLimits) cpuText() string { return fmt.Sprintf("%v of processor time", l.cpu) }
+
+func acquire(ctx context.Context, runs chan struct{}) error {
+	select {
+	case runs <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (p *Pool) takeOrStart() (*evaluator, error) {
+	p.mu.Lock()
+	if n := len(p.idle); n > 0 {
+		e := p.idle[n-1]
+		p.idle = p.idle[:n-1]
+		p.mu.Unlock()
+		if e.idleTimer.Stop() {
+			return e, nil
+		}
+		e.kill() // the timer's function has not found it, and does nothing
+	} else {
+		p.mu.Unlock()
+	}
+	return startWithLimits(p.launcher, limits{Memory: p.shared.memory, CPU: sharedEvaluatorCPU, Nice: p.shared.nice})
+}
+
+// release keeps an evaluator for the next evaluation, and kills it after idleTime without one.
+func (p *Pool) release(e *evaluator) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.idle = append(p.idle, e)
+	e.idleTimer = time.AfterFunc(p.idleTime, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for i, other := range p.idle {
+			if other == e {
+				p.idle = append(p.idle[:i], p.idle[i+1:]...)
+				e.kill()
+				return
+			}
+		}
+	})
+}
+
+// evaluator is one process that evaluates templates, one after the other.
+type evaluator struct {
+	conn      *messageConn
+	lifeline  *os.File
+	pid       int
+	idleTimer *time.Timer
+}
+
+func startWithLimits(l *Launcher, lim limits) (*evaluator, error) {
+	conn, lifeline, pid, err := l.start()
+	if err != nil {
+		return nil, &UnavailableError{err}
+	}
+	e := &evaluator{conn: newMessageConn(conn), lifeline: lifeline, pid: pid}
+	var failure string
+	if err = e.conn.send(lim); err == nil {
+		_ = conn.SetReadDeadline(time.Now().Add(startTimeout)) // fails only for a closed connection
+		err = e.conn.receive(&failure)
+		_ = conn.SetReadDeadline(time.Time{})
+	}
+	if err == nil && failure != "" {
+		err = errors.New(failure)
+	}
+	if err != nil {
+		e.kill()
+		return nil, &UnavailableError{err}
+	}
+	return e, nil
+}
+
+// startTimeout is the time in which an evaluator must set its limits. A machine at its limits takes seconds to start a program.
+const startTimeout = 30 * time.Second
+
+func (e *evaluator) kill() {
+	e.conn.conn.Close()
+	e.lifeline.Close()
+}
+
+// watchInterval is the interval at which the processor time of an evaluation is read.
+const watchInterval = 50 * time.Millisecond
+
+// evaluate evaluates a template. After an error the caller must kill the evaluator.
+func (e *evaluator) evaluate(ctx context.Context, r *evaluate.Request, lim evaluationLimits) (*evaluate.Result, error) {
+	type outcome struct {
+		result *evaluate.Result
+		err    error
+	}
+	done := make(chan outcome, 1)
+	usedBefore := e.processorTime()
+	go func() {
+		result := &evaluate.Result{}
+		err := e.conn.send(r)
+		if err == nil {
+			err = e.conn.receive(result)
+		}
+		done <- outcome{result, err}
+	}()
+	started := time.Now()
+	ticker := time.NewTicker(watchInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case o := <-done:
+			if o.err != nil {
+				return nil, fmt.Errorf("%w: %w", errExited, o.err)
+			}
+			return o.result, nil
+		case <-ticker.C:
+			if e.processorTime()-usedBefore > lim.cpu {
+				return nil, &LimitError{Limit: lim.cpuText()}
+			}
+			if time.Since(started) > lim.wall {
+				return nil, &LimitError{Limit: lim.wall.String()}
+			}
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// ticksPerSecond is the unit of processor times in /proc, which is the same on all architectures.
+const ticksPerSecond = 100
+
+// processorTime returns the processor time of the process; 0 if it cannot be read.
+func (e *evaluator) processorTime() time.Duration {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(e.pid) + "/stat")
+	if err != nil {
+		return 0
+	}
+	// The fields after the program name, which is in parentheses, start with field 3. See proc_pid_stat(5).
+	_, rest, _ := strings.Cut(string(text), ") ")
+	fields := strings.Fields(rest)
+	const utime, stime = 14 - 3, 15 - 3
+	if len(fields) <= stime {
+		return 0
+	}
+	var ticks int64
+	for _, field := range []string{fields[utime], fields[stime]} {
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return 0
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * time.Second / ticksPerSecond
+}
