@@ -181,6 +181,12 @@ func TestLimits(t *testing.T) {
 	t.Logf("slowest evaluation of another template: %v", slowest)
 }
 
+// Dates have the time zone of the agent.
+func TestEvaluatorHasTimeZone(t *testing.T) {
+	t.Setenv("TZ", "America/New_York")
+	expectText(t, newTestPool(t), `{{ sprig_toDate "2006-01-02" "2020-01-01" }}`, "2020-01-01 00:00:00 -0500 EST")
+}
+
 // An evaluator that is killed during an evaluation is replaced, and the evaluation repeated.
 func TestKilledEvaluatorIsReplaced(t *testing.T) {
 	p := newTestPool(t)

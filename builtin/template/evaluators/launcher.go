@@ -88,7 +88,10 @@ func newHelperCommand(args []string) *exec.Cmd {
 	// /proc/self/exe is this binary, even if a newer binary has replaced it at its path.
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Args[0], cmd.Dir = os.Args[0], "/"
-	cmd.Env = append(osprocess.GoRuntimeEnv(), "GOTRACEBACK=none", "GOMAXPROCS=1", "TZ="+os.Getenv("TZ"))
+	cmd.Env = append(osprocess.GoRuntimeEnv(), "GOTRACEBACK=none", "GOMAXPROCS=1")
+	if zone, ok := os.LookupEnv("TZ"); ok { // an empty TZ is UTC, and none is the zone of the machine
+		cmd.Env = append(cmd.Env, "TZ="+zone)
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{}
 	return cmd
 }

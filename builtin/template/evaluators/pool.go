@@ -47,6 +47,10 @@ const idleTime = 10 * time.Second
 // cannot.
 const sharedEvaluatorCPU = 10 * time.Minute
 
+// kernelLimitMargin is the processor time by which the kernel's limit is above that of an evaluation alone, so that this process
+// sees the limit first and can tell it from the limit of memory.
+const kernelLimitMargin = 5 * time.Second
+
 // NewPool returns a pool whose evaluators a launcher starts.
 func NewPool(l *Launcher) *Pool {
 	return &Pool{
@@ -82,16 +86,20 @@ func (p *Pool) Evaluate(ctx context.Context, r *evaluate.Request) (*evaluate.Res
 		return nil, err
 	}
 	defer func() { <-p.sharedRuns }()
-	const attempts = 2
-	var result *evaluate.Result
-	var err error
-	for range attempts {
-		var e *evaluator
-		if e, err = p.takeOrStart(); err != nil {
+	return evaluateTwice(ctx, r, p.shared, p.takeOrStart, p.release)
+}
+
+// evaluateTwice evaluates a template in an evaluator that start returns, and passes the evaluator to release. If the evaluator exits, it
+// tries again with another one. If that exits, too, the cause is the template.
+func evaluateTwice(ctx context.Context, r *evaluate.Request, lim evaluationLimits, start func() (*evaluator, error), release func(*evaluator)) (*evaluate.Result, error) {
+	for range 2 {
+		e, err := start()
+		if err != nil {
 			return nil, err
 		}
-		if result, err = e.evaluate(ctx, r, p.shared); err == nil {
-			p.release(e)
+		result, err := e.evaluate(ctx, r, lim)
+		if err == nil {
+			release(e)
 			return result, nil
 		}
 		e.kill()
@@ -99,8 +107,7 @@ func (p *Pool) Evaluate(ctx context.Context, r *evaluate.Request) (*evaluate.Res
 			return nil, err
 		}
 	}
-	// The second evaluator has exited too: the template takes more memory than the evaluator can have.
-	return nil, &LimitError{Limit: p.shared.memoryText()}
+	return nil, &LimitError{Limit: lim.memoryText()}
 }
 
 // EvaluateAlone is Evaluate in an evaluator of its own, which has higher limits and less priority, and exits afterwards.
@@ -109,16 +116,10 @@ func (p *Pool) EvaluateAlone(ctx context.Context, r *evaluate.Request) (*evaluat
 		return nil, err
 	}
 	defer func() { <-p.aloneRuns }()
-	e, err := startWithLimits(p.launcher, limits{Memory: p.alone.memory, CPU: p.alone.cpu, Nice: p.alone.nice})
-	if err != nil {
-		return nil, err
+	start := func() (*evaluator, error) {
+		return startWithLimits(p.launcher, limits{Memory: p.alone.memory, CPU: p.alone.cpu + kernelLimitMargin, Nice: p.alone.nice})
 	}
-	defer e.kill()
-	result, err := e.evaluate(ctx, r, p.alone)
-	if errors.Is(err, errExited) {
-		err = &LimitError{Limit: p.alone.memoryText() + " or " + p.alone.cpuText()}
-	}
-	return result, err
+	return evaluateTwice(ctx, r, p.alone, start, (*evaluator).kill)
 }
 
 // AloneLimits describes the limits of EvaluateAlone for users.
