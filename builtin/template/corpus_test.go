@@ -27,22 +27,9 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/builtin/template/evaluate"
 	"github.com/nomad-lite/nomad-lite/builtin/template/evaluators"
+	"github.com/nomad-lite/nomad-lite/internal/shareddir"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
-
-// corpusDir returns the directory of templates with what a Nomad client makes of them. It is not part of this repository.
-func corpusDir(t *testing.T) string {
-	t.Helper()
-	shared := os.Getenv("NOMAD_LITE_SHARED")
-	if shared == "" {
-		shared = filepath.Join("..", "..", "..", "shared")
-	}
-	dir := filepath.Join(shared, "corpus", "templates")
-	if _, err := os.Stat(dir); err != nil {
-		t.Skipf("no corpus of templates at %s: set NOMAD_LITE_SHARED to the directory that holds it", dir)
-	}
-	return dir
-}
 
 type corpusCase struct {
 	Name     string
@@ -90,7 +77,7 @@ type corpusWorld struct {
 
 func readCorpus(t *testing.T, file string) (*corpusWorld, []corpusCase) {
 	t.Helper()
-	dir := corpusDir(t)
+	dir := shareddir.OrSkip(t, filepath.Join("..", ".."), "corpus", "templates")
 	text, err := os.ReadFile(filepath.Join(dir, "worlds.json"))
 	if err != nil {
 		t.Fatal(err)
@@ -186,8 +173,8 @@ func (h *corpusHost) Variables(ctx context.Context, _ hook.Scope, req hook.Varia
 }
 
 func (h *corpusHost) Services(ctx context.Context, _ hook.Scope, req hook.ServicesRequest) (hook.ServicesResponse, error) {
-	r := hook.ServicesResponse{Index: 1, NoConsul: true}
-	if req.InPlaceOfConsul {
+	r := hook.ServicesResponse{Index: 1, NoConsul: req.InPlaceOfConsul}
+	if r.NoConsul {
 		return r, blockForever(ctx, req.AfterIndex)
 	}
 	for _, s := range h.world.Base.Services {

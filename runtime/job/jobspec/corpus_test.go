@@ -10,21 +10,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nomad-lite/nomad-lite/internal/shareddir"
 )
 
 // corpusDir returns the directory of Nomad's own job files with their JSON by Nomad. They are not
 // part of this repository.
 func corpusDir(t *testing.T) string {
 	t.Helper()
-	shared := os.Getenv("NOMAD_LITE_SHARED")
-	if shared == "" {
-		shared = filepath.Join("..", "..", "..", "..", "shared")
-	}
-	dir := filepath.Join(shared, "corpus", "jobspecs")
-	if _, err := os.Stat(dir); err != nil {
-		t.Skipf("no corpus of job files at %s: set NOMAD_LITE_SHARED to the directory that holds it", dir)
-	}
-	return dir
+	return shareddir.OrSkip(t, filepath.Join("..", "..", ".."), "corpus", "jobspecs")
 }
 
 func TestCorpus(t *testing.T) {

@@ -21,6 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/jobfile"
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/internal/shareddir"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/httpapi"
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
@@ -279,14 +280,7 @@ func parseFile(t *testing.T, name string, text []byte) *jobfile.File {
 
 // TestCallersAgreeOnTheCorpus compares the answers about Nomad's own job files.
 func TestCallersAgreeOnTheCorpus(t *testing.T) {
-	shared := os.Getenv("NOMAD_LITE_SHARED")
-	if shared == "" {
-		shared = filepath.Join("..", "..", "..", "..", "..", "shared")
-	}
-	dir := filepath.Join(shared, "corpus", "jobspecs")
-	if _, err := os.Stat(dir); err != nil {
-		t.Skipf("no corpus of job files at %s: set NOMAD_LITE_SHARED to the directory that holds it", dir)
-	}
+	dir := shareddir.OrSkip(t, filepath.Join("..", "..", "..", ".."), "corpus", "jobspecs")
 	files, err := filepath.Glob(filepath.Join(dir, "*.nomad.hcl"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no job files: %v", err)

@@ -1,0 +1,2 @@
+// Package shareddir finds the samples of Nomad that tests compare with. They are not part of this repository.
+package shareddir

@@ -1,0 +1,25 @@
+package shareddir
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// OrSkip returns the absolute path of a directory with samples: that of NOMAD_LITE_SHARED or, by default, of the directory "shared"
+// beside the repository. names are the elements of the path below it. OrSkip skips the test if there is no such directory.
+func OrSkip(t testing.TB, repositoryDir string, names ...string) string {
+	t.Helper()
+	shared := os.Getenv("NOMAD_LITE_SHARED")
+	if shared == "" {
+		shared = filepath.Join(repositoryDir, "..", "shared")
+	}
+	dir, err := filepath.Abs(filepath.Join(append([]string{shared}, names...)...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(dir); err != nil {
+		t.Skipf("nothing at %s: set NOMAD_LITE_SHARED to the directory that holds %s", dir, filepath.Join(names...))
+	}
+	return dir
+}
