@@ -10,6 +10,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -34,6 +35,12 @@ type Stat struct {
 // whose first thread is a zombie still runs as long as it has other threads: the first thread has exited
 // alone (pthread_exit(3)), or another thread calls execve(2) at this moment.
 func (s Stat) Ended() bool { return (s.State == 'Z' || s.State == 'X') && s.Threads <= 1 }
+
+// ticksPerSecond is USER_HZ, the clock ticks of /proc, which is 100 on every Linux that Go runs on.
+const ticksPerSecond = 100
+
+// TicksToDuration converts clock ticks of /proc.
+func TicksToDuration(n uint64) time.Duration { return time.Duration(n) * time.Second / ticksPerSecond }
 
 // ReadStat reads the fields of the process that has this pid now. The error is
 // os.ErrProcessDone if there is none.

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -270,7 +271,7 @@ func TestCPUShares(t *testing.T) {
 		for shares := range tasks {
 			used[shares] = ticks(shares) - before[shares]
 		}
-		return used[200]+used[20000] >= ticksPerSecond
+		return osprocess.TicksToDuration(used[200]+used[20000]) >= time.Second
 	})
 	if used[20000] < 5*used[200] {
 		t.Errorf("clock ticks by shares: %v, want much more for 20000 than for 200", used)

@@ -14,9 +14,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// ticksPerSecond is USER_HZ, which is 100 on every Linux that Go runs on.
-const ticksPerSecond = 100
-
 // minSampleInterval is the shortest interval over which a rate is computed.
 const minSampleInterval = 50 * time.Millisecond
 
@@ -93,7 +90,7 @@ func (p *ProcessWithoutExec) Stats(ctx context.Context) (driver.TaskStats, error
 		if err != nil || pid == p.processID.PID && st.StartTime != p.processID.StartTime {
 			continue
 		}
-		t := cpuTime{user: ticksToDuration(st.UserTime), system: ticksToDuration(st.SystemTime)}
+		t := cpuTime{user: osprocess.TicksToDuration(st.UserTime), system: osprocess.TicksToDuration(st.SystemTime)}
 		found++
 		sum.user += t.user
 		sum.system += t.system
@@ -174,8 +171,6 @@ func (c *cgroup) addCgroupTotals(memory *driver.MemoryUsage, used map[int]cpuTim
 		memory.Measured = append(memory.Measured, "Max Usage")
 	}
 }
-
-func ticksToDuration(n uint64) time.Duration { return time.Duration(n) * time.Second / ticksPerSecond }
 
 // computeRates returns the CPU usage since the previous sample, by pid as in used. The first sample has the usage 0.
 func (c *cpuSampler) computeRates(now time.Time, used map[int]cpuTime) map[int]driver.CPUUsage {

@@ -5,12 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/builtin/template/evaluate"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
 // Pool evaluates templates in evaluators, which it starts when it needs them. It is safe for concurrent use.
@@ -186,20 +185,29 @@ func startWithLimits(l *Launcher, lim limits) (*evaluator, error) {
 		return nil, &UnavailableError{err}
 	}
 	e := &evaluator{conn: newMessageConn(conn), lifeline: lifeline, pid: pid}
-	var failure string
-	if err = e.conn.send(lim); err == nil {
-		_ = conn.SetReadDeadline(time.Now().Add(startTimeout)) // fails only for a closed connection
-		err = e.conn.receive(&failure)
-		_ = conn.SetReadDeadline(time.Time{})
-	}
-	if err == nil && failure != "" {
-		err = errors.New(failure)
-	}
-	if err != nil {
+	if err := e.setLimits(lim); err != nil {
 		e.kill()
 		return nil, &UnavailableError{err}
 	}
 	return e, nil
+}
+
+// setLimits sends the limits to a new evaluator, and blocks until the evaluator has set them.
+func (e *evaluator) setLimits(lim limits) error {
+	if err := e.conn.send(lim); err != nil {
+		return err
+	}
+	if err := e.conn.conn.SetReadDeadline(time.Now().Add(startTimeout)); err != nil {
+		return err
+	}
+	var failure string
+	if err := e.conn.receive(&failure); err != nil {
+		return err
+	}
+	if failure != "" {
+		return errors.New(failure)
+	}
+	return e.conn.conn.SetReadDeadline(time.Time{})
 }
 
 // startTimeout is the time in which an evaluator must set its limits. A machine at its limits takes seconds to start a program.
@@ -252,29 +260,11 @@ func (e *evaluator) evaluate(ctx context.Context, r *evaluate.Request, lim evalu
 	}
 }
 
-// ticksPerSecond is the unit of processor times in /proc, which is the same on all architectures.
-const ticksPerSecond = 100
-
 // processorTime returns the processor time of the process; 0 if it cannot be read.
 func (e *evaluator) processorTime() time.Duration {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(e.pid) + "/stat")
+	stat, err := osprocess.ReadStat(e.pid)
 	if err != nil {
 		return 0
 	}
-	// The fields after the program name, which is in parentheses, start with field 3. See proc_pid_stat(5).
-	_, rest, _ := strings.Cut(string(text), ") ")
-	fields := strings.Fields(rest)
-	const utime, stime = 14 - 3, 15 - 3
-	if len(fields) <= stime {
-		return 0
-	}
-	var ticks int64
-	for _, field := range []string{fields[utime], fields[stime]} {
-		n, err := strconv.ParseInt(field, 10, 64)
-		if err != nil {
-			return 0
-		}
-		ticks += n
-	}
-	return time.Duration(ticks) * time.Second / ticksPerSecond
+	return osprocess.TicksToDuration(stat.UserTime + stat.SystemTime)
 }
