@@ -23,9 +23,8 @@ type EnvLoss struct {
 	Written, Value string // the text in the file, and the value that the task gets
 }
 
-// EnvLosses returns the lines of an env file of which characters are lost, because they are quotes in the middle of a value or a
-// comment that does not follow a blank. A value that is quoted as a whole loses nothing. Lines with template actions, of which the
-// text is not known, are left out.
+// EnvLosses returns the lines of an env file that lose characters: quotes in the middle of a value, or a comment without a blank before
+// it. A value in one pair of quotes loses nothing. EnvLosses skips lines with template actions, because their text is unknown.
 func EnvLosses(text string) []EnvLoss {
 	var list []EnvLoss
 	for i, line := range strings.Split(text, "\n") {

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// permanentError is an error that kills the task, as in Nomad every error of a template. Other errors are those of the machine
-// and of sources: the restart policy handles them.
+// permanentError kills the task, as each template error does on Nomad. The restart policy handles the other errors, which the machine or
+// a template's source causes.
 type permanentError struct{ error }
 
 func (p permanentError) Unwrap() error { return p.error }

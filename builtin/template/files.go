@@ -33,6 +33,8 @@ type templateDirs struct {
 // followed as long as they stay below the root.
 type rootedPath struct{ rootDir, pathInRoot string }
 
+func (p rootedPath) String() string { return filepath.Join(p.rootDir, p.pathInRoot) }
+
 // hostRoot is the root for files outside of the task's directories. All symbolic
 // links are followed there.
 const hostRoot = "/"

@@ -99,13 +99,13 @@ func (w *sourceWatcher) areUnchanged(changeCounts map[evaluate.Query]int) bool {
 	return true
 }
 
-// fetchErrors returns the errors of the last fetches of used queries, sorted.
-func (w *sourceWatcher) fetchErrors(used map[evaluate.Query]bool) []string {
+// fetchErrors returns the errors of the last fetches, sorted.
+func (w *sourceWatcher) fetchErrors() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var list []string
-	for q := range used {
-		if s := w.sources[q]; s != nil && s.fetchErr != nil {
+	for q, s := range w.sources {
+		if s.fetchErr != nil {
 			list = append(list, fmt.Sprintf("%s: %v", q.Name, s.fetchErr))
 		}
 	}
@@ -200,9 +200,11 @@ func (t *taskRenderer) newFetchFunc(q evaluate.Query) fetchFunc {
 	case evaluate.Service:
 		return t.hostClient.newServiceFetchFunc(q.Name, q.Choose)
 	case evaluate.ServiceList:
-		return t.hostClient.newServiceListFetchFunc()
+		return t.hostClient.newServiceListFetchFunc(false)
 	case evaluate.ConsulService:
 		return t.hostClient.newConsulServiceFetchFunc(q.Name)
+	case evaluate.ConsulServiceList:
+		return t.hostClient.newServiceListFetchFunc(true)
 	case evaluate.NodeAttribute:
 		return t.fetchNodeAttribute(q.Name)
 	}
@@ -296,8 +298,8 @@ func (h *hostClient) newServiceFetchFunc(name, choose string) fetchFunc {
 	}
 }
 
-// newConsulServiceFetchFunc returns the fetchFunc of the instances of a service, or of all, in the catalog that takes the place of
-// Consul's. Without services of Consul the data do not exist.
+// newConsulServiceFetchFunc returns the fetchFunc of the instances of a service in the catalog that takes the place of Consul's. Without
+// services of Consul the data do not exist.
 func (h *hostClient) newConsulServiceFetchFunc(name string) fetchFunc {
 	return func(ctx context.Context, after uint64) (answer evaluate.Datum, index uint64, err error) {
 		err = h.callUntilAnswered(ctx, func(s hook.Scope) error {
@@ -321,11 +323,12 @@ func newServiceRegistration(s hook.Service) api.ServiceRegistration {
 	}
 }
 
-func (h *hostClient) newServiceListFetchFunc() fetchFunc {
+// newServiceListFetchFunc returns the fetchFunc of all services, or of those in the catalog that takes the place of Consul's.
+func (h *hostClient) newServiceListFetchFunc(inPlaceOfConsul bool) fetchFunc {
 	return func(ctx context.Context, after uint64) (answer evaluate.Datum, index uint64, err error) {
 		err = h.callUntilAnswered(ctx, func(s hook.Scope) error {
-			found, err := h.host.Services(ctx, s, hook.ServicesRequest{AfterIndex: after})
-			answer, index = evaluate.Datum{Value: evaluate.Value{Exists: true, ServiceNames: newServiceStubs(found.Services)}}, found.Index
+			found, err := h.host.Services(ctx, s, hook.ServicesRequest{InPlaceOfConsul: inPlaceOfConsul, AfterIndex: after})
+			answer, index = evaluate.Datum{Value: evaluate.Value{Exists: !found.NoConsul, ServiceNames: newServiceStubs(found.Services)}}, found.Index
 			return err
 		})
 		return answer, index, err

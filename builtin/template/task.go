@@ -8,7 +8,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -56,8 +55,8 @@ type renderResult struct {
 type templateFile struct {
 	templateBlock
 	outputPath   rootedPath
-	source       *templateSource // nil before the first evaluation
-	runsAlone    bool            // the template has exceeded the limits of the shared evaluators
+	source       *string // text of the template; nil before the first evaluation
+	runsAlone    bool    // the template has exceeded the limits of the shared evaluators
 	existsOnDisk bool
 	onDisk       string // hash of the content of the file on disk
 	envText      string // content of the file on disk if Envvars is true
@@ -254,13 +253,7 @@ func (t *taskRenderer) describeMissingSources(missing []string) (events []string
 		listed = append(slices.Clone(missing[:maxListed]), fmt.Sprintf("and %d more", more))
 	}
 	events = []string{"Missing: " + strings.Join(listed, ", ")}
-	used := make(map[evaluate.Query]bool)
-	for _, f := range t.templateFiles {
-		for q := range f.changeCounts {
-			used[q] = true
-		}
-	}
-	for _, text := range t.watcher.fetchErrors(used) {
+	for _, text := range t.watcher.fetchErrors() {
 		events = append(events, "Template cannot read "+text)
 	}
 	for _, name := range missing {
@@ -306,22 +299,21 @@ func (t *taskRenderer) renderStaleFiles(ctx context.Context) (changed []*templat
 	return changed, slices.Compact(missing), nil
 }
 
-// templateSource is the text of a template.
-type templateSource struct{ text string }
-
 // maxQueries limits the data that one template reads, because each of them is watched.
 const maxQueries = 10_000
 
 // evaluateTemplateFile evaluates a template, and fetches the data that it reads, until they are all known.
 func (t *taskRenderer) evaluateTemplateFile(ctx context.Context, f *templateFile) (err error) {
 	if f.source == nil {
-		if f.source, err = t.readTemplateSource(ctx, f); err != nil {
+		text, err := t.readTemplateSource(ctx, f)
+		if err != nil {
 			return err
 		}
+		f.source = &text
 	}
 	r := &evaluate.Request{
-		Text: f.source.text, LeftDelim: f.LeftDelim, RightDelim: f.RightDelim, ErrMissingKey: f.ErrMissingKey,
-		DestPath: filepath.Join(f.outputPath.rootDir, f.outputPath.pathInRoot), DeniedFunctions: t.limits.functionDenylist(),
+		Text: *f.source, LeftDelim: f.LeftDelim, RightDelim: f.RightDelim, ErrMissingKey: f.ErrMissingKey,
+		DestPath: f.outputPath.String(), DeniedFunctions: t.limits.functionDenylist(),
 		Env: t.taskEnv, Namespace: t.namespace,
 	}
 	queries := slices.Collect(maps.Keys(f.changeCounts))
@@ -345,9 +337,11 @@ func (t *taskRenderer) evaluateTemplateFile(ctx context.Context, f *templateFile
 		if result.Err != "" {
 			return newRenderError(result.Err)
 		}
-		r.Data = slices.DeleteFunc(r.Data, func(d evaluate.Datum) bool { return !slices.Contains(result.Used, d.Query) })
-		maps.DeleteFunc(changeCounts, func(q evaluate.Query, _ int) bool { return !slices.Contains(result.Used, q) })
-		f.changeCounts, f.missingSources = changeCounts, result.Missing
+		f.changeCounts, f.missingSources = make(map[evaluate.Query]int, len(result.Used)), result.Missing
+		for _, q := range result.Used {
+			f.changeCounts[q] = changeCounts[q]
+		}
+		r.Data = slices.DeleteFunc(r.Data, func(d evaluate.Datum) bool { _, used := f.changeCounts[d.Query]; return !used })
 		f.latest, f.latestOutput = rendering{hashInputs(r, result.UsedEnv), hashText(result.Text)}, result.Text
 		if f.existsOnDisk && t.isRenderedFromSameInputs(f) {
 			f.latest.Output, f.latestOutput = f.onDisk, nil
@@ -361,7 +355,7 @@ func (t *taskRenderer) isRenderedFromSameInputs(f *templateFile) bool {
 	stored, ok := t.renderings.byDest[f.DestPath]
 	if !ok {
 		// An earlier version has rendered the file: an output that is always another one says nothing about its data.
-		return t.taskHasRun && evaluate.IsNondeterministic(f.source.text, f.LeftDelim, f.RightDelim)
+		return t.taskHasRun && evaluate.IsNondeterministic(*f.source, f.LeftDelim, f.RightDelim)
 	}
 	return stored == rendering{f.latest.Inputs, f.onDisk}
 }
@@ -387,26 +381,26 @@ func (t *taskRenderer) evaluateWithinLimits(ctx context.Context, f *templateFile
 
 // readTemplateSource returns the text of a template, from the job or from the file that the job names. Its errors are subject to the
 // restart policy, because an artifact can bring the file at the next attempt.
-func (t *taskRenderer) readTemplateSource(ctx context.Context, f *templateFile) (*templateSource, error) {
+func (t *taskRenderer) readTemplateSource(ctx context.Context, f *templateFile) (string, error) {
 	if f.SourcePath == "" {
-		return &templateSource{f.EmbeddedTmpl}, nil
+		return f.EmbeddedTmpl, nil
 	}
 	if f.EmbeddedTmpl != "" {
-		return nil, permanentErrorf("template %q has both source and data: say one of them", f.DestPath)
+		return "", permanentErrorf("template %q has both source and data: say one of them", f.DestPath)
 	}
 	path, err := t.interpolate(ctx, f.SourcePath)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	at, ok := t.dirs.resolveReadablePath(path)
 	if !ok {
-		return nil, fmt.Errorf("template source path escapes alloc directory: %q", f.SourcePath)
+		return "", fmt.Errorf("template source path escapes alloc directory: %q", f.SourcePath)
 	}
 	text, err := at.readFile()
 	if err != nil {
-		return nil, fmt.Errorf("failed to read template: source %q: %w", f.SourcePath, stripErrorPath(err))
+		return "", fmt.Errorf("failed to read template: source %q: %w", f.SourcePath, stripErrorPath(err))
 	}
-	return &templateSource{string(text)}, nil
+	return string(text), nil
 }
 
 // writeOutputsAndSetEnv writes the new output to the files, and sets the environment
@@ -470,7 +464,7 @@ func (t *taskRenderer) parseEnvFromOutputs() (map[string]string, error) {
 		if !f.Envvars || !f.existsOnDisk {
 			continue
 		}
-		env, err := parseEnv(f.envText, filepath.Join(f.outputPath.rootDir, f.outputPath.pathInRoot))
+		env, err := parseEnv(f.envText, f.outputPath.String())
 		if err != nil {
 			return nil, err
 		}

@@ -30,14 +30,19 @@ var errParsed = errors.New("the template is parsed")
 // parsedFuncName is the name of a function that ends the execution of a template before its first action.
 const parsedFuncName = "_parsed"
 
-// CheckText returns the first error in the text of a template that a task gets whatever the data are: a syntax error, or a function
-// that does not exist. It executes nothing. Empty delimiters are the default delimiters.
-func CheckText(text, leftDelim, rightDelim string) *TextError {
-	if text == "" {
-		return nil
+// CheckText returns the errors in the text of a template that a task gets whatever the data are: a syntax error or a function that does
+// not exist, or else the first call of each function that makes the task wait forever, because it reads a system that no node of this
+// version has. CheckText executes nothing. Empty delimiters are the default delimiters.
+func CheckText(text, leftDelim, rightDelim string) []TextError {
+	if err := parseText(text, leftDelim, rightDelim); err != nil {
+		return []TextError{newTextError(err)}
 	}
-	if templatetext.BlockDepth(text, leftDelim) > templatetext.MaxBlockDepth {
-		return &TextError{Reason: "blocks are nested more than " + strconv.Itoa(templatetext.MaxBlockDepth) + " deep"}
+	return unansweredCalls(text, leftDelim, rightDelim)
+}
+
+func parseText(text, leftDelim, rightDelim string) error {
+	if err := checkBlockDepth(text, leftDelim); err != nil {
+		return err
 	}
 	functions := newEvaluation(&Request{}).functions()
 	functions[parsedFuncName] = func() (string, error) { return "", errParsed }
@@ -51,19 +56,19 @@ func CheckText(text, leftDelim, rightDelim string) *TextError {
 	if err == nil || strings.HasSuffix(err.Error(), errParsed.Error()) {
 		return nil
 	}
-	return newTextError(err)
+	return err
 }
 
 // parseErrorPattern matches an error of the parser of text/template.
 var parseErrorPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?s)^parse: template: :(\d+): (.*)$`) })
 
-func newTextError(err error) *TextError {
+func newTextError(err error) TextError {
 	part := parseErrorPattern().FindStringSubmatch(err.Error())
 	if part == nil {
-		return &TextError{Reason: err.Error()}
+		return TextError{Reason: err.Error()}
 	}
 	line, _ := strconv.Atoi(part[1]) // the pattern matches digits only
-	return &TextError{Line: line, Reason: part[2]}
+	return TextError{Line: line, Reason: part[2]}
 }
 
 // systemByFunc has the functions that read systems other than Nomad, which no node of this version has.
@@ -92,9 +97,8 @@ func SystemOf(missingName string) string {
 	return ""
 }
 
-// UnansweredCalls returns the first call of each function that waits forever, because it reads a system that no node of this version
-// has.
-func UnansweredCalls(text, leftDelim, rightDelim string) (list []TextError) {
+// unansweredCalls returns the first call of each function in systemByFunc.
+func unansweredCalls(text, leftDelim, rightDelim string) (list []TextError) {
 	seen := map[string]bool{}
 	forEachFunction(text, leftDelim, rightDelim, func(name string, line int) {
 		if system := systemByFunc[name]; system != "" && !seen[name] {
@@ -119,7 +123,7 @@ func IsNondeterministic(text, leftDelim, rightDelim string) (found bool) {
 // forEachFunction calls f for each function that the text of a template calls, with its line. It does nothing for a text that is
 // not a template.
 func forEachFunction(text, leftDelim, rightDelim string, f func(name string, line int)) {
-	if templatetext.BlockDepth(text, leftDelim) > templatetext.MaxBlockDepth {
+	if checkBlockDepth(text, leftDelim) != nil {
 		return
 	}
 	tree := parse.New("")

@@ -26,13 +26,14 @@ type Kind uint8
 
 // The kinds of data.
 const (
-	File          Kind = iota + 1 // Query.Name is a path; Value.Text
-	Variable                      // Query.Name is a path; Value.Variable
-	VariableList                  // Query.Name is a prefix; Value.Variables
-	Service                       // Query.Name is the name of a service; Value.Services
-	ServiceList                   // Value.ServiceNames
-	NodeAttribute                 // Query.Name is a name such as attr.cpu.arch; Value.Text
-	ConsulService                 // Query.Name is the name of a service, "" for all; Value.ConsulServices
+	File              Kind = iota + 1 // Query.Name is a path; Value.Text
+	Variable                          // Query.Name is a path; Value.Variable
+	VariableList                      // Query.Name is a prefix; Value.Variables
+	Service                           // Query.Name is the name of a service; Value.Services
+	ServiceList                       // Value.ServiceNames
+	NodeAttribute                     // Query.Name is a name such as attr.cpu.arch; Value.Text
+	ConsulService                     // Query.Name is the name of a service; Value.ConsulServices
+	ConsulServiceList                 // Value.ServiceNames
 )
 
 // Query identifies data that a template reads. Queries can be compared.
@@ -53,7 +54,6 @@ type Value struct {
 	Services     []*api.ServiceRegistration
 	ServiceNames []*api.ServiceRegistrationStub
 
-	// ConsulServices are the instances of a catalog that takes the place of Consul's, sorted by the name of their service.
 	ConsulServices []ConsulInstance
 }
 
@@ -108,8 +108,8 @@ func (e *evaluation) execute() ([]byte, error) {
 	if r.Text == "" {
 		return nil, nil // NewTemplate demands a text
 	}
-	if templatetext.BlockDepth(r.Text, r.LeftDelim) > templatetext.MaxBlockDepth {
-		return nil, fmt.Errorf("blocks are nested more than %d deep", templatetext.MaxBlockDepth)
+	if err := checkBlockDepth(r.Text, r.LeftDelim); err != nil {
+		return nil, err
 	}
 	t, err := template.NewTemplate(&template.NewTemplateInput{
 		Contents: r.Text, Destination: r.DestPath, LeftDelim: r.LeftDelim, RightDelim: r.RightDelim, ErrMissingKey: r.ErrMissingKey,
@@ -118,7 +118,7 @@ func (e *evaluation) execute() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	result, err := t.Execute(&template.ExecuteInput{Brain: template.NewBrain(), Env: e.env()})
+	result, err := t.Execute(&template.ExecuteInput{Brain: template.NewBrain()})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", t.Source(), err)
 	}
@@ -126,4 +126,12 @@ func (e *evaluation) execute() ([]byte, error) {
 		e.addMissing(d)
 	}
 	return result.Output, nil
+}
+
+// checkBlockDepth returns an error for a text whose blocks would overflow the stack of the parser.
+func checkBlockDepth(text, leftDelim string) error {
+	if templatetext.BlockDepth(text, leftDelim) > templatetext.MaxBlockDepth {
+		return fmt.Errorf("blocks are nested more than %d deep", templatetext.MaxBlockDepth)
+	}
+	return nil
 }

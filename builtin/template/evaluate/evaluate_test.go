@@ -25,7 +25,7 @@ func newTestData() []Datum {
 			{ServiceRegistration: api.ServiceRegistration{ServiceName: "db", Address: "192.0.2.2", Port: 1, Tags: []string{"x"}, Datacenter: "dc1"}, Status: "passing"},
 			{ServiceRegistration: api.ServiceRegistration{ServiceName: "db", Address: "192.0.2.3", Port: 2, Datacenter: "dc2"}, Status: "critical"},
 		}}},
-		{Query: Query{Kind: ConsulService}},
+		{Query: Query{Kind: ConsulServiceList}},
 		{Query: Query{Kind: File, Name: "/local/x"}, Value: Value{Exists: true, Text: "content"}},
 		{Query: Query{Kind: File, Name: "/etc/x"}, Err: "'/etc/x' is outside of sandbox"},
 		{Query: Query{Kind: NodeAttribute, Name: "attr.cpu.arch"}, Value: Value{Exists: true, Text: "amd64"}},

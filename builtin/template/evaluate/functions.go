@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -19,14 +18,15 @@ import (
 type evaluation struct {
 	request *Request
 	data    map[Query]*Datum
-	used    []Query
+	isUsed  map[Query]bool
+	used    []Query // in the order of their first use
 	unknown []Query
 	usedEnv []string
 	missing []string
 }
 
 func newEvaluation(r *Request) *evaluation {
-	e := &evaluation{request: r, data: make(map[Query]*Datum, len(r.Data))}
+	e := &evaluation{request: r, data: make(map[Query]*Datum, len(r.Data)), isUsed: make(map[Query]bool)}
 	for i := range r.Data {
 		e.data[r.Data[i].Query] = &r.Data[i]
 	}
@@ -60,15 +60,16 @@ func (e *evaluation) functions() template.FuncMap {
 // lookup returns the value of a query; nil if the request does not answer it, or if there are no such data. Only the former
 // is recorded.
 func (e *evaluation) lookup(q Query) (*Value, error) {
-	if !slices.Contains(e.used, q) {
-		e.used = append(e.used, q)
-	}
 	d := e.data[q]
-	switch {
-	case d == nil:
-		if !slices.Contains(e.unknown, q) {
+	if !e.isUsed[q] {
+		e.isUsed[q] = true
+		e.used = append(e.used, q)
+		if d == nil {
 			e.unknown = append(e.unknown, q)
 		}
+	}
+	switch {
+	case d == nil:
 		return nil, nil
 	case d.Err != "":
 		return nil, errors.New(d.Err)
@@ -100,14 +101,7 @@ func (e *evaluation) variableQuery(path string) (*dependency.NVGetQuery, Query, 
 		return nil, Query{}, err
 	}
 	groups := matchGroups(dependency.NVGetQueryRe, strings.Trim(strings.TrimSpace(path), "/"))
-	return d, Query{Kind: Variable, Name: groups["path"], Namespace: e.namespaceOr(groups["namespace"]), Region: groups["region"]}, nil
-}
-
-func (e *evaluation) namespaceOr(namespace string) string {
-	if namespace == "" {
-		return e.request.Namespace
-	}
-	return namespace
+	return d, Query{Kind: Variable, Name: groups["path"], Namespace: cmp.Or(groups["namespace"], e.request.Namespace), Region: groups["region"]}, nil
 }
 
 func (e *evaluation) nomadVar(path string) (dependency.NomadVarItems, error) {
@@ -160,7 +154,7 @@ func (e *evaluation) nomadVarList(args []string, emptyIsMissing bool) ([]*depend
 	if strings.Trim(groups["prefix"], "/") == "" {
 		groups["prefix"] = ""
 	}
-	value, err := e.lookup(Query{Kind: VariableList, Name: groups["prefix"], Namespace: e.namespaceOr(groups["namespace"]), Region: groups["region"]})
+	value, err := e.lookup(Query{Kind: VariableList, Name: groups["prefix"], Namespace: cmp.Or(groups["namespace"], e.request.Namespace), Region: groups["region"]})
 	if err != nil {
 		return list, err
 	}
@@ -273,7 +267,7 @@ func (e *evaluation) file(path string) (string, error) {
 	return value.Text, nil
 }
 
-// service lists instances of a catalog that takes the place of Consul's. Its arguments are those of consul-template, such as
+// service lists instances of a catalog that takes the place of Consul's. It accepts consul-template's arguments, such as
 // "tag.name@dc|any".
 func (e *evaluation) service(args ...string) ([]*dependency.HealthService, error) {
 	list := []*dependency.HealthService{}
@@ -315,7 +309,7 @@ func (e *evaluation) services(datacenter ...string) ([]*dependency.CatalogSnippe
 	if err != nil {
 		return nil, err
 	}
-	value, err := e.lookup(Query{Kind: ConsulService})
+	value, err := e.lookup(Query{Kind: ConsulServiceList})
 	if err != nil {
 		return nil, err
 	}
@@ -323,16 +317,8 @@ func (e *evaluation) services(datacenter ...string) ([]*dependency.CatalogSnippe
 		e.addMissing(d)
 		return list, nil
 	}
-	for _, i := range value.ConsulServices {
-		if n := len(list); n == 0 || list[n-1].Name != i.ServiceName {
-			list = append(list, &dependency.CatalogSnippet{Name: i.ServiceName})
-		}
-		last := list[len(list)-1]
-		last.Tags = append(last.Tags, i.Tags...)
-	}
-	for _, s := range list {
-		slices.Sort(s.Tags)
-		s.Tags = slices.Compact(s.Tags)
+	for _, s := range value.ServiceNames {
+		list = append(list, &dependency.CatalogSnippet{Name: s.ServiceName, Tags: newTags(s.Tags)})
 	}
 	return list, nil
 }
@@ -382,13 +368,4 @@ func (e *evaluation) envOrDefault(name, otherwise string) (string, error) {
 		value = otherwise
 	}
 	return value, err
-}
-
-// env returns the environment in the form NAME=value.
-func (e *evaluation) env() []string {
-	list := make([]string, 0, len(e.request.Env))
-	for _, name := range slices.Sorted(maps.Keys(e.request.Env)) {
-		list = append(list, name+"="+e.request.Env[name])
-	}
-	return list
 }

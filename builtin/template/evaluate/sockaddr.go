@@ -64,8 +64,8 @@ func publicInterfaces() (sockaddr.IfAddrs, error) {
 	return public, err
 }
 
-// forwardableInterfaces lists the forwardable addresses of the interfaces that are up, those of the default route first:
-// private ones, which RFC 6890 reserves, and public ones.
+// forwardableInterfaces lists the forwardable addresses of active interfaces: private ones, which RFC 6890 reserves, and public ones.
+// Both lists start with the addresses of the default route's interface.
 func forwardableInterfaces() (private, public sockaddr.IfAddrs, err error) {
 	all, err := sockaddr.GetAllInterfaces()
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
 	"github.com/nomad-lite/nomad-lite/builtin/template"
+	"github.com/nomad-lite/nomad-lite/builtin/template/evaluate"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/jobfile"
@@ -49,11 +50,8 @@ func checkTemplates(j *jobfile.File, s *cli.Streams, jobRunsOnThisMachine bool) 
 		for i, t := range task.Templates {
 			path := append(jobfile.TaskBlockPath(group, task), "template", strconv.Itoa(i))
 			text := pointer.Value(t.EmbeddedTmpl)
-			if err := checkTemplateText(t, text); err != nil {
+			for _, err := range checkTemplateText(t, text) {
 				diags = append(diags, newTemplateDiagnostic(j, append(path, "data"), hcl.DiagError, err))
-			}
-			for _, call := range template.UnansweredCalls(text, pointer.Value(t.LeftDelim), pointer.Value(t.RightDelim)) {
-				diags = append(diags, newTemplateDiagnostic(j, append(path, "data"), hcl.DiagError, &call))
 			}
 			if pointer.Value(t.Envvars) {
 				for _, loss := range template.EnvLosses(text) {
@@ -72,7 +70,7 @@ func checkTemplates(j *jobfile.File, s *cli.Streams, jobRunsOnThisMachine bool) 
 			case errors.As(err, &refusal):
 				diags = append(diags, j.NewWarningDiagnostic(append(path, "source"), "the source of the template is not checked: "+err.Error()))
 			}
-			if err := checkTemplateText(t, string(sourceText)); err != nil {
+			for _, err := range checkTemplateText(t, string(sourceText)) {
 				diags = append(diags, newTemplateSourceDiagnostic(source, sourceText, err))
 				texts[source] = sourceText
 			}
@@ -84,19 +82,19 @@ func checkTemplates(j *jobfile.File, s *cli.Streams, jobRunsOnThisMachine bool) 
 	return !diags.HasErrors(), jobspec.WriteDiagnostics(s.Err, diags, texts)
 }
 
-func checkTemplateText(t *api.Template, text string) *template.TextError {
-	return template.CheckText(text, pointer.Value(t.LeftDelim), pointer.Value(t.RightDelim))
+func checkTemplateText(t *api.Template, text string) []evaluate.TextError {
+	return evaluate.CheckText(text, pointer.Value(t.LeftDelim), pointer.Value(t.RightDelim))
 }
 
 // newEnvLossError describes a line of an env file that loses characters.
-func newEnvLossError(l template.EnvLoss) *template.TextError {
-	return &template.TextError{Line: l.Line, Reason: fmt.Sprintf(
+func newEnvLossError(l template.EnvLoss) evaluate.TextError {
+	return evaluate.TextError{Line: l.Line, Reason: fmt.Sprintf(
 		"the variable %s gets the value %s: quotes are removed, and # starts a comment. Write %s", l.Name, l.Value, strconv.Quote(l.Written))}
 }
 
 // newTemplateDiagnostic returns a diagnostic for an error in the text of a template in the job file. Its position is a
 // line of the text if that is a heredoc, and else the attribute with the text.
-func newTemplateDiagnostic(j *jobfile.File, attributePath []string, severity hcl.DiagnosticSeverity, err *template.TextError) *hcl.Diagnostic {
+func newTemplateDiagnostic(j *jobfile.File, attributePath []string, severity hcl.DiagnosticSeverity, err evaluate.TextError) *hcl.Diagnostic {
 	diag := j.NewErrorDiagnostic(attributePath, "template: "+err.Reason)
 	diag.Severity = severity
 	if diag.Subject == nil {
@@ -114,7 +112,7 @@ func newTemplateDiagnostic(j *jobfile.File, attributePath []string, severity hcl
 }
 
 // newTemplateSourceDiagnostic returns a diagnostic for an error in the source file of a template.
-func newTemplateSourceDiagnostic(sourcePath string, text []byte, err *template.TextError) *hcl.Diagnostic {
+func newTemplateSourceDiagnostic(sourcePath string, text []byte, err evaluate.TextError) *hcl.Diagnostic {
 	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: "template: " + err.Reason, Subject: rangeOfLine(sourcePath, text, max(err.Line, 1))}
 }
 

@@ -1,4 +1,4 @@
-package template
+package evaluate
 
 import (
 	"fmt"
@@ -16,16 +16,17 @@ func TestCheckText(t *testing.T) {
 		"other delimiters":               {text: "[[ env \"HOME\" ]] {{ nope }}", left: "[[", right: "]]"},
 		"a missing end":                  {text: "a\n{{ range nomadServices }}\n", line: 3, want: "unexpected EOF"},
 		"a function that does not exist": {text: "a\nb {{ nomadVariable \"x\" }}", line: 2, want: `function "nomadVariable" not defined`},
-		"a function of Consul":           {text: "{{ key \"x\" }}"},
+		"a function of Consul":           {text: "{{ key \"x\" }}", line: 1, want: `function "key": there is no Consul here: nomadVar and nomadService read what this node has`},
+		"no text":                        {},
 		"an unclosed action":             {text: "{{ env ", line: 1, want: "unclosed action"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := CheckText(c.text, c.left, c.right)
+			list := CheckText(c.text, c.left, c.right)
 			switch {
-			case err == nil && c.want != "":
+			case len(list) == 0 && c.want != "":
 				t.Errorf("no error, want %q", c.want)
-			case err != nil && (err.Reason != c.want || err.Line != c.line):
-				t.Errorf("line %d: %q, want line %d: %q", err.Line, err.Reason, c.line, c.want)
+			case len(list) > 0 && (len(list) > 1 || list[0].Reason != c.want || list[0].Line != c.line):
+				t.Errorf("%v, want line %d: %q", list, c.line, c.want)
 			}
 		})
 	}
@@ -34,7 +35,7 @@ func TestCheckText(t *testing.T) {
 func TestUnansweredCalls(t *testing.T) {
 	text := "{{ env \"A\" }}\n{{ with secret \"x\" }}{{ key \"a\" }}{{ end }}\n{{ define \"x\" }}{{ if ls \"b\" | len }}{{ end }}{{ end }}{{ key \"b\" }}"
 	got := ""
-	for _, c := range UnansweredCalls(text, "", "") {
+	for _, c := range CheckText(text, "", "") {
 		got += fmt.Sprintf("%d: %s\n", c.Line, c.Reason)
 	}
 	const want = "2: function \"secret\": there is no Vault here: nomadVar and nomadService read what this node has\n" +
