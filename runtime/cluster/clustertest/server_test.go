@@ -77,7 +77,13 @@ func TestPollBlocksUntilAllocationsOfTheNodeChange(t *testing.T) {
 	first := c.mustCall("Node.GetClientAllocs", object{"NodeID": c.id})
 	poll := object{"NodeID": c.id, "AllowStale": true, "MinQueryIndex": first["Index"]}
 	blocked := c.start("Node.GetClientAllocs", poll)
-	waitReceived(t, s.Cluster, "Node.GetClientAllocs", 2)
+	waitTimers := func() {
+		t.Helper()
+		if err := clock.WaitTimers(t.Context(), 3); err != nil { // of two nodes and the poll
+			t.Fatal(err)
+		}
+	}
+	waitTimers()
 
 	s.PlaceAlloc(other.id, scenarioJob(), "g") // does not wake the poll
 	id := s.PlaceAlloc(c.id, scenarioJob(), "g")
@@ -88,9 +94,7 @@ func TestPollBlocksUntilAllocationsOfTheNodeChange(t *testing.T) {
 
 	poll["MinQueryIndex"], poll["MaxQueryTime"] = woken.response["Index"], int64(time.Minute)
 	blocked = c.start("Node.GetClientAllocs", poll)
-	if err := clock.WaitTimers(t.Context(), 3); err != nil { // of two nodes and the poll
-		t.Fatal(err)
-	}
+	waitTimers()
 	clock.Advance(time.Minute)
 	woken = <-blocked
 	if woken.err != nil || fmt.Sprint(woken.response["Index"]) != fmt.Sprint(poll["MinQueryIndex"]) {
