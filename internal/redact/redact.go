@@ -162,9 +162,17 @@ func writtenForms(value string) []string {
 
 func indexKey(form string) string { return form[:min(len(form), indexLen)] }
 
-// Text returns the text with [Placeholder] in place of each value, and of the beginning of a value at the end of the text.
-// Values that overlap are replaced by one Placeholder.
+// Text returns the text with [Placeholder] in place of each value, and of the beginning of a value at the end of the text, or before
+// an ellipsis at its end. Values that overlap are replaced by one Placeholder.
 func (v *Values) Text(text string) string {
+	redacted := v.replace(text)
+	if cut, ok := strings.CutSuffix(redacted, "…"); ok { // a caller has truncated the text
+		return v.replace(cut) + "…"
+	}
+	return redacted
+}
+
+func (v *Values) replace(text string) string {
 	if v == nil || text == "" {
 		return text
 	}

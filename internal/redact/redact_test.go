@@ -29,6 +29,8 @@ func TestText(t *testing.T) {
 		{"base64", "correct horse", "Y29ycmVjdCBob3JzZQ==", "<redacted>=="},
 		{"a line of several", "-----BEGIN-----\n  MIIEvAIBADAN\n", "read MIIEvAIBADAN: bad", "read <redacted>: bad"},
 		{"truncated", "a very long password", "the password is a very l", "the password is <redacted>"},
+		{"truncated with an ellipsis", "a very long password", "the password is a very l…", "the password is <redacted>…"},
+		{"a value with an ellipsis at its end", "a very long password…", "a very long password…", "<redacted>"},
 		{"truncated too early to know", "a very long password", "the password is a very", "the password is a very"},
 	}
 	for _, test := range tests {
