@@ -12,8 +12,10 @@ const (
 	maxRequestBytes = 4 << 20
 	// maxCalls limits the calls on one connection. A plugin has one connection, and the
 	// templates of hundreds of tasks wait for changes on it.
-	maxCalls     = 50_000
-	maxTextBytes = 1 << 10 // maxTextBytes limits a reason or a text of an event, in bytes; longer texts are cut
+	maxCalls = 50_000
+	// maxWatchCalls limits the calls of all tokens that wait for a change, so that other calls on a connection remain possible.
+	maxWatchCalls = 40_000
+	maxTextBytes  = 1 << 10 // maxTextBytes limits a reason or a text of an event, in bytes; longer texts are cut
 )
 
 // callKind is a kind of long-running calls.
@@ -48,6 +50,7 @@ const (
 type callLimiter struct {
 	mu            sync.Mutex
 	countsByToken map[tokenClaims]*tokenCallCounts
+	watchCalls    int // of all tokens
 }
 
 type tokenCallCounts struct {
@@ -86,11 +89,20 @@ func (l *callLimiter) countRunningCall(c tokenClaims, k callKind) (end func(), e
 	if b.runningCallsByKind[k] >= callLimits[k].max {
 		return nil, fmt.Errorf("hook %q has %d %s under way, and may not have more: end one first", c.Hook, b.runningCallsByKind[k], callLimits[k].description)
 	}
+	watches := 0
+	if k == watchCalls {
+		watches = 1
+	}
+	if l.watchCalls+watches > maxWatchCalls {
+		return nil, fmt.Errorf("all hooks together have %d %s under way, and may not have more", l.watchCalls, callLimits[k].description)
+	}
+	l.watchCalls += watches
 	b.runningCallsByKind[k]++
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		b.runningCallsByKind[k]--
+		l.watchCalls -= watches
 	}, nil
 }
 
