@@ -1,37 +1,53 @@
 package template
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strconv"
 	"time"
 )
 
-// hookConfig has the template blocks of a task and the operator's limits. The
+// hookConfig has the template blocks of a task and the operator's settings. The
 // task runner attaches the hook with it.
 type hookConfig struct {
 	Templates []templateBlock `json:"templates"`
 	// RenderOnRestart is the option render_templates of the restart block: when the
 	// task restarts, all templates are rendered again.
-	RenderOnRestart bool           `json:"render_templates"`
-	Limits          templateLimits `json:"limits"`
+	RenderOnRestart bool             `json:"render_templates"`
+	Settings        operatorSettings `json:"limits"`
 }
 
-// templateLimits is the operator's configuration, with the names of the template block
+// operatorSettings are the operator's settings, with the names of the template block
 // in Nomad's client block.
-type templateLimits struct {
+type operatorSettings struct {
 	DefaultWait        *waitConfig `json:"wait"`                 // wait of template blocks without a wait
 	WaitBounds         waitConfig  `json:"wait_bounds"`          // bounds for the wait of template blocks with a wait
 	DeniedFunctions    *[]string   `json:"function_denylist"`    // patterns of functions that templates cannot call; nil means Nomad's default
 	DisableFileSandbox bool        `json:"disable_file_sandbox"` // true lets templates read all files of the machine
+	Retry              retryConfig `json:"nomad_retry"`          // delays after a failed read of data
+}
+
+// retryConfig has the first and the longest delay after a failed read; zero means Nomad's default.
+type retryConfig struct {
+	Backoff    time.Duration `json:"backoff"`
+	MaxBackoff time.Duration `json:"max_backoff"`
+}
+
+// withDefaults replaces zero delays by Nomad's defaults. The default of one delay respects the other delay.
+func (r retryConfig) withDefaults() retryConfig {
+	longest := cmp.Or(r.MaxBackoff, time.Minute)
+	r.Backoff = cmp.Or(r.Backoff, min(250*time.Millisecond, longest))
+	r.MaxBackoff = max(r.Backoff, longest)
+	return r
 }
 
 // functionDenylist returns the patterns of the functions that templates cannot call.
-func (l *templateLimits) functionDenylist() []string {
-	if l.DeniedFunctions == nil {
-		return []string{"executeTemplate", "plugin", "writeToFile"}
+func (o *operatorSettings) functionDenylist() []string {
+	if o.DeniedFunctions == nil {
+		return []string{"executeTemplate"} // package evaluate always denies plugin and writeToFile
 	}
-	return *l.DeniedFunctions
+	return *o.DeniedFunctions
 }
 
 // templateBlock is a template block of a job, in Nomad's JSON.
@@ -83,10 +99,10 @@ func parseConfig(attachment []byte) (*hookConfig, error) {
 // effectiveWait returns the minimum and the maximum of the block's wait: a change
 // is handled after no further change has occurred for the minimum, and at the
 // latest after the maximum.
-func (b *templateBlock) effectiveWait(l *templateLimits) (minWait, maxWait time.Duration) {
-	w, bounds := b.Wait, l.WaitBounds
+func (b *templateBlock) effectiveWait(o *operatorSettings) (minWait, maxWait time.Duration) {
+	w, bounds := b.Wait, o.WaitBounds
 	if w == nil {
-		w, bounds = l.DefaultWait, waitConfig{}
+		w, bounds = o.DefaultWait, waitConfig{}
 	}
 	if w == nil {
 		return defaultWaitMin, defaultWaitMax

@@ -11,8 +11,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// chooseServices returns the instances that choose selects, which has the form number|key: the same ones for the same key as
-// long as they exist. An empty choose selects all. Servers reject other texts.
+// chooseServices returns the instances that choose selects. choose has the form number|key. A key selects the same instances until one of
+// them exits or a new instance ranks before them. An empty choose selects all instances. The error for another form is that of Nomad's
+// servers.
 func chooseServices(instances []hook.Service, choose string) ([]hook.Service, error) {
 	if choose == "" {
 		return instances, nil

@@ -58,15 +58,14 @@ func fileWritingCapabilities() []uint {
 	return []uint{unix.CAP_DAC_OVERRIDE, unix.CAP_CHOWN, unix.CAP_FOWNER, unix.CAP_FSETID}
 }
 
-// warnNoLandlockOnce logs at most once per process that the kernel has no
-// Landlock.
+// warnNoLandlockOnce limits the warning about a kernel without Landlock to one per process.
 var warnNoLandlockOnce sync.Once
 
 func restrictThreadWithLandlock(accessibleDir string) error {
 	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
 		warnNoLandlockOnce.Do(func() {
-			hclog.Default().Warn("templates are kept in their directories by this program alone: this kernel has no landlock")
+			hclog.Default().Warn("kernel without Landlock: only path checks confine templates to their directories")
 		})
 		return nil
 	}

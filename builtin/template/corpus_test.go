@@ -419,7 +419,7 @@ func (r corpusResult) String() string {
 func TestTemplatesMatchNomad(t *testing.T) {
 	w, cases := readCorpus(t, "templates.jsonl")
 	counts := w.replay(t, cases, testPool())
-	if counts["first pass"] > 60 || counts["denied function"] != 9 {
+	if counts["first pass"] != 10 || counts["denied function"] != 9 {
 		t.Errorf("differences: %v", counts)
 	}
 	t.Logf("%d cases, differences: %v", len(cases), counts)

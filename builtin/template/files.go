@@ -17,10 +17,12 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/builtin/template/evaluate"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// maxContentSize is the maximum size in bytes of a file that a template reads.
-const maxContentSize = 16 << 20
+// maxContentSize limits a file that a template reads, in bytes. The next process of the hook reads the output of the template, which is
+// not larger.
+const maxContentSize = evaluate.MaxOutputSize
 
 // templateDirs are the directories in which templates read and write files. If
 // allowHostFiles is true, templates can read files everywhere.
@@ -34,6 +36,20 @@ type templateDirs struct {
 type rootedPath struct{ rootDir, pathInRoot string }
 
 func (p rootedPath) String() string { return filepath.Join(p.rootDir, p.pathInRoot) }
+
+// newPrivatePath returns the path of a file in the private directory of a task. Its root is the directory of the task: the task may be able
+// to replace its private directory by a link.
+func newPrivatePath(d hook.TaskDir, name string) rootedPath {
+	if below, ok := strings.CutPrefix(d.PrivateDir, d.Dir+"/"); ok {
+		return rootedPath{d.Dir, filepath.Join(below, name)}
+	}
+	return rootedPath{d.PrivateDir, name}
+}
+
+// isBelow reports whether the path is in the directory of other, or below it.
+func (p rootedPath) isBelow(other rootedPath) bool {
+	return strings.HasPrefix(p.String()+"/", filepath.Dir(other.String())+"/")
+}
 
 // hostRoot is the root for files outside of the task's directories. All symbolic
 // links are followed there.
@@ -88,8 +104,8 @@ func (p rootedPath) readFile() (content []byte, err error) {
 	return content, err
 }
 
-// fileVersion returns a number that changes with the modification time or the size of the
-// file.
+// fileVersion returns a number that changes when the modification time or the size of the file changes. It is at least 2: index 0 requests
+// the first read, and 1 is the index of a path without a file.
 func (p rootedPath) fileVersion() (version uint64, err error) {
 	err = p.runConfinedToRoot(func(root *os.Root, name string) error {
 		info, err := root.Stat(name)
@@ -113,13 +129,29 @@ func openRegularFile(root *os.Root, name string) (*os.File, error) {
 	case err != nil:
 	case info.IsDir():
 		err = &fs.PathError{Op: "read", Path: name, Err: unix.EISDIR}
-	case !info.Mode().IsRegular() && root.Name() != hostRoot:
+	case root.Name() == hostRoot: // the operator lets templates read everything
+	case !info.Mode().IsRegular():
 		err = fmt.Errorf("%s: not a regular file", name)
+	case info.Mode()&0o004 == 0:
+		err = refuseFileOfMachine(f, name)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
+}
+
+// refuseFileOfMachine returns an error for a file that the agent has mounted below the directory of a task, such as /etc/shadow for a task in a
+// chroot: this process can read it, and not each user of a task.
+func refuseFileOfMachine(f *os.File, name string) error {
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &fs); err != nil {
+		return &os.PathError{Op: "statfs", Path: name, Err: err}
+	}
+	if fs.Flags&unix.ST_RDONLY != 0 || fs.Type == unix.PROC_SUPER_MAGIC {
+		return &os.PathError{Op: "open", Path: name, Err: unix.EACCES}
+	}
+	return nil
 }
 
 // replaceFileAtomically replaces the file by a rename, so that the task never reads an incomplete file. A
@@ -130,8 +162,8 @@ func (p rootedPath) replaceFileAtomically(content []byte, mode uint32, uid, gid 
 		if err := root.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
-		fresh := filepath.Join(dir, ".template-"+rand.Text())
-		f, err := root.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		tmpName := filepath.Join(dir, ".template-"+rand.Text())
+		f, err := root.OpenFile(tmpName, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 		if err != nil {
 			return err
 		}
@@ -144,26 +176,31 @@ func (p rootedPath) replaceFileAtomically(content []byte, mode uint32, uid, gid 
 		}
 		err = errors.Join(err, f.Close())
 		if err == nil {
-			err = root.Rename(fresh, name)
+			err = root.Rename(tmpName, name)
 		}
 		if err != nil {
-			return errors.Join(err, root.Remove(fresh))
+			return errors.Join(err, root.Remove(tmpName))
 		}
 		return nil
 	})
 }
 
+// confinedThreads has an element for each thread of runConfinedToRoot: files of all tasks are polled.
+var confinedThreads = make(chan struct{}, 16)
+
 // runConfinedToRoot calls access with an open root, on a thread that cannot access other
 // files if the kernel supports Landlock.
 func (p rootedPath) runConfinedToRoot(access func(root *os.Root, name string) error) error {
+	confinedThreads <- struct{}{}
+	defer func() { <-confinedThreads }()
 	return runOnThreadConfinedToDir(p.rootDir, func(root *os.Root) error {
 		name := p.pathInRoot
 		if p.rootDir == hostRoot {
-			real, err := filepath.EvalSymlinks(hostRoot + name)
+			target, err := filepath.EvalSymlinks(hostRoot + name)
 			if err != nil {
 				return err
 			}
-			name = cmp.Or(strings.TrimPrefix(real, hostRoot), ".")
+			name = cmp.Or(strings.TrimPrefix(target, hostRoot), ".")
 		}
 		return access(root, name)
 	})
@@ -176,15 +213,15 @@ const filePollInterval = 2 * time.Second
 // newFileFetchFunc returns the fetchFunc of a file that a template reads. Its errors are Nomad's: a path that cannot be resolved
 // or leads outside is an error of the function file, and a file that cannot be read fails the template.
 func (d templateDirs) newFileFetchFunc(path string) fetchFunc {
-	at, refusal := d.resolveFileToRead(path)
+	at, resolveErr := d.resolveFileToRead(path)
 	return func(ctx context.Context, afterIndex uint64) (evaluate.Datum, uint64, error) {
 		for {
-			version, refusal := uint64(1), refusal
-			if refusal == nil {
-				version, refusal = at.fileVersion()
+			version, err := uint64(1), resolveErr
+			if err == nil {
+				version, err = at.fileVersion()
 			}
-			if afterIndex == 0 || refusal == nil && version != afterIndex {
-				return d.readFileForTemplate(at, path, version, refusal, afterIndex == 0)
+			if afterIndex == 0 || err == nil && version != afterIndex {
+				return d.readFileForTemplate(at, path, version, err, afterIndex == 0)
 			}
 			if err := wait.Sleep(ctx, filePollInterval); err != nil {
 				return evaluate.Datum{}, 0, err
@@ -193,14 +230,14 @@ func (d templateDirs) newFileFetchFunc(path string) fetchFunc {
 	}
 }
 
-// readFileForTemplate answers the query of a file whose version is known; refusal is the error of its resolution. A file that
-// disappears while its task runs keeps its answer.
-func (d templateDirs) readFileForTemplate(at rootedPath, path string, version uint64, refusal error, isFirstRead bool) (evaluate.Datum, uint64, error) {
+// readFileForTemplate reads a file for a query. resolveErr is the error with which the path was resolved. If a file disappears while its
+// task runs, the query keeps its answer.
+func (d templateDirs) readFileForTemplate(at rootedPath, path string, version uint64, resolveErr error, isFirstRead bool) (evaluate.Datum, uint64, error) {
 	switch {
-	case refusal != nil && d.allowHostFiles:
-		return evaluate.Datum{}, 0, newRenderError(fmt.Sprintf("file(%s): %v", path, fileError("stat", path, refusal)))
-	case refusal != nil:
-		return evaluate.Datum{Err: d.explainUnresolved(path, at, refusal)}, 1, nil
+	case resolveErr != nil && d.allowHostFiles:
+		return evaluate.Datum{}, 0, newRenderError(fmt.Sprintf("file(%s): %v", path, fileError("stat", path, resolveErr)))
+	case resolveErr != nil:
+		return evaluate.Datum{Err: d.explainUnresolved(path, at, resolveErr)}, 1, nil
 	}
 	content, err := at.readFile()
 	switch {

@@ -1,6 +1,7 @@
 package template
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -232,5 +234,55 @@ func TestConfinedProcess(t *testing.T) {
 	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// A file of the machine that not each user can read is refused, as is one that a bind mount shows below the directory of a task.
+func TestFilesOfMachineAreRefused(t *testing.T) {
+	own := filepath.Join(t.TempDir(), "own")
+	if err := os.WriteFile(own, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]error{own: nil, "/proc/self/environ": unix.EACCES} {
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := refuseFileOfMachine(f, path); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", path, err, want)
+		}
+		f.Close()
+	}
+}
+
+// The data of a task's templates have limits, also after a change.
+func TestDataHaveLimits(t *testing.T) {
+	f := newFixture(t)
+	dir := filepath.Join(f.dir, "web", "local")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "big"), make([]byte, maxContentSize), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for want, text := range map[string]string{
+		"the templates of a task read at most 64 MiB of data":              fmt.Sprintf(`{{ $p := "%s/" }}{{ range loop 5 }}{{ $p = print $p "./" }}{{ len (file (print $p "big")) }}{{ end }}`, dir),
+		"the templates of a task read at most 1000 variables and services": `{{ range loop 1001 }}{{ if nomadVarExists (print .) }}{{ end }}{{ end }}`,
+	} {
+		ctx, kill := context.WithTimeout(t.Context(), time.Minute)
+		f.onKill = kill
+		_, _ = f.hook.Prestart(ctx, f.newRequest("web", singleBlock(templateBlock{EmbeddedTmpl: text}))) // ends with the kill
+		f.expectCalls("web: kill Template failed: " + want)
+		f.stopTasks()
+	}
+	w := newSourceWatcher(nil, retryConfig{})
+	if err := w.replaceAnswerSizeLocked(0, maxDataSize-1); err != nil {
+		t.Error(err)
+	}
+	if err := w.replaceAnswerSizeLocked(0, 2); err == nil || w.dataSize != maxDataSize-1 {
+		t.Errorf("more data than allowed: %v, %d", err, w.dataSize)
+	}
+	if err := w.replaceAnswerSizeLocked(1000, 1); err != nil || w.dataSize != maxDataSize-1000 {
+		t.Errorf("fewer data: %v, %d", err, w.dataSize)
 	}
 }

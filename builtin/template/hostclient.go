@@ -42,14 +42,14 @@ func (h *hostClient) replaceScopeAndRetryCalls(scope hook.Scope) {
 func (h *hostClient) callUntilAnswered(ctx context.Context, request func(hook.Scope) error) error {
 	for {
 		h.mu.Lock()
-		scope, good, replaced := h.scope, h.isScopeAccepted, h.scopeReplaced
+		scope, accepted, replaced := h.scope, h.isScopeAccepted, h.scopeReplaced
 		h.mu.Unlock()
 		err := request(scope)
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(err, hook.ErrHostUnavailable):
-		case errors.Is(err, hook.ErrPermissionDenied) && good:
+		case errors.Is(err, hook.ErrPermissionDenied) && accepted:
 			select {
 			case <-replaced:
 			case <-ctx.Done():

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -70,9 +71,12 @@ func hashInputs(r *evaluate.Request, usedEnv []string) string {
 		return cmp.Or(cmp.Compare(a.Query.Kind, b.Query.Kind), cmp.Compare(a.Query.Namespace, b.Query.Namespace),
 			cmp.Compare(a.Query.Name, b.Query.Name), cmp.Compare(a.Query.Choose, b.Query.Choose), cmp.Compare(a.Query.Region, b.Query.Region))
 	})
-	text, err := json.Marshal(inputs)
-	if err != nil {
-		return "" // unequal to each other input's hash
+	hash := sha256.New()
+	_ = json.NewEncoder(hash).Encode(inputs) // strings, numbers and booleans can always be encoded
+	// JSON has the same replacement for all bytes that are not UTF-8, so the texts that can have some are hashed as they are.
+	fmt.Fprintf(hash, "%q", r.Text)
+	for _, d := range inputs.Data {
+		fmt.Fprintf(hash, "%q", d.Value.Text)
 	}
-	return hashText(text)
+	return hex.EncodeToString(hash.Sum(nil))
 }

@@ -7,7 +7,6 @@ import (
 	"reflect"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -22,12 +21,21 @@ type fetchFunc func(ctx context.Context, afterIndex uint64) (answer evaluate.Dat
 // sourceWatcher has the answers to the queries of a task's templates, and keeps them up to date.
 type sourceWatcher struct {
 	newFetchFunc func(evaluate.Query) fetchFunc
+	retry        retryConfig
 	changeNotice chan struct{} // receives an element after an answer has changed
 	pollers      sync.WaitGroup
 
-	mu      sync.Mutex
-	sources map[evaluate.Query]*source
+	mu       sync.Mutex
+	sources  map[evaluate.Query]*source
+	dataSize int // of all answers, in bytes
 }
+
+// Limits of what the templates of a task read.
+const (
+	maxHostQueries = 1000     // variables and services: the agent accepts no more calls that wait for a change
+	maxFiles       = 1000     // each is polled
+	maxDataSize    = 64 << 20 // bytes
+)
 
 // source is the current answer to a query.
 type source struct {
@@ -39,8 +47,8 @@ type source struct {
 	stopPolling context.CancelFunc // nil while no goroutine polls the source
 }
 
-func newSourceWatcher(newFetchFunc func(evaluate.Query) fetchFunc) *sourceWatcher {
-	return &sourceWatcher{newFetchFunc: newFetchFunc, changeNotice: make(chan struct{}, 1), sources: map[evaluate.Query]*source{}}
+func newSourceWatcher(newFetchFunc func(evaluate.Query) fetchFunc, retry retryConfig) *sourceWatcher {
+	return &sourceWatcher{newFetchFunc: newFetchFunc, retry: retry.withDefaults(), changeNotice: make(chan struct{}, 1), sources: map[evaluate.Query]*source{}}
 }
 
 // fetchAll fetches the answers to queries that have none. It blocks until all are there. A query that cannot be answered, as that of a
@@ -49,9 +57,9 @@ func newSourceWatcher(newFetchFunc func(evaluate.Query) fetchFunc) *sourceWatche
 func (w *sourceWatcher) fetchAll(ctx context.Context, queries []evaluate.Query) error {
 	for _, q := range queries {
 		w.mu.Lock()
-		known := w.sources[q] != nil
+		hasAnswer := w.sources[q] != nil
 		w.mu.Unlock()
-		if known {
+		if hasAnswer {
 			continue
 		}
 		fetch := w.newFetchFunc(q)
@@ -66,10 +74,42 @@ func (w *sourceWatcher) fetchAll(ctx context.Context, queries []evaluate.Query) 
 			answer = evaluate.Datum{Unavailable: true}
 		}
 		answer.Query = q
-		w.mu.Lock()
-		w.sources[q] = &source{fetch: fetch, answer: answer, index: index, fetchErr: err}
-		w.mu.Unlock()
+		if err := w.addSource(&source{fetch: fetch, answer: answer, index: index, fetchErr: err}); err != nil {
+			return err
+		}
 	}
+	return nil
+}
+
+// addSource adds a source, or returns an error at the limits.
+func (w *sourceWatcher) addSource(s *source) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	q, files := s.answer.Query, 0
+	for other := range w.sources {
+		if other.Kind == evaluate.File {
+			files++
+		}
+	}
+	switch hostQueries := len(w.sources) - files; {
+	case q.Kind == evaluate.File && files >= maxFiles:
+		return newRenderError(fmt.Sprintf("the templates of a task read at most %d files", maxFiles))
+	case q.Kind != evaluate.File && hostQueries >= maxHostQueries:
+		return newRenderError(fmt.Sprintf("the templates of a task read at most %d variables and services", maxHostQueries))
+	}
+	if err := w.replaceAnswerSizeLocked(0, s.answer.Size()); err != nil {
+		return newRenderError(err.Error())
+	}
+	w.sources[q] = s
+	return nil
+}
+
+// replaceAnswerSizeLocked changes dataSize, or returns an error if there were too many data.
+func (w *sourceWatcher) replaceAnswerSizeLocked(former, size int) error {
+	if size > former && w.dataSize+size-former > maxDataSize {
+		return fmt.Errorf("the templates of a task read at most %d MiB of data", maxDataSize>>20)
+	}
+	w.dataSize += size - former
 	return nil
 }
 
@@ -128,6 +168,7 @@ func (w *sourceWatcher) pollOnly(ctx context.Context, used map[evaluate.Query]bo
 				s.stopPolling()
 			}
 			delete(w.sources, q)
+			w.dataSize -= s.answer.Size()
 		}
 	}
 }
@@ -135,8 +176,7 @@ func (w *sourceWatcher) pollOnly(ctx context.Context, used map[evaluate.Query]bo
 // poll fetches the answer of a source whenever its index changes. After an error the source keeps its answer, so that the task
 // can continue.
 func (w *sourceWatcher) poll(ctx context.Context, s *source) {
-	const minDelay, maxDelay = 250 * time.Millisecond, time.Minute
-	delay := minDelay
+	delay := w.retry.Backoff
 	w.mu.Lock()
 	index, failed := s.index, s.fetchErr != nil
 	w.mu.Unlock()
@@ -145,7 +185,7 @@ func (w *sourceWatcher) poll(ctx context.Context, s *source) {
 			if wait.Sleep(ctx, delay) != nil {
 				return
 			}
-			delay = min(2*delay, maxDelay)
+			delay = min(2*delay, w.retry.MaxBackoff)
 		}
 		after := max(index, 1)
 		if failed && index == 0 {
@@ -155,16 +195,22 @@ func (w *sourceWatcher) poll(ctx context.Context, s *source) {
 		if ctx.Err() != nil {
 			return
 		}
-		failed = err != nil
 		w.mu.Lock()
-		s.fetchErr = err
+		if w.sources[s.answer.Query] != s {
+			w.mu.Unlock()
+			return
+		}
+		answer.Query = s.answer.Query
+		if err == nil {
+			err = w.replaceAnswerSizeLocked(s.answer.Size(), answer.Size())
+		}
+		failed, s.fetchErr = err != nil, err
 		if failed {
 			w.mu.Unlock()
 			continue
 		}
-		answer.Query = s.answer.Query
 		changed := !reflect.DeepEqual(answer, s.answer)
-		delay, index, s.index = minDelay, newIndex, newIndex
+		delay, index, s.index = w.retry.Backoff, newIndex, newIndex
 		if changed {
 			s.answer, s.changeCount = answer, s.changeCount+1
 		}
@@ -234,23 +280,30 @@ func (t *taskRenderer) fetchNodeAttribute(name string) fetchFunc {
 	}
 }
 
-func (h *hostClient) newVariableFetchFunc(namespace, path string) fetchFunc {
+// newFetchFunc returns a fetchFunc that reads a value through the host.
+func (h *hostClient) newFetchFunc(read func(ctx context.Context, s hook.Scope, after uint64) (evaluate.Value, uint64, error)) fetchFunc {
 	return func(ctx context.Context, after uint64) (answer evaluate.Datum, index uint64, err error) {
-		err = h.callUntilAnswered(ctx, func(s hook.Scope) error {
-			found, err := h.host.Variable(ctx, s, hook.VariableRequest{Path: path, Namespace: namespace, AfterIndex: after})
-			answer, index = evaluate.Datum{}, found.Index
-			if found.Items != nil {
-				found.Metadata.Path = path // an agent of an earlier version sends no metadata
-				m := newAPIMetadata(found.Metadata)
-				answer.Value = evaluate.Value{Exists: true, Variable: &api.Variable{
-					Namespace: m.Namespace, Path: m.Path, CreateIndex: m.CreateIndex, ModifyIndex: m.ModifyIndex,
-					CreateTime: m.CreateTime, ModifyTime: m.ModifyTime, Items: found.Items,
-				}}
-			}
+		err = h.callUntilAnswered(ctx, func(s hook.Scope) (err error) {
+			answer.Value, index, err = read(ctx, s, after)
 			return err
 		})
 		return answer, index, err
 	}
+}
+
+func (h *hostClient) newVariableFetchFunc(namespace, path string) fetchFunc {
+	return h.newFetchFunc(func(ctx context.Context, s hook.Scope, after uint64) (evaluate.Value, uint64, error) {
+		found, err := h.host.Variable(ctx, s, hook.VariableRequest{Path: path, Namespace: namespace, AfterIndex: after})
+		if found.Items == nil {
+			return evaluate.Value{}, found.Index, err
+		}
+		found.Metadata.Path = path // an agent of an earlier version sends no metadata
+		m := newAPIMetadata(found.Metadata)
+		return evaluate.Value{Exists: true, Variable: &api.Variable{
+			Namespace: m.Namespace, Path: m.Path, CreateIndex: m.CreateIndex, ModifyIndex: m.ModifyIndex,
+			CreateTime: m.CreateTime, ModifyTime: m.ModifyTime, Items: found.Items,
+		}}, found.Index, err
+	})
 }
 
 func newAPIMetadata(m hook.VariableMetadata) *api.VariableMetadata {
@@ -261,59 +314,50 @@ func newAPIMetadata(m hook.VariableMetadata) *api.VariableMetadata {
 }
 
 func (h *hostClient) newVariableListFetchFunc(namespace, prefix string) fetchFunc {
-	return func(ctx context.Context, after uint64) (answer evaluate.Datum, index uint64, err error) {
-		err = h.callUntilAnswered(ctx, func(s hook.Scope) error {
-			found, err := h.host.Variables(ctx, s, hook.VariablesRequest{Prefix: prefix, Namespace: namespace, AfterIndex: after})
-			answer, index = evaluate.Datum{Value: evaluate.Value{Exists: true}}, found.Index
-			if found.Variables == nil { // from an agent of an earlier version
-				for _, path := range found.Paths {
-					found.Variables = append(found.Variables, hook.VariableMetadata{Path: path})
-				}
+	return h.newFetchFunc(func(ctx context.Context, s hook.Scope, after uint64) (evaluate.Value, uint64, error) {
+		found, err := h.host.Variables(ctx, s, hook.VariablesRequest{Prefix: prefix, Namespace: namespace, AfterIndex: after})
+		if found.Variables == nil { // from an agent of an earlier version
+			for _, path := range found.Paths {
+				found.Variables = append(found.Variables, hook.VariableMetadata{Path: path})
 			}
-			for _, m := range found.Variables {
-				answer.Value.Variables = append(answer.Value.Variables, newAPIMetadata(m))
-			}
-			return err
-		})
-		return answer, index, err
-	}
+		}
+		list := evaluate.Value{Exists: true}
+		for _, m := range found.Variables {
+			list.Variables = append(list.Variables, newAPIMetadata(m))
+		}
+		return list, found.Index, err
+	})
 }
 
 // newServiceFetchFunc returns the fetchFunc of the instances of a service, or of those that choose selects.
 func (h *hostClient) newServiceFetchFunc(name, choose string) fetchFunc {
-	return func(ctx context.Context, after uint64) (answer evaluate.Datum, index uint64, err error) {
-		err = h.callUntilAnswered(ctx, func(s hook.Scope) error {
-			found, err := h.host.Services(ctx, s, hook.ServicesRequest{Name: name, AfterIndex: after})
-			if err != nil {
-				return err
-			}
-			chosen, err := chooseServices(found.Services, choose)
-			answer, index = evaluate.Datum{Value: evaluate.Value{Exists: true}}, found.Index
-			for _, i := range chosen {
-				answer.Value.Services = append(answer.Value.Services, new(newServiceRegistration(i)))
-			}
-			return err
-		})
-		return answer, index, err
-	}
+	return h.newFetchFunc(func(ctx context.Context, s hook.Scope, after uint64) (evaluate.Value, uint64, error) {
+		found, err := h.host.Services(ctx, s, hook.ServicesRequest{Name: name, AfterIndex: after})
+		if err != nil {
+			return evaluate.Value{}, 0, err
+		}
+		chosen, err := chooseServices(found.Services, choose)
+		list := evaluate.Value{Exists: true}
+		for _, i := range chosen {
+			list.Services = append(list.Services, new(newServiceRegistration(i)))
+		}
+		return list, found.Index, err
+	})
 }
 
 // newConsulServiceFetchFunc returns the fetchFunc of the instances of a service in the catalog that takes the place of Consul's. Without
 // services of Consul the data do not exist.
 func (h *hostClient) newConsulServiceFetchFunc(name string) fetchFunc {
-	return func(ctx context.Context, after uint64) (answer evaluate.Datum, index uint64, err error) {
-		err = h.callUntilAnswered(ctx, func(s hook.Scope) error {
-			found, err := h.host.Services(ctx, s, hook.ServicesRequest{Name: name, InPlaceOfConsul: true, AfterIndex: after})
-			answer, index = evaluate.Datum{Value: evaluate.Value{Exists: !found.NoConsul}}, found.Index
-			for _, i := range found.Services {
-				answer.Value.ConsulServices = append(answer.Value.ConsulServices, evaluate.ConsulInstance{
-					ServiceRegistration: newServiceRegistration(i), Status: cmp.Or(i.Status, hook.ServicePassing),
-				})
-			}
-			return err
-		})
-		return answer, index, err
-	}
+	return h.newFetchFunc(func(ctx context.Context, s hook.Scope, after uint64) (evaluate.Value, uint64, error) {
+		found, err := h.host.Services(ctx, s, hook.ServicesRequest{Name: name, InPlaceOfConsul: true, AfterIndex: after})
+		list := evaluate.Value{Exists: !found.NoConsul}
+		for _, i := range found.Services {
+			list.ConsulServices = append(list.ConsulServices, evaluate.ConsulInstance{
+				ServiceRegistration: newServiceRegistration(i), Status: cmp.Or(i.Status, hook.ServicePassing),
+			})
+		}
+		return list, found.Index, err
+	})
 }
 
 func newServiceRegistration(s hook.Service) api.ServiceRegistration {
@@ -325,14 +369,10 @@ func newServiceRegistration(s hook.Service) api.ServiceRegistration {
 
 // newServiceListFetchFunc returns the fetchFunc of all services, or of those in the catalog that takes the place of Consul's.
 func (h *hostClient) newServiceListFetchFunc(inPlaceOfConsul bool) fetchFunc {
-	return func(ctx context.Context, after uint64) (answer evaluate.Datum, index uint64, err error) {
-		err = h.callUntilAnswered(ctx, func(s hook.Scope) error {
-			found, err := h.host.Services(ctx, s, hook.ServicesRequest{InPlaceOfConsul: inPlaceOfConsul, AfterIndex: after})
-			answer, index = evaluate.Datum{Value: evaluate.Value{Exists: !found.NoConsul, ServiceNames: newServiceStubs(found.Services)}}, found.Index
-			return err
-		})
-		return answer, index, err
-	}
+	return h.newFetchFunc(func(ctx context.Context, s hook.Scope, after uint64) (evaluate.Value, uint64, error) {
+		found, err := h.host.Services(ctx, s, hook.ServicesRequest{InPlaceOfConsul: inPlaceOfConsul, AfterIndex: after})
+		return evaluate.Value{Exists: !found.NoConsul, ServiceNames: newServiceStubs(found.Services)}, found.Index, err
+	})
 }
 
 // newServiceStubs returns each service once, with the tags of all its instances. The instances are sorted by the name of their service.

@@ -23,7 +23,7 @@ import (
 // taskRenderer renders the templates of a task as long as the task exists.
 type taskRenderer struct {
 	namespace, region   string
-	limits              templateLimits
+	settings            operatorSettings
 	dirs                templateDirs
 	taskDirPathReplacer *strings.Replacer // replaces references to the task's directories by the paths of the directories on the host
 	taskEnv             map[string]string
@@ -99,16 +99,16 @@ type prestartOrPoststartFields struct {
 func newTaskRenderer(host hook.Host, node hook.Node, scope hook.Scope, r prestartOrPoststartFields, taskHasRun bool, e Evaluators) *taskRenderer {
 	t := &taskRenderer{
 		namespace: r.namespace, region: node.Region,
-		limits:         r.config.Limits,
-		dirs:           templateDirs{taskDir: r.taskDir.Dir, sharedAllocDir: r.taskDir.SharedAllocDir, allowHostFiles: r.config.Limits.DisableFileSandbox},
-		appliedOutputs: appliedOutputs{file: rootedPath{r.taskDir.PrivateDir, "template-applied"}},
-		renderings:     storedRenderings{file: rootedPath{r.taskDir.PrivateDir, "template-inputs"}},
+		settings:       r.config.Settings,
+		dirs:           templateDirs{taskDir: r.taskDir.Dir, sharedAllocDir: r.taskDir.SharedAllocDir, allowHostFiles: r.config.Settings.DisableFileSandbox},
+		appliedOutputs: appliedOutputs{file: newPrivatePath(r.taskDir, "template-applied")},
+		renderings:     storedRenderings{file: newPrivatePath(r.taskDir, "template-inputs")},
 		taskDirPathReplacer: strings.NewReplacer(
 			"${NOMAD_ALLOC_DIR}", r.taskDir.SharedAllocDir, "${NOMAD_TASK_DIR}", r.taskDir.LocalDir, "${NOMAD_SECRETS_DIR}", r.taskDir.SecretsDir),
 		taskEnv: r.taskEnv, hostClient: newHostClient(host, scope), taskHasRun: taskHasRun, evaluators: e,
 		taskStarted: make(chan struct{}, 1), firstRenderDone: make(chan struct{}), renderLoopReturned: make(chan struct{}),
 	}
-	t.watcher = newSourceWatcher(t.newFetchFunc)
+	t.watcher = newSourceWatcher(t.newFetchFunc, r.config.Settings.Retry)
 	return t
 }
 
@@ -166,6 +166,9 @@ func (t *taskRenderer) makeTemplateFiles(ctx context.Context, blocks []templateB
 		at, ok := t.dirs.resolvePath(path, true)
 		if !ok {
 			return permanentErrorf("template destination path escapes alloc directory: %q", b.DestPath)
+		}
+		if at.isBelow(t.renderings.file) {
+			return permanentErrorf("template destination path is in the private directory of the task: %q", b.DestPath)
 		}
 		if _, err := b.fileMode(); err != nil {
 			return err
@@ -244,8 +247,8 @@ func (t *taskRenderer) renderAndWriteUntilComplete(ctx context.Context) error {
 	}
 }
 
-// describeMissingSources returns the texts of the events about missing data: Nomad's, the reasons why data cannot be read, and
-// which of them nothing here can answer.
+// describeMissingSources returns the texts of the events about missing data: Nomad's text, the errors of failed reads, and the first name
+// that only Consul or Vault has.
 func (t *taskRenderer) describeMissingSources(missing []string) (events []string) {
 	const maxListed = 3
 	listed := missing
@@ -253,12 +256,19 @@ func (t *taskRenderer) describeMissingSources(missing []string) (events []string
 		listed = append(slices.Clone(missing[:maxListed]), fmt.Sprintf("and %d more", more))
 	}
 	events = []string{"Missing: " + strings.Join(listed, ", ")}
-	for _, text := range t.watcher.fetchErrors() {
+	for i, text := range t.watcher.fetchErrors() {
+		if i == maxListed {
+			break
+		}
 		events = append(events, "Template cannot read "+text)
 	}
 	for _, name := range missing {
 		if system := evaluate.SystemOf(name); system != "" {
-			events = append(events, fmt.Sprintf("Template waits for %s, which this node does not have, because of %s", system, name))
+			text := fmt.Sprintf("Template waits for %s: this node has no %s", name, system)
+			if strings.HasPrefix(name, "health.service(") || strings.HasPrefix(name, "catalog.services(") {
+				text = fmt.Sprintf("Template waits for %s: no job in the namespace has a service with provider = \"consul\"", name)
+			}
+			events = append(events, text)
 			break
 		}
 	}
@@ -299,9 +309,6 @@ func (t *taskRenderer) renderStaleFiles(ctx context.Context) (changed []*templat
 	return changed, slices.Compact(missing), nil
 }
 
-// maxQueries limits the data that one template reads, because each of them is watched.
-const maxQueries = 10_000
-
 // evaluateTemplateFile evaluates a template, and fetches the data that it reads, until they are all known.
 func (t *taskRenderer) evaluateTemplateFile(ctx context.Context, f *templateFile) (err error) {
 	if f.source == nil {
@@ -313,7 +320,7 @@ func (t *taskRenderer) evaluateTemplateFile(ctx context.Context, f *templateFile
 	}
 	r := &evaluate.Request{
 		Text: *f.source, LeftDelim: f.LeftDelim, RightDelim: f.RightDelim, ErrMissingKey: f.ErrMissingKey,
-		DestPath: f.outputPath.String(), DeniedFunctions: t.limits.functionDenylist(),
+		DestPath: f.outputPath.String(), DeniedFunctions: t.settings.functionDenylist(),
 		Env: t.taskEnv, Namespace: t.namespace,
 	}
 	queries := slices.Collect(maps.Keys(f.changeCounts))
@@ -326,9 +333,6 @@ func (t *taskRenderer) evaluateTemplateFile(ctx context.Context, f *templateFile
 		}
 		if len(result.Unknown) > 0 {
 			queries = append(queries, result.Unknown...)
-			if len(queries) > maxQueries {
-				return newRenderError(fmt.Sprintf("template %q reads more than %d variables, services and files", f.DestPath, maxQueries))
-			}
 			if err := t.watcher.fetchAll(ctx, result.Unknown); err != nil {
 				return err
 			}
@@ -354,7 +358,8 @@ func (t *taskRenderer) evaluateTemplateFile(ctx context.Context, f *templateFile
 func (t *taskRenderer) isRenderedFromSameInputs(f *templateFile) bool {
 	stored, ok := t.renderings.byDest[f.DestPath]
 	if !ok {
-		// An earlier version has rendered the file: an output that is always another one says nothing about its data.
+		// An earlier version rendered the file without a record. The output of a nondeterministic template always differs, so the file
+		// counts as current.
 		return t.taskHasRun && evaluate.IsNondeterministic(*f.source, f.LeftDelim, f.RightDelim)
 	}
 	return stored == rendering{f.latest.Inputs, f.onDisk}
@@ -379,14 +384,14 @@ func (t *taskRenderer) evaluateWithinLimits(ctx context.Context, f *templateFile
 	return result, err
 }
 
-// readTemplateSource returns the text of a template, from the job or from the file that the job names. Its errors are subject to the
-// restart policy, because an artifact can bring the file at the next attempt.
+// readTemplateSource returns the text of a template, from the job or from the file that the job names. The restart policy handles an error
+// of the file, because an artifact can create the file before the next attempt. A template with both source and data is a permanent error.
 func (t *taskRenderer) readTemplateSource(ctx context.Context, f *templateFile) (string, error) {
 	if f.SourcePath == "" {
 		return f.EmbeddedTmpl, nil
 	}
 	if f.EmbeddedTmpl != "" {
-		return "", permanentErrorf("template %q has both source and data: say one of them", f.DestPath)
+		return "", permanentErrorf("template %q has both source and data: remove one of them", f.DestPath)
 	}
 	path, err := t.interpolate(ctx, f.SourcePath)
 	if err != nil {
@@ -428,20 +433,15 @@ func (t *taskRenderer) writeOutputsAndSetEnv(changed []*templateFile) error {
 	return nil
 }
 
-// reportEnvLosses emits events about the lines of env files that lose characters. An event has the value only if the template reads no
-// variable, because a part of a secret is not recognized as one.
+// reportEnvLosses emits an event for each line of an env file that loses characters. The event omits the value: a part of a secret is not
+// redacted.
 func (t *taskRenderer) reportEnvLosses(ctx context.Context, changed []*templateFile) {
 	for _, f := range changed {
 		if !f.Envvars {
 			continue
 		}
-		readsVariables := slices.ContainsFunc(slices.Collect(maps.Keys(f.changeCounts)), func(q evaluate.Query) bool { return q.Kind == evaluate.Variable })
 		for _, loss := range EnvLosses(f.envText) {
-			text := fmt.Sprintf("Template %q: line %d: variable %s loses quotes, or what follows #", f.DestPath, loss.Line, loss.Name)
-			if !readsVariables {
-				text += fmt.Sprintf(": the task gets %q", loss.Value)
-			}
-			t.emitEvent(ctx, "Template", text)
+			t.emitEvent(ctx, "Template", fmt.Sprintf("Template %q: line %d: variable %s loses quotes, or the text after #", f.DestPath, loss.Line, loss.Name))
 		}
 	}
 }
@@ -543,7 +543,7 @@ func (t *taskRenderer) renderUntilStable(ctx context.Context) ([]*templateFile, 
 		}
 		var minWait, maxWait time.Duration
 		for _, c := range changed {
-			l, m := c.effectiveWait(&t.limits)
+			l, m := c.effectiveWait(&t.settings)
 			minWait, maxWait = max(minWait, l), max(maxWait, m)
 		}
 		timer := time.NewTimer(min(minWait, maxWait-time.Since(began)))
@@ -559,10 +559,9 @@ func (t *taskRenderer) renderUntilStable(ctx context.Context) ([]*templateFile, 
 	}
 }
 
-// performChangeActions performs the change_mode actions of the changed templates. If
-// one of them restarts the task, the other actions are omitted. Each signal is
-// sent once, and scripts run concurrently. The outputs are applied then, but not after the request
-// of a restart, which counts when the task has started again.
+// performChangeActions performs the change_mode actions of the changed templates. A restart replaces all other actions. Each signal is
+// sent once, and scripts run concurrently. After signals and scripts the outputs count as applied; after a restart request they count
+// when the task has started.
 func (t *taskRenderer) performChangeActions(ctx context.Context, changed []*templateFile) {
 	var signals []string
 	var changeScripts []*changeScript
@@ -703,7 +702,7 @@ func (t *taskRenderer) killOrRestartAfterRenderError(ctx context.Context, err er
 func (t *taskRenderer) killTask(ctx context.Context, reason string) {
 	err := t.hostClient.callUntilAnswered(ctx, func(s hook.Scope) error { return t.hostClient.host.Kill(ctx, s, hook.KillRequest{Reason: reason}) })
 	if err != nil && !errors.Is(err, hook.ErrTaskNotRunning) {
-		t.emitEvent(ctx, hook.EventFailed, fmt.Sprintf("%s. The task could not be killed for that: %v", reason, err))
+		t.emitEvent(ctx, hook.EventFailed, fmt.Sprintf("%s. Killing the task failed: %v", reason, err))
 	}
 }
 
@@ -748,9 +747,9 @@ func (t *taskRenderer) repeatUnperformedRestart() {
 	}
 }
 
-// addFilesWithLostActions returns changed and, in its first call, the templates whose output was written by an earlier
-// process of the hook and is not applied. A file that the task has changed does not contain the output, and is not
-// returned.
+// addFilesWithLostActions returns changed and the templates whose output an earlier process of the hook wrote without performing its
+// action. It returns each such template once, as soon as its data exist. A file that the task has changed does not contain the output,
+// and is not returned.
 func (t *taskRenderer) addFilesWithLostActions(changed []*templateFile) []*templateFile {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -759,8 +758,11 @@ func (t *taskRenderer) addFilesWithLostActions(changed []*templateFile) []*templ
 	}
 	t.appliedOutputs.mayHaveLostActions = false
 	for _, f := range t.templateFiles {
-		rendered := f.changeCounts != nil && len(f.missingSources) == 0 && f.latest.Output == f.onDisk
-		if rendered && t.appliedOutputs.isUnapplied(f.DestPath) && !slices.Contains(changed, f) {
+		switch {
+		case !t.appliedOutputs.isUnapplied(f.DestPath):
+		case len(f.missingSources) > 0:
+			t.appliedOutputs.mayHaveLostActions = true // checked again when the data exist
+		case f.changeCounts != nil && f.latest.Output == f.onDisk && !slices.Contains(changed, f):
 			changed = append(changed, f)
 		}
 	}

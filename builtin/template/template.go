@@ -53,10 +53,8 @@ func (h *Hook) SetHost(host hook.Host, node hook.Node) {
 	h.host, h.node = host, node
 }
 
-// Prestart blocks until all templates are rendered. When a task restarts, it
-// returns the earlier output immediately, unless the job requests a new
-// rendering. For a task that is already running, it does not wait for missing
-// data.
+// Prestart blocks until all templates are rendered. When a task restarts, it returns the earlier output immediately, unless the job sets
+// render_templates or the last rendering failed. For a task that is already running, it does not wait for missing data.
 func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	config, err := parseConfig(req.AttachmentJSON)
 	if err != nil {
@@ -83,21 +81,18 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 	case err == nil || req.Running:
 		return hook.TaskPrestartResponse{Env: vars}, nil
 	case isPermanent(err):
-		// Normally ctx ends, because the error kills the task. The timeout is for a
-		// kill that fails.
 		select {
 		case <-ctx.Done():
 			return hook.TaskPrestartResponse{}, ctx.Err()
-		case <-time.After(cleanupTimeout):
+		case <-time.After(killTimeout):
 			return hook.TaskPrestartResponse{}, err
 		}
 	}
 	return hook.TaskPrestartResponse{}, sdk.Recoverable(err)
 }
 
-// cleanupTimeout is how long Prestart waits, after a permanent error, until the kill that this error has caused cancels
-// the request. If the kill fails, Prestart returns the error after this time.
-const cleanupTimeout = 5 * time.Second
+// killTimeout is how long Prestart waits, after a permanent error, for the kill that this error has requested. A kill cancels ctx.
+const killTimeout = 5 * time.Second
 
 // Poststart triggers the actions that need a running process, such as scripts
 // and pending restarts.

@@ -217,8 +217,8 @@ func TestTemplateFailures(t *testing.T) {
 		never bool
 	}{
 		{"a syntax error", templateBlock{EmbeddedTmpl: "{{ if }}"}, "missing value for if", true},
-		{"blocks in blocks", templateBlock{EmbeddedTmpl: strings.Repeat("{{- if 1 }}", 5000) + strings.Repeat("{{ end }}", 5000)}, "blocks are nested more than 1000 deep", true},
-		{"else if in else if", templateBlock{EmbeddedTmpl: "<<if 1>>" + strings.Repeat("<< else  if 1 >>", 5000) + "<<end>>", LeftDelim: "<<", RightDelim: ">>"}, "blocks are nested more than 1000 deep", true},
+		{"blocks in blocks", templateBlock{EmbeddedTmpl: strings.Repeat("{{- if 1 }}", 11_000) + strings.Repeat("{{ end }}", 11_000)}, "a template has at most 10000 blocks", true},
+		{"else if in else if", templateBlock{EmbeddedTmpl: "<<if 1>>" + strings.Repeat("<< else  if 1 >>", 11_000) + "<<end>>", LeftDelim: "<<", RightDelim: ">>"}, "a template has at most 10000 blocks", true},
 		{"a function that is not there", templateBlock{EmbeddedTmpl: "{{ nope }}"}, `function "nope" not defined`, true},
 		{"a file of the host", templateBlock{EmbeddedTmpl: `{{ file "/etc/passwd" }}`}, "'/etc/passwd' is outside of sandbox", true},
 		{"a file that is not there", templateBlock{EmbeddedTmpl: `{{ file (print (env "NOMAD_TASK_DIR") "/x/y") }}`}, "/web/local/x: no such file or directory", true},
@@ -227,6 +227,7 @@ func TestTemplateFailures(t *testing.T) {
 		{"writeToFile", templateBlock{EmbeddedTmpl: `{{ writeToFile "/tmp/x" "" "" "0644" "x" }}`}, "error calling writeToFile: function is disabled", true},
 		{"source and data", templateBlock{SourcePath: "local/x", EmbeddedTmpl: "x"}, "has both source and data", true},
 		{"a destination above", templateBlock{EmbeddedTmpl: "x", DestPath: "../other/local/x"}, "template destination path escapes alloc directory", true},
+		{"a destination in the private directory", templateBlock{EmbeddedTmpl: "x", DestPath: "private/template-inputs"}, "is in the private directory of the task", true},
 		{"permissions", templateBlock{EmbeddedTmpl: "x", Perms: "rw"}, `perms "rw"`, true},
 		{"a key that is missing", templateBlock{EmbeddedTmpl: `{{ with nomadVar "app" }}{{ .nope }}{{ end }}`, ErrMissingKey: true}, `map has no entry for key "nope"`, true},
 		{"a variable of the task that is missing", templateBlock{EmbeddedTmpl: `{{ mustEnv "NOPE" }}`}, "required environment variable NOPE is empty", true},
@@ -387,6 +388,7 @@ func TestLostActionIsPerformedByNextProcess(t *testing.T) {
 		hangs        bool     // the process dies during the action
 		startsAgain  bool     // the task starts again before the process dies
 		recordIsLost bool     // the task was started by a version of the hook without the record
+		dataComeBack bool     // the variable does not exist while the next process starts
 		first, next  []string // calls of the first and of the next process
 	}{
 		{name: "restart not answered", mode: "restart", hangs: true, first: []string{restartCall}, next: []string{restartCall}},
@@ -394,6 +396,7 @@ func TestLostActionIsPerformedByNextProcess(t *testing.T) {
 		{name: "restart carried out", mode: "restart", startsAgain: true, first: []string{restartCall}},
 		{name: "no record", mode: "restart", recordIsLost: true, first: []string{restartCall}},
 		{name: "signal not answered", mode: "signal", hangs: true, first: []string{"web: signal SIGHUP Template re-rendered"}, next: []string{"web: signal SIGHUP Template re-rendered"}},
+		{name: "signal not answered, then no data", mode: "signal", hangs: true, dataComeBack: true, first: []string{"web: signal SIGHUP Template re-rendered"}, next: []string{"web: signal SIGHUP Template re-rendered"}},
 		{name: "signal sent", mode: "signal", first: []string{"web: signal SIGHUP Template re-rendered"}},
 		{name: "script not answered", mode: "script", hangs: true, first: []string{"web: exec [/bin/x] 0s"}, next: []string{
 			"web: exec [/bin/x] 0s", "web: event  / Template successfully ran script /bin/x with arguments: []. Exit code: 0"}},
@@ -426,9 +429,17 @@ func TestLostActionIsPerformedByNextProcess(t *testing.T) {
 
 				clear(f.callErrors)
 				f.newHook()
+				if test.dataComeBack {
+					f.changeData(func() { clear(f.variables) })
+				}
 				req.Running = true
 				f.startTask(req)
 				time.Sleep(time.Minute)
+				if test.dataComeBack {
+					f.expectCalls()
+					f.setVariable("app", "w", "two")
+					time.Sleep(time.Minute)
+				}
 				f.expectCalls(test.next...)
 				if got := f.readFile("web/local/out"); got != "W=two\n" {
 					t.Errorf("file has %q", got)
@@ -722,7 +733,7 @@ func TestChangeWaitsForEvaluators(t *testing.T) {
 	})
 }
 
-// Lines of an env file that lose characters get an event, with the value unless it may be a part of a secret.
+// Lines of an env file that lose characters get an event, without the value, which may be a part of a secret.
 func TestEnvLossesHaveEvents(t *testing.T) {
 	f := newFixture(t)
 	f.setVariable("app", "w", "pa#ss")
@@ -734,8 +745,8 @@ func TestEnvLossesHaveEvents(t *testing.T) {
 	if !maps.Equal(env, map[string]string{"A": "1", "B": "xy", "W": "pa"}) {
 		t.Errorf("environment %q", env)
 	}
-	f.expectCalls(`web: event Template / Template "local/a": line 2: variable B loses quotes, or what follows #: the task gets "xy"`,
-		`web: event Template / Template "local/b": line 1: variable W loses quotes, or what follows #`)
+	f.expectCalls(`web: event Template / Template "local/a": line 2: variable B loses quotes, or the text after #`,
+		`web: event Template / Template "local/b": line 1: variable W loses quotes, or the text after #`)
 }
 
 // A symbolic link cannot lead a template out of the directory of the task
@@ -794,19 +805,19 @@ func TestEffectiveWait(t *testing.T) {
 	for _, test := range []struct {
 		name        string
 		block       *waitConfig
-		limits      templateLimits
+		limits      operatorSettings
 		least, most time.Duration
 	}{
-		{"nobody says anything", nil, templateLimits{}, 5 * s, 240 * s},
-		{"the operator does", nil, templateLimits{DefaultWait: &waitConfig{Min: s, Max: 3 * s}}, s, 3 * s},
-		{"the operator says the least only", nil, templateLimits{DefaultWait: &waitConfig{Min: s}}, s, 4 * s},
-		{"the bounds are not for the operator", nil, templateLimits{DefaultWait: &waitConfig{Min: s, Max: 3 * s}, WaitBounds: waitConfig{Min: 2 * s, Max: 2 * s}}, s, 3 * s},
-		{"the bounds are not for those who say nothing", nil, templateLimits{WaitBounds: waitConfig{Min: 10 * s}}, 5 * s, 240 * s},
-		{"the block does", &waitConfig{Min: s, Max: 2 * s}, templateLimits{DefaultWait: &waitConfig{Min: 9 * s, Max: 9 * s}}, s, 2 * s},
-		{"the block waits too little", &waitConfig{Min: s, Max: 20 * s}, templateLimits{WaitBounds: waitConfig{Min: 2 * s}}, 2 * s, 20 * s},
-		{"the block waits too long", &waitConfig{Min: s, Max: 20 * s}, templateLimits{WaitBounds: waitConfig{Max: 3 * s}}, s, 3 * s},
-		{"the most that follows from the least is bound too", &waitConfig{Min: s}, templateLimits{WaitBounds: waitConfig{Max: 3 * s}}, s, 3 * s},
-		{"the least is never above the most", &waitConfig{Min: s, Max: s}, templateLimits{WaitBounds: waitConfig{Min: 9 * s, Max: 3 * s}}, 9 * s, 9 * s},
+		{"nobody says anything", nil, operatorSettings{}, 5 * s, 240 * s},
+		{"the operator does", nil, operatorSettings{DefaultWait: &waitConfig{Min: s, Max: 3 * s}}, s, 3 * s},
+		{"the operator says the least only", nil, operatorSettings{DefaultWait: &waitConfig{Min: s}}, s, 4 * s},
+		{"the bounds are not for the operator", nil, operatorSettings{DefaultWait: &waitConfig{Min: s, Max: 3 * s}, WaitBounds: waitConfig{Min: 2 * s, Max: 2 * s}}, s, 3 * s},
+		{"the bounds are not for those who say nothing", nil, operatorSettings{WaitBounds: waitConfig{Min: 10 * s}}, 5 * s, 240 * s},
+		{"the block does", &waitConfig{Min: s, Max: 2 * s}, operatorSettings{DefaultWait: &waitConfig{Min: 9 * s, Max: 9 * s}}, s, 2 * s},
+		{"the block waits too little", &waitConfig{Min: s, Max: 20 * s}, operatorSettings{WaitBounds: waitConfig{Min: 2 * s}}, 2 * s, 20 * s},
+		{"the block waits too long", &waitConfig{Min: s, Max: 20 * s}, operatorSettings{WaitBounds: waitConfig{Max: 3 * s}}, s, 3 * s},
+		{"the most that follows from the least is bound too", &waitConfig{Min: s}, operatorSettings{WaitBounds: waitConfig{Max: 3 * s}}, s, 3 * s},
+		{"the least is never above the most", &waitConfig{Min: s, Max: s}, operatorSettings{WaitBounds: waitConfig{Min: 9 * s, Max: 3 * s}}, 9 * s, 9 * s},
 	} {
 		b := templateBlock{Wait: test.block}
 		if shortest, maxWait := b.effectiveWait(&test.limits); shortest != test.least || maxWait != test.most {

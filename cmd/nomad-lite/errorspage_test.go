@@ -76,7 +76,7 @@ var refusalAreas = []refusalArea{
 			"Not a string":                                                                                           "write a text in quotes",
 			"Not a list of strings":                                                                                  `write a list such as ["a", "b"]`,
 			"%s is not known, or not safe":                                                                           "name a cipher suite that Go considers secure, or remove the setting",
-			"min %v is greater than max %v":                                                                          "write a smaller min, or a larger max",
+			"%s %v is greater than %s %v":                                                                            "write a smaller first duration, or a larger second one",
 			"cidr or interface must say which address the network has":                                               "add one of the two settings",
 			"cannot be false here: running tasks is all that an agent does":                                          "remove the setting",
 			"the network of the node's own address has this name: set network_interface in place of it": "choose another name, or set network_interface",

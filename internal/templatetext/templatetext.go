@@ -7,33 +7,15 @@ import (
 	"text/template/parse"
 )
 
-// MaxBlockDepth is the greatest nesting depth of blocks in a template that is parsed.
-const MaxBlockDepth = 1000
+// MaxBlocks is the greatest number of blocks in a template that is parsed.
+const MaxBlocks = 10_000
 
-// BlockDepth returns the nesting depth of the blocks in the text of a template; each "else if" counts as a level. An empty
-// leftDelim is the default delimiter. The parser is recursive, with a kilobyte of stack per level, and a stack overflow would
-// crash the process.
-func BlockDepth(text, leftDelim string) (deepest int) {
-	block := regexp.MustCompile(regexp.QuoteMeta(cmp.Or(leftDelim, "{{")) + `(?:-\s)?\s*(if|range|with|block|define|end|else\s+(?:if|with))\b`)
-	var openBlocks []int // for each open block, the number of levels that its {{end}} closes
-	depth := 0
-	for _, m := range block.FindAllStringSubmatchIndex(text, -1) {
-		switch word := text[m[2]:m[3]]; {
-		case word == "end":
-			if last := len(openBlocks) - 1; last >= 0 {
-				depth -= openBlocks[last]
-				openBlocks = openBlocks[:last]
-			}
-			continue
-		case word[:2] == "el" && len(openBlocks) > 0:
-			openBlocks[len(openBlocks)-1]++
-		default:
-			openBlocks = append(openBlocks, 1)
-		}
-		depth++
-		deepest = max(deepest, depth)
-	}
-	return deepest
+// HasTooManyBlocks reports whether the text of a template has more than MaxBlocks blocks; each "else if" counts as one. An empty leftDelim
+// is the default delimiter. The parser is recursive, with a kilobyte of stack per nested block, and a stack overflow would crash the
+// process. Ends of blocks do not count: what looks like one can be in a string or a comment.
+func HasTooManyBlocks(text, leftDelim string) bool {
+	block := regexp.MustCompile(regexp.QuoteMeta(cmp.Or(leftDelim, "{{")) + `(?:-\s)?\s*(?:if|range|with|block|define|else\s+(?:if|with))\b`)
+	return len(block.FindAllStringIndex(text, MaxBlocks+1)) > MaxBlocks
 }
 
 // Call is a call of a function whose argument is a constant.
@@ -49,7 +31,7 @@ type Call struct {
 // or after the first, and in templates that the text defines. Empty delimiters are the default delimiters. CertainCalls
 // returns nothing for a text that is not a template.
 func CertainCalls(text, leftDelim, rightDelim, function string) []Call {
-	if BlockDepth(text, leftDelim) > MaxBlockDepth {
+	if HasTooManyBlocks(text, leftDelim) {
 		return nil
 	}
 	tree := parse.New("template")

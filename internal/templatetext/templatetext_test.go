@@ -31,7 +31,7 @@ func TestCertainCalls(t *testing.T) {
 		{"the argument of another function", `{{toJSON (read "p")}}`, "p[]"},
 		{"the dot is another value after with", `{{with read "p"}}{{with env "A"}}{{.b}}{{end}}{{end}}`, "p[]"},
 		{"syntax error", `{{with read "p"}}`, ""},
-		{"nesting without end", `{{read "p"}}` + strings.Repeat("{{if 1}}", 10*MaxBlockDepth) + strings.Repeat("{{end}}", 10*MaxBlockDepth), ""},
+		{"nesting without end", `{{read "p"}}` + strings.Repeat("{{if 1}}", 2*MaxBlocks) + strings.Repeat("{{end}}", 2*MaxBlocks), ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var got []string
@@ -51,19 +51,23 @@ func TestCertainCallsWithOtherDelimiters(t *testing.T) {
 	}
 }
 
-func TestBlockDepth(t *testing.T) {
-	for _, test := range []struct {
-		text string
-		want int
-	}{
-		{"", 0},
-		{"{{ end }} iffy {{ ifs }}", 0},
-		{strings.Repeat("{{ if 1 }}{{ end }}", 2000), 1},
-		{"{{ range . }}{{- with . -}}{{ end }}{{ end }}{{ define \"x\" }}{{ end }}", 2},
-		{"{{ if 1 }}{{ else if 2 }}{{ else }}{{ if 3 }}{{ end }}{{ end }}{{ if 1 }}{{ end }}", 3},
+func TestHasTooManyBlocks(t *testing.T) {
+	for text, want := range map[string]bool{
+		"":                                      false,
+		"{{ end }} iffy {{ ifs }}":              false,
+		strings.Repeat("{{ if 1 }}", MaxBlocks): false,
+		strings.Repeat("{{ if 1 }}", MaxBlocks+1):                                                     true,
+		strings.Repeat("{{- with . -}}{{ end }}", MaxBlocks+1):                                        true,
+		"{{/*x*/}}" + strings.Repeat("{{if `{{end`}}", MaxBlocks+1):                                   true,
+		"{{ if 1 }}" + strings.Repeat("{{ else if 2 }}", MaxBlocks) + "{{ end }}":                     true,
+		"{{ range . }}{{ end }}{{ block `a` . }}{{ end }}{{ define `b` }}{{ end }}{{ else\twith 1 }}": false,
 	} {
-		if got := BlockDepth(test.text, ""); got != test.want {
-			t.Errorf("%s: %d, want %d", test.text, got, test.want)
+		if got := HasTooManyBlocks(text, ""); got != want {
+			t.Errorf("%.60s: %t, want %t", text, got, want)
 		}
+	}
+	// The parser must not be called with such a text.
+	if calls := CertainCalls("{{/*read*/}}"+strings.Repeat("{{if `{{end`}}", 1_100_000), "", "", "read"); calls != nil {
+		t.Errorf("calls %v", calls)
 	}
 }

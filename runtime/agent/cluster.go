@@ -54,6 +54,8 @@ type ClusterConfig struct {
 	ServersUseHTTPS bool
 	// PeerTLS has the certificates for the HTTP APIs of servers and of other nodes; nil means that there are none.
 	PeerTLS *wire.TLSFiles
+	// Reads has the limits and retry delays for reads of variables and services from the servers.
+	Reads workload.ReadSettings
 }
 
 // clusterNode is the part of an agent that makes it a node of a cluster.
@@ -126,7 +128,7 @@ func (a *Agent) openCluster(ctx context.Context, nodeID, region string) (err err
 		Region: region, Pool: n.pool, NodeToken: n.member.Token, Store: a.store, Records: a.identities, Logger: logger,
 	})
 	n.data = workload.NewData(workload.DataConfig{
-		Region: region, Pool: n.pool, Registered: n.member.Registered(), Store: a.store, Logger: logger,
+		Region: region, Pool: n.pool, Registered: n.member.Registered(), Store: a.store, Logger: logger, ReadSettings: c.Reads,
 	})
 	n.peers.fetcher = migration.NewFetcher(migration.Config{
 		Region: region, NodeID: nodeID, Pool: n.pool, NodeToken: n.member.Token,

@@ -30,9 +30,9 @@ var errParsed = errors.New("the template is parsed")
 // parsedFuncName is the name of a function that ends the execution of a template before its first action.
 const parsedFuncName = "_parsed"
 
-// CheckText returns the errors in the text of a template that a task gets whatever the data are: a syntax error or a function that does
-// not exist, or else the first call of each function that makes the task wait forever, because it reads a system that no node of this
-// version has. CheckText executes nothing. Empty delimiters are the default delimiters.
+// CheckText returns the errors of a template that do not depend on data: a syntax error or an unknown function, or else the first call of
+// each function that waits forever because it reads Consul or Vault. It executes no action of the text. Empty delimiters mean the
+// defaults.
 func CheckText(text, leftDelim, rightDelim string) []TextError {
 	if err := parseText(text, leftDelim, rightDelim); err != nil {
 		return []TextError{newTextError(err)}
@@ -41,7 +41,7 @@ func CheckText(text, leftDelim, rightDelim string) []TextError {
 }
 
 func parseText(text, leftDelim, rightDelim string) error {
-	if err := checkBlockDepth(text, leftDelim); err != nil {
+	if err := checkBlockCount(text, leftDelim); err != nil {
 		return err
 	}
 	functions := newEvaluation(&Request{}).functions()
@@ -71,7 +71,7 @@ func newTextError(err error) TextError {
 	return TextError{Line: line, Reason: part[2]}
 }
 
-// systemByFunc has the functions that read systems other than Nomad, which no node of this version has.
+// systemByFunc maps a function to the system that it reads and that no node of this version has.
 var systemByFunc = map[string]string{
 	"caLeaf": consul, "caRoots": consul, "connect": consul, "datacenters": consul, "exportedServices": consul, "importedServices": consul,
 	"key": consul, "keyExists": consul, "keyOrDefault": consul, "ls": consul, "node": consul, "nodes": consul, "partitions": consul,
@@ -84,8 +84,7 @@ const (
 	vault  = "Vault"
 )
 
-// SystemOf returns the system that has the data of this name in the list of missing data: Consul or Vault, and "" for data that
-// this node has.
+// SystemOf returns the system that has the data with this name in Result.Missing: Consul, Vault, or "" for Nomad.
 func SystemOf(missingName string) string {
 	system, _, _ := strings.Cut(missingName, ".")
 	switch system {
@@ -123,7 +122,7 @@ func IsNondeterministic(text, leftDelim, rightDelim string) (found bool) {
 // forEachFunction calls f for each function that the text of a template calls, with its line. It does nothing for a text that is
 // not a template.
 func forEachFunction(text, leftDelim, rightDelim string, f func(name string, line int)) {
-	if checkBlockDepth(text, leftDelim) != nil {
+	if checkBlockCount(text, leftDelim) != nil {
 		return
 	}
 	tree := parse.New("")
@@ -137,7 +136,10 @@ func forEachFunction(text, leftDelim, rightDelim string, f func(name string, lin
 		templatetext.WalkIdentifiers(t.Root, func(n *parse.IdentifierNode) { functions = append(functions, n) })
 	}
 	slices.SortFunc(functions, func(a, b *parse.IdentifierNode) int { return cmp.Compare(a.Pos, b.Pos) })
+	line, at := 1, parse.Pos(0)
 	for _, n := range functions {
-		f(n.Ident, 1+strings.Count(text[:n.Pos], "\n"))
+		line += strings.Count(text[at:n.Pos], "\n")
+		at = n.Pos
+		f(n.Ident, line)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/templatetext"
 )
 
-// Request asks for one execution of a template with the data that are known.
+// Request describes one execution of a template.
 type Request struct {
 	Text                  string
 	LeftDelim, RightDelim string // empty means the default delimiter
@@ -17,8 +17,8 @@ type Request struct {
 	DestPath              string // path of the rendered file, which names the certificates of pkiCert
 	DeniedFunctions       []string
 	Env                   map[string]string
-	Namespace             string // namespace of the job
-	Data                  []Datum
+	Namespace             string  // namespace of the job
+	Data                  []Datum // the data that are known
 }
 
 // Kind is a kind of data that templates read.
@@ -63,12 +63,24 @@ type ConsulInstance struct {
 	Status string // of its checks: passing or critical
 }
 
-// Datum is the answer to a query: a value, or the error that the function returns which reads the data.
+// Datum answers a query: with a value, or with the text of the error that the template function returns.
 type Datum struct {
 	Query       Query
 	Value       Value
 	Err         string
 	Unavailable bool // it is not known whether the data exist: a template that needs them waits
+}
+
+// Size returns about how many bytes the datum has.
+func (d *Datum) Size() int {
+	v := &d.Value
+	size := len(d.Query.Name) + len(d.Err) + len(v.Text) + 500*(len(v.Variables)+len(v.Services)+len(v.ServiceNames)+len(v.ConsulServices))
+	if v.Variable != nil {
+		for key, item := range v.Variable.Items {
+			size += len(key) + len(item)
+		}
+	}
+	return size
 }
 
 // Result is the result of an execution. Text and Err are valid only if Unknown is empty, and Text only if Missing is empty too.
@@ -90,8 +102,19 @@ type Result struct {
 // alwaysDenied are functions that an operator cannot allow: they start programs and write files outside of the task.
 var alwaysDenied = []string{"plugin", "writeToFile"}
 
-// Evaluate executes a template with the functions of consul-template. It reads nothing but the request and, for the function
-// sockaddr, the network interfaces. It blocks until the template ends, which can be never: the caller limits the time and the
+// MaxOutputSize limits the output of a template, in bytes.
+const MaxOutputSize = 16 << 20
+
+// Limits of what else a result has, because the hook's process keeps it.
+const (
+	maxErrorSize   = 16 << 10 // of Result.Err, in bytes
+	maxNames       = 10_000   // of Used, and of Missing
+	maxNameSize    = 4 << 10  // of a name in Used or Missing, in bytes
+	maxNamesLength = 4 << 20  // of all names in Used, and of those in Missing, in bytes
+)
+
+// Evaluate executes a template with consul-template's functions. Besides the request it uses only the clock, random numbers and, for
+// sockaddr, the network interfaces and routes. It blocks until the template ends, possibly forever: the caller limits the time and
 // memory of the process. It may be called concurrently.
 func Evaluate(r *Request) *Result {
 	e := newEvaluation(r)
@@ -99,6 +122,9 @@ func Evaluate(r *Request) *Result {
 	result := &Result{Text: text, Used: e.used, Unknown: e.unknown, UsedEnv: e.usedEnv, Missing: e.missing}
 	if err != nil {
 		result.Err = err.Error()
+		if len(result.Err) > maxErrorSize {
+			result.Err = result.Err[:maxErrorSize] + "…"
+		}
 	}
 	return result
 }
@@ -106,9 +132,9 @@ func Evaluate(r *Request) *Result {
 func (e *evaluation) execute() ([]byte, error) {
 	r := e.request
 	if r.Text == "" {
-		return nil, nil // NewTemplate demands a text
+		return nil, nil // NewTemplate rejects an empty text
 	}
-	if err := checkBlockDepth(r.Text, r.LeftDelim); err != nil {
+	if err := checkBlockCount(r.Text, r.LeftDelim); err != nil {
 		return nil, err
 	}
 	t, err := template.NewTemplate(&template.NewTemplateInput{
@@ -122,16 +148,19 @@ func (e *evaluation) execute() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", t.Source(), err)
 	}
+	if len(result.Output) > MaxOutputSize {
+		return nil, fmt.Errorf("the output has more than %d MiB", MaxOutputSize>>20)
+	}
 	for _, d := range result.Missing.List() {
 		e.addMissing(d)
 	}
 	return result.Output, nil
 }
 
-// checkBlockDepth returns an error for a text whose blocks would overflow the stack of the parser.
-func checkBlockDepth(text, leftDelim string) error {
-	if templatetext.BlockDepth(text, leftDelim) > templatetext.MaxBlockDepth {
-		return fmt.Errorf("blocks are nested more than %d deep", templatetext.MaxBlockDepth)
+// checkBlockCount returns an error for a text whose blocks could overflow the stack of the parser.
+func checkBlockCount(text, leftDelim string) error {
+	if templatetext.HasTooManyBlocks(text, leftDelim) {
+		return fmt.Errorf("a template has at most %d blocks", templatetext.MaxBlocks)
 	}
 	return nil
 }

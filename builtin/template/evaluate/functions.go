@@ -11,6 +11,8 @@ import (
 
 	"github.com/hashicorp/consul-template/dependency"
 	"github.com/hashicorp/nomad/api"
+
+	scratchtype "github.com/nomad-lite/nomad-lite/builtin/template/evaluate/internal/template"
 )
 
 // evaluation is one execution of a template. Its functions replace those functions of consul-template that read data: they
@@ -23,6 +25,8 @@ type evaluation struct {
 	unknown []Query
 	usedEnv []string
 	missing []string
+
+	usedLength, missingLength int // of the names in used and in missing, in bytes
 }
 
 func newEvaluation(r *Request) *evaluation {
@@ -34,6 +38,7 @@ func newEvaluation(r *Request) *evaluation {
 }
 
 func (e *evaluation) functions() template.FuncMap {
+	scratch := &scratchtype.Scratch{}
 	return template.FuncMap{
 		"env": func(name string) (string, error) {
 			value, _, err := e.lookupEnv(name)
@@ -54,14 +59,19 @@ func (e *evaluation) functions() template.FuncMap {
 		"services":         e.services,
 		"importedServices": e.importedServices,
 		"sockaddr":         evaluateSockaddr,
+		"scratch":          func() *scratchtype.Scratch { return scratch },
 	}
 }
 
-// lookup returns the value of a query; nil if the request does not answer it, or if there are no such data. Only the former
-// is recorded.
+// lookup returns the value of a query, and records the query as used. It returns nil if there are no such data, or if the request has no
+// answer; then it also records the query as unknown.
 func (e *evaluation) lookup(q Query) (*Value, error) {
 	d := e.data[q]
 	if !e.isUsed[q] {
+		size := len(q.Name) + len(q.Namespace) + len(q.Region) + len(q.Choose)
+		if e.usedLength += size; size > maxNameSize || e.usedLength > maxNamesLength || len(e.used) >= maxNames {
+			return nil, errTooManyNames
+		}
 		e.isUsed[q] = true
 		e.used = append(e.used, q)
 		if d == nil {
@@ -79,10 +89,16 @@ func (e *evaluation) lookup(q Query) (*Value, error) {
 	return &d.Value, nil
 }
 
-// addMissing records data that do not exist and without which the output cannot be used.
+var errTooManyNames = fmt.Errorf("a template reads at most %d variables, services and files, with names of %d KiB", maxNames, maxNameSize>>10)
+
+// addMissing records data that do not exist and without which the output cannot be used. It records the beginning of a long name, and
+// some of very many names.
 func (e *evaluation) addMissing(d fmt.Stringer) {
-	if name := d.String(); !slices.Contains(e.missing, name) {
+	name := d.String()
+	name = name[:min(len(name), maxNameSize)]
+	if len(e.missing) < maxNames && e.missingLength+len(name) <= maxNamesLength && !slices.Contains(e.missing, name) {
 		e.missing = append(e.missing, name)
+		e.missingLength += len(name)
 	}
 }
 
@@ -169,8 +185,8 @@ func (e *evaluation) nomadVarList(args []string, emptyIsMissing bool) ([]*depend
 	return list, nil
 }
 
-// nomadService lists the instances of a service. With a number and a key as the first arguments it lists that many
-// instances, which are the same for the same key as long as they exist.
+// nomadService returns the instances of a service. With a number and a key as the first arguments it returns that many instances, which a
+// new or a removed instance can change.
 func (e *evaluation) nomadService(args ...any) ([]*dependency.NomadService, error) {
 	var d *dependency.NomadServiceQuery
 	var name, choose string
@@ -328,7 +344,7 @@ type stringer string
 
 func (s stringer) String() string { return string(s) }
 
-// importedServices is a function of later versions of consul-template. It reads Consul, as the functions that wait for it.
+// importedServices replaces a function that consul-template 0.41.1 does not have. Like the other functions of Consul, it waits forever.
 func (e *evaluation) importedServices(partition string) ([]any, error) {
 	e.addMissing(stringer("list.importedServices(" + partition + ")"))
 	return []any{}, nil

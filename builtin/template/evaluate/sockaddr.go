@@ -96,7 +96,7 @@ func newDefaultRouteOrder() sockaddr.CmpIfAddrFunc {
 	}
 }
 
-// sortInterfaces is sockaddr.SortIfBy.
+// sortInterfaces is sockaddr.SortIfBy, with the default route from netlink.
 func sortInterfaces(selectors string, addrs sockaddr.IfAddrs) (sockaddr.IfAddrs, error) {
 	ascending := map[string]sockaddr.CmpIfAddrFunc{
 		"address": sockaddr.AscIfAddress, "name": sockaddr.AscIfName, "port": sockaddr.AscIfPort, "private": sockaddr.AscIfPrivate,

@@ -73,6 +73,7 @@ func giveUpRights(lim limits) error {
 	debug.SetMemoryLimit(int64(lim.Memory / 2)) // the garbage collector works harder above it
 	calls := append(confine.ExecAndSystemAdminSyscalls(), confine.InternetSocketSyscalls()...)
 	calls = append(calls, confine.FileOpeningSyscalls()...)
+	calls = append(calls, confine.ProcessSignalAndIPCSyscalls()...)
 	confine.DenyProcessSyscalls(append(calls, confine.Syscall{Number: unix.SYS_SOCKET, CheckFirstArgument: true, FirstArgument: unix.AF_UNIX})...)
 	return nil
 }

@@ -181,6 +181,46 @@ func TestLimits(t *testing.T) {
 	t.Logf("slowest evaluation of another template: %v", slowest)
 }
 
+// The output and the data of a template have limits, and an evaluation that exceeds them ends no evaluator.
+func TestSizeLimits(t *testing.T) {
+	p := newTestPool(t)
+	p.shared.cpu, p.shared.memory = time.Minute, 1<<30 // the race detector takes a lot
+	r, err := p.Evaluate(t.Context(), &evaluate.Request{Text: `{{ range loop 17 }}{{ env "MIB" }}{{ end }}`, Env: map[string]string{"MIB": strings.Repeat("a", 1<<20)}})
+	if err != nil || r.Err != "the output has more than 16 MiB" {
+		t.Errorf("output of 17 MiB: %.100v, %v", r, err)
+	}
+	pids := p.idlePIDs()
+	if len(pids) != 1 {
+		t.Errorf("evaluators %v, want the same one", pids)
+	}
+	data := evaluate.Datum{Query: evaluate.Query{Kind: evaluate.File, Name: "/a"}, Value: evaluate.Value{Exists: true, Text: strings.Repeat("a", maxMessageSize)}}
+	_, err = p.Evaluate(t.Context(), &evaluate.Request{Text: "x", Data: []evaluate.Datum{data}})
+	if limit, ok := errors.AsType[*LimitError](err); !ok || limit.Limit != "96 MiB of data" {
+		t.Errorf("data of 96 MiB: %v", err)
+	}
+}
+
+// A template can wait for no lock, and fill no result without limit.
+func TestTemplatesCannotLockOrFillResults(t *testing.T) {
+	p := newTestPool(t)
+	r, err := p.Evaluate(t.Context(), &evaluate.Request{Text: `{{ if scratch.TryLock }}{{ scratch.Get "a" }}{{ end }}`})
+	if err != nil || !strings.Contains(r.Err, "can't evaluate field TryLock") {
+		t.Errorf("lock: %.200v, %v", r, err)
+	}
+	r, err = p.EvaluateAlone(t.Context(), &evaluate.Request{Text: `{{ importedServices (sprig_repeat 30000000 "x") }}`})
+	if err != nil || len(r.Missing) != 1 || len(r.Missing[0]) > 10_000 {
+		t.Errorf("long name: %.200v, %v", r, err)
+	}
+	r, err = p.EvaluateAlone(t.Context(), &evaluate.Request{Text: `{{ range loop 20000 }}{{ if nomadVarExists (print .) }}{{ end }}{{ end }}`})
+	if err != nil || len(r.Unknown) != 10_000 || !strings.Contains(r.Err, "at most 10000 variables") {
+		t.Errorf("many names: %.200v, %v", r, err)
+	}
+	r, err = p.EvaluateAlone(t.Context(), &evaluate.Request{Text: `{{ sprig_fail (sprig_repeat 5000000 "x") }}`})
+	if err != nil || len(r.Err) < 1000 || len(r.Err) > 20_000 {
+		t.Errorf("long error: %.200v, %v", r, err)
+	}
+}
+
 // Dates have the time zone of the agent.
 func TestEvaluatorHasTimeZone(t *testing.T) {
 	t.Setenv("TZ", "America/New_York")

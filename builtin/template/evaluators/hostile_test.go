@@ -74,7 +74,7 @@ func TestHostileTemplates(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 0))
 	p := newTestPool(t)
-	p.alone.cpu, p.alone.wall = time.Second, 20*time.Second // of thirty seconds each, the templates would take days
+	p.alone.cpu, p.alone.wall = time.Second, 5*time.Minute // of thirty seconds each, the templates would take days
 	stop := make(chan struct{})
 	var others, hostile sync.WaitGroup
 	var slowest time.Duration

@@ -24,16 +24,16 @@ type Launcher struct {
 
 	mu    sync.Mutex
 	conn  *net.UnixConn
-	watch net.Conn // the same connection, for Wait: a read that waits blocks other reads of its net.Conn
+	watch *net.UnixConn // second net.Conn of the connection, for Wait: a blocked read would block start's reads on conn
 }
 
 // launcherFDVariable is the environment variable with the file descriptor of the connection to the launcher. It passes the
 // connection on when the hook's process executes its program again.
 const launcherFDVariable = "NOMAD_LITE_TEMPLATE_LAUNCHER"
 
-// StartLauncher starts this program with args, under the user id that userID returns; userID is called only by root. The program
-// calls LauncherMain. In a process that has executed its program again, StartLauncher returns the launcher of the first execution.
-// The caller then gives up its rights, and calls Connect.
+// StartLauncher starts the launcher: this program with args, which must call LauncherMain. Under root, the launcher runs as the user id that
+// userID returns. After the program has executed itself again, StartLauncher returns the launcher of the first execution. The caller
+// then drops its rights and calls Connect.
 func StartLauncher(args []string, userID func() (uint32, error)) (*Launcher, error) {
 	if text := os.Getenv(launcherFDVariable); text != "" {
 		fd, err := strconv.Atoi(text)
@@ -71,13 +71,14 @@ func StartLauncher(args []string, userID func() (uint32, error)) (*Launcher, err
 	return &Launcher{file: own}, nil
 }
 
-// Connect must be called once, when the process does not execute its program again.
+// Connect prepares the connection. It must be called once, after the last execution of the program.
 func (l *Launcher) Connect() (err error) {
 	_ = os.Unsetenv(launcherFDVariable) // Unsetenv fails only for an invalid name
-	if l.watch, err = net.FileConn(l.file); err != nil {
+	defer l.file.Close()
+	if l.watch, err = newUnixConn(l.file); err != nil {
 		return err
 	}
-	l.conn, err = toUnixConn(l.file)
+	l.conn, err = newUnixConn(l.file)
 	return err
 }
 
@@ -108,6 +109,11 @@ func socketPair(kind int) (own, other *os.File, err error) {
 // toUnixConn converts a file, which it closes, into a connection.
 func toUnixConn(file *os.File) (*net.UnixConn, error) {
 	defer file.Close()
+	return newUnixConn(file)
+}
+
+// newUnixConn returns a connection that has a duplicate of the file.
+func newUnixConn(file *os.File) (*net.UnixConn, error) {
 	conn, err := net.FileConn(file)
 	if err != nil {
 		return nil, err
@@ -123,11 +129,7 @@ func toUnixConn(file *os.File) (*net.UnixConn, error) {
 // Wait blocks until the launcher has exited. It must be called once.
 func (l *Launcher) Wait() {
 	var poll [1]byte
-	c, ok := l.watch.(*net.UnixConn)
-	if !ok {
-		return
-	}
-	raw, err := c.SyscallConn()
+	raw, err := l.watch.SyscallConn()
 	if err != nil {
 		return
 	}
@@ -166,7 +168,7 @@ func (l *Launcher) start() (conn *net.UnixConn, lifeline *os.File, pid int, err 
 func parseRights(rights []byte) ([]*os.File, error) {
 	messages, err := unix.ParseSocketControlMessage(rights)
 	if err != nil || len(messages) != 1 {
-		return nil, errors.Join(err, errors.New("no files"))
+		return nil, err
 	}
 	fds, err := unix.ParseUnixRights(&messages[0])
 	if err != nil {

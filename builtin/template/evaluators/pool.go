@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
-// Pool evaluates templates in evaluators, which it starts when it needs them. It is safe for concurrent use.
+// Pool evaluates templates in evaluator processes, which it starts on demand. It is safe for concurrent use.
 type Pool struct {
 	launcher   *Launcher
 	shared     evaluationLimits
@@ -29,11 +29,11 @@ type Pool struct {
 type evaluationLimits struct {
 	memory uint64        // bytes
 	cpu    time.Duration // processor time
-	wall   time.Duration // time until an evaluator that the machine does not let run is killed
+	wall   time.Duration // elapsed time; ends an evaluator that gets no processor time
 	nice   int
 }
 
-// Two evaluators keep templates apart from one that uses up its limits; more would only take memory.
+// With two shared evaluators, one slow template does not block the others. More would cost memory.
 const (
 	maxShared = 2
 	maxAlone  = 2
@@ -42,8 +42,8 @@ const (
 // idleTime is the time after which an evaluator without an evaluation exits.
 const idleTime = 10 * time.Second
 
-// sharedEvaluatorCPU is the processor time after which a shared evaluator is replaced. The kernel enforces it if this process
-// cannot.
+// sharedEvaluatorCPU is the processor time of a shared evaluator for all its evaluations. The kernel kills the evaluator at this limit,
+// and the pool repeats the interrupted evaluation in a new one.
 const sharedEvaluatorCPU = 10 * time.Minute
 
 // kernelLimitMargin is the processor time by which the kernel's limit is above that of an evaluation alone, so that this process
@@ -65,11 +65,11 @@ type LimitError struct{ Limit string }
 
 func (e *LimitError) Error() string { return "the template takes more than " + e.Limit }
 
-// UnavailableError reports that no evaluator could be started, for example because the machine has no processes left. A later
+// UnavailableError reports that the machine could not evaluate a template, for example because it has no processes left. A later
 // evaluation can succeed.
 type UnavailableError struct{ Err error }
 
-func (e *UnavailableError) Error() string { return "start a template evaluator: " + e.Err.Error() }
+func (e *UnavailableError) Error() string { return "template evaluator: " + e.Err.Error() }
 
 // Unwrap returns the cause.
 func (e *UnavailableError) Unwrap() error { return e.Err }
@@ -77,9 +77,9 @@ func (e *UnavailableError) Unwrap() error { return e.Err }
 // errExited is the error of an evaluation whose evaluator has exited.
 var errExited = errors.New("the template evaluator has exited")
 
-// Evaluate evaluates a template in a shared evaluator. It blocks while both are busy. The error is a LimitError if the template
-// needs an evaluator alone, an UnavailableError, or ctx's error if ctx ends, which ends the evaluation. An evaluator that exits for
-// another reason than its limits is replaced, and the evaluation repeated.
+// Evaluate evaluates a template in a shared evaluator. It blocks while both evaluators are busy. The error is a LimitError if the template
+// must be evaluated alone, an UnavailableError, or ctx's error. If an evaluator exits during the evaluation, Evaluate repeats the
+// evaluation once. If the second evaluator exits too, the error is a LimitError for memory.
 func (p *Pool) Evaluate(ctx context.Context, r *evaluate.Request) (*evaluate.Result, error) {
 	if err := acquire(ctx, p.sharedRuns); err != nil {
 		return nil, err
@@ -89,10 +89,10 @@ func (p *Pool) Evaluate(ctx context.Context, r *evaluate.Request) (*evaluate.Res
 }
 
 // evaluateTwice evaluates a template in an evaluator that start returns, and passes the evaluator to release. If the evaluator exits, it
-// tries again with another one. If that exits, too, the cause is the template.
-func evaluateTwice(ctx context.Context, r *evaluate.Request, lim evaluationLimits, start func() (*evaluator, error), release func(*evaluator)) (*evaluate.Result, error) {
-	for range 2 {
-		e, err := start()
+// tries again with a new process. If that exits, too, the cause is the template.
+func evaluateTwice(ctx context.Context, r *evaluate.Request, lim evaluationLimits, start func(mustBeNew bool) (*evaluator, error), release func(*evaluator)) (*evaluate.Result, error) {
+	for _, mustBeNew := range []bool{false, true} {
+		e, err := start(mustBeNew)
 		if err != nil {
 			return nil, err
 		}
@@ -115,7 +115,7 @@ func (p *Pool) EvaluateAlone(ctx context.Context, r *evaluate.Request) (*evaluat
 		return nil, err
 	}
 	defer func() { <-p.aloneRuns }()
-	start := func() (*evaluator, error) {
+	start := func(bool) (*evaluator, error) {
 		return startWithLimits(p.launcher, limits{Memory: p.alone.memory, CPU: p.alone.cpu + kernelLimitMargin, Nice: p.alone.nice})
 	}
 	return evaluateTwice(ctx, r, p.alone, start, (*evaluator).kill)
@@ -137,9 +137,10 @@ func acquire(ctx context.Context, runs chan struct{}) error {
 	}
 }
 
-func (p *Pool) takeOrStart() (*evaluator, error) {
+// takeOrStart returns an idle evaluator, or a new one.
+func (p *Pool) takeOrStart(mustBeNew bool) (*evaluator, error) {
 	p.mu.Lock()
-	if n := len(p.idle); n > 0 {
+	if n := len(p.idle); n > 0 && !mustBeNew {
 		e := p.idle[n-1]
 		p.idle = p.idle[:n-1]
 		p.mu.Unlock()
@@ -228,7 +229,10 @@ func (e *evaluator) evaluate(ctx context.Context, r *evaluate.Request, lim evalu
 		err    error
 	}
 	done := make(chan outcome, 1)
-	usedBefore := e.processorTime()
+	usedBefore, err := e.processorTime()
+	if err != nil {
+		return nil, &UnavailableError{err}
+	}
 	go func() {
 		result := &evaluate.Result{}
 		err := e.conn.send(r)
@@ -243,16 +247,20 @@ func (e *evaluator) evaluate(ctx context.Context, r *evaluate.Request, lim evalu
 	for {
 		select {
 		case o := <-done:
-			if o.err != nil {
+			switch {
+			case errors.Is(o.err, errMessageTooLarge):
+				return nil, &LimitError{Limit: fmt.Sprintf("%d MiB of data", maxMessageSize>>20)}
+			case o.err != nil:
 				return nil, fmt.Errorf("%w: %w", errExited, o.err)
 			}
 			return o.result, nil
 		case <-ticker.C:
-			if e.processorTime()-usedBefore > lim.cpu {
+			// An error means that the process has exited: its connection ends.
+			if used, err := e.processorTime(); err == nil && used-usedBefore > lim.cpu {
 				return nil, &LimitError{Limit: lim.cpuText()}
 			}
 			if time.Since(started) > lim.wall {
-				return nil, &LimitError{Limit: lim.wall.String()}
+				return nil, &UnavailableError{fmt.Errorf("not evaluated within %v: the machine has too little processor time", lim.wall)}
 			}
 		case <-ctx.Done():
 			return nil, ctx.Err()
@@ -260,11 +268,11 @@ func (e *evaluator) evaluate(ctx context.Context, r *evaluate.Request, lim evalu
 	}
 }
 
-// processorTime returns the processor time of the process; 0 if it cannot be read.
-func (e *evaluator) processorTime() time.Duration {
+// processorTime returns the processor time of the process.
+func (e *evaluator) processorTime() (time.Duration, error) {
 	stat, err := osprocess.ReadStat(e.pid)
 	if err != nil {
-		return 0
+		return 0, fmt.Errorf("read the processor time of the evaluator: %w", err)
 	}
-	return osprocess.TicksToDuration(stat.UserTime + stat.SystemTime)
+	return osprocess.TicksToDuration(stat.UserTime + stat.SystemTime), nil
 }

@@ -22,7 +22,9 @@ type Cluster struct {
 	ServerEnabled        bool // server.enabled
 	AccessControl        bool // acl.enabled is true
 	// ServerHTTPAddr is the URL of the HTTP API of a server; empty means the hosts of the servers with the port 4646.
-	ServerHTTPAddr string // client.server_http_addr
+	ServerHTTPAddr   string         // client.server_http_addr
+	TemplateMaxBlock time.Duration  // client.template.block_query_wait; 0: not set
+	TemplateMaxStale *time.Duration // client.template.max_stale; nil: not set
 }
 
 // ServerAddrs returns the addresses of servers to join. An agent without any schedules for itself, and so does an agent with
@@ -117,7 +119,10 @@ type singleModeSetting struct {
 	lostEffect string // end of the warning
 }
 
-const noConnectionReason = "without servers, there is no connection to one"
+const (
+	noConnectionReason = "without servers, there is no connection to one"
+	ownDataReason      = "without servers, the agent itself has the variables and services, and notifies templates of changes"
+)
 
 // singleModeSettings are all such settings, except the addresses of servers, which choose the mode.
 var singleModeSettings = []singleModeSetting{
@@ -126,6 +131,8 @@ var singleModeSettings = []singleModeSetting{
 	{"client.drain_on_shutdown.ignore_system_jobs", func(c *Config) bool { return c.DrainOnExit != nil && c.DrainOnExit.IgnoreSystemJobs }, true, "without servers, the agent stops all jobs"},
 	{"client.intro_token", func(c *Config) bool { return c.Cluster.IntroductionToken != "" }, true, noConnectionReason},
 	{"client.server_http_addr", func(c *Config) bool { return c.Cluster.ServerHTTPAddr != "" }, true, noConnectionReason},
+	{"client.template.block_query_wait", func(c *Config) bool { return c.Cluster.TemplateMaxBlock != 0 }, true, ownDataReason},
+	{"client.template.max_stale", func(c *Config) bool { return c.Cluster.TemplateMaxStale != nil }, true, ownDataReason},
 	{"tls.rpc", func(c *Config) bool { return c.Cluster.EncryptRPC }, true, noConnectionReason},
 	{"tls.verify_server_hostname", func(c *Config) bool { return c.Cluster.VerifyServerHostname }, true, noConnectionReason},
 	{"rpc", func(c *Config) bool { return c.Cluster.Multiplex != wire.MultiplexSettings{} }, true, noConnectionReason},

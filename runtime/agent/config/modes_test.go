@@ -91,6 +91,8 @@ var fieldModes = map[string]struct {
 	"Cluster.ServerEnabled":                    {choosesMode, "runtime/agent/config/cluster.go"},
 	"Cluster.AccessControl":                    {nodeOnly, "cmd/nomad-lite/internal/agentconfig/config.go"},
 	"Cluster.ServerHTTPAddr":                   {nodeOnly, "cmd/nomad-lite/internal/agentconfig/config.go"},
+	"Cluster.TemplateMaxBlock":                 {nodeOnly, "cmd/nomad-lite/internal/agentconfig/config.go"},
+	"Cluster.TemplateMaxStale":                 {nodeOnly, "cmd/nomad-lite/internal/agentconfig/config.go"},
 	"Node.Name":                                {bothModes, "runtime/agent/localnode/publicaddress.go"},
 	"Node.Datacenter":                          {bothModes, "runtime/agent/localnode/settings.go"},
 	"Node.Region":                              {bothModes, "runtime/agent/localnode/settings.go"},

@@ -20,39 +20,84 @@ var templateSettings = map[string]settingSpec{
 	// The function file and the setting source read files outside of the directory of the task.
 	"disable_file_sandbox": templateHookSetting(configItem.parseBoolean),
 
-	"block_query_wait": {ignoredReason: localTemplatesReason},
-	"consul_retry":     {ignoredReason: noConsulReason},
-	"max_stale":        {ignoredReason: localTemplatesReason},
-	"nomad_retry":      {ignoredReason: localTemplatesReason},
-	"vault_retry":      {ignoredReason: noVaultReason},
-}
+	// Maximum time that a server of a cluster blocks one query until the data change. [default: 5m]
+	"block_query_wait": durationSetting(func(c *Config) *time.Duration { return &c.Cluster.TemplateMaxBlock }),
+	// Maximum age of an answer: the time since the answering server last heard from the leader. An older answer is discarded and the leader is queried. With 0, only the leader answers. [default: no limit]
+	"max_stale": parsedSetting(configItem.parseDuration, func(c *Config) *time.Duration {
+		c.Cluster.TemplateMaxStale = new(time.Duration)
+		return c.Cluster.TemplateMaxStale
+	}),
+	// Delays after a failed read: backoff, which doubles with each failure, and max_backoff. Reads are retried without limit, and a failed read stops no task. Without this block, a read from the servers of a cluster is retried after 1s. [default: 250ms and 1m; type: block]
+	"nomad_retry": {setInConfig: setTemplateRetry},
 
-const localTemplatesReason = "what templates read is in this agent, which tells them when it changes"
+	"consul_retry": {ignoredReason: noConsulReason},
+	"vault_retry":  {ignoredReason: noVaultReason},
+}
 
 func templateHookSetting[T any](read func(configItem) (T, error)) settingSpec {
 	return builtinHookSetting(func(c *Config) *map[string]any { return &c.TemplateSettings }, read)
 }
 
+// setTemplateRetry reads the block nomad_retry. attempts is checked and then ignored.
+func setTemplateRetry(c *Config, i configItem) error {
+	attempts := 0
+	err := templateHookSetting(func(i configItem) (map[string]time.Duration, error) {
+		delays, err := i.parseDurationRange("backoff", "max_backoff", "attempts", func(child configItem) (err error) {
+			attempts, err = child.parseWholeNumber()
+			return err
+		})
+		for name, delay := range delays {
+			if delay < time.Millisecond {
+				return nil, fmt.Errorf("%s must be at least 1ms", name)
+			}
+		}
+		return delays, err
+	}).setInConfig(c, i)
+	if err == nil && attempts > 0 {
+		return &settingWarning{"attempts is ignored: a failed read is retried until it succeeds, and stops no task"}
+	}
+	return err
+}
+
+// TemplateRetryDelays returns backoff and max_backoff of nomad_retry; zero means the default.
+func (c *Config) TemplateRetryDelays() (backoff, maxBackoff time.Duration) {
+	delays, _ := c.TemplateSettings["nomad_retry"].(map[string]time.Duration)
+	return delays["backoff"], delays["max_backoff"]
+}
+
 // parseMinMaxDurations parses a block that has the settings min and max.
 func (i configItem) parseMinMaxDurations() (map[string]time.Duration, error) {
+	return i.parseDurationRange(minMaxSettingNames[0], minMaxSettingNames[1], "", nil)
+}
+
+// parseDurationRange parses a block with the durations low and high. parseOther parses the setting other, if other is not empty.
+func (i configItem) parseDurationRange(low, high, other string, parseOther func(configItem) error) (map[string]time.Duration, error) {
 	if !i.isBlock() {
-		return nil, fmt.Errorf("is a block: %s { min = … max = … }", i.name)
+		return nil, fmt.Errorf("is a block: %s { %s = … %s = … }", i.name, low, high)
 	}
-	bounds := map[string]time.Duration{}
+	durations := map[string]time.Duration{}
 	for _, child := range i.children {
-		if !slices.Contains(minMaxSettingNames, child.name) {
-			return nil, fmt.Errorf("has %s, and no %s%s", joinNames(minMaxSettingNames), child.name, didYouMean(child.name, slices.Values(minMaxSettingNames)))
+		var err error
+		switch {
+		case child.name == low || child.name == high:
+			durations[child.name], err = child.parseDuration()
+		case child.name == other:
+			err = parseOther(*child)
+		default:
+			names := []string{low, high}
+			if other != "" {
+				names = append(names, other)
+			}
+			return nil, fmt.Errorf("has %s, and no %s%s", joinNames(names), child.name, didYouMean(child.name, slices.Values(names)))
 		}
-		d, err := child.parseDuration()
 		if err != nil {
 			return nil, fmt.Errorf("%s %w", child.name, err)
 		}
-		bounds[child.name] = d
 	}
-	if low, high := bounds["min"], bounds["max"]; high > 0 && low > high {
-		return nil, fmt.Errorf("min %v is greater than max %v", low, high)
+	if durations[high] > 0 && durations[low] > durations[high] {
+		return nil, fmt.Errorf("%s %v is greater than %s %v", low, durations[low], high, durations[high])
 	}
-	return bounds, nil
+	return durations, nil
 }
 
 // deniedTemplateFunctions are template functions that an operator cannot allow: they start programs and write files outside of a task.

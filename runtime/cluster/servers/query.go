@@ -24,21 +24,34 @@ const (
 type Query struct {
 	// MaxBlock is how long the servers can block; zero means five minutes, which is their limit.
 	MaxBlock time.Duration
+	// MaxStale is the longest time since the answering server heard from the leader; nil means no limit, and zero that only the leader
+	// answers.
+	MaxStale *time.Duration
 
-	index     uint64
-	unchanged int       // answers without a new index, in immediate succession
-	sent      time.Time // when the last call started
+	stale      bool // the last call allowed any server to answer
+	fromLeader bool // the leader must answer the next call
+	index      uint64
+	unchanged  int       // answers without a new index, in immediate succession
+	sent       time.Time // when the last call started
 }
 
 // Next sets the index and the time of the next call in o, and returns how long the servers can block. The first call reads the
 // state of the leader, and the servers answer it at once.
 func (q *Query) Next(o *protocol.ReadOptions) (maxBlock time.Duration) {
 	q.sent = time.Now()
-	o.MinQueryIndex, o.AllowStale = q.index, q.index > 0
+	q.stale = q.index > 0 && !q.fromLeader && (q.MaxStale == nil || *q.MaxStale > 0)
+	o.MinQueryIndex, o.AllowStale, q.fromLeader = q.index, q.stale, false
 	if q.index > 0 {
 		o.MaxQueryTime = cmp.Or(q.MaxBlock, maxQueryBlock)
 	}
 	return o.MaxQueryTime
+}
+
+// IsTooOld reports whether an answer must be discarded because its server last heard from the leader more than MaxStale ago (lastContact).
+// The next call then goes to the leader.
+func (q *Query) IsTooOld(lastContact time.Duration) bool {
+	q.fromLeader = q.stale && q.MaxStale != nil && lastContact > *q.MaxStale
+	return q.fromLeader
 }
 
 // IsNew reports whether an answer with the given index must be read: the servers have blocked until their time was over, or a

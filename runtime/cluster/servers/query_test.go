@@ -56,3 +56,34 @@ func TestQueryAfterFailedCall(t *testing.T) {
 		t.Errorf("options %+v, want those of a first call", o)
 	}
 }
+
+func TestQueryWithMaxStale(t *testing.T) {
+	for _, test := range []struct {
+		maxStale    time.Duration
+		lastContact []time.Duration // of each answer of a server that is not the leader
+		wantStale   []bool          // calls after the first one
+	}{
+		{0, nil, []bool{false, false, false}},
+		{time.Minute, []time.Duration{time.Minute, time.Second}, []bool{true, true, true}},
+		{time.Minute, []time.Duration{time.Hour, time.Second, time.Hour}, []bool{true, false, true, true, false}},
+	} {
+		q := Query{MaxStale: &test.maxStale, MaxBlock: 30 * time.Second}
+		q.IsNew(t.Context(), 7)
+		answers := test.lastContact
+		for i, want := range test.wantStale {
+			var o protocol.ReadOptions
+			if block := q.Next(&o); o.AllowStale != want || block != 30*time.Second {
+				t.Errorf("max stale %v, call %d: stale is %t, block %v", test.maxStale, i, o.AllowStale, block)
+			}
+			lastContact := 2 * time.Hour // an answer of the leader is used nevertheless
+			if o.AllowStale && len(answers) > 0 {
+				lastContact, answers = answers[0], answers[1:]
+			} else if o.AllowStale {
+				lastContact = 0
+			}
+			if got, want := q.IsTooOld(lastContact), o.AllowStale && lastContact > test.maxStale; got != want {
+				t.Errorf("max stale %v, call %d: too old is %t", test.maxStale, i, got)
+			}
+		}
+	}
+}

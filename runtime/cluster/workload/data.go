@@ -25,9 +25,9 @@ import (
 const (
 	// watchLinger is how long a subject is watched after its last reader: a reader that waits for changes reads again at
 	// once, and must not miss the watch that others share.
-	watchLinger       = 10 * time.Second
-	minReadRetryDelay = time.Second
-	maxReadRetryDelay = time.Minute
+	watchLinger          = 10 * time.Second
+	defaultRetryDelay    = time.Second
+	defaultMaxRetryDelay = time.Minute
 )
 
 // DataConfig configures Data. It has no token of the node: each call has that of a task.
@@ -38,6 +38,15 @@ type DataConfig struct {
 	Registered <-chan struct{}
 	Store      *store.Store
 	Logger     hclog.Logger
+	ReadSettings
+}
+
+// ReadSettings configures reads from the servers, for all hooks and tasks of the node.
+type ReadSettings struct {
+	MaxBlock time.Duration  // longest time that a server blocks one query; zero means five minutes
+	MaxStale *time.Duration // longest time since the answering server heard from the leader; nil means no limit, and zero that only the leader answers
+	// RetryDelay and MaxRetryDelay are the first and the longest delay after a failed call; zero means a second and a minute.
+	RetryDelay, MaxRetryDelay time.Duration
 }
 
 // Data reads the variables and services of a cluster for workloads. Readers of the same subject share one blocking call to
@@ -54,7 +63,12 @@ type Data struct {
 var _ hostservice.WorkloadData = (*Data)(nil)
 
 // NewData returns a Data. The caller must call Close.
-func NewData(c DataConfig) *Data { return &Data{config: c, watches: make(map[subject]*watch)} }
+func NewData(c DataConfig) *Data {
+	longest := cmp.Or(c.MaxRetryDelay, defaultMaxRetryDelay)
+	c.RetryDelay = cmp.Or(c.RetryDelay, min(defaultRetryDelay, longest))
+	c.MaxRetryDelay = max(c.RetryDelay, longest)
+	return &Data{config: c, watches: make(map[subject]*watch)}
+}
 
 // kind is what a subject is.
 type kind string
@@ -222,7 +236,7 @@ func (d *Data) poll(ctx context.Context, s subject, w *watch) {
 	case <-ctx.Done():
 		return
 	}
-	var query servers.Query
+	query := servers.Query{MaxBlock: d.config.MaxBlock, MaxStale: d.config.MaxStale}
 	retryDelay, denied := time.Duration(0), false
 	for ctx.Err() == nil {
 		callCtx, endCall := context.WithCancel(ctx)
@@ -247,7 +261,7 @@ func (d *Data) poll(ctx context.Context, s subject, w *watch) {
 				return
 			}
 			query.Restart()
-			retryDelay = min(max(2*retryDelay, minReadRetryDelay), maxReadRetryDelay)
+			retryDelay = min(max(2*retryDelay, d.config.RetryDelay), d.config.MaxRetryDelay)
 			pause := wait.Sleep // after an answer, a success of other calls is no reason to call again
 			if servers.IsUnreachable(err) {
 				pause = d.config.Pool.WaitRetry
@@ -258,6 +272,9 @@ func (d *Data) poll(ctx context.Context, s subject, w *watch) {
 			continue
 		}
 		retryDelay = 0
+		if query.IsTooOld(fetched.lastContact) {
+			continue
+		}
 		if query.IsNew(ctx, fetched.pollIndex) {
 			d.setValue(w, fetched)
 		}
@@ -311,9 +328,10 @@ func (d *Data) keepWatchingAfterError(s subject, w *watch, err error, isFirst bo
 
 // fetched is an answer of a server.
 type fetched struct {
-	value      any
-	valueIndex uint64 // last change of the value
-	pollIndex  uint64 // a call with this index blocks until there may be another value
+	value       any
+	valueIndex  uint64        // last change of the value
+	pollIndex   uint64        // a call with this index blocks until there may be another value
+	lastContact time.Duration // time since the server had heard from its leader
 }
 
 // fetch reads a subject from the servers. It blocks as the query does.
@@ -334,9 +352,9 @@ func (d *Data) fetch(ctx context.Context, s subject, query *servers.Query) (fetc
 			return fetched{}, err
 		}
 		if r.Data == nil {
-			return fetched{(*api.Variable)(nil), r.Index, r.Index}, nil
+			return fetched{(*api.Variable)(nil), r.Index, r.Index, r.LastContact}, nil
 		}
-		return fetched{r.Data, r.Data.ModifyIndex, r.Index}, nil
+		return fetched{r.Data, r.Data.ModifyIndex, r.Index, r.LastContact}, nil
 	case variableList:
 		options.Prefix = s.name
 		var r protocol.ListVariablesResponse
@@ -344,19 +362,19 @@ func (d *Data) fetch(ctx context.Context, s subject, query *servers.Query) (fetc
 			return fetched{}, err
 		}
 		hostservice.SortVariables(r.Data)
-		return fetched{r.Data, r.Index, r.Index}, nil
+		return fetched{r.Data, r.Index, r.Index, r.LastContact}, nil
 	case service:
 		var r protocol.GetServiceResponse
 		if err := call(protocol.MethodGetService, &protocol.GetServiceRequest{ServiceName: s.name, ReadOptions: options}, &r); err != nil {
 			return fetched{}, err
 		}
-		return fetched{hostservice.NewHookServices(r.Services, nil), r.Index, r.Index}, nil
+		return fetched{hostservice.NewHookServices(r.Services, nil), r.Index, r.Index, r.LastContact}, nil
 	default:
 		var r protocol.ListServicesResponse
 		if err := call(protocol.MethodListServices, &protocol.ListServicesRequest{ReadOptions: options}, &r); err != nil {
 			return fetched{}, err
 		}
-		return fetched{servicesOfList(&r), r.Index, r.Index}, nil
+		return fetched{servicesOfList(&r), r.Index, r.Index, r.LastContact}, nil
 	}
 }
 

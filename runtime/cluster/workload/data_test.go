@@ -431,3 +431,73 @@ func TestServices(t *testing.T) {
 		}
 	})
 }
+
+// TestOldAnswersAreReadAgain checks that an answer of a server which has lost its leader is replaced by one of the leader, and that the
+// delays after failures are those of the settings.
+func TestOldAnswersAreReadAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const maxStale = time.Minute
+		var mu sync.Mutex
+		var failures []time.Time
+		calls := 0
+		pool := &fakePool{answer: func(ctx context.Context, _ string, request, response any) error {
+			r, out := request.(*protocol.ReadVariableRequest), response.(*protocol.ReadVariableResponse)
+			mu.Lock()
+			calls++
+			call := calls
+			mu.Unlock()
+			answer := func(index uint64, value string, lastContact time.Duration) error {
+				out.Index, out.LastContact = index, lastContact
+				out.Data = &api.Variable{Path: r.Path, ModifyIndex: index, Items: map[string]string{"k": value}}
+				return nil
+			}
+			switch {
+			case call == 1:
+				return answer(5, "first", 0)
+			case call == 2 && r.AllowStale && r.MaxQueryTime == 20*time.Second:
+				return answer(6, "of a lost server", 2*maxStale)
+			case call == 3 && !r.AllowStale && r.MinQueryIndex == 5:
+				return answer(8, "of the leader", 0)
+			case call < 9 && call > 3:
+				mu.Lock()
+				failures = append(failures, time.Now())
+				mu.Unlock()
+				return errors.New("some error")
+			}
+			if call < 9 {
+				t.Errorf("call %d: %+v", call, r.ReadOptions)
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}}
+		d := newData(t, pool, newStore(t, signedTasks()), ReadSettings{
+			MaxBlock: 20 * time.Second, MaxStale: new(maxStale), RetryDelay: 4 * time.Second, MaxRetryDelay: 8 * time.Second,
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		for value := ""; value != "of the leader"; {
+			ws := store.NewWatchSet()
+			v, _, err := d.Variable(ctx, ws, workloadOf("t"), "", "p")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if value = v.Items["k"]; value == "of a lost server" {
+				t.Errorf("the value is %q", value)
+			}
+			if value != "of the leader" {
+				_ = ws.WatchCtx(ctx)
+			}
+		}
+		time.Sleep(time.Minute)
+		mu.Lock()
+		defer mu.Unlock()
+		if len(failures) != 5 {
+			t.Fatalf("%d failed calls", len(failures))
+		}
+		for i, limit := range []time.Duration{4 * time.Second, 8 * time.Second, 8 * time.Second, 8 * time.Second} {
+			if delay := failures[i+1].Sub(failures[i]); delay < limit/2 || delay > limit {
+				t.Errorf("delay %d is %v, want %v or up to half of it less", i, delay, limit)
+			}
+		}
+	})
+}

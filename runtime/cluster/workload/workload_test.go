@@ -93,10 +93,14 @@ func signedTasks() state.ClusterAlloc {
 }
 
 // newData returns a Data of a registered node, which is closed at the end of the test.
-func newData(t testing.TB, pool serverPool, s *store.Store) *Data {
+func newData(t testing.TB, pool serverPool, s *store.Store, settings ...ReadSettings) *Data {
 	registered := make(chan struct{})
 	close(registered)
-	d := NewData(DataConfig{Region: "global", Pool: pool, Registered: registered, Store: s, Logger: hclog.NewNullLogger()})
+	c := DataConfig{Region: "global", Pool: pool, Registered: registered, Store: s, Logger: hclog.NewNullLogger()}
+	if len(settings) > 0 {
+		c.ReadSettings = settings[0]
+	}
+	d := NewData(c)
 	t.Cleanup(d.Close)
 	return d
 }

@@ -33,6 +33,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/otlp"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/workload"
 	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
 )
 
@@ -267,7 +268,9 @@ func ClusterConfig(c *config.Config) *agent.ClusterConfig {
 	cluster := &agent.ClusterConfig{
 		Servers: addrs, IntroductionToken: c.Cluster.IntroductionToken, Multiplex: c.Cluster.Multiplex,
 		AccessControl: c.Cluster.AccessControl, DisableRemoteExec: c.DisableRemoteExec,
+		Reads: workload.ReadSettings{MaxBlock: c.Cluster.TemplateMaxBlock, MaxStale: c.Cluster.TemplateMaxStale},
 	}
+	cluster.Reads.RetryDelay, cluster.Reads.MaxRetryDelay = c.TemplateRetryDelays()
 	files := wire.TLSFiles{
 		CAFile: c.TLS.CAFile, CertFile: c.TLS.CertFile, KeyFile: c.TLS.KeyFile, Region: cmp.Or(c.Node.Region, api.GlobalRegion),
 		VerifyServerHostname: c.Cluster.VerifyServerHostname, MinVersion: c.TLS.MinVersion, CipherSuites: c.TLS.CipherSuites,
