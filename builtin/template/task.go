@@ -23,6 +23,7 @@ import (
 // taskRenderer renders the templates of a task as long as the task exists.
 type taskRenderer struct {
 	namespace, region   string
+	jobID               string
 	settings            operatorSettings
 	dirs                templateDirs
 	taskDirPathReplacer *strings.Replacer // replaces references to the task's directories by the paths of the directories on the host
@@ -92,13 +93,14 @@ const restartReason = "Template with change_mode restart re-rendered"
 type prestartOrPoststartFields struct {
 	config    *hookConfig
 	namespace string
+	jobID     string
 	taskDir   hook.TaskDir
 	taskEnv   map[string]string
 }
 
 func newTaskRenderer(host hook.Host, node hook.Node, scope hook.Scope, r prestartOrPoststartFields, taskHasRun bool, e Evaluators) *taskRenderer {
 	t := &taskRenderer{
-		namespace: r.namespace, region: node.Region,
+		namespace: r.namespace, region: node.Region, jobID: r.jobID,
 		settings:       r.config.Settings,
 		dirs:           templateDirs{taskDir: r.taskDir.Dir, sharedAllocDir: r.taskDir.SharedAllocDir, allowHostFiles: r.config.Settings.DisableFileSandbox},
 		appliedOutputs: appliedOutputs{file: newPrivatePath(r.taskDir, "template-applied")},
@@ -321,7 +323,7 @@ func (t *taskRenderer) evaluateTemplateFile(ctx context.Context, f *templateFile
 	r := &evaluate.Request{
 		Text: *f.source, LeftDelim: f.LeftDelim, RightDelim: f.RightDelim, ErrMissingKey: f.ErrMissingKey,
 		DestPath: f.outputPath.String(), DeniedFunctions: t.settings.functionDenylist(),
-		Env: t.taskEnv, Namespace: t.namespace,
+		Env: t.taskEnv, Namespace: t.namespace, JobID: t.jobID,
 	}
 	queries := slices.Collect(maps.Keys(f.changeCounts))
 	for {

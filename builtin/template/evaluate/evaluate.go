@@ -17,7 +17,7 @@ type Request struct {
 	DestPath              string // path of the rendered file, which names the certificates of pkiCert
 	DeniedFunctions       []string
 	Env                   map[string]string
-	Namespace             string  // namespace of the job
+	Namespace, JobID      string  // of the job
 	Data                  []Datum // the data that are known
 }
 

@@ -74,7 +74,7 @@ func TestHostileTemplates(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 0))
 	p := newTestPool(t)
-	p.alone.cpu, p.alone.wall = time.Second, 5*time.Minute // of thirty seconds each, the templates would take days
+	p.alone.cpu, p.alone.wall = 500*time.Millisecond, 5*time.Minute // of thirty seconds each, the templates would take days
 	stop := make(chan struct{})
 	var others, hostile sync.WaitGroup
 	var slowest time.Duration
@@ -95,10 +95,10 @@ func TestHostileTemplates(t *testing.T) {
 	texts := make(chan string)
 	var mu sync.Mutex
 	limited, results, failures := 0, 0, 0
-	for range 4 {
+	for range 20 {
 		hostile.Go(func() {
 			for text := range texts {
-				request := &evaluate.Request{Text: text}
+				request := &evaluate.Request{Text: text, JobID: "hostile"}
 				result, err := p.Evaluate(t.Context(), request)
 				isLimited := false
 				if _, isLimited = errors.AsType[*LimitError](err); isLimited {

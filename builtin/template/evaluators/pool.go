@@ -18,8 +18,8 @@ type Pool struct {
 	shared     evaluationLimits
 	alone      evaluationLimits
 	idleTime   time.Duration
-	sharedRuns chan struct{} // semaphore: has an element for each evaluation in a shared evaluator
-	aloneRuns  chan struct{} // semaphore: has an element for each evaluation alone
+	sharedRuns *turns
+	aloneRuns  *turns
 
 	mu   sync.Mutex
 	idle []*evaluator
@@ -56,7 +56,7 @@ func NewPool(l *Launcher) *Pool {
 		launcher: l, idleTime: idleTime,
 		shared:     evaluationLimits{memory: 256 << 20, cpu: 250 * time.Millisecond, wall: 10 * time.Second},
 		alone:      evaluationLimits{memory: 512 << 20, cpu: 30 * time.Second, wall: 5 * time.Minute, nice: 19},
-		sharedRuns: make(chan struct{}, maxShared), aloneRuns: make(chan struct{}, maxAlone),
+		sharedRuns: newTurns(maxShared), aloneRuns: newTurns(maxAlone),
 	}
 }
 
@@ -77,14 +77,14 @@ func (e *UnavailableError) Unwrap() error { return e.Err }
 // errExited is the error of an evaluation whose evaluator has exited.
 var errExited = errors.New("the template evaluator has exited")
 
-// Evaluate evaluates a template in a shared evaluator. It blocks while both evaluators are busy. The error is a LimitError if the template
+// Evaluate evaluates a template in a shared evaluator. It blocks while both evaluators are busy; jobs that wait take turns. The error is a LimitError if the template
 // must be evaluated alone, an UnavailableError, or ctx's error. If an evaluator exits during the evaluation, Evaluate repeats the
 // evaluation once. If the second evaluator exits too, the error is a LimitError for memory.
 func (p *Pool) Evaluate(ctx context.Context, r *evaluate.Request) (*evaluate.Result, error) {
-	if err := acquire(ctx, p.sharedRuns); err != nil {
+	if err := p.sharedRuns.acquire(ctx, job{r.Namespace, r.JobID}); err != nil {
 		return nil, err
 	}
-	defer func() { <-p.sharedRuns }()
+	defer p.sharedRuns.release()
 	return evaluateTwice(ctx, r, p.shared, p.takeOrStart, p.release)
 }
 
@@ -111,10 +111,10 @@ func evaluateTwice(ctx context.Context, r *evaluate.Request, lim evaluationLimit
 
 // EvaluateAlone is Evaluate in an evaluator of its own, which has higher limits and less priority, and exits afterwards.
 func (p *Pool) EvaluateAlone(ctx context.Context, r *evaluate.Request) (*evaluate.Result, error) {
-	if err := acquire(ctx, p.aloneRuns); err != nil {
+	if err := p.aloneRuns.acquire(ctx, job{r.Namespace, r.JobID}); err != nil {
 		return nil, err
 	}
-	defer func() { <-p.aloneRuns }()
+	defer p.aloneRuns.release()
 	start := func(bool) (*evaluator, error) {
 		return startWithLimits(p.launcher, limits{Memory: p.alone.memory, CPU: p.alone.cpu + kernelLimitMargin, Nice: p.alone.nice})
 	}
@@ -127,15 +127,6 @@ func (p *Pool) AloneLimits() string { return p.alone.memoryText() + ", " + p.alo
 func (l evaluationLimits) memoryText() string { return fmt.Sprintf("%d MiB of memory", l.memory>>20) }
 
 func (l evaluationLimits) cpuText() string { return fmt.Sprintf("%v of processor time", l.cpu) }
-
-func acquire(ctx context.Context, runs chan struct{}) error {
-	select {
-	case runs <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
 
 // takeOrStart returns an idle evaluator, or a new one.
 func (p *Pool) takeOrStart(mustBeNew bool) (*evaluator, error) {
