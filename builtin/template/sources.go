@@ -261,7 +261,7 @@ func (t *taskRenderer) newFetchFunc(q evaluate.Query) fetchFunc {
 
 // foreignNamespace returns "" for the namespace of the job, which hosts of earlier versions assume.
 func (t *taskRenderer) foreignNamespace(namespace string) string {
-	if namespace == t.namespace {
+	if namespace == t.request.Namespace {
 		return ""
 	}
 	return namespace

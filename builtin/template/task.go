@@ -22,12 +22,11 @@ import (
 
 // taskRenderer renders the templates of a task as long as the task exists.
 type taskRenderer struct {
-	namespace, region   string
-	jobID               string
+	region              string
+	request             evaluate.Request // what the requests of all templates have: environment, namespace, job, denied functions
 	settings            operatorSettings
 	dirs                templateDirs
 	taskDirPathReplacer *strings.Replacer // replaces references to the task's directories by the paths of the directories on the host
-	taskEnv             map[string]string
 	hostClient          *hostClient
 	watcher             *sourceWatcher
 	templateFiles       []*templateFile
@@ -91,23 +90,25 @@ const restartReason = "Template with change_mode restart re-rendered"
 
 // prestartOrPoststartFields holds the common fields of Prestart and Poststart requests.
 type prestartOrPoststartFields struct {
-	config    *hookConfig
-	namespace string
-	jobID     string
-	taskDir   hook.TaskDir
-	taskEnv   map[string]string
+	config  *hookConfig
+	alloc   hook.Alloc
+	taskDir hook.TaskDir
+	taskEnv map[string]string
 }
 
 func newTaskRenderer(host hook.Host, node hook.Node, scope hook.Scope, r prestartOrPoststartFields, taskHasRun bool, e Evaluators) *taskRenderer {
 	t := &taskRenderer{
-		namespace: r.namespace, region: node.Region, jobID: r.jobID,
+		region: node.Region,
+		request: evaluate.Request{
+			DeniedFunctions: r.config.Settings.functionDenylist(), Env: r.taskEnv, Namespace: r.alloc.Namespace, JobID: r.alloc.JobID,
+		},
 		settings:       r.config.Settings,
 		dirs:           templateDirs{taskDir: r.taskDir.Dir, sharedAllocDir: r.taskDir.SharedAllocDir, allowHostFiles: r.config.Settings.DisableFileSandbox},
 		appliedOutputs: appliedOutputs{file: newPrivatePath(r.taskDir, "template-applied")},
 		renderings:     storedRenderings{file: newPrivatePath(r.taskDir, "template-inputs")},
 		taskDirPathReplacer: strings.NewReplacer(
 			"${NOMAD_ALLOC_DIR}", r.taskDir.SharedAllocDir, "${NOMAD_TASK_DIR}", r.taskDir.LocalDir, "${NOMAD_SECRETS_DIR}", r.taskDir.SecretsDir),
-		taskEnv: r.taskEnv, hostClient: newHostClient(host, scope), taskHasRun: taskHasRun, evaluators: e,
+		hostClient: newHostClient(host, scope), taskHasRun: taskHasRun, evaluators: e,
 		taskStarted: make(chan struct{}, 1), firstRenderDone: make(chan struct{}), renderLoopReturned: make(chan struct{}),
 	}
 	t.watcher = newSourceWatcher(t.newFetchFunc, r.config.Settings.Retry)
@@ -320,16 +321,13 @@ func (t *taskRenderer) evaluateTemplateFile(ctx context.Context, f *templateFile
 		}
 		f.source = &text
 	}
-	r := &evaluate.Request{
-		Text: *f.source, LeftDelim: f.LeftDelim, RightDelim: f.RightDelim, ErrMissingKey: f.ErrMissingKey,
-		DestPath: f.outputPath.String(), DeniedFunctions: t.settings.functionDenylist(),
-		Env: t.taskEnv, Namespace: t.namespace, JobID: t.jobID,
-	}
+	r := t.request
+	r.Text, r.LeftDelim, r.RightDelim, r.ErrMissingKey, r.DestPath = *f.source, f.LeftDelim, f.RightDelim, f.ErrMissingKey, f.outputPath.String()
 	queries := slices.Collect(maps.Keys(f.changeCounts))
 	for {
 		var changeCounts map[evaluate.Query]int
 		r.Data, changeCounts = t.watcher.answers(queries)
-		result, err := t.evaluateWithinLimits(ctx, f, r)
+		result, err := t.evaluateWithinLimits(ctx, f, &r)
 		if err != nil {
 			return err
 		}
@@ -348,7 +346,7 @@ func (t *taskRenderer) evaluateTemplateFile(ctx context.Context, f *templateFile
 			f.changeCounts[q] = changeCounts[q]
 		}
 		r.Data = slices.DeleteFunc(r.Data, func(d evaluate.Datum) bool { _, used := f.changeCounts[d.Query]; return !used })
-		f.latest, f.latestOutput = rendering{hashInputs(r, result.UsedEnv), hashText(result.Text)}, result.Text
+		f.latest, f.latestOutput = rendering{hashInputs(&r, result.UsedEnv), hashText(result.Text)}, result.Text
 		if f.existsOnDisk && t.isRenderedFromSameInputs(f) {
 			f.latest.Output, f.latestOutput = f.onDisk, nil
 		}

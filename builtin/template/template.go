@@ -65,7 +65,7 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 	if existing != nil && !req.Running && (config.RenderOnRestart || existing.lastRenderError() != nil) {
 		h.stopRenderer(k)
 	}
-	r := prestartOrPoststartFields{config: config, namespace: req.Alloc.Namespace, jobID: req.Alloc.JobID, taskDir: req.Dir, taskEnv: req.Env}
+	r := prestartOrPoststartFields{config: config, alloc: req.Alloc, taskDir: req.Dir, taskEnv: req.Env}
 	t := h.findOrStartRenderer(k, req.Scope(), r, req.Running)
 	select {
 	case <-t.firstRenderDone:
@@ -101,7 +101,7 @@ func (h *Hook) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook
 	if err != nil {
 		return hook.TaskPoststartResponse{}, err
 	}
-	r := prestartOrPoststartFields{config: config, namespace: req.Alloc.Namespace, jobID: req.Alloc.JobID, taskDir: req.Dir, taskEnv: req.Env}
+	r := prestartOrPoststartFields{config: config, alloc: req.Alloc, taskDir: req.Dir, taskEnv: req.Env}
 	t := h.findOrStartRenderer(taskKey{req.Alloc.ID, req.Task.Name}, req.Scope(), r, true)
 	select {
 	case t.taskStarted <- struct{}{}:

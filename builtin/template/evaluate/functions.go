@@ -12,7 +12,7 @@ import (
 	"github.com/hashicorp/consul-template/dependency"
 	"github.com/hashicorp/nomad/api"
 
-	scratchtype "github.com/nomad-lite/nomad-lite/builtin/template/evaluate/internal/template"
+	scratch "github.com/nomad-lite/nomad-lite/builtin/template/evaluate/internal/scratch"
 )
 
 // evaluation is one execution of a template. Its functions replace those functions of consul-template that read data: they
@@ -38,7 +38,7 @@ func newEvaluation(r *Request) *evaluation {
 }
 
 func (e *evaluation) functions() template.FuncMap {
-	scratch := &scratchtype.Scratch{}
+	values := &scratch.Scratch{}
 	return template.FuncMap{
 		"env": func(name string) (string, error) {
 			value, _, err := e.lookupEnv(name)
@@ -59,7 +59,7 @@ func (e *evaluation) functions() template.FuncMap {
 		"services":         e.services,
 		"importedServices": e.importedServices,
 		"sockaddr":         evaluateSockaddr,
-		"scratch":          func() *scratchtype.Scratch { return scratch },
+		"scratch":          func() *scratch.Scratch { return values },
 	}
 }
 
