@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -71,10 +72,13 @@ func giveUpRights(lim limits) error {
 		return err
 	}
 	debug.SetMemoryLimit(int64(lim.Memory / 2)) // the garbage collector works harder above it
-	calls := append(confine.ExecAndSystemAdminSyscalls(), confine.InternetSocketSyscalls()...)
-	calls = append(calls, confine.FileOpeningSyscalls()...)
-	calls = append(calls, confine.ProcessSignalAndIPCSyscalls()...)
-	confine.DenyProcessSyscalls(append(calls, confine.Syscall{Number: unix.SYS_SOCKET, CheckFirstArgument: true, FirstArgument: unix.AF_UNIX})...)
+	calls := slices.Concat(confine.ExecAndSystemAdminSyscalls(), confine.FileOpeningSyscalls(), confine.ProcessSignalAndIPCSyscalls())
+	for family := range uint32(unix.AF_MAX) {
+		if family != unix.AF_NETLINK { // sockaddr reads interfaces and routes
+			calls = append(calls, confine.Syscall{Number: unix.SYS_SOCKET, CheckFirstArgument: true, FirstArgument: family})
+		}
+	}
+	confine.DenyProcessSyscalls(calls...)
 	return nil
 }
 

@@ -123,16 +123,22 @@ func tryForbiddenCalls() error {
 	_, open := os.Open("/etc/passwd")
 	_, local := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 	_, internet := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+	_, ciphers := unix.Socket(unix.AF_ALG, unix.SOCK_SEQPACKET, 0)
+	_, pair := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
 	for what, err := range map[string]error{
-		"opened a file":         open,
-		"created a file":        os.WriteFile(filepath.Join(dir, "x"), nil, 0o600),
-		"made a directory":      os.Mkdir(filepath.Join(dir, "x"), 0o700),
-		"deleted a file":        os.Remove(filepath.Join(dir, "x")),
-		"ran a program":         exec.Command("/bin/true").Run(),
-		"made a Unix socket":    local,
-		"talked to the network": internet,
-		"mounted something":     unix.Mount("none", dir, "tmpfs", 0, ""),
-		"traced its parent":     unix.PtraceSeize(os.Getppid()),
+		"opened a file":             open,
+		"created a file":            os.WriteFile(filepath.Join(dir, "x"), nil, 0o600),
+		"made a directory":          os.Mkdir(filepath.Join(dir, "x"), 0o700),
+		"deleted a file":            os.Remove(filepath.Join(dir, "x")),
+		"ran a program":             exec.Command("/bin/true").Run(),
+		"made a Unix socket":        local,
+		"talked to the network":     internet,
+		"used the kernel's ciphers": ciphers,
+		"made a pair of sockets":    pair,
+		"signaled its parent":       unix.Kill(os.Getppid(), 0),
+		"changed a mode":            unix.Fchmodat(unix.AT_FDCWD, dir, 0o700, unix.AT_SYMLINK_NOFOLLOW),
+		"mounted something":         unix.Mount("none", dir, "tmpfs", 0, ""),
+		"traced its parent":         unix.PtraceSeize(os.Getppid()),
 	} {
 		if !errors.Is(err, unix.EACCES) {
 			return fmt.Errorf("it %s: %w", what, err)
