@@ -132,7 +132,7 @@ func openRegularFile(root *os.Root, name string) (*os.File, error) {
 	case root.Name() == hostRoot: // the operator lets templates read everything
 	case !info.Mode().IsRegular():
 		err = fmt.Errorf("%s: not a regular file", name)
-	case info.Mode()&0o004 == 0:
+	case !canEachUserRead(root, name, info):
 		err = refuseFileOfMachine(f, name)
 	}
 	if err != nil {
@@ -141,14 +141,24 @@ func openRegularFile(root *os.Root, name string) (*os.File, error) {
 	return f, nil
 }
 
+// canEachUserRead reports whether the mode of a file and those of the directories below the root let each user read it.
+func canEachUserRead(root *os.Root, name string, file fs.FileInfo) bool {
+	for dir := filepath.Dir(name); dir != "."; dir = filepath.Dir(dir) {
+		if info, err := root.Stat(dir); err != nil || info.Mode()&0o001 == 0 {
+			return false
+		}
+	}
+	return file.Mode()&0o004 != 0
+}
+
 // refuseFileOfMachine returns an error for a file that the agent has mounted below the directory of a task, such as /etc/shadow for a task in a
 // chroot: this process can read it, and not each user of a task.
 func refuseFileOfMachine(f *os.File, name string) error {
-	var fs unix.Statfs_t
-	if err := unix.Fstatfs(int(f.Fd()), &fs); err != nil {
+	var stat unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &stat); err != nil {
 		return &os.PathError{Op: "statfs", Path: name, Err: err}
 	}
-	if fs.Flags&unix.ST_RDONLY != 0 || fs.Type == unix.PROC_SUPER_MAGIC {
+	if stat.Flags&unix.ST_RDONLY != 0 || stat.Type == unix.PROC_SUPER_MAGIC {
 		return &os.PathError{Op: "open", Path: name, Err: unix.EACCES}
 	}
 	return nil
@@ -185,14 +195,9 @@ func (p rootedPath) replaceFileAtomically(content []byte, mode uint32, uid, gid 
 	})
 }
 
-// confinedThreads has an element for each thread of runConfinedToRoot: files of all tasks are polled.
-var confinedThreads = make(chan struct{}, 16)
-
 // runConfinedToRoot calls access with an open root, on a thread that cannot access other
 // files if the kernel supports Landlock.
 func (p rootedPath) runConfinedToRoot(access func(root *os.Root, name string) error) error {
-	confinedThreads <- struct{}{}
-	defer func() { <-confinedThreads }()
 	return runOnThreadConfinedToDir(p.rootDir, func(root *os.Root) error {
 		name := p.pathInRoot
 		if p.rootDir == hostRoot {
@@ -210,6 +215,9 @@ func (p rootedPath) runConfinedToRoot(access func(root *os.Root, name string) er
 // report changes that a task makes through another mount.
 const filePollInterval = 2 * time.Second
 
+// pollThreads has an element for each thread that polls a file, of all tasks.
+var pollThreads = make(chan struct{}, 16)
+
 // newFileFetchFunc returns the fetchFunc of a file that a template reads. Its errors are Nomad's: a path that cannot be resolved
 // or leads outside is an error of the function file, and a file that cannot be read fails the template.
 func (d templateDirs) newFileFetchFunc(path string) fetchFunc {
@@ -217,7 +225,15 @@ func (d templateDirs) newFileFetchFunc(path string) fetchFunc {
 	return func(ctx context.Context, afterIndex uint64) (evaluate.Datum, uint64, error) {
 		for {
 			version, err := uint64(1), resolveErr
-			if err == nil {
+			if err == nil && afterIndex > 0 {
+				select {
+				case pollThreads <- struct{}{}:
+				case <-ctx.Done():
+					return evaluate.Datum{}, 0, ctx.Err()
+				}
+				version, err = at.fileVersion()
+				<-pollThreads
+			} else if err == nil {
 				version, err = at.fileVersion()
 			}
 			if afterIndex == 0 || err == nil && version != afterIndex {

@@ -237,7 +237,7 @@ func TestConfinedProcess(t *testing.T) {
 	}
 }
 
-// A file of the machine that not each user can read is refused, as is one that a bind mount shows below the directory of a task.
+// A file of the machine that not each user can read is refused.
 func TestFilesOfMachineAreRefused(t *testing.T) {
 	own := filepath.Join(t.TempDir(), "own")
 	if err := os.WriteFile(own, nil, 0o600); err != nil {
@@ -255,7 +255,7 @@ func TestFilesOfMachineAreRefused(t *testing.T) {
 	}
 }
 
-// The data of a task's templates have limits, also after a change.
+// The data of a task's templates have limits.
 func TestDataHaveLimits(t *testing.T) {
 	f := newFixture(t)
 	dir := filepath.Join(f.dir, "web", "local")
@@ -266,8 +266,8 @@ func TestDataHaveLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, text := range map[string]string{
-		"the templates of a task read at most 64 MiB of data":              fmt.Sprintf(`{{ $p := "%s/" }}{{ range loop 5 }}{{ $p = print $p "./" }}{{ len (file (print $p "big")) }}{{ end }}`, dir),
-		"the templates of a task read at most 1000 variables and services": `{{ range loop 1001 }}{{ if nomadVarExists (print .) }}{{ end }}{{ end }}`,
+		"the templates of a task read at most 64 MiB of data":                                          fmt.Sprintf(`{{ $p := "%s/" }}{{ range loop 5 }}{{ $p = print $p "./" }}{{ len (file (print $p "big")) }}{{ end }}`, dir),
+		"the templates of a task read at most 1000 files, and 1000 variables, services and attributes": `{{ range loop 1001 }}{{ if nomadVarExists (print .) }}{{ end }}{{ end }}`,
 	} {
 		ctx, kill := context.WithTimeout(t.Context(), time.Minute)
 		f.onKill = kill

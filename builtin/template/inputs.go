@@ -15,8 +15,8 @@ import (
 // rendering identifies an output by its content and by what it was rendered from. Functions such as timestamp give another output
 // for the same inputs, which is not a change.
 type rendering struct {
-	Inputs string `json:"inputs"` // hash of the text of the template and of the data that it has read
-	Output string `json:"output"` // hash of the output
+	Inputs string `json:"inputs2"` // hash of the text of the template and of the data that it has read
+	Output string `json:"output"`  // hash of the output
 }
 
 // storedRenderings records the renderings on disk, by destination, in a file in the private directory of the task. So the next

@@ -81,26 +81,34 @@ func (w *sourceWatcher) fetchAll(ctx context.Context, queries []evaluate.Query) 
 	return nil
 }
 
+var errTooManyQueries = newRenderError(fmt.Sprintf("the templates of a task read at most %d files, and %d variables, services and attributes", maxFiles, maxHostQueries))
+
+// checkQueryCount returns an error if there are more queries than the templates of a task may have.
+func checkQueryCount(used map[evaluate.Query]bool) error {
+	files := 0
+	for q := range used {
+		if q.Kind == evaluate.File {
+			files++
+		}
+	}
+	if files > maxFiles || len(used)-files > maxHostQueries {
+		return errTooManyQueries
+	}
+	return nil
+}
+
 // addSource adds a source, or returns an error at the limits.
 func (w *sourceWatcher) addSource(s *source) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	q, files := s.answer.Query, 0
-	for other := range w.sources {
-		if other.Kind == evaluate.File {
-			files++
-		}
-	}
-	switch hostQueries := len(w.sources) - files; {
-	case q.Kind == evaluate.File && files >= maxFiles:
-		return newRenderError(fmt.Sprintf("the templates of a task read at most %d files", maxFiles))
-	case q.Kind != evaluate.File && hostQueries >= maxHostQueries:
-		return newRenderError(fmt.Sprintf("the templates of a task read at most %d variables and services", maxHostQueries))
+	// pollOnly has not removed the sources that the new evaluation no longer uses.
+	if len(w.sources) >= 2*(maxHostQueries+maxFiles) {
+		return errTooManyQueries
 	}
 	if err := w.replaceAnswerSizeLocked(0, s.answer.Size()); err != nil {
 		return newRenderError(err.Error())
 	}
-	w.sources[q] = s
+	w.sources[s.answer.Query] = s
 	return nil
 }
 

@@ -220,6 +220,13 @@ func (t *taskRenderer) renderAndWriteUntilComplete(ctx context.Context) error {
 	defer ticker.Stop()
 	for {
 		changed, missing, err := t.renderStaleFiles(ctx)
+		if isEvaluatorUnavailable(err) {
+			t.emitEvent(ctx, "Template", err.Error())
+			if err := wait.Sleep(ctx, evaluatorRetryDelay); err != nil {
+				return err
+			}
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -307,6 +314,9 @@ func (t *taskRenderer) renderStaleFiles(ctx context.Context) (changed []*templat
 		}
 	}
 	t.renderings.store(unchanged)
+	if err := checkQueryCount(used); err != nil {
+		return nil, nil, err
+	}
 	t.watcher.pollOnly(ctx, used)
 	slices.Sort(missing)
 	return changed, slices.Compact(missing), nil
@@ -357,7 +367,7 @@ func (t *taskRenderer) evaluateTemplateFile(ctx context.Context, f *templateFile
 // isRenderedFromSameInputs reports whether the file on disk is an output for the inputs of the last evaluation.
 func (t *taskRenderer) isRenderedFromSameInputs(f *templateFile) bool {
 	stored, ok := t.renderings.byDest[f.DestPath]
-	if !ok {
+	if !ok || stored.Inputs == "" {
 		// An earlier version rendered the file without a record. The output of a nondeterministic template always differs, so the file
 		// counts as current.
 		return t.taskHasRun && evaluate.IsNondeterministic(*f.source, f.LeftDelim, f.RightDelim)
@@ -524,7 +534,7 @@ func (t *taskRenderer) applyChangesWhenStable(ctx context.Context) {
 	}
 }
 
-// evaluatorRetryDelay is the time after which a running task's templates are evaluated again if no evaluator could be started.
+// evaluatorRetryDelay is the time after which templates are evaluated again if the machine could not evaluate them.
 const evaluatorRetryDelay = 5 * time.Second
 
 func isEvaluatorUnavailable(err error) bool {
@@ -748,8 +758,8 @@ func (t *taskRenderer) repeatUnperformedRestart() {
 }
 
 // addFilesWithLostActions returns changed and the templates whose output an earlier process of the hook wrote without performing its
-// action. It returns each such template once, as soon as its data exist. A file that the task has changed does not contain the output,
-// and is not returned.
+// action. While data of one such template are missing, it returns the others again until their action is performed. A file that the task
+// has changed does not contain the output, and is not returned.
 func (t *taskRenderer) addFilesWithLostActions(changed []*templateFile) []*templateFile {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -49,11 +49,11 @@ func FileOpeningSyscalls() []Syscall {
 	return append(newSyscalls(fileOpeningSyscalls...), newSyscalls(unix.SYS_OPENAT, unix.SYS_OPENAT2, unix.SYS_MKDIRAT, unix.SYS_MKNODAT,
 		unix.SYS_UNLINKAT, unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2, unix.SYS_LINKAT, unix.SYS_SYMLINKAT, unix.SYS_TRUNCATE,
 		unix.SYS_FCHMODAT, unix.SYS_FCHMODAT2, unix.SYS_FCHOWNAT, unix.SYS_UTIMENSAT, unix.SYS_SETXATTR, unix.SYS_LSETXATTR,
-		unix.SYS_REMOVEXATTR, unix.SYS_LREMOVEXATTR)...)
+		unix.SYS_REMOVEXATTR, unix.SYS_LREMOVEXATTR, unix.SYS_SETXATTRAT, unix.SYS_REMOVEXATTRAT)...)
 }
 
-// ProcessSignalAndIPCSyscalls returns the system calls with which a process of the same user can be signaled, or can exchange data without
-// an inherited file. Go's runtime uses none of them.
+// ProcessSignalAndIPCSyscalls returns the system calls with which a process of the same user can be signaled, except tgkill, which Go's
+// runtime needs, or can exchange data without an inherited file.
 func ProcessSignalAndIPCSyscalls() []Syscall {
 	return newSyscalls(unix.SYS_KILL, unix.SYS_TKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO, unix.SYS_PIDFD_OPEN,
 		unix.SYS_PIDFD_SEND_SIGNAL, unix.SYS_SOCKETPAIR, unix.SYS_SHMGET, unix.SYS_MSGGET, unix.SYS_SEMGET, unix.SYS_MQ_OPEN)

@@ -74,7 +74,22 @@ type Datum struct {
 // Size returns about how many bytes the datum has.
 func (d *Datum) Size() int {
 	v := &d.Value
-	size := len(d.Query.Name) + len(d.Err) + len(v.Text) + 500*(len(v.Variables)+len(v.Services)+len(v.ServiceNames)+len(v.ConsulServices))
+	size := len(d.Query.Name) + len(d.Query.Choose) + len(d.Err) + len(v.Text) +
+		500*(len(v.Variables)+len(v.Services)+len(v.ServiceNames)+len(v.ConsulServices))
+	addTags := func(tags []string) {
+		for _, tag := range tags {
+			size += len(tag) + 16
+		}
+	}
+	for _, s := range v.Services {
+		addTags(s.Tags)
+	}
+	for _, s := range v.ServiceNames {
+		addTags(s.Tags)
+	}
+	for _, s := range v.ConsulServices {
+		addTags(s.Tags)
+	}
 	if v.Variable != nil {
 		for key, item := range v.Variable.Items {
 			size += len(key) + len(item)
@@ -92,7 +107,7 @@ type Result struct {
 	// the caller adds their answers and evaluates again.
 	Used, Unknown []Query
 
-	// UsedEnv are the names of the environment variables that the template has read.
+	// UsedEnv are the names of the existing environment variables that the template has read.
 	UsedEnv []string
 
 	// Missing are the names of the data that the template needs and that do not exist, as in Nomad's event.

@@ -80,12 +80,12 @@ func TestEvaluate(t *testing.T) {
 
 // A template without data is executed to its end, so that all its queries are known at once.
 func TestUnknownQueries(t *testing.T) {
-	r := Evaluate(&Request{Text: `{{ with nomadVar "a" }}{{ nomadVar "b" }}{{ end }}{{ nomadVar "c@ns.eu" }}{{ nomadVar "a" }}{{ env "meta.x" }}{{ nomadService 2 "k" "s" }}`, Namespace: "default"})
+	r := Evaluate(&Request{Text: `{{ with nomadVar "a" }}{{ nomadVar "b" }}{{ end }}{{ nomadVar "c@ns.eu" }}{{ nomadVar "a" }}{{ env "meta.x" }}{{ env "A" }}{{ env "B" }}{{ nomadService 2 "k" "s" }}`, Namespace: "default", Env: map[string]string{"A": ""}})
 	want := []Query{
 		{Kind: Variable, Name: "a", Namespace: "default"}, {Kind: Variable, Name: "c", Namespace: "ns", Region: "eu"},
 		{Kind: NodeAttribute, Name: "meta.x"}, {Kind: Service, Name: "s", Choose: "2|k"},
 	}
-	if !slices.Equal(r.Unknown, want) || !slices.Equal(r.Used, want) || !slices.Equal(r.UsedEnv, []string{"meta.x"}) {
+	if !slices.Equal(r.Unknown, want) || !slices.Equal(r.Used, want) || !slices.Equal(r.UsedEnv, []string{"A"}) {
 		t.Errorf("unknown %v, used %v, variables %v", r.Unknown, r.Used, r.UsedEnv)
 	}
 }

@@ -354,10 +354,10 @@ func (e *evaluation) importedServices(partition string) ([]any, error) {
 var nodePrefixes = []string{"attr.", "meta.", "node."}
 
 func (e *evaluation) lookupEnv(name string) (value string, ok bool, err error) {
-	if !slices.Contains(e.usedEnv, name) {
-		e.usedEnv = append(e.usedEnv, name)
-	}
 	if value, ok = e.request.Env[name]; ok {
+		if !slices.Contains(e.usedEnv, name) {
+			e.usedEnv = append(e.usedEnv, name)
+		}
 		return value, true, nil
 	}
 	if !slices.ContainsFunc(nodePrefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {

@@ -158,7 +158,7 @@ func TestGiveUpRights(t *testing.T) {
 // A template that loops for ever, or takes all memory, is killed in a shared evaluator and then alone, and delays no other one.
 func TestLimits(t *testing.T) {
 	p := newTestPool(t)
-	p.alone.cpu, p.alone.wall = time.Second, 20*time.Second
+	p.alone.cpu, p.alone.wall, p.shared.wall = 500*time.Millisecond, 5*time.Minute, 5*time.Minute // the machine may be busy
 	var others sync.WaitGroup
 	stop := make(chan struct{})
 	slowest := time.Duration(0)
@@ -190,7 +190,7 @@ func TestLimits(t *testing.T) {
 // The output and the data of a template have limits, and an evaluation that exceeds them ends no evaluator.
 func TestSizeLimits(t *testing.T) {
 	p := newTestPool(t)
-	p.shared.cpu, p.shared.memory = time.Minute, 1<<30 // the race detector takes a lot
+	p.shared.cpu, p.shared.wall, p.shared.memory = time.Minute, 5*time.Minute, 1<<30 // the race detector takes a lot
 	r, err := p.Evaluate(t.Context(), &evaluate.Request{Text: `{{ range loop 17 }}{{ env "MIB" }}{{ end }}`, Env: map[string]string{"MIB": strings.Repeat("a", 1<<20)}})
 	if err != nil || r.Err != "the output has more than 16 MiB" {
 		t.Errorf("output of 17 MiB: %.100v, %v", r, err)
@@ -231,6 +231,21 @@ func TestTemplatesCannotLockOrFillResults(t *testing.T) {
 func TestEvaluatorHasTimeZone(t *testing.T) {
 	t.Setenv("TZ", "America/New_York")
 	expectText(t, newTestPool(t), `{{ sprig_toDate "2006-01-02" "2020-01-01" }}`, "2020-01-01 00:00:00 -0500 EST")
+}
+
+// An idle evaluator that has died is replaced.
+func TestDeadIdleEvaluatorIsReplaced(t *testing.T) {
+	p := newTestPool(t)
+	expectText(t, p, "x", "x")
+	for _, pid := range p.idlePIDs() {
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		for unix.Kill(pid, 0) == nil { // until the launcher has reaped it
+			time.Sleep(time.Millisecond)
+		}
+	}
+	expectText(t, p, "y", "y")
 }
 
 // An evaluator that is killed during an evaluation is replaced, and the evaluation repeated.

@@ -77,9 +77,9 @@ func (e *UnavailableError) Unwrap() error { return e.Err }
 // errExited is the error of an evaluation whose evaluator has exited.
 var errExited = errors.New("the template evaluator has exited")
 
-// Evaluate evaluates a template in a shared evaluator. It blocks while both evaluators are busy; jobs that wait take turns. The error is a LimitError if the template
-// must be evaluated alone, an UnavailableError, or ctx's error. If an evaluator exits during the evaluation, Evaluate repeats the
-// evaluation once. If the second evaluator exits too, the error is a LimitError for memory.
+// Evaluate evaluates a template in a shared evaluator. It blocks while both evaluators are busy; jobs that wait take turns. The error is a
+// LimitError if the template must be evaluated alone, an UnavailableError, or ctx's error. If an evaluator exits during the
+// evaluation, Evaluate repeats the evaluation once. If the second evaluator exits too, the error is a LimitError for memory.
 func (p *Pool) Evaluate(ctx context.Context, r *evaluate.Request) (*evaluate.Result, error) {
 	if err := p.sharedRuns.acquire(ctx, job{r.Namespace, r.JobID}); err != nil {
 		return nil, err
@@ -91,6 +91,7 @@ func (p *Pool) Evaluate(ctx context.Context, r *evaluate.Request) (*evaluate.Res
 // evaluateTwice evaluates a template in an evaluator that start returns, and passes the evaluator to release. If the evaluator exits, it
 // tries again with a new process. If that exits, too, the cause is the template.
 func evaluateTwice(ctx context.Context, r *evaluate.Request, lim evaluationLimits, start func(mustBeNew bool) (*evaluator, error), release func(*evaluator)) (*evaluate.Result, error) {
+	var lastErr error
 	for _, mustBeNew := range []bool{false, true} {
 		e, err := start(mustBeNew)
 		if err != nil {
@@ -105,6 +106,10 @@ func evaluateTwice(ctx context.Context, r *evaluate.Request, lim evaluationLimit
 		if !errors.Is(err, errExited) {
 			return nil, err
 		}
+		lastErr = err
+	}
+	if unavailable, ok := errors.AsType[*UnavailableError](lastErr); ok {
+		return nil, unavailable
 	}
 	return nil, &LimitError{Limit: lim.memoryText()}
 }
@@ -222,7 +227,7 @@ func (e *evaluator) evaluate(ctx context.Context, r *evaluate.Request, lim evalu
 	done := make(chan outcome, 1)
 	usedBefore, err := e.processorTime()
 	if err != nil {
-		return nil, &UnavailableError{err}
+		return nil, fmt.Errorf("%w: %w", errExited, &UnavailableError{err})
 	}
 	go func() {
 		result := &evaluate.Result{}
@@ -241,6 +246,8 @@ func (e *evaluator) evaluate(ctx context.Context, r *evaluate.Request, lim evalu
 			switch {
 			case errors.Is(o.err, errMessageTooLarge):
 				return nil, &LimitError{Limit: fmt.Sprintf("%d MiB of data", maxMessageSize>>20)}
+			case errors.Is(o.err, os.ErrDeadlineExceeded): // of the request
+				return nil, &UnavailableError{o.err}
 			case o.err != nil:
 				return nil, fmt.Errorf("%w: %w", errExited, o.err)
 			}

@@ -46,6 +46,9 @@ func setTemplateRetry(c *Config, i configItem) error {
 			attempts, err = child.parseWholeNumber()
 			return err
 		})
+		if longest, ok := delays["max_backoff"]; ok && longest == 0 {
+			delays["max_backoff"] = max(24*time.Hour, delays["backoff"]) // Nomad: no limit
+		}
 		for name, delay := range delays {
 			if delay < time.Millisecond {
 				return nil, fmt.Errorf("%s must be at least 1ms", name)

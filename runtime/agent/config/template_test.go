@@ -58,6 +58,10 @@ client {
 		t.Errorf("read %+v", c.Cluster)
 	}
 
+	if got := diagnosticLines(c.Parse("n.hcl", []byte(`client { template { nomad_retry { max_backoff = "0" } } }`))); len(got) > 0 {
+		t.Errorf("a backoff without a limit: %q", got)
+	}
+
 	c = Config{}
 	got = diagnosticLines(c.Parse("n.json", []byte(`{"client": {"template": {"wait": {"min": "1s"}, "function_denylist": ["plugin", "executeTemplate", "writeToFile"]}}}`)))
 	wait, _ = c.TemplateSettings["wait"].(map[string]time.Duration)
