@@ -32,6 +32,7 @@ type taskRenderer struct {
 	templateFiles       []*templateFile
 	taskHasRun          bool // true if the task was running when the renderer started, or has started since
 	evaluators          Evaluators
+	requests            int // Prestart and Poststart requests since the first one; Hook.mu guards it
 	renderings          storedRenderings
 
 	taskStarted        chan struct{} // receives an element when the task has started

@@ -66,11 +66,13 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 		h.stopRenderer(k)
 	}
 	r := prestartOrPoststartFields{config: config, alloc: req.Alloc, taskDir: req.Dir, taskEnv: req.Env}
-	t := h.findOrStartRenderer(k, req.Scope(), r, req.Running)
+	t, request := h.findOrStartRenderer(k, req.Scope(), r, req.Running)
 	select {
 	case <-t.firstRenderDone:
 	case <-ctx.Done():
-		h.stopRenderer(k)
+		if !req.Running {
+			h.stopUnusedRenderer(k, t, request)
+		}
 		return hook.TaskPrestartResponse{}, ctx.Err()
 	}
 	if t == existing && req.Running {
@@ -102,7 +104,7 @@ func (h *Hook) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook
 		return hook.TaskPoststartResponse{}, err
 	}
 	r := prestartOrPoststartFields{config: config, alloc: req.Alloc, taskDir: req.Dir, taskEnv: req.Env}
-	t := h.findOrStartRenderer(taskKey{req.Alloc.ID, req.Task.Name}, req.Scope(), r, true)
+	t, _ := h.findOrStartRenderer(taskKey{req.Alloc.ID, req.Task.Name}, req.Scope(), r, true)
 	select {
 	case t.taskStarted <- struct{}{}:
 	default:
@@ -125,14 +127,15 @@ func (h *Hook) findRenderer(k taskKey) *taskRenderer {
 
 // findOrStartRenderer returns the renderer of a task, and passes it the scope for calls of the
 // host. It makes and starts the renderer if the task has none. taskHasRun means that the task is
-// running with files that an earlier process has rendered.
-func (h *Hook) findOrStartRenderer(k taskKey, scope hook.Scope, r prestartOrPoststartFields, taskHasRun bool) *taskRenderer {
+// running with files that an earlier process has rendered. request is the number of the request to the renderer.
+func (h *Hook) findOrStartRenderer(k taskKey, scope hook.Scope, r prestartOrPoststartFields, taskHasRun bool) (t *taskRenderer, request int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	t := h.renderersByTask[k]
+	t = h.renderersByTask[k]
 	if t != nil {
 		t.hostClient.replaceScopeAndRetryCalls(scope)
-		return t
+		t.requests++
+		return t, t.requests
 	}
 	t = newTaskRenderer(h.host, h.node, scope, r, taskHasRun, h.Evaluators)
 	if h.renderersByTask == nil {
@@ -140,7 +143,20 @@ func (h *Hook) findOrStartRenderer(k taskKey, scope hook.Scope, r prestartOrPost
 	}
 	h.renderersByTask[k] = t
 	t.startRendering(r.config.Templates)
-	return t
+	return t, t.requests
+}
+
+// stopUnusedRenderer stops the renderer of a request that was cancelled, unless a later request uses the renderer, as that of the next agent.
+func (h *Hook) stopUnusedRenderer(k taskKey, t *taskRenderer, request int) {
+	h.mu.Lock()
+	isUnused := h.renderersByTask[k] == t && t.requests == request
+	if isUnused {
+		delete(h.renderersByTask, k)
+	}
+	h.mu.Unlock()
+	if isUnused {
+		t.cancelAndWait()
+	}
 }
 
 func (h *Hook) stopRenderer(k taskKey) {

@@ -733,6 +733,42 @@ func TestChangeWaitsForEvaluators(t *testing.T) {
 	})
 }
 
+// A request that is cancelled late does not stop the renderer that the next request uses.
+func TestCancelledRequestLeavesRendererToNextOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		req := f.newRequest("web", singleBlock(templateBlock{EmbeddedTmpl: greetTemplate}))
+		ctx, cancel := context.WithCancel(t.Context())
+		first, next := make(chan error), make(chan error)
+		go func() {
+			_, err := f.hook.Prestart(ctx, req)
+			first <- err
+		}()
+		synctest.Wait() // it waits for the variable
+		go func() {
+			_, err := f.hook.Prestart(t.Context(), req)
+			next <- err
+		}()
+		synctest.Wait()
+		cancel()
+		if err := <-first; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		synctest.Wait()
+		f.setVariable("app", "w", "one")
+		if err := <-next; err != nil || f.readFile("web/local/out") != "W=one\n" {
+			t.Errorf("next request: %v, file %q", err, f.readFile("web/local/out"))
+		}
+		f.setVariable("app", "w", "two")
+		time.Sleep(time.Minute)
+		if got := f.readFile("web/local/out"); got != "W=two\n" {
+			t.Errorf("file %q", got)
+		}
+		f.takeCalls()
+		f.stopTasks()
+	})
+}
+
 // Lines of an env file that lose characters get an event, without the value, which may be a part of a secret.
 func TestEnvLossesHaveEvents(t *testing.T) {
 	f := newFixture(t)
