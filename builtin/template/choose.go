@@ -12,7 +12,7 @@ import (
 )
 
 // chooseServices returns the instances that choose selects. choose has the form number|key. A key selects the same instances until one of
-// them exits or a new instance ranks before them. An empty choose selects all instances. The error for another form is that of Nomad's
+// them exits or a new instance ranks before them. An empty choose selects all instances. Another form gets the error of Nomad's
 // servers.
 func chooseServices(instances []hook.Service, choose string) ([]hook.Service, error) {
 	if choose == "" {

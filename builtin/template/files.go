@@ -132,8 +132,8 @@ func openRegularFile(root *os.Root, name string) (*os.File, error) {
 	case root.Name() == hostRoot: // the operator lets templates read everything
 	case !info.Mode().IsRegular():
 		err = fmt.Errorf("%s: not a regular file", name)
-	case !canEachUserRead(root, name, info):
-		err = refuseFileOfMachine(f, name)
+	case isOnMountOfMachine(f) && !canEveryUserRead(root, name, info):
+		err = &fs.PathError{Op: "open", Path: name, Err: unix.EACCES}
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -141,8 +141,8 @@ func openRegularFile(root *os.Root, name string) (*os.File, error) {
 	return f, nil
 }
 
-// canEachUserRead reports whether the mode of a file and those of the directories below the root let each user read it.
-func canEachUserRead(root *os.Root, name string, file fs.FileInfo) bool {
+// canEveryUserRead reports whether the file and its parent directories below the root have modes that let every user read the file.
+func canEveryUserRead(root *os.Root, name string, file fs.FileInfo) bool {
 	for dir := filepath.Dir(name); dir != "."; dir = filepath.Dir(dir) {
 		if info, err := root.Stat(dir); err != nil || info.Mode()&0o001 == 0 {
 			return false
@@ -151,17 +151,12 @@ func canEachUserRead(root *os.Root, name string, file fs.FileInfo) bool {
 	return file.Mode()&0o004 != 0
 }
 
-// refuseFileOfMachine returns an error for a file that the agent has mounted below the directory of a task, such as /etc/shadow for a task in a
-// chroot: this process can read it, and not each user of a task.
-func refuseFileOfMachine(f *os.File, name string) error {
+// isOnMountOfMachine reports whether a file is on a mount that shows files of the machine below the directory of a task, such as /etc in a
+// chroot: this process can read them, and not every user of a task. It also returns true if the mount cannot be examined.
+func isOnMountOfMachine(f *os.File) bool {
 	var stat unix.Statfs_t
-	if err := unix.Fstatfs(int(f.Fd()), &stat); err != nil {
-		return &os.PathError{Op: "statfs", Path: name, Err: err}
-	}
-	if stat.Flags&unix.ST_RDONLY != 0 || stat.Type == unix.PROC_SUPER_MAGIC {
-		return &os.PathError{Op: "open", Path: name, Err: unix.EACCES}
-	}
-	return nil
+	err := unix.Fstatfs(int(f.Fd()), &stat)
+	return err != nil || stat.Flags&unix.ST_RDONLY != 0 || stat.Type == unix.PROC_SUPER_MAGIC
 }
 
 // replaceFileAtomically replaces the file by a rename, so that the task never reads an incomplete file. A
@@ -225,16 +220,18 @@ func (d templateDirs) newFileFetchFunc(path string) fetchFunc {
 	return func(ctx context.Context, afterIndex uint64) (evaluate.Datum, uint64, error) {
 		for {
 			version, err := uint64(1), resolveErr
-			if err == nil && afterIndex > 0 {
+			if afterIndex > 0 {
 				select {
 				case pollThreads <- struct{}{}:
 				case <-ctx.Done():
 					return evaluate.Datum{}, 0, ctx.Err()
 				}
+			}
+			if err == nil {
 				version, err = at.fileVersion()
+			}
+			if afterIndex > 0 {
 				<-pollThreads
-			} else if err == nil {
-				version, err = at.fileVersion()
 			}
 			if afterIndex == 0 || err == nil && version != afterIndex {
 				return d.readFileForTemplate(at, path, version, err, afterIndex == 0)

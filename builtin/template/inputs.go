@@ -57,11 +57,11 @@ func hashText(text []byte) string {
 // hashInputs returns a hash of a template and of the data that it has read.
 func hashInputs(r *evaluate.Request, usedEnv []string) string {
 	inputs := struct {
-		Text, LeftDelim, RightDelim string
-		ErrMissingKey               bool
-		Env                         map[string]string
-		Data                        []evaluate.Datum
-	}{r.Text, r.LeftDelim, r.RightDelim, r.ErrMissingKey, make(map[string]string), slices.Clone(r.Data)}
+		LeftDelim, RightDelim string
+		ErrMissingKey         bool
+		Env                   map[string]string
+		Data                  []evaluate.Datum
+	}{r.LeftDelim, r.RightDelim, r.ErrMissingKey, make(map[string]string), slices.Clone(r.Data)}
 	for _, name := range usedEnv {
 		if value, ok := r.Env[name]; ok {
 			inputs.Env[name] = value
@@ -71,12 +71,14 @@ func hashInputs(r *evaluate.Request, usedEnv []string) string {
 		return cmp.Or(cmp.Compare(a.Query.Kind, b.Query.Kind), cmp.Compare(a.Query.Namespace, b.Query.Namespace),
 			cmp.Compare(a.Query.Name, b.Query.Name), cmp.Compare(a.Query.Choose, b.Query.Choose), cmp.Compare(a.Query.Region, b.Query.Region))
 	})
-	hash := sha256.New()
-	_ = json.NewEncoder(hash).Encode(inputs) // strings, numbers and booleans can always be encoded
 	// JSON has the same replacement for all bytes that are not UTF-8, so the texts that can have some are hashed as they are.
+	hash := sha256.New()
 	fmt.Fprintf(hash, "%q", r.Text)
-	for _, d := range inputs.Data {
-		fmt.Fprintf(hash, "%q", d.Value.Text)
+	for i := range inputs.Data {
+		value := &inputs.Data[i].Value
+		fmt.Fprintf(hash, "%q", value.Text)
+		value.Text = ""
 	}
+	_ = json.NewEncoder(hash).Encode(inputs) // strings, numbers and booleans can always be encoded
 	return hex.EncodeToString(hash.Sum(nil))
 }

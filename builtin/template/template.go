@@ -146,7 +146,7 @@ func (h *Hook) findOrStartRenderer(k taskKey, scope hook.Scope, r prestartOrPost
 	return t, t.requests
 }
 
-// stopUnusedRenderer stops the renderer of a request that was cancelled, unless a later request uses the renderer, as that of the next agent.
+// stopUnusedRenderer stops the renderer of a request that was cancelled, unless a later request uses it, for example of the next agent.
 func (h *Hook) stopUnusedRenderer(k taskKey, t *taskRenderer, request int) {
 	h.mu.Lock()
 	isUnused := h.renderersByTask[k] == t && t.requests == request

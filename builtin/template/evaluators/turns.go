@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// turns is a semaphore. Jobs that wait for it take turns, so that a job with many templates does not delay those of another one. Its
+// turns is a semaphore. Jobs that wait for it take turns, so a job with many templates does not delay another job. Its
 // methods may be called concurrently.
 type turns struct {
 	mu      sync.Mutex
@@ -19,7 +19,7 @@ type job struct{ namespace, id string }
 
 func newTurns(free int) *turns { return &turns{free: free, waiting: make(map[job][]chan struct{})} }
 
-// acquire blocks until it is the turn of the job. The error is that of ctx. The caller must call release after a success.
+// acquire blocks until it is the turn of the job. It returns the error of ctx. The caller must call release after a success.
 func (s *turns) acquire(ctx context.Context, j job) error {
 	s.mu.Lock()
 	if s.free > 0 {

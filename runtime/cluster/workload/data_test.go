@@ -485,7 +485,9 @@ func TestOldAnswersAreReadAgain(t *testing.T) {
 				t.Errorf("the value is %q", value)
 			}
 			if value != "of the leader" {
-				_ = ws.WatchCtx(ctx)
+				if err := ws.WatchCtx(ctx); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}
 		time.Sleep(time.Minute)
