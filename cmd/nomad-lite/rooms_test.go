@@ -30,6 +30,7 @@ var floors = [][]string{
 	{"runtime/store/state", "runtime/store/keyring"},
 	{"runtime/store"},
 	{"runtime/node"},
+	{"runtime/core/hooks"},
 	{"runtime/node/hooks"},
 	{"runtime/node/taskrunner"},
 	{"runtime/node/allocrunner"},

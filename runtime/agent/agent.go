@@ -37,9 +37,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskapi"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskfiles"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/builtinhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/hostservice"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/network"
 	"github.com/nomad-lite/nomad-lite/runtime/node/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/node/orphans"
@@ -154,7 +154,7 @@ type Agent struct {
 	remainingProcessDecider *remainingProcessDecider
 	plugins                 *pluginManager
 	allocNetworks           *network.Manager
-	taskUsers               runnerhooks.UserPool // nil if tasks get no users
+	taskUsers               builtinhooks.UserPool // nil if tasks get no users
 	taskFiles               taskfiles.AllocDirOpener
 	traceExporter           *otlp.TraceExporter // nil if no traces are exported
 	hostSampler             hoststats.Sampler
@@ -439,7 +439,7 @@ func (a *Agent) nodeRunnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 	}
 	withoutDriver := taskEnderWithoutDriver{a.helperProcesses.keeper, a.config.DecodeTaskProcess}
 	var awaitNewStart taskrunner.AwaitNewStartFunc
-	var findRemotePrevious func(*api.Allocation) runnerhooks.PreviousAlloc
+	var findRemotePrevious func(*api.Allocation) builtinhooks.PreviousAlloc
 	if a.cluster != nil {
 		awaitNewStart = a.awaitNewStartInCluster
 		findRemotePrevious = a.cluster.peers.fetcher.Previous
@@ -504,7 +504,7 @@ func newAllocTraceFunc(e *otlp.TraceExporter) func(*api.Allocation) timeline.Tra
 }
 
 // newVariableReader returns a function that reads a variable once.
-func newVariableReader(data hostservice.WorkloadData) runnerhooks.VariableReader {
+func newVariableReader(data hostservice.WorkloadData) builtinhooks.VariableReader {
 	return func(ctx context.Context, w identity.Workload, namespace, path string) (map[string]string, error) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()

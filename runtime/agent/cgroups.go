@@ -4,15 +4,15 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/internal/cgroup"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/builtinhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 )
 
 // newCgroupManagerSelector returns a function that selects the cgroup tree for a task. For tasks of builtin drivers
 // without reserved cores the function returns nil, because these drivers create cgroups themselves in less
 // time.
-func newCgroupManagerSelector(tree *cgroup.Hierarchy, isBuiltinDriver func(name string) bool) func(driver string, reservedCores int) runnerhooks.CgroupManager {
-	return func(driver string, reservedCores int) runnerhooks.CgroupManager {
+func newCgroupManagerSelector(tree *cgroup.Hierarchy, isBuiltinDriver func(name string) bool) func(driver string, reservedCores int) builtinhooks.CgroupManager {
+	return func(driver string, reservedCores int) builtinhooks.CgroupManager {
 		if reservedCores == 0 && isBuiltinDriver(driver) {
 			return nil
 		}

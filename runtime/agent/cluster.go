@@ -29,8 +29,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/workload"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner/taskexec"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/builtinhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/hostservice"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/services"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
@@ -247,7 +247,7 @@ func (a *Agent) serviceRegistry() services.Registry {
 }
 
 // tokenIssuer returns the issuer of the tokens that tasks get.
-func (a *Agent) tokenIssuer() runnerhooks.TokenIssuer {
+func (a *Agent) tokenIssuer() builtinhooks.TokenIssuer {
 	if a.cluster != nil {
 		return a.cluster.identities
 	}

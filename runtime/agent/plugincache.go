@@ -124,7 +124,7 @@ func loadCachedPlugins(cache pluginCache, logger hclog.Logger) *cachedPlugins {
 	c := &cachedPlugins{infos: infos, logger: logger, hashByFileStat: make(map[catalog.FileStat]fileHash)}
 	for _, info := range infos {
 		if info.FileSHA256Hex != "" && info.FileMetadata.ChangeTime != 0 {
-			c.hashByFileStat[info.FileMetadata.FileStat()] = fileHash{sha256Hex: info.FileSHA256Hex}
+			c.hashByFileStat[catalog.FileStat(info.FileMetadata)] = fileHash{sha256Hex: info.FileSHA256Hex}
 		}
 	}
 	return c

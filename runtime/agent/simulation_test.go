@@ -23,12 +23,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/node/orphans"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
@@ -500,18 +500,18 @@ type simHooks struct {
 	g *simAgent
 }
 
-func (h simHooks) NewAllocHooks(*api.Allocation, pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
+func (h simHooks) NewAllocHooks(*api.Allocation, pluginhooks.AttachTarget) []hooks.OrderedHook {
 	return nil
 }
 func (h simHooks) PluginLaunchWaiterOrNil(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
 	return nil
 }
-func (h simHooks) NewTaskHooks(a *api.Allocation, t *api.Task, _ pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
-	return []runnerhooks.OrderedHook{{Order: runnerhooks.OrderPlugin, Hook: &simHook{s: h.s, g: h.g, key: a.ID + "/" + t.Name}}}
+func (h simHooks) NewTaskHooks(a *api.Allocation, t *api.Task, _ pluginhooks.AttachTarget) []hooks.OrderedHook {
+	return []hooks.OrderedHook{{Order: hooks.OrderPlugin, Hook: &simHook{s: h.s, g: h.g, key: a.ID + "/" + t.Name}}}
 }
 
 type simHook struct {
-	runnerhooks.BuiltinHookDefaults
+	hooks.BuiltinHookDefaults
 	s   *simulation
 	g   *simAgent
 	key string

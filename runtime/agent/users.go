@@ -9,7 +9,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/idrange"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/users"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -32,7 +32,7 @@ func newUserPool(s *store.Store, ids idrange.Range, logger hclog.Logger) *users.
 				logger.Warn("another task may get the user id of this task", "alloc_id", allocID, "task", task, "error", err)
 				continue
 			}
-			if id := runnerhooks.StoredWorkloadUserID(local.HookStateByName[runnerhooks.WorkloadUserHookName].Data); id != 0 {
+			if id := hooks.StoredWorkloadUserID(local.HookStateByName[hooks.WorkloadUserHookName].Data); id != 0 {
 				pool.RestoreUnlessTaken(users.Task{AllocID: allocID, Name: task}, id)
 			}
 		}

@@ -7,8 +7,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/pluginreport"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/pluginstatus"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 )
 
 // hookStatuses returns the states of the agent's hooks in the order of their plugins, followed by the hooks
@@ -63,7 +63,7 @@ func hasHookRuleNamed(rules []pluginhooks.OperatorRule, name string) bool {
 func describeHookRule(rule pluginhooks.OperatorRule) *pluginstatus.HookRule {
 	shown := &pluginstatus.HookRule{Order: rule.Order, OnError: "fail", Matches: rule.Match != nil, Place: rule.ConfigRange.String()}
 	if shown.Order == 0 {
-		shown.Order = runnerhooks.OrderPlugin
+		shown.Order = hooks.OrderPlugin
 	}
 	if rule.WarnOnError {
 		shown.OnError = "warn"

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 )
 
 // addOrReplaceHookRules stores a block hook "NAME" { … } in c.HookRules. A later block with the same name replaces the
@@ -95,13 +95,13 @@ func (hookBlock *configItem) hookSettingError(setting *configItem, err error) er
 	return &errorWithRange{at, fmt.Errorf("hook %q: %s %w", hookBlock.name, setting.name, err)}
 }
 
-// parseHookOrder parses a hook order, which must be greater than runnerhooks.OrderFirst and less than runnerhooks.OrderLast.
+// parseHookOrder parses a hook order, which must be greater than hooks.OrderFirst and less than hooks.OrderLast.
 func (i configItem) parseHookOrder() (int, error) {
 	f, err := i.parseNumber()
-	if order := int(f); err == nil && float64(order) == f && order > runnerhooks.OrderFirst && order < runnerhooks.OrderLast {
+	if order := int(f); err == nil && float64(order) == f && order > hooks.OrderFirst && order < hooks.OrderLast {
 		return order, nil
 	}
-	return 0, fmt.Errorf("must be a whole number from %d to %d", runnerhooks.OrderFirst+1, runnerhooks.OrderLast-1)
+	return 0, fmt.Errorf("must be a whole number from %d to %d", hooks.OrderFirst+1, hooks.OrderLast-1)
 }
 
 func (i configItem) parseHookMatch() (*pluginhooks.RuleMatch, error) {

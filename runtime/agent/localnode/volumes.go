@@ -31,7 +31,7 @@ func (n *Node) HasConfiguredVolume(name string) bool {
 	return n.currentSettings().HostVolumes[name] != nil
 }
 
-// FindHostVolume implements runnerhooks.FindVolumeFunc. The path in the result has no symbolic links, and no other user and no
+// FindHostVolume implements builtinhooks.FindVolumeFunc. The path in the result has no symbolic links, and no other user and no
 // task that mounts another volume can replace it.
 func (n *Node) FindHostVolume(ctx context.Context, name string) (found *api.HostVolumeInfo, allowsBidirectional bool, err error) {
 	settings := n.currentSettings()

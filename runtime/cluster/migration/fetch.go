@@ -19,7 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/servers"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/builtinhooks"
 )
 
 const (
@@ -61,7 +61,7 @@ func NewFetcher(c Config) *Fetcher { return &Fetcher{c} }
 
 // Previous returns the allocation that alloc replaces, if it has run on another node and the group of alloc wants its data
 // from there. Otherwise it returns nil.
-func (f *Fetcher) Previous(alloc *api.Allocation) runnerhooks.PreviousAlloc {
+func (f *Fetcher) Previous(alloc *api.Allocation) builtinhooks.PreviousAlloc {
 	group := alloc.GetTaskGroup()
 	if group == nil || group.EphemeralDisk == nil || !pointer.Value(group.EphemeralDisk.Migrate) {
 		return nil
@@ -72,7 +72,7 @@ func (f *Fetcher) Previous(alloc *api.Allocation) runnerhooks.PreviousAlloc {
 	return &remoteAlloc{fetcher: f, alloc: alloc}
 }
 
-var _ runnerhooks.PreviousAlloc = (*remoteAlloc)(nil)
+var _ builtinhooks.PreviousAlloc = (*remoteAlloc)(nil)
 
 // remoteAlloc is the previous allocation of alloc. Its methods are called one after the other.
 type remoteAlloc struct {
@@ -83,7 +83,7 @@ type remoteAlloc struct {
 	nodeID, noDataReason string
 }
 
-// WaitEnded implements runnerhooks.PreviousAlloc. It blocks while no server can be reached, and it does not block for an
+// WaitEnded implements builtinhooks.PreviousAlloc. It blocks while no server can be reached, and it does not block for an
 // allocation that the servers do not have, or have given up.
 func (r *remoteAlloc) WaitEnded(ctx context.Context) error {
 	f := r.fetcher
@@ -124,7 +124,7 @@ func (f *Fetcher) readAlloc(ctx context.Context, id string, query *servers.Query
 	return response.Alloc, response.Index, err
 }
 
-// MoveData implements runnerhooks.PreviousAlloc.
+// MoveData implements builtinhooks.PreviousAlloc.
 func (r *remoteAlloc) MoveData(ctx context.Context, to *allocdir.Dir, tasks []string) error {
 	if err := r.moveData(ctx, to, tasks); err != nil {
 		return fmt.Errorf("fetch the data of allocation %s: %w", r.alloc.PreviousAllocation, err)

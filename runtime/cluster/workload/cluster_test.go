@@ -17,7 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/servers"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/workload"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/builtinhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 )
@@ -113,7 +113,7 @@ func TestNamedIdentityOfServers(t *testing.T) {
 			err := n.identities.IssueAllocTokens(t.Context(), n.alloc)
 			token := n.identities.StoredTokensByIdentity(n.alloc.ID, "t")["extra"]
 			if c.rejected {
-				if !errors.Is(err, runnerhooks.ErrIdentityRejected) || token != nil {
+				if !errors.Is(err, builtinhooks.ErrIdentityRejected) || token != nil {
 					t.Errorf("token %v, error %v, want a rejection", token, err)
 				}
 				return

@@ -5,6 +5,6 @@
 // and sign named identities on request. [Data] reads variables and services with the default identity of the task, never
 // with the token of the node, and watches for changes with one blocking call however many readers there are.
 //
-// Package runnerhooks delivers and renews tokens, and package hostservice serves data to hooks; both declare the
+// Package builtinhooks delivers and renews tokens, and package hostservice serves data to hooks; both declare the
 // interfaces that this package implements. The package registers no services: package registrations does.
 package workload

@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/servers"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/builtinhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
@@ -60,26 +60,26 @@ type Identities struct {
 	config IdentitiesConfig
 }
 
-var _ runnerhooks.AllocTokenIssuer = (*Identities)(nil)
+var _ builtinhooks.AllocTokenIssuer = (*Identities)(nil)
 
 // NewIdentities returns the issuer of a node.
 func NewIdentities(c IdentitiesConfig) *Identities {
 	return &Identities{tokenRecords: c.Records, config: c}
 }
 
-// IsSignedByExistingKey implements runnerhooks.TokenIssuer. The servers keep the keys of tokens that are valid.
+// IsSignedByExistingKey implements builtinhooks.TokenIssuer. The servers keep the keys of tokens that are valid.
 func (*Identities) IsSignedByExistingKey(*state.IdentityToken) bool { return true }
 
-// IsSignedByActiveKey implements runnerhooks.TokenIssuer. The servers do not require new tokens after a rotation of keys.
+// IsSignedByActiveKey implements builtinhooks.TokenIssuer. The servers do not require new tokens after a rotation of keys.
 func (*Identities) IsSignedByActiveKey(context.Context, *state.IdentityToken) bool { return true }
 
-// IssueToken implements runnerhooks.TokenIssuer. The default identity comes from the store; a named one is signed by a
+// IssueToken implements builtinhooks.TokenIssuer. The default identity comes from the store; a named one is signed by a
 // server, for which the call blocks for about a minute at most.
 func (i *Identities) IssueToken(ctx context.Context, w identity.Workload, id *api.WorkloadIdentity) (*state.IdentityToken, error) {
 	if id.Name == model.DefaultIdentity {
 		token, err := readTaskToken(i.config.Store.Snapshot().Reader, w.AllocID, w.Task)
 		if err != nil {
-			return nil, fmt.Errorf("%w: %w", runnerhooks.ErrIdentityRejected, err)
+			return nil, fmt.Errorf("%w: %w", builtinhooks.ErrIdentityRejected, err)
 		}
 		return &state.IdentityToken{JWT: token.jwt, IssuedAt: time.Now().Truncate(time.Second)}, nil
 	}
@@ -91,11 +91,11 @@ func (i *Identities) IssueToken(ctx context.Context, w identity.Workload, id *ap
 	return signed[wanted], nil
 }
 
-// IssueAllocTokens implements runnerhooks.AllocTokenIssuer: one call signs the named identities of all tasks.
+// IssueAllocTokens implements builtinhooks.AllocTokenIssuer: one call signs the named identities of all tasks.
 func (i *Identities) IssueAllocTokens(ctx context.Context, alloc *api.Allocation) error {
 	var wanted []namedIdentity
 	for _, t := range alloc.GetTaskGroup().Tasks {
-		for _, id := range runnerhooks.IdentitiesWithEnvOrFile(t) {
+		for _, id := range builtinhooks.IdentitiesWithEnvOrFile(t) {
 			if id.Name != model.DefaultIdentity {
 				wanted = append(wanted, namedIdentity{t.Name, id.Name})
 			}
@@ -131,7 +131,7 @@ func (i *Identities) signWithRetry(ctx context.Context, allocID string, wanted [
 		if servers.IsPermissionDenied(err) {
 			denials++ // the identity of the node may have expired; the next heartbeat renews it
 		}
-		if !errors.Is(err, runnerhooks.ErrIssuerUnreachable) && (!servers.IsPermissionDenied(err) || denials >= maxSignDenials) {
+		if !errors.Is(err, builtinhooks.ErrIssuerUnreachable) && (!servers.IsPermissionDenied(err) || denials >= maxSignDenials) {
 			return signed, err
 		}
 		if !warned {
@@ -164,15 +164,15 @@ func (i *Identities) sign(ctx context.Context, allocID string, wanted []namedIde
 	err = i.config.Pool.CallBlocking(ctx, signBlock, protocol.MethodSignIdentities, &request, &response)
 	switch {
 	case servers.IsUnknownMethod(err):
-		return nil, fmt.Errorf("%w: identity %q of task %q needs servers of Nomad 1.7 or later, and the servers are older: %w", runnerhooks.ErrIdentityRejected, wanted[0].name, wanted[0].task, err)
+		return nil, fmt.Errorf("%w: identity %q of task %q needs servers of Nomad 1.7 or later, and the servers are older: %w", builtinhooks.ErrIdentityRejected, wanted[0].name, wanted[0].task, err)
 	case servers.IsUnreachable(err):
-		return nil, fmt.Errorf("%w: %w", runnerhooks.ErrIssuerUnreachable, err)
+		return nil, fmt.Errorf("%w: %w", builtinhooks.ErrIssuerUnreachable, err)
 	case err != nil:
 		return nil, fmt.Errorf("sign identities: %w", err)
 	}
 	var rejections []error
 	for _, r := range response.Rejections {
-		rejections = append(rejections, fmt.Errorf("%w: identity %q of task %q: %s", runnerhooks.ErrIdentityRejected, r.IdentityName, r.WorkloadIdentifier, r.Reason))
+		rejections = append(rejections, fmt.Errorf("%w: identity %q of task %q: %s", builtinhooks.ErrIdentityRejected, r.IdentityName, r.WorkloadIdentifier, r.Reason))
 	}
 	if len(rejections) > 0 {
 		return nil, errors.Join(rejections...)

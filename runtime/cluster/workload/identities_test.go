@@ -15,7 +15,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/builtinhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
@@ -117,7 +117,7 @@ func TestDefaultIdentityIsThatOfAlloc(t *testing.T) {
 		if err != nil || token.JWT != taskJWT("t") {
 			t.Errorf("token %v, error %v", token, err)
 		}
-		if _, err := i.IssueToken(t.Context(), workloadOf("u"), &api.WorkloadIdentity{Name: "default"}); !errors.Is(err, runnerhooks.ErrIdentityRejected) {
+		if _, err := i.IssueToken(t.Context(), workloadOf("u"), &api.WorkloadIdentity{Name: "default"}); !errors.Is(err, builtinhooks.ErrIdentityRejected) {
 			t.Errorf("error %v for a task without an identity", err)
 		}
 		if n := pool.callCount(); n > 0 {
@@ -144,7 +144,7 @@ func TestFailureToSign(t *testing.T) {
 				s := &signer{err: c.err, rejects: c.rejects, ttl: time.Hour}
 				i := newIdentities(&fakePool{answer: s.answer}, newStore(t, signedTasks()))
 				err := i.IssueAllocTokens(t.Context(), allocWithIdentities())
-				if err == nil || errors.Is(err, runnerhooks.ErrIdentityRejected) != c.rejected || !strings.Contains(err.Error(), c.want) {
+				if err == nil || errors.Is(err, builtinhooks.ErrIdentityRejected) != c.rejected || !strings.Contains(err.Error(), c.want) {
 					t.Errorf("error %v, want %q, rejected: %v", err, c.want, c.rejected)
 				}
 				if stored := i.StoredTokensByIdentity(allocID, "t"); len(stored) > 0 {
@@ -159,7 +159,7 @@ func TestAllocWaitsForServersToSign(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &signer{err: errUnreachable, ttl: time.Hour}
 		i := newIdentities(&fakePool{answer: s.answer}, newStore(t, signedTasks()))
-		if _, err := i.IssueToken(t.Context(), workloadOf("t"), &api.WorkloadIdentity{Name: "a"}); !errors.Is(err, runnerhooks.ErrIssuerUnreachable) {
+		if _, err := i.IssueToken(t.Context(), workloadOf("t"), &api.WorkloadIdentity{Name: "a"}); !errors.Is(err, builtinhooks.ErrIssuerUnreachable) {
 			t.Errorf("error %v of a renewal, want ErrIssuerUnreachable", err)
 		}
 		time.AfterFunc(time.Hour, func() { s.setErr(nil) })

@@ -17,12 +17,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskapi"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/builtinhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/services"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
@@ -43,7 +44,7 @@ type Config struct {
 	Node             taskenv.Node
 	InheritedHostEnv map[string]string // environment variables of the agent that tasks inherit, by name; see taskenv.FilterHostEnv
 	Drivers          Drivers
-	LogCollector     runnerhooks.LogCollector
+	LogCollector     builtinhooks.LogCollector
 	AllocDirRoot     string
 	Store            Store                       // stores the records of the allocation; nil stores none
 	CheckStateWrite  func(context.Context) error // returns why the records cannot be stored; may be nil
@@ -52,7 +53,7 @@ type Config struct {
 	DialCheckTarget  services.DialFunc           // connects checks to their targets; nil uses the network of the host
 	ReportStatus     func(StatusUpdate)          // called for each change of the status, one call at a time; should return soon
 	HookFactory      HookFactory                 // hooks other than the builtin ones; may be nil
-	Identities       runnerhooks.TokenIssuer     // issues the tokens of workload identities; nil issues none
+	Identities       builtinhooks.TokenIssuer    // issues the tokens of workload identities; nil issues none
 	TaskAPI          *taskapi.TaskSocketListener // serves the API to tasks; nil gives them no socket
 	Host             HostResources
 	Limits           Limits
@@ -83,7 +84,7 @@ type Config struct {
 	AllocDone func(allocID string) <-chan struct{}
 	// FindRemotePrevious returns the allocation that an allocation replaces if it ran on another node and its data must be
 	// fetched from there, and nil otherwise. It must not block. It may be nil: then all allocations have run on this node.
-	FindRemotePrevious func(*api.Allocation) runnerhooks.PreviousAlloc
+	FindRemotePrevious func(*api.Allocation) builtinhooks.PreviousAlloc
 }
 
 // HostResources are the resources of the host that tasks get besides their directories. A nil field means
@@ -91,12 +92,12 @@ type Config struct {
 type HostResources struct {
 	// NewCgroupManager returns the cgroups for a task with a driver and a number of reserved cores, nil if the
 	// driver creates the cgroup itself.
-	NewCgroupManager func(driver string, reservedCores int) runnerhooks.CgroupManager
-	NetworkManager   runnerhooks.NetworkManager
-	DeviceReserver   runnerhooks.DeviceReserver // reserves the devices of tasks
-	DynamicUserPool  runnerhooks.UserPool       // user ids for tasks that name no user
-	VariableReader   runnerhooks.VariableReader // the variables of secret blocks
-	FindVolume       runnerhooks.FindVolumeFunc // finds the host volumes of tasks
+	NewCgroupManager func(driver string, reservedCores int) builtinhooks.CgroupManager
+	NetworkManager   builtinhooks.NetworkManager
+	DeviceReserver   builtinhooks.DeviceReserver // reserves the devices of tasks
+	DynamicUserPool  builtinhooks.UserPool       // user ids for tasks that name no user
+	VariableReader   builtinhooks.VariableReader // the variables of secret blocks
+	FindVolume       builtinhooks.FindVolumeFunc // finds the host volumes of tasks
 }
 
 // Drivers finds a driver by name. The call blocks while the driver's plugin is starting. All calls
@@ -121,8 +122,8 @@ type Runner struct {
 	config     Config // with the defaults of the limits
 	state      *allocState
 	tasks      *allocTasks
-	statsHooks map[string]*runnerhooks.StatsHook // hooks that sample the resource usage, by task name
-	secrets    *redact.Values                    // the secret values that the allocation was given
+	statsHooks map[string]*hooks.StatsHook // hooks that sample the resource usage, by task name
+	secrets    *redact.Values              // the secret values that the allocation was given
 	dir        *allocdir.Dir
 	timeline   *timeline.File
 	logger     hclog.Logger
@@ -161,7 +162,7 @@ func New(c Config) (*Runner, error) {
 	}
 	for i, task := range tasks {
 		r.tasks.taskSet[i] = r.newTaskRunner(task)
-		r.statsHooks[task.Name] = runnerhooks.NewStatsHook(r.tasks.taskSet[i].OpenStats, c.Limits.StatsSampleInterval, r.logger)
+		r.statsHooks[task.Name] = hooks.NewStatsHook(r.tasks.taskSet[i].OpenStats, c.Limits.StatsSampleInterval, r.logger)
 	}
 	if r.startedByEarlierAgent {
 		resumeEarlierStop(r.state)
@@ -186,7 +187,7 @@ func newRunner(c Config, tasks []taskrunner.Task) (*Runner, error) {
 	r := &Runner{
 		config:        c,
 		state:         newAllocState(c.Alloc),
-		statsHooks:    make(map[string]*runnerhooks.StatsHook),
+		statsHooks:    make(map[string]*hooks.StatsHook),
 		secrets:       c.Secrets.NewChild(),
 		dir:           dir,
 		logger:        c.Logger.Named("allocrunner").With("job_id", c.Alloc.JobID, "alloc_id", c.Alloc.ID),

@@ -19,8 +19,9 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/cgroup"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/builtinhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
@@ -666,7 +667,7 @@ func TestRestartIsRefusedWhileStateCannotBeStored(t *testing.T) {
 		errDisk := errors.New("read-only file system")
 		diskErr, calls := errDisk, &recordingHook{name: "recording"}
 		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) {
-			withHooks([]runnerhooks.Hook{recordingAllocHook{calls}}, nil)(c)
+			withHooks([]hooks.Hook{recordingAllocHook{calls}}, nil)(c)
 			c.CheckStateWrite = func(context.Context) error { return diskErr }
 		})
 		h.advance(time.Second)
@@ -881,7 +882,7 @@ func TestStatusNeverGoesBack(t *testing.T) {
 	})
 }
 
-// recordingCgroups is a runnerhooks.CgroupManager that records its calls.
+// recordingCgroups is a builtinhooks.CgroupManager that records its calls.
 type recordingCgroups struct {
 	mu    sync.Mutex
 	calls []string
@@ -910,7 +911,7 @@ func TestReservedCores(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups := &recordingCgroups{}
 		a := startAgent(t, parseJob(t, job("service", "task \"web\" {\n driver = \"fake\"\n resources {\n cores = 2\n }\n}")), func(c *Config) {
-			c.Host.NewCgroupManager = func(_ string, cores int) runnerhooks.CgroupManager {
+			c.Host.NewCgroupManager = func(_ string, cores int) builtinhooks.CgroupManager {
 				wantEqual(t, "cores", cores, 2)
 				return groups
 			}
@@ -943,7 +944,7 @@ func TestCgroupOfTheHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups := &recordingCgroups{}
 		a := startAgent(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) {
-			c.Host.NewCgroupManager = func(driver string, _ int) runnerhooks.CgroupManager {
+			c.Host.NewCgroupManager = func(driver string, _ int) builtinhooks.CgroupManager {
 				wantEqual(t, "driver", driver, "fake")
 				return groups
 			}
@@ -974,7 +975,7 @@ func TestCgroupOfTheHost(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) {
-			c.Host.NewCgroupManager = func(string, int) runnerhooks.CgroupManager { return nil }
+			c.Host.NewCgroupManager = func(string, int) builtinhooks.CgroupManager { return nil }
 		})
 		h.advance(time.Second)
 		wantEqual(t, "told a driver that makes its own", h.drivers.lastConfig("web").Resources.Linux.CpusetCgroup, "")

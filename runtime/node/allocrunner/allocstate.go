@@ -14,9 +14,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/job/health"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
@@ -41,7 +41,7 @@ type allocState struct {
 	override       statusOverride                 // status that was set permanently; the zero value if none was set
 	recordedHealth *DeploymentHealth              // health of the allocation; nil until known
 	hookReports    map[hookAttachment]health.Hook // reports of hooks about the health of the current version
-	hookChain      *runnerhooks.Chain             // hooks of the allocation; nil until attached
+	hookChain      *hooks.Chain                   // hooks of the allocation; nil until attached
 	pluginHooks    []attachedPluginHook           // hooks in plugins that the allocation and its tasks have
 	stopReason     stopReason                     // set before stopRequested is closed
 	forceKilled    bool                           // requestForceKill was called
@@ -61,7 +61,7 @@ type hookAttachment struct {
 
 // attachedPluginHook is a hook in a plugin that a task or the allocation has.
 type attachedPluginHook struct {
-	runnerhooks.Hook
+	hooks.Hook
 	task string // "" for the allocation
 	// taskCanEndEarly means that the task need not run when the allocation is healthy.
 	taskCanEndEarly bool
@@ -293,21 +293,21 @@ func (s *allocState) healthOrRecordFailedLocked(clientStatus string) *Deployment
 }
 
 // setHooks sets the hooks of the allocation. It is called once, before any hook is called.
-func (s *allocState) setHooks(chain *runnerhooks.Chain) {
+func (s *allocState) setHooks(chain *hooks.Chain) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.hookChain = chain
 }
 
 // hooks returns the hooks of the allocation, nil before setHooks.
-func (s *allocState) hooks() *runnerhooks.Chain {
+func (s *allocState) hooks() *hooks.Chain {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.hookChain
 }
 
 // addPluginHooks adds hooks of the HookFactory that a task has, or that the allocation has if task is nil.
-func (s *allocState) addPluginHooks(task *api.Task, list []runnerhooks.OrderedHook) {
+func (s *allocState) addPluginHooks(task *api.Task, list []hooks.OrderedHook) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, o := range list {

@@ -10,7 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/builtinhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/services"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
@@ -28,8 +28,8 @@ type allocTasks struct {
 	coordinator      *lifecycle.Coordinator
 	lifecycleGroup   *lifecycle.ExtendedGroup // lifecycle extensions of the group; nil if it uses none
 	services         *services.AllocServices
-	groupServices    *runnerhooks.GroupServicesHook // registers the services of the group
-	runnerCreateTime time.Time                      // when the runner was created; see startTimeNotInFuture
+	groupServices    *builtinhooks.GroupServicesHook // registers the services of the group
+	runnerCreateTime time.Time                       // when the runner was created; see startTimeNotInFuture
 	logger           hclog.Logger
 
 	restored                  chan struct{} // closed by Run when the tasks of an earlier agent are restored
@@ -64,7 +64,7 @@ func newAllocTasks(c *Config, state *allocState, tasks []taskrunner.Task, secret
 		Secrets:            secrets,
 		Logger:             logger,
 	})
-	a.groupServices = runnerhooks.NewGroupServicesHook(a.services)
+	a.groupServices = builtinhooks.NewGroupServicesHook(a.services)
 	return a
 }
 

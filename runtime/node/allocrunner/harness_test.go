@@ -12,10 +12,10 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/services/servicestest"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/tasksteps"
@@ -237,14 +237,14 @@ func (h *harness) taskState(task string) *api.TaskState {
 
 // fixedHookFactory is a HookFactory of fixed hooks.
 type fixedHookFactory struct {
-	alloc []runnerhooks.Hook
-	task  []runnerhooks.Hook
+	alloc []hooks.Hook
+	task  []hooks.Hook
 }
 
-func (f fixedHookFactory) NewAllocHooks(*api.Allocation, pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
+func (f fixedHookFactory) NewAllocHooks(*api.Allocation, pluginhooks.AttachTarget) []hooks.OrderedHook {
 	return newHookEntries(f.alloc)
 }
-func (f fixedHookFactory) NewTaskHooks(*api.Allocation, *api.Task, pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
+func (f fixedHookFactory) NewTaskHooks(*api.Allocation, *api.Task, pluginhooks.AttachTarget) []hooks.OrderedHook {
 	return newHookEntries(f.task)
 }
 
@@ -252,9 +252,9 @@ func (fixedHookFactory) PluginLaunchWaiterOrNil(*api.Allocation) func(context.Co
 	return nil
 }
 
-func newHookEntries(list []runnerhooks.Hook) (ordered []runnerhooks.OrderedHook) {
+func newHookEntries(list []hooks.Hook) (ordered []hooks.OrderedHook) {
 	for _, h := range list {
-		ordered = append(ordered, runnerhooks.OrderedHook{Order: runnerhooks.OrderPlugin, Hook: h})
+		ordered = append(ordered, hooks.OrderedHook{Order: hooks.OrderPlugin, Hook: h})
 	}
 	return ordered
 }

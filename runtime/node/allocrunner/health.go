@@ -5,17 +5,17 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/job/health"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/services"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
 )
 
 // newHealthHook returns the builtin hook that watches the health of the allocation.
-func (a *allocTasks) newHealthHook(events timeline.Recorder) *runnerhooks.HealthHook {
-	return runnerhooks.NewHealthHook(runnerhooks.HealthHookConfig{
+func (a *allocTasks) newHealthHook(events timeline.Recorder) *hooks.HealthHook {
+	return hooks.NewHealthHook(hooks.HealthHookConfig{
 		NewParams: func() (health.Params, bool) {
 			alloc := a.state.allocUnlessHealthKnown()
 			if alloc == nil {

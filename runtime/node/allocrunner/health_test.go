@@ -6,13 +6,13 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/job/health"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 )
 
 // healthReportingHook is a hook that may report health.
 type healthReportingHook struct {
-	runnerhooks.BuiltinHookDefaults
+	hooks.BuiltinHookDefaults
 	name     string
 	required bool
 }
@@ -35,7 +35,7 @@ func healthWithStatus(s *allocState, clientStatus string) *DeploymentHealth {
 
 func TestHookReportsBelongToAVersion(t *testing.T) {
 	s := newStateInDeployment("d1")
-	s.addPluginHooks(nil, newHookEntries([]runnerhooks.Hook{healthReportingHook{name: "required", required: true}, healthReportingHook{name: "optional"}}))
+	s.addPluginHooks(nil, newHookEntries([]hooks.Hook{healthReportingHook{name: "required", required: true}, healthReportingHook{name: "optional"}}))
 	reports := func() (list []string) {
 		for _, r := range s.hookHealthReports() {
 			list = append(list, fmt.Sprint(r.Name, ":", r.ReportedHealthy, ":", r.ReportedUnhealthy))
@@ -63,7 +63,7 @@ func TestEachAttachedTaskNeedsAReport(t *testing.T) {
 		{Name: "init", Lifecycle: &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart}},
 		{Name: "proxy", Lifecycle: &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart, Sidecar: true}},
 	} {
-		s.addPluginHooks(task, newHookEntries([]runnerhooks.Hook{healthReportingHook{name: "h", required: true}}))
+		s.addPluginHooks(task, newHookEntries([]hooks.Hook{healthReportingHook{name: "h", required: true}}))
 	}
 	missing := func() (tasks []string) {
 		for _, r := range s.hookHealthReports() {

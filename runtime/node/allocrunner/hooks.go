@@ -11,7 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/failpoint"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 )
 
 // The functions of this file call the hooks of an allocation. A hook that is called after an update gets the new version.
@@ -21,7 +21,7 @@ import (
 func callPrerunHooks(untilStop context.Context, tasks *allocTasks, restored bool) error {
 	var alloc *api.Allocation
 	var env map[string]string // environment of alloc
-	return runnerhooks.CallStartHooksUntilError(untilStop, tasks.state.hooks(), hook.Prerun, func(ctx context.Context, _ runnerhooks.Hook, h hook.AllocPrerun) (hook.AllocPrerunResponse, error) {
+	return hooks.CallStartHooksUntilError(untilStop, tasks.state.hooks(), hook.Prerun, func(ctx context.Context, _ hooks.Hook, h hook.AllocPrerun) (hook.AllocPrerunResponse, error) {
 		if now := tasks.state.currentAlloc(); now != alloc {
 			alloc, env = now, tasks.allocEnv().Vars()
 		}
@@ -53,7 +53,7 @@ func contextUntilStop(ctx context.Context, s *allocState) (untilStop context.Con
 // keepsTasksAfterPrerunError reports whether the running tasks of a restored allocation continue although a Prerun hook
 // has failed with err. They do if the hook's plugin is unavailable, or if the agent has no free file descriptors.
 func keepsTasksAfterPrerunError(err error, tasks taskSet) bool {
-	if !errors.As(err, new(*runnerhooks.PluginUnavailableError)) && !osprocess.IsResourceExhausted(err) {
+	if !errors.As(err, new(*hooks.PluginUnavailableError)) && !osprocess.IsResourceExhausted(err) {
 		return false
 	}
 	_, err = tasks.namedOrAllRunningTasks("")
@@ -63,7 +63,7 @@ func keepsTasksAfterPrerunError(err error, tasks taskSet) bool {
 func callUpdateHooks(ctx context.Context, tasks *allocTasks) {
 	ctx, end := contextUntilStop(ctx, tasks.state)
 	defer end()
-	runnerhooks.CallEachAndReportErrors(ctx, tasks.state.hooks(), hook.UpdateAlloc, func(ctx context.Context, _ runnerhooks.Hook, h hook.AllocUpdate) (hook.AllocUpdateResponse, error) {
+	hooks.CallEachAndReportErrors(ctx, tasks.state.hooks(), hook.UpdateAlloc, func(ctx context.Context, _ hooks.Hook, h hook.AllocUpdate) (hook.AllocUpdateResponse, error) {
 		return h.UpdateAlloc(ctx, hook.AllocUpdateRequest{Alloc: toHookAlloc(tasks.state.currentAlloc()), Env: tasks.allocEnv().Vars()})
 	})
 }
@@ -71,31 +71,31 @@ func callUpdateHooks(ctx context.Context, tasks *allocTasks) {
 func callPreTaskRestartHooks(ctx context.Context, s *allocState) {
 	ctx, end := contextUntilStop(ctx, s)
 	defer end()
-	runnerhooks.CallEachAndReportErrors(ctx, s.hooks(), hook.PreTaskRestart, func(ctx context.Context, _ runnerhooks.Hook, h hook.AllocPreTaskRestart) (hook.AllocPreTaskRestartResponse, error) {
+	hooks.CallEachAndReportErrors(ctx, s.hooks(), hook.PreTaskRestart, func(ctx context.Context, _ hooks.Hook, h hook.AllocPreTaskRestart) (hook.AllocPreTaskRestartResponse, error) {
 		return h.PreTaskRestart(ctx, hook.AllocPreTaskRestartRequest{Alloc: toHookAlloc(s.currentAlloc())})
 	})
 }
 
 func callPreKillHooks(ctx context.Context, s *allocState) {
-	runnerhooks.CallEachAndReportErrors(ctx, s.hooks(), hook.PreKill, func(ctx context.Context, _ runnerhooks.Hook, h hook.AllocPreKill) (hook.AllocPreKillResponse, error) {
+	hooks.CallEachAndReportErrors(ctx, s.hooks(), hook.PreKill, func(ctx context.Context, _ hooks.Hook, h hook.AllocPreKill) (hook.AllocPreKillResponse, error) {
 		return h.PreKill(ctx, hook.AllocPreKillRequest{Alloc: toHookAlloc(s.currentAlloc())})
 	})
 }
 
 func callPostrunHooks(ctx context.Context, s *allocState) {
-	runnerhooks.CallEachAndReportErrors(ctx, s.hooks(), hook.Postrun, func(ctx context.Context, _ runnerhooks.Hook, h hook.AllocPostrun) (hook.AllocPostrunResponse, error) {
+	hooks.CallEachAndReportErrors(ctx, s.hooks(), hook.Postrun, func(ctx context.Context, _ hooks.Hook, h hook.AllocPostrun) (hook.AllocPostrunResponse, error) {
 		return h.Postrun(ctx, hook.AllocPostrunRequest{Alloc: toHookAlloc(s.currentAlloc())})
 	})
 }
 
 func callShutdownHooks(ctx context.Context, s *allocState) {
-	runnerhooks.CallEachAndReportErrors(ctx, s.hooks(), hook.ShutdownAlloc, func(ctx context.Context, _ runnerhooks.Hook, h hook.AllocShutdown) (hook.AllocShutdownResponse, error) {
+	hooks.CallEachAndReportErrors(ctx, s.hooks(), hook.ShutdownAlloc, func(ctx context.Context, _ hooks.Hook, h hook.AllocShutdown) (hook.AllocShutdownResponse, error) {
 		return h.ShutdownAlloc(ctx, hook.AllocShutdownRequest{Alloc: toHookAlloc(s.currentAlloc())})
 	})
 }
 
 func callDestroyHooks(ctx context.Context, s *allocState) error {
-	return runnerhooks.CallAndJoinErrors(ctx, s.hooks(), hook.Destroy, func(ctx context.Context, h runnerhooks.Hook, at hook.AllocDestroy) (hook.AllocDestroyResponse, error) {
+	return hooks.CallAndJoinErrors(ctx, s.hooks(), hook.Destroy, func(ctx context.Context, h hooks.Hook, at hook.AllocDestroy) (hook.AllocDestroyResponse, error) {
 		response, err := at.Destroy(ctx, hook.AllocDestroyRequest{Alloc: toHookAlloc(s.currentAlloc())})
 		if err != nil {
 			err = fmt.Errorf("destroy alloc %s: hook %q: %w", s.currentAlloc().ID, h.Name(), err)

@@ -19,16 +19,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/builtinhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // recordingHook is a hook for all hook points of an allocation and of a task. It records the calls.
 type recordingHook struct {
-	runnerhooks.BuiltinHookDefaults
+	hooks.BuiltinHookDefaults
 	name string
 
 	mu               sync.Mutex
@@ -134,7 +135,7 @@ func (h recordingTaskHook) Shutdown(ctx context.Context, _ hook.TaskShutdownRequ
 	return hook.TaskShutdownResponse{}, h.record(ctx, "shutdown")
 }
 
-func withHooks(alloc, task []runnerhooks.Hook) func(*Config) {
+func withHooks(alloc, task []hooks.Hook) func(*Config) {
 	return func(c *Config) { c.HookFactory = fixedHookFactory{alloc: alloc, task: task} }
 }
 
@@ -169,7 +170,7 @@ func TestFailedPrerunFailsAlloc(t *testing.T) {
 				driver = "fake"
 				lifecycle { hook = "poststop" }
 			}`)),
-			withHooks([]runnerhooks.Hook{first, bad, last}, []runnerhooks.Hook{task}))
+			withHooks([]hooks.Hook{first, bad, last}, []hooks.Hook{task}))
 		h.wait()
 
 		u := h.lastUpdate()
@@ -190,9 +191,9 @@ func TestFailedPrerunFailsAlloc(t *testing.T) {
 
 // remoteIssuer records for which allocations it has issued tokens.
 type remoteIssuer struct {
-	runnerhooks.TokenIssuer // not called, because no task has an identity with a file or a variable
-	err                     error
-	allocs                  []string
+	builtinhooks.TokenIssuer // not called, because no task has an identity with a file or a variable
+	err                      error
+	allocs                   []string
 }
 
 func (r *remoteIssuer) IssueAllocTokens(_ context.Context, a *api.Allocation) error {
@@ -202,7 +203,7 @@ func (r *remoteIssuer) IssueAllocTokens(_ context.Context, a *api.Allocation) er
 
 func TestRejectedIdentityFailsAlloc(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		issuer := &remoteIssuer{err: fmt.Errorf("%w: identity not found", runnerhooks.ErrIdentityRejected)}
+		issuer := &remoteIssuer{err: fmt.Errorf("%w: identity not found", builtinhooks.ErrIdentityRejected)}
 		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) { c.Identities = issuer })
 		h.wait()
 		u := h.lastUpdate()
@@ -245,7 +246,7 @@ func TestPrerunIsCutShort(t *testing.T) {
 					task "cleanup" {
 						driver = "fake"
 						lifecycle { hook = "poststop" }
-					}`)), withHooks([]runnerhooks.Hook{slow}, nil))
+					}`)), withHooks([]hooks.Hook{slow}, nil))
 				h.advance(5 * time.Second)
 				c.end(h)
 				h.wait()
@@ -266,7 +267,7 @@ func TestPrerunIsCutShort(t *testing.T) {
 func TestPrerunHasADeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := recordingAllocHook{&recordingHook{name: "slow", hangingPoints: map[string]bool{"prerun": true, "postrun": true}}}
-		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), withHooks([]runnerhooks.Hook{slow}, nil))
+		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), withHooks([]hooks.Hook{slow}, nil))
 		h.wait()
 		wantEqual(t, "took", time.Since(h.startTime), "1m10s")
 		wantEqual(t, "status", h.lastUpdate().ClientStatus, "failed")
@@ -280,7 +281,7 @@ func TestDoneHookIsNotCalledAgain(t *testing.T) {
 			return hook.TaskPrestartResponse{Env: map[string]string{"X": "1"}, Done: true}, nil
 		}}}
 		again := recordingTaskHook{&recordingHook{name: "again"}}
-		h := startHarness(t, parseJob(t, job("service", oneRestartText+endlessTaskText)), withHooks(nil, []runnerhooks.Hook{done, again}))
+		h := startHarness(t, parseJob(t, job("service", oneRestartText+endlessTaskText)), withHooks(nil, []hooks.Hook{done, again}))
 		h.advance(time.Second)
 		if err := h.RestartTask(t.Context(), "web"); err != nil {
 			t.Fatal(err)
@@ -306,7 +307,7 @@ func TestHookStateIsStored(t *testing.T) {
 		}}}
 		store := &memoryStore{}
 		h := startHarness(t, parseJob(t, job("service", "restart {\n attempts = 3\n delay = \"0s\"\n}\n"+endlessTaskText)), func(c *Config) {
-			c.HookFactory = fixedHookFactory{task: []runnerhooks.Hook{s}}
+			c.HookFactory = fixedHookFactory{task: []hooks.Hook{s}}
 			c.Store = store
 		})
 		h.advance(time.Second)
@@ -324,7 +325,7 @@ func TestHookStateIsStored(t *testing.T) {
 
 // stateHook records the StartID and the PreviousState of each call of a task.
 type stateHook struct {
-	runnerhooks.BuiltinHookDefaults
+	hooks.BuiltinHookDefaults
 
 	mu       sync.Mutex
 	records  []string
@@ -395,7 +396,7 @@ func TestStoredHookStateIsPassedToLaterCalls(t *testing.T) {
 			return hook.TaskPrestartResponse{State: map[string]string{"n": "a"}}
 		}
 		h = startHarness(t, parseJob(t, job("service", "restart {\n attempts = 3\n delay = \"0s\"\n}\n"+endlessTaskText)), func(c *Config) {
-			c.HookFactory = fixedHookFactory{task: []runnerhooks.Hook{s}}
+			c.HookFactory = fixedHookFactory{task: []hooks.Hook{s}}
 			c.Store = store
 		})
 		h.advance(time.Second)
@@ -712,7 +713,7 @@ func TestHookEnvMerges(t *testing.T) {
 		h := startHarness(t, parseJob(t, job("service", oneRestartText+`task "web" {
 			driver = "fake"
 			env { X = "0" }
-		}`)), withHooks(nil, []runnerhooks.Hook{a, b}))
+		}`)), withHooks(nil, []hooks.Hook{a, b}))
 		h.advance(time.Second)
 		env := h.drivers.lastConfig("web").Env
 		wantEqual(t, "first start", []string{env["X"], env["A"], env["B"]}, "[2 a b]")
@@ -739,7 +740,7 @@ func TestHookEnvIsInTheOrderOfTheHooks(t *testing.T) {
 				return hook.TaskPrestartResponse{Env: map[string]string{"X": name}}, nil
 			}}}
 		}
-		a := startAgent(t, parseJob(t, job("service", oneRestartText+endlessTaskText)), withHooks(nil, []runnerhooks.Hook{say("late", 1), say("early", 0)}))
+		a := startAgent(t, parseJob(t, job("service", oneRestartText+endlessTaskText)), withHooks(nil, []hooks.Hook{say("late", 1), say("early", 0)}))
 		restart := func() {
 			t.Helper()
 			if err := a.RestartTask(t.Context(), "web"); err != nil {
@@ -772,7 +773,7 @@ func TestHookMountsMerge(t *testing.T) {
 			Env:     map[string]string{"VISIBLE": "x0 of ${NOMAD_TASK_NAME}"},
 			Mounts:  []driver.Mount{{TaskPath: "/both", HostPath: "/srv/device"}, {TaskPath: "/lib", HostPath: "/srv/lib"}},
 			Devices: []driver.Device{{TaskPath: "/dev/x", HostPath: "/dev/x0", Permissions: "rw"}}})}}
-		a := startAgent(t, parseJob(t, job("service", endlessTaskText)), withHooks(nil, []runnerhooks.Hook{volumes, devices}))
+		a := startAgent(t, parseJob(t, job("service", endlessTaskText)), withHooks(nil, []hooks.Hook{volumes, devices}))
 		a.advance(time.Second)
 		seen := func(when string) {
 			t.Helper()
@@ -817,7 +818,7 @@ func TestHookErrorsAreEvents(t *testing.T) {
 		badAlloc := recordingAllocHook{&recordingHook{name: "bad", errsByPoint: map[string]error{"postrun": errors.New("x"), "prekill": errors.New("x")}}}
 		goodAlloc := recordingAllocHook{&recordingHook{name: "good"}}
 		j := parseJob(t, job("service", endlessTaskText))
-		h := startHarness(t, j, withHooks([]runnerhooks.Hook{badAlloc, goodAlloc}, []runnerhooks.Hook{bad, good}))
+		h := startHarness(t, j, withHooks([]hooks.Hook{badAlloc, goodAlloc}, []hooks.Hook{bad, good}))
 		h.advance(time.Second)
 		wantEqual(t, "state", h.taskState("web").State, "running")
 		h.Update(newAllocation(j))
@@ -844,7 +845,7 @@ func TestStopBeforeStart(t *testing.T) {
 		alloc := recordingAllocHook{&recordingHook{name: "alloc"}}
 		task := recordingTaskHook{&recordingHook{name: "task"}}
 		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) {
-			c.HookFactory = fixedHookFactory{alloc: []runnerhooks.Hook{alloc}, task: []runnerhooks.Hook{task}}
+			c.HookFactory = fixedHookFactory{alloc: []hooks.Hook{alloc}, task: []hooks.Hook{task}}
 			c.Alloc.DesiredStatus = api.AllocDesiredStatusStop
 		})
 		h.wait()
@@ -859,7 +860,7 @@ func TestStopBeforeStart(t *testing.T) {
 func TestStatusUpdatesAreOrdered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		alloc := recordingAllocHook{&recordingHook{name: "alloc"}}
-		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), withHooks([]runnerhooks.Hook{alloc}, nil))
+		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), withHooks([]hooks.Hook{alloc}, nil))
 		h.advance(time.Second)
 		version := func(n int) *api.Allocation {
 			a := newAllocation(parseJob(t, job("service", fmt.Sprintf("meta { version = \"%d\" }\n", n)+endlessTaskText)))
@@ -891,7 +892,7 @@ func TestKillDuringPrestart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				slow := recordingTaskHook{&recordingHook{name: "slow", hangingPoints: map[string]bool{"prestart": true}}}
-				h := startHarness(t, parseJob(t, job("service", endlessTaskText)), withHooks(nil, []runnerhooks.Hook{slow}))
+				h := startHarness(t, parseJob(t, job("service", endlessTaskText)), withHooks(nil, []hooks.Hook{slow}))
 				h.advance(5 * time.Second)
 				kill(h)
 				h.wait()
@@ -919,7 +920,7 @@ func TestPrestartErrors(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				bad := recordingTaskHook{&recordingHook{name: "bad", errsByPoint: map[string]error{"prestart": c.err}}}
 				after := recordingTaskHook{&recordingHook{name: "after"}}
-				h := startHarness(t, parseJob(t, job("service", oneRestartText+endlessTaskText)), withHooks(nil, []runnerhooks.Hook{bad, after}))
+				h := startHarness(t, parseJob(t, job("service", oneRestartText+endlessTaskText)), withHooks(nil, []hooks.Hook{bad, after}))
 				h.wait()
 				wantEqual(t, "events", h.taskEventTypes("web"), c.want)
 				wantEqual(t, "message", h.taskState("web").Events[2].DisplayMessage, "bad: bad")
@@ -933,8 +934,8 @@ func TestPrestartErrors(t *testing.T) {
 // A task with mounts does not start without them, also if its driver has lost the capability.
 func TestMountsForADriverThatTakesNone(t *testing.T) {
 	for name, want := range map[string]string{
-		"files":                 `task driver "fake" for "web" does not support mounts: hook "files" mounts /data, so detach the hook, or use another driver`,
-		runnerhooks.VolumesName: `task driver "fake" for "web" does not support host volumes: remove its volume_mount blocks, or use another driver`,
+		"files":           `task driver "fake" for "web" does not support mounts: hook "files" mounts /data, so detach the hook, or use another driver`,
+		hooks.VolumesName: `task driver "fake" for "web" does not support host volumes: remove its volume_mount blocks, or use another driver`,
 	} {
 		t.Run(name, func(t *testing.T) { testMountsForADriverThatTakesNone(t, name, want) })
 	}
@@ -945,7 +946,7 @@ func testMountsForADriverThatTakesNone(t *testing.T, name, want string) {
 		volumes := recordingTaskHook{&recordingHook{name: name, prestartResponse: func(int) (hook.TaskPrestartResponse, error) {
 			return hook.TaskPrestartResponse{Done: true, Mounts: []driver.Mount{{TaskPath: "/data", HostPath: "/srv/data"}}}, nil
 		}}}
-		a := startAgent(t, parseJob(t, job("service", endlessTaskText)), withHooks(nil, []runnerhooks.Hook{volumes}))
+		a := startAgent(t, parseJob(t, job("service", endlessTaskText)), withHooks(nil, []hooks.Hook{volumes}))
 		a.advance(time.Second)
 		wantEqual(t, "mounts", len(a.drivers.lastConfig("web").Mounts), 1)
 		a.die()
@@ -966,11 +967,11 @@ func testMountsForADriverThatTakesNone(t *testing.T, name, want string) {
 // A task that sees the files of the host needs no mounts to use a device.
 func TestMountsOfDevicesForADriverThatTakesNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		devices := recordingTaskHook{&recordingHook{name: runnerhooks.DevicesName, prestartResponse: func(int) (hook.TaskPrestartResponse, error) {
+		devices := recordingTaskHook{&recordingHook{name: hooks.DevicesName, prestartResponse: func(int) (hook.TaskPrestartResponse, error) {
 			return hook.TaskPrestartResponse{Done: true, Mounts: []driver.Mount{{TaskPath: "/opt/gpu", HostPath: "/opt/gpu"}}}, nil
 		}}}
 		a := startAgent(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) {
-			withHooks(nil, []runnerhooks.Hook{devices})(c)
+			withHooks(nil, []hooks.Hook{devices})(c)
 			c.Drivers.(*fakeDrivers).capabilities.MountConfigs = driver.MountConfigsNone
 		})
 		a.advance(time.Second)
@@ -995,7 +996,7 @@ func TestHookRequests(t *testing.T) {
 					meta { c = "task" }
 				}
 			}
-		}`), withHooks(nil, []runnerhooks.Hook{s}))
+		}`), withHooks(nil, []hooks.Hook{s}))
 		h.advance(time.Second)
 		r := s.lastPrestart
 		wantEqual(t, "alloc", r.Alloc, hook.Alloc{ID: testAllocID, Name: "j.g[0]", Namespace: "default", JobID: "j", JobName: "j",
@@ -1012,7 +1013,7 @@ func TestShutdownLeavesTheTaskAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		alloc := recordingAllocHook{&recordingHook{name: "alloc"}}
 		task := recordingTaskHook{&recordingHook{name: "task"}}
-		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), withHooks([]runnerhooks.Hook{alloc}, []runnerhooks.Hook{task}))
+		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), withHooks([]hooks.Hook{alloc}, []hooks.Hook{task}))
 		h.advance(time.Second)
 		h.cancel(ErrShutdown)
 		h.wait()
@@ -1031,7 +1032,7 @@ func TestShutdownWhileExitIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := recordingTaskHook{&recordingHook{name: "slow", hangingPoints: map[string]bool{"exited": true}}}
 		after := recordingTaskHook{&recordingHook{name: "after"}}
-		a := startAgent(t, parseJob(t, job("batch", noRestartText+oneSecondTaskText)), withHooks(nil, []runnerhooks.Hook{slow, after}))
+		a := startAgent(t, parseJob(t, job("batch", noRestartText+oneSecondTaskText)), withHooks(nil, []hooks.Hook{slow, after}))
 		a.advance(2 * time.Second)
 		a.cancel(ErrShutdown)
 		a.wait()
@@ -1058,7 +1059,7 @@ func TestUpdatesOfATask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := recordingTaskHook{&recordingHook{name: "slow", hangingPoints: map[string]bool{"update": true}}}
 		j := parseJob(t, job("service", oneRestartText+endlessTaskText))
-		h := startHarness(t, j, withHooks(nil, []runnerhooks.Hook{slow}))
+		h := startHarness(t, j, withHooks(nil, []hooks.Hook{slow}))
 		h.advance(time.Second)
 		for range 3 {
 			h.Update(newAllocation(j))
@@ -1105,9 +1106,9 @@ func TestStopWhileAHookHangs(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, shutdown %v", c.point, shutdown), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					slow := &recordingHook{name: "slow", hangingPoints: map[string]bool{c.point: true}}
-					configure := withHooks([]runnerhooks.Hook{recordingAllocHook{slow}}, nil)
+					configure := withHooks([]hooks.Hook{recordingAllocHook{slow}}, nil)
 					if c.ofTask {
-						configure = withHooks(nil, []runnerhooks.Hook{recordingTaskHook{slow}})
+						configure = withHooks(nil, []hooks.Hook{recordingTaskHook{slow}})
 					}
 					j := parseJob(t, job("service", endlessTaskText))
 					h := startHarness(t, j, configure)
@@ -1164,7 +1165,7 @@ func TestShutdownDuringAStop(t *testing.T) {
 func TestPreTaskRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		alloc := recordingAllocHook{&recordingHook{name: "alloc"}}
-		h := startHarness(t, parseJob(t, job("service", "shutdown_delay = \"4s\"\n"+endlessTaskText)), withHooks([]runnerhooks.Hook{alloc}, nil))
+		h := startHarness(t, parseJob(t, job("service", "shutdown_delay = \"4s\"\n"+endlessTaskText)), withHooks([]hooks.Hook{alloc}, nil))
 		h.advance(time.Second)
 		ctx := context.Background()
 		if err := errors.Join(h.RestartTask(ctx, "web"), h.RestartRunning(ctx), h.RestartAll(ctx)); err != nil {
@@ -1194,14 +1195,14 @@ func (l lateHookFactory) PluginLaunchWaiterOrNil(*api.Allocation) func(context.C
 	}
 }
 
-func (l lateHookFactory) NewAllocHooks(a *api.Allocation, c pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
+func (l lateHookFactory) NewAllocHooks(a *api.Allocation, c pluginhooks.AttachTarget) []hooks.OrderedHook {
 	if !wait.IsClosed(l.hooksKnown) {
 		return nil
 	}
 	return l.hooks.NewAllocHooks(a, c)
 }
 
-func (l lateHookFactory) NewTaskHooks(a *api.Allocation, t *api.Task, c pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
+func (l lateHookFactory) NewTaskHooks(a *api.Allocation, t *api.Task, c pluginhooks.AttachTarget) []hooks.OrderedHook {
 	if !wait.IsClosed(l.hooksKnown) {
 		return nil
 	}
@@ -1213,7 +1214,7 @@ func (l lateHookFactory) NewTaskHooks(a *api.Allocation, t *api.Task, c pluginho
 func TestHooksAreAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ofAlloc, ofTask := &recordingHook{name: "late"}, &recordingHook{name: "late"}
-		late := lateHookFactory{fixedHookFactory{[]runnerhooks.Hook{recordingAllocHook{ofAlloc}}, []runnerhooks.Hook{recordingTaskHook{ofTask}}}, make(chan struct{})}
+		late := lateHookFactory{fixedHookFactory{[]hooks.Hook{recordingAllocHook{ofAlloc}}, []hooks.Hook{recordingTaskHook{ofTask}}}, make(chan struct{})}
 		a := startAgent(t, parseJob(t, job("service", noRestartText+endlessTaskText)), func(c *Config) { c.HookFactory = late })
 		waits := func(when string) {
 			t.Helper()
@@ -1275,7 +1276,7 @@ func TestRestoredTasksDoNotWaitForHooks(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				late := &recordingHook{name: "late"}
-				list := fixedHookFactory{alloc: []runnerhooks.Hook{recordingAllocHook{late}}}
+				list := fixedHookFactory{alloc: []hooks.Hook{recordingAllocHook{late}}}
 				a := startAgent(t, parseJob(t, job("service", endlessTaskText)), withHooks(list.alloc, nil))
 				a.advance(time.Second)
 				a.die()
@@ -1307,7 +1308,7 @@ func TestRestoredTasksDoNotWaitForHooks(t *testing.T) {
 func TestStopWhileHooksAreAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ofAlloc := &recordingHook{name: "late"}
-		late := lateHookFactory{fixedHookFactory{[]runnerhooks.Hook{recordingAllocHook{ofAlloc}}, nil}, make(chan struct{})}
+		late := lateHookFactory{fixedHookFactory{[]hooks.Hook{recordingAllocHook{ofAlloc}}, nil}, make(chan struct{})}
 		h := startHarness(t, parseJob(t, job("service", noRestartText+endlessTaskText)), func(c *Config) { c.HookFactory = late })
 		h.advance(time.Second)
 		begin := time.Now()
@@ -1323,7 +1324,7 @@ func TestStopWhileHooksAreAwaited(t *testing.T) {
 func TestDestroyWhileHooksAreAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ofAlloc := &recordingHook{name: "late"}
-		late := lateHookFactory{fixedHookFactory{[]runnerhooks.Hook{recordingAllocHook{ofAlloc}}, nil}, make(chan struct{})}
+		late := lateHookFactory{fixedHookFactory{[]hooks.Hook{recordingAllocHook{ofAlloc}}, nil}, make(chan struct{})}
 		h := startHarness(t, parseJob(t, job("service", noRestartText+endlessTaskText)), func(c *Config) { c.HookFactory = late })
 		h.Stop()
 		h.wait()
@@ -1343,7 +1344,7 @@ func TestDestroyWhileHooksAreAwaited(t *testing.T) {
 func TestRunWaitsForRequestedRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := &recordingHook{name: "slow", callDurations: map[string]time.Duration{"prekilling": time.Minute}}
-		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), withHooks(nil, []runnerhooks.Hook{recordingTaskHook{slow}}))
+		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), withHooks(nil, []hooks.Hook{recordingTaskHook{slow}}))
 		h.advance(time.Second)
 		if err := h.RestartAsyncWithReason(t.Context(), "web", "a reason", false); err != nil {
 			t.Fatal(err)

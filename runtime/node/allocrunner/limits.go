@@ -5,8 +5,8 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/descriptors"
 	"github.com/nomad-lite/nomad-lite/internal/idrange"
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 )
 
 // Limits are the agent's limits and settings for the tasks of all allocations. A zero field means its default.
@@ -55,6 +55,6 @@ func (l Limits) WithDefaults() Limits {
 	return l
 }
 
-func (l Limits) hookCallLimits() runnerhooks.CallLimits {
-	return runnerhooks.CallLimits{StartHookPointTimeout: l.PrerunAndPrestartTimeout, OtherHookPointTimeout: l.OtherHookPointTimeout, BuiltinCallLimiter: l.FileOperationLimiter}
+func (l Limits) hookCallLimits() hooks.CallLimits {
+	return hooks.CallLimits{StartHookPointTimeout: l.PrerunAndPrestartTimeout, OtherHookPointTimeout: l.OtherHookPointTimeout, BuiltinCallLimiter: l.FileOperationLimiter}
 }

@@ -13,8 +13,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/netfiles"
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/builtinhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
@@ -58,19 +59,19 @@ func toEnvNetwork(created *state.AllocNetwork) *taskenv.NetworkStatus {
 
 // newNetworkHook returns the hook for the network of the allocation, nil if its tasks use the network
 // of the host.
-func newNetworkHook(c *Config, a *allocTasks) runnerhooks.Hook {
+func newNetworkHook(c *Config, a *allocTasks) hooks.Hook {
 	network := model.GroupNetworkUnlessHost(c.Alloc.GetTaskGroup())
 	if network == nil || c.Host.NetworkManager == nil {
 		return nil
 	}
-	tasks := make([]runnerhooks.NetworkTask, len(a.taskSet))
+	tasks := make([]builtinhooks.NetworkTask, len(a.taskSet))
 	for i, t := range a.taskSet {
-		tasks[i] = runnerhooks.NetworkTask{Name: t.Name(), Driver: t.Task().Driver, DriverCapabilities: func(ctx context.Context) (driver.Capabilities, error) {
+		tasks[i] = builtinhooks.NetworkTask{Name: t.Name(), Driver: t.Task().Driver, DriverCapabilities: func(ctx context.Context) (driver.Capabilities, error) {
 			err := t.FetchDriverDescription(ctx, true)
 			return t.DriverCapabilities(), err
 		}}
 	}
-	return runnerhooks.NewNetworkHook(runnerhooks.NetworkHookConfig{
+	return builtinhooks.NewNetworkHook(builtinhooks.NetworkHookConfig{
 		Manager:       c.Host.NetworkManager,
 		NewRequest:    func() state.AllocNetwork { return newNetworkRequest(a.state.currentAlloc(), network, a.allocEnv()) },
 		Tasks:         tasks,

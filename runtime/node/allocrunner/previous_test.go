@@ -11,7 +11,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/builtinhooks"
 )
 
 // remotePrevious is a previous allocation of another node.
@@ -46,7 +46,7 @@ func TestPreviousAllocOfAnotherNode(t *testing.T) {
 				const id = "66666666-2222-3333-4444-555555555555"
 				a := startHarness(t, parseJob(t, jobTextFromParts("service", stickyEphemeralDiskText(), endlessTaskText)), func(c *Config) {
 					c.Alloc.PreviousAllocation = id
-					c.FindRemotePrevious = func(alloc *api.Allocation) runnerhooks.PreviousAlloc {
+					c.FindRemotePrevious = func(alloc *api.Allocation) builtinhooks.PreviousAlloc {
 						wantEqual(t, "previous", alloc.PreviousAllocation, id)
 						return previous
 					}

@@ -249,7 +249,7 @@ func (r *Runner) StoreHookState(ctx context.Context, hook, task string, data map
 
 // Stats returns the latest samples of one task, or of all tasks if task is empty. For
 // an unknown task the result is empty. Samples are taken only while Stats is called
-// regularly, see [runnerhooks.StatsHook]: the first call after a pause waits up to two seconds for
+// regularly, see [hooks.StatsHook]: the first call after a pause waits up to two seconds for
 // the drivers.
 func (r *Runner) Stats(ctx context.Context, task string) Stats {
 	return latestStats(ctx, r.tasks.taskSet, r.statsHooks, task)

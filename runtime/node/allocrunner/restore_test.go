@@ -20,13 +20,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
@@ -584,7 +584,7 @@ func TestRestoreExecutesPendingStop(t *testing.T) {
 		task, alloc := &recordingHook{name: "task"}, &recordingHook{name: "alloc"}
 		a := runAndRestartAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText, poststopTask)), 5*time.Second, nil, func(c *Config) {
 			c.Alloc.DesiredStatus = api.AllocDesiredStatusStop
-			c.HookFactory = fixedHookFactory{task: []runnerhooks.Hook{recordingTaskHook{task}}, alloc: []runnerhooks.Hook{recordingAllocHook{alloc}}}
+			c.HookFactory = fixedHookFactory{task: []hooks.Hook{recordingTaskHook{task}}, alloc: []hooks.Hook{recordingAllocHook{alloc}}}
 		})
 		a.wait()
 		wantEqual(t, "events", a.taskEventTypes("web"), "[Received Task Setup Started Terminated]")
@@ -769,7 +769,7 @@ func TestRestoreAfterReboot(t *testing.T) {
 				mountResults = append(mountResults, err == nil)
 				return hook.TaskPrestartResponse{}, nil
 			}
-			a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), withHooks(nil, []runnerhooks.Hook{templates}))
+			a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), withHooks(nil, []hooks.Hook{templates}))
 			a.advance(time.Second)
 			a.die()
 			a.removeTaskProcess("web")
@@ -810,7 +810,7 @@ func TestRestoreAfterReboot(t *testing.T) {
 				}
 				return hook.TaskPrestartResponse{Done: true, State: map[string]string{"leased": "10.0.0.7"}, Env: map[string]string{"IP": "10.0.0.7"}}, nil
 			}}}
-			a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), withHooks(nil, []runnerhooks.Hook{h}))
+			a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), withHooks(nil, []hooks.Hook{h}))
 			a.advance(time.Second)
 			a.die()
 			a.removeTaskProcess("web")
@@ -830,7 +830,7 @@ func TestRestoreAfterReboot(t *testing.T) {
 
 // hookWithAttachment is a hook that is attached with a configuration.
 type hookWithAttachment struct {
-	runnerhooks.Hook
+	hooks.Hook
 	attachment string
 }
 
@@ -842,12 +842,12 @@ type recordingHookFactory struct {
 	previousHooks map[string]string
 }
 
-func (f *recordingHookFactory) NewAllocHooks(a *api.Allocation, c pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
+func (f *recordingHookFactory) NewAllocHooks(a *api.Allocation, c pluginhooks.AttachTarget) []hooks.OrderedHook {
 	f.recordPreviousHooks("", c)
 	return f.fixedHookFactory.NewAllocHooks(a, c)
 }
 
-func (f *recordingHookFactory) NewTaskHooks(a *api.Allocation, t *api.Task, c pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
+func (f *recordingHookFactory) NewTaskHooks(a *api.Allocation, t *api.Task, c pluginhooks.AttachTarget) []hooks.OrderedHook {
 	f.recordPreviousHooks("t:"+t.Name, c)
 	return f.fixedHookFactory.NewTaskHooks(a, t, c)
 }
@@ -994,7 +994,7 @@ func TestRestore(t *testing.T) {
 				return hook.TaskPrestartResponse{Done: true, Env: map[string]string{"FROM_HOOK": "1"}}, nil
 			}}
 			a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *Config) {
-				c.HookFactory = fixedHookFactory{task: []runnerhooks.Hook{recordingTaskHook{env}}}
+				c.HookFactory = fixedHookFactory{task: []hooks.Hook{recordingTaskHook{env}}}
 			})
 			a.advance(time.Second)
 			a.die()
@@ -1014,8 +1014,8 @@ func TestRestore(t *testing.T) {
 	t.Run("the next agent knows what was attached", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			factory := &recordingHookFactory{fixedHookFactory: fixedHookFactory{
-				alloc: []runnerhooks.Hook{hookWithAttachment{recordingAllocHook{&recordingHook{name: "whole"}}, `{"a": 1}`}},
-				task:  []runnerhooks.Hook{hookWithAttachment{recordingTaskHook{&recordingHook{name: "quiet"}}, "{}"}, recordingTaskHook{&recordingHook{name: "builtin"}}},
+				alloc: []hooks.Hook{hookWithAttachment{recordingAllocHook{&recordingHook{name: "whole"}}, `{"a": 1}`}},
+				task:  []hooks.Hook{hookWithAttachment{recordingTaskHook{&recordingHook{name: "quiet"}}, "{}"}, recordingTaskHook{&recordingHook{name: "builtin"}}},
 			}}
 			a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *Config) { c.HookFactory = factory })
 			wantEqual(t, "at first", factory.previousHooks, "map[: t:web:]")
@@ -1037,7 +1037,7 @@ func TestRestore(t *testing.T) {
 				return hook.TaskPrestartResponse{State: map[string]string{"n": "1"}}, nil
 			}}
 			a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *Config) {
-				c.HookFactory = fixedHookFactory{task: []runnerhooks.Hook{recordingTaskHook{h}}}
+				c.HookFactory = fixedHookFactory{task: []hooks.Hook{recordingTaskHook{h}}}
 			})
 			a.advance(time.Second)
 			a.die()
@@ -1053,7 +1053,7 @@ func TestRestore(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			failing := &recordingHook{name: "failing", errsByPoint: map[string]error{"prerun": errors.New("no")}}
 			a := runAndRestartAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), time.Second, nil, func(c *Config) {
-				c.HookFactory = fixedHookFactory{alloc: []runnerhooks.Hook{recordingAllocHook{failing}}}
+				c.HookFactory = fixedHookFactory{alloc: []hooks.Hook{recordingAllocHook{failing}}}
 			})
 			a.wait()
 			wantEqual(t, "status", a.lastUpdate().ClientStatus, "failed")
@@ -1063,10 +1063,10 @@ func TestRestore(t *testing.T) {
 	})
 	t.Run("nobody is there to be asked on restore", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			away := &recordingHook{name: "away", errsByPoint: map[string]error{"prerun": fmt.Errorf("prerun: %w", &runnerhooks.PluginUnavailableError{Err: errors.New("nobody is there")})}}
+			away := &recordingHook{name: "away", errsByPoint: map[string]error{"prerun": fmt.Errorf("prerun: %w", &hooks.PluginUnavailableError{Err: errors.New("nobody is there")})}}
 			next := &recordingHook{name: "next"}
 			withHooks := func(c *Config) {
-				c.HookFactory = fixedHookFactory{alloc: []runnerhooks.Hook{recordingAllocHook{away}, recordingAllocHook{next}}}
+				c.HookFactory = fixedHookFactory{alloc: []hooks.Hook{recordingAllocHook{away}, recordingAllocHook{next}}}
 			}
 			a := runAndRestartAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), time.Second, nil, withHooks)
 			a.advance(time.Minute)
@@ -1686,7 +1686,7 @@ func TestRestoreReadsForcedStatusUnderLock(t *testing.T) {
 
 // recordingPluginHook is a hook in a plugin process. The process can be replaced by a new one.
 type recordingPluginHook struct {
-	runnerhooks.BuiltinHookDefaults
+	hooks.BuiltinHookDefaults
 	mu                sync.Mutex
 	calls             []string
 	processNumber     int
@@ -1755,7 +1755,7 @@ func TestPoststartIsRepeatedForEachPluginProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := new(recordingPluginHook)
 		a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *Config) {
-			c.HookFactory = fixedHookFactory{task: []runnerhooks.Hook{p}}
+			c.HookFactory = fixedHookFactory{task: []hooks.Hook{p}}
 		})
 		a.advance(time.Second)
 		p.replace()
@@ -1787,7 +1787,7 @@ func TestPoststartIsNotRepeatedForAnEndingTask(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					p := new(recordingPluginHook)
 					a := startAgent(t, parseJob(t, jobTextFromParts("batch", noRestartText, endlessTaskText)), func(c *Config) {
-						c.HookFactory = fixedHookFactory{task: []runnerhooks.Hook{p}}
+						c.HookFactory = fixedHookFactory{task: []hooks.Hook{p}}
 					})
 					a.advance(time.Second)
 					p.mu.Lock()
@@ -1831,7 +1831,7 @@ func TestPoststartIsNotCalledForAStoppingAlloc(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := new(recordingPluginHook)
 				a := startAgent(t, parseJob(t, jobTextFromParts("service", `shutdown_delay = "1m"`, endlessTaskText, poststopTask)), func(c *Config) {
-					c.HookFactory = fixedHookFactory{task: []runnerhooks.Hook{p}}
+					c.HookFactory = fixedHookFactory{task: []hooks.Hook{p}}
 				})
 				a.advance(time.Second)
 				b := stop(a, p)

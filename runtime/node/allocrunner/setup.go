@@ -11,14 +11,15 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskapi"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/builtinhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
@@ -28,8 +29,8 @@ import (
 // HookFactory creates the hooks in plugins, each with its order relative to the builtin hooks.
 // *pluginhooks.HookPluginSet implements it.
 type HookFactory interface {
-	NewAllocHooks(*api.Allocation, pluginhooks.AttachTarget) []runnerhooks.OrderedHook
-	NewTaskHooks(*api.Allocation, *api.Task, pluginhooks.AttachTarget) []runnerhooks.OrderedHook
+	NewAllocHooks(*api.Allocation, pluginhooks.AttachTarget) []hooks.OrderedHook
+	NewTaskHooks(*api.Allocation, *api.Task, pluginhooks.AttachTarget) []hooks.OrderedHook
 
 	// PluginLaunchWaiterOrNil returns a function that blocks until the plugins are launched that may be hooks of every
 	// allocation, and emits an event if that takes long. Before that, NewAllocHooks and NewTaskHooks can return
@@ -117,11 +118,11 @@ const restoredHooksTimeout = 2 * time.Second
 // attachHooks creates the hooks of the allocation and of its tasks, and sets them in their runners. It is called once,
 // before any hook is called.
 func (r *Runner) attachHooks() {
-	lists := make([][]runnerhooks.OrderedHook, len(r.tasks.taskSet))
+	lists := make([][]hooks.OrderedHook, len(r.tasks.taskSet))
 	for i, t := range r.tasks.taskSet {
 		lists[i] = newTaskHooks(r, t, r.config.Alloc.GetTaskGroup().Tasks[i])
 	}
-	chain := runnerhooks.NewChain(runnerhooks.ChainConfig{
+	chain := hooks.NewChain(hooks.ChainConfig{
 		Limits: r.config.Limits.hookCallLimits(), EmitEvent: r.tasks.emitEvent, Timeline: r.timeline.Recorder("", r.secrets), Logger: r.logger,
 	}, newAllocHooks(r))
 	r.state.setHooks(chain)
@@ -132,29 +133,29 @@ func (r *Runner) attachHooks() {
 }
 
 // newTaskHooks returns the hooks of a task.
-func newTaskHooks(r *Runner, runner *taskrunner.Runner, t *api.Task) (list []runnerhooks.OrderedHook) {
+func newTaskHooks(r *Runner, runner *taskrunner.Runner, t *api.Task) (list []hooks.OrderedHook) {
 	c := &r.config
-	add := func(order int, h runnerhooks.Hook) {
-		list = append(list, runnerhooks.OrderedHook{Order: order, Hook: h})
+	add := func(order int, h hooks.Hook) {
+		list = append(list, hooks.OrderedHook{Order: order, Hook: h})
 	}
 	dirOptions := func() allocdir.TaskDirOptions { return taskDirOptions(runner, t, c) }
 
-	add(runnerhooks.OrderFirst, runnerhooks.NewTaskValidationHook(c.Limits.UserDenylist, c.Limits.UserCheckedDrivers, c.Limits.ReservedDownloadUIDs, model.UsersSwitchedToByTask(t), func() error { return r.tasks.services.ValidateServiceNames(t.Name) }))
+	add(hooks.OrderFirst, builtinhooks.NewTaskValidationHook(c.Limits.UserDenylist, c.Limits.UserCheckedDrivers, c.Limits.ReservedDownloadUIDs, model.UsersSwitchedToByTask(t), func() error { return r.tasks.services.ValidateServiceNames(t.Name) }))
 	if users := c.Host.DynamicUserPool; users != nil && t.User == "" {
-		add(runnerhooks.OrderFirst, runnerhooks.NewWorkloadUserHook(users, runner.DriverCapabilities, runner.SetDynamicUser, r.dir.RevokeUserAccess, r.logger))
+		add(hooks.OrderFirst, builtinhooks.NewWorkloadUserHook(users, runner.DriverCapabilities, runner.SetDynamicUser, r.dir.RevokeUserAccess, r.logger))
 	}
-	add(runnerhooks.OrderFirst, runnerhooks.NewTaskDirHook(r.dir, t, dirOptions, runner.EmitEvent, r.logger))
+	add(hooks.OrderFirst, builtinhooks.NewTaskDirHook(r.dir, t, dirOptions, runner.EmitEvent, r.logger))
 	if c.Host.NewCgroupManager != nil {
 		cores := 0
 		if t.Resources != nil {
 			cores = pointer.Value(t.Resources.Cores)
 		}
 		if groups := c.Host.NewCgroupManager(t.Driver, cores); groups != nil {
-			add(runnerhooks.OrderFirst, runnerhooks.NewCgroupHook(groups, cores, runner.SetCgroup, r.logger))
+			add(hooks.OrderFirst, builtinhooks.NewCgroupHook(groups, cores, runner.SetCgroup, r.logger))
 		}
 	}
-	if identities := runnerhooks.IdentitiesWithEnvOrFile(t); c.Identities != nil && len(identities) > 0 {
-		add(runnerhooks.OrderFirst, runnerhooks.NewIdentityHook(runnerhooks.IdentityHookConfig{
+	if identities := builtinhooks.IdentitiesWithEnvOrFile(t); c.Identities != nil && len(identities) > 0 {
+		add(hooks.OrderFirst, builtinhooks.NewIdentityHook(builtinhooks.IdentityHookConfig{
 			Issuer: c.Identities, Workload: identity.NewWorkload(c.Alloc, t.Name), IdentitiesWithEnvOrFile: identities,
 			WriteTaskFile:         func(path string, data []byte) error { return r.dir.WriteTaskFile(t.Name, path, dirOptions(), data) },
 			SetEnvTokenByIdentity: r.tasks.envBuilders[t.Name].SetIdentityTokens,
@@ -173,10 +174,10 @@ func newTaskHooks(r *Runner, runner *taskrunner.Runner, t *api.Task) (list []run
 			r.HandOutVariable(w.Task, namespace, path, items)
 			return items, err
 		}
-		add(runnerhooks.OrderFirst, runnerhooks.NewSecretsHook(t, identity.NewWorkload(c.Alloc, t.Name), read, r.tasks.envBuilders[t.Name]))
+		add(hooks.OrderFirst, builtinhooks.NewSecretsHook(t, identity.NewWorkload(c.Alloc, t.Name), read, r.tasks.envBuilders[t.Name]))
 	}
 	if c.TaskAPI != nil {
-		add(runnerhooks.OrderFirst, runnerhooks.NewTaskAPIHook(c.TaskAPI, taskapi.TaskAddr{AllocID: c.Alloc.ID, Task: t.Name}, func() (int, error) {
+		add(hooks.OrderFirst, builtinhooks.NewTaskAPIHook(c.TaskAPI, taskapi.TaskAddr{AllocID: c.Alloc.ID, Task: t.Name}, func() (int, error) {
 			return r.dir.ListenInSecretsDir(t.Name, taskenv.TaskAPISocketName, dirOptions())
 		}, r.logger))
 	}
@@ -185,31 +186,31 @@ func newTaskHooks(r *Runner, runner *taskrunner.Runner, t *api.Task) (list []run
 		r.state.addPluginHooks(t, pluginHooks)
 		list = append(list, pluginHooks...)
 	}
-	add(runnerhooks.OrderLogs, runnerhooks.NewLogsHook(c.LogCollector, func() (logs.Task, runnerhooks.OutputMode) {
-		mode := runnerhooks.OutputCollected
+	add(hooks.OrderLogs, builtinhooks.NewLogsHook(c.LogCollector, func() (logs.Task, builtinhooks.OutputMode) {
+		mode := builtinhooks.OutputCollected
 		if runner.DriverCapabilities().DisableLogCollection {
-			mode = runnerhooks.OutputReadByDriver
+			mode = builtinhooks.OutputReadByDriver
 		}
 		if t.LogConfig != nil && pointer.Value(t.LogConfig.Disabled) {
-			mode = runnerhooks.OutputDiscarded
+			mode = builtinhooks.OutputDiscarded
 		}
 		return newLogTask(c.Alloc.ID, r.dir, t), mode
 	}, func(stdout, stderr string) {
 		runner.SetOutput(taskrunner.OutputPaths{Stdout: stdout, Stderr: stderr})
 	}, runner.AllProcessesEnded, runner.EmitEvent))
 	if p, job := t.DispatchPayload, c.Alloc.Job; p != nil && p.File != "" && (job.Dispatched || len(job.Payload) > 0) {
-		add(runnerhooks.OrderPayload, runnerhooks.NewDispatchPayloadHook(r.dir, p.File, job.Payload))
+		add(hooks.OrderPayload, builtinhooks.NewDispatchPayloadHook(r.dir, p.File, job.Payload))
 	}
 	if find := c.Host.FindVolume; find != nil && len(t.VolumeMounts) > 0 {
-		add(runnerhooks.OrderVolumes, runnerhooks.NewVolumesHook(t.VolumeMounts, func() []model.HostVolumeRequest {
+		add(hooks.OrderVolumes, builtinhooks.NewVolumesHook(t.VolumeMounts, func() []model.HostVolumeRequest {
 			return model.HostVolumeRequests(r.Alloc().GetTaskGroup(), c.Alloc.Name, &c.Node.NodeFacts)
 		}, find, func(text string) string { return r.Interpolate(t.Name, text) }))
 	}
 	if allocated := allocatedDevices(c.Alloc, t.Name); len(allocated) > 0 {
-		add(runnerhooks.OrderDevices, runnerhooks.NewDevicesHook(c.Host.DeviceReserver, allocated, runner.EmitEvent))
+		add(hooks.OrderDevices, builtinhooks.NewDevicesHook(c.Host.DeviceReserver, allocated, runner.EmitEvent))
 	}
-	add(runnerhooks.OrderLast, r.statsHooks[t.Name])
-	add(runnerhooks.OrderLast, runnerhooks.NewTaskServicesHook(r.tasks.services, t.Name))
+	add(hooks.OrderLast, r.statsHooks[t.Name])
+	add(hooks.OrderLast, builtinhooks.NewTaskServicesHook(r.tasks.services, t.Name))
 	return list
 }
 
@@ -253,24 +254,24 @@ func newAttachTarget(r *Runner, task string, emit func(*api.TaskEvent), previous
 }
 
 // newAllocHooks returns the hooks of the allocation.
-func newAllocHooks(r *Runner) (list []runnerhooks.OrderedHook) {
+func newAllocHooks(r *Runner) (list []hooks.OrderedHook) {
 	c := &r.config
-	add := func(order int, h runnerhooks.Hook) {
-		list = append(list, runnerhooks.OrderedHook{Order: order, Hook: h})
+	add := func(order int, h hooks.Hook) {
+		list = append(list, hooks.OrderedHook{Order: order, Hook: h})
 	}
-	add(runnerhooks.OrderFirst, runnerhooks.NewAllocDirHook(r.dir, r.Alloc, r.logger))
-	add(runnerhooks.OrderFirst, runnerhooks.NewMaxRunDurationHook(func() time.Time { return maxRunDeadline(r.Alloc()) }, r.tasks.completeForMaxRunDuration))
+	add(hooks.OrderFirst, builtinhooks.NewAllocDirHook(r.dir, r.Alloc, r.logger))
+	add(hooks.OrderFirst, hooks.NewMaxRunDurationHook(func() time.Time { return maxRunDeadline(r.Alloc()) }, r.tasks.completeForMaxRunDuration))
 	if !r.startedByEarlierAgent { // otherwise an earlier agent has called these hooks
 		r.addPreviousAllocHooks(add)
 	}
-	if issuer, ok := c.Identities.(runnerhooks.AllocTokenIssuer); ok && !r.startedByEarlierAgent {
-		add(runnerhooks.OrderFirst, runnerhooks.NewAllocIdentityHook(issuer, c.Alloc))
+	if issuer, ok := c.Identities.(builtinhooks.AllocTokenIssuer); ok && !r.startedByEarlierAgent {
+		add(hooks.OrderFirst, builtinhooks.NewAllocIdentityHook(issuer, c.Alloc))
 	}
 	if network := newNetworkHook(c, r.tasks); network != nil {
-		add(runnerhooks.OrderFirst, network)
+		add(hooks.OrderFirst, network)
 	}
 	health := r.tasks.newHealthHook(r.timeline.Recorder("", r.secrets))
-	add(runnerhooks.OrderFirst, health)
+	add(hooks.OrderFirst, health)
 	if c.HookFactory != nil {
 		var earlierConfigByHook map[string]string
 		if c.EarlierRecords != nil {
@@ -280,20 +281,20 @@ func newAllocHooks(r *Runner) (list []runnerhooks.OrderedHook) {
 		r.state.addPluginHooks(nil, pluginHooks)
 		list = append(list, pluginHooks...)
 	}
-	add(runnerhooks.OrderLogs, runnerhooks.NewAllocLogsHook(c.LogCollector, taskNames(c.Alloc)))
-	add(runnerhooks.OrderLast, r.tasks.groupServices)
-	add(runnerhooks.OrderLast, runnerhooks.NewChecksHook(r.tasks.services))
-	add(runnerhooks.OrderLast, health.WatchRestartHook())
+	add(hooks.OrderLogs, builtinhooks.NewAllocLogsHook(c.LogCollector, taskNames(c.Alloc)))
+	add(hooks.OrderLast, r.tasks.groupServices)
+	add(hooks.OrderLast, builtinhooks.NewChecksHook(r.tasks.services))
+	add(hooks.OrderLast, health.WatchRestartHook())
 	return list
 }
 
 // addPreviousAllocHooks adds the hooks that wait for the allocations that the allocation replaces, and move their data.
-func (r *Runner) addPreviousAllocHooks(add func(order int, h runnerhooks.Hook)) {
+func (r *Runner) addPreviousAllocHooks(add func(order int, h hooks.Hook)) {
 	c := &r.config
-	var awaited []runnerhooks.PreviousAlloc
+	var awaited []builtinhooks.PreviousAlloc
 	for _, id := range c.Alloc.PreemptedAllocations {
 		if c.AllocDone != nil {
-			awaited = append(awaited, &runnerhooks.LocalPreviousAlloc{Ended: func() <-chan struct{} { return c.AllocDone(id) }})
+			awaited = append(awaited, &builtinhooks.LocalPreviousAlloc{Ended: func() <-chan struct{} { return c.AllocDone(id) }})
 		}
 	}
 	previous := r.findPreviousAlloc()
@@ -301,15 +302,15 @@ func (r *Runner) addPreviousAllocHooks(add func(order int, h runnerhooks.Hook)) 
 		awaited = append(awaited, previous)
 	}
 	if len(awaited) > 0 {
-		add(runnerhooks.OrderFirst, runnerhooks.NewPreviousAllocWaitHook(awaited...))
+		add(hooks.OrderFirst, builtinhooks.NewPreviousAllocWaitHook(awaited...))
 	}
 	if disk := c.Alloc.GetTaskGroup().EphemeralDisk; previous != nil && disk != nil && (pointer.Value(disk.Sticky) || pointer.Value(disk.Migrate)) {
-		add(runnerhooks.OrderFirst, runnerhooks.NewDiskMigrationHook(r.dir, previous, taskNames(c.Alloc), r.tasks.emitEvent, r.logger))
+		add(hooks.OrderFirst, builtinhooks.NewDiskMigrationHook(r.dir, previous, taskNames(c.Alloc), r.tasks.emitEvent, r.logger))
 	}
 }
 
 // findPreviousAlloc returns the allocation that the allocation replaces, or nil if there is none.
-func (r *Runner) findPreviousAlloc() runnerhooks.PreviousAlloc {
+func (r *Runner) findPreviousAlloc() builtinhooks.PreviousAlloc {
 	c := &r.config
 	id := c.Alloc.PreviousAllocation
 	if id == "" {
@@ -333,7 +334,7 @@ func (r *Runner) findPreviousAlloc() runnerhooks.PreviousAlloc {
 		close(none)
 		return none
 	}
-	return &runnerhooks.LocalPreviousAlloc{Ended: ended, Dir: dir}
+	return &builtinhooks.LocalPreviousAlloc{Ended: ended, Dir: dir}
 }
 
 // taskNames returns the names of the tasks of an allocation.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 )
 
 // TestSimulation runs random groups with random actions of tasks, plugins and users,
@@ -53,7 +53,7 @@ func simulate(t *testing.T, random *rand.Rand) {
 		alloc := recordingAllocHook{&recordingHook{name: "alloc"}}
 		stops := recordingTaskHook{&recordingHook{name: "task"}}
 		h := startHarness(t, job, func(c *Config) {
-			c.HookFactory = fixedHookFactory{alloc: []runnerhooks.Hook{alloc}, task: []runnerhooks.Hook{stops}}
+			c.HookFactory = fixedHookFactory{alloc: []hooks.Hook{alloc}, task: []hooks.Hook{stops}}
 			c.Drivers.(*fakeDrivers).checkStart = newStartChecker(job)
 		})
 		names := make([]string, len(h.tasks.taskSet))

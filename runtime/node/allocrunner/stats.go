@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 )
 
@@ -19,7 +19,7 @@ type Stats struct {
 }
 
 // latestStats implements [Runner.Stats]. hooks are the hooks that sample the resource usage, by task name.
-func latestStats(ctx context.Context, tasks taskSet, hooks map[string]*runnerhooks.StatsHook, task string) Stats {
+func latestStats(ctx context.Context, tasks taskSet, hooks map[string]*hooks.StatsHook, task string) Stats {
 	samples := make([]*driver.TaskStats, len(tasks))
 	var callsWG sync.WaitGroup
 	for i, t := range tasks {

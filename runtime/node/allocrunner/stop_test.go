@@ -9,7 +9,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 )
 
@@ -127,11 +127,11 @@ func TestFirstReasonOfAStopCounts(t *testing.T) {
 }
 
 func TestKillInOrderDoesNothingWithoutARequest(t *testing.T) {
-	hooks := &recordingHook{name: "hook"}
+	recorder := &recordingHook{name: "hook"}
 	a := &allocTasks{state: newAllocState(allocVersion(1, api.AllocDesiredStatusRun))}
-	a.state.setHooks(runnerhooks.NewChain(runnerhooks.ChainConfig{}, newHookEntries([]runnerhooks.Hook{recordingAllocHook{hooks}})))
+	a.state.setHooks(hooks.NewChain(hooks.ChainConfig{}, newHookEntries([]hooks.Hook{recordingAllocHook{recorder}})))
 	wantEqual(t, "called PreKill", a.killInOrder(t.Context()), false)
-	wantEqual(t, "calls", len(hooks.calls()), 0)
+	wantEqual(t, "calls", len(recorder.calls()), 0)
 }
 
 func TestCallAfterDone(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/wait"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 )
 
 // newUpdatedTasks returns the tasks of an allocation without tasks, whose version is 1. updates records the calls of the
@@ -14,7 +14,7 @@ import (
 func newUpdatedTasks() (a *allocTasks, updates *recordingHook, stops *int) {
 	state := newAllocState(allocVersion(1, api.AllocDesiredStatusRun))
 	updates, stops = &recordingHook{name: "hook"}, new(int)
-	state.setHooks(runnerhooks.NewChain(runnerhooks.ChainConfig{Logger: nullLogger}, newHookEntries([]runnerhooks.Hook{recordingAllocHook{updates}})))
+	state.setHooks(hooks.NewChain(hooks.ChainConfig{Logger: nullLogger}, newHookEntries([]hooks.Hook{recordingAllocHook{updates}})))
 	state.cancelStopped = func() { *stops++ }
 	return &allocTasks{state: state, logger: nullLogger}, updates, stops
 }

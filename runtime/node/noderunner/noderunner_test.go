@@ -22,11 +22,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/services/servicestest"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 )
@@ -356,7 +356,7 @@ func TestNoCollectionBelowLimits(t *testing.T) {
 
 // blockingPlugins has a driver lookup and a hook that block until their channels are closed.
 type blockingPlugins struct {
-	runnerhooks.BuiltinHookDefaults
+	hooks.BuiltinHookDefaults
 	releaseDriver, releaseHook chan struct{}
 }
 
@@ -369,10 +369,10 @@ func (b blockingPlugins) Postrun(context.Context, hook.AllocPostrunRequest) (hoo
 	<-b.releaseHook
 	return hook.AllocPostrunResponse{}, nil
 }
-func (b blockingPlugins) NewAllocHooks(*api.Allocation, pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
-	return []runnerhooks.OrderedHook{{Order: runnerhooks.OrderPlugin, Hook: b}}
+func (b blockingPlugins) NewAllocHooks(*api.Allocation, pluginhooks.AttachTarget) []hooks.OrderedHook {
+	return []hooks.OrderedHook{{Order: hooks.OrderPlugin, Hook: b}}
 }
-func (blockingPlugins) NewTaskHooks(*api.Allocation, *api.Task, pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
+func (blockingPlugins) NewTaskHooks(*api.Allocation, *api.Task, pluginhooks.AttachTarget) []hooks.OrderedHook {
 	return nil
 }
 func (blockingPlugins) PluginLaunchWaiterOrNil(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
@@ -555,8 +555,8 @@ func (d destroyRecorder) Destroy(_ context.Context, req hook.AllocDestroyRequest
 	d.destroyedAllocs <- req.Alloc.Name
 	return hook.AllocDestroyResponse{}, nil
 }
-func (d destroyRecorder) NewAllocHooks(*api.Allocation, pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
-	return []runnerhooks.OrderedHook{{Order: runnerhooks.OrderPlugin, Hook: d}}
+func (d destroyRecorder) NewAllocHooks(*api.Allocation, pluginhooks.AttachTarget) []hooks.OrderedHook {
+	return []hooks.OrderedHook{{Order: hooks.OrderPlugin, Hook: d}}
 }
 
 // allocIDs returns the ids of the allocations.

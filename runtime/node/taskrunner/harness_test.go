@@ -17,8 +17,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/core/record"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
@@ -99,9 +99,9 @@ func (w *world) newAgent(restored *RestoredTask) *agent {
 		Alloc: Alloc{Alloc: hook.Alloc{ID: "alloc"}}, Task: w.task, StartGate: &w.gate, Store: w.disk,
 		Env: taskenv.NewBuilder(taskenv.Node{}, taskenv.Alloc{}, taskenv.Task{}), OnTaskStateChange: func() {}, Logger: hclog.NewNullLogger(),
 		DispenseDriver: func(context.Context) (driver.Driver, error) { return session.dispense() }, RestoredTask: restored,
-		HookCallLimits: runnerhooks.CallLimits{StartHookPointTimeout: time.Minute, OtherHookPointTimeout: time.Minute},
+		HookCallLimits: hooks.CallLimits{StartHookPointTimeout: time.Minute, OtherHookPointTimeout: time.Minute},
 	})
-	a.SetHooks([]runnerhooks.OrderedHook{{Order: runnerhooks.OrderPlugin, Hook: w.hook}}, nil)
+	a.SetHooks([]hooks.OrderedHook{{Order: hooks.OrderPlugin, Hook: w.hook}}, nil)
 	return a
 }
 
@@ -425,7 +425,7 @@ func (d *fakeDriver) end(call, id string) error {
 
 // fakeHook is a hook of the task.
 type fakeHook struct {
-	runnerhooks.BuiltinHookDefaults
+	hooks.BuiltinHookDefaults
 	callLog
 	done   bool // Prestart is called once
 	failed bool // Prestart fails

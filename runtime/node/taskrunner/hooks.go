@@ -13,9 +13,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/failpoint"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/taskdriver"
 )
@@ -27,16 +27,16 @@ type taskHooks struct {
 	dir        hook.TaskDir
 	records    *taskRecords
 	requests   *taskRequests
-	callLimits runnerhooks.CallLimits
+	callLimits hooks.CallLimits
 
-	hookChain                 *runnerhooks.Chain // hooks of the task; nil before setHooksAndRestoreEnvs
-	allocAttachmentByHookName map[string]string  // hook attachments of the allocation
-	updateWG                  sync.WaitGroup     // the goroutine of startUpdateHooksIfPending
+	hookChain                 *hooks.Chain      // hooks of the task; nil before setHooksAndRestoreEnvs
+	allocAttachmentByHookName map[string]string // hook attachments of the allocation
+	updateWG                  sync.WaitGroup    // the goroutine of startUpdateHooksIfPending
 }
 
 // setHooksAndRestoreEnvs implements [Runner.SetHooks], and sets the variables of the stored hook responses.
-func (t *taskHooks) setHooksAndRestoreEnvs(list []runnerhooks.OrderedHook, allocAttachmentByHookName map[string]string) {
-	t.hookChain = runnerhooks.NewChain(runnerhooks.ChainConfig{Limits: t.callLimits, EmitEvent: t.records.emitEvent, Timeline: t.records.timeline, Logger: t.records.logger}, list)
+func (t *taskHooks) setHooksAndRestoreEnvs(list []hooks.OrderedHook, allocAttachmentByHookName map[string]string) {
+	t.hookChain = hooks.NewChain(hooks.ChainConfig{Limits: t.callLimits, EmitEvent: t.records.emitEvent, Timeline: t.records.timeline, Logger: t.records.logger}, list)
 	t.allocAttachmentByHookName = allocAttachmentByHookName
 	t.restoreHookEnvs()
 }
@@ -44,7 +44,7 @@ func (t *taskHooks) setHooksAndRestoreEnvs(list []runnerhooks.OrderedHook, alloc
 // restoreHookEnvs sets the variables of the hooks' stored responses. A hook without a
 // response gets an empty set, so that it keeps its place in the order.
 func (t *taskHooks) restoreHookEnvs() {
-	for h := range runnerhooks.HooksImplementing[hook.TaskPrestart](t.hookChain) {
+	for h := range hooks.HooksImplementing[hook.TaskPrestart](t.hookChain) {
 		t.setEnvOfHook(h, t.records.current().HookState(h.Name()).Env)
 	}
 }
@@ -55,15 +55,15 @@ func (t *taskHooks) restoreHookEnvs() {
 // hooks in plugins.
 func (t *taskHooks) callPrestartHooks(killCtx context.Context, alreadyRunning, builtinOnly bool) error {
 	defer runtime.KeepAlive(t.records.env.Build()) // keeps the built environment in memory for all hooks, unless a hook changes it
-	chain := t.hookChain.WithoutHooks(func(h runnerhooks.Hook) bool {
-		return t.records.current().HookState(h.Name()).PrestartDone || builtinOnly && !runnerhooks.IsBuiltin(h)
+	chain := t.hookChain.WithoutHooks(func(h hooks.Hook) bool {
+		return t.records.current().HookState(h.Name()).PrestartDone || builtinOnly && !hooks.IsBuiltin(h)
 	})
-	return runnerhooks.CallStartHooksUntilError(killCtx, chain, hook.Prestart, func(ctx context.Context, h runnerhooks.Hook, at hook.TaskPrestart) (hook.TaskPrestartResponse, error) {
+	return hooks.CallStartHooksUntilError(killCtx, chain, hook.Prestart, func(ctx context.Context, h hooks.Hook, at hook.TaskPrestart) (hook.TaskPrestartResponse, error) {
 		return t.callPrestartHookAndStoreResponse(ctx, h, at, alreadyRunning)
 	}, func(error) bool { return alreadyRunning })
 }
 
-func (t *taskHooks) callPrestartHookAndStoreResponse(ctx context.Context, h runnerhooks.Hook, impl hook.TaskPrestart, alreadyRunning bool) (hook.TaskPrestartResponse, error) {
+func (t *taskHooks) callPrestartHookAndStoreResponse(ctx context.Context, h hooks.Hook, impl hook.TaskPrestart, alreadyRunning bool) (hook.TaskPrestartResponse, error) {
 	previous := t.records.current().HookState(h.Name()).Data
 	task := t.requests.currentTask()
 	point := failpoint.EnterStep(failpoint.StepPrestart)
@@ -96,7 +96,7 @@ func (t *taskHooks) recordAttachments() {
 	t.records.commit(record.HooksAttached{AllocConfigByName: t.allocAttachmentByHookName, AttachmentJSONByName: t.hookChain.AttachmentByHookName()})
 }
 
-func (t *taskHooks) setEnvOfHook(h runnerhooks.Hook, env map[string]string) {
+func (t *taskHooks) setEnvOfHook(h hooks.Hook, env map[string]string) {
 	if h.EnvIsVerbatimAndOverrides() {
 		t.records.env.SetTemplateEnv(env)
 		return
@@ -107,14 +107,14 @@ func (t *taskHooks) setEnvOfHook(h runnerhooks.Hook, env map[string]string) {
 // callPoststartHooks calls the Poststart hooks. mayBeRepeated means that an earlier agent may already have called them
 // for the same process. It returns early when ctx is done.
 func (t *taskHooks) callPoststartHooks(ctx context.Context, p *taskdriver.Process, mayBeRepeated bool) {
-	runnerhooks.CallEachAndReportErrors(ctx, t.hookChain, hook.Poststart, func(ctx context.Context, h runnerhooks.Hook, at hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
+	hooks.CallEachAndReportErrors(ctx, t.hookChain, hook.Poststart, func(ctx context.Context, h hooks.Hook, at hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
 		point := failpoint.EnterStep(failpoint.StepPoststart)
 		defer point.Leave()
 		return at.Poststart(ctx, t.newPoststartRequest(h, p, mayBeRepeated))
 	})
 }
 
-func (t *taskHooks) newPoststartRequest(h runnerhooks.Hook, p *taskdriver.Process, repeated bool) hook.TaskPoststartRequest {
+func (t *taskHooks) newPoststartRequest(h hooks.Hook, p *taskdriver.Process, repeated bool) hook.TaskPoststartRequest {
 	return hook.TaskPoststartRequest{
 		Alloc:         t.records.alloc.Alloc,
 		Task:          t.requests.currentTask().ToHookTask(),
@@ -131,14 +131,14 @@ func (t *taskHooks) newPoststartRequest(h runnerhooks.Hook, p *taskdriver.Proces
 // until ctx is done or the process of the task has exited. Each hook has a goroutine in
 // wg.
 func (t *taskHooks) repeatPoststartAfterPluginRestart(ctx context.Context, wg *sync.WaitGroup, p *taskdriver.Process) {
-	runnerhooks.StartCallsAfterPluginRestarts(ctx, wg, t.hookChain, hook.Poststart, func(ctx context.Context, h runnerhooks.Hook, at hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
+	hooks.StartCallsAfterPluginRestarts(ctx, wg, t.hookChain, hook.Poststart, func(ctx context.Context, h hooks.Hook, at hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
 		return at.Poststart(ctx, t.newPoststartRequest(h, p, true))
 	})
 }
 
 // callPreKillingHooks calls the PreKilling hooks. It may be called from any goroutine.
 func (t *taskHooks) callPreKillingHooks(ctx context.Context, p *taskdriver.Process) {
-	runnerhooks.CallEachAndReportErrors(ctx, t.hookChain, hook.PreKilling, func(ctx context.Context, h runnerhooks.Hook, at hook.TaskPreKilling) (hook.TaskPreKillingResponse, error) {
+	hooks.CallEachAndReportErrors(ctx, t.hookChain, hook.PreKilling, func(ctx context.Context, h hooks.Hook, at hook.TaskPreKilling) (hook.TaskPreKillingResponse, error) {
 		return at.PreKilling(ctx, hook.TaskPreKillingRequest{
 			Alloc: t.records.alloc.Alloc, Task: t.requests.currentTask().ToHookTask(), StartID: p.ID(), PreviousState: t.records.previousHookState(h.Name()),
 		})
@@ -158,7 +158,7 @@ func (t *taskHooks) callExitedHooks(forceKillCtx context.Context, exit *restart.
 	request := hook.TaskExitedRequest{
 		Alloc: t.records.alloc.Alloc, Task: t.requests.currentTask().ToHookTask(), StartID: t.records.fields().StartID, Exit: exitResultOf(exit), WillRestart: willRestart,
 	}
-	runnerhooks.CallEachAndReportErrors(ctx, t.hookChain, hook.Exited, func(ctx context.Context, h runnerhooks.Hook, at hook.TaskExited) (hook.TaskExitedResponse, error) {
+	hooks.CallEachAndReportErrors(ctx, t.hookChain, hook.Exited, func(ctx context.Context, h hooks.Hook, at hook.TaskExited) (hook.TaskExitedResponse, error) {
 		request := request
 		request.PreviousState = t.records.previousHookState(h.Name())
 		return at.Exited(ctx, request)
@@ -176,7 +176,7 @@ func exitResultOf(end *restart.RunEnd) driver.ExitResult {
 }
 
 func (t *taskHooks) callStopHooks(ctx context.Context) {
-	runnerhooks.CallEachAndReportErrors(ctx, t.hookChain, hook.Stop, func(ctx context.Context, h runnerhooks.Hook, at hook.TaskStop) (hook.TaskStopResponse, error) {
+	hooks.CallEachAndReportErrors(ctx, t.hookChain, hook.Stop, func(ctx context.Context, h hooks.Hook, at hook.TaskStop) (hook.TaskStopResponse, error) {
 		return at.Stop(ctx, hook.TaskStopRequest{
 			Alloc:         t.records.alloc.Alloc,
 			Task:          t.requests.currentTask().ToHookTask(),
@@ -188,7 +188,7 @@ func (t *taskHooks) callStopHooks(ctx context.Context) {
 
 // callShutdownHooks calls the Shutdown hooks when the agent shuts down and the task stays.
 func (t *taskHooks) callShutdownHooks(ctx context.Context) {
-	runnerhooks.CallEachAndReportErrors(context.WithoutCancel(ctx), t.hookChain, hook.Shutdown, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskShutdown) (hook.TaskShutdownResponse, error) {
+	hooks.CallEachAndReportErrors(context.WithoutCancel(ctx), t.hookChain, hook.Shutdown, func(ctx context.Context, _ hooks.Hook, h hook.TaskShutdown) (hook.TaskShutdownResponse, error) {
 		return h.Shutdown(ctx, hook.TaskShutdownRequest{Alloc: t.records.alloc.Alloc, Task: t.requests.currentTask().ToHookTask()})
 	})
 }
@@ -197,7 +197,7 @@ func (t *taskHooks) callShutdownHooks(ctx context.Context) {
 func (t *taskHooks) explainStartFailure() string {
 	var reasons []string
 	for _, h := range t.hookChain.Hooks() {
-		if e, ok := h.(runnerhooks.StartFailureExplainer); ok {
+		if e, ok := h.(hooks.StartFailureExplainer); ok {
 			if reason := e.ExplainStartFailure(); reason != "" {
 				reasons = append(reasons, reason)
 			}
@@ -208,7 +208,7 @@ func (t *taskHooks) explainStartFailure() string {
 
 // interpolatedDeviceEnv returns the variables that the devices hook has set for the reserved devices, interpolated.
 func (t *taskHooks) interpolatedDeviceEnv(env *taskenv.Env) map[string]string {
-	reserved := t.records.current().HookState(runnerhooks.DevicesName).Env
+	reserved := t.records.current().HookState(hooks.DevicesName).Env
 	if len(reserved) == 0 {
 		return nil
 	}
@@ -227,11 +227,11 @@ func (t *taskHooks) mergeHookMountsAndDevices(mountsSupported bool) (mounts []dr
 		record := t.records.current().HookState(h.Name())
 		switch {
 		case mountsSupported || len(record.Mounts) == 0:
-		case h.Name() == runnerhooks.TaskDirName:
+		case h.Name() == hooks.TaskDirName:
 			record.Mounts = nil // without mounts, the task uses the task directory on the host directly
-		case h.Name() == runnerhooks.DevicesName:
+		case h.Name() == hooks.DevicesName:
 			record.Mounts = nil // without mounts, the task sees the device files of the host
-		case h.Name() == runnerhooks.VolumesName:
+		case h.Name() == hooks.VolumesName:
 			return nil, nil, fmt.Errorf("task driver %q for %q does not support host volumes: remove its volume_mount blocks, or use another driver", t.requests.currentTask().Driver, t.records.taskName)
 		default:
 			return nil, nil, fmt.Errorf("task driver %q for %q does not support mounts: hook %q mounts %s, so detach the hook, or use another driver", t.requests.currentTask().Driver, t.records.taskName, h.Name(), record.Mounts[0].TaskPath)

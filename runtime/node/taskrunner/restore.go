@@ -7,8 +7,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/core/record"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 )
 
 // RestoredTask holds the record of a task that an earlier agent ran. The caller of New must not change them afterwards.
@@ -59,7 +59,7 @@ func (r *Runner) restoreFromEarlierAgent(restored RestoredTask) {
 	if fields.LastKnownCapabilities != nil {
 		r.setCapabilitiesAndEnvDirs(fields.LastKnownCapabilities)
 	}
-	r.SetDynamicUser(runnerhooks.WorkloadUserNameOrEmpty(runnerhooks.StoredWorkloadUserID(current.HookState(runnerhooks.WorkloadUserHookName).Data)))
+	r.SetDynamicUser(hooks.WorkloadUserNameOrEmpty(hooks.StoredWorkloadUserID(current.HookState(hooks.WorkloadUserHookName).Data)))
 	if current.IsRerunRequestedByEarlierAgent() {
 		r.requests.restoreEarlierRerunRequest()
 	}

@@ -18,10 +18,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/taskdriver"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/tasksteps"
@@ -52,7 +52,7 @@ type Config struct {
 	DispenseDriver         func(ctx context.Context) (driver.Driver, error) // returns the driver of the task; may block while the plugin starts
 	Store                  TaskRecordStore
 	OnTaskStateChange      func() // called after each change of the task's state; must not block
-	HookCallLimits         runnerhooks.CallLimits
+	HookCallLimits         hooks.CallLimits
 	Secrets                *redact.Values                        // secret values that texts about the task may contain; nil for none
 	Timeline               timeline.Recorder                     // records what happens to the task; the zero value records nothing
 	RestoredTask           *RestoredTask                         // what an earlier agent left of the task; nil for a new task
@@ -135,7 +135,7 @@ func New(c Config) *Runner {
 // because the allocation has no record of its own. It is called once, before Run. The hooks are no parameter of New,
 // because hooks call methods of the runner, and because hooks in plugins may not be known yet when the runner is created.
 // The caller must not change the map afterwards.
-func (r *Runner) SetHooks(list []runnerhooks.OrderedHook, allocAttachmentByHookName map[string]string) {
+func (r *Runner) SetHooks(list []hooks.OrderedHook, allocAttachmentByHookName map[string]string) {
 	r.hooks.setHooksAndRestoreEnvs(list, allocAttachmentByHookName)
 }
 
@@ -188,7 +188,7 @@ func RecordUnhealthy(r *Runner, deploymentID, reason string) {
 // blocks until it is on the disk. After an error, the state may be stored later. It may be called from any goroutine
 // after SetHooks.
 func StoreHookState(r *Runner, hookName string, data map[string]string) error {
-	if !slices.ContainsFunc(r.hooks.hookChain.Hooks(), func(h runnerhooks.Hook) bool { return h.Name() == hookName }) {
+	if !slices.ContainsFunc(r.hooks.hookChain.Hooks(), func(h hooks.Hook) bool { return h.Name() == hookName }) {
 		return fmt.Errorf("hook %q is not attached to task %q", hookName, r.Name())
 	}
 	return r.records.storeHookData(hookName, data)

@@ -5,7 +5,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 )
 
 // currentTask returns the current version of the task.
@@ -63,7 +63,7 @@ func (t *taskHooks) startUpdateHooksIfPending() {
 
 // callUpdateHooks calls the Update hooks. It may be called from any goroutine.
 func (t *taskHooks) callUpdateHooks(killCtx context.Context) {
-	runnerhooks.CallEachAndReportErrors(killCtx, t.hookChain, hook.Update, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskUpdate) (hook.TaskUpdateResponse, error) {
+	hooks.CallEachAndReportErrors(killCtx, t.hookChain, hook.Update, func(ctx context.Context, _ hooks.Hook, h hook.TaskUpdate) (hook.TaskUpdateResponse, error) {
 		return h.Update(ctx, hook.TaskUpdateRequest{Alloc: t.records.alloc.Alloc, Task: t.requests.currentTask().ToHookTask(), Env: t.records.env.Build().Vars()})
 	})
 }

@@ -7,14 +7,13 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
-	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 )
 
 // PluginInfo is the cached description of a plugin that has run. It applies to every file with the
 // same content that is started with the same settings, whatever the path of the file is.
 type PluginInfo struct {
 	FileSHA256Hex        string    `store:"sha256"`   // checksum of the plugin's file, in hex; "" if the file could not be read
-	SettingsHash         string    `store:"settings"` // ArgsAndConfigHash of the plugin's [catalog.ProgramID]
+	SettingsHash         string    `store:"settings"` // hash of the arguments and the configuration with which the plugin is started
 	Type                 base.Type `store:"type"`
 	Name                 string    `store:"name"`       // name of the driver or hook
 	TakesPartInAllAllocs bool      `store:"all_allocs"` // the plugin is a hook that takes part in every allocation
@@ -28,7 +27,7 @@ type PluginInfo struct {
 	FileMetadata FileRecord `store:"file"`
 }
 
-// FileRecord is the stored form of a [catalog.FileStat].
+// FileRecord is the metadata by which a plugin file is recognized without reading it. Times are in nanoseconds since 1970.
 type FileRecord struct {
 	Device     uint64 `store:"device"`
 	Inode      uint64 `store:"inode"`
@@ -36,9 +35,6 @@ type FileRecord struct {
 	ModTime    int64  `store:"mod_time"`
 	ChangeTime int64  `store:"change_time"`
 }
-
-// FileStat returns the metadata of a record.
-func (r FileRecord) FileStat() catalog.FileStat { return catalog.FileStat(r) }
 
 // PluginProcess is the record of a running plugin process, to which the next agent reattaches.
 type PluginProcess struct {

@@ -14,8 +14,8 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 )
 
 // AttachTarget is the allocation, or the task of an allocation, that a Hook is attached to.
@@ -95,13 +95,13 @@ type builtinBlockHook struct {
 	order                int
 	attachmentFromBlocks func(*api.Task) map[string]any // returns the attachment for a task; nil if the task has no such blocks
 	failureEvent         func(error) *api.TaskEvent     // makes the event of a failed Prestart; nil for the default event
-	verbatimEnv          bool                           // see runnerhooks.Hook
+	verbatimEnv          bool                           // see hooks.Hook
 }
 
 var builtinHooks = []*builtinBlockHook{
 	{
 		name:  "artifact",
-		order: runnerhooks.OrderArtifacts,
+		order: hooks.OrderArtifacts,
 		attachmentFromBlocks: func(t *api.Task) map[string]any {
 			if len(t.Artifacts) == 0 {
 				return nil
@@ -117,7 +117,7 @@ var builtinHooks = []*builtinBlockHook{
 	},
 	{
 		name:  "template",
-		order: runnerhooks.OrderTemplates,
+		order: hooks.OrderTemplates,
 		attachmentFromBlocks: func(t *api.Task) map[string]any {
 			if len(t.Templates) == 0 {
 				return nil
@@ -162,13 +162,13 @@ func BuiltinHooksUsedByBlocks(job *api.Job) (names []string) {
 
 // NewAllocHooks returns the hooks of an allocation, without the hooks that only one of
 // its tasks attaches.
-func (s *HookPluginSet) NewAllocHooks(a *api.Allocation, c AttachTarget) []runnerhooks.OrderedHook {
+func (s *HookPluginSet) NewAllocHooks(a *api.Allocation, c AttachTarget) []hooks.OrderedHook {
 	group := a.GetTaskGroup()
 	return s.newAttachedHooks(a, taskDrivers(group), model.MergeMetaLaterWins(a.Job.Meta, group.Meta), c)
 }
 
 // NewTaskHooks returns the hooks of a task.
-func (s *HookPluginSet) NewTaskHooks(a *api.Allocation, t *api.Task, c AttachTarget) []runnerhooks.OrderedHook {
+func (s *HookPluginSet) NewTaskHooks(a *api.Allocation, t *api.Task, c AttachTarget) []hooks.OrderedHook {
 	list := s.newAttachedHooks(a, []string{t.Driver}, model.MergeMetaLaterWins(a.Job.Meta, a.GetTaskGroup().Meta, t.Meta), c)
 	for _, b := range builtinHooks {
 		blocks := b.attachmentFromBlocks(t)
@@ -185,17 +185,17 @@ func (s *HookPluginSet) NewTaskHooks(a *api.Allocation, t *api.Task, c AttachTar
 		}
 		h := s.newAttachedHook(b.name, attachment{isExplicit: true, builtinBlocksJSON: raw}, c)
 		h.builtinBlockHook = b
-		list = append(list, runnerhooks.OrderedHook{Order: b.order, Hook: h})
+		list = append(list, hooks.OrderedHook{Order: b.order, Hook: h})
 	}
 	return list
 }
 
 // newAttachedHooks returns the plugin hooks for an allocation or a task with these drivers and
 // this meta, including the detached hooks of c.PreviousAttachmentJSONByHook.
-func (s *HookPluginSet) newAttachedHooks(a *api.Allocation, drivers []string, meta map[string]string, c AttachTarget) []runnerhooks.OrderedHook {
+func (s *HookPluginSet) newAttachedHooks(a *api.Allocation, drivers []string, meta map[string]string, c AttachTarget) []hooks.OrderedHook {
 	known := s.config.LaunchedHooksByName()
 	attached := make(map[string]bool)
-	var list []runnerhooks.OrderedHook
+	var list []hooks.OrderedHook
 	for _, name := range s.candidateHookNames(known, meta) {
 		h, d := s.newAttachedHook(name, attachment{}, c), known[name]
 		match := h.rule.Match
@@ -211,7 +211,7 @@ func (s *HookPluginSet) newAttachedHooks(a *api.Allocation, drivers []string, me
 		h.attachment = attachment{isExplicit: made, jobAttachmentJSON: text}
 		h.description.Store(d)
 		attached[name] = true
-		list = append(list, runnerhooks.OrderedHook{Order: h.rule.Order, Hook: h})
+		list = append(list, hooks.OrderedHook{Order: h.rule.Order, Hook: h})
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.PreviousAttachmentJSONByHook)) {
 		if !attached[name] && CheckNotBuiltinBlockHook(name) == nil {
@@ -220,7 +220,7 @@ func (s *HookPluginSet) newAttachedHooks(a *api.Allocation, drivers []string, me
 			if !h.rule.appliesTo(a, drivers, meta) {
 				h.rule.Config = nil
 			}
-			list = append(list, runnerhooks.OrderedHook{Order: h.rule.Order, Hook: h})
+			list = append(list, hooks.OrderedHook{Order: h.rule.Order, Hook: h})
 		}
 	}
 	return list
@@ -263,7 +263,7 @@ func (s *HookPluginSet) ruleFor(name string) OperatorRule {
 		rule = rules[i]
 	}
 	if rule.Order == 0 {
-		rule.Order = runnerhooks.OrderPlugin
+		rule.Order = hooks.OrderPlugin
 	}
 	return rule
 }

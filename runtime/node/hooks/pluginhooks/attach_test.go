@@ -16,7 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 )
 
 // A job must not be able to attach the builtin hook artifact by a meta key, because the
@@ -189,7 +189,7 @@ func TestNearestAttachmentIsUsed(t *testing.T) {
 	} {
 		task := &api.Task{Name: "t", Meta: keys(c.task)}
 		alloc := &api.Allocation{TaskGroup: "g", Job: &api.Job{Meta: keys(c.job), TaskGroups: []*api.TaskGroup{{Name: new("g"), Meta: keys(c.group), Tasks: []*api.Task{task}}}}}
-		for what, list := range map[string][]runnerhooks.OrderedHook{c.ofAlloc: s.newSet().NewAllocHooks(alloc, AttachTarget{}), c.ofTask: s.newSet().NewTaskHooks(alloc, task, AttachTarget{})} {
+		for what, list := range map[string][]hooks.OrderedHook{c.ofAlloc: s.newSet().NewAllocHooks(alloc, AttachTarget{}), c.ofTask: s.newSet().NewTaskHooks(alloc, task, AttachTarget{})} {
 			got := ""
 			for _, o := range list {
 				got += o.Hook.(*Hook).AttachmentJSON()
@@ -210,7 +210,7 @@ func TestHealthIsReportedForTasksOrTheAllocation(t *testing.T) {
 		d := descriptionOfPoints(c.point)
 		d.ReportsHealth = true
 		set := (&pluginFixture{description: d}).newSet(OperatorRule{Name: "stamp", Match: &RuleMatch{}})
-		reports := func(list []runnerhooks.OrderedHook) bool { return len(list) == 1 && list[0].Hook.ReportsHealth() }
+		reports := func(list []hooks.OrderedHook) bool { return len(list) == 1 && list[0].Hook.ReportsHealth() }
 		f := &pluginFixture{description: d}
 		ofAlloc, ofTask := reports(set.NewAllocHooks(alloc, f.target(""))), reports(set.NewTaskHooks(alloc, &api.Task{Name: "t"}, f.target("t")))
 		if ofAlloc != c.ofAlloc || ofTask != c.ofTask {

@@ -13,8 +13,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 )
 
 // RemoteHook is a hook in a separate process. *hookwire.Client implements it.
@@ -80,7 +80,7 @@ func (h *Hook) callWithRetries(ctx context.Context, point hook.Point, f callPlug
 	alone := false // whether no other call to the plugin was retried at the same time as this call
 	for deaths := 1; errors.Is(err, hook.ErrPluginDown) && ctx.Err() == nil; deaths++ {
 		if alone || deaths > len(retryWindows) {
-			return &runnerhooks.PluginUnavailableError{Err: fmt.Errorf("%w: it died at this call, %s; the agent's log has its last words", hook.ErrPluginDown, deathCountTexts[deaths])}
+			return &hooks.PluginUnavailableError{Err: fmt.Errorf("%w: it died at this call, %s; the agent's log has its last words", hook.ErrPluginDown, deathCountTexts[deaths])}
 		}
 		h.logger.Warn("hook plugin died, the call is repeated", "hook", h.name, "hook_point", point)
 		alone, err = h.callSerialized(ctx, point, retryWindows[deaths-1], f)
@@ -113,7 +113,7 @@ func (h *Hook) callSerialized(ctx context.Context, point hook.Point, retryWindow
 func (h *Hook) callOnce(ctx context.Context, point hook.Point, onOutage func(), f callPluginFunc) error {
 	remote, d, err := h.findPlugin(ctx, point, onOutage)
 	if err != nil {
-		return &runnerhooks.PluginUnavailableError{Err: err}
+		return &hooks.PluginUnavailableError{Err: err}
 	}
 	h.description.Store(d)
 	if !h.isCalledAt(d, point) {
@@ -142,9 +142,9 @@ func (h *Hook) callOnce(ctx context.Context, point hook.Point, onOutage func(), 
 	case err == nil || ctx.Err() != nil:
 		return err
 	case errors.Is(err, hook.ErrPluginDown):
-		return &runnerhooks.PluginUnavailableError{Err: err}
+		return &hooks.PluginUnavailableError{Err: err}
 	case called.Err() != nil || errors.Is(err, context.DeadlineExceeded): // the plugin returns DeadlineExceeded early if its clock is ahead
-		return &runnerhooks.PluginUnavailableError{Err: fmt.Errorf("no answer within %s", timeout)}
+		return &hooks.PluginUnavailableError{Err: fmt.Errorf("no answer within %s", timeout)}
 	}
 	return err
 }

@@ -13,8 +13,8 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
@@ -37,8 +37,8 @@ type allHookPoints interface {
 }
 
 var (
-	_ runnerhooks.Hook = (*Hook)(nil)
-	_ allHookPoints    = (*Hook)(nil)
+	_ hooks.Hook    = (*Hook)(nil)
+	_ allHookPoints = (*Hook)(nil)
 )
 
 // Hook is a hook plugin attached to one allocation or one task. It applies its own
@@ -59,13 +59,13 @@ type Hook struct {
 	pluginExited <-chan struct{} // result of PoststartPluginExited
 }
 
-// Name implements runnerhooks.Hook.
+// Name implements hooks.Hook.
 func (h *Hook) Name() string { return h.name }
 
-// NoDeadline implements runnerhooks.Hook: a Hook applies its own deadlines.
+// NoDeadline implements hooks.Hook: a Hook applies its own deadlines.
 func (*Hook) NoDeadline() bool { return true }
 
-// ReportsHealth implements runnerhooks.Hook. It is false until the plugin has been launched. A hook that is called for
+// ReportsHealth implements hooks.Hook. It is false until the plugin has been launched. A hook that is called for
 // tasks reports for each of them, and not for the allocation.
 func (h *Hook) ReportsHealth() bool {
 	d := h.description.Load()
@@ -76,12 +76,12 @@ func (h *Hook) ReportsHealth() bool {
 	return calledForTasks == (h.target.TaskName != "")
 }
 
-// EnvIsVerbatimAndOverrides implements runnerhooks.Hook.
+// EnvIsVerbatimAndOverrides implements hooks.Hook.
 func (h *Hook) EnvIsVerbatimAndOverrides() bool {
 	return h.builtinBlockHook != nil && h.builtinBlockHook.verbatimEnv
 }
 
-// AttachmentJSON implements runnerhooks.Hook: it returns the attachment of the job, merged with the
+// AttachmentJSON implements hooks.Hook: it returns the attachment of the job, merged with the
 // configuration of the operator.
 func (h *Hook) AttachmentJSON() string {
 	if h.attachment.builtinBlocksJSON != nil {
@@ -138,7 +138,7 @@ func (h *Hook) applyOnErrorRule(ctx context.Context, point hook.Point, err error
 		return nil
 	}
 	h.logger.Info("hook failed", "hook", h.name, "hook_point", point, "error", err) // users see the event
-	retryable := errors.As(err, new(*runnerhooks.PluginUnavailableError))
+	retryable := errors.As(err, new(*hooks.PluginUnavailableError))
 	cause := err
 	err = fmt.Errorf("%s: %w", point, err)
 	switch {
@@ -149,7 +149,7 @@ func (h *Hook) applyOnErrorRule(ctx context.Context, point hook.Point, err error
 		if retryable {
 			cause = driver.Recoverable(cause)
 		}
-		return &runnerhooks.EventError{Err: cause, Event: h.builtinBlockHook.failureEvent(cause)}
+		return &hooks.EventError{Err: cause, Event: h.builtinBlockHook.failureEvent(cause)}
 	case point == hook.Prestart && retryable:
 		return driver.Recoverable(err)
 	case !point.IsTask() && point != hook.Prerun:

@@ -21,7 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
@@ -561,7 +561,7 @@ func (l *lockedMemoryStore) Delete(d state.PendingCleanup) error {
 }
 
 // formatEntries returns the attached hooks with their orders.
-func formatEntries(list []runnerhooks.OrderedHook) string {
+func formatEntries(list []hooks.OrderedHook) string {
 	var entryTexts []string
 	for _, o := range list {
 		entryTexts = append(entryTexts, fmt.Sprintf("%s@%d", o.Hook.Name(), o.Order))

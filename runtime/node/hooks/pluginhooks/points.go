@@ -10,7 +10,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
@@ -107,7 +107,7 @@ func (h *Hook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (ho
 	switch {
 	case errors.Is(err, hook.ErrPluginDown) && processExited != nil && ctx.Err() == nil:
 		processExited = nil // the repeated call ended the second process too, and would end the next one
-	case processExited == nil && errors.As(err, new(*runnerhooks.PluginUnavailableError)) && !errors.Is(err, supervisor.ErrNoHook):
+	case processExited == nil && errors.As(err, new(*hooks.PluginUnavailableError)) && !errors.Is(err, supervisor.ErrNoHook):
 		processExited = closedChannel // no process was up
 	}
 	h.mu.Lock()
@@ -122,7 +122,7 @@ var closedChannel = func() chan struct{} {
 	return c
 }()
 
-// PoststartPluginExited implements runnerhooks.Hook. The channel is nil if the plugin takes no part in
+// PoststartPluginExited implements hooks.Hook. The channel is nil if the plugin takes no part in
 // Poststart, or if the call ended its process twice.
 func (h *Hook) PoststartPluginExited() <-chan struct{} {
 	h.mu.Lock()
@@ -130,7 +130,7 @@ func (h *Hook) PoststartPluginExited() <-chan struct{} {
 	return h.pluginExited
 }
 
-// WaitPluginUp implements runnerhooks.Hook.
+// WaitPluginUp implements hooks.Hook.
 func (h *Hook) WaitPluginUp(ctx context.Context) error {
 	const minPause, maxPause = time.Second, time.Minute
 	for pause := minPause; ; pause = min(2*pause, maxPause) {

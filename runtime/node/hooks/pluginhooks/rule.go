@@ -21,7 +21,7 @@ import (
 // OperatorRule is the operator's configuration of one hook plugin: a hook block.
 type OperatorRule struct {
 	Name        string
-	Order       int           // 0 means runnerhooks.OrderPlugin
+	Order       int           // 0 means hooks.OrderPlugin
 	Timeout     time.Duration // Timeout limits each call; 0 means the plugin's timeout, or the default
 	WarnOnError bool          // a failure of the hook is only an event
 	// Match attaches the plugin to the allocations and tasks that match. Otherwise only a

@@ -1,0 +1,184 @@
+package builtinhooks
+
+import (
+	"context"
+	"sync"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/services"
+)
+
+var (
+	_ hook.AllocPrerun         = (*GroupServicesHook)(nil)
+	_ hook.AllocUpdate         = (*GroupServicesHook)(nil)
+	_ hook.AllocPreTaskRestart = (*GroupServicesHook)(nil)
+	_ hook.AllocPreKill        = (*GroupServicesHook)(nil)
+	_ hook.AllocPostrun        = (*GroupServicesHook)(nil)
+
+	_ hook.AllocUpdate   = (*ChecksHook)(nil)
+	_ hook.AllocPreKill  = (*ChecksHook)(nil)
+	_ hook.AllocPostrun  = (*ChecksHook)(nil)
+	_ hook.AllocShutdown = (*ChecksHook)(nil)
+
+	_ hook.TaskPrestart   = (*TaskServicesHook)(nil)
+	_ hook.TaskPoststart  = (*TaskServicesHook)(nil)
+	_ hook.TaskUpdate     = (*TaskServicesHook)(nil)
+	_ hook.TaskPreKilling = (*TaskServicesHook)(nil)
+	_ hook.TaskExited     = (*TaskServicesHook)(nil)
+	_ hook.TaskStop       = (*TaskServicesHook)(nil)
+)
+
+// GroupServicesHook registers the services of the group. After PreKill and PreTaskRestart
+// have deregistered them, the runner waits for the shutdown_delay of the group.
+type GroupServicesHook struct {
+	hooks.BuiltinHookDefaults
+	serviceSet *services.AllocServices
+
+	// mu is held while the services are registered, so that no registration follows
+	// PreKill.
+	mu            sync.Mutex
+	preKillCalled bool
+}
+
+// NewGroupServicesHook returns the hook for one allocation.
+func NewGroupServicesHook(set *services.AllocServices) *GroupServicesHook {
+	return &GroupServicesHook{serviceSet: set}
+}
+
+// Name implements Hook.
+func (*GroupServicesHook) Name() string { return "group_services" }
+
+// Prerun implements hook.AllocPrerun: it starts the checks of all services of the allocation, which ChecksHook stops, and
+// registers the services of the group. An error fails the allocation.
+func (g *GroupServicesHook) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+	g.serviceSet.StartChecks() // before the registration: an instance without results of its checks would pass them
+	return hook.AllocPrerunResponse{}, g.registerUnlessKilled()
+}
+
+func (g *GroupServicesHook) registerUnlessKilled() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.preKillCalled {
+		return nil
+	}
+	return g.serviceSet.RegisterServicesOf(services.GroupWorkload, nil)
+}
+
+// UpdateAlloc implements hook.AllocUpdate.
+func (g *GroupServicesHook) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
+	return hook.AllocUpdateResponse{}, g.serviceSet.UpdateRegistrations(services.GroupWorkload)
+}
+
+// PreTaskRestart implements hook.AllocPreTaskRestart: it deregisters the services.
+// RegisterAgain registers them again.
+func (g *GroupServicesHook) PreTaskRestart(ctx context.Context, _ hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
+	return hook.AllocPreTaskRestartResponse{}, g.serviceSet.DeregisterServicesOfWithRetry(ctx, services.GroupWorkload)
+}
+
+// RegisterAgain registers the services again after PreTaskRestart. The old processes
+// must have exited.
+func (g *GroupServicesHook) RegisterAgain() error { return g.registerUnlessKilled() }
+
+// PreKill implements hook.AllocPreKill.
+func (g *GroupServicesHook) PreKill(ctx context.Context, _ hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
+	g.mu.Lock()
+	g.preKillCalled = true
+	g.mu.Unlock()
+	return hook.AllocPreKillResponse{}, g.serviceSet.DeregisterServicesOfWithRetry(ctx, services.GroupWorkload)
+}
+
+// Postrun implements hook.AllocPostrun. No task runs, so it removes every registration
+// of the allocation.
+func (g *GroupServicesHook) Postrun(ctx context.Context, _ hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+	return hook.AllocPostrunResponse{}, g.serviceSet.DeregisterAllWithRetry(ctx)
+}
+
+// TaskServicesHook registers the services of one task while it runs.
+type TaskServicesHook struct {
+	hooks.BuiltinHookDefaults
+	serviceSet *services.AllocServices
+	taskName   string
+}
+
+// NewTaskServicesHook returns the hook for one task.
+func NewTaskServicesHook(set *services.AllocServices, task string) *TaskServicesHook {
+	return &TaskServicesHook{serviceSet: set, taskName: task}
+}
+
+// Name implements Hook.
+func (*TaskServicesHook) Name() string { return "task_services" }
+
+// Prestart implements hook.TaskPrestart. If the task does not run, it removes
+// registrations that an agent left which was killed together with the task.
+func (t *TaskServicesHook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	if !req.Running {
+		once, cancel := context.WithCancel(ctx)
+		cancel()
+		// A failed call is retried after the start, so that the start does not wait for it.
+		_ = t.serviceSet.DeregisterServicesOfWithRetry(once, t.taskName)
+	}
+	return hook.TaskPrestartResponse{}, nil
+}
+
+// Poststart implements hook.TaskPoststart.
+func (t *TaskServicesHook) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+	return hook.TaskPoststartResponse{}, t.serviceSet.RegisterServicesOf(t.taskName, req.Network)
+}
+
+// Update implements hook.TaskUpdate.
+func (t *TaskServicesHook) Update(context.Context, hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
+	return hook.TaskUpdateResponse{}, t.serviceSet.UpdateRegistrations(t.taskName)
+}
+
+// PreKilling implements hook.TaskPreKilling.
+func (t *TaskServicesHook) PreKilling(ctx context.Context, _ hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
+	return hook.TaskPreKillingResponse{}, t.serviceSet.DeregisterServicesOfWithRetry(ctx, t.taskName)
+}
+
+// Exited implements hook.TaskExited.
+func (t *TaskServicesHook) Exited(ctx context.Context, _ hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+	return hook.TaskExitedResponse{}, t.serviceSet.DeregisterServicesOfWithRetry(ctx, t.taskName)
+}
+
+// Stop implements hook.TaskStop.
+func (t *TaskServicesHook) Stop(ctx context.Context, _ hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	return hook.TaskStopResponse{}, t.serviceSet.DeregisterServicesOfWithRetry(ctx, t.taskName)
+}
+
+// ChecksHook updates and stops the checks of all services of the allocation, which GroupServicesHook starts.
+type ChecksHook struct {
+	hooks.BuiltinHookDefaults
+	serviceSet *services.AllocServices
+}
+
+// NewChecksHook returns the hook for one allocation.
+func NewChecksHook(set *services.AllocServices) *ChecksHook { return &ChecksHook{serviceSet: set} }
+
+// Name implements Hook.
+func (*ChecksHook) Name() string { return "checks_hook" }
+
+// UpdateAlloc implements hook.AllocUpdate.
+func (c *ChecksHook) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
+	c.serviceSet.UpdateChecks()
+	return hook.AllocUpdateResponse{}, nil
+}
+
+// PreKill implements hook.AllocPreKill.
+func (c *ChecksHook) PreKill(context.Context, hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
+	c.serviceSet.StopChecks(true)
+	return hook.AllocPreKillResponse{}, nil
+}
+
+// Postrun implements hook.AllocPostrun, for an allocation that was killed during its
+// Prerun.
+func (c *ChecksHook) Postrun(context.Context, hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+	c.serviceSet.StopChecks(true)
+	return hook.AllocPostrunResponse{}, nil
+}
+
+// ShutdownAlloc implements hook.AllocShutdown. The results stay for the next agent.
+func (c *ChecksHook) ShutdownAlloc(context.Context, hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
+	c.serviceSet.StopChecks(false)
+	return hook.AllocShutdownResponse{}, nil
+}
