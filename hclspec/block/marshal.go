@@ -2,9 +2,12 @@ package block
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/zclconf/go-cty/cty"
 	ctymsgpack "github.com/zclconf/go-cty/cty/msgpack"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
 )
 
 // Marshal encodes a config value for a plugin, in the current msgpack format with the type
@@ -44,4 +47,18 @@ func pathErrorPrefix(path cty.Path) string {
 		}
 	}
 	return ""
+}
+
+// EncodeConfig decodes a config block as [Decode] does, and returns it as MessagePack. The error has the messages of all
+// diagnostics.
+func EncodeConfig(s *hclspec.Spec, config map[string]any, vars func() map[string]cty.Value) ([]byte, error) {
+	value, diags := Decode(s, config, vars)
+	if diags.HasErrors() {
+		return nil, fmt.Errorf("failed to parse config: %s", strings.Join(Messages(diags), "; "))
+	}
+	b, err := Marshal(value)
+	if err != nil {
+		return nil, fmt.Errorf("failed to encode config: %w", err)
+	}
+	return b, nil
 }

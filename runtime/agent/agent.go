@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/internal/clock"
 	"github.com/nomad-lite/nomad-lite/internal/descriptors"
 	"github.com/nomad-lite/nomad-lite/internal/hoststats"
@@ -29,6 +30,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/agent/history"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/otlp"
+	"github.com/nomad-lite/nomad-lite/runtime/core"
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
@@ -87,6 +89,7 @@ type Config struct {
 
 	Node              localnode.Settings
 	AllocRunnerLimits allocrunner.Limits // NodeCPUMHz and FileOperationLimiter are ignored: the agent sets them
+	TaskRules         builtinhooks.TaskRules
 	GC                noderunner.GCLimits
 	SchedulerGC       scheduler.GCConfig
 
@@ -293,7 +296,7 @@ func (a *Agent) RunningAllocIDsUsingHook(hookName string) []string {
 	if nodes == nil {
 		return nil
 	}
-	return slices.Sorted(slices.Values(nodes.AllocsUsingPlugin(supervisor.PluginKey{Type: base.TypeHook, Name: hookName})))
+	return slices.Sorted(slices.Values(nodes.AllocsUsingPlugin(core.Plugin{Type: base.TypeHook, Name: hookName})))
 }
 
 // Plugins returns the state of all plugins.
@@ -439,45 +442,32 @@ func (a *Agent) nodeRunnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 	}
 	withoutDriver := taskEnderWithoutDriver{a.helperProcesses.keeper, a.config.DecodeTaskProcess}
 	var awaitNewStart taskrunner.AwaitNewStartFunc
-	var findRemotePrevious func(*api.Allocation) builtinhooks.PreviousAlloc
 	if a.cluster != nil {
 		awaitNewStart = a.awaitNewStartInCluster
-		findRemotePrevious = a.cluster.peers.fetcher.Previous
 	}
 	return noderunner.Config{
 		Source: a.allocSync,
 		AllocRunnerTemplate: allocrunner.Config{
-			InheritedHostEnv: taskenv.FilterHostEnv(os.Environ(), a.config.EnvDenylist, a.config.EnvAllowlist),
-			Drivers:          a.plugins.supervisor,
-			LogCollector:     a.helperProcesses.logCollector,
-			AllocDirRoot:     a.dataDirectory.allocDirRoot(),
-			Store:            a.store,
-			CheckStateWrite:  a.store.CheckWrite,
-			Services:         a.serviceRegistry(),
-			CheckResults:     a.store,
-			HookFactory:      a.plugins.hookPlugins,
-			Identities:       a.tokenIssuer(),
-			TaskAPI:          a.taskAPI,
-			Host: allocrunner.HostResources{
-				NewCgroupManager: newCgroupManagerSelector(openCgroups(a.host, a.logger), a.plugins.supervisor.UsesBuiltin),
-				NetworkManager:   a.allocNetworks,
-				DeviceReserver:   a.plugins.devices,
-				DynamicUserPool:  a.taskUsers,
-				VariableReader:   newVariableReader(a.workloadData()),
-				FindVolume:       a.node.FindHostVolume,
-			},
+			InheritedHostEnv:          taskenv.FilterHostEnv(os.Environ(), a.config.EnvDenylist, a.config.EnvAllowlist),
+			Drivers:                   a.plugins.supervisor,
+			EncodeTaskConfig:          block.EncodeConfig,
+			Metrics:                   runnerMetrics{},
+			Machine:                   a.newMachine(),
+			Store:                     a.store,
+			CheckStateWrite:           a.store.CheckWrite,
+			HookFactory:               a.plugins.hookPlugins,
 			Limits:                    limits,
 			NewTrace:                  newAllocTraceFunc(a.traceExporter),
 			EarlierRecords:            localnode.TaskRecordReader{Store: a.store},
 			RebootedSinceEarlierAgent: a.orphanCleaner.Rebooted,
 			AwaitNewStart:             awaitNewStart,
-			FindRemotePrevious:        findRemotePrevious,
 			EndTaskWithoutDriver:      withoutDriver.endTask,
 			AwaitExitWithoutDriver:    withoutDriver.awaitExitWithoutDriver,
 			Logger:                    a.logger,
 			Secrets:                   a.config.Secrets,
 		},
 		NodeForTasks: a.node.TaskEnvNode,
+		AllocDirRoot: a.dataDirectory.allocDirRoot(),
 		OnStopping:   trim.NotifyBusy,
 		OnStatusReport: func(u allocrunner.StatusUpdate) {
 			for _, task := range u.TaskStates {
@@ -493,6 +483,30 @@ func (a *Agent) nodeRunnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 		GCLimits:          a.config.GC,
 		Logger:            a.logger,
 	}
+}
+
+// newMachine returns what this machine gives to allocations.
+func (a *Agent) newMachine() core.Machine {
+	config := builtinhooks.MachineConfig{
+		AllocDirRoot:          a.dataDirectory.allocDirRoot(),
+		LogCollector:          a.helperProcesses.logCollector,
+		Services:              a.serviceRegistry(),
+		CheckResults:          a.store,
+		Identities:            a.tokenIssuer(),
+		TaskAPI:               a.taskAPI,
+		NewCgroupManager:      newCgroupManagerSelector(openCgroups(a.host, a.logger), a.plugins.supervisor.UsesBuiltin),
+		NetworkManager:        a.allocNetworks,
+		DeviceReserver:        a.plugins.devices,
+		DynamicUserPool:       a.taskUsers,
+		VariableReader:        newVariableReader(a.workloadData()),
+		FindVolume:            a.node.FindHostVolume,
+		DriverMountsHostFiles: a.plugins.supervisor.DriverMountsHostFiles,
+		TaskRules:             a.config.TaskRules,
+	}
+	if a.cluster != nil {
+		config.FindRemotePrevious = a.cluster.peers.fetcher.Previous
+	}
+	return builtinhooks.NewMachine(config)
 }
 
 // newAllocTraceFunc returns a function that returns the trace of an allocation, or nil if the exporter is nil.

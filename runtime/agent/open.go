@@ -24,6 +24,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/otlp"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/membership"
+	"github.com/nomad-lite/nomad-lite/runtime/core"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskapi"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
@@ -256,7 +257,7 @@ func (a *Agent) createNodeAndStartPlugins(ctx context.Context, nodeID string, se
 		HookConfig:       hook.Config{HostSocket: a.helperProcesses.sockets.hookSocketPath(), Node: newHookNode(nodeID, settings)},
 		HasTasks: func(what supervisor.PluginKey) bool {
 			nodes := a.currentNodeRunner()
-			return nodes == nil || !nodes.HasLoadedStoredAllocs() || nodes.UsesPlugin(what)
+			return nodes == nil || !nodes.HasLoadedStoredAllocs() || nodes.UsesPlugin(core.Plugin(what))
 		},
 		OnTaskEvent:     a.forwardTaskEvent,
 		AfterCall:       metrics.ObservePluginCall,

@@ -71,7 +71,7 @@ func (r *remainingProcessDecider) decideRemainingProcesses(nodes *noderunner.Run
 	remaining := r.remainingProcessesFromState()
 	if nodes != nil {
 		for key := range nodes.PluginsNeededAfterShutdown() {
-			remaining.keepPluginBecauseTaskMayRun(key)
+			remaining.keepPluginBecauseTaskMayRun(supervisor.PluginKey(key))
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), keeperTimeout)

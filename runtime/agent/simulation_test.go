@@ -19,6 +19,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/internal/endurance"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
@@ -28,7 +29,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/builtinhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/node/orphans"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
@@ -274,20 +275,20 @@ func (s *simulation) start() {
 	nodes = noderunner.New(noderunner.Config{
 		Source: r,
 		AllocRunnerTemplate: allocrunner.Config{
-			Node:           taskenv.Node{NodeFacts: model.NodeFacts{ID: s.node.ID, Name: "n", Datacenter: "dc1"}},
-			Drivers:        up,
-			LogCollector:   nopLogCollector{},
-			AllocDirRoot:   allocs,
-			Services:       s.store,
-			Store:          &killableRunnerStore{s, g},
-			EarlierRecords: localnode.TaskRecordReader{Store: s.store},
-			AwaitNewStart:  connection.awaitNewStart,
-			Limits:         allocrunner.Limits{StatsSampleInterval: 24 * time.Hour},
-			HookFactory:    simHooks{s, g},
-			Logger:         logger,
+			Node:             taskenv.Node{NodeFacts: model.NodeFacts{ID: s.node.ID, Name: "n", Datacenter: "dc1"}},
+			Drivers:          up,
+			EncodeTaskConfig: block.EncodeConfig,
+			Machine:          builtinhooks.NewMachine(builtinhooks.MachineConfig{LogCollector: nopLogCollector{}, AllocDirRoot: allocs, Services: s.store}),
+			Store:            &killableRunnerStore{s, g},
+			EarlierRecords:   localnode.TaskRecordReader{Store: s.store},
+			AwaitNewStart:    connection.awaitNewStart,
+			Limits:           allocrunner.Limits{StatsSampleInterval: 24 * time.Hour},
+			HookFactory:      simHooks{s, g},
+			Logger:           logger,
 		},
-		GCLimits: noderunner.GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101},
-		Logger:   logger,
+		AllocDirRoot: allocs,
+		GCLimits:     noderunner.GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101},
+		Logger:       logger,
 	})
 	ctx, end := context.WithCancelCause(context.Background())
 	g.end = end
@@ -500,13 +501,13 @@ type simHooks struct {
 	g *simAgent
 }
 
-func (h simHooks) NewAllocHooks(*api.Allocation, pluginhooks.AttachTarget) []hooks.OrderedHook {
+func (h simHooks) NewAllocHooks(*api.Allocation, hooks.AttachTarget) []hooks.OrderedHook {
 	return nil
 }
 func (h simHooks) PluginLaunchWaiterOrNil(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
 	return nil
 }
-func (h simHooks) NewTaskHooks(a *api.Allocation, t *api.Task, _ pluginhooks.AttachTarget) []hooks.OrderedHook {
+func (h simHooks) NewTaskHooks(a *api.Allocation, t *api.Task, _ hooks.AttachTarget) []hooks.OrderedHook {
 	return []hooks.OrderedHook{{Order: hooks.OrderPlugin, Hook: &simHook{s: h.s, g: h.g, key: a.ID + "/" + t.Name}}}
 }
 

@@ -3,8 +3,8 @@ package localnode
 import (
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/core"
 	"github.com/nomad-lite/nomad-lite/runtime/core/record"
-	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -12,19 +12,19 @@ import (
 // would stay in memory as long as the agent runs.
 type TaskRecordReader struct{ Store *store.Store }
 
-var _ allocrunner.RecordReader = TaskRecordReader{}
+var _ core.RecordReader = TaskRecordReader{}
 
-// TaskFields implements allocrunner.RecordReader.
+// TaskFields implements core.RecordReader.
 func (r TaskRecordReader) TaskFields(allocID, task string) (record.Fields, bool, error) {
 	return r.Store.Snapshot().TaskFields(allocID, task)
 }
 
-// TaskState implements allocrunner.RecordReader.
+// TaskState implements core.RecordReader.
 func (r TaskRecordReader) TaskState(allocID, task string) (*api.TaskState, error) {
 	return r.Store.Snapshot().TaskState(allocID, task)
 }
 
-// AttachmentConfigByHook implements allocrunner.RecordReader.
+// AttachmentConfigByHook implements core.RecordReader.
 func (r TaskRecordReader) AttachmentConfigByHook(allocID string) map[string]string {
 	return r.Store.Snapshot().AttachedHookConfigs(allocID)
 }

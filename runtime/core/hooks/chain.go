@@ -14,7 +14,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/descriptors"
-	"github.com/nomad-lite/nomad-lite/internal/metrics"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
@@ -57,7 +56,13 @@ type ChainConfig struct {
 	Limits    CallLimits
 	EmitEvent func(*api.TaskEvent) // emits an event on the task, or on all tasks of the allocation
 	Timeline  timeline.Recorder    // records the calls
+	Observer  CallObserver         // may be nil
 	Logger    hclog.Logger
+}
+
+// A CallObserver measures the calls of hooks. It may be called concurrently and does not block.
+type CallObserver interface {
+	ObserveHookCall(hook, hookPoint string, duration time.Duration, failed bool)
 }
 
 // Chain holds the hooks of one allocation or one task. [CallStartHooksUntilError], [CallEachAndReportErrors] and
@@ -269,9 +274,8 @@ func callHook[H, R any](ctx context.Context, c *Chain, point hook.Point, h Hook,
 	response, err := call(span.ContextWithTraceparent(ctx), h, impl)
 	span.End(summarizePrestartResponse(response), err)
 	duration := time.Since(begin)
-	metrics.HookCalls.Observe(duration, h.Name(), point.String())
-	if err != nil && !errors.Is(err, context.Canceled) {
-		metrics.HookFailures.Add(1, h.Name(), point.String())
+	if c.config.Observer != nil {
+		c.config.Observer.ObserveHookCall(h.Name(), point.String(), duration, err != nil && !errors.Is(err, context.Canceled))
 	}
 	c.config.Logger.Trace("hook called", "hook", h.Name(), "hook_point", point, "duration", duration, "error", err)
 	return err

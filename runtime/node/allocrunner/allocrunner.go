@@ -16,21 +16,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/core"
 	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
-	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
-	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
-	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskapi"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/builtinhooks"
-	"github.com/nomad-lite/nomad-lite/runtime/node/services"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/taskdriver"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/tasksteps"
 	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
-	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // ErrShutdown is the cause with which the agent cancels Run's context to leave the tasks running. A
@@ -43,19 +37,14 @@ type Config struct {
 	Alloc            *api.Allocation // allocation to run, which must not be changed after New; its job must be canonical
 	Node             taskenv.Node
 	InheritedHostEnv map[string]string // environment variables of the agent that tasks inherit, by name; see taskenv.FilterHostEnv
-	Drivers          Drivers
-	LogCollector     builtinhooks.LogCollector
-	AllocDirRoot     string
-	Store            Store                       // stores the records of the allocation; nil stores none
+	Drivers          core.Drivers
+	EncodeTaskConfig core.EncodeTaskConfigFunc
+	Metrics          core.Metrics // nil counts nothing
+	Machine          core.Machine
+	Store            core.Store                  // stores the records of the allocation; nil stores none
 	CheckStateWrite  func(context.Context) error // returns why the records cannot be stored; may be nil
-	Services         services.Registry           // service registrations of all allocations of the node
-	CheckResults     services.CheckResultStore   // stores the results of checks; nil keeps them in memory
-	DialCheckTarget  services.DialFunc           // connects checks to their targets; nil uses the network of the host
 	ReportStatus     func(StatusUpdate)          // called for each change of the status, one call at a time; should return soon
 	HookFactory      HookFactory                 // hooks other than the builtin ones; may be nil
-	Identities       builtinhooks.TokenIssuer    // issues the tokens of workload identities; nil issues none
-	TaskAPI          *taskapi.TaskSocketListener // serves the API to tasks; nil gives them no socket
-	Host             HostResources
 	Limits           Limits
 	NewTrace         func(*api.Allocation) timeline.Trace // returns the trace of an allocation; nil exports no traces
 	Secrets          *redact.Values                       // also has the secret values of the allocation while it runs; may be nil
@@ -64,8 +53,8 @@ type Config struct {
 	// RanUnderEarlierAgent means that an earlier agent ran the allocation, so that its tasks are restored from
 	// EarlierRecords.
 	RanUnderEarlierAgent      bool
-	EarlierRecords            RecordReader // records of the earlier agent; required if RanUnderEarlierAgent is set, otherwise nil
-	RebootedSinceEarlierAgent bool         // the machine has rebooted since the earlier agent ran
+	EarlierRecords            core.RecordReader // records of the earlier agent; required if RanUnderEarlierAgent is set, otherwise nil
+	RebootedSinceEarlierAgent bool              // the machine has rebooted since the earlier agent ran
 
 	// RecoveryTracker is shared by all allocations of the node. EndTaskWithoutDriver ends a task without its driver,
 	// and AwaitExitWithoutDriver returns the exit status of a task without its driver; see taskrunner.Config. All three
@@ -82,37 +71,6 @@ type Config struct {
 	// node. The channel is closed already if the allocation is unknown. An allocation waits for the channels of
 	// the allocation that it replaces and of those that were preempted for it. AllocDone may be nil.
 	AllocDone func(allocID string) <-chan struct{}
-	// FindRemotePrevious returns the allocation that an allocation replaces if it ran on another node and its data must be
-	// fetched from there, and nil otherwise. It must not block. It may be nil: then all allocations have run on this node.
-	FindRemotePrevious func(*api.Allocation) builtinhooks.PreviousAlloc
-}
-
-// HostResources are the resources of the host that tasks get besides their directories. A nil field means
-// that the host offers no resources of this kind.
-type HostResources struct {
-	// NewCgroupManager returns the cgroups for a task with a driver and a number of reserved cores, nil if the
-	// driver creates the cgroup itself.
-	NewCgroupManager func(driver string, reservedCores int) builtinhooks.CgroupManager
-	NetworkManager   builtinhooks.NetworkManager
-	DeviceReserver   builtinhooks.DeviceReserver // reserves the devices of tasks
-	DynamicUserPool  builtinhooks.UserPool       // user ids for tasks that name no user
-	VariableReader   builtinhooks.VariableReader // the variables of secret blocks
-	FindVolume       builtinhooks.FindVolumeFunc // finds the host volumes of tasks
-}
-
-// Drivers finds a driver by name. The call blocks while the driver's plugin is starting. All calls
-// return the same value for one plugin process, and another value for the next process: the start of a
-// task compares two values to find out whether all running tasks were recovered. plugins/host/supervisor
-// implements it.
-type Drivers interface {
-	Driver(ctx context.Context, name string) (driver.Driver, error)
-}
-
-// Store stores the records of tasks for the next agent, by the rules of [taskrunner.TaskRecordStore]. The methods are
-// called concurrently for different tasks.
-type Store interface {
-	PutTaskState(allocID, task string, state *api.TaskState, durability state.Durability) state.WaitDurableFunc
-	PutTask(allocID, task string, fields record.Fields, state *api.TaskState, durability state.Durability) state.WaitDurableFunc // stores either both parts of the record or none
 }
 
 // Runner runs one allocation. Run is called once; all other methods may be called concurrently, before,
@@ -124,7 +82,7 @@ type Runner struct {
 	tasks      *allocTasks
 	statsHooks map[string]*hooks.StatsHook // hooks that sample the resource usage, by task name
 	secrets    *redact.Values              // the secret values that the allocation was given
-	dir        *allocdir.Dir
+	workspace  core.Workspace
 	timeline   *timeline.File
 	logger     hclog.Logger
 
@@ -167,7 +125,7 @@ func New(c Config) (*Runner, error) {
 	if r.startedByEarlierAgent {
 		resumeEarlierStop(r.state)
 	}
-	if network := activeNetworkOfEarlierAgent(&r.config); network != nil {
+	if network := r.activeNetworkOfEarlierAgent(); network != nil {
 		// Prerun hooks would set the network too, but they are not called for an allocation that is being stopped, whose
 		// poststop tasks need the network.
 		r.tasks.setNetwork(network)
@@ -180,26 +138,25 @@ func New(c Config) (*Runner, error) {
 
 // newRunner returns a runner whose taskSet the caller must fill with a runner for each of the tasks.
 func newRunner(c Config, tasks []taskrunner.Task) (*Runner, error) {
-	dir, err := allocdir.New(c.AllocDirRoot, c.Alloc.ID)
-	if err != nil {
-		return nil, fmt.Errorf("alloc %s: %w", c.Alloc.ID, err)
-	}
 	r := &Runner{
 		config:        c,
 		state:         newAllocState(c.Alloc),
 		statsHooks:    make(map[string]*hooks.StatsHook),
 		secrets:       c.Secrets.NewChild(),
-		dir:           dir,
 		logger:        c.Logger.Named("allocrunner").With("job_id", c.Alloc.JobID, "alloc_id", c.Alloc.ID),
 		hooksAttached: make(chan struct{}),
 		done:          make(chan struct{}),
+	}
+	var err error
+	if r.workspace, err = c.Machine.NewWorkspace(r); err != nil {
+		return nil, fmt.Errorf("alloc %s: %w", c.Alloc.ID, err)
 	}
 	var trace timeline.Trace
 	if c.NewTrace != nil {
 		trace = c.NewTrace(c.Alloc)
 	}
-	r.timeline = timeline.NewFile(dir, trace, r.logger)
-	r.tasks = newAllocTasks(&r.config, r.state, tasks, r.secrets, r.logger)
+	r.timeline = timeline.NewFile(r.workspace, trace, r.logger)
+	r.tasks = newAllocTasks(&r.config, r.state, tasks, r.workspace, r.logger)
 	return r, nil
 }
 
@@ -233,13 +190,15 @@ func (r *Runner) newTaskRunner(task taskrunner.Task) *taskrunner.Runner {
 	return taskrunner.New(taskrunner.Config{
 		Alloc:         toTaskRunnerAlloc(c.Alloc, c.Alloc.GetTaskGroup()),
 		Task:          task,
-		TaskDir:       r.dir.TaskPaths(task.Name),
+		TaskDir:       r.workspace.TaskPaths(task.Name),
 		Env:           r.tasks.envBuilders[task.Name],
 		StartGate:     r.tasks.gateOf(task),
 		AwaitNewStart: c.AwaitNewStart,
 		DispenseDriver: func(ctx context.Context) (driver.Driver, error) {
 			return c.Drivers.Driver(ctx, task.Driver)
 		},
+		EncodeTaskConfig:       c.EncodeTaskConfig,
+		Metrics:                c.Metrics,
 		Store:                  taskStore{c.Store, c.Alloc.ID, task.Name},
 		OnTaskStateChange:      r.state.requestReconcile,
 		HookCallLimits:         c.Limits.hookCallLimits(),
@@ -278,9 +237,6 @@ func (r *Runner) AwaitTasksEnded(ctx context.Context) (destroyPending bool, err 
 	}
 	return !r.tasks.allEnded(), nil
 }
-
-// Dir returns the directory of the allocation.
-func (r *Runner) Dir() *allocdir.Dir { return r.dir }
 
 // Timeline returns the time line of the allocation.
 func (r *Runner) Timeline() *timeline.File { return r.timeline }
@@ -431,23 +387,23 @@ func (r *Runner) Destroy(ctx context.Context) error {
 
 // PluginsNeededAfterShutdown returns the plugins that the tasks need that continue to run after the shutdown of the
 // agent. Run must have returned.
-func (r *Runner) PluginsNeededAfterShutdown() []supervisor.PluginKey {
-	var neededPlugins []supervisor.PluginKey
+func (r *Runner) PluginsNeededAfterShutdown() []core.Plugin {
+	var neededPlugins []core.Plugin
 	for _, t := range r.tasks.taskSet {
 		if hasRunningProcess(t) || t.IsDestroyPendingAfterRun() {
-			neededPlugins = append(neededPlugins, supervisor.PluginKey{Type: base.TypeDriver, Name: t.Task().Driver})
+			neededPlugins = append(neededPlugins, core.Plugin{Type: base.TypeDriver, Name: t.Task().Driver})
 		}
 	}
 	if len(neededPlugins) > 0 {
 		for _, name := range r.state.pluginHookNames() {
-			neededPlugins = append(neededPlugins, supervisor.PluginKey{Type: base.TypeHook, Name: name})
+			neededPlugins = append(neededPlugins, core.Plugin{Type: base.TypeHook, Name: name})
 		}
 	}
 	return neededPlugins
 }
 
 // UsesPlugin reports whether a task uses the given driver, or the given hook is attached.
-func (r *Runner) UsesPlugin(key supervisor.PluginKey) bool {
+func (r *Runner) UsesPlugin(key core.Plugin) bool {
 	if key.Type == base.TypeHook {
 		return slices.Contains(r.state.pluginHookNames(), key.Name)
 	}

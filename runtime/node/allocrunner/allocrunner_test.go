@@ -87,7 +87,7 @@ func TestTaskConfig(t *testing.T) {
 				}
 			}
 		}`)
-		h := startHarness(t, j, func(c *Config) {
+		h := startHarness(t, j, func(c *testConfig) {
 			c.Limits.NodeCPUMHz = 4000
 			c.Alloc.Job.ParentID = new("parent")
 			granted := c.Alloc.AllocatedResources
@@ -146,7 +146,7 @@ func TestEnvironmentReachesDriver(t *testing.T) {
 				NOPE = "${nope.nope}"
 				HOST = "of ${HOSTVAR}"
 			}
-		}`)), func(c *Config) {
+		}`)), func(c *testConfig) {
 			c.InheritedHostEnv = taskenv.FilterHostEnv([]string{"HOSTVAR=host", "AWS_SECRET_ACCESS_KEY=x"}, nil, nil)
 		})
 		h.advance(time.Second)
@@ -169,7 +169,7 @@ func TestEnvironmentReachesDriver(t *testing.T) {
 
 func TestIsolationDecidesAboutDirectories(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) {
+		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *testConfig) {
 			c.InheritedHostEnv = map[string]string{"HOSTVAR": "host"}
 			c.Drivers.(*fakeDrivers).capabilities.FSIsolation = driver.FSIsolationImage
 		})
@@ -269,7 +269,7 @@ func TestLogSettingsReachCollector(t *testing.T) {
 	})
 	t.Run("a driver can do without", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			h := startHarness(t, parseJob(t, job("batch", oneSecondTaskText)), func(c *Config) {
+			h := startHarness(t, parseJob(t, job("batch", oneSecondTaskText)), func(c *testConfig) {
 				c.Drivers.(*fakeDrivers).capabilities.DisableLogCollection = true
 			})
 			h.wait()
@@ -279,7 +279,7 @@ func TestLogSettingsReachCollector(t *testing.T) {
 	})
 	t.Run("a collector that does not start is tried again", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			h := startHarness(t, parseJob(t, job("batch", oneRestartText+oneSecondTaskText)), func(c *Config) { c.LogCollector.(*fakeLogs).remainingFailures = 1 })
+			h := startHarness(t, parseJob(t, job("batch", oneRestartText+oneSecondTaskText)), func(c *testConfig) { c.LogCollector.(*fakeLogs).remainingFailures = 1 })
 			h.wait()
 			wantEqual(t, "events", h.taskEventTypes("web"), "[Received Task Setup Task hook failed Restarting Started Terminated]")
 			wantEqual(t, "message", h.taskState("web").Events[2].DisplayMessage, "logmon: collect logs: no collector")
@@ -293,7 +293,7 @@ func TestDispatchPayloadIsWritten(t *testing.T) {
 		h := startHarness(t, parseJob(t, job("batch", `task "web" {
 			driver = "fake"
 			dispatch_payload { file = "in/config.json" }
-		}`)), func(c *Config) { c.Alloc.Job.Payload = []byte("{}") })
+		}`)), func(c *testConfig) { c.Alloc.Job.Payload = []byte("{}") })
 		h.advance(time.Second)
 		got, err := os.ReadFile(filepath.Join(h.Dir().TaskPaths("web").LocalDir, "in/config.json"))
 		if err != nil || string(got) != "{}" {
@@ -315,7 +315,7 @@ func TestDeniedUserFailsTask(t *testing.T) {
 					driver = "fake"
 					user   = %q
 					config { run_for = "1s" }
-				}`, c.user))), func(cfg *Config) { cfg.Limits.UserCheckedDrivers = []string{c.driver} })
+				}`, c.user))), func(cfg *testConfig) { cfg.TaskRules.UserCheckedDrivers = []string{c.driver} })
 				h.wait()
 				wantEqual(t, "status", h.lastUpdate().ClientStatus, c.want)
 				if c.want == "failed" {
@@ -423,7 +423,7 @@ func TestExec(t *testing.T) {
 
 func TestFSIsolationIsThatOfTheDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := startHarness(t, parseJob(t, job("batch", endlessTaskText)), func(c *Config) {
+		h := startHarness(t, parseJob(t, job("batch", endlessTaskText)), func(c *testConfig) {
 			c.Drivers.(*fakeDrivers).capabilities.FSIsolation = driver.FSIsolationImage
 		})
 		h.advance(time.Second)
@@ -477,7 +477,8 @@ func TestNewRejectsInvalidAlloc(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			alloc := newAllocation(j)
 			c.mangle(alloc)
-			_, err := New(Config{Alloc: alloc, AllocDirRoot: "/nowhere", Logger: nullLogger})
+			config := testConfig{Config{Alloc: alloc, Logger: nullLogger}, machineConfig{AllocDirRoot: "/nowhere"}}
+			_, err := New(config.withMachine())
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
@@ -579,7 +580,7 @@ func TestMaxRunDuration(t *testing.T) {
 	limited := func(d string) string { return job("batch", "max_run_duration = \""+d+"\"\n"+endlessTaskText) }
 	t.Run("counts from the creation", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			h := startHarness(t, parseJob(t, limited("10s")), func(c *Config) { c.Alloc.CreateTime -= int64(7 * time.Second) })
+			h := startHarness(t, parseJob(t, limited("10s")), func(c *testConfig) { c.Alloc.CreateTime -= int64(7 * time.Second) })
 			h.wait()
 			wantEqual(t, "took", time.Since(h.startTime), "3s")
 		})
@@ -666,7 +667,7 @@ func TestRestartIsRefusedWhileStateCannotBeStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		errDisk := errors.New("read-only file system")
 		diskErr, calls := errDisk, &recordingHook{name: "recording"}
-		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) {
+		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *testConfig) {
 			withHooks([]hooks.Hook{recordingAllocHook{calls}}, nil)(c)
 			c.CheckStateWrite = func(context.Context) error { return diskErr }
 		})
@@ -910,8 +911,8 @@ func (c *recordingCgroups) KillAndRemove(_, task string) error {
 func TestReservedCores(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups := &recordingCgroups{}
-		a := startAgent(t, parseJob(t, job("service", "task \"web\" {\n driver = \"fake\"\n resources {\n cores = 2\n }\n}")), func(c *Config) {
-			c.Host.NewCgroupManager = func(_ string, cores int) builtinhooks.CgroupManager {
+		a := startAgent(t, parseJob(t, job("service", "task \"web\" {\n driver = \"fake\"\n resources {\n cores = 2\n }\n}")), func(c *testConfig) {
+			c.NewCgroupManager = func(_ string, cores int) builtinhooks.CgroupManager {
 				wantEqual(t, "cores", cores, 2)
 				return groups
 			}
@@ -943,8 +944,8 @@ func TestReservedCores(t *testing.T) {
 func TestCgroupOfTheHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups := &recordingCgroups{}
-		a := startAgent(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) {
-			c.Host.NewCgroupManager = func(driver string, _ int) builtinhooks.CgroupManager {
+		a := startAgent(t, parseJob(t, job("service", endlessTaskText)), func(c *testConfig) {
+			c.NewCgroupManager = func(driver string, _ int) builtinhooks.CgroupManager {
 				wantEqual(t, "driver", driver, "fake")
 				return groups
 			}
@@ -974,8 +975,8 @@ func TestCgroupOfTheHost(t *testing.T) {
 		wantEqual(t, "done", groups.calls, "[make web make web make web make web remove web]")
 	})
 	synctest.Test(t, func(t *testing.T) {
-		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) {
-			c.Host.NewCgroupManager = func(string, int) builtinhooks.CgroupManager { return nil }
+		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *testConfig) {
+			c.NewCgroupManager = func(string, int) builtinhooks.CgroupManager { return nil }
 		})
 		h.advance(time.Second)
 		wantEqual(t, "told a driver that makes its own", h.drivers.lastConfig("web").Resources.Linux.CpusetCgroup, "")
@@ -1002,7 +1003,7 @@ func TestNoGracefulStopWhileKillIsStored(t *testing.T) {
 			task "web" {
 				driver         = "fake"
 				shutdown_delay = "1m"
-			}`)), func(c *Config) { c.Store = slowDiskStore{newFakeStore()} })
+			}`)), func(c *testConfig) { c.Store = slowDiskStore{newFakeStore()} })
 		h.advance(time.Minute)
 		h.ForceKill()
 		h.wait()

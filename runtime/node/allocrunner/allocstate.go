@@ -163,7 +163,7 @@ func (s *allocState) networkStatus() *api.AllocNetworkStatus {
 
 // envAlloc returns the data of a version of the allocation for environments, with the current network.
 func (s *allocState) envAlloc(alloc *api.Allocation) taskenv.Alloc {
-	env := toEnvAlloc(alloc)
+	env := taskenv.NewAlloc(alloc)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	env.Network = toEnvNetwork(s.createdNetwork)

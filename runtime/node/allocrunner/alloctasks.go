@@ -7,11 +7,9 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/core"
 	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/builtinhooks"
-	"github.com/nomad-lite/nomad-lite/runtime/node/services"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 )
@@ -27,9 +25,8 @@ type allocTasks struct {
 	envBuilders      map[string]*taskenv.Builder // by task name
 	coordinator      *lifecycle.Coordinator
 	lifecycleGroup   *lifecycle.ExtendedGroup // lifecycle extensions of the group; nil if it uses none
-	services         *services.AllocServices
-	groupServices    *builtinhooks.GroupServicesHook // registers the services of the group
-	runnerCreateTime time.Time                       // when the runner was created; see startTimeNotInFuture
+	services         core.Services
+	runnerCreateTime time.Time // when the runner was created; see startTimeNotInFuture
 	logger           hclog.Logger
 
 	restored                  chan struct{} // closed by Run when the tasks of an earlier agent are restored
@@ -38,9 +35,9 @@ type allocTasks struct {
 
 // newAllocTasks returns the tasks of a new Runner. The caller must set the elements of taskSet, because the runners of
 // the tasks need the other fields.
-func newAllocTasks(c *Config, state *allocState, tasks []taskrunner.Task, secrets *redact.Values, logger hclog.Logger) *allocTasks {
+func newAllocTasks(c *Config, state *allocState, tasks []taskrunner.Task, services core.Services, logger hclog.Logger) *allocTasks {
 	a := &allocTasks{
-		taskSet: make(taskSet, len(tasks)), state: state, node: c.Node, envBuilders: make(map[string]*taskenv.Builder), runnerCreateTime: time.Now(), logger: logger,
+		taskSet: make(taskSet, len(tasks)), state: state, node: c.Node, services: services, envBuilders: make(map[string]*taskenv.Builder), runnerCreateTime: time.Now(), logger: logger,
 		restored: make(chan struct{}), multiTaskRestartSemaphore: make(chan struct{}, 1),
 	}
 	a.coordinator, a.lifecycleGroup = newLifecycle(c.Alloc, tasks, logger)
@@ -49,22 +46,6 @@ func newAllocTasks(c *Config, state *allocState, tasks []taskrunner.Task, secret
 		env.SetHostEnv(c.InheritedHostEnv)
 		a.envBuilders[task.Name] = env
 	}
-	a.services = services.New(services.Config{
-		AllocID:   c.Alloc.ID,
-		AllocName: c.Alloc.Name,
-		CurrentSpec: func() *services.AllocServicesSpec {
-			return newServicesSpec(state.currentAlloc(), c.Node, state.networkStatus())
-		},
-		CurrentEnv:         a.envOfTaskOrAlloc,
-		RestartTaskOrGroup: a.restartForFailedCheck,
-		Registry:           c.Services,
-		CheckResultStore:   c.CheckResults,
-		Dial:               c.DialCheckTarget,
-		ExecInTask:         a.exec,
-		Secrets:            secrets,
-		Logger:             logger,
-	})
-	a.groupServices = builtinhooks.NewGroupServicesHook(a.services)
 	return a
 }
 

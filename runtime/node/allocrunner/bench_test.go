@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/services/servicestest"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
@@ -25,10 +26,10 @@ func BenchmarkNoOpAlloc(b *testing.B) {
 		alloc := newAllocation(job)
 		alloc.ID = fmt.Sprintf("%08d-2222-3333-4444-555555555555", n)
 		n++
-		r, err := New(Config{
-			Alloc: alloc, Node: taskenv.Node{NodeFacts: model.NodeFacts{ID: "node-id", Name: "node-name"}}, Drivers: w, LogCollector: newFakeLogs(),
-			Services: new(servicestest.Registry), AllocDirRoot: root, ReportStatus: func(StatusUpdate) {}, Logger: nullLogger,
-		})
+		c := testConfig{Config{
+			Alloc: alloc, Node: taskenv.Node{NodeFacts: model.NodeFacts{ID: "node-id", Name: "node-name"}}, Drivers: w, EncodeTaskConfig: block.EncodeConfig, ReportStatus: func(StatusUpdate) {}, Logger: nullLogger,
+		}, machineConfig{LogCollector: newFakeLogs(), Services: new(servicestest.Registry), AllocDirRoot: root}}
+		r, err := New(c.withMachine())
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -20,7 +20,7 @@ func TestFailedStartThatRunsIsDestroyed(t *testing.T) {
 				recoverable   = true
 			}
 		}
-		`)), func(c *Config) {
+		`)), func(c *testConfig) {
 			c.Drivers.(*fakeDrivers).checkStart = func(_ string, alive []string) string {
 				if len(alive) > 0 {
 					return "a start beside another one"
@@ -70,7 +70,7 @@ func TestLostProcessIsEnded(t *testing.T) {
 				unrecovered = true
 			}
 		}
-		`)), func(c *Config) {
+		`)), func(c *testConfig) {
 			drivers := c.Drivers.(*fakeDrivers)
 			c.EndTaskWithoutDriver = func(_ context.Context, req taskdriver.EndTaskRequest) (taskdriver.EndTaskResult, error) {
 				drivers.recordCall("EndTask %s builtin=%v", req.Task, req.TasksAreHostProcesses)

@@ -3,49 +3,48 @@ package allocrunner
 import (
 	"maps"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
-	"github.com/nomad-lite/nomad-lite/internal/metrics"
+	"github.com/nomad-lite/nomad-lite/runtime/core"
 )
 
-// taskCounters returns the counters of the tasks of a job.
-func taskCounters(job string) map[string]float64 {
-	counters := make(map[string]float64)
-	set := metrics.NewSet(&metrics.Settings{})
-	set.AddInstruments("n1")
-	for _, f := range set.Families() {
-		name, found := strings.CutPrefix(f.GetName(), "nomad_client_allocs_")
-		for _, m := range f.GetMetric() {
-			labels := make(map[string]string)
-			for _, p := range m.GetLabel() {
-				labels[p.GetName()] = p.GetValue()
-			}
-			if found && maps.Equal(labels, map[string]string{"host": "n1", "job": job, "namespace": "default", "task": "t", "task_group": "g"}) {
-				counters[name] = m.GetCounter().GetValue()
-			}
-		}
-	}
-	return counters
+// fakeMetrics counts what happens to the task t of the group g, by counter.
+type fakeMetrics struct {
+	mu       sync.Mutex
+	counters map[core.TaskCounter]int
 }
+
+func (f *fakeMetrics) AddToTaskCounter(c core.TaskCounter, n int, jobID, namespace, task, group string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if namespace == "default" && task == "t" && group == "g" && strings.HasPrefix(jobID, "counted-") {
+		f.counters[c] += n
+	}
+}
+
+func (*fakeMetrics) ObserveHookCall(string, string, time.Duration, bool) {}
 
 func TestTasksAreCounted(t *testing.T) {
 	for _, test := range []struct {
 		name, config string
-		want         map[string]float64
+		want         map[core.TaskCounter]int
 	}{
-		{"counted-success", `run_for = "1s"`, map[string]float64{"start": 1, "running": 1, "complete": 1, "failed": 0, "oom_killed": 0}},
+		{"counted-success", `run_for = "1s"`, map[core.TaskCounter]int{core.TaskStartAttempts: 1, core.TaskRuns: 1, core.TaskCompletions: 1, core.TaskFailures: 0, core.TaskOOMKills: 0}},
 		{"counted-kills", `
 			run_for    = "1s"
 			exit_codes = [137]
-			oom_killed = true`, map[string]float64{"start": 3, "running": 3, "complete": 0, "failed": 1, "oom_killed": 3}},
+			oom_killed = true`, map[core.TaskCounter]int{core.TaskStartAttempts: 3, core.TaskRuns: 3, core.TaskCompletions: 0, core.TaskFailures: 1, core.TaskOOMKills: 3}},
 		{"counted-start-errors", `
 			run_for      = "1s"
 			recoverable  = true
-			start_errors = ["busy", "busy", ""]`, map[string]float64{"start": 3, "running": 1, "complete": 1, "failed": 0, "oom_killed": 0}},
+			start_errors = ["busy", "busy", ""]`, map[core.TaskCounter]int{core.TaskStartAttempts: 3, core.TaskRuns: 1, core.TaskCompletions: 1, core.TaskFailures: 0, core.TaskOOMKills: 0}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
+				counts := &fakeMetrics{counters: make(map[core.TaskCounter]int)}
 				h := startHarness(t, parseJob(t, `job "`+test.name+`" {
 					type = "batch"
 					group "g" {
@@ -60,9 +59,9 @@ func TestTasksAreCounted(t *testing.T) {
 							}
 						}
 					}
-				}`), nil)
+				}`), func(c *testConfig) { c.Metrics = counts })
 				h.wait()
-				if got := taskCounters(test.name); !maps.Equal(got, test.want) {
+				if got := counts.counters; !maps.Equal(got, test.want) {
 					t.Errorf("counters %v, want %v", got, test.want)
 				}
 			})

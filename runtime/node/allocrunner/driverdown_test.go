@@ -89,10 +89,10 @@ func (u *unavailableDrivers) endTask(exit *driver.ExitResult) taskdriver.EndTask
 }
 
 // startWithUnavailableDriver starts an agent whose driver can be unavailable.
-func startWithUnavailableDriver(t *testing.T, text string, mangle func(*Config, *unavailableDrivers)) (*testAgent, *unavailableDrivers) {
+func startWithUnavailableDriver(t *testing.T, text string, mangle func(*testConfig, *unavailableDrivers)) (*testAgent, *unavailableDrivers) {
 	t.Helper()
 	var o *unavailableDrivers
-	a := startAgent(t, parseJob(t, text), func(c *Config) {
+	a := startAgent(t, parseJob(t, text), func(c *testConfig) {
 		o = newUnavailableDrivers(c.Drivers.(*fakeDrivers))
 		c.Drivers = o
 		if mangle != nil {
@@ -175,7 +175,7 @@ func TestExitStatusUnknownOnlyWhenDriverAnswers(t *testing.T) {
 
 func TestStopIsPendingWhileTheDriverIsUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, o := startWithUnavailableDriver(t, jobTextFromParts("service", endlessTaskText, poststopTask), func(c *Config, o *unavailableDrivers) {
+		a, o := startWithUnavailableDriver(t, jobTextFromParts("service", endlessTaskText, poststopTask), func(c *testConfig, o *unavailableDrivers) {
 			c.EndTaskWithoutDriver = o.endTask(nil)
 		})
 		a.advance(time.Second)
@@ -198,7 +198,7 @@ func TestStopIsPendingWhileTheDriverIsUnavailable(t *testing.T) {
 
 func TestAgentEndsTasksOfBuiltinDriversAfterKillTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, o := startWithUnavailableDriver(t, jobTextFromParts("service", endlessTaskText, poststopTask), func(c *Config, o *unavailableDrivers) {
+		a, o := startWithUnavailableDriver(t, jobTextFromParts("service", endlessTaskText, poststopTask), func(c *testConfig, o *unavailableDrivers) {
 			o.builtin = true
 			c.EndTaskWithoutDriver = o.endTask(&driver.ExitResult{ExitCode: 137, Signal: 9})
 		})
@@ -222,7 +222,7 @@ func TestPurgeEndsTasksWhoseDriverIsUnavailable(t *testing.T) {
 	for _, gone := range []bool{false, true} {
 		t.Run(fmt.Sprintf("no plugin serves the driver: %v", gone), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a, o := startWithUnavailableDriver(t, jobTextFromParts("service", endlessTaskText), func(c *Config, o *unavailableDrivers) {
+				a, o := startWithUnavailableDriver(t, jobTextFromParts("service", endlessTaskText), func(c *testConfig, o *unavailableDrivers) {
 					c.EndTaskWithoutDriver = o.endTask(nil)
 				})
 				a.advance(time.Second)
@@ -252,7 +252,7 @@ func TestPurgeEndsTasksWhoseDriverIsUnavailable(t *testing.T) {
 
 func TestKillNowDoesNotWaitForTheDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, o := startWithUnavailableDriver(t, jobTextFromParts("service", endlessTaskText), func(c *Config, o *unavailableDrivers) {
+		a, o := startWithUnavailableDriver(t, jobTextFromParts("service", endlessTaskText), func(c *testConfig, o *unavailableDrivers) {
 			c.EndTaskWithoutDriver = o.endTask(nil)
 		})
 		a.advance(time.Second)
@@ -268,7 +268,7 @@ func TestShutdownLeavesTasksWhoseDriverIsUnavailable(t *testing.T) {
 		t.Run(fmt.Sprintf("stop is pending: %v", stop), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a, o := startWithUnavailableDriver(t, jobTextFromParts("batch", `
-					restart { attempts = 0 }`, endlessTaskText), func(c *Config, o *unavailableDrivers) { c.EndTaskWithoutDriver = o.endTask(nil) })
+					restart { attempts = 0 }`, endlessTaskText), func(c *testConfig, o *unavailableDrivers) { c.EndTaskWithoutDriver = o.endTask(nil) })
 				a.advance(time.Second)
 				o.set(true)
 				a.advance(time.Second)
@@ -278,10 +278,10 @@ func TestShutdownLeavesTasksWhoseDriverIsUnavailable(t *testing.T) {
 				}
 				a.cancel(ErrShutdown)
 				a.wait()
-				wantEqual(t, "needed", a.PluginsNeededAfterShutdown(), `[driver "fake"]`)
+				wantEqual(t, "needed", a.PluginsNeededAfterShutdown(), `[{driver fake}]`)
 				a.die()
 
-				b := a.startNextAgent(func(c *Config) {
+				b := a.startNextAgent(func(c *testConfig) {
 					if stop {
 						c.Alloc.DesiredStatus = "stop"
 					}
@@ -366,7 +366,7 @@ func TestStartingPluginDoesNotDelayOtherTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := slowStartingDrivers{pluginStarted: make(chan struct{})}
 		close(slow.pluginStarted)
-		a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText, strings.Replace(sidecarTask, "fake", "slow", 1))), func(c *Config) {
+		a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText, strings.Replace(sidecarTask, "fake", "slow", 1))), func(c *testConfig) {
 			slow.fakeDrivers = c.Drivers.(*fakeDrivers)
 			c.Drivers = slow
 		})
@@ -374,7 +374,7 @@ func TestStartingPluginDoesNotDelayOtherTasks(t *testing.T) {
 		wantEqual(t, "before", []any{a.taskState("web").State, a.taskState("side").State}, "[running running]")
 		a.die()
 		slow.pluginStarted = make(chan struct{})
-		b := a.startNextAgent(func(c *Config) { c.Drivers = slow })
+		b := a.startNextAgent(func(c *testConfig) { c.Drivers = slow })
 		synctest.Wait()
 		wantEqual(t, "recovered at once", recoveredTasks(b), "[web]")
 
@@ -408,7 +408,7 @@ func TestStartWaitsForUnavailableDriver(t *testing.T) {
 			restart {
 				attempts = 0
 				mode     = "fail"
-			}`, endlessTaskText)), func(c *Config) { c.Drivers = o })
+			}`, endlessTaskText)), func(c *testConfig) { c.Drivers = o })
 		a.drivers = w
 		a.advance(time.Hour)
 		wantEqual(t, "events", a.taskEventTypes("web"), "[Received Driver]")
@@ -428,7 +428,7 @@ func TestStopOfTaskThatWaitsForDriver(t *testing.T) {
 		w := newFakeDrivers()
 		o := newUnavailableDrivers(w)
 		o.unavailable = true
-		a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *Config) { c.Drivers = o })
+		a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *testConfig) { c.Drivers = o })
 		a.drivers = w
 		a.advance(time.Minute)
 		a.Stop()
@@ -444,7 +444,7 @@ func TestExitDuringOutage(t *testing.T) {
 			restart {
 				attempts = 0
 				mode     = "fail"
-			}`, endlessTaskText), func(c *Config, o *unavailableDrivers) {
+			}`, endlessTaskText), func(c *testConfig, o *unavailableDrivers) {
 			o.builtin = true
 			c.EndTaskWithoutDriver = o.endTask(nil)
 			c.AwaitExitWithoutDriver = func(ctx context.Context, name string, h *driver.Handle) (*driver.ExitResult, error) {
@@ -523,7 +523,7 @@ func (f *failingDestroyDrivers) setDuration(d time.Duration) {
 func startWithFailingDestroys(t *testing.T, fail int, text string) (*testAgent, *failingDestroyDrivers) {
 	t.Helper()
 	f := &failingDestroyDrivers{remainingFailures: fail}
-	a := startAgent(t, parseJob(t, text), func(c *Config) {
+	a := startAgent(t, parseJob(t, text), func(c *testConfig) {
 		f.unavailableDrivers = newUnavailableDrivers(c.Drivers.(*fakeDrivers))
 		c.Drivers = f
 	})
@@ -549,7 +549,7 @@ func TestDestroyIsPendingUntilItSucceeds(t *testing.T) {
 		wantEqual(t, "log collection ended", stopped["web"], "0")
 		a.die()
 
-		b := a.startNextAgent(func(c *Config) { c.Alloc.ClientStatus = "complete" })
+		b := a.startNextAgent(func(c *testConfig) { c.Alloc.ClientStatus = "complete" })
 		b.advance(time.Hour)
 		wantEqual(t, "next agent", []any{wait.IsClosed(b.Done()), countDestroyCalls(b, "web")}, "[false 0]")
 		f.mu.Lock()
@@ -749,7 +749,7 @@ func TestStartThatKillsThePluginComesAfterTheRecoveryOfRunningTasks(t *testing.T
 	synctest.Test(t, func(t *testing.T) {
 		d := &crashingDrivers{}
 		recovery := taskdriver.NewRecoveryTracker()
-		good := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText, sidecarTask)), func(c *Config) {
+		good := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText, sidecarTask)), func(c *testConfig) {
 			c.Drivers.(*fakeDrivers).findsUnknownTasks = true
 			d.unavailableDrivers = newUnavailableDrivers(c.Drivers.(*fakeDrivers))
 			c.Drivers, c.RecoveryTracker = d, recovery
@@ -760,7 +760,7 @@ func TestStartThatKillsThePluginComesAfterTheRecoveryOfRunningTasks(t *testing.T
 				attempts = 2
 				delay    = "0s"
 				mode     = "fail"
-			}`, `task "bad" { driver = "fake" }`)), func(c *Config) {
+			}`, `task "bad" { driver = "fake" }`)), func(c *testConfig) {
 			c.Drivers, c.RecoveryTracker = d, recovery
 			other := *c.Alloc
 			other.ID = "99999999-2222-3333-4444-555555555555"
@@ -815,7 +815,7 @@ func (p lazyPlugin) StopTask(ctx context.Context, id string, timeout time.Durati
 func TestStopIsRepeatedAfterAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var lazy *lazyDrivers
-		a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *Config) {
+		a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *testConfig) {
 			lazy = &lazyDrivers{unavailableDrivers: newUnavailableDrivers(c.Drivers.(*fakeDrivers))}
 			c.Drivers = lazy
 		})
@@ -894,7 +894,7 @@ func TestCollectionEndsWhenTheTaskIsDestroyed(t *testing.T) {
 					config {
 						`+c.task+`
 					}
-				}`), func(c *Config, o *unavailableDrivers) {
+				}`), func(c *testConfig, o *unavailableDrivers) {
 					o.builtin, c.EndTaskWithoutDriver = true, o.endTask(nil)
 				})
 				a.advance(time.Second)
@@ -922,13 +922,13 @@ func TestNetworkHookWaitsForDriverInBackOff(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var drivers *unavailableDrivers
-				a := startAgent(t, parseJob(t, jobTextFromParts("batch", networkText+runOnceText, endlessTaskText)), func(c *Config) {
+				a := startAgent(t, parseJob(t, jobTextFromParts("batch", networkText+runOnceText, endlessTaskText)), func(c *testConfig) {
 					fakes := c.Drivers.(*fakeDrivers)
 					fakes.capabilities = driver.Capabilities{NetworkIsolationModes: []driver.NetworkMode{driver.NetworkGroup}}
 					drivers = newUnavailableDrivers(fakes)
 					drivers.unavailable = true
 					c.Drivers = drivers
-					c.Host.NetworkManager = network.New(&networkRecords{}, drivers, &fakeHostNetworks{}, nil, nullLogger)
+					c.NetworkManager = network.New(&networkRecords{}, drivers, &fakeHostNetworks{}, nil, nullLogger)
 				})
 				a.advance(3 * time.Minute)
 				if status := a.lastUpdate().ClientStatus; status != api.AllocClientStatusPending {
@@ -977,7 +977,7 @@ func (d dyingDriver) TaskConfigSchema(ctx context.Context) (*hclspec.Spec, error
 func TestStartWaitsForPluginThatDiesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		drivers := &driversDyingOnce{}
-		a := startAgent(t, parseJob(t, jobTextFromParts("batch", runOnceText, endlessTaskText)), func(c *Config) {
+		a := startAgent(t, parseJob(t, jobTextFromParts("batch", runOnceText, endlessTaskText)), func(c *testConfig) {
 			drivers.unavailableDrivers = newUnavailableDrivers(c.Drivers.(*fakeDrivers))
 			drivers.unavailable = true
 			c.Drivers = drivers

@@ -7,9 +7,9 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/core"
 	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/node/services"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 )
 
@@ -86,7 +86,7 @@ func (a *allocTasks) snapshot() tasksSnapshot {
 		now.facts[name] = lifecycleFacts(s, killedSinceStart[name])
 	}
 	if a.lifecycleGroup.AnyTaskWaitsForHealth() {
-		var results []services.CheckResult
+		var results []core.CheckResult
 		results, _, now.checksChanged = a.services.CheckResults()
 		for name, f := range now.facts {
 			f.Healthy = hasPassedAllChecksSince(results, name, startTimeNotInFuture(now.taskStates[name], a.runnerCreateTime))
@@ -102,7 +102,7 @@ func lifecycleFacts(s *api.TaskState, killed bool) lifecycle.TaskFacts {
 
 // hasPassedAllChecksSince reports whether the task has health checks and all of them have passed since
 // the task was started.
-func hasPassedAllChecksSince(results []services.CheckResult, task string, since time.Time) bool {
+func hasPassedAllChecksSince(results []core.CheckResult, task string, since time.Time) bool {
 	hasCheck := false
 	for _, c := range results {
 		if c.AffectsHealthOfTask != task || c.IsReadiness() {

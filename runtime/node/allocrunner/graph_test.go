@@ -259,7 +259,7 @@ func (h *historyChecker) recordExit(name string, r driver.ExitResult) {
 	l.alive, l.lastExit, l.succeeded = false, time.Now(), r.Successful()
 }
 
-func (h *historyChecker) observeDrivers(c *Config) {
+func (h *historyChecker) observeDrivers(c *testConfig) {
 	w := c.Drivers.(*fakeDrivers)
 	w.checkStart, w.onExit = h.checkStart, h.recordExit
 }
@@ -456,7 +456,7 @@ func TestAgentDeathAtEachWriteInALifecycleGraph(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					j := newHistoryChecker(job)
-					a := startWithWriteLimit(t, job, n-1, func(c *Config) {
+					a := startWithWriteLimit(t, job, n-1, func(c *testConfig) {
 						c.Drivers.(*fakeDrivers).findsUnknownTasks = true
 						j.observeDrivers(c)
 					})

@@ -12,10 +12,12 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/builtinhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/services/servicestest"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/tasksteps"
@@ -72,34 +74,62 @@ type harness struct {
 	logs      *fakeLogs
 	startTime time.Time
 
+	allocDirRoot string
+
 	cancel context.CancelCauseFunc // cancels the context that Run was called with
 
 	mu              sync.Mutex
 	reportedUpdates []StatusUpdate
 }
 
+// machineConfig is what a test's machine gives to allocations.
+type machineConfig = builtinhooks.MachineConfig
+
+// testConfig configures a runner and its machine.
+type testConfig struct {
+	Config
+	machineConfig
+}
+
+// withMachine returns the configuration of the runner with its machine.
+func (c *testConfig) withMachine() Config {
+	c.Machine = builtinhooks.NewMachine(c.machineConfig)
+	return c.Config
+}
+
+// Dir returns the directory of the allocation.
+func (h *harness) Dir() *allocdir.Dir {
+	dir, err := allocdir.New(h.allocDirRoot, h.Alloc().ID)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return dir
+}
+
 // startHarness runs the allocation of a job inside a synctest bubble. mangle may change the configuration. The
 // runner is stopped at the end of the test at the latest.
-func startHarness(t *testing.T, job *api.Job, mangle func(*Config)) *harness {
+func startHarness(t *testing.T, job *api.Job, mangle func(*testConfig)) *harness {
 	t.Helper()
 	h := &harness{t: t, drivers: newFakeDrivers(), logs: newFakeLogs(), startTime: time.Now()}
-	c := Config{
+	c := testConfig{Config: Config{
 		Alloc: newAllocation(job),
 		Node: taskenv.Node{NodeFacts: model.NodeFacts{
 			ID: "node-id", Name: "node-name", Datacenter: "dc1", Region: "global", Pool: "default",
 			Attributes: map[string]string{"kernel.name": "linux"},
 		}},
-		Drivers:      h.drivers,
+		Drivers: h.drivers, EncodeTaskConfig: block.EncodeConfig,
+		ReportStatus: h.report,
+		Logger:       nullLogger,
+	}, machineConfig: machineConfig{
 		LogCollector: h.logs,
 		Services:     new(servicestest.Registry),
 		AllocDirRoot: t.TempDir() + "/allocs",
-		ReportStatus: h.report,
-		Logger:       nullLogger,
-	}
+	}}
 	if mangle != nil {
 		mangle(&c)
 	}
-	r, err := New(c)
+	h.allocDirRoot = c.AllocDirRoot
+	r, err := New(c.withMachine())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,10 +271,10 @@ type fixedHookFactory struct {
 	task  []hooks.Hook
 }
 
-func (f fixedHookFactory) NewAllocHooks(*api.Allocation, pluginhooks.AttachTarget) []hooks.OrderedHook {
+func (f fixedHookFactory) NewAllocHooks(*api.Allocation, hooks.AttachTarget) []hooks.OrderedHook {
 	return newHookEntries(f.alloc)
 }
-func (f fixedHookFactory) NewTaskHooks(*api.Allocation, *api.Task, pluginhooks.AttachTarget) []hooks.OrderedHook {
+func (f fixedHookFactory) NewTaskHooks(*api.Allocation, *api.Task, hooks.AttachTarget) []hooks.OrderedHook {
 	return newHookEntries(f.task)
 }
 

@@ -5,10 +5,10 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/core"
 	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/job/health"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/node/services"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
 )
@@ -60,7 +60,7 @@ func (a *allocTasks) newHealthSnapshot() (snapshot health.Snapshot, checksChange
 	return snapshot, checksChanged
 }
 
-func toHealthChecks(results []services.CheckResult) (checks []health.Check) {
+func toHealthChecks(results []core.CheckResult) (checks []health.Check) {
 	for _, c := range results {
 		checks = append(checks, health.Check{
 			Task:             c.Task,

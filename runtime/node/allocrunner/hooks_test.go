@@ -18,12 +18,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
-	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/core"
 	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/builtinhooks"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
@@ -135,8 +134,8 @@ func (h recordingTaskHook) Shutdown(ctx context.Context, _ hook.TaskShutdownRequ
 	return hook.TaskShutdownResponse{}, h.record(ctx, "shutdown")
 }
 
-func withHooks(alloc, task []hooks.Hook) func(*Config) {
-	return func(c *Config) { c.HookFactory = fixedHookFactory{alloc: alloc, task: task} }
+func withHooks(alloc, task []hooks.Hook) func(*testConfig) {
+	return func(c *testConfig) { c.HookFactory = fixedHookFactory{alloc: alloc, task: task} }
 }
 
 // job returns the text of a job with one group that contains the given tasks, which are HCL.
@@ -204,7 +203,7 @@ func (r *remoteIssuer) IssueAllocTokens(_ context.Context, a *api.Allocation) er
 func TestRejectedIdentityFailsAlloc(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		issuer := &remoteIssuer{err: fmt.Errorf("%w: identity not found", builtinhooks.ErrIdentityRejected)}
-		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) { c.Identities = issuer })
+		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *testConfig) { c.Identities = issuer })
 		h.wait()
 		u := h.lastUpdate()
 		events := u.TaskStates["web"].Events
@@ -218,7 +217,7 @@ func TestRejectedIdentityFailsAlloc(t *testing.T) {
 func TestAllocTokensAreIssuedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		issuer := &remoteIssuer{}
-		a := startAgent(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) { c.Identities = issuer })
+		a := startAgent(t, parseJob(t, job("service", endlessTaskText)), func(c *testConfig) { c.Identities = issuer })
 		time.Sleep(time.Second)
 		a.die()
 		a.startNextAgent(nil)
@@ -306,7 +305,7 @@ func TestHookStateIsStored(t *testing.T) {
 			return r, nil
 		}}}
 		store := &memoryStore{}
-		h := startHarness(t, parseJob(t, job("service", "restart {\n attempts = 3\n delay = \"0s\"\n}\n"+endlessTaskText)), func(c *Config) {
+		h := startHarness(t, parseJob(t, job("service", "restart {\n attempts = 3\n delay = \"0s\"\n}\n"+endlessTaskText)), func(c *testConfig) {
 			c.HookFactory = fixedHookFactory{task: []hooks.Hook{s}}
 			c.Store = store
 		})
@@ -395,7 +394,7 @@ func TestStoredHookStateIsPassedToLaterCalls(t *testing.T) {
 			}
 			return hook.TaskPrestartResponse{State: map[string]string{"n": "a"}}
 		}
-		h = startHarness(t, parseJob(t, job("service", "restart {\n attempts = 3\n delay = \"0s\"\n}\n"+endlessTaskText)), func(c *Config) {
+		h = startHarness(t, parseJob(t, job("service", "restart {\n attempts = 3\n delay = \"0s\"\n}\n"+endlessTaskText)), func(c *testConfig) {
 			c.HookFactory = fixedHookFactory{task: []hooks.Hook{s}}
 			c.Store = store
 		})
@@ -486,7 +485,7 @@ func (m *memoryStore) hookData(task, hook string) map[string]string {
 func TestHandleIsStoredBeforeTaskIsReportedRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &memoryStore{}
-		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) { c.Store = store })
+		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *testConfig) { c.Store = store })
 		h.advance(time.Second)
 		store.mu.Lock()
 		at := store.fieldsAtFirstRunning["web"]
@@ -504,7 +503,7 @@ func TestHandleIsStoredBeforeTaskIsReportedRunning(t *testing.T) {
 func TestNothingStartsWithoutARecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &memoryStore{putErr: errors.New("disk full")}
-		h := startHarness(t, parseJob(t, job("service", oneRestartText+endlessTaskText)), func(c *Config) { c.Store = store })
+		h := startHarness(t, parseJob(t, job("service", oneRestartText+endlessTaskText)), func(c *testConfig) { c.Store = store })
 		h.wait()
 		wantEqual(t, "starts", h.drivers.recordedCalls("StartTask"), "[]")
 		wantEqual(t, "status", h.lastUpdate().ClientStatus, "failed")
@@ -532,7 +531,7 @@ func (r *runningTaskRejectingStore) PutTask(alloc, task string, local record.Fie
 func TestRecordIsStoredAfterFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &runningTaskRejectingStore{fakeStore: newFakeStore(), full: true}
-		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) { c.Store = store })
+		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *testConfig) { c.Store = store })
 		h.advance(time.Second)
 		if err := h.EmitEvent("web", &api.TaskEvent{Type: "said"}); err != nil {
 			t.Fatal(err)
@@ -560,7 +559,7 @@ func TestKillIsStoredAfterFullDisk(t *testing.T) {
 			driver       = "fake"
 			kill_timeout = "20s"
 			config { ignore_signals = true }
-		}`)), func(c *Config) { c.Store = store })
+		}`)), func(c *testConfig) { c.Store = store })
 		h.advance(time.Second)
 		setFull := func(full bool) {
 			store.mu.Lock()
@@ -627,7 +626,7 @@ func TestExitStatusIsStoredBeforeDestroy(t *testing.T) {
 		h := startHarness(t, parseJob(t, job("batch", `task "web" {
 			driver = "fake"
 			config { run_for = "5s" }
-		}`)), func(c *Config) { c.Store = store })
+		}`)), func(c *testConfig) { c.Store = store })
 		h.advance(time.Second)
 		store.setFull(true)
 		h.advance(20 * time.Second)
@@ -656,7 +655,7 @@ func (fa *fakeStore) storedEvents(task string) (types []string) {
 func TestEventIsStoredAfterFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &fullDiskStore{fakeStore: newFakeStore()}
-		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) { c.Store = store })
+		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *testConfig) { c.Store = store })
 		h.advance(time.Second)
 		store.setFull(true)
 		if err := h.EmitEvent("web", &api.TaskEvent{Type: "said"}); err != nil {
@@ -682,7 +681,7 @@ func TestEventIsStoredAfterFullDisk(t *testing.T) {
 func TestRefusedEventIsStoredWithTheLocalRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &fullDiskStore{fakeStore: newFakeStore(), full: true, fullUntilStart: true}
-		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) {
+		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *testConfig) {
 			c.Store = store
 			c.Drivers.(*fakeDrivers).checkStart = func(string, []string) string {
 				if events := store.storedEvents("web"); !slices.Contains(events, api.TaskSetup) {
@@ -844,7 +843,7 @@ func TestStopBeforeStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		alloc := recordingAllocHook{&recordingHook{name: "alloc"}}
 		task := recordingTaskHook{&recordingHook{name: "task"}}
-		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) {
+		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *testConfig) {
 			c.HookFactory = fixedHookFactory{alloc: []hooks.Hook{alloc}, task: []hooks.Hook{task}}
 			c.Alloc.DesiredStatus = api.AllocDesiredStatusStop
 		})
@@ -970,7 +969,7 @@ func TestMountsOfDevicesForADriverThatTakesNone(t *testing.T) {
 		devices := recordingTaskHook{&recordingHook{name: hooks.DevicesName, prestartResponse: func(int) (hook.TaskPrestartResponse, error) {
 			return hook.TaskPrestartResponse{Done: true, Mounts: []driver.Mount{{TaskPath: "/opt/gpu", HostPath: "/opt/gpu"}}}, nil
 		}}}
-		a := startAgent(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) {
+		a := startAgent(t, parseJob(t, job("service", endlessTaskText)), func(c *testConfig) {
 			withHooks(nil, []hooks.Hook{devices})(c)
 			c.Drivers.(*fakeDrivers).capabilities.MountConfigs = driver.MountConfigsNone
 		})
@@ -1195,14 +1194,14 @@ func (l lateHookFactory) PluginLaunchWaiterOrNil(*api.Allocation) func(context.C
 	}
 }
 
-func (l lateHookFactory) NewAllocHooks(a *api.Allocation, c pluginhooks.AttachTarget) []hooks.OrderedHook {
+func (l lateHookFactory) NewAllocHooks(a *api.Allocation, c hooks.AttachTarget) []hooks.OrderedHook {
 	if !wait.IsClosed(l.hooksKnown) {
 		return nil
 	}
 	return l.hooks.NewAllocHooks(a, c)
 }
 
-func (l lateHookFactory) NewTaskHooks(a *api.Allocation, t *api.Task, c pluginhooks.AttachTarget) []hooks.OrderedHook {
+func (l lateHookFactory) NewTaskHooks(a *api.Allocation, t *api.Task, c hooks.AttachTarget) []hooks.OrderedHook {
 	if !wait.IsClosed(l.hooksKnown) {
 		return nil
 	}
@@ -1215,7 +1214,7 @@ func TestHooksAreAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ofAlloc, ofTask := &recordingHook{name: "late"}, &recordingHook{name: "late"}
 		late := lateHookFactory{fixedHookFactory{[]hooks.Hook{recordingAllocHook{ofAlloc}}, []hooks.Hook{recordingTaskHook{ofTask}}}, make(chan struct{})}
-		a := startAgent(t, parseJob(t, job("service", noRestartText+endlessTaskText)), func(c *Config) { c.HookFactory = late })
+		a := startAgent(t, parseJob(t, job("service", noRestartText+endlessTaskText)), func(c *testConfig) { c.HookFactory = late })
 		waits := func(when string) {
 			t.Helper()
 			a.advance(30 * time.Second)
@@ -1232,10 +1231,10 @@ func TestHooksAreAwaited(t *testing.T) {
 		a.advance(time.Second)
 		wantEqual(t, "then", a.taskState("web").State, "running")
 		wantEqual(t, "hooks of the allocation", ofAlloc.calls(), "[prerun]")
-		wantEqual(t, "it is needed", a.UsesPlugin(supervisor.PluginKey{Type: base.TypeHook, Name: "late"}), "true")
+		wantEqual(t, "it is needed", a.UsesPlugin(core.Plugin{Type: base.TypeHook, Name: "late"}), "true")
 
 		a.die()
-		a = a.startNextAgent(func(c *Config) { c.HookFactory = lateHookFactory{late.hooks, make(chan struct{})} })
+		a = a.startNextAgent(func(c *testConfig) { c.HookFactory = lateHookFactory{late.hooks, make(chan struct{})} })
 		a.advance(time.Second)
 		wantEqual(t, "what runs", a.taskState("web").State, "running")
 		a.Stop()
@@ -1281,7 +1280,7 @@ func TestRestoredTasksDoNotWaitForHooks(t *testing.T) {
 				a.advance(time.Second)
 				a.die()
 				factory := incompleteHookFactory{list, make(chan struct{})}
-				b := a.startNextAgent(func(c *Config) { c.HookFactory = factory })
+				b := a.startNextAgent(func(c *testConfig) { c.HookFactory = factory })
 				synctest.Wait()
 				wantEqual(t, "recovered at once", recoveredTasks(b), "[web]")
 				var requestsWG sync.WaitGroup
@@ -1309,7 +1308,7 @@ func TestStopWhileHooksAreAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ofAlloc := &recordingHook{name: "late"}
 		late := lateHookFactory{fixedHookFactory{[]hooks.Hook{recordingAllocHook{ofAlloc}}, nil}, make(chan struct{})}
-		h := startHarness(t, parseJob(t, job("service", noRestartText+endlessTaskText)), func(c *Config) { c.HookFactory = late })
+		h := startHarness(t, parseJob(t, job("service", noRestartText+endlessTaskText)), func(c *testConfig) { c.HookFactory = late })
 		h.advance(time.Second)
 		begin := time.Now()
 		h.Stop()
@@ -1325,7 +1324,7 @@ func TestDestroyWhileHooksAreAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ofAlloc := &recordingHook{name: "late"}
 		late := lateHookFactory{fixedHookFactory{[]hooks.Hook{recordingAllocHook{ofAlloc}}, nil}, make(chan struct{})}
-		h := startHarness(t, parseJob(t, job("service", noRestartText+endlessTaskText)), func(c *Config) { c.HookFactory = late })
+		h := startHarness(t, parseJob(t, job("service", noRestartText+endlessTaskText)), func(c *testConfig) { c.HookFactory = late })
 		h.Stop()
 		h.wait()
 		again, err := New(h.config)

@@ -4,18 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"net/netip"
-	"slices"
 
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/netfiles"
-	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/builtinhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
@@ -57,97 +51,12 @@ func toEnvNetwork(created *state.AllocNetwork) *taskenv.NetworkStatus {
 	return &taskenv.NetworkStatus{Interface: created.Status.Interface, Address: created.Status.PrimaryAddress()}
 }
 
-// newNetworkHook returns the hook for the network of the allocation, nil if its tasks use the network
-// of the host.
-func newNetworkHook(c *Config, a *allocTasks) hooks.Hook {
-	network := model.GroupNetworkUnlessHost(c.Alloc.GetTaskGroup())
-	if network == nil || c.Host.NetworkManager == nil {
+// activeNetworkOfEarlierAgent returns the network that an earlier agent has created for the tasks; nil for none.
+func (r *Runner) activeNetworkOfEarlierAgent() *state.AllocNetwork {
+	if !r.KeepsNetwork() || model.GroupNetworkUnlessHost(r.config.Alloc.GetTaskGroup()) == nil {
 		return nil
 	}
-	tasks := make([]builtinhooks.NetworkTask, len(a.taskSet))
-	for i, t := range a.taskSet {
-		tasks[i] = builtinhooks.NetworkTask{Name: t.Name(), Driver: t.Task().Driver, DriverCapabilities: func(ctx context.Context) (driver.Capabilities, error) {
-			err := t.FetchDriverDescription(ctx, true)
-			return t.DriverCapabilities(), err
-		}}
-	}
-	return builtinhooks.NewNetworkHook(builtinhooks.NetworkHookConfig{
-		Manager:       c.Host.NetworkManager,
-		NewRequest:    func() state.AllocNetwork { return newNetworkRequest(a.state.currentAlloc(), network, a.allocEnv()) },
-		Tasks:         tasks,
-		ReuseExisting: c.RanUnderEarlierAgent && !c.RebootedSinceEarlierAgent,
-		SetNetwork:    a.setNetwork,
-		EmitEvent:     a.emitEvent,
-	})
-}
-
-// newNetworkRequest returns the network that the network block of the group and the placement require, interpolated.
-func newNetworkRequest(a *api.Allocation, network *api.NetworkResource, env *taskenv.Env) state.AllocNetwork {
-	request := state.AllocNetwork{AllocID: a.ID, Mode: network.Mode, Hostname: env.ReplaceReferences(network.Hostname)}
-	if granted := a.AllocatedResources; granted != nil {
-		named := onNamedHostNetworkByPortLabel(granted.Shared.Networks)
-		for _, p := range granted.Shared.Ports {
-			to := p.To
-			if to <= 0 {
-				to = p.Value
-			}
-			port := state.NetworkPort{Label: p.Label, HostPort: p.Value, To: to}
-			if named[p.Label] || isLoopback(p.HostIP) {
-				port.HostIP = p.HostIP
-			}
-			request.Ports = append(request.Ports, port)
-		}
-	}
-	if model.IsCNINetworkMode(network.Mode) {
-		request.CNIArgs = newCNIArgs(a, network.CNI, env)
-	}
-	return request
-}
-
-// isLoopback reports whether an address of the node is that of this machine alone. A port at such an address is not forwarded at
-// the other addresses of the machine, because the operator has chosen an address that other machines do not reach.
-func isLoopback(address string) bool {
-	ip, err := netip.ParseAddr(address)
-	return err == nil && ip.IsLoopback()
-}
-
-// onNamedHostNetworkByPortLabel returns for each port label whether the port is on another host network than the
-// default one.
-func onNamedHostNetworkByPortLabel(networks []*api.NetworkResource) map[string]bool {
-	named := make(map[string]bool)
-	for _, n := range networks {
-		for _, port := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
-			named[port.Label] = !model.IsOnDefaultHostNetwork(port)
-		}
-	}
-	return named
-}
-
-// newCNIArgs returns the arguments for CNI plugins. Arguments of the job cannot replace the arguments that identify the
-// allocation.
-func newCNIArgs(a *api.Allocation, cni *api.CNIConfig, env *taskenv.Env) map[string]string {
-	args := make(map[string]string)
-	if cni != nil {
-		for key, value := range cni.Args {
-			args[key] = env.ReplaceReferences(value)
-		}
-	}
-	maps.Copy(args, map[string]string{
-		"NOMAD_ALLOC_ID":   a.ID,
-		"NOMAD_GROUP_NAME": a.TaskGroup,
-		"NOMAD_JOB_ID":     a.JobID,
-		"NOMAD_NAMESPACE":  a.Namespace,
-		"NOMAD_REGION":     pointer.Value(a.Job.Region),
-	})
-	return args
-}
-
-// activeNetworkOfEarlierAgent returns the network that an earlier agent has created for the tasks; nil if there is none.
-func activeNetworkOfEarlierAgent(c *Config) *state.AllocNetwork {
-	if !c.RanUnderEarlierAgent || c.Host.NetworkManager == nil || c.RebootedSinceEarlierAgent || model.GroupNetworkUnlessHost(c.Alloc.GetTaskGroup()) == nil {
-		return nil
-	}
-	return c.Host.NetworkManager.ActiveNetwork(c.Alloc.ID)
+	return r.workspace.ActiveNetwork()
 }
 
 // setNetwork sets the network of all tasks; nil means that they need no isolation.

@@ -8,12 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hashicorp/nomad/api"
-
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/node/network"
 	"github.com/nomad-lite/nomad-lite/runtime/node/services/servicestest"
-	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
@@ -48,11 +45,11 @@ func (n *networkRecords) DeleteNetwork(string) error {
 func (n *networkRecords) HasAllocation(string) bool { return true }
 
 // withNetworks lets drivers create networks.
-func withNetworks(records *networkRecords, c driver.Capabilities) func(*Config) {
-	return func(config *Config) {
+func withNetworks(records *networkRecords, c driver.Capabilities) func(*testConfig) {
+	return func(config *testConfig) {
 		drivers := config.Drivers.(*fakeDrivers)
 		drivers.capabilities = c
-		config.Host.NetworkManager = network.New(records, drivers, &fakeHostNetworks{}, nil, nullLogger)
+		config.NetworkManager = network.New(records, drivers, &fakeHostNetworks{}, nil, nullLogger)
 	}
 }
 
@@ -135,16 +132,16 @@ func TestNetworkIsCreatedAfterReboot(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				records, host := &networkRecords{}, &fakeHostNetworks{}
-				setNetworks := func(config *Config) {
+				setNetworks := func(config *testConfig) {
 					withNetworks(records, c.capabilities)(config)
-					config.Host.NetworkManager = network.New(records, config.Drivers, host, nil, nullLogger)
+					config.NetworkManager = network.New(records, config.Drivers, host, nil, nullLogger)
 				}
 				a := startAgent(t, parseJob(t, job("service", bridgeNetworkText+endlessTaskText)), setNetworks)
 				a.advance(time.Second)
 				a.die()
 				removeWebProcess(a)
 				host.calls = nil
-				a = a.startNextAgent(func(config *Config) {
+				a = a.startNextAgent(func(config *testConfig) {
 					setNetworks(config)
 					config.RebootedSinceEarlierAgent = true
 				})
@@ -181,7 +178,7 @@ func TestNetworkIsRejected(t *testing.T) {
 // Only one driver of a group can create its network.
 func TestNetworkOfTwoDriversIsRejected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := startAgent(t, parseJob(t, job("service", bridgeNetworkText+endlessTaskText+"\ntask \"api\" { driver = \"other\" }")), func(c *Config) {
+		a := startAgent(t, parseJob(t, job("service", bridgeNetworkText+endlessTaskText+"\ntask \"api\" { driver = \"other\" }")), func(c *testConfig) {
 			drivers := c.Drivers.(*fakeDrivers)
 			withNetworks(&networkRecords{}, networkCreator)(c)
 			c.Drivers = anyDriver{drivers}
@@ -205,7 +202,7 @@ func (d anyDriver) Driver(ctx context.Context, _ string) (driver.Driver, error) 
 func TestDriverNetworkIsAdvertised(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registry := new(servicestest.Registry)
-		withAddress := func(c *Config) {
+		withAddress := func(c *testConfig) {
 			c.Drivers.(*fakeDrivers).networkOverride = &driver.NetworkOverride{
 				Addr: "172.17.0.5", PortMap: map[string]int{"http": 8080}, AutoAdvertise: true,
 			}
@@ -248,7 +245,7 @@ func TestDriverNetworkIsAdvertised(t *testing.T) {
 func TestAgentCreatesNetwork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		records, registry := &networkRecords{}, new(servicestest.Registry)
-		config := func(c *Config) {
+		config := func(c *testConfig) {
 			withNetworks(records, driver.Capabilities{NetworkIsolationModes: []driver.NetworkMode{driver.NetworkGroup}})(c)
 			c.Services = registry
 			if len(c.Alloc.AllocatedResources.Shared.Ports) == 0 {
@@ -312,7 +309,7 @@ func TestReplacedNetworkRestartsTasks(t *testing.T) {
 			provider     = "nomad"
 			address_mode = "alloc"
 		}
-`+endlessTaskText)), func(c *Config) {
+`+endlessTaskText)), func(c *testConfig) {
 			withNetworks(records, driver.Capabilities{NetworkIsolationModes: []driver.NetworkMode{driver.NetworkGroup}})(c)
 			c.Services = registry
 			grantPorts(c.Alloc)
@@ -336,18 +333,4 @@ func TestReplacedNetworkRestartsTasks(t *testing.T) {
 		a.ReplaceNetwork(&replaced, "the allocation has ended") // has no effect
 		wantEqual(t, "record", records.record, nil)
 	})
-}
-
-// A port of the default network has no address of its own, unless the address of the node is that of this machine alone.
-func TestPortIsForwardedAtLoopbackAddressOnly(t *testing.T) {
-	for ip, want := range map[string]string{"10.0.0.1": "", "127.0.0.1": "127.0.0.1", "::1": "::1", "203.0.113.7": ""} {
-		a := &api.Allocation{AllocatedResources: &api.AllocatedResources{Shared: api.AllocatedSharedResources{
-			Networks: []*api.NetworkResource{{IP: ip, DynamicPorts: []api.Port{{Label: "http", Value: 20000}}}},
-			Ports:    []api.PortMapping{{Label: "http", Value: 20000, To: 80, HostIP: ip}},
-		}}}
-		request := newNetworkRequest(a, &api.NetworkResource{Mode: "bridge"}, &taskenv.Env{})
-		if got := request.Ports; len(got) != 1 || got[0].HostIP != want {
-			t.Errorf("with the address %s: %+v, want HostIP %q", ip, got, want)
-		}
-	}
 }

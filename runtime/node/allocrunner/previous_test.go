@@ -44,7 +44,7 @@ func TestPreviousAllocOfAnotherNode(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				previous := &remotePrevious{ended: make(chan struct{}), moveErr: c.moveErr}
 				const id = "66666666-2222-3333-4444-555555555555"
-				a := startHarness(t, parseJob(t, jobTextFromParts("service", stickyEphemeralDiskText(), endlessTaskText)), func(c *Config) {
+				a := startHarness(t, parseJob(t, jobTextFromParts("service", stickyEphemeralDiskText(), endlessTaskText)), func(c *testConfig) {
 					c.Alloc.PreviousAllocation = id
 					c.FindRemotePrevious = func(alloc *api.Allocation) builtinhooks.PreviousAlloc {
 						wantEqual(t, "previous", alloc.PreviousAllocation, id)
@@ -75,7 +75,7 @@ func TestPreviousAllocOfAnotherNode(t *testing.T) {
 func TestPreemptedAllocsAreAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := map[string]chan struct{}{"a": make(chan struct{}), "b": make(chan struct{})}
-		a := startHarness(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *Config) {
+		a := startHarness(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *testConfig) {
 			c.Alloc.PreemptedAllocations = []string{"a", "b"}
 			c.AllocDone = func(id string) <-chan struct{} { return ended[id] }
 		})

@@ -54,7 +54,7 @@ func TestPutsOfTask(t *testing.T) {
 	const start = "5 puts, waits: sync grouped"
 	synctest.Test(t, func(t *testing.T) {
 		store := &putLog{memoryStore: &memoryStore{}}
-		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) { c.Store = store })
+		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *testConfig) { c.Store = store })
 		h.advance(time.Second)
 		wantEqual(t, "start", store.take(), start)
 		if err := h.RestartTask(t.Context(), "web"); err != nil {
@@ -68,7 +68,7 @@ func TestPutsOfTask(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		store := &putLog{memoryStore: &memoryStore{}}
-		h := startHarness(t, parseJob(t, job("batch", oneRestartText+"task \"web\" {\n driver = \"fake\"\n config {\n run_for = \"10s\"\n exit_codes = [1, 1]\n }\n}")), func(c *Config) { c.Store = store })
+		h := startHarness(t, parseJob(t, job("batch", oneRestartText+"task \"web\" {\n driver = \"fake\"\n config {\n run_for = \"10s\"\n exit_codes = [1, 1]\n }\n}")), func(c *testConfig) { c.Store = store })
 		h.advance(5 * time.Second)
 		wantEqual(t, "start", store.take(), start)
 		h.advance(10 * time.Second)

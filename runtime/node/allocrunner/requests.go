@@ -167,7 +167,7 @@ func (r *Runner) EmitDriverEvent(e driver.TaskEvent) (taskFound bool) {
 func (r *Runner) EmitDeviceEvents(textByDevice map[string]string) {
 	alloc := r.Alloc()
 	for _, t := range r.tasks.taskSet {
-		for _, d := range allocatedDevices(alloc, t.Task().Name) {
+		for _, d := range model.AllocatedDevices(alloc, t.Task().Name) {
 			for _, id := range d.DeviceIDs {
 				text := textByDevice[model.DeviceInstanceName(d.Vendor, d.Type, d.Name, id)]
 				if text != "" && t.State().State != model.TaskDead {

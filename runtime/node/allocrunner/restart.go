@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/internal/wait"
+	"github.com/nomad-lite/nomad-lite/runtime/core"
 	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/node/services"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 )
 
@@ -200,7 +200,7 @@ func (a *allocTasks) restartDependentTasks(ctx context.Context, downTimeout time
 // group. The restart counts as a failure.
 func (a *allocTasks) restartForFailedCheck(ctx context.Context, task, reason string) error {
 	tasks := a.taskSet
-	if task != services.GroupWorkload {
+	if task != core.GroupWorkload {
 		t, ok := a.findByName(task)
 		if !ok {
 			return ErrTaskNotFound
@@ -215,7 +215,7 @@ func (a *allocTasks) restartForFailedCheck(ctx context.Context, task, reason str
 // registerGroupServicesAgain registers the services of the group after a restart of tasks, because the PreTaskRestart
 // hook has deregistered them.
 func (a *allocTasks) registerGroupServicesAgain() {
-	if err := a.groupServices.RegisterAgain(); err != nil {
+	if err := a.services.RegisterGroupServicesAgain(); err != nil {
 		a.logger.Error("services of the group not registered again", "error", err)
 	}
 }

@@ -13,22 +13,12 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/runtime/core"
 	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
 )
-
-// RecordReader reads the records of tasks that an earlier agent has stored.
-type RecordReader interface {
-	TaskFields(allocID, task string) (record.Fields, bool, error)
-	TaskState(allocID, task string) (*api.TaskState, error)
-
-	// AttachmentConfigByHook returns the configurations of the hooks that an earlier agent had attached to an
-	// allocation, by hook name. The allocation may have ended.
-	AttachmentConfigByHook(allocID string) map[string]string
-}
 
 // recoveryCapabilities is an optional interface of the value in Config.Drivers. DriverKnowsInterruptedStarts reports
 // whether the driver's plugin knows a task even if the earlier agent died during the call of StartTask.
@@ -114,7 +104,7 @@ func resumeEarlierStop(s *allocState) {
 // runner of the task waits for the driver. If the allocation cannot continue, restoreTasks kills the tasks.
 func (r *Runner) restoreTasks(untilKill context.Context) (allocCanContinue bool) {
 	if r.config.RanUnderEarlierAgent {
-		if err := restrictAllocDirAccess(&r.config, r.dir, r.tasks.taskSet); err != nil {
+		if err := r.workspace.RestrictAccess(r.tasks.coreTasks()); err != nil {
 			r.logger.Error("other accounts of this machine can enter the directory of the allocation", "error", err)
 		}
 	}
@@ -122,7 +112,7 @@ func (r *Runner) restoreTasks(untilKill context.Context) (allocCanContinue bool)
 		return true
 	}
 	recoverTasks(untilKill, r.tasks.taskSet, r.config.Drivers, r.config.RebootedSinceEarlierAgent)
-	if err := r.tasks.checkAllocDirOrReset(untilKill, r.dir, r.config.RebootedSinceEarlierAgent); err != nil {
+	if err := r.tasks.checkAllocDirOrReset(untilKill, r.workspace, r.config.RebootedSinceEarlierAgent); err != nil {
 		r.logger.Error("alloc not restored", "error", err)
 		r.state.failAndStop(err, stopReason{omitEvents: true}) // without the stop, the first task to end would become the reason why the others are stopped
 		for _, t := range r.tasks.taskSet {
@@ -146,7 +136,7 @@ func (r *Runner) restoreTasks(untilKill context.Context) (allocCanContinue bool)
 // recoverTasks recovers the tasks of all drivers concurrently. If the plugin of a driver is still
 // starting after a timeout, the runner of the task recovers the task later, so that the other tasks are
 // not delayed.
-func recoverTasks(ctx context.Context, tasks taskSet, drivers Drivers, rebooted bool) {
+func recoverTasks(ctx context.Context, tasks taskSet, drivers core.Drivers, rebooted bool) {
 	info, _ := drivers.(recoveryCapabilities)
 	var recoveryWG sync.WaitGroup
 	for _, t := range tasks {
@@ -164,17 +154,17 @@ func recoverTasks(ctx context.Context, tasks taskSet, drivers Drivers, rebooted 
 // tasks that had not ended start as new tasks, and so do the prestart tasks that had prepared the directory. If the
 // agent has no free file descriptors, it cannot check the directory: then the tasks stay as they are. After a reboot no
 // task can be running, so checkAllocDirOrReset repeats the check instead, until it succeeds or untilKill is done.
-func (a *allocTasks) checkAllocDirOrReset(untilKill context.Context, dir *allocdir.Dir, rebooted bool) error {
+func (a *allocTasks) checkAllocDirOrReset(untilKill context.Context, dir core.Directory, rebooted bool) error {
 	dead := func(t *taskrunner.Runner) bool { return t.State().State == model.TaskDead }
 	if !slices.ContainsFunc(a.taskSet, func(t *taskrunner.Runner) bool { return !dead(t) }) {
 		return nil
 	}
-	err := checkAllocDirOpens(dir)
+	err := checkDirOpens(dir)
 	for delay := checkDirRetryDelay; rebooted && osprocess.IsResourceExhausted(err) && untilKill.Err() == nil; delay = min(2*delay, maxCheckDirRetryDelay) {
 		a.logger.Warn("alloc waits, its directory cannot be checked", "error", err)
 		select {
 		case <-time.After(delay):
-			err = checkAllocDirOpens(dir)
+			err = checkDirOpens(dir)
 		case <-untilKill.Done():
 		}
 	}
@@ -207,20 +197,10 @@ func (a *allocTasks) checkAllocDirOrReset(untilKill context.Context, dir *allocd
 
 const checkDirRetryDelay, maxCheckDirRetryDelay = 100 * time.Millisecond, 30 * time.Second
 
-func checkAllocDirOpens(d *allocdir.Dir) error {
+func checkDirOpens(d core.Directory) error {
 	dir, err := d.Open()
 	if err != nil {
 		return err
 	}
 	return dir.Close()
-}
-
-// restrictAllocDirAccess makes the directory of the allocation inaccessible to other accounts, because an earlier
-// version of this program left such directories accessible.
-func restrictAllocDirAccess(c *Config, dir *allocdir.Dir, tasks taskSet) error {
-	var options []allocdir.TaskDirOptions
-	for i, t := range c.Alloc.GetTaskGroup().Tasks {
-		options = append(options, taskDirOptions(tasks[i], t, c))
-	}
-	return dir.RestrictToTaskUsers(options)
 }

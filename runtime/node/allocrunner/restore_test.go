@@ -26,7 +26,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
@@ -148,20 +147,20 @@ func (fa *fakeStore) cloneForNextAgent() *fakeStore {
 type testAgent struct {
 	*harness
 	store  *fakeStore
-	config Config
+	config testConfig
 }
 
-func startAgent(t *testing.T, job *api.Job, mangle func(*Config)) *testAgent {
+func startAgent(t *testing.T, job *api.Job, mangle func(*testConfig)) *testAgent {
 	t.Helper()
 	return startWithWriteLimit(t, job, 0, mangle)
 }
 
 // startWithWriteLimit starts an agent that dies instead of making the given write.
-func startWithWriteLimit(t *testing.T, job *api.Job, writes int, mangle func(*Config)) *testAgent {
+func startWithWriteLimit(t *testing.T, job *api.Job, writes int, mangle func(*testConfig)) *testAgent {
 	t.Helper()
 	a := &testAgent{store: newFakeStore()}
 	a.store.maxWrites = writes
-	a.harness = startHarness(t, job, func(c *Config) {
+	a.harness = startHarness(t, job, func(c *testConfig) {
 		c.Store = a.store
 		if mangle != nil {
 			mangle(c)
@@ -219,13 +218,13 @@ func (a *testAgent) die() {
 
 // startNextAgent starts the next agent with the same fake processes and the content of the store. mangle may
 // change the configuration, and the allocation in it.
-func (a *testAgent) startNextAgent(mangle func(*Config)) *testAgent {
+func (a *testAgent) startNextAgent(mangle func(*testConfig)) *testAgent {
 	a.t.Helper()
 	if !wait.IsClosed(a.store.agentDied) {
 		a.t.Fatal("the agent before lives")
 	}
 	next := &testAgent{store: a.store.cloneForNextAgent()}
-	next.harness = startHarness(a.t, a.config.Alloc.Job, func(c *Config) {
+	next.harness = startHarness(a.t, a.config.Alloc.Job, func(c *testConfig) {
 		alloc, report := *a.config.Alloc, c.ReportStatus
 		*c = a.config
 		c.Alloc, c.Store, c.ReportStatus = &alloc, next.store, report
@@ -241,7 +240,7 @@ func (a *testAgent) startNextAgent(mangle func(*Config)) *testAgent {
 }
 
 // runAndRestartAgent runs a job for a while, kills the agent, calls meanwhile, and starts the next agent.
-func runAndRestartAgent(t *testing.T, job *api.Job, after time.Duration, meanwhile func(*testAgent), mangle func(*Config)) *testAgent {
+func runAndRestartAgent(t *testing.T, job *api.Job, after time.Duration, meanwhile func(*testAgent), mangle func(*testConfig)) *testAgent {
 	t.Helper()
 	a := startAgent(t, job, nil)
 	a.advance(after)
@@ -337,7 +336,7 @@ func TestShutdownLeavesTasksRunning(t *testing.T) {
 		a.advance(time.Second)
 		a.cancel(ErrShutdown)
 		a.wait()
-		wantEqual(t, "left running", a.PluginsNeededAfterShutdown(), `[driver "fake"]`)
+		wantEqual(t, "left running", a.PluginsNeededAfterShutdown(), `[{driver fake}]`)
 		wantEqual(t, "finished", a.EndedForGood(), "false")
 		a.die()
 		b := a.startNextAgent(nil)
@@ -359,7 +358,7 @@ func TestShutdownLeavesAnUnfinishedStart(t *testing.T) {
 		a.cancel(ErrShutdown)
 		a.wait()
 		wantEqual(t, "took", time.Since(a.startTime), "4s")
-		wantEqual(t, "plugins", a.PluginsNeededAfterShutdown(), `[driver "fake"]`)
+		wantEqual(t, "plugins", a.PluginsNeededAfterShutdown(), `[{driver fake}]`)
 		wantEqual(t, "destroyed", a.drivers.recordedCalls("DestroyTask"), "[]")
 	})
 }
@@ -461,7 +460,7 @@ func TestNewStartsWaitUntilAllowed(t *testing.T) {
 		}`, poststopTask)
 	synctest.Test(t, func(t *testing.T) {
 		allowed := make(chan struct{})
-		a := runAndRestartAgent(t, parseJob(t, text), 5*time.Second, removeWebProcess, func(c *Config) { c.AwaitNewStart = awaitChannel(allowed) })
+		a := runAndRestartAgent(t, parseJob(t, text), 5*time.Second, removeWebProcess, func(c *testConfig) { c.AwaitNewStart = awaitChannel(allowed) })
 		a.advance(time.Hour)
 		wantEqual(t, "starts of the lost task", a.startCount("web"), "1")
 		wantEqual(t, "starts of the recovered task", a.startCount("other"), "1")
@@ -474,7 +473,7 @@ func TestNewStartsWaitUntilAllowed(t *testing.T) {
 		wantEqual(t, "starts of the lost task", a.startCount("web"), "2")
 	})
 	synctest.Test(t, func(t *testing.T) {
-		a := runAndRestartAgent(t, parseJob(t, text), 5*time.Second, removeWebProcess, func(c *Config) { c.AwaitNewStart = awaitChannel(nil) })
+		a := runAndRestartAgent(t, parseJob(t, text), 5*time.Second, removeWebProcess, func(c *testConfig) { c.AwaitNewStart = awaitChannel(nil) })
 		a.advance(time.Hour)
 		a.Stop()
 		a.advance(time.Minute)
@@ -509,7 +508,7 @@ func TestRestoreDoesNotRerunCompletedTasks(t *testing.T) {
 			events := fmt.Sprint(a.taskEventTypes("web"))
 			a.die()
 			for range 2 {
-				a = a.startNextAgent(func(c *Config) { c.Alloc.ClientStatus = "complete" })
+				a = a.startNextAgent(func(c *testConfig) { c.Alloc.ClientStatus = "complete" })
 				a.wait()
 				wantEqual(t, "events", a.taskEventTypes("web"), events)
 				wantEqual(t, "starts", a.startCount("web"), "1")
@@ -582,7 +581,7 @@ func TestRequestsDuringRestore(t *testing.T) {
 func TestRestoreExecutesPendingStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		task, alloc := &recordingHook{name: "task"}, &recordingHook{name: "alloc"}
-		a := runAndRestartAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText, poststopTask)), 5*time.Second, nil, func(c *Config) {
+		a := runAndRestartAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText, poststopTask)), 5*time.Second, nil, func(c *testConfig) {
 			c.Alloc.DesiredStatus = api.AllocDesiredStatusStop
 			c.HookFactory = fixedHookFactory{task: []hooks.Hook{recordingTaskHook{task}}, alloc: []hooks.Hook{recordingAllocHook{alloc}}}
 		})
@@ -657,7 +656,7 @@ func TestRestoreWithoutAllocDirectory(t *testing.T) {
 // RS-071.
 func TestAllocWithoutRecordIsNew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *Config) {
+		a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *testConfig) {
 			c.RanUnderEarlierAgent, c.EarlierRecords = true, newFakeStore()
 		})
 		a.advance(time.Second)
@@ -702,7 +701,7 @@ func (s slowDrivers) Driver(ctx context.Context, name string) (driver.Driver, er
 
 // RS-072.
 func TestRestoreAfterReboot(t *testing.T) {
-	reboot := func(t *testing.T, text string, meanwhile func(*testAgent), mangle ...func(*Config)) *testAgent {
+	reboot := func(t *testing.T, text string, meanwhile func(*testAgent), mangle ...func(*testConfig)) *testAgent {
 		return runAndRestartAgent(t, parseJob(t, text), 5*time.Second, func(a *testAgent) {
 			a.drivers.mu.Lock()
 			for _, task := range a.drivers.tasks {
@@ -715,7 +714,7 @@ func TestRestoreAfterReboot(t *testing.T) {
 			if meanwhile != nil {
 				meanwhile(a)
 			}
-		}, func(c *Config) {
+		}, func(c *testConfig) {
 			c.RebootedSinceEarlierAgent = true
 			for _, m := range mangle {
 				m(c)
@@ -730,7 +729,7 @@ func TestRestoreAfterReboot(t *testing.T) {
 				if before, _, err = a.store.TaskFields(a.config.Alloc.ID, "web"); err != nil {
 					t.Fatal(err)
 				}
-			}, func(c *Config) { c.Drivers = slowDrivers{c.Drivers.(*fakeDrivers)} })
+			}, func(c *testConfig) { c.Drivers = slowDrivers{c.Drivers.(*fakeDrivers)} })
 			a.advance(5 * time.Second)
 			wantEqual(t, "state before the driver answers", a.taskState("web").State, "pending")
 			a.advance(time.Minute)
@@ -776,7 +775,7 @@ func TestRestoreAfterReboot(t *testing.T) {
 			if err := a.Dir().DropSecretsAndUnmount("web"); err != nil {
 				t.Fatal(err)
 			}
-			a = a.startNextAgent(func(c *Config) { c.RebootedSinceEarlierAgent = true })
+			a = a.startNextAgent(func(c *testConfig) { c.RebootedSinceEarlierAgent = true })
 			a.advance(time.Minute)
 			wantEqual(t, "secrets in memory when the hook is called", mountResults, "[true true]")
 		})
@@ -817,7 +816,7 @@ func TestRestoreAfterReboot(t *testing.T) {
 			if err := a.Dir().Destroy(); err != nil {
 				t.Fatal(err)
 			}
-			a = a.startNextAgent(func(c *Config) { c.RebootedSinceEarlierAgent = true })
+			a = a.startNextAgent(func(c *testConfig) { c.RebootedSinceEarlierAgent = true })
 			a.advance(time.Second)
 			wantEqual(t, "previous state", h.lastPrestart.PreviousState, "map[leased:10.0.0.7]")
 			_, has := a.drivers.lastConfig("web").Env["IP"]
@@ -842,17 +841,17 @@ type recordingHookFactory struct {
 	previousHooks map[string]string
 }
 
-func (f *recordingHookFactory) NewAllocHooks(a *api.Allocation, c pluginhooks.AttachTarget) []hooks.OrderedHook {
+func (f *recordingHookFactory) NewAllocHooks(a *api.Allocation, c hooks.AttachTarget) []hooks.OrderedHook {
 	f.recordPreviousHooks("", c)
 	return f.fixedHookFactory.NewAllocHooks(a, c)
 }
 
-func (f *recordingHookFactory) NewTaskHooks(a *api.Allocation, t *api.Task, c pluginhooks.AttachTarget) []hooks.OrderedHook {
+func (f *recordingHookFactory) NewTaskHooks(a *api.Allocation, t *api.Task, c hooks.AttachTarget) []hooks.OrderedHook {
 	f.recordPreviousHooks("t:"+t.Name, c)
 	return f.fixedHookFactory.NewTaskHooks(a, t, c)
 }
 
-func (f *recordingHookFactory) recordPreviousHooks(whose string, c pluginhooks.AttachTarget) {
+func (f *recordingHookFactory) recordPreviousHooks(whose string, c hooks.AttachTarget) {
 	if f.previousHooks == nil {
 		f.previousHooks = make(map[string]string)
 	}
@@ -874,8 +873,8 @@ func TestStickyDiskIsMigrated(t *testing.T) {
 			}
 		}
 		const id = "66666666-2222-3333-4444-555555555555"
-		b := startHarness(t, a.config.Alloc.Job, func(c *Config) {
-			c.AllocDirRoot = a.config.AllocDirRoot
+		b := startHarness(t, a.config.Alloc.Job, func(c *testConfig) {
+			c.AllocDirRoot = a.allocDirRoot
 			c.Alloc.ID, c.Alloc.PreviousAllocation = id, testAllocID
 			c.AllocDone = func(allocID string) <-chan struct{} {
 				wantEqual(t, "previous", allocID, testAllocID)
@@ -921,7 +920,7 @@ func TestUpdatedKillTimeoutApplies(t *testing.T) {
 
 		// An update of the allocation also applies to a recovered task.
 		a.die()
-		b := a.startNextAgent(func(c *Config) { c.Alloc = next })
+		b := a.startNextAgent(func(c *testConfig) { c.Alloc = next })
 		b.advance(time.Second)
 		last := newAllocation(parseJob(t, strings.Replace(text, "20s", "4s", 1)))
 		last.AllocModifyIndex = 8
@@ -993,7 +992,7 @@ func TestRestore(t *testing.T) {
 			env := &recordingHook{name: "env", prestartResponse: func(int) (hook.TaskPrestartResponse, error) {
 				return hook.TaskPrestartResponse{Done: true, Env: map[string]string{"FROM_HOOK": "1"}}, nil
 			}}
-			a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *Config) {
+			a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *testConfig) {
 				c.HookFactory = fixedHookFactory{task: []hooks.Hook{recordingTaskHook{env}}}
 			})
 			a.advance(time.Second)
@@ -1017,7 +1016,7 @@ func TestRestore(t *testing.T) {
 				alloc: []hooks.Hook{hookWithAttachment{recordingAllocHook{&recordingHook{name: "whole"}}, `{"a": 1}`}},
 				task:  []hooks.Hook{hookWithAttachment{recordingTaskHook{&recordingHook{name: "quiet"}}, "{}"}, recordingTaskHook{&recordingHook{name: "builtin"}}},
 			}}
-			a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *Config) { c.HookFactory = factory })
+			a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *testConfig) { c.HookFactory = factory })
 			wantEqual(t, "at first", factory.previousHooks, "map[: t:web:]")
 			a.advance(time.Second)
 			a.die()
@@ -1036,7 +1035,7 @@ func TestRestore(t *testing.T) {
 				}
 				return hook.TaskPrestartResponse{State: map[string]string{"n": "1"}}, nil
 			}}
-			a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *Config) {
+			a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *testConfig) {
 				c.HookFactory = fixedHookFactory{task: []hooks.Hook{recordingTaskHook{h}}}
 			})
 			a.advance(time.Second)
@@ -1052,7 +1051,7 @@ func TestRestore(t *testing.T) {
 	t.Run("prerun fails on restore", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			failing := &recordingHook{name: "failing", errsByPoint: map[string]error{"prerun": errors.New("no")}}
-			a := runAndRestartAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), time.Second, nil, func(c *Config) {
+			a := runAndRestartAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), time.Second, nil, func(c *testConfig) {
 				c.HookFactory = fixedHookFactory{alloc: []hooks.Hook{recordingAllocHook{failing}}}
 			})
 			a.wait()
@@ -1065,7 +1064,7 @@ func TestRestore(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			away := &recordingHook{name: "away", errsByPoint: map[string]error{"prerun": fmt.Errorf("prerun: %w", &hooks.PluginUnavailableError{Err: errors.New("nobody is there")})}}
 			next := &recordingHook{name: "next"}
-			withHooks := func(c *Config) {
+			withHooks := func(c *testConfig) {
 				c.HookFactory = fixedHookFactory{alloc: []hooks.Hook{recordingAllocHook{away}, recordingAllocHook{next}}}
 			}
 			a := runAndRestartAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), time.Second, nil, withHooks)
@@ -1088,7 +1087,7 @@ func TestRestore(t *testing.T) {
 			wantEqual(t, "end", time.Since(a.startTime), "1m0s")
 			wantEqual(t, "status", a.lastUpdate().ClientDescription, model.MaxRunDurationExceeded)
 			a.die()
-			b := a.startNextAgent(func(c *Config) {
+			b := a.startNextAgent(func(c *testConfig) {
 				c.Alloc.ClientStatus, c.Alloc.ClientDescription = a.lastUpdate().ClientStatus, a.lastUpdate().ClientDescription
 			})
 			b.wait()
@@ -1148,10 +1147,10 @@ func TestRestore(t *testing.T) {
 				a.store = newFakeStore()
 				a.die()
 				a.drivers.findsUnknownTasks = true
-				if err := os.Remove(filepath.Join(a.config.AllocDirRoot, a.config.Alloc.ID, ".timeline")); err != nil {
+				if err := os.Remove(filepath.Join(a.allocDirRoot, a.config.Alloc.ID, ".timeline")); err != nil {
 					t.Error(err)
 				}
-			}, func(c *Config) {
+			}, func(c *testConfig) {
 				c.Alloc.ClientStatus, c.Alloc.TaskStates = api.AllocClientStatusRunning, reportedStates
 			})
 			a.advance(time.Minute)
@@ -1223,7 +1222,7 @@ func TestStartThatIsInProgressAtRestore(t *testing.T) {
 					task "web" {
 						driver = "fake"
 						config { start_for = "8s" }
-					}`)), func(c *Config) {
+					}`)), func(c *testConfig) {
 					w := c.Drivers.(*fakeDrivers)
 					w.findsUnknownTasks, w.keepsStarts = true, true
 				})
@@ -1262,7 +1261,7 @@ func TestStartInProgressIsNotCompletedBesideTheNextStart(t *testing.T) {
 					task "web" {
 						driver = "fake"
 						config { start_for = "8s" }
-					}`)), func(c *Config) {
+					}`)), func(c *testConfig) {
 					w := c.Drivers.(*fakeDrivers)
 					w.returnsNoHandles, w.keepsStarts = true, true
 				})
@@ -1288,7 +1287,7 @@ func TestInterruptedStartOfUndecidedDriverHasAnEvent(t *testing.T) {
 			task "web" {
 				driver = "fake"
 				config { start_for = "2s" }
-			}`)), func(c *Config) {
+			}`)), func(c *testConfig) {
 			w := c.Drivers.(*fakeDrivers)
 			w.findsUnknownTasks, w.diesAfterStart, w.recoveryInconclusive = true, true, true
 		})
@@ -1330,7 +1329,7 @@ func TestStartDuringWhichThePluginDies(t *testing.T) {
 							start_for = "2s"
 							run_for   = "5s"
 						}
-					}`)), func(c *Config) {
+					}`)), func(c *testConfig) {
 					w := c.Drivers.(*fakeDrivers)
 					w.findsUnknownTasks, w.diesAfterStart = test.marks, test.executes
 				})
@@ -1367,7 +1366,7 @@ func TestTaskWithoutHandleIsAwaited(t *testing.T) {
 					task "web" {
 						driver = "fake"
 						config { start_for = "2s" }
-					}`)), func(c *Config) { c.Drivers.(*fakeDrivers).returnsNoHandles = true })
+					}`)), func(c *testConfig) { c.Drivers.(*fakeDrivers).returnsNoHandles = true })
 				a.advance(time.Second)
 				a.die()
 				a.advance(2 * time.Second)
@@ -1420,7 +1419,7 @@ func testAgentDeathAtEachWrite(t *testing.T, delay string) {
 	moments := map[bool]int{}
 	for _, prompt := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			a := startAgent(t, j, func(c *Config) { c.Store.(*fakeStore).asyncWritesImmediate = prompt })
+			a := startAgent(t, j, func(c *testConfig) { c.Store.(*fakeStore).asyncWritesImmediate = prompt })
 			a.wait()
 			moments[prompt] = a.store.writeCount
 		})
@@ -1442,7 +1441,7 @@ func testAgentDeathAtEachWrite(t *testing.T, delay string) {
 			t.Run(fmt.Sprintf("write %d, prompt %v, plugin dies %v", n, prompt, pluginDies), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					a := startWithWriteLimit(t, j, n-1, func(c *Config) {
+					a := startWithWriteLimit(t, j, n-1, func(c *testConfig) {
 						c.Store.(*fakeStore).asyncWritesImmediate = prompt
 						w := c.Drivers.(*fakeDrivers)
 						w.findsUnknownTasks = true
@@ -1497,7 +1496,7 @@ func TestRestoreSendsNoSecondReceivedEvent(t *testing.T) {
 		received := &api.TaskState{State: model.TaskPending}
 		model.AppendTaskEvent(received, model.EventReceived(), time.Now())
 		time.Sleep(time.Minute) // simulates that an agent has only reported the event Received and exited without writing a record
-		h := startHarness(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *Config) {
+		h := startHarness(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *testConfig) {
 			c.Alloc.TaskStates = map[string]*api.TaskState{"web": received}
 		})
 		h.advance(time.Second)
@@ -1622,7 +1621,7 @@ func TestRestoreRunsRequestedTaskAgain(t *testing.T) {
 		done := false
 		t.Run(fmt.Sprintf("write %d after the request", n), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := startAgent(t, parseJob(t, text), func(c *Config) { c.Store.(*fakeStore).asyncWritesImmediate = true })
+				a := startAgent(t, parseJob(t, text), func(c *testConfig) { c.Store.(*fakeStore).asyncWritesImmediate = true })
 				a.advance(5 * time.Second)
 				a.store.mu.Lock()
 				a.store.maxWrites = a.store.writeCount + n
@@ -1664,7 +1663,7 @@ func TestRestoreReadsForcedStatusUnderLock(t *testing.T) {
 		a.die()
 		c := a.config
 		c.EarlierRecords, c.RanUnderEarlierAgent = a.store.cloneForNextAgent(), true
-		r, err := New(c)
+		r, err := New(c.withMachine())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -1754,7 +1753,7 @@ func (p *recordingPluginHook) replace() {
 func TestPoststartIsRepeatedForEachPluginProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := new(recordingPluginHook)
-		a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *Config) {
+		a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *testConfig) {
 			c.HookFactory = fixedHookFactory{task: []hooks.Hook{p}}
 		})
 		a.advance(time.Second)
@@ -1786,7 +1785,7 @@ func TestPoststartIsNotRepeatedForAnEndingTask(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, plugin back before: %t", name, early), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					p := new(recordingPluginHook)
-					a := startAgent(t, parseJob(t, jobTextFromParts("batch", noRestartText, endlessTaskText)), func(c *Config) {
+					a := startAgent(t, parseJob(t, jobTextFromParts("batch", noRestartText, endlessTaskText)), func(c *testConfig) {
 						c.HookFactory = fixedHookFactory{task: []hooks.Hook{p}}
 					})
 					a.advance(time.Second)
@@ -1818,7 +1817,7 @@ func TestPoststartIsNotCalledForAStoppingAlloc(t *testing.T) {
 		"stopped under an earlier agent": func(a *testAgent, _ *recordingPluginHook) *testAgent {
 			a.die()
 			a.cancel(ErrShutdown)
-			return a.startNextAgent(func(c *Config) { c.Alloc.DesiredStatus = api.AllocDesiredStatusStop })
+			return a.startNextAgent(func(c *testConfig) { c.Alloc.DesiredStatus = api.AllocDesiredStatusStop })
 		},
 		"stopped before its plugin is replaced": func(a *testAgent, p *recordingPluginHook) *testAgent {
 			a.Stop()
@@ -1830,7 +1829,7 @@ func TestPoststartIsNotCalledForAStoppingAlloc(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := new(recordingPluginHook)
-				a := startAgent(t, parseJob(t, jobTextFromParts("service", `shutdown_delay = "1m"`, endlessTaskText, poststopTask)), func(c *Config) {
+				a := startAgent(t, parseJob(t, jobTextFromParts("service", `shutdown_delay = "1m"`, endlessTaskText, poststopTask)), func(c *testConfig) {
 					c.HookFactory = fixedHookFactory{task: []hooks.Hook{p}}
 				})
 				a.advance(time.Second)

@@ -53,7 +53,7 @@ func runScenario(t *testing.T, file string) {
 	job := parseJob(t, string(part("job.nomad.hcl").Data))
 	var got string
 	synctest.Test(t, func(t *testing.T) {
-		h := startHarness(t, job, func(c *Config) { c.Drivers.(*fakeDrivers).findsUnknownTasks = true })
+		h := startHarness(t, job, func(c *testConfig) { c.Drivers.(*fakeDrivers).findsUnknownTasks = true })
 		var actionLog strings.Builder
 		if script := part("script"); script != nil {
 			for line := range strings.Lines(string(script.Data)) {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
-	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 )
 
 // HandOutVariable must be called before the items of a variable are given to a task or its hooks, or to the hooks of the
@@ -38,8 +37,7 @@ const maxReadAgainTime = time.Second
 // have them. It blocks until they are known, at most for a second, and then tries in the background until they are or ctx
 // ends.
 func (r *Runner) readVariablesAgain(ctx context.Context) {
-	read := r.config.Host.VariableReader
-	if !r.startedByEarlierAgent || read == nil {
+	if !r.startedByEarlierAgent {
 		return
 	}
 	var running sync.WaitGroup
@@ -47,7 +45,7 @@ func (r *Runner) readVariablesAgain(ctx context.Context) {
 		for _, path := range taskrunner.ReadVariables(t) {
 			running.Go(func() {
 				path, namespace, _ := strings.Cut(path, namespaceSeparator)
-				items, err := read(ctx, identity.NewWorkload(r.config.Alloc, t.Name()), namespace, path)
+				items, err := r.workspace.ReadVariable(ctx, t.Name(), namespace, path)
 				if err != nil {
 					r.logger.Warn("the agent cannot remove the items of a variable from logs and events, because it cannot read them", "variable", path, "namespace", namespace, "error", err)
 				}

@@ -24,9 +24,9 @@ func TestNextAgentKnowsSecrets(t *testing.T) {
 		var mu sync.Mutex
 		read := make(map[string]int)
 		shared := redact.NewShared()
-		b := a.startNextAgent(func(c *Config) {
+		b := a.startNextAgent(func(c *testConfig) {
 			c.Secrets = shared
-			c.Host.VariableReader = func(_ context.Context, w identity.Workload, _, path string) (map[string]string, error) {
+			c.VariableReader = func(_ context.Context, w identity.Workload, _, path string) (map[string]string, error) {
 				mu.Lock()
 				defer mu.Unlock()
 				read[w.Task+" "+path]++

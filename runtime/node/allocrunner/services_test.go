@@ -19,7 +19,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/rogpeppe/go-internal/txtar"
 
-	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/services"
 	"github.com/nomad-lite/nomad-lite/runtime/node/services/servicestest"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
@@ -59,7 +58,7 @@ func runServices(t *testing.T, file string) {
 	synctest.Test(t, func(t *testing.T) {
 		serviceNetwork := &fakeServiceNetwork{startTime: time.Now(), listeners: make(map[string]*pipeListener)}
 		defer serviceNetwork.closeAll()
-		h := startHarness(t, job, func(c *Config) {
+		h := startHarness(t, job, func(c *testConfig) {
 			grantPorts(c.Alloc)
 			c.Alloc.DeploymentID = "deployment-1"
 			c.Services, c.DialCheckTarget = serviceNetwork, serviceNetwork.dial
@@ -356,7 +355,7 @@ job "j" {
 			{Task: "web", Name: "own", PortLabel: "db", AddressMode: "auto"},
 		},
 	}
-	got := newServicesSpec(alloc, taskenv.Node{NodeFacts: model.NodeFacts{Datacenter: "dc1"}}, &api.AllocNetworkStatus{Address: "172.26.0.2", AddressIPv6: "fd00::2"})
+	got := services.NewSpec(alloc, "dc1", &api.AllocNetworkStatus{Address: "172.26.0.2", AddressIPv6: "fd00::2"})
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}

@@ -52,7 +52,7 @@ func simulate(t *testing.T, random *rand.Rand) {
 	synctest.Test(t, func(t *testing.T) {
 		alloc := recordingAllocHook{&recordingHook{name: "alloc"}}
 		stops := recordingTaskHook{&recordingHook{name: "task"}}
-		h := startHarness(t, job, func(c *Config) {
+		h := startHarness(t, job, func(c *testConfig) {
 			c.HookFactory = fixedHookFactory{alloc: []hooks.Hook{alloc}, task: []hooks.Hook{stops}}
 			c.Drivers.(*fakeDrivers).checkStart = newStartChecker(job)
 		})

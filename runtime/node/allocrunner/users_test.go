@@ -11,10 +11,10 @@ import (
 )
 
 // withUsers assigns users with the ids of a range to tasks, for a driver with the capabilities c.
-func withUsers(first, last uint32, c driver.Capabilities) func(*Config) {
-	return func(config *Config) {
+func withUsers(first, last uint32, c driver.Capabilities) func(*testConfig) {
+	return func(config *testConfig) {
 		config.Drivers.(*fakeDrivers).capabilities = c
-		config.Host.DynamicUserPool = users.NewPool(idrange.Range{First: first, Last: last})
+		config.DynamicUserPool = users.NewPool(idrange.Range{First: first, Last: last})
 	}
 }
 
@@ -28,12 +28,12 @@ func TestTaskGetsUser(t *testing.T) {
 		a.advance(time.Second)
 		wantEqual(t, "user", a.drivers.lastConfig("web").User, "nomad-4000000")
 		a.die()
-		a = a.startNextAgent(func(c *Config) { c.Host.DynamicUserPool = nil })
+		a = a.startNextAgent(func(c *testConfig) { c.DynamicUserPool = nil })
 		a.advance(time.Second)
 		wantEqual(t, "user under an agent that assigns none", a.tasks.taskSet[0].Task().User, "nomad-4000000")
 		a.die()
 		pool := users.NewPool(idrange.Range{First: 4_000_001, Last: 4_000_001})
-		a = a.startNextAgent(func(c *Config) { c.Host.DynamicUserPool = pool })
+		a = a.startNextAgent(func(c *testConfig) { c.DynamicUserPool = pool })
 		a.advance(time.Second)
 		if err := a.RestartTask(t.Context(), "web"); err != nil {
 			t.Fatal(err)

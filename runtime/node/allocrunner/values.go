@@ -1,9 +1,7 @@
 package allocrunner
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -14,7 +12,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/health"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
-	"github.com/nomad-lite/nomad-lite/runtime/node/services"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 )
@@ -118,14 +115,6 @@ func toTaskRunnerTask(a *api.Allocation, group *api.TaskGroup, name string, limi
 	return task, nil
 }
 
-// allocatedDevices returns the devices that the scheduler has chosen for a task.
-func allocatedDevices(a *api.Allocation, task string) []*api.AllocatedDeviceResource {
-	if a.AllocatedResources == nil || a.AllocatedResources.Tasks[task] == nil {
-		return nil
-	}
-	return a.AllocatedResources.Tasks[task].Devices
-}
-
 func toDriverResources(a *api.Allocation, task string, limits Limits) (driver.Resources, error) {
 	var taskResources *api.AllocatedTaskResources
 	if a.AllocatedResources != nil {
@@ -172,50 +161,6 @@ func toDriverPorts(ports []api.Port) []driver.NetworkPort {
 	return out
 }
 
-// toEnvAlloc returns the data of the allocation for the environments of all its tasks.
-func toEnvAlloc(a *api.Allocation) taskenv.Alloc {
-	env := taskenv.Alloc{
-		ID:          a.ID,
-		Name:        a.Name,
-		Namespace:   a.Namespace,
-		JobID:       a.JobID,
-		JobName:     pointer.Value(a.Job.Name),
-		ParentJobID: pointer.Value(a.Job.ParentID),
-		Group:       a.TaskGroup,
-		JobMeta:     a.Job.Meta,
-	}
-	if a.Job.Dispatched && a.Job.ParameterizedJob != nil {
-		env.OptionalMetaKeys = a.Job.ParameterizedJob.MetaOptional
-	}
-	if group := a.GetTaskGroup(); group != nil {
-		env.GroupMeta = group.Meta
-	}
-	if a.AllocatedResources == nil {
-		return env
-	}
-	for _, p := range a.AllocatedResources.Shared.Ports {
-		env.Ports = append(env.Ports, taskenv.Port{Label: p.Label, HostPort: p.Value, AllocPort: p.To, HostIP: p.HostIP})
-	}
-	for name, granted := range a.AllocatedResources.Tasks {
-		if ports := toEnvPorts(granted); ports != nil {
-			if env.PortsByTask == nil {
-				env.PortsByTask = make(map[string][]taskenv.Port)
-			}
-			env.PortsByTask[name] = ports
-		}
-	}
-	return env
-}
-
-func toEnvPorts(granted *api.AllocatedTaskResources) (ports []taskenv.Port) {
-	for _, n := range granted.Networks {
-		for _, p := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
-			ports = append(ports, taskenv.Port{Label: p.Label, HostPort: p.Value, AllocPort: p.To, HostIP: n.IP})
-		}
-	}
-	return ports
-}
-
 // toEnvTask returns the data of a task for its environment. The allocation must have resources for the task.
 func toEnvTask(a *api.Allocation, group *api.TaskGroup, name string) taskenv.Task {
 	env := taskenv.Task{Name: name}
@@ -227,92 +172,6 @@ func toEnvTask(a *api.Allocation, group *api.TaskGroup, name string) taskenv.Tas
 	env.MemoryMB = granted.Memory.MemoryMB
 	env.MemoryMaxMB = granted.Memory.MemoryMaxMB
 	return env
-}
-
-// newServicesSpec returns the services of the allocation, with its addresses. Services of provider consul are registered like
-// those of provider nomad: an allocation with one is placed here only if the catalog of this node replaces Consul.
-func newServicesSpec(a *api.Allocation, node taskenv.Node, network *api.AllocNetworkStatus) *services.AllocServicesSpec {
-	spec := &services.AllocServicesSpec{
-		AllocID:       a.ID,
-		AllocName:     a.Name,
-		Namespace:     a.Namespace,
-		JobID:         a.JobID,
-		Group:         a.TaskGroup,
-		NodeID:        a.NodeID,
-		Datacenter:    node.Datacenter,
-		IsCanary:      a.DeploymentStatus != nil && a.DeploymentStatus.Canary,
-		NetworkByTask: make(map[string]services.TaskNetwork),
-	}
-	if network != nil {
-		spec.NamespaceIPv4, spec.NamespaceIPv6 = network.Address, network.AddressIPv6
-	}
-	env := toEnvAlloc(a)
-	spec.Ports = env.Ports
-	if granted := a.AllocatedResources; granted != nil {
-		if len(granted.Shared.Networks) == 1 {
-			spec.GroupHostIP = granted.Shared.Networks[0].IP
-		}
-		for name, task := range granted.Tasks {
-			if len(task.Networks) == 1 {
-				spec.NetworkByTask[name] = services.TaskNetwork{IP: task.Networks[0].IP, Ports: env.PortsByTask[name]}
-			}
-		}
-	}
-	group := a.GetTaskGroup()
-	for _, s := range group.Services {
-		spec.Services = append(spec.Services, newService(s, ""))
-	}
-	for _, t := range group.Tasks {
-		for _, s := range t.Services {
-			spec.Services = append(spec.Services, newService(s, t.Name))
-		}
-	}
-	return spec
-}
-
-func newService(s *api.Service, task string) services.Service {
-	service := services.Service{
-		Task:        task,
-		Name:        s.Name,
-		PortLabel:   s.PortLabel,
-		Address:     s.Address,
-		AddressMode: s.AddressMode,
-		Tags:        s.Tags,
-		CanaryTags:  s.CanaryTags,
-	}
-	for _, c := range s.Checks {
-		check := services.Check{
-			Name:                c.Name,
-			Type:                c.Type,
-			PortLabel:           c.PortLabel,
-			AddressMode:         c.AddressMode,
-			OnUpdate:            c.OnUpdate,
-			Interval:            c.Interval,
-			Timeout:             c.Timeout,
-			Protocol:            c.Protocol,
-			Method:              c.Method,
-			Path:                c.Path,
-			Header:              c.Header,
-			Body:                c.Body,
-			TLSSkipVerify:       c.TLSSkipVerify,
-			Command:             c.Command,
-			Args:                c.Args,
-			ScriptTask:          cmp.Or(task, model.TaskOfHealthCheck(s, c)),
-			GRPCService:         c.GRPCService,
-			GRPCUseTLS:          c.GRPCUseTLS,
-			SuccessesToPass:     c.SuccessBeforePassing,
-			FailuresToFail:      c.FailuresBeforeCritical,
-			AffectsHealthOfTask: model.TaskOfHealthCheck(s, c),
-		}
-		if check.OnUpdate == "" {
-			check.OnUpdate = s.OnUpdate
-		}
-		if r := c.CheckRestart; r != nil {
-			check.Restart = services.CheckRestart{Limit: r.Limit, Grace: pointer.Value(r.Grace)}
-		}
-		service.Checks = append(service.Checks, check)
-	}
-	return service
 }
 
 // healthParams returns the health parameters of an allocation: those of the update block if the allocation is in a

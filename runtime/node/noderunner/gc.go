@@ -230,7 +230,7 @@ func (e *allocEntry) mayBeOnDiskLocked() bool {
 // unknown value is 0.
 func (r *Runner) measureDiskUsage() diskUsage {
 	var st unix.Statfs_t
-	if err := unix.Statfs(r.config.AllocRunnerTemplate.AllocDirRoot, &st); err != nil {
+	if err := unix.Statfs(r.config.AllocDirRoot, &st); err != nil {
 		return diskUsage{}
 	}
 	var u diskUsage

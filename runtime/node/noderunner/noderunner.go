@@ -13,9 +13,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/descriptors"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/core"
 	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
-	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/taskdriver"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/tasksteps"
@@ -79,6 +78,8 @@ type Config struct {
 	// NodeForTasks returns the facts about the node that tasks get when they start. It may
 	// be nil.
 	NodeForTasks func() taskenv.Node
+	// AllocDirRoot is the directory that contains the allocations' directories, whose file system GCLimits apply to.
+	AllocDirRoot string
 	// OnStopping is called when the Runner has begun to stop allocations, OnStatusReport with each
 	// report of an allocation before the Source gets it, and OnAllocDirRemoved after each removal of
 	// an allocation or of its directory. All three may be nil.
@@ -229,7 +230,7 @@ func (r *Runner) newAllocEntry(a Assignment) *allocEntry {
 		if e.endTime = time.Unix(0, a.Alloc.ModifyTime); e.endTime.After(time.Now()) {
 			e.endTime = time.Now()
 		}
-		e.dirRemovalAttempted = !r.mayHaveAllocDir(e.id)
+		e.dirRemovalAttempted = !r.config.AllocRunnerTemplate.Machine.MayHaveAllocDir(e.id)
 		return e
 	}
 	e.allocEnded, e.runReturned = make(chan struct{}), make(chan struct{})
@@ -311,10 +312,10 @@ func (r *Runner) allocRunReturned(id string) <-chan struct{} {
 
 // PluginsNeededAfterShutdown returns the plugins that the tasks need that continue to run after Run has
 // returned.
-func (r *Runner) PluginsNeededAfterShutdown() map[supervisor.PluginKey]bool {
+func (r *Runner) PluginsNeededAfterShutdown() map[core.Plugin]bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	needed := make(map[supervisor.PluginKey]bool)
+	needed := make(map[core.Plugin]bool)
 	for _, e := range r.entryByAllocID {
 		if e.runner != nil {
 			for _, what := range e.runner.PluginsNeededAfterShutdown() {
@@ -326,13 +327,13 @@ func (r *Runner) PluginsNeededAfterShutdown() map[supervisor.PluginKey]bool {
 }
 
 // UsesPlugin reports whether an allocation that has not ended uses the given driver or hook.
-func (r *Runner) UsesPlugin(key supervisor.PluginKey) bool {
+func (r *Runner) UsesPlugin(key core.Plugin) bool {
 	return len(r.AllocsUsingPlugin(key)) > 0
 }
 
 // AllocsUsingPlugin returns the ids of the allocations that have not ended and use the given driver
 // or hook.
-func (r *Runner) AllocsUsingPlugin(key supervisor.PluginKey) (ids []string) {
+func (r *Runner) AllocsUsingPlugin(key core.Plugin) (ids []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for id, e := range r.entryByAllocID {
@@ -436,27 +437,10 @@ func (r *Runner) destroyAlloc(runnerOrNil *allocrunner.Runner, alloc *api.Alloca
 		var err error
 		if runnerOrNil, err = allocrunner.NewEnded(config); err != nil {
 			r.logger.Warn("removing an alloc without its hooks, because no runner can be built for it", "alloc_id", alloc.ID, "error", err)
-			dir, err := allocdir.New(r.config.AllocRunnerTemplate.AllocDirRoot, alloc.ID)
-			if err != nil {
-				return err
-			}
-			return dir.Destroy()
+			return r.config.AllocRunnerTemplate.Machine.RemoveAllocDir(alloc.ID)
 		}
 	}
 	return runnerOrNil.Destroy(context.Background())
-}
-
-func (r *Runner) mayHaveAllocDir(allocID string) bool {
-	dir, err := allocdir.New(r.config.AllocRunnerTemplate.AllocDirRoot, allocID)
-	if err != nil {
-		return false
-	}
-	root, err := dir.Open()
-	if err != nil {
-		return osprocess.IsResourceExhausted(err) // the directory may exist
-	}
-	root.Close()
-	return true
 }
 
 // AllocRunner returns the runner of an allocation. It returns nil if the allocation is not on this node or

@@ -19,6 +19,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
@@ -26,7 +27,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/builtinhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/services/servicestest"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 )
@@ -227,10 +228,15 @@ func (discardLogs) Start(context.Context, logs.Task) (string, string, error) {
 // startRunner runs a Runner with a Source until the test ends.
 func startRunner(t *testing.T, gc GCLimits, wanted ...Assignment) (*Runner, *fakeSource, string) {
 	t.Helper()
-	return startRunnerWith(t, allocrunner.Config{Drivers: noDrivers{}}, gc, wanted...)
+	return startRunnerWith(t, allocrunner.Config{Drivers: noDrivers{}}, failingLogs{}, gc, wanted...)
 }
 
-func startRunnerWith(t *testing.T, c allocrunner.Config, gc GCLimits, wanted ...Assignment) (*Runner, *fakeSource, string) {
+// newMachine returns a machine whose allocations have their directories below root.
+func newMachine(root string, collector builtinhooks.LogCollector) *builtinhooks.Machine {
+	return builtinhooks.NewMachine(builtinhooks.MachineConfig{AllocDirRoot: root, LogCollector: collector, Services: new(servicestest.Registry)})
+}
+
+func startRunnerWith(t *testing.T, c allocrunner.Config, collector builtinhooks.LogCollector, gc GCLimits, wanted ...Assignment) (*Runner, *fakeSource, string) {
 	t.Helper()
 	root := t.TempDir()
 	source := &fakeSource{assignments: wanted, changed: make(chan struct{}), endErrors: make(map[string]error)}
@@ -241,13 +247,11 @@ func startRunnerWith(t *testing.T, c allocrunner.Config, gc GCLimits, wanted ...
 			}
 		}
 	}
-	if c.LogCollector == nil {
-		c.LogCollector = failingLogs{}
-	}
-	c.AllocDirRoot, c.Services, c.Logger = root, new(servicestest.Registry), hclog.NewNullLogger()
+	c.Machine, c.EncodeTaskConfig, c.Logger = newMachine(root, collector), block.EncodeConfig, hclog.NewNullLogger()
 	r := New(Config{
 		Source:              source,
 		AllocRunnerTemplate: c,
+		AllocDirRoot:        root,
 		OnAllocDirRemoved:   func() { source.removalCount.Add(1) },
 		GCLimits:            gc,
 		Logger:              hclog.NewNullLogger(),
@@ -369,10 +373,10 @@ func (b blockingPlugins) Postrun(context.Context, hook.AllocPostrunRequest) (hoo
 	<-b.releaseHook
 	return hook.AllocPostrunResponse{}, nil
 }
-func (b blockingPlugins) NewAllocHooks(*api.Allocation, pluginhooks.AttachTarget) []hooks.OrderedHook {
+func (b blockingPlugins) NewAllocHooks(*api.Allocation, hooks.AttachTarget) []hooks.OrderedHook {
 	return []hooks.OrderedHook{{Order: hooks.OrderPlugin, Hook: b}}
 }
-func (blockingPlugins) NewTaskHooks(*api.Allocation, *api.Task, pluginhooks.AttachTarget) []hooks.OrderedHook {
+func (blockingPlugins) NewTaskHooks(*api.Allocation, *api.Task, hooks.AttachTarget) []hooks.OrderedHook {
 	return nil
 }
 func (blockingPlugins) PluginLaunchWaiterOrNil(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
@@ -382,7 +386,7 @@ func (blockingPlugins) PluginLaunchWaiterOrNil(*api.Allocation) func(context.Con
 func TestCollectWaitsForHooksOnly(t *testing.T) {
 	s := blockingPlugins{releaseDriver: make(chan struct{}), releaseHook: make(chan struct{})}
 	findDriver, endHook := sync.OnceFunc(func() { close(s.releaseDriver) }), sync.OnceFunc(func() { close(s.releaseHook) })
-	r, _, root := startRunnerWith(t, allocrunner.Config{Drivers: s, HookFactory: s}, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, newAssignment("a", 1))
+	r, _, root := startRunnerWith(t, allocrunner.Config{Drivers: s, HookFactory: s}, failingLogs{}, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, newAssignment("a", 1))
 	t.Cleanup(findDriver)
 	t.Cleanup(endHook)
 	eventually(t, "it is there", func() bool { return r.AllocRunner("a") != nil })
@@ -453,7 +457,7 @@ func TestCollectDoesNotWaitForAPendingDestroy(t *testing.T) {
 	d := &vanishingDriver{available: make(chan struct{})}
 	a := newAssignment("a", 1)
 	model.Canonicalize(a.Alloc.Job)
-	r, source, root := startRunnerWith(t, allocrunner.Config{Drivers: driversFunc(d.lookUp), LogCollector: discardLogs{}}, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, a)
+	r, source, root := startRunnerWith(t, allocrunner.Config{Drivers: driversFunc(d.lookUp)}, discardLogs{}, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, a)
 	back := sync.OnceFunc(func() { close(d.available) })
 	t.Cleanup(back)
 	eventually(t, "its task is dead", func() bool { runner := r.AllocRunner("a"); return runner != nil && onlyHooksCanRun(runner) })
@@ -483,7 +487,7 @@ func TestUndestroyedTaskIsGivenUp(t *testing.T) {
 	t.Cleanup(func() { close(d.available) })
 	a := newAssignment("a", 1)
 	model.Canonicalize(a.Alloc.Job)
-	r, source, _ := startRunnerWith(t, allocrunner.Config{Drivers: driversFunc(d.lookUp), LogCollector: discardLogs{}}, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, a)
+	r, source, _ := startRunnerWith(t, allocrunner.Config{Drivers: driversFunc(d.lookUp)}, discardLogs{}, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, a)
 	eventually(t, "its task is dead", func() bool { runner := r.AllocRunner("a"); return runner != nil && onlyHooksCanRun(runner) })
 	givenUp := false
 	r.ForceKillAllocsIfDestroyTimesOut(t.Context(), func() { givenUp = true })
@@ -515,7 +519,7 @@ func TestEndedAllocLeavesNoRunner(t *testing.T) {
 	s := blockingPlugins{releaseDriver: make(chan struct{}), releaseHook: make(chan struct{})}
 	findDriver, endHook := sync.OnceFunc(func() { close(s.releaseDriver) }), sync.OnceFunc(func() { close(s.releaseHook) })
 	destroyed := make(chan string, 1)
-	r, source, root := startRunnerWith(t, allocrunner.Config{Drivers: s, HookFactory: destroyRecorder{s, destroyed}}, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, newAssignment("a", 1))
+	r, source, root := startRunnerWith(t, allocrunner.Config{Drivers: s, HookFactory: destroyRecorder{s, destroyed}}, failingLogs{}, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, newAssignment("a", 1))
 	t.Cleanup(findDriver)
 	t.Cleanup(endHook)
 	var runner weak.Pointer[allocrunner.Runner]
@@ -555,7 +559,7 @@ func (d destroyRecorder) Destroy(_ context.Context, req hook.AllocDestroyRequest
 	d.destroyedAllocs <- req.Alloc.Name
 	return hook.AllocDestroyResponse{}, nil
 }
-func (d destroyRecorder) NewAllocHooks(*api.Allocation, pluginhooks.AttachTarget) []hooks.OrderedHook {
+func (d destroyRecorder) NewAllocHooks(*api.Allocation, hooks.AttachTarget) []hooks.OrderedHook {
 	return []hooks.OrderedHook{{Order: hooks.OrderPlugin, Hook: d}}
 }
 
@@ -636,8 +640,7 @@ func TestRunnersAreBuiltWithoutTheLock(t *testing.T) {
 	r = New(Config{
 		Source: source,
 		AllocRunnerTemplate: allocrunner.Config{
-			Drivers: blockingDrivers{}, AllocDirRoot: t.TempDir(), LogCollector: failingLogs{},
-			Services: new(servicestest.Registry), Logger: hclog.NewNullLogger(),
+			Drivers: blockingDrivers{}, Machine: newMachine(t.TempDir(), failingLogs{}), Logger: hclog.NewNullLogger(),
 		},
 		NodeForTasks: func() taskenv.Node {
 			built++

@@ -116,7 +116,7 @@ func TestTransitionsOfAnAllocThatHasNotEnded(t *testing.T) {
 	d := &vanishingDriver{available: make(chan struct{})}
 	a := newAssignment("a", 1)
 	model.Canonicalize(a.Alloc.Job)
-	r, _, _ := startRunnerWith(t, allocrunner.Config{Drivers: driversFunc(d.lookUp), LogCollector: discardLogs{}}, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, a)
+	r, _, _ := startRunnerWith(t, allocrunner.Config{Drivers: driversFunc(d.lookUp)}, discardLogs{}, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, a)
 	t.Cleanup(func() { close(d.available) }) // before the cleanup of startRunnerWith, which waits for the driver
 	eventually(t, "the task waits for its driver", func() bool { runner := r.AllocRunner("a"); return runner != nil && onlyHooksCanRun(runner) })
 	if list := r.TransitionsByTask("a")["t"]; len(list) == 0 || list[len(list)-1].Next == tasksteps.None {

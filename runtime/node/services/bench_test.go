@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/runtime/core"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/services/servicestest"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
@@ -54,7 +55,7 @@ func BenchmarkIdleChecks(b *testing.B) {
 	const n = 1000
 	spec := testSpec()
 	for range n {
-		s := testService(GroupWorkload, httpCheck("c", "/", time.Hour))
+		s := testService(core.GroupWorkload, httpCheck("c", "/", time.Hour))
 		s.Name += string(rune('a'+len(spec.Services)/26%26)) + string(rune('a'+len(spec.Services)%26)) + string(rune('a'+len(spec.Services)/676))
 		spec.Services = append(spec.Services, s)
 	}

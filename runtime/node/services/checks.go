@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/redact"
+	"github.com/nomad-lite/nomad-lite/runtime/core"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
@@ -85,21 +86,6 @@ func hashCheckID(spec *AllocServicesSpec, s *Service, c *Check) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// CheckResult is the latest result of one check.
-type CheckResult struct {
-	api.AllocCheckStatus
-	// LastRunStartedAt is the start of the last run, zero before the first run. The result was
-	// recorded after that time.
-	LastRunStartedAt time.Time
-	// StatusSince is the time of the last change of the status.
-	StatusSince time.Time
-	// AffectsHealthOfTask is the task to whose health the check contributes; it may be empty.
-	AffectsHealthOfTask string
-}
-
-// IsReadiness reports whether the check is a readiness check, whose result has no effect on the health of a deployment.
-func (r CheckResult) IsReadiness() bool { return r.Mode == checkModeReadiness }
-
 // checkRunner runs the checks of one allocation regularly, keeps their latest results, and restarts workloads.
 type checkRunner struct {
 	allocID         string
@@ -131,7 +117,7 @@ type runningCheck struct {
 	cancel context.CancelFunc
 
 	// Guarded by checkRunner.mu.
-	result             CheckResult
+	result             core.CheckResult
 	consecutive        int                  // number of latest runs with the same outcome
 	latestOutcome      string               // status of the latest run, which the status of the result follows after enough runs
 	lastStoredStatus   api.AllocCheckStatus // latest result that was written to resultStore, without its timestamp
@@ -220,7 +206,7 @@ func (c *checkRunner) replaceCheckLocked(t resolvedCheck, old *runningCheck, sto
 	ctx, cancel := context.WithCancel(context.Background())
 	now := time.Now()
 	o := &runningCheck{target: t, cancel: cancel}
-	o.result = CheckResult{StatusSince: now, AffectsHealthOfTask: cmp.Or(t.task, t.check.AffectsHealthOfTask), AllocCheckStatus: api.AllocCheckStatus{
+	o.result = core.CheckResult{StatusSince: now, AffectsHealthOfTask: cmp.Or(t.task, t.check.AffectsHealthOfTask), AllocCheckStatus: api.AllocCheckStatus{
 		ID:        t.checkID,
 		Check:     t.check.Name,
 		Group:     c.allocName,
@@ -465,7 +451,7 @@ func firstLine(s string) string {
 
 // resultsSnapshot returns the results of all checks, sorted by task, service and name, and a channel that
 // is closed when a result changes. started is false before the first startAndStopChecksToMatch and after stop.
-func (c *checkRunner) resultsSnapshot() (results []CheckResult, started bool, changed <-chan struct{}) {
+func (c *checkRunner) resultsSnapshot() (results []core.CheckResult, started bool, changed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	inOrder := func(x, y *runningCheck) int {

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/runtime/core"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
@@ -32,7 +33,7 @@ func wantList[T comparable](t *testing.T, what string, got []T, want ...T) {
 
 func TestCheckTiming(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTestSet(t, testService(GroupWorkload, tcpCheck("alive", 10*time.Second)))
+		w := newTestSet(t, testService(core.GroupWorkload, tcpCheck("alive", 10*time.Second)))
 		w.net.serve(webAddress, statusHandler(200, ""))
 		w.StartChecks()
 		wantList(t, "at first", w.statuses(), "alive pending 0 nomad: waiting to run")
@@ -55,7 +56,7 @@ func TestCheckThresholds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		check := httpCheck("alive", "/", time.Second)
 		check.SuccessesToPass, check.FailuresToFail = 2, 3
-		w := newTestSet(t, testService(GroupWorkload, check))
+		w := newTestSet(t, testService(core.GroupWorkload, check))
 		var fails atomic.Bool
 		w.net.serve(webAddress, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
 			if fails.Load() {
@@ -78,7 +79,7 @@ func TestCheckResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ready := httpCheck("ready", "/ready", 4*time.Second)
 		ready.OnUpdate = "ignore"
-		w := newTestSet(t, testService(GroupWorkload, httpCheck("alive", "/", 4*time.Second)), testService("t", ready))
+		w := newTestSet(t, testService(core.GroupWorkload, httpCheck("alive", "/", 4*time.Second)), testService("t", ready))
 		w.net.serve(webAddress, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != "/" {
 				http.Error(rw, "not yet", http.StatusNotFound)
@@ -159,17 +160,17 @@ func TestCheckID(t *testing.T) {
 // docs/reference/rules.md).
 func TestUpdatesDoNotMultiplyRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTestSet(t, testService(GroupWorkload, tcpCheck("alive", 2*time.Second)))
+		w := newTestSet(t, testService(core.GroupWorkload, tcpCheck("alive", 2*time.Second)))
 		w.net.serve(webAddress, statusHandler(200, ""))
-		if err := w.RegisterServicesOf(GroupWorkload, nil); err != nil {
+		if err := w.RegisterServicesOf(core.GroupWorkload, nil); err != nil {
 			t.Fatal(err)
 		}
 		w.StartChecks()
 		for range 5 {
 			advanceTime(700 * time.Millisecond)
-			w.setServices(testService(GroupWorkload, tcpCheck("alive", 2*time.Second)))
+			w.setServices(testService(core.GroupWorkload, tcpCheck("alive", 2*time.Second)))
 			w.UpdateChecks()
-			if err := errors.Join(w.UpdateRegistrations(GroupWorkload), w.RegisterServicesOf(GroupWorkload, nil)); err != nil {
+			if err := errors.Join(w.UpdateRegistrations(core.GroupWorkload), w.RegisterServicesOf(core.GroupWorkload, nil)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -194,11 +195,11 @@ func TestChangedCheckIsReplaced(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newTestSet(t, testService(GroupWorkload, base))
+				w := newTestSet(t, testService(core.GroupWorkload, base))
 				w.net.serve(webAddress, statusHandler(200, ""))
 				w.StartChecks()
 				advanceTime(3 * time.Second)
-				next := testService(GroupWorkload, base)
+				next := testService(core.GroupWorkload, base)
 				next.Checks = slices.Clone(next.Checks)
 				c.edit(&next)
 				w.setServices(next)
@@ -225,7 +226,7 @@ func TestChangedCheckIsReplaced(t *testing.T) {
 // A reader of the statuses wakes only when there is something new to read.
 func TestStatusesChangeOnlyWithTheResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTestSet(t, testService(GroupWorkload, tcpCheck("a", 2*time.Second)))
+		w := newTestSet(t, testService(core.GroupWorkload, tcpCheck("a", 2*time.Second)))
 		w.StartChecks()
 		defer w.StopChecks(true)
 		isClosed := func(c <-chan struct{}) bool {
@@ -257,7 +258,7 @@ func TestStatusesChangeOnlyWithTheResult(t *testing.T) {
 
 func TestChecksAreAddedAndRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTestSet(t, testService(GroupWorkload, tcpCheck("a", 2*time.Second)))
+		w := newTestSet(t, testService(core.GroupWorkload, tcpCheck("a", 2*time.Second)))
 		if _, ready, _ := w.CheckResults(); ready {
 			t.Error("ready before the start")
 		}
@@ -267,7 +268,7 @@ func TestChecksAreAddedAndRemoved(t *testing.T) {
 		}
 		w.StartChecks()
 		advanceTime(time.Second)
-		w.setServices(testService(GroupWorkload, tcpCheck("b", 2*time.Second)))
+		w.setServices(testService(core.GroupWorkload, tcpCheck("b", 2*time.Second)))
 		_, _, changed := w.CheckResults()
 		w.UpdateChecks()
 		select {
@@ -300,7 +301,7 @@ func TestChecksAreAddedAndRemoved(t *testing.T) {
 // A result is written when it has changed, and not at each run.
 func TestResultsAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTestSet(t, testService(GroupWorkload, tcpCheck("alive", 2*time.Second)))
+		w := newTestSet(t, testService(core.GroupWorkload, tcpCheck("alive", 2*time.Second)))
 		stop := w.net.serve(webAddress, statusHandler(200, ""))
 		w.StartChecks()
 		advanceTime(100 * time.Second)
@@ -363,7 +364,7 @@ func TestCheckWithoutAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := tcpCheck("alive", 2*time.Second)
 		c.PortLabel = "nope"
-		w := newTestSet(t, testService(GroupWorkload, c))
+		w := newTestSet(t, testService(core.GroupWorkload, c))
 		w.StartChecks()
 		advanceTime(time.Second)
 		wantList(t, "result", w.statuses(), `alive failure 0 nomad: invalid port "nope": port label not found`)

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nomad-lite/nomad-lite/runtime/core"
 )
 
 // TestRestartWatch calls evaluate at the given seconds, and compares the results: "-"
@@ -98,9 +100,9 @@ func TestOneRestartPerRound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fast := withRestart(tcpCheck("fast", 2*time.Second), 1, 3*time.Second)
 		slow := withRestart(tcpCheck("slow", 4*time.Second), 2, 3*time.Second)
-		w := newTestSet(t, testService("t", fast, slow), testService("u", slow), testService(GroupWorkload, withRestart(tcpCheck("g", 6*time.Second), 3, time.Second)))
+		w := newTestSet(t, testService("t", fast, slow), testService("u", slow), testService(core.GroupWorkload, withRestart(tcpCheck("g", 6*time.Second), 3, time.Second)))
 		w.StartChecks()
-		for _, task := range []string{GroupWorkload, "t", "u"} {
+		for _, task := range []string{core.GroupWorkload, "t", "u"} {
 			if err := w.RegisterServicesOf(task, nil); err != nil {
 				t.Fatal(err)
 			}

@@ -17,12 +17,10 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/core"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 )
-
-// GroupWorkload is the name that methods take for the services of the group, instead of the name of a task.
-const GroupWorkload = ""
 
 // The first and the longest pause between attempts to remove a registration. The pause doubles after each attempt.
 const (
@@ -37,9 +35,9 @@ type Config struct {
 
 	// CurrentSpec returns the services of the current version of the allocation. It must not block.
 	CurrentSpec func() *AllocServicesSpec
-	// CurrentEnv returns the current environment of a task, or of the allocation for GroupWorkload.
+	// CurrentEnv returns the current environment of a task, or of the allocation for core.GroupWorkload.
 	CurrentEnv func(taskOrGroup string) *taskenv.Env
-	// RestartTaskOrGroup restarts a task, or all running tasks for GroupWorkload, because a check has failed. The
+	// RestartTaskOrGroup restarts a task, or all running tasks for core.GroupWorkload, because a check has failed. The
 	// restart policy counts the restart as a failure. RestartTaskOrGroup blocks until the restart is complete; ctx ends
 	// when the checks are stopped. RestartTaskOrGroup may be nil.
 	RestartTaskOrGroup func(ctx context.Context, taskOrGroup, reason string) error
@@ -71,7 +69,7 @@ type AllocServices struct {
 	checksStarted  bool       // set from StartChecks to StopChecks; guarded by checkChangesMu
 
 	mu                     sync.Mutex
-	registrationByWorkload map[string]*workloadRegistration // name of a task, or GroupWorkload -> registration
+	registrationByWorkload map[string]*workloadRegistration // name of a task, or core.GroupWorkload -> registration
 }
 
 // workloadRegistration is a registered task, or the registered group.
@@ -152,8 +150,8 @@ func (s *AllocServices) RegisterServicesOf(taskOrGroup string, driverNetwork *dr
 	// network of a task are complete only after its start.
 	s.UpdateChecks()
 	s.checker.armRestarts(taskOrGroup)
-	if taskOrGroup != GroupWorkload && s.isRegistered(GroupWorkload) {
-		s.checker.armRestarts(GroupWorkload) // the start of a task gives the checks of the group a new grace period
+	if taskOrGroup != core.GroupWorkload && s.isRegistered(core.GroupWorkload) {
+		s.checker.armRestarts(core.GroupWorkload) // the start of a task gives the checks of the group a new grace period
 	}
 	return err
 }
@@ -326,16 +324,16 @@ func newRegistration(spec *AllocServicesSpec, service Service, driverNetwork *dr
 // registrationIDPrefix is the prefix of the ids of all registrations of a workload.
 func registrationIDPrefix(spec *AllocServicesSpec, taskOrGroup string) string {
 	prefix := model.ServiceIDPrefix(spec.AllocID, taskOrGroup)
-	if taskOrGroup == GroupWorkload {
+	if taskOrGroup == core.GroupWorkload {
 		prefix += spec.Group + "-"
 	}
 	return prefix
 }
 
 // workloadOfRegistrationID returns the workload whose registrationIDPrefix is the longest prefix of a registration's id;
-// GroupWorkload if there is none.
+// core.GroupWorkload if there is none.
 func workloadOfRegistrationID(spec *AllocServicesSpec, id string) string {
-	owner, length := GroupWorkload, 0
+	owner, length := core.GroupWorkload, 0
 	for _, service := range spec.Services {
 		prefix := registrationIDPrefix(spec, service.Task)
 		if strings.HasPrefix(id, prefix) && len(prefix) > length {
@@ -411,7 +409,7 @@ func (s *AllocServices) replaceChecksIfStartedLocked() {
 
 // CheckResults returns the results of all checks, in a fixed order, and a channel that is closed when a
 // result changes. started is false before StartChecks and after StopChecks.
-func (s *AllocServices) CheckResults() (results []CheckResult, started bool, changed <-chan struct{}) {
+func (s *AllocServices) CheckResults() (results []core.CheckResult, started bool, changed <-chan struct{}) {
 	return s.checker.resultsSnapshot()
 }
 

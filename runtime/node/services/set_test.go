@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/core"
 )
 
 func wantCalls(t *testing.T, r *recordingRegistry, when string, want ...string) {
@@ -25,7 +26,7 @@ func TestRegistration(t *testing.T) {
 	w := newTestSet(t, group, task)
 	w.setVar("t", "COLOUR", "red")
 
-	if err := w.RegisterServicesOf(GroupWorkload, nil); err != nil {
+	if err := w.RegisterServicesOf(core.GroupWorkload, nil); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "the group", "+group-g-j-api-http")
@@ -85,36 +86,36 @@ func TestCanaryTags(t *testing.T) {
 // written.
 func TestUpdateOfRegistrations(t *testing.T) {
 	w := newTestSet(t, Service{Name: "a", PortLabel: "http"}, Service{Name: "b", PortLabel: "http"})
-	if err := w.UpdateRegistrations(GroupWorkload); err != nil {
+	if err := w.UpdateRegistrations(core.GroupWorkload); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "before it is up")
-	if err := w.RegisterServicesOf(GroupWorkload, nil); err != nil {
+	if err := w.RegisterServicesOf(core.GroupWorkload, nil); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "start", "+group-g-a-http +group-g-b-http")
-	if err := w.UpdateRegistrations(GroupWorkload); err != nil {
+	if err := w.UpdateRegistrations(core.GroupWorkload); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "nothing new")
 
 	w.setServices(Service{Name: "b", PortLabel: "http", Tags: []string{"new"}}, Service{Name: "c", PortLabel: "http"})
-	if err := w.UpdateRegistrations(GroupWorkload); err != nil {
+	if err := w.UpdateRegistrations(core.GroupWorkload); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "a new version", "+group-g-b-http +group-g-c-http -group-g-a-http")
 
 	w.setServices(Service{Name: "b", PortLabel: "nope"})
-	if err := w.UpdateRegistrations(GroupWorkload); err == nil || err.Error() != `register services: service "b": invalid port "nope": port label not found` {
+	if err := w.UpdateRegistrations(core.GroupWorkload); err == nil || err.Error() != `register services: service "b": invalid port "nope": port label not found` {
 		t.Errorf("a wrong port: %v", err)
 	}
 	wantCalls(t, w.registry, "a wrong version changes nothing")
 
-	if err := w.DeregisterServicesOfWithRetry(t.Context(), GroupWorkload); err != nil {
+	if err := w.DeregisterServicesOfWithRetry(t.Context(), core.GroupWorkload); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "end", "-group-g-b-http -group-g-c-http")
-	if err := errors.Join(w.DeregisterServicesOfWithRetry(t.Context(), GroupWorkload), w.UpdateRegistrations(GroupWorkload), w.DeregisterAllWithRetry(t.Context())); err != nil {
+	if err := errors.Join(w.DeregisterServicesOfWithRetry(t.Context(), core.GroupWorkload), w.UpdateRegistrations(core.GroupWorkload), w.DeregisterAllWithRetry(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "after the end")
@@ -144,23 +145,23 @@ func TestRegistrationErrors(t *testing.T) {
 	if err := w.ValidateServiceNames("t"); err == nil || err.Error() != invalidNameText {
 		t.Errorf("validate: %v", err)
 	}
-	if err := w.ValidateServiceNames(GroupWorkload); err != nil {
+	if err := w.ValidateServiceNames(core.GroupWorkload); err != nil {
 		t.Errorf("validate group: %v", err)
 	}
 	if err := w.RegisterServicesOf("t", nil); err == nil || err.Error() != `register services: service "svc-${BAD}": `+invalidNameText {
 		t.Errorf("register: %v", err)
 	}
-	if err := w.RegisterServicesOf(GroupWorkload, nil); err == nil || err.Error() != `register services: service "a": cannot use address_mode="alloc": no allocation network status reported` {
+	if err := w.RegisterServicesOf(core.GroupWorkload, nil); err == nil || err.Error() != `register services: service "a": cannot use address_mode="alloc": no allocation network status reported` {
 		t.Errorf("register group: %v", err)
 	}
 	w.registry.remainingFailures = 1
 	w.setServices(Service{Name: "a", PortLabel: "http"})
-	if err := w.RegisterServicesOf(GroupWorkload, nil); err == nil || err.Error() != "register services: disk full" {
+	if err := w.RegisterServicesOf(core.GroupWorkload, nil); err == nil || err.Error() != "register services: disk full" {
 		t.Errorf("register with a full disk: %v", err)
 	}
 	wantCalls(t, w.registry, "errors", "fail")
 	// A failed registration succeeds with the next update.
-	if err := w.UpdateRegistrations(GroupWorkload); err != nil {
+	if err := w.UpdateRegistrations(core.GroupWorkload); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "update", "+group-g-a-http")
@@ -168,13 +169,13 @@ func TestRegistrationErrors(t *testing.T) {
 
 func TestRemovalIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTestSet(t, testService(GroupWorkload))
-		if err := w.RegisterServicesOf(GroupWorkload, nil); err != nil {
+		w := newTestSet(t, testService(core.GroupWorkload))
+		if err := w.RegisterServicesOf(core.GroupWorkload, nil); err != nil {
 			t.Fatal(err)
 		}
 		w.registry.remainingFailures = 6
 		begin := time.Now()
-		if err := w.DeregisterServicesOfWithRetry(t.Context(), GroupWorkload); err != nil {
+		if err := w.DeregisterServicesOfWithRetry(t.Context(), core.GroupWorkload); err != nil {
 			t.Fatal(err)
 		}
 		// the pauses are 100, 200, 400, 800, 1000 and 1000 ms
@@ -184,14 +185,14 @@ func TestRemovalIsRetried(t *testing.T) {
 
 		// Deregister makes at least one attempt, even if its context is done; the next call
 		// tries again.
-		if err := w.RegisterServicesOf(GroupWorkload, nil); err != nil {
+		if err := w.RegisterServicesOf(core.GroupWorkload, nil); err != nil {
 			t.Fatal(err)
 		}
 		w.registry.takeCalls()
 		over, cancel := context.WithCancel(t.Context())
 		cancel()
 		w.registry.remainingFailures = 1
-		if err := w.DeregisterServicesOfWithRetry(over, GroupWorkload); err == nil || err.Error() != "deregister services: disk full" {
+		if err := w.DeregisterServicesOfWithRetry(over, core.GroupWorkload); err == nil || err.Error() != "deregister services: disk full" {
 			t.Errorf("deregister: %v", err)
 		}
 		wantCalls(t, w.registry, "one attempt", "fail")
@@ -205,8 +206,8 @@ func TestRemovalIsRetried(t *testing.T) {
 // The next agent keeps unchanged registrations of an earlier agent, and removes the
 // others.
 func TestRegistrationsOfAnEarlierAgent(t *testing.T) {
-	w := newTestSet(t, testService(GroupWorkload), testService("t"), Service{Task: "gone", Name: "x", PortLabel: "http"})
-	for _, task := range []string{GroupWorkload, "t", "gone"} {
+	w := newTestSet(t, testService(core.GroupWorkload), testService("t"), Service{Task: "gone", Name: "x", PortLabel: "http"})
+	for _, task := range []string{core.GroupWorkload, "t", "gone"} {
 		if err := w.RegisterServicesOf(task, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -214,14 +215,14 @@ func TestRegistrationsOfAnEarlierAgent(t *testing.T) {
 	w.registry.takeCalls()
 
 	next := w.newSet()
-	if err := errors.Join(next.RegisterServicesOf(GroupWorkload, nil), next.RegisterServicesOf("t", nil)); err != nil {
+	if err := errors.Join(next.RegisterServicesOf(core.GroupWorkload, nil), next.RegisterServicesOf("t", nil)); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "nothing has changed")
 
 	w.setServices(Service{Name: "new", PortLabel: "http"}, testService("t"))
 	next = w.newSet()
-	if err := next.RegisterServicesOf(GroupWorkload, nil); err != nil {
+	if err := next.RegisterServicesOf(core.GroupWorkload, nil); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "another version", "+group-g-new-http -gone-x-http -group-g-web-http")
@@ -237,8 +238,8 @@ func TestWorkloadOfRegistration(t *testing.T) {
 	for id, want := range map[string]string{
 		"a-x-http":       "a",
 		"a-b-x-http":     "a-b",
-		"group-g-y-http": GroupWorkload,
-		"z-x-http":       GroupWorkload,
+		"group-g-y-http": core.GroupWorkload,
+		"z-x-http":       core.GroupWorkload,
 	} {
 		if got := workloadOfRegistrationID(spec, "_nomad-task-"+testAllocID+"-"+id); got != want {
 			t.Errorf("%s belongs to %q, want %q", id, got, want)

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
@@ -96,7 +97,7 @@ func (w *world) newAgent(restored *RestoredTask) *agent {
 	a := &agent{}
 	session := &session{fakeDriver: w.driver, disk: w.disk}
 	a.Runner = New(Config{
-		Alloc: Alloc{Alloc: hook.Alloc{ID: "alloc"}}, Task: w.task, StartGate: &w.gate, Store: w.disk,
+		Alloc: Alloc{Alloc: hook.Alloc{ID: "alloc"}}, Task: w.task, StartGate: &w.gate, Store: w.disk, EncodeTaskConfig: block.EncodeConfig,
 		Env: taskenv.NewBuilder(taskenv.Node{}, taskenv.Alloc{}, taskenv.Task{}), OnTaskStateChange: func() {}, Logger: hclog.NewNullLogger(),
 		DispenseDriver: func(context.Context) (driver.Driver, error) { return session.dispense() }, RestoredTask: restored,
 		HookCallLimits: hooks.CallLimits{StartHookPointTimeout: time.Minute, OtherHookPointTimeout: time.Minute},

@@ -36,7 +36,7 @@ type taskHooks struct {
 
 // setHooksAndRestoreEnvs implements [Runner.SetHooks], and sets the variables of the stored hook responses.
 func (t *taskHooks) setHooksAndRestoreEnvs(list []hooks.OrderedHook, allocAttachmentByHookName map[string]string) {
-	t.hookChain = hooks.NewChain(hooks.ChainConfig{Limits: t.callLimits, EmitEvent: t.records.emitEvent, Timeline: t.records.timeline, Logger: t.records.logger}, list)
+	t.hookChain = hooks.NewChain(hooks.ChainConfig{Limits: t.callLimits, EmitEvent: t.records.emitEvent, Timeline: t.records.timeline, Observer: t.records.metrics, Logger: t.records.logger}, list)
 	t.allocAttachmentByHookName = allocAttachmentByHookName
 	t.restoreHookEnvs()
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/core"
 	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
@@ -40,6 +41,7 @@ type taskRecords struct {
 	env               *taskenv.Builder
 	secrets           *redact.Values // removed from texts before they are stored
 	timeline          timeline.Recorder
+	metrics           core.Metrics // nil counts nothing
 	alloc             *Alloc
 	taskName          string
 	logger            hclog.Logger

@@ -13,11 +13,6 @@ import (
 // nullDevice is the output of a task whose output is not collected.
 const nullDevice = "/dev/null"
 
-// OutputPaths is the destination of the task's output.
-type OutputPaths struct {
-	Stdout, Stderr string
-}
-
 // Task is the description of a task from its job and its placement. Copies of a Task share their maps and slices, which
 // must not be changed.
 type Task struct {

@@ -18,6 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/core"
 	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
@@ -36,9 +37,8 @@ var (
 	errForceKilled = errors.New("task killed without delay")
 )
 
-// ErrNotRunning is returned by calls that need a running task. The HTTP API and its
-// clients match on the text.
-var ErrNotRunning = errors.New("Task not running")
+// ErrNotRunning is core.ErrNotRunning.
+var ErrNotRunning = core.ErrNotRunning
 
 // Config configures a Runner. All fields are required unless their comment says
 // otherwise.
@@ -50,6 +50,8 @@ type Config struct {
 	StartGate              StartGate
 	AwaitNewStart          AwaitNewStartFunc                                // called before a task without a process of an earlier agent is started, unless it is a poststop task; nil means no wait
 	DispenseDriver         func(ctx context.Context) (driver.Driver, error) // returns the driver of the task; may block while the plugin starts
+	EncodeTaskConfig       core.EncodeTaskConfigFunc
+	Metrics                core.Metrics // may be nil
 	Store                  TaskRecordStore
 	OnTaskStateChange      func() // called after each change of the task's state; must not block
 	HookCallLimits         hooks.CallLimits
@@ -76,16 +78,17 @@ type AwaitNewStartFunc func(ctx context.Context, allocID string, onWait func(spa
 // agent, RecoverTaskOfEarlierAgent. Run is called once. These methods and ResetToNewTask are called only before Run;
 // all other methods may be called concurrently, before, during and after Run.
 type Runner struct {
-	startGate     StartGate
-	awaitNewStart AwaitNewStartFunc // nil means no wait
-	records       *taskRecords
-	requests      *taskRequests
-	driver        *taskdriver.Access
-	hooks         *taskHooks
-	ender         *processEnder
-	logger        hclog.Logger
-	capabilities  atomic.Pointer[driver.Capabilities] // capabilities of the driver; nil until known
-	transitions   recentTransitions                   // guarded by the mutex mu of the records
+	startGate        StartGate
+	awaitNewStart    AwaitNewStartFunc // nil means no wait
+	encodeTaskConfig core.EncodeTaskConfigFunc
+	records          *taskRecords
+	requests         *taskRequests
+	driver           *taskdriver.Access
+	hooks            *taskHooks
+	ender            *processEnder
+	logger           hclog.Logger
+	capabilities     atomic.Pointer[driver.Capabilities] // capabilities of the driver; nil until known
+	transitions      recentTransitions                   // guarded by the mutex mu of the records
 
 	// These fields belong to the goroutine of Run and, before Run, to the callers that prepare it.
 	firstStep               tasksteps.Step              // first step of Run
@@ -105,6 +108,7 @@ func New(c Config) *Runner {
 	r := &Runner{
 		startGate:          c.StartGate,
 		awaitNewStart:      c.AwaitNewStart,
+		encodeTaskConfig:   c.EncodeTaskConfig,
 		firstStep:          tasksteps.First(c.RestoredTask != nil),
 		logger:             c.Logger.Named("taskrunner").With("task", c.Task.Name),
 		onlyDestroyRemains: make(chan struct{}),
@@ -112,7 +116,7 @@ func New(c Config) *Runner {
 	}
 	r.records = &taskRecords{
 		store: c.Store, onTaskStateChange: c.OnTaskStateChange, runReturned: r.done, env: c.Env, secrets: c.Secrets, timeline: c.Timeline, logger: r.logger,
-		alloc: &alloc, taskName: c.Task.Name,
+		alloc: &alloc, taskName: c.Task.Name, metrics: c.Metrics,
 	}
 	r.requests = newTaskRequests(r.records, c.Task, c.TaskDir)
 	r.driver = &taskdriver.Access{
@@ -216,10 +220,10 @@ func ReadVariables(r *Runner) []string {
 
 // SetOutput sets the output of the next start of the task: FIFOs, or the null device,
 // which is the default.
-func (r *Runner) SetOutput(o OutputPaths) {
+func (r *Runner) SetOutput(stdoutPath, stderrPath string) {
 	r.records.mu.Lock()
 	defer r.records.mu.Unlock()
-	r.requests.config.StdoutPath, r.requests.config.StderrPath = o.Stdout, o.Stderr
+	r.requests.config.StdoutPath, r.requests.config.StderrPath = stdoutPath, stderrPath
 }
 
 // SetCgroup sets the cgroup for the driver's next start of the task, and the cores that are

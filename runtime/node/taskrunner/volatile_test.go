@@ -14,7 +14,7 @@ const (
 // volatile has each field outside of the record in which a runner keeps something, and why a crash of the agent may lose it.
 var volatile = map[reflect.Type]map[string]string{
 	reflect.TypeFor[Runner](): {
-		"startGate": configured, "awaitNewStart": configured, "records": "has the record", "requests": "see taskRequests", "driver": configured, "hooks": "see taskHooks",
+		"startGate": configured, "awaitNewStart": configured, "encodeTaskConfig": configured, "records": "has the record", "requests": "see taskRequests", "driver": configured, "hooks": "see taskHooks",
 		"ender": "see processEnder", "logger": ofAgent,
 		"capabilities":            "copy of what the record has, for goroutines that must not wait for its lock",
 		"transitions":             "for display; the next agent begins with its own",
@@ -42,7 +42,7 @@ var volatile = map[reflect.Type]map[string]string{
 	},
 	reflect.TypeFor[taskRecords](): {
 		"store": configured, "onTaskStateChange": configured, "runReturned": ofAgent, "env": configured, "secrets": configured, "timeline": configured,
-		"alloc": configured, "taskName": configured, "logger": ofAgent, "mu": ofAgent, "record": "is the record",
+		"alloc": configured, "taskName": configured, "metrics": configured, "logger": ofAgent, "mu": ofAgent, "record": "is the record",
 		"lastPutNumber": ofAgent, "lastFieldsPutNumber": ofAgent, "lastFinishedPutNumber": ofAgent, "putRetryDone": "a put that has failed is lost: the facts in it wait for it where they must not be lost",
 	},
 	reflect.TypeFor[taskRequests](): {

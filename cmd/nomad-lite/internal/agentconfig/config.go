@@ -35,6 +35,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/workload"
 	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/builtinhooks"
 )
 
 // ReadFiles reads the agent's configuration files, as [config.Load] does, and prints their errors and warnings. It returns
@@ -109,10 +110,10 @@ func BuiltinDeniedUsersOptions(c *config.Config, name string) map[string]any {
 	if name != exec.Name && name != java.Name || c.UserDenylist == nil && c.UserCheckedDrivers == nil {
 		return nil
 	}
-	limits := allocrunner.Limits{UserDenylist: c.UserDenylist, UserCheckedDrivers: c.UserCheckedDrivers}.WithDefaults()
+	rules := builtinhooks.TaskRules{UserDenylist: c.UserDenylist, UserCheckedDrivers: c.UserCheckedDrivers}.WithDefaults()
 	users := []any{}
-	if slices.Contains(limits.UserCheckedDrivers, name) {
-		for _, user := range limits.UserDenylist {
+	if slices.Contains(rules.UserCheckedDrivers, name) {
+		for _, user := range rules.UserDenylist {
 			users = append(users, user)
 		}
 	}
@@ -224,12 +225,13 @@ const maxStatsInterval = 5 * time.Second
 
 // New returns the configuration of an agent that has the given plugins.
 func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.Config {
-	limits := allocrunner.Limits{
-		MaxKillTimeout: c.MaxKillTimeout, UserDenylist: c.UserDenylist, UserCheckedDrivers: c.UserCheckedDrivers,
-		AllowNomadOpenFileModes: c.FallBackToNomadFileModes, ChrootEnv: c.ChrootEnv, StatsSampleInterval: min(c.Telemetry.CollectionInterval, maxStatsInterval),
+	limits := allocrunner.Limits{MaxKillTimeout: c.MaxKillTimeout, StatsSampleInterval: min(c.Telemetry.CollectionInterval, maxStatsInterval)}
+	rules := builtinhooks.TaskRules{
+		UserDenylist: c.UserDenylist, UserCheckedDrivers: c.UserCheckedDrivers,
+		AllowNomadOpenFileModes: c.FallBackToNomadFileModes, ChrootEnv: c.ChrootEnv,
 	}
 	if os.Geteuid() == 0 { // an agent that is not root makes all downloads as its own user
-		limits.ReservedDownloadUIDs = c.DownloadUIDs()
+		rules.ReservedDownloadUIDs = c.DownloadUIDs()
 	}
 	dynamicUsers, enabled := c.DynamicUserRange.UserIDs()
 	if os.Geteuid() != 0 || !enabled { // an agent that is not root cannot give directories to other users
@@ -241,6 +243,7 @@ func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.
 		Node:                          c.Node,
 		AllowSetuidAndDevicesInAllocs: c.AllowSetuidAndDevicesInAllocs,
 		AllocRunnerLimits:             limits,
+		TaskRules:                     rules,
 		EnvDenylist:                   c.EnvDenylist,
 		EnvAllowlist:                  c.EnvAllowlist,
 		HostVolumesDir:                c.HostVolumesDir,

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/core"
 	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/services"
 )
@@ -62,18 +63,18 @@ func (g *GroupServicesHook) registerUnlessKilled() error {
 	if g.preKillCalled {
 		return nil
 	}
-	return g.serviceSet.RegisterServicesOf(services.GroupWorkload, nil)
+	return g.serviceSet.RegisterServicesOf(core.GroupWorkload, nil)
 }
 
 // UpdateAlloc implements hook.AllocUpdate.
 func (g *GroupServicesHook) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
-	return hook.AllocUpdateResponse{}, g.serviceSet.UpdateRegistrations(services.GroupWorkload)
+	return hook.AllocUpdateResponse{}, g.serviceSet.UpdateRegistrations(core.GroupWorkload)
 }
 
 // PreTaskRestart implements hook.AllocPreTaskRestart: it deregisters the services.
 // RegisterAgain registers them again.
 func (g *GroupServicesHook) PreTaskRestart(ctx context.Context, _ hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
-	return hook.AllocPreTaskRestartResponse{}, g.serviceSet.DeregisterServicesOfWithRetry(ctx, services.GroupWorkload)
+	return hook.AllocPreTaskRestartResponse{}, g.serviceSet.DeregisterServicesOfWithRetry(ctx, core.GroupWorkload)
 }
 
 // RegisterAgain registers the services again after PreTaskRestart. The old processes
@@ -85,7 +86,7 @@ func (g *GroupServicesHook) PreKill(ctx context.Context, _ hook.AllocPreKillRequ
 	g.mu.Lock()
 	g.preKillCalled = true
 	g.mu.Unlock()
-	return hook.AllocPreKillResponse{}, g.serviceSet.DeregisterServicesOfWithRetry(ctx, services.GroupWorkload)
+	return hook.AllocPreKillResponse{}, g.serviceSet.DeregisterServicesOfWithRetry(ctx, core.GroupWorkload)
 }
 
 // Postrun implements hook.AllocPostrun. No task runs, so it removes every registration

@@ -12,25 +12,10 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
-
-// AttachTarget is the allocation, or the task of an allocation, that a Hook is attached to.
-type AttachTarget struct {
-	AllocID   string
-	TaskName  string // "" for the allocation
-	AllocJSON func() ([]byte, error)
-	EmitEvent func(*api.TaskEvent) // emits an event on the task, or on all tasks of the allocation
-	Secrets   *redact.Values       // removed from the errors of the hook; nil for none
-	// TasksRun reports whether the task, or a task of the allocation, runs. Nil means that none does.
-	TasksRun func() bool
-	// PreviousAttachmentJSONByHook holds the hooks that an earlier agent had attached, with their
-	// attachments as JSON.
-	PreviousAttachmentJSONByHook map[string]string
-}
 
 // Config configures a HookPluginSet.
 type Config struct {
@@ -162,13 +147,13 @@ func BuiltinHooksUsedByBlocks(job *api.Job) (names []string) {
 
 // NewAllocHooks returns the hooks of an allocation, without the hooks that only one of
 // its tasks attaches.
-func (s *HookPluginSet) NewAllocHooks(a *api.Allocation, c AttachTarget) []hooks.OrderedHook {
+func (s *HookPluginSet) NewAllocHooks(a *api.Allocation, c hooks.AttachTarget) []hooks.OrderedHook {
 	group := a.GetTaskGroup()
 	return s.newAttachedHooks(a, taskDrivers(group), model.MergeMetaLaterWins(a.Job.Meta, group.Meta), c)
 }
 
 // NewTaskHooks returns the hooks of a task.
-func (s *HookPluginSet) NewTaskHooks(a *api.Allocation, t *api.Task, c AttachTarget) []hooks.OrderedHook {
+func (s *HookPluginSet) NewTaskHooks(a *api.Allocation, t *api.Task, c hooks.AttachTarget) []hooks.OrderedHook {
 	list := s.newAttachedHooks(a, []string{t.Driver}, model.MergeMetaLaterWins(a.Job.Meta, a.GetTaskGroup().Meta, t.Meta), c)
 	for _, b := range builtinHooks {
 		blocks := b.attachmentFromBlocks(t)
@@ -192,7 +177,7 @@ func (s *HookPluginSet) NewTaskHooks(a *api.Allocation, t *api.Task, c AttachTar
 
 // newAttachedHooks returns the plugin hooks for an allocation or a task with these drivers and
 // this meta, including the detached hooks of c.PreviousAttachmentJSONByHook.
-func (s *HookPluginSet) newAttachedHooks(a *api.Allocation, drivers []string, meta map[string]string, c AttachTarget) []hooks.OrderedHook {
+func (s *HookPluginSet) newAttachedHooks(a *api.Allocation, drivers []string, meta map[string]string, c hooks.AttachTarget) []hooks.OrderedHook {
 	known := s.config.LaunchedHooksByName()
 	attached := make(map[string]bool)
 	var list []hooks.OrderedHook
@@ -268,6 +253,6 @@ func (s *HookPluginSet) ruleFor(name string) OperatorRule {
 	return rule
 }
 
-func (s *HookPluginSet) newAttachedHook(name string, a attachment, c AttachTarget) *Hook {
+func (s *HookPluginSet) newAttachedHook(name string, a attachment, c hooks.AttachTarget) *Hook {
 	return &Hook{name: name, rule: s.ruleFor(name), attachment: a, target: c, hookSet: s, logger: s.logger.With("alloc_id", c.AllocID, "task", c.TaskName)}
 }

@@ -36,10 +36,10 @@ func TestOnlyBlocksAttachBuiltinHooks(t *testing.T) {
 	group := &api.TaskGroup{Name: new("g"), Tasks: []*api.Task{plain, task}}
 	alloc := &api.Allocation{TaskGroup: "g", Job: &api.Job{TaskGroups: []*api.TaskGroup{group}}}
 
-	if list := plugins.NewTaskHooks(alloc, plain, AttachTarget{}); len(list) != 1 || list[0].Hook.Name() != "mine" {
+	if list := plugins.NewTaskHooks(alloc, plain, hooks.AttachTarget{}); len(list) != 1 || list[0].Hook.Name() != "mine" {
 		t.Errorf("a task without blocks has %v, want the hook mine", list)
 	}
-	list := plugins.NewTaskHooks(alloc, task, AttachTarget{})
+	list := plugins.NewTaskHooks(alloc, task, hooks.AttachTarget{})
 	if len(list) != 2 || list[1].Hook.Name() != "artifact" {
 		t.Fatalf("a task with blocks has %v, want the hooks mine and artifact", list)
 	}
@@ -189,7 +189,7 @@ func TestNearestAttachmentIsUsed(t *testing.T) {
 	} {
 		task := &api.Task{Name: "t", Meta: keys(c.task)}
 		alloc := &api.Allocation{TaskGroup: "g", Job: &api.Job{Meta: keys(c.job), TaskGroups: []*api.TaskGroup{{Name: new("g"), Meta: keys(c.group), Tasks: []*api.Task{task}}}}}
-		for what, list := range map[string][]hooks.OrderedHook{c.ofAlloc: s.newSet().NewAllocHooks(alloc, AttachTarget{}), c.ofTask: s.newSet().NewTaskHooks(alloc, task, AttachTarget{})} {
+		for what, list := range map[string][]hooks.OrderedHook{c.ofAlloc: s.newSet().NewAllocHooks(alloc, hooks.AttachTarget{}), c.ofTask: s.newSet().NewTaskHooks(alloc, task, hooks.AttachTarget{})} {
 			got := ""
 			for _, o := range list {
 				got += o.Hook.(*Hook).AttachmentJSON()

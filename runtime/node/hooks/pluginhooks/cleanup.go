@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
@@ -199,7 +200,7 @@ func waitForDelayOrCleanup(ctx context.Context, d time.Duration, enqueued <-chan
 
 // retryCleanup makes the call of a pending cleanup once.
 func (s *HookPluginSet) retryCleanup(ctx context.Context, d state.PendingCleanup) error {
-	h := s.newAttachedHook(d.Hook, attachment{isExplicit: true, jobAttachmentJSON: d.JobAttachmentJSON, builtinBlocksJSON: d.BuiltinAttachmentJSON}, AttachTarget{
+	h := s.newAttachedHook(d.Hook, attachment{isExplicit: true, jobAttachmentJSON: d.JobAttachmentJSON, builtinBlocksJSON: d.BuiltinAttachmentJSON}, hooks.AttachTarget{
 		AllocID: d.AllocID, TaskName: d.Task,
 		AllocJSON: func() ([]byte, error) { return nil, nil }, // the request has it
 		EmitEvent: func(*api.TaskEvent) {},

@@ -51,7 +51,7 @@ type Hook struct {
 	builtinBlockHook *builtinBlockHook                // builtin hook that blocks of the task attach; nil for other hooks
 	cleanupOnly      bool                             // the hook is no longer attached, and is only called to clean up
 	description      atomic.Pointer[hook.Description] // description of the hook; nil until the plugin has been launched
-	target           AttachTarget
+	target           hooks.AttachTarget
 	hookSet          *HookPluginSet
 	logger           hclog.Logger
 

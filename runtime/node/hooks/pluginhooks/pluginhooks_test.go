@@ -105,8 +105,8 @@ func (p *pluginFixture) newSet(rules ...OperatorRule) *HookPluginSet {
 	})
 }
 
-func (p *pluginFixture) target(task string) AttachTarget {
-	return AttachTarget{
+func (p *pluginFixture) target(task string) hooks.AttachTarget {
+	return hooks.AttachTarget{
 		AllocID: "a", TaskName: task,
 		AllocJSON: func() ([]byte, error) { return []byte("whole"), nil },
 		EmitEvent: func(e *api.TaskEvent) { p.events = append(p.events, e.Message) },
@@ -607,7 +607,7 @@ func TestAttachedHooks(t *testing.T) {
 		{"rules go first, in their order", allPointsDescription, alloc(on, nil, nil), []OperatorRule{{Name: "z", Match: &RuleMatch{}}, {Name: "b", Match: &RuleMatch{}}}, "z@300 b@300 stamp@300", "z@300 b@300 stamp@300"},
 	} {
 		p := (&pluginFixture{description: c.takes}).newSet(c.rules...)
-		ofAlloc, of := formatEntries(p.NewAllocHooks(c.alloc, AttachTarget{})), formatEntries(p.NewTaskHooks(c.alloc, c.alloc.GetTaskGroup().Tasks[0], AttachTarget{}))
+		ofAlloc, of := formatEntries(p.NewAllocHooks(c.alloc, hooks.AttachTarget{})), formatEntries(p.NewTaskHooks(c.alloc, c.alloc.GetTaskGroup().Tasks[0], hooks.AttachTarget{}))
 		if ofAlloc != c.ofAlloc || of != c.of {
 			t.Errorf("%s: of the allocation %q, of the task %q", c.what, ofAlloc, of)
 		}
@@ -678,7 +678,7 @@ func TestBuiltinHooksOfBlocks(t *testing.T) {
 	group := "g"
 	task := &api.Task{Name: "t", Artifacts: []*api.TaskArtifact{{}}, Templates: []*api.Template{{}}}
 	a := &api.Allocation{ID: "a", TaskGroup: group, Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: &group, Tasks: []*api.Task{task}}}}}
-	if got := formatEntries(s.newSet().NewTaskHooks(a, task, AttachTarget{})); got != "artifact@600 template@800" {
+	if got := formatEntries(s.newSet().NewTaskHooks(a, task, hooks.AttachTarget{})); got != "artifact@600 template@800" {
 		t.Errorf("got %q", got)
 	}
 	if got := BuiltinHooksUsedByBlocks(a.Job); !reflect.DeepEqual(got, []string{"artifact", "template"}) {
