@@ -23,12 +23,12 @@ generate: ## protobuf code, after a change of a .proto file
 	go generate ./...
 
 # The packages with tests that compare the pages of docs/reference with the code.
-REFERENCE = ./cmd/nomad-lite ./cmd/nomad-lite/internal/builtins ./cmd/nomad-lite/root ./internal/metrics ./plugins/proto ./runtime/agent/config ./runtime/agent/httpapi ./runtime/job/jobspec ./runtime/node/taskenv ./runtime/node/taskrunner/tasksteps ./runtime/store/events
+REFERENCE = ./cmd/nomad-lite ./cmd/nomad-lite/internal/builtins ./cmd/nomad-lite/root ./internal/metrics ./plugins/proto ./runtime/agent/config ./runtime/agent/httpapi ./runtime/job/jobspec ./runtime/core/taskenv ./runtime/core/tasksteps ./runtime/store/events
 reference: ## the generated pages and tables of docs, after a change of commands, settings, routes, events, messages or protocols
 	go test -count=1 -run '^Test((Commands|Config|JobSpec|Events|Environment|Errors|Protocol|PluginConfig|API)Page|CommandTablesOfDocuments|DocumentHasTheTable|Documentation|PromisesHaveTests)$$' $(REFERENCE) -update
 
 # The packages with tests that compare docs/promises with the program.
-PROMISES = ./cmd/nomad-lite ./cmd/nomad-lite/root ./cmd/nomad-lite/internal/builtins ./internal/metrics ./plugins/host/launch ./plugins/proto ./runtime/agent/config ./runtime/agent/httpapi ./runtime/node/taskenv
+PROMISES = ./cmd/nomad-lite ./cmd/nomad-lite/root ./cmd/nomad-lite/internal/builtins ./internal/metrics ./plugins/host/launch ./plugins/proto ./runtime/agent/config ./runtime/agent/httpapi ./runtime/core/taskenv
 promises: ## adds to docs/promises what is not in it yet; a promise that was removed or changed stays, and is reported
 	go test -count=1 -run 'Keeps?Promises$$' $(PROMISES) -update
 
@@ -109,18 +109,18 @@ test-defects: ## drivers, hooks and device plugins with one defect each against 
 	NOMAD_LITE_ALL_CASES=1 go test -count=1 -timeout=30m -run '^Test(Driver|Hook|Device)Defects$$' ./sdk/sdktest
 
 test-lives: ## a million random lives of a task through the table of its steps, with kills, shutdowns and crashes of the agent
-	go test -count=1 -v -run '^TestRandomLives$$' ./runtime/node/taskrunner/tasksteps -lives 1000000
+	go test -count=1 -v -run '^TestRandomLives$$' ./runtime/core/tasksteps -lives 1000000
 
 test-planted: ## each defect of a list is planted alone in the task runner, and must be found by its tests; ten minutes
-	go run -C internal/tools ./planted -defects runtime/node/taskrunner/testdata/defects.txt ./runtime/node/taskrunner/... ./runtime/node/allocrunner
+	go run -C internal/tools ./planted -defects runtime/core/taskrunner/testdata/defects.txt ./runtime/core/taskrunner/... ./runtime/core/allocrunner
 
 MUTANTS = go run -C internal/tools ./mutants -equivalent internal/tools/mutants/equivalent.txt
 test-mutants: ## small changes of the record of a task, of the tables that lead to it, of the order of tasks and of the restart policy, one at a time, which tests must find; two hours
 	$(MUTANTS) $(addprefix runtime/core/record/,apply.go facts.go record.go) -- ./runtime/core/record
-	$(MUTANTS) runtime/node/taskrunner/tasksteps/tasksteps.go -- ./runtime/node/taskrunner/tasksteps
-	$(MUTANTS) runtime/node/taskrunner/startrule.go runtime/node/taskrunner/taskdriver/watchtable.go -- ./runtime/node/taskrunner ./runtime/node/taskrunner/taskdriver
-	$(MUTANTS) $(addprefix runtime/job/restart/,restart.go end.go) -- ./runtime/job/restart
-	$(MUTANTS) $(addprefix runtime/job/lifecycle/,coordinator.go extension.go gate.go graph.go group.go phase.go tasks.go) -- ./runtime/job/lifecycle ./runtime/job/model
+	$(MUTANTS) runtime/core/tasksteps/tasksteps.go -- ./runtime/core/tasksteps
+	$(MUTANTS) runtime/core/taskrunner/startrule.go runtime/core/taskdriver/watchtable.go -- ./runtime/core/taskrunner ./runtime/core/taskdriver
+	$(MUTANTS) $(addprefix runtime/core/restart/,restart.go end.go) -- ./runtime/core/restart
+	$(MUTANTS) $(addprefix runtime/core/lifecycle/,coordinator.go extension.go gate.go graph.go group.go phase.go tasks.go) -- ./runtime/core/lifecycle ./runtime/job/model
 
 simulate: ## a long run of random jobs and faults under virtual time: plans alone, then with the real runners, then with the real runners as a node of simulated servers
 	$(LONG) '^TestSimulation$$' ./runtime/scheduler $(PART)

@@ -22,19 +22,22 @@ var floors = [][]string{
 	{"plugins/host"},
 	{"sdk"},
 	{"builtin"},
-	{"runtime/job/lifecycle", "runtime/job/health"},
-	{"runtime/job/restart"},
+	{"runtime/core/lifecycle", "runtime/job/health"},
+	{"runtime/core/restart"},
 	{"runtime/job"},
-	{"runtime/node/taskrunner/tasksteps"},
 	{"runtime/core/record"},
 	{"runtime/store/state", "runtime/store/keyring"},
+	{"runtime/core/tasksteps", "runtime/core/taskenv", "runtime/core/timeline"},
+	{"runtime/core/hooks", "runtime/core/taskdriver"},
+	{"runtime/core"},
+	{"runtime/core/taskrunner"},
+	{"runtime/core/allocrunner"},
+	{"runtime/core/noderunner"},
+	{"runtime/explain"},
 	{"runtime/store"},
 	{"runtime/node"},
-	{"runtime/core/hooks"},
 	{"runtime/node/hooks"},
-	{"runtime/node/taskrunner"},
-	{"runtime/node/allocrunner"},
-	{"runtime/node/noderunner", "runtime/node/orphans", "runtime/node/hooks/hostservice", "runtime/scheduler"},
+	{"runtime/node/taskexec", "runtime/node/orphans", "runtime/scheduler"},
 	{"runtime/cluster"},
 	{"runtime/agent"},
 	{"cmd/nomad-lite"},
@@ -68,6 +71,9 @@ func TestPackagesImportLowerFloors(t *testing.T) {
 	for _, line := range strings.Split(listPackageImports(t), "\n") {
 		importer, imports, _ := strings.Cut(line, " ")
 		importer = strings.TrimPrefix(importer, modulePathPrefix)
+		if isPackageWithin(importer, corePackage) {
+			imports, _, _ = strings.Cut(imports, testImportsMark) // its tests use the real hooks of a machine
+		}
 		floor, entry := floorOf(importer)
 		if floor < 0 {
 			t.Errorf("package %s is on no floor", importer)
@@ -168,7 +174,10 @@ func isWithinAny(pkg string, dirs []string) bool {
 // All other groups only send requests to an agent, which can be on another machine.
 var agentSideGroups = []string{"agent", "plugin", "root", "run", "statefile", "validate"}
 
-// Commands that only send requests to an agent link nothing of runtime but the job language and the rules about jobs, and no gRPC.
+// clientRuntimePackages have the job language, the rules about jobs, and sentences about their state.
+var clientRuntimePackages = []string{"runtime/job", "runtime/explain", "runtime/core/lifecycle", "runtime/core/restart"}
+
+// Commands that only send requests to an agent link nothing else of runtime, and no gRPC.
 func TestClientCommandsLinkNoAgent(t *testing.T) {
 	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Deps " "}}`, "./...").Output()
 	if err != nil {
@@ -188,7 +197,7 @@ func TestClientCommandsLinkNoAgent(t *testing.T) {
 			if !ours && !isWire {
 				continue
 			}
-			if isWire || isPackageWithin(dep, "runtime") && !isPackageWithin(dep, "runtime/job") || isWithinAny(dep, []string{"plugins/host", "builtin"}) {
+			if isWire || isPackageWithin(dep, "runtime") && !isWithinAny(dep, clientRuntimePackages) || isWithinAny(dep, []string{"plugins/host", "builtin"}) {
 				t.Errorf("%s links %s", importer, dep)
 			}
 		}
@@ -214,6 +223,9 @@ func TestProgramLinksNoTestPackages(t *testing.T) {
 	}
 }
 
+// testImportsMark precedes the imports of a package's tests.
+const testImportsMark = "(tests)"
+
 // listPackageImports returns a line for each package, with its path and the paths of its imports.
 func listPackageImports(t *testing.T) string {
 	t.Helper()
@@ -226,7 +238,7 @@ func listPackageImports(t *testing.T) string {
 
 var listImportsOnce = sync.OnceValues(func() (string, error) {
 	var stderr bytes.Buffer
-	cmd := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}} {{join .TestImports " "}} {{join .XTestImports " "}}`, "./...")
+	cmd := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}} `+testImportsMark+` {{join .TestImports " "}} {{join .XTestImports " "}}`, "./...")
 	cmd.Dir = "../.."
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -294,7 +306,7 @@ func TestPluginsImportPublicPackages(t *testing.T) {
 // packagesWithoutWire are packages of types, rules and records. A change of the wire format does not rebuild them.
 var packagesWithoutWire = []string{
 	"hclspec", "plugins/base", "plugins/driver", "plugins/hook", "plugins/device",
-	"runtime/job/lifecycle", "runtime/job/restart", "runtime/job/model", "runtime/store/state", "runtime/store", "runtime/node/taskenv",
+	"runtime/job/model", "runtime/store/state", "runtime/store",
 }
 
 // wireModules are the modules of the plugin protocol.
@@ -322,6 +334,37 @@ func TestRulesAndRecordsLinkNoWire(t *testing.T) {
 		if !slices.Contains(strings.Fields(string(out)), module) && !strings.Contains(string(out), "\n"+module+"/") {
 			t.Errorf("driverwire does not link %s", module)
 		}
+	}
+}
+
+const corePackage = "runtime/core"
+
+// coreFoundations are the packages of the module that packages of the core import.
+var coreFoundations = []string{corePackage, "runtime/job", "runtime/store/state", "internal", "hclspec", "plugins/base", "plugins/driver", "plugins/hook", "plugins/device"}
+
+// TestCoreLinksNoMachine checks that the packages that decide what happens to a task link nothing that does it: no gRPC,
+// go-plugin, HCL, bbolt, Prometheus or netlink, and no package of this module that uses one.
+func TestCoreLinksNoMachine(t *testing.T) {
+	forbidden := []string{
+		"google.golang.org/grpc", "google.golang.org/protobuf", "github.com/hashicorp/go-plugin", "github.com/hashicorp/hcl", "go.etcd.io/bbolt", "github.com/prometheus/client_golang",
+		"github.com/vishvananda/netlink",
+	}
+	out, err := exec.Command("go", "list", "-deps", modulePathPrefix+corePackage+"/...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dep := range strings.Fields(string(out)) {
+		if isWithinAny(dep, forbidden) {
+			t.Errorf("the core links %s", dep)
+		}
+		if ours, isOurs := strings.CutPrefix(dep, modulePathPrefix); isOurs && !isWithinAny(ours, coreFoundations) {
+			t.Errorf("the core links %s", ours)
+		}
+	}
+	// The package that evaluates config blocks for the core shows that the check finds a module.
+	out, err = exec.Command("go", "list", "-deps", modulePathPrefix+"hclspec/block").Output()
+	if err != nil || !slices.ContainsFunc(strings.Fields(string(out)), func(dep string) bool { return isWithinAny(dep, forbidden) }) {
+		t.Errorf("hclspec/block links none of %v (%v)", forbidden, err)
 	}
 }
 

@@ -26,30 +26,30 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
-	"github.com/nomad-lite/nomad-lite/runtime/agent/conditions"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/history"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/otlp"
 	"github.com/nomad-lite/nomad-lite/runtime/core"
+	"github.com/nomad-lite/nomad-lite/runtime/core/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/core/noderunner"
+	"github.com/nomad-lite/nomad-lite/runtime/core/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/core/taskrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/core/tasksteps"
+	"github.com/nomad-lite/nomad-lite/runtime/core/timeline"
+	"github.com/nomad-lite/nomad-lite/runtime/explain/conditions"
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
-	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskapi"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskfiles"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/builtinhooks"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/hostservice"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/network"
-	"github.com/nomad-lite/nomad-lite/runtime/node/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/node/orphans"
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
-	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
-	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
-	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/tasksteps"
-	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
+	"github.com/nomad-lite/nomad-lite/runtime/node/workloaddata"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
@@ -518,7 +518,7 @@ func newAllocTraceFunc(e *otlp.TraceExporter) func(*api.Allocation) timeline.Tra
 }
 
 // newVariableReader returns a function that reads a variable once.
-func newVariableReader(data hostservice.WorkloadData) builtinhooks.VariableReader {
+func newVariableReader(data workloaddata.Source) builtinhooks.VariableReader {
 	return func(ctx context.Context, w identity.Workload, namespace, path string) (map[string]string, error) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()

@@ -28,10 +28,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/workload"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner/taskexec"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/builtinhooks"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/hostservice"
 	"github.com/nomad-lite/nomad-lite/runtime/node/services"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskexec"
+	"github.com/nomad-lite/nomad-lite/runtime/node/workloaddata"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
@@ -255,11 +255,11 @@ func (a *Agent) tokenIssuer() builtinhooks.TokenIssuer {
 }
 
 // workloadData returns the variables and services that the workloads of this agent use.
-func (a *Agent) workloadData() hostservice.WorkloadData {
+func (a *Agent) workloadData() workloaddata.Source {
 	if a.cluster != nil {
 		return a.cluster.data
 	}
-	return hostservice.StoreData{Store: a.store}
+	return workloaddata.StoreSource{Store: a.store}
 }
 
 // emitServiceRefused adds an event to the tasks of an allocation whose service the servers do not register.

@@ -9,7 +9,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
-	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/taskdriver"
+	"github.com/nomad-lite/nomad-lite/runtime/core/taskdriver"
 )
 
 // TaskProcess is the main process of a task.

@@ -12,11 +12,12 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/hostservice"
+	"github.com/nomad-lite/nomad-lite/runtime/core/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/hostservice"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/workloaddata"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
@@ -47,7 +48,7 @@ func loadOrCreateHookTokenKey(s *store.Store, logger hclog.Logger) hostservice.C
 
 // createHookPluginsAndHostService creates the set of hook plugins and starts the host service that hooks call. The
 // function allocRunner returns the runner of an allocation, or nil if the node does not have the allocation.
-func (p *pluginManager) createHookPluginsAndHostService(c Config, s *store.Store, data hostservice.WorkloadData, sockets *socketDir, allocRunner func(id string) *allocrunner.Runner) error {
+func (p *pluginManager) createHookPluginsAndHostService(c Config, s *store.Store, data workloaddata.Source, sockets *socketDir, allocRunner func(id string) *allocrunner.Runner) error {
 	key := loadOrCreateHookTokenKey(s, p.logger)
 	p.hookPlugins = pluginhooks.New(pluginhooks.Config{
 		FindOrLaunchHook: func(ctx context.Context, name string, until time.Time) (pluginhooks.RemoteHook, *hook.Description, error) {

@@ -8,7 +8,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/hoststats"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/history"
-	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/core/allocrunner"
 )
 
 // Files in the data directory that have the usage of tasks in the last hours: of an agent, and of a foreground run.

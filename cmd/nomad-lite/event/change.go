@@ -12,8 +12,8 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
+	"github.com/nomad-lite/nomad-lite/runtime/explain/reason"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/job/reason"
 )
 
 // eventObject is the payload of an event: the object after the change, in the field for the event's topic.

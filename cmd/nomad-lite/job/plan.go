@@ -20,8 +20,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/internal/shellquote"
+	"github.com/nomad-lite/nomad-lite/runtime/explain/reason"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/job/reason"
 )
 
 const planHelp = `Show the changes that 'job run' would make now, and whether the node has enough

@@ -22,7 +22,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
-	"github.com/nomad-lite/nomad-lite/runtime/node/noderunner"
+	"github.com/nomad-lite/nomad-lite/runtime/core/noderunner"
 )
 
 const runHelp = `Run a job in the foreground until it ends. Several files run as one unit:

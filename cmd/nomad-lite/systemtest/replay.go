@@ -6,7 +6,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/tasksteps"
+	"github.com/nomad-lite/nomad-lite/runtime/core/tasksteps"
 )
 
 // checkTransitionsFile is the script command "replay FILE [FIXTURE]". It checks the transitions.json of a debug bundle

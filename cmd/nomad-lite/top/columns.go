@@ -10,8 +10,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
-	"github.com/nomad-lite/nomad-lite/runtime/job/jobhealth"
-	"github.com/nomad-lite/nomad-lite/runtime/job/reason"
+	"github.com/nomad-lite/nomad-lite/runtime/explain/jobhealth"
+	"github.com/nomad-lite/nomad-lite/runtime/explain/reason"
 )
 
 // cell is the text of a row in one column, with its colour. The text can come from the agent and is not safe for a

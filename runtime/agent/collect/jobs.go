@@ -8,7 +8,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/metrics"
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/healthtracker"
-	"github.com/nomad-lite/nomad-lite/runtime/job/jobhealth"
+	"github.com/nomad-lite/nomad-lite/runtime/explain/jobhealth"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/jobsummary"

@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
-	"github.com/nomad-lite/nomad-lite/runtime/job/jobhealth"
+	"github.com/nomad-lite/nomad-lite/runtime/explain/jobhealth"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )

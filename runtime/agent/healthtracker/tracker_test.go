@@ -15,9 +15,9 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/core/record"
-	"github.com/nomad-lite/nomad-lite/runtime/job/jobhealth"
+	"github.com/nomad-lite/nomad-lite/runtime/core/restart"
+	"github.com/nomad-lite/nomad-lite/runtime/explain/jobhealth"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 

@@ -17,9 +17,9 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/hoststats"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/core/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/core/taskrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
-	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 )
 
 // fakeNode is a node with tasks of several drivers.

@@ -5,7 +5,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner/taskexec"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskexec"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 

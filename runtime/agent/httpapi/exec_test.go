@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner/taskexec"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskexec"
 )
 
 // execSessionClient is the client's end of a session.

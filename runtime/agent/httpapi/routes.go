@@ -10,10 +10,10 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/agentproof"
 	"github.com/nomad-lite/nomad-lite/internal/hoststats"
-	"github.com/nomad-lite/nomad-lite/runtime/agent/conditions"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/healthtracker"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/history"
-	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/tasksteps"
+	"github.com/nomad-lite/nomad-lite/runtime/core/tasksteps"
+	"github.com/nomad-lite/nomad-lite/runtime/explain/conditions"
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 )
 

@@ -3,9 +3,9 @@ package httpapi
 import (
 	"time"
 
-	"github.com/nomad-lite/nomad-lite/runtime/job/spansummary"
+	"github.com/nomad-lite/nomad-lite/runtime/core/timeline"
+	"github.com/nomad-lite/nomad-lite/runtime/explain/spansummary"
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
-	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 

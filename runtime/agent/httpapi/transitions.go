@@ -1,7 +1,7 @@
 package httpapi
 
 import (
-	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/tasksteps"
+	"github.com/nomad-lite/nomad-lite/runtime/core/tasksteps"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 

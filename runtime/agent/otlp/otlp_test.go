@@ -24,10 +24,10 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/metrics"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/otlp/otlptest"
-	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
+	"github.com/nomad-lite/nomad-lite/runtime/core/restart"
+	"github.com/nomad-lite/nomad-lite/runtime/core/timeline"
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
-	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
 )
 
 func TestMain(m *testing.M) {

@@ -16,8 +16,8 @@ import (
 	resourcepb "go.opentelemetry.io/proto/otlp/resource/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 
+	"github.com/nomad-lite/nomad-lite/runtime/core/timeline"
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
-	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
 )
 
 // AllocTrace is the trace of one allocation. It implements timeline.Trace.

@@ -10,7 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
-	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner/taskexec"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskexec"
 )
 
 // maxQueuedInputs is how many messages of a server are received before the command reads them, so that the end of a session

@@ -17,7 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/servers"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/hostservice"
+	"github.com/nomad-lite/nomad-lite/runtime/node/workloaddata"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 )
@@ -60,7 +60,7 @@ type Data struct {
 	polling sync.WaitGroup
 }
 
-var _ hostservice.WorkloadData = (*Data)(nil)
+var _ workloaddata.Source = (*Data)(nil)
 
 // NewData returns a Data. The caller must call Close.
 func NewData(c DataConfig) *Data {
@@ -124,17 +124,17 @@ func (d *Data) ReadAgain() {
 	}
 }
 
-// Variable implements hostservice.WorkloadData.
+// Variable implements workloaddata.Source.
 func (d *Data) Variable(ctx context.Context, ws store.WatchSet, w identity.Workload, namespace, path string) (*api.Variable, uint64, error) {
 	return read[*api.Variable](ctx, d, ws, newSubject(variable, w, namespace, path))
 }
 
-// Variables implements hostservice.WorkloadData.
+// Variables implements workloaddata.Source.
 func (d *Data) Variables(ctx context.Context, ws store.WatchSet, w identity.Workload, namespace, prefix string) ([]*api.VariableMetadata, uint64, error) {
 	return read[[]*api.VariableMetadata](ctx, d, ws, newSubject(variableList, w, namespace, prefix))
 }
 
-// Services implements hostservice.WorkloadData. With an empty name it returns one entry for each service, which has only
+// Services implements workloaddata.Source. With an empty name it returns one entry for each service, which has only
 // the name and the tags of all instances: the servers have no other list of all services.
 func (d *Data) Services(ctx context.Context, ws store.WatchSet, w identity.Workload, name string) ([]hook.Service, uint64, error) {
 	k := service
@@ -144,7 +144,7 @@ func (d *Data) Services(ctx context.Context, ws store.WatchSet, w identity.Workl
 	return read[[]hook.Service](ctx, d, ws, newSubject(k, w, "", name))
 }
 
-// HasConsulServices implements hostservice.WorkloadData: services of Consul are not among those of the servers.
+// HasConsulServices implements workloaddata.Source: services of Consul are not among those of the servers.
 func (*Data) HasConsulServices(store.WatchSet, identity.Workload) (bool, uint64) { return false, 1 }
 
 func newSubject(k kind, w identity.Workload, namespace, name string) subject {
@@ -361,14 +361,14 @@ func (d *Data) fetch(ctx context.Context, s subject, query *servers.Query) (fetc
 		if err := call(protocol.MethodListVariables, &protocol.ListVariablesRequest{ReadOptions: options}, &r); err != nil {
 			return fetched{}, err
 		}
-		hostservice.SortVariables(r.Data)
+		workloaddata.SortVariables(r.Data)
 		return fetched{r.Data, r.Index, r.Index, r.LastContact}, nil
 	case service:
 		var r protocol.GetServiceResponse
 		if err := call(protocol.MethodGetService, &protocol.GetServiceRequest{ServiceName: s.name, ReadOptions: options}, &r); err != nil {
 			return fetched{}, err
 		}
-		return fetched{hostservice.NewHookServices(r.Services, nil), r.Index, r.Index, r.LastContact}, nil
+		return fetched{workloaddata.NewHookServices(r.Services, nil), r.Index, r.Index, r.LastContact}, nil
 	default:
 		var r protocol.ListServicesResponse
 		if err := call(protocol.MethodListServices, &protocol.ListServicesRequest{ReadOptions: options}, &r); err != nil {

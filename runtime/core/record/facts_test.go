@@ -9,8 +9,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/core/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 )
 
 var failPolicy = restart.Policy{Attempts: 1, Interval: time.Hour, Mode: restart.ModeFail}

@@ -11,9 +11,9 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/racedetector"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/core/restart"
+	"github.com/nomad-lite/nomad-lite/runtime/core/tasksteps"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
-	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/tasksteps"
 )
 
 // TestReachableRecords visits all records that one task can have, with each crash, each failed put and each answer of the driver,

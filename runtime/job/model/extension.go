@@ -9,8 +9,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
-	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
-	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
+	"github.com/nomad-lite/nomad-lite/runtime/core/lifecycle"
+	"github.com/nomad-lite/nomad-lite/runtime/core/restart"
 )
 
 // The meta keys of nomad-lite's extensions of the lifecycle of a task group.

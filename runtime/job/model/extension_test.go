@@ -7,7 +7,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
+	"github.com/nomad-lite/nomad-lite/runtime/core/lifecycle"
 )
 
 // addTask adds a task to the group: its hook (with a + for a sidecar) and its keys.

@@ -8,7 +8,7 @@ import (
 	"strconv"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/core/taskenv"
 )
 
 // Address modes.

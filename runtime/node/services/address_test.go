@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/core/taskenv"
 )
 
 func TestAddress(t *testing.T) {

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/runtime/core"
+	"github.com/nomad-lite/nomad-lite/runtime/core/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/services/servicestest"
-	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 )
 
 // BenchmarkCheckRun measures one run of one check over the loopback, including the handling of its

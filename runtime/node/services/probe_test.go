@@ -22,8 +22,8 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/core/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 )
 
 func TestProbeHTTP(t *testing.T) {

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/runtime/core/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 )
 
 // AllocServicesSpec has the services of one version of an allocation, and the fields of the allocation that their

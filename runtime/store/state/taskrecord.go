@@ -6,7 +6,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/core/record"
-	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
+	"github.com/nomad-lite/nomad-lite/runtime/core/restart"
 )
 
 // TaskRecord is the stored form of a [record.Fields]. Its lists and maps have pointers, because go-msgpack mixes up the

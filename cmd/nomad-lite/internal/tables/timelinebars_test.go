@@ -10,7 +10,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
-	"github.com/nomad-lite/nomad-lite/runtime/job/spansummary"
+	"github.com/nomad-lite/nomad-lite/runtime/explain/spansummary"
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 )
 

@@ -6,8 +6,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
-	"github.com/nomad-lite/nomad-lite/runtime/job/jobhealth"
-	"github.com/nomad-lite/nomad-lite/runtime/job/reason"
+	"github.com/nomad-lite/nomad-lite/runtime/explain/jobhealth"
+	"github.com/nomad-lite/nomad-lite/runtime/explain/reason"
 )
 
 // DeploymentFailure describes a failed deployment.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
-	"github.com/nomad-lite/nomad-lite/runtime/job/reason"
+	"github.com/nomad-lite/nomad-lite/runtime/explain/reason"
 )
 
 // FindFailures returns why a job whose allocations have ended was not successful: its failed tasks, the allocations

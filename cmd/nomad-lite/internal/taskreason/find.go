@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/streaming"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
-	"github.com/nomad-lite/nomad-lite/runtime/job/reason"
+	"github.com/nomad-lite/nomad-lite/runtime/explain/reason"
 )
 
 // TaskWithReason is a task that does not run or has failed, and the reason.

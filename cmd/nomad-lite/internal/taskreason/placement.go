@@ -9,7 +9,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
-	"github.com/nomad-lite/nomad-lite/runtime/job/reason"
+	"github.com/nomad-lite/nomad-lite/runtime/explain/reason"
 )
 
 // PrintPlacementFailure adds a section with the groups of a job that have unplaced allocations and the reasons, if

@@ -16,7 +16,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
-	"github.com/nomad-lite/nomad-lite/runtime/agent/conditions"
+	"github.com/nomad-lite/nomad-lite/runtime/explain/conditions"
 )
 
 // brokenMachine is an agent that testdata/broken-machine.sh has started, and on whose machine the script has broken something.

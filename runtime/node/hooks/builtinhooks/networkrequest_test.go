@@ -5,7 +5,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/core/taskenv"
 )
 
 // A port of the default network has no address of its own, unless the address of the node is that of this machine alone.

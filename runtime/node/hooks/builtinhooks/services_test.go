@@ -10,9 +10,9 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/core/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/node/services"
 	"github.com/nomad-lite/nomad-lite/runtime/node/services/servicestest"
-	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 )
 
 // newServiceSet is a set of two services, one of the group and one of a task, with their

@@ -1,0 +1,209 @@
+package allocrunner
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
+	"github.com/nomad-lite/nomad-lite/runtime/core"
+	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
+	"github.com/nomad-lite/nomad-lite/runtime/core/lifecycle"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
+	"github.com/nomad-lite/nomad-lite/runtime/core/taskrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+// HookFactory creates the hooks in plugins, each with its order relative to the builtin hooks.
+// *pluginhooks.HookPluginSet implements it.
+type HookFactory interface {
+	NewAllocHooks(*api.Allocation, hooks.AttachTarget) []hooks.OrderedHook
+	NewTaskHooks(*api.Allocation, *api.Task, hooks.AttachTarget) []hooks.OrderedHook
+
+	// PluginLaunchWaiterOrNil returns a function that blocks until the plugins are launched that may be hooks of every
+	// allocation, and emits an event if that takes long. Before that, NewAllocHooks and NewTaskHooks can return
+	// incomplete lists. PluginLaunchWaiterOrNil returns nil if the lists are complete already. It is called before the
+	// other two methods.
+	PluginLaunchWaiterOrNil(*api.Allocation) func(ctx context.Context, emit func(*api.TaskEvent))
+}
+
+// newLifecycle returns the coordinator for the tasks, which are given in the order of the job, and the lifecycle
+// extensions of the group, nil if it uses none.
+func newLifecycle(alloc *api.Allocation, tasks []taskrunner.Task, logger hclog.Logger) (*lifecycle.Coordinator, *lifecycle.ExtendedGroup) {
+	stages := make([]lifecycle.Task, len(tasks))
+	for i, task := range tasks {
+		stages[i] = lifecycle.Task{Name: task.Name, Stage: task.Stage()}
+	}
+	extensions, err := model.LifecycleExtensions(alloc.Job, alloc.GetTaskGroup())
+	if err != nil {
+		// The job uses an extension that is not supported: an earlier version of this program, which
+		// did not know the key, has accepted the job.
+		logger.Error("extensions of the lifecycle are ignored", "error", err)
+	}
+	return lifecycle.NewCoordinator(logger, stages), extensions
+}
+
+// setUpAllocOrKill prepares the allocation so that its tasks can run. If that fails, all tasks are killed before they
+// start. Poststop tasks are killed too, because no task has run whose work they would clean up. restored means that an
+// earlier agent has started the allocation.
+func (a *allocTasks) setUpAllocOrKill(untilStop context.Context, restored bool) {
+	if restored && (a.state.isStopRequested() || a.onlyPoststopTasksRemain()) {
+		return // no task needs the setup: killInOrder kills the tasks, or only poststop tasks remain
+	}
+	kill := func(reason stopReason) {
+		for _, t := range a.taskSet {
+			t.Kill(reason.killingEvent(t.Task()))
+		}
+	}
+	noEvents := stopReason{omitEvents: true}
+	if a.state.currentAlloc().ServerTerminalStatus() {
+		kill(noEvents)
+		return
+	}
+	if !restored {
+		if err := a.fetchDriverDescriptions(untilStop); err != nil && untilStop.Err() == nil {
+			a.logger.Error("alloc not added", "error", err)
+			a.state.setPermanentOverride(statusOverride{api.AllocClientStatusFailed, fmt.Sprintf("Unable to add allocation due to error: %v", err)})
+			kill(noEvents)
+			return
+		}
+	}
+	err := callPrerunHooks(untilStop, a, restored)
+	switch {
+	case a.state.isStopRequested() && restored:
+	case a.state.isStopRequested():
+		reason, _ := a.state.currentStop()
+		kill(reason)
+	case err != nil && untilStop.Err() == nil:
+		a.logger.Error("alloc not set up", "error", err)
+		a.emitEvent(model.EventSetupFailure(fmt.Sprintf("failed to setup alloc: %v", err)))
+		kill(noEvents)
+	}
+}
+
+// awaitAndAttachHooks blocks until the HookFactory knows all hooks or untilStop is done, and attaches the hooks. It does
+// nothing if New has attached them.
+func (r *Runner) awaitAndAttachHooks(untilStop context.Context) {
+	if wait.IsClosed(r.hooksAttached) {
+		return
+	}
+	awaitLaunches, emitEvent := r.config.HookFactory.PluginLaunchWaiterOrNil(r.config.Alloc), r.tasks.emitEvent
+	if r.startedByEarlierAgent {
+		limited, cancel := context.WithTimeout(untilStop, restoredHooksTimeout)
+		defer cancel()
+		untilStop, emitEvent = limited, func(*api.TaskEvent) {}
+	}
+	if awaitLaunches != nil && (r.startedByEarlierAgent || !r.Alloc().ServerTerminalStatus()) {
+		awaitLaunches(untilStop, emitEvent)
+	}
+	r.attachHooks()
+}
+
+// restoredHooksTimeout is how long a restored allocation waits until the HookFactory knows all hooks. A longer wait is
+// not necessary, because its tasks run already and the records contain their hooks.
+const restoredHooksTimeout = 2 * time.Second
+
+// attachHooks creates the hooks of the allocation and of its tasks, and sets them in their runners. It is called once,
+// before any hook is called.
+func (r *Runner) attachHooks() {
+	lists := make([][]hooks.OrderedHook, len(r.tasks.taskSet))
+	for i, t := range r.tasks.taskSet {
+		lists[i] = newTaskHooks(r, t, r.config.Alloc.GetTaskGroup().Tasks[i])
+	}
+	chain := hooks.NewChain(hooks.ChainConfig{
+		Limits: r.config.Limits.hookCallLimits(), EmitEvent: r.tasks.emitEvent, Timeline: r.timeline.Recorder("", r.secrets), Observer: r.config.Metrics, Logger: r.logger,
+	}, newAllocHooks(r))
+	r.state.setHooks(chain)
+	for i, t := range r.tasks.taskSet {
+		t.SetHooks(lists[i], chain.AttachmentByHookName())
+	}
+	close(r.hooksAttached)
+}
+
+// newTaskHooks returns the hooks of a task.
+func newTaskHooks(r *Runner, runner *taskrunner.Runner, t *api.Task) []hooks.OrderedHook {
+	list := []hooks.OrderedHook{{Order: hooks.OrderLast, Hook: r.statsHooks[t.Name]}}
+	list = append(list, r.workspace.TaskHooks(taskAccess{runner}, t)...)
+	if r.config.HookFactory != nil {
+		pluginHooks := r.config.HookFactory.NewTaskHooks(r.config.Alloc, t, newAttachTarget(r, t.Name, runner.EmitEvent, r.attachmentsByTaskAndHook[t.Name]))
+		r.state.addPluginHooks(t, pluginHooks)
+		list = append(list, pluginHooks...)
+	}
+	return list
+}
+
+// newAttachTarget returns the target to which the HookFactory attaches hooks: the allocation if task is empty,
+// otherwise one of its tasks. previousConfigByHook has the configurations of the hooks that the target had under an
+// earlier agent, by hook name.
+func newAttachTarget(r *Runner, task string, emit func(*api.TaskEvent), previousConfigByHook map[string]string) hooks.AttachTarget {
+	return hooks.AttachTarget{
+		AllocID: r.config.Alloc.ID, TaskName: task, EmitEvent: emit, Secrets: r.secrets, PreviousAttachmentJSONByHook: previousConfigByHook,
+		AllocJSON: func() ([]byte, error) { return json.Marshal(r.Alloc()) },
+		TasksRun: func() bool {
+			_, err := r.tasks.namedOrAllRunningTasks(task)
+			return err == nil
+		},
+	}
+}
+
+// newAllocHooks returns the hooks of the allocation.
+func newAllocHooks(r *Runner) []hooks.OrderedHook {
+	c := &r.config
+	maxRun := hooks.NewMaxRunDurationHook(func() time.Time { return maxRunDeadline(r.Alloc()) }, r.tasks.completeForMaxRunDuration)
+	health := r.tasks.newHealthHook(r.timeline.Recorder("", r.secrets))
+	list := []hooks.OrderedHook{{Order: hooks.OrderFirst, Hook: maxRun}}
+	list = append(list, r.workspace.AllocHooks(r.tasks.coreTasks())...)
+	list = append(list, hooks.OrderedHook{Order: hooks.OrderFirst, Hook: health}, hooks.OrderedHook{Order: hooks.OrderLast, Hook: health.WatchRestartHook()})
+	if c.HookFactory != nil {
+		var earlierConfigByHook map[string]string
+		if c.EarlierRecords != nil {
+			earlierConfigByHook = c.EarlierRecords.AttachmentConfigByHook(c.Alloc.ID)
+		}
+		pluginHooks := c.HookFactory.NewAllocHooks(c.Alloc, newAttachTarget(r, "", r.tasks.emitEvent, earlierConfigByHook))
+		r.state.addPluginHooks(nil, pluginHooks)
+		list = append(list, pluginHooks...)
+	}
+	return list
+}
+
+// maxRunDeadline returns the time at which max_run_duration has passed since the creation of the allocation. It returns
+// the zero time if the allocation has no such limit, which only batch and sysbatch jobs have.
+func maxRunDeadline(a *api.Allocation) time.Time {
+	limit := a.GetTaskGroup().MaxRunDuration
+	if jobType := pointer.Value(a.Job.Type); limit == nil || *limit <= 0 || jobType != "batch" && jobType != "sysbatch" {
+		return time.Time{}
+	}
+	created := time.Unix(0, a.CreateTime)
+	if now := time.Now(); created.After(now) {
+		created = now // the clock was ahead when the allocation was created
+	}
+	return created.Add(*limit)
+}
+
+// taskStore implements taskrunner.Store for one task. If its store is nil, it discards the records.
+type taskStore struct {
+	store         core.Store
+	allocID, task string
+}
+
+func nopWaitFunc() error { return nil }
+
+func (s taskStore) PutTaskState(state *api.TaskState, durability state.Durability) state.WaitDurableFunc {
+	if s.store == nil {
+		return nopWaitFunc
+	}
+	return s.store.PutTaskState(s.allocID, s.task, state, durability)
+}
+
+func (s taskStore) PutBothRecords(fields record.Fields, state *api.TaskState, durability state.Durability) state.WaitDurableFunc {
+	if s.store == nil {
+		return nopWaitFunc
+	}
+	return s.store.PutTask(s.allocID, s.task, fields, state, durability)
+}

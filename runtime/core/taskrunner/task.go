@@ -1,0 +1,57 @@
+package taskrunner
+
+import (
+	"maps"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/core/lifecycle"
+	"github.com/nomad-lite/nomad-lite/runtime/core/restart"
+)
+
+// nullDevice is the output of a task whose output is not collected.
+const nullDevice = "/dev/null"
+
+// Task is the description of a task from its job and its placement. Copies of a Task share their maps and slices, which
+// must not be changed.
+type Task struct {
+	Name          string
+	Driver        string
+	User          string
+	LifecycleHook string // hook in the task's lifecycle block
+	Sidecar       bool
+	Leader        bool
+	Config        map[string]any
+	Meta          map[string]string // meta of the job, the group and the task, merged
+
+	Resources     driver.Resources
+	RestartPolicy restart.Policy
+
+	KillTimeout   time.Duration // kill_timeout, at most the agent's limit
+	KillSignal    string        // signal for a graceful stop; empty for the driver's default
+	ShutdownDelay time.Duration
+}
+
+// Stage returns the lifecycle stage of the task.
+func (t Task) Stage() lifecycle.Stage { return lifecycle.StageOf(t.LifecycleHook, t.Sidecar) }
+
+// ToHookTask returns the task in the form that hooks receive.
+func (t Task) ToHookTask() hook.Task {
+	return hook.Task{
+		Name:      t.Name,
+		Driver:    t.Driver,
+		User:      t.User,
+		Lifecycle: t.LifecycleHook,
+		Sidecar:   t.Sidecar,
+		Leader:    t.Leader,
+		Meta:      maps.Clone(t.Meta),
+	}
+}
+
+// Alloc is the data that all tasks of an allocation share.
+type Alloc struct {
+	hook.Alloc
+	ParentJobID string
+	DNS         *driver.DNSConfig
+}

@@ -1,0 +1,411 @@
+package reason
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/runtime/core/restart"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+)
+
+// Reason is the reason why a task does not run. The zero value means that the task runs or has ended successfully.
+type Reason struct {
+	Cause          string // such as "exit code 3"
+	LastStderrLine string // last line of the task's standard error that has a letter; empty if it was not read
+	ProgressText   string // such as "app.tar.gz: 12 MB of 40 MB, 3100 kB/s"; can be empty
+	NextStep       string // such as "restarts in 12s" or "not restarted: …"; can be empty
+	Remedy         string // advice to the user; can be empty
+	// CanOutputExplain means that the task's process has ended with an error, which the last line of its standard error
+	// can explain.
+	CanOutputExplain bool
+	// LastProcessOutputStart is a point in time after the last output of the task's previous process and before the
+	// first output of the process that has ended. It is zero if there is no previous process.
+	LastProcessOutputStart time.Time
+}
+
+// String returns the reason in one line.
+func (r Reason) String() string {
+	text := r.Cause
+	if r.ProgressText != "" {
+		text += ": " + r.ProgressText
+	}
+	if r.LastStderrLine != "" {
+		text += fmt.Sprintf(" (stderr: %s)", r.LastStderrLine)
+	}
+	if r.NextStep != "" {
+		text += ", " + r.NextStep
+	}
+	if r.Remedy != "" {
+		text += ". " + r.Remedy
+	}
+	return text
+}
+
+// writeVariableText is the prefix of the remedy for a variable that a template waits for.
+const writeVariableText = "Write it: nomad-lite var put "
+
+// WithRemedyForRunCommand returns the reason with a remedy for a job of `nomad-lite run`, to which commands that need
+// an agent's address do not apply.
+func (r Reason) WithRemedyForRunCommand() Reason {
+	r.Remedy = strings.Replace(r.Remedy, writeVariableText, "Set it: nomad-lite run -nomad-var ", 1)
+	return r
+}
+
+// IsBeingSetUp reports whether the only reason is that the start of the task is not complete yet.
+func (r Reason) IsBeingSetUp() bool { return r.Cause == setupCause }
+
+// FromTaskState returns why a task does not run. It formats the time of a restart as a delay from nowOrZero, or as a
+// time of day if nowOrZero is zero.
+func FromTaskState(state *api.TaskState, nowOrZero time.Time) Reason {
+	if state == nil || state.State == model.TaskRunning || state.State == model.TaskDead && !state.Failed {
+		return Reason{}
+	}
+	var r Reason
+	events := eventsWithoutCleanup(state)
+	for i, e := range slices.Backward(events) {
+		if e == nil {
+			continue
+		}
+		switch e.Type {
+		case api.TaskTerminated:
+			if wasRestartRequested(events[:i]) {
+				continue // the event that requested the restart is the cause
+			}
+		case api.TaskRestarting:
+			r.NextStep = cmp.Or(r.NextStep, describeRestart(e, nowOrZero))
+			continue
+		case api.TaskNotRestarting:
+			r.NextStep = cmp.Or(r.NextStep, describeNoRestart(e))
+			continue
+		}
+		if isHookOrDriverEvent(e) && isWaitingForRestartAt(events[:i], e.Time) {
+			continue // the process's exit is the cause, and not an event of a hook that is called after the exit
+		}
+		if r.Cause, r.CanOutputExplain = describeCause(e, state.State); r.Cause != "" {
+			if r.CanOutputExplain {
+				r.LastProcessOutputStart = previousProcessOutputEnd(events[:i])
+			}
+			if model.IsEventOfOngoingOperation(e) {
+				r.ProgressText = describeOngoingProgress(state.Events)
+			}
+			r.Remedy = findRemedyForCause(r.Cause)
+			return r
+		}
+	}
+	r.Cause = setupCause
+	if state.State == model.TaskDead {
+		r.Cause = "failed"
+	}
+	return r
+}
+
+// OfEnd returns why a task whose last run or start has ended this way does not run.
+func OfEnd(end *restart.RunEnd) Reason {
+	r := Reason{LastProcessOutputStart: end.OutputStart}
+	switch {
+	case end.RestartRequested:
+		r.Cause = end.RequestReason
+	case end.StartFailed:
+		r.Cause = describeStartFailure(end.Error)
+	case end.StatusUnknown:
+		r.Cause = EventMessageWithoutGRPCStatus(end.Error)
+	default:
+		r.Cause, r.CanOutputExplain = describeExit(end), end.ExitCode != 0 || end.Signal != 0
+	}
+	if !end.NextStart.IsZero() {
+		r.NextStep = describeNextStart(end.NextStart, time.Time{})
+	}
+	r.Remedy = findRemedyForCause(r.Cause)
+	return r
+}
+
+// StderrTailLines is how many lines of standard error WithStderrTail needs.
+const StderrTailLines = 10
+
+// maxStderrLineBytes limits the line of standard error in a reason.
+const maxStderrLineBytes = 400
+
+// WithStderrTail returns the reason with a line from the end of the standard error of the task's process, and with a remedy
+// for a known message in it. The line is the last one with a letter, because some programs point to the place of an error in
+// a further line.
+func (r Reason) WithStderrTail(tail string) Reason {
+	lines := strings.Split(strings.TrimSpace(tail), "\n")
+	line := lines[len(lines)-1]
+	for _, l := range slices.Backward(lines) {
+		if strings.ContainsFunc(l, unicode.IsLetter) {
+			line = l
+			break
+		}
+	}
+	r.LastStderrLine = strings.TrimSpace(strings.ToValidUTF8(line[max(0, len(line)-maxStderrLineBytes):], ""))
+	r.Remedy = cmp.Or(r.Remedy, findRemedyForCause(r.LastStderrLine))
+	return r
+}
+
+// wasRestartRequested reports whether a task whose process has ended after these events was running, and a restart
+// was requested.
+func wasRestartRequested(events []*api.TaskEvent) bool {
+	for _, e := range slices.Backward(events) {
+		switch {
+		case e == nil:
+		case e.Type == api.TaskRestartSignal:
+			return true
+		case e.Type == api.TaskStarted:
+			return false
+		}
+	}
+	return false
+}
+
+// isHookOrDriverEvent reports whether an event is of a type that hooks and drivers emit independently of the task's
+// state.
+func isHookOrDriverEvent(e *api.TaskEvent) bool {
+	switch e.Type {
+	case model.TaskHookFailed, model.TaskHookMessage, api.TaskDriverMessage, templateEventType, api.TaskDownloadingArtifacts:
+		return true
+	}
+	return false
+}
+
+// isWaitingForRestartAt reports whether, after these events, the process of a task has ended and its next start is due
+// only after atUnixNanos. In that time hooks are called for the process that has ended.
+func isWaitingForRestartAt(events []*api.TaskEvent, atUnixNanos int64) bool {
+	for _, e := range slices.Backward(events) {
+		switch {
+		case e == nil || isHookOrDriverEvent(e):
+		case e.Type == api.TaskRestarting:
+			return e.Time+e.StartDelay > atUnixNanos
+		default:
+			return e.Type == api.TaskTerminated
+		}
+	}
+	return false
+}
+
+// previousProcessOutputEnd returns a time after the output of the previous process of a task, and before the output of
+// the process that these events report as started last. It returns the zero time if the events have no previous
+// process.
+func previousProcessOutputEnd(events []*api.TaskEvent) time.Time {
+	var started time.Time
+	for _, e := range slices.Backward(events) {
+		if e == nil {
+			continue
+		}
+		at := time.Unix(0, e.Time)
+		switch e.Type {
+		case api.TaskStarted:
+			started = at
+		case api.TaskTerminated:
+			return at
+		case api.TaskRestarting:
+			// The log collector can write the last output of a process after the event of its exit, but
+			// not after the restart delay, which a request can end early.
+			if due := at.Add(time.Duration(e.StartDelay)); !due.After(started) {
+				return due
+			}
+			return at
+		}
+	}
+	return time.Time{}
+}
+
+// eventsWithoutCleanup returns the events of a task. For a dead task it leaves out the events after the decision not to
+// restart the task, because these concern only the cleanup.
+func eventsWithoutCleanup(state *api.TaskState) []*api.TaskEvent {
+	if state.State != model.TaskDead {
+		return state.Events
+	}
+	for i, e := range slices.Backward(state.Events) {
+		switch {
+		case e == nil:
+		case e.Type == api.TaskNotRestarting:
+			return state.Events[:i+1]
+		case e.Type == api.TaskStarted || e.Type == api.TaskRestartSignal: // the task was started again after an earlier TaskNotRestarting
+			return state.Events
+		}
+	}
+	return state.Events
+}
+
+// describeOngoingProgress returns the progress of all operations of a task that have not ended.
+func describeOngoingProgress(events []*api.TaskEvent) string {
+	var texts []string
+	for _, e := range events {
+		if e != nil && model.IsEventOfOngoingOperation(e) {
+			texts = append(texts, EventMessageWithoutGRPCStatus(e.DisplayMessage))
+		}
+	}
+	slices.Sort(texts) // sorted, because the order of the events changes with each progress report
+	return strings.Join(texts, "; ")
+}
+
+func describeRestart(e *api.TaskEvent, nowOrZero time.Time) string {
+	return describeNextStart(time.Unix(0, e.Time).Add(time.Duration(e.StartDelay)), nowOrZero)
+}
+
+func describeNextStart(at, nowOrZero time.Time) string {
+	switch left := at.Sub(nowOrZero).Round(time.Second); {
+	case nowOrZero.IsZero():
+		return "restarts at " + at.Local().Format(time.TimeOnly)
+	case left > 0:
+		return "restarts in " + left.String()
+	}
+	return "restarts now"
+}
+
+// unrecoverableReason is Nomad's reason for no restart after an error that a restart does not correct.
+const unrecoverableReason = "Error was unrecoverable"
+
+func describeNoRestart(e *api.TaskEvent) string {
+	if e.RestartReason == "" || e.RestartReason == unrecoverableReason {
+		return "not restarted"
+	}
+	return "not restarted: " + e.RestartReason
+}
+
+// describeCause returns the cause that one event contains, or "" if it contains none. outputCanExplain is true if
+// the output of the task can explain the cause.
+func describeCause(e *api.TaskEvent, taskState string) (cause string, outputCanExplain bool) {
+	message := EventMessageWithoutGRPCStatus(cmp.Or(e.DisplayMessage, e.Message, e.Type))
+	switch e.Type {
+	case api.TaskTerminated:
+		end := restart.RunEnd{ExitCode: e.ExitCode, Signal: e.Signal, OOMKilled: e.Details["oom_killed"] == "true", Error: e.Message}
+		return describeExit(&end), e.ExitCode != 0 || e.Signal != 0
+	case api.TaskDriverFailure:
+		return describeStartFailure(message), false
+	case api.TaskSetupFailure, api.TaskFailedValidation:
+		return "cannot be set up: " + message, false
+	case api.TaskArtifactDownloadFailed:
+		return message, false
+	case model.TaskHookFailed:
+		return "hook " + message, false
+	case model.TaskRestoreFailed:
+		return message, false
+	case api.TaskSiblingFailed:
+		return fmt.Sprintf("task %q of its group failed", e.FailedSibling), false
+	case templateEventType:
+		return describeMissingTemplateData(message), false
+	case api.TaskKilling:
+		if e.FailsTask {
+			return message, false
+		}
+	case api.TaskDownloadingArtifacts:
+		return "downloads artifacts", false
+	case api.TaskRestartSignal:
+		return message, false
+	case model.TaskHookMessage, api.TaskDriverMessage:
+		if model.IsEventOfOngoingOperation(e) && taskState == model.TaskPending {
+			return "is being prepared by a hook", false
+		}
+		if taskState == model.TaskPending {
+			return message, false
+		}
+	}
+	return "", false
+}
+
+func describeStartFailure(message string) string {
+	return "cannot start: " + searchedDirsPattern().ReplaceAllString(EventMessageWithoutGRPCStatus(message), "neither in the task's PATH nor in its directory")
+}
+
+func describeExit(end *restart.RunEnd) string {
+	switch {
+	case end.OOMKilled:
+		return outOfMemoryText
+	case end.Signal == 0 && end.ExitCode == 0:
+		return "ended with exit code 0, but a service must keep running"
+	}
+	text := osprocess.ExitStatus{ExitCode: end.ExitCode, Signal: end.Signal}.String()
+	if end.Signal == 0 && end.Error != "" {
+		text += ": " + EventMessageWithoutGRPCStatus(end.Error)
+	}
+	return text
+}
+
+// setupCause is the cause if no event of the task contains a cause.
+const setupCause = "is being set up"
+
+const outOfMemoryText = "out of memory: killed when it exceeded its limit"
+
+// templateEventType is the type of the template hook's events. Package api has no constant for it.
+const templateEventType = "Template"
+
+var missingTemplateDataPattern = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`nomad\.(var\.block|service|var\.list)\(([^@),]+)[^)]*\)`)
+})
+
+// describeMissingTemplateData names the data that a template waits for, according to the message of an event of the
+// template hook.
+func describeMissingTemplateData(message string) string {
+	list, isMissing := strings.CutPrefix(message, "Missing: ")
+	if !isMissing {
+		return message
+	}
+	kinds := map[string]string{"var.block": "variable", "service": "service", "var.list": "variables below"}
+	return "template waits for " + missingTemplateDataPattern().ReplaceAllStringFunc(list, func(text string) string {
+		part := missingTemplateDataPattern().FindStringSubmatch(text)
+		return kinds[part[1]] + " " + part[2]
+	})
+}
+
+var grpcStatusPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`rpc error: code = \S+ desc = `) })
+
+// EventMessageWithoutGRPCStatus returns the message of an event in one line, without the status code that gRPC adds to
+// a plugin's error.
+func EventMessageWithoutGRPCStatus(message string) string {
+	return strings.Join(strings.Fields(grpcStatusPattern().ReplaceAllString(message, "")), " ")
+}
+
+// OfFailingCheck returns what a failing check of a service has received, in one line.
+func OfFailingCheck(check *api.AllocCheckStatus) string {
+	return cmp.Or(EventMessageWithoutGRPCStatus(model.CheckFailureText(check)), "the check has no output")
+}
+
+// searchedDirsPattern matches the directories in which raw_exec has searched a command.
+var searchedDirsPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`neither in the task's PATH \([^)]*\) nor in \S+`) })
+
+// remediesByCause returns the remedies for known causes. The first regular expression that matches a cause applies. The
+// expressions are compiled at the first call, because most processes of nomad-lite do not need them.
+var remediesByCause = sync.OnceValue(func() []causeRemedy {
+	return []causeRemedy{
+		{regexp.MustCompile(`template waits for variable ([^, ]+)`), writeVariableText + "$1 KEY=VALUE"},
+		{regexp.MustCompile(`template waits for service ([^, ]+)`), "Run a job that registers service $1, healthy"},
+		{regexp.MustCompile(`neither in the task's PATH`), `Install the command, or write its whole path in "command"`},
+		{regexp.MustCompile(`command (\S+): stat \S+: no such file or directory`), `Install $1, or correct "command"`},
+		{regexp.MustCompile(`command (\S+): permission denied`), `Make it executable: chmod +x $1`},
+		{regexp.MustCompile(`^exit code 127\b`), "Install the command that it calls, or write its whole path"},
+		{regexp.MustCompile(`^exit code 126\b`), "Make the command that it calls executable"},
+		{regexp.MustCompile(`unknown user (\S+)`), `Create account $1, or change "user" of the task`},
+		{regexp.MustCompile(regexp.QuoteMeta(outOfMemoryText)), `Raise "memory" in "resources"`},
+		{regexp.MustCompile(`a service must keep running`), `Use type = "batch" for a job that ends`},
+		{regexp.MustCompile(`failed to download artifact "[^"]*": .*(connection refused|no such host|timeout)`), "Check the address of its source, and the network"},
+		{regexp.MustCompile(`failed to download artifact "[^"]*": .*(401|403)`), `Check the credentials in "headers" or "options"`},
+		{regexp.MustCompile(`failed to download artifact "[^"]*": .*404`), "Correct its source"},
+		{regexp.MustCompile(`(?i)checksums? d(id|o) not match`), "Correct the checksum, or the source"},
+		{regexp.MustCompile(`address already in use`), "Stop the process that uses the port (ss -ltnp shows it), or use another port"},
+		{regexp.MustCompile(`waiting for (the driver's )?plugin`), "nomad-lite plugin list shows its state"},
+	}
+})
+
+type causeRemedy struct {
+	causePattern   *regexp.Regexp
+	remedyTemplate string
+}
+
+func findRemedyForCause(cause string) string {
+	for _, r := range remediesByCause() {
+		if at := r.causePattern.FindStringSubmatchIndex(cause); at != nil {
+			return string(r.causePattern.ExpandString(nil, r.remedyTemplate, cause, at))
+		}
+	}
+	return ""
+}
