@@ -56,7 +56,7 @@ func newResultReader(t *testing.T) *resultReader {
 	}}
 	imported := make(importedPackages)
 	const path = "github.com/nomad-lite/nomad-lite/runtime/core/tasksteps"
-	steps, _ := r.checkPackage(path, "tasksteps", imported)
+	steps, _ := r.checkPackage(path, "../tasksteps", imported)
 	imported[path] = steps
 	r.result = steps.Scope().Lookup("Result").Type()
 	_, sources := r.checkPackage("taskrunner", ".", imported)
