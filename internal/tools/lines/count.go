@@ -21,7 +21,7 @@ import (
 // earlier commits, packages of several rows were in runtime itself.
 var folders = []string{
 	"internal", "hclspec", "plugins", "sdk", "builtin",
-	"runtime/job", "runtime/store", "runtime/node", "runtime/scheduler", "runtime/agent", "runtime",
+	"runtime/core", "runtime/job", "runtime/explain", "runtime/store", "runtime/node", "runtime/scheduler", "runtime/cluster", "runtime/agent", "runtime",
 	"cmd/nomad-lite", otherFolders,
 }
 

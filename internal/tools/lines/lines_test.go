@@ -80,3 +80,30 @@ func TestTreeIsCounted(t *testing.T) {
 		t.Error("a folder without go.mod gives no error")
 	}
 }
+
+// A package of the core that grows beyond 3,000 lines has more than one purpose.
+func TestCorePackagesAreSmall(t *testing.T) {
+	packages, err := readPackages("../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for dir, p := range packages {
+		if !isWithin(dir, "runtime/core") {
+			continue
+		}
+		found++
+		lines := 0
+		for _, f := range p.files {
+			if !f.isTest && !f.generated {
+				lines += f.lines
+			}
+		}
+		if lines > 3000 {
+			t.Errorf("%s has %d lines", dir, lines)
+		}
+	}
+	if found < 10 {
+		t.Errorf("the core has %d packages, want at least 10", found)
+	}
+}
