@@ -337,82 +337,15 @@ func (a *Agent) Run(ctx context.Context) {
 	a.nodeRunner = nodes
 	a.mu.Unlock()
 
-	// The status of allocations is stored, and the scheduler makes plans, until all runners have
-	// returned.
-	reporting, endReports := context.WithCancel(context.WithoutCancel(ctx))
-	var backgroundWG, reportsWG, clusterWG sync.WaitGroup
-	goAfterRegistration := func(f func()) {
-		backgroundWG.Go(func() {
-			select {
-			case <-a.node.Registered():
-				f()
-			case <-ctx.Done():
-			}
-		})
-	}
-	inCluster, leaveCluster := context.WithCancel(context.WithoutCancel(ctx))
-	if a.cluster != nil {
-		reportsWG.Go(func() { a.allocSync.Run(reporting, a.cluster.replica) })
-		clusterWG.Go(func() {
-			select {
-			case <-a.node.Registered(): // lost allocations are adopted, which the servers' list would start anew
-			case <-inCluster.Done():
-			}
-			a.cluster.run(inCluster)
-		})
-	} else {
-		reportsWG.Go(func() { a.allocSync.Run(reporting, a.scheduler) })
-		goAfterRegistration(func() { a.scheduler.Run(ctx) })
-	}
-	goAfterRegistration(func() { a.orphanCleaner.WatchUnknownAllocs(ctx, a.scheduler.RetryBlockedEvals) })
-	backgroundWG.Go(func() { a.node.Run(ctx) })
-	goAfterRegistration(trim.EndBusy) // tasks start from here on
-	backgroundWG.Go(func() { a.history.Run(ctx) })
-	backgroundWG.Go(func() { a.plugins.runBackgroundLoops(ctx, nodes.StoredAllocsLoaded()) })
-	// The start and the stop of a plugin process load pages of the agent's program, which the next trim releases.
-	backgroundWG.Go(func() { a.plugins.watchPluginPIDs(ctx, trim.PostponeTrim) })
-	// The networks of unknown allocations stay, and these are recorded before the registration.
-	goAfterRegistration(func() { a.allocNetworks.RunDestroyRetriesAndRepairs(ctx) })
-	goAfterRegistration(func() {
-		reporter := conditionReporter{agent: a}
-		a.conditions.Run(ctx, func(begun, ended []conditions.Condition) { reporter.report(ctx, begun, ended) })
-	})
-	backgroundWG.Go(func() { a.dataDirectory.maintainDiskReserve(ctx, a.node.Registered()) })
-	backgroundWG.Go(func() { a.node.VolumeManager().RestoreVolumesAndPlugins(ctx) })
-	backgroundWG.Go(func() {
-		onStep := func() {
-			a.scheduler.RequestClockCheck()
-			a.identities.NotifyClockStep()
-			a.conditionFacts.clockSteppedAt.Store(new(time.Now()))
-			a.conditions.LookNow()
-		}
-		if err := clock.WatchSteps(ctx, onStep); err != nil {
-			a.logger.Warn("steps of the clock are noticed late", "error", err)
-		}
-	})
-	untilEnded, endWait := context.WithCancel(context.WithoutCancel(ctx))
-	if a.dataDirectory.isStateEphemeral {
-		// No later agent can repeat the destroy of a task by its driver.
-		backgroundWG.Go(func() {
-			select {
-			case <-ctx.Done():
-			case <-untilEnded.Done():
-			}
-			nodes.ForceKillAllocsIfDestroyTimesOut(untilEnded, func() {
-				a.logger.Warn("a driver has not destroyed its ended tasks; the agent shuts down without it")
-			})
-		})
-	}
+	running := startServices(ctx, a.services(nodes, trim), a.node.Registered(), a.logger)
 	nodes.Run(ctx)
-	endWait()
-	backgroundWG.Wait()
-	endReports()
-	reportsWG.Wait()
+	for _, phase := range []shutdownPhase{shutdownRequested, runnersReturned, allocationsReported} {
+		running.endPhase(phase)
+	}
 	if a.cluster != nil {
 		a.cluster.sendLastStates(ctx)
 	}
-	leaveCluster()
-	clusterWG.Wait()
+	running.endPhase(agentLeaves)
 	if a.dataDirectory.isTemporary {
 		nodes.RemoveDirsOfAllEndedAllocs() // also removes resources that hooks have created outside of the allocation directories
 	}
@@ -421,6 +354,59 @@ func (a *Agent) Run(ctx context.Context) {
 		defer cancel()
 		a.plugins.hookPlugins.RetryCleanupsUntilNoneLeft(settling)
 		a.allocNetworks.DestroyUnused(settling)
+	}
+}
+
+// services returns the services of the agent in the order of their start.
+func (a *Agent) services(nodes *noderunner.Runner, trim *memtrim.Trimmer) []service {
+	reportStatus := func(ctx context.Context) { a.allocSync.Run(ctx, a.scheduler) }
+	scheduling := service{"scheduler", afterRegistration, shutdownRequested, a.scheduler.Run}
+	if a.cluster != nil {
+		reportStatus = func(ctx context.Context) { a.allocSync.Run(ctx, a.cluster.replica) }
+		// Allocations without a record are adopted before, because the servers' list would start them anew.
+		scheduling = service{"cluster", afterRegistration, agentLeaves, a.cluster.run}
+	}
+	list := []service{
+		{"status reports", atOnce, allocationsReported, reportStatus},
+		scheduling,
+		{"node", atOnce, shutdownRequested, a.node.Run},
+		{"usage history", atOnce, shutdownRequested, a.history.Run},
+		{"plugins", atOnce, shutdownRequested, func(ctx context.Context) { a.plugins.runBackgroundLoops(ctx, nodes.StoredAllocsLoaded()) }},
+		// The start and the stop of a plugin process load pages of the agent's program, which the next trim releases.
+		{"plugin processes", atOnce, shutdownRequested, func(ctx context.Context) { a.plugins.watchPluginPIDs(ctx, trim.PostponeTrim) }},
+		{"disk reserve", atOnce, shutdownRequested, func(ctx context.Context) { a.dataDirectory.maintainDiskReserve(ctx, a.node.Registered()) }},
+		{"volumes", atOnce, shutdownRequested, a.node.VolumeManager().RestoreVolumesAndPlugins},
+		{"clock", atOnce, shutdownRequested, a.watchClock},
+		{"memory", afterRegistration, shutdownRequested, func(context.Context) { trim.EndBusy() }}, // tasks start from here on
+		{"unknown allocations", afterRegistration, shutdownRequested, func(ctx context.Context) { a.orphanCleaner.WatchUnknownAllocs(ctx, a.scheduler.RetryBlockedEvals) }},
+		// The networks of unknown allocations stay, and these are recorded before the registration.
+		{"networks", afterRegistration, shutdownRequested, a.allocNetworks.RunDestroyRetriesAndRepairs},
+		{"conditions", afterRegistration, shutdownRequested, func(ctx context.Context) {
+			reporter := conditionReporter{agent: a}
+			a.conditions.Run(ctx, func(begun, ended []conditions.Condition) { reporter.report(ctx, begun, ended) })
+		}},
+	}
+	if a.dataDirectory.isStateEphemeral {
+		// No later agent can repeat the destroy of a task by its driver.
+		list = append(list, service{"destroy timeout", atShutdown, runnersReturned, func(ctx context.Context) {
+			nodes.ForceKillAllocsIfDestroyTimesOut(ctx, func() {
+				a.logger.Warn("a driver has not destroyed its ended tasks; the agent shuts down without it")
+			})
+		}})
+	}
+	return list
+}
+
+// watchClock reports steps of the clock to the services that compare times, until ctx ends.
+func (a *Agent) watchClock(ctx context.Context) {
+	onStep := func() {
+		a.scheduler.RequestClockCheck()
+		a.identities.NotifyClockStep()
+		a.conditionFacts.clockSteppedAt.Store(new(time.Now()))
+		a.conditions.LookNow()
+	}
+	if err := clock.WatchSteps(ctx, onStep); err != nil {
+		a.logger.Warn("steps of the clock are noticed late", "error", err)
 	}
 }
 

@@ -1,0 +1,76 @@
+package agent
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// Services start when their condition is met, and end in the phase of the list, each phase after the one before.
+func TestServicesStartAndEndInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var log []string
+		record := func(text string) {
+			mu.Lock()
+			defer mu.Unlock()
+			log = append(log, text)
+		}
+		newService := func(name string, from startCondition, until shutdownPhase) service {
+			return service{name, from, until, func(ctx context.Context) {
+				record(name + " starts")
+				<-ctx.Done()
+				record(name + " ends")
+			}}
+		}
+		expect := func(when string, want ...string) {
+			t.Helper()
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			slices.Sort(log)
+			if !slices.Equal(log, want) {
+				t.Errorf("%s: got %q, want %q", when, log, want)
+			}
+			log = nil
+		}
+
+		ctx, shutDown := context.WithCancel(t.Context())
+		registered := make(chan struct{})
+		r := startServices(ctx, []service{
+			newService("node", atOnce, shutdownRequested),
+			newService("networks", afterRegistration, shutdownRequested),
+			newService("reports", atOnce, allocationsReported),
+			newService("cluster", afterRegistration, agentLeaves),
+			newService("timeout", atShutdown, runnersReturned),
+		}, registered, hclog.NewNullLogger())
+		expect("start", "node starts", "reports starts")
+		close(registered)
+		expect("registered", "cluster starts", "networks starts")
+		shutDown()
+		expect("shutdown", "networks ends", "node ends", "timeout starts")
+		r.endPhase(shutdownRequested)
+		r.endPhase(runnersReturned)
+		expect("runners have returned", "timeout ends")
+		r.endPhase(allocationsReported)
+		expect("allocations are reported", "reports ends")
+		r.endPhase(agentLeaves)
+		expect("the agent leaves", "cluster ends")
+	})
+}
+
+// A service whose condition is not met before its phase ends does not run.
+func TestServiceThatNeverStarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, shutDown := context.WithCancel(t.Context())
+		r := startServices(ctx, []service{{"networks", afterRegistration, shutdownRequested, func(context.Context) {
+			t.Error("the service runs")
+		}}}, make(chan struct{}), hclog.NewNullLogger())
+		shutDown()
+		r.endPhase(shutdownRequested)
+	})
+}
