@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
@@ -401,12 +402,7 @@ func (t *taskStart) waitStarted(ctx context.Context) (*taskStart, error) {
 }
 
 func (t *taskStart) hasExited() bool {
-	select {
-	case <-t.exited:
-		return true
-	default:
-		return false
-	}
+	return wait.IsClosed(t.exited)
 }
 
 func (s *driverServer) WaitTask(ctx context.Context, id string) (*driver.ExitResult, error) {

@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
@@ -1024,12 +1025,7 @@ func TestIdlePluginStops(t *testing.T) {
 		i.start(func() { close(stopped) })
 		over := func() bool {
 			synctest.Wait()
-			select {
-			case <-stopped:
-				return true
-			default:
-				return false
-			}
+			return wait.IsClosed(stopped)
 		}
 		time.Sleep(3 * idleTimeout)
 		if over() {

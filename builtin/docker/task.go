@@ -16,6 +16,7 @@ import (
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
@@ -117,12 +118,7 @@ func (t *task) stopOutputPumpAndCleanUp() {
 }
 
 func (t *task) hasExited() bool {
-	select {
-	case <-t.exited:
-		return true
-	default:
-		return false
-	}
+	return wait.IsClosed(t.exited)
 }
 
 // outputTimeout limits how long an exited task waits for its output to be written.

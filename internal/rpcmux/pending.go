@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"sync"
+
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 )
 
 // PendingCalls holds the requests of one connection that have no response yet. Its methods
@@ -118,10 +120,5 @@ func (p *PendingCalls[T]) Done() <-chan struct{} { return p.done }
 
 // Ended reports whether End was called.
 func (p *PendingCalls[T]) Ended() bool {
-	select {
-	case <-p.done:
-		return true
-	default:
-		return false
-	}
+	return wait.IsClosed(p.done)
 }

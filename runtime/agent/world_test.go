@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
@@ -40,12 +41,7 @@ type taskProcess struct {
 }
 
 func (p *taskProcess) alive() bool {
-	select {
-	case <-p.exited:
-		return false
-	default:
-		return true
-	}
+	return !wait.IsClosed(p.exited)
 }
 
 func (p *taskProcess) exit(r driver.ExitResult) {
@@ -143,12 +139,7 @@ type simAgentDrivers struct {
 var errAgentDead = errors.New("the agent is dead")
 
 func (s *simAgentDrivers) isDead() bool {
-	select {
-	case <-s.agentDied:
-		return true
-	default:
-		return false
-	}
+	return wait.IsClosed(s.agentDied)
 }
 
 // WaitBrieflyForFirstReports implements the drivers of package orphans.

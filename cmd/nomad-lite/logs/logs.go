@@ -18,9 +18,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/streaming"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskview"
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 )
 
 const logsHelp = `Print the output of the tasks of a job, or of all jobs, with the task in front of
@@ -343,7 +343,7 @@ func (p *logPrinter) notifyFollowersIfAllocEnded(a *api.AllocationListStub) (has
 	if !apiclient.HasTerminalClientStatus(a) {
 		return false
 	}
-	if ended := p.allocEndedChanByID[a.ID]; ended != nil && !streaming.IsChannelClosed(ended) {
+	if ended := p.allocEndedChanByID[a.ID]; ended != nil && !wait.IsClosed(ended) {
 		close(ended)
 	}
 	return true

@@ -14,6 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/streaming"
 	"github.com/nomad-lite/nomad-lite/internal/logfile"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 )
 
 // showStoredAndStartFollowing shows the stored output of streams, merged by time. With -f it then starts a goroutine
@@ -83,7 +84,7 @@ func (p *logPrinter) newStoredLineSource(s *outputStream, files []logFile) lineS
 }
 
 func (p *logPrinter) newReader(s *outputStream, files []logFile, from streamPosition) *lineReader {
-	r := newLineReader(p.logDirOf(s), s, files, from, !p.options.follow || streaming.IsChannelClosed(s.allocEnded))
+	r := newLineReader(p.logDirOf(s), s, files, from, !p.options.follow || wait.IsClosed(s.allocEnded))
 	r.since = p.since
 	return r
 }
@@ -200,7 +201,7 @@ func (p *logPrinter) followStreamUntilAllocEnded(ctx context.Context, s *outputS
 			p.printStreamError(ctx, s, err)
 			return
 		}
-		ended := streaming.IsChannelClosed(s.allocEnded)
+		ended := wait.IsClosed(s.allocEnded)
 		if err := p.showLinesMergedByTime(ctx, []lineSource{p.newStoredLineSource(s, logFilesOfStreamOldestFirst(listed, s.taskName, s.streamName))}); err != nil || ended {
 			return
 		}
@@ -210,7 +211,7 @@ func (p *logPrinter) followStreamUntilAllocEnded(ctx context.Context, s *outputS
 // followFrames shows the frames of new output that the agent sends, until the allocation has ended or the agent ends the
 // stream. It returns errGap if the agent does not send the output that follows the stream's position.
 func (p *logPrinter) followFrames(ctx context.Context, s *outputStream) error {
-	if streaming.IsChannelClosed(s.allocEnded) {
+	if wait.IsClosed(s.allocEnded) {
 		return nil
 	}
 	listed, err := p.logDirOf(s).listFiles(ctx)

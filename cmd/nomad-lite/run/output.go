@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskview"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 )
 
@@ -17,7 +18,7 @@ func (r *foregroundRun) showTaskOutput(ctx context.Context, t *taskview.Task, al
 	select {
 	case <-t.FirstStarted:
 	case <-allUpdatesShown:
-		if !t.HasStarted() {
+		if !wait.IsClosed(t.FirstStarted) {
 			return
 		}
 	}

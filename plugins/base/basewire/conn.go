@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
@@ -130,12 +131,7 @@ func (c *Conn) ExitsWithinMaxDelay(ctx context.Context) bool {
 	case <-ctx.Done():
 	case <-timer.C:
 	}
-	select {
-	case <-c.processExited:
-		return true
-	default:
-		return false
-	}
+	return wait.IsClosed(c.processExited)
 }
 
 // isConnected reports whether the connection is established.

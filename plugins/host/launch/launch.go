@@ -27,6 +27,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/redact"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/device"
@@ -429,12 +430,7 @@ func (p *Plugin) exitsWithin(ctx context.Context, timeout time.Duration) bool {
 	case <-ctx.Done():
 	case <-timer.C:
 	}
-	select {
-	case <-p.proc.done:
-		return true
-	default:
-		return false
-	}
+	return wait.IsClosed(p.proc.done)
 }
 
 // StderrClosed returns a channel that is closed when no process has the write end of the plugin's stderr. If a child

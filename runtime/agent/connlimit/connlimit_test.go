@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 )
 
 // address is the address of one end of a pipe.
@@ -295,12 +297,7 @@ type client struct {
 }
 
 func (c *client) isOpen() bool {
-	select {
-	case <-c.closed:
-		return false
-	default:
-		return true
-	}
+	return !wait.IsClosed(c.closed)
 }
 
 // server accepts connections and reads them.

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/explain/jobhealth"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -176,14 +177,7 @@ func (t *Tracker) haveChecksChanged() bool {
 }
 
 func (j *trackedJob) haveChecksChanged() bool {
-	return slices.ContainsFunc(j.checks, func(changed <-chan struct{}) bool {
-		select {
-		case <-changed:
-			return true
-		default:
-			return false
-		}
-	})
+	return slices.ContainsFunc(j.checks, wait.IsClosed)
 }
 
 // earliest returns the earlier of two times that are not zero.

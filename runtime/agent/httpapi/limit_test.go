@@ -19,6 +19,7 @@ import (
 	"github.com/coder/websocket"
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/connlimit"
 )
 
@@ -77,12 +78,7 @@ func startReadingClient(conn net.Conn, says string) *readingClient {
 }
 
 func (r *readingClient) isOpen() bool {
-	select {
-	case <-r.closed:
-		return false
-	default:
-		return true
-	}
+	return !wait.IsClosed(r.closed)
 }
 
 func countOpenClients(all []*readingClient) (n int) {

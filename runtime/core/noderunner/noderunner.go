@@ -12,6 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/cgroup"
 	"github.com/nomad-lite/nomad-lite/internal/descriptors"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/core"
 	"github.com/nomad-lite/nomad-lite/runtime/core/allocrunner"
@@ -151,12 +152,7 @@ func (r *Runner) StoredAllocsLoaded() <-chan struct{} { return r.storedAllocsLoa
 
 // HasLoadedStoredAllocs reports whether the channel of StoredAllocsLoaded is closed.
 func (r *Runner) HasLoadedStoredAllocs() bool {
-	select {
-	case <-r.storedAllocsLoaded:
-		return true
-	default:
-		return false
-	}
+	return wait.IsClosed(r.storedAllocsLoaded)
 }
 
 // Run runs the allocations that the source assigns until ctx is done. If the cause is

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/core"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
@@ -229,28 +230,20 @@ func TestStatusesChangeOnlyWithTheResult(t *testing.T) {
 		w := newTestSet(t, testService(core.GroupWorkload, tcpCheck("a", 2*time.Second)))
 		w.StartChecks()
 		defer w.StopChecks(true)
-		isClosed := func(c <-chan struct{}) bool {
-			select {
-			case <-c:
-				return true
-			default:
-				return false
-			}
-		}
 		_, changed := w.CheckStatuses()
 		advanceTime(time.Second)
-		if !isClosed(changed) {
+		if !wait.IsClosed(changed) {
 			t.Error("the first result changes nothing")
 		}
 		statuses, changed := w.CheckStatuses()
 		_, _, ran := w.CheckResults()
 		advanceTime(2 * time.Second)
-		if isClosed(changed) || !isClosed(ran) || len(statuses) != 1 {
-			t.Errorf("after an equal result: changed %t, ran %t, statuses %v", isClosed(changed), isClosed(ran), statuses)
+		if wait.IsClosed(changed) || !wait.IsClosed(ran) || len(statuses) != 1 {
+			t.Errorf("after an equal result: changed %t, ran %t, statuses %v", wait.IsClosed(changed), wait.IsClosed(ran), statuses)
 		}
 		defer w.net.serve(webAddress, http.NotFoundHandler())()
 		advanceTime(2 * time.Second)
-		if !isClosed(changed) {
+		if !wait.IsClosed(changed) {
 			t.Error("another result changes nothing")
 		}
 	})

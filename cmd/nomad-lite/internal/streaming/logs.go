@@ -74,16 +74,6 @@ func (r LogRequest) FollowFramesUntilTaskEnded(ctx context.Context, c *api.Clien
 	return r.readStream(ctx, c, api.OriginStart, startByteOffset, FrameReader{OnFrame: onFrame, writerEnded: r.TaskEnded})
 }
 
-// IsChannelClosed reports whether a channel is closed.
-func IsChannelClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
 // readLastLines reads a part of the output's end that it enlarges until the part contains TailLines lines, and calls
 // onData with these lines.
 func (r LogRequest) readLastLines(ctx context.Context, c *api.Client, onData func([]byte) error) error {

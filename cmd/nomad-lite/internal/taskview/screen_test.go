@@ -13,6 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal/terminaltest"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
@@ -275,7 +276,7 @@ func TestEventsDoNotWaitForTheTerminal(t *testing.T) {
 	close(blocked.release)
 	task := v.tasks[0]
 	v.Close()
-	if !task.HasStarted() {
+	if !wait.IsClosed(task.FirstStarted) {
 		t.Error("an update was not shown")
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/ports"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/explain/reason"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
@@ -292,7 +293,7 @@ func (v *View) showNewEventsAndState(t *Task, state *api.TaskState, queuedAt tim
 		switch {
 		case model.IsEventOfOngoingOperation(e): // only the live lines show progress
 			continue
-		case e.Type == api.TaskStarted && !t.HasStarted():
+		case e.Type == api.TaskStarted && !wait.IsClosed(t.FirstStarted):
 			close(t.FirstStarted)
 		case e.Type == api.TaskTerminated:
 			select {
@@ -502,14 +503,4 @@ func (v *View) tasksWithoutEndedReplaced() []*Task {
 	return slices.DeleteFunc(slices.Clone(v.tasks), func(t *Task) bool {
 		return t.state == model.TaskDead && newest[nameOf(t.Alloc)] != t.Alloc.ID
 	})
-}
-
-// HasStarted reports whether the task has started at least once.
-func (t *Task) HasStarted() bool {
-	select {
-	case <-t.FirstStarted:
-		return true
-	default:
-		return false
-	}
 }

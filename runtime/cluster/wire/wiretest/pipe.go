@@ -5,6 +5,7 @@ import (
 	"net"
 	"sync"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
 )
 
@@ -55,12 +56,7 @@ func (s *pipeStream) Close() error {
 }
 
 func (p *pipe) isClosed() bool {
-	select {
-	case <-p.closed:
-		return true
-	default:
-		return false
-	}
+	return wait.IsClosed(p.closed)
 }
 
 func (e *pipeEnd) Open() (net.Conn, error) {
