@@ -223,6 +223,19 @@ func TestProgramLinksNoTestPackages(t *testing.T) {
 	}
 }
 
+// TestClusterNodeLinksNoScheduler checks that the packages of a cluster's node do not need the scheduler, which such a node does
+// not run.
+func TestClusterNodeLinksNoScheduler(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", modulePathPrefix+"runtime/cluster/...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	linked := strings.Fields(string(out))
+	if !slices.Contains(linked, modulePathPrefix+"runtime/cluster/replica") || slices.Contains(linked, modulePathPrefix+"runtime/scheduler") {
+		t.Error("runtime/cluster links runtime/scheduler, or has no package replica")
+	}
+}
+
 // testImportsMark precedes the imports of a package's tests.
 const testImportsMark = "(tests)"
 

@@ -455,7 +455,7 @@ func (a *Agent) nodeRunnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 		NodeForTasks: a.node.TaskEnvNode,
 		AllocDirRoot: a.dataDirectory.allocDirRoot(),
 		OnStopping:   trim.NotifyBusy,
-		OnStatusReport: func(u allocrunner.StatusUpdate) {
+		OnStatusReport: func(u model.AllocReport) {
 			for _, task := range u.TaskStates {
 				if task.Restarts > 0 || task.State == model.TaskDead {
 					trim.NotifyBusy()

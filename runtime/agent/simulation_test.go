@@ -94,7 +94,7 @@ type allocSource interface {
 // sourceConnection is what connects one agent with the source of its allocations.
 type sourceConnection struct {
 	reporter interface {
-		ApplyAllocReports(context.Context, ...scheduler.AllocReport) (index uint64, err error)
+		ApplyAllocReports(context.Context, ...model.AllocReport) (index uint64, err error)
 	}
 	awaitNewStart taskrunner.AwaitNewStartFunc // see allocrunner.Config
 	// run is called once. ctx ends when the agent ends, and untilReported when all its runners have returned.

@@ -3,7 +3,6 @@ package scheduler
 import (
 	"cmp"
 	"context"
-	"reflect"
 	"slices"
 	"time"
 
@@ -14,26 +13,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// AllocReport is the state of one allocation, as the node reports it.
-type AllocReport struct {
-	AllocID           string
-	ClientStatus      string
-	ClientDescription string
-	TaskStates        map[string]*api.TaskState
-	NetworkStatus     *api.AllocNetworkStatus
-	// Healthy is the health of the allocation in its deployment. Nil means that the health
-	// is undecided. A health that is set never changes.
-	Healthy     *bool
-	HealthyTime time.Time
-	// DeploymentID is the deployment to which Healthy applies.
-	DeploymentID string
-	// TasksAndHooksEnded means that all tasks and hooks of the allocation have ended and will not start again.
-	TasksAndHooksEnded bool
-}
-
 // ApplyAllocReports stores reports about allocations and makes the changes that follow from the reports, such as
 // replacements of failed allocations. It ignores allocations that are not stored.
-func (s *Scheduler) ApplyAllocReports(ctx context.Context, reports ...AllocReport) (index uint64, err error) {
+func (s *Scheduler) ApplyAllocReports(ctx context.Context, reports ...model.AllocReport) (index uint64, err error) {
 	env := s.newPreparedEnv()
 	env.plansWithoutStartingPlugins = true // reports of other allocations must not wait
 	env.expectPlacementsAfterReports(reports)
@@ -51,7 +33,7 @@ func (s *Scheduler) ApplyAllocReports(ctx context.Context, reports ...AllocRepor
 }
 
 // applyReport stores a report about one allocation, and reports whether the stored allocation has changed.
-func (t *schedulerTxn) applyReport(r AllocReport) (changed bool) {
+func (t *schedulerTxn) applyReport(r model.AllocReport) (changed bool) {
 	old := t.tx.Allocation(nil, r.AllocID)
 	if old == nil {
 		return false
@@ -79,56 +61,6 @@ func (t *schedulerTxn) applyReport(r AllocReport) (changed bool) {
 	}
 	t.reconcileJobAtTxnEnd(JobKey{a.Namespace, a.JobID})
 	return true
-}
-
-// ApplyTo returns the allocation old with the reported states, or nil if the report changes nothing. index is the index of
-// the transaction.
-func (r AllocReport) ApplyTo(old *api.Allocation, now time.Time, index uint64) *api.Allocation {
-	a := *old
-	// A terminal status never changes, even if an older report arrives late.
-	if r.ClientStatus != "" && !(old.ClientTerminalStatus() && r.ClientStatus != old.ClientStatus) {
-		a.ClientStatus, a.ClientDescription = r.ClientStatus, r.ClientDescription
-	}
-	if r.TaskStates != nil {
-		a.TaskStates = r.TaskStates
-	}
-	if r.NetworkStatus != nil {
-		a.NetworkStatus = r.NetworkStatus
-	}
-	r.applyHealthTo(&a, now, index)
-	if !r.TasksAndHooksEnded && reflect.DeepEqual(&a, old) {
-		return nil // a restarted agent repeats the last report that the previous agent sent
-	}
-	a.ModifyTime = now.UnixNano()
-	return &a
-}
-
-// applyHealthTo sets the health of an allocation in its deployment. An allocation that fails before its health is decided
-// becomes unhealthy.
-func (r AllocReport) applyHealthTo(a *api.Allocation, now time.Time, index uint64) {
-	healthy, at := r.Healthy, r.HealthyTime
-	if r.DeploymentID != a.DeploymentID {
-		healthy = nil
-	}
-	status := a.DeploymentStatus
-	if status != nil && status.Healthy != nil || a.DeploymentID == "" && healthy == nil {
-		return
-	}
-	if healthy == nil && a.ClientStatus == api.AllocClientStatusFailed {
-		healthy, at = new(false), now
-	}
-	if healthy == nil {
-		return
-	}
-	next := api.AllocDeploymentStatus{}
-	if status != nil {
-		next = *status
-	}
-	if at.IsZero() || at.After(now) {
-		at = now
-	}
-	next.Healthy, next.Timestamp, next.ModifyIndex = healthy, at, index
-	a.DeploymentStatus = &next
 }
 
 // StopOptions are the options of StopAndReplaceAlloc.

@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler/schedtest"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -163,7 +164,7 @@ func TestMaxRunDuration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, endlessAllocTimes)
 		b.register(batchJob(func(_ *api.Job, g *api.TaskGroup, _ *api.Task) { g.MaxRunDuration = new(4 * time.Second) }))
-		_, err := b.ApplyAllocReports(t.Context(), scheduler.AllocReport{AllocID: b.allocs("web")[0].ID, ClientStatus: "complete", ClientDescription: "allocation exceeded max_run_duration"})
+		_, err := b.ApplyAllocReports(t.Context(), model.AllocReport{AllocID: b.allocs("web")[0].ID, ClientStatus: "complete", ClientDescription: "allocation exceeded max_run_duration"})
 		if err != nil {
 			t.Fatal(err)
 		}

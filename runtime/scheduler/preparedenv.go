@@ -101,13 +101,13 @@ func (p *preparedEnv) expectDueReplacements() {
 
 // expectPlacementsAfterReports announces placements of rolling updates: after the report that an allocation is healthy, the
 // update can continue with the next allocation.
-func (p *preparedEnv) expectPlacementsAfterReports(reports []AllocReport) {
+func (p *preparedEnv) expectPlacementsAfterReports(reports []model.AllocReport) {
 	state := p.scheduler.store.Snapshot()
 	for _, r := range reports {
-		if !pointer.Value(r.Healthy) {
+		if r.Health == nil || !r.Health.Healthy {
 			continue
 		}
-		a, d := state.Allocation(nil, r.AllocID), state.Deployment(nil, r.DeploymentID)
+		a, d := state.Allocation(nil, r.AllocID), state.Deployment(nil, r.Health.DeploymentID)
 		if a == nil || d == nil {
 			continue
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler/schedtest"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -51,7 +52,7 @@ func TestRequestsWaitForStartingPlugins(t *testing.T) {
 		}
 		failedAlloc := memory.Snapshot().AllocationsByJob(nil, webJobKey.Namespace, webJobKey.ID)[0]
 		putDrivers(t, memory)
-		report := scheduler.AllocReport{
+		report := model.AllocReport{
 			AllocID: failedAlloc.ID, ClientStatus: api.AllocClientStatusFailed, TasksAndHooksEnded: true,
 			TaskStates: map[string]*api.TaskState{"t": {State: "dead", Failed: true, FinishedAt: time.Now().Add(-time.Hour)}},
 		}

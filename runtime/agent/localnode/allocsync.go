@@ -1,6 +1,7 @@
 package localnode
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -9,7 +10,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/runtime/core/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/core/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
@@ -33,24 +33,24 @@ type AllocSync struct {
 	reportsAvailable chan struct{} // wakeWriter sends a value when there are reports to write
 
 	mu                           sync.Mutex
-	allocsChanged                chan struct{}                    // closed and replaced when the desired allocations change
-	pendingReportByAllocID       map[string]scheduler.AllocReport // reports that are not written yet, by allocation id
-	writingReportByAllocID       map[string]scheduler.AllocReport // reports that writeReports is writing, by allocation id
-	pendingReportAllocIDs        []string                         // keys of pendingReportByAllocID, oldest report first
-	urgentReportAllocIDs         map[string]bool                  // keys of the pendingReportByAllocID that must be written at once
-	flushTimer                   *time.Timer                      // calls markAllReportsUrgent after maxReportDelay; nil if it is not set
-	endedTimer                   *time.Timer                      // calls notifyOfEndedAllocs after endedNotifyDelay; nil if it is not set
-	removedAllocIDs              []string                         // allocations whose removal is not recorded in the store yet
-	unstoredGCReasonByAllocID    map[string]string                // allocation id -> why its directory was removed; not stored yet
-	allocsPendingRemovalReturned bool                             // Assignments has returned the allocations of store.Reader.AllocationsPendingRemoval
-	withheldAllocs               map[string]bool                  // allocations that Assignments leaves out
+	allocsChanged                chan struct{}                // closed and replaced when the desired allocations change
+	pendingReportByAllocID       map[string]model.AllocReport // reports that are not written yet, by allocation id
+	writingReportByAllocID       map[string]model.AllocReport // reports that writeReports is writing, by allocation id
+	pendingReportAllocIDs        []string                     // keys of pendingReportByAllocID, oldest report first
+	urgentReportAllocIDs         map[string]bool              // keys of the pendingReportByAllocID that must be written at once
+	flushTimer                   *time.Timer                  // calls markAllReportsUrgent after maxReportDelay; nil if it is not set
+	endedTimer                   *time.Timer                  // calls notifyOfEndedAllocs after endedNotifyDelay; nil if it is not set
+	removedAllocIDs              []string                     // allocations whose removal is not recorded in the store yet
+	unstoredGCReasonByAllocID    map[string]string            // allocation id -> why its directory was removed; not stored yet
+	allocsPendingRemovalReturned bool                         // Assignments has returned the allocations of store.Reader.AllocationsPendingRemoval
+	withheldAllocs               map[string]bool              // allocations that Assignments leaves out
 }
 
 var _ noderunner.AssignmentSource = (*AllocSync)(nil)
 
 // allocReporter is the part of the scheduler that an AllocSync needs.
 type allocReporter interface {
-	ApplyAllocReports(context.Context, ...scheduler.AllocReport) (index uint64, err error)
+	ApplyAllocReports(context.Context, ...model.AllocReport) (index uint64, err error)
 }
 
 // NewAllocSync returns an AllocSync. An allocation counts as started by an earlier agent if the store s has records of
@@ -67,7 +67,7 @@ func NewAllocSync(s *store.Store, jobsAreStored bool, logger hclog.Logger) *Allo
 		logger:                 logger.Named("allocsync"),
 		reportsAvailable:       make(chan struct{}, 1),
 		allocsChanged:          make(chan struct{}),
-		pendingReportByAllocID: make(map[string]scheduler.AllocReport),
+		pendingReportByAllocID: make(map[string]model.AllocReport),
 		urgentReportAllocIDs:   make(map[string]bool),
 	}
 }
@@ -155,19 +155,16 @@ func (al *AllocSync) notifyOfEndedAllocs() {
 }
 
 // ReportStatus implements noderunner.AssignmentSource. It does not wait for the write.
-func (al *AllocSync) ReportStatus(u allocrunner.StatusUpdate) {
-	al.editPendingReport(u.AllocID, func() bool { return al.isUrgentLocked(u) }, func(report *scheduler.AllocReport) {
-		report.ClientStatus, report.ClientDescription = u.ClientStatus, u.ClientDescription
-		report.TaskStates, report.NetworkStatus = u.TaskStates, u.NetworkStatus
-		if h := u.Health; h != nil {
-			report.Healthy, report.HealthyTime, report.DeploymentID = &h.Healthy, h.DecidedAt, h.DeploymentID
-		}
+func (al *AllocSync) ReportStatus(u model.AllocReport) {
+	al.editPendingReport(u.AllocID, func() bool { return al.isUrgentLocked(u) }, func(report *model.AllocReport) {
+		u.TasksAndHooksEnded, u.Health = report.TasksAndHooksEnded, cmp.Or(u.Health, report.Health)
+		*report = u
 	})
 }
 
 // ReportEnded implements noderunner.AssignmentSource. It does not wait for the write.
 func (al *AllocSync) ReportEnded(allocID string, err error) {
-	al.editPendingReport(allocID, func() bool { return true }, func(report *scheduler.AllocReport) {
+	al.editPendingReport(allocID, func() bool { return true }, func(report *model.AllocReport) {
 		report.TasksAndHooksEnded = true
 		if err != nil {
 			report.ClientStatus = api.AllocClientStatusFailed
@@ -207,7 +204,7 @@ func (al *AllocSync) ReportAllocRemoved(allocID string) {
 // isUrgentLocked reports whether an update must be written at once, because it changes the status of the allocation or the
 // state of a task, or has the first health of the allocation. Other updates only add events. A report that writeReports is
 // writing counts as stored.
-func (al *AllocSync) isUrgentLocked(u allocrunner.StatusUpdate) bool {
+func (al *AllocSync) isUrgentLocked(u model.AllocReport) bool {
 	known := al.store.Snapshot().Allocation(nil, u.AllocID)
 	if w, found := al.writingReportByAllocID[u.AllocID]; found && known != nil && w.ClientStatus != "" {
 		stored := *known
@@ -233,7 +230,7 @@ func (al *AllocSync) isUrgentLocked(u allocrunner.StatusUpdate) bool {
 }
 
 // editPendingReport calls edit with the pending report of an allocation, or with a new report if none is pending.
-func (al *AllocSync) editPendingReport(allocID string, isUrgent func() bool, edit func(*scheduler.AllocReport)) {
+func (al *AllocSync) editPendingReport(allocID string, isUrgent func() bool, edit func(*model.AllocReport)) {
 	al.mu.Lock()
 	defer al.mu.Unlock()
 	report, waits := al.pendingReportByAllocID[allocID]
@@ -305,11 +302,11 @@ func (al *AllocSync) Run(ctx context.Context, reporter allocReporter) {
 
 // takeUrgentReports removes and returns the urgent reports and the ids of the removed allocations. Other reports stay pending,
 // so that they do not delay the urgent reports.
-func (al *AllocSync) takeUrgentReports() (reports []scheduler.AllocReport, removedAllocIDs []string) {
+func (al *AllocSync) takeUrgentReports() (reports []model.AllocReport, removedAllocIDs []string) {
 	al.mu.Lock()
 	defer al.mu.Unlock()
 	var notUrgent []string
-	al.writingReportByAllocID = make(map[string]scheduler.AllocReport)
+	al.writingReportByAllocID = make(map[string]model.AllocReport)
 	for _, id := range al.pendingReportAllocIDs {
 		if al.urgentReportAllocIDs[id] {
 			reports = append(reports, al.pendingReportByAllocID[id])
@@ -338,7 +335,7 @@ func (al *AllocSync) writeReports(ctx context.Context, to allocReporter) error {
 			al.requeueReports(reports, removed)
 			return err
 		}
-		if slices.ContainsFunc(reports, func(r scheduler.AllocReport) bool { return r.TasksAndHooksEnded }) {
+		if slices.ContainsFunc(reports, func(r model.AllocReport) bool { return r.TasksAndHooksEnded }) {
 			al.notifyOfEndedAllocsLater()
 		}
 	}
@@ -401,7 +398,7 @@ func withDirRemovedEvent(old *api.Allocation, reason string, now time.Time) *api
 }
 
 // requeueReports makes reports and removals that were not stored pending and urgent again. A newer report of an allocation wins.
-func (al *AllocSync) requeueReports(reports []scheduler.AllocReport, removedAllocIDs []string) {
+func (al *AllocSync) requeueReports(reports []model.AllocReport, removedAllocIDs []string) {
 	al.mu.Lock()
 	defer al.mu.Unlock()
 	al.removedAllocIDs = append(removedAllocIDs, al.removedAllocIDs...)

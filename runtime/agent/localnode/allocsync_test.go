@@ -17,7 +17,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/wait"
-	"github.com/nomad-lite/nomad-lite/runtime/core/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -131,9 +130,9 @@ func (f *allocSyncFixture) ids(t testing.TB) []string {
 	return ids
 }
 
-func allocUpdate(id, status string) allocrunner.StatusUpdate {
+func allocUpdate(id, status string) model.AllocReport {
 	state := map[string]string{api.AllocClientStatusRunning: model.TaskRunning, api.AllocClientStatusComplete: model.TaskDead}[status]
-	return allocrunner.StatusUpdate{AllocID: id, ClientStatus: status, TaskStates: map[string]*api.TaskState{"t": {State: state}}, Time: time.Now()}
+	return model.AllocReport{AllocID: id, ClientStatus: status, TaskStates: map[string]*api.TaskState{"t": {State: state}}, Time: time.Now()}
 }
 
 func TestReportsShareWrites(t *testing.T) {
@@ -224,7 +223,7 @@ func TestReportsOfEventsWait(t *testing.T) {
 		id := ids[0]
 		defer r.startWriter(t)()
 		begin := time.Now()
-		report := func(u allocrunner.StatusUpdate, events int) {
+		report := func(u model.AllocReport, events int) {
 			u.TaskStates["t"].Events = make([]*api.TaskEvent, events)
 			for i := range u.TaskStates["t"].Events {
 				u.TaskStates["t"].Events[i] = &api.TaskEvent{Type: "x", Time: int64(i)}
@@ -277,7 +276,7 @@ func TestUnchangedReportIsNotWritten(t *testing.T) {
 	}
 	u := allocUpdate(id, api.AllocClientStatusRunning)
 	u.TaskStates["t"] = status
-	u.Health = &allocrunner.DeploymentHealth{Healthy: true, DecidedAt: now}
+	u.Health = &model.DeploymentHealth{Healthy: true, DecidedAt: now}
 	r.ReportStatus(u)
 	if err := r.writeReports(t.Context()); err != nil {
 		t.Fatal(err)

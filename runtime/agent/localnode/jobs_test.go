@@ -21,7 +21,7 @@ func TestEventsOfAJob(t *testing.T) {
 	job := func() *api.Job { return r.store.Snapshot().Job(nil, "default", "job") }
 	report := func(status string) {
 		t.Helper()
-		if _, err := r.scheduler.ApplyAllocReports(t.Context(), scheduler.AllocReport{AllocID: alloc, ClientStatus: status, TasksAndHooksEnded: status == api.AllocClientStatusComplete}); err != nil {
+		if _, err := r.scheduler.ApplyAllocReports(t.Context(), model.AllocReport{AllocID: alloc, ClientStatus: status, TasksAndHooksEnded: status == api.AllocClientStatusComplete}); err != nil {
 			t.Fatal(err)
 		}
 	}

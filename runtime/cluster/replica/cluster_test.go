@@ -15,6 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/replica"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/servers"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -118,7 +119,7 @@ func (n *node) startAgent() (stop func()) {
 func (n *node) runAllocs(ctx context.Context, rep *replica.Replica) {
 	snapshot := n.store.Snapshot()
 	for _, a := range scheduler.DesiredAllocs(snapshot.Reader) {
-		report := scheduler.AllocReport{AllocID: a.ID, ClientStatus: "running", TaskStates: map[string]*api.TaskState{"t": {State: "running", StartedAt: time.Now()}}}
+		report := model.AllocReport{AllocID: a.ID, ClientStatus: "running", TaskStates: map[string]*api.TaskState{"t": {State: "running", StartedAt: time.Now()}}}
 		n.mu.Lock()
 		switch {
 		case snapshot.AllocationEnded(a.ID) || !a.ServerTerminalStatus() && a.ClientStatus == "running":

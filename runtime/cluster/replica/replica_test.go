@@ -20,6 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -274,7 +275,7 @@ type fakeRunner struct {
 func (r *fakeRunner) step(t *testing.T, replica *Replica) {
 	snapshot := r.store.Snapshot()
 	for _, a := range scheduler.DesiredAllocs(snapshot.Reader) {
-		report := scheduler.AllocReport{AllocID: a.ID}
+		report := model.AllocReport{AllocID: a.ID}
 		switch {
 		case snapshot.AllocationEnded(a.ID):
 			continue
@@ -392,7 +393,7 @@ func (n *testNode) check() {
 // reportEnd reports the end of an allocation, as its runner does.
 func (n *testNode) reportEnd(id, clientStatus string) {
 	n.t.Helper()
-	if _, err := n.replica.ApplyAllocReports(n.t.Context(), scheduler.AllocReport{
+	if _, err := n.replica.ApplyAllocReports(n.t.Context(), model.AllocReport{
 		AllocID: id, ClientStatus: clientStatus, TaskStates: map[string]*api.TaskState{"t": {State: "dead"}}, TasksAndHooksEnded: true,
 	}); err != nil {
 		n.t.Fatal(err)
@@ -970,7 +971,7 @@ func TestSendStatesDoesNotWaitForTheirTime(t *testing.T) {
 		id := servers.place(newJob("web"))
 		n.settle()
 		states := map[string]*api.TaskState{"t": {State: "running", Restarts: 1}}
-		if _, err := n.replica.ApplyAllocReports(t.Context(), scheduler.AllocReport{AllocID: id, TaskStates: states}); err != nil {
+		if _, err := n.replica.ApplyAllocReports(t.Context(), model.AllocReport{AllocID: id, TaskStates: states}); err != nil {
 			t.Fatal(err)
 		}
 		if err := n.replica.SendStates(t.Context()); err != nil {

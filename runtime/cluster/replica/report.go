@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/servers"
-	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
@@ -33,7 +33,7 @@ const (
 // ApplyAllocReports stores states of allocations that this node runs, and makes Run send them. It ignores allocations that
 // are not stored, and deletes those that have ended and that the servers have removed. It returns when the states are
 // stored.
-func (r *Replica) ApplyAllocReports(ctx context.Context, reports ...scheduler.AllocReport) (index uint64, err error) {
+func (r *Replica) ApplyAllocReports(ctx context.Context, reports ...model.AllocReport) (index uint64, err error) {
 	changed, someEnded := []string(nil), false
 	index, err = r.config.Store.Update(ctx, func(tx *store.Txn) error {
 		changed, someEnded = nil, false

@@ -24,6 +24,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/taskrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/core/tasksteps"
 	"github.com/nomad-lite/nomad-lite/runtime/core/timeline"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 )
 
@@ -43,7 +44,7 @@ type Config struct {
 	Machine          core.Machine
 	Store            core.Store                  // stores the records of the allocation; nil stores none
 	CheckStateWrite  func(context.Context) error // returns why the records cannot be stored; may be nil
-	ReportStatus     func(StatusUpdate)          // called for each change of the status, one call at a time; should return soon
+	ReportStatus     func(model.AllocReport)     // called for each change of the status, one call at a time; should return soon
 	HookFactory      HookFactory                 // hooks other than the builtin ones; may be nil
 	Limits           Limits
 	NewTrace         func(*api.Allocation) timeline.Trace // returns the trace of an allocation; nil exports no traces
@@ -254,7 +255,7 @@ func (r *Runner) TransitionsByTask() map[string][]tasksteps.Transition {
 func (r *Runner) Alloc() *api.Allocation { return r.state.currentAlloc() }
 
 // Status returns the current status of the allocation.
-func (r *Runner) Status() StatusUpdate { return r.tasks.currentStatus() }
+func (r *Runner) Status() model.AllocReport { return r.tasks.currentStatus() }
 
 // Run blocks until the allocation has ended, including its poststop tasks: all tasks
 // have ended for good, or ctx is done with the cause ErrShutdown and the tasks are left

@@ -39,7 +39,7 @@ type allocState struct {
 	reconcileDone  chan struct{}                  // closed by the next reconcile; nil if no goroutine waits for it
 	createdNetwork *state.AllocNetwork            // network that was created; nil before, and if the tasks use the network of the host
 	override       statusOverride                 // status that was set permanently; the zero value if none was set
-	recordedHealth *DeploymentHealth              // health of the allocation; nil until known
+	recordedHealth *model.DeploymentHealth        // health of the allocation; nil until known
 	hookReports    map[hookAttachment]health.Hook // reports of hooks about the health of the current version
 	hookChain      *hooks.Chain                   // hooks of the allocation; nil until attached
 	pluginHooks    []attachedPluginHook           // hooks in plugins that the allocation and its tasks have
@@ -170,12 +170,12 @@ func (s *allocState) envAlloc(alloc *api.Allocation) taskenv.Alloc {
 	return env
 }
 
-// newStatusUpdate derives the status of the allocation from the states of the tasks. An override has precedence.
-// The returned StatusUpdate owns the states.
-func (s *allocState) newStatusUpdate(states map[string]*api.TaskState) StatusUpdate {
+// newReport derives the allocation's status from the tasks' states. An override has precedence. The returned report owns
+// the states.
+func (s *allocState) newReport(states map[string]*api.TaskState) model.AllocReport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	u := StatusUpdate{AllocID: s.alloc.ID, TaskStates: states, NetworkStatus: newNetworkStatus(s.groupDNS, s.createdNetwork), Time: time.Now()}
+	u := model.AllocReport{AllocID: s.alloc.ID, TaskStates: states, NetworkStatus: newNetworkStatus(s.groupDNS, s.createdNetwork), Time: time.Now()}
 	u.ClientStatus, u.ClientDescription = model.AllocClientStatus(states)
 	if s.override.status != "" {
 		u.ClientStatus, u.ClientDescription = s.override.status, s.override.description
@@ -270,24 +270,23 @@ func (s *allocState) recordHealth(result health.State) (recorded bool) {
 	if result == health.Stopped && s.alloc.DeploymentID == "" {
 		return false
 	}
-	s.recordedHealth = &DeploymentHealth{DeploymentID: s.alloc.DeploymentID, Healthy: result == health.Healthy, DecidedAt: time.Now()}
+	s.recordedHealth = &model.DeploymentHealth{DeploymentID: s.alloc.DeploymentID, Healthy: result == health.Healthy, DecidedAt: time.Now()}
 	return true
 }
 
 // healthOfVersionLocked returns the health that was recorded for the current version. It is nil if none was recorded.
-func (s *allocState) healthOfVersionLocked() *DeploymentHealth {
+func (s *allocState) healthOfVersionLocked() *model.DeploymentHealth {
 	if s.recordedHealth == nil || s.recordedHealth.DeploymentID != s.alloc.DeploymentID {
 		return nil
 	}
 	return s.recordedHealth
 }
 
-// healthOrRecordFailedLocked returns the health for a StatusUpdate with the given client status: the recorded health or
-// nil. If the allocation has failed in a deployment without known health, healthOrRecordFailedLocked records it as
-// unhealthy.
-func (s *allocState) healthOrRecordFailedLocked(clientStatus string) *DeploymentHealth {
+// healthOrRecordFailedLocked returns the health for a report with the given client status: the recorded health or nil. An
+// allocation that has failed in a deployment without known health is recorded as unhealthy first.
+func (s *allocState) healthOrRecordFailedLocked(clientStatus string) *model.DeploymentHealth {
 	if clientStatus == api.AllocClientStatusFailed && s.alloc.DeploymentID != "" && !s.isHealthKnownLocked() {
-		s.recordedHealth = &DeploymentHealth{DeploymentID: s.alloc.DeploymentID, DecidedAt: time.Now()}
+		s.recordedHealth = &model.DeploymentHealth{DeploymentID: s.alloc.DeploymentID, DecidedAt: time.Now()}
 	}
 	return s.healthOfVersionLocked()
 }

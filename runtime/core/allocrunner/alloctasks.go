@@ -12,6 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/core/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/core/taskrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
 // allocTasks starts, restarts and stops the tasks of an allocation by the rules that concern several tasks. Its fields
@@ -73,8 +74,8 @@ func (a *allocTasks) exec(ctx context.Context, task string, command []string, ti
 }
 
 // currentStatus returns the current status of the allocation.
-func (a *allocTasks) currentStatus() StatusUpdate {
-	return a.state.newStatusUpdate(a.snapshot().taskStates)
+func (a *allocTasks) currentStatus() model.AllocReport {
+	return a.state.newReport(a.snapshot().taskStates)
 }
 
 // onlyPoststopTasksRemain reports whether all tasks except poststop tasks have ended.

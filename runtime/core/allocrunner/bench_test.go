@@ -27,7 +27,7 @@ func BenchmarkNoOpAlloc(b *testing.B) {
 		alloc.ID = fmt.Sprintf("%08d-2222-3333-4444-555555555555", n)
 		n++
 		c := testConfig{Config{
-			Alloc: alloc, Node: taskenv.Node{NodeFacts: model.NodeFacts{ID: "node-id", Name: "node-name"}}, Drivers: w, EncodeTaskConfig: block.EncodeConfig, ReportStatus: func(StatusUpdate) {}, Logger: nullLogger,
+			Alloc: alloc, Node: taskenv.Node{NodeFacts: model.NodeFacts{ID: "node-id", Name: "node-name"}}, Drivers: w, EncodeTaskConfig: block.EncodeConfig, ReportStatus: func(model.AllocReport) {}, Logger: nullLogger,
 		}, machineConfig{LogCollector: newFakeLogs(), Services: new(servicestest.Registry), AllocDirRoot: root}}
 		r, err := New(c.withMachine())
 		if err != nil {

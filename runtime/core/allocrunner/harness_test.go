@@ -79,7 +79,7 @@ type harness struct {
 	cancel context.CancelCauseFunc // cancels the context that Run was called with
 
 	mu              sync.Mutex
-	reportedUpdates []StatusUpdate
+	reportedUpdates []model.AllocReport
 }
 
 // machineConfig is what a test's machine gives to allocations.
@@ -162,7 +162,7 @@ func checkTransitions(t *testing.T, r *Runner) {
 	}
 }
 
-func (h *harness) report(u StatusUpdate) {
+func (h *harness) report(u model.AllocReport) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.reportedUpdates = append(h.reportedUpdates, u)
@@ -186,7 +186,7 @@ func (h *harness) wait() {
 	}
 }
 
-func (h *harness) lastUpdate() StatusUpdate {
+func (h *harness) lastUpdate() model.AllocReport {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.reportedUpdates[len(h.reportedUpdates)-1]

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/job/health"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
 // healthReportingHook is a hook that may report health.
@@ -27,10 +28,10 @@ func newStateInDeployment(deploymentID string) *allocState {
 	return newAllocState(alloc)
 }
 
-// healthWithStatus returns the health in a StatusUpdate with the given client status.
-func healthWithStatus(s *allocState, clientStatus string) *DeploymentHealth {
+// healthWithStatus returns the health in a report with the given client status.
+func healthWithStatus(s *allocState, clientStatus string) *model.DeploymentHealth {
 	s.override = statusOverride{status: clientStatus}
-	return s.newStatusUpdate(nil).Health
+	return s.newReport(nil).Health
 }
 
 func TestHookReportsBelongToAVersion(t *testing.T) {
@@ -92,15 +93,15 @@ func TestEachAttachedTaskNeedsAReport(t *testing.T) {
 
 func TestHealthBelongsToADeployment(t *testing.T) {
 	s := newStateInDeployment("d1")
-	wantEqual(t, "unknown", healthWithStatus(s, api.AllocClientStatusRunning), (*DeploymentHealth)(nil))
+	wantEqual(t, "unknown", healthWithStatus(s, api.AllocClientStatusRunning), (*model.DeploymentHealth)(nil))
 	s.recordHealth(health.Healthy)
 	wantEqual(t, "healthy", healthWithStatus(s, api.AllocClientStatusFailed).Healthy, true)
 	s.setAlloc(&api.Allocation{DeploymentID: "d2"})
-	wantEqual(t, "another deployment", healthWithStatus(s, api.AllocClientStatusRunning), (*DeploymentHealth)(nil))
+	wantEqual(t, "another deployment", healthWithStatus(s, api.AllocClientStatusRunning), (*model.DeploymentHealth)(nil))
 	s.setAlloc(&api.Allocation{})
 	recorded := s.recordHealth(health.Stopped)
 	wantEqual(t, "stopped without a deployment", recorded, false)
-	wantEqual(t, "health of it", healthWithStatus(s, api.AllocClientStatusRunning), (*DeploymentHealth)(nil))
+	wantEqual(t, "health of it", healthWithStatus(s, api.AllocClientStatusRunning), (*model.DeploymentHealth)(nil))
 }
 
 func TestFailureBeforeAVerdictIsUnhealthy(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/nomad-lite/nomad-lite/runtime/core/lifecycle"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
 // reconcileUntilEnded calls reconcile after each change and applies new versions of the allocation until all tasks
@@ -67,9 +68,9 @@ func (r *Runner) reconcileUntilEnded(ctx context.Context) {
 // reconcile makes the changes that follow from the current task states: it stops tasks, opens gates,
 // and reports the status of the allocation. It does not wait for a task. The returned channel is closed
 // when check results change on which a gate depends.
-func (a *allocTasks) reconcile(reportStatus func(StatusUpdate)) (checksChanged <-chan struct{}) {
+func (a *allocTasks) reconcile(reportStatus func(model.AllocReport)) (checksChanged <-chan struct{}) {
 	now := a.snapshot()
-	status := a.state.newStatusUpdate(now.taskStates)
+	status := a.state.newReport(now.taskStates)
 	why, finished := evaluateSiblingStop(a.siblingStates(now.taskStates))
 	if why != nil {
 		a.state.requestStop(stopReason{newReasonEvent: why})

@@ -20,6 +20,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/nomad-lite/nomad-lite/runtime/core/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/services"
 	"github.com/nomad-lite/nomad-lite/runtime/node/services/servicestest"
 )
@@ -192,7 +193,7 @@ func (h *harness) healthHistory() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var b strings.Builder
-	var lastHealth *DeploymentHealth
+	var lastHealth *model.DeploymentHealth
 	for _, u := range h.reportedUpdates {
 		if u.Health == nil && lastHealth != nil {
 			fmt.Fprintf(&b, "  %-6s unknown\n", h.at(u.Time))

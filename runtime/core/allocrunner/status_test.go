@@ -31,7 +31,7 @@ func TestForcedClientStatus(t *testing.T) {
 				status.setPermanentOverride(f)
 				<-status.reconcileRequested // each call of force requests a reconcile
 			}
-			u := status.newStatusUpdate(map[string]*api.TaskState{"web": {State: model.TaskRunning, StartedAt: started}})
+			u := status.newReport(map[string]*api.TaskState{"web": {State: model.TaskRunning, StartedAt: started}})
 			wantEqual(t, "status", statusOverride{u.ClientStatus, u.ClientDescription}, c.want)
 			wantEqual(t, "health is that of the status", u.Health != nil, c.want.status == api.AllocClientStatusFailed)
 			wantEqual(t, "the task has a time of its end", u.TaskStates["web"].FinishedAt.Equal(u.Time), u.Terminal())

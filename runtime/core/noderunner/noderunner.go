@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/taskdriver"
 	"github.com/nomad-lite/nomad-lite/runtime/core/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/core/tasksteps"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
 // AssignmentSource assigns allocations to this node and receives their reports.
@@ -31,7 +32,7 @@ type AssignmentSource interface {
 
 	// ReportStatus is called for each change of an allocation; the calls for one
 	// allocation do not overlap. ReportStatus must return soon.
-	ReportStatus(allocrunner.StatusUpdate)
+	ReportStatus(model.AllocReport)
 
 	// ReportEnded is called once for an allocation, after its last ReportStatus, when its tasks
 	// and hooks have ended. notRunErr is the reason why the allocation could not be run at
@@ -85,7 +86,7 @@ type Config struct {
 	// report of an allocation before the Source gets it, and OnAllocDirRemoved after each removal of
 	// an allocation or of its directory. All three may be nil.
 	OnStopping        func()
-	OnStatusReport    func(allocrunner.StatusUpdate)
+	OnStatusReport    func(model.AllocReport)
 	OnAllocDirRemoved func()
 	GCLimits          GCLimits
 	Logger            hclog.Logger
@@ -128,7 +129,7 @@ func New(c Config) *Runner {
 		c.OnStopping = func() {}
 	}
 	if c.OnStatusReport == nil {
-		c.OnStatusReport = func(allocrunner.StatusUpdate) {}
+		c.OnStatusReport = func(model.AllocReport) {}
 	}
 	if c.OnAllocDirRemoved == nil {
 		c.OnAllocDirRemoved = func() {}
@@ -266,7 +267,7 @@ func (r *Runner) startAllocRunner(ctx context.Context, e *allocEntry, a Assignme
 	// client status shows that the allocation was started.
 	config.RanUnderEarlierAgent = a.StartedByEarlierAgent || a.Alloc.ClientStatus != api.AllocClientStatusPending
 	config.AllocDone = r.allocRunReturned
-	config.ReportStatus = func(u allocrunner.StatusUpdate) {
+	config.ReportStatus = func(u model.AllocReport) {
 		r.config.OnStatusReport(u)
 		r.config.Source.ReportStatus(u)
 	}
@@ -429,7 +430,7 @@ func removeEmptyCgroupsOfAlloc(alloc *api.Allocation) {
 func (r *Runner) destroyAlloc(runnerOrNil *allocrunner.Runner, alloc *api.Allocation) error {
 	if runnerOrNil == nil {
 		config := r.config.AllocRunnerTemplate
-		config.Alloc, config.ReportStatus = alloc, func(allocrunner.StatusUpdate) {}
+		config.Alloc, config.ReportStatus = alloc, func(model.AllocReport) {}
 		var err error
 		if runnerOrNil, err = allocrunner.NewEnded(config); err != nil {
 			r.logger.Warn("removing an alloc without its hooks, because no runner can be built for it", "alloc_id", alloc.ID, "error", err)

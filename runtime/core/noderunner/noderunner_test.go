@@ -147,7 +147,7 @@ func (f *fakeSource) Assignments() ([]Assignment, <-chan struct{}) {
 	return f.assignments, f.changed
 }
 
-func (f *fakeSource) ReportStatus(allocrunner.StatusUpdate) {}
+func (f *fakeSource) ReportStatus(model.AllocReport) {}
 
 func (f *fakeSource) ReportEnded(id string, err error) {
 	f.mu.Lock()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -148,13 +149,13 @@ func (a *simulatedAlloc) simulateAndReport(ctx context.Context, alloc *api.Alloc
 	if status == api.AllocClientStatusFailed {
 		text = "Failed tasks"
 	}
-	a.sendReportWithRetry(ctx, scheduler.AllocReport{ClientStatus: status, ClientDescription: text,
+	a.sendReportWithRetry(ctx, model.AllocReport{ClientStatus: status, ClientDescription: text,
 		TaskStates: map[string]*api.TaskState{"t": {State: "dead", Failed: status == api.AllocClientStatusFailed, FinishedAt: now}}})
 	a.sleep(ctx, times.DelayFromTerminalToEndedReport)
 	if a.node.BeforeAllocEndedReport != nil && ctx.Err() == nil {
 		a.node.BeforeAllocEndedReport(alloc)
 	}
-	a.sendReportWithRetry(ctx, scheduler.AllocReport{TasksAndHooksEnded: true})
+	a.sendReportWithRetry(ctx, model.AllocReport{TasksAndHooksEnded: true})
 }
 
 // simulateTasks simulates the tasks and returns the final client status.
@@ -163,7 +164,7 @@ func (a *simulatedAlloc) simulateTasks(ctx context.Context, behaviour SimulatedA
 		return a.simulateStop(ctx, behaviour)
 	}
 	start := time.Now()
-	a.sendReportWithRetry(ctx, scheduler.AllocReport{ClientStatus: api.AllocClientStatusRunning, ClientDescription: "Tasks are running",
+	a.sendReportWithRetry(ctx, model.AllocReport{ClientStatus: api.AllocClientStatusRunning, ClientDescription: "Tasks are running",
 		TaskStates: map[string]*api.TaskState{"t": {State: "running", StartedAt: a.node.now()}}})
 	end := time.Time{}
 	if behaviour.RunDuration > 0 {
@@ -195,8 +196,8 @@ func (a *simulatedAlloc) reportHealthIfDue(ctx context.Context, alloc *api.Alloc
 	if left := behaviour.TimeToHealthReport - time.Since(a.healthCheckStart); left > 0 {
 		return left
 	}
-	healthy := !behaviour.ReportsUnhealthy
-	a.sendReportWithRetry(ctx, scheduler.AllocReport{Healthy: &healthy, HealthyTime: a.node.now(), DeploymentID: alloc.DeploymentID})
+	a.sendReportWithRetry(ctx, model.AllocReport{Health: &model.DeploymentHealth{
+		DeploymentID: alloc.DeploymentID, Healthy: !behaviour.ReportsUnhealthy, DecidedAt: a.node.now()}})
 	return 0
 }
 
@@ -242,7 +243,7 @@ func (a *simulatedAlloc) sleep(ctx context.Context, d time.Duration) {
 }
 
 // sendReportWithRetry sends a report to the scheduler and retries until it succeeds or ctx ends.
-func (a *simulatedAlloc) sendReportWithRetry(ctx context.Context, r scheduler.AllocReport) {
+func (a *simulatedAlloc) sendReportWithRetry(ctx context.Context, r model.AllocReport) {
 	r.AllocID = a.allocID
 	for ctx.Err() == nil {
 		if _, err := a.node.scheduler().ApplyAllocReports(ctx, r); err == nil {

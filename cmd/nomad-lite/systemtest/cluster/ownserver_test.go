@@ -29,6 +29,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -154,7 +155,7 @@ func (s *ownServer) receiveReports(ctx context.Context) error {
 			return err
 		}
 		allocsIndex = index
-		var reports []scheduler.AllocReport
+		var reports []model.AllocReport
 		for _, a := range allocs {
 			if len(a.TaskStates) > 0 {
 				reports = append(reports, newReport(&a.Allocation))
@@ -180,13 +181,13 @@ func (s *ownServer) receiveReports(ctx context.Context) error {
 }
 
 // newReport returns the report of the node that an allocation of the cluster has.
-func newReport(a *api.Allocation) scheduler.AllocReport {
-	report := scheduler.AllocReport{
+func newReport(a *api.Allocation) model.AllocReport {
+	report := model.AllocReport{
 		AllocID: a.ID, ClientStatus: a.ClientStatus, ClientDescription: a.ClientDescription, TaskStates: a.TaskStates,
-		NetworkStatus: a.NetworkStatus, DeploymentID: a.DeploymentID, TasksAndHooksEnded: a.ClientTerminalStatus(),
+		NetworkStatus: a.NetworkStatus, TasksAndHooksEnded: a.ClientTerminalStatus(),
 	}
-	if health := a.DeploymentStatus; health != nil {
-		report.Healthy, report.HealthyTime = health.Healthy, health.Timestamp
+	if health := a.DeploymentStatus; health != nil && health.Healthy != nil {
+		report.Health = &model.DeploymentHealth{DeploymentID: a.DeploymentID, Healthy: *health.Healthy, DecidedAt: health.Timestamp}
 	}
 	return report
 }
