@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/callstats"
+	"github.com/nomad-lite/nomad-lite/internal/duration"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/device"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
@@ -112,7 +113,7 @@ func (r *foregroundRun) waitAndDescribeRecoveryCalls(ctx context.Context, p supe
 		stats := findMethodStats(p, method)
 		if stats.Calls >= taskCount && stats.InProgress == 0 {
 			return fmt.Sprintf("; %d of %d running tasks recovered (%s: %d calls, %d errors, %v)",
-				taskCount-min(taskCount, stats.Errors), taskCount, method, stats.Calls, stats.Errors, stats.Total.Round(time.Microsecond))
+				taskCount-min(taskCount, stats.Errors), taskCount, method, stats.Calls, stats.Errors, duration.Format(stats.Total))
 		}
 		select {
 		case <-time.After(methodStatsInterval):

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/internal/duration"
 	"github.com/nomad-lite/nomad-lite/internal/shellquote"
 )
 
@@ -329,7 +330,7 @@ func findCertificateExpiring(f Facts) (found []finding) {
 		left := c.Leaf.NotAfter.Sub(f.Now)
 		if left >= 0 && !f.Now.Before(c.Leaf.NotBefore) && left < min(expiryWarning, c.Leaf.NotAfter.Sub(c.Leaf.NotBefore)/3) {
 			found = append(found, f.certificateFinding(c, fmt.Sprintf("expires in %s, at %s: connections of commands, browsers and programs over TLS then fail",
-				formatDaysOrHours(left), c.Leaf.NotAfter.Format(time.RFC3339))))
+				duration.Format(left), c.Leaf.NotAfter.Format(time.RFC3339))))
 		}
 	}
 	return found
@@ -340,13 +341,6 @@ func (f Facts) certificateFinding(c Certificate, state string) finding {
 		object: c.File, summary: fmt.Sprintf("The certificate %s of the agent %s", c.File, state),
 		remedy: fmt.Sprintf("Replace the file with a new certificate, and %s with its key, then reload the agent, which ends no task", c.KeyFile), commands: []string{f.reloadCommand()},
 	}
-}
-
-func formatDaysOrHours(d time.Duration) string {
-	if hours := int(d.Hours()); hours < 48 {
-		return fmt.Sprintf("%d hours", hours)
-	}
-	return fmt.Sprintf("%.0f days", d.Hours()/24)
 }
 
 // logCommands, startCommands, reloadCommand, diskCommand and mountPoint return commands and parts of commands for this agent.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/duration"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/runtime/core/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
@@ -257,7 +258,7 @@ func describeNextStart(at, nowOrZero time.Time) string {
 	case nowOrZero.IsZero():
 		return "restarts at " + at.Local().Format(time.TimeOnly)
 	case left > 0:
-		return "restarts in " + left.String()
+		return "restarts in " + duration.Format(left)
 	}
 	return "restarts now"
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/duration"
 	"github.com/nomad-lite/nomad-lite/runtime/core/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/core/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/explain/reason"
@@ -29,7 +30,7 @@ func (s Sentence) Format(now time.Time) string {
 	if s.Since.IsZero() {
 		return s.Text
 	}
-	return s.Text + " for " + FormatDuration(now.Sub(s.Since))
+	return s.Text + " for " + duration.Format(now.Sub(s.Since))
 }
 
 // TaskSummary is what the spans of a task mean.
@@ -350,7 +351,7 @@ func (s *summarizer) describeLastStart(task string, runs []*tracespan.Span) (Sen
 		}
 	}
 	return Sentence{
-		Text:   fmt.Sprintf("its start took %s, of which %s were %s", FormatDuration(run.Start.Sub(from)), FormatDuration(s.lengthOf(longest)), describeStep(longest, "its ")),
+		Text:   fmt.Sprintf("its start took %s, of which %s were %s", duration.Format(run.Start.Sub(from)), duration.Format(s.lengthOf(longest)), describeStep(longest, "its ")),
 		SpanID: longest.ID,
 	}, true
 }
@@ -406,11 +407,11 @@ func (s *summarizer) describeWait(task string, wait *tracespan.Span) (sentence S
 			longest = span
 		}
 	}
-	text := fmt.Sprintf("waited %s for %q", FormatDuration(s.lengthOf(wait)), cause.Task)
+	text := fmt.Sprintf("waited %s for %q", duration.Format(s.lengthOf(wait)), cause.Task)
 	if longest == nil {
 		return Sentence{Text: text, SpanID: cause.ID}, true
 	}
-	return Sentence{Text: fmt.Sprintf("%s, of which %s were %s", text, FormatDuration(within(longest)), describeStep(longest, "its ")), SpanID: longest.ID}, true
+	return Sentence{Text: fmt.Sprintf("%s, of which %s were %s", text, duration.Format(within(longest)), describeStep(longest, "its ")), SpanID: longest.ID}, true
 }
 
 func minTime(a, b time.Time) time.Time {
@@ -561,7 +562,7 @@ func (s *summarizer) slowestStep(tasks []TaskSummary) Sentence {
 	if slowest == nil {
 		return Sentence{}
 	}
-	return Sentence{Text: fmt.Sprintf("%sthe slowest step was %s, which took %s", ofWhich(slowest), describeStep(slowest, "its "), FormatDuration(s.lengthOf(slowest))), SpanID: slowest.ID}
+	return Sentence{Text: fmt.Sprintf("%sthe slowest step was %s, which took %s", ofWhich(slowest), describeStep(slowest, "its "), duration.Format(s.lengthOf(slowest))), SpanID: slowest.ID}
 }
 
 // ofWhich returns the prefix of a text about a span: its task, or the allocation.
@@ -590,33 +591,4 @@ func describeStep(span *tracespan.Span, determiner string) string {
 		return determiner + "run"
 	}
 	return determiner + span.Name
-}
-
-// FormatDuration returns a duration with at most two units: "250ms", "4.2s", "5m12s", "3d4h".
-func FormatDuration(d time.Duration) string {
-	switch {
-	case d <= 0:
-		return "0s"
-	case d < time.Millisecond:
-		return fmt.Sprintf("%.2fms", float64(d)/float64(time.Millisecond))
-	case d < time.Second:
-		return fmt.Sprintf("%dms", d.Round(time.Millisecond)/time.Millisecond)
-	case d < time.Minute:
-		return strings.TrimSuffix(fmt.Sprintf("%.1f", d.Seconds()), ".0") + "s"
-	}
-	units := []struct {
-		size time.Duration
-		name string
-	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "m"}, {time.Second, "s"}}
-	for i, u := range units {
-		if d < u.size {
-			continue
-		}
-		text := fmt.Sprintf("%d%s", d/u.size, u.name)
-		if i+1 < len(units) {
-			text += fmt.Sprintf("%d%s", d%u.size/units[i+1].size, units[i+1].name)
-		}
-		return text
-	}
-	return ""
 }

@@ -310,15 +310,3 @@ func TestFormatExitOfEarlierBuild(t *testing.T) {
 		}
 	}
 }
-
-func TestFormatDuration(t *testing.T) {
-	t.Parallel()
-	for d, want := range map[time.Duration]string{
-		-time.Second: "0s", 50 * time.Microsecond: "0.05ms", 250 * time.Millisecond: "250ms", 4200 * time.Millisecond: "4.2s", 3 * time.Second: "3s",
-		5*time.Minute + 12*time.Second: "5m12s", 76*time.Hour + time.Minute: "3d4h",
-	} {
-		if got := FormatDuration(d); got != want {
-			t.Errorf("%v: got %q, want %q", d, got, want)
-		}
-	}
-}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
+	"github.com/nomad-lite/nomad-lite/internal/duration"
 )
 
 // EmptyCell is shown in place of an empty value, as in Nomad's tables.
@@ -96,30 +97,8 @@ func FormatRelativeTime(age time.Duration) string {
 	return FormatDuration(age) + suffix
 }
 
-// FormatDuration formats a duration in its two largest units, such as "1h5m".
-func FormatDuration(d time.Duration) string {
-	const day = 24 * time.Hour
-	d = d.Truncate(time.Second)
-	var unitParts []string
-	for _, unit := range []struct {
-		name string
-		size time.Duration
-	}{{"y", 365 * day}, {"mo", 30 * day}, {"d", day}, {"h", time.Hour}, {"m", time.Minute}, {"s", time.Second}} {
-		if n := d / unit.size; n > 0 {
-			unitParts = append(unitParts, fmt.Sprintf("%d%s", n, unit.name))
-			d -= n * unit.size
-		} else if len(unitParts) > 0 {
-			break
-		}
-		if len(unitParts) == 2 {
-			break
-		}
-	}
-	if unitParts == nil {
-		return "0s"
-	}
-	return strings.Join(unitParts, "")
-}
+// FormatDuration formats whole seconds in their two largest units, such as "1h5m".
+func FormatDuration(d time.Duration) string { return duration.Format(d.Truncate(time.Second)) }
 
 // FormatPercent formats a percentage with two decimals.
 func FormatPercent(f float64) string { return strconv.FormatFloat(f, 'f', 2, 64) + "%" }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 	"github.com/nomad-lite/nomad-lite/internal/callstats"
+	"github.com/nomad-lite/nomad-lite/internal/duration"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
@@ -117,7 +118,7 @@ func PrintProcess(page *output.Page, p Process) {
 		if m.Calls > 0 {
 			mean = m.Total / time.Duration(m.Calls)
 		}
-		t.AddRow(m.Method, m.Calls, m.Errors, m.InProgress, mean.Round(time.Microsecond), m.Max.Round(time.Microsecond))
+		t.AddRow(m.Method, m.Calls, m.Errors, m.InProgress, duration.Format(mean), duration.Format(m.Max))
 	}
 	page.AddTable(t)
 }

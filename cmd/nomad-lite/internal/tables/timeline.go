@@ -10,6 +10,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+	"github.com/nomad-lite/nomad-lite/internal/duration"
 	"github.com/nomad-lite/nomad-lite/runtime/explain/spansummary"
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 )
@@ -42,7 +43,7 @@ func (a *AllocTimeline) Print(p *output.Page, allocEnded, verbose bool) {
 	p.AddLine("")
 	t := output.NewTable("After", "Duration", "Task", "Kind", "Name", "Plugin", "Result")
 	for _, span := range a.Spans {
-		t.AddRow(formatRoundedDuration(span.Start.Sub(begin)), formatSpanDuration(&span, allocEnded), cmp.Or(span.Task, groupName), string(span.Kind),
+		t.AddRow(duration.Format(span.Start.Sub(begin)), formatSpanDuration(&span, allocEnded), cmp.Or(span.Task, groupName), string(span.Kind),
 			formatSpanName(&span, verbose), cmp.Or(span.Plugin, noText), cmp.Or(formatSpanResult(&span), noText))
 	}
 	p.AddTable(t)
@@ -51,30 +52,16 @@ func (a *AllocTimeline) Print(p *output.Page, allocEnded, verbose bool) {
 // noText is shown in place of an empty text.
 const noText = "-"
 
-// formatRoundedDuration returns a duration, rounded so that it is short to read.
-func formatRoundedDuration(d time.Duration) string {
-	unit := time.Microsecond
-	switch {
-	case d >= time.Minute:
-		unit = time.Second
-	case d >= time.Second:
-		unit = 10 * time.Millisecond
-	case d >= time.Millisecond:
-		unit = 10 * time.Microsecond
-	}
-	return d.Round(unit).String()
-}
-
 func formatSpanDuration(s *tracespan.Span, allocEnded bool) string {
 	switch {
 	case s.Kind == tracespan.KindEvent:
 		return noText
 	case !s.End.IsZero():
-		return formatRoundedDuration(s.End.Sub(s.Start))
+		return duration.Format(s.End.Sub(s.Start))
 	case allocEnded:
 		return "unknown" // the agent was killed before it recorded the end
 	}
-	return formatRoundedDuration(time.Since(s.Start)) + ", not ended"
+	return duration.Format(time.Since(s.Start)) + ", not ended"
 }
 
 // formatSpanName returns the name of a span, or "-" for the name of a run without verbose, because that name is too

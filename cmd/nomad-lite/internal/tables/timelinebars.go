@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+	"github.com/nomad-lite/nomad-lite/internal/duration"
 	"github.com/nomad-lite/nomad-lite/runtime/explain/spansummary"
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 )
@@ -43,7 +44,7 @@ func (a *AllocTimeline) PrintBars(p *output.Page, allocEnded bool, now time.Time
 	}
 	begin := a.Spans[0].Start
 	total := timelineEnd(a.Spans, allocEnded, now).Sub(begin)
-	p.AddLine("Time line of allocation %s, from %s, %s", output.ShortIDUnlessVerbose(a.AllocID, verbose), begin.Format(time.RFC3339), formatRoundedDuration(total))
+	p.AddLine("Time line of allocation %s, from %s, %s", output.ShortIDUnlessVerbose(a.AllocID, verbose), begin.Format(time.RFC3339), duration.Format(total))
 	if a.Summary.Problem.Text != "" {
 		p.AddLine("%s", p.FormatCell(a.Summary.Problem.Format(now)))
 	}
@@ -167,7 +168,7 @@ func formatLongestStep(spans []tracespan.Span, allocEnded bool, now time.Time) s
 			if runes := []rune(name); len(runes) > maxLongestNameWidth {
 				name = string(runes[:maxLongestNameWidth-2]) + ".."
 			}
-			text = formatRoundedDuration(d.Round(time.Millisecond)) + " " + name
+			text = duration.Format(d) + " " + name
 		}
 	}
 	return text

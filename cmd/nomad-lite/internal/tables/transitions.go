@@ -11,6 +11,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
+	"github.com/nomad-lite/nomad-lite/internal/duration"
 )
 
 // AllocTransitions is the reply of /v1/allocation/ID/transitions.
@@ -56,7 +57,7 @@ func (a *AllocTransitions) Print(p *output.Page, verbose bool) {
 		for i, tr := range list {
 			took := noText
 			if i > 0 {
-				took = formatRoundedDuration(tr.Time.Sub(list[i-1].Time))
+				took = duration.Format(tr.Time.Sub(list[i-1].Time))
 			}
 			t.AddRow(tr.Time.Format(time.RFC3339Nano), took, tr.Step, tr.Result, tr.Next)
 		}

@@ -22,21 +22,21 @@ export function age(time) {
   return time ? duration(Date.now() - milliseconds(time)) : "";
 }
 
-// duration formats milliseconds with at most two units: "250ms", "4.2s", "5m12s", "3d4h".
+// duration formats milliseconds as package duration of the agent does: "0.05ms", "250ms", "4.21s", "5m12s", "3d".
 export function duration(ms) {
-  if (ms < 0) return "0s";
-  if (ms < 1) return ms.toFixed(2) + "ms";
-  if (ms < 1000) return Math.round(ms) + "ms";
-  if (ms < 60e3) return (ms / 1000).toFixed(1).replace(/\.0$/, "") + "s";
-  /** @type {[string, number][]} */
-  const units = [["d", 86400e3], ["h", 3600e3], ["m", 60e3], ["s", 1e3]];
-  let text = "";
-  for (let i = units.findIndex(([, size]) => ms >= size), end = i + 2; i < Math.min(end, units.length); i++) {
-    const [unit, size] = units[i];
-    text += Math.floor(ms / size) + unit;
-    ms %= size;
+  if (ms < 60e3) {
+    let precision = 1e-3;
+    while (ms >= 1000 * precision) precision *= 10;
+    ms = Math.round(Math.max(ms, 0) / precision) * precision;
   }
-  return text;
+  if (ms === 0) return "0s";
+  if (ms < 1000) return Number(ms.toPrecision(3)) + "ms";
+  if (ms < 60e3) return Number((ms / 1000).toPrecision(3)) + "s";
+  const units = /** @type {[string, number][]} */ ([["y", 31536e6], ["mo", 2592e6], ["d", 86400e3], ["h", 3600e3], ["m", 60e3], ["s", 1e3]]);
+  const first = units.findIndex(([, size]) => ms >= size);
+  const [[unit, size], [next, nextSize]] = units.slice(first);
+  const rest = Math.floor(ms % size / nextSize);
+  return Math.floor(ms / size) + unit + (rest > 0 ? rest + next : "");
 }
 
 // bytes formats a number of bytes: "1.5 MiB".

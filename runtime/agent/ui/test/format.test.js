@@ -2,10 +2,10 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { address, bytes, duration, isSet, megahertz, milliseconds, shortID } from "../static/format.js";
 
-test("duration has at most two units", () => {
+test("duration has three digits or two units", () => {
   for (const [ms, want] of [
-    [-5, "0s"], [0, "0.00ms"], [0.25, "0.25ms"], [1, "1ms"], [249.6, "250ms"], [1000, "1s"], [4200, "4.2s"], [59_949, "59.9s"],
-    [60_000, "1m0s"], [312_000, "5m12s"], [3_600_000, "1h0m"], [3_725_000, "1h2m"], [90_000_000, "1d1h"], [273_600_000, "3d4h"],
+    [-5, "0s"], [0, "0s"], [0.05, "0.05ms"], [0.25, "0.25ms"], [1, "1ms"], [3.424, "3.42ms"], [34.26, "34.3ms"], [249.6, "250ms"], [1000, "1s"], [999.6, "1s"], [4200, "4.2s"], [4214, "4.21s"], [59_949, "59.9s"], [59_951, "1m"],
+    [60_000, "1m"], [312_000, "5m12s"], [3_600_000, "1h"], [3_725_000, "1h2m"], [90_000_000, "1d1h"], [273_600_000, "3d4h"], [34_560_000_000, "1y1mo"],
   ]) assert.equal(duration(ms), want, `duration(${ms})`);
 });
 
