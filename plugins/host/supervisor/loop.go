@@ -159,7 +159,6 @@ func (l *pluginLoop) recordFailure(e pluginEvent, err error, retryAt time.Time) 
 		m.applyEvent(e)
 		m.inst = nil
 		l.supervisor.registry.setReportedDevices(m, nil, device.Fingerprint{})
-		m.firstLaunchDoneOrDeferred = true
 		if m.state != stateSuperseded {
 			m.lastFailure = launchFailure{err, retryAt}
 		}
@@ -211,12 +210,12 @@ func (l *pluginLoop) waitBeforeSlowFingerprint(ctx context.Context) (ctxActive b
 		return true
 	}
 	l.supervisor.updateAndNotify(func() {
-		m.firstLaunchDoneOrDeferred = true
+		m.applyEvent(eventLaunchDeferred)
 		l.supervisor.registry.updateFirstLaunchesDone()
 	})
 	limit := time.NewTimer(readyTimeout)
 	defer limit.Stop()
-	return l.supervisor.waitForCondition(ctx, (*registry).allButSlowReportedOrFailed, limit.C) == nil
+	return l.supervisor.waitForReadiness(ctx, allButSlow, limit.C) == nil
 }
 
 // waitForFirstBuiltinHookRequest blocks until a builtin hook is requested, because most nodes never need it.
@@ -233,7 +232,7 @@ func (l *pluginLoop) waitForFirstBuiltinHookRequest(ctx context.Context) (ctxAct
 	requested := make(chan struct{})
 	l.supervisor.updateAndNotify(func() {
 		m.applyEvent(eventPluginUnused)
-		m.firstLaunchDoneOrDeferred, m.fingerprinted, m.launchRequests.idleLaunchRequested = true, true, requested // a hook has no fingerprint
+		m.fingerprinted, m.launchRequests.idleLaunchRequested = true, requested // a hook has no fingerprint
 		l.supervisor.registry.updateFirstLaunchesDone()
 	})
 	select {
@@ -278,7 +277,7 @@ func (l *pluginLoop) registerProcess(inst pluginInstance) (err error) {
 		if m.mustStopWhenUnused {
 			m.applyEvent(eventPluginRemoved)
 		}
-		m.inst, m.reportedInfo, m.lastFailure, m.firstLaunchDoneOrDeferred = inst, info, launchFailure{}, true
+		m.inst, m.reportedInfo, m.lastFailure = inst, info, launchFailure{}
 		if m.driver = nil; info.Type == base.TypeDriver {
 			m.driver = &watchedDriver{Driver: inst.Driver(), lateCallMonitor: l.supervisor.newLateCallMonitor(m, inst)}
 		}

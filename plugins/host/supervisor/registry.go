@@ -36,14 +36,12 @@ type managedPlugin struct {
 	driver          *watchedDriver    // driver of the latest process; nil for a hook
 	reportedInfo    base.Info         // info of the latest process; zero before the first
 	hookDescription *hook.Description // description of the latest process; nil for a driver
-	// firstLaunchDoneOrDeferred: the first launch has succeeded or failed, or waits for a request or for other plugins.
-	firstLaunchDoneOrDeferred bool
-	fingerprinted             bool // the first fingerprint of a driver or device plugin has arrived; true for a hook, which has none
-	exits                     processExits
-	lastAcquiredAt            time.Time // time when Driver or Hook last returned the plugin
-	lastFailure               launchFailure
-	supersededBy              string // describes the plugin that is used instead of this one; "" if there is none
-	launchRequests            launchRequests
+	fingerprinted   bool              // the first fingerprint of a driver or device plugin has arrived; true for a hook, which has none
+	exits           processExits
+	lastAcquiredAt  time.Time // time when Driver or Hook last returned the plugin
+	lastFailure     launchFailure
+	supersededBy    string // describes the plugin that is used instead of this one; "" if there is none
+	launchRequests  launchRequests
 }
 
 // lastServed is the result of Config.LastServedKey for a plugin.
@@ -78,7 +76,7 @@ func (m *managedPlugin) applyEvent(e pluginEvent) { m.state = m.state.next(e) }
 // err returns the reason why the plugin has no process, or nil if it has one or is being
 // started.
 func (m *managedPlugin) err() error {
-	if m.state == stateBackingOff || m.state == stateFailed {
+	if stateFacts[m.state].failed {
 		return m.lastFailure.err
 	}
 	return nil
@@ -86,7 +84,7 @@ func (m *managedPlugin) err() error {
 
 // hasReportedOrFailed returns the value of Plugin.HasReportedOrFailed.
 func (m *managedPlugin) hasReportedOrFailed() bool {
-	return m.fingerprinted || m.state == stateBackingOff || m.state == stateFailed || m.state == stateSuperseded || m.state == stateIdle
+	return m.fingerprinted || stateFacts[m.state].reportsNothing
 }
 
 // mayServe reports whether the plugin serves the driver or hook, or may report that it
@@ -179,7 +177,7 @@ func (r *registry) findPlugin(key PluginKey) *managedPlugin {
 // being launched, and has not reported its name yet.
 func (r *registry) isCandidateStarting(key PluginKey) bool {
 	return slices.ContainsFunc(r.plugins, func(m *managedPlugin) bool {
-		return !m.entry.Builtin && m.reportedInfo.Name == "" && (m.state == stateNotLaunched || m.state == stateStarting) && m.mayServe(key)
+		return !m.entry.Builtin && m.reportedInfo.Name == "" && stateFacts[m.state].starting && m.mayServe(key)
 	})
 }
 
@@ -284,7 +282,7 @@ func (r *registry) supersedePlugin(loser, winner *managedPlugin, loserInfo, winn
 // isFirstLaunchPending reports whether the first launch of plugin m has neither succeeded nor
 // failed.
 func (r *registry) isFirstLaunchPending(m *managedPlugin) bool {
-	return !m.firstLaunchDoneOrDeferred && m.state != stateSuperseded && !r.awaitsConfiguredReplacement(m)
+	return stateFacts[m.state].firstLaunchPending && !r.awaitsConfiguredReplacement(m)
 }
 
 // mayOwnerChange reports whether a plugin whose first launch is pending may become the owner of
@@ -298,37 +296,28 @@ func (r *registry) updateFirstLaunchesDone() {
 	r.firstLaunchesDone = r.firstLaunchesDone || !slices.ContainsFunc(r.plugins, r.isFirstLaunchPending)
 }
 
-// allReportedOrFailed reports whether each plugin has reported its state or has failed to start.
-func (r *registry) allReportedOrFailed() bool {
-	return r.firstLaunchesDone && r.haveReportedOrFailed(func(*managedPlugin) bool { return true })
+// readiness selects plugins. It is reached when each selected plugin has reported its state or has failed to start.
+type readiness struct {
+	needsFirstLaunches bool // it is not reached before registry.firstLaunchesDone
+	selects            func(*managedPlugin) bool
 }
 
-// allButSlowReportedOrFailed reports the same as allReportedOrFailed, but ignores the builtins whose fingerprint is
-// slow.
-func (r *registry) allButSlowReportedOrFailed() bool {
-	return r.firstLaunchesDone && r.haveReportedOrFailed(func(m *managedPlugin) bool { return !m.entry.NodeReadyWithoutFingerprint })
+// allButSlow leaves out the builtins whose fingerprint is slow. knownPlugins selects the other builtins, and the external plugins
+// that have served a driver or hook before, perhaps with another program; knownGoodPlugins those that have served it with this one.
+var (
+	allPlugins       = readiness{true, func(*managedPlugin) bool { return true }}
+	allButSlow       = readiness{true, func(m *managedPlugin) bool { return !m.entry.NodeReadyWithoutFingerprint }}
+	knownPlugins     = readiness{false, func(m *managedPlugin) bool { return m.isFastBuiltin() || m.lastServed.key != PluginKey{} }}
+	knownGoodPlugins = readiness{false, func(m *managedPlugin) bool { return m.isFastBuiltin() || m.lastServed.programUnchanged }}
+)
+
+func (m *managedPlugin) isFastBuiltin() bool {
+	return m.entry.Builtin && !m.entry.NodeReadyWithoutFingerprint
 }
 
-// knownReportedOrFailed reports whether each builtin without a slow fingerprint, and each external plugin that is known to
-// have served a driver or hook before, perhaps with another program, has reported its state or has failed to start.
-func (r *registry) knownReportedOrFailed() bool {
-	return r.haveReportedOrFailed(func(m *managedPlugin) bool {
-		return m.entry.Builtin && !m.entry.NodeReadyWithoutFingerprint || m.lastServed.key != PluginKey{}
-	})
-}
-
-// knownGoodReportedOrFailed reports whether each builtin without a slow fingerprint, and each external plugin that is
-// known to have worked before, has reported its state or has failed to start.
-func (r *registry) knownGoodReportedOrFailed() bool {
-	return r.haveReportedOrFailed(func(m *managedPlugin) bool {
-		return m.entry.Builtin && !m.entry.NodeReadyWithoutFingerprint || m.lastServed.programUnchanged
-	})
-}
-
-// haveReportedOrFailed reports whether each of the selected plugins has reported its state or has failed to start.
-func (r *registry) haveReportedOrFailed(selected func(*managedPlugin) bool) bool {
-	return !slices.ContainsFunc(r.plugins, func(m *managedPlugin) bool {
-		return selected(m) && !m.hasReportedOrFailed() && !r.awaitsConfiguredReplacement(m)
+func (r *registry) hasReached(goal readiness) bool {
+	return (r.firstLaunchesDone || !goal.needsFirstLaunches) && !slices.ContainsFunc(r.plugins, func(m *managedPlugin) bool {
+		return goal.selects(m) && !m.hasReportedOrFailed() && !r.awaitsConfiguredReplacement(m)
 	})
 }
 

@@ -6,10 +6,11 @@ type pluginState int
 const (
 	// Not launched yet: the plugin's goroutine has not started, or waits for a configured
 	// plugin that may replace the builtin.
-	stateNotLaunched pluginState = iota
-	stateStarting                // a process is being started or reattached
-	stateRunning                 // a process runs
-	stateIdle                    // an unused builtin has no process until the next request
+	stateNotLaunched   pluginState = iota
+	stateFirstStarting             // the first process is being started or reattached
+	stateStarting                  // a process is being started after an earlier launch or on request, or will be after those of other plugins
+	stateRunning                   // a process runs
+	stateIdle                      // an unused builtin has no process until the next request
 	// The last launch or process has failed, and the plugin is launched again after a
 	// delay.
 	stateBackingOff
@@ -24,6 +25,7 @@ type pluginEvent int
 
 const (
 	eventLaunchRejected pluginEvent = iota // the catalog has an error for the plugin, which is not launched
+	eventLaunchDeferred                    // the first launch waits for other plugins
 	eventLaunchStarted                     // a launch starts: the first one, on request, or after a delay
 	eventLaunchFailed                      // the launch has failed
 	eventLaunched                          // the process runs, and is registered for its driver, hook or devices
@@ -43,7 +45,11 @@ const (
 // exits.
 var stateTransitions = [...]map[pluginEvent]pluginState{
 	stateNotLaunched: {
-		eventLaunchRejected: stateFailed, eventLaunchStarted: stateStarting, eventPluginUnused: stateIdle,
+		eventLaunchRejected: stateFailed, eventLaunchDeferred: stateStarting, eventLaunchStarted: stateFirstStarting, eventPluginUnused: stateIdle,
+		eventPluginReplaced: stateSuperseded, eventPluginDiscarded: stateGone,
+	},
+	stateFirstStarting: {
+		eventLaunched: stateRunning, eventLaunchFailed: stateBackingOff,
 		eventPluginReplaced: stateSuperseded, eventPluginDiscarded: stateGone,
 	},
 	stateStarting: {
@@ -71,4 +77,21 @@ func (s pluginState) next(e pluginEvent) pluginState {
 		return to
 	}
 	return s
+}
+
+// stateFacts is what each state means to callers that wait for plugins.
+var stateFacts = [...]struct {
+	firstLaunchPending bool // the first launch has neither succeeded nor failed, and does not wait for a request or for other plugins
+	starting           bool // a process will run, or the launch will fail
+	failed             bool // managedPlugin.lastFailure is the reason why no process runs
+	reportsNothing     bool // no process will report soon
+}{
+	stateNotLaunched:   {firstLaunchPending: true, starting: true},
+	stateFirstStarting: {firstLaunchPending: true, starting: true},
+	stateStarting:      {starting: true},
+	stateIdle:          {reportsNothing: true},
+	stateBackingOff:    {failed: true, reportsNothing: true},
+	stateFailed:        {failed: true, reportsNothing: true},
+	stateSuperseded:    {reportsNothing: true},
+	stateGone:          {},
 }

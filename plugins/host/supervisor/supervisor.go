@@ -579,7 +579,7 @@ func (r *registry) pluginStatus(m *managedPlugin) PluginStatus {
 	p := PluginStatus{
 		Name: m.entry.Name, Path: m.entry.Path, Builtin: m.entry.Builtin, ProgramID: m.entry.ProgramID,
 		Serves: servedKey(m.reportedInfo), Version: m.reportedInfo.Version, HookDescription: m.hookDescription,
-		Idle: m.state == stateIdle, FirstLaunchDoneOrDeferred: m.firstLaunchDoneOrDeferred, HasReportedOrFailed: m.hasReportedOrFailed(), SupersededBy: m.supersededBy, ExitCount: m.exits.count, LastExitErr: m.exits.lastErr, LastExitAt: m.exits.lastAt, Err: m.err(),
+		Idle: m.state == stateIdle, FirstLaunchDoneOrDeferred: !stateFacts[m.state].firstLaunchPending, HasReportedOrFailed: m.hasReportedOrFailed(), SupersededBy: m.supersededBy, ExitCount: m.exits.count, LastExitErr: m.exits.lastErr, LastExitAt: m.exits.lastAt, Err: m.err(),
 	}
 	if p.Err == nil {
 		p.DeviceFailureReason = r.deviceFailureReason(m)
@@ -643,40 +643,40 @@ func (s *Supervisor) InfoChanged() <-chan struct{} {
 // one, but at most until two seconds after New, and 800 ms if the others are external plugins that are not known to
 // Config.LastServedKey. For a later fingerprint see InfoChanged. An error is the cause of the end of ctx.
 func (s *Supervisor) WaitBrieflyForFirstReports(ctx context.Context) error {
-	return s.waitForConditionThenKnownGood(ctx, (*registry).allButSlowReportedOrFailed)
+	return s.waitBrieflyForReadiness(ctx, allButSlow)
 }
 
 // WaitBrieflyForKnownPlugins is like WaitBrieflyForFirstReports, but does not wait for external plugins of which
 // Config.LastServedKey knows no driver or hook.
 func (s *Supervisor) WaitBrieflyForKnownPlugins(ctx context.Context) error {
-	return s.waitForConditionThenKnownGood(ctx, (*registry).knownReportedOrFailed)
+	return s.waitBrieflyForReadiness(ctx, knownPlugins)
 }
 
-// waitForConditionThenKnownGood blocks until the condition is true, but at most until 800 ms after New, and then until
-// knownGoodReportedOrFailed is true, but at most until two seconds after New.
-func (s *Supervisor) waitForConditionThenKnownGood(ctx context.Context, condition func(*registry) bool) error {
+// waitBrieflyForReadiness blocks until goal is reached, but at most until 800 ms after New, and then until knownGoodPlugins is
+// reached, but at most until two seconds after New.
+func (s *Supervisor) waitBrieflyForReadiness(ctx context.Context, goal readiness) error {
 	unknownLimit := time.NewTimer(time.Until(s.createdAt.Add(unknownPluginTimeout)))
 	defer unknownLimit.Stop()
-	if err := s.waitForCondition(ctx, condition, unknownLimit.C); err != nil {
+	if err := s.waitForReadiness(ctx, goal, unknownLimit.C); err != nil {
 		return err
 	}
 	limit := time.NewTimer(time.Until(s.createdAt.Add(readyTimeout)))
 	defer limit.Stop()
-	return s.waitForCondition(ctx, (*registry).knownGoodReportedOrFailed, limit.C)
+	return s.waitForReadiness(ctx, knownGoodPlugins, limit.C)
 }
 
 // WaitAllReportedOrFailed blocks until each plugin has reported its state or has failed to
 // start. Unlike WaitBrieflyForFirstReports it has no time limit.
 func (s *Supervisor) WaitAllReportedOrFailed(ctx context.Context) error {
-	return s.waitForCondition(ctx, (*registry).allReportedOrFailed, nil)
+	return s.waitForReadiness(ctx, allPlugins, nil)
 }
 
-// waitForCondition blocks until the condition is true for the registry, limit delivers a value, the supervisor has
-// stopped, or ctx ends. It returns an error only if ctx has ended.
-func (s *Supervisor) waitForCondition(ctx context.Context, condition func(*registry) bool, limit <-chan time.Time) error {
+// waitForReadiness blocks until goal is reached, limit delivers a value, the supervisor has stopped, or ctx ends. It returns an
+// error only if ctx has ended.
+func (s *Supervisor) waitForReadiness(ctx context.Context, goal readiness, limit <-chan time.Time) error {
 	for {
 		s.mu.Lock()
-		ready := s.stopped || condition(&s.registry)
+		ready := s.stopped || s.registry.hasReached(goal)
 		infoChanged := s.infoChanged
 		s.mu.Unlock()
 		if ready {
