@@ -25,12 +25,8 @@ func driverCases(p Plugin) []testCase {
 			},
 		}}
 	}
-	all := append([]testCase{
-		{"launch.without-host", Should, "a start without a host prints what the program is on standard error, and fails", consequenceWithoutHost, linkLaunch, testStartWithoutHostPrintsAndFails},
-		{"launch.info", Must, "the handshake succeeds, and the plugin is a driver of a known protocol version", "A host cannot use a plugin whose handshake line or version it does not know.", linkLaunch, newPluginInfoCase(base.TypeDriver, driver.APIVersion)},
-		{"launch.two-processes", Must, "two processes of the plugin run at once", "Nomad starts a process for the name, another for the configuration, and another for the tasks.", linkLaunch, testTwoPluginProcessesCanRun},
-		{"launch.exit", Should, "the process exits when the host shuts it down", "A host waits 2s for each plugin and then kills it, without the end of its work.", linkLaunch, testPluginExitsOnShutdown},
-		{"launch.interrupt", Should, "the process survives SIGINT", "Ctrl-C in the terminal of an agent ends the plugin before the agent.", linkLaunch, testPluginSurvivesSIGINT},
+	all := slices.Concat(launchCases("driver", base.TypeDriver, driver.APIVersion,
+		"Nomad starts a process for the name, another for the configuration, and another for the tasks."), []testCase{
 		{"config.schema", Must, "the schemas of the plugin block and of the task config are valid", "A host rejects a job or the agent's configuration because of an error of the plugin.", linkConfig, testSchemasAreValid},
 		{"config.set-twice", Must, "SetConfig succeeds twice, without information about the host", "Hosts check the configuration in a process of its own and set it again; an error prevents the start of the agent.", linkConfig, testSetConfigSucceedsTwice},
 		{"config.task-schema", Must, "the configured tasks fit the schema of the task config", "Without a valid schema, no host can read the config block of a task.", linkConfig, testTasksFitConfigSchema},
@@ -79,7 +75,7 @@ func driverCases(p Plugin) []testCase {
 		{"host.old", Must, "a task runs with a host that sends no topology and does not call Init", "The driver does not work with older versions of Nomad.", linkHosts, testWorksWithoutInitAndTopology},
 		{"host.init-again", Must, "Init succeeds again after Shutdown", "A host that restarts calls Init in the process of its predecessor.", linkHosts, testInitSucceedsAfterShutdown},
 		{"host.sparse-task", Must, "a task runs without resources, namespace and node", "The driver does not work with hosts that do not send these.", linkHosts, testSparseTaskConfigRuns},
-	}, shell...)
+	}, shell)
 	return append(all,
 		testCase{"fingerprint.cadence", Should, "each stream has a fingerprint, and at most two per second", "Each fingerprint can be an update of the node.", linkStreams, testFingerprintRateIsLimited},
 		testCase{"streams.stay-open", Must, "the streams remain open until the host closes them", "A host reopens an ended stream in a loop, and the driver is unhealthy meanwhile.", linkStreams, testDriverStreamsStayOpen},
@@ -115,8 +111,6 @@ const (
 	linkHookRules     = "docs/reference/hooks.md#what-to-know"
 )
 
-const consequenceWithoutHost = "A user who starts the program gets no explanation, or a process that never exits."
-
 func testStartWithoutHostPrintsAndFails(t tb, h *testHost) {
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
@@ -138,6 +132,18 @@ func testStartWithoutHostPrintsAndFails(t tb, h *testHost) {
 }
 
 var versionPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^v?\d+(\.\d+)*([-+].*)?$`) })
+
+// launchCases returns the first cases of each plugin type. whyTwoProcesses is the reason why two processes of such a plugin run at
+// once.
+func launchCases(typeName string, kind base.Type, apiVersion, whyTwoProcesses string) []testCase {
+	return []testCase{
+		{"launch.without-host", Should, "a start without a host prints what the program is on standard error, and fails", "A user who starts the program gets no explanation, or a process that never exits.", linkLaunch, testStartWithoutHostPrintsAndFails},
+		{"launch.info", Must, "the handshake succeeds, and the plugin is a " + typeName + " of a known protocol version", "A host cannot use a plugin whose handshake line or version it does not know.", linkLaunch, newPluginInfoCase(kind, apiVersion)},
+		{"launch.two-processes", Must, "two processes of the plugin run at once", whyTwoProcesses, linkLaunch, testTwoPluginProcessesCanRun},
+		{"launch.exit", Should, "the process exits when the host shuts it down", "A host waits 2s for each plugin and then kills it, without the end of its work.", linkLaunch, testPluginExitsOnShutdown},
+		{"launch.interrupt", Should, "the process survives SIGINT", "Ctrl-C in the terminal of an agent ends the plugin before the agent.", linkLaunch, testPluginSurvivesSIGINT},
+	}
+}
 
 func newPluginInfoCase(kind base.Type, apiVersion string) func(tb, *testHost) {
 	return func(t tb, h *testHost) {

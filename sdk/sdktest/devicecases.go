@@ -19,12 +19,7 @@ import (
 
 // deviceCases returns the test cases for a device plugin, in the order in which they run.
 func deviceCases() []testCase {
-	return []testCase{
-		{"launch.without-host", Should, "a start without a host prints what the program is on standard error, and fails", consequenceWithoutHost, linkLaunch, testStartWithoutHostPrintsAndFails},
-		{"launch.info", Must, "the handshake succeeds, and the plugin is a device plugin of a known protocol version", "A host cannot use a plugin whose handshake line or version it does not know.", linkLaunch, newPluginInfoCase(base.TypeDevice, device.APIVersion)},
-		{"launch.two-processes", Must, "two processes of the plugin run at once", "Nomad starts a process for the name, another for the configuration, and another for the devices.", linkLaunch, testTwoPluginProcessesCanRun},
-		{"launch.exit", Should, "the process exits when the host shuts it down", "A host waits 2s for each plugin and then kills it, without the end of its work.", linkLaunch, testPluginExitsOnShutdown},
-		{"launch.interrupt", Should, "the process survives SIGINT", "Ctrl-C in the terminal of an agent ends the plugin before the agent.", linkLaunch, testPluginSurvivesSIGINT},
+	return append(launchCases("device plugin", base.TypeDevice, device.APIVersion, "Nomad starts a process for the name, another for the configuration, and another for the devices."), []testCase{
 		{"config.schema", Must, "the schema of the plugin block is valid", "A host rejects the agent's configuration because of an error of the plugin.", linkDeviceConfig, testPluginConfigSchemaIsValid},
 		{"config.set-twice", Must, "SetConfig succeeds twice, without information about the host", "Hosts check the configuration in a process of its own and set it again; an error prevents the start of the agent.", linkDeviceConfig, testSetConfigSucceedsTwice},
 		{"config.malformed", Should, "SetConfig with a malformed configuration returns an error", "The plugin runs with settings that no operator has written.", linkDeviceConfig, testMalformedPluginConfigFails},
@@ -48,7 +43,7 @@ func deviceCases() []testCase {
 		{"leaks.processes", Must, "no child process of a call remains, not even a zombie", "After some thousand tasks, the machine has no free pid.", linkLaunch, testDevicePluginLeaksNoProcesses},
 		{"fingerprint.stays-open", Must, "the stream remains open until the host closes it", "When the stream ends, Nomad drops all devices, and stops the plugin for good.", linkDeviceFingerprint, testFingerprintStreamStaysOpen},
 		{"crash.reserve", Must, "after SIGKILL of the plugin, Reserve succeeds in another process", "Hosts start a plugin that has crashed again, and keep the devices of running tasks.", linkDeviceReserve, testReserveAfterPluginKill},
-	}
+	}...)
 }
 
 func testPluginConfigSchemaIsValid(t tb, h *testHost) {

@@ -14,12 +14,7 @@ import (
 
 // hookCases returns the test cases for a hook, in the order in which they run.
 func hookCases() []testCase {
-	return []testCase{
-		{"launch.without-host", Should, "a start without a host prints what the program is on standard error, and fails", consequenceWithoutHost, linkLaunch, testStartWithoutHostPrintsAndFails},
-		{"launch.info", Must, "the handshake succeeds, and the plugin is a hook of a known protocol version", "A host cannot use a plugin whose handshake line or version it does not know.", linkLaunch, newPluginInfoCase(base.TypeHook, hook.APIVersion)},
-		{"launch.two-processes", Must, "two processes of the plugin run at once", "A host checks a new version of the plugin beside the running one.", linkLaunch, testTwoPluginProcessesCanRun},
-		{"launch.exit", Should, "the process exits when the host shuts it down", "A host waits 2s for each plugin and then kills it, without the end of its work.", linkLaunch, testPluginExitsOnShutdown},
-		{"launch.interrupt", Should, "the process survives SIGINT", "Ctrl-C in the terminal of an agent ends the plugin before the agent.", linkLaunch, testPluginSurvivesSIGINT},
+	return append(launchCases("hook", base.TypeHook, hook.APIVersion, "A host checks a new version of the plugin beside the running one."), []testCase{
 		{"config.set-twice", Must, "SetConfig succeeds twice, without information about the host", "Hosts check the configuration in a process of its own and set it again; an error prevents the start of the agent.", linkConfig, testSetConfigSucceedsTwice},
 		{"describe.points", Must, "Describe returns each hook point once, and always the same", "Hosts call only the described hook points, and cache them.", linkHookLife, testDescribeIsStableAndUnique},
 		{"attachment.schema", Must, "the configured attachment fits a valid schema", "Jobs cannot attach the hook.", linkHookAttach, testAttachmentFitsSchema},
@@ -35,7 +30,7 @@ func hookCases() []testCase {
 		{"leaks.descriptors", Must, "the plugin closes the descriptors of destroyed allocations", "After some thousand allocations, the plugin fails.", linkLaunch, testHookLeaksNoDescriptors},
 		{"host.denied-calls", Must, "the hook returns when the host denies its calls", "Tasks wait for the timeout of each hook point.", linkHookHost, testHookReturnsWhenHostDenies},
 		{"host.token", Must, "calls to the host have the token of a request", "The host denies calls with another token.", linkHookHost, testHostCallsHaveKnownTokens},
-	}
+	}...)
 }
 
 func testDescribeIsStableAndUnique(t tb, h *testHost) {
