@@ -2,13 +2,11 @@ package systemtest
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"syscall"
-	"testing"
 )
 
 const stockAgentConfig = `
@@ -43,18 +41,4 @@ func NewStockAgentCommand(program, configFile string) *exec.Cmd {
 		return strings.HasPrefix(v, "AWS_CA_BUNDLE=") || strings.HasPrefix(v, "NOMAD_")
 	})
 	return command
-}
-
-// FindFreePorts returns n TCP ports that no process listens on.
-func FindFreePorts(t testing.TB, n int) (ports []int) {
-	t.Helper()
-	for range n {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer listener.Close()
-		ports = append(ports, listener.Addr().(*net.TCPAddr).Port)
-	}
-	return ports
 }

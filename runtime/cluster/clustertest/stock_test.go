@@ -3,7 +3,6 @@ package clustertest
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,21 +25,6 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// freePorts returns n ports that no process listens on.
-func freePorts(t *testing.T, n int) []int {
-	t.Helper()
-	var ports []int
-	for range n {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer listener.Close()
-		ports = append(ports, listener.Addr().(*net.TCPAddr).Port)
-	}
-	return ports
-}
-
 // stockServer is a running server of the stock agent.
 type stockServer struct {
 	rpcAddr    string
@@ -54,7 +38,7 @@ func startStock(t *testing.T, accessControl bool, options string) *stockServer {
 	t.Helper()
 	program := peers.ProgramOrSkip(t, "nomad")
 	dir := t.TempDir()
-	ports := freePorts(t, 3)
+	ports := peers.FindFreePorts(t, 3)
 	config := fmt.Sprintf(`
 data_dir = %q
 bind_addr = "127.0.0.1"

@@ -455,7 +455,7 @@ func (c *peerComparison) addNomad(r *peerRoot) {
 		c.leftOut["Nomad"] = errors.New("the machine does not have it")
 		return
 	}
-	dir, ports := c.TempDir(), systemtest.FindFreePorts(c, 3)
+	dir, ports := c.TempDir(), peers.FindFreePorts(c, 3)
 	dataDir, configFile := filepath.Join(dir, "data"), filepath.Join(dir, "agent.hcl")
 	client, err := api.NewClient(&api.Config{Address: fmt.Sprintf("http://127.0.0.1:%d", ports[0])})
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/internal/peers"
 )
 
 // diskScript is ledgerScript for a task that keeps a history on its ephemeral disk, in the directory of the allocation and in that of
@@ -38,7 +38,7 @@ finish() { extend end; }
 func TestDrainBetweenStockClientAndNode(t *testing.T) {
 	c := startCluster(t, serverOptions{})
 	// Other nodes fetch data from an address that the node announces.
-	lite := c.startNode(t, "lite", fmt.Sprintf("ports {\n  http = %d\n}\nadvertise {\n  http = \"127.0.0.1\"\n}\n", systemtest.FindFreePorts(t, 1)[0]))
+	lite := c.startNode(t, "lite", fmt.Sprintf("ports {\n  http = %d\n}\nadvertise {\n  http = \"127.0.0.1\"\n}\n", peers.FindFreePorts(t, 1)[0]))
 	c.startStockClient("stock")
 	stock := &node{t: t, cluster: c, name: "stock"}
 	stock.awaitStatus("ready")

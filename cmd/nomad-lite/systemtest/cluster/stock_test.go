@@ -147,7 +147,7 @@ func startCluster(t testing.TB, o serverOptions) *cluster {
 	stockProgram(t)
 	count := max(1, o.count)
 	c := &cluster{t: t}
-	ports := systemtest.FindFreePorts(t, 3*count)
+	ports := peers.FindFreePorts(t, 3*count)
 	var join []string
 	for i := range count {
 		join = append(join, fmt.Sprintf("%q", fmt.Sprintf("127.0.0.1:%d", ports[3*i+2])))
@@ -264,7 +264,7 @@ func (c *cluster) check(err error) {
 // startStockClient starts a stock client whose tasks the test can start with raw_exec. config has further blocks.
 func (c *cluster) startStockClient(name string, config ...string) *stockAgent {
 	c.t.Helper()
-	ports := systemtest.FindFreePorts(c.t, 3)
+	ports := peers.FindFreePorts(c.t, 3)
 	s := newStockAgent(c.t, name, ports, fmt.Sprintf("127.0.0.1:%d", ports[1]), fmt.Sprintf(`
 client {
   enabled = true

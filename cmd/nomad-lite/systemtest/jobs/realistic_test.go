@@ -27,6 +27,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/docker/dockertest"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/internal/netns"
+	"github.com/nomad-lite/nomad-lite/internal/peers"
 	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 )
 
@@ -449,19 +450,8 @@ func checkShop(j *realisticJob) {
 	j.waitBodies("shop-web", 1, "/", `visits 10\d\d`)
 }
 
-// freePort returns a port that no process uses now.
-func freePort(t testing.TB) int {
-	t.Helper()
-	listener, err := net.Listen("tcp", ":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port
-}
-
 func checkIngress(j *realisticJob) {
-	port := freePort(j.T)
+	port := peers.FindFreePorts(j.T, 1)[0]
 	j.run(fmt.Sprintf("port=%d", port))
 	front := ""
 	j.waitUntil("the proxy is registered", func() (string, bool) {
@@ -499,7 +489,7 @@ func checkIngress(j *realisticJob) {
 
 // checkGameServer has one player, who stays while the server is restarted and upgraded.
 func checkGameServer(j *realisticJob) {
-	port := freePort(j.T)
+	port := peers.FindFreePorts(j.T, 1)[0]
 	player, err := net.Dial("udp", fmt.Sprint("127.0.0.1:", port))
 	if err != nil {
 		j.T.Fatal(err)

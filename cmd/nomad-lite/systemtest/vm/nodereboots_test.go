@@ -80,7 +80,7 @@ type vmServer struct {
 // newVMServer returns a server that is not started.
 func newVMServer(t *testing.T, program string) *vmServer {
 	t.Helper()
-	s := &vmServer{t: t, program: program, dir: t.TempDir(), ports: systemtest.FindFreePorts(t, 3)}
+	s := &vmServer{t: t, program: program, dir: t.TempDir(), ports: peers.FindFreePorts(t, 3)}
 	var err error
 	if s.Client, err = api.NewClient(&api.Config{Address: fmt.Sprintf("http://127.0.0.1:%d", s.ports[0])}); err != nil {
 		t.Fatal(err)
