@@ -44,11 +44,7 @@ func newChecksCommand(s *cli.Streams) *cobra.Command {
 }
 
 func showAllocChecks(ctx context.Context, o checksOptions, allocIDPrefix string, s *cli.Streams) error {
-	c, err := o.clientFlags.Client()
-	if err != nil {
-		return err
-	}
-	found, err := apiclient.FindOneByPrefix(ctx, c, &apiclient.AllocationLookup, allocIDPrefix)
+	c, found, err := apiclient.ConnectAndFind(ctx, &o.clientFlags, &apiclient.AllocationLookup, allocIDPrefix)
 	if err != nil {
 		return err
 	}

@@ -100,11 +100,7 @@ func newChangeCommand(s *cli.Streams, command changeSubcommand) *cobra.Command {
 }
 
 func changeDeployment(ctx context.Context, o changeOptions, command changeSubcommand, deploymentIDPrefix string, s *cli.Streams) error {
-	c, err := o.clientFlags.Client()
-	if err != nil {
-		return err
-	}
-	d, err := apiclient.FindOneByPrefix(ctx, c, &apiclient.DeploymentLookup, deploymentIDPrefix)
+	c, d, err := apiclient.ConnectAndFind(ctx, &o.clientFlags, &apiclient.DeploymentLookup, deploymentIDPrefix)
 	if err != nil {
 		return err
 	}

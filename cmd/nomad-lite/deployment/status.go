@@ -47,11 +47,7 @@ succeeded, else 1.`,
 }
 
 func showDeployment(ctx context.Context, o statusOptions, deploymentIDPrefix string, s *cli.Streams) error {
-	c, err := o.clientFlags.Client()
-	if err != nil {
-		return err
-	}
-	d, err := apiclient.FindOneByPrefix(ctx, c, &apiclient.DeploymentLookup, deploymentIDPrefix)
+	c, d, err := apiclient.ConnectAndFind(ctx, &o.clientFlags, &apiclient.DeploymentLookup, deploymentIDPrefix)
 	if err != nil {
 		return err
 	}

@@ -50,11 +50,7 @@ be placed.`,
 }
 
 func showEval(ctx context.Context, o statusOptions, evalIDPrefix string, s *cli.Streams) error {
-	c, err := o.clientFlags.Client()
-	if err != nil {
-		return err
-	}
-	stub, err := apiclient.FindOneByPrefix(ctx, c, &apiclient.EvaluationLookup, evalIDPrefix)
+	c, stub, err := apiclient.ConnectAndFind(ctx, &o.clientFlags, &apiclient.EvaluationLookup, evalIDPrefix)
 	if err != nil {
 		return err
 	}

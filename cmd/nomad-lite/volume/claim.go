@@ -79,11 +79,7 @@ func newClaimDeleteCommand(s *cli.Streams) *cobra.Command {
 }
 
 func deleteClaim(ctx context.Context, clientFlags *apiclient.Flags, claimIDPrefix string, s *cli.Streams) error {
-	c, err := clientFlags.Client()
-	if err != nil {
-		return err
-	}
-	claim, err := apiclient.FindOneByPrefix(ctx, c, &apiclient.VolumeClaimLookup, claimIDPrefix)
+	c, claim, err := apiclient.ConnectAndFind(ctx, clientFlags, &apiclient.VolumeClaimLookup, claimIDPrefix)
 	if err != nil {
 		return err
 	}

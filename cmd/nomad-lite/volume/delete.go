@@ -45,11 +45,7 @@ func newDeleteCommand(s *cli.Streams) *cobra.Command {
 }
 
 func (o *deleteOptions) deleteVolume(ctx context.Context, volumeIDPrefix string, s *cli.Streams) error {
-	c, err := o.clientFlags.Client()
-	if err != nil {
-		return err
-	}
-	v, err := apiclient.FindOneByPrefix(ctx, c, &apiclient.HostVolumeLookup, volumeIDPrefix)
+	c, v, err := apiclient.ConnectAndFind(ctx, &o.clientFlags, &apiclient.HostVolumeLookup, volumeIDPrefix)
 	if err != nil {
 		return err
 	}

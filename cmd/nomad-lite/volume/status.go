@@ -172,11 +172,7 @@ func printHostVolumes(p *output.Page, all *volumesByKind, verbose bool) (hasDyna
 
 // showVolume shows one host volume.
 func showVolume(ctx context.Context, o statusOptions, volumeIDPrefix string, s *cli.Streams) error {
-	c, err := o.clientFlags.Client()
-	if err != nil {
-		return err
-	}
-	found, err := apiclient.FindOneByPrefix(ctx, c, &apiclient.HostVolumeLookup, volumeIDPrefix)
+	c, found, err := apiclient.ConnectAndFind(ctx, &o.clientFlags, &apiclient.HostVolumeLookup, volumeIDPrefix)
 	if err != nil {
 		return err
 	}

@@ -219,6 +219,14 @@ var VolumeClaimLookup = ObjectLookup[*api.TaskGroupHostVolumeClaim]{
 	completionDescriptionOf: func(c *api.TaskGroupHostVolumeClaim) string { return fmt.Sprintf("%s, %s", c.JobID, c.VolumeName) },
 }
 
+// ConnectAndFind returns the client of f, and FindOneByPrefix's result.
+func ConnectAndFind[T any](ctx context.Context, f *Flags, k *ObjectLookup[T], prefix string) (c *api.Client, found T, err error) {
+	if c, err = f.Client(); err == nil {
+		found, err = FindOneByPrefix(ctx, c, k, prefix)
+	}
+	return c, found, err
+}
+
 // FindOneByPrefix returns the only object of a kind with this ID or ID prefix. DESIGN.md gives the reason why it is not
 // a method of api.Client.
 func FindOneByPrefix[T any](ctx context.Context, c *api.Client, k *ObjectLookup[T], prefix string) (T, error) {
