@@ -231,10 +231,7 @@ func (w *sourceWatcher) poll(ctx context.Context, s *source) {
 
 // triggerRender triggers a rendering of the task's templates.
 func (w *sourceWatcher) triggerRender() {
-	select {
-	case w.changeNotice <- struct{}{}:
-	default:
-	}
+	wait.Notify(w.changeNotice)
 }
 
 // newFetchFunc returns the function that answers a query of the task's templates.

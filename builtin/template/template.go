@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/builtin/template/evaluate"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
@@ -105,10 +106,7 @@ func (h *Hook) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook
 	}
 	r := prestartOrPoststartFields{config: config, alloc: req.Alloc, taskDir: req.Dir, taskEnv: req.Env}
 	t, _ := h.findOrStartRenderer(taskKey{req.Alloc.ID, req.Task.Name}, req.Scope(), r, true)
-	select {
-	case t.taskStarted <- struct{}{}:
-	default:
-	}
+	wait.Notify(t.taskStarted)
 	return hook.TaskPoststartResponse{}, nil
 }
 

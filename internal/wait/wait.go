@@ -49,3 +49,12 @@ func CloseUnlessClosed(c chan struct{}) {
 		close(c)
 	}
 }
+
+// Notify sends a value to c, which has a buffer. It does not block: if the buffer is full, an earlier notice waits for the
+// receiver.
+func Notify(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

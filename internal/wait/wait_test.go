@@ -66,3 +66,13 @@ func TestIsClosed(t *testing.T) {
 		t.Error("a closed channel is open")
 	}
 }
+
+func TestNotify(t *testing.T) {
+	c := make(chan struct{}, 1)
+	for range 2 {
+		Notify(c)
+	}
+	if len(c) != 1 {
+		t.Errorf("two notices left %d values, want 1", len(c))
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
@@ -114,10 +115,7 @@ func (p *pluginManager) pidsWithoutTasks() []int {
 func (p *pluginManager) reload(plugins *catalog.Catalog, rules []pluginhooks.OperatorRule) {
 	p.supervisor.SetCatalog(plugins)
 	p.hookPlugins.SetRules(rules)
-	select {
-	case p.hookRulesChanged <- struct{}{}:
-	default:
-	}
+	wait.Notify(p.hookRulesChanged)
 }
 
 // close rejects requests of hooks, ends the collection of statistics, and stops the supervisor.

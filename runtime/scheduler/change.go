@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -117,7 +118,7 @@ func (s *Scheduler) tryUpdateAndReconcile(ctx context.Context, env *preparedEnv,
 		s.onDesiredAllocsChanged()
 	}
 	if c.resourcesFreed && s.hasBlockedEvals() {
-		notifyWithoutBlocking(s.retryBlockedEvalsRequested)
+		wait.Notify(s.retryBlockedEvalsRequested)
 	}
 	return index, nil
 }

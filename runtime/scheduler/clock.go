@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -79,7 +80,7 @@ func (w *wallClockStepDetector) recordAdjustment(r clockReading) (undo func()) {
 }
 
 // RequestClockCheck makes Run check whether the wall clock has made a step. It does not block.
-func (s *Scheduler) RequestClockCheck() { notifyWithoutBlocking(s.clockCheckRequested) }
+func (s *Scheduler) RequestClockCheck() { wait.Notify(s.clockCheckRequested) }
 
 // runClockChecks adjusts the stored times after steps of the wall clock, until ctx ends. Every other
 // transaction makes the same adjustment at its start.
@@ -115,10 +116,10 @@ func (c clockAdjustment) adjustStoredTimes(r clockReading) {
 	c.undoClockAdjustment = c.scheduler.wallClock.recordAdjustment(r)
 	c.tx.OnCommit(func() {
 		// The timer queues compute their delays again: after a step, the time until a deadline is another duration.
-		notifyWithoutBlocking(c.scheduler.evalTimers.timesChanged)
-		notifyWithoutBlocking(c.scheduler.progressDeadlineTimers.timesChanged)
-		notifyWithoutBlocking(c.scheduler.periodicLaunchTimers.timesChanged)
-		notifyWithoutBlocking(c.scheduler.drainTimer.timesChanged)
+		wait.Notify(c.scheduler.evalTimers.timesChanged)
+		wait.Notify(c.scheduler.progressDeadlineTimers.timesChanged)
+		wait.Notify(c.scheduler.periodicLaunchTimers.timesChanged)
+		wait.Notify(c.scheduler.drainTimer.timesChanged)
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -80,7 +81,7 @@ func New(c Config) *Scheduler {
 // RetryBlockedEvals makes Run retry blocked evaluations. The caller calls it after it has changed the
 // stored node, or after Env.FindUnknownInstance has an instance less. It does not block.
 func (s *Scheduler) RetryBlockedEvals() {
-	notifyWithoutBlocking(s.retryBlockedEvalsRequested)
+	wait.Notify(s.retryBlockedEvalsRequested)
 }
 
 // Run sets the timers from the stored objects, and then makes the changes that depend on time, until

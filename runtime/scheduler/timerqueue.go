@@ -5,6 +5,8 @@ import (
 	"sort"
 	"sync"
 	"time"
+
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 )
 
 // timerQueue maps keys to the times at which they are due. Its methods may be called
@@ -30,7 +32,7 @@ func (t *timerQueue[K]) setOrClearDueTime(key K, at time.Time) {
 	}
 	if !t.dueTimeByKey[key].Equal(at) {
 		t.dueTimeByKey[key] = at
-		notifyWithoutBlocking(t.timesChanged)
+		wait.Notify(t.timesChanged)
 	}
 }
 
@@ -83,13 +85,4 @@ func (t *timerQueue[K]) waitUntilDueOrSignal(ctx context.Context, now func() tim
 		}
 	}
 	return false
-}
-
-// notifyWithoutBlocking sends a value on a channel that has a buffer of one. It does not block: if the buffer is full,
-// it does nothing.
-func notifyWithoutBlocking(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 )
 
 // updateRequest is one call of Update, or of another method whose function the goroutine of the writer must call.
@@ -107,10 +109,7 @@ func (q *requestQueue) closeIfOpen() bool {
 }
 
 func (q *requestQueue) wakeWriter() {
-	select {
-	case q.writerWake <- struct{}{}:
-	default:
-	}
+	wait.Notify(q.writerWake)
 }
 
 // takeDueRequests removes and returns up to maxBatchRequests requests if one of them must be written now, or if the queue is

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/proto/taskspb"
 )
@@ -53,10 +54,7 @@ func (q *queue[T]) add(v T) {
 	q.mu.Lock()
 	q.values = append(q.values, v)
 	q.mu.Unlock()
-	select {
-	case q.changed <- struct{}{}:
-	default:
-	}
+	wait.Notify(q.changed)
 }
 
 // sendUntilDone calls send with each value, in order. It returns the first error of send, or the error of ctx when ctx ends.

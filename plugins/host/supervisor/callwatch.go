@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
@@ -118,10 +119,7 @@ func isAbandonedCall(ctx context.Context, err error) bool {
 }
 
 func (w *lateCallMonitor) wakeRunLocked() {
-	select {
-	case w.wakeRun <- struct{}{}:
-	default: // wakeRun already has a value that run has not received
-	}
+	wait.Notify(w.wakeRun)
 }
 
 // run watches the calls until ctx ends, which is when the plugin process ends.

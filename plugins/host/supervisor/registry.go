@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/device"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
@@ -409,10 +410,7 @@ func newManagedPlugin(e catalog.Entry, catalogPosition int) *managedPlugin {
 
 // requestRestart stops the process of the plugin, and ends the delay before the next launch. It does not block.
 func (m *managedPlugin) requestRestart() {
-	select {
-	case m.launchRequests.restartRequested <- struct{}{}:
-	default: // an earlier request is pending
-	}
+	wait.Notify(m.launchRequests.restartRequested)
 }
 
 // newManagedPlugins returns a managedPlugin for each entry of a catalog. lastServedKey is Config.LastServedKey, and may

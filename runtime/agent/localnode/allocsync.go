@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/core/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
@@ -264,10 +265,7 @@ func (al *AllocSync) markAllReportsUrgent() {
 const maxReportDelay = 100 * time.Millisecond
 
 func (al *AllocSync) wakeWriter() {
-	select {
-	case al.reportsAvailable <- struct{}{}:
-	default:
-	}
+	wait.Notify(al.reportsAvailable)
 }
 
 // retryDelay is the delay before reports, or the record of the node, are written again after the store has returned an error.

@@ -188,10 +188,7 @@ func (n *Node) Reload(s Settings) {
 
 // triggerRecordUpdate makes Run call updateRecord. It does not block.
 func (n *Node) triggerRecordUpdate() {
-	select {
-	case n.recordUpdateRequested <- struct{}{}:
-	default:
-	}
+	wait.Notify(n.recordUpdateRequested)
 }
 
 // Run registers the node when the drivers that have run before are ready, and updates the stored node until ctx ends. If the

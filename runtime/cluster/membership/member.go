@@ -157,10 +157,7 @@ func (m *Member) LastContact() time.Time {
 
 // Beat makes Run send a heartbeat at once. It does not block.
 func (m *Member) Beat() {
-	select {
-	case m.wake <- struct{}{}:
-	default:
-	}
+	wait.Notify(m.wake)
 }
 
 // RenewIdentity makes the servers sign a new identity at the next heartbeat, which is sent at once.

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/servers"
 	"github.com/nomad-lite/nomad-lite/runtime/node/services"
@@ -95,10 +96,7 @@ func (r *Registrations) PutAndRemoveServices(put, remove []*api.ServiceRegistrat
 // Resend makes Run send all registrations again: the servers have removed those of a node whose heartbeats they have missed, and
 // servers that were restored may not have them. It does not block.
 func (r *Registrations) Resend() {
-	select {
-	case r.resend <- struct{}{}:
-	default:
-	}
+	wait.Notify(r.resend)
 }
 
 // Run makes the registrations of the servers equal to those of the store, until ctx ends. It sends all registrations of

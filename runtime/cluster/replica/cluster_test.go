@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/clustertest"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/membership"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
@@ -87,10 +88,7 @@ func (n *node) startAgent() (stop func()) {
 	rep = replica.New(replica.Config{
 		Region: "global", NodeID: nodeID, Pool: pool, Member: member, Store: n.store, Logger: logger,
 		OnAllocsChanged: func() {
-			select {
-			case changed <- struct{}{}:
-			default:
-			}
+			wait.Notify(changed)
 		},
 		OnServersRestored: member.RegisterAgain,
 		OnReconnected:     func(id string) { n.mu.Lock(); defer n.mu.Unlock(); n.reconnected = append(n.reconnected, id) },

@@ -238,10 +238,7 @@ func (r *Replica) storeList(ctx context.Context, list *protocol.GetClientAllocsR
 		return fmt.Errorf("store allocations of the servers: %w", err)
 	}
 	if changed {
-		select {
-		case r.limitsChanged <- struct{}{}:
-		default:
-		}
+		wait.Notify(r.limitsChanged)
 		r.config.OnAllocsChanged()
 	}
 	for _, id := range reconnected {

@@ -99,10 +99,7 @@ func (r *Replica) markUnsent(latest time.Time, ids ...string) {
 			r.unsent[id] = due
 		}
 	}
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	wait.Notify(r.wake)
 }
 
 // ReportStates sends the states of all allocations that have not ended, although the servers have accepted them before, and a

@@ -84,10 +84,7 @@ func newAllocState(alloc *api.Allocation) *allocState {
 // requestReconcile requests a reconcile after a change of a task or of the allocation. Several requests may lead to one
 // reconcile.
 func (s *allocState) requestReconcile() {
-	select {
-	case s.reconcileRequested <- struct{}{}:
-	default: // a reconcile is requested already
-	}
+	wait.Notify(s.reconcileRequested)
 }
 
 // nextReconcileDone returns a channel that is closed at the end of the next reconcile.

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/core/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
@@ -114,7 +115,7 @@ func (r *Runner) SetGCLimitsAndCheck(g GCLimits) {
 	r.mu.Lock()
 	r.config.GCLimits = g
 	r.mu.Unlock()
-	sendWithoutBlocking(r.gcRequested)
+	wait.Notify(r.gcRequested)
 }
 
 // runGarbageCollection removes directories of ended allocations as long as a limit is exceeded. It

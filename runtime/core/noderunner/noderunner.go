@@ -202,7 +202,7 @@ func (r *Runner) applyAssignments(ctx context.Context, wanted []Assignment, runn
 	}
 	r.forwardJobPurges(wanted)
 	if len(added) > 0 {
-		sendWithoutBlocking(r.gcRequested)
+		wait.Notify(r.gcRequested)
 	}
 	return change.stopsLiveAlloc
 }
@@ -358,7 +358,7 @@ func (r *Runner) recordAndReportAllocEnd(e *allocEntry, transitionsByTask map[st
 	if collect {
 		r.removeDirsOfEndedAllocs([]gcCandidate{{allocEntry: e}}, "")
 	}
-	sendWithoutBlocking(r.gcRequested)
+	wait.Notify(r.gcRequested)
 }
 
 // stopAndRemoveEntry stops an allocation, removes it from the disk and deletes its entry. The removal
@@ -388,7 +388,7 @@ func (r *Runner) stopAndRemoveEntry(ctx context.Context, e *allocEntry) {
 	r.config.Source.ReportAllocRemoved(e.id)
 	r.config.OnAllocDirRemoved()
 	if wasLost {
-		sendWithoutBlocking(r.entryRemoved)
+		wait.Notify(r.entryRemoved)
 	}
 }
 
@@ -580,11 +580,4 @@ func compareAssignments(wanted []Assignment, entryByAllocID map[string]*allocEnt
 		}
 	}
 	return d
-}
-
-func sendWithoutBlocking(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }

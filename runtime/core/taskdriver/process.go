@@ -258,10 +258,7 @@ func (p *Process) awaitDriverOrExit(ctx context.Context, outage *Outage, err err
 
 // reportOutage signals outageStarted and calls OnOutage. It is called once per outage of the driver.
 func (p *Process) reportOutage(err error) {
-	select {
-	case p.outageStarted <- struct{}{}:
-	default:
-	}
+	wait.Notify(p.outageStarted)
 	if p.OnOutage != nil {
 		p.OnOutage(err)
 	}

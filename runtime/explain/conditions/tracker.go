@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 )
 
 const (
@@ -65,10 +67,7 @@ func (t *Tracker) look() {
 
 // LookNow makes Run look at the facts at once. It does not block.
 func (t *Tracker) LookNow() {
-	select {
-	case t.lookNow <- struct{}{}:
-	default:
-	}
+	wait.Notify(t.lookNow)
 }
 
 // Run looks at the facts in intervals until ctx ends, and calls onLook after each look with the conditions that have begun and

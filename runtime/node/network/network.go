@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/internal/failpoint"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
@@ -274,10 +275,7 @@ func (m *Manager) Destroy(ctx context.Context, allocID string) error {
 	}
 	err = m.disconnectAndRemoveNetwork(ctx, record)
 	if err != nil {
-		select {
-		case m.destroyFailed <- struct{}{}:
-		default:
-		}
+		wait.Notify(m.destroyFailed)
 	}
 	return err
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -122,10 +123,7 @@ func (n *SimulatedNode) Run(ctx context.Context) {
 }
 
 func (a *simulatedAlloc) notifyAllocChanged() {
-	select {
-	case a.allocChanged <- struct{}{}:
-	default:
-	}
+	wait.Notify(a.allocChanged)
 }
 
 // simulateAndReport runs the allocation from start to end.

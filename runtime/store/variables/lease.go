@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -28,10 +29,7 @@ func (va *Variables) startLease(key variableKey, lock *api.VariableLock) {
 	va.leasesMu.Lock()
 	va.leasesByVariable[key] = newLockLease(lock)
 	va.leasesMu.Unlock()
-	select {
-	case va.leaseAdded <- struct{}{}:
-	default:
-	}
+	wait.Notify(va.leaseAdded)
 }
 
 // renewUnexpiredLease replaces the lease of a lock by a new one. It returns false if the lease has expired.

@@ -255,10 +255,7 @@ func (v *View) enqueue(n queuedUpdate) {
 	v.queueMu.Lock()
 	v.updateQueue = append(v.updateQueue, n)
 	v.queueMu.Unlock()
-	select {
-	case v.updatesQueued <- struct{}{}:
-	default:
-	}
+	wait.Notify(v.updatesQueued)
 }
 
 // ShowQueuedUpdates shows the queued updates, and returns when they are written.

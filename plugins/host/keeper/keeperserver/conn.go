@@ -15,6 +15,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/framing"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
 )
 
@@ -105,10 +106,7 @@ func (c *serverConn) queueResponse(msg *keeperwire.Response, fds []int) {
 		return
 	}
 	c.responseQueue = append(c.responseQueue, queuedResponse{msg, fds})
-	select {
-	case c.responseReady <- struct{}{}:
-	default:
-	}
+	wait.Notify(c.responseReady)
 }
 
 // serveRequests reads requests until the connection ends.

@@ -18,6 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/framing"
 	"github.com/nomad-lite/nomad-lite/internal/memtrim"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/host/helperdir"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
 )
@@ -366,8 +367,5 @@ func (se *server) shutDown(dataDirLocked, killAll bool) {
 }
 
 func (se *server) wakeRunLoop() {
-	select {
-	case se.wakeRun <- struct{}{}:
-	default:
-	}
+	wait.Notify(se.wakeRun)
 }

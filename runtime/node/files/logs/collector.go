@@ -16,6 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/descriptors"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/rpcmux"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
@@ -360,10 +361,7 @@ func (c *CollectorClient) signalIfTaskCountLocked(count int) {
 	if len(c.collectedTasks) != count {
 		return
 	}
-	select {
-	case c.hasTasksChanged <- struct{}{}:
-	default:
-	}
+	wait.Notify(c.hasTasksChanged)
 }
 
 // ensureFIFO returns the FIFO, and makes sure that it exists in the directory of the allocation and

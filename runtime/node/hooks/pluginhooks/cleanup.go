@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
@@ -82,7 +83,7 @@ func (h *Hook) enqueueCleanup(d state.PendingCleanup, err error) error {
 	if putErr := h.hookSet.config.CleanupStore.Put(d); putErr != nil {
 		return fmt.Errorf("%w; it is not tried again: %v", err, putErr)
 	}
-	sendWithoutBlocking(h.hookSet.cleanupAdded)
+	wait.Notify(h.hookSet.cleanupAdded)
 	return fmt.Errorf("%w; it is tried again until it succeeds", err)
 }
 
@@ -110,7 +111,7 @@ func (s *HookPluginSet) RetryCleanupsUntilCanceled(ctx context.Context) {
 			delete(loops, name) // the next iteration checks hooksWithPendingCleanups again, because the loop may have missed the last pending cleanup
 		case <-s.cleanupAdded:
 			for _, enqueued := range loops {
-				sendWithoutBlocking(enqueued)
+				wait.Notify(enqueued)
 			}
 			_ = waitForDelayOrCleanup(ctx, minCleanupPause, nil) // no immediate retry, because the call of a new pending cleanup has just failed
 		case <-ctx.Done():
@@ -141,14 +142,6 @@ func (s *HookPluginSet) hooksWithPendingCleanups() map[string]bool {
 		names[d.Hook] = true
 	}
 	return names
-}
-
-// sendWithoutBlocking sends to c, unless its buffer is full.
-func sendWithoutBlocking(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 // retryCleanupsOfHook retries the pending cleanups of one hook, until none is left or ctx ends.
