@@ -17,6 +17,8 @@ import (
 
 	"github.com/hashicorp/go-memdb"
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 const (
@@ -623,7 +625,7 @@ func (l *stateLoader) loadAllocations() {
 func (l *stateLoader) findJobVersionOf(r allocationRecord) *api.Job {
 	loaded := Reader{beginRead: func() *memdb.Txn { return l.memTxn }}
 	v := loaded.JobVersion(nil, r.Alloc.Namespace, r.Alloc.JobID, r.JobVersion)
-	if v == nil || uint64OrZero(v.CreateIndex) != r.JobCreateIndex {
+	if v == nil || pointer.Value(v.CreateIndex) != r.JobCreateIndex {
 		return nil
 	}
 	return v

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/go-memdb"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
@@ -133,7 +134,7 @@ func (r Reader) Job(ws WatchSet, namespace, id string) *api.Job {
 // Jobs returns the jobs of a namespace, or of [AnyNamespace], whose id has the
 // prefix.
 func (r Reader) Jobs(ws WatchSet, namespace, prefix string) []*api.Job {
-	return listInNamespace(r, ws, Jobs, namespace, prefix, func(j *api.Job) string { return stringOrEmpty(j.ID) })
+	return listInNamespace(r, ws, Jobs, namespace, prefix, func(j *api.Job) string { return pointer.Value(j.ID) })
 }
 
 // JobChildren returns the jobs that a periodic or parameterized job has created.

@@ -8,6 +8,8 @@ import (
 	"reflect"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 // jobBucket is the bucket with the jobs of allocations. It has each job version once, under the hash of its encoding, so
@@ -174,7 +176,7 @@ func encodeAllocation(a *api.Allocation, jobHash string) ([]byte, error) {
 	bare.Job = nil
 	row := allocationRecord{Alloc: &bare, JobHash: jobHash}
 	if a.Job != nil {
-		row.JobVersion, row.JobCreateIndex = uint64OrZero(a.Job.Version), uint64OrZero(a.Job.CreateIndex)
+		row.JobVersion, row.JobCreateIndex = pointer.Value(a.Job.Version), pointer.Value(a.Job.CreateIndex)
 	}
 	return encodeMsgpack(newWrittenAllocationRecord(&row))
 }
@@ -227,7 +229,7 @@ func (b *jobTableBatch) jobHashEncodingNewJob(job *api.Job) (string, error) {
 
 func encodeJob(job *api.Job) (hash string, payload []byte, err error) {
 	if payload, err = encodeMsgpack(job); err != nil {
-		return "", nil, fmt.Errorf("encode job %q: %w", stringOrEmpty(job.ID), err)
+		return "", nil, fmt.Errorf("encode job %q: %w", pointer.Value(job.ID), err)
 	}
 	digest := sha256.Sum256(payload)
 	return hex.EncodeToString(digest[:16]), payload, nil

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/go-memdb"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
@@ -74,13 +75,13 @@ type tableDef struct {
 var tableDefs = []*tableDef{
 	definePublicTable(Jobs, jobKey, secondaryIndexes[api.Job]{
 		"parent": func(j *api.Job) string {
-			return keyIfFieldSet(namespacedKey(stringOrEmpty(j.Namespace), stringOrEmpty(j.ParentID)), j.ParentID)
+			return keyIfFieldSet(namespacedKey(pointer.Value(j.Namespace), pointer.Value(j.ParentID)), j.ParentID)
 		},
 	}, setJobIndexes, func(j *api.Job) Event {
-		return Event{Topic: api.TopicJob, Type: "JobRegistered", Key: stringOrEmpty(j.ID), Namespace: stringOrEmpty(j.Namespace)}
+		return Event{Topic: api.TopicJob, Type: "JobRegistered", Key: pointer.Value(j.ID), Namespace: pointer.Value(j.Namespace)}
 	}),
 	definePublicTable(JobVersions, func(j *api.Job) string {
-		return jobVersionKey(stringOrEmpty(j.Namespace), stringOrEmpty(j.ID), uint64OrZero(j.Version))
+		return jobVersionKey(pointer.Value(j.Namespace), pointer.Value(j.ID), pointer.Value(j.Version))
 	},
 		nil, setJobIndexes, nil),
 	definePublicTable(JobSubmissions, func(s *jobSubmissionRow) string { return jobVersionKey(s.Namespace, s.JobID, s.Version) },
@@ -241,7 +242,7 @@ type scalingEventsRow struct {
 	EventsByGroup map[string][]api.ScalingEvent `store:"groups"`
 }
 
-func jobKey(j *api.Job) string { return namespacedKey(stringOrEmpty(j.Namespace), stringOrEmpty(j.ID)) }
+func jobKey(j *api.Job) string { return namespacedKey(pointer.Value(j.Namespace), pointer.Value(j.ID)) }
 
 // newSetCreateAndModifyIndexFunc returns a function that sets the create and modify index of an object. indexPointers
 // returns pointers to these indexes.
@@ -283,24 +284,10 @@ func jobVersionKey(namespace, id string, version uint64) string {
 
 // keyIfFieldSet returns key, or "" if field is nil or empty.
 func keyIfFieldSet(key string, field *string) string {
-	if stringOrEmpty(field) == "" {
+	if pointer.Value(field) == "" {
 		return ""
 	}
 	return key
-}
-
-func stringOrEmpty(p *string) string {
-	if p == nil {
-		return ""
-	}
-	return *p
-}
-
-func uint64OrZero(p *uint64) uint64 {
-	if p == nil {
-		return 0
-	}
-	return *p
 }
 
 // stringIndexer indexes objects by a string in a go-memdb table.

@@ -9,6 +9,8 @@ import (
 
 	"github.com/hashicorp/go-memdb"
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
 // maxKeySize is the maximum length of a key in bytes, as in bbolt.
@@ -80,7 +82,7 @@ func (tx *Txn) AddUnchangedNodeEvent(id string) {
 // PutJobAndVersion stores a job as the latest version, and under its Version in JobVersions.
 func (tx *Txn) PutJobAndVersion(job *api.Job) {
 	if job.Version == nil {
-		tx.setFirstError(fmt.Errorf("put job %s: it has no version", stringOrEmpty(job.ID)))
+		tx.setFirstError(fmt.Errorf("put job %s: it has no version", pointer.Value(job.ID)))
 		return
 	}
 	tx.putObjectSettingIndexes(tableDefsByTable[Jobs], job)
@@ -92,7 +94,7 @@ func (tx *Txn) PutJobAndVersion(job *api.Job) {
 // PutJobVersion replaces a stored version of a job, to change its stable flag or its tag. If it is
 // the latest version, it also replaces the job.
 func (tx *Txn) PutJobVersion(job *api.Job) {
-	if latest := tx.Job(nil, stringOrEmpty(job.Namespace), stringOrEmpty(job.ID)); latest != nil && uint64OrZero(latest.Version) == uint64OrZero(job.Version) {
+	if latest := tx.Job(nil, pointer.Value(job.Namespace), pointer.Value(job.ID)); latest != nil && pointer.Value(latest.Version) == pointer.Value(job.Version) {
 		tx.PutJobAndVersion(job)
 		return
 	}
@@ -103,7 +105,7 @@ func (tx *Txn) PutJobVersion(job *api.Job) {
 // volumes and its launch time. Evaluations, allocations and deployments stay.
 func (tx *Txn) DeleteJob(namespace, id string) {
 	for _, version := range tx.JobVersions(nil, namespace, id) {
-		tx.DeleteJobVersion(namespace, id, uint64OrZero(version.Version))
+		tx.DeleteJobVersion(namespace, id, pointer.Value(version.Version))
 	}
 	tx.deleteObjectIfExists(ScalingEvents, namespacedKey(namespace, id))
 	tx.deleteObjectIfExists(PeriodicLaunches, namespacedKey(namespace, id))
@@ -350,7 +352,7 @@ func jobsHaveSameScalingPolicies(before, after any) bool {
 		if j, _ := job.(*api.Job); j != nil {
 			for _, g := range j.TaskGroups {
 				if g.Scaling != nil {
-					found[stringOrEmpty(g.Name)] = g.Scaling
+					found[pointer.Value(g.Name)] = g.Scaling
 				}
 			}
 		}

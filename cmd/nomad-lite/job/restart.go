@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/monitor"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 )
 
 const restartHelp = `Restart the allocations of a job, one after the other or in larger batches.
@@ -257,7 +258,7 @@ func (r *batchRestart) waitOrConfirmNextBatch(ctx context.Context) error {
 	if r.batchWait > 0 {
 		r.printLinesOnPage(func(p *output.Page) { p.AddTimedHeading("Waiting %s before restarting the next batch", r.batchWait) })
 	}
-	return monitor.Sleep(ctx, r.batchWait)
+	return wait.Sleep(ctx, r.batchWait)
 }
 
 func (r *batchRestart) checkNoActiveDeployment(ctx context.Context, job *api.Job) error {

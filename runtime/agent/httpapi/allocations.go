@@ -153,7 +153,7 @@ func (h *allocHandler) findAllocRunner(id, task string, unknownTaskErr, endedErr
 	switch {
 	case runner != nil:
 		return runner, nil
-	case task != "" && findTask(alloc, task) == nil:
+	case task != "" && model.FindTask(alloc, task) == nil:
 		return nil, unknownTaskErr
 	}
 	return nil, endedErr

@@ -91,7 +91,7 @@ func (h *fileHandler) newLogFollowRequest(r *request) (logs.FollowRequest, error
 	if err != nil {
 		return ask, err
 	}
-	if findTask(alloc, ask.Task) == nil {
+	if model.FindTask(alloc, ask.Task) == nil {
 		return ask, badRequestError(fmt.Sprintf("unknown task name %q", ask.Task))
 	}
 	if state := alloc.TaskStates[ask.Task]; state == nil || state.StartedAt.IsZero() {
@@ -117,16 +117,4 @@ func (h *fileHandler) newLogFollowRequest(r *request) (logs.FollowRequest, error
 		ask.Origin = logs.FromEnd
 	}
 	return ask, nil
-}
-
-// findTask returns the task with the name in the allocation's job, or nil if there is none.
-func findTask(alloc *api.Allocation, name string) *api.Task {
-	if g := model.FindGroup(alloc.Job, alloc.TaskGroup); g != nil {
-		for _, t := range g.Tasks {
-			if t.Name == name {
-				return t
-			}
-		}
-	}
-	return nil
 }

@@ -3,6 +3,7 @@ package jobhealth
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -126,7 +127,7 @@ func taskPrefix(task string) string { return fmt.Sprintf("task %q: ", task) }
 func (s Snapshot) taskNames(a *api.Allocation) []string {
 	group := s.groupOf(a)
 	if group == nil {
-		return sortedKeys(a.TaskStates)
+		return slices.Sorted(maps.Keys(a.TaskStates))
 	}
 	var names []string
 	for _, t := range group.Tasks {

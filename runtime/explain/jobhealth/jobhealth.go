@@ -1,8 +1,8 @@
 package jobhealth
 
 import (
-	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -315,7 +315,7 @@ func (s Snapshot) unplacedText(e *api.Evaluation) string {
 	missingDrivers := reason.MissingDriverReasonsByGroup(s.Node, s.Job)
 	explained := reason.OfUnplacedEval(s.Evaluations, e)
 	var parts []string
-	for _, name := range sortedKeys(e.FailedTGAllocs) {
+	for _, name := range slices.Sorted(maps.Keys(e.FailedTGAllocs)) {
 		metric := e.FailedTGAllocs[name]
 		if metric == nil {
 			metric = new(api.AllocationMetric)
@@ -384,13 +384,4 @@ func countText(n int, noun string) string {
 		noun += "s"
 	}
 	return fmt.Sprintf("%d %s", n, noun)
-}
-
-func sortedKeys[T any](m map[string]T) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.SortFunc(keys, cmp.Compare)
-	return keys
 }

@@ -118,6 +118,18 @@ func FindGroup(job *api.Job, name string) *api.TaskGroup {
 	return nil
 }
 
+// FindTask returns the task with the name in the allocation's job, or nil if there is none.
+func FindTask(alloc *api.Allocation, name string) *api.Task {
+	if g := FindGroup(alloc.Job, alloc.TaskGroup); g != nil {
+		for _, t := range g.Tasks {
+			if t.Name == name {
+				return t
+			}
+		}
+	}
+	return nil
+}
+
 // immutableGroupSpec has the properties that a running allocation cannot change.
 type immutableGroupSpec struct {
 	Disk                  *api.EphemeralDisk

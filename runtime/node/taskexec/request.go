@@ -52,7 +52,7 @@ func (r Request) FindCommand(alloc *api.Allocation, runner Runner) (Command, err
 	if r.Task == "" {
 		return Command{}, NewRequestError(http.StatusBadRequest, "must provide task name")
 	}
-	task := findTask(alloc, r.Task)
+	task := model.FindTask(alloc, r.Task)
 	command := r.Command
 	if r.Action != "" && task != nil {
 		if command = findActionCommand(task, r.Action); command == nil {
@@ -80,18 +80,6 @@ func (r Request) FindCommand(alloc *api.Allocation, runner Runner) (Command, err
 
 func notRunningError(task string) error {
 	return NewRequestError(http.StatusNotFound, "task %q is not running.", task)
-}
-
-// findTask returns the task with the name in the allocation's job, or nil if there is none.
-func findTask(alloc *api.Allocation, name string) *api.Task {
-	if g := model.FindGroup(alloc.Job, alloc.TaskGroup); g != nil {
-		for _, t := range g.Tasks {
-			if t.Name == name {
-				return t
-			}
-		}
-	}
-	return nil
 }
 
 // findActionCommand returns the command of an action, or nil if the task does not have the action.

@@ -16,6 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskreason"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/explain/reason"
 )
 
@@ -152,19 +153,9 @@ func (m *Monitor) watchEvaluationUntilProcessed(ctx context.Context, id string) 
 // the index changes. If the server sends no index, MakeNextQueryBlockOrSleep sleeps for a second instead.
 func MakeNextQueryBlockOrSleep(ctx context.Context, q *api.QueryOptions, meta *api.QueryMeta) error {
 	if q.WaitIndex = meta.LastIndex; q.WaitIndex == 0 {
-		return Sleep(ctx, time.Second)
+		return wait.Sleep(ctx, time.Second)
 	}
 	return nil
-}
-
-// Sleep blocks for d, or until ctx ends, and then returns the cause of the end.
-func Sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // addAllocChanges adds a line for each allocation whose client status is not the one in statusByAllocID, and updates
@@ -206,7 +197,7 @@ func (m *Monitor) printEvalResultAndFollowNext(ctx context.Context, p *output.Pa
 		if err := m.printPageWithLiveText(p, ""); err != nil {
 			return "", err
 		}
-		if err := Sleep(ctx, eval.Wait); err != nil {
+		if err := wait.Sleep(ctx, eval.Wait); err != nil {
 			return "", err
 		}
 		return m.watchEvaluationUntilProcessed(ctx, eval.NextEval)
@@ -245,7 +236,7 @@ func (m *Monitor) watchDeployment(ctx context.Context, id string, ignoreEarlierF
 		if d.Status == api.DeploymentStatusFailed {
 			// The log collector can write the last output of a task, which explains the failure, after the report of its exit. A
 			// rollback has a deployment by then, too.
-			if err := Sleep(ctx, time.Second); err != nil {
+			if err := wait.Sleep(ctx, time.Second); err != nil {
 				return err
 			}
 		}

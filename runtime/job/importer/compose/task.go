@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/internal/shellquote"
 	"github.com/nomad-lite/nomad-lite/runtime/job/importer"
 )
 
@@ -170,19 +171,9 @@ func (t *task) warnOfBuild(build *value, image string) {
 	}
 	words = append(words, context)
 	for i, word := range words {
-		words[i] = shellQuote(word)
+		words[i] = shellquote.QuoteIfNeeded(word)
 	}
 	t.Add(build.at, "build the image before the job runs: %s (the agent removes unused images after three minutes, unless gc { image = false } is in the configuration of the driver)", strings.Join(words, " "))
-}
-
-// shellQuote quotes a word for a shell, if that is needed.
-func shellQuote(word string) string {
-	if word != "" && !strings.ContainsFunc(word, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:=@,+%", r))
-	}) {
-		return word
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 // writeCommand writes the entrypoint and the command.

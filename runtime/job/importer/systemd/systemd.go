@@ -14,6 +14,7 @@ import (
 
 	"github.com/hashicorp/cronexpr"
 
+	"github.com/nomad-lite/nomad-lite/internal/shellquote"
 	"github.com/nomad-lite/nomad-lite/runtime/job/importer"
 )
 
@@ -701,7 +702,7 @@ func shellScript(commands []unitCommand) string {
 	for i, one := range commands {
 		var quoted []string
 		for _, word := range one.words {
-			quoted = append(quoted, shellQuote(word))
+			quoted = append(quoted, shellquote.QuoteIfNeeded(word))
 		}
 		line := strings.Join(quoted, " ")
 		switch {
@@ -715,15 +716,6 @@ func shellScript(commands []unitCommand) string {
 		lines = append(lines, line)
 	}
 	return strings.Join(lines, " && ")
-}
-
-func shellQuote(word string) string {
-	if word != "" && !strings.ContainsFunc(word, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:=@,+%", r))
-	}) {
-		return word
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 // writeRest writes the environment, the resources and the restart policy of a task.

@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/failpoint"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
@@ -50,7 +51,7 @@ func (vo *VolumesHook) Prestart(ctx context.Context, _ hook.TaskPrestartRequest)
 		requests[v.Label] = v
 	}
 	for _, m := range vo.volumeMounts {
-		v, found := requests[stringOrEmpty(m.Volume)]
+		v, found := requests[pointer.Value(m.Volume)]
 		if !found {
 			continue // an empty block; validation rejects other volumes that do not exist
 		}
@@ -74,11 +75,11 @@ func (vo *VolumesHook) newMount(ctx context.Context, m *api.VolumeMount, request
 	if volume.ReadOnly && !request.ReadOnly {
 		return driver.Mount{}, fmt.Errorf("the host volume %q has become read-only on this node: write read_only = true in the volume block", request.ResolvedSource)
 	}
-	destination := vo.interpolate(stringOrEmpty(m.Destination))
+	destination := vo.interpolate(pointer.Value(m.Destination))
 	if destination == "" {
 		return driver.Mount{}, errors.New("the volume_mount has no destination: write the path in the task at which the volume is mounted")
 	}
-	propagation := vo.interpolate(stringOrEmpty(m.PropagationMode))
+	propagation := vo.interpolate(pointer.Value(m.PropagationMode))
 	if propagation == api.VolumeMountPropagationBidirectional && !allowsBidirectional {
 		return driver.Mount{}, errors.New(model.BidirectionalRefused(request.ResolvedSource))
 	}
@@ -87,14 +88,7 @@ func (vo *VolumesHook) newMount(ctx context.Context, m *api.VolumeMount, request
 		HostPath:        volume.Path,
 		Readonly:        volume.ReadOnly || request.ReadOnly || m.ReadOnly != nil && *m.ReadOnly,
 		PropagationMode: propagation,
-		SELinuxLabel:    stringOrEmpty(m.SELinuxLabel),
+		SELinuxLabel:    pointer.Value(m.SELinuxLabel),
 		RequestName:     request.ResolvedSource,
 	}, nil
-}
-
-func stringOrEmpty(p *string) string {
-	if p == nil {
-		return ""
-	}
-	return *p
 }
