@@ -6,7 +6,11 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -310,6 +314,55 @@ func TestCollectorReturns(t *testing.T) {
 	waitSpans(c, maxQueue)
 	if got := len(c.Spans()); got != maxQueue {
 		t.Errorf("%d spans, want %d", got, maxQueue)
+	}
+}
+
+// notifyWriter receives a value when a log has a text.
+type notifyWriter struct {
+	text  string
+	found chan struct{}
+}
+
+func (w notifyWriter) Write(line []byte) (int, error) {
+	if strings.Contains(string(line), w.text) {
+		select {
+		case w.found <- struct{}{}:
+		default:
+		}
+	}
+	return len(line), nil
+}
+
+// A collector that refuses connections while it restarts gets the spans of that time.
+func TestRefusedConnectionsLoseNoSpans(t *testing.T) {
+	collector := otlptest.NewHTTP(t, nil)
+	target, err := url.Parse(collector.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closedURL := otlptest.ClosedURL(t)
+	log := notifyWriter{"connection refused", make(chan struct{}, 1)}
+	e, err := NewTraceExporter(Config{CollectorURL: closedURL + "/v1/traces"}, testAgent, hclog.New(&hclog.LoggerOptions{Output: log}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	e.NewAllocTrace(testAlloc).ExportEndedSpan(tracespan.Span{ID: "0102030405060708"})
+	select {
+	case <-log.found:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the log has no refused connection")
+	}
+	listener, err := net.Listen("tcp", strings.TrimPrefix(closedURL, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	restarted := &httptest.Server{Listener: listener, Config: &http.Server{Handler: httputil.NewSingleHostReverseProxy(target)}}
+	restarted.Start()
+	t.Cleanup(restarted.Close)
+	waitSpans(collector, 1)
+	if got := len(collector.Spans()); got != 1 {
+		t.Errorf("%d spans, want 1", got)
 	}
 }
 
