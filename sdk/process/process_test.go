@@ -502,7 +502,11 @@ func TestStartFailures(t *testing.T) {
 
 func TestStartUsesArgs0(t *testing.T) {
 	p := startProcess(t, newStartRequest(t), Command{Path: "/bin/sleep", Args0: "clock", Args: []string{"1000"}})
-	cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID()))
+	var cmdline []byte
+	var err error
+	for end := time.Now().Add(10 * time.Second); len(cmdline) == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+		cmdline, err = os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID())) // empty for the moment in which the process executes its program
+	}
 	if err != nil || string(cmdline) != "clock\x001000\x00" {
 		t.Errorf("the command line is %q, %v", cmdline, err)
 	}

@@ -8,8 +8,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -312,6 +312,9 @@ func cleanUpVM(left []string) {
 	}
 }
 
+// userDir matches the directories of users below a temporary directory.
+var userDir = regexp.MustCompile(`^nomad-lite-\d+(-run)?$`)
+
 // findVMLeftovers returns all processes, mounts, cgroups and files that a step can leave behind in
 // the virtual machine.
 func findVMLeftovers() (all []string) {
@@ -334,7 +337,11 @@ func findVMLeftovers() (all []string) {
 		}
 	}
 	mounts, _ := os.ReadFile("/proc/self/mounts")
-	all = append(all, strings.Split(string(mounts), "\n")...)
+	for mount := range strings.SplitSeq(string(mounts), "\n") {
+		if !strings.Contains(mount, " "+netns.Dir+" ") { // the first namespace mounts the directory for all later ones
+			all = append(all, mount)
+		}
+	}
 	filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() {
 			all = append(all, path)
@@ -346,7 +353,7 @@ func findVMLeftovers() (all []string) {
 		for _, path := range found {
 			// These directories are never removed.
 			if base := filepath.Base(path); path == "/run/nomad-lite" || path == "/run/mount" || path == netns.Dir || base == "lock" || strings.HasPrefix(base, "nomad-lite-bridge-") ||
-				strings.HasPrefix(base, "nomad-lite-"+strconv.Itoa(vmUserID)) || strings.HasPrefix(base, "nomad-lite-0") {
+				userDir.MatchString(base) {
 				continue
 			}
 			all = append(all, path)
