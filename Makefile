@@ -1,4 +1,4 @@
-.PHONY: check quick site release test-slow govulncheck generate reference promises check-promises state-fixture page-types check-page test-vm test-vm-short test-faults test-starts test-short-tasks test-short-tasks-vm test-kills test-kills-user test-damage test-accounts test-hostile-jobs test-hostile-templates test-hostile-servers test-listeners test-scale test-defects test-lives test-planted test-mutants simulate test-behaviour test-cluster test-upgrade screenshots bench bench-scale bench-peers bench-cluster bench-all
+.PHONY: check quick site release test-slow test-long govulncheck generate reference promises check-promises state-fixture page-types check-page test-vm test-vm-short test-faults test-starts test-short-tasks test-short-tasks-vm test-kills test-kills-user test-damage test-accounts test-hostile-jobs test-hostile-templates test-hostile-servers test-listeners test-scale test-defects test-lives test-planted test-mutants simulate test-behaviour test-cluster test-upgrade screenshots bench bench-scale bench-peers bench-cluster bench-all
 
 check: ## what CI runs
 	bash .ci/run
@@ -14,7 +14,10 @@ release: check-promises ## all files of the release VERSION in dist: archives, p
 	go run -C internal/tools ./release -version '$(VERSION)'
 
 test-slow: ## all tests, with those that go test ./... skips: contract suites, engines, programs of others; root runs more of them
-	NOMAD_LITE_SLOW=1 go test -count=1 -timeout=60m ./...
+	NOMAD_LITE_SLOW=all go test -count=1 -timeout=120m ./...
+
+test-long: ## the slow tests that take more than two minutes each, which make check leaves out: the commands of the documents, plugins of other authors and in Python, and Nomad's own job files from ../shared; root runs more of them
+	NOMAD_LITE_SLOW=all go test -count=1 -v -timeout=60m -run '^Test((Docs|QuickStart|PluginsBuildAgainstThePublishedModule|PluginsOfAuthors|CorpusRuns)$$|Scripts$$/^plugin_new_python)' $(addprefix ./cmd/nomad-lite/systemtest/,commands thirdparty jobs)
 
 govulncheck: ## known vulnerabilities of the dependencies that the code reaches; needs network
 	go run golang.org/x/vuln/cmd/govulncheck@v1.1.4 ./...

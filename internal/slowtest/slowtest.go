@@ -1,43 +1,33 @@
 package slowtest
 
 import (
-	"fmt"
-	"hash/fnv"
 	"os"
 	"testing"
 )
 
-// EnvVar is the environment variable that enables slow tests: with the value 1, as in "make test-slow", all of them; with K/N, such
-// as 2/3 in CI, the K-th of N parts. The name of a test selects its part.
+// EnvVar is the environment variable that enables slow tests: with the value 1, as in CI, those of up to two minutes, and with the
+// value all, as in "make test-slow", all of them.
 const EnvVar = "NOMAD_LITE_SLOW"
 
-// Enabled reports whether the slow part of a test runs: EnvVar enables it, and the tests do not run with -short. It panics if the
-// value of EnvVar is no part.
-func Enabled(t testing.TB) bool {
-	return !testing.Short() && isInPart(os.Getenv(EnvVar), t.Name())
-}
+// Enabled reports whether slow tests of up to two minutes run: EnvVar enables them, and the tests do not run with -short.
+func Enabled() bool { return os.Getenv(EnvVar) != "" && !testing.Short() }
 
-// AllEnabled reports whether all slow tests run, so that what they have found together can be checked for gaps.
-func AllEnabled() bool { return os.Getenv(EnvVar) == "1" && !testing.Short() }
+// LongEnabled reports whether slow tests of more than two minutes run.
+func LongEnabled() bool { return os.Getenv(EnvVar) == "all" && !testing.Short() }
 
-// isInPart reports whether the value of EnvVar enables the test with the name.
-func isInPart(value, name string) bool {
-	if value == "" || value == "1" {
-		return value == "1"
-	}
-	var part, parts uint32
-	if n, err := fmt.Sscanf(value, "%d/%d", &part, &parts); err != nil || n != 2 || part < 1 || part > parts {
-		panic(fmt.Sprintf("%s=%s: want 1 for all slow tests, or a part of them such as 2/3", EnvVar, value))
-	}
-	hash := fnv.New32a()
-	hash.Write([]byte(name))
-	return hash.Sum32()%parts == part-1
-}
-
-// Skip skips a test unless it is enabled. reason is the text for the log, and describes what makes the test slow.
+// Skip skips a test of up to two minutes unless slow tests are enabled. reason is the text for the log, and describes what makes the
+// test slow.
 func Skip(t testing.TB, reason string) {
 	t.Helper()
-	if !Enabled(t) {
-		t.Skipf("%s; %s=1 without -short, as in make test-slow, runs it, and so does one of several runs of CI", reason, EnvVar)
+	if !Enabled() {
+		t.Skipf("%s; %s=1 without -short runs it, as do make test-slow and CI", reason, EnvVar)
+	}
+}
+
+// SkipLong is Skip for a test of more than two minutes.
+func SkipLong(t testing.TB, reason string) {
+	t.Helper()
+	if !LongEnabled() {
+		t.Skipf("%s; make test-long runs it", reason)
 	}
 }

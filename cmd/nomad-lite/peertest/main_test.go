@@ -38,7 +38,7 @@ func (s sharedHostTests) Run() int {
 		fmt.Fprintln(os.Stderr, err)
 		code = max(code, 1)
 	}
-	if code == 0 && sharedLite.host != nil && slowtest.AllEnabled() && flag.Lookup("test.run").Value.String()+flag.Lookup("test.skip").Value.String() == "" {
+	if code == 0 && sharedLite.host != nil && slowtest.Enabled() && flag.Lookup("test.run").Value.String()+flag.Lookup("test.skip").Value.String() == "" {
 		if err := checkFieldTable(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -16,7 +15,6 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"testing"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -51,9 +49,6 @@ func NewScriptParams(scriptDir string) testscript.Params {
 		},
 		Condition: evalScriptCondition,
 		Setup: func(env *testscript.Env) error {
-			if err := skipUnlessEnabled(env, scriptDir); err != nil {
-				return err
-			}
 			// A failed script does not stop its agent and its tasks, so they are killed here.
 			work := env.Getenv("WORK")
 			scriptDirs.Store(work, nil)
@@ -134,23 +129,6 @@ func assertOutputHasLines(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// slowCondition is the condition of slow scripts, which begin with [!slow] skip 'reason'.
-const slowCondition = "slow"
-
-// skipUnlessEnabled skips a script that is slow, unless slow tests with its name are enabled. A condition does not know the name.
-func skipUnlessEnabled(env *testscript.Env, scriptDir string) error {
-	t := env.T().(testing.TB) // testscript.Run makes it of a *testing.T
-	text, err := os.ReadFile(filepath.Join(scriptDir, path.Base(t.Name())+".txtar"))
-	if err != nil {
-		return fmt.Errorf("read the script: %w", err)
-	}
-	if _, reason, isSlow := strings.Cut(string(text), "[!"+slowCondition+"] skip '"); isSlow {
-		reason, _, _ = strings.Cut(reason, "'")
-		slowtest.Skip(t, reason)
-	}
-	return nil
-}
-
 // HasProgram reports whether a program is installed. In CI it returns true without a check, so that a missing program fails the test
 // that starts it.
 func HasProgram(name string) bool {
@@ -178,8 +156,10 @@ func evalScriptCondition(name string) (bool, error) {
 		return len(servers) > 0 && client == nil || os.Getenv("NOMAD_LITE_CI") != "", nil
 	case "root":
 		return os.Geteuid() == 0, nil
-	case slowCondition:
-		return true, nil // skipUnlessEnabled has skipped the script otherwise
+	case "slow":
+		return slowtest.Enabled(), nil
+	case "long":
+		return slowtest.LongEnabled(), nil
 	case "cgroup2":
 		_, err := os.Stat("/sys/fs/cgroup/cgroup.controllers")
 		return err == nil, nil

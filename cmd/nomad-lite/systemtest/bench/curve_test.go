@@ -41,7 +41,7 @@ const maxOpenFiles = 200000 // of each process
 //
 //	make bench-scale
 func BenchmarkScaleCurve(b *testing.B) {
-	if !*quick && !slowtest.AllEnabled() {
+	if !*quick && !slowtest.Enabled() {
 		b.Skip("runs with make bench-scale")
 	}
 	if os.Geteuid() != 0 {

@@ -35,7 +35,7 @@ const (
 //
 //	make bench-peers
 func BenchmarkPeers(b *testing.B) {
-	if !*quick && !slowtest.AllEnabled() {
+	if !*quick && !slowtest.Enabled() {
 		b.Skip("runs with make bench-peers")
 	}
 	if os.Geteuid() != 0 {

@@ -26,7 +26,7 @@ func TestScripts(t *testing.T) {
 // output of the block before it, in their order; "…" in a line stands for any text. A block that is marked with
 // a language and a name is a file. The comment "<!-- test: COMMAND -->" is a command of the script, which readers do not see.
 func TestDocs(t *testing.T) {
-	slowtest.Skip(t, "builds and tests the plugins of the documents")
+	slowtest.SkipLong(t, "builds and tests the plugins of the documents")
 	scripts := t.TempDir()
 	for name, text := range readDocuments(t) {
 		name := strings.ReplaceAll(name, "/", "-") + ".txtar"
@@ -76,7 +76,7 @@ func readDocuments(t *testing.T) map[string]string {
 // TestQuickStart runs the commands with which the tutorials for authors of plugins start, each on its own and
 // literally, in an empty directory. With -v it prints the time of each command.
 func TestQuickStart(t *testing.T) {
-	slowtest.Skip(t, "runs all contract tests of three plugins")
+	slowtest.SkipLong(t, "runs all contract tests of three plugins")
 	scripts := t.TempDir()
 	for _, name := range []string{"first-driver", "first-hook", "first-device"} {
 		document, err := os.ReadFile(filepath.Join(systemtest.RepositoryDir(), "docs/tutorials", name+".md"))

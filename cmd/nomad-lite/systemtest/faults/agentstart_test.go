@@ -355,7 +355,7 @@ func TestStoppedStartLeavesTasks(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
 			points := 8
-			if !slowtest.Enabled(t) {
+			if !slowtest.Enabled() {
 				points = 4
 			}
 			var starts []stoppedStart
@@ -503,7 +503,7 @@ func TestStartWithoutDescriptorsLeavesTasks(t *testing.T) {
 	t.Parallel()
 	var starts []limitedStart
 	step, delayStep := uint64(7), 50*time.Millisecond
-	if !slowtest.Enabled(t) {
+	if !slowtest.Enabled() {
 		step, delayStep = 20, 150*time.Millisecond
 	}
 	for descriptors := uint64(minDescriptors); descriptors <= maxDescriptors; descriptors += step {

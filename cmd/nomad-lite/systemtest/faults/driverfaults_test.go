@@ -92,7 +92,7 @@ func driverFaults(t *testing.T) []driverFault {
 	for code := 1; code <= 16; code++ {
 		faults = append(faults, driverFault{fault: fmt.Sprintf("code StartTask %d", code), want: "refused by the driver", fails: true})
 	}
-	if !slowtest.Enabled(t) {
+	if !slowtest.Enabled() {
 		// One fault of each kind is tested, without those for which the agent waits.
 		faults = slices.DeleteFunc(faults, func(f driverFault) bool { return f.want == unreportedText })
 		kind := func(f driverFault) string { kind, _, _ := strings.Cut(f.fault, " "); return kind }

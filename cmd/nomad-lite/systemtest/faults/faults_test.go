@@ -275,7 +275,7 @@ func TestFaults(t *testing.T) {
 		t.Skip("needs root, to have task directories like an agent's")
 	}
 	faults := slices.Concat(sampleFaults(faultMatrix(false)), sampleFaults(faultMatrix(true)))
-	if !slowtest.Enabled(t) {
+	if !slowtest.Enabled() {
 		ofAgent := slices.DeleteFunc(onePerVictim(faultMatrix(true)), func(f fault) bool { return !f.victim.killsAgent })
 		faults = append(onePerVictim(faultMatrix(false)), ofAgent...)
 	}

@@ -84,7 +84,7 @@ type interruptedStartsRun struct {
 func TestInterruptedStarts(t *testing.T) {
 	t.Parallel()
 	kinds := sampleStartKinds(4)
-	if slowtest.Enabled(t) || endurance.CurrentMode() != endurance.Sample {
+	if slowtest.Enabled() || endurance.CurrentMode() != endurance.Sample {
 		kinds = dockerStartKinds()
 	}
 	testInterruptedStarts(t, kinds, false)

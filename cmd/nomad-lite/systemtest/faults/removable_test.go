@@ -17,7 +17,7 @@ func TestRemovable(t *testing.T) {
 	processKinds, containerKinds := []string{"isolated", "foreign", "plain", "renamed"}, ""
 	params := systemtest.NewScriptParams("testdata/removable")
 	setUp := params.Setup
-	if slowtest.Enabled(t) {
+	if slowtest.Enabled() {
 		for kind, program := range map[string]string{"java": "javac", "qemu": "qemu-system-x86_64"} {
 			if systemtest.HasProgram(program) {
 				processKinds = append(processKinds, kind)

@@ -119,7 +119,7 @@ func TestTasksSurviveDeaths(t *testing.T) {
 		t.Skip("needs root, to have task directories like an agent's")
 	}
 	services := 100
-	if !slowtest.Enabled(t) {
+	if !slowtest.Enabled() {
 		services = 10
 	}
 	for _, test := range []struct {

@@ -28,7 +28,7 @@ import (
 //	make test-hostile-jobs
 func TestHostileJobsGetNothingMore(t *testing.T) {
 	sample := 10
-	if slowtest.Enabled(t) {
+	if slowtest.Enabled() {
 		sample = 100
 	}
 	testHostileJobs(t, sample, "dockerd", dockertest.StartOrSkip)
@@ -55,7 +55,7 @@ func testHostileJobs(t *testing.T, sample int, engineProgram string, startEngine
 	run := endurance.Start(t, endurance.Config{Sample: sample, Unit: "jobs", Load: "4 jobs at a time"})
 	w := newHostileWorld(t)
 	var engine *dockertest.Engine
-	if systemtest.HasProgram(engineProgram) && (slowtest.Enabled(t) || endurance.CurrentMode() != endurance.Sample) {
+	if systemtest.HasProgram(engineProgram) && (slowtest.Enabled() || endurance.CurrentMode() != endurance.Sample) {
 		engine = startEngine(t)
 		w.engineSocket = strings.TrimPrefix(engine.Host, "unix://")
 		probe, err := os.ReadFile(filepath.Join(w.chroot, probeInImage))

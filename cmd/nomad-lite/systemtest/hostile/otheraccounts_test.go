@@ -289,7 +289,7 @@ func TestOtherAccountsGetNothing(t *testing.T) {
 		t.Skip("an agent that is not root closes its data directory, which runtime/agent tests")
 	}
 	sample := 4
-	if !slowtest.Enabled(t) {
+	if !slowtest.Enabled() {
 		sample = 2
 	}
 	run := endurance.Start(t, endurance.Config{Sample: sample, Unit: "schedules", Load: "2 intruders, 2 or 3 jobs"})

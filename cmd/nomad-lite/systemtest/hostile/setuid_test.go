@@ -48,7 +48,7 @@ func TestSetuidProgramsOfTasks(t *testing.T) {
 		t.Skip("it starts the agent several times")
 	}
 	steps := 6
-	if slowtest.Enabled(t) {
+	if slowtest.Enabled() {
 		steps = 40
 	}
 	seed := rand.Uint64()

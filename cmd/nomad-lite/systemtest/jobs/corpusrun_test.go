@@ -38,7 +38,7 @@ var corpusRunRefusals = []refusalReason{
 // reach no network, no engine and no process of the machine. A job is stopped soon after the start of its first task. Each file must start a task, or
 // be refused with what is missing and a remedy.
 func TestCorpusRuns(t *testing.T) {
-	slowtest.Skip(t, "runs tasks of a hundred job files for seconds")
+	slowtest.SkipLong(t, "runs tasks of a hundred job files for seconds")
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, for namespaces")
 	}

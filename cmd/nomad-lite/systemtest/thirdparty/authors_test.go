@@ -12,7 +12,7 @@ import (
 // The plugins in testdata/plugins were written by authors who knew only the documentation. Each of them builds against the
 // published module, and its check.sh passes: unit tests, contract tests, and a job that uses the plugin.
 func TestPluginsOfAuthors(t *testing.T) {
-	slowtest.Skip(t, "builds plugins outside of the repository, and runs their tests")
+	slowtest.SkipLong(t, "builds plugins outside of the repository, and runs their tests")
 	if os.Geteuid() != 0 {
 		t.Skip("the tasks of the examples run with the driver exec, which needs root")
 	}

@@ -30,7 +30,7 @@ var linkableFolders = []string{
 }
 
 func TestPluginsBuildAgainstThePublishedModule(t *testing.T) {
-	slowtest.Skip(t, "builds plugins outside of the repository")
+	slowtest.SkipLong(t, "builds plugins outside of the repository")
 	environ := systemtest.PublishModule(t)
 	for _, kind := range []string{"driver", "hook", "device"} {
 		t.Run(kind, func(t *testing.T) {

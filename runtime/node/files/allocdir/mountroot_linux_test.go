@@ -175,7 +175,7 @@ func TestRootMountLifecycles(t *testing.T) {
 		t.Skip("it starts many processes")
 	}
 	lives := 2
-	if slowtest.Enabled(t) {
+	if slowtest.Enabled() {
 		lives = 40
 	}
 	for name, propagation := range propagations {
