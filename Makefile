@@ -1,4 +1,4 @@
-.PHONY: check quick site release test-slow test-long govulncheck generate reference promises check-promises state-fixture page-types check-page test-vm test-vm-short test-faults test-starts test-short-tasks test-short-tasks-vm test-kills test-kills-user test-damage test-accounts test-hostile-jobs test-hostile-templates test-hostile-servers test-listeners test-scale test-defects test-lives test-planted test-mutants simulate test-behaviour test-cluster test-upgrade screenshots bench bench-scale bench-peers bench-cluster bench-all
+.PHONY: check quick site release test-slow test-long govulncheck generate reference check-promises state-fixture check-page test-vm test-vm-short test-faults test-starts test-short-tasks test-short-tasks-vm test-kills test-kills-user test-damage test-accounts test-hostile-jobs test-hostile-templates test-hostile-servers test-listeners test-scale test-defects test-lives test-planted test-mutants simulate test-behaviour test-cluster test-upgrade screenshots bench bench-scale bench-peers bench-cluster bench-all
 
 check: ## what CI runs
 	bash .ci/run
@@ -25,28 +25,16 @@ govulncheck: ## known vulnerabilities of the dependencies that the code reaches;
 generate: ## protobuf code, after a change of a .proto file
 	go generate ./...
 
-# The packages with tests that compare the pages of docs/reference with the code.
-REFERENCE = ./cmd/nomad-lite ./cmd/nomad-lite/internal/builtins ./cmd/nomad-lite/root ./internal/metrics ./plugins/proto ./runtime/agent/config ./runtime/agent/httpapi ./runtime/job/jobspec ./runtime/core/taskenv ./runtime/core/tasksteps ./runtime/store/events
-reference: ## the generated pages and tables of docs, after a change of commands, settings, routes, events, messages or protocols
-	go test -count=1 -run '^Test((Commands|Config|JobSpec|Events|Environment|Errors|Protocol|PluginConfig|API)Page|CommandTablesOfDocuments|DocumentHasTheTable|Documentation|PromisesHaveTests)$$' $(REFERENCE) -update
-
-# The packages with tests that compare docs/promises with the program.
-PROMISES = ./cmd/nomad-lite ./cmd/nomad-lite/root ./cmd/nomad-lite/internal/builtins ./internal/metrics ./plugins/host/launch ./plugins/proto ./runtime/agent/config ./runtime/agent/httpapi ./runtime/core/taskenv
-promises: ## adds to docs/promises what is not in it yet; a promise that was removed or changed stays, and is reported
-	go test -count=1 -run 'Keeps?Promises$$' $(PROMISES) -update
+# The packages of the files that are written from the code: pages and tables of docs, docs/promises, lists of stored fields and more.
+REFERENCE = $(addprefix ./,$(sort $(dir $(shell git grep -l '^func TestReference' -- '*_test.go'))))
+reference: ## all files that are written from the code, after a change of commands, settings, routes, records, comments and so on; a promise that was removed or changed stays, and is reported
+	NOMAD_LITE_UPDATE=1 go test -count=1 -run '^TestReference' $(REFERENCE)
 
 check-promises: ## fails if docs/promises lacks something that the program has: a release promises all that it has
-	NOMAD_LITE_PROMISES_COMPLETE=1 go test -count=1 -run 'Keeps?Promises$$' $(PROMISES)
+	NOMAD_LITE_PROMISES_COMPLETE=1 go test -count=1 -run '^TestReference.*Promises$$' $(REFERENCE)
 
-state-fixture: ## the list of stored fields, and the data directory testdata/state/next with a record of each kind, after a change of a record; with VERSION=0.1, the directory testdata/state/0.1 of a release, which is never changed again
-ifeq ($(VERSION),)
-	go test -count=1 -run '^Test(StoredFields|StateFixtures)$$' ./runtime/store -update
-else
-	go test -count=1 -run '^Test(StoredFields|StateFixtures|FreezeState)$$' ./runtime/store -freeze '$(VERSION)'
-endif
-
-page-types: ## the declarations with which the modules of the web page are checked, after a change of the HTTP API
-	go test -count=1 -run '^TestPageTypes$$' ./runtime/agent/httpapi -update
+state-fixture: ## with VERSION=0.1, the data directory testdata/state/0.1 of a release, which is never changed again
+	go test -count=1 -run '^Test(ReferenceStoredFields|ReferenceStateFixtures|FreezeState)$$' ./runtime/store -freeze '$(VERSION)'
 
 check-page: ## the types and the unit tests of the modules of the web page; needs the Debian packages nodejs and node-typescript
 	tsc -p runtime/agent/ui

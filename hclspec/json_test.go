@@ -3,14 +3,12 @@ package hclspec
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
-)
 
-var update = flag.Bool("update", false, "write testdata/json.golden")
+	"github.com/nomad-lite/nomad-lite/internal/golden"
+)
 
 // jsonSpecs has each kind of spec with each combination of its fields, absent parts, and texts that JSON escapes.
 var jsonSpecs = []struct {
@@ -67,19 +65,7 @@ func TestJSONOfSpecs(t *testing.T) {
 			t.Errorf("%s: %v", test.name, err)
 		}
 	}
-	const golden = "testdata/json.golden"
-	if *update {
-		if err := os.WriteFile(golden, got.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got.Bytes(), want) {
-		t.Errorf("got:\n%s\nwant:\n%s", got.Bytes(), want)
-	}
+	golden.Check(t, "testdata/json.golden", got.String())
 }
 
 func TestSpecOfItsJSON(t *testing.T) {

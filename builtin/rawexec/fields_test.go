@@ -8,6 +8,6 @@ import (
 )
 
 // The driver of another build reads the state of a running task.
-func TestStateKeepsItsFields(t *testing.T) {
+func TestReferenceStateFields(t *testing.T) {
 	goldenfields.CheckCodec(t, reflect.TypeFor[taskState]())
 }

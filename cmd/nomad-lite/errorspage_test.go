@@ -225,10 +225,10 @@ var refusalAreas = []refusalArea{
 }
 
 // docs/reference/errors.md has the refusals of jobs, and each message that the areas make.
-func TestErrorsPage(t *testing.T) {
+func TestReferenceErrorsPage(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("# Errors and remedies\n\n" +
-		"This page is generated from the table of refusals of `runtime/job/admission` and from the messages in the code (`go test ./cmd/nomad-lite -run TestErrorsPage -update`).\n" +
+		"This page is generated from the table of refusals of `runtime/job/admission` and from the messages in the code (`make reference`).\n" +
 		"In a message, `…` stands for a name or a value. A message without a remedy states itself what to do. Errors of the operating system, of the network and of plugins follow a message after a colon; they are not listed.\n\n")
 	b.WriteString("## Jobs that cannot run here\n\n" + formatJobRefusals())
 	b.WriteString("\n## Invalid jobs\n\nThe texts are Nomad's. Before each of them, the program names the place in the job file: correct the attribute or the block there.\n\n")
@@ -270,7 +270,7 @@ func TestErrorsPage(t *testing.T) {
 		}
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n%s", area.title, area.intro, table)
 	}
-	docpage.Check(t, "reference/errors.md", b.String(), *update)
+	docpage.Check(t, "reference/errors.md", b.String())
 }
 
 func formatJobRefusals() string {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"regexp"
@@ -11,8 +10,6 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/docpage"
 )
-
-var update = flag.Bool("update", false, "rewrite the generated parts of documents")
 
 // asset is a column of the table of promises.
 type asset int
@@ -290,7 +287,7 @@ func formatPromises() string {
 }
 
 // SECURITY.md has the table of promises, and each promise has tests that exist.
-func TestPromisesHaveTests(t *testing.T) {
+func TestReferenceSecurityPromises(t *testing.T) {
 	names := findTestNames(t)
 	for _, a := range actors {
 		for n, p := range a.promises {
@@ -304,7 +301,7 @@ func TestPromisesHaveTests(t *testing.T) {
 			}
 		}
 	}
-	docpage.CheckPart(t, "../SECURITY.md", formatPromises(), *update)
+	docpage.CheckPart(t, "../SECURITY.md", formatPromises())
 }
 
 // promisingDocuments are the documents that promise something about isolation. Each of them links to rows of the table.

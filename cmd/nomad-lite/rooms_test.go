@@ -208,7 +208,7 @@ func TestClientCommandsLinkNoAgent(t *testing.T) {
 }
 
 // testPackages are packages that only tests import.
-var testPackages = []string{"internal/slowtest", "internal/shareddir", "runtime/job/importer/importertest", "runtime/cluster/clustertest"}
+var testPackages = []string{"internal/golden", "internal/slowtest", "internal/shareddir", "runtime/job/importer/importertest", "runtime/cluster/clustertest"}
 
 // TestProgramLinksNoTestPackages checks that the packages that only tests import are not in the program.
 func TestProgramLinksNoTestPackages(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/nomad-lite/nomad-lite/internal/golden"
 )
 
 // A generated part of a page is between these two lines.
@@ -14,28 +16,14 @@ const (
 	endMarker   = "<!-- end of the generated part -->\n"
 )
 
-// Check fails the test unless a page of docs has the given text. The path is relative to docs. With update, it writes the page
-// instead.
-func Check(t testing.TB, path, text string, update bool) {
+// Check fails the test unless a page of docs has the given text. The path is relative to docs. make reference writes the page.
+func Check(t testing.TB, path, text string) {
 	t.Helper()
-	file := filepath.Join(Dir(t), path)
-	if update {
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	current, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatalf("%v: run this test with -update", err)
-	}
-	if line, differs := firstDifference(string(current), text); differs {
-		t.Errorf("docs/%s differs from the code in line %d: run this test with -update", path, line)
-	}
+	golden.CheckReference(t, filepath.Join(Dir(t), path), text)
 }
 
 // CheckPart does the same for the generated part of a page that is otherwise written by hand.
-func CheckPart(t testing.TB, path, part string, update bool) {
+func CheckPart(t testing.TB, path, part string) {
 	t.Helper()
 	page, err := os.ReadFile(filepath.Join(Dir(t), path))
 	if err != nil {
@@ -45,7 +33,7 @@ func CheckPart(t testing.TB, path, part string, update bool) {
 	if !ok {
 		t.Fatalf("docs/%s does not have the two lines %q and %q", path, beginMarker, endMarker)
 	}
-	Check(t, path, text, update)
+	Check(t, path, text)
 }
 
 // replacePart returns the page with another generated part. It returns false if the page has not exactly one generated part.
@@ -56,18 +44,6 @@ func replacePart(page, part string) (text string, ok bool) {
 	before, rest, _ := strings.Cut(page, beginMarker)
 	_, after, ok := strings.Cut(rest, endMarker)
 	return before + beginMarker + part + endMarker + after, ok
-}
-
-// firstDifference returns the number of the first line in which two texts differ.
-func firstDifference(a, b string) (line int, differs bool) {
-	if a == b {
-		return 0, false
-	}
-	linesOfA, linesOfB := strings.Split(a, "\n"), strings.Split(b, "\n")
-	for line < min(len(linesOfA), len(linesOfB)) && linesOfA[line] == linesOfB[line] {
-		line++
-	}
-	return line + 1, true
 }
 
 // Dir returns the directory docs of the module that contains the working directory.

@@ -18,23 +18,6 @@ func TestReplacePart(t *testing.T) {
 	}
 }
 
-func TestFirstDifference(t *testing.T) {
-	for _, c := range []struct {
-		a, b    string
-		line    int
-		differs bool
-	}{
-		{"a\nb\n", "a\nb\n", 0, false},
-		{"a\nb\n", "a\nc\n", 2, true},
-		{"a\n", "a\nb\n", 2, true},
-		{"", "a", 1, true},
-	} {
-		if line, differs := firstDifference(c.a, c.b); line != c.line || differs != c.differs {
-			t.Errorf("%q and %q differ in line %d, %v, want %d, %v", c.a, c.b, line, differs, c.line, c.differs)
-		}
-	}
-}
-
 func TestTable(t *testing.T) {
 	table := NewTable("Name", "Text")
 	if got := table.String(); got != "" {

@@ -1,7 +1,6 @@
 package goldenfields
 
 import (
-	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -11,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nomad-lite/nomad-lite/internal/golden"
 )
 
 // Record is the name and the Go type of one kind of stored values.
@@ -99,23 +100,39 @@ func Compare(golden, current []string, aliases map[string]string) (problems []st
 		}
 		switch kind, ok := is[now]; {
 		case !ok:
-			problems = append(problems, fmt.Sprintf("%s has disappeared: earlier builds have stored values under this name, which would be lost", name))
+			problems = append(problems, fmt.Sprintf("%s has disappeared: earlier builds have stored values under this name, which would be lost. Restore the name in the field's tag, or add an alias", name))
 		case kind != was[name]:
 			problems = append(problems, fmt.Sprintf("%s was %s and is %s: stored values would not be read. Restore the kind, or store the new kind under a new name", name, was[name], kind))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(is)) {
 		if was[name] == "" {
-			problems = append(problems, name+IsNewText)
+			problems = append(problems, name+isNewText)
 		}
 	}
 	return problems
 }
 
-// IsNewText is the suffix of a problem that reports a new field. A new field loses no stored values.
-const IsNewText = " is not in the list"
+// isNewText is the suffix of a problem that reports a new field. A new field loses no stored values.
+const isNewText = " is not in the list"
 
-var update = flag.Bool("update-fields", false, "rewrite the list of the fields of a driver's state")
+// CheckList fails the test unless the golden list of a file has the same fields as the result of List. make reference writes the file,
+// unless a field has disappeared or changed.
+func CheckList(t *testing.T, file string, current []string, aliases map[string]string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, problem := range Compare(strings.Split(strings.TrimSuffix(string(text), "\n"), "\n"), current, aliases) {
+		if !strings.HasSuffix(problem, isNewText) {
+			t.Error(problem)
+		}
+	}
+	if !t.Failed() {
+		golden.CheckReference(t, file, strings.Join(current, "\n")+"\n")
+	}
+}
 
 // CheckCodec compares the values of types that are stored with the names of the tag "codec" with the list in
 // testdata/fields.golden of the package of the test. It is called once per package.
@@ -125,23 +142,7 @@ func CheckCodec(t *testing.T, types ...reflect.Type) {
 	for _, typ := range types {
 		records = append(records, Record{typ.String(), typ})
 	}
-	current := List(records, codecFields)
-	file := filepath.Join("testdata", "fields.golden")
-	if *update {
-		if err := os.WriteFile(file, []byte(strings.Join(current, "\n")+"\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, problem := range Compare(strings.Split(strings.TrimSuffix(string(text), "\n"), "\n"), current, nil) {
-		t.Error(problem)
-	}
-	if t.Failed() {
-		t.Log("a field keeps the name in its tag codec; new fields are added to the list by go test . -update-fields in this directory")
-	}
+	CheckList(t, filepath.Join("testdata", "fields.golden"), List(records, codecFields), nil)
 }
 
 // codecFields returns the fields of a struct under their names in the tag "codec" and, without a tag, under their names in Go. The

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/internal/docpage"
+	"github.com/nomad-lite/nomad-lite/internal/golden"
 )
 
 // separator is between the name and the value of a promise.
@@ -19,33 +20,36 @@ const separator = ": "
 const CompleteEnvVar = "NOMAD_LITE_PROMISES_COMPLETE"
 
 // Check fails the test for each promise of docs/promises/FILE that the current lines do not keep, and, if CompleteEnvVar is set, for
-// each current line that the file does not have. With update, it first adds these lines. It removes no line, so that a promise is only
+// each current line that the file does not have. make reference adds these lines. It removes no line, so that a promise is only
 // withdrawn by hand.
-func Check(t testing.TB, file string, current []string, update bool) {
+func Check(t testing.TB, file string, current []string) {
 	t.Helper()
 	path := filepath.Join(docpage.Dir(t), "promises", file)
 	promised := readLines(t, path)
-	broken, added, err := compare(file, promised, current)
+	added := CheckKept(t, file, current)
+	switch {
+	case len(added) == 0:
+	case golden.Updating():
+		golden.CheckReference(t, path, strings.Join(merge(promised, added), "\n")+"\n")
+	case os.Getenv(CompleteEnvVar) != "":
+		t.Errorf("docs/promises/%s does not have %q: %s", file, added, golden.Advice)
+	default:
+		t.Logf("new and not in docs/promises/%s: %d lines, for example %q: make reference promises them", file, len(added), added[0])
+	}
+}
+
+// CheckKept fails the test for each promise of docs/promises/FILE that the lines do not keep, and returns the lines that the file does
+// not have.
+func CheckKept(t testing.TB, file string, lines []string) (added []string) {
+	t.Helper()
+	broken, added, err := compare(file, readLines(t, filepath.Join(docpage.Dir(t), "promises", file)), lines)
 	if err != nil {
 		t.Fatal(err)
-	}
-	if update && len(added) > 0 {
-		text := strings.Join(merge(promised, added), "\n") + "\n"
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		added = nil
 	}
 	for _, message := range broken {
 		t.Error(message)
 	}
-	if os.Getenv(CompleteEnvVar) != "" {
-		for _, line := range added {
-			t.Errorf("docs/promises/%s does not have %q: run make promises, and read the diff", file, line)
-		}
-	} else if len(added) > 0 {
-		t.Logf("new and not in docs/promises/%s: %d lines, for example %q. To promise them, run this test with -update", file, len(added), added[0])
-	}
+	return added
 }
 
 // CheckOnly fails the test unless the lines break exactly one promise of docs/promises/FILE, whose name is given. Tests call it

@@ -76,8 +76,8 @@ func TestAdditionIsAnErrorBeforeRelease(t *testing.T) {
 	for value, want := range map[string]int{"": 0, "1": 1} {
 		t.Setenv(CompleteEnvVar, value)
 		r := &errorRecorder{TB: t}
-		Check(r, "x.txt", []string{"a: 1", "b: 2"}, false)
-		if len(r.errors) != want || want > 0 && !strings.Contains(r.errors[0], `"b: 2": run make promises`) {
+		Check(r, "x.txt", []string{"a: 1", "b: 2"})
+		if len(r.errors) != want || want > 0 && !strings.Contains(r.errors[0], `"b: 2"]: run make reference`) {
 			t.Errorf("with %s=%q: errors %q, want %d", CompleteEnvVar, value, r.errors, want)
 		}
 	}

@@ -1,7 +1,6 @@
 package proto
 
 import (
-	"flag"
 	"fmt"
 	"slices"
 	"testing"
@@ -15,8 +14,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/hookpb"
 	"github.com/nomad-lite/nomad-lite/plugins/proto/taskspb"
 )
-
-var update = flag.Bool("update", false, "add new declarations to docs/promises/plugin-protocol.txt")
 
 const promisesFile = "plugin-protocol.txt"
 
@@ -109,8 +106,8 @@ func appendEnums(lines []string, enums protoreflect.EnumDescriptors) []string {
 	return lines
 }
 
-func TestProtocolsKeepPromises(t *testing.T) {
-	promises.Check(t, promisesFile, promiseLines(protocolDescriptors()), *update)
+func TestReferenceProtocolPromises(t *testing.T) {
+	promises.Check(t, promisesFile, promiseLines(protocolDescriptors()))
 }
 
 // A copy of hook.proto in which one declaration has changed breaks the promise of the declaration, and only this one.

@@ -16,7 +16,7 @@ import (
 )
 
 // docs/reference/plugin-protocols.md is the .proto files with their comments.
-func TestProtocolPage(t *testing.T) {
+func TestReferenceProtocolPage(t *testing.T) {
 	p := &protocolPage{comments: map[protoreflect.FullName]string{}}
 	files := protocolDescriptors()
 	slices.SortFunc(files, func(a, b protoreflect.FileDescriptor) int { return strings.Compare(a.Path(), b.Path()) })
@@ -31,13 +31,13 @@ func TestProtocolPage(t *testing.T) {
 		t.Errorf("found %d comments in the .proto files", len(p.comments))
 	}
 	p.text.WriteString("# Plugin protocols\n\n" +
-		"This page is generated from the `.proto` files with their comments (`go test ./plugins/proto -run TestProtocolPage -update`). It is for authors of plugins in other languages than Go; the Go packages for authors are\n" +
+		"This page is generated from the `.proto` files with their comments (`make reference`). It is for authors of plugins in other languages than Go; the Go packages for authors are\n" +
 		"`sdk` and `plugins/driver`, `plugins/hook` and `plugins/device`, which `go doc` describes. Each plugin also serves `BasePlugin`, and starts with the handshake of [go-plugin](https://github.com/hashicorp/go-plugin).\n" +
 		"[The plugin protocol, and the tests of each field](driver-protocol.md) names the tests in which programs of other authors speak the protocols of drivers and devices.\n")
 	for _, file := range files {
 		p.addFile(file)
 	}
-	docpage.Check(t, "reference/plugin-protocols.md", p.text.String(), *update)
+	docpage.Check(t, "reference/plugin-protocols.md", p.text.String())
 }
 
 type protocolPage struct {

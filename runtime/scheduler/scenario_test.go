@@ -2,9 +2,7 @@ package scheduler_test
 
 import (
 	"context"
-	"flag"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -15,12 +13,11 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/golden"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler/schedtest"
 )
-
-var updateGolden = flag.Bool("update", false, "rewrite the golden files")
 
 // harness is a scheduler with a store and a simulated node in a synctest bubble.
 type harness struct {
@@ -114,20 +111,7 @@ func (h *harness) register(job *api.Job) scheduler.RequestOutcome {
 func (h *harness) compareGolden() {
 	h.t.Helper()
 	file := filepath.Join("testdata", strings.ToLower(strings.TrimPrefix(h.t.Name(), "Test"))+".golden")
-	got := h.transcript.String()
-	if *updateGolden {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			h.t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	if got != string(want) {
-		h.t.Errorf("the transcript is not that of %s\n got:\n%s\nwant:\n%s", file, got, want)
-	}
+	golden.Check(h.t, file, h.transcript.String())
 }
 
 func withEnv(value string) func(*api.Job, *api.TaskGroup, *api.Task) {

@@ -1,8 +1,6 @@
 package store
 
 import (
-	"flag"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -14,8 +12,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/goldenfields"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
-
-var update = flag.Bool("update", false, "rewrite the list of stored fields and the directory testdata/state/next")
 
 // storedRecords returns the kinds of records in the state file. The name of a record is the name of the table, and, for a
 // table with several kinds, the key or the prefix of the keys.
@@ -72,25 +68,8 @@ func releasedStates(t *testing.T) []string {
 
 // The names of the fields are the format of the state file: a field that disappears, for example by a renaming in an
 // editor or an update of the module of the Nomad API, is lost in the files of earlier builds.
-func TestStoredFields(t *testing.T) {
-	text, err := os.ReadFile(goldenFields)
-	mustSucceed(t, err)
-	current := listFields(storedRecords())
-	golden := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
-	problems := goldenfields.Compare(golden, current, fieldAliases)
-	if *update && (len(releasedStates(t)) == 0 || !slices.ContainsFunc(problems, func(p string) bool { return !strings.HasSuffix(p, goldenfields.IsNewText) })) {
-		mustSucceed(t, os.WriteFile(goldenFields, []byte(strings.Join(current, "\n")+"\n"), 0o644))
-		return
-	}
-	for _, p := range problems {
-		t.Error(p)
-	}
-	if t.Failed() {
-		t.Log("give a field that has disappeared its name again (in a record of runtime/store/state with the tag \"store\"), or map the name to the present one in fieldAliases; add a new one to the list with go test ./runtime/store -run TestStoredFields -update, and run make state-fixture")
-	}
-	if t.Failed() && len(releasedStates(t)) == 0 {
-		t.Error("no version was released yet, so that no file must be read: the list can be made anew with go test ./runtime/store -run TestStoredFields -update, in one commit with make state-fixture")
-	}
+func TestReferenceStoredFields(t *testing.T) {
+	goldenfields.CheckList(t, goldenFields, listFields(storedRecords()), fieldAliases)
 }
 
 func TestEachAliasAndSecretFieldExists(t *testing.T) {

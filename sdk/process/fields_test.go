@@ -8,6 +8,6 @@ import (
 )
 
 // The driver of another build reads the mark of a start.
-func TestMarkKeepsItsFields(t *testing.T) {
+func TestReferenceMarkFields(t *testing.T) {
 	goldenfields.CheckCodec(t, reflect.TypeFor[startMarkData]())
 }

@@ -1,7 +1,6 @@
 package peertest
 
 import (
-	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -12,10 +11,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-)
 
-// update writes the names of the tests into the table of docs/reference/driver-protocol.md.
-var update = flag.Bool("update", false, "write the names of the tests into docs/reference/driver-protocol.md")
+	"github.com/nomad-lite/nomad-lite/internal/golden"
+)
 
 // fieldTableFile has a row for each field of the protocol. A row has the tests that show the field, or in their place the
 // reason why no peer can show it, which starts with noPeer. A test of plugins/proto compares the rows with the .proto files.
@@ -73,8 +71,8 @@ func checkFieldTable() error {
 		switch {
 		case tests == "" && !strings.HasPrefix(current, noPeer):
 			faults = append(faults, fmt.Sprintf("%s: no test shows it, and the row has %q: write %q and the reason", field, current, noPeer))
-		case tests != "" && tests != current && !*update:
-			faults = append(faults, fmt.Sprintf("%s: the row has %q, and these tests show it: %q; run the tests with -update", field, current, tests))
+		case tests != "" && tests != current && !golden.Updating():
+			faults = append(faults, fmt.Sprintf("%s: the row has %q, and these tests show it: %q; run the tests with "+golden.EnvVar+"=1", field, current, tests))
 		case tests != "":
 			current = tests
 		}
@@ -85,7 +83,7 @@ func checkFieldTable() error {
 			faults = append(faults, fmt.Sprintf("%s: tests show it, and the table has no such row", field))
 		}
 	}
-	if *update {
+	if golden.Updating() {
 		if err := os.WriteFile(fieldTableFile, []byte(updated), 0o644); err != nil {
 			return err
 		}

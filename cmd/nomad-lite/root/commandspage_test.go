@@ -15,15 +15,15 @@ import (
 )
 
 // docs/reference/commands.md is the command tree.
-func TestCommandsPage(t *testing.T) {
+func TestReferenceCommandsPage(t *testing.T) {
 	t.Setenv("HOME", "/nonexistent") // no default can depend on the account that runs the test
-	docpage.Check(t, "reference/commands.md", formatCommandsPage(newRootCommand(&cli.Streams{})), *update)
+	docpage.Check(t, "reference/commands.md", formatCommandsPage(newRootCommand(&cli.Streams{})))
 }
 
 func formatCommandsPage(root *cobra.Command) string {
 	var b strings.Builder
 	b.WriteString("# Commands\n\n" +
-		"This page is generated from the commands of the program (`go test ./cmd/nomad-lite/root -run TestCommandsPage -update`). [The command line](cli.md) shows the commands in use, and compares\n" +
+		"This page is generated from the commands of the program (`make reference`). [The command line](cli.md) shows the commands in use, and compares\n" +
 		"them with Nomad's. A flag can have one dash or two. A default that is missing is empty, `false` or 0.\n\n")
 	b.WriteString("## Exit codes\n\n" + formatExitCodes() + "\n" +
 		"The text of each command below has its own meanings. [Jobs](cli.md#jobs) has those of `job run`, `job dispatch` and `job plan`.\n\n")

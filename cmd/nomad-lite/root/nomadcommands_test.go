@@ -2,7 +2,6 @@ package root
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,8 +14,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/internal/docpage"
 )
-
-var update = flag.Bool("update", false, "rewrite the tables of docs/reference/cli.md")
 
 // nomadCommand is a command of Nomad, and what nomad-lite makes of it.
 type nomadCommand struct {
@@ -227,8 +224,8 @@ func rejectionReason(t *testing.T, path string) string {
 }
 
 // The tables of docs/reference/cli.md are those that nomadCommands and the command tree give.
-func TestCommandTablesOfDocuments(t *testing.T) {
-	docpage.CheckPart(t, "reference/cli.md", formatCommandTables(t), *update)
+func TestReferenceCommandTables(t *testing.T) {
+	docpage.CheckPart(t, "reference/cli.md", formatCommandTables(t))
 }
 
 func formatCommandTables(t *testing.T) string {

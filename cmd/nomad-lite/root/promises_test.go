@@ -53,9 +53,9 @@ func commandPromises(cmd *cobra.Command, path string) []string {
 	return lines
 }
 
-func TestCommandsKeepPromises(t *testing.T) {
+func TestReferenceCommandPromises(t *testing.T) {
 	root := newRootCommand(&cli.Streams{})
-	promises.Check(t, commandsFile, commandPromises(root, root.Name()), *update)
+	promises.Check(t, commandsFile, commandPromises(root, root.Name()))
 }
 
 func TestChangedCommandsBreakPromises(t *testing.T) {
@@ -102,8 +102,8 @@ func exitCodePromises(codes []*cli.ExitCode) []string {
 	return lines
 }
 
-func TestExitCodesKeepPromises(t *testing.T) {
-	promises.Check(t, exitCodesFile, exitCodePromises(cli.ExitCodes), *update)
+func TestReferenceExitCodePromises(t *testing.T) {
+	promises.Check(t, exitCodesFile, exitCodePromises(cli.ExitCodes))
 }
 
 func TestChangedExitCodesBreakPromises(t *testing.T) {

@@ -6,11 +6,12 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/nomad-lite/nomad-lite/internal/golden"
 	"github.com/nomad-lite/nomad-lite/runtime/core/tasksteps"
 )
 
 // checkTransitionsFile is the script command "replay FILE [FIXTURE]". It checks the transitions.json of a debug bundle
-// with tasksteps.CheckBundle. FIXTURE is the path of such a file in the repository. If UPDATE_SCRIPTS is set and FIXTURE
+// with tasksteps.CheckBundle. FIXTURE is the path of such a file in the repository. If golden.EnvVar is set and FIXTURE
 // is missing or does not match the table of steps, FILE is copied to it.
 func checkTransitionsFile(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 1 || len(args) > 2 {
@@ -19,7 +20,7 @@ func checkTransitionsFile(ts *testscript.TestScript, neg bool, args []string) {
 	text, err := os.ReadFile(ts.MkAbs(args[0]))
 	ts.Check(err)
 	ts.Check(tasksteps.CheckBundle(text))
-	if len(args) == 1 || os.Getenv("UPDATE_SCRIPTS") == "" {
+	if len(args) == 1 || !golden.Updating() {
 		return
 	}
 	path := filepath.Join(RepositoryDir(), args[1])

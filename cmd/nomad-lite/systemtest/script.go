@@ -20,6 +20,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/golden"
 	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 )
 
@@ -30,7 +31,7 @@ func NewScriptParams(scriptDir string) testscript.Params {
 		Dir:                 scriptDir,
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
-		UpdateScripts:       os.Getenv("UPDATE_SCRIPTS") != "",
+		UpdateScripts:       golden.Updating(),
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"await":     awaitFileWithMatch,
 			"slay":      killMatchingProcesses,

@@ -3,7 +3,6 @@ package top
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -22,9 +21,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal/terminaltest"
+	"github.com/nomad-lite/nomad-lite/internal/golden"
 )
-
-var updateGolden = flag.Bool("update", false, "rewrite the golden screens")
 
 // fakeAgent serves the part of the API that the command uses.
 type fakeAgent struct {
@@ -373,7 +371,7 @@ func (s *session) checkRestored() {
 func (s *session) compareGolden(name string) {
 	s.t.Helper()
 	path := filepath.Join("testdata", name+".golden")
-	if *updateGolden {
+	if golden.Updating() {
 		time.Sleep(300 * time.Millisecond) // the whole screen is drawn
 		if err := os.WriteFile(path, []byte(s.grid.String()), 0o644); err != nil {
 			s.t.Fatal(err)

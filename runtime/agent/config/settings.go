@@ -316,7 +316,7 @@ var topLevelSettings = map[string]settingSpec{
 			"tls_cipher_suites": {setInConfig: setCipherSuites},
 			// The agent connects to the servers of its cluster with TLS.
 			"rpc": booleanSetting(func(c *Config) *bool { return &c.Cluster.EncryptRPC }),
-			// The certificate of a server must have the name server.REGION.nomad.
+			// The certificate of a server must have the name `server.REGION.nomad`.
 			"verify_server_hostname":          booleanSetting(func(c *Config) *bool { return &c.Cluster.VerifyServerHostname }),
 			"rpc_upgrade_mode":                {ignoredReason: noServersReason},
 			"tls_prefer_server_cipher_suites": {ignoredReason: notNeededReason},

@@ -18,8 +18,8 @@ import (
 )
 
 // docs/reference/http-api.md is the OpenAPI description.
-func TestAPIPage(t *testing.T) {
-	docpage.Check(t, "reference/http-api.md", formatAPIPage(t, newFixture(t, nil).routes), *update)
+func TestReferenceAPIPage(t *testing.T) {
+	docpage.Check(t, "reference/http-api.md", formatAPIPage(t, newFixture(t, nil).routes))
 }
 
 // statusCodes are the status codes of replies, and their meanings.
@@ -86,7 +86,7 @@ func formatAPIPage(t *testing.T, routes []route) string {
 	}
 	var b strings.Builder
 	b.WriteString("# Routes of the HTTP API\n\n" +
-		"This page is generated from the OpenAPI description of the agent (`go test ./runtime/agent/httpapi -run TestAPIPage -update`), which is at `/v1/openapi.json`.\n" +
+		"This page is generated from the OpenAPI description of the agent (`make reference`), which is at `/v1/openapi.json`.\n" +
 		"[The HTTP API](api.md) describes addresses, tokens, lists, blocking queries and streams, with commands. The body of an error is plain text.\n\n")
 	b.WriteString("## Status codes\n\n")
 	codes := docpage.NewTable("Code", "Meaning")

@@ -6,13 +6,15 @@ import (
 	"os"
 	"os/exec"
 	"testing"
+
+	"github.com/nomad-lite/nomad-lite/internal/golden"
 )
 
 // pageTypesFile has the declarations with which tsc checks the modules of the web page.
 const pageTypesFile = "../ui/types/api.d.ts"
 
-// TestPageTypes checks that the declarations are those of the OpenAPI document.
-func TestPageTypes(t *testing.T) {
+// TestReferencePageTypes checks that the declarations are those of the OpenAPI document.
+func TestReferencePageTypes(t *testing.T) {
 	document, err := json.Marshal(newOpenAPIDocument(newFixture(t, nil).routes))
 	if err != nil {
 		t.Fatal(err)
@@ -24,16 +26,5 @@ func TestPageTypes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if *update {
-		if err := os.WriteFile(pageTypesFile, want, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(pageTypesFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, want) {
-		t.Errorf("%s is out of date: make page-types writes it", pageTypesFile)
-	}
+	golden.CheckReference(t, pageTypesFile, string(want))
 }

@@ -3,19 +3,16 @@ package clustertest
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/internal/golden"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
 )
-
-var update = flag.Bool("update", false, "rewrite the files in testdata")
 
 // TestErrorsAreThoseOfTheProtocol compares the errors of the scenario with the file that was written when all answers
 // were those of a stock server.
@@ -28,19 +25,7 @@ func TestErrorsAreThoseOfTheProtocol(t *testing.T) {
 		for _, s := range playOutages(t, ownTarget{Start(t, Config{AccessControl: accessControl})}) {
 			fmt.Fprintf(&out, "%s: %s\n", s.name, s.err)
 		}
-		path := filepath.Join("testdata", fmt.Sprintf("errors-acl-%t.txt", accessControl))
-		if *update {
-			if err := os.WriteFile(path, []byte(out.String()), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if out.String() != string(want) {
-			t.Errorf("%s differs; got:\n%s", path, out.String())
-		}
+		golden.Check(t, filepath.Join("testdata", fmt.Sprintf("errors-acl-%t.txt", accessControl)), out.String())
 	}
 }
 

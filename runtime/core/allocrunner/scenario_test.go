@@ -1,11 +1,8 @@
 package allocrunner
 
 import (
-	"bytes"
 	"context"
-	"flag"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,10 +11,9 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"github.com/nomad-lite/nomad-lite/internal/golden"
 	"github.com/nomad-lite/nomad-lite/runtime/core/tasksteps"
 )
-
-var updateGolden = flag.Bool("update", false, "rewrite the transcripts in testdata")
 
 // TestScenarios runs allocations from start to end and compares their transcripts. Each file in
 // testdata is one case: a job, a script of timed actions, and the transcript.
@@ -63,16 +59,8 @@ func runScenario(t *testing.T, file string) {
 		h.wait()
 		got = actionLog.String() + h.transcript() + h.stepsTranscript()
 	})
-	if *updateGolden {
-		part("want").Data = []byte(got)
-		if err := os.WriteFile(file, txtar.Format(archive), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if want := part("want").Data; !bytes.Equal([]byte(got), want) {
-		t.Errorf("transcript differs\n--- got\n%s--- want\n%s", got, want)
-	}
+	part("want").Data = []byte(got)
+	golden.Check(t, file, string(txtar.Format(archive)))
 }
 
 // stepsTranscript returns the last steps of each task, with each result other than done. Steps that end at the same time

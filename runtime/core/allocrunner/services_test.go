@@ -1,12 +1,10 @@
 package allocrunner
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"reflect"
 	"strconv"
@@ -19,6 +17,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"github.com/nomad-lite/nomad-lite/internal/golden"
 	"github.com/nomad-lite/nomad-lite/runtime/core/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/services"
@@ -77,16 +76,8 @@ func runServices(t *testing.T, file string) {
 			t.Errorf("still registered: %v", left)
 		}
 	})
-	if *updateGolden {
-		parts["want"].Data = []byte(got)
-		if err := os.WriteFile(file, txtar.Format(archive), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if want := parts["want"].Data; !bytes.Equal([]byte(got), want) {
-		t.Errorf("transcript differs\n--- got\n%s--- want\n%s", got, want)
-	}
+	parts["want"].Data = []byte(got)
+	golden.Check(t, file, string(txtar.Format(archive)))
 }
 
 // grantPorts assigns numbers from 20000 up to the ports of the group.

@@ -1,7 +1,6 @@
 package lifecycle
 
 import (
-	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -12,9 +11,9 @@ import (
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
-)
 
-var updateGolden = flag.Bool("update", false, "rewrite the transcripts")
+	"github.com/nomad-lite/nomad-lite/internal/golden"
+)
 
 // Each transcript contains the histories of allocations: a line per event, and indented
 // below it the phase and the tasks that may start. Tasks keep their state until an
@@ -30,16 +29,7 @@ func TestTranscripts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := replayTranscript(t, string(want))
-			if *updateGolden {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if got != string(want) {
-				t.Errorf("got:\n%s\nwant:\n%s", got, want)
-			}
+			golden.Check(t, file, replayTranscript(t, string(want)))
 		})
 	}
 }

@@ -62,7 +62,7 @@ var pluginVariables = []struct{ name, value string }{
 }
 
 // docs/reference/task-environment.md has each variable of docs/promises/task-environment.txt and plugin-environment.txt.
-func TestEnvironmentPage(t *testing.T) {
+func TestReferenceTaskEnvironmentPage(t *testing.T) {
 	names := map[string]bool{}
 	for _, name := range promiseLines(testNode()) {
 		names[strings.TrimRight(name, "46")] = true // labels of the test end with the version of IP
@@ -96,12 +96,12 @@ func TestEnvironmentPage(t *testing.T) {
 		t.Errorf("pluginVariables does not have %s", name)
 	}
 	denied := strings.ReplaceAll(docpage.Code(base.DefaultEnvDenylist()...), " ", ", ")
-	docpage.Check(t, "reference/task-environment.md", fmt.Sprintf(environmentPage, tasks, denied, plugins), *update)
+	docpage.Check(t, "reference/task-environment.md", fmt.Sprintf(environmentPage, tasks, denied, plugins))
 }
 
 const environmentPage = `# Environment of tasks and plugins
 
-This page is generated from the tables of a test that builds an environment (` + "`go test ./runtime/core/taskenv -run TestEnvironmentPage -update`" + `).
+This page is generated from the tables of a test that builds an environment (` + "`make reference`" + `).
 
 ## Tasks
 

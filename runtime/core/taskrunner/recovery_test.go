@@ -2,7 +2,6 @@ package taskrunner
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"strings"
 	"testing"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/golden"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/core/record"
@@ -18,8 +18,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/taskdriver"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
-
-var update = flag.Bool("update", false, "write the files in testdata")
 
 // The ids of the starts that the records of the test have.
 const (
@@ -208,14 +206,14 @@ func describe(f record.Fields, status *api.TaskState) string {
 // TestRecovery shows for each record and each answer of the driver what an agent does with a task of an earlier agent: the calls
 // of the driver, the record before Run, a minute later, and at the end, after the task was killed.
 func TestRecovery(t *testing.T) {
-	const golden = "testdata/recovery.txt"
+	const goldenFile = "testdata/recovery.txt"
 	text := &strings.Builder{}
 	for _, r := range recoveries() {
 		t.Run(r.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { r.play(t, text) })
 		})
 	}
-	compareWithGolden(t, golden, text.String())
+	golden.Check(t, goldenFile, text.String())
 }
 
 func (r recovery) play(t *testing.T, text *strings.Builder) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/golden"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/core/record"
@@ -117,7 +117,7 @@ func scenes() []*scene {
 // end of the last run, until the task is killed after an hour. Times are rounded to ten seconds, because delays of the restart policy
 // are random.
 func TestScenes(t *testing.T) {
-	const golden = "testdata/scenes.txt"
+	const goldenFile = "testdata/scenes.txt"
 	text := &strings.Builder{}
 	for i, s := range scenes() {
 		t.Run(s.name, func(t *testing.T) {
@@ -126,7 +126,7 @@ func TestScenes(t *testing.T) {
 	}
 	number := 0
 	numbers := map[string]string{}
-	compareWithGolden(t, golden, regexp.MustCompile(`alloc/web/\w+`).ReplaceAllStringFunc(text.String(), func(id string) string {
+	golden.Check(t, goldenFile, regexp.MustCompile(`alloc/web/\w+`).ReplaceAllStringFunc(text.String(), func(id string) string {
 		if numbers[id] == "" {
 			number++
 			numbers[id] = strconv.Itoa(number)
@@ -173,28 +173,5 @@ func (s *scene) play(t *testing.T, text *strings.Builder) {
 	fmt.Fprintf(text, "\nanswers:  %s\n\n", strings.Join(s.answers, ", "))
 	if ids := w.driver.ids(); w.driver.most > 1 || len(ids) > 0 && state.State == model.TaskDead {
 		t.Errorf("the driver has %v at the end; %d processes ran at the same time", ids, w.driver.most)
-	}
-}
-
-// compareWithGolden compares a text with that of a file, or writes the file.
-func compareWithGolden(t *testing.T, golden, text string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(golden, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, wanted := strings.Split(text, "\n"), strings.Split(string(want), "\n")
-	for i := range min(len(got), len(wanted)) {
-		if got[i] != wanted[i] {
-			t.Fatalf("%s:%d: got %s, want %s", golden, i+1, got[i], wanted[i])
-		}
-	}
-	if len(got) != len(wanted) {
-		t.Errorf("%s has %d lines, want %d", golden, len(wanted), len(got))
 	}
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // The files in testdata/bundles are transitions.json of debug bundles. The script alloc_transitions of the system tests
-// wrote agent.json, and replaces it if UPDATE_SCRIPTS is set and the file does not match the table.
+// wrote agent.json, and replaces it if NOMAD_LITE_UPDATE is set and the file does not match the table.
 func TestReplayOfBundles(t *testing.T) {
 	paths, err := filepath.Glob("testdata/bundles/*")
 	if err != nil || len(paths) == 0 {

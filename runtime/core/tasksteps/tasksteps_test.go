@@ -2,7 +2,6 @@ package tasksteps
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,8 +10,6 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/docpage"
 )
-
-var update = flag.Bool("update", false, "write docs/reference/task-steps.md")
 
 // resultsOfOneKindOfStep are results that only these steps have.
 var resultsOfOneKindOfStep = map[Result][]Step{
@@ -109,8 +106,8 @@ func TestNamesAreUnique(t *testing.T) {
 }
 
 // The table in the documentation is this one.
-func TestDocumentation(t *testing.T) {
-	docpage.CheckPart(t, "reference/task-steps.md", markdownTable(), *update)
+func TestReferenceTaskStepsTable(t *testing.T) {
+	docpage.CheckPart(t, "reference/task-steps.md", markdownTable())
 }
 
 func markdownTable() string {

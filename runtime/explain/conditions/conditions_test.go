@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/x509"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"reflect"
@@ -16,9 +15,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-)
 
-var update = flag.Bool("update", false, "rewrite testdata/conditions.txt")
+	"github.com/nomad-lite/nomad-lite/internal/golden"
+)
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
@@ -93,18 +92,7 @@ func TestConditionsOfFacts(t *testing.T) {
 			t.Errorf("no case has the condition %s", k.Kind)
 		}
 	}
-	const golden = "testdata/conditions.txt"
-	if *update {
-		if err := os.MkdirAll("testdata", 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(golden, []byte(text.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if want, err := os.ReadFile(golden); err != nil || text.String() != string(want) {
-		t.Errorf("%v, got:\n%s\nwant %s (this test with -update writes it)", err, text.String(), golden)
-	}
+	golden.Check(t, "testdata/conditions.txt", text.String())
 }
 
 func TestErrorsAreBeforeWarnings(t *testing.T) {

@@ -1,15 +1,13 @@
 package jobspec
 
 import (
-	"bytes"
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-)
 
-var updateGolden = flag.Bool("update", false, "rewrite the golden files in testdata")
+	"github.com/nomad-lite/nomad-lite/internal/golden"
+)
 
 // TestGolden parses each job in testdata and compares it with its golden JSON file.
 func TestGolden(t *testing.T) {
@@ -31,28 +29,12 @@ func TestGolden(t *testing.T) {
 			t.Errorf("testdata/%s: nothing uses it", name)
 		}
 	}
-	if jobs == 0 || jobs != len(goldens) && !*updateGolden {
+	if jobs == 0 || jobs != len(goldens) && !golden.Updating() {
 		t.Errorf("%d jobs and %d golden files", jobs, len(goldens))
 	}
 }
 
 func compareGolden(t *testing.T, path string) {
 	stem, _, _ := strings.Cut(path, ".nomad.")
-	golden := stem + ".golden.json"
-	got := readExpectedJSON(t, path)
-	if *updateGolden {
-		if err := os.WriteFile(golden, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := jsonDiff(t, got, want); diff != "" {
-		t.Errorf("got %s", diff)
-	}
-	if !bytes.Equal(got, want) {
-		t.Error("the layout of the output differs")
-	}
+	golden.Check(t, stem+".golden.json", string(readExpectedJSON(t, path)))
 }

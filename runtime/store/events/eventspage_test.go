@@ -1,7 +1,6 @@
 package events
 
 import (
-	"flag"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -19,8 +18,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/docpage"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
-
-var update = flag.Bool("update", false, "write docs/reference/events.md")
 
 // topics are the topics of the event stream.
 var topics = []struct{ topic, payload, filterKeys string }{
@@ -61,7 +58,7 @@ var eventTypes = map[string]string{
 var runtimeDir = filepath.Join("..", "..")
 
 // docs/reference/events.md has each type of an event of the stream and of a task that the code contains.
-func TestEventsPage(t *testing.T) {
+func TestReferenceEventsPage(t *testing.T) {
 	types := findEventTypes(t)
 	for name := range eventTypes {
 		if !types[name] {
@@ -75,7 +72,7 @@ func TestEventsPage(t *testing.T) {
 	}
 	var b strings.Builder
 	b.WriteString("# Events and descriptions\n\n" +
-		"This page is generated from the constants and comments of the code (`go test ./runtime/store/events -run TestEventsPage -update`). `nomad-lite event stream` and [`/v1/event/stream`](api.md) show the events\n" +
+		"This page is generated from the constants and comments of the code (`make reference`). `nomad-lite event stream` and [`/v1/event/stream`](api.md) show the events\n" +
 		"of the stream, `nomad-lite alloc status` those of tasks.\n\n")
 	b.WriteString("## Topics of the event stream\n\nA filter `Topic:KEY` selects the events of a topic whose filter keys contain KEY.\n\n")
 	topicTable := docpage.NewTable("Topic", "Payload", "Filter keys")
@@ -91,7 +88,7 @@ func TestEventsPage(t *testing.T) {
 	b.WriteString(typeTable.String())
 	b.WriteString("\n## Events of tasks\n\nA task keeps its last ten events. A row is a cause of an event of the type.\n\n" + formatTaskEvents(t))
 	b.WriteString("\n## Descriptions\n\nThe descriptions of allocations and deployments have Nomad's text.\n\n" + formatDescriptions(t))
-	docpage.Check(t, "reference/events.md", b.String(), *update)
+	docpage.Check(t, "reference/events.md", b.String())
 }
 
 // findEventTypes returns the types of events of the stream: those of the tables of the store, of deletions, and of the operations of its users.

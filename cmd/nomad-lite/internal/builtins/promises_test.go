@@ -1,7 +1,6 @@
 package builtins
 
 import (
-	"flag"
 	"fmt"
 	"maps"
 	"slices"
@@ -20,8 +19,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/promises"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
-
-var update = flag.Bool("update", false, "add new options to docs/promises/plugin-config.txt")
 
 const promisesFile = "plugin-config.txt"
 
@@ -91,7 +88,7 @@ func requiredText(required bool) string {
 	return ""
 }
 
-func TestBuiltinsKeepPromises(t *testing.T) {
+func TestReferenceBuiltinPromises(t *testing.T) {
 	all := schemas()
 	var names []string
 	for name := range all {
@@ -103,7 +100,7 @@ func TestBuiltinsKeepPromises(t *testing.T) {
 	if names = slices.Compact(names); !slices.Equal(names, Names()) {
 		t.Errorf("schemas of %q, want those of all builtins, %q", names, Names())
 	}
-	promises.Check(t, promisesFile, promiseLines(all), *update)
+	promises.Check(t, promisesFile, promiseLines(all))
 }
 
 func TestChangedOptionsBreakPromises(t *testing.T) {

@@ -1,7 +1,6 @@
 package thirdparty
 
 import (
-	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,10 +9,9 @@ import (
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/internal/golden"
 	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 )
-
-var updateGolden = flag.Bool("update", false, "rewrite the lists of modules in testdata")
 
 const ownModule = "github.com/nomad-lite/nomad-lite"
 
@@ -58,7 +56,7 @@ func TestPluginsBuildAgainstThePublishedModule(t *testing.T) {
 					t.Errorf("the plugin links %s, which is not for plugins", pkg)
 				}
 			}
-			compareGolden(t, filepath.Join("testdata", kind+".modules"), strings.Join(listLinked(t, dir, environ, "{{with .Module}}{{.Path}}{{end}}"), "\n")+"\n")
+			golden.Check(t, filepath.Join("testdata", kind+".modules"), strings.Join(listLinked(t, dir, environ, "{{with .Module}}{{.Path}}{{end}}"), "\n")+"\n")
 			if kind == "device" {
 				runUnitTestsOfREADME(t, dir, environ)
 			}
@@ -199,16 +197,4 @@ func countFields(fields []string, field string) (n int) {
 		}
 	}
 	return n
-}
-
-func compareGolden(t *testing.T, path, got string) {
-	t.Helper()
-	if *updateGolden {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if want := readFile(t, path); got != want {
-		t.Errorf("the plugin links the modules\n%swant those of %s\n%s-update rewrites the list; a plugin needs no exporter, screen, packager or client of an engine", got, path, want)
-	}
 }

@@ -73,7 +73,7 @@ const (
 
 var vmSteps = []vmStep{
 	// The machine has no golden files, with which the skipped tests of fields compare.
-	{name: "sdk process", argv: []string{"/tests/process.test", "-test.skip=^TestMarkKeepsItsFields$"}, cgroup: vmRootCgroup, long: true},
+	{name: "sdk process", argv: []string{"/tests/process.test", "-test.skip=^TestReferenceMarkFields$"}, cgroup: vmRootCgroup, long: true},
 	{name: "raw_exec contract", argv: []string{"/tests/rawexec.test", "-test.skip=^Test(ContractUnprivileged|StateKeepsItsFields)$"}, cgroup: vmRootCgroup, long: true},
 	{name: "raw_exec contract unprivileged", argv: []string{"/tests/rawexec.test", vmDriverContractFlag}, cgroup: vmUndelegatedCgroup, long: true},
 	{name: "raw_exec contract in delegated cgroups", argv: []string{"/tests/rawexec.test", vmDriverContractFlag}, cgroup: vmDelegatedCgroup},

@@ -1,15 +1,12 @@
 package compose
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/runtime/job/importer/importertest"
 )
-
-var updateGolden = flag.Bool("update", false, "rewrite the golden files in testdata")
 
 // optionsByName are options that single projects of testdata need.
 var optionsByName = map[string]Options{
@@ -52,7 +49,7 @@ func TestProjects(t *testing.T) {
 				t.Fatal(err)
 			}
 			importertest.CheckJob(t, result.Job)
-			importertest.CompareGolden(t, *updateGolden, filepath.Join("testdata", project.Name()), result)
+			importertest.CompareGolden(t, filepath.Join("testdata", project.Name()), result)
 		})
 	}
 	if count < 20 {

@@ -4,13 +4,13 @@ package importertest
 import (
 	"bytes"
 	"context"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/golden"
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/job/importer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
@@ -46,8 +46,8 @@ func CheckParses(t testing.TB, text []byte) *api.Job {
 }
 
 // CompareGolden compares a result with the files want.nomad.hcl and want.warnings of a directory. The absolute path of the
-// directory is replaced by /srv/ and its name. With update it writes the files.
-func CompareGolden(t *testing.T, update bool, dir string, result *importer.Result) {
+// directory is replaced by /srv/ and its name.
+func CompareGolden(t *testing.T, dir string, result *importer.Result) {
 	t.Helper()
 	var warnings strings.Builder
 	for _, w := range result.Warnings {
@@ -62,19 +62,6 @@ func CompareGolden(t *testing.T, update bool, dir string, result *importer.Resul
 	}
 	paths := strings.NewReplacer(abs, "/srv/"+filepath.Base(dir), dir+"/", "")
 	for name, text := range map[string]string{"want.nomad.hcl": string(result.Job), "want.warnings": warnings.String()} {
-		golden := filepath.Join(dir, name)
-		got := paths.Replace(text)
-		if update {
-			if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(golden)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got != string(want) {
-			t.Errorf("%s: got\n%s\nwant\n%s", golden, got, want)
-		}
+		golden.Check(t, filepath.Join(dir, name), paths.Replace(text))
 	}
 }

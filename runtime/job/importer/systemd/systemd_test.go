@@ -1,7 +1,6 @@
 package systemd
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
 	"testing"
@@ -11,8 +10,6 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/runtime/job/importer/importertest"
 )
-
-var updateGolden = flag.Bool("update", false, "rewrite the golden files in testdata")
 
 // unitsByCase are the units that are named, by directory of testdata.
 var unitsByCase = map[string][]string{
@@ -41,7 +38,7 @@ func TestUnits(t *testing.T) {
 				t.Fatal(err)
 			}
 			importertest.CheckJob(t, result.Job)
-			importertest.CompareGolden(t, *updateGolden, filepath.Join("testdata", entry.Name()), result)
+			importertest.CompareGolden(t, filepath.Join("testdata", entry.Name()), result)
 		})
 	}
 	if len(cases) < len(unitsByCase) {
