@@ -140,7 +140,7 @@ func newStageLaunch(c *stage.Config) (*process.Launch, error) {
 	}
 	if c.CopiesHostMounts() {
 		stageLaunch.CloneFlags = unix.CLONE_NEWNS
-		stageLaunch.Files = append(stageLaunch.Files, nil) // NamespaceFD is not open
+		stageLaunch.Files = append(stageLaunch.Files, nil) // stage.NamespaceFD is not open
 	} else if namespace, err := emptyNamespace.open(); err != nil {
 		l.closeAll()
 		return nil, sdk.Recoverable(err)

@@ -135,7 +135,7 @@ func BenchmarkOpen(b *testing.B) {
 	var memBefore, memAfter runtime.MemStats
 	live := func(m *runtime.MemStats) {
 		runtime.GC()
-		runtime.GC() // the second collection frees the objects of sync.Pools
+		runtime.GC() // the second collection frees the objects of each sync.Pool
 		runtime.ReadMemStats(m)
 	}
 	live(&memBefore)

@@ -15,7 +15,7 @@ import (
 )
 
 // properNames are words with a capital inside that are no names of the code.
-var properNames = map[string]bool{"gRPC": true, "GitHub": true, "JavaScript": true, "MessagePack": true, "NaN": true, "OpenTelemetry": true}
+var properNames = map[string]bool{"gRPC": true, "GitHub": true, "JavaScript": true, "MessagePack": true, "NaN": true, "OpenTelemetry": true, "RefCnt": true}
 
 type finding struct {
 	position token.Position
@@ -66,23 +66,20 @@ func (c checker) report(pos token.Pos, format string, args ...any) {
 func (c checker) checkFile() {
 	for _, group := range c.file.tree.Comments {
 		c.checkFileNames(group)
+		c.checkNames(group, !slices.ContainsFunc(c.file.tree.Decls, func(decl ast.Decl) bool {
+			return hasCode(decl) && decl.Pos() < group.Pos() && group.End() <= decl.End()
+		}))
 	}
 	c.checkPackageComment()
 	for _, decl := range c.file.tree.Decls {
 		switch decl := decl.(type) {
 		case *ast.FuncDecl:
-			c.checkNames(decl.Doc)
 			if !strings.HasSuffix(c.file.name, "_test.go") || !testRegexp.MatchString(decl.Name.Name) {
 				c.checkStart(decl.Doc, decl.Name.Name)
 			}
 		case *ast.GenDecl:
-			c.checkNames(decl.Doc)
 			for _, spec := range decl.Specs {
-				switch spec := spec.(type) {
-				case *ast.ValueSpec:
-					c.checkNames(spec.Doc, spec.Comment)
-				case *ast.TypeSpec:
-					c.checkNames(spec.Doc, spec.Comment)
+				if spec, ok := spec.(*ast.TypeSpec); ok {
 					c.checkStart(spec.Doc, spec.Name.Name)
 					if !decl.Lparen.IsValid() {
 						c.checkStart(decl.Doc, spec.Name.Name)
@@ -94,10 +91,15 @@ func (c checker) checkFile() {
 	}
 }
 
+// hasCode reports whether a declaration contains statements or values. There, brackets in a comment are no link.
+func hasCode(decl ast.Decl) bool {
+	general, ok := decl.(*ast.GenDecl)
+	return !ok || general.Tok == token.VAR
+}
+
 func (c checker) checkFields(expr ast.Expr) {
 	ast.Inspect(expr, func(n ast.Node) bool {
 		if field, ok := n.(*ast.Field); ok {
-			c.checkNames(field.Doc, field.Comment)
 			c.checkFieldSubject(field)
 		}
 		return true
@@ -119,7 +121,6 @@ var packageStart = regexp.MustCompile(`^Package (\w+)`)
 
 func (c checker) checkPackageComment() {
 	doc := c.file.tree.Doc
-	c.checkNames(doc)
 	if start := packageStart.FindStringSubmatch(doc.Text()); start != nil && start[1] != c.file.tree.Name.Name {
 		c.report(doc.Pos(), "the comment of package %s names package %s", c.file.tree.Name.Name, start[1])
 	}
@@ -161,25 +162,20 @@ var (
 	unitRegexp = regexp.MustCompile(`^[kKMGT]i?B$`)
 )
 
-// checkNames reports names in doc comments that do not exist.
-func (c checker) checkNames(groups ...*ast.CommentGroup) {
-	for _, group := range groups {
-		if group == nil {
-			continue
-		}
-		for _, comment := range group.List {
-			offset := 0
-			for line := range strings.SplitAfterSeq(comment.Text, "\n") {
-				if text := strings.TrimPrefix(line, "//"); !strings.HasPrefix(text, "\t") && !strings.HasPrefix(line, "//go:") {
-					c.checkLine(comment.Pos()+token.Pos(offset), line)
-				}
-				offset += len(line)
+// checkNames reports names that do not exist, and also links if the comment can have them.
+func (c checker) checkNames(group *ast.CommentGroup, canLink bool) {
+	for _, comment := range group.List {
+		offset := 0
+		for line := range strings.SplitAfterSeq(comment.Text, "\n") {
+			if text := strings.TrimPrefix(line, "//"); !strings.HasPrefix(text, "\t") && !strings.HasPrefix(line, "//go:") {
+				c.checkLine(comment.Pos()+token.Pos(offset), line, canLink)
 			}
+			offset += len(line)
 		}
 	}
 }
 
-func (c checker) checkLine(pos token.Pos, line string) {
+func (c checker) checkLine(pos token.Pos, line string, canLink bool) {
 	rest := []byte(line) // with spaces in place of what was checked
 	blank := func(span []int) {
 		for i := span[0]; i < span[1]; i++ {
@@ -194,7 +190,7 @@ func (c checker) checkLine(pos token.Pos, line string) {
 	}
 	for _, span := range linkRegexp.FindAllSubmatchIndex(rest, -1) {
 		link := string(rest[span[2]:span[3]])
-		if isLink(rest, span) && link != strings.ToUpper(link) && !c.linkExists(link) {
+		if canLink && isLink(rest, span) && link != strings.ToUpper(link) && !c.linkExists(link) {
 			c.report(pos, "[%s] leads to no declaration", link)
 		}
 		blank(span)
@@ -282,7 +278,7 @@ func (c checker) qualifiedExists(name string) bool {
 	if ast.IsExported(parts[0]) {
 		return !c.pkg.decls[parts[0]] || c.pkg.has(parts[0], parts[1])
 	}
-	if importPath, imported := c.file.imports[parts[0]]; imported {
+	if importPath, imported := c.pkg.imports[parts[0]]; imported {
 		p := c.find(importPath)
 		return p == nil || p.has(parts[1], member)
 	}

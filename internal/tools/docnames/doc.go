@@ -5,7 +5,7 @@
 // The directory is the root of the work tree, by default the root of the current one. Docnames reads
 // the packages of its module and of nested modules, without testdata and generated code.
 //
-// It checks the comments of packages, of declarations at the top level and of fields:
+// It checks all comments:
 //
 //   - a link, which is a name in brackets, must lead to a declaration;
 //   - pkg.Name and Type.Member must exist, if pkg is a package of the project or of the standard
@@ -21,8 +21,8 @@
 // In a table of a Markdown document whose first columns are Package and Function, each row must have the folder
 // of a package, and functions, methods or types that this package declares.
 //
-// In all comments, a file name must be that of a file in the package, or a path from the folder of the
-// package, from the root or within the standard library.
+// A file name must be that of a file in the package, or a path from the folder of the package, from the root or within the
+// standard library.
 //
 // Words in quotes, addresses of the web and code blocks are not checked, so that a comment can quote the
 // name of another program. Docnames prefers silence to a false report: it does not resolve names of other modules, and a

@@ -74,7 +74,9 @@ func TestFindings(t *testing.T) {
 		"constant of another package":                   {"// F returns MaxSize.\nfunc F() int { return store.MaxSize }", "MaxSize is a constant of another package"},
 		"constant with its package":                     {"// F returns store.MaxSize.\nfunc F() int { return store.MaxSize }", ""},
 		"removed name that is nil":                      {"type T struct {\n\t// Path is used if Exec is nil.\n\tPath string\n}", "Exec is no declaration of the package"},
-		"comment in a function":                         {"func F() {\n\t// startGone\n}", ""},
+		"removed name in a comment in a function":       {"func F() {\n\t// startGone\n}", "startGone is no name of the code"},
+		"brackets in a function":                        {"func F() {\n\t// F prints a [gone]\n}", ""},
+		"removed name of an import of another file":     {"func F() {\n\tG() // calls store.Gone\n}", "store.Gone does not exist"},
 
 		"removed file":                      {"func F() {\n\t// see gone.go\n}", "no file gone.go"},
 		"file of another package":           {"// F is in load.go.\nfunc F() {}", "no file load.go"},

@@ -285,7 +285,7 @@ func (c *Client) copyFDsFromKeeper(ctx context.Context, l *clientConn) (keeperKe
 			return nil, fmt.Errorf("take %q: %w", key, err)
 		} else if err != nil || len(fds) != 1 {
 			framing.CloseAll(fds)
-			continue // the descriptor was removed after opListFDs
+			continue // the descriptor was removed after the keeper had listed it
 		}
 		c.mu.Lock()
 		c.fdCopyByKey[key] = fdCopy{fds[0], i < len(resp.DrainWithoutAgent) && resp.DrainWithoutAgent[i]}

@@ -60,7 +60,7 @@ func (a agentEnvironment) remove(dir string) error {
 		return allocdir.UnmountAndRemoveOwnDir(dir)
 	}
 	_ = unix.Unmount(filepath.Join(dir, "data"), unix.MNT_DETACH) // the data directory can be a mounted disk
-	return os.RemoveAll(dir)                                      // allocdir.Sweep rejects directories of other users
+	return os.RemoveAll(dir)                                      // allocdir.UnmountAndRemoveOwnDir rejects directories of other users
 }
 
 // tmpfsDisk is the mount point of a file system in memory that can be made full.

@@ -316,7 +316,7 @@ func (se *server) recreateSocket() {
 	defer se.mu.Unlock()
 	listener, err := se.endpoint.dataDir.ListenReplacingSocket(keeperwire.SocketName)
 	if err != nil {
-		return // a SIGHUP has no response; a client that waits for the socket gives up after listenTimeout
+		return // a SIGHUP has no response; a client that waits for the socket gives up after two seconds
 	}
 	se.endpoint.listener.Close()
 	se.endpoint.listener = listener

@@ -641,7 +641,7 @@ func (c *CollectorClient) stopStream(ctx context.Context, t *collectedTask, k co
 		}
 		c.mu.Unlock()
 		if reply.HasWriter {
-			return nil // the collector process sends opEnd when the writers have closed the FIFO
+			return nil // the collector process sends collectorwire.OpEnd when the writers have closed the FIFO
 		}
 		return c.conf.Keeper.RemoveFD(ctx, k.KeeperFDKey())
 	}

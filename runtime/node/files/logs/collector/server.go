@@ -199,7 +199,7 @@ func (se *collectorServer) run(ctx context.Context) error {
 		}
 		se.closeIdleFiles(now)
 		if se.quitRequested {
-			return nil // the client that sent opQuit removes the socket
+			return nil // the client that sent collectorwire.OpQuit removes the socket
 		}
 		terminated := wait.IsClosed(term)
 		if terminated && se.exitDeadline.IsZero() {
