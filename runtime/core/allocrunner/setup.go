@@ -186,7 +186,7 @@ func maxRunDeadline(a *api.Allocation) time.Time {
 	return created.Add(*limit)
 }
 
-// taskStore implements taskrunner.Store for one task. If its store is nil, it discards the records.
+// taskStore implements taskrunner.TaskRecordStore for one task. If its store is nil, it discards the records.
 type taskStore struct {
 	store         core.Store
 	allocID, task string
