@@ -6,6 +6,9 @@
 // A declaration, field or method whose doc comment has the sentence "For hosts only." is omitted, with the fields and methods of a
 // type. An interface whose doc comment has the sentence "Later versions can add methods." has a line without the names of its
 // methods.
+//
+// golang.org/x/exp/apidiff is no alternative: it compares with export data of an earlier version, which a clone without tags lacks, and
+// whose stored form could not be read and reviewed as docs/promises/go-api.txt is.
 package main
 
 import (
