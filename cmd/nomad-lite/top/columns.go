@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/charmbracelet/x/ansi"
+
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
@@ -53,11 +55,8 @@ var columns = []column{
 // columnPriority lists the columns by importance. A narrow terminal leaves out the last ones.
 var columnPriority = []int{nameColumn, stateColumn, cpuColumn, memoryColumn, eventColumn, uptimeColumn, restartsColumn, portsColumn}
 
-// placedColumn is a column with its position on the screen.
-type placedColumn struct {
-	*column
-	startColumn, width int
-}
+// placedColumn is a column with its width on the screen.
+type placedColumn struct{ index, width int }
 
 // layOutFittingColumns chooses the columns that fit into screenWidth, and distributes the remaining width among them.
 func layOutFittingColumns(screenWidth int) []placedColumn {
@@ -65,37 +64,15 @@ func layOutFittingColumns(screenWidth int) []placedColumn {
 	for len(shown) > 1 && minTableWidth(shown) > screenWidth {
 		shown = shown[:len(shown)-1]
 	}
-	shown = slices.Sorted(slices.Values(shown))
 	left := screenWidth - minTableWidth(shown)
-	placed := make([]placedColumn, len(shown))
-	for i, index := range shown {
-		placed[i] = placedColumn{column: &columns[index], width: columns[index].minWidth}
-	}
-	at := 0
-	for i := range placed {
+	var placed []placedColumn
+	for i, index := range slices.Sorted(slices.Values(shown)) {
 		grown := left // the last column gets the remaining width
-		if i < len(placed)-1 {
-			grown = min(left/2, placed[i].maxWidth-placed[i].width)
+		if i < len(shown)-1 {
+			grown = min(left/2, columns[index].maxWidth-columns[index].minWidth)
 		}
-		placed[i].width = max(placed[i].width+grown, 1)
+		placed = append(placed, placedColumn{index, max(columns[index].minWidth+grown, 1)})
 		left -= grown
-		placed[i].startColumn = at
-		at += placed[i].width + 1
-	}
-	return placed
-}
-
-// layOutAllColumns places all columns, each as wide as its widest cell.
-func layOutAllColumns(cellTexts [][]string) []placedColumn {
-	placed := make([]placedColumn, len(columns))
-	at := 0
-	for i := range columns {
-		width := len(columns[i].title)
-		for _, cells := range cellTexts {
-			width = max(width, terminal.DisplayWidth(cells[i]))
-		}
-		placed[i] = placedColumn{&columns[i], at, width}
-		at += width + 2
 	}
 	return placed
 }
@@ -109,98 +86,71 @@ func minTableWidth(columnIndexes []int) int {
 	return width
 }
 
-const reverseVideo = "\x1b[7m"
-
-// lineStyle says how a line is coloured and positioned.
-type lineStyle struct {
-	lineColour         string // colour of the whole line; can be empty
-	useColours         bool   // cells are shown in their colours, unless lineColour is set
-	movesCursorToCells bool   // an escape sequence moves the cursor to the start of each cell
+// layOutAllColumns places all columns, each as wide as its widest cell.
+func layOutAllColumns(lines [][]cell) []placedColumn {
+	placed := make([]placedColumn, len(columns))
+	for i := range columns {
+		placed[i].index = i
+		for _, cells := range lines {
+			placed[i].width = max(placed[i].width, ansi.StringWidthWc(cells[i].text))
+		}
+	}
+	return placed
 }
 
-// lineWriter builds one line of the screen from cells.
-type lineWriter struct {
-	lineStyle
-	text          strings.Builder
-	currentColumn int
-}
-
-func newLineWriter(s lineStyle) *lineWriter {
-	l := &lineWriter{lineStyle: s}
-	l.text.WriteString(s.lineColour)
-	return l
-}
-
-// sanitizeAndAddCell adds a cell of at most width columns at startColumn, which counts from 0. It sanitizes and
-// truncates the text.
-func (l *lineWriter) sanitizeAndAddCell(startColumn, width int, rightAlign bool, c cell) {
-	l.addSanitizedCell(startColumn, width, rightAlign, c.ansiColour, truncateWithDots(terminal.SanitizeAndTrimLine(c.text), width))
-}
-
-// truncateWithDots returns the start of a text that fits into width columns, with ".." in place of a missing end.
-func truncateWithDots(text string, width int) string {
-	if width < 3 || terminal.DisplayWidth(text) <= width {
-		return terminal.TruncateToWidth(text, width)
+// formatLine returns the placed ones of the cells, which are sanitized, with gap between them. A text that does not fit
+// ends in "..".
+func formatLine(placed []placedColumn, cells []cell, gap string, useColours bool) string {
+	var b strings.Builder
+	for i, p := range placed {
+		if i > 0 {
+			b.WriteString(gap)
+		}
+		c := cells[p.index]
+		text := ansi.TruncateWc(c.text, p.width, "..")
+		padding := strings.Repeat(" ", max(p.width-ansi.StringWidthWc(text), 0))
+		if useColours && c.ansiColour != "" && text != "" {
+			text = c.ansiColour + text + terminal.ColourReset
+		}
+		if columns[p.index].rightAlign {
+			b.WriteString(padding + text)
+		} else {
+			b.WriteString(text + padding)
+		}
 	}
-	return terminal.TruncateToWidth(text, width-2) + ".."
-}
-
-// addSanitizedCell adds a cell whose text is sanitized and fits.
-func (l *lineWriter) addSanitizedCell(startColumn, width int, rightAlign bool, colour, text string) {
-	used := terminal.DisplayWidth(text)
-	if rightAlign {
-		startColumn += width - used
-	}
-	if startColumn > l.currentColumn {
-		l.text.WriteString(strings.Repeat(" ", startColumn-l.currentColumn))
-	}
-	if startColumn > 0 && l.movesCursorToCells {
-		// The terminal can draw a character with another width than DisplayWidth assumes. The absolute position keeps
-		// the next cells in their columns.
-		fmt.Fprintf(&l.text, "\x1b[%dG", startColumn+1)
-	}
-	coloured := colour != "" && l.useColours && l.lineColour == ""
-	if coloured {
-		l.text.WriteString(colour)
-	}
-	l.text.WriteString(text)
-	if coloured {
-		l.text.WriteString(terminal.ColourReset)
-	}
-	l.currentColumn = startColumn + used
-}
-
-// finishAndPadColouredLine returns the line. If it has a base colour, it is padded to width.
-func (l *lineWriter) finishAndPadColouredLine(width int) string {
-	if l.lineColour == "" {
-		return l.text.String()
-	}
-	if l.currentColumn < width {
-		l.text.WriteString(strings.Repeat(" ", width-l.currentColumn))
-	}
-	l.text.WriteString(terminal.ColourReset)
-	return l.text.String()
+	return strings.TrimRight(b.String(), " ")
 }
 
 // formatRow returns the line of the screen for a row of the table.
-func formatRow(r row, placed []placedColumn, width int, now time.Time, s lineStyle) string {
-	line := newLineWriter(s)
-	sum := r.totals()
-	for _, c := range placed {
-		shown := c.formatCell(r, sum, now)
-		if c.column == &columns[nameColumn] {
-			indent, marker := r.indent()
-			line.addSanitizedCell(c.startColumn, c.width, false, "", terminal.TruncateToWidth(strings.Repeat(" ", indent)+marker, c.width))
-			line.sanitizeAndAddCell(c.startColumn+indent+len(marker), max(c.width-indent-len(marker), 0), false, shown)
-			continue
+func formatRow(r row, placed []placedColumn, now time.Time, useColours bool) string {
+	cells := r.cells(now)
+	if at := slices.IndexFunc(placed, func(p placedColumn) bool { return p.index == cpuColumn }); at >= 0 && r.hasReasonToShow() && !hasRoomForReason(placed) {
+		reason := placedColumn{eventColumn, len(placed) - at - 1}
+		for _, p := range placed[at:] {
+			reason.width += p.width
 		}
-		if c.column == &columns[cpuColumn] && r.hasReasonToShow() && !hasRoomForReason(placed) {
-			line.sanitizeAndAddCell(c.startColumn, width-c.startColumn, false, jobEventCell(r.job))
-			break
-		}
-		line.sanitizeAndAddCell(c.startColumn, c.width, c.rightAlign, shown)
+		placed = append(placed[:at:at], reason)
 	}
-	return line.finishAndPadColouredLine(width)
+	return formatLine(placed, cells, " ", useColours)
+}
+
+// cells returns the sanitized cells of a row in all columns.
+func (r row) cells(now time.Time) []cell {
+	cells := make([]cell, len(columns))
+	sum := r.totals()
+	for i := range columns {
+		c := columns[i].formatCell(r, sum, now)
+		cells[i] = cell{c.ansiColour, terminal.SanitizeAndTrimLine(c.text)}
+	}
+	cells[nameColumn].text = r.indentAndMarker() + cells[nameColumn].text
+	return cells
+}
+
+func titleCells(colour string) (cells []cell) {
+	for _, c := range columns {
+		cells = append(cells, cell{colour, c.title})
+	}
+	return cells
 }
 
 // hasReasonToShow reports whether the row is that of a job that does not work, or that waits, with the reason.
@@ -214,34 +164,25 @@ const reasonWidth = 60
 // hasRoomForReason reports whether the column of events can show a reason. In a narrower one, the reason of a job takes the place of
 // the columns after its state.
 func hasRoomForReason(placed []placedColumn) bool {
-	return slices.ContainsFunc(placed, func(c placedColumn) bool { return c.column == &columns[eventColumn] && c.width >= reasonWidth })
+	return slices.ContainsFunc(placed, func(c placedColumn) bool { return c.index == eventColumn && c.width >= reasonWidth })
 }
 
-func formatColumnTitles(placed []placedColumn, width int, s lineStyle) string {
-	line := newLineWriter(s)
-	for _, c := range placed {
-		line.sanitizeAndAddCell(c.startColumn, c.width, c.rightAlign, cell{"", c.title})
-	}
-	return line.finishAndPadColouredLine(width)
-}
-
-// indent returns the number of spaces before the name of a row, and the marker of a row that can be expanded or
+// indentAndMarker returns the spaces before the name of a row, and the marker of a row that can be expanded or
 // collapsed.
-func (r row) indent() (spaces int, marker string) {
-	marker = "- "
-	if r.isCollapsed {
-		marker = "+ "
-	}
+func (r row) indentAndMarker() string {
+	marker := "- "
 	switch {
 	case r.task != nil:
-		return 4, ""
+		return "    "
 	case r.alloc != nil && len(r.alloc.tasks) == 0, r.alloc == nil && len(r.job.allocs) == 0:
 		marker = "  "
+	case r.isCollapsed:
+		marker = "+ "
 	}
 	if r.alloc != nil {
-		return 2, marker
+		return "  " + marker
 	}
-	return 0, marker
+	return marker
 }
 
 func (r row) name() string {

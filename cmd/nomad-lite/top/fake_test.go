@@ -9,18 +9,19 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+	"unicode"
 
-	"github.com/creack/pty"
+	tea "charm.land/bubbletea/v2"
 	"github.com/hashicorp/nomad/api"
-	"golang.org/x/term"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal/terminaltest"
 	"github.com/nomad-lite/nomad-lite/internal/golden"
 )
 
@@ -236,78 +237,116 @@ func newFilledAgent(t *testing.T) *fakeAgent {
 	return f
 }
 
-// session is a running command on a pseudo-terminal.
+// session is a live table. Messages of its goroutines and commands are sent to Update one by one, as the library does.
 type session struct {
 	t      *testing.T
-	grid   *terminaltest.FakeFullScreenTerminal
-	master *os.File
-	tty    *os.File
-	saved  *term.State
-	cancel context.CancelFunc
-	ended  chan error
+	ui     *ui
+	msgs   chan tea.Msg
+	hasEnd chan struct{} // closed when the user has quit
+
+	mu   sync.Mutex
+	view string // what View returned last
 }
 
-// startSession runs the command in this process.
+// startSession shows the table on a terminal of this size.
 func startSession(t *testing.T, f *fakeAgent, columns, rows int) *session {
 	t.Helper()
-	t.Setenv("TERM", "xterm")
-	master, tty, err := pty.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &session{t: t, grid: terminaltest.NewFakeFullScreenTerminal(columns, rows), master: master, tty: tty, ended: make(chan error, 1)}
-	if err := pty.Setsize(master, &pty.Winsize{Rows: uint16(rows), Cols: uint16(columns)}); err != nil {
-		t.Fatal(err)
-	}
-	if s.saved, err = term.GetState(int(tty.Fd())); err != nil {
-		t.Fatal(err)
-	}
-	shown := make(chan struct{})
-	go func() {
-		defer close(shown)
-		_, _ = io.Copy(s.grid, master) // the read fails when the terminal is closed
-	}()
 	ctx, cancel := context.WithCancel(t.Context())
-	s.cancel = cancel
 	c := f.client()
 	listed, err := readJobAndAllocLists(ctx, c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	u := newUI(c, &cli.Streams{In: tty, Out: tty, Err: tty}, tty, tty, options{usageInterval: time.Hour, followTask: f.followTask})
-	go func() { s.ended <- u.runUntilQuit(ctx, listed) }()
-	t.Cleanup(func() {
-		if _, err := master.WriteString("\x03"); err == nil {
-			select {
-			case <-s.ended:
-			case <-time.After(10 * time.Second):
-				t.Error("the command does not end")
+	s := &session{t: t, msgs: make(chan tea.Msg), hasEnd: make(chan struct{})}
+	s.ui = newUI(c, &cli.Streams{Out: io.Discard, ForceColour: true}, options{usageInterval: time.Hour, followTask: f.followTask})
+	s.ui.ctx, s.ui.send, s.ui.killProgram = ctx, s.send, func() {}
+	wait := s.ui.follow(ctx, listed, nil)
+	var commands sync.WaitGroup
+	go func() {
+		defer close(s.hasEnd)
+		for msg := range s.msgs {
+			if _, quits := msg.(tea.QuitMsg); quits {
+				return
+			}
+			_, cmd := s.ui.Update(msg)
+			s.mu.Lock()
+			s.view = s.ui.View().Content
+			s.mu.Unlock()
+			if cmd != nil {
+				commands.Go(func() {
+					if msg := cmd(); msg != nil {
+						s.send(msg)
+					}
+				})
 			}
 		}
+	}()
+	t.Cleanup(func() {
+		s.press("\x03")
 		cancel()
-		tty.Close()
-		master.Close()
-		<-shown
-		for _, fault := range s.grid.UnsafeOutputs() {
-			t.Errorf("the terminal got %s", fault)
-		}
+		<-s.hasEnd
+		wait()
+		commands.Wait()
 	})
+	s.resize(columns, rows)
 	s.waitFor("MEMORY")
 	return s
 }
 
-func (s *session) press(keys string) {
-	s.t.Helper()
-	if _, err := s.master.WriteString(keys); err != nil {
-		s.t.Fatal(err)
+// send sends a message to the model, unless the user has quit.
+func (s *session) send(msg tea.Msg) {
+	select {
+	case s.msgs <- msg:
+	case <-s.hasEnd:
 	}
 }
+
+func (s *session) resize(columns, rows int) { s.send(tea.WindowSizeMsg{Width: columns, Height: rows}) }
+
+// keysOfInput are the keys whose input is not their text.
+var keysOfInput = map[string]tea.Key{
+	"\x1b[A": {Code: tea.KeyUp}, "\x1b[B": {Code: tea.KeyDown}, "\x1b[C": {Code: tea.KeyRight}, "\x1b[D": {Code: tea.KeyLeft},
+	"\x1b[H": {Code: tea.KeyHome}, "\x1b[F": {Code: tea.KeyEnd}, "\x1b[5~": {Code: tea.KeyPgUp}, "\x1b[6~": {Code: tea.KeyPgDown},
+	"\r": {Code: tea.KeyEnter}, "\x1b": {Code: tea.KeyEscape}, "\x7f": {Code: tea.KeyBackspace},
+	"\x03": {Code: 'c', Mod: tea.ModCtrl}, "\x15": {Code: 'u', Mod: tea.ModCtrl},
+}
+
+var keyInput = regexp.MustCompile("\x1b\\[[0-9]*[A-Z~]|(?s:.)")
+
+// press sends the keys of an input.
+func (s *session) press(input string) {
+	for _, text := range keyInput.FindAllString(input, -1) {
+		key, ok := keysOfInput[text]
+		if !ok {
+			key = tea.Key{Text: text, Code: []rune(text)[0]}
+		}
+		s.send(tea.KeyPressMsg(key))
+	}
+}
+
+// screen returns the text of the screen, and fails the test if the screen has other control characters than colours.
+func (s *session) screen() string {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	text := colourSequence.ReplaceAllString(s.view, "")
+	if at := strings.IndexFunc(text, func(r rune) bool { return r != '\n' && unicode.In(r, unicode.Cc, unicode.Cf) }); at >= 0 {
+		s.t.Errorf("the screen has control characters: %q", text[at:min(at+40, len(text))])
+	}
+	lines := strings.Split(text, "\n")
+	for i := range lines {
+		lines[i] = strings.TrimRight(lines[i], " ") + "\n"
+	}
+	return strings.Join(lines, "")
+}
+
+var colourSequence = regexp.MustCompile("\x1b\\[[0-9]+m")
 
 // wait waits until the screen satisfies a condition.
 func (s *session) wait(what string, ok func(screen string) bool) {
 	s.t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(2 * time.Millisecond) {
-		screen := s.grid.String()
+		screen := s.screen()
 		if ok(screen) {
 			return
 		}
@@ -330,41 +369,12 @@ func (s *session) waitGone(text string) {
 // waitSelected waits until a row of the table whose text contains a name is selected.
 func (s *session) waitSelected(name string) {
 	s.t.Helper()
-	s.wait("the selection on "+name, func(screen string) bool {
-		for y := 2; y < strings.Count(screen, "\n")-1; y++ {
-			if strings.Contains(s.grid.StyledTextOfRow(y, reverseVideo), name) {
-				return true
-			}
-		}
-		return false
+	s.wait("the selection on "+name, func(string) bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		lines := strings.Split(s.view, "\n")
+		return slices.ContainsFunc(lines[min(2, len(lines)):], func(line string) bool { return strings.HasPrefix(line, reverseVideo) && strings.Contains(line, name) })
 	})
-}
-
-// waitExit waits for the end of the command, and checks that the terminal is as it was before.
-func (s *session) waitExit() {
-	s.t.Helper()
-	select {
-	case err := <-s.ended:
-		if err != nil {
-			s.t.Errorf("the command ended with %v", err)
-		}
-		s.ended <- err
-	case <-time.After(10 * time.Second):
-		s.t.Fatalf("the command does not end:\n%s", s.grid)
-	}
-	s.checkRestored()
-}
-
-func (s *session) checkRestored() {
-	s.t.Helper()
-	s.wait("the former screen", func(string) bool { return !s.grid.IsModeOn("1049") && s.grid.IsModeOn("25") && s.grid.IsModeOn("7") })
-	state, err := term.GetState(int(s.tty.Fd()))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	if *state != *s.saved {
-		s.t.Error("the mode of the terminal has changed")
-	}
 }
 
 // compareGolden waits until the screen is equal to a file.
@@ -373,7 +383,7 @@ func (s *session) compareGolden(name string) {
 	path := filepath.Join("testdata", name+".golden")
 	if golden.Updating() {
 		time.Sleep(300 * time.Millisecond) // the whole screen is drawn
-		if err := os.WriteFile(path, []byte(s.grid.String()), 0o644); err != nil {
+		if err := os.WriteFile(path, []byte(s.screen()), 0o644); err != nil {
 			s.t.Fatal(err)
 		}
 	}

@@ -61,45 +61,38 @@ func readJobAndAllocLists(ctx context.Context, c *api.Client) (*jobAndAllocLists
 
 // followChangesReconnecting sends the changes since initialLists were read, until ctx ends. When the connection fails,
 // it sends the error, connects again, and then sends new lists first.
-func followChangesReconnecting(ctx context.Context, c *api.Client, initialLists *jobAndAllocLists, updates chan<- stateUpdate) {
-	send := func(u stateUpdate) bool {
-		select {
-		case updates <- u:
-			return true
-		case <-ctx.Done():
-			return false
-		}
-	}
-	delay := minRetryDelay
-	for {
+func followChangesReconnecting(ctx context.Context, c *api.Client, initialLists *jobAndAllocLists, send func(stateUpdate)) {
+	for delay := minRetryDelay; ctx.Err() == nil; {
 		var err error
 		if initialLists == nil {
-			if initialLists, err = readJobAndAllocLists(ctx, c); err == nil && !send(stateUpdate{newLists: initialLists}) {
-				return
+			if initialLists, err = readJobAndAllocLists(ctx, c); err == nil {
+				send(stateUpdate{newLists: initialLists})
 			}
 		}
 		if err == nil {
 			began := time.Now()
-			err = followEvents(ctx, c, initialLists.containsUpToIndex, func(events []streamedEvent) bool { return send(stateUpdate{events: events}) })
+			err = followEvents(ctx, c, initialLists.containsUpToIndex, func(events []streamedEvent) { send(stateUpdate{events: events}) })
 			if time.Since(began) > maxRetryDelay {
 				delay = minRetryDelay
 			}
 		}
-		if !send(stateUpdate{connectionErr: err}) {
-			return
-		}
-		select {
-		case <-time.After(delay):
-		case <-ctx.Done():
-			return
-		}
+		send(stateUpdate{connectionErr: err})
+		sleep(ctx, delay)
 		initialLists, delay = nil, min(2*delay, maxRetryDelay)
+	}
+}
+
+// sleep returns after a delay, or earlier when ctx ends.
+func sleep(ctx context.Context, delay time.Duration) {
+	select {
+	case <-time.After(delay):
+	case <-ctx.Done():
 	}
 }
 
 // followHealth calls setHealth with the health of all jobs, and again when it changes, until ctx ends. It returns early if the
 // agent does not report the health.
-func followHealth(ctx context.Context, c *api.Client, setHealth func(map[apiclient.JobKey]*apiclient.JobHealth)) {
+func followHealth(ctx context.Context, c *api.Client, setHealth func(jobHealths)) {
 	q := apiclient.QueryOptions(ctx, "")
 	for delay := minRetryDelay; ctx.Err() == nil; {
 		healthByJob, index, err := apiclient.WatchHealthOfAllJobs(c, q)
@@ -114,10 +107,7 @@ func followHealth(ctx context.Context, c *api.Client, setHealth func(map[apiclie
 			return
 		}
 		q.WaitIndex = 0
-		select {
-		case <-time.After(delay):
-		case <-ctx.Done():
-		}
+		sleep(ctx, delay)
 		delay = min(2*delay, maxRetryDelay)
 	}
 }
@@ -126,19 +116,15 @@ func followHealth(ctx context.Context, c *api.Client, setHealth func(map[apiclie
 const conditionsInterval = 10 * time.Second
 
 // pollConditions calls set with the conditions of the agent, in intervals, until ctx ends.
-func pollConditions(ctx context.Context, c *api.Client, set func([]apiclient.Condition)) {
+func pollConditions(ctx context.Context, c *api.Client, set func(conditions)) {
 	for ctx.Err() == nil {
 		set(apiclient.ReadConditions(ctx, c))
-		select {
-		case <-time.After(conditionsInterval):
-		case <-ctx.Done():
-		}
+		sleep(ctx, conditionsInterval)
 	}
 }
 
-// followEvents calls handleUntilFalse with the events after afterIndex. It returns an error when the stream ends, or
-// nil when handleUntilFalse returns false.
-func followEvents(ctx context.Context, c *api.Client, afterIndex uint64, handleUntilFalse func([]streamedEvent) bool) error {
+// followEvents calls handle with the events after afterIndex. It returns an error when the stream or ctx ends.
+func followEvents(ctx context.Context, c *api.Client, afterIndex uint64, handle func([]streamedEvent)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	silence := time.AfterFunc(streamTimeout, func() { cancel(errors.New("the agent does not answer")) })
@@ -163,8 +149,10 @@ func followEvents(ctx context.Context, c *api.Client, afterIndex uint64, handleU
 		if err := json.Unmarshal(lines.Bytes(), &batch); err != nil {
 			return fmt.Errorf("follow events: %w", err)
 		}
-		if len(batch.Events) > 0 && !handleUntilFalse(batch.Events) {
-			return nil
+		if len(batch.Events) > 0 {
+			silence.Stop() // a shell can block the table for any time
+			handle(batch.Events)
+			silence.Reset(streamTimeout)
 		}
 	}
 	if cause := context.Cause(ctx); cause != nil {

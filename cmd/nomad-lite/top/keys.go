@@ -1,186 +1,138 @@
 package top
 
 import (
-	"context"
-	"strings"
-	"unicode"
 	"unicode/utf8"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
+	tea "charm.land/bubbletea/v2"
 )
 
-// handleKey handles one key, and reports whether the user quits.
-func (u *ui) handleKey(ctx context.Context, key terminal.Key) (quit bool) {
-	u.lastLineMessage = cell{}
+// handleKey handles one key. The command that it returns can be nil.
+func (u *ui) handleKey(msg tea.KeyPressMsg) tea.Cmd {
+	u.message = cell{}
+	key := msg.String()
 	switch {
-	case key == terminal.KeyCtrlC:
-		return true
-	case key == terminal.KeyCtrlZ: // in raw mode the terminal sends no signal for Ctrl-Z
-		return u.suspend() != nil // an error means that the terminal was closed
-	case key == terminal.KeyCtrlL:
-		u.screen.RedrawAllAtNextDraw()
-	case u.prompt != nil:
-		u.handlePromptKey(key)
-	case u.shownTextPage != nil:
-		u.handleTextPageKey(key)
+	case key == "ctrl+c":
+		return tea.Quit
+	case key == "ctrl+z": // in raw mode the terminal sends no signal for Ctrl-Z
+		return tea.Exec(terminalFunc(suspend), nil)
+	case key == "ctrl+l":
+		return tea.ClearScreen
+	case u.question != nil:
+		return u.answer(key)
+	case u.editsFilter:
+		u.editFilter(key, msg.Text)
+	case u.page != nil:
+		u.handlePageKey(key)
 	default:
 		u.tableView.recomputeStaleRowsAndScroll(u.cluster, u.tableView.rowsOnScreen) // so that the key applies to a row that still exists
-		return u.handleTableKey(ctx, key)
+		return u.handleTableKey(key)
 	}
-	return false
+	return nil
 }
 
-func (u *ui) handleTableKey(ctx context.Context, key terminal.Key) (quit bool) {
-	if by, ok := movementOfKey(key, u.tableView.rowsOnScreen); ok {
-		u.tableView.moveSelection(by)
-		return false
+func (u *ui) handleTableKey(key string) tea.Cmd {
+	v := &u.tableView
+	if by, ok := movementOfKey(key, v.rowsOnScreen); ok {
+		v.moveSelection(by)
+		return nil
 	}
 	switch key {
-	case 'q':
-		return true
-	case '?':
-		u.openHelpPage()
-	case '/':
-		u.promptForFilter()
-	case 'a':
-		u.tableView.showStoppedAndReplaced, u.tableView.areRowsStale = !u.tableView.showStoppedAndReplaced, true
-	case terminal.KeyEscape:
-		u.setFilter("")
-	case terminal.Key(byName), terminal.Key(byState), terminal.Key(byCPU), terminal.Key(byMemory), terminal.Key(byRestarts), terminal.Key(byUptime):
-		u.tableView.sortByOrReverse(sortKey(key))
+	case "q":
+		return tea.Quit
+	case "?":
+		u.page = newTextPage("nomad-lite top: keys", helpLines)
+	case "/":
+		u.editsFilter = true
+	case "a":
+		v.showStoppedAndReplaced, v.areRowsStale = !v.showStoppedAndReplaced, true
+	case "esc":
+		v.setFilter("")
 	default:
-		if r, ok := u.tableView.selectedRow(); ok {
-			u.handleRowKey(ctx, key, r)
+		if sortNames[sortKey(key)] != "" {
+			v.sortByOrReverse(sortKey(key))
+		} else if v.selectedIndex < len(v.allRows) {
+			return u.handleRowKey(key, v.allRows[v.selectedIndex])
 		}
 	}
-	return false
+	return nil
 }
 
 // handleRowKey handles the keys for the selected row.
-func (u *ui) handleRowKey(ctx context.Context, key terminal.Key, r row) {
+func (u *ui) handleRowKey(key string, r row) tea.Cmd {
 	switch key {
-	case terminal.KeyEnter, ' ':
+	case "enter", "space":
 		if r.task == nil {
 			u.tableView.setCollapsed(r.id(), !r.isCollapsed)
 		}
-	case terminal.KeyLeft, 'h':
-		u.collapseOrSelectParent(r)
-	case terminal.KeyRight:
+	case "left", "h":
+		u.tableView.collapseOrSelectParent(r)
+	case "right":
 		u.tableView.setCollapsed(r.id(), false)
-	case 'l':
-		u.openLogsPage(ctx, r)
-	case 't':
-		u.openTimelinePage(ctx, r)
-	case 'e':
-		u.openShell(ctx, r)
-	case 'r':
-		u.askAndRestart(ctx, r)
-	case 's':
-		u.askAndStop(ctx, r)
+	case "l":
+		return u.openLogsPage(r)
+	case "t":
+		return u.openTimelinePage(r)
+	case "e":
+		return u.openShell(r)
+	case "r":
+		u.askAndRestart(r)
+	case "s":
+		u.askAndStop(r)
 	}
-}
-
-// collapseOrSelectParent collapses a row. If the row cannot be collapsed, it selects the row of the object above: the
-// allocation of a task, or the job of an allocation.
-func (u *ui) collapseOrSelectParent(r row) {
-	id := r.id()
-	switch {
-	case r.task != nil:
-		id.taskName = ""
-	case !r.isCollapsed:
-		u.tableView.setCollapsed(id, true)
-		return
-	case r.alloc != nil:
-		id.allocID = ""
-	}
-	u.tableView.selectedID, u.tableView.areRowsStale = id, true
+	return nil
 }
 
 // movementOfKey returns the number of lines by which a key moves the selection or scrolls a page. ok is false for a key
 // that does not move.
-func movementOfKey(key terminal.Key, screenLines int) (by int, ok bool) {
+func movementOfKey(key string, screenLines int) (by int, ok bool) {
 	const all = 1 << 30
-	switch key {
-	case terminal.KeyUp, 'k':
-		return -1, true
-	case terminal.KeyDown, 'j':
-		return 1, true
-	case terminal.KeyPageUp:
-		return -max(screenLines-1, 1), true
-	case terminal.KeyPageDown:
-		return max(screenLines-1, 1), true
-	case terminal.KeyHome, 'g':
-		return -all, true
-	case terminal.KeyEnd, 'G':
-		return all, true
-	}
-	return 0, false
+	by, ok = map[string]int{
+		"up": -1, "k": -1, "down": 1, "j": 1, "pgup": -max(screenLines-1, 1), "pgdown": max(screenLines-1, 1),
+		"home": -all, "g": -all, "end": all, "G": all,
+	}[key]
+	return by, ok
 }
 
-func (u *ui) handleTextPageKey(key terminal.Key) {
-	_, rows := u.screen.Size()
-	height := max(rows-u.frameRows(), 1)
+func (u *ui) handlePageKey(key string) {
+	height := max(u.height-u.frameRows(), 1)
 	if by, ok := movementOfKey(key, height); ok {
-		u.shownTextPage.scrollBy(by, height)
+		u.page.scrollBy(by, height)
 		return
 	}
 	switch key {
-	case 'q', terminal.KeyEscape, '?', terminal.KeyLeft:
-		u.shownTextPage.onClose()
-		u.shownTextPage, u.tableView.needsUsageRequest = nil, true
+	case "q", "esc", "?", "left":
+		u.page.onClose()
+		u.page, u.tableView.needsUsageRequest = nil, true
 	}
 }
 
-func (u *ui) handlePromptKey(key terminal.Key) {
-	p := u.prompt
-	before := p.enteredText
-	switch {
-	case p.nextKeyIsAnswer:
-		u.prompt = nil
-		p.onAnswer(string(rune(key)))
-		return
-	case key == terminal.KeyEnter:
-		u.prompt = nil
-		p.onAnswer(p.enteredText)
-		return
-	case key == terminal.KeyEscape:
-		u.prompt = nil
-		p.onAnswer("")
-		return
-	case key == terminal.KeyBackspace, key == terminal.KeyCtrlH:
-		_, size := utf8.DecodeLastRuneInString(p.enteredText)
-		p.enteredText = p.enteredText[:len(p.enteredText)-size]
-	case key == terminal.KeyCtrlU:
-		p.enteredText = ""
-	case key <= unicode.MaxRune && unicode.IsPrint(rune(key)):
-		p.enteredText += string(rune(key))
-	}
-	if p.enteredText != before {
-		p.onChange(p.enteredText)
-	}
-}
-
-// promptForFilter shows a prompt for the filter, which applies while the user types.
-func (u *ui) promptForFilter() {
-	u.prompt = &prompt{label: "Filter: ", enteredText: u.tableView.lowerCaseFilter, onChange: u.setFilter, onAnswer: u.setFilter}
-}
-
-func (u *ui) setFilter(text string) {
-	u.tableView.lowerCaseFilter, u.tableView.areRowsStale, u.tableView.needsUsageRequest = strings.ToLower(text), true, true
-}
-
-// askYesNo asks a question in the last line, and calls onYes if the user presses y.
-func (u *ui) askYesNo(question string, onYes func()) {
-	u.prompt = &prompt{label: question + " [y/N] ", nextKeyIsAnswer: true, onAnswer: func(answer string) {
-		if answer == "y" {
-			onYes()
-			return
+// editFilter handles a key while the last line takes the text of the filter, which applies while the user types.
+func (u *ui) editFilter(key, text string) {
+	filter := u.tableView.filter
+	switch key {
+	case "enter", "esc":
+		u.editsFilter = false
+		if key == "esc" {
+			filter = ""
 		}
-		u.lastLineMessage = cell{"", "Nothing was done. Only y is a yes."}
-	}}
+	case "backspace", "ctrl+h":
+		_, size := utf8.DecodeLastRuneInString(filter)
+		filter = filter[:len(filter)-size]
+	case "ctrl+u":
+		filter = ""
+	default:
+		filter += text
+	}
+	u.tableView.setFilter(filter)
 }
 
-func (u *ui) openHelpPage() {
-	u.shownTextPage = newTextPage("nomad-lite top: keys")
-	u.shownTextPage.addSanitizedLines("", strings.Split(helpLines, "\n")...)
+// answer handles the key that answers the question of the last line.
+func (u *ui) answer(key string) tea.Cmd {
+	c := u.question
+	u.question = nil
+	if key != "y" {
+		u.message = cell{"", "Nothing was done. Only y is a yes."}
+		return nil
+	}
+	return u.sendAndReport(c)
 }

@@ -3,6 +3,8 @@ package top
 import (
 	"strings"
 
+	"github.com/charmbracelet/x/ansi"
+
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 )
 
@@ -23,7 +25,12 @@ const (
 	maxLineLength = 16 << 10 // bytes of a line; the rest is not shown
 )
 
-func newTextPage(title string) *textPage { return &textPage{title: title, onClose: func() {}} }
+// newTextPage returns a page with the lines of a text.
+func newTextPage(title, text string) *textPage {
+	p := &textPage{title: title, onClose: func() {}}
+	p.addSanitizedLines("", strings.Split(text, "\n")...)
+	return p
+}
 
 // addSanitizedLines sanitizes and appends lines. It drops the oldest lines above maxPageLines.
 func (p *textPage) addSanitizedLines(colour string, texts ...string) {
@@ -39,18 +46,11 @@ func (p *textPage) addSanitizedLines(colour string, texts ...string) {
 
 // expandTabs replaces tabs by spaces up to the next multiple of 8 columns.
 func expandTabs(text string) string {
-	var b strings.Builder
-	column := 0
-	for i, part := range strings.Split(text, "\t") {
-		if i > 0 {
-			gap := 8 - column%8
-			b.WriteString(strings.Repeat(" ", gap))
-			column += gap
-		}
-		b.WriteString(part)
-		column += terminal.DisplayWidth(part)
+	parts := strings.Split(text, "\t")
+	for i, part := range parts[:len(parts)-1] {
+		parts[i] += strings.Repeat(" ", 8-ansi.StringWidthWc(part)%8)
 	}
-	return b.String()
+	return strings.Join(parts, "")
 }
 
 func (p *textPage) scrollBy(deltaLines, screenHeight int) {
@@ -67,52 +67,35 @@ func (p *textPage) lastScreenFirstLine(screenHeight int) int {
 }
 
 // screenRows returns the rows of the screen. It wraps lines that are wider than the screen.
-func (p *textPage) screenRows(columns, rows int, useColours bool) []string {
+func (p *textPage) screenRows(columns, height int, useColours bool) []string {
+	first := min(p.firstLineOnScreen, len(p.lines))
 	if p.followsEnd {
-		return p.lastScreenRows(columns, rows, useColours)
+		first = len(p.lines)
+		for rows := 0; first > 0 && rows < height; rows += len(p.lines[first].wrapToRows(columns, false)) {
+			first--
+		}
 	}
 	var shown []string
-	for _, line := range p.lines[min(p.firstLineOnScreen, len(p.lines)):] {
-		if len(shown) >= rows {
+	for _, line := range p.lines[first:] {
+		if len(shown) >= height && !p.followsEnd {
 			break
 		}
 		shown = append(shown, line.wrapToRows(columns, useColours)...)
 	}
-	return shown[:min(len(shown), rows)]
-}
-
-// lastScreenRows returns the rows of the screen when the page is scrolled to its end.
-func (p *textPage) lastScreenRows(columns, rows int, useColours bool) []string {
-	var reversed [][]string
-	count := 0
-	for i := len(p.lines) - 1; i >= 0 && count < rows; i-- {
-		wrapped := p.lines[i].wrapToRows(columns, useColours)
-		reversed = append(reversed, wrapped)
-		count += len(wrapped)
+	if p.followsEnd {
+		return shown[max(len(shown)-height, 0):]
 	}
-	var shown []string
-	for i := len(reversed) - 1; i >= 0; i-- {
-		shown = append(shown, reversed[i]...)
-	}
-	return shown[max(len(shown)-rows, 0):]
+	return shown[:min(len(shown), height)]
 }
 
 func (l pageLine) wrapToRows(columns int, useColours bool) []string {
-	var rows []string
-	for rest := l.text; ; {
-		part := terminal.TruncateToWidth(rest, columns)
-		if part == "" && rest != "" { // a wide character on a screen of one column
-			return rows
-		}
-		rest = rest[len(part):]
-		if useColours && l.ansiColour != "" && part != "" {
-			part = l.ansiColour + part + terminal.ColourReset
-		}
-		rows = append(rows, part)
-		if rest == "" {
-			return rows
+	rows := strings.Split(ansi.HardwrapWc(l.text, columns, true), "\n")
+	for i, row := range rows {
+		if useColours && l.ansiColour != "" && row != "" {
+			rows[i] = l.ansiColour + row + terminal.ColourReset
 		}
 	}
+	return rows
 }
 
 // helpLines are the text of the key ?.

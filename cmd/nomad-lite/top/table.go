@@ -9,15 +9,15 @@ import (
 
 // sortKey is a criterion for the order of jobs, and of the allocations of each job. Its value is the key that selects
 // it.
-type sortKey byte
+type sortKey string
 
 const (
-	byName     sortKey = 'N'
-	byState    sortKey = 'S'
-	byCPU      sortKey = 'C'
-	byMemory   sortKey = 'M'
-	byRestarts sortKey = 'R'
-	byUptime   sortKey = 'U'
+	byName     sortKey = "N"
+	byState    sortKey = "S"
+	byCPU      sortKey = "C"
+	byMemory   sortKey = "M"
+	byRestarts sortKey = "R"
+	byUptime   sortKey = "U"
 )
 
 // sortNames are the names of the sort keys for people.
@@ -66,7 +66,7 @@ type table struct {
 	jobsStartCollapsed     bool           // jobs are collapsed unless the user expands them
 	sortedBy               sortKey
 	isReversed             bool
-	lowerCaseFilter        string // in lower case; selects rows that contain it, and the rows above and below these
+	filter                 string // selects rows that contain it in upper or lower case, and the rows above and below these
 	showStoppedAndReplaced bool   // show stopped jobs and replaced allocations, too
 }
 
@@ -134,7 +134,8 @@ func (t *table) isCollapsed(id rowID) bool {
 }
 
 func (t *table) matchesFilter(texts ...string) bool {
-	return t.lowerCaseFilter == "" || slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(strings.ToLower(text), t.lowerCaseFilter) })
+	filter := strings.ToLower(t.filter)
+	return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(strings.ToLower(text), filter) })
 }
 
 // sortableObject is a job or an allocation with the values that the order depends on.

@@ -91,7 +91,7 @@ func runTop(ctx context.Context, o options, s *cli.Streams) error {
 	if o.printOnce || o.formatFlags.IsSet() || !hasInput || !hasOutput || !terminal.IsTerminal(in) || !terminal.SupportsCursor(out) {
 		return printTableOrJSONOnce(ctx, c, listed, o, s)
 	}
-	return newUI(c, s, in, out, o).runUntilQuit(ctx, listed)
+	return newUI(c, s, o).runUntilQuit(ctx, in, out, listed)
 }
 
 // printTableOrJSONOnce prints all rows with the usage of all running allocations, for a terminal that cannot show the
@@ -123,39 +123,14 @@ func printTable(s *cli.Streams, rows []row) error {
 		_, err := fmt.Fprintln(s.Out, "No jobs")
 		return err
 	}
-	now := time.Now()
-	titles := make([]string, len(columns))
-	texts := [][]string{titles}
-	colours := make([][]string, len(rows)+1)
-	for i := range columns {
-		titles[i] = columns[i].title
+	lines := [][]cell{titleCells(terminal.ColourBold)}
+	for _, r := range rows {
+		lines = append(lines, r.cells(time.Now()))
 	}
-	for i, r := range rows {
-		cells := make([]string, len(columns))
-		colours[i+1] = make([]string, len(columns))
-		sum := r.totals()
-		for k := range columns {
-			shown := columns[k].formatCell(r, sum, now)
-			cells[k], colours[i+1][k] = terminal.SanitizeAndTrimLine(shown.text), shown.ansiColour
-		}
-		indent, marker := r.indent()
-		cells[nameColumn] = strings.Repeat(" ", indent) + marker + cells[nameColumn]
-		texts = append(texts, cells)
-	}
-	placed := layOutAllColumns(texts)
+	placed := layOutAllColumns(lines)
 	var b strings.Builder
-	for i, cells := range texts {
-		line := newLineWriter(lineStyle{useColours: s.SupportsColours(s.Out)})
-		for k, text := range cells {
-			colour := terminal.ColourBold
-			if i > 0 {
-				colour = colours[i][k]
-			}
-			if text != "" {
-				line.addSanitizedCell(placed[k].startColumn, placed[k].width, placed[k].rightAlign, colour, text)
-			}
-		}
-		b.WriteString(line.finishAndPadColouredLine(0) + "\n")
+	for _, cells := range lines {
+		b.WriteString(formatLine(placed, cells, "  ", s.SupportsColours(s.Out)) + "\n")
 	}
 	_, err := s.Out.Write([]byte(b.String()))
 	return err

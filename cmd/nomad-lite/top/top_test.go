@@ -1,27 +1,19 @@
 package top
 
 import (
-	"bytes"
-	"context"
 	"fmt"
-	"io"
-	"net/http"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/creack/pty"
 	"github.com/hashicorp/nomad/api"
-	"golang.org/x/term"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal/terminaltest"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 )
 
 // hostileText has sequences that clear the screen, set the title, switch the character set, move the cursor and
@@ -72,7 +64,8 @@ func TestJobsThatDoNotFitStartCollapsed(t *testing.T) {
 	})
 	s.press("/blocked\r")
 	s.wait("blocked jobs only", func(screen string) bool { return strings.Count(screen, "job-") == 1 })
-	s.press("\x1bg\r") // expand the first job
+	s.press("\x1b")
+	s.press("g\r") // expand the first job
 	s.waitFor("    main")
 }
 
@@ -108,18 +101,6 @@ func TestVeryNarrowTerminal(t *testing.T) {
 func lastRow(screen string) string {
 	screen = strings.TrimSuffix(screen, "\n")
 	return screen[strings.LastIndexByte(screen, '\n')+1:]
-}
-
-func (s *session) resize(columns, rows int) {
-	s.t.Helper()
-	s.grid.ResizeAndErase(columns, rows)
-	if err := pty.Setsize(s.master, &pty.Winsize{Rows: uint16(rows), Cols: uint16(columns)}); err != nil {
-		s.t.Fatal(err)
-	}
-	// The terminal of the test is not the controlling one.
-	if err := syscall.Kill(os.Getpid(), syscall.SIGWINCH); err != nil {
-		s.t.Fatal(err)
-	}
 }
 
 func TestResize(t *testing.T) {
@@ -381,114 +362,16 @@ func TestLostAgent(t *testing.T) {
 	s.wait("the changed job", func(screen string) bool { return regexp.MustCompile(`(?m)^  later +pending`).MatchString(screen) })
 }
 
-func TestExitRestoresTerminal(t *testing.T) {
+func TestKeysThatQuit(t *testing.T) {
 	f := newFilledAgent(t)
-	for name, leave := range map[string]func(*session){
-		"q":                 func(s *session) { s.press("q") },
-		"Ctrl-C":            func(s *session) { s.press("\x03") },
-		"Ctrl-C in a page":  func(s *session) { s.press("?\x03") },
-		"Ctrl-C at /":       func(s *session) { s.press("/\x03") },
-		"SIGTERM":           func(s *session) { _ = syscall.Kill(os.Getpid(), syscall.SIGTERM) },
-		"q twice in a page": func(s *session) { s.press("jjl"); s.waitFor("Output of"); s.press("qq") },
-	} {
-		t.Run(name, func(t *testing.T) {
+	for _, keys := range []string{"q", "\x03", "?\x03", "/\x03", "jjsr\x03", "?qq"} {
+		t.Run(fmt.Sprintf("%q", keys), func(t *testing.T) {
 			s := startSession(t, f, 80, 24)
-			if !s.grid.IsModeOn("1049") {
-				t.Error("the table is not on the alternate screen")
-			}
-			leave(s)
-			s.waitExit()
-		})
-	}
-}
-
-// panicEnvVar makes the test binary run the command with a client that panics.
-const panicEnvVar = "TOP_TEST_PANIC_AT"
-
-// panickingTransport panics at a request whose path contains a text.
-type panickingTransport string
-
-func (p panickingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if strings.Contains(r.URL.Path, string(p)) {
-		panic("test of a panic")
-	}
-	return http.DefaultTransport.RoundTrip(r)
-}
-
-func TestMain(m *testing.M) {
-	if at := os.Getenv(panicEnvVar); at != "" {
-		runPanicking(at)
-	}
-	drawDelay, minRetryDelay = time.Millisecond, 10*time.Millisecond
-	os.Exit(m.Run())
-}
-
-func runPanicking(at string) {
-	c, err := api.NewClient(&api.Config{Address: os.Getenv("NOMAD_ADDR"), HttpClient: &http.Client{Transport: panickingTransport(at)}})
-	if err != nil {
-		panic(err)
-	}
-	u := newUI(c, &cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, os.Stdin, os.Stdout, options{usageInterval: 100 * time.Millisecond})
-	from := &jobAndAllocLists{}
-	if at == "loop" {
-		from.jobs = []*api.JobListStub{nil, newJobStub("x", "running")}
-		u.tableView.collapsedRows = nil // Enter writes to a nil map
-	} else {
-		from.jobs, from.allocs = []*api.JobListStub{newJobStub("web", "running")}, []*api.AllocationListStub{newStub(1, "web", "web", 0, "t")}
-	}
-	_ = u.runUntilQuit(context.Background(), from)
-	os.Exit(0)
-}
-
-// TestPanicRestoresTerminal checks that the terminal is usable after a panic in each kind of goroutine.
-func TestPanicRestoresTerminal(t *testing.T) {
-	for name, c := range map[string]struct{ at, keys string }{
-		"a request for samples": {"/stats", ""},
-		"the event stream":      {"/event/stream", ""},
-		"the main goroutine":    {"loop", "\r"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := newFilledAgent(t)
-			master, tty, err := pty.Open()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer master.Close()
-			defer tty.Close()
-			before, err := term.GetState(int(tty.Fd()))
-			if err != nil {
-				t.Fatal(err)
-			}
-			grid := terminaltest.NewFakeFullScreenTerminal(80, 24)
-			go func() { _, _ = io.Copy(grid, master) }() // the end of the terminal ends it
-			var stderr bytes.Buffer
-			cmd := exec.Command(os.Args[0])
-			cmd.Env = append(os.Environ(), panicEnvVar+"="+c.at, "NOMAD_ADDR="+f.server.URL, "TERM=xterm")
-			cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, &stderr
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			defer time.AfterFunc(20*time.Second, func() { _ = cmd.Process.Kill() }).Stop()
-			for deadline := time.Now().Add(10 * time.Second); !strings.Contains(grid.String(), "MEMORY") && c.keys != "" && time.Now().Before(deadline); {
-				time.Sleep(2 * time.Millisecond)
-			}
-			if _, err := master.WriteString(c.keys); err != nil {
-				t.Fatal(err)
-			}
-			if err := cmd.Wait(); err == nil || !strings.Contains(stderr.String(), "panic: ") {
-				t.Errorf("ended with %v and %s, want a panic", err, stderr.String())
-			}
-			after, err := term.GetState(int(tty.Fd()))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if *after != *before {
-				t.Error("the mode of the terminal has changed")
-			}
-			for deadline := time.Now().Add(5 * time.Second); grid.IsModeOn("1049") || !grid.IsModeOn("25"); time.Sleep(2 * time.Millisecond) {
-				if time.Now().After(deadline) {
-					t.Fatal("the terminal shows the alternate screen")
-				}
+			s.press(keys)
+			select {
+			case <-s.hasEnd:
+			case <-time.After(10 * time.Second):
+				t.Fatalf("the command does not end:\n%s", s.screen())
 			}
 		})
 	}
@@ -501,16 +384,13 @@ func TestNoColour(t *testing.T) {
 			t.Setenv("NO_COLOR", noColour)
 			s := startSession(t, f, 80, 24)
 			s.waitFor("exit code 3")
-			coloured := false
-			for y := range 24 {
-				for _, colour := range []string{"\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[1m", "\x1b[2m"} {
-					coloured = coloured || s.grid.StyledTextOfRow(y, colour) != ""
-				}
-			}
+			s.waitSelected("api") // the selection is no colour
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			coloured := slices.ContainsFunc(colourSequence.FindAllString(s.view, -1), func(c string) bool { return c != reverseVideo && c != terminal.ColourReset })
 			if coloured != (noColour == "") {
 				t.Errorf("coloured: %v", coloured)
 			}
-			s.waitSelected("api") // the selection is no colour
 		})
 	}
 }
@@ -555,7 +435,7 @@ func BenchmarkDraw(b *testing.B) {
 			u := newBenchmarkUI(count)
 			for b.Loop() {
 				u.tableView.moveSelection(1)
-				u.visibleTableLines(layOutFittingColumns(160), 160, 50)
+				u.draw(time.Now())
 			}
 		})
 	}
@@ -569,7 +449,7 @@ func BenchmarkChange(b *testing.B) {
 			u.tableView.sortedBy = key
 			for b.Loop() {
 				u.tableView.areRowsStale = true
-				u.visibleTableLines(layOutFittingColumns(160), 160, 50)
+				u.draw(time.Now())
 			}
 		})
 	}
@@ -578,8 +458,8 @@ func BenchmarkChange(b *testing.B) {
 func newBenchmarkUI(count int) *ui {
 	f := new(fakeAgent)
 	fillMany(f, count)
-	u := newUI(nil, &cli.Streams{}, os.Stdin, os.Stdout, options{usageInterval: time.Second})
-	u.useColours = true
+	u := newUI(nil, &cli.Streams{ForceColour: true}, options{usageInterval: time.Second})
+	u.width, u.height = 160, 53
 	u.replaceJobsAndAllocs(&jobAndAllocLists{jobs: f.jobs, allocs: f.allocs})
 	return u
 }

@@ -2,11 +2,14 @@ package top
 
 import (
 	"context"
+	"io"
 	"os"
 	"os/signal"
 	"sync"
 	"time"
 
+	tea "charm.land/bubbletea/v2"
+	"github.com/charmbracelet/colorprofile"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
@@ -15,9 +18,6 @@ import (
 )
 
 const (
-	// escapeDelay is how long the table waits for more bytes after an escape character, which can be the escape key or
-	// the start of another key.
-	escapeDelay = 50 * time.Millisecond
 	// suspendDelay is how long suspend waits for the stop of the process. The kernel does not stop a process that no
 	// shell can continue.
 	suspendDelay = 100 * time.Millisecond
@@ -32,214 +32,134 @@ const (
 // Tests change drawDelay.
 var drawDelay = 50 * time.Millisecond
 
-// ui is the live table. The goroutine of the method run owns all fields. Other goroutines send functions to calls,
-// which that goroutine calls.
+// program is the tea.Program that shows the table, for its model. send and killProgram may be called concurrently.
+type program struct {
+	onInit      func()        // starts the goroutines that send messages
+	send        func(tea.Msg) // blocks until Update has received the message, or the program has ended
+	killProgram func()        // restores the terminal
+}
+
+// ui is the live table, a tea.Model. The goroutine that calls Update owns all fields. Other goroutines send it messages.
 type ui struct {
-	client        *api.Client
-	streams       *cli.Streams
-	screen        *terminal.FullScreen
-	terminalInput *os.File
-	useColours    bool
-	usageInterval time.Duration
-	followTask    FollowTaskFunc
+	program
+	options
+	ctx        context.Context // ends when runUntilQuit returns; Update has no parameter for it
+	client     *api.Client
+	streams    *cli.Streams
+	useColours bool
 
-	wg            sync.WaitGroup
-	mainLoopCalls chan func() // functions that other goroutines send to the goroutine of runMainLoop
-	keyReader     keyReader
+	width, height int    // size of the terminal; 0 before the first message
+	screen        string // what View returns
+	isDrawDue     bool   // a drawMsg will arrive
 
-	cluster         *knownJobsAndAllocs
-	conditions      []apiclient.Condition                     // last known conditions of the agent, the most severe first
-	healthByJob     map[apiclient.JobKey]*apiclient.JobHealth // last known health; nil before it was read
-	tableView       tableView
-	prompt          *prompt   // nil unless the last line takes text
-	shownTextPage   *textPage // nil while the table is shown
-	lastLineMessage cell      // shown in the last line until the next key
-	connectionErr   error     // why the agent cannot be reached; nil while it is reachable
-	isShellRunning  bool      // a shell in a task controls the terminal
+	cluster     *knownJobsAndAllocs
+	conditions  []apiclient.Condition // last known conditions of the agent, the most severe first
+	healthByJob jobHealths            // last known health; nil before it was read
+	tableView   tableView
+	editsFilter bool          // the last line takes the text of the filter
+	question    *confirmation // nil unless the last line asks whether to send a request
+	page        *textPage     // nil while the table is shown
+	message     cell          // shown in the last line until the next key
+	agentErr    error         // why the agent cannot be reached; nil while it is reachable
 
 	isUsageRequestPending bool // usage was requested, and the responses have not arrived
 }
 
-// tableView is the table with its rows, the selection, and the position of the screen in the rows.
-type tableView struct {
-	table
-	allRows           []row
-	areRowsStale      bool // allRows must be computed again, because the cluster or the settings have changed
-	needsUsageRequest bool // usage must be requested for the visible rows
-	selectedID        rowID
-	selectedIndex     int // index of the selected row
-	firstRowOnScreen  int // index of the first row on the screen
-	rowsOnScreen      int // number of rows on the screen; 0 before the first draw
+// confirmation is a question about a request to the agent. Only the key y sends the request.
+type confirmation struct {
+	question, operation string
+	send                func(context.Context) error
 }
 
-// prompt is a question in the last line of the screen.
-type prompt struct {
-	label           string
-	enteredText     string
-	nextKeyIsAnswer bool
-	onChange        func(text string) // called for each change; can be nil
-	onAnswer        func(text string) // called with the answer; after Escape, with ""
-}
+// Messages to Update, besides those of package tea, stateUpdate, cell, a message of the last line, and *textPage, which
+// replaces the table.
+type (
+	jobHealths   map[apiclient.JobKey]*apiclient.JobHealth
+	conditions   []apiclient.Condition
+	usageSamples []allocSample
+	usageTick    struct{} // the usage must be measured again
+	drawMsg      struct{} // changes were collected, and must be drawn
+	continuedMsg struct{} // the process was stopped, and a shell has used the terminal
+	pageLines    struct {
+		page   *textPage
+		colour string
+		texts  []string
+	}
+)
 
-func newUI(client *api.Client, s *cli.Streams, in, out *os.File, o options) *ui {
+func newUI(client *api.Client, s *cli.Streams, o options) *ui {
 	return &ui{
-		client: client, streams: s, screen: terminal.NewFullScreen(in, out), terminalInput: in, useColours: s.SupportsColours(out), usageInterval: o.usageInterval, followTask: o.followTask,
-		mainLoopCalls: make(chan func()), keyReader: keyReader{inputChunks: make(chan []byte)},
+		options: o, client: client, streams: s, useColours: s.SupportsColours(s.Out),
 		cluster: newCluster(), tableView: tableView{table: table{collapsedRows: map[rowID]bool{}, sortedBy: byName, showStoppedAndReplaced: o.showStoppedAndReplaced}},
 	}
 }
 
 // runUntilQuit shows the table until the user quits, a signal ends the command, or the terminal is closed. It restores
 // the terminal.
-func (u *ui) runUntilQuit(ctx context.Context, initialLists *jobAndAllocLists) error {
-	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, append(cli.TerminationSignals(), terminal.Resized, terminal.Continued)...)
-	defer signal.Stop(signals)
-	ctx, cancel := context.WithCancel(ctx)
-	defer u.wg.Wait()
-	defer u.keyReader.stopReading()
+func (u *ui) runUntilQuit(ctx context.Context, in, out *os.File, listed *jobAndAllocLists) error {
+	ctx, cancel := signal.NotifyContext(ctx, cli.TerminationSignals()...)
 	defer cancel()
-	defer u.screen.Leave()
-	if err := u.enterFullScreenAndReadKeys(); err != nil {
-		return err
+	continued := make(chan os.Signal, 1)
+	signal.Notify(continued, terminal.Continued)
+	defer signal.Stop(continued)
+	// Without a profile, the library starts tmux to ask it for its colours.
+	p := tea.NewProgram(u, tea.WithInput(terminalInput{in, cancel}), tea.WithOutput(out), tea.WithoutSignalHandler(), tea.WithColorProfile(colorprofile.ANSI))
+	defer context.AfterFunc(ctx, p.Quit)() // the end of a context of the library would not wait for the reader of the terminal
+	wait := func() {}
+	u.ctx, u.program = ctx, program{func() { wait = u.follow(ctx, listed, continued) }, p.Send, p.Kill}
+	_, err := p.Run()
+	if ctx.Err() != nil {
+		err = nil // a signal, or a closed terminal
 	}
-
-	updates := make(chan stateUpdate)
-	u.startGoroutine(func() { followChangesReconnecting(ctx, u.client, initialLists, updates) })
-	u.startGoroutine(func() {
-		followHealth(ctx, u.client, func(healthByJob map[apiclient.JobKey]*apiclient.JobHealth) {
-			u.callInMainLoop(ctx, func() {
-				u.healthByJob = healthByJob
-				u.cluster.setHealth(healthByJob)
-				u.tableView.areRowsStale = true
-			})
-		})
-	})
-	u.startGoroutine(func() {
-		pollConditions(ctx, u.client, func(found []apiclient.Condition) {
-			u.callInMainLoop(ctx, func() { u.conditions = found })
-		})
-	})
-	u.replaceJobsAndAllocs(initialLists)
-	return u.runMainLoop(ctx, signals, updates)
+	cancel()
+	wait()
+	return err
 }
 
-func (u *ui) runMainLoop(ctx context.Context, signals <-chan os.Signal, updates <-chan stateUpdate) error {
-	tick := time.NewTicker(u.usageInterval)
-	defer tick.Stop()
-	var drawTime, escapeTime <-chan time.Time // nil while nothing is due
-	var input []byte
-	dirty := true
-	for {
-		if dirty {
-			if err := u.drawScreenAndRequestUsage(ctx); err != nil {
-				return err
-			}
-			dirty, drawTime = false, nil
-		}
-		select {
-		case chunk := <-u.keyReader.inputChunks:
-			if chunk == nil {
-				return nil // the terminal was closed
-			}
-			input = append(input, chunk...)
-			var quit bool
-			if input, quit = u.handleInput(ctx, input, false); quit {
-				return nil
-			}
-			dirty, escapeTime = true, nil
-			if len(input) > 0 {
-				escapeTime = time.After(escapeDelay)
-			}
-		case <-escapeTime:
-			var quit bool
-			if input, quit = u.handleInput(ctx, input, true); quit {
-				return nil
-			}
-			dirty, escapeTime = true, nil
-		case sig := <-signals:
-			quit, err := u.handleSignal(sig)
-			if quit || err != nil {
-				return err
-			}
-			dirty = true
-		case up := <-updates:
-			u.applyUpdate(up)
-			if drawTime == nil {
-				drawTime = time.After(drawDelay)
-			}
-		case call := <-u.mainLoopCalls:
-			call()
-			if drawTime == nil {
-				drawTime = time.After(drawDelay)
-			}
-		case <-tick.C:
-			u.tableView.needsUsageRequest, u.tableView.areRowsStale = true, u.tableView.areRowsStale || u.tableView.sortedBy != byName
-			dirty = true
-		case <-drawTime:
-			dirty = true
-		}
-	}
+// terminalInput is a terminal whose end, which the library ignores, calls onEnd.
+type terminalInput struct {
+	*os.File
+	onEnd func()
 }
 
-// handleInput handles all complete keys of the input, and returns the incomplete remainder. noMoreInput means that no
-// input has followed for a while. quit is true if the user quits.
-func (u *ui) handleInput(ctx context.Context, input []byte, noMoreInput bool) (rest []byte, quit bool) {
-	for {
-		key, n := terminal.DecodeKey(input, noMoreInput)
-		if n == 0 {
-			return input, false
-		}
-		input = input[n:]
-		if u.handleKey(ctx, key) {
-			return nil, true
-		}
+// Read implements io.Reader.
+func (t terminalInput) Read(p []byte) (int, error) {
+	n, err := t.File.Read(p)
+	if err != nil {
+		t.onEnd()
 	}
+	return n, err
 }
 
-// handleSignal redraws the screen after a signal of the terminal, and reports whether any other signal ends the
-// command.
-func (u *ui) handleSignal(sig os.Signal) (quit bool, err error) {
-	switch sig {
-	case terminal.Resized:
-		u.screen.RedrawAllAtNextDraw()
-	case terminal.Continued: // a shell has used the terminal
-		if u.isShellRunning {
-			return false, nil
-		}
-		u.screen.Leave()
-		return false, u.screen.Enter()
-	default:
-		return true, nil
+// follow starts the goroutines that send the changes of jobs, allocations, health and conditions to the model until ctx
+// ends. wait blocks until they have ended.
+func (u *ui) follow(ctx context.Context, listed *jobAndAllocLists, continued <-chan os.Signal) (wait func()) {
+	u.replaceJobsAndAllocs(listed)
+	var wg sync.WaitGroup
+	for _, f := range []func(){
+		func() {
+			followChangesReconnecting(ctx, u.client, listed, func(update stateUpdate) { u.send(update) })
+		},
+		func() { followHealth(ctx, u.client, func(h jobHealths) { u.send(h) }) },
+		func() { pollConditions(ctx, u.client, func(found conditions) { u.send(found) }) },
+		func() {
+			tick := time.NewTicker(u.usageInterval)
+			defer tick.Stop()
+			for {
+				select {
+				case <-tick.C:
+					u.send(usageTick{})
+				case <-continued:
+					u.send(continuedMsg{})
+				case <-ctx.Done():
+					return
+				}
+			}
+		},
+	} {
+		wg.Go(func() { callWithPanicCleanup(f, u.killProgram) })
 	}
-	return false, nil
-}
-
-// suspend restores the terminal and stops the process until the user continues it. No signal handler for SIGTSTP must
-// be installed elsewhere, because Go would ignore the signal from then on.
-func (u *ui) suspend() error {
-	u.keyReader.stopReading()
-	u.screen.Leave()
-	if err := terminal.SuspendProcessGroup(); err != nil {
-		return err
-	}
-	time.Sleep(suspendDelay)
-	return u.enterFullScreenAndReadKeys()
-}
-
-// enterFullScreenAndReadKeys shows the table on the whole terminal, and starts to read keys.
-func (u *ui) enterFullScreenAndReadKeys() error {
-	if err := u.screen.Enter(); err != nil {
-		return err
-	}
-	u.tableView.needsUsageRequest = true
-	return u.keyReader.startReading(u)
-}
-
-// startGoroutine runs f in a goroutine that the method run waits for. If f panics, the terminal is restored before the
-// process ends.
-func (u *ui) startGoroutine(f func()) {
-	u.wg.Go(func() { callWithPanicCleanup(f, u.screen.Leave) })
+	return wg.Wait
 }
 
 // callWithPanicCleanup calls f. If f panics, it calls cleanup, and the panic continues.
@@ -254,17 +174,74 @@ func callWithPanicCleanup(f, cleanup func()) {
 	returned = true
 }
 
-// runThenCallInMainLoop calls f in another goroutine, and then the function that f returns in the goroutine of run.
-func (u *ui) runThenCallInMainLoop(ctx context.Context, f func(context.Context) func()) {
-	u.startGoroutine(func() { u.callInMainLoop(ctx, f(ctx)) })
+// Init implements tea.Model. No goroutine can panic before the library has prepared the terminal, because killProgram
+// would restore it too early.
+func (u *ui) Init() tea.Cmd {
+	u.onInit()
+	return nil
 }
 
-// callInMainLoop lets the goroutine of run call f. It blocks until that goroutine has received f, or until ctx ends.
-func (u *ui) callInMainLoop(ctx context.Context, f func()) {
-	select {
-	case u.mainLoopCalls <- f:
-	case <-ctx.Done():
+// View implements tea.Model.
+func (u *ui) View() tea.View {
+	return tea.View{Content: u.screen, AltScreen: true, DisableBracketedPasteMode: true}
+}
+
+// Update implements tea.Model. It draws the screen after a key at once, and after other messages with a delay.
+func (u *ui) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	switch msg := msg.(type) {
+	case tea.KeyPressMsg:
+		cmd := u.handleKey(msg)
+		return u, u.drawThen(cmd)
+	case tea.WindowSizeMsg:
+		u.width, u.height = msg.Width, msg.Height
+		return u, u.drawThen(nil)
+	case continuedMsg:
+		return u, tea.Exec(terminalFunc(func() error { return nil }), nil)
+	case usageTick:
+		u.tableView.needsUsageRequest, u.tableView.areRowsStale = true, u.tableView.areRowsStale || u.tableView.sortedBy != byName
+		return u, u.drawThen(nil)
+	case drawMsg:
+		u.isDrawDue = false
+		return u, u.drawThen(nil)
+	case stateUpdate:
+		u.applyUpdate(msg)
+	case jobHealths:
+		u.healthByJob = msg
+		u.cluster.setHealth(msg)
+		u.tableView.areRowsStale = true
+	case conditions:
+		u.conditions = msg
+	case usageSamples:
+		u.isUsageRequestPending = false
+		for _, s := range msg {
+			u.cluster.setAllocUsage(s.allocID, s.usage)
+		}
+		u.tableView.areRowsStale = u.tableView.areRowsStale || u.tableView.sortedBy == byCPU || u.tableView.sortedBy == byMemory
+	case cell:
+		u.message = msg
+	case *textPage:
+		u.page = msg
+	case pageLines:
+		msg.page.addSanitizedLines(msg.colour, msg.texts...)
+	default:
+		return u, nil
 	}
+	if u.isDrawDue {
+		return u, nil
+	}
+	u.isDrawDue = true
+	return u, tea.Tick(drawDelay, func(time.Time) tea.Msg { return drawMsg{} })
+}
+
+// drawThen draws the screen. It returns cmd or, if that is nil, a request for usage that the screen needs.
+func (u *ui) drawThen(cmd tea.Cmd) tea.Cmd {
+	if u.height > 0 {
+		u.screen = u.draw(time.Now())
+	}
+	if cmd == nil && u.tableView.needsUsageRequest {
+		return u.requestUsageOfVisibleAllocs()
+	}
+	return cmd
 }
 
 func (u *ui) replaceJobsAndAllocs(l *jobAndAllocLists) {
@@ -273,7 +250,7 @@ func (u *ui) replaceJobsAndAllocs(l *jobAndAllocLists) {
 }
 
 func (u *ui) applyUpdate(update stateUpdate) {
-	u.connectionErr = update.connectionErr
+	u.agentErr = update.connectionErr
 	if update.newLists != nil {
 		u.replaceJobsAndAllocs(update.newLists)
 	}
@@ -286,76 +263,39 @@ func (u *ui) applyUpdate(update stateUpdate) {
 
 // requestUsageOfVisibleAllocs requests the usage of the allocations on the screen, unless a request is in progress or
 // the table is not shown.
-func (u *ui) requestUsageOfVisibleAllocs(ctx context.Context) {
-	if u.isUsageRequestPending || u.isShellRunning || u.connectionErr != nil || u.shownTextPage != nil {
-		return
+func (u *ui) requestUsageOfVisibleAllocs() tea.Cmd {
+	if u.isUsageRequestPending || u.agentErr != nil || u.page != nil {
+		return nil
 	}
 	u.tableView.needsUsageRequest = false
 	allocs := u.tableView.visibleRunningAllocs()
 	if len(allocs) == 0 {
-		return
+		return nil
 	}
 	u.isUsageRequestPending = true
-	u.runThenCallInMainLoop(ctx, func(ctx context.Context) func() {
-		ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
+	return func() tea.Msg {
+		ctx, cancel := context.WithTimeout(u.ctx, sampleTimeout)
 		defer cancel()
-		samples := readAllocUsage(ctx, u.client, allocs, u.screen.Leave)
-		return func() {
-			u.isUsageRequestPending = false
-			for _, s := range samples {
-				u.cluster.setAllocUsage(s.allocID, s.usage)
-			}
-			u.tableView.areRowsStale = u.tableView.areRowsStale || u.tableView.sortedBy == byCPU || u.tableView.sortedBy == byMemory
-		}
-	})
+		return usageSamples(readAllocUsage(ctx, u.client, allocs, u.killProgram))
+	}
 }
 
-// keyReader reads the input of the terminal in a goroutine.
-type keyReader struct {
-	inputChunks   chan []byte // input bytes; a nil chunk means that the terminal was closed
-	input         *terminal.InterruptibleInput
-	stopRequested chan struct{} // closed by stopReading
-	readerExited  chan struct{} // closed when the goroutine has exited
-}
+// terminalFunc is a function that uses the terminal in place of the table: tea.Exec restores the terminal, calls it, and
+// shows the table again. Messages wait until it has returned.
+type terminalFunc func() error
 
-func (k *keyReader) startReading(u *ui) error {
-	input, err := terminal.NewInterruptibleInput(u.terminalInput)
-	if err != nil {
+func (f terminalFunc) Run() error        { return f() }
+func (terminalFunc) SetStdin(io.Reader)  {}
+func (terminalFunc) SetStdout(io.Writer) {}
+func (terminalFunc) SetStderr(io.Writer) {}
+
+// suspend stops the process until the user continues it. No signal handler for SIGTSTP must be installed elsewhere,
+// because Go would ignore the signal from then on. The suspension of the library waits for SIGCONT, which never comes if
+// no shell can continue the process.
+func suspend() error {
+	if err := terminal.SuspendProcessGroup(); err != nil {
 		return err
 	}
-	k.input, k.stopRequested, k.readerExited = input, make(chan struct{}), make(chan struct{})
-	done, ended := k.stopRequested, k.readerExited
-	u.startGoroutine(func() {
-		defer close(ended)
-		for {
-			chunk := make([]byte, 256)
-			n, err := input.Read(chunk)
-			if err != nil {
-				chunk = nil
-			} else {
-				chunk = chunk[:n]
-			}
-			select {
-			case k.inputChunks <- chunk:
-			case <-done:
-				return
-			}
-			if err != nil {
-				return
-			}
-		}
-	})
+	time.Sleep(suspendDelay)
 	return nil
-}
-
-// stopReading ends the goroutine, so that another reader of the terminal gets the next key. A second call has no
-// effect.
-func (k *keyReader) stopReading() {
-	if k.input == nil {
-		return
-	}
-	close(k.stopRequested)
-	_ = k.input.Close() // closing a pipe does not fail
-	<-k.readerExited
-	k.input = nil
 }

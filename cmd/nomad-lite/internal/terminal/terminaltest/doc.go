@@ -1,3 +1,3 @@
-// Package terminaltest has terminals for tests: they interpret the escape sequences that
-// package terminal writes, and return the text that a person would see.
+// Package terminaltest has a terminal for tests: it interprets the escape sequences that
+// package terminal writes, and returns the text that a person would see.
 package terminaltest

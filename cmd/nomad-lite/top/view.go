@@ -1,17 +1,19 @@
 package top
 
 import (
-	"context"
 	"fmt"
+	"strings"
 	"time"
-	"unicode/utf8"
 
+	"github.com/charmbracelet/x/ansi"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 )
+
+const reverseVideo = "\x1b[7m"
 
 // frameRows returns the number of rows of the screen that are not rows of the table: the summary, the line of conditions if there are
 // any, the titles and the last line.
@@ -22,58 +24,49 @@ func (u *ui) frameRows() int {
 	return 3
 }
 
-func (u *ui) drawScreenAndRequestUsage(ctx context.Context) error {
-	if u.isShellRunning {
-		return nil
-	}
-	columns, rows := u.screen.Size()
-	lines := []string{u.summaryOrConnectionErrorLine(columns)}
+// draw returns the screen, whose only escape sequences are colours.
+func (u *ui) draw(now time.Time) string {
+	lines := []string{u.summaryOrConnectionErrorLine()}
 	if len(u.conditions) > 0 {
-		lines = append(lines, u.conditionLine(columns))
+		lines = append(lines, u.conditionLine())
 	}
-	if u.shownTextPage != nil {
-		lines = append(lines, newTitleLine(u.shownTextPage.title, columns))
-		lines = append(lines, u.shownTextPage.screenRows(columns, max(rows-u.frameRows(), 1), u.useColours)...)
+	height := max(u.height-u.frameRows(), 1)
+	if u.page != nil {
+		lines = append(lines, u.colourizeLine(reverseVideo, terminal.SanitizeAndTrimLine(u.page.title)))
+		lines = append(lines, u.page.screenRows(u.width, height, u.useColours)...)
 	} else {
-		placed := layOutFittingColumns(columns)
-		lines = append(lines, formatColumnTitles(placed, columns, lineStyle{lineColour: reverseVideo, movesCursorToCells: true}))
-		lines = append(lines, u.visibleTableLines(placed, columns, max(rows-u.frameRows(), 1))...)
+		placed := layOutFittingColumns(u.width)
+		lines = append(lines, u.colourizeLine(reverseVideo, formatLine(placed, titleCells(""), " ", false)))
+		lines = append(lines, u.visibleTableLines(placed, height, now)...)
 	}
-	for len(lines) < rows-1 {
-		lines = append(lines, "")
+	lines = append(lines, make([]string, u.height)...)[:u.height-1]
+	lines = append(lines, u.promptMessageOrKeyHintLine())
+	for i := range lines {
+		lines[i] = ansi.TruncateWc(lines[i], u.width, "")
 	}
-	lines = append(lines[:max(min(len(lines), rows-1), 0)], u.promptMessageOrKeyHintLine(columns))
-	if err := u.screen.DrawChangedLines(lines); err != nil {
-		return err
-	}
-	if u.tableView.needsUsageRequest {
-		u.requestUsageOfVisibleAllocs(ctx)
-	}
-	return nil
+	return strings.Join(lines, "\n")
 }
 
 // visibleTableLines returns the lines of those rows of the table that are on the screen.
-func (u *ui) visibleTableLines(placed []placedColumn, screenWidth, height int) []string {
+func (u *ui) visibleTableLines(placed []placedColumn, height int, now time.Time) []string {
 	v := &u.tableView
 	v.recomputeStaleRowsAndScroll(u.cluster, height)
-	now := time.Now()
+	if len(v.allRows) == 0 && v.filter != "" {
+		return []string{"No row contains this text. Press / and Escape to show all."}
+	}
+	if len(v.allRows) == 0 {
+		return []string{"No jobs. To run one: nomad-lite job run FILE"}
+	}
 	var lines []string
 	for i, r := range v.visibleRows() {
-		s := lineStyle{useColours: u.useColours, movesCursorToCells: true}
 		switch {
 		case v.firstRowOnScreen+i == v.selectedIndex:
-			s.lineColour = reverseVideo
-		case u.useColours && (u.connectionErr != nil || r.hasEndedWithoutFailure()):
-			s.lineColour = terminal.ColourDim
+			lines = append(lines, u.colourizeLine(reverseVideo, formatRow(r, placed, now, false)))
+		case u.agentErr != nil || r.hasEndedWithoutFailure():
+			lines = append(lines, u.colourize(terminal.ColourDim, formatRow(r, placed, now, false)))
+		default:
+			lines = append(lines, formatRow(r, placed, now, u.useColours))
 		}
-		lines = append(lines, formatRow(r, placed, screenWidth, now, s))
-	}
-	if len(lines) == 0 {
-		text := "No jobs. To run one: nomad-lite job run FILE"
-		if v.lowerCaseFilter != "" {
-			text = "No row contains this text. Press / and Escape to show all."
-		}
-		lines = append(lines, terminal.TruncateToWidth(text, screenWidth))
 	}
 	return lines
 }
@@ -89,10 +82,9 @@ func (r row) hasEndedWithoutFailure() bool {
 	return false
 }
 
-func newTitleLine(title string, columns int) string {
-	line := newLineWriter(lineStyle{lineColour: reverseVideo, movesCursorToCells: true})
-	line.sanitizeAndAddCell(0, columns, false, cell{"", title})
-	return line.finishAndPadColouredLine(columns)
+// colourizeLine returns a text in a colour, which is also that of the rest of the line, even if colours are not used.
+func (u *ui) colourizeLine(colour, text string) string {
+	return colour + text + strings.Repeat(" ", max(u.width-ansi.StringWidthWc(text), 0)) + terminal.ColourReset
 }
 
 func (u *ui) colourize(colour, text string) string {
@@ -104,10 +96,10 @@ func (u *ui) colourize(colour, text string) string {
 
 // summaryOrConnectionErrorLine returns the first line of the screen: the numbers of objects and the settings of the
 // table, or the error if the agent cannot be reached.
-func (u *ui) summaryOrConnectionErrorLine(screenWidth int) string {
-	if u.connectionErr != nil {
-		text := "AGENT LOST, retrying: " + terminal.SanitizeAndTrimLine(u.connectionErr.Error())
-		return u.colourize(terminal.ColourRed, truncateWithDots(text, screenWidth))
+func (u *ui) summaryOrConnectionErrorLine() string {
+	if u.agentErr != nil {
+		text := "AGENT LOST, retrying: " + terminal.SanitizeAndTrimLine(u.agentErr.Error())
+		return u.colourize(terminal.ColourRed, ansi.TruncateWc(text, u.width, ".."))
 	}
 	jobs, allocs, running, tasks := u.cluster.countObjects()
 	attention := ""
@@ -126,38 +118,53 @@ func (u *ui) summaryOrConnectionErrorLine(screenWidth int) string {
 	if u.tableView.showStoppedAndReplaced {
 		text += "  all"
 	}
-	if u.tableView.lowerCaseFilter != "" {
-		text += "  filter: " + terminal.SanitizeAndTrimLine(u.tableView.lowerCaseFilter)
+	if u.tableView.filter != "" {
+		text += "  filter: " + terminal.SanitizeAndTrimLine(strings.ToLower(u.tableView.filter))
 	}
-	return terminal.TruncateToWidth(text, screenWidth)
+	return text
 }
 
 // conditionLine returns a line with the first condition, which is the most severe one, and the number of the others.
-func (u *ui) conditionLine(screenWidth int) string {
+func (u *ui) conditionLine() string {
 	more := " (nomad-lite status)"
 	if n := len(u.conditions) - 1; n > 0 {
 		more = fmt.Sprintf(" (and %d more: nomad-lite status)", n)
 	}
-	text := truncateWithDots(terminal.SanitizeAndTrimLine(u.conditions[0].Summary), max(screenWidth-len(more), 0))
+	text := ansi.TruncateWc(terminal.SanitizeAndTrimLine(u.conditions[0].Summary), max(u.width-len(more), 0), "..")
 	return u.colourize(tables.ConditionColour(u.conditions[0]), text+more)
 }
 
 // promptMessageOrKeyHintLine returns the last line of the screen: a question, a message, or the hint at keys.
-func (u *ui) promptMessageOrKeyHintLine(screenWidth int) string {
+func (u *ui) promptMessageOrKeyHintLine() string {
 	switch {
-	case u.prompt != nil:
-		text := terminal.SanitizeToOneLine(u.prompt.label) + u.prompt.enteredText
-		for text != "" && terminal.DisplayWidth(text) >= screenWidth { // shows the end of a text that is too long
-			_, size := utf8.DecodeRuneInString(text)
-			text = text[size:]
-		}
-		return u.colourize(terminal.ColourBold, text+"_")
-	case u.lastLineMessage.text != "":
-		return u.colourize(u.lastLineMessage.ansiColour, truncateWithDots(terminal.SanitizeAndTrimLine(u.lastLineMessage.text), screenWidth))
-	case u.shownTextPage != nil:
-		return terminal.TruncateToWidth("q back  up/down scroll  G end", screenWidth)
+	case u.question != nil:
+		return u.promptLine(u.question.question + " [y/N] ")
+	case u.editsFilter:
+		return u.promptLine("Filter: " + u.tableView.filter)
+	case u.message.text != "":
+		return u.colourize(u.message.ansiColour, ansi.TruncateWc(terminal.SanitizeAndTrimLine(u.message.text), u.width, ".."))
+	case u.page != nil:
+		return "q back  up/down scroll  G end"
 	}
-	return terminal.TruncateToWidth("? help  q quit  / filter  l logs  t time line  e shell  r restart  s stop", screenWidth)
+	return "? help  q quit  / filter  l logs  t time line  e shell  r restart  s stop"
+}
+
+// promptLine returns a text with a cursor after it. It shows the end of a text that is too long.
+func (u *ui) promptLine(text string) string {
+	text = terminal.SanitizeToOneLine(text)
+	return u.colourize(terminal.ColourBold, ansi.TruncateLeftWc(text, max(ansi.StringWidthWc(text)-u.width+1, 0), "")+"_")
+}
+
+// tableView is the table with its rows, the selection, and the position of the screen in the rows.
+type tableView struct {
+	table
+	allRows           []row
+	areRowsStale      bool // allRows must be computed again, because the cluster or the settings have changed
+	needsUsageRequest bool // usage must be requested for the visible rows
+	selectedID        rowID
+	selectedIndex     int // index of the selected row
+	firstRowOnScreen  int // index of the first row on the screen
+	rowsOnScreen      int // number of rows on the screen; 0 before the first draw
 }
 
 // recomputeStaleRowsAndScroll recomputes outdated rows, keeps the selection, and scrolls such that the selected row is
@@ -230,14 +237,6 @@ func (v *tableView) visibleRunningAllocs() []*api.Allocation {
 	return found
 }
 
-// selectedRow returns the selected row; ok is false if the table is empty.
-func (v *tableView) selectedRow() (row, bool) {
-	if v.selectedIndex >= len(v.allRows) {
-		return row{}, false
-	}
-	return v.allRows[v.selectedIndex], true
-}
-
 func (v *tableView) moveSelection(deltaRows int) {
 	v.selectedIndex = min(max(v.selectedIndex+deltaRows, 0), max(len(v.allRows)-1, 0))
 	if len(v.allRows) > 0 {
@@ -249,6 +248,26 @@ func (v *tableView) moveSelection(deltaRows int) {
 func (v *tableView) setCollapsed(id rowID, collapsed bool) {
 	v.collapsedRows[id] = collapsed
 	v.areRowsStale, v.needsUsageRequest = true, true
+}
+
+// collapseOrSelectParent collapses a row. If the row cannot be collapsed, it selects the row of the object above: the
+// allocation of a task, or the job of an allocation.
+func (v *tableView) collapseOrSelectParent(r row) {
+	id := r.id()
+	switch {
+	case r.task != nil:
+		id.taskName = ""
+	case !r.isCollapsed:
+		v.setCollapsed(id, true)
+		return
+	case r.alloc != nil:
+		id.allocID = ""
+	}
+	v.selectedID, v.areRowsStale = id, true
+}
+
+func (v *tableView) setFilter(text string) {
+	v.filter, v.areRowsStale, v.needsUsageRequest = text, true, true
 }
 
 // sortByOrReverse sorts the rows by a key. If they are already sorted by this key, it reverses the order.
