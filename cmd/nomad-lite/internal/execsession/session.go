@@ -7,9 +7,11 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/muesli/cancelreader"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
@@ -124,6 +126,27 @@ func (f *Flags) SetDefaultsAndValidate(cmd *cobra.Command, s *cli.Streams) error
 	return nil
 }
 
+// interruptibleInput is a reader of a terminal whose Close ends a blocked Read.
+type interruptibleInput struct {
+	cancelreader.CancelReader
+	mu sync.Mutex // held by Read
+}
+
+func (i *interruptibleInput) Read(p []byte) (int, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.CancelReader.Read(p)
+}
+
+// Close waits for the end of the blocked Read, which would otherwise miss its cancellation and take the next key.
+func (i *interruptibleInput) Close() error {
+	if i.Cancel() {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+	}
+	return i.CancelReader.Close()
+}
+
 // attachTerminal puts the user's terminal into raw mode, so that all keys reach the command, and sends the size of the
 // terminal to the command until ctx ends. restoreTerminal also ends a blocked read of the terminal, so that the next
 // key is not lost to the command.
@@ -131,10 +154,11 @@ func (se *Session) attachTerminal(ctx context.Context, s *cli.Streams, escapeCha
 	in, ok := s.In.(*os.File)
 	restoreTerminal = func() {}
 	if ok && term.IsTerminal(int(in.Fd())) {
-		input, err := terminal.NewInterruptibleInput(in)
+		reader, err := cancelreader.NewReader(in)
 		if err != nil {
 			return nil, fmt.Errorf("prepare the terminal: %w", err)
 		}
+		input := &interruptibleInput{CancelReader: reader}
 		before, err := term.MakeRaw(int(in.Fd()))
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("prepare the terminal: %w", err), input.Close())
