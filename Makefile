@@ -16,8 +16,9 @@ release: check-promises ## all files of the release VERSION in dist: archives, p
 test-slow: ## all tests, with those that go test ./... skips: contract suites, engines, programs of others; root runs more of them
 	NOMAD_LITE_SLOW=all go test -count=1 -timeout=120m ./...
 
-test-long: ## the slow tests that take more than two minutes each, which make check leaves out: the commands of the documents, plugins of other authors and in Python, and Nomad's own job files from ../shared; root runs more of them
-	NOMAD_LITE_SLOW=all go test -count=1 -v -timeout=60m -run '^Test((Docs|QuickStart|PluginsBuildAgainstThePublishedModule|PluginsOfAuthors|CorpusRuns)$$|Scripts$$/^plugin_new_python)' $(addprefix ./cmd/nomad-lite/systemtest/,commands thirdparty jobs)
+test-long: ## the slow tests that make check leaves out: the commands of the documents, plugins that are built, engines, emulated machines, and Nomad's own job files from ../shared; root runs more of them
+	NOMAD_LITE_SLOW=all go test -count=1 -v -timeout=60m -run '^Test((Docs|QuickStart|PluginsBuildAgainstThePublishedModule|PluginsOfAuthors|CorpusRuns|Docker|DownloadProgress)$$|Scripts$$/^plugin_(new|dev))' $(addprefix ./cmd/nomad-lite/systemtest/,commands thirdparty jobs)
+	NOMAD_LITE_SLOW=all go test -count=1 -v -timeout=60m -run '^Test(Contract|ContractWithPodman|Engine|EnginesMountWhatIsChecked|FloodsDoNotDelayOthers)$$' ./builtin/docker ./builtin/qemu ./runtime/agent/httpapi
 
 govulncheck: ## known vulnerabilities of the dependencies that the code reaches; needs network
 	go run golang.org/x/vuln/cmd/govulncheck@v1.1.4 ./...

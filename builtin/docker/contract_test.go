@@ -37,7 +37,7 @@ func TestContract(t *testing.T) {
 
 // The cases are those that depend on the answers of the engine. With NOMAD_LITE_ALL_CASES set, all cases run.
 func TestContractWithPodman(t *testing.T) {
-	slowtest.Skip(t, "runs the contract suite a second time, with another engine")
+	slowtest.SkipLong(t, "runs the contract suite a second time, with another engine")
 	e := dockertest.StartPodmanOrSkip(t)
 	p := testPlugin(e)
 	shell := p.Tasks.Shell

@@ -20,7 +20,7 @@ import (
 
 // TestEngine runs cases that need the real engine, and share one.
 func TestEngine(t *testing.T) {
-	slowtest.Skip(t, "starts an engine and many containers")
+	slowtest.SkipLong(t, "starts an engine and many containers")
 	e := dockertest.StartOrSkip(t)
 	d := newTestDriver(t, e.Host, map[string]any{"gc": list(map[string]any{"image": false})})
 	start := func(t *testing.T, d *Driver, config map[string]any, change func(*sdk.StartRequest)) *task {

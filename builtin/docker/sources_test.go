@@ -498,7 +498,7 @@ func TestOpenArchive(t *testing.T) {
 
 // The engines of the machine mount what the driver has checked, also while another task exchanges directories and links.
 func TestEnginesMountWhatIsChecked(t *testing.T) {
-	slowtest.Skip(t, "starts two engines and many containers")
+	slowtest.SkipLong(t, "starts two engines and many containers")
 	for name, start := range map[string]func(testing.TB) *dockertest.Engine{"docker": dockertest.StartOrSkip, "podman": dockertest.StartPodmanOrSkip} {
 		t.Run(name, func(t *testing.T) {
 			e := start(t)

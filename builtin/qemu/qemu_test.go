@@ -85,7 +85,7 @@ func requireQEMU(t *testing.T) {
 }
 
 func TestContract(t *testing.T) {
-	slowtest.Skip(t, "starts an emulated machine in each case")
+	slowtest.SkipLong(t, "starts an emulated machine in each case")
 	requireQEMU(t)
 	dir := t.TempDir()
 	sdktest.Driver(t, sdktest.Plugin{

@@ -5,17 +5,18 @@ import (
 	"testing"
 )
 
-// EnvVar is the environment variable that enables slow tests: with the value 1, as in CI, those of up to two minutes, and with the
-// value all, as in "make test-slow", all of them.
+// EnvVar is the environment variable that enables slow tests: with the value 1, as in CI, those that are not long, and with the
+// value all, as in "make test-slow", all of them. Long are tests of more than two minutes, and those that start engines or build
+// plugins, which together take a quarter of an hour.
 const EnvVar = "NOMAD_LITE_SLOW"
 
-// Enabled reports whether slow tests of up to two minutes run: EnvVar enables them, and the tests do not run with -short.
+// Enabled reports whether slow tests run: EnvVar enables them, and the tests do not run with -short.
 func Enabled() bool { return os.Getenv(EnvVar) != "" && !testing.Short() }
 
-// LongEnabled reports whether slow tests of more than two minutes run.
+// LongEnabled reports whether long tests run.
 func LongEnabled() bool { return os.Getenv(EnvVar) == "all" && !testing.Short() }
 
-// Skip skips a test of up to two minutes unless slow tests are enabled. reason is the text for the log, and describes what makes the
+// Skip skips a test unless slow tests are enabled. reason is the text for the log, and describes what makes the
 // test slow.
 func Skip(t testing.TB, reason string) {
 	t.Helper()
@@ -24,7 +25,7 @@ func Skip(t testing.TB, reason string) {
 	}
 }
 
-// SkipLong is Skip for a test of more than two minutes.
+// SkipLong is Skip for a long test.
 func SkipLong(t testing.TB, reason string) {
 	t.Helper()
 	if !LongEnabled() {

@@ -68,8 +68,6 @@ type Metrics interface {
 }
 
 // ErrNotRunning is returned by requests that need a running task. Clients of the HTTP API match on the text.
-//
-//lint:ignore ST1005 Nomad's text
 var ErrNotRunning = errors.New("Task not running")
 
 // Plugin names a plugin that allocations use.

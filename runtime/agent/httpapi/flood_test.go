@@ -409,7 +409,7 @@ func (f *flood) checkTasks(conns [][]*floodConn) {
 // answered, and queries that wait lose no connection.
 func TestFloodsDoNotDelayOthers(t *testing.T) {
 	schedules := 3
-	if slowtest.Enabled() {
+	if slowtest.LongEnabled() {
 		schedules = 100
 	}
 	if testing.Short() {

@@ -7,8 +7,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// AllocReport is the complete status of one allocation as its node reports it, not the difference to the previous
-// report.
+// AllocReport is the status of one allocation as its node reports it. ApplyTo keeps the allocation's value where the report
+// has a zero value. An allocation runner's reports are complete.
 type AllocReport struct {
 	AllocID           string
 	ClientStatus      string

@@ -14,7 +14,7 @@ import (
 // TestDocker runs scripts with a Docker engine, whose address is in DOCKER_HOST and whose image
 // is in IMAGE.
 func TestDocker(t *testing.T) {
-	slowtest.Skip(t, "starts and stops a Docker engine and 50 containers")
+	slowtest.SkipLong(t, "starts and stops a Docker engine and 50 containers")
 	engine := dockertest.StartOrSkip(t)
 	importComposeImages(t, engine)
 	// The scripts of the first directory share the engine, and run at the same time. A script of the second directory sees the

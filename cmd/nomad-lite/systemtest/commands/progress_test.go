@@ -22,7 +22,7 @@ import (
 // A terminal and the commands that print a state once show how far a download is. Commands that print a line
 // for each change print its start and its result only.
 func TestDownloadProgress(t *testing.T) {
-	slowtest.Skip(t, "waits for downloads of many seconds")
+	slowtest.SkipLong(t, "waits for downloads of many seconds")
 	t.Parallel()
 	s := systemtest.StartTestAgent(t, false)
 	content, half := bytes.Repeat([]byte("x"), 4_000_000), 2_000_000
