@@ -34,7 +34,10 @@ func TestStacksOfRunningAllocationShrinkTo4KB(t *testing.T) {
 		})
 	}
 	child := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
-	child.Env = append(os.Environ(), childEnvVar+"=1", "GOTRACEBACK=system")
+	child.Env = append(os.Environ(), childEnvVar+"=1", "GOTRACEBACK=system", "TMPDIR="+t.TempDir())
+	if os.Geteuid() == 0 {
+		child.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS} // the mounts of its tasks end with it
+	}
 	traceback, err := child.CombinedOutput()
 	if err == nil {
 		t.Fatalf("the process has not printed its goroutines: %s", traceback)
