@@ -17,24 +17,24 @@ import (
 
 var _ core.Alloc = (*Runner)(nil)
 
-// Node returns the facts about the node that tasks get.
+// Node returns the node facts for tasks.
 func (r *Runner) Node() taskenv.Node { return r.config.Node }
 
-// Logger returns the logger of the allocation.
+// Logger returns the allocation's logger.
 func (r *Runner) Logger() hclog.Logger { return r.logger }
 
-// Secrets returns the secret values that the allocation was given.
+// Secrets returns the secret values given to the allocation.
 func (r *Runner) Secrets() *redact.Values { return r.secrets }
 
-// StartedByEarlierAgent reports whether an earlier agent has started the allocation.
+// StartedByEarlierAgent reports whether an earlier agent started the allocation.
 func (r *Runner) StartedByEarlierAgent() bool { return r.startedByEarlierAgent }
 
-// KeepsNetwork reports whether a network that an earlier agent has created still exists.
+// KeepsNetwork reports whether a network created by an earlier agent still exists.
 func (r *Runner) KeepsNetwork() bool {
 	return r.config.RanUnderEarlierAgent && !r.config.RebootedSinceEarlierAgent
 }
 
-// AllocDone returns a channel that is closed when no task or hook of another allocation runs on this node.
+// AllocDone returns a channel that is closed when another allocation has no running task or hook on this node.
 func (r *Runner) AllocDone(allocID string) <-chan struct{} {
 	if r.config.AllocDone == nil {
 		none := make(chan struct{})
@@ -47,13 +47,13 @@ func (r *Runner) AllocDone(allocID string) <-chan struct{} {
 // EnvBuilder returns the builder for a task's environment, nil if the allocation has no such task.
 func (r *Runner) EnvBuilder(task string) *taskenv.Builder { return r.tasks.envBuilders[task] }
 
-// Env returns the current environment of a task, or of the allocation if task is no task's name.
+// Env returns a task's current environment, or the allocation's if it has no such task.
 func (r *Runner) Env(task string) *taskenv.Env { return r.tasks.envOfTaskOrAlloc(task) }
 
 // NetworkStatus returns the allocation's network as clients see it.
 func (r *Runner) NetworkStatus() *api.AllocNetworkStatus { return r.state.networkStatus() }
 
-// SetNetwork passes a network to all tasks; nil means that they use the network of the host.
+// SetNetwork passes a network to all tasks; nil means the host's network.
 func (r *Runner) SetNetwork(network *state.AllocNetwork) { r.tasks.setNetwork(network) }
 
 // RestartForFailedCheck restarts a task, or all running tasks for core.GroupWorkload. The restart counts as a failure.

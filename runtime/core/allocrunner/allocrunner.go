@@ -28,76 +28,74 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 )
 
-// ErrShutdown is the cause with which the agent cancels Run's context to leave the tasks running. A
-// cancellation with any other cause stops the tasks.
+// ErrShutdown is the cause with which the agent cancels Run's context to leave the tasks running. A cancellation with
+// any other cause stops the tasks.
 var ErrShutdown = taskrunner.ErrShutdown
 
-// Config configures a Runner. It is large because it lists everything that a runner gets
-// from its agent; each part of the runner receives only the fields that it needs.
+// Config configures a Runner. It is large because it lists everything a runner gets from its agent; each part of the
+// runner receives only the fields it needs.
 type Config struct {
-	Alloc            *api.Allocation // allocation to run, which must not be changed after New; its job must be canonical
+	Alloc            *api.Allocation // allocation to run, must not be changed after New; its job must be canonical
 	Node             taskenv.Node
-	InheritedHostEnv map[string]string // environment variables of the agent that tasks inherit, by name; see taskenv.FilterHostEnv
+	InheritedHostEnv map[string]string // the agent's environment variables that tasks inherit, by name; see taskenv.FilterHostEnv
 	Drivers          core.Drivers
 	EncodeTaskConfig core.EncodeTaskConfigFunc
 	Metrics          core.Metrics // nil counts nothing
 	Machine          core.Machine
-	Store            core.Store                  // stores the records of the allocation; nil stores none
+	Store            core.Store                  // stores the allocation's records; nil stores none
 	CheckStateWrite  func(context.Context) error // returns why the records cannot be stored; may be nil
-	ReportStatus     func(model.AllocReport)     // called for each change of the status, one call at a time; should return soon
+	ReportStatus     func(model.AllocReport)     // called for each status change, one call at a time; should return soon
 	HookFactory      HookFactory                 // hooks other than the builtin ones; may be nil
 	Limits           Limits
-	NewTrace         func(*api.Allocation) timeline.Trace // returns the trace of an allocation; nil exports no traces
-	Secrets          *redact.Values                       // also has the secret values of the allocation while it runs; may be nil
+	NewTrace         func(*api.Allocation) timeline.Trace // returns an allocation's trace; nil exports no traces
+	Secrets          *redact.Values                       // also has the allocation's secret values while it runs; may be nil
 	Logger           hclog.Logger
 
-	// RanUnderEarlierAgent means that an earlier agent ran the allocation, so that its tasks are restored from
-	// EarlierRecords.
+	// RanUnderEarlierAgent means an earlier agent ran the allocation, so its tasks are restored from EarlierRecords.
 	RanUnderEarlierAgent      bool
-	EarlierRecords            core.RecordReader // records of the earlier agent; required if RanUnderEarlierAgent is set, otherwise nil
+	EarlierRecords            core.RecordReader // the earlier agent's records; required if RanUnderEarlierAgent is set, otherwise nil
 	RebootedSinceEarlierAgent bool              // the machine has rebooted since the earlier agent ran
 
-	// RecoveryTracker is shared by all allocations of the node. EndTaskWithoutDriver ends a task without its driver,
-	// and AwaitExitWithoutDriver returns the exit status of a task without its driver; see taskrunner.Config. All three
-	// may be nil.
+	// RecoveryTracker is shared by all allocations on the node. EndTaskWithoutDriver ends a task without its driver, and
+	// AwaitExitWithoutDriver returns a task's exit status without its driver; see taskrunner.Config. All three may be
+	// nil.
 	RecoveryTracker        *taskdriver.RecoveryTracker
 	EndTaskWithoutDriver   taskdriver.EndTaskWithoutDriverFunc
 	AwaitExitWithoutDriver taskdriver.AwaitExitWithoutDriverFunc
 
-	// AwaitNewStart blocks while the allocation may have been moved to another node. Poststop tasks, and restarts of running
-	// tasks, do not call it. Nil means that no task waits.
+	// AwaitNewStart blocks while the allocation may have been moved to another node. Poststop tasks do not call it, nor
+	// do restarts of running tasks. Nil means no task waits.
 	AwaitNewStart taskrunner.AwaitNewStartFunc
 
-	// AllocDone returns a channel that is closed when no task or hook of the given allocation runs on this
-	// node. The channel is closed already if the allocation is unknown. An allocation waits for the channels of
-	// the allocation that it replaces and of those that were preempted for it. AllocDone may be nil.
+	// AllocDone returns a channel that is closed when the given allocation has no running task or hook on this node. For
+	// an unknown allocation the channel is already closed. An allocation waits for the allocation it replaces and for
+	// those preempted for it. AllocDone may be nil.
 	AllocDone func(allocID string) <-chan struct{}
 }
 
-// Runner runs one allocation. Run is called once; all other methods may be called concurrently, before,
-// during and after Run. What changes is in state and in the runners of the tasks. It is large because the API, hooks, drivers
-// and devices each act on the allocation through it.
+// Runner runs one allocation. Run is called once; all other methods may be called concurrently, before, during and after
+// Run. Changing data is in state and in the task runners. Runner is large because the API, hooks, drivers and devices
+// each act on the allocation through it.
 type Runner struct {
-	config     Config // with the defaults of the limits
+	config     Config // with default limits
 	state      *allocState
 	tasks      *allocTasks
-	statsHooks map[string]*hooks.StatsHook // hooks that sample the resource usage, by task name
-	secrets    *redact.Values              // the secret values that the allocation was given
+	statsHooks map[string]*hooks.StatsHook // hooks for sampling resource usage, by task name
+	secrets    *redact.Values              // secret values given to the allocation
 	workspace  core.Workspace
 	timeline   *timeline.File
 	logger     hclog.Logger
 
 	startedByEarlierAgent    bool                         // an earlier agent started to run the allocation
-	attachmentsByTaskAndHook map[string]map[string]string // task name -> hook name -> configuration of a hook that an earlier agent had attached
+	attachmentsByTaskAndHook map[string]map[string]string // task name -> hook name -> configuration; the hooks an earlier agent had attached
 
-	backgroundWG    sync.WaitGroup // restarts whose requesters do not wait for them, and reads of variables
+	backgroundWG    sync.WaitGroup // restarts without a waiting requester, and reads of variables
 	hooksAttached   chan struct{}  // closed by attachHooks
 	done            chan struct{}  // closed by Run
-	runEndedForGood atomic.Bool    // set by Run when no task, hook or cleanup of the allocation remains
+	runEndedForGood atomic.Bool    // set by Run when no task, hook or cleanup remains
 }
 
-// New returns a runner for an allocation. The runner does nothing before Run. New fails
-// if the allocation cannot be run.
+// New returns a runner for an allocation. The runner does nothing before Run. New fails if the allocation cannot be run.
 func New(c Config) (*Runner, error) {
 	c.Limits = c.Limits.WithDefaults()
 	alloc := c.Alloc
@@ -127,8 +125,8 @@ func New(c Config) (*Runner, error) {
 		resumeEarlierStop(r.state)
 	}
 	if network := r.activeNetworkOfEarlierAgent(); network != nil {
-		// Prerun hooks would set the network too, but they are not called for an allocation that is being stopped, whose
-		// poststop tasks need the network.
+		// Prerun hooks would set the network too, but they are not called for a stopping allocation. Its poststop tasks
+		// need the network.
 		r.tasks.setNetwork(network)
 	}
 	if c.HookFactory == nil || c.HookFactory.PluginLaunchWaiterOrNil(alloc) == nil {
@@ -137,7 +135,7 @@ func New(c Config) (*Runner, error) {
 	return r, nil
 }
 
-// newRunner returns a runner whose taskSet the caller must fill with a runner for each of the tasks.
+// newRunner returns a runner. The caller must fill its taskSet with one runner for each task.
 func newRunner(c Config, tasks []taskrunner.Task) (*Runner, error) {
 	r := &Runner{
 		config:        c,
@@ -161,8 +159,7 @@ func newRunner(c Config, tasks []taskrunner.Task) (*Runner, error) {
 	return r, nil
 }
 
-// NewEnded returns a runner for an allocation that has ended and whose runner is gone. It has no tasks: only its methods Destroy and
-// Dir may be called.
+// NewEnded returns a runner for an ended allocation that no longer has one. It has no tasks: only Destroy may be called.
 func NewEnded(c Config) (*Runner, error) {
 	if c.Alloc.GetTaskGroup() == nil {
 		return nil, errNoGroup(c.Alloc)
@@ -175,7 +172,7 @@ func errNoGroup(alloc *api.Allocation) error {
 	return fmt.Errorf("alloc %s: job %q has no group %q", alloc.ID, alloc.JobID, alloc.TaskGroup)
 }
 
-// newTaskRunner returns the runner of a task for New.
+// newTaskRunner returns a task's runner for New.
 func (r *Runner) newTaskRunner(task taskrunner.Task) *taskrunner.Runner {
 	c := &r.config
 	restored := readRestoredTask(c, task.Name, r.timeline, r.logger)
@@ -216,17 +213,16 @@ func (r *Runner) newTaskRunner(task taskrunner.Task) *taskrunner.Runner {
 // Done returns a channel that is closed when Run has returned.
 func (r *Runner) Done() <-chan struct{} { return r.done }
 
-// EndedForGood reports whether Run has returned because no task, hook or cleanup of the allocation remains.
-// It is false when the agent shuts down and leaves the allocation running.
+// EndedForGood reports whether Run has returned because no task, hook or cleanup remains. It is false when the agent
+// shuts down and leaves the allocation running.
 func (r *Runner) EndedForGood() bool { return r.runEndedForGood.Load() }
 
-// TasksRestored returns a channel that is closed when the tasks that an earlier agent left running accept
-// requests.
+// TasksRestored returns a channel that is closed when tasks left running by an earlier agent accept requests.
 func (r *Runner) TasksRestored() <-chan struct{} { return r.tasks.restored }
 
-// AwaitTasksEnded blocks until each task has ended for good, or until ctx is done, in which case it returns
-// the cause. It does not wait until drivers have destroyed the ended tasks; destroyPending reports whether a driver
-// must still destroy one.
+// AwaitTasksEnded blocks until each task has ended for good, or until ctx is done, in which case it returns the cause.
+// It does not wait until drivers have destroyed the ended tasks; destroyPending reports whether a driver must still
+// destroy one.
 func (r *Runner) AwaitTasksEnded(ctx context.Context) (destroyPending bool, err error) {
 	for _, t := range r.tasks.taskSet {
 		select {
@@ -239,10 +235,10 @@ func (r *Runner) AwaitTasksEnded(ctx context.Context) (destroyPending bool, err 
 	return !r.tasks.allEnded(), nil
 }
 
-// Timeline returns the time line of the allocation.
+// Timeline returns the allocation's time line.
 func (r *Runner) Timeline() *timeline.File { return r.timeline }
 
-// TransitionsByTask returns the last transitions of each task in this agent, the oldest first.
+// TransitionsByTask returns each task's last transitions in this agent, oldest first.
 func (r *Runner) TransitionsByTask() map[string][]tasksteps.Transition {
 	transitionsByTask := make(map[string][]tasksteps.Transition, len(r.tasks.taskSet))
 	for _, t := range r.tasks.taskSet {
@@ -251,17 +247,16 @@ func (r *Runner) TransitionsByTask() map[string][]tasksteps.Transition {
 	return transitionsByTask
 }
 
-// Alloc returns the current version of the allocation. It must not be changed.
+// Alloc returns the allocation's current version. It must not be changed.
 func (r *Runner) Alloc() *api.Allocation { return r.state.currentAlloc() }
 
-// Status returns the current status of the allocation.
+// Status returns the allocation's current status.
 func (r *Runner) Status() model.AllocReport { return r.tasks.currentStatus() }
 
-// Run blocks until the allocation has ended, including its poststop tasks: all tasks
-// have ended for good, or ctx is done with the cause ErrShutdown and the tasks are left
-// as they are. When ctx is done with any other cause, Run first stops the allocation as
-// Stop does; that takes as long as its tasks are allowed to take, unless ForceKill
-// is called. Run waits for all goroutines that the runner has started.
+// Run blocks until the allocation has ended, including its poststop tasks: all tasks have ended for good, or ctx is done
+// with the cause ErrShutdown and the tasks are left as they are. When ctx is done with any other cause, Run first stops
+// the allocation as Stop does; that takes as long as its tasks are allowed to take, unless ForceKill is called. Run
+// waits for all goroutines started by the runner.
 func (r *Runner) Run(ctx context.Context) {
 	defer close(r.done)
 	defer r.timeline.Flush()
@@ -285,7 +280,7 @@ func (r *Runner) Run(ctx context.Context) {
 	preKilled := false
 	stopped := callAfterDone(untilStop, func() {
 		if r.startedByEarlierAgent {
-			<-r.hooksAttached // the stop calls the hooks of running tasks, which must be attached
+			<-r.hooksAttached // the stop calls running tasks' hooks, which must be attached
 		}
 		preKilled = r.tasks.killInOrder(untilKill)
 	})
@@ -295,7 +290,7 @@ func (r *Runner) Run(ctx context.Context) {
 		r.readVariablesAgain(untilShutdown)
 		restored := r.restoreTasks(untilKill)
 		if r.startedByEarlierAgent {
-			r.awaitAndAttachHooks(untilStop) // must precede the close of restored, because the requests that are accepted from then on call hooks
+			r.awaitAndAttachHooks(untilStop) // must precede closing restored, because requests accepted from then on call hooks
 			close(r.tasks.restored)
 		} else {
 			close(r.tasks.restored)
@@ -315,7 +310,7 @@ func (r *Runner) Run(ctx context.Context) {
 			})
 		}
 	})
-	r.reconcileUntilEnded(context.WithoutCancel(ctx)) // waits as long as the allocation runs, so what follows has its stack in finishRun
+	r.reconcileUntilEnded(context.WithoutCancel(ctx)) // waits as long as the allocation runs, so the code below has its stack in finishRun
 	runWG.Wait()
 	preKilled = stopped() && preKilled
 	r.finishRun(ctx, untilShutdown.Err() != nil, preKilled)
@@ -325,7 +320,7 @@ func (r *Runner) Run(ctx context.Context) {
 // called.
 func (r *Runner) finishRun(ctx context.Context, agentShutsDown, preKilled bool) {
 	ctx = context.WithoutCancel(ctx)
-	r.state.endShutdownDelay() // no task runs whose clients need the delay
+	r.state.endShutdownDelay() // no running task has clients that need the delay
 	if agentShutsDown {
 		callShutdownHooks(ctx, r.state)
 	} else {
@@ -345,14 +340,14 @@ func (r *Runner) finishRun(ctx context.Context, agentShutsDown, preKilled bool) 
 	}
 }
 
-// recordSpanSincePlacement adds a span to the time line that started with the placement of the allocation and ends now.
+// recordSpanSincePlacement adds a time line span from the allocation's placement until now.
 func (r *Runner) recordSpanSincePlacement(name, result string, failed bool) {
 	r.timeline.Recorder("", r.secrets).RecordAllocSpanEndingNow(name, time.Unix(0, r.Alloc().CreateTime), result, failed)
 }
 
-// Update passes a newer version of the allocation to the runner. It does not block. A version that is
-// desired to stop stops the tasks. A version may be skipped if a newer one follows; an older version is
-// never applied after a newer one. The caller must not change the version afterwards.
+// Update passes a newer version of the allocation to the runner. It does not block. A version with the desired status
+// stop stops the tasks. A version may be skipped if a newer one follows; an older version is never applied after a newer
+// one. The caller must not change the version afterwards.
 func (r *Runner) Update(alloc *api.Allocation) {
 	if alloc.DesiredTransition.ShouldIgnoreShutdownDelay() {
 		r.tasks.skipShutdownDelay()
@@ -360,34 +355,33 @@ func (r *Runner) Update(alloc *api.Allocation) {
 	r.state.putNextAlloc(alloc)
 }
 
-// Stop requests the end of the allocation: its tasks are killed in kill order, and its poststop tasks
-// run. It does not block.
+// Stop requests the allocation's end: its tasks are killed in kill order, and its poststop tasks run. It does not block.
 func (r *Runner) Stop() { r.state.requestStop(stopReason{}) }
 
 // ForceKill ends the allocation. It calls no hooks, respects no kill order and no delay, and runs no
 // poststop tasks. It does not block.
 func (r *Runner) ForceKill() { r.tasks.forceKill() }
 
-// AllowTaskEndWithoutDriver must be called when the job of the allocation was purged. It allows the agent to end a task
-// that is being stopped without its driver, if the driver is unavailable. It does not block.
+// AllowTaskEndWithoutDriver must be called when the allocation's job was purged. It does not block. If a stopping task's
+// driver is unavailable, the agent may then end the task without it.
 func (r *Runner) AllowTaskEndWithoutDriver() {
 	for _, t := range r.tasks.taskSet {
 		t.SetJobPurged()
 	}
 }
 
-// Destroy removes the resources of the allocation from the node. It must not be called before
-// Run has returned. It may be called again after an error.
+// Destroy removes the allocation's resources from the node. It must not be called before Run has returned. It may be
+// called again after an error.
 func (r *Runner) Destroy(ctx context.Context) error {
 	if r.state.hooks() == nil {
-		r.attachHooks() // the runner was created by NewEnded, and Destroy does not wait for plugins that are being launched
+		r.attachHooks() // NewEnded created the runner, and Destroy does not wait for plugins that are still launching
 	}
-	r.timeline.Close() // the AllocDir hook removes the file of the time line
+	r.timeline.Close() // the AllocDir hook removes the time line file
 	return callDestroyHooks(ctx, r.state)
 }
 
-// PluginsNeededAfterShutdown returns the plugins that the tasks need that continue to run after the shutdown of the
-// agent. Run must have returned.
+// PluginsNeededAfterShutdown returns the plugins needed by tasks that continue to run after agent shutdown. Run must
+// have returned.
 func (r *Runner) PluginsNeededAfterShutdown() []core.Plugin {
 	var neededPlugins []core.Plugin
 	for _, t := range r.tasks.taskSet {

@@ -132,8 +132,8 @@ func TestTaskConfig(t *testing.T) {
 	})
 }
 
-// The environment of a task and its interpolated values reach the driver. The rules of interpolation
-// are tested in taskenv. (rules RS-073, RS-074, RS-075)
+// A task's environment and interpolated values reach the driver. The interpolation rules are tested in taskenv. (rules
+// RS-073, RS-074, RS-075)
 func TestEnvironmentReachesDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := startHarness(t, parseJob(t, job("service", `task "web" {
@@ -340,7 +340,7 @@ func TestStatsAreSampledOnDemand(t *testing.T) {
 				config { run_for = "20s" }
 			}`)), nil)
 		h.advance(500 * time.Millisecond)
-		s := h.Stats(ctx, "") // the first call of Stats returns a fresh sample
+		s := h.Stats(ctx, "") // the first Stats call returns a fresh sample
 		wantEqual(t, "total at once", []any{len(s.SampleByTask), s.RunningTasksTotal.Memory.RSS, s.NewestSampleTime.Sub(h.startTime)}, "[2 2 500ms]")
 		h.advance(3 * time.Second)
 		s = h.Stats(ctx, "")
@@ -637,8 +637,7 @@ func TestRestartAllFailsTheAllocationWhenATaskDoesNotEnd(t *testing.T) {
 	})
 }
 
-// A task that starts while the other tasks are being stopped is stopped as well. Otherwise the stop
-// would never end.
+// A task that starts while the others are being stopped is stopped too. Otherwise the stop would never end.
 func TestRestartAllFindsATaskThatWasStarting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := startHarness(t, parseJob(t, job("service", `
@@ -662,7 +661,7 @@ func TestRestartAllFindsATaskThatWasStarting(t *testing.T) {
 	})
 }
 
-// A task that is restarted while its start cannot be stored would end for good.
+// A task restarted while its start cannot be stored would end for good.
 func TestRestartIsRefusedWhileStateCannotBeStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		errDisk := errors.New("read-only file system")
@@ -714,8 +713,7 @@ func TestTwoRestartsOfOneProcessAreOne(t *testing.T) {
 	})
 }
 
-// A check requests the restart of a task as a failure, so that the restart counts for the restart
-// policy.
+// A check requests a task restart as a failure, so the restart counts for the restart policy.
 func TestRestartAsAFailureCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := startHarness(t, parseJob(t, job("service", oneRestartText+endlessTaskText)), nil)
@@ -732,8 +730,8 @@ func TestRestartAsAFailureCounts(t *testing.T) {
 	})
 }
 
-// startDelayedRestart requests a restart of a task with a shutdown delay of 10 seconds, one second after its start. It
-// returns a channel that receives the result of the request.
+// startDelayedRestart requests a restart for a task with a shutdown delay of 10 seconds, one second after its start. It
+// returns a channel for the request's result.
 func startDelayedRestart(t *testing.T, ctx context.Context) (*harness, <-chan error) {
 	t.Helper()
 	h := startHarness(t, parseJob(t, job("service", `task "web" {
@@ -759,7 +757,7 @@ func TestKillDuringTheShutdownDelayOfARestart(t *testing.T) {
 	})
 }
 
-// A restart whose request is stored does not end with its caller.
+// A restart with a stored request does not end with its caller.
 func TestRestartOutlastsItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(context.Background())
@@ -776,8 +774,7 @@ func TestRestartOutlastsItsCaller(t *testing.T) {
 	})
 }
 
-// A restart whose stop the shutdown of the agent has interrupted is left to the next agent, and its caller gets an
-// answer.
+// If agent shutdown interrupts a restart's stop, the restart is left to the next agent, and its caller gets an answer.
 func TestShutdownAnswersTheCallerOfARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, restarted := startDelayedRestart(t, context.Background())
@@ -789,7 +786,7 @@ func TestShutdownAnswersTheCallerOfARestart(t *testing.T) {
 	})
 }
 
-// A force kill whose first way fails, and whose second way succeeds, is reported as a success.
+// A force kill succeeds if its first way fails and its second way succeeds.
 func TestForceKillWithASecondWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := startHarness(t, parseJob(t, job("service", `task "web" {
@@ -804,7 +801,7 @@ func TestForceKillWithASecondWay(t *testing.T) {
 	})
 }
 
-// unfinishedStartText is a task whose StartTask call returns only when it is cancelled, and starts the task nevertheless.
+// unfinishedStartText is a task for which StartTask returns only when it is cancelled, and starts the task nevertheless.
 const unfinishedStartText = `task "web" {
 	driver       = "fake"
 	kill_timeout = "3s"
@@ -827,7 +824,7 @@ func TestKillDestroysAnUnfinishedStart(t *testing.T) {
 	})
 }
 
-// A driver that has refused to stop a task for a restart is asked again for the next restart.
+// If a driver refuses to stop a task for a restart, the next restart calls it again.
 func TestFailedRestartCanBeRequestedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := startHarness(t, parseJob(t, job("service", `task "web" {
@@ -844,7 +841,7 @@ func TestFailedRestartCanBeRequestedAgain(t *testing.T) {
 		wantEqual(t, "next restart", h.RestartTask(t.Context(), "web"), "<nil>")
 		h.advance(time.Minute)
 		wantEqual(t, "restarts", h.taskState("web").Restarts, 1)
-		h.ForceKill() // the driver refuses the stop of the second process too
+		h.ForceKill() // the driver refuses to stop the second process too
 		h.wait()
 	})
 }
@@ -939,8 +936,8 @@ func TestReservedCores(t *testing.T) {
 	})
 }
 
-// A task whose driver does not create cgroups gets a cgroup from the host at each start. The host
-// removes the cgroup after the end of the task, but not when the agent ends.
+// If a task's driver does not create cgroups, the host creates one at each start. The host removes it after the task has
+// ended, but not when the agent ends.
 func TestCgroupOfTheHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups := &recordingCgroups{}
@@ -996,7 +993,7 @@ func (d slowDiskStore) PutTaskState(alloc, task string, s *api.TaskState, h stat
 	}
 }
 
-// A task must not start a graceful stop while the record of its kill is being written.
+// A task must not start a graceful stop while its kill record is being written.
 func TestNoGracefulStopWhileKillIsStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := startHarness(t, parseJob(t, jobTextFromParts("service", `

@@ -22,52 +22,52 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// allocState contains everything of an allocation that any goroutine may read or change, except for the states of its
-// tasks. Its methods may be called concurrently. They call no other part of the runner and hold the lock only briefly;
-// a change that must be reconciled requests a reconcile. Only waitForShutdownDelay blocks.
+// allocState contains all allocation data that any goroutine may read or change, except for task states. Its methods may
+// be called concurrently. They call no other part of the runner and hold the lock only briefly; a change that must be
+// reconciled requests a reconcile. Only waitForShutdownDelay blocks.
 type allocState struct {
-	groupDNS *api.DNSConfig // dns block of the group
+	groupDNS *api.DNSConfig // the group's dns block
 
 	reconcileRequested  chan struct{}        // contains a value while a reconcile is requested; capacity 1
 	nextAlloc           chan *api.Allocation // contains the newest version until it is applied; capacity 1
-	stopVersionReceived chan struct{}        // closed when a version that stops the allocation is received, before it is applied
+	stopVersionReceived chan struct{}        // closed on receiving a version that stops the allocation, before it is applied
 	stopRequested       chan struct{}        // closed by the first requestStop or requestForceKill
 	shutdownDelayEnded  chan struct{}        // closed by the first endShutdownDelay
 
 	mu             sync.Mutex
 	alloc          *api.Allocation                // current version
 	reconcileDone  chan struct{}                  // closed by the next reconcile; nil if no goroutine waits for it
-	createdNetwork *state.AllocNetwork            // network that was created; nil before, and if the tasks use the network of the host
-	override       statusOverride                 // status that was set permanently; the zero value if none was set
-	recordedHealth *model.DeploymentHealth        // health of the allocation; nil until known
-	hookReports    map[hookAttachment]health.Hook // reports of hooks about the health of the current version
-	hookChain      *hooks.Chain                   // hooks of the allocation; nil until attached
-	pluginHooks    []attachedPluginHook           // hooks in plugins that the allocation and its tasks have
+	createdNetwork *state.AllocNetwork            // created network; nil before, and if the tasks use the host's network
+	override       statusOverride                 // permanently set status; the zero value if none was set
+	recordedHealth *model.DeploymentHealth        // the allocation's health; nil until known
+	hookReports    map[hookAttachment]health.Hook // hook reports about the current version's health
+	hookChain      *hooks.Chain                   // the allocation's hooks; nil until attached
+	pluginHooks    []attachedPluginHook           // plugin hooks of the allocation and its tasks
 	stopReason     stopReason                     // set before stopRequested is closed
 	forceKilled    bool                           // requestForceKill was called
 
-	// These fields are nil outside Run. The context is a field because it belongs to Run and not to the callers of the
-	// requests that it cancels. The function cancels the contexts that newRunContexts returns according to
-	// stopRequested and forceKilled; the caller must hold the lock.
+	// These fields are nil outside Run. The context is a field because it belongs to Run and not to the callers of
+	// requests that it cancels. The function cancels the contexts from newRunContexts according to stopRequested and
+	// forceKilled; the caller must hold the lock.
 	untilShutdown context.Context
 	cancelStopped func()
 }
 
-// hookAttachment identifies a hook of one task, or of the allocation.
+// hookAttachment identifies a task's or the allocation's hook.
 type hookAttachment struct {
 	hook string
 	task string // "" for the allocation
 }
 
-// attachedPluginHook is a hook in a plugin that a task or the allocation has.
+// attachedPluginHook is a task's or the allocation's plugin hook.
 type attachedPluginHook struct {
 	hooks.Hook
 	task string // "" for the allocation
-	// taskCanEndEarly means that the task need not run when the allocation is healthy.
+	// taskCanEndEarly means the task need not run when the allocation is healthy.
 	taskCanEndEarly bool
 }
 
-// statusOverride is a client status that has precedence over the states of the tasks.
+// statusOverride is a client status with precedence over the task states.
 type statusOverride struct {
 	status, description string
 }
@@ -81,13 +81,13 @@ func newAllocState(alloc *api.Allocation) *allocState {
 	}
 }
 
-// requestReconcile requests a reconcile after a change of a task or of the allocation. Several requests may lead to one
+// requestReconcile requests a reconcile after a task or the allocation has changed. Several requests may lead to one
 // reconcile.
 func (s *allocState) requestReconcile() {
 	wait.Notify(s.reconcileRequested)
 }
 
-// nextReconcileDone returns a channel that is closed at the end of the next reconcile.
+// nextReconcileDone returns a channel that is closed when the next reconcile ends.
 func (s *allocState) nextReconcileDone() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,7 +97,7 @@ func (s *allocState) nextReconcileDone() <-chan struct{} {
 	return s.reconcileDone
 }
 
-// wakeReconcileWaiters closes the channel that nextReconcileDone has returned.
+// wakeReconcileWaiters closes the channel returned by nextReconcileDone.
 func (s *allocState) wakeReconcileWaiters() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,15 +107,14 @@ func (s *allocState) wakeReconcileWaiters() {
 	}
 }
 
-// currentAlloc returns the current version of the allocation.
+// currentAlloc returns the allocation's current version.
 func (s *allocState) currentAlloc() *api.Allocation {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.alloc
 }
 
-// setAlloc replaces the current version of the allocation. Reports of hooks about the health of another deployment no
-// longer count.
+// setAlloc replaces the allocation's current version. Hook reports about another deployment's health no longer count.
 func (s *allocState) setAlloc(alloc *api.Allocation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,7 +124,7 @@ func (s *allocState) setAlloc(alloc *api.Allocation) {
 	s.alloc = alloc
 }
 
-// putNextAlloc makes alloc the next version to apply, unless a newer version waits already.
+// putNextAlloc makes alloc the next version to apply, unless a newer version is already waiting.
 func (s *allocState) putNextAlloc(alloc *api.Allocation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,8 +141,8 @@ func (s *allocState) putNextAlloc(alloc *api.Allocation) {
 	s.nextAlloc <- alloc // does not block, because the channel is empty and only holders of the lock send
 }
 
-// setNetwork sets the network that was created for the allocation, nil if its tasks use the network of the host. It
-// returns the DNS settings of the tasks.
+// setNetwork sets the network created for the allocation, nil if its tasks use the host's network. It returns the tasks'
+// DNS settings.
 func (s *allocState) setNetwork(created *state.AllocNetwork) (taskDNS *driver.DNSConfig) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,14 +150,14 @@ func (s *allocState) setNetwork(created *state.AllocNetwork) (taskDNS *driver.DN
 	return mergeTaskDNS(s.groupDNS, created)
 }
 
-// networkStatus returns the network of the allocation as clients see it.
+// networkStatus returns the allocation's network as clients see it.
 func (s *allocState) networkStatus() *api.AllocNetworkStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return newNetworkStatus(s.groupDNS, s.createdNetwork)
 }
 
-// envAlloc returns the data of a version of the allocation for environments, with the current network.
+// envAlloc returns a version's data for environments, with the current network.
 func (s *allocState) envAlloc(alloc *api.Allocation) taskenv.Alloc {
 	env := taskenv.NewAlloc(alloc)
 	s.mu.Lock()
@@ -194,8 +193,8 @@ func (s *allocState) currentOverride() statusOverride {
 	return s.override
 }
 
-// setPermanentOverride sets the client status permanently. After the first call further calls have no effect, except
-// that a status for an exceeded max_run_duration replaces the first one.
+// setPermanentOverride sets the client status permanently. Later calls have no effect, except that a status for an
+// exceeded max_run_duration replaces the first one.
 func (s *allocState) setPermanentOverride(o statusOverride) {
 	s.mu.Lock()
 	if s.override.status == "" || o.description == model.MaxRunDurationExceeded {
@@ -224,8 +223,8 @@ func (s *allocState) setHookHealth(from hookAttachment, healthy bool, reason str
 	s.requestReconcile()
 }
 
-// hookHealthReports returns the reports of hooks about the current version, sorted by hook name and task, with an empty
-// report for each attached hook that must report and has not. A report for the allocation counts for all of its tasks.
+// hookHealthReports returns the hook reports about the current version, sorted by hook name and task, with an empty
+// report for each attached hook that must report and has not. A report for the allocation counts for all its tasks.
 func (s *allocState) hookHealthReports() (list []health.Hook) {
 	s.mu.Lock()
 	reports, hooks := maps.Clone(s.hookReports), slices.Clone(s.pluginHooks)
@@ -244,8 +243,8 @@ func (s *allocState) hookHealthReports() (list []health.Hook) {
 	return list
 }
 
-// allocUnlessHealthKnown returns the current version of the allocation. It returns nil if the health of this version is
-// recorded, or was reported by an earlier agent.
+// allocUnlessHealthKnown returns the allocation's current version. It returns nil if this version's health is recorded,
+// or was reported by an earlier agent.
 func (s *allocState) allocUnlessHealthKnown() *api.Allocation {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -259,8 +258,8 @@ func (s *allocState) isHealthKnownLocked() bool {
 	return s.healthOfVersionLocked() != nil || s.alloc.DeploymentStatus != nil && s.alloc.DeploymentStatus.Healthy != nil
 }
 
-// recordHealth records the health of the current version. A version that was stopped before it was healthy is recorded as
-// unhealthy; recordHealth returns false and records nothing if that version has no deployment.
+// recordHealth records the current version's health. A version that was stopped before it was healthy is recorded as
+// unhealthy; if it has no deployment, recordHealth returns false and records nothing.
 func (s *allocState) recordHealth(result health.State) (recorded bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -271,7 +270,7 @@ func (s *allocState) recordHealth(result health.State) (recorded bool) {
 	return true
 }
 
-// healthOfVersionLocked returns the health that was recorded for the current version. It is nil if none was recorded.
+// healthOfVersionLocked returns the health recorded for the current version. It is nil if none was recorded.
 func (s *allocState) healthOfVersionLocked() *model.DeploymentHealth {
 	if s.recordedHealth == nil || s.recordedHealth.DeploymentID != s.alloc.DeploymentID {
 		return nil
@@ -279,8 +278,8 @@ func (s *allocState) healthOfVersionLocked() *model.DeploymentHealth {
 	return s.recordedHealth
 }
 
-// healthOrRecordFailedLocked returns the health for a report with the given client status: the recorded health or nil. An
-// allocation that has failed in a deployment without known health is recorded as unhealthy first.
+// healthOrRecordFailedLocked returns the health for a report with the given client status: the recorded health or nil.
+// If an allocation has failed in a deployment without known health, it is first recorded as unhealthy.
 func (s *allocState) healthOrRecordFailedLocked(clientStatus string) *model.DeploymentHealth {
 	if clientStatus == api.AllocClientStatusFailed && s.alloc.DeploymentID != "" && !s.isHealthKnownLocked() {
 		s.recordedHealth = &model.DeploymentHealth{DeploymentID: s.alloc.DeploymentID, DecidedAt: time.Now()}
@@ -288,21 +287,21 @@ func (s *allocState) healthOrRecordFailedLocked(clientStatus string) *model.Depl
 	return s.healthOfVersionLocked()
 }
 
-// setHooks sets the hooks of the allocation. It is called once, before any hook is called.
+// setHooks sets the allocation's hooks. It is called once, before any hook is called.
 func (s *allocState) setHooks(chain *hooks.Chain) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.hookChain = chain
 }
 
-// hooks returns the hooks of the allocation, nil before setHooks.
+// hooks returns the allocation's hooks, nil before setHooks.
 func (s *allocState) hooks() *hooks.Chain {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.hookChain
 }
 
-// addPluginHooks adds hooks of the HookFactory that a task has, or that the allocation has if task is nil.
+// addPluginHooks adds a task's hooks from the HookFactory, or the allocation's if task is nil.
 func (s *allocState) addPluginHooks(task *api.Task, list []hooks.OrderedHook) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -315,7 +314,7 @@ func (s *allocState) addPluginHooks(task *api.Task, list []hooks.OrderedHook) {
 	}
 }
 
-// pluginHookNames returns the names of the hooks that were passed to addPluginHooks, each name once.
+// pluginHookNames returns the names of all hooks passed to addPluginHooks, each name once.
 func (s *allocState) pluginHookNames() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -328,8 +327,8 @@ func (s *allocState) pluginHookNames() []string {
 }
 
 // newRunContexts returns three contexts for Run. untilKill is derived from untilShutdown, and untilStop from untilKill.
-// cancelUntilShutdown cancels all three, requestForceKill cancels untilKill, and requestStop cancels untilStop, which
-// is the context of all work before the tasks run.
+// cancelUntilShutdown cancels all three, requestForceKill cancels untilKill, and requestStop cancels untilStop. All work
+// before the tasks run uses untilStop.
 func (s *allocState) newRunContexts(ctx context.Context) (untilShutdown, untilKill, untilStop context.Context, cancelUntilShutdown context.CancelCauseFunc) {
 	untilShutdown, cancelUntilShutdown = context.WithCancelCause(context.WithoutCancel(ctx))
 	untilKill, cancelUntilKill := context.WithCancelCause(untilShutdown)
@@ -349,15 +348,15 @@ func (s *allocState) newRunContexts(ctx context.Context) (untilShutdown, untilKi
 	return untilShutdown, untilKill, untilStop, cancelUntilShutdown
 }
 
-// releaseRunContexts makes goInRun reject calls. The caller must cancel the contexts that newRunContexts has returned.
+// releaseRunContexts makes goInRun reject calls. The caller must cancel the contexts from newRunContexts.
 func (s *allocState) releaseRunContexts() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.untilShutdown, s.cancelStopped = nil, nil
 }
 
-// goInRun starts a goroutine that calls f with a context that Run cancels before it returns. It returns false and does
-// not call f outside Run. After releaseRunContexts the caller waits for wg.
+// goInRun calls f in a new goroutine, with a context that Run cancels before it returns. Outside Run it returns false
+// and does not call f. After releaseRunContexts the caller waits for wg.
 func (s *allocState) goInRun(wg *sync.WaitGroup, f func(ctx context.Context)) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -369,7 +368,7 @@ func (s *allocState) goInRun(wg *sync.WaitGroup, f func(ctx context.Context)) bo
 	return true
 }
 
-// requestStop requests the stop. Only the reason of the first request is used.
+// requestStop requests the stop. Only the first request's reason is used.
 func (s *allocState) requestStop(reason stopReason) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -396,15 +395,15 @@ func (s *allocState) requestStopLocked(reason stopReason) {
 
 func (s *allocState) isStopRequested() bool { return wait.IsClosed(s.stopRequested) }
 
-// currentStop returns the reason of the stop, and reports whether requestForceKill was called.
+// currentStop returns the stop reason, and reports whether requestForceKill was called.
 func (s *allocState) currentStop() (reason stopReason, forceKilled bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.stopReason, s.forceKilled
 }
 
-// waitForShutdownDelay waits for the shutdown_delay of the group, which gives clients of the group's services time to
-// notice the deregistration. It returns early after endShutdownDelay, and when ctx is done.
+// waitForShutdownDelay waits for the group's shutdown_delay, which gives clients of its services time to notice the
+// deregistration. It returns early after endShutdownDelay, and when ctx is done.
 func (s *allocState) waitForShutdownDelay(ctx context.Context) {
 	delay := pointer.Value(s.currentAlloc().GetTaskGroup().ShutdownDelay)
 	if delay == 0 {
@@ -417,7 +416,7 @@ func (s *allocState) waitForShutdownDelay(ctx context.Context) {
 	}
 }
 
-// endShutdownDelay makes the current calls of waitForShutdownDelay and all later calls return at once.
+// endShutdownDelay makes all current and later waitForShutdownDelay calls return at once.
 func (s *allocState) endShutdownDelay() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

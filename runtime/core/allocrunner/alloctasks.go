@@ -15,27 +15,26 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// allocTasks starts, restarts and stops the tasks of an allocation by the rules that concern several tasks. Its fields
-// do not change: the data that changes is in the allocState, in the task runners and in the coordinator. Its methods
-// may be called concurrently, except that the calls of reconcile must not overlap, nor the calls of
-// applyVersionUnlessOlder.
+// allocTasks starts, restarts and stops the allocation's tasks by the rules for several tasks. Its fields do not change:
+// the changing data is in the allocState, the task runners and the coordinator. Its methods may be called concurrently,
+// except that calls of reconcile must not overlap, nor calls of applyVersionUnlessOlder.
 type allocTasks struct {
 	taskSet
 	state            *allocState
 	node             taskenv.Node
 	envBuilders      map[string]*taskenv.Builder // by task name
 	coordinator      *lifecycle.Coordinator
-	lifecycleGroup   *lifecycle.ExtendedGroup // lifecycle extensions of the group; nil if it uses none
+	lifecycleGroup   *lifecycle.ExtendedGroup // the group's lifecycle extensions; nil if it uses none
 	services         core.Services
 	runnerCreateTime time.Time // when the runner was created; see startTimeNotInFuture
 	logger           hclog.Logger
 
-	restored                  chan struct{} // closed by Run when the tasks of an earlier agent are restored
+	restored                  chan struct{} // closed by Run when an earlier agent's tasks are restored
 	multiTaskRestartSemaphore chan struct{} // contains a value while a caller restarts several tasks; capacity 1
 }
 
-// newAllocTasks returns the tasks of a new Runner. The caller must set the elements of taskSet, because the runners of
-// the tasks need the other fields.
+// newAllocTasks returns a new Runner's tasks. The caller must set the elements of taskSet, because the task runners need
+// the other fields.
 func newAllocTasks(c *Config, state *allocState, tasks []taskrunner.Task, services core.Services, logger hclog.Logger) *allocTasks {
 	a := &allocTasks{
 		taskSet: make(taskSet, len(tasks)), state: state, node: c.Node, services: services, envBuilders: make(map[string]*taskenv.Builder), runnerCreateTime: time.Now(), logger: logger,
@@ -50,8 +49,8 @@ func newAllocTasks(c *Config, state *allocState, tasks []taskrunner.Task, servic
 	return a
 }
 
-// awaitRestored blocks until the tasks of an earlier agent are restored, because before that a request would find no
-// running process.
+// awaitRestored blocks until an earlier agent's tasks are restored, because before that a request would find no running
+// process.
 func (a *allocTasks) awaitRestored(ctx context.Context) error {
 	select {
 	case <-a.restored:
@@ -73,7 +72,7 @@ func (a *allocTasks) exec(ctx context.Context, task string, command []string, ti
 	return t.Exec(ctx, command, timeout)
 }
 
-// currentStatus returns the current status of the allocation.
+// currentStatus returns the allocation's current status.
 func (a *allocTasks) currentStatus() model.AllocReport {
 	return a.state.newReport(a.snapshot().taskStates)
 }
@@ -84,13 +83,12 @@ func (a *allocTasks) onlyPoststopTasksRemain() bool {
 	return finished
 }
 
-// rebuildTaskEnv rebuilds the environment of a task for a version of the allocation. The version must have the task.
+// rebuildTaskEnv rebuilds a task's environment for an allocation version. The version must have the task.
 func (a *allocTasks) rebuildTaskEnv(alloc *api.Allocation, task string) {
 	a.envBuilders[task].SetAlloc(a.state.envAlloc(alloc), toEnvTask(alloc, alloc.GetTaskGroup(), task))
 }
 
-// envOfTaskOrAlloc returns the current environment of the named task, or of the allocation if it has no task of this
-// name.
+// envOfTaskOrAlloc returns the named task's current environment, or the allocation's if it has no such task.
 func (a *allocTasks) envOfTaskOrAlloc(task string) *taskenv.Env {
 	if env := a.envBuilders[task]; env != nil {
 		return env.Build()
@@ -98,7 +96,7 @@ func (a *allocTasks) envOfTaskOrAlloc(task string) *taskenv.Env {
 	return a.allocEnv()
 }
 
-// allocEnv returns the current environment of the allocation.
+// allocEnv returns the allocation's current environment.
 func (a *allocTasks) allocEnv() *taskenv.Env {
 	return taskenv.NewBuilder(a.node, a.state.envAlloc(a.state.currentAlloc()), taskenv.Task{}).Build()
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/services/servicestest"
 )
 
-// BenchmarkNoOpAlloc measures the cost of an allocation of one task without the driver:
-// directories, hooks, environment, events.
+// BenchmarkNoOpAlloc measures what an allocation with one task costs without the driver: directories, hooks,
+// environment, events.
 func BenchmarkNoOpAlloc(b *testing.B) {
 	job := parseJob(b, job("batch", `task "web" {
 		driver = "fake"

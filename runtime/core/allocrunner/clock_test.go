@@ -8,8 +8,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Stored times of an agent whose clock was ahead must not delay actions that depend on
-// elapsed time.
+// Times stored by an agent with a fast clock must not delay actions that depend on elapsed time.
 func TestStoredTimesInTheFuture(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		created := time.Now()

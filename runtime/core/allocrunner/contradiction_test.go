@@ -61,7 +61,7 @@ func TestStopWithoutReportedExitEnds(t *testing.T) {
 	})
 }
 
-// A process that the driver has lost is ended by the agent before the next start.
+// If the driver has lost a process, the agent ends it before the next start.
 func TestLostProcessIsEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := startAgent(t, parseJob(t, job("service", oneRestartText+`task "web" {

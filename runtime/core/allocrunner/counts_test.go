@@ -11,7 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core"
 )
 
-// fakeMetrics counts what happens to the task t of the group g, by counter.
+// fakeMetrics counts what happens to the task t in the group g, by counter.
 type fakeMetrics struct {
 	mu       sync.Mutex
 	counters map[core.TaskCounter]int

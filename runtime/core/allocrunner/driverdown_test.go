@@ -21,7 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/network"
 )
 
-// unavailableDrivers is a world (the fake processes of a test) whose driver can be unavailable.
+// unavailableDrivers is a world (a test's fake processes) with a driver that can be unavailable.
 type unavailableDrivers struct {
 	*fakeDrivers
 	builtin bool
@@ -51,7 +51,7 @@ func (u *unavailableDrivers) Driver(ctx context.Context, name string) (driver.Dr
 	return u.fakeDrivers.Driver(ctx, name)
 }
 
-// set starts or ends an outage. The start of an outage kills the plugin.
+// set starts or ends an outage. An outage starts by killing the plugin.
 func (u *unavailableDrivers) set(away bool) {
 	u.mu.Lock()
 	u.unavailable = away
@@ -63,7 +63,7 @@ func (u *unavailableDrivers) set(away bool) {
 	}
 }
 
-// wakeWaiters makes all callers that wait for the driver retry.
+// wakeWaiters makes all callers waiting for the driver retry.
 func (u *unavailableDrivers) wakeWaiters() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -71,7 +71,7 @@ func (u *unavailableDrivers) wakeWaiters() {
 	u.changed = make(chan struct{})
 }
 
-// endTask implements taskdriver.EndTaskWithoutDriverFunc: it ends the fake processes of a task without the driver.
+// endTask implements taskdriver.EndTaskWithoutDriverFunc: it ends a task's fake processes without the driver.
 func (u *unavailableDrivers) endTask(exit *driver.ExitResult) taskdriver.EndTaskWithoutDriverFunc {
 	return func(_ context.Context, req taskdriver.EndTaskRequest) (result taskdriver.EndTaskResult, err error) {
 		u.fakeDrivers.recordCall("EndTask %s builtin=%v", req.Task, req.TasksAreHostProcesses)
@@ -88,7 +88,7 @@ func (u *unavailableDrivers) endTask(exit *driver.ExitResult) taskdriver.EndTask
 	}
 }
 
-// startWithUnavailableDriver starts an agent whose driver can be unavailable.
+// startWithUnavailableDriver starts an agent with a driver that can be unavailable.
 func startWithUnavailableDriver(t *testing.T, text string, mangle func(*testConfig, *unavailableDrivers)) (*testAgent, *unavailableDrivers) {
 	t.Helper()
 	var o *unavailableDrivers
@@ -112,7 +112,7 @@ func eventMessages(a *testAgent, task string) (found []string) {
 	return found
 }
 
-// countDestroyCalls returns the number of DestroyTask calls for a task.
+// countDestroyCalls returns how often DestroyTask was called for a task.
 func countDestroyCalls(a *testAgent, task string) (n int) {
 	for _, call := range a.drivers.recordedCalls("DestroyTask") {
 		if strings.HasSuffix(call, " "+task) {
@@ -239,8 +239,8 @@ func TestPurgeEndsTasksWhoseDriverIsUnavailable(t *testing.T) {
 				if all := strings.Join(eventMessages(a, "web"), "\n"); !strings.Contains(all, "exit status unknown") {
 					t.Errorf("events: %s", all)
 				}
-				// A task whose driver is unavailable is destroyed when the driver is back. If no plugin
-				// serves the driver, the allocation ends without waiting.
+				// A task with an unavailable driver is destroyed when the driver is back. If no plugin serves the
+				// driver, the allocation ends without waiting.
 				wantEqual(t, "allocation has ended", wait.IsClosed(a.Done()), fmt.Sprint(gone))
 				o.withoutPlugin = false
 				o.set(false)
@@ -334,7 +334,7 @@ func TestRestoreWaitsForTheDriver(t *testing.T) {
 	}
 }
 
-// recoveredTasks returns the tasks for which RecoverTask was called.
+// recoveredTasks returns the tasks passed to RecoverTask.
 func recoveredTasks(a *testAgent) (tasks []string) {
 	for _, c := range a.drivers.recordedCalls("RecoverTask") {
 		tasks = append(tasks, c[strings.LastIndex(c, " ")+1:])
@@ -342,7 +342,7 @@ func recoveredTasks(a *testAgent) (tasks []string) {
 	return tasks
 }
 
-// slowStartingDrivers is a world with a second driver, whose plugin starts when started is closed.
+// slowStartingDrivers is a world with a second driver. Its plugin starts when started is closed.
 type slowStartingDrivers struct {
 	*fakeDrivers
 	pluginStarted chan struct{}
@@ -360,8 +360,8 @@ func (d slowStartingDrivers) Driver(ctx context.Context, name string) (driver.Dr
 	return d.fakeDrivers.Driver(ctx, "fake")
 }
 
-// A plugin that is starting does not delay the recovery of the tasks of other drivers. The tasks of its
-// own driver are recovered when it has started.
+// A starting plugin does not delay recovery for other drivers' tasks. Its own driver's tasks are recovered when it has
+// started.
 func TestStartingPluginDoesNotDelayOtherTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := slowStartingDrivers{pluginStarted: make(chan struct{})}
@@ -398,7 +398,7 @@ func TestStartingPluginDoesNotDelayOtherTasks(t *testing.T) {
 	})
 }
 
-// A start that meets an unavailable driver is no attempt of the restart policy.
+// A start with an unavailable driver does not count as an attempt in the restart policy.
 func TestStartWaitsForUnavailableDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeDrivers()
@@ -437,7 +437,7 @@ func TestStopOfTaskThatWaitsForDriver(t *testing.T) {
 	})
 }
 
-// The exit of a builtin driver's task is reported during the outage of the driver, which can last two minutes.
+// A builtin driver's task exit is reported during the driver's outage, which may last two minutes.
 func TestExitDuringOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, o := startWithUnavailableDriver(t, jobTextFromParts("batch", `
@@ -474,11 +474,11 @@ func TestExitDuringOutage(t *testing.T) {
 	})
 }
 
-// failingDestroyDrivers is a driver whose DestroyTask fails for a while.
+// failingDestroyDrivers is a driver for which DestroyTask fails for a while.
 type failingDestroyDrivers struct {
 	*unavailableDrivers
-	remainingFailures int           // number of DestroyTask calls that fail; -1 for all
-	duration          time.Duration // duration of a DestroyTask call
+	remainingFailures int           // how many DestroyTask calls fail; -1 for all
+	duration          time.Duration // how long a DestroyTask call takes
 }
 
 type failingDestroyPlugin struct {
@@ -513,7 +513,7 @@ func (p failingDestroyPlugin) DestroyTask(ctx context.Context, id string, force 
 	return p.Driver.DestroyTask(ctx, id, force)
 }
 
-// setDuration sets the duration of the next DestroyTask calls.
+// setDuration sets how long the next DestroyTask calls take.
 func (f *failingDestroyDrivers) setDuration(d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -562,7 +562,7 @@ func TestDestroyIsPendingUntilItSucceeds(t *testing.T) {
 	})
 }
 
-// A driver that destroys the tasks of a whole node at the same time needs longer than for one task.
+// A driver that destroys a whole node's tasks at the same time needs longer than for one task.
 func TestSlowDestroyIsNotRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, f := startWithFailingDestroys(t, 0, jobTextFromParts("batch", `
@@ -581,8 +581,8 @@ func TestSlowDestroyIsNotRepeated(t *testing.T) {
 	})
 }
 
-// Between the exit of its process and the state dead, a task can neither be restarted nor rerun. A restart of all tasks
-// at this time waits for the state: otherwise the task would stay dead, and the others would wait for it.
+// Between process exit and the state dead, a task can neither be restarted nor rerun. Restarting all tasks then waits
+// for the state: otherwise the task would stay dead, and the others would wait for it.
 func TestRestartAllFindsTaskThatWasEnding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, f := startWithFailingDestroys(t, 0, jobTextFromParts("service", `
@@ -592,7 +592,7 @@ func TestRestartAllFindsTaskThatWasEnding(t *testing.T) {
 				config { run_for = "1s" }
 			}`, endlessTaskText))
 		f.setDuration(2 * time.Second)
-		a.advance(2 * time.Second) // DestroyTask of the first task has been called, and has not returned
+		a.advance(2 * time.Second) // DestroyTask was called for the first task, and has not returned
 		if err := a.RestartAll(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -603,8 +603,8 @@ func TestRestartAllFindsTaskThatWasEnding(t *testing.T) {
 	})
 }
 
-// If RecoverTask fails without the answer that the task does not exist, the task is neither given up
-// nor started again. This holds with and without a restart of the agent.
+// If RecoverTask fails with an error other than driver.ErrTaskNotFound, the task is neither given up nor started again.
+// This holds with and without an agent restart.
 func TestInconclusiveRecoveryKeepsTask(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		t.Run(fmt.Sprintf("the agent starts again: %v", restart), func(t *testing.T) {
@@ -639,8 +639,7 @@ func TestInconclusiveRecoveryKeepsTask(t *testing.T) {
 	}
 }
 
-// If RecoverTask fails without the answer that the task does not exist, a pending DestroyTask call is
-// not given up.
+// If RecoverTask fails with an error other than driver.ErrTaskNotFound, a pending DestroyTask call is not given up.
 func TestInconclusiveRecoveryKeepsTheDestroyPending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, f := startWithFailingDestroys(t, -1, jobTextFromParts("batch", `task "web" {
@@ -696,11 +695,11 @@ func TestNextStartWaitsForThePendingDestroy(t *testing.T) {
 	})
 }
 
-// crashingDrivers is a world whose plugin exits at each start of the task "bad".
+// crashingDrivers is a world with a plugin that exits whenever the task "bad" is started.
 type crashingDrivers struct {
 	*unavailableDrivers
 	crashTimes []time.Time
-	callOrder  []string // calls of StartTask and successful calls of RecoverTask, in their order
+	callOrder  []string // StartTask calls and successful RecoverTask calls, in call order
 }
 
 type crashingPlugin struct {
@@ -724,7 +723,7 @@ func (p crashingPlugin) recordCall(format string, args ...any) {
 
 func (p crashingPlugin) RecoverTask(ctx context.Context, h *driver.Handle) error {
 	if h.Config.Name != "bad" {
-		time.Sleep(1500 * time.Millisecond) // longer than the pause before the second start of "bad"
+		time.Sleep(1500 * time.Millisecond) // longer than the pause before "bad" is started again
 	}
 	err := p.fakePlugin.RecoverTask(ctx, h)
 	if err == nil {
@@ -784,7 +783,7 @@ func TestStartThatKillsThePluginComesAfterTheRecoveryOfRunningTasks(t *testing.T
 	})
 }
 
-// lazyDrivers are drivers whose first StopTask call succeeds and stops nothing.
+// lazyDrivers are drivers for which the first StopTask call succeeds and stops nothing.
 type lazyDrivers struct {
 	*unavailableDrivers
 	stopCount int
@@ -810,8 +809,8 @@ func (p lazyPlugin) StopTask(ctx context.Context, id string, timeout time.Durati
 	return p.Driver.StopTask(ctx, id, timeout, signal)
 }
 
-// A stop whose plugin dies before the process has exited is repeated when the driver is available again, and not only
-// when the report of the exit is overdue.
+// If the plugin dies before the process has exited, the stop is repeated when the driver is available again, and not
+// only when the exit report is overdue.
 func TestStopIsRepeatedAfterAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var lazy *lazyDrivers
@@ -826,7 +825,7 @@ func TestStopIsRepeatedAfterAnOutage(t *testing.T) {
 		a.advance(time.Second)
 		lazy.set(false)
 		a.wait()
-		// The end of the outage can be noticed twice, which repeats the call once more.
+		// The outage's end may be noticed twice, which repeats the call once more.
 		if lazy.stopCount < 2 {
 			t.Errorf("%d stops", lazy.stopCount)
 		}
@@ -834,7 +833,7 @@ func TestStopIsRepeatedAfterAnOutage(t *testing.T) {
 	})
 }
 
-// Records of an older agent, which lack the capabilities of drivers, can be read.
+// An older agent's records, which lack driver capabilities, can be read.
 func TestRestoreReadsRecordsWithoutCapabilities(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, o := startWithUnavailableDriver(t, jobTextFromParts("service", endlessTaskText), nil)
@@ -852,8 +851,8 @@ func TestRestoreReadsRecordsWithoutCapabilities(t *testing.T) {
 	})
 }
 
-// The log collector reads the output of a task as long as a process of the task may be alive. After the
-// driver has confirmed DestroyTask, no process of that start is alive.
+// The log collector reads a task's output as long as a process may be alive. After the driver has confirmed DestroyTask,
+// that start has no live process.
 func TestCollectionEndsWhenTheTaskIsDestroyed(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -944,7 +943,7 @@ func TestNetworkHookWaitsForDriverInBackOff(t *testing.T) {
 	}
 }
 
-// driversDyingOnce are drivers whose plugin dies in the next call of TaskConfigSchema if dies is set, and is then in
+// driversDyingOnce are drivers with a plugin that dies in the next TaskConfigSchema call if dies is set, and is then in
 // its back-off.
 type driversDyingOnce struct {
 	*unavailableDrivers
@@ -973,7 +972,7 @@ func (d dyingDriver) TaskConfigSchema(ctx context.Context) (*hclspec.Spec, error
 	return d.Driver.TaskConfigSchema(ctx)
 }
 
-// The plugin dies between the end of an outage and the question for the description of its driver.
+// The plugin dies between the outage's end and the request for its driver description.
 func TestStartWaitsForPluginThatDiesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		drivers := &driversDyingOnce{}

@@ -16,7 +16,7 @@ const exhaustedStartText = `
 		}
 	}`
 
-// A start whose driver finds no descriptor or process is no failed start, whatever the restart policy is.
+// If the driver finds no descriptor or process, the start does not count as failed, whatever the restart policy is.
 func TestStartWaitsForResourcesOfTheDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := startAgent(t, parseJob(t, jobTextFromParts("batch", "restart { attempts = 0 }", exhaustedStartText)), nil)

@@ -19,7 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 )
 
-// fakeTaskBehaviour is the config block of tasks of the fake driver. It describes how a task behaves.
+// fakeTaskBehaviour is the config block for the fake driver's tasks. It describes how a task behaves.
 type fakeTaskBehaviour struct {
 	RunFor        string   `codec:"run_for"`        // duration of a run; if empty, the process runs until it is stopped
 	ExitOnce      bool     `codec:"once"`           // only the first run ends by itself; later runs continue until they are stopped
@@ -58,33 +58,32 @@ var fakeTaskConfigSpec = hclspec.Object(map[string]*hclspec.Spec{
 	"args":           hclspec.Attr("args", "list(string)", false),
 })
 
-// fakeDrivers contains the fake processes of a test, which continue when their plugin exits.
+// fakeDrivers contains a test's fake processes, which continue when their plugin exits.
 type fakeDrivers struct {
 	capabilities      driver.Capabilities
 	networkOverride   *driver.NetworkOverride // returned by each start
-	findsUnknownTasks bool                    // plugins of this world find processes that they have not started, as drivers of package sdk do
+	findsUnknownTasks bool                    // this world's plugins find processes not started by them, as drivers made with package sdk do
 	keepsStarts       bool                    // a start goes on after its caller has gone, as with package sdk
 	diesAfterStart    bool                    // the first plugin process dies before it returns from StartTask
-	returnsNoHandles  bool                    // InspectTask returns no handle, as drivers that are not made with package sdk do
-	forgetsTasks      bool                    // plugins of this world do not know tasks that an earlier plugin has started
+	returnsNoHandles  bool                    // InspectTask returns no handle, as drivers not made with package sdk do
+	forgetsTasks      bool                    // this world's plugins do not know tasks started by an earlier plugin
 
 	mu                   sync.Mutex
 	recoveryInconclusive bool // RecoverTask cannot determine whether a task exists
 	plugin               *fakePlugin
-	pluginCount          int                           // number of plugin processes so far
+	pluginCount          int                           // how many plugin processes there were so far
 	tasks                map[string]*fakeTask          // by id, until destroyed
-	startCounts          map[string]int                // number of starts by task
-	successfulRunCounts  map[string]int                // by task: number of runs that ended successfully by themselves
-	lastConfigs          map[string]*driver.TaskConfig // last config of each task
-	calls                []driverCall                  // calls of StopTask, DestroyTask and other methods
+	startCounts          map[string]int                // start count by task
+	successfulRunCounts  map[string]int                // by task: how many runs ended successfully by themselves
+	lastConfigs          map[string]*driver.TaskConfig // last config by task
+	calls                []driverCall                  // calls to StopTask, DestroyTask and other methods
 	startTime            time.Time
 
-	// checkStart, if set, is called with mu held before a task starts. It returns the text of a rule
-	// violation, or "".
+	// checkStart, if set, is called with mu held before a task starts. It returns the violated rule as text, or "".
 	checkStart       func(task string, alive []string) string
 	violations       []string
-	recoveryDuration time.Duration                          // duration of RecoverTask
-	onExit           func(task string, r driver.ExitResult) // called at the end of each process; may be nil
+	recoveryDuration time.Duration                          // how long RecoverTask takes
+	onExit           func(task string, r driver.ExitResult) // called when a process ends; may be nil
 }
 
 func newFakeDrivers() *fakeDrivers {
@@ -123,7 +122,7 @@ func (f *fakeDrivers) RestartReattachedPlugin(context.Context, string) error {
 	return nil
 }
 
-// killPlugin simulates kill -9 of the plugin process. Tasks that cannot be recovered end too.
+// killPlugin simulates kill -9 for the plugin process. Unrecoverable tasks end too.
 func (f *fakeDrivers) killPlugin() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -150,8 +149,7 @@ func (c driverCall) String() string {
 	return fmt.Sprintf("+%v %s", c.at.Round(time.Millisecond), c.summary)
 }
 
-// recordedCalls returns the calls of one driver method. Calls at the same time are sorted by their
-// text.
+// recordedCalls returns the calls to one driver method. Simultaneous calls are sorted by their text.
 func (f *fakeDrivers) recordedCalls(method string) (found []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -220,9 +218,9 @@ func mustParseDuration(s string) time.Duration {
 	return d
 }
 
-// fakePlugin is a process of the fake driver's plugin.
+// fakePlugin is a fake driver's plugin process.
 type fakePlugin struct {
-	driver.Driver // nil: methods that the tests do not need panic
+	driver.Driver // nil: methods not needed by the tests panic
 	drivers       *fakeDrivers
 	exited        chan struct{}
 	knownTasks    map[string]bool // guarded by world.mu
@@ -454,7 +452,7 @@ func (p *fakePlugin) DestroyTask(_ context.Context, id string, force bool) error
 	return nil
 }
 
-// destroyAllProcesses ends the processes of all starts of a task, whatever their ids.
+// destroyAllProcesses ends a task's processes from all starts, whatever their ids.
 func (p *fakePlugin) destroyAllProcesses(id string) error {
 	p.drivers.mu.Lock()
 	defer p.drivers.mu.Unlock()
@@ -531,10 +529,10 @@ type fakeLogs struct {
 	mu                sync.Mutex
 	startedTasks      map[string]logs.Task
 	stopCounts        map[string]int
-	endedTasks        map[string]bool // by task: the argument of the last call of Stop
-	remainingFailures int             // number of failing starts
-	failingStops      bool            // calls of Stop fail
-	stoppedAtDestroy  []string        // tasks with which StopUnlessStopped was called
+	endedTasks        map[string]bool // by task: the last Stop call's argument
+	remainingFailures int             // how many starts fail
+	failingStops      bool            // Stop calls fail
+	stoppedAtDestroy  []string        // tasks passed to StopUnlessStopped
 }
 
 func newFakeLogs() *fakeLogs {

@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// gateOf returns the gate that blocks a task before each start.
+// gateOf returns the gate where a task waits before each start.
 func (a *allocTasks) gateOf(task taskrunner.Task) taskrunner.StartGate {
 	if a.lifecycleGroup == nil {
 		return a.coordinator.Gate(task.Stage())
@@ -21,9 +21,9 @@ func (a *allocTasks) gateOf(task taskrunner.Task) taskrunner.StartGate {
 	return startGate{a, task.Name}
 }
 
-// startGate is the gate of one task of a group that uses lifecycle extensions. Wait evaluates the rules of the group
-// itself, with the latest states of the tasks. Otherwise a task that restarts without delay would start before
-// reconcile has found that other tasks must run first.
+// startGate is a task's gate in a group that uses lifecycle extensions. Wait evaluates the group's rules itself, with
+// the latest task states. Otherwise a task restarting without delay would start before reconcile found that other tasks
+// must run first.
 type startGate struct {
 	tasks    *allocTasks
 	taskName string
@@ -48,21 +48,21 @@ func (g startGate) Wait(ctx context.Context) error {
 func (a *allocTasks) mayStart(task string) bool {
 	facts := a.snapshot().facts
 	phase := a.coordinator.Phase()
-	// After a stop was requested, only poststop tasks may start.
+	// After a stop request only poststop tasks may start.
 	return (!a.state.isStopRequested() || phase == lifecycle.PhasePoststop) && a.lifecycleGroup.MayStart(phase, task, facts)
 }
 
-// tasksSnapshot contains the states of all tasks, read one after the other. The fields after taskStates are set only
-// for a group that uses lifecycle extensions.
+// tasksSnapshot contains all task states, read one after the other. The fields after taskStates are set only for a group
+// that uses lifecycle extensions.
 type tasksSnapshot struct {
 	taskStates       map[string]*api.TaskState
-	facts            map[string]lifecycle.TaskFacts // facts to which the rules of the group apply, by task name
-	rerunCauseByTask map[string]string              // task that must run again -> task whose restart causes the rerun
-	checksChanged    <-chan struct{}                // closed when check results change that the facts include; nil if they include none
+	facts            map[string]lifecycle.TaskFacts // facts for the group's rules, by task name
+	rerunCauseByTask map[string]string              // task that must run again -> task that causes this by restarting
+	checksChanged    <-chan struct{}                // closed when check results in the facts change; nil if they include none
 }
 
-// snapshot returns the current states of the tasks. A dead task that must run again has the state pending, because
-// otherwise a group whose main task has just ended would seem to be complete. The caller owns the result.
+// snapshot returns the current task states. A dead task that must run again has the state pending: otherwise a group
+// would seem complete just after its main task has ended. The caller owns the result.
 func (a *allocTasks) snapshot() tasksSnapshot {
 	now := tasksSnapshot{taskStates: make(map[string]*api.TaskState, len(a.taskSet))}
 	killedSinceStart := make(map[string]bool, len(a.taskSet))
@@ -100,8 +100,7 @@ func lifecycleFacts(s *api.TaskState, killed bool) lifecycle.TaskFacts {
 	return lifecycle.TaskFacts{State: lifecycle.StateOf(s.State, s.Failed), StartedAt: s.StartedAt, RestartDecidedAt: s.LastRestart, KilledSinceStart: killed}
 }
 
-// hasPassedAllChecksSince reports whether the task has health checks and all of them have passed since
-// the task was started.
+// hasPassedAllChecksSince reports whether the task has health checks and all have passed since the task was started.
 func hasPassedAllChecksSince(results []core.CheckResult, task string, since time.Time) bool {
 	hasCheck := false
 	for _, c := range results {
@@ -124,8 +123,8 @@ func lifecycleStates(tasks map[string]*api.TaskState) map[string]lifecycle.State
 	return states
 }
 
-// openGatesAndEndUnstartable opens the gates of tasks that may start according to the states of the other tasks, and
-// ends the tasks whose start condition can no longer become true: a poststop task is skipped, any other task fails.
+// openGatesAndEndUnstartable opens the gates of tasks that may start, given the other tasks' states. It ends the tasks
+// that can no longer start: a poststop task is skipped, any other task fails.
 func (a *allocTasks) openGatesAndEndUnstartable(now tasksSnapshot) {
 	a.coordinator.ObserveTaskStates(lifecycleStates(now.taskStates))
 	if a.lifecycleGroup == nil {
@@ -140,7 +139,7 @@ func (a *allocTasks) openGatesAndEndUnstartable(now tasksSnapshot) {
 	}
 }
 
-// rerunTasks runs ended tasks again; causeByTask has, for each of them, the task whose restart causes the rerun. While
+// rerunTasks runs ended tasks again; causeByTask maps each to the restarting task that causes the rerun. While
 // RestartAll restarts all tasks, rerunTasks does nothing, because the restart includes these tasks.
 func (a *allocTasks) rerunTasks(causeByTask map[string]string) {
 	if a.coordinator.Phase() == lifecycle.PhaseInit {
@@ -153,8 +152,8 @@ func (a *allocTasks) rerunTasks(causeByTask map[string]string) {
 	}
 }
 
-// restartCauseByTask returns the running tasks that must restart because of another task: task name -> name of the
-// other task.
+// restartCauseByTask returns the running tasks that must restart because of another task: task name -> name of the other
+// task.
 func (a *allocTasks) restartCauseByTask() map[string]string {
 	if a.lifecycleGroup == nil || a.lifecycleGroup.RestartGroup == lifecycle.OneForOne || a.state.isStopRequested() {
 		return nil

@@ -18,9 +18,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// TestRandomLifecycleGraphs runs random groups that use lifecycle extensions, while tasks fail, users restart
-// tasks, and agents and plugins are killed. A historyChecker, which knows only the job and the history
-// of the processes, checks each start. The name of a failed case is its seed.
+// TestRandomLifecycleGraphs runs random groups with lifecycle extensions, while tasks fail, users restart tasks, and
+// agents and plugins are killed. A historyChecker, which knows only the job and the process history, checks each start.
+// A failed case's name is its seed.
 func TestRandomLifecycleGraphs(t *testing.T) {
 	cases := 40
 	if testing.Short() {
@@ -70,8 +70,7 @@ func randomLifecycleJob(t *testing.T, random *rand.Rand) *api.Job {
 		}
 		b.WriteString("config {\n")
 		if ends {
-			// The durations differ in all tasks, because the order of simultaneous events would be
-			// undefined.
+			// The durations differ in all tasks, because simultaneous events would have no defined order.
 			fmt.Fprintf(&b, "run_for = \"%dms\"\n", 500+random.IntN(700)*10+i)
 			b.WriteString(pick("", "", "exit_codes = [1, 0]\n"))
 		} else {
@@ -83,8 +82,7 @@ func randomLifecycleJob(t *testing.T, random *rand.Rand) *api.Job {
 	b.WriteString("}\n}\n")
 	job := parseJob(t, b.String())
 
-	// Start conditions that can never hold make a job invalid: a random condition is kept only if the
-	// job stays valid.
+	// Start conditions that can never hold make a job invalid: a random condition is kept only if the job stays valid.
 	group := job.TaskGroups[0]
 	for _, task := range group.Tasks {
 		task.Meta = make(map[string]string)
@@ -121,19 +119,19 @@ func describeJob(job *api.Job) string {
 	return b.String()
 }
 
-// historyChecker records the history of the processes in a world and reports violations of the rules.
+// historyChecker records a world's process history and reports rule violations.
 type historyChecker struct {
 	job        *api.Job
 	tasks      map[string]*api.Task
 	mu         sync.Mutex // taken after world.mu
 	histories  map[string]*taskHistory
-	agentStart time.Time // start of the agent, which may not have seen events at this time
+	agentStart time.Time // agent start, which may not have seen events at this time
 }
 
 type taskHistory struct {
 	startCount int
 	lastStart  time.Time
-	lastExit   time.Time // end of the last run; zero before the end of the first run
+	lastExit   time.Time // when the last run ended; zero before the first run has ended
 	alive      bool
 	succeeded  bool // the last run was successful and was not stopped
 }
@@ -189,8 +187,8 @@ func (h *historyChecker) checkStart(name string, alive []string) string {
 			return fmt.Sprintf("%s starts, and not %s", name, after)
 		}
 	}
-	// If an agent dies before it has stored the result of a start, the next agent destroys that start
-	// and repeats it. The repetition is not a restart.
+	// If an agent dies before it has stored a start's result, the next agent destroys that start and repeats it. The
+	// repetition does not count as a restart.
 	again := self.startCount > 0 && !self.lastExit.Equal(h.agentStart)
 	for of, other := range h.histories {
 		t := h.tasks[of]
@@ -211,8 +209,7 @@ func (h *historyChecker) checkStart(name string, alive []string) string {
 	return ""
 }
 
-// exitedJustNow reports whether a process has ended so recently that the runner cannot have reacted to
-// it.
+// exitedJustNow reports whether a process has ended so recently that the runner cannot have reacted yet.
 func (h *historyChecker) exitedJustNow(l *taskHistory) bool {
 	now := time.Now()
 	return !l.alive && (l.lastExit.Equal(now) || h.agentStart.Equal(now))
@@ -251,7 +248,7 @@ func (h *historyChecker) startsAfter(task, first string, seen map[string]bool) b
 	return false
 }
 
-// recordExit is called at the end of each process.
+// recordExit is called when a process ends.
 func (h *historyChecker) recordExit(name string, r driver.ExitResult) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -264,8 +261,8 @@ func (h *historyChecker) observeDrivers(c *testConfig) {
 	w.checkStart, w.onExit = h.checkStart, h.recordExit
 }
 
-// runJobUndisturbed runs the job without restarts or kills by the test: no task may wait forever, and no
-// completed work may be repeated.
+// runJobUndisturbed runs the job without restarts or kills by the test: no task may wait forever, and no completed work
+// may be repeated.
 func runJobUndisturbed(t *testing.T, job *api.Job) {
 	j := newHistoryChecker(job)
 	h := startHarness(t, job, j.observeDrivers)
@@ -274,7 +271,7 @@ func runJobUndisturbed(t *testing.T, job *api.Job) {
 			t.Log(h.transcript())
 		}
 	}()
-	h.advance(10 * time.Minute) // longer than the runs of all tasks one after the other
+	h.advance(10 * time.Minute) // longer than all tasks run one after the other
 	if *job.Type == "service" {
 		for name, task := range j.tasks {
 			if s := h.taskState(name); s.State == "pending" && lifecycleHookOf(task) != "poststop" && h.lastUpdate().ClientStatus != "failed" {
@@ -284,7 +281,7 @@ func runJobUndisturbed(t *testing.T, job *api.Job) {
 		h.Stop()
 	}
 	h.wait()
-	mains := 0 // sum of the restarts of all main tasks
+	mains := 0 // restarts, summed over all main tasks
 	for name, task := range j.tasks {
 		if lifecycleHookOf(task) == "" {
 			mains += int(h.taskState(name).Restarts)
@@ -306,7 +303,7 @@ func runJobUndisturbed(t *testing.T, job *api.Job) {
 			if skipped && lifecycleHookOf(task) != "poststop" {
 				t.Errorf("%s was given up in a group that has not failed", name)
 			}
-			// A task that is stopped while it waits at its gate counts a restart without a start.
+			// A task stopped while it waits at its gate counts a restart without a start.
 			if l := j.histories[name]; l.startCount != 1+int(s.Restarts) && !s.StartedAt.IsZero() && !(l.startCount == int(s.Restarts) && isLongRunning(task)) {
 				t.Errorf("%s was started %d times with %d restarts", name, l.startCount, s.Restarts)
 			}
@@ -315,7 +312,7 @@ func runJobUndisturbed(t *testing.T, job *api.Job) {
 	h.checkFinalState()
 }
 
-// checkFinalState checks the invariants of a group that has ended.
+// checkFinalState checks an ended group's invariants.
 func (h *harness) checkFinalState() {
 	h.drivers.mu.Lock()
 	for _, wrong := range h.drivers.violations {
@@ -391,8 +388,8 @@ func runJobWithRandomActions(t *testing.T, job *api.Job, random *rand.Rand) {
 	a.checkFinalState()
 }
 
-// TestAgentDeathAtEachWriteInALifecycleGraph runs a group that uses all lifecycle extensions, once for each write to
-// the store, and kills the agent in place of this write. The next agent completes or stops the group.
+// TestAgentDeathAtEachWriteInALifecycleGraph runs a group with all lifecycle extensions, once for each store write, and
+// kills the agent in place of this write. The next agent completes or stops the group.
 func TestAgentDeathAtEachWriteInALifecycleGraph(t *testing.T) {
 	job := parseJob(t, `job "j" {
 		type = "batch"
@@ -450,7 +447,7 @@ func TestAgentDeathAtEachWriteInALifecycleGraph(t *testing.T) {
 		total = a.store.writeCount
 		wantEqual(t, "done", a.drivers.successfulRunCounts, "map[init:2 next:1 publish:1 web:1]")
 	})
-	for n := 2; n <= total; n++ { // at the first write, the agent has only recorded that the tasks were received
+	for n := 2; n <= total; n++ { // at the first write, the agent has only recorded that it received the tasks
 		for _, stopped := range []bool{false, true} {
 			t.Run(fmt.Sprintf("write %d, stopped %v", n, stopped), func(t *testing.T) {
 				t.Parallel()
@@ -481,8 +478,7 @@ func TestAgentDeathAtEachWriteInALifecycleGraph(t *testing.T) {
 					for _, name := range []string{"web", "next", "publish"} {
 						wantEqual(t, name+" done", b.drivers.successfulRunCounts[name], "1")
 					}
-					// The agents may not have seen the failed run of web, so the work of init can be
-					// done again.
+					// The agents may not have seen web's failed run, so init's work may be done again.
 					if done := b.drivers.successfulRunCounts["init"]; done < 1 || done > 3 {
 						t.Errorf("init has done its work %d times", done)
 					}

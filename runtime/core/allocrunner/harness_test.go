@@ -27,7 +27,7 @@ var nullLogger = hclog.NewNullLogger()
 
 const testAllocID = "11111111-2222-3333-4444-555555555555"
 
-// parseJob parses a job whose tasks use the fake driver.
+// parseJob parses a job with tasks for the fake driver.
 func parseJob(t testing.TB, text string) *api.Job {
 	t.Helper()
 	file, diags := jobspec.Parse(jobspec.ParseInput{DiagnosticFileName: "job.nomad.hcl", Text: []byte(text)})
@@ -38,7 +38,7 @@ func parseJob(t testing.TB, text string) *api.Job {
 	return file.Job
 }
 
-// newAllocation returns an allocation of the first group of a job.
+// newAllocation returns an allocation for a job's first group.
 func newAllocation(job *api.Job) *api.Allocation {
 	group := job.TaskGroups[0]
 	alloc := &api.Allocation{
@@ -76,7 +76,7 @@ type harness struct {
 
 	allocDirRoot string
 
-	cancel context.CancelCauseFunc // cancels the context that Run was called with
+	cancel context.CancelCauseFunc // cancels Run's context
 
 	mu              sync.Mutex
 	reportedUpdates []model.AllocReport
@@ -91,13 +91,13 @@ type testConfig struct {
 	machineConfig
 }
 
-// withMachine returns the configuration of the runner with its machine.
+// withMachine returns the runner's configuration with its machine.
 func (c *testConfig) withMachine() Config {
 	c.Machine = builtinhooks.NewMachine(c.machineConfig)
 	return c.Config
 }
 
-// Dir returns the directory of the allocation.
+// Dir returns the allocation's directory.
 func (h *harness) Dir() *allocdir.Dir {
 	dir, err := allocdir.New(h.allocDirRoot, h.Alloc().ID)
 	if err != nil {
@@ -106,8 +106,8 @@ func (h *harness) Dir() *allocdir.Dir {
 	return dir
 }
 
-// startHarness runs the allocation of a job inside a synctest bubble. mangle may change the configuration. The
-// runner is stopped at the end of the test at the latest.
+// startHarness runs a job's allocation inside a synctest bubble. mangle may change the configuration. The runner is
+// stopped when the test ends, if not before.
 func startHarness(t *testing.T, job *api.Job, mangle func(*testConfig)) *harness {
 	t.Helper()
 	h := &harness{t: t, drivers: newFakeDrivers(), logs: newFakeLogs(), startTime: time.Now()}
@@ -152,7 +152,7 @@ func startHarness(t *testing.T, job *api.Job, mangle func(*testConfig)) *harness
 	return h
 }
 
-// checkTransitions replays the recorded transitions of each task.
+// checkTransitions replays each task's recorded transitions.
 func checkTransitions(t *testing.T, r *Runner) {
 	t.Helper()
 	for task, list := range r.TransitionsByTask() {
@@ -192,8 +192,8 @@ func (h *harness) lastUpdate() model.AllocReport {
 	return h.reportedUpdates[len(h.reportedUpdates)-1]
 }
 
-// transcript returns the history of the allocation and of each task. Of several changes of the
-// allocation at the same time, it contains only the last one.
+// transcript returns the history of the allocation and each task. If the allocation changes several times at the same
+// time, it contains only the last change.
 func (h *harness) transcript() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -265,7 +265,7 @@ func (h *harness) taskState(task string) *api.TaskState {
 	return t.State()
 }
 
-// fixedHookFactory is a HookFactory of fixed hooks.
+// fixedHookFactory is a HookFactory with fixed hooks.
 type fixedHookFactory struct {
 	alloc []hooks.Hook
 	task  []hooks.Hook

@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// newHealthHook returns the builtin hook that watches the health of the allocation.
+// newHealthHook returns the builtin hook that watches the allocation's health.
 func (a *allocTasks) newHealthHook(events timeline.Recorder) *hooks.HealthHook {
 	return hooks.NewHealthHook(hooks.HealthHookConfig{
 		NewParams: func() (health.Params, bool) {
@@ -32,8 +32,7 @@ func (a *allocTasks) newHealthHook(events timeline.Recorder) *hooks.HealthHook {
 	})
 }
 
-// newHealthSnapshot returns the data from which health.Evaluate decides the health. checksChanged is closed when check
-// results change.
+// newHealthSnapshot returns the input for health.Evaluate. checksChanged is closed when check results change.
 func (a *allocTasks) newHealthSnapshot() (snapshot health.Snapshot, checksChanged <-chan struct{}) {
 	status, alloc := a.currentStatus(), a.state.currentAlloc()
 	results, ready, checksChanged := a.services.CheckResults()
@@ -78,8 +77,8 @@ func toHealthChecks(results []core.CheckResult) (checks []health.Check) {
 }
 
 // startTimeNotInFuture returns when a task was last started. If the stored time is in the future, it comes from an
-// earlier agent whose clock was ahead: then startTimeNotInFuture returns the time at which the runner was created,
-// because the task has run at least since then.
+// earlier agent with a fast clock: then startTimeNotInFuture returns the runner's creation time, because the task has
+// run at least since then.
 func startTimeNotInFuture(s *api.TaskState, runnerCreatedAt time.Time) time.Time {
 	if s.StartedAt.After(time.Now()) {
 		return runnerCreatedAt
@@ -87,7 +86,7 @@ func startTimeNotInFuture(s *api.TaskState, runnerCreatedAt time.Time) time.Time
 	return s.StartedAt
 }
 
-// healthEvents are the names of the events of the allocation in its time line. Tasks do not get these events.
+// healthEvents are the names of the allocation's events in its time line. Tasks do not get these events.
 var healthEvents = map[health.State]string{health.Healthy: "Alloc Healthy", health.Unhealthy: "Alloc Unhealthy"}
 
 // recordVerdict records whether the allocation is healthy, and emits the events about it. An allocation that was stopped

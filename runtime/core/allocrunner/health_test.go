@@ -21,7 +21,7 @@ type healthReportingHook struct {
 func (r healthReportingHook) Name() string        { return r.name }
 func (r healthReportingHook) ReportsHealth() bool { return r.required }
 
-// newStateInDeployment returns the state of an allocation in a deployment.
+// newStateInDeployment returns an allocation's state in a deployment.
 func newStateInDeployment(deploymentID string) *allocState {
 	alloc := allocVersion(1, api.AllocDesiredStatusRun)
 	alloc.DeploymentID = deploymentID

@@ -14,13 +14,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 )
 
-// The functions of this file call the hooks of an allocation. A hook that is called after an update gets the new version.
+// The functions in this file call an allocation's hooks. A hook called after an update gets the new version.
 
-// callPrerunHooks calls the Prerun hooks in order, up to the first error. restored means that an
-// earlier agent has started the allocation.
+// callPrerunHooks calls the Prerun hooks in order, up to the first error. restored means that an earlier agent started
+// the allocation.
 func callPrerunHooks(untilStop context.Context, tasks *allocTasks, restored bool) error {
 	var alloc *api.Allocation
-	var env map[string]string // environment of alloc
+	var env map[string]string // alloc's environment
 	return hooks.CallStartHooksUntilError(untilStop, tasks.state.hooks(), hook.Prerun, func(ctx context.Context, _ hooks.Hook, h hook.AllocPrerun) (hook.AllocPrerunResponse, error) {
 		if now := tasks.state.currentAlloc(); now != alloc {
 			alloc, env = now, tasks.allocEnv().Vars()
@@ -31,8 +31,8 @@ func callPrerunHooks(untilStop context.Context, tasks *allocTasks, restored bool
 	}, func(err error) bool { return restored && keepsTasksAfterPrerunError(err, tasks.taskSet) })
 }
 
-// contextUntilStop returns a context that is canceled with ctx, and also when the stop of the allocation is requested or
-// announced, so that hooks that hang do not delay the stop. The caller must call the returned function.
+// contextUntilStop returns a context that is canceled with ctx, and also when the allocation's stop is requested or
+// announced, so that hanging hooks do not delay the stop. The caller must call the returned function.
 func contextUntilStop(ctx context.Context, s *allocState) (untilStop context.Context, release func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var waiterWG sync.WaitGroup
@@ -50,8 +50,8 @@ func contextUntilStop(ctx context.Context, s *allocState) (untilStop context.Con
 	}
 }
 
-// keepsTasksAfterPrerunError reports whether the running tasks of a restored allocation continue although a Prerun hook
-// has failed with err. They do if the hook's plugin is unavailable, or if the agent has no free file descriptors.
+// keepsTasksAfterPrerunError reports whether a restored allocation's running tasks continue although a Prerun hook
+// failed with err. They do if the hook's plugin is unavailable, or if the agent has no free file descriptors.
 func keepsTasksAfterPrerunError(err error, tasks taskSet) bool {
 	if !errors.As(err, new(*hooks.PluginUnavailableError)) && !osprocess.IsResourceExhausted(err) {
 		return false

@@ -26,7 +26,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// recordingHook is a hook for all hook points of an allocation and of a task. It records the calls.
+// recordingHook is a hook for all allocation and task hook points. It records the calls.
 type recordingHook struct {
 	hooks.BuiltinHookDefaults
 	name string
@@ -34,14 +34,14 @@ type recordingHook struct {
 	mu               sync.Mutex
 	startedCalls     []string
 	errsByPoint      map[string]error         // errors by hook point
-	hangingPoints    map[string]bool          // hook points whose calls block until their context is done
-	lastPrestart     hook.TaskPrestartRequest // last request of Prestart
+	hangingPoints    map[string]bool          // at these hook points calls block until their context is done
+	lastPrestart     hook.TaskPrestartRequest // last Prestart request
 	lastStop         hook.TaskStopRequest
 	prestartResponse func(n int) (hook.TaskPrestartResponse, error) // returns the response to the n-th Prestart call
 	n                int
 
 	callDurations map[string]time.Duration // how long calls take, by hook point, even if their context is done
-	returnedCalls []string                 // hook points whose calls have returned
+	returnedCalls []string                 // hook points with calls that have returned
 }
 
 func (r *recordingHook) Name() string { return r.name }
@@ -70,7 +70,7 @@ func (r *recordingHook) calls() []string {
 	return slices.Clone(r.startedCalls)
 }
 
-// recordingAllocHook is a recordingHook for the hook points of an allocation.
+// recordingAllocHook is a recordingHook for an allocation's hook points.
 type recordingAllocHook struct{ *recordingHook }
 
 func (h recordingAllocHook) Prerun(ctx context.Context, _ hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
@@ -95,7 +95,7 @@ func (h recordingAllocHook) ShutdownAlloc(ctx context.Context, _ hook.AllocShutd
 	return hook.AllocShutdownResponse{}, h.record(ctx, "shutdown")
 }
 
-// recordingTaskHook is a recordingHook for the hook points of a task.
+// recordingTaskHook is a recordingHook for a task's hook points.
 type recordingTaskHook struct{ *recordingHook }
 
 func (h recordingTaskHook) Prestart(ctx context.Context, r hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
@@ -138,7 +138,7 @@ func withHooks(alloc, task []hooks.Hook) func(*testConfig) {
 	return func(c *testConfig) { c.HookFactory = fixedHookFactory{alloc: alloc, task: task} }
 }
 
-// job returns the text of a job with one group that contains the given tasks, which are HCL.
+// job returns a job text with one group for the given tasks, which are HCL.
 func job(typ, group string) string {
 	return fmt.Sprintf("job \"j\" {\n type = %q\n group \"g\" {\n%s\n}\n}\n", typ, group)
 }
@@ -188,7 +188,7 @@ func TestFailedPrerunFailsAlloc(t *testing.T) {
 	})
 }
 
-// remoteIssuer records for which allocations it has issued tokens.
+// remoteIssuer records the allocations for which it has issued tokens.
 type remoteIssuer struct {
 	builtinhooks.TokenIssuer // not called, because no task has an identity with a file or a variable
 	err                      error
@@ -322,20 +322,20 @@ func TestHookStateIsStored(t *testing.T) {
 	})
 }
 
-// stateHook records the StartID and the PreviousState of each call of a task.
+// stateHook records each task call's StartID and PreviousState.
 type stateHook struct {
 	hooks.BuiltinHookDefaults
 
 	mu       sync.Mutex
 	records  []string
 	startIDs []string
-	prestart func(n int) hook.TaskPrestartResponse // returns the response to the n-th call of Prestart
+	prestart func(n int) hook.TaskPrestartResponse // returns the response to the n-th Prestart call
 	n        int
 }
 
 func (*stateHook) Name() string { return "state" }
 
-// record records a call with the number of its start, and the state.
+// record records a call with its start's number, and the state.
 func (s *stateHook) record(point, startID string, state map[string]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -389,7 +389,7 @@ func TestStoredHookStateIsPassedToLaterCalls(t *testing.T) {
 		}
 		s.prestart = func(n int) hook.TaskPrestartResponse {
 			if n == 2 {
-				storeState("c") // the response has the state of the request, and does not replace it
+				storeState("c") // the response has the request's state, and does not replace it
 				return hook.TaskPrestartResponse{State: map[string]string{"n": "b"}}
 			}
 			return hook.TaskPrestartResponse{State: map[string]string{"n": "a"}}
@@ -432,8 +432,8 @@ func TestStoredHookStateIsPassedToLaterCalls(t *testing.T) {
 	})
 }
 
-// memoryStore is a Store that keeps the latest version of each record, and the fields that a task
-// had when it was first reported as running.
+// memoryStore is a Store that keeps each record's latest version, and a task's fields when it was first reported as
+// running.
 type memoryStore struct {
 	mu                   sync.Mutex
 	fieldsByTask         map[string]record.Fields
@@ -510,7 +510,7 @@ func TestNothingStartsWithoutARecord(t *testing.T) {
 	})
 }
 
-// runningTaskRejectingStore is a Store that rejects the record of a running task while it is full.
+// runningTaskRejectingStore is a Store that rejects a running task's record while it is full.
 type runningTaskRejectingStore struct {
 	*fakeStore
 	full bool
@@ -526,8 +526,7 @@ func (r *runningTaskRejectingStore) PutTask(alloc, task string, local record.Fie
 	return r.fakeStore.PutTask(alloc, task, local, s, h)
 }
 
-// A task's record that the store has rejected is stored when the store has space again. Until then no
-// part of the record is stored.
+// A rejected task record is stored when the store has space again. Until then no part is stored.
 func TestRecordIsStoredAfterFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &runningTaskRejectingStore{fakeStore: newFakeStore(), full: true}
@@ -550,8 +549,7 @@ func TestRecordIsStoredAfterFullDisk(t *testing.T) {
 	})
 }
 
-// The record of a kill that the store has rejected is stored when the store has space again: otherwise
-// the next agent would let the task continue.
+// A rejected kill record is stored when the store has space again: otherwise the next agent would let the task continue.
 func TestKillIsStoredAfterFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &runningTaskRejectingStore{fakeStore: newFakeStore()}
@@ -586,7 +584,7 @@ func TestKillIsStoredAfterFullDisk(t *testing.T) {
 type fullDiskStore struct {
 	*fakeStore
 	full           bool
-	fullUntilStart bool // the store has space again from the first record that contains the id of a start
+	fullUntilStart bool // the store has space again from the first record with a start's id
 }
 
 // rejectsPut reports whether a put is rejected. local is nil for a put without the fields.
@@ -650,8 +648,8 @@ func (fa *fakeStore) storedEvents(task string) (types []string) {
 	return types
 }
 
-// No goroutine waits until an event is written. An event that the store has rejected is stored when the
-// store has space again, even if no other event of the task follows.
+// No goroutine waits until an event is written. A rejected event is stored when the store has space again, even if no
+// other event follows for the task.
 func TestEventIsStoredAfterFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &fullDiskStore{fakeStore: newFakeStore()}
@@ -675,9 +673,8 @@ func TestEventIsStoredAfterFullDisk(t *testing.T) {
 	})
 }
 
-// The local record contains which hooks were called. It is stored together with the events of these
-// calls: the next agent does not call these hooks again, so events that were not stored would be
-// missing forever.
+// The local record contains which hooks were called. It is stored together with the events of these calls: the next
+// agent does not call these hooks again, so unstored events would be missing forever.
 func TestRefusedEventIsStoredWithTheLocalRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &fullDiskStore{fakeStore: newFakeStore(), full: true, fullUntilStart: true}
@@ -727,8 +724,8 @@ func TestHookEnvMerges(t *testing.T) {
 	})
 }
 
-// If several hooks set the same environment variable, the order of the hooks decides which value is
-// used, not the order of their responses.
+// If several hooks set the same environment variable, the hook order decides which value is used, not the response
+// order.
 func TestHookEnvIsInTheOrderOfTheHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		say := func(name string, from int) recordingTaskHook {
@@ -870,7 +867,7 @@ func TestStatusUpdatesAreOrdered(t *testing.T) {
 		for _, v := range versions {
 			h.Update(v)
 		}
-		h.Update(versions[1]) // an older version that is received after a newer one
+		h.Update(versions[1]) // an older version, received after a newer one
 		h.advance(time.Second)
 		calls := alloc.calls()
 		if !slices.IsSorted(calls[1:]) || calls[len(calls)-1] != "update 3" || len(calls) > 4 {
@@ -963,7 +960,7 @@ func testMountsForADriverThatTakesNone(t *testing.T, name, want string) {
 	})
 }
 
-// A task that sees the files of the host needs no mounts to use a device.
+// A task that sees the host's files needs no mounts to use a device.
 func TestMountsOfDevicesForADriverThatTakesNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		devices := recordingTaskHook{&recordingHook{name: hooks.DevicesName, prestartResponse: func(int) (hook.TaskPrestartResponse, error) {
@@ -1025,8 +1022,8 @@ func TestShutdownLeavesTheTaskAlone(t *testing.T) {
 	})
 }
 
-// A hook that hangs at the end of a task does not delay the shutdown of the agent. The next agent calls
-// the hook again, and then applies the restart policy.
+// A hook that hangs at a task's end does not delay agent shutdown. The next agent calls the hook again, and then applies
+// the restart policy.
 func TestShutdownWhileExitIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := recordingTaskHook{&recordingHook{name: "slow", hangingPoints: map[string]bool{"exited": true}}}
@@ -1053,7 +1050,7 @@ func TestShutdownWhileExitIsReported(t *testing.T) {
 	})
 }
 
-// Calls of the Update hooks do not overlap each other. They run concurrently with all other hooks.
+// Update hook calls do not overlap each other. They run concurrently with all other hooks.
 func TestUpdatesOfATask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := recordingTaskHook{&recordingHook{name: "slow", hangingPoints: map[string]bool{"update": true}}}
@@ -1077,8 +1074,8 @@ func TestUpdatesOfATask(t *testing.T) {
 	})
 }
 
-// A stop does not wait for a hook that hangs, except for the hooks that belong to the stop and have a
-// deadline. A shutdown of the agent waits for the Stop and Postrun hooks.
+// A stop does not wait for a hanging hook, except for the stop's own hooks with a deadline. Agent shutdown waits for the
+// Stop and Postrun hooks.
 func TestStopWhileAHookHangs(t *testing.T) {
 	update := func(h *harness, j *api.Job) { h.Update(newAllocation(j)) }
 	restart := func(h *harness, _ *api.Job) { go func() { _ = h.RestartAll(context.Background()) }() } // the error does not matter
@@ -1086,7 +1083,7 @@ func TestStopWhileAHookHangs(t *testing.T) {
 		point  string
 		ofTask bool
 		begin  func(*harness, *api.Job) // makes the runner reach the hook point; nil if the runner reaches it by itself
-		// How long a stop takes, and how long a shutdown of the agent one second after the stop takes.
+		// How long a stop takes, and how long an agent shutdown one second after the stop takes.
 		stop, shutdown string
 	}{
 		{"prerun", false, nil, "0s", "0s"},
@@ -1098,7 +1095,7 @@ func TestStopWhileAHookHangs(t *testing.T) {
 		{"prekill", false, nil, "10s", "1s"},
 		{"prekilling", true, nil, "10s", "1s"},
 		{"exited", true, nil, "10s", "1s"},
-		{"stop", true, nil, "10s", "10s"}, // a shutdown does not shorten the deadline of a cleanup hook
+		{"stop", true, nil, "10s", "10s"}, // a shutdown does not shorten a cleanup hook's deadline
 		{"postrun", false, nil, "10s", "10s"},
 	} {
 		for _, shutdown := range []bool{false, true} {
@@ -1170,7 +1167,7 @@ func TestPreTaskRestart(t *testing.T) {
 		if err := errors.Join(h.RestartTask(ctx, "web"), h.RestartRunning(ctx), h.RestartAll(ctx)); err != nil {
 			t.Fatal(err)
 		}
-		wantEqual(t, "took", time.Since(h.startTime), "9s") // the restarts of all tasks wait for shutdown_delay, the restart of one task does not
+		wantEqual(t, "took", time.Since(h.startTime), "9s") // restarting all tasks waits for shutdown_delay, restarting one task does not
 		wantEqual(t, "alloc hook", alloc.calls(), "[prerun pretaskrestart pretaskrestart]")
 	})
 }
@@ -1208,8 +1205,8 @@ func (l lateHookFactory) NewTaskHooks(a *api.Allocation, t *api.Task, c hooks.At
 	return l.hooks.NewTaskHooks(a, t, c)
 }
 
-// An allocation that was not started does not start before its hooks are known, neither under the first
-// nor under the next agent. An allocation that runs continues to run.
+// An allocation that was not started does not start before its hooks are known, neither under the first nor under the
+// next agent. A running allocation continues to run.
 func TestHooksAreAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ofAlloc, ofTask := &recordingHook{name: "late"}, &recordingHook{name: "late"}
@@ -1242,7 +1239,7 @@ func TestHooksAreAwaited(t *testing.T) {
 	})
 }
 
-// incompleteHookFactory is a HookFactory whose list of hooks is incomplete until hooksKnown is closed.
+// incompleteHookFactory is a HookFactory with an incomplete hook list until hooksKnown is closed.
 type incompleteHookFactory struct {
 	fixedHookFactory
 	hooksKnown chan struct{}
@@ -1259,7 +1256,7 @@ func TestRestoredTasksDoNotWaitForHooks(t *testing.T) {
 		name    string
 		then    func(*testAgent, incompleteHookFactory)
 		prerun  time.Duration // when the Prerun hook is called under the next agent; 0 if it is not called
-		prekill int           // number of calls of the PreKill hook
+		prekill int           // PreKill hook calls
 	}{
 		{"known after a second", func(a *testAgent, l incompleteHookFactory) {
 			a.advance(time.Second)
@@ -1303,7 +1300,7 @@ func TestRestoredTasksDoNotWaitForHooks(t *testing.T) {
 	}
 }
 
-// An allocation that was stopped before its start does not wait until its hooks are known.
+// An allocation stopped before its start does not wait until its hooks are known.
 func TestStopWhileHooksAreAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ofAlloc := &recordingHook{name: "late"}
@@ -1319,7 +1316,7 @@ func TestStopWhileHooksAreAwaited(t *testing.T) {
 	})
 }
 
-// A runner that is created only to destroy an allocation does not wait for plugins. It calls all hooks.
+// A runner created only to destroy an allocation does not wait for plugins. It calls all hooks.
 func TestDestroyWhileHooksAreAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ofAlloc := &recordingHook{name: "late"}
@@ -1339,7 +1336,7 @@ func TestDestroyWhileHooksAreAwaited(t *testing.T) {
 	})
 }
 
-// Run waits for the restarts that hooks have requested.
+// Run waits for restarts requested by hooks.
 func TestRunWaitsForRequestedRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := &recordingHook{name: "slow", callDurations: map[string]time.Duration{"prekilling": time.Minute}}
@@ -1363,8 +1360,8 @@ func TestRunWaitsForRequestedRestarts(t *testing.T) {
 	})
 }
 
-// When an allocation is destroyed, the collection of its output is ended, because the call of Stop can have failed. A
-// runner that is created only for Destroy does that too.
+// Destroying an allocation ends its output collection, because the Stop call may have failed. A runner created only for
+// Destroy does that too.
 func TestDestroyEndsLogCollection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := startHarness(t, parseJob(t, job("batch", noRestartText+endlessTaskText)), nil)

@@ -10,7 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// The last end of a task is in its record, whatever drivers and hooks emit, and also after a restart of the agent.
+// A task's last end is in its record, whatever drivers and hooks emit, and also after an agent restart.
 func TestLastEndIsRecorded(t *testing.T) {
 	const oftenText = "restart {\n attempts = 9\n interval = \"1h\"\n delay = \"4s\"\n mode = \"delay\"\n}\n" // the jitter adds up to a second
 	restart := func(countsAsFailure bool) func(*testing.T, *testAgent) {
@@ -25,7 +25,7 @@ func TestLastEndIsRecorded(t *testing.T) {
 		config string
 		after  time.Duration
 		act    func(*testing.T, *testAgent) // may be nil
-		want   string                       // the fields that are set, without times
+		want   string                       // the set fields, without times
 		next   bool                         // the task starts again later
 	}{
 		"an exit":                              {`run_for = "1s"; exit_codes = [3]`, 2 * time.Second, nil, "failure exit_code=3 in_row=1", true},

@@ -9,18 +9,18 @@ import (
 
 // Limits are the agent's limits and settings for the tasks of all allocations. A zero field means its default.
 type Limits struct {
-	MaxKillTimeout             time.Duration // maximum of kill_timeout; default 30 s
-	StatsSampleInterval        time.Duration // interval between samples of resource usage; default 1 s
-	PrerunAndPrestartTimeout   time.Duration // timeout of one Prerun or Prestart call; default 1 min
-	OtherHookPointTimeout      time.Duration // timeout of one call of any other hook point; default 10 s
-	RestartAllTasksDownTimeout time.Duration // timeout of RestartAll until all tasks are down; default 10 min
-	NodeCPUMHz                 int64         // usable MHz of the node; 0 means unknown
+	MaxKillTimeout             time.Duration // kill_timeout maximum; default 30 s
+	StatsSampleInterval        time.Duration // interval between resource usage samples; default 1 s
+	PrerunAndPrestartTimeout   time.Duration // timeout for one Prerun or Prestart call; default 1 min
+	OtherHookPointTimeout      time.Duration // timeout for one call at any other hook point; default 10 s
+	RestartAllTasksDownTimeout time.Duration // how long RestartAll waits until all tasks are down; default 10 min
+	NodeCPUMHz                 int64         // usable MHz on the node; 0 means unknown
 
-	// FileOperationLimiter limits the number of operations that open files at one time; nil means no limit.
+	// FileOperationLimiter limits how many file-opening operations run at one time; nil means no limit.
 	FileOperationLimiter *descriptors.Limiter
 }
 
-// WithDefaults returns the limits with the defaults in place of zero values.
+// WithDefaults returns the limits with defaults in place of zero values.
 func (l Limits) WithDefaults() Limits {
 	for _, d := range []struct {
 		field *time.Duration

@@ -14,8 +14,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// newNetworkStatus returns the network of an allocation as clients see it, from the dns block of its group and from the
-// network that was created. The latter is nil before, and if the tasks use the network of the host.
+// newNetworkStatus returns an allocation's network as clients see it, from the group's dns block and the created
+// network. The latter is nil before, and if the tasks use the host's network.
 func newNetworkStatus(groupDNS *api.DNSConfig, created *state.AllocNetwork) *api.AllocNetworkStatus {
 	status := &api.AllocNetworkStatus{DNS: groupDNS}
 	if created == nil || created.Status == nil {
@@ -28,8 +28,8 @@ func newNetworkStatus(groupDNS *api.DNSConfig, created *state.AllocNetwork) *api
 	return status
 }
 
-// mergeTaskDNS returns the DNS settings of the tasks: the settings of the group, in which lists of the created network
-// replace empty lists. It returns nil if the tasks use the settings of the machine.
+// mergeTaskDNS returns the tasks' DNS settings: the group's settings, with the created network's lists in place of empty
+// ones. It returns nil if the tasks use the machine's settings.
 func mergeTaskDNS(groupDNS *api.DNSConfig, created *state.AllocNetwork) *driver.DNSConfig {
 	own := toDriverDNSConfig(groupDNS)
 	if created == nil || created.Status == nil || created.Status.DNS == nil {
@@ -42,8 +42,8 @@ func mergeTaskDNS(groupDNS *api.DNSConfig, created *state.AllocNetwork) *driver.
 	return (*driver.DNSConfig)(&merged)
 }
 
-// toEnvNetwork returns the created network for the environments of the tasks. It returns nil if the allocation has no
-// network of its own.
+// toEnvNetwork returns the created network for task environments. It returns nil if the allocation has no network of its
+// own.
 func toEnvNetwork(created *state.AllocNetwork) *taskenv.NetworkStatus {
 	if created == nil || created.Status == nil {
 		return nil
@@ -51,7 +51,7 @@ func toEnvNetwork(created *state.AllocNetwork) *taskenv.NetworkStatus {
 	return &taskenv.NetworkStatus{Interface: created.Status.Interface, Address: created.Status.PrimaryAddress()}
 }
 
-// activeNetworkOfEarlierAgent returns the network that an earlier agent has created for the tasks; nil for none.
+// activeNetworkOfEarlierAgent returns the network that an earlier agent created for the tasks; nil for none.
 func (r *Runner) activeNetworkOfEarlierAgent() *state.AllocNetwork {
 	if !r.KeepsNetwork() || model.GroupNetworkUnlessHost(r.config.Alloc.GetTaskGroup()) == nil {
 		return nil
@@ -59,7 +59,7 @@ func (r *Runner) activeNetworkOfEarlierAgent() *state.AllocNetwork {
 	return r.workspace.ActiveNetwork()
 }
 
-// setNetwork sets the network of all tasks; nil means that they need no isolation.
+// setNetwork sets the network for all tasks; nil means they need no isolation.
 func (a *allocTasks) setNetwork(network *state.AllocNetwork) {
 	var isolation *driver.NetworkIsolation
 	if network != nil {
@@ -74,8 +74,9 @@ func (a *allocTasks) setNetwork(network *state.AllocNetwork) {
 	}
 }
 
-// ReplaceNetwork passes a network to the tasks whose namespace has lost its connection, for the given reason, and was connected again
-// with other addresses. It restarts the running tasks, because their environments have the former ones, and does not wait for that.
+// ReplaceNetwork passes a network to the tasks after their namespace lost its connection, for the given reason, and was
+// connected again with other addresses. It restarts the running tasks, because their environments have the former ones,
+// and does not wait for that.
 func (r *Runner) ReplaceNetwork(network *state.AllocNetwork, reason string) {
 	r.tasks.setNetwork(network)
 	r.state.requestReconcile() // reports the addresses

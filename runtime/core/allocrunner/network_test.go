@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// networkRecords is a network.NetworkRecordStore, which agents of a test share.
+// networkRecords is a network.NetworkRecordStore shared by a test's agents.
 type networkRecords struct {
 	mu     sync.Mutex
 	record *state.AllocNetwork
@@ -53,7 +53,7 @@ func withNetworks(records *networkRecords, c driver.Capabilities) func(*testConf
 	}
 }
 
-// fakeHostNetworks is a network.HostNamespaces whose namespaces have the address 172.26.64.7.
+// fakeHostNetworks is a network.HostNamespaces in which each namespace has the address 172.26.64.7.
 type fakeHostNetworks struct{ calls []string }
 
 func (h *fakeHostNetworks) CreateNamespace(allocID string) (string, error) {
@@ -82,10 +82,10 @@ const bridgeNetworkText = `network {
 }
 `
 
-// networkCreator are the capabilities of a driver that creates the networks of allocations.
+// networkCreator are a driver's capabilities for creating allocation networks.
 var networkCreator = driver.Capabilities{MustCreateNetwork: true, NetworkIsolationModes: []driver.NetworkMode{driver.NetworkGroup}}
 
-// networkCalls returns the calls of the driver about networks and tasks, without their times.
+// networkCalls returns the driver calls about networks and tasks, without their times.
 func (a *testAgent) networkCalls() string {
 	a.drivers.mu.Lock()
 	defer a.drivers.mu.Unlock()
@@ -100,8 +100,8 @@ func (a *testAgent) networkCalls() string {
 	return strings.Join(calls, ", ")
 }
 
-// The driver creates the network before the tasks start, every task gets it, also after a restart
-// of the agent, and the driver destroys it after the tasks.
+// The driver creates the network before the tasks start, every task gets it, also after an agent restart, and the driver
+// destroys it after the tasks.
 func TestDriverCreatesNetwork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		records := &networkRecords{}
@@ -175,7 +175,7 @@ func TestNetworkIsRejected(t *testing.T) {
 	}
 }
 
-// Only one driver of a group can create its network.
+// Only one driver in a group can create its network.
 func TestNetworkOfTwoDriversIsRejected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := startAgent(t, parseJob(t, job("service", bridgeNetworkText+endlessTaskText+"\ntask \"api\" { driver = \"other\" }")), func(c *testConfig) {
@@ -197,8 +197,7 @@ func (d anyDriver) Driver(ctx context.Context, _ string) (driver.Driver, error) 
 	return d.fakeDrivers.Driver(ctx, "fake")
 }
 
-// The services of a task advertise the address that its driver has given to it, also under the next
-// agent.
+// A task's services advertise the address from its driver, also under the next agent.
 func TestDriverNetworkIsAdvertised(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registry := new(servicestest.Registry)
@@ -295,7 +294,7 @@ func TestAgentCreatesNetwork(t *testing.T) {
 	})
 }
 
-// A network that was connected again with another address restarts the tasks with that address, and their events give the reason.
+// A network connected again with another address restarts the tasks with that address, and their events give the reason.
 func TestReplacedNetworkRestartsTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		records, registry := &networkRecords{}, new(servicestest.Registry)

@@ -14,11 +14,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/builtinhooks"
 )
 
-// remotePrevious is a previous allocation of another node.
+// remotePrevious is a previous allocation on another node.
 type remotePrevious struct {
 	ended   chan struct{}
 	moveErr error
-	moved   []string // names of the tasks of MoveData
+	moved   []string // task names passed to MoveData
 }
 
 func (r *remotePrevious) WaitEnded(ctx context.Context) error {

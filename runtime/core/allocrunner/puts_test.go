@@ -14,12 +14,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// putLog is a store that counts its puts of tasks.
+// putLog is a store that counts its task puts.
 type putLog struct {
 	*memoryStore
 	mu    sync.Mutex
 	count int
-	waits []string // durabilities of the puts for which a caller waits
+	waits []string // durabilities of puts with a waiting caller
 }
 
 func (p *putLog) add(h state.Durability) {
@@ -49,7 +49,7 @@ func (p *putLog) take() string {
 	return fmt.Sprintf("%d puts, waits: %s", p.count, strings.Join(p.waits, " "))
 }
 
-// Each put that a caller waits for is a write to the disk, so their number limits how many tasks a machine can start.
+// Each put with a waiting caller is a disk write, so their number limits how many tasks a machine can start.
 func TestPutsOfTask(t *testing.T) {
 	const start = "5 puts, waits: sync grouped"
 	synctest.Test(t, func(t *testing.T) {

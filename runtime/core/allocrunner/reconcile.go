@@ -8,12 +8,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// reconcileUntilEnded calls reconcile after each change and applies new versions of the allocation until all tasks
-// have ended. The hooks of an update and the restart of a restart group run in their own goroutines, so
-// that they do not delay reconcile. reconcileUntilEnded waits for both.
+// reconcileUntilEnded calls reconcile after each change and applies new versions of the allocation until all tasks have
+// ended. Update hooks and restart group restarts run in their own goroutines, so that they do not delay reconcile.
+// reconcileUntilEnded waits for both.
 //
-// reconcileUntilEnded does not reconcile before the tasks of an earlier agent are restored: before that, running
-// tasks have the state pending.
+// It does not reconcile before an earlier agent's tasks are restored: before that, running tasks have the state pending.
 func (r *Runner) reconcileUntilEnded(ctx context.Context) {
 	var backgroundWG sync.WaitGroup
 	defer backgroundWG.Wait()
@@ -65,9 +64,9 @@ func (r *Runner) reconcileUntilEnded(ctx context.Context) {
 	}
 }
 
-// reconcile makes the changes that follow from the current task states: it stops tasks, opens gates,
-// and reports the status of the allocation. It does not wait for a task. The returned channel is closed
-// when check results change on which a gate depends.
+// reconcile makes the changes required by the current task states: it stops tasks, opens gates, and reports the
+// allocation's status. It does not wait for a task. The returned channel is closed when check results change that a gate
+// depends on.
 func (a *allocTasks) reconcile(reportStatus func(model.AllocReport)) (checksChanged <-chan struct{}) {
 	now := a.snapshot()
 	status := a.state.newReport(now.taskStates)
@@ -82,8 +81,8 @@ func (a *allocTasks) reconcile(reportStatus func(model.AllocReport)) (checksChan
 			}
 		}
 	}
-	// During a stop no gate is opened, because tasks that the stop has not killed yet would start. Poststop tasks start
-	// when all others have ended.
+	// During a stop no gate is opened: otherwise tasks not yet killed by the stop would start. Poststop tasks start when
+	// all others have ended.
 	if !a.state.isStopRequested() || finished {
 		a.openGatesAndEndUnstartable(now)
 		checksChanged = now.checksChanged

@@ -14,9 +14,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// The methods of Runner in this file are the requests of users and of hooks in plugins.
+// Runner's methods in this file are the requests from users and from plugin hooks.
 
-// These are the errors of requests. The HTTP API returns them unchanged, and clients compare the texts.
+// These are the request errors. The HTTP API returns them unchanged, and clients compare the texts.
 var (
 	ErrNotRunning = taskrunner.ErrNotRunning
 	//lint:ignore ST1005 Nomad's clients match on the text
@@ -25,16 +25,15 @@ var (
 	errDeadlinePassed = errors.New("a task did not end in time")
 )
 
-// UnknownTaskError returns the error for a restart of a task that the allocation does not
-// have.
+// UnknownTaskError returns the error for restarting a task that the allocation does not have.
 func UnknownTaskError(name string) error {
 	//lint:ignore ST1005 Nomad's clients match on the text
 	return fmt.Errorf("Could not find task runner for task: %s", name)
 }
 
 // RestartAsyncWithReason restarts the named task, or all running tasks if task is empty. The task events show the
-// reason. It does not wait for the restarts, and refuses them while the state cannot be written. If countsAsFailure is set, the restarts
-// count as failures for the restart policy.
+// reason. It does not wait for the restarts, and refuses them while the state cannot be written. If countsAsFailure is
+// set, the restarts count as failures for the restart policy.
 func (r *Runner) RestartAsyncWithReason(ctx context.Context, task, reason string, countsAsFailure bool) error {
 	tasks, err := r.tasks.namedOrAllRunningTasks(task)
 	if err == nil {
@@ -118,13 +117,13 @@ func (r *Runner) KillAsFailedWithReason(task, reason string) error {
 	return nil
 }
 
-// Exec runs a command in the context of a task, and collects its output.
+// Exec runs a command in a task's context, and collects its output.
 func (r *Runner) Exec(ctx context.Context, task string, command []string, timeout time.Duration) (*driver.ExecResult, error) {
 	return r.tasks.exec(ctx, task, command, timeout)
 }
 
-// ExecStreaming runs a command in the context of a task with streamed input and
-// output, and blocks until the command has exited.
+// ExecStreaming runs a command in a task's context with streamed input and output, and blocks until the command has
+// exited.
 func (r *Runner) ExecStreaming(ctx context.Context, task string, exec driver.Exec) (*driver.ExitResult, error) {
 	t, ok := r.tasks.findByName(task)
 	if !ok {
@@ -136,7 +135,7 @@ func (r *Runner) ExecStreaming(ctx context.Context, task string, exec driver.Exe
 	return t.ExecStreaming(ctx, exec)
 }
 
-// FSIsolation returns how the driver of a task isolates the file system: not at all if the allocation does not have the task,
+// FSIsolation returns how a task's driver isolates the file system: not at all if the allocation does not have the task,
 // or if its driver is not known yet.
 func (r *Runner) FSIsolation(task string) driver.FSIsolation {
 	if t, ok := r.tasks.findByName(task); ok {
@@ -145,8 +144,7 @@ func (r *Runner) FSIsolation(task string) driver.FSIsolation {
 	return driver.FSIsolationNone
 }
 
-// EmitDriverEvent adds an event that a driver has sent to the events of a task. It returns false if the allocation does
-// not have the task.
+// EmitDriverEvent adds a driver's event to a task's events. It returns false if the allocation does not have the task.
 func (r *Runner) EmitDriverEvent(e driver.TaskEvent) (taskFound bool) {
 	t, ok := r.tasks.findByName(e.TaskName)
 	if !ok || e.AllocID != r.Alloc().ID {
@@ -162,8 +160,8 @@ func (r *Runner) EmitDriverEvent(e driver.TaskEvent) (taskFound bool) {
 	return true
 }
 
-// EmitDeviceEvents adds an event to each task that has not ended and has one of the devices. textByDevice has the texts of the
-// events by model.DeviceInstanceName.
+// EmitDeviceEvents adds an event to each task that uses one of the devices and has not ended. textByDevice has the event
+// texts by model.DeviceInstanceName.
 func (r *Runner) EmitDeviceEvents(textByDevice map[string]string) {
 	alloc := r.Alloc()
 	for _, t := range r.tasks.taskSet {
@@ -192,8 +190,7 @@ func (r *Runner) EmitEvent(task string, event *api.TaskEvent) error {
 	return nil
 }
 
-// TaskDone returns a channel that is closed when the task has ended for good. It
-// returns nil for an unknown task.
+// TaskDone returns a channel that is closed when the task has ended for good. It returns nil for an unknown task.
 func (r *Runner) TaskDone(task string) <-chan struct{} {
 	if t, ok := r.tasks.findByName(task); ok {
 		return t.Done()
@@ -201,13 +198,13 @@ func (r *Runner) TaskDone(task string) <-chan struct{} {
 	return nil
 }
 
-// Interpolate replaces the variable references in a text by their values in the environment of the named task, or of the
-// allocation if there is no such task.
+// Interpolate replaces variable references in a text by their values in the named task's environment, or in the
+// allocation's if it has no such task.
 func (r *Runner) Interpolate(task, text string) string {
 	return r.tasks.envOfTaskOrAlloc(task).ReplaceReferences(text)
 }
 
-// Checks returns the results of the allocation's checks, always in the same order.
+// Checks returns the allocation's check results, always in the same order.
 func (r *Runner) Checks() []api.AllocCheckStatus {
 	results, _, _ := r.tasks.services.CheckResults()
 	list := make([]api.AllocCheckStatus, len(results))
@@ -217,14 +214,14 @@ func (r *Runner) Checks() []api.AllocCheckStatus {
 	return list
 }
 
-// CheckStatuses returns the results of the allocation's checks, always in the same order, and a channel that is closed when one
+// CheckStatuses returns the allocation's check results, always in the same order, and a channel that is closed when one
 // changes by more than its time.
 func (r *Runner) CheckStatuses() (statuses []api.AllocCheckStatus, changed <-chan struct{}) {
 	return r.tasks.services.CheckStatuses()
 }
 
-// SetHookHealth records a hook's report about the health of one task, or of all tasks if task is empty, in the current
-// version of the allocation. A later report cannot revoke unhealthy. It returns ErrTaskNotFound for an unknown task.
+// SetHookHealth records a hook's report about the current version's health, for one task, or for all if task is empty. A
+// later report cannot revoke unhealthy. It returns ErrTaskNotFound for an unknown task.
 func (r *Runner) SetHookHealth(hook, task string, healthy bool, reason string) error {
 	if _, ok := r.tasks.findByName(task); !ok && task != "" {
 		return ErrTaskNotFound
@@ -233,7 +230,7 @@ func (r *Runner) SetHookHealth(hook, task string, healthy bool, reason string) e
 	return nil
 }
 
-// StoreHookState stores the state of a hook for a task. See [taskrunner.StoreHookState].
+// StoreHookState stores a hook's state for a task. See [taskrunner.StoreHookState].
 func (r *Runner) StoreHookState(ctx context.Context, hook, task string, data map[string]string) error {
 	t, ok := r.tasks.findByName(task)
 	if !ok {
@@ -247,10 +244,9 @@ func (r *Runner) StoreHookState(ctx context.Context, hook, task string, data map
 	}
 }
 
-// Stats returns the latest samples of one task, or of all tasks if task is empty. For
-// an unknown task the result is empty. Samples are taken only while Stats is called
-// regularly, see [hooks.StatsHook]: the first call after a pause waits up to two seconds for
-// the drivers.
+// Stats returns the latest samples for one task, or for all if task is empty. For an unknown task the result is empty.
+// Samples are taken only while Stats is called regularly, see [hooks.StatsHook]: the first call after a pause waits up
+// to two seconds for the drivers.
 func (r *Runner) Stats(ctx context.Context, task string) Stats {
 	return latestStats(ctx, r.tasks.taskSet, r.statsHooks, task)
 }

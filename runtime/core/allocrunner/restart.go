@@ -35,8 +35,8 @@ func (r *Runner) RestartTask(ctx context.Context, name string) error {
 	return t.Restart(ctx, model.EventRestartSignal(model.RestartTaskReason), false)
 }
 
-// checkRestartCanBeStored returns an error if a process that a restart ends could not be started again, because a start must be stored
-// first. Each order to restart calls it before it has an effect.
+// checkRestartCanBeStored returns an error if starts cannot be stored, because then no restarted process could be
+// started again. Each restart request calls it before it has an effect.
 func (r *Runner) checkRestartCanBeStored(ctx context.Context) error {
 	if r.config.CheckStateWrite == nil {
 		return nil
@@ -53,7 +53,7 @@ func (r *Runner) RestartRunning(ctx context.Context) error {
 	return r.restartRunning(ctx, model.RestartRunningReason)
 }
 
-// restartRunning is RestartRunning with the reason that the events of the tasks show.
+// restartRunning is RestartRunning with a reason for the task events.
 func (r *Runner) restartRunning(ctx context.Context, reason string) error {
 	if err := r.tasks.acquireMultiTaskRestartSemaphore(ctx); err != nil {
 		return err
@@ -71,9 +71,9 @@ func (r *Runner) restartRunning(ctx context.Context, reason string) error {
 	})
 }
 
-// RestartAll runs all tasks except poststop tasks again, including tasks that have ended. It stops them
-// in kill order, and they start in the order of the lifecycle. It returns when the old processes have
-// exited. If a task does not exit, RestartAll fails the allocation.
+// RestartAll runs all tasks except poststop tasks again, including tasks that have ended. It stops them in kill order,
+// and they start in lifecycle order. It returns when the old processes have exited. If a task does not exit, RestartAll
+// fails the allocation.
 func (r *Runner) RestartAll(ctx context.Context) error {
 	if err := r.tasks.acquireMultiTaskRestartSemaphore(ctx); err != nil {
 		return err
@@ -114,8 +114,8 @@ func (a *allocTasks) prepareMultiTaskRestart(ctx context.Context) error {
 func (a *allocTasks) restartAndRerunInKillOrder(ctx context.Context, runReturned <-chan struct{}) error {
 	for tasks := a.taskSet; ; {
 		reconciled := a.state.nextReconcileDone()
-		// Dead tasks are rerun first. Otherwise the restart of a running task could cause the rerun of a dead one,
-		// whose event would name the running task as the reason.
+		// Dead tasks are rerun first. Otherwise a running task's restart could cause a dead task's rerun, and the event
+		// would name the running task as the reason.
 		order := tasks.killWaves()
 		for i := range order {
 			order[i] = slices.DeleteFunc(order[i], func(t *taskrunner.Runner) bool {
@@ -143,9 +143,9 @@ func (a *allocTasks) restartAndRerunInKillOrder(ctx context.Context, runReturned
 }
 
 // awaitTasksDown blocks until all tasks are down and the lifecycle has left its first phase, or until the allocation is
-// stopped. It returns the tasks that must be restarted once more: those that run because they were starting when their
-// gates were closed, and those that have become dead since, because a task can neither be restarted nor rerun between
-// the exit of its process and the state dead.
+// stopped. It returns the tasks that must be restarted once more. Some run because they were starting when their gates
+// were closed. Others have become dead since: between process exit and the state dead, a task can neither be restarted
+// nor rerun.
 func (a *allocTasks) awaitTasksDown(ctx context.Context, reconciled, runReturned <-chan struct{}) (tasksToRestart taskSet, err error) {
 	for len(tasksToRestart) == 0 {
 		select {
@@ -163,8 +163,7 @@ func (a *allocTasks) awaitTasksDown(ctx context.Context, reconciled, runReturned
 				tasksToRestart = append(tasksToRestart, t)
 			}
 		}
-		// Phase is called after the loop, because a gate that has opened during the loop may have let tasks start, and
-		// end.
+		// Phase is called after the loop, because a gate that opened during the loop may have let tasks start and end.
 		if a.coordinator.Phase() != lifecycle.PhaseInit {
 			return nil, nil
 		}
@@ -172,14 +171,14 @@ func (a *allocTasks) awaitTasksDown(ctx context.Context, reconciled, runReturned
 	return tasksToRestart, nil
 }
 
-// restartDependentTasks restarts the tasks of restartCauseByTask in kill order. Their gates stay closed until all of
+// restartDependentTasks restarts the tasks from restartCauseByTask in kill order. Their gates stay closed until all
 // these tasks are down. A task that does not exit fails the allocation, because the other tasks would wait forever.
 func (a *allocTasks) restartDependentTasks(ctx context.Context, downTimeout time.Duration) {
 	if a.acquireMultiTaskRestartSemaphore(ctx) != nil {
 		return
 	}
 	defer a.releaseMultiTaskRestartSemaphore()
-	names := a.restartCauseByTask() // computed after the wait for the semaphore, because another restart may have included some tasks
+	names := a.restartCauseByTask() // computed after waiting for the semaphore, because another restart may have included some tasks
 	members := slices.DeleteFunc(slices.Clone(a.taskSet), func(t *taskrunner.Runner) bool { return names[t.Name()] == "" })
 	limited, cancel := context.WithTimeoutCause(ctx, downTimeout, errDeadlinePassed)
 	defer cancel()
@@ -196,8 +195,8 @@ func (a *allocTasks) restartDependentTasks(ctx context.Context, downTimeout time
 	}
 }
 
-// restartForFailedCheck restarts the task of a failed check, or all running tasks if the check belongs to the
-// group. The restart counts as a failure.
+// restartForFailedCheck restarts the failed check's task, or all running tasks for a group check. The restart counts as
+// a failure.
 func (a *allocTasks) restartForFailedCheck(ctx context.Context, task, reason string) error {
 	tasks := a.taskSet
 	if task != core.GroupWorkload {
@@ -212,8 +211,8 @@ func (a *allocTasks) restartForFailedCheck(ctx context.Context, task, reason str
 	})
 }
 
-// registerGroupServicesAgain registers the services of the group after a restart of tasks, because the PreTaskRestart
-// hook has deregistered them.
+// registerGroupServicesAgain registers the group's services after a restart, because the PreTaskRestart hook has
+// deregistered them.
 func (a *allocTasks) registerGroupServicesAgain() {
 	if err := a.services.RegisterGroupServicesAgain(); err != nil {
 		a.logger.Error("services of the group not registered again", "error", err)

@@ -20,23 +20,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// recoveryCapabilities is an optional interface of the value in Config.Drivers. DriverKnowsInterruptedStarts reports
-// whether the driver's plugin knows a task even if the earlier agent died during the call of StartTask.
-// DriverFindsTasksByName reports whether the plugin can find a task by the names of the task and its allocation.
-// RestartReattachedPlugin replaces the plugin process if an earlier agent has launched it; see
-// taskrunner.RecoveryFacts.
+// recoveryCapabilities is an optional interface for the value in Config.Drivers. DriverKnowsInterruptedStarts reports
+// whether the driver's plugin knows a task even if the earlier agent died during the StartTask call.
+// DriverFindsTasksByName reports whether the plugin can find a task by its own and its allocation's name.
+// RestartReattachedPlugin replaces the plugin process if an earlier agent launched it; see taskrunner.RecoveryFacts.
 type recoveryCapabilities interface {
 	DriverKnowsInterruptedStarts(driver string) bool
 	DriverFindsTasksByName(driver string) bool
 	RestartReattachedPlugin(ctx context.Context, driver string) error
 }
 
-// readRestoredTask returns the records of one task, nil if the task is new. It treats an unreadable record as missing. If
-// the record of a running task is missing, the time line has the ID of its start, by which the driver finds the process.
+// readRestoredTask returns a task's records, nil if the task is new. It treats an unreadable record as missing. If a
+// running task's record is missing, the time line has the start ID, by which the driver finds the process.
 func readRestoredTask(c *Config, name string, runs *timeline.File, logger hclog.Logger) *taskrunner.RestoredTask {
 	lastReported := c.Alloc.TaskStates[name]
 	if !c.RanUnderEarlierAgent {
-		// An earlier agent may have exited after it had reported only that the allocation was received.
+		// An earlier agent may have exited after reporting only that it received the allocation.
 		if lastReported != nil {
 			return &taskrunner.RestoredTask{TaskState: lastReported}
 		}
@@ -54,7 +53,7 @@ func readRestoredTask(c *Config, name string, runs *timeline.File, logger hclog.
 	}
 	switch {
 	case task == nil:
-		// The last reported state is used, because a task that was only received has no record.
+		// A task that was only received has no record, so the last reported state is used.
 		task = lastReported
 	case lastReported != nil:
 		task.Events = appendLaterEvents(task.Events, lastReported.Events)
@@ -74,8 +73,8 @@ func readRestoredTask(c *Config, name string, runs *timeline.File, logger hclog.
 	return &taskrunner.RestoredTask{Fields: local, TaskState: task}
 }
 
-// appendLaterEvents returns the events of a record, followed by those that the earlier agent reported after the last of
-// them: on a disk that was full, the report can have been stored and the record not.
+// appendLaterEvents returns a record's events, followed by the events that the earlier agent reported after them: on a
+// full disk, the report may have been stored and the record not.
 func appendLaterEvents(recorded, reported []*api.TaskEvent) []*api.TaskEvent {
 	later := 0
 	if len(recorded) > 0 {
@@ -88,7 +87,7 @@ func appendLaterEvents(recorded, reported []*api.TaskEvent) []*api.TaskEvent {
 	return slices.Concat(recorded, reported[later:])
 }
 
-// resumeEarlierStop continues, for New, the stop of an allocation that an earlier agent has started.
+// resumeEarlierStop continues, for New, a stop that an earlier agent has started.
 func resumeEarlierStop(s *allocState) {
 	alloc := s.currentAlloc()
 	// A terminal status never changes, whatever states the tasks have now.
@@ -100,8 +99,8 @@ func resumeEarlierStop(s *allocState) {
 	}
 }
 
-// restoreTasks restores the tasks that an earlier agent ran. It does not wait for an unavailable driver, because the
-// runner of the task waits for the driver. If the allocation cannot continue, restoreTasks kills the tasks.
+// restoreTasks restores an earlier agent's tasks. It does not wait for an unavailable driver, because the task's runner
+// does. If the allocation cannot continue, restoreTasks kills the tasks.
 func (r *Runner) restoreTasks(untilKill context.Context) (allocCanContinue bool) {
 	if r.config.RanUnderEarlierAgent {
 		if err := r.workspace.RestrictAccess(r.tasks.coreTasks()); err != nil {
@@ -133,9 +132,8 @@ func (r *Runner) restoreTasks(untilKill context.Context) (allocCanContinue bool)
 	return true
 }
 
-// recoverTasks recovers the tasks of all drivers concurrently. If the plugin of a driver is still
-// starting after a timeout, the runner of the task recovers the task later, so that the other tasks are
-// not delayed.
+// recoverTasks recovers the tasks of all drivers concurrently. If a driver's plugin is still starting after a timeout,
+// the task's runner recovers the task later, so that the other tasks are not delayed.
 func recoverTasks(ctx context.Context, tasks taskSet, drivers core.Drivers, rebooted bool) {
 	info, _ := drivers.(recoveryCapabilities)
 	var recoveryWG sync.WaitGroup
@@ -150,10 +148,10 @@ func recoverTasks(ctx context.Context, tasks taskSet, drivers core.Drivers, rebo
 	recoveryWG.Wait()
 }
 
-// checkAllocDirOrReset checks that the directory of the allocation exists. If the directory was lost in a reboot, the
-// tasks that had not ended start as new tasks, and so do the prestart tasks that had prepared the directory. If the
-// agent has no free file descriptors, it cannot check the directory: then the tasks stay as they are. After a reboot no
-// task can be running, so checkAllocDirOrReset repeats the check instead, until it succeeds or untilKill is done.
+// checkAllocDirOrReset checks that the allocation's directory exists. If it was lost in a reboot, the tasks that had not
+// ended start as new tasks, and so do the prestart tasks that had prepared the directory. If the agent has no free file
+// descriptors, it cannot check the directory: then the tasks stay as they are. After a reboot no task can be running, so
+// checkAllocDirOrReset repeats the check instead, until it succeeds or untilKill is done.
 func (a *allocTasks) checkAllocDirOrReset(untilKill context.Context, dir core.Directory, rebooted bool) error {
 	dead := func(t *taskrunner.Runner) bool { return t.State().State == model.TaskDead }
 	if !slices.ContainsFunc(a.taskSet, func(t *taskrunner.Runner) bool { return !dead(t) }) {

@@ -30,20 +30,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// fakeStore is a Store, and the RecordReader of the next agent. A test simulates the death of the agent
-// by a call of die or by a maximum number of writes. After its death the store writes no more, and
-// goroutines that wait for a write exit. Async puts are written immediately if asyncWritesImmediate is
-// set, otherwise with the next write or after a delay.
+// fakeStore is a Store, and the next agent's RecordReader. A test simulates the agent's death by calling die or by a
+// maximum number of writes. After its death the store writes no more, and goroutines waiting for a write exit. Async
+// puts are written immediately if asyncWritesImmediate is set, otherwise with the next write or after a delay.
 type fakeStore struct {
 	mu                   sync.Mutex
 	fieldsByTask         map[string]record.Fields
 	taskStates           map[string]*api.TaskState
-	unreadableTasks      map[string]bool // tasks whose local records cannot be read
+	unreadableTasks      map[string]bool // tasks with unreadable local records
 	writeCount           int
-	maxWrites            int // maximum number of writes before the agent dies; 0 means no limit
+	maxWrites            int // maximum writes before the agent dies; 0 means no limit
 	asyncWritesImmediate bool
 	pendingWrites        []func()
-	ignoresCalls         bool          // the calls of the dead agent are ignored
+	ignoresCalls         bool          // the dead agent's calls are ignored
 	agentDied            chan struct{} // closed when limit is reached
 	agentCanceled        chan struct{} // closed when the dead agent's context was canceled
 }
@@ -134,7 +133,7 @@ func (fa *fakeStore) TaskState(_, task string) (*api.TaskState, error) {
 	return fa.taskStates[task], nil
 }
 
-// cloneForNextAgent returns a copy of the store, which the next agent uses.
+// cloneForNextAgent returns a copy of the store for the next agent.
 func (fa *fakeStore) cloneForNextAgent() *fakeStore {
 	fa.mu.Lock()
 	defer fa.mu.Unlock()
@@ -143,7 +142,7 @@ func (fa *fakeStore) cloneForNextAgent() *fakeStore {
 	return n
 }
 
-// testAgent is one agent that runs one allocation with a fakeStore.
+// testAgent is an agent that runs one allocation with a fakeStore.
 type testAgent struct {
 	*harness
 	store  *fakeStore
@@ -171,14 +170,14 @@ func startWithWriteLimit(t *testing.T, job *api.Job, writes int, mangle func(*te
 	return a
 }
 
-// awaitDeathOrEnd waits for the simulated death of the agent. It returns false if the job has ended before,
-// because it made fewer writes than in another run: which puts share a write is not deterministic.
+// awaitDeathOrEnd waits for the agent's simulated death. It returns false if the job has ended before, because it made
+// fewer writes than in another run: which puts share a write is not deterministic.
 func (a *testAgent) awaitDeathOrEnd() bool {
 	select {
 	case <-a.store.agentDied:
 	case <-a.Done():
 	}
-	if !wait.IsClosed(a.store.agentDied) { // after a death the test must not sleep, because a process that was started would end
+	if !wait.IsClosed(a.store.agentDied) { // after a death the test must not sleep, because a started process would end
 		time.Sleep(time.Second) // Async puts are written
 	}
 	if !wait.IsClosed(a.store.agentDied) {
@@ -188,12 +187,12 @@ func (a *testAgent) awaitDeathOrEnd() bool {
 		return false
 	}
 	if synctest.Wait(); !wait.IsClosed(a.store.agentCanceled) {
-		close(a.store.agentCanceled) // awaitDeath has seen that Run returned, and not the death
+		close(a.store.agentCanceled) // awaitDeath noticed that Run returned, but not the death
 	}
 	return true
 }
 
-// awaitDeath cancels the agent's context when the store simulates the death of the agent.
+// awaitDeath cancels the agent's context when the store simulates the agent's death.
 func (a *testAgent) awaitDeath() {
 	go func() {
 		select {
@@ -205,7 +204,7 @@ func (a *testAgent) awaitDeath() {
 	}()
 }
 
-// die simulates kill -9 of the agent: from then on the store writes no more.
+// die simulates kill -9 for the agent: from then on the store writes no more.
 func (a *testAgent) die() {
 	a.store.mu.Lock()
 	wait.CloseUnlessClosed(a.store.agentDied)
@@ -216,8 +215,8 @@ func (a *testAgent) die() {
 	a.store.mu.Unlock()
 }
 
-// startNextAgent starts the next agent with the same fake processes and the content of the store. mangle may
-// change the configuration, and the allocation in it.
+// startNextAgent starts the next agent with the same fake processes and the store's content. mangle may change the
+// configuration, and the allocation in it.
 func (a *testAgent) startNextAgent(mangle func(*testConfig)) *testAgent {
 	a.t.Helper()
 	if !wait.IsClosed(a.store.agentDied) {
@@ -263,8 +262,8 @@ func (a *testAgent) exitTask(task string, r driver.ExitResult) {
 	}
 }
 
-// removeTaskProcess ends the process of a task and the plugin that has started it, so that drivers
-// reply that they do not know the task.
+// removeTaskProcess ends a task's process and the plugin that started it, so that drivers reply that they do not know
+// the task.
 func (a *testAgent) removeTaskProcess(task string) {
 	a.exitTask(task, driver.ExitResult{})
 	a.drivers.mu.Lock()
@@ -404,8 +403,8 @@ func TestRestoreHandlesTasksThatExitedMeanwhile(t *testing.T) {
 	})
 }
 
-// The process of a task ends without an exit status while no agent runs. The restart policy applies, as
-// after a failed run. (rule RS-066)
+// A task's process ends without an exit status while no agent runs. The restart policy applies, as after a failed run.
+// (rule RS-066)
 func removeWebProcess(a *testAgent) { a.removeTaskProcess("web") }
 
 func TestUnknownEndAtRestorePassesThroughTheRestartPolicy(t *testing.T) {
@@ -536,13 +535,12 @@ func TestRestoreDoesNotRerunCompletedTasks(t *testing.T) {
 	})
 }
 
-// A request during the restore of the tasks waits until they are restored: before that,
-// they have no processes.
+// A request during task restore waits until the tasks are restored: before, they have no processes.
 func TestRequestsDuringRestore(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		request func(context.Context, *testAgent) error
-		starts  string // expected numbers of starts of the tasks web and before, after the request
+		starts  string // expected start counts for the tasks web and before, after the request
 	}{
 		{"restart all", func(ctx context.Context, a *testAgent) error { return a.RestartAll(ctx) }, "[2 2]"},
 		{"restart running", func(ctx context.Context, a *testAgent) error { return a.RestartRunning(ctx) }, "[2 1]"},
@@ -677,7 +675,7 @@ func TestAppendLaterEvents(t *testing.T) {
 		{"Received Started Terminated", "Received Started", "[Received Started Terminated]"},
 		{"", "Received", "[Received]"},
 		{"Received", "", "[Received]"},
-		{"Received Started", "Received Restarting Started", "[Received Started]"}, // the time of Started differs
+		{"Received Started", "Received Restarting Started", "[Received Started]"}, // Started's time differs
 	} {
 		var got []string
 		for _, e := range appendLaterEvents(events(test.recorded), events(test.reported)) {
@@ -687,7 +685,7 @@ func TestAppendLaterEvents(t *testing.T) {
 	}
 }
 
-// slowDrivers is a world whose plugin takes longer to start than a recovery waits for it.
+// slowDrivers is a world with a plugin that starts too slowly for a recovery to wait for it.
 type slowDrivers struct{ *fakeDrivers }
 
 func (s slowDrivers) Driver(ctx context.Context, name string) (driver.Driver, error) {
@@ -743,7 +741,7 @@ func TestRestoreAfterReboot(t *testing.T) {
 	t.Run("tasks start again, in memory is built again", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			a := reboot(t, jobTextFromParts("service", prestartTask, endlessTaskText), func(a *testAgent) {
-				if err := a.Dir().DropSecretsAndUnmount("web"); err != nil { // removing the secrets simulates the loss of the memory file system
+				if err := a.Dir().DropSecretsAndUnmount("web"); err != nil { // removing the secrets simulates losing the memory file system
 					t.Fatal(err)
 				}
 			})
@@ -827,7 +825,7 @@ func TestRestoreAfterReboot(t *testing.T) {
 	})
 }
 
-// hookWithAttachment is a hook that is attached with a configuration.
+// hookWithAttachment is a hook attached with a configuration.
 type hookWithAttachment struct {
 	hooks.Hook
 	attachment string
@@ -835,7 +833,7 @@ type hookWithAttachment struct {
 
 func (h hookWithAttachment) AttachmentJSON() string { return h.attachment }
 
-// recordingHookFactory is a hook factory that records which hooks the previous agent had.
+// recordingHookFactory is a hook factory that records the previous agent's hooks.
 type recordingHookFactory struct {
 	fixedHookFactory
 	previousHooks map[string]string
@@ -918,7 +916,7 @@ func TestUpdatedKillTimeoutApplies(t *testing.T) {
 		a.advance(0)
 		wantEqual(t, "starts", a.startCount("web"), "1")
 
-		// An update of the allocation also applies to a recovered task.
+		// An allocation update also applies to a recovered task.
 		a.die()
 		b := a.startNextAgent(func(c *testConfig) { c.Alloc = next })
 		b.advance(time.Second)
@@ -932,7 +930,7 @@ func TestUpdatedKillTimeoutApplies(t *testing.T) {
 	})
 }
 
-// Each case restores an allocation that has one state.
+// Each case restores an allocation in one state.
 func TestRestore(t *testing.T) {
 	t.Run("batch that has completed waits for its allocation", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -945,7 +943,7 @@ func TestRestore(t *testing.T) {
 			wantEqual(t, "over", wait.IsClosed(short.Done()), "false")
 			a.Stop()
 			a.wait()
-			a.advance(time.Second) // time in which the records of the allocation's end are written
+			a.advance(time.Second) // the records about the allocation's end are written meanwhile
 			a.die()
 			b := a.startNextAgent(nil)
 			b.wait()
@@ -1161,13 +1159,13 @@ func TestRestore(t *testing.T) {
 	})
 }
 
-// The agent is killed during the call of StartTask, which completes.
+// The agent is killed during a StartTask call, which completes.
 func TestStartThatTheAgentDidNotSee(t *testing.T) {
 	const lost = "[Received Task Setup Failed Restoring Task Not Restarting]"
 	for _, test := range []struct {
 		name   string
 		world  func(*fakeDrivers)
-		alive  int // processes at the end; a task whose exit status is unknown has none if its driver finds it
+		alive  int // processes at the end; a task with unknown exit status has none if its driver finds it
 		events string
 	}{
 		{"the plugin has survived", func(*fakeDrivers) {}, 1, "[Received Task Setup Started]"},
@@ -1248,8 +1246,8 @@ func TestStartThatIsInProgressAtRestore(t *testing.T) {
 	}
 }
 
-// The agent is killed during StartTask of a driver that is not made with package sdk. The plugin process survives,
-// would complete the start later, and does not know the task until then.
+// The agent is killed during StartTask in a driver not made with package sdk. The plugin process survives, would
+// complete the start later, and does not know the task until then.
 func TestStartInProgressIsNotCompletedBesideTheNextStart(t *testing.T) {
 	for group, want := range map[string]struct{ alive, starts, events string }{
 		`restart { attempts = 0 }`: {"0", "1", "[Received Task Setup Failed Restoring Task Driver Not Restarting]"},
@@ -1280,7 +1278,7 @@ func TestStartInProgressIsNotCompletedBesideTheNextStart(t *testing.T) {
 	}
 }
 
-// A driver that cannot find out about an interrupted start is asked again, and the task has one event with the reason.
+// A driver that cannot find out about an interrupted start is called again, and the task has one event with the reason.
 func TestInterruptedStartOfUndecidedDriverHasAnEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := startAgent(t, parseJob(t, jobTextFromParts("service", `
@@ -1308,7 +1306,7 @@ func TestStartDuringWhichThePluginDies(t *testing.T) {
 	for name, test := range map[string]struct {
 		executes bool // the plugin dies after the start has executed the task
 		marks    bool // the driver is made with package sdk
-		deaths   int  // number of plugin processes that die
+		deaths   int  // how many plugin processes die
 		events   string
 		starts   int
 	}{
@@ -1387,9 +1385,9 @@ func TestTaskWithoutHandleIsAwaited(t *testing.T) {
 	}
 }
 
-// TestDeathAtEachStep kills the agent at each of its writes, with and without the plugin, and the next
-// agent finishes the job. In every case, no task runs twice at the same time, no completed work is
-// repeated, no start is executed twice, and each process gets one Terminated event.
+// TestDeathAtEachStep kills the agent at each write, with and without the plugin, and the next agent finishes the job.
+// In every case, no task runs twice at the same time, no completed work is repeated, no start is executed twice, and
+// each process gets one Terminated event.
 func TestDeathAtEachStep(t *testing.T) {
 	for _, delay := range []string{"3s", "0s"} {
 		t.Run("delay "+delay, func(t *testing.T) {
@@ -1430,12 +1428,12 @@ func testAgentDeathAtEachWrite(t *testing.T, delay string) {
 	}
 	step := 1
 	if testing.Short() {
-		step = 3 // odd, so that the plugin dies at half of the writes
+		step = 3 // odd, so that the plugin dies at every second write
 	}
 	for i := 0; i < 2*moments[true]; i += step {
 		n, pluginDies := i/2+1, i%2 == 1
 		for prompt, total := range moments {
-			if n == 1 || n > total { // at the first write, the agent has only recorded that the task was received
+			if n == 1 || n > total { // at the first write, the agent has only recorded that it received the task
 				continue
 			}
 			t.Run(fmt.Sprintf("write %d, prompt %v, plugin dies %v", n, prompt, pluginDies), func(t *testing.T) {
@@ -1483,7 +1481,7 @@ func testAgentDeathAtEachWrite(t *testing.T, delay string) {
 					}
 					wantEqual(t, "status", b.lastUpdate().ClientStatus, "complete")
 					wantEqual(t, "done", b.drivers.successfulRunCounts, "map[after:1 init:1 web:1]")
-					wantEqual(t, "starts", b.drivers.startCounts, "map[after:1 init:1 web:2]") // the first run of web fails
+					wantEqual(t, "starts", b.drivers.startCounts, "map[after:1 init:1 web:2]") // web's first run fails
 				})
 			})
 		}
@@ -1495,7 +1493,7 @@ func TestRestoreSendsNoSecondReceivedEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		received := &api.TaskState{State: model.TaskPending}
 		model.AppendTaskEvent(received, model.EventReceived(), time.Now())
-		time.Sleep(time.Minute) // simulates that an agent has only reported the event Received and exited without writing a record
+		time.Sleep(time.Minute) // simulates an agent that only reported the event Received and exited without writing a record
 		h := startHarness(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *testConfig) {
 			c.Alloc.TaskStates = map[string]*api.TaskState{"web": received}
 		})
@@ -1531,7 +1529,7 @@ func TestInheritContinuesAtOffset(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// Files that exist in the new directory are not replaced.
+	// Existing files in the new directory are not replaced.
 	if err := os.MkdirAll(dirs[0].Path()+"/alloc/data/y", 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -1550,8 +1548,8 @@ func TestInheritContinuesAtOffset(t *testing.T) {
 	}
 }
 
-// The next agent finishes a restart that was requested before, with the same result, even if many
-// events were added after the request.
+// The next agent finishes a restart requested before, with the same result, even if many events were added after the
+// request.
 func TestRestoreFinishesRequestedRestart(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -1605,8 +1603,7 @@ func TestRestoreForgetsFinishedRestart(t *testing.T) {
 	})
 }
 
-// A dead task for which a rerun was requested runs again exactly once, whichever write the agent dies
-// at.
+// A dead task with a requested rerun runs again exactly once, whichever write the agent dies at.
 func TestRestoreRunsRequestedTaskAgain(t *testing.T) {
 	text := jobTextFromParts("batch", endlessTaskText, `
 		task "short" {
@@ -1652,8 +1649,7 @@ func TestRestoreRunsRequestedTaskAgain(t *testing.T) {
 	}
 }
 
-// The status may be forced while the tasks are being recovered. The race detector reports a read
-// without the lock.
+// The status may be forced during task recovery. The race detector reports a read without the lock.
 func TestRestoreReadsForcedStatusUnderLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), nil)
@@ -1691,7 +1687,7 @@ type recordingPluginHook struct {
 	processNumber     int
 	exited            chan struct{}
 	pluginExited      <-chan struct{}
-	poststartDuration time.Duration // how long a call of Poststart takes, unless its context is canceled
+	poststartDuration time.Duration // how long a Poststart call takes, unless its context is canceled
 }
 
 func (p *recordingPluginHook) Name() string { return "plugin" }
@@ -1774,8 +1770,8 @@ func TestPoststartIsRepeatedForEachPluginProcess(t *testing.T) {
 	})
 }
 
-// After a task is killed or has exited, Poststart is not repeated, and no Poststart call runs when the
-// hooks of the kill are called.
+// After a task is killed or has exited, Poststart is not repeated, and no Poststart call runs when the kill's hooks are
+// called.
 func TestPoststartIsNotRepeatedForAnEndingTask(t *testing.T) {
 	for name, end := range map[string]func(*testAgent){
 		"killed": func(a *testAgent) { a.Stop() },
@@ -1810,8 +1806,8 @@ func TestPoststartIsNotRepeatedForAnEndingTask(t *testing.T) {
 	}
 }
 
-// Once the stop of an allocation is requested, Poststart is called for its poststop tasks only, although the other tasks
-// run until the shutdown delay of the group has passed.
+// Once an allocation's stop is requested, Poststart is called for its poststop tasks only, although the other tasks run
+// until the group's shutdown delay has passed.
 func TestPoststartIsNotCalledForAStoppingAlloc(t *testing.T) {
 	for name, stop := range map[string]func(*testAgent, *recordingPluginHook) *testAgent{
 		"stopped under an earlier agent": func(a *testAgent, _ *recordingPluginHook) *testAgent {
@@ -1852,7 +1848,7 @@ func TestKilledTaskHasNotSucceeded(t *testing.T) {
 	for _, c := range []struct {
 		name            string
 		kill, nextAgent bool
-		publish         string // expected number of starts of the task that waits for the success of another task
+		publish         string // expected start count for the task waiting for another task's success
 	}{
 		{"not killed", false, false, "1"},
 		{"killed", true, false, "0"},
@@ -1902,7 +1898,7 @@ func TestKilledTaskHasNotSucceeded(t *testing.T) {
 	}
 }
 
-// A kill during the start of a task applies to that start, and not to the next start.
+// A kill during a task's start applies to that start, and not to the next.
 func TestKillBelongsToAStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := startAgent(t, parseJob(t, jobTextFromParts("batch", `
@@ -1929,8 +1925,8 @@ func TestKillBelongsToAStart(t *testing.T) {
 	})
 }
 
-// An event with the once annotation is added once per task, through any number of
-// agents and plugin processes, even when it is no longer among the last ten events.
+// An event with the once annotation is added once per task, however many agents and plugin processes follow, even when
+// it is no longer among the last ten events.
 func TestDriverEventOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), nil)

@@ -63,7 +63,7 @@ func runScenario(t *testing.T, file string) {
 	golden.Check(t, file, string(txtar.Format(archive)))
 }
 
-// stepsTranscript returns the last steps of each task, with each result other than done. Steps that end at the same time
+// stepsTranscript returns each task's last steps, with each result other than done. Steps that end at the same time
 // share a line.
 func (h *harness) stepsTranscript() string {
 	var b strings.Builder
@@ -89,8 +89,7 @@ func (h *harness) stepsTranscript() string {
 	return b.String()
 }
 
-// act runs one line of a script, which has a time, a verb and an argument. Verbs with a result add a
-// line to the transcript.
+// act runs one script line, which has a time, a verb and an argument. Verbs with a result add a line to the transcript.
 func (h *harness) act(out *strings.Builder, words []string) {
 	at := mustParseDuration(words[0])
 	h.advance(at - time.Since(h.startTime))

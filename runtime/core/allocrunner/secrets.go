@@ -11,9 +11,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/taskrunner"
 )
 
-// HandOutVariable must be called before the items of a variable are given to a task or its hooks, or to the hooks of the
-// allocation if task is empty. From then on the values are removed from events, errors and logs, also by the next agent.
-// An empty namespace means that of the job. It may block until the path is stored.
+// HandOutVariable must be called before a variable's items are given to a task or its hooks, or to the allocation's
+// hooks if task is empty. From then on the values are removed from events, errors and logs, also by the next agent. An
+// empty namespace means the job's. It may block until the path is stored.
 func (r *Runner) HandOutVariable(task, namespace, path string, items map[string]string) {
 	if namespace != "" && namespace != r.config.Alloc.Namespace {
 		path += namespaceSeparator + namespace
@@ -26,16 +26,16 @@ func (r *Runner) HandOutVariable(task, namespace, path string, items map[string]
 	}
 }
 
-// namespaceSeparator separates the path of a variable from its namespace, if that is not the namespace of the job.
+// namespaceSeparator separates a variable's path from its namespace, if that differs from the job's.
 const namespaceSeparator = "@"
 
-// maxReadAgainTime is how long the tasks of an earlier agent wait until the variables that they have read are known again:
-// a node without a connection to its servers must not wait longer.
+// maxReadAgainTime is how long an earlier agent's tasks wait until the variables they have read are known again. A node
+// without a connection to its servers must not wait longer.
 const maxReadAgainTime = time.Second
 
-// readVariablesAgain reads the variables whose values an earlier agent has handed out: programs of the allocation still
-// have them. It blocks until they are known, at most for a second, and then tries in the background until they are or ctx
-// ends.
+// readVariablesAgain reads the variables that an earlier agent has handed out, because the allocation's programs still
+// have the values. It blocks until they are known, at most for a second, and then tries in the background until they are
+// or ctx ends.
 func (r *Runner) readVariablesAgain(ctx context.Context) {
 	if !r.startedByEarlierAgent {
 		return

@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 )
 
-// The next agent reads the variables again that were handed out, so that their values stay out of events.
+// The next agent reads the handed-out variables again, so that their values stay out of events.
 func TestNextAgentKnowsSecrets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		items := map[string]string{"password": "hunter2"}

@@ -80,7 +80,7 @@ func runServices(t *testing.T, file string) {
 	golden.Check(t, file, string(txtar.Format(archive)))
 }
 
-// grantPorts assigns numbers from 20000 up to the ports of the group.
+// grantPorts assigns numbers from 20000 up to the group's ports.
 func grantPorts(alloc *api.Allocation) {
 	shared := &alloc.AllocatedResources.Shared
 	for _, n := range alloc.GetTaskGroup().Networks {
@@ -92,8 +92,7 @@ func grantPorts(alloc *api.Allocation) {
 	}
 }
 
-// fakeServiceNetwork has the service registrations of an allocation, and simulates the servers that
-// respond to its checks.
+// fakeServiceNetwork has an allocation's service registrations, and simulates the servers that respond to its checks.
 type fakeServiceNetwork struct {
 	servicestest.Registry
 	startTime time.Time
@@ -129,8 +128,7 @@ func (f *fakeServiceNetwork) transcript() string {
 	return strings.Join(f.log, "")
 }
 
-// act runs a line of a script with one of the verbs of services: serve PORT [CODE], close PORT, checks,
-// dials, update.
+// act runs a script line with one of the service verbs: serve PORT [CODE], close PORT, checks, dials, update.
 func (f *fakeServiceNetwork) act(h *harness, out *strings.Builder, words []string, next *api.Job) bool {
 	switch words[1] {
 	case "serve", "close", "checks", "dials", "update":
@@ -179,7 +177,7 @@ func prefixUnlessEmpty(prefix, s string) string {
 	return prefix + s
 }
 
-// healthHistory returns the health values that were reported, and when they changed.
+// healthHistory returns the reported health values, and when they changed.
 func (h *harness) healthHistory() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -20,21 +20,21 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// HookFactory creates the hooks in plugins, each with its order relative to the builtin hooks.
-// *pluginhooks.HookPluginSet implements it.
+// HookFactory creates the plugin hooks, each with its order relative to the builtin hooks. *pluginhooks.HookPluginSet
+// implements it.
 type HookFactory interface {
 	NewAllocHooks(*api.Allocation, hooks.AttachTarget) []hooks.OrderedHook
 	NewTaskHooks(*api.Allocation, *api.Task, hooks.AttachTarget) []hooks.OrderedHook
 
-	// PluginLaunchWaiterOrNil returns a function that blocks until the plugins are launched that may be hooks of every
-	// allocation, and emits an event if that takes long. Before that, NewAllocHooks and NewTaskHooks can return
-	// incomplete lists. PluginLaunchWaiterOrNil returns nil if the lists are complete already. It is called before the
-	// other two methods.
+	// PluginLaunchWaiterOrNil returns a function that blocks until all plugins are launched that may be hooks in every
+	// allocation, and emits an event if this takes long. Until then, NewAllocHooks and NewTaskHooks may return incomplete
+	// lists. PluginLaunchWaiterOrNil returns nil if the lists are complete already. It is called before the other two
+	// methods.
 	PluginLaunchWaiterOrNil(*api.Allocation) func(ctx context.Context, emit func(*api.TaskEvent))
 }
 
-// newLifecycle returns the coordinator for the tasks, which are given in the order of the job, and the lifecycle
-// extensions of the group, nil if it uses none.
+// newLifecycle returns the coordinator for the tasks, which are given in job order, and the group's lifecycle
+// extensions, nil if it uses none.
 func newLifecycle(alloc *api.Allocation, tasks []taskrunner.Task, logger hclog.Logger) (*lifecycle.Coordinator, *lifecycle.ExtendedGroup) {
 	stages := make([]lifecycle.Task, len(tasks))
 	for i, task := range tasks {
@@ -42,16 +42,15 @@ func newLifecycle(alloc *api.Allocation, tasks []taskrunner.Task, logger hclog.L
 	}
 	extensions, err := model.LifecycleExtensions(alloc.Job, alloc.GetTaskGroup())
 	if err != nil {
-		// The job uses an extension that is not supported: an earlier version of this program, which
-		// did not know the key, has accepted the job.
+		// The job uses an unsupported extension: an earlier version, which did not know the key, has accepted the job.
 		logger.Error("extensions of the lifecycle are ignored", "error", err)
 	}
 	return lifecycle.NewCoordinator(logger, stages), extensions
 }
 
 // setUpAllocOrKill prepares the allocation so that its tasks can run. If that fails, all tasks are killed before they
-// start. Poststop tasks are killed too, because no task has run whose work they would clean up. restored means that an
-// earlier agent has started the allocation.
+// start. Poststop tasks are killed too: no task has run, so they have nothing to clean up. restored means that an
+// earlier agent started the allocation.
 func (a *allocTasks) setUpAllocOrKill(untilStop context.Context, restored bool) {
 	if restored && (a.state.isStopRequested() || a.onlyPoststopTasksRemain()) {
 		return // no task needs the setup: killInOrder kills the tasks, or only poststop tasks remain
@@ -109,7 +108,7 @@ func (r *Runner) awaitAndAttachHooks(untilStop context.Context) {
 // not necessary, because its tasks run already and the records contain their hooks.
 const restoredHooksTimeout = 2 * time.Second
 
-// attachHooks creates the hooks of the allocation and of its tasks, and sets them in their runners. It is called once,
+// attachHooks creates the hooks for the allocation and its tasks, and sets them in their runners. It is called once,
 // before any hook is called.
 func (r *Runner) attachHooks() {
 	lists := make([][]hooks.OrderedHook, len(r.tasks.taskSet))
@@ -126,7 +125,7 @@ func (r *Runner) attachHooks() {
 	close(r.hooksAttached)
 }
 
-// newTaskHooks returns the hooks of a task.
+// newTaskHooks returns a task's hooks.
 func newTaskHooks(r *Runner, runner *taskrunner.Runner, t *api.Task) []hooks.OrderedHook {
 	list := []hooks.OrderedHook{{Order: hooks.OrderLast, Hook: r.statsHooks[t.Name]}}
 	list = append(list, r.workspace.TaskHooks(taskAccess{runner}, t)...)
@@ -138,9 +137,8 @@ func newTaskHooks(r *Runner, runner *taskrunner.Runner, t *api.Task) []hooks.Ord
 	return list
 }
 
-// newAttachTarget returns the target to which the HookFactory attaches hooks: the allocation if task is empty,
-// otherwise one of its tasks. previousConfigByHook has the configurations of the hooks that the target had under an
-// earlier agent, by hook name.
+// newAttachTarget returns the target for the HookFactory's hooks: the allocation if task is empty, otherwise one task.
+// previousConfigByHook has the configurations that the target's hooks had under an earlier agent, by hook name.
 func newAttachTarget(r *Runner, task string, emit func(*api.TaskEvent), previousConfigByHook map[string]string) hooks.AttachTarget {
 	return hooks.AttachTarget{
 		AllocID: r.config.Alloc.ID, TaskName: task, EmitEvent: emit, Secrets: r.secrets, PreviousAttachmentJSONByHook: previousConfigByHook,
@@ -152,7 +150,7 @@ func newAttachTarget(r *Runner, task string, emit func(*api.TaskEvent), previous
 	}
 }
 
-// newAllocHooks returns the hooks of the allocation.
+// newAllocHooks returns the allocation's hooks.
 func newAllocHooks(r *Runner) []hooks.OrderedHook {
 	c := &r.config
 	maxRun := hooks.NewMaxRunDurationHook(func() time.Time { return maxRunDeadline(r.Alloc()) }, r.tasks.completeForMaxRunDuration)
@@ -172,8 +170,8 @@ func newAllocHooks(r *Runner) []hooks.OrderedHook {
 	return list
 }
 
-// maxRunDeadline returns the time at which max_run_duration has passed since the creation of the allocation. It returns
-// the zero time if the allocation has no such limit, which only batch and sysbatch jobs have.
+// maxRunDeadline returns when max_run_duration has passed since the allocation was created. It returns the zero time if
+// the allocation has no such limit, which only batch and sysbatch jobs have.
 func maxRunDeadline(a *api.Allocation) time.Time {
 	limit := a.GetTaskGroup().MaxRunDuration
 	if jobType := pointer.Value(a.Job.Type); limit == nil || *limit <= 0 || jobType != "batch" && jobType != "sysbatch" {

@@ -7,8 +7,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// siblingState is the part of a task's state that decides whether other tasks of the allocation are
-// stopped.
+// siblingState is the task state that decides whether other tasks are stopped.
 type siblingState struct {
 	name   string
 	stage  lifecycle.Stage
@@ -16,14 +15,13 @@ type siblingState struct {
 	state  lifecycle.State
 }
 
-// evaluateSiblingStop decides from the states of the tasks, given in the order of the job, whether the
-// allocation stops. newStopReasonEvent is nil while the tasks continue; otherwise it creates the event that names the
-// reason of the stop for a running or waiting task. onlyPoststopRemains means that all tasks except poststop tasks have
-// ended.
+// evaluateSiblingStop decides from the task states, given in job order, whether the allocation stops. newStopReasonEvent
+// is nil while the tasks continue; otherwise it creates the event with the stop reason for a running or waiting task.
+// onlyPoststopRemains means all tasks except poststop tasks have ended.
 //
-// A failed task, or a leader that has succeeded, stops the other tasks. Sidecars are stopped when the
-// tasks for which they run have ended. Poststop tasks neither cause a stop nor are stopped here. A task
-// that waits for its start or its restart counts as running.
+// A failed task, or a leader that has succeeded, stops the other tasks. Sidecars are stopped when the tasks they serve
+// have ended. Poststop tasks neither cause a stop nor are stopped here. A task waiting to start or restart counts as
+// running.
 func evaluateSiblingStop(tasks []siblingState) (newStopReasonEvent func() *api.TaskEvent, onlyPoststopRemains bool) {
 	var liveCount, liveSidecarCount, sidecarCount int
 	for _, t := range tasks {

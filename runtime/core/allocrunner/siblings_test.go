@@ -30,7 +30,7 @@ func TestEvaluateTasks(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		tasks []siblingState
-		want  string // expected display message of the stop, "finished", or "" if the tasks continue
+		want  string // the stop's expected display message, "finished", or "" if the tasks continue
 	}{
 		{"everything runs", []siblingState{pre(stateSucceeded), side(stateRunning), main(stateRunning), stop(statePending)}, ""},
 		{"a task that waits for its restart lives", []siblingState{side(stateRunning), main(statePending)}, ""},

@@ -16,8 +16,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 )
 
-// TestSimulation runs random groups with random actions of tasks, plugins and users,
-// and checks invariants. The name of a failed case is the seed: -run TestSimulation/17.
+// TestSimulation runs random groups with random actions by tasks, plugins and users, and checks invariants. A failed
+// case's name is its seed: -run TestSimulation/17.
 func TestSimulation(t *testing.T) {
 	cases := 60
 	if testing.Short() {
@@ -116,7 +116,7 @@ func simulate(t *testing.T, random *rand.Rand) {
 	})
 }
 
-// checkEnd checks the invariants of an allocation that has ended.
+// checkEnd checks an ended allocation's invariants.
 func (h *harness) checkEnd(alloc recordingAllocHook, stops recordingTaskHook) {
 	t := h.t
 	for _, wrong := range h.drivers.violations {
@@ -171,8 +171,8 @@ func countCalls(calls []string, call string) (n int) {
 	return n
 }
 
-// newStartChecker returns a function that is called when a task of the job starts, and checks that the other
-// running tasks are permitted.
+// newStartChecker returns a function that is called when one of the job's tasks starts. It checks that the other running
+// tasks are permitted.
 func newStartChecker(job *api.Job) func(string, []string) string {
 	stage := make(map[string]string)
 	for _, t := range job.TaskGroups[0].Tasks {

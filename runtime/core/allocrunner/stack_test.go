@@ -13,8 +13,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/racedetector"
 )
 
-// The garbage collector halves a stack of which less than a quarter is in use. It counts another 800 bytes as used, for functions
-// without a stack check. The test runs itself in a process that prints the frames of all goroutines with their addresses.
+// The garbage collector halves a stack if less than a quarter is in use. It counts another 800 bytes as used, for
+// functions without a stack check. The test runs itself in a process that prints all goroutines' frames with their
+// addresses.
 func TestStacksOfRunningAllocationShrinkTo4KB(t *testing.T) {
 	if racedetector.Slowdown > 1 {
 		t.Skip("the race detector makes frames larger")
@@ -30,13 +31,13 @@ func TestStacksOfRunningAllocationShrinkTo4KB(t *testing.T) {
 			if err := syscall.Kill(os.Getpid(), syscall.SIGQUIT); err != nil {
 				t.Fatal(err)
 			}
-			_ = syscall.Pause() // unlike select {}, it does not let the clock of the bubble advance
+			_ = syscall.Pause() // unlike select {}, it keeps the bubble's clock from advancing
 		})
 	}
 	child := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
 	child.Env = append(os.Environ(), childEnvVar+"=1", "GOTRACEBACK=system", "TMPDIR="+t.TempDir())
 	if os.Geteuid() == 0 {
-		child.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS} // the mounts of its tasks end with it
+		child.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS} // its tasks' mounts end with it
 	}
 	traceback, err := child.CombinedOutput()
 	if err == nil {
@@ -56,8 +57,7 @@ func TestStacksOfRunningAllocationShrinkTo4KB(t *testing.T) {
 
 var frameAddresses = regexp.MustCompile(`fp=0x([0-9a-f]+) sp=0x([0-9a-f]+)`)
 
-// stackSizeUpTo returns the size of the frames of a function, and of the functions that it has called, in the goroutine that
-// executes the function.
+// stackSizeUpTo returns the frame size of a function and the functions it has called, in the goroutine that executes it.
 func stackSizeUpTo(t *testing.T, traceback, function string) int {
 	t.Helper()
 	for goroutine := range strings.SplitSeq(traceback, "\n\n") {

@@ -11,14 +11,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/taskrunner"
 )
 
-// Stats is the resource usage of an allocation's tasks.
+// Stats is an allocation's resource usage.
 type Stats struct {
-	RunningTasksTotal driver.Usage                 // sum of the latest samples of the running tasks
-	SampleByTask      map[string]*driver.TaskStats // latest sample of each task, by task name; a task without a sample is missing
-	NewestSampleTime  time.Time                    // time of the newest sample in RunningTasksTotal
+	RunningTasksTotal driver.Usage                 // sum of the running tasks' latest samples
+	SampleByTask      map[string]*driver.TaskStats // each task's latest sample, by task name; a task without a sample is missing
+	NewestSampleTime  time.Time                    // when the newest sample in RunningTasksTotal was taken
 }
 
-// latestStats implements [Runner.Stats]. hooks are the hooks that sample the resource usage, by task name.
+// latestStats implements [Runner.Stats]. hooks are the sampling hooks, by task name.
 func latestStats(ctx context.Context, tasks taskSet, hooks map[string]*hooks.StatsHook, task string) Stats {
 	samples := make([]*driver.TaskStats, len(tasks))
 	var callsWG sync.WaitGroup
@@ -47,18 +47,18 @@ func latestStats(ctx context.Context, tasks taskSet, hooks map[string]*hooks.Sta
 	return now
 }
 
-// RunningTask is a task with a process that has not exited.
+// RunningTask is a task with a live process.
 type RunningTask struct {
 	AllocID, Namespace, JobID string
 	Name                      string
 	taskrunner.RunningProcess
 
-	// RecentSample returns the newest sample if it is not older than maxAge, and nil otherwise. It never starts sampling:
-	// there is a sample only while others sample the task with [Runner.Stats].
+	// RecentSample returns the newest sample if it is not older than maxAge, and nil otherwise. It never starts
+	// sampling: there is a sample only while others sample the task with [Runner.Stats].
 	RecentSample func(maxAge time.Duration) *driver.TaskStats
 }
 
-// AppendRunningTasks appends the tasks with a process that has not exited to list.
+// AppendRunningTasks appends the tasks with a live process to list.
 func (r *Runner) AppendRunningTasks(list []RunningTask) []RunningTask {
 	alloc := r.state.currentAlloc()
 	for _, t := range r.tasks.taskSet {
@@ -91,7 +91,7 @@ func addUsage(sum *driver.Usage, u driver.Usage) {
 	m.Measured = appendMissing(m.Measured, u.Memory.Measured)
 }
 
-// appendMissing appends to have the elements of more that have does not contain, in the order of more.
+// appendMissing appends to have the elements that only more contains, in more's order.
 func appendMissing(have, more []string) []string {
 	for _, s := range more {
 		if !slices.Contains(have, s) {

@@ -29,7 +29,7 @@ func TestForcedClientStatus(t *testing.T) {
 			status := newStateInDeployment("d1")
 			for _, f := range c.forced {
 				status.setPermanentOverride(f)
-				<-status.reconcileRequested // each call of force requests a reconcile
+				<-status.reconcileRequested // each force call requests a reconcile
 			}
 			u := status.newReport(map[string]*api.TaskState{"web": {State: model.TaskRunning, StartedAt: started}})
 			wantEqual(t, "status", statusOverride{u.ClientStatus, u.ClientDescription}, c.want)

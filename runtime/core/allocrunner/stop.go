@@ -11,14 +11,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// stopReason is the reason of a stop, which task events show. The zero value means that a user has requested the stop.
+// stopReason is a stop's reason, which task events show. The zero value means a user requested the stop.
 type stopReason struct {
-	newReasonEvent   func() *api.TaskEvent // creates the event that each live task gets before the Killing event; nil for no such event
-	killingEventText string                // text of the Killing events; if empty, the text names the kill timeout
-	omitEvents       bool                  // the stop adds no events, because the tasks have events with the reason already
+	newReasonEvent   func() *api.TaskEvent // creates the event for each live task before the Killing event; nil for no such event
+	killingEventText string                // Killing event text; if empty, the event names the kill timeout
+	omitEvents       bool                  // the stop adds no events, because the task events already have the reason
 }
 
-// killingEvent returns the event that the stop adds to a task that it kills.
+// killingEvent returns the event that the stop adds to a task it kills.
 func (r stopReason) killingEvent(task taskrunner.Task) *api.TaskEvent {
 	switch {
 	case r.omitEvents:
@@ -38,8 +38,8 @@ func (a *allocTasks) forceKill() {
 	}
 }
 
-// completeForMaxRunDuration sets the client status to complete, whatever the results of the
-// tasks, and stops the allocation without running its poststop tasks.
+// completeForMaxRunDuration sets the client status to complete, whatever the task results, and stops the allocation
+// without running its poststop tasks.
 func (a *allocTasks) completeForMaxRunDuration() {
 	a.state.setPermanentOverride(statusOverride{api.AllocClientStatusComplete, model.MaxRunDurationExceeded})
 	a.state.requestStop(stopReason{killingEventText: model.MaxRunDurationExceeded})
@@ -55,7 +55,7 @@ func (a *allocTasks) killPoststopTasks() {
 	}
 }
 
-// skipShutdownDelay skips the shutdown delays of the group and of all tasks, in a current stop and in later ones.
+// skipShutdownDelay skips the shutdown delays for the group and all tasks, in a current stop and in later ones.
 func (a *allocTasks) skipShutdownDelay() {
 	a.state.endShutdownDelay()
 	for _, t := range a.taskSet {
@@ -64,7 +64,7 @@ func (a *allocTasks) skipShutdownDelay() {
 }
 
 // killInOrder calls the PreKill hooks, waits for the shutdown delay and kills the tasks in kill order. It blocks until
-// the tasks have ended or the agent shuts down. It does nothing and returns false if no stop was requested.
+// the tasks have ended or the agent shuts down. If no stop was requested, it does nothing and returns false.
 func (a *allocTasks) killInOrder(untilKill context.Context) (calledPreKillHooks bool) {
 	if !a.state.isStopRequested() {
 		return false
@@ -100,9 +100,8 @@ func (a *allocTasks) killInOrder(untilKill context.Context) (calledPreKillHooks 
 	return true
 }
 
-// callAfterDone calls f in a goroutine of its own when ctx is done. The returned function
-// must be called once: it prevents the call of f, or blocks until f has returned. It
-// reports whether f was called.
+// callAfterDone calls f in its own goroutine when ctx is done. The returned function must be called once: it prevents
+// the call, or blocks until f has returned. It reports whether f was called.
 func callAfterDone(ctx context.Context, f func()) (preventOrWait func() (called bool)) {
 	returned := make(chan struct{})
 	prevent := context.AfterFunc(ctx, func() {

@@ -79,7 +79,7 @@ func TestStopCancelsTheContextsOfRun(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		do    func(s *allocState, cancelUntilShutdown context.CancelCauseFunc)
-		cause [3]error // causes of untilShutdown, untilKill and contextUntilStop
+		cause [3]error // causes for untilShutdown, untilKill and contextUntilStop
 	}{
 		{"nothing", func(*allocState, context.CancelCauseFunc) {}, [3]error{}},
 		{"request", request, [3]error{nil, nil, taskrunner.ErrKilled}},

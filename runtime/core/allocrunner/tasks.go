@@ -16,7 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/taskrunner"
 )
 
-// taskSet holds the runners of some or all tasks of the allocation, in the order of the job.
+// taskSet holds the runners for some or all of the allocation's tasks, in job order.
 type taskSet []*taskrunner.Runner
 
 func hasRunningProcess(t *taskrunner.Runner) bool {
@@ -24,7 +24,7 @@ func hasRunningProcess(t *taskrunner.Runner) bool {
 	return ok
 }
 
-// findByName returns the runner of the named task.
+// findByName returns the named task's runner.
 func (s taskSet) findByName(name string) (*taskrunner.Runner, bool) {
 	for _, t := range s {
 		if t.Name() == name {
@@ -34,7 +34,7 @@ func (s taskSet) findByName(name string) (*taskrunner.Runner, bool) {
 	return nil, false
 }
 
-// namedOrAllRunningTasks returns the runner of the named task, or the runners of all running tasks if name is empty. It
+// namedOrAllRunningTasks returns the named task's runner, or the runners of all running tasks if name is empty. It
 // returns ErrTaskNotFound or ErrNotRunning if no such task runs.
 func (s taskSet) namedOrAllRunningTasks(name string) (list taskSet, err error) {
 	err = ErrTaskNotFound
@@ -53,7 +53,7 @@ func (s taskSet) namedOrAllRunningTasks(name string) (list taskSet, err error) {
 	return nil, err
 }
 
-// emitEvent adds a copy of an event to each task.
+// emitEvent adds an event to each task, each time a new copy.
 func (s taskSet) emitEvent(e *api.TaskEvent) {
 	for _, t := range s {
 		copied := *e
@@ -73,8 +73,8 @@ func (s taskSet) forEachParallel(f func(*taskrunner.Runner) error) error {
 	return errors.Join(errs...)
 }
 
-// fetchDriverDescriptions calls FetchDriverDescription of all tasks. It ignores the error of an unavailable driver,
-// because Run of the task fetches the description again before the start.
+// fetchDriverDescriptions calls FetchDriverDescription for all tasks. It ignores an unavailable driver's error, because
+// the task's Run fetches the description again before the start.
 func (s taskSet) fetchDriverDescriptions(ctx context.Context) error {
 	return s.forEachParallel(func(t *taskrunner.Runner) error {
 		if err := t.FetchDriverDescription(ctx, false); err != nil && !taskdriver.IsTemporarilyUnavailable(err) {
@@ -89,10 +89,9 @@ func (s taskSet) allEnded() bool {
 	return !slices.ContainsFunc(s, func(t *taskrunner.Runner) bool { return !wait.IsClosed(t.Done()) })
 }
 
-// killWaves returns the tasks in the order in which they are stopped: the leader, then the other tasks, then the
-// sidecars, which the other tasks may need until they have ended. Each element of the result is a wave, which is
-// stopped when the wave before it has ended. Poststop tasks are in no wave, because they start when all waves have
-// ended.
+// killWaves returns the tasks in kill order: the leader, then the other tasks, then the sidecars, which the other tasks
+// may need until they have ended. Each element is a wave, which is stopped when the wave before it has ended. Poststop
+// tasks are in no wave, because they start when all waves have ended.
 func (s taskSet) killWaves() []taskSet {
 	order := make([]taskSet, 3)
 	for _, t := range s {
@@ -109,7 +108,7 @@ func (s taskSet) killWaves() []taskSet {
 	return order
 }
 
-// siblingStates returns the input of evaluateSiblingStop for tasks in the given states.
+// siblingStates returns evaluateSiblingStop's input for tasks in the given states.
 func (s taskSet) siblingStates(states map[string]*api.TaskState) []siblingState {
 	views := make([]siblingState, len(s))
 	for i, t := range s {

@@ -10,7 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// applyVersionUnlessOlder applies a version of the allocation to the tasks, unless it is older than the current version.
+// applyVersionUnlessOlder applies an allocation version to the tasks, unless it is older than the current one.
 func (a *allocTasks) applyVersionUnlessOlder(ctx context.Context, alloc *api.Allocation, limits Limits) {
 	old := a.state.currentAlloc()
 	if alloc.AllocModifyIndex < old.AllocModifyIndex {
@@ -34,9 +34,9 @@ func (a *allocTasks) applyVersionUnlessOlder(ctx context.Context, alloc *api.All
 			a.rebuildTaskEnv(alloc, t.Name())
 		}
 	}
-	callHooks := !alloc.ServerTerminalStatus() // for a version that stops the allocation, the hooks of the stop are called instead
+	callHooks := !alloc.ServerTerminalStatus() // if the version stops the allocation, the stop's hooks are called instead
 	if callHooks {
-		callUpdateHooks(ctx, a) // the hooks read the environments that were set above
+		callUpdateHooks(ctx, a) // the hooks read the environments set above
 	}
 	failpoint.Hit(step, failpoint.PhaseDuring)
 	for i, t := range a.taskSet {

@@ -9,8 +9,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 )
 
-// newUpdatedTasks returns the tasks of an allocation without tasks, whose version is 1. updates records the calls of the
-// Update hooks, stops counts the requests to stop the allocation.
+// newUpdatedTasks returns the tasks for an allocation without tasks and with version 1. updates records Update hook
+// calls, stops counts the requests to stop the allocation.
 func newUpdatedTasks() (a *allocTasks, updates *recordingHook, stops *int) {
 	state := newAllocState(allocVersion(1, api.AllocDesiredStatusRun))
 	updates, stops = &recordingHook{name: "hook"}, new(int)

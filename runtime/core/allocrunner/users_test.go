@@ -10,7 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/users"
 )
 
-// withUsers assigns users with the ids of a range to tasks, for a driver with the capabilities c.
+// withUsers assigns users from an id range to tasks, for a driver with the capabilities c.
 func withUsers(first, last uint32, c driver.Capabilities) func(*testConfig) {
 	return func(config *testConfig) {
 		config.Drivers.(*fakeDrivers).capabilities = c
@@ -20,8 +20,7 @@ func withUsers(first, last uint32, c driver.Capabilities) func(*testConfig) {
 
 var usersSupported = driver.Capabilities{DynamicWorkloadUsers: true}
 
-// A task that names no user gets one, keeps it across restarts of the task and of the agent, and
-// gives it back when it has ended.
+// A task that names no user gets one, keeps it across task and agent restarts, and gives it back when it has ended.
 func TestTaskGetsUser(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := startAgent(t, parseJob(t, job("service", endlessTaskText)), withUsers(4_000_000, 4_000_000, usersSupported))

@@ -16,7 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// The functions of this file convert structs of the API to the smaller types that the packages of the runtime use.
+// The functions in this file convert API structs to the smaller types used by the runtime packages.
 
 const (
 	defaultKillTimeout = 5 * time.Second
@@ -69,7 +69,7 @@ func toDriverDNSConfig(dns *api.DNSConfig) *driver.DNSConfig {
 	return &driver.DNSConfig{Servers: dns.Servers, Searches: dns.Searches, Options: dns.Options}
 }
 
-// toTaskRunnerTask returns one task of the allocation in the form that the task's runner uses.
+// toTaskRunnerTask returns one of the allocation's tasks in the form used by its runner.
 func toTaskRunnerTask(a *api.Allocation, group *api.TaskGroup, name string, limits Limits) (taskrunner.Task, error) {
 	t, err := findTask(group, name)
 	if err != nil {
@@ -161,7 +161,7 @@ func toDriverPorts(ports []api.Port) []driver.NetworkPort {
 	return out
 }
 
-// toEnvTask returns the data of a task for its environment. The allocation must have resources for the task.
+// toEnvTask returns a task's data for its environment. The allocation must have resources for the task.
 func toEnvTask(a *api.Allocation, group *api.TaskGroup, name string) taskenv.Task {
 	env := taskenv.Task{Name: name}
 	if t, err := findTask(group, name); err == nil {
@@ -174,8 +174,8 @@ func toEnvTask(a *api.Allocation, group *api.TaskGroup, name string) taskenv.Tas
 	return env
 }
 
-// healthParams returns the health parameters of an allocation: those of the update block if the allocation is in a
-// deployment, otherwise those of the migrate block. It returns false if the agent must not determine the health: the job
+// healthParams returns an allocation's health parameters: those in the update block if the allocation is in a
+// deployment, otherwise those in the migrate block. It returns false if the agent must not determine the health: the job
 // type has no health, or health_check is manual.
 func healthParams(a *api.Allocation) (params health.Params, agentDeterminesHealth bool) {
 	if jobType := pointer.Value(a.Job.Type); jobType != api.JobTypeService && jobType != api.JobTypeSystem {
