@@ -9,18 +9,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// Fact is an event in the life of a task. Only this package has facts.
+// Fact is an event in a task's life. Only this package has facts.
 type Fact interface {
 	// apply changes d.Record and d.Change.
 	apply(d *draft)
 }
 
-// Parts is a set of parts of a record, which are stored apart.
+// Parts is a set of record parts, which are stored apart.
 type Parts uint8
 
 // The parts.
 const (
-	StatusPart Parts = 1 << iota // the state of the task
+	StatusPart Parts = 1 << iota // the task's state
 	FieldsPart                   // the content of Fields
 	AllParts   = StatusPart | FieldsPart
 )
@@ -40,14 +40,14 @@ const (
 type Change struct {
 	Put        Parts // parts to put now; none for WithNextPut
 	Durability Durability
-	TellAlloc  bool             // the allocation has to react: the state of the task has changed, or it was killed
-	Events     []*api.TaskEvent // events that the state of the task has got
+	TellAlloc  bool             // the allocation must react: the task's state has changed, or the task was killed
+	Events     []*api.TaskEvent // events added to the task's state
 	Ended      bool             // the task has become dead
 	Failed     bool             // with Ended: the task has failed
 	Decision   restart.Decision // for Decided
 }
 
-// Applied reports whether the fact requires a put or a call of the allocation. It is false for a second request, for example.
+// Applied reports whether the fact requires a put or a call to the allocation. It is false for a second request, for example.
 func (c Change) Applied() bool { return c.Put != 0 || c.TellAlloc }
 
 // Apply returns the record after a fact, and the consequences. It does not change r.
@@ -58,20 +58,20 @@ func Apply(r Record, f Fact) (Record, Change) {
 	return d.Record, d.Change
 }
 
-// draft is a record to which a fact is being applied.
+// draft is a record while a fact is being applied to it.
 type draft struct {
 	Record
 	Change
 }
 
-// editStatus returns the state of the task, which may be changed.
+// editStatus returns the task's state. The caller may change it.
 func (d *draft) editStatus() *api.TaskState {
 	d.status = model.CopyTaskState(d.status)
 	d.TellAlloc = true
 	return d.status
 }
 
-// put says that the whole record is put.
+// put marks the whole record for a put.
 func (d *draft) put(durability Durability) { d.Put, d.Durability = AllParts, durability }
 
 // addEvent adds a copy of event. It ignores a nil event.
@@ -84,7 +84,7 @@ func (d *draft) addEvent(now time.Time, event *api.TaskEvent) {
 	d.Events = append(d.Events, &added)
 }
 
-// setState sets the state of the task: pending, running or dead.
+// setState sets the task's state: pending, running or dead.
 func (d *draft) setState(now time.Time, state string) {
 	if d.status.State == state {
 		return
@@ -93,7 +93,7 @@ func (d *draft) setState(now time.Time, state string) {
 	model.SetTaskState(d.editStatus(), state, now)
 }
 
-// recordEnd records how a run of the task, or an attempt to start it, has ended.
+// recordEnd records how the task's run or start attempt has ended.
 func (d *draft) recordEnd(now time.Time, end restart.RunEnd) *restart.RunEnd {
 	f := &d.fields
 	end.Time, end.OutputStart = now, f.LastStart
@@ -111,7 +111,7 @@ func (d *draft) recordEnd(now time.Time, end restart.RunEnd) *restart.RunEnd {
 	return &end
 }
 
-// recordExit records the end of the process, which has fulfilled a restart request.
+// recordExit records that the process has ended. The exit fulfils a restart request.
 func (d *draft) recordExit(now time.Time, end restart.RunEnd) {
 	d.fields.UnhandledExit = d.recordEnd(now, end)
 	d.fields.RestartRequest = nil

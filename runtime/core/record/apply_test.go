@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// facts has a fact of each type.
+// facts has a fact for each type.
 var facts = []Fact{
 	CapabilitiesSeen{&driver.Capabilities{Exec: true}},
 	HooksAttached{map[string]string{"alloc": "{}"}, map[string]string{"h": "{}"}},
@@ -52,7 +52,7 @@ var facts = []Fact{
 	Unhealthy{Now: searchTime, Event: model.EventAllocUnhealthy("no")},
 }
 
-// fullRecords returns records in which everything is set that a fact can change, in each state of the task.
+// fullRecords returns records in which everything is set that a fact can change, one for each task state.
 func fullRecords() (records []Record) {
 	for _, state := range []string{model.TaskPending, model.TaskRunning, model.TaskDead} {
 		for _, exit := range []*restart.RunEnd{nil, {Success: true, RunsInRow: 1}} {
@@ -74,7 +74,7 @@ func fullRecords() (records []Record) {
 	return records
 }
 
-// Other goroutines and the store have copies of records, which share maps, lists and pointers.
+// Other goroutines and the store have record copies, which share maps, lists and pointers.
 func TestApplyLeavesItsArgumentsAlone(t *testing.T) {
 	for i := range fullRecords() {
 		for _, f := range facts {
@@ -90,7 +90,7 @@ func TestApplyLeavesItsArgumentsAlone(t *testing.T) {
 	}
 }
 
-// Each fact of the package is in the list of the tests.
+// Each fact in the package is in the tests' list.
 func TestFactsAreComplete(t *testing.T) {
 	listed := map[string]bool{}
 	for _, f := range facts {
@@ -118,7 +118,7 @@ func factTypes(t *testing.T) (names []string) {
 	return names
 }
 
-// A put costs a write of the disk, so a fact has one only if the next agent could not do without it.
+// A put costs a disk write, so a fact has one only if the next agent could not do without it.
 func TestPutsOfFacts(t *testing.T) {
 	type put struct {
 		parts      Parts

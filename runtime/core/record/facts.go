@@ -13,46 +13,46 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// The facts. The caller redacts their texts and events, and provides times, random numbers and new ids. Neither Apply nor the caller
-// changes the values that a fact refers to.
+// The facts. The caller redacts their texts and events, and provides times, random numbers and new ids. Neither Apply nor the
+// caller changes the values behind a fact's pointers, maps and slices.
 type (
-	// CapabilitiesSeen means that the driver has reported its capabilities.
+	// CapabilitiesSeen means the driver has reported its capabilities.
 	CapabilitiesSeen struct{ Capabilities *driver.Capabilities }
 
-	// HooksAttached means that hooks are attached to the task and its allocation, with these configurations.
+	// HooksAttached means hooks are attached to the task and its allocation, with these configurations.
 	HooksAttached struct {
-		AllocConfigByName    map[string]string // hooks of the allocation
-		AttachmentJSONByName map[string]string // hooks of the task
+		AllocConfigByName    map[string]string // the allocation's hooks
+		AttachmentJSONByName map[string]string // the task's hooks
 	}
 
-	// HookAnswered means that a hook has answered Prestart. If it has changed something before a start, the next start gets a new
-	// id, whose put stores the answer at the latest.
+	// HookAnswered means a hook has answered Prestart. If the answer changes something before a start, the next start gets a new
+	// id, and that id's put stores the answer at the latest.
 	HookAnswered struct {
 		Hook           string
-		Failed         bool              // only the data of the answer is valid
+		Failed         bool              // only the answer's data is valid
 		AlreadyRunning bool              // the task runs: it was started by an earlier agent
-		DataAtCall     map[string]string // data of the hook when it was called
-		Data           map[string]string // data of the answer; nil if Failed and the answer has none
+		DataAtCall     map[string]string // the hook's data when it was called
+		Data           map[string]string // the answer's data; nil if Failed and the answer has none
 		Done           bool
 		Env            map[string]string
 		Mounts         []driver.Mount
 		Devices        []driver.Device
 	}
 
-	// HookDataStored means that a hook stores data.
+	// HookDataStored means a hook stores data.
 	HookDataStored struct {
 		Hook string
 		Data map[string]string
 	}
 
-	// StartChosen means that the task is to be started. CandidateID becomes the id of the start unless the record has one already. If the
-	// put fails, StartTask is not called: StartFailed and Decided follow, or UnusedStartDropped, which remove the id.
+	// StartChosen means the task is about to start. CandidateID becomes the start's id unless the record has one already. If the
+	// put fails, StartTask is not called: either StartFailed and Decided follow, or UnusedStartDropped, and remove the id.
 	StartChosen struct {
-		LastStart   time.Time // not after the first output of the process
+		LastStart   time.Time // not after the process's first output
 		CandidateID string
 	}
 
-	// Started means that the driver has started the task.
+	// Started means the driver has started the task.
 	Started struct {
 		Now           time.Time
 		Handle        *driver.Handle // without the driver config, which must not be stored
@@ -60,28 +60,28 @@ type (
 		Unrecoverable bool
 	}
 
-	// StartFailed means that an attempt to start the task has failed.
+	// StartFailed means an attempt to start the task has failed.
 	StartFailed struct {
 		Now   time.Time
 		Error string
 	}
 
-	// NothingExecuted means that the last start of an earlier agent has certainly executed nothing.
+	// NothingExecuted means an earlier agent's last start has certainly executed nothing.
 	NothingExecuted struct{}
 
-	// Adopted means that the driver has the task of an interrupted start.
+	// Adopted means the driver has the task from an interrupted start.
 	Adopted struct {
 		Handle        *driver.Handle // without the driver config, which must not be stored
 		Network       *driver.NetworkOverride
 		Unrecoverable bool
 	}
 
-	// TakenOver means that this agent watches a process that an earlier agent has started.
+	// TakenOver means this agent watches a process that an earlier agent has started.
 	TakenOver struct{ Now time.Time }
 
-	// Exited means that the process has ended. CandidateID becomes the id of the next start if the policy restarts the task at once,
-	// so that the start needs no put of its own. If the put fails, the step waits until a later put has stored the exit and the id, or until
-	// the task is killed, which is then not started.
+	// Exited means the process has ended. CandidateID becomes the next start's id if the policy restarts the task at once, so
+	// that the start needs no put. If the put fails, the step waits until a later put has stored the exit and the id, or until
+	// the task is killed. A killed task is not started.
 	Exited struct {
 		Now         time.Time
 		End         restart.RunEnd // exit status, signal and error from the driver
@@ -90,81 +90,81 @@ type (
 		Event       *api.TaskEvent
 	}
 
-	// ExitUnknown means that a start of an earlier agent has ended with an unknown exit status.
+	// ExitUnknown means an earlier agent's start has ended with an unknown exit status.
 	ExitUnknown struct {
 		Now   time.Time
 		Error string
 	}
 
-	// Decided means that the restart policy decides now about a task that has ended or was not started.
+	// Decided means the restart policy decides now about a task that has ended or was not started.
 	Decided struct {
 		Now          time.Time
 		Policy       restart.Policy
 		Outcome      restart.RunOutcome
-		RandomInt64N func(int64) int64 // for the jitter of the delay
+		RandomInt64N func(int64) int64 // for the delay's jitter
 		KilledEvent  *api.TaskEvent    // for a killed task; nil for no event
-		NextMayRun   bool              // the start that follows the exit may have been executed: if the policy does not start the task now, the driver has to destroy it
+		NextMayRun   bool              // the start after the exit may have been executed: if the policy does not start the task now, the driver must destroy it
 	}
 
-	// RestartRequested means that a caller requests a restart of the process.
+	// RestartRequested means a caller requests a restart for the process.
 	RestartRequested struct {
 		Now     time.Time
 		Request RestartRequest
 		Event   *api.TaskEvent
 	}
 
-	// RestartFailed means that the process was not stopped for the requested restart.
+	// RestartFailed means the process was not stopped for the requested restart.
 	RestartFailed struct{}
 
-	// RerunRequested means that a caller requests that the dead task runs again, which has succeeded.
+	// RerunRequested means a caller requests another run of the dead task, which has succeeded.
 	RerunRequested struct {
 		Now     time.Time
 		Request RestartRequest
 		Event   *api.TaskEvent
 	}
 
-	// RerunCancelled means that the requested rerun is not needed.
+	// RerunCancelled means the requested rerun is not needed.
 	RerunCancelled struct{}
 
-	// RerunBegun means that a dead task runs again on request. Decided follows.
+	// RerunBegun means a dead task runs again on request. Decided follows.
 	RerunBegun struct{}
 
-	// Killed means that the task has to end for good.
+	// Killed means the task must end for good.
 	Killed struct {
 		Now   time.Time
 		Event *api.TaskEvent // nil for no event
 	}
 
-	// DestroyOwed means that a start may have processes, and the driver has to destroy it.
+	// DestroyOwed means a start may have processes, and the driver must destroy it.
 	DestroyOwed struct{ Start PendingDestroy }
 
-	// UndecidedStartOwed means that the runner will not query the driver again about the last start of an earlier agent. The driver
-	// must destroy each start in the record, also a start with a stored exit.
+	// UndecidedStartOwed means the runner will not query the driver again about an earlier agent's last start. The driver must
+	// destroy each start in the record, even one with a stored exit.
 	UndecidedStartOwed struct{}
 
-	// Destroyed means that the driver has destroyed the first start that it has to destroy.
+	// Destroyed means the driver has destroyed the first pending start.
 	Destroyed struct{}
 
-	// AllDestroyed means that the driver has destroyed all starts, and that nothing else may be put for long.
+	// AllDestroyed means the driver has destroyed all starts, and no other put may come for a long time.
 	AllDestroyed struct{}
 
-	// DestroyDoubtful means that the first attempt to destroy starts of an earlier agent has failed. The plugin process that has
-	// started them may exit before the next attempt.
+	// DestroyDoubtful means the first attempt to destroy an earlier agent's starts has failed. The plugin process that started
+	// them may exit before the next attempt.
 	DestroyDoubtful struct{ DriverFindsTasksByName bool }
 
-	// UnusedStartDropped means that StartTask is not called with the stored id, so that the next agent need not search for its processes.
+	// UnusedStartDropped means StartTask is not called with the stored id, so the next agent need not search for its processes.
 	UnusedStartDropped struct{}
 
-	// Rebooted means that the machine has booted since the record was stored.
+	// Rebooted means the machine has booted since the record was stored.
 	Rebooted struct{ Now time.Time }
 
-	// FilesLost means that the files of the task are lost: it starts as a new task, whose hooks keep their data.
+	// FilesLost means the task's files are lost: it starts as a new task, and its hooks keep their data.
 	FilesLost struct{ Now time.Time }
 
-	// Died means that the task does not run again in this run of the agent.
+	// Died means the task does not run again under this agent.
 	Died struct{ Now time.Time }
 
-	// Completed means that the task never runs again.
+	// Completed means the task never runs again.
 	Completed struct{}
 
 	// EventEmitted adds an event.
@@ -179,10 +179,10 @@ type (
 		Event *api.TaskEvent // with its display message
 	}
 
-	// VariableRead means that the task or a hook of it was given the items of a variable. After 1,000 paths further ones are ignored.
+	// VariableRead means the task, or a hook for it, was given a variable's items. After 1,000 paths further ones are ignored.
 	VariableRead struct{ Path string }
 
-	// Unhealthy means that the task makes its allocation unhealthy for a deployment.
+	// Unhealthy means the task makes its allocation unhealthy for a deployment.
 	Unhealthy struct {
 		Now     time.Time
 		Failure restart.DeploymentFailure // without End
@@ -209,7 +209,8 @@ func (f HooksAttached) apply(d *draft) {
 func (f HookAnswered) apply(d *draft) {
 	was := d.HookState(f.Hook)
 	s := was
-	// Data is not DataAtCall if the hook has stored data during the call, which an answer with the data of the call does not replace.
+	// If the hook has stored data during the call, the record no longer has DataAtCall, and an answer with DataAtCall does not
+	// replace it.
 	if (!f.Failed || f.Data != nil) && !maps.Equal(f.DataAtCall, f.Data) {
 		s.Data = f.Data
 	}
@@ -248,7 +249,7 @@ func (f StartChosen) apply(d *draft) {
 func (f Started) apply(d *draft) {
 	r := &d.fields
 	r.Handle, r.NetworkOverride, r.HandleUnrecoverable = f.Handle, f.Network, f.Unrecoverable
-	r.KillRequested = d.killed // a kill during the start is a kill of this process
+	r.KillRequested = d.killed // a kill during the start is a kill for this process
 	d.setState(f.Now, model.TaskRunning)
 	d.addEvent(f.Now, model.EventStarted())
 	d.put(Grouped)
@@ -304,7 +305,7 @@ func (f Decided) apply(d *draft) {
 	d.Decision, r.RestartState = d.decide(f.Now, f.Policy, f.Outcome, f.RandomInt64N)
 	decision, next := d.Decision, r.NextStartID
 	restarts := decision.Action == restart.ActionRestart
-	mustWait := decision.Delay > 0 || r.FirstPendingDestroy != nil && !f.NextMayRun // a start that runs already waits for no destroy
+	mustWait := decision.Delay > 0 || r.FirstPendingDestroy != nil && !f.NextMayRun // a start already running waits for no destroy
 	if !restarts || mustWait {
 		next = ""
 	}
@@ -369,7 +370,7 @@ func (f Killed) apply(d *draft) {
 	d.killed = true
 	unfinished := d.status.FinishedAt.IsZero()
 	d.fields.KillRequested = d.fields.KillRequested || unfinished
-	// An event that exists comes from an earlier agent, which died before it killed the task.
+	// An existing event comes from an earlier agent, which died before it killed the task.
 	if f.Event != nil && unfinished && model.LastEventOfTypeSinceStart(d.status, f.Event.Type) == nil {
 		d.addEvent(f.Now, f.Event)
 	}
@@ -381,7 +382,7 @@ func (f DestroyOwed) apply(d *draft) {
 	d.fields.FirstPendingDestroy = d.fields.FirstPendingDestroy.with(f.Start)
 }
 
-// with returns the list with one more start, or with new data of a start that it has.
+// with returns the list with one more start, or with new data for a start already in the list.
 func (p *PendingDestroy) with(start PendingDestroy) *PendingDestroy {
 	switch {
 	case p == nil:
@@ -390,7 +391,7 @@ func (p *PendingDestroy) with(start PendingDestroy) *PendingDestroy {
 		start.Next = p.Next
 		return &start
 	}
-	start.Handle = nil // only the handle of the first start is sealed where it is stored; the driver destroys by id, too
+	start.Handle = nil // only the first start's handle is sealed where it is stored; the driver destroys by id, too
 	longer := *p
 	longer.Next = p.Next.with(start)
 	return &longer
@@ -517,7 +518,7 @@ func (f VariableRead) apply(d *draft) {
 func (f Unhealthy) apply(d *draft) {
 	failure := f.Failure
 	failure.Time = f.Now
-	// The end of an earlier run does not explain why a task that has run for long is unhealthy.
+	// An earlier run's end does not explain why a task is unhealthy after running for long.
 	if end := d.fields.LastEnd; end.IsFailure() && (d.status.State != model.TaskRunning || f.Now.Sub(d.status.StartedAt) < restart.RecoveredAfter) {
 		failure.End = end
 	}

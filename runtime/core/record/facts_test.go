@@ -15,7 +15,7 @@ import (
 
 var failPolicy = restart.Policy{Attempts: 1, Interval: time.Hour, Mode: restart.ModeFail}
 
-// after returns a record after facts, and the change of the last one.
+// after returns a record after facts, and the last fact's change.
 func after(r Record, facts ...Fact) (Record, Change) {
 	var c Change
 	for _, f := range facts {
@@ -55,7 +55,7 @@ func TestRunsInRow(t *testing.T) {
 			t.Errorf("run %d: %d in a row, want %d", i, r.fields.LastEnd.RunsInRow, row.want)
 		}
 	}
-	for i := range 2 { // a start that fails counts, however long ago the last run was
+	for i := range 2 { // a failed start counts, however long ago the last run was
 		at = at.Add(time.Hour)
 		if r, _ = after(r, StartFailed{at, "no image"}); r.fields.LastEnd.RunsInRow != i+1 {
 			t.Errorf("start %d has failed: %d in a row", i, r.fields.LastEnd.RunsInRow)
@@ -97,7 +97,7 @@ func TestLastEnd(t *testing.T) {
 	}
 }
 
-// What the policy decides is in the state of the task, in its events and in its last end.
+// The policy's decision is in the task's state, events and last end.
 func TestDecisions(t *testing.T) {
 	at := searchTime.Add(time.Second)
 	exit := func(success bool) Fact {
@@ -188,7 +188,7 @@ func TestHookAnswered(t *testing.T) {
 			t.Errorf("%s: the same answer changes the record again", row.name)
 		}
 	}
-	// What a hook has stored during the call is not replaced by the data with which it was called.
+	// A hook's answer with the data from before the call does not replace data stored during the call.
 	r, _ := after(ready, HookDataStored{"h", map[string]string{"a": "new"}}, answer)
 	if got := r.HookState("h").Data["a"]; got != "new" {
 		t.Errorf("data %q", got)
@@ -223,7 +223,7 @@ func TestKilled(t *testing.T) {
 	if r, c := after(dead, Killed{searchTime, event()}); r.fields.KillRequested || len(c.Events) != 0 || !c.TellAlloc {
 		t.Errorf("kill of a dead task: %+v, %+v", r.fields, c)
 	}
-	// A kill during the start is one of the new process, and a restart request is not for it.
+	// A kill during the start is a kill for the new process, and a restart request is not for it.
 	if r, _ := after(New(searchTime), StartChosen{searchTime, "a"}, Killed{Now: searchTime}, Started{Now: searchTime, Handle: &driver.Handle{}}); !r.fields.KillRequested {
 		t.Error("the kill during the start is forgotten")
 	}
@@ -385,7 +385,7 @@ func TestHooksCalledOrStarted(t *testing.T) {
 	}
 }
 
-// The state is a copy, so that its reader may change it.
+// The state is a copy, so its reader may change it.
 func TestStatusIsACopy(t *testing.T) {
 	r := started(searchTime)
 	r.Status().State = "x"
@@ -426,7 +426,7 @@ func TestStartEndsRestartDelay(t *testing.T) {
 	}
 }
 
-// Nothing of a start whose process has ended is left for the next one.
+// When a process has ended, nothing from its start is left for the next one.
 func TestEndedStartIsForgotten(t *testing.T) {
 	network := &driver.NetworkOverride{Addr: "1"}
 	adopted := Adopted{Handle: &driver.Handle{}, Network: network, Unrecoverable: true}
@@ -524,7 +524,7 @@ func TestPredictedDecisionHasNoJitter(t *testing.T) {
 	}
 }
 
-// The id of the next start is chosen with the exit only if the start follows at once.
+// The next start's id is chosen with the exit only if the start follows at once.
 func TestNextStart(t *testing.T) {
 	for _, row := range []struct {
 		policy restart.Policy

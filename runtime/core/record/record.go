@@ -12,67 +12,67 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// Record is the state of a task that the next agent needs. It is a value: Apply returns a changed copy, and never changes the values
+// Record is the task state that the next agent needs. It is a value: Apply returns a changed copy, and never changes the values
 // behind its pointers, maps and slices. The zero value is not valid; see New and Restore.
 type Record struct {
 	fields Fields
 	status *api.TaskState
-	// killed means that this agent has been told to kill the task. It is not stored: a kill that the next agent must finish is
-	// in the status, or comes again with the allocation.
+	// killed means this agent has been told to kill the task. It is not stored: a kill for the next agent to finish is in the
+	// status, or comes again with the allocation.
 	killed bool
 }
 
-// Fields is the content of a record beside the state of the task, for its stored form.
+// Fields is a record's content beside the task's state, for its stored form.
 type Fields struct {
 	HookStateByName       map[string]HookState // keyed by hook name
 	AllocHookConfigByName map[string]string    // configurations of the hooks that the allocation has had, keyed by hook name
-	StartID               string               // id of the current start: set before StartTask is called; empty after the exit is handled, unless NextStartID replaces it
-	Handle                *driver.Handle       // handle of the task; nil unless the task runs or its exit is not handled yet
+	StartID               string               // current start's id: set before StartTask is called; empty after the exit is handled, unless NextStartID replaces it
+	Handle                *driver.Handle       // the task's handle; nil unless the task runs or its exit is not handled yet
 	NetworkOverride       *driver.NetworkOverride
-	// HandleUnrecoverable means that Handle has no state of the driver, because the agent that started the task has not
-	// received it: only the plugin process that has the task can report its exit.
+	// HandleUnrecoverable means Handle has no driver state, because the agent that started the task has not received it: only the
+	// plugin process with the task can report its exit.
 	HandleUnrecoverable bool
 	UnhandledExit       *restart.RunEnd // how the start has ended; nil before, and after the restart policy has decided
-	NextStartID         string          // StartID of the restart that is expected to follow UnhandledExit without a delay; empty if none is
+	NextStartID         string          // StartID for the restart expected to follow UnhandledExit without a delay; empty if none is
 	RestartState        restart.State
 	RunComplete         bool            // the task will never run again
 	LastEnd             *restart.RunEnd // how the last run or start has ended; nil if none has
-	LastStart           time.Time       // before the last call of StartTask; zero if there was none
+	LastStart           time.Time       // before the last StartTask call; zero if there was none
 
 	// FirstPendingDestroy is the start that the driver must still destroy; nil if there is none.
 	FirstPendingDestroy *PendingDestroy
-	// LastKnownCapabilities are the driver's capabilities as last reported, used while the
-	// driver is unavailable. It is nil until the driver has reported them.
+	// LastKnownCapabilities are the driver's capabilities as last reported, used while the driver is unavailable. It is nil until
+	// the driver has reported them.
 	LastKnownCapabilities *driver.Capabilities
 
-	// RestartRequest is set from the request for a restart until the task has ended or
-	// runs again.
+	// RestartRequest is set from the request for a restart until the task has ended or runs again.
 	RestartRequest *RestartRequest
 
-	// KillRequested is set by a kill of an unfinished task, until the task starts again. lite_after and lite_rerun depend on it.
+	// KillRequested is set when an unfinished task is killed, until the task starts again. lite_after and lite_rerun depend on
+	// it.
 	KillRequested bool
 
-	// ReportedOnceOnlyMessages are the messages of the events that the task gets only once.
+	// ReportedOnceOnlyMessages are messages from events that the task gets only once.
 	ReportedOnceOnlyMessages []string
 
-	// ReadVariables are the paths of the variables whose items the task and its hooks were given.
+	// ReadVariables are variable paths. The task and its hooks were given these variables' items.
 	ReadVariables []string
 
 	// DeploymentFailure is why the task made its allocation unhealthy for its latest deployment; nil if it has not.
 	DeploymentFailure *restart.DeploymentFailure
 }
 
-// RestartRequest is a restart that a caller requested. It applies only to the process or the finished run
-// of the task for which it was requested, not to a later one.
+// RestartRequest is a restart requested by a caller. It applies only to the process or finished run for which it was requested,
+// not to a later one.
 type RestartRequest struct {
-	CountsAsFailure bool   // the restart counts as a failed attempt of the restart policy
-	Reason          string // reason of the restart, for the log
+	CountsAsFailure bool   // the restart counts as a failed attempt for the restart policy
+	Reason          string // why the restart was requested, for the log
 }
 
-// HookState is the response of one hook to the prestart call of a task.
+// HookState is a hook's response to a task's prestart call.
 type HookState struct {
-	// AttachmentJSON is the configuration with which a plugin was attached to the task, as
-	// JSON. It is empty for a hook that needs no attachment.
+	// AttachmentJSON is the configuration with which a plugin was attached to the task, as JSON. It is empty for a hook without
+	// an attachment.
 	AttachmentJSON string
 
 	PrestartDone bool
@@ -82,20 +82,19 @@ type HookState struct {
 	Devices      []driver.Device
 }
 
-// PendingDestroy is a start of a task for which the driver call DestroyTask has not succeeded yet, so processes of this
-// start may still run. While the state has it, the task does not start again, and its allocation does not end.
+// PendingDestroy is a start for which the driver call DestroyTask has not succeeded yet, so its processes may still run. While
+// the state has it, the task does not start again, and its allocation does not end.
 type PendingDestroy struct {
 	StartID string
-	Handle  *driver.Handle // handle of the start; nil if StartTask returned none
-	// NotFoundIsInconclusive means that "task not found" proves nothing: the plugin process that
-	// should have started the task has exited, and the driver does not search for
-	// tasks.
+	Handle  *driver.Handle // the start's handle; nil if StartTask returned none
+	// NotFoundIsInconclusive means "task not found" proves nothing: the plugin process that should have started the task has
+	// exited, and the driver does not search for tasks.
 	NotFoundIsInconclusive bool
 	// Next, which has no handle, is destroyed after this start; nil if there is none.
 	Next *PendingDestroy
 }
 
-// New returns the record of a task that the agent has received now.
+// New returns the record for a task that the agent has received now.
 func New(now time.Time) Record {
 	r := Record{fields: Fields{RestartState: restart.State{WindowStart: now}}, status: &api.TaskState{State: model.TaskPending}}
 	d := draft{Record: r}
@@ -103,8 +102,8 @@ func New(now time.Time) Record {
 	return d.Record
 }
 
-// Restore returns the record that an earlier agent has stored. status is nil if that agent has stored none. A request that does not
-// apply to what is recorded is dropped, and an unfinished kill that has failed the task continues.
+// Restore returns the record stored by an earlier agent. status is nil if that agent has stored none. A request is dropped if it
+// does not apply to the record, and an unfinished kill that has failed the task continues.
 func Restore(now time.Time, fields Fields, status *api.TaskState) Record {
 	r := Record{fields: fields, status: status}
 	if r.fields.RestartState.WindowStart.IsZero() {
@@ -124,7 +123,7 @@ func Restore(now time.Time, fields Fields, status *api.TaskState) Record {
 // Fields returns the content for the stored form. The caller must not change what it refers to.
 func (r Record) Fields() Fields { return r.fields }
 
-// Status returns a copy of the state of the task, which shares its events.
+// Status returns a copy of the task's state, which shares its events.
 func (r Record) Status() *api.TaskState { return model.CopyTaskState(r.status) }
 
 // IsRerunRequestedByEarlierAgent reports whether a dead task was requested to run again under an earlier agent.
@@ -145,11 +144,11 @@ func (r Record) MayRerun() bool {
 // IsKilled reports whether this agent has been told to kill the task.
 func (r Record) IsKilled() bool { return r.killed }
 
-// HookState returns the state of a hook; the zero value if there is none.
+// HookState returns a hook's state; the zero value if there is none.
 func (r Record) HookState(name string) HookState { return r.fields.HookStateByName[name] }
 
-// PredictedDecision returns the decision that the fact Decided would make now, without the jitter of the delay. A later kill, restart request
-// or version of the task may change the decision.
+// PredictedDecision returns the decision that the fact Decided would make now, without the delay's jitter. A later kill, restart
+// request or task version may change the decision.
 func (r Record) PredictedDecision(now time.Time, policy restart.Policy, outcome restart.RunOutcome) restart.Decision {
 	decision, _ := r.decide(now, policy, outcome, func(int64) int64 { return 0 })
 	return decision
@@ -160,7 +159,7 @@ func (r Record) decide(now time.Time, policy restart.Policy, outcome restart.Run
 	return policy.Decide(r.fields.RestartState, now, outcome, randomInt64N)
 }
 
-// RemainingDelay returns the time until the task starts again, which is the rest of the delay of the last decision.
+// RemainingDelay returns the time until the task starts again: the rest of the last decision's delay.
 func (r Record) RemainingDelay(now time.Time) time.Duration {
 	return r.fields.RestartState.RemainingDelay(now)
 }
@@ -171,8 +170,8 @@ func (r Record) HooksCalledOrStarted() bool {
 	return len(f.HookStateByName) > 0 || f.StartID != "" || f.FirstPendingDestroy != nil || f.RunComplete || r.status.State != model.TaskPending
 }
 
-// AttachmentJSONByHookName returns the configurations of the hooks that were attached to the task, by hook name. It returns nil
-// if there were none.
+// AttachmentJSONByHookName returns the configurations of the hooks attached to the task, by hook name. It returns nil if there
+// were none.
 func (r Record) AttachmentJSONByHookName() map[string]string {
 	var attachments map[string]string
 	for name, hook := range r.fields.HookStateByName {
@@ -186,8 +185,8 @@ func (r Record) AttachmentJSONByHookName() map[string]string {
 	return attachments
 }
 
-// StartsToDestroy returns the starts that the driver must destroy to end the task, in this order: those that it owes, and the current
-// and the next one.
+// StartsToDestroy returns the starts that the driver must destroy to end the task, in this order: pending destroys, the current
+// start, the next start.
 func (f *Fields) StartsToDestroy() (starts []PendingDestroy) {
 	for d := f.FirstPendingDestroy; d != nil; d = d.Next {
 		starts = append(starts, *d)
@@ -206,17 +205,17 @@ type Start int
 
 const (
 	NoStart     Start = iota // there is no start
-	WithID                   // the record has the id of a start, and no handle
+	WithID                   // the record has a start's id, and no handle
 	RunningByID              // like WithID, and the task state is running: the handle was lost
-	WithHandle               // the record has the handle of the start
-	Lost                     // the task state is running, but the record has neither the id nor the handle of the start
-	Ended                    // the record has the exit of the start, or the task is dead
-	WithNextID               // the record has the exit of a start, and the id of the start that follows that exit
+	WithHandle               // the record has the start's handle
+	Lost                     // the task state is running, but the record has neither the start's id nor its handle
+	Ended                    // the record has the start's exit, or the task is dead
+	WithNextID               // the record has a start's exit, and the id of the start after that exit
 
-	StartCount // number of values of Start
+	StartCount // number of Start values
 )
 
-// LastStart returns the state of the last start.
+// LastStart returns the last start's state.
 func (r Record) LastStart() Start {
 	f := r.fields
 	switch {
@@ -236,7 +235,7 @@ func (r Record) LastStart() Start {
 	return NoStart
 }
 
-// withHookState returns hook states in which one is changed.
+// withHookState returns a copy of states with one changed.
 func withHookState(states map[string]HookState, name string, s HookState) map[string]HookState {
 	states = maps.Clone(states)
 	if states == nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// TestReachableRecords visits all records that one task can have, with each crash, each failed put and each answer of the driver,
-// and the disk after it. The search tracks the existing processes apart from the record, and checks promises about these processes.
+// TestReachableRecords visits all records that one task can have, with each crash, each failed put and each driver answer, and
+// the disk after it. The search tracks the existing processes apart from the record, and checks promises about these processes.
 func TestReachableRecords(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes 20 seconds of processor time: go test without -short, and CI, run it")
@@ -44,35 +44,35 @@ func TestReachableRecords(t *testing.T) {
 
 var searchTime = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// truth is the real history of a start.
+// truth is a start's real history.
 type truth struct {
 	called     bool // StartTask was called
 	executed   bool // there was a process
 	destroyed  bool // the driver has destroyed the process
 	exitStored bool // the exit was on the disk
 	decided    bool // a decision about the exit was on the disk
-	requested  bool // a restart was requested, which is no failure, and that was on the disk
+	requested  bool // a restart was requested, which is not a failure, and the request was on the disk
 }
 
 const idCount = 4
 
-// situation is one state of the search.
+// situation is one search state.
 type situation struct {
 	step      tasksteps.Step
 	record    Record
-	disk      Record   // record that the next agent finds; its field killed is not on the disk
+	disk      Record   // record for the next agent; its field killed is not on the disk
 	isOnDisk  bool     // there is a record on the disk
 	unstored  []Record // disk after each pending put, the oldest first
 	starts    [idCount]truth
-	process   int  // index of the start whose process the runner has; -1 if none
-	undecided bool // there is no answer of the driver yet whether the start was executed
-	failed    bool // the decision is about a start that has failed
+	process   int  // index of the start with the runner's process; -1 if none
+	undecided bool // the driver has not answered yet whether the start was executed
+	failed    bool // the decision is about a failed start
 	completed bool // Completed was on the disk
 }
 
 type search struct {
 	policy  restart.Policy
-	seen    map[string]int32 // index in queue of the situation before, by key; -1 for the first
+	seen    map[string]int32 // queue index for the previous situation, by key; -1 for the first
 	queue   []situation      // all situations, in the order in which they were found; the first ones are visited
 	visited int
 	broken  []string
@@ -120,7 +120,7 @@ func canonical(r Record) Record {
 	return r
 }
 
-// appendBits appends one byte that has the bits.
+// appendBits appends one byte with the bits.
 func appendBits(key []byte, bits ...bool) []byte {
 	b := byte(0)
 	for i, bit := range bits {
@@ -212,7 +212,7 @@ func (n *situation) names(id string) bool {
 	return n.record.names(id) || n.isOnDisk && n.disk.names(id) || slices.ContainsFunc(n.unstored, func(r Record) bool { return r.names(id) })
 }
 
-// forgetUnusedStarts makes the ids of starts available again that nothing refers to.
+// forgetUnusedStarts makes start ids available again if nothing refers to them.
 func (s *search) forgetUnusedStarts(n *situation) {
 	for i := range n.starts {
 		t := &n.starts[i]
@@ -225,7 +225,7 @@ func (s *search) forgetUnusedStarts(n *situation) {
 	}
 }
 
-// renameStarts gives the starts the ids that they have in each situation that differs in nothing but the ids.
+// renameStarts gives the starts the same ids in all situations that differ only in the ids.
 func (n *situation) renameStarts() {
 	var order []int
 	add := func(i int) {
@@ -297,7 +297,7 @@ func (p *PendingDestroy) renamed(rename func(string) string) *PendingDestroy {
 	return &d
 }
 
-// freeID returns an id that nothing refers to.
+// freeID returns an unused id.
 func (n situation) freeID() string {
 	for i := range n.starts {
 		id := idOf(i)
@@ -308,7 +308,7 @@ func (n situation) freeID() string {
 	return ""
 }
 
-// check checks the promises that hold at each time.
+// check checks the promises that always hold.
 func (s *search) check(n situation) {
 	possible := append([]Record{n.diskOrNew()}, n.unstored...)
 	for i, t := range n.starts {
@@ -394,7 +394,7 @@ func (s *search) checkDecision(n situation, before Record, d Decided, change Cha
 	}
 }
 
-// visit adds the situations that follow.
+// visit adds the following situations.
 func (s *search) visit(n situation) {
 	s.visitCrashes(n)
 	if n.step == tasksteps.None {
@@ -454,7 +454,7 @@ func (s *search) visit(n situation) {
 			s.next(n, tasksteps.ProcessFound)
 			s.next(n, tasksteps.ExitUnknown)
 		} else {
-			n.starts[i].called = false // it is certain that nothing was executed: the call may be repeated
+			n.starts[i].called = false // certainly nothing was executed: the call may be repeated
 			s.next(n, tasksteps.NothingExecuted)
 			s.failStart(n)
 		}
@@ -534,7 +534,7 @@ func (s *search) visit(n situation) {
 	}
 }
 
-// next adds the situation after results of the step and of the steps that follow.
+// next adds the situation after the given results, for the step and the following ones.
 func (s *search) next(n situation, results ...tasksteps.Result) {
 	for _, result := range results {
 		step, ok := tasksteps.Next(n.step, result)
@@ -551,7 +551,7 @@ func (s *search) next(n situation, results ...tasksteps.Result) {
 	s.add(n)
 }
 
-// interrupt adds the ends of a step before the start.
+// interrupt adds the results if a step before the start is interrupted.
 func (s *search) interrupt(n situation) {
 	s.next(n, tasksteps.AgentShutdown)
 	if n.record.killed {
@@ -559,7 +559,7 @@ func (s *search) interrupt(n situation) {
 	}
 }
 
-// abandon adds the next situation if an error of the agent ends the step.
+// abandon adds the next situation if an agent error ends the step.
 func (s *search) abandon(n situation) {
 	step, _ := tasksteps.Next(n.step, tasksteps.NoResult)
 	if n.record.killed && step == tasksteps.AbandonTask && n.step != tasksteps.AbandonTask {
@@ -570,8 +570,7 @@ func (s *search) abandon(n situation) {
 
 func noJitter(int64) int64 { return 0 }
 
-// visitCrashes adds the first situations of the next agent. The end of an agent is like a crash after which
-// all puts are complete.
+// visitCrashes adds the next agent's first situations. An agent's end is like a crash after all puts are complete.
 func (s *search) visitCrashes(n situation) {
 	for count := range len(n.unstored) + 1 {
 		if n.step == tasksteps.None {
@@ -615,7 +614,7 @@ func (s *search) failStart(n situation) {
 	s.next(n, tasksteps.Failed)
 }
 
-// requestRestart lets a user or a check request a restart of the process.
+// requestRestart lets a user or a check request a process restart.
 func (s *search) requestRestart(n situation) {
 	for _, isFailure := range []bool{false, true} {
 		if !n.record.killed {
@@ -690,7 +689,7 @@ func (s *search) recordExit(n situation) {
 			return
 		}
 		s.next(s.commit(n, fact), tasksteps.Done) // also after the disk has refused the put: the step waits until a later put is stored
-		// A kill or an agent shutdown ends that wait.
+		// A kill or an agent shutdown ends the wait.
 		refused := n
 		refused.record, _ = Apply(n.record, fact)
 		refused.record = canonical(refused.record)
@@ -724,7 +723,7 @@ func resultOfDecision(n situation) tasksteps.Result {
 	return tasksteps.Restart
 }
 
-// recover is the recovery of the task of an earlier agent, after a boot and without one.
+// recover recovers an earlier agent's task, after a boot and without one.
 func (s *search) recover(n situation) {
 	if !n.isOnDisk {
 		n.record = canonical(New(searchTime))
@@ -794,7 +793,7 @@ func (s *search) recoverAfterBoot(n situation) {
 	s.nextAfterDecidedStart(n, tasksteps.Done)
 }
 
-// queryEarlierStart has each true answer of the driver about a start without a handle.
+// queryEarlierStart has each true driver answer about a start without a handle.
 func (s *search) queryEarlierStart(n situation, then func(situation)) {
 	n.undecided = false
 	start := n.record.LastStart()
@@ -804,7 +803,7 @@ func (s *search) queryEarlierStart(n situation, then func(situation)) {
 		id = n.record.fields.NextStartID
 	}
 	t := n.starts[indexOf(id)]
-	if !t.executed && start != RunningByID { // it is certain that nothing was executed
+	if !t.executed && start != RunningByID { // certainly nothing was executed
 		nothing := n
 		nothing.starts[indexOf(id)].called = false
 		if start == WithNextID {
@@ -817,7 +816,7 @@ func (s *search) queryEarlierStart(n situation, then func(situation)) {
 		// The driver has destroyed the former start before it has executed the next one, or has answered that it has neither.
 		n.starts[indexOf(former)].destroyed = n.starts[indexOf(former)].executed
 		outcome := n.record.fields.UnhandledExit.Outcome()
-		for _, policy := range []restart.Policy{s.policy, {Mode: restart.ModeFail}} { // an update of the job can reduce the attempts
+		for _, policy := range []restart.Policy{s.policy, {Mode: restart.ModeFail}} { // a job update may reduce the attempts
 			decided := s.commit(n, Decided{Now: searchTime, Policy: policy, Outcome: outcome, RandomInt64N: noJitter, NextMayRun: true})
 			if decided.record.fields.StartID == id {
 				s.adoptOrOwe(decided, id, then)
