@@ -12,8 +12,8 @@ func (r *taskRecords) addToMetric(n int, c core.TaskCounter) {
 	}
 }
 
-// countStartAttempt counts an attempt to start a process. It also creates the other counters with the value 0, because
-// Prometheus sees no increase in a counter whose first value is 1.
+// countStartAttempt counts an attempt to start a process. It also creates the other counters with the value 0, because Prometheus
+// sees no increase in a counter with 1 as its first value.
 func (r *taskRecords) countStartAttempt() {
 	r.addToMetric(1, core.TaskStartAttempts)
 	for _, other := range []core.TaskCounter{core.TaskRuns, core.TaskOOMKills, core.TaskCompletions, core.TaskFailures} {
@@ -30,7 +30,7 @@ func (r *taskRecords) countStartOrOOMKill(event *api.TaskEvent) {
 	}
 }
 
-// countEnd counts the end of a task that is not restarted.
+// countEnd counts a task that has ended and is not restarted.
 func (r *taskRecords) countEnd(failed bool) {
 	if failed {
 		r.addToMetric(1, core.TaskFailures)

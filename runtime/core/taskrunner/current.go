@@ -22,22 +22,21 @@ func newRestartAttempt() *restartAttempt {
 	return &restartAttempt{requested: make(chan struct{}), failed: make(chan struct{})}
 }
 
-// getProcess returns the process of the task. It returns nil if no process was started or recovered since the last exit.
+// getProcess returns the task's process. It returns nil if no process was started or recovered since the last exit.
 func (q *taskRequests) getProcess() *taskdriver.Process {
 	q.records.mu.Lock()
 	defer q.records.mu.Unlock()
 	return q.process
 }
 
-// restartRequested returns a channel that is closed when a restart of the process is requested and stored. The process
-// must not be nil.
+// restartRequested returns a channel that is closed when a process restart is requested and stored. The process must not be nil.
 func (q *taskRequests) restartRequested() <-chan struct{} {
 	q.records.mu.Lock()
 	defer q.records.mu.Unlock()
 	return q.restartAttempt.requested
 }
 
-// setStartedProcess sets a process that this agent has started.
+// setStartedProcess sets a process started by this agent.
 func (q *taskRequests) setStartedProcess(p *taskdriver.Process) {
 	q.setDriverPortsInEnv(p)
 	q.records.mu.Lock()
@@ -45,8 +44,7 @@ func (q *taskRequests) setStartedProcess(p *taskdriver.Process) {
 	q.process, q.restartAttempt, q.leakErr = p, newRestartAttempt(), nil
 }
 
-// setRecoveredProcess sets a process that an earlier agent has started. A restart that was requested under that agent is
-// requested again.
+// setRecoveredProcess sets a process started by an earlier agent. A restart requested under that agent is requested again.
 func (q *taskRequests) setRecoveredProcess(p *taskdriver.Process) {
 	q.setDriverPortsInEnv(p)
 	q.records.mu.Lock()
@@ -70,7 +68,7 @@ func (q *taskRequests) clearExitedProcess() {
 	q.process, q.restartAttempt = nil, nil
 }
 
-// failRestart ends a requested restart whose process was not stopped, so that another one can be requested.
+// failRestart ends a requested restart when its process was not stopped, so that another one can be requested.
 func (q *taskRequests) failRestart(err error) {
 	_, _ = q.records.commitIf(func(record.Record) record.Fact { // retryFailedPut retries a failed put
 		q.restartAttempt.err = err
@@ -117,7 +115,7 @@ func (q *taskRequests) newRestartRequest(event *api.TaskEvent, countsAsFailure b
 	return record.RestartRequest{CountsAsFailure: countsAsFailure, Reason: q.records.secrets.Text(event.RestartReason)}
 }
 
-// IsRestartable reports whether the task has a process that Restart would stop: it has not exited and was not killed.
+// IsRestartable reports whether the task has a process for Restart to stop: it has not exited and was not killed.
 func (r *Runner) IsRestartable() bool {
 	r.records.mu.Lock()
 	defer r.records.mu.Unlock()
@@ -128,32 +126,29 @@ func (q *taskRequests) isRestartableLocked() bool {
 	return q.process != nil && !wait.IsClosed(q.process.Exited()) && !q.isKillRequested() && !wait.IsClosed(q.records.runReturned)
 }
 
-// AllProcessesEnded reports whether no process of the task can be alive: the exit of each process was observed, or the
-// driver has destroyed the process. It is false for a task that this runner has not started or whose start has failed,
-// because such a task may have a process.
+// AllProcessesEnded reports whether no task process can be alive: each process's exit was observed, or the driver has destroyed
+// it. It is false for a task that this runner has not started or has failed to start, because such a task may have a process.
 func (r *Runner) AllProcessesEnded() bool {
 	r.records.mu.Lock()
 	defer r.records.mu.Unlock()
 	return r.requests.lastProcessEnded && !r.requests.earlierProcessMayRun
 }
 
-// recordStartAttempt records that the driver may start a new process of the task from now on.
+// recordStartAttempt records that the driver may start a new task process from now on.
 func (q *taskRequests) recordStartAttempt() {
 	q.records.mu.Lock()
 	defer q.records.mu.Unlock()
 	q.lastProcessEnded, q.lastExitUnobserved, q.earlierProcessMayRun = false, false, q.earlierProcessMayRun || q.lastExitUnobserved
 }
 
-// recordProcessEnd records the end of the last process; exitObserved is false if its exit status is
-// unknown.
+// recordProcessEnd records that the last process has ended; exitObserved is false if its exit status is unknown.
 func (q *taskRequests) recordProcessEnd(exitObserved bool) {
 	q.records.mu.Lock()
 	defer q.records.mu.Unlock()
 	q.lastProcessEnded, q.lastExitUnobserved = exitObserved, !exitObserved
 }
 
-// recordProcessDestroyed records that the last process was destroyed, so it cannot be alive even if its exit status is
-// unknown.
+// recordProcessDestroyed records that the last process was destroyed, so it cannot be alive even if its exit status is unknown.
 func (q *taskRequests) recordProcessDestroyed() {
 	q.records.mu.Lock()
 	defer q.records.mu.Unlock()

@@ -12,13 +12,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// life is a task's behaviour, and the request that it gets.
+// life is a task's behaviour, and the request to it.
 type life struct {
 	name       string
 	policy     restart.Policy
 	runFor     time.Duration
 	exitCodes  []int
-	request    func(*agent) // after five seconds, also of a later agent; nil for none
+	request    func(*agent) // after five seconds, also under a later agent; nil for none
 	wantStarts int
 	wantFailed bool
 }
@@ -30,8 +30,8 @@ var lives = []life{
 	{name: "kill", policy: restart.Policy{Attempts: 1, Interval: time.Hour, Mode: restart.ModeFail}, request: func(a *agent) { a.Kill(model.EventKilling(time.Second)) }, wantStarts: 1},
 }
 
-// An agent dies in place of each of its puts. The next one neither starts a process beside another one nor repeats a run, the task
-// ends as without the death, and nothing of it is left.
+// An agent dies in place of each of its puts. The next one neither starts a process beside another one nor repeats a run, the
+// task ends as without the death, and leaves nothing.
 func TestDeathAtEachPut(t *testing.T) {
 	for _, l := range lives {
 		for _, atOnce := range []bool{true, false} {
@@ -46,7 +46,7 @@ func TestDeathAtEachPut(t *testing.T) {
 	}
 }
 
-// live lets the task live with a death of the agent in place of a put, if crashAt is not 0, and returns the number of puts.
+// live lets the task live and returns the number of puts. If crashAt is not 0, the agent dies in place of that put.
 func (l life) live(t *testing.T, crashAt int, atOnce bool) (puts int) {
 	w := newWorld()
 	w.task.RestartPolicy = l.policy

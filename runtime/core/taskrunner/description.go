@@ -9,14 +9,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/taskdriver"
 )
 
-// maxInterruptedFetches limits how often FetchDriverDescription repeats a fetch: a plugin that dies at each fetch has
-// a defect.
+// maxInterruptedFetches limits how often FetchDriverDescription repeats a fetch: a plugin that dies at each fetch has a defect.
 const maxInterruptedFetches = 5
 
 // FetchDriverDescription fetches the task config schema and the capabilities from the driver, unless an earlier call has
 // succeeded. It must have returned before Run. If awaitDriver is true, it emits an event and blocks while the driver is
 // unavailable, even if the plugin dies in the meantime. Otherwise it returns an error for which
-// [taskdriver.IsTemporarilyUnavailable] is true; then Run fetches the description before the start of the task.
+// [taskdriver.IsTemporarilyUnavailable] is true; then Run fetches the description before the task starts.
 func (r *Runner) FetchDriverDescription(ctx context.Context, awaitDriver bool) error {
 	for fetches := 1; r.schema == nil; fetches++ {
 		schema, capabilities, err := r.driver.FetchDescription(ctx)
@@ -40,8 +39,7 @@ func (r *Runner) FetchDriverDescription(ctx context.Context, awaitDriver bool) e
 	return nil
 }
 
-// setCapabilitiesAndEnvDirs sets the capabilities of the driver, which determine the directories in the environment of
-// the task.
+// setCapabilitiesAndEnvDirs sets the driver's capabilities, which determine the directories in the task's environment.
 func (r *Runner) setCapabilitiesAndEnvDirs(c *driver.Capabilities) {
 	r.capabilities.Store(c)
 	r.records.env.SetDirs(r.hooks.dir, c.FSIsolation)

@@ -13,19 +13,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// destroyTimeout limits one call of DestroyTask. It is long because a driver whose plugin process was replaced can have
-// to destroy all of its tasks at the same time, and reads the processes of the machine to find them.
+// destroyTimeout limits one DestroyTask call. It is long because a driver with a new plugin process may have to destroy all its
+// tasks at the same time, and reads all processes on the machine to find them.
 const destroyTimeout = time.Minute
 
-// abandonedStartTimeout is the timeout for destroying a task whose start was abandoned.
+// abandonedStartTimeout is the timeout for destroying a task after its start was abandoned.
 const abandonedStartTimeout = 5 * time.Second
 
-// endTaskTimeout limits one call of taskdriver.EndTaskWithoutDriverFunc.
+// endTaskTimeout limits one call to taskdriver.EndTaskWithoutDriverFunc.
 const endTaskTimeout = 10 * time.Second
 
-// processEnder stops processes of the task, and destroys starts of the task in their driver. While the driver is
-// unavailable, it ends processes without the driver if canEndWithoutDriver allows it. It belongs to the goroutine of Run
-// and, before Run, to the callers that prepare it.
+// processEnder stops the task's processes, and destroys its starts in their driver. While the driver is unavailable, it ends
+// processes without the driver if canEndWithoutDriver allows it. It belongs to Run's goroutine and, before Run, to the callers
+// that prepare it.
 type processEnder struct {
 	records              *taskRecords
 	requests             *taskRequests
@@ -41,14 +41,14 @@ func (e *processEnder) pendingDestroy() *record.PendingDestroy {
 }
 
 // owe records a start that the driver must destroy. The change is stored with the next put; until then the stored record contains
-// the id of the start, so the next agent finds the start.
+// the start's id, so the next agent finds the start.
 func (e *processEnder) owe(start record.Fact) {
 	e.records.commit(start)
 	e.destroyPendingEventEmitted = false
 }
 
-// destroyPendingStarts calls the driver once to destroy the first start that it must destroy, if there is one.
-// After a success it destroys the start in the Next field.
+// destroyPendingStarts calls the driver once to destroy the first pending start, if there is one. After a success it destroys the
+// start in the Next field.
 func (e *processEnder) destroyPendingStarts(ctx context.Context) error {
 	start := e.pendingDestroy()
 	if start == nil {
@@ -85,9 +85,9 @@ func (e *processEnder) destroyPendingStarts(ctx context.Context) error {
 	return e.destroyPendingStarts(ctx)
 }
 
-// endWithoutDriverIfAllowed ends the processes of a start whose DestroyTask call has failed with destroyErr. It does so
-// in two cases, and returns destroyErr in all others: for a driver whose tasks are processes of this machine, and for a
-// purged job whose driver no plugin serves.
+// endWithoutDriverIfAllowed ends a start's processes after its DestroyTask call has failed with destroyErr. It does so in two
+// cases, and returns destroyErr in all others: if the driver's tasks are processes on this machine, and if the job is purged and
+// no plugin serves its driver.
 func (e *processEnder) endWithoutDriverIfAllowed(ctx context.Context, start *record.PendingDestroy, destroyErr error) error {
 	var unavailableErr *driver.UnavailableError
 	hostProcesses, allowed := e.canEndWithoutDriver(destroyErr)
@@ -105,8 +105,8 @@ func (e *processEnder) endWithoutDriverIfAllowed(ctx context.Context, start *rec
 	return nil
 }
 
-// endProcessesUnknownToDriver ends the processes of a start that the driver does not know: the driver has lost the
-// task, or has failed to recover it. Processes that neither the cgroup nor the environment identifies continue to run.
+// endProcessesUnknownToDriver ends a start's processes when the driver does not know the start: the driver has lost the task, or
+// has failed to recover it. Processes continue to run if neither the cgroup nor the environment identifies them.
 func (e *processEnder) endProcessesUnknownToDriver(ctx context.Context, start *record.PendingDestroy) {
 	if e.endTaskWithoutDriver == nil {
 		return
@@ -120,7 +120,7 @@ func (e *processEnder) endProcessesUnknownToDriver(ctx context.Context, start *r
 	}
 }
 
-// reportUncertainDestroy logs an error and emits an event: processes of an earlier start may still run.
+// reportUncertainDestroy logs an error and emits an event: processes from an earlier start may still run.
 func (e *processEnder) reportUncertainDestroy(why string) {
 	text := "an earlier start of the task may still run: " + why
 	e.records.logger.Error(text)
@@ -136,8 +136,8 @@ func (e *processEnder) reportPendingDestroy(start *record.PendingDestroy, err er
 	}
 }
 
-// destroyFailedStart destroys a start whose StartTask has returned an error. The driver may have started the task
-// nevertheless, for example if the agent could not read the response. Otherwise the driver does not find the task.
+// destroyFailedStart destroys a start after StartTask has returned an error. The driver may have started the task nevertheless,
+// for example if the agent could not read the response. Otherwise the driver does not find the task.
 func (e *processEnder) destroyFailedStart(ctx context.Context, startID string) {
 	ctx, cancel := context.WithTimeout(ctx, abandonedStartTimeout)
 	defer cancel()

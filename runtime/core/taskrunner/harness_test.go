@@ -26,7 +26,7 @@ import (
 
 const taskName = "web"
 
-// world has the driver, the disk and the hook, which outlive the agents of a test, and the task's description.
+// world has the driver, the disk and the hook, which outlive a test's agents, and the task's description.
 type world struct {
 	driver *fakeDriver
 	disk   *disk
@@ -46,7 +46,7 @@ func newWorld() *world {
 	}
 }
 
-// callLog has the calls of a fake.
+// callLog has a fake's calls.
 type callLog struct {
 	mu    sync.Mutex
 	begin time.Time
@@ -66,7 +66,7 @@ func (l *callLog) log(format string, args ...any) {
 	}
 }
 
-// takeCalls returns the calls since the last call of takeCalls.
+// takeCalls returns the calls since it was last called.
 func (l *callLog) takeCalls() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -92,7 +92,7 @@ type agent struct {
 	shutdown context.CancelFunc
 }
 
-// newAgent returns an agent, whose runner does nothing yet. Its calls of the driver and its puts fail when the disk has crashed.
+// newAgent returns an agent with a runner that does nothing yet. Its driver calls and its puts fail when the disk has crashed.
 func (w *world) newAgent(restored *RestoredTask) *agent {
 	a := &agent{}
 	session := &session{fakeDriver: w.driver, disk: w.disk}
@@ -128,11 +128,11 @@ func (g *gate) Wait(ctx context.Context) error { return wait.Sleep(ctx, time.Unt
 
 var errCrashed = errors.New("the agent is dead")
 
-// disk is a store of the record of one task.
+// disk stores one task's record.
 type disk struct {
 	mu           sync.Mutex
 	puts         []put
-	durable      int  // number of puts that a crash does not lose
+	durable      int  // number of puts not lost in a crash
 	writesAtOnce bool // each put is on the disk at once, also one without a waiting caller
 	refuses      func(put) error
 	begin        time.Time
@@ -143,7 +143,7 @@ type disk struct {
 }
 
 type put struct {
-	fields     *record.Fields // nil for a put of the status alone
+	fields     *record.Fields // nil for a put with only the status
 	status     *api.TaskState
 	durability state.Durability
 }
@@ -161,7 +161,7 @@ func (d *disk) put(p put) state.WaitDurableFunc {
 	defer d.mu.Unlock()
 	if d.crashAt == len(d.puts)+1 && !d.crashed {
 		d.crashed = true
-		go d.onCrash() // the caller holds the lock of the runner
+		go d.onCrash() // the caller holds the runner's lock
 	}
 	if d.refuses != nil && d.refuses(p) != nil {
 		return func() error { return d.refuses(p) }
@@ -218,13 +218,13 @@ func (d *disk) restore() *RestoredTask {
 	return restored
 }
 
-// session is the connection of one agent with the driver.
+// session connects one agent with the driver.
 type session struct {
 	*fakeDriver
 	disk *disk
 }
 
-// dispense fails for an agent that has died, whose calls must have no effect.
+// dispense fails for a dead agent, because its calls must have no effect.
 func (s *session) dispense() (driver.Driver, error) {
 	switch {
 	case s.disk.isCrashed():
@@ -235,7 +235,7 @@ func (s *session) dispense() (driver.Driver, error) {
 	return s.fakeDriver, nil
 }
 
-// process is one process of a fakeDriver.
+// process is one process in a fakeDriver.
 type process struct {
 	exited   chan struct{}
 	exitCode int
@@ -249,17 +249,17 @@ func (p *process) exit() {
 	}
 }
 
-// fakeDriver has processes that run until they are stopped or destroyed, or for a time.
+// fakeDriver has processes, which run until they are stopped or destroyed, or for a time.
 type fakeDriver struct {
 	driver.Driver // nil: the tests call no other method
 	callLog
 
 	outage      time.Time           // no plugin process serves the driver before
-	processes   map[string]*process // by id of their start, until they are destroyed
+	processes   map[string]*process // by start id, until they are destroyed
 	runFor      time.Duration       // how long each process runs; 0 for no limit
-	exitCodes   []int               // of each start that exits itself; the last one is that of all further starts, and 1 if there is none
+	exitCodes   []int               // one for each start that exits itself; all further starts have the last one, or 1 if there is none
 	startTakes  time.Duration       // how long StartTask blocks; its process runs also if the call is canceled meanwhile
-	startErr    error               // error of each start, whose process runs nevertheless
+	startErr    error               // error for each start; the process runs nevertheless
 	startDies   int                 // number of starts during which the plugin process dies before it has started the process
 	starts      int                 // how often a process was started
 	most        int                 // how many processes have run at the same time
@@ -269,11 +269,11 @@ type fakeDriver struct {
 
 	inspectErr error
 	recoverErr error
-	status     *driver.TaskStatus            // of all tasks; nil for that of the processes
-	statusByID map[string]*driver.TaskStatus // of a task; nil for that of the processes
+	status     *driver.TaskStatus            // for all tasks; nil for the processes' status
+	statusByID map[string]*driver.TaskStatus // for a task; nil for the processes' status
 }
 
-// setErrors sets the error of all calls that may be repeated.
+// setErrors sets the error for all repeatable calls.
 func (d *fakeDriver) setErrors(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -287,14 +287,14 @@ func (d *fakeDriver) setOutage(t time.Duration) {
 	d.outage = time.Now().Add(t)
 }
 
-// addProcess starts a process that no agent of the test has started.
+// addProcess starts a process that no agent in the test has started.
 func (d *fakeDriver) addProcess(id string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.processes[id] = &process{exited: make(chan struct{})}
 }
 
-// ids returns the starts that the driver has.
+// ids returns the driver's starts.
 func (d *fakeDriver) ids() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -424,7 +424,7 @@ func (d *fakeDriver) end(call, id string) error {
 	return nil
 }
 
-// fakeHook is a hook of the task.
+// fakeHook is one of the task's hooks.
 type fakeHook struct {
 	hooks.BuiltinHookDefaults
 	callLog

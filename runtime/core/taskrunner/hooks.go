@@ -20,39 +20,37 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/taskenv"
 )
 
-// taskHooks calls the hooks of the task and stores their responses in the record. Except where a comment
-// says otherwise, its methods belong to the goroutine of Run and, before Run, to the
-// callers that prepare it.
+// taskHooks calls the task's hooks and stores their responses in the record. Except where a comment says otherwise, its methods
+// belong to Run's goroutine and, before Run, to the callers that prepare it.
 type taskHooks struct {
 	dir        hook.TaskDir
 	records    *taskRecords
 	requests   *taskRequests
 	callLimits hooks.CallLimits
 
-	hookChain                 *hooks.Chain      // hooks of the task; nil before setHooksAndRestoreEnvs
-	allocAttachmentByHookName map[string]string // hook attachments of the allocation
-	updateWG                  sync.WaitGroup    // the goroutine of startUpdateHooksIfPending
+	hookChain                 *hooks.Chain      // the task's hooks; nil before setHooksAndRestoreEnvs
+	allocAttachmentByHookName map[string]string // the allocation's hook attachments
+	updateWG                  sync.WaitGroup    // the goroutine started by startUpdateHooksIfPending
 }
 
-// setHooksAndRestoreEnvs implements [Runner.SetHooks], and sets the variables of the stored hook responses.
+// setHooksAndRestoreEnvs implements [Runner.SetHooks], and sets the variables from the stored hook responses.
 func (t *taskHooks) setHooksAndRestoreEnvs(list []hooks.OrderedHook, allocAttachmentByHookName map[string]string) {
 	t.hookChain = hooks.NewChain(hooks.ChainConfig{Limits: t.callLimits, EmitEvent: t.records.emitEvent, Timeline: t.records.timeline, Observer: t.records.metrics, Logger: t.records.logger}, list)
 	t.allocAttachmentByHookName = allocAttachmentByHookName
 	t.restoreHookEnvs()
 }
 
-// restoreHookEnvs sets the variables of the hooks' stored responses. A hook without a
-// response gets an empty set, so that it keeps its place in the order.
+// restoreHookEnvs sets the variables from the hooks' stored responses. A hook without a response gets an empty set, so that it
+// keeps its place in the order.
 func (t *taskHooks) restoreHookEnvs() {
 	for h := range hooks.HooksImplementing[hook.TaskPrestart](t.hookChain) {
 		t.setEnvOfHook(h, t.records.current().HookState(h.Name()).Env)
 	}
 }
 
-// callPrestartHooks calls the Prestart hooks that are not done, in order, and stores their responses. It emits an event
-// for an error unless killCtx is done. After an error it calls no further hooks, except for a running task: a task of
-// an earlier agent must not stop because a hook fails when it is called again. If builtinOnly is set, it does not call
-// hooks in plugins.
+// callPrestartHooks calls the Prestart hooks that are not done, in order, and stores their responses. It emits an event for an
+// error unless killCtx is done. After an error it calls no further hooks, except for a running task: an earlier agent's task must
+// not stop because a hook fails when it is called again. If builtinOnly is set, it does not call hooks in plugins.
 func (t *taskHooks) callPrestartHooks(killCtx context.Context, alreadyRunning, builtinOnly bool) error {
 	defer runtime.KeepAlive(t.records.env.Build()) // keeps the built environment in memory for all hooks, unless a hook changes it
 	chain := t.hookChain.WithoutHooks(func(h hooks.Hook) bool {
@@ -89,9 +87,8 @@ func (t *taskHooks) callPrestartHookAndStoreResponse(ctx context.Context, h hook
 	return response, err
 }
 
-// recordAttachments records which hooks are attached to the task, so that the next agent calls them at
-// the end of the task even if its configuration no longer attaches them. The record is stored with the start of the
-// task at the latest.
+// recordAttachments records which hooks are attached to the task, so that the next agent calls them when the task ends even if
+// its configuration no longer attaches them. The record is stored when the task starts, at the latest.
 func (t *taskHooks) recordAttachments() {
 	t.records.commit(record.HooksAttached{AllocConfigByName: t.allocAttachmentByHookName, AttachmentJSONByName: t.hookChain.AttachmentByHookName()})
 }
@@ -104,8 +101,8 @@ func (t *taskHooks) setEnvOfHook(h hooks.Hook, env map[string]string) {
 	t.records.env.SetHookEnv(h.Name(), env)
 }
 
-// callPoststartHooks calls the Poststart hooks. mayBeRepeated means that an earlier agent may already have called them
-// for the same process. It returns early when ctx is done.
+// callPoststartHooks calls the Poststart hooks. If mayBeRepeated is set, an earlier agent may already have called them for the
+// same process. It returns early when ctx is done.
 func (t *taskHooks) callPoststartHooks(ctx context.Context, p *taskdriver.Process, mayBeRepeated bool) {
 	hooks.CallEachAndReportErrors(ctx, t.hookChain, hook.Poststart, func(ctx context.Context, h hooks.Hook, at hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
 		point := failpoint.EnterStep(failpoint.StepPoststart)
@@ -127,9 +124,8 @@ func (t *taskHooks) newPoststartRequest(h hooks.Hook, p *taskdriver.Process, rep
 	}
 }
 
-// repeatPoststartAfterPluginRestart calls Poststart again when the plugin process of a hook was replaced,
-// until ctx is done or the process of the task has exited. Each hook has a goroutine in
-// wg.
+// repeatPoststartAfterPluginRestart calls Poststart again when a hook's plugin process was replaced, until ctx is done or the
+// task's process has exited. Each hook has a goroutine in wg.
 func (t *taskHooks) repeatPoststartAfterPluginRestart(ctx context.Context, wg *sync.WaitGroup, p *taskdriver.Process) {
 	hooks.StartCallsAfterPluginRestarts(ctx, wg, t.hookChain, hook.Poststart, func(ctx context.Context, h hooks.Hook, at hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
 		return at.Poststart(ctx, t.newPoststartRequest(h, p, true))
@@ -145,8 +141,8 @@ func (t *taskHooks) callPreKillingHooks(ctx context.Context, p *taskdriver.Proce
 	})
 }
 
-// callExitedHooks calls the Exited hooks. A kill does not interrupt them, because they clean up after the process. A
-// shutdown of the agent does: then callExitedHooks returns false, and the next agent calls the hooks again.
+// callExitedHooks calls the Exited hooks. A kill does not interrupt them, because they clean up after the process. An agent
+// shutdown does: then callExitedHooks returns false, and the next agent calls the hooks again.
 func (t *taskHooks) callExitedHooks(forceKillCtx context.Context, exit *restart.RunEnd, willRestart bool) (completed bool) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(forceKillCtx))
 	defer cancel()
@@ -166,7 +162,7 @@ func (t *taskHooks) callExitedHooks(forceKillCtx context.Context, exit *restart.
 	return ctx.Err() == nil
 }
 
-// exitResultOf returns the end of a process as reported by the driver.
+// exitResultOf returns how a process has ended, as reported by the driver.
 func exitResultOf(end *restart.RunEnd) driver.ExitResult {
 	result := driver.ExitResult{ExitCode: end.ExitCode, Signal: end.Signal, OOMKilled: end.OOMKilled}
 	if end.Error != "" {
@@ -206,7 +202,7 @@ func (t *taskHooks) explainStartFailure() string {
 	return strings.Join(reasons, "; ")
 }
 
-// interpolatedDeviceEnv returns the variables that the devices hook has set for the reserved devices, interpolated.
+// interpolatedDeviceEnv returns the variables set by the devices hook for the reserved devices, interpolated.
 func (t *taskHooks) interpolatedDeviceEnv(env *taskenv.Env) map[string]string {
 	reserved := t.records.current().HookState(hooks.DevicesName).Env
 	if len(reserved) == 0 {
@@ -219,9 +215,9 @@ func (t *taskHooks) interpolatedDeviceEnv(env *taskenv.Env) map[string]string {
 	return vars
 }
 
-// mergeHookMountsAndDevices returns the mounts and devices of all hook responses, in the order of the hooks. If several
-// hooks use the same path in the task, the last one has precedence. It returns an error if a hook mounts a path and the
-// driver does not support mounts.
+// mergeHookMountsAndDevices returns the mounts and devices from all hook responses, in hook order. If several hooks use the same
+// path in the task, the last one has precedence. It returns an error if a hook mounts a path and the driver does not support
+// mounts.
 func (t *taskHooks) mergeHookMountsAndDevices(mountsSupported bool) (mounts []driver.Mount, devices []driver.Device, err error) {
 	for _, h := range t.hookChain.Hooks() {
 		record := t.records.current().HookState(h.Name())
@@ -230,7 +226,7 @@ func (t *taskHooks) mergeHookMountsAndDevices(mountsSupported bool) (mounts []dr
 		case h.Name() == hooks.TaskDirName:
 			record.Mounts = nil // without mounts, the task uses the task directory on the host directly
 		case h.Name() == hooks.DevicesName:
-			record.Mounts = nil // without mounts, the task sees the device files of the host
+			record.Mounts = nil // without mounts, the task sees the host's device files
 		case h.Name() == hooks.VolumesName:
 			return nil, nil, fmt.Errorf("task driver %q for %q does not support host volumes: remove its volume_mount blocks, or use another driver", t.requests.currentTask().Driver, t.records.taskName)
 		default:

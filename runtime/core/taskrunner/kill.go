@@ -40,8 +40,8 @@ func (q *taskRequests) requestKill(event *api.TaskEvent, force bool) {
 	})
 }
 
-// restoreEarlierKill requests the kill of an earlier agent again, which that agent did not finish and whose event is
-// stored. It must be called before any other method.
+// restoreEarlierKill requests a kill again if an earlier agent did not finish it. The kill's event is stored. It must be called
+// before any other method.
 func (q *taskRequests) restoreEarlierKill() {
 	q.omitKillEvents = true
 	close(q.killed)
@@ -58,9 +58,8 @@ func (q *taskRequests) requestKillLocked(force bool) {
 	}
 }
 
-// newKillContexts returns killCtx and forceKillCtx for Run. Both are canceled with ctx; killCtx also by the first Kill,
-// and forceKillCtx also by ForceKill. The cause of the cancellation distinguishes a shutdown from a kill. Run must call
-// release at its end.
+// newKillContexts returns killCtx and forceKillCtx for Run. Both are canceled with ctx; killCtx also by the first Kill, and
+// forceKillCtx also by ForceKill. The cancellation cause distinguishes a shutdown from a kill. Run must call release at its end.
 func (q *taskRequests) newKillContexts(ctx context.Context) (forceKillCtx, killCtx context.Context, release func()) {
 	q.records.mu.Lock()
 	defer q.records.mu.Unlock()
@@ -85,8 +84,8 @@ func (q *taskRequests) newKillContexts(ctx context.Context) (forceKillCtx, killC
 	}
 }
 
-// newContextWithGrace returns a context that is done when grace has passed since a kill or a shutdown of the agent, and
-// at once after ForceKill.
+// newContextWithGrace returns a context that is done when grace has passed since a kill or an agent shutdown, and at once after
+// ForceKill.
 func (q *taskRequests) newContextWithGrace(killCtx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(killCtx))
 	go func() {
@@ -107,7 +106,7 @@ func (q *taskRequests) newContextWithGrace(killCtx context.Context, grace time.D
 	return ctx, cancel
 }
 
-// closeChannelOnce closes c, one of the channels of q, unless it is closed already.
+// closeChannelOnce closes c, one of q's channels, unless it is closed already.
 func (q *taskRequests) closeChannelOnce(c chan struct{}) {
 	q.records.mu.Lock()
 	defer q.records.mu.Unlock()
@@ -120,7 +119,7 @@ func (q *taskRequests) setLeakErr(err error) {
 	q.leakErr = err
 }
 
-// killedEventOrNil returns the event for the end of a kill, or nil if the kill had no event.
+// killedEventOrNil returns the event for a finished kill, or nil if the kill had no event.
 func (q *taskRequests) killedEventOrNil() *api.TaskEvent {
 	q.records.mu.Lock()
 	defer q.records.mu.Unlock()
@@ -133,7 +132,7 @@ func (q *taskRequests) killedEventOrNil() *api.TaskEvent {
 	return model.EventKilled("")
 }
 
-// isAgentShutdown reports whether a shutdown of the agent, and not only a kill, has canceled the contexts of Run.
+// isAgentShutdown reports whether an agent shutdown, and not only a kill, has canceled Run's contexts.
 func isAgentShutdown(killCtx, forceKillCtx context.Context) bool {
 	if forceKillCtx.Err() != nil {
 		return context.Cause(forceKillCtx) != errForceKilled

@@ -23,17 +23,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// TaskRecordStore stores the record of one task: the state of the task, and the fields beside it. The calls do not block; the
-// returned WaitDurableFunc blocks until the record is on the disk. Records reach the disk in the order of the puts of
-// all tasks. Neither the runner nor the store changes a record after the call. The calls for one task do not overlap.
-// PutBothRecords stores either both parts or none, because the exit of a process and the state of the task must not
-// contradict each other after a crash.
+// TaskRecordStore stores one task's record: the task's state, and the fields beside it. The calls do not block; the returned
+// WaitDurableFunc blocks until the record is on the disk. Records reach the disk in put order, across all tasks. Neither the
+// runner nor the store changes a record after the call. The calls for one task do not overlap. PutBothRecords stores either both
+// parts or none, because the process's exit and the task's state must not contradict each other after a crash.
 type TaskRecordStore interface {
 	PutTaskState(*api.TaskState, state.Durability) state.WaitDurableFunc
 	PutBothRecords(record.Fields, *api.TaskState, state.Durability) state.WaitDurableFunc
 }
 
-// taskRecords holds the record of a task, and stores it. Its methods may be called from any goroutine.
+// taskRecords holds a task's record, and stores it. Its methods may be called from any goroutine.
 type taskRecords struct {
 	store             TaskRecordStore
 	onTaskStateChange func()          // called after each change of the task's state
@@ -46,16 +45,16 @@ type taskRecords struct {
 	taskName          string
 	logger            hclog.Logger
 
-	mu                    sync.Mutex // also guards the fields of taskRequests and Runner.transitions, and is held during each call of the store
+	mu                    sync.Mutex // also guards the fields of taskRequests and Runner.transitions, and is held during each store call
 	record                record.Record
-	lastPutNumber         int           // number of the last put; the first one has the number 1
-	lastFieldsPutNumber   int           // number of the last put that included the fields
-	lastFinishedPutNumber int           // number of the last put whose result is known; the results of earlier ones do not count
+	lastPutNumber         int           // last put's number; the first one has the number 1
+	lastFieldsPutNumber   int           // number of the last put with the fields
+	lastFinishedPutNumber int           // number of the last put with a known result; results from earlier ones do not count
 	putRetryDone          chan struct{} // not nil while a failed put is retried (see retryFailedPut); closed when the record is stored
 }
 
-// newStartID returns a new random id for one start of the task. Drivers use the id as a key, so an id must never repeat,
-// not even after a restart of the agent or of the plugin.
+// newStartID returns a new random id for one start. Drivers use the id as a key, so an id must never repeat, not even after an
+// agent or plugin restart.
 func (r *taskRecords) newStartID() string {
 	var b [4]byte
 	rand.Read(b[:]) // never fails
@@ -74,11 +73,11 @@ func (r *taskRecords) current() record.Record {
 	return r.record
 }
 
-// fields returns the content of the record beside the state of the task.
+// fields returns the record's content beside the task's state.
 func (r *taskRecords) fields() record.Fields { return r.current().Fields() }
 
 // commit applies a fact to the record, stores the change, and calls onTaskStateChange if the change concerns the allocation. It
-// blocks until the change is stored if the fact requires that. retryFailedPut retries a failed put.
+// blocks until the change is stored if the fact requires it. retryFailedPut retries a failed put.
 func (r *taskRecords) commit(f record.Fact) record.Change {
 	change, _ := r.commitOrError(f)
 	return change
@@ -89,8 +88,8 @@ func (r *taskRecords) commitOrError(f record.Fact) (record.Change, error) {
 	return r.commitIf(func(record.Record) record.Fact { return f })
 }
 
-// commitIf is commitOrError for a fact that depends on the record, or on fields that the mutex mu guards. It calls factOf with mu held;
-// factOf returns nil for no fact.
+// commitIf is commitOrError for a fact that depends on the record, or on fields guarded by the mutex mu. It calls factOf with mu
+// held; factOf returns nil for no fact.
 func (r *taskRecords) commitIf(factOf func(record.Record) record.Fact) (change record.Change, err error) {
 	r.mu.Lock()
 	f := factOf(r.record)
@@ -108,12 +107,12 @@ func (r *taskRecords) commitIf(factOf func(record.Record) record.Fact) (change r
 	return change, awaitPut()
 }
 
-// durabilityOf maps the durabilities of a change that puts something.
+// durabilityOf maps the durabilities of changes with a put.
 var durabilityOf = map[record.Durability]state.Durability{
 	record.Soon: state.DurabilityAsync, record.Grouped: state.DurabilityGrouped, record.Now: state.DurabilitySync,
 }
 
-// reportEvents adds what has happened to the counters and the time line of the task.
+// reportEvents adds what has happened to the task's counters and time line.
 func (r *taskRecords) reportEvents(change record.Change) {
 	for _, event := range change.Events {
 		r.countStartOrOOMKill(event)
@@ -126,7 +125,7 @@ func (r *taskRecords) reportEvents(change record.Change) {
 	}
 }
 
-// redacted removes the secrets of the task from an event, because API clients can read events, and returns it. The event may be nil.
+// redacted removes the task's secrets from an event, because API clients can read events, and returns it. The event may be nil.
 func (r *taskRecords) redacted(event *api.TaskEvent) *api.TaskEvent {
 	if event != nil && !r.secrets.IsEmpty() {
 		model.RedactTaskEvent(event, r.secrets.Text)
@@ -134,13 +133,13 @@ func (r *taskRecords) redacted(event *api.TaskEvent) *api.TaskEvent {
 	return event
 }
 
-// previousHookState returns a copy of the data that a hook has stored, for the field PreviousState of a request.
+// previousHookState returns a copy of a hook's stored data, for the field PreviousState in a request.
 func (r *taskRecords) previousHookState(name string) map[string]string {
 	return maps.Clone(r.current().HookState(name).Data)
 }
 
-// storeHookData stores data as the data of a hook, and blocks until it is on the disk. If it returns an error, the data
-// is set nevertheless, and retryFailedPut stores it.
+// storeHookData stores a hook's data, and blocks until it is on the disk. If it returns an error, the data is set nevertheless,
+// and retryFailedPut stores it.
 func (r *taskRecords) storeHookData(name string, data map[string]string) error {
 	_, err := r.commitOrError(record.HookDataStored{Hook: name, Data: data})
 	return err
@@ -151,9 +150,9 @@ func (r *taskRecords) emitEvent(event *api.TaskEvent) {
 	r.commit(record.EventEmitted{Now: time.Now(), Event: r.redacted(event)})
 }
 
-// putLocked puts parts of the record. It puts the fields, too, as long as the last ones are not known to be stored, because the
-// state alone could contradict the stored fields. The caller holds mu, and calls awaitPut without it, which blocks until the put
-// is stored, except for state.DurabilityAsync. If the put fails, retryFailedPut retries it.
+// putLocked puts the given parts of the record. It puts the fields, too, as long as the last ones are not known to be stored,
+// because the state alone could contradict the stored fields. The caller holds mu, and calls awaitPut without it. awaitPut blocks
+// until the put is stored, except for state.DurabilityAsync. If the put fails, retryFailedPut retries it.
 func (r *taskRecords) putLocked(parts record.Parts, durability state.Durability) (awaitPut func() error) {
 	if parts == 0 {
 		return func() error { return nil }
@@ -183,13 +182,13 @@ func (r *taskRecords) putLocked(parts record.Parts, durability state.Durability)
 	}
 }
 
-// recordPutResultOrRetryLocked records the result of the put with this number, and schedules retryFailedPut after an
-// error. The caller holds mu.
+// recordPutResultOrRetryLocked records the result of the put with this number, and schedules retryFailedPut after an error. The
+// caller holds mu.
 func (r *taskRecords) recordPutResultOrRetryLocked(number int, err error) {
 	switch {
 	case number <= r.lastFinishedPutNumber:
 	case err == nil:
-		r.lastFinishedPutNumber = number // each put includes the content of all earlier puts
+		r.lastFinishedPutNumber = number // each put includes everything from all earlier puts
 		if r.putRetryDone != nil {
 			close(r.putRetryDone)
 			r.putRetryDone = nil

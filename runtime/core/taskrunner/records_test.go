@@ -16,7 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// slowStore stores each record when the test sends the result of the put.
+// slowStore stores each record when the test sends the put's result.
 type slowStore struct{ results []chan error }
 
 func (s *slowStore) PutTaskState(*api.TaskState, state.Durability) state.WaitDurableFunc {
@@ -29,7 +29,7 @@ func (s *slowStore) PutBothRecords(record.Fields, *api.TaskState, state.Durabili
 	return s.PutTaskState(nil, 0)
 }
 
-// The late success of an earlier put does not end the retries of a later put that has failed.
+// When an earlier put succeeds late, the retries of a failed later put continue.
 func TestSuccessOfAnEarlierPutEndsNoRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &slowStore{}

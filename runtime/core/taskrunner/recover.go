@@ -10,13 +10,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/taskdriver"
 )
 
-// recoverer recovers the task of an earlier agent: first for RecoverTaskOfEarlierAgent, then as a part of the run,
-// which asks the driver again about an interrupted start. An interrupted start is a start that has no stored handle,
-// because that agent died between the put of its id and the put of its handle, or because the plugin process died during StartTask. The recoverer belongs to the goroutine of Run and,
-// before Run, to the callers that prepare it.
+// recoverer recovers an earlier agent's task: first for RecoverTaskOfEarlierAgent, then as a part of the run, which asks the
+// driver again about an interrupted start. An interrupted start has no stored handle, because that agent died after it had put
+// the id and before it put the handle, or because the plugin process died during StartTask. The recoverer belongs to Run's
+// goroutine and, before Run, to the callers that prepare it.
 type recoverer struct {
 	*Runner
-	start processStart // interrupted start of an earlier agent, then the last start of the run
+	start processStart // an earlier agent's interrupted start, then the run's last start
 }
 
 func (r *recoverer) recoverTaskOfEarlierAgent(ctx context.Context, facts RecoveryFacts) {
@@ -65,7 +65,7 @@ func (r *recoverer) recoverTaskOfEarlierAgent(ctx context.Context, facts Recover
 	}
 }
 
-// forgetStartsBeforeBoot records that no process of the task is left.
+// forgetStartsBeforeBoot records that no task process is left.
 func (r *recoverer) forgetStartsBeforeBoot() {
 	change := r.records.commit(record.Rebooted{Now: time.Now()})
 	if change.TellAlloc {
@@ -73,8 +73,8 @@ func (r *recoverer) forgetStartsBeforeBoot() {
 	}
 }
 
-// recoverOrQueryStart returns what is known about the start that the record describes. For record.WithHandle it recovers the
-// process, unless the driver answers that it does not have the task.
+// recoverOrQueryStart returns what is known about the start in the record. For record.WithHandle it recovers the process, unless
+// the driver answers that it does not have the task.
 func (r *recoverer) recoverOrQueryStart(ctx context.Context, start record.Start) (taskdriver.Answer, *taskdriver.FoundTask, error) {
 	switch start {
 	case record.WithHandle:
@@ -88,12 +88,12 @@ func (r *recoverer) recoverOrQueryStart(ctx context.Context, start record.Start)
 	return r.queryStartOrRestartPlugin(ctx, start)
 }
 
-// driverResponseTimeout is how long a recovery waits for the first answer of a driver.
+// driverResponseTimeout is how long a recovery waits for a driver's first answer.
 const driverResponseTimeout = 2 * time.Second
 
-// fetchDescriptionAndNewRecoveryContext fetches the driver's description, and returns the context for the recovery. The
-// context is done already if the driver has not answered within driverResponseTimeout, because its plugin is still
-// starting. An error of the driver is not reported here, because the description is fetched again when the task starts.
+// fetchDescriptionAndNewRecoveryContext fetches the driver's description, and returns the context for the recovery. The context
+// is done already if the driver has not answered within driverResponseTimeout, because its plugin is still starting. A driver
+// error is not reported here, because the description is fetched again when the task starts.
 func (r *recoverer) fetchDescriptionAndNewRecoveryContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	limited, cancel := context.WithTimeout(ctx, driverResponseTimeout)
 	if _ = r.FetchDriverDescription(limited, false); limited.Err() != nil {
@@ -103,13 +103,12 @@ func (r *recoverer) fetchDescriptionAndNewRecoveryContext(ctx context.Context) (
 	return context.WithTimeout(ctx, r.hooks.callLimits.StartHookPointTimeout)
 }
 
-// errRecordLost means that the task state is running, but the record has no id and no handle with which the driver could
-// find the task.
+// errRecordLost: the task state is running, but the record has neither id nor handle, so the driver cannot find the task.
 var errRecordLost = errors.New("its record was lost")
 
-// recoverAndSetCurrentProcess recovers the process of the recorded handle and makes it the current process. It also makes the
-// process current if the driver is unavailable, with taskdriver.AnswerNone. It returns taskdriver.AnswerUnknown if the
-// driver does not have the task.
+// recoverAndSetCurrentProcess recovers the process from the recorded handle and makes it the current process. It also makes the
+// process current if the driver is unavailable, with taskdriver.AnswerNone. It returns taskdriver.AnswerUnknown if the driver
+// does not have the task.
 func (r *recoverer) recoverAndSetCurrentProcess(ctx context.Context) (taskdriver.Answer, error) {
 	fields := r.records.fields()
 	p := r.driver.NewProcess(fields.Handle, fields.NetworkOverride)
@@ -135,9 +134,8 @@ func (r *recoverer) recoverAndSetCurrentProcess(ctx context.Context) (taskdriver
 	return answer, nil
 }
 
-// queryStartOrRestartPlugin asks the driver whether the interrupted start was executed. If a driver that is not made
-// with package sdk does not know the start, and its plugin process was launched by an earlier agent,
-// queryStartOrRestartPlugin restarts the plugin.
+// queryStartOrRestartPlugin asks the driver whether the interrupted start was executed. If a driver made without package sdk does
+// not know the start, and its plugin process was launched by an earlier agent, queryStartOrRestartPlugin restarts the plugin.
 func (r *recoverer) queryStartOrRestartPlugin(ctx context.Context, start record.Start) (taskdriver.Answer, *taskdriver.FoundTask, error) {
 	fields := r.records.fields()
 	id := fields.StartID
@@ -156,8 +154,8 @@ func (r *recoverer) queryStartOrRestartPlugin(ctx context.Context, start record.
 		}
 	}
 	if errors.Is(err, taskdriver.ErrStartUnknown) && start != record.RunningByID && r.restartReattachedPlugin != nil {
-		// Such a driver does not know a task whose StartTask has not returned. The process may still execute the call
-		// of the earlier agent, and would complete it beside the next start.
+		// Such a driver does not know a task before StartTask has returned. The process may still execute the earlier agent's
+		// call, and would complete it beside the next start.
 		if restartErr := r.restartReattachedPlugin(ctx); restartErr != nil {
 			return taskdriver.AnswerNone, nil, restartErr
 		}
@@ -166,9 +164,9 @@ func (r *recoverer) queryStartOrRestartPlugin(ctx context.Context, start record.
 	return answer, found, err
 }
 
-// applyStartQueryAnswer does what startActions say for an answer. It only records a start that the driver must destroy;
-// the caller calls destroyPendingStarts. It returns false if the driver must be asked again. destroyUncertain means that the answer
-// "not found" to the destroy of a lost start proves nothing; it proves nothing either if the plugin was restarted.
+// applyStartQueryAnswer does what startActions say for an answer. If the driver must destroy a start, it only records that; the
+// caller calls destroyPendingStarts. It returns false if the driver must be asked again. If destroyUncertain is set, the answer
+// "not found" to a lost start's destroy proves nothing; it proves nothing either if the plugin was restarted.
 func (r *recoverer) applyStartQueryAnswer(start record.Start, answer taskdriver.Answer, found *taskdriver.FoundTask, cause error, destroyUncertain bool) (decided bool) {
 	action := startActionFor(start, answer)
 	r.startUndecided = action == actionAsk
@@ -196,17 +194,17 @@ func (r *recoverer) applyStartQueryAnswer(start record.Start, answer taskdriver.
 	return true
 }
 
-// decideAboutNextStart lets the restart policy decide again about a stored exit, whose next start may have been executed. If it
-// restarts the task now, the next start becomes the current one. Otherwise, because the task was killed or has another policy, the
-// driver must destroy the next start, and decideAboutNextStart returns false.
+// decideAboutNextStart lets the restart policy decide again about a stored exit after which the next start may have been
+// executed. If it restarts the task now, the next start becomes the current one. Otherwise, because the task was killed or has
+// another policy, the driver must destroy the next start, and decideAboutNextStart returns false.
 func (r *recoverer) decideAboutNextStart() bool {
 	fields := r.records.fields()
 	r.decideRestart(fields.UnhandledExit.Outcome(), true)
 	return r.records.fields().StartID == fields.NextStartID
 }
 
-// adoptTask makes a task that the driver has found the current process of this runner, and stores its handle.
-// withoutHandle means that the driver has returned no handle, so the task cannot be recovered.
+// adoptTask sets a task that the driver has found as the runner's current process, and stores its handle. If withoutHandle is
+// set, the driver has returned no handle, so the task cannot be recovered.
 func (r *recoverer) adoptTask(found *taskdriver.FoundTask, withoutHandle bool) {
 	handle := found.Handle
 	if handle.Config == nil {
@@ -225,7 +223,7 @@ func (r *recoverer) adoptTask(found *taskdriver.FoundTask, withoutHandle bool) {
 	r.logger.Info("task of an interrupted start adopted", "task_id", handle.Config.ID, "recoverable", !withoutHandle)
 }
 
-// recordExitUnknown records that the process of the start has ended with an unknown exit status.
+// recordExitUnknown records that the start's process has ended with an unknown exit status.
 func (r *recoverer) recordExitUnknown(cause error) {
 	id := r.records.fields().StartID
 	r.logger.Warn("task not recovered", "task_id", id, "error", cause)
@@ -237,8 +235,8 @@ func (r *recoverer) recordExitUnknown(cause error) {
 	}
 }
 
-// queryEarlierStartOnce asks the driver about an interrupted start. If the driver does not answer,
-// queryEarlierStartOnce waits until it may be asked again or killCtx is done, and returns false.
+// queryEarlierStartOnce asks the driver about an interrupted start. If the driver does not answer, queryEarlierStartOnce waits
+// until it may be asked again or killCtx is done, and returns false.
 func (r *recoverer) queryEarlierStartOnce(killCtx context.Context) (decided bool) {
 	start := r.records.current().LastStart()
 	answer, found, err := r.queryStartOrRestartPlugin(killCtx, start)
@@ -253,14 +251,13 @@ func (r *recoverer) queryEarlierStartOnce(killCtx context.Context) (decided bool
 	return true
 }
 
-// buildConfigAndQueryStart asks a plugin process that has not started the task, and that needs the config of the start
-// to find it. It calls the builtin Prestart hooks to build the config. It does not call hooks in plugins, whose stored
-// responses are those for this start.
+// buildConfigAndQueryStart asks a plugin process that has not started the task, and needs the start's config to find it. It calls
+// the builtin Prestart hooks to build the config. It does not call hooks in plugins: their stored responses are from this start.
 func (r *recoverer) buildConfigAndQueryStart(killCtx context.Context, start record.Start) (taskdriver.Answer, *taskdriver.FoundTask, error) {
 	if err := r.FetchDriverDescription(killCtx, false); err != nil {
 		return taskdriver.AnswerNone, nil, err
 	}
-	_ = r.hooks.callPrestartHooks(killCtx, true, true) // errors of Prestart hooks are reported as events
+	_ = r.hooks.callPrestartHooks(killCtx, true, true) // errors from Prestart hooks are reported as events
 	if killCtx.Err() != nil {
 		return taskdriver.AnswerNone, nil, context.Cause(killCtx)
 	}

@@ -19,13 +19,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// The ids of the starts that the records of the test have.
+// The start ids in the test's records.
 const (
 	startID = "alloc/web/1"
 	nextID  = "alloc/web/2"
 )
 
-// recordOf returns a record for each state of a start.
+// recordOf returns a record for each start state.
 func recordOf(start record.Start) *RestoredTask {
 	handle := &driver.Handle{Config: &driver.TaskConfig{ID: startID, Name: taskName, AllocID: "alloc"}}
 	exit := &restart.RunEnd{ExitCode: 1, Time: time.Now()}
@@ -52,7 +52,7 @@ var startNames = [record.StartCount]string{"no start", "id", "id of a running ta
 
 var answerNames = [taskdriver.AnswerCount]string{"none for a minute, then the task", "task", "task without handle", "not executed", "unknown", "reboot"}
 
-// setAnswer makes the driver give an answer about the last start of a record.
+// setAnswer makes the driver give an answer about a record's last start.
 func (d *fakeDriver) setAnswer(start record.Start, answer taskdriver.Answer) {
 	last := startID
 	if start == record.WithNextID {
@@ -73,7 +73,7 @@ func (d *fakeDriver) setAnswer(start record.Start, answer taskdriver.Answer) {
 	}
 }
 
-// recovery is one recovery of a task of an earlier agent.
+// recovery is one recovery of an earlier agent's task.
 type recovery struct {
 	name     string
 	restored *RestoredTask
@@ -203,8 +203,8 @@ func describe(f record.Fields, status *api.TaskState) string {
 	return b.String()
 }
 
-// TestRecovery shows for each record and each answer of the driver what an agent does with a task of an earlier agent: the calls
-// of the driver, the record before Run, a minute later, and at the end, after the task was killed.
+// TestRecovery shows for each record and each driver answer what an agent does with an earlier agent's task: the driver calls,
+// the record before Run, a minute later, and at the end, after the task was killed.
 func TestRecovery(t *testing.T) {
 	const goldenFile = "testdata/recovery.txt"
 	text := &strings.Builder{}

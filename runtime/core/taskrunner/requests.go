@@ -19,11 +19,11 @@ func (r *Runner) Kill(event *api.TaskEvent) { r.requests.requestKill(event, fals
 // ForceKill kills the task without PreKilling hooks, shutdown delay and kill timeout. It does not block.
 func (r *Runner) ForceKill(event *api.TaskEvent) { r.requests.requestKill(event, true) }
 
-// SetJobPurged allows the agent to end a task that is being stopped without its driver, if the driver is still
-// unavailable after kill_timeout. The exit status of such a task is unknown.
+// SetJobPurged allows the agent to end a stopping task without its driver, if the driver is still unavailable after kill_timeout.
+// The task's exit status is then unknown.
 func (r *Runner) SetJobPurged() { r.requests.closeChannelOnce(r.requests.jobPurged) }
 
-// SkipShutdownDelay skips the shutdown delays of the current and of later kills and restarts.
+// SkipShutdownDelay skips the shutdown delays in the current and in later kills and restarts.
 func (r *Runner) SkipShutdownDelay() {
 	r.requests.closeChannelOnce(r.requests.shutdownDelaySkipped)
 }
@@ -42,7 +42,7 @@ func (r *Runner) Signal(ctx context.Context, event *api.TaskEvent, signalName st
 	return p.SignalTask(ctx, signalName)
 }
 
-// Exec runs a command in the context of the task.
+// Exec runs a command in the task's context.
 func (r *Runner) Exec(ctx context.Context, command []string, timeout time.Duration) (*driver.ExecResult, error) {
 	p := r.requests.getProcess()
 	if p == nil {
@@ -61,15 +61,15 @@ func (r *Runner) ExecStreaming(ctx context.Context, exec driver.Exec) (*driver.E
 	return p.ExecCommandStreaming(ctx, exec)
 }
 
-// OpenStats requests resource usage samples of the running process from the driver. The
-// channel is closed when ctx is done, the process exits, or the plugin dies.
+// OpenStats requests resource usage samples for the running process from the driver. The channel is closed when ctx is done, the
+// process exits, or the plugin dies.
 func (r *Runner) OpenStats(ctx context.Context, interval time.Duration) (<-chan *driver.TaskStats, error) {
 	samples, _, err := r.OpenStatsWithExitChannel(ctx, interval)
 	return samples, err
 }
 
-// OpenStatsWithExitChannel is like OpenStats, and also returns a channel that is closed when the process has
-// exited. Each process has its own channel.
+// OpenStatsWithExitChannel is like OpenStats, and also returns a channel that is closed when the process has exited. Each process
+// has its own channel.
 func (r *Runner) OpenStatsWithExitChannel(ctx context.Context, interval time.Duration) (samples <-chan *driver.TaskStats, exited <-chan struct{}, err error) {
 	p := r.requests.getProcess()
 	if p == nil {
@@ -79,14 +79,14 @@ func (r *Runner) OpenStatsWithExitChannel(ctx context.Context, interval time.Dur
 	return samples, p.Exited(), err
 }
 
-// RunningProcess is a process of a task that has not exited.
+// RunningProcess is a task process that has not exited.
 type RunningProcess struct {
 	Driver   string
-	StartID  string // id of the process in the driver
-	Restarts uint64 // number of restarts of the task
+	StartID  string // the driver's id for the process
+	Restarts uint64 // number of task restarts
 }
 
-// RunningProcess returns the process of the task; ok is false if the task has none that has not exited.
+// RunningProcess returns the task's process; ok is false if the task has no process or it has exited.
 func (r *Runner) RunningProcess() (process RunningProcess, ok bool) {
 	p := r.requests.getProcess()
 	if p == nil || wait.IsClosed(p.Exited()) {

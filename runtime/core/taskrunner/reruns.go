@@ -11,9 +11,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 )
 
-// RequestRerunIfSucceeded runs a dead task again that has ended successfully and was not killed. It returns false for
-// any other task, and for a poststop task: a task that has failed for good fails its allocation, and does not run
-// again. RequestRerunIfSucceeded does not wait for the start of the task.
+// RequestRerunIfSucceeded runs a dead task again if it has ended successfully and was not killed. It returns false for any other
+// task, and for a poststop task: a task that has failed for good fails its allocation, and does not run again.
+// RequestRerunIfSucceeded does not wait for the task's start.
 func (r *Runner) RequestRerunIfSucceeded(event *api.TaskEvent) bool {
 	q := r.requests
 	dead := false
@@ -43,8 +43,8 @@ func (r *Runner) IsRerunnable() bool {
 	return q.mayRerun(q.records.record) && q.records.record.Fields().RestartRequest == nil
 }
 
-// restoreEarlierRerunRequest makes a rerun request that was made under an earlier agent again. It must be called before any
-// other method.
+// restoreEarlierRerunRequest repeats a rerun request that was made under an earlier agent. It must be called before any other
+// method.
 func (q *taskRequests) restoreEarlierRerunRequest() { q.rerunRequested <- struct{}{} }
 
 // cancelRerunRequest removes the request, if there is one.
@@ -56,9 +56,8 @@ func (q *taskRequests) cancelRerunRequest() {
 	q.records.commit(record.RerunCancelled{})
 }
 
-// awaitRerunRequest blocks until a rerun of the dead task is requested, or killCtx is done because the allocation no
-// longer needs the task. It reports whether a rerun was requested. For a poststop task, which runs only once, it
-// returns false at once.
+// awaitRerunRequest blocks until another run of the dead task is requested, or killCtx is done because the allocation no longer
+// needs the task. It reports whether a rerun was requested. For a poststop task, which runs only once, it returns false at once.
 func (q *taskRequests) awaitRerunRequest(killCtx context.Context) bool {
 	if q.currentTask().Stage() == lifecycle.PoststopTask {
 		return false

@@ -9,9 +9,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/restart"
 )
 
-// decideRestart applies the restart policy, and stores the decision with the state of the task. If the
-// agent dies before the decision is on the disk, the next agent decides again, because the exit is stored. nextMayRun is
-// record.Decided.NextMayRun.
+// decideRestart applies the restart policy, and stores the decision with the task's state. If the agent dies before the decision
+// is on the disk, the next agent decides again, because the exit is stored. nextMayRun is record.Decided.NextMayRun.
 func (r *Runner) decideRestart(outcome restart.RunOutcome, nextMayRun bool) restart.Decision {
 	fact := record.Decided{
 		Now: time.Now(), Policy: r.Task().RestartPolicy, Outcome: outcome, RandomInt64N: rand.Int64N, KilledEvent: r.records.redacted(r.requests.killedEventOrNil()),

@@ -11,32 +11,31 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 )
 
-// RestoredTask holds the record of a task that an earlier agent ran. The caller of New must not change them afterwards.
+// RestoredTask holds the record of a task that an earlier agent ran. The caller of New must not change it afterwards.
 type RestoredTask struct {
 	Fields    record.Fields
-	TaskState *api.TaskState // stored state of the task; nil if there is none
+	TaskState *api.TaskState // the task's stored state; nil if there is none
 }
 
-// RecoveryFacts describes what the agent knows about the tasks of an earlier agent.
+// RecoveryFacts describes what the agent knows about an earlier agent's tasks.
 type RecoveryFacts struct {
-	// Rebooted means that the machine has rebooted: no earlier process exists, and a
-	// process with the same pid is unrelated.
+	// Rebooted means the machine has rebooted: no earlier process exists, and a process with the same pid is unrelated.
 	Rebooted bool
-	// DriverKnowsInterruptedStarts means that the driver knows a task even if the earlier agent died during StartTask:
-	// the plugin process is still the same, or the driver searches for such tasks.
+	// DriverKnowsInterruptedStarts means the driver knows a task even if the earlier agent died during StartTask: the plugin
+	// process is still the same, or the driver searches for such tasks.
 	DriverKnowsInterruptedStarts bool
-	// DriverFindsTasksByName means that the driver can find a task by the names of the task and its allocation.
+	// DriverFindsTasksByName means the driver can find a task by the names of the task and its allocation.
 	DriverFindsTasksByName bool
-	// RestartReattachedPlugin replaces the plugin process of the driver if an earlier agent has launched it, and
-	// returns when that process has exited. It does nothing for a builtin driver. It may be nil.
+	// RestartReattachedPlugin replaces the driver's plugin process if an earlier agent has launched it, and returns when that
+	// process has exited. It does nothing for a builtin driver. It may be nil.
 	RestartReattachedPlugin func(context.Context) error
 }
 
 // HooksCalledOrStarted reports whether an earlier agent has called hooks for the task or has started it.
 func (r *RestoredTask) HooksCalledOrStarted() bool { return r.record().HooksCalledOrStarted() }
 
-// AttachmentJSONByHookName returns the configurations of the hooks that an earlier agent had attached to the task, by
-// hook name. It returns nil if there were none.
+// AttachmentJSONByHookName returns the configurations of hooks attached to the task by an earlier agent, by hook name. It returns
+// nil if there were none.
 func (r *RestoredTask) AttachmentJSONByHookName() map[string]string {
 	return r.record().AttachmentJSONByHookName()
 }
@@ -45,7 +44,7 @@ func (r *RestoredTask) record() record.Record {
 	return record.Restore(time.Now(), r.Fields, r.TaskState)
 }
 
-// restoreFromEarlierAgent sets, for New, the record that an earlier agent has stored.
+// restoreFromEarlierAgent sets, for New, the record stored by an earlier agent.
 func (r *Runner) restoreFromEarlierAgent(restored RestoredTask) {
 	if handle := restored.Fields.Handle; handle != nil && handle.Config == nil {
 		withConfig := *handle
@@ -55,7 +54,7 @@ func (r *Runner) restoreFromEarlierAgent(restored RestoredTask) {
 	current := restored.record()
 	fields := current.Fields()
 	r.records.record = current
-	r.records.env.SetDirs(r.hooks.dir, driver.FSIsolationNone) // setCapabilitiesAndEnvDirs replaces the directories when the isolation of the driver is known
+	r.records.env.SetDirs(r.hooks.dir, driver.FSIsolationNone) // setCapabilitiesAndEnvDirs replaces the directories when the driver's isolation is known
 	if fields.LastKnownCapabilities != nil {
 		r.setCapabilitiesAndEnvDirs(fields.LastKnownCapabilities)
 	}
@@ -68,13 +67,13 @@ func (r *Runner) restoreFromEarlierAgent(restored RestoredTask) {
 	}
 }
 
-// RecoverTaskOfEarlierAgent is called once, before Run, instead of FetchDriverDescription, for a runner with
-// Config.RestoredTask. It recovers the process that an earlier agent left, unless the driver answers that it does not
-// have the task. If an earlier agent died during StartTask, RecoverTaskOfEarlierAgent asks the driver whether the start
-// was executed. While the driver is unavailable, RecoverTaskOfEarlierAgent keeps the recorded process, and Run asks the
-// driver later. When ctx is done, RecoverTaskOfEarlierAgent changes nothing more.
+// RecoverTaskOfEarlierAgent is called once, before Run, instead of FetchDriverDescription, for a runner with Config.RestoredTask.
+// It recovers the process left by an earlier agent, unless the driver answers that it does not have the task. If an earlier agent
+// died during StartTask, RecoverTaskOfEarlierAgent asks the driver whether the start was executed. While the driver is
+// unavailable, RecoverTaskOfEarlierAgent keeps the recorded process, and Run asks the driver later. When ctx is done,
+// RecoverTaskOfEarlierAgent changes nothing more.
 //
-// The stored record and the answer of the driver determine the result: see startActions.
+// The stored record and the driver's answer determine the result: see startActions.
 func (r *Runner) RecoverTaskOfEarlierAgent(ctx context.Context, facts RecoveryFacts) {
 	(&recoverer{Runner: r}).recoverTaskOfEarlierAgent(ctx, facts)
 }

@@ -31,7 +31,7 @@ func newTaskRun(ctx, untilAllocStop context.Context, r *Runner) (run *taskRun, e
 	}
 }
 
-// recordResult records the result of a step, and returns the next step.
+// recordResult records a step's result, and returns the next step.
 func (t *taskRun) recordResult(step tasksteps.Step, result tasksteps.Result) tasksteps.Step {
 	next, ok := tasksteps.Next(step, result)
 	if !ok {

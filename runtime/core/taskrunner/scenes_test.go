@@ -22,14 +22,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// scene is the life of a task with one agent.
+// scene is a task's life with one agent.
 type scene struct {
 	name     string
 	prepare  func(*world) // may be nil
 	restored *RestoredTask
 	after    time.Duration                // when act is called
 	act      func(*scene, *world, *agent) // may be nil
-	answers  []string                     // what callers of the runner got
+	answers  []string                     // what the runner's callers got
 }
 
 func (s *scene) answer(format string, args ...any) {
@@ -113,15 +113,14 @@ func scenes() []*scene {
 	}
 }
 
-// TestScenes shows what the runner does with a task: the calls of the driver and of a hook, the events, what callers get, and the
-// end of the last run, until the task is killed after an hour. Times are rounded to ten seconds, because delays of the restart policy
-// are random.
+// TestScenes shows what the runner does with a task: the driver and hook calls, the events, what callers get, and the last run's
+// end, until the task is killed after an hour. Times are rounded to ten seconds, because the restart policy's delays are random.
 func TestScenes(t *testing.T) {
 	const goldenFile = "testdata/scenes.txt"
 	text := &strings.Builder{}
 	for i, s := range scenes() {
 		t.Run(s.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { scenes()[i].play(t, text) }) // its times are those of the bubble
+			synctest.Test(t, func(t *testing.T) { scenes()[i].play(t, text) }) // its times are from the bubble
 		})
 	}
 	number := 0

@@ -17,7 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// fileTimeLag is how far the times of files, with which the last start is compared, can be behind the clock: one tick of the kernel.
+// fileTimeLag is how far file times, compared with the last start, may lag behind the clock: one kernel tick.
 const fileTimeLag = 10 * time.Millisecond
 
 // awaitDriverAndDestroyPending waits until the driver is available, lets the driver destroy a pending start, and
@@ -41,20 +41,20 @@ func (t *taskRun) awaitDriverAndDestroyPending() error {
 // downloads an image to send its own events first.
 const startEventDelay = 10 * time.Second
 
-// maxStartCalls is how many StartTask calls a start has, if the plugin dies during each of them and nothing is executed. The
-// task may be the reason: each further call could end the plugin again, which other tasks need.
+// maxStartCalls is how many StartTask calls a start has, if the plugin dies during each call and nothing is executed. The task
+// may be the reason: each further call could end the plugin again, which other tasks need.
 const maxStartCalls = 5
 
-// processStart is one start of the task, from its id to the handle of the process.
+// processStart is one start, from its id to the process's handle.
 type processStart struct {
-	config        *driver.TaskConfig // nil for a start of an earlier agent until buildConfigAndQueryStart builds it
+	config        *driver.TaskConfig // nil for an earlier agent's start until buildConfigAndQueryStart builds it
 	calls         int                // StartTask calls
-	pluginProcess driver.Driver      // plugin process that has recovered the tasks of the driver, for the next call
+	pluginProcess driver.Driver      // plugin process that has recovered the driver's tasks, for the next call
 	outage        taskdriver.Outage  // since the driver was asked whether the start was executed
 }
 
-// storeStartID stores the id of the start before StartTask is called, so that the next agent can find a process whose
-// handle was not stored because this agent died.
+// storeStartID stores the start's id before StartTask is called, so that the next agent can find the process if this agent dies
+// before it has stored the handle.
 func (t *taskRun) storeStartID() tasksteps.Result {
 	if t.killCtx.Err() != nil {
 		return t.resultOfStartError(context.Cause(t.killCtx))
@@ -76,9 +76,8 @@ func (t *taskRun) storeStartID() tasksteps.Result {
 	return tasksteps.Done
 }
 
-// awaitPluginTasks waits for the driver. After the death of a plugin process, it also waits until the next plugin process
-// has recovered the running tasks of the driver. Each start that a plugin process does not survive doubles the delay
-// before the next start.
+// awaitPluginTasks waits for the driver. After a plugin process has died, it also waits until the next plugin process has
+// recovered the driver's running tasks. Each start that kills a plugin process doubles the delay before the next start.
 func (t *taskRun) awaitPluginTasks() tasksteps.Result {
 	var err error
 	if t.pluginDeathsDuringStart > 0 && wait.Sleep(t.killCtx, min(time.Second<<min(t.pluginDeathsDuringStart-1, 10), time.Minute)) != nil {
@@ -93,7 +92,7 @@ func (t *taskRun) awaitPluginTasks() tasksteps.Result {
 		err = t.ender.destroyPendingStarts(t.killCtx)
 	}
 	if err != nil && isAgentShutdown(t.killCtx, t.forceKillCtx) {
-		return tasksteps.AgentShutdown // the record still has the id of the start; tasksteps.DropUnusedStartID removes it
+		return tasksteps.AgentShutdown // the record still has the start's id; tasksteps.DropUnusedStartID removes it
 	}
 	if err != nil {
 		return t.failStart(err)
@@ -101,8 +100,8 @@ func (t *taskRun) awaitPluginTasks() tasksteps.Result {
 	return tasksteps.Done
 }
 
-// startTask calls StartTask. After a kill or a shutdown of the agent it waits at most kill_timeout for the result, and
-// not at all after ForceKill.
+// startTask calls StartTask. After a kill or an agent shutdown it waits at most kill_timeout for the result, and not at all after
+// ForceKill.
 func (t *taskRun) startTask() tasksteps.Result {
 	ctx, cancel := t.requests.newContextWithGrace(t.killCtx, t.Task().KillTimeout)
 	defer cancel()
@@ -135,9 +134,9 @@ func (t *taskRun) startTask() tasksteps.Result {
 	return tasksteps.Done
 }
 
-// callStartTaskWhenResourcesFree calls StartTask, and repeats the call as long as the driver has no free file
-// descriptor or process. Such a call has executed nothing and is no failure of the task. The task gets an event when
-// the first call has failed this way.
+// callStartTaskWhenResourcesFree calls StartTask, and repeats the call as long as the driver has no free file descriptor or
+// process. Such a call has executed nothing and is not the task's failure. The task gets an event when the first call has failed
+// this way.
 func (t *taskRun) callStartTaskWhenResourcesFree(ctx context.Context) (handle *driver.Handle, network *driver.NetworkOverride, err error) {
 	onWait := func(err error) {
 		t.records.emitEvent(model.EventDriverOutOfFDsOrProcesses(t.driver.DriverName, err.Error()))
@@ -158,7 +157,7 @@ func (t *taskRun) callStartTask(ctx context.Context) (*driver.Handle, *driver.Ne
 	})
 	defer func() {
 		if !timer.Stop() {
-			<-emitted // the event must precede the events that follow the call
+			<-emitted // the event must precede the events after the call
 		}
 	}()
 	point := failpoint.EnterStep(failpoint.StepStartTask)
@@ -166,7 +165,7 @@ func (t *taskRun) callStartTask(ctx context.Context) (*driver.Handle, *driver.Ne
 	return t.driver.StartTask(ctx, t.start.pluginProcess, t.start.config)
 }
 
-// queryStart asks the driver once whether a start during which the plugin has died was executed.
+// queryStart asks the driver once whether a start was executed, after the plugin has died during that start.
 func (t *taskRun) queryStart() tasksteps.Result {
 	ctx, cancel := t.requests.newContextWithGrace(t.killCtx, t.Task().KillTimeout)
 	defer cancel()
@@ -199,7 +198,7 @@ func (t *taskRun) queryStart() tasksteps.Result {
 	return t.abandonStart(context.Cause(t.killCtx))
 }
 
-// setProcess sets the process of a successful start.
+// setProcess sets the process after a successful start.
 func (t *taskRun) setProcess(handle *driver.Handle, network *driver.NetworkOverride) {
 	t.pluginDeathsDuringStart = 0
 	t.process, t.recovered = t.driver.NewProcess(handle, network), false
@@ -217,8 +216,8 @@ func (t *taskRun) storeHandle() tasksteps.Result {
 	return tasksteps.Done
 }
 
-// failStart returns the result of a start that has failed with err. The record keeps the id of the start until the
-// decision about it is stored: an agent that reads the id before that asks the driver whether the start was executed.
+// failStart returns the result when a start has failed with err. The record keeps the start's id until the decision about it is
+// stored: an agent that reads the id before asks the driver whether the start was executed.
 func (t *taskRun) failStart(err error) tasksteps.Result {
 	if taskdriver.IsTemporarilyUnavailable(err) || t.ender.pendingDestroy() != nil {
 		err = driver.Recoverable(err)
@@ -228,8 +227,8 @@ func (t *taskRun) failStart(err error) tasksteps.Result {
 	return t.resultOfStartError(err)
 }
 
-// abandonStart ends a start whose result is not known because of a kill or a shutdown of the agent. After a kill the
-// driver destroys the task, which it may have started.
+// abandonStart ends a start with an unknown result, because of a kill or an agent shutdown. After a kill the driver destroys the
+// task, which it may have started.
 func (t *taskRun) abandonStart(err error) tasksteps.Result {
 	if isAgentShutdown(t.killCtx, t.forceKillCtx) {
 		t.startUndecided = true // the next agent asks the driver about the start, so the plugin process must stay
@@ -247,8 +246,8 @@ func (t *taskRun) abandonStart(err error) tasksteps.Result {
 // traceparentVar is the variable in which programs receive their trace context, as OpenTelemetry defines it.
 const traceparentVar = "TRACEPARENT"
 
-// withTraceparent returns env with the variable TRACEPARENT, unless traceparent is empty or the job sets the
-// variable. It does not change env, which can be shared.
+// withTraceparent returns env with the variable TRACEPARENT, unless traceparent is empty or the job sets the variable. It does
+// not change env, which may be shared.
 func withTraceparent(env map[string]string, traceparent string) map[string]string {
 	if _, set := env[traceparentVar]; set || traceparent == "" {
 		return env
@@ -259,7 +258,7 @@ func withTraceparent(env map[string]string, traceparent string) map[string]strin
 	return extended
 }
 
-// reportStartError logs the error of a failed start and emits an event for it, unless killCtx is done.
+// reportStartError logs a failed start's error and emits an event for it, unless killCtx is done.
 func (t *taskRun) reportStartError(err error) {
 	if t.killCtx.Err() == nil {
 		t.logger.Info("start failed", "error", err)
@@ -267,8 +266,8 @@ func (t *taskRun) reportStartError(err error) {
 	}
 }
 
-// handleWithoutDriverConfig returns a copy of the handle without the driver config, which may contain passwords.
-// Drivers must be able to recover a task without the config.
+// handleWithoutDriverConfig returns a copy of the handle without the driver config, which may contain passwords. Drivers must be
+// able to recover a task without the config.
 func handleWithoutDriverConfig(h *driver.Handle) *driver.Handle {
 	stored, config := *h, *h.Config
 	config.DriverConfig = nil

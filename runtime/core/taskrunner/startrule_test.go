@@ -31,8 +31,8 @@ func TestStartRule(t *testing.T) {
 	}
 }
 
-// TestOnlyUnexecutedStartsAreRepeated checks the rule as a whole: a task with a start is started only if the start has
-// certainly executed nothing, and a start that nobody has answered for is neither repeated nor destroyed.
+// TestOnlyUnexecutedStartsAreRepeated checks the rule as a whole: a task with a start is started only if the start has certainly
+// executed nothing. A start without an answer is neither repeated nor destroyed.
 func TestOnlyUnexecutedStartsAreRepeated(t *testing.T) {
 	for start := range record.StartCount {
 		for answer := range taskdriver.AnswerCount {

@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/tasksteps"
 )
 
-// The results that the code of a step can return are those for which the step has a row in the table of package tasksteps.
+// A step's code can return exactly the results with a row for the step in the table of package tasksteps.
 func TestStepsReturnTheResultsOfTheirRows(t *testing.T) {
 	reader := newResultReader(t)
 	returned := reader.resultsByStep()
@@ -37,8 +37,8 @@ func TestStepsReturnTheResultsOfTheirRows(t *testing.T) {
 // resultSet is a set of results.
 type resultSet map[tasksteps.Result]bool
 
-// resultReader reads which results functions of this package can return. A returned expression is a constant, a
-// parameter, or a call of another function of the package; the reader fails the test for any other one.
+// resultReader reads which results this package's functions can return. A returned expression is a constant, a parameter, or a
+// call to another function in the package; the reader fails the test for any other one.
 type resultReader struct {
 	t      *testing.T
 	files  *token.FileSet
@@ -48,8 +48,8 @@ type resultReader struct {
 	active []*ast.FuncDecl
 }
 
-// newResultReader checks the types of this package. It reads package tasksteps from its source, and replaces all other
-// imports by empty packages, because no result depends on them.
+// newResultReader checks this package's types. It reads package tasksteps from its source, and replaces all other imports by
+// empty packages, because no result depends on them.
 func newResultReader(t *testing.T) *resultReader {
 	r := &resultReader{t: t, files: token.NewFileSet(), decls: make(map[types.Object]*ast.FuncDecl), info: &types.Info{
 		Types: make(map[ast.Expr]types.TypeAndValue), Defs: make(map[*ast.Ident]types.Object), Uses: make(map[*ast.Ident]types.Object),
@@ -86,12 +86,12 @@ func (r *resultReader) checkPackage(path, dir string, imports types.Importer) (*
 		}
 		sources = append(sources, file)
 	}
-	config := types.Config{Importer: imports, Error: func(error) {}} // the members of the empty packages are errors
+	config := types.Config{Importer: imports, Error: func(error) {}} // the empty packages' members are errors
 	checked, _ := config.Check(path, r.files, sources, r.info)
 	return checked, sources
 }
 
-// importedPackages is a types.Importer that returns an empty package for a path that it does not have.
+// importedPackages is a types.Importer that returns an empty package for an unknown path.
 type importedPackages map[string]*types.Package
 
 func (p importedPackages) Import(path string) (*types.Package, error) {
@@ -102,7 +102,7 @@ func (p importedPackages) Import(path string) (*types.Package, error) {
 	return p[path], nil
 }
 
-// resultsByStep returns the results of each case of the method execute.
+// resultsByStep returns the results for each case in the method execute.
 func (r *resultReader) resultsByStep() map[tasksteps.Step]resultSet {
 	byStep := make(map[tasksteps.Step]resultSet)
 	for _, decl := range r.decls {
@@ -128,7 +128,7 @@ func (r *resultReader) resultsByStep() map[tasksteps.Step]resultSet {
 	return byStep
 }
 
-// returned returns the results that the return statements of a body can return.
+// returned returns the results from a body's return statements.
 func (r *resultReader) returned(body *ast.BlockStmt, resultsByParameter map[types.Object]resultSet) resultSet {
 	all := make(resultSet)
 	ast.Inspect(body, func(n ast.Node) bool {
@@ -148,7 +148,7 @@ func (r *resultReader) returned(body *ast.BlockStmt, resultsByParameter map[type
 	return all
 }
 
-// results returns the results that an expression can have.
+// results returns an expression's possible results.
 func (r *resultReader) results(e ast.Expr, resultsByParameter map[types.Object]resultSet) resultSet {
 	if r.info.Types[e].Value != nil {
 		return resultSet{tasksteps.Result(r.intValue(e)): true}
@@ -179,7 +179,7 @@ func (r *resultReader) callee(call *ast.CallExpr) types.Object {
 	return nil
 }
 
-// arguments returns the results that the parameters of a function can have in a call.
+// arguments returns the results that a function's parameters can have in a call.
 func (r *resultReader) arguments(decl *ast.FuncDecl, call *ast.CallExpr, resultsByParameter map[types.Object]resultSet) map[types.Object]resultSet {
 	byParameter := make(map[types.Object]resultSet)
 	i := 0

@@ -20,23 +20,23 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 )
 
-// taskRun holds the data that the steps of one call of Run share, in addition to the records of the task. It belongs to
-// the goroutine of Run. It is large because each step is a method.
+// taskRun holds the data that the steps in one Run call share, in addition to the task's records. It belongs to Run's goroutine.
+// It is large because each step is a method.
 type taskRun struct {
 	recoverer
 	ctx, killCtx, forceKillCtx context.Context // see taskRequests.newKillContexts
 	untilAllocStop             context.Context // see Runner.Run
 
-	outcome      restart.RunOutcome // end of the last process or start; input of tasksteps.DecideRestart
+	outcome      restart.RunOutcome // how the last process or start has ended; input of tasksteps.DecideRestart
 	restartDelay time.Duration
 	process      *taskdriver.Process // process that was started or taken over; nil before the first one
 	recovered    bool                // an earlier agent has started the process
-	endWatch     func()              // ends the watch of the process, and waits for it; nil if the process is not watched
+	endWatch     func()              // ends the process watch, and waits for it; nil if the process is not watched
 	stop         processStop
 	ended        taskdriver.Exit // how the process has ended; set by tasksteps.RecordExit
 }
 
-// execute executes one step, and returns its result. Package tasksteps has the step that follows.
+// execute executes one step, and returns its result. Package tasksteps has the following step.
 func (t *taskRun) execute(step tasksteps.Step) tasksteps.Result {
 	switch step {
 	case tasksteps.RecoverTask:
@@ -119,8 +119,8 @@ func (t *taskRun) execute(step tasksteps.Step) tasksteps.Result {
 	return tasksteps.NoResult
 }
 
-// killAfterUnknownResult kills the task because a step has returned a result that package tasksteps does not have. The
-// task has failed unless it was killed or dead already.
+// killAfterUnknownResult kills the task because a step has returned a result unknown to package tasksteps. The task has failed
+// unless it was killed or dead already.
 func (t *taskRun) killAfterUnknownResult(step tasksteps.Step, result tasksteps.Result) {
 	t.logger.Error("step of the task has an unknown result, killing the task", "step", step, "result", result)
 	fails := !t.requests.isKillRequested() && t.State().State != model.TaskDead
@@ -129,7 +129,7 @@ func (t *taskRun) killAfterUnknownResult(step tasksteps.Step, result tasksteps.R
 	t.requests.requestKill(event, false) // adds no second Killing event
 }
 
-// abandonTask finds what is left of a task that killAfterUnknownResult has killed.
+// abandonTask finds what is left of a task killed by killAfterUnknownResult.
 func (t *taskRun) abandonTask() tasksteps.Result {
 	fields := t.records.fields()
 	t.process = t.requests.getProcess()
@@ -150,7 +150,7 @@ func (t *taskRun) shutdownOr(r tasksteps.Result) tasksteps.Result {
 	return r
 }
 
-// resultOfStartStep returns the result of a step before the start that has returned err.
+// resultOfStartStep returns the result when a step before the start has returned err.
 func (t *taskRun) resultOfStartStep(err error) tasksteps.Result {
 	if err == nil {
 		return tasksteps.Done
@@ -158,7 +158,7 @@ func (t *taskRun) resultOfStartStep(err error) tasksteps.Result {
 	return t.resultOfStartError(err)
 }
 
-// resultOfStartError returns the result of a step before the start, or of the start, that has failed with err.
+// resultOfStartError returns the result when the start, or a step before it, has failed with err.
 func (t *taskRun) resultOfStartError(err error) tasksteps.Result {
 	if t.killCtx.Err() != nil {
 		return t.shutdownOr(tasksteps.Killed)
@@ -168,7 +168,7 @@ func (t *taskRun) resultOfStartError(err error) tasksteps.Result {
 	return tasksteps.Failed
 }
 
-// resultOfDecision returns the result of a decision of the restart policy, and keeps its delay.
+// resultOfDecision returns the result for the restart policy's decision, and keeps its delay.
 func (t *taskRun) resultOfDecision(d restart.Decision) tasksteps.Result {
 	if d.Action != restart.ActionRestart {
 		return tasksteps.NoRestart
@@ -193,8 +193,8 @@ func (t *taskRun) resultOfRecovery() tasksteps.Result {
 	return t.resultOfDecidedStart(tasksteps.Done)
 }
 
-// queryEarlierStart asks the driver once about the interrupted start of an earlier agent. After a kill it does not ask
-// again, but records that the driver must destroy the start.
+// queryEarlierStart asks the driver once about an earlier agent's interrupted start. After a kill it does not ask again, but
+// records that the driver must destroy the start.
 func (t *taskRun) queryEarlierStart() tasksteps.Result {
 	switch {
 	case t.killCtx.Err() == nil && !t.queryEarlierStartOnce(t.killCtx):
@@ -225,11 +225,11 @@ func (t *taskRun) resultOfDecidedStart(otherwise tasksteps.Result) tasksteps.Res
 	return otherwise
 }
 
-// takeOverProcess calls the Prestart hooks of a process that an earlier agent has started. If that agent had not recorded
-// that the task runs, takeOverProcess sets the state running and emits the Started event.
+// takeOverProcess calls the Prestart hooks for a process started by an earlier agent. If that agent had not recorded the task as
+// running, takeOverProcess sets the state running and emits the Started event.
 func (t *taskRun) takeOverProcess() tasksteps.Result {
 	if t.killCtx.Err() == nil {
-		_ = t.hooks.callPrestartHooks(t.killCtx, true, false) // errors of Prestart hooks are reported as events
+		_ = t.hooks.callPrestartHooks(t.killCtx, true, false) // errors from Prestart hooks are reported as events
 	}
 	t.logger.Info("task taken over", "task_id", t.process.ID())
 	if wait.IsClosed(t.requests.restartRequested()) {
@@ -268,8 +268,8 @@ func (t *taskRun) awaitStartGate() tasksteps.Result {
 	return tasksteps.Done
 }
 
-// awaitNewStartAllowed blocks until the task may be started. A task that this agent has started or taken over does not wait:
-// it runs nowhere else, and its restarts are the restart policy's. Nor does a poststop task, which ends what has run here.
+// awaitNewStartAllowed blocks until the task may be started. A task started or taken over by this agent does not wait: it runs
+// nowhere else, and its restarts are the restart policy's. Nor does a poststop task, which ends what has run here.
 func (t *taskRun) awaitNewStartAllowed() (err error) {
 	if t.awaitNewStart == nil || t.process != nil || t.Task().Stage() == lifecycle.PoststopTask {
 		return nil
@@ -287,7 +287,7 @@ func (t *taskRun) awaitNewStartAllowed() (err error) {
 	return err
 }
 
-// startWatch starts the time span of the process, and watches the process until endWatch is called.
+// startWatch starts the process's time span, and watches the process until endWatch is called.
 func (t *taskRun) startWatch() {
 	p := t.process
 	task := t.State()
@@ -318,12 +318,12 @@ func (t *taskRun) callPoststartHooks() {
 	t.hooks.callPoststartHooks(ctx, t.process, t.recovered)
 }
 
-// newPoststartContext returns the context of the Poststart hooks, which is done after a kill, and when the stop of the
-// allocation is requested: the kill follows after the PreKill hooks, the shutdown delay, and the tasks that stop before.
+// newPoststartContext returns the context for the Poststart hooks. It is done after a kill, and when an allocation stop is
+// requested: the kill follows after the PreKill hooks, the shutdown delay, and the tasks that stop first.
 func (t *taskRun) newPoststartContext() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(t.killCtx)
 	if t.untilAllocStop.Err() != nil {
-		cancel() // the function of AfterFunc would be called later
+		cancel() // AfterFunc would call its function later
 	}
 	detach := context.AfterFunc(t.untilAllocStop, cancel)
 	return ctx, func() {
@@ -332,8 +332,8 @@ func (t *taskRun) newPoststartContext() (context.Context, context.CancelFunc) {
 	}
 }
 
-// awaitExit waits for the exit of the process, and repeats the Poststart hooks of hook plugins that have a new process.
-// These calls end before the PreKilling or Exited hooks are called.
+// awaitExit waits for the process's exit, and repeats the Poststart hooks in hook plugins with a new process. These calls end
+// before the PreKilling or Exited hooks are called.
 func (t *taskRun) awaitExit() tasksteps.Result {
 	var repeatWG sync.WaitGroup
 	running, stopRepeating := t.newPoststartContext()
@@ -358,8 +358,8 @@ func (t *taskRun) awaitExit() tasksteps.Result {
 	return tasksteps.Done
 }
 
-// recordExit records the end of the process. The exit status is stored before the driver destroys the task, because no
-// driver can report it afterwards.
+// recordExit records the process's end. The exit status is stored before the driver destroys the task, because no driver can
+// report it afterwards.
 func (t *taskRun) recordExit() tasksteps.Result {
 	p := t.process
 	p.RecordExit(taskdriver.Exit{StatusUnknown: true}) // if the process has not exited after ForceKill
@@ -399,8 +399,8 @@ func (t *taskRun) recordExit() tasksteps.Result {
 	return tasksteps.Done
 }
 
-// destroyProcess lets the driver destroy the process whose exit is recorded. A kill does not end the call, because the
-// driver must destroy a killed task too.
+// destroyProcess lets the driver destroy the process after its exit is recorded. A kill does not end the call, because the driver
+// must destroy a killed task too.
 func (t *taskRun) destroyProcess() {
 	p := t.process
 	if t.ended.NeedsNoDestroy {
@@ -470,7 +470,7 @@ func terminatedEvent(result driver.ExitResult) *api.TaskEvent {
 	return model.EventTerminated(result.ExitCode, result.Signal, result.OOMKilled, message)
 }
 
-// exitUnknownMessage is the error text of an exit whose status neither the driver nor the agent knows.
+// exitUnknownMessage is the error text when neither the driver nor the agent knows an exit status.
 const exitUnknownMessage = "exit status unknown"
 
 func exitStatusUnknownText(err error) string {

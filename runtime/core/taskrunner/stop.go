@@ -17,22 +17,21 @@ import (
 // stopRetryDelays are the delays after the failed attempts to stop a process. There is no attempt after the last delay.
 var stopRetryDelays = [...]time.Duration{5 * time.Second, 20 * time.Second, 80 * time.Second, 120 * time.Second, 120 * time.Second}
 
-// forcedStopTimeout is the timeout of a force kill for StopTask, and the timeout for the DestroyTask call that follows.
+// forcedStopTimeout is a force kill's timeout for StopTask, and the timeout for the DestroyTask call after it.
 const forcedStopTimeout = 5 * time.Second
 
 // processStop is the stop of one process, from the PreKilling hooks to the exit.
 type processStop struct {
-	firstAttemptTime   time.Time          // time of the first StopTask call; zero before
-	failedAttempts     int                // StopTask calls that the driver has refused since the stop began, or since a kill has joined the stop
-	err                error              // error of the last StopTask call
+	firstAttemptTime   time.Time          // when StopTask was first called; zero before
+	failedAttempts     int                // StopTask calls refused by the driver since the stop began, or since a kill has joined the stop
+	err                error              // error from the last StopTask call
 	exitReportDeadline time.Time          // when WaitTask must have returned; zero unless the last StopTask call has succeeded
-	eventEmitted       bool               // the task has the event that this stop is pending
+	eventEmitted       bool               // the task has the event for this pending stop
 	killed             bool               // a kill was requested when that event was emitted
 	retryBackoff       taskdriver.Backoff // delay between attempts to end the task without its driver
 }
 
-// interruptedStopOr returns the result that a force kill or a shutdown of the agent has ended the stop if one has, and r
-// otherwise.
+// interruptedStopOr returns the matching result if a force kill or an agent shutdown has ended the stop, and r otherwise.
 func (t *taskRun) interruptedStopOr(r tasksteps.Result) tasksteps.Result {
 	switch {
 	case t.forceKillCtx.Err() == nil:
@@ -51,9 +50,9 @@ func (t *taskRun) callPreKillingHooks() tasksteps.Result {
 	return t.interruptedStopOr(tasksteps.Done)
 }
 
-// awaitShutdownDelay waits for the shutdown_delay of the task, which gives its clients time to notice the deregistration
-// of its services, unless the delay is skipped or the process exits. A kill during the delay of a requested restart has a
-// delay of its own, because the services of the task are deregistered anew.
+// awaitShutdownDelay waits for the task's shutdown_delay, unless the delay is skipped or the process exits. The delay gives
+// clients time to notice that the task's services are deregistered. A kill during a requested restart's delay has its own delay,
+// because the task's services are deregistered again.
 func (t *taskRun) awaitShutdownDelay() tasksteps.Result {
 	killed := t.requests.killedUnlessAlready()
 	switch delay := t.Task().ShutdownDelay; {
@@ -167,12 +166,12 @@ func (t *taskRun) awaitExitAfterStop() tasksteps.Result {
 	return t.interruptedStopOr(tasksteps.Done)
 }
 
-// exitReportTimeout is how long WaitTask may take to return after StopTask and kill_timeout, and how long it may take
-// after DestroyTask.
+// exitReportTimeout is how long WaitTask may take to return after StopTask and kill_timeout, and how long it may take after
+// DestroyTask.
 const exitReportTimeout = 10 * time.Second
 
-// destroyWithoutExit destroys a process that the driver has stopped while WaitTask has not returned. If WaitTask does not
-// return after that either, the exit status is unknown.
+// destroyWithoutExit destroys a process that the driver has stopped while WaitTask has not returned. If WaitTask does not return
+// after that either, the exit status is unknown.
 func (t *taskRun) destroyWithoutExit() tasksteps.Result {
 	if err := t.process.DestroyTask(t.forceKillCtx); err != nil {
 		if t.forceKillCtx.Err() == nil {
@@ -190,8 +189,8 @@ func (t *taskRun) destroyWithoutExit() tasksteps.Result {
 	return t.interruptedStopOr(tasksteps.Done)
 }
 
-// forceKillProcess kills the process with SIGKILL, and with DestroyTask if that fails. Each step has forcedStopTimeout.
-// If both fail, it ends the process without the driver if that is allowed.
+// forceKillProcess kills the process with SIGKILL, and with DestroyTask if that fails. Each step has forcedStopTimeout. If both
+// fail, it ends the process without the driver if allowed.
 func (e *processEnder) forceKillProcess(ctx context.Context, p *taskdriver.Process) {
 	steps := []func(context.Context) error{
 		func(ctx context.Context) error { return p.StopTask(ctx, 0, "SIGKILL") },
@@ -223,9 +222,9 @@ func (e *processEnder) forceKillProcess(ctx context.Context, p *taskdriver.Proce
 	e.requests.setLeakErr(fmt.Errorf("kill task: %w", err))
 }
 
-// awaitStopRetryOrEndProcess waits until a stop whose driver has not answered should be retried. If a kill is requested,
-// kill_timeout has passed since the first attempt and canEndWithoutDriver allows it, awaitStopRetryOrEndProcess ends
-// the process without the driver.
+// awaitStopRetryOrEndProcess waits until a stop should be retried, after the driver has not answered. If a kill is requested,
+// kill_timeout has passed since the first attempt and canEndWithoutDriver allows it, awaitStopRetryOrEndProcess ends the process
+// without the driver.
 func (e *processEnder) awaitStopRetryOrEndProcess(ctx context.Context, p *taskdriver.Process, pending *processStop) {
 	cause := pending.err
 	var unavailableErr *driver.UnavailableError
@@ -263,7 +262,7 @@ func (e *processEnder) awaitStopRetryOrEndProcess(ctx context.Context, p *taskdr
 	}
 }
 
-// pendingStopMessage returns the event text for a stop whose driver is unavailable.
+// pendingStopMessage returns the event text for a stop while the driver is unavailable.
 func (e *processEnder) pendingStopMessage(cause error) string {
 	what, then := "stop", "the task may still run; \"job stop -purge\" ends the processes that its cgroup or environment identifies"
 	var unavailableErr *driver.UnavailableError
@@ -300,9 +299,9 @@ func (e *processEnder) endProcessWithoutDriver(ctx context.Context, p *taskdrive
 	return nil
 }
 
-// canEndWithoutDriver reports whether the agent is allowed to end the task without its driver after a driver call has
-// failed with driverErr: the driver must be unavailable, and its tasks must be processes of this machine, or the job
-// purged, or the task force killed.
+// canEndWithoutDriver reports whether the agent is allowed to end the task without its driver after a driver call has failed with
+// driverErr. The driver must be unavailable, and its tasks must be processes on this machine, or the job purged, or the task
+// force killed.
 func (e *processEnder) canEndWithoutDriver(driverErr error) (tasksAreHostProcesses, allowed bool) {
 	var unavailableErr *driver.UnavailableError
 	if e.endTaskWithoutDriver == nil || !errors.As(driverErr, &unavailableErr) {

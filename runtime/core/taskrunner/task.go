@@ -10,11 +10,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/restart"
 )
 
-// nullDevice is the output of a task whose output is not collected.
+// nullDevice is a task's output if the output is not collected.
 const nullDevice = "/dev/null"
 
-// Task is the description of a task from its job and its placement. Copies of a Task share their maps and slices, which
-// must not be changed.
+// Task describes a task from its job and its placement. Copies share their maps and slices, which must not be changed.
 type Task struct {
 	Name          string
 	Driver        string
@@ -23,7 +22,7 @@ type Task struct {
 	Sidecar       bool
 	Leader        bool
 	Config        map[string]any
-	Meta          map[string]string // meta of the job, the group and the task, merged
+	Meta          map[string]string // job, group and task meta, merged
 
 	Resources     driver.Resources
 	RestartPolicy restart.Policy
@@ -33,7 +32,7 @@ type Task struct {
 	ShutdownDelay time.Duration
 }
 
-// Stage returns the lifecycle stage of the task.
+// Stage returns the task's lifecycle stage.
 func (t Task) Stage() lifecycle.Stage { return lifecycle.StageOf(t.LifecycleHook, t.Sidecar) }
 
 // ToHookTask returns the task in the form that hooks receive.
@@ -49,7 +48,7 @@ func (t Task) ToHookTask() hook.Task {
 	}
 }
 
-// Alloc is the data that all tasks of an allocation share.
+// Alloc is the data shared by all tasks in an allocation.
 type Alloc struct {
 	hook.Alloc
 	ParentJobID string

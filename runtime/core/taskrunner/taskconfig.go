@@ -4,10 +4,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// buildTaskConfig returns the driver.TaskConfig for the next start, without the id of the start. It evaluates the
-// config block anew for each start, because the block may refer to values that hooks have set. An error means that the
-// job is invalid. buildTaskConfig belongs to the goroutine of Run. It is not inlined, because its frame would enlarge the stack
-// of Run for as long as the task runs.
+// buildTaskConfig returns the driver.TaskConfig for the next start, without the start's id. It evaluates the config block again
+// for each start, because the block may refer to values set by hooks. An error means the job is invalid. buildTaskConfig belongs
+// to Run's goroutine. It is not inlined, because its frame would enlarge Run's stack for as long as the task runs.
 //
 //go:noinline
 func (r *Runner) buildTaskConfig() (*driver.TaskConfig, error) {

@@ -9,11 +9,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/taskdriver"
 )
 
-// taskRequests contains the requests of other goroutines, and the process to which a request applies. The requests are a
-// kill, a restart of the process, a rerun after the end, a new version of the task, and the output, cgroup and network of
-// the next start. Its methods may be called concurrently, before, during and after Run, unless their comment says
-// otherwise. The mutex mu of the records guards the fields and the closing of the channels, because a request is stored
-// together with the state of the task.
+// taskRequests contains requests from other goroutines, and the process to which a request applies. The requests are a kill, a
+// process restart, a rerun after the end, a new task version, and the next start's output, cgroup and network. Its methods may be
+// called concurrently, before, during and after Run, unless their comment says otherwise. The records' mutex mu guards the fields
+// and channel closing, because a request is stored together with the task's state.
 type taskRequests struct {
 	records *taskRecords
 
@@ -21,14 +20,14 @@ type taskRequests struct {
 	forceKilled          chan struct{} // closed by the first ForceKill
 	jobPurged            chan struct{} // closed by the first SetJobPurged
 	shutdownDelaySkipped chan struct{} // closed by the first SkipShutdownDelay
-	rerunRequested       chan struct{} // contains a value while a rerun of the dead task is requested; capacity 1
+	rerunRequested       chan struct{} // contains a value while another run of the dead task is requested; capacity 1
 
 	omitKillEvents bool  // the task gets no event when the kill starts or ends
-	leakErr        error // error of the kill, which may have leaked resources; nil if the kill succeeded
+	leakErr        error // error from the kill, which may have leaked resources; nil if the kill succeeded
 
-	// These fields are nil outside Run. The context is a field because it belongs to Run and not to the callers of the
-	// requests that it cancels. cancelKilled cancels the contexts of newKillContexts according to killed and
-	// forceKilled; the caller must hold mu.
+	// These fields are nil outside Run. The context is a field because it belongs to Run and not to the callers with the requests
+	// that it cancels. cancelKilled cancels the contexts from newKillContexts according to killed and forceKilled; the caller
+	// must hold mu.
 	killCtx      context.Context
 	cancelKilled func()
 
@@ -36,13 +35,13 @@ type taskRequests struct {
 	updateHooksPending bool // the Update hooks must still be called for the current version
 	updateHooksRunning bool // a goroutine is calling the Update hooks
 
-	config driver.TaskConfig // config of the next start before newTaskConfig and buildTaskConfig; User is the user of a task whose job names none
-	cgroup cgroup.Group      // cgroup that the host has created for the driver, for the next start
+	config driver.TaskConfig // the next start's config before newTaskConfig and buildTaskConfig; User is the task's user if its job names none
+	cgroup cgroup.Group      // cgroup created by the host for the driver, for the next start
 
-	process        *taskdriver.Process // running process of the task; nil if none runs
-	restartAttempt *restartAttempt     // next or current restart of the process; nil without a process
+	process        *taskdriver.Process // the task's running process; nil if none runs
+	restartAttempt *restartAttempt     // next or current process restart; nil without a process
 
-	lastProcessEnded     bool // the exit of the last process was observed, or the process was destroyed
+	lastProcessEnded     bool // the last process's exit was observed, or it was destroyed
 	lastExitUnobserved   bool // the last process has ended with an unknown exit status
 	earlierProcessMayRun bool // a process before the last one ended with an unknown exit status, and was not destroyed
 }

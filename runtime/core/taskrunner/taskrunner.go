@@ -29,7 +29,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// These are the causes with which the contexts of a running task are canceled.
+// These are the cancellation causes for a running task's contexts.
 var (
 	ErrKilled   = errors.New("task killed")         // the task must stop and is not started again
 	ErrShutdown = errors.New("agent shutting down") // the task is left running
@@ -48,8 +48,8 @@ type Config struct {
 	TaskDir                hook.TaskDir
 	Env                    *taskenv.Builder
 	StartGate              StartGate
-	AwaitNewStart          AwaitNewStartFunc                                // called before a task without a process of an earlier agent is started, unless it is a poststop task; nil means no wait
-	DispenseDriver         func(ctx context.Context) (driver.Driver, error) // returns the driver of the task; may block while the plugin starts
+	AwaitNewStart          AwaitNewStartFunc                                // called before a task is started if no earlier agent has left its process, unless it is a poststop task; nil means no wait
+	DispenseDriver         func(ctx context.Context) (driver.Driver, error) // returns the task's driver; may block while the plugin starts
 	EncodeTaskConfig       core.EncodeTaskConfigFunc
 	Metrics                core.Metrics // may be nil
 	Store                  TaskRecordStore
@@ -58,7 +58,7 @@ type Config struct {
 	Secrets                *redact.Values                        // secret values that texts about the task may contain; nil for none
 	Timeline               timeline.Recorder                     // records what happens to the task; the zero value records nothing
 	RestoredTask           *RestoredTask                         // what an earlier agent left of the task; nil for a new task
-	RecoveryTracker        *taskdriver.RecoveryTracker           // shared by all tasks of the node; may be nil
+	RecoveryTracker        *taskdriver.RecoveryTracker           // shared by all tasks on the node; may be nil
 	EndTaskWithoutDriver   taskdriver.EndTaskWithoutDriverFunc   // ends tasks without their driver; nil if only drivers may end tasks
 	AwaitExitWithoutDriver taskdriver.AwaitExitWithoutDriverFunc // returns exit statuses while the driver is unavailable; may be nil
 	Logger                 hclog.Logger
@@ -70,13 +70,13 @@ type StartGate interface {
 	Wait(ctx context.Context) error
 }
 
-// AwaitNewStartFunc blocks until a task of an allocation may be started of which no earlier agent has left a process, or until
-// ctx ends. It calls onWait before each wait that takes longer than a moment, with the time span's name and an event for the task.
+// AwaitNewStartFunc blocks until an allocation's task without an earlier agent's process may be started, or until ctx ends. It
+// calls onWait before each wait longer than a moment, with the time span's name and an event for the task.
 type AwaitNewStartFunc func(ctx context.Context, allocID string, onWait func(spanName string, event *api.TaskEvent)) error
 
-// Runner runs one task. Before Run the caller calls SetHooks, and FetchDriverDescription or, for a task of an earlier
-// agent, RecoverTaskOfEarlierAgent. Run is called once. These methods and ResetToNewTask are called only before Run;
-// all other methods may be called concurrently, before, during and after Run.
+// Runner runs one task. Before Run the caller calls SetHooks, and FetchDriverDescription or, for an earlier agent's task,
+// RecoverTaskOfEarlierAgent. Run is called once. These methods and ResetToNewTask are called only before Run; all other methods
+// may be called concurrently, before, during and after Run.
 type Runner struct {
 	startGate        StartGate
 	awaitNewStart    AwaitNewStartFunc // nil means no wait
@@ -87,12 +87,12 @@ type Runner struct {
 	hooks            *taskHooks
 	ender            *processEnder
 	logger           hclog.Logger
-	capabilities     atomic.Pointer[driver.Capabilities] // capabilities of the driver; nil until known
-	transitions      recentTransitions                   // guarded by the mutex mu of the records
+	capabilities     atomic.Pointer[driver.Capabilities] // the driver's capabilities; nil until known
+	transitions      recentTransitions                   // guarded by the records' mutex mu
 
-	// These fields belong to the goroutine of Run and, before Run, to the callers that prepare it.
-	firstStep               tasksteps.Step              // first step of Run
-	schema                  *hclspec.Spec               // schema of the task config block; nil until fetched
+	// These fields belong to Run's goroutine and, before Run, to the callers that prepare it.
+	firstStep               tasksteps.Step              // Run's first step
+	schema                  *hclspec.Spec               // task config block schema; nil until fetched
 	pluginDeathsDuringStart int                         // plugin deaths during StartTask since the last successful start
 	restartReattachedPlugin func(context.Context) error // see RecoveryFacts; may be nil
 	pluginRestarted         bool                        // the recoverer has restarted the plugin
@@ -135,18 +135,18 @@ func New(c Config) *Runner {
 	return r
 }
 
-// SetHooks sets the hooks of the task, and the attachments of the allocation's hooks, which are stored with each task
-// because the allocation has no record of its own. It is called once, before Run. The hooks are no parameter of New,
-// because hooks call methods of the runner, and because hooks in plugins may not be known yet when the runner is created.
-// The caller must not change the map afterwards.
+// SetHooks sets the task's hooks, and the attachments of the allocation's hooks, which are stored with each task because the
+// allocation has no record. It is called once, before Run. The hooks are not a parameter of New, because hooks call the runner's
+// methods, and because hooks in plugins may not be known yet when the runner is created. The caller must not change the map
+// afterwards.
 func (r *Runner) SetHooks(list []hooks.OrderedHook, allocAttachmentByHookName map[string]string) {
 	r.hooks.setHooksAndRestoreEnvs(list, allocAttachmentByHookName)
 }
 
-// Name returns the name of the task.
+// Name returns the task's name.
 func (r *Runner) Name() string { return r.records.taskName }
 
-// Task returns the current version of the task.
+// Task returns the current task version.
 func (r *Runner) Task() Task { return r.requests.currentTask() }
 
 // State returns a copy of the task's state.
@@ -155,8 +155,7 @@ func (r *Runner) State() *api.TaskState {
 	return task
 }
 
-// Snapshot returns the result of State, and reports whether the task was killed after its last start and before it
-// finished.
+// Snapshot returns State's result, and reports whether the task was killed after its last start and before it finished.
 func (r *Runner) Snapshot() (state *api.TaskState, killedSinceStart bool) {
 	r.records.mu.Lock()
 	defer r.records.mu.Unlock()
@@ -166,31 +165,29 @@ func (r *Runner) Snapshot() (state *api.TaskState, killedSinceStart bool) {
 // Done returns a channel that is closed when Run has returned.
 func (r *Runner) Done() <-chan struct{} { return r.done }
 
-// IsDestroyPendingAfterRun reports, after Run has returned, whether the driver must still destroy a start of the task,
-// or may have to, because the driver has not answered whether the start was executed. It is false before Run has
-// returned.
+// IsDestroyPendingAfterRun reports, after Run has returned, whether the driver must still destroy a start, or may have to,
+// because it has not answered whether the start was executed. It is false before Run has returned.
 func (r *Runner) IsDestroyPendingAfterRun() bool {
 	return wait.IsClosed(r.done) && (r.ender.pendingDestroy() != nil || r.startUndecided)
 }
 
-// OnlyDestroyRemains returns a channel that is closed when the task has ended for good and Run only waits for the
-// driver to destroy the task. The channel stays open for a task without a pending destroy.
+// OnlyDestroyRemains returns a channel that is closed when the task has ended for good and Run only waits for the driver to
+// destroy the task. The channel stays open for a task without a pending destroy.
 func (r *Runner) OnlyDestroyRemains() <-chan struct{} { return r.onlyDestroyRemains }
 
 // EmitEvent adds an event to the task. Events are for display only. The runner owns the
 // event afterwards.
 func (r *Runner) EmitEvent(event *api.TaskEvent) { r.records.emitEvent(event) }
 
-// RecordUnhealthy records why the task makes its allocation unhealthy for a deployment, with an event, and blocks until that is
+// RecordUnhealthy records why the task makes its allocation unhealthy for a deployment, with an event. It blocks until both are
 // stored, or the store has failed; then the put is retried. It may be called from any goroutine.
 func RecordUnhealthy(r *Runner, deploymentID, reason string) {
 	failure := restart.DeploymentFailure{DeploymentID: deploymentID, Task: r.records.taskName, Reason: r.records.secrets.Text(reason)}
 	r.records.commit(record.Unhealthy{Now: time.Now(), Failure: failure, Event: r.records.redacted(model.EventAllocUnhealthy(reason))})
 }
 
-// StoreHookState stores the state of a hook of the task of r, which later calls of the hook get as their PreviousState, and
-// blocks until it is on the disk. After an error, the state may be stored later. It may be called from any goroutine
-// after SetHooks.
+// StoreHookState stores a hook's state for r's task, and blocks until it is on the disk. Later calls get the state as
+// PreviousState. After an error, the state may be stored later. It may be called from any goroutine after SetHooks.
 func StoreHookState(r *Runner, hookName string, data map[string]string) error {
 	if !slices.ContainsFunc(r.hooks.hookChain.Hooks(), func(h hooks.Hook) bool { return h.Name() == hookName }) {
 		return fmt.Errorf("hook %q is not attached to task %q", hookName, r.Name())
@@ -198,52 +195,48 @@ func StoreHookState(r *Runner, hookName string, data map[string]string) error {
 	return r.records.storeHookData(hookName, data)
 }
 
-// EmitEventOncePerMessage is like EmitEvent, but ignores an event whose message the task already has, even if another
-// plugin process or agent sends it again: the messages are stored with the task. After 16 messages it ignores all
-// further events.
+// EmitEventOncePerMessage is like EmitEvent, but ignores an event if the task already has its message, even if another plugin
+// process or agent sends it again: the messages are stored with the task. After 16 messages it ignores all further events.
 func (r *Runner) EmitEventOncePerMessage(event *api.TaskEvent) {
 	r.records.commit(record.EventEmittedOnce{Now: time.Now(), Event: r.records.redacted(event)})
 }
 
-// RecordReadVariable stores that the task, or a hook for it, was given the items of a variable, so that the next agent
-// knows which values are secret. After 1,000 paths it ignores further ones. It may be called from any goroutine, and
-// blocks until the path is stored, or the store has failed; then the put is retried.
+// RecordReadVariable stores that the task, or a hook for it, was given a variable's items, so that the next agent knows which
+// values are secret. After 1,000 paths it ignores further ones. It may be called from any goroutine, and blocks until the path is
+// stored, or the store has failed; then the put is retried.
 func RecordReadVariable(r *Runner, path string) {
 	r.records.commit(record.VariableRead{Path: path})
 }
 
-// ReadVariables returns the paths of RecordReadVariable, those of earlier agents included. The caller must not change the
-// slice.
+// ReadVariables returns the paths from RecordReadVariable, including earlier agents' paths. The caller must not change the slice.
 func ReadVariables(r *Runner) []string {
 	return r.records.fields().ReadVariables
 }
 
-// SetOutput sets the output of the next start of the task: FIFOs, or the null device,
-// which is the default.
+// SetOutput sets the output for the task's next start: FIFOs, or the null device, which is the default.
 func (r *Runner) SetOutput(stdoutPath, stderrPath string) {
 	r.records.mu.Lock()
 	defer r.records.mu.Unlock()
 	r.requests.config.StdoutPath, r.requests.config.StderrPath = stdoutPath, stderrPath
 }
 
-// SetCgroup sets the cgroup for the driver's next start of the task, and the cores that are
-// reserved for it. The default is none.
+// SetCgroup sets the cgroup for the driver's next start of the task, and the cores reserved for the task. The default is none.
 func (r *Runner) SetCgroup(group cgroup.Group) {
 	r.records.mu.Lock()
 	defer r.records.mu.Unlock()
 	r.requests.cgroup = group
 }
 
-// SetNetwork sets the network for the driver's next start of the task. The default is nil: the network of
-// the host. DNS settings other than nil replace those of the job.
+// SetNetwork sets the network for the driver's next start of the task. The default is nil: the host's network. DNS settings other
+// than nil replace the job's.
 func (r *Runner) SetNetwork(isolation *driver.NetworkIsolation, dns *driver.DNSConfig) {
 	r.records.mu.Lock()
 	defer r.records.mu.Unlock()
 	r.requests.config.NetworkIsolation, r.requests.config.DNS = isolation, cmp.Or(dns, r.records.alloc.DNS)
 }
 
-// SetDynamicUser sets the user of a task whose job names no user; empty means the driver's default. The method Task
-// returns the user from then on.
+// SetDynamicUser sets a task's user if its job names none; empty means the driver's default. The method Task returns the user
+// from then on.
 func (r *Runner) SetDynamicUser(name string) {
 	r.records.mu.Lock()
 	defer r.records.mu.Unlock()

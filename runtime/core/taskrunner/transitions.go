@@ -6,18 +6,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/tasksteps"
 )
 
-// maxTransitions is the number of the last transitions of a task that the runner keeps.
+// maxTransitions is how many of a task's last transitions the runner keeps.
 const maxTransitions = 48
 
-// recentTransitions contains the last transitions of a task, the oldest first, at most maxTransitions. They are packed,
-// because each task of a node keeps them.
+// recentTransitions contains a task's last transitions, the oldest first, at most maxTransitions. They are packed, because each
+// task on a node keeps them.
 type recentTransitions []tasksteps.PackedTransition
 
-// maxRepetitions is the number of the last repetitions of one or two steps that the runner keeps.
+// maxRepetitions is how many of the last one-step or two-step repetitions the runner keeps.
 const maxRepetitions = 6
 
-// add adds a transition. Steps that are repeated for a long time, like a stop whose driver is unavailable, must not displace
-// all others.
+// add adds a transition. Steps repeated for a long time, like a stop with an unavailable driver, must not displace all others.
 func (r *recentTransitions) add(t tasksteps.Transition) {
 	list := append(*r, t.Pack())
 	for length := 1; length <= 2 && len(list) >= (maxRepetitions+1)*length; length++ {
@@ -46,8 +45,8 @@ func (r recentTransitions) unpack() []tasksteps.Transition {
 	return list
 }
 
-// Transitions returns the last transitions of the task in this agent, the oldest first, at most 48. The first one, which
-// leads to the first step, is there before Run. Of the repetitions of one or two steps it has the last six.
+// Transitions returns the task's last transitions in this agent, the oldest first, at most 48. The first one, which leads to the
+// first step, is there before Run. If one or two steps repeat, it has the last six repetitions.
 func (r *Runner) Transitions() []tasksteps.Transition {
 	r.records.mu.Lock()
 	defer r.records.mu.Unlock()

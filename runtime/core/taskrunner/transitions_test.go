@@ -26,7 +26,7 @@ func TestTheLastTransitionsAreKept(t *testing.T) {
 	}
 }
 
-// One or two steps that are repeated displace no other transition.
+// One or two repeated steps displace no other transition.
 func TestRepetitionsOfStepsAreJoined(t *testing.T) {
 	var r recentTransitions
 	second := int64(0)

@@ -16,8 +16,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// After a result for which its step has no row, a task ends with an event, and leaves no process. That holds if the later
-// steps return such results too, except for tasksteps.AbandonTask, which finds what must be ended.
+// After a result without a row for its step, a task ends with an event, and leaves no process. This holds if the later steps
+// return such results too, except for tasksteps.AbandonTask, which finds what must be ended.
 func TestUnknownResultEndsTheTask(t *testing.T) {
 	handle := &driver.Handle{Config: &driver.TaskConfig{ID: "alloc/web/1", Name: taskName}}
 	newTask := func() *RestoredTask { return nil }
@@ -89,7 +89,7 @@ func TestUnknownResultEndsTheTask(t *testing.T) {
 						if wrong == 0 || kill.Stop() == c.killed {
 							t.Fatalf("the task has not executed the step, or has not ended because of it: %v", r.Transitions())
 						}
-						time.Sleep(time.Minute) // goroutines of the task end
+						time.Sleep(time.Minute) // the task's goroutines end
 						if left := w.driver.ids(); len(left) > 0 {
 							t.Errorf("the driver still has %v", left)
 						}

@@ -8,7 +8,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 )
 
-// currentTask returns the current version of the task.
+// currentTask returns the current task version.
 func (q *taskRequests) currentTask() Task {
 	q.records.mu.Lock()
 	defer q.records.mu.Unlock()
@@ -23,8 +23,8 @@ func (q *taskRequests) currentTaskLocked() Task {
 	return task
 }
 
-// newTaskConfig returns the config for the next start, as far as it depends on neither hooks nor the schema of the
-// driver, and the current version of the task.
+// newTaskConfig returns the config for the next start, as far as it depends on neither hooks nor the driver's schema, and the
+// current task version.
 func (q *taskRequests) newTaskConfig() (*driver.TaskConfig, Task) {
 	q.records.mu.Lock()
 	defer q.records.mu.Unlock()

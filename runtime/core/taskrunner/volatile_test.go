@@ -11,7 +11,7 @@ const (
 	ofStep     = "is between two steps: the recovery derives the step from the record"
 )
 
-// volatile has each field outside of the record in which a runner keeps something, and why a crash of the agent may lose it.
+// volatile has each field outside the record in which a runner keeps something, and why an agent crash may lose it.
 var volatile = map[reflect.Type]map[string]string{
 	reflect.TypeFor[Runner](): {
 		"startGate": configured, "awaitNewStart": configured, "encodeTaskConfig": configured, "records": "has the record", "requests": "see taskRequests", "driver": configured, "hooks": "see taskHooks",
@@ -74,7 +74,7 @@ var volatile = map[reflect.Type]map[string]string{
 	},
 }
 
-// A crash must lose nothing outside the record that the next agent needs: each field states why.
+// A crash must lose nothing outside the record if the next agent needs it: each field states why.
 func TestWhatACrashMayLose(t *testing.T) {
 	for typ, reasons := range volatile {
 		for i := range typ.NumField() {
