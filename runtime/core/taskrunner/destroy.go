@@ -86,8 +86,8 @@ func (e *processEnder) destroyPendingStarts(ctx context.Context) error {
 }
 
 // endWithoutDriverIfAllowed ends a start's processes after its DestroyTask call has failed with destroyErr. It does so in two
-// cases, and returns destroyErr in all others: if the driver's tasks are processes on this machine, and if the job is purged and
-// no plugin serves its driver.
+// cases, and returns destroyErr in all others: if the driver's tasks are processes on this machine, and if the job is purged or
+// the task force killed and no plugin serves its driver.
 func (e *processEnder) endWithoutDriverIfAllowed(ctx context.Context, start *record.PendingDestroy, destroyErr error) error {
 	var unavailableErr *driver.UnavailableError
 	hostProcesses, allowed := e.canEndWithoutDriver(destroyErr)
