@@ -20,9 +20,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// The order of hooks in the chain of an allocation or a task: hooks with a lower order
-// come first. A hook plugin comes after the hooks that make directories and before the
-// hooks that register services.
+// The hook order in an allocation's or a task's chain: hooks with a lower order come first. A hook
+// plugin comes after the hooks that make directories and before those that register services.
 const (
 	OrderFirst     = 100 // OrderFirst is for hooks that check and make directories
 	OrderPlugin    = 300 // OrderPlugin is the default for plugins
@@ -41,41 +40,39 @@ type OrderedHook struct {
 	Hook  Hook
 }
 
-// CallLimits limit the calls of hooks.
+// CallLimits limit hook calls.
 type CallLimits struct {
-	StartHookPointTimeout time.Duration // limit of a Prerun or Prestart call
-	OtherHookPointTimeout time.Duration // limit of a call of any other hook point
+	StartHookPointTimeout time.Duration // limit per Prerun or Prestart call
+	OtherHookPointTimeout time.Duration // limit per call at any other hook point
 
-	// BuiltinCallLimiter limits the number of calls of builtin hooks at one time. It applies to calls that start, stop
-	// or remove an allocation or a task. It may be nil.
+	// BuiltinCallLimiter limits how many builtin hook calls run at once. It applies to calls that start, stop or
+	// remove an allocation or a task. It may be nil.
 	BuiltinCallLimiter *descriptors.Limiter
 }
 
 // ChainConfig configures a Chain.
 type ChainConfig struct {
 	Limits    CallLimits
-	EmitEvent func(*api.TaskEvent) // emits an event on the task, or on all tasks of the allocation
+	EmitEvent func(*api.TaskEvent) // emits an event on the task, or on all the allocation's tasks
 	Timeline  timeline.Recorder    // records the calls
 	Observer  CallObserver         // may be nil
 	Logger    hclog.Logger
 }
 
-// A CallObserver measures the calls of hooks. It may be called concurrently and does not block.
+// A CallObserver measures hook calls. It may be called concurrently and does not block.
 type CallObserver interface {
 	ObserveHookCall(hook, hookPoint string, duration time.Duration, failed bool)
 }
 
 // Chain holds the hooks of one allocation or one task. [CallStartHooksUntilError], [CallEachAndReportErrors] and
-// [CallAndJoinErrors] call the hooks of one hook point, one after the other; they differ in the handling of errors. The
-// type parameters are the interface of the hook point and its response, which is the concern of the call. A nil Chain
-// has no hooks.
+// [CallAndJoinErrors] call one hook point's hooks, one after the other; they differ in error handling. The type
+// parameters are the hook point's interface and its response, which only the call uses. A nil Chain has no hooks.
 type Chain struct {
 	config ChainConfig
 	hooks  []Hook
 }
 
-// NewChain returns a chain of the hooks by order. Hooks of the same order keep the order
-// of list.
+// NewChain returns a chain sorted by order. Hooks with the same order keep their order in list.
 func NewChain(c ChainConfig, list []OrderedHook) *Chain {
 	list = slices.Clone(list)
 	slices.SortStableFunc(list, func(a, b OrderedHook) int { return a.Order - b.Order })
@@ -86,8 +83,7 @@ func NewChain(c ChainConfig, list []OrderedHook) *Chain {
 	return chain
 }
 
-// Hooks returns the hooks in the order in which they are called. The slice must not be
-// changed.
+// Hooks returns the hooks in call order. The slice must not be changed.
 func (c *Chain) Hooks() []Hook {
 	if c == nil {
 		return nil
@@ -103,7 +99,7 @@ func (c *Chain) WithoutHooks(skip func(Hook) bool) *Chain {
 	return &Chain{config: c.config, hooks: slices.DeleteFunc(slices.Clone(c.hooks), skip)}
 }
 
-// AttachmentByHookName returns the attachments of the hooks that have one, by name of the hook.
+// AttachmentByHookName returns the hooks' attachments, by hook name. Hooks without an attachment are omitted.
 func (c *Chain) AttachmentByHookName() map[string]string {
 	var attachments map[string]string
 	for _, h := range c.Hooks() {
@@ -117,7 +113,7 @@ func (c *Chain) AttachmentByHookName() map[string]string {
 	return attachments
 }
 
-// HooksImplementing yields the hooks that implement the interface of a hook point.
+// HooksImplementing yields the hooks that implement a hook point's interface.
 func HooksImplementing[H any](c *Chain) iter.Seq2[Hook, H] {
 	return func(yield func(Hook, H) bool) {
 		for _, h := range c.Hooks() {
@@ -128,16 +124,16 @@ func HooksImplementing[H any](c *Chain) iter.Seq2[Hook, H] {
 	}
 }
 
-// startPointNames are the names of Prerun and Prestart in messages, which are Nomad's.
+// startPointNames holds Nomad's names for Prerun and Prestart in messages.
 var startPointNames = map[hook.Point]string{hook.Prerun: "pre-run", hook.Prestart: "prestart"}
 
-// CallStartHooksUntilError calls the hooks of Prerun or Prestart, up to the first error for which
-// isTolerated returns false. A failed Prestart is also an event, and so is a tolerated error.
-// When ctx is done, CallStartHooksUntilError returns the cause, or the error of the hook that was
-// being called.
+// CallStartHooksUntilError calls the Prerun or Prestart hooks, up to the first error for which
+// isTolerated returns false. A failed Prestart is also an event, and so is a tolerated error. When
+// ctx is done, CallStartHooksUntilError returns the cause, or the error of the hook that was being
+// called.
 //
-// A hook that found no free descriptor is called again until it finds one, unless the
-// error is tolerated. That is an event.
+// A hook that found no free descriptor is called again until it finds one, unless the error is
+// tolerated. The retry emits an event.
 func CallStartHooksUntilError[H, R any](ctx context.Context, c *Chain, point hook.Point, call func(context.Context, Hook, H) (R, error), isTolerated func(error) bool) error {
 	for h, impl := range HooksImplementing[H](c) {
 		if ctx.Err() != nil {
@@ -167,13 +163,14 @@ func CallStartHooksUntilError[H, R any](ctx context.Context, c *Chain, point hoo
 	return nil
 }
 
-// toleratedError is an error of a hook after which the next hook is called. It does not unwrap, so that the call is not
+// toleratedError is a hook error after which the next hook is called. It does not unwrap, so that the call is not
 // repeated.
 type toleratedError struct{ cause error }
 
 func (e toleratedError) Error() string { return e.cause.Error() }
 
-// callUntilDescriptorsFree makes a call of a hook, and repeats it as long as the hook finds no free descriptor, with one event.
+// callUntilDescriptorsFree calls a hook, and repeats the call while the hook finds no free descriptor. It emits one
+// event.
 func (c *Chain) callUntilDescriptorsFree(ctx context.Context, h Hook, call func() error) error {
 	onWait := func(err error) {
 		c.config.EmitEvent(model.EventWaitingForFileDescriptors(h.Name() + ": " + err.Error()))
@@ -181,8 +178,8 @@ func (c *Chain) callUntilDescriptorsFree(ctx context.Context, h Hook, call func(
 	return descriptors.Retry(ctx, onWait, func() error { return c.builtinCallLimiterOrNil(h).Run(ctx, call) })
 }
 
-// builtinCallLimiterOrNil returns the limiter for the calls of a hook. Calls of plugins open no files in the agent, and
-// a hook without a deadline can wait for other allocations.
+// builtinCallLimiterOrNil returns the limiter for a hook's calls. Plugin calls open no files in the agent, and a hook
+// without a deadline can wait for other allocations.
 func (c *Chain) builtinCallLimiterOrNil(h Hook) *descriptors.Limiter {
 	if !IsBuiltin(h) || h.NoDeadline() {
 		return nil
@@ -190,12 +187,12 @@ func (c *Chain) builtinCallLimiterOrNil(h Hook) *descriptors.Limiter {
 	return c.config.Limits.BuiltinCallLimiter
 }
 
-// cleanupRetryTimeout is how long a hook that cleans up is repeated while there is no free descriptor. The error is
-// then reported: the agent must be able to shut down.
+// cleanupRetryTimeout is how long a cleanup hook is retried while there is no free descriptor. Its error is then
+// reported: the agent must be able to shut down.
 const cleanupRetryTimeout = time.Minute
 
-// callHookWithCleanupRetry makes a call of a hook point that a start does not include. It repeats a call of Stop,
-// Postrun and Destroy that found no free descriptor.
+// callHookWithCleanupRetry calls a hook at a point outside a start. It repeats a Stop, Postrun or Destroy call
+// that found no free descriptor.
 func callHookWithCleanupRetry[H, R any](ctx context.Context, c *Chain, point hook.Point, h Hook, impl H, call func(context.Context, Hook, H) (R, error)) error {
 	if point != hook.Stop && point != hook.Postrun && point != hook.Destroy {
 		return callHook(ctx, c, point, h, impl, call)
@@ -212,9 +209,9 @@ func callHookWithCleanupRetry[H, R any](ctx context.Context, c *Chain, point hoo
 	return descriptors.Retry(retryCtx, func(error) {}, attempt)
 }
 
-// CallEachAndReportErrors calls the hooks of a hook point. An error does not end the chain: it is an event of
-// the task, or a log line for a hook point of the allocation, unless ctx is done. When ctx
-// is done, hooks of a task are not called any longer, except Stop.
+// CallEachAndReportErrors calls a hook point's hooks. An error does not end the chain: unless ctx is done, it
+// becomes a task event, or a log line at an allocation's hook point. When ctx is done, task hooks are no
+// longer called, except Stop.
 func CallEachAndReportErrors[H, R any](ctx context.Context, c *Chain, point hook.Point, call func(context.Context, Hook, H) (R, error)) {
 	for h, impl := range HooksImplementing[H](c) {
 		if ctx.Err() != nil && point.IsTask() && point != hook.Stop {
@@ -224,7 +221,7 @@ func CallEachAndReportErrors[H, R any](ctx context.Context, c *Chain, point hook
 	}
 }
 
-// CallAndJoinErrors calls the hooks of a hook point, and returns their errors.
+// CallAndJoinErrors calls a hook point's hooks and returns their errors.
 func CallAndJoinErrors[H, R any](ctx context.Context, c *Chain, point hook.Point, call func(context.Context, Hook, H) (R, error)) error {
 	var errs []error
 	for h, impl := range HooksImplementing[H](c) {
@@ -233,9 +230,9 @@ func CallAndJoinErrors[H, R any](ctx context.Context, c *Chain, point hook.Point
 	return errors.Join(errs...)
 }
 
-// StartCallsAfterPluginRestarts calls a hook of a hook point again each time its plugin process was replaced,
-// until ctx is done. It handles errors as CallEachAndReportErrors does. It does not block: each hook with a
-// plugin process has a goroutine in wg.
+// StartCallsAfterPluginRestarts calls a hook again each time its plugin process was replaced, until ctx is
+// done. It handles errors as CallEachAndReportErrors does. It does not block: each hook with a plugin process
+// has a goroutine in wg.
 func StartCallsAfterPluginRestarts[H, R any](ctx context.Context, wg *sync.WaitGroup, c *Chain, point hook.Point, call func(context.Context, Hook, H) (R, error)) {
 	for h, impl := range HooksImplementing[H](c) {
 		exited := h.PoststartPluginExited()
@@ -258,8 +255,7 @@ func StartCallsAfterPluginRestarts[H, R any](ctx context.Context, wg *sync.WaitG
 	}
 }
 
-// callHook makes one call, within the deadline of the hook point. It blocks until the hook
-// returns.
+// callHook makes one call, within the hook point's deadline. It blocks until the hook returns.
 func callHook[H, R any](ctx context.Context, c *Chain, point hook.Point, h Hook, impl H, call func(context.Context, Hook, H) (R, error)) error {
 	if !h.NoDeadline() {
 		deadline := c.config.Limits.OtherHookPointTimeout
@@ -281,7 +277,7 @@ func callHook[H, R any](ctx context.Context, c *Chain, point hook.Point, h Hook,
 	return err
 }
 
-// summarizePrestartResponse returns for people what a response contains. Only that of Prestart is not empty.
+// summarizePrestartResponse returns a response summary for people. Only Prestart responses have one.
 func summarizePrestartResponse(response any) string {
 	r, ok := response.(hook.TaskPrestartResponse)
 	if !ok {
@@ -302,7 +298,7 @@ func summarizePrestartResponse(response any) string {
 	return strings.Join(parts, ", ")
 }
 
-// emitOrLogHookError reports the error of a hook that does not end the chain.
+// emitOrLogHookError reports a hook error that does not end the chain.
 func (c *Chain) emitOrLogHookError(ctx context.Context, point hook.Point, h Hook, err error) {
 	switch {
 	case err == nil || ctx.Err() != nil:

@@ -24,7 +24,7 @@ type recorderHook struct {
 	BuiltinHookDefaults
 	name       string
 	noDeadline bool
-	attachment string // result of AttachmentJSON
+	attachment string // AttachmentJSON result
 	calls      *[]string
 	err        error
 	exited     <-chan struct{}
@@ -70,7 +70,7 @@ type hookWithoutPoints struct{ BuiltinHookDefaults }
 
 func (hookWithoutPoints) Name() string { return "none" }
 
-// newTestChain returns a chain of recorders, and their calls and events.
+// newTestChain returns a chain of recorders, with their calls and events.
 func newTestChain(hooks ...*recorderHook) (c *Chain, calls, events *[]string) {
 	calls, events = new([]string), new([]string)
 	list := []OrderedHook{{OrderFirst, hookWithoutPoints{}}}
@@ -148,7 +148,7 @@ func TestStartEndsWithTheFirstError(t *testing.T) {
 	}
 }
 
-// The error of a hook that was canceled is neither tolerated nor an event.
+// The error from a canceled hook is neither tolerated nor an event.
 func TestStartEndsWithItsContext(t *testing.T) {
 	stopped := errors.New("stopped")
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -187,7 +187,7 @@ func TestCallEachCallsAllHooks(t *testing.T) {
 	})
 }
 
-// Stop and the hook points of an allocation clean up, so they are called in any case.
+// Stop and an allocation's hook points clean up, so they are called in any case.
 func TestCallEachAfterContextIsDone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -298,7 +298,7 @@ func TestStartWaitsForDescriptors(t *testing.T) {
 	})
 }
 
-// A task that runs already does not wait.
+// A task that already runs does not wait.
 func TestToleratedLackOfDescriptorsIsNotRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		chain, calls, _ := newExhaustedChain(3)

@@ -19,11 +19,11 @@ var (
 
 // HealthHookConfig configures a HealthHook.
 type HealthHookConfig struct {
-	// NewParams returns the health parameters of the current version of the allocation,
-	// without MustBeHealthyBy. wanted is false if the health need not be determined.
+	// NewParams returns the health parameters for the allocation's current version, without
+	// MustBeHealthyBy. wanted is false if the health need not be determined.
 	NewParams func() (params health.Params, wanted bool)
-	// Snapshot returns the current state, and two channels. One of them is closed when the
-	// state of the tasks or of the checks has changed.
+	// Snapshot returns the current state and two channels. The first is closed when the task state
+	// has changed, the second when the check state has.
 	Snapshot func() (current health.Snapshot, tasksChanged, checksChanged <-chan struct{})
 	// OnVerdict is called at most once for each version, with a final verdict.
 	OnVerdict func(health.Verdict)
@@ -39,7 +39,7 @@ type HealthHook struct {
 	mustNotStartWatch bool
 }
 
-// healthWatch watches the health of one version of the allocation.
+// healthWatch watches the health of one allocation version.
 type healthWatch struct {
 	params health.Params
 	cancel context.CancelFunc
@@ -64,8 +64,8 @@ func (h *HealthHook) Prerun(context.Context, hook.AllocPrerunRequest) (hook.Allo
 	return hook.AllocPrerunResponse{}, nil
 }
 
-// UpdateAlloc implements hook.AllocUpdate. It ends an undecided watch; the hook that
-// WatchRestartHook returns starts the next one.
+// UpdateAlloc implements hook.AllocUpdate. It ends an undecided watch; the WatchRestartHook hook
+// starts the next one.
 func (h *HealthHook) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -73,8 +73,8 @@ func (h *HealthHook) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook
 	return hook.AllocUpdateResponse{}, nil
 }
 
-// WatchRestartHook returns the hook that starts the watch of the next version. It must come
-// after the hooks that run checks, because their earlier results no longer count.
+// WatchRestartHook returns the hook that starts the next version's watch. It must come after the
+// hooks that run checks, because their earlier results no longer count.
 func (h *HealthHook) WatchRestartHook() Hook { return (*healthWatchRestartHook)(h) }
 
 type healthWatchRestartHook HealthHook

@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/health"
 )
 
-// fakeAlloc is an allocation whose health a test decides.
+// fakeAlloc is an allocation with a health that the test decides.
 type fakeAlloc struct {
 	created time.Time
 
@@ -133,5 +133,5 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// discardResult returns the error of a hook point.
+// discardResult returns a hook point's error.
 func discardResult[R any](_ R, err error) error { return err }

@@ -26,8 +26,8 @@ type MaxRunDurationHook struct {
 }
 
 // NewMaxRunDurationHook returns the hook for one allocation. deadlineOrZero returns the time by
-// which the current version of the allocation must have ended; a zero time means never.
-// onExceeded is called at that time, and must not block.
+// which the allocation's current version must have ended; a zero time means never. onExceeded is
+// called at that time, and must not block.
 func NewMaxRunDurationHook(deadlineOrZero func() time.Time, onExceeded func()) *MaxRunDurationHook {
 	return &MaxRunDurationHook{deadlineOrZero: deadlineOrZero, onExceeded: onExceeded}
 }

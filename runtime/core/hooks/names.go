@@ -22,7 +22,7 @@ func StoredWorkloadUserID(hookState map[string]string) uint32 {
 	return uint32(id)
 }
 
-// NewWorkloadUserState returns the state that the hook workload_users stores for a task with a user ID.
+// NewWorkloadUserState returns the state stored by the hook workload_users for a task with a user ID.
 func NewWorkloadUserState(userID uint32) map[string]string {
 	return map[string]string{workloadUserKey: strconv.FormatUint(uint64(userID), 10)}
 }

@@ -27,17 +27,17 @@ const (
 )
 
 const (
-	// streamIdleTimeout is how long sampling continues after the last call of StartSamplingAndGetLatest.
+	// streamIdleTimeout is how long sampling continues after the last StartSamplingAndGetLatest call.
 	streamIdleTimeout = 10 * time.Second
-	// firstSampleTimeout is how long StartSamplingAndGetLatest waits for the first sample of a driver.
+	// firstSampleTimeout is how long StartSamplingAndGetLatest waits for a driver's first sample.
 	firstSampleTimeout = 2 * time.Second
 )
 
-// OpenStatsFunc opens a stream of resource samples of the running task. The channel may
-// be closed at any time; then the hook opens a new stream.
+// OpenStatsFunc opens a stream of resource samples for the running task. The channel may be closed
+// at any time; then the hook opens a new stream.
 type OpenStatsFunc func(ctx context.Context, interval time.Duration) (<-chan *driver.TaskStats, error)
 
-// StatsHook samples the resource usage of the task on demand.
+// StatsHook samples the task's resource usage on demand.
 type StatsHook struct {
 	BuiltinHookDefaults
 	openStream OpenStatsFunc
@@ -48,15 +48,15 @@ type StatsHook struct {
 	latestSample *driver.TaskStats // nil before the first sample
 	taskRunning  bool              // true from Poststart until Exited, Stop or Shutdown
 	stream       *sampleStream     // nil before the first StartSamplingAndGetLatest for this process
-	streamsWG    sync.WaitGroup    // goroutines of all streams; a goroutine is added only while taskRunning is set
+	streamsWG    sync.WaitGroup    // all stream goroutines; a goroutine is added only while taskRunning is set
 }
 
-// sampleStream is one stream of samples, reopened when it breaks.
+// sampleStream is one sample stream, reopened when it breaks.
 type sampleStream struct {
 	cancel           context.CancelFunc
 	idleTimer        *time.Timer   // cancels the stream streamIdleTimeout after the last StartSamplingAndGetLatest
 	firstAttemptDone chan struct{} // closed by sampleUntilDoneOrUnsupported after the first attempt, with or without a sample
-	statsUnsupported bool          // the driver has no samples of this process; guarded by StatsHook.mu
+	statsUnsupported bool          // the driver has no samples for this process; guarded by StatsHook.mu
 }
 
 // NewStatsHook returns the hook for one task.
@@ -68,9 +68,8 @@ func NewStatsHook(openStream OpenStatsFunc, interval time.Duration, logger hclog
 func (*StatsHook) Name() string { return "stats_hook" }
 
 // StartSamplingAndGetLatest returns the newest sample, or nil if there never was one. It may be called at
-// any time. Only the first call in a while blocks, for two seconds at most, until the
-// driver has sent a sample. Sampling then continues at the interval, until ten seconds
-// have passed without a call.
+// any time. Only the first call in a while blocks, for two seconds at most, until the driver has sent a
+// sample. Sampling then continues at the interval, until ten seconds have passed without a call.
 func (st *StatsHook) StartSamplingAndGetLatest(ctx context.Context) *driver.TaskStats {
 	if first := st.startOrExtendSampling(ctx); first != nil {
 		timeout := time.NewTimer(firstSampleTimeout)
@@ -86,7 +85,7 @@ func (st *StatsHook) StartSamplingAndGetLatest(ctx context.Context) *driver.Task
 	return st.latestSample
 }
 
-// RecentSample returns the newest sample if it is not older than maxAge, and nil otherwise. It does not start or extend sampling.
+// RecentSample returns the newest sample, or nil if it is older than maxAge. It does not start or extend sampling.
 func (st *StatsHook) RecentSample(maxAge time.Duration) *driver.TaskStats {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -96,8 +95,8 @@ func (st *StatsHook) RecentSample(maxAge time.Duration) *driver.TaskStats {
 	return st.latestSample
 }
 
-// startOrExtendSampling starts sampling, or extends it by streamIdleTimeout. The channel is closed when
-// the first sample has arrived or the first attempt to get one has failed; it is nil if no sample can arrive.
+// startOrExtendSampling starts sampling, or extends it by streamIdleTimeout. The channel is closed when the
+// first sample has arrived or the first attempt has failed; it is nil if no sample can arrive.
 func (st *StatsHook) startOrExtendSampling(ctx context.Context) <-chan struct{} {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -187,7 +186,7 @@ func (st *StatsHook) sampleUntilDoneOrUnsupported(ctx context.Context, s *sample
 	}
 }
 
-// isPermanentDriverError reports whether err means that a retry cannot succeed.
+// isPermanentDriverError reports whether err means a retry cannot succeed.
 func isPermanentDriverError(err error) bool {
 	var e *driver.Error
 	return errors.As(err, &e) && !e.Recoverable

@@ -31,12 +31,12 @@ func endStats(t *testing.T, h *StatsHook) {
 	}
 }
 
-// fakeDriver is a driver that sends a sample at once, and then at intervals. The samples are
-// numbered by their memory.
+// fakeDriver sends a sample at once, and then at intervals. The samples are numbered by their
+// memory.
 type fakeDriver struct {
 	startTime time.Time
 
-	silent bool // silent means that the driver sends nothing
+	silent bool // silent means the driver sends nothing
 
 	mu          sync.Mutex
 	sampleCount uint64 // sampleCount is the number of samples
@@ -132,11 +132,11 @@ func TestStatsAreSampledOnDemand(t *testing.T) {
 		}
 
 		time.Sleep(time.Hour)
-		wantLatest(t, h, 17) // Latest returns a new sample, and not the sample of an hour ago
+		wantLatest(t, h, 17) // StartSamplingAndGetLatest returns a new sample, not the sample from an hour ago
 		s.wantOpenStreams(t, 1)
 		endStats(t, h)
 		s.wantOpenStreams(t, 0)
-		wantLatest(t, h, 17) // Latest keeps returning the last sample, and takes no further ones
+		wantLatest(t, h, 17) // StartSamplingAndGetLatest keeps returning the last sample, and takes no further ones
 		s.wantOpenStreams(t, 0)
 
 		startStats(t, h)
@@ -197,7 +197,7 @@ func TestStatsRetries(t *testing.T) {
 	final := &driver.Error{Err: errors.New("stats not implemented for driver")}
 	for _, c := range []struct {
 		name   string
-		answer func(n int) error // answer is the result of the n-th request; nil is a stream of one sample
+		answer func(n int) error // answer is the n-th request's result; nil is a stream with one sample
 		want   string            // want has the times of the requests within 20 s
 	}{
 		{"after one interval, when the stream ends", func(int) error { return nil }, "[0s 5s 10s 15s 20s]"},
@@ -269,7 +269,7 @@ func TestStatsContinueWithNextProcess(t *testing.T) {
 	})
 }
 
-// RecentSample has the samples that others have requested, and opens no stream.
+// RecentSample has the samples requested by others, and opens no stream.
 func TestRecentSampleOpensNoStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeDriver{startTime: time.Now()}
@@ -285,7 +285,7 @@ func TestRecentSampleOpensNoStream(t *testing.T) {
 			t.Error("no sample, although the task is sampled")
 		}
 		time.Sleep(time.Minute)
-		f.wantOpenStreams(t, 0) // the calls of RecentSample do not extend sampling
+		f.wantOpenStreams(t, 0) // RecentSample calls do not extend sampling
 		if sample := h.RecentSample(2 * time.Second); sample != nil {
 			t.Errorf("sample of %v", sample.Timestamp)
 		}
