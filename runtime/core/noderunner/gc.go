@@ -19,18 +19,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// GCLimits has the limits for directories of ended allocations. Zero values mean the
-// defaults, which are Nomad's where Nomad has the limit.
+// GCLimits has the limits for ended allocations' directories. Zero values mean the defaults, which
+// are Nomad's where Nomad has the limit.
 type GCLimits struct {
 	MaxAllocsOnDisk      int           // maximum number of allocations on the disk, including running ones; default: 50
-	MaxDiskUsagePercent  float64       // usage of the file system in percent above which directories are removed; default: 80
-	MaxInodeUsagePercent float64       // usage of inodes in percent above which directories are removed; default: 70
-	DiskCheckInterval    time.Duration // time between two checks of the disk; default: 1 minute
-	MaxParallelRemovals  int           // number of directories that are removed concurrently; default: 2
+	MaxDiskUsagePercent  float64       // file system usage in percent above which directories are removed; default: 80
+	MaxInodeUsagePercent float64       // inode usage in percent above which directories are removed; default: 70
+	DiskCheckInterval    time.Duration // time between two disk checks; default: 1 minute
+	MaxParallelRemovals  int           // number of directories removed concurrently; default: 2
 
 	// MinEndedTimeForDiskUsageGC is how long an allocation must have ended before MaxDiskUsagePercent
-	// and MaxInodeUsagePercent can remove its directory; default: 10 minutes. Nomad has no
-	// such limit.
+	// and MaxInodeUsagePercent can remove its directory; default: 10 minutes. Nomad has no such
+	// limit.
 	MinEndedTimeForDiskUsageGC time.Duration
 }
 
@@ -46,16 +46,16 @@ func (g GCLimits) withDefaults() GCLimits {
 	}
 }
 
-// ErrNotCollectable means that an allocation is not on this node or has not ended.
-// The HTTP API returns the text, and clients match on it.
+// ErrNotCollectable means an allocation is not on this node or has not ended. The HTTP API returns
+// the text, and clients match on it.
 //
 //lint:ignore ST1005 the text is Nomad's
 var ErrNotCollectable = errors.New("No such allocation on client, or allocation not eligible for GC")
 
-// diskUsage is the usage of the allocations' file system in percent.
+// diskUsage is how full the allocations' file system is, in percent.
 type diskUsage struct{ usedBlocksPercent, usedInodesPercent float64 }
 
-// gcCandidate is an ended allocation whose directory has not been removed.
+// gcCandidate is an ended allocation that may still have a directory.
 type gcCandidate struct {
 	*allocEntry
 	allocFailed bool // the client status is failed
@@ -66,15 +66,15 @@ func (g GCLimits) areExceeded(allocsOnDisk int, usage diskUsage) bool {
 	return allocsOnDisk > g.MaxAllocsOnDisk || usage.usedBlocksPercent > g.MaxDiskUsagePercent || usage.usedInodesPercent > g.MaxInodeUsagePercent
 }
 
-// chooseAllocsToCollect returns the ended allocations whose directories must be removed next, and the
-// reason. allocsOnDisk counts all allocations, not only the ended ones. Above MaxAllocsOnDisk it returns the
-// allocations that ended first, as Nomad does. Above a usage threshold it returns one
-// allocation, because other programs may have filled the disk. It then never chooses an
-// allocation that ended less than MinEndedTimeForDiskUsageGC ago, and a failed one only when no other is left.
+// chooseAllocsToCollect returns the ended allocations to remove from the disk next, and the reason.
+// allocsOnDisk counts all allocations, not only the ended ones. Above MaxAllocsOnDisk it returns the
+// allocations that ended first, as Nomad does. Above a usage threshold it returns one allocation, because
+// other programs may have filled the disk. It then never chooses an allocation that ended less than
+// MinEndedTimeForDiskUsageGC ago, and a failed one only when no other is left.
 func (g GCLimits) chooseAllocsToCollect(ended []gcCandidate, allocsOnDisk int, usage diskUsage, now time.Time) (chosen []gcCandidate, reason string) {
 	if surplus := allocsOnDisk - g.MaxAllocsOnDisk; surplus > 0 {
 		n := min(surplus, g.MaxParallelRemovals, len(ended))
-		for i := range n { // after thousands of allocations have ended, a sort for each removal would need more time than the removal
+		for i := range n { // after thousands of allocations have ended, sorting for each removal would take longer than the removal
 			for j := i + 1; j < len(ended); j++ {
 				if compareEndTimes(ended[j], ended[i]) < 0 {
 					ended[i], ended[j] = ended[j], ended[i]
@@ -110,7 +110,7 @@ func compareEndTimes(a, b gcCandidate) int {
 	return cmp.Or(a.endTime.Compare(b.endTime), strings.Compare(a.id, b.id))
 }
 
-// SetGCLimitsAndCheck replaces the limits.
+// SetGCLimitsAndCheck replaces the limits and requests a check.
 func (r *Runner) SetGCLimitsAndCheck(g GCLimits) {
 	r.mu.Lock()
 	r.config.GCLimits = g
@@ -118,7 +118,7 @@ func (r *Runner) SetGCLimitsAndCheck(g GCLimits) {
 	wait.Notify(r.gcRequested)
 }
 
-// runGarbageCollection removes directories of ended allocations as long as a limit is exceeded. It
+// runGarbageCollection removes ended allocations' directories as long as a limit is exceeded. It
 // checks the limits at each interval and on request, until ctx is done.
 func (r *Runner) runGarbageCollection(ctx context.Context) {
 	for {
@@ -139,13 +139,13 @@ func (r *Runner) runGarbageCollection(ctx context.Context) {
 	}
 }
 
-// removeExcessAllocDirs removes directories of ended allocations until no limit is exceeded or no
+// removeExcessAllocDirs removes ended allocations' directories until no limit is exceeded or no
 // directory can be removed.
 func (r *Runner) removeExcessAllocDirs(ctx context.Context, limits GCLimits) {
 	for ctx.Err() == nil {
 		onDisk, usage := r.countAllocsOnDisk(), r.measureDiskUsage()
 		if !limits.areExceeded(onDisk, usage) {
-			return // before the ended allocations are listed, because each end of thousands of allocations requests a check
+			return // before listing the ended allocations, because thousands may end and each end requests a check
 		}
 		chosen, reason := limits.chooseAllocsToCollect(r.findEndedAllocsOnDisk(), onDisk, usage, time.Now())
 		if len(chosen) == 0 {
@@ -156,7 +156,7 @@ func (r *Runner) removeExcessAllocDirs(ctx context.Context, limits GCLimits) {
 }
 
 // removeDirsOfEndedAllocs removes allocations concurrently. It reports the removals to the source
-// unless exceededLimit is empty, as for a request of a user.
+// unless exceededLimit is empty, as for a user's request.
 func (r *Runner) removeDirsOfEndedAllocs(candidates []gcCandidate, exceededLimit string) {
 	var collectWG sync.WaitGroup
 	for _, e := range candidates {
@@ -175,8 +175,8 @@ func (r *Runner) removeDirsOfEndedAllocs(candidates []gcCandidate, exceededLimit
 }
 
 // removeDirOfEndedAllocOnce removes an ended allocation from the disk. After a failure this agent does not repeat
-// the removal, because it would repeat it forever; the next agent does. A removal that failed
-// because there was no free file descriptor can be repeated by this agent.
+// the removal, because it would repeat it forever; the next agent does. If the removal failed for lack of a free
+// file descriptor, this agent can repeat it.
 func (r *Runner) removeDirOfEndedAllocOnce(e *allocEntry) error {
 	r.mu.Lock()
 	done := e.dirRemovalAttempted
@@ -196,7 +196,7 @@ func (r *Runner) removeDirOfEndedAllocOnce(e *allocEntry) error {
 	return err
 }
 
-// findEndedAllocsOnDisk returns the ended allocations whose directories have not been removed.
+// findEndedAllocsOnDisk returns the ended allocations for which mayBeOnDiskLocked is true.
 func (r *Runner) findEndedAllocsOnDisk() (ended []gcCandidate) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -208,7 +208,7 @@ func (r *Runner) findEndedAllocsOnDisk() (ended []gcCandidate) {
 	return ended
 }
 
-// countAllocsOnDisk returns the number of all allocations whose directories have not been removed.
+// countAllocsOnDisk counts the allocations, running or ended, for which mayBeOnDiskLocked is true.
 func (r *Runner) countAllocsOnDisk() (onDisk int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -220,15 +220,14 @@ func (r *Runner) countAllocsOnDisk() (onDisk int) {
 	return onDisk
 }
 
-// mayBeOnDiskLocked reports whether the removal of the allocation's directory has not started. The caller holds mu of the
-// Runner.
+// mayBeOnDiskLocked reports whether the removal of the allocation's directory has not started. The caller holds the
+// Runner's mu.
 func (e *allocEntry) mayBeOnDiskLocked() bool {
 	return !e.dirRemovalAttempted && !e.entryRemovalStarted
 }
 
-// measureDiskUsage returns the usage of the allocations' file system as df shows it:
-// blocks that are reserved for root count neither as used nor as available. An
-// unknown value is 0.
+// measureDiskUsage returns the usage of the allocations' file system as df shows it: blocks
+// reserved for root count neither as used nor as available. An unknown value is 0.
 func (r *Runner) measureDiskUsage() diskUsage {
 	var st unix.Statfs_t
 	if err := unix.Statfs(r.config.AllocDirRoot, &st); err != nil {
@@ -247,8 +246,8 @@ func (r *Runner) measureDiskUsage() diskUsage {
 // RemoveDirOfEndedAlloc removes an ended allocation from the disk. If its tasks have ended and only its hooks
 // still run, RemoveDirOfEndedAlloc waits until the hooks have returned or ctx is done, because callers cannot see
 // hooks. If a driver must still destroy an ended task, RemoveDirOfEndedAlloc stores the request and returns nil,
-// and the directory is removed when the allocation has ended. For an allocation that is already
-// removed, RemoveDirOfEndedAlloc returns nil.
+// and the directory is removed when the allocation has ended. It also returns nil for an allocation already
+// removed.
 func (r *Runner) RemoveDirOfEndedAlloc(ctx context.Context, allocID string) error {
 	r.mu.Lock()
 	e := r.entryByAllocID[allocID]
@@ -278,7 +277,7 @@ func (r *Runner) RemoveDirOfEndedAlloc(ctx context.Context, allocID string) erro
 	return r.removeDirOfEndedAllocOnce(e)
 }
 
-// requestRemoveDirAtEnd stores that the directory of an allocation must be removed when the allocation
+// requestRemoveDirAtEnd stores the request to remove an allocation's directory when the allocation
 // has ended. If it has ended in the meantime, requestRemoveDirAtEnd removes the directory.
 func (r *Runner) requestRemoveDirAtEnd(ctx context.Context, e *allocEntry) error {
 	if err := r.config.Source.StoreRemoveDirAtEnd(ctx, e.id); err != nil {
@@ -295,8 +294,8 @@ func (r *Runner) requestRemoveDirAtEnd(ctx context.Context, e *allocEntry) error
 	return nil
 }
 
-// onlyHooksCanRun reports whether all tasks of an allocation have ended, so that only
-// its hooks may still run.
+// onlyHooksCanRun reports whether all the allocation's tasks have ended, so that only its hooks may
+// still run.
 func onlyHooksCanRun(runner *allocrunner.Runner) bool {
 	if runner == nil {
 		return false

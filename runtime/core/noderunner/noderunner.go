@@ -24,67 +24,62 @@ import (
 
 // AssignmentSource assigns allocations to this node and receives their reports.
 type AssignmentSource interface {
-	// Assignments returns the allocations that are assigned to this node. changed is closed when the result
-	// changes. A new version of an allocation has a higher AllocModifyIndex. An allocation whose
-	// DesiredStatus is terminal is stopped and its files are kept; an allocation that is missing is
-	// stopped and removed from the disk.
+	// Assignments returns this node's allocations. changed is closed when the result changes. A new
+	// allocation version has a higher AllocModifyIndex. An allocation with a terminal DesiredStatus is
+	// stopped and its files are kept; a missing allocation is stopped and removed from the disk.
 	Assignments() (assignments []Assignment, changed <-chan struct{})
 
-	// ReportStatus is called for each change of an allocation; the calls for one
-	// allocation do not overlap. ReportStatus must return soon.
+	// ReportStatus is called for each allocation change; the calls for one allocation do not
+	// overlap. ReportStatus must return soon.
 	ReportStatus(model.AllocReport)
 
-	// ReportEnded is called once for an allocation, after its last ReportStatus, when its tasks
-	// and hooks have ended. notRunErr is the reason why the allocation could not be run at
-	// all; it is nil for an allocation that was run. ReportEnded is not called when the
-	// agent leaves the tasks running.
+	// ReportEnded is called once for an allocation, after its last ReportStatus, when its tasks and
+	// hooks have ended. notRunErr is why the allocation could not be run at all; it is nil if the
+	// allocation was run. ReportEnded is not called when the agent leaves the tasks running.
 	ReportEnded(allocID string, notRunErr error)
 
-	// StoreRemoveDirAtEnd stores that the directory of an allocation must be removed when
-	// the allocation has ended. From then on Assignment.RemoveDirWhenEnded is true.
+	// StoreRemoveDirAtEnd stores the request to remove an allocation's directory when the
+	// allocation has ended. From then on Assignment.RemoveDirWhenEnded is true.
 	StoreRemoveDirAtEnd(ctx context.Context, allocID string) error
 
-	// ReportDirRemoved is called when the directory of an ended allocation was removed
-	// because a limit of GCLimits was exceeded.
+	// ReportDirRemoved is called after an ended allocation's directory was removed because a
+	// GCLimits limit was exceeded.
 	ReportDirRemoved(allocID, exceededLimit string)
 
-	// ReportAllocRemoved is called once for an allocation that was missing from Assignments, when
-	// the allocation has been removed from the disk.
+	// ReportAllocRemoved is called once for an allocation missing from Assignments, after the
+	// allocation has been removed from the disk.
 	ReportAllocRemoved(allocID string)
 }
 
-// Assignment is an allocation that is assigned to this node.
+// Assignment is an allocation assigned to this node.
 type Assignment struct {
 	Alloc *api.Allocation
-	// AllocEnded means that the allocation has ended for good, so that it is not run. Its
-	// directory may still exist.
+	// AllocEnded means the allocation has ended for good, so it is not run. Its directory may still
+	// exist.
 	AllocEnded bool
-	// StartedByEarlierAgent means that an earlier agent has started the allocation, so that its
-	// tasks are restored.
+	// StartedByEarlierAgent means an earlier agent has started the allocation, so its tasks are
+	// restored.
 	StartedByEarlierAgent bool
-	// JobPurged means that the allocation's job was purged, so that its tasks are ended even while
-	// their drivers are unavailable.
+	// JobPurged means the allocation's job was purged, so its tasks are ended even while their
+	// drivers are unavailable.
 	JobPurged bool
-	// RemoveDirWhenEnded means that the directory must be removed as soon as the allocation
-	// has ended.
+	// RemoveDirWhenEnded means the directory must be removed as soon as the allocation has ended.
 	RemoveDirWhenEnded bool
 }
 
 // Config configures a Runner.
 type Config struct {
 	Source AssignmentSource
-	// AllocRunnerTemplate is the template for the runner of each allocation. The Runner sets
-	// its fields Alloc, RanUnderEarlierAgent, AllocDone and ReportStatus, and Node if NodeForTasks is
-	// not nil.
+	// AllocRunnerTemplate is the template for each allocation's runner. The Runner sets its fields
+	// Alloc, RanUnderEarlierAgent, AllocDone and ReportStatus, and Node if NodeForTasks is not nil.
 	AllocRunnerTemplate allocrunner.Config
-	// NodeForTasks returns the facts about the node that tasks get when they start. It may
-	// be nil.
+	// NodeForTasks returns the node facts for tasks when they start. It may be nil.
 	NodeForTasks func() taskenv.Node
-	// AllocDirRoot is the directory that contains the allocations' directories, whose file system GCLimits apply to.
+	// AllocDirRoot is the parent of the allocations' directories. GCLimits apply to its file system.
 	AllocDirRoot string
 	// OnStopping is called when the Runner has begun to stop allocations, OnStatusReport with each
-	// report of an allocation before the Source gets it, and OnAllocDirRemoved after each removal of
-	// an allocation or of its directory. All three may be nil.
+	// allocation report before the Source gets it, and OnAllocDirRemoved after each removal of an
+	// allocation or its directory. All three may be nil.
 	OnStopping        func()
 	OnStatusReport    func(model.AllocReport)
 	OnAllocDirRemoved func()
@@ -92,30 +87,30 @@ type Config struct {
 	Logger            hclog.Logger
 }
 
-// Runner runs the allocations of this node.
+// Runner runs this node's allocations.
 type Runner struct {
 	config             Config
 	logger             hclog.Logger
-	storedAllocsLoaded chan struct{} // closed when entryByAllocID has the allocations of an earlier agent
+	storedAllocsLoaded chan struct{} // closed when entryByAllocID has the earlier agent's allocations
 	gcRequested        chan struct{} // receives a value when the GC limits must be checked; capacity 1
-	entryRemoved       chan struct{} // receives a value when an entry was removed whose allocation was lost, and can start again; capacity 1
+	entryRemoved       chan struct{} // receives a value when a lost allocation's entry was removed, so it can start again; capacity 1
 
 	mu               sync.Mutex
 	entryByAllocID   map[string]*allocEntry
 	endedTransitions endedTransitions
-	killRequested    bool // ForceKillAllAllocs was called, so a runner that is being built must be killed too
+	killRequested    bool // ForceKillAllAllocs was called, so a runner under construction must be killed too
 }
 
-// allocEntry is one allocation of the Runner. To save memory, an ended entry has no runner, and its
-// alloc is shared with the source; destroyAlloc builds a new runner.
+// allocEntry is one of the Runner's allocations. To save memory, an ended entry has no runner, and
+// its alloc is shared with the source; destroyAlloc builds a new runner.
 type allocEntry struct {
 	id                  string
-	alloc               *api.Allocation     // newest version that was passed to the runner; without a runner, the version of the source
+	alloc               *api.Allocation     // newest version passed to the runner; without a runner, the source's version
 	runner              *allocrunner.Runner // runs the allocation; nil while it is being built, if building it failed, and after the end
-	endTime             time.Time           // time when the allocation ended; zero until then
-	allocEnded          chan struct{}       // closed by recordAndReportAllocEnd; nil after the end of the allocation
-	runReturned         chan struct{}       // closed when Run of the runner has returned; nil after the end of the allocation
-	entryRemovalStarted bool                // the removal of the entry has started
+	endTime             time.Time           // when the allocation ended; zero until then
+	allocEnded          chan struct{}       // closed by recordAndReportAllocEnd; nil after the allocation's end
+	runReturned         chan struct{}       // closed when the runner's Run has returned; nil after the allocation's end
+	entryRemovalStarted bool                // the entry's removal has started
 	dirRemovalAttempted bool                // the directory was removed, or its removal has failed
 	removeDirWhenEnded  bool                // the directory must be removed when the allocation has ended
 
@@ -147,18 +142,18 @@ func New(c Config) *Runner {
 	}
 }
 
-// StoredAllocsLoaded returns a channel that is closed when the allocations of an earlier agent
-// are loaded, so that Alloc finds them.
+// StoredAllocsLoaded returns a channel that is closed when the earlier agent's allocations are
+// loaded, so that AllocRunner finds them.
 func (r *Runner) StoredAllocsLoaded() <-chan struct{} { return r.storedAllocsLoaded }
 
-// HasLoadedStoredAllocs reports whether the channel of StoredAllocsLoaded is closed.
+// HasLoadedStoredAllocs reports whether the StoredAllocsLoaded channel is closed.
 func (r *Runner) HasLoadedStoredAllocs() bool {
 	return wait.IsClosed(r.storedAllocsLoaded)
 }
 
-// Run runs the allocations that the source assigns until ctx is done. If the cause is
-// allocrunner.ErrShutdown, it leaves the tasks running; otherwise it stops them. Run returns when
-// the runners of all allocations have returned. It must be called once.
+// Run runs the source's allocations until ctx is done. If the cause is allocrunner.ErrShutdown, it
+// leaves the tasks running; otherwise it stops them. Run returns when all allocation runners have
+// returned. It must be called once.
 func (r *Runner) Run(ctx context.Context) {
 	var runningWG sync.WaitGroup
 	defer runningWG.Wait()
@@ -179,9 +174,9 @@ func (r *Runner) Run(ctx context.Context) {
 	}
 }
 
-// applyAssignments starts, updates and removes allocations so that they match the assignments
-// in wanted. It reports whether a running allocation must stop. Only Run calls it. It builds the
-// runners of new allocations without mu, because that opens directories and reads records.
+// applyAssignments starts, updates and removes allocations to match the assignments in wanted. It
+// reports whether a running allocation must stop. Only Run calls it. It builds new allocations'
+// runners without mu, because building opens directories and reads records.
 func (r *Runner) applyAssignments(ctx context.Context, wanted []Assignment, runningWG *sync.WaitGroup) (stopsLiveAlloc bool) {
 	r.mu.Lock()
 	change := compareAssignments(wanted, r.entryByAllocID)
@@ -207,7 +202,7 @@ func (r *Runner) applyAssignments(ctx context.Context, wanted []Assignment, runn
 	return change.stopsLiveAlloc
 }
 
-// forwardJobPurges calls AllowTaskEndWithoutDriver of the runners whose jobs were purged.
+// forwardJobPurges calls AllowTaskEndWithoutDriver on each runner with a purged job.
 func (r *Runner) forwardJobPurges(assignments []Assignment) {
 	for _, a := range assignments {
 		if !a.JobPurged {
@@ -222,8 +217,8 @@ func (r *Runner) forwardJobPurges(assignments []Assignment) {
 func (r *Runner) newAllocEntry(a Assignment) *allocEntry {
 	e := &allocEntry{id: a.Alloc.ID, alloc: a.Alloc, removeDirWhenEnded: a.RemoveDirWhenEnded}
 	if a.AllocEnded {
-		// A time in the future comes from a clock that was ahead. It would make the entry the
-		// last one whose directory is collected.
+		// A future time comes from a clock that was ahead. Such an entry's directory would be
+		// collected last.
 		if e.endTime = time.Unix(0, a.Alloc.ModifyTime); e.endTime.After(time.Now()) {
 			e.endTime = time.Now()
 		}
@@ -234,8 +229,8 @@ func (r *Runner) newAllocEntry(a Assignment) *allocEntry {
 	return e
 }
 
-// applyEntryChanges adds the new entries, passes new versions to the runners of others, and starts the
-// removal of the entries that are no longer wanted.
+// applyEntryChanges adds the new entries, passes new versions to other entries' runners, and starts
+// removing the unwanted entries.
 func (r *Runner) applyEntryChanges(ctx context.Context, change assignmentChanges, added []*allocEntry, runningWG *sync.WaitGroup) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -256,15 +251,15 @@ func (r *Runner) applyEntryChanges(ctx context.Context, change assignmentChanges
 	}
 }
 
-// startAllocRunner builds the allocation runner of an entry and runs it.
+// startAllocRunner builds and runs an entry's allocation runner.
 func (r *Runner) startAllocRunner(ctx context.Context, e *allocEntry, a Assignment, runningWG *sync.WaitGroup) {
 	config := r.config.AllocRunnerTemplate
 	config.Alloc = a.Alloc
 	if r.config.NodeForTasks != nil {
 		config.Node = r.config.NodeForTasks()
 	}
-	// If the records of a started allocation are lost, StartedByEarlierAgent is false, and the
-	// client status shows that the allocation was started.
+	// If a started allocation's records are lost, StartedByEarlierAgent is false, and the client
+	// status shows that the allocation was started.
 	config.RanUnderEarlierAgent = a.StartedByEarlierAgent || a.Alloc.ClientStatus != api.AllocClientStatusPending
 	config.AllocDone = r.allocRunReturned
 	config.ReportStatus = func(u model.AllocReport) {
@@ -293,9 +288,9 @@ func (r *Runner) startAllocRunner(ctx context.Context, e *allocEntry, a Assignme
 	})
 }
 
-// allocRunReturned returns a channel that is closed when Run of an allocation's runner has returned,
-// so that no task or hook of the allocation runs. The channel is closed already if the allocation
-// is unknown or has ended.
+// allocRunReturned returns a channel that is closed when the allocation's runner has returned from
+// Run, so none of its tasks or hooks runs. The channel is already closed if the allocation is
+// unknown or has ended.
 func (r *Runner) allocRunReturned(id string) <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -307,7 +302,7 @@ func (r *Runner) allocRunReturned(id string) <-chan struct{} {
 	return none
 }
 
-// PluginsNeededAfterShutdown returns the plugins that the tasks need that continue to run after Run has
+// PluginsNeededAfterShutdown returns the plugins needed by tasks that continue to run after Run has
 // returned.
 func (r *Runner) PluginsNeededAfterShutdown() map[core.Plugin]bool {
 	r.mu.Lock()
@@ -323,13 +318,13 @@ func (r *Runner) PluginsNeededAfterShutdown() map[core.Plugin]bool {
 	return needed
 }
 
-// UsesPlugin reports whether an allocation that has not ended uses the given driver or hook.
+// UsesPlugin reports whether an allocation uses the given driver or hook. Ended allocations do not count.
 func (r *Runner) UsesPlugin(key core.Plugin) bool {
 	return len(r.AllocsUsingPlugin(key)) > 0
 }
 
-// AllocsUsingPlugin returns the ids of the allocations that have not ended and use the given driver
-// or hook.
+// AllocsUsingPlugin returns the ids of all allocations with the given driver or hook, except ended
+// ones.
 func (r *Runner) AllocsUsingPlugin(key core.Plugin) (ids []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -341,8 +336,8 @@ func (r *Runner) AllocsUsingPlugin(key core.Plugin) (ids []string) {
 	return ids
 }
 
-// recordAndReportAllocEnd records that an allocation has ended, releases its runner, and reports the end to
-// the source. notRunErr is the reason why the allocation could not be run.
+// recordAndReportAllocEnd records an allocation's end, releases its runner, and reports the end to the
+// source. notRunErr is why the allocation could not be run.
 func (r *Runner) recordAndReportAllocEnd(e *allocEntry, transitionsByTask map[string][]tasksteps.Transition, notRunErr error) {
 	ended := packAllocTransitions(e.id, transitionsByTask)
 	r.mu.Lock()
@@ -362,8 +357,8 @@ func (r *Runner) recordAndReportAllocEnd(e *allocEntry, transitionsByTask map[st
 }
 
 // stopAndRemoveEntry stops an allocation, removes it from the disk and deletes its entry. The removal
-// continues when ctx is done, because files that it leaves behind would stay forever. Only a removal
-// that finds no free file descriptor is then left to the next agent.
+// continues when ctx is done, because files left behind would stay forever. Only a removal that finds
+// no free file descriptor is then left to the next agent.
 func (r *Runner) stopAndRemoveEntry(ctx context.Context, e *allocEntry) {
 	if runner := r.AllocRunner(e.id); runner != nil {
 		runner.AllowTaskEndWithoutDriver()
@@ -411,14 +406,14 @@ func (r *Runner) destroyEntryOnce(e *allocEntry) error {
 	return err
 }
 
-// removeEmptyCgroupsOfAlloc removes the empty cgroups of an allocation, which a driver process that has died may
-// have left behind.
+// removeEmptyCgroupsOfAlloc removes an allocation's empty cgroups, which a dead driver process may have left
+// behind.
 func removeEmptyCgroupsOfAlloc(alloc *api.Allocation) {
 	var group *api.TaskGroup
 	if alloc.Job != nil {
 		group = alloc.GetTaskGroup()
 	}
-	if group == nil { // the names of the tasks are lost
+	if group == nil { // the task names are lost
 		cgroup.RemoveEmptyOfAllocs(func(allocID string) bool { return allocID == alloc.ID })
 		return
 	}
@@ -440,8 +435,8 @@ func (r *Runner) destroyAlloc(runnerOrNil *allocrunner.Runner, alloc *api.Alloca
 	return runnerOrNil.Destroy(context.Background())
 }
 
-// AllocRunner returns the runner of an allocation. It returns nil if the allocation is not on this node or
-// has ended, or if its runner is still being built.
+// AllocRunner returns an allocation's runner. It returns nil if the allocation is not on this node or has
+// ended, or if its runner is still being built.
 func (r *Runner) AllocRunner(allocID string) *allocrunner.Runner {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -451,7 +446,7 @@ func (r *Runner) AllocRunner(allocID string) *allocrunner.Runner {
 	return nil
 }
 
-// AppendRunningTasks appends the tasks of all allocations that have a process that has not exited to list.
+// AppendRunningTasks appends to list all allocations' tasks with a running process.
 func (r *Runner) AppendRunningTasks(list []allocrunner.RunningTask) []allocrunner.RunningTask {
 	for _, runner := range r.activeRunners() {
 		list = runner.AppendRunningTasks(list)
@@ -459,7 +454,7 @@ func (r *Runner) AppendRunningTasks(list []allocrunner.RunningTask) []allocrunne
 	return list
 }
 
-// activeRunners returns the runners of the allocations that have not ended.
+// activeRunners returns the runners for all allocations except ended ones.
 func (r *Runner) activeRunners() (runners []*allocrunner.Runner) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -471,7 +466,7 @@ func (r *Runner) activeRunners() (runners []*allocrunner.Runner) {
 	return runners
 }
 
-// ForceKillAllAllocs force kills the tasks of all allocations at once, without hooks, kill order, delays and
+// ForceKillAllAllocs force kills all allocations' tasks at once, without hooks, kill order, delays and
 // poststop tasks. It does not block.
 func (r *Runner) ForceKillAllAllocs() {
 	r.mu.Lock()
@@ -484,12 +479,12 @@ func (r *Runner) ForceKillAllAllocs() {
 	}
 }
 
-// destroyTimeout is how long ForceKillAllocsIfDestroyTimesOut waits for the drivers of ended tasks.
+// destroyTimeout is how long ForceKillAllocsIfDestroyTimesOut waits for drivers to destroy ended tasks.
 const destroyTimeout = 5 * time.Second
 
-// ForceKillAllocsIfDestroyTimesOut waits until all tasks have ended; the caller must have requested that. If a driver
-// has not destroyed an ended task within destroyTimeout after that, ForceKillAllocsIfDestroyTimesOut calls onTimeout
-// and then ForceKillAllAllocs, so that Run does not wait for the driver. It returns early when ctx is done.
+// ForceKillAllocsIfDestroyTimesOut waits until all tasks have ended; the caller must have requested their end. If a
+// driver has not destroyed an ended task within destroyTimeout after that, ForceKillAllocsIfDestroyTimesOut calls
+// onTimeout and then ForceKillAllAllocs, so that Run does not wait for the driver. It returns early when ctx is done.
 func (r *Runner) ForceKillAllocsIfDestroyTimesOut(ctx context.Context, onTimeout func()) {
 	if destroying, err := r.awaitAllTasksEnded(ctx); err != nil || !destroying {
 		return
@@ -525,7 +520,7 @@ func (r *Runner) awaitAllTasksEnded(ctx context.Context) (destroyPending bool, e
 	return destroyPending, nil
 }
 
-// ForwardTaskEvent forwards a driver's event to the allocation of the task.
+// ForwardTaskEvent forwards a driver's event to the task's allocation.
 func (r *Runner) ForwardTaskEvent(driverName string, event driver.TaskEvent) {
 	runner := r.AllocRunner(event.AllocID)
 	if runner == nil || !runner.EmitDriverEvent(event) {
@@ -533,8 +528,8 @@ func (r *Runner) ForwardTaskEvent(driverName string, event driver.TaskEvent) {
 	}
 }
 
-// EmitDeviceEvents adds an event to each task that has not ended and has one of the devices. textByDevice has the texts of the
-// events by model.DeviceInstanceName.
+// EmitDeviceEvents adds an event to each task that has not ended and has one of the devices. textByDevice has the event texts
+// by model.DeviceInstanceName.
 func (r *Runner) EmitDeviceEvents(textByDevice map[string]string) {
 	for _, runner := range r.activeRunners() {
 		runner.EmitDeviceEvents(textByDevice)
@@ -549,18 +544,17 @@ type assignmentChanges struct {
 	stopsLiveAlloc bool // a running allocation must stop
 }
 
-// compareAssignments returns the difference between the wanted assignments and the
-// entries that the Runner has. It has no side effects. A runner never gets an older
-// version, and an allocation that is being removed starts again only after its removal. Reports do
-// not increase AllocModifyIndex, so an entry without a runner takes any version that differs from
-// its own, to have the last report.
+// compareAssignments returns the difference between the wanted assignments and the Runner's
+// entries. It has no side effects. A runner never gets an older version, and an allocation being
+// removed starts again only after its removal. Reports do not increase AllocModifyIndex, so an
+// entry without a runner takes any version other than its own, to have the last report.
 func compareAssignments(wanted []Assignment, entryByAllocID map[string]*allocEntry) assignmentChanges {
 	var d assignmentChanges
 	keep := make(map[string]bool, len(wanted))
 	for _, a := range wanted {
 		id := a.Alloc.ID
 		e := entryByAllocID[id]
-		// Restored servers have not given it up. Only they decide that an allocation is lost, so that no runner has ended it here.
+		// Restored servers have not given it up. Only they declare an allocation lost, so no runner has ended it here.
 		runsAgain := e != nil && e.runner == nil && e.alloc.ClientStatus == api.AllocClientStatusLost && !a.AllocEnded
 		keep[id] = !runsAgain
 		switch {

@@ -127,9 +127,9 @@ func TestChooseCandidates(t *testing.T) {
 	}
 }
 
-// fakeSource is a Source with a fixed list of allocations that records calls.
+// fakeSource is an AssignmentSource with a fixed allocation list. It records calls.
 type fakeSource struct {
-	removalCount atomic.Int32 // number of calls of OnAllocDirRemoved
+	removalCount atomic.Int32 // number of OnAllocDirRemoved calls
 
 	mu          sync.Mutex
 	assignments []Assignment
@@ -138,7 +138,7 @@ type fakeSource struct {
 	removedIDs  []string
 
 	collectAtEndIDs []string          // ids for which StoreRemoveDirAtEnd was called
-	collectReasons  map[string]string // reasons of the calls of ReportDirRemoved, by allocation id
+	collectReasons  map[string]string // reasons passed to ReportDirRemoved, by allocation id
 }
 
 func (f *fakeSource) Assignments() ([]Assignment, <-chan struct{}) {
@@ -192,7 +192,7 @@ func (f *fakeSource) ReportAllocRemoved(id string) {
 	f.removedIDs = append(f.removedIDs, id)
 }
 
-// setAssignments replaces the list of allocations.
+// setAssignments replaces the allocation list.
 func (f *fakeSource) setAssignments(wanted ...Assignment) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -201,7 +201,7 @@ func (f *fakeSource) setAssignments(wanted ...Assignment) {
 	f.changed = make(chan struct{})
 }
 
-// noDrivers has no driver, so that every allocation fails at once.
+// noDrivers has no driver, so every allocation fails at once.
 type noDrivers struct{}
 
 func (noDrivers) Driver(context.Context, string) (driver.Driver, error) {
@@ -218,20 +218,20 @@ func (failingLogs) Stop(context.Context, string, string, bool) error            
 func (failingLogs) StopCollectionOfEarlierAgent(context.Context, logs.Task, bool) error { return nil }
 func (failingLogs) StopUnlessStopped(context.Context, string, string) error             { return nil }
 
-// discardLogs discards the output of tasks.
+// discardLogs discards task output.
 type discardLogs struct{ failingLogs }
 
 func (discardLogs) Start(context.Context, logs.Task) (string, string, error) {
 	return os.DevNull, os.DevNull, nil
 }
 
-// startRunner runs a Runner with a Source until the test ends.
+// startRunner runs a Runner with a fakeSource until the test ends.
 func startRunner(t *testing.T, gc GCLimits, wanted ...Assignment) (*Runner, *fakeSource, string) {
 	t.Helper()
 	return startRunnerWith(t, allocrunner.Config{Drivers: noDrivers{}}, failingLogs{}, gc, wanted...)
 }
 
-// newMachine returns a machine whose allocations have their directories below root.
+// newMachine returns a machine with its allocation directories below root.
 func newMachine(root string, collector builtinhooks.LogCollector) *builtinhooks.Machine {
 	return builtinhooks.NewMachine(builtinhooks.MachineConfig{AllocDirRoot: root, LogCollector: collector, Services: new(servicestest.Registry)})
 }
@@ -315,9 +315,8 @@ func TestOldestAllocationsAreCollectedFirst(t *testing.T) {
 	eventually(t, "three are left", func() bool { return slices.Equal(allocDirNames(t, root), []string{"a0", "a1", "a2"}) })
 }
 
-// On a disk that other programs have filled, the directory of an allocation stays
-// for MinEndedTimeForDiskUsageGC after its end. The Source then gets the reason of the
-// removal.
+// On a disk filled by other programs, an allocation's directory stays for
+// MinEndedTimeForDiskUsageGC after its end. The source then gets the reason for the removal.
 func TestDiskUsageSparesRecentlyEndedAllocations(t *testing.T) {
 	full := GCLimits{MaxDiskUsagePercent: 1e-9, MaxInodeUsagePercent: 101}
 	r, source, root := startRunner(t, full, endedAssignment("old", time.Hour), endedAssignment("young", time.Second))
@@ -325,7 +324,7 @@ func TestDiskUsageSparesRecentlyEndedAllocations(t *testing.T) {
 	if reason := source.collectReason("old"); !strings.Contains(reason, "gc_disk_usage_threshold") {
 		t.Errorf("reason %q", reason)
 	}
-	// Another check of the disk removes nothing.
+	// Another disk check removes nothing.
 	r.removeExcessAllocDirs(t.Context(), full.withDefaults())
 	if got := allocDirNames(t, root); !slices.Equal(got, []string{"young"}) {
 		t.Errorf("on disk: %q", got)
@@ -343,7 +342,7 @@ func TestNoCollectionBelowLimits(t *testing.T) {
 	if got := allocDirNames(t, root); len(got) != 1 {
 		t.Errorf("on disk: %q", got)
 	}
-	// Collect removes the directory on request, even below the limits.
+	// RemoveDirOfEndedAlloc removes the directory even below the limits.
 	if err := r.RemoveDirOfEndedAlloc(t.Context(), "a"); err != nil || len(allocDirNames(t, root)) != 0 {
 		t.Errorf("collect: %v", err)
 	}
@@ -410,8 +409,8 @@ func TestCollectWaitsForHooksOnly(t *testing.T) {
 	}
 }
 
-// vanishingDriver is a driver whose tasks complete at once. It is unavailable from then
-// on until back is closed.
+// vanishingDriver is a driver on which tasks complete at once. It is unavailable from then on until
+// back is closed.
 type vanishingDriver struct {
 	driver.Driver // nil, because the other methods are not called
 	taskEnded     atomic.Bool
@@ -481,7 +480,7 @@ func TestCollectDoesNotWaitForAPendingDestroy(t *testing.T) {
 	}
 }
 
-// A node that shuts down for good does not wait for a driver that does not destroy its ended task.
+// A node that shuts down for good does not wait for a driver to destroy its ended task.
 func TestUndestroyedTaskIsGivenUp(t *testing.T) {
 	d := &vanishingDriver{available: make(chan struct{})}
 	t.Cleanup(func() { close(d.available) })
@@ -498,8 +497,7 @@ func TestUndestroyedTaskIsGivenUp(t *testing.T) {
 	r.ForceKillAllocsIfDestroyTimesOut(t.Context(), func() { t.Error("an ended allocation is given up") })
 }
 
-// A request that an earlier agent has stored takes effect as soon as the allocation
-// has ended.
+// A request stored by an earlier agent takes effect as soon as the allocation has ended.
 func TestStoredCollectRequest(t *testing.T) {
 	over, running, kept := endedAssignment("over", time.Hour), newAssignment("running", 1), endedAssignment("kept", time.Hour)
 	over.RemoveDirWhenEnded, running.RemoveDirWhenEnded = true, true
@@ -532,7 +530,7 @@ func TestEndedAllocLeavesNoRunner(t *testing.T) {
 		return runner.Value() == nil
 	})
 
-	// If the entry has no runner, the version of the Source is sufficient for the removal.
+	// If the entry has no runner, the source's version is sufficient for the removal.
 	last := newAssignment("a", 1)
 	last.AllocEnded, last.Alloc.Name = true, "as reported last"
 	source.setAssignments(last)
@@ -549,7 +547,7 @@ func TestEndedAllocLeavesNoRunner(t *testing.T) {
 	}
 }
 
-// destroyRecorder is a blockingPlugins that records the allocations that it destroys.
+// destroyRecorder is a blockingPlugins that records which allocations it destroys.
 type destroyRecorder struct {
 	blockingPlugins
 	destroyedAllocs chan<- string
@@ -563,7 +561,7 @@ func (d destroyRecorder) NewAllocHooks(*api.Allocation, hooks.AttachTarget) []ho
 	return []hooks.OrderedHook{{Order: hooks.OrderPlugin, Hook: d}}
 }
 
-// allocIDs returns the ids of the allocations.
+// allocIDs returns the allocation ids.
 func (r *Runner) allocIDs() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -592,7 +590,7 @@ func TestEndIsReportedOnceBeforeRemoval(t *testing.T) {
 	if got := allocDirNames(t, root); len(got) != 0 {
 		t.Errorf("on disk: %q", got)
 	}
-	// The agent returns the memory of the removed allocation.
+	// The agent returns the removed allocation's memory.
 	eventually(t, "the removal is announced", func() bool { return source.removalCount.Load() == 1 })
 }
 
@@ -629,8 +627,7 @@ func (blockingDrivers) Driver(ctx context.Context, _ string) (driver.Driver, err
 	return nil, ctx.Err()
 }
 
-// Calls of other methods do not block while a runner is built, and they take effect on
-// that runner.
+// Other methods do not block while a runner is built, and they take effect on that runner.
 func TestRunnersAreBuiltWithoutTheLock(t *testing.T) {
 	first, second := newAssignment("a", 1), newAssignment("b", 1)
 	second.Alloc.PreviousAllocation = "a"

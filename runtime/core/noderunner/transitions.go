@@ -6,21 +6,21 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/tasksteps"
 )
 
-// maxEndedTasks is the number of tasks of ended allocations whose last transitions a Runner keeps.
+// maxEndedTasks limits the ended allocations' tasks for which a Runner keeps transitions.
 const maxEndedTasks = 256
 
-// endedTransitions keeps the last transitions of the tasks of ended allocations, which have no runner. It drops the
-// allocations that ended first when it has more than maxEndedTasks tasks; it always keeps the last one.
+// endedTransitions keeps the last task transitions of ended allocations, which have no runner. Above maxEndedTasks
+// tasks it drops the allocations that ended first; it always keeps the last one.
 //
-// A task has at most 48 transitions of 16 bytes, and 40 bytes for its name and its slice; an allocation has 40 bytes.
-// 256 tasks of 256 allocations have at most 220 kB. A task that runs once has 17 transitions, so that 256 have 90 kB. The
-// strings belong to the allocations.
+// A task has at most 48 transitions with 16 bytes each, and 40 bytes for its name and its slice; an allocation has 40
+// bytes. 256 tasks in 256 allocations have at most 220 kB. A task that runs once has 17 transitions, so 256 have 90 kB.
+// The strings belong to the allocations.
 type endedTransitions struct {
 	allocs    []endedAllocTransitions // the allocation that ended first is the first one
 	taskCount int                     // in allocs
 }
 
-// endedAllocTransitions has the last transitions of the tasks of an ended allocation. It is not changed.
+// endedAllocTransitions has the last task transitions of an ended allocation. It is not changed.
 type endedAllocTransitions struct {
 	allocID string
 	tasks   []endedTaskTransitions
@@ -55,7 +55,7 @@ func (a endedAllocTransitions) unpack() map[string][]tasksteps.Transition {
 	return transitionsByTask
 }
 
-// add keeps the transitions of an allocation that has ended now. An allocation that was not run has none.
+// add keeps the transitions of an allocation that has just ended. If it was not run, it has none.
 func (e *endedTransitions) add(a endedAllocTransitions) {
 	if len(a.tasks) == 0 {
 		return
@@ -75,14 +75,14 @@ func (e *endedTransitions) remove(allocID string) {
 	}
 }
 
-// index returns -1 if it has no transitions of the allocation.
+// index returns -1 if it has no transitions for the allocation.
 func (e *endedTransitions) index(allocID string) int {
 	return slices.IndexFunc(e.allocs, func(a endedAllocTransitions) bool { return a.allocID == allocID })
 }
 
-// TransitionsByTask returns the last transitions of each task of an allocation in this agent, the oldest first. Of an
-// allocation that has ended, it returns them until maxEndedTasks tasks of other allocations have ended, or until the
-// allocation is removed from the disk. It returns nil if it has no transitions of the allocation.
+// TransitionsByTask returns the last transitions of each task in an allocation under this agent, the oldest first.
+// For an ended allocation it returns them until maxEndedTasks tasks in other allocations have ended, or until the
+// allocation is removed from the disk. It returns nil if it has none.
 func (r *Runner) TransitionsByTask(allocID string) map[string][]tasksteps.Transition {
 	r.mu.Lock()
 	if e := r.entryByAllocID[allocID]; e != nil && e.runner != nil {

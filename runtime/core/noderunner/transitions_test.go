@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// newTransitionsOfTasks returns the longest lists of transitions that a task runner has, for a number of tasks.
+// newTransitionsOfTasks returns, for a number of tasks, a task runner's longest transition lists.
 func newTransitionsOfTasks(taskCount int) map[string][]tasksteps.Transition {
 	byTask := make(map[string][]tasksteps.Transition)
 	for task := range taskCount {
@@ -67,7 +67,7 @@ func TestEndedTransitionsDropTheFirst(t *testing.T) {
 	}
 }
 
-// The comment of endedTransitions has these sizes.
+// The endedTransitions comment has these sizes.
 func TestEndedTransitionsMemoryLimit(t *testing.T) {
 	var ended endedTransitions
 	one := newTransitionsOfTasks(1)
@@ -117,7 +117,7 @@ func TestTransitionsOfAnAllocThatHasNotEnded(t *testing.T) {
 	a := newAssignment("a", 1)
 	model.Canonicalize(a.Alloc.Job)
 	r, _, _ := startRunnerWith(t, allocrunner.Config{Drivers: driversFunc(d.lookUp)}, discardLogs{}, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, a)
-	t.Cleanup(func() { close(d.available) }) // before the cleanup of startRunnerWith, which waits for the driver
+	t.Cleanup(func() { close(d.available) }) // before startRunnerWith's cleanup, which waits for the driver
 	eventually(t, "the task waits for its driver", func() bool { runner := r.AllocRunner("a"); return runner != nil && onlyHooksCanRun(runner) })
 	if list := r.TransitionsByTask("a")["t"]; len(list) == 0 || list[len(list)-1].Next == tasksteps.None {
 		t.Errorf("transitions: %v", list)
