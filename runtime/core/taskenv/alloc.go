@@ -8,7 +8,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// NewAlloc returns the data of the allocation for the environments of all its tasks.
+// NewAlloc returns the allocation's data for all its tasks' environments.
 func NewAlloc(a *api.Allocation) Alloc {
 	env := Alloc{
 		ID:          a.ID,

@@ -13,11 +13,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// visibleTaskDirs are the paths of the task's directories in its environment variables.
+// visibleTaskDirs are the task's directory paths in its environment variables.
 type visibleTaskDirs struct{ allocPath, localPath, secretsPath string }
 
-// dirsAsSeenByTask returns the paths at which the task sees its directories, which depend on the isolation of its
-// driver.
+// dirsAsSeenByTask returns the paths at which the task sees its directories, which depend on the driver's
+// isolation.
 func (e *envInputs) dirsAsSeenByTask() visibleTaskDirs {
 	if e.taskDir.AllocDir == "" {
 		return visibleTaskDirs{} // there is no task, or it has no directories yet
@@ -31,11 +31,11 @@ func (e *envInputs) dirsAsSeenByTask() visibleTaskDirs {
 	return visibleTaskDirs{allocPath: e.taskDir.SharedAllocDir, localPath: e.taskDir.LocalDir, secretsPath: e.taskDir.SecretsDir}
 }
 
-// scratchVars has maps in which environments are built. A map that was made before the number of variables is known can have
-// twice the size of one that fits, and the environment of a task stays in memory as long as the task runs.
+// scratchVars has maps for building environments. A map made before the number of variables is known may be twice as large
+// as one that fits, and a task's environment stays in memory as long as the task runs.
 var scratchVars = sync.Pool{New: func() any { return make(map[string]string) }}
 
-// buildEnv returns all variables of an environment. It adds them in the order of ascending precedence.
+// buildEnv returns an environment's variables. It adds them in ascending precedence.
 func buildEnv(in *envInputs) map[string]string {
 	scratch := scratchVars.Get().(map[string]string)
 	defer func() {
@@ -66,8 +66,8 @@ func buildEnv(in *envInputs) map[string]string {
 	return vars
 }
 
-// hostVarsNotIn returns the variables of the host that vars does not have. It returns hostEnv itself if vars has none of
-// them, as usual: the environment is built several times in a start, and a copy of the host's has the size of the result.
+// hostVarsNotIn returns the host variables missing from vars. It usually returns hostEnv itself, because vars has none
+// of them: a start builds the environment several times, and a copy of hostEnv is as large as the result.
 func hostVarsNotIn(hostEnv, vars map[string]string) map[string]string {
 	exists := func(key, _ string) bool {
 		_, ok := vars[cleanPortOrMetaVarName(key)]
@@ -83,7 +83,7 @@ func hostVarsNotIn(hostEnv, vars map[string]string) map[string]string {
 	return hostEnv
 }
 
-// addNomadVars sets the NOMAD_ variables that come from the job and the placement, except those of the meta blocks.
+// addNomadVars sets the NOMAD_ variables from the job and the placement, except those from meta blocks.
 func (e *envInputs) addNomadVars(v *layeredVars, d visibleTaskDirs) {
 	setUnlessEmpty := func(key, value string) {
 		if value != "" {
@@ -128,11 +128,11 @@ func (e *envInputs) addNomadVars(v *layeredVars, d visibleTaskDirs) {
 	}
 }
 
-// TaskAPISocketName is the name of the socket in a task's secrets directory at which the task reaches the API.
+// TaskAPISocketName is the API socket's name in a task's secrets directory.
 const TaskAPISocketName = "api.sock"
 
-// addTokensAndAPIAddress sets the variables with the tokens of workload identities. Only a task with a token gets the
-// address of the API.
+// addTokensAndAPIAddress sets the variables for workload identity tokens. Only a task with a token gets the API
+// address.
 func (e *envInputs) addTokensAndAPIAddress(v *layeredVars, d visibleTaskDirs) {
 	for name, token := range e.tokenByIdentity {
 		if name == model.DefaultIdentity {
@@ -146,7 +146,7 @@ func (e *envInputs) addTokensAndAPIAddress(v *layeredVars, d visibleTaskDirs) {
 	}
 }
 
-// allocIndexFromName returns the index in the name of an allocation: "3" for "job.group[3]". It returns "" for an
+// allocIndexFromName returns the index in an allocation name: "3" for "job.group[3]". It returns "" for an
 // invalid name.
 func allocIndexFromName(allocName string) string {
 	open := strings.LastIndexByte(allocName, '[')
@@ -184,8 +184,8 @@ func (e *envInputs) addGroupPorts(v *layeredVars) {
 	}
 }
 
-// addTaskPorts sets the variables for the ports of the deprecated networks of single tasks. The variables of another task's
-// ports contain the name of that task.
+// addTaskPorts sets the port variables for the deprecated networks of single tasks. The variables for another task's ports
+// contain that task's name.
 func (e *envInputs) addTaskPorts(v *layeredVars) {
 	for _, task := range slices.Sorted(maps.Keys(e.alloc.PortsByTask)) {
 		for _, p := range e.alloc.PortsByTask[task] {
@@ -215,14 +215,14 @@ func (e *envInputs) addTaskPorts(v *layeredVars) {
 	}
 }
 
-// setVarWithRawAndCleanName sets two variables: one with the name as written, as Nomad does, and one with the name in which
-// invalid characters are replaced.
+// setVarWithRawAndCleanName sets two variables: one with the name as written, as Nomad does, and one with invalid
+// characters replaced in the name.
 func (v *layeredVars) setVarWithRawAndCleanName(key, value string) {
 	v.vars[key] = value
 	v.vars[replaceInvalidNameChars(key)] = value
 }
 
-// mergedMeta merges the meta of job, group and task; the task has the highest precedence.
+// mergedMeta merges job, group and task meta; the task has the highest precedence.
 func (e *envInputs) mergedMeta() map[string]string {
 	meta := make(map[string]string)
 	for _, key := range e.alloc.OptionalMetaKeys {
@@ -237,7 +237,7 @@ func (e *envInputs) mergedMeta() map[string]string {
 type metaVar struct{ key, value string }
 
 // metaVars returns two variables for each meta key: with the key in upper case, and with the key as written. Variables with
-// lower precedence come first: a key as written overrides a key that is equal to it only in upper case.
+// lower precedence come first: a key as written overrides another key that equals it only in upper case.
 func metaVars(meta map[string]string, interpolateKey func(string) string) []metaVar {
 	keys := slices.Sorted(maps.Keys(meta))
 	list := make([]metaVar, 0, 2*len(keys))

@@ -10,11 +10,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// Builder collects the inputs of a task's environment. Its methods may be called concurrently. The
+// Builder collects the inputs for a task's environment. Its methods may be called concurrently. The
 // caller must not change maps and slices after it has passed them.
 type Builder struct {
 	mu        sync.Mutex
-	inputs    envInputs         // fields of inputs are replaced; the values that they point to never change
+	inputs    envInputs         // fields of inputs are replaced; the values they point to never change
 	cachedEnv weak.Pointer[Env] // environment built from inputs; nil after a change of inputs, or if no caller uses it
 }
 
@@ -38,7 +38,7 @@ type hookEnv struct {
 	env      map[string]string
 }
 
-// NewBuilder returns a builder for the environment of one task, or of the allocation if task is the zero
+// NewBuilder returns a builder for one task's environment, or for the allocation's if task is the zero
 // value.
 func NewBuilder(node Node, alloc Alloc, task Task) *Builder {
 	return &Builder{inputs: envInputs{node: node, alloc: alloc, task: task}}
@@ -57,35 +57,35 @@ func (b *Builder) Build() *Env {
 	return env
 }
 
-// SetAlloc replaces the data of the allocation and of the task, after an update of the allocation or when
-// its network was created.
+// SetAlloc replaces the allocation's and the task's data, after an allocation update or when its network
+// was created.
 func (b *Builder) SetAlloc(alloc Alloc, task Task) {
 	b.changeInputs(func(in *envInputs) { in.alloc, in.task = alloc, task })
 }
 
-// SetDirs sets the task's directories, and the file system isolation of its driver.
+// SetDirs sets the task's directories and its driver's file system isolation.
 func (b *Builder) SetDirs(dir hook.TaskDir, isolation driver.FSIsolation) {
 	b.changeInputs(func(in *envInputs) { in.taskDir, in.isolation = dir, isolation })
 }
 
-// SetHostEnv sets the variables that the task inherits from the agent; see [FilterHostEnv]. A task whose
-// driver isolates by image inherits none.
+// SetHostEnv sets the variables inherited from the agent; see [FilterHostEnv]. With a driver that
+// isolates by image, the task inherits none.
 func (b *Builder) SetHostEnv(env map[string]string) {
 	b.changeInputs(func(in *envInputs) { in.hostEnv = env })
 }
 
-// SetDriverPortByLabel sets the ports to which the driver has mapped the ports of the task's own network, by label.
+// SetDriverPortByLabel sets the ports to which the driver has mapped the task's own network ports, by label.
 func (b *Builder) SetDriverPortByLabel(portByLabel map[string]int) {
 	b.changeInputs(func(in *envInputs) { in.driverPortsByLabel = portByLabel })
 }
 
-// SetIdentityTokens sets the tokens that the task gets as variables, by the name of the identity.
+// SetIdentityTokens sets the tokens passed to the task as variables, by identity name.
 func (b *Builder) SetIdentityTokens(tokenByIdentity map[string]string) {
 	b.changeInputs(func(in *envInputs) { in.tokenByIdentity = tokenByIdentity })
 }
 
-// SetHookEnv replaces the variables of one hook; nil removes them. The order of the hooks is that of the first
-// calls of SetHookEnv; later hooks have precedence.
+// SetHookEnv replaces one hook's variables; nil removes them. Hooks are ordered by their first SetHookEnv
+// call; later hooks have precedence.
 func (b *Builder) SetHookEnv(hookName string, env map[string]string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -102,8 +102,8 @@ func (b *Builder) SetHookEnv(hookName string, env map[string]string) {
 	b.inputs.hookEnvs = hooks
 }
 
-// SetTemplateEnv replaces the variables of templates. They have the highest precedence, and are
-// not interpolated.
+// SetTemplateEnv replaces the template variables. They have the highest precedence, and are not
+// interpolated.
 func (b *Builder) SetTemplateEnv(env map[string]string) {
 	b.changeInputs(func(in *envInputs) { in.templateEnv = env })
 }

@@ -8,10 +8,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// TaskConfigHCLVars returns the variables for the HCL engine, which evaluates a task's config:
-// each variable as nested objects, one per part of its dotted name; the object env with
-// all variables by their full names; the object secret with the values of secret blocks;
-// and the objects node, attr and meta with the facts of the node.
+// TaskConfigHCLVars returns the variables for the HCL engine, which evaluates a task's config: each variable as nested
+// objects, one per part in its dotted name; the object env with all variables by their full names; the object secret with
+// the values from secret blocks; and the objects node, attr and meta with the node's facts.
 //
 // If a name is both a variable and the prefix of longer names, the object with the longer names has precedence. A name with
 // an empty part ("a..b"), or with more than 100 parts, is available only in env.
@@ -49,10 +48,10 @@ func (e *Env) TaskConfigHCLVars() map[string]cty.Value {
 	return config
 }
 
-// maxNameParts limits the depth of a dottedNameTree, and with it the recursion of toCty.
+// maxNameParts limits the depth of a dottedNameTree, and thereby toCty's recursion.
 const maxNameParts = 100
 
-// dottedNameTree maps the next part of dotted names to a node, which holds a value or a further level of names.
+// dottedNameTree maps the next part of dotted names to a node, which holds a value or a further level.
 type dottedNameTree map[string]*dottedNameNode
 
 type dottedNameNode struct {

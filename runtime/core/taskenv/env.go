@@ -4,8 +4,8 @@ import (
 	"slices"
 )
 
-// Env is the environment of a task or of an allocation at one point in time. It never changes and
-// is safe for concurrent use.
+// Env is a task's or an allocation's environment at one point in time. It never changes and is safe
+// for concurrent use.
 type Env struct {
 	inputs *envInputs
 	vars   map[string]string
@@ -26,9 +26,9 @@ func (e *Env) SortedKeyValues() []string {
 	return list
 }
 
-// ReplaceReferences replaces every ${name} in s that is a variable, a value of a secret block
-// (secret.<name>.<key>) or an attribute of the node (node.*, attr.*, meta.*), and leaves the other text unchanged. It is
-// for all fields of a job except a task's config, for which see [Env.TaskConfigHCLVars].
+// ReplaceReferences replaces every ${name} in s that is a variable, a secret block value (secret.<name>.<key>) or a node
+// attribute (node.*, attr.*, meta.*), and leaves the other text unchanged. It is for all job fields except a task's
+// config, for which see [Env.TaskConfigHCLVars].
 func (e *Env) ReplaceReferences(s string) string {
 	remaining := maxInsertedBytes
 	return expandReferences(s, &remaining, e.lookupReference)

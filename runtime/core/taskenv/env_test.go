@@ -44,7 +44,7 @@ func testDir() hook.TaskDir {
 	}
 }
 
-// expectVars checks single variables; "-" means that the variable must be absent.
+// expectVars checks single variables; "-" means the variable must be absent.
 func expectVars(t *testing.T, e *Env, want map[string]string) {
 	t.Helper()
 	got := e.Vars()
@@ -122,7 +122,7 @@ func TestGroupPorts(t *testing.T) {
 		"NOMAD_PORT_http": "8080", "NOMAD_ALLOC_PORT_http": "8080", "NOMAD_HOST_PORT_http": "20001",
 		"NOMAD_IP_http": "192.0.2.2", "NOMAD_HOST_IP_http": "192.0.2.2",
 		"NOMAD_ADDR_http": "192.0.2.2:20001", "NOMAD_HOST_ADDR_http": "192.0.2.2:20001",
-		// Addresses have both spellings of the label; Nomad has only the raw one (RS-075).
+		// Addresses have both label spellings; Nomad has only the raw one (RS-075).
 		"NOMAD_PORT_my_port": "20002", "NOMAD_PORT_my-port": "-", "NOMAD_ADDR_my_port": "192.0.2.2:20002",
 		"NOMAD_HOST_IP_my-port": "192.0.2.2", "NOMAD_HOST_IP_my_port": "192.0.2.2",
 		"NOMAD_HOST_ADDR_my-port": "192.0.2.2:20002", "NOMAD_HOST_ADDR_my_port": "192.0.2.2:20002",
@@ -179,8 +179,7 @@ func TestMeta(t *testing.T) {
 	})
 }
 
-// If the names of two keys become equal, the key that was written that way has
-// precedence.
+// If two keys' names become equal, the key written that way has precedence.
 func TestKeysThatBecomeTheSame(t *testing.T) {
 	alloc := testAlloc()
 	alloc.JobMeta = map[string]string{"a-b": "dash", "a_b": "underscore", "a+b": "plus", "x+y": "1", "x-y": "2", "low": "l", "LOW": "u"}
@@ -298,8 +297,8 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// Entries of one block may refer to each other in any order; a cyclic reference has the
-// value of the layers with lower precedence.
+// Entries in one block may refer to each other in any order; a cyclic reference has the value from
+// the layers with lower precedence.
 func TestEntriesThatReferToEachOther(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -460,7 +459,7 @@ func TestConfigVars(t *testing.T) {
 	}
 }
 
-// The HCL engine evaluates expressions with the variables of TaskConfigHCLVars.
+// The HCL engine evaluates expressions with the TaskConfigHCLVars variables.
 func TestConfigVarsInHCL(t *testing.T) {
 	alloc := testAlloc()
 	alloc.Ports = []Port{{Label: "http", HostPort: 20446, HostIP: "192.0.2.2"}, {Label: "my-port", HostPort: 20447, HostIP: "192.0.2.2"}}
@@ -479,7 +478,7 @@ func TestConfigVarsInHCL(t *testing.T) {
 		{text: "${NOMAD_PORT_http + 1}", want: "20447"},
 		{text: "${NOMAD_PORT_my_port}", want: "20447"},
 		{text: "${node.unique.name} ${attr.kernel.name} ${node.attr.kernel.name} ${meta.rack} ${node.meta.rack}", want: "box linux linux r1 r1"},
-		{text: "${F}", want: "${UNKNOWN}"}, // the value of a variable is not expanded again
+		{text: "${F}", want: "${UNKNOWN}"}, // a variable's value is not expanded again
 		{text: "${UNKNOWN}", fault: `Unknown variable: There is no variable named "UNKNOWN".`},
 		{text: "${attr.nope}", fault: `Unsupported attribute: This object does not have an attribute named "nope".`},
 		{text: "${NOMAD_PORT_my-port}", fault: `Did you mean "NOMAD_PORT_my_port"?`},
@@ -502,7 +501,7 @@ func TestConfigVarsInHCL(t *testing.T) {
 	}
 }
 
-// An environment must not copy data that all allocations share.
+// An environment must not copy data shared by all allocations.
 func TestEnvSharesTheNode(t *testing.T) {
 	node := testNode()
 	for i := range 1000 {

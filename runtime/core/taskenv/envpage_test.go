@@ -11,7 +11,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/host/launch"
 )
 
-// taskVariables are the variables of tasks with their values. LABEL, KEY, IDENTITY and TASK are names that a job chooses.
+// taskVariables are the task variables with their values. LABEL, KEY, IDENTITY and TASK stand for names that a job
+// chooses.
 var taskVariables = []struct{ name, value string }{
 	{"NOMAD_ALLOC_DIR", "path of the directory that the tasks of the group share, as the task sees it"},
 	{"NOMAD_TASK_DIR", "path of the directory `local` of the task, as the task sees it"},
@@ -54,18 +55,19 @@ var taskVariables = []struct{ name, value string }{
 	{"NOMAD_UNIX_ADDR", "address of the agent's API for the task, if the task has a token in its environment"},
 }
 
-// pluginVariables are the variables that the agent adds to the environment of a plugin process.
+// pluginVariables are the variables that the agent adds to a plugin process's environment.
 var pluginVariables = []struct{ name, value string }{
 	{basewire.Handshake.MagicCookieKey, docpage.Code(basewire.Handshake.MagicCookieValue) + ", with which the host shows that it starts the program as a plugin"},
 	{"NOMAD_LITE_KEEPER", "path of the socket of the keeper process, for the package `sdk/process`; Nomad does not set it"},
 	{"NOMAD_LITE_DIRECTORY_ID", "id of the data directory, by which the tasks of an agent are found again; Nomad does not set it"},
 }
 
-// docs/reference/task-environment.md has each variable of docs/promises/task-environment.txt and plugin-environment.txt.
+// docs/reference/task-environment.md has each variable of docs/promises/task-environment.txt and
+// plugin-environment.txt.
 func TestReferenceTaskEnvironmentPage(t *testing.T) {
 	names := map[string]bool{}
 	for _, name := range promiseLines(testNode()) {
-		names[strings.TrimRight(name, "46")] = true // labels of the test end with the version of IP
+		names[strings.TrimRight(name, "46")] = true // the test's labels end with the IP version
 	}
 	tasks := docpage.NewTable("Variable", "Value")
 	for _, v := range taskVariables {

@@ -2,12 +2,13 @@ package taskenv
 
 import "strings"
 
-// maxInsertedBytes limits how many bytes references may insert in one call of Build or Replace. Variables that
-// refer to each other could otherwise double the text at each step. No process can have an environment of this size.
+// maxInsertedBytes limits how many bytes references may insert in one Build or ReplaceReferences call. Variables
+// that refer to each other could otherwise double the text at each step. No process can have an environment this
+// large.
 const maxInsertedBytes = 8 << 20
 
 // expandReferences replaces each ${name} for which lookup returns a value, in one pass: it does not expand
-// the inserted text. Other text is unchanged, including references whose value is longer than
+// the inserted text. Other text is unchanged, including references with a value longer than
 // remainingBytes. expandReferences subtracts the number of inserted bytes from remainingBytes.
 func expandReferences(s string, remainingBytes *int, lookup func(name string) (string, bool)) string {
 	var out strings.Builder
@@ -60,8 +61,8 @@ func isReferenceNameByte(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '-' || c == '.'
 }
 
-// cleanPortOrMetaVarName returns the name of a variable with invalid characters replaced, if its prefix is one of
-// those that precede a port label or a meta key. It returns other names unchanged.
+// cleanPortOrMetaVarName replaces the invalid characters in a variable name with a port label or meta key
+// prefix. It returns other names unchanged.
 func cleanPortOrMetaVarName(key string) string {
 	for _, prefix := range []string{"NOMAD_ADDR_", "NOMAD_IP_", "NOMAD_PORT_", "NOMAD_HOST_PORT_", "NOMAD_META_"} {
 		if strings.HasPrefix(key, prefix) {

@@ -8,35 +8,35 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// Node is the data of the node from which environments are built.
+// Node is the node data for building environments.
 type Node struct {
 	model.NodeFacts
 	ParentCgroup string // parent cgroup of tasks; empty if the node has no cgroups
 }
 
-// Alloc is the data of an allocation from which the environments of its tasks are built.
+// Alloc is the allocation data for building its tasks' environments.
 type Alloc struct {
 	ID          string
 	Name        string // "<job>.<group>[<index>]"
 	Namespace   string
 	JobID       string
 	JobName     string
-	ParentJobID string // id of the parent if the job is a child of a periodic or parameterized job; otherwise empty
+	ParentJobID string // the parent's id if the job is a child of a periodic or parameterized job; otherwise empty
 	Group       string
 
-	// OptionalMetaKeys are the meta keys that the dispatch of a parameterized job may omit. Their variables
-	// are set to "" if no meta block sets them.
+	// OptionalMetaKeys are the meta keys that a parameterized job's dispatch may omit. Their variables are
+	// set to "" if no meta block sets them.
 	OptionalMetaKeys []string
 	JobMeta          map[string]string
 	GroupMeta        map[string]string
 
-	Ports       []Port            // ports of the group
-	Network     *NetworkStatus    // network of the allocation; nil unless it has its own network namespace
-	PortsByTask map[string][]Port // ports of the networks of single tasks, by task name; such networks are deprecated in job files
+	Ports       []Port            // the group's ports
+	Network     *NetworkStatus    // the allocation's network; nil unless it has its own network namespace
+	PortsByTask map[string][]Port // ports in the networks of single tasks, by task name; such networks are deprecated in job files
 }
 
-// Task is the data of one task, from the job and the placement, from which its environment is built.
-// The zero value means that the environment is that of the allocation, and not of a task.
+// Task is one task's data, from the job and the placement, for building its environment. The zero
+// value means the environment is the allocation's, not a task's.
 type Task struct {
 	Name                string
 	Meta                map[string]string
@@ -47,7 +47,7 @@ type Task struct {
 	MemoryMaxMB         int64 // memory_max in MB: -1 for no limit, 0 if not set or oversubscription is off
 }
 
-// Port is a port that was assigned to a group or a task.
+// Port is a port assigned to a group or a task.
 type Port struct {
 	Label     string
 	HostPort  int    // port on the host
@@ -55,13 +55,13 @@ type Port struct {
 	HostIP    string // address on the host
 }
 
-// NetworkStatus is the interface and the address in the network namespace of an allocation.
+// NetworkStatus is the interface and address in an allocation's network namespace.
 type NetworkStatus struct {
 	Interface string
 	Address   string
 }
 
-// FilterHostEnv returns the variables of environ ("key=value") that tasks may inherit: those whose names are in
+// FilterHostEnv returns the variables from environ ("key=value") that tasks may inherit: those with a name in
 // allow and not in deny. A nil allow means all names, a nil deny means [base.DefaultEnvDenylist]. The agent calls
 // FilterHostEnv once, and all builders share the result.
 func FilterHostEnv(environ, deny, allow []string) map[string]string {

@@ -5,17 +5,17 @@ import (
 	"slices"
 )
 
-// layeredVars is an environment that is built layer by layer; later layers have precedence.
+// layeredVars is an environment built layer by layer; later layers have precedence.
 type layeredVars struct {
 	vars                 map[string]string
-	inputs               *envInputs // source of the secret values and node attributes that references can name
-	remainingInsertBytes int        // bytes that references may still insert
+	inputs               *envInputs // source for the secret values and node attributes in references
+	remainingInsertBytes int        // how many more bytes references may insert
 }
 
-// setVar sets one variable under its name with invalid characters replaced.
+// setVar sets one variable under the name that cleanPortOrMetaVarName returns.
 func (v *layeredVars) setVar(key, value string) { v.vars[cleanPortOrMetaVarName(key)] = value }
 
-// lookupReference returns the value of a variable, of a secret block or of an attribute of the node.
+// lookupReference returns the value of a variable, a secret block key or a node attribute.
 func (v *layeredVars) lookupReference(name string) (string, bool) {
 	return lookupReference(v.vars, v.inputs, name)
 }
@@ -35,9 +35,9 @@ func lookupReference(env map[string]string, in *envInputs, name string) (string,
 	return in.node.LookupProperty(name)
 }
 
-// addLayer adds variables with precedence over all earlier layers. Their values may refer to variables of earlier layers
-// and to each other in any order. A reference in a cycle has the value of the earlier layers: PATH = "/x:${PATH}" extends
-// the earlier PATH; without an earlier value, the reference is unchanged.
+// addLayer adds variables with precedence over all earlier layers. Their values may refer to variables in earlier layers
+// and to each other in any order. A reference in a cycle has the value from the earlier layers: PATH = "/x:${PATH}"
+// extends the earlier PATH; without an earlier value, the reference is unchanged.
 func (v *layeredVars) addLayer(layer map[string]string) {
 	layer = cleanPortAndMetaVarNames(layer)
 	if !anyValueHasReference(layer) { // most layers have no references
@@ -67,7 +67,7 @@ func anyValueHasReference(layer map[string]string) bool {
 	return false
 }
 
-// referencedKey returns the key in layer to which a reference with this name refers, false if there is none.
+// referencedKey returns the key in layer for a reference with this name, false if there is none.
 func referencedKey(layer map[string]string, name string) (string, bool) {
 	if _, ok := layer[name]; ok {
 		return name, true
@@ -78,8 +78,8 @@ func referencedKey(layer map[string]string, name string) (string, bool) {
 }
 
 // cleanPortAndMetaVarNames replaces the invalid characters in all keys. If two keys become equal, a
-// key that was valid before has precedence; if none was, the last key in alphabetical
-// order has. It does not change layer.
+// previously valid key has precedence; if none was valid, the last key in alphabetical order has.
+// It does not change layer.
 func cleanPortAndMetaVarNames(layer map[string]string) map[string]string {
 	var invalidKeys []string
 	for key := range layer {
@@ -102,17 +102,17 @@ func cleanPortAndMetaVarNames(layer map[string]string) map[string]string {
 	return out
 }
 
-// resolutionPlan says in which order the references in a layer are resolved, and which of them form cycles.
+// resolutionPlan holds the order in which a layer's references are resolved, and which references form cycles.
 type resolutionPlan struct {
-	keysInResolveOrder []string       // keys in the order of their resolution: each after the keys that it refers to, except in cycles
-	cycleNumberByKey   map[string]int // key -> number of its cycle; keys with the same number form a cycle
+	keysInResolveOrder []string       // keys in resolution order: each after the keys it refers to, except in cycles
+	cycleNumberByKey   map[string]int // key -> its cycle's number; keys with the same number form a cycle
 }
 
 // planResolution finds the cycles with Tarjan's algorithm for strongly connected components. The result depends only on
-// the layer, not on the iteration order of the map.
+// the layer, not on the map's iteration order.
 func planResolution(layer map[string]string) resolutionPlan {
 	c := resolutionPlan{cycleNumberByKey: make(map[string]int, len(layer))}
-	index := make(map[string]int, len(layer)) // order of the first visit of each key, from 1
+	index := make(map[string]int, len(layer)) // order in which each key is first visited, from 1
 	var visitStack []string
 
 	var visitKey func(key string) (low int)

@@ -12,8 +12,8 @@ import (
 
 const promisesFile = "task-environment.txt"
 
-// promiseLines returns the names of the variables of a task on the node that has each input of its environment. LABEL, KEY, IDENTITY and TASK are
-// parts of names that a job chooses.
+// promiseLines returns the variable names for a task with every environment input on the node. LABEL, KEY, IDENTITY and TASK
+// stand for parts that a job chooses.
 func promiseLines(node Node) []string {
 	alloc := testAlloc()
 	alloc.ParentJobID = "parent"

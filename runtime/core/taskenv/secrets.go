@@ -2,17 +2,17 @@ package taskenv
 
 import "strings"
 
-// SecretPrefix is the prefix of the references to the values of secret blocks, ${secret.<name>.<key>}.
+// SecretPrefix is the prefix for references to secret block values, ${secret.<name>.<key>}.
 const SecretPrefix = "secret."
 
-// SetSecrets replaces the values of the task's secret blocks. The keys of the map are the names in references,
-// secret.<name>.<key>. The values do not become variables of the task.
+// SetSecrets replaces the values from the task's secret blocks. The map's keys are the names in references,
+// secret.<name>.<key>. The values do not become task variables.
 func (b *Builder) SetSecrets(valueByReference map[string]string) {
 	b.changeInputs(func(in *envInputs) { in.valueBySecretReference = valueByReference })
 }
 
-// FirstMissingSecretReference returns the first reference in s to a key of a secret block that has no value, without ${ and
-// }. It returns "" if there is none.
+// FirstMissingSecretReference returns the first reference in s to a secret block key without a value, without ${ and }. It
+// returns "" if there is none.
 func (e *Env) FirstMissingSecretReference(s string) string {
 	for name, _, end := nextReference(s, 0); end >= 0; name, _, end = nextReference(s, end) {
 		if !strings.HasPrefix(name, SecretPrefix) {
