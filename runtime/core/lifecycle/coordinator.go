@@ -12,7 +12,7 @@ type Task struct {
 	Stage Stage
 
 	// Dependencies and Rerun are used by an ExtendedGroup; a Coordinator ignores them.
-	Dependencies []Dependency // conditions of the task in addition to its stage
+	Dependencies []Dependency // the task's conditions in addition to its stage
 	Rerun        RerunPolicy  // when an ephemeral prestart or poststart task runs again
 }
 
@@ -23,12 +23,12 @@ type Coordinator struct {
 	tasks  []Task
 	gates  map[Stage]*Gate
 
-	mu    sync.Mutex // mu is locked before the lock of a gate
+	mu    sync.Mutex // mu is locked before a gate's lock
 	phase Phase
 }
 
-// NewCoordinator returns a coordinator in phase Init, with all gates closed. The names of the
-// tasks must be unique. The coordinator keeps tasks.
+// NewCoordinator returns a coordinator in phase Init, with all gates closed. Task names must be
+// unique. The coordinator keeps tasks.
 func NewCoordinator(logger hclog.Logger, tasks []Task) *Coordinator {
 	c := &Coordinator{logger: logger, tasks: tasks, gates: make(map[Stage]*Gate)}
 	for _, t := range tasks {
@@ -39,8 +39,8 @@ func NewCoordinator(logger hclog.Logger, tasks []Task) *Coordinator {
 	return c
 }
 
-// Gate returns the gate that tasks of this stage wait for before each start, restarts
-// included. It is nil if the allocation has no such task.
+// Gate returns the gate for a stage: its tasks wait there before each start, restarts included. It
+// is nil if the allocation has no such task.
 func (c *Coordinator) Gate(stage Stage) *Gate { return c.gates[stage] }
 
 // Phase returns the current phase.
@@ -50,9 +50,8 @@ func (c *Coordinator) Phase() Phase {
 	return c.phase
 }
 
-// ObserveTaskStates updates the phase from the current states of all tasks, by task name. A
-// missing task counts as pending. Callers must pass the snapshots in order, and may
-// omit some.
+// ObserveTaskStates updates the phase from all tasks' current states, by task name. A missing task
+// counts as pending. Callers must pass the snapshots in order, and may omit some.
 func (c *Coordinator) ObserveTaskStates(states map[string]State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -60,16 +59,16 @@ func (c *Coordinator) ObserveTaskStates(states map[string]State) {
 }
 
 // ReturnToInit returns to the phase Init and closes all gates. The phase ends when ObserveTaskStates has
-// received states in which all tasks are pending. The caller must stop the tasks, and must handle
-// a task that does not become pending.
+// received states in which all tasks are pending. The caller must stop the tasks, and must handle a task
+// that does not become pending.
 func (c *Coordinator) ReturnToInit() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.enterPhaseLocked(PhaseInit)
 }
 
-// Restore determines the phase of an allocation that ran under an earlier agent. It
-// replaces the first call of ObserveTaskStates, and does not require that the tasks are pending.
+// Restore determines an allocation's phase after it ran under an earlier agent. It replaces the
+// first ObserveTaskStates call, and works even if tasks are not pending.
 func (c *Coordinator) Restore(states map[string]State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -15,9 +15,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/golden"
 )
 
-// Each transcript contains the histories of allocations: a line per event, and indented
-// below it the phase and the tasks that may start. Tasks keep their state until an
-// event names them again.
+// Each transcript contains allocation histories: a line per event, and indented below it the phase
+// and the tasks that may start. Tasks keep their state until an event names them again.
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -34,8 +33,7 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
-// replayTranscript runs the events of a transcript, and returns the transcript with the
-// actual outcomes.
+// replayTranscript runs a transcript's events, and returns the transcript with the actual outcomes.
 func replayTranscript(t *testing.T, transcript string) string {
 	var (
 		out    strings.Builder

@@ -9,7 +9,7 @@ import (
 // DependencyCondition is a condition on another task.
 type DependencyCondition uint8
 
-// The conditions on a task, in the order of the table conditions.
+// The conditions on a task, in the same order as the table conditions.
 const (
 	ConditionStarted DependencyCondition = iota
 	ConditionHealthy
@@ -17,8 +17,8 @@ const (
 	ConditionExited
 )
 
-// conditions holds the name, the text and the function of each condition. A condition
-// that does not hold for a dead task never will, unless that task runs again.
+// conditions holds each condition's name, text and function. A condition that does not hold for a
+// dead task never will, unless the task runs again.
 var conditions = [...]struct {
 	word, text string
 	holds      func(TaskFacts) bool
@@ -34,7 +34,7 @@ func (c DependencyCondition) String() string { return conditions[c].word }
 // Phrase returns the condition as part of a sentence: "db" is healthy.
 func (c DependencyCondition) Phrase() string { return conditions[c].text }
 
-// TaskFacts has the properties of one task, besides its stage, that the rules of an ExtendedGroup use.
+// TaskFacts has one task's properties, besides its stage, for an ExtendedGroup's rules.
 type TaskFacts struct {
 	State            State
 	StartedAt        time.Time // time of the last start; zero if the task never started
@@ -53,8 +53,7 @@ func (f TaskFacts) hasSucceededUnkilled() bool {
 	return f.State == Succeeded && !f.StartedAt.IsZero() && !f.KilledSinceStart
 }
 
-// Dependency is a rule by which a task may start only while a condition holds for another
-// task.
+// Dependency lets a task start only while a condition holds for another task.
 type Dependency struct {
 	Task      string
 	Condition DependencyCondition
@@ -79,7 +78,7 @@ func ParseDependencies(text string) ([]Dependency, error) {
 	return list, nil
 }
 
-// RerunPolicy defines when a task that has completed runs again.
+// RerunPolicy defines when a completed task runs again.
 type RerunPolicy struct {
 	OnMainTaskRestart bool // run again when a main task restarts
 	OnReboot          bool // run again after a reboot
@@ -105,7 +104,7 @@ type RestartGroup uint8
 const (
 	OneForOne  RestartGroup = iota // no sibling
 	OneForAll                      // all siblings
-	RestForOne                     // RestForOne restarts the siblings that come after the task, by stage or by lite_after
+	RestForOne                     // RestForOne restarts the siblings after the task, by stage or by lite_after
 )
 
 var restartGroups = []string{"one_for_one", "one_for_all", "rest_for_one"}

@@ -57,7 +57,7 @@ func FuzzParseDependencies(f *testing.F) {
 	})
 }
 
-// timeAt converts a number of seconds to a time.
+// timeAt converts seconds to a time.
 func timeAt(n int) time.Time {
 	if n == 0 {
 		return time.Time{}
@@ -94,7 +94,7 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// newTestGroup creates a group of tasks, each written as in "web main db:started rerun".
+// newTestGroup creates a task group, each task written as in "web main db:started rerun".
 func newTestGroup(t *testing.T, restart RestartGroup, lines ...string) *ExtendedGroup {
 	t.Helper()
 	var tasks []Task
@@ -148,8 +148,8 @@ func TestRerunsAfterReboot(t *testing.T) {
 	}
 }
 
-// A task without lite_rerun that runs before the main tasks does not run again with them, so it waits for no restart; one that runs
-// after their start is not started before it.
+// A task without lite_rerun that runs before the main tasks does not run again with them, so it waits for no restart; one that
+// runs after their start is not started before it.
 func TestOnlyRerunsWaitForRestarts(t *testing.T) {
 	restarts := map[string]TaskFacts{"db": {State: Running, StartedAt: timeAt(1)}, "web": {StartedAt: timeAt(1), RestartDecidedAt: timeAt(5)}}
 	if !newTestGroup(t, OneForAll, "init prestart", "db main", "web main").MayStart(PhasePrestart, "init", restarts) {
@@ -260,7 +260,7 @@ func TestTasksToRestart(t *testing.T) {
 	}
 }
 
-// A task does not restart because of its own restart.
+// A task's own restart does not restart it.
 func TestNoTaskRestartsWithItself(t *testing.T) {
 	g := newTestGroup(t, OneForAll, "web main", "db main")
 	facts := map[string]TaskFacts{"web": {State: Running, StartedAt: timeAt(1), RestartDecidedAt: timeAt(5)}, "db": {State: Running, StartedAt: timeAt(6)}}
@@ -335,7 +335,7 @@ func TestCheckOfALargeGraph(t *testing.T) {
 	if problems := CheckGraph(nodes); len(problems) > 0 {
 		t.Errorf("%d problems, such as %v", len(problems), problems[0])
 	}
-	nodes[2].Dependencies = []Dependency{{fmt.Sprint(20_000 - 6 + 2 - 2), ConditionStarted}} // the dependency is on the last task of its stage
+	nodes[2].Dependencies = []Dependency{{fmt.Sprint(20_000 - 6 + 2 - 2), ConditionStarted}} // the dependency is on its stage's last task
 	if problems := CheckGraph(nodes); len(problems) != 1 || !strings.HasPrefix(problems[0].Text, "these tasks wait for each other") {
 		t.Errorf("%d problems with a long circle", len(problems))
 	}

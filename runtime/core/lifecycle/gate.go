@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Gate blocks task runners until it opens. It can be closed and opened any number of
-// times, also while runners wait. The zero value is closed.
+// Gate blocks task runners until it opens. It can be closed and opened any number of times, also
+// while runners wait. The zero value is closed.
 type Gate struct {
 	mu     sync.Mutex
 	isOpen bool

@@ -54,8 +54,7 @@ func TestGateClosesAgain(t *testing.T) {
 	})
 }
 
-// A waiter that was woken by an opening, but has not passed when the gate closes, must
-// not pass.
+// A waiter that an opening woke must not pass if the gate closes first.
 func TestGateClosedBeforeTheWaiterRan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g Gate

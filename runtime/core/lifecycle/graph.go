@@ -14,14 +14,14 @@ type GraphTask struct {
 	HasHealthCheck   bool // service checks decide whether the task is healthy
 }
 
-// GraphProblem is an error in the conditions of a task.
+// GraphProblem is an error in a task's conditions.
 type GraphProblem struct {
 	Task string
 	Text string
 }
 
-// CheckGraph returns the problems of a graph of gates: missing tasks, conditions that can
-// never hold, and cycles. The names of the tasks must be unique.
+// CheckGraph returns the problems in a gate graph: missing tasks, conditions that can never hold,
+// and cycles. Task names must be unique.
 func CheckGraph(nodes []GraphTask) []GraphProblem {
 	tasks := make([]Task, len(nodes))
 	for i, n := range nodes {
@@ -46,8 +46,8 @@ func CheckGraph(nodes []GraphTask) []GraphProblem {
 	if cycle := order.findCycleVertices(); cycle != nil {
 		return []GraphProblem{{tasks[cycle[0]].Name, "these tasks wait for each other: " + order.describeCycle(cycle)}}
 	}
-	// The loop below is quadratic in the number of tasks. It is skipped unless some tasks
-	// wait for the end of all others, which is rare.
+	// The loop below is quadratic in the number of tasks. It is skipped unless some tasks wait
+	// until all others have ended, which is rare.
 	if !order.dependsOnAllTaskEnds(slices.Repeat([]bool{true}, len(tasks))) {
 		return nil
 	}
@@ -59,8 +59,8 @@ func CheckGraph(nodes []GraphTask) []GraphProblem {
 	return problems
 }
 
-// whyNeverSatisfied returns why task g can never start if it waits for condition c of
-// dependency, or "". Cycles are found by findCycleVertices.
+// whyNeverSatisfied returns why task g can never start if it waits for condition c on dependency,
+// or "". Cycles are found by findCycleVertices.
 func (g GraphTask) whyNeverSatisfied(dependency GraphTask, c DependencyCondition) string {
 	ends := c == ConditionSuccess || c == ConditionExited
 	last := g.Stage == PoststopTask && dependency.Stage != PoststopTask // a poststop task starts when all other tasks have ended
@@ -103,16 +103,15 @@ func joinFirstTaskNames(tasks []Task) string {
 	return strings.Join(list, ", ")
 }
 
-// startGraph is the graph of starts that precede other starts. Its vertices are the tasks,
-// followed by the entries of stagePredecessors. These extra vertices keep the number of edges
-// linear in the number of tasks.
+// startGraph says which starts precede other starts. Its vertices are the tasks, followed by the
+// stagePredecessors entries. These extra vertices keep the number of edges linear in the number of
+// tasks.
 type startGraph struct {
 	tasks                []Task
-	predecessorsByVertex [][]int // direct predecessors of each vertex
+	predecessorsByVertex [][]int // each vertex's direct predecessors
 }
 
-// stagePredecessors lists the starts of stages: the stages that start, and the stages that precede
-// them.
+// stagePredecessors lists stage starts: the stages that start, and the stages before them.
 var stagePredecessors = [...]struct{ stages, after Stage }{
 	{MainTask, PrestartEphemeral | PrestartSidecar},
 	{PoststartEphemeral | PoststartSidecar, MainTask},
@@ -158,8 +157,8 @@ func (g *startGraph) ancestorsOrSelf(taskIndex int) []bool {
 	return seen[:len(g.tasks)]
 }
 
-// findCycleVertices returns the vertices of a cycle, each before the vertex that it waits for, or
-// nil. The first vertex is a task that waits for the second.
+// findCycleVertices returns a cycle's vertices, each before the vertex it waits for, or nil. The
+// first vertex is a task that waits for the second.
 func (g *startGraph) findCycleVertices() []int {
 	const (
 		nodeUnvisited = iota
@@ -167,7 +166,7 @@ func (g *startGraph) findCycleVertices() []int {
 		nodeVisited
 	)
 	mark := make([]byte, len(g.predecessorsByVertex))
-	next := make([]int, len(g.predecessorsByVertex)) // number of followed edges of each vertex
+	next := make([]int, len(g.predecessorsByVertex)) // number of followed edges from each vertex
 	for start := range g.tasks {
 		path := []int{start}
 		for len(path) > 0 {
@@ -214,8 +213,8 @@ func (g *startGraph) describeCycle(cycle []int) string {
 	return strings.Join(steps, ", ")
 }
 
-// dependsOnAllTaskEnds reports whether the chosen tasks together wait for the end of every main and
-// poststart task that is not a sidecar.
+// dependsOnAllTaskEnds reports whether the chosen tasks together wait until every main and
+// poststart task except sidecars has ended.
 func (g *startGraph) dependsOnAllTaskEnds(chosenByTaskIndex []bool) bool {
 	ended := make(map[string]bool)
 	for v, is := range chosenByTaskIndex {

@@ -2,10 +2,9 @@ package lifecycle
 
 import "slices"
 
-// ExtendedGroup is a task group that uses the lifecycle extensions: tasks that wait for other
-// tasks, run again, or restart together. Its methods are pure functions of the current
-// facts about the tasks, so that the next agent gets the same results from the stored
-// task states. A task without a fact counts as pending.
+// ExtendedGroup is a task group with lifecycle extensions: tasks that wait for other tasks, run
+// again, or restart together. Its methods are pure functions of the current task facts, so the next
+// agent gets the same results from the stored task states. A task without a fact counts as pending.
 type ExtendedGroup struct {
 	Tasks        []Task
 	RestartGroup RestartGroup
@@ -62,8 +61,8 @@ func (g *ExtendedGroup) MayStart(p Phase, task string, facts map[string]TaskFact
 	return true
 }
 
-// isBlockedByRerunOf reports whether the task at taskIndex must wait because of the lite_rerun of the task at
-// otherIndex, or of itself.
+// isBlockedByRerunOf reports whether the task at taskIndex must wait because of lite_rerun on the task at
+// otherIndex, or on itself.
 func (g *ExtendedGroup) isBlockedByRerunOf(otherIndex, taskIndex int, facts map[string]TaskFacts) bool {
 	t, other := g.Tasks[taskIndex], g.Tasks[otherIndex]
 	state := facts[other.Name].State
@@ -90,8 +89,7 @@ func (g *ExtendedGroup) isBlockedByRestartOf(otherIndex, taskIndex int, facts ma
 	return of.isRunning() && g.mustRestartWith(otherIndex, taskIndex, facts) || of.State == Pending && g.predecessorsByTaskIndex[taskIndex][otherIndex]
 }
 
-// mayRerunIn reports whether the task may run again in a phase after the phase of its
-// stage.
+// mayRerunIn reports whether the task may run again in a phase after its stage's phase.
 func (t Task) mayRerunIn(p Phase) bool {
 	switch {
 	case !t.Rerun.OnMainTaskRestart || p == PhasePoststop:
@@ -102,8 +100,8 @@ func (t Task) mayRerunIn(p Phase) bool {
 	return t.Stage == PoststartEphemeral && p >= PhasePoststart
 }
 
-// UnsatisfiableDependency returns a dependency of the task whose condition can no longer hold, because the task that it names
-// is dead. It returns false if there is none.
+// UnsatisfiableDependency returns a task's dependency on a dead task that can no longer satisfy the condition. It returns
+// false if there is none.
 func (g *ExtendedGroup) UnsatisfiableDependency(p Phase, task string, facts map[string]TaskFacts) (Dependency, bool) {
 	i, ok := g.indexByTaskName[task]
 	if !ok || !p.OpensStage(g.Tasks[i].Stage) || facts[task].State != Pending {
@@ -118,15 +116,15 @@ func (g *ExtendedGroup) UnsatisfiableDependency(p Phase, task string, facts map[
 	return Dependency{}, false
 }
 
-// RerunsAfterReboot reports whether a task that has completed runs again after a
-// reboot. A nil group has no such task.
+// RerunsAfterReboot reports whether a completed task runs again after a reboot. A nil group has no
+// such task.
 func (g *ExtendedGroup) RerunsAfterReboot(task string) bool {
 	return g != nil && slices.ContainsFunc(g.Tasks, func(t Task) bool { return t.Name == task && t.Rerun.OnReboot })
 }
 
 // RerunCauseByTask returns the completed tasks that must run again because a main task restarts: task name -> name
-// of such a main task. Afterwards, the caller must treat these tasks as pending, also in the facts that it passes to
-// the other methods.
+// of such a main task. Afterwards, the caller must treat these tasks as pending, also in the facts for the other
+// methods.
 func (g *ExtendedGroup) RerunCauseByTask(facts map[string]TaskFacts) map[string]string {
 	var names map[string]string
 	for _, t := range g.Tasks {
@@ -134,8 +132,7 @@ func (g *ExtendedGroup) RerunCauseByTask(facts map[string]TaskFacts) map[string]
 			continue
 		}
 		for _, main := range g.Tasks {
-			// A run that started before the restart of the main task does not count: it
-			// may have been too early.
+			// A run from before the main task's restart does not count: it may have been too early.
 			if main.Stage == MainTask && facts[main.Name].RestartDecidedAt.After(facts[t.Name].StartedAt) {
 				names = addCausingTask(names, t.Name, main.Name)
 				break
@@ -177,8 +174,8 @@ func (g *ExtendedGroup) restartCause(taskIndex int, facts map[string]TaskFacts) 
 	return 0, false
 }
 
-// mustRestartWith reports whether the task at taskIndex must restart with the task at causeIndex: it was last started
-// before that restart was decided. The result is false after the task has restarted.
+// mustRestartWith reports whether the task at taskIndex must restart with the task at causeIndex: it last started
+// before the cause's restart was decided. The result is false after the task has restarted.
 func (g *ExtendedGroup) mustRestartWith(taskIndex, causeIndex int, facts map[string]TaskFacts) bool {
 	if taskIndex == causeIndex || g.RestartGroup == OneForOne || !g.areBothMainOrSidecar(taskIndex, causeIndex) {
 		return false
@@ -189,8 +186,8 @@ func (g *ExtendedGroup) mustRestartWith(taskIndex, causeIndex int, facts map[str
 	return facts[g.Tasks[causeIndex].Name].RestartDecidedAt.After(facts[g.Tasks[taskIndex].Name].StartedAt)
 }
 
-// areBothMainOrSidecar reports whether the tasks at i and j are both main tasks or sidecars, which restart
-// groups apply to.
+// areBothMainOrSidecar reports whether the tasks at i and j are both main tasks or sidecars. Restart
+// groups apply only to these.
 func (g *ExtendedGroup) areBothMainOrSidecar(i, j int) bool {
 	lasting := func(s Stage) bool { return s == MainTask || s.Sidecar() }
 	return lasting(g.Tasks[i].Stage) && lasting(g.Tasks[j].Stage)

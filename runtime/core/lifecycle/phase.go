@@ -17,8 +17,7 @@ func (p Phase) String() string {
 	return [...]string{"init", "prestart", "main", "poststart", "wait_alloc", "poststop"}[p]
 }
 
-// phaseTable maps each phase to the stages that may start in it and to the condition that
-// ends it.
+// phaseTable maps each phase to the stages that may start in it and the condition that ends it.
 var phaseTable = [...]struct {
 	open Stage
 	done func(StateSetByStage) bool
@@ -31,8 +30,8 @@ var phaseTable = [...]struct {
 	PhasePoststop:  {PoststopTask, phaseNeverDone},
 }
 
-// Next returns the phase that follows p for the given tasks. It may skip phases, and
-// returns p if the phase does not change.
+// Next returns the phase after p for the given tasks. It may skip phases, and returns p if the
+// phase does not change.
 func (p Phase) Next(states StateSetByStage) Phase {
 	if states.allTasksIn(allStages&^PoststopTask, newStateSet(Succeeded, Failed)) {
 		return PhasePoststop // PhasePoststop follows any phase when all tasks but poststop tasks are dead
@@ -43,7 +42,7 @@ func (p Phase) Next(states StateSetByStage) Phase {
 	return p
 }
 
-// OpensStage reports whether tasks of stage s may start in phase p.
+// OpensStage reports whether stage s tasks may start in phase p.
 func (p Phase) OpensStage(s Stage) bool { return phaseTable[p].open&s != 0 }
 
 func (st StateSetByStage) allPending() bool { return st.allTasksIn(allStages, newStateSet(Pending)) }

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// The specification in this file implements the rules of phaseTable independently: over
-// a plain list of tasks, with one step at a time. It shares nothing with the code under
-// test but the names of the constants.
+// The specification in this file implements the phaseTable rules independently: over a plain task
+// list, with one step at a time. It shares nothing with the code under test but the constants'
+// names.
 
 type specTask struct {
 	stage Stage
@@ -29,7 +29,7 @@ var specOpenGates = map[Phase]string{
 
 var specStages = [...]Stage{PrestartEphemeral, PrestartSidecar, MainTask, PoststartEphemeral, PoststartSidecar, PoststopTask}
 
-// specNextPhase applies the rules of the specification until the phase no longer changes.
+// specNextPhase applies the specification's rules until the phase no longer changes.
 func specNextPhase(p Phase, tasks []specTask) Phase {
 	for {
 		next := applySpecRule(p, tasks)
@@ -94,7 +94,7 @@ func checkNextPhase(t *testing.T, p Phase, tasks []specTask) {
 	}
 }
 
-// checkAllTaskLists checks all lists of tasks in these states, and returns their number.
+// checkAllTaskLists checks all task lists in these states, and returns their number.
 func checkAllTaskLists(t *testing.T, longest int, states ...State) int {
 	var allTaskKinds []specTask
 	for _, stage := range specStages {
@@ -131,15 +131,14 @@ func checkAllTaskLists(t *testing.T, longest int, states ...State) int {
 	return total
 }
 
-// Every list of up to six tasks, in every phase. The order of the tasks matters neither
-// in the code nor in the specification, so one order of each list is enough; the random
-// test shuffles.
+// Every list of up to six tasks, in every phase. Task order matters neither in the code nor in the
+// specification, so one order per list is enough; the random test shuffles.
 func TestNextAgreesWithSpecificationOnAllSmallAllocations(t *testing.T) {
 	const maxListLength = 6
 	total := 1 + checkAllTaskLists(t, maxListLength, Pending, Running, Succeeded, Failed) // includes the empty list
 	checkNextPhase(t, PhaseInit, nil)
 
-	// The number of lists without order: choose(24+k-1, k) of each length k.
+	// The number of lists without order: choose(24+k-1, k) for each length k.
 	want := 0
 	for k, c := 0, 1; k <= maxListLength; k++ {
 		want += c
@@ -154,8 +153,8 @@ func TestNextAgreesWithSpecificationOnLargeAllocations(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 20_000 {
 		tasks := make([]specTask, rng.IntN(40))
-		// Each list has few kinds of tasks. With more kinds, the rules for "all tasks" would
-		// rarely apply.
+		// Each list has few kinds of tasks. With more kinds, the rules for "all tasks" would rarely
+		// apply.
 		stages, states := 1+rng.IntN(6), 1+rng.IntN(4)
 		for i := range tasks {
 			tasks[i] = specTask{specStages[rng.IntN(stages)], State(rng.IntN(states))}

@@ -2,11 +2,11 @@ package lifecycle
 
 import "math/bits"
 
-// Stage says when in the lifecycle of its allocation a task runs, such as prestart or main. Stages are bits,
-// so a Stage can also be a set of stages.
+// Stage says when in its allocation's lifecycle a task runs, such as prestart or main. Stages are bits, so a
+// Stage can also be a set of stages.
 type Stage uint8
 
-// The stages of tasks, in the order in which their gates open.
+// The task stages, in the order in which their gates open.
 const (
 	PrestartEphemeral Stage = 1 << iota
 	PrestartSidecar
@@ -36,13 +36,12 @@ func (s Stage) String() string {
 	return "several stages"
 }
 
-// Ephemeral reports whether tasks of the stage run beside the main tasks and are
-// expected to end.
+// Ephemeral reports whether the stage's tasks run beside the main tasks and are expected to end.
 func (s Stage) Ephemeral() bool { return s&(PrestartEphemeral|PoststartEphemeral) != 0 }
 
-// StageOf returns the stage for a task's lifecycle block. An empty hook means a main
-// task, and sidecar is ignored for main and poststop tasks. An unknown hook is rejected
-// by validation; StageOf treats it as main.
+// StageOf returns the stage for a task's lifecycle block. An empty hook means a main task, and
+// sidecar is ignored for main and poststop tasks. Validation rejects an unknown hook; StageOf
+// treats it as main.
 func StageOf(hook string, sidecar bool) Stage {
 	switch {
 	case hook == "prestart" && sidecar:
@@ -59,15 +58,14 @@ func StageOf(hook string, sidecar bool) Stage {
 	return MainTask
 }
 
-// Sidecar reports whether tasks of the stage run beside the main tasks until the main
-// tasks have ended.
+// Sidecar reports whether the stage's tasks run beside the main tasks until the main tasks have
+// ended.
 func (s Stage) Sidecar() bool { return s&(PrestartSidecar|PoststartSidecar) != 0 }
 
-// State is the state of one task: pending, running, succeeded or failed.
+// State is one task's state: pending, running, succeeded or failed.
 type State uint8
 
-// The states. A task that waits for its restart is Pending; a dead task is Succeeded or
-// Failed.
+// The states. A task waiting for its restart is Pending; a dead task is Succeeded or Failed.
 const (
 	Pending State = iota
 	Running
@@ -75,7 +73,7 @@ const (
 	Failed
 )
 
-// StateOf converts a task state of the API. An unknown state counts as pending.
+// StateOf converts an API task state. An unknown state counts as pending.
 func StateOf(state string, failed bool) State {
 	switch {
 	case state == "running":
@@ -102,8 +100,8 @@ func newStateSet(of ...State) stateSet {
 	return set
 }
 
-// StateSetByStage has, for each stage, the set of states that its tasks have. The phase of an allocation depends on
-// nothing else. The zero value has no tasks.
+// StateSetByStage has, for each stage, the set of its tasks' states. An allocation's phase depends on nothing else.
+// The zero value has no tasks.
 type StateSetByStage [6]stateSet
 
 // AddTask adds one task.
@@ -111,7 +109,7 @@ func (st *StateSetByStage) AddTask(stage Stage, s State) {
 	st[bits.TrailingZeros8(uint8(stage))] |= newStateSet(s)
 }
 
-// allTasksIn reports whether every task of the stages is in one of the allowed states. It returns true
+// allTasksIn reports whether every task in the stages is in one of the allowed states. It returns true
 // for a stage without tasks.
 func (st StateSetByStage) allTasksIn(stages Stage, allowed stateSet) bool {
 	for i, have := range st {
