@@ -8,7 +8,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/lifecycle"
 )
 
-// Mode selects the behaviour when the attempts of an interval are used up.
+// Mode selects the behaviour when an interval's attempts are used up.
 type Mode string
 
 // The modes. Any other value counts as ModeFail.
@@ -17,7 +17,7 @@ const (
 	ModeDelay Mode = "delay"
 )
 
-// Policy is the restart block of a task.
+// Policy is a task's restart block.
 type Policy struct {
 	Attempts int
 	Interval time.Duration
@@ -27,8 +27,8 @@ type Policy struct {
 	RestartsOnSuccess bool
 }
 
-// RestartsOnSuccess reports whether a task restarts after a clean exit: sidecars do, and the
-// main tasks of the job types that never finish.
+// RestartsOnSuccess reports whether a task restarts after a clean exit: sidecars do, and so do main
+// tasks in job types that never finish.
 func RestartsOnSuccess(jobType string, stage lifecycle.Stage) bool {
 	if stage.Sidecar() {
 		return true
@@ -36,8 +36,8 @@ func RestartsOnSuccess(jobType string, stage lifecycle.Stage) bool {
 	return stage == lifecycle.MainTask && (jobType == "service" || jobType == "system")
 }
 
-// RunOutcome is how a run of a task has ended. The zero value is a failure after which a restart can
-// help: a non-zero exit code, an unknown exit status, or a start error that can be retried.
+// RunOutcome is how a task run has ended. The zero value is a failure after which a restart can
+// help: a non-zero exit code, an unknown exit status, or a retryable start error.
 type RunOutcome struct {
 	Killed                    bool // the task was killed and must stay down
 	RestartRequested          bool // a user, a template or an identity requested a restart
@@ -76,30 +76,30 @@ const (
 	ReasonDelay         = "Exceeded allowed attempts, applying a delay"
 )
 
-// State is the history on which a decision depends. The task runner stores it for the next agent. The first window starts when the
-// agent receives the task.
+// State is the history for a decision. The task runner stores it for the next agent. The first window starts when the agent
+// receives the task.
 type State struct {
 	EndsInWindow int           // ends in the current window that count as attempts
 	WindowStart  time.Time     // start of the current window
-	NextStart    time.Time     // time at which the last delay ends; zero if there was none
+	NextStart    time.Time     // when the last delay ends; zero if there was none
 	Delay        time.Duration // the last delay
 }
 
-// RemainingDelay returns the time until the task starts again: the rest of the last delay. It is never longer than
-// that delay, even if the clock was set back.
+// RemainingDelay returns how much of the last delay remains until the task starts again. It never exceeds the
+// delay, even if the clock was set back.
 func (s State) RemainingDelay(now time.Time) time.Duration {
 	return min(max(s.NextStart.Sub(now), 0), s.Delay)
 }
 
-// WithoutDelay returns the state of a task that starts now.
+// WithoutDelay returns the state for a task that starts now.
 func (s State) WithoutDelay() State {
 	s.NextStart, s.Delay = time.Time{}, 0
 	return s
 }
 
-// Decide decides about a task that has just ended, and returns the state after that. For ActionRestart the state also has the end of
-// the delay. randomInt64N returns a random number in [0,n), n > 0, as [math/rand/v2.Int64N] does; it must not be seeded from the
-// time, or tasks that fail together restart together.
+// Decide decides about a task that has just ended, and returns the state after that. For ActionRestart the state also has the
+// time when the delay ends. randomInt64N returns a random number in [0,n), n > 0, as [math/rand/v2.Int64N] does; it must not be
+// seeded from the time, or tasks that fail together restart together.
 func (p Policy) Decide(s State, now time.Time, o RunOutcome, randomInt64N func(n int64) int64) (Decision, State) {
 	s = s.WithoutDelay()
 	d := p.countAttemptAndDecide(&s, now, o, randomInt64N)
@@ -140,7 +140,7 @@ func (p Policy) countAttemptAndDecide(s *State, now time.Time, o RunOutcome, ran
 		"Exceeded allowed attempts %d in interval %v and mode is %q", p.Attempts, p.Interval, ModeFail)}
 }
 
-// countAttempt adds one to the number of ends in the current window. It starts a new window if interval has passed.
+// countAttempt adds one end to the current window. It starts a new window if interval has passed.
 func (s *State) countAttempt(now time.Time, interval time.Duration) {
 	switch age := now.Sub(s.WindowStart); {
 	case age > interval:
@@ -152,8 +152,8 @@ func (s *State) countAttempt(now time.Time, interval time.Duration) {
 	s.EndsInWindow++
 }
 
-// delayWithJitter returns the policy's delay plus up to a quarter, so that tasks that failed
-// together do not restart together.
+// delayWithJitter returns the policy's delay plus up to a quarter, so that tasks failing together
+// do not restart together.
 func (p Policy) delayWithJitter(randomInt64N func(int64) int64) time.Duration {
 	d := p.Delay
 	if d <= 0 {
@@ -162,8 +162,8 @@ func (p Policy) delayWithJitter(randomInt64N func(int64) int64) time.Duration {
 	return addSaturating(d, time.Duration(randomInt64N(int64(d))/4))
 }
 
-// remainingInterval returns the rest of the window, at least 1 ns: a task that ends at the
-// very end of a window starts again in the next window.
+// remainingInterval returns the remaining window, at least 1 ns: a task that ends at the very end
+// of a window starts again in the next window.
 func (p Policy) remainingInterval(s *State, now time.Time) time.Duration {
 	return max(p.Interval-now.Sub(s.WindowStart), 1)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/lifecycle"
 )
 
-// startTime is the time at which the first windows of this file start.
+// startTime is when the first windows in this file start.
 var startTime = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // noJitter makes each delay equal to the policy's delay.
@@ -23,7 +23,7 @@ func testPolicy(change func(*Policy)) Policy {
 	return p
 }
 
-// tracker has the state of one task.
+// tracker has one task's state.
 type tracker struct {
 	Policy
 	State
@@ -213,7 +213,7 @@ func TestDelayHasUpToAQuarterOfJitter(t *testing.T) {
 	}
 }
 
-// Two tasks that are created at the same time do not restart together (rule RS-005 of
+// Two tasks created at the same time do not restart together (rule RS-005 of
 // docs/reference/rules.md).
 func TestJitterIsIndependent(t *testing.T) {
 	p := testPolicy(func(p *Policy) { p.Delay = time.Hour })
@@ -301,8 +301,8 @@ func TestOnSuccess(t *testing.T) {
 	}
 }
 
-// In any sequence of failures, no window has more restarts than attempts in mode fail,
-// and mode delay never gives up.
+// In any failure sequence, no window has more restarts than attempts in mode fail, and mode delay
+// never gives up.
 func TestRandomSequences(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
 	for range 500 {
@@ -344,8 +344,8 @@ func TestRandomSequences(t *testing.T) {
 	}
 }
 
-// Without the minimum of one nanosecond, the next end at the same time would still be
-// in the window, and the task would restart repeatedly without delay.
+// Without the minimum of one nanosecond, the next end at the same time would still be in the
+// window, and the task would restart repeatedly without delay.
 func TestDelayMayExceedTheWindow(t *testing.T) {
 	now := startTime
 	tracker := newTracker(Policy{Attempts: 1, Interval: 10 * time.Second, Mode: ModeDelay}, noJitter)
