@@ -21,31 +21,31 @@ import (
 )
 
 const (
-	// fileName is the name of the file with the spans in the directory of the allocation, in which no task can write.
+	// fileName is the span file's name in the allocation's directory, where no task can write.
 	fileName = ".timeline"
 
-	// flushDelay is how long an ended span waits in memory, so that one write contains several spans. An agent that is killed loses
-	// the spans of this time. The start of a run does not wait.
+	// flushDelay is how long an ended span waits in memory, so that one write contains several spans. A killed agent loses
+	// these spans. The start of a run does not wait.
 	flushDelay = 100 * time.Millisecond
 
 	// exhaustedFlushDelay is the time between two attempts to write while there is no free file descriptor.
 	exhaustedFlushDelay = 5 * time.Second
 
-	// A file that is larger than maxFileSize is rewritten with the first keptFirstSpans spans, which are about the
-	// setup of the allocation, and with the last spans up to keptLastBytes bytes.
+	// A file larger than maxFileSize is rewritten with the first keptFirstSpans spans, which are about the
+	// allocation's setup, and with the last spans up to keptLastBytes bytes.
 	maxFileSize    = 512 << 10
 	keptLastBytes  = maxFileSize / 2
 	keptFirstSpans = 100
 
-	// maxReadSize limits how much of the file is read. The file can be larger than maxFileSize by one write.
+	// maxReadSize limits how many bytes of the file are read. The file can be larger than maxFileSize by one write.
 	maxReadSize = 2 * maxFileSize
 
-	// maxUnwrittenSpans limits the spans that are kept in memory after a failed write; older ones are dropped.
+	// maxUnwrittenSpans limits the spans kept in memory after a failed write; older ones are dropped.
 	maxUnwrittenSpans = 1000
 )
 
-// File is the time line of one allocation: it stores the spans in a file in the directory of the allocation. All methods may be
-// called concurrently.
+// File is one allocation's time line: it stores the spans in a file in the allocation's directory. All methods may be called
+// concurrently.
 type File struct {
 	dir    directory
 	trace  Trace // nil if spans are not exported
@@ -54,35 +54,34 @@ type File struct {
 	fileIOMu sync.Mutex // held while the file is read or written; taken before mu
 
 	mu               sync.Mutex
-	activeSpanByID   map[string]tracespan.Span // spans that have not ended, by span id
-	unwrittenSpans   []tracespan.Span          // spans that are not in the file yet
+	activeSpanByID   map[string]tracespan.Span // spans in progress, by span id
+	unwrittenSpans   []tracespan.Span          // spans not yet in the file
 	flushTimer       *time.Timer               // not nil if a flush is scheduled
 	closed           bool
 	version          uint64
 	changedSinceRead chan struct{} // closed at the next change; nil if no caller waits for it
 }
 
-// Trace exports the spans of an allocation as a distributed trace. Its methods are called concurrently, also
+// Trace exports an allocation's spans as a distributed trace. Its methods are called concurrently, also
 // while locks are held, and must not block.
 type Trace interface {
-	// ExportEndedSpan is called once with each span that has ended.
+	// ExportEndedSpan is called once with each ended span.
 	ExportEndedSpan(tracespan.Span)
-	// Traceparent returns, in the format of the HTTP header traceparent, the trace context in which the given span is the
-	// parent.
+	// Traceparent returns the trace context with the given span as parent, in the format for the HTTP header traceparent.
 	Traceparent(spanID string) string
 	// TasksGetTraceparent reports whether tasks get a trace context in the variable TRACEPARENT.
 	TasksGetTraceparent() bool
 }
 
-// directory is the directory of an allocation.
+// directory is an allocation's directory.
 type directory interface {
 	Open() (*os.Root, error)
 	// OpenToAppend opens or creates a file in the directory, with mode 0600.
 	OpenToAppend(name string) (*os.File, error)
 }
 
-// NewFile returns the time line of an allocation. Spans are kept in memory while the allocation's directory does not exist.
-// The trace may be nil.
+// NewFile returns an allocation's time line. Spans are kept in memory while the allocation's directory does not exist. The
+// trace may be nil.
 func NewFile(dir directory, trace Trace, logger hclog.Logger) *File {
 	return &File{dir: dir, trace: trace, logger: logger, activeSpanByID: make(map[string]tracespan.Span)}
 }
@@ -113,12 +112,12 @@ func (f *File) recordEndedSpan(s tracespan.Span) {
 	}
 	at := s.End
 	if s.Kind == tracespan.KindEvent {
-		at = time.Now() // the time of an event can come from a plugin
+		at = time.Now() // an event's time may come from a plugin
 	}
 	f.increaseVersionAndNotifyLocked(at)
 }
 
-// dropActiveSpan drops a span that has not ended, so that it is not recorded.
+// dropActiveSpan drops a span in progress, so that it is not recorded.
 func (f *File) dropActiveSpan(s tracespan.Span) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -139,8 +138,8 @@ func (f *File) addUnwrittenAndScheduleFlushLocked(s tracespan.Span, delay time.D
 	}
 }
 
-// increaseVersionAndNotifyLocked increases the version after a change, and closes changed. Versions are times in
-// microseconds, so that they increase across agents although they are not stored.
+// increaseVersionAndNotifyLocked increases the version after a change, and closes changedSinceRead. Versions are times in
+// microseconds, so they increase across agents although they are not stored.
 func (f *File) increaseVersionAndNotifyLocked(changedAt time.Time) {
 	f.version = max(f.version+1, uint64(changedAt.UnixMicro()))
 	if f.changedSinceRead != nil {
@@ -149,7 +148,7 @@ func (f *File) increaseVersionAndNotifyLocked(changedAt time.Time) {
 	}
 }
 
-// Flush writes the spans that are not in the file yet. After an error, which it logs, it keeps the spans for the next write.
+// Flush writes the spans not yet in the file. After an error, which it logs, it keeps the spans for the next write.
 func (f *File) Flush() {
 	f.fileIOMu.Lock()
 	defer f.fileIOMu.Unlock()
@@ -179,12 +178,12 @@ func (f *File) Flush() {
 	}
 	f.logger.Debug("time line of the allocation is written later", "error", err)
 	if f.flushTimer == nil {
-		// The write is repeated without a new span, because no span may follow when the allocation has ended.
+		// The write is repeated without a new span, because none may follow after the allocation has ended.
 		f.flushTimer = time.AfterFunc(exhaustedFlushDelay, f.Flush)
 	}
 }
 
-// Close writes the remaining spans and makes the File ignore all later ones, so that the directory of the allocation can be
+// Close writes the remaining spans and makes the File ignore all later ones, so that the allocation's directory can be
 // removed afterwards.
 func (f *File) Close() {
 	f.mu.Lock()
@@ -214,7 +213,7 @@ func (f *File) appendSpansAndLimitFileSize(spans []tracespan.Span) error {
 	return replacefile.WriteInRoot(dir, fileName, encodeSpansAsJSONLines(replaceMiddleSpansByGap(all)), 0o600)
 }
 
-// appendToTimelineFile appends content to the file in one write, and returns the new size of the file.
+// appendToTimelineFile appends content to the file in one write, and returns the file's new size.
 func (f *File) appendToTimelineFile(content []byte) (size int64, err error) {
 	file, err := f.dir.OpenToAppend(fileName)
 	if err != nil {
@@ -231,7 +230,8 @@ func (f *File) appendToTimelineFile(content []byte) (size int64, err error) {
 	return info.Size(), nil
 }
 
-// replaceMiddleSpansByGap replaces the spans between the first keptFirstSpans and the last keptLastBytes by one span of tracespan.KindGap.
+// replaceMiddleSpansByGap replaces the spans between the first keptFirstSpans and the last keptLastBytes by one
+// tracespan.KindGap span.
 func replaceMiddleSpansByGap(spans []tracespan.Span) []tracespan.Span {
 	last, size := len(spans), 0
 	for last > keptFirstSpans {
@@ -246,7 +246,7 @@ func replaceMiddleSpansByGap(spans []tracespan.Span) []tracespan.Span {
 	dropped := spans[keptFirstSpans:last]
 	gap := tracespan.Span{ID: newSpanID(), Kind: tracespan.KindGap, Name: "dropped", Start: dropped[0].Start}
 	for _, s := range dropped {
-		gap.Dropped += max(s.Dropped, 1) // a gap counts as the spans that it has replaced
+		gap.Dropped += max(s.Dropped, 1) // a gap counts as the spans it has replaced
 		gap.End = laterTime(gap.End, laterTime(s.Start, s.End))
 	}
 	return slices.Concat(spans[:keptFirstSpans], []tracespan.Span{gap}, spans[last:])
@@ -264,13 +264,13 @@ func encodeSpansAsJSONLines(spans []tracespan.Span) []byte {
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	for i := range spans {
-		_ = e.Encode(&spans[i]) // a Span has only strings, integers and times of this century, which all have a JSON form
+		_ = e.Encode(&spans[i]) // a Span has only strings, integers and times in this century, which all have a JSON form
 	}
 	return b.Bytes()
 }
 
-// readSpansFromFile returns the spans of the file in the order of their start. A file that does not exist has no spans. Lines that are not
-// spans, such as the incomplete line of a machine that lost power, are ignored.
+// readSpansFromFile returns the file's spans, sorted by start. A missing file has no spans. Invalid lines are ignored, such as
+// an incomplete line after a power loss.
 func readSpansFromFile(dir *os.Root) ([]tracespan.Span, error) {
 	file, err := dir.OpenFile(fileName, os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -299,7 +299,7 @@ func decodeValidSpans(content []byte) []tracespan.Span {
 	return sortAndKeepLastPerID(spans)
 }
 
-// sortAndKeepLastPerID sorts spans by their start. Of several spans with the same id it keeps only the last one.
+// sortAndKeepLastPerID sorts spans by start. For spans with the same id it keeps only the last one.
 func sortAndKeepLastPerID(spans []tracespan.Span) []tracespan.Span {
 	at := make(map[string]int, len(spans))
 	merged := make([]tracespan.Span, 0, len(spans))
@@ -315,15 +315,15 @@ func sortAndKeepLastPerID(spans []tracespan.Span) []tracespan.Span {
 	return merged
 }
 
-// Snapshot is the state of a time line.
+// Snapshot is a time line's state.
 type Snapshot struct {
-	Spans   []tracespan.Span // in the order of their start
+	Spans   []tracespan.Span // sorted by start
 	Version uint64           // increases with each change, also across agents
 	Changed <-chan struct{}
 }
 
-// fileTimeTick is the longest tick of the clock from which Linux takes the time of a file (HZ is at least 100). The time of
-// a file precedes its change by at most one tick.
+// fileTimeTick is the longest tick of Linux's clock for file times (HZ is at least 100). A file's time precedes its change
+// by at most one tick.
 const fileTimeTick = 10 * time.Millisecond
 
 // ReadSnapshot returns all spans, those in the file and those in memory. Changed is closed at the next change.
@@ -356,8 +356,8 @@ func (f *File) ReadSnapshot() (Snapshot, error) {
 	return Snapshot{Spans: sortAndKeepLastPerID(slices.Concat(stored, f.unwrittenSpans, active)), Version: f.version, Changed: f.changedSinceRead}, nil
 }
 
-// LastRunByTask returns the span of the last run of each task, by task name. The name of the span is the start ID of the
-// task, and its plugin is the driver. A run that has ended in the last moment before the agent was killed can have no end.
+// LastRunByTask returns each task's last run span, by task name. The span's name is the task's start ID, and its plugin is
+// the driver. A run may have no end if it ended just before the agent was killed.
 func (f *File) LastRunByTask() (map[string]tracespan.Span, error) {
 	snapshot, err := f.ReadSnapshot()
 	runs := make(map[string]tracespan.Span)
@@ -369,7 +369,7 @@ func (f *File) LastRunByTask() (map[string]tracespan.Span, error) {
 	return runs, err
 }
 
-// sortSpansByStart sorts spans by their start. Spans with the same start keep their order.
+// sortSpansByStart sorts spans by start. Spans with the same start keep their order.
 func sortSpansByStart(spans []tracespan.Span) {
 	slices.SortStableFunc(spans, func(a, b tracespan.Span) int { return a.Start.Compare(b.Start) })
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 )
 
-// Recorder records spans of one allocation or one task. The zero value records nothing. Its methods may be
-// called concurrently, and do not block.
+// Recorder records one allocation's or one task's spans. The zero value records nothing. Its methods may
+// be called concurrently, and do not block.
 type Recorder struct {
 	file     *File
 	taskName string
@@ -28,7 +28,7 @@ func (f *File) Recorder(taskName string, secrets *redact.Values) Recorder {
 	return Recorder{f, taskName, secrets}
 }
 
-// ActiveSpan is a span that has started and has not ended. The methods of a nil ActiveSpan record nothing.
+// ActiveSpan is a span in progress. A nil ActiveSpan records nothing.
 type ActiveSpan struct {
 	recorder Recorder
 	span     tracespan.Span
@@ -39,19 +39,19 @@ func (r Recorder) StartSpan(kind tracespan.Kind, name, plugin string) *ActiveSpa
 	return r.addActiveSpan(tracespan.Span{ID: newSpanID(), Kind: kind, Name: name, Plugin: plugin, Start: time.Now()})
 }
 
-// StartHookSpan starts the span for a call of a hook. The caller calls End once.
+// StartHookSpan starts the span for a hook call. The caller calls End once.
 func (r Recorder) StartHookSpan(hookPoint, hookName string, internal bool) *ActiveSpan {
 	return r.addActiveSpan(tracespan.Span{ID: newSpanID(), Kind: tracespan.KindHook, Name: hookPoint, Plugin: hookName, Internal: internal, Start: time.Now()})
 }
 
-// StartRunSpan starts the span for the run of a task's process. If a later agent recovers the process, it calls StartRunSpan with the
-// same startID and so continues the span.
+// StartRunSpan starts the span for a task process run. If a later agent recovers the process, it calls StartRunSpan with the same
+// startID and so continues the span.
 func (r Recorder) StartRunSpan(startID, driver string, start time.Time) *ActiveSpan {
 	return r.addActiveSpan(tracespan.Span{ID: spanIDOfRun(startID), Kind: tracespan.KindRun, Name: startID, Plugin: driver, Start: start})
 }
 
-// TaskTraceparent returns the value of the environment variable TRACEPARENT for a process of the task, or ""
-// if the task gets none. With it, the spans that the process exports are children of the span of its run.
+// TaskTraceparent returns the TRACEPARENT environment variable's value for a task process, or "" if the task
+// gets none. With it, the spans exported by the process are children of its run's span.
 func (r Recorder) TaskTraceparent(startID string) string {
 	if r.file == nil || r.file.trace == nil || !r.file.trace.TasksGetTraceparent() {
 		return ""
@@ -75,8 +75,8 @@ func (r Recorder) addActiveSpan(s tracespan.Span) *ActiveSpan {
 	return &ActiveSpan{r, s}
 }
 
-// ContextWithTraceparent returns the context for the call that the span records. If the allocation has a trace, a
-// plugin that is called with this context receives the span as the parent of its own spans.
+// ContextWithTraceparent returns the context for the recorded call. If the allocation has a trace, a plugin
+// called with this context receives the span as the parent for its own spans.
 func (a *ActiveSpan) ContextWithTraceparent(ctx context.Context) context.Context {
 	if a == nil || a.recorder.file.trace == nil {
 		return ctx
@@ -87,7 +87,7 @@ func (a *ActiveSpan) ContextWithTraceparent(ctx context.Context) context.Context
 // End ends the span with a result, which is a text for users and may be empty, and an error, which may be nil.
 func (a *ActiveSpan) End(result string, err error) { a.endOrDropSpan(result, err, nil) }
 
-// EndRun ends the span that StartRunSpan has started, with the end of the run, which contains no secrets.
+// EndRun ends the StartRunSpan span with the run's end, which contains no secrets.
 func (a *ActiveSpan) EndRun(result string, end *restart.RunEnd) { a.endOrDropSpan(result, nil, end) }
 
 func (a *ActiveSpan) endOrDropSpan(result string, err error, runEnd *restart.RunEnd) {
@@ -101,7 +101,7 @@ func (a *ActiveSpan) endOrDropSpan(result string, err error, runEnd *restart.Run
 		return
 	}
 	s.RunEnd, s.Failed = runEnd, runEnd != nil && !runEnd.Success
-	s.End = s.Start.Add(elapsed) // a change of the clock does not change the duration
+	s.End = s.Start.Add(elapsed) // a clock change does not change the duration
 	s.Result = a.recorder.secrets.Text(result)
 	if err != nil {
 		s.Error = a.recorder.secrets.Text(err.Error())
@@ -110,7 +110,7 @@ func (a *ActiveSpan) endOrDropSpan(result string, err error, runEnd *restart.Run
 	a.recorder.file.recordEndedSpan(s)
 }
 
-// CallWithSpan calls the function call with the context of a new span, which it ends with the returned error.
+// CallWithSpan calls the function call with a new span's context. It ends the span with the returned error.
 func (r Recorder) CallWithSpan(ctx context.Context, kind tracespan.Kind, name, plugin string, call func(context.Context) error) error {
 	span := r.StartSpan(kind, name, plugin)
 	err := call(span.ContextWithTraceparent(ctx))
@@ -118,16 +118,16 @@ func (r Recorder) CallWithSpan(ctx context.Context, kind tracespan.Kind, name, p
 	return err
 }
 
-// minWait is the shortest duration with which the span of a wait is recorded.
+// minWait is the shortest wait recorded as a span.
 const minWait = time.Millisecond
 
-// StartWaitSpan starts the span for a wait of a task. End drops the span if it is shorter than minWait.
+// StartWaitSpan starts the span for a task's wait. End drops the span if it is shorter than minWait.
 func (r Recorder) StartWaitSpan(reason string) *ActiveSpan {
 	return r.StartSpan(tracespan.KindWait, reason, "")
 }
 
-// RecordAllocSpanEndingNow records a period of the allocation, such as its placement or its lifetime, as a span that
-// ends now.
+// RecordAllocSpanEndingNow records a period in the allocation's life, such as its placement or its lifetime, as a
+// span that ends now.
 func (r Recorder) RecordAllocSpanEndingNow(name string, start time.Time, result string, failed bool) {
 	if r.file == nil {
 		return
@@ -149,7 +149,7 @@ func (r Recorder) RecordEvent(name, message string, at time.Time) {
 
 func newSpanID() string { return formatSpanID(rand.Uint64()) }
 
-// spanIDLen is the number of hexadecimal digits in the id of a span.
+// spanIDLen is the number of hexadecimal digits in a span id.
 const spanIDLen = 16
 
 func formatSpanID(id uint64) string {

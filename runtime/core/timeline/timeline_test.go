@@ -23,7 +23,7 @@ func newTestFile(dir string) *File {
 	return NewFile(testDir(dir), nil, hclog.NewNullLogger())
 }
 
-// testDir is a directory of an allocation.
+// testDir is an allocation's directory.
 type testDir string
 
 func (d testDir) Open() (*os.Root, error) { return os.OpenRoot(string(d)) }
@@ -147,7 +147,7 @@ func TestSpansWaitForTheDirectory(t *testing.T) {
 	}
 }
 
-// After the last span of an allocation no other one causes a write.
+// After an allocation's last span no other one causes a write.
 func TestLastSpansWaitForDescriptors(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -280,11 +280,11 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// spansPerAlloc is about how many spans the start and the stop of an allocation with one task have.
+// spansPerAlloc is about how many spans a one-task allocation has when it starts and stops.
 const spansPerAlloc = 50
 
-// BenchmarkSpan measures what a recorded call costs, with its part of the writes. The floor is a call
-// without a recorder.
+// BenchmarkSpan measures what a recorded call costs, with its share of the writes. The floor is a
+// call without a recorder.
 func BenchmarkSpan(b *testing.B) {
 	f := newTestFile(b.TempDir())
 	for name, r := range map[string]Recorder{"recorded": f.Recorder("web", nil), "floor": {}} {

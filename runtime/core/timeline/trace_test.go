@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 )
 
-// testTrace keeps the spans that it receives.
+// testTrace keeps the received spans.
 type testTrace struct {
 	spans    []tracespan.Span
 	forTasks bool
@@ -24,8 +24,8 @@ func (t *testTrace) ExportEndedSpan(s tracespan.Span) { t.spans = append(t.spans
 func (t *testTrace) Traceparent(spanID string) string { return "00-1-" + spanID }
 func (t *testTrace) TasksGetTraceparent() bool        { return t.forTasks }
 
-// A trace gets the same spans as the file, each once and with the same id, and calls get the context of their
-// spans.
+// A trace gets the same spans as the file, each once and with the same id, and calls get their spans'
+// context.
 func TestTraceGetsSpansOfFile(t *testing.T) { synctest.Test(t, testTraceGetsSpansOfFile) }
 
 func testTraceGetsSpansOfFile(t *testing.T) {
