@@ -11,31 +11,30 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/timeline"
 )
 
-// DispenseFunc returns the driver of the task. It blocks while the driver's plugin is
-// starting. All calls return the same value for one plugin process, and another value
-// for the next process.
+// DispenseFunc returns the task's driver. It blocks while the driver's plugin is starting. All
+// calls return the same value for one plugin process, and another value for the next process.
 type DispenseFunc func(context.Context) (driver.Driver, error)
 
-// Answer says what is known about a start whose StartTask call has not returned to the agent.
+// Answer says what is known about a start with an unanswered StartTask call.
 type Answer int
 
 const (
-	// AnswerNone means that the driver is unavailable, could not find out whether the start was executed, or is still
+	// AnswerNone means the driver is unavailable, could not find out whether the start was executed, or is still
 	// starting the task.
 	AnswerNone Answer = iota
-	// AnswerTask means that the driver has the task, which runs or has exited, and returns its handle.
+	// AnswerTask means the driver has the task, which runs or has exited, and returns its handle.
 	AnswerTask
-	// AnswerTaskWithoutHandle means that the driver has the task and returns no handle, because the driver is not made
-	// with package sdk.
+	// AnswerTaskWithoutHandle means the driver has the task and returns no handle, because the driver is not made with
+	// package sdk.
 	AnswerTaskWithoutHandle
-	// AnswerNotExecuted means that the driver is sure that nothing of the task was executed.
+	// AnswerNotExecuted means the driver is sure the start has executed nothing.
 	AnswerNotExecuted
-	// AnswerUnknown means that the start may have been executed, but the driver has neither a process nor an exit status.
+	// AnswerUnknown means the start may have been executed, but the driver has neither a process nor an exit status.
 	AnswerUnknown
-	// AnswerReboot means that the machine has rebooted since the start, so no process is left.
+	// AnswerReboot means the machine has rebooted since the start, so no process is left.
 	AnswerReboot
 
-	AnswerCount // number of the answers
+	AnswerCount // number of answers
 )
 
 // EndTaskRequest identifies the task for EndTaskWithoutDriverFunc.
@@ -43,34 +42,33 @@ type EndTaskRequest struct {
 	Driver                string
 	AllocID               string
 	Task                  string
-	Handle                *driver.Handle // handle of the process; nil if the task has none
+	Handle                *driver.Handle // the process's handle; nil if the task has none
 	TasksAreHostProcesses bool           // as in driver.UnavailableError
 }
 
 // EndTaskResult is the result of EndTaskWithoutDriverFunc.
 type EndTaskResult struct {
-	FoundProcesses bool               // processes of the task were found
+	FoundProcesses bool               // task processes were found
 	ExitResult     *driver.ExitResult // nil if the exit status is unknown
 }
 
-// EndTaskWithoutDriverFunc ends the processes of a task without its driver: the processes in the task's cgroup, and the
-// processes whose environment contains the ids of the allocation and the task. It returns when these processes have
-// exited.
+// EndTaskWithoutDriverFunc ends a task's processes without its driver: the processes in the task's cgroup, and those
+// with the allocation's and the task's ids in their environment. It returns when these processes have exited.
 type EndTaskWithoutDriverFunc func(context.Context, EndTaskRequest) (EndTaskResult, error)
 
-// AwaitExitWithoutDriverFunc blocks until the main process of a task of a driver whose tasks are processes of this
-// machine has exited, and returns its exit status without the driver. It returns an error if the exit status is
+// AwaitExitWithoutDriverFunc blocks until a task's main process has exited, and returns its exit status without
+// the driver. The driver's tasks must be processes on this machine. It returns an error if the exit status is
 // unknown, or when ctx is done.
 type AwaitExitWithoutDriverFunc func(ctx context.Context, driverName string, handle *driver.Handle) (*driver.ExitResult, error)
 
-// Access is how the runner of a task reaches its driver. The fields are set once, before the first call. The methods may
-// be called concurrently.
+// Access is how a task runner reaches its driver. The fields are set once, before the first call. The methods may be
+// called concurrently.
 type Access struct {
 	DriverName   string
 	Dispense     DispenseFunc               // each error is a *driver.UnavailableError, see WithUnavailableErrors
 	Timeline     timeline.Recorder          // records the calls; the zero value records nothing
-	Plugins      *Plugins                   // records which plugin process has each task of the driver; may be nil
-	AwaitExit    AwaitExitWithoutDriverFunc // used during outages of a driver whose tasks are processes of this machine; may be nil
+	Plugins      *Plugins                   // records which plugin process has each of the driver's tasks; may be nil
+	AwaitExit    AwaitExitWithoutDriverFunc // used during outages of drivers with host processes as tasks; may be nil
 	ReportOutage func(error)                // called once per outage that delays a start; may be nil
 }
 
@@ -114,13 +112,13 @@ func (a *Access) fetchDescriptionOnce(ctx context.Context) (*hclspec.Spec, *driv
 	return schema, capabilities, nil
 }
 
-// NewProcess returns the process of a start in the driver. network is nil unless the driver has returned an address.
+// NewProcess returns a start's process in the driver. network is nil unless the driver has returned an address.
 func (a *Access) NewProcess(handle *driver.Handle, network *driver.NetworkOverride) *Process {
 	return &Process{Handle: handle, Network: network, access: a, outageStarted: make(chan struct{}, 1), exited: make(chan struct{})}
 }
 
-// DestroyTaskByStartID destroys a start by its id. It returns ErrTaskNotFound if the driver
-// does not have the task.
+// DestroyTaskByStartID destroys a start by its id. It returns ErrTaskNotFound if the driver does
+// not have the task.
 func (a *Access) DestroyTaskByStartID(ctx context.Context, startID string) error {
 	d, err := a.Dispense(ctx)
 	if err != nil {
@@ -129,9 +127,9 @@ func (a *Access) DestroyTaskByStartID(ctx context.Context, startID string) error
 	return a.recordCallsOf(d).DestroyTask(ctx, startID, true)
 }
 
-// FoundTask is a task that QueryStartOrSearchTask has found in the driver.
+// FoundTask is a task found in the driver by QueryStartOrSearchTask.
 type FoundTask struct {
-	Handle *driver.Handle // handle of the task; for AnswerTaskWithoutHandle it has only the state
+	Handle *driver.Handle // the task's handle; for AnswerTaskWithoutHandle it has only the state
 	Driver driver.Driver  // plugin process that has the task
 	Status *driver.TaskStatus
 }
@@ -143,8 +141,8 @@ var (
 )
 
 // QueryStartOrSearchTask asks the driver about the start with an id. It returns the task if the driver has it. With
-// AnswerNone and AnswerUnknown, the error is the reason. config is the config of the start, which a plugin process
-// needs to search for a task that it has not started; if config is nil, the answer for such a start is AnswerNone with
+// AnswerNone and AnswerUnknown, the error is the reason. config is the start's config. A plugin process needs it to
+// search for a task started by another process; if config is nil, the answer for such a start is AnswerNone with
 // ErrStartNotFound.
 func (a *Access) QueryStartOrSearchTask(ctx context.Context, startID string, config *driver.TaskConfig) (Answer, *FoundTask, error) {
 	d, err := a.Dispense(ctx)
@@ -184,7 +182,7 @@ func (a *Access) QueryStartOrSearchTask(ctx context.Context, startID string, con
 	return AnswerUnknown, nil, ErrStartUnknown
 }
 
-// classifySearchError returns the answer of a driver that has searched for the task of a start, see
+// classifySearchError returns the answer when a driver's search for a start's task has failed, see
 // [driver.StartNotFound].
 func classifySearchError(ctx context.Context, err error) Answer {
 	switch {
@@ -196,7 +194,7 @@ func classifySearchError(ctx context.Context, err error) Answer {
 	return AnswerUnknown
 }
 
-// isStartQueryInconclusive reports whether an error does not tell whether a start was executed, so the driver must be
+// isStartQueryInconclusive reports whether an error leaves open whether a start was executed, so the driver must be
 // asked again.
 func isStartQueryInconclusive(ctx context.Context, err error) bool {
 	return IsTaskStateUnknown(err) || driver.IsRecoverable(err) || ctx.Err() != nil

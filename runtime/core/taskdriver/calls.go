@@ -10,22 +10,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 )
 
-// recordCallsOf returns a driver that calls d and records the calls in the time line of the allocation. The result is a
-// new value each time, so it must not be compared with other drivers.
+// recordCallsOf returns a driver that calls d and records the calls in the allocation's time line. The result is a new
+// value each time, so it must not be compared with other drivers.
 func (a *Access) recordCallsOf(d driver.Driver) driver.Driver { return timelineRecordingDriver{d, a} }
 
-// StartTask calls StartTask of the plugin process d.
+// StartTask calls StartTask on the plugin process d.
 func (a *Access) StartTask(ctx context.Context, d driver.Driver, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
 	return a.recordCallsOf(d).StartTask(ctx, config)
 }
 
-// StartRunSpan starts the span for the run of a process, or continues the span that an earlier agent has started.
+// StartRunSpan starts the span for a process run, or continues an earlier agent's span.
 func (a *Access) StartRunSpan(startID string, startedAt time.Time) *timeline.ActiveSpan {
 	return a.Timeline.StartRunSpan(startID, a.DriverName, startedAt)
 }
 
-// timelineRecordingDriver records the driver calls that change a task. It does not record WaitTask, because the run of a
-// process has its own span.
+// timelineRecordingDriver records the driver calls that change a task. It does not record WaitTask, because a process
+// run has its own span.
 type timelineRecordingDriver struct {
 	driver.Driver
 	access *Access
@@ -80,8 +80,8 @@ func (r timelineRecordingDriver) ExecTaskStreaming(ctx context.Context, taskID s
 	return exit, err
 }
 
-// describeProgramWithoutArgs returns the program of a command and, if the command has exited, the exit code. It leaves
-// out the arguments, because they can contain secrets.
+// describeProgramWithoutArgs returns a command's program and, if the command has exited, the exit code. It omits the
+// arguments, because they may contain secrets.
 func describeProgramWithoutArgs(command []string, exit *driver.ExitResult) string {
 	switch {
 	case len(command) == 0:

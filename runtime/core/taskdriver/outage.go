@@ -32,14 +32,14 @@ type Outage struct {
 func (o *Outage) resetAfterAnswer() { *o = Outage{} }
 
 // AwaitRetryUnlessDone blocks until the driver call that failed with err may be repeated. It returns false when ctx is
-// done. For each outage, it calls reportOnce with the first error that is not the death of the plugin process during
-// the call. reportOnce may be nil.
+// done. In each outage, it calls reportOnce with the first error other than the plugin process's death during the
+// call. reportOnce may be nil.
 func (o *Outage) AwaitRetryUnlessDone(ctx context.Context, err error, reportOnce func(error)) bool {
 	var unavailableErr *driver.UnavailableError
 	var undecidedErr *inconclusiveRecoveryError
 	if !errors.As(err, &unavailableErr) && !errors.As(err, &undecidedErr) {
 		// The first relaunch of the plugin is immediate. Further ones are delayed, because
-		// the recovery of a task that crashes the plugin would otherwise run in a tight loop.
+		// recovering a task that crashes the plugin would otherwise run in a tight loop.
 		o.pluginDownBackoff.InitialDelay, o.pluginDownBackoff.MaxDelay = 5*time.Millisecond, time.Second
 		if o.pluginDownBackoff.currentDelay == 0 {
 			o.pluginDownBackoff.currentDelay = o.pluginDownBackoff.InitialDelay
@@ -66,8 +66,7 @@ func (o *Outage) AwaitRetryUnlessDone(ctx context.Context, err error, reportOnce
 }
 
 // WithUnavailableErrors returns a function that calls dispense and wraps each error in a
-// *driver.UnavailableError, because an error of dispense is not an answer of the driver
-// about the task.
+// *driver.UnavailableError, because a dispense error is not the driver's answer about the task.
 func WithUnavailableErrors(dispense DispenseFunc) DispenseFunc {
 	return func(ctx context.Context) (driver.Driver, error) {
 		d, err := dispense(ctx)
@@ -79,12 +78,12 @@ func WithUnavailableErrors(dispense DispenseFunc) DispenseFunc {
 	}
 }
 
-// IsTemporarilyUnavailable reports whether err means that the driver is currently unavailable, so that
-// a later call may succeed.
+// IsTemporarilyUnavailable reports whether err means the driver is currently unavailable, so a
+// later call may succeed.
 func IsTemporarilyUnavailable(err error) bool {
 	var unavailableErr *driver.UnavailableError
 	if errors.As(err, &unavailableErr) {
-		return unavailableErr.Plugin != "" // an empty Plugin means that no plugin serves the driver
+		return unavailableErr.Plugin != "" // an empty Plugin means no plugin serves the driver
 	}
 	return errors.Is(err, driver.ErrPluginDown)
 }

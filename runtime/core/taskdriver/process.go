@@ -13,20 +13,20 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/timeline"
 )
 
-// Process is one start of a task in its driver. Its methods may be called concurrently, also after the process
-// has exited: a late call fails in the driver and never affects the next start, which has another id. The exported fields
+// Process is one start of a task in its driver. Its methods may be called concurrently, also after the process has
+// exited: a late call fails in the driver and never affects the next start, which has another id. The exported fields
 // must be set before StartWatch.
 type Process struct {
 	Handle                   *driver.Handle
 	Network                  *driver.NetworkOverride // nil unless the driver returned an address
-	OnOutage                 func(error)             // called once per outage of the driver; may be nil
-	OnOutageEnd              func()                  // called at the end of each outage of the driver; may be nil
-	NoPluginHasConfirmedTask bool                    // no plugin process has confirmed that it has the task
+	OnOutage                 func(error)             // called once per driver outage; may be nil
+	OnOutageEnd              func()                  // called when a driver outage ends; may be nil
+	NoPluginHasConfirmedTask bool                    // no plugin process has confirmed the task
 	Unrecoverable            bool                    // the task cannot be recovered in another plugin process; see record.Fields.HandleUnrecoverable
-	RunSpan                  *timeline.ActiveSpan    // span for the run of the process
+	RunSpan                  *timeline.ActiveSpan    // span for the process run
 
 	access        *Access
-	outageStarted chan struct{} // receives a value when an outage of the driver starts; buffered
+	outageStarted chan struct{} // receives a value when a driver outage starts; buffered
 
 	exitOnce sync.Once
 	exited   chan struct{} // closed by RecordExit, after it has set exit
@@ -36,14 +36,14 @@ type Process struct {
 // Exit says how a process ended.
 type Exit struct {
 	driver.ExitResult
-	// StatusUnknown means that the exit status is unknown: the driver answered that it does not have the task, the
+	// StatusUnknown means the exit status is unknown: the driver answered that it does not have the task, the
 	// driver reports no exit, or the agent ended the process without the driver.
 	StatusUnknown bool
-	// NeedsNoDestroy means that the driver no longer has to destroy the task.
+	// NeedsNoDestroy means the driver no longer has to destroy the task.
 	NeedsNoDestroy bool
 }
 
-// ID returns the id of the start, which is the id of the task in the driver.
+// ID returns the start's id, which is the task's id in the driver.
 func (p *Process) ID() string { return p.Handle.Config.ID }
 
 // Exited returns a channel that RecordExit closes.
@@ -52,7 +52,7 @@ func (p *Process) Exited() <-chan struct{} { return p.exited }
 // Exit returns how the process ended. It must be called after Exited is closed.
 func (p *Process) Exit() Exit { return p.exit }
 
-// OutageStarted returns a channel that receives a value when an outage of the driver starts. It has room for one value.
+// OutageStarted returns a channel that receives a value when a driver outage starts. It has room for one value.
 func (p *Process) OutageStarted() <-chan struct{} { return p.outageStarted }
 
 // RecordExit records how the process ended, and closes Exited. Only the first call has an effect.
@@ -87,7 +87,7 @@ func (p *Process) callWithRecovery(ctx context.Context, f func(driver.Driver) er
 	return recoverErr
 }
 
-// RecoverTask recovers the task in the current plugin process of the driver, and returns that process.
+// RecoverTask recovers the task in the driver's current plugin process, and returns the process.
 func (p *Process) RecoverTask(ctx context.Context) (driver.Driver, error) {
 	d, err := p.access.Dispense(ctx)
 	if err != nil {
@@ -103,7 +103,7 @@ func (p *Process) RecoverTask(ctx context.Context) (driver.Driver, error) {
 	return d, nil
 }
 
-// recoverOrInspect calls RecoverTask, or InspectTask for a task that cannot be recovered. It returns nil if the plugin
+// recoverOrInspect calls RecoverTask, or InspectTask if the task cannot be recovered. It returns nil if the plugin
 // process has the task.
 func (p *Process) recoverOrInspect(ctx context.Context, d driver.Driver) error {
 	if !p.Unrecoverable {
@@ -113,12 +113,12 @@ func (p *Process) recoverOrInspect(ctx context.Context, d driver.Driver) error {
 	return err
 }
 
-// inconclusiveRecoveryError wraps an error of RecoverTask that does not tell whether the task still exists.
+// inconclusiveRecoveryError wraps a RecoverTask error that leaves open whether the task still exists.
 type inconclusiveRecoveryError struct{ error }
 
 func (e *inconclusiveRecoveryError) Unwrap() error { return e.error }
 
-// IsTaskStateUnknown reports whether err means that no plugin process has answered, or that the driver could not find out
+// IsTaskStateUnknown reports whether err means no plugin process has answered, or the driver could not find out
 // whether it has the task. The task may still run.
 func IsTaskStateUnknown(err error) bool {
 	var unavailableErr *driver.UnavailableError
@@ -137,7 +137,7 @@ func (p *Process) StartWatch(ctx context.Context, onEnd func()) {
 	go w.run(ctx)
 }
 
-// exitWatch is one call of StartWatch. One goroutine at a time uses it, or none while the task runs.
+// exitWatch is one StartWatch call. One goroutine at a time uses it, or none while the task runs.
 type exitWatch struct {
 	process       *Process
 	onEnd         func()
@@ -168,8 +168,8 @@ func (w *exitWatch) end() {
 	w.onEnd()
 }
 
-// dispenseUnlessRecovered sets the driver of a started task. A recovered task keeps the plugin process that has recovered
-// it, because the next plugin process does not have the task.
+// dispenseUnlessRecovered sets a started task's driver. A recovered task keeps the plugin process that recovered it,
+// because the next plugin process does not have the task.
 func (w *exitWatch) dispenseUnlessRecovered(ctx context.Context) (err error) {
 	if w.state == stateRecovered {
 		return nil
@@ -201,7 +201,7 @@ func (w *exitWatch) notifyExit(ctx context.Context) {
 	})
 }
 
-// advance handles the outcome of the driver call of the current state. It returns false at the end of the watch.
+// advance handles the outcome of the current state's driver call. It returns false when the watch ends.
 func (w *exitWatch) advance(ctx context.Context, result *driver.ExitResult, err error) (watching bool) {
 	if err != nil && ctx.Err() != nil {
 		return false
@@ -236,7 +236,7 @@ func (w *exitWatch) advance(ctx context.Context, result *driver.ExitResult, err 
 
 // awaitDriverOrExit blocks until the driver call that failed with err may be repeated. It returns false when ctx is
 // done. If the process exits in the meantime and AwaitExitWithoutDriverFunc returns its exit status, awaitDriverOrExit
-// returns the status at once, because the delay before the next launch of a plugin can be two minutes.
+// returns the status at once, because the delay before the next plugin launch may be two minutes.
 func (p *Process) awaitDriverOrExit(ctx context.Context, outage *Outage, err error) (exit *driver.ExitResult, mayRetry bool) {
 	unavailableErr, _ := errors.AsType[*driver.UnavailableError](err)
 	if p.access.AwaitExit == nil || unavailableErr == nil || !unavailableErr.TasksAreHostProcesses {
@@ -256,7 +256,7 @@ func (p *Process) awaitDriverOrExit(ctx context.Context, outage *Outage, err err
 	return exit, mayRetry
 }
 
-// reportOutage signals outageStarted and calls OnOutage. It is called once per outage of the driver.
+// reportOutage signals outageStarted and calls OnOutage. It is called once per driver outage.
 func (p *Process) reportOutage(err error) {
 	wait.Notify(p.outageStarted)
 	if p.OnOutage != nil {
@@ -264,8 +264,8 @@ func (p *Process) reportOutage(err error) {
 	}
 }
 
-// DestroyTask calls DestroyTask, which also kills a process that still runs. It returns nil if the driver does not have
-// the task, and an error if the driver could not find out whether it has the task.
+// DestroyTask calls the driver's DestroyTask, which also kills a running process. It returns nil if the driver does
+// not have the task, and an error if the driver could not find out.
 func (p *Process) DestroyTask(ctx context.Context) error {
 	err := p.DestroyTaskOrErrNotFound(ctx)
 	if errors.Is(err, driver.ErrTaskNotFound) {
@@ -275,8 +275,8 @@ func (p *Process) DestroyTask(ctx context.Context) error {
 }
 
 // DestroyTaskOrErrNotFound is like DestroyTask, but returns ErrTaskNotFound if the driver does not have the task. A
-// plugin process that has not started the task recovers it first, because it could not remove the remains of a task
-// that it does not know.
+// plugin process that has not started the task recovers it first, because it could not remove what remains from an
+// unknown task.
 func (p *Process) DestroyTaskOrErrNotFound(ctx context.Context) error {
 	err := p.access.DestroyTaskByStartID(ctx, p.ID())
 	down, unknown := errors.Is(err, driver.ErrPluginDown), errors.Is(err, driver.ErrTaskNotFound)
@@ -314,8 +314,8 @@ func (p *Process) ExecCommand(ctx context.Context, command []string, timeout tim
 	return result, err
 }
 
-// ExecCommandStreaming does not repeat the call after the death of the plugin, because a part of the input may already
-// have been sent.
+// ExecCommandStreaming does not repeat the call after the plugin has died, because some input may already have been
+// sent.
 func (p *Process) ExecCommandStreaming(ctx context.Context, exec driver.Exec) (result *driver.ExitResult, err error) {
 	d, err := p.access.Dispense(ctx)
 	if err != nil {

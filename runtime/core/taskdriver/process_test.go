@@ -11,10 +11,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// scriptedDriver is a driver that returns the next answer to each call, and repeats the last
-// one.
+// scriptedDriver returns the next answer to each call, and repeats the last one.
 type scriptedDriver struct {
-	driver.Driver // nil, because methods that are not overridden are not called
+	driver.Driver // nil, because methods without an override are not called
 	waitErrs      []error
 	signalErrs    []error
 	destroyErrs   []error
@@ -108,7 +107,7 @@ func TestWatchProcess(t *testing.T) {
 	}
 }
 
-// watchUntilEnd blocks until the watch of p has ended.
+// watchUntilEnd blocks until p's watch has ended.
 func watchUntilEnd(ctx context.Context, p *Process) {
 	ended := make(chan struct{})
 	p.StartWatch(ctx, func() { close(ended) })

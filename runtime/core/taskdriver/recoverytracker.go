@@ -8,21 +8,20 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// RecoveryTracker records for each running task of a node which plugin process has it. After the death of a plugin
-// process, starts wait until the next process has recovered the running tasks of the driver, so that a start that kills
-// the plugin again does not leave these tasks unwatched. Its methods may be called concurrently; a nil pointer records
-// nothing.
+// RecoveryTracker records for each running task on a node which plugin process has it. After a plugin process has died,
+// starts wait until the next process has recovered the driver's running tasks. Otherwise a start that kills the plugin
+// again would leave these tasks unwatched. Its methods may be called concurrently; a nil pointer records nothing.
 type RecoveryTracker struct {
 	mu                  sync.Mutex
 	trackerByDriverName map[string]*Plugins
 }
 
-// NewRecoveryTracker returns a tracker that knows no running tasks.
+// NewRecoveryTracker returns a tracker without running tasks.
 func NewRecoveryTracker() *RecoveryTracker {
 	return &RecoveryTracker{trackerByDriverName: make(map[string]*Plugins)}
 }
 
-// ForDriver returns the part of the tracker for one driver. It is nil for a nil tracker.
+// ForDriver returns the tracker's part for one driver. It is nil for a nil tracker.
 func (r *RecoveryTracker) ForDriver(driverName string) *Plugins {
 	if r == nil {
 		return nil
@@ -41,15 +40,15 @@ func (r *RecoveryTracker) ForDriver(driverName string) *Plugins {
 	return d
 }
 
-// Plugins records which plugin process of one driver has each running task. A nil pointer records nothing.
+// Plugins records which of one driver's plugin processes has each running task. A nil pointer records nothing.
 type Plugins struct {
 	mu                sync.Mutex
-	pluginByTask      map[*Process]driver.Driver // plugin process that has each running task; nil if none has it
-	taskCountByPlugin map[driver.Driver]int      // number of running tasks that each plugin process has
+	pluginByTask      map[*Process]driver.Driver // each running task's plugin process; nil if none has it
+	taskCountByPlugin map[driver.Driver]int      // number of running tasks per plugin process
 	changed           chan struct{}              // closed and replaced after each change
 }
 
-// SetPluginOfTask records that the plugin process d has a task; a nil d means that no plugin process has it.
+// SetPluginOfTask records that the plugin process d has a task; a nil d means no plugin process has it.
 func (r *Plugins) SetPluginOfTask(p *Process, d driver.Driver) {
 	if r == nil {
 		return
@@ -68,7 +67,7 @@ func (r *Plugins) SetPluginOfTask(p *Process, d driver.Driver) {
 	r.announceChangeLocked()
 }
 
-// removeTask removes a task that no longer runs or is no longer watched.
+// removeTask removes a task when it no longer runs or is no longer watched.
 func (r *Plugins) removeTask(p *Process) {
 	if r == nil {
 		return
@@ -93,12 +92,12 @@ func (r *Plugins) announceChangeLocked() {
 	r.changed = make(chan struct{})
 }
 
-// recoveryTimeout limits how long a start waits for the recovery of other tasks: a
-// driver that hangs in one recovery must not block all starts.
+// recoveryTimeout limits how long a start waits until other tasks are recovered: a driver that
+// hangs in one recovery must not block all starts.
 const recoveryTimeout = 30 * time.Second
 
-// AwaitTasksRecoveredOrTimeout returns the driver when its plugin process has recovered all running tasks of
-// the driver, or after recoveryTimeout.
+// AwaitTasksRecoveredOrTimeout returns the driver when its plugin process has recovered all the driver's
+// running tasks, or after recoveryTimeout.
 func (r *Plugins) AwaitTasksRecoveredOrTimeout(ctx context.Context, dispense DispenseFunc) (driver.Driver, error) {
 	if r == nil {
 		return dispense(ctx)

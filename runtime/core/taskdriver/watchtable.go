@@ -6,7 +6,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// watchedTaskState is what the watch of StartWatch knows about the task and its plugin process.
+// watchedTaskState is what the StartWatch watch knows about the task and its plugin process.
 type watchedTaskState int
 
 const (
@@ -17,7 +17,7 @@ const (
 	stateLost                                  // the driver does not have the task: exit status unknown
 )
 
-// watchCallOutcome is the outcome of one driver call of exitWatch: RecoverTask in stateWithoutPlugin, WaitTask in
+// watchCallOutcome is the outcome of one exitWatch driver call: RecoverTask in stateWithoutPlugin, WaitTask in
 // stateStarted and stateRecovered.
 type watchCallOutcome int
 
@@ -25,12 +25,12 @@ const (
 	outcomeSuccess     watchCallOutcome = iota // the call succeeded
 	outcomeUnavailable                         // no answer about the task, see IsTaskStateUnknown
 	outcomeNotFound                            // the driver does not know the task
-	outcomeError                               // any other error of the driver
+	outcomeError                               // any other driver error
 )
 
-// watchTransitions maps a watchedTaskState and the outcome of its driver call to the next state. The death of a plugin
-// process never ends the watch: only an answer of the driver does, or in stateWithoutPlugin an exit that
-// AwaitExitWithoutDriverFunc returns.
+// watchTransitions maps a watchedTaskState and its driver call's outcome to the next state. A plugin process's death
+// never ends the watch: only the driver's answer does, or in stateWithoutPlugin an exit from
+// AwaitExitWithoutDriverFunc.
 var watchTransitions = [...][4]watchedTaskState{
 	// columns: outcomeSuccess, outcomeUnavailable, outcomeNotFound, outcomeError
 	stateStarted:       {stateExited, stateWithoutPlugin, stateWithoutPlugin, stateExited},
