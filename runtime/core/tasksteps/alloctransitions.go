@@ -8,14 +8,14 @@ import (
 	"slices"
 )
 
-// AllocTransitions has the last transitions of each task of an allocation in one agent, the oldest first.
+// AllocTransitions has each task's last transitions in an allocation under one agent, the oldest first.
 type AllocTransitions struct {
 	AllocID           string
 	TransitionsByTask map[string][]Transition
 }
 
-// CheckBundle checks the file transitions.json of a debug bundle, which is a JSON list of AllocTransitions. It returns
-// the errors of [Check] for all tasks. A file without transitions is an error.
+// CheckBundle checks a debug bundle's transitions.json, a JSON list of AllocTransitions. It returns the [Check] errors
+// for all tasks. A file without transitions is an error.
 func CheckBundle(transitionsJSON []byte) error {
 	var allocs []AllocTransitions
 	if err := json.Unmarshal(transitionsJSON, &allocs); err != nil {

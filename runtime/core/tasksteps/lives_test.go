@@ -16,8 +16,8 @@ var (
 	seed  = flag.Uint64("seed", 0, "seed of the random lives; 0 means a random one")
 )
 
-// life follows one life of a task by the promises of the agent, independently of the table: it knows only which steps are
-// executed, and what they did. The agent may crash after each step; then the next agent begins with what is stored.
+// life follows one task life by the agent's promises, independently of the table: it knows only which steps are executed,
+// and what they did. The agent may crash after each step; then the next agent begins with what is stored.
 type life struct {
 	random *rand.Rand
 	steps  int
@@ -27,23 +27,23 @@ type life struct {
 
 	stored    records
 	process   process
-	exits     int // exits that were stored
-	decisions int // decisions of the restart policy about stored exits
+	exits     int // stored exits
+	decisions int // restart policy decisions about stored exits
 
 	agent agent
 }
 
-// records is what the records of the task contain.
+// records is what the task's records contain.
 type records struct {
 	startID     bool // a start has an id, and no handle
 	running     bool // a start has a handle
-	exit        bool // there is an exit about which the restart policy has not decided
-	nextStartID bool // the start that follows the exit has an id
+	exit        bool // the restart policy has not decided about an exit
+	nextStartID bool // the start after the exit has an id
 	dead        bool
 	complete    bool
 }
 
-// process is the last process of the task.
+// process is the task's last process.
 type process struct {
 	mayRun       bool
 	mustDestroy  bool // the driver has not destroyed it yet
@@ -53,21 +53,21 @@ type process struct {
 // agent is what one agent has done since its start.
 type agent struct {
 	begun, shutdown        bool
-	undecidedStart         bool // the driver has not answered whether a start of an earlier agent was executed
+	undecidedStart         bool // the driver has not answered whether the earlier agent's start was executed
 	startCalled            bool // the driver was asked to start the task, and has not answered whether the start was executed
-	mustStoreHandle        bool // the driver has a process whose handle is not stored
-	mustTakeOver           bool // the process of an earlier agent was not taken over
+	mustStoreHandle        bool // the driver has a process, but its handle is not stored
+	mustTakeOver           bool // the earlier agent's process was not taken over
 	poststart, exitedHooks bool // the hooks were called for the current process
 
-	mayStart        bool // nothing has happened since the decision to start the task that forbids the start
-	beforeStart     int  // steps before the start that are done since that decision
+	mayStart        bool // nothing has forbidden the start since the decision to start the task
+	beforeStart     int  // completed steps before the start, since that decision
 	startCalls      int  // StartTask calls since that decision
 	startFailed     bool // the restart policy must decide about a failed start
 	mustDie         bool // the task does not start again
-	nextStartUnused bool // the agent shuts down between an exit and the next start, whose id may be stored
+	nextStartUnused bool // the agent shuts down between an exit and the next start, which may have a stored id
 
 	mustStop    bool // a kill or a restart request has interrupted the wait for the exit
-	stopStep    int  // steps of the stop that are done
+	stopStep    int  // completed stop steps
 	stopFailed  bool // the stop must be repeated
 	forceKilled bool
 
@@ -79,7 +79,7 @@ type agent struct {
 
 var errCrash = errors.New("the agent has crashed")
 
-// run executes the steps of one agent until the end of its run, a crash or a broken promise.
+// run executes one agent's steps until its run ends, it crashes or a promise is broken.
 func (l *life) run(mayCrash bool) error {
 	l.agent = agent{mustDie: l.stored.dead, mayStart: !l.restored}
 	l.agent.undecidedStart = l.stored.startID && !l.stored.exit || l.stored.nextStartID
@@ -90,7 +90,7 @@ func (l *life) run(mayCrash bool) error {
 			return errors.New("the life does not end")
 		}
 		execute := l.executeAndFollow
-		// AbandonTask finds what must be ended, so the life cannot do without its result. In a task whose run is complete,
+		// AbandonTask finds what must be ended, so the life cannot do without its result. For a task with a complete run,
 		// MarkDead has no effect.
 		if l.random.IntN(60) == 0 && step != AbandonTask && !(step == RecoverTask && l.stored.complete) {
 			execute = l.executeWithUnknownResult
@@ -111,7 +111,7 @@ func (l *life) run(mayCrash bool) error {
 	return nil
 }
 
-// executeAndFollow executes a step, and returns the step that follows its result.
+// executeAndFollow executes a step, and returns the next step for its result.
 func (l *life) executeAndFollow(s Step) (Step, error) {
 	result, err := l.execute(s)
 	if err != nil {
@@ -124,8 +124,8 @@ func (l *life) executeAndFollow(s Step) (Step, error) {
 	return next, nil
 }
 
-// executeWithUnknownResult executes a step that returns a result for which the table has no row, unless the agent shuts
-// down. A step of a stop does nothing.
+// executeWithUnknownResult executes a step and returns a result without a row in the table, unless the agent shuts
+// down. A stop step does nothing.
 func (l *life) executeWithUnknownResult(s Step) (Step, error) {
 	a := &l.agent
 	next, _ := Next(s, NoResult)
@@ -152,7 +152,7 @@ func (l *life) executeWithUnknownResult(s Step) (Step, error) {
 	return next, nil
 }
 
-// abandon ends the life after an unknown result: the driver destroys a start whose handle is not stored, and a process is
+// abandon ends the life after an unknown result: the driver destroys a start without a stored handle, and a process is
 // stopped.
 func (l *life) abandon() (Result, error) {
 	stored, p := &l.stored, &l.process
@@ -177,7 +177,7 @@ func (l *life) abandon() (Result, error) {
 	return Done, nil
 }
 
-// interruption returns how a step that a kill and a shutdown end is interrupted, if it is.
+// interruption returns how a kill or a shutdown interrupts a step, if one does.
 func (l *life) interruption() (Result, bool) {
 	switch l.random.IntN(30) {
 	case 0:
@@ -408,7 +408,7 @@ func (l *life) queryEarlierStart() (Result, error) {
 	return r, err
 }
 
-// decideEarlierStart decides about the start of an earlier agent, and returns what that agent has left.
+// decideEarlierStart decides about the earlier agent's start, and returns what that agent has left.
 func (l *life) decideEarlierStart() (Result, error) {
 	a, stored, p := &l.agent, &l.stored, &l.process
 	if a.undecidedStart {
@@ -428,7 +428,7 @@ func (l *life) decideEarlierStart() (Result, error) {
 	case stored.running:
 		a.mustTakeOver = true
 		p.mustDestroy, p.destroyTried = true, false
-		p.mayRun = true // the agent learns of an exit by waiting for it
+		p.mayRun = true // the agent learns about an exit by waiting for it
 		return ProcessFound, nil
 	}
 	a.mayStart = true
@@ -540,12 +540,12 @@ func (l *life) queryStart() (Result, error) {
 	return NothingExecuted, nil
 }
 
-const maxStartCalls = 2 // StartTask calls of one start: fewer than in an agent, so that enough lives reach the last one
+const maxStartCalls = 2 // StartTask calls per start: fewer than in an agent, so that enough lives reach the last one
 
-// stopOrder has the steps of a stop that are executed once, before the steps that may be repeated.
+// stopOrder has the stop steps executed once, before the steps that may be repeated.
 var stopOrder = []Step{CallPreKillingHooks, AwaitShutdownDelay, StopTask}
 
-// executeStop executes a step of the stop of a process.
+// executeStop executes a step in stopping a process.
 func (l *life) executeStop(s Step) (Result, error) {
 	a, p := &l.agent, &l.process
 	switch {
@@ -662,7 +662,7 @@ func live(random *rand.Rand) (steps int, err error) {
 	return l.steps, nil
 }
 
-// In random lives, with kills, shutdowns and crashes of the agent, the table keeps the promises of the agent.
+// In random lives, with kills, shutdowns and agent crashes, the table keeps the agent's promises.
 func TestRandomLives(t *testing.T) {
 	first := *seed
 	if first == 0 {
@@ -679,7 +679,7 @@ func TestRandomLives(t *testing.T) {
 	t.Logf("%d lives of %d steps in all, seed %d", *lives, steps, first)
 }
 
-// Each change of one row of the table breaks a promise in some life, so TestRandomLives would find it.
+// Each change to one table row breaks a promise in some life, so TestRandomLives would find it.
 func TestRandomLivesFindEachChangedRow(t *testing.T) {
 	original := table
 	defer func() { table = original }()

@@ -2,7 +2,7 @@ package tasksteps
 
 import "time"
 
-// PackedTransition is a transition in 16 bytes, which is half of the size of a Transition.
+// PackedTransition is a transition in 16 bytes, half as large as a Transition.
 type PackedTransition struct {
 	unixNanos int64
 	step      Step
@@ -10,7 +10,7 @@ type PackedTransition struct {
 	next      Step
 }
 
-// Pack returns the transition in 16 bytes. It drops the location and the monotonic clock reading of the time.
+// Pack returns the transition in 16 bytes. It drops the time's location and monotonic clock reading.
 func (t Transition) Pack() PackedTransition {
 	return PackedTransition{t.Time.UnixNano(), t.Step, t.Result, t.Next}
 }

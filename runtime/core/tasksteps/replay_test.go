@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The files in testdata/bundles are transitions.json of debug bundles. The script alloc_transitions of the system tests
+// The files in testdata/bundles are transitions.json files from debug bundles. The system test script alloc_transitions
 // wrote agent.json, and replaces it if NOMAD_LITE_UPDATE is set and the file does not match the table.
 func TestReplayOfBundles(t *testing.T) {
 	paths, err := filepath.Glob("testdata/bundles/*")

@@ -3,9 +3,9 @@ package tasksteps
 // Step is what a task runner does at one time.
 type Step uint8
 
-// The steps of a task.
+// The steps.
 const (
-	None Step = iota // no step: the run of the task has ended
+	None Step = iota // no step: the task's run has ended
 
 	RecoverTask
 	QueryEarlierStart
@@ -44,21 +44,21 @@ const (
 	stepCount
 )
 
-// Result is the result of a step.
+// Result is a step's result.
 type Result uint8
 
-// The results of steps.
+// The results.
 const (
 	Done              Result = iota // the step is complete
-	Failed                          // the step has failed, for another reason than a kill or a shutdown
+	Failed                          // the step has failed for a reason other than a kill or a shutdown
 	Killed                          // a kill ended the step
 	ForceKilled                     // a force kill ended the step
 	AgentShutdown                   // the agent shuts down, and the task stays as it is
 	RunComplete                     // an earlier agent has stored that the task will never run again
 	TaskDead                        // the task has ended under an earlier agent
-	StartUndecided                  // the driver has not answered whether the start of an earlier agent was executed
+	StartUndecided                  // the driver has not answered whether the earlier agent's start was executed
 	ProcessFound                    // the driver has a process that may run
-	ExitFound                       // an earlier agent has stored the exit of a process, and the restart policy has not decided about it
+	ExitFound                       // an earlier agent has stored a process exit, and the restart policy has not decided about it
 	ExitUnknown                     // the start was executed, and its exit status is unknown
 	NothingExecuted                 // the driver is sure that the start has executed nothing
 	NoAnswer                        // the driver is unavailable, or could not answer
@@ -71,7 +71,7 @@ const (
 	NoRerun                         // a poststop task has ended, which runs only once
 	Restart                         // the restart policy starts the task again
 	NoRestart                       // the restart policy, or a kill, ends the task
-	RerunRequested                  // a dead task runs again, because another task or a user asks for it
+	RerunRequested                  // a dead task runs again, because another task or a user requests it
 	NoResult                        // the task runner has no code for the step; no step has a row for it
 
 	resultCount
@@ -84,14 +84,14 @@ var resultNames = [resultCount]string{
 	ExitNotReported: "exit not reported", AttemptsUsedUp: "attempts of a kill used up", RestartFailed: "attempts of a restart used up", NoRerun: "no rerun", Restart: "restart", NoRestart: "no restart", RerunRequested: "rerun requested", NoResult: "no result",
 }
 
-// definition is a row of the table.
+// definition is a table row.
 type definition struct {
-	name string // name of the step, for users
-	note string // what the name and the results do not say; empty if there is nothing
+	name string // step name, for users
+	note string // what the name and the results leave out; empty if there is nothing
 	next map[Result]Step
 
-	// outlastsKill and outlastsShutdown are the reasons why neither a kill nor a shutdown of the agent ends the step.
-	// They are empty if the step has a row for it.
+	// outlastsKill and outlastsShutdown are the reasons why neither a kill nor an agent shutdown ends the step. They
+	// are empty if the step has a row for it.
 	outlastsKill, outlastsShutdown string
 }
 
@@ -102,7 +102,7 @@ const (
 	reasonStop     = "a kill makes the stop of a requested restart a kill"
 )
 
-// table has the next step for each result of a step.
+// table has the next step for each step result.
 var table = [stepCount]definition{
 	RecoverTask: {
 		name: "recover the task of an earlier agent",
@@ -119,8 +119,8 @@ var table = [stepCount]definition{
 		note: "The agent died during the start. Each round asks once, and then waits until the driver is available, or up to 30 seconds. The number of rounds has no limit. A start that was executed and whose exit status is unknown is an exit. The task is dead if the start was a restart that the policy no longer permits; the driver destroys it.",
 		next: map[Result]Step{
 			NothingExecuted: AwaitRestartDelay, NoAnswer: QueryEarlierStart, ProcessFound: TakeOverProcess, ExitFound: CallExitedHooks,
-			TaskDead:      MarkDead,          // a kill, or an update of the restart policy, forbids the restart for which the start was
-			AgentShutdown: CallShutdownHooks, // with the id of the start, which the next agent needs
+			TaskDead:      MarkDead,          // the start was a restart, which a kill or an updated restart policy forbids
+			AgentShutdown: CallShutdownHooks, // with the start's id, which the next agent needs
 		},
 		outlastsKill: "the result is nothing executed, the driver must destroy the start, and the next step that waits ends",
 	},
@@ -177,7 +177,7 @@ var table = [stepCount]definition{
 		note: "After a kill or a shutdown the driver has kill_timeout to answer. Then the driver destroys a killed start, which it may have executed; if it cannot, the destroy is repeated later.",
 		next: map[Result]Step{
 			Done: StoreHandle, PluginDied: QueryStart, Failed: DecideRestart, Killed: MarkDead,
-			AgentShutdown: CallShutdownHooks, // with the id of the start, which the next agent needs
+			AgentShutdown: CallShutdownHooks, // with the start's id, which the next agent needs
 		},
 	},
 	QueryStart: {
@@ -185,7 +185,7 @@ var table = [stepCount]definition{
 		note: "Rounds as for a start of an earlier agent. A process that has exited is found too. The start is repeated up to four times: the step fails if the plugin died during the fifth call as well, and nothing was executed.",
 		next: map[Result]Step{
 			NothingExecuted: AwaitPluginTasks, NoAnswer: QueryStart, ProcessFound: StoreHandle, ExitUnknown: RecordExit, Failed: DecideRestart, Killed: MarkDead,
-			AgentShutdown: CallShutdownHooks, // with the id of the start, which the next agent needs
+			AgentShutdown: CallShutdownHooks, // with the start's id, which the next agent needs
 		},
 	},
 	StoreHandle: {
@@ -321,7 +321,7 @@ var table = [stepCount]definition{
 	},
 }
 
-// First returns the first step of a run. restored means that an earlier agent has run the task.
+// First returns a run's first step. restored means an earlier agent has run the task.
 func First(restored bool) Step {
 	if restored {
 		return RecoverTask
@@ -329,8 +329,8 @@ func First(restored bool) Step {
 	return AwaitStartGate
 }
 
-// Next returns the step that follows a step with this result. It returns false if the table has no row for the result,
-// which is an error of the agent: then the caller must kill the task, and next is a step that leads to its end.
+// Next returns the step after a step with this result. It returns false if the table has no row for the result, which
+// is an agent bug: then the caller must kill the task, and next is a step that leads to its end.
 func Next(s Step, r Result) (next Step, ok bool) {
 	if next, ok = table[s].next[r]; ok {
 		return next, true
@@ -348,7 +348,7 @@ func Next(s Step, r Result) (next Step, ok bool) {
 	return AbandonTask, false
 }
 
-// String returns the name of the step for users, for example "wait for the exit".
+// String returns the step's name for users, for example "wait for the exit".
 func (s Step) String() string {
 	if s < stepCount && table[s].name != "" {
 		return table[s].name
@@ -356,7 +356,7 @@ func (s Step) String() string {
 	return "no step"
 }
 
-// String returns the name of the result for users, for example "agent shutdown".
+// String returns the result's name for users, for example "agent shutdown".
 func (r Result) String() string {
 	if r < resultCount {
 		return resultNames[r]

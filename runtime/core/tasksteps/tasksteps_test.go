@@ -65,7 +65,7 @@ func TestTableIsComplete(t *testing.T) {
 	}
 }
 
-// A run ends even if no step has a result that the table has.
+// A run ends even if no step has a result from the table.
 func TestUnknownResultsEndTheRun(t *testing.T) {
 	for first := RecoverTask; first < stepCount; first++ {
 		step, steps := first, 0

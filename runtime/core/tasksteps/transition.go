@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Transition is the end of one step and the beginning of the next one. The first transition of a run has the step None
-// and the result Done; the last one has the next step None.
+// Transition is the end of one step and the beginning of the next one. A run's first transition has the step None and
+// the result Done; its last one has the next step None.
 type Transition struct {
 	Time   time.Time
 	Step   Step
@@ -15,8 +15,8 @@ type Transition struct {
 	Next   Step
 }
 
-// Check returns an error if the transitions cannot be successive transitions of one task: each must be in the table, and
-// must begin with the step with which the former one has ended. The list may begin at any transition.
+// Check returns an error if the transitions cannot be one task's successive transitions: each must be in the table, and
+// must begin with the step with which the previous one ended. The list may begin at any transition.
 func Check(list []Transition) error {
 	for i, t := range list {
 		switch next, ok := lookUp(t); {
@@ -31,7 +31,7 @@ func Check(list []Transition) error {
 	return nil
 }
 
-// lookUp returns the step to which a transition must lead. It returns false if its step cannot have its result.
+// lookUp returns the step that must follow a transition. It returns false if its step cannot have its result.
 func lookUp(t Transition) (next Step, ok bool) {
 	if t.Step >= stepCount {
 		return None, false
@@ -42,10 +42,10 @@ func lookUp(t Transition) (next Step, ok bool) {
 	return Next(t.Step, t.Result)
 }
 
-// MarshalText returns the name of the step for users.
+// MarshalText returns the step's name for users.
 func (s Step) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText sets the step whose name MarshalText has returned.
+// UnmarshalText sets the step from a name returned by MarshalText.
 func (s *Step) UnmarshalText(text []byte) error {
 	for i := range stepCount {
 		if i.String() == string(text) {
@@ -56,10 +56,10 @@ func (s *Step) UnmarshalText(text []byte) error {
 	return fmt.Errorf("no step of a task has the name %q", text)
 }
 
-// MarshalText returns the name of the result for users.
+// MarshalText returns the result's name for users.
 func (r Result) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
-// UnmarshalText sets the result whose name MarshalText has returned.
+// UnmarshalText sets the result from a name returned by MarshalText.
 func (r *Result) UnmarshalText(text []byte) error {
 	i := slices.Index(resultNames[:], string(text))
 	if i < 0 {
