@@ -23,41 +23,41 @@ import (
 )
 
 // Drivers finds a driver by name. The call blocks while the driver's plugin is starting. All calls
-// return the same value for one plugin process, and another value for the next process: the start of a
-// task compares two values to find out whether all running tasks were recovered.
+// return the same value for one plugin process, and another value for the next process: a task start
+// compares two values to find out whether all running tasks were recovered.
 type Drivers interface {
 	Driver(ctx context.Context, name string) (driver.Driver, error)
 }
 
-// EncodeTaskConfigFunc evaluates the config block of a task, and returns it as MessagePack in the schema of the task's driver.
-// vars returns the variables that the block may refer to. An error means that the job is invalid.
+// EncodeTaskConfigFunc evaluates a task's config block and returns it as MessagePack in the driver's schema. vars returns the
+// variables available to the block. An error means the job is invalid.
 type EncodeTaskConfigFunc func(schema *hclspec.Spec, config map[string]any, vars func() map[string]cty.Value) ([]byte, error)
 
-// Store stores the records of tasks for the next agent. The methods are called concurrently for different tasks. A wait
+// Store stores task records for the next agent. The methods are called concurrently for different tasks. A wait
 // function blocks until the record is as durable as requested, and returns why it was not stored.
 type Store interface {
 	PutTaskState(allocID, task string, state *api.TaskState, durability state.Durability) state.WaitDurableFunc
-	PutTask(allocID, task string, fields record.Fields, state *api.TaskState, durability state.Durability) state.WaitDurableFunc // stores either both parts of the record or none
+	PutTask(allocID, task string, fields record.Fields, state *api.TaskState, durability state.Durability) state.WaitDurableFunc // stores both parts of the record or none
 }
 
-// RecordReader reads the records that an earlier agent has stored.
+// RecordReader reads an earlier agent's records.
 type RecordReader interface {
 	TaskFields(allocID, task string) (record.Fields, bool, error)
 	TaskState(allocID, task string) (*api.TaskState, error)
 
-	// AttachmentConfigByHook returns the configurations of the hooks that an earlier agent had attached to an
-	// allocation, by hook name. The allocation may have ended.
+	// AttachmentConfigByHook returns the configurations, by hook name, of the hooks attached to an allocation
+	// by an earlier agent. The allocation may have ended.
 	AttachmentConfigByHook(allocID string) map[string]string
 }
 
-// TaskCounter is a counter of a task in the agent's metrics. Allocations of the same group share the counters.
+// TaskCounter is a task counter in the agent's metrics. A group's allocations share the counters.
 type TaskCounter int
 
 const (
 	TaskStartAttempts TaskCounter = iota // attempts to start a process
 	TaskRuns                             // started processes
 	TaskOOMKills
-	TaskCompletions // tasks that have ended with success
+	TaskCompletions // tasks that succeeded
 	TaskFailures
 )
 
@@ -67,22 +67,22 @@ type Metrics interface {
 	hooks.CallObserver
 }
 
-// ErrNotRunning is returned by requests that need a running task. Clients of the HTTP API match on the text.
+// ErrNotRunning is returned by requests that need a running task. HTTP API clients match on the text.
 var ErrNotRunning = errors.New("Task not running")
 
 // Plugin names a plugin that allocations use.
 type Plugin struct {
 	Type base.Type
-	Name string // of the driver or hook
+	Name string // driver or hook name
 }
 
 // Machine is what a machine gives to allocations. Its methods may be called concurrently.
 type Machine interface {
-	// NewWorkspace returns what the machine gives to an allocation. It accesses no file. The error means that the
-	// allocation's ID is not valid.
+	// NewWorkspace returns what the machine gives to an allocation. It accesses no file. An error means the
+	// allocation's ID is invalid.
 	NewWorkspace(Alloc) (Workspace, error)
 	// MayHaveAllocDir reports whether an allocation has a directory. It returns true if the directory cannot be opened
-	// because there are no free file descriptors.
+	// for lack of free file descriptors.
 	MayHaveAllocDir(allocID string) bool
 	// RemoveAllocDir removes an allocation's directory without calling hooks.
 	RemoveAllocDir(allocID string) error
@@ -100,9 +100,9 @@ type Workspace interface {
 
 // Hooks makes an allocation's hooks, each with its order.
 type Hooks interface {
-	// AllocHooks returns the hooks of the allocation itself. It is called once, before any hook is called.
+	// AllocHooks returns the allocation's own hooks. It is called once, before any hook is called.
 	AllocHooks([]Task) []hooks.OrderedHook
-	// TaskHooks returns the hooks of a task. It is called once for each task, before any hook is called.
+	// TaskHooks returns a task's hooks. It is called once for each task, before any hook is called.
 	TaskHooks(Task, *api.Task) []hooks.OrderedHook
 }
 
@@ -114,13 +114,13 @@ type Directory interface {
 	Open() (*os.Root, error)
 	// OpenToAppend opens or creates a file in the directory, with mode 0600.
 	OpenToAppend(name string) (*os.File, error)
-	// RestrictAccess closes the directory to accounts other than those of its tasks.
+	// RestrictAccess closes the directory to all accounts except those of its tasks.
 	RestrictAccess([]Task) error
 }
 
 // Network is the network namespace that an allocation's tasks share.
 type Network interface {
-	// ActiveNetwork returns the network that was created for the allocation, by this agent or an earlier one; nil for none.
+	// ActiveNetwork returns the allocation's network, created by this agent or an earlier one; nil for none.
 	ActiveNetwork() *state.AllocNetwork
 }
 
@@ -131,27 +131,27 @@ type Services interface {
 	CheckResults() (results []CheckResult, started bool, changed <-chan struct{})
 	// CheckStatuses is CheckResults for clients. changed is closed when a result changes by more than its time.
 	CheckStatuses() (statuses []api.AllocCheckStatus, changed <-chan struct{})
-	// RegisterGroupServicesAgain registers the group's services after a restart of tasks, before which a hook has
-	// deregistered them.
+	// RegisterGroupServicesAgain registers the group's services after a task restart, because a hook has
+	// deregistered them before the restart.
 	RegisterGroupServicesAgain() error
 }
 
-// GroupWorkload is the name of the group among the workloads that have services. All others are tasks.
+// GroupWorkload is the group's name among the workloads with services. All others are tasks.
 const GroupWorkload = ""
 
 // CheckResult is the latest result of one check.
 type CheckResult struct {
 	api.AllocCheckStatus
-	// LastRunStartedAt is the start of the last run, zero before the first run. The result was
-	// recorded after that time.
+	// LastRunStartedAt is when the last run started, zero before the first run. The result was
+	// recorded later.
 	LastRunStartedAt time.Time
-	// StatusSince is the time of the last change of the status.
+	// StatusSince is when the status last changed.
 	StatusSince time.Time
-	// AffectsHealthOfTask is the task to whose health the check contributes; it may be empty.
+	// AffectsHealthOfTask names the task that the check affects; it may be empty.
 	AffectsHealthOfTask string
 }
 
-// IsReadiness reports whether the check is a readiness check, which does not affect the health of a deployment.
+// IsReadiness reports whether the check is a readiness check, which does not affect a deployment's health.
 func (r CheckResult) IsReadiness() bool { return r.Mode == "readiness" }
 
 // Variables reads Nomad variables with the rights of an allocation's tasks.
@@ -162,31 +162,31 @@ type Variables interface {
 
 // Alloc is an allocation as its workspace sees it. Its methods may be called concurrently.
 type Alloc interface {
-	Alloc() *api.Allocation // current version, which must not be changed
+	Alloc() *api.Allocation // current version; must not be changed
 	Node() taskenv.Node
 	Logger() hclog.Logger
-	Secrets() *redact.Values // secret values of the allocation; nil for none
+	Secrets() *redact.Values // the allocation's secret values; nil for none
 
 	// StartedByEarlierAgent reports whether an earlier agent has started the allocation.
 	StartedByEarlierAgent() bool
-	// KeepsNetwork reports whether a network that an earlier agent has created still exists.
+	// KeepsNetwork reports whether an earlier agent's network for the allocation still exists.
 	KeepsNetwork() bool
-	// AllocDone returns a channel that is closed when no task or hook of another allocation runs on this node. It is
-	// closed already for an unknown allocation.
+	// AllocDone returns a channel that is closed when the allocation allocID runs no task or hook on this node. For an
+	// unknown allocation, the channel is already closed.
 	AllocDone(allocID string) <-chan struct{}
 
 	// EnvBuilder returns the builder for a task's environment, nil if the allocation has no such task.
 	EnvBuilder(task string) *taskenv.Builder
-	// Env returns the current environment of a task, or of the allocation if task is no task's name.
+	// Env returns a task's current environment, or the allocation's if task names no task.
 	Env(task string) *taskenv.Env
 	// NetworkStatus returns the allocation's network as clients see it.
 	NetworkStatus() *api.AllocNetworkStatus
-	// SetNetwork passes a network to all tasks; nil means that they use the network of the host.
+	// SetNetwork passes a network to all tasks; nil means they use the host's network.
 	SetNetwork(*state.AllocNetwork)
 
 	// EmitEvent adds an event to a task, or to all tasks if task is empty.
 	EmitEvent(task string, e *api.TaskEvent) error
-	// HandOutVariable must be called before a variable's items are given to a task or to a hook.
+	// HandOutVariable must be called before a task or a hook gets a variable's items.
 	HandOutVariable(task, namespace, path string, items map[string]string)
 	// Exec runs a command in a task's context. The command is killed after the timeout.
 	Exec(ctx context.Context, task string, command []string, timeout time.Duration) (*driver.ExecResult, error)
@@ -199,12 +199,12 @@ type Alloc interface {
 type Task interface {
 	Name() string
 	Driver() string
-	User() string // user of the job, or the user that SetDynamicUser has set
-	// DriverCapabilities returns the capabilities of the task's driver, the zero value until they are known.
+	User() string // the job's user, or the user set by SetDynamicUser
+	// DriverCapabilities returns the driver's capabilities, the zero value until they are known.
 	DriverCapabilities() driver.Capabilities
 	// FetchDriverDescription fetches the capabilities. With awaitDriver it blocks while the driver's plugin is starting.
 	FetchDriverDescription(ctx context.Context, awaitDriver bool) error
-	// AllProcessesEnded reports whether no process of the task can be alive.
+	// AllProcessesEnded reports whether none of the task's processes can be alive.
 	AllProcessesEnded() bool
 
 	EmitEvent(*api.TaskEvent)
@@ -213,7 +213,7 @@ type Task interface {
 	// Signal sends a signal to a running task. It returns ErrNotRunning for any other task.
 	Signal(ctx context.Context, event *api.TaskEvent, signal string) error
 
-	// The setters apply to the next start of the task.
+	// The setters apply to the task's next start.
 	SetDynamicUser(name string)
 	SetCgroup(cgroup.Group)
 	SetOutput(stdoutPath, stderrPath string)
