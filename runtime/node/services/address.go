@@ -20,12 +20,12 @@ const (
 	addressModeAllocIPv6 = "alloc_ipv6"
 )
 
-// addressResolver resolves the address mode and the port label of a service or a check to an IP address and a port.
+// addressResolver resolves a service's or check's address mode and port label to an IP address and a port.
 type addressResolver struct {
 	spec           *AllocServicesSpec
-	task           string                  // task of the service; empty for a service of the group
-	driverNetwork  *driver.NetworkOverride // network that the driver has made for the task; nil if there is none
-	serviceAddress string                  // field address of the service block; may be empty
+	task           string                  // the service's task; empty for a group service
+	driverNetwork  *driver.NetworkOverride // network made by the driver for the task; nil if none
+	serviceAddress string                  // field address in the service block; may be empty
 }
 
 // resolveAddress resolves an address mode and a port label. Port 0 means that the label is empty.
@@ -95,7 +95,7 @@ func (a addressResolver) resolveAllocMode(mode, namespaceIP, label string) (ip s
 	return namespaceIP, port, err
 }
 
-// portByLabel returns the port with a label: of the group, or else of the task.
+// portByLabel returns the port with this label: the group's, or else the task's.
 func (a addressResolver) portByLabel(label string) (taskenv.Port, bool) {
 	if label == "" {
 		return taskenv.Port{}, false
@@ -108,7 +108,7 @@ func (a addressResolver) portByLabel(label string) (taskenv.Port, bool) {
 	return taskenv.Port{}, false
 }
 
-// parseLiteralPort parses a label that is a port number. An empty label is port 0.
+// parseLiteralPort parses a numeric label. An empty label is port 0.
 func parseLiteralPort(label string) (int, error) {
 	if label == "" {
 		return 0, nil
@@ -120,7 +120,7 @@ func parseLiteralPort(label string) (int, error) {
 	return int(port), nil
 }
 
-// resolveCheckAddress returns the address that a check of a service connects to.
+// resolveCheckAddress returns the address that a service check connects to.
 func (a addressResolver) resolveCheckAddress(s *Service, c *Check) (hostPort string, err error) {
 	label, mode := c.PortLabel, c.AddressMode
 	if label == "" {

@@ -16,8 +16,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/services/servicestest"
 )
 
-// BenchmarkCheckRun measures one run of one check over the loopback, including the handling of its
-// result. The server is in the same process and is included.
+// BenchmarkCheckRun measures one check run over the loopback, including result handling. The server runs in the same process and
+// is included.
 func BenchmarkCheckRun(b *testing.B) {
 	server := httptest.NewServer(statusHandler(200, ""))
 	defer server.Close()
@@ -36,7 +36,7 @@ func BenchmarkCheckRun(b *testing.B) {
 					b.Fatal(found)
 				}
 			}
-			// The metric is the share of one processor that 100 runs per second use.
+			// The metric is the share of one processor used by 100 runs per second.
 			b.ReportMetric(float64(processCPUTime()-before)/float64(b.N)*100/float64(time.Second)*100, "%cpu@100/s")
 		})
 	}
@@ -50,7 +50,7 @@ func processCPUTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkIdleChecks measures the memory of a check between two runs.
+// BenchmarkIdleChecks measures a check's memory between two runs.
 func BenchmarkIdleChecks(b *testing.B) {
 	const n = 1000
 	spec := testSpec()

@@ -22,19 +22,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// Modes of a check, as in Nomad's API.
+// Check modes, as in Nomad's API.
 const (
 	checkModeHealthiness = "healthiness"
-	checkModeReadiness   = "readiness" // a readiness check has no effect on the health of a deployment
+	checkModeReadiness   = "readiness" // a readiness check has no effect on deployment health
 
 	onUpdateIgnore = "ignore"
 )
 
-// resolvedCheck is a check with its references, and the address that it connects to, resolved. It runs once for several
-// equal checks.
+// resolvedCheck is a check with resolved references and target address. It runs once for several equal checks.
 type resolvedCheck struct {
 	checkID     string
-	task        string // workload of the check: a task, or empty for the group
+	task        string // the check's workload: a task, or empty for the group
 	serviceName string
 	check       Check
 	hostPort    string
@@ -61,8 +60,8 @@ func (r *resolvedCheck) newProbe(dial DialFunc, exec ExecFunc) probe {
 	return newProbe(&r.check, r.hostPort, dial, exec)
 }
 
-// hashCheckID returns a hash of the allocation and of the fields of a check, so that a check that has not changed keeps
-// its id after an update and after a restart of the agent.
+// hashCheckID hashes the allocation and the check's fields, so that an unchanged check keeps its id after an update or an agent
+// restart.
 func hashCheckID(spec *AllocServicesSpec, s *Service, c *Check) string {
 	port := c.PortLabel
 	if port == "" {
@@ -80,7 +79,7 @@ func hashCheckID(spec *AllocServicesSpec, s *Service, c *Check) string {
 		fields = append(fields, c.GRPCService, fmt.Sprint(c.GRPCUseTLS))
 	}
 	for _, field := range fields {
-		fmt.Fprintf(h, "%d:", len(field)) // the length of each field separates the hashed fields
+		fmt.Fprintf(h, "%d:", len(field)) // each field's length separates the hashed fields
 		_, _ = io.WriteString(h, field)   // a hash returns no error
 	}
 	return hex.EncodeToString(h.Sum(nil))
@@ -97,18 +96,18 @@ type checkRunner struct {
 	restartWorkload func(ctx context.Context, task, reason string) // restarts a workload; blocks until it is restarted
 	logger          hclog.Logger
 
-	checksAndRestartsWG sync.WaitGroup // counts the goroutines of running checks and the calls of restartWorkload
+	checksAndRestartsWG sync.WaitGroup // counts the goroutines for running checks and calls to restartWorkload
 
 	// The mutex resultStoreMu keeps the writes to resultStore in order: unlike mu, it is held during
 	// each write.
 	resultStoreMu sync.Mutex // locked before mu
 
 	mu                    sync.Mutex
-	runningCheckByID      map[string]*runningCheck   // check id -> running check; nil before the first startAndStopChecksToMatch, and after stop
-	resultsChanged        chan struct{}              // channel, closed and replaced by each change of a result
-	statusesChanged       chan struct{}              // channel, closed and replaced by each change of a result other than its times
-	cancelByRestartNumber map[int]context.CancelFunc // call number -> cancel function of an active call of restartWorkload
-	lastRestartNumber     int                        // number of the latest call of restartWorkload
+	runningCheckByID      map[string]*runningCheck   // check id -> running check; nil before the first startAndStopChecksToMatch, and after stopAndWait
+	resultsChanged        chan struct{}              // channel, closed and replaced at each result change
+	statusesChanged       chan struct{}              // channel, closed and replaced when a result changes in more than its times
+	cancelByRestartNumber map[int]context.CancelFunc // call number -> cancel function for an active restartWorkload call
+	lastRestartNumber     int                        // number of the latest restartWorkload call
 }
 
 // runningCheck is a running check: its goroutine, latest result and pending restart.
@@ -118,16 +117,16 @@ type runningCheck struct {
 
 	// Guarded by checkRunner.mu.
 	result             core.CheckResult
-	consecutive        int                  // number of latest runs with the same outcome
-	latestOutcome      string               // status of the latest run, which the status of the result follows after enough runs
-	lastStoredStatus   api.AllocCheckStatus // latest result that was written to resultStore, without its timestamp
+	consecutive        int                  // number of latest consecutive runs with latestOutcome
+	latestOutcome      string               // status of the latest run; the result's status follows after enough runs
+	lastStoredStatus   api.AllocCheckStatus // latest result written to resultStore, without its timestamp
 	restartWatch       restartWatch
 	restartTimer       *time.Timer // calls onRestartTimer when a restart can become due; nil if no restart is pending
 	restartTimerNumber int         // identifies the current timer; an older timer has no effect
 }
 
-// startAndStopChecksToMatch starts, replaces and stops checks, so that exactly the targets run. A check that has not
-// changed continues. check_restart applies only to the checks of workloads for which isWorkloadRegistered returns true.
+// startAndStopChecksToMatch starts, replaces and stops checks, so that exactly the targets run. An unchanged check continues.
+// check_restart applies to a check only if isWorkloadRegistered returns true for its workload.
 func (c *checkRunner) startAndStopChecksToMatch(targets []resolvedCheck, isWorkloadRegistered func(task string) bool) {
 	stored := c.earlierAgentResultByCheckID()
 	c.resultStoreMu.Lock()
@@ -181,8 +180,8 @@ func (c *checkRunner) startAndStopChecksToMatch(targets []resolvedCheck, isWorkl
 	c.deleteStoredResults(removedIDs)
 }
 
-// earlierAgentResultByCheckID returns check id -> result of an earlier agent, or nil if startAndStopChecksToMatch was
-// called before.
+// earlierAgentResultByCheckID returns check id -> an earlier agent's result, or nil if startAndStopChecksToMatch was called
+// before.
 func (c *checkRunner) earlierAgentResultByCheckID() map[string]*api.AllocCheckStatus {
 	c.mu.Lock()
 	started := c.runningCheckByID != nil
@@ -197,8 +196,8 @@ func (c *checkRunner) earlierAgentResultByCheckID() map[string]*api.AllocCheckSt
 	return stored
 }
 
-// replaceCheckLocked starts a check. It stops old, the running check with the same id, which may be nil. The first
-// result is storedResult, that of an earlier agent, or pending if storedResult is nil.
+// replaceCheckLocked starts a check. It stops old, the running check with the same id, which may be nil. The first result is
+// storedResult, from an earlier agent, or pending if storedResult is nil.
 func (c *checkRunner) replaceCheckLocked(t resolvedCheck, old *runningCheck, storedResult *api.AllocCheckStatus) *runningCheck {
 	if old != nil {
 		old.stopLocked()
@@ -228,8 +227,7 @@ func (c *checkRunner) replaceCheckLocked(t resolvedCheck, old *runningCheck, sto
 	return o
 }
 
-// runCheckRegularly runs a check after half an interval, and again one interval after the end of each run,
-// until ctx ends.
+// runCheckRegularly runs a check after half an interval, and again one interval after each run's end, until ctx ends.
 func (c *checkRunner) runCheckRegularly(ctx context.Context, o *runningCheck) {
 	run := o.target.newProbe(c.dial, c.exec)
 	timer := time.NewTimer(o.target.check.Interval / 2)
@@ -249,8 +247,7 @@ func (c *checkRunner) runCheckRegularly(ctx context.Context, o *runningCheck) {
 	}
 }
 
-// recordOutcomeIfCurrent records the result of a run. isCurrent is false if the check was replaced or stopped during
-// the run.
+// recordOutcomeIfCurrent records a run's result. isCurrent is false if the check was replaced or stopped during the run.
 func (c *checkRunner) recordOutcomeIfCurrent(o *runningCheck, runStart time.Time, outcome probeResult) (isCurrent bool) {
 	c.resultStoreMu.Lock()
 	defer c.resultStoreMu.Unlock()
@@ -277,8 +274,8 @@ func (c *checkRunner) recordOutcomeIfCurrent(o *runningCheck, runStart time.Time
 	return true
 }
 
-// statusAfterLocked returns the status of a check after a run with an outcome: the outcome, if enough runs in sequence had it, and
-// otherwise the status until now.
+// statusAfterLocked returns a check's status after a run with this outcome: the outcome, if enough consecutive runs had it, and
+// otherwise the current status.
 func (r *runningCheck) statusAfterLocked(outcome string) string {
 	if outcome != r.latestOutcome {
 		r.latestOutcome, r.consecutive = outcome, 0
@@ -304,8 +301,8 @@ func (c *checkRunner) notifyResultsChangedLocked(statuses bool) {
 	}
 }
 
-// storeResultIfChanged writes the latest result of a check to resultStore, unless only its timestamp has changed. The
-// caller must hold resultStoreMu.
+// storeResultIfChanged writes a check's latest result to resultStore, unless only its timestamp has changed. The caller must hold
+// resultStoreMu.
 func (c *checkRunner) storeResultIfChanged(o *runningCheck) {
 	if c.resultStore == nil {
 		return
@@ -364,8 +361,7 @@ func (r *runningCheck) stopLocked() {
 	r.replaceRestartTimerLocked(time.Time{}, nil)
 }
 
-// replaceRestartTimerLocked replaces the restart timer by one that calls onTimer at dueAt. A zero dueAt only stops the
-// timer.
+// replaceRestartTimerLocked replaces the restart timer. The new timer calls onTimer at dueAt. A zero dueAt only stops the timer.
 func (r *runningCheck) replaceRestartTimerLocked(dueAt time.Time, onTimer func(timerNumber int)) {
 	r.restartTimerNumber++
 	if r.restartTimer != nil {
@@ -378,7 +374,7 @@ func (r *runningCheck) replaceRestartTimerLocked(dueAt time.Time, onTimer func(t
 	}
 }
 
-// armRestarts starts a new grace period of check_restart for the checks of a workload.
+// armRestarts starts a new check_restart grace period for a workload's checks.
 func (c *checkRunner) armRestarts(taskOrGroup string) {
 	c.forEachCheckOfWorkload(taskOrGroup, func(o *runningCheck) {
 		o.restartWatch.arm(time.Now(), o.target.check.Restart)
@@ -386,7 +382,7 @@ func (c *checkRunner) armRestarts(taskOrGroup string) {
 	})
 }
 
-// disarmRestarts prevents restarts by the checks of a workload until armRestarts is called.
+// disarmRestarts prevents restarts by a workload's checks until armRestarts is called.
 func (c *checkRunner) disarmRestarts(task string) {
 	c.forEachCheckOfWorkload(task, func(o *runningCheck) {
 		o.restartWatch.disarm()
@@ -404,9 +400,9 @@ func (c *checkRunner) forEachCheckOfWorkload(task string, f func(*runningCheck))
 	}
 }
 
-// evaluateAndRestartLocked updates the restartWatch of a check after a new result or a timer, and restarts the workload
-// if a restart is due. It then disarms all checks of the workload until the workload
-// is registered again, so that the workload is restarted only once.
+// evaluateAndRestartLocked updates a check's restartWatch after a new result or a timer, and restarts the workload if a restart
+// is due. It then disarms all the workload's checks until the workload is registered again, so that the workload is restarted
+// only once.
 func (c *checkRunner) evaluateAndRestartLocked(o *runningCheck) {
 	r := o.target.check.Restart
 	unhealthy := o.result.Status == model.CheckFailure && !o.result.LastRunStartedAt.IsZero() && !o.result.LastRunStartedAt.Before(o.restartWatch.armedAt)
@@ -449,8 +445,8 @@ func firstLine(s string) string {
 	return line
 }
 
-// resultsSnapshot returns the results of all checks, sorted by task, service and name, and a channel that
-// is closed when a result changes. started is false before the first startAndStopChecksToMatch and after stop.
+// resultsSnapshot returns all checks' results, sorted by task, service and name, and a channel that is closed when a result
+// changes. started is false before the first startAndStopChecksToMatch and after stopAndWait.
 func (c *checkRunner) resultsSnapshot() (results []core.CheckResult, started bool, changed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

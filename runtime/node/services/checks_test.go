@@ -43,7 +43,7 @@ func TestCheckTiming(t *testing.T) {
 		advanceTime(time.Millisecond)
 		wantList(t, "after half an interval", w.statuses(), "alive success 0 nomad: tcp ok")
 
-		// The interval between two runs starts at the end of the first run.
+		// The interval between two runs starts when the first run ends.
 		w.net.mu.Lock()
 		w.net.dialDelay = 900 * time.Millisecond
 		w.net.mu.Unlock()
@@ -52,7 +52,7 @@ func TestCheckTiming(t *testing.T) {
 	})
 }
 
-// The status of a check with thresholds changes after enough runs with the same outcome.
+// A check with thresholds changes its status after enough runs with the same outcome.
 func TestCheckThresholds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		check := httpCheck("alive", "/", time.Second)
@@ -157,8 +157,7 @@ func TestCheckID(t *testing.T) {
 	}
 }
 
-// However often the job is updated, a check runs once per interval (rule RS-087 of
-// docs/reference/rules.md).
+// However often the job is updated, a check runs once per interval (rule RS-087 in docs/reference/rules.md).
 func TestUpdatesDoNotMultiplyRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestSet(t, testService(core.GroupWorkload, tcpCheck("alive", 2*time.Second)))
@@ -180,8 +179,7 @@ func TestUpdatesDoNotMultiplyRuns(t *testing.T) {
 	})
 }
 
-// A changed check starts again, at once, and replaces its old observer; the bubble of the test
-// would not end if the old observer continued.
+// A changed check starts again at once, and its old observer ends: otherwise the test's bubble would not end.
 func TestChangedCheckIsReplaced(t *testing.T) {
 	base := httpCheck("alive", "/", 4*time.Second)
 	for _, c := range []struct {
@@ -213,7 +211,7 @@ func TestChangedCheckIsReplaced(t *testing.T) {
 				advanceTime(7 * time.Second)
 				if replaced {
 					wantList(t, "runs", w.net.dialTimes(webAddress), 2*time.Second, 5*time.Second, 9*time.Second)
-				} else { // the address of the check has not changed
+				} else { // the check's address has not changed
 					wantList(t, "runs", w.net.dialTimes(webAddress), 2*time.Second, 6*time.Second, 10*time.Second)
 				}
 				if len(w.results.byID) != 1 {
@@ -224,7 +222,7 @@ func TestChangedCheckIsReplaced(t *testing.T) {
 	}
 }
 
-// A reader of the statuses wakes only when there is something new to read.
+// A status reader wakes only for a new status.
 func TestStatusesChangeOnlyWithTheResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestSet(t, testService(core.GroupWorkload, tcpCheck("a", 2*time.Second)))
@@ -291,7 +289,7 @@ func TestChecksAreAddedAndRemoved(t *testing.T) {
 	})
 }
 
-// A result is written when it has changed, and not at each run.
+// A result is written only when it has changed.
 func TestResultsAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestSet(t, testService(core.GroupWorkload, tcpCheck("alive", 2*time.Second)))
@@ -323,8 +321,7 @@ func TestResultsAreKept(t *testing.T) {
 	})
 }
 
-// The environment of a task is complete when it has started: then its checks are resolved again,
-// by the same rule as at each update.
+// A task's environment is complete once it has started. Then its checks are resolved again, as at each update.
 func TestChecksAreInterpolated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := httpCheck("${NAME}", "/${NAME}", 2*time.Second)

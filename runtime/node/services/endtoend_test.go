@@ -75,7 +75,7 @@ func TestEndToEnd(t *testing.T) {
 
 	// The next agent uses the same store.
 	set.StopChecks(false)
-	index := db.Snapshot().Index() // the result of the failure is stored
+	index := db.Snapshot().Index() // the failure's result is stored
 	set = newSet()
 	if err := set.RegisterServicesOf("t", nil); err != nil {
 		t.Fatal(err)
@@ -99,7 +99,7 @@ func TestEndToEnd(t *testing.T) {
 		t.Errorf("left: %v, %v, %v", left, results, err)
 	}
 
-	// Registrations that no runner removed are removed with the records of the allocation.
+	// Registrations not removed by a runner are removed with the allocation's records.
 	if err := newSet().RegisterServicesOf("t", nil); err != nil {
 		t.Fatal(err)
 	}

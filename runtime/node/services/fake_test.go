@@ -21,12 +21,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/services/servicestest"
 )
 
-// nullLog is for servers whose errors are expected.
+// nullLog is for servers with expected errors.
 var nullLog = log.New(io.Discard, "", 0)
 
 const testAllocID = "11111111-2222-3333-4444-555555555555"
 
-// testSpec is an allocation with two ports and the services.
+// testSpec returns the spec for an allocation with two ports and these services.
 func testSpec(services ...Service) *AllocServicesSpec {
 	return &AllocServicesSpec{
 		AllocID: testAllocID, AllocName: "j.g[0]", Namespace: "default", JobID: "j", Group: "g",
@@ -54,10 +54,10 @@ func httpCheck(name, path string, interval time.Duration) Check {
 	return c
 }
 
-// fakeNetwork is a network in memory. Its servers run in the bubble of the test.
+// fakeNetwork is a network in memory. Its servers run in the test's bubble.
 type fakeNetwork struct {
 	t         *testing.T
-	dialDelay time.Duration // delay of each connection
+	dialDelay time.Duration // delay before each connection
 	startTime time.Time
 
 	mu        sync.Mutex
@@ -95,7 +95,7 @@ func (n *fakeNetwork) dial(ctx context.Context, _, address string) (net.Conn, er
 	}
 }
 
-// serve starts a server at an address until close, or until the end of the test.
+// serve starts a server at an address until close, or until the test ends.
 func (n *fakeNetwork) serve(address string, h http.Handler) (close func()) {
 	l := &fakeListener{address: address, conns: make(chan net.Conn), closed: make(chan struct{})}
 	n.mu.Lock()
@@ -154,7 +154,7 @@ func statusHandler(code int, body string) http.Handler {
 	})
 }
 
-// recordingRegistry is a Registry that records each change, and fails a given number of times.
+// recordingRegistry records each change, and fails a given number of times.
 type recordingRegistry struct {
 	servicestest.Registry
 	mu                sync.Mutex
@@ -227,7 +227,7 @@ func (m *memoryCheckResultStore) DeleteCheckResults(_ string, ids []string) erro
 	return nil
 }
 
-// restartRecorder records the restarts that a set requests.
+// restartRecorder records the restarts requested by a set.
 type restartRecorder struct {
 	startTime time.Time
 	mu        sync.Mutex
@@ -247,8 +247,7 @@ func (r *restartRecorder) allRequests() []string {
 	return append([]string(nil), r.requests...)
 }
 
-// setFixture is a set with its fake environment. Spec and vars may be changed between two calls of the
-// set.
+// setFixture is a set with its fake environment. Spec and vars may be changed between two calls to the set.
 type setFixture struct {
 	*AllocServices
 	net             *fakeNetwork
@@ -258,7 +257,7 @@ type setFixture struct {
 
 	mu       sync.Mutex
 	spec     *AllocServicesSpec
-	taskVars map[string]map[string]string // env of each task
+	taskVars map[string]map[string]string // each task's env
 }
 
 func newTestSet(t *testing.T, services ...Service) *setFixture {
@@ -275,7 +274,7 @@ func newTestSet(t *testing.T, services ...Service) *setFixture {
 	return w
 }
 
-// newSet returns a set like that of the next agent.
+// newSet returns a set like the next agent's.
 func (s *setFixture) newSet() *AllocServices {
 	return New(Config{
 		AllocID: testAllocID, AllocName: "j.g[0]",
@@ -301,7 +300,7 @@ func (s *setFixture) env(task string) *taskenv.Env {
 	return taskenv.NewBuilder(node, alloc, taskenv.Task{Name: task, EnvBlock: s.taskVars[task]}).Build()
 }
 
-// setServices replaces the services by a new version of the job.
+// setServices replaces the services, as a new job version does.
 func (s *setFixture) setServices(services ...Service) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -316,7 +315,7 @@ func (s *setFixture) setVar(task, key, value string) {
 	s.taskVars[task] = map[string]string{key: value}
 }
 
-// statuses returns the results of the checks, as "name status code output".
+// statuses returns the check results, as "name status code output".
 func (s *setFixture) statuses() []string {
 	results, _, _ := s.CheckResults()
 	var list []string

@@ -10,8 +10,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// NewSpec returns the services of the allocation, with its addresses. Services of provider consul are registered like
-// those of provider nomad: an allocation with one is placed here only if the catalog of this node replaces Consul.
+// NewSpec returns the allocation's services, with its addresses. Services with provider consul are registered like those with
+// provider nomad: an allocation with a consul service is placed here only if this node's catalog replaces Consul.
 func NewSpec(a *api.Allocation, datacenter string, network *api.AllocNetworkStatus) *AllocServicesSpec {
 	spec := &AllocServicesSpec{
 		AllocID:       a.ID,

@@ -25,7 +25,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// Outputs of checks that clients of Nomad compare with these texts.
+// Check outputs that Nomad clients compare with these texts.
 const (
 	pendingOutput     = "nomad: waiting to run"
 	tcpSuccessOutput  = "nomad: tcp ok"
@@ -33,7 +33,7 @@ const (
 	grpcSuccessOutput = "nomad: grpc ok"
 )
 
-// maxOutputSize is how many bytes of a response body are kept as the output of a check.
+// maxOutputSize is the maximum size of a check's output in bytes; the rest of a response body is dropped.
 const maxOutputSize = 3 << 10
 
 // userAgent is the User-Agent header of HTTP checks.
@@ -45,7 +45,7 @@ type DialFunc func(ctx context.Context, network, address string) (net.Conn, erro
 // ExecFunc runs a command in a task, and returns its exit status and its output. The command is killed after the timeout.
 type ExecFunc func(ctx context.Context, task string, command []string, timeout time.Duration) (*driver.ExecResult, error)
 
-// probeResult is the result of one run of a check.
+// probeResult is the result of one check run.
 type probeResult struct {
 	status         string
 	httpStatusCode int
@@ -56,11 +56,11 @@ func failureResult(err error) probeResult {
 	return probeResult{status: model.CheckFailure, output: "nomad: " + toValidUTF8(err.Error())}
 }
 
-// probe is a function that runs a check once and returns the result, after the check's timeout at the latest.
+// probe runs a check once and returns the result, after the check's timeout at the latest.
 type probe func(context.Context) probeResult
 
-// newProbe returns the probe of a check that connects to an address, or runs a command in a task. Probes of several checks
-// share no HTTP transport.
+// newProbe returns the probe for a check that connects to an address or runs a command in a task. Different checks' probes share
+// no HTTP transport.
 func newProbe(c *Check, address string, dial DialFunc, exec ExecFunc) probe {
 	var run probe
 	switch strings.ToLower(c.Type) {
@@ -82,12 +82,12 @@ func newProbe(c *Check, address string, dial DialFunc, exec ExecFunc) probe {
 	}
 }
 
-// timeoutError is the error of a check that exceeded its timeout.
+// timeoutError is the error for a check that exceeded its timeout.
 type timeoutError time.Duration
 
 func (t timeoutError) Error() string { return fmt.Sprintf("no answer within %v", time.Duration(t)) }
 
-// timeoutErrorOr returns the timeoutError of ctx if the timeout has passed, and err otherwise.
+// timeoutErrorOr returns ctx's timeoutError if the timeout has passed, and err otherwise.
 func timeoutErrorOr(ctx context.Context, err error) error {
 	if late, ok := context.Cause(ctx).(timeoutError); ok {
 		return late
@@ -110,7 +110,7 @@ func newTCPProbe(address string, dial DialFunc) probe {
 	}
 }
 
-// newGRPCProbe returns a probe that calls the health service of a gRPC server (https://grpc.io/docs/guides/health-checking).
+// newGRPCProbe returns a probe that calls a gRPC server's health service (https://grpc.io/docs/guides/health-checking).
 func newGRPCProbe(c *Check, address string, dial DialFunc) probe {
 	security := insecure.NewCredentials()
 	if c.GRPCUseTLS {
@@ -136,7 +136,7 @@ func newGRPCProbe(c *Check, address string, dial DialFunc) probe {
 
 func (c *Check) isScript() bool { return strings.EqualFold(c.Type, "script") }
 
-// exitStatusWarning is the exit status with which a script reports that the service works but needs attention.
+// exitStatusWarning is a script's exit status for a service that works but needs attention.
 const exitStatusWarning = 1
 
 func newScriptProbe(c *Check, exec ExecFunc) probe {
@@ -186,7 +186,7 @@ func newHTTPProbe(c *Check, address string, dial DialFunc) probe {
 		if resp.StatusCode == http.StatusOK {
 			return probeResult{model.CheckSuccess, resp.StatusCode, httpSuccessOutput}
 		}
-		// The error of the read is ignored: the output is the part of the body that has arrived.
+		// The read error is ignored: the output is the received part of the body.
 		body, _ := io.ReadAll(io.LimitReader(resp.Body, maxOutputSize))
 		result := probeResult{model.CheckSuccess, resp.StatusCode, toValidUTF8(string(body))}
 		if resp.StatusCode >= http.StatusBadRequest {
@@ -210,8 +210,8 @@ func addRequestHeaders(req *http.Request, header map[string][]string) {
 	}
 }
 
-// newCheckURL returns the URL of an HTTP check. The path cannot change the host of the URL, which is hostPort:
-// "//host/" is a path, not another host.
+// newCheckURL returns an HTTP check's URL. The path cannot change the URL's host, which is hostPort: "//host/" is a path, not
+// another host.
 func newCheckURL(protocol, hostPort, path string) (*url.URL, error) {
 	u := &url.URL{Scheme: strings.ToLower(protocol), Host: hostPort}
 	switch u.Scheme {
@@ -237,7 +237,7 @@ func newCheckURL(protocol, hostPort, path string) (*url.URL, error) {
 	return u, nil
 }
 
-// toValidUTF8 replaces invalid UTF-8 by U+FFFD.
+// toValidUTF8 replaces invalid UTF-8 with U+FFFD.
 func toValidUTF8(s string) string {
 	return strings.ToValidUTF8(s, "\uFFFD")
 }

@@ -28,8 +28,7 @@ import (
 
 func TestProbeHTTP(t *testing.T) {
 	const address = "10.0.0.1:20000"
-	// The server returns the request that it received as the body, with a status for which
-	// the check keeps the body.
+	// The server returns the received request as the body. The check keeps the body for this status.
 	echo := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		w.WriteHeader(http.StatusAccepted)
@@ -170,7 +169,7 @@ func TestProbeGRPC(t *testing.T) {
 	}
 }
 
-// Each run tests whether the service accepts connections, and no connection stays open.
+// Each run tests whether the service accepts connections. No connection stays open.
 func TestProbeHTTPConnectsAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newFakeNetwork(t)
@@ -221,8 +220,8 @@ func TestTLSIsNotShared(t *testing.T) {
 	}
 }
 
-// For any values that a job or its environment sets in a check, the check connects to the address
-// of the service, its output is text, and it does not panic.
+// For any check values from a job or its environment, the check connects to the service's address, its output is text, and it
+// does not panic.
 func FuzzProbeHTTP(f *testing.F) {
 	f.Add("/health", "GET", "Host", "example.com", "http")
 	f.Add("//evil.com/", "post", "X", "a\r\nb", "https")

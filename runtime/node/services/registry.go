@@ -2,20 +2,18 @@ package services
 
 import "github.com/hashicorp/nomad/api"
 
-// Registry stores the service registrations of all allocations. Its methods are called
-// concurrently for different allocations.
+// Registry stores all allocations' service registrations. Its methods are called concurrently for different allocations.
 type Registry interface {
-	// ServicesByAllocation returns the registrations of one allocation. The caller must not change
-	// them.
+	// ServicesByAllocation returns one allocation's registrations. The caller must not change them.
 	ServicesByAllocation(allocID string) []*api.ServiceRegistration
-	// PutAndRemoveServices adds the registrations in put, or replaces those with the same ids, and removes the
-	// registrations in remove, in one transaction, so that a service whose registration gets another id is always
-	// registered. The registry owns the registrations in put.
+	// PutAndRemoveServices adds the registrations in put, or replaces those with the same ids, and removes the registrations in
+	// remove. It does so in one transaction, so that a service is always registered, even if its registration gets another id. The
+	// registry owns the registrations in put.
 	PutAndRemoveServices(put, remove []*api.ServiceRegistration) error
 }
 
-// CheckResultStore stores the latest results of checks for the next agent. A result is written when it has
-// changed, not at each run of the check.
+// CheckResultStore stores the latest check results for the next agent. A result is written when it has changed, not at each check
+// run.
 type CheckResultStore interface {
 	// StoredResultByCheckID returns check id -> stored result.
 	StoredResultByCheckID(allocID string) (map[string]*api.AllocCheckStatus, error)

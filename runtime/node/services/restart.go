@@ -2,15 +2,15 @@ package services
 
 import "time"
 
-// restartWatch decides by the rules of check_restart when a check was unhealthy for too long. It has no clock and no
-// timer: the checkRunner calls evaluate at the returned time and after each result.
+// restartWatch decides by the check_restart rules when a check was unhealthy for too long. It has no clock and no timer: the
+// checkRunner calls updateRestartDueTime at the returned time and after each result.
 //
-// The checkRunner arms the watch when the workload of the check is registered. Results before the end of the
-// grace period are ignored. The first unhealthy result sets a deadline; if the check is still
-// unhealthy at the deadline, a restart is due, and the watch disarms itself.
+// The checkRunner arms the watch when the check's workload is registered. Results during the grace period are ignored. The first
+// unhealthy result sets a deadline; if the check is still unhealthy at the deadline, a restart is due, and the watch disarms
+// itself.
 type restartWatch struct {
 	isArmed      bool
-	armedAt      time.Time // results of runs that started before this time are about an earlier process of the workload
+	armedAt      time.Time // results of runs started before this time are for an earlier process
 	graceEnd     time.Time // results before this time are ignored
 	restartDueAt time.Time // time at which a restart is due; zero unless the check is unhealthy
 }
@@ -21,9 +21,8 @@ func (w *restartWatch) arm(now time.Time, r CheckRestart) {
 
 func (w *restartWatch) disarm() { *w = restartWatch{} }
 
-// updateRestartDueTime updates the deadline with the present state of the check. It reports whether a restart is due.
-// Otherwise nextCallAt is the time at which updateRestartDueTime must be called again; zero means after the next
-// result.
+// updateRestartDueTime updates the deadline with the check's present state. It reports whether a restart is due. Otherwise
+// nextCallAt is the time of the next required call; zero means after the next result.
 func (w *restartWatch) updateRestartDueTime(now time.Time, unhealthy bool, checkInterval time.Duration, unhealthyLimit int) (due bool, nextCallAt time.Time) {
 	switch {
 	case !w.isArmed:

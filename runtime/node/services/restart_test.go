@@ -10,8 +10,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core"
 )
 
-// TestRestartWatch calls evaluate at the given seconds, and compares the results: "-"
-// for nothing, "!" for a restart, otherwise the time of the next call.
+// TestRestartWatch calls updateRestartDueTime at the given seconds, and compares the results: "-" for nothing, "!" for a restart,
+// otherwise the next call time.
 func TestRestartWatch(t *testing.T) {
 	type observation struct {
 		at        int
@@ -54,8 +54,8 @@ func withRestart(c Check, limit int, grace time.Duration) Check {
 	return c
 }
 
-// A check requests the restart 3 s after the start, and again after the task was
-// registered again (rule RS-086 of docs/reference/rules.md).
+// A check requests the restart 3 s after the start, and again after the task was registered again (rule RS-086 in
+// docs/reference/rules.md).
 func TestCheckRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestSet(t, testService("t", withRestart(tcpCheck("alive", time.Second), 2, 2*time.Second)))
@@ -95,7 +95,7 @@ func TestCheckRestart(t *testing.T) {
 	})
 }
 
-// Several failing checks of a task request one restart; checks of other tasks continue.
+// A task's failing checks request one restart; other tasks' checks continue.
 func TestOneRestartPerRound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fast := withRestart(tcpCheck("fast", 2*time.Second), 1, 3*time.Second)
@@ -112,7 +112,7 @@ func TestOneRestartPerRound(t *testing.T) {
 		advanceTime(2 * time.Second) // the group's first result is at 3 s
 		wantList(t, "restarts", w.restartRecorder.allRequests()[2:], `+15s : healthcheck: check "g" unhealthy`)
 
-		// The registration of a task gives the group a new grace period.
+		// A task registration gives the group a new grace period.
 		if err := w.RegisterServicesOf("t", nil); err != nil {
 			t.Fatal(err)
 		}
@@ -122,8 +122,8 @@ func TestOneRestartPerRound(t *testing.T) {
 	})
 }
 
-// A check without a result for the present process is not unhealthy: otherwise a limit of 1 would
-// restart each task before its first run, and again for a result from before the restart.
+// A check without a result for the present process is not unhealthy: otherwise limit 1 would restart each task before its first
+// run, and again for a result from before the restart.
 func TestPendingIsNotUnhealthy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestSet(t, testService("t", withRestart(tcpCheck("alive", 10*time.Second), 1, time.Second)))

@@ -22,20 +22,20 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// The first and the longest pause between attempts to remove a registration. The pause doubles after each attempt.
+// First and longest pause between attempts to remove a registration. The pause doubles after each attempt.
 const (
 	minRemovalRetryDelay = 100 * time.Millisecond
 	maxRemovalRetryDelay = time.Second
 )
 
-// Config configures a Set. CurrentSpec, CurrentEnv, Registry and Logger are required.
+// Config configures an AllocServices. CurrentSpec, CurrentEnv, Registry and Logger are required.
 type Config struct {
 	AllocID   string
 	AllocName string
 
-	// CurrentSpec returns the services of the current version of the allocation. It must not block.
+	// CurrentSpec returns the services in the allocation's current version. It must not block.
 	CurrentSpec func() *AllocServicesSpec
-	// CurrentEnv returns the current environment of a task, or of the allocation for core.GroupWorkload.
+	// CurrentEnv returns a task's current environment, or the allocation's for core.GroupWorkload.
 	CurrentEnv func(taskOrGroup string) *taskenv.Env
 	// RestartTaskOrGroup restarts a task, or all running tasks for core.GroupWorkload, because a check has failed. The
 	// restart policy counts the restart as a failure. RestartTaskOrGroup blocks until the restart is complete; ctx ends
@@ -43,38 +43,36 @@ type Config struct {
 	RestartTaskOrGroup func(ctx context.Context, taskOrGroup, reason string) error
 
 	Registry         Registry
-	CheckResultStore CheckResultStore // store for the results of checks; nil keeps the results in memory
+	CheckResultStore CheckResultStore // stores check results; nil keeps them in memory
 	Dial             DialFunc         // nil uses the real network
-	ExecInTask       ExecFunc         // runs the commands of scripts; nil lets scripts fail
-	Secrets          *redact.Values   // removed from the outputs of checks; nil for none
+	ExecInTask       ExecFunc         // runs script commands; nil lets scripts fail
+	Secrets          *redact.Values   // removed from check outputs; nil for none
 	Logger           hclog.Logger
 }
 
-// AllocServices registers the services and runs the checks of one allocation. All methods may be called
-// concurrently.
+// AllocServices registers one allocation's services and runs their checks. All methods may be called concurrently.
 type AllocServices struct {
 	config   Config
 	registry Registry
 	checker  *checkRunner
 	logger   hclog.Logger
 
-	// The mutex registryMu keeps changes of the registry in order: unlike mu, it is held
-	// during each change.
+	// The mutex registryMu keeps registry changes in order: unlike mu, it is held during each change.
 	registryMu                  sync.Mutex                                     // locked before mu
 	registrationByWorkloadAndID map[string]map[string]*api.ServiceRegistration // workload -> id -> registration in the registry; guarded by registryMu
 
-	// The mutex checkChangesMu is held while the checks are replaced or stopped, so that checks of an older version of the
-	// allocation cannot replace those of a newer version.
+	// The mutex checkChangesMu is held while checks are replaced or stopped, so that an older allocation version's checks cannot
+	// replace a newer version's.
 	checkChangesMu sync.Mutex // locked before mu
 	checksStarted  bool       // set from StartChecks to StopChecks; guarded by checkChangesMu
 
 	mu                     sync.Mutex
-	registrationByWorkload map[string]*workloadRegistration // name of a task, or core.GroupWorkload -> registration
+	registrationByWorkload map[string]*workloadRegistration // task name, or core.GroupWorkload -> registration
 }
 
 // workloadRegistration is a registered task, or the registered group.
 type workloadRegistration struct {
-	taskNetwork *driver.NetworkOverride // network of a task whose driver made one
+	taskNetwork *driver.NetworkOverride // the task's network, if the driver made one
 }
 
 // New returns a set without registrations.
@@ -114,8 +112,8 @@ func (s *AllocServices) restartWorkloadAndLogError(ctx context.Context, taskOrGr
 	}
 }
 
-// ValidateServiceNames returns an error if a service of a workload has an invalid name after its references are resolved in
-// the current environment.
+// ValidateServiceNames returns an error if a workload has a service with an invalid name, after references are resolved in the
+// current environment.
 func (s *AllocServices) ValidateServiceNames(taskOrGroup string) error {
 	services := servicesOfWorkload(s.config.CurrentSpec(), taskOrGroup)
 	if len(services) == 0 {
@@ -129,7 +127,7 @@ func (s *AllocServices) ValidateServiceNames(taskOrGroup string) error {
 	return errors.Join(errs...)
 }
 
-// servicesOfWorkload returns the services of a workload.
+// servicesOfWorkload returns a workload's services.
 func servicesOfWorkload(spec *AllocServicesSpec, taskOrGroup string) (services []Service) {
 	for _, service := range spec.Services {
 		if service.Task == taskOrGroup {
@@ -139,32 +137,31 @@ func servicesOfWorkload(spec *AllocServicesSpec, taskOrGroup string) (services [
 	return services
 }
 
-// RegisterServicesOf registers the services of a workload that has started, and arms check_restart for its checks.
-// driverNetwork is the network that the driver has made for a task, or nil. On an error no new service is registered.
+// RegisterServicesOf registers the services of a started workload, and arms check_restart for its checks. driverNetwork is the
+// network made by the driver for a task, or nil. On an error no new service is registered.
 func (s *AllocServices) RegisterServicesOf(taskOrGroup string, driverNetwork *driver.NetworkOverride) error {
 	s.mu.Lock()
 	s.registrationByWorkload[taskOrGroup] = &workloadRegistration{driverNetwork}
 	s.mu.Unlock()
 	err := s.syncRegistryWithServices(taskOrGroup)
-	// Checks that were started before the task are resolved again, because the environment and the
-	// network of a task are complete only after its start.
+	// Checks started before the task are resolved again, because the task's environment and network are complete only after its
+	// start.
 	s.UpdateChecks()
 	s.checker.armRestarts(taskOrGroup)
 	if taskOrGroup != core.GroupWorkload && s.isRegistered(core.GroupWorkload) {
-		s.checker.armRestarts(core.GroupWorkload) // the start of a task gives the checks of the group a new grace period
+		s.checker.armRestarts(core.GroupWorkload) // a task start gives the group's checks a new grace period
 	}
 	return err
 }
 
-// UpdateRegistrations changes the registrations of a registered workload to those of the current version of the allocation
-// and of the environment, in one transaction.
+// UpdateRegistrations changes a registered workload's registrations to match the current allocation version and environment, in
+// one transaction.
 func (s *AllocServices) UpdateRegistrations(taskOrGroup string) error {
 	return s.syncRegistryWithServices(taskOrGroup)
 }
 
-// DeregisterServicesOfWithRetry removes the registrations of a workload, including registrations of an
-// earlier agent. It makes at least one attempt, and retries until ctx ends. It does nothing
-// if the workload has no registrations.
+// DeregisterServicesOfWithRetry removes a workload's registrations, including an earlier agent's. It makes at least one attempt,
+// and retries until ctx ends. It does nothing if the workload has no registrations.
 func (s *AllocServices) DeregisterServicesOfWithRetry(ctx context.Context, taskOrGroup string) error {
 	s.mu.Lock()
 	delete(s.registrationByWorkload, taskOrGroup)
@@ -173,7 +170,7 @@ func (s *AllocServices) DeregisterServicesOfWithRetry(ctx context.Context, taskO
 	return s.retryUntilSuccess(ctx, func() error { return s.syncRegistryWithServices(taskOrGroup) })
 }
 
-// DeregisterAllWithRetry removes all registrations of the allocation, including those of earlier agents.
+// DeregisterAllWithRetry removes all the allocation's registrations, including those by earlier agents.
 func (s *AllocServices) DeregisterAllWithRetry(ctx context.Context) error {
 	s.mu.Lock()
 	clear(s.registrationByWorkload)
@@ -217,8 +214,8 @@ func (s *AllocServices) registeredWorkload(taskOrGroup string) *workloadRegistra
 	return s.registrationByWorkload[taskOrGroup]
 }
 
-// syncRegistryWithServices changes the registry so that a workload has exactly the registrations of its services, or
-// none if the workload is not registered.
+// syncRegistryWithServices changes the registry so that a workload has exactly its services' registrations, or none if the
+// workload is not registered.
 func (s *AllocServices) syncRegistryWithServices(taskOrGroup string) error {
 	s.registryMu.Lock()
 	defer s.registryMu.Unlock()
@@ -258,8 +255,8 @@ func (s *AllocServices) syncRegistryWithServices(taskOrGroup string) error {
 	return nil
 }
 
-// registrationInRegistryByID returns id -> registration of a workload in the registry. The first call for a workload
-// reads the registry, where an earlier agent may have left registrations.
+// registrationInRegistryByID returns id -> a workload's registration in the registry. The first call for a workload reads the
+// registry, where an earlier agent may have left registrations.
 func (s *AllocServices) registrationInRegistryByID(spec *AllocServicesSpec, taskOrGroup string) map[string]*api.ServiceRegistration {
 	if have, ok := s.registrationByWorkloadAndID[taskOrGroup]; ok {
 		return have
@@ -274,7 +271,7 @@ func (s *AllocServices) registrationInRegistryByID(spec *AllocServicesSpec, task
 	return have
 }
 
-// buildRegistrations returns the registrations that the services of a workload must have.
+// buildRegistrations returns the required registrations for a workload's services.
 func (s *AllocServices) buildRegistrations(spec *AllocServicesSpec, taskOrGroup string, driverNetwork *driver.NetworkOverride) ([]*api.ServiceRegistration, error) {
 	services := servicesOfWorkload(spec, taskOrGroup)
 	if len(services) == 0 {
@@ -321,7 +318,7 @@ func newRegistration(spec *AllocServicesSpec, service Service, driverNetwork *dr
 	}, nil
 }
 
-// registrationIDPrefix is the prefix of the ids of all registrations of a workload.
+// registrationIDPrefix is the id prefix of all a workload's registrations.
 func registrationIDPrefix(spec *AllocServicesSpec, taskOrGroup string) string {
 	prefix := model.ServiceIDPrefix(spec.AllocID, taskOrGroup)
 	if taskOrGroup == core.GroupWorkload {
@@ -330,8 +327,8 @@ func registrationIDPrefix(spec *AllocServicesSpec, taskOrGroup string) string {
 	return prefix
 }
 
-// workloadOfRegistrationID returns the workload whose registrationIDPrefix is the longest prefix of a registration's id;
-// core.GroupWorkload if there is none.
+// workloadOfRegistrationID returns the workload with the longest registrationIDPrefix that matches a registration's id;
+// core.GroupWorkload if none does.
 func workloadOfRegistrationID(spec *AllocServicesSpec, id string) string {
 	owner, length := core.GroupWorkload, 0
 	for _, service := range spec.Services {
@@ -351,8 +348,7 @@ func equalExceptIndexes(a, b *api.ServiceRegistration) bool {
 	return reflect.DeepEqual(x, y) && slices.Equal(a.Tags, b.Tags)
 }
 
-// StartChecks starts the checks of all services. A check has the result of an earlier agent until its
-// first run has ended.
+// StartChecks starts all services' checks. A check keeps an earlier agent's result until its first run has ended.
 func (s *AllocServices) StartChecks() {
 	s.checkChangesMu.Lock()
 	defer s.checkChangesMu.Unlock()
@@ -360,8 +356,8 @@ func (s *AllocServices) StartChecks() {
 	s.replaceChecksIfStartedLocked()
 }
 
-// UpdateChecks changes the running checks to those of the current version of the allocation. A check that has not
-// changed continues. It does nothing before StartChecks and after StopChecks.
+// UpdateChecks changes the running checks to those in the allocation's current version. Unchanged checks continue. It does
+// nothing before StartChecks and after StopChecks.
 func (s *AllocServices) UpdateChecks() {
 	s.checkChangesMu.Lock()
 	defer s.checkChangesMu.Unlock()
@@ -377,8 +373,7 @@ func (s *AllocServices) StopChecks(deleteResults bool) {
 	s.checker.stopAndWait(deleteResults)
 }
 
-// replaceChecksIfStartedLocked replaces the running checks by those of the current version of the allocation, if checks
-// are started.
+// replaceChecksIfStartedLocked replaces the running checks with those in the allocation's current version, if checks are started.
 func (s *AllocServices) replaceChecksIfStartedLocked() {
 	if !s.checksStarted {
 		return
@@ -407,14 +402,14 @@ func (s *AllocServices) replaceChecksIfStartedLocked() {
 	s.checker.startAndStopChecksToMatch(targets, s.isRegistered)
 }
 
-// CheckResults returns the results of all checks, in a fixed order, and a channel that is closed when a
-// result changes. started is false before StartChecks and after StopChecks.
+// CheckResults returns all checks' results, in a fixed order, and a channel that is closed when a result changes. started is
+// false before StartChecks and after StopChecks.
 func (s *AllocServices) CheckResults() (results []core.CheckResult, started bool, changed <-chan struct{}) {
 	return s.checker.resultsSnapshot()
 }
 
-// CheckStatuses returns the statuses of all checks, in a fixed order, and a channel that is closed when a status or an output
-// changes, but not when a check only runs again with the same result.
+// CheckStatuses returns all checks' statuses, in a fixed order, and a channel that is closed when a status or an output changes,
+// but not when a check only runs again with the same result.
 func (s *AllocServices) CheckStatuses() (statuses []api.AllocCheckStatus, changed <-chan struct{}) {
 	s.checker.mu.Lock()
 	changed = s.checker.statusesChanged

@@ -121,8 +121,8 @@ func TestUpdateOfRegistrations(t *testing.T) {
 	wantCalls(t, w.registry, "after the end")
 }
 
-// Before a task is restarted, its services are removed. They are registered again with
-// the new process (rule RS-043 of docs/reference/rules.md).
+// Before a task is restarted, its services are removed. They are registered again with the new process (rule RS-043 in
+// docs/reference/rules.md).
 func TestTaskRestartReregisters(t *testing.T) {
 	w := newTestSet(t, testService("t"), testService("u"))
 	for range 2 {
@@ -203,8 +203,7 @@ func TestRemovalIsRetried(t *testing.T) {
 	})
 }
 
-// The next agent keeps unchanged registrations of an earlier agent, and removes the
-// others.
+// The next agent keeps an earlier agent's unchanged registrations, and removes the others.
 func TestRegistrationsOfAnEarlierAgent(t *testing.T) {
 	w := newTestSet(t, testService(core.GroupWorkload), testService("t"), Service{Task: "gone", Name: "x", PortLabel: "http"})
 	for _, task := range []string{core.GroupWorkload, "t", "gone"} {

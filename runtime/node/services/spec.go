@@ -10,8 +10,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// AllocServicesSpec has the services of one version of an allocation, and the fields of the allocation that their
-// registrations need. Maps and slices are shared with other values, so they must not be changed.
+// AllocServicesSpec has the services in one version of an allocation, and the allocation's fields for their registrations. Maps
+// and slices are shared with other values, so they must not be changed.
 type AllocServicesSpec struct {
 	AllocID    string
 	AllocName  string // "<job>.<group>[<index>]"
@@ -20,26 +20,26 @@ type AllocServicesSpec struct {
 	Group      string
 	NodeID     string
 	Datacenter string
-	IsCanary   bool // the allocation is a canary that is not promoted
+	IsCanary   bool // the allocation is an unpromoted canary
 
-	GroupHostIP   string                 // IP address of the group's network, if it has one
-	Ports         []taskenv.Port         // ports of the group
-	NetworkByTask map[string]TaskNetwork // task -> network of its deprecated network block
-	NamespaceIPv4 string                 // IPv4 address of the allocation's network namespace; may be empty
-	NamespaceIPv6 string                 // IPv6 address of the allocation's network namespace; may be empty
+	GroupHostIP   string                 // the group network's IP address, if any
+	Ports         []taskenv.Port         // the group's ports
+	NetworkByTask map[string]TaskNetwork // task -> network from its deprecated network block
+	NamespaceIPv4 string                 // the allocation network namespace's IPv4 address; may be empty
+	NamespaceIPv6 string                 // the allocation network namespace's IPv6 address; may be empty
 
 	Services []Service
 }
 
-// TaskNetwork is the network of a task that has a network block in the job, which is deprecated.
+// TaskNetwork is the network for a task with a deprecated network block.
 type TaskNetwork struct {
 	IP    string
 	Ports []taskenv.Port
 }
 
-// Service is a service block of the job.
+// Service is a service block in the job.
 type Service struct {
-	Task        string // task of the service; empty for a service of the group
+	Task        string // the service's task; empty for a group service
 	Name        string
 	PortLabel   string // port label, port number, or empty
 	Address     string
@@ -49,13 +49,13 @@ type Service struct {
 	Checks      []Check
 }
 
-// Check is a check block of the job, with the values that it inherits from its service. It is large because a check block has
-// parameters for each type.
+// Check is a check block in the job, with the values inherited from its service. It is large because a check block has parameters
+// for each type.
 type Check struct {
 	Name                string
 	Type                string // "tcp", "http", "grpc" or "script"
-	PortLabel           string // port of the check; empty for the port of the service
-	AddressMode         string // address mode of the check; empty for the address mode of the service
+	PortLabel           string // the check's port; empty for the service's port
+	AddressMode         string // the check's address mode; empty for the service's address mode
 	OnUpdate            string
 	Interval            time.Duration
 	Timeout             time.Duration
@@ -65,25 +65,25 @@ type Check struct {
 	Header              map[string][]string
 	Body                string
 	TLSSkipVerify       bool
-	Command             string // program of a script
+	Command             string // a script's program
 	Args                []string
-	ScriptTask          string // task in which a script runs
-	GRPCService         string // name in the health protocol of gRPC; empty for the whole server
+	ScriptTask          string // task where a script runs
+	GRPCService         string // name in the gRPC health protocol; empty for the whole server
 	GRPCUseTLS          bool
-	SuccessesToPass     int // consecutive successes after which a failing check passes; 0 and 1 are the same
-	FailuresToFail      int // consecutive failures after which a check that does not fail yet fails; 0 and 1 are the same
+	SuccessesToPass     int // consecutive successes before a failing check passes; 0 and 1 are the same
+	FailuresToFail      int // consecutive failures before a passing check fails; 0 and 1 are the same
 	Restart             CheckRestart
-	AffectsHealthOfTask string // task to whose health a check of the group contributes; may be empty
+	AffectsHealthOfTask string // a group check counts in this task's health; may be empty
 }
 
-// CheckRestart is the check_restart block of a check. With Limit 0, the check never restarts its workload.
+// CheckRestart is a check's check_restart block. With Limit 0, the check never restarts its workload.
 type CheckRestart struct {
-	Limit int           // number of consecutive unhealthy results that restart the workload
-	Grace time.Duration // time after the start of the workload in which results are ignored
+	Limit int           // consecutive unhealthy results before the workload is restarted
+	Grace time.Duration // time after the workload's start while results are ignored
 }
 
-// Interpolate returns the service with all references to the environment resolved. env must be the environment of
-// the service's task, or that of the allocation for a service of the group.
+// Interpolate returns the service with all references to the environment resolved. env must be the service's task environment, or
+// the allocation's environment for a group service.
 func (s Service) Interpolate(env *taskenv.Env) Service {
 	s.Name = env.ReplaceReferences(s.Name)
 	s.PortLabel = env.ReplaceReferences(s.PortLabel)
@@ -124,7 +124,7 @@ func interpolateStrings(env *taskenv.Env, list []string) []string {
 	return out
 }
 
-// validateServiceName returns an error if the name of a service, after interpolation, is invalid.
+// validateServiceName returns an error if a service name is invalid after interpolation.
 func validateServiceName(name string) error {
 	if model.ValidServiceName(name) {
 		return nil

@@ -18,7 +18,7 @@ var (
 	_ hook.AllocDestroy = (*AllocDirHook)(nil)
 )
 
-// AllocDirHook builds and removes the directory of the allocation, and keeps the copy of the allocation in it.
+// AllocDirHook builds and removes the allocation directory, and keeps the allocation's copy in it.
 type AllocDirHook struct {
 	hooks.BuiltinHookDefaults
 	allocDir     *allocdir.Dir

@@ -17,13 +17,13 @@ var (
 	_ hook.TaskStop     = (*CgroupHook)(nil)
 )
 
-// CgroupManager makes and removes the cgroups of tasks; [cgroup.Hierarchy] implements it.
+// CgroupManager makes and removes task cgroups; [cgroup.Hierarchy] implements it.
 type CgroupManager interface {
 	Make(allocID, task string, reservedCoreCount int) (cgroup.Group, error)
 	KillAndRemove(allocID, task string) error
 }
 
-// CgroupHook makes the cgroup of a task before its driver starts it.
+// CgroupHook makes a task's cgroup before the driver starts the task.
 type CgroupHook struct {
 	hooks.BuiltinHookDefaults
 	cgroupManager     CgroupManager
@@ -32,8 +32,7 @@ type CgroupHook struct {
 	logger            hclog.Logger
 }
 
-// NewCgroupHook returns the hook for one task with a number of reserved cores, which may be 0. It calls
-// setTaskCgroup with the cgroup.
+// NewCgroupHook returns the hook for one task. reservedCoreCount may be 0. The hook calls setTaskCgroup with the cgroup.
 func NewCgroupHook(manager CgroupManager, reservedCoreCount int, setTaskCgroup func(cgroup.Group), logger hclog.Logger) *CgroupHook {
 	return &CgroupHook{cgroupManager: manager, reservedCoreCount: reservedCoreCount, setTaskCgroup: setTaskCgroup, logger: logger}
 }
@@ -41,8 +40,8 @@ func NewCgroupHook(manager CgroupManager, reservedCoreCount int, setTaskCgroup f
 // Name implements Hook.
 func (*CgroupHook) Name() string { return "cgroup" }
 
-// Prestart implements hook.TaskPrestart. A failure to make the cgroup is not an error, unless cores
-// must be reserved: the driver decides whether it needs one.
+// Prestart implements hook.TaskPrestart. Unless cores must be reserved, it returns no error if it cannot make the cgroup: the
+// driver decides whether it needs one.
 func (c *CgroupHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	group, err := c.cgroupManager.Make(req.Alloc.ID, req.Task.Name, c.reservedCoreCount)
 	switch {

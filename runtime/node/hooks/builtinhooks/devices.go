@@ -19,16 +19,15 @@ var (
 	_ hooks.StartFailureExplainer = (*DevicesHook)(nil)
 )
 
-// DeviceReserver reserves devices of one group; runtime/node/resources/devices implements it.
+// DeviceReserver reserves devices in one device group; runtime/node/resources/devices implements it.
 type DeviceReserver interface {
-	// Reserve blocks while the plugin of the devices is unavailable, and calls reportOutage once.
+	// Reserve blocks while the device plugin is unavailable, and calls reportOutage once.
 	Reserve(ctx context.Context, d *api.AllocatedDeviceResource, reportOutage func(error)) (*device.Reservation, error)
-	// UnusableReason returns which of the devices are unhealthy or gone, and why; "" if there are none. It does not block.
+	// UnusableReason returns which devices are unhealthy or gone, and why; "" if none are. It does not block.
 	UnusableReason(d *api.AllocatedDeviceResource) string
 }
 
-// DevicesHook reserves the devices that the scheduler has chosen for a task. Its response is used
-// for all later starts of the task.
+// DevicesHook reserves the devices chosen by the scheduler for a task. Its response is used for all later task starts.
 type DevicesHook struct {
 	hooks.BuiltinHookDefaults
 	reserver         DeviceReserver
@@ -44,10 +43,10 @@ func NewDevicesHook(reserver DeviceReserver, allocated []*api.AllocatedDeviceRes
 // Name implements Hook.
 func (*DevicesHook) Name() string { return hooks.DevicesName }
 
-// NoDeadline implements Hook: each call of a device plugin has a timeout of its own, and a plugin may be unavailable for longer.
+// NoDeadline implements Hook: each device plugin call has its own timeout, and a plugin may be unavailable for longer.
 func (*DevicesHook) NoDeadline() bool { return true }
 
-// ExplainStartFailure implements StartFailureExplainer: a device can have vanished since it was reserved.
+// ExplainStartFailure implements StartFailureExplainer: a device may have vanished since its reservation.
 func (de *DevicesHook) ExplainStartFailure() string {
 	var reasons []string
 	for _, d := range de.allocatedDevices {

@@ -10,7 +10,7 @@ import (
 
 var _ hook.TaskPrestart = (*DispatchPayloadHook)(nil)
 
-// DispatchPayloadHook writes the payload of a dispatched job to the task's file.
+// DispatchPayloadHook writes a dispatched job's payload to the task's file.
 type DispatchPayloadHook struct {
 	hooks.BuiltinHookDefaults
 	allocDir       *allocdir.Dir

@@ -1,6 +1,5 @@
-// Package builtinhooks has the hooks that give an allocation what it needs from the machine:
-// directories, logs, network, volumes, devices, users, tokens and service registrations.
+// Package builtinhooks has the hooks for an allocation's needs on the machine: directories, logs, network, volumes, devices,
+// users, tokens and service registrations.
 //
-// A hook gets its dependencies through its constructor. Where Nomad has the same hook, the hook has
-// the name that Nomad uses in events.
+// A hook gets its dependencies through its constructor. A hook that Nomad also has keeps Nomad's event name.
 package builtinhooks

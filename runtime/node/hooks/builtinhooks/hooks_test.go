@@ -136,7 +136,7 @@ func TestTaskDirEmitsOneEvent(t *testing.T) {
 	}
 }
 
-// A template or an artifact must not be written to a directory that the driver covers with one of the machine.
+// A template or an artifact must not be written to a directory that the driver covers with a host directory.
 func TestTaskDirRejectsHiddenDestinations(t *testing.T) {
 	dir := &allocdir.TaskDir{TaskDir: hook.TaskDir{AllocDir: "/d/alloc/id"}, MountsForDriver: []driver.Mount{
 		{TaskPath: "/etc", HostPath: "/etc", Readonly: true}, {TaskPath: "/alloc", HostPath: "/d/alloc/id/alloc"},
@@ -183,8 +183,7 @@ func (c *fakeCollector) StopUnlessStopped(_ context.Context, alloc, task string)
 	return c.err
 }
 
-// The destruction of an allocation ends the collections that Stop could not end, and fails if it cannot end them either, so
-// that it is repeated.
+// Destroy ends the collections that Stop could not end. If it cannot end them either, it fails, so that it is repeated.
 func TestAllocLogs(t *testing.T) {
 	c := &fakeCollector{}
 	h := NewAllocLogsHook(c, []string{"web", "db"})
@@ -261,8 +260,7 @@ func (c *fullCollector) Start(ctx context.Context, t logs.Task) (string, string,
 	}
 }
 
-// A task waits for file descriptors, with one event that has the reason, until some are
-// free or the task is killed.
+// A task waits until file descriptors are free or it is killed. One event has the reason.
 func TestLogsWaitForDescriptors(t *testing.T) {
 	for _, killed := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -294,7 +292,7 @@ func TestLogsWaitForDescriptors(t *testing.T) {
 	}
 }
 
-// The wait for file descriptors is longer than the deadline of hooks.
+// The wait for file descriptors is longer than the hook deadline.
 func TestWaitForDescriptorsHasNoDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &fullCollector{descriptorsFreed: make(chan struct{})}
@@ -312,5 +310,5 @@ func TestWaitForDescriptorsHasNoDeadline(t *testing.T) {
 	})
 }
 
-// discardResult returns the error of a hook point.
+// discardResult returns a hook point's error.
 func discardResult[R any](_ R, err error) error { return err }

@@ -27,54 +27,52 @@ var (
 	_ hook.TaskShutdown = (*IdentityHook)(nil)
 )
 
-// A renewal that has failed is repeated with increasing delays.
+// Failed renewals are repeated with increasing delays.
 const (
 	minRenewalRetryDelay = 10 * time.Second
 	maxRenewalRetryDelay = time.Hour
 )
 
 var (
-	// ErrIdentityRejected means that no token is ever issued for an identity, so that its task cannot start.
+	// ErrIdentityRejected means that no token is ever issued for an identity, so its task cannot start.
 	ErrIdentityRejected = errors.New("identity rejected")
-	// ErrIssuerUnreachable means that a token was not issued because the issuer, which is another machine, is unreachable.
+	// ErrIssuerUnreachable means that no token was issued because the issuer, another machine, is unreachable.
 	ErrIssuerUnreachable = errors.New("issuer of identities unreachable")
 )
 
-// TokenIssuer issues the tokens of workload identities, and stores them for the next agent. identity.Issuer implements it
-// for an agent that schedules for itself. The methods may be called concurrently.
+// TokenIssuer issues workload identity tokens, and stores them for the next agent. identity.Issuer implements it for an agent
+// that schedules for itself. The methods may be called concurrently.
 type TokenIssuer interface {
-	// IssueToken returns a new token for an identity of a workload. Its errors can wrap ErrIdentityRejected and
-	// ErrIssuerUnreachable.
+	// IssueToken returns a new token for a workload's identity. Its errors may wrap ErrIdentityRejected and ErrIssuerUnreachable.
 	IssueToken(ctx context.Context, w identity.Workload, id *api.WorkloadIdentity) (*state.IdentityToken, error)
 	// RenewalDelay returns the time until a token must be renewed. If it is 0 or less, the token must be renewed now.
 	// isRenewable is false if the token is never renewed.
 	RenewalDelay(t *state.IdentityToken) (delay time.Duration, isRenewable bool)
 	// ClockStepped returns a channel that is closed when the wall clock is set, so that RenewalDelay must be called again.
 	ClockStepped() <-chan struct{}
-	// IsSignedByExistingKey reports whether the key that has signed a token still exists: otherwise the token is not valid.
+	// IsSignedByExistingKey reports whether the token's signing key still exists. Without it, the token is invalid.
 	IsSignedByExistingKey(t *state.IdentityToken) bool
 	// IsSignedByActiveKey reports whether the next token would be signed by the same key.
 	IsSignedByActiveKey(ctx context.Context, t *state.IdentityToken) bool
 
-	// StoredTokensByIdentity returns the stored tokens of a task, by the name of the identity.
+	// StoredTokensByIdentity returns a task's stored tokens by identity name.
 	StoredTokensByIdentity(allocID, task string) map[string]*state.IdentityToken
-	// PutTokens stores the tokens of a task. When it returns without an error, they are on disk.
+	// PutTokens stores a task's tokens. When it returns without an error, they are on disk.
 	PutTokens(ctx context.Context, allocID, task string, tokenByIdentity map[string]*state.IdentityToken) error
-	// DeleteTokens removes the stored tokens of a task, if there are any.
+	// DeleteTokens removes a task's stored tokens, if any.
 	DeleteTokens(ctx context.Context, allocID, task string) error
 }
 
 var _ TokenIssuer = (*identity.Issuer)(nil)
 
-// AllocTokenIssuer is a TokenIssuer that issues the tokens of all tasks of an allocation before the first task starts.
+// AllocTokenIssuer is a TokenIssuer that issues all tasks' tokens before an allocation's first task starts.
 type AllocTokenIssuer interface {
 	TokenIssuer
-	// IssueAllocTokens issues and stores the tokens of the tasks of an allocation. It blocks until the issuer has answered,
-	// or until ctx ends.
+	// IssueAllocTokens issues and stores the tokens for an allocation's tasks. It blocks until the issuer has answered or ctx ends.
 	IssueAllocTokens(ctx context.Context, alloc *api.Allocation) error
 }
 
-// AllocIdentityHook issues the tokens of all tasks of an allocation. A rejected identity fails the allocation.
+// AllocIdentityHook issues the tokens for all tasks in an allocation. A rejected identity fails the allocation.
 type AllocIdentityHook struct {
 	hooks.BuiltinHookDefaults
 	issuer AllocTokenIssuer
@@ -83,7 +81,7 @@ type AllocIdentityHook struct {
 
 var _ hook.AllocPrerun = (*AllocIdentityHook)(nil)
 
-// NewAllocIdentityHook returns the hook for an allocation that is started for the first time.
+// NewAllocIdentityHook returns the hook for an allocation's first start.
 func NewAllocIdentityHook(issuer AllocTokenIssuer, alloc *api.Allocation) *AllocIdentityHook {
 	return &AllocIdentityHook{issuer: issuer, alloc: alloc}
 }
@@ -103,22 +101,21 @@ func (a *AllocIdentityHook) Prerun(ctx context.Context, _ hook.AllocPrerunReques
 type IdentityHookConfig struct {
 	Issuer   TokenIssuer
 	Workload identity.Workload
-	// IdentitiesWithEnvOrFile are the identities whose tokens the task gets as a variable or a file, see
-	// [IdentitiesWithEnvOrFile].
+	// IdentitiesWithEnvOrFile are the identities that the task gets as a variable or a file, see [IdentitiesWithEnvOrFile].
 	IdentitiesWithEnvOrFile []*api.WorkloadIdentity
-	// WriteTaskFile writes a file of the task.
+	// WriteTaskFile writes a file in the task directory.
 	WriteTaskFile func(pathInTaskDir string, data []byte) error
-	// SetEnvTokenByIdentity sets the tokens for the environment of the next start, by the name of the identity.
+	// SetEnvTokenByIdentity sets the environment tokens for the next start, by identity name.
 	SetEnvTokenByIdentity func(map[string]string)
-	// RestartTask restarts the task, and blocks until its process has exited. SignalTask sends a signal to it. Both do
-	// nothing if the task does not run.
+	// RestartTask restarts the task, and blocks until its process has exited. SignalTask sends a signal to it. Both do nothing
+	// unless the task runs.
 	RestartTask func(ctx context.Context, reason string) error
 	SignalTask  func(ctx context.Context, signal, reason string) error
 	EmitEvent   func(*api.TaskEvent)
 	Logger      hclog.Logger
 }
 
-// IdentityHook gives the task the tokens of its workload identities, and renews them.
+// IdentityHook gives the task its workload identity tokens, and renews them.
 type IdentityHook struct {
 	hooks.BuiltinHookDefaults
 	config IdentityHookConfig
@@ -132,7 +129,7 @@ type IdentityHook struct {
 // NewIdentityHook returns the hook for one task.
 func NewIdentityHook(c IdentityHookConfig) *IdentityHook { return &IdentityHook{config: c} }
 
-// IdentitiesWithEnvOrFile returns the identities of a canonical task whose tokens it gets as a variable or a file.
+// IdentitiesWithEnvOrFile returns the identities that a canonical task gets as a variable or a file.
 func IdentitiesWithEnvOrFile(t *api.Task) []*api.WorkloadIdentity {
 	var exposed []*api.WorkloadIdentity
 	if id := t.Identity; id != nil && (id.Env || id.File) {
@@ -149,8 +146,8 @@ func IdentitiesWithEnvOrFile(t *api.Task) []*api.WorkloadIdentity {
 // Name implements Hook.
 func (*IdentityHook) Name() string { return "identity" }
 
-// Prestart implements hook.TaskPrestart. For a task that runs already, it only sets the variables; files are
-// written and an unfinished change_mode action is repeated in the background.
+// Prestart implements hook.TaskPrestart. For a running task, it only sets the variables: files are written, and an unfinished
+// change_mode action repeated, in the background.
 func (i *IdentityHook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	if req.Running {
 		i.loadStoredTokensIntoEnv()
@@ -181,7 +178,7 @@ func (i *IdentityHook) Shutdown(context.Context, hook.TaskShutdownRequest) (hook
 	return hook.TaskShutdownResponse{}, nil
 }
 
-// loadStoredTokensIntoEnv reads the tokens that an earlier agent has issued, and sets them in the environment of the task.
+// loadStoredTokensIntoEnv reads the tokens issued by an earlier agent, and sets them in the task's environment.
 func (i *IdentityHook) loadStoredTokensIntoEnv() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -206,11 +203,10 @@ func (i *IdentityHook) setEnvTokensLocked() {
 	i.config.SetEnvTokenByIdentity(variables)
 }
 
-// issueDueTokensAndWriteFiles issues the tokens that are missing or must be renewed, stores all tokens, and writes
-// files: all of them before a start of the task, and for a running task those that have changed. A start of the task
-// also replaces tokens that were signed before a rotation of the keys, so that the former key can be removed. A task starts
-// with an old token while the issuer is unreachable. The result is the identities of a running task whose change_mode must
-// be applied.
+// issueDueTokensAndWriteFiles issues tokens that are missing or due for renewal, stores all tokens, and writes files: all files
+// before a task start, only changed ones for a running task. A task start also replaces tokens signed before a key rotation, so
+// that the former key can be removed. While the issuer is unreachable, a task starts with an old token. changeModePending has the
+// running task's identities with a change_mode to apply.
 func (i *IdentityHook) issueDueTokensAndWriteFiles(ctx context.Context, taskRunning bool) (changeModePending []*api.WorkloadIdentity, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -222,7 +218,7 @@ func (i *IdentityHook) issueDueTokensAndWriteFiles(ctx context.Context, taskRunn
 		case t == nil || i.mustReplaceToken(t), !taskRunning && !i.config.Issuer.IsSignedByActiveKey(ctx, t):
 			issued, err := i.config.Issuer.IssueToken(ctx, i.config.Workload, id)
 			if t != nil && !taskRunning && errors.Is(err, ErrIssuerUnreachable) {
-				// The task can do more without a valid token than not at all; the token is renewed while it runs.
+				// A task with an invalid token is better than no task. The token is renewed while it runs.
 				i.config.Logger.Warn("the task starts with an old token", "identity", id.Name, "error", err)
 				continue
 			}
@@ -275,7 +271,7 @@ func withoutPendingChangeMode(t *state.IdentityToken) *state.IdentityToken {
 	return &c
 }
 
-// tokenPathInTaskDir returns the path of the file of an identity, relative to the directory of the task.
+// tokenPathInTaskDir returns the path of an identity's file, relative to the task directory.
 func tokenPathInTaskDir(id *api.WorkloadIdentity) string {
 	switch {
 	case id.Filepath != "":
@@ -286,7 +282,7 @@ func tokenPathInTaskDir(id *api.WorkloadIdentity) string {
 	return "secrets/nomad_" + id.Name + ".jwt"
 }
 
-// startRenewalIfNeeded starts the renewal of tokens, unless it runs already.
+// startRenewalIfNeeded starts token renewal, unless it already runs.
 func (i *IdentityHook) startRenewalIfNeeded(ctx context.Context) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -307,8 +303,7 @@ func (i *IdentityHook) stopRenewalAndWait() {
 	i.renewalWG.Wait()
 }
 
-// delayUntilRenewalLocked returns the time until the next token must be renewed or the next change must be applied,
-// false if there is none.
+// delayUntilRenewalLocked returns the time until the next renewal or change is due, false for none.
 func (i *IdentityHook) delayUntilRenewalLocked() (next time.Duration, needed bool) {
 	for _, id := range i.config.IdentitiesWithEnvOrFile {
 		t := i.tokenByIdentityName[id.Name]
@@ -364,8 +359,8 @@ func (i *IdentityHook) renewUntilDone(ctx context.Context) {
 	}
 }
 
-// renewDueTokensAndApplyChangeMode renews the tokens that are due, and applies the change_mode of their identities. A
-// restart replaces signals: the new process reads all tokens.
+// renewDueTokensAndApplyChangeMode renews due tokens and applies their identities' change_mode. A restart replaces signals: the
+// new process reads all tokens.
 func (i *IdentityHook) renewDueTokensAndApplyChangeMode(ctx context.Context) error {
 	changed, err := i.issueDueTokensAndWriteFiles(ctx, true)
 	if err != nil || len(changed) == 0 {
@@ -404,7 +399,7 @@ func (i *IdentityHook) renewDueTokensAndApplyChangeMode(ctx context.Context) err
 	return nil
 }
 
-// renewalReason is the reason for a restart or a signal in the events of the task.
+// renewalReason returns the reason for a restart or signal, for the task's events.
 func renewalReason(identityNames []string, changeMode string) string {
 	return fmt.Sprintf("Identity %s with change_mode %s renewed", strings.Join(identityNames, ", "), changeMode)
 }

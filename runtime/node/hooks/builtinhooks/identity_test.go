@@ -36,15 +36,15 @@ type identityTask struct {
 	mu       sync.Mutex // held by the test, except while the hook can run
 	files    map[string]string
 	env      map[string]string
-	log      []string // events with the time since the start of the test
+	log      []string // events with the time since the test's start
 	diskFull bool
 
 	hook     *IdentityHook
 	issuer   *identity.Issuer
-	issueErr error // fails the issue of tokens
+	issueErr error // fails token issue
 }
 
-// remoteIssuer is an issuer whose tokens come from another machine.
+// remoteIssuer gets its tokens from another machine.
 type remoteIssuer struct {
 	*identity.Issuer
 	task *identityTask
@@ -72,7 +72,7 @@ func newIdentityTask(t *testing.T, identities ...*api.WorkloadIdentity) *identit
 	return f
 }
 
-// letRun lets the hook run during call and until it waits for the clock.
+// letRun lets the hook run during call, and then until it waits for the clock.
 func (i *identityTask) letRun(call func()) {
 	i.mu.Unlock()
 	defer i.mu.Lock()
@@ -211,7 +211,7 @@ func TestIdentityRenewal(t *testing.T) {
 	for _, tc := range []struct {
 		name       string
 		identities []*api.WorkloadIdentity
-		want       []string // changes within 40 minutes; the time of a renewal is random between 30 and 33 minutes
+		want       []string // changes within 40 minutes; a renewal is due at random after 30 to 33 minutes
 	}{
 		{"noop", []*api.WorkloadIdentity{hour("x", "", ""), hour("y", "noop", "")}, nil},
 		{"restart", []*api.WorkloadIdentity{hour("x", "restart", "")}, []string{"restart: Identity x with change_mode restart renewed"}},
@@ -249,7 +249,7 @@ func TestIdentityRenewal(t *testing.T) {
 	}
 }
 
-// An agent that is restarted often neither postpones a renewal nor renews early.
+// Frequent agent restarts neither postpone a renewal nor cause an early one.
 func TestIdentityAcrossAgents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newIdentityTask(t, &api.WorkloadIdentity{Name: "x", File: true, Env: true, TTL: time.Hour, ChangeMode: "restart"})
@@ -260,7 +260,7 @@ func TestIdentityAcrossAgents(t *testing.T) {
 		for range 5 {
 			f.sleep(5 * time.Minute)
 			f.stopAgent()
-			delete(f.files, file) // a file of a running task is not written again
+			delete(f.files, file) // a running task's file is not written again
 			f.mustStartAgent(true)
 			if f.env["x"] != first || f.files[file] != "" || len(f.log) > 0 {
 				t.Fatalf("the next agent has renewed the token: %v", f.log)
@@ -281,7 +281,7 @@ func TestIdentityAcrossAgents(t *testing.T) {
 	})
 }
 
-// A crash after the record and before the file has the effect of a write that fails and an agent that does not continue.
+// A crash between record and file is simulated by a failed write and an agent that does not continue.
 func TestIdentityCrashBetweenRecordAndFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newIdentityTask(t, &api.WorkloadIdentity{Name: "x", File: true, TTL: time.Hour, ChangeMode: "signal", ChangeSignal: "SIGHUP"})
@@ -380,7 +380,7 @@ func TestIdentityLosesItsKey(t *testing.T) {
 	})
 }
 
-// While the issuer is unreachable, a task starts with its old token, which is replaced as soon as the issuer is reachable.
+// While the issuer is unreachable, a task starts with its old token. The token is replaced as soon as the issuer is reachable.
 func TestTaskStartsWithOldTokenWhileIssuerIsUnreachable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newIdentityTask(t, &api.WorkloadIdentity{Name: "x", File: true, Env: true, TTL: time.Hour, ChangeMode: "signal", ChangeSignal: "SIGHUP"})

@@ -23,29 +23,27 @@ var (
 	_ hook.AllocDestroy = (*AllocLogsHook)(nil)
 )
 
-// LogCollector collects the output of tasks; [logs.CollectorClient] implements it.
+// LogCollector collects task output; [logs.CollectorClient] implements it.
 type LogCollector interface {
-	// Start starts the collection, and returns the paths that the task must write to. It
-	// may be called again for the same task.
+	// Start starts the collection, and returns the paths for the task's output. It may be called again for the same task.
 	Start(ctx context.Context, task logs.Task) (stdoutPath, stderrPath string, err error)
-	// Stop waits briefly for remaining output, and ends the collection. If allProcessesEnded is true,
-	// the process of the task is known to be dead; otherwise its output keeps a reader.
+	// Stop waits briefly for remaining output, and ends the collection. If allProcessesEnded is true, the task's process is known to
+	// be dead; otherwise its output keeps a reader.
 	Stop(ctx context.Context, allocID, task string, allProcessesEnded bool) error
-	// StopCollectionOfEarlierAgent is like Stop, for a task whose collection this agent has not started. An
-	// earlier agent may have started it.
+	// StopCollectionOfEarlierAgent is like Stop, for a collection not started by this agent. An earlier agent may have started it.
 	StopCollectionOfEarlierAgent(ctx context.Context, task logs.Task, allProcessesEnded bool) error
 	// StopUnlessStopped ends the collection if Stop or StopCollectionOfEarlierAgent has failed, under this agent or an
 	// earlier one.
 	StopUnlessStopped(ctx context.Context, allocID, task string) error
 }
 
-// OutputMode is the destination of the output of a task.
+// OutputMode is the destination of a task's output.
 type OutputMode int
 
 const (
 	OutputDiscarded    OutputMode = iota // the job has disabled logs: the task writes to the null device
 	OutputCollected                      // the log collector reads the output
-	OutputReadByDriver                   // the driver reads the output: it receives paths, at which no file exists
+	OutputReadByDriver                   // the driver reads the output: it receives paths without files
 )
 
 // LogsHook collects the output of the task. Its name in events is Nomad's.
@@ -59,9 +57,9 @@ type LogsHook struct {
 	collectionStartedByThisAgent atomic.Bool // this agent has started the collection of the task's output
 }
 
-// NewLogsHook returns the hook for one task. taskAndOutputMode returns the task and the destination of its output;
-// setOutputPaths passes the paths for the next start to the runner; allProcessesEnded reports whether no process of the
-// task can be alive; emit gets an event when the task has to wait.
+// NewLogsHook returns the hook for one task. taskAndOutputMode returns the task and its output mode. setOutputPaths passes the
+// paths for the next start to the runner. allProcessesEnded reports whether no task process can be alive. emit gets an event when
+// the task has to wait.
 func NewLogsHook(collector LogCollector, taskAndOutputMode func() (logs.Task, OutputMode), setOutputPaths func(stdout, stderr string), allProcessesEnded func() bool, emit func(*api.TaskEvent)) *LogsHook {
 	return &LogsHook{collector: collector, taskAndOutputMode: taskAndOutputMode, setOutputPaths: setOutputPaths, allProcessesEnded: allProcessesEnded, emitEvent: emit}
 }
@@ -69,11 +67,10 @@ func NewLogsHook(collector LogCollector, taskAndOutputMode func() (logs.Task, Ou
 // Name implements Hook.
 func (*LogsHook) Name() string { return "logmon" }
 
-// NoDeadline implements Hook: a task waits for file descriptors until others have ended. Each call of the
-// collector has a timeout of its own.
+// NoDeadline implements Hook: a task waits for file descriptors until others have ended. Each collector call has its own timeout.
 func (*LogsHook) NoDeadline() bool { return true }
 
-// The timeouts of the collector's calls.
+// Timeouts for collector calls.
 const (
 	collectorStartTimeout = time.Minute
 	collectorStopTimeout  = 10 * time.Second
@@ -136,8 +133,8 @@ func (l *LogsHook) Stop(ctx context.Context, req hook.TaskStopRequest) (hook.Tas
 	return hook.TaskStopResponse{}, l.collector.Stop(ctx, req.Alloc.ID, req.Task.Name, l.allProcessesEnded())
 }
 
-// AllocLogsHook ends the collections that Stop of LogsHook could not end, when the allocation is removed from the disk. Without
-// it, the collector and the keeper would hold the FIFOs of the tasks for ever.
+// AllocLogsHook ends the collections that LogsHook could not stop, when the allocation is removed from disk. Without it, the
+// collector and the keeper would hold the tasks' FIFOs for ever.
 type AllocLogsHook struct {
 	hooks.BuiltinHookDefaults
 	collector LogCollector

@@ -22,43 +22,43 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// MachineConfig has what a Machine gives to allocations. A nil field means that the machine has nothing of this kind, unless
-// its comment says otherwise.
+// MachineConfig has the capabilities that a Machine gives to allocations. A nil field means that the machine lacks the
+// capability, unless its comment says otherwise.
 type MachineConfig struct {
-	AllocDirRoot    string // directory with the directories of the allocations
+	AllocDirRoot    string // parent of the allocation directories
 	LogCollector    LogCollector
 	Services        services.Registry         // required
-	CheckResults    services.CheckResultStore // stores the results of checks; nil keeps them in memory
-	DialCheckTarget services.DialFunc         // connects checks to their targets; nil uses the network of the host
-	Identities      TokenIssuer               // issues the tokens of workload identities
+	CheckResults    services.CheckResultStore // stores check results; nil keeps them in memory
+	DialCheckTarget services.DialFunc         // connects checks to their targets; nil uses the host network
+	Identities      TokenIssuer               // issues workload identity tokens
 	TaskAPI         *taskapi.TaskSocketListener
-	// NewCgroupManager returns the cgroups for a task with a driver and a number of reserved cores, nil if the
-	// driver creates the cgroup itself.
+	// NewCgroupManager returns the manager for a task with this driver and number of reserved cores, nil if the driver creates the
+	// cgroup itself.
 	NewCgroupManager func(driver string, reservedCores int) CgroupManager
 	NetworkManager   NetworkManager
-	DeviceReserver   DeviceReserver // reserves the devices of tasks
+	DeviceReserver   DeviceReserver // reserves task devices
 	DynamicUserPool  UserPool       // user ids for tasks that name no user
-	VariableReader   VariableReader // the variables of secret blocks
-	FindVolume       FindVolumeFunc // finds the host volumes of tasks
-	// FindRemotePrevious returns the allocation that an allocation replaces if it ran on another node and its data must be
-	// fetched from there, and nil otherwise. It must not block. If it is nil, all allocations have run on this node.
+	VariableReader   VariableReader // reads variables for secret blocks
+	FindVolume       FindVolumeFunc // finds host volumes for tasks
+	// FindRemotePrevious returns an allocation's predecessor if its data must be fetched from another node, and nil otherwise. It
+	// must not block. If it is nil, all allocations have run on this node.
 	FindRemotePrevious func(*api.Allocation) PreviousAlloc
-	// DriverMountsHostFiles reports whether a driver with isolation chroot mounts the files of chroot_env itself; see
+	// DriverMountsHostFiles reports whether a driver with isolation chroot itself mounts the chroot_env files; see
 	// allocdir.TaskDirOptions. If it is nil, no driver does.
 	DriverMountsHostFiles func(driver string) bool
 	TaskRules             TaskRules
 }
 
-// TaskRules are the operator's rules for the users and directories of tasks. A zero field means its default.
+// TaskRules are the operator's rules for task users and directories. A zero field means its default.
 type TaskRules struct {
 	UserDenylist            []string          // users that no task may have; default root, Administrator
 	UserCheckedDrivers      []string          // drivers that UserDenylist applies to; default exec, qemu, java
-	ReservedDownloadUIDs    idrange.Set       // user ids that are reserved for downloads and forbidden for tasks; default none
+	ReservedDownloadUIDs    idrange.Set       // user ids reserved for downloads and forbidden for tasks; default none
 	ChrootEnv               map[string]string // host path -> path in the task, for tasks with isolation chroot; see allocdir.TaskDirOptions; default as in Nomad
-	AllowNomadOpenFileModes bool              // directories that cannot be closed to other accounts get the file modes of Nomad, which are open; see allocdir.TaskDirOptions
+	AllowNomadOpenFileModes bool              // directories that cannot be closed to other accounts get Nomad's open file modes; see allocdir.TaskDirOptions
 }
 
-// WithDefaults returns the rules with the defaults in place of zero values.
+// WithDefaults returns the rules with defaults instead of zero values.
 func (r TaskRules) WithDefaults() TaskRules {
 	if r.ChrootEnv == nil {
 		r.ChrootEnv = allocdir.DefaultChrootEnv()
@@ -74,7 +74,7 @@ func (r TaskRules) WithDefaults() TaskRules {
 
 // Machine implements core.Machine with the builtin hooks.
 type Machine struct {
-	config MachineConfig // with the defaults of the rules
+	config MachineConfig // rules have their defaults
 }
 
 var _ core.Machine = (*Machine)(nil)
@@ -140,7 +140,7 @@ type workspace struct {
 	*allocdir.Dir
 	config        *MachineConfig
 	alloc         core.Alloc
-	initial       *api.Allocation // version with which the runner was created
+	initial       *api.Allocation // version given to the new runner
 	services      *services.AllocServices
 	groupServices *GroupServicesHook
 }
@@ -154,8 +154,7 @@ func (w *workspace) RestrictAccess(tasks []core.Task) error {
 	return w.RestrictToTaskUsers(options)
 }
 
-// taskDirOptions returns the options for a task's directory. They depend on the driver's capabilities, as far as they are
-// known.
+// taskDirOptions returns the options for a task's directory. They depend on the driver's capabilities that are known so far.
 func (w *workspace) taskDirOptions(t core.Task, spec *api.Task) allocdir.TaskDirOptions {
 	o := allocdir.TaskDirOptions{
 		DriverMountsHostFiles:   w.config.DriverMountsHostFiles != nil && w.config.DriverMountsHostFiles(spec.Driver),
@@ -207,7 +206,7 @@ func (w *workspace) AllocHooks(tasks []core.Task) (list []hooks.OrderedHook) {
 		list = append(list, hooks.OrderedHook{Order: order, Hook: h})
 	}
 	add(hooks.OrderFirst, NewAllocDirHook(w.Dir, w.alloc.Alloc, w.alloc.Logger()))
-	if !w.alloc.StartedByEarlierAgent() { // otherwise an earlier agent has called these hooks
+	if !w.alloc.StartedByEarlierAgent() { // an earlier agent has already called these hooks
 		w.addPreviousAllocHooks(add)
 		if issuer, ok := c.Identities.(AllocTokenIssuer); ok {
 			add(hooks.OrderFirst, NewAllocIdentityHook(issuer, w.initial))
@@ -222,7 +221,7 @@ func (w *workspace) AllocHooks(tasks []core.Task) (list []hooks.OrderedHook) {
 	return list
 }
 
-// addPreviousAllocHooks adds the hooks that wait for the allocations that this one replaces, and move their data.
+// addPreviousAllocHooks adds the hooks that wait for replaced allocations and move their data.
 func (w *workspace) addPreviousAllocHooks(add func(order int, h hooks.Hook)) {
 	var awaited []PreviousAlloc
 	for _, id := range w.initial.PreemptedAllocations {
@@ -240,7 +239,7 @@ func (w *workspace) addPreviousAllocHooks(add func(order int, h hooks.Hook)) {
 	}
 }
 
-// findPreviousAlloc returns the allocation that this one replaces, nil for none.
+// findPreviousAlloc returns the replaced allocation, nil for none.
 func (w *workspace) findPreviousAlloc() PreviousAlloc {
 	id := w.initial.PreviousAllocation
 	if id == "" {
@@ -261,7 +260,7 @@ func (w *workspace) findPreviousAlloc() PreviousAlloc {
 
 // emitEvent adds an event to all tasks.
 func (w *workspace) emitEvent(e *api.TaskEvent) {
-	_ = w.alloc.EmitEvent("", e) // fails only for the name of an unknown task
+	_ = w.alloc.EmitEvent("", e) // fails only for an unknown task's name
 }
 
 // taskNames returns the names of an allocation's tasks.
@@ -377,7 +376,7 @@ func newLogTask(allocID, logDir string, spec *api.Task) logs.Task {
 	return logs.Task{AllocID: allocID, Name: spec.Name, LogDir: logDir, StdoutLimits: limits, StderrLimits: limits}
 }
 
-// newNetworkHook returns the hook for the network of the allocation, nil if its tasks use the network of the host.
+// newNetworkHook returns the hook for the allocation's network, nil if its tasks use the host network.
 func (w *workspace) newNetworkHook(tasks []core.Task) hooks.Hook {
 	network := model.GroupNetworkUnlessHost(w.initial.GetTaskGroup())
 	if network == nil || w.config.NetworkManager == nil {

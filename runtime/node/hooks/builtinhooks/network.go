@@ -22,34 +22,33 @@ var (
 	_ hook.AllocPostrun = (*NetworkHook)(nil)
 )
 
-// NetworkManager creates and destroys the networks of allocations; network.Manager implements
-// it.
+// NetworkManager creates and destroys allocation networks; network.Manager implements it.
 type NetworkManager interface {
 	ActiveNetwork(allocID string) *state.AllocNetwork
 	Create(ctx context.Context, request state.AllocNetwork, reportOutage func(error)) (*state.AllocNetwork, error)
 	Destroy(ctx context.Context, allocID string) error
 }
 
-// NetworkTask is a task of an allocation with a network.
+// NetworkTask is a task in an allocation with a network.
 type NetworkTask struct {
 	Name, Driver string
-	// DriverCapabilities returns the capabilities of the driver. It may block while the driver starts.
+	// DriverCapabilities returns the driver's capabilities. It may block while the driver starts.
 	DriverCapabilities func(context.Context) (driver.Capabilities, error)
 }
 
 // NetworkHookConfig configures the hook for one allocation.
 type NetworkHookConfig struct {
 	Manager    NetworkManager
-	NewRequest func() state.AllocNetwork // returns what the job asks for, interpolated, without the driver
+	NewRequest func() state.AllocNetwork // returns the job's request, interpolated, without the driver
 	Tasks      []NetworkTask
-	// ReuseExisting means that a network that an earlier agent has created still exists.
+	// ReuseExisting means that a network created by an earlier agent still exists.
 	ReuseExisting bool
 	SetNetwork    func(*state.AllocNetwork) // passes the network to all tasks; nil means that they need no isolation
 	EmitEvent     func(*api.TaskEvent)      // emits an event on all tasks
 }
 
-// NetworkHook creates the network that the tasks of an allocation share, and destroys it
-// when they have ended. It is for groups that do not use the network of the host.
+// NetworkHook creates an allocation's shared network, and destroys it when the tasks have ended. It is for groups that do not use
+// the host network.
 type NetworkHook struct {
 	hooks.BuiltinHookDefaults
 	config NetworkHookConfig
@@ -87,8 +86,8 @@ func (n *NetworkHook) Prerun(ctx context.Context, req hook.AllocPrerunRequest) (
 	return hook.AllocPrerunResponse{}, nil
 }
 
-// checkTasksAndFindNetworkDriver returns the driver that creates the namespace, "" if the agent does. It returns an
-// error if the driver of a task does not support the network mode.
+// checkTasksAndFindNetworkDriver returns the driver that creates the namespace, "" if the agent does. It returns an error if a
+// task's driver does not support the network mode.
 func (n *NetworkHook) checkTasksAndFindNetworkDriver(ctx context.Context, networkMode string) (string, error) {
 	var creator *NetworkTask
 	for _, task := range n.config.Tasks {
@@ -99,7 +98,7 @@ func (n *NetworkHook) checkTasksAndFindNetworkDriver(ctx context.Context, networ
 		if !slices.Contains(c.NetworkIsolationModes, driver.NetworkGroup) {
 			return "", fmt.Errorf("task %s does not support %q networking mode", task.Name, networkMode)
 		}
-		// Without root no namespace can be made for the group. Each task needs one of its own driver.
+		// Without root no namespace can be made for the group. Each task needs one from its own driver.
 		if networkMode == "none" && os.Geteuid() != 0 && !c.MustCreateNetwork && !slices.Contains(c.NetworkIsolationModes, driver.NetworkNone) {
 			return "", fmt.Errorf("task %s does not support %q networking mode under an agent that is not root: run the agent as root, or use a driver such as exec", task.Name, networkMode)
 		}
@@ -117,7 +116,7 @@ func (n *NetworkHook) checkTasksAndFindNetworkDriver(ctx context.Context, networ
 	return creator.Driver, nil
 }
 
-// postrunTimeout limits how long the end of an allocation waits for its network.
+// postrunTimeout limits how long an ending allocation waits for its network.
 const postrunTimeout = 10 * time.Second
 
 // Postrun implements hook.AllocPostrun.

@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// newNetworkRequest returns the network that the network block of the group and the placement require, interpolated.
+// newNetworkRequest returns the network required by the group's network block and the placement, interpolated.
 func newNetworkRequest(a *api.Allocation, network *api.NetworkResource, env *taskenv.Env) state.AllocNetwork {
 	request := state.AllocNetwork{AllocID: a.ID, Mode: network.Mode, Hostname: env.ReplaceReferences(network.Hostname)}
 	if granted := a.AllocatedResources; granted != nil {
@@ -36,15 +36,14 @@ func newNetworkRequest(a *api.Allocation, network *api.NetworkResource, env *tas
 	return request
 }
 
-// isLoopback reports whether an address of the node is that of this machine alone. A port at such an address is not forwarded at
-// the other addresses of the machine, because the operator has chosen an address that other machines do not reach.
+// isLoopback reports whether a node address belongs to this machine alone. A port at such an address is not forwarded at the
+// machine's other addresses, because the operator chose an address that other machines do not reach.
 func isLoopback(address string) bool {
 	ip, err := netip.ParseAddr(address)
 	return err == nil && ip.IsLoopback()
 }
 
-// onNamedHostNetworkByPortLabel returns for each port label whether the port is on another host network than the
-// default one.
+// onNamedHostNetworkByPortLabel returns for each port label whether the port is on a host network other than the default.
 func onNamedHostNetworkByPortLabel(networks []*api.NetworkResource) map[string]bool {
 	named := make(map[string]bool)
 	for _, n := range networks {
@@ -55,8 +54,7 @@ func onNamedHostNetworkByPortLabel(networks []*api.NetworkResource) map[string]b
 	return named
 }
 
-// newCNIArgs returns the arguments for CNI plugins. Arguments of the job cannot replace the arguments that identify the
-// allocation.
+// newCNIArgs returns the arguments for CNI plugins. The job's arguments cannot replace those that identify the allocation.
 func newCNIArgs(a *api.Allocation, cni *api.CNIConfig, env *taskenv.Env) map[string]string {
 	args := make(map[string]string)
 	if cni != nil {

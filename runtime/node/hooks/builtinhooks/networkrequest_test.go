@@ -8,7 +8,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/taskenv"
 )
 
-// A port of the default network has no address of its own, unless the address of the node is that of this machine alone.
+// A default network port has its own address only if the node's address belongs to this machine alone.
 func TestPortIsForwardedAtLoopbackAddressOnly(t *testing.T) {
 	for ip, want := range map[string]string{"10.0.0.1": "", "127.0.0.1": "127.0.0.1", "::1": "::1", "203.0.113.7": ""} {
 		a := &api.Allocation{AllocatedResources: &api.AllocatedResources{Shared: api.AllocatedSharedResources{

@@ -20,18 +20,17 @@ var (
 
 // PreviousAlloc is an allocation that another allocation replaces.
 type PreviousAlloc interface {
-	// WaitEnded blocks until no task of the allocation runs, however long that takes. It returns the cause of ctx if ctx ends
-	// earlier.
+	// WaitEnded blocks until no task in the allocation runs, however long that takes. It returns ctx's cause if ctx ends earlier.
 	WaitEnded(ctx context.Context) error
-	// MoveData moves alloc/data and the local directories of the named tasks to the directory of an allocation without running
-	// tasks. The allocation must have ended. If MoveData fails, the directory can have a part of the data or none. A
-	// previous allocation without data is no error.
+	// MoveData moves alloc/data and the named tasks' local directories to the directory of an allocation without running tasks. The
+	// previous allocation must have ended. If MoveData fails, the directory may have only part of the data, or none. A previous
+	// allocation without data is not an error.
 	MoveData(ctx context.Context, to *allocdir.Dir, tasks []string) error
 }
 
-// LocalPreviousAlloc is a previous allocation of this node.
+// LocalPreviousAlloc is a previous allocation on this node.
 type LocalPreviousAlloc struct {
-	// Ended returns a channel that is closed when no task or hook of the allocation runs. It is called when the wait starts.
+	// Ended returns a channel that is closed when none of the allocation's tasks or hooks runs. It is called when the wait starts.
 	Ended func() <-chan struct{}
 	Dir   *allocdir.Dir
 }
@@ -51,8 +50,7 @@ func (l *LocalPreviousAlloc) MoveData(_ context.Context, to *allocdir.Dir, tasks
 	return to.MoveDataFrom(l.Dir, tasks)
 }
 
-// PreviousAllocWaitHook blocks an allocation until the allocations that it replaces have ended,
-// however long that takes.
+// PreviousAllocWaitHook blocks an allocation until the replaced allocations have ended, however long that takes.
 type PreviousAllocWaitHook struct {
 	hooks.BuiltinHookDefaults
 	previous []PreviousAlloc
@@ -79,8 +77,8 @@ func (p *PreviousAllocWaitHook) Prerun(ctx context.Context, _ hook.AllocPrerunRe
 // NoDeadline implements Hook: the previous allocation may take long to end.
 func (*PreviousAllocWaitHook) NoDeadline() bool { return true }
 
-// DiskMigrationHook moves the data of the previous allocation, which must have ended. If that
-// fails, the allocation starts without the data, and its tasks get an event with the reason.
+// DiskMigrationHook moves the previous allocation's data, after that allocation has ended. If the move fails, the allocation
+// starts without the data, and its tasks get an event with the reason.
 type DiskMigrationHook struct {
 	hooks.BuiltinHookDefaults
 	dir       *allocdir.Dir
@@ -90,7 +88,7 @@ type DiskMigrationHook struct {
 	logger    hclog.Logger
 }
 
-// NewDiskMigrationHook returns the hook for one allocation with the named tasks. emitEvent adds an event to each task.
+// NewDiskMigrationHook returns the hook for an allocation with these tasks. emitEvent adds an event to each task.
 func NewDiskMigrationHook(dir *allocdir.Dir, previous PreviousAlloc, tasks []string, emitEvent func(*api.TaskEvent), logger hclog.Logger) *DiskMigrationHook {
 	return &DiskMigrationHook{dir: dir, previous: previous, taskNames: tasks, emitEvent: emitEvent, logger: logger}
 }

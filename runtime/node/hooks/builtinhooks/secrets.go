@@ -18,12 +18,11 @@ import (
 
 var _ hook.TaskPrestart = (*SecretsHook)(nil)
 
-// VariableReader returns the items of a variable, nil if there is no such variable. An empty namespace means that of the
-// workload. It reads with the rights of the workload, and may block until ctx ends. An error contains no items.
+// VariableReader returns a variable's items, nil if no such variable exists. An empty namespace means the workload's. It reads
+// with the workload's rights, and may block until ctx ends. An error contains no items.
 type VariableReader func(ctx context.Context, w identity.Workload, namespace, path string) (map[string]string, error)
 
-// SecretsHook reads the values of a task's secret blocks before each start of the task. The values are kept
-// in memory only.
+// SecretsHook reads the values for a task's secret blocks before each start. The values are kept in memory only.
 type SecretsHook struct {
 	hooks.BuiltinHookDefaults
 	task         *api.Task
@@ -32,7 +31,7 @@ type SecretsHook struct {
 	envBuilder   *taskenv.Builder
 }
 
-// NewSecretsHook returns the hook for a task whose secret blocks all have the provider nomad.
+// NewSecretsHook returns the hook for a task that has only secret blocks with provider nomad.
 func NewSecretsHook(task *api.Task, w identity.Workload, readVariable VariableReader, envBuilder *taskenv.Builder) *SecretsHook {
 	return &SecretsHook{task: task, workload: w, readVariable: readVariable, envBuilder: envBuilder}
 }
@@ -40,11 +39,11 @@ func NewSecretsHook(task *api.Task, w identity.Workload, readVariable VariableRe
 // Name implements Hook.
 func (*SecretsHook) Name() string { return "secrets" }
 
-// NoDeadline implements Hook: a node of a cluster waits for the variable until servers can be reached.
+// NoDeadline implements Hook: a cluster node waits for the variable until it reaches a server.
 func (*SecretsHook) NoDeadline() bool { return true }
 
-// Prestart implements hook.TaskPrestart. A failure can be repaired with a new value of the variable, so the restart
-// policy decides about the next start.
+// Prestart implements hook.TaskPrestart. A new variable value can repair a failure, so the restart policy decides about the next
+// start.
 func (se *SecretsHook) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	values := make(map[string]string)
 	for _, s := range se.task.Secrets {
@@ -64,8 +63,8 @@ func (se *SecretsHook) Prestart(ctx context.Context, _ hook.TaskPrestartRequest)
 	return hook.TaskPrestartResponse{}, se.checkAllSecretReferences()
 }
 
-// checkAllSecretReferences returns an error for a reference to a value that does not exist: a task would get the text of the reference
-// in place of the value.
+// checkAllSecretReferences returns an error for a reference to a missing value: a task would get the reference's text instead of
+// the value.
 func (se *SecretsHook) checkAllSecretReferences() error {
 	env := se.envBuilder.Build()
 	for _, name := range slices.Sorted(maps.Keys(se.task.Env)) {

@@ -30,8 +30,8 @@ var (
 	_ hook.TaskStop       = (*TaskServicesHook)(nil)
 )
 
-// GroupServicesHook registers the services of the group. After PreKill and PreTaskRestart
-// have deregistered them, the runner waits for the shutdown_delay of the group.
+// GroupServicesHook registers the group's services. After PreKill or PreTaskRestart has deregistered them, the runner waits for
+// the group's shutdown_delay.
 type GroupServicesHook struct {
 	hooks.BuiltinHookDefaults
 	serviceSet *services.AllocServices
@@ -50,10 +50,10 @@ func NewGroupServicesHook(set *services.AllocServices) *GroupServicesHook {
 // Name implements Hook.
 func (*GroupServicesHook) Name() string { return "group_services" }
 
-// Prerun implements hook.AllocPrerun: it starts the checks of all services of the allocation, which ChecksHook stops, and
-// registers the services of the group. An error fails the allocation.
+// Prerun implements hook.AllocPrerun: it starts the checks for all services in the allocation, which ChecksHook stops, and
+// registers the group's services. An error fails the allocation.
 func (g *GroupServicesHook) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
-	g.serviceSet.StartChecks() // before the registration: an instance without results of its checks would pass them
+	g.serviceSet.StartChecks() // before the registration: an instance without check results would count as healthy
 	return hook.AllocPrerunResponse{}, g.registerUnlessKilled()
 }
 
@@ -89,13 +89,12 @@ func (g *GroupServicesHook) PreKill(ctx context.Context, _ hook.AllocPreKillRequ
 	return hook.AllocPreKillResponse{}, g.serviceSet.DeregisterServicesOfWithRetry(ctx, core.GroupWorkload)
 }
 
-// Postrun implements hook.AllocPostrun. No task runs, so it removes every registration
-// of the allocation.
+// Postrun implements hook.AllocPostrun. No task runs, so it removes all the allocation's registrations.
 func (g *GroupServicesHook) Postrun(ctx context.Context, _ hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
 	return hook.AllocPostrunResponse{}, g.serviceSet.DeregisterAllWithRetry(ctx)
 }
 
-// TaskServicesHook registers the services of one task while it runs.
+// TaskServicesHook registers one task's services while it runs.
 type TaskServicesHook struct {
 	hooks.BuiltinHookDefaults
 	serviceSet *services.AllocServices
@@ -110,13 +109,13 @@ func NewTaskServicesHook(set *services.AllocServices, task string) *TaskServices
 // Name implements Hook.
 func (*TaskServicesHook) Name() string { return "task_services" }
 
-// Prestart implements hook.TaskPrestart. If the task does not run, it removes
-// registrations that an agent left which was killed together with the task.
+// Prestart implements hook.TaskPrestart. If the task does not run, it removes registrations left by an agent that was killed
+// together with the task.
 func (t *TaskServicesHook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	if !req.Running {
 		once, cancel := context.WithCancel(ctx)
 		cancel()
-		// A failed call is retried after the start, so that the start does not wait for it.
+		// A failed call is retried later, so that the start does not wait for it.
 		_ = t.serviceSet.DeregisterServicesOfWithRetry(once, t.taskName)
 	}
 	return hook.TaskPrestartResponse{}, nil
@@ -147,7 +146,7 @@ func (t *TaskServicesHook) Stop(ctx context.Context, _ hook.TaskStopRequest) (ho
 	return hook.TaskStopResponse{}, t.serviceSet.DeregisterServicesOfWithRetry(ctx, t.taskName)
 }
 
-// ChecksHook updates and stops the checks of all services of the allocation, which GroupServicesHook starts.
+// ChecksHook updates and stops the checks started by GroupServicesHook.
 type ChecksHook struct {
 	hooks.BuiltinHookDefaults
 	serviceSet *services.AllocServices

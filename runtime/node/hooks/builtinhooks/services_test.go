@@ -15,8 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/services/servicestest"
 )
 
-// newServiceSet is a set of two services, one of the group and one of a task, with their
-// registrations.
+// newServiceSet returns a set with a group service and a task service, and a check for their registrations.
 func newServiceSet(t *testing.T) (*services.AllocServices, func(when string, want ...string)) {
 	registry := new(servicestest.Registry)
 	spec := &services.AllocServicesSpec{AllocID: "a", Group: "g", Services: []services.Service{{Name: "front"}, {Task: "t", Name: "back"}}}
@@ -152,7 +151,7 @@ func TestChecksHook(t *testing.T) {
 	}
 }
 
-// registryAfterChecks is a registry that counts the results of checks that are stored when an instance is registered.
+// registryAfterChecks counts the check results that are stored when an instance is registered.
 type registryAfterChecks struct {
 	servicestest.Registry
 	results          memoryCheckResultStore
@@ -166,7 +165,7 @@ func (r *registryAfterChecks) PutAndRemoveServices(put, remove []*api.ServiceReg
 	return r.Registry.PutAndRemoveServices(put, remove)
 }
 
-// An instance without a result of its check would count as one that passes its checks.
+// An instance without a check result would count as healthy.
 func TestChecksHaveResultsBeforeTheInstanceIsRegistered(t *testing.T) {
 	spec := &services.AllocServicesSpec{AllocID: "a", Services: []services.Service{{Name: "s", PortLabel: "1", Checks: []services.Check{{Name: "c", Type: "tcp", Interval: time.Hour}}}}}
 	registry := &registryAfterChecks{results: make(memoryCheckResultStore)}

@@ -15,7 +15,7 @@ var (
 	_ hook.TaskStop     = (*TaskAPIHook)(nil)
 )
 
-// TaskAPIHook makes the socket at which the task reaches the API of the agent. A task without a socket still runs.
+// TaskAPIHook makes the task's socket for the agent API. A task without a socket still runs.
 type TaskAPIHook struct {
 	hooks.BuiltinHookDefaults
 	listener     *taskapi.TaskSocketListener
@@ -33,8 +33,8 @@ func NewTaskAPIHook(listener *taskapi.TaskSocketListener, socketAddr taskapi.Tas
 // Name implements Hook.
 func (*TaskAPIHook) Name() string { return "api" }
 
-// Prestart implements hook.TaskPrestart. It is called again for a running task by each agent, whose sockets
-// replace those of the agent before.
+// Prestart implements hook.TaskPrestart. Each agent calls it again for a running task, and its sockets replace the previous
+// agent's.
 func (t *TaskAPIHook) Prestart(context.Context, hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	fd, err := t.createSocket()
 	if err == nil {

@@ -22,13 +22,11 @@ var (
 	_ hook.TaskStop     = (*TaskDirHook)(nil)
 )
 
-// dirBuiltKey is a key in the state of TaskDirHook. The key is set once the directory has been
-// built, so that the event for the build is emitted once. The hook is never done,
-// because directories in memory are lost at a reboot.
+// dirBuiltKey is a key in TaskDirHook's state. The key is set once the directory has been built, so that the build event is
+// emitted once. The hook is never done, because directories in memory are lost at a reboot.
 const dirBuiltKey = "is_done"
 
-// TaskDirHook builds the directory of the task, and removes the secrets when the task has
-// ended.
+// TaskDirHook builds the task directory, and removes the secrets when the task has ended.
 type TaskDirHook struct {
 	hooks.BuiltinHookDefaults
 	allocDir  *allocdir.Dir
@@ -65,8 +63,8 @@ func (t *TaskDirHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) 
 	return built, checkDestinations(t.task, dir)
 }
 
-// checkDestinations returns an error for a template or an artifact whose destination the task would not see, because the driver
-// mounts files of the machine there.
+// checkDestinations returns an error for a template or artifact destination hidden from the task, because the driver mounts host
+// files there.
 func checkDestinations(task *api.Task, dir *allocdir.TaskDir) error {
 	for _, m := range dir.MountsForDriver {
 		if strings.HasPrefix(m.HostPath, dir.AllocDir+"/") {

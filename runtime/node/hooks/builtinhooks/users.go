@@ -22,8 +22,8 @@ type UserPool interface {
 	Release(users.Task)
 }
 
-// WorkloadUserHook gives a task a user id of its own. It is for tasks that name no user, and has an
-// effect only if the driver supports such users.
+// WorkloadUserHook gives a task its own user id. It is for tasks that name no user, and has an effect only if the driver supports
+// such users.
 type WorkloadUserHook struct {
 	hooks.BuiltinHookDefaults
 	userPool           UserPool
@@ -33,9 +33,8 @@ type WorkloadUserHook struct {
 	logger             hclog.Logger
 }
 
-// NewWorkloadUserHook returns the hook for one task. It calls setTaskUser with the user of the task, which
-// may be empty, and revokeUserAccess when the task no longer has the user, so that the next task with
-// the id cannot access its files.
+// NewWorkloadUserHook returns the hook for one task. It calls setTaskUser with the task's user, which may be empty. It calls
+// revokeUserAccess when the task no longer has the user, so that the next task with the id cannot access its files.
 func NewWorkloadUserHook(pool UserPool, driverCapabilities func() driver.Capabilities, setTaskUser func(name string), revokeUserAccess func(id uint32) error, logger hclog.Logger) *WorkloadUserHook {
 	return &WorkloadUserHook{userPool: pool, driverCapabilities: driverCapabilities, setTaskUser: setTaskUser, revokeUserAccess: revokeUserAccess, logger: logger}
 }

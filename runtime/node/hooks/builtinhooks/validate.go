@@ -13,7 +13,7 @@ import (
 
 var _ hook.TaskPrestart = (*TaskValidationHook)(nil)
 
-// TaskValidationHook rejects tasks that the operator of the node does not allow.
+// TaskValidationHook rejects tasks that the node's operator does not allow.
 type TaskValidationHook struct {
 	hooks.BuiltinHookDefaults
 	deniedUsers              taskuser.Denied
@@ -23,9 +23,9 @@ type TaskValidationHook struct {
 	checkServices            func() error
 }
 
-// NewTaskValidationHook returns the hook for one task. It rejects deniedUsers and foreign groups, as taskuser.Denied
-// compares them, if the task has one of checkedDrivers. It always rejects uidsReservedForDownloads, also in
-// usersTaskMaySwitchTo. checkServices returns an error if the interpolated names of the task's services are invalid.
+// NewTaskValidationHook returns the hook for one task. It rejects deniedUsers and foreign groups, as taskuser.Denied compares
+// them, if the task's driver is in checkedDrivers. It always rejects uidsReservedForDownloads, also in usersTaskMaySwitchTo.
+// checkServices returns an error if the interpolated names of the task's services are invalid.
 func NewTaskValidationHook(deniedUsers, checkedDrivers []string, uidsReservedForDownloads idrange.Set, usersTaskMaySwitchTo []string, checkServices func() error) *TaskValidationHook {
 	return &TaskValidationHook{deniedUsers: taskuser.Denied{Names: deniedUsers, ForeignGroups: true}, checkedDrivers: checkedDrivers, uidsReservedForDownloads: uidsReservedForDownloads, usersTaskMaySwitchTo: usersTaskMaySwitchTo, checkServices: checkServices}
 }

@@ -26,13 +26,13 @@ type VolumesHook struct {
 	interpolate    func(string) string
 }
 
-// FindVolumeFunc returns the host volume of a name, nil if there is none. Its path has no symbolic links, and no task can
-// replace it. The function waits for a volume that a plugin creates again
-// after a start of the agent. allowsBidirectional means that mounts of tasks below the volume may appear on the machine.
+// FindVolumeFunc returns the host volume with this name, nil if none exists. Its path has no symbolic links, and no task can
+// replace it. After an agent start, the function waits for a plugin to recreate the volume. allowsBidirectional means that task
+// mounts below the volume may appear on the machine.
 type FindVolumeFunc func(ctx context.Context, name string) (v *api.HostVolumeInfo, allowsBidirectional bool, err error)
 
-// NewVolumesHook returns the hook for one task. requests returns the requests of the allocation for host volumes. interpolate
-// replaces the references in a text by their values.
+// NewVolumesHook returns the hook for one task. requests returns the allocation's host volume requests. interpolate replaces
+// references in a text with their values.
 func NewVolumesHook(mounts []*api.VolumeMount, requests func() []model.HostVolumeRequest, findVolume FindVolumeFunc, interpolate func(string) string) *VolumesHook {
 	return &VolumesHook{volumeMounts: mounts, volumeRequests: requests, findVolume: findVolume, interpolate: interpolate}
 }
@@ -40,8 +40,8 @@ func NewVolumesHook(mounts []*api.VolumeMount, requests func() []model.HostVolum
 // Name implements Hook.
 func (*VolumesHook) Name() string { return hooks.VolumesName }
 
-// Prestart implements hook.TaskPrestart. It is called before each start of the task, because the path of a volume can
-// change with the configuration of the agent.
+// Prestart implements hook.TaskPrestart. It is called before each task start, because a volume's path can change with the agent
+// configuration.
 func (vo *VolumesHook) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	point := failpoint.EnterStep(failpoint.StepVolumeMounts)
 	defer point.Leave()

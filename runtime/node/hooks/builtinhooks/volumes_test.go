@@ -63,7 +63,7 @@ func TestVolumesMountsHostVolumes(t *testing.T) {
 				}
 				return
 			}
-			// The response is not Done: a later start of the task uses the path that the volume has then.
+			// The response is not Done: a later task start uses the volume's path at that time.
 			if want := (hook.TaskPrestartResponse{Mounts: []driver.Mount{c.want}}); err != nil || !reflect.DeepEqual(got, want) {
 				t.Errorf("%+v, %v\nwant %+v", got, err, want)
 			}

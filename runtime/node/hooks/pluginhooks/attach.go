@@ -20,18 +20,16 @@ import (
 // Config configures a HookPluginSet.
 type Config struct {
 	FindOrLaunchHook FindOrLaunchHookFunc
-	// LaunchedHooksByName returns the hooks that have been launched before, by name.
+	// LaunchedHooksByName returns the previously launched hooks, by name.
 	LaunchedHooksByName func() map[string]*hook.Description
-	// UnlaunchedAllAllocsHooks returns the hooks that are believed to take part in every allocation
-	// and have not been launched.
+	// UnlaunchedAllAllocsHooks returns the unlaunched hooks that probably take part in every allocation.
 	UnlaunchedAllAllocsHooks func() []string
-	// PluginsOfUnknownType returns the plugins whose type is not yet known. It closes changed when the
-	// result may have changed.
+	// PluginsOfUnknownType returns the plugins with a still unknown type. It closes changed when the result may have changed.
 	PluginsOfUnknownType func() (plugins map[string]FirstLaunchState, changed <-chan struct{})
 	Rules                []OperatorRule // see SetRules
 	// LimitsByBuiltinHook are the operator's limits for builtin hooks, by name.
 	LimitsByBuiltinHook map[string]map[string]any
-	// NewCapabilityToken returns the capability token that a hook presents to the host service.
+	// NewCapabilityToken returns a hook's capability token for the host service.
 	NewCapabilityToken func(allocID, task, hook string) string
 	CleanupStore       CleanupStore
 	// NoCallTimeouts means that a call lasts until the plugin answers or the caller's context ends.
@@ -39,12 +37,12 @@ type Config struct {
 	Logger         hclog.Logger
 }
 
-// HookPluginSet holds the hook plugins of a node. It makes their hooks for allocations and tasks,
-// and retries their pending cleanups; see RetryCleanupsUntilCanceled.
+// HookPluginSet holds a node's hook plugins. It makes their hooks for allocations and tasks, and retries their pending cleanups;
+// see RetryCleanupsUntilCanceled.
 type HookPluginSet struct {
 	config       Config
 	logger       hclog.Logger
-	cleanupAdded chan struct{} // the channel receives a value when a pending cleanup is new
+	cleanupAdded chan struct{} // receives a value for each new pending cleanup
 	rules        atomic.Pointer[[]OperatorRule]
 
 	mu                 sync.Mutex
@@ -61,10 +59,10 @@ func New(c Config) *HookPluginSet {
 // Rules returns the operator's rules.
 func (s *HookPluginSet) Rules() []OperatorRule { return *s.rules.Load() }
 
-// SetRules replaces the rules. Hooks that are already attached keep their old rules.
+// SetRules replaces the rules. Already attached hooks keep their old rules.
 func (s *HookPluginSet) SetRules(rules []OperatorRule) { s.rules.Store(&rules) }
 
-// retryQueue returns the retry queue of a plugin.
+// retryQueue returns a plugin's retry queue.
 func (s *HookPluginSet) retryQueue(name string) *retryQueue {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,12 +72,12 @@ func (s *HookPluginSet) retryQueue(name string) *retryQueue {
 	return s.retryQueueByPlugin[name]
 }
 
-// builtinBlockHook is a builtin hook that the runner attaches to tasks with blocks of its kind.
+// builtinBlockHook is a builtin hook that the runner attaches to tasks with its kind of block.
 type builtinBlockHook struct {
 	name                 string
 	order                int
 	attachmentFromBlocks func(*api.Task) map[string]any // returns the attachment for a task; nil if the task has no such blocks
-	failureEvent         func(error) *api.TaskEvent     // makes the event of a failed Prestart; nil for the default event
+	failureEvent         func(error) *api.TaskEvent     // makes the event for a failed Prestart; nil for the default event
 	verbatimEnv          bool                           // see hooks.Hook
 }
 
@@ -114,8 +112,7 @@ var builtinHooks = []*builtinBlockHook{
 	},
 }
 
-// CheckNotBuiltinBlockHook rejects the name of a builtin hook that only blocks of tasks attach. Its
-// limits are set by the operator, not by a job.
+// CheckNotBuiltinBlockHook rejects a builtin hook that only task blocks attach. The operator sets the hook's limits, not a job.
 func CheckNotBuiltinBlockHook(name string) error {
 	for _, b := range builtinHooks {
 		if b.name == name {
@@ -125,7 +122,7 @@ func CheckNotBuiltinBlockHook(name string) error {
 	return nil
 }
 
-// BuiltinHooksUsedByBlocks returns the names of the builtin hooks that the blocks of a job need.
+// BuiltinHooksUsedByBlocks returns the names of the builtin hooks that a job's blocks need.
 func BuiltinHooksUsedByBlocks(job *api.Job) (names []string) {
 	for _, b := range builtinHooks {
 		for _, g := range job.TaskGroups {
@@ -145,14 +142,13 @@ func BuiltinHooksUsedByBlocks(job *api.Job) (names []string) {
 	return names
 }
 
-// NewAllocHooks returns the hooks of an allocation, without the hooks that only one of
-// its tasks attaches.
+// NewAllocHooks returns an allocation's hooks, without those attached by only one task.
 func (s *HookPluginSet) NewAllocHooks(a *api.Allocation, c hooks.AttachTarget) []hooks.OrderedHook {
 	group := a.GetTaskGroup()
 	return s.newAttachedHooks(a, taskDrivers(group), model.MergeMetaLaterWins(a.Job.Meta, group.Meta), c)
 }
 
-// NewTaskHooks returns the hooks of a task.
+// NewTaskHooks returns a task's hooks.
 func (s *HookPluginSet) NewTaskHooks(a *api.Allocation, t *api.Task, c hooks.AttachTarget) []hooks.OrderedHook {
 	list := s.newAttachedHooks(a, []string{t.Driver}, model.MergeMetaLaterWins(a.Job.Meta, a.GetTaskGroup().Meta, t.Meta), c)
 	for _, b := range builtinHooks {
@@ -175,8 +171,8 @@ func (s *HookPluginSet) NewTaskHooks(a *api.Allocation, t *api.Task, c hooks.Att
 	return list
 }
 
-// newAttachedHooks returns the plugin hooks for an allocation or a task with these drivers and
-// this meta, including the detached hooks of c.PreviousAttachmentJSONByHook.
+// newAttachedHooks returns the plugin hooks for an allocation or a task with these drivers and this meta, including the detached
+// hooks in c.PreviousAttachmentJSONByHook.
 func (s *HookPluginSet) newAttachedHooks(a *api.Allocation, drivers []string, meta map[string]string, c hooks.AttachTarget) []hooks.OrderedHook {
 	known := s.config.LaunchedHooksByName()
 	attached := make(map[string]bool)
@@ -211,8 +207,8 @@ func (s *HookPluginSet) newAttachedHooks(a *api.Allocation, drivers []string, me
 	return list
 }
 
-// candidateHookNames returns the plugins that may take part for this meta: the plugins that
-// the operator's rules name, that want every allocation, or that the job names.
+// candidateHookNames returns the plugins that may take part for this meta: those named by the operator's rules or the job, and
+// those for every allocation.
 func (s *HookPluginSet) candidateHookNames(descriptionByKnownHook map[string]*hook.Description, meta map[string]string) (names []string) {
 	named := make(map[string]bool)
 	add := func(name string) {

@@ -58,7 +58,7 @@ func TestOnlyBlocksAttachBuiltinHooks(t *testing.T) {
 	}
 }
 
-// The attachment of a task must not configure a hook point that is never called for a task.
+// A task's attachment must not configure a hook point that is never called for a task.
 func TestCheckTaskAttachment(t *testing.T) {
 	const refusedText = ": comes for the allocation, and never for one of its tasks: put it into the meta of the group or the job"
 	both := []hook.Point{hook.Prerun, hook.Postrun, hook.Exited}
@@ -66,7 +66,7 @@ func TestCheckTaskAttachment(t *testing.T) {
 		name   string
 		points []hook.Point
 		config string
-		want   string // want is a prefix of the error
+		want   string // want is the error's prefix
 	}{
 		{"mine", []hook.Point{hook.Prerun, hook.Postrun}, "", "prerun, postrun"},
 		{"mine", []hook.Point{hook.Exited}, "", ""},
@@ -82,8 +82,7 @@ func TestCheckTaskAttachment(t *testing.T) {
 	}
 }
 
-// A plugin that takes part in every allocation, and is slow to start with the agent,
-// must not miss the allocations that start before it is up.
+// A plugin for every allocation that starts slowly with the agent must not miss the allocations started before it is up.
 func TestExpectedHookIsAttached(t *testing.T) {
 	every := descriptionOfPoints(hook.Prerun)
 	every.AllAllocs = true
@@ -117,8 +116,7 @@ func TestExpectedHookIsAttached(t *testing.T) {
 	}
 }
 
-// A hook that took part in the start of an allocation is called at its end, even if the
-// rules have changed.
+// A hook that took part in an allocation's start is called at its end, even if the rules have changed.
 func TestDetachedHookIsCalledForCleanup(t *testing.T) {
 	alloc := &api.Allocation{ID: "a", JobID: "web", TaskGroup: "g", Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{{Name: "t"}}}}}}
 	all := descriptionOfPoints(slices.Collect(hook.AllPoints())...)
@@ -219,7 +217,7 @@ func TestHealthIsReportedForTasksOrTheAllocation(t *testing.T) {
 	}
 }
 
-// The forms that docs/reference/hooks.md names for the blocks of a schema.
+// The forms in docs/reference/hooks.md for a schema's blocks.
 func TestNestedBlocksOfAnAttachment(t *testing.T) {
 	path := hclspec.Object(map[string]*hclspec.Spec{"path": hclspec.Default(hclspec.Attr("path", "string", false), hclspec.Literal(`"/"`))})
 	schema := hclspec.Object(map[string]*hclspec.Spec{

@@ -19,11 +19,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// attachment is the configuration of a hook for one allocation or task.
+// attachment is a hook's configuration for one allocation or task.
 type attachment struct {
 	isExplicit        bool            // the operator, the job or the runner attached the hook
-	jobAttachmentJSON string          // attachment of the job as JSON; "" for none
-	builtinBlocksJSON json.RawMessage // blocks of the task as JSON for a builtin hook, which gets them unchanged; nil for other hooks
+	jobAttachmentJSON string          // the job's attachment as JSON; "" for none
+	builtinBlocksJSON json.RawMessage // the task's blocks as JSON for a builtin hook, which gets them unchanged; nil for other hooks
 }
 
 // mergeOperatorConfig returns the job's attachment, overridden by the operator's configuration.
@@ -33,14 +33,14 @@ func (a attachment) mergeOperatorConfig(operatorConfig map[string]any) (map[stri
 	return config, err
 }
 
-// newAttachmentSchemaError returns the errors of an attachment that does not fit the schema of its hook. Nomad's title
-// for an argument that the schema does not have is about the JSON form of a driver's config block.
+// newAttachmentSchemaError returns an error for an attachment that does not fit its hook's schema. It replaces Nomad's title for
+// unknown arguments, which is about a driver config block in JSON.
 func newAttachmentSchemaError(diags hcl.Diagnostics) error {
 	text := strings.Join(block.Messages(diags), "; ")
 	return fmt.Errorf("attachment: %s", strings.ReplaceAll(text, "Invalid label: ", "Unsupported argument: "))
 }
 
-// encodeForPlugin returns the JSON for the plugin, with the defaults of its schema.
+// encodeForPlugin returns the JSON for the plugin, with its schema's defaults.
 func (a attachment) encodeForPlugin(schema *hclspec.Spec, operatorConfig map[string]any) ([]byte, error) {
 	if a.builtinBlocksJSON != nil {
 		return a.builtinBlocksJSON, nil
@@ -61,9 +61,8 @@ func (a attachment) encodeForPlugin(schema *hclspec.Spec, operatorConfig map[str
 	return ctyjson.Marshal(value, value.Type())
 }
 
-// ValidateAttachmentConfig validates an attachment of a canonical job against the schema of its plugin, with the
-// operator's configuration for the allocations and tasks that the operator's rule matches, and without it
-// for the others.
+// ValidateAttachmentConfig validates a canonical job's attachment against its plugin's schema: with the operator's configuration
+// for the allocations and tasks that the operator's rule matches, and without it for the others.
 func (s *HookPluginSet) ValidateAttachmentConfig(job *api.Job, at model.HookAttachment, schema *hclspec.Spec) error {
 	rule := s.ruleFor(at.Hook)
 	matched, unmatched := rule.appliesWithinAttachment(job, at)
@@ -79,17 +78,17 @@ func (s *HookPluginSet) ValidateAttachmentConfig(job *api.Job, at model.HookAtta
 	return cmp.Or(errs...)
 }
 
-// CheckAttachmentSyntax validates the JSON of an attachment without the plugin's schema.
+// CheckAttachmentSyntax validates an attachment's JSON without the plugin's schema.
 func CheckAttachmentSyntax(attachmentJSON string) error {
 	_, err := parseAttachment(attachmentJSON)
 	return err
 }
 
-// scriptHook is the builtin hook whose attachment names hook points.
+// scriptHook is the builtin hook with hook points in its attachment.
 const scriptHook = "script"
 
-// CheckTaskAttachmentPoints rejects an attachment to one task for hook points of the allocation: these
-// are called only for hooks that the group or the job attaches.
+// CheckTaskAttachmentPoints rejects an attachment to one task for allocation hook points: these are called only for hooks
+// attached by the group or the job.
 func CheckTaskAttachmentPoints(hookName, attachmentJSON string, d *hook.Description) error {
 	var allocPoints []string
 	forTasks := false
@@ -132,7 +131,7 @@ func parseAttachment(text string) (map[string]any, error) {
 	return config, nil
 }
 
-// escapeTemplates escapes strings and keys, which a schema would evaluate as templates.
+// escapeTemplates escapes strings and keys, because a schema would evaluate them as templates.
 func escapeTemplates(v any) any {
 	switch v := v.(type) {
 	case string:

@@ -17,7 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// newCleanupCall returns the function that makes the call of a pending cleanup.
+// newCleanupCall returns the function that makes a pending cleanup's call.
 func newCleanupCall(d *state.PendingCleanup) callPluginFunc {
 	switch {
 	case d.Postrun != nil:
@@ -35,29 +35,27 @@ func newCleanupCall(d *state.PendingCleanup) callPluginFunc {
 // CleanupStore persists pending cleanups for the next agent. Its methods may be called
 // concurrently.
 type CleanupStore interface {
-	// ListDeletingExpired returns the pending cleanups. It deletes those of allocations without a record whose
-	// RetryUntil has passed, and sets RetryUntil to CleanupTimeout from now where it is zero and the allocation has no
-	// record. Unreadable records are left out.
+	// ListDeletingExpired returns the pending cleanups. If the allocation has no record, it deletes a cleanup after its RetryUntil,
+	// and sets a zero RetryUntil to CleanupTimeout from now. Unreadable records are left out.
 	ListDeletingExpired() []state.PendingCleanup
 	Put(state.PendingCleanup) error
 	Delete(state.PendingCleanup) error
 }
 
-// The minimum and maximum pause between two attempts of a pending cleanup.
+// The minimum and maximum pause between two attempts at a pending cleanup.
 const (
 	minCleanupPause = time.Second
 	maxCleanupPause = time.Minute
 )
 
-// CleanupTimeout limits the retries of a cleanup for an allocation without a record: a
-// plugin that never succeeds must not fill the state.
+// CleanupTimeout limits cleanup retries for an allocation without a record: a plugin that never succeeds must not fill the state.
 const CleanupTimeout = 24 * time.Hour
 
-// errEarlierCleanup is the error of a Destroy call that was not made.
+// errEarlierCleanup is the error for a postponed Destroy call.
 var errEarlierCleanup = errors.New("an earlier call for the allocation must be repeated first")
 
-// postponeDestroyIfCleanupPending makes a Destroy call a pending cleanup if another cleanup of the hook for the
-// allocation is pending, because Destroy is the last call. It reports whether it did.
+// postponeDestroyIfCleanupPending makes a Destroy call a pending cleanup if the hook has another pending cleanup for the
+// allocation, because Destroy is the last call. It reports whether it did.
 func (h *Hook) postponeDestroyIfCleanupPending(d state.PendingCleanup) (postponed bool, err error) {
 	description := h.description.Load()
 	if description != nil && !h.isCalledAt(description, hook.Destroy) {
@@ -76,7 +74,7 @@ func (h *Hook) postponeDestroyIfCleanupPending(d state.PendingCleanup) (postpone
 	return true, h.enqueueCleanup(d, errEarlierCleanup)
 }
 
-// enqueueCleanup stores a failed call for a retry, and returns err with that outcome added.
+// enqueueCleanup stores a failed call for a retry, and returns err with this outcome added.
 func (h *Hook) enqueueCleanup(d state.PendingCleanup, err error) error {
 	d.Hook, d.AllocID, d.Task = h.name, h.target.AllocID, h.target.TaskName
 	d.JobAttachmentJSON, d.BuiltinAttachmentJSON = h.AttachmentJSON(), h.attachment.builtinBlocksJSON
@@ -87,10 +85,10 @@ func (h *Hook) enqueueCleanup(d state.PendingCleanup, err error) error {
 	return fmt.Errorf("%w; it is tried again until it succeeds", err)
 }
 
-// RetryCleanupsUntilCanceled retries pending cleanups, of this agent and of earlier ones, and blocks until ctx
-// ends. A hook that does not answer does not delay the retries of other hooks.
+// RetryCleanupsUntilCanceled retries pending cleanups, also from earlier agents, and blocks until ctx ends. An unresponsive hook
+// does not delay other hooks' retries.
 func (s *HookPluginSet) RetryCleanupsUntilCanceled(ctx context.Context) {
-	loops := make(map[string]chan struct{}) // keyed by hook name; each channel receives a value when a pending cleanup is new
+	loops := make(map[string]chan struct{}) // keyed by hook name; each channel receives a value for a new pending cleanup
 	ended := make(chan string)
 	begin := func(name string) {
 		enqueued := make(chan struct{}, 1)
@@ -113,7 +111,7 @@ func (s *HookPluginSet) RetryCleanupsUntilCanceled(ctx context.Context) {
 			for _, enqueued := range loops {
 				wait.Notify(enqueued)
 			}
-			_ = waitForDelayOrCleanup(ctx, minCleanupPause, nil) // no immediate retry, because the call of a new pending cleanup has just failed
+			_ = waitForDelayOrCleanup(ctx, minCleanupPause, nil) // no immediate retry, because a new pending cleanup's call has just failed
 		case <-ctx.Done():
 		}
 	}
@@ -122,8 +120,8 @@ func (s *HookPluginSet) RetryCleanupsUntilCanceled(ctx context.Context) {
 	}
 }
 
-// RetryCleanupsUntilNoneLeft retries pending cleanups until none is left or ctx ends, and logs the remaining
-// ones, for an agent that has no successor. RetryCleanupsUntilCanceled must have returned.
+// RetryCleanupsUntilNoneLeft retries pending cleanups until none is left or ctx ends, and logs the remaining ones, for an agent
+// without a successor. RetryCleanupsUntilCanceled must have returned.
 func (s *HookPluginSet) RetryCleanupsUntilNoneLeft(ctx context.Context) {
 	var retryWG sync.WaitGroup
 	for name := range s.hooksWithPendingCleanups() {
@@ -144,7 +142,7 @@ func (s *HookPluginSet) hooksWithPendingCleanups() map[string]bool {
 	return names
 }
 
-// retryCleanupsOfHook retries the pending cleanups of one hook, until none is left or ctx ends.
+// retryCleanupsOfHook retries one hook's pending cleanups, until none is left or ctx ends.
 func (s *HookPluginSet) retryCleanupsOfHook(ctx context.Context, hook string, enqueued <-chan struct{}) {
 	for delay := minCleanupPause; s.retryCleanupsOnce(ctx, hook); {
 		if waitForDelayOrCleanup(ctx, delay, enqueued) {
@@ -155,11 +153,10 @@ func (s *HookPluginSet) retryCleanupsOfHook(ctx context.Context, hook string, en
 	}
 }
 
-// cleanupOrder is the order in which the pending cleanups of an allocation are retried.
+// cleanupOrder is the retry order for an allocation's pending cleanups.
 var cleanupOrder = map[hook.Point]int{hook.Stop: 1, hook.Postrun: 2, hook.Destroy: 3}
 
-// retryCleanupsOnce retries each pending cleanup of the hook once, and reports whether any is
-// left to be retried.
+// retryCleanupsOnce retries each of the hook's pending cleanups once, and reports whether any must be retried again.
 func (s *HookPluginSet) retryCleanupsOnce(ctx context.Context, hook string) (pending bool) {
 	list := s.config.CleanupStore.ListDeletingExpired()
 	slices.SortStableFunc(list, func(a, b state.PendingCleanup) int { return cmp.Compare(cleanupOrder[a.Point], cleanupOrder[b.Point]) })
@@ -179,8 +176,8 @@ func (s *HookPluginSet) retryCleanupsOnce(ctx context.Context, hook string) (pen
 	return pending && ctx.Err() == nil
 }
 
-// waitForDelayOrCleanup waits for d, for enqueued or for the end of ctx. cleanupEnqueued
-// reports whether a value was received from enqueued.
+// waitForDelayOrCleanup waits for d, for enqueued or until ctx ends. cleanupEnqueued reports whether a value was received from
+// enqueued.
 func waitForDelayOrCleanup(ctx context.Context, d time.Duration, enqueued <-chan struct{}) (cleanupEnqueued bool) {
 	select {
 	case <-time.After(d):
@@ -191,7 +188,7 @@ func waitForDelayOrCleanup(ctx context.Context, d time.Duration, enqueued <-chan
 	return false
 }
 
-// retryCleanup makes the call of a pending cleanup once.
+// retryCleanup makes a pending cleanup's call once.
 func (s *HookPluginSet) retryCleanup(ctx context.Context, d state.PendingCleanup) error {
 	h := s.newAttachedHook(d.Hook, attachment{isExplicit: true, jobAttachmentJSON: d.JobAttachmentJSON, builtinBlocksJSON: d.BuiltinAttachmentJSON}, hooks.AttachTarget{
 		AllocID: d.AllocID, TaskName: d.Task,

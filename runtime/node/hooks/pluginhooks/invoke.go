@@ -25,34 +25,31 @@ type RemoteHook interface {
 	Done() <-chan struct{}
 }
 
-// FindOrLaunchHookFunc returns the hook of a name, and starts its plugin if necessary. A failed start is
-// retried until retryStartUntil; after that it is a *driver.UnavailableError. The hook points of a hook never
-// change.
+// FindOrLaunchHookFunc returns the hook with this name, and starts its plugin if necessary. A failed start is retried until
+// retryStartUntil, and then returns a *driver.UnavailableError. A hook's hook points never change.
 type FindOrLaunchHookFunc func(ctx context.Context, name string, retryStartUntil time.Time) (RemoteHook, *hook.Description, error)
 
-// The timeouts of one call. The hook's description and the operator's rule override
-// the first two.
+// Timeouts for one call. The hook's description and the operator's rule override the first two.
 const (
 	startTimeout        = time.Minute // Prerun and Prestart, and their wait for a plugin where it has a limit
 	callTimeout         = 10 * time.Second
-	maxRequestedTimeout = time.Hour // limit of the timeout that a hook can request for other hook points
+	maxRequestedTimeout = time.Hour // the longest timeout that a hook can request for other hook points
 )
 
-// launchTimeout limits how long a call waits for the restart of a plugin that has died.
-// It is longer than the restart delays of a plugin that dies during calls.
+// launchTimeout limits how long a call waits for a dead plugin's restart. It is longer than the restart delays for a plugin that
+// dies during calls.
 const launchTimeout = 2 * time.Second
 
 // waitingEventDelay is how long a call waits for a plugin before it emits an event.
 const waitingEventDelay = 2 * time.Second
 
-// retryWindows are the windows of the first and the second retry of a call, see
-// [Hook.callSerialized].
+// retryWindows are the windows for a call's first and second retry, see [Hook.callSerialized].
 var retryWindows = []time.Duration{5 * time.Second, time.Minute}
 
-// deathCountTexts are the words in messages for the number of times that a plugin has died.
+// deathCountTexts are the words in messages for a plugin's number of deaths.
 var deathCountTexts = []string{2: "twice", 3: "three times"}
 
-// commonRequestFields holds the request fields of a call that the runner does not fill in.
+// commonRequestFields holds the request fields that the runner does not fill in.
 type commonRequestFields struct {
 	hook.RequestMeta
 	allocJSON []byte // allocation as JSON; nil unless the description requests it
@@ -61,12 +58,11 @@ type commonRequestFields struct {
 // callPluginFunc calls the plugin once.
 type callPluginFunc func(context.Context, RemoteHook, commonRequestFields) error
 
-// callWithRetries calls the plugin at a hook point, if the hook takes part in it. If the plugin
-// dies during the call, callWithRetries repeats the call.
+// callWithRetries calls the plugin at a hook point, if the hook takes part in it. If the plugin dies during the call,
+// callWithRetries repeats the call.
 //
-// When a plugin dies, many calls may be running, and any of them may have killed it. So the
-// calls are repeated one after the other: the call that kills the plugin does not fail the
-// others again. A call that kills the plugin only after its retry window leaves the cause
+// When a plugin dies, many calls may be running, and any of them may have killed it. So the calls are repeated one after the
+// other: the killing call does not fail the others again. If it kills the plugin only after its retry window, the cause is
 // unknown again, and each call is repeated a last time.
 func (h *Hook) callWithRetries(ctx context.Context, point hook.Point, f callPluginFunc) error {
 	if d := h.description.Load(); d != nil && !h.isCalledAt(d, point) || h.cleanupOnly && !cleanupPoints[point] {
@@ -88,9 +84,8 @@ func (h *Hook) callWithRetries(ctx context.Context, point hook.Point, f callPlug
 	return err
 }
 
-// callSerialized waits for the call's turn in the retry queue of the plugin and makes
-// the call. The turn ends with the call, after the retry window, or when the call has to wait for an
-// unavailable plugin, because other calls do not wait as long. alone reports
+// callSerialized waits for the call's turn in the plugin's retry queue and makes the call. The turn ends with the call, after the
+// retry window, or when the call has to wait for an unavailable plugin, because other calls do not wait as long. ranAlone reports
 // whether no other repeated call ran at the same time.
 func (h *Hook) callSerialized(ctx context.Context, point hook.Point, retryWindow time.Duration, f callPluginFunc) (ranAlone bool, err error) {
 	r := h.hookSet.retryQueue(h.name)
@@ -152,9 +147,9 @@ func (h *Hook) callOnce(ctx context.Context, point hook.Point, onOutage func(), 
 // isStartPoint reports whether an allocation or a task cannot start before the hook point.
 func isStartPoint(point hook.Point) bool { return point == hook.Prerun || point == hook.Prestart }
 
-// findPlugin returns the plugin. At Prerun and Prestart it waits as long as the plugin is unavailable, and emits an event: a
-// failed start does not get the plugin back. It does not wait for a plugin that is not launched again. At other hook points,
-// with on_error = "warn", and for tasks that run already, the wait has a limit.
+// findPlugin returns the plugin. At Prerun and Prestart it waits while the plugin is unavailable, and emits an event: a failed
+// start does not get the plugin back. It does not wait for a plugin that is not launched again. The wait has a limit at other
+// hook points, with on_error = "warn", and for running tasks.
 func (h *Hook) findPlugin(ctx context.Context, point hook.Point, onOutage func()) (RemoteHook, *hook.Description, error) {
 	if !isStartPoint(point) {
 		return h.findPluginWithin(ctx, callTimeout, launchTimeout)
@@ -172,7 +167,7 @@ func (h *Hook) findPlugin(ctx context.Context, point hook.Point, onOutage func()
 		return h.findPluginWithin(ctx, startTimeout, startTimeout)
 	}
 	found, err := driver.WaitWhileUnavailable(ctx, func(ctx context.Context) (foundPlugin, error) {
-		// The launch after a short back-off is no outage.
+		// A launch after a short back-off is not an outage.
 		remote, d, err := h.hookSet.config.FindOrLaunchHook(ctx, h.name, time.Now().Add(launchTimeout))
 		if unavailableErr, ok := errors.AsType[*driver.UnavailableError](err); ok && unavailableErr.NotLaunchedAgain {
 			err = unavailableErr.Err
@@ -186,14 +181,14 @@ func (h *Hook) findPlugin(ctx context.Context, point hook.Point, onOutage func()
 	return found.remote, found.description, err
 }
 
-// foundPlugin is a plugin that FindOrLaunchHookFunc has returned.
+// foundPlugin is a plugin returned by FindOrLaunchHookFunc.
 type foundPlugin struct {
 	remote      RemoteHook
 	description *hook.Description
 }
 
-// findPluginWithin returns the plugin. It waits up to timeout for a launch, and for the next launch of an unavailable plugin
-// that is due within retryWait.
+// findPluginWithin returns the plugin. It waits up to timeout for a launch. An unavailable plugin's next launch counts only if it
+// is due within retryWait.
 func (h *Hook) findPluginWithin(ctx context.Context, timeout, retryWait time.Duration) (RemoteHook, *hook.Description, error) {
 	untilTimeout, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -217,10 +212,10 @@ func (h *Hook) newCommonRequestFields(d *hook.Description) (m commonRequestField
 	return m, nil
 }
 
-// maxErrorLen limits the length of a plugin's error, in bytes. The error becomes an event.
+// maxErrorLen limits a plugin's error in bytes. The error becomes an event.
 const maxErrorLen = 1 << 10
 
-// truncatedError is an error whose text is truncated to maxErrorLen.
+// truncatedError truncates an error's text to maxErrorLen.
 type truncatedError struct{ error }
 
 func truncateError(err error) error {

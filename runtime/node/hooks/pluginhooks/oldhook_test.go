@@ -25,18 +25,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook/hookwire"
 )
 
-// oldHook is the server of a hook that was built before PoststartRequest had the
-// field "repeated".
+// oldHook is a hook server built before PoststartRequest had the field "repeated".
 type oldHook struct {
 	service protoreflect.ServiceDescriptor
 
 	mu             sync.Mutex
-	poststartCalls []poststartCall // poststartCalls are the calls of Poststart
+	poststartCalls []poststartCall // poststartCalls are the calls to Poststart
 }
 
 type poststartCall struct {
 	processNumber int
-	unknownBytes  int // unknownBytes counts the bytes of fields that the hook does not define
+	unknownBytes  int // unknownBytes counts the bytes in fields unknown to the hook
 }
 
 func newOldHook(t *testing.T) *oldHook {
@@ -64,8 +63,8 @@ func newOldHook(t *testing.T) *oldHook {
 	return &oldHook{service: parsed.Services().ByName("Hook")}
 }
 
-// startProcess starts a process of the hook, and returns the host's connection to it. With
-// dies set the first Poststart ends the process.
+// startProcess starts a hook process, and returns the host's connection to it. If dies is set, the first Poststart ends the
+// process.
 func (h *oldHook) startProcess(t *testing.T, process int, dies bool) *hookwire.Client {
 	t.Helper()
 	done := make(chan struct{})
@@ -106,11 +105,11 @@ func (h *oldHook) startProcess(t *testing.T, process int, dies bool) *hookwire.C
 	return hookwire.NewClient(conn, done)
 }
 
-// A hook that was built before the field "repeated" gets Poststart again after its
-// process or the agent was restarted, and cannot see that it is a repetition.
+// A hook built before the field "repeated" gets Poststart again after its process or the agent was restarted. It cannot recognize
+// the repetition.
 func TestHookWithoutRepeatedField(t *testing.T) {
 	for name, test := range map[string]struct {
-		dies bool // dies ends the process in the call, which the host then repeats to the next process
+		dies bool // dies ends the process in the call; the host then repeats the call to the next process
 		sent hook.TaskPoststartRequest
 	}{
 		"the agent was restarted":       {false, hook.TaskPoststartRequest{Repeated: true}},
@@ -128,7 +127,7 @@ func TestHookWithoutRepeatedField(t *testing.T) {
 				return processes[1], s.description, nil
 			}
 			p := plugins.newAttachedHook("stamp", attachment{isExplicit: true}, s.target("t"))
-			if !test.dies { // this Poststart stands for the call of the earlier agent
+			if !test.dies { // this Poststart stands for the earlier agent's call
 				if _, err := processes[0].Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil {
 					t.Fatal(err)
 				}

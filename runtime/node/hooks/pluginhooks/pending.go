@@ -11,21 +11,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// FirstLaunchState is the state of the first launch of a plugin under this agent.
+// FirstLaunchState is the state of a plugin's first launch under this agent.
 type FirstLaunchState int
 
 const (
 	// LaunchPending is a launch without an outcome.
 	LaunchPending FirstLaunchState = iota
-	// LaunchFailed is a launch that has failed under this agent, or under an earlier agent if no agent has
-	// started the program.
+	// LaunchFailed is a launch that failed under this agent, or under an earlier one if no agent has started the program.
 	LaunchFailed
 )
 
-// PluginLaunchWaiterOrNil returns a function that blocks until every plugin that may take part in all
-// allocations has been launched or has failed to start, and emits an event if that takes
-// long. It returns nil if there is nothing to wait for. Until the function returns,
-// NewAllocHooks and NewTaskHooks may leave out hooks.
+// PluginLaunchWaiterOrNil returns a function that blocks until every plugin possibly taking part in all allocations has been
+// launched or has failed to start, and emits an event if this takes long. It returns nil if no wait is necessary. Until the
+// function returns, NewAllocHooks and NewTaskHooks may leave out hooks.
 func (s *HookPluginSet) PluginLaunchWaiterOrNil(a *api.Allocation) func(ctx context.Context, emit func(*api.TaskEvent)) {
 	meta := model.MergeMetaLaterWins(a.Job.Meta, a.GetTaskGroup().Meta)
 	if launching, _ := s.firstLaunchingPluginNames(meta); len(launching) == 0 {
@@ -34,8 +32,8 @@ func (s *HookPluginSet) PluginLaunchWaiterOrNil(a *api.Allocation) func(ctx cont
 	return func(ctx context.Context, emit func(*api.TaskEvent)) { s.awaitFirstLaunches(ctx, meta, emit) }
 }
 
-// firstLaunchingPluginNames returns the plugins that are being launched for the first time, without the
-// plugins that a rule or the job names: Prerun waits for these.
+// firstLaunchingPluginNames returns the plugins in their first launch, without those named by a rule or the job: Prerun waits for
+// the latter.
 func (s *HookPluginSet) firstLaunchingPluginNames(meta map[string]string) (names []string, changed <-chan struct{}) {
 	unknown, changed := s.config.PluginsOfUnknownType()
 	for _, name := range slices.Sorted(maps.Keys(unknown)) {

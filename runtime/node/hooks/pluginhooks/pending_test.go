@@ -14,7 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// unknownPlugins are plugins whose type is not known yet.
+// unknownPlugins are plugins with a still unknown type.
 type unknownPlugins struct {
 	mu      sync.Mutex
 	plugins map[string]FirstLaunchState
@@ -49,17 +49,16 @@ func (u *unknownPlugins) set(name string, up bool) {
 	u.changed = make(chan struct{})
 }
 
-// A starting allocation waits for each plugin that may take part in every allocation, and
-// for no plugin that has failed.
+// A starting allocation waits for each plugin that may take part in every allocation, but not for a failed one.
 func TestPendingWaitsForUnknownPlugins(t *testing.T) {
 	const slowPluginText, brokenPluginText = "plugin slow, which may be a hook of every allocation,", "plugin broken, which may be a hook of every allocation,"
 	for what, c := range map[string]struct {
 		plugins     []string
 		rules       []OperatorRule
 		meta        map[string]string
-		at          map[string]time.Duration // at has the times at which launches succeed or fail
+		at          map[string]time.Duration // at has the times when launches succeed or fail
 		ups         string
-		end         time.Duration // end is the time at which the context ends
+		end         time.Duration // end is the time when the context ends
 		waits       time.Duration
 		told, warns string
 	}{

@@ -18,7 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// allHookPoints are the methods of all hook points.
+// allHookPoints has the methods for all hook points.
 type allHookPoints interface {
 	hook.AllocPrerun
 	hook.AllocUpdate
@@ -41,16 +41,15 @@ var (
 	_ allHookPoints = (*Hook)(nil)
 )
 
-// Hook is a hook plugin attached to one allocation or one task. It applies its own
-// deadlines, restarts a plugin that has died and repeats the call, and handles the
-// failure of a plugin as the operator's rule says.
+// Hook is a hook plugin attached to one allocation or one task. It applies its own deadlines, restarts a dead plugin and repeats
+// the call. For a plugin failure it follows the operator's rule.
 type Hook struct {
 	name             string
 	rule             OperatorRule
 	attachment       attachment
-	builtinBlockHook *builtinBlockHook                // builtin hook that blocks of the task attach; nil for other hooks
-	cleanupOnly      bool                             // the hook is no longer attached, and is only called to clean up
-	description      atomic.Pointer[hook.Description] // description of the hook; nil until the plugin has been launched
+	builtinBlockHook *builtinBlockHook                // builtin hook attached by the task's blocks; nil for other hooks
+	cleanupOnly      bool                             // the hook is no longer attached, and only called to clean up
+	description      atomic.Pointer[hook.Description] // nil until the plugin has been launched
 	target           hooks.AttachTarget
 	hookSet          *HookPluginSet
 	logger           hclog.Logger
@@ -65,8 +64,8 @@ func (h *Hook) Name() string { return h.name }
 // NoDeadline implements hooks.Hook: a Hook applies its own deadlines.
 func (*Hook) NoDeadline() bool { return true }
 
-// ReportsHealth implements hooks.Hook. It is false until the plugin has been launched. A hook that is called for
-// tasks reports for each of them, and not for the allocation.
+// ReportsHealth implements hooks.Hook. It is false until the plugin has been launched. A hook for tasks reports for each task,
+// and not for the allocation.
 func (h *Hook) ReportsHealth() bool {
 	d := h.description.Load()
 	if d == nil || !d.ReportsHealth || !h.isAttached(d) || h.cleanupOnly {
@@ -81,8 +80,7 @@ func (h *Hook) EnvIsVerbatimAndOverrides() bool {
 	return h.builtinBlockHook != nil && h.builtinBlockHook.verbatimEnv
 }
 
-// AttachmentJSON implements hooks.Hook: it returns the attachment of the job, merged with the
-// configuration of the operator.
+// AttachmentJSON implements hooks.Hook: it returns the job's attachment, merged with the operator's configuration.
 func (h *Hook) AttachmentJSON() string {
 	if h.attachment.builtinBlocksJSON != nil {
 		return ""
@@ -98,7 +96,7 @@ func (h *Hook) AttachmentJSON() string {
 	return string(text)
 }
 
-// cleanupPoints are the hook points at which a detached hook is called.
+// cleanupPoints are the hook points where a detached hook is called.
 var cleanupPoints = map[hook.Point]bool{hook.PreKill: true, hook.PreKilling: true, hook.Exited: true, hook.Stop: true, hook.Postrun: true, hook.Destroy: true}
 
 // isCalledAt reports whether a hook with this description is called at a hook point.
@@ -118,7 +116,7 @@ func (h *Hook) callHookPoint(ctx context.Context, point hook.Point, f callPlugin
 	return h.applyOnErrorRule(ctx, point, h.callWithRetries(ctx, point, f))
 }
 
-// callCleanupHookPoint is callHookPoint for the hook point of a cleanup. A failed cleanup is retried later.
+// callCleanupHookPoint is callHookPoint for a cleanup hook point. A failed cleanup is retried later.
 func (h *Hook) callCleanupHookPoint(ctx context.Context, d state.PendingCleanup) error {
 	err := h.callWithRetries(ctx, d.Point, newCleanupCall(&d))
 	if err != nil && ctx.Err() == nil {
@@ -127,8 +125,8 @@ func (h *Hook) callCleanupHookPoint(ctx context.Context, d state.PendingCleanup)
 	return h.applyOnErrorRule(ctx, d.Point, err)
 }
 
-// applyOnErrorRule applies the rule's on_error to the error of callWithRetries, and returns the error for
-// the runner. It returns err itself if ctx is done.
+// applyOnErrorRule applies the rule's on_error to an error from callWithRetries, and returns the error for the runner. It returns
+// err itself if ctx is done.
 func (h *Hook) applyOnErrorRule(ctx context.Context, point hook.Point, err error) error {
 	switch {
 	case err == nil || ctx.Err() != nil:

@@ -25,8 +25,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// fakeRemoteHook is a hook plugin without a process. It implements the hook points that the
-// tests call.
+// fakeRemoteHook is a hook plugin without a process. It implements the hook points called by the tests.
 type fakeRemoteHook struct {
 	RemoteHook
 	onCall func(hook.Point, hook.RequestMeta, hook.Alloc) error
@@ -74,7 +73,7 @@ func (m memoryStore) ListDeletingExpired() (list []state.PendingCleanup) {
 func (m memoryStore) Put(d state.PendingCleanup) error    { m[d.ID()] = d; return nil }
 func (m memoryStore) Delete(d state.PendingCleanup) error { delete(m, d.ID()); return nil }
 
-// pluginFixture is a hook plugin that a rule of the operator attaches to one task or allocation.
+// pluginFixture is a hook plugin attached by an operator's rule to one task or allocation.
 type pluginFixture struct {
 	description *hook.Description
 	onCall      func(n int, m hook.Point, g hook.RequestMeta, a hook.Alloc) error
@@ -152,8 +151,7 @@ func TestCallIsRepeatedOnceAfterPluginDeath(t *testing.T) {
 	}
 }
 
-// One allocation kills the plugin with each of its calls, early or late; the calls of
-// the other allocations that run at that time succeed.
+// One allocation kills the plugin with each of its calls, early or late. Other allocations' concurrent calls succeed.
 func TestCallThatKillsPluginFailsNoOtherCall(t *testing.T) {
 	for what, c := range map[string]struct {
 		kills, takes time.Duration
@@ -170,7 +168,7 @@ func TestCallThatKillsPluginFailsNoOtherCall(t *testing.T) {
 func checkPluginKillingCall(t *testing.T, kills, takes time.Duration, want int64) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
-		died := make(chan struct{}) // died is replaced with each death of the plugin
+		died := make(chan struct{}) // died is replaced at each plugin death
 		s := &pluginFixture{description: allPointsDescription, onCall: func(_ int, _ hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
 			mu.Lock()
 			death := died
@@ -291,8 +289,8 @@ func callPrestart(ctx context.Context, p *Hook) error {
 	return err
 }
 
-// A failed Destroy is retried for a day: no record of the allocation is left that would
-// end the retries. It comes after the other pending cleanups.
+// A failed Destroy is retried for a day, because the allocation's record, which would end the retries, is gone. It comes after
+// the other pending cleanups.
 func TestFailedDestroyIsRetriedForADay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calledPoints []string
@@ -322,7 +320,7 @@ func TestFailedDestroyIsRetriedForADay(t *testing.T) {
 	})
 }
 
-// A Destroy call follows a Postrun call that must be repeated, also if the plugin is up again when the allocation is removed.
+// A Destroy call follows a pending Postrun call, even if the plugin is up again when the allocation is removed.
 func TestDestroyFollowsPendingPostrun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calledPoints []string
@@ -394,7 +392,7 @@ func TestDeadlines(t *testing.T) {
 	})
 }
 
-// The trace context of a call is in its request, and not in the record of a pending cleanup.
+// A call's trace context is in its request, and not in a pending cleanup's record.
 func TestTraceparent(t *testing.T) {
 	var received []string
 	s := &pluginFixture{description: allPointsDescription, onCall: func(_ int, _ hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
@@ -456,8 +454,7 @@ func TestPendingCleanupIsRetried(t *testing.T) {
 	})
 }
 
-// The state may be read by an agent of another version. A pending cleanup has the whole
-// allocation, because no other record of it is left.
+// Another agent version may read the state. A pending cleanup has the whole allocation, because no other record is left.
 func TestPendingCleanupIsStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := descriptionOfPoints(hook.Postrun)
@@ -489,8 +486,7 @@ func TestPendingCleanupIsStored(t *testing.T) {
 	})
 }
 
-// The pending cleanups of a hook that hangs do not delay the cleanups of another hook, new
-// ones included.
+// A hanging hook's pending cleanups do not delay another hook's cleanups, new ones included.
 func TestHangingHookDoesNotDelayOtherCleanup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &pluginFixture{description: allPointsDescription, onCall: func(_ int, _ hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
@@ -531,7 +527,7 @@ func TestHangingHookDoesNotDelayOtherCleanup(t *testing.T) {
 			}
 		}
 		cancel()
-		time.Sleep(2 * time.Hour) // the plugin of this test ignores its context
+		time.Sleep(2 * time.Hour) // this test's plugin ignores its context
 		<-done
 	})
 }
@@ -588,7 +584,7 @@ func TestAttachedHooks(t *testing.T) {
 		takes       *hook.Description
 		alloc       *api.Allocation
 		rules       []OperatorRule
-		ofAlloc, of string // expected hooks of the allocation, and of its task t
+		ofAlloc, of string // expected hooks for the allocation and for its task t
 	}{
 		{"nobody", allPointsDescription, alloc(nil, nil, nil), nil, "", ""},
 		{"the job attaches", allPointsDescription, alloc(on, nil, nil), nil, "stamp@300", "stamp@300"},
@@ -626,7 +622,7 @@ func TestAttachment(t *testing.T) {
 		job      string
 		operator map[string]any
 		schema   *hclspec.Spec
-		want     string // want is the result, or a part of the error
+		want     string // want is the result, or part of the error
 	}{
 		{"defaults", `{"url": "u"}`, nil, schema, `{"count":3,"url":"u","words":null}`},
 		{"the operator has the last word", `{"url": "job", "count": 9007199254740993}`, map[string]any{"url": "operator"}, schema, `{"count":9007199254740993,"url":"operator","words":null}`},
@@ -686,12 +682,12 @@ func TestBuiltinHooksOfBlocks(t *testing.T) {
 	}
 }
 
-// fakeProcess is the process of a hook plugin.
+// fakeProcess is a hook plugin's process.
 type fakeProcess struct {
 	RemoteHook
 	done          chan struct{}
 	onPoststart   func(hook.TaskPoststartRequest) error
-	repeatedFlags []bool // repeatedFlags are the flags of the calls of Poststart
+	repeatedFlags []bool // repeatedFlags are the flags in calls to Poststart
 }
 
 func (p *fakeProcess) Done() <-chan struct{} { return p.done }
@@ -704,7 +700,7 @@ func (p *fakeProcess) Poststart(_ context.Context, req hook.TaskPoststartRequest
 	return hook.TaskPoststartResponse{}, nil
 }
 
-// PoststartPluginExited works for each hook, builtin or not, over several processes of its plugin.
+// PoststartPluginExited works for each hook, builtin or not, over several plugin processes.
 func TestPluginProcessIsFollowedAfterPoststart(t *testing.T) {
 	for name, attached := range map[string]attachment{
 		"builtin":  {isExplicit: true, builtinBlocksJSON: []byte("{}")},
@@ -715,7 +711,7 @@ func TestPluginProcessIsFollowedAfterPoststart(t *testing.T) {
 				s := &pluginFixture{description: allPointsDescription}
 				plugins := s.newSet()
 				w := &fakeProcess{done: make(chan struct{})}
-				var brokenUntil time.Time // broken is the time until which launches fail
+				var brokenUntil time.Time // launches fail until brokenUntil
 				plugins.config.FindOrLaunchHook = func(context.Context, string, time.Time) (RemoteHook, *hook.Description, error) {
 					if time.Now().Before(brokenUntil) {
 						return nil, nil, errors.New("it cannot be started")
@@ -752,8 +748,8 @@ func TestPluginProcessIsFollowedAfterPoststart(t *testing.T) {
 	}
 }
 
-// A call that is repeated because the process has exited has Repeated set. A call that
-// ends its process each time is not repeated to the next process.
+// A call repeated after the process exit has Repeated set. A call that ends its process each time is not repeated to the next
+// process.
 func TestPoststartThatEndsItsProcess(t *testing.T) {
 	for _, test := range []struct {
 		name     string
@@ -800,7 +796,7 @@ func TestPoststartThatEndsItsProcess(t *testing.T) {
 	}
 }
 
-// PoststartPluginExited is nil for a hook that takes no part in Poststart.
+// PoststartPluginExited is nil for a hook without Poststart.
 func TestHookWithoutPoststartIsNotFollowed(t *testing.T) {
 	s := &pluginFixture{description: &hook.Description{Subscriptions: []hook.Subscription{{Point: hook.Stop}}}}
 	plugins := s.newSet()
@@ -813,7 +809,7 @@ func TestHookWithoutPoststartIsNotFollowed(t *testing.T) {
 	}
 }
 
-// An allocation that waits for a plugin emits one event with the reason.
+// An allocation waiting for a plugin emits one event with the reason.
 func TestWaitForPluginEmitsEvent(t *testing.T) {
 	prestart := func(ctx context.Context, p *Hook) error {
 		_, err := p.Prestart(ctx, hook.TaskPrestartRequest{})
@@ -851,8 +847,8 @@ func TestWaitForPluginEmitsEvent(t *testing.T) {
 	}
 }
 
-// Prerun and Prestart wait for a plugin in a long back-off, with one event that has the reason. The wait has a limit if
-// on_error is warn or the tasks run already, and none for a plugin that is not launched again.
+// Prerun and Prestart wait for a plugin in a long back-off, with one event for the reason. The wait has a limit if on_error is
+// warn or the tasks already run. A plugin that is not launched again is not awaited.
 func TestStartWaitsForPluginInBackOff(t *testing.T) {
 	const (
 		backOff    = 2 * time.Minute
@@ -912,7 +908,7 @@ func TestStartWaitsForPluginInBackOff(t *testing.T) {
 	}
 }
 
-// A repeated call that waits for its plugin lets the repeated calls of other allocations continue.
+// A repeated call that waits for its plugin lets other allocations' repeated calls continue.
 func TestWaitForPluginEndsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &pluginFixture{description: allPointsDescription, onCall: func(n int, _ hook.Point, _ hook.RequestMeta, _ hook.Alloc) error {
@@ -938,7 +934,7 @@ func TestWaitForPluginEndsTurn(t *testing.T) {
 			}
 		})
 		callsWG.Go(func() {
-			time.Sleep(100 * time.Millisecond) // the call of Prerun has the first turn
+			time.Sleep(100 * time.Millisecond) // the Prerun call has the first turn
 			stopped := s.target("t")
 			stopped.EmitEvent = func(*api.TaskEvent) {}
 			if err := callStop(t.Context(), plugins.newAttachedHook("stamp", attachment{isExplicit: true}, stopped)); err == nil || time.Since(began) != 1100*time.Millisecond {
@@ -949,5 +945,5 @@ func TestWaitForPluginEndsTurn(t *testing.T) {
 	})
 }
 
-// discardResult returns the error of a hook point.
+// discardResult returns a hook point's error.
 func discardResult[R any](_ R, err error) error { return err }

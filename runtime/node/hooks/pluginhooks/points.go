@@ -14,14 +14,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// bindRequest returns the call of a hook point. meta and alloc point into request and are
-// filled in before the call. meta is set for each call and cleared after it: the request
-// of a pending cleanup is stored on disk, and its capability token must not be.
+// bindRequest returns a hook point's call. meta and alloc point into request and are filled in before the call. meta is cleared
+// after each call: a pending cleanup's request is stored on disk, but its capability token must not be.
 func bindRequest[Q, R any](method func(RemoteHook, context.Context, Q) (R, error), request *Q, meta *hook.RequestMeta, alloc *hook.Alloc) callPluginFunc {
 	return func(ctx context.Context, r RemoteHook, m commonRequestFields) error {
 		*meta = m.RequestMeta
 		defer func() { *meta = hook.RequestMeta{} }()
-		if m.allocJSON != nil { // allocJSON is nil for a pending cleanup, whose stored request has the JSON
+		if m.allocJSON != nil { // allocJSON is nil for a pending cleanup: its stored request has the JSON
 			alloc.JSON = m.allocJSON
 		}
 		_, err := method(r, ctx, *request)
@@ -54,8 +53,8 @@ func (h *Hook) Postrun(ctx context.Context, req hook.AllocPostrunRequest) (hook.
 	return hook.AllocPostrunResponse{}, h.callCleanupHookPoint(ctx, state.PendingCleanup{Point: hook.Postrun, Postrun: &req})
 }
 
-// Destroy implements hook.AllocDestroy. A failed call becomes a pending cleanup. So does a call for an allocation
-// with another pending cleanup of the hook, because Destroy is the last call.
+// Destroy implements hook.AllocDestroy. A failed call becomes a pending cleanup. So does a call while the hook has another
+// pending cleanup for the allocation, because Destroy is the last call.
 func (h *Hook) Destroy(ctx context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
 	d := state.PendingCleanup{Point: hook.Destroy, Destroy: &req, RetryUntil: time.Now().Add(CleanupTimeout)}
 	if later, err := h.postponeDestroyIfCleanupPending(d); later {
@@ -69,8 +68,7 @@ func (h *Hook) ShutdownAlloc(ctx context.Context, req hook.AllocShutdownRequest)
 	return hook.AllocShutdownResponse{}, h.callHookPoint(ctx, hook.ShutdownAlloc, bindRequest(RemoteHook.ShutdownAlloc, &req, &req.RequestMeta, &req.Alloc))
 }
 
-// Prestart implements hook.TaskPrestart. If the failure of a plugin is tolerated, the
-// previous state is kept.
+// Prestart implements hook.TaskPrestart. If a plugin failure is tolerated, the previous state is kept.
 func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	response := hook.TaskPrestartResponse{State: req.PreviousState}
 	prestart := func(r RemoteHook, ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
@@ -80,7 +78,7 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 		}
 		for _, m := range got.Mounts {
 			if m.PropagationMode == api.VolumeMountPropagationBidirectional {
-				// Only the operator can allow it, and does so for a host volume.
+				// Only the operator can allow it, for a host volume.
 				return got, fmt.Errorf("the mount of %s at %s has the propagation mode bidirectional: use private or host-to-task, and a host volume with allow_bidirectional for the rest", m.HostPath, m.TaskPath)
 			}
 		}
@@ -95,10 +93,10 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 
 // Poststart implements hook.TaskPoststart.
 func (h *Hook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
-	var processExited <-chan struct{} // closed when the plugin process that was called last has exited
+	var processExited <-chan struct{} // closed when the last called plugin process has exited
 	poststart := func(r RemoteHook, ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 		if processExited != nil {
-			req.Repeated = true // Repeated is set because the previous process may have done the work
+			req.Repeated = true // the previous process may have done the work
 		}
 		processExited = r.Done()
 		return r.Poststart(ctx, req)

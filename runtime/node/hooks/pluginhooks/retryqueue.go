@@ -2,7 +2,7 @@ package pluginhooks
 
 import "sync"
 
-// retryQueue serializes the repeated calls of one plugin.
+// retryQueue serializes one plugin's repeated calls.
 type retryQueue struct {
 	semaphore chan struct{} // contains a value while one repeated call excludes the others; capacity 1
 
@@ -10,7 +10,7 @@ type retryQueue struct {
 	repeatedCalls map[*repeatedCall]bool
 }
 
-// repeatedCall is a running call of a retryQueue.
+// repeatedCall is a running call in a retryQueue.
 type repeatedCall struct {
 	ranConcurrently bool // other repeated calls ran at the same time
 }

@@ -18,25 +18,24 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// OperatorRule is the operator's configuration of one hook plugin: a hook block.
+// OperatorRule is the operator's configuration for one hook plugin: a hook block.
 type OperatorRule struct {
 	Name        string
 	Order       int           // 0 means hooks.OrderPlugin
 	Timeout     time.Duration // Timeout limits each call; 0 means the plugin's timeout, or the default
-	WarnOnError bool          // a failure of the hook is only an event
-	// Match attaches the plugin to the allocations and tasks that match. Otherwise only a
-	// job can attach it. If Match is nil, the plugin's description decides.
+	WarnOnError bool          // a hook failure is only an event
+	// Match attaches the plugin to matching allocations and tasks. Others get it only from a job. If Match is nil, the plugin's
+	// description decides.
 	Match *RuleMatch
-	// Config is merged into each attachment that Match matches, or into all if Match is nil,
-	// and overrides the job's keys: a job must not weaken a rule of the operator.
+	// Config is merged into each attachment that Match matches, or into all if Match is nil, and overrides the job's keys: a job
+	// must not weaken an operator's rule.
 	Config map[string]any
-	// ConfigRange is the position of the rule in the configuration; zero for a rule made in code.
+	// ConfigRange is the rule's position in the configuration; zero for a rule made in code.
 	ConfigRange hcl.Range
 }
 
-// RuleMatch selects allocations and tasks. Each field is a pattern of path.Match in which a
-// slash is an ordinary character; an empty pattern matches everything. A job pattern
-// also matches the children of a periodic or parameterized job.
+// RuleMatch selects allocations and tasks. Each field is a path.Match pattern, except that a slash is an ordinary character. An
+// empty pattern matches everything. A job pattern also matches a periodic or parameterized job's children.
 type RuleMatch struct {
 	JobPattern, GroupPattern, DriverPattern string
 	PatternByMetaKey                        map[string]string
@@ -56,8 +55,7 @@ func (m *RuleMatch) matchesJob(a *api.Allocation) bool {
 	return parent != nil && *parent != "" && matchesOrEmptyPattern(m.JobPattern, *parent)
 }
 
-// matches reports whether the rule matches the allocation or, if drivers has only the
-// driver of one task, that task.
+// matches reports whether the rule matches the allocation or, if drivers has only one task's driver, that task.
 func (m *RuleMatch) matches(a *api.Allocation, drivers []string, meta map[string]string) bool {
 	if !m.matchesJob(a) || !matchesOrEmptyPattern(m.GroupPattern, a.TaskGroup) {
 		return false
@@ -73,14 +71,14 @@ func (m *RuleMatch) matches(a *api.Allocation, drivers []string, meta map[string
 	return true
 }
 
-// appliesTo reports whether the configuration of the rule applies to an allocation or, if drivers has only
-// the driver of one task, to that task.
+// appliesTo reports whether the rule's configuration applies to an allocation or, if drivers has only one task's driver, to that
+// task.
 func (r *OperatorRule) appliesTo(a *api.Allocation, drivers []string, meta map[string]string) bool {
 	return r.Match == nil || r.Match.matches(a, drivers, meta)
 }
 
-// appliesWithinAttachment reports whether the rule applies to an allocation or task that an attachment of the job
-// covers, and whether there is one to which it does not apply.
+// appliesWithinAttachment reports whether the rule applies to any allocation or task covered by the job's attachment (matched),
+// and whether it does not apply to any of them (unmatched).
 func (r *OperatorRule) appliesWithinAttachment(job *api.Job, at model.HookAttachment) (matched, unmatched bool) {
 	add := func(applies bool) {
 		matched, unmatched = matched || applies, unmatched || !applies
@@ -102,7 +100,7 @@ func (r *OperatorRule) appliesWithinAttachment(job *api.Job, at model.HookAttach
 	return matched, unmatched
 }
 
-// taskDrivers returns the drivers of the tasks of a group.
+// taskDrivers returns the drivers of a group's tasks.
 func taskDrivers(g *api.TaskGroup) (drivers []string) {
 	for _, t := range g.Tasks {
 		drivers = append(drivers, t.Driver)
@@ -110,7 +108,7 @@ func taskDrivers(g *api.TaskGroup) (drivers []string) {
 	return drivers
 }
 
-// ErrorWithPosition prefixes err with the position of the rule.
+// ErrorWithPosition prefixes err with the rule's position.
 func (r *OperatorRule) ErrorWithPosition(err error) error {
 	if r.ConfigRange.Filename == "" {
 		return err
@@ -118,8 +116,7 @@ func (r *OperatorRule) ErrorWithPosition(err error) error {
 	return fmt.Errorf("%s: %w", r.ConfigRange, err)
 }
 
-// CheckRulesAgainstCatalog rejects rules that cannot be valid, whatever the plugins of the catalog
-// report about themselves.
+// CheckRulesAgainstCatalog rejects rules that cannot be valid, whatever the catalog's plugins report about themselves.
 func CheckRulesAgainstCatalog(rules []OperatorRule, plugins []catalog.Entry) error {
 	var ruleErrs []error
 	for _, r := range rules {
@@ -137,7 +134,7 @@ func (r *OperatorRule) checkPluginCanExist(plugins []catalog.Entry) error {
 		}
 		return nil
 	}
-	unknown := false // unknown is set if a plugin may have any name
+	unknown := false // a plugin may have any name
 	for _, e := range plugins {
 		switch {
 		case !e.Builtin:
@@ -154,10 +151,10 @@ func (r *OperatorRule) checkPluginCanExist(plugins []catalog.Entry) error {
 	return fmt.Errorf("there is no plugin that could be it: name its program, which is in plugin_dir, in a plugin %q block, or remove the block", r.Name)
 }
 
-// ValidateAgainstDescription validates a rule against the description of the plugin.
+// ValidateAgainstDescription validates a rule against the plugin's description.
 func (r *OperatorRule) ValidateAgainstDescription(d *hook.Description) error {
 	if CheckNotBuiltinBlockHook(r.Name) != nil {
-		return nil // the rule has the name of a builtin hook, which has no configuration
+		return nil // the rule names a builtin hook, which has no configuration
 	}
 	if r.Match != nil || d.AllAllocs { // the operator's configuration is complete: no job adds keys to it
 		_, err := attachment{}.encodeForPlugin(d.AttachmentSchema, r.Config)

@@ -69,7 +69,7 @@ func TestConfigOfARule(t *testing.T) {
 	}
 }
 
-// A rule with a match must not configure the hook for jobs that attach it themselves and do not match.
+// A rule with a match must not configure the hook for non-matching jobs that attach it themselves.
 func TestConfigAppliesToMatchingJobs(t *testing.T) {
 	description := descriptionOfPoints(hook.Prestart)
 	description.AttachmentSchema = hclspec.Object(map[string]*hclspec.Spec{"pool": hclspec.Attr("pool", "string", true), "zone": hclspec.Attr("zone", "string", false)})
@@ -78,7 +78,7 @@ func TestConfigAppliesToMatchingJobs(t *testing.T) {
 	for name, c := range map[string]struct {
 		match     *RuleMatch
 		attached  string // the job's attachment
-		want      string // attachment of the hook
+		want      string // the hook's attachment
 		wantError bool   // ValidateAttachmentConfig rejects the job's attachment
 	}{
 		"a matching job gets the config":              {&RuleMatch{JobPattern: "web"}, `{"zone":"job"}`, `{"pool":"operator","zone":"job"}`, false},

@@ -1,4 +1,4 @@
-// Package servicestest has a registry of services for the tests of several packages.
+// Package servicestest has a service registry for several packages' tests.
 package servicestest
 
 import (
