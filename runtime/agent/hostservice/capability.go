@@ -22,7 +22,7 @@ type tokenClaims struct {
 // nameSeparator separates the names in a token. No name contains it.
 const nameSeparator = "\x00"
 
-// NewCapabilityToken returns the capability token of a hook for an allocation or a task.
+// NewCapabilityToken returns a hook's capability token for an allocation or a task.
 func (k CapabilityTokenKey) NewCapabilityToken(allocID, task, hook string) string {
 	names := allocID + nameSeparator + task + nameSeparator + hook
 	return base64.RawURLEncoding.EncodeToString(append(k.signNames(names), names...))

@@ -24,20 +24,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 )
 
-// Config configures a Host.
+// Config configures a HostService.
 type Config struct {
-	Listener      net.Listener // listener of the hook socket, which only this user can open
+	Listener      net.Listener // the hook socket's listener; only this user can open the socket
 	CapabilityKey CapabilityTokenKey
-	// FindAllocRunner returns the runner of an allocation, or nil if this node has no record of it
-	// or has not restored it yet.
+	// FindAllocRunner returns an allocation's runner, or nil if this node has no record of it or has not yet restored it.
 	FindAllocRunner func(id string) *allocrunner.Runner
-	// PreviousAllocsLoaded is closed when FindAllocRunner returns the allocations of the earlier agent.
+	// PreviousAllocsLoaded is closed when FindAllocRunner returns the earlier agent's allocations.
 	PreviousAllocsLoaded <-chan struct{}
 	Data                 workloaddata.Source
 	Logger               hclog.Logger
 }
 
-// HostService implements hook.Host for the plugins of a node.
+// HostService implements hook.Host for a node's plugins.
 type HostService struct {
 	config       Config
 	server       *grpc.Server
@@ -59,21 +58,20 @@ func StartHostService(c Config) *HostService {
 	return h
 }
 
-// Close ends all calls and blocks until they have returned. A blocking call of a hook
-// reconnects to the next agent.
+// Close ends all calls and blocks until they have returned. A hook's blocking call reconnects to the next agent.
 func (h *HostService) Close() {
 	h.server.Stop()
 	h.goroutinesWG.Wait()
 }
 
-// authorizedCall is the bearer of a token, with the runner and the task that the call is for.
+// authorizedCall has a token's claims, with the call's runner and target task.
 type authorizedCall struct {
 	tokenClaims
 	runner     *allocrunner.Runner
 	targetTask string // "" for all tasks of the allocation
 }
 
-// authorize verifies the token of a call. The token of a task is valid for this task alone.
+// authorize verifies a call's token. A task's token is valid for this task alone.
 func (h *HostService) authorize(ctx context.Context, s hook.Scope) (authorizedCall, error) {
 	verified, err := h.config.CapabilityKey.VerifyToken(s.Token)
 	if err != nil {
@@ -104,7 +102,7 @@ func (h *HostService) authorize(ctx context.Context, s hook.Scope) (authorizedCa
 	}
 }
 
-// errStopping means that this agent shuts down while the token stays valid.
+// errStopping means agent shutdown. The token stays valid.
 var errStopping = fmt.Errorf("%w: the agent is about to end", hook.ErrPermissionDenied)
 
 // tokenScopeEndedOrShutdown returns a channel that is closed when the token expires or the agent shuts down.
@@ -134,7 +132,7 @@ func (c authorizedCall) tokenExpired() bool {
 	}
 }
 
-// authorizeAndRateLimit is authorize with a rate limit, for a call that changes state.
+// authorizeAndRateLimit is authorize with a rate limit, for state-changing calls.
 func (h *HostService) authorizeAndRateLimit(ctx context.Context, s hook.Scope) (authorizedCall, error) {
 	c, err := h.authorize(ctx, s)
 	if err == nil {
@@ -160,7 +158,7 @@ func (h *HostService) authorizeTaskAndAwaitRestored(ctx context.Context, s hook.
 	}
 }
 
-// toHookError maps the errors of runners to errors of package hook.
+// toHookError maps runner errors to package hook errors.
 func toHookError(err error) error {
 	if errors.Is(err, allocrunner.ErrNotRunning) || errors.Is(err, allocrunner.ErrTaskNotFound) {
 		return fmt.Errorf("%w: %w", hook.ErrTaskNotRunning, err)
@@ -228,8 +226,7 @@ func (h *HostService) Stats(ctx context.Context, s hook.Scope, interval time.Dur
 					return
 				}
 			}
-			// The stream of samples has ended: the driver's plugin may have exited, or the agent
-			// may be shutting down.
+			// The sample stream has ended: the driver plugin may have exited, or the agent may be shutting down.
 			select {
 			case <-exited:
 				return
@@ -313,7 +310,7 @@ func (h *HostService) EmitEvent(ctx context.Context, s hook.Scope, event hook.Ev
 	return toHookError(c.runner.EmitEvent(c.targetTask, e))
 }
 
-// truncateText limits the length of a text that is kept as long as the task.
+// truncateText limits a text kept as long as the task.
 func truncateText(text string) string {
 	if len(text) > maxTextBytes {
 		return strings.ToValidUTF8(text[:maxTextBytes], "") + "…"
@@ -341,14 +338,14 @@ func (h *HostService) Signal(ctx context.Context, s hook.Scope, req hook.SignalR
 
 // Kill implements hook.Host.
 func (h *HostService) Kill(ctx context.Context, s hook.Scope, req hook.KillRequest) error {
-	c, err := h.authorize(ctx, s) // without a limit of the rate: a task dies once
+	c, err := h.authorize(ctx, s) // no rate limit: a task dies once
 	if err != nil {
 		return err
 	}
 	return toHookError(c.runner.KillAsFailedWithReason(c.targetTask, c.reasonOrDefault(req.Reason)))
 }
 
-// reasonOrDefault returns the reason that task events show: text, or a sentence that names the hook if text is empty.
+// reasonOrDefault returns the reason for task events: text, or a sentence that names the hook if text is empty.
 func (c authorizedCall) reasonOrDefault(text string) string {
 	if text == "" {
 		return fmt.Sprintf("Hook %q asked for it", c.Hook)
@@ -380,7 +377,7 @@ func (h *HostService) StoreState(ctx context.Context, s hook.Scope, state map[st
 	return toHookError(c.runner.StoreHookState(ctx, c.Hook, c.targetTask, state))
 }
 
-// readWhenNewer reads data, and blocks until their index is higher than afterIndex.
+// readWhenNewer reads data, and blocks until its index is higher than afterIndex.
 func readWhenNewer[T any](ctx context.Context, h *HostService, s hook.Scope, afterIndex uint64, read func(context.Context, store.WatchSet, identity.Workload) (T, uint64, error)) (answer T, index uint64, err error) {
 	if afterIndex > 0 {
 		c, err := h.authorize(ctx, s)
@@ -408,8 +405,8 @@ func readWhenNewer[T any](ctx context.Context, h *HostService, s hook.Scope, aft
 	}
 }
 
-// readAndWatch reads data. If their index is not higher than afterIndex, it then blocks until the data may have changed, or
-// the scope of the call has ended.
+// readAndWatch reads data. If its index is not higher than afterIndex, it then blocks until the data may have changed, or the
+// call's scope has ended.
 func readAndWatch[T any](ctx context.Context, c authorizedCall, afterIndex uint64, read func(context.Context, store.WatchSet, identity.Workload) (T, uint64, error)) (answer T, index uint64, err error) {
 	ctx, cancel := context.WithCancel(ctx) // read watches until its context ends
 	defer cancel()
@@ -426,9 +423,8 @@ func readAndWatch[T any](ctx context.Context, c authorizedCall, afterIndex uint6
 	return answer, index, ws.WatchCtx(ctx)
 }
 
-// blockIfAgentStops returns err, unless it is errStopping: then it blocks until the shutdown of
-// this agent has ended the call, so that the hook's client reconnects to the next agent
-// instead of returning an error.
+// blockIfAgentStops returns err, unless it is errStopping: then it blocks until the agent shutdown has ended the call, so that
+// the hook's client reconnects to the next agent instead of returning an error.
 func (h *HostService) blockIfAgentStops(ctx context.Context, err error) error {
 	if !errors.Is(err, errStopping) {
 		return err

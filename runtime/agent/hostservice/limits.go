@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// Limits of the requests of hooks.
+// Limits for hook requests.
 const (
 	maxRequestBytes = 4 << 20
-	// maxCalls limits the calls on one connection. A plugin has one connection, and the
-	// templates of hundreds of tasks wait for changes on it.
+	// maxCalls limits the calls on one connection. A plugin has one connection, and hundreds of tasks' templates wait for changes on
+	// it.
 	maxCalls = 50_000
-	// maxWatchCalls limits the calls of all tokens that wait for a change, so that other calls on a connection remain possible.
+	// maxWatchCalls limits all tokens' calls that wait for a change, so that other calls on a connection remain possible.
 	maxWatchCalls = 40_000
-	maxTextBytes  = 1 << 10 // maxTextBytes limits a reason or a text of an event, in bytes; longer texts are cut
+	maxTextBytes  = 1 << 10 // maxTextBytes limits a reason or an event text, in bytes; longer texts are cut
 )
 
-// callKind is a kind of long-running calls.
+// callKind is a kind of long-running call.
 type callKind int
 
 const (
@@ -28,7 +28,7 @@ const (
 	callKindCount
 )
 
-// callLimits are the numbers of concurrent calls of each kind per token.
+// callLimits are the maximum concurrent calls per token, by kind.
 var callLimits = [callKindCount]struct {
 	max         int
 	description string // in messages
@@ -38,35 +38,33 @@ var callLimits = [callKindCount]struct {
 	watchCalls: {1000, "calls that wait for a change"},
 }
 
-// An event, a signal or a restart costs a write of the state. These are the burst and
-// the long-term rate per token.
+// An event, a signal or a restart costs a state write. These are the burst and the long-term rate per token.
 const (
 	writeBurst      = 100
 	writesPerSecond = 10
 )
 
-// callLimiter counts the recent calls of each token. It has no counts for a token without
-// recent calls.
+// callLimiter counts each token's recent calls. It has no counts for a token without recent calls.
 type callLimiter struct {
 	mu            sync.Mutex
 	countsByToken map[tokenClaims]*tokenCallCounts
-	watchCalls    int // of all tokens
+	watchCalls    int // for all tokens
 }
 
 type tokenCallCounts struct {
-	runningCallsByKind [callKindCount]int // number of running calls of each kind
-	usedWriteBudget    float64            // writes that are not yet refilled by writesPerSecond
-	lastRefill         time.Time          // time of the last refill
+	runningCallsByKind [callKindCount]int // running calls by kind
+	usedWriteBudget    float64            // writes not yet refilled by writesPerSecond
+	lastRefill         time.Time          // last refill time
 }
 
-// refillWrites refills the writes, and reports whether the counts of the token can be removed.
+// refillWrites refills the writes, and reports whether the token's counts can be removed.
 func (b *tokenCallCounts) refillWrites(now time.Time) (countsRemovable bool) {
 	b.usedWriteBudget = max(b.usedWriteBudget-now.Sub(b.lastRefill).Seconds()*writesPerSecond, 0)
 	b.lastRefill = now
 	return b.usedWriteBudget == 0 && b.runningCallsByKind == [callKindCount]int{}
 }
 
-// refilledCountsLocked returns the counts of a token, with the writes refilled until now.
+// refilledCountsLocked returns a token's counts, with the writes refilled until now.
 func (l *callLimiter) refilledCountsLocked(c tokenClaims) *tokenCallCounts {
 	now := time.Now()
 	if b := l.countsByToken[c]; b != nil {
@@ -81,7 +79,7 @@ func (l *callLimiter) refilledCountsLocked(c tokenClaims) *tokenCallCounts {
 	return l.countsByToken[c]
 }
 
-// countRunningCall counts one more call of a kind until end is called. It fails at the limit.
+// countRunningCall counts one more call until end is called. It fails at the limit.
 func (l *callLimiter) countRunningCall(c tokenClaims, k callKind) (end func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -106,7 +104,7 @@ func (l *callLimiter) countRunningCall(c tokenClaims, k callKind) (end func(), e
 	}, nil
 }
 
-// countStateChange counts one more call that changes state. It fails at the rate limit.
+// countStateChange counts one more state-changing call. It fails at the rate limit.
 func (l *callLimiter) countStateChange(c tokenClaims) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -21,7 +21,7 @@ import (
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
-// factsByCase has facts in which each kind of condition is found at least once.
+// factsByCase has facts that contain each kind of condition at least once.
 func factsByCase() map[string]Facts {
 	certificate := func(from, to time.Duration) []Certificate {
 		return []Certificate{{"/etc/n/cert.pem", "/etc/n/key.pem", &x509.Certificate{NotBefore: noon.Add(from), NotAfter: noon.Add(to)}}}
@@ -63,7 +63,7 @@ func factsByCase() map[string]Facts {
 	}
 }
 
-// The texts of all kinds of conditions are in testdata/conditions.txt. Each kind is found in some case.
+// testdata/conditions.txt has the texts for all kinds of conditions. Each kind is found in some case.
 func TestConditionsOfFacts(t *testing.T) {
 	var text strings.Builder
 	found := map[string]bool{}

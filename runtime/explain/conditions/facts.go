@@ -5,48 +5,48 @@ import (
 	"time"
 )
 
-// Facts are what the table of kinds reads. The zero value of each field except Now means that nothing is wrong. It is large because each
-// row of the table reads other facts.
+// Facts are the input for the table of kinds. Each field's zero value, except Now, means no problem. It is large because each
+// table row reads other facts.
 type Facts struct {
 	Now          time.Time
 	DataDir      string
-	PID          int      // of the agent
-	Unit         string   // service of systemd that runs the agent; "" if it has none
-	AgentCommand []string // command line of the agent, quoted for a shell
-	AgentDir     string   // working directory of the agent
+	PID          int      // the agent's process
+	Unit         string   // the agent's systemd service; "" if it has none
+	AgentCommand []string // the agent's command line, quoted for a shell
+	AgentDir     string   // the agent's working directory
 
 	NodeNotReady   bool
-	NoKnownServers bool // the agent is a node of a cluster, and knows no server
+	NoKnownServers bool // the agent is a cluster node that knows no server
 
-	SpaceErr      error     // the disk of the data directory has too little free space
-	Disk          Use       // bytes of the disk of the data directory, if SpaceErr is set
-	ForeignFiles  []string  // names in the data directory that no agent has made, if SpaceErr or InodesErr is set
-	InodesErr     error     // the disk of the data directory has too few free inodes
+	SpaceErr      error     // the data directory's disk has too little free space
+	Disk          Use       // bytes on the data directory's disk, if SpaceErr is set
+	ForeignFiles  []string  // names in the data directory not made by any agent, if SpaceErr or InodesErr is set
+	InodesErr     error     // the data directory's disk has too few free inodes
 	StateWriteErr error     // the last write of the state file has failed
-	DamageCount   int       // parts of the state that this agent could not read, and that are in no kept file
-	DamagedFiles  []string  // damaged state files that agents have kept, oldest first
-	DamagedAt     time.Time // when the newest of DamagedFiles was found
-	OutputLossErr error     // a stream of a task whose output cannot be written, and the reason
+	DamageCount   int       // parts of the state that this agent could not read and no kept file has
+	DamagedFiles  []string  // damaged state files kept by agents, oldest first
+	DamagedAt     time.Time // when the newest DamagedFiles entry was found
+	OutputLossErr error     // a task stream that cannot be written, and the reason
 
 	Plugins []Plugin // plugins that should run
-	Drivers []Driver // drivers that are not healthy
+	Drivers []Driver // unhealthy drivers
 
-	Descriptors Use // open files of the helper process that has the most, or that tasks can have
-	Processes   Use // processes and threads under the limit that is nearest
-	Memory      Use // bytes of the machine's memory
+	Descriptors Use // open files in the fullest helper process, or available to tasks
+	Processes   Use // processes and threads under the nearest limit
+	Memory      Use // the machine's memory in bytes
 
-	KeeperReplacedAt time.Time // when the agent has replaced a keeper that had ended
-	ClockSteppedAt   time.Time // when the clock of the machine was set, or the machine has resumed from a suspend
+	KeeperReplacedAt time.Time // when the agent replaced a dead keeper
+	ClockSteppedAt   time.Time // when the machine's clock was set, or the machine resumed from a suspend
 
-	Certificates []Certificate // certificates of the agent
+	Certificates []Certificate // the agent's certificates
 
 	UnknownAllocs []UnknownAlloc
 }
 
-// UnknownAlloc is an allocation that the state has lost, and whose tasks run.
+// UnknownAlloc is an allocation with running tasks but without a record in the state.
 type UnknownAlloc struct {
-	ID, JobID  string // JobID is "" if it is not known
-	IsInstance bool   // the job is known and no driver can adopt the allocation, which counts as an instance of the job
+	ID, JobID  string // JobID is "" if unknown
+	IsInstance bool   // the job is known and no driver can adopt the allocation, which counts as a job instance
 }
 
 // Plugin is a plugin without a process.
@@ -60,16 +60,16 @@ type Plugin struct {
 // Driver is a driver that cannot start tasks.
 type Driver struct{ Name, Reason string }
 
-// Use is how much of a limited resource is in use. A Limit of 0 means no limit.
+// Use is the used amount of a limited resource. Limit 0 means no limit.
 type Use struct {
 	Used, Limit uint64
 	Of          string // file with the limit, or a description of it
 }
 
-// isAbove reports whether more than percent of the limit is in use.
+// isAbove reports whether more than percent of the limit is used.
 func (u Use) isAbove(percent uint64) bool { return u.Limit > 0 && u.Used*100 > u.Limit*percent }
 
-// Certificate is a certificate that the agent presents.
+// Certificate is a certificate presented by the agent.
 type Certificate struct {
 	File, KeyFile string
 	Leaf          *x509.Certificate

@@ -11,14 +11,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/shellquote"
 )
 
-// finding is one condition of a kind.
+// finding is one existing condition.
 type finding struct {
 	object, summary, remedy string
 	commands                []string
-	since                   time.Time // zero: since the first look that finds it
+	since                   time.Time // zero: since the first look that found it
 }
 
-// kinds is the table of all kinds of conditions, errors first. find returns the conditions of a kind that exist, and nil if there are none.
+// kinds is the table of all condition kinds, errors first. find returns the kind's existing conditions, nil if there are none.
 var kinds = [...]struct {
 	name     string
 	severity Severity
@@ -44,7 +44,7 @@ var kinds = [...]struct {
 	{"ClockStepped", Warning, Client, findClockStepped},
 }
 
-// Kinds returns the names and severities of all kinds, in the order of the table.
+// Kinds returns all kinds' names and severities, in table order.
 func Kinds() (all []Condition) {
 	for _, k := range kinds {
 		all = append(all, Condition{Kind: k.name, Severity: k.severity, Part: k.part})
@@ -52,8 +52,7 @@ func Kinds() (all []Condition) {
 	return all
 }
 
-// Find returns the conditions that the facts show, in the order of the table. Since is zero for a condition whose start the facts do not
-// have.
+// Find returns the conditions shown by the facts, in table order. Since is zero if the facts do not have a condition's start.
 func Find(f Facts) []Condition {
 	all := []Condition{}
 	for _, k := range kinds {
@@ -68,14 +67,14 @@ func Find(f Facts) []Condition {
 }
 
 const (
-	// eventDuration is how long an event, such as a step of the clock, is a condition.
+	// eventDuration is how long an event, such as a clock step, is a condition.
 	eventDuration = time.Hour
 
-	// nearLimitPercent is the use of a limited resource from which new tasks are at risk.
+	// nearLimitPercent is the resource use above which new tasks are at risk.
 	nearLimitPercent = 95
 
-	// expiryWarning is how long before its end a certificate is a condition. A certificate that is valid for less than three times as long
-	// is one in the last third of its time.
+	// expiryWarning is how long before its end a certificate is a condition. A certificate valid for less than three times as long
+	// is a condition in the last third of its validity.
 	expiryWarning = 21 * 24 * time.Hour
 )
 
@@ -254,7 +253,7 @@ func findUnknownTasks(f Facts) []finding {
 	return []finding{found}
 }
 
-// unknownTasksFirst begins the remedies of findRecordsDamaged, because findUnknownTasks forbids to register a job before.
+// unknownTasksFirst starts the remedies by findRecordsDamaged, because findUnknownTasks forbids to register a job before.
 const unknownTasksFirst = "If another message says that tasks run whose records are lost, follow that one first. "
 
 func findRecordsDamaged(f Facts) []finding {
@@ -343,10 +342,10 @@ func (f Facts) certificateFinding(c Certificate, state string) finding {
 	}
 }
 
-// logCommands, startCommands, reloadCommand, diskCommand and mountPoint return commands and parts of commands for this agent.
+// logCommands, startCommands, reloadCommand, diskCommand and mountPoint return commands or command parts for this agent.
 func (f Facts) logCommands() []string {
 	if f.Unit == "" {
-		return nil // its log is where the operator has sent it
+		return nil // only the operator knows where its log is
 	}
 	return []string{fmt.Sprintf("journalctl -u %s --since -2h", f.Unit)}
 }
@@ -375,7 +374,7 @@ func (f Facts) mountPoint() string {
 	return fmt.Sprintf(`"$(%s)"`, f.diskCommand("findmnt -n -o TARGET -T"))
 }
 
-// isRecent reports whether an event is a condition at the time now. A clock that was set back can make an event later than now.
+// isRecent reports whether an event is still a condition. A clock that was set back can make an event later than now.
 func isRecent(event, now time.Time) bool {
 	return !event.IsZero() && now.Sub(event).Abs() < eventDuration
 }

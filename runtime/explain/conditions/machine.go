@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenFiles returns the number of open files of the process pid, and its limit. It returns zeros if it cannot find out.
+// OpenFiles returns a process's number of open files, and its limit. It returns zeros if they cannot be read.
 func OpenFiles(pid int) Use {
 	dir := "/proc/" + strconv.Itoa(pid) + "/fd"
 	var limit unix.Rlimit
@@ -31,8 +31,8 @@ func OpenFiles(pid int) Use {
 	return Use{Used: used, Limit: limit.Cur}
 }
 
-// MachineProcesses returns the number of processes and threads under the limit of the machine, or of a cgroup of this process, that is
-// nearest to its end.
+// MachineProcesses returns the number of processes and threads under the nearest limit, set by the machine or by this process's
+// cgroups.
 func MachineProcesses() Use { return nearestProcessLimit(os.ReadFile) }
 
 func nearestProcessLimit(readFile func(string) ([]byte, error)) Use {
@@ -41,7 +41,7 @@ func nearestProcessLimit(readFile func(string) ([]byte, error)) Use {
 		if err != nil {
 			return 0
 		}
-		n, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64) // "max" is no number, and no limit
+		n, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64) // "max" is not a number, and means no limit
 		if err != nil {
 			return 0
 		}

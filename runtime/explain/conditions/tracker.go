@@ -13,16 +13,16 @@ const (
 	// lookInterval is the time between two looks of Run.
 	lookInterval = 10 * time.Second
 
-	// minLookInterval is the minimum time between two looks that readers cause.
+	// minLookInterval is the minimum time between two looks caused by readers.
 	minLookInterval = time.Second
 )
 
-// Tracker keeps the conditions of an agent, and since when each exists. Its methods may be called concurrently.
+// Tracker keeps an agent's conditions, and since when each exists. Its methods may be called concurrently.
 type Tracker struct {
 	readFacts func() Facts
 	lookNow   chan struct{}
 
-	mu     sync.Mutex // a look holds mu, so that concurrent readers share one look
+	mu     sync.Mutex // a look holds mu, so concurrent readers share one look
 	report Report
 }
 
@@ -40,7 +40,7 @@ func (t *Tracker) Report() Report {
 		before := t.report.Conditions
 		t.look()
 		if !slices.EqualFunc(before, t.report.Conditions, func(a, b Condition) bool { return a.key() == b.key() }) {
-			t.LookNow() // Run must not miss a condition that a reader has seen
+			t.LookNow() // Run must not miss a condition seen by a reader
 		}
 	}
 	return t.report
@@ -70,8 +70,8 @@ func (t *Tracker) LookNow() {
 	wait.Notify(t.lookNow)
 }
 
-// Run looks at the facts in intervals until ctx ends, and calls onLook after each look with the conditions that have begun and
-// ended since its last call. onLook may block.
+// Run looks at the facts in intervals until ctx ends, and calls onLook after each look with the conditions begun and ended since
+// its last call. onLook may block.
 func (t *Tracker) Run(ctx context.Context, onLook func(begun, ended []Condition)) {
 	interval := time.NewTicker(lookInterval)
 	defer interval.Stop()

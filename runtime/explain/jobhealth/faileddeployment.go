@@ -9,21 +9,21 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/explain/reason"
 )
 
-// FailedDeployment is a failed deployment of the current version of a job, or of the version before it if the failure has rolled
-// the job back.
+// FailedDeployment is a failed deployment for a job's current version, or for the version before it if the failure rolled the job
+// back.
 type FailedDeployment struct {
 	ID      string
-	Version uint64 // version of the job
-	// Description is the status description of the deployment, which names the version of a rollback.
+	Version uint64 // the job version
+	// Description is the deployment's status description, which names a rollback's version.
 	Description string
-	// Cause says in one line which task has made an allocation unhealthy, and why; it is empty if that is not known.
+	// Cause says in one line which task made an allocation unhealthy, and why; empty if unknown.
 	Cause         string
 	AllocID, Task string // what the cause is about
 
 	reason reason.Reason
 }
 
-// WantedStderr returns the task whose standard error can explain the cause, like [Health.WantedStderr].
+// WantedStderr returns the task with the standard error that may explain the cause, like [Health.WantedStderr].
 func (d *FailedDeployment) WantedStderr() (allocID, task string, since time.Time, ok bool) {
 	if d == nil {
 		return "", "", time.Time{}, false
@@ -31,7 +31,7 @@ func (d *FailedDeployment) WantedStderr() (allocID, task string, since time.Time
 	return d.AllocID, d.Task, d.reason.LastProcessOutputStart, d.reason.CanOutputExplain
 }
 
-// WithStderrTail returns the failed deployment with a line of the tail in its cause, like [Health.WithStderrTail].
+// WithStderrTail returns the failed deployment with a line from the tail in its cause, like [Health.WithStderrTail].
 func (d FailedDeployment) WithStderrTail(tail string) *FailedDeployment {
 	d.setReason(d.reason.WithStderrTail(tail))
 	return &d
@@ -41,8 +41,8 @@ func (d *FailedDeployment) setReason(r reason.Reason) {
 	d.reason, d.Cause = r, taskPrefix(d.Task)+r.String()
 }
 
-// failedDeployment returns the failed deployment that the health reports, or nil. A job that works although its deployment has
-// failed, with the current version, is not the subject of any report.
+// failedDeployment returns the failed deployment for the health, or nil. If the job works with its current version although that
+// version's deployment failed, the health reports none.
 func (s Snapshot) failedDeployment(works bool) *FailedDeployment {
 	d := s.FailedDeployment
 	if d == nil {
@@ -76,13 +76,13 @@ func reasonOfFailure(f *restart.DeploymentFailure) reason.Reason {
 	return r
 }
 
-// hasSameText reports whether two failed deployments, which may be nil, have the same text.
+// hasSameText reports whether two failed deployments have the same text. Both may be nil.
 func (d *FailedDeployment) hasSameText(other *FailedDeployment) bool {
 	a, b := cmp.Or(d, new(FailedDeployment)), cmp.Or(other, new(FailedDeployment))
 	return a.ID == b.ID && a.Cause == b.Cause
 }
 
-// HasSameText reports whether two healths are the same to a reader.
+// HasSameText reports whether two healths look the same to a reader.
 func (h Health) HasSameText(other Health) bool {
 	return h.Word == other.Word && h.Sentence() == other.Sentence() && h.AllocID == other.AllocID && h.Task == other.Task &&
 		h.FailedDeployment.hasSameText(other.FailedDeployment)

@@ -12,11 +12,11 @@ import (
 
 func TestFailedDeployment(t *testing.T) {
 	t.Parallel()
-	const failureIndex = 70 // of the transaction in which the deployment has failed
+	const failureIndex = 70 // index of the deployment's failure transaction
 	runs := earlier(taskState("running", false, model.EventStarted()), time.Hour)
 	for name, c := range map[string]struct {
 		jobVersion, jobIndex uint64
-		status               string // client status of the allocation of the job
+		status               string // the allocation's client status
 		failure              *restart.DeploymentFailure
 		want                 string // description and cause; empty if none is reported
 	}{

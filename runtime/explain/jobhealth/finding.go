@@ -15,33 +15,33 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// condition is the state of one allocation. A higher one is worse.
+// condition is one allocation's state. A higher one is worse.
 type condition int
 
 const (
 	done      condition = iota // all tasks have ended with success
-	works                      // all tasks that must run do
+	works                      // all required tasks run
 	starting                   // a task is being set up
-	unhealthy                  // a task runs, but a check fails, or its driver or device is not healthy
+	unhealthy                  // a task runs, but a check fails, or its driver or device is unhealthy
 	ended                      // failed or lost, and not replaced
-	looping                    // a task has failed and is started again, or was started again a short time ago
+	looping                    // a task has failed and is restarted, or was restarted a short time ago
 )
 
-// finding is the condition of one allocation with the cause.
+// finding is one allocation's condition with the cause.
 type finding struct {
 	condition     condition
 	allocID, task string
 	jobVersion    uint64
-	prefix        string // start of the cause, such as `task "web": `
+	prefix        string // the cause's prefix, such as `task "web": `
 	reason        reason.Reason
-	// isDeciding means that the deployment has not decided yet whether the allocation is healthy.
+	// isDeciding means that the deployment has not yet decided whether the allocation is healthy.
 	isDeciding bool
-	// waitsForOthers means that the start needs something that the user or another job provides, such as a variable.
+	// waitsForOthers means that the start needs something from the user or another job, such as a variable.
 	waitsForOthers bool
 	recheckAt      time.Time
 }
 
-// health returns a health whose cause is the finding.
+// health returns a health with the finding as its cause.
 func (f finding) health(word Word, prefix string) Health {
 	h := Health{Word: word, AllocID: f.allocID, Task: f.task}
 	h.setReason(prefix+f.prefix, f.reason)
@@ -58,7 +58,7 @@ func worstFinding(found []finding) (worst finding) {
 	return worst
 }
 
-// findFindings returns the condition of each allocation that the job should have, newest first.
+// findFindings returns a finding for each desired allocation of the job, newest first.
 func (s Snapshot) findFindings() (found []finding) {
 	for _, a := range slices.Backward(s.Allocations) {
 		if a.DesiredStatus != api.AllocDesiredStatusRun || a.NextAllocation != "" {
@@ -95,7 +95,7 @@ func (s Snapshot) find(a *api.Allocation) finding {
 	return finding{condition: works}
 }
 
-// findFailure returns the finding of a failed allocation.
+// findFailure returns the finding for a failed allocation.
 func (s Snapshot) findFailure(a *api.Allocation) finding {
 	f := finding{condition: ended, reason: reason.Reason{Cause: cmp.Or(a.ClientDescription, "failed")}}
 	if task, r, ok := s.failedTask(a); ok {
@@ -110,7 +110,7 @@ func (s Snapshot) findFailure(a *api.Allocation) finding {
 	return f
 }
 
-// failedTask returns the first failed task of an allocation, in the order of the job, and its reason.
+// failedTask returns an allocation's first failed task, in the job's order, and its reason.
 func (s Snapshot) failedTask(a *api.Allocation) (task string, r reason.Reason, ok bool) {
 	for _, name := range s.taskNames(a) {
 		if state := a.TaskStates[name]; state != nil && state.Failed {
@@ -122,8 +122,7 @@ func (s Snapshot) failedTask(a *api.Allocation) (task string, r reason.Reason, o
 
 func taskPrefix(task string) string { return fmt.Sprintf("task %q: ", task) }
 
-// taskNames returns the names of the tasks of an allocation, in the order of its job, or sorted if the job no longer has its
-// group.
+// taskNames returns an allocation's task names, in its job's order, or sorted if the job no longer has its group.
 func (s Snapshot) taskNames(a *api.Allocation) []string {
 	group := s.groupOf(a)
 	if group == nil {
@@ -136,7 +135,7 @@ func (s Snapshot) taskNames(a *api.Allocation) []string {
 	return names
 }
 
-// groupOf returns the group of an allocation in the version of its job, or nil.
+// groupOf returns an allocation's group in its job version, or nil.
 func (s Snapshot) groupOf(a *api.Allocation) *api.TaskGroup {
 	if a.Job != nil {
 		return model.FindGroup(a.Job, a.TaskGroup)
@@ -144,7 +143,7 @@ func (s Snapshot) groupOf(a *api.Allocation) *api.TaskGroup {
 	return model.FindGroup(s.Job, a.TaskGroup)
 }
 
-// findTaskNotRunning returns the worst finding about a task of an active allocation that does not run.
+// findTaskNotRunning returns the worst finding about an active allocation's tasks that do not run.
 func (s Snapshot) findTaskNotRunning(a *api.Allocation) (worst finding, ok bool) {
 	group := s.groupOf(a)
 	for _, name := range s.taskNames(a) {
@@ -159,8 +158,8 @@ func (s Snapshot) findTaskNotRunning(a *api.Allocation) (worst finding, ok bool)
 			f.condition = looping
 		case end.IsFailure():
 			f.condition = looping
-			// An event about the next start is the reason only if it comes with advice. The event of a failed start, which has
-			// the next step, has a better text than its end.
+			// An event about the next start is the reason only if it comes with advice. A failed start's event has the next step, so its
+			// text is better than that of the end.
 			if r.Remedy == "" && !(end.StartFailed && r.NextStep != "") {
 				r = reason.OfEnd(end)
 			}
@@ -184,13 +183,13 @@ func (s Snapshot) findTaskNotRunning(a *api.Allocation) (worst finding, ok bool)
 	return worst, ok
 }
 
-// isDeciding reports whether the deployment of an allocation has not decided yet whether the allocation is healthy.
+// isDeciding reports whether an allocation's deployment has not yet decided whether the allocation is healthy.
 func isDeciding(a *api.Allocation) bool {
 	return a.DeploymentID != "" && (a.DeploymentStatus == nil || a.DeploymentStatus.Healthy == nil)
 }
 
-// findRecentFailure returns a finding about a running task that has failed, or whose allocation replaces a failed one, and
-// that does not run for restart.RecoveredAfter yet.
+// findRecentFailure returns a finding about a failed task, or a failed allocation's replacement, that has not yet run for
+// restart.RecoveredAfter.
 func (s Snapshot) findRecentFailure(a *api.Allocation) (finding, bool) {
 	for _, name := range s.taskNames(a) {
 		state := a.TaskStates[name]
@@ -214,7 +213,7 @@ func (s Snapshot) findRecentFailure(a *api.Allocation) (finding, bool) {
 	return finding{}, false
 }
 
-// lastTaskStart returns the latest start of the tasks of an allocation.
+// lastTaskStart returns the latest start among an allocation's tasks.
 func lastTaskStart(a *api.Allocation) (latest time.Time) {
 	for _, state := range a.TaskStates {
 		if state != nil && state.StartedAt.After(latest) {
@@ -224,7 +223,7 @@ func lastTaskStart(a *api.Allocation) (latest time.Time) {
 	return latest
 }
 
-// previousFailure returns a finding about the failed allocation that an allocation replaces.
+// previousFailure returns a finding about the failed allocation replaced by this one.
 func (s Snapshot) previousFailure(a *api.Allocation) (finding, bool) {
 	if a.PreviousAllocation == "" {
 		return finding{}, false
@@ -248,7 +247,7 @@ func jobVersion(a *api.Allocation) *uint64 {
 	return a.Job.Version
 }
 
-// findUnhealthy returns a finding about an allocation whose tasks run, but do not do their work.
+// findUnhealthy returns a finding about an allocation with tasks that run but do not work.
 func (s Snapshot) findUnhealthy(a *api.Allocation) (finding, bool) {
 	checks := slices.Clone(s.ChecksByAllocID[a.ID])
 	slices.SortFunc(checks, func(x, y api.AllocCheckStatus) int {
@@ -284,7 +283,7 @@ func (s Snapshot) findUnhealthy(a *api.Allocation) (finding, bool) {
 	return finding{}, false
 }
 
-// checkName returns the name of a check, without the name that a check has by default, which is only that of the service.
+// checkName returns a check's name for a sentence. It leaves out a default name, which has only the service's name.
 func checkName(c *api.AllocCheckStatus) string {
 	if c.Check == "" || c.Check == fmt.Sprintf("service: %q check", c.Service) {
 		return fmt.Sprintf("check of service %q", c.Service)
@@ -292,7 +291,7 @@ func checkName(c *api.AllocCheckStatus) string {
 	return fmt.Sprintf("check %q of service %q", c.Check, c.Service)
 }
 
-// unhealthyDevice returns which device of a task the node no longer has, or reports as not healthy, or "" if there is none.
+// unhealthyDevice returns which of a task's devices is missing on the node or unhealthy, or "" if none is.
 func unhealthyDevice(node *api.Node, a *api.Allocation, task string) string {
 	if a.AllocatedResources == nil || a.AllocatedResources.Tasks[task] == nil || node.NodeResources == nil {
 		return ""

@@ -15,52 +15,52 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// Word is the health of a job in one word.
+// Word is a job's health in one word.
 type Word string
 
 // The words. Only Failing, Failed, Blocked and Degraded mean that the job needs attention, and Waiting with a remedy.
 const (
-	Failing   Word = "failing"   // no allocation works: tasks fail again and again, and are started again
-	Failed    Word = "failed"    // no allocation works, and none is started again; a finite job has ended without success
-	Blocked   Word = "blocked"   // no allocation is placed: the node lacks resources, or what a constraint demands
-	Degraded  Word = "degraded"  // a part of the job works, or its tasks run and do not pass their checks
+	Failing   Word = "failing"   // no allocation works: tasks fail again and again, and are restarted
+	Failed    Word = "failed"    // no allocation works, and none is restarted; a finite job has ended without success
+	Blocked   Word = "blocked"   // no allocation is placed: the node lacks resources, or does not meet a constraint
+	Degraded  Word = "degraded"  // only part of the job works, or its tasks run but do not pass their checks
 	Deploying Word = "deploying" // a deployment is active and has no failures
 	Waiting   Word = "waiting"   // a task is being set up, or the job waits for its next launch
-	Running   Word = "running"   // all tasks that must run do, and pass their checks
+	Running   Word = "running"   // all required tasks run and pass their checks
 	Complete  Word = "complete"  // a finite job has ended with success
 	Stopped   Word = "stopped"   // a user has stopped the job, or all its counts are zero
 )
 
-// Words are all words, those that need attention first.
+// Words are all words. Those that need attention come first.
 var Words = []Word{Failing, Failed, Blocked, Degraded, Deploying, Waiting, Running, Complete, Stopped}
 
-// NeedsAttention reports whether the word means that a part of the job does not work.
+// NeedsAttention reports whether the word means that part of the job does not work.
 func (w Word) NeedsAttention() bool {
 	return w == Failing || w == Failed || w == Blocked || w == Degraded
 }
 
-// Snapshot is the state of a job at one time. Its objects are not changed.
+// Snapshot is a job's state at one time. Its objects are not changed.
 type Snapshot struct {
 	Now         time.Time
 	Job         *api.Job
-	Allocations []*api.Allocation // of the current job with this id, oldest first
-	Evaluations []*api.Evaluation // of the job
-	Deployment  *api.Deployment   // the latest one of the job; nil if there is none
-	// LastEnd returns how the last run of a task of an active allocation, or its last start, has ended; nil if none has.
+	Allocations []*api.Allocation // the current job's, oldest first
+	Evaluations []*api.Evaluation // the job's
+	Deployment  *api.Deployment   // the job's latest; nil if there is none
+	// LastEnd returns how the last run or start ended, for a task in an active allocation; nil if none has ended.
 	LastEnd func(allocID, task string) *restart.RunEnd
-	// FailedDeployment is the latest deployment of the job that has failed; nil if there is none.
+	// FailedDeployment is the job's latest failed deployment; nil if there is none.
 	FailedDeployment *api.Deployment
-	// DeploymentFailure returns why an allocation was unhealthy for its last deployment for which it was; nil if it never was, or if
-	// that is not known. It is called only if FailedDeployment is not nil.
+	// DeploymentFailure returns why an allocation was last unhealthy for a deployment; nil if it never was, or if the reason is
+	// unknown. It is called only if FailedDeployment is not nil.
 	DeploymentFailure func(*api.Allocation) *restart.DeploymentFailure
-	// ChecksByAllocID has the results of the service checks of running allocations.
+	// ChecksByAllocID has the service check results for running allocations.
 	ChecksByAllocID map[string][]api.AllocCheckStatus
-	Node            *api.Node // the node of the allocations; may be nil
-	// LastChild is the child that a periodic or parameterized job has launched last; nil if there is none.
+	Node            *api.Node // the allocations' node; may be nil
+	// LastChild is the last child launched by a periodic or parameterized job; nil if there is none.
 	LastChild *Child
 }
 
-// Child is a job that a periodic or parameterized job has launched.
+// Child is a job launched by a periodic or parameterized job.
 type Child struct {
 	ID     string
 	Health Health
@@ -72,17 +72,17 @@ type Health struct {
 	// Cause says in one line why the word is not Running or Complete. It is empty if the word says enough.
 	Cause  string
 	Remedy string // advice to the user; can be empty
-	// AllocID and Task are what the cause is about; each can be empty.
+	// AllocID and Task are the cause's subject; each can be empty.
 	AllocID, Task string
 	// FailedDeployment is nil if there is none to report.
 	FailedDeployment *FailedDeployment
-	// RecheckAt is when to call Evaluate again if the snapshot does not change before that time; zero means never.
+	// RecheckAt is when to call Evaluate again if the snapshot does not change before; zero means never.
 	RecheckAt time.Time
 
-	causePrefix string        // start of the cause, before the text of causeReason
-	causeReason reason.Reason // reason of the task; zero if the cause has none
-	causeSuffix string        // end of the cause, after the text of causeReason
-	// lastRemedy is the end of the remedy, after that of causeReason.
+	causePrefix string        // the cause's text before causeReason
+	causeReason reason.Reason // the task's reason; zero if the cause has none
+	causeSuffix string        // the cause's text after causeReason
+	// lastRemedy follows the remedy in causeReason.
 	lastRemedy string
 }
 
@@ -94,14 +94,14 @@ func (h Health) Sentence() string {
 	return h.Cause + ". " + h.Remedy
 }
 
-// WantedStderr returns the task whose standard error can explain the cause. It explains it only if its last line was written
-// after since, if that is not zero. ok is false if no output is wanted.
+// WantedStderr returns the task with the standard error that may explain the cause. If since is not zero, only a last line
+// written after since explains it. ok is false if no output is wanted.
 func (h Health) WantedStderr() (allocID, task string, since time.Time, ok bool) {
 	return h.AllocID, h.Task, h.causeReason.LastProcessOutputStart, h.causeReason.CanOutputExplain
 }
 
-// WithStderrTail returns the health with a line of the tail in its cause, and with a remedy for a known message in it. The caller
-// reads the tail of the task that WantedStderr returns; see [reason.Reason.WithStderrTail].
+// WithStderrTail returns the health with a line from the tail in its cause, and with a remedy for a known message in it. The
+// caller reads the tail for the task from WantedStderr; see [reason.Reason.WithStderrTail].
 func (h Health) WithStderrTail(tail string) Health {
 	h.setReason(h.causePrefix, h.causeReason.WithStderrTail(tail))
 	return h
@@ -122,8 +122,8 @@ func joinSentences(a, b string) string {
 	return a + ". " + b
 }
 
-// hasFailedDeployment reports whether the deployment of the current version has failed, and the allocations that the job should
-// have do not all run that version and work: after a deadline that was too short, a job that works needs no attention.
+// hasFailedDeployment reports whether the current version's deployment failed and not all desired allocations run this version
+// and work: a job that works after a too short deadline needs no attention.
 func (s Snapshot) hasFailedDeployment(found []finding) bool {
 	if reason.RemedyForFailedDeployment(s.Deployment, s.Job) == "" {
 		return false
@@ -140,8 +140,7 @@ func (s Snapshot) hasFailedDeployment(found []finding) bool {
 	return missing > 0
 }
 
-// addFailedDeployment adds to the health of a job that needs attention that its last deployment has failed, and what the user
-// can do.
+// addFailedDeployment adds the failed last deployment and its remedy to the health of a job that needs attention.
 func (s Snapshot) addFailedDeployment(h *Health, worst finding) {
 	if !h.Word.NeedsAttention() {
 		return
@@ -149,7 +148,7 @@ func (s Snapshot) addFailedDeployment(h *Health, worst finding) {
 	remedy := reason.RemedyForFailedDeployment(s.Deployment, s.Job)
 	switch {
 	case worst.waitsForOthers && worst.reason.Remedy != "":
-		remedy = "" // the file is right, and the tasks of the failed deployment start when they have what they wait for
+		remedy = "" // the file is right: the failed deployment's tasks start when their wait ends
 	case h.Cause == "":
 		h.Cause, h.Remedy = fmt.Sprintf("deployment of version %d failed: %s", s.Deployment.JobVersion, s.Deployment.StatusDescription), remedy
 		return
@@ -162,7 +161,7 @@ func (s Snapshot) addFailedDeployment(h *Health, worst finding) {
 	h.Cause, h.Remedy = h.Cause+h.causeSuffix, joinSentences(h.Remedy, h.lastRemedy)
 }
 
-// Evaluate returns the health of a job.
+// Evaluate returns a job's health.
 func Evaluate(s Snapshot) Health {
 	switch {
 	case pointer.Value(s.Job.Stop):
@@ -202,7 +201,7 @@ func (s Snapshot) stopped() Health {
 	return h
 }
 
-// launcher returns the health of a periodic or parameterized job, which has children and no allocations.
+// launcher returns the health of a periodic or parameterized job: it has children and no allocations.
 func (s Snapshot) launcher() Health {
 	if c := s.LastChild; c != nil && (c.Health.Word == Failed || c.Health.Word == Failing) {
 		h := c.Health
@@ -301,8 +300,8 @@ func hasNoInstances(job *api.Job) bool {
 	return !slices.ContainsFunc(job.TaskGroups, func(g *api.TaskGroup) bool { return pointer.Value(g.Count) > 0 })
 }
 
-// affectedText returns how many allocations have the condition of the cause, as the start of the cause, or "" if all have
-// it and there is only one.
+// affectedText returns how many allocations have the cause's condition, as the cause's prefix, or "" if all have it and there is
+// only one.
 func (s Snapshot) affectedText(affected, all int) string {
 	if all <= 1 {
 		return ""
@@ -324,7 +323,7 @@ func (s Snapshot) unplacedText(e *api.Evaluation) string {
 		if len(lines) == 0 {
 			lines = reason.PlacementFailureLines(metric)
 		} else {
-			explained = "" // it does not say which drivers the node has
+			explained = "" // it does not list the node's drivers
 		}
 		parts = append(parts, fmt.Sprintf("no place for %s of group %q: %s", countText(metric.CoalescedFailures+1, "allocation"), name, strings.ReplaceAll(strings.Join(lines, "; "), "Task ", "task ")))
 	}
@@ -334,7 +333,7 @@ func (s Snapshot) unplacedText(e *api.Evaluation) string {
 	return strings.Join(parts, "; ")
 }
 
-// deploymentText returns the progress of the active deployment.
+// deploymentText returns the active deployment's progress.
 func (s Snapshot) deploymentText() string {
 	d := s.Deployment
 	wanted, healthy := 0, 0
@@ -355,7 +354,7 @@ func (s Snapshot) deploymentText() string {
 	return text
 }
 
-// deploymentRemedy returns what the user must do for the active deployment to continue, or "".
+// deploymentRemedy returns what the user must do to continue the active deployment, or "".
 func (s Snapshot) deploymentRemedy() string {
 	d := s.Deployment
 	switch {
@@ -376,7 +375,7 @@ func (s Snapshot) areCanariesHealthy() bool {
 	return true
 }
 
-// shortID returns the first characters of an id, which all commands accept as an id.
+// shortID returns an id's first characters. All commands accept them as an id.
 func shortID(id string) string { return id[:min(8, len(id))] }
 
 func countText(n int, noun string) string {

@@ -14,7 +14,7 @@ import (
 
 var testTime = time.Date(2026, 5, 4, 12, 0, 0, 0, time.Local)
 
-// taskState returns the state of a task with these events, one second apart; the last one was two seconds before testTime.
+// taskState returns a task state with these events, one second apart; the last one was two seconds before testTime.
 func taskState(state string, failed bool, events ...*api.TaskEvent) *api.TaskState {
 	var s api.TaskState
 	for i, e := range events {
@@ -28,7 +28,7 @@ func taskState(state string, failed bool, events ...*api.TaskEvent) *api.TaskSta
 	return &s
 }
 
-// earlier moves all events of a state into the past.
+// earlier moves all of a state's events into the past.
 func earlier(s *api.TaskState, d time.Duration) *api.TaskState {
 	for _, e := range s.Events {
 		e.Time -= int64(d)
@@ -39,7 +39,7 @@ func earlier(s *api.TaskState, d time.Duration) *api.TaskState {
 
 func exit3() *api.TaskEvent { return model.EventTerminated(3, 0, false, "") }
 
-// alloc returns an allocation of the group g of the test job, with the task web.
+// alloc returns an allocation for the test job's group g, with the task web.
 func alloc(id, status string, web *api.TaskState) *api.Allocation {
 	a := &api.Allocation{ID: id, TaskGroup: "g", ClientStatus: status, DesiredStatus: api.AllocDesiredStatusRun}
 	if web != nil {
@@ -48,8 +48,8 @@ func alloc(id, status string, web *api.TaskState) *api.Allocation {
 	return a
 }
 
-// withLastEnds returns a snapshot in which each task with an event of its exit has ended as this event says. The task was
-// stopped before if a restart was requested, which counts as a failure if its reason is unhealthyText.
+// withLastEnds returns a snapshot where each task with an exit event has ended accordingly. The task was stopped before if a
+// restart was requested. The restart counts as a failure if its reason is unhealthyText.
 func withLastEnds(s Snapshot) Snapshot {
 	s.LastEnd = func(allocID, task string) *restart.RunEnd {
 		i := slices.IndexFunc(s.Allocations, func(a *api.Allocation) bool { return a.ID == allocID })

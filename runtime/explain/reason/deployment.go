@@ -8,8 +8,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// RemedyForFailedDeployment returns what the user can do after a failed deployment, or "" if the deployment has not failed or
-// the job has another version by now, as after a rollback. d and job can be nil.
+// RemedyForFailedDeployment returns what the user can do after a failed deployment, or "" if the deployment has not failed or the
+// job now has another version, as after a rollback. d and job can be nil.
 func RemedyForFailedDeployment(d *api.Deployment, job *api.Job) string {
 	if d == nil || job == nil || d.Status != api.DeploymentStatusFailed || d.JobVersion != pointer.Value(job.Version) || pointer.Value(job.Stop) {
 		return ""

@@ -10,8 +10,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// MissingDriverReasonsByGroup returns a map from the name of each group of a job to the reasons why a node cannot run
-// the drivers of the group's tasks. It returns nil if the job or the node is nil.
+// MissingDriverReasonsByGroup returns group name -> reasons why a node cannot run the group's task drivers, for each group in a
+// job. It returns nil if the job or the node is nil.
 func MissingDriverReasonsByGroup(node *api.Node, job *api.Job) map[string][]string {
 	if node == nil || job == nil {
 		return nil
@@ -34,7 +34,7 @@ func MissingDriverReasonsByGroup(node *api.Node, job *api.Job) map[string][]stri
 	return missing
 }
 
-// missingDriverReason returns why a node cannot run tasks of a driver, or "" if it can.
+// missingDriverReason returns why a node cannot run a driver's tasks, or "" if it can.
 func missingDriverReason(node *api.Node, driver string) string {
 	switch d := node.Drivers[driver]; {
 	case d == nil:
@@ -45,7 +45,7 @@ func missingDriverReason(node *api.Node, driver string) string {
 	return ""
 }
 
-// formatDetectedDrivers lists the drivers that a node has detected.
+// formatDetectedDrivers lists a node's detected drivers.
 func formatDetectedDrivers(n *api.Node) string {
 	var names []string
 	for name, d := range n.Drivers {

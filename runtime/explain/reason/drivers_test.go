@@ -6,7 +6,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// The reason lists the drivers that the node has detected, and not the other drivers of its record.
+// The reason lists the node's detected drivers, and not the other drivers in its record.
 func TestMissingDriversListsDetectedDrivers(t *testing.T) {
 	t.Parallel()
 	node := &api.Node{Name: "n", Drivers: map[string]*api.DriverInfo{

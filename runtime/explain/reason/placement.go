@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// PlacementFailureLines returns the reasons, each in one line, why a group could not be placed.
+// PlacementFailureLines returns why a group could not be placed, one reason per line.
 func PlacementFailureLines(metric *api.AllocationMetric) []string {
 	var reasons []string
 	counted := func(format string, counts map[string]int) {
@@ -38,8 +38,7 @@ func PlacementFailureLines(metric *api.AllocationMetric) []string {
 	return reasons
 }
 
-// NewestUnplacedEval returns the newest evaluation with unplaced allocations that is neither complete nor cancelled, or nil
-// if there is none.
+// NewestUnplacedEval returns the newest evaluation with unplaced allocations that is neither complete nor cancelled, or nil.
 func NewestUnplacedEval(evals []*api.Evaluation) *api.Evaluation {
 	var newest *api.Evaluation
 	for _, e := range evals {
@@ -52,9 +51,8 @@ func NewestUnplacedEval(evals []*api.Evaluation) *api.Evaluation {
 	return newest
 }
 
-// OfUnplacedEval returns the description of the placement failures of a blocked evaluation of a job, whose evaluations are
-// evals. An agent of nomad-lite
-// stores this description in the evaluation that has created the blocked one. If the blocked evaluation has failed
+// OfUnplacedEval returns the placement failure description for a job's blocked evaluation. evals are the job's evaluations. A
+// nomad-lite agent stores this description in the evaluation that created the blocked one. If the blocked evaluation has failed
 // again for other reasons, the description is outdated, and OfUnplacedEval returns "".
 func OfUnplacedEval(evals []*api.Evaluation, blocked *api.Evaluation) string {
 	i := slices.IndexFunc(evals, func(e *api.Evaluation) bool { return e.ID == blocked.PreviousEval })

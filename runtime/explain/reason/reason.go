@@ -18,18 +18,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// Reason is the reason why a task does not run. The zero value means that the task runs or has ended successfully.
+// Reason is why a task does not run. The zero value means that the task runs or has ended successfully.
 type Reason struct {
 	Cause          string // such as "exit code 3"
-	LastStderrLine string // last line of the task's standard error that has a letter; empty if it was not read
+	LastStderrLine string // last line with a letter in the task's standard error; empty if it was not read
 	ProgressText   string // such as "app.tar.gz: 12 MB of 40 MB, 3100 kB/s"; can be empty
 	NextStep       string // such as "restarts in 12s" or "not restarted: …"; can be empty
 	Remedy         string // advice to the user; can be empty
-	// CanOutputExplain means that the task's process has ended with an error, which the last line of its standard error
-	// can explain.
+	// CanOutputExplain means that the task's process has ended with an error, and its last standard error line may explain it.
 	CanOutputExplain bool
-	// LastProcessOutputStart is a point in time after the last output of the task's previous process and before the
-	// first output of the process that has ended. It is zero if there is no previous process.
+	// LastProcessOutputStart lies after the previous process's last output and before the ended process's first output. It is zero
+	// without a previous process.
 	LastProcessOutputStart time.Time
 }
 
@@ -51,21 +50,21 @@ func (r Reason) String() string {
 	return text
 }
 
-// writeVariableText is the prefix of the remedy for a variable that a template waits for.
+// writeVariableText is the remedy's prefix for a variable that a template waits for.
 const writeVariableText = "Write it: nomad-lite var put "
 
-// WithRemedyForRunCommand returns the reason with a remedy for a job of `nomad-lite run`, to which commands that need
-// an agent's address do not apply.
+// WithRemedyForRunCommand returns the reason with a remedy for a job run by `nomad-lite run`, where commands that need an agent's
+// address do not apply.
 func (r Reason) WithRemedyForRunCommand() Reason {
 	r.Remedy = strings.Replace(r.Remedy, writeVariableText, "Set it: nomad-lite run -nomad-var ", 1)
 	return r
 }
 
-// IsBeingSetUp reports whether the only reason is that the start of the task is not complete yet.
+// IsBeingSetUp reports whether the only reason is the task's incomplete start.
 func (r Reason) IsBeingSetUp() bool { return r.Cause == setupCause }
 
-// FromTaskState returns why a task does not run. It formats the time of a restart as a delay from nowOrZero, or as a
-// time of day if nowOrZero is zero.
+// FromTaskState returns why a task does not run. It formats a restart time as a delay from nowOrZero, or as a time of day if
+// nowOrZero is zero.
 func FromTaskState(state *api.TaskState, nowOrZero time.Time) Reason {
 	if state == nil || state.State == model.TaskRunning || state.State == model.TaskDead && !state.Failed {
 		return Reason{}
@@ -79,7 +78,7 @@ func FromTaskState(state *api.TaskState, nowOrZero time.Time) Reason {
 		switch e.Type {
 		case api.TaskTerminated:
 			if wasRestartRequested(events[:i]) {
-				continue // the event that requested the restart is the cause
+				continue // the cause is the event that requested the restart
 			}
 		case api.TaskRestarting:
 			r.NextStep = cmp.Or(r.NextStep, describeRestart(e, nowOrZero))
@@ -89,7 +88,7 @@ func FromTaskState(state *api.TaskState, nowOrZero time.Time) Reason {
 			continue
 		}
 		if isHookOrDriverEvent(e) && isWaitingForRestartAt(events[:i], e.Time) {
-			continue // the process's exit is the cause, and not an event of a hook that is called after the exit
+			continue // the cause is the process's exit, and not an event from a hook called after the exit
 		}
 		if r.Cause, r.CanOutputExplain = describeCause(e, state.State); r.Cause != "" {
 			if r.CanOutputExplain {
@@ -109,7 +108,7 @@ func FromTaskState(state *api.TaskState, nowOrZero time.Time) Reason {
 	return r
 }
 
-// OfEnd returns why a task whose last run or start has ended this way does not run.
+// OfEnd returns why a task does not run after its last run or start ended this way.
 func OfEnd(end *restart.RunEnd) Reason {
 	r := Reason{LastProcessOutputStart: end.OutputStart}
 	switch {
@@ -129,15 +128,14 @@ func OfEnd(end *restart.RunEnd) Reason {
 	return r
 }
 
-// StderrTailLines is how many lines of standard error WithStderrTail needs.
+// StderrTailLines is how many standard error lines WithStderrTail needs.
 const StderrTailLines = 10
 
-// maxStderrLineBytes limits the line of standard error in a reason.
+// maxStderrLineBytes limits the standard error line in a reason.
 const maxStderrLineBytes = 400
 
-// WithStderrTail returns the reason with a line from the end of the standard error of the task's process, and with a remedy
-// for a known message in it. The line is the last one with a letter, because some programs point to the place of an error in
-// a further line.
+// WithStderrTail returns the reason with a line from tail, the end of the process's standard error, and with a remedy for a known
+// message in it. The line is the last one with a letter, because some programs point to an error's place in a further line.
 func (r Reason) WithStderrTail(tail string) Reason {
 	lines := strings.Split(strings.TrimSpace(tail), "\n")
 	line := lines[len(lines)-1]
@@ -152,8 +150,8 @@ func (r Reason) WithStderrTail(tail string) Reason {
 	return r
 }
 
-// wasRestartRequested reports whether a task whose process has ended after these events was running, and a restart
-// was requested.
+// wasRestartRequested reports whether a restart was requested while the task was running, before its process ended after these
+// events.
 func wasRestartRequested(events []*api.TaskEvent) bool {
 	for _, e := range slices.Backward(events) {
 		switch {
@@ -167,8 +165,7 @@ func wasRestartRequested(events []*api.TaskEvent) bool {
 	return false
 }
 
-// isHookOrDriverEvent reports whether an event is of a type that hooks and drivers emit independently of the task's
-// state.
+// isHookOrDriverEvent reports whether hooks and drivers emit this type of event independently of the task's state.
 func isHookOrDriverEvent(e *api.TaskEvent) bool {
 	switch e.Type {
 	case model.TaskHookFailed, model.TaskHookMessage, api.TaskDriverMessage, templateEventType, api.TaskDownloadingArtifacts:
@@ -177,8 +174,8 @@ func isHookOrDriverEvent(e *api.TaskEvent) bool {
 	return false
 }
 
-// isWaitingForRestartAt reports whether, after these events, the process of a task has ended and its next start is due
-// only after atUnixNanos. In that time hooks are called for the process that has ended.
+// isWaitingForRestartAt reports whether, after these events, a task's process has ended and its next start is due only after
+// atUnixNanos. Meanwhile hooks are called for the ended process.
 func isWaitingForRestartAt(events []*api.TaskEvent, atUnixNanos int64) bool {
 	for _, e := range slices.Backward(events) {
 		switch {
@@ -192,9 +189,8 @@ func isWaitingForRestartAt(events []*api.TaskEvent, atUnixNanos int64) bool {
 	return false
 }
 
-// previousProcessOutputEnd returns a time after the output of the previous process of a task, and before the output of
-// the process that these events report as started last. It returns the zero time if the events have no previous
-// process.
+// previousProcessOutputEnd returns a time after the previous process's output, and before any output of the last process started
+// in these events. It returns the zero time if the events have no previous process.
 func previousProcessOutputEnd(events []*api.TaskEvent) time.Time {
 	var started time.Time
 	for _, e := range slices.Backward(events) {
@@ -208,8 +204,8 @@ func previousProcessOutputEnd(events []*api.TaskEvent) time.Time {
 		case api.TaskTerminated:
 			return at
 		case api.TaskRestarting:
-			// The log collector can write the last output of a process after the event of its exit, but
-			// not after the restart delay, which a request can end early.
+			// The log collector can write a process's last output after its exit event, but not after the restart delay, which a request
+			// can end early.
 			if due := at.Add(time.Duration(e.StartDelay)); !due.After(started) {
 				return due
 			}
@@ -219,8 +215,8 @@ func previousProcessOutputEnd(events []*api.TaskEvent) time.Time {
 	return time.Time{}
 }
 
-// eventsWithoutCleanup returns the events of a task. For a dead task it leaves out the events after the decision not to
-// restart the task, because these concern only the cleanup.
+// eventsWithoutCleanup returns a task's events. For a dead task it leaves out the events after the decision not to restart it,
+// because they concern only the cleanup.
 func eventsWithoutCleanup(state *api.TaskState) []*api.TaskEvent {
 	if state.State != model.TaskDead {
 		return state.Events
@@ -237,7 +233,7 @@ func eventsWithoutCleanup(state *api.TaskState) []*api.TaskEvent {
 	return state.Events
 }
 
-// describeOngoingProgress returns the progress of all operations of a task that have not ended.
+// describeOngoingProgress returns the progress of a task's unfinished operations.
 func describeOngoingProgress(events []*api.TaskEvent) string {
 	var texts []string
 	for _, e := range events {
@@ -245,7 +241,7 @@ func describeOngoingProgress(events []*api.TaskEvent) string {
 			texts = append(texts, EventMessageWithoutGRPCStatus(e.DisplayMessage))
 		}
 	}
-	slices.Sort(texts) // sorted, because the order of the events changes with each progress report
+	slices.Sort(texts) // sorted, because the event order changes with each progress report
 	return strings.Join(texts, "; ")
 }
 
@@ -263,7 +259,7 @@ func describeNextStart(at, nowOrZero time.Time) string {
 	return "restarts now"
 }
 
-// unrecoverableReason is Nomad's reason for no restart after an error that a restart does not correct.
+// unrecoverableReason is Nomad's reason for no restart after an error that a restart cannot correct.
 const unrecoverableReason = "Error was unrecoverable"
 
 func describeNoRestart(e *api.TaskEvent) string {
@@ -273,8 +269,8 @@ func describeNoRestart(e *api.TaskEvent) string {
 	return "not restarted: " + e.RestartReason
 }
 
-// describeCause returns the cause that one event contains, or "" if it contains none. outputCanExplain is true if
-// the output of the task can explain the cause.
+// describeCause returns an event's cause, or "" if it contains none. outputCanExplain is true if the task's output may explain
+// the cause.
 func describeCause(e *api.TaskEvent, taskState string) (cause string, outputCanExplain bool) {
 	message := EventMessageWithoutGRPCStatus(cmp.Or(e.DisplayMessage, e.Message, e.Type))
 	switch e.Type {
@@ -332,7 +328,7 @@ func describeExit(end *restart.RunEnd) string {
 	return text
 }
 
-// setupCause is the cause if no event of the task contains a cause.
+// setupCause is the cause if no task event contains one.
 const setupCause = "is being set up"
 
 const outOfMemoryText = "out of memory: killed when it exceeded its limit"
@@ -344,8 +340,7 @@ var missingTemplateDataPattern = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`nomad\.(var\.block|service|var\.list)\(([^@),]+)[^)]*\)`)
 })
 
-// describeMissingTemplateData names the data that a template waits for, according to the message of an event of the
-// template hook.
+// describeMissingTemplateData names the data that a template waits for, according to a template hook event's message.
 func describeMissingTemplateData(message string) string {
 	list, isMissing := strings.CutPrefix(message, "Missing: ")
 	if !isMissing {
@@ -360,22 +355,22 @@ func describeMissingTemplateData(message string) string {
 
 var grpcStatusPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`rpc error: code = \S+ desc = `) })
 
-// EventMessageWithoutGRPCStatus returns the message of an event in one line, without the status code that gRPC adds to
-// a plugin's error.
+// EventMessageWithoutGRPCStatus returns an event's message in one line, without the status code added by gRPC to a plugin's
+// error.
 func EventMessageWithoutGRPCStatus(message string) string {
 	return strings.Join(strings.Fields(grpcStatusPattern().ReplaceAllString(message, "")), " ")
 }
 
-// OfFailingCheck returns what a failing check of a service has received, in one line.
+// OfFailingCheck returns what a failing service check has received, in one line.
 func OfFailingCheck(check *api.AllocCheckStatus) string {
 	return cmp.Or(EventMessageWithoutGRPCStatus(model.CheckFailureText(check)), "the check has no output")
 }
 
-// searchedDirsPattern matches the directories in which raw_exec has searched a command.
+// searchedDirsPattern matches the directories where raw_exec has searched for a command.
 var searchedDirsPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`neither in the task's PATH \([^)]*\) nor in \S+`) })
 
 // remediesByCause returns the remedies for known causes. The first regular expression that matches a cause applies. The
-// expressions are compiled at the first call, because most processes of nomad-lite do not need them.
+// expressions are compiled at the first call, because most nomad-lite processes do not need them.
 var remediesByCause = sync.OnceValue(func() []causeRemedy {
 	return []causeRemedy{
 		{regexp.MustCompile(`template waits for variable ([^, ]+)`), writeVariableText + "$1 KEY=VALUE"},

@@ -12,8 +12,7 @@ import (
 
 var testTime = time.Date(2026, 5, 4, 12, 0, 0, 0, time.Local)
 
-// newTaskState returns the state of a task with these events, one second apart; the last one was two
-// seconds before testTime.
+// newTaskState returns a task state with these events, one second apart; the last one was two seconds before testTime.
 func newTaskState(state string, failed bool, events ...*api.TaskEvent) *api.TaskState {
 	var s api.TaskState
 	for i, e := range events {
@@ -100,7 +99,7 @@ func TestReasonOfTask(t *testing.T) {
 	}
 }
 
-// The line of standard error is the last one with a letter: other lines point to a place, or frame a message.
+// The standard error line is the last one with a letter: other lines point to a place, or frame a message.
 func TestLineOfStderr(t *testing.T) {
 	t.Parallel()
 	for tail, want := range map[string]string{

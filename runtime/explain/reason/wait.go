@@ -12,10 +12,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// OfTaskBeingSetUp returns which other tasks of an allocation of the group a pending task waits for: a main task starts
-// after the prestart tasks, a poststart task after the main tasks, and a task with lite_after after the tasks that
-// lite_after names. mustRun is false for a poststop task, which starts when the other tasks have ended. If the group is nil,
-// the reason is only that the task is being set up.
+// OfTaskBeingSetUp returns which other tasks in its group a pending task waits for. A main task starts after the prestart tasks,
+// a poststart task after the main tasks, and a task with lite_after after the tasks named there. mustRun is false for a poststop
+// task, which starts when the other tasks have ended. If the group is nil, the reason is only that the task is being set up.
 func OfTaskBeingSetUp(group *api.TaskGroup, states map[string]*api.TaskState, taskName string) (reason Reason, mustRun bool) {
 	reason = Reason{Cause: setupCause}
 	stages := make(map[string]lifecycle.Stage)
@@ -70,8 +69,8 @@ var conditionPhrases = map[lifecycle.DependencyCondition]string{
 	lifecycle.ConditionExited:  "to end",
 }
 
-// isLiteAfterConditionMet reports whether a task with this state meets a condition of lite_after. TaskState does not
-// have the task's health, so lifecycle.ConditionHealthy counts as not met.
+// isLiteAfterConditionMet reports whether a task with this state meets a lite_after condition. TaskState does not have the task's
+// health, so lifecycle.ConditionHealthy counts as not met.
 func isLiteAfterConditionMet(c lifecycle.DependencyCondition, state *api.TaskState) bool {
 	switch c {
 	case lifecycle.ConditionStarted:

@@ -20,12 +20,12 @@ import (
 // Sentence is a sentence about a span. Clients add the period.
 type Sentence struct {
 	Text string
-	// Since is the start of what lasts; clients add the time since then. It is zero for what has ended.
+	// Since is the start of an ongoing state; clients add the time since then. It is zero if the state has ended.
 	Since  time.Time `json:",omitzero"`
-	SpanID string    `json:",omitempty"` // the span that the sentence is about
+	SpanID string    `json:",omitempty"` // the sentence's span
 }
 
-// Format returns the sentence at a time.
+// Format returns the sentence as of now.
 func (s Sentence) Format(now time.Time) string {
 	if s.Since.IsZero() {
 		return s.Text
@@ -33,23 +33,23 @@ func (s Sentence) Format(now time.Time) string {
 	return s.Text + " for " + duration.Format(now.Sub(s.Since))
 }
 
-// TaskSummary is what the spans of a task mean.
+// TaskSummary is what a task's spans mean.
 type TaskSummary struct {
 	Task      string
 	State     string     // pending, running, complete, failed or not started
 	Sentences []Sentence // the present state first
 }
 
-// Summary is what the spans of an allocation mean.
+// Summary is what an allocation's spans mean.
 type Summary struct {
-	// Problem is the failure that the allocation has, or else what it waits for, or else the slowest step of its start. Its text is
-	// empty if there is none of these.
+	// Problem is the allocation's failure, or else what it waits for, or else the slowest step in its start. Its text is empty if
+	// none of these exists.
 	Problem Sentence
 	Tasks   []TaskSummary // in the order of the job
 }
 
-// Summarize returns what the spans mean, which are sorted by their start. It reads the job and the states of the tasks from the
-// allocation. Spans that have not ended last until now, unless the allocation has ended.
+// Summarize returns what the spans mean. The spans must be sorted by their start. It reads the job and the task states from the
+// allocation. Spans without an end last until now, unless the allocation has ended.
 func Summarize(spans []tracespan.Span, alloc *api.Allocation, now time.Time) Summary {
 	s := summarizer{spans: spans, alloc: alloc, now: now}
 	if alloc.Job != nil {
@@ -68,11 +68,11 @@ func Summarize(spans []tracespan.Span, alloc *api.Allocation, now time.Time) Sum
 type summarizer struct {
 	spans []tracespan.Span
 	alloc *api.Allocation
-	group *api.TaskGroup // nil if the job does not have it
+	group *api.TaskGroup // nil if the job lacks it
 	now   time.Time
 }
 
-// isOpen reports whether a span lasts.
+// isOpen reports whether a span is ongoing.
 func (s *summarizer) isOpen(span *tracespan.Span) bool {
 	return span.End.IsZero() && !s.alloc.ClientTerminalStatus() && (span.Task == "" || !s.isDead(span.Task))
 }
@@ -82,7 +82,7 @@ func (s *summarizer) isDead(task string) bool {
 	return state != nil && state.State == model.TaskDead
 }
 
-// endOf returns the end of a span: now for one that lasts, and the start for one whose end was not recorded.
+// endOf returns a span's end: now for an ongoing span, and the start if no end was recorded.
 func (s *summarizer) endOf(span *tracespan.Span) time.Time {
 	switch {
 	case !span.End.IsZero():
@@ -97,7 +97,7 @@ func (s *summarizer) lengthOf(span *tracespan.Span) time.Duration {
 	return s.endOf(span).Sub(span.Start)
 }
 
-// selectSpans returns the spans of a task, or of the allocation itself if the task is empty, for which the condition is true.
+// selectSpans returns a task's spans, or the allocation's own if the task is empty, that meet the condition.
 func (s *summarizer) selectSpans(task string, condition func(*tracespan.Span) bool) []*tracespan.Span {
 	var selected []*tracespan.Span
 	for i := range s.spans {
@@ -136,7 +136,7 @@ func (s *summarizer) summarizeTask(task string) TaskSummary {
 	return summary
 }
 
-// presentState returns the state of a task in one word, and a sentence about what it does.
+// presentState returns a task's state in one word, and a sentence about what the task does.
 func (s *summarizer) presentState(task string) (string, Sentence) {
 	find := func(kind tracespan.Kind) *tracespan.Span {
 		return last(s.selectSpans(task, func(span *tracespan.Span) bool { return span.Kind == kind && s.isOpen(span) }))
@@ -192,8 +192,8 @@ func (s *summarizer) openAllocHook() *tracespan.Span {
 	return last(s.selectSpans("", func(span *tracespan.Span) bool { return span.Kind == tracespan.KindHook && s.isOpen(span) }))
 }
 
-// lastFailure returns the last span of a task that failed and was not followed by a success; nil if there is none. With an empty
-// task it is that of the allocation.
+// lastFailure returns a task's last failed span without a later success; nil if there is none. For an empty task it is the
+// allocation's.
 func (s *summarizer) lastFailure(task string) *tracespan.Span {
 	var failed *tracespan.Span
 	for i := range s.spans {
@@ -209,18 +209,18 @@ func (s *summarizer) lastFailure(task string) *tracespan.Span {
 	return failed
 }
 
-// isFailureEvent reports whether a span is an event that explains why a task has failed.
+// isFailureEvent reports whether a span is an event that explains a task failure.
 func isFailureEvent(span *tracespan.Span) bool {
 	return span.Kind == tracespan.KindEvent && (strings.Contains(span.Name, "Fail") || span.Name == api.TaskNotRestarting || span.Name == api.TaskKilling && !isPlainKill(span))
 }
 
-// isPlainKill reports whether the event of a kill has no reason: a task was stopped.
+// isPlainKill reports whether a kill event has no reason: a task was stopped.
 func isPlainKill(event *tracespan.Span) bool {
 	return strings.HasPrefix(event.Result, "Sent interrupt")
 }
 
-// endEvent returns the event by which the agent or a user ended a span, such as a stop, a restart or a failed check; nil if the span
-// ended by itself. An event with a reason precedes one without.
+// endEvent returns the event with which the agent or a user ended a span, such as a stop, a restart or a failed check; nil if the
+// span ended by itself. Events with a reason come first.
 func (s *summarizer) endEvent(ended *tracespan.Span) *tracespan.Span {
 	var found *tracespan.Span
 	for i := range s.spans {
@@ -233,7 +233,7 @@ func (s *summarizer) endEvent(ended *tracespan.Span) *tracespan.Span {
 	return found
 }
 
-// isRequestedEnd reports whether a span has ended because a task was stopped or restarted for another reason than a failure.
+// isRequestedEnd reports whether a span ended because a task was stopped or restarted, but not because of a failure.
 func (s *summarizer) isRequestedEnd(ended *tracespan.Span) bool {
 	if ended.RunEnd != nil {
 		return !ended.RunEnd.IsFailure()
@@ -249,7 +249,7 @@ func (s *summarizer) isRequestedEnd(ended *tracespan.Span) bool {
 	return isPlainKill(event) || state == nil || !state.Failed
 }
 
-// isStartStep reports whether a span is a call that a start of a task or of an allocation needs.
+// isStartStep reports whether a span is a call required for a task or allocation start.
 func isStartStep(span *tracespan.Span) bool {
 	return span.Kind == tracespan.KindHook && (span.Name == "prestart" || span.Name == "prerun") || span.Kind == tracespan.KindDriver && span.Name == "StartTask"
 }
@@ -268,7 +268,7 @@ func (s *summarizer) describeFailure(span *tracespan.Span) string {
 	return describeStep(span, "") + ": " + span.Error
 }
 
-// describeRuns returns the results of runs, equal ones in a row together: "exit code 3 (4 times), running".
+// describeRuns returns the runs' results, equal consecutive ones together: "exit code 3 (4 times), running".
 func (s *summarizer) describeRuns(runs []*tracespan.Span) string {
 	results := make([]string, len(runs))
 	for i, run := range runs {
@@ -277,7 +277,7 @@ func (s *summarizer) describeRuns(runs []*tracespan.Span) string {
 	return JoinRepeated(results, " (%d times)")
 }
 
-// JoinRepeated joins texts with commas. Equal texts in a row are one text, followed by their number in the given format.
+// JoinRepeated joins texts with commas. Equal consecutive texts become one text, followed by their number in the given format.
 func JoinRepeated(texts []string, format string) string {
 	var parts []string
 	for i := 0; i < len(texts); {
@@ -295,7 +295,7 @@ func JoinRepeated(texts []string, format string) string {
 	return strings.Join(parts, ", ")
 }
 
-// runResult returns how a run has ended, or that it lasts.
+// runResult returns how a run ended, or that it is still running.
 func (s *summarizer) runResult(run *tracespan.Span) string {
 	switch {
 	case s.isOpen(run):
@@ -306,7 +306,7 @@ func (s *summarizer) runResult(run *tracespan.Span) string {
 	return FormatExit(run)
 }
 
-// FormatExit returns how a run has ended: "exit code 3", "signal 9". If the exit status is unknown, it is the result of the run.
+// FormatExit returns how a run ended: "exit code 3", "signal 9". If the exit status is unknown, it returns the run's result.
 func FormatExit(run *tracespan.Span) string {
 	end := run.RunEnd
 	if end == nil {
@@ -325,7 +325,7 @@ func FormatExit(run *tracespan.Span) string {
 	return text
 }
 
-// describeLastStart returns how long the last start of a task took, and what took most of it.
+// describeLastStart returns how long a task's last start took, and what took longest.
 func (s *summarizer) describeLastStart(task string, runs []*tracespan.Span) (Sentence, bool) {
 	if len(runs) == 0 {
 		return Sentence{}, false
@@ -337,7 +337,7 @@ func (s *summarizer) describeLastStart(task string, runs []*tracespan.Span) (Sen
 	}
 	longest := s.longestStep(task, from, run.Start)
 	if len(runs) == 1 {
-		// The hooks of the allocation are a part of its first start.
+		// The allocation's hooks are part of its first start.
 		if ofAlloc := s.longestStep("", from, run.Start); longest == nil || ofAlloc != nil && s.lengthOf(ofAlloc) > s.lengthOf(longest) {
 			longest = ofAlloc
 		}
@@ -356,7 +356,7 @@ func (s *summarizer) describeLastStart(task string, runs []*tracespan.Span) (Sen
 	}, true
 }
 
-// longestStep returns the longest call or wait of a task that started in a period, or nil.
+// longestStep returns a task's longest call or wait that started in a period, or nil.
 func (s *summarizer) longestStep(task string, from, to time.Time) *tracespan.Span {
 	var longest *tracespan.Span
 	for _, span := range s.selectSpans(task, isCallOrWait) {
@@ -371,15 +371,15 @@ func isCallOrWait(span *tracespan.Span) bool {
 	return span.Kind == tracespan.KindHook || span.Kind == tracespan.KindDriver || span.Kind == tracespan.KindWait
 }
 
-// openedAfter is the longest time from the change of a task to the end of a wait that it ends.
+// openedAfter is the longest time between a task change and the end of the wait that it ends.
 const openedAfter = 100 * time.Millisecond
 
-// describeWait returns for which task another one waited, and what that task did most of the time. ok is false if the spans do not
-// show which task it was.
+// describeWait returns which task another one waited for, and what the awaited task did most of the time. ok is false if the
+// spans do not show the awaited task.
 func (s *summarizer) describeWait(task string, wait *tracespan.Span) (sentence Sentence, ok bool) {
 	end := s.endOf(wait)
 	awaited := s.awaitedTasks(task)
-	var cause *tracespan.Span // the last run that started or ended before the wait has ended
+	var cause *tracespan.Span // the last run that started or ended before the wait ended
 	var changedAt time.Time
 	for i := range s.spans {
 		span := &s.spans[i]
@@ -395,7 +395,7 @@ func (s *summarizer) describeWait(task string, wait *tracespan.Span) (sentence S
 	if cause == nil {
 		return Sentence{}, false
 	}
-	// A task that waits for others in turn did not delay by its own work: its steps tell.
+	// If the awaited task itself waited for others, its own work was not the delay: its steps show this.
 	var longest *tracespan.Span
 	within := func(span *tracespan.Span) time.Duration {
 		return minTime(s.endOf(span), end).Sub(maxTime(span.Start, wait.Start))
@@ -428,7 +428,7 @@ func maxTime(a, b time.Time) time.Time {
 	return b
 }
 
-// awaitedTasks returns the tasks for which a task can wait before its start.
+// awaitedTasks returns the tasks that a task can wait for before its start.
 func (s *summarizer) awaitedTasks(task string) []string {
 	if s.group == nil {
 		return nil
@@ -448,7 +448,7 @@ func (s *summarizer) awaitedTasks(task string) []string {
 	return names
 }
 
-// stageRank returns a number that is greater for tasks that start later by their lifecycle blocks.
+// stageRank returns a greater number for tasks with a later start by their lifecycle blocks.
 func stageRank(t *api.Task) int {
 	switch model.StageOfTask(t) {
 	case lifecycle.PrestartEphemeral, lifecycle.PrestartSidecar:
@@ -461,7 +461,7 @@ func stageRank(t *api.Task) int {
 	return 3
 }
 
-// findProblem returns the sentence about the span that a user looks for first.
+// findProblem returns the sentence about the most important span for a user.
 func (s *summarizer) findProblem(tasks []TaskSummary) Sentence {
 	var failed *tracespan.Span
 	for _, t := range append(tasks, TaskSummary{}) {
@@ -478,7 +478,7 @@ func (s *summarizer) findProblem(tasks []TaskSummary) Sentence {
 			return Sentence{Text: t.Task + ": " + t.Sentences[0].Text, SpanID: t.Sentences[0].SpanID}
 		}
 	}
-	// A task that waits for another one is not what delays the start, unless the other one only runs.
+	// A task waiting for another one does not delay the start, unless the other one only runs.
 	var waiting, waitingForTask Sentence
 	for _, t := range tasks {
 		present := t.Sentences[0]
@@ -524,14 +524,14 @@ func inARow(count int) string {
 	return fmt.Sprintf(", %d times in a row", count)
 }
 
-// isWaitForTask reports whether a span is the wait of a task for another one.
+// isWaitForTask reports whether a span is a task's wait for another one.
 func (s *summarizer) isWaitForTask(spanID string) bool {
 	return slices.ContainsFunc(s.spans, func(span tracespan.Span) bool {
 		return span.ID == spanID && span.Kind == tracespan.KindWait && span.Name == tracespan.WaitOtherTasks
 	})
 }
 
-// followWait returns the span that delays a task: if the task waits for another one, what that task does at present.
+// followWait returns the span that delays a task: if the task waits for another one, the awaited task's current span.
 func (s *summarizer) followWait(task, spanID string) string {
 	if !s.isWaitForTask(spanID) {
 		return spanID
@@ -547,7 +547,7 @@ func (s *summarizer) followWait(task, spanID string) string {
 	return spanID
 }
 
-// slowestStep returns a sentence about the step that took the most time of the starts of the tasks.
+// slowestStep returns a sentence about the slowest step in all task starts.
 func (s *summarizer) slowestStep(tasks []TaskSummary) Sentence {
 	var slowest *tracespan.Span
 	for _, t := range append(tasks, TaskSummary{}) {
@@ -565,10 +565,10 @@ func (s *summarizer) slowestStep(tasks []TaskSummary) Sentence {
 	return Sentence{Text: fmt.Sprintf("%sthe slowest step was %s, which took %s", ofWhich(slowest), describeStep(slowest, "its "), duration.Format(s.lengthOf(slowest))), SpanID: slowest.ID}
 }
 
-// ofWhich returns the prefix of a text about a span: its task, or the allocation.
+// ofWhich returns the prefix for a text about a span: its task, or the allocation.
 func ofWhich(span *tracespan.Span) string { return cmp.Or(span.Task, "allocation") + ": " }
 
-// describeStep returns what a span is, for a sentence. determiner precedes the words for what belongs to a task: "its " or "".
+// describeStep returns what a span is, for a sentence. determiner precedes words for a task's own parts: "its " or "".
 func describeStep(span *tracespan.Span, determiner string) string {
 	switch {
 	case span.Kind == tracespan.KindHook && span.Plugin == "artifact":

@@ -15,10 +15,10 @@ import (
 
 var begin = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 
-// at returns a number of seconds after begin.
+// at returns the time this many seconds after begin.
 func at(seconds float64) time.Time { return begin.Add(time.Duration(seconds * float64(time.Second))) }
 
-// newSpan returns a span. Without an end it lasts.
+// newSpan returns a span. Without an end it is ongoing.
 func newSpan(kind tracespan.Kind, task, name, plugin string, from, to float64, result string) tracespan.Span {
 	s := tracespan.Span{Kind: kind, Task: task, Name: name, Plugin: plugin, Start: at(from), Result: result}
 	if to != 0 {
@@ -62,9 +62,9 @@ func TestSummarize(t *testing.T) {
 	succeeded, failed := &api.TaskState{State: model.TaskDead}, &api.TaskState{State: model.TaskDead, Failed: true}
 	tests := map[string]struct {
 		spans   []tracespan.Span
-		states  []*api.TaskState // of migrate, which is a prestart task, and web
-		status  string           // of the allocation; running if it is empty
-		problem string           // of the span with the number after #
+		states  []*api.TaskState // for migrate, a prestart task, and web
+		status  string           // the allocation's; running if empty
+		problem string           // the span's, with the number after #
 		tasks   string
 	}{
 		"a start that waited for the artifact of a prestart task": {
@@ -261,7 +261,7 @@ web pending
 	}
 }
 
-// A reason or an exit message that looks like another field does not change the meaning of a run.
+// A reason or an exit message that looks like another field does not change a run's meaning.
 func TestRunEndDecides(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -33,7 +33,7 @@ const (
 	grpcSuccessOutput = "nomad: grpc ok"
 )
 
-// maxOutputSize is the maximum size of a check's output in bytes; the rest of a response body is dropped.
+// maxOutputSize limits a check's output in bytes. The rest of a response body is dropped.
 const maxOutputSize = 3 << 10
 
 // userAgent is the User-Agent header of HTTP checks.

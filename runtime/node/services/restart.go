@@ -12,7 +12,7 @@ type restartWatch struct {
 	isArmed      bool
 	armedAt      time.Time // results of runs started before this time are for an earlier process
 	graceEnd     time.Time // results before this time are ignored
-	restartDueAt time.Time // time at which a restart is due; zero unless the check is unhealthy
+	restartDueAt time.Time // time when a restart is due; zero unless the check is unhealthy
 }
 
 func (w *restartWatch) arm(now time.Time, r CheckRestart) {

@@ -13,26 +13,24 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 )
 
-// Source has the variables and services that workloads use. Its methods return the current data in the namespace of a
-// workload, and the index of their last change. They add channels to ws that are closed when the data may have changed;
-// the channels are not watched after ctx has ended. A method blocks until the data are known, or until ctx ends. The
-// methods may be called concurrently.
+// Source has the variables and services used by workloads. Its methods return the current data in a workload's namespace, and its
+// last change index. They add channels to ws that are closed when the data may have changed. The channels are not watched after
+// ctx has ended. A method blocks until the data is known or ctx ends. The methods may be called concurrently.
 type Source interface {
-	// Variable returns a variable, nil if it does not exist. The caller must not change it. An empty namespace means that of the
-	// workload.
+	// Variable returns a variable, nil if it does not exist. The caller must not change it. An empty namespace means the workload's.
 	Variable(ctx context.Context, ws store.WatchSet, w identity.Workload, namespace, path string) (v *api.Variable, index uint64, err error)
 	// Variables returns the variables with a prefix, sorted by namespace and path. The namespace * means all.
 	Variables(ctx context.Context, ws store.WatchSet, w identity.Workload, namespace, prefix string) (list []*api.VariableMetadata, index uint64, err error)
-	// Services returns the instances of a service, or of all services if name is empty, by name and then ID. The instances
-	// of all services may be incomplete, as [hook.Host] describes.
+	// Services returns a service's instances, or all services' instances if name is empty, by name and then ID. All services'
+	// instances may be incomplete, as described at [hook.Host].
 	Services(ctx context.Context, ws store.WatchSet, w identity.Workload, name string) (instances []hook.Service, index uint64, err error)
-	// HasConsulServices reports whether a job in the namespace of the workload has a service whose provider is Consul, and which
-	// Services lists nevertheless. It does not block.
+	// HasConsulServices reports whether a job in the workload's namespace has a service with provider consul. Services lists it
+	// nevertheless. It does not block.
 	HasConsulServices(ws store.WatchSet, w identity.Workload) (has bool, index uint64)
 }
 
-// StoreSource is the Source of an agent that schedules for itself: the store has all variables and services.
-// Its jobs can read the variables of all namespaces, because whoever may register a job may register it in any namespace.
+// StoreSource is the Source for an agent that schedules for itself: the store has all variables and services. Its jobs can read
+// variables in all namespaces, because a user who may register a job may register it in any namespace.
 type StoreSource struct{ Store *store.Store }
 
 var _ Source = StoreSource{}
@@ -100,8 +98,8 @@ func (d StoreSource) HasConsulServices(ws store.WatchSet, w identity.Workload) (
 	return false, index
 }
 
-// NewHookServices returns the services of registrations, by name and then ID. statusOf returns the status of an instance; nil
-// means that the status is not known.
+// NewHookServices returns the services for registrations, by name and then ID. statusOf returns an instance's status. A nil
+// statusOf means unknown status.
 func NewHookServices(registrations []*api.ServiceRegistration, statusOf func(*api.ServiceRegistration) string) []hook.Service {
 	if statusOf == nil {
 		statusOf = func(*api.ServiceRegistration) string { return "" }

@@ -48,7 +48,7 @@ type TokenIssuer interface {
 	// RenewalDelay returns the time until a token must be renewed. If it is 0 or less, the token must be renewed now.
 	// isRenewable is false if the token is never renewed.
 	RenewalDelay(t *state.IdentityToken) (delay time.Duration, isRenewable bool)
-	// ClockStepped returns a channel that is closed when the wall clock is set, so that RenewalDelay must be called again.
+	// ClockStepped returns a channel that is closed when the wall clock is set. Then RenewalDelay must be called again.
 	ClockStepped() <-chan struct{}
 	// IsSignedByExistingKey reports whether the token's signing key still exists. Without it, the token is invalid.
 	IsSignedByExistingKey(t *state.IdentityToken) bool

@@ -22,8 +22,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// MachineConfig has the capabilities that a Machine gives to allocations. A nil field means that the machine lacks the
-// capability, unless its comment says otherwise.
+// MachineConfig configures a Machine. A nil field means that the machine lacks the feature, unless its comment says otherwise.
 type MachineConfig struct {
 	AllocDirRoot    string // parent of the allocation directories
 	LogCollector    LogCollector
@@ -154,7 +153,7 @@ func (w *workspace) RestrictAccess(tasks []core.Task) error {
 	return w.RestrictToTaskUsers(options)
 }
 
-// taskDirOptions returns the options for a task's directory. They depend on the driver's capabilities that are known so far.
+// taskDirOptions returns the options for a task's directory. They depend on the driver's known capabilities.
 func (w *workspace) taskDirOptions(t core.Task, spec *api.Task) allocdir.TaskDirOptions {
 	o := allocdir.TaskDirOptions{
 		DriverMountsHostFiles:   w.config.DriverMountsHostFiles != nil && w.config.DriverMountsHostFiles(spec.Driver),

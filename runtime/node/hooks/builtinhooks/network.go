@@ -43,7 +43,7 @@ type NetworkHookConfig struct {
 	Tasks      []NetworkTask
 	// ReuseExisting means that a network created by an earlier agent still exists.
 	ReuseExisting bool
-	SetNetwork    func(*state.AllocNetwork) // passes the network to all tasks; nil means that they need no isolation
+	SetNetwork    func(*state.AllocNetwork) // passes the network to all tasks; nil means no isolation
 	EmitEvent     func(*api.TaskEvent)      // emits an event on all tasks
 }
 

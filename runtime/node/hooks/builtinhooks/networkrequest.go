@@ -54,7 +54,7 @@ func onNamedHostNetworkByPortLabel(networks []*api.NetworkResource) map[string]b
 	return named
 }
 
-// newCNIArgs returns the arguments for CNI plugins. The job's arguments cannot replace those that identify the allocation.
+// newCNIArgs returns the arguments for CNI plugins. The job's arguments cannot replace the allocation's identifying arguments.
 func newCNIArgs(a *api.Allocation, cni *api.CNIConfig, env *taskenv.Env) map[string]string {
 	args := make(map[string]string)
 	if cni != nil {

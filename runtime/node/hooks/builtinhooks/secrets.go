@@ -31,7 +31,7 @@ type SecretsHook struct {
 	envBuilder   *taskenv.Builder
 }
 
-// NewSecretsHook returns the hook for a task that has only secret blocks with provider nomad.
+// NewSecretsHook returns the hook for a task with nomad as the only secret provider.
 func NewSecretsHook(task *api.Task, w identity.Workload, readVariable VariableReader, envBuilder *taskenv.Builder) *SecretsHook {
 	return &SecretsHook{task: task, workload: w, readVariable: readVariable, envBuilder: envBuilder}
 }

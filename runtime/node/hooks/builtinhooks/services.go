@@ -36,8 +36,7 @@ type GroupServicesHook struct {
 	hooks.BuiltinHookDefaults
 	serviceSet *services.AllocServices
 
-	// mu is held while the services are registered, so that no registration follows
-	// PreKill.
+	// mu is held while the services are registered, so no registration follows PreKill.
 	mu            sync.Mutex
 	preKillCalled bool
 }
@@ -109,13 +108,13 @@ func NewTaskServicesHook(set *services.AllocServices, task string) *TaskServices
 // Name implements Hook.
 func (*TaskServicesHook) Name() string { return "task_services" }
 
-// Prestart implements hook.TaskPrestart. If the task does not run, it removes registrations left by an agent that was killed
-// together with the task.
+// Prestart implements hook.TaskPrestart. If the task does not run, it removes registrations left by an agent killed together with
+// the task.
 func (t *TaskServicesHook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	if !req.Running {
 		once, cancel := context.WithCancel(ctx)
 		cancel()
-		// A failed call is retried later, so that the start does not wait for it.
+		// The start does not wait: a failed call is retried later.
 		_ = t.serviceSet.DeregisterServicesOfWithRetry(once, t.taskName)
 	}
 	return hook.TaskPrestartResponse{}, nil
@@ -170,8 +169,7 @@ func (c *ChecksHook) PreKill(context.Context, hook.AllocPreKillRequest) (hook.Al
 	return hook.AllocPreKillResponse{}, nil
 }
 
-// Postrun implements hook.AllocPostrun, for an allocation that was killed during its
-// Prerun.
+// Postrun implements hook.AllocPostrun, for an allocation killed during its Prerun.
 func (c *ChecksHook) Postrun(context.Context, hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
 	c.serviceSet.StopChecks(true)
 	return hook.AllocPostrunResponse{}, nil

@@ -151,7 +151,7 @@ func TestChecksHook(t *testing.T) {
 	}
 }
 
-// registryAfterChecks counts the check results that are stored when an instance is registered.
+// registryAfterChecks counts the check results stored before an instance is registered.
 type registryAfterChecks struct {
 	servicestest.Registry
 	results          memoryCheckResultStore

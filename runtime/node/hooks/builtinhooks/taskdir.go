@@ -22,8 +22,8 @@ var (
 	_ hook.TaskStop     = (*TaskDirHook)(nil)
 )
 
-// dirBuiltKey is a key in TaskDirHook's state. The key is set once the directory has been built, so that the build event is
-// emitted once. The hook is never done, because directories in memory are lost at a reboot.
+// dirBuiltKey is a key in TaskDirHook's state. The key is set once the directory has been built, so the build event is emitted
+// once. The hook is never done, because directories in memory are lost at a reboot.
 const dirBuiltKey = "is_done"
 
 // TaskDirHook builds the task directory, and removes the secrets when the task has ended.

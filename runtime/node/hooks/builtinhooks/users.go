@@ -34,7 +34,7 @@ type WorkloadUserHook struct {
 }
 
 // NewWorkloadUserHook returns the hook for one task. It calls setTaskUser with the task's user, which may be empty. It calls
-// revokeUserAccess when the task no longer has the user, so that the next task with the id cannot access its files.
+// revokeUserAccess when the task no longer has the user, so the next task with the id cannot access its files.
 func NewWorkloadUserHook(pool UserPool, driverCapabilities func() driver.Capabilities, setTaskUser func(name string), revokeUserAccess func(id uint32) error, logger hclog.Logger) *WorkloadUserHook {
 	return &WorkloadUserHook{userPool: pool, driverCapabilities: driverCapabilities, setTaskUser: setTaskUser, revokeUserAccess: revokeUserAccess, logger: logger}
 }
