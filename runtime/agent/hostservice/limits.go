@@ -10,8 +10,7 @@ import (
 // Limits for hook requests.
 const (
 	maxRequestBytes = 4 << 20
-	// maxCalls limits the calls on one connection. A plugin has one connection, and hundreds of tasks' templates wait for changes on
-	// it.
+	// maxCalls limits the calls on a connection. A plugin has one connection, where hundreds of tasks' templates wait for changes.
 	maxCalls = 50_000
 	// maxWatchCalls limits all tokens' calls that wait for a change, so that other calls on a connection remain possible.
 	maxWatchCalls = 40_000

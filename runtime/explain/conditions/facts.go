@@ -10,7 +10,7 @@ import (
 type Facts struct {
 	Now          time.Time
 	DataDir      string
-	PID          int      // the agent's process
+	PID          int      // the agent's process ID
 	Unit         string   // the agent's systemd service; "" if it has none
 	AgentCommand []string // the agent's command line, quoted for a shell
 	AgentDir     string   // the agent's working directory
@@ -31,7 +31,7 @@ type Facts struct {
 	Plugins []Plugin // plugins that should run
 	Drivers []Driver // unhealthy drivers
 
-	Descriptors Use // open files in the fullest helper process, or available to tasks
+	Descriptors Use // the agent's open files, or tasks' descriptors, whichever is nearer its limit
 	Processes   Use // processes and threads under the nearest limit
 	Memory      Use // the machine's memory in bytes
 

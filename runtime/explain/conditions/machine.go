@@ -31,7 +31,7 @@ func OpenFiles(pid int) Use {
 	return Use{Used: used, Limit: limit.Cur}
 }
 
-// MachineProcesses returns the number of processes and threads under the nearest limit, set by the machine or by this process's
+// MachineProcesses returns the number of processes and threads under the nearest limit, set by the machine or this process's
 // cgroups.
 func MachineProcesses() Use { return nearestProcessLimit(os.ReadFile) }
 

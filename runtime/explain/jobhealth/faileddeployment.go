@@ -9,7 +9,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/explain/reason"
 )
 
-// FailedDeployment is a failed deployment for a job's current version, or for the version before it if the failure rolled the job
+// FailedDeployment is a failed deployment for a job's current version, or for the previous one if the failure rolled the job
 // back.
 type FailedDeployment struct {
 	ID      string

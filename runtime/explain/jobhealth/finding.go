@@ -188,8 +188,8 @@ func isDeciding(a *api.Allocation) bool {
 	return a.DeploymentID != "" && (a.DeploymentStatus == nil || a.DeploymentStatus.Healthy == nil)
 }
 
-// findRecentFailure returns a finding about a failed task, or a failed allocation's replacement, that has not yet run for
-// restart.RecoveredAfter.
+// findRecentFailure returns a finding about a task started less than restart.RecoveredAfter ago, if it failed before or its
+// allocation replaces a failed one.
 func (s Snapshot) findRecentFailure(a *api.Allocation) (finding, bool) {
 	for _, name := range s.taskNames(a) {
 		state := a.TaskStates[name]
@@ -247,7 +247,7 @@ func jobVersion(a *api.Allocation) *uint64 {
 	return a.Job.Version
 }
 
-// findUnhealthy returns a finding about an allocation with tasks that run but do not work.
+// findUnhealthy returns a finding about an allocation with running tasks that do not do their work.
 func (s Snapshot) findUnhealthy(a *api.Allocation) (finding, bool) {
 	checks := slices.Clone(s.ChecksByAllocID[a.ID])
 	slices.SortFunc(checks, func(x, y api.AllocCheckStatus) int {

@@ -150,8 +150,7 @@ func (r Reason) WithStderrTail(tail string) Reason {
 	return r
 }
 
-// wasRestartRequested reports whether a restart was requested while the task was running, before its process ended after these
-// events.
+// wasRestartRequested reports whether, by these events, a restart was requested before the running process ended.
 func wasRestartRequested(events []*api.TaskEvent) bool {
 	for _, e := range slices.Backward(events) {
 		switch {
@@ -355,8 +354,7 @@ func describeMissingTemplateData(message string) string {
 
 var grpcStatusPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`rpc error: code = \S+ desc = `) })
 
-// EventMessageWithoutGRPCStatus returns an event's message in one line, without the status code added by gRPC to a plugin's
-// error.
+// EventMessageWithoutGRPCStatus returns an event's message in one line, without gRPC's status code in a plugin's error.
 func EventMessageWithoutGRPCStatus(message string) string {
 	return strings.Join(strings.Fields(grpcStatusPattern().ReplaceAllString(message, "")), " ")
 }

@@ -60,8 +60,8 @@ func (r *resolvedCheck) newProbe(dial DialFunc, exec ExecFunc) probe {
 	return newProbe(&r.check, r.hostPort, dial, exec)
 }
 
-// hashCheckID hashes the allocation and the check's fields, so that an unchanged check keeps its id after an update or an agent
-// restart.
+// hashCheckID hashes the allocation and the check's fields, so that an unchanged check keeps its id over updates and agent
+// restarts.
 func hashCheckID(spec *AllocServicesSpec, s *Service, c *Check) string {
 	port := c.PortLabel
 	if port == "" {
@@ -180,8 +180,7 @@ func (c *checkRunner) startAndStopChecksToMatch(targets []resolvedCheck, isWorkl
 	c.deleteStoredResults(removedIDs)
 }
 
-// earlierAgentResultByCheckID returns check id -> an earlier agent's result, or nil if startAndStopChecksToMatch was called
-// before.
+// earlierAgentResultByCheckID returns check id -> an earlier agent's result, or nil after the first startAndStopChecksToMatch.
 func (c *checkRunner) earlierAgentResultByCheckID() map[string]*api.AllocCheckStatus {
 	c.mu.Lock()
 	started := c.runningCheckByID != nil

@@ -12,8 +12,7 @@ type Registry interface {
 	PutAndRemoveServices(put, remove []*api.ServiceRegistration) error
 }
 
-// CheckResultStore stores the latest check results for the next agent. A result is written when it has changed, not at each check
-// run.
+// CheckResultStore stores the latest check results for the next agent. A result is written only when it has changed.
 type CheckResultStore interface {
 	// StoredResultByCheckID returns check id -> stored result.
 	StoredResultByCheckID(allocID string) (map[string]*api.AllocCheckStatus, error)

@@ -6,8 +6,7 @@ import "time"
 // checkRunner calls updateRestartDueTime at the returned time and after each result.
 //
 // The checkRunner arms the watch when the check's workload is registered. Results during the grace period are ignored. The first
-// unhealthy result sets a deadline; if the check is still unhealthy at the deadline, a restart is due, and the watch disarms
-// itself.
+// unhealthy result sets a deadline; if the check is still unhealthy then, a restart is due, and the watch disarms itself.
 type restartWatch struct {
 	isArmed      bool
 	armedAt      time.Time // results of runs started before this time are for an earlier process

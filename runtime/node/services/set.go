@@ -144,8 +144,7 @@ func (s *AllocServices) RegisterServicesOf(taskOrGroup string, driverNetwork *dr
 	s.registrationByWorkload[taskOrGroup] = &workloadRegistration{driverNetwork}
 	s.mu.Unlock()
 	err := s.syncRegistryWithServices(taskOrGroup)
-	// Checks started before the task are resolved again, because the task's environment and network are complete only after its
-	// start.
+	// Checks started before the task are resolved again, because its environment and network are complete only after its start.
 	s.UpdateChecks()
 	s.checker.armRestarts(taskOrGroup)
 	if taskOrGroup != core.GroupWorkload && s.isRegistered(core.GroupWorkload) {

@@ -101,7 +101,7 @@ func (a *AllocIdentityHook) Prerun(ctx context.Context, _ hook.AllocPrerunReques
 type IdentityHookConfig struct {
 	Issuer   TokenIssuer
 	Workload identity.Workload
-	// IdentitiesWithEnvOrFile are the identities that the task gets as a variable or a file, see [IdentitiesWithEnvOrFile].
+	// IdentitiesWithEnvOrFile are the identities with a token in a variable or a file, see [IdentitiesWithEnvOrFile].
 	IdentitiesWithEnvOrFile []*api.WorkloadIdentity
 	// WriteTaskFile writes a file in the task directory.
 	WriteTaskFile func(pathInTaskDir string, data []byte) error
@@ -129,7 +129,7 @@ type IdentityHook struct {
 // NewIdentityHook returns the hook for one task.
 func NewIdentityHook(c IdentityHookConfig) *IdentityHook { return &IdentityHook{config: c} }
 
-// IdentitiesWithEnvOrFile returns the identities that a canonical task gets as a variable or a file.
+// IdentitiesWithEnvOrFile returns a canonical task's identities with a token in a variable or a file.
 func IdentitiesWithEnvOrFile(t *api.Task) []*api.WorkloadIdentity {
 	var exposed []*api.WorkloadIdentity
 	if id := t.Identity; id != nil && (id.Env || id.File) {

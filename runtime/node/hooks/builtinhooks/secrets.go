@@ -42,8 +42,7 @@ func (*SecretsHook) Name() string { return "secrets" }
 // NoDeadline implements Hook: a cluster node waits for the variable until it reaches a server.
 func (*SecretsHook) NoDeadline() bool { return true }
 
-// Prestart implements hook.TaskPrestart. A new variable value can repair a failure, so the restart policy decides about the next
-// start.
+// Prestart implements hook.TaskPrestart. A new variable value can repair a failure, so the restart policy decides what follows.
 func (se *SecretsHook) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	values := make(map[string]string)
 	for _, s := range se.task.Secrets {

@@ -52,7 +52,7 @@ func (*GroupServicesHook) Name() string { return "group_services" }
 // Prerun implements hook.AllocPrerun: it starts the checks for all services in the allocation, which ChecksHook stops, and
 // registers the group's services. An error fails the allocation.
 func (g *GroupServicesHook) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
-	g.serviceSet.StartChecks() // before the registration: an instance without check results would count as healthy
+	g.serviceSet.StartChecks() // before the registration: an instance without check results would count as passing
 	return hook.AllocPrerunResponse{}, g.registerUnlessKilled()
 }
 

@@ -165,7 +165,7 @@ func (r *registryAfterChecks) PutAndRemoveServices(put, remove []*api.ServiceReg
 	return r.Registry.PutAndRemoveServices(put, remove)
 }
 
-// An instance without a check result would count as healthy.
+// An instance without a check result would count as passing.
 func TestChecksHaveResultsBeforeTheInstanceIsRegistered(t *testing.T) {
 	spec := &services.AllocServicesSpec{AllocID: "a", Services: []services.Service{{Name: "s", PortLabel: "1", Checks: []services.Check{{Name: "c", Type: "tcp", Interval: time.Hour}}}}}
 	registry := &registryAfterChecks{results: make(memoryCheckResultStore)}

@@ -33,8 +33,7 @@ func NewTaskAPIHook(listener *taskapi.TaskSocketListener, socketAddr taskapi.Tas
 // Name implements Hook.
 func (*TaskAPIHook) Name() string { return "api" }
 
-// Prestart implements hook.TaskPrestart. Each agent calls it again for a running task, and its sockets replace the previous
-// agent's.
+// Prestart implements hook.TaskPrestart. Each agent calls it again for a running task, and replaces the previous agent's socket.
 func (t *TaskAPIHook) Prestart(context.Context, hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	fd, err := t.createSocket()
 	if err == nil {

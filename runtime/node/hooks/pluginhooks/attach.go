@@ -22,7 +22,7 @@ type Config struct {
 	FindOrLaunchHook FindOrLaunchHookFunc
 	// LaunchedHooksByName returns the previously launched hooks, by name.
 	LaunchedHooksByName func() map[string]*hook.Description
-	// UnlaunchedAllAllocsHooks returns the unlaunched hooks that probably take part in every allocation.
+	// UnlaunchedAllAllocsHooks returns the unlaunched hooks believed to take part in every allocation.
 	UnlaunchedAllAllocsHooks func() []string
 	// PluginsOfUnknownType returns the plugins with a still unknown type. It closes changed when the result may have changed.
 	PluginsOfUnknownType func() (plugins map[string]FirstLaunchState, changed <-chan struct{})

@@ -176,8 +176,7 @@ func (s *HookPluginSet) retryCleanupsOnce(ctx context.Context, hook string) (pen
 	return pending && ctx.Err() == nil
 }
 
-// waitForDelayOrCleanup waits for d, for enqueued or until ctx ends. cleanupEnqueued reports whether a value was received from
-// enqueued.
+// waitForDelayOrCleanup waits for d, for enqueued or until ctx ends. cleanupEnqueued reports whether enqueued had a value.
 func waitForDelayOrCleanup(ctx context.Context, d time.Duration, enqueued <-chan struct{}) (cleanupEnqueued bool) {
 	select {
 	case <-time.After(d):

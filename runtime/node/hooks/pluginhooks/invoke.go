@@ -187,8 +187,8 @@ type foundPlugin struct {
 	description *hook.Description
 }
 
-// findPluginWithin returns the plugin. It waits up to timeout for a launch. An unavailable plugin's next launch counts only if it
-// is due within retryWait.
+// findPluginWithin returns the plugin. It waits up to timeout for a launch, and for an unavailable plugin's next launch if it is
+// due within retryWait.
 func (h *Hook) findPluginWithin(ctx context.Context, timeout, retryWait time.Duration) (RemoteHook, *hook.Description, error) {
 	untilTimeout, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

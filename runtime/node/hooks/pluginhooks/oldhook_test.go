@@ -63,8 +63,7 @@ func newOldHook(t *testing.T) *oldHook {
 	return &oldHook{service: parsed.Services().ByName("Hook")}
 }
 
-// startProcess starts a hook process, and returns the host's connection to it. If dies is set, the first Poststart ends the
-// process.
+// startProcess starts a hook process, and returns the host's connection to it. If dies is set, the first Poststart ends it.
 func (h *oldHook) startProcess(t *testing.T, process int, dies bool) *hookwire.Client {
 	t.Helper()
 	done := make(chan struct{})

@@ -21,8 +21,8 @@ const (
 	LaunchFailed
 )
 
-// PluginLaunchWaiterOrNil returns a function that blocks until every plugin possibly taking part in all allocations has been
-// launched or has failed to start, and emits an event if this takes long. It returns nil if no wait is necessary. Until the
+// PluginLaunchWaiterOrNil returns a function that blocks until every plugin that may take part in all allocations has been
+// launched or has failed to start. The function emits an event if this takes long. It is nil if no wait is necessary. Until the
 // function returns, NewAllocHooks and NewTaskHooks may leave out hooks.
 func (s *HookPluginSet) PluginLaunchWaiterOrNil(a *api.Allocation) func(ctx context.Context, emit func(*api.TaskEvent)) {
 	meta := model.MergeMetaLaterWins(a.Job.Meta, a.GetTaskGroup().Meta)

@@ -748,8 +748,7 @@ func TestPluginProcessIsFollowedAfterPoststart(t *testing.T) {
 	}
 }
 
-// A call repeated after the process exit has Repeated set. A call that ends its process each time is not repeated to the next
-// process.
+// A call repeated after the process exit has Repeated set. A call that ends its process each time is not repeated again.
 func TestPoststartThatEndsItsProcess(t *testing.T) {
 	for _, test := range []struct {
 		name     string

@@ -71,7 +71,7 @@ func (m *RuleMatch) matches(a *api.Allocation, drivers []string, meta map[string
 	return true
 }
 
-// appliesTo reports whether the rule's configuration applies to an allocation or, if drivers has only one task's driver, to that
+// appliesTo reports whether the rule's configuration applies to the allocation or, if drivers has only one task's driver, that
 // task.
 func (r *OperatorRule) appliesTo(a *api.Allocation, drivers []string, meta map[string]string) bool {
 	return r.Match == nil || r.Match.matches(a, drivers, meta)
