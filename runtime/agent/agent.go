@@ -375,7 +375,7 @@ func (a *Agent) services(nodes *noderunner.Runner, trim *memtrim.Trimmer) []serv
 		// The start and the stop of a plugin process load pages of the agent's program, which the next trim releases.
 		{"plugin processes", atOnce, shutdownRequested, func(ctx context.Context) { a.plugins.watchPluginPIDs(ctx, trim.PostponeTrim) }},
 		{"disk reserve", atOnce, shutdownRequested, func(ctx context.Context) { a.dataDirectory.maintainDiskReserve(ctx, a.node.Registered()) }},
-		{"volumes", atOnce, shutdownRequested, a.node.VolumeManager().RestoreVolumesAndPlugins},
+		{"volumes", atOnce, shutdownRequested, func(ctx context.Context) { a.node.VolumeManager().RestoreVolumesAndPlugins(ctx) }},
 		{"clock", atOnce, shutdownRequested, a.watchClock},
 		{"memory", afterRegistration, shutdownRequested, func(context.Context) { trim.EndBusy() }}, // tasks start from here on
 		{"unknown allocations", afterRegistration, shutdownRequested, func(ctx context.Context) { a.orphanCleaner.WatchUnknownAllocs(ctx, a.scheduler.RetryBlockedEvals) }},

@@ -27,6 +27,10 @@ const (
 	atShutdown                       // the phase shutdownRequested
 )
 
+func (s startCondition) String() string {
+	return [...]string{"at once", "when the node is registered", "when a shutdown is requested"}[s]
+}
+
 // shutdownPhase is a phase of the agent's shutdown, in their order.
 type shutdownPhase int
 
@@ -36,6 +40,10 @@ const (
 	allocationsReported                      // the last changes are stored
 	agentLeaves                              // servers have the last states
 )
+
+func (p shutdownPhase) String() string {
+	return [...]string{"when a shutdown is requested", "when no allocation changes any more", "when the last changes are stored", "when servers have the last states"}[p]
+}
 
 // runningServices are the services of a running agent.
 type runningServices struct {

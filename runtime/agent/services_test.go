@@ -8,7 +8,22 @@ import (
 	"testing/synctest"
 
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/internal/docpage"
 )
+
+func TestReferenceServices(t *testing.T) {
+	table := docpage.NewTable("Service", "Starts", "Ends")
+	directory := &dataDirectory{isStateEphemeral: true}
+	local := (&Agent{dataDirectory: directory}).services(nil, nil)
+	onlyInCluster := slices.DeleteFunc((&Agent{dataDirectory: directory, cluster: &clusterNode{}}).services(nil, nil), func(s service) bool {
+		return slices.ContainsFunc(local, func(l service) bool { return l.name == s.name })
+	})
+	for _, s := range slices.Concat(local, onlyInCluster) {
+		table.AddRow(s.name, s.from.String(), s.until.String())
+	}
+	docpage.CheckPart(t, "explanation/processes.md", table.String())
+}
 
 // Services start when their condition is met, and end in the phase of the list, each phase after the one before.
 func TestServicesStartAndEndInOrder(t *testing.T) {
