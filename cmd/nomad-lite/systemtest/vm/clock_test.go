@@ -136,6 +136,13 @@ func runClockSteps() error {
 		}
 		return index
 	}
+	showJob := func(job string) {
+		_ = command("job", "status", "-verbose", "-evals", job).Run()
+		allocs, _, _ := client.Jobs().Allocations(job, true, nil)
+		for _, a := range allocs {
+			_ = command("alloc", "status", "-timeline", a.ID).Run()
+		}
+	}
 	hasCondition := func(kind string) func() bool {
 		return func() bool {
 			var report conditions.Report
@@ -149,6 +156,7 @@ func runClockSteps() error {
 			for _, job := range []string{"tick", "fails"} {
 				before := newest(job)
 				if err := soon(job+" goes on "+after, func() bool { return newest(job) > before }); err != nil {
+					showJob(job)
 					return err
 				}
 			}
