@@ -11,11 +11,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// StoreAdoptedAllocs stores allocations of one job that the state has lost, and whose tasks run. The allocations have their
-// jobs. If the state has neither the job nor a version of it, StoreAdoptedAllocs also stores the newest of these jobs, and its
-// namespace if no such namespace exists. The caller must not modify the allocations after the call. editInSameTxn makes
-// other changes; StoreAdoptedAllocs may call it several times. The error is a RequestError if the state has another job with
-// this ID. It must be called before Run, which plans the job.
+// StoreAdoptedAllocs stores a job's allocations that run but are missing from the state. The allocations have their jobs. If
+// the state has neither the job nor any version, StoreAdoptedAllocs also stores the newest of these jobs and, if missing, its
+// namespace. The caller must not modify the allocations after the call. editInSameTxn makes other changes; StoreAdoptedAllocs
+// may call it several times. The error is a RequestError if the state has another job with this ID. It must be called before
+// Run, which plans the job.
 func (s *Scheduler) StoreAdoptedAllocs(ctx context.Context, allocs []*api.Allocation, editInSameTxn func(*store.Txn)) error {
 	newest := slices.MaxFunc(allocs, func(a, b *api.Allocation) int { return compareJobVersions(a.Job, b.Job) }).Job
 	key := JobKeyOf(newest)
@@ -52,8 +52,8 @@ func (s *Scheduler) StoreAdoptedAllocs(ctx context.Context, allocs []*api.Alloca
 	return err
 }
 
-// adoptedVersion returns the version of a job that an adopted allocation runs. Its create index is that of the stored job,
-// which the store has chosen if the job was lost, too.
+// adoptedVersion returns the job version that an adopted allocation runs. The create index is the stored job's; the store has
+// chosen it if the job was lost, too.
 func (t *schedulerTxn) adoptedVersion(job, version *api.Job) *api.Job {
 	if pointer.Value(job.Version) == pointer.Value(version.Version) {
 		return job

@@ -13,11 +13,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// ApplyAllocReports stores reports about allocations and makes the changes that follow from the reports, such as
-// replacements of failed allocations. It ignores allocations that are not stored.
+// ApplyAllocReports stores allocation reports and makes the resulting changes, such as replacements for failed allocations. It
+// ignores allocations that are not stored.
 func (s *Scheduler) ApplyAllocReports(ctx context.Context, reports ...model.AllocReport) (index uint64, err error) {
 	env := s.newPreparedEnv()
-	env.plansWithoutStartingPlugins = true // reports of other allocations must not wait
+	env.plansWithoutStartingPlugins = true // other allocations' reports must not wait
 	env.expectPlacementsAfterReports(reports)
 	return s.updateAndReconcileWithEnv(ctx, env, func(c *schedulerTxn) error {
 		c.setEventOperation(opAllocReport)
@@ -26,7 +26,7 @@ func (s *Scheduler) ApplyAllocReports(ctx context.Context, reports ...model.Allo
 			changed = c.applyReport(r) || changed
 		}
 		if changed {
-			c.tx.AddUnchangedNodeEvent(c.scheduler.nodeID) // notifies clients of the event stream that the node's allocations have changed
+			c.tx.AddUnchangedNodeEvent(c.scheduler.nodeID) // notifies event stream clients: the node's allocations have changed
 		}
 		return nil
 	})
@@ -53,7 +53,7 @@ func (t *schedulerTxn) applyReport(r model.AllocReport) (changed bool) {
 		t.tx.MarkAllocationEnded(a.ID)
 		t.nodeUsage.RemoveAlloc(a)
 		if t.nodeUsage.hasUnstartedAllocOfName(a) {
-			t.desiredAllocsChanged = true // the allocation can start now if it waited for the end of this one
+			t.desiredAllocsChanged = true // the allocation can start now if it waited for this one to end
 		}
 		t.resourcesFreed = true
 	case !t.tx.AllocationEnded(a.ID):
@@ -63,13 +63,13 @@ func (t *schedulerTxn) applyReport(r model.AllocReport) (changed bool) {
 	return true
 }
 
-// StopOptions are the options of StopAndReplaceAlloc.
+// StopOptions are StopAndReplaceAlloc's options.
 type StopOptions struct {
 	Reschedule, NoShutdownDelay bool
 }
 
-// StopAndReplaceAlloc stops an allocation and replaces it. An allocation of a batch or sysbatch job is
-// replaced only if StopOptions.Reschedule is set.
+// StopAndReplaceAlloc stops an allocation and replaces it. A batch or sysbatch allocation is replaced only if
+// StopOptions.Reschedule is set.
 func (s *Scheduler) StopAndReplaceAlloc(ctx context.Context, id string, o StopOptions) (out RequestOutcome, err error) {
 	env := s.newPreparedEnv()
 	if a := s.store.Snapshot().Allocation(nil, id); a != nil {
@@ -105,12 +105,12 @@ func (s *Scheduler) StopAndReplaceAlloc(ctx context.Context, id string, o StopOp
 	return out, err
 }
 
-// DesiredAllocs returns the allocations that the node must run or keep, oldest first. It leaves out an allocation that
-// has not started while an earlier allocation of the same name is terminal and has not ended: the two would use the same
-// resources. All other stored allocations are included, also the ended ones.
+// DesiredAllocs returns the allocations that the node must run or keep, oldest first. It leaves out an unstarted allocation
+// while an earlier one with its name is terminal and has not ended: the two would use the same resources. It includes all other
+// stored allocations, also ended ones.
 func DesiredAllocs(state store.Reader) []*api.Allocation {
 	all := state.Allocations(nil, "")
-	// stoppingSince maps each allocation name to the lowest CreateIndex of its terminal allocations that have not ended.
+	// stoppingSince maps each allocation name to its lowest CreateIndex among terminal allocations that have not ended.
 	stoppingSince := make(map[allocNameKey]uint64)
 	for _, a := range all {
 		if !model.AllocTerminal(a) || state.AllocationEnded(a.ID) {

@@ -10,12 +10,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// resourceAmounts has one amount for each of the resourceDimensions, such as the capacity of a node or the demand of a
-// group.
+// resourceAmounts has one amount for each resourceDimensions entry, such as a node's capacity or a group's demand.
 type resourceAmounts [len(resourceDimensions)]float64
 
-// Indexes of resourceAmounts and resourceDimensions. PlacementNode.ReservedCPUMHzMemoryMBDiskMB has only the first
-// three.
+// Indexes into resourceAmounts and resourceDimensions. PlacementNode.ReservedCPUMHzMemoryMBDiskMB has only the first three.
 const (
 	cpuDimension = iota
 	memoryDimension
@@ -27,9 +25,8 @@ const (
 	pipesDimension
 )
 
-// resourceDimensions are the resources that allocations share. attribute is the node attribute with the
-// total amount, scale the number of units of the attribute in one unit of the job file, and remedy the
-// advice to a user when the resource is exhausted.
+// resourceDimensions are the resources that allocations share. attribute is the node attribute with the total amount, scale the
+// number of attribute units in one job file unit, and remedy the advice to a user when the resource is exhausted.
 var resourceDimensions = [...]struct {
 	name, unit, attribute string
 	scale                 float64
@@ -47,15 +44,15 @@ var resourceDimensions = [...]struct {
 
 const demandLess = "ask for less in the resources of its tasks, or lower the count"
 
-// The demand of each task for resources that a job file cannot request. It is the minimum that a task uses: the
-// kernel counts threads as processes, and a task has one pipe for stdout and one for stderr.
+// Each task's demand for resources that a job file cannot request. It is a task's minimum use: the kernel counts threads as
+// processes, and a task has one pipe for stdout and one for stderr.
 const (
 	processesPerTask = 2
 	pipesPerTask     = 2
 )
 
-// allocatableNodeCapacity returns the amounts of a node that allocations can use: its total minus what is reserved. A
-// resource without a node attribute is unlimited.
+// allocatableNodeCapacity returns the node's amounts for allocations: total minus reserved. A resource without a node attribute
+// is unlimited.
 func allocatableNodeCapacity(node PlacementNode) resourceAmounts {
 	var c resourceAmounts
 	for i, d := range resourceDimensions {
@@ -80,8 +77,8 @@ func (r *resourceAmounts) addMultiple(amount resourceAmounts, times float64) {
 	}
 }
 
-// coreMHz returns the CPU of one core of a node in MHz, or 0 if it is not known. If the node has no frequency attribute,
-// coreMHz divides the usable CPU of the node by its number of cores.
+// coreMHz returns the MHz of one core on a node, or 0 if unknown. Without a frequency attribute, coreMHz divides the node's
+// usable CPU by its core count.
 func coreMHz(node PlacementNode) float64 {
 	if mhz, err := strconv.ParseFloat(node.Attributes["cpu.frequency"], 64); err == nil {
 		return mhz
@@ -94,7 +91,7 @@ func coreMHz(node PlacementNode) float64 {
 	return math.Floor(total / cores)
 }
 
-// taskCPUMHz returns the CPU that a task requests, in MHz. A task with reserved cores gets the CPU of these cores.
+// taskCPUMHz returns the CPU in MHz for a task's request. A task with reserved cores gets these cores' CPU.
 func taskCPUMHz(t *api.Task, coreMHz float64) float64 {
 	if cores := pointer.Value(t.Resources.Cores); cores > 0 {
 		return float64(cores) * coreMHz
@@ -102,8 +99,8 @@ func taskCPUMHz(t *api.Task, coreMHz float64) float64 {
 	return float64(*t.Resources.CPU)
 }
 
-// maxConcurrentGroupDemand returns the largest amounts that the tasks of a group use at one time. Prestart, main and
-// poststop tasks run one after the other: the result is the maximum over these stages, plus the sidecars.
+// maxConcurrentGroupDemand returns the largest amounts that a group's tasks use at one time. Prestart, main and poststop tasks
+// run one after the other: the result is the maximum over these stages, plus the sidecars.
 func maxConcurrentGroupDemand(g *api.TaskGroup, coreMHz float64) resourceAmounts {
 	var prestartDemand, mainDemand, poststopDemand, sidecarDemand resourceAmounts
 	for _, t := range g.Tasks {

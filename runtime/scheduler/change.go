@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// Values of api.Evaluation.TriggeredBy.
+// Values for api.Evaluation.TriggeredBy.
 const (
 	triggerRegister    = "job-register"
 	triggerDeregister  = "job-deregister"
@@ -28,10 +28,9 @@ const (
 	triggerNodeUpdate  = "node-update"
 )
 
-// schedulerTxn is a store transaction in progress. It adds the changes that follow from the request: it plans and
-// stores evaluations, and reconciles the jobs that the transaction has changed. The types that embed schedulerTxn make
-// other changes in the same transaction: jobVersions, childJobLauncher, deploymentUpdater, nodeDrain, clockAdjustment,
-// garbageCollection.
+// schedulerTxn is a store transaction in progress. It adds the request's consequences: it plans and stores evaluations, and
+// reconciles the jobs that the transaction has changed. The types that embed schedulerTxn make other changes in the same
+// transaction: jobVersions, childJobLauncher, deploymentUpdater, nodeDrain, clockAdjustment, garbageCollection.
 type schedulerTxn struct {
 	tx             *store.Txn
 	scheduler      *Scheduler
@@ -39,12 +38,12 @@ type schedulerTxn struct {
 	now            time.Time
 	node           PlacementNode
 	nodeUsage      *NodeUsage
-	eventOperation string // operation that the event stream shows for the current writes, see setEventOperation
+	eventOperation string // event stream operation for the current writes, see setEventOperation
 
 	wroteAllocs          bool
 	desiredAllocsChanged bool     // DesiredAllocs may return another result: Config.OnDesiredAllocsChanged must be called
 	resourcesFreed       bool     // blocked evaluations may fit now, because resources may have become free
-	jobsToReconcile      []JobKey // jobs to reconcile at the end of the change
+	jobsToReconcile      []JobKey // jobs to reconcile when the change ends
 	plansIncompleteJobs  bool     // see reconcileJob
 	undoClockAdjustment  func()   // undoes wallClock.recordAdjustment if the transaction fails; may be called twice
 }
@@ -56,8 +55,7 @@ func (s *Scheduler) updateAndReconcile(ctx context.Context, edit func(*scheduler
 	return s.updateAndReconcileWithEnv(ctx, s.newPreparedEnv(), edit)
 }
 
-// updateAndReconcileWithEnv is like updateAndReconcile, with an env to which the caller has announced the expected
-// placements.
+// updateAndReconcileWithEnv is like updateAndReconcile, with an env that already knows the expected placements.
 func (s *Scheduler) updateAndReconcileWithEnv(ctx context.Context, env *preparedEnv, edit func(*schedulerTxn) error) (index uint64, err error) {
 	for {
 		env.prepareNextAttempt()
@@ -73,8 +71,8 @@ func (s *Scheduler) updateAndReconcileWithEnv(ctx context.Context, env *prepared
 	}
 }
 
-// tryUpdateAndReconcile makes one attempt of a transaction. It returns errPreparedEnvTooSmall if env had too few ids or
-// ports, and errPluginsStarting if a plan needs a property of the node that plugins may add soon.
+// tryUpdateAndReconcile attempts a transaction once. It returns errPreparedEnvTooSmall if env had too few ids or ports, and
+// errPluginsStarting if a plan needs a node property that plugins may add soon.
 func (s *Scheduler) tryUpdateAndReconcile(ctx context.Context, env *preparedEnv, edit func(*schedulerTxn) error) (index uint64, err error) {
 	var c *schedulerTxn
 	index, err = s.store.Update(ctx, func(tx *store.Txn) (err error) {
@@ -110,7 +108,7 @@ func (s *Scheduler) tryUpdateAndReconcile(ctx context.Context, env *preparedEnv,
 			c.undoClockAdjustment()
 		}
 		s.cacheMu.Lock()
-		s.cachedNodeUsage = nil // the usage may include placements that were not stored
+		s.cachedNodeUsage = nil // the usage may include unstored placements
 		s.cacheMu.Unlock()
 		return 0, err
 	}
@@ -123,22 +121,22 @@ func (s *Scheduler) tryUpdateAndReconcile(ctx context.Context, env *preparedEnv,
 	return index, nil
 }
 
-// hasBlockedEvals reports whether an evaluation may be blocked. An evaluation that a later transaction blocks has been
-// processed with the resources that earlier transactions have freed.
+// hasBlockedEvals reports whether an evaluation may be blocked. If a later transaction blocks an evaluation, it was processed
+// with the resources freed by earlier transactions.
 func (s *Scheduler) hasBlockedEvals() bool {
 	s.cacheMu.Lock()
 	defer s.cacheMu.Unlock()
 	return len(s.blockedEvalIDs) > 0
 }
 
-// setEventOperation sets the operation that the event stream shows for the writes that follow in this transaction.
+// setEventOperation sets the event stream operation for the transaction's next writes.
 func (t *schedulerTxn) setEventOperation(operation string) {
 	t.eventOperation = operation
 	t.tx.SetEventOperation(operation)
 }
 
-// takeOrComputeNodeUsage moves the usage of the node from the cache of the scheduler into the transaction. If the cache
-// is outdated, it computes the usage from the stored allocations.
+// takeOrComputeNodeUsage moves the node's usage from the scheduler's cache into the transaction. If the cache is outdated, it
+// computes the usage from the stored allocations.
 func (t *schedulerTxn) takeOrComputeNodeUsage() {
 	s := t.scheduler
 	s.cacheMu.Lock()
@@ -155,7 +153,7 @@ func (t *schedulerTxn) takeOrComputeNodeUsage() {
 	t.nodeUsage, s.cachedNodeUsage = s.cachedNodeUsage, nil
 }
 
-// cacheNodeUsage moves the usage of the node, with the changes of this transaction, back to the cache.
+// cacheNodeUsage moves the node's usage, with this transaction's changes, back to the cache.
 func (t *schedulerTxn) cacheNodeUsage() {
 	t.scheduler.cacheMu.Lock()
 	defer t.scheduler.cacheMu.Unlock()
@@ -165,7 +163,7 @@ func (t *schedulerTxn) cacheNodeUsage() {
 	}
 }
 
-// reconcileJobAtTxnEnd makes reconcileQueuedJobs reconcile a job at the end of the transaction.
+// reconcileJobAtTxnEnd makes reconcileQueuedJobs reconcile a job when the transaction ends.
 func (t *schedulerTxn) reconcileJobAtTxnEnd(key JobKey) {
 	if !slices.Contains(t.jobsToReconcile, key) {
 		t.jobsToReconcile = append(t.jobsToReconcile, key)
@@ -185,8 +183,8 @@ func (t *schedulerTxn) putAndTrackEval(e *api.Evaluation) {
 	t.trackPendingAndBlockedEval(e)
 }
 
-// trackPendingAndBlockedEval sets the timer of a pending evaluation and remembers a blocked one for retryBlockedEvals.
-// An evaluation with another status loses both.
+// trackPendingAndBlockedEval sets a pending evaluation's timer and remembers a blocked one for retryBlockedEvals. An evaluation
+// with another status loses both.
 func (t *schedulerTxn) trackPendingAndBlockedEval(e *api.Evaluation) {
 	id, at := e.ID, time.Time{}
 	if e.Status == api.EvalStatusPending {
@@ -208,7 +206,7 @@ func (t *schedulerTxn) trackPendingAndBlockedEval(e *api.Evaluation) {
 	})
 }
 
-// newPendingEval returns a new pending evaluation of a job. processEval stores the evaluation.
+// newPendingEval returns a new pending evaluation for a job. processEval stores the evaluation.
 func (t *schedulerTxn) newPendingEval(job *api.Job, trigger string) *api.Evaluation {
 	now := t.now.UnixNano()
 	return &api.Evaluation{
@@ -226,7 +224,7 @@ func (t *schedulerTxn) newPendingEval(job *api.Job, trigger string) *api.Evaluat
 	}
 }
 
-// processEval plans the job of an evaluation and stores the changes of the plan.
+// processEval plans an evaluation's job and stores the plan's changes.
 func (t *schedulerTxn) processEval(eval *api.Evaluation) {
 	t.applyPlan(eval, t.planEval(eval))
 }
@@ -267,8 +265,8 @@ func (t *schedulerTxn) planEval(eval *api.Evaluation) PlanChanges {
 	return changes
 }
 
-// operationsWithEvalEvent are the operations that include the event of a new evaluation. In other operations, the event
-// of a new evaluation has the operation opEvaluation.
+// operationsWithEvalEvent are the operations that include a new evaluation's event. In other operations, this event has the
+// operation opEvaluation.
 var operationsWithEvalEvent = map[string]bool{opJobRegistered: true, opJobDeregistered: true, opAllocStop: true}
 
 // applyPlan stores an evaluation and its plan in one transaction. Nomad uses three transactions:
@@ -312,7 +310,7 @@ func (t *schedulerTxn) applyPlan(eval *api.Evaluation, changes PlanChanges) {
 		t.putAndTrackEval(changes.ProcessedEval)
 	}
 	if planned {
-		t.setEventOperation(opPlan) // reconcileJob then writes the status of the job, which follows from the plan
+		t.setEventOperation(opPlan) // reconcileJob then writes the job status, which follows from the plan
 	}
 	t.reconcileJobAtTxnEnd(JobKey{changes.ProcessedEval.Namespace, changes.ProcessedEval.JobID})
 }
@@ -322,8 +320,8 @@ func sameEvalResult(a, b *api.Evaluation) bool {
 	return a.Status == b.Status && reflect.DeepEqual(a.QueuedAllocations, b.QueuedAllocations) && reflect.DeepEqual(a.FailedTGAllocs, b.FailedTGAllocs)
 }
 
-// processDueEval processes a pending evaluation whose timer has expired. If a clock step in this transaction has moved
-// the evaluation to a later time, processDueEval only sets the timer again.
+// processDueEval processes a pending evaluation after its timer has expired. If a clock step in this transaction has moved the
+// evaluation to a later time, processDueEval only sets the timer again.
 func (t *schedulerTxn) processDueEval(id string) {
 	switch e := t.tx.Evaluation(nil, id); {
 	case e == nil:
@@ -357,8 +355,8 @@ func (t *schedulerTxn) retryBlockedEvals() {
 	}
 }
 
-// processOrCancelStoredEval processes a stored evaluation that was delayed or blocked. It cancels an evaluation whose
-// job is not stored. (A purge of the job is not the reason: a purge cancels the evaluations of the job.)
+// processOrCancelStoredEval processes a stored evaluation that was delayed or blocked. It cancels an evaluation without a
+// stored job. (A job purge is not the reason: it cancels the job's evaluations.)
 func (t *schedulerTxn) processOrCancelStoredEval(e *api.Evaluation) {
 	if t.tx.Job(nil, e.Namespace, e.JobID) != nil {
 		t.processEval(e)

@@ -14,19 +14,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// clockStepTolerance is the smallest change of the wall clock against the monotonic clock that counts as a step. With a
-// smaller tolerance, a correction of less than a second could repeat the launch of a periodic job.
+// clockStepTolerance is the smallest wall clock change against the monotonic clock that counts as a step. With a smaller
+// tolerance, a correction under one second could repeat a periodic launch.
 const clockStepTolerance = time.Second
 
-// wallClockStepDetector detects steps of the wall clock. A suspend of the machine counts as a step
-// too, because the monotonic clock stops while the machine is suspended.
+// wallClockStepDetector detects wall clock steps. Machine suspend counts as a step too, because the monotonic clock stops
+// during it.
 type wallClockStepDetector struct {
 	mu                     sync.Mutex
 	offsetAtLastAdjustment time.Duration // wall clock minus monotonic clock, when the stored times were adjusted last
 	hasAdjustedStoredTimes bool          // this scheduler has adjusted the stored times at least once
 }
 
-// clockReading is the current time, and the step of the wall clock since the last adjustment of the stored times.
+// clockReading is the current time, and the wall clock step since the stored times were last adjusted.
 type clockReading struct {
 	now                       time.Time
 	offsetFromMonotonic       time.Duration // wall clock minus monotonic clock
@@ -62,8 +62,8 @@ func (w *wallClockStepDetector) readAndDetectStep(env Env) clockReading {
 	return r
 }
 
-// recordAdjustment records that a transaction adjusts the stored times to the clock, so that the next transaction does
-// not. The caller calls undo if the transaction fails; only the first call of undo has an effect.
+// recordAdjustment records that a transaction adjusts the stored times to the clock, so that the next transaction does not. If
+// the transaction fails, the caller calls undo; only its first call has an effect.
 func (w *wallClockStepDetector) recordAdjustment(r clockReading) (undo func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -82,8 +82,8 @@ func (w *wallClockStepDetector) recordAdjustment(r clockReading) (undo func()) {
 // RequestClockCheck makes Run check whether the wall clock has made a step. It does not block.
 func (s *Scheduler) RequestClockCheck() { wait.Notify(s.clockCheckRequested) }
 
-// runClockChecks adjusts the stored times after steps of the wall clock, until ctx ends. Every other
-// transaction makes the same adjustment at its start.
+// runClockChecks adjusts the stored times after wall clock steps, until ctx ends. Every other transaction does so when it
+// starts.
 func (s *Scheduler) runClockChecks(ctx context.Context) {
 	for {
 		select {
@@ -98,11 +98,10 @@ func (s *Scheduler) runClockChecks(ctx context.Context) {
 	}
 }
 
-// clockAdjustment is a schedulerTxn that adjusts the stored times to the wall clock.
+// clockAdjustment is a schedulerTxn for adjusting the stored times to the wall clock.
 type clockAdjustment struct{ *schedulerTxn }
 
-// adjustStoredTimes adjusts the stored times to the wall clock: at the first transaction of a scheduler, and after each
-// step of the clock.
+// adjustStoredTimes adjusts the stored times to the wall clock: in a scheduler's first transaction, and after each clock step.
 func (c clockAdjustment) adjustStoredTimes(r clockReading) {
 	if r.stepSinceAdjustment != 0 {
 		c.scheduler.logger.Info("clock stepped", "step", r.stepSinceAdjustment)
@@ -123,8 +122,7 @@ func (c clockAdjustment) adjustStoredTimes(r clockReading) {
 	})
 }
 
-// moveDeadlines adds the step of the clock to the deadlines that were computed from durations, so that the remaining
-// durations stay the same.
+// moveDeadlines adds the clock step to deadlines computed from durations, so that the remaining durations stay the same.
 func (c clockAdjustment) moveDeadlines(step time.Duration) {
 	for _, e := range c.tx.Evaluations(nil, "") {
 		if e.Status == api.EvalStatusPending && !e.WaitUntil.IsZero() {
@@ -147,9 +145,9 @@ func (c clockAdjustment) moveDeadlines(step time.Duration) {
 	}
 }
 
-// creationTimeAfterStep returns the creation time of a record whose deadline moves by a step of the clock. A time that is in
-// the future only because of the step becomes the current time. One that was in the future before the step, as after
-// a step between two agents, keeps its distance from the deadline, by which replaceFutureTimes moves the deadline.
+// creationTimeAfterStep returns the creation time of a record when a clock step moves its deadline. A time that is in the
+// future only because of the step becomes the current time. If it was in the future before the step, as after a step between
+// two agents, it keeps its distance from the deadline; replaceFutureTimes moves the deadline by this distance.
 func (c clockAdjustment) creationTimeAfterStep(created int64, step time.Duration) int64 {
 	if moved := created + int64(step); c.isFutureTime(time.Unix(0, moved)) {
 		return moved
@@ -160,9 +158,9 @@ func (c clockAdjustment) creationTimeAfterStep(created int64, step time.Duration
 // isFutureTime reports whether a stored time is in the future. Such a time was stored while the clock was ahead.
 func (c clockAdjustment) isFutureTime(at time.Time) bool { return at.Sub(c.now) > clockStepTolerance }
 
-// replaceFutureTimes replaces the times that were stored while the clock was ahead: times of past events become the
-// current time, and deadlines become at most the current time plus their duration. Otherwise actions that depend on
-// these times would be blocked until the clock reaches the times again.
+// replaceFutureTimes replaces times stored while the clock was ahead: past events get the current time, and deadlines at most
+// the current time plus their duration. Otherwise actions that depend on these times would be blocked until the clock reaches
+// the times again.
 func (c clockAdjustment) replaceFutureTimes() {
 	for _, job := range c.tx.Jobs(nil, store.AnyNamespace, "") {
 		if key := JobKeyOf(job); c.isFutureTime(lastPeriodicLaunchTime(c.tx.Reader, key)) {
@@ -274,8 +272,8 @@ func (c clockAdjustment) replaceFutureTimesOfDrain() {
 	}
 }
 
-// updateProgressDeadlines sets the progress deadline of each group to the result of newDeadline, and stores the
-// deployment if a deadline differs. Groups without a progress deadline are left out.
+// updateProgressDeadlines sets each group's progress deadline to newDeadline's result, and stores the deployment if a deadline
+// differs. Groups without a progress deadline are left out.
 func (c clockAdjustment) updateProgressDeadlines(d *api.Deployment, newDeadline func(*api.DeploymentState) time.Time) {
 	copied, changed := copyDeployment(d), false
 	for _, state := range copied.TaskGroups {

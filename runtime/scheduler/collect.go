@@ -18,17 +18,16 @@ import (
 type GCConfig struct {
 	// SweepInterval is the time between two garbage collections; default: 5 minutes.
 	SweepInterval time.Duration
-	// MinDeadJobAge is the minimum age of dead jobs; default: 4 hours.
+	// MinDeadJobAge is the minimum age for deleting dead jobs; default: 4 hours.
 	MinDeadJobAge time.Duration
-	// MinEvalAndAllocAge is the minimum age of ended evaluations and allocations; default: 1 hour.
+	// MinEvalAndAllocAge is the minimum age for ended evaluations and allocations; default: 1 hour.
 	MinEvalAndAllocAge time.Duration
-	// MinBatchEvalAndAllocAge replaces MinEvalAndAllocAge for batch and sysbatch jobs that are not dead; default: 24
-	// hours.
+	// MinBatchEvalAndAllocAge replaces MinEvalAndAllocAge for batch and sysbatch jobs until they are dead; default: 24 hours.
 	MinBatchEvalAndAllocAge time.Duration
-	// MinDeploymentAge is the minimum age of ended deployments; default: 1 hour.
+	// MinDeploymentAge is the minimum age for ended deployments; default: 1 hour.
 	MinDeploymentAge time.Duration
-	// MaxUnneededAllocs and MaxUnneededEvals limit the number of unneeded records. The oldest records above the limit
-	// are deleted whatever their age; defaults: 5000 and 10000.
+	// MaxUnneededAllocs and MaxUnneededEvals limit the unneeded records. The oldest records above the limit are deleted
+	// whatever their age; defaults: 5000 and 10000.
 	MaxUnneededAllocs, MaxUnneededEvals int
 }
 
@@ -66,14 +65,14 @@ func (s *Scheduler) DeleteUnneededRecordsOfAnyAge(ctx context.Context) (index ui
 	})
 }
 
-// garbageCollection is a schedulerTxn that deletes unneeded records.
+// garbageCollection is a schedulerTxn for deleting unneeded records.
 type garbageCollection struct {
 	*schedulerTxn
 	GCConfig
 }
 
-// deleteUnneededRecords deletes the unneeded jobs, allocations, evaluations and deployments that are old enough. It
-// never deletes an allocation that has not ended.
+// deleteUnneededRecords deletes the unneeded jobs, allocations, evaluations and deployments if old enough. It never deletes an
+// allocation that has not ended.
 func (c garbageCollection) deleteUnneededRecords() {
 	c.setEventOperation(opJobsCollected)
 	var deadJobs []*api.Job
@@ -150,7 +149,7 @@ func (c garbageCollection) isUnneededAlloc(a *api.Allocation) bool {
 	if a.NextAllocation != "" || a.DesiredStatus != api.AllocDesiredStatusRun && !isStoppedWithoutReplacement(a) {
 		return true
 	}
-	// The other allocations are needed: plans count completed allocations, and failed ones that are not replaced.
+	// The other allocations are needed: plans count completed allocations and unreplaced failed ones.
 	return terminalAllocActions[*job.Type][a.ClientStatus] == replaceAlloc
 }
 
@@ -169,7 +168,7 @@ func (c garbageCollection) deleteOldUnneededAllocs() {
 	}
 }
 
-// minEvalAndAllocAge returns the age from which unneeded evaluations and allocations of a job can be deleted.
+// minEvalAndAllocAge returns the age at which a job's unneeded evaluations and allocations can be deleted.
 func (c garbageCollection) minEvalAndAllocAge(namespace, jobID string) time.Duration {
 	if job := c.tx.Job(nil, namespace, jobID); job != nil && isBatchOrSysbatch(job) && pointer.Value(job.Status) != model.JobDead {
 		return c.MinBatchEvalAndAllocAge
@@ -177,7 +176,7 @@ func (c garbageCollection) minEvalAndAllocAge(namespace, jobID string) time.Dura
 	return c.MinEvalAndAllocAge
 }
 
-// deleteOldUnneededEvals deletes ended evaluations that no allocation refers to, if they are old enough.
+// deleteOldUnneededEvals deletes ended evaluations that are old enough and that no allocation refers to.
 func (c garbageCollection) deleteOldUnneededEvals() {
 	placed := make(map[string]bool)
 	for _, a := range c.tx.Allocations(nil, "") {
@@ -198,8 +197,7 @@ func (c garbageCollection) deleteOldUnneededEvals() {
 	}
 }
 
-// deleteOldUnneededDeployments deletes old deployments that are neither active nor the newest of
-// their job.
+// deleteOldUnneededDeployments deletes old deployments that are neither active nor their job's newest.
 func (c garbageCollection) deleteOldUnneededDeployments() {
 	var unneededDeployments []*api.Deployment
 	for _, d := range c.tx.Deployments(nil, "") {

@@ -11,8 +11,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// setCurrentOrCancelDeployment sets p.currentDeployment to a copy of the latest deployment if it belongs to the current
-// version of the job. It cancels an active deployment of a stopped job or of another version.
+// setCurrentOrCancelDeployment sets p.currentDeployment to a copy of the latest deployment if it belongs to the job's current
+// version. It cancels an active deployment if it has another version or the job is stopped.
 func (p *planner) setCurrentOrCancelDeployment() {
 	d := p.LatestDeployment
 	if d == nil {
@@ -47,9 +47,9 @@ func copyDeployment(d *api.Deployment) *api.Deployment {
 	return &c
 }
 
-// addGroupToNewDeploymentIfNeeded adds the group to the plan's new deployment if the plan rolls out a new version of
-// the job. It creates the deployment for the first group. Replacements of the same version need no deployment.
-// hasUpdates means that an allocation must be updated, hasDestructiveUpdates that one must be replaced.
+// addGroupToNewDeploymentIfNeeded adds the group to the plan's new deployment if the plan rolls out a new job version. It
+// creates the deployment for the first group. Replacements of the same version need no deployment. hasUpdates: an allocation
+// must be updated; hasDestructiveUpdates: one must be replaced.
 func (g *groupPlan) addGroupToNewDeploymentIfNeeded(hasUpdates, hasDestructiveUpdates bool) {
 	if g.rollingUpdate == nil || *g.taskGroup.Count == 0 || g.currentDeployment != nil && !g.deploymentIsNew || g.hadAllocOfCurrentVersion && !hasUpdates {
 		return
@@ -89,8 +89,7 @@ func (p *planner) newDeployment() *api.Deployment {
 	}
 }
 
-// runningDeploymentDescription returns the status description of a running deployment: whether it waits
-// for a promotion.
+// runningDeploymentDescription returns a running deployment's status description: whether it waits for a promotion.
 func runningDeploymentDescription(d *api.Deployment, job *api.Job) string {
 	text := model.DeploymentRunning
 	for name, state := range d.TaskGroups {
@@ -109,7 +108,7 @@ func (p *planner) groupDeploymentState(group string) *api.DeploymentState {
 	return p.currentDeployment.TaskGroups[group]
 }
 
-// activeDeploymentState returns the state of the group in its deployment, or nil if there is no active deployment.
+// activeDeploymentState returns the group's deployment state, or nil if no deployment is active.
 func (g *groupPlan) activeDeploymentState() *api.DeploymentState {
 	if g.currentDeployment == nil || !model.DeploymentActive(g.currentDeployment) {
 		return nil
@@ -117,7 +116,7 @@ func (g *groupPlan) activeDeploymentState() *api.DeploymentState {
 	return g.groupDeploymentState(g.groupName)
 }
 
-// hasUnpromotedCanaries reports whether the group has canaries in an active deployment that are not promoted yet.
+// hasUnpromotedCanaries reports whether the group's active deployment has unpromoted canaries.
 func (g *groupPlan) hasUnpromotedCanaries() bool {
 	state := g.activeDeploymentState()
 	return state != nil && state.DesiredCanaries > 0 && !state.Promoted
@@ -129,16 +128,16 @@ func (g *groupPlan) isDeploymentPausedOrFailed() bool {
 	return d != nil && (d.Status == api.DeploymentStatusPaused || d.Status == api.DeploymentStatusFailed)
 }
 
-// setProgressDeadlineIfUnset sets the progress deadline of a group that has none yet, when its first allocation is
-// placed or updated.
+// setProgressDeadlineIfUnset sets a group's progress deadline, if it has none yet, when its first allocation is placed or
+// updated.
 func (p *planner) setProgressDeadlineIfUnset(state *api.DeploymentState) {
 	if state.ProgressDeadline > 0 && state.RequireProgressBy.IsZero() {
 		state.RequireProgressBy = p.Now.Add(state.ProgressDeadline)
 	}
 }
 
-// setModifyTimeIfDeploymentChanged sets the ModifyTime of d, the plan's copy of the deployment, if the plan has changed
-// the copy. It reports whether it has.
+// setModifyTimeIfDeploymentChanged sets d.ModifyTime if the plan has changed d, its copy of the deployment. It reports whether
+// it has.
 func (p *planner) setModifyTimeIfDeploymentChanged(d *api.Deployment) (changed bool) {
 	if maps.EqualFunc(d.TaskGroups, p.LatestDeployment.TaskGroups, func(a, b *api.DeploymentState) bool { return reflect.DeepEqual(a, b) }) {
 		return false

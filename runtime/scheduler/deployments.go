@@ -10,10 +10,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// deploymentUpdater is a schedulerTxn that updates deployments.
+// deploymentUpdater is a schedulerTxn for updating deployments.
 type deploymentUpdater struct{ *schedulerTxn }
 
-// reconcileDeploymentAfterDeadline is called when the timer of a deployment has expired. It removes the timer and makes
+// reconcileDeploymentAfterDeadline is called when a deployment's timer has expired. It removes the timer and makes
 // reconcileQueuedJobs check the deployment.
 func (u deploymentUpdater) reconcileDeploymentAfterDeadline(id string) {
 	u.setEventOperation(opDeployment)
@@ -23,7 +23,7 @@ func (u deploymentUpdater) reconcileDeploymentAfterDeadline(id string) {
 	u.tx.OnCommit(func() { u.scheduler.progressDeadlineTimers.setOrClearDueTime(id, zeroTime) })
 }
 
-// setProgressDeadlineTimer sets the timer of a running deployment to the earliest progress deadline of its groups.
+// setProgressDeadlineTimer sets a running deployment's timer to its groups' earliest progress deadline.
 func (u deploymentUpdater) setProgressDeadlineTimer(d *api.Deployment) {
 	id, first := d.ID, time.Time{}
 	if d.Status == api.DeploymentStatusRunning {
@@ -36,8 +36,7 @@ func (u deploymentUpdater) setProgressDeadlineTimer(d *api.Deployment) {
 	u.tx.OnCommit(func() { u.scheduler.progressDeadlineTimers.setOrClearDueTime(id, first) })
 }
 
-// checkAndUpdateDeployment applies the result of ComputeDeploymentChanges to the active deployment of the current
-// version of a job, if there is one.
+// checkAndUpdateDeployment applies ComputeDeploymentChanges to the active deployment, if any, of a job's current version.
 func (u deploymentUpdater) checkAndUpdateDeployment(job *api.Job) {
 	key := JobKeyOf(job)
 	d := u.tx.LatestDeployment(nil, key.Namespace, key.ID)
@@ -147,8 +146,8 @@ func (s *Scheduler) updateActiveDeployment(ctx context.Context, deploymentID, ve
 	return out, err
 }
 
-// latestStableVersionBefore returns the number of the latest stable version before the given version, or nil. A failed
-// deployment of the given version reverts the job to this stable version.
+// latestStableVersionBefore returns the latest stable version's number before the given version, or nil. If the given version's
+// deployment fails, the job reverts to this stable version.
 func (u deploymentUpdater) latestStableVersionBefore(key JobKey, version uint64) *uint64 {
 	if bad := u.tx.JobVersion(nil, key.Namespace, key.ID, version); bad != nil {
 		if stable := jobVersions(u).previousStableVersion(bad); stable != nil {
@@ -158,8 +157,7 @@ func (u deploymentUpdater) latestStableVersionBefore(key JobKey, version uint64)
 	return nil
 }
 
-// PromoteDeployment promotes the canaries of the given groups of a deployment; nil
-// means all groups.
+// PromoteDeployment promotes the canaries in a deployment's given groups; nil means all groups.
 func (s *Scheduler) PromoteDeployment(ctx context.Context, id string, groups []string) (RequestOutcome, error) {
 	return s.updateActiveDeployment(ctx, id, "promote", func(c *schedulerTxn, d *api.Deployment, job *api.Job) (DeploymentChanges, error) {
 		c.setEventOperation(opPromotion)
@@ -171,7 +169,7 @@ func (s *Scheduler) PromoteDeployment(ctx context.Context, id string, groups []s
 	})
 }
 
-// FailDeployment sets the status of an active deployment to failed. This reverts the job if a group has auto_revert.
+// FailDeployment sets an active deployment's status to failed. This reverts the job if a group has auto_revert.
 func (s *Scheduler) FailDeployment(ctx context.Context, id string) (RequestOutcome, error) {
 	return s.updateActiveDeployment(ctx, id, "fail", func(c *schedulerTxn, d *api.Deployment, _ *api.Job) (DeploymentChanges, error) {
 		failed := copyDeployment(d)
@@ -212,8 +210,7 @@ func (s *Scheduler) CheckDeploymentForUnblock(ctx context.Context, id string) (R
 	})
 }
 
-// SetAllocHealth sets the health of the allocations with the given ids in a deployment, whatever
-// the health_check of their groups is.
+// SetAllocHealth sets the health of a deployment's allocations with the given ids, whatever health_check their groups have.
 func (s *Scheduler) SetAllocHealth(ctx context.Context, deploymentID string, healthyAllocIDs, unhealthyAllocIDs []string) (RequestOutcome, error) {
 	return s.updateActiveDeployment(ctx, deploymentID, "set health of allocations for a", func(c *schedulerTxn, d *api.Deployment, job *api.Job) (DeploymentChanges, error) {
 		c.setEventOperation(opAllocHealth)

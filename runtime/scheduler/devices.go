@@ -14,14 +14,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// deviceInstance identifies one instance of a device group on the node.
+// deviceInstance identifies one instance in a device group on the node.
 type deviceInstance struct{ vendor, deviceType, name, id string }
 
 func deviceInstanceOf(g *api.NodeDeviceResource, id string) deviceInstance {
 	return deviceInstance{g.Vendor, g.Type, g.Name, id}
 }
 
-// allocatedDevices returns the device instances that an allocation holds.
+// allocatedDevices returns an allocation's device instances.
 func allocatedDevices(a *api.Allocation) []deviceInstance {
 	if a.AllocatedResources == nil {
 		return nil
@@ -37,26 +37,25 @@ func allocatedDevices(a *api.Allocation) []deviceInstance {
 	return devices
 }
 
-// deviceRequest is a device block of a task, with the device groups that match its name and constraints.
+// deviceRequest is a task's device block, with the device groups matching its name and constraints.
 type deviceRequest struct {
 	taskName   string
 	block      *api.RequestedDevice
 	candidates []deviceCandidate // sorted by decreasing affinity score
 }
 
-// deviceCandidate is a device group that matches a device block.
+// deviceCandidate is a device group matching a device block.
 type deviceCandidate struct {
 	deviceGroup         *api.NodeDeviceResource
 	affinityScore       float64
-	suitableInstanceIDs []string // ids of the healthy instances that the constraints admit
+	suitableInstanceIDs []string // ids of healthy instances that the constraints admit
 }
 
-// requestedCount returns the number of requested instances. It is limited, so that the conversion to int cannot overflow:
-// no device group has so many instances.
+// requestedCount returns the number of requested instances. It is limited, so the conversion to int cannot overflow: no device
+// group has so many instances.
 func (r *deviceRequest) requestedCount() int { return int(min(pointer.Value(r.block.Count), 1<<20)) }
 
-// newDeviceRequest matches a device block with the device groups of a node. The candidates include instances that
-// allocations hold.
+// newDeviceRequest matches a device block with a node's device groups. The candidates include instances that allocations hold.
 func newDeviceRequest(task string, block *api.RequestedDevice, node *PlacementNode) *deviceRequest {
 	r := &deviceRequest{taskName: task, block: block}
 	for _, group := range node.Devices {
@@ -77,8 +76,7 @@ func newDeviceRequest(task string, block *api.RequestedDevice, node *PlacementNo
 	return r
 }
 
-// deviceRequestsOf returns the device blocks of the group's tasks that request at least one instance, in the order of the
-// job.
+// deviceRequestsOf returns the device blocks of the group's tasks with a count of at least one, in job order.
 func deviceRequestsOf(g *api.TaskGroup, node *PlacementNode) []*deviceRequest {
 	var requests []*deviceRequest
 	for _, t := range g.Tasks {
@@ -102,14 +100,14 @@ func checkSuitableDevicesExist(g *api.TaskGroup, node PlacementNode) error {
 	return errors.Join(errs...)
 }
 
-// unmetDeviceRequestsOf returns the device blocks of the group for which the node has too few suitable instances.
+// unmetDeviceRequestsOf returns the group's device blocks for which the node has too few suitable instances.
 func unmetDeviceRequestsOf(g *api.TaskGroup, node *PlacementNode) []*deviceRequest {
 	return slices.DeleteFunc(deviceRequestsOf(g, node), func(r *deviceRequest) bool {
 		return slices.ContainsFunc(r.candidates, func(c deviceCandidate) bool { return len(c.suitableInstanceIDs) >= r.requestedCount() })
 	})
 }
 
-// MissingDeviceReasons returns a text for each device block of a canonical job for which a stored node has too few suitable
+// MissingDeviceReasons returns a text for each device block in a canonical job for which a stored node has too few suitable
 // devices, even if no allocation holds any.
 func MissingDeviceReasons(job *api.Job, n *api.Node) (reasons []string) {
 	node := PlacementNodeOf(n)
@@ -168,8 +166,8 @@ func (r *deviceRequest) groupUnfitReason(group *api.NodeDeviceResource, node *Pl
 	return fmt.Sprintf("has %d instances, %d healthy, %d that the constraints admit, and %d are requested%s", len(group.Instances), healthy, len(r.candidates[i].suitableInstanceIDs), r.requestedCount(), unhealthy)
 }
 
-// deviceValueSuffix returns the end of a message with the value of the device attribute that a constraint compares, and
-// with both units if they are not comparable. It is empty if the constraint names no device attribute.
+// deviceValueSuffix returns a message suffix: the device attribute value that a constraint compares, and both units if they are
+// not comparable. It is empty if the constraint names no device attribute.
 func deviceValueSuffix(c *api.Constraint, group *api.NodeDeviceResource, node *PlacementNode) string {
 	name, ok := strings.CutPrefix(c.LTarget, "${device.attr.")
 	if !ok {
@@ -186,8 +184,8 @@ func deviceValueSuffix(c *api.Constraint, group *api.NodeDeviceResource, node *P
 	return text
 }
 
-// assignDevices chooses free device instances for the tasks of a group. Requests with the fewest suitable instances choose
-// first: otherwise a request that any instance satisfies could get the only instance that satisfies another request.
+// assignDevices chooses free device instances for a group's tasks. Requests with the fewest suitable instances choose first:
+// otherwise a request that any instance satisfies could get the only instance suitable for another.
 func (p *allocPlacer) assignDevices(g *api.TaskGroup) (map[*api.RequestedDevice]*api.AllocatedDeviceResource, error) {
 	requests := deviceRequestsOf(g, &p.node)
 	slices.SortStableFunc(requests, func(a, b *deviceRequest) int {
@@ -212,8 +210,8 @@ func (r *deviceRequest) suitableInstanceCount() (n int) {
 	return n
 }
 
-// assignDevice chooses free instances of one device group for a request, and adds them to chosen, the instances that the
-// same allocation has chosen so far.
+// assignDevice chooses a request's instances from one device group. It adds them to chosen, the same allocation's instances so
+// far.
 func (p *allocPlacer) assignDevice(r *deviceRequest, chosen map[deviceInstance]bool) (*api.AllocatedDeviceResource, error) {
 	var shortages []string
 	var heldBy *allocNameReservations

@@ -10,22 +10,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// DrainRequest is the argument of Drain: it starts or ends a drain of the node.
+// DrainRequest is Drain's argument: it starts or ends a node drain.
 type DrainRequest struct {
-	// Spec has the options of a new drain. Nil ends the current drain.
+	// Spec has a new drain's options. Nil ends the current drain.
 	Spec *api.DrainSpec
 	// MarkEligible makes the node eligible again when a drain is ended.
 	MarkEligible bool
 	Meta         map[string]string
 }
 
-// NodeRequestOutcome is the result of SetNodeEligibility and StartOrEndDrain.
+// NodeRequestOutcome is the result from SetNodeEligibility and StartOrEndDrain.
 type NodeRequestOutcome struct {
 	EvalIDs                                 []string
 	EvalCreateIndex, NodeModifyIndex, Index uint64
 }
 
-// drainTimerKey is the key of this node's drain in the timer queue.
+// drainTimerKey is this node's drain key in the timer queue.
 const drainTimerKey = "drain"
 
 // SetNodeEligibility sets whether new allocations can be placed on the node: "eligible"
@@ -51,10 +51,9 @@ func (s *Scheduler) SetNodeEligibility(ctx context.Context, eligibility string) 
 	})
 }
 
-// StartOrEndDrain starts or ends the drain of the node. A drain stops allocations of service jobs as the migrate
-// blocks of their groups specify. Allocations of batch jobs can run until the deadline, and system jobs
-// stop last. The evaluations of the jobs are blocked until the node is eligible again. The node stays
-// ineligible when the drain is complete.
+// StartOrEndDrain starts or ends the node's drain. A drain stops service allocations as their groups' migrate blocks specify.
+// Batch allocations can run until the deadline, and system jobs stop last. The jobs' evaluations are blocked until the node is
+// eligible again. The node stays ineligible when the drain is complete.
 func (s *Scheduler) StartOrEndDrain(ctx context.Context, r DrainRequest) (NodeRequestOutcome, error) {
 	return s.updateNodeAndContinueDrain(ctx, opNodeDrain, func(c *schedulerTxn, n *api.Node) error {
 		before := n.DrainStrategy
@@ -87,7 +86,7 @@ func (s *Scheduler) StartOrEndDrain(ctx context.Context, r DrainRequest) (NodeRe
 	})
 }
 
-// nodeDrain is a schedulerTxn that continues or ends the drain of the node.
+// nodeDrain is a schedulerTxn for continuing or ending the node's drain.
 type nodeDrain struct{ *schedulerTxn }
 
 // setDrainEnded ends the drain in n, which the caller then stores.
@@ -101,8 +100,8 @@ func (d nodeDrain) setDrainEnded(n *api.Node, status api.DrainStatus, message st
 	model.AppendNodeEvent(n, "Drain", message, nil, d.now)
 }
 
-// updateNodeAndContinueDrain calls edit with a copy of the stored node, stores the copy and continues its drain.
-// operation is the operation of the event.
+// updateNodeAndContinueDrain calls edit with a copy of the stored node, stores the copy and continues its drain. operation is
+// the event's operation.
 func (s *Scheduler) updateNodeAndContinueDrain(ctx context.Context, operation string, edit func(*schedulerTxn, *api.Node) error) (out NodeRequestOutcome, err error) {
 	out.Index, err = s.updateAndReconcile(ctx, func(c *schedulerTxn) error {
 		out = NodeRequestOutcome{}
@@ -133,14 +132,13 @@ func (d nodeDrain) putNodeAndSetDrainTimer(n *api.Node) {
 	d.setDrainTimer(n)
 }
 
-// drainStartDelay is the delay between a drain request and the first stop. A client
-// that watches the drain lists the allocations after the response to its request
-// and reports only later changes: without the delay it would not report allocations
-// that stop quickly. Nomad batches the changes of a drain for a second.
+// drainStartDelay is the delay between a drain request and the first stop. A client watching the drain lists the allocations
+// after the response to its request and reports only later changes: without the delay it would not report allocations that stop
+// quickly. Nomad batches a drain's changes for a second.
 const drainStartDelay = 200 * time.Millisecond
 
-// setDrainTimer sets the drain timer to the next time at which a drain has something to do: the end of
-// drainStartDelay, and then the deadline. Without a drain it removes the timer.
+// setDrainTimer sets the drain timer to the next time a drain has something to do: when drainStartDelay ends, then at the
+// deadline. Without a drain it removes the timer.
 func (d nodeDrain) setDrainTimer(n *api.Node) {
 	var at time.Time
 	if n != nil && n.DrainStrategy != nil {
@@ -154,8 +152,8 @@ func (d nodeDrain) setDrainTimer(n *api.Node) {
 	d.tx.OnCommit(func() { d.scheduler.drainTimer.setOrClearDueTime(drainTimerKey, at) })
 }
 
-// continueOrCompleteDrain stops the allocations that a drain of the node can stop now, or completes the drain. It
-// returns the ids of the new evaluations. It does nothing if the node is not draining.
+// continueOrCompleteDrain stops the allocations that a node drain can stop now, or completes the drain. It returns the new
+// evaluations' ids. It does nothing if the node is not draining.
 func (d nodeDrain) continueOrCompleteDrain() (evalIDs []string) {
 	if !d.node.IsDraining {
 		return nil
@@ -194,8 +192,8 @@ func (d nodeDrain) continueOrCompleteDrain() (evalIDs []string) {
 	return evalIDs
 }
 
-// allocsToDrainNext returns the allocations that the drain stops now, and whether the drain is complete: all allocations
-// have ended. Allocations of the same group are sorted by their index.
+// allocsToDrainNext returns the allocations that the drain stops now, and whether the drain is complete: all allocations have
+// ended. A group's allocations are sorted by their index.
 func allocsToDrainNext(d *api.DrainStrategy, allocs []*api.Allocation, ended func(id string) bool, now time.Time) (next []*api.Allocation, done bool) {
 	due := d.Deadline < 0 || !d.ForceDeadline.IsZero() && !now.Before(d.ForceDeadline)
 	type groupKey struct {
@@ -205,7 +203,7 @@ func allocsToDrainNext(d *api.DrainStrategy, allocs []*api.Allocation, ended fun
 	stopping := make(map[groupKey]int)
 	groups := make(map[groupKey][]*api.Allocation)
 	var groupOrder []groupKey
-	unended, unendedNonSystem := 0, 0 // allocations that have not ended: all, and those of jobs that are not system jobs
+	unended, unendedNonSystem := 0, 0 // allocations that have not ended: all, and those outside system jobs
 	for _, a := range allocs {
 		kind := *a.Job.Type
 		if ended(a.ID) || kind == api.JobTypeSystem && d.IgnoreSystemJobs {
@@ -247,8 +245,8 @@ func allocsToDrainNext(d *api.DrainStrategy, allocs []*api.Allocation, ended fun
 	return next, unended == 0
 }
 
-// migrateMaxParallel returns how many allocations of the group of a the drain may stop at one time: max_parallel of its
-// migrate block.
+// migrateMaxParallel returns how many allocations in a's group the drain may stop at one time: the migrate block's
+// max_parallel.
 func migrateMaxParallel(a *api.Allocation) int {
 	if g := model.FindGroup(a.Job, a.TaskGroup); g != nil && g.Migrate != nil && g.Migrate.MaxParallel != nil {
 		return max(*g.Migrate.MaxParallel, 1)

@@ -9,9 +9,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 )
 
-// checkFeasible checks whether the node has the drivers and networks of a group, and satisfies the constraints of
-// the job, the group and its tasks. The error joins all violations. jobAllocCount and groupAllocCount are the numbers
-// of allocations of the job and of the group on the node after the placement.
+// checkFeasible checks whether the node has a group's drivers and networks, and satisfies the job, group and task constraints.
+// The error joins all violations. jobAllocCount and groupAllocCount are the job's and the group's allocations on the node after
+// the placement.
 func checkFeasible(job *api.Job, g *api.TaskGroup, node PlacementNode, jobAllocCount, groupAllocCount int) error {
 	var errs []error
 	for _, t := range g.Tasks {

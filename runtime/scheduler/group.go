@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// terminalAllocAction is how a plan treats a terminal allocation whose desired status is run.
+// terminalAllocAction is how a plan treats a terminal allocation with desired status run.
 type terminalAllocAction uint8
 
 const (
@@ -21,8 +21,8 @@ const (
 	followReschedulePolicy                            // the reschedule policy decides whether and when it is replaced
 )
 
-// terminalAllocActions maps job type and client status to the action for a terminal allocation. It does not apply to
-// batch and sysbatch allocations of an older job version, which plans ignore.
+// terminalAllocActions maps job type and client status to the action for a terminal allocation. It does not apply to batch and
+// sysbatch allocations with an older job version, which plans ignore.
 var terminalAllocActions = map[string]map[string]terminalAllocAction{
 	api.JobTypeService:  {api.AllocClientStatusComplete: replaceAlloc, api.AllocClientStatusFailed: followReschedulePolicy, api.AllocClientStatusLost: replaceAlloc},
 	api.JobTypeBatch:    {api.AllocClientStatusComplete: countTerminalAsDone, api.AllocClientStatusFailed: followReschedulePolicy, api.AllocClientStatusLost: replaceAlloc},
@@ -30,8 +30,8 @@ var terminalAllocActions = map[string]map[string]terminalAllocAction{
 	api.JobTypeSysbatch: {api.AllocClientStatusComplete: countTerminalAsDone, api.AllocClientStatusFailed: countTerminalAsDone, api.AllocClientStatusLost: replaceAlloc},
 }
 
-// groupPlan is the part of a plan for one group of the job. classifyOrStopAlloc puts each allocation that counts
-// for the group into one of the lists.
+// groupPlan is a plan's part for one job group. classifyOrStopAlloc puts each allocation that counts for the group into one of
+// the lists.
 type groupPlan struct {
 	*planner
 	taskGroup           *api.TaskGroup
@@ -39,16 +39,15 @@ type groupPlan struct {
 	rollingUpdate       *api.UpdateStrategy // nil if all allocations may change at once
 	groupDesiredUpdates *api.DesiredUpdates
 
-	liveOrUnreplacedAllocs []*api.Allocation // allocations that run, or that have failed and are not replaced
-	rescheduleLater        []*delayedAlloc   // failed allocations that a later plan replaces; liveOrUnreplacedAllocs or unpromotedCanaries has them too
-	unpromotedCanaries     []*api.Allocation // canaries of the deployment that are not promoted
+	liveOrUnreplacedAllocs []*api.Allocation // allocations that run, or have failed and are not replaced
+	rescheduleLater        []*delayedAlloc   // failed allocations for a later plan to replace; liveOrUnreplacedAllocs or unpromotedCanaries has them too
+	unpromotedCanaries     []*api.Allocation // the deployment's unpromoted canaries
 	migratingAllocs        []*api.Allocation // allocations for which a user or a drain has requested a replacement
-	rescheduleNow          []*api.Allocation // failed allocations that this plan replaces
-	completedAllocs        []*api.Allocation // terminal allocations that are not replaced, and count as completed work
+	rescheduleNow          []*api.Allocation // failed allocations for this plan to replace
+	completedAllocs        []*api.Allocation // terminal allocations without replacement that count as completed work
 
-	hadAllocOfCurrentVersion bool // an allocation of the current version existed before this plan
-	// placementsBeforeRollingUpdate counts the placements of this plan before replaceOutdatedAllocs, which use up
-	// max_parallel.
+	hadAllocOfCurrentVersion bool // an allocation with the current version existed before this plan
+	// placementsBeforeRollingUpdate counts this plan's placements before replaceOutdatedAllocs. They use up max_parallel.
 	placementsBeforeRollingUpdate int
 }
 
@@ -81,7 +80,7 @@ func isBatchOrSysbatch(job *api.Job) bool {
 	return *job.Type == api.JobTypeBatch || *job.Type == api.JobTypeSysbatch
 }
 
-// classifyOrStopAlloc adds an allocation to one of the lists of the groupPlan.
+// classifyOrStopAlloc adds an allocation to one of groupPlan's lists.
 func (g *groupPlan) classifyOrStopAlloc(a *api.Allocation) {
 	g.hadAllocOfCurrentVersion = g.hadAllocOfCurrentVersion || g.hasCurrentJobVersion(a)
 	switch terminal := a.ClientTerminalStatus(); {
@@ -157,13 +156,12 @@ func (g *groupPlan) isNeededCanary(a *api.Allocation) bool {
 	return state != nil && !state.Promoted
 }
 
-// isStoppedWithoutReplacement reports whether a user has stopped an allocation in a way that forbids a
-// replacement.
+// isStoppedWithoutReplacement reports whether a user has stopped an allocation for good, without a replacement.
 func isStoppedWithoutReplacement(a *api.Allocation) bool {
 	return a.DesiredTransition.ShouldDisableMigrationPlacement() && a.NextAllocation == ""
 }
 
-// isReplacementRequested reports whether a user or a drain has requested a replacement of an allocation.
+// isReplacementRequested reports whether a user or a drain has requested an allocation's replacement.
 func isReplacementRequested(a *api.Allocation) bool {
 	t := a.DesiredTransition
 	return t.ShouldMigrate() || t.Reschedule != nil && *t.Reschedule
@@ -189,7 +187,7 @@ func (g *groupPlan) rescheduleTime(a *api.Allocation) (at time.Time, mustReplace
 	return at, ok
 }
 
-// reschedulePolicyOf returns the reschedule policy in the job version of an allocation, or nil.
+// reschedulePolicyOf returns the reschedule policy in an allocation's job version, or nil.
 func reschedulePolicyOf(a *api.Allocation) *api.ReschedulePolicy {
 	if g := model.FindGroup(a.Job, a.TaskGroup); g != nil {
 		return g.ReschedulePolicy
@@ -197,8 +195,8 @@ func reschedulePolicyOf(a *api.Allocation) *api.ReschedulePolicy {
 	return nil
 }
 
-// lastTaskFinishTime returns when the last task of an allocation ended. The result is at most the modification time
-// of the allocation, which is not in the future: replaceFutureTimes replaces times in the future.
+// lastTaskFinishTime returns when an allocation's last task ended. The result is at most the allocation's modification time,
+// which is not in the future: replaceFutureTimes replaces times in the future.
 func lastTaskFinishTime(a *api.Allocation) time.Time {
 	var lastFinish time.Time
 	for _, t := range a.TaskStates {
@@ -212,14 +210,14 @@ func lastTaskFinishTime(a *api.Allocation) time.Time {
 	return lastFinish
 }
 
-// stopUnneededAlloc stops an allocation that is no longer needed.
+// stopUnneededAlloc stops an unneeded allocation.
 func (g *groupPlan) stopUnneededAlloc(a *api.Allocation) {
 	g.stopAlloc(a, model.AllocNotNeeded)
 	g.groupDesiredUpdates.Stop++
 }
 
-// stopDuplicateAllocs stops all but one allocation of each name. After the promotion of a canary, the canary and the
-// allocation of the older version have the same name.
+// stopDuplicateAllocs stops all but one allocation with the same name. After a canary's promotion, the canary and an older
+// version's allocation have the same name.
 func (g *groupPlan) stopDuplicateAllocs() {
 	best := make(map[string]*api.Allocation, len(g.liveOrUnreplacedAllocs))
 	n := 0
@@ -239,8 +237,8 @@ func (g *groupPlan) stopDuplicateAllocs() {
 	}
 }
 
-// stopAllocsIf stops the allocations for which unneeded returns true, and removes them from the lists of the groupPlan. It
-// also stops failed allocations, so that no later plan replaces them.
+// stopAllocsIf stops the allocations for which unneeded returns true, and removes them from groupPlan's lists. It also stops
+// failed allocations, so that no later plan replaces them.
 func (g *groupPlan) stopAllocsIf(unneeded func(*api.Allocation) bool) {
 	for _, list := range []*[]*api.Allocation{&g.liveOrUnreplacedAllocs, &g.migratingAllocs, &g.rescheduleNow} {
 		*list = slices.DeleteFunc(*list, func(a *api.Allocation) bool {
@@ -254,8 +252,8 @@ func (g *groupPlan) stopAllocsIf(unneeded func(*api.Allocation) bool) {
 	g.rescheduleLater = slices.DeleteFunc(g.rescheduleLater, func(l *delayedAlloc) bool { return !isCanary(l.alloc) && unneeded(l.alloc) })
 }
 
-// isPreferredToKeep reports whether stopDuplicateAllocs keeps a rather than b: it prefers allocations that are not
-// terminal, then the current job version, then the newest allocation.
+// isPreferredToKeep reports whether stopDuplicateAllocs keeps a rather than b: it prefers allocations that are not terminal,
+// then the current job version, then the newest.
 func (g *groupPlan) isPreferredToKeep(a, b *api.Allocation) bool {
 	if x, y := model.AllocTerminal(a), model.AllocTerminal(b); x != y {
 		return y
@@ -298,8 +296,8 @@ func allocIndex(a *api.Allocation) int {
 	return 0
 }
 
-// splitOutdatedAllocs returns the allocations of older job versions, each list sorted by index: those that
-// can be updated in place, and those that must be replaced.
+// splitOutdatedAllocs returns the allocations with older job versions, each list sorted by index: the ones it can update in
+// place, and the ones it must replace.
 func (g *groupPlan) splitOutdatedAllocs() (inPlace, destroy []*api.Allocation) {
 	for _, a := range g.liveOrUnreplacedAllocs {
 		switch {
@@ -333,8 +331,8 @@ func (g *groupPlan) updateInPlace(a *api.Allocation) {
 	g.groupDesiredUpdates.InPlaceUpdate++
 }
 
-// placeMissingCanaries places the missing canaries of the new job version, at first with the names of outdated
-// allocations, which continue to run until the promotion.
+// placeMissingCanaries places the new job version's missing canaries, at first with outdated allocations' names; these continue
+// to run until the promotion.
 func (g *groupPlan) placeMissingCanaries(outdated []*api.Allocation) {
 	if !g.hasUnpromotedCanaries() || g.isDeploymentPausedOrFailed() {
 		return
@@ -377,9 +375,9 @@ func (g *groupPlan) markCanary(a *api.Allocation) {
 	state.PlacedCanaries = append(state.PlacedCanaries, a.ID)
 }
 
-// versionForReplacement returns the job version for the replacement of an allocation: usually the current version. While
-// the canaries of the current version are not promoted, and after the deployment of the current version has failed, the
-// replacement has the version of the replaced allocation.
+// versionForReplacement returns the job version for an allocation's replacement: usually the current version. While the current
+// version's canaries are not promoted, and after its deployment has failed, the replacement has the replaced allocation's
+// version.
 func (g *groupPlan) versionForReplacement(a *api.Allocation) *api.Job {
 	d := g.currentDeployment
 	currentIsUnproven := g.hasUnpromotedCanaries() || d != nil && d.Status == api.DeploymentStatusFailed
@@ -430,8 +428,8 @@ func (g *groupPlan) replaceFailedAllocs() {
 	}
 }
 
-// requestFollowUpEvals makes the planner create follow-up evaluations for the failed allocations that must be replaced
-// later and have no pending follow-up evaluation.
+// requestFollowUpEvals makes the planner create follow-up evaluations for failed allocations that need a later replacement and
+// have no pending follow-up evaluation.
 func (g *groupPlan) requestFollowUpEvals() {
 	for _, l := range g.rescheduleLater {
 		if g.isReplacedByPlan(l.alloc) {
@@ -446,7 +444,7 @@ func (g *groupPlan) requestFollowUpEvals() {
 	}
 }
 
-// isReplacedByPlan reports whether this plan has placed a replacement of the allocation.
+// isReplacedByPlan reports whether this plan has placed the allocation's replacement.
 func (g *groupPlan) isReplacedByPlan(a *api.Allocation) bool {
 	c := g.planner.updatedAllocsByID[a.ID]
 	return c != nil && c.NextAllocation != ""
@@ -456,7 +454,7 @@ func (g *groupPlan) isReplacedByPlan(a *api.Allocation) bool {
 func (g *groupPlan) placeMissingAllocs() {
 	missing := *g.taskGroup.Count - len(g.liveOrUnreplacedAllocs) - len(g.rescheduleNow) - len(g.migratingAllocs) - len(g.completedAllocs)
 	missing += len(g.onlyCanaries(g.rescheduleNow)) + len(g.onlyCanaries(g.migratingAllocs))
-	// A rolling update does not delay the placements of a system job, whose failed allocations each evaluation replaces.
+	// A rolling update does not delay a system job's placements: each evaluation replaces its failed allocations.
 	delayed := g.rollingUpdate != nil && *g.Job.Type != api.JobTypeSystem && (g.isDeploymentPausedOrFailed() || g.hasUnpromotedCanaries())
 	if missing <= 0 || delayed {
 		return
@@ -479,8 +477,8 @@ func (g *groupPlan) placeMissingAllocs() {
 	}
 }
 
-// replaceOutdatedAllocs replaces as many allocations of older job versions as the rolling update allows now. It returns
-// the number of replacements that it has tried.
+// replaceOutdatedAllocs replaces as many outdated allocations as the rolling update allows now. It returns the number of
+// attempted replacements.
 func (g *groupPlan) replaceOutdatedAllocs(outdated []*api.Allocation) (triedCount int) {
 	n := min(g.replacementLimit(len(outdated)), len(outdated))
 	for _, a := range outdated[:n] {
@@ -492,8 +490,8 @@ func (g *groupPlan) replaceOutdatedAllocs(outdated []*api.Allocation) (triedCoun
 	return n
 }
 
-// replacementLimit returns how many of the outdated allocations this plan may replace: all without a rolling update,
-// otherwise max_parallel minus the allocations that this plan has placed and those whose health is undecided.
+// replacementLimit returns how many outdated allocations this plan may replace: all without a rolling update, otherwise
+// max_parallel minus the allocations placed by this plan or with undecided health.
 func (g *groupPlan) replacementLimit(outdated int) int {
 	if g.rollingUpdate == nil {
 		return outdated

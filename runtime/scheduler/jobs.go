@@ -23,7 +23,7 @@ const (
 	RequestNotFound                         // a named object does not exist
 )
 
-// RequestError is the error of a rejected request. Its text is the same as in Nomad.
+// RequestError is a rejected request's error. Its text is the same as in Nomad.
 type RequestError struct {
 	Kind RequestErrorKind
 	Text string
@@ -35,28 +35,26 @@ func requestErrorf(kind RequestErrorKind, format string, args ...any) error {
 	return &RequestError{kind, fmt.Sprintf(format, args...)}
 }
 
-// RegisterOptions are the options of RegisterAndEvaluateJob.
+// RegisterOptions are RegisterAndEvaluateJob's options.
 type RegisterOptions struct {
-	// EnforceIndex makes RegisterAndEvaluateJob reject the job unless the stored job has the index JobModifyIndex. A
-	// JobModifyIndex of zero then means that no such job may be stored.
+	// EnforceIndex makes RegisterAndEvaluateJob reject the job unless the stored job has the index JobModifyIndex. If
+	// JobModifyIndex is zero, no such job may be stored.
 	EnforceIndex   bool
 	JobModifyIndex uint64
-	// PreserveCounts keeps the counts of the groups of the stored job, and PreserveResources the resources of its
-	// tasks.
+	// PreserveCounts keeps the stored job's group counts, and PreserveResources its tasks' resources.
 	PreserveCounts, PreserveResources bool
-	// EvalPriority is the priority of the evaluation; zero means the job's
-	// priority.
+	// EvalPriority is the evaluation's priority; zero means the job's priority.
 	EvalPriority int
 	Submission   *api.JobSubmission
 }
 
-// RequestOutcome is the result of a request that changes a job, an allocation or a deployment.
+// RequestOutcome is the result of a request to change a job, an allocation or a deployment.
 type RequestOutcome struct {
 	// EvalID is empty if no evaluation was necessary.
 	EvalID          string
 	EvalCreateIndex uint64
 	JobModifyIndex  uint64
-	// ChildJobID is the id of the child job that was launched or dispatched.
+	// ChildJobID is the launched or dispatched child job's id.
 	ChildJobID          string
 	ChildJobCreateIndex uint64
 	// Only deployment requests set the next two fields.
@@ -108,7 +106,7 @@ func (s *Scheduler) RegisterAndEvaluateJob(ctx context.Context, job *api.Job, o 
 	return out, err
 }
 
-// checkEvalPriority checks the priority of an evaluation; zero is valid.
+// checkEvalPriority checks an evaluation's priority; zero is valid.
 func checkEvalPriority(priority int) error {
 	if priority < 0 || priority > 100 {
 		return requestErrorf(RequestInvalid, "eval priority must be between 1 and 100 inclusively")
@@ -116,8 +114,8 @@ func checkEvalPriority(priority int) error {
 	return nil
 }
 
-// validateJob validates a canonical job. It does not call model.Canonicalize, which would write to parts that the job
-// shares with a stored job and that other goroutines read.
+// validateJob validates a canonical job. It does not call model.Canonicalize, which would write to parts shared with a stored
+// job that other goroutines read.
 func validateJob(job *api.Job, state store.Reader) error {
 	return model.Validate(job, namespaceNames(state)...)
 }
@@ -137,8 +135,8 @@ func checkEnforcedModifyIndex(old *api.Job, o RegisterOptions) error {
 	return nil
 }
 
-// withPreservedCountsAndResources returns the new job, or a copy with the counts or resources of the old job if the
-// options request it.
+// withPreservedCountsAndResources returns the new job, or a copy with the old job's counts or resources if the options request
+// it.
 func withPreservedCountsAndResources(job, old *api.Job, o RegisterOptions) *api.Job {
 	if old == nil || !o.PreserveCounts && !o.PreserveResources {
 		return job
@@ -169,9 +167,8 @@ func withPreservedCountsAndResources(job, old *api.Job, o RegisterOptions) *api.
 	return &c
 }
 
-// evaluateUnlessParentJob evaluates a changed job and sets the indexes and the evaluation in out. Periodic and
-// parameterized jobs, which have no allocations, are not evaluated. An evalPriority of zero means the priority of the
-// job.
+// evaluateUnlessParentJob evaluates a changed job and sets the indexes and the evaluation in out. Periodic and parameterized
+// jobs, which have no allocations, are not evaluated. If evalPriority is zero, the job's priority applies.
 func (t *schedulerTxn) evaluateUnlessParentJob(out *RequestOutcome, job *api.Job, trigger string, evalPriority int) {
 	out.JobModifyIndex = *job.ModifyIndex
 	t.reconcileJobAtTxnEnd(JobKeyOf(job))
@@ -180,7 +177,7 @@ func (t *schedulerTxn) evaluateUnlessParentJob(out *RequestOutcome, job *api.Job
 	}
 	eval := t.newPendingEval(job, trigger)
 	if trigger == triggerDeregister {
-		eval.Type = api.JobTypeService // Nomad sets the type service for the deregistration of jobs of every type
+		eval.Type = api.JobTypeService // Nomad sets the type service whenever a job is deregistered, whatever its type
 	}
 	if evalPriority != 0 {
 		eval.Priority = evalPriority
@@ -189,17 +186,16 @@ func (t *schedulerTxn) evaluateUnlessParentJob(out *RequestOutcome, job *api.Job
 	out.EvalID, out.EvalCreateIndex = eval.ID, t.tx.Index()
 }
 
-// DeregisterOptions are the options of DeregisterJob.
+// DeregisterOptions are DeregisterJob's options.
 type DeregisterOptions struct {
 	// Purge also deletes the job.
 	Purge bool
-	// EvalPriority is the priority of the evaluation; zero means the job's
-	// priority.
+	// EvalPriority is the evaluation's priority; zero means the job's priority.
 	EvalPriority    int
 	NoShutdownDelay bool
 }
 
-// DeregisterJob stops a job. A job that does not exist is not an error.
+// DeregisterJob stops a job. A missing job is not an error.
 func (s *Scheduler) DeregisterJob(ctx context.Context, key JobKey, o DeregisterOptions) (out RequestOutcome, err error) {
 	if err := checkEvalPriority(o.EvalPriority); err != nil {
 		return RequestOutcome{}, err
@@ -232,7 +228,7 @@ func (s *Scheduler) DeregisterJob(ctx context.Context, key JobKey, o DeregisterO
 	return out, err
 }
 
-// skipShutdownDelays makes the tasks of a job stop without their shutdown_delay.
+// skipShutdownDelays makes a job's tasks stop without their shutdown_delay.
 func (t *schedulerTxn) skipShutdownDelays(key JobKey) {
 	for _, a := range t.tx.AllocationsByJob(nil, key.Namespace, key.ID) {
 		if !model.AllocTerminal(a) {
@@ -243,8 +239,8 @@ func (t *schedulerTxn) skipShutdownDelays(key JobKey) {
 	}
 }
 
-// EvaluateJob creates and processes an evaluation of a job. With forceReschedule, it replaces failed allocations
-// even if their reschedule policy does not allow it.
+// EvaluateJob creates and processes a job evaluation. With forceReschedule, it replaces failed allocations even if their
+// reschedule policy does not allow it.
 func (s *Scheduler) EvaluateJob(ctx context.Context, key JobKey, forceReschedule bool) (out RequestOutcome, err error) {
 	out.Index, err = s.updateAndReconcile(ctx, func(c *schedulerTxn) error {
 		out = RequestOutcome{}
@@ -276,9 +272,9 @@ func (t *schedulerTxn) forceRescheduleOfFailedAllocs(key JobKey) {
 	}
 }
 
-// DryRunRegister returns the changes that RegisterAndEvaluateJob would make, and the stored job or nil. It stores
-// nothing. As for RegisterAndEvaluateJob, the job must be canonical, and package admission must have accepted it, and
-// DryRunRegister waits for plugins that are starting. An error is the cause of the end of ctx.
+// DryRunRegister returns the changes that RegisterAndEvaluateJob would make, and the stored job or nil. It stores nothing. As
+// for RegisterAndEvaluateJob, the job must be canonical, and package admission must have accepted it, and DryRunRegister waits
+// for plugins that are starting. An error is ctx's cause.
 func (s *Scheduler) DryRunRegister(ctx context.Context, job *api.Job) (changes PlanChanges, stored *api.Job, err error) {
 	starting := s.arePluginsStarting() // before the snapshot, which then has the complete node if the result is false
 	state := s.store.Snapshot()
@@ -295,7 +291,7 @@ func (s *Scheduler) DryRunRegister(ctx context.Context, job *api.Job) (changes P
 	return changes, stored, nil
 }
 
-// planRegistration returns the result of DryRunRegister for a state and its node.
+// planRegistration returns DryRunRegister's result for a state and its node.
 func (s *Scheduler) planRegistration(job *api.Job, state *store.Snapshot, node PlacementNode) (changes PlanChanges, stored *api.Job) {
 	key := JobKeyOf(job)
 	index := state.LatestTableIndex(nil, store.Allocations) + 1
@@ -327,7 +323,7 @@ func (s *Scheduler) planRegistration(job *api.Job, state *store.Snapshot, node P
 	}), old
 }
 
-// newChildJob returns a copy of a periodic or parameterized job with the id childID. The caller may modify the copy.
+// newChildJob copies a periodic or parameterized job and gives it the id childID. The caller may modify the copy.
 func newChildJob(parent *api.Job, childID string) *api.Job {
 	c := *parent
 	c.ID, c.Name, c.ParentID = &childID, &childID, parent.ID

@@ -23,7 +23,7 @@ func isActivePeriodic(job *api.Job) bool {
 	return p != nil && pointer.Value(p.Enabled) && !pointer.Value(job.Stop) && !job.IsParameterized()
 }
 
-// childJobLauncher is a schedulerTxn that creates the child jobs of periodic and parameterized jobs.
+// childJobLauncher is a schedulerTxn for creating the children of periodic and parameterized jobs.
 type childJobLauncher struct{ *schedulerTxn }
 
 // setLaunchTimer sets the timer for the next launch of a periodic job. If launches were missed while no scheduler ran, the
@@ -40,8 +40,8 @@ func (c childJobLauncher) setLaunchTimer(job *api.Job) {
 	c.tx.OnCommit(func() { c.scheduler.periodicLaunchTimers.setOrClearDueTime(key, at) })
 }
 
-// launchDuePeriodicJob launches a periodic job whose timer has expired, and sets the timer for the next launch. It
-// skips the launch if prohibit_overlap is set and a child is active.
+// launchDuePeriodicJob launches a periodic job after its timer has expired, and sets the timer for the next launch. It skips
+// the launch if prohibit_overlap is set and a child is active.
 func (c childJobLauncher) launchDuePeriodicJob(key JobKey) {
 	job := c.tx.Job(nil, key.Namespace, key.ID)
 	if job == nil || !isActivePeriodic(job) {
@@ -58,12 +58,12 @@ func (c childJobLauncher) launchDuePeriodicJob(key JobKey) {
 	c.tx.OnCommit(func() { c.scheduler.periodicLaunchTimers.setOrClearDueTime(key, next) })
 }
 
-// recordLaunchNow stores the current time as the last launch of a periodic job.
+// recordLaunchNow stores the current time as a periodic job's last launch.
 func (c childJobLauncher) recordLaunchNow(key JobKey) {
 	c.tx.PutPeriodicLaunch(&store.PeriodicLaunch{Namespace: key.Namespace, JobID: key.ID, LaunchTime: c.now})
 }
 
-// hasActiveChildren reports whether a child of a job is pending or running.
+// hasActiveChildren reports whether a job's child is pending or running.
 func (c childJobLauncher) hasActiveChildren(key JobKey) bool {
 	return slices.ContainsFunc(c.tx.JobChildren(nil, key.Namespace, key.ID), func(child *api.Job) bool {
 		key := JobKeyOf(child)
@@ -72,8 +72,8 @@ func (c childJobLauncher) hasActiveChildren(key JobKey) bool {
 	})
 }
 
-// launchPeriodicChild creates and evaluates a child of a periodic job. The id of the child contains the current second,
-// or the next second for which no child exists.
+// launchPeriodicChild creates and evaluates a periodic job's child. The child's id contains the current second, or the next
+// second for which no child exists.
 func (c childJobLauncher) launchPeriodicChild(job *api.Job) (evalID string) {
 	at := c.now.Unix()
 	id := func() string { return fmt.Sprintf("%s/periodic-%d", *job.ID, at) }
@@ -105,10 +105,10 @@ func (s *Scheduler) ForceLaunchPeriodicJob(ctx context.Context, key JobKey) (out
 	return out, err
 }
 
-// maxPayload is the maximum size of a dispatch payload in bytes.
+// maxPayload is a dispatch payload's maximum size in bytes.
 const maxPayload = 16 << 10
 
-// DispatchRequest is the request to create a child of a parameterized job.
+// DispatchRequest is the request to create a parameterized job's child.
 type DispatchRequest struct {
 	Payload          []byte
 	Meta             map[string]string
@@ -117,8 +117,8 @@ type DispatchRequest struct {
 	IdempotencyToken string
 }
 
-// DispatchJob creates and evaluates a child of a parameterized job. If an active child has the same idempotency token,
-// DispatchJob returns that child and creates none.
+// DispatchJob creates and evaluates a parameterized job's child. If an active child has the same idempotency token, DispatchJob
+// returns that child and creates none.
 func (s *Scheduler) DispatchJob(ctx context.Context, key JobKey, r DispatchRequest) (out RequestOutcome, err error) {
 	if err := s.store.CheckDiskSpaceForNewObjects(); err != nil {
 		return RequestOutcome{}, err
@@ -149,7 +149,7 @@ func (s *Scheduler) DispatchJob(ctx context.Context, key JobKey, r DispatchReque
 	return out, err
 }
 
-// CheckDispatch returns the RequestError with which DispatchJob rejects a request for this job, or nil.
+// CheckDispatch returns DispatchJob's RequestError for rejecting a request for this job, or nil.
 func CheckDispatch(job *api.Job, r DispatchRequest) error {
 	switch {
 	case !job.IsParameterized():
@@ -189,8 +189,8 @@ func CheckDispatch(job *api.Job, r DispatchRequest) error {
 	return nil
 }
 
-// findLiveChildByIdempotencyToken returns the child that is not dead and was created with the idempotency token, or nil. It
-// returns nil for an empty token.
+// findLiveChildByIdempotencyToken returns the child with the idempotency token unless it is dead, or nil. It returns nil for an
+// empty token.
 func (c childJobLauncher) findLiveChildByIdempotencyToken(parent JobKey, token string) *api.Job {
 	if token == "" {
 		return nil
@@ -224,8 +224,8 @@ func (c childJobLauncher) newDispatchedChild(parent *api.Job, r DispatchRequest)
 	return job
 }
 
-// SetDispatchPayloadAndMeta sets the payload and the metadata of a dispatch request in a copy of a parameterized job.
-// It writes to the map job.Meta.
+// SetDispatchPayloadAndMeta sets a dispatch request's payload and metadata in a parameterized job's copy. It writes to the map
+// job.Meta.
 func SetDispatchPayloadAndMeta(job *api.Job, r DispatchRequest) {
 	job.Dispatched = true
 	job.Payload = r.Payload

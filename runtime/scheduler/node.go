@@ -48,8 +48,8 @@ func PlacementNodeOf(n *api.Node) PlacementNode {
 	return node
 }
 
-// hostNetworkWithAddressByName returns the host networks that select one of the addresses of the node, by name. A host
-// network gets the first address that it selects.
+// hostNetworkWithAddressByName returns the host networks that select one of the node's addresses, by name. A host network gets
+// the first address it selects.
 func hostNetworkWithAddressByName(infoByName map[string]*api.HostNetworkInfo, addresses []*api.NetworkResource) map[string]admission.HostNetwork {
 	networks := make(map[string]admission.HostNetwork, len(infoByName))
 	for name, info := range infoByName {
@@ -64,7 +64,7 @@ func hostNetworkWithAddressByName(infoByName map[string]*api.HostNetworkInfo, ad
 	return networks
 }
 
-// hostNetworkSelectsAddress reports whether the interface and the CIDR of a host network select an address.
+// hostNetworkSelectsAddress reports whether a host network's interface and CIDR select an address.
 func hostNetworkSelectsAddress(info *api.HostNetworkInfo, a *api.NetworkResource) bool {
 	address, err := netip.ParseAddr(a.IP)
 	if err != nil || a.Mode != "host" || info.Interface != "" && info.Interface != a.Device {
@@ -77,8 +77,8 @@ func hostNetworkSelectsAddress(info *api.HostNetworkInfo, a *api.NetworkResource
 	return err == nil && prefix.Contains(address)
 }
 
-// ParsePortRanges parses a list of ports and ranges such as "22,80,8000-8010". If a part of the list is invalid, it
-// returns an error and the ports of the valid parts.
+// ParsePortRanges parses a list of ports and ranges such as "22,80,8000-8010". If a part is invalid, it returns an error and
+// the valid parts' ports.
 func ParsePortRanges(text string) (ports []int, err error) {
 	for part := range strings.SplitSeq(text, ",") {
 		if part = strings.TrimSpace(part); part == "" {

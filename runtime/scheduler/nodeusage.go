@@ -11,26 +11,24 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// NodeUsage tracks which resources of a node its allocations hold. An allocation holds
-// resources until it has ended, which is after it has become terminal.
+// NodeUsage tracks which node resources its allocations hold. An allocation becomes terminal first, and holds resources until
+// it has ended.
 //
-// An allocation starts after the earlier allocations of the same name have ended (see
-// DesiredAllocs), so it can reuse the resources that these still hold. NodeUsage is not
-// safe for concurrent use.
+// An allocation starts after the earlier allocations with its name have ended (see DesiredAllocs), so it can reuse the
+// resources they still hold. NodeUsage is not safe for concurrent use.
 type NodeUsage struct {
 	totalResources, usedResources resourceAmounts
-	coreMHz                       float64 // CPU of one core
+	coreMHz                       float64 // CPU per core
 	reservationsByAllocName       map[allocNameKey]*allocNameReservations
 	portHolders                   reservationsByItem[HostPort]
 	deviceHolders                 reservationsByItem[deviceInstance]
 	volumeWriters                 reservationsByItem[writableVolume]
-	nodeFacts                     *model.NodeFacts // attributes with which the volume sources of allocations are interpolated
+	nodeFacts                     *model.NodeFacts // attributes for interpolating allocations' volume sources
 	nodeIP                        string
 	reservedPorts                 map[HostPort]bool // a port without address is reserved on all addresses
 }
 
-// reservationsByItem maps each host port, device instance or writable volume to the allocation names whose allocations
-// hold it.
+// reservationsByItem maps each host port, device instance or writable volume to the names of the allocations that hold it.
 type reservationsByItem[K comparable] map[K][]*allocNameReservations
 
 type allocNameKey struct{ namespace, jobID, allocName string }
@@ -39,7 +37,7 @@ func allocNameKeyOf(a *api.Allocation) allocNameKey {
 	return allocNameKey{a.Namespace, a.JobID, a.Name}
 }
 
-// allocNameReservations has the reservations of all allocations with one name.
+// allocNameReservations has all reservations for allocations with one name.
 type allocNameReservations struct {
 	key          allocNameKey
 	reservations []allocReservation
@@ -54,24 +52,24 @@ type allocReservation struct {
 	isTerminal      bool             // the allocation is terminal, and its runner has not ended
 	hasStarted      bool
 
-	// An allocation that has not started waits for the end of the allocation that it replaces, and of all allocations of
-	// its name that were stopped before it was placed. It does not wait for allocations that were stopped after its
-	// placement: the node may have started it before they were stopped.
-	placedAtIndex   uint64 // CreateIndex of the allocation; uncommittedIndex if it is not stored yet
+	// An unstarted allocation waits until the allocation it replaces has ended, and all allocations with its name that were
+	// stopped before it was placed. It does not wait for allocations stopped after its placement: the node may have started it
+	// before they were stopped.
+	placedAtIndex   uint64 // the allocation's CreateIndex; uncommittedIndex if it is not stored yet
 	stoppedAtIndex  uint64 // index at which a plan stopped the allocation; 0 if none did
-	previousAllocID string // ID of the replaced allocation; empty if there is none
+	previousAllocID string // the replaced allocation's ID; empty if there is none
 }
 
-// uncommittedIndex stands for the index of the current transaction. It is greater than all stored indexes.
+// uncommittedIndex stands for the current transaction's index. It is greater than all stored indexes.
 const uncommittedIndex = math.MaxUint64
 
-// waitsForEndOf reports whether the allocation starts only after other, an allocation of the same name, has ended.
+// waitsForEndOf reports whether the allocation starts only after other, which has the same name, has ended.
 func (a *allocReservation) waitsForEndOf(other *allocReservation) bool {
 	return !a.hasStarted && !a.isTerminal && other.isTerminal &&
 		(a.previousAllocID == other.allocID || other.stoppedAtIndex != 0 && other.stoppedAtIndex <= a.placedAtIndex)
 }
 
-// NewEmptyNodeUsage returns the usage of a node without allocations.
+// NewEmptyNodeUsage returns a node's usage without allocations.
 func NewEmptyNodeUsage(node PlacementNode) *NodeUsage {
 	r := &NodeUsage{
 		totalResources:          allocatableNodeCapacity(node),
@@ -95,7 +93,7 @@ func NewEmptyNodeUsage(node PlacementNode) *NodeUsage {
 	return r
 }
 
-// NodeUsageOf returns the usage of a node by the stored allocations that have not ended.
+// NodeUsageOf returns a node's usage by stored allocations that have not ended.
 func NodeUsageOf(state store.Reader, node PlacementNode) *NodeUsage {
 	r := NewEmptyNodeUsage(node)
 	for _, a := range state.Allocations(nil, "") {
@@ -137,7 +135,7 @@ func (ho reservationsByItem[K]) addHolder(holder *allocNameReservations, items [
 	}
 }
 
-// removeHolderOfUnusedItems removes an allocation name from the holders of each item that none of its reservations has.
+// removeHolderOfUnusedItems removes an allocation name as the holder of each item that none of its reservations has.
 func (ho reservationsByItem[K]) removeHolderOfUnusedItems(s *allocNameReservations, items []K, itemsOf func(*allocReservation) []K) {
 	for _, item := range items {
 		if slices.ContainsFunc(s.reservations, func(h allocReservation) bool { return slices.Contains(itemsOf(&h), item) }) {
@@ -151,9 +149,9 @@ func (ho reservationsByItem[K]) removeHolderOfUnusedItems(s *allocNameReservatio
 	}
 }
 
-// findConflict returns the reservations that prevent an allocation with the name key from using an item: those of
-// another allocation name that holds the item, or those of the same name if an allocation that is not terminal holds the
-// item. heldByOwnName is true if only terminal allocations of the same name hold the item.
+// findConflict returns the reservations that prevent an allocation with the name key from using an item: another name's
+// reservations if that name holds the item, or its own name's if an allocation that is not terminal holds it. heldByOwnName is
+// true if only its own name's terminal allocations hold the item.
 func (ho reservationsByItem[K]) findConflict(key allocNameKey, item K, itemsOf func(*allocReservation) []K) (conflict *allocNameReservations, heldByOwnName bool) {
 	for _, s := range ho[item] {
 		if s.key != key {
@@ -173,7 +171,7 @@ func portsOf(h *allocReservation) []HostPort         { return h.ports }
 func devicesOf(h *allocReservation) []deviceInstance { return h.devices }
 func volumesOf(h *allocReservation) []writableVolume { return h.writableVolumes }
 
-// PutAlloc adds or replaces the reservation of an allocation that has not ended.
+// PutAlloc adds or replaces an allocation's reservation. The allocation has not ended.
 func (u *NodeUsage) PutAlloc(a *api.Allocation) {
 	h := allocReservation{
 		allocID:         a.ID,
@@ -193,8 +191,8 @@ func (u *NodeUsage) PutAlloc(a *api.Allocation) {
 	u.putReservation(a, h)
 }
 
-// PutStoppingAlloc is like PutAlloc for an allocation that the current transaction stops. An allocation that is placed
-// afterwards with the same name can reuse its resources.
+// PutStoppingAlloc is like PutAlloc for an allocation that the current transaction stops. An allocation placed afterwards with
+// the same name can reuse its resources.
 func (u *NodeUsage) PutStoppingAlloc(a *api.Allocation) {
 	u.putReservation(a, allocReservation{allocID: a.ID, isTerminal: true, hasStarted: hasStarted(a), ports: u.allocatedPorts(a), devices: allocatedDevices(a), placedAtIndex: a.CreateIndex, stoppedAtIndex: uncommittedIndex})
 }
@@ -213,19 +211,18 @@ func (u *NodeUsage) putReservation(a *api.Allocation, h allocReservation) {
 	})
 }
 
-// RemoveAlloc removes the reservation of an allocation that has ended. It does nothing if there is none.
+// RemoveAlloc removes an ended allocation's reservation. It does nothing if there is none.
 func (u *NodeUsage) RemoveAlloc(a *api.Allocation) {
 	u.editReservationsOfName(allocNameKeyOf(a), func(s *allocNameReservations) { u.removeReservation(s, a.ID) })
 }
 
-// hasUnstartedAllocOfName reports whether there is a reservation of an allocation with the name of a that has not
-// started and is not terminal.
+// hasUnstartedAllocOfName reports whether an allocation with a's name has a reservation, has not started and is not terminal.
 func (u *NodeUsage) hasUnstartedAllocOfName(a *api.Allocation) bool {
 	s := u.reservationsByAllocName[allocNameKeyOf(a)]
 	return s != nil && slices.ContainsFunc(s.reservations, func(r allocReservation) bool { return !r.isTerminal && !r.hasStarted })
 }
 
-// editReservationsOfName calls edit with the reservations of one allocation name, and updates usedResources.
+// editReservationsOfName calls edit with one allocation name's reservations, and updates usedResources.
 func (u *NodeUsage) editReservationsOfName(key allocNameKey, edit func(*allocNameReservations)) {
 	s := u.reservationsByAllocName[key]
 	if s == nil {
@@ -252,8 +249,8 @@ func (u *NodeUsage) removeReservation(s *allocNameReservations, allocID string) 
 	u.volumeWriters.removeHolderOfUnusedItems(s, removed.writableVolumes, volumesOf)
 }
 
-// maxConcurrentUsage returns the largest amounts that the allocations of one name use at one time: an allocation that
-// waits for the end of another one reuses its resources.
+// maxConcurrentUsage returns the largest amounts that one name's allocations use at one time: an allocation waiting for another
+// one to end reuses its resources.
 func (a *allocNameReservations) maxConcurrentUsage() resourceAmounts {
 	var awaitedAmounts, waitingAmounts, runningAmounts resourceAmounts
 	for i := range a.reservations {
@@ -301,17 +298,17 @@ func (u *NodeUsage) isPortReservedOrHeld(port HostPort) bool {
 	return u.isPortReservedByConfig(port) || len(u.portHolders[port]) > 0
 }
 
-// isPortReservedByConfig reports whether the configuration of the node reserves a port.
+// isPortReservedByConfig reports whether the node's configuration reserves a port.
 func (u *NodeUsage) isPortReservedByConfig(port HostPort) bool {
 	return u.reservedPorts[port] || u.reservedPorts[HostPort{Port: port.Port}]
 }
 
-// hasStarted reports whether the node has started a task of an allocation, according to its reports.
+// hasStarted reports whether the node has started a task in an allocation, according to its reports.
 func hasStarted(a *api.Allocation) bool {
 	return a.ClientStatus != api.AllocClientStatusPending || len(a.TaskStates) > 0
 }
 
-// newHostPort returns a port on an address of the node. For the main address nodeIP, HostPort.Address is empty.
+// newHostPort returns a port on a node address. For the main address nodeIP, HostPort.Address is empty.
 func newHostPort(address string, port int, nodeIP string) HostPort {
 	if address == nodeIP {
 		address = ""
@@ -319,7 +316,7 @@ func newHostPort(address string, port int, nodeIP string) HostPort {
 	return HostPort{address, port}
 }
 
-// allocatedPorts returns the host ports that an allocation holds. It leaves out ports with ignore_collision.
+// allocatedPorts returns an allocation's host ports. It leaves out ports with ignore_collision.
 func (u *NodeUsage) allocatedPorts(a *api.Allocation) []HostPort {
 	if a.AllocatedResources == nil {
 		return nil
@@ -355,7 +352,7 @@ func (u *NodeUsage) allocatedPorts(a *api.Allocation) []HostPort {
 	return ports
 }
 
-// hasReservation reports whether NodeUsage has a reservation of an allocation.
+// hasReservation reports whether NodeUsage has a reservation for an allocation.
 func (u *NodeUsage) hasReservation(a *api.Allocation) bool {
 	s := u.reservationsByAllocName[allocNameKeyOf(a)]
 	return s != nil && slices.ContainsFunc(s.reservations, func(h allocReservation) bool { return h.allocID == a.ID })

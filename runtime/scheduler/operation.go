@@ -1,7 +1,7 @@
 package scheduler
 
-// Values of api.Event.Type, which are the same as in Nomad. One transaction may have several operations: the registration of
-// a job is followed by the result of its plan.
+// Values for api.Event.Type, the same as in Nomad. One transaction may have several operations: after a job's registration
+// comes its plan's result.
 const (
 	opJobRegistered   = "JobRegistered"
 	opJobDeregistered = "JobDeregistered"

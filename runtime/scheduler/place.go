@@ -11,35 +11,33 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// PlacementNode has the properties of a node that decide which allocations can be placed on it.
+// PlacementNode has the node properties that decide which allocations can be placed on it.
 type PlacementNode struct {
 	admission.NodeFeatures
-	// IP is the main address of the node, on which host ports are mapped, and InterfaceName the network interface with
-	// this address. They are empty if unknown.
+	// IP is the node's main address, on which host ports are mapped, and InterfaceName the network interface with this address.
+	// They are empty if unknown.
 	IP, InterfaceName string
 
-	// HealthyByDriver maps driver name to whether the driver is detected and healthy. Nil means that all drivers
-	// are healthy.
+	// HealthyByDriver maps driver name to whether the driver is detected and healthy. Nil means all drivers are healthy.
 	HealthyByDriver map[string]bool
-	// Devices are the device groups of the node. The scheduler shares them with the stored node and does not modify them.
+	// Devices are the node's device groups. The scheduler shares them with the stored node and does not modify them.
 	Devices []*api.NodeDeviceResource
-	// IsIneligible means that no allocation can be placed, because a user or a drain has made the node ineligible.
+	// IsIneligible: no allocation can be placed, because a user or a drain has made the node ineligible.
 	IsIneligible bool
-	// IsDraining means that the node is being drained.
+	// IsDraining: the node is being drained.
 	IsDraining bool
-	// ReservedCPUMHzMemoryMBDiskMB are the resources that the configuration reserves for other programs: CPU in MHz,
-	// memory and disk in MB. The CPU is 0 because the attribute cpu.usablecompute already excludes the reserved CPU.
+	// ReservedCPUMHzMemoryMBDiskMB are reserved by the configuration for other programs: CPU in MHz, memory and disk in MB. The
+	// CPU is 0 because the attribute cpu.usablecompute already excludes the reserved CPU.
 	ReservedCPUMHzMemoryMBDiskMB [3]float64
-	// MaxAllocs is the largest number of allocations that the node runs at one time; 0 means no limit.
+	// MaxAllocs is the largest number of allocations running on the node at one time; 0 means no limit.
 	MaxAllocs int
 	// ReservedPorts are host ports that the configuration reserves on all addresses.
 	ReservedPorts []int
-	// MinDynamicPort and MaxDynamicPort are the first and the last dynamic port; zero means the constant
-	// of the same name.
+	// MinDynamicPort and MaxDynamicPort are the first and the last dynamic port; zero means the constant with the same name.
 	MinDynamicPort, MaxDynamicPort int
 }
 
-// HostPort is a port of the node on the address of one host network.
+// HostPort is a node port on one host network's address.
 type HostPort struct {
 	Address string // empty for the default network
 	Port    int
@@ -53,27 +51,24 @@ type Env struct {
 	NewID func() string
 	// IsPortFree reports whether a task could listen on the port.
 	IsPortFree func(HostPort) bool
-	// DescribePortListeners returns a text for messages about the process that listens on each port. It may leave
-	// out ports.
+	// DescribePortListeners returns a text for messages about the process listening on each port. It may leave out ports.
 	DescribePortListeners func(ports []int) map[int]string
-	// RandIntN returns a random number in [0, n). The search for a dynamic port starts at this offset
-	// in the range of dynamic ports.
+	// RandIntN returns a random number in [0, n). The dynamic port search starts at this offset in the dynamic port range.
 	RandIntN func(n int) int
 	// Now returns the wall clock time.
 	Now func() time.Time
-	// MonotonicUptime is a monotonic clock, with which the scheduler detects steps of Now. Nil means that Now
-	// never steps.
+	// MonotonicUptime is a monotonic clock for detecting steps in Now. Nil means Now never steps.
 	MonotonicUptime func() time.Duration
 	// FirstPluginReports returns a channel that is closed when no plugin is expected to report soon, and the stored node has
-	// the drivers and devices of all plugins that have reported. A request whose placement fails before, and for a property
-	// of the node, waits for that. The channel must be closed within seconds. Nil means that requests do not wait.
+	// the drivers and devices of all plugins that have reported. If a request's placement fails before and for a node property,
+	// the request waits for the channel. The channel must be closed within seconds. Nil means requests do not wait.
 	FirstPluginReports func() <-chan struct{}
-	// FindUnknownInstance returns the ID of an allocation that runs under a name of a stored job although the state has lost
-	// it, or "": nothing is placed under this name. It must not block. Nil means that there are none.
+	// FindUnknownInstance returns the ID of an allocation that runs under a stored job's name although the state has lost it,
+	// or "": nothing is placed under this name. It must not block. Nil means there are none.
 	FindUnknownInstance func(job *api.Job, allocName string) (allocID string)
 }
 
-// A GroupPlacementError is the reason why at least one allocation of a group cannot be placed.
+// A GroupPlacementError is why at least one allocation in a group cannot be placed.
 type GroupPlacementError struct {
 	Group string
 	Err   error
@@ -83,24 +78,24 @@ func (e *GroupPlacementError) Error() string { return fmt.Sprintf("group %q: %v"
 
 func (e *GroupPlacementError) Unwrap() error { return e.Err }
 
-// nodeFilteredError means that the node cannot run a group, whatever resources are free.
+// nodeFilteredError: the node cannot run a group, whatever resources are free.
 type nodeFilteredError struct {
-	constraintName string // name of the constraint in the placement metrics
+	constraintName string // constraint name in the placement metrics
 	error
 }
 
-// nodeExhaustedError means that the node has too few free resources for a group.
+// nodeExhaustedError: the node has too few free resources for a group.
 type nodeExhaustedError struct {
-	resourceName string // name of the resource in the placement metrics
+	resourceName string // resource name in the placement metrics
 	error
 }
 
-// PlaceOnEmptyNode returns an allocation for each instance of each group of a valid canonical job, in the order of the
-// groups and of their indexes. The error joins a GroupPlacementError for each group that does not fit. The allocations
-// are pending, have the desired status run, and share job.
+// PlaceOnEmptyNode returns an allocation for each group instance in a valid canonical job, in group and index order. The error
+// joins a GroupPlacementError for each group that does not fit. The allocations are pending, have the desired status run, and
+// share job.
 //
-// No two allocations of the job have the same port. The node must have the host volumes of the job, but the state, the
-// namespace and the access modes of dynamic ones are not checked.
+// No two allocations of the job have the same port. The node must have the job's host volumes, but dynamic volumes' state,
+// namespace and access modes are not checked.
 func PlaceOnEmptyNode(job *api.Job, node PlacementNode, env Env) ([]*api.Allocation, error) {
 	if err := node.CheckDatacenterAndPool(job); err != nil {
 		return nil, err
@@ -128,7 +123,7 @@ func PlaceOnEmptyNode(job *api.Job, node PlacementNode, env Env) ([]*api.Allocat
 	return allocs, nil
 }
 
-// allocPlacer creates the allocations of one job version and reserves their resources in nodeUsage.
+// allocPlacer creates one job version's allocations and reserves their resources in nodeUsage.
 type allocPlacer struct {
 	job              *api.Job
 	node             PlacementNode
@@ -138,10 +133,10 @@ type allocPlacer struct {
 	nodeUsage        *NodeUsage
 	staticPortsOfJob map[int]bool
 	volumes          *HostVolumeState
-	// memoryOversubscription means that tasks can use memory up to their memory_max.
+	// memoryOversubscription: tasks can use memory up to their memory_max.
 	memoryOversubscription bool
 
-	// The next fields describe the allocation that is being placed.
+	// The next fields describe the allocation being placed.
 	currentAllocNameKey allocNameKey
 	chosenPorts         map[HostPort]bool
 }
@@ -150,7 +145,7 @@ func newAllocPlacer(job *api.Job, node PlacementNode, env Env, usage *NodeUsage)
 	return &allocPlacer{job: job, node: node, env: env, nodeUsage: usage, staticPortsOfJob: staticPorts(job), volumes: &HostVolumeState{}}
 }
 
-// placeGroup places all allocations of a group. jobAllocCount is the number of allocations of the job.
+// placeGroup places all allocations in a group. jobAllocCount is the job's number of allocations.
 func (p *allocPlacer) placeGroup(g *api.TaskGroup, jobAllocCount int) ([]*api.Allocation, error) {
 	if err := checkFeasible(p.job, g, p.node, jobAllocCount, *g.Count); err != nil {
 		return nil, err
@@ -166,8 +161,8 @@ func (p *allocPlacer) placeGroup(g *api.TaskGroup, jobAllocCount int) ([]*api.Al
 	return allocs, nil
 }
 
-// createAndReserveAlloc creates an allocation of a group with the given name and reserves its resources in nodeUsage.
-// It does not store the allocation.
+// createAndReserveAlloc creates a group's allocation with the given name and reserves its resources in nodeUsage. It does not
+// store the allocation.
 func (p *allocPlacer) createAndReserveAlloc(g *api.TaskGroup, allocName string) (*api.Allocation, error) {
 	p.currentAllocNameKey = allocNameKey{*p.job.Namespace, *p.job.ID, allocName}
 	claims, err := p.checkAndClaimHostVolumes(g, allocName)

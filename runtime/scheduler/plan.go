@@ -14,35 +14,35 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// rescheduleBatchWindow is how long before its reschedule time a failed allocation can be replaced. Allocations whose
-// reschedule times differ by at most this duration share one follow-up evaluation.
+// rescheduleBatchWindow is how long before its reschedule time a failed allocation can be replaced. Allocations with reschedule
+// times at most this far apart share one follow-up evaluation.
 const rescheduleBatchWindow = time.Second
 
-// PlanInput is the input of Plan. Plan modifies only NodeUsage and Volumes.
+// PlanInput is Plan's input. Plan modifies only NodeUsage and Volumes.
 type PlanInput struct {
 	// Eval is the evaluation for which the plan is made.
 	Eval *api.Evaluation
 	// Job is the current version, or nil if the job was purged.
 	Job *api.Job
-	// JobAllocs and JobEvals are all stored allocations and evaluations of the job.
+	// JobAllocs and JobEvals are the job's stored allocations and evaluations, without exception.
 	JobAllocs []*api.Allocation
 	JobEvals  []*api.Evaluation
-	// LatestDeployment is the newest deployment of the job, or nil.
+	// LatestDeployment is the job's newest deployment, or nil.
 	LatestDeployment *api.Deployment
 
 	Node PlacementNode
-	// NodeUsage is the usage of the node by the allocations of all jobs. Plan adds its placements.
+	// NodeUsage is the node usage by all jobs' allocations. Plan adds its placements.
 	NodeUsage *NodeUsage
 	Env       Env
 	Now       time.Time
 	// MemoryOversubscription lets tasks use more memory than the scheduler reserves for them, up to memory_max.
 	MemoryOversubscription bool
-	// Volumes are the dynamic host volumes and their claims; nil if there are none. Plan adds the claims of its placements.
+	// Volumes are the dynamic host volumes and their claims; nil if there are none. Plan adds its placements' claims.
 	Volumes *HostVolumeState
 }
 
-// PlanChanges is the result of Plan. The caller stores it in one transaction. It shares only jobs
-// and values that nothing modifies with the PlanInput.
+// PlanChanges is Plan's result. The caller stores it in one transaction. It shares only immutable jobs and values with the
+// PlanInput.
 type PlanChanges struct {
 	// ProcessedEval is the processed evaluation.
 	ProcessedEval *api.Evaluation
@@ -50,13 +50,13 @@ type PlanChanges struct {
 	PlacedAllocs, UpdatedAllocs []*api.Allocation
 	// Deployments has new and changed deployments.
 	Deployments []*api.Deployment
-	// CreatedAndCancelledEvals has the other evaluations of the job that the plan creates or cancels.
+	// CreatedAndCancelledEvals has the job's other evaluations that the plan creates or cancels.
 	CreatedAndCancelledEvals []*api.Evaluation
-	// NewVolumeClaims has the volume claims of groups that are placed with a sticky volume for the first time.
+	// NewVolumeClaims has the volume claims for groups placed with a sticky volume for the first time.
 	NewVolumeClaims []*api.TaskGroupHostVolumeClaim
 }
 
-// Plan returns the changes that bring the job to its desired state.
+// Plan returns the changes for bringing the job to its desired state.
 func Plan(in PlanInput) PlanChanges {
 	p := &planner{
 		PlanInput:                      in,
@@ -71,16 +71,16 @@ func Plan(in PlanInput) PlanChanges {
 	return p.completeEvalAndCollectChanges()
 }
 
-// planner holds the state of one call of Plan.
+// planner holds the state for one Plan call.
 type planner struct {
 	PlanInput
-	currentDeployment   *api.Deployment // a copy of the deployment of the current version, or nil
-	cancelledDeployment *api.Deployment // a copy of the deployment that this plan cancels, or nil
+	currentDeployment   *api.Deployment // copy of the current version's deployment, or nil
+	cancelledDeployment *api.Deployment // copy of the deployment that this plan cancels, or nil
 	deploymentIsNew     bool            // this plan has created the deployment
 
 	placedAllocs            []*api.Allocation
 	updatedAllocsByID       map[string]*api.Allocation // modified copies by id
-	updatedAllocIDs         []string                   // keys of updatedAllocsByID, in the order in which they were added
+	updatedAllocIDs         []string                   // keys in updatedAllocsByID, in insertion order
 	failedPlacementsByGroup map[string]*api.AllocationMetric
 	placementErrors         []error
 	queuedAllocsByGroup     map[string]int
@@ -92,13 +92,13 @@ type planner struct {
 	liveAllocCountByGroup          map[string]int // group name -> number of allocations that are not terminal after the changes so far
 }
 
-// delayedAlloc is a failed allocation that a later evaluation must replace, at the time replaceAt.
+// delayedAlloc is a failed allocation that a later evaluation must replace, at replaceAt.
 type delayedAlloc struct {
 	alloc     *api.Allocation
 	replaceAt time.Time
 }
 
-// planAllGroups plans the groups of the current job version, and stops the allocations of all other groups.
+// planAllGroups plans the current job version's groups, and stops the allocations in all other groups.
 func (p *planner) planAllGroups() {
 	p.setCurrentOrCancelDeployment()
 	p.liveAllocCountByGroup = make(map[string]int)
@@ -120,8 +120,8 @@ func (p *planner) planAllGroups() {
 	}
 }
 
-// jobMustHaveAllocs reports whether the job must have allocations: it is not stopped, and is not the parent of periodic
-// or dispatched jobs.
+// jobMustHaveAllocs reports whether the job must have allocations: it is neither stopped nor the parent of periodic or
+// dispatched jobs.
 func (p *planner) jobMustHaveAllocs() bool {
 	return p.Job != nil && !*p.Job.Stop && !model.CanHaveChildren(p.Job)
 }
@@ -135,7 +135,7 @@ func (p *planner) stopLiveAllocs(group string, allocs []*api.Allocation) {
 	}
 }
 
-// hasCurrentJobVersion reports whether an allocation has the current version of the job.
+// hasCurrentJobVersion reports whether an allocation has the job's current version.
 func (p *planner) hasCurrentJobVersion(a *api.Allocation) bool {
 	return a.Job == p.Job || *a.Job.Version == *p.Job.Version && *a.Job.CreateIndex == *p.Job.CreateIndex
 }
@@ -168,8 +168,8 @@ func (p *planner) desiredUpdatesOf(group string) *api.DesiredUpdates {
 	return u
 }
 
-// editableCopyOfAlloc returns the plan's copy of a stored allocation, which the plan can modify. The copy becomes one
-// of the UpdatedAllocs.
+// editableCopyOfAlloc returns the plan's copy of a stored allocation for modification. The copy becomes one of the
+// UpdatedAllocs.
 func (p *planner) editableCopyOfAlloc(a *api.Allocation) *api.Allocation {
 	c := p.updatedAllocsByID[a.ID]
 	if c == nil {
@@ -195,9 +195,8 @@ func (p *planner) stopAlloc(a *api.Allocation, description string) {
 	}
 }
 
-// placeAllocOrRecordFailure creates an allocation of a job version. It returns nil and records the failure if the
-// allocation cannot be placed. A replacement can reuse the resources of the previous allocation, which the caller must
-// stop.
+// placeAllocOrRecordFailure creates an allocation with a job version. It returns nil and records the failure if the allocation
+// cannot be placed. A replacement can reuse the previous allocation's resources; the caller must stop that one.
 func (p *planner) placeAllocOrRecordFailure(job *api.Job, allocName string, previous *api.Allocation, groupName string) *api.Allocation {
 	g := model.FindGroup(job, groupName)
 	alloc, err := p.tryPlaceAlloc(job, g, allocName, previous)
@@ -255,8 +254,8 @@ func (p *planner) tryPlaceAlloc(job *api.Job, g *api.TaskGroup, allocName string
 	if previous == nil || !p.NodeUsage.hasReservation(previous) {
 		return placer.createAndReserveAlloc(g, allocName)
 	}
-	// The new allocation can reuse the resources of the previous one, so the previous one counts as stopping
-	// during the attempt. It is not stopped if the new one does not fit.
+	// The new allocation can reuse the previous one's resources, so the previous one counts as stopping during the attempt. It
+	// is not stopped if the new one does not fit.
 	p.NodeUsage.PutStoppingAlloc(previous)
 	alloc, err := placer.createAndReserveAlloc(g, allocName)
 	if err != nil {
@@ -265,7 +264,7 @@ func (p *planner) tryPlaceAlloc(job *api.Job, g *api.TaskGroup, allocName string
 	return alloc, err
 }
 
-// isLiveAfterPlannedChanges reports whether an allocation is not terminal after the changes that the plan has made so far.
+// isLiveAfterPlannedChanges reports whether an allocation is not terminal after the plan's changes so far.
 func (p *planner) isLiveAfterPlannedChanges(a *api.Allocation) bool {
 	if c := p.updatedAllocsByID[a.ID]; c != nil {
 		a = c
@@ -273,8 +272,7 @@ func (p *planner) isLiveAfterPlannedChanges(a *api.Allocation) bool {
 	return !model.AllocTerminal(a)
 }
 
-// recordPlacementFailure counts an allocation of a group as queued. It records the reason of the first failure of each
-// group.
+// recordPlacementFailure counts a group's allocation as queued. It records the reason for each group's first failure.
 func (p *planner) recordPlacementFailure(group string, job *api.Job, err error) {
 	p.queuedAllocsByGroup[group]++
 	if m := p.failedPlacementsByGroup[group]; m != nil {
@@ -285,7 +283,7 @@ func (p *planner) recordPlacementFailure(group string, job *api.Job, err error) 
 	p.placementErrors = append(p.placementErrors, &GroupPlacementError{group, err})
 }
 
-// placementMetric converts the error of a placement into the metrics that evaluations contain for clients.
+// placementMetric converts a placement error into the metrics in evaluations for clients.
 func placementMetric(err error, job *api.Job, node PlacementNode) *api.AllocationMetric {
 	m := &api.AllocationMetric{
 		NodesEvaluated: 1,
@@ -318,7 +316,7 @@ func placementMetric(err error, job *api.Job, node PlacementNode) *api.Allocatio
 	return m
 }
 
-// completeEvalAndCollectChanges completes the evaluation and returns all changes of the plan.
+// completeEvalAndCollectChanges completes the evaluation and returns all the plan's changes.
 func (p *planner) completeEvalAndCollectChanges() PlanChanges {
 	c := PlanChanges{PlacedAllocs: p.placedAllocs}
 	eval := *p.Eval
@@ -376,7 +374,7 @@ func (p *planner) completeEvalAndNewBlockedEval(eval *api.Evaluation) []*api.Eva
 	return []*api.Evaluation{blocked}
 }
 
-// newEval returns a new evaluation of the same job whose PreviousEval is the current evaluation.
+// newEval returns a new evaluation for the same job; its PreviousEval is the current evaluation.
 func (p *planner) newEval(status, trigger, description string) *api.Evaluation {
 	now := p.Now.UnixNano()
 	return &api.Evaluation{
@@ -395,8 +393,8 @@ func (p *planner) newEval(status, trigger, description string) *api.Evaluation {
 	}
 }
 
-// newFollowUpEvals returns the follow-up evaluations that replace the delayedAllocs. Allocations whose replacement times
-// are within rescheduleBatchWindow share one evaluation.
+// newFollowUpEvals returns the follow-up evaluations that replace the delayedAllocs. Allocations with replacement times within
+// rescheduleBatchWindow share one evaluation.
 func (p *planner) newFollowUpEvals() []*api.Evaluation {
 	slices.SortStableFunc(p.delayedAllocs, func(a, b *delayedAlloc) int { return a.replaceAt.Compare(b.replaceAt) })
 	var evals []*api.Evaluation
@@ -411,8 +409,8 @@ func (p *planner) newFollowUpEvals() []*api.Evaluation {
 	return evals
 }
 
-// cancelSurplusEvals cancels evaluations that are no longer needed: blocked evaluations, if this plan has placed all
-// allocations or created a new blocked evaluation, and follow-up evaluations that no allocation refers to.
+// cancelSurplusEvals cancels unneeded evaluations: blocked evaluations, if this plan has placed all allocations or created a
+// new blocked evaluation, and follow-up evaluations without an allocation that refers to them.
 func (p *planner) cancelSurplusEvals() []*api.Evaluation {
 	awaitedEvals := make(map[string]bool)
 	for _, a := range p.JobAllocs {

@@ -10,7 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// The default range of dynamic ports, inclusive.
+// The default dynamic port range, inclusive.
 const (
 	MinDynamicPort = 20000
 	MaxDynamicPort = 32000
@@ -18,8 +18,7 @@ const (
 
 const maxPort = 65535
 
-// staticPorts returns the static ports of a job. The job's dynamic ports must differ from all
-// of them.
+// staticPorts returns a job's static ports. The job's dynamic ports must differ from all of them.
 func staticPorts(job *api.Job) map[int]bool {
 	static := map[int]bool{}
 	for _, g := range job.TaskGroups {
@@ -32,7 +31,7 @@ func staticPorts(job *api.Job) map[int]bool {
 	return static
 }
 
-// groupAndTaskNetworks returns the networks of a group and of its tasks.
+// groupAndTaskNetworks returns the networks in a group and its tasks.
 func groupAndTaskNetworks(g *api.TaskGroup) []*api.NetworkResource {
 	networks := slices.Clone(g.Networks)
 	for _, t := range g.Tasks {
@@ -41,13 +40,13 @@ func groupAndTaskNetworks(g *api.TaskGroup) []*api.NetworkResource {
 	return networks
 }
 
-// dynamicPortRange returns the first dynamic port of a node and the number of dynamic ports.
+// dynamicPortRange returns a node's first dynamic port and its dynamic port count.
 func dynamicPortRange(node PlacementNode) (first, count int) {
 	first = cmp.Or(node.MinDynamicPort, MinDynamicPort)
 	return first, cmp.Or(node.MaxDynamicPort, MaxDynamicPort) - first + 1
 }
 
-// assignPortsOfNetwork returns a copy of the network with its ports assigned.
+// assignPortsOfNetwork returns a network copy with assigned ports.
 func (p *allocPlacer) assignPortsOfNetwork(n *api.NetworkResource) (*api.NetworkResource, error) {
 	out := *n
 	out.IP = p.node.IP
@@ -101,7 +100,7 @@ func (p *allocPlacer) checkAndTakeStaticPort(port api.Port) error {
 	return nil
 }
 
-// describePortListener returns a text about the process that listens on a port.
+// describePortListener returns a text about the process listening on a port.
 func (e *Env) describePortListener(port int) string {
 	listener := ""
 	if e.DescribePortListeners != nil {
@@ -129,7 +128,7 @@ func (p *allocPlacer) takeDynamicPort(port api.Port) (int, error) {
 	return 0, &nodeExhaustedError{"network: dynamic port selection failed", fmt.Errorf("no port between %d and %d is free", first, first+n-1)}
 }
 
-// hostPortOf returns the port with the given number on the host network that a port of a job names.
+// hostPortOf returns the port with the given number on the host network named by a job's port.
 func (p *allocPlacer) hostPortOf(port api.Port, number int) (HostPort, error) {
 	if model.IsOnDefaultHostNetwork(port) {
 		return HostPort{Port: number}, nil
@@ -138,7 +137,7 @@ func (p *allocPlacer) hostPortOf(port api.Port, number int) (HostPort, error) {
 	return newHostPort(address, number, p.node.IP), err
 }
 
-// hostNetworkAddress returns the address of the host network that a port of a job names.
+// hostNetworkAddress returns the address of the host network named by a job's port.
 func hostNetworkAddress(port api.Port, node PlacementNode) (string, error) {
 	if model.IsOnDefaultHostNetwork(port) {
 		return node.IP, nil
@@ -149,7 +148,7 @@ func hostNetworkAddress(port api.Port, node PlacementNode) (string, error) {
 	return node.HostNetworks[port.HostNetwork].Address, nil
 }
 
-// portMappings returns the assigned ports of a network with the host addresses on which they are mapped.
+// portMappings returns a network's assigned ports with the host addresses on which they are mapped.
 func portMappings(n *api.NetworkResource, node PlacementNode) ([]api.PortMapping, error) {
 	var all []api.PortMapping
 	for _, port := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {

@@ -13,48 +13,46 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// preparedEnv provides the plans of a transaction with ids, and with results of Env.IsPortFree and
-// Env.DescribePortListeners. It obtains them before the transaction, because a transaction blocks all other writers,
-// and the check of a port opens sockets.
+// preparedEnv provides a transaction's plans with ids and with results from Env.IsPortFree and Env.DescribePortListeners. It
+// obtains them before the transaction, because a transaction blocks all other writers, and a port check opens sockets.
 //
-// The expect methods announce the placements of a transaction, so that usually one attempt is enough. A transaction that
-// needs more ids or ports gets placeholders, and preparedEnv records how many were missing. The scheduler then discards the
-// transaction, calls prepareNextAttempt and makes another attempt.
+// The expect methods announce a transaction's placements, so that usually one attempt is enough. A transaction that needs more
+// ids or ports gets placeholders, and preparedEnv records how many were missing. The scheduler then discards the transaction,
+// calls prepareNextAttempt and makes another attempt.
 type preparedEnv struct {
 	scheduler *Scheduler
 
-	isFreeByPort             map[HostPort]bool // results of Env.IsPortFree
-	listenerTextByPort       map[int]string    // results of Env.DescribePortListeners
+	isFreeByPort             map[HostPort]bool // results from Env.IsPortFree
+	listenerTextByPort       map[int]string    // results from Env.DescribePortListeners
 	freePortsFoundBySearch   map[HostPort]bool // free ports, each found for one search for a dynamic port
-	dynamicPortSearchOffsets []int             // offsets at which the searches for dynamic ports start, in the order of the searches
+	dynamicPortSearchOffsets []int             // offsets at which dynamic port searches start, in search order
 
-	// plansWithoutStartingPlugins means that a plan that needs a plugin that is starting leaves a blocked evaluation. Otherwise
-	// the scheduler discards the transaction, and makes another attempt when the plugins have reported.
+	// plansWithoutStartingPlugins: a plan that needs a starting plugin leaves a blocked evaluation. Otherwise the scheduler
+	// discards the transaction, and makes another attempt when the plugins have reported.
 	plansWithoutStartingPlugins bool
 
-	nextAttemptIDCount     int        // number of ids that the next attempt needs beyond minPreparedIDs
-	nextAttemptStaticPorts []HostPort // static ports whose IsPortFree result the next attempt needs
+	nextAttemptIDCount     int        // how many ids the next attempt needs beyond minPreparedIDs
+	nextAttemptStaticPorts []HostPort // static ports for which the next attempt needs IsPortFree results
 
-	// The next fields belong to the current attempt of the transaction.
-	dynamicPortSearchCount   int        // number of searches for dynamic ports in this attempt
-	returnedIDCount          int        // number of ids and placeholders that takeIDOrPlaceholder has returned in this attempt
-	returnedPlaceholderCount int        // number of placeholders that takeIDOrPlaceholder has returned in this attempt
+	// The next fields belong to the transaction's current attempt.
+	dynamicPortSearchCount   int        // dynamic port searches in this attempt
+	returnedIDCount          int        // ids and placeholders returned by takeIDOrPlaceholder in this attempt
+	returnedPlaceholderCount int        // placeholders returned by takeIDOrPlaceholder in this attempt
 	requestedUncheckedPorts  []HostPort // ports for which isPortFreeOrUnchecked was called and had no prepared result
-	lackedStartingPlugins    bool       // a plan needs a property of the node that plugins that are starting may add
+	lackedStartingPlugins    bool       // a plan needs a node property that starting plugins may add
 }
 
-// errPreparedEnvTooSmall means that a transaction needed more ids or ports than were prepared.
+// errPreparedEnvTooSmall: a transaction needed more ids or ports than were prepared.
 var errPreparedEnvTooSmall = errors.New("scheduler: the change needs more ids or ports than are prepared")
 
-// minPreparedIDs is the number of ids that are prepared for each transaction. A transaction with a few allocations needs
-// no more.
+// minPreparedIDs is how many ids are prepared for each transaction. A transaction with a few allocations needs no more.
 const minPreparedIDs = 32
 
 func (s *Scheduler) newPreparedEnv() *preparedEnv {
 	return &preparedEnv{scheduler: s, isFreeByPort: make(map[HostPort]bool), listenerTextByPort: make(map[int]string), freePortsFoundBySearch: make(map[HostPort]bool)}
 }
 
-// expectPlacementsOfJob announces the placements of a new job, or of a new version of old, the stored job or nil.
+// expectPlacementsOfJob announces a new job's placements, or a new version's. old is the stored job or nil.
 func (p *preparedEnv) expectPlacementsOfJob(job, old *api.Job) {
 	if model.CanHaveChildren(job) {
 		return
@@ -68,22 +66,22 @@ func (p *preparedEnv) expectPlacementsOfJob(job, old *api.Job) {
 	}
 }
 
-// expectPlacementsOfChildJob announces the placements of a new job that is dispatched from parent.
+// expectPlacementsOfChildJob announces the placements of a new job dispatched from parent.
 func (p *preparedEnv) expectPlacementsOfChildJob(parent *api.Job) {
 	for _, g := range parent.TaskGroups {
 		p.expectPlacements(g, *g.Count)
 	}
 }
 
-// expectReplacement announces the replacement of an allocation. It announces no static ports, which are
-// not checked because the replaced allocation holds them.
+// expectReplacement announces an allocation's replacement. It announces no static ports, which are not checked because the
+// replaced allocation holds them.
 func (p *preparedEnv) expectReplacement(a *api.Allocation) {
 	if g := findGroupOrNil(a.Job, a.TaskGroup); g != nil {
 		p.expectIDsAndDynamicPorts(g, 1)
 	}
 }
 
-// expectDueReplacements announces the replacements that due evaluations will place.
+// expectDueReplacements announces the replacements to be placed by due evaluations.
 func (p *preparedEnv) expectDueReplacements() {
 	state := p.scheduler.store.Snapshot()
 	for _, id := range p.scheduler.evalTimers.dueKeys(p.scheduler.hostEnv.Now()) {
@@ -99,8 +97,8 @@ func (p *preparedEnv) expectDueReplacements() {
 	}
 }
 
-// expectPlacementsAfterReports announces placements of rolling updates: after the report that an allocation is healthy, the
-// update can continue with the next allocation.
+// expectPlacementsAfterReports announces rolling update placements: after an allocation is reported healthy, the update can
+// continue with the next one.
 func (p *preparedEnv) expectPlacementsAfterReports(reports []model.AllocReport) {
 	state := p.scheduler.store.Snapshot()
 	for _, r := range reports {
@@ -117,7 +115,7 @@ func (p *preparedEnv) expectPlacementsAfterReports(reports []model.AllocReport) 
 	}
 }
 
-// findGroupOrNil returns the group of a job, or nil if job is nil or has no such group.
+// findGroupOrNil returns a job's group, or nil if job is nil or has no such group.
 func findGroupOrNil(job *api.Job, name string) *api.TaskGroup {
 	if job == nil {
 		return nil
@@ -125,8 +123,7 @@ func findGroupOrNil(job *api.Job, name string) *api.TaskGroup {
 	return model.FindGroup(job, name)
 }
 
-// maxReplacementsOfFirstPlan returns how many allocations of a group a plan for a new version
-// replaces or adds as canaries.
+// maxReplacementsOfFirstPlan returns how many allocations in a group a new version's plan replaces or adds as canaries.
 func maxReplacementsOfFirstPlan(g *api.TaskGroup) int {
 	if u := g.Update; u != nil && pointer.Value(u.MaxParallel) > 0 {
 		return max(*u.MaxParallel, pointer.Value(u.Canary))
@@ -134,11 +131,11 @@ func maxReplacementsOfFirstPlan(g *api.TaskGroup) int {
 	return *g.Count
 }
 
-// maxExpectedAllocs is the maximum number of allocations that expectPlacements announces for a group. A plan that places
-// more allocations needs another attempt.
+// maxExpectedAllocs is the maximum that expectPlacements announces for a group. A plan with more placements needs another
+// attempt.
 const maxExpectedAllocs = 1000
 
-// expectPlacements announces n new allocations of a group, with their ids, dynamic ports and static ports.
+// expectPlacements announces n new allocations in a group, with their ids, dynamic ports and static ports.
 func (p *preparedEnv) expectPlacements(g *api.TaskGroup, n int) {
 	n = min(n, maxExpectedAllocs)
 	p.expectIDsAndDynamicPorts(g, n)
@@ -154,7 +151,7 @@ func (p *preparedEnv) expectPlacements(g *api.TaskGroup, n int) {
 	}
 }
 
-// expectIDsAndDynamicPorts announces the ids and dynamic ports of n allocations of a group.
+// expectIDsAndDynamicPorts announces the ids and dynamic ports for n allocations in a group.
 func (p *preparedEnv) expectIDsAndDynamicPorts(g *api.TaskGroup, n int) {
 	p.nextAttemptIDCount += n
 	for _, network := range groupAndTaskNetworks(g) {
@@ -162,8 +159,7 @@ func (p *preparedEnv) expectIDsAndDynamicPorts(g *api.TaskGroup, n int) {
 	}
 }
 
-// prepareNextAttempt obtains the ids and ports that were announced or that were missing in the previous attempt, and
-// starts a new attempt.
+// prepareNextAttempt obtains the ids and ports announced, or missing in the previous attempt, and starts a new attempt.
 func (p *preparedEnv) prepareNextAttempt() {
 	env := p.scheduler.hostEnv
 	p.scheduler.preparedIDs.fillTo(minPreparedIDs+p.nextAttemptIDCount+p.returnedIDCount, env.NewID)
@@ -179,7 +175,7 @@ func (p *preparedEnv) prepareNextAttempt() {
 	p.lackedStartingPlugins = false
 }
 
-// preparePortListenerTexts calls Env.DescribePortListeners for the needed ports that are not free.
+// preparePortListenerTexts calls Env.DescribePortListeners for the needed ports if they are not free.
 func (p *preparedEnv) preparePortListenerTexts() {
 	var occupiedPorts []int
 	for _, port := range slices.Concat(p.nextAttemptStaticPorts, p.requestedUncheckedPorts) {
@@ -209,8 +205,8 @@ func (p *preparedEnv) prepareDynamicPorts() {
 	}
 }
 
-// findAndRecordFreePort searches for a port that is free, that no allocation holds, and that no other search has found.
-// It checks the count ports of an address from first on, beginning with the one at startOffset.
+// findAndRecordFreePort searches for a free port that no allocation holds and no other search has found. It checks an address's
+// count ports from first on, beginning with the one at startOffset.
 func (p *preparedEnv) findAndRecordFreePort(address string, first, count, startOffset int) (found bool) {
 	for i := range count {
 		port := HostPort{address, first + (startOffset+i)%count}
@@ -222,7 +218,7 @@ func (p *preparedEnv) findAndRecordFreePort(address string, first, count, startO
 	return false
 }
 
-// checkPortFreeOnce returns the result of Env.IsPortFree for a port. It calls Env.IsPortFree only once for each port.
+// checkPortFreeOnce returns Env.IsPortFree's result for a port. It calls Env.IsPortFree only once for each port.
 func (p *preparedEnv) checkPortFreeOnce(port HostPort) (free bool) {
 	free, known := p.isFreeByPort[port]
 	if !known {
@@ -240,7 +236,7 @@ func (s *Scheduler) isPortTakenInCachedUsage(port HostPort) bool {
 	return s.cachedNodeUsage != nil && s.cachedNodeUsage.isPortReservedOrHeld(port)
 }
 
-// lackedIDsOrPorts reports whether the current attempt needed an id or a port that was not prepared.
+// lackedIDsOrPorts reports whether the current attempt needed an unprepared id or port.
 func (p *preparedEnv) lackedIDsOrPorts() bool {
 	return p.returnedPlaceholderCount+len(p.requestedUncheckedPorts) > 0
 }
@@ -273,7 +269,7 @@ func (p *preparedEnv) nextDynamicPortSearchOffset(n int) int {
 	return p.dynamicPortSearchOffsets[p.dynamicPortSearchCount-1] % n
 }
 
-// isPortFreeOrUnchecked returns the prepared result of Env.IsPortFree, or true if there is none.
+// isPortFreeOrUnchecked returns the prepared Env.IsPortFree result, or true if there is none.
 func (p *preparedEnv) isPortFreeOrUnchecked(port HostPort) bool {
 	free, known := p.isFreeByPort[port]
 	if !known {
@@ -301,8 +297,7 @@ func (p *idPool) takeID() (id string, ok bool) {
 	return id, true
 }
 
-// fillTo adds ids until the pool has at least minCount. It calls newID without holding mu, so that
-// takeID does not block.
+// fillTo adds ids until the pool has at least minCount. It calls newID without holding mu, so takeID does not block.
 func (p *idPool) fillTo(minCount int, newID func() string) {
 	p.mu.Lock()
 	missing := minCount - len(p.ids)

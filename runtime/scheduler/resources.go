@@ -10,7 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// assignResources chooses the ports and devices of a new allocation of a group, and returns all its resources.
+// assignResources chooses the ports and devices for a group's new allocation, and returns all its resources.
 func (p *allocPlacer) assignResources(g *api.TaskGroup) (*api.AllocatedResources, error) {
 	p.chosenPorts = map[HostPort]bool{}
 	granted := &api.AllocatedResources{
@@ -60,8 +60,8 @@ func (p *allocPlacer) assignResources(g *api.TaskGroup) (*api.AllocatedResources
 	return granted, nil
 }
 
-// checkTaskNetworkHasNoHostNetwork returns an error if a port of a task's network names a host network: all ports of a
-// task's network have the same address.
+// checkTaskNetworkHasNoHostNetwork returns an error if a port in a task's network names a host network: all ports of a task's
+// network have the same address.
 func checkTaskNetworkHasNoHostNetwork(n *api.NetworkResource) error {
 	for _, port := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
 		if !model.IsOnDefaultHostNetwork(port) {
@@ -71,8 +71,8 @@ func checkTaskNetworkHasNoHostNetwork(n *api.NetworkResource) error {
 	return nil
 }
 
-// legacyResources converts resources to Nomad's older form, which clients still read: the resources of the allocation, and
-// those of each task by name.
+// legacyResources converts resources to Nomad's older form, which clients still read: the allocation's resources, and each
+// task's by name.
 func legacyResources(granted *api.AllocatedResources) (total *api.Resources, byTask map[string]*api.Resources) {
 	var cpu, totalMemoryMB int
 	byTask = make(map[string]*api.Resources, len(granted.Tasks))

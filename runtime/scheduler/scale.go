@@ -9,7 +9,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// ScaleRequest is the request to set the count of a group, or only to add a scaling event.
+// ScaleRequest is the request to set a group's count, or only to add a scaling event.
 type ScaleRequest struct {
 	Group        string
 	Count        *int64 // nil if only a scaling event is added
@@ -20,7 +20,7 @@ type ScaleRequest struct {
 	JobModifyIndex uint64
 }
 
-// ScaleGroup changes the count of a group and adds a scaling event.
+// ScaleGroup changes a group's count and adds a scaling event.
 func (s *Scheduler) ScaleGroup(ctx context.Context, key JobKey, r ScaleRequest) (out RequestOutcome, err error) {
 	env := s.newPreparedEnv()
 	if g := findGroupOrNil(s.store.Snapshot().Job(nil, key.Namespace, key.ID), r.Group); g != nil && r.Count != nil && *r.Count > int64(*g.Count) {
@@ -87,7 +87,7 @@ func (t *schedulerTxn) checkScaleRequest(job *api.Job, g *api.TaskGroup, r Scale
 	return nil
 }
 
-// withGroupCount returns a copy of a job in which a group has another count. The copy shares all other parts with the job.
+// withGroupCount returns a job copy with another count for a group. The copy shares all other parts with the job.
 func withGroupCount(job *api.Job, group string, count int) *api.Job {
 	c := *job
 	c.TaskGroups = slices.Clone(job.TaskGroups)

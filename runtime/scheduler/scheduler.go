@@ -15,22 +15,20 @@ import (
 // Config configures a Scheduler.
 type Config struct {
 	Store   Store
-	NodeID  string // ID of the stored node that runs the allocations
+	NodeID  string // ID of the stored node running the allocations
 	HostEnv Env
 	GC      GCConfig
 	Logger  hclog.Logger
-	// OnDesiredAllocsChanged is called after each transaction that may change the result of DesiredAllocs, except
-	// that a report of the node may change a returned allocation without a call. It may be nil.
+	// OnDesiredAllocsChanged is called after each transaction that may change DesiredAllocs' result. A node report may change a
+	// returned allocation without a call. It may be nil.
 	OnDesiredAllocsChanged func()
 }
 
 // Scheduler decides what runs on the node, and when.
 //
-// All changes of jobs, evaluations, allocations and deployments go through its
-// methods. Each method call is one change of the store, which includes its
-// consequences: allocations, the status of the job, the progress of a deployment.
-// Run makes the changes that depend on time. The methods may be called
-// concurrently, and before Run.
+// All job, evaluation, allocation and deployment changes go through its methods. Each method call is one store change, which
+// includes its consequences: allocations, the job's status, the deployment's progress. Run makes the time-dependent changes.
+// The methods may be called concurrently, and before Run.
 type Scheduler struct {
 	store                  Store
 	nodeID                 string
@@ -40,22 +38,22 @@ type Scheduler struct {
 	onDesiredAllocsChanged func()
 
 	evalTimers                 *timerQueue[string] // pending evaluations
-	progressDeadlineTimers     *timerQueue[string] // deadlines of deployments
-	periodicLaunchTimers       *timerQueue[JobKey] // launches of periodic jobs
-	drainTimer                 *timerQueue[string] // the drain of the node
+	progressDeadlineTimers     *timerQueue[string] // deployment deadlines
+	periodicLaunchTimers       *timerQueue[JobKey] // periodic launches
+	drainTimer                 *timerQueue[string] // the node's drain
 	retryBlockedEvalsRequested chan struct{}       // receives a value when blocked evaluations must be retried
 	wallClock                  *wallClockStepDetector
 	clockCheckRequested        chan struct{} // receives a value when the clock may have been set
 	preparedIDs                idPool        // ids for the next transactions
 
 	cacheMu sync.Mutex
-	// cachedNodeUsage is the usage of cachedNode by the allocations whose table has the index cachedNodeUsageAllocsIndex.
-	// It is nil while a transaction uses it, and after a transaction has failed.
+	// cachedNodeUsage is cachedNode's usage by the allocations at table index cachedNodeUsageAllocsIndex. It is nil while a
+	// transaction uses it, and after a transaction has failed.
 	cachedNodeUsage            *NodeUsage
 	cachedNodeUsageAllocsIndex uint64
 	cachedNode                 *api.Node
 	cachedPlacementNode        PlacementNode
-	blockedEvalIDs             map[string]bool // set of the IDs of blocked evaluations
+	blockedEvalIDs             map[string]bool // IDs of blocked evaluations (a set)
 }
 
 // New returns a scheduler. It does not read the store.
@@ -84,8 +82,8 @@ func (s *Scheduler) RetryBlockedEvals() {
 	wait.Notify(s.retryBlockedEvalsRequested)
 }
 
-// Run sets the timers from the stored objects, and then makes the changes that depend on time, until
-// ctx ends. It must be called once.
+// Run sets the timers from the stored objects, and then makes the time-dependent changes, until ctx ends. It must be called
+// once.
 func (s *Scheduler) Run(ctx context.Context) {
 	s.updateWithRetry(ctx, "catch up", nil, (*schedulerTxn).restoreTimersAndReconcileJobs)
 	var loopsWG sync.WaitGroup
@@ -107,13 +105,12 @@ func (s *Scheduler) Run(ctx context.Context) {
 // storeRetryDelay is the delay after which updateWithRetry repeats a failed transaction.
 const storeRetryDelay = time.Second
 
-// updateWithRetry makes a change that no request has caused. It retries until the transaction succeeds or ctx ends.
-// changeName names the change in the log. prepareEnv calls the expect methods of the preparedEnv; nil means that no
-// placements are expected.
+// updateWithRetry makes a change that no request has caused. It retries until the transaction succeeds or ctx ends. changeName
+// names the change in the log. prepareEnv calls preparedEnv's expect methods; nil means no placements are expected.
 func (s *Scheduler) updateWithRetry(ctx context.Context, changeName string, prepareEnv func(*preparedEnv), edit func(*schedulerTxn)) {
 	for ctx.Err() == nil {
 		env := s.newPreparedEnv()
-		env.plansWithoutStartingPlugins = true // a change of the node retries the blocked evaluation of such a plan
+		env.plansWithoutStartingPlugins = true // a node change retries such a plan's blocked evaluation
 		if prepareEnv != nil {
 			prepareEnv(env)
 		}
@@ -132,9 +129,8 @@ func (s *Scheduler) updateWithRetry(ctx context.Context, changeName string, prep
 	}
 }
 
-// restoreTimersAndReconcileJobs sets the timers of all stored objects and reconciles all jobs, after a start or a clock
-// step. It recovers jobs whose record is missing although they have allocations, and plans jobs whose allocations are
-// missing.
+// restoreTimersAndReconcileJobs sets all stored objects' timers and reconciles all jobs, after a start or a clock step. It
+// recovers jobs with allocations but no record, and plans jobs with missing allocations.
 func (t *schedulerTxn) restoreTimersAndReconcileJobs() {
 	t.plansIncompleteJobs = true
 	for _, e := range t.tx.Evaluations(nil, "") {
@@ -167,7 +163,7 @@ func (s *Scheduler) runDueAndBlockedEvals(ctx context.Context) {
 	}
 }
 
-// runTimerLoop calls onDue for the keys of a timer queue that are due, until ctx ends.
+// runTimerLoop calls onDue for a timer queue's due keys, until ctx ends.
 func runTimerLoop[K comparable](ctx context.Context, s *Scheduler, timers *timerQueue[K], changeName string, onDue func(*schedulerTxn, K)) {
 	for timers.waitUntilDueOrSignal(ctx, s.hostEnv.Now, nil) {
 		s.updateWithRetry(ctx, changeName, nil, func(c *schedulerTxn) {

@@ -7,11 +7,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// maxReconciliations limits how often one transaction reconciles the same job. In simulations three times are enough. The
-// limit protects against a job whose plans always cause another reconciliation: it would block all other transactions.
+// maxReconciliations limits how often one transaction reconciles the same job. In simulations three times are enough. The limit
+// protects against a job with plans that always cause another reconciliation: it would block all other transactions.
 const maxReconciliations = 20
 
-// reconcileQueuedJobs reconciles the jobsToReconcile, including those that are added meanwhile.
+// reconcileQueuedJobs reconciles the jobsToReconcile, including jobs added meanwhile.
 func (t *schedulerTxn) reconcileQueuedJobs() {
 	rounds := make(map[JobKey]int)
 	for len(t.jobsToReconcile) > 0 {
@@ -25,9 +25,8 @@ func (t *schedulerTxn) reconcileQueuedJobs() {
 	}
 }
 
-// reconcileJob updates the deployment of a job, replaces failed allocations, and sets the status of
-// the job. With plansIncompleteJobs it also plans a job whose allocations do not match its counts. For a purged job, it
-// deletes the records of its ended allocations.
+// reconcileJob updates a job's deployment, replaces failed allocations, and sets the job's status. With plansIncompleteJobs it
+// also plans a job with allocations that do not match its counts. For a purged job, it deletes its ended allocations' records.
 func (t *schedulerTxn) reconcileJob(key JobKey) {
 	job := t.tx.Job(nil, key.Namespace, key.ID)
 	if job == nil {
@@ -44,7 +43,7 @@ func (t *schedulerTxn) reconcileJob(key JobKey) {
 	t.updateJobStatus(key)
 }
 
-// deleteEndedAllocsOfPurgedJob deletes the ended allocations of a purged job.
+// deleteEndedAllocsOfPurgedJob deletes a purged job's ended allocations.
 func (t *schedulerTxn) deleteEndedAllocsOfPurgedJob(key JobKey) {
 	for _, a := range t.tx.AllocationsByJob(nil, key.Namespace, key.ID) {
 		if t.tx.AllocationEnded(a.ID) {
@@ -76,8 +75,8 @@ func (t *schedulerTxn) hasFailedAllocWithoutFollowUp(job *api.Job) bool {
 	return false
 }
 
-// isCountUnmatched reports whether the allocations of a job do not match the counts of its groups, although the job has not
-// ended: a damaged state has lost some, or has got adopted allocations and their replacements.
+// isCountUnmatched reports whether a job's allocations do not match its groups' counts, although the job has not ended: a
+// damaged state has lost some, or has got adopted allocations and their replacements.
 func (t *schedulerTxn) isCountUnmatched(job *api.Job) bool {
 	if *job.Stop || model.CanHaveChildren(job) || pointer.Value(job.Status) == model.JobDead {
 		return false
@@ -99,7 +98,7 @@ func (t *schedulerTxn) isCountUnmatched(job *api.Job) bool {
 	return false
 }
 
-// updateJobStatus computes the status of a job from its allocations, evaluations and deployments, and stores it.
+// updateJobStatus computes a job's status from its allocations, evaluations and deployments, and stores it.
 func (t *schedulerTxn) updateJobStatus(key JobKey) {
 	job := t.tx.Job(nil, key.Namespace, key.ID)
 	evals := t.tx.EvaluationsByJob(nil, key.Namespace, key.ID)

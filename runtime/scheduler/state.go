@@ -12,18 +12,17 @@ import (
 // JobKey identifies a job.
 type JobKey struct{ Namespace, ID string }
 
-// JobKeyOf returns the key of a stored job.
+// JobKeyOf returns a stored job's key.
 func JobKeyOf(job *api.Job) JobKey { return JobKey{*job.Namespace, *job.ID} }
 
-// Store is the part of a [store.Store] that a scheduler uses.
+// Store is the part of a [store.Store] used by a scheduler.
 type Store interface {
 	Snapshot() *store.Snapshot
 	Update(ctx context.Context, fn func(*store.Txn) error) (index uint64, err error)
 	CheckDiskSpaceForNewObjects() error // returns an error if the disk with the state file is almost full, see [store.Store.CheckDiskSpaceForNewObjects]
 }
 
-// namespaceNames returns the names of the stored namespaces. The default namespace may be
-// missing.
+// namespaceNames returns the stored namespaces' names. The default namespace may be missing.
 func namespaceNames(state store.Reader) (names []string) {
 	for _, n := range state.Namespaces(nil, "") {
 		names = append(names, n.Name)
@@ -31,7 +30,7 @@ func namespaceNames(state store.Reader) (names []string) {
 	return names
 }
 
-// lastPeriodicLaunchTime returns the time of the latest launch of a periodic job, or zero.
+// lastPeriodicLaunchTime returns a periodic job's latest launch time, or zero.
 func lastPeriodicLaunchTime(state store.Reader, key JobKey) time.Time {
 	if launch := state.PeriodicLaunch(nil, key.Namespace, key.ID); launch != nil {
 		return launch.LaunchTime

@@ -22,7 +22,7 @@ func newTimerQueue[K comparable]() *timerQueue[K] {
 	return &timerQueue[K]{timesChanged: make(chan struct{}, 1), dueTimeByKey: make(map[K]time.Time)}
 }
 
-// setOrClearDueTime sets or replaces the due time of a key. The zero time removes the key.
+// setOrClearDueTime sets or replaces a key's due time. The zero time removes the key.
 func (t *timerQueue[K]) setOrClearDueTime(key K, at time.Time) {
 	t.dueTimesMu.Lock()
 	defer t.dueTimesMu.Unlock()
@@ -36,8 +36,7 @@ func (t *timerQueue[K]) setOrClearDueTime(key K, at time.Time) {
 	}
 }
 
-// dueKeys returns the keys whose due time has been reached, sorted by due time. It does not remove them:
-// setOrClearDueTime does.
+// dueKeys returns the keys with a reached due time, sorted by due time. It does not remove them: setOrClearDueTime does.
 func (t *timerQueue[K]) dueKeys(now time.Time) []K {
 	t.dueTimesMu.Lock()
 	defer t.dueTimesMu.Unlock()
@@ -51,7 +50,7 @@ func (t *timerQueue[K]) dueKeys(now time.Time) []K {
 	return due
 }
 
-// earliestDueTime returns the earliest due time of all keys, or the zero time if there are no keys.
+// earliestDueTime returns the keys' earliest due time, or the zero time if there are no keys.
 func (t *timerQueue[K]) earliestDueTime() (first time.Time) {
 	t.dueTimesMu.Lock()
 	defer t.dueTimesMu.Unlock()
@@ -63,7 +62,7 @@ func (t *timerQueue[K]) earliestDueTime() (first time.Time) {
 	return first
 }
 
-// maxTimerWait is the longest sleep between two readings of the clock: the wall clock may be set during a sleep.
+// maxTimerWait is the longest sleep between two clock readings: the wall clock may be set during a sleep.
 const maxTimerWait = time.Minute
 
 // waitUntilDueOrSignal blocks until a key is due or the channel signal receives a value. It returns false if ctx ends

@@ -12,15 +12,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// maxJobVersions is the number of newest versions of a job that are kept: Nomad's default of job_tracked_versions. Tagged
-// versions and the newest stable version are kept too.
+// maxJobVersions is how many newest versions of a job are kept: Nomad's default for job_tracked_versions. Tagged versions and
+// the newest stable version are kept too.
 const maxJobVersions = 6
 
-// jobVersions is a schedulerTxn that stores, marks and deletes jobs and their versions.
+// jobVersions is a schedulerTxn for storing, marking and deleting jobs and their versions.
 type jobVersions struct{ *schedulerTxn }
 
-// registerVersionIfChanged stores the job as the version after old, the stored job or nil, and returns the stored
-// version. If the spec is the same as that of old, it returns old.
+// registerVersionIfChanged stores the job as the version after old, the stored job or nil, and returns the stored version. If
+// old has the same spec, it returns old.
 func (j jobVersions) registerVersionIfChanged(job, old *api.Job, submission *api.JobSubmission) *api.Job {
 	if old != nil && model.SameSpec(old, job) {
 		// A submission with another source text is stored even if the job is the same.
@@ -32,7 +32,7 @@ func (j jobVersions) registerVersionIfChanged(job, old *api.Job, submission *api
 	return j.putNewVersion(job, old, submission)
 }
 
-// putNewVersion stores a copy of the job as the version after old, or as version 0 if old is nil.
+// putNewVersion stores a job copy as the version after old, or as version 0 if old is nil.
 func (j jobVersions) putNewVersion(job, old *api.Job, submission *api.JobSubmission) *api.Job {
 	next := *job
 	version, created := uint64(0), j.tx.Index()
@@ -72,8 +72,8 @@ func (j jobVersions) putOldVersionAsNewest(version, current *api.Job) *api.Job {
 	return j.putNewVersion(&again, current, j.tx.JobSubmission(nil, *version.Namespace, *version.ID, *version.Version))
 }
 
-// recoverLostJob recovers a job whose record was unreadable from its newest version, or from the newest job of its
-// allocations that must run. A job without either was purged.
+// recoverLostJob recovers a job with an unreadable record from its newest version, or from the newest job in its allocations
+// that must run. A job without either was purged.
 func (j jobVersions) recoverLostJob(key JobKey) {
 	candidates := j.tx.JobVersions(nil, key.Namespace, key.ID)
 	if len(candidates) == 0 {
@@ -102,8 +102,8 @@ func (j jobVersions) deleteJob(key JobKey) {
 	j.tx.OnCommit(func() { j.scheduler.periodicLaunchTimers.setOrClearDueTime(key, zeroTime) })
 }
 
-// deleteSurplusVersions deletes the versions of a job that are older than the newest maxJobVersions, unless they are tagged
-// or the newest stable version.
+// deleteSurplusVersions deletes a job's versions older than the newest maxJobVersions, unless they are tagged or the newest
+// stable version.
 func (j jobVersions) deleteSurplusVersions(key JobKey) {
 	stable := false
 	for i, v := range j.tx.JobVersions(nil, key.Namespace, key.ID) {
@@ -115,8 +115,8 @@ func (j jobVersions) deleteSurplusVersions(key JobKey) {
 	}
 }
 
-// RevertToVersion stores an older version of a job as the newest one. If enforcePriorVersion is not nil, it must be the
-// number of the current version.
+// RevertToVersion stores an older job version as the newest one. If enforcePriorVersion is not nil, it must be the current
+// version's number.
 func (s *Scheduler) RevertToVersion(ctx context.Context, key JobKey, version uint64, enforcePriorVersion *uint64) (out RequestOutcome, err error) {
 	out.Index, err = s.updateAndReconcile(ctx, func(c *schedulerTxn) error {
 		out = RequestOutcome{}
@@ -144,7 +144,7 @@ func (s *Scheduler) RevertToVersion(ctx context.Context, key JobKey, version uin
 	return out, err
 }
 
-// SetVersionStable marks a version of a job as stable or not.
+// SetVersionStable marks a job version as stable or not.
 func (s *Scheduler) SetVersionStable(ctx context.Context, key JobKey, version uint64, stable bool) (index uint64, err error) {
 	return s.updateAndReconcile(ctx, func(c *schedulerTxn) error {
 		if !(jobVersions{c}).setStableIfVersionExists(key, version, stable) {
@@ -154,8 +154,7 @@ func (s *Scheduler) SetVersionStable(ctx context.Context, key JobKey, version ui
 	})
 }
 
-// setStableIfVersionExists sets the stable flag of a version of a job. It reports whether the
-// version exists.
+// setStableIfVersionExists sets a job version's stable flag. It reports whether the version exists.
 func (j jobVersions) setStableIfVersionExists(key JobKey, version uint64, stable bool) bool {
 	job := j.tx.JobVersion(nil, key.Namespace, key.ID, version)
 	if job != nil && pointer.Value(job.Stable) != stable {
@@ -176,8 +175,7 @@ func (j jobVersions) previousStableVersion(job *api.Job) *api.Job {
 	return nil
 }
 
-// TagVersion sets the tag of a version of a job. Tagged versions are never deleted as surplus. A nil version means
-// the current version.
+// TagVersion sets a job version's tag. Tagged versions are never deleted as surplus. A nil version means the current version.
 func (s *Scheduler) TagVersion(ctx context.Context, key JobKey, version *uint64, tag api.JobVersionTag) (stored api.JobVersionTag, index uint64, err error) {
 	if len(tag.Description) > maxTagDescription {
 		return tag, 0, requestErrorf(RequestInvalid, "version tag description must be under %d characters, currently %d", maxTagDescription, len(tag.Description))
@@ -202,10 +200,10 @@ func (s *Scheduler) TagVersion(ctx context.Context, key JobKey, version *uint64,
 	return tag, index, err
 }
 
-// maxTagDescription is the maximum length of a tag description in bytes.
+// maxTagDescription is a tag description's maximum length in bytes.
 const maxTagDescription = 1000
 
-// UntagVersion removes a tag from a version of a job.
+// UntagVersion removes a tag from a job version.
 func (s *Scheduler) UntagVersion(ctx context.Context, key JobKey, tagName string) (index uint64, err error) {
 	return s.updateAndReconcile(ctx, func(c *schedulerTxn) error {
 		job := jobVersions{c}.versionByTag(key, tagName)
@@ -218,7 +216,7 @@ func (s *Scheduler) UntagVersion(ctx context.Context, key JobKey, tagName string
 	})
 }
 
-// versionByTag returns the version of a job that has the tag, or nil.
+// versionByTag returns the job version with the tag, or nil.
 func (j jobVersions) versionByTag(key JobKey, tagName string) *api.Job {
 	for _, v := range j.tx.JobVersions(nil, key.Namespace, key.ID) {
 		if v.VersionTag != nil && v.VersionTag.Name == tagName {
@@ -234,8 +232,8 @@ func (j jobVersions) putVersionTag(version *api.Job, tag *api.JobVersionTag) {
 	j.tx.PutJobVersion(&copied)
 }
 
-// setScalingPolicyIndexes sets CreateIndex and ModifyIndex of the scaling policies of a new job version. A policy
-// that is the same in old keeps its indexes.
+// setScalingPolicyIndexes sets CreateIndex and ModifyIndex for a new job version's scaling policies. A policy that is the same
+// in old keeps its indexes.
 func (j jobVersions) setScalingPolicyIndexes(job, old *api.Job) {
 	job.TaskGroups = slices.Clone(job.TaskGroups)
 	for i, g := range job.TaskGroups {

@@ -15,10 +15,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// HostVolumeState has the dynamic host volumes of the node, and the claims with which groups are bound to sticky
-// volumes.
+// HostVolumeState has the node's dynamic host volumes, and the claims that bind groups to sticky volumes.
 type HostVolumeState struct {
-	isUnknown    bool // a client has only the node, which does not have the state of its dynamic volumes
+	isUnknown    bool // a client has only the node, without its dynamic volumes' state
 	volumesByID  map[string]*state.HostVolume
 	storedClaims []*api.TaskGroupHostVolumeClaim
 	newClaims    []*api.TaskGroupHostVolumeClaim
@@ -35,7 +34,7 @@ func hostVolumeStateOf(reader store.Reader) *HostVolumeState {
 	return v
 }
 
-// findClaim returns the stored or new claim of a group for a volume name, or nil.
+// findClaim returns a group's stored or new claim for a volume name, or nil.
 func (v *HostVolumeState) findClaim(job *api.Job, group, volumeName string) *api.TaskGroupHostVolumeClaim {
 	for _, c := range slices.Concat(v.storedClaims, v.newClaims) {
 		if c.Namespace == *job.Namespace && c.JobID == *job.ID && c.TaskGroupName == group && c.VolumeName == volumeName {
@@ -45,11 +44,11 @@ func (v *HostVolumeState) findClaim(job *api.Job, group, volumeName string) *api
 	return nil
 }
 
-// writableVolume is a host volume to which an allocation can write. requestedAccessMode is the mode that the allocation
-// requests; it can be empty.
+// writableVolume is a host volume that an allocation can write to. requestedAccessMode is the allocation's requested mode; it
+// can be empty.
 type writableVolume struct{ name, requestedAccessMode string }
 
-// writableVolumesOf returns the host volumes to which an allocation of a group can write.
+// writableVolumesOf returns the host volumes that a group's allocation can write to.
 func writableVolumesOf(g *api.TaskGroup, allocName string, node *model.NodeFacts) []writableVolume {
 	var uses []writableVolume
 	for _, v := range model.HostVolumeRequests(g, allocName, node) {
@@ -113,8 +112,8 @@ func (p *allocPlacer) checkAndClaimHostVolume(v model.HostVolumeRequest, g *api.
 	return p.newClaimIfUnclaimed(v, g, found.ID)
 }
 
-// checkOtherVolumeWriters returns an error if another allocation can write to the volume, and the access mode of the
-// request or of the other allocation permits only one writer.
+// checkOtherVolumeWriters returns an error if another allocation can write to the volume, and the request's or the other
+// allocation's access mode permits only one writer.
 func (p *allocPlacer) checkOtherVolumeWriters(v model.HostVolumeRequest, mode string, capabilities []*api.HostVolumeCapability) error {
 	for _, theirs := range append([]string{""}, model.HostAccessModes...) {
 		by, _ := p.nodeUsage.volumeWriters.findConflict(p.currentAllocNameKey, writableVolume{v.ResolvedSource, theirs}, volumesOf)
@@ -129,8 +128,8 @@ func (p *allocPlacer) checkOtherVolumeWriters(v model.HostVolumeRequest, mode st
 	return nil
 }
 
-// newClaimIfUnclaimed returns a new claim that binds a group to a volume, or nil if the group has claimed this volume
-// before. It returns an error if the group is bound to another volume.
+// newClaimIfUnclaimed returns a new claim that binds a group to a volume, or nil if the group has claimed this volume before.
+// It returns an error if the group is bound to another volume.
 func (p *allocPlacer) newClaimIfUnclaimed(v model.HostVolumeRequest, g *api.TaskGroup, volumeID string) (*api.TaskGroupHostVolumeClaim, error) {
 	switch claim := p.volumes.findClaim(p.job, *g.Name, v.ResolvedSource); {
 	case claim == nil:
@@ -143,8 +142,8 @@ func (p *allocPlacer) newClaimIfUnclaimed(v model.HostVolumeRequest, g *api.Task
 	return nil, nil
 }
 
-// chooseAccessMode returns the access mode with which an allocation uses a volume: the first of the volume's capabilities
-// that matches the request. admitted is false if none matches. A volume without capabilities admits every request.
+// chooseAccessMode returns an allocation's access mode for a volume: the first volume capability that matches the request.
+// admitted is false if none matches. A volume without capabilities admits every request.
 func chooseAccessMode(v *api.VolumeRequest, capabilities []*api.HostVolumeCapability) (mode string, admitted bool) {
 	if len(capabilities) == 0 {
 		return v.AccessMode, true

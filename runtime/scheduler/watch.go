@@ -12,15 +12,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// DeploymentChanges are changes of a deployment, of its allocations and of its timer, which the caller must
-// store.
+// DeploymentChanges are changes for the caller to store: to a deployment, its allocations and its timer.
 type DeploymentChanges struct {
-	// Deployment is the new version of the deployment, or nil if it has not
-	// changed.
+	// Deployment is the deployment's new version, or nil if it has not changed.
 	Deployment *api.Deployment
-	// ChangedAllocs are the changed allocations: failed ones that can be rescheduled now, and canaries that are promoted.
+	// ChangedAllocs are the changed allocations: failed ones that can be rescheduled now, and promoted canaries.
 	ChangedAllocs []*api.Allocation
-	// NeedsEvaluation means that the job must be evaluated.
+	// NeedsEvaluation: the job must be evaluated.
 	NeedsEvaluation bool
 	// NextCheckTime is the next progress deadline, at which the deployment must be checked again; zero if there is none.
 	NextCheckTime time.Time
@@ -28,14 +26,14 @@ type DeploymentChanges struct {
 
 // watchedDeployment is an active deployment that ComputeDeploymentChanges or PromoteCanaries checks.
 type watchedDeployment struct {
-	deployment      *api.Deployment // copy of the stored deployment, to which the changes are made
+	deployment      *api.Deployment // copy of the stored deployment; receives the changes
 	deployedVersion *api.Job        // the deployed version
 	now             time.Time
-	allocsByGroup   map[string][]*api.Allocation // allocations of the deployment, by group
+	allocsByGroup   map[string][]*api.Allocation // the deployment's allocations, by group
 }
 
-// deploymentEndConditions are the conditions that end a running deployment, each with the final status of the deployment
-// and the status description. The first condition that holds applies.
+// deploymentEndConditions are the conditions for ending a running deployment, each with the deployment's final status and
+// status description. The first condition that holds applies.
 var deploymentEndConditions = [...]struct {
 	holds        func(*watchedDeployment) bool
 	status, text string
@@ -45,8 +43,8 @@ var deploymentEndConditions = [...]struct {
 	{(*watchedDeployment).isProgressDeadlineExceeded, api.DeploymentStatusFailed, model.DeploymentFailedProgressDeadline},
 }
 
-// ComputeDeploymentChanges returns the changes that an active deployment needs. job is the job version that it
-// deploys, allocs are all allocations of the job. ComputeDeploymentChanges does not modify its arguments.
+// ComputeDeploymentChanges returns the changes that an active deployment needs. job is the deployed job version, allocs are all
+// the job's allocations. ComputeDeploymentChanges does not modify its arguments.
 func ComputeDeploymentChanges(d *api.Deployment, job *api.Job, allocs []*api.Allocation, now time.Time) DeploymentChanges {
 	w := newWatchedDeployment(d, job, allocs, now)
 	var v DeploymentChanges
@@ -72,8 +70,8 @@ func newWatchedDeployment(d *api.Deployment, job *api.Job, allocs []*api.Allocat
 	return w
 }
 
-// endOrAdvanceDeployment ends the running deployment if one of the deploymentEndConditions holds. Otherwise it promotes
-// healthy canaries if auto_promote is set, allows failed allocations to be rescheduled, and sets changes.NextCheckTime.
+// endOrAdvanceDeployment ends the running deployment if any deploymentEndConditions entry holds. Otherwise it promotes healthy
+// canaries if auto_promote is set, allows failed allocations to be rescheduled, and sets changes.NextCheckTime.
 func (w *watchedDeployment) endOrAdvanceDeployment(changes *DeploymentChanges) {
 	for _, e := range deploymentEndConditions {
 		if e.holds(w) {
@@ -111,9 +109,8 @@ func haveEqualGroupProgress(a, b *api.Deployment) bool {
 	return true
 }
 
-// updateHealthCountsAndDeadlines sets the numbers of healthy and unhealthy allocations in each group of the deployment,
-// and moves the progress deadline after each healthy allocation. It reports whether the number of healthy allocations
-// of a group has grown.
+// updateHealthCountsAndDeadlines sets each group's healthy and unhealthy allocation counts in the deployment, and moves the
+// progress deadline after each healthy allocation. It reports whether a group's healthy count has grown.
 func (w *watchedDeployment) updateHealthCountsAndDeadlines() (healthyCountGrew bool) {
 	for name, state := range w.deployment.TaskGroups {
 		healthy, unhealthy := 0, 0
@@ -135,8 +132,8 @@ func (w *watchedDeployment) updateHealthCountsAndDeadlines() (healthyCountGrew b
 	return healthyCountGrew
 }
 
-// unreplacedFailedOrUnhealthyAllocs returns the failed or unhealthy allocations of the deployment that have no
-// replacement, sorted by id.
+// unreplacedFailedOrUnhealthyAllocs returns the deployment's failed or unhealthy allocations without a replacement, sorted by
+// id.
 func (w *watchedDeployment) unreplacedFailedOrUnhealthyAllocs() []*api.Allocation {
 	var allFailing []*api.Allocation
 	for _, allocs := range w.allocsByGroup {
@@ -185,8 +182,7 @@ func (w *watchedDeployment) isGroupComplete(group string) bool {
 		(state.DesiredCanaries == 0 || state.Promoted)
 }
 
-// countHealthyNonTerminal returns the number of healthy allocations of the group that are not terminal and for
-// which filter returns true.
+// countHealthyNonTerminal returns how many of the group's allocations are healthy, not terminal, and accepted by filter.
 func (w *watchedDeployment) countHealthyNonTerminal(group string, filter func(*api.Allocation) bool) int {
 	n := 0
 	for _, a := range w.allocsByGroup[group] {
@@ -197,8 +193,8 @@ func (w *watchedDeployment) countHealthyNonTerminal(group string, filter func(*a
 	return n
 }
 
-// hasActiveProgressDeadline reports whether the progress deadline of a group applies. It does not apply while the healthy
-// canaries wait for a promotion, and after the group is complete.
+// hasActiveProgressDeadline reports whether a group's progress deadline applies. It does not apply while the healthy canaries
+// wait for a promotion, and after the group is complete.
 func (w *watchedDeployment) hasActiveProgressDeadline(group string) bool {
 	state := w.deployment.TaskGroups[group]
 	waitsForPromotion := state.DesiredCanaries > 0 && !state.Promoted && w.countHealthyNonTerminal(group, isCanary) >= state.DesiredCanaries
@@ -214,8 +210,7 @@ func (w *watchedDeployment) isProgressDeadlineExceeded() bool {
 	return false
 }
 
-// canAutoPromote reports whether there are unpromoted canaries, all of them are healthy, and all their
-// groups have auto_promote.
+// canAutoPromote reports whether the deployment has unpromoted canaries, all healthy, and all their groups have auto_promote.
 func (w *watchedDeployment) canAutoPromote() bool {
 	some := false
 	for name, state := range w.deployment.TaskGroups {
@@ -230,7 +225,7 @@ func (w *watchedDeployment) canAutoPromote() bool {
 	return some
 }
 
-// promoteGroupCanaries promotes the canaries of the groups (nil means all), and returns the changed allocations.
+// promoteGroupCanaries promotes the groups' canaries (nil means all), and returns the changed allocations.
 func (w *watchedDeployment) promoteGroupCanaries(groups []string) []*api.Allocation {
 	var promotedAllocs []*api.Allocation
 	for name, state := range w.deployment.TaskGroups {
@@ -258,8 +253,8 @@ func (w *watchedDeployment) promoteGroupCanaries(groups []string) []*api.Allocat
 	return promotedAllocs
 }
 
-// PromoteCanaries returns the changes that promote the canaries of the groups of a deployment (nil means all
-// groups). It returns an error if a group has too few healthy canaries, or no group has canaries.
+// PromoteCanaries returns the changes for promoting the canaries in a deployment's groups (nil means all groups). It returns an
+// error if a group has too few healthy canaries, or no group has canaries.
 func PromoteCanaries(d *api.Deployment, job *api.Job, allocs []*api.Allocation, groups []string, now time.Time) (DeploymentChanges, error) {
 	w := newWatchedDeployment(d, job, allocs, now)
 	w.updateHealthCountsAndDeadlines()

@@ -6,11 +6,11 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// allocCopyBucket is the bucket name in the checksum of a copy of an allocation.
+// allocCopyBucket is the bucket name in an allocation copy's checksum.
 const allocCopyBucket = "alloc_copy"
 
-// EncodeAllocationCopy returns an allocation with its job as the bytes of a file outside of the state, from which
-// [DecodeAllocationCopy] reads it. The bytes have a checksum, and are not encrypted. It may be called concurrently.
+// EncodeAllocationCopy returns an allocation with its job as the bytes of a file outside the state. [DecodeAllocationCopy]
+// reads it. The bytes have a checksum, and are not encrypted. It may be called concurrently.
 func EncodeAllocationCopy(alloc *api.Allocation) ([]byte, error) {
 	payload, err := encodeMsgpack(alloc)
 	if err != nil {
@@ -19,9 +19,8 @@ func EncodeAllocationCopy(alloc *api.Allocation) ([]byte, error) {
 	return encodeRecord(allocCopyBucket, alloc.ID, 0, payload), nil
 }
 
-// DecodeAllocationCopy returns the allocation that [EncodeAllocationCopy] has encoded in this or another build. Fields
-// that this build does not know are dropped. It returns an error if the bytes are damaged, or if they belong to an
-// allocation with another ID.
+// DecodeAllocationCopy returns the allocation that [EncodeAllocationCopy] has encoded in this or another build. Fields unknown
+// to this build are dropped. It returns an error if the bytes are damaged, or if they belong to an allocation with another ID.
 func DecodeAllocationCopy(allocID string, b []byte) (*api.Allocation, error) {
 	record, err := decodeRecord(allocCopyBucket, allocID, b)
 	if err != nil {

@@ -5,8 +5,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// allocationDecoder decodes records of allocations. The fields that have the same bytes in most allocations of a group are
-// decoded once, and the decoded allocations share their values. The zero value is ready to use, by one goroutine.
+// allocationDecoder decodes allocation records. Fields with the same bytes in most of a group's allocations are decoded once,
+// and the decoded allocations share their values. The zero value is ready to use, by one goroutine.
 type allocationDecoder struct {
 	allocatedResources sharedFieldDecoder[*api.AllocatedResources]
 	resources          sharedFieldDecoder[*api.Resources]
@@ -14,8 +14,8 @@ type allocationDecoder struct {
 	metrics            sharedFieldDecoder[*api.AllocationMetric]
 }
 
-// decodeKnownFields decodes a record into r, which must be zero. It fails if the record has a field that its type does not
-// have: decodeAndListUnknownFields decodes such a record.
+// decodeKnownFields decodes a record into r, which must be zero. It fails if the record has a field that its type lacks:
+// decodeAndListUnknownFields decodes such a record.
 func (d *allocationDecoder) decodeKnownFields(payload []byte, r *allocationRecord) error {
 	encoded := undecodedAllocationRecord{Alloc: &allocationWithUndecodedFields{Allocation: new(api.Allocation)}}
 	if err := decodeMsgpackWith(&strictDecoders, payload, &encoded); err != nil {
@@ -41,7 +41,7 @@ func (d *allocationDecoder) decodeKnownFields(payload []byte, r *allocationRecor
 	return nil
 }
 
-// undecodedAllocationRecord is an allocationRecord in which the fields that an allocationDecoder shares are still encoded.
+// undecodedAllocationRecord is an allocationRecord with the shared fields of an allocationDecoder still encoded.
 type undecodedAllocationRecord struct {
 	Alloc   *allocationWithUndecodedFields `store:"alloc"`
 	JobHash string                         `store:"spec"`
@@ -58,10 +58,10 @@ type allocationWithUndecodedFields struct {
 	Metrics            codec.Raw
 }
 
-// maxSharedFieldValues is the maximum number of values that a sharedFieldDecoder keeps.
+// maxSharedFieldValues is how many values a sharedFieldDecoder keeps at most.
 const maxSharedFieldValues = 64
 
-// sharedFieldDecoder decodes a field of allocations. It returns the same value for the same bytes.
+// sharedFieldDecoder decodes one allocation field. It returns the same value for the same bytes.
 type sharedFieldDecoder[T any] struct {
 	valueByEncoding map[string]T
 }

@@ -12,11 +12,11 @@ import (
 	"github.com/hashicorp/go-msgpack/v2/codec"
 )
 
-// msgpackFormat encodes every field of a struct under the name in its tag "store", and without the tag under its Go
-// name, because the other struct tags of the API types omit fields.
+// msgpackFormat encodes every struct field under the name in its tag "store", and without the tag under its Go name, because
+// the API types' other struct tags omit fields.
 var msgpackFormat = newMsgpackHandle()
 
-// strictFormat is msgpackFormat, but decoding a field that the type lacks is an error.
+// strictFormat is msgpackFormat, but decoding a field missing from the type is an error.
 var strictFormat = func() *codec.MsgpackHandle {
 	h := newMsgpackHandle()
 	h.ErrorIfNoField = true
@@ -33,7 +33,7 @@ func newMsgpackHandle() *codec.MsgpackHandle {
 	h.SliceType = reflect.TypeFor[[]any]()
 	h.MapValueReset = true
 	h.SliceElementReset = true
-	h.MaxInitLen = 1 << 10 // MaxInitLen limits the memory that is allocated because of a damaged length
+	h.MaxInitLen = 1 << 10 // MaxInitLen limits the memory allocated because of a damaged length
 	h.MaxDepth = 200
 	h.TypeInfos = storeTypeInfos
 	return h
@@ -41,8 +41,8 @@ func newMsgpackHandle() *codec.MsgpackHandle {
 
 var storeTypeInfos = codec.NewTypeInfos([]string{"store"})
 
-// pooledEncoder is a codec.Encoder with a reusable buffer: most of the memory that a new encoder
-// allocates for a record is a growing buffer.
+// pooledEncoder is a codec.Encoder with a reusable buffer: a new encoder's growing buffer takes most of the memory for a
+// record.
 type pooledEncoder struct {
 	encoder *codec.Encoder
 	buffer  []byte
@@ -54,8 +54,7 @@ var encoderPool = sync.Pool{New: func() any {
 	return e
 }}
 
-// encodeMsgpack returns the encoded value. The slice has no spare capacity, because the store keeps many of these slices in
-// memory.
+// encodeMsgpack returns the encoded value. The slice has no spare capacity, because the store keeps many of them in memory.
 func encodeMsgpack(v any) ([]byte, error) {
 	e := encoderPool.Get().(*pooledEncoder)
 	e.encoder.ResetBytes(&e.buffer)
@@ -71,8 +70,7 @@ var (
 	strictDecoders = sync.Pool{New: func() any { return codec.NewDecoderBytes(nil, strictFormat) }}
 )
 
-// decodeMsgpack decodes payload into the value that v points to, which must be zero. It ignores fields that the type of v
-// does not have.
+// decodeMsgpack decodes payload into the value that v points to, which must be zero. It ignores fields missing from v's type.
 func decodeMsgpack(payload []byte, v any) error {
 	_, err := decodeAndListUnknownFields(payload, v)
 	return err
@@ -90,8 +88,8 @@ func decodeMsgpackWith(decoderPool *sync.Pool, payload []byte, v any) error {
 	return nil
 }
 
-// convertInt64sInAnyToInts replaces each int64 in a field or element of type any by an int: msgpack decodes
-// integers to int64, but the rest of the program expects int, as from job files.
+// convertInt64sInAnyToInts replaces each int64 in a field or element with type any by an int: msgpack decodes integers to
+// int64, but the rest of the program expects int, as from job files.
 func convertInt64sInAnyToInts(v reflect.Value) {
 	if !typeContainsInterface(v.Type()) {
 		return
@@ -127,10 +125,10 @@ func convertInt64sInAnyToInts(v reflect.Value) {
 	}
 }
 
-// containsAnyCache caches the results of typeContainsInterface.
+// containsAnyCache caches typeContainsInterface's results.
 var containsAnyCache sync.Map
 
-// typeContainsInterface reports whether a value of the type can contain a value of type any.
+// typeContainsInterface reports whether a value of the type can contain an any value.
 func typeContainsInterface(t reflect.Type) bool {
 	if known, ok := containsAnyCache.Load(t); ok {
 		return known.(bool)
@@ -160,12 +158,12 @@ func typeContainsInterfaceUncached(t reflect.Type, seen map[reflect.Type]bool) b
 	return false
 }
 
-// The bytes of a record in the file are
+// A record's bytes in the file are
 //
 //	schema version (1) · CRC-32C (4) · index of the change (8) · payload
 //
-// with big-endian numbers. The checksum covers the bucket, the key and the whole record
-// except the checksum, so the checksum of a record under a wrong key does not match.
+// with big-endian numbers. The checksum covers the bucket, the key and the whole record except the checksum, so it does not
+// match for a record under a wrong key.
 const (
 	schemaVersion = 1
 	headerSize    = 1 + 4 + 8
@@ -191,7 +189,7 @@ func recordChecksum(bucket, key string, schema byte, index, payload []byte) uint
 	return h.Sum32()
 }
 
-// encodeRecord returns the bytes of a record in the file.
+// encodeRecord returns a record's bytes in the file.
 func encodeRecord(bucket, key string, index uint64, payload []byte) []byte {
 	b := make([]byte, headerSize, headerSize+len(payload))
 	b[0] = schemaVersion
@@ -205,7 +203,7 @@ var (
 	errChecksum       = errors.New("checksum does not match")
 )
 
-// decodeRecord parses the bytes of a record in the file and verifies its checksum. The payload shares the memory of b.
+// decodeRecord parses a record's bytes in the file and verifies its checksum. The payload shares b's memory.
 func decodeRecord(bucket, key string, b []byte) (fileRecord, error) {
 	if len(b) < headerSize {
 		return fileRecord{}, errRecordTooShort
@@ -220,8 +218,7 @@ func decodeRecord(bucket, key string, b []byte) (fileRecord, error) {
 	return r, nil
 }
 
-// UnsupportedSchemaError means that a record is intact, but has a schema version that this build
-// does not support.
+// UnsupportedSchemaError: a record is intact, but this build does not support its schema version.
 type UnsupportedSchemaError struct{ FoundVersion byte }
 
 func (e *UnsupportedSchemaError) Error() string {

@@ -10,8 +10,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// DeploymentFailure returns why an allocation was unhealthy for its last deployment for which it was; nil if it never was, or if
-// that is not known. Until the allocation has ended, it reads the records of the tasks.
+// DeploymentFailure returns why an allocation was unhealthy, for the last deployment in which it was; nil if it never was, or
+// if unknown. Until the allocation has ended, it reads the task records.
 func (r Reader) DeploymentFailure(a *api.Allocation) *restart.DeploymentFailure {
 	var stored state.DeploymentFailureRecord
 	if known, err := r.ReadAgentRecord(state.DeploymentFailurePrefix+a.ID, &stored); err == nil && known {

@@ -8,29 +8,28 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Event is one change of an object.
+// Event is one object change.
 type Event struct {
 	Index      uint64
 	Topic      api.Topic
-	Type       string // Type is the operation that has changed the object, see [Txn.SetEventOperation]
+	Type       string // Type is the operation that changed the object, see [Txn.SetEventOperation]
 	Key        string
 	Namespace  string // Namespace is empty for a node
 	FilterKeys []string
 	Deleted    bool
-	Object     any // Object is a *api.Job, *api.Evaluation … that other readers share. If Deleted is set, it is the last version of the object.
+	Object     any // Object is a *api.Job, *api.Evaluation … shared with other readers. If Deleted is set, it is the object's last version.
 }
 
-// ErrLagged means that the feed has dropped changes that a slow subscriber has not read
-// yet.
+// ErrLagged: the feed has dropped changes before a slow subscriber has read them.
 var ErrLagged = errors.New("subscriber has missed events")
 
-// eventFeed holds the events of the latest changes, one slice per change.
+// eventFeed holds the latest changes' events, one slice per change.
 type eventFeed struct {
 	mu                 sync.Mutex
 	maxChanges         int
 	eventsByChange     [][]Event
-	eventCount         int           // number of events in eventsByChange
-	droppedChangeCount uint64        // number of changes that were removed from the feed
+	eventCount         int           // event count in eventsByChange
+	droppedChangeCount uint64        // how many changes were removed from the feed
 	eventsAdded        chan struct{} // closed and replaced when a change is added
 }
 
@@ -58,8 +57,8 @@ func (f *eventFeed) addChanges(changes [][]Event) {
 	f.eventsAdded = make(chan struct{})
 }
 
-// maxFeedEvents is the maximum number of events that the feed keeps if it has more than one change. It limits memory: an
-// event may hold the only reference to an old version of an object.
+// maxFeedEvents is how many events the feed keeps at most if it has more than one change. It limits memory: an event may hold
+// the only reference to an object's old version.
 const maxFeedEvents = 1 << 11
 
 // mustDropOldestChange reports whether the feed has more than maxChanges changes or maxFeedEvents events.
@@ -67,14 +66,14 @@ func (f *eventFeed) mustDropOldestChange() bool {
 	return len(f.eventsByChange) > f.maxChanges || f.eventCount > maxFeedEvents && len(f.eventsByChange) > 1
 }
 
-// Subscription is the position of one reader in the feed of events. It need not be closed.
+// Subscription is one reader's position in the event feed. It need not be closed.
 type Subscription struct {
 	feed             *eventFeed
-	nextChangeNumber uint64 // number of the next change to read; the first change of this process has the number 0
+	nextChangeNumber uint64 // number of the next change to read; this process's first change has number 0
 }
 
-// Subscribe returns a reader of the events, which starts at the oldest kept change whose
-// index is at least fromIndex; 0 starts at the oldest kept change.
+// Subscribe returns an event reader that starts at the oldest kept change with an index of at least fromIndex; 0 starts at the
+// oldest kept change.
 func (s *Store) Subscribe(fromIndex uint64) *Subscription {
 	f := s.feed
 	f.mu.Lock()
@@ -89,8 +88,8 @@ func (s *Store) Subscribe(fromIndex uint64) *Subscription {
 	return &Subscription{feed: f, nextChangeNumber: next}
 }
 
-// SubscribeLatest returns a reader of the events, which starts with the last kept changes that have at most maxEvents events
-// together; with the last change if it has more.
+// SubscribeLatest returns an event reader. It starts with the last kept changes that have at most maxEvents events together;
+// with the last change if it has more.
 func (s *Store) SubscribeLatest(maxEvents int) *Subscription {
 	f := s.feed
 	f.mu.Lock()

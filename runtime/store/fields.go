@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// storedField describes a field of a struct that is encoded in the state file.
+// storedField describes a struct field that is encoded in the state file.
 type storedField struct {
-	storedName string // name of the field in the file
-	fieldIndex []int  // index of the field in the struct, for [reflect.Value.FieldByIndexErr]
+	storedName string // the field's name in the file
+	fieldIndex []int  // the field's index in the struct, for [reflect.Value.FieldByIndexErr]
 	goType     reflect.Type
 	isSecret   bool
 }
 
-// storedFields returns the encoded fields of a struct type. The name of a field in the file is the name in its tag
-// "store", or without a tag its Go name. The fields of an embedded struct count as fields of the struct.
+// storedFields returns a struct type's encoded fields. A field's name in the file is the name in its tag "store", or without a
+// tag its Go name. An embedded struct's fields count as the struct's fields.
 func storedFields(t reflect.Type) []storedField {
 	var fields []storedField
 	for _, f := range reflect.VisibleFields(t) {
@@ -42,8 +42,8 @@ func isNonTimeStructOrPointerToIt(t reflect.Type) bool {
 	return t.Kind() == reflect.Struct && t != reflect.TypeFor[time.Time]()
 }
 
-// secretAPIFields are the fields of the types of the Nomad API that hold or may hold secrets: the environment, the
-// items and lock of a variable, and texts of jobs and templates. Fields of other types have the option "secret" in their tag.
+// secretAPIFields are the Nomad API type fields that hold or may hold secrets: the environment, a variable's items and lock,
+// and texts in jobs and templates. Other types mark such fields with the option "secret" in the tag.
 var secretAPIFields = map[string]bool{
 	"api.Task.Env": true, "api.SidecarTask.Env": true, "api.Template.EmbeddedTmpl": true,
 	"api.TaskArtifact.GetterHeaders": true, "api.TaskArtifact.GetterOptions": true, "api.ServiceCheck.Header": true,
@@ -52,6 +52,6 @@ var secretAPIFields = map[string]bool{
 	"api.Variable.Items": true, "api.Variable.Lock": true,
 }
 
-// fieldAliases maps the former name of a field in the file, with its type, like "state.HandleRecord.driver_state", to the
-// current name of the field. Records with a former name can be read; the next write stores the current name.
+// fieldAliases maps a field's former name in the file, with its type, like "state.HandleRecord.driver_state", to its current
+// name. Records with a former name can be read; the next write stores the current name.
 var fieldAliases = map[string]string{}

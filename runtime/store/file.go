@@ -21,7 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
-// LockedError means that another process has locked the state file.
+// LockedError: another process has locked the state file.
 type LockedError struct {
 	Path     string
 	OwnerPID int // OwnerPID is 0 if the process was not found
@@ -34,8 +34,7 @@ func (e *LockedError) Error() string {
 	return fmt.Sprintf("state file %s is in use by process %d", e.Path, e.OwnerPID)
 }
 
-// errFileReplaced means that another process has replaced the file at the path while this
-// process had it open.
+// errFileReplaced: another process has replaced the file at the path while this process had it open.
 var errFileReplaced = errors.New("the file was replaced by another one while it was in use")
 
 // bucketWrite is one write to the file: value is stored under key in bucket. A nil value deletes the record.
@@ -44,19 +43,19 @@ type bucketWrite struct {
 	value       []byte
 }
 
-// recordSize returns the number of bytes of bucket name, key and value.
+// recordSize returns the byte count for bucket name, key and value.
 func (w *bucketWrite) recordSize() int64 { return int64(len(w.bucket) + len(w.key) + len(w.value)) }
 
-// stateFile is the state file on the disk. After Open, only the goroutine of the writer uses it.
+// stateFile is the state file on the disk. After Open, only the writer goroutine uses it.
 type stateFile struct {
 	path              string
 	db                *bolt.DB // db is nil if the file must be rebuilt
-	openFile          *os.File // openFile is the open file of db; it holds the file lock
-	mappedBytes       int64    // lower bound of the number of bytes that db has mapped into memory
+	openFile          *os.File // openFile is db's open file; it holds the file lock
+	mappedBytes       int64    // lower bound for the bytes that db has mapped into memory
 	reservesSpace     bool     // Config.ReserveDiskSpace
 	reservedEndOffset int64    // disk space is allocated for the file up to this offset
 
-	migratesFromFormat int // earlier format of the file, which must be migrated; 0 for the current format
+	migratesFromFormat int // the file's earlier format, to be migrated; 0 for the current format
 }
 
 // openAndLockStateFile opens a state file and locks it: exclusively if forWriting is set, otherwise shared. For an
@@ -96,8 +95,8 @@ func openAndLockStateFile(ctx context.Context, path string, forWriting bool) (*o
 	}
 }
 
-// findLockOwnerPID returns the pid of a process that has locked a file, or 0. It searches the open files
-// of all processes: the inode numbers in /proc/locks are wrong on an overlay filesystem.
+// findLockOwnerPID returns the pid of a process that has locked a file, or 0. It searches all processes' open files: the inode
+// numbers in /proc/locks are wrong on an overlay filesystem.
 func findLockOwnerPID(info fs.FileInfo) int {
 	names, err := filepath.Glob("/proc/[0-9]*/fd/*")
 	if err != nil {
@@ -120,7 +119,7 @@ func findLockOwnerPID(info fs.FileInfo) int {
 	return 0
 }
 
-// openDatabase opens the bbolt database in a locked file whose pages were verified, for writing.
+// openDatabase opens the bbolt database for writing, in a locked file with verified pages.
 func (f *stateFile) openDatabase(handle *os.File) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -129,9 +128,9 @@ func (f *stateFile) openDatabase(handle *os.File) (err error) {
 		}
 	}()
 	db, err := bolt.Open(f.path, 0o600, &bolt.Options{
-		Timeout:        time.Second, // timeout of bbolt for the file lock, which this process already holds
+		Timeout:        time.Second, // bbolt's timeout for the file lock, which this process already holds
 		PageSize:       pageSize,
-		NoFreelistSync: true, // the list of free pages is not stored: Open reads all pages anyway, and the list could be damaged
+		NoFreelistSync: true, // the free page list is not stored: Open reads all pages anyway, and the list could be damaged
 		FreelistType:   bolt.FreelistMapType,
 		OpenFile:       func(string, int, os.FileMode) (*os.File, error) { return handle, nil },
 	})
@@ -142,8 +141,7 @@ func (f *stateFile) openDatabase(handle *os.File) (err error) {
 	return nil
 }
 
-// releaseMappedPages removes the mapped pages of the file from the memory of this process. The
-// kernel maps them again on access.
+// releaseMappedPages removes the file's mapped pages from this process's memory. The kernel maps them again on access.
 func (f *stateFile) releaseMappedPages() {
 	if f.db == nil || f.mappedBytes == 0 {
 		return
@@ -204,8 +202,8 @@ func (f *stateFile) isOpenFileAtPath() (bool, error) {
 	return true, nil
 }
 
-// applyWrites makes the writes in one bbolt transaction. After an error that leaves the content of the file
-// uncertain, it sets f.db to nil, so that the next write rebuilds the file.
+// applyWrites makes the writes in one bbolt transaction. After an error that leaves the file content uncertain, it sets f.db to
+// nil, so that the next write rebuilds the file.
 func (f *stateFile) applyWrites(writes []bucketWrite) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // an I/O error on a mapped page causes a panic, which is recovered below
 	defer func() {
@@ -219,7 +217,7 @@ func (f *stateFile) applyWrites(writes []bucketWrite) (err error) {
 		return err
 	}
 	id := uint64(tx.ID())
-	f.mappedBytes = tx.Size() // pages that the transaction adds are not mapped yet
+	f.mappedBytes = tx.Size() // the transaction's added pages are not mapped yet
 	f.reserveDiskSpace(tx.Size())
 	for _, o := range writes {
 		if err := applyWrite(tx, o); err != nil {
@@ -231,7 +229,7 @@ func (f *stateFile) applyWrites(writes []bucketWrite) (err error) {
 	opcount.Count(opcount.Sync)
 	if err := tx.Commit(); err != nil {
 		f.mappedBytes = 0 // the file may no longer be mapped into memory
-		// If the meta page of the failed transaction was written, the next transaction would be based on it.
+		// If the failed transaction's meta page was written, the next transaction would be based on it.
 		if h, headErr := readMetaPage(f.openFile); headErr != nil || h.txid >= id {
 			f.db = nil
 		}
@@ -254,16 +252,16 @@ func applyWrite(tx *bolt.Tx, o bucketWrite) error {
 	return nil
 }
 
-// temporaryNameInfix is between the name of the state file and the random end in the name of a temporary file. A crash can
-// leave temporary files.
+// temporaryNameInfix is between the state file's name and the random end in a temporary file's name. A crash can leave
+// temporary files.
 const temporaryNameInfix = ".new-"
 
 // minCompactableSize is the size in bytes up to which a state file is not compacted.
 const minCompactableSize = 1 << 20
 
-// isWorthCompacting reports whether less than a quarter of the file is in use, if it has at least minCompactableSize.
-// bbolt reuses free pages, and never makes the file smaller. A file that was just rebuilt is at least a quarter in use,
-// because bbolt doubles the size of a growing file, and fills at least half of each page.
+// isWorthCompacting reports whether less than a quarter of the file is in use, if it has at least minCompactableSize. bbolt
+// reuses free pages, and never makes the file smaller. A file that was just rebuilt is at least a quarter in use, because bbolt
+// doubles a growing file's size, and fills at least half of each page.
 func (f *stateFile) isWorthCompacting() bool {
 	if f.db == nil {
 		return false
@@ -281,7 +279,7 @@ func (f *stateFile) isWorthCompacting() bool {
 	return used*pageSize < info.Size()/4
 }
 
-// removeTemporaryFiles removes temporary files that a crash has left. The file must be locked.
+// removeTemporaryFiles removes temporary files left by a crash. The file must be locked.
 func (f *stateFile) removeTemporaryFiles() error {
 	names, err := filepath.Glob(escapeGlob(f.path) + temporaryNameInfix + "*")
 	for _, name := range names {
@@ -291,7 +289,7 @@ func (f *stateFile) removeTemporaryFiles() error {
 }
 
 // rebuildFile writes all records into a new file, which then replaces the file at the path. If the old file has an earlier
-// format, it stays under the name that formatCopyName returns.
+// format, it is kept under formatCopyName's name.
 func (f *stateFile) rebuildFile(allRecords func(yield func(bucketWrite) bool)) error {
 	if f.migratesFromFormat != 0 {
 		return f.migrateToNewFile(allRecords)
@@ -338,8 +336,7 @@ func (f *stateFile) replaceWithNewFile(allRecords func(yield func(bucketWrite) b
 	return nil
 }
 
-// renameToPath renames the temporary file to the path. It fails if the path refers to a file other than the one
-// that f has open.
+// renameToPath renames the temporary file to the path. It fails if the path refers to a file other than f's open one.
 func (f *stateFile) renameToPath(temporaryPath string) error {
 	atPath, err := f.isOpenFileAtPath()
 	if err != nil {
@@ -362,12 +359,12 @@ func syncDir(name string) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// maxRebuildBytes is the maximum size of the records of one transaction of writeAllRecords, unless one record is larger.
+// maxRebuildBytes is the maximum record size per writeAllRecords transaction, unless one record is larger.
 const maxRebuildBytes = 4 << 20
 
-// noSpaceError means that the file system has too little free space for all records.
+// noSpaceError: the file system has too little free space for all records.
 type noSpaceError struct {
-	missingBytes int64 // lower bound of the missing free space
+	missingBytes int64 // lower bound for the missing free space
 	cause        error
 }
 
@@ -376,7 +373,7 @@ func (e *noSpaceError) Error() string { return e.cause.Error() }
 // Unwrap returns the cause.
 func (e *noSpaceError) Unwrap() error { return e.cause }
 
-// writeAllRecords writes all records to an empty file, in several transactions of at most maxRebuildBytes. The error is a
+// writeAllRecords writes all records to an empty file, in several transactions, each at most maxRebuildBytes. The error is a
 // noSpaceError if the disk becomes full.
 func (f *stateFile) writeAllRecords(allRecords func(yield func(bucketWrite) bool)) error {
 	var noRoom *noSpaceError
@@ -403,8 +400,8 @@ func (f *stateFile) writeAllRecords(allRecords func(yield func(bucketWrite) bool
 	return noRoom
 }
 
-// splitWritesBySize yields the writes in groups of at most maxBytes; a larger write is a group of its own. A yielded
-// group must not be used after the next one is yielded.
+// splitWritesBySize yields the writes in groups up to maxBytes; a larger write is its own group. A yielded group must not be
+// used after the next one is yielded.
 func splitWritesBySize(writes iter.Seq[bucketWrite], maxBytes int) iter.Seq[[]bucketWrite] {
 	return func(yield func([]bucketWrite) bool) {
 		var ops []bucketWrite
@@ -440,14 +437,14 @@ func linkDamagedFileAndRemoveOldest(path string, now time.Time) (keptPath string
 	return keptPath, nil
 }
 
-// damagedInfix is between the names of the state file and the time in the names of damaged files.
+// damagedInfix is between the state file's name and the time in damaged files' names.
 const damagedInfix = ".damaged-"
 
-// damagedTimeFormat is the format of the time in the names of damaged files. It has nanoseconds, because two
-// files must not get the same name.
+// damagedTimeFormat is the time format in damaged files' names. It has nanoseconds, because two files must not get the same
+// name.
 const damagedTimeFormat = "20060102T150405.000000000"
 
-// listKeptDamagedFiles returns the damaged files that linkDamagedFileAndRemoveOldest has kept, oldest first.
+// listKeptDamagedFiles returns the damaged files kept by linkDamagedFileAndRemoveOldest, oldest first.
 func listKeptDamagedFiles(path string) []string {
 	names, err := filepath.Glob(escapeGlob(path) + damagedInfix + "*") // sorted
 	if err != nil {
@@ -470,8 +467,8 @@ func (f *stateFile) close() error {
 	return nil
 }
 
-// visitReadableRecords calls visit for every readable record of a locked state file, or of one bucket of it, and returns the parts that
-// cannot be read. An empty onlyBucket means all buckets.
+// visitReadableRecords calls visit for every readable record in a locked state file, or in one bucket of it, and returns the
+// parts that cannot be read. An empty onlyBucket means all buckets.
 func visitReadableRecords(f *os.File, onlyBucket string, visit func(bucket string, key, value []byte)) ([]unreadablePart, error) {
 	size, err := f.Seek(0, io.SeekEnd)
 	if err != nil {

@@ -10,11 +10,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/keyring"
 )
 
-// WriteCopy writes the state as it is after its last change into an empty file, and returns the index of the change and the keys of the
-// state, nil if it has none. The caller remains the owner of the file.
+// WriteCopy writes the state after its last change into an empty file, and returns the change's index and the state's keys, nil
+// if it has none. The caller remains the file's owner.
 //
-// The copy has all changes whose Update has returned before the call, and a part of none. It is written from memory, so that it is
-// undamaged even if the state file is not. Updates wait until WriteCopy has returned.
+// The copy has all changes made by an Update that returned before the call, and no partial change. It is written from memory,
+// so it is undamaged even if the state file is not. Updates wait until WriteCopy has returned.
 func (s *Store) WriteCopy(ctx context.Context, file *os.File) (index uint64, keys *keyring.Ring, err error) {
 	err = s.runBetweenTransactions(ctx, func() error {
 		index, keys = s.lastIndex, s.sealer.keyring.Load()

@@ -13,17 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// formatKey is the key of the record of the format in the table of metadata.
+// formatKey is the format record's key in the metadata table.
 const formatKey = "format"
 
-// formatRecord describes the format of a state file. The encoding of formatRecord never changes, so that each build can
-// read it: a record of schema version 1 whose payload is a JSON object with these three members.
+// formatRecord describes a state file's format. formatRecord's encoding never changes, so each build can read it: a record with
+// schema version 1 and a JSON object with these three members as payload.
 type formatRecord struct {
-	// Format is the number of the format.
+	// Format is the format's number.
 	Format int `json:"format"`
-	// OldestReaderFormat is the lowest format whose builds can read the file: they ignore what later formats have added.
+	// OldestReaderFormat is the lowest format with builds that can read the file: they ignore what later formats have added.
 	OldestReaderFormat int `json:"oldest_reader"`
-	// WriterVersion is the version of the build that has written the file.
+	// WriterVersion is the version of the build that wrote the file.
 	WriterVersion string `json:"writer"`
 }
 
@@ -32,23 +32,23 @@ type formatRecord struct {
 // It is called concurrently for different records.
 type migration func(bucket, key string, isSealed bool, recordPart []byte) ([]byte, error)
 
-// fileFormat is the format in which a build writes state files.
+// fileFormat is a build's format for writing state files.
 type fileFormat struct {
 	number                int
 	oldestReaderFormat    int
-	migrationByFromFormat map[int]migration // keyed by the number of the format that the migration converts
+	migrationByFromFormat map[int]migration // keyed by the format number that the migration converts
 }
 
-// currentFormat is the format of this build.
+// currentFormat is this build's format.
 var currentFormat = fileFormat{number: 1, oldestReaderFormat: 1}
 
-// UnsupportedFormatError means that this build cannot read the format of a state file. The file was not changed.
+// UnsupportedFormatError: this build cannot read a state file's format. The file was not changed.
 type UnsupportedFormatError struct {
 	Path                 string
 	FoundFormat          int
-	WriterVersion        string // version of the build that has written the file
+	WriterVersion        string // version of the build that wrote the file
 	CurrentFormat        int
-	PreMigrationCopyPath string // copy of the file in the current format, before a newer build migrated the file; empty if there is none
+	PreMigrationCopyPath string // file copy in the current format, from before a newer build migrated the file; empty if there is none
 }
 
 func (e *UnsupportedFormatError) Error() string {
@@ -64,12 +64,12 @@ func (e *UnsupportedFormatError) Error() string {
 		e.Path, e.FoundFormat, e.WriterVersion, e.CurrentFormat, e.WriterVersion, wayBack)
 }
 
-// MigrationError means that a state file could not be migrated to the current format. The state can be read; each update
-// tries the migration again, and fails if the migration fails.
+// MigrationError: a state file could not be migrated to the current format. The state can be read; each update tries the
+// migration again, and fails if the migration fails.
 type MigrationError struct {
 	Path             string
-	FoundFormat      int   // format of the file, which was not migrated
-	MissingDiskBytes int64 // lower bound of the missing free space; 0 if the cause is another one
+	FoundFormat      int   // the file's format, not migrated
+	MissingDiskBytes int64 // lower bound for the missing free space; 0 if the cause is another one
 	Cause            error
 }
 
@@ -84,10 +84,10 @@ func (e *MigrationError) Error() string {
 // Unwrap returns the cause.
 func (e *MigrationError) Unwrap() error { return e.Cause }
 
-// errNoFormat means that a file has no record of its format, and that the record is not lost through damage.
+// errNoFormat: a file has no format record, and damage did not cause the loss.
 var errNoFormat = errors.New("it was written by a development build before version 0.1, which no version reads; nothing was changed, and tasks continue to run: start that build again, or move the file to another place to start with an empty state")
 
-// encodeFormatRecord returns the write that stores the record of the file format.
+// encodeFormatRecord returns the write for storing the file format record.
 func encodeFormatRecord(r formatRecord) bucketWrite {
 	payload, err := json.Marshal(r)
 	if err != nil {
@@ -96,7 +96,7 @@ func encodeFormatRecord(r formatRecord) bucketWrite {
 	return bucketWrite{metaBucket, formatKey, encodeRecord(metaBucket, formatKey, 0, payload)}
 }
 
-// decodeFormatRecord decodes and checks the payload of the record of the file format.
+// decodeFormatRecord decodes and checks the file format record's payload.
 func decodeFormatRecord(payload []byte) (*formatRecord, error) {
 	r := new(formatRecord)
 	if err := json.Unmarshal(payload, r); err != nil {
@@ -108,9 +108,10 @@ func decodeFormatRecord(payload []byte) (*formatRecord, error) {
 	return r, nil
 }
 
-// readFormatRecord reads the record of the file format from a locked state file. It returns nil if the record is damaged or can be lost
-// through damage, and errNoFormat if the file never had one: its table of metadata is undamaged and has other records. A build before
-// version 0.1 has written such a file, and its other records are no damage, although this build cannot decode them.
+// readFormatRecord reads the file format record from a locked state file. It returns nil if the record is damaged or can be
+// lost through damage, and errNoFormat if the file never had one: its metadata table is undamaged and has other records. A
+// build before version 0.1 has written such a file, and its other records are no damage, although this build cannot decode
+// them.
 func readFormatRecord(f *os.File) (found *formatRecord, err error) {
 	haveOthers, isDamaged := false, false
 	unreadable, err := visitReadableRecords(f, metaBucket, func(_ string, key, value []byte) {
@@ -126,9 +127,9 @@ func readFormatRecord(f *os.File) (found *formatRecord, err error) {
 	return found, err
 }
 
-// checkFormatAndNoteMigration returns an UnsupportedFormatError or errNoFormat if this build cannot read the format of a locked state
-// file, which it does not change. If the file has an earlier format that this build can migrate, checkFormatAndNoteMigration sets
-// s.file.migratesFromFormat.
+// checkFormatAndNoteMigration returns an UnsupportedFormatError or errNoFormat if this build cannot read a locked state file's
+// format. It does not change the file. If this build can migrate the file from an earlier format, checkFormatAndNoteMigration
+// sets s.file.migratesFromFormat.
 func (s *Store) checkFormatAndNoteMigration(handle *os.File) error {
 	found, err := readFormatRecord(handle)
 	if err != nil {
@@ -153,8 +154,8 @@ func (s *Store) checkFormatAndNoteMigration(handle *os.File) error {
 	return nil
 }
 
-// formatToWrite returns the record of the file format that this build writes. found is the record in the file, or nil. A file
-// of a newer format that this build can read keeps its format: the records of this build are valid in the newer format.
+// formatToWrite returns the file format record that this build writes. found is the record in the file, or nil. A file with a
+// newer, readable format keeps its format: this build's records are valid in the newer format.
 func (s *Store) formatToWrite(found *formatRecord) formatRecord {
 	r := formatRecord{Format: s.currentFormat.number, OldestReaderFormat: s.currentFormat.oldestReaderFormat, WriterVersion: s.buildVersion}
 	if found != nil && found.Format > r.Format {
@@ -163,8 +164,8 @@ func (s *Store) formatToWrite(found *formatRecord) formatRecord {
 	return r
 }
 
-// migrateRecordPart converts one part of a record from the format of the file to the current format. The result is nil if the
-// current format has no such record.
+// migrateRecordPart converts one record part from the file's format to the current format. The result is nil if the current
+// format has no such record.
 func (s *Store) migrateRecordPart(bucket, key string, isSealed bool, part []byte) ([]byte, error) {
 	if s.file.migratesFromFormat == 0 {
 		return part, nil
@@ -178,8 +179,8 @@ func (s *Store) migrateRecordPart(bucket, key string, isSealed bool, part []byte
 	return part, nil
 }
 
-// migrateFileOrLogError writes the migrated records, which were loaded from a file of an earlier format, into a new
-// file. If that fails, it logs the error, and each update tries the migration again.
+// migrateFileOrLogError writes the migrated records, loaded from a file with an earlier format, into a new file. If that fails,
+// it logs the error, and each update tries the migration again.
 func (s *Store) migrateFileOrLogError() {
 	from := s.file.migratesFromFormat
 	err := s.file.rebuildFile(s.allRecords(s.memDB.Txn(false)))
@@ -192,7 +193,7 @@ func (s *Store) migrateFileOrLogError() {
 	s.lastWriteErr.Store(&err)
 }
 
-// formatCopyName returns the name of the copy of a state file that is kept when the file is migrated from a format.
+// formatCopyName returns the name under which a state file is kept when it is migrated from a format.
 func formatCopyName(path string, format int) string { return fmt.Sprintf("%s.format-%d", path, format) }
 
 func isRegularFile(name string) bool {
@@ -200,11 +201,11 @@ func isRegularFile(name string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// freeBytes is FreeDiskBytes, or the replacement of a test.
+// freeBytes is FreeDiskBytes, or a test's replacement.
 var freeBytes = FreeDiskBytes
 
-// migrateToNewFile replaces a file of an earlier format by a new file with all records. The old file stays under the name
-// that formatCopyName returns. The error is a MigrationError.
+// migrateToNewFile replaces a file with an earlier format by a new file with all records. The old file is kept under
+// formatCopyName's name. The error is a MigrationError.
 func (f *stateFile) migrateToNewFile(allRecords func(yield func(bucketWrite) bool)) error {
 	if missing := f.missingDiskBytesForCopy(); missing > 0 {
 		return &MigrationError{Path: f.path, FoundFormat: f.migratesFromFormat, MissingDiskBytes: missing, Cause: unix.ENOSPC}
@@ -215,7 +216,7 @@ func (f *stateFile) migrateToNewFile(allRecords func(yield func(bucketWrite) boo
 	}
 	if err != nil {
 		migrationErr := &MigrationError{Path: f.path, FoundFormat: f.migratesFromFormat, Cause: err}
-		// The new file is larger, or the file system needs a part of its free space itself.
+		// The new file is larger, or the file system needs part of its free space itself.
 		var noRoom *noSpaceError
 		if errors.As(err, &noRoom) {
 			migrationErr.MissingDiskBytes = noRoom.missingBytes
@@ -228,8 +229,8 @@ func (f *stateFile) migrateToNewFile(allRecords func(yield func(bucketWrite) boo
 	return nil
 }
 
-// missingDiskBytesForCopy returns how many bytes of free space are missing for a second file of the same size. It
-// returns 0 if none are missing or the number is unknown.
+// missingDiskBytesForCopy returns how many free bytes are missing for a second file of the same size. It returns 0 if none are
+// missing or the number is unknown.
 func (f *stateFile) missingDiskBytesForCopy() int64 {
 	info, err := f.openFile.Stat()
 	if err != nil {

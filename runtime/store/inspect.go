@@ -21,38 +21,38 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// FileContents is the content of a state file, as InspectFile has read it.
+// FileContents is a state file's content as read by InspectFile.
 type FileContents struct {
 	SizeBytes     int64
-	Format        int    // Format is the number of the file format; 0 if its record is damaged
-	WriterVersion string // WriterVersion is the version of nomad-lite that has written the file
-	Index         uint64 // Index is the index of the last visible change
+	Format        int    // Format is the file format's number; 0 if its record is damaged
+	WriterVersion string // WriterVersion is the nomad-lite version that wrote the file
+	Index         uint64 // Index is the last visible change's index
 	Records       []*InspectedRecord
 	Quarantine    []QuarantinedEntry
-	Damage        []Damage // Damage is the damage that Open would report
-	// UnknownParts are the parts of the state that another build has written and this build does not support.
+	Damage        []Damage // Damage is what Open would report
+	// UnknownParts are state parts written by another build and not supported by this one.
 	UnknownParts []UnknownPart
 }
 
-// InspectedRecord is a record of a state file that InspectFile could decode.
+// InspectedRecord is a state file record that InspectFile could decode.
 type InspectedRecord struct {
 	Table     Table
 	Key       string // Key is the key with slashes between its parts
 	Index     uint64 // Index is the index of the change that wrote the record. For a change without an index, it is the last index before the change.
-	SizeBytes int    // SizeBytes is the size of the record in the file; it does not include the job of an allocation
+	SizeBytes int    // SizeBytes is the record's size in the file; it does not include an allocation's job
 
 	object   any
-	isSealed bool // a part of the record is encrypted and therefore missing
+	isSealed bool // part of the record is encrypted and therefore missing
 }
 
-// QuarantinedEntry is a record that could not be read and is kept in the quarantine.
+// QuarantinedEntry is an unreadable record in the quarantine.
 type QuarantinedEntry struct {
 	Table Table
 	Key   string
 	Cause string
 	Time  time.Time
 	Value []byte // Value is the original record; nil if it is sealed
-	// ReadableByThisBuild means that this build can read the record, so Open takes the record out of the quarantine.
+	// ReadableByThisBuild: this build can read the record, so Open takes it out of the quarantine.
 	ReadableByThisBuild bool
 }
 
@@ -64,8 +64,8 @@ func (c *FileContents) DamageErr() error {
 	return errors.New(c.Damage[0].NameAndCause())
 }
 
-// InspectFile reads a state file that no agent uses, and does not change it. It reports damage in the result, not as
-// an error. It fails like [Open], and also if the file does not exist.
+// InspectFile reads a state file that no agent uses, and does not change it. It reports damage in the result, not as an error.
+// It fails like [Open], and also if the file does not exist.
 func InspectFile(path string) (*FileContents, error) {
 	handle, err := openAndLockStateFile(context.Background(), path, false)
 	if err != nil {
@@ -123,7 +123,7 @@ func InspectFile(path string) (*FileContents, error) {
 	return c, err
 }
 
-// inspectQuarantined returns those fields of a quarantined record that can be read with the keys of s.
+// inspectQuarantined returns a quarantined record's fields, as far as they can be read with s's keys.
 func (s *sealer) inspectQuarantined(name string, encodedRecord []byte) QuarantinedEntry {
 	table, key, _ := strings.Cut(name, "\x00")
 	q := QuarantinedEntry{Table: Table(table), Key: readableKey(key)}
@@ -141,7 +141,7 @@ func (s *sealer) inspectQuarantined(name string, encodedRecord []byte) Quarantin
 	return q
 }
 
-// Allocations returns the allocations in the state file. Their field Job is nil if the record of the job was lost.
+// Allocations returns the allocations in the state file. Their field Job is nil if the job record was lost.
 func (c *FileContents) Allocations() []*api.Allocation {
 	var allocs []*api.Allocation
 	for _, r := range c.Records {
@@ -155,12 +155,12 @@ func (c *FileContents) Allocations() []*api.Allocation {
 // RecordedTask is a task that may have a process or a container according to the state.
 type RecordedTask struct {
 	AllocID, Name string
-	Driver        string // name of the driver; empty if the state does not have it
-	DriverState   []byte // state of the driver from the handle of the task; empty if the state does not have it in clear
+	Driver        string // driver name; empty if the state does not have it
+	DriverState   []byte // driver state from the task's handle; empty if the state does not have it in clear
 }
 
-// TasksThatMayRun returns the tasks that may have a process or a container according to the state: the record of the task has a
-// start, a handle or a pending destroy, or cannot be decoded.
+// TasksThatMayRun returns the tasks that may have a process or a container according to the state: the task record has a start,
+// a handle or a pending destroy, or cannot be decoded.
 func (c *FileContents) TasksThatMayRun() (tasks []RecordedTask) {
 	groups := make(map[string]*api.TaskGroup)
 	for _, alloc := range c.Allocations() {
@@ -194,8 +194,8 @@ func (c *FileContents) TasksThatMayRun() (tasks []RecordedTask) {
 	return tasks
 }
 
-// AgentRecordsByNameSuffix returns the records that PutAgentRecord has stored under names with the prefix. The keys of
-// the result are the names without the prefix.
+// AgentRecordsByNameSuffix returns the records that PutAgentRecord has stored under names with the prefix. The result's keys
+// are the names without the prefix.
 func (c *FileContents) AgentRecordsByNameSuffix(prefix string) map[string]*InspectedRecord {
 	records := make(map[string]*InspectedRecord)
 	for _, r := range c.Records {
@@ -206,8 +206,7 @@ func (c *FileContents) AgentRecordsByNameSuffix(prefix string) map[string]*Inspe
 	return records
 }
 
-// DecodeUnencryptedPart decodes the unencrypted part of one of the agent's records into value, a pointer to a zero
-// value.
+// DecodeUnencryptedPart decodes the unencrypted part of an agent record into value, a pointer to a zero value.
 func (r *InspectedRecord) DecodeUnencryptedPart(value any) error {
 	local, ok := r.object.(*localRecord)
 	if !ok || local.unencryptedPart == nil {
@@ -219,11 +218,11 @@ func (r *InspectedRecord) DecodeUnencryptedPart(value any) error {
 	return nil
 }
 
-// Redacted returns the object of the record as encoding/json would decode it, without empty values, and with
-// [RedactedText] in place of secrets. The field Sealed replaces a part that is encrypted in the file.
+// Redacted returns the record's object as encoding/json would decode it, without empty values, and with [RedactedText] in place
+// of secrets. The field Sealed replaces a part that is encrypted in the file.
 func (r *InspectedRecord) Redacted() (any, error) {
 	object := r.object
-	if record, ok := object.(*localRecord); ok && record.unencryptedPart != nil { // without a payload, all of the record is encrypted
+	if record, ok := object.(*localRecord); ok && record.unencryptedPart != nil { // without a payload, the whole record is encrypted
 		object = tableDefsByTable[r.Table].newZeroRecord(record.key)
 		if object == nil {
 			return nil, fmt.Errorf("read %s %q: this build has no such record", r.Table, r.Key)
@@ -244,16 +243,15 @@ func (r *InspectedRecord) Redacted() (any, error) {
 	return fields, nil
 }
 
-// RedactedText is the text in place of a value that may be a secret.
+// RedactedText replaces a value that may be a secret.
 const RedactedText = "(redacted)"
 
-// secretNamePattern matches the names of fields and keys that hold secrets and are not marked as secret.
+// secretNamePattern matches names of fields and keys that hold secrets and are not marked as secret.
 var secretNamePattern = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?i)passw|secret|token|credential|private_?key|api_?key|^auth`)
 })
 
-// redactedJSONValue returns v as encoding/json would decode it, with RedactedText in place of secrets, and nil if v is
-// empty.
+// redactedJSONValue returns v as encoding/json would decode it, with RedactedText in place of secrets, and nil if v is empty.
 func redactedJSONValue(v reflect.Value) any {
 	if t, ok := asTime(v); ok {
 		if t.IsZero() {
@@ -272,7 +270,7 @@ func redactedJSONValue(v reflect.Value) any {
 	case reflect.Struct:
 		fields := make(map[string]any)
 		for _, f := range storedFields(v.Type()) {
-			if value, err := v.FieldByIndexErr(f.fieldIndex); err == nil { // the error means that an embedded pointer is nil
+			if value, err := v.FieldByIndexErr(f.fieldIndex); err == nil { // the error: an embedded pointer is nil
 				addRedacted(fields, f.storedName, value, f.isSecret)
 			}
 		}
@@ -316,8 +314,8 @@ func valueOrNilIfEmpty(v any, length int) any {
 	return v
 }
 
-// addRedacted stores the result of redactedJSONValue for v in fields under name, unless the result is nil. If v is
-// secret, it replaces the whole value by RedactedText. Of a secret map it replaces the values, not the keys.
+// addRedacted stores redactedJSONValue's result for v in fields under name, unless the result is nil. If v is secret, it
+// replaces the whole value by RedactedText. In a secret map it replaces the values, not the keys.
 func addRedacted(fields map[string]any, name string, v reflect.Value, isSecret bool) {
 	plain := redactedJSONValue(v)
 	if plain == nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/keyring"
 )
 
-// KeyFileError means that variables cannot be written, because the key file is missing or cannot be read.
+// KeyFileError: variables cannot be written, because the key file is missing or cannot be read.
 type KeyFileError struct {
 	File  string
 	Cause error
@@ -29,7 +29,7 @@ func (e *KeyFileError) Error() string {
 // Unwrap returns the cause.
 func (e *KeyFileError) Unwrap() error { return e.Cause }
 
-// loadKeyFileOrMakeKeys reads the key file, or makes temporary keys. It stores an error as result of KeyFileErr.
+// loadKeyFileOrMakeKeys reads the key file, or makes temporary keys. It stores an error as KeyFileErr's result.
 func (s *sealer) loadKeyFileOrMakeKeys() {
 	switch {
 	case s.temporaryKeys:
@@ -86,8 +86,8 @@ func (s *Store) logDecryptErrors() {
 	}
 }
 
-// encryptPlainRecords rebuilds the state file if it has secrets that are not encrypted. It does not write only these
-// records, because the free pages of the file would then contain the secrets for some time.
+// encryptPlainRecords rebuilds the state file if it has unencrypted secrets. It does not write only these records, because the
+// file's free pages would then contain the secrets for some time.
 func (s *Store) encryptPlainRecords() {
 	if !s.sealer.fileHasUnencryptedSecrets || s.sealer.keyring.Load() == nil {
 		return
@@ -100,14 +100,14 @@ func (s *Store) encryptPlainRecords() {
 	s.warnOfUnencryptedDamagedFiles()
 }
 
-// warnOfUnencryptedDamagedFiles logs the names of damaged files that were kept before the state was encrypted.
+// warnOfUnencryptedDamagedFiles logs the names of damaged files kept from before the state was encrypted.
 func (s *Store) warnOfUnencryptedDamagedFiles() {
 	if kept := listKeptDamagedFiles(s.file.path); s.sealer.fileHasUnencryptedSecrets && s.sealer.keyring.Load() != nil && len(kept) > 0 {
 		s.logger.Warn("damaged state files that were kept can hold secrets that are not encrypted: remove them when they are no longer needed", "files", kept)
 	}
 }
 
-// keyringOrError returns the ring of keys. The error is a [KeyFileError] or ErrNoKeyFile.
+// keyringOrError returns the key ring. The error is a [KeyFileError] or ErrNoKeyFile.
 func (s *sealer) keyringOrError() (*keyring.Ring, error) {
 	if err := s.keyFileError(); err != nil {
 		return nil, err
@@ -133,10 +133,10 @@ func (s *sealer) setKeyFileErr(err error) {
 	s.keyFileErr = err
 }
 
-// ErrNoKeyFile means that the store was opened without a key file.
+// ErrNoKeyFile: the store was opened without a key file.
 var ErrNoKeyFile = errors.New("this state has no key file")
 
-// Keys returns the metadata of the keys, oldest first, without the secrets.
+// Keys returns the keys' metadata, oldest first, without the secrets.
 func (s *Store) Keys() ([]*api.RootKeyMeta, error) {
 	ring, err := s.sealer.keyringOrError()
 	if err != nil {
@@ -211,14 +211,14 @@ func (s *Store) RemoveKey(ctx context.Context, id string, force bool) error {
 	})
 }
 
-// KeyInUseError means that a key cannot be removed, because records are sealed with it.
+// KeyInUseError: a key cannot be removed, because records are sealed with it.
 type KeyInUseError struct{ SealedRecordCount int }
 
 func (e *KeyInUseError) Error() string {
 	return fmt.Sprintf("%d records are sealed with it: run 'nomad-lite operator root keyring rotate -full' before", e.SealedRecordCount)
 }
 
-// saveAndUseKeyring writes a ring of keys to the key file, if there is one, and then makes it the ring of the sealer.
+// saveAndUseKeyring writes a key ring to the key file, if there is one, and then makes it the sealer's ring.
 func (s *sealer) saveAndUseKeyring(ring *keyring.Ring) error {
 	if s.keyFile != "" {
 		if err := ring.Save(s.keyFile); err != nil {
@@ -229,7 +229,7 @@ func (s *sealer) saveAndUseKeyring(ring *keyring.Ring) error {
 	return nil
 }
 
-// countRecordsSealedWithKey counts the records that are sealed with a key.
+// countRecordsSealedWithKey counts the records sealed with a key.
 func (s *Store) countRecordsSealedWithKey(id string) (int, error) {
 	if s.file.openFile == nil {
 		return 0, errors.New("the state file is not open")
@@ -248,8 +248,7 @@ func (s *Store) countRecordsSealedWithKey(id string) (int, error) {
 	return n, err
 }
 
-// runBetweenTransactions runs f in the goroutine of the writer between two transactions, and blocks until f has
-// returned.
+// runBetweenTransactions runs f in the writer goroutine between two transactions, and blocks until f has returned.
 func (s *Store) runBetweenTransactions(ctx context.Context, f func() error) error {
 	if err := context.Cause(ctx); err != nil {
 		return err

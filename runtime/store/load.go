@@ -22,19 +22,19 @@ import (
 )
 
 const (
-	// allTablesRow is the row of tableIndexTable that has the index of the whole state.
+	// allTablesRow is the tableIndexTable row with the whole state's index.
 	allTablesRow Table = "everything"
 
 	metaBucket       = "meta"
 	indexKey         = "index"
 	quarantineBucket = "quarantine"
 
-	// lostIndexIncrement is the minimum by which the index increases if the record of the index is lost. Otherwise clients
-	// that have seen a higher index would block until the index reaches it again.
+	// lostIndexIncrement is the least increase for the index if its record is lost. Otherwise clients that have seen a higher
+	// index would block until the index reaches it again.
 	lostIndexIncrement = 1 << 20
 )
 
-// Damage describes a record, or a part of the state file, that could not be read.
+// Damage describes an unreadable record, or an unreadable part of the state file.
 type Damage struct {
 	Table  Table  // empty if the damage concerns the whole file
 	Key    string // empty if the damage concerns more than one record
@@ -50,7 +50,7 @@ func (d Damage) String() string {
 	return d.NameAndCause()
 }
 
-// NameAndCause returns a text with the name of the unreadable record or table, and the cause.
+// NameAndCause returns a text with the unreadable record's or table's name, and the cause.
 func (d Damage) NameAndCause() string {
 	what := "state file"
 	if d.Table != "" {
@@ -71,27 +71,27 @@ func (d Damage) nodeEvent() *api.NodeEvent {
 	}
 }
 
-// maxNodeEvents is the maximum number of damage reports of Open that become node events, and also the maximum of later
-// reports. All reports are logged.
+// maxNodeEvents is the maximum number of Open's damage reports that become node events, and also the maximum for later reports.
+// All reports are logged.
 const maxNodeEvents = 8
 
-// quarantinedRecord is the stored form of a record that could not be read.
+// quarantinedRecord is an unreadable record's stored form.
 type quarantinedRecord struct {
 	Cause string    `store:"cause"`
 	Time  time.Time `store:"time"`
 	Value []byte    `store:"value,secret"`
 }
 
-// tableIndexRecord is the record with the index of the state and the last index of each table.
+// tableIndexRecord is the record with the state's index and each table's last index.
 type tableIndexRecord struct {
 	Index        uint64            `store:"index"`
 	IndexByTable map[string]uint64 `store:"tables"`
 }
 
-// Open opens and reads a state file, or makes a new one if there is none. It does not fail if
-// the file is damaged: [Store.Damage] then returns the damage. It fails if the file is in use ([LockedError]), if it
-// cannot be opened for writing, or if this build cannot read its format ([UnsupportedFormatError]). It fails because of
-// a full disk only if it must make a new file. The end of ctx ends the wait for a file in use.
+// Open opens and reads a state file, or makes a new one if there is none. It does not fail if the file is damaged:
+// [Store.Damage] then returns the damage. It fails if the file is in use ([LockedError]), if it cannot be opened for writing,
+// or if this build cannot read its format ([UnsupportedFormatError]). It fails because of a full disk only if it must make a
+// new file. When ctx ends, Open stops waiting for a file in use.
 func Open(ctx context.Context, c Config) (*Store, error) {
 	return openWithFormat(ctx, c, currentFormat)
 }
@@ -162,7 +162,7 @@ func newStore(c Config, format fileFormat) (*Store, error) {
 	return s, nil
 }
 
-// errCreatedConcurrently means that another process has made the state file after this process had found none.
+// errCreatedConcurrently: this process found no state file, and another process has made it since.
 var errCreatedConcurrently = errors.New("state file has just been made")
 
 func (s *Store) openOrCreateFile(ctx context.Context) error {
@@ -238,14 +238,14 @@ func (s *Store) addDamage(d Damage) {
 	s.damagedParts = append(s.damagedParts, d)
 }
 
-// stateLoader loads the records of the state file into memory.
+// stateLoader loads the state file's records into memory.
 type stateLoader struct {
 	store                  *Store
 	memTxn                 *memdb.Txn
 	jobsByHash             map[string]*api.Job
 	allocationsByID        map[string]loadedAllocation // allocation ID -> allocation; loadAllocations loads them after all other tables
 	storedIndexes          *tableIndexRecord
-	formatRecord           *formatRecord   // nil until the record of the format is read
+	formatRecord           *formatRecord   // nil until the format record is read
 	reportedUnknownBuckets map[string]bool // damaged table names that were already reported
 	highestRecordIndex     uint64          // the highest index in any record
 }
@@ -255,7 +255,7 @@ type loadedAllocation struct {
 	recordBytes []byte
 }
 
-// load reads all records of the locked file into memory, and returns the parts of the file that cannot be read.
+// load reads all records in the locked file into memory, and returns the unreadable parts of the file.
 func (s *Store) load(handle *os.File) ([]unreadablePart, error) {
 	l := &stateLoader{
 		store:                  s,
@@ -280,30 +280,30 @@ func (s *Store) load(handle *os.File) ([]unreadablePart, error) {
 	return faults, nil
 }
 
-// fileRecordDecoding is the decoding of one record of the file. Its result does not depend on other records, so that records
-// are decoded concurrently.
+// fileRecordDecoding decodes one record of the file. Its result does not depend on other records, so records are decoded
+// concurrently.
 type fileRecordDecoding struct {
 	fileBucket, key string
 	value           []byte
 
-	// equalVersion is the record of the job version that has the same bytes as this record of a job; nil if there is none. The
-	// job is the object of both, as it was when they were written.
+	// equalVersion is the job version record with the same bytes as this job record; nil if there is none. Both have the same
+	// job object, as it was when they were written.
 	equalVersion *fileRecordDecoding
 
 	decoded chan struct{} // closed when the next fields are set
-	bucket  string        // the bucket to which the record belongs; the name in the file can be damaged
+	bucket  string        // the record's bucket; the name in the file can be damaged
 	record  fileRecord
-	err     error // result of decodeRecordAndFindTable
+	err     error // decodeRecordAndFindTable's result
 
-	payload       []byte // the part of the payload that is not sealed, in the current format; nil if there is no such record
+	payload       []byte // the payload's unsealed part, in the current format; nil if there is no such record
 	secretBox     []byte
 	object        any // nil for a record that the loader decodes itself
 	unknownFields []string
 	objectErr     error // why payload, secretBox or object could not be decoded
 }
 
-// loadRecordsOfFile loads the records of the file in their order, and returns the parts of the file that cannot be read. It
-// reads pages, decodes records and loads them at the same time.
+// loadRecordsOfFile loads the file's records in their order, and returns the unreadable parts of the file. It reads pages,
+// decodes records and loads them at the same time.
 func (l *stateLoader) loadRecordsOfFile(handle *os.File) (unreadable []unreadablePart, err error) {
 	toDecode, toLoad := make(chan *fileRecordDecoding, maxConcurrentDecodings), make(chan *fileRecordDecoding, maxConcurrentDecodings)
 	var decodersWG, loaderWG sync.WaitGroup
@@ -322,7 +322,7 @@ func (l *stateLoader) loadRecordsOfFile(handle *os.File) (unreadable []unreadabl
 			l.loadRecord(d)
 		}
 	})
-	latestVersionByJob := make(map[string]*fileRecordDecoding) // the file has the versions before the jobs, and the latest version of a job last
+	latestVersionByJob := make(map[string]*fileRecordDecoding) // the file has the versions before the jobs, and a job's latest version last
 	unreadable, err = visitReadableRecords(handle, "", func(bucket string, key, value []byte) {
 		d := &fileRecordDecoding{fileBucket: bucket, key: string(key), value: value, decoded: make(chan struct{})}
 		switch Table(bucket) {
@@ -354,27 +354,26 @@ func cutLast(s, separator string) (before, after string, found bool) {
 	return s, "", false
 }
 
-// haveSamePayload reports whether the bytes of two records differ only in their headers.
+// haveSamePayload reports whether two records' bytes differ only in their headers.
 func haveSamePayload(a, b []byte) bool {
 	return len(a) > headerSize && len(b) > headerSize && bytes.Equal(a[headerSize:], b[headerSize:])
 }
 
-// The limits of loadRecordsOfFile: the number of records in memory that are not loaded yet, and the number of goroutines that
-// decode.
+// loadRecordsOfFile's limits: how many records in memory are not loaded yet, and how many goroutines decode.
 const (
 	maxConcurrentDecodings = 256
 	maxDecoders            = 4
 )
 
-// decodeFileRecord sets the results of d. It changes nothing else but allocs, and may be called concurrently if each caller
-// has its own.
+// decodeFileRecord sets d's results. It changes nothing else but allocs, and may be called concurrently if each caller has its
+// own.
 func (s *Store) decodeFileRecord(d *fileRecordDecoding, allocs *allocationDecoder) {
 	d.bucket, d.record, d.err = decodeRecordAndFindTable(d.fileBucket, d.key, d.value)
 	if d.err != nil {
 		return
 	}
 	if v := d.equalVersion; v != nil && Table(d.bucket) == Jobs {
-		if <-v.decoded; v.err == nil && Table(v.bucket) == JobVersions { // an earlier record, so that a decoder has it already
+		if <-v.decoded; v.err == nil && Table(v.bucket) == JobVersions { // an earlier record, so a decoder has it already
 			d.payload, d.secretBox, d.object, d.unknownFields, d.objectErr = v.payload, v.secretBox, v.object, v.unknownFields, v.objectErr
 			return
 		}
@@ -382,7 +381,7 @@ func (s *Store) decodeFileRecord(d *fileRecordDecoding, allocs *allocationDecode
 	s.decodeObject(d, allocs)
 }
 
-// decodeObject sets the results of d that depend on d.record.
+// decodeObject sets the results that depend on d.record.
 func (s *Store) decodeObject(d *fileRecordDecoding, allocs *allocationDecoder) {
 	def := tableDefsByTable[Table(d.bucket)]
 	switch {
@@ -411,8 +410,8 @@ func (s *Store) decodeObject(d *fileRecordDecoding, allocs *allocationDecoder) {
 	}
 }
 
-// loadRecord loads one record of the file. It moves an unreadable record into the quarantine, and keeps the bytes of a
-// record whose table this build does not know.
+// loadRecord loads one record of the file. It moves an unreadable record into the quarantine. If this build does not know the
+// table, it keeps the record's bytes.
 func (l *stateLoader) loadRecord(d *fileRecordDecoding) {
 	if d.bucket != d.fileBucket && !l.reportedUnknownBuckets[d.fileBucket] {
 		l.reportedUnknownBuckets[d.fileBucket] = true
@@ -434,8 +433,8 @@ func (l *stateLoader) loadRecord(d *fileRecordDecoding) {
 	l.highestRecordIndex = max(l.highestRecordIndex, d.record.changeIndex)
 }
 
-// decodeRecordAndFindTable returns the table that a record belongs to. A table name has no checksum, but the checksum
-// of a record includes the name: a record in an unknown table may belong to a table whose name is damaged.
+// decodeRecordAndFindTable returns a record's table. A table name has no checksum, but the record's checksum includes the name:
+// a record in an unknown table may belong to a table with a damaged name.
 func decodeRecordAndFindTable(bucket, key string, value []byte) (tableName string, r fileRecord, err error) {
 	r, err = decodeRecord(bucket, key, value)
 	if isRecordIntact(err) || slices.Contains(bucketNames, bucket) {
@@ -449,14 +448,14 @@ func decodeRecordAndFindTable(bucket, key string, value []byte) (tableName strin
 	return bucket, r, err
 }
 
-// isRecordIntact reports whether the error of [decodeRecord] means that the record is undamaged. Such a record may
-// have been written by a newer build.
+// isRecordIntact reports whether [decodeRecord]'s error means that the record is undamaged. A newer build may have written such
+// a record.
 func isRecordIntact(decodeErr error) bool {
 	var schemaErr *UnsupportedSchemaError
 	return decodeErr == nil || errors.As(decodeErr, &schemaErr)
 }
 
-// loadIntactRecord loads a record whose checksum is valid.
+// loadIntactRecord loads a record with a valid checksum.
 func (l *stateLoader) loadIntactRecord(d *fileRecordDecoding) error {
 	bucket, key := d.bucket, d.key
 	switch {
@@ -524,9 +523,8 @@ func (l *stateLoader) loadIntactRecord(d *fileRecordDecoding) error {
 	return l.memTxn.Insert(string(def.table), obj)
 }
 
-// decryptSecretsInto decrypts secretBox, the sealed part of a record, and adds the secrets to obj, the decoded rest of
-// the record. If it cannot decrypt secretBox, it adds secretBox itself, which later writes of the record store
-// unchanged.
+// decryptSecretsInto decrypts secretBox, a record's sealed part, and adds the secrets to obj, the decoded rest. If it cannot
+// decrypt secretBox, it adds secretBox itself, and the record's later writes store it unchanged.
 func (l *stateLoader) decryptSecretsInto(t Table, key string, obj any, secretBox []byte) error {
 	s := l.store.sealer
 	var secret []byte
@@ -621,7 +619,7 @@ func (l *stateLoader) loadAllocations() {
 	}
 }
 
-// findJobVersionOf returns the job version of an allocation from the table JobVersions, or nil if it is not there.
+// findJobVersionOf returns an allocation's job version from the table JobVersions, or nil if it is not there.
 func (l *stateLoader) findJobVersionOf(r allocationRecord) *api.Job {
 	loaded := Reader{beginRead: func() *memdb.Txn { return l.memTxn }}
 	v := loaded.JobVersion(nil, r.Alloc.Namespace, r.Alloc.JobID, r.JobVersion)
@@ -631,9 +629,8 @@ func (l *stateLoader) findJobVersionOf(r allocationRecord) *api.Job {
 	return v
 }
 
-// replaceTaskStatesFromRecords replaces the task states of an allocation by the states in the records of its tasks. The
-// agent restores the tasks from these records, which can be older than the record of the allocation if the disk was
-// full.
+// replaceTaskStatesFromRecords replaces an allocation's task states with the states in its task records. The agent restores the
+// tasks from these records, which can be older than the allocation's record if the disk was full.
 func replaceTaskStatesFromRecords(a *api.Allocation, from Reader) {
 	for _, r := range listRows[localRecord](from, nil, taskStatesTable, "id_prefix", a.ID+"\x00") {
 		state := new(api.TaskState)
@@ -648,8 +645,8 @@ func replaceTaskStatesFromRecords(a *api.Allocation, from Reader) {
 	}
 }
 
-// loadTableIndexes sets the index of the state and of each table to the stored index. If a damage makes the stored indexes
-// unreliable, it sets higher ones. isFileIntact is false if parts of the file cannot be read.
+// loadTableIndexes sets the state's and each table's index to the stored index. If damage makes the stored indexes unreliable,
+// it sets higher ones. isFileIntact is false if parts of the file cannot be read.
 func (l *stateLoader) loadTableIndexes(isFileIntact bool) {
 	s := l.store
 	tables := make(map[Table]uint64)
@@ -659,8 +656,7 @@ func (l *stateLoader) loadTableIndexes(isFileIntact bool) {
 			tables[Table(name)] = index
 		}
 	} else if !isFileIntact || l.highestRecordIndex > 0 || len(s.damagedParts) > 0 || s.continuesAtHigherIndex {
-		// The time in microseconds is higher than any index of an agent that makes less than a million
-		// changes per second.
+		// The time in microseconds is higher than any index from an agent with less than a million changes per second.
 		s.lastIndex = max(l.highestRecordIndex+lostIndexIncrement, uint64(time.Now().UnixMicro()))
 		for _, k := range tableDefs {
 			if k.hasTableIndex {
@@ -679,7 +675,7 @@ func (l *stateLoader) loadTableIndexes(isFileIntact bool) {
 	}
 }
 
-// encodeIndexRecord returns the write that stores the indexes in mem, of the state and of all tables, in one record.
+// encodeIndexRecord returns the write for storing the indexes in mem, the state's and all tables', in one record.
 func encodeIndexRecord(mem *memdb.Txn) (bucketWrite, error) {
 	x := tableIndexRecord{IndexByTable: make(map[string]uint64)}
 	for _, row := range listRows[tableIndexRow](Reader{beginRead: func() *memdb.Txn { return mem }}, nil, tableIndexTable, "id_prefix", "") {

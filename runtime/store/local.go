@@ -17,43 +17,42 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// ErrRunnerRecordsDeleted means that a runner has tried to store a record of a deleted allocation, after
-// DeleteRunnerRecordsAndServices has removed its records.
+// ErrRunnerRecordsDeleted: a runner has tried to store a record for a deleted allocation, after DeleteRunnerRecordsAndServices
+// has removed its records.
 var ErrRunnerRecordsDeleted = errors.New("allocation has been forgotten")
 
-// allocLocalRecord has what the runner of an allocation stores for the next agent: the last check results. Its tasks have
-// records of their own.
+// allocLocalRecord has what an allocation's runner stores for the next agent: the last check results. Its tasks have their own
+// records.
 type allocLocalRecord struct {
 	CheckResultByID map[string]*api.AllocCheckStatus `store:"checks"`
 }
 
-// maxCommitDelay maps a durability to the maximum time that a write is delayed so that other writes can share its commit.
+// maxCommitDelay maps a durability to how long a write is delayed at most so that other writes can share its commit.
 var maxCommitDelay = [...]time.Duration{
 	state.DurabilitySync:    0,
 	state.DurabilityGrouped: time.Millisecond,
 	state.DurabilityAsync:   50 * time.Millisecond,
 }
 
-// PutTaskState stores the state of a task with its events. An unchanged state is not
-// written again.
+// PutTaskState stores a task's state with its events. An unchanged state is not written again.
 func (s *Store) PutTaskState(allocID, task string, status *api.TaskState, durability state.Durability) state.WaitDurableFunc {
 	return s.putTaskLocalRecords(allocID, task, durability, localValue{taskStatesTable, newTaskStateRecord(status)})
 }
 
-// PutTask stores in one commit the fields of the record of a task, which the next agent needs to restore the task, and
-// its task state: after a crash either both are stored or neither. Unchanged records are not written again.
+// PutTask stores a task record's fields, which the next agent needs to restore the task, and its task state in one commit:
+// after a crash either both are stored or neither. Unchanged records are not written again.
 func (s *Store) PutTask(allocID, task string, local record.Fields, status *api.TaskState, durability state.Durability) state.WaitDurableFunc {
 	return s.putTaskLocalRecords(allocID, task, durability, localValue{taskLocalsTable, local}, localValue{taskStatesTable, newTaskStateRecord(status)})
 }
 
-// localValue is a value that is stored as the record of a task in a local table.
+// localValue is a value stored as the task's record in a local table.
 type localValue struct {
 	table Table
 	value any
 }
 
-// putTaskLocalRecords enqueues a put of records of one task. The writer encodes them, because it drops a put that a later put
-// of the same batch replaces.
+// putTaskLocalRecords enqueues a put for one task's records. The writer encodes them, because it drops a put if a later one in
+// the same batch replaces it.
 func (s *Store) putTaskLocalRecords(allocID, task string, durability state.Durability, records ...localValue) state.WaitDurableFunc {
 	key := allocID + "\x00" + task
 	r := &updateRequest{
@@ -81,7 +80,7 @@ func (s *Store) putTaskLocalRecords(allocID, task string, durability state.Durab
 	}
 }
 
-// encodeLocalValue returns the unencrypted and the secret part of the record of a value.
+// encodeLocalValue returns the unencrypted and the secret part of a value's record.
 func encodeLocalValue(v any) (unencrypted, secret []byte, err error) {
 	if local, ok := v.(record.Fields); ok {
 		return encodeTaskFields(local)
@@ -105,7 +104,7 @@ func (tx *Txn) PutTask(allocID, task string, local record.Fields, status *api.Ta
 	tx.putLocalRecordOfKnownAlloc(taskStatesTable, allocID, key, payload, nil)
 }
 
-// PutCheckResult stores the last result of a check. If the change decides whether a registered service passes its checks, its
+// PutCheckResult stores a check's last result. If the change decides whether a registered service passes its checks, its
 // registration gets a new index; otherwise the change does not increase the index.
 func (tx *Txn) PutCheckResult(allocID string, c *api.AllocCheckStatus) {
 	tx.editAllocLocalRecord(allocID, func(s *allocLocalRecord) {
@@ -143,8 +142,8 @@ func (tx *Txn) putLocalRecordOfKnownAlloc(t Table, allocID, key string, payload,
 	tx.putLocalRecordIfChanged(t, key, payload, secret)
 }
 
-// putLocalRecordIfChanged stores a record of a local table, unless it equals the stored one. If secret is nil, and the stored
-// record has a sealed part that could not be decrypted, the new record keeps that part.
+// putLocalRecordIfChanged stores a local table record, unless it equals the stored one. If secret is nil, and the stored record
+// has a sealed part that could not be decrypted, the new record keeps that part.
 func (tx *Txn) putLocalRecordIfChanged(t Table, key string, payload, secret []byte) {
 	record := &localRecord{key: key, unencryptedPart: payload, secretPart: secret}
 	record.hasOnlyKnownFields.Store(true)
@@ -163,9 +162,9 @@ func (tx *Txn) putLocalRecordIfChanged(t Table, key string, payload, secret []by
 	tx.putObjectKeepingIndexes(tableDefsByTable[t], record)
 }
 
-// DeleteRunnerRecordsAndServices removes what the runner of an allocation has stored for the next agent: its record and
-// those of its tasks. No task of the allocation may be running. It also removes the service registrations of the
-// allocation, because the runner may not have deregistered them.
+// DeleteRunnerRecordsAndServices removes what an allocation's runner has stored for the next agent: its record and its tasks'
+// records. No task of the allocation may be running. It also removes the allocation's service registrations, because the runner
+// may not have deregistered them.
 func (tx *Txn) DeleteRunnerRecordsAndServices(allocID string) {
 	for _, s := range tx.ServicesByAllocation(nil, allocID) {
 		tx.DeleteService(s.Namespace, s.ID)
@@ -193,8 +192,7 @@ func (r Reader) TaskFields(allocID, task string) (fields record.Fields, exists b
 	return record.Fields(), exists, err
 }
 
-// LastTaskEnd returns the field LastEnd that PutTask has stored; nil if there is none, or if the record is
-// unreadable.
+// LastTaskEnd returns the field LastEnd that PutTask has stored; nil if there is none, or if the record is unreadable.
 func (r Reader) LastTaskEnd(allocID, task string) *restart.RunEnd {
 	var stored struct {
 		LastEnd *state.ProcessExit `store:"last_end"`
@@ -206,7 +204,7 @@ func (r Reader) LastTaskEnd(allocID, task string) *restart.RunEnd {
 	return (*restart.RunEnd)(stored.LastEnd)
 }
 
-// TaskState returns the state that PutTaskState has stored, nil if there is none.
+// TaskState returns the state stored by PutTaskState, nil if there is none.
 func (r Reader) TaskState(allocID, task string) (*api.TaskState, error) {
 	state := new(api.TaskState)
 	if ok, err := r.readLocalRecord(taskStatesTable, allocID+"\x00"+task, state, nil); !ok {
@@ -215,7 +213,7 @@ func (r Reader) TaskState(allocID, task string) (*api.TaskState, error) {
 	return state, nil
 }
 
-// CheckResults returns the results that PutCheckResult has stored, by check id.
+// CheckResults returns the results stored by PutCheckResult, by check id.
 func (r Reader) CheckResults(allocID string) (map[string]*api.AllocCheckStatus, error) {
 	s, err := r.allocLocalRecord(allocID)
 	return s.CheckResultByID, err
@@ -227,8 +225,8 @@ func (r Reader) allocLocalRecord(allocID string) (allocLocalRecord, error) {
 	return s, err
 }
 
-// AllocIDsWithLocalRecords returns the ids of the allocations whose runners have stored records. It
-// includes deleted allocations, because their tasks may still be running.
+// AllocIDsWithLocalRecords returns the ids of the allocations with stored runner records. It includes deleted allocations,
+// because their tasks may still be running.
 func (r Reader) AllocIDsWithLocalRecords() []string {
 	var ids []string
 	for _, t := range []Table{taskLocalsTable, taskStatesTable, allocLocalsTable} {
@@ -241,7 +239,7 @@ func (r Reader) AllocIDsWithLocalRecords() []string {
 	return slices.Compact(ids)
 }
 
-// TaskNamesWithLocalRecords returns the names of those tasks of an allocation for which its runner has stored a record.
+// TaskNamesWithLocalRecords returns the names of an allocation's tasks with a record stored by its runner.
 func (r Reader) TaskNamesWithLocalRecords(allocID string) []string {
 	var names []string
 	for _, t := range []Table{taskLocalsTable, taskStatesTable} {
@@ -274,13 +272,13 @@ func (tx *Txn) PutAgentRecord(name string, value any) {
 	tx.putLocalRecordIfChanged(agentMetaTable, name, payload, nil)
 }
 
-// DeleteAgentRecord removes the value that PutAgentRecord has stored under the name, if there is one.
+// DeleteAgentRecord removes PutAgentRecord's value under the name, if there is one.
 func (tx *Txn) DeleteAgentRecord(name string) { tx.deleteObjectIfExists(agentMetaTable, name) }
 
-// ReadAgentRecord decodes the value that PutAgentRecord has stored under a name. into is a pointer to a zero value of
-// the type that [state.AgentRecordKinds] has for the name. ReadAgentRecord returns false if there is no such record. A
-// record is also unreadable if into has a method CheckRecord() error that returns an error. The error is a
-// [SecretDecryptError] if the record is sealed and cannot be decrypted; the record is then kept.
+// ReadAgentRecord decodes the value that PutAgentRecord has stored under a name. into points to a zero value of the name's type
+// in [state.AgentRecordKinds]. ReadAgentRecord returns false if there is no such record. If into has a method CheckRecord()
+// error, a record is also unreadable when it returns an error. The error is a [SecretDecryptError] if the record is sealed and
+// cannot be decrypted; the record is then kept.
 func (r Reader) ReadAgentRecord(name string, into any) (exists bool, err error) {
 	kind := state.AgentRecordKindOf(name)
 	if kind == nil || reflect.TypeOf(into) != reflect.TypeOf(kind.NewRecord()) {
@@ -310,8 +308,8 @@ func (r Reader) AgentRecordNames(prefix string) []string {
 	return names
 }
 
-// readLocalRecord decodes the unencrypted part of a record into unencryptedInto and the secret part into secretInto,
-// unless these are nil. It returns false if there is no record. It moves an unreadable record into the quarantine.
+// readLocalRecord decodes a record's unencrypted part into unencryptedInto and the secret part into secretInto, unless these
+// are nil. It returns false if there is no record. It moves an unreadable record into the quarantine.
 func (r Reader) readLocalRecord(t Table, key string, unencryptedInto, secretInto any) (exists bool, err error) {
 	record := rowByKey[localRecord](r, nil, t, key)
 	if record == nil {
@@ -328,8 +326,8 @@ func (r Reader) readLocalRecord(t Table, key string, unencryptedInto, secretInto
 	return true, nil
 }
 
-// decode decodes the unencrypted part of a record into unencryptedInto and the secret part into secretInto, unless
-// these are nil. It returns the fields of the record that this build does not know.
+// decode decodes a record's unencrypted part into unencryptedInto and the secret part into secretInto, unless these are nil. It
+// returns the record fields unknown to this build.
 func (l *localRecord) decode(unencryptedInto, secretInto any) (unknownFields []string, err error) {
 	if unencryptedInto != nil {
 		unknownFields, err = decodeAndCheckLocalRecord(l.unencryptedPart, unencryptedInto)
@@ -353,7 +351,7 @@ func decodeAndCheckLocalRecord(b []byte, v any) (unknownFields []string, err err
 	return unknownFields, err
 }
 
-// keepUnknownFieldsOf adds those fields of old, the record that is replaced, which this build does not know.
+// keepUnknownFieldsOf adds the fields unknown to this build from old, the replaced record.
 func (l *localRecord) keepUnknownFieldsOf(t Table, old *localRecord) error {
 	if old.hasOnlyKnownFields.Load() {
 		return nil

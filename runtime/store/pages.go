@@ -9,8 +9,8 @@ import (
 	"io"
 )
 
-// The layout of a bbolt file. bbolt trusts the content of a file: a damaged page can make it panic or read
-// wrong memory. So the functions below read and verify all pages before bbolt opens the file.
+// A bbolt file's layout. bbolt trusts a file's content: a damaged page can make it panic or read wrong memory. So the functions
+// below read and verify all pages before bbolt opens the file.
 const (
 	pageSize          = 4096
 	pageHeaderSize    = 16 // layout: id u64, flags u16, count u16, overflow u32
@@ -31,9 +31,9 @@ const (
 	maxTreeDepth = 32
 )
 
-// unreadablePart is a page of the state file, or a part of a page, that cannot be read.
+// unreadablePart is an unreadable page, or part of a page, in the state file.
 type unreadablePart struct {
-	bucket          string // table to which the page belongs; empty for the list of tables
+	bucket          string // the page's table; empty for the table list
 	pageID          uint64
 	unreadableCause string
 }
@@ -50,14 +50,14 @@ func (p unreadablePart) String() string {
 type metaPageContent struct {
 	rootPageID       uint64
 	freelistPageID   uint64
-	pageCount        uint64 // number of pages that the database uses; later pages of the file are unused
+	pageCount        uint64 // how many pages the database uses; later pages of the file are unused
 	txid             uint64
-	otherMetaInvalid bool // the other one of the two meta pages is invalid; it can have belonged to a newer transaction
+	otherMetaInvalid bool // the other meta page is invalid; it can have belonged to a newer transaction
 }
 
 var errNoMetaPage = errors.New("neither of its two heads is valid")
 
-// readMetaPage returns the content of the newest valid meta page.
+// readMetaPage returns the newest valid meta page's content.
 func readMetaPage(f io.ReaderAt) (metaPageContent, error) {
 	var newestMeta metaPageContent
 	valid := 0
@@ -85,19 +85,19 @@ func readMetaPage(f io.ReaderAt) (metaPageContent, error) {
 	return newestMeta, nil
 }
 
-// pageScanner reads and verifies the pages of a bbolt file that are in use.
+// pageScanner reads and verifies a bbolt file's pages in use.
 type pageScanner struct {
 	file            io.ReaderAt
-	pageCount       uint64 // number of pages in the file
+	pageCount       uint64 // the file's page count
 	visitedPageIDs  map[uint64]bool
 	unreadableParts []unreadablePart
-	onlyBucket      string // the only bucket that is read; empty for all buckets
+	onlyBucket      string // the only bucket to read; empty for all buckets
 	visitRecord     func(bucket string, key, value []byte)
 }
 
-// visitRecordsAndVerifyPages calls visit for every readable record of a bbolt file, and returns the unreadable parts.
-// If there are none, bbolt can open the file safely. With onlyBucket, it reads only this bucket and the list of buckets. The slices that
-// visit receives are parts of pages and must not be changed.
+// visitRecordsAndVerifyPages calls visit for every readable record in a bbolt file, and returns the unreadable parts. If there
+// are none, bbolt can open the file safely. With onlyBucket, it reads only this bucket and the bucket list. The slices passed
+// to visit are parts of pages and must not be changed.
 func visitRecordsAndVerifyPages(f io.ReaderAt, size int64, onlyBucket string, visit func(bucket string, key, value []byte)) []unreadablePart {
 	h, err := readMetaPage(f)
 	if err != nil {
@@ -118,10 +118,10 @@ func visitRecordsAndVerifyPages(f io.ReaderAt, size int64, onlyBucket string, vi
 	return s.unreadableParts
 }
 
-// maxOverflowPages is the maximum number of pages that follow a page, with together 256 MiB.
+// maxOverflowPages is how many pages can follow a page at most, with together 256 MiB.
 const maxOverflowPages = 1 << 16
 
-// maxUnreadableParts is the maximum number of unreadable parts of one file. Later parts are skipped, and not reported.
+// maxUnreadableParts is the maximum number of unreadable parts per file. Later parts are skipped, and not reported.
 const maxUnreadableParts = 10_000
 
 func (s *pageScanner) addUnreadablePart(bucket string, pageID uint64, format string, args ...any) {
@@ -131,7 +131,7 @@ func (s *pageScanner) addUnreadablePart(bucket string, pageID uint64, format str
 	s.unreadableParts = append(s.unreadableParts, unreadablePart{bucket, pageID, fmt.Sprintf(format, args...)})
 }
 
-// walkPages calls visitRecord for the records in a page and in the pages below it in the tree. Records whose keys are not in
+// walkPages calls visitRecord for the records in a page and in the pages below it in the tree. Records with keys outside
 // [lowKey, highKey) are reported as unreadable parts; nil means no limit.
 func (s *pageScanner) walkPages(bucket string, pageID uint64, depth int, lowKey, highKey []byte) {
 	page, err := s.readPageWithOverflow(pageID)
@@ -175,7 +175,7 @@ func (s *pageScanner) walkPages(bucket string, pageID uint64, depth int, lowKey,
 	}
 }
 
-// visitRecordsOfLeaf calls visitRecord for the records of one leaf page.
+// visitRecordsOfLeaf calls visitRecord for one leaf page's records.
 func (s *pageScanner) visitRecordsOfLeaf(bucket string, pageID uint64, page []byte, lowKey, highKey []byte) {
 	le := binary.LittleEndian
 	count := int(le.Uint16(page[10:]))
@@ -186,8 +186,8 @@ func (s *pageScanner) visitRecordsOfLeaf(bucket string, pageID uint64, page []by
 	if count == 0 && len(page) > pageHeaderSize || count > 0 && !hasValidElementCount(page, 4, count) {
 		s.addUnreadablePart(bucket, pageID, "it has other elements than the %d that it names", count)
 	}
-	// The elements of a page do not overlap. One damaged size may reach over all others, which are still read; more are a page that was
-	// made to need much more memory than its size.
+	// A page's elements do not overlap. One damaged size may reach over all others, which are still read; more mean a page
+	// crafted to need much more memory than its size.
 	unreadBytes := 2 * len(page)
 	for i := range count {
 		at := pageHeaderSize + i*elementHeaderSize
@@ -204,8 +204,7 @@ func (s *pageScanner) visitRecordsOfLeaf(bucket string, pageID uint64, page []by
 		}
 		if !isInKeyRange(lowKey, key, highKey) || i > 0 && bytes.Equal(lowKey, key) {
 			s.addUnreadablePart(bucket, pageID, "element %d is out of order", i)
-			// The record is visited although its key is out of order: its checksum covers the key and the
-			// table.
+			// The record is visited although its key is out of order: its checksum covers the key and the table.
 		} else {
 			lowKey = key
 		}
@@ -221,8 +220,7 @@ func (s *pageScanner) visitRecordsOfLeaf(bucket string, pageID uint64, page []by
 	}
 }
 
-// visitBucketElement calls visitRecord for the records of the bucket whose element in the list of buckets has the given
-// value.
+// visitBucketElement calls visitRecord for a bucket's records. value is the bucket's element in the bucket list.
 func (s *pageScanner) visitBucketElement(name string, pageID uint64, elementValue []byte) {
 	if name == "" || len(elementValue) < bucketHeaderSize {
 		s.addUnreadablePart(name, pageID, "table without a name or a root")
@@ -287,14 +285,14 @@ func (s *pageScanner) readPageWithOverflow(pageID uint64) ([]byte, error) {
 	return whole, nil
 }
 
-// hasValidElementCount reports whether the first key of a page directly follows the page's count elements. Otherwise the
-// stored number of elements is wrong, and records would be lost without an error. keyPosOffset is the offset of the key
-// position within an element.
+// hasValidElementCount reports whether a page's first key directly follows the page's count elements. Otherwise the stored
+// element count is wrong, and records would be lost without an error. keyPosOffset is the key position's offset within an
+// element.
 func hasValidElementCount(page []byte, keyPosOffset, count int) bool {
 	return binary.LittleEndian.Uint32(page[pageHeaderSize+keyPosOffset:]) == uint32(count*elementHeaderSize)
 }
 
-// pageSliceOrNil returns a part of a page, or nil if the part exceeds the page.
+// pageSliceOrNil returns part of a page, or nil if the part exceeds the page.
 func pageSliceOrNil(page []byte, elementOffset int, pos, size uint32) []byte {
 	from := uint64(elementOffset) + uint64(pos)
 	to := from + uint64(size)

@@ -7,19 +7,19 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// recordChecker is implemented by some of the types of local records. CheckRecord returns an error if the decoded record
-// lacks a field that its reader needs, for example because another build has written the record.
+// recordChecker is implemented by some local record types. CheckRecord returns an error if the decoded record lacks a field
+// that its reader needs, for example because another build has written the record.
 type recordChecker interface{ CheckRecord() error }
 
-// unreadableRecord is a local record that a transaction moves into the quarantine. Open decodes the records of other
-// tables, and moves unreadable ones into the quarantine with [stateLoader.quarantineRecord].
+// unreadableRecord is a local record that a transaction moves into the quarantine. Open decodes the other tables' records, and
+// moves unreadable ones into the quarantine with [stateLoader.quarantineRecord].
 type unreadableRecord struct {
 	damage Damage
 	record *localRecord
 	event  *api.NodeEvent
 }
 
-// quarantineWrite returns the write that stores the record in the quarantine.
+// quarantineWrite returns the write for storing the record in the quarantine.
 func (u unreadableRecord) quarantineWrite(s *Store, index uint64) (bucketWrite, error) {
 	table, key := string(u.damage.Table), u.record.key
 	name := table + "\x00" + key
@@ -70,8 +70,8 @@ func (tx *Txn) addNodeEvent(event *api.NodeEvent) {
 	}
 }
 
-// reportQuarantinedRecords logs the records that a transaction has moved into the quarantine, and adds them to the
-// result of [Store.Damage].
+// reportQuarantinedRecords logs the records that a transaction has moved into the quarantine, and adds them to [Store.Damage]'s
+// result.
 func (s *Store) reportQuarantinedRecords(list []unreadableRecord) {
 	for _, u := range list {
 		s.logger.Error("state could not be read", "table", u.damage.Table, "key", u.damage.Key, "error", u.damage.Cause, "kept", u.damage.KeptIn)

@@ -9,13 +9,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 )
 
-// updateRequest is one call of Update, or of another method whose function the goroutine of the writer must call.
+// updateRequest is one call of Update, or of another method with a function for the writer goroutine to call.
 type updateRequest struct {
 	updateFn      func(*Txn) error
 	betweenTxnsFn func() error // function that the writer calls between two transactions, instead of updateFn
 	writeDeadline time.Time    // the writer must start the write at this time, and may start it earlier
-	taskKey       string       // key of the task whose records the request puts; empty for other requests
-	recordCount   int          // number of the records of the task: 1 for its state, 2 for its state and the other fields of its record
+	taskKey       string       // key of the task for which the request puts records; empty for other requests
+	recordCount   int          // how many task records: 1 for the state, 2 for the state and the record's other fields
 	replacedBy    *updateRequest
 	requestState  atomic.Int32
 	index         uint64
@@ -25,9 +25,8 @@ type updateRequest struct {
 	done          chan struct{} // done is closed by the writer
 }
 
-// markReplacedPuts sets replacedBy of each request whose records a later request puts too. The result of the later request is
-// then that of both. The requests are of one batch, which is stored completely or not at all, so that no reader and no later
-// agent could see the records of the earlier one.
+// markReplacedPuts sets replacedBy for each request if a later request puts its records too. Both then get the later request's
+// result. A batch is stored completely or not at all, so no reader and no later agent could see the earlier request's records.
 func markReplacedPuts(requests []*updateRequest) {
 	lastByTask := make(map[string]*updateRequest)
 	for _, r := range slices.Backward(requests) {
@@ -43,27 +42,27 @@ func markReplacedPuts(requests []*updateRequest) {
 	}
 }
 
-// The values of updateRequest.requestState.
+// Values for updateRequest.requestState.
 const (
 	requestStateQueued = iota
 	requestStateTaken
 	requestStateWithdrawn
 )
 
-// maxBatchRequests is the maximum number of requests whose changes are written to the file together.
+// maxBatchRequests is how many requests' changes are written to the file together at most.
 const maxBatchRequests = 1024
 
-// requestQueue holds the requests that the writer has not started.
+// requestQueue holds the requests not yet started by the writer.
 type requestQueue struct {
 	writerWake chan struct{} // buffered; has a value when the writer must look at requests and closed again
 
 	mu         sync.Mutex
 	requests   []*updateRequest
-	nextTxnFns []func(*Txn) error // functions of Store.UpdateInNextTransaction that are not stored yet
+	nextTxnFns []func(*Txn) error // Store.UpdateInNextTransaction functions that are not stored yet
 	closed     bool
 }
 
-// push adds a request at the end of the queue and wakes the writer. After closeIfOpen it returns ErrClosed.
+// push adds a request to the queue's end and wakes the writer. After closeIfOpen it returns ErrClosed.
 func (q *requestQueue) push(r *updateRequest) (*updateRequest, error) {
 	r.done = make(chan struct{})
 	q.mu.Lock()
@@ -77,14 +76,14 @@ func (q *requestQueue) push(r *updateRequest) (*updateRequest, error) {
 	return r, nil
 }
 
-// addNextTxnFn adds a function that the writer calls in the next transaction.
+// addNextTxnFn adds a function for the writer to call in the next transaction.
 func (q *requestQueue) addNextTxnFn(fn func(*Txn) error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.nextTxnFns = append(q.nextTxnFns, fn)
 }
 
-// listNextTxnFns returns the functions that the writer must call in the next transaction.
+// listNextTxnFns returns the functions for the writer to call in the next transaction.
 func (q *requestQueue) listNextTxnFns() []func(*Txn) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()

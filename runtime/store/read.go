@@ -13,14 +13,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// WatchSet is a set of channels, to which the methods of [Reader] add. A channel is closed when the result of a
-// read may have changed.
+// WatchSet is a set of channels. [Reader]'s methods add to it. A channel is closed when a read's result may have changed.
 type WatchSet = memdb.WatchSet
 
 // NewWatchSet returns an empty WatchSet.
 func NewWatchSet() WatchSet { return memdb.NewWatchSet() }
 
-// AnyNamespace as namespace makes a list method return the objects of all namespaces.
+// AnyNamespace as namespace makes a list method return the objects in all namespaces.
 const AnyNamespace = "*"
 
 // Reader has the read methods of a Snapshot and a Txn. Each method adds to its WatchSet,
@@ -33,7 +32,7 @@ const AnyNamespace = "*"
 type Reader struct {
 	beginRead                   func() *memdb.Txn
 	quarantineRecordLater       func(Table, *localRecord, error) // moves an unreadable record into the quarantine; it does not block
-	reportUnknownPartOnce       func(name string)                // reports a part of a record that this build does not know; it does not block
+	reportUnknownPartOnce       func(name string)                // reports a record part unknown to this build; it does not block
 	undecryptedSecretByVariable map[*api.Variable]*undecryptedSecret
 }
 
@@ -43,7 +42,7 @@ type Snapshot struct {
 	index uint64
 }
 
-// Index returns the index of the last change that is in the snapshot.
+// Index returns the index of the snapshot's last change.
 func (s *Snapshot) Index() uint64 { return s.index }
 
 // Snapshot returns the current state.
@@ -88,7 +87,7 @@ func (r Reader) iterateObjects(ws WatchSet, t Table, indexName, indexArg string)
 	return it
 }
 
-// listInNamespace returns the objects of a namespace whose name has the prefix.
+// listInNamespace returns a namespace's objects with the name prefix.
 func listInNamespace[T any](r Reader, ws WatchSet, t Table, namespace, prefix string, nameOf func(*T) string) []*T {
 	if namespace != AnyNamespace {
 		return listRows[T](r, ws, t, "id_prefix", namespace+"\x00"+prefix)
@@ -97,12 +96,12 @@ func listInNamespace[T any](r Reader, ws WatchSet, t Table, namespace, prefix st
 	return slices.DeleteFunc(found, func(o *T) bool { return !strings.HasPrefix(nameOf(o), prefix) })
 }
 
-// listByIDPrefix returns the objects whose id has the prefix.
+// listByIDPrefix returns the objects with the id prefix.
 func listByIDPrefix[T any](r Reader, ws WatchSet, t Table, prefix string) []*T {
 	return listRows[T](r, ws, t, "id_prefix", normalizeUUIDPrefix(prefix))
 }
 
-// normalizeUUIDPrefix returns a prefix of a UUID in lower case, with hyphens at the positions of a UUID.
+// normalizeUUIDPrefix returns a UUID prefix in lower case, with hyphens at a UUID's positions.
 func normalizeUUIDPrefix(s string) string {
 	s = strings.ToLower(strings.ReplaceAll(s, "-", ""))
 	var b strings.Builder
@@ -126,35 +125,34 @@ func (r Reader) LatestTableIndex(ws WatchSet, tables ...Table) uint64 {
 	return lastIndex
 }
 
-// Job returns the latest version of a job.
+// Job returns a job's latest version.
 func (r Reader) Job(ws WatchSet, namespace, id string) *api.Job {
 	return rowByKey[api.Job](r, ws, Jobs, namespacedKey(namespace, id))
 }
 
-// Jobs returns the jobs of a namespace, or of [AnyNamespace], whose id has the
-// prefix.
+// Jobs returns the jobs with the id prefix in a namespace, or in [AnyNamespace].
 func (r Reader) Jobs(ws WatchSet, namespace, prefix string) []*api.Job {
 	return listInNamespace(r, ws, Jobs, namespace, prefix, func(j *api.Job) string { return pointer.Value(j.ID) })
 }
 
-// JobChildren returns the jobs that a periodic or parameterized job has created.
+// JobChildren returns the jobs created by a periodic or parameterized job.
 func (r Reader) JobChildren(ws WatchSet, namespace, parentID string) []*api.Job {
 	return listRows[api.Job](r, ws, Jobs, "parent", namespacedKey(namespace, parentID))
 }
 
-// JobVersion returns the version of a job with the given number, which can be the latest one.
+// JobVersion returns the job version with the given number, which can be the latest one.
 func (r Reader) JobVersion(ws WatchSet, namespace, id string, version uint64) *api.Job {
 	return rowByKey[api.Job](r, ws, JobVersions, jobVersionKey(namespace, id, version))
 }
 
-// JobVersions returns all kept versions of a job, newest first.
+// JobVersions returns a job's kept versions, newest first.
 func (r Reader) JobVersions(ws WatchSet, namespace, id string) []*api.Job {
 	versions := listRows[api.Job](r, ws, JobVersions, "id_prefix", namespacedKey(namespace, id)+"\x00")
 	slices.Reverse(versions)
 	return versions
 }
 
-// JobSubmission returns the source text of one version of a job.
+// JobSubmission returns a job version's source text.
 func (r Reader) JobSubmission(ws WatchSet, namespace, id string, version uint64) *api.JobSubmission {
 	if s := rowByKey[jobSubmissionRow](r, ws, JobSubmissions, jobVersionKey(namespace, id, version)); s != nil {
 		return s.Submission
@@ -167,51 +165,51 @@ func (r Reader) Evaluation(ws WatchSet, id string) *api.Evaluation {
 	return rowByKey[api.Evaluation](r, ws, Evaluations, id)
 }
 
-// Evaluations returns the evaluations whose id has the prefix.
+// Evaluations returns the evaluations with the id prefix.
 func (r Reader) Evaluations(ws WatchSet, prefix string) []*api.Evaluation {
 	return listByIDPrefix[api.Evaluation](r, ws, Evaluations, prefix)
 }
 
-// EvaluationsByJob returns the evaluations of a job, oldest first.
+// EvaluationsByJob returns a job's evaluations, oldest first.
 func (r Reader) EvaluationsByJob(ws WatchSet, namespace, jobID string) []*api.Evaluation {
 	found := listRows[api.Evaluation](r, ws, Evaluations, "job", namespacedKey(namespace, jobID))
 	slices.SortStableFunc(found, func(a, b *api.Evaluation) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })
 	return found
 }
 
-// Allocation returns an allocation, with the job version that it runs.
+// Allocation returns an allocation, with its job version.
 func (r Reader) Allocation(ws WatchSet, id string) *api.Allocation {
 	return rowByKey[api.Allocation](r, ws, Allocations, id)
 }
 
-// Allocations returns the allocations whose id has the prefix.
+// Allocations returns the allocations with the id prefix.
 func (r Reader) Allocations(ws WatchSet, prefix string) []*api.Allocation {
 	return listByIDPrefix[api.Allocation](r, ws, Allocations, prefix)
 }
 
-// AllocationsByJob returns the allocations of all versions of a job, oldest first.
+// AllocationsByJob returns the allocations for all versions of a job, oldest first.
 func (r Reader) AllocationsByJob(ws WatchSet, namespace, jobID string) []*api.Allocation {
 	found := listRows[api.Allocation](r, ws, Allocations, "job", namespacedKey(namespace, jobID))
 	slices.SortStableFunc(found, func(a, b *api.Allocation) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })
 	return found
 }
 
-// AllocationsByNamespace returns the allocations of a namespace.
+// AllocationsByNamespace returns a namespace's allocations.
 func (r Reader) AllocationsByNamespace(ws WatchSet, namespace string) []*api.Allocation {
 	return listRows[api.Allocation](r, ws, Allocations, "job_prefix", namespace+"\x00")
 }
 
-// AllocationsByEvaluation returns the allocations that an evaluation has placed.
+// AllocationsByEvaluation returns the allocations placed by an evaluation.
 func (r Reader) AllocationsByEvaluation(ws WatchSet, evalID string) []*api.Allocation {
 	return r.allocationsWhere(ws, func(a *api.Allocation) bool { return a.EvalID == evalID })
 }
 
-// AllocationsByDeployment returns the allocations of a deployment.
+// AllocationsByDeployment returns a deployment's allocations.
 func (r Reader) AllocationsByDeployment(ws WatchSet, deploymentID string) []*api.Allocation {
 	return r.allocationsWhere(ws, func(a *api.Allocation) bool { return a.DeploymentID == deploymentID })
 }
 
-// AllocationsByNode returns the allocations of a node.
+// AllocationsByNode returns a node's allocations.
 func (r Reader) AllocationsByNode(ws WatchSet, nodeID string) []*api.Allocation {
 	return r.allocationsWhere(ws, func(a *api.Allocation) bool { return a.NodeID == nodeID })
 }
@@ -226,19 +224,19 @@ func (r Reader) Deployment(ws WatchSet, id string) *api.Deployment {
 	return rowByKey[api.Deployment](r, ws, Deployments, id)
 }
 
-// Deployments returns the deployments whose id has the prefix.
+// Deployments returns the deployments with the id prefix.
 func (r Reader) Deployments(ws WatchSet, prefix string) []*api.Deployment {
 	return listByIDPrefix[api.Deployment](r, ws, Deployments, prefix)
 }
 
-// DeploymentsByJob returns the deployments of a job, oldest first.
+// DeploymentsByJob returns a job's deployments, oldest first.
 func (r Reader) DeploymentsByJob(ws WatchSet, namespace, jobID string) []*api.Deployment {
 	found := listRows[api.Deployment](r, ws, Deployments, "job", namespacedKey(namespace, jobID))
 	slices.SortStableFunc(found, func(a, b *api.Deployment) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })
 	return found
 }
 
-// LatestDeployment returns the newest deployment of a job.
+// LatestDeployment returns a job's newest deployment.
 func (r Reader) LatestDeployment(ws WatchSet, namespace, jobID string) *api.Deployment {
 	all := r.DeploymentsByJob(ws, namespace, jobID)
 	if len(all) == 0 {
@@ -254,12 +252,12 @@ func (r Reader) Node(ws WatchSet, id string) *api.Node {
 	return rowByKey[api.Node](r, ws, Nodes, id)
 }
 
-// Nodes returns the nodes whose id has the prefix.
+// Nodes returns the nodes with the id prefix.
 func (r Reader) Nodes(ws WatchSet, prefix string) []*api.Node {
 	return listByIDPrefix[api.Node](r, ws, Nodes, prefix)
 }
 
-// Service returns one registration of a service.
+// Service returns one service registration.
 func (r Reader) Service(ws WatchSet, namespace, id string) *api.ServiceRegistration {
 	return rowByKey[api.ServiceRegistration](r, ws, Services, namespacedKey(namespace, id))
 }
@@ -269,17 +267,17 @@ func (r Reader) Services(ws WatchSet, namespace string) []*api.ServiceRegistrati
 	return listInNamespace(r, ws, Services, namespace, "", func(*api.ServiceRegistration) string { return "" })
 }
 
-// ServicesByName returns the registrations of one service.
+// ServicesByName returns one service's registrations.
 func (r Reader) ServicesByName(ws WatchSet, namespace, name string) []*api.ServiceRegistration {
 	return listRows[api.ServiceRegistration](r, ws, Services, "name", namespacedKey(namespace, name))
 }
 
-// ServicesByJob returns the registrations that belong to a job.
+// ServicesByJob returns a job's service registrations.
 func (r Reader) ServicesByJob(ws WatchSet, namespace, jobID string) []*api.ServiceRegistration {
 	return listRows[api.ServiceRegistration](r, ws, Services, "job", namespacedKey(namespace, jobID))
 }
 
-// ServicesByAllocation returns the registrations that belong to an allocation.
+// ServicesByAllocation returns an allocation's service registrations.
 func (r Reader) ServicesByAllocation(ws WatchSet, allocID string) []*api.ServiceRegistration {
 	return listRows[api.ServiceRegistration](r, ws, Services, "alloc", allocID)
 }
@@ -289,8 +287,7 @@ func (r Reader) Variable(ws WatchSet, namespace, path string) *api.Variable {
 	return rowByKey[api.Variable](r, ws, Variables, namespacedKey(namespace, path))
 }
 
-// Variables returns the variables of a namespace, or of [AnyNamespace], whose
-// path has the prefix.
+// Variables returns the variables with the path prefix in a namespace, or in [AnyNamespace].
 func (r Reader) Variables(ws WatchSet, namespace, prefix string) []*api.Variable {
 	return listInNamespace(r, ws, Variables, namespace, prefix, func(v *api.Variable) string { return v.Path })
 }
@@ -300,7 +297,7 @@ func (r Reader) Namespace(ws WatchSet, name string) *api.Namespace {
 	return rowByKey[api.Namespace](r, ws, Namespaces, name)
 }
 
-// Namespaces returns the namespaces whose name has the prefix.
+// Namespaces returns the namespaces with the name prefix.
 func (r Reader) Namespaces(ws WatchSet, prefix string) []*api.Namespace {
 	return listRows[api.Namespace](r, ws, Namespaces, "id_prefix", prefix)
 }
@@ -313,7 +310,7 @@ func (r Reader) SchedulerConfig(ws WatchSet) *api.SchedulerConfiguration {
 	return model.NewDefaultSchedulerConfig()
 }
 
-// ScalingEvents returns the scaling events of a job by group, newest first.
+// ScalingEvents returns a job's scaling events by group, newest first.
 func (r Reader) ScalingEvents(ws WatchSet, namespace, jobID string) map[string][]api.ScalingEvent {
 	if s := rowByKey[scalingEventsRow](r, ws, ScalingEvents, namespacedKey(namespace, jobID)); s != nil {
 		return s.EventsByGroup
@@ -321,7 +318,7 @@ func (r Reader) ScalingEvents(ws WatchSet, namespace, jobID string) map[string][
 	return nil
 }
 
-// PeriodicLaunch returns the last launch of a periodic job.
+// PeriodicLaunch returns a periodic job's last launch.
 func (r Reader) PeriodicLaunch(ws WatchSet, namespace, jobID string) *PeriodicLaunch {
 	return rowByKey[PeriodicLaunch](r, ws, PeriodicLaunches, namespacedKey(namespace, jobID))
 }

@@ -17,8 +17,7 @@ import (
 // Another build, which could not read them, has moved them there. A record stays in the quarantine if another record with
 // its key exists.
 func (l *stateLoader) unquarantineReadableRecords() {
-	// rank orders the records so that a job is loaded before its allocations, and an allocation before the records of its
-	// runner.
+	// rank orders the records: a job is loaded before its allocations, and an allocation before its runner's records.
 	rank := func(name string) int {
 		switch t, _, _ := strings.Cut(name, "\x00"); Table(t) {
 		case taskLocalsTable, taskStatesTable, allocLocalsTable, agentMetaTable:
@@ -81,7 +80,7 @@ func (l *stateLoader) removeFromQuarantine(quarantineKey string, q quarantinedRe
 	l.store.unquarantinedRecords = append(l.store.unquarantinedRecords, QuarantinedEntry{Table: Table(table), Key: readableKey(key), Cause: q.Cause, Time: q.Time, Value: q.Value, ReadableByThisBuild: true})
 }
 
-// findOrUnquarantineJob reports whether the job of an allocation is loaded. If not, it tries to load the job from the quarantine.
+// findOrUnquarantineJob reports whether an allocation's job is loaded. If not, it tries to load the job from the quarantine.
 func (l *stateLoader) findOrUnquarantineJob(a allocationRecord) bool {
 	if a.JobHash == "" || l.jobsByHash[a.JobHash] != nil || l.findJobVersionOf(a) != nil {
 		return true
@@ -123,7 +122,7 @@ func (l *stateLoader) canLoadQuarantinedRecord(t Table, key string) bool {
 	return allocID == "" || exists
 }
 
-// isLocalRecordReadable reports whether this build can decrypt and decode a record of a local table.
+// isLocalRecordReadable reports whether this build can decrypt and decode a local table record.
 func (l *stateLoader) isLocalRecordReadable(t Table, key string, payload []byte) bool {
 	box, open, err := decodeEnvelope(payload)
 	if err != nil || tableDefsByTable[t].newZeroRecord(key) == nil {
@@ -163,7 +162,7 @@ func (s *Store) rebuildFileIfUnquarantined() {
 	}
 }
 
-// logUnquarantinedRecords logs the records that were taken out of the quarantine, and adds one node event.
+// logUnquarantinedRecords logs the records taken out of the quarantine, and adds one node event.
 func (s *Store) logUnquarantinedRecords() {
 	if len(s.unquarantinedRecords) == 0 {
 		return

@@ -9,8 +9,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// MarkAllocationEnded stores that an allocation has ended: its runner has finished, and no task of the allocation will
-// start again. It removes the records of the runner.
+// MarkAllocationEnded stores that an allocation has ended: its runner has finished, and none of its tasks will start again. It
+// removes the runner's records.
 func (tx *Txn) MarkAllocationEnded(id string) {
 	alloc := tx.Allocation(nil, id)
 	if alloc == nil {
@@ -26,7 +26,7 @@ func (tx *Txn) MarkAllocationEnded(id string) {
 	tx.DeleteRunnerRecordsAndServices(id)
 }
 
-// HasAllocationOrItsTasks reports whether the state has an allocation, or the record that its tasks may run although the
+// HasAllocationOrItsTasks reports whether the state has an allocation, or the record saying its tasks may run although the
 // state has lost the allocation (state.UnknownAllocPrefix).
 func (r Reader) HasAllocationOrItsTasks(id string) bool {
 	return r.Allocation(nil, id) != nil || r.HasAgentRecord(state.UnknownAllocPrefix+id)
@@ -36,8 +36,8 @@ func (r Reader) HasAllocationOrItsTasks(id string) bool {
 // client status has become terminal.
 func (r Reader) AllocationEnded(id string) bool { return r.HasAgentRecord(state.EndedAllocPrefix + id) }
 
-// EndedAllocations returns the ids of the allocations for which AllocationEnded returns true. For thousands of allocations
-// it needs less time than a call of AllocationEnded for each.
+// EndedAllocations returns the ids of the allocations for which AllocationEnded returns true. For thousands of allocations it
+// is faster than calling AllocationEnded for each.
 func (r Reader) EndedAllocations() map[string]bool {
 	return r.allocIDsWithAgentRecord(state.EndedAllocPrefix)
 }
@@ -50,8 +50,8 @@ func (r Reader) allocIDsWithAgentRecord(prefix string) map[string]bool {
 	return ids
 }
 
-// AttachedHookConfigs returns the hooks that were attached to an allocation: hook name -> configuration. Until the allocation
-// has ended, it reads them from the records of the tasks.
+// AttachedHookConfigs returns the hooks attached to an allocation: hook name -> configuration. Until the allocation has ended,
+// it reads them from the task records.
 func (r Reader) AttachedHookConfigs(id string) (configByHook map[string]string) {
 	if known, err := r.ReadAgentRecord(state.AttachedHooksPrefix+id, &configByHook); err == nil && known {
 		return configByHook
@@ -65,14 +65,13 @@ func (r Reader) AttachedHookConfigs(id string) (configByHook map[string]string) 
 	return configByHook
 }
 
-// taskRecordHooks is the part of a [state.TaskRecord] that has the hooks that were attached to the allocation.
+// taskRecordHooks is the part of a [state.TaskRecord] with the hooks attached to the allocation.
 type taskRecordHooks struct {
 	AllocHookConfigByName map[string]string `store:"alloc_hooks"`
 }
 
-// attachedHookConfigsOfTask returns the hooks of the allocation that the record of a task has. It decodes only this part of a
-// record that this build has written or decoded before: each end of an allocation reads the record, which has the environment of
-// the task twice.
+// attachedHookConfigsOfTask returns the allocation's hooks from a task record. If this build has written or decoded the record
+// before, it decodes only this part: the record is read whenever an allocation ends, and it has the task's environment twice.
 func (r Reader) attachedHookConfigsOfTask(allocID, task string) (map[string]string, error) {
 	record := rowByKey[localRecord](r, nil, taskLocalsTable, allocID+"\x00"+task)
 	if record == nil || !record.hasOnlyKnownFields.Load() {
@@ -84,21 +83,20 @@ func (r Reader) attachedHookConfigsOfTask(allocID, task string) (map[string]stri
 	return hooks.AllocHookConfigByName, err
 }
 
-// MarkAllocationDirForRemovalAtEnd stores that the directory of an allocation must be removed when the
-// allocation has ended.
+// MarkAllocationDirForRemovalAtEnd stores that an allocation's directory must be removed when the allocation has ended.
 func (tx *Txn) MarkAllocationDirForRemovalAtEnd(id string) {
 	if tx.Allocation(nil, id) != nil {
 		tx.PutAgentRecord(state.CollectAllocAtEndPrefix+id, true)
 	}
 }
 
-// AllocationDirsMarkedForRemoval returns the ids of the allocations for which [Txn.MarkAllocationDirForRemovalAtEnd] was called.
+// AllocationDirsMarkedForRemoval returns the ids of allocations marked by [Txn.MarkAllocationDirForRemovalAtEnd].
 func (r Reader) AllocationDirsMarkedForRemoval() map[string]bool {
 	return r.allocIDsWithAgentRecord(state.CollectAllocAtEndPrefix)
 }
 
-// DeleteAllocationAndQueueRemoval deletes an allocation, if it exists, and stores that its files must be removed from
-// the disk. The records of its runner stay until [Txn.DeleteRunnerRecordsAndServices].
+// DeleteAllocationAndQueueRemoval deletes an allocation, if it exists, and stores that its files must be removed from the disk.
+// Its runner's records stay until [Txn.DeleteRunnerRecordsAndServices].
 func (tx *Txn) DeleteAllocationAndQueueRemoval(id string) {
 	if a := tx.Allocation(nil, id); a != nil {
 		rest := *a
@@ -111,7 +109,7 @@ func (tx *Txn) DeleteAllocationAndQueueRemoval(id string) {
 	tx.DeleteAgentRecord(state.CollectAllocAtEndPrefix + id)
 }
 
-// AllocationsPendingRemoval returns the deleted allocations whose files must still be removed from the disk. It leaves out
+// AllocationsPendingRemoval returns the deleted allocations with files still to be removed from the disk. It leaves out
 // unreadable records, and moves them into the quarantine.
 func (r Reader) AllocationsPendingRemoval() (allocs []*api.Allocation) {
 	for _, name := range r.AgentRecordNames(state.PendingRemovalPrefix) {
@@ -123,8 +121,7 @@ func (r Reader) AllocationsPendingRemoval() (allocs []*api.Allocation) {
 	return allocs
 }
 
-// FinishAllocationRemoval deletes the remaining records of a deleted allocation, after its files were removed from the
-// disk.
+// FinishAllocationRemoval deletes a deleted allocation's remaining records, after its files were removed from the disk.
 func (tx *Txn) FinishAllocationRemoval(id string) {
 	tx.DeleteRunnerRecordsAndServices(id)
 	tx.DeleteAgentRecord(state.PendingRemovalPrefix + id)

@@ -11,20 +11,20 @@ import (
 )
 
 const (
-	// reservedBytes is the disk space that is allocated for the state file beyond its content. With it, changes that free
-	// space, such as the stop and the purge of a job, can be stored on a full disk. bbolt reuses the pages of earlier
-	// transactions, so these changes need little space.
+	// reservedBytes is the disk space allocated for the state file beyond its content. With it, changes that free space, such
+	// as stopping and purging a job, can be stored on a full disk. bbolt reuses earlier transactions' pages, so these changes
+	// need little space.
 	reservedBytes = 1 << 20
-	// minFreeBytes is the free disk space below which CheckDiskSpaceForNewObjects fails. It is more than the space that an
-	// agent that starts on a full disk frees.
+	// minFreeBytes is the free disk space below which CheckDiskSpaceForNewObjects fails. It is more than an agent frees when it
+	// starts on a full disk.
 	minFreeBytes = 2 << 20
-	// minFreeInodes is the number of free inodes below which CheckDiskSpaceForNewObjects fails. It is more than the number that an agent
-	// or its helper processes free at once on a disk without inodes.
+	// minFreeInodes is the free inode count below which CheckDiskSpaceForNewObjects fails. It is more than an agent or its
+	// helper processes free at once on a disk without inodes.
 	minFreeInodes = 32
 )
 
-// reserveDiskSpace allocates disk space for the first usedBytes+reservedBytes bytes of the file, if reservesSpace is
-// set. It does not change the size of the file. It ignores errors: the file then has less reserved space.
+// reserveDiskSpace allocates disk space for the file's first usedBytes+reservedBytes bytes, if reservesSpace is set. It does
+// not change the file's size. It ignores errors: the file then has less reserved space.
 func (f *stateFile) reserveDiskSpace(usedBytes int64) {
 	if !f.reservesSpace || usedBytes+reservedBytes/2 <= f.reservedEndOffset {
 		return
@@ -35,8 +35,7 @@ func (f *stateFile) reserveDiskSpace(usedBytes int64) {
 	}
 }
 
-// CheckFreeSpaceForNewObjects returns an error that wraps ENOSPC if the disk with the state file has less than minFreeBytes of free
-// space.
+// CheckFreeSpaceForNewObjects returns an error that wraps ENOSPC if the state file's disk has less than minFreeBytes free.
 func (s *Store) CheckFreeSpaceForNewObjects() error {
 	if s.file == nil {
 		return nil
@@ -44,8 +43,8 @@ func (s *Store) CheckFreeSpaceForNewObjects() error {
 	return CheckFreeDiskSpace(filepath.Dir(s.file.path), minFreeBytes)
 }
 
-// CheckFreeInodesForNewObjects returns an error that wraps ENOSPC if the disk with the state file has less than minFreeInodes. It returns
-// nil if it cannot find out, and if the file system has no limit.
+// CheckFreeInodesForNewObjects returns an error that wraps ENOSPC if the state file's disk has less than minFreeInodes. It
+// returns nil if it cannot find out, and if the file system has no limit.
 func (s *Store) CheckFreeInodesForNewObjects() error {
 	if s.file == nil {
 		return nil
@@ -53,8 +52,8 @@ func (s *Store) CheckFreeInodesForNewObjects() error {
 	return checkFreeInodes(filepath.Dir(s.file.path))
 }
 
-// CheckDiskSpaceForNewObjects returns an error if the disk with the state file has less than minFreeBytes of free
-// space, or less than minFreeInodes. Callers that add objects call it first: the rest is for changes that free space.
+// CheckDiskSpaceForNewObjects returns an error if the state file's disk has less than minFreeBytes free, or less than
+// minFreeInodes. Callers that add objects call it first: the rest is for changes that free space.
 func (s *Store) CheckDiskSpaceForNewObjects() error {
 	if err := cmp.Or(s.CheckFreeSpaceForNewObjects(), s.CheckFreeInodesForNewObjects()); err != nil {
 		return fmt.Errorf("%w; stop and purge jobs, or remove files", err)
@@ -71,14 +70,14 @@ func checkFreeInodes(dir string) error {
 	return fmt.Errorf("the disk of %s has %d free inodes, too few for new files: %w", dir, fs.Ffree, unix.ENOSPC)
 }
 
-// CheckFreeDiskSpace returns an error that wraps ENOSPC if the current user cannot store requiredBytes on the file
-// system of a directory. It returns nil if it cannot find out.
+// CheckFreeDiskSpace returns an error that wraps ENOSPC if the current user cannot store requiredBytes on a directory's file
+// system. It returns nil if it cannot find out.
 func CheckFreeDiskSpace(dir string, requiredBytes int64) error {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil || fs.Bavail*uint64(fs.Bsize) >= uint64(requiredBytes) {
-		return nil // if statfs has failed, the next write reports the error of the disk
+		return nil // if statfs has failed, the next write reports the disk's error
 	}
-	// Root can use space that is reserved for it, but not all of the space that the file system counts as free.
+	// Root can use space that is reserved for it, but not all the space that the file system counts as free.
 	f, err := OpenUnnamedFile(dir)
 	if err == nil {
 		err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, requiredBytes)
@@ -90,8 +89,8 @@ func CheckFreeDiskSpace(dir string, requiredBytes int64) error {
 	return fmt.Errorf("the disk of %s is full: %w", dir, unix.ENOSPC)
 }
 
-// OpenUnnamedFile creates a file without a name on the file system of a directory, or in memory if dir is empty. The kernel frees the
-// space of the file when the file is closed, also if this process is killed.
+// OpenUnnamedFile creates a file without a name on a directory's file system, or in memory if dir is empty. The kernel frees
+// its space when the file is closed, also if this process is killed.
 func OpenUnnamedFile(dir string) (*os.File, error) {
 	if dir == "" {
 		fd, err := unix.MemfdCreate("nomad-lite", unix.MFD_CLOEXEC)
@@ -120,8 +119,8 @@ func createAndUnlinkFile(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// FreeDiskBytes returns the free space on the file system of a directory. For root, it includes the space that is
-// reserved for root, and can include space that the file system needs itself.
+// FreeDiskBytes returns the free space on a directory's file system. For root, it includes the space reserved for root, and can
+// include space that the file system needs itself.
 func FreeDiskBytes(dir string) (uint64, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {

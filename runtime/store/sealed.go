@@ -16,16 +16,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// The payload of a record with a secret part is
+// A record with a secret part has the payload
 //
 //	mark (1) · length of the box (uvarint) · box · open part
 //
-// The box is the encrypted secret part; the open part is not encrypted. No msgpack value starts with the mark, so a build
-// that does not know envelopes quarantines the record. The box starts with the id of its key. An id of 16 zero bytes means that the secret part is
-// not encrypted, because a store without keys has written it.
+// The box is the encrypted secret part; the open part is not encrypted. No msgpack value starts with the mark, so a build that
+// does not know envelopes quarantines the record. The box starts with its key's id. An id of 16 zero bytes means that the
+// secret part is not encrypted, because a store without keys has written it.
 const envelopeFirstByte = 0xc1
 
-// plaintextBoxPrefix is the prefix of a box whose secret part is not encrypted.
+// plaintextBoxPrefix is the prefix of a box with an unencrypted secret part.
 var plaintextBoxPrefix = make([]byte, 16)
 
 var errEnvelopeLength = errors.New("the length of its sealed part is wrong")
@@ -36,8 +36,8 @@ func encodeEnvelope(secretBox, unencrypted []byte) []byte {
 	return append(append(b, secretBox...), unencrypted...)
 }
 
-// decodeEnvelope returns the secret box and the unencrypted part of a payload. They share the memory of the payload.
-// secretBox is nil if the payload has no secret part.
+// decodeEnvelope returns a payload's secret box and unencrypted part. They share the payload's memory. secretBox is nil if the
+// payload has no secret part.
 func decodeEnvelope(payload []byte) (secretBox, unencrypted []byte, err error) {
 	if len(payload) == 0 || payload[0] != envelopeFirstByte {
 		return nil, payload, nil
@@ -53,7 +53,7 @@ func decodeEnvelope(payload []byte) (secretBox, unencrypted []byte, err error) {
 // isUnencryptedSecretBox reports whether the secret part in a box is not encrypted.
 func isUnencryptedSecretBox(box []byte) bool { return bytes.HasPrefix(box, plaintextBoxPrefix) }
 
-// recordKindText returns the name in messages of the records of a table.
+// recordKindText returns the name in messages for a table's records.
 func recordKindText(t Table) string {
 	switch t {
 	case Variables:
@@ -64,12 +64,12 @@ func recordKindText(t Table) string {
 	return string(t) + " record"
 }
 
-// sealContext returns the context with which the box of a record is sealed. It contains the table and the key, so a box that
-// was moved to another record cannot be decrypted.
+// sealContext returns the context for sealing a record's box. It contains the table and the key, so a box that was moved to
+// another record cannot be decrypted.
 func sealContext(bucket, key string) string { return bucket + "\x00" + key }
 
-// sealer encrypts (seals) the secret parts of records with the keys of a key file, and decrypts (opens) them.
-// Only Open and then the writer use it, except keyFileError, which may be called concurrently.
+// sealer encrypts (seals) the secret parts of records with a key file's keys, and decrypts (opens) them. Only Open and then the
+// writer use it, except keyFileError, which may be called concurrently.
 type sealer struct {
 	logger        hclog.Logger
 	keyFile       string // empty without a key file
@@ -78,14 +78,14 @@ type sealer struct {
 	keyring atomic.Pointer[keyring.Ring] // nil if there are no keys; only the writer replaces it
 
 	// The next fields do not change after Open.
-	undecryptedSecretByVariable map[*api.Variable]*undecryptedSecret // variables whose items cannot be decrypted
+	undecryptedSecretByVariable map[*api.Variable]*undecryptedSecret // variables with items that cannot be decrypted
 	decryptErrors               []error                              // one error for each record that cannot be decrypted
 	fileHasUnencryptedSecrets   bool                                 // the file has secrets that are not encrypted yet
 
 	signingKeyCreationMu sync.Mutex // held while an RSA key is made, so that concurrent requests make only one
 
 	keyFileErrMu sync.Mutex
-	keyFileErr   error // result of [Store.KeyFileErr]
+	keyFileErr   error // [Store.KeyFileErr]'s result
 }
 
 func newSealer(c Config) *sealer {
@@ -95,8 +95,7 @@ func newSealer(c Config) *sealer {
 	}
 }
 
-// sealPayload returns the payload of a record with a secret part. If secret is empty, the payload is the unencrypted
-// part.
+// sealPayload returns the payload for a record with a secret part. If secret is empty, the payload is the unencrypted part.
 func (s *sealer) sealPayload(bucket, key string, secret, unencrypted []byte) []byte {
 	if len(secret) == 0 {
 		return unencrypted
@@ -120,7 +119,7 @@ func (s *sealer) decryptSecretBox(bucket, key string, secretBox []byte) (secret 
 	return ring.Open(secretBox, sealContext(bucket, key))
 }
 
-// encodeVariableParts returns the unencrypted and the secret part of a variable.
+// encodeVariableParts returns a variable's unencrypted and secret parts.
 func encodeVariableParts(v *api.Variable) (unencrypted, secret []byte, err error) {
 	bare := *v
 	bare.Items = nil
@@ -131,7 +130,7 @@ func encodeVariableParts(v *api.Variable) (unencrypted, secret []byte, err error
 	return unencrypted, secret, err
 }
 
-// encodeTaskFields returns the unencrypted and the secret part of the record of a task.
+// encodeTaskFields returns a task record's unencrypted and secret parts.
 func encodeTaskFields(local record.Fields) (unencrypted, secret []byte, err error) {
 	record := state.NewTaskRecord(local)
 	secrets := record.SplitSecrets()
@@ -141,9 +140,9 @@ func encodeTaskFields(local record.Fields) (unencrypted, secret []byte, err erro
 	return unencrypted, secret, err
 }
 
-// SecretDecryptError means that the secret part of a record cannot be decrypted.
+// SecretDecryptError: a record's secret part cannot be decrypted.
 type SecretDecryptError struct {
-	RecordName string // name of the record in messages, like `variable "nomad/jobs/web"`
+	RecordName string // the record's name in messages, like `variable "nomad/jobs/web"`
 	KeyID      string
 	KeyFile    string // KeyFile is the key file; empty for a store without keys
 	Cause      error  // Cause is a *keyring.MissingKeyError or keyring.ErrDecrypt
@@ -160,8 +159,8 @@ func (e *SecretDecryptError) Error() string {
 // Unwrap returns the cause.
 func (e *SecretDecryptError) Unwrap() error { return e.Cause }
 
-// undecryptedSecret is the sealed part of a record that could not be decrypted. A later write of the record stores
-// secretBox unchanged.
+// undecryptedSecret is a record's sealed part that could not be decrypted. A later write of the record stores secretBox
+// unchanged.
 type undecryptedSecret struct {
 	secretBox  []byte
 	decryptErr error
@@ -173,7 +172,7 @@ func (s *sealer) addUndecryptedSecret(recordName string, secretBox []byte, cause
 	return &undecryptedSecret{bytes.Clone(secretBox), err}
 }
 
-// VariableDecryptErr returns a [SecretDecryptError] if the items of a variable cannot be decrypted, otherwise nil.
+// VariableDecryptErr returns a [SecretDecryptError] if a variable's items cannot be decrypted, otherwise nil.
 func (r Reader) VariableDecryptErr(v *api.Variable) error {
 	if c := r.undecryptedSecretByVariable[v]; c != nil {
 		return c.decryptErr
@@ -181,7 +180,7 @@ func (r Reader) VariableDecryptErr(v *api.Variable) error {
 	return nil
 }
 
-// encodeVariableRecord returns the payload of the record of a variable.
+// encodeVariableRecord returns a variable record's payload.
 func (s *Store) encodeVariableRecord(key string, v *api.Variable) ([]byte, error) {
 	open, secret, err := encodeVariableParts(v)
 	if err == nil {
@@ -196,7 +195,7 @@ func (s *Store) encodeVariableRecord(key string, v *api.Variable) ([]byte, error
 	return s.sealer.sealPayload(string(Variables), key, secret, open), nil
 }
 
-// encodeLocalRecord returns the payload of a local record.
+// encodeLocalRecord returns a local record's payload.
 func (s *sealer) encodeLocalRecord(t Table, r *localRecord) []byte {
 	if r.undecryptedSecret != nil {
 		return encodeEnvelope(r.undecryptedSecret.secretBox, r.unencryptedPart)
@@ -217,8 +216,8 @@ func (s *sealer) decryptQuarantinedRecord(quarantineKey string, payload []byte) 
 	return q, err
 }
 
-// encodeQuarantineRecord returns the payload of a quarantined record. The value is sealed, because it can be
-// the record of a variable that a build without keys has written.
+// encodeQuarantineRecord returns a quarantined record's payload. The value is sealed, because it can be a variable record
+// written by a build without keys.
 func (s *sealer) encodeQuarantineRecord(name string, q quarantinedRecord) ([]byte, error) {
 	value := q.Value
 	q.Value = nil
@@ -226,8 +225,8 @@ func (s *sealer) encodeQuarantineRecord(name string, q quarantinedRecord) ([]byt
 	return s.sealPayload(quarantineBucket, name, value, open), err
 }
 
-// resealQuarantined decrypts a record of the quarantine and seals it again with the active key. It returns a record that
-// cannot be decrypted unchanged.
+// resealQuarantined decrypts a quarantine record and seals it again with the active key. If it cannot decrypt the record, it
+// returns it unchanged.
 func (s *sealer) resealQuarantined(name string, value []byte) []byte {
 	r, err := decodeRecord(quarantineBucket, name, value)
 	if err != nil {

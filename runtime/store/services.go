@@ -10,10 +10,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// The methods of Store in this file implement the interfaces that package services of runtime/node uses to store registrations
-// and check results.
+// Store's methods in this file implement the interfaces through which package services in runtime/node stores registrations and
+// check results.
 
-// ServicesByAllocation returns the current registrations of an allocation.
+// ServicesByAllocation returns an allocation's current registrations.
 func (s *Store) ServicesByAllocation(allocID string) []*api.ServiceRegistration {
 	return s.Snapshot().ServicesByAllocation(nil, allocID)
 }
@@ -36,13 +36,12 @@ func (s *Store) PutAndRemoveServices(put, remove []*api.ServiceRegistration) err
 	return nil
 }
 
-// StoredResultByCheckID returns the results that PutCheckResult has stored for an allocation, by
-// check id.
+// StoredResultByCheckID returns an allocation's results stored by PutCheckResult, by check id.
 func (s *Store) StoredResultByCheckID(allocID string) (map[string]*api.AllocCheckStatus, error) {
 	return s.Snapshot().CheckResults(allocID)
 }
 
-// PutCheckResult stores the last result of a check.
+// PutCheckResult stores a check's last result.
 func (s *Store) PutCheckResult(allocID string, result *api.AllocCheckStatus) error {
 	_, err := s.Update(context.Background(), func(tx *Txn) error {
 		tx.PutCheckResult(allocID, result)
@@ -51,7 +50,7 @@ func (s *Store) PutCheckResult(allocID string, result *api.AllocCheckStatus) err
 	return err
 }
 
-// DeleteCheckResults removes the results of the checks with the given ids. It ignores missing results.
+// DeleteCheckResults removes the results for the checks with the given ids. It ignores missing results.
 func (s *Store) DeleteCheckResults(allocID string, checkIDs []string) error {
 	_, err := s.Update(context.Background(), func(tx *Txn) error {
 		tx.DeleteCheckResults(allocID, checkIDs)
@@ -60,8 +59,8 @@ func (s *Store) DeleteCheckResults(allocID string, checkIDs []string) error {
 	return err
 }
 
-// ServicePasses reports whether an instance of a service passes its checks: the last result of each is a success, or it has no
-// checks. Services of one name of one group or task share their checks.
+// ServicePasses reports whether a service instance passes its checks: each last result is a success, or it has no checks.
+// Services with one name in one group or task share their checks.
 func (r Reader) ServicePasses(instance *api.ServiceRegistration) bool {
 	results, err := r.CheckResults(instance.AllocID)
 	if err != nil {
@@ -75,7 +74,7 @@ func (r Reader) ServicePasses(instance *api.ServiceRegistration) bool {
 	return true
 }
 
-// renewServiceIndexes gives the registrations of a service of an allocation a new index, so that blocking queries return.
+// renewServiceIndexes gives the registrations of an allocation's service a new index, so that blocking queries return.
 func (tx *Txn) renewServiceIndexes(allocID, serviceName string) {
 	for _, r := range tx.ServicesByAllocation(nil, allocID) {
 		if r.ServiceName == serviceName {
@@ -85,7 +84,7 @@ func (tx *Txn) renewServiceIndexes(allocID, serviceName string) {
 	}
 }
 
-// DeleteCheckResults removes the results of the checks with the given ids. It ignores missing results. Like PutCheckResult it
+// DeleteCheckResults removes the results for the checks with the given ids. It ignores missing results. Like PutCheckResult it
 // increases the index only if a registered service passes its checks because of the change.
 func (tx *Txn) DeleteCheckResults(allocID string, checkIDs []string) {
 	have, err := tx.CheckResults(allocID)

@@ -9,18 +9,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/keyring"
 )
 
-// rsaKeySize is the size of the RSA keys in bits.
+// rsaKeySize is the RSA keys' size in bits.
 const rsaKeySize = 2048
 
-// SigningKeys gives access to the RSA keys that sign the tokens of workload identities. Each key in the key file can have
-// one. The methods return a [KeyFileError], or ErrNoKeyFile if the store has no keys.
+// SigningKeys gives access to the RSA keys for signing workload identity tokens. Each key in the key file can have one. The
+// methods return a [KeyFileError], or ErrNoKeyFile if the store has no keys.
 type SigningKeys struct{ store *Store }
 
-// SigningKeys returns the RSA keys of the store.
+// SigningKeys returns the store's RSA keys.
 func (s *Store) SigningKeys() SigningKeys { return SigningKeys{s} }
 
-// EnsureActiveKey returns the id of the active key and its RSA key. If the active key has no RSA key, it makes and
-// stores one, which takes up to a second.
+// EnsureActiveKey returns the active key's id and its RSA key. If the active key has no RSA key, it makes and stores one, which
+// takes up to a second.
 func (k SigningKeys) EnsureActiveKey(ctx context.Context) (keyID string, rsaKey *rsa.PrivateKey, err error) {
 	sealer := k.store.sealer
 	if keyID, rsaKey, err = sealer.activeSigningKey(); err != nil || rsaKey != nil {
@@ -31,7 +31,7 @@ func (k SigningKeys) EnsureActiveKey(ctx context.Context) (keyID string, rsaKey 
 	if keyID, rsaKey, err = sealer.activeSigningKey(); err != nil || rsaKey != nil {
 		return keyID, rsaKey, err
 	}
-	// The key is not made in the goroutine of the writer, because that would block other updates.
+	// The writer goroutine does not make the key, because that would block other updates.
 	made, err := rsa.GenerateKey(rand.Reader, rsaKeySize)
 	if err != nil {
 		return "", nil, fmt.Errorf("make a key that signs tokens: %w", err)
@@ -59,7 +59,7 @@ func (k SigningKeys) PublicKeys() ([]keyring.PublicKey, error) {
 	return ring.PublicKeys(), nil
 }
 
-// activeSigningKey returns the id of the active key and its RSA key, or nil if it has no RSA key yet.
+// activeSigningKey returns the active key's id and its RSA key, or nil if it has no RSA key yet.
 func (s *sealer) activeSigningKey() (id string, rsaKeyOrNil *rsa.PrivateKey, err error) {
 	ring, err := s.keyringOrError()
 	if err != nil {

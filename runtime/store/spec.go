@@ -12,11 +12,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// jobBucket is the bucket with the jobs of allocations. It has each job version once, under the hash of its encoding, so
-// that all allocations of a job version share one record and one object in memory.
+// jobBucket is the bucket with the allocations' jobs. It has each job version once, under the hash of its encoding, so a job
+// version's allocations share one record and one object in memory.
 const jobBucket = "specs"
 
-// jobTable has the jobs of all stored allocations. After Open, only the goroutine of the writer uses it.
+// jobTable has the jobs of all stored allocations. After Open, only the writer goroutine uses it.
 type jobTable struct {
 	entriesByHash map[string]*jobEntry
 	hashesByJob   map[*api.Job]string
@@ -24,12 +24,12 @@ type jobTable struct {
 
 type jobEntry struct {
 	job               *api.Job
-	refCount          int                         // number of allocations of the job
+	refCount          int                         // how many allocations the job has
 	lastValuesByGroup map[string]*lastAllocValues // keyed by group
 }
 
-// lastAllocValues are the values of the last allocation of a group. Unless the group has ports, they are usually equal
-// in all its allocations, which then share them in memory.
+// lastAllocValues are the values from a group's last allocation. Unless the group has ports, they are usually equal in all its
+// allocations, which then share them in memory.
 type lastAllocValues struct {
 	allocatedResources *api.AllocatedResources
 	resources          *api.Resources
@@ -37,8 +37,8 @@ type lastAllocValues struct {
 	metrics            *api.AllocationMetric
 }
 
-// shareJobAndLastValues replaces the job of an allocation by the shared one, and those values that equal the values of
-// the last allocation of its group. No reader may have the allocation yet.
+// shareJobAndLastValues replaces an allocation's job by the shared one, and values that equal those of its group's last
+// allocation. No reader may have the allocation yet.
 func (e *jobEntry) shareJobAndLastValues(a *api.Allocation) {
 	a.Job = e.job
 	c := e.lastValuesByGroup[a.TaskGroup]
@@ -67,17 +67,16 @@ func newJobTable() *jobTable {
 	return &jobTable{entriesByHash: make(map[string]*jobEntry), hashesByJob: make(map[*api.Job]string)}
 }
 
-// allocationInterner makes the allocations that are loaded from the file share equal strings and equal maps of event
-// details, to save memory.
+// allocationInterner makes allocations loaded from the file share equal strings and equal event detail maps, to save memory.
 type allocationInterner struct {
 	internedStrings      map[string]string
-	internedEventDetails []map[string]string // the first maps of event details that differ from each other
+	internedEventDetails []map[string]string // the first event detail maps that differ from each other
 }
 
-// maxInternedDetails is the maximum number of maps in internedEventDetails.
+// maxInternedDetails is the maximum map count in internedEventDetails.
 const maxInternedDetails = 32
 
-// internAllocation replaces strings and event details of an allocation by equal ones that the interner has seen before. No
+// internAllocation replaces an allocation's strings and event details by equal ones that the interner has seen before. No
 // reader may have the allocation yet.
 func (i *allocationInterner) internAllocation(a *api.Allocation) {
 	for _, s := range []*string{
@@ -120,17 +119,17 @@ func (i *allocationInterner) internEventDetails(details *map[string]string) {
 	}
 }
 
-// allocationRecord is the stored form of an allocation.
+// allocationRecord is an allocation's stored form.
 type allocationRecord struct {
 	Alloc   *api.Allocation `store:"alloc"` // Alloc has no job
-	JobHash string          `store:"spec"`  // hash of the job, which is the key of the job's record; empty if there is none
+	JobHash string          `store:"spec"`  // the job's hash, which is its record's key; empty if there is none
 
-	// The version of the job that is used if the record of the job cannot be read.
+	// The job version to use if the job's record cannot be read.
 	JobVersion     uint64 `store:"job_version"`
 	JobCreateIndex uint64 `store:"job_create_index"`
 }
 
-// jobTableBatch collects changes of the jobTable that a batch of requests makes. They take effect in apply.
+// jobTableBatch collects changes to the jobTable from a batch of requests. They take effect in apply.
 type jobTableBatch struct {
 	table               *jobTable
 	newHashesByJob      map[*api.Job]string // hashes of jobs that are not in jobTable.hashesByJob
@@ -181,8 +180,8 @@ func encodeAllocation(a *api.Allocation, jobHash string) ([]byte, error) {
 	return encodeMsgpack(newWrittenAllocationRecord(&row))
 }
 
-// writtenAllocationRecord is the form in which an allocationRecord is written: each state of a task is written as a
-// taskStateRecord, because the names of the empty fields would be half of the record. allocationRecord decodes it.
+// writtenAllocationRecord is how an allocationRecord is written: each task state is written as a taskStateRecord, because the
+// empty fields' names would be half the record. allocationRecord decodes it.
 type writtenAllocationRecord struct {
 	Alloc   *allocationWithTaskRecords `store:"alloc"`
 	JobHash string                     `store:"spec"`
@@ -191,7 +190,7 @@ type writtenAllocationRecord struct {
 	JobCreateIndex uint64 `store:"job_create_index"`
 }
 
-// allocationWithTaskRecords is an allocation whose field TaskStates is replaced.
+// allocationWithTaskRecords is an allocation with the field TaskStates replaced.
 type allocationWithTaskRecords struct {
 	*api.Allocation
 	TaskStates map[string]*taskStateRecord
@@ -235,7 +234,7 @@ func encodeJob(job *api.Job) (hash string, payload []byte, err error) {
 	return hex.EncodeToString(digest[:16]), payload, nil
 }
 
-// addJobRefs adds delta to the number of allocations of the job of a: +1 if a is added, -1 if a is removed.
+// addJobRefs adds delta to the allocation count of a's job: +1 if a is added, -1 if a is removed.
 func (b *jobTableBatch) addJobRefs(a *api.Allocation, delta int) {
 	if a.Job == nil {
 		return
@@ -247,7 +246,7 @@ func (b *jobTableBatch) addJobRefs(a *api.Allocation, delta int) {
 	b.refCountDeltaByHash[hash] += delta
 }
 
-// jobWrites returns the writes that store new jobs and delete the jobs that no allocation has after this batch.
+// jobWrites returns the writes that store new jobs and delete jobs without an allocation after this batch.
 func (b *jobTableBatch) jobWrites(index uint64) []bucketWrite {
 	var ops []bucketWrite
 	for hash, delta := range b.refCountDeltaByHash {

@@ -13,13 +13,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// SimulatedAllocBehaviour has the durations of the phases of a simulated allocation. An allocation with the zero value
-// starts at once, is healthy at once, runs until it is stopped, and then stops at once.
+// SimulatedAllocBehaviour has the phase durations for a simulated allocation. An allocation with the zero value starts at once,
+// is healthy at once, runs until it is stopped, and then stops at once.
 type SimulatedAllocBehaviour struct {
 	// StartDuration is the time until the allocation runs.
 	StartDuration time.Duration
-	// TimeToHealthReport is the time between the start of the allocation and the report of its health. With
-	// ReportsUnhealthy, the report is that the allocation is unhealthy.
+	// TimeToHealthReport is the time from the allocation's start to its health report. With ReportsUnhealthy, the allocation is
+	// reported unhealthy.
 	TimeToHealthReport time.Duration
 	ReportsUnhealthy   bool
 	// RunDuration is how long the allocation runs; zero means until it is stopped. With FailsAfterRunDuration, the
@@ -28,27 +28,27 @@ type SimulatedAllocBehaviour struct {
 	FailsAfterRunDuration bool
 	// StopDuration is how long a stop takes.
 	StopDuration time.Duration
-	// DelayFromTerminalToEndedReport is the time between the report of a terminal status and the end of the allocation.
+	// DelayFromTerminalToEndedReport is the time from the terminal status report until the allocation ends.
 	DelayFromTerminalToEndedReport time.Duration
 }
 
-// SimulatedNode runs the desired allocations of a scheduler as simulations, and reports their states to the scheduler.
+// SimulatedNode runs a scheduler's desired allocations as simulations, and reports their states to the scheduler.
 type SimulatedNode struct {
 	Store     scheduler.Store
 	Scheduler *scheduler.Scheduler
-	// BehaviourOf returns the times of an allocation. If it is nil, all allocations have the zero value.
+	// BehaviourOf returns an allocation's times. If it is nil, all allocations have the zero value.
 	BehaviourOf func(*api.Allocation) SimulatedAllocBehaviour
 	schedulerMu sync.Mutex // guards Scheduler while Run runs
 
 	// Now returns the wall clock time. Nil means time.Now.
 	Now func() time.Time
 
-	// BeforeAllocStarts is called before an allocation starts its tasks, and BeforeAllocEndedReport before the node
-	// reports that it has ended. They may be nil.
+	// BeforeAllocStarts is called before an allocation starts its tasks, and BeforeAllocEndedReport before the node reports its
+	// end. They may be nil.
 	BeforeAllocStarts, BeforeAllocEndedReport func(*api.Allocation)
 }
 
-// NewReadyNodeWithMockDriver returns the record of a ready node with the given memory and a healthy driver "mock".
+// NewReadyNodeWithMockDriver returns a ready node's record with the given memory and a healthy driver "mock".
 func NewReadyNodeWithMockDriver(memoryMB int) *api.Node {
 	return &api.Node{
 		ID: "node", Name: "box", Datacenter: "dc1", NodePool: api.NodePoolDefault,
@@ -64,7 +64,7 @@ func NewReadyNodeWithMockDriver(memoryMB int) *api.Node {
 	}
 }
 
-// SetScheduler sets the scheduler to which the node reports.
+// SetScheduler sets the scheduler for the node's reports.
 func (n *SimulatedNode) SetScheduler(s *scheduler.Scheduler) {
 	n.schedulerMu.Lock()
 	defer n.schedulerMu.Unlock()
@@ -84,14 +84,14 @@ func (n *SimulatedNode) scheduler() *scheduler.Scheduler {
 	return n.Scheduler
 }
 
-// simulatedAlloc simulates the tasks of one allocation.
+// simulatedAlloc simulates one allocation's tasks.
 type simulatedAlloc struct {
 	node         *SimulatedNode
 	allocID      string
 	allocChanged chan struct{} // receives a value when the allocation has changed
 
-	healthCheckDeploymentID string    // the deployment to which the reported health applies
-	healthCheckStart        time.Time // start of the health check for the current deployment
+	healthCheckDeploymentID string    // the reported health's deployment
+	healthCheckStart        time.Time // when the current deployment's health check started
 }
 
 // Run runs the desired allocations until ctx ends.
@@ -182,8 +182,8 @@ func (a *simulatedAlloc) simulateStop(ctx context.Context, behaviour SimulatedAl
 	return api.AllocClientStatusComplete
 }
 
-// reportHealthIfDue reports the health of the allocation in its deployment if TimeToHealthReport has passed.
-// Otherwise it returns the remaining time.
+// reportHealthIfDue reports the allocation's deployment health if TimeToHealthReport has passed. Otherwise it returns the
+// remaining time.
 func (a *simulatedAlloc) reportHealthIfDue(ctx context.Context, alloc *api.Allocation, behaviour SimulatedAllocBehaviour) (untilReport time.Duration) {
 	if alloc.DeploymentID == "" || alloc.DeploymentStatus != nil && alloc.DeploymentStatus.Healthy != nil {
 		return 0

@@ -12,24 +12,24 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// FaultyStore is a store in memory. A test can make its transactions fail, and is notified of each commit.
+// FaultyStore is a store in memory. A test can make its transactions fail, and is notified on each commit.
 type FaultyStore struct {
 	*store.Store
-	// InjectFault is called at the end of each transaction. If it returns an error, the transaction fails. It may be nil.
+	// InjectFault is called when each transaction ends. If it returns an error, the transaction fails. It may be nil.
 	InjectFault func() error
 	// OnCommit is called after each transaction with the new state. It must not call Update. It may be
 	// nil.
 	OnCommit func(*store.Snapshot)
 
-	// commitOrderMu is held during a transaction and its OnCommit call, so that OnCommit sees each state, and sees it
-	// before callers of Snapshot do.
+	// commitOrderMu is held during a transaction and its OnCommit call, so that OnCommit sees each state, and sees it before
+	// Snapshot's callers do.
 	commitOrderMu sync.Mutex
 }
 
-// ErrFault is an error that InjectFault can return: the disk is full.
+// ErrFault is an error for InjectFault: the disk is full.
 var ErrFault = errors.New("no space left on device")
 
-// NewFaultyStoreWithNode returns a store that contains only a node. It is closed when the test ends.
+// NewFaultyStoreWithNode returns a store with only a node. It is closed when the test ends.
 func NewFaultyStoreWithNode(t testing.TB, node *api.Node) *FaultyStore {
 	t.Helper()
 	s, err := store.OpenMemory(store.Config{Logger: hclog.NewNullLogger()})
@@ -42,7 +42,7 @@ func NewFaultyStoreWithNode(t testing.TB, node *api.Node) *FaultyStore {
 	return m
 }
 
-// PutNodeCopy replaces the stored node by a copy of n.
+// PutNodeCopy replaces the stored node with a copy of n.
 func (s *FaultyStore) PutNodeCopy(t testing.TB, n *api.Node) {
 	t.Helper()
 	copied := *n

@@ -17,8 +17,8 @@ import (
 
 func mebibytesInBytes(mebibytes int) string { return strconv.Itoa(mebibytes << 20) }
 
-// StoreTranscript records the changes of a store: one line for each changed object, with the time since the
-// transcript started. Numbers in the order of appearance replace the ids.
+// StoreTranscript records a store's changes: one line for each changed object, with the time since the transcript started.
+// Numbers by first appearance replace the ids.
 type StoreTranscript struct {
 	start time.Time
 
@@ -28,7 +28,7 @@ type StoreTranscript struct {
 	sequenceNumberByID map[string]int
 }
 
-// StartStoreTranscript starts to record the changes of a store.
+// StartStoreTranscript starts to record a store's changes.
 func StartStoreTranscript(s *FaultyStore) *StoreTranscript {
 	t := &StoreTranscript{start: time.Now(), lastLineBySubject: make(map[string]string), sequenceNumberByID: make(map[string]int)}
 	s.OnCommit = t.recordChanges
@@ -42,7 +42,7 @@ func (t *StoreTranscript) String() string {
 	return t.lines.String()
 }
 
-// AddTestComment adds a line with a text of the test.
+// AddTestComment adds a line with the test's text.
 func (t *StoreTranscript) AddTestComment(format string, args ...any) {
 	t.linesMu.Lock()
 	defer t.linesMu.Unlock()

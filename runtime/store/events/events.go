@@ -15,14 +15,13 @@ import (
 // HeartbeatInterval is the time between two heartbeats.
 const HeartbeatInterval = 30 * time.Second
 
-// Batch is one message of an event stream: the matching events of one change of the state. A Batch
-// without events is a heartbeat.
+// Batch is one event stream message: the matching events of one state change. A Batch without events is a heartbeat.
 type Batch struct {
 	Index  uint64  `json:",omitempty"`
 	Events []Event `json:",omitempty"`
 }
 
-// Event is a [store.Event] in the JSON form of the Nomad API.
+// Event is a [store.Event] in the Nomad API's JSON form.
 type Event struct {
 	Topic      api.Topic
 	Type       string
@@ -31,7 +30,7 @@ type Event struct {
 	FilterKeys []string
 	Index      uint64
 	Payload    map[string]any
-	// Position is the position of the event in its change. With Index, it identifies the event.
+	// Position is the event's position in its change. With Index, it identifies the event.
 	Position int `json:"-"`
 }
 
@@ -40,9 +39,9 @@ type eventSource interface {
 	Next(context.Context) ([]store.Event, error)
 }
 
-// StreamWithHeartbeats calls send with a heartbeat, with each change that matches the filter, and with a
-// heartbeat after each HeartbeatInterval. It returns the error of send, the cause of ctx, or the error of the
-// feed: a follower that is too slow and has missed changes must start again.
+// StreamWithHeartbeats calls send with a heartbeat, with each change that matches the filter, and with a heartbeat after each
+// HeartbeatInterval. It returns send's error, ctx's cause, or the feed's error: a follower that is too slow and has missed
+// changes must start again.
 func StreamWithHeartbeats(ctx context.Context, source eventSource, filter Filter, send func(Batch) error) error {
 	for {
 		if err := send(Batch{}); err != nil {
@@ -54,7 +53,7 @@ func StreamWithHeartbeats(ctx context.Context, source eventSource, filter Filter
 	}
 }
 
-// followForDuration sends the matching events of each change for the duration d, and then returns nil.
+// followForDuration sends each change's matching events for the duration d, and then returns nil.
 func (f Filter) followForDuration(ctx context.Context, d time.Duration, source eventSource, send func(Batch) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, d, errHeartbeatDue)
 	defer cancel()
@@ -76,7 +75,7 @@ func (f Filter) followForDuration(ctx context.Context, d time.Duration, source e
 
 var errHeartbeatDue = errors.New("time for a sign of life")
 
-// matchingBatch returns a Batch with those of the events of one change that match the filter.
+// matchingBatch returns a Batch with one change's events that match the filter.
 func (f Filter) matchingBatch(changeEvents []store.Event) Batch {
 	var c Batch
 	for position, e := range changeEvents {
@@ -88,7 +87,7 @@ func (f Filter) matchingBatch(changeEvents []store.Event) Batch {
 	return c
 }
 
-// eventPayload returns the payload of an event: its object, under the name that Nomad uses for it, without secrets.
+// eventPayload returns an event's payload: its object, under Nomad's name for it, without secrets.
 func eventPayload(e store.Event) map[string]any {
 	switch o := e.Object.(type) {
 	case *api.Job:

@@ -19,8 +19,8 @@ type Filter struct {
 	namespace   string
 }
 
-// ParseFilter returns the filter for the topics of an API request, such as "Job", "Job:*" or "Job:web". If topics is
-// empty, the filter matches all topics. The namespace can be "*".
+// ParseFilter returns the filter for an API request's topics, such as "Job", "Job:*" or "Job:web". If topics is empty, the
+// filter matches all topics. The namespace can be "*".
 func ParseFilter(topics []string, namespace string) (Filter, error) {
 	f := Filter{make(map[api.Topic][]string), namespace}
 	for _, text := range topics {

@@ -20,16 +20,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// Workload identifies a task by the names that are in the claims of its tokens.
+// Workload identifies a task by the names in its tokens' claims.
 type Workload struct {
 	Namespace string
-	JobID     string // of the parent, if the job is a child of a periodic or parameterized job
+	JobID     string // the parent's, if the job is a child of a periodic or parameterized job
 	Group     string
 	AllocID   string
 	Task      string
 }
 
-// NewWorkload returns the workload of a task of an allocation.
+// NewWorkload returns the workload for a task in an allocation.
 func NewWorkload(a *api.Allocation, task string) Workload {
 	w := Workload{Namespace: a.Namespace, JobID: a.JobID, Group: a.TaskGroup, AllocID: a.ID, Task: task}
 	if a.Job != nil && a.Job.ParentID != nil {
@@ -42,8 +42,7 @@ func NewWorkload(a *api.Allocation, task string) Workload {
 type Config struct {
 	Store  *store.Store
 	Region string
-	// IssuerURL is the claim iss of the tokens, and the address at which other services find the
-	// public keys. It may be empty.
+	// IssuerURL is the tokens' claim iss, and the address at which other services find the public keys. It may be empty.
 	IssuerURL string
 	// Now returns the current time; nil means time.Now.
 	Now func() time.Time
@@ -70,17 +69,16 @@ func NewIssuer(c Config) *Issuer {
 // future.
 const maxClockSetback = time.Minute
 
-// minRenewalDelay is the minimum time between the issue of a token and its renewal, unless the TTL of the
-// token is shorter.
+// minRenewalDelay is the minimum time between a token's issue and its renewal, unless the token's TTL is shorter.
 const minRenewalDelay = 10 * time.Second
 
-// IssueToken returns a new token for an identity of a workload. The error is that of [store.SigningKeys].
+// IssueToken returns a new token for a workload identity. The error is that of [store.SigningKeys].
 func (i *Issuer) IssueToken(ctx context.Context, workload Workload, id *api.WorkloadIdentity) (*state.IdentityToken, error) {
 	keyID, key, err := i.Store.SigningKeys().EnsureActiveKey(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("sign the token of identity %q: %w", id.Name, err)
 	}
-	now := i.Now().Truncate(time.Second) // the resolution of the claims
+	now := i.Now().Truncate(time.Second) // the claims' resolution
 	t := &state.IdentityToken{KeyID: keyID, IssuedAt: now}
 	claims := Claims{
 		Subject:  strings.Join([]string{i.Region, workload.Namespace, workload.JobID, workload.Group, workload.Task, id.Name}, ":"),
@@ -100,11 +98,10 @@ func (i *Issuer) IssueToken(ctx context.Context, workload Workload, id *api.Work
 	return t, nil
 }
 
-// RenewalTime returns the time at which a token must be renewed that is valid from issuedAt to expiresAt: when between 50
-// and 55 percent of this time are over.
+// RenewalTime returns when a token valid from issuedAt to expiresAt must be renewed: between 50 and 55 percent into this time.
 func RenewalTime(issuedAt, expiresAt time.Time) time.Time {
 	ttl := max(expiresAt.Sub(issuedAt), 0)
-	// The random part distributes the renewals of tasks that have started together.
+	// The random part spreads renewals for tasks that have started together.
 	delay := ttl/2 + rand.N(ttl/20+1)
 	return issuedAt.Add(min(max(delay, minRenewalDelay), ttl))
 }
@@ -122,7 +119,7 @@ func (i *Issuer) RenewalDelay(t *state.IdentityToken) (delay time.Duration, isRe
 	return t.RenewAt.Sub(now), true
 }
 
-// IsSignedByExistingKey reports whether the key that has signed a token still exists.
+// IsSignedByExistingKey reports whether the key that signed a token still exists.
 func (i *Issuer) IsSignedByExistingKey(t *state.IdentityToken) bool {
 	keys, err := i.Store.SigningKeys().PublicKeys()
 	if err != nil {
@@ -138,7 +135,7 @@ func (i *Issuer) IsSignedByActiveKey(ctx context.Context, t *state.IdentityToken
 	return err != nil || keyID == t.KeyID
 }
 
-// NotifyClockStep closes the channel that ClockStepped has returned. The agent calls it when the wall clock was set.
+// NotifyClockStep closes ClockStepped's channel. The agent calls it when the wall clock was set.
 func (i *Issuer) NotifyClockStep() {
 	i.clockSteppedMu.Lock()
 	defer i.clockSteppedMu.Unlock()
@@ -146,16 +143,16 @@ func (i *Issuer) NotifyClockStep() {
 	i.clockStepped = make(chan struct{})
 }
 
-// ClockStepped returns a channel that is closed when the wall clock is set. A caller that sleeps for a RenewalDelay must
-// then call RenewalDelay again.
+// ClockStepped returns a channel that is closed when the wall clock is set. A caller that sleeps for a RenewalDelay must then
+// call RenewalDelay again.
 func (i *Issuer) ClockStepped() <-chan struct{} {
 	i.clockSteppedMu.Lock()
 	defer i.clockSteppedMu.Unlock()
 	return i.clockStepped
 }
 
-// Authenticate returns the workload whose token this is. It is an error if the token is not valid now,
-// if its audience is not Nomad, or if its allocation does not exist or has ended.
+// Authenticate returns a token's workload. It is an error if the token is not valid now, if its audience is not Nomad, or if
+// its allocation does not exist or has ended.
 func (i *Issuer) Authenticate(token string) (*Workload, error) {
 	keys, err := i.Store.SigningKeys().PublicKeys()
 	if err != nil {
@@ -185,8 +182,8 @@ func (i *Issuer) Authenticate(token string) (*Workload, error) {
 	return &w, nil
 }
 
-// KeySet returns the public keys with which all valid tokens, and the tokens that are issued next, can be verified.
-// The error is that of [store.SigningKeys].
+// KeySet returns the public keys for verifying all valid tokens and the tokens issued next. The error is that of
+// [store.SigningKeys].
 func (i *Issuer) KeySet(ctx context.Context) (*KeySet, error) {
 	if _, _, err := i.Store.SigningKeys().EnsureActiveKey(ctx); err != nil {
 		return nil, err

@@ -16,14 +16,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/keyring"
 )
 
-// Algorithm is the algorithm with which all tokens are signed.
+// Algorithm is the signing algorithm for all tokens.
 const Algorithm = "RS256"
 
-// maxTokenSize is the maximum size in bytes of a token that is verified. A token of this package has about 800 bytes,
-// plus its audiences.
+// maxTokenSize is the maximum size in bytes of a token to verify. This package's tokens have about 800 bytes, plus audiences.
 const maxTokenSize = 8 << 10
 
-// tokenHeader is the header of a JSON Web Token.
+// tokenHeader is a JSON Web Token's header.
 type tokenHeader struct {
 	Algorithm string `json:"alg"`
 	KeyID     string `json:"kid"`
@@ -32,7 +31,7 @@ type tokenHeader struct {
 	Critical []string `json:"crit,omitempty"`
 }
 
-// Claims are the claims of a token. Times are Unix times in seconds; 0 means that the claim is missing.
+// Claims are a token's claims. Times are Unix times in seconds; 0 means that the claim is missing.
 type Claims struct {
 	Subject   string   `json:"sub"`
 	Audience  Audience `json:"aud,omitempty"`
@@ -47,7 +46,7 @@ type Claims struct {
 	Task      string   `json:"nomad_task"`
 }
 
-// Audience is the audience of a token: a string in JSON if there is one, otherwise a list.
+// Audience is a token's audience: a string in JSON if there is one, otherwise a list.
 type Audience []string
 
 // MarshalJSON implements json.Marshaler.
@@ -90,8 +89,7 @@ func signToken(claims Claims, keyID string, key *rsa.PrivateKey) (string, error)
 
 var errMalformed = errors.New("it is not a JSON Web Token")
 
-// verifySignatureAndDecodeClaims returns the claims of a token if one of the keys has signed it. It does not check the
-// claims.
+// verifySignatureAndDecodeClaims returns a token's claims if one of the keys has signed it. It does not check the claims.
 func verifySignatureAndDecodeClaims(token string, keys []keyring.PublicKey) (*Claims, error) {
 	parts := strings.Split(token, ".")
 	if len(token) > maxTokenSize || len(parts) != 3 || strings.ContainsAny(token, "\r\n") { // the base64 decoder skips line breaks
@@ -132,12 +130,12 @@ func decodeTokenPart(part string, into any) error {
 	return json.Unmarshal(text, into)
 }
 
-// KeySet is a JSON Web Key Set, with which other services verify tokens.
+// KeySet is a JSON Web Key Set for other services to verify tokens.
 type KeySet struct {
 	Keys []PublicKey `json:"keys"`
 }
 
-// PublicKey is a key of a KeySet. Modulus and Exponent are encoded as RFC 7518 defines.
+// PublicKey is a key in a KeySet. Modulus and Exponent are encoded as RFC 7518 defines.
 type PublicKey struct {
 	Use       string `json:"use"`
 	Type      string `json:"kty"`

@@ -11,8 +11,8 @@ import (
 
 func tokenRecordName(allocID, task string) string { return state.IdentityPrefix + allocID + "/" + task }
 
-// StoredTokensByIdentity returns the stored tokens of a task, by the name of the identity. The result is nil if there
-// are none, or if the record cannot be read.
+// StoredTokensByIdentity returns a task's stored tokens, by identity name. The result is nil if there are none, or if the
+// record cannot be read.
 func (i *Issuer) StoredTokensByIdentity(allocID, task string) map[string]*state.IdentityToken {
 	var tokens state.TokenByIdentityName
 	if known, err := i.Store.Snapshot().ReadAgentRecord(tokenRecordName(allocID, task), &tokens); err != nil || !known {
@@ -21,7 +21,7 @@ func (i *Issuer) StoredTokensByIdentity(allocID, task string) map[string]*state.
 	return tokens
 }
 
-// PutTokens stores the tokens of a task for the next agent. When it returns without an error, the tokens are on disk.
+// PutTokens stores a task's tokens for the next agent. When it returns without an error, the tokens are on disk.
 func (i *Issuer) PutTokens(ctx context.Context, allocID, task string, tokenByIdentity map[string]*state.IdentityToken) error {
 	_, err := i.Store.Update(ctx, func(tx *store.Txn) error {
 		tx.PutAgentRecord(tokenRecordName(allocID, task), state.TokenByIdentityName(tokenByIdentity))
@@ -30,7 +30,7 @@ func (i *Issuer) PutTokens(ctx context.Context, allocID, task string, tokenByIde
 	return err
 }
 
-// DeleteTokens removes the record of the tokens of a task, if there is one.
+// DeleteTokens removes a task's token record, if there is one.
 func (i *Issuer) DeleteTokens(ctx context.Context, allocID, task string) error {
 	if !i.Store.Snapshot().HasAgentRecord(tokenRecordName(allocID, task)) {
 		return nil
@@ -42,8 +42,8 @@ func (i *Issuer) DeleteTokens(ctx context.Context, allocID, task string) error {
 	return err
 }
 
-// DeleteOrphanedTokens removes the stored tokens of tasks whose allocation is no longer stored. It must be called after the
-// adoption of allocations that the state has lost.
+// DeleteOrphanedTokens removes the stored tokens for tasks without a stored allocation. It must be called after adopting
+// allocations that the state has lost.
 func (i *Issuer) DeleteOrphanedTokens(ctx context.Context) error {
 	snapshot := i.Store.Snapshot()
 	var orphans []string
@@ -65,8 +65,8 @@ func (i *Issuer) DeleteOrphanedTokens(ctx context.Context) error {
 	return err
 }
 
-// CountTasksWithTokenSignedBy returns the number of tasks that have an unexpired token which the key with the id keyID
-// has signed. An error means that some records cannot be read, and their tasks are not counted.
+// CountTasksWithTokenSignedBy returns how many tasks have an unexpired token signed by the key with the id keyID. An error
+// means that some records cannot be read, and their tasks are not counted.
 func (i *Issuer) CountTasksWithTokenSignedBy(keyID string) (int, error) {
 	snapshot, now := i.Store.Snapshot(), i.Now()
 	tasks, errs := 0, []error(nil)

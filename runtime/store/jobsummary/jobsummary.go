@@ -11,8 +11,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// New returns the summary of a job: the numbers of its allocations by group and status. For a periodic or parameterized job
-// it counts the child jobs by status.
+// New returns a job's summary: its allocation counts by group and status. For a periodic or parameterized job it counts the
+// child jobs by status.
 func New(s *store.Snapshot, ws store.WatchSet, j *api.Job) *api.JobSummary {
 	namespace, id := pointer.Value(j.Namespace), pointer.Value(j.ID)
 	sum := &api.JobSummary{
@@ -66,8 +66,7 @@ func New(s *store.Snapshot, ws store.WatchSet, j *api.Job) *api.JobSummary {
 	return sum
 }
 
-// AllocationsWithoutPurgedJob returns the allocations of a job, without the allocations of a purged job that had the
-// same id.
+// AllocationsWithoutPurgedJob returns a job's allocations, without the allocations of a purged job with the same id.
 func AllocationsWithoutPurgedJob(s *store.Snapshot, ws store.WatchSet, j *api.Job) []*api.Allocation {
 	return slices.DeleteFunc(s.AllocationsByJob(ws, pointer.Value(j.Namespace), pointer.Value(j.ID)), func(a *api.Allocation) bool {
 		return pointer.Value(a.Job.CreateIndex) != pointer.Value(j.CreateIndex)

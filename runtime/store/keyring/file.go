@@ -17,7 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
-// keyFile is the content of a key file. A key has the same fields as in Nomad's API.
+// keyFile is a key file's content. A key has the same fields as in Nomad's API.
 type keyFile struct {
 	Keys []fileKey
 }
@@ -31,19 +31,19 @@ type fileKey struct {
 	RSAKey     []byte `json:",omitempty"` // PKCS #1; base64 in the file
 }
 
-// maxFileSize is the size of the largest key file that LoadRing reads, in bytes.
+// maxFileSize is the size in bytes up to which LoadRing reads a key file.
 const maxFileSize = 1 << 20
 
-// maxRSAKeySize is the size of the largest RSA key that LoadRing reads, in bytes of PKCS #1. The check of a key of 675 KB took
-// half a minute.
+// maxRSAKeySize is the size up to which LoadRing reads an RSA key, in bytes of PKCS #1. Checking a key of 675 KB took half a
+// minute.
 const maxRSAKeySize = 4 << 10
 
-// temporaryFileInfix is in the names of the temporary files that a crash of Save leaves.
+// temporaryFileInfix is in the names of temporary files left by a crash in Save.
 const temporaryFileInfix = ".new-"
 
-// LoadRing reads a key file. The error is fs.ErrNotExist if there is none. The file must be a regular file of the current user
-// or of root. If its mode gives access to other users, LoadRing removes this access and returns wasAccessibleToOthers
-// as true. LoadRing also removes temporary files that a crash of Save has left.
+// LoadRing reads a key file. The error is fs.ErrNotExist if there is none. The file must be a regular file owned by the current
+// user or root. If its mode gives access to other users, LoadRing removes this access and returns wasAccessibleToOthers as
+// true. LoadRing also removes temporary files left by a crash in Save.
 func LoadRing(path string) (r *Ring, wasAccessibleToOthers bool, err error) {
 	left, err := filepath.Glob(filepath.Join(escapeGlob(filepath.Dir(path)), escapeGlob(filepath.Base(path))+temporaryFileInfix+"*"))
 	for _, name := range left {
@@ -110,7 +110,7 @@ func parseKeyFile(text []byte) (*Ring, error) {
 		read.createTime, read.isActive = k.CreateTime, k.State == api.RootKeyStateActive
 		if len(k.RSAKey) > 0 {
 			if read.signingKey, err = x509.ParsePKCS1PrivateKey(k.RSAKey); err != nil {
-				return nil, fmt.Errorf("key %s has no valid RSA key", id) // the error of the parser could quote secrets
+				return nil, fmt.Errorf("key %s has no valid RSA key", id) // the parser's error could quote secrets
 			}
 		}
 		if read.isActive {
@@ -124,7 +124,7 @@ func parseKeyFile(text []byte) (*Ring, error) {
 	return r, nil
 }
 
-// Encode returns the content of the key file.
+// Encode returns the key file's content.
 func (r *Ring) Encode() ([]byte, error) {
 	var keyFileContent keyFile
 	for i, meta := range r.KeyMetadata() {

@@ -14,25 +14,25 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// keySize is the size of an AES-256 key in bytes.
+// keySize is an AES-256 key's size in bytes.
 const keySize = 32
 
-// ErrDecrypt means that sealed bytes were changed, or were sealed with other additional data.
+// ErrDecrypt: sealed bytes were changed, or were sealed with other additional data.
 var ErrDecrypt = errors.New("the sealed bytes were changed, or moved from another place")
 
-// ErrKeyActive means that the key is the active key, which cannot be removed.
+// ErrKeyActive: the key is the active key, which cannot be removed.
 var ErrKeyActive = errors.New("it is the active key")
 
-// ErrKeyUnknown means that the ring has no key with that id.
+// ErrKeyUnknown: the ring has no key with that id.
 var ErrKeyUnknown = errors.New("there is no such key")
 
-// MissingKeyError means that sealed bytes need a key that the ring does not have.
+// MissingKeyError: sealed bytes need a key that is not in the ring.
 type MissingKeyError struct{ KeyID string }
 
 func (e *MissingKeyError) Error() string { return fmt.Sprintf("there is no key %s", e.KeyID) }
 
-// Ring is a set of AES keys. Seal encrypts with the active key, Open decrypts with any of them. A key can have an RSA
-// key, which signs tokens. A Ring is immutable, so its methods may be called concurrently.
+// Ring is a set of AES keys. Seal encrypts with the active key, Open decrypts with any of them. A key can have an RSA key,
+// which signs tokens. A Ring is immutable, so its methods may be called concurrently.
 type Ring struct{ keys []key }
 
 type key struct {
@@ -47,7 +47,7 @@ type key struct {
 // NewRing returns a ring with one new key.
 func NewRing() *Ring { return new(Ring).WithNewKey() }
 
-// WithNewKey returns a ring with the keys of r and a new active key.
+// WithNewKey returns a ring with r's keys and a new active key.
 func (r *Ring) WithNewKey() *Ring {
 	keys := slices.Clone(r.keys)
 	for i := range keys {
@@ -72,7 +72,7 @@ func newKey(id uuid.UUID, aesKey []byte) (key, error) {
 	return key{id: id, aesKey: aesKey, aead: aead}, err
 }
 
-// WithoutKey returns a ring without the key of that id. The error is ErrKeyUnknown or ErrKeyActive.
+// WithoutKey returns a ring without the key with that id. The error is ErrKeyUnknown or ErrKeyActive.
 func (r *Ring) WithoutKey(id string) (*Ring, error) {
 	i := slices.IndexFunc(r.keys, func(k key) bool { return k.id.String() == id })
 	switch {
@@ -84,7 +84,7 @@ func (r *Ring) WithoutKey(id string) (*Ring, error) {
 	return &Ring{slices.Delete(slices.Clone(r.keys), i, i+1)}, nil
 }
 
-// KeyMetadata returns the metadata of the keys, oldest first, without the secrets.
+// KeyMetadata returns the keys' metadata, oldest first, without the secrets.
 func (r *Ring) KeyMetadata() []*api.RootKeyMeta {
 	list := make([]*api.RootKeyMeta, len(r.keys))
 	for i, k := range r.keys {
@@ -98,26 +98,26 @@ func (r *Ring) KeyMetadata() []*api.RootKeyMeta {
 	return list
 }
 
-// ActiveKeyMetadata returns the metadata of the active key.
+// ActiveKeyMetadata returns the active key's metadata.
 func (r *Ring) ActiveKeyMetadata() *api.RootKeyMeta {
 	keys := r.KeyMetadata()
 	return keys[slices.IndexFunc(keys, func(k *api.RootKeyMeta) bool { return k.State == api.RootKeyStateActive })]
 }
 
-// SigningKey returns the id of the active key and its RSA key, which is nil if the active key has none.
+// SigningKey returns the active key's id and its RSA key, which is nil if it has none.
 func (r *Ring) SigningKey() (id string, rsaKeyOrNil *rsa.PrivateKey) {
 	k := r.keys[slices.IndexFunc(r.keys, func(k key) bool { return k.isActive })]
 	return k.id.String(), k.signingKey
 }
 
-// WithActiveSigningKey returns a ring with the keys of r, in which the active key has the given RSA key.
+// WithActiveSigningKey returns a ring with r's keys, in which the active key has the given RSA key.
 func (r *Ring) WithActiveSigningKey(rsaKey *rsa.PrivateKey) *Ring {
 	keys := slices.Clone(r.keys)
 	keys[slices.IndexFunc(keys, func(k key) bool { return k.isActive })].signingKey = rsaKey
 	return &Ring{keys}
 }
 
-// PublicKey is the public half of the RSA key of the key with the id KeyID.
+// PublicKey is the public half of the RSA key for the key with the id KeyID.
 type PublicKey struct {
 	KeyID string
 	Key   *rsa.PublicKey
@@ -140,8 +140,7 @@ func (r *Ring) Seal(plain []byte, additionalData string) (sealed []byte) {
 	return k.aead.Seal(k.id[:], nil, plain, []byte(additionalData))
 }
 
-// Open decrypts the result of a call of Seal with the same additionalData. The error is a [MissingKeyError] or
-// ErrDecrypt.
+// Open decrypts Seal's result for the same additionalData. The error is a [MissingKeyError] or ErrDecrypt.
 func (r *Ring) Open(sealed []byte, additionalData string) (plain []byte, err error) {
 	id, ok := keyIDOfSealed(sealed)
 	if !ok {
@@ -158,7 +157,7 @@ func (r *Ring) Open(sealed []byte, additionalData string) (plain []byte, err err
 	return plain, nil
 }
 
-// SealingKeyID returns the id of the key with which bytes were sealed, or "" if they are too short.
+// SealingKeyID returns the id of the key that sealed the bytes, or "" if they are too short.
 func SealingKeyID(sealed []byte) string {
 	if id, ok := keyIDOfSealed(sealed); ok {
 		return id.String()

@@ -22,7 +22,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// Names of the files in an archive, which are also those that Unpack writes.
+// File names in an archive, also used by Unpack.
 const (
 	metaFile  = "meta.json"
 	StateFile = "state.db"
@@ -30,30 +30,30 @@ const (
 	sumsFile  = "SHA256SUMS"
 )
 
-// currentFormat is the number of the format of archives.
+// currentFormat is the archive format's number.
 const currentFormat = 1
 
 // Meta describes a snapshot.
 type Meta struct {
-	Format  int       // Format is the number of the format of the archive
-	Version string    // Version is the version of nomad-lite that has written the archive
+	Format  int       // Format is the archive's format number
+	Version string    // Version is the nomad-lite version that wrote the archive
 	Time    time.Time // Time is when the state was copied
-	Index   uint64    // Index is the index of the last change in the state
-	NodeID  string    // NodeID is the id of the node of the agent
-	HasKeys bool      // HasKeys means that the archive has the keys of the variables
+	Index   uint64    // Index is the index of the state's last change
+	NodeID  string    // NodeID is the id of the agent's node
+	HasKeys bool      // HasKeys: the archive has the variables' keys
 }
 
-// Options are the options of Write.
+// Options are Write's options.
 type Options struct {
-	Version  string // version of this build
+	Version  string // this build's version
 	NodeID   string
-	OmitKeys bool // the archive has no keys, so that its variables can be read only together with the key file of the agent
-	// WorkDir is a directory on the file system for an uncompressed copy of the state, which has no name there. If it is empty, the copy
-	// is in memory.
+	OmitKeys bool // the archive has no keys, so its variables can be read only together with the agent's key file
+	// WorkDir is a directory on the file system for an uncompressed state copy, which has no name there. If it is empty, the
+	// copy is in memory.
 	WorkDir string
 }
 
-// Write writes a snapshot of the state to w. Changes of the state wait only while the state is copied to Options.WorkDir.
+// Write writes a state snapshot to w. State changes wait only while the state is copied to Options.WorkDir.
 func Write(ctx context.Context, s *store.Store, o Options, w io.Writer) (*Meta, error) {
 	state, err := store.OpenUnnamedFile(o.WorkDir)
 	if err != nil {
@@ -85,7 +85,7 @@ func Write(ctx context.Context, s *store.Store, o Options, w io.Writer) (*Meta, 
 	return meta, writeArchive(w, files, meta.Time)
 }
 
-// archivedFile is a file of an archive.
+// archivedFile is a file in an archive.
 type archivedFile struct {
 	name    string
 	content *io.SectionReader
@@ -120,21 +120,22 @@ func writeArchive(w io.Writer, files []archivedFile, modTime time.Time) error {
 	return errors.Join(archive.Close(), zipped.Close())
 }
 
-// Limits of Unpack in bytes, uncompressed.
+// Unpack's limits in bytes, uncompressed.
 const (
 	maxTextBytes    = 64 << 10 // the description, and the checksums
 	maxKeyFileBytes = 1 << 20  // the largest key file that an agent reads
-	maxStateBytes   = 1 << 30  // much more than the state of any agent that was seen
-	maxOtherBytes   = 4 << 20  // all of the archive but the state file
+	maxStateBytes   = 1 << 30  // much more than any agent's state that was seen
+	maxOtherBytes   = 4 << 20  // the whole archive but the state file
 )
 
-// maxBytes are the files of an archive, and the limits of their sizes.
+// maxBytes are an archive's files, and their size limits.
 var maxBytes = map[string]int64{metaFile: maxTextBytes, sumsFile: maxTextBytes, KeyFile: maxKeyFileBytes, StateFile: maxStateBytes}
 
-// errTooLarge means that an archive has more data than Unpack reads.
+// errTooLarge: an archive has more data than Unpack reads.
 var errTooLarge = errors.New("too much data")
 
-// damaged returns an error with the remedy for a snapshot that is not as Write has written it, unless the cause is a file of this machine.
+// damaged returns an error with the remedy for a snapshot not as Write has written it, unless the cause is a file on this
+// machine.
 func damaged(cause error) error {
 	var fileErr *fs.PathError
 	if errors.As(cause, &fileErr) {
@@ -143,11 +144,11 @@ func damaged(cause error) error {
 	return fmt.Errorf("the snapshot is damaged or incomplete: %w: copy it again, or use another one", cause)
 }
 
-// Unpack writes the state file and the key file of a snapshot into a directory, in which neither exists, and verifies their
-// checksums. If dir is empty, it only verifies them. After an error the directory can have incomplete files.
+// Unpack writes a snapshot's state file and key file into a directory, in which neither exists, and verifies their checksums.
+// If dir is empty, it only verifies them. After an error the directory can have incomplete files.
 //
-// Somebody else can have made the archive: Unpack writes nothing but these two files, and fails when it has read more than
-// 1 GiB and 4 MiB of uncompressed data.
+// The archive may come from somebody else: Unpack writes nothing but these two files, and fails when it has read more than 1
+// GiB and 4 MiB of uncompressed data.
 func Unpack(r io.Reader, dir string) (*Meta, error) {
 	zipped, err := gzip.NewReader(r)
 	if err != nil {
@@ -190,7 +191,7 @@ func Unpack(r io.Reader, dir string) (*Meta, error) {
 			return nil, damaged(fmt.Errorf("%s: %w", name, err))
 		}
 	}
-	if _, err := io.Copy(io.Discard, limited); err != nil { // the end of the compressed data has a checksum too
+	if _, err := io.Copy(io.Discard, limited); err != nil { // the compressed data has a checksum at its end too
 		return nil, damaged(err)
 	}
 	delete(sums, sumsFile)
@@ -212,7 +213,7 @@ func (l *limitedReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// verify compares the checksums of the files with those of the archive, and returns the description.
+// verify compares the files' checksums with the archive's, and returns the description.
 func verify(sums map[string]hash.Hash, wantedSums, description []byte) (*Meta, error) {
 	isVerified := make(map[string]bool)
 	for line := range strings.Lines(string(wantedSums)) {
