@@ -17,10 +17,10 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// ErrClosed means that the store has been closed.
+// ErrClosed: the store has been closed.
 var ErrClosed = errors.New("state store is closed")
 
-// FileName is the name of the state file in a data directory.
+// FileName is the state file's name in a data directory.
 const FileName = "state.db"
 
 // Config configures a Store.
@@ -29,30 +29,29 @@ type Config struct {
 	// 0600.
 	StateFilePath string
 	Logger        hclog.Logger
-	// KeyFile is the path of the file with the keys that seal variables, and other records that can
-	// hold their items. A missing file is made if no record is sealed yet. If KeyFile is empty,
-	// nothing is sealed.
+	// KeyFile is the path of the file with the keys for sealing variables, and other records that can hold their items. A
+	// missing file is made if no record is sealed yet. If KeyFile is empty, nothing is sealed.
 	KeyFile string
-	// TemporaryKeys seals records with a key that is not stored, instead of the keys of KeyFile.
+	// TemporaryKeys seals records with a key that is not stored, instead of KeyFile's keys.
 	TemporaryKeys bool
-	// ReserveDiskSpace makes the store allocate disk space for the state file in advance, so that changes that free space
-	// can be stored on a full disk.
+	// ReserveDiskSpace makes the store allocate disk space for the state file in advance, so that changes that free space can
+	// be stored on a full disk.
 	ReserveDiskSpace bool
-	// ContinueAtHigherIndex makes Open set an index that is higher than those of a later state which the file replaces.
-	// [Store.WriteCopy] writes this index, and so does the next change of a table that has an index.
+	// ContinueAtHigherIndex makes Open set an index higher than those in a later state, which the file replaces.
+	// [Store.WriteCopy] writes this index, and so does the next change to a table with an index.
 	ContinueAtHigherIndex bool
-	// BuildVersion is the version of this build, which is stored in the file.
+	// BuildVersion is this build's version, stored in the file.
 	BuildVersion string
-	// MaxFeedChanges is the maximum number of changes whose events the feed keeps for subscribers; 0 means 100. The
-	// feed keeps fewer if the changes have many events.
+	// MaxFeedChanges is how many changes' events the feed keeps at most for subscribers; 0 means 100. The feed keeps fewer if
+	// the changes have many events.
 	MaxFeedChanges int
-	// OnWrite is called after each write of the state file, with the duration of the write, the number of its records, and
-	// its error. The writer waits until it has returned. OnWrite may be nil.
+	// OnWrite is called after each state file write, with the write's duration, record count and error. The writer waits until
+	// it has returned. OnWrite may be nil.
 	OnWrite func(writeDuration time.Duration, recordCount int, err error)
 }
 
-// Store is the state of one node, in memory and, unless [OpenMemory] has made it, in a
-// file. Its methods may be called concurrently. It is large because it has the state of all parts of the node.
+// Store is one node's state, in memory and, unless [OpenMemory] has made it, in a file. Its methods may be called concurrently.
+// It is large because it has the state for all parts of the node.
 type Store struct {
 	logger     hclog.Logger
 	feed       *eventFeed
@@ -68,31 +67,31 @@ type Store struct {
 
 	damageMu                 sync.Mutex
 	damagedParts             []Damage
-	recordCountByUnknownPart map[string]int // number of records by the name of a part that this build does not know
+	recordCountByUnknownPart map[string]int // part name -> record count, for parts unknown to this build
 
 	continuesAtHigherIndex bool // Config.ContinueAtHigherIndex
 
 	// Only the writer uses the next fields.
 	file                    *stateFile // file is nil for a store in memory
 	currentFormat           fileFormat
-	buildVersion            string       // version of this build
-	formatRecord            formatRecord // record of the file format that this build writes
+	buildVersion            string       // this build's version
+	formatRecord            formatRecord // file format record that this build writes
 	isFormatRecordOutdated  bool         // the file does not have formatRecord yet, so the next write stores it
 	jobs                    *jobTable
 	lastIndex               uint64
-	quarantinedRecordByName map[string][]byte  // name -> bytes of a record in the quarantine, as stored in the file
+	quarantinedRecordByName map[string][]byte  // name -> a quarantined record's bytes, as stored in the file
 	unquarantinedRecords    []QuarantinedEntry // records that Open has taken out of the quarantine
-	recordsInUnknownBuckets []bucketWrite      // records in buckets that this build does not know; they are kept
-	// payloadsWithUnknownFields has the unencrypted parts, as stored in the file, of those records in public tables that have fields
-	// which this build does not know.
+	recordsInUnknownBuckets []bucketWrite      // records in buckets unknown to this build; they are kept
+	// payloadsWithUnknownFields has the unencrypted parts, as stored in the file, of public table records with fields unknown
+	// to this build.
 	payloadsWithUnknownFields map[recordKey][]byte
-	pendingNodeEvents         []*api.NodeEvent // pendingNodeEvents are node events that the next [Txn.PutNodeWithStorageEvents] adds
+	pendingNodeEvents         []*api.NodeEvent // pendingNodeEvents are node events for the next [Txn.PutNodeWithStorageEvents] to add
 }
 
-// Index returns the index of the last visible change.
+// Index returns the last visible change's index.
 func (s *Store) Index() uint64 { return s.Snapshot().Index() }
 
-// WaitForIndex blocks until the index of the store is at least min, or ctx ends.
+// WaitForIndex blocks until the store's index is at least min, or ctx ends.
 func (s *Store) WaitForIndex(ctx context.Context, min uint64) error {
 	for {
 		ws := NewWatchSet()
@@ -105,10 +104,10 @@ func (s *Store) WaitForIndex(ctx context.Context, min uint64) error {
 	}
 }
 
-// CommitCount returns the number of transactions that have changed the state since the store was opened.
+// CommitCount returns how many transactions have changed the state since the store was opened.
 func (s *Store) CommitCount() int64 { return s.commitCount.Load() }
 
-// FileSizeBytes returns the size of the state file in bytes, or 0 if there is none.
+// FileSizeBytes returns the state file's size in bytes, or 0 if there is none.
 func (s *Store) FileSizeBytes() int64 {
 	if s.file == nil {
 		return 0
@@ -120,8 +119,7 @@ func (s *Store) FileSizeBytes() int64 {
 	return info.Size()
 }
 
-// LastWriteErr returns the error of the last write, for example because the disk is full. It is
-// nil once a write has succeeded.
+// LastWriteErr returns the last write's error, for example because the disk is full. It is nil once a write has succeeded.
 func (s *Store) LastWriteErr() error {
 	if err := s.lastWriteErr.Load(); err != nil {
 		return *err
@@ -129,8 +127,8 @@ func (s *Store) LastWriteErr() error {
 	return nil
 }
 
-// CheckWrite writes to the state file without changing the state, and returns the error. A caller that ends something which starts again
-// only with a change of the state calls it first.
+// CheckWrite writes to the state file without changing the state, and returns the error. A caller calls it before ending
+// something that starts again only with a state change.
 func (s *Store) CheckWrite(ctx context.Context) error {
 	if s.file == nil {
 		return nil
@@ -153,24 +151,23 @@ func (s *Store) Damage() []Damage {
 	return slices.Clip(s.damagedParts)
 }
 
-// KeptDamagedFiles returns the paths of the damaged state files that this store and earlier ones have kept, oldest first, and when the
-// newest was found.
+// KeptDamagedFiles returns the paths of the damaged state files that this store and earlier ones have kept, oldest first, and
+// when the newest was found.
 func (s *Store) KeptDamagedFiles() (paths []string, newest time.Time) {
 	if s.file == nil {
 		return nil, time.Time{}
 	}
 	paths = listKeptDamagedFiles(s.file.path)
 	if len(paths) > 0 {
-		newest, _ = time.Parse(damagedTimeFormat, strings.TrimPrefix(paths[len(paths)-1], s.file.path+damagedInfix)) // zero for another file of that name
+		newest, _ = time.Parse(damagedTimeFormat, strings.TrimPrefix(paths[len(paths)-1], s.file.path+damagedInfix)) // zero for another file with that name
 	}
 	return paths, newest
 }
 
-// Update makes one atomic change: everything that fn puts is stored under one new index.
-// If fn returns an error, nothing is stored and Update returns that error. Update blocks
-// until the change is on disk; only then is it visible to readers. The returned index is
-// the index of the change, or, if no table with an index has changed, the index of the state
-// that fn has read. Concurrent updates share one write to the disk.
+// Update makes one atomic change: everything that fn puts is stored under one new index. If fn returns an error, nothing is
+// stored and Update returns that error. Update blocks until the change is on disk; only then is it visible to readers. The
+// returned index is the change's index, or, if no table with an index has changed, the index of the state read by fn.
+// Concurrent updates share one disk write.
 //
 // The goroutine of the writer calls fn, and no two such functions at the same time: fn must
 // not block, and must not call Update. If ctx ends before fn was called, fn is not called.
@@ -196,13 +193,13 @@ func (s *Store) Update(ctx context.Context, fn func(*Txn) error) (index uint64, 
 	return r.index, r.err
 }
 
-// UpdateInNextTransaction makes the writer call fn in each transaction until a transaction succeeds, so that the changes of fn are
+// UpdateInNextTransaction makes the writer call fn in each transaction until a transaction succeeds, so that fn's changes are
 // stored together with the next other change. It does not block, and does not cause a write itself. fn may be called several
-// times, and must obey the rules of Update.
+// times, and must obey Update's rules.
 func (s *Store) UpdateInNextTransaction(fn func(*Txn) error) { s.queue.addNextTxnFn(fn) }
 
-// enqueue makes the writer call fn after all earlier requests, when maxDelay has passed, or before that together with
-// another request.
+// enqueue makes the writer call fn after all earlier requests, when maxDelay has passed, or before that together with another
+// request.
 func (s *Store) enqueue(fn func(*Txn) error, maxDelay time.Duration) (*updateRequest, error) {
 	return s.queue.push(&updateRequest{updateFn: fn, writeDeadline: time.Now().Add(maxDelay)})
 }
@@ -219,7 +216,7 @@ func (s *Store) Close() error {
 	return s.file.close()
 }
 
-// runWriter is the goroutine of the writer. It ends after Close.
+// runWriter is the writer goroutine. It ends after Close.
 func (s *Store) runWriter() {
 	defer close(s.writerDone)
 	for {
@@ -240,11 +237,11 @@ func (s *Store) runWriter() {
 	}
 }
 
-// idleReleaseDelay is how long the writer must be idle before it releases the pages of the file.
+// idleReleaseDelay is how long the writer must be idle before it releases the file's pages.
 const idleReleaseDelay = time.Second
 
-// compactFileAndWaitWhileIdle blocks until the queue has something to do. After idleReleaseDelay, it compacts the file,
-// and releases the memory of its mapped pages.
+// compactFileAndWaitWhileIdle blocks until the queue has something to do. After idleReleaseDelay, it compacts the file, and
+// releases its mapped pages' memory.
 func (s *Store) compactFileAndWaitWhileIdle() {
 	if s.file == nil {
 		<-s.queue.writerWake
@@ -259,7 +256,7 @@ func (s *Store) compactFileAndWaitWhileIdle() {
 	}
 }
 
-// compactFileIfWorthwhile replaces the state file by a smaller one if most of its pages are free.
+// compactFileIfWorthwhile replaces the state file by a smaller one if most pages are free.
 func (s *Store) compactFileIfWorthwhile() {
 	if !s.file.isWorthCompacting() {
 		return
@@ -272,8 +269,8 @@ func (s *Store) compactFileIfWorthwhile() {
 	s.logger.Debug("state file compacted", "bytes_before", before, "bytes", s.FileSizeBytes())
 }
 
-// commitRequests calls the functions of the requests, writes their changes in one transaction, makes the changes visible to
-// readers, and completes the requests.
+// commitRequests calls the requests' functions, writes their changes in one transaction, makes the changes visible to readers,
+// and completes the requests.
 func (s *Store) commitRequests(requests []*updateRequest) {
 	b := s.newBatch()
 	var exclusiveRequests, replacedRequests []*updateRequest
@@ -289,7 +286,7 @@ func (s *Store) commitRequests(requests []*updateRequest) {
 			b.runRequest(r)
 		}
 	}
-	withNext := s.queue.listNextTxnFns() // after the requests, one of which can quarantine the old record
+	withNext := s.queue.listNextTxnFns() // after the requests, because one of them can quarantine the old record
 	for _, fn := range withNext {
 		b.runRequest(&updateRequest{updateFn: fn, done: make(chan struct{})})
 	}
@@ -326,13 +323,13 @@ func (s *Store) commitRequests(requests []*updateRequest) {
 	}
 }
 
-// writeBatch has the requests whose changes one transaction writes to the file, and these changes.
+// writeBatch has the requests with changes that one transaction writes to the file, and these changes.
 type writeBatch struct {
 	store                *Store
 	memTxn               *memdb.Txn
 	index                uint64
 	requests             []*updateRequest
-	mergedChangeByRecord map[recordKey]*recordChange // the first before and the last after of each changed record
+	mergedChangeByRecord map[recordKey]*recordChange // the first before and the last after for each changed record
 	jobs                 *jobTableBatch
 	eventsByTxn          [][]Event
 
@@ -354,7 +351,7 @@ func (s *Store) newBatch() *writeBatch {
 	}
 }
 
-// runRequest calls the function of a request. If the function fails, it undoes the changes of the function.
+// runRequest calls the request's function. If the function fails, it undoes the function's changes.
 func (b *writeBatch) runRequest(r *updateRequest) {
 	b.requests = append(b.requests, r)
 	tx := &Txn{
@@ -410,7 +407,7 @@ func (tx *Txn) callUpdateFunc(fn func(*Txn) error) (panicked any) {
 	return nil
 }
 
-// writeToFileAndIndexRow writes the changes of the batch to the disk. After an error, the caller must abort memTxn.
+// writeToFileAndIndexRow writes the batch's changes to the disk. After an error, the caller must abort memTxn.
 func (b *writeBatch) writeToFileAndIndexRow() error {
 	if len(b.mergedChangeByRecord) == 0 {
 		return nil
@@ -470,8 +467,8 @@ func (b *writeBatch) writeToFileAndIndexRow() error {
 	return err
 }
 
-// encodeChanges returns the encoded objects that a request has put. The payloads of local records are nil, and for a store in
-// memory all payloads are nil.
+// encodeChanges returns the encoded objects that a request has put. Local records' payloads are nil, and for a store in memory
+// all payloads are nil.
 func (b *writeBatch) encodeChanges(tx *Txn) [][]byte {
 	payloads := make([][]byte, len(tx.changes))
 	if b.store.file == nil {
@@ -483,7 +480,7 @@ func (b *writeBatch) encodeChanges(tx *Txn) [][]byte {
 		case nil:
 		case *api.Allocation:
 			payloads[i], err = b.jobs.encodeAllocAndShareJob(obj)
-		case *localRecord: // encoded by writeToFileAndIndexRow: several requests of a batch often change the record of one task
+		case *localRecord: // encoded by writeToFileAndIndexRow: several requests in a batch often change one task's record
 		case *api.Variable:
 			payloads[i], err = b.store.encodeVariableRecord(c.key, obj)
 		default:
@@ -538,8 +535,8 @@ func (s *Store) allRecords(mem *memdb.Txn) func(yield func(bucketWrite) bool) {
 	}
 }
 
-// recordWritesOfObject returns the write of the record of an object, for a new file. For the first allocation of a job,
-// it also returns the write of the job.
+// recordWritesOfObject returns the write for an object's record, for a new file. For a job's first allocation, it also returns
+// the job's write.
 func (s *Store) recordWritesOfObject(def *tableDef, obj any, encodedJobs *jobTableBatch) []bucketWrite {
 	var ops []bucketWrite
 	var payload []byte
@@ -574,8 +571,8 @@ func (s *Store) recordWritesOfObject(def *tableDef, obj any, encodedJobs *jobTab
 	return append(ops, bucketWrite{string(def.table), key, encodeRecord(string(def.table), key, s.lastIndex, payload)})
 }
 
-// encodeJobOnce returns the key of the record of an allocation's job and, in the first call for the job, the payload. A job
-// that is already stored keeps its key, although this build may encode it differently.
+// encodeJobOnce returns the record key for an allocation's job and, in the first call for the job, the payload. An already
+// stored job keeps its key, although this build may encode it differently.
 func (s *Store) encodeJobOnce(job *api.Job, encodedJobs *jobTableBatch) (key string, payload []byte, err error) {
 	key, isStored := s.jobs.hashesByJob[job]
 	if !isStored {
@@ -593,7 +590,7 @@ func (s *Store) encodeJobOnce(job *api.Job, encodedJobs *jobTableBatch) (key str
 	return key, payload, err
 }
 
-// publish makes the changes of the batch, which are on disk, visible to readers, and adds their events to the feed.
+// publish makes the batch's changes, which are on disk, visible to readers, and adds their events to the feed.
 func (b *writeBatch) publish() {
 	s := b.store
 	if len(b.mergedChangeByRecord) == 0 {

@@ -13,10 +13,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// Table is the name of a table of objects, and of its bucket in the state file.
+// Table is the name of an object table, and of its bucket in the state file.
 type Table string
 
-// The public tables. Each has the index of its last change, which blocking queries use.
+// The public tables. Each has its last change's index, which blocking queries use.
 const (
 	Jobs             Table = "jobs"
 	JobVersions      Table = "job_versions"
@@ -35,10 +35,10 @@ const (
 	VolumeClaims     Table = "volume_claims"
 )
 
-// TopicHostVolume is the topic of events about dynamic host volumes.
+// TopicHostVolume is the topic for dynamic host volume events.
 const TopicHostVolume api.Topic = "HostVolume"
 
-// ScalingPolicies is a table without records, only with the index of its last change: policies are parts of jobs.
+// ScalingPolicies is a table without records, only with its last change's index: policies are parts of jobs.
 const ScalingPolicies Table = "scaling_policies"
 
 // The local tables, which only the agent reads. A write to them does not increase the index.
@@ -49,11 +49,10 @@ const (
 	agentMetaTable   Table = "agent"
 )
 
-// tableIndexTable has the index of the last change of each table. It exists only in memory: the file has all
-// these indexes in one record.
+// tableIndexTable has each table's last change index. It exists only in memory: the file has all these indexes in one record.
 const tableIndexTable = "index"
 
-// tableIndexRow is a row of tableIndexTable.
+// tableIndexRow is a row in tableIndexTable.
 type tableIndexRow struct {
 	table Table
 	index uint64
@@ -63,12 +62,12 @@ type tableIndexRow struct {
 type tableDef struct {
 	table                   Table
 	hasTableIndex           bool // the table is public: a change increases the index and wakes watchers
-	isReadByAgentOnly       bool // the objects are of type localRecord
+	isReadByAgentOnly       bool // the objects have type localRecord
 	keyOf                   func(any) string
 	indexerByName           map[string]memdb.Indexer
-	setCreateAndModifyIndex func(obj, old any, index uint64) // sets the indexes of obj; old is nil for a new object
-	newZeroRecord           func(key string) any             // returns a pointer to a zero value of the stored type, nil if this build has no record with the key
-	newEvent                func(any) Event                  // nil if changes of the table cause no events
+	setCreateAndModifyIndex func(obj, old any, index uint64) // sets obj's indexes; old is nil for a new object
+	newZeroRecord           func(key string) any             // returns a pointer to the stored type's zero value, nil if this build has no record with the key
+	newEvent                func(any) Event                  // nil if changes to the table cause no events
 }
 
 // tableDefs has all tables, in the order in which they are written to a new file.
@@ -157,11 +156,11 @@ var tableDefsByTable = func() map[Table]*tableDef {
 	return m
 }()
 
-// secondaryIndexes are the secondary indexes of a table: index name -> function that returns the index key of an
-// object. An object for which the function returns "" is not in the index.
+// secondaryIndexes are a table's secondary indexes: index name -> function that returns an object's index key. If the function
+// returns "", the object is not in the index.
 type secondaryIndexes[T any] map[string]func(*T) string
 
-// definePublicTable returns the definition of a public table.
+// definePublicTable returns a public table's definition.
 func definePublicTable[T any](table Table, keyOf func(*T) string, indexes secondaryIndexes[T], setCreateAndModifyIndex func(obj, old *T, index uint64), newEvent func(*T) Event) *tableDef {
 	k := newTableDef(table, withUntypedArg(keyOf), func(string) any { return new(T) })
 	k.hasTableIndex = true
@@ -180,7 +179,7 @@ func definePublicTable[T any](table Table, keyOf func(*T) string, indexes second
 	return k
 }
 
-// newTableDef returns the definition of a table whose only go-memdb index is the key.
+// newTableDef returns the definition of a table with the key as its only go-memdb index.
 func newTableDef(table Table, keyOf func(any) string, newRecord func(key string) any) *tableDef {
 	return &tableDef{
 		table:         table,
@@ -194,9 +193,9 @@ func withUntypedArg[T any](value func(*T) string) func(any) string {
 	return func(o any) string { return value(o.(*T)) }
 }
 
-// defineAllocationsTable returns the definition of the table Allocations. Allocations are stored without their job,
-// which many allocations share. A secondary index needs half a kilobyte of memory for each allocation, so lists that
-// only users request have no index.
+// defineAllocationsTable returns the definition of the table Allocations. Allocations are stored without their job, which many
+// allocations share. A secondary index needs half a kilobyte for each allocation, so lists requested only by users have no
+// index.
 func defineAllocationsTable() *tableDef {
 	k := definePublicTable(Allocations, func(a *api.Allocation) string { return a.ID }, secondaryIndexes[api.Allocation]{
 		"job": func(a *api.Allocation) string { return namespacedKey(a.Namespace, a.JobID) },
@@ -207,14 +206,14 @@ func defineAllocationsTable() *tableDef {
 	return k
 }
 
-// localRecord is a record of a local table. It is decoded when a caller reads it, not when the file is loaded.
+// localRecord is a record in a local table. It is decoded when a caller reads it, not when the file is loaded.
 type localRecord struct {
 	key               string
 	unencryptedPart   []byte
 	secretPart        []byte             // encoded secret part, which is sealed in the file; nil if there is none
 	undecryptedSecret *undecryptedSecret // sealed part that cannot be decrypted; nil if there is none
-	// hasOnlyKnownFields means that this build knows all fields of the record. It is false for a record that was loaded from
-	// the file and not decoded yet.
+	// hasOnlyKnownFields: this build knows all the record's fields. It is false for a record loaded from the file and not
+	// decoded yet.
 	hasOnlyKnownFields atomic.Bool
 }
 
@@ -235,7 +234,7 @@ type jobSubmissionRow struct {
 	Submission *api.JobSubmission `store:"submission"`
 }
 
-// scalingEventsRow is an object in the table ScalingEvents: the events of one job by group, newest first.
+// scalingEventsRow is an object in the table ScalingEvents: one job's events by group, newest first.
 type scalingEventsRow struct {
 	Namespace     string                        `store:"namespace"`
 	JobID         string                        `store:"job_id"`
@@ -244,8 +243,8 @@ type scalingEventsRow struct {
 
 func jobKey(j *api.Job) string { return namespacedKey(pointer.Value(j.Namespace), pointer.Value(j.ID)) }
 
-// newSetCreateAndModifyIndexFunc returns a function that sets the create and modify index of an object. indexPointers
-// returns pointers to these indexes.
+// newSetCreateAndModifyIndexFunc returns a function that sets an object's create and modify index. indexPointers returns
+// pointers to these indexes.
 func newSetCreateAndModifyIndexFunc[T any](indexPointers func(*T) (create, modify *uint64)) func(obj, old *T, index uint64) {
 	return func(obj, old *T, index uint64) {
 		create, modify := indexPointers(obj)
@@ -266,7 +265,7 @@ func setJobIndexes(j, old *api.Job, index uint64) {
 	j.CreateIndex, j.ModifyIndex = &create, &modify
 }
 
-// namespacedKey returns the key of an object from its namespace and name, or "" if the name is empty.
+// namespacedKey returns an object's key from its namespace and name, or "" if the name is empty.
 func namespacedKey(namespace, name string) string {
 	if name == "" {
 		return ""
@@ -274,7 +273,7 @@ func namespacedKey(namespace, name string) string {
 	return namespace + "\x00" + name
 }
 
-// jobVersionKey returns the key of a job version. Keys of the same job sort by version.
+// jobVersionKey returns a job version's key. One job's keys sort by version.
 func jobVersionKey(namespace, id string, version uint64) string {
 	if id == "" {
 		return ""
@@ -293,7 +292,7 @@ func keyIfFieldSet(key string, field *string) string {
 // stringIndexer indexes objects by a string in a go-memdb table.
 type stringIndexer struct {
 	keyOf        func(any) string
-	isPrimaryKey bool // the index is the key of the table: objects without the key are rejected
+	isPrimaryKey bool // the index is the table's key: objects without it are rejected
 }
 
 var errObjectWithoutKey = errors.New("object without a key")

@@ -6,9 +6,9 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// taskStateRecord is the stored form of an api.TaskState, and taskEventRecord of an api.TaskEvent. Empty
-// fields are omitted because most fields of an event are deprecated and always empty, and the names of all
-// fields would be the largest part of each write about a task. The API types can decode both.
+// taskStateRecord is the stored form of an api.TaskState, and taskEventRecord of an api.TaskEvent. Empty fields are omitted
+// because most event fields are deprecated and always empty, and all the field names would be the largest part of each write
+// about a task. The API types can decode both.
 type taskStateRecord struct {
 	State       string
 	Failed      bool   `store:",omitempty"`
@@ -19,8 +19,8 @@ type taskStateRecord struct {
 	Events      []*taskEventRecord
 }
 
-// taskEventRecord has exactly the fields of api.TaskEvent, so that it can be converted to that type. It is
-// large because api.TaskEvent is.
+// taskEventRecord has exactly the fields of api.TaskEvent, so it can be converted to that type. It is large because
+// api.TaskEvent is.
 type taskEventRecord struct {
 	Type             string
 	Time             int64

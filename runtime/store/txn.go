@@ -13,18 +13,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// maxKeySize is the maximum length of a key in bytes, as in bbolt.
+// maxKeySize is a key's maximum length in bytes, as in bbolt.
 const maxKeySize = 32 << 10
 
-// maxScalingEvents is the number of scaling events that are kept for each group, as in Nomad.
+// maxScalingEvents is how many scaling events are kept for each group, as in Nomad.
 const maxScalingEvents = 20
 
-// Txn is the transaction of one call of [Store.Update]. Its reads include its own writes. It
-// must not be used after the function that received it has returned.
+// Txn is the transaction for one call of [Store.Update]. Its reads include its own writes. It must not be used after the
+// function that received it has returned.
 //
-// A Put method sets CreateIndex and ModifyIndex of the object, which must not be modified
-// afterwards. To change a stored object, put a modified copy of it. An error, such as a
-// missing id or a stored object that was modified in place, makes the whole update fail.
+// A Put method sets the object's CreateIndex and ModifyIndex. The object must not be modified afterwards: to change a stored
+// object, put a modified copy. An error, such as a missing id or a stored object that was modified in place, makes the whole
+// update fail.
 //
 // It is large because it has typed methods for each table.
 type Txn struct {
@@ -44,35 +44,32 @@ type Txn struct {
 	quarantined []unreadableRecord
 }
 
-// recordChange is one change of an object in a transaction. before is nil for a new object, after is nil for a
-// deleted object.
+// recordChange is one object change in a transaction. before is nil for a new object, after is nil for a deleted object.
 type recordChange struct {
 	tableDef      *tableDef
 	key           string
 	before, after any
-	payload       []byte // the encoded value of after
+	payload       []byte // after's encoded value
 }
 
-// OnCommit makes the writer call f when the transaction is visible to readers, before Update returns. The functions of
-// several transactions are called in the order of the transactions. f is not called if the transaction fails. f must not
-// block, and must not call Update.
+// OnCommit makes the writer call f when the transaction is visible to readers, before Update returns. Several transactions'
+// functions are called in transaction order. f is not called if the transaction fails. f must not block, and must not call
+// Update.
 func (tx *Txn) OnCommit(f func()) { tx.onCommit = append(tx.onCommit, f) }
 
-// Index returns the index that the transaction gets if it changes a public table.
+// Index returns the transaction's index if it changes a public table.
 func (tx *Txn) Index() uint64 { return tx.index }
 
-// SetEventOperation sets the operation for the changes that follow in this transaction. The operation
-// is the type of their events, such as JobRegistered or PlanResult. Without an operation, each
-// event has the default type of its table.
+// SetEventOperation sets the operation for the transaction's next changes. The operation is the type of their events, such as
+// JobRegistered or PlanResult. Without an operation, each event has its table's default type.
 func (tx *Txn) SetEventOperation(name string) { tx.eventOperation = name }
 
-// AddEvaluationEvent adds an event of the current operation about an evaluation, without
-// storing the evaluation.
+// AddEvaluationEvent adds an evaluation event with the current operation, without storing the evaluation.
 func (tx *Txn) AddEvaluationEvent(e *api.Evaluation) {
 	tx.addOrReplaceEvent(recordChange{tableDef: tableDefsByTable[Evaluations], after: e})
 }
 
-// AddUnchangedNodeEvent adds an event of the current operation about a node that has not changed.
+// AddUnchangedNodeEvent adds an event with the current operation about a node that has not changed.
 func (tx *Txn) AddUnchangedNodeEvent(id string) {
 	if n := tx.Node(nil, id); n != nil {
 		tx.addOrReplaceEvent(recordChange{tableDef: tableDefsByTable[Nodes], after: n})
@@ -91,8 +88,8 @@ func (tx *Txn) PutJobAndVersion(job *api.Job) {
 	}
 }
 
-// PutJobVersion replaces a stored version of a job, to change its stable flag or its tag. If it is
-// the latest version, it also replaces the job.
+// PutJobVersion replaces a job's stored version, to change its stable flag or its tag. If it is the latest version, it also
+// replaces the job.
 func (tx *Txn) PutJobVersion(job *api.Job) {
 	if latest := tx.Job(nil, pointer.Value(job.Namespace), pointer.Value(job.ID)); latest != nil && pointer.Value(latest.Version) == pointer.Value(job.Version) {
 		tx.PutJobAndVersion(job)
@@ -101,8 +98,8 @@ func (tx *Txn) PutJobVersion(job *api.Job) {
 	tx.putObjectSettingIndexes(tableDefsByTable[JobVersions], job)
 }
 
-// DeleteJob removes a job with its versions, their sources, its scaling events, its claims of
-// volumes and its launch time. Evaluations, allocations and deployments stay.
+// DeleteJob removes a job with its versions, their sources, its scaling events, its volume claims and its launch time.
+// Evaluations, allocations and deployments stay.
 func (tx *Txn) DeleteJob(namespace, id string) {
 	for _, version := range tx.JobVersions(nil, namespace, id) {
 		tx.DeleteJobVersion(namespace, id, pointer.Value(version.Version))
@@ -117,13 +114,13 @@ func (tx *Txn) DeleteJob(namespace, id string) {
 	tx.deleteObjectIfExists(Jobs, namespacedKey(namespace, id))
 }
 
-// DeleteJobVersion removes one version of a job and its source.
+// DeleteJobVersion removes one job version and its source.
 func (tx *Txn) DeleteJobVersion(namespace, id string, version uint64) {
 	tx.deleteObjectIfExists(JobVersions, jobVersionKey(namespace, id, version))
 	tx.deleteObjectIfExists(JobSubmissions, jobVersionKey(namespace, id, version))
 }
 
-// PutJobSubmission stores the source of one version of a job.
+// PutJobSubmission stores one job version's source.
 func (tx *Txn) PutJobSubmission(namespace, id string, version uint64, s *api.JobSubmission) {
 	tx.putObjectSettingIndexes(tableDefsByTable[JobSubmissions], &jobSubmissionRow{Namespace: namespace, JobID: id, Version: version, Submission: s})
 }
@@ -136,8 +133,8 @@ func (tx *Txn) PutEvaluation(e *api.Evaluation) {
 // DeleteEvaluation removes an evaluation, if there is one.
 func (tx *Txn) DeleteEvaluation(id string) { tx.deleteObjectIfExists(Evaluations, id) }
 
-// PutScheduledAllocation stores an allocation that the scheduler has placed or changed. It also sets AllocModifyIndex,
-// by which the node detects that its copy of the allocation is outdated.
+// PutScheduledAllocation stores an allocation that the scheduler has placed or changed. It also sets AllocModifyIndex, by which
+// the node detects an outdated copy of the allocation.
 func (tx *Txn) PutScheduledAllocation(a *api.Allocation) {
 	if tx.checkNotModifiedInPlace(tableDefsByTable[Allocations], a) {
 		a.AllocModifyIndex = tx.index
@@ -145,8 +142,7 @@ func (tx *Txn) PutScheduledAllocation(a *api.Allocation) {
 	}
 }
 
-// PutReportedAllocation stores an allocation with the status that the node reports. It does not
-// change AllocModifyIndex.
+// PutReportedAllocation stores an allocation with the status reported by the node. It does not change AllocModifyIndex.
 func (tx *Txn) PutReportedAllocation(a *api.Allocation) {
 	tx.putObjectSettingIndexes(tableDefsByTable[Allocations], a)
 }
@@ -159,12 +155,11 @@ func (tx *Txn) PutDeployment(d *api.Deployment) {
 // DeleteDeployment removes a deployment, if there is one.
 func (tx *Txn) DeleteDeployment(id string) { tx.deleteObjectIfExists(Deployments, id) }
 
-// HasStorageEvents reports whether there are events about the state file that PutNodeWithStorageEvents adds to the
-// node.
+// HasStorageEvents reports whether there are state file events for PutNodeWithStorageEvents to add to the node.
 func (tx *Txn) HasStorageEvents() bool { return len(tx.storageEvents) > 0 }
 
-// PutNodeWithStorageEvents stores a node. It adds the events about the state file, for example about damage, that
-// n.Events does not have yet.
+// PutNodeWithStorageEvents stores a node. It adds the state file events, for example about damage, that n.Events does not have
+// yet.
 func (tx *Txn) PutNodeWithStorageEvents(n *api.Node) {
 	if !tx.checkNotModifiedInPlace(tableDefsByTable[Nodes], n) {
 		return
@@ -181,18 +176,18 @@ func (tx *Txn) PutNodeWithStorageEvents(n *api.Node) {
 	tx.putObjectSettingIndexes(tableDefsByTable[Nodes], n)
 }
 
-// PutService stores the registration of a service.
+// PutService stores a service registration.
 func (tx *Txn) PutService(s *api.ServiceRegistration) {
 	tx.putObjectSettingIndexes(tableDefsByTable[Services], s)
 }
 
-// DeleteService removes the registration of a service, if there is one.
+// DeleteService removes a service registration, if there is one.
 func (tx *Txn) DeleteService(namespace, id string) {
 	tx.deleteObjectIfExists(Services, namespacedKey(namespace, id))
 }
 
-// PutVariable stores a variable. The update fails with a [KeyFileError] if the key file cannot be
-// read, and with a [SecretDecryptError] if v has no items and would replace items that cannot be decrypted.
+// PutVariable stores a variable. The update fails with a [KeyFileError] if the key file cannot be read, and with a
+// [SecretDecryptError] if v has no items and would replace items that cannot be decrypted.
 func (tx *Txn) PutVariable(v *api.Variable) {
 	err := tx.store.KeyFileErr()
 	if err == nil && len(v.Items) == 0 {
@@ -228,8 +223,7 @@ func (tx *Txn) PutNamespace(n *api.Namespace) {
 // DeleteNamespace removes a namespace, if there is one.
 func (tx *Txn) DeleteNamespace(name string) { tx.deleteObjectIfExists(Namespaces, name) }
 
-// AddScalingEvent adds an event of a group and sets its CreateIndex. The last 20 events of
-// each group are kept.
+// AddScalingEvent adds a group's event and sets its CreateIndex. Each group's last 20 events are kept.
 func (tx *Txn) AddScalingEvent(namespace, jobID, group string, event api.ScalingEvent) {
 	event.CreateIndex = tx.index
 	row := &scalingEventsRow{Namespace: namespace, JobID: jobID, EventsByGroup: make(map[string][]api.ScalingEvent)}
@@ -241,7 +235,7 @@ func (tx *Txn) AddScalingEvent(namespace, jobID, group string, event api.Scaling
 	tx.putObjectSettingIndexes(tableDefsByTable[ScalingEvents], row)
 }
 
-// PeriodicLaunch is the time of the last launch of a periodic job.
+// PeriodicLaunch is a periodic job's last launch time.
 type PeriodicLaunch struct {
 	Namespace   string    `store:"namespace"`
 	JobID       string    `store:"job_id"`
@@ -249,7 +243,7 @@ type PeriodicLaunch struct {
 	ModifyIndex uint64    `store:"modify_index"`
 }
 
-// PutPeriodicLaunch stores the last launch of a periodic job.
+// PutPeriodicLaunch stores a periodic job's last launch.
 func (tx *Txn) PutPeriodicLaunch(p *PeriodicLaunch) {
 	tx.putObjectSettingIndexes(tableDefsByTable[PeriodicLaunches], p)
 }
@@ -269,8 +263,8 @@ func (tx *Txn) getObject(def *tableDef, key string) any {
 	return obj
 }
 
-// checkNotModifiedInPlace reports whether a Put method may set the indexes of obj. It makes the update fail if obj is
-// the stored object itself, which readers may have.
+// checkNotModifiedInPlace reports whether a Put method may set obj's indexes. It makes the update fail if obj is the stored
+// object itself, which readers may have.
 func (tx *Txn) checkNotModifiedInPlace(def *tableDef, obj any) bool {
 	if tx.err != nil {
 		return false
@@ -282,7 +276,7 @@ func (tx *Txn) checkNotModifiedInPlace(def *tableDef, obj any) bool {
 	return tx.err == nil
 }
 
-// putObjectSettingIndexes sets the indexes of an object and stores it.
+// putObjectSettingIndexes sets an object's indexes and stores it.
 func (tx *Txn) putObjectSettingIndexes(def *tableDef, obj any) {
 	if !tx.checkNotModifiedInPlace(def, obj) {
 		return
@@ -344,8 +338,7 @@ func (tx *Txn) addChangeAndEvent(c recordChange) {
 	}
 }
 
-// jobsHaveSameScalingPolicies reports whether two versions of a job, nil for none, have the same
-// scaling policies.
+// jobsHaveSameScalingPolicies reports whether two job versions, nil for none, have the same scaling policies.
 func jobsHaveSameScalingPolicies(before, after any) bool {
 	policies := func(job any) map[string]*api.ScalingPolicy {
 		found := make(map[string]*api.ScalingPolicy)
@@ -361,8 +354,7 @@ func jobsHaveSameScalingPolicies(before, after any) bool {
 	return reflect.DeepEqual(policies(before), policies(after))
 }
 
-// deletionEventTypes maps a table to the type of the event when an object is deleted. Deletions in other tables cause no
-// event.
+// deletionEventTypes maps a table to the event type for deleting an object. Deletions in other tables cause no event.
 var deletionEventTypes = map[Table]string{
 	Jobs:        "JobDeregistered",
 	Services:    "ServiceDeregistration",
@@ -370,8 +362,7 @@ var deletionEventTypes = map[Table]string{
 	HostVolumes: "HostVolumeDeleted",
 }
 
-// addOrReplaceEvent adds the event of a change. It replaces an earlier event of the transaction for the same object and
-// operation.
+// addOrReplaceEvent adds a change's event. It replaces the transaction's earlier event for the same object and operation.
 func (tx *Txn) addOrReplaceEvent(c recordChange) {
 	obj := c.after
 	if obj == nil {
@@ -395,7 +386,7 @@ func (tx *Txn) addOrReplaceEvent(c recordChange) {
 	}
 }
 
-// setTableIndexes sets the index of each changed public table to the index of the transaction.
+// setTableIndexes sets each changed public table's index to the transaction's index.
 func (tx *Txn) setTableIndexes() {
 	if !tx.hasPublicTableChange {
 		return
@@ -407,7 +398,7 @@ func (tx *Txn) setTableIndexes() {
 	}
 }
 
-// undoChanges reverts the changes of this transaction in memTxn, which has the changes of other transactions too.
+// undoChanges reverts this transaction's changes in memTxn, which has other transactions' changes too.
 func (tx *Txn) undoChanges() error {
 	var errs []error
 	for _, c := range slices.Backward(tx.changes) {

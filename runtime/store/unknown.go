@@ -13,8 +13,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// decodeAndListUnknownFields is like decodeMsgpack, and also returns the fields of the payload that the type of v does
-// not have, as paths like "handle.config.env".
+// decodeAndListUnknownFields is like decodeMsgpack, and also returns the payload's fields that v's type does not have, as paths
+// like "handle.config.env".
 func decodeAndListUnknownFields(payload []byte, v any) (unknownPaths []string, err error) {
 	strictErr := decodeMsgpackWith(&strictDecoders, payload, v)
 	if strictErr == nil {
@@ -28,17 +28,17 @@ func decodeAndListUnknownFields(payload []byte, v any) (unknownPaths []string, e
 	return unknownPaths, decodeMsgpackWith(&decoders, resolved, v)
 }
 
-// renameFieldsAndListUnknown replaces former names of fields in a payload by the current names (see fieldAliases), and
-// returns the paths of the fields that the type t does not have.
+// renameFieldsAndListUnknown replaces a payload's former field names with the current names (see fieldAliases), and returns the
+// paths of the fields missing from type t.
 func renameFieldsAndListUnknown(t reflect.Type, payload []byte) (renamedPayload []byte, unknownPaths []string, err error) {
 	r := fieldRenamer{unknownPaths: make(map[string]bool)}
 	renamedPayload, err = r.renameFieldsInValue(t, payload, "")
 	return renamedPayload, slices.Sorted(maps.Keys(r.unknownPaths)), err
 }
 
-// fieldRenamer is the state of one call of renameFieldsAndListUnknown.
+// fieldRenamer is the state for one renameFieldsAndListUnknown call.
 type fieldRenamer struct {
-	unknownPaths map[string]bool // paths of the fields that the type does not have
+	unknownPaths map[string]bool // paths of the fields missing from the type
 }
 
 func (r *fieldRenamer) renameFieldsInValue(t reflect.Type, value codec.Raw, path string) (codec.Raw, error) {
@@ -115,14 +115,14 @@ func isStructOrContainerOfStructs(t reflect.Type) bool {
 	return isNonTimeStructOrPointerToIt(t)
 }
 
-// msgpackNil is the encoded form of nil.
+// msgpackNil is the encoded nil.
 var msgpackNil = codec.Raw{0xc0}
 
 func isEncodedNil(value codec.Raw) bool { return bytes.Equal(value, msgpackNil) }
 
 var errNoContainer = errors.New("value is neither a map nor a list")
 
-// decodeRawMap returns the encoded values of an encoded map.
+// decodeRawMap returns an encoded map's encoded values.
 func decodeRawMap(value codec.Raw) (map[string]codec.Raw, error) {
 	var values map[string]codec.Raw
 	if err := decodeMsgpackWith(&decoders, value, &values); err != nil {
@@ -139,7 +139,7 @@ func decodeRawMap(value codec.Raw) (map[string]codec.Raw, error) {
 	return values, nil
 }
 
-// decodeRawList returns the encoded elements of an encoded list.
+// decodeRawList returns an encoded list's encoded elements.
 func decodeRawList(value codec.Raw) ([]codec.Raw, error) {
 	var elements []codec.Raw
 	if err := decodeMsgpackWith(&decoders, value, &elements); err != nil {
@@ -156,9 +156,9 @@ func decodeRawList(value codec.Raw) ([]codec.Raw, error) {
 	return elements, nil
 }
 
-// keepUnknownFields returns the payload next together with those fields of the stored payload that this build does not know.
-// keptAny reports whether there are any. Both are payloads of the same type; zeroRecord points to a zero value of this
-// type. An element of a list keeps its unknown fields only if its other fields are unchanged.
+// keepUnknownFields returns the payload next together with the stored payload's fields unknown to this build. keptAny reports
+// whether there are any. Both payloads have the same type; zeroRecord points to its zero value. A list element keeps its
+// unknown fields only if its other fields are unchanged.
 func keepUnknownFields(stored, next []byte, zeroRecord any) (payload []byte, keptAny bool, err error) {
 	if len(stored) == 0 || len(next) == 0 || zeroRecord == nil {
 		return next, false, nil
@@ -184,8 +184,8 @@ func keepUnknownFields(stored, next []byte, zeroRecord any) (payload []byte, kep
 	return payload, true, err
 }
 
-// mergeUnknownFields returns the value next together with the fields that stored has and storedKnownPart does not. All
-// three are encoded. storedKnownPart is stored without the fields that this build does not know.
+// mergeUnknownFields returns the value next together with the fields that stored has and storedKnownPart does not. All three
+// are encoded. storedKnownPart is stored without the fields unknown to this build.
 func mergeUnknownFields(stored, storedKnownPart, next codec.Raw) (codec.Raw, error) {
 	if bytes.Equal(storedKnownPart, next) {
 		return stored, nil
@@ -224,17 +224,17 @@ func decodeThree[T any](a, b, c codec.Raw, decode func(codec.Raw) (T, error)) (x
 	return x, y, z, errors.Join(errX, errY, errZ) == nil
 }
 
-// UnknownPart is a field, record or table of the state that another build has written and this build does not know. The store
+// UnknownPart is a field, record or table in the state that another build has written and this build does not know. The store
 // keeps it.
 type UnknownPart struct {
 	Name        string // like `field handle.checkpoint of task_local`
-	RecordCount int    // number of records with the part
+	RecordCount int    // how many records have the part
 }
 
 func unknownFieldName(t Table, path string) string { return fmt.Sprintf("field %s of %s", path, t) }
 
-// keepPayloadWithUnknownFields remembers the unencrypted part of a record of a public table that has fields which this build
-// does not know, so that later writes of the record keep them.
+// keepPayloadWithUnknownFields remembers the unencrypted part of a public table's record with fields unknown to this build, so
+// that the record's later writes keep them.
 func (s *Store) keepPayloadWithUnknownFields(t Table, key string, payload []byte, unknownFields []string) {
 	if len(unknownFields) == 0 {
 		return
@@ -245,12 +245,11 @@ func (s *Store) keepPayloadWithUnknownFields(t Table, key string, payload []byte
 	s.payloadsWithUnknownFields[recordKey{t, key}] = bytes.Clone(payload)
 }
 
-// keepUnknownFieldsOf returns the payload of a record of a public table together with those fields of the stored record that
-// this build does not know.
+// keepUnknownFieldsOf returns a public table record's payload together with the stored record's fields unknown to this build.
 func (s *Store) keepUnknownFieldsOf(t Table, key string, payload []byte) ([]byte, error) {
 	stored := s.payloadsWithUnknownFields[recordKey{t, key}]
 	if stored == nil || payload == nil || t == Variables && payload[0] == envelopeFirstByte {
-		return payload, nil // the unencrypted part of a sealed variable has the fields already
+		return payload, nil // a sealed variable's unencrypted part has the fields already
 	}
 	var zero any = new(api.Job)
 	if t != jobBucket {
@@ -260,8 +259,7 @@ func (s *Store) keepUnknownFieldsOf(t Table, key string, payload []byte) ([]byte
 	return payload, err
 }
 
-// countUnknownPart counts a record with a part that this build does not know. It returns true for the first record with the
-// part.
+// countUnknownPart counts a record with a part unknown to this build. It returns true for the first record with the part.
 func (s *Store) countUnknownPart(name string) (isNew bool) {
 	s.damageMu.Lock()
 	defer s.damageMu.Unlock()
@@ -278,8 +276,7 @@ func (s *Store) listUnknownParts() (parts []UnknownPart) {
 	return parts
 }
 
-// reportAllUnknownParts logs the parts of the state that Open has found and that this build does not know, and adds one
-// node event.
+// reportAllUnknownParts logs the state parts found by Open and unknown to this build, and adds one node event.
 func (s *Store) reportAllUnknownParts() {
 	parts := s.listUnknownParts()
 	if len(parts) == 0 {
@@ -305,8 +302,8 @@ func newUnknownPartEvent(name string) *api.NodeEvent {
 	}
 }
 
-// reportUnknownPartOnce logs a part of a record that this build does not know, and adds a node event, unless it has
-// reported the part before. It does not block, because a transaction may call it.
+// reportUnknownPartOnce logs a record part unknown to this build, and adds a node event, unless it has reported the part
+// before. It does not block, because a transaction may call it.
 func (s *Store) reportUnknownPartOnce(name string) {
 	if !s.countUnknownPart(name) {
 		return

@@ -11,7 +11,7 @@ func (r Reader) HostVolume(ws WatchSet, id string) *state.HostVolume {
 	return rowByKey[state.HostVolume](r, ws, HostVolumes, id)
 }
 
-// HostVolumes returns the dynamic host volumes whose ids have the prefix.
+// HostVolumes returns the dynamic host volumes with the id prefix.
 func (r Reader) HostVolumes(ws WatchSet, prefix string) []*state.HostVolume {
 	return listByIDPrefix[state.HostVolume](r, ws, HostVolumes, prefix)
 }
@@ -24,7 +24,7 @@ func (tx *Txn) PutHostVolume(v *state.HostVolume) {
 // DeleteHostVolume removes a dynamic host volume.
 func (tx *Txn) DeleteHostVolume(id string) { tx.deleteObjectIfExists(HostVolumes, id) }
 
-// VolumeClaims returns the claims of groups to dynamic host volumes.
+// VolumeClaims returns groups' claims to dynamic host volumes.
 func (r Reader) VolumeClaims(ws WatchSet) []*api.TaskGroupHostVolumeClaim {
 	return listRows[api.TaskGroupHostVolumeClaim](r, ws, VolumeClaims, "id_prefix", "")
 }

@@ -9,21 +9,21 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// PluginInfo is the cached description of a plugin that has run. It applies to every file with the
-// same content that is started with the same settings, whatever the path of the file is.
+// PluginInfo is the cached description of a plugin that has run. It applies to every file with the same content, started with
+// the same settings, whatever the file's path.
 type PluginInfo struct {
 	FileSHA256Hex        string    `store:"sha256"`   // checksum of the plugin's file, in hex; "" if the file could not be read
-	SettingsHash         string    `store:"settings"` // hash of the arguments and the configuration with which the plugin is started
+	SettingsHash         string    `store:"settings"` // hash of the plugin's start arguments and configuration
 	Type                 base.Type `store:"type"`
-	Name                 string    `store:"name"`       // name of the driver or hook
+	Name                 string    `store:"name"`       // driver or hook name
 	TakesPartInAllAllocs bool      `store:"all_allocs"` // the plugin is a hook that takes part in every allocation
 
-	// FailedToStart means that the plugin has failed to start, and that its type and name are unknown.
+	// FailedToStart: the plugin has failed to start, and its type and name are unknown.
 	FailedToStart bool `store:"never_started"`
 
-	FilePath string `store:"path"` // path of the plugin's file
-	// FileMetadata is the metadata of the file with this hash. Its ChangeTime is zero if the file
-	// was hashed so soon after a change that a later change might leave the metadata the same.
+	FilePath string `store:"path"` // the plugin file's path
+	// FileMetadata is the metadata of the file with this hash. Its ChangeTime is zero if the file was hashed so soon after a
+	// change that a later change might leave the metadata the same.
 	FileMetadata FileRecord `store:"file"`
 }
 
@@ -36,7 +36,7 @@ type FileRecord struct {
 	ChangeTime int64  `store:"change_time"`
 }
 
-// PluginProcess is the record of a running plugin process, to which the next agent reattaches.
+// PluginProcess is a running plugin process's record, for the next agent to reattach.
 type PluginProcess struct {
 	Protocol             string    `store:"protocol"`
 	Network              string    `store:"network"`
@@ -46,11 +46,12 @@ type PluginProcess struct {
 	BootID               string    `store:"boot_id"`
 	KeeperFDKeyPrefix    string    `store:"streams"`
 	CommandAndConfigHash string    `store:"identity"`
-	Type                 base.Type `store:"type"` // type of the driver or hook that the plugin serves
-	Name                 string    `store:"name"` // name of the driver or hook
+	Type                 base.Type `store:"type"` // type of the plugin's driver or hook
+	Name                 string    `store:"name"` // driver or hook name
 }
 
-// CheckRecord returns an error if the record lacks the pid of the process. The address is missing until the process has sent its handshake.
+// CheckRecord returns an error if the record lacks the process's pid. The address is missing until the process has sent its
+// handshake.
 func (p *PluginProcess) CheckRecord() error {
 	if p.PID == 0 {
 		return errors.New("the record of a plugin process lacks its pid")
@@ -58,26 +59,24 @@ func (p *PluginProcess) CheckRecord() error {
 	return nil
 }
 
-// DirectoryOwner is the record of the data directory to which a state and its tasks belong. It detects a copy of the
-// directory.
+// DirectoryOwner is the record of the data directory for a state and its tasks. It detects a directory copy.
 type DirectoryOwner struct {
-	StateID       string        `store:"id"` // random, of the state; a copy of the directory has the same id
+	StateID       string        `store:"id"` // random, the state's; a directory copy has the same id
 	BootID        string        `store:"boot"`
 	Device        uint64        `store:"device"`
 	Inode         uint64        `store:"inode"`
 	Path          string        `store:"path"`
-	KeeperProcess ProcessRecord `store:"keeper"` // keeper of the directory when its last agent started
-	AgentProcess  ProcessRecord `store:"agent"`  // last agent of the directory
+	KeeperProcess ProcessRecord `store:"keeper"` // the directory's keeper when its last agent started
+	AgentProcess  ProcessRecord `store:"agent"`  // the directory's last agent
 }
 
-// ProcessRecord is the stored form of the id of a process.
+// ProcessRecord is a process id's stored form.
 type ProcessRecord struct {
 	PID       int    `store:"pid"`
 	StartTime uint64 `store:"start_time"`
 }
 
-// PendingRemoval is a deleted allocation whose files are still on the disk. It has the fields that the
-// hooks of its removal need.
+// PendingRemoval is a deleted allocation with files still on the disk. It has the fields for its removal hooks.
 type PendingRemoval api.Allocation
 
 // CheckRecord returns an error if the record lacks its allocation or its job.
@@ -88,13 +87,13 @@ func (r *PendingRemoval) CheckRecord() error {
 	return nil
 }
 
-// HookKeySize is the size of a HookTokenSigningKey in bytes.
+// HookKeySize is a HookTokenSigningKey's size in bytes.
 const HookKeySize = 32
 
-// HookTokenSigningKey signs the capability tokens of hooks.
+// HookTokenSigningKey signs hooks' capability tokens.
 type HookTokenSigningKey []byte
 
-// CheckRecord returns an error if the size of the key is wrong.
+// CheckRecord returns an error if the key has the wrong size.
 func (k HookTokenSigningKey) CheckRecord() error {
 	if len(k) != HookKeySize {
 		return fmt.Errorf("the key has %d bytes, want %d", len(k), HookKeySize)

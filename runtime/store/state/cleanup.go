@@ -8,22 +8,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// PendingCleanup is a failed call of a cleanup hook point. The agent retries it when the plugin runs, as long as the state
-// has a record of the allocation, and after that until RetryUntil.
+// PendingCleanup is a failed call to a cleanup hook point. The agent retries it when the plugin runs, as long as the state has
+// a record of the allocation, and after that until RetryUntil.
 type PendingCleanup struct {
 	Hook    string
 	AllocID string
 	Task    string // "" for the allocation
 	Point   hook.Point
 
-	// The request of the hook point. Exactly one of the three is set.
+	// The hook point's request. Exactly one of the three is set.
 	Postrun *hook.AllocPostrunRequest
 	Stop    *hook.TaskStopRequest
 	Destroy *hook.AllocDestroyRequest
 
-	RetryUntil time.Time // end of the retries of a call that outlives the record of the allocation; zero until the record is deleted, except for Destroy
+	RetryUntil time.Time // when retries end for a call that outlives the allocation's record; zero until the record is deleted, except for Destroy
 
-	// The attachment of the hook.
+	// The hook's attachment.
 	JobAttachmentJSON     string
 	BuiltinAttachmentJSON json.RawMessage
 }
@@ -33,8 +33,8 @@ func (p *PendingCleanup) ID() string {
 	return p.AllocID + "/" + p.Task + "/" + p.Hook + "/" + p.Point.String()
 }
 
-// CleanupRecord is the stored form of a [PendingCleanup]. Its requests do not have the token, the attachment and the trace,
-// which the agent sets again for each call.
+// CleanupRecord is a [PendingCleanup]'s stored form. Its requests lack the token, the attachment and the trace, which the agent
+// sets again for each call.
 type CleanupRecord struct {
 	Hook    string `store:"hook"`
 	AllocID string `store:"alloc_id"`
@@ -50,12 +50,12 @@ type CleanupRecord struct {
 	BuiltinAttachmentJSON []byte `store:"raw"`
 }
 
-// AllocRequestRecord is the stored form of a [hook.AllocPostrunRequest] and of a [hook.AllocDestroyRequest].
+// AllocRequestRecord is the stored form of a [hook.AllocPostrunRequest] and a [hook.AllocDestroyRequest].
 type AllocRequestRecord struct {
 	Alloc HookAllocRecord `store:"alloc"`
 }
 
-// StopRequestRecord is the stored form of a [hook.TaskStopRequest].
+// StopRequestRecord is a [hook.TaskStopRequest]'s stored form.
 type StopRequestRecord struct {
 	Alloc         HookAllocRecord   `store:"alloc"`
 	Task          HookTaskRecord    `store:"task"`
@@ -63,7 +63,7 @@ type StopRequestRecord struct {
 	PreviousState map[string]string `store:"previous_state,secret"`
 }
 
-// HookAllocRecord is the stored form of a [hook.Alloc].
+// HookAllocRecord is a [hook.Alloc]'s stored form.
 type HookAllocRecord struct {
 	ID        string            `store:"id"`
 	Name      string            `store:"name"`
@@ -78,7 +78,7 @@ type HookAllocRecord struct {
 	JSON      []byte            `store:"json,secret"`
 }
 
-// HookTaskRecord is the stored form of a [hook.Task].
+// HookTaskRecord is a [hook.Task]'s stored form.
 type HookTaskRecord struct {
 	Name      string            `store:"name"`
 	Driver    string            `store:"driver"`
@@ -89,7 +89,7 @@ type HookTaskRecord struct {
 	Meta      map[string]string `store:"meta"`
 }
 
-// TaskDirRecord is the stored form of a [hook.TaskDir].
+// TaskDirRecord is a [hook.TaskDir]'s stored form.
 type TaskDirRecord struct {
 	AllocDir           string `store:"alloc_dir"`
 	Dir                string `store:"dir"`
@@ -104,7 +104,7 @@ type TaskDirRecord struct {
 	UnveiledSecretsDir string `store:"mounts_secrets_dir"`
 }
 
-// NewCleanupRecord returns the record of a pending cleanup.
+// NewCleanupRecord returns a pending cleanup's record.
 func NewCleanupRecord(d PendingCleanup) *CleanupRecord {
 	r := &CleanupRecord{Hook: d.Hook, AllocID: d.AllocID, Task: d.Task, RetryUntil: d.RetryUntil, JobAttachmentJSON: d.JobAttachmentJSON, BuiltinAttachmentJSON: d.BuiltinAttachmentJSON}
 	switch {
@@ -121,7 +121,7 @@ func NewCleanupRecord(d PendingCleanup) *CleanupRecord {
 	return r
 }
 
-// PendingCleanup returns the pending cleanup of a record that CheckRecord accepts.
+// PendingCleanup returns the pending cleanup from a record that CheckRecord accepts.
 func (r *CleanupRecord) PendingCleanup() PendingCleanup {
 	d := PendingCleanup{Hook: r.Hook, AllocID: r.AllocID, Task: r.Task, RetryUntil: r.RetryUntil, JobAttachmentJSON: r.JobAttachmentJSON, BuiltinAttachmentJSON: r.BuiltinAttachmentJSON}
 	switch {
@@ -138,8 +138,7 @@ func (r *CleanupRecord) PendingCleanup() PendingCleanup {
 	return d
 }
 
-// CheckRecord returns an error if the record lacks its hook, its allocation or a request
-// that this build supports.
+// CheckRecord returns an error if the record lacks its hook, its allocation or a request supported by this build.
 func (r *CleanupRecord) CheckRecord() error {
 	switch {
 	case r.Hook == "" || r.AllocID == "":

@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// ClusterMembership is what a node of a Nomad cluster keeps for its next start. It is secret.
+// ClusterMembership is what a Nomad cluster node keeps for its next start. It is secret.
 type ClusterMembership struct {
 	Region     string `store:"region"`
-	NodeSecret string `store:"node_secret,secret"` // UUID that the servers know this node by
-	// Identity is the token of the node that the servers have signed; empty if they have signed none.
+	NodeSecret string `store:"node_secret,secret"` // UUID by which the servers know this node
+	// Identity is the node's token, signed by the servers; empty if they have signed none.
 	Identity   string `store:"identity,secret"`
 	Registered bool   `store:"registered"` // the servers have accepted a registration
 	Left       bool   `store:"left"`       // the agent schedules for itself
-	// CredentialsRejected means that servers have rejected credentials of the node, which then has registered with new ones.
+	// CredentialsRejected: servers have rejected the node's credentials, and it has then registered with new ones.
 	CredentialsRejected bool `store:"credentials_rejected"`
-	// LastContact is the time of the last successful registration or heartbeat; zero means never.
+	// LastContact is the last successful registration or heartbeat; zero means never.
 	LastContact time.Time `store:"last_contact"`
-	Servers     []string  `store:"servers"` // addresses of the servers that were known last
+	Servers     []string  `store:"servers"` // last known server addresses
 }
 
 // CheckRecord returns an error if the secret is missing.
@@ -28,24 +28,24 @@ func (m ClusterMembership) CheckRecord() error {
 	return nil
 }
 
-// ClusterAlloc is what a node of a Nomad cluster keeps about an allocation of the servers beside the allocation itself. It
-// is secret.
+// ClusterAlloc is what a Nomad cluster node keeps about an allocation from the servers besides the allocation itself. It is
+// secret.
 type ClusterAlloc struct {
-	// ModifyIndex and CreateIndex are the indexes of the servers, which differ from those of the store.
+	// ModifyIndex and CreateIndex are the servers' indexes, which differ from the store's.
 	ModifyIndex uint64 `store:"modify_index"`
 	CreateIndex uint64 `store:"create_index"`
-	// StoppedByNode means that the node has stopped the allocation because it had no contact with the servers for too long.
+	// StoppedByNode: the node has stopped the allocation because it had no contact with the servers for too long.
 	StoppedByNode bool `store:"stopped_by_node"`
-	// RemovedByServers means that the servers no longer have the allocation, so that it is deleted when it has ended.
+	// RemovedByServers: the servers no longer have the allocation, so it is deleted when it has ended.
 	RemovedByServers bool `store:"removed_by_servers"`
-	// MigrateToken authorizes the node to fetch the directory of the previous allocation from another node.
+	// MigrateToken authorizes the node to fetch the previous allocation's directory from another node.
 	MigrateToken string `store:"migrate_token,secret"`
-	// IdentityByTask is the default workload identity of each task, which the servers have signed.
+	// IdentityByTask is each task's default workload identity, signed by the servers.
 	IdentityByTask map[string]string `store:"identity_by_task,secret"`
 }
 
-// ClusterServiceRemoval is a service registration that a node of a Nomad cluster has removed, and that servers may still
-// have. Its id is in the name of the record.
+// ClusterServiceRemoval is a service registration that a Nomad cluster node has removed and servers may still have. Its id is
+// in the record's name.
 type ClusterServiceRemoval struct {
 	Namespace   string `store:"namespace"`
 	ServiceName string `store:"service_name"`

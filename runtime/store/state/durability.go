@@ -9,8 +9,8 @@ type Durability int
 
 const (
 	DurabilitySync Durability = iota
-	// DurabilityGrouped may delay the write by a millisecond, so that the record can share the write with
-	// another record that usually follows.
+	// DurabilityGrouped may delay the write by a millisecond, so that the record can share it with another record that usually
+	// follows.
 	DurabilityGrouped
 	// DurabilityAsync may delay the write by more than DurabilityGrouped, unless another record is written before. It is for
 	// records for which no caller waits.

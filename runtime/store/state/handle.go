@@ -2,7 +2,7 @@ package state
 
 import "github.com/nomad-lite/nomad-lite/plugins/driver"
 
-// HandleRecord is the stored form of a [driver.Handle].
+// HandleRecord is a [driver.Handle]'s stored form.
 type HandleRecord struct {
 	Version     int32             `store:"version"`
 	Config      *TaskConfigRecord `store:"config"`
@@ -10,7 +10,7 @@ type HandleRecord struct {
 	DriverState []byte            `store:"driver_state,secret"`
 }
 
-// TaskConfigRecord is the stored form of a [driver.TaskConfig]. It is large because the configuration is.
+// TaskConfigRecord is a [driver.TaskConfig]'s stored form. It is large because the configuration is.
 type TaskConfigRecord struct {
 	ID            string `store:"id"`
 	Name          string `store:"name"`
@@ -62,7 +62,7 @@ type LinuxResourcesRecord struct {
 	PercentTicks     float64 `store:"percent_ticks"`
 }
 
-// TaskNetworkRecord is the stored form of a [driver.NetworkResource].
+// TaskNetworkRecord is a [driver.NetworkResource]'s stored form.
 type TaskNetworkRecord struct {
 	Device        string           `store:"device"`
 	CIDR          string           `store:"cidr"`
@@ -72,13 +72,13 @@ type TaskNetworkRecord struct {
 	DynamicPorts  []TaskPortRecord `store:"dynamic_ports"`
 }
 
-// TaskPortRecord is the stored form of a [driver.NetworkPort].
+// TaskPortRecord is a [driver.NetworkPort]'s stored form.
 type TaskPortRecord struct {
 	Label string `store:"label"`
 	Value int32  `store:"value"`
 }
 
-// PortMappingRecord is the stored form of a [driver.PortMapping].
+// PortMappingRecord is a [driver.PortMapping]'s stored form.
 type PortMappingRecord struct {
 	Label  string `store:"label"`
 	Value  int32  `store:"value"`
@@ -86,7 +86,7 @@ type PortMappingRecord struct {
 	HostIP string `store:"host_ip"`
 }
 
-// MountRecord is the stored form of a [driver.Mount].
+// MountRecord is a [driver.Mount]'s stored form.
 type MountRecord struct {
 	TaskPath        string `store:"task_path"`
 	HostPath        string `store:"host_path"`
@@ -96,14 +96,14 @@ type MountRecord struct {
 	RequestName     string `store:"request_name"`
 }
 
-// DeviceRecord is the stored form of a [driver.Device].
+// DeviceRecord is a [driver.Device]'s stored form.
 type DeviceRecord struct {
 	TaskPath    string `store:"task_path"`
 	HostPath    string `store:"host_path"`
 	Permissions string `store:"permissions"`
 }
 
-// NetworkIsolationRecord is the stored form of a [driver.NetworkIsolation].
+// NetworkIsolationRecord is a [driver.NetworkIsolation]'s stored form.
 type NetworkIsolationRecord struct {
 	Mode   driver.NetworkMode `store:"mode"`
 	Path   string             `store:"path"`
@@ -111,20 +111,20 @@ type NetworkIsolationRecord struct {
 	Hosts  *HostsRecord       `store:"hosts"`
 }
 
-// HostsRecord is the stored form of a [driver.HostsConfig].
+// HostsRecord is a [driver.HostsConfig]'s stored form.
 type HostsRecord struct {
 	Hostname string `store:"hostname"`
 	Address  string `store:"address"`
 }
 
-// DNSRecord is the stored form of a [driver.DNSConfig].
+// DNSRecord is a [driver.DNSConfig]'s stored form.
 type DNSRecord struct {
 	Servers  []string `store:"servers"`
 	Searches []string `store:"searches"`
 	Options  []string `store:"options"`
 }
 
-// NetworkOverrideRecord is the stored form of a [driver.NetworkOverride].
+// NetworkOverrideRecord is a [driver.NetworkOverride]'s stored form.
 type NetworkOverrideRecord struct {
 	PortMap       map[string]int `store:"port_map"`
 	Addr          string         `store:"addr"`
@@ -143,7 +143,7 @@ type CapabilitiesRecord struct {
 	DynamicWorkloadUsers  bool                 `store:"dynamic_workload_users"`
 }
 
-// NewHandleRecord returns the record of a handle, nil for nil. The record shares lists and maps with the handle.
+// NewHandleRecord returns a handle's record, nil for nil. The record shares lists and maps with the handle.
 func NewHandleRecord(h *driver.Handle) *HandleRecord {
 	if h == nil {
 		return nil
@@ -151,7 +151,7 @@ func NewHandleRecord(h *driver.Handle) *HandleRecord {
 	return &HandleRecord{Version: h.Version, Config: newTaskConfigRecord(h.Config), State: h.State, DriverState: h.DriverState}
 }
 
-// Handle returns the handle of a record, nil for nil.
+// Handle returns a record's handle, nil for nil.
 func (r *HandleRecord) Handle() *driver.Handle {
 	if r == nil {
 		return nil
@@ -257,7 +257,7 @@ func (r *NetworkIsolationRecord) networkIsolation() *driver.NetworkIsolation {
 	return &driver.NetworkIsolation{Mode: r.Mode, Path: r.Path, Labels: r.Labels, Hosts: (*driver.HostsConfig)(r.Hosts)}
 }
 
-// convertAll converts the elements of a list. The result is nil for nil.
+// convertAll converts a list's elements. The result is nil for nil.
 func convertAll[T, R any](list []T, convert func(T) R) []R {
 	if list == nil {
 		return nil

@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// TokenByIdentityName are the tokens that were issued to a task, by the name of the identity.
+// TokenByIdentityName are the tokens issued to a task, by identity name.
 type TokenByIdentityName map[string]*IdentityToken
 
-// IdentityToken is the token of a workload identity. It is secret.
+// IdentityToken is a workload identity token. It is secret.
 type IdentityToken struct {
 	JWT       string    `store:"jwt,secret"`
-	KeyID     string    `store:"key_id"` // id of the key that has signed the token
+	KeyID     string    `store:"key_id"` // id of the key that signed the token
 	IssuedAt  time.Time `store:"issued_at"`
 	ExpiresAt time.Time `store:"expires_at"` // zero means never
 	RenewAt   time.Time `store:"renew_at"`   // zero means never
-	// ChangeModePending means that the token was renewed for a running task, and that its file or the
-	// change_mode of the identity may still be missing.
+	// ChangeModePending: the token was renewed for a running task, and its file or the identity's change_mode may still be
+	// missing.
 	ChangeModePending bool `store:"change_pending"`
 }
 

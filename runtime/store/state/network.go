@@ -7,8 +7,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// AllocNetwork is the network of an allocation that does not use the network of the machine. The agent stores the record
-// before it creates anything for the network, and deletes the record when it has destroyed the network.
+// AllocNetwork is the network of an allocation that does not use the machine's network. The agent stores the record before it
+// creates anything for the network, and deletes the record when it has destroyed the network.
 type AllocNetwork struct {
 	AllocID string
 	// NamespaceDriver is the driver that creates the namespace; empty means that the agent does.
@@ -17,20 +17,20 @@ type AllocNetwork struct {
 	Mode            string // network mode
 	Ports           []NetworkPort
 	CNIArgs         map[string]string
-	// CNIConfig is the configuration of the network of a mode cni/…, with which it is disconnected, too.
+	// CNIConfig is the network configuration for a mode cni/…, used for disconnecting it, too.
 	CNIConfig []byte
 	// Isolation is passed to the tasks; nil until the namespace is created and connected.
 	Isolation *driver.NetworkIsolation
 	// Status has the addresses; nil until the namespace is connected, and if it has none.
 	Status *NetworkStatus
-	// MustBeDestroyed means that no task uses the network, so that it must be destroyed.
+	// MustBeDestroyed: no task uses the network, so it must be destroyed.
 	MustBeDestroyed bool
 }
 
-// NetworkPort is a port of the machine that is forwarded to a network.
+// NetworkPort is a machine port forwarded to a network.
 type NetworkPort struct {
 	Label string `store:"label"`
-	// HostIP is the only address of the machine on which the port is forwarded; empty means all addresses.
+	// HostIP is the only machine address on which the port is forwarded; empty means all addresses.
 	HostIP   string `store:"host_ip"`
 	HostPort int    `store:"host_port"`
 	To       int    `store:"to"`
@@ -41,7 +41,7 @@ type NetworkStatus struct {
 	Interface   string
 	Address     string
 	AddressIPv6 string
-	// DNS are the settings of a CNI plugin, or those of the machine that work in the namespace; nil if there are none.
+	// DNS are a CNI plugin's settings, or the machine's that work in the namespace; nil if there are none.
 	DNS *driver.DNSConfig
 	// Links are the interfaces that CNI plugins had created for the namespace when it was connected.
 	Links []NetworkLink
@@ -53,11 +53,11 @@ func (s *NetworkStatus) PrimaryAddress() string { return cmp.Or(s.Address, s.Add
 // NetworkLink is an interface that connects a namespace.
 type NetworkLink struct {
 	Name        string `store:"name"`
-	InNamespace bool   `store:"in_namespace"` // false means that the interface is one of the machine
+	InNamespace bool   `store:"in_namespace"` // false means the machine's interface
 	IsPort      bool   `store:"is_port"`      // the interface is a port, for example of a bridge
 }
 
-// NetworkRecord is the stored form of an [AllocNetwork].
+// NetworkRecord is an [AllocNetwork]'s stored form.
 type NetworkRecord struct {
 	AllocID         string                  `store:"alloc_id"`
 	NamespaceDriver string                  `store:"driver"`
@@ -71,7 +71,7 @@ type NetworkRecord struct {
 	MustBeDestroyed bool                    `store:"released"`
 }
 
-// NetworkStatusRecord is the stored form of a [NetworkStatus].
+// NetworkStatusRecord is a [NetworkStatus]'s stored form.
 type NetworkStatusRecord struct {
 	Interface   string        `store:"interface"`
 	Address     string        `store:"address"`
@@ -80,7 +80,7 @@ type NetworkStatusRecord struct {
 	Links       []NetworkLink `store:"links"`
 }
 
-// NewNetworkRecord returns the record of a network.
+// NewNetworkRecord returns a network's record.
 func NewNetworkRecord(n AllocNetwork) *NetworkRecord {
 	r := &NetworkRecord{
 		AllocID: n.AllocID, NamespaceDriver: n.NamespaceDriver, Hostname: n.Hostname, Mode: n.Mode, Ports: n.Ports,
@@ -92,7 +92,7 @@ func NewNetworkRecord(n AllocNetwork) *NetworkRecord {
 	return r
 }
 
-// AllocNetwork returns the network of a record.
+// AllocNetwork returns a record's network.
 func (r *NetworkRecord) AllocNetwork() AllocNetwork {
 	n := AllocNetwork{
 		AllocID: r.AllocID, NamespaceDriver: r.NamespaceDriver, Hostname: r.Hostname, Mode: r.Mode, Ports: r.Ports,

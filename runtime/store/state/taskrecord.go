@@ -9,8 +9,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/restart"
 )
 
-// TaskRecord is the stored form of a [record.Fields]. Its lists and maps have pointers, because go-msgpack mixes up the
-// values of a map of structs when it decodes.
+// TaskRecord is the stored form of [record.Fields]. Its lists and maps have pointers, because go-msgpack mixes up values when
+// it decodes a map of structs.
 type TaskRecord struct {
 	HookRecordByName      map[string]*HookRecord `store:"hooks"`
 	AllocHookConfigByName map[string]string      `store:"alloc_hooks"`
@@ -36,7 +36,7 @@ type TaskRecord struct {
 	DeploymentFailure *DeploymentFailureRecord `store:"deployment_failure"`
 }
 
-// DeploymentFailureRecord is the stored form of a [restart.DeploymentFailure].
+// DeploymentFailureRecord is a [restart.DeploymentFailure]'s stored form.
 type DeploymentFailureRecord struct {
 	Time         time.Time    `store:"time"`
 	DeploymentID string       `store:"deployment"`
@@ -45,7 +45,7 @@ type DeploymentFailureRecord struct {
 	End          *ProcessExit `store:"end"`
 }
 
-// Failure returns the failure of a record; nil for nil.
+// Failure returns a record's failure; nil for nil.
 func (r *DeploymentFailureRecord) Failure() *restart.DeploymentFailure {
 	if r == nil {
 		return nil
@@ -53,7 +53,7 @@ func (r *DeploymentFailureRecord) Failure() *restart.DeploymentFailure {
 	return &restart.DeploymentFailure{Time: r.Time, DeploymentID: r.DeploymentID, Task: r.Task, Reason: r.Reason, End: (*restart.RunEnd)(r.End)}
 }
 
-// NewDeploymentFailureRecord returns the record of a failure; nil for nil.
+// NewDeploymentFailureRecord returns a failure's record; nil for nil.
 func NewDeploymentFailureRecord(f *restart.DeploymentFailure) *DeploymentFailureRecord {
 	if f == nil {
 		return nil
@@ -61,7 +61,7 @@ func NewDeploymentFailureRecord(f *restart.DeploymentFailure) *DeploymentFailure
 	return &DeploymentFailureRecord{Time: f.Time, DeploymentID: f.DeploymentID, Task: f.Task, Reason: f.Reason, End: (*ProcessExit)(f.End)}
 }
 
-// HookRecord is the stored form of a [record.HookState].
+// HookRecord is a [record.HookState]'s stored form.
 type HookRecord struct {
 	AttachmentJSON string            `store:"attachment"`
 	PrestartDone   bool              `store:"done"`
@@ -71,13 +71,13 @@ type HookRecord struct {
 	Devices        []DeviceRecord    `store:"devices"`
 }
 
-// RestartRequest is the stored form of a [record.RestartRequest].
+// RestartRequest is a [record.RestartRequest]'s stored form.
 type RestartRequest struct {
 	CountsAsFailure bool   `store:"failure"`
 	Reason          string `store:"reason"`
 }
 
-// RestartRecord is the stored form of a [restart.State].
+// RestartRecord is a [restart.State]'s stored form.
 type RestartRecord struct {
 	EndsInWindow int           `store:"count"`
 	WindowStart  time.Time     `store:"window_start"`
@@ -85,7 +85,7 @@ type RestartRecord struct {
 	Delay        time.Duration `store:"delay"`
 }
 
-// ProcessExit is the stored form of a [restart.RunEnd].
+// ProcessExit is a [restart.RunEnd]'s stored form.
 type ProcessExit struct {
 	Time                   time.Time `store:"time"`
 	StartFailed            bool      `store:"start_failed"`
@@ -104,7 +104,7 @@ type ProcessExit struct {
 	OutputStart            time.Time `store:"output_start"`
 }
 
-// PendingDestroyRecord is the stored form of a [record.PendingDestroy].
+// PendingDestroyRecord is a [record.PendingDestroy]'s stored form.
 type PendingDestroyRecord struct {
 	StartID                string                `store:"id"`
 	Handle                 *HandleRecord         `store:"handle"`
@@ -112,8 +112,7 @@ type PendingDestroyRecord struct {
 	Next                   *PendingDestroyRecord `store:"next"`
 }
 
-// TaskSecrets are the parts of a TaskRecord that can contain items of variables: the results of hooks, and the
-// environment of the task.
+// TaskSecrets are the TaskRecord parts that can contain items of variables: hook results and the task's environment.
 type TaskSecrets struct {
 	HookSecretsByName   map[string]*HookSecrets `store:"hooks,secret"`
 	Handle              *HandleSecrets          `store:"handle,secret"`
@@ -121,20 +120,19 @@ type TaskSecrets struct {
 	ReadVariables       []string                `store:"variables,secret"`
 }
 
-// HookSecrets are the secret parts of a HookRecord.
+// HookSecrets are a HookRecord's secret parts.
 type HookSecrets struct {
 	Data map[string]string `store:"data,secret"`
 	Env  map[string]string `store:"env,secret"`
 }
 
-// HandleSecrets are the secret parts of a HandleRecord.
+// HandleSecrets are a HandleRecord's secret parts.
 type HandleSecrets struct {
 	Env         map[string]string `store:"env,secret"`
 	DriverState []byte            `store:"driver_state,secret"` // nil unless the driver's state contains the environment, see containsTaskEnv
 }
 
-// NewTaskRecord returns the stored form of a record. It shares lists and maps with the record; SplitSecrets does not
-// modify these.
+// NewTaskRecord returns a record's stored form. It shares lists and maps with the record; SplitSecrets does not modify these.
 func NewTaskRecord(s record.Fields) *TaskRecord {
 	r := &TaskRecord{
 		AllocHookConfigByName: s.AllocHookConfigByName, StartID: s.StartID, Handle: NewHandleRecord(s.Handle), NetworkOverride: (*NetworkOverrideRecord)(s.NetworkOverride),
@@ -156,7 +154,7 @@ func NewTaskRecord(s record.Fields) *TaskRecord {
 	return r
 }
 
-// Fields returns the record of a stored form.
+// Fields returns the record from its stored form.
 func (r *TaskRecord) Fields() record.Fields {
 	s := record.Fields{
 		AllocHookConfigByName: r.AllocHookConfigByName, StartID: r.StartID, Handle: r.Handle.Handle(), NetworkOverride: (*driver.NetworkOverride)(r.NetworkOverride),
@@ -194,12 +192,11 @@ func (r *PendingDestroyRecord) pendingDestroy() *record.PendingDestroy {
 	return &record.PendingDestroy{StartID: r.StartID, Handle: r.Handle.Handle(), NotFoundIsInconclusive: r.NotFoundIsInconclusive, Next: r.Next.pendingDestroy()}
 }
 
-// allocIDEnvVar is an environment variable that every task has.
+// allocIDEnvVar is an environment variable set for every task.
 const allocIDEnvVar = "NOMAD_ALLOC_ID"
 
-// containsTaskEnv reports whether the state of a driver contains the environment of its task, as with many
-// third-party Nomad drivers. The state of other drivers is not sealed, because a task whose driver state is
-// sealed cannot be recovered without the key.
+// containsTaskEnv reports whether a driver's state contains its task's environment, as with many third-party Nomad drivers.
+// Other drivers' state is not sealed, because a task with sealed driver state cannot be recovered without the key.
 func containsTaskEnv(driverState []byte) bool {
 	return bytes.Contains(driverState, []byte(allocIDEnvVar))
 }

@@ -1,7 +1,6 @@
-// Package variables changes the variables of a store: with check-and-set, and
-// with locks that expire unless their holder renews them.
+// Package variables changes a store's variables: with check-and-set, and with locks that expire unless their holder renews
+// them.
 //
-// It owns the leases of the locks and rejects invalid requests; package model has the
-// rules for paths and sizes. Callers read variables from a snapshot of the store. The
-// items of a variable are secret: no error and no log line contains them.
+// It owns the locks' leases and rejects invalid requests; package model has the rules for paths and sizes. Callers read
+// variables from a store snapshot. A variable's items are secret: no error and no log line contains them.
 package variables

@@ -11,8 +11,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// lockLease has the times at which a lock that is not renewed ends: at expireTime, the holder can no longer renew it; at
-// releaseTime, after the lock delay, the lock is released and another client can acquire it.
+// lockLease has the times for a lock that is not renewed: at expireTime, the holder can no longer renew it; at releaseTime,
+// after the lock delay, the lock is released and another client can acquire it.
 type lockLease struct {
 	lockID                  string
 	expireTime, releaseTime time.Time
@@ -32,7 +32,7 @@ func (va *Variables) startLease(key variableKey, lock *api.VariableLock) {
 	wait.Notify(va.leaseAdded)
 }
 
-// renewUnexpiredLease replaces the lease of a lock by a new one. It returns false if the lease has expired.
+// renewUnexpiredLease replaces a lock's lease with a new one. It returns false if the lease has expired.
 func (va *Variables) renewUnexpiredLease(key variableKey, lock *api.VariableLock) bool {
 	va.leasesMu.Lock()
 	defer va.leasesMu.Unlock()
@@ -44,13 +44,12 @@ func (va *Variables) renewUnexpiredLease(key variableKey, lock *api.VariableLock
 	return true
 }
 
-// RunLockExpiration releases locks that their holders have not renewed, until ctx ends. At the start,
-// each stored lock gets a new lease with its full TTL, because holders could not renew their locks while
-// no agent ran.
+// RunLockExpiration releases locks that their holders have not renewed, until ctx ends. At the start, each stored lock gets a
+// new lease with its full TTL, because holders could not renew their locks while no agent ran.
 func (va *Variables) RunLockExpiration(ctx context.Context) {
 	snapshot := va.store.Snapshot()
 	for _, v := range snapshot.Variables(nil, store.AnyNamespace, "") {
-		if v.Lock != nil && snapshot.VariableDecryptErr(v) == nil { // a lock in a variable that cannot be read cannot be released
+		if v.Lock != nil && snapshot.VariableDecryptErr(v) == nil { // a lock in an unreadable variable cannot be released
 			va.startLease(variableKeyOf(v), v.Lock)
 		}
 	}
@@ -76,7 +75,7 @@ func (va *Variables) timeUntilNextLockRelease() time.Duration {
 	return first
 }
 
-// releaseExpiredLocks releases the locks whose lease and delay have passed.
+// releaseExpiredLocks releases locks after their lease and delay have passed.
 func (va *Variables) releaseExpiredLocks(ctx context.Context) {
 	va.leasesMu.Lock()
 	var due []variableKey

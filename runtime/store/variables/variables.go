@@ -15,12 +15,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// InvalidRequestError means that a request is invalid, independently of the stored variables.
+// InvalidRequestError: a request is invalid, independently of the stored variables.
 type InvalidRequestError string
 
 func (e InvalidRequestError) Error() string { return string(e) }
 
-// ConflictError means that a request conflicts with the stored variable.
+// ConflictError: a request conflicts with the stored variable.
 type ConflictError struct {
 	Text string
 	// CurrentVariable is the stored variable. If none is stored, it has only namespace and path.
@@ -29,18 +29,18 @@ type ConflictError struct {
 
 func (e *ConflictError) Error() string { return e.Text }
 
-// The texts of a ConflictError, which are the same as in Nomad.
+// ConflictError's texts, the same as in Nomad.
 const (
 	indexConflictText    = "cas error: the index of the variable is another one"
 	lockedConflictText   = "attempting to modify locked variable"
 	unlockedConflictText = "variable doesn't hold a lock"
 )
 
-// ExpectedModifyIndex is the ModifyIndex that the stored variable must have, for check-and-set. 0 means that the
-// variable must not exist, nil that every index is accepted.
+// ExpectedModifyIndex is the ModifyIndex that the stored variable must have, for check-and-set. 0 means that the variable must
+// not exist, nil that every index is accepted.
 type ExpectedModifyIndex = *uint64
 
-// Variables changes the variables of a store and manages their locks. Its methods may be called concurrently.
+// Variables changes a store's variables and manages their locks. Its methods may be called concurrently.
 type Variables struct {
 	store      *store.Store
 	logger     hclog.Logger
@@ -54,13 +54,12 @@ type variableKey struct{ namespace, path string }
 
 func variableKeyOf(v *api.Variable) variableKey { return variableKey{v.Namespace, v.Path} }
 
-// New returns the Variables of a store. Locks expire only while RunLockExpiration runs.
+// New returns a store's Variables. Locks expire only while RunLockExpiration runs.
 func New(s *store.Store, logger hclog.Logger) *Variables {
 	return &Variables{store: s, logger: logger.Named("variables"), leaseAdded: make(chan struct{}, 1), leasesByVariable: make(map[variableKey]lockLease)}
 }
 
-// Put stores the items of a variable. If the stored variable is locked, v must have the ID of the lock, and
-// the variable stays locked.
+// Put stores a variable's items. If the stored variable is locked, v must have the lock's ID, and the variable stays locked.
 func (va *Variables) Put(ctx context.Context, v *api.Variable, expectedIndex ExpectedModifyIndex) (*api.Variable, error) {
 	if len(v.Items) == 0 {
 		return nil, InvalidRequestError("variable missing required Items object")
@@ -91,8 +90,8 @@ func (va *Variables) Delete(ctx context.Context, namespace, path string, expecte
 	})
 }
 
-// AcquireLock locks a variable, and creates it if it does not exist. It stores the items of
-// v, if there are any. The holder must present the ID of the returned lock.
+// AcquireLock locks a variable, and creates it if it does not exist. It stores v's items, if there are any. The holder must
+// present the returned lock's ID.
 func (va *Variables) AcquireLock(ctx context.Context, v *api.Variable) (*api.Variable, error) {
 	lock, err := newLock(v.Lock)
 	if err != nil {
@@ -114,15 +113,14 @@ func (va *Variables) AcquireLock(ctx context.Context, v *api.Variable) (*api.Var
 	return got, err
 }
 
-// RenewLock renews the lease of the lock whose ID is in v.Lock. It stores nothing, and returns the variable
-// without its items.
+// RenewLock renews the lease for the lock ID in v.Lock. It stores nothing, and returns the variable without its items.
 func (va *Variables) RenewLock(_ context.Context, v *api.Variable) (*api.Variable, error) {
 	at := variableKeyOf(v)
 	old := va.store.Snapshot().Variable(nil, at.namespace, at.path)
 	if err := checkLockHeldBy(old, v); err != nil {
 		return nil, err
 	}
-	if !va.renewUnexpiredLease(at, old.Lock) { // renewUnexpiredLease also works for a variable whose items cannot be decrypted
+	if !va.renewUnexpiredLease(at, old.Lock) { // renewUnexpiredLease also works for a variable with items that cannot be decrypted
 		return nil, &ConflictError{unlockedConflictText, old}
 	}
 	c := *old
@@ -130,7 +128,7 @@ func (va *Variables) RenewLock(_ context.Context, v *api.Variable) (*api.Variabl
 	return &c, nil
 }
 
-// ReleaseLock removes the lock whose ID is in v.Lock from the variable.
+// ReleaseLock removes the lock with the ID in v.Lock from the variable.
 func (va *Variables) ReleaseLock(ctx context.Context, v *api.Variable) (*api.Variable, error) {
 	return va.changeVariable(ctx, v, nil, func(old *api.Variable) (*api.Variable, error) {
 		if err := checkLockHeldBy(old, v); err != nil {
@@ -150,8 +148,8 @@ func checkLockHeldBy(stored, holder *api.Variable) error {
 	return nil
 }
 
-// changeVariable stores the variable that edit returns, after it has set the namespace, the path and the times. The store
-// sets the indexes.
+// changeVariable stores the variable returned by edit, after edit has set the namespace, the path and the times. The store sets
+// the indexes.
 func (va *Variables) changeVariable(ctx context.Context, v *api.Variable, expectedIndex ExpectedModifyIndex, edit func(old *api.Variable) (*api.Variable, error)) (*api.Variable, error) {
 	if err := errors.Join(model.ValidateVariablePath(v.Path), model.ValidateNamespaceName(v.Namespace), model.CheckVariableSize(v.Items)); err != nil {
 		return nil, InvalidRequestError(err.Error())
@@ -193,14 +191,14 @@ func currentVariableIfIndexMatches(tx *store.Txn, key variableKey, expectedIndex
 	return old, nil
 }
 
-// The limits and the default for the TTL and the delay of a lock.
+// Limits and defaults for a lock's TTL and delay.
 const (
 	minTTL     = 10 * time.Second
 	maxTTL     = 24 * time.Hour
 	defaultTTL = 15 * time.Second
 )
 
-// newLock returns a new lock with the TTL and delay of the request, or the default ones.
+// newLock returns a new lock with the request's TTL and delay, or the default ones.
 func newLock(requested *api.VariableLock) (*api.VariableLock, error) {
 	lock := &api.VariableLock{ID: uuid.NewString(), TTL: defaultTTL.String(), LockDelay: defaultTTL.String()}
 	if requested == nil {
