@@ -18,7 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// loseAllocs deletes the records of allocations, as a damaged state file does.
+// loseAllocs deletes allocation records, as a damaged state file does.
 func (h *harness) loseAllocs(allocs ...*api.Allocation) {
 	h.t.Helper()
 	_, err := h.store.Update(h.t.Context(), func(tx *store.Txn) error {
@@ -32,7 +32,7 @@ func (h *harness) loseAllocs(allocs ...*api.Allocation) {
 	}
 }
 
-// startNextScheduler runs the scheduler of the next agent until the test ends, beside the first one.
+// startNextScheduler runs the next agent's scheduler until the test ends, beside the first one.
 func (h *harness) startNextScheduler() { h.startNextSchedulerIn(newTestEnv()) }
 
 func (h *harness) startNextSchedulerIn(env scheduler.Env) *scheduler.Scheduler {
@@ -106,8 +106,8 @@ func TestStartDoesNotRepeatEndedBatchJob(t *testing.T) {
 	})
 }
 
-// A lost allocation whose tasks run, and that no driver can adopt, keeps its name until they end, and the evaluation has
-// the reason.
+// If a lost allocation's tasks run and no driver can adopt it, it keeps its name until they end, and the evaluation has the
+// reason.
 func TestUnknownInstanceIsReplacedAfterItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, endlessAllocTimes)
@@ -144,7 +144,7 @@ func TestUnknownInstanceIsReplacedAfterItsEnd(t *testing.T) {
 	})
 }
 
-// An adopted allocation of a known job counts as its instance, and the one of a lost job brings the job with it.
+// A known job's adopted allocation counts as its instance, and a lost job's allocation brings the job with it.
 func TestAdoptedAllocs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, endlessAllocTimes)

@@ -16,8 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler/schedtest"
 )
 
-// wallClock is a wall clock that a test can set. It advances with the synctest
-// bubble.
+// wallClock is a settable wall clock. It advances with the synctest bubble.
 type wallClock struct {
 	start                  time.Time
 	offsetAtLastAdjustment atomic.Int64
@@ -26,8 +25,7 @@ type wallClock struct {
 
 func newWallClock() *wallClock { return &wallClock{start: time.Now()} }
 
-// Now returns a time without monotonic part, like a time that was read from the
-// disk.
+// Now returns a time without monotonic part, like a time read from the disk.
 func (w *wallClock) Now() time.Time {
 	return time.Now().Round(0).Add(time.Duration(w.offsetAtLastAdjustment.Load()))
 }
@@ -40,7 +38,7 @@ func (w *wallClock) Uptime() time.Duration {
 // the monotonic clock stands still.
 func (w *wallClock) Step(by time.Duration) { w.offsetAtLastAdjustment.Add(int64(by)) }
 
-// clockHarness is a harness with a clock that can be set.
+// clockHarness is a harness with a settable clock.
 type clockHarness struct {
 	*harness
 	clock         *wallClock
@@ -95,7 +93,7 @@ func (c *clockHarness) startSchedulerAfter(beforeRun func()) {
 	synctest.Wait()
 }
 
-// clockStepCases has the situations in which the clock is set: while a scheduler runs, with and without a call of
+// clockStepCases has the situations in which the clock is set: while a scheduler runs, with and without calling
 // RequestClockCheck, and between two schedulers.
 var clockStepCases = map[string]func(*clockHarness, time.Duration){
 	"while the agent runs": func(b *clockHarness, by time.Duration) {
@@ -121,7 +119,7 @@ var clockStepCases = map[string]func(*clockHarness, time.Duration){
 	},
 }
 
-// launchCount returns the number of children of a periodic job.
+// launchCount returns how many children a periodic job has.
 func (c *clockHarness) launchCount(key scheduler.JobKey) int {
 	return len(c.store.Snapshot().JobChildren(nil, key.Namespace, key.ID))
 }
@@ -172,7 +170,7 @@ func TestPeriodicJobIsLaunchedOnceAfterClockIsSetForward(t *testing.T) {
 	})
 }
 
-// A correction of less than a second, as by a time daemon, repeats no launch.
+// A correction under one second, as by a time daemon, repeats no launch.
 func TestSmallCorrectionRepeatsNoLaunch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newClockHarness(t, func(*api.Allocation) schedtest.SimulatedAllocBehaviour {
@@ -214,16 +212,16 @@ func TestRescheduleDelayIgnoresClockSteps(t *testing.T) {
 					b.clock.Step(365 * 24 * time.Hour)
 					b.startScheduler()
 					b.register(failingJob(0))
-					b.advance(11 * time.Second) // 10 s of the reschedule delay have passed
+					b.advance(11 * time.Second) // 10 s into the reschedule delay
 					step(b, by)
 					if strings.HasPrefix(name, "between two agents") {
-						b.advance(10 * time.Second) // a new scheduler starts the delay again, because it cannot measure how much of it has passed
+						b.advance(10 * time.Second) // a new scheduler starts the delay again, because it cannot measure how much has passed
 					}
 					b.advance(19 * time.Second)
 					if got := len(b.store.Snapshot().AllocationsByJob(nil, webJobKey.Namespace, webJobKey.ID)); got != 1 {
 						t.Errorf("replaced before the delay: %d allocations", got)
 					}
-					b.advance(61 * time.Second) // the rest of the delay, and the minute after which a step that was not reported is noticed
+					b.advance(61 * time.Second) // the rest of the delay, and the minute after which an unreported step is noticed
 					if got := len(b.store.Snapshot().AllocationsByJob(nil, webJobKey.Namespace, webJobKey.ID)); got < 2 {
 						t.Errorf("not replaced after the delay: %d allocations", got)
 					}
@@ -243,7 +241,7 @@ func TestEvaluationIsProcessedAfterInaccurateClockStep(t *testing.T) {
 		b.clock.uptimeError.Store(int64(time.Millisecond))
 		b.startScheduler()
 		b.register(failingJob(0))
-		b.advance(11 * time.Second) // 10 s of the reschedule delay have passed
+		b.advance(11 * time.Second) // 10 s into the reschedule delay
 		b.clock.uptimeError.Store(0)
 		b.clock.Step(10 * time.Minute)
 		b.advance(21 * time.Second)
@@ -253,8 +251,7 @@ func TestEvaluationIsProcessedAfterInaccurateClockStep(t *testing.T) {
 	})
 }
 
-// Reschedule attempts that were made while the clock was ahead count until the interval of the policy has passed, and
-// no longer.
+// Reschedule attempts made while the clock was ahead count until the policy's interval has passed, and no longer.
 func TestRescheduleAttemptsExpireAfterClockIsSetBack(t *testing.T) {
 	for name, step := range clockStepCases {
 		t.Run(name, func(t *testing.T) {
@@ -279,7 +276,7 @@ func TestRescheduleAttemptsExpireAfterClockIsSetBack(t *testing.T) {
 	}
 }
 
-// The progress deadline of a deployment is measured by the monotonic clock.
+// The monotonic clock measures a deployment's progress deadline.
 func TestProgressDeadlineIgnoresClockSteps(t *testing.T) {
 	for _, by := range []time.Duration{-365 * 24 * time.Hour, 365 * 24 * time.Hour, 5 * time.Hour} {
 		for name, step := range clockStepCases {
@@ -312,7 +309,7 @@ func TestProgressDeadlineIgnoresClockSteps(t *testing.T) {
 	}
 }
 
-// The deadline of a drain is measured by the monotonic clock.
+// The monotonic clock measures a drain's deadline.
 func TestDrainDeadlineIgnoresClockSteps(t *testing.T) {
 	for _, by := range []time.Duration{-365 * 24 * time.Hour, 5 * time.Hour} {
 		for name, step := range clockStepCases {

@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// deviceNode returns a node with two models of one vendor and one of another.
+// deviceNode returns a node with two models from one vendor and one from another.
 func deviceNode() PlacementNode {
 	group := func(vendor, name string, memory int64, ids ...string) *api.NodeDeviceResource {
 		g := &api.NodeDeviceResource{Vendor: vendor, Type: "gpu", Name: name, Attributes: map[string]*api.Attribute{"memory": {IntVal: &memory, Unit: "GiB"}}}
@@ -125,8 +125,8 @@ func TestPlaceWithoutDevices(t *testing.T) {
 	}
 }
 
-// TestDevicesAreReservedUntilTheAllocationEnds also covers the replacement of an allocation, which may take the device of
-// the one that it replaces.
+// TestDevicesAreReservedUntilTheAllocationEnds also covers an allocation's replacement, which may take the replaced
+// allocation's device.
 func TestDevicesAreReservedUntilTheAllocationEnds(t *testing.T) {
 	node := deviceNode()
 	usage, env := NewEmptyNodeUsage(node), testEnv()

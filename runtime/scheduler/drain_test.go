@@ -13,8 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler/schedtest"
 )
 
-// slowStopAllocTimes returns the durations of an allocation that takes a second to stop. Batch jobs complete after a
-// minute.
+// slowStopAllocTimes returns an allocation's durations: it takes a second to stop. Batch jobs complete after a minute.
 func slowStopAllocTimes(a *api.Allocation) schedtest.SimulatedAllocBehaviour {
 	l := schedtest.SimulatedAllocBehaviour{StopDuration: time.Second}
 	if *a.Job.Type == api.JobTypeBatch {
@@ -23,8 +22,7 @@ func slowStopAllocTimes(a *api.Allocation) schedtest.SimulatedAllocBehaviour {
 	return l
 }
 
-// registerMixedJobs registers a service with count 3 and max_parallel 2, a batch job that takes
-// a minute, and a system job.
+// registerMixedJobs registers a service with count 3 and max_parallel 2, a one-minute batch job, and a system job.
 func (h *harness) registerMixedJobs() {
 	h.register(serviceJob(func(_ *api.Job, g *api.TaskGroup, _ *api.Task) {
 		g.Migrate = &api.MigrateStrategy{MaxParallel: new(2)}
@@ -36,7 +34,7 @@ func (h *harness) registerMixedJobs() {
 	h.advance(2 * time.Second)
 }
 
-// runningCounts returns the numbers of pending and running allocations by job.
+// runningCounts returns the pending and running allocation counts by job.
 func (h *harness) runningCounts() string {
 	var all []string
 	for _, id := range []string{"web", "batch", "system"} {
@@ -71,8 +69,8 @@ func drainRequest(deadline time.Duration, ignoreSystem bool) scheduler.DrainRequ
 	return scheduler.DrainRequest{Spec: &api.DrainSpec{Deadline: deadline, IgnoreSystemJobs: ignoreSystem}, Meta: map[string]string{"why": "test"}}
 }
 
-// Allocations of services stop as their migrate blocks specify, those of batch jobs when they complete
-// or at the deadline, those of system jobs last. Then the drain is complete and the jobs are blocked.
+// Service allocations stop as their migrate blocks specify, batch allocations when they complete or at the deadline, system
+// allocations last. Then the drain is complete and the jobs are blocked.
 func TestDrain(t *testing.T) {
 	type drainStep struct {
 		after time.Duration
@@ -82,7 +80,7 @@ func TestDrain(t *testing.T) {
 		name    string
 		request scheduler.DrainRequest
 		steps   []drainStep
-		back    string // allocations that run after the node has become eligible again
+		back    string // allocations running after the node has become eligible again
 	}{
 		{"with a deadline", drainRequest(10*time.Second, false), []drainStep{
 			{500 * time.Millisecond, "web 3, batch 1, system 1"},
@@ -145,8 +143,8 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// Allocations that still run when a drain is cancelled continue to run. A new agent continues a drain that an earlier
-// agent started.
+// Allocations still running when a drain is cancelled continue to run. A new agent continues a drain started by an earlier
+// agent.
 func TestDrainCancelledAndRestarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, slowStopAllocTimes)

@@ -8,7 +8,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// nodeWithNetworks has the host networks public, and same with the address of the node.
+// nodeWithNetworks has the host networks public, and same with the node's address.
 func nodeWithNetworks() *api.Node {
 	return &api.Node{
 		ID: "node", Name: "box", Datacenter: "dc1", NodePool: "default", SchedulingEligibility: api.NodeSchedulingEligible,
@@ -36,7 +36,7 @@ func jobWithPorts(id string, static, dynamic []api.Port) *api.Job {
 	}).job
 }
 
-// A port of a host network has the address of the network, and the same number on the default network is another port.
+// A host network's port has the network's address, and the same number on the default network is another port.
 func TestPortsOfHostNetworks(t *testing.T) {
 	node := PlacementNodeOf(nodeWithNetworks())
 	usage := NewEmptyNodeUsage(node)

@@ -38,7 +38,7 @@ func (h *harness) job(id string) *api.Job {
 	return h.store.Snapshot().Job(nil, "default", id)
 }
 
-// allocs returns the allocations of a job in the order of their placement.
+// allocs returns a job's allocations in placement order.
 func (h *harness) allocs(id string) []*api.Allocation {
 	return h.store.Snapshot().AllocationsByJob(nil, "default", id)
 }
@@ -51,8 +51,7 @@ func (h *harness) expectRejection(err error, want string) {
 	}
 }
 
-// The registration of an unchanged job creates an evaluation and keeps the job's version; a changed job gets a new
-// version.
+// Registering an unchanged job creates an evaluation and keeps the job's version; a changed job gets a new version.
 func TestRegister(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, endlessAllocTimes)
@@ -90,7 +89,7 @@ func TestRegister(t *testing.T) {
 		if err := try(scheduler.RegisterOptions{PreserveCounts: true}, func(_ *api.Job, g *api.TaskGroup, _ *api.Task) { g.Count = new(9) }); err != nil || *b.job("web").TaskGroups[0].Count != 3 {
 			t.Errorf("counts preserved: %v, count %d", err, *b.job("web").TaskGroups[0].Count)
 		}
-		// The preserved count is that of the stored job, so that only the transaction can compare it with the new scaling block.
+		// The preserved count is the stored job's, so only the transaction can compare it with the new scaling block.
 		tooFew := func(_ *api.Job, g *api.TaskGroup, _ *api.Task) {
 			g.Count, g.Scaling = new(2), &api.ScalingPolicy{Min: new(int64(1)), Max: new(int64(2))}
 		}
@@ -100,7 +99,7 @@ func TestRegister(t *testing.T) {
 	})
 }
 
-// Evaluations of a deployment have the priority of the evaluation that created it.
+// A deployment's evaluations have the priority of the evaluation that created it.
 func TestPriorityOfADeployment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, healthyAfterTimes(5*time.Second))
@@ -175,7 +174,7 @@ func TestMaxRunDuration(t *testing.T) {
 	})
 }
 
-// A job whose driver is missing is blocked, and is placed when the driver is healthy. (rule RS-049)
+// A job without its driver is blocked, and is placed when the driver is healthy. (rule RS-049)
 func TestMissingDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, endlessAllocTimes)
@@ -233,7 +232,7 @@ func TestPeriodic(t *testing.T) {
 		if child.Periodic != nil || *child.ParentID != "web" || *child.Name != want[0] || *child.Status != "running" {
 			t.Errorf("child %+v", child)
 		}
-		// The child runs for two and a half minutes, so that two launches are skipped.
+		// The child runs for two and a half minutes, so two launches are skipped.
 		b.advance(180 * time.Second)
 		if got := b.childIDs("web"); len(got) != 2 {
 			t.Errorf("after four minutes %v", got)
@@ -283,7 +282,7 @@ func TestMissedLaunch(t *testing.T) {
 	})
 }
 
-// A dispatch creates a child of a parameterized job. (rule RS-096)
+// A dispatch creates a parameterized job's child. (rule RS-096)
 func TestDispatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, endlessAllocTimes)
@@ -346,8 +345,8 @@ func TestDispatch(t *testing.T) {
 	})
 }
 
-// Requests read a stored job while a change derives a new version from it: the change must not write to the stored job,
-// from which the new version takes most of its parts.
+// Requests read a stored job while a change derives a new version from it. The change must not write to the stored job, because
+// the new version takes most of its parts from there.
 func TestScaleOnlyReadsStoredJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, endlessAllocTimes)
@@ -507,8 +506,8 @@ func TestProgressDeadline(t *testing.T) {
 	})
 }
 
-// Records of running allocations and records that are still needed are kept. Other records are deleted by age, or at
-// once on request. (rule RS-097)
+// Records are kept for running allocations or while still needed. Other records are deleted by age, or at once on request.
+// (rule RS-097)
 func TestGarbageCollection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, func(a *api.Allocation) schedtest.SimulatedAllocBehaviour {
@@ -556,7 +555,7 @@ func TestGarbageCollection(t *testing.T) {
 	})
 }
 
-// A change that the store rejects has no effect. The scheduler retries its own changes until the store accepts them.
+// A change rejected by the store has no effect. The scheduler retries its own changes until the store accepts them.
 func TestRetryAfterStoreErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, func(*api.Allocation) schedtest.SimulatedAllocBehaviour {
@@ -673,7 +672,7 @@ func TestStopOfABatchAllocation(t *testing.T) {
 				if len(allocs) != c.allocs || status != c.status || allocs[0].ID != stopped.ID || allocs[0].ClientStatus != api.AllocClientStatusComplete {
 					t.Errorf("%d allocations, the job is %s, want %d and %s", len(allocs), status, c.allocs, c.status)
 				}
-				// A new version of the job places new allocations.
+				// A new job version places new allocations.
 				b.register(batchJob(func(_ *api.Job, _ *api.TaskGroup, task *api.Task) { task.Env = map[string]string{"again": "yes"} }))
 				if n := len(b.allocs("web")); n != c.allocs+1 {
 					t.Errorf("with the next version there are %d allocations, want one more than %d", n, c.allocs)

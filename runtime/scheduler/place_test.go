@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// A fixture has a job with one group of one task.
+// A fixture has a job with one group and one task.
 type jobFixture struct {
 	job   *api.Job
 	group *api.TaskGroup
@@ -34,7 +34,7 @@ func newJobFixture(edit func(*jobFixture)) *jobFixture {
 func TestPlaceWithoutNetworkMode(t *testing.T) {
 	for _, c := range []struct {
 		name, mode string
-		modes      []string // modes of the node
+		modes      []string // node modes
 		want       string
 	}{
 		{"a bridge", "bridge", []string{"bridge"}, ""},
@@ -66,8 +66,8 @@ func testNode() PlacementNode {
 	}
 }
 
-// testEnv returns an Env whose ids are numbered, and in which every search for a dynamic port starts at the first port.
-// The ports inUse are not free.
+// testEnv returns an Env with numbered ids, in which every dynamic port search starts at the first port. The ports inUse are
+// not free.
 func testEnv(inUse ...int) Env {
 	ids := 0
 	return Env{
@@ -105,7 +105,7 @@ func TestPlace(t *testing.T) {
 		t.Errorf("allocations\n got %q\nwant %q", got, want)
 	}
 
-	// port 20000 is in use on the host, and 20001 is a static port of the job
+	// port 20000 is in use on the host, and 20001 is the job's static port
 	second := allocs[1].AllocatedResources
 	for _, c := range []struct {
 		what      string
@@ -144,7 +144,7 @@ func TestPlaceRefuses(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		edit func(*jobFixture)
-		want string // error of the placement; empty if the job can be placed
+		want string // placement error; empty if the job can be placed
 	}{
 		{"a datacenter by pattern", func(f *jobFixture) { f.job.Datacenters = []string{"x", "d*1"} }, ""},
 		{"another datacenter", func(f *jobFixture) { f.job.Datacenters = []string{"dc2"} }, `job "j": datacenters ["dc2"]: this node is in datacenter "dc1"`},
@@ -315,8 +315,7 @@ func TestParsePorts(t *testing.T) {
 	}
 }
 
-// FuzzPlace checks that a valid job is placed or rejected, and that no port is
-// assigned twice.
+// FuzzPlace checks that a valid job is placed or rejected, and no port is assigned twice.
 func FuzzPlace(f *testing.F) {
 	full := newJobFixture(func(f *jobFixture) {
 		f.group.Count = new(3)
@@ -388,7 +387,7 @@ func TestPlaceCores(t *testing.T) {
 	}
 }
 
-// The CPU of reserved cores is not subtracted again from the CPU that tasks can use, and a core has its own frequency.
+// The reserved cores' CPU is not subtracted again from the CPU that tasks can use, and a core has its own frequency.
 func TestPlaceOnNodeWithReservedCores(t *testing.T) {
 	record := nodeWithNetworks()
 	record.Attributes["cpu.frequency"], record.Attributes["cpu.reservablecores"], record.Attributes["cpu.usablecompute"] = "2000", "1", "1700"

@@ -24,7 +24,7 @@ type PlanInput struct {
 	Eval *api.Evaluation
 	// Job is the current version, or nil if the job was purged.
 	Job *api.Job
-	// JobAllocs and JobEvals are the job's stored allocations and evaluations, without exception.
+	// JobAllocs and JobEvals are all the job's stored allocations and evaluations.
 	JobAllocs []*api.Allocation
 	JobEvals  []*api.Evaluation
 	// LatestDeployment is the job's newest deployment, or nil.

@@ -10,7 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// planCase is the input of one call of Plan.
+// planCase is the input for one Plan call.
 type planCase struct {
 	input     PlanInput
 	lastAlloc int
@@ -18,7 +18,7 @@ type planCase struct {
 
 var planTime = time.Unix(1000, 0)
 
-// newPlanCase returns a planCase for version 0 of a job that has one group with count 2.
+// newPlanCase returns a planCase for version 0 of a job with one group and count 2.
 func newPlanCase(jobType string, edit func(*jobFixture)) *planCase {
 	f := newJobFixture(func(f *jobFixture) {
 		f.job.Type = &jobType
@@ -32,7 +32,7 @@ func newPlanCase(jobType string, edit func(*jobFixture)) *planCase {
 	return p
 }
 
-// setNextVersion replaces the job of the planCase by its next version.
+// setNextVersion replaces planCase's job by its next version.
 func (p *planCase) setNextVersion(edit func(*jobFixture)) *planCase {
 	jobType := *p.input.Job.Type
 	version := *p.input.Job.Version + 1
@@ -46,7 +46,7 @@ func (p *planCase) setNextVersion(edit func(*jobFixture)) *planCase {
 	return p
 }
 
-// addAlloc adds an allocation of the current job version.
+// addAlloc adds an allocation with the current job version.
 func (p *planCase) addAlloc(index int, status string, edits ...func(*api.Allocation)) *planCase {
 	p.lastAlloc++
 	a := &api.Allocation{
@@ -71,7 +71,7 @@ func (p *planCase) plan() PlanChanges {
 	return Plan(p.input)
 }
 
-// changesText describes the changes of a plan in one line.
+// changesText describes a plan's changes in one line.
 func changesText(c PlanChanges) string {
 	var changeTexts []string
 	for _, a := range c.UpdatedAllocs {
@@ -413,7 +413,7 @@ func TestPlanMetrics(t *testing.T) {
 	}
 }
 
-// The annotations of a plan have the numbers that `nomad job plan` shows.
+// A plan's annotations have the numbers shown by `nomad job plan`.
 func TestPlanAnnotations(t *testing.T) {
 	three := func(f *jobFixture) { f.group.Count = new(3); withChangedEnv(f) }
 	old := func() *planCase {
@@ -436,7 +436,7 @@ func TestPlanAnnotations(t *testing.T) {
 	}
 }
 
-// The replacement of an allocation reuses its static port and its resources; other allocations cannot.
+// An allocation's replacement reuses its static port and its resources; other allocations cannot.
 func TestResourcesAreHandedOver(t *testing.T) {
 	p := newPlanCase("batch", func(f *jobFixture) {
 		f.group.Count = new(1)
@@ -449,7 +449,7 @@ func TestResourcesAreHandedOver(t *testing.T) {
 	first.CreateIndex, first.AllocModifyIndex, first.ClientStatus = 1, 1, "running"
 	p.input.NodeUsage.PutAlloc(first)
 
-	p.input.Env.IsPortFree = func(HostPort) bool { return false } // the allocation that is replaced listens on the port
+	p.input.Env.IsPortFree = func(HostPort) bool { return false } // the replaced allocation listens on the port
 	p.input.JobAllocs = []*api.Allocation{first}
 	p.setNextVersion(func(f *jobFixture) {
 		f.group.Count = new(1)

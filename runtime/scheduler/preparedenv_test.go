@@ -40,8 +40,8 @@ func (t *transactionRecorder) Update(ctx context.Context, fn func(*store.Txn) er
 	})
 }
 
-// TestPortsAreCheckedOutsideOfTransactions checks that ids and the results of port checks are prepared before a
-// transaction, and that a second transaction is made only if the first needed more than was prepared.
+// TestPortsAreCheckedOutsideOfTransactions checks that ids and port check results are prepared before a transaction. A second
+// transaction is made only if the first needed more than was prepared.
 func TestPortsAreCheckedOutsideOfTransactions(t *testing.T) {
 	dynamic := func(j *api.Job, g *api.TaskGroup, _ *api.Task) {
 		g.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "a"}, {Label: "b"}}}}
@@ -62,8 +62,8 @@ func TestPortsAreCheckedOutsideOfTransactions(t *testing.T) {
 		job      func(*api.Job, *api.TaskGroup, *api.Task)
 		inUse    func(port int) bool
 		ports    []int
-		failed   string // the exhausted dimension of the placement
-		checks   int    // number of port checks
+		failed   string // the placement's exhausted dimension
+		checks   int    // port check count
 		attempts int64
 	}{
 		{"a free static port", static, none, []int{8080}, "", 1, 1},
@@ -188,7 +188,7 @@ func TestReplacementsWithPortsNeedOneTransaction(t *testing.T) {
 	})
 }
 
-// TestARefusedChangeIsNotRepeated checks that a change that the store rejects is not attempted again.
+// TestARefusedChangeIsNotRepeated checks that a change rejected by the store is not attempted again.
 func TestARefusedChangeIsNotRepeated(t *testing.T) {
 	memory := &transactionRecorder{FaultyStore: schedtest.NewFaultyStoreWithNode(t, schedtest.NewReadyNodeWithMockDriver(1000))}
 	s := scheduler.New(scheduler.Config{NodeID: "node", Store: memory, HostEnv: newTestEnv(), Logger: hclog.NewNullLogger()})

@@ -43,8 +43,7 @@ func newHarness(t *testing.T, life func(*api.Allocation) schedtest.SimulatedAllo
 	b := &harness{t: t, store: schedtest.NewFaultyStoreWithNode(t, schedtest.NewReadyNodeWithMockDriver(1000))}
 	b.Scheduler = scheduler.New(scheduler.Config{NodeID: "node", Store: b.store, HostEnv: newTestEnv(), Logger: hclog.NewNullLogger()})
 	b.node = &schedtest.SimulatedNode{Store: b.store, Scheduler: b.Scheduler, BehaviourOf: func(a *api.Allocation) schedtest.SimulatedAllocBehaviour {
-		// Allocations of a group act at different times, so that the order of
-		// events is deterministic.
+		// A group's allocations act at different times, so that the event order is deterministic.
 		l, index := life(a), time.Duration(a.Name[len(a.Name)-2]-'0')*10*time.Millisecond
 		l.StartDuration, l.TimeToHealthReport, l.StopDuration = l.StartDuration+index, l.TimeToHealthReport+index, l.StopDuration+index
 		return l
@@ -82,8 +81,7 @@ func (h *harness) advance(d time.Duration) {
 
 var webJobKey = scheduler.JobKey{Namespace: "default", ID: "web"}
 
-// serviceJob returns a service job. Its group has a count of three, and the health of an allocation is known after a
-// second.
+// serviceJob returns a service job. Its group has a count of three, and an allocation's health is known after a second.
 func serviceJob(edit func(*api.Job, *api.TaskGroup, *api.Task)) *api.Job {
 	task := &api.Task{Name: "t", Driver: "mock", Env: map[string]string{"V": "0"}, Resources: &api.Resources{CPU: new(10), MemoryMB: new(20)}}
 	group := &api.TaskGroup{Name: new("g"), Count: new(3), Tasks: []*api.Task{task}}
@@ -107,7 +105,7 @@ func (h *harness) register(job *api.Job) scheduler.RequestOutcome {
 	return out
 }
 
-// compareGolden compares the transcript of a test with the test's golden file.
+// compareGolden compares a test's transcript with its golden file.
 func (h *harness) compareGolden() {
 	h.t.Helper()
 	file := filepath.Join("testdata", strings.ToLower(strings.TrimPrefix(h.t.Name(), "Test"))+".golden")
@@ -155,7 +153,7 @@ func TestRollingUpdate(t *testing.T) {
 	})
 }
 
-// A change of kill_timeout keeps the allocations, and the deployment of the new version succeeds. (rule RS-088)
+// A kill_timeout change keeps the allocations, and the new version's deployment succeeds. (rule RS-088)
 func TestInPlaceUpdate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, healthyAfterTimes(5*time.Second))
@@ -181,7 +179,7 @@ func TestCanary(t *testing.T) {
 		if want := "1 error occurred:\n\t* Task group \"g\" has 0/1 healthy allocations\n\n"; err == nil || err.Error() != want {
 			t.Errorf("promotion of a canary that is not healthy: %v, want %s", err, want)
 		}
-		b.advance(time.Hour) // a deployment that waits for a manual promotion does not fail
+		b.advance(time.Hour) // a deployment waiting for a manual promotion does not fail
 		b.transcript.AddTestComment("promote")
 		if _, err := b.PromoteDeployment(t.Context(), d.ID, nil); err != nil {
 			t.Fatal(err)
@@ -225,8 +223,7 @@ func TestAutoRevert(t *testing.T) {
 	})
 }
 
-// With attempts 2 and a constant delay of 5 s an allocation is replaced exactly twice, then the job is dead. (rule
-// RS-093)
+// With attempts 2 and a constant 5 s delay an allocation is replaced exactly twice, then the job is dead. (rule RS-093)
 func TestRescheduleUntilExhausted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, func(*api.Allocation) schedtest.SimulatedAllocBehaviour {
@@ -242,8 +239,8 @@ func TestRescheduleUntilExhausted(t *testing.T) {
 	})
 }
 
-// A job that does not fit is blocked, and its evaluation has the reason. It is placed when another job has ended, not
-// when the stop of that job is requested.
+// A job that does not fit is blocked, and its evaluation has the reason. It is placed when another job has ended, not when that
+// job's stop is requested.
 func TestBlockedThenUnblocked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, func(*api.Allocation) schedtest.SimulatedAllocBehaviour {

@@ -25,9 +25,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// TestSimulation makes random requests, store faults, clock steps and restarts of
-// the scheduler under virtual time. It checks invariants after each change of the
-// store, and the final state after a quiet time. A repeated simulation prints its transcript.
+// TestSimulation makes random requests, store faults, clock steps and scheduler restarts under virtual time. It checks
+// invariants after each store change, and the final state after a quiet time. A repeated simulation prints its transcript.
 //
 //	make simulate
 //	go test -run Simulation ./runtime/scheduler -seed 42
@@ -48,10 +47,10 @@ func TestSimulation(t *testing.T) {
 	})
 }
 
-// simulation is a run of random requests against a scheduler and a simulated node.
+// simulation runs random requests against a scheduler and a simulated node.
 type simulation struct {
 	rand      *rand.Rand // chooses the actions
-	faultRand *rand.Rand // selects at random the changes that fail
+	faultRand *rand.Rand // selects failing changes at random
 	store     *schedtest.FaultyStore
 	scheduler *scheduler.Scheduler
 	node      *schedtest.SimulatedNode
@@ -61,16 +60,16 @@ type simulation struct {
 	startedAllocs     map[string]*api.Allocation // started and not ended
 	clock             *wallClock
 	env               scheduler.Env
-	deploymentStarts  map[string]time.Time // start of each deployment, by the monotonic clock
-	cronLaunches      []time.Time          // launches of the periodic job by the monotonic clock
-	cronChildren      map[uint64]bool      // children of the periodic job by CreateIndex
+	deploymentStarts  map[string]time.Time // each deployment's start, by the monotonic clock
+	cronLaunches      []time.Time          // the periodic job's launches, by the monotonic clock
+	cronChildren      map[uint64]bool      // the periodic job's children by CreateIndex
 	mayExceedDeadline map[string]bool      // deployments that may have exceeded their deadline
 	terminalStatuses  map[string]string    // terminal client status by allocation
-	placedCanaries    map[string]bool      // ids of the allocations that were placed as canaries
+	placedCanaries    map[string]bool      // ids of allocations placed as canaries
 	errs              []error
 }
 
-// simulate runs the simulation of a seed, and returns the first errors.
+// simulate runs a seed's simulation, and returns the first errors.
 func simulate(t *testing.T, seed uint64, out *os.File) (err error) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &simulation{
@@ -128,7 +127,7 @@ func simulate(t *testing.T, seed uint64, out *os.File) (err error) {
 				}
 				s.mu.Lock()
 				for id := range s.deploymentStarts {
-					s.mayExceedDeadline[id] = true // the deadline of a deployment may pass if the clock is set between the two schedulers
+					s.mayExceedDeadline[id] = true // a deployment's deadline may pass if the clock is set between the two schedulers
 				}
 				s.mu.Unlock()
 				s.scheduler = scheduler.New(scheduler.Config{NodeID: "node", Store: s.store, HostEnv: s.env, Logger: hclog.NewNullLogger()})
@@ -162,14 +161,14 @@ func simulate(t *testing.T, seed uint64, out *os.File) (err error) {
 	return err
 }
 
-// envAllocTimes returns the times of an allocation that the job's environment variables encode.
+// envAllocTimes returns an allocation's times, encoded in the job's environment variables.
 func envAllocTimes(a *api.Allocation) schedtest.SimulatedAllocBehaviour {
 	env := a.Job.TaskGroups[0].Tasks[0].Env
 	seconds := func(name string) time.Duration {
 		n, _ := strconv.Atoi(env[name])
 		return time.Duration(n) * time.Second
 	}
-	// Allocations change at different times, so that each seed has one order of events.
+	// Allocations change at different times, so that each seed has one event order.
 	h := fnv.New32a()
 	h.Write([]byte(a.ID))
 	jitter := time.Duration(h.Sum32()%1e6) * time.Microsecond
@@ -196,8 +195,8 @@ func (s *simulation) addError(format string, args ...any) {
 	}
 }
 
-// checkStart checks that no other allocation of the same name runs (except a canary beside an ordinary allocation), and
-// that the node has enough resources.
+// checkStart checks that no other allocation with the same name runs (except a canary beside an ordinary allocation), and the
+// node has enough resources.
 func (s *simulation) checkStart(a *api.Allocation) {
 	s.mu.Lock()
 	s.startedAllocs[a.ID] = a
@@ -235,7 +234,7 @@ func (s *simulation) checkStart(a *api.Allocation) {
 	}
 }
 
-// runningAllocs returns a text that describes the running allocations.
+// runningAllocs returns a text describing the running allocations.
 func (s *simulation) runningAllocs() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -343,7 +342,7 @@ func (s *simulation) checkLaunchesSince(start time.Time) {
 		}
 	}
 	s.mu.Unlock()
-	// A step that is not reported is noticed within a minute.
+	// An unreported step is noticed within a minute.
 	if longest > cronPeriod+time.Minute {
 		s.addError("%s without a launch of the periodic job, of %d launches", longest, n-1)
 	}
@@ -377,8 +376,7 @@ func (s *simulation) changeDeploymentAtRandom(ctx context.Context, key scheduler
 	}
 }
 
-// job returns a random job. All jobs with one id have the same type, because
-// RegisterAndEvaluateJob rejects a change of the type.
+// job returns a random job. All jobs with one id have the same type, because RegisterAndEvaluateJob rejects a type change.
 func (s *simulation) job(id string) *api.Job {
 	r := s.rand
 	kind := map[string]string{"job0": api.JobTypeService, "job1": api.JobTypeService, "job2": api.JobTypeBatch}[id]
@@ -471,7 +469,7 @@ func (s *simulation) changeDevices(ctx context.Context) error {
 	return err
 }
 
-// checkInvariants checks invariants after each change of the store.
+// checkInvariants checks invariants after each store change.
 func (s *simulation) checkInvariants(state *store.Snapshot) {
 	wanted := make(map[string]int)
 	canaries := make(map[string]int)
@@ -493,7 +491,7 @@ func (s *simulation) checkInvariants(state *store.Snapshot) {
 	s.checkTimes(state)
 	for _, job := range state.Jobs(nil, store.AnyNamespace, "") {
 		if job.Periodic != nil {
-			continue // a periodic job has no allocations of its own
+			continue // a periodic job has no allocations itself
 		}
 		limit := *job.TaskGroups[0].Count
 		if *job.Stop {
@@ -508,15 +506,14 @@ func (s *simulation) checkInvariants(state *store.Snapshot) {
 	}
 }
 
-// checkTimes records launches, and checks that no deployment fails before its progress deadline, even if the clock is
-// set during the deployment.
+// checkTimes records launches, and checks that no deployment fails before its progress deadline, even if the clock is set
+// during the deployment.
 func (s *simulation) checkTimes(state *store.Snapshot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
 	for _, job := range state.Jobs(nil, store.AnyNamespace, "") {
-		// After the clock was set back, a child job can have the name of an earlier child. The create index
-		// distinguishes them.
+		// After the clock was set back, a child job can have an earlier child's name. The create index distinguishes them.
 		if job.ParentID != nil && *job.ParentID == "cron" && !s.cronChildren[*job.CreateIndex] {
 			s.cronChildren[*job.CreateIndex] = true
 			s.cronLaunches = append(s.cronLaunches, now)
@@ -535,7 +532,7 @@ func (s *simulation) checkTimes(state *store.Snapshot) {
 	}
 }
 
-// checkStatus checks that an allocation with a terminal status keeps this status.
+// checkStatus checks that an allocation with a terminal status keeps it.
 func (s *simulation) checkStatus(a *api.Allocation) {
 	s.mu.Lock()
 	before := s.terminalStatuses[a.ID]
@@ -556,7 +553,7 @@ func (s *simulation) checkStatus(a *api.Allocation) {
 	}
 }
 
-// checkQuiescentState checks the state that is reached after a long time without requests.
+// checkQuiescentState checks the state reached after a long time without requests.
 func (s *simulation) checkQuiescentState() {
 	state := s.store.Snapshot()
 	for _, job := range state.Jobs(nil, store.AnyNamespace, "") {
@@ -604,13 +601,13 @@ func (s *simulation) checkQuiescentState() {
 	}
 }
 
-// checkEvaluationPlacesNothing checks that another evaluation of each job places nothing: allocations
-// of blocked evaluations do not fit.
+// checkEvaluationPlacesNothing checks that another evaluation for each job places nothing: blocked evaluations' allocations do
+// not fit.
 func (s *simulation) checkEvaluationPlacesNothing(ctx context.Context) {
 	state := s.store.Snapshot()
 	for _, job := range state.Jobs(nil, store.AnyNamespace, "") {
 		if *job.Type == api.JobTypeSystem || job.Periodic != nil {
-			continue // each evaluation of a system job replaces completed allocations
+			continue // each evaluation for a system job replaces completed allocations
 		}
 		key := scheduler.JobKeyOf(job)
 		if _, err := s.scheduler.EvaluateJob(ctx, key, false); err != nil {
@@ -635,8 +632,7 @@ func (s *simulation) isStuck(d *api.Deployment, state *store.Snapshot) bool {
 	}
 	job := state.Job(nil, d.Namespace, d.JobID)
 	for name, g := range d.TaskGroups {
-		// The description of a resumed deployment does not mention that a promotion is needed, so the update block of
-		// the job decides.
+		// A resumed deployment's description does not mention a needed promotion, so the job's update block decides.
 		group := model.FindGroup(job, name)
 		byHand := group != nil && (group.Update == nil || group.Update.AutoPromote == nil || !*group.Update.AutoPromote)
 		if g.PlacedAllocs == 0 && g.DesiredTotal > 0 || g.DesiredCanaries > 0 && !g.Promoted && byHand {

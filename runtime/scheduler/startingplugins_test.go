@@ -17,7 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// putDrivers replaces the drivers of the stored node by healthy drivers.
+// putDrivers replaces the stored node's drivers with healthy drivers.
 func putDrivers(t *testing.T, to scheduler.Store, names ...string) {
 	t.Helper()
 	_, err := to.Update(context.Background(), func(tx *store.Txn) error {
@@ -34,7 +34,7 @@ func putDrivers(t *testing.T, to scheduler.Store, names ...string) {
 	}
 }
 
-// A request that needs a driver which plugins may soon report waits for these plugins, and no other change does.
+// If a request needs a driver that plugins may soon report, it waits for these plugins. No other change waits.
 func TestRequestsWaitForStartingPlugins(t *testing.T) {
 	withID := func(id string) func(*api.Job, *api.TaskGroup, *api.Task) {
 		return func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.ID = &id }

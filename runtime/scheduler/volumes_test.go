@@ -77,7 +77,7 @@ func dynamicVolumes(node *PlacementNode, modes ...string) *HostVolumeState {
 	return &HostVolumeState{volumesByID: map[string]*state.HostVolume{"id1": {Volume: v}}}
 }
 
-// A client that validates a job has the node, and not the state of its dynamic volumes.
+// A client validating a job has the node, and not its dynamic volumes' state.
 func TestPlaceOnEmptyNodeAcceptsDynamicVolumes(t *testing.T) {
 	node := volumeNode()
 	dynamicVolumes(&node)
@@ -100,7 +100,7 @@ func TestVolumeAccessModes(t *testing.T) {
 		name          string
 		modes         []string
 		first, second api.VolumeRequest
-		want          string // part of the error of the second request; empty if both are placed
+		want          string // part of the second request's error; empty if both are placed
 	}{
 		{"writers", []string{writer}, request("", false), request(writer, false), ""},
 		{"many writers", []string{multi}, request(multi, false), request(multi, false), ""},
@@ -145,7 +145,7 @@ func TestVolumeAccessModes(t *testing.T) {
 			if !strings.Contains(c.want, "single writer") {
 				return
 			}
-			// The replacement of the writer may write, and after its end another job.
+			// The writer's replacement may write, and after its end another job.
 			stopped := *first
 			stopped.DesiredStatus, stopped.AllocModifyIndex = api.AllocDesiredStatusStop, 5
 			usage.PutAlloc(&stopped)
@@ -186,8 +186,8 @@ func TestVolumeOfAnotherNamespaceOrState(t *testing.T) {
 	}
 }
 
-// A group with a sticky request claims the volume with its first allocation, and is not placed with another volume of the
-// same name.
+// A group with a sticky request claims the volume with its first allocation, and is not placed with another volume of the same
+// name.
 func TestStickyVolumes(t *testing.T) {
 	p := newPlanCase("service", func(f *jobFixture) {
 		f.group.Volumes = map[string]*api.VolumeRequest{"v": {Type: "host", Source: "dyn", Sticky: true}}

@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// A step of the clock is adjusted once, and again if the change that adjusts it is not stored.
+// A clock step is adjusted once, and again if the adjusting change is not stored.
 func TestClockStepIsAdjustedOnce(t *testing.T) {
 	now, uptime := time.Unix(1000, 0), time.Duration(0)
 	env := Env{Now: func() time.Time { return now }, MonotonicUptime: func() time.Duration { return uptime }}
 	w := newWallClock(env)
-	w.recordAdjustment(w.readAndDetectStep(env)) // the first change of a scheduler
+	w.recordAdjustment(w.readAndDetectStep(env)) // a scheduler's first change
 	now = now.Add(time.Hour)
 	for attempt := range 2 {
 		first := w.readAndDetectStep(env)

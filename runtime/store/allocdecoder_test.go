@@ -7,8 +7,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// TestAllocationDecoder checks that an allocationDecoder decodes each record like decodeMsgpack, also when it has decoded
-// more values than it keeps, and that it shares equal fields.
+// TestAllocationDecoder checks that an allocationDecoder decodes each record like decodeMsgpack and shares equal fields, also
+// when it has decoded more values than it keeps.
 func TestAllocationDecoder(t *testing.T) {
 	t.Parallel()
 	filled := new(allocationRecord)
@@ -43,8 +43,8 @@ func TestAllocationDecoder(t *testing.T) {
 	}
 }
 
-// TestAllocationDecoderRejectsUnknownFields checks that an unknown field in a shared field is an error each time, so that the
-// field is listed and kept.
+// TestAllocationDecoderRejectsUnknownFields checks that an unknown field in a shared field is an error each time, so it is
+// listed and kept.
 func TestAllocationDecoderRejectsUnknownFields(t *testing.T) {
 	t.Parallel()
 	newer := map[string]any{"NewField": 1}

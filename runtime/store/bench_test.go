@@ -15,14 +15,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// reportLatencies adds the median and the 99th percentile of latencies to a benchmark.
+// reportLatencies adds the latencies' median and 99th percentile to a benchmark.
 func reportLatencies(b *testing.B, took []time.Duration) {
 	slices.Sort(took)
 	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
 }
 
-// newBenchTaskState is the state of a task after a start.
+// newBenchTaskState is a task's state after a start.
 func newBenchTaskState(n int) *api.TaskState {
 	return &api.TaskState{State: "running", Restarts: uint64(n), Events: []*api.TaskEvent{
 		{Type: "Received", Time: int64(n), DisplayMessage: "Task received by client"},
@@ -31,14 +31,13 @@ func newBenchTaskState(n int) *api.TaskState {
 	}}
 }
 
-// BenchmarkSyncWrite measures the lower bound of a write: the time that the disk needs to sync the same
-// bytes, without a store.
+// BenchmarkSyncWrite measures a write's lower bound: the time that the disk needs to sync the same bytes, without a store.
 func BenchmarkSyncWrite(b *testing.B) {
 	payload, err := encodeMsgpack(newBenchTaskState(1))
 	if err != nil {
 		b.Fatal(err)
 	}
-	for _, syncs := range []int{1, 2} { // a commit of bbolt syncs the file twice
+	for _, syncs := range []int{1, 2} { // a bbolt commit syncs the file twice
 		b.Run(fmt.Sprintf("fdatasync=%d", syncs), func(b *testing.B) {
 			f, err := os.Create(tempStatePath(b))
 			if err != nil {
@@ -102,7 +101,7 @@ func BenchmarkPutTaskState(b *testing.B) {
 	}
 }
 
-// fillStore stores n running allocations of one job, with the records of their runners.
+// fillStore stores one job's n running allocations, with their runners' records.
 func fillStore(b *testing.B, s *Store, n int) {
 	job := testJob("web", 0)
 	mustUpdate(b, s, func(tx *Txn) {
@@ -135,7 +134,7 @@ func BenchmarkOpen(b *testing.B) {
 	var memBefore, memAfter runtime.MemStats
 	live := func(m *runtime.MemStats) {
 		runtime.GC()
-		runtime.GC() // the second collection frees the objects of each sync.Pool
+		runtime.GC() // the second collection frees each sync.Pool's objects
 		runtime.ReadMemStats(m)
 	}
 	live(&memBefore)
@@ -158,7 +157,7 @@ func BenchmarkOpen(b *testing.B) {
 	runtime.KeepAlive(opened)
 }
 
-// BenchmarkEncode measures the time that the writer uses besides waiting for the disk.
+// BenchmarkEncode measures the writer's time besides waiting for the disk.
 func BenchmarkEncode(b *testing.B) {
 	alloc := &api.Allocation{ID: "a", Namespace: "default", TaskStates: map[string]*api.TaskState{"web": newBenchTaskState(1)}}
 	for name, v := range map[string]any{"job": testJob("web", 0), "allocation": newWrittenAllocationRecord(&allocationRecord{Alloc: alloc}), "task state": newBenchTaskState(1)} {

@@ -77,7 +77,7 @@ func (f randomFiller) fillValue(v reflect.Value, depth int) {
 				v.SetMapIndex(key, element)
 			}
 		}
-	case reflect.Interface: // values of the types that job files and JSON decode to
+	case reflect.Interface: // types that job files and JSON decode to
 		values := []any{nil, true, 5, -3, 5.0, 0.5, "x", "", []any{1, "a", nil}, []any{}, map[string]any{"k": 1, "m": map[string]any{"f": 2.0}}}
 		if x := values[f.IntN(len(values))]; x != nil {
 			v.Set(reflect.ValueOf(x))
@@ -141,7 +141,7 @@ func TestMapsOfStructsAreFound(t *testing.T) {
 		{struct{ A map[string]*value }{}, ""},
 		{struct{ A map[string]value }{}, "r.A"},
 		{struct{ Embedded }{}, "r.Embedded.Deep"},
-		{struct{ embedded }{}, "r.embedded.Inner"}, // the codec encodes the exported fields of an embedded struct
+		{struct{ embedded }{}, "r.embedded.Inner"}, // the codec encodes an embedded struct's exported fields
 		{map[string][]map[string]value{}, "r"},
 		{struct{ a map[string]value }{}, ""}, // the codec ignores the field
 	} {
@@ -151,8 +151,8 @@ func TestMapsOfStructsAreFound(t *testing.T) {
 	}
 }
 
-// findStructMap returns the path of the first stored field of the type that has a map with structs, or "" if there is none.
-// path is the path of the type, and seen has the structs that it is in.
+// findStructMap returns the path of the type's first stored field that has a map with structs, or "" if there is none. path is
+// the type's path, and seen has the structs that contain it.
 func findStructMap(t reflect.Type, path string, seen []reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Array:
@@ -215,8 +215,7 @@ func firstDifference(path string, got, want reflect.Value) string {
 	return fmt.Sprintf("%s: got %#v, want %#v", path, got, want)
 }
 
-// newerRecord is a record type of a later release, olderRecord is the type of the same record in this
-// release.
+// newerRecord is a later release's record type, olderRecord is the type for the same record in this release.
 type newerRecord struct {
 	ID    string
 	Added map[string]any

@@ -15,8 +15,7 @@ import (
 
 var testContext = context.Background()
 
-// testChildCommand returns a command that starts the test binary again. The role selects what the new process
-// does.
+// testChildCommand returns a command that starts the test binary again. The role selects what the new process does.
 func testChildCommand(t *testing.T, role, path string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -73,8 +72,8 @@ func TestKilledWriterLosesNothing(t *testing.T) {
 	}
 }
 
-// checkWrittenRecords verifies the state after a process with several writers was killed. Of each writer, the
-// state may contain at most one change that the writer did not report.
+// checkWrittenRecords verifies the state after a process with several writers was killed. For each writer, the state may
+// contain at most one unreported change.
 func checkWrittenRecords(t *testing.T, path string, confirmedWrites map[int]int, index uint64) {
 	t.Helper()
 	s := openStore(t, path)

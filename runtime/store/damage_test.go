@@ -25,8 +25,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// newSampleStateFile makes a state file with a record of every kind, and returns the bytes and the content of the
-// file.
+// newSampleStateFile makes a state file with a record of every kind, and returns the file's bytes and content.
 func newSampleStateFile(t testing.TB) ([]byte, map[recordKey]any) {
 	t.Helper()
 	s := openStore(t, tempStatePath(t))
@@ -60,7 +59,7 @@ func newSampleStateFile(t testing.TB) ([]byte, map[recordKey]any) {
 	return text, have
 }
 
-// storeContent returns all objects of a store.
+// storeContent returns all objects in a store.
 func storeContent(s *Store) map[recordKey]any {
 	all := make(map[recordKey]any)
 	txn := s.memDB.Txn(false)
@@ -79,8 +78,8 @@ func storeContent(s *Store) map[recordKey]any {
 	return all
 }
 
-// openDamagedFile opens a damaged file. It checks that the store has no record that was not stored, that missing
-// records are reported, and that the store works.
+// openDamagedFile opens a damaged file. It checks that the store has no record that was not stored, reports missing records,
+// and works.
 func openDamagedFile(t *testing.T, name string, text []byte, want map[recordKey]any) (missing int) {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "store-test-") // a tmpfs is faster: the test writes many files and does not test the disk
@@ -99,7 +98,7 @@ func openDamagedFile(t *testing.T, name string, text []byte, want map[recordKey]
 	}
 	have := storeContent(s)
 	if strings.Contains(fmt.Sprint(s.Damage()), "one of the two heads") {
-		want = have // Open has read the older of the two meta pages, so the last change is lost and is reported
+		want = have // Open has read the older meta page, so the last change is lost and is reported
 	}
 	for key, obj := range have {
 		if !reflect.DeepEqual(obj, want[key]) {
@@ -173,8 +172,8 @@ func TestFlippedBits(t *testing.T) {
 	}
 }
 
-// forEachTable calls f for each table in a state file, with the position of the table's name and, if the table
-// is stored inline, of its page.
+// forEachTable calls f for each table in a state file, with the position of the table's name and, if the table is stored
+// inline, of its page.
 func forEachTable(t *testing.T, text []byte, f func(name string, at, page int)) {
 	t.Helper()
 	h, err := readMetaPage(bytes.NewReader(text))
@@ -194,7 +193,7 @@ func forEachTable(t *testing.T, text []byte, f func(name string, at, page int)) 
 	}
 }
 
-// The name of a table and the number of its records have no checksum in the file.
+// A table's name and record count have no checksum in the file.
 func TestDamagedTableList(t *testing.T) {
 	t.Parallel()
 	text, want := newSampleStateFile(t)
@@ -265,7 +264,7 @@ func TestDamagedFileIsKept(t *testing.T) {
 	}
 }
 
-// editRecord changes one record of a state file. It uses bbolt instead of a store.
+// editRecord changes one state file record. It uses bbolt instead of a store.
 func editRecord(t *testing.T, path, bucket, key string, f func([]byte) []byte) {
 	t.Helper()
 	db, err := bolt.Open(path, 0o600, &bolt.Options{NoFreelistSync: true})
@@ -360,7 +359,7 @@ func TestBadRecordGoesToQuarantine(t *testing.T) {
 	}
 }
 
-// The record of a job that many allocations share has a second copy among the versions of the job.
+// A job record shared by many allocations has a second copy among the job's versions.
 func TestUnreadableSharedJob(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, tempStatePath(t))
@@ -482,7 +481,7 @@ func TestFileInUse(t *testing.T) {
 	openStore(t, path)
 }
 
-// A child process that a killed agent has started has the agent's lock until it executes its program.
+// A killed agent's child process has the agent's lock until it executes its program.
 func TestOpenWaitsForTheLock(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, tempStatePath(t))
@@ -564,8 +563,7 @@ func TestUnfinishedFilesAreRemoved(t *testing.T) {
 	mustUpdate(t, s, func(tx *Txn) { tx.PutNamespace(&api.Namespace{Name: "a"}) })
 	s.Close()
 	path := s.file.path
-	// These files remain after a crash between the two links of a new file, and after a crash while the file
-	// is written.
+	// These files remain after a crash between a new file's two links, and after a crash while the file is written.
 	if err := errors.Join(os.Link(path, path+temporaryNameInfix+"1"), os.WriteFile(path+temporaryNameInfix+"2", nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
@@ -617,7 +615,7 @@ func TestNotAFile(t *testing.T) {
 	}
 }
 
-// mountSmallTmpfs mounts a tmpfs of the given size, and returns its directory.
+// mountSmallTmpfs mounts a tmpfs with the given size, and returns its directory.
 func mountSmallTmpfs(t *testing.T, size string) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -759,7 +757,7 @@ func TestReadOnlyDisk(t *testing.T) {
 	s.Close()
 }
 
-// After a panic of bbolt, the file is written again from memory.
+// After a bbolt panic, the file is written again from memory.
 func TestAbandonedFileIsRebuilt(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(f *os.File, size int64) error{
@@ -798,7 +796,7 @@ func TestAbandonedFileIsRebuilt(t *testing.T) {
 	}
 }
 
-// Whatever the content of a file is, the scan of its pages ends and does not panic.
+// Whatever a file's content is, the page scan ends and does not panic.
 func FuzzScan(f *testing.F) {
 	s := openStore(f, tempStatePath(f))
 	for i := range 30 {
@@ -832,7 +830,7 @@ func FuzzScan(f *testing.F) {
 		if len(faults) > 0 {
 			return
 		}
-		// bbolt can safely open a file in which the scan finds no faults.
+		// bbolt can safely open a file if the scan finds no faults.
 		path := filepath.Join(t.TempDir(), "state.db")
 		if err := os.WriteFile(path, bad, 0o600); err != nil {
 			t.Fatal(err)
@@ -859,8 +857,8 @@ func FuzzScan(f *testing.F) {
 	})
 }
 
-// A local record that cannot be decoded when it is read is moved to quarantine and reported, even if the
-// caller ignores the error.
+// A local record that cannot be decoded when it is read is moved to quarantine and reported, even if the caller ignores the
+// error.
 func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 	t.Parallel()
 	const allocID = "alloc-1"
@@ -903,7 +901,7 @@ func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 			if ok, err := tc.read(s.Snapshot().Reader); ok {
 				t.Fatalf("second read %t, %v", ok, err)
 			}
-			mustUpdate(t, s, func(tx *Txn) { // the writer runs this update after the updates that the reads have enqueued
+			mustUpdate(t, s, func(tx *Txn) { // the writer runs this update after those enqueued by the reads
 				if ok, err := tc.read(tx.Reader); ok || err != nil {
 					t.Errorf("read %t, %v after the quarantine", ok, err)
 				}

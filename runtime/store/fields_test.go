@@ -13,8 +13,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// storedRecords returns the kinds of records in the state file. The name of a record is the name of the table, and, for a
-// table with several kinds, the key or the prefix of the keys.
+// storedRecords returns the record kinds in the state file. A record's name is the table name, and, for a table with several
+// kinds, the key or the keys' prefix.
 func storedRecords() []goldenfields.Record {
 	records := []goldenfields.Record{
 		{Name: metaBucket + " " + indexKey, Type: reflect.TypeFor[tableIndexRecord]()},
@@ -35,7 +35,7 @@ func storedRecords() []goldenfields.Record {
 	return records
 }
 
-// storedTypes returns one zero value of each type that the store encodes.
+// storedTypes returns one zero value for each type encoded by the store.
 func storedTypes() (values []any) {
 	for _, r := range storedRecords() {
 		values = append(values, reflect.Zero(r.Type).Interface())
@@ -43,7 +43,7 @@ func storedTypes() (values []any) {
 	return values
 }
 
-// listFields returns a line for each kind of records and for each field of their types.
+// listFields returns a line for each record kind and for each field in its types.
 func listFields(records []goldenfields.Record) []string {
 	return goldenfields.List(records, func(t reflect.Type) (fields []goldenfields.Field) {
 		for _, f := range storedFields(t) {
@@ -55,10 +55,10 @@ func listFields(records []goldenfields.Record) []string {
 
 const goldenFields = "testdata/fields.golden"
 
-// stateFixtures is the directory of the data directories that builds must be able to read.
+// stateFixtures is the directory with the data directories that builds must be able to read.
 const stateFixtures = "../../testdata/state"
 
-// releasedStates returns the data directories of released versions.
+// releasedStates returns released versions' data directories.
 func releasedStates(t *testing.T) []string {
 	t.Helper()
 	dirs, err := filepath.Glob(filepath.Join(stateFixtures, "*"))
@@ -66,8 +66,8 @@ func releasedStates(t *testing.T) []string {
 	return slices.DeleteFunc(dirs, func(dir string) bool { return filepath.Base(dir) == "next" })
 }
 
-// The names of the fields are the format of the state file: a field that disappears, for example by a renaming in an
-// editor or an update of the module of the Nomad API, is lost in the files of earlier builds.
+// The field names are the state file's format: a field that disappears, for example because an editor renames it or the Nomad
+// API module is updated, is lost in earlier builds' files.
 func TestReferenceStoredFields(t *testing.T) {
 	goldenfields.CheckList(t, goldenFields, listFields(storedRecords()), fieldAliases)
 }
@@ -91,7 +91,7 @@ func TestEachAliasAndSecretFieldExists(t *testing.T) {
 }
 
 func TestFieldChangesAreFound(t *testing.T) {
-	// The tables are types of one name, before and after a change.
+	// The tables are types with one name, before and after a change.
 	type records = []goldenfields.Record
 	record := func(zero any) records { return records{{Name: "agent x/", Type: reflect.TypeOf(zero)}} }
 	listOf := func(zero any) []string {
@@ -114,7 +114,7 @@ func TestFieldChangesAreFound(t *testing.T) {
 	for name, test := range map[string]struct {
 		golden, current []string
 		aliases         map[string]string
-		want            []string // a part of each problem
+		want            []string // part of each problem
 	}{
 		"unchanged":                        {golden, golden, nil, nil},
 		"renamed field with a tag":         {listOf(tagged{}), listOf(taggedRenamed{}), nil, nil},
@@ -142,7 +142,7 @@ func TestFieldChangesAreFound(t *testing.T) {
 	}
 }
 
-// remove returns the lines without one of them.
+// remove returns the lines without one line.
 func remove(lines []string, line string) []string {
 	if !slices.Contains(lines, line) {
 		panic("no line " + line)
@@ -150,5 +150,5 @@ func remove(lines []string, line string) []string {
 	return slices.DeleteFunc(slices.Clone(lines), func(l string) bool { return l == line })
 }
 
-// replace returns the lines with another one in place of old.
+// replace returns the lines with another one instead of old.
 func replace(lines []string, old, line string) []string { return append(remove(lines, old), line) }

@@ -18,8 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// fieldFiller fills values. The value of a field follows from its name, so that a field that is read under another name has the
-// wrong value.
+// fieldFiller fills values. A field's value follows from its name, so a field read under another name has the wrong value.
 type fieldFiller struct {
 	types []reflect.Type // the types around the value
 }
@@ -47,7 +46,7 @@ func (f fieldFiller) fill(v reflect.Value, name string) {
 		v.Set(reflect.ValueOf(name))
 	case reflect.Pointer:
 		if slices.Contains(f.types, v.Type().Elem()) {
-			return // a value of a recursive type
+			return // a recursive type's value
 		}
 		v.Set(reflect.New(v.Type().Elem()))
 		f.fill(v.Elem(), name)
@@ -79,7 +78,7 @@ func (f fieldFiller) fill(v reflect.Value, name string) {
 	}
 }
 
-// newFilled returns a pointer to a filled value of the type that zero points to.
+// newFilled returns a pointer to a filled value with zero's type.
 func newFilled(zero any) any {
 	fieldFiller{}.fill(reflect.ValueOf(zero).Elem(), "value")
 	return zero
@@ -123,7 +122,7 @@ func putEveryKind(t *testing.T, s *Store) {
 	putRawRecords(t, filepath.Dir(s.file.path), bucketWrite{quarantineBucket, quarantined, encodeRecord(quarantineBucket, quarantined, 1, payload)})
 }
 
-// copyState copies a data directory of stateFixtures to a temporary directory.
+// copyState copies a data directory in stateFixtures to a temporary directory.
 func copyState(t *testing.T, from string) (to string) {
 	t.Helper()
 	to = t.TempDir()
@@ -135,8 +134,8 @@ func copyState(t *testing.T, from string) (to string) {
 	return to
 }
 
-// The directories below testdata/state are read completely, and those of releases are not changed. The directory next was made by
-// this build, and has a record of each kind with a value in each field: see make reference.
+// The directories below testdata/state are read completely, and those of releases are not changed. This build made the
+// directory next, which has a record of each kind with a value in each field: see make reference.
 func TestReferenceStateFixtures(t *testing.T) {
 	next := filepath.Join(stateFixtures, "next")
 	dir := t.TempDir()
@@ -158,7 +157,7 @@ func TestReferenceStateFixtures(t *testing.T) {
 			s := openWithKeys(t, dir)
 			checkAdopted(t, s, from)
 			mustSucceed(t, s.Close())
-			contents, err := InspectFile(filepath.Join(dir, FileName)) // in the format of this build
+			contents, err := InspectFile(filepath.Join(dir, FileName)) // in this build's format
 			if err != nil || len(contents.Damage) > 0 || len(contents.UnknownParts) > 0 || len(contents.Quarantine) != wantQuarantine {
 				t.Errorf("damage %v, unknown %v, quarantine %v, %v", contents.Damage, contents.UnknownParts, contents.Quarantine, err)
 			}
@@ -182,7 +181,7 @@ func TestReferenceStateFixtures(t *testing.T) {
 	}
 }
 
-// compareState returns how the records of a data directory, which needs no conversion, differ from the given ones.
+// compareState returns how the records in a data directory, which needs no conversion, differ from the given ones.
 func compareState(t *testing.T, from string, want map[recordKey]any, wantQuarantine int) (problems []string) {
 	t.Helper()
 	report := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
@@ -203,7 +202,7 @@ func compareState(t *testing.T, from string, want map[recordKey]any, wantQuarant
 			if err != nil || len(unknown) > 0 {
 				report("%s %q: unknown fields %q, %v", key.table, key.key, unknown, err)
 			}
-			record.hasOnlyKnownFields.Store(false) // as in the records of want
+			record.hasOnlyKnownFields.Store(false) // as in want's records
 		}
 	}
 	for key, object := range want {
@@ -217,7 +216,7 @@ func compareState(t *testing.T, from string, want map[recordKey]any, wantQuarant
 	return problems
 }
 
-// decodedValue returns the value of a record of storeContent.
+// decodedValue returns a storeContent record's value.
 func decodedValue(t *testing.T, key recordKey, object any) reflect.Value {
 	t.Helper()
 	record, ok := object.(*localRecord)
@@ -231,7 +230,7 @@ func decodedValue(t *testing.T, key recordKey, object any) reflect.Value {
 	return reflect.ValueOf([]any{open, secret})
 }
 
-// Each kind of records is in the directory next, and each field of them has a value.
+// Each record kind is in the directory next, and each of its fields has a value.
 func TestStateFixtureIsComplete(t *testing.T) {
 	s := openWithKeys(t, copyState(t, filepath.Join(stateFixtures, "next")))
 	content := storeContent(s)

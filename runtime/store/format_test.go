@@ -19,7 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// openAs opens the state in a directory as a build of a version with a format.
+// openAs opens the state in a directory as a build with the given version and format.
 func openAs(t *testing.T, dir, version string, format fileFormat) (*Store, error) {
 	t.Helper()
 	c := configWithKeys(dir)
@@ -31,7 +31,7 @@ func openAs(t *testing.T, dir, version string, format fileFormat) (*Store, error
 	return s, err
 }
 
-// formatOf returns the record of the format of a closed state file.
+// formatOf returns a closed state file's format record.
 func formatOf(t *testing.T, path string) formatRecord {
 	t.Helper()
 	f, err := os.Open(path)
@@ -44,7 +44,7 @@ func formatOf(t *testing.T, path string) formatRecord {
 	return *r
 }
 
-// The builds of all formats read the record of the format: its form never changes.
+// Builds with any format read the format record: its form never changes.
 func TestFormOfFormatRecord(t *testing.T) {
 	s, err := openAs(t, t.TempDir(), "1.2.3", currentFormat)
 	mustSucceed(t, err)
@@ -55,7 +55,7 @@ func TestFormOfFormatRecord(t *testing.T) {
 	}
 }
 
-// directoryContent returns the content and the metadata of all files in a directory.
+// directoryContent returns the content and metadata for all files in a directory.
 func directoryContent(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	content := make(map[string]string)
@@ -74,7 +74,7 @@ func directoryContent(t *testing.T, dir string) map[string]string {
 	return content
 }
 
-// futureFormat is a format of a newer build that no earlier build can read.
+// futureFormat is a newer build's format that no earlier build can read.
 var futureFormat = fileFormat{number: 2, oldestReaderFormat: 2}
 
 func TestFileOfNewerFormatIsRefusedUntouched(t *testing.T) {
@@ -83,7 +83,7 @@ func TestFileOfNewerFormatIsRefusedUntouched(t *testing.T) {
 	mustSucceed(t, err)
 	putSecrets(t, s)
 	mustSucceed(t, s.Close())
-	// An agent that reads the file would remove this file and change the mode of the key file.
+	// An agent that reads the file would remove this file and change the key file's mode.
 	mustSucceed(t, os.WriteFile(filepath.Join(dir, FileName+temporaryNameInfix+"1"), nil, 0o600))
 	mustSucceed(t, os.Chmod(filepath.Join(dir, "keyring.json"), 0o644))
 	before := directoryContent(t, dir)
@@ -156,7 +156,7 @@ func TestFileWithoutFormatIsRefused(t *testing.T) {
 		}
 	}
 	expectRefused()
-	// A record of an earlier encoding is intact, and no damage.
+	// A record with an earlier encoding is intact, and no damage.
 	putRawRecords(t, dir, bucketWrite{string(Jobs), "default\x00old", encodeRecord(string(Jobs), "default\x00old", 1, []byte(`{"ID":"old"}`))})
 	expectRefused()
 	putRawRecords(t, dir, bucketWrite{string(Jobs), "default\x00old", nil})
@@ -173,8 +173,8 @@ func TestFileWithoutFormatIsRefused(t *testing.T) {
 	}
 }
 
-// nextFormat is a planted format, in which the start of a task, the JWT of tokens, the region of a job and the client status of an
-// allocation have other values. Evaluations have no place in it.
+// nextFormat is a planted format with other values for a task's start, the tokens' JWT, a job's region and an allocation's
+// client status. Evaluations have no place in it.
 var nextFormat = fileFormat{number: 2, oldestReaderFormat: 2, migrationByFromFormat: map[int]migration{1: func(bucket, key string, isSealed bool, part []byte) ([]byte, error) {
 	edit := func(path ...string) ([]byte, error) {
 		var v map[string]any
@@ -219,7 +219,7 @@ func putOldState(t *testing.T, dir string) *Store {
 	return s
 }
 
-// checkMigrated checks the state of putOldState after its migration.
+// checkMigrated checks putOldState's state after its migration.
 func checkMigrated(t *testing.T, s *Store) {
 	t.Helper()
 	snap := s.Snapshot()
@@ -369,7 +369,7 @@ func TestMigrationWithoutRoom(t *testing.T) {
 	checkMigrated(t, s)
 }
 
-// A migration that runs out of space although the disk seemed to have room says how many bytes it lacked.
+// A migration that runs out of space although the disk seemed to have room reports how many bytes it lacked.
 func TestMigrationRunsOutOfSpace(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can mount a disk")
@@ -427,7 +427,7 @@ func TestRebuildWritesSmallTransactions(t *testing.T) {
 	}
 }
 
-// quarantine moves records of a closed state file into the quarantine, as a build that cannot read them would.
+// quarantine moves a closed state file's records into the quarantine, as a build that cannot read them would.
 func quarantine(t *testing.T, dir string, s *Store, keys ...recordKey) {
 	t.Helper()
 	var ops []bucketWrite
@@ -487,7 +487,7 @@ func TestReadableRecordsAreTakenOutOfTheQuarantine(t *testing.T) {
 func TestRecordStaysInQuarantine(t *testing.T) {
 	for name, test := range map[string]struct {
 		record recordKey
-		change func(*Txn) // changes of the build that has quarantined the record
+		change func(*Txn) // changes made by the build that has quarantined the record
 	}{
 		"variable exists again": {recordKey{Variables, "default\x00a"}, func(tx *Txn) {
 			tx.PutVariable(&api.Variable{Namespace: "default", Path: "a", Items: api.VariableItems{"p": "new"}})
@@ -510,7 +510,7 @@ func TestRecordStaysInQuarantine(t *testing.T) {
 			})
 			mustSucceed(t, s.Close())
 			quarantine(t, dir, s, test.record)
-			// The build that has quarantined the record is played by this build, which finds no quarantine.
+			// This build, which finds no quarantine, plays the build that has quarantined the record.
 			quarantined := getRawPayload(t, dir, quarantineBucket, string(test.record.table)+"\x00"+test.record.key)
 			key := string(test.record.table) + "\x00" + test.record.key
 			putRawRecords(t, dir, bucketWrite{quarantineBucket, key, nil})

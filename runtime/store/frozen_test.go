@@ -25,15 +25,15 @@ import (
 
 var freezeVersion = flag.String("freeze", "", "version, such as 0.1, of the directory that TestFreezeState adds to testdata/state")
 
-// The files of a frozen data directory beside the state file and its keys.
+// A frozen data directory's files beside the state file and its keys.
 const (
-	commitFile  = "COMMIT"     // the commit whose build has written the directory
+	commitFile  = "COMMIT"     // commit of the build that wrote the directory
 	recordsFile = "RECORDS"    // a line for each record: its table and its key
-	helpersFile = "HELPERS"    // the versions of the protocols between the agent and its helper processes
-	sumsFile    = "SHA256SUMS" // checksums of all other files, in the format of sha256sum
+	helpersFile = "HELPERS"    // protocol versions between the agent and its helper processes
+	sumsFile    = "SHA256SUMS" // checksums for all other files, in sha256sum's format
 )
 
-// TestFreezeState adds the data directory of a release to testdata/state. It runs in make state-fixture VERSION=… only.
+// TestFreezeState adds a release's data directory to testdata/state. It runs in make state-fixture VERSION=… only.
 func TestFreezeState(t *testing.T) {
 	if *freezeVersion == "" {
 		t.Skip("writes a data directory of a release; make state-fixture VERSION=0.1 runs it")
@@ -83,7 +83,7 @@ func freezeState(t *testing.T, dir, version, commit string) {
 	}
 }
 
-// verifyFrozen returns an error if a file of a frozen directory was changed, added or removed.
+// verifyFrozen returns an error if a file in a frozen directory was changed, added or removed.
 func verifyFrozen(dir string) error {
 	want, err := os.ReadFile(filepath.Join(dir, sumsFile))
 	if err != nil {
@@ -110,7 +110,7 @@ func verifyFrozen(dir string) error {
 	return nil
 }
 
-// listRecords returns the tables and keys of all records.
+// listRecords returns all records' tables and keys.
 func listRecords(s *Store) string {
 	var lines []string
 	for key := range storeContent(s) {
@@ -120,7 +120,7 @@ func listRecords(s *Store) string {
 	return strings.Join(lines, "")
 }
 
-// helperProtocols are the constants with the versions of protocols between processes of different builds.
+// helperProtocols are the constants with protocol versions between processes from different builds.
 var helperProtocols = []struct{ name, file, constant string }{
 	{"keeper", "../../plugins/host/keeper/keeperwire/wire.go", "ProtocolVersion"},
 	{"log-collector", "../node/files/logs/collectorwire/wire.go", "ProtocolVersion"},
@@ -128,8 +128,8 @@ var helperProtocols = []struct{ name, file, constant string }{
 	{"plugin-app", "../../plugins/host/launch/handshake.go", "appProtocolVersion"},
 }
 
-// listHelperProtocols returns a line for each of helperProtocols. It reads the sources, because this package cannot import the
-// packages of the helper processes.
+// listHelperProtocols returns a line for each helperProtocols entry. It reads the sources, because this package cannot import
+// the helper processes' packages.
 func listHelperProtocols(t *testing.T) string {
 	t.Helper()
 	var list strings.Builder
@@ -155,8 +155,8 @@ func listHelperProtocols(t *testing.T) string {
 	return list.String()
 }
 
-// checkHelperProtocols checks that no protocol version is lower than that of a release: a helper process of the release would then
-// seem to be newer.
+// checkHelperProtocols checks that no protocol version is lower than in a release: the release's helper process would then seem
+// to be newer.
 func checkHelperProtocols(t *testing.T, dir string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(dir, helpersFile))
@@ -174,7 +174,7 @@ func checkHelperProtocols(t *testing.T, dir string) {
 	}
 }
 
-// checkAdopted checks that a store has adopted each record of the data directory of a release, without loss.
+// checkAdopted checks that a store has adopted each record in a release's data directory, without loss.
 func checkAdopted(t *testing.T, s *Store, from string) {
 	t.Helper()
 	if d := s.Damage(); len(d) > 0 || len(s.sealer.decryptErrors) > 0 {
@@ -195,8 +195,8 @@ func checkAdopted(t *testing.T, s *Store, from string) {
 	}
 }
 
-// A directory of a release is opened by a build with the same format and by a build of a later format, which migrates each part
-// of each record, and neither changes the directory.
+// A release's directory is opened by a build with the same format and by a build with a later format. The later build migrates
+// each part of each record, and neither changes the directory.
 func TestFrozenStateIsAdopted(t *testing.T) {
 	frozen := filepath.Join(t.TempDir(), "0.0")
 	freezeState(t, frozen, "0.0", "0123456789abcdef")

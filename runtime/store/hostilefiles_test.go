@@ -23,8 +23,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/racedetector"
 )
 
-// inspectOrRestore is the role of a process that inspects the hostile file at path or, if testCopyEnvVar is set, opens it and copies its
-// state. It prints its peak memory and its result.
+// inspectOrRestore is the role of a process that inspects the hostile file at path or, if testCopyEnvVar is set, opens it and
+// copies its state. It prints its peak memory and its result.
 func inspectOrRestore(path string) {
 	var err error
 	damage := 0
@@ -52,17 +52,17 @@ func inspectOrRestore(path string) {
 	fmt.Println(status.VmHWM>>10, damage, errors.Join(statusErr, err))
 }
 
-// testCopyEnvVar is the path of the copy that inspectOrRestore writes.
+// testCopyEnvVar is the path of the copy written by inspectOrRestore.
 const testCopyEnvVar = "NOMAD_LITE_STORE_COPY"
 
 // hostileFile writes a state file at path that needs much more memory or time than its size.
 type hostileFile struct {
 	name       string
-	minDamages int // that InspectFile reports
+	minDamages int // reported by InspectFile
 	write      func(path string, random *rand.Rand) error
 }
 
-// hostileRecords returns the writes of a table with the records of payload(0), payload(1) and so on.
+// hostileRecords returns a table's writes with the records payload(0), payload(1) and so on.
 func hostileRecords(table string, count int, record func(i int) (key string, payload []byte)) func(yield func(bucketWrite) bool) {
 	return func(yield func(bucketWrite) bool) {
 		yield(encodeFormatRecord(formatRecord{currentFormat.number, currentFormat.oldestReaderFormat, "0.1.0"}))
@@ -81,7 +81,7 @@ func msgpackMap(pairs ...[]byte) []byte {
 
 func msgpackString(s string) []byte { return append([]byte{0xa0 | byte(len(s))}, s...) }
 
-// rawPage returns a page of a bbolt file with a header.
+// rawPage returns a bbolt file page with a header.
 func rawPage(id uint64, flags uint16, count int, size int) []byte {
 	b := make([]byte, size)
 	le := binary.LittleEndian
@@ -99,8 +99,8 @@ func putRawElement(page []byte, i int, flags, pos, keySize, valueSize int) {
 	}
 }
 
-// writeRawFile writes a bbolt file whose table "jobs" has the root page 3. The pages follow each other from page 3; size is the size of
-// the file, if it is more.
+// writeRawFile writes a bbolt file with a table "jobs" and its root page 3. The pages follow each other from page 3; size is
+// the file size, if it is more.
 func writeRawFile(path string, size int64, pages ...[]byte) error {
 	text := make([]byte, 2*pageSize)
 	content := bytes.Join(pages, nil)
@@ -141,7 +141,7 @@ func writeHostileRecords(path string, records func(yield func(bucketWrite) bool)
 	return errors.Join(writeNewStateFile(file, records), file.Close())
 }
 
-// hostileFiles are the files of the test, with random sizes.
+// hostileFiles are the test's files, with random sizes.
 var hostileFiles = []hostileFile{
 	{"many records", 0, func(path string, random *rand.Rand) error {
 		return writeHostileRecords(path, hostileRecords("namespaces", 100e3+random.IntN(50e3), func(i int) (string, []byte) {

@@ -13,8 +13,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Environment variables by which a test starts its own binary again: with a role and the path of a state
-// file.
+// Environment variables for a test to start its own binary again: with a role and a state file's path.
 const (
 	testRoleEnvVar = "NOMAD_LITE_STORE_TEST"
 	testPathEnvVar = "NOMAD_LITE_STORE_PATH"
@@ -45,12 +44,11 @@ func holdStoreOpen(path string) {
 	os.Stdin.Read(make([]byte, 1)) // blocks until the test ends
 }
 
-// writerCount is how many goroutines of the killed process write concurrently.
+// writerCount is how many goroutines in the killed process write concurrently.
 const writerCount = 8
 
-// writeUntilKilled changes the state as fast as it can, and prints each change that is complete. Change n of
-// writer w sets the variables w/a and w/b to n. It also adds an allocation, or removes the allocation of
-// change n-1.
+// writeUntilKilled changes the state as fast as it can, and prints each complete change. Change n by writer w sets the
+// variables w/a and w/b to n. It also adds an allocation, or removes change n-1's allocation.
 func writeUntilKilled(path string) {
 	s, err := Open(context.Background(), Config{StateFilePath: path, Logger: hclog.NewNullLogger()})
 	if err != nil {

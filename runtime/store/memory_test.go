@@ -15,8 +15,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// TestStoreInMemory checks that a store without a file has changes, errors, watches, events and records of
-// runners like a store with a file, and that it creates no file.
+// TestStoreInMemory checks that a store without a file has changes, errors, watches, events and runner records like a store
+// with a file, and creates no file.
 func TestStoreInMemory(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
@@ -97,14 +97,13 @@ func TestUnreadableRecordInMemory(t *testing.T) {
 	if _, err := s.Snapshot().ReadAgentRecord(state.BootIDName, &text); err == nil {
 		t.Fatal("a map was read as a text")
 	}
-	mustUpdate(t, s, func(*Txn) {}) // the writer runs this update after the removal of the record
+	mustUpdate(t, s, func(*Txn) {}) // the writer runs this update after the record's removal
 	if d := s.Damage(); len(d) != 1 || d[0].Key != state.BootIDName || d[0].KeptIn != "" || s.Snapshot().HasAgentRecord(state.BootIDName) {
 		t.Errorf("damage %+v", d)
 	}
 }
 
-// TestEndAndRemovalOfAnAllocation checks which records exist between the end of an allocation and its removal
-// from the disk.
+// TestEndAndRemovalOfAnAllocation checks which records exist between an allocation's end and its removal from the disk.
 func TestEndAndRemovalOfAnAllocation(t *testing.T) {
 	s := openStore(t, tempStatePath(t))
 	hooks := map[string]string{"hook": "config"}

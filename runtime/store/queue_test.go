@@ -20,7 +20,7 @@ func TestPutIsReplacedByALaterPutOfItsRecords(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		requests []request
-		want     []int // index of the request that replaces each request; -1 for none
+		want     []int // index of each request's replacement; -1 for none
 	}{
 		{"a state by both records", []request{stateOfA, bothOfA}, []int{1, -1}},
 		{"both records not by a state", []request{bothOfA, stateOfA}, []int{-1, -1}},

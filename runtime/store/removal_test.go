@@ -7,8 +7,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// TestHooksOfTaskRecordHaveTheNameOfTheWholeRecord compares the part of a record that AttachedHookConfigs decodes with the type
-// of the whole record. The part has no former names, so that a former name would be missed.
+// TestHooksOfTaskRecordHaveTheNameOfTheWholeRecord compares the record part decoded by AttachedHookConfigs with the whole
+// record's type. The part has no former names, so a former name would be missed.
 func TestHooksOfTaskRecordHaveTheNameOfTheWholeRecord(t *testing.T) {
 	field, _ := reflect.TypeFor[state.TaskRecord]().FieldByName("AllocHookConfigByName")
 	part := reflect.TypeFor[taskRecordHooks]().Field(0)

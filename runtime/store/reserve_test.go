@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Changes that free space can be stored on a full disk, and new objects are rejected by CheckDiskSpaceForNewObjects.
+// Changes that free space can be stored on a full disk, and CheckDiskSpaceForNewObjects rejects new objects.
 func TestFullDiskHasSpaceForStops(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounts a tmpfs: needs root")
@@ -98,7 +98,7 @@ func TestNoRoomForNewObjectsWithoutInodes(t *testing.T) {
 	}
 }
 
-// The file that CheckFreeDiskSpace makes has no name in the directory, in which a killed agent would leave it behind.
+// CheckFreeDiskSpace's file has no name in the directory. With a name, a killed agent would leave it behind.
 func TestCheckOfDiskSpaceLeavesNoFile(t *testing.T) {
 	dir := t.TempDir()
 	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
@@ -122,7 +122,7 @@ func TestCheckOfDiskSpaceLeavesNoFile(t *testing.T) {
 	}
 }
 
-// Where O_TMPFILE is not supported, the name of the file is removed before the file gets space.
+// Where O_TMPFILE is not supported, the file's name is removed before the file gets space.
 func TestUnlinkedFile(t *testing.T) {
 	dir := t.TempDir()
 	f, err := createAndUnlinkFile(dir)

@@ -27,7 +27,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// configWithKeys returns the config of a store with keys in a directory.
+// configWithKeys returns the config for a store with keys in a directory.
 func configWithKeys(dir string) Config {
 	return Config{
 		StateFilePath: filepath.Join(dir, FileName), KeyFile: filepath.Join(dir, "keyring.json"), Logger: hclog.NewNullLogger(),
@@ -44,7 +44,7 @@ func openWithKeys(t *testing.T, dir string) *Store {
 	return s
 }
 
-// sealedName and openName are the names of a record that is sealed as a whole, and of one that is not.
+// sealedName and openName are the names of a wholly sealed record and of an unsealed one.
 const (
 	sealedName = state.IdentityPrefix + "one"
 	openName   = state.BootIDName
@@ -55,16 +55,16 @@ func secretTokens(secret string) state.TokenByIdentityName {
 	return state.TokenByIdentityName{"t": {JWT: secret, IssuedAt: time.Unix(1, 0).UTC()}}
 }
 
-// plantedSecret is a part of each secret that these tests store.
+// plantedSecret is part of each secret that these tests store.
 const plantedSecret = "hunter2"
 
-// fieldsWithSecrets returns the record of a task. Each field that can hold a secret contains plantedSecret.
+// fieldsWithSecrets returns a task's record. Each field that can hold a secret contains plantedSecret.
 func fieldsWithSecrets() record.Fields {
 	handle := func() *driver.Handle {
 		return &driver.Handle{
 			Version: 1,
 			Config:  &driver.TaskConfig{ID: "x/web/1", Name: "web", Env: map[string]string{"NOMAD_ALLOC_ID": "x", "TOKEN": plantedSecret + "-env"}},
-			// Many third-party drivers keep the configuration of the task in their state.
+			// Many third-party drivers keep the task's configuration in their state.
 			DriverState: []byte("NOMAD_ALLOC_ID=x TOKEN=" + plantedSecret + "-state"),
 		}
 	}
@@ -92,7 +92,7 @@ func putSecrets(t *testing.T, s *Store) {
 	})
 }
 
-// checkSecrets checks that all values that putSecrets has stored are unchanged.
+// checkSecrets checks that all values stored by putSecrets are unchanged.
 func checkSecrets(t *testing.T, s *Store) {
 	t.Helper()
 	snap := s.Snapshot()
@@ -162,7 +162,7 @@ func TestStateFileHoldsNoSecrets(t *testing.T) {
 	}
 }
 
-// putTask stores the state of a task with the calls that a task runner makes.
+// putTask stores a task's state with the calls that a task runner makes.
 func putTask(t *testing.T, s *Store) {
 	t.Helper()
 	local := fieldsWithSecrets()
@@ -174,7 +174,7 @@ func putTask(t *testing.T, s *Store) {
 	}
 }
 
-// putRawRecords changes records of a closed state file without a store.
+// putRawRecords changes a closed state file's records without a store.
 func putRawRecords(t *testing.T, dir string, ops ...bucketWrite) {
 	t.Helper()
 	db, err := bolt.Open(filepath.Join(dir, FileName), 0o600, &bolt.Options{NoFreelistSync: true})
@@ -195,7 +195,7 @@ func putRawRecords(t *testing.T, dir string, ops ...bucketWrite) {
 	}
 }
 
-// getRawPayload returns the payload of a record of a closed state file.
+// getRawPayload returns the payload of a record in a closed state file.
 func getRawPayload(t *testing.T, dir, bucket, key string) []byte {
 	t.Helper()
 	db, err := bolt.Open(filepath.Join(dir, FileName), 0o600, &bolt.Options{ReadOnly: true})
@@ -215,7 +215,7 @@ func getRawPayload(t *testing.T, dir, bucket, key string) []byte {
 	return payload
 }
 
-// writePlainState makes the state file of a store without keys.
+// writePlainState makes the state file for a store without keys.
 func writePlainState(t *testing.T, dir string) {
 	t.Helper()
 	s, err := Open(t.Context(), Config{StateFilePath: filepath.Join(dir, FileName), Logger: hclog.NewNullLogger()})
@@ -364,7 +364,7 @@ func TestMissingKeyFile(t *testing.T) {
 						t.Errorf("%s: %v", what, err)
 					}
 				}
-				// Without the key, tasks are recovered without the sealed parts of their records.
+				// Without the key, tasks are recovered without their records' sealed parts.
 				local, ok, err := snap.TaskFields("x", "web")
 				if !ok || err != nil || local.StartID != "x/web/1" || local.Handle == nil || local.Handle.Config.ID != "x/web/1" || len(local.Handle.Config.Env) > 0 {
 					t.Errorf("task: %+v, %t, %v", local, ok, err)
@@ -403,7 +403,7 @@ func TestKeyRotationMakesANewKeyWhenTheOldIsLost(t *testing.T) {
 	mustSucceed(t, s.Close())
 	mustSucceed(t, os.WriteFile(keyFile, []byte("{"), 0o600))
 	s = openWithKeys(t, dir)
-	// A record that is written without a key is sealed as soon as there is a key.
+	// A record written without a key is sealed as soon as there is a key.
 	mustUpdate(t, s, func(tx *Txn) { tx.PutAgentRecord(state.IdentityPrefix+"two", secretTokens(plantedSecret)) })
 	if _, err := s.RotateKeys(testContext, false); err != nil {
 		t.Fatal(err)
@@ -414,7 +414,7 @@ func TestKeyRotationMakesANewKeyWhenTheOldIsLost(t *testing.T) {
 	if kept, _ := filepath.Glob(keyFile + ".unreadable-*"); len(kept) != 1 {
 		t.Errorf("files of before: %v", kept)
 	}
-	// A variable whose items cannot be opened is kept. Only a variable with items can replace it.
+	// A variable with items that cannot be opened is kept. Only a variable with items can replace it.
 	_, err := s.Update(testContext, func(tx *Txn) error {
 		tx.PutVariable(&api.Variable{Namespace: "default", Path: "a"})
 		return nil
@@ -481,8 +481,7 @@ func TestKeyRotation(t *testing.T) {
 	}
 	s = openWithKeys(t, dir)
 	checkSecrets(t, s)
-	// If a key is removed with force, the records that are sealed with it are first sealed with the active
-	// key.
+	// If a key is removed with force, the records sealed with it are first sealed with the active key.
 	_, err = s.RotateKeys(testContext, false)
 	mustSucceed(t, err)
 	mustSucceed(t, s.RemoveKey(testContext, third.KeyID, true))
@@ -584,8 +583,7 @@ func rotateKeysUntilKilled(dir string) {
 	}
 }
 
-// Each step of a rotation changes a name or a file in the directory of the state. The test kills the process
-// at each step.
+// Each rotation step changes a name or a file in the state's directory. The test kills the process at each step.
 func TestKilledKeyRotationLosesNothing(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -619,7 +617,7 @@ func TestKilledKeyRotationLosesNothing(t *testing.T) {
 		mustSucceed(t, events.SetReadDeadline(time.Now().Add(time.Millisecond)))
 		for {
 			if _, err := events.Read(buffer); err != nil {
-				break // discards the events of earlier changes
+				break // discards earlier changes' events
 			}
 		}
 		mustSucceed(t, events.SetReadDeadline(time.Now().Add(time.Minute)))
@@ -662,7 +660,7 @@ func TestKilledKeyRotationLosesNothing(t *testing.T) {
 	}
 }
 
-// keyRotationSteps are the changes of the directory during a full rotation, in order.
+// keyRotationSteps are the directory changes during a full rotation, in order.
 var keyRotationSteps = []struct {
 	change uint32
 	name   string

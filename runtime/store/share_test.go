@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// finishedAlloc returns an allocation with one task that has ended and has typical events.
+// finishedAlloc returns an allocation with one ended task and typical events.
 func finishedAlloc(id string, job *api.Job, cpu int64) *api.Allocation {
 	end := &api.TaskEvent{Type: api.TaskTerminated, DisplayMessage: "Exit Code: 0", Details: map[string]string{"exit_code": "0"}}
 	return &api.Allocation{
@@ -71,7 +71,7 @@ func TestLargeChangesAreDroppedFromEventFeed(t *testing.T) {
 			}
 		})
 	}
-	// Two of these events fit.
+	// Two events fit.
 	if _, err := late.Next(t.Context()); err != ErrLagged {
 		t.Errorf("error %v", err)
 	}
@@ -99,7 +99,7 @@ func TestWritesAfterIdle(t *testing.T) {
 			setVariable(tx, fmt.Sprint("v", i), i)
 		}
 	})
-	time.Sleep(idleReleaseDelay + 200*time.Millisecond) // the writer releases the mapped pages of the file after idleReleaseDelay
+	time.Sleep(idleReleaseDelay + 200*time.Millisecond) // the writer releases the file's mapped pages after idleReleaseDelay
 	mustUpdate(t, s, func(tx *Txn) { tx.DeleteVariable("default", "v7") })
 	// The next write creates a new file, which is smaller than the removed one.
 	if err := os.Remove(s.file.path); err != nil {
@@ -118,7 +118,7 @@ func TestWritesAfterIdle(t *testing.T) {
 }
 
 // A job and its latest version, which have the same bytes in the file, are one object after the file is loaded. An older
-// version has an object of its own.
+// version has its own object.
 func TestLoadedJobIsItsLatestVersion(t *testing.T) {
 	path := tempStatePath(t)
 	s := openStore(t, path)

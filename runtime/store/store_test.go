@@ -197,8 +197,7 @@ func TestPanicReachesTheCaller(t *testing.T) {
 	}
 }
 
-// stallWriter blocks the writer in the middle of an update until the returned function is
-// called.
+// stallWriter blocks the writer in mid-update until the returned function is called.
 func stallWriter(t *testing.T, s *Store) (resume func()) {
 	started, end := make(chan struct{}), make(chan struct{})
 	var wg sync.WaitGroup
@@ -211,7 +210,7 @@ func stallWriter(t *testing.T, s *Store) (resume func()) {
 	return func() { close(end); wg.Wait() }
 }
 
-// waitForQueuedRequests waits until n updates are in the queue of the writer.
+// waitForQueuedRequests waits until n updates are in the writer's queue.
 func waitForQueuedRequests(s *Store, n int) {
 	for {
 		s.queue.mu.Lock()
@@ -232,7 +231,7 @@ func TestConcurrentUpdatesShareACommit(t *testing.T) {
 	var wg sync.WaitGroup
 	indexes := make([]uint64, n)
 	var failedUpdates atomic.Int64
-	var committed []uint64 // indexes, in the order of the calls of OnCommit functions
+	var committed []uint64 // indexes, in call order of OnCommit functions
 	for i := range n {
 		wg.Go(func() {
 			index, err := s.Update(t.Context(), func(tx *Txn) error {
@@ -443,7 +442,7 @@ func TestLocalRecords(t *testing.T) {
 	}
 	mustUpdate(t, s, func(tx *Txn) {
 		tx.PutScheduledAllocation(&api.Allocation{ID: "x"})
-		tx.PutTaskFields("x", "web", record.Fields{StartID: "x/web/1"}) // the changes of this update have one commit
+		tx.PutTaskFields("x", "web", record.Fields{StartID: "x/web/1"}) // this update's changes have one commit
 	})
 	commits := s.CommitCount()
 	for range 3 {
@@ -485,7 +484,7 @@ func TestLocalRecords(t *testing.T) {
 		}
 		s = reopenStore(t, s)
 	}
-	// Tasks of an allocation may still run after the allocation was deleted.
+	// An allocation's tasks may still run after it was deleted.
 	mustUpdate(t, s, func(tx *Txn) { tx.DeleteAllocationAndQueueRemoval("x") })
 	if err := s.PutTaskState("x", "web", &api.TaskState{State: "dead"}, state.DurabilitySync)(); err != nil {
 		t.Error(err)
@@ -505,8 +504,8 @@ func TestLocalRecords(t *testing.T) {
 	}
 }
 
-// A new agent shows the state of a running task from the record with which it restores the task, and the
-// state of an ended task from its allocation.
+// A new agent shows a running task's state from the record with which it restores the task, and an ended task's state from its
+// allocation.
 func TestTaskStatesOfAllocations(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, tempStatePath(t))
@@ -540,8 +539,8 @@ func TestTaskStatesOfAllocations(t *testing.T) {
 	}
 }
 
-// TestDurabilityOfTaskStates checks that a record is written when its delay has passed at the latest, and that writes
-// keep their order.
+// TestDurabilityOfTaskStates checks that a record is written when its delay has passed at the latest, and writes keep their
+// order.
 func TestDurabilityOfTaskStates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openStore(t, tempStatePath(t))
@@ -715,8 +714,7 @@ func TestStressUnderReaders(t *testing.T) {
 	}
 }
 
-// If a batch fails before its write to the file, its transaction in memory is ended, so that the next update
-// does not block.
+// If a batch fails before its write to the file, its transaction in memory is ended, so that the next update does not block.
 func TestFailedBatchEndsItsTransaction(t *testing.T) {
 	s := openStore(t, tempStatePath(t))
 	indexes := s.memDB.DBSchema().Tables[tableIndexTable]
@@ -734,7 +732,7 @@ func TestFailedBatchEndsItsTransaction(t *testing.T) {
 	go func() {
 		defer close(second)
 		_, _ = s.Update(t.Context(), func(*Txn) error {
-			delete(s.memDB.DBSchema().Tables, tableIndexTable) // makes the write of the batch fail
+			delete(s.memDB.DBSchema().Tables, tableIndexTable) // makes the batch's write fail
 			return nil
 		})
 	}()
@@ -751,7 +749,7 @@ func TestFailedBatchEndsItsTransaction(t *testing.T) {
 	}
 }
 
-// PutTaskFields stores the fields of the record of a task as a part of a larger update.
+// PutTaskFields stores the task record's fields as part of a larger update.
 func (tx *Txn) PutTaskFields(allocID, task string, state record.Fields) {
 	open, secret, err := encodeTaskFields(state)
 	if err != nil {
@@ -761,7 +759,7 @@ func (tx *Txn) PutTaskFields(allocID, task string, state record.Fields) {
 	tx.putLocalRecordOfKnownAlloc(taskLocalsTable, allocID, allocID+"\x00"+task, open, secret)
 }
 
-// bbolt reuses the pages of deleted records, and never makes its file smaller.
+// bbolt reuses deleted records' pages, and never makes its file smaller.
 func TestIdleStoreCompactsItsFile(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

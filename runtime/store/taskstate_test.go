@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// fillNonZero sets every field of a struct to a value that is not zero.
+// fillNonZero sets every field in a struct to a non-zero value.
 func fillNonZero(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -75,7 +75,7 @@ func TestTaskStateOmitsEmptyFields(t *testing.T) {
 func TestAllocationKeepsEachField(t *testing.T) {
 	full := new(api.Allocation)
 	for field, value := range reflect.ValueOf(full).Elem().Fields() {
-		if field.Name != "Job" { // the job has a record of its own
+		if field.Name != "Job" { // the job has its own record
 			fillNonZero(value)
 		}
 	}

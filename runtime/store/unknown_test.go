@@ -14,8 +14,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// encodeWith returns the encoded value with more fields, as a newer build would store it. A key of fields is the path of a
-// field, whose parts are names of fields, keys of maps and indexes of lists.
+// encodeWith returns the encoded value with more fields, as a newer build would store it. A key in fields is a field's path
+// made up of field names, map keys and list indexes.
 func encodeWith(t *testing.T, v any, fields map[string]any) []byte {
 	t.Helper()
 	payload, err := encodeMsgpack(v)
@@ -108,7 +108,7 @@ func TestRewrittenRecordKeepsUnknownFields(t *testing.T) {
 	fields := map[string]any{"new": "top", "inner.new": "inner", "by_key.a.new": "a", "list.1.new": "five"}
 	for name, test := range map[string]struct {
 		change func(*unknownRecord)
-		want   map[string]any // the fields of fields that are kept
+		want   map[string]any // the kept fields in fields
 	}{
 		"unchanged":       {func(*unknownRecord) {}, fields},
 		"other field":     {func(r *unknownRecord) { r.Text = "y" }, fields},
@@ -137,7 +137,7 @@ func TestRewrittenRecordKeepsUnknownFields(t *testing.T) {
 	}
 }
 
-// A state file that a newer build has written keeps what only that build knows, and this build reports it.
+// A state file written by a newer build keeps what only that build knows, and this build reports it.
 func TestPartsOfNewerBuildAreKeptAndReported(t *testing.T) {
 	dir := t.TempDir()
 	job := testJob("web", 0)
@@ -156,7 +156,7 @@ func TestPartsOfNewerBuildAreKeptAndReported(t *testing.T) {
 	spec := s.jobs.hashesByJob[s.Snapshot().Allocation(nil, "a").Job]
 	mustSucceed(t, s.Close())
 
-	newer := map[recordKey]string{ // path of the added field by record
+	newer := map[recordKey]string{ // record -> the added field's path
 		{Jobs, "default\x00web"}:           "Affinity",
 		{jobBucket, spec}:                  "Affinity",
 		{Allocations, "a"}:                 "alloc.Score",

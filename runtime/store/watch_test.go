@@ -18,8 +18,8 @@ func setVariable(tx *Txn, path string, n int) {
 	tx.PutVariable(&api.Variable{Namespace: "default", Path: path, Items: api.VariableItems{"n": strconv.Itoa(n)}})
 }
 
-// isWoken reports whether a channel of a watch set was closed. The change was made before the call, so a long
-// wait for the channel means that the test fails.
+// isWoken reports whether a channel in a watch set was closed. The change was made before the call, so a long wait for the
+// channel means that the test fails.
 func isWoken(ws WatchSet, want bool) bool {
 	wait := 20 * time.Millisecond
 	if want {
@@ -89,8 +89,8 @@ func TestWatch(t *testing.T) {
 			var wg sync.WaitGroup
 			for name, ws := range watches {
 				wg.Go(func() {
-					// The watch sets of changed results must fire. A few others, of lists that are near in
-					// the radix tree, may fire too.
+					// The watch sets for changed results must fire. A few others, for lists nearby in the radix tree, may fire
+					// too.
 					if got := isWoken(ws, want[name]); got != want[name] && !(got && (name == "missing object" || name == "list of another" || name == "list of a job")) {
 						t.Errorf("%s: woken %v, want %v", name, got, want[name])
 					}

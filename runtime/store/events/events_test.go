@@ -103,7 +103,7 @@ func TestEventPayload(t *testing.T) {
 	}
 }
 
-// channelSource is an eventSource of given changes.
+// channelSource is an eventSource with given changes.
 type channelSource chan []store.Event
 
 func (c channelSource) Next(ctx context.Context) ([]store.Event, error) {

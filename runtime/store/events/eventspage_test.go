@@ -19,7 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// topics are the topics of the event stream.
+// topics are the event stream's topics.
 var topics = []struct{ topic, payload, filterKeys string }{
 	{"Job", "`Job`, and `Deleted` for a job that was removed", "id of the job"},
 	{"Evaluation", "`Evaluation`", "ids of the evaluation, its job and its deployment"},
@@ -31,7 +31,7 @@ var topics = []struct{ topic, payload, filterKeys string }{
 	{"HostVolume", "`Volume`", "id, name and plugin of the volume"},
 }
 
-// eventTypes are the types of events with their meanings.
+// eventTypes are the event types with their meanings.
 var eventTypes = map[string]string{
 	"JobRegistered":                 "a job was registered, or its status has changed",
 	"JobDeregistered":               "a job was stopped or removed",
@@ -54,10 +54,10 @@ var eventTypes = map[string]string{
 	"HostVolumeDeleted":             "a host volume was deleted",
 }
 
-// runtimeDir is the directory of the packages whose sources the test reads.
+// runtimeDir is the directory with the package sources that the test reads.
 var runtimeDir = filepath.Join("..", "..")
 
-// docs/reference/events.md has each type of an event of the stream and of a task that the code contains.
+// docs/reference/events.md has each stream and task event type contained in the code.
 func TestReferenceEventsPage(t *testing.T) {
 	types := findEventTypes(t)
 	for name := range eventTypes {
@@ -91,7 +91,7 @@ func TestReferenceEventsPage(t *testing.T) {
 	docpage.Check(t, "reference/events.md", b.String())
 }
 
-// findEventTypes returns the types of events of the stream: those of the tables of the store, of deletions, and of the operations of its users.
+// findEventTypes returns the stream's event types: from the store's tables, from deletions, and from its users' operations.
 func findEventTypes(t *testing.T) map[string]bool {
 	t.Helper()
 	types := map[string]bool{}
@@ -148,7 +148,7 @@ func literalText(e ast.Expr) (string, bool) {
 	return text, err == nil
 }
 
-// parseDir returns the files of a package without its tests, by their paths.
+// parseDir returns a package's files without its tests, by their paths.
 func parseDir(t *testing.T, dir string) map[string]*ast.File {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
@@ -169,7 +169,7 @@ func parseDir(t *testing.T, dir string) map[string]*ast.File {
 	return files
 }
 
-// stringConstants returns the string constants of a package, by name.
+// stringConstants returns a package's string constants, by name.
 func stringConstants(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	constants := map[string]string{}
@@ -192,7 +192,7 @@ func stringConstants(t *testing.T, dir string) map[string]string {
 	return constants
 }
 
-// formatTaskEvents returns a table of the functions of package model that make task events: the type, and what the comment says.
+// formatTaskEvents returns a table of the functions in package model that make task events: the type, and the comment's text.
 func formatTaskEvents(t *testing.T) string {
 	t.Helper()
 	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", "github.com/hashicorp/nomad/api").Output()
@@ -249,7 +249,8 @@ func returnsTaskEvent(f *ast.FuncDecl) bool {
 	return ok && name.Sel.Name == "TaskEvent"
 }
 
-// taskEventType returns the type of the events that a function makes: a constant in its body, or the type of the function that it calls.
+// taskEventType returns the type of the events that a function makes: a constant in its body, or the type from the function it
+// calls.
 func taskEventType(f *ast.FuncDecl, functions map[string]*ast.FuncDecl, constants map[string]string) string {
 	var found string
 	ast.Inspect(f.Body, func(n ast.Node) bool {

@@ -28,7 +28,7 @@ import (
 
 const testAllocID = "9a30b60a-07ff-f6ce-ec36-533c48a52b97"
 
-// testIssuer is an Issuer whose clock the test sets.
+// testIssuer is an Issuer with a clock set by the test.
 type testIssuer struct {
 	*Issuer
 	now time.Time
@@ -146,7 +146,7 @@ func decode(t *testing.T, part string, into any) {
 	}
 }
 
-// Another service has only the published keys, and a library of its own.
+// Another service has only the published keys, and its own library.
 func TestPublishedKeysVerifyTokens(t *testing.T) {
 	i := newTestIssuer(t)
 	id := &api.WorkloadIdentity{Name: "vault", Audience: []string{"vault.io", "nomadproject.io"}, TTL: time.Hour}
@@ -190,7 +190,7 @@ func TestPublishedKeysVerifyTokens(t *testing.T) {
 // joseVerifier verifies tokens with the library go-jose.
 type joseVerifier struct{ keys jose.JSONWebKeySet }
 
-// newJOSEVerifier reads the published keys of i.
+// newJOSEVerifier reads i's published keys.
 func newJOSEVerifier(t *testing.T, i *testIssuer) *joseVerifier {
 	t.Helper()
 	v := new(joseVerifier)
@@ -254,7 +254,7 @@ func TestAuthenticate(t *testing.T) {
 		mac.Write([]byte(signed))
 		return signed + "." + encoding.EncodeToString(mac.Sum(nil))
 	}
-	// withHeader returns the token with another header and a signature that is valid for it.
+	// withHeader returns the token with another header and a matching valid signature.
 	withHeader := func(head string) string {
 		signed := raw(head) + "." + parts[1]
 		sum := sha256.Sum256([]byte(signed))

@@ -32,8 +32,8 @@ func openStore(t *testing.T, dir string) *store.Store {
 	return s
 }
 
-// Each change of the test stores a namespace and a variable with the same number. A snapshot has all changes that were
-// stored before it was requested, and both records of each change that it has.
+// Each change in the test stores a namespace and a variable with the same number. A snapshot has all changes stored before it
+// was requested, and both records of each change it has.
 func TestSnapshotDuringChanges(t *testing.T) {
 	dir := t.TempDir()
 	s := openStore(t, dir)
@@ -127,7 +127,7 @@ func TestDamagedSnapshot(t *testing.T) {
 	}
 }
 
-// FuzzUnpack changes the archive below the compression, whose checksum would hide all changes.
+// FuzzUnpack changes the archive below the compression, because the compression's checksum would hide all changes.
 func FuzzUnpack(f *testing.F) {
 	var uncompressed bytes.Buffer
 	archive := tar.NewWriter(&uncompressed)

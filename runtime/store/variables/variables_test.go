@@ -118,7 +118,7 @@ func TestCheckAndSet(t *testing.T) {
 	}
 }
 
-// Of many concurrent changes with the same index, one succeeds.
+// Among many concurrent changes with the same index, one succeeds.
 func TestConcurrentCheckAndSet(t *testing.T) {
 	vs, _ := openVariables(t)
 	var wg sync.WaitGroup
@@ -210,8 +210,7 @@ func TestLockTimes(t *testing.T) {
 	}
 }
 
-// A lock that is not renewed expires after its TTL; after the delay it can be acquired
-// again.
+// A lock that is not renewed expires after its TTL; after the delay it can be acquired again.
 func TestLockExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		vs, s := openVariables(t)
@@ -236,7 +235,7 @@ func TestLockExpires(t *testing.T) {
 		if got := s.Snapshot().Variable(nil, "default", "p"); got.Lock != nil || got.Items["k"] != "v" || got.ModifyIndex == mine.ModifyIndex {
 			t.Fatalf("after the delay: %+v", got)
 		}
-		// The end of an old lease does not affect the lock of the next holder.
+		// An old lease's end does not affect the next holder's lock.
 		next := must(vs.AcquireLock(ctx, testVariable("p")))
 		must(vs.ReleaseLock(ctx, next))
 		next = must(vs.AcquireLock(ctx, testVariable("p")))
@@ -248,7 +247,7 @@ func TestLockExpires(t *testing.T) {
 	})
 }
 
-// After a restart of the agent, locks get their full TTL again, and then expire.
+// After an agent restart, locks get their full TTL again, and then expire.
 func TestLockExpiresAfterRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		before, s := openVariables(t)
