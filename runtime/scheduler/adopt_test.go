@@ -144,7 +144,7 @@ func TestUnknownInstanceIsReplacedAfterItsEnd(t *testing.T) {
 	})
 }
 
-// A known job's adopted allocation counts as its instance, and a lost job's allocation brings the job with it.
+// An adopted allocation of a known job counts as its instance, and one of a lost job brings the job with it.
 func TestAdoptedAllocs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, endlessAllocTimes)

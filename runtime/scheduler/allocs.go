@@ -17,7 +17,7 @@ import (
 // ignores allocations that are not stored.
 func (s *Scheduler) ApplyAllocReports(ctx context.Context, reports ...model.AllocReport) (index uint64, err error) {
 	env := s.newPreparedEnv()
-	env.plansWithoutStartingPlugins = true // other allocations' reports must not wait
+	env.plansWithoutStartingPlugins = true // reports of other allocations must not wait
 	env.expectPlacementsAfterReports(reports)
 	return s.updateAndReconcileWithEnv(ctx, env, func(c *schedulerTxn) error {
 		c.setEventOperation(opAllocReport)

@@ -91,7 +91,7 @@ func coreMHz(node PlacementNode) float64 {
 	return math.Floor(total / cores)
 }
 
-// taskCPUMHz returns the CPU in MHz for a task's request. A task with reserved cores gets these cores' CPU.
+// taskCPUMHz returns a task's requested CPU in MHz. A task with reserved cores gets the CPU of these cores.
 func taskCPUMHz(t *api.Task, coreMHz float64) float64 {
 	if cores := pointer.Value(t.Resources.Cores); cores > 0 {
 		return float64(cores) * coreMHz

@@ -98,7 +98,7 @@ func (s *Scheduler) runClockChecks(ctx context.Context) {
 	}
 }
 
-// clockAdjustment is a schedulerTxn for adjusting the stored times to the wall clock.
+// clockAdjustment is a schedulerTxn that adjusts the stored times to the wall clock.
 type clockAdjustment struct{ *schedulerTxn }
 
 // adjustStoredTimes adjusts the stored times to the wall clock: in a scheduler's first transaction, and after each clock step.

@@ -23,7 +23,7 @@ func (u deploymentUpdater) reconcileDeploymentAfterDeadline(id string) {
 	u.tx.OnCommit(func() { u.scheduler.progressDeadlineTimers.setOrClearDueTime(id, zeroTime) })
 }
 
-// setProgressDeadlineTimer sets a running deployment's timer to its groups' earliest progress deadline.
+// setProgressDeadlineTimer sets a running deployment's timer to the earliest progress deadline of its groups.
 func (u deploymentUpdater) setProgressDeadlineTimer(d *api.Deployment) {
 	id, first := d.ID, time.Time{}
 	if d.Status == api.DeploymentStatusRunning {

@@ -76,7 +76,7 @@ func newDeviceRequest(task string, block *api.RequestedDevice, node *PlacementNo
 	return r
 }
 
-// deviceRequestsOf returns the device blocks of the group's tasks with a count of at least one, in job order.
+// deviceRequestsOf returns the device blocks that request at least one instance for a task in the group, in job order.
 func deviceRequestsOf(g *api.TaskGroup, node *PlacementNode) []*deviceRequest {
 	var requests []*deviceRequest
 	for _, t := range g.Tasks {

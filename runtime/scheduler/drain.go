@@ -52,7 +52,7 @@ func (s *Scheduler) SetNodeEligibility(ctx context.Context, eligibility string) 
 }
 
 // StartOrEndDrain starts or ends the node's drain. A drain stops service allocations as their groups' migrate blocks specify.
-// Batch allocations can run until the deadline, and system jobs stop last. The jobs' evaluations are blocked until the node is
+// Batch allocations can run until the deadline, and system jobs stop last. Their evaluations are blocked until the node is
 // eligible again. The node stays ineligible when the drain is complete.
 func (s *Scheduler) StartOrEndDrain(ctx context.Context, r DrainRequest) (NodeRequestOutcome, error) {
 	return s.updateNodeAndContinueDrain(ctx, opNodeDrain, func(c *schedulerTxn, n *api.Node) error {
@@ -152,8 +152,8 @@ func (d nodeDrain) setDrainTimer(n *api.Node) {
 	d.tx.OnCommit(func() { d.scheduler.drainTimer.setOrClearDueTime(drainTimerKey, at) })
 }
 
-// continueOrCompleteDrain stops the allocations that a node drain can stop now, or completes the drain. It returns the new
-// evaluations' ids. It does nothing if the node is not draining.
+// continueOrCompleteDrain stops the allocations that a node drain can stop now, or completes the drain. It returns the ids of
+// the new evaluations. It does nothing if the node is not draining.
 func (d nodeDrain) continueOrCompleteDrain() (evalIDs []string) {
 	if !d.node.IsDraining {
 		return nil

@@ -10,8 +10,8 @@ import (
 )
 
 // checkFeasible checks whether the node has a group's drivers and networks, and satisfies the job, group and task constraints.
-// The error joins all violations. jobAllocCount and groupAllocCount are the job's and the group's allocations on the node after
-// the placement.
+// The error joins all violations. jobAllocCount and groupAllocCount count the allocations of the job and the group on the node
+// after the placement.
 func checkFeasible(job *api.Job, g *api.TaskGroup, node PlacementNode, jobAllocCount, groupAllocCount int) error {
 	var errs []error
 	for _, t := range g.Tasks {

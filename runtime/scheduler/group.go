@@ -216,8 +216,8 @@ func (g *groupPlan) stopUnneededAlloc(a *api.Allocation) {
 	g.groupDesiredUpdates.Stop++
 }
 
-// stopDuplicateAllocs stops all but one allocation with the same name. After a canary's promotion, the canary and an older
-// version's allocation have the same name.
+// stopDuplicateAllocs stops all but one allocation with the same name. After a canary's promotion, the canary and the older
+// allocation have the same name.
 func (g *groupPlan) stopDuplicateAllocs() {
 	best := make(map[string]*api.Allocation, len(g.liveOrUnreplacedAllocs))
 	n := 0
@@ -331,8 +331,8 @@ func (g *groupPlan) updateInPlace(a *api.Allocation) {
 	g.groupDesiredUpdates.InPlaceUpdate++
 }
 
-// placeMissingCanaries places the new job version's missing canaries, at first with outdated allocations' names; these continue
-// to run until the promotion.
+// placeMissingCanaries places the new job version's missing canaries, at first with the names of outdated allocations; these
+// continue to run until the promotion.
 func (g *groupPlan) placeMissingCanaries(outdated []*api.Allocation) {
 	if !g.hasUnpromotedCanaries() || g.isDeploymentPausedOrFailed() {
 		return
@@ -376,8 +376,8 @@ func (g *groupPlan) markCanary(a *api.Allocation) {
 }
 
 // versionForReplacement returns the job version for an allocation's replacement: usually the current version. While the current
-// version's canaries are not promoted, and after its deployment has failed, the replacement has the replaced allocation's
-// version.
+// version's canaries are not promoted, and after its deployment has failed, the replacement keeps the version of the replaced
+// allocation.
 func (g *groupPlan) versionForReplacement(a *api.Allocation) *api.Job {
 	d := g.currentDeployment
 	currentIsUnproven := g.hasUnpromotedCanaries() || d != nil && d.Status == api.DeploymentStatusFailed

@@ -36,7 +36,7 @@ func jobWithPorts(id string, static, dynamic []api.Port) *api.Job {
 	}).job
 }
 
-// A host network's port has the network's address, and the same number on the default network is another port.
+// A port on a host network has the network's address, and the same number on the default network is another port.
 func TestPortsOfHostNetworks(t *testing.T) {
 	node := PlacementNodeOf(nodeWithNetworks())
 	usage := NewEmptyNodeUsage(node)

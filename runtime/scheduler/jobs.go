@@ -41,7 +41,7 @@ type RegisterOptions struct {
 	// JobModifyIndex is zero, no such job may be stored.
 	EnforceIndex   bool
 	JobModifyIndex uint64
-	// PreserveCounts keeps the stored job's group counts, and PreserveResources its tasks' resources.
+	// PreserveCounts keeps the stored job's group counts, and PreserveResources the resources of its tasks.
 	PreserveCounts, PreserveResources bool
 	// EvalPriority is the evaluation's priority; zero means the job's priority.
 	EvalPriority int

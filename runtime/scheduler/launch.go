@@ -224,8 +224,8 @@ func (c childJobLauncher) newDispatchedChild(parent *api.Job, r DispatchRequest)
 	return job
 }
 
-// SetDispatchPayloadAndMeta sets a dispatch request's payload and metadata in a parameterized job's copy. It writes to the map
-// job.Meta.
+// SetDispatchPayloadAndMeta sets a dispatch request's payload and metadata in a copy of a parameterized job. It writes to the
+// map job.Meta.
 func SetDispatchPayloadAndMeta(job *api.Job, r DispatchRequest) {
 	job.Dispatched = true
 	job.Payload = r.Payload

@@ -78,7 +78,7 @@ func hostNetworkSelectsAddress(info *api.HostNetworkInfo, a *api.NetworkResource
 }
 
 // ParsePortRanges parses a list of ports and ranges such as "22,80,8000-8010". If a part is invalid, it returns an error and
-// the valid parts' ports.
+// the ports of the valid parts.
 func ParsePortRanges(text string) (ports []int, err error) {
 	for part := range strings.SplitSeq(text, ",") {
 		if part = strings.TrimSpace(part); part == "" {

@@ -23,7 +23,7 @@ type NodeUsage struct {
 	portHolders                   reservationsByItem[HostPort]
 	deviceHolders                 reservationsByItem[deviceInstance]
 	volumeWriters                 reservationsByItem[writableVolume]
-	nodeFacts                     *model.NodeFacts // attributes for interpolating allocations' volume sources
+	nodeFacts                     *model.NodeFacts // attributes for interpolating the volume sources of allocations
 	nodeIP                        string
 	reservedPorts                 map[HostPort]bool // a port without address is reserved on all addresses
 }

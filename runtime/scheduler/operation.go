@@ -1,7 +1,7 @@
 package scheduler
 
-// Values for api.Event.Type, the same as in Nomad. One transaction may have several operations: after a job's registration
-// comes its plan's result.
+// Values for api.Event.Type, the same as in Nomad. One transaction may have several operations: a job registration is followed
+// by the plan's result.
 const (
 	opJobRegistered   = "JobRegistered"
 	opJobDeregistered = "JobDeregistered"

@@ -94,8 +94,8 @@ type nodeExhaustedError struct {
 // joins a GroupPlacementError for each group that does not fit. The allocations are pending, have the desired status run, and
 // share job.
 //
-// No two allocations of the job have the same port. The node must have the job's host volumes, but dynamic volumes' state,
-// namespace and access modes are not checked.
+// No two allocations of the job have the same port. The node must have the job's host volumes, but the state, namespace and
+// access modes of dynamic ones are not checked.
 func PlaceOnEmptyNode(job *api.Job, node PlacementNode, env Env) ([]*api.Allocation, error) {
 	if err := node.CheckDatacenterAndPool(job); err != nil {
 		return nil, err

@@ -387,7 +387,7 @@ func TestPlaceCores(t *testing.T) {
 	}
 }
 
-// The reserved cores' CPU is not subtracted again from the CPU that tasks can use, and a core has its own frequency.
+// The CPU of reserved cores is not subtracted again from the CPU that tasks can use, and a core has its own frequency.
 func TestPlaceOnNodeWithReservedCores(t *testing.T) {
 	record := nodeWithNetworks()
 	record.Attributes["cpu.frequency"], record.Attributes["cpu.reservablecores"], record.Attributes["cpu.usablecompute"] = "2000", "1", "1700"

@@ -31,13 +31,13 @@ type PlanInput struct {
 	LatestDeployment *api.Deployment
 
 	Node PlacementNode
-	// NodeUsage is the node usage by all jobs' allocations. Plan adds its placements.
+	// NodeUsage is the node usage by the allocations of all jobs. Plan adds its placements.
 	NodeUsage *NodeUsage
 	Env       Env
 	Now       time.Time
 	// MemoryOversubscription lets tasks use more memory than the scheduler reserves for them, up to memory_max.
 	MemoryOversubscription bool
-	// Volumes are the dynamic host volumes and their claims; nil if there are none. Plan adds its placements' claims.
+	// Volumes are the dynamic host volumes and their claims; nil if there are none. Plan adds the claims of its placements.
 	Volumes *HostVolumeState
 }
 

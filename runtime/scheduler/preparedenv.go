@@ -52,7 +52,7 @@ func (s *Scheduler) newPreparedEnv() *preparedEnv {
 	return &preparedEnv{scheduler: s, isFreeByPort: make(map[HostPort]bool), listenerTextByPort: make(map[int]string), freePortsFoundBySearch: make(map[HostPort]bool)}
 }
 
-// expectPlacementsOfJob announces a new job's placements, or a new version's. old is the stored job or nil.
+// expectPlacementsOfJob announces the placements of a new job or job version. old is the stored job or nil.
 func (p *preparedEnv) expectPlacementsOfJob(job, old *api.Job) {
 	if model.CanHaveChildren(job) {
 		return

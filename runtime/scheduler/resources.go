@@ -71,8 +71,8 @@ func checkTaskNetworkHasNoHostNetwork(n *api.NetworkResource) error {
 	return nil
 }
 
-// legacyResources converts resources to Nomad's older form, which clients still read: the allocation's resources, and each
-// task's by name.
+// legacyResources converts resources to Nomad's older form, which clients still read: the resources of the allocation, and of
+// each task by name.
 func legacyResources(granted *api.AllocatedResources) (total *api.Resources, byTask map[string]*api.Resources) {
 	var cpu, totalMemoryMB int
 	byTask = make(map[string]*api.Resources, len(granted.Tasks))

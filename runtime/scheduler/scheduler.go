@@ -19,8 +19,8 @@ type Config struct {
 	HostEnv Env
 	GC      GCConfig
 	Logger  hclog.Logger
-	// OnDesiredAllocsChanged is called after each transaction that may change DesiredAllocs' result. A node report may change a
-	// returned allocation without a call. It may be nil.
+	// OnDesiredAllocsChanged is called after each transaction that may change the result of DesiredAllocs. A node report may
+	// change a returned allocation without a call. It may be nil.
 	OnDesiredAllocsChanged func()
 }
 
@@ -129,8 +129,8 @@ func (s *Scheduler) updateWithRetry(ctx context.Context, changeName string, prep
 	}
 }
 
-// restoreTimersAndReconcileJobs sets all stored objects' timers and reconciles all jobs, after a start or a clock step. It
-// recovers jobs with allocations but no record, and plans jobs with missing allocations.
+// restoreTimersAndReconcileJobs sets the timers of all stored objects and reconciles all jobs, after a start or a clock step.
+// It recovers jobs with allocations but no record, and plans jobs with missing allocations.
 func (t *schedulerTxn) restoreTimersAndReconcileJobs() {
 	t.plansIncompleteJobs = true
 	for _, e := range t.tx.Evaluations(nil, "") {

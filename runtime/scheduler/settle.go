@@ -26,7 +26,8 @@ func (t *schedulerTxn) reconcileQueuedJobs() {
 }
 
 // reconcileJob updates a job's deployment, replaces failed allocations, and sets the job's status. With plansIncompleteJobs it
-// also plans a job with allocations that do not match its counts. For a purged job, it deletes its ended allocations' records.
+// also plans a job with allocations that do not match its counts. For a purged job, it deletes the records of ended
+// allocations.
 func (t *schedulerTxn) reconcileJob(key JobKey) {
 	job := t.tx.Job(nil, key.Namespace, key.ID)
 	if job == nil {
@@ -75,7 +76,7 @@ func (t *schedulerTxn) hasFailedAllocWithoutFollowUp(job *api.Job) bool {
 	return false
 }
 
-// isCountUnmatched reports whether a job's allocations do not match its groups' counts, although the job has not ended: a
+// isCountUnmatched reports whether a job's allocations do not match the counts of its groups, although the job has not ended: a
 // damaged state has lost some, or has got adopted allocations and their replacements.
 func (t *schedulerTxn) isCountUnmatched(job *api.Job) bool {
 	if *job.Stop || model.CanHaveChildren(job) || pointer.Value(job.Status) == model.JobDead {

@@ -601,8 +601,8 @@ func (s *simulation) checkQuiescentState() {
 	}
 }
 
-// checkEvaluationPlacesNothing checks that another evaluation for each job places nothing: blocked evaluations' allocations do
-// not fit.
+// checkEvaluationPlacesNothing checks that another evaluation for each job places nothing: the allocations of blocked
+// evaluations do not fit.
 func (s *simulation) checkEvaluationPlacesNothing(ctx context.Context) {
 	state := s.store.Snapshot()
 	for _, job := range state.Jobs(nil, store.AnyNamespace, "") {
@@ -632,7 +632,7 @@ func (s *simulation) isStuck(d *api.Deployment, state *store.Snapshot) bool {
 	}
 	job := state.Job(nil, d.Namespace, d.JobID)
 	for name, g := range d.TaskGroups {
-		// A resumed deployment's description does not mention a needed promotion, so the job's update block decides.
+		// The description of a resumed deployment does not mention a needed promotion, so the job's update block decides.
 		group := model.FindGroup(job, name)
 		byHand := group != nil && (group.Update == nil || group.Update.AutoPromote == nil || !*group.Update.AutoPromote)
 		if g.PlacedAllocs == 0 && g.DesiredTotal > 0 || g.DesiredCanaries > 0 && !g.Promoted && byHand {

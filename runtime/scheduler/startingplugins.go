@@ -10,7 +10,7 @@ import (
 // errPluginsStarting: a plan could not place an allocation because of a node property. Starting plugins may change it.
 var errPluginsStarting = errors.New("scheduler: the plan lacks plugins that are starting")
 
-// arePluginsStarting reports whether the node's record may soon get starting plugins' drivers and devices. After it has
+// arePluginsStarting reports whether the node's record may soon get drivers and devices of starting plugins. After it has
 // returned false, the stored node has these drivers and devices.
 func (s *Scheduler) arePluginsStarting() bool {
 	return s.hostEnv.FirstPluginReports != nil && !wait.IsClosed(s.hostEnv.FirstPluginReports())

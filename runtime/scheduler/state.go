@@ -22,7 +22,7 @@ type Store interface {
 	CheckDiskSpaceForNewObjects() error // returns an error if the disk with the state file is almost full, see [store.Store.CheckDiskSpaceForNewObjects]
 }
 
-// namespaceNames returns the stored namespaces' names. The default namespace may be missing.
+// namespaceNames returns the names of the stored namespaces. The default namespace may be missing.
 func namespaceNames(state store.Reader) (names []string) {
 	for _, n := range state.Namespaces(nil, "") {
 		names = append(names, n.Name)

@@ -50,7 +50,7 @@ func (t *timerQueue[K]) dueKeys(now time.Time) []K {
 	return due
 }
 
-// earliestDueTime returns the keys' earliest due time, or the zero time if there are no keys.
+// earliestDueTime returns the earliest due time of all keys, or the zero time if there are no keys.
 func (t *timerQueue[K]) earliestDueTime() (first time.Time) {
 	t.dueTimesMu.Lock()
 	defer t.dueTimesMu.Unlock()

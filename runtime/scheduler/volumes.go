@@ -17,7 +17,7 @@ import (
 
 // HostVolumeState has the node's dynamic host volumes, and the claims that bind groups to sticky volumes.
 type HostVolumeState struct {
-	isUnknown    bool // a client has only the node, without its dynamic volumes' state
+	isUnknown    bool // a client has only the node, without the state of its dynamic volumes
 	volumesByID  map[string]*state.HostVolume
 	storedClaims []*api.TaskGroupHostVolumeClaim
 	newClaims    []*api.TaskGroupHostVolumeClaim
@@ -112,8 +112,8 @@ func (p *allocPlacer) checkAndClaimHostVolume(v model.HostVolumeRequest, g *api.
 	return p.newClaimIfUnclaimed(v, g, found.ID)
 }
 
-// checkOtherVolumeWriters returns an error if another allocation can write to the volume, and the request's or the other
-// allocation's access mode permits only one writer.
+// checkOtherVolumeWriters returns an error if another allocation can write to the volume, and the access mode of either one
+// permits only one writer.
 func (p *allocPlacer) checkOtherVolumeWriters(v model.HostVolumeRequest, mode string, capabilities []*api.HostVolumeCapability) error {
 	for _, theirs := range append([]string{""}, model.HostAccessModes...) {
 		by, _ := p.nodeUsage.volumeWriters.findConflict(p.currentAllocNameKey, writableVolume{v.ResolvedSource, theirs}, volumesOf)

@@ -77,7 +77,7 @@ func dynamicVolumes(node *PlacementNode, modes ...string) *HostVolumeState {
 	return &HostVolumeState{volumesByID: map[string]*state.HostVolume{"id1": {Volume: v}}}
 }
 
-// A client validating a job has the node, and not its dynamic volumes' state.
+// A client validating a job has the node, and not the state of its dynamic volumes.
 func TestPlaceOnEmptyNodeAcceptsDynamicVolumes(t *testing.T) {
 	node := volumeNode()
 	dynamicVolumes(&node)

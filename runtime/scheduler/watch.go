@@ -225,7 +225,7 @@ func (w *watchedDeployment) canAutoPromote() bool {
 	return some
 }
 
-// promoteGroupCanaries promotes the groups' canaries (nil means all), and returns the changed allocations.
+// promoteGroupCanaries promotes the canaries of the groups (nil means all), and returns the changed allocations.
 func (w *watchedDeployment) promoteGroupCanaries(groups []string) []*api.Allocation {
 	var promotedAllocs []*api.Allocation
 	for name, state := range w.deployment.TaskGroups {

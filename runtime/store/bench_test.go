@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// reportLatencies adds the latencies' median and 99th percentile to a benchmark.
+// reportLatencies adds the median and the 99th percentile of latencies to a benchmark.
 func reportLatencies(b *testing.B, took []time.Duration) {
 	slices.Sort(took)
 	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
@@ -101,7 +101,7 @@ func BenchmarkPutTaskState(b *testing.B) {
 	}
 }
 
-// fillStore stores one job's n running allocations, with their runners' records.
+// fillStore stores n running allocations of one job, with the records of their runners.
 func fillStore(b *testing.B, s *Store, n int) {
 	job := testJob("web", 0)
 	mustUpdate(b, s, func(tx *Txn) {

@@ -13,7 +13,7 @@ import (
 )
 
 // msgpackFormat encodes every struct field under the name in its tag "store", and without the tag under its Go name, because
-// the API types' other struct tags omit fields.
+// the other struct tags of the API types omit fields.
 var msgpackFormat = newMsgpackHandle()
 
 // strictFormat is msgpackFormat, but decoding a field missing from the type is an error.

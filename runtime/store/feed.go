@@ -23,7 +23,7 @@ type Event struct {
 // ErrLagged: the feed has dropped changes before a slow subscriber has read them.
 var ErrLagged = errors.New("subscriber has missed events")
 
-// eventFeed holds the latest changes' events, one slice per change.
+// eventFeed holds the events of the latest changes, one slice per change.
 type eventFeed struct {
 	mu                 sync.Mutex
 	maxChanges         int

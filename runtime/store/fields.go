@@ -16,7 +16,7 @@ type storedField struct {
 }
 
 // storedFields returns a struct type's encoded fields. A field's name in the file is the name in its tag "store", or without a
-// tag its Go name. An embedded struct's fields count as the struct's fields.
+// tag its Go name. Fields of an embedded struct count as fields of the outer struct.
 func storedFields(t reflect.Type) []storedField {
 	var fields []storedField
 	for _, f := range reflect.VisibleFields(t) {

@@ -14,7 +14,7 @@ import (
 )
 
 // storedRecords returns the record kinds in the state file. A record's name is the table name, and, for a table with several
-// kinds, the key or the keys' prefix.
+// kinds, the key or the prefix of the keys.
 func storedRecords() []goldenfields.Record {
 	records := []goldenfields.Record{
 		{Name: metaBucket + " " + indexKey, Type: reflect.TypeFor[tableIndexRecord]()},
@@ -58,7 +58,7 @@ const goldenFields = "testdata/fields.golden"
 // stateFixtures is the directory with the data directories that builds must be able to read.
 const stateFixtures = "../../testdata/state"
 
-// releasedStates returns released versions' data directories.
+// releasedStates returns the data directories of released versions.
 func releasedStates(t *testing.T) []string {
 	t.Helper()
 	dirs, err := filepath.Glob(filepath.Join(stateFixtures, "*"))
@@ -67,7 +67,7 @@ func releasedStates(t *testing.T) []string {
 }
 
 // The field names are the state file's format: a field that disappears, for example because an editor renames it or the Nomad
-// API module is updated, is lost in earlier builds' files.
+// API module is updated, is lost in the files of earlier builds.
 func TestReferenceStoredFields(t *testing.T) {
 	goldenfields.CheckList(t, goldenFields, listFields(storedRecords()), fieldAliases)
 }

@@ -95,8 +95,8 @@ func openAndLockStateFile(ctx context.Context, path string, forWriting bool) (*o
 	}
 }
 
-// findLockOwnerPID returns the pid of a process that has locked a file, or 0. It searches all processes' open files: the inode
-// numbers in /proc/locks are wrong on an overlay filesystem.
+// findLockOwnerPID returns the pid of a process that has locked a file, or 0. It searches the open files of all processes: the
+// inode numbers in /proc/locks are wrong on an overlay filesystem.
 func findLockOwnerPID(info fs.FileInfo) int {
 	names, err := filepath.Glob("/proc/[0-9]*/fd/*")
 	if err != nil {
@@ -141,7 +141,7 @@ func (f *stateFile) openDatabase(handle *os.File) (err error) {
 	return nil
 }
 
-// releaseMappedPages removes the file's mapped pages from this process's memory. The kernel maps them again on access.
+// releaseMappedPages removes the file's mapped pages from the memory of this process. The kernel maps them again on access.
 func (f *stateFile) releaseMappedPages() {
 	if f.db == nil || f.mappedBytes == 0 {
 		return
@@ -437,11 +437,11 @@ func linkDamagedFileAndRemoveOldest(path string, now time.Time) (keptPath string
 	return keptPath, nil
 }
 
-// damagedInfix is between the state file's name and the time in damaged files' names.
+// damagedInfix is between the state file's name and the time in the names of damaged files.
 const damagedInfix = ".damaged-"
 
-// damagedTimeFormat is the time format in damaged files' names. It has nanoseconds, because two files must not get the same
-// name.
+// damagedTimeFormat is the time format in the names of damaged files. It has nanoseconds, because two files must not get the
+// same name.
 const damagedTimeFormat = "20060102T150405.000000000"
 
 // listKeptDamagedFiles returns the damaged files kept by linkDamagedFileAndRemoveOldest, oldest first.

@@ -10,8 +10,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/keyring"
 )
 
-// WriteCopy writes the state after its last change into an empty file, and returns the change's index and the state's keys, nil
-// if it has none. The caller remains the file's owner.
+// WriteCopy writes the state after its last change into an empty file, and returns the index of the change and the keys in the
+// state, nil if it has none. The caller remains the file's owner.
 //
 // The copy has all changes made by an Update that returned before the call, and no partial change. It is written from memory,
 // so it is undamaged even if the state file is not. Updates wait until WriteCopy has returned.

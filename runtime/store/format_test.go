@@ -173,8 +173,8 @@ func TestFileWithoutFormatIsRefused(t *testing.T) {
 	}
 }
 
-// nextFormat is a planted format with other values for a task's start, the tokens' JWT, a job's region and an allocation's
-// client status. Evaluations have no place in it.
+// nextFormat is a planted format with other values for the task start, the token JWT, the job region and the allocation client
+// status. Evaluations have no place in it.
 var nextFormat = fileFormat{number: 2, oldestReaderFormat: 2, migrationByFromFormat: map[int]migration{1: func(bucket, key string, isSealed bool, part []byte) ([]byte, error) {
 	edit := func(path ...string) ([]byte, error) {
 		var v map[string]any

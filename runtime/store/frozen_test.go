@@ -110,7 +110,7 @@ func verifyFrozen(dir string) error {
 	return nil
 }
 
-// listRecords returns all records' tables and keys.
+// listRecords returns the tables and keys of all records.
 func listRecords(s *Store) string {
 	var lines []string
 	for key := range storeContent(s) {
@@ -129,7 +129,7 @@ var helperProtocols = []struct{ name, file, constant string }{
 }
 
 // listHelperProtocols returns a line for each helperProtocols entry. It reads the sources, because this package cannot import
-// the helper processes' packages.
+// the packages of the helper processes.
 func listHelperProtocols(t *testing.T) string {
 	t.Helper()
 	var list strings.Builder

@@ -123,7 +123,7 @@ func InspectFile(path string) (*FileContents, error) {
 	return c, err
 }
 
-// inspectQuarantined returns a quarantined record's fields, as far as they can be read with s's keys.
+// inspectQuarantined returns a quarantined record's fields, as far as they can be read with the keys of s.
 func (s *sealer) inspectQuarantined(name string, encodedRecord []byte) QuarantinedEntry {
 	table, key, _ := strings.Cut(name, "\x00")
 	q := QuarantinedEntry{Table: Table(table), Key: readableKey(key)}

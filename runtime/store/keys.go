@@ -136,7 +136,7 @@ func (s *sealer) setKeyFileErr(err error) {
 // ErrNoKeyFile: the store was opened without a key file.
 var ErrNoKeyFile = errors.New("this state has no key file")
 
-// Keys returns the keys' metadata, oldest first, without the secrets.
+// Keys returns the metadata of all keys, oldest first, without the secrets.
 func (s *Store) Keys() ([]*api.RootKeyMeta, error) {
 	ring, err := s.sealer.keyringOrError()
 	if err != nil {

@@ -50,7 +50,7 @@ func (d Damage) String() string {
 	return d.NameAndCause()
 }
 
-// NameAndCause returns a text with the unreadable record's or table's name, and the cause.
+// NameAndCause returns a text with the name of the unreadable record or table, and the cause.
 func (d Damage) NameAndCause() string {
 	what := "state file"
 	if d.Table != "" {
@@ -82,7 +82,7 @@ type quarantinedRecord struct {
 	Value []byte    `store:"value,secret"`
 }
 
-// tableIndexRecord is the record with the state's index and each table's last index.
+// tableIndexRecord is the record with the index of the state and the last index of each table.
 type tableIndexRecord struct {
 	Index        uint64            `store:"index"`
 	IndexByTable map[string]uint64 `store:"tables"`
@@ -354,7 +354,7 @@ func cutLast(s, separator string) (before, after string, found bool) {
 	return s, "", false
 }
 
-// haveSamePayload reports whether two records' bytes differ only in their headers.
+// haveSamePayload reports whether two records differ only in their headers.
 func haveSamePayload(a, b []byte) bool {
 	return len(a) > headerSize && len(b) > headerSize && bytes.Equal(a[headerSize:], b[headerSize:])
 }
@@ -645,8 +645,8 @@ func replaceTaskStatesFromRecords(a *api.Allocation, from Reader) {
 	}
 }
 
-// loadTableIndexes sets the state's and each table's index to the stored index. If damage makes the stored indexes unreliable,
-// it sets higher ones. isFileIntact is false if parts of the file cannot be read.
+// loadTableIndexes sets the indexes of the state and each table to the stored ones. If damage makes these unreliable, it sets
+// higher ones. isFileIntact is false if parts of the file cannot be read.
 func (l *stateLoader) loadTableIndexes(isFileIntact bool) {
 	s := l.store
 	tables := make(map[Table]uint64)

@@ -162,8 +162,8 @@ func (tx *Txn) putLocalRecordIfChanged(t Table, key string, payload, secret []by
 	tx.putObjectKeepingIndexes(tableDefsByTable[t], record)
 }
 
-// DeleteRunnerRecordsAndServices removes what an allocation's runner has stored for the next agent: its record and its tasks'
-// records. No task of the allocation may be running. It also removes the allocation's service registrations, because the runner
+// DeleteRunnerRecordsAndServices removes what an allocation's runner has stored for the next agent: its record and those of its
+// tasks. No task of the allocation may be running. It also removes the allocation's service registrations, because the runner
 // may not have deregistered them.
 func (tx *Txn) DeleteRunnerRecordsAndServices(allocID string) {
 	for _, s := range tx.ServicesByAllocation(nil, allocID) {

@@ -285,7 +285,7 @@ func (s *pageScanner) readPageWithOverflow(pageID uint64) ([]byte, error) {
 	return whole, nil
 }
 
-// hasValidElementCount reports whether a page's first key directly follows the page's count elements. Otherwise the stored
+// hasValidElementCount reports whether the first key of a page directly follows its count elements. Otherwise the stored
 // element count is wrong, and records would be lost without an error. keyPosOffset is the key position's offset within an
 // element.
 func hasValidElementCount(page []byte, keyPosOffset, count int) bool {

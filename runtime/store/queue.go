@@ -49,7 +49,7 @@ const (
 	requestStateWithdrawn
 )
 
-// maxBatchRequests is how many requests' changes are written to the file together at most.
+// maxBatchRequests is the maximum number of requests written to the file together.
 const maxBatchRequests = 1024
 
 // requestQueue holds the requests not yet started by the writer.

@@ -12,8 +12,8 @@ import (
 
 const (
 	// reservedBytes is the disk space allocated for the state file beyond its content. With it, changes that free space, such
-	// as stopping and purging a job, can be stored on a full disk. bbolt reuses earlier transactions' pages, so these changes
-	// need little space.
+	// as stopping and purging a job, can be stored on a full disk. bbolt reuses the pages of earlier transactions, so these
+	// changes need little space.
 	reservedBytes = 1 << 20
 	// minFreeBytes is the free disk space below which CheckDiskSpaceForNewObjects fails. It is more than an agent frees when it
 	// starts on a full disk.

@@ -364,7 +364,7 @@ func TestMissingKeyFile(t *testing.T) {
 						t.Errorf("%s: %v", what, err)
 					}
 				}
-				// Without the key, tasks are recovered without their records' sealed parts.
+				// Without the key, tasks are recovered without the sealed parts of their records.
 				local, ok, err := snap.TaskFields("x", "web")
 				if !ok || err != nil || local.StartID != "x/web/1" || local.Handle == nil || local.Handle.Config.ID != "x/web/1" || len(local.Handle.Config.Env) > 0 {
 					t.Errorf("task: %+v, %t, %v", local, ok, err)
@@ -617,7 +617,7 @@ func TestKilledKeyRotationLosesNothing(t *testing.T) {
 		mustSucceed(t, events.SetReadDeadline(time.Now().Add(time.Millisecond)))
 		for {
 			if _, err := events.Read(buffer); err != nil {
-				break // discards earlier changes' events
+				break // discards the events of earlier changes
 			}
 		}
 		mustSucceed(t, events.SetReadDeadline(time.Now().Add(time.Minute)))

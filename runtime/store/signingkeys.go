@@ -9,7 +9,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/keyring"
 )
 
-// rsaKeySize is the RSA keys' size in bits.
+// rsaKeySize is the size of the RSA keys in bits.
 const rsaKeySize = 2048
 
 // SigningKeys gives access to the RSA keys for signing workload identity tokens. Each key in the key file can have one. The

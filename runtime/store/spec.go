@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// jobBucket is the bucket with the allocations' jobs. It has each job version once, under the hash of its encoding, so a job
-// version's allocations share one record and one object in memory.
+// jobBucket is the bucket with the jobs of all allocations. It has each job version once, under the hash of its encoding, so a
+// job version's allocations share one record and one object in memory.
 const jobBucket = "specs"
 
 // jobTable has the jobs of all stored allocations. After Open, only the writer goroutine uses it.
@@ -122,7 +122,7 @@ func (i *allocationInterner) internEventDetails(details *map[string]string) {
 // allocationRecord is an allocation's stored form.
 type allocationRecord struct {
 	Alloc   *api.Allocation `store:"alloc"` // Alloc has no job
-	JobHash string          `store:"spec"`  // the job's hash, which is its record's key; empty if there is none
+	JobHash string          `store:"spec"`  // hash of the job, which is its record's key; empty if there is none
 
 	// The job version to use if the job's record cannot be read.
 	JobVersion     uint64 `store:"job_version"`
@@ -181,7 +181,7 @@ func encodeAllocation(a *api.Allocation, jobHash string) ([]byte, error) {
 }
 
 // writtenAllocationRecord is how an allocationRecord is written: each task state is written as a taskStateRecord, because the
-// empty fields' names would be half the record. allocationRecord decodes it.
+// names of empty fields would be half the record. allocationRecord decodes it.
 type writtenAllocationRecord struct {
 	Alloc   *allocationWithTaskRecords `store:"alloc"`
 	JobHash string                     `store:"spec"`

@@ -42,8 +42,8 @@ type Config struct {
 	ContinueAtHigherIndex bool
 	// BuildVersion is this build's version, stored in the file.
 	BuildVersion string
-	// MaxFeedChanges is how many changes' events the feed keeps at most for subscribers; 0 means 100. The feed keeps fewer if
-	// the changes have many events.
+	// MaxFeedChanges is the maximum number of changes for which the feed keeps events; 0 means 100. The feed keeps fewer if the
+	// changes have many events.
 	MaxFeedChanges int
 	// OnWrite is called after each state file write, with the write's duration, record count and error. The writer waits until
 	// it has returned. OnWrite may be nil.
@@ -241,7 +241,7 @@ func (s *Store) runWriter() {
 const idleReleaseDelay = time.Second
 
 // compactFileAndWaitWhileIdle blocks until the queue has something to do. After idleReleaseDelay, it compacts the file, and
-// releases its mapped pages' memory.
+// releases the memory of its mapped pages.
 func (s *Store) compactFileAndWaitWhileIdle() {
 	if s.file == nil {
 		<-s.queue.writerWake
@@ -269,8 +269,8 @@ func (s *Store) compactFileIfWorthwhile() {
 	s.logger.Debug("state file compacted", "bytes_before", before, "bytes", s.FileSizeBytes())
 }
 
-// commitRequests calls the requests' functions, writes their changes in one transaction, makes the changes visible to readers,
-// and completes the requests.
+// commitRequests calls the functions of the requests, writes their changes in one transaction, makes the changes visible to
+// readers, and completes the requests.
 func (s *Store) commitRequests(requests []*updateRequest) {
 	b := s.newBatch()
 	var exclusiveRequests, replacedRequests []*updateRequest
@@ -467,8 +467,8 @@ func (b *writeBatch) writeToFileAndIndexRow() error {
 	return err
 }
 
-// encodeChanges returns the encoded objects that a request has put. Local records' payloads are nil, and for a store in memory
-// all payloads are nil.
+// encodeChanges returns the encoded objects that a request has put. The payloads of local records are nil, and for a store in
+// memory all payloads are nil.
 func (b *writeBatch) encodeChanges(tx *Txn) [][]byte {
 	payloads := make([][]byte, len(tx.changes))
 	if b.store.file == nil {
@@ -536,7 +536,7 @@ func (s *Store) allRecords(mem *memdb.Txn) func(yield func(bucketWrite) bool) {
 }
 
 // recordWritesOfObject returns the write for an object's record, for a new file. For a job's first allocation, it also returns
-// the job's write.
+// the write for the job.
 func (s *Store) recordWritesOfObject(def *tableDef, obj any, encodedJobs *jobTableBatch) []bucketWrite {
 	var ops []bucketWrite
 	var payload []byte

@@ -759,7 +759,7 @@ func (tx *Txn) PutTaskFields(allocID, task string, state record.Fields) {
 	tx.putLocalRecordOfKnownAlloc(taskLocalsTable, allocID, allocID+"\x00"+task, open, secret)
 }
 
-// bbolt reuses deleted records' pages, and never makes its file smaller.
+// bbolt reuses the pages of deleted records, and never makes its file smaller.
 func TestIdleStoreCompactsItsFile(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -52,8 +52,8 @@ type recordChange struct {
 	payload       []byte // after's encoded value
 }
 
-// OnCommit makes the writer call f when the transaction is visible to readers, before Update returns. Several transactions'
-// functions are called in transaction order. f is not called if the transaction fails. f must not block, and must not call
+// OnCommit makes the writer call f when the transaction is visible to readers, before Update returns. Functions of several
+// transactions are called in transaction order. f is not called if the transaction fails. f must not block, and must not call
 // Update.
 func (tx *Txn) OnCommit(f func()) { tx.onCommit = append(tx.onCommit, f) }
 
@@ -386,7 +386,7 @@ func (tx *Txn) addOrReplaceEvent(c recordChange) {
 	}
 }
 
-// setTableIndexes sets each changed public table's index to the transaction's index.
+// setTableIndexes sets the index of each changed public table to the transaction's index.
 func (tx *Txn) setTableIndexes() {
 	if !tx.hasPublicTableChange {
 		return
@@ -398,7 +398,7 @@ func (tx *Txn) setTableIndexes() {
 	}
 }
 
-// undoChanges reverts this transaction's changes in memTxn, which has other transactions' changes too.
+// undoChanges reverts this transaction's changes in memTxn, which has the changes of other transactions too.
 func (tx *Txn) undoChanges() error {
 	var errs []error
 	for _, c := range slices.Backward(tx.changes) {

@@ -13,8 +13,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// decodeAndListUnknownFields is like decodeMsgpack, and also returns the payload's fields that v's type does not have, as paths
-// like "handle.config.env".
+// decodeAndListUnknownFields is like decodeMsgpack, and also returns the fields missing from the type of v, as paths like
+// "handle.config.env".
 func decodeAndListUnknownFields(payload []byte, v any) (unknownPaths []string, err error) {
 	strictErr := decodeMsgpackWith(&strictDecoders, payload, v)
 	if strictErr == nil {
@@ -233,8 +233,8 @@ type UnknownPart struct {
 
 func unknownFieldName(t Table, path string) string { return fmt.Sprintf("field %s of %s", path, t) }
 
-// keepPayloadWithUnknownFields remembers the unencrypted part of a public table's record with fields unknown to this build, so
-// that the record's later writes keep them.
+// keepPayloadWithUnknownFields remembers the unencrypted part of a public record with fields unknown to this build, so that
+// later writes keep them.
 func (s *Store) keepPayloadWithUnknownFields(t Table, key string, payload []byte, unknownFields []string) {
 	if len(unknownFields) == 0 {
 		return

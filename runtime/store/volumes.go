@@ -24,7 +24,7 @@ func (tx *Txn) PutHostVolume(v *state.HostVolume) {
 // DeleteHostVolume removes a dynamic host volume.
 func (tx *Txn) DeleteHostVolume(id string) { tx.deleteObjectIfExists(HostVolumes, id) }
 
-// VolumeClaims returns groups' claims to dynamic host volumes.
+// VolumeClaims returns the claims of groups to dynamic host volumes.
 func (r Reader) VolumeClaims(ws WatchSet) []*api.TaskGroupHostVolumeClaim {
 	return listRows[api.TaskGroupHostVolumeClaim](r, ws, VolumeClaims, "id_prefix", "")
 }

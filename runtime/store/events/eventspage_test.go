@@ -91,7 +91,7 @@ func TestReferenceEventsPage(t *testing.T) {
 	docpage.Check(t, "reference/events.md", b.String())
 }
 
-// findEventTypes returns the stream's event types: from the store's tables, from deletions, and from its users' operations.
+// findEventTypes returns the stream's event types: from the store's tables, from deletions, and from operations of its users.
 func findEventTypes(t *testing.T) map[string]bool {
 	t.Helper()
 	types := map[string]bool{}

@@ -20,7 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// Workload identifies a task by the names in its tokens' claims.
+// Workload identifies a task by the names in its token claims.
 type Workload struct {
 	Namespace string
 	JobID     string // the parent's, if the job is a child of a periodic or parameterized job
@@ -42,7 +42,7 @@ func NewWorkload(a *api.Allocation, task string) Workload {
 type Config struct {
 	Store  *store.Store
 	Region string
-	// IssuerURL is the tokens' claim iss, and the address at which other services find the public keys. It may be empty.
+	// IssuerURL is the claim iss in each token, and the address at which other services find the public keys. It may be empty.
 	IssuerURL string
 	// Now returns the current time; nil means time.Now.
 	Now func() time.Time
@@ -78,7 +78,7 @@ func (i *Issuer) IssueToken(ctx context.Context, workload Workload, id *api.Work
 	if err != nil {
 		return nil, fmt.Errorf("sign the token of identity %q: %w", id.Name, err)
 	}
-	now := i.Now().Truncate(time.Second) // the claims' resolution
+	now := i.Now().Truncate(time.Second) // the resolution of the claims
 	t := &state.IdentityToken{KeyID: keyID, IssuedAt: now}
 	claims := Claims{
 		Subject:  strings.Join([]string{i.Region, workload.Namespace, workload.JobID, workload.Group, workload.Task, id.Name}, ":"),

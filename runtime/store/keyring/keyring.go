@@ -84,7 +84,7 @@ func (r *Ring) WithoutKey(id string) (*Ring, error) {
 	return &Ring{slices.Delete(slices.Clone(r.keys), i, i+1)}, nil
 }
 
-// KeyMetadata returns the keys' metadata, oldest first, without the secrets.
+// KeyMetadata returns the metadata of all keys, oldest first, without the secrets.
 func (r *Ring) KeyMetadata() []*api.RootKeyMeta {
 	list := make([]*api.RootKeyMeta, len(r.keys))
 	for i, k := range r.keys {

@@ -40,7 +40,7 @@ type Meta struct {
 	Time    time.Time // Time is when the state was copied
 	Index   uint64    // Index is the index of the state's last change
 	NodeID  string    // NodeID is the id of the agent's node
-	HasKeys bool      // HasKeys: the archive has the variables' keys
+	HasKeys bool      // HasKeys: the archive has the keys for the variables
 }
 
 // Options are Write's options.
@@ -147,8 +147,8 @@ func damaged(cause error) error {
 // Unpack writes a snapshot's state file and key file into a directory, in which neither exists, and verifies their checksums.
 // If dir is empty, it only verifies them. After an error the directory can have incomplete files.
 //
-// The archive may come from somebody else: Unpack writes nothing but these two files, and fails when it has read more than 1
-// GiB and 4 MiB of uncompressed data.
+// The archive may come from an untrusted source: Unpack writes nothing but these two files, and fails when it has read more
+// than 1 GiB and 4 MiB of uncompressed data.
 func Unpack(r io.Reader, dir string) (*Meta, error) {
 	zipped, err := gzip.NewReader(r)
 	if err != nil {
@@ -213,7 +213,7 @@ func (l *limitedReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// verify compares the files' checksums with the archive's, and returns the description.
+// verify compares the checksums of the files with those in the archive, and returns the description.
 func verify(sums map[string]hash.Hash, wantedSums, description []byte) (*Meta, error) {
 	isVerified := make(map[string]bool)
 	for line := range strings.Lines(string(wantedSums)) {

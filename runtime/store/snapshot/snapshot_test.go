@@ -33,7 +33,7 @@ func openStore(t *testing.T, dir string) *store.Store {
 }
 
 // Each change in the test stores a namespace and a variable with the same number. A snapshot has all changes stored before it
-// was requested, and both records of each change it has.
+// was requested, and both records of each such change.
 func TestSnapshotDuringChanges(t *testing.T) {
 	dir := t.TempDir()
 	s := openStore(t, dir)

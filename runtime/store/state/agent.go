@@ -90,7 +90,7 @@ func (r *PendingRemoval) CheckRecord() error {
 // HookKeySize is a HookTokenSigningKey's size in bytes.
 const HookKeySize = 32
 
-// HookTokenSigningKey signs hooks' capability tokens.
+// HookTokenSigningKey signs the capability tokens of hooks.
 type HookTokenSigningKey []byte
 
 // CheckRecord returns an error if the key has the wrong size.

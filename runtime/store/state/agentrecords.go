@@ -6,18 +6,18 @@ import "strings"
 const (
 	BootIDName     = "boot_id"   // the machine's boot id during the last agent
 	NodeMetaName   = "node_meta" // node metadata set through the API
-	HookKeyName    = "hook_key"  // key for signing hooks' capability tokens
+	HookKeyName    = "hook_key"  // key for signing capability tokens of hooks
 	PluginInfoName = "plugin_info"
 
 	DirectoryOwnerName = "directory_owner"  // the state's data directory
 	VolumeCallName     = "host_volume_call" // id of the external volume plugin call in progress
 
 	ClusterMembershipName  = "cluster"              // a cluster node's credentials
-	ClusterReportIndexName = "cluster_report_index" // the servers' index after the last allocation status that they have accepted
+	ClusterReportIndexName = "cluster_report_index" // the servers' index after the last allocation status they have accepted
 
 	PluginProcessPrefix = "plugin/"   // running plugins
 	NetworkPrefix       = "network/"  // allocation networks
-	CleanupPrefix       = "cleanup/"  // hooks' pending cleanups
+	CleanupPrefix       = "cleanup/"  // pending hook cleanups
 	IdentityPrefix      = "identity/" // workload identity tokens
 
 	EndedAllocPrefix        = "ended/"            // the allocation has ended
@@ -34,7 +34,7 @@ const (
 
 // AgentRecordKind defines one agent record, or all agent records with one prefix.
 type AgentRecordKind struct {
-	// NameOrPrefix is the record's name, or, if it ends with a slash, the names' prefix.
+	// NameOrPrefix is the record's name, or, if it ends with a slash, the prefix of the names.
 	NameOrPrefix string
 	// NewRecord returns a pointer to a zero record.
 	NewRecord func() any

@@ -31,7 +31,7 @@ func (m ClusterMembership) CheckRecord() error {
 // ClusterAlloc is what a Nomad cluster node keeps about an allocation from the servers besides the allocation itself. It is
 // secret.
 type ClusterAlloc struct {
-	// ModifyIndex and CreateIndex are the servers' indexes, which differ from the store's.
+	// ModifyIndex and CreateIndex are the indexes on the servers, which differ from those in the store.
 	ModifyIndex uint64 `store:"modify_index"`
 	CreateIndex uint64 `store:"create_index"`
 	// StoppedByNode: the node has stopped the allocation because it had no contact with the servers for too long.

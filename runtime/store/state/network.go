@@ -41,7 +41,7 @@ type NetworkStatus struct {
 	Interface   string
 	Address     string
 	AddressIPv6 string
-	// DNS are a CNI plugin's settings, or the machine's that work in the namespace; nil if there are none.
+	// DNS are the settings from a CNI plugin, or those of the machine that work in the namespace; nil if there are none.
 	DNS *driver.DNSConfig
 	// Links are the interfaces that CNI plugins had created for the namespace when it was connected.
 	Links []NetworkLink

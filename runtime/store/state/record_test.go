@@ -11,7 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 )
 
-// fillValue sets a value's exported fields. Lists and maps get one element.
+// fillValue sets all exported fields of a value. Lists and maps get one element.
 func fillValue(v reflect.Value, depth int) {
 	if v.Type() == reflect.TypeFor[time.Time]() {
 		v.Set(reflect.ValueOf(time.Unix(rand.Int64N(1e9), 0).UTC()))
@@ -51,7 +51,7 @@ func fillValue(v reflect.Value, depth int) {
 	}
 }
 
-// checkConversion checks that the conversion to a record and back keeps a value's fields, all of them, and the zero value.
+// checkConversion checks that the conversion to a record and back keeps every field of a value, and the zero value.
 func checkConversion[T any](t *testing.T, convert func(T) T) {
 	t.Helper()
 	var zero, full T

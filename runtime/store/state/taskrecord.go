@@ -195,8 +195,9 @@ func (r *PendingDestroyRecord) pendingDestroy() *record.PendingDestroy {
 // allocIDEnvVar is an environment variable set for every task.
 const allocIDEnvVar = "NOMAD_ALLOC_ID"
 
-// containsTaskEnv reports whether a driver's state contains its task's environment, as with many third-party Nomad drivers.
-// Other drivers' state is not sealed, because a task with sealed driver state cannot be recovered without the key.
+// containsTaskEnv reports whether a driver's state contains the environment of its task, as with many third-party Nomad
+// drivers. The state of other drivers is not sealed, because a task with sealed driver state cannot be recovered without the
+// key.
 func containsTaskEnv(driverState []byte) bool {
 	return bytes.Contains(driverState, []byte(allocIDEnvVar))
 }

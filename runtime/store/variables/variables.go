@@ -148,8 +148,8 @@ func checkLockHeldBy(stored, holder *api.Variable) error {
 	return nil
 }
 
-// changeVariable stores the variable returned by edit, after edit has set the namespace, the path and the times. The store sets
-// the indexes.
+// changeVariable sets the namespace, path and times in the variable returned by edit, and stores it. The store sets the
+// indexes.
 func (va *Variables) changeVariable(ctx context.Context, v *api.Variable, expectedIndex ExpectedModifyIndex, edit func(old *api.Variable) (*api.Variable, error)) (*api.Variable, error) {
 	if err := errors.Join(model.ValidateVariablePath(v.Path), model.ValidateNamespaceName(v.Namespace), model.CheckVariableSize(v.Items)); err != nil {
 		return nil, InvalidRequestError(err.Error())

@@ -235,7 +235,7 @@ func TestLockExpires(t *testing.T) {
 		if got := s.Snapshot().Variable(nil, "default", "p"); got.Lock != nil || got.Items["k"] != "v" || got.ModifyIndex == mine.ModifyIndex {
 			t.Fatalf("after the delay: %+v", got)
 		}
-		// An old lease's end does not affect the next holder's lock.
+		// The end of an old lease does not affect the next holder's lock.
 		next := must(vs.AcquireLock(ctx, testVariable("p")))
 		must(vs.ReleaseLock(ctx, next))
 		next = must(vs.AcquireLock(ctx, testVariable("p")))
