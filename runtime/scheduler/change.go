@@ -55,7 +55,7 @@ func (s *Scheduler) updateAndReconcile(ctx context.Context, edit func(*scheduler
 	return s.updateAndReconcileWithEnv(ctx, s.newPreparedEnv(), edit)
 }
 
-// updateAndReconcileWithEnv is like updateAndReconcile, with an env that already knows the expected placements.
+// updateAndReconcileWithEnv is like updateAndReconcile, with an env in which the caller has announced the expected placements.
 func (s *Scheduler) updateAndReconcileWithEnv(ctx context.Context, env *preparedEnv, edit func(*schedulerTxn) error) (index uint64, err error) {
 	for {
 		env.prepareNextAttempt()

@@ -147,7 +147,7 @@ func (c clockAdjustment) moveDeadlines(step time.Duration) {
 
 // creationTimeAfterStep returns the creation time of a record when a clock step moves its deadline. A time that is in the
 // future only because of the step becomes the current time. If it was in the future before the step, as after a step between
-// two agents, it keeps its distance from the deadline; replaceFutureTimes moves the deadline by this distance.
+// two agents, it keeps its distance from the deadline, from which replaceFutureTimes computes the new deadline.
 func (c clockAdjustment) creationTimeAfterStep(created int64, step time.Duration) int64 {
 	if moved := created + int64(step); c.isFutureTime(time.Unix(0, moved)) {
 		return moved

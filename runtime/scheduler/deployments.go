@@ -146,8 +146,8 @@ func (s *Scheduler) updateActiveDeployment(ctx context.Context, deploymentID, ve
 	return out, err
 }
 
-// latestStableVersionBefore returns the latest stable version's number before the given version, or nil. If the given version's
-// deployment fails, the job reverts to this stable version.
+// latestStableVersionBefore returns the number of the latest stable version before the given one, or nil. If the given
+// version's deployment fails, the job reverts to this stable version.
 func (u deploymentUpdater) latestStableVersionBefore(key JobKey, version uint64) *uint64 {
 	if bad := u.tx.JobVersion(nil, key.Namespace, key.ID, version); bad != nil {
 		if stable := jobVersions(u).previousStableVersion(bad); stable != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// DrainRequest is Drain's argument: it starts or ends a node drain.
+// DrainRequest is StartOrEndDrain's argument: it starts or ends a node drain.
 type DrainRequest struct {
 	// Spec has a new drain's options. Nil ends the current drain.
 	Spec *api.DrainSpec
@@ -52,8 +52,8 @@ func (s *Scheduler) SetNodeEligibility(ctx context.Context, eligibility string) 
 }
 
 // StartOrEndDrain starts or ends the node's drain. A drain stops service allocations as their groups' migrate blocks specify.
-// Batch allocations can run until the deadline, and system jobs stop last. Their evaluations are blocked until the node is
-// eligible again. The node stays ineligible when the drain is complete.
+// Batch allocations can run until the deadline, and system jobs stop last. Evaluations for all these jobs are blocked until the
+// node is eligible again. The node stays ineligible when the drain is complete.
 func (s *Scheduler) StartOrEndDrain(ctx context.Context, r DrainRequest) (NodeRequestOutcome, error) {
 	return s.updateNodeAndContinueDrain(ctx, opNodeDrain, func(c *schedulerTxn, n *api.Node) error {
 		before := n.DrainStrategy

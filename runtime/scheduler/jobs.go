@@ -177,7 +177,7 @@ func (t *schedulerTxn) evaluateUnlessParentJob(out *RequestOutcome, job *api.Job
 	}
 	eval := t.newPendingEval(job, trigger)
 	if trigger == triggerDeregister {
-		eval.Type = api.JobTypeService // Nomad sets the type service whenever a job is deregistered, whatever its type
+		eval.Type = api.JobTypeService // Nomad sets the type service when any job is deregistered
 	}
 	if evalPriority != 0 {
 		eval.Priority = evalPriority

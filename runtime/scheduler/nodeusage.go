@@ -135,7 +135,7 @@ func (ho reservationsByItem[K]) addHolder(holder *allocNameReservations, items [
 	}
 }
 
-// removeHolderOfUnusedItems removes an allocation name as the holder of each item that none of its reservations has.
+// removeHolderOfUnusedItems removes an allocation name from the holders of each item not in its reservations.
 func (ho reservationsByItem[K]) removeHolderOfUnusedItems(s *allocNameReservations, items []K, itemsOf func(*allocReservation) []K) {
 	for _, item := range items {
 		if slices.ContainsFunc(s.reservations, func(h allocReservation) bool { return slices.Contains(itemsOf(&h), item) }) {

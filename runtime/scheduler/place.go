@@ -60,8 +60,8 @@ type Env struct {
 	// MonotonicUptime is a monotonic clock for detecting steps in Now. Nil means Now never steps.
 	MonotonicUptime func() time.Duration
 	// FirstPluginReports returns a channel that is closed when no plugin is expected to report soon, and the stored node has
-	// the drivers and devices of all plugins that have reported. If a request's placement fails before and for a node property,
-	// the request waits for the channel. The channel must be closed within seconds. Nil means requests do not wait.
+	// the drivers and devices of all plugins that have reported. If a request's placement fails earlier because of a node
+	// property, the request waits for the channel. The channel must be closed within seconds. Nil means requests do not wait.
 	FirstPluginReports func() <-chan struct{}
 	// FindUnknownInstance returns the ID of an allocation that runs under a stored job's name although the state has lost it,
 	// or "": nothing is placed under this name. It must not block. Nil means there are none.

@@ -205,8 +205,8 @@ func (p *preparedEnv) prepareDynamicPorts() {
 	}
 }
 
-// findAndRecordFreePort searches for a free port that no allocation holds and no other search has found. It checks an address's
-// count ports from first on, beginning with the one at startOffset.
+// findAndRecordFreePort searches for a free port that no allocation holds and no other search has found. It checks count ports
+// on an address from first on, beginning with the one at startOffset.
 func (p *preparedEnv) findAndRecordFreePort(address string, first, count, startOffset int) (found bool) {
 	for i := range count {
 		port := HostPort{address, first + (startOffset+i)%count}

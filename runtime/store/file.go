@@ -359,7 +359,7 @@ func syncDir(name string) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// maxRebuildBytes is the maximum record size per writeAllRecords transaction, unless one record is larger.
+// maxRebuildBytes limits the total record size in each writeAllRecords transaction, unless one record is larger.
 const maxRebuildBytes = 4 << 20
 
 // noSpaceError: the file system has too little free space for all records.

@@ -84,7 +84,7 @@ func (e *MigrationError) Error() string {
 // Unwrap returns the cause.
 func (e *MigrationError) Unwrap() error { return e.Cause }
 
-// errNoFormat: a file has no format record, and damage did not cause the loss.
+// errNoFormat: a file has no format record, and damage is not the reason.
 var errNoFormat = errors.New("it was written by a development build before version 0.1, which no version reads; nothing was changed, and tasks continue to run: start that build again, or move the file to another place to start with an empty state")
 
 // encodeFormatRecord returns the write for storing the file format record.

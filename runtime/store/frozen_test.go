@@ -196,7 +196,7 @@ func checkAdopted(t *testing.T, s *Store, from string) {
 }
 
 // A release's directory is opened by a build with the same format and by a build with a later format. The later build migrates
-// each part of each record, and neither changes the directory.
+// each part of each record. Neither build changes the directory.
 func TestFrozenStateIsAdopted(t *testing.T) {
 	frozen := filepath.Join(t.TempDir(), "0.0")
 	freezeState(t, frozen, "0.0", "0123456789abcdef")

@@ -270,7 +270,7 @@ func redactedJSONValue(v reflect.Value) any {
 	case reflect.Struct:
 		fields := make(map[string]any)
 		for _, f := range storedFields(v.Type()) {
-			if value, err := v.FieldByIndexErr(f.fieldIndex); err == nil { // the error: an embedded pointer is nil
+			if value, err := v.FieldByIndexErr(f.fieldIndex); err == nil { // error: an embedded pointer is nil
 				addRedacted(fields, f.storedName, value, f.isSecret)
 			}
 		}

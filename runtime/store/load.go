@@ -675,7 +675,7 @@ func (l *stateLoader) loadTableIndexes(isFileIntact bool) {
 	}
 }
 
-// encodeIndexRecord returns the write for storing the indexes in mem, the state's and all tables', in one record.
+// encodeIndexRecord returns the write for storing the indexes in mem, for the state and all tables, in one record.
 func encodeIndexRecord(mem *memdb.Txn) (bucketWrite, error) {
 	x := tableIndexRecord{IndexByTable: make(map[string]uint64)}
 	for _, row := range listRows[tableIndexRow](Reader{beginRead: func() *memdb.Txn { return mem }}, nil, tableIndexTable, "id_prefix", "") {

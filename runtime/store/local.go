@@ -39,8 +39,8 @@ func (s *Store) PutTaskState(allocID, task string, status *api.TaskState, durabi
 	return s.putTaskLocalRecords(allocID, task, durability, localValue{taskStatesTable, newTaskStateRecord(status)})
 }
 
-// PutTask stores a task record's fields, which the next agent needs to restore the task, and its task state in one commit:
-// after a crash either both are stored or neither. Unchanged records are not written again.
+// PutTask stores a task record's fields and the task's state in one commit: after a crash either both are stored or neither.
+// The next agent needs the fields to restore the task. Unchanged records are not written again.
 func (s *Store) PutTask(allocID, task string, local record.Fields, status *api.TaskState, durability state.Durability) state.WaitDurableFunc {
 	return s.putTaskLocalRecords(allocID, task, durability, localValue{taskLocalsTable, local}, localValue{taskStatesTable, newTaskStateRecord(status)})
 }

@@ -52,7 +52,7 @@ type metaPageContent struct {
 	freelistPageID   uint64
 	pageCount        uint64 // how many pages the database uses; later pages of the file are unused
 	txid             uint64
-	otherMetaInvalid bool // the other meta page is invalid; it can have belonged to a newer transaction
+	otherMetaInvalid bool // the other meta page is invalid; it may have belonged to a newer transaction
 }
 
 var errNoMetaPage = errors.New("neither of its two heads is valid")
@@ -220,7 +220,8 @@ func (s *pageScanner) visitRecordsOfLeaf(bucket string, pageID uint64, page []by
 	}
 }
 
-// visitBucketElement calls visitRecord for a bucket's records. value is the bucket's element in the bucket list.
+// visitBucketElement calls visitRecord for a bucket's records. elementValue is the value of the bucket's element in the bucket
+// list.
 func (s *pageScanner) visitBucketElement(name string, pageID uint64, elementValue []byte) {
 	if name == "" || len(elementValue) < bucketHeaderSize {
 		s.addUnreadablePart(name, pageID, "table without a name or a root")

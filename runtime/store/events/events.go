@@ -40,8 +40,8 @@ type eventSource interface {
 }
 
 // StreamWithHeartbeats calls send with a heartbeat, with each change that matches the filter, and with a heartbeat after each
-// HeartbeatInterval. It returns send's error, ctx's cause, or the feed's error: a follower that is too slow and has missed
-// changes must start again.
+// HeartbeatInterval. It returns send's error, ctx's cause, or the feed's error: a slow follower that has missed changes must
+// start again.
 func StreamWithHeartbeats(ctx context.Context, source eventSource, filter Filter, send func(Batch) error) error {
 	for {
 		if err := send(Batch{}); err != nil {
