@@ -13,22 +13,20 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// Node has the facts about a node that decide whether it can run a job. A nil field means that the fact is unknown: Check
-// then refuses nothing because of it.
+// Node has the node facts that decide whether it can run a job. A nil field is unknown: Check then refuses nothing because of it.
 type Node struct {
 	Region      string   // empty means the region "global"
 	Namespaces  []string // the namespaces besides the default one; nil means that every valid name exists
-	DriverNames []string // the names of the drivers
-	// ConfigSchemaByDriver maps driver name to the schema of its config block. Check does not check the config blocks of
-	// other drivers.
+	DriverNames []string // the driver names
+	// ConfigSchemaByDriver maps driver names to config block schemas. Check does not check other drivers' config blocks.
 	ConfigSchemaByDriver map[string]DriverConfigSchema
-	// CapabilitiesByDriver maps driver name to the capabilities of the driver. Other drivers have unknown capabilities.
+	// CapabilitiesByDriver maps driver names to capabilities. Other drivers have unknown capabilities.
 	CapabilitiesByDriver map[string]*driver.Capabilities
-	// HookFaults are the attachments of the job that their hooks reject. HookCheckErrors are the errors of hooks that could
-	// not check their attachment.
+	// HookFaults are the job's attachments that their hooks reject. HookCheckErrors are errors from hooks that could not check their
+	// attachment.
 	HookFaults      []HookAttachmentFault
 	HookCheckErrors []error
-	// VariableExists reports whether the namespace of the job has a variable.
+	// VariableExists reports whether the job's namespace has a variable.
 	VariableExists func(path string) bool
 	Features       *NodeFeatures
 	// SchedulerConfig is the scheduler configuration; nil means the default.
@@ -37,43 +35,42 @@ type Node struct {
 
 // DriverConfigSchema is the schema of a driver's config block.
 type DriverConfigSchema struct {
-	Spec *hclspec.Spec // nil means that the driver accepts every block
+	Spec *hclspec.Spec // nil: the driver accepts every block
 	Err  error         // the reason why the schema is unknown
 }
 
-// HookAttachmentFault is the attachment of a hook to a job that cannot be accepted: Err is the reason.
+// HookAttachmentFault is a hook's attachment to a job that cannot be accepted: Err is the reason.
 type HookAttachmentFault struct {
 	Attachment    model.HookAttachment
 	IsHookMissing bool // the hook does not exist
 	Err           error
 }
 
-// CheckOptions are the options of Check: who calls it, and how the job will run.
+// CheckOptions state who calls Check, and how the job will run.
 type CheckOptions struct {
 	Caller CallerKind
 	// RunsPeriodicJobNow means that a periodic job is run once, now.
 	RunsPeriodicJobNow bool
-	// HasTemplateVariables means that a run in the foreground has variables for templates.
+	// HasTemplateVariables means that a foreground run has variables for templates.
 	HasTemplateVariables bool
 }
 
-// CheckResult is the result of Check.
+// CheckResult is what Check returns.
 type CheckResult struct {
-	// ValidationErr is the error of an invalid job, in the form of model.Validate, or nil.
+	// ValidationErr is an invalid job's error, in the form that model.Validate uses, or nil.
 	ValidationErr error
 	// IsMalformedRequest means that Nomad's HTTP API reports ValidationErr before a server validates the job.
 	IsMalformedRequest bool
-	// Refusals are the parts of the job that cannot run, in the order of the job, with their effects for the caller. They
-	// include requirements that the node does not meet only if the job is valid and has no other refusals of the scopes
-	// Everywhere and InFiles.
+	// Refusals are the job's parts that cannot run, in job order, with their effects for the caller. They include requirements that
+	// the node does not meet only if the job is valid and has no other refusals with scope Everywhere or InFiles.
 	Refusals []Refusal
-	// ConfigFaults are the errors in config blocks of tasks. AllConfigsChecked is false if a block was not checked because
-	// the schema of its driver is unknown.
+	// ConfigFaults are the errors in tasks' config blocks. AllConfigsChecked is false if a block was not checked because its
+	// driver's schema is unknown.
 	ConfigFaults      []ConfigFault
 	AllConfigsChecked bool
-	// Warnings are the warnings about the job, in the form of Nomad's API. They do not include the ConfigFaults.
+	// Warnings are the warnings about the job, in the form that Nomad's API uses. They do not include the ConfigFaults.
 	Warnings []string
-	// IgnoredParts are the parts of the job that a run in the foreground ignores. It is set for the caller Foreground only.
+	// IgnoredParts are the job's parts that a foreground run ignores. It is set for the caller Foreground only.
 	IgnoredParts []*model.JobFault
 }
 
@@ -123,18 +120,18 @@ func Check(ctx context.Context, job *api.Job, node Node, flags CheckOptions) Che
 	return a
 }
 
-// ValidateInNamespaces returns only the field ValidationErr of the result of Check, for a node with these namespaces.
+// ValidateInNamespaces returns only Check's field ValidationErr, for a node with these namespaces.
 func ValidateInNamespaces(job *api.Job, namespaces []string) error {
 	fault, _ := validateJob(job, namespaces)
 	return fault
 }
 
-// excludesPlacement reports whether an agent never places a job because of a refusal.
+// excludesPlacement reports whether a refusal means that an agent never places the job.
 func excludesPlacement(r Refusal) bool {
 	return r.Kind.Scope == Everywhere || r.Kind.Scope == InFiles
 }
 
-// validateJob returns the fields ValidationErr and IsMalformedRequest of the result of Check.
+// validateJob returns Check's fields ValidationErr and IsMalformedRequest.
 func validateJob(job *api.Job, namespaces []string) (fault error, malformedRequest bool) {
 	if *job.Type == api.JobTypeSystem {
 		for _, g := range job.TaskGroups {
@@ -152,10 +149,10 @@ func validateJob(job *api.Job, namespaces []string) (fault error, malformedReque
 // ConfigFault is an error in the config block of a task.
 type ConfigFault struct {
 	Group, Task, Driver string
-	Text                string // of package block
+	Text                string // composed by package block
 }
 
-// checkConfigs compares the config blocks of the tasks with the schemas of their drivers.
+// checkConfigs compares the tasks' config blocks with their drivers' schemas.
 func checkConfigs(ctx context.Context, job *api.Job, schemas map[string]DriverConfigSchema) (faults []ConfigFault, allChecked bool) {
 	allChecked = true
 	for _, g := range job.TaskGroups {
@@ -176,7 +173,7 @@ func checkConfigs(ctx context.Context, job *api.Job, schemas map[string]DriverCo
 	return faults, allChecked && ctx.Err() == nil
 }
 
-// DriverNames returns the sorted names of the drivers of the job's tasks.
+// DriverNames returns the sorted driver names in the job's tasks.
 func DriverNames(job *api.Job) []string {
 	var names []string
 	for _, g := range job.TaskGroups {

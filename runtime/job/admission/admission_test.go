@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// A jobFixture is a valid job with one group and one task, which a test case changes.
+// A jobFixture is a valid job with one group and one task. A test case changes it.
 type jobFixture struct {
 	job   *api.Job
 	group *api.TaskGroup
@@ -35,7 +35,7 @@ func TestRefusedParts(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		edit     func(*jobFixture)
-		id, path string // of the only refusal
+		id, path string // the only refusal's
 		text     string // a part of the refusal's text
 	}{
 		{"a plain job", nil, "", "", ""},
@@ -141,7 +141,7 @@ func TestRefusedParts(t *testing.T) {
 	}
 }
 
-// testNode returns a node without networks, whose hook "absent" does not exist and whose hook "strict" accepts nothing.
+// testNode returns a node without networks. Its hook "absent" does not exist, and its hook "strict" accepts nothing.
 func testNode(job *api.Job) Node {
 	node := Node{
 		DriverNames: []string{"e", "d"},
@@ -184,7 +184,7 @@ func TestPeriodicJobRunsNow(t *testing.T) {
 	}
 }
 
-// Nomad's HTTP API reports the scaling block of a system job alone, before the server validates the job.
+// Nomad's HTTP API reports a system job's scaling block alone, before the server validates the job.
 func TestScalingOfASystemJobIsTheOnlyFault(t *testing.T) {
 	job := newJob(func(f *jobFixture) {
 		f.job.Type, f.job.Priority = new("system"), new(500)

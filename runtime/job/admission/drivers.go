@@ -10,9 +10,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// partsRefusedByDrivers returns the parts of a job that cannot run because of the capabilities of its drivers. A driver
-// that is not in the map has unknown capabilities, and nothing is refused because of it. Signals and commands in tasks are
-// not checked: the host sends them to each driver, and the error of the driver is the answer.
+// partsRefusedByDrivers returns a job's parts that cannot run because of its drivers' capabilities. A driver missing in the map
+// has unknown capabilities, and nothing is refused because of it. Signals and commands in tasks are not checked: the host sends
+// them to each driver, and the driver's error is the answer.
 func partsRefusedByDrivers(job *api.Job, capabilitiesByDriver map[string]*driver.Capabilities) (refusals []Refusal) {
 	for _, g := range job.TaskGroups {
 		path := []string{"group", *g.Name}
@@ -34,7 +34,7 @@ func partsRefusedByDrivers(job *api.Job, capabilitiesByDriver map[string]*driver
 	return refusals
 }
 
-// networkRefusedByDrivers returns why the tasks of a group cannot share a network of a mode other than host.
+// networkRefusedByDrivers returns why a group's tasks cannot share a network in a mode other than host.
 func networkRefusedByDrivers(path []string, g *api.TaskGroup, mode string, capabilitiesByDriver map[string]*driver.Capabilities) (refusals []Refusal) {
 	var creator *api.Task
 	for _, t := range g.Tasks {

@@ -20,10 +20,10 @@ func TestPartsRefusedByDrivers(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name    string
-		drivers string // of the tasks, separated by spaces
-		network string // mode of the group's network
-		mounts  int    // volume_mount blocks of each task
-		want    string // ids and paths of the refusals
+		drivers string // the tasks' drivers, separated by spaces
+		network string // the group network's mode
+		mounts  int    // volume_mount blocks per task
+		want    string // refusal IDs and paths
 	}{
 		{"a driver that can run all parts", "all", "bridge", 1, ""},
 		{"a driver with unknown capabilities", "unknown", "bridge", 1, ""},

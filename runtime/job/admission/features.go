@@ -12,11 +12,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// NodeFeatures are the properties of a node that a job can require by name.
+// NodeFeatures are a node's properties that a job can require by name.
 type NodeFeatures struct {
 	model.NodeFacts // the region is not used
-	// NetworkModes are the modes of group networks that the node has, besides host and none. Nil means
-	// that networks are not checked.
+	// NetworkModes are the group network modes that the node has, besides host and none. Nil means that networks are not checked.
 	NetworkModes []string
 	// HostNetworks are the networks that ports can name besides default.
 	HostNetworks map[string]HostNetwork
@@ -24,16 +23,16 @@ type NodeFeatures struct {
 	HostVolumes map[string]*api.HostVolumeInfo
 }
 
-// HostNetwork is a network of a node.
+// HostNetwork is one of a node's networks.
 type HostNetwork struct {
 	Address       string // for port mappings
 	ReservedPorts []int
 }
 
-// UnmetRequirement is a requirement of a job that a node does not meet.
+// UnmetRequirement is a job requirement that a node does not meet.
 type UnmetRequirement struct {
 	Refusal
-	MetricName string // name of the requirement in Nomad's placement metrics
+	MetricName string // the requirement's name in Nomad's placement metrics
 }
 
 func (u UnmetRequirement) Error() string { return u.Text }
@@ -42,8 +41,8 @@ func newUnmetRequirement(kind refusalKindIndex, path []string, metric, text stri
 	return &UnmetRequirement{newRefusalWithText(kind, path, text), metric}
 }
 
-// UnmetRequirements returns the requirements of a valid job that the node does not meet if all allocations of the job run
-// on it. Datacenters and node pool count as requirements.
+// UnmetRequirements returns a valid job's requirements that the node does not meet if all the job's allocations run on it.
+// Datacenters and node pool count as requirements.
 func (f *NodeFeatures) UnmetRequirements(job *api.Job) []Refusal {
 	var all []*UnmetRequirement
 	if err := f.CheckDatacenterAndPool(job); err != nil {
@@ -81,7 +80,7 @@ func (f *NodeFeatures) CheckDatacenterAndPool(job *api.Job) error {
 	return nil
 }
 
-// matchStarPattern matches a pattern in which * stands for any text, including none.
+// matchStarPattern matches a pattern in which * matches any text, including none.
 func matchStarPattern(pattern, name string) bool {
 	parts := strings.Split(pattern, "*")
 	last := len(parts) - 1
@@ -102,7 +101,7 @@ func matchStarPattern(pattern, name string) bool {
 	return strings.HasSuffix(name, parts[last])
 }
 
-// UnmetNetworks returns the network mode and the first host network of a group that the node does not have.
+// UnmetNetworks returns a group's network mode and first host network that the node does not have.
 func (f *NodeFeatures) UnmetNetworks(g *api.TaskGroup) (all []*UnmetRequirement) {
 	if mode := model.RequiredNodeNetworkMode(g); mode != "" && f.NetworkModes != nil && !slices.Contains(f.NetworkModes, mode) {
 		reason := "the log of the agent says why (reason of \"degraded\"), or use mode = \"host\""
@@ -123,8 +122,8 @@ func (f *NodeFeatures) UnmetNetworks(g *api.TaskGroup) (all []*UnmetRequirement)
 	return all
 }
 
-// CheckHostNetwork returns an UnmetRequirement if the node does not have the host network that a port names, otherwise nil. Its text
-// starts like the text of Nomad's placement metrics.
+// CheckHostNetwork returns an UnmetRequirement if the node lacks the host network that a port names, otherwise nil. Its text
+// starts as in Nomad's placement metrics.
 func (f *NodeFeatures) CheckHostNetwork(port api.Port) *UnmetRequirement {
 	if _, found := f.HostNetworks[port.HostNetwork]; found || model.IsOnDefaultHostNetwork(port) {
 		return nil
@@ -133,11 +132,11 @@ func (f *NodeFeatures) CheckHostNetwork(port api.Port) *UnmetRequirement {
 	return newUnmetRequirement(hostNetwork, nil, metric, fmt.Sprintf("%s: add a block host_network %q to the block client of the agent's configuration whose address the machine has, or leave out host_network", metric, port.HostNetwork))
 }
 
-// MissingVolumes is the name of unmet requests for host volumes in the placement metrics.
+// MissingVolumes names unmet requests for host volumes in the placement metrics.
 const MissingVolumes = "missing compatible host volumes"
 
-// unmetVolumes returns an UnmetRequirement for each volume block whose host volume the node does not have, for any allocation of the
-// group.
+// unmetVolumes returns an UnmetRequirement for each volume block that names a host volume missing on the node, for any of the
+// group's allocations.
 func (f *NodeFeatures) unmetVolumes(path []string, job *api.Job, g *api.TaskGroup) (all []*UnmetRequirement) {
 	reported := make(map[string]bool)
 	for i := range *g.Count {
@@ -152,7 +151,7 @@ func (f *NodeFeatures) unmetVolumes(path []string, job *api.Job, g *api.TaskGrou
 	return all
 }
 
-// CheckHostVolume returns an UnmetRequirement if the node does not have the host volume of a request, or the volume does not admit the
+// CheckHostVolume returns an UnmetRequirement if the node lacks the requested host volume, or the volume does not admit the
 // request, otherwise nil.
 func (f *NodeFeatures) CheckHostVolume(v model.HostVolumeRequest) *UnmetRequirement {
 	found := f.HostVolumes[v.ResolvedSource]
@@ -175,7 +174,7 @@ func (f *NodeFeatures) CheckHostVolume(v model.HostVolumeRequest) *UnmetRequirem
 	return newUnmetRequirement(hostVolume, nil, MissingVolumes, text)
 }
 
-// JoinTruncated joins the first items of a list for a message, and adds how many more there are.
+// JoinTruncated joins a list's first items for a message, and adds how many more there are.
 func JoinTruncated(items []string) string {
 	const shown = 5
 	if len(items) <= shown {
@@ -184,15 +183,14 @@ func JoinTruncated(items []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(items[:shown], ", "), len(items)-shown)
 }
 
-// UnmetConstraints returns the constraints of the block at path that the node does not satisfy
-// for allocCount allocations.
+// UnmetConstraints returns the constraints in the block at path that the node does not satisfy for allocCount allocations.
 func (f *NodeFeatures) UnmetConstraints(path []string, constraints []*api.Constraint, allocCount int) (all []*UnmetRequirement) {
 	for i, c := range constraints {
 		if model.IsImpliedBridgeConstraint(c) {
 			continue // the bridge needs no CNI plugins; UnmetNetworks checks it
 		}
 		if model.IsImpliedConsulConstraint(c) && !f.refusesConsulServices() {
-			continue // the catalog of the node has the service
+			continue // the node's catalog has the service
 		}
 		if text := f.explainUnmetConstraint(c, allocCount); text != "" {
 			all = append(all, newUnmetRequirement(constraint, childPath(path, "constraint", strconv.Itoa(i)), ConstraintText(c), text))
@@ -201,8 +199,8 @@ func (f *NodeFeatures) UnmetConstraints(path []string, constraints []*api.Constr
 	return all
 }
 
-// AttributeConsulServices is the attribute of a node whose operator refuses services of provider consul. Its value is
-// ConsulServicesRefused. Other nodes do not have it, and register such services in their own catalog.
+// AttributeConsulServices is a node attribute. The value ConsulServicesRefused means that the operator refuses services with
+// provider consul. Other nodes do not have it, and register such services in their own catalog.
 const (
 	AttributeConsulServices = "nomad-lite.consul_services"
 	ConsulServicesRefused   = "refused"
@@ -240,8 +238,7 @@ func (f *NodeFeatures) explainUnmetConstraint(c *api.Constraint, allocCount int)
 	return ""
 }
 
-// implicitConstraintReasons maps the target of a constraint that this program adds to a job to the reason for the
-// constraint.
+// implicitConstraintReasons maps an implied constraint's target to the reason why this program adds the constraint to a job.
 var implicitConstraintReasons = map[string]string{
 	"${attr.consul.version}": `; a service has the provider consul unless it says provider = "nomad"`,
 	"${attr.os.signals}":     "; it follows from the kill_signal or change_signal of a task",

@@ -14,21 +14,21 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// unsupportedPartCollector walks a job and collects the refusals of parts that this program cannot run.
+// unsupportedPartCollector walks a job and collects refusals for parts that this program cannot run.
 type unsupportedPartCollector struct {
 	drivers   []string // nil means unknown
 	namespace string
 	refusals  []Refusal
 }
 
-// childPath returns the path of a part of the block at path.
+// childPath returns the path to a part inside the block at path.
 func childPath(path []string, elements ...string) []string { return slices.Concat(path, elements) }
 
 func (c *unsupportedPartCollector) addRefusal(kind refusalKindIndex, path []string, args ...any) {
 	c.refusals = append(c.refusals, newRefusal(kind, path, args...))
 }
 
-// unsupportedParts returns the parts of a job that this program cannot run. It does not repeat errors of model.Validate.
+// unsupportedParts returns the job parts that this program cannot run. It does not repeat errors from model.Validate.
 func unsupportedParts(job *api.Job, node Node, flags CheckOptions) []Refusal {
 	c := &unsupportedPartCollector{drivers: node.DriverNames, namespace: *job.Namespace}
 	if own := cmp.Or(node.Region, api.GlobalRegion); *job.Region != own {
@@ -46,8 +46,8 @@ func unsupportedParts(job *api.Job, node Node, flags CheckOptions) []Refusal {
 	return c.refusals
 }
 
-// UnsupportedPartsOfGroup returns why a client node of a cluster cannot run a group of a job in a namespace, one text for each
-// part of the scope Everywhere. Extra claims of identities are not refused, because the servers of the cluster sign them.
+// UnsupportedPartsOfGroup returns why a cluster's client node cannot run a job's group in a namespace, one text for each part
+// with scope Everywhere. Extra identity claims are not refused, because the cluster's servers sign them.
 func UnsupportedPartsOfGroup(namespace string, g *api.TaskGroup) (reasons []string) {
 	c := &unsupportedPartCollector{namespace: namespace}
 	c.checkGroup(g)
@@ -74,8 +74,7 @@ func (c *unsupportedPartCollector) checkGroup(g *api.TaskGroup) {
 	}
 }
 
-// checkNetworks refuses networks whose mode does not exist, and those that the first network of the group makes
-// ineffective.
+// checkNetworks refuses networks with an unknown mode, and those that the group's first network makes ineffective.
 func (c *unsupportedPartCollector) checkNetworks(path []string, g *api.TaskGroup) {
 	for i, n := range g.Networks {
 		network := childPath(path, "network", strconv.Itoa(i))
@@ -134,7 +133,7 @@ func (c *unsupportedPartCollector) checkTask(path []string, t *api.Task) {
 	if t.CSIPluginConfig != nil {
 		c.addRefusal(csiPlugin, childPath(path, "csi_plugin"))
 	}
-	// The tokens of such an identity would lack claims that the job asks for.
+	// Such an identity's tokens would lack claims that the job asks for.
 	for _, id := range append([]*api.WorkloadIdentity{t.Identity}, t.Identities...) {
 		if id != nil && len(id.ExtraClaims) > 0 {
 			c.addRefusal(identityClaims, childPath(path, "identity"), id.Name)
@@ -142,7 +141,7 @@ func (c *unsupportedPartCollector) checkTask(path []string, t *api.Task) {
 	}
 }
 
-// checkSecret refuses secrets that cannot be read from a variable of this node.
+// checkSecret refuses secrets that cannot be read from a variable on this node.
 func (c *unsupportedPartCollector) checkSecret(path []string, s *api.Secret) {
 	if s.Provider != "" && s.Provider != model.ProviderNomad {
 		c.addRefusal(secretProvider, childPath(path, "provider"), s.Provider)
@@ -171,8 +170,8 @@ func missingDriverText(name string, drivers []string) string {
 		name, strings.Join(known, ", "), instead)
 }
 
-// driverAlternatives are suggestions for drivers that are builtin in Nomad or in common use, but
-// not available here. The names of programs are those of the plugins' releases.
+// driverAlternatives suggest drivers instead of drivers that are builtin in Nomad or in common use, but not available here.
+// Program names are those in the plugins' releases.
 var driverAlternatives = map[string]string{
 	"docker": "It starts with the agent if there is a Docker engine at DOCKER_HOST or /var/run/docker.sock by then, or a plugin block \"docker\" in the agent's configuration",
 	"exec":   "An agent of root has it, and another agent with a plugin block \"exec\" in its configuration. raw_exec takes command and args, too, and does not isolate the task",
@@ -195,8 +194,8 @@ func refuseHookFaults(faults []HookAttachmentFault) (refusals []Refusal) {
 	return refusals
 }
 
-// RefuseUnknownPortLabels returns the services and checks of groups whose port label the network of the group lacks. Nomad's API
-// accepts such a job and registers the service without a port. The job need not be canonical. The effects are those for the
+// RefuseUnknownPortLabels returns the group services and checks that name a port label missing in the group's network. Nomad's
+// API accepts such a job and registers the service without a port. The job need not be canonical. The effects are those for the
 // caller Submit.
 func RefuseUnknownPortLabels(job *api.Job) (refusals []Refusal) {
 	for _, f := range model.UnknownGroupPortLabelFaults(job) {

@@ -6,18 +6,18 @@ import (
 	"strings"
 )
 
-// CallerKind is a part of the program that asks whether a job can run.
+// CallerKind is the program part that asks whether a job can run.
 type CallerKind uint8
 
 const (
-	API        CallerKind = iota // registers, plans or validates a job of a request
+	API        CallerKind = iota // registers, plans or validates a job from a request
 	Submit                       // reads a job file and sends the job to an agent
 	Validate                     // reads a job file and runs nothing
 	Foreground                   // runs a job file without an agent
 	callers
 )
 
-// RefusalEffect is the consequence of a refusal for a caller.
+// RefusalEffect is a refusal's consequence for a caller.
 type RefusalEffect uint8
 
 const (
@@ -26,26 +26,26 @@ const (
 	Rejects                      // the caller prints the refusal and rejects the job
 )
 
-// RefusalScope decides the effect of a refusal for each caller.
+// RefusalScope decides a refusal's effect for each caller.
 type RefusalScope uint8
 
 const (
-	// Everywhere is the scope of parts that neither an agent nor a run in the foreground can run.
+	// Everywhere means that neither an agent nor a foreground run can run the part.
 	Everywhere RefusalScope = iota
-	// InFiles is the scope of mistakes that Nomad's API accepts and Nomad's command line rejects.
+	// InFiles means a mistake that Nomad's API accepts and Nomad's command line rejects.
 	InFiles
-	// InForeground is the scope of parts that an agent runs and a run in the foreground cannot run.
+	// InForeground means that an agent runs the part and a foreground run cannot.
 	InForeground
-	// UntilInstalled is the scope of parts that an agent places when the missing program is there.
+	// UntilInstalled means that an agent places the part when the missing program is there.
 	UntilInstalled
-	// OnNode is the scope of requirements that the node does not meet: an agent places the job when the node has changed.
+	// OnNode means that the node does not meet a requirement: an agent places the job when the node has changed.
 	OnNode
-	// ByDriver is the scope of parts that a driver cannot run according to its capabilities: an agent accepts the job with a
-	// warning, as Nomad does, because another version of the driver can be installed before the task starts.
+	// ByDriver means that a driver's capabilities exclude the part: an agent accepts the job with a warning, as Nomad does, because
+	// another driver version can be installed before the task starts.
 	ByDriver
 )
 
-// scopes has the effects of a refusal by its scope, and the start of the text of a warning.
+// scopes has a refusal's effects by scope, and the prefix for a warning's text.
 var scopes = [...]struct {
 	effects [callers]RefusalEffect
 	warning string
@@ -62,21 +62,21 @@ var scopes = [...]struct {
 type RefusalKind struct {
 	// ID identifies the refusal. It never changes.
 	ID string
-	// RefusedPart is the part of a job that is refused.
+	// RefusedPart is the refused job part.
 	RefusedPart string
 	// Remedy states what the user can do instead.
 	Remedy string
 	Scope  RefusalScope
 
-	// reason is the format of Refusal.Text before the remedy. It is empty if the code composes the whole text, because the
+	// reasonFormat is the format for Refusal.Text before the remedy. It is empty if the code composes the whole text, because the
 	// text depends on the node or on a plugin.
 	reasonFormat string
 }
 
-// EffectFor returns the effect of the refusal for a caller.
+// EffectFor returns the refusal's effect for a caller.
 func (r *RefusalKind) EffectFor(c CallerKind) RefusalEffect { return scopes[r.Scope].effects[c] }
 
-// RefusalKinds returns all kinds of refusals in the order of their ids.
+// RefusalKinds returns all kinds in ID order.
 func RefusalKinds() []RefusalKind {
 	rows := slices.Clone(refusalKinds[:])
 	slices.SortFunc(rows, func(a, b RefusalKind) int { return strings.Compare(a.ID, b.ID) })
@@ -246,30 +246,30 @@ var refusalKinds = [...]RefusalKind{
 	},
 }
 
-// Refusal is a part of a job that cannot run, with its effect for the caller of Check.
+// Refusal is a job part that cannot run, with its effect for Check's caller.
 type Refusal struct {
 	Kind *RefusalKind
-	Path []string // of the block or attribute, in the form of model.JobFault.Path
+	Path []string // path to the block or attribute, in the form that model.JobFault.Path uses
 	// Text states which part is refused, why, and what to do instead.
 	Text   string
 	Effect RefusalEffect
 }
 
-// WarningText returns the text of the refusal as a warning, for a caller that accepts the job.
+// WarningText returns the refusal's text as a warning, for a caller that accepts the job.
 func (r Refusal) WarningText() string { return scopes[r.Kind.Scope].warning + r.Text }
 
-// reason returns the text of the refusal without the remedy.
+// reason returns the refusal's text without the remedy.
 func (r Refusal) reason() string {
 	return strings.TrimSuffix(strings.TrimSuffix(r.Text, r.Kind.Remedy), ": ")
 }
 
-// newRefusal returns a refusal with the text of its kind.
+// newRefusal returns a refusal with its kind's text.
 func newRefusal(kind refusalKindIndex, path []string, args ...any) Refusal {
 	r := &refusalKinds[kind]
 	return Refusal{Kind: r, Path: path, Text: fmt.Sprintf(r.reasonFormat, args...) + r.Remedy}
 }
 
-// newRefusalWithText returns a refusal of a kind without a reasonFormat, with the given text.
+// newRefusalWithText returns a refusal with the given text, for a kind without a reasonFormat.
 func newRefusalWithText(kind refusalKindIndex, path []string, text string) Refusal {
 	return Refusal{Kind: &refusalKinds[kind], Path: path, Text: text}
 }

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestHelperExchange is the other process of TestExchangedLinks.
+// TestHelperExchange is the second process for TestExchangedLinks.
 func TestHelperExchange(t *testing.T) {
 	dir := os.Getenv("EXCHANGE_IN")
 	if dir == "" {

@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// maxLookups limits the names that one text makes a reader look up or list.
+	// maxLookups limits how many names a reader looks up or lists for one text.
 	maxLookups = 1_000_000
-	// maxSymlinks is the limit of Linux for symbolic links in one path.
+	// maxSymlinks is Linux's limit for symbolic links in one path.
 	maxSymlinks = 40
 )
 
-// Source is the kind of place that the text of a job comes from.
+// Source is where a job's text comes from.
 type Source int
 
 const (
@@ -30,13 +30,13 @@ const (
 	FromURL                 // a download: no file is readable
 )
 
-// Policy are the operator's inputs of the decision what a text may read.
+// Policy has the operator's inputs for the decision what a text may read.
 type Policy struct {
 	Source     Source
-	JobFileDir string // directory of the job file; only for FromFile
+	JobFileDir string // the job file's directory; only for FromFile
 	// AllowedPaths are files and directories that the operator allows in addition.
 	AllowedPaths []string
-	// ForbiddenDirs are directories that no text may read, whatever AllowedPaths has: data directories of agents.
+	// ForbiddenDirs are directories that no text may read, whatever AllowedPaths has: agents' data directories.
 	ForbiddenDirs []string
 }
 
@@ -49,7 +49,7 @@ type Reader struct {
 	access     *access // nil until the first call, because most jobs read no file
 }
 
-// NewReader returns a reader. It reads nothing before the first call of another method.
+// NewReader returns a reader. It reads nothing before the first call to another method.
 func NewReader(p Policy) *Reader { return &Reader{policy: p, maxLookups: maxLookups} }
 
 // RefusedError is the error for a file or directory that the text may not read, whether it exists or not.
@@ -59,7 +59,7 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("the job may not read %s: %s", e.Path, e.Reason)
 }
 
-// missingError is the error for a file that does not exist, with the text of Nomad. It is fs.ErrNotExist.
+// missingError is the error for a file that does not exist, with Nomad's text. It is fs.ErrNotExist.
 type missingError struct{ path string }
 
 func (e *missingError) Error() string        { return "no file exists at " + e.path }
@@ -67,12 +67,12 @@ func (e *missingError) Is(target error) bool { return target == fs.ErrNotExist }
 
 var errTooManyLookups = errors.New("the file functions of the job look up too many names: use longer prefixes in the patterns of fileset")
 
-// FilesReadOutside returns the paths, as the text names them, of the files that ReadFile has returned and that are
-// neither below the working directory and the directory of the job file nor below their repositories. Each occurs once.
+// FilesReadOutside returns the paths, as the text names them, of files that ReadFile has returned from outside the roots: the
+// working directory, the job file's directory, and their repositories. Each occurs once.
 func (r *Reader) FilesReadOutside() []string { return r.outside }
 
-// ReadFile returns the content of a regular file. A relative path is relative to the working directory. A file that has
-// more than limit bytes is an error, and so is any file but a regular one, which ReadFile does not open.
+// ReadFile returns a regular file's content. A relative path is relative to the working directory. A file with more than limit
+// bytes is an error, and so is any file but a regular one, which ReadFile does not open.
 func (r *Reader) ReadFile(path string, limit int64) ([]byte, error) {
 	var content []byte
 	err := r.withTarget(path, func(a *access, t target) error {
@@ -110,7 +110,7 @@ func (r *Reader) Exists(path string) (bool, error) {
 	return err == nil, err
 }
 
-// withTarget resolves a path and calls use with its target, whose descriptors are closed afterwards.
+// withTarget resolves a path and calls use with its target. It closes the target's descriptors afterwards.
 func (r *Reader) withTarget(path string, use func(*access, target) error) error {
 	a, err := r.open(path)
 	if err != nil {
@@ -124,9 +124,9 @@ func (r *Reader) withTarget(path string, use func(*access, target) error) error 
 	return r.describe(err, path)
 }
 
-// describe names the path of the text in an error.
+// describe names the text's path in an error.
 func (r *Reader) describe(err error, path string) error {
-	errno, isErrno := err.(syscall.Errno) // the error of a system call that no other call has described
+	errno, isErrno := err.(syscall.Errno) // a system call error that no other call has described
 	switch {
 	case errors.Is(err, errRefused):
 		reason := "it is not below the working directory, the job file's directory or their Git repository (where /, directories like /etc and home directories do not count), and not every account can read it"
@@ -162,20 +162,20 @@ var (
 	errForbidden = errors.New("forbidden")
 )
 
-// place is an open directory in which names are looked up. The chain of its parents is the way on which it was reached,
-// without symbolic links.
+// place is an open directory for looking up names. The chain of its parents is the way on which it was reached, without symbolic
+// links.
 type place struct {
-	parent *place // nil for the top of the file system
+	parent *place // nil for the file system's top
 	path   string
 	dir    dirHandle
 	info   fileInfo
 
 	isForbidden   bool     // is or is below a directory that no text may read
-	isAllowed     bool     // is or is below a directory of Policy.AllowedPaths
+	isAllowed     bool     // is or is below a directory in Policy.AllowedPaths
 	isBelowRoot   bool     // is or is below a working directory, a job file's directory or a repository
 	rootOwners    []uint32 // owners of the roots above, for isBelowRoot
 	isPublic      bool     // each account can look up names in it
-	isOtherOrigin bool     // is on a file system whose modes do not say who can read it
+	isOtherOrigin bool     // is on a file system with modes that do not say who can read it
 }
 
 // waypoint is a name in a directory.
@@ -196,7 +196,7 @@ type access struct {
 	allowed      map[fileID]bool
 	forbidden    map[fileID]bool
 	waypoints    map[waypoint]bool // names on the way to roots and allowed paths, which may be looked up
-	isPreparing  bool              // the paths of the operator are resolved: each look-up is permitted, and becomes a waypoint
+	isPreparing  bool              // the operator's paths are resolved: each look-up is permitted, and becomes a waypoint
 	sourceIsFile bool
 }
 
@@ -224,11 +224,11 @@ func newAccess(r *Reader) (*access, error) {
 			a.allowed[t.id()] = true
 		}
 	}
-	a.closeAll() // the next places have the permissions of the roots and of the allowed paths
+	a.closeAll() // the next places have the permissions from the roots and the allowed paths
 	return a, nil
 }
 
-// prepare resolves a path of the operator, and permits the look-ups on its way if the text may read it.
+// prepare resolves an operator's path, and permits the look-ups on its way if the text may read it.
 func (a *access) prepare(path string, permit bool) (target, error) {
 	before := a.waypoints
 	if !permit {
@@ -243,8 +243,8 @@ func (a *access) prepare(path string, permit bool) (target, error) {
 	return t, err
 }
 
-// addRoot makes a directory, and the top of the Git repository that holds it, readable for the text. The roots of
-// homeDirs are never made readable.
+// addRoot makes a directory, and the top of its Git repository, readable for the text. The roots of homeDirs are never made
+// readable.
 func (a *access) addRoot(path string, homes map[fileID]bool) {
 	t, err := a.prepare(path, true)
 	if err != nil || t.dir == nil {
@@ -269,8 +269,8 @@ func (a *access) addRoot(path string, homes map[fileID]bool) {
 	}
 }
 
-// isTooLarge reports whether a directory is never readable as a whole: the top of the file system, a directory of the
-// system, a home directory, and a directory that contains one.
+// isTooLarge reports whether a directory is never readable as a whole: the file system's top, a system directory, a home
+// directory, and a directory that contains one.
 func isTooLarge(p *place, homes map[fileID]bool) bool {
 	return p.parent == nil || homes[p.info.id] || p.parent.path == "/home" || slices.Contains([]string{"/Users", "/boot", "/dev", "/etc", "/home", "/root", "/run", "/usr", "/var"}, p.path)
 }
@@ -316,7 +316,7 @@ func (a *access) closeAll() {
 	clear(a.tops)
 }
 
-// mark and closeSince close the places that were opened between them.
+// mark and closeSince close the places opened between them.
 func (a *access) mark() int { return len(a.opened) }
 
 func (a *access) closeSince(mark int) {
@@ -337,10 +337,10 @@ func (a *access) count(names int) error {
 	return nil
 }
 
-// target is what a path leads to: a directory, or a file in a directory.
+// target is where a path leads: a directory, or a file in a directory.
 type target struct {
 	dir  *place // nil for a file
-	in   *place // directory of a file
+	in   *place // the file's directory
 	name string
 	info fileInfo
 }
@@ -363,7 +363,7 @@ func (t target) requireRegular(path string) error {
 	return nil
 }
 
-// absolute returns the absolute path for a path of the text or of the operator.
+// absolute returns the absolute path for a path from the text or the operator.
 func (a *access) absolute(path string) string {
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(a.cwd, path)
@@ -381,7 +381,7 @@ func (a *access) resolvePath(path string) (target, error) {
 	return a.resolve(top, rest)
 }
 
-// topOf returns the top of the file system of an absolute path, and the names below it.
+// topOf returns the file system's top for an absolute path, and the names below it.
 func (a *access) topOf(path string) (*place, []string, error) {
 	volume := filepath.VolumeName(path)
 	top := a.tops[volume]
@@ -466,14 +466,14 @@ func (a *access) checkLookup(p *place, name string) error {
 	return nil
 }
 
-// isReadableAsRoot reports whether a file or directory, which is in or is the place p, is readable because it is below a
-// root. The kernel lets the superuser read files of all accounts there, too: those of an account that does not own the
-// root are not readable.
+// isReadableAsRoot reports whether a file or directory, which is in or is the place p, is readable because it is below a root.
+// The kernel lets the superuser read all accounts' files there, too: files by an account that does not own the root are not
+// readable.
 func (a *access) isReadableAsRoot(p *place, info fileInfo) bool {
 	return p.isBelowRoot && (a.uid != 0 || info.uid == 0 || slices.Contains(p.rootOwners, info.uid))
 }
 
-// enter opens a directory, which is no symbolic link, in p. closeSince closes it.
+// enter opens a directory in p that is not a symbolic link. closeSince closes it.
 func (a *access) enter(p *place, name string) (*place, error) {
 	dir, info, err := p.dir.openDir(name)
 	if err != nil {
@@ -488,7 +488,7 @@ func (a *access) enter(p *place, name string) (*place, error) {
 	return child, nil
 }
 
-// setPermissions derives the permissions of a place from those of its parent.
+// setPermissions derives a place's permissions from its parent's.
 func (a *access) setPermissions(p *place) {
 	isNewFileSystem := true
 	isSearchable := p.info.mode&0o001 != 0
@@ -546,8 +546,8 @@ func (a *access) openFile(t target, path string) (*os.File, fileInfo, error) {
 	return f, info, nil
 }
 
-// checkContent returns an error unless the text may read the content of a file in p, which can be a mount of a file of
-// another kind of file system.
+// checkContent returns an error unless the text may read a file's content in p. The file can be a mount from another kind of file
+// system.
 func (a *access) checkContent(p *place, info fileInfo, kind fileSystemKind) error {
 	isPublic := (p.isPublic && a.sourceIsFile || p.isBelowRoot) && kind != userFileSystem && info.mode&0o004 != 0
 	switch {

@@ -14,8 +14,8 @@ import (
 
 const limit = 1 << 20
 
-// makeTree makes files and directories, in order, and returns the directory that has them. A path that ends in / is a
-// directory, and text of the form "-> target" makes a symbolic link.
+// makeTree makes files and directories, in order, and returns their directory. A path with a final / is a directory, and the text
+// "-> target" makes a symbolic link.
 func makeTree(t *testing.T, entries ...entry) string {
 	t.Helper()
 	syscall.Umask(0)
@@ -72,8 +72,8 @@ func readIn(t *testing.T, cwd string, p Policy, path string) (string, *Reader, e
 	return string(content), r, err
 }
 
-// TestLayoutsOfRepositoriesNeedNoFlag has the places of files in public repositories with job files, in a home
-// directory that only its owner can search.
+// TestLayoutsOfRepositoriesNeedNoFlag places files as in public repositories with job files, in a home directory that only its
+// owner can search.
 func TestLayoutsOfRepositoriesNeedNoFlag(t *testing.T) {
 	root := makeTree(t,
 		entry{path: "me/", mode: 0o700}, entry{path: "me/repo/", mode: 0o700}, entry{path: "me/repo/.git/", mode: 0o700},
@@ -138,7 +138,7 @@ func TestHostileTextsReadNothing(t *testing.T) {
 			if !errors.As(err, &refusal) || content != "" {
 				t.Errorf("got %q, %v", content, err)
 			}
-			// Each account can look up the names in a directory that it can search.
+			// Each account can look up names in a directory that it can search.
 			isPublicName := slices.Contains([]string{"../private", "ROOT/private", "out", "chain", "here/../../private", "/etc/shadow", "eve"}, path)
 			if _, err := r.Exists(strings.ReplaceAll(path, "ROOT", root)); !errors.As(err, &refusal) && !isPublicName {
 				t.Errorf("existence: %v", err)
@@ -166,7 +166,7 @@ func TestHostileTextsReadNothing(t *testing.T) {
 		}
 		refused(cwd, "ROOT/home/me/private", Policy{})
 	}
-	refused("home/me/work", "../private", Policy{}) // a home directory is no repository
+	refused("home/me/work", "../private", Policy{}) // a home directory is not a repository
 	refused("secret/sub/work", "../key", Policy{})  // only the way to the working directory is permitted
 	refused("repo", "ROOT/public", Policy{Source: FromStdin})
 	refused("repo/jobs", "../ok", Policy{Source: FromStdin})
@@ -228,7 +228,7 @@ func TestMissingAndSpecialFiles(t *testing.T) {
 	}
 }
 
-// TestPlantedRepository has a .git of another account above the working directory.
+// TestPlantedRepository has another account's .git above the working directory.
 func TestPlantedRepository(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to make files of another account")
@@ -285,7 +285,7 @@ func TestGlob(t *testing.T) {
 	}
 }
 
-// TestGlobEnds has links with which the number of paths grows exponentially.
+// TestGlobEnds has links that make the number of paths grow exponentially.
 func TestGlobEnds(t *testing.T) {
 	root := makeTree(t, entry{path: "x", mode: 0o600})
 	for i := range 20 {
@@ -321,7 +321,7 @@ func TestGlobEnds(t *testing.T) {
 	}
 }
 
-// TestExchangedLinks reads a file and a directory that another process exchanges for links to a secret.
+// TestExchangedLinks reads a file and a directory while another process exchanges them for links to a secret.
 func TestExchangedLinks(t *testing.T) {
 	root := makeTree(t,
 		entry{path: "secret/", mode: 0o700}, entry{path: "secret/key", mode: 0o600, text: "s"},

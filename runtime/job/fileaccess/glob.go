@@ -11,12 +11,12 @@ import (
 	"syscall"
 )
 
-// maxPatterns limits the patterns that the alternatives of one pattern result in.
+// maxPatterns limits how many patterns one pattern's alternatives result in.
 const maxPatterns = 1_000
 
-// Glob returns the paths of the regular files below dir that match a pattern, relative to dir and sorted. In a pattern,
-// *, ? and [a-z] match parts of a name, ** matches any number of directories, and {a,b} alternatives. A file or directory
-// that the text may not read is an error, and so is a match that cannot be looked up.
+// Glob returns the paths of regular files below dir that match a pattern, relative to dir and sorted. In a pattern, *, ? and
+// [a-z] match parts of a name, ** matches any number of directories, and {a,b} alternatives. A file or directory that the text
+// may not read is an error, and so is a match that cannot be looked up.
 func (r *Reader) Glob(dir, pattern string) ([]string, error) {
 	a, err := r.open(filepath.Join(dir, pattern))
 	if err != nil {
@@ -54,7 +54,7 @@ func (r *Reader) Glob(dir, pattern string) ([]string, error) {
 	return matches, nil
 }
 
-// expandAlternatives returns the patterns without {a,b} that a pattern stands for.
+// expandAlternatives replaces a pattern by patterns without {a,b}.
 func expandAlternatives(pattern string) ([]string, error) {
 	done, todo := []string(nil), []string{pattern}
 	for len(todo) > 0 {
@@ -80,8 +80,8 @@ func expandAlternatives(pattern string) ([]string, error) {
 	return done, nil
 }
 
-// findAlternatives returns the offsets of the first { that is not escaped, of its } and of the commas between them. It
-// returns -1 for what it does not find.
+// findAlternatives returns the offsets of the first unescaped {, its }, and the commas between them. It returns -1 for a missing
+// brace.
 func findAlternatives(pattern string) (open, close int, commas []int) {
 	open, close = -1, -1
 	for i, depth := 0, 0; i < len(pattern); i++ {
@@ -103,13 +103,13 @@ func findAlternatives(pattern string) (open, close int, commas []int) {
 	return open, close, commas
 }
 
-// globbing collects the matches of a call of Glob.
+// globbing collects the matches for one Glob call.
 type globbing struct {
 	access *access
 	found  map[string]bool // absolute paths as the text would name them
 }
 
-// globIn adds the matches of the names, which are patterns, in the directory at a path.
+// globIn adds the matches for the names, which are patterns, in the directory at a path.
 func (g *globbing) globIn(base string, names []string) error {
 	defer g.access.closeSince(g.access.mark())
 	t, err := g.access.resolvePath(base)
@@ -119,8 +119,7 @@ func (g *globbing) globIn(base string, names []string) error {
 	return g.unlessMissing(err, base)
 }
 
-// unlessMissing describes an error, and drops the error for a directory that does not exist or that the kernel does not
-// let this account read.
+// unlessMissing describes an error, but drops it if a directory does not exist or the kernel does not let this account read it.
 func (g *globbing) unlessMissing(err error, path string) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ELOOP) {
 		return nil
@@ -128,7 +127,7 @@ func (g *globbing) unlessMissing(err error, path string) error {
 	return g.access.reader.describe(err, path)
 }
 
-// glob adds the matches of the names in the directory p, whose path is at.
+// glob adds the matches for the names in the directory p at path at.
 func (g *globbing) glob(p *place, at string, names []string) error {
 	name, rest := names[0], names[1:]
 	if name == "**" {
@@ -150,7 +149,7 @@ func (g *globbing) glob(p *place, at string, names []string) error {
 	})
 }
 
-// match follows the entry of p that a pattern's name has matched.
+// match follows the entry in p that a pattern's name has matched.
 func (g *globbing) match(p *place, at, entry string, rest []string) error {
 	defer g.access.closeSince(g.access.mark())
 	at = filepath.Join(at, entry)
@@ -171,7 +170,7 @@ func (g *globbing) match(p *place, at, entry string, rest []string) error {
 	return nil
 }
 
-// descend continues with ** in an entry of p that is a directory. A link to a directory above itself is not followed. With
+// descend continues with ** in an entry of p if it is a directory. A link to a directory above itself is not followed. With
 // withFiles, regular files match.
 func (g *globbing) descend(p *place, at, entry string, names []string, withFiles bool) error {
 	defer g.access.closeSince(g.access.mark())

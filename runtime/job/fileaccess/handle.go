@@ -10,7 +10,7 @@ type fileInfo struct {
 	size int64
 }
 
-// fileSystemKind is a kind of file system with rules of its own.
+// fileSystemKind is a kind of file system with its own rules.
 type fileSystemKind int
 
 const (

@@ -125,7 +125,7 @@ func (d dirHandle) list(count func(int) error) ([]string, error) {
 func (d dirHandle) fileSystem() fileSystemKind {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(d.fd, &st); err != nil {
-		return processFileSystem // no file system may be the more permissive one by an error
+		return processFileSystem // an error must not make a file system more permissive
 	}
 	switch st.Type {
 	case unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC, unix.DEBUGFS_MAGIC, unix.TRACEFS_MAGIC, unix.SECURITYFS_MAGIC:

@@ -15,8 +15,8 @@ type fileID struct {
 	path   string
 }
 
-// dirHandle is the path of a directory. Elsewhere than on Linux nothing protects from a directory that is exchanged
-// between the check and its use.
+// dirHandle is a directory path. Only on Linux is there protection from a directory that is exchanged between the check and its
+// use.
 type dirHandle struct{ path string }
 
 func (d dirHandle) close() {}

@@ -7,35 +7,34 @@ import (
 	"time"
 )
 
-// Params are the health settings of the update block or the migrate block.
+// Params are the health settings in the update block or the migrate block.
 type Params struct {
 	MinHealthyTime       time.Duration
 	HealthyDeadline      time.Duration
-	MustBeHealthyBy      time.Time // time by which the allocation must be healthy: HealthyDeadline after the start of the watch
-	RequirePassingChecks bool      // the allocation is healthy only if its checks of services with provider nomad pass
+	MustBeHealthyBy      time.Time // the allocation's deadline: HealthyDeadline after the start of the watch
+	RequirePassingChecks bool      // the allocation is healthy only if its checks for services with provider nomad pass
 }
 
-// Snapshot is the state of an allocation at one time.
+// Snapshot is an allocation's state at one time.
 type Snapshot struct {
 	Now time.Time
-	// StopRequested means that a stop of the allocation was requested: the ends of its tasks
-	// do not make it unhealthy.
+	// StopRequested means that the allocation is being stopped: ended tasks then do not make it unhealthy.
 	StopRequested bool
 	// AllocFailed means that the allocation has failed, with or without a failed task.
 	AllocFailed bool
-	Tasks       []Task // in the order of the job
+	Tasks       []Task // in job order
 
 	Checks              []Check
-	CheckResultsMissing bool // the allocation has checks whose results are not available yet
+	CheckResultsMissing bool // the allocation has checks without results yet
 
 	Hooks []Hook
 }
 
-// Hook is an attached hook that takes part in the decision about the health, whatever the Params are: the
-// allocation becomes healthy only after the hook has reported that its task, or the allocation, is healthy.
+// Hook is an attached hook that takes part in the health decision, whatever the Params are: the allocation becomes healthy only
+// after the hook has reported its task, or the allocation, healthy.
 type Hook struct {
 	Name                               string
-	Task                               string // task that the hook is attached to; empty for the allocation
+	Task                               string // the hook's task; empty for the allocation
 	ReportedHealthy, ReportedUnhealthy bool   // both are false before the hook has reported
 	Reason                             string // reason in the hook's report; may be empty
 }
@@ -53,14 +52,14 @@ type Task struct {
 
 // Check is one check of the allocation.
 type Check struct {
-	Task             string // task of the check; empty for a check of the group
+	Task             string // the check's task; empty for a group check
 	Service          string
 	Name             string
 	IsReadinessCheck bool // readiness checks do not count for the health
 	Passing          bool
 	NeverRun         bool      // the check has never run
-	Output           string    // output of the last run
-	LastRun          time.Time // start of the last run; zero if the check has never run
+	Output           string    // last run's output
+	LastRun          time.Time // last run's start; zero if the check has never run
 	LastStatusChange time.Time // time of the last status change
 }
 
@@ -75,18 +74,16 @@ const (
 	Stopped // the allocation was stopped before it was healthy or unhealthy
 )
 
-// Verdict is the result of Evaluate: the health state and, if the state is Undecided, the time at which to call
-// Evaluate again.
+// Verdict is what Evaluate returns: the health state and, if that is Undecided, the time for the next Evaluate call.
 type Verdict struct {
 	State State
-	// RecheckAt is when to call Evaluate again if nothing changes before that time.
+	// RecheckAt is when to call Evaluate again if nothing changes before.
 	RecheckAt time.Time
-	// UnhealthyReasonByTask contains the reason for each task that caused the verdict; only for
-	// Unhealthy.
+	// UnhealthyReasonByTask contains the reason for each task that caused the verdict; only for Unhealthy.
 	UnhealthyReasonByTask map[string]string
 }
 
-// Evaluate returns the health of an allocation at the time s.Now. The first of its cases that applies decides.
+// Evaluate returns an allocation's health at the time s.Now. The first case that applies decides.
 func Evaluate(p Params, s Snapshot) Verdict {
 	at, known := healthyAt(p, s)
 	switch {
@@ -110,8 +107,8 @@ func Evaluate(p Params, s Snapshot) Verdict {
 	return Verdict{RecheckAt: p.MustBeHealthyBy}
 }
 
-// healthyAt returns the time at which the allocation becomes healthy if no task, check or hook changes. known is false
-// if a change is necessary.
+// healthyAt returns when the allocation becomes healthy if no task, check or hook changes. known is false if a change is
+// necessary.
 func healthyAt(p Params, s Snapshot) (at time.Time, known bool) {
 	since, ok := s.lastTaskStart()
 	if !ok || slices.ContainsFunc(s.Hooks, func(h Hook) bool { return !h.ReportedHealthy }) {
@@ -135,12 +132,12 @@ func healthyAt(p Params, s Snapshot) (at time.Time, known bool) {
 	return since.Add(p.MinHealthyTime), true
 }
 
-// passesSince reports whether the check passes and last ran after start: an earlier result
-// does not describe a task that was started later.
+// passesSince reports whether the check passes and last ran after start: an earlier result does not describe a task started
+// later.
 func (c Check) passesSince(start time.Time) bool { return c.Passing && !c.LastRun.Before(start) }
 
-// countsForHealth reports whether a task must run for the allocation to be healthy. Poststop tasks, which run after all
-// others, and poststart tasks that have succeeded need not run.
+// countsForHealth reports whether a task must run before the allocation is healthy. Poststop tasks, which run after all others,
+// and successful poststart tasks need not run.
 func (t Task) countsForHealth() bool {
 	done := t.LifecycleHook == "poststart" && !t.Sidecar && t.Dead && !t.Failed
 	return t.LifecycleHook != "poststop" && !done
@@ -167,7 +164,7 @@ func (s Snapshot) hasDeadTask() bool {
 	return false
 }
 
-// lastTaskStart returns the latest start of a task, if all tasks have started.
+// lastTaskStart returns the latest start among the tasks, if all tasks have started.
 func (s Snapshot) lastTaskStart() (latest time.Time, allStarted bool) {
 	for _, t := range s.Tasks {
 		switch {
@@ -185,8 +182,8 @@ func (s Snapshot) hasUnhealthyHook() bool {
 	return slices.ContainsFunc(s.Hooks, func(h Hook) bool { return h.ReportedUnhealthy })
 }
 
-// unhealthyHookReasons returns the reasons of the unhealthy hooks as text. After the deadline, it includes the hooks
-// that have not reported.
+// unhealthyHookReasons returns the unhealthy hooks' reasons as text. After the deadline, it includes the hooks that have not
+// reported.
 func (s Snapshot) unhealthyHookReasons(p Params) string {
 	var reasons []string
 	for _, h := range s.Hooks {
@@ -246,8 +243,7 @@ func (t Task) unhealthyReason(p Params, s Snapshot) string {
 	return s.failedCheckReasons(p, t)
 }
 
-// failedCheckReasons names the failed checks of a running task: its own checks and, unless it
-// is an ephemeral prestart task, the checks of the group.
+// failedCheckReasons names a running task's failed checks: its own and, unless it is an ephemeral prestart task, the group's.
 func (s Snapshot) failedCheckReasons(p Params, t Task) string {
 	latest, _ := s.lastTaskStart()
 	var reasons []string

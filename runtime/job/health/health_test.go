@@ -23,8 +23,7 @@ func editTask(t Task, edit func(*Task)) Task {
 	return t
 }
 
-// passingCheck returns a check of the group that has passed since the time since and
-// last ran at the time last, both in seconds.
+// passingCheck returns a group check that has passed since the time since and last ran at the time last, both in seconds.
 func passingCheck(name string, since, last int) Check {
 	return Check{Service: "web", Name: name, Passing: true, LastStatusChange: timeAt(since), LastRun: timeAt(last)}
 }
@@ -150,8 +149,8 @@ func formatVerdict(v Verdict) string {
 	return strings.TrimSpace("unhealthy " + strings.Join(why, "; "))
 }
 
-// For every snapshot, a verdict that is not final requests a later time that is not
-// after the deadline. The same snapshot gives the same verdict.
+// For every snapshot, a verdict that is not final requests a later time, not after the deadline. The same snapshot gives the same
+// verdict.
 func FuzzEvaluate(f *testing.F) {
 	f.Add([]byte{1, 2, 3, 4, 5, 6, 7, 8, 9})
 	f.Add([]byte{0, 255, 17, 3, 99, 200, 31, 4, 60, 61, 62, 63})

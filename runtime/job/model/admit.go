@@ -11,11 +11,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// maxTotalCount is the maximum sum of all counts that a server allows by default.
+// maxTotalCount is a server's default limit for the sum of all counts.
 const maxTotalCount = 50000
 
-// checkServerAdmission reports errors that a server without Vault, Consul and a licence returns before
-// it validates the job.
+// checkServerAdmission reports errors that a server without Vault, Consul and a licence returns before it validates the job.
 func checkServerAdmission(r *faultReport, job *api.Job, existingNamespaces []string) {
 	for _, g := range job.TaskGroups {
 		checkConnectSidecarNetwork(r.atPath("group", pointer.Value(g.Name)), g)
@@ -56,7 +55,7 @@ func rejectEnterpriseFeatures(r *faultReport, job *api.Job) {
 	}
 }
 
-// checkConnectSidecarNetwork rejects sidecars in groups whose network they cannot join.
+// checkConnectSidecarNetwork rejects sidecars that cannot join their group's network.
 func checkConnectSidecarNetwork(r *faultReport, g *api.TaskGroup) {
 	mode := ""
 	if len(g.Networks) > 0 {
@@ -94,8 +93,7 @@ func rejectVault(r *faultReport, job *api.Job) {
 	}
 }
 
-// defaultClusterName is the name of the only cluster of Consul and of Vault without a
-// licence.
+// defaultClusterName names the only Consul or Vault cluster without a licence.
 const defaultClusterName = "default"
 
 func rejectNonDefaultConsulCluster(r *faultReport, block *api.Consul, services []*api.Service) {

@@ -2,7 +2,7 @@ package model
 
 import "github.com/hashicorp/nomad/api"
 
-// AllocatedDevices returns the devices that the scheduler has chosen for a task.
+// AllocatedDevices returns the devices chosen by the scheduler for a task.
 func AllocatedDevices(a *api.Allocation, task string) []*api.AllocatedDeviceResource {
 	if a.AllocatedResources == nil || a.AllocatedResources.Tasks[task] == nil {
 		return nil

@@ -7,17 +7,17 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// AllocReport is the status of one allocation as its node reports it. ApplyTo keeps the allocation's value where the report
-// has a zero value. An allocation runner's reports are complete.
+// AllocReport is an allocation's status as its node reports it. ApplyTo keeps the allocation's value where the report has a zero
+// value. An allocation runner's reports are complete.
 type AllocReport struct {
 	AllocID           string
 	ClientStatus      string
 	ClientDescription string
 	TaskStates        map[string]*api.TaskState
 	NetworkStatus     *api.AllocNetworkStatus
-	Health            *DeploymentHealth // nil until decided; a health that is set never changes
+	Health            *DeploymentHealth // nil until decided, then it never changes
 	Time              time.Time         // when the node found this status
-	// TasksAndHooksEnded means that all tasks and hooks of the allocation have ended and will not start again.
+	// TasksAndHooksEnded means that all the allocation's tasks and hooks have ended and will not start again.
 	TasksAndHooksEnded bool
 }
 
@@ -50,7 +50,7 @@ func (r AllocReport) ApplyTo(old *api.Allocation, now time.Time, index uint64) *
 	}
 	r.applyHealthTo(&a, now, index)
 	if !r.TasksAndHooksEnded && reflect.DeepEqual(&a, old) {
-		return nil // a restarted agent repeats the last report that the previous agent sent
+		return nil // a restarted agent repeats the previous agent's last report
 	}
 	a.ModifyTime = now.UnixNano()
 	return &a

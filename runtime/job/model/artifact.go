@@ -39,7 +39,7 @@ func checkArtifact(r *faultReport, a *api.TaskArtifact) {
 	}
 }
 
-// checksumSizes maps the types of checksums to their sizes in bytes.
+// checksumSizes maps checksum types to their sizes in bytes.
 var checksumSizes = map[string]int{
 	"md5":    md5.Size,
 	"sha1":   sha1.Size,
@@ -47,7 +47,7 @@ var checksumSizes = map[string]int{
 	"sha512": sha512.Size,
 }
 
-// checkArtifactChecksum does not check a text with references, which are resolved at run time.
+// checkArtifactChecksum skips texts with references, which are resolved at run time.
 func checkArtifactChecksum(r *faultReport, text string) {
 	if strings.Contains(text, "${") {
 		return

@@ -10,20 +10,18 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// NomadAudience is the audience of the default identity, with which a task authenticates to the API.
+// NomadAudience is the audience of the default identity. A task uses that identity to authenticate to the API.
 const NomadAudience = "nomadproject.io"
 
-// DefaultIdentity is the name of the identity that every task has.
+// DefaultIdentity names the identity that every task has.
 const DefaultIdentity = "default"
 
-// Canonicalize converts job into the form in which it is stored and run: it fills in
-// defaults, copies attributes that groups and tasks inherit to the group and the task, adds
-// implied constraints, and sets empty collections to null. It changes job in place, and a
-// second call changes nothing; but it writes to canonical jobs, too, so no other goroutine may
-// read the job or its parts. Null entries of lists and maps are dropped.
+// Canonicalize converts job into the form for storing and running it: it fills in defaults, copies inherited attributes to the
+// group and the task, adds implied constraints, and sets empty collections to null. It changes job in place, and a second call
+// changes nothing; but it writes to canonical jobs, too, so no other goroutine may read the job or its parts. Null entries in
+// lists and maps are dropped.
 //
-// Attributes that Nomad drops silently (max_client_disconnect and similar ones) are kept,
-// so that Warnings can name them.
+// Attributes that Nomad drops silently (max_client_disconnect and similar ones) are kept, so that Warnings can name them.
 func Canonicalize(job *api.Job) {
 	if job == nil {
 		return
@@ -46,13 +44,12 @@ func Canonicalize(job *api.Job) {
 		canonicalizeGroup(job, g)
 		addImpliedConstraints(g)
 	}
-	// The groups have inherited the reschedule, migrate and update blocks of the job. The
-	// job keeps only a part of its update block.
+	// The groups have inherited the job's reschedule, migrate and update blocks. The job keeps only a part of its update block.
 	job.Reschedule, job.Migrate = nil, nil
 	job.Update = keepStaggerAndMaxParallel(job.Update)
 }
 
-// setDefaultIfZero sets an attribute for which the zero value means the same as an unset one.
+// setDefaultIfZero sets an attribute for which zero and unset mean the same.
 func setDefaultIfZero[T comparable](p **T, value T) {
 	if *p == nil || **p == *new(T) {
 		*p = &value
@@ -97,8 +94,7 @@ func canonicalizeGroup(job *api.Job, g *api.TaskGroup) {
 	}
 }
 
-// ScalingPolicyID returns the id of the scaling policy of a group. It depends only on the
-// arguments.
+// ScalingPolicyID returns the ID of a group's scaling policy. It depends only on the arguments.
 func ScalingPolicyID(namespace, job, group string) string {
 	return uuid.NewSHA1(uuid.Nil, []byte(strings.Join([]string{"scaling", namespace, job, group}, "\x00"))).String()
 }
@@ -118,8 +114,7 @@ func canonicalizeTask(job *api.Job, g *api.TaskGroup, t *api.Task) {
 	canonicalizeIdentities(t)
 }
 
-// canonicalizeIdentities gives the task its default identity, and moves a default identity
-// out of the list of the others.
+// canonicalizeIdentities gives the task its default identity, and moves a default identity out of the list of other identities.
 func canonicalizeIdentities(t *api.Task) {
 	var otherIdentities []*api.WorkloadIdentity
 	for _, id := range t.Identities {
@@ -164,8 +159,8 @@ func setDefaultHostNetworks(networks []*api.NetworkResource) {
 	}
 }
 
-// canonicalizeService fills in the names, and removes the check_restart block that its
-// checks have inherited. task is "" for a service of the group.
+// canonicalizeService fills in the names, and removes the check_restart block after its checks have inherited it. task is "" for
+// a group service.
 func canonicalizeService(s *api.Service, job, group, task string) {
 	s.Name = expandServiceName(s.Name, job, group, task)
 	s.CheckRestart = nil
@@ -187,8 +182,7 @@ func expandServiceName(name, job, group, task string) string {
 		{"${TASK}", task},
 		{"${BASE}", job + "-" + group + "-" + task},
 	} {
-		// A value that contains a placeholder, or results in an empty name, would produce
-		// another name each time the job is canonicalized.
+		// A value with a placeholder or an empty result would produce another name each time the job is canonicalized.
 		if p[1] != "" && !strings.Contains(p[1], "${") {
 			replacements = append(replacements, p[0], p[1])
 		}

@@ -9,8 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// asJSON returns the JSON form of a value, in which values without common pointers can
-// be compared.
+// asJSON returns a value's JSON form, so that values with different pointers can be compared.
 func asJSON(t *testing.T, v any) string {
 	t.Helper()
 	text, err := json.Marshal(v)
@@ -29,7 +28,7 @@ func sameJSON(t *testing.T, what string, got, want any) {
 
 func durationPointer(d time.Duration) *time.Duration { return &d }
 
-// The cases are the defaults of each job type.
+// The cases are each job type's defaults.
 func TestDefaultsByType(t *testing.T) {
 	serviceRestart := &api.RestartPolicy{Attempts: new(2), Interval: durationPointer(30 * time.Minute), Delay: durationPointer(15 * time.Second), Mode: new("fail"), RenderTemplates: new(false)}
 	batchRestart := &api.RestartPolicy{Attempts: new(3), Interval: durationPointer(24 * time.Hour), Delay: durationPointer(15 * time.Second), Mode: new("fail"), RenderTemplates: new(false)}
@@ -296,8 +295,7 @@ func TestImpliedConstraints(t *testing.T) {
 	}
 }
 
-// FuzzJob checks that no rule panics for any job from JSON, and that the canonical form of a
-// canonical job is unchanged.
+// FuzzJob checks that no rule panics for any job from JSON, and that canonicalizing a canonical job changes nothing.
 func FuzzJob(f *testing.F) {
 	full := newJobFixture(func(f *jobFixture) {
 		f.job.Multiregion = &api.Multiregion{Regions: []*api.MultiregionRegion{{}}}

@@ -29,15 +29,14 @@ var (
 	}
 )
 
-// A serviceCheckFaults collects the errors of one service check. Each service provider formats
-// them differently.
+// A serviceCheckFaults collects a service check's errors. Each service provider formats them differently.
 type serviceCheckFaults []string
 
 func (l *serviceCheckFaults) addFault(format string, args ...any) {
 	*l = append(*l, fmt.Sprintf(format, args...))
 }
 
-// nomadServiceCheckFaults returns the errors of a check of a service with provider nomad.
+// nomadServiceCheckFaults returns the errors of a check in a service with provider nomad.
 func nomadServiceCheckFaults(c api.ServiceCheck) []string {
 	var l serviceCheckFaults
 	l.checkCommonFields(c, nomadCheckTypes)

@@ -12,20 +12,20 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Statuses of a check. Clients of Nomad match these texts.
+// Check statuses. Nomad clients match these texts.
 const (
 	CheckPending = "pending"
 	CheckSuccess = "success"
 	CheckFailure = "failure"
 )
 
-// ServiceIDPrefix returns the start of the ids of the registrations of a task, or of the group if task is empty.
+// ServiceIDPrefix returns the prefix of registration IDs for a task, or for the group if task is empty.
 func ServiceIDPrefix(allocID, task string) string {
 	return "_nomad-task-" + allocID + "-" + cmp.Or(task, "group") + "-"
 }
 
-// CheckFailureText describes the result of a failed check. If a server has answered, the text has the status of its
-// response, because the body alone can look like the body of a success, and the first line of text in the body.
+// CheckFailureText describes a failed check's result. If a server has answered, the text has the response status, because the
+// body alone can look like a success, and the body's first line of text.
 func CheckFailureText(s *api.AllocCheckStatus) string {
 	if s.StatusCode == 0 {
 		return s.Output
@@ -37,12 +37,12 @@ func CheckFailureText(s *api.AllocCheckStatus) string {
 	return text
 }
 
-// markupPattern matches what a browser does not show, also if it is cut off.
+// markupPattern matches markup that a browser does not show, also if it is cut off.
 var markupPattern = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?is)<script\b.*?(</script\s*>|\z)|<style\b.*?(</style\s*>|\z)|<!--.*?(-->|\z)|<[^>]*(>|\z)`)
 })
 
-// firstTextLine returns the first line of a body that is not blank. Of HTML and XML it returns the text alone.
+// firstTextLine returns a body's first line that is not blank. HTML and XML are reduced to their text.
 func firstTextLine(body string) string {
 	body = strings.TrimSpace(body)
 	if strings.HasPrefix(body, "<") {

@@ -12,16 +12,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// A constraintOperator is an operator of constraints and affinities. It validates the right side, and
-// compares both sides.
+// A constraintOperator is an operator for constraints and affinities. It validates the right side, and compares both sides.
 type constraintOperator struct {
 	// checkRTarget reports an invalid value.
 	checkRTarget func(r *faultReport, operand, value string)
-	// evaluate compares the resolved sides; it is only set for operators that need both.
+	// evaluate compares the resolved sides; it is only set for operators with two sides.
 	evaluate func(left, right string) bool
 }
 
-// commonOperators are the operators of both constraints and affinities.
+// commonOperators are valid in constraints and in affinities.
 var commonOperators = map[string]constraintOperator{
 	"=":                          {checkHasRTarget, equalStrings},
 	"==":                         {checkHasRTarget, equalStrings},
@@ -40,7 +39,7 @@ var commonOperators = map[string]constraintOperator{
 	api.ConstraintSetContainsAny: {checkSetContainsRTarget, setContainsAny},
 }
 
-// constraintOnlyOperators are the operators of constraints only.
+// constraintOnlyOperators are valid only in constraints.
 var constraintOnlyOperators = map[string]constraintOperator{
 	api.ConstraintAttributeIsSet:    {checkNoRTarget, nil},
 	api.ConstraintAttributeIsNotSet: {checkNoRTarget, nil},
@@ -96,10 +95,9 @@ func checkDistinctPropertyCount(r *faultReport, _, rTarget string) {
 	}
 }
 
-// ConstraintHolds reports whether a canonical constraint holds on a node. resolve returns the value
-// of a target such as "${attr.kernel.name}", and whether it exists. The result is false for
-// an unknown operator, and for distinct_hosts and distinct_property, which compare several
-// allocations.
+// ConstraintHolds reports whether a canonical constraint holds on a node. resolve returns the value of a target such as
+// "${attr.kernel.name}", and whether it exists. The result is false for an unknown operator, and for distinct_hosts and
+// distinct_property, which compare several allocations.
 func ConstraintHolds(c *api.Constraint, resolve func(target string) (string, bool)) bool {
 	left, hasLeft := resolve(c.LTarget)
 	right, hasRight := resolve(c.RTarget)
@@ -190,8 +188,7 @@ func checkConstraints(r *faultReport, constraints []*api.Constraint) {
 	}
 }
 
-// checkTaskConstraints checks the constraints of a task, which must not use the
-// operators that compare several allocations.
+// checkTaskConstraints checks a task's constraints, which must not use operators that compare several allocations.
 func checkTaskConstraints(r *faultReport, constraints []*api.Constraint) {
 	checkConstraints(r, constraints)
 	for i, c := range constraints {
@@ -220,8 +217,7 @@ func checkConstraint(r *faultReport, c *api.Constraint) {
 	}
 }
 
-// nodeTargets are the complete references to a node; targetPrefixes are prefixes of
-// references that end with a key.
+// nodeTargets are the complete references to a node; targetPrefixes start references that end with a key.
 var (
 	nodeTargets    = []string{"${node.unique.id}", "${node.datacenter}", "${node.unique.name}", "${node.class}", "${node.pool}"}
 	targetPrefixes = []string{"${attr.", "${meta.", "${device."}

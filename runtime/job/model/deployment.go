@@ -6,8 +6,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// Values of api.Deployment.StatusDescription. Clients of Nomad show them, and some match their
-// text.
+// Values of api.Deployment.StatusDescription. Nomad clients show them, and some match their text.
 const (
 	DeploymentRunning                = "Deployment is running"
 	DeploymentNeedsPromotion         = "Deployment is running but requires manual promotion"
@@ -42,8 +41,7 @@ func DeploymentActive(d *api.Deployment) bool {
 	return false
 }
 
-// AutoPromotes reports whether the canaries of a group are promoted automatically. job may
-// be nil.
+// AutoPromotes reports whether a group's canaries are promoted automatically. job may be nil.
 func AutoPromotes(job *api.Job, group string) bool {
 	if job == nil {
 		return false
@@ -52,9 +50,9 @@ func AutoPromotes(job *api.Job, group string) bool {
 	return g != nil && g.Update != nil && pointer.Value(g.Update.AutoPromote)
 }
 
-// DeploymentEvalPriority returns the priority of the evaluations that a deployment creates: the
-// priority of the evaluation that created the deployment, or, if that was removed, of the
-// job. evals are the evaluations of the job; job has the deployment's version, or is nil.
+// DeploymentEvalPriority returns the priority for evaluations that a deployment creates. It is the priority of the evaluation
+// that created the deployment, or, if that was removed, the job's. evals are the job's evaluations; job has the deployment's
+// version, or is nil.
 func DeploymentEvalPriority(d *api.Deployment, job *api.Job, evals []*api.Evaluation) int {
 	var firstEval *api.Evaluation
 	for _, e := range evals {

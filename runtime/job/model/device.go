@@ -14,15 +14,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/device"
 )
 
-// A node attribute with the name of a plugin between a prefix and FailureSuffix has the reason why the plugin reports no healthy
-// devices. It exists only while that is so.
+// A node attribute named prefix, plugin name, FailureSuffix explains why the plugin reports no healthy devices. It exists only
+// while that is so.
 const (
 	DeviceFailurePrefix = "plugins.device."  // a device plugin has no process, or could not look for devices
-	LaunchFailurePrefix = "plugins.unknown." // a plugin could not be launched, so that it is unknown whether it serves devices
+	LaunchFailurePrefix = "plugins.unknown." // a plugin could not be launched, so it is unknown whether it serves devices
 	FailureSuffix       = ".failure"
 )
 
-// DeviceFailures returns a text for each plugin of a node that may serve devices and reports no healthy ones, sorted.
+// DeviceFailures returns a text for each of a node's plugins that may serve devices and reports no healthy ones, sorted.
 func DeviceFailures(node *NodeFacts) (texts []string) {
 	for _, key := range slices.Sorted(maps.Keys(node.Attributes)) {
 		name, ok := strings.CutSuffix(key, FailureSuffix)
@@ -38,7 +38,7 @@ func DeviceFailures(node *NodeFacts) (texts []string) {
 	return texts
 }
 
-// DeviceInstanceName returns the name of one device in messages: vendor/type/name[id].
+// DeviceInstanceName returns a device's name in messages: vendor/type/name[id].
 func DeviceInstanceName(vendor, deviceType, name, id string) string {
 	return fmt.Sprintf("%s/%s/%s[%s]", vendor, deviceType, name, id)
 }
@@ -58,16 +58,15 @@ func MatchesDevice(request string, group *api.NodeDeviceResource) bool {
 	return false
 }
 
-// The targets of constraints and affinities of a device block that describe the group.
+// Targets in a device block's constraints and affinities that describe the group.
 const (
 	deviceAttrPrefix = "${device.attr."
 	deviceIDsTarget  = "${device.ids}"
 )
 
-// DeviceGroupSatisfiesConstraint reports whether a canonical constraint of a device block holds for a
-// group of devices on a node. The target ${device.ids} has the ids of all instances, see
-// DeviceInstanceSatisfiesConstraint. A target that is no property of devices is resolved against the
-// node.
+// DeviceGroupSatisfiesConstraint reports whether a device block's canonical constraint holds for a device group on a node. The
+// target ${device.ids} has all instances' IDs, see DeviceInstanceSatisfiesConstraint. Other targets that are not device
+// properties are resolved against the node.
 func DeviceGroupSatisfiesConstraint(c *api.Constraint, group *api.NodeDeviceResource, node *NodeFacts) bool {
 	if c.LTarget == deviceIDsTarget && c.Operand != api.ConstraintSetContains && c.Operand != api.ConstraintSetContainsAll {
 		return slices.ContainsFunc(group.Instances, func(d *api.NodeDevice) bool { return DeviceInstanceSatisfiesConstraint(c, d, node) })
@@ -101,9 +100,8 @@ func DeviceInstanceSatisfiesConstraint(c *api.Constraint, d *api.NodeDevice, nod
 	return ConstraintHolds(&api.Constraint{LTarget: d.ID, Operand: c.Operand, RTarget: value}, func(text string) (string, bool) { return text, true })
 }
 
-// DeviceAffinityScore returns how well a group of devices meets the affinities of a device
-// block: the sum of the weights of those that hold, divided by the sum of all absolute
-// weights. Without affinities it is 0.
+// DeviceAffinityScore returns how well a device group meets a device block's affinities: the satisfied affinities' total weight,
+// divided by the sum of all absolute weights. Without affinities it is 0.
 func DeviceAffinityScore(affinities []*api.Affinity, group *api.NodeDeviceResource, node *NodeFacts) float64 {
 	var met, total float64
 	for _, a := range affinities {
@@ -119,7 +117,7 @@ func DeviceAffinityScore(affinities []*api.Affinity, group *api.NodeDeviceResour
 	return met / total
 }
 
-// resolveDeviceTarget returns the value of a target, or nil if it does not exist.
+// resolveDeviceTarget returns a target's value, or nil if it does not exist.
 func resolveDeviceTarget(target string, group *api.NodeDeviceResource, node *NodeFacts) *api.Attribute {
 	switch target {
 	case "${device.vendor}":
@@ -144,8 +142,8 @@ func resolveDeviceTarget(target string, group *api.NodeDeviceResource, node *Nod
 	return nil
 }
 
-// attributesSatisfyOperator evaluates an operator that needs both sides. The operators for versions,
-// patterns and sets compare the sides as texts.
+// attributesSatisfyOperator evaluates an operator that needs both sides. Operators for versions, patterns and sets compare the
+// sides as texts.
 func attributesSatisfyOperator(operand string, left, right *api.Attribute) bool {
 	switch operand {
 	case "=", "==", "is":
@@ -180,9 +178,9 @@ func equalAttributes(left, right *api.Attribute) bool {
 	return okLeft && okRight && l == r
 }
 
-// orderAttributes compares two quantities, or two texts. A text of which the other side is a
-// quantity is parsed as a quantity. It returns false if the sides are not comparable: their
-// units measure different things, only one of them has a unit, or one is a bool.
+// orderAttributes compares two quantities, or two texts. If one side is a quantity and the other a text, the text is parsed as a
+// quantity. It returns false if the sides are not comparable: their units measure different things, only one has a unit, or one
+// is a bool.
 func orderAttributes(left, right *api.Attribute) (order int, ok bool) {
 	if left.StringVal != nil && right.StringVal != nil {
 		return compareAsNumbersOrText(*left.StringVal, *right.StringVal), true
@@ -198,8 +196,8 @@ func orderAttributes(left, right *api.Attribute) (order int, ok bool) {
 	return compareNumbers(l.floatValue, r.floatValue), true
 }
 
-// IncomparableUnits returns the reason why a constraint of a device block does not hold for any value of a group, or "": both
-// sides are numbers, and their units measure different things, or only one of them has a unit.
+// IncomparableUnits returns the reason why a device block's constraint cannot hold for any value of a group, or "": both sides
+// are numbers, and their units measure different things, or only one has a unit.
 func IncomparableUnits(c *api.Constraint, group *api.NodeDeviceResource, node *NodeFacts) string {
 	left, right := resolveDeviceTarget(c.LTarget, group, node), resolveDeviceTarget(c.RTarget, group, node)
 	if left == nil || right == nil || left.StringVal != nil && right.StringVal != nil {
@@ -213,7 +211,7 @@ func IncomparableUnits(c *api.Constraint, group *api.NodeDeviceResource, node *N
 	return fmt.Sprintf("a number %s is not comparable with one %s", unitText(left), unitText(right))
 }
 
-// unitText returns the unit of a quantity, for a message.
+// unitText returns a quantity's unit, for a message.
 func unitText(a *api.Attribute) string {
 	unit := a.Unit
 	if a.StringVal != nil {

@@ -49,7 +49,7 @@ func TestDeviceConstraint(t *testing.T) {
 		{"${device.attr.memory}", ">", "2 GB", true},
 		{"${device.attr.memory}", "<", "2.1 GiB", true},
 		{"${device.attr.memory}", ">=", "${meta.least}", true},
-		{"${device.attr.memory}", ">", "1000", false},    // a number without a unit is no amount of memory
+		{"${device.attr.memory}", ">", "1000", false},    // a number without a unit is not a memory size
 		{"${device.attr.memory}", ">", "1 GHz", false},   // another dimension
 		{"${device.attr.memory}", "!=", "1 GHz", true},   // not comparable, so not equal
 		{"${device.attr.memory}", ">", "1 GiB/s", false}, // a rate
@@ -94,7 +94,7 @@ func TestDeviceConstraint(t *testing.T) {
 func TestDeviceConstraintAdmitsInstances(t *testing.T) {
 	for _, c := range []struct {
 		operand, value string
-		want           string // ids of the admitted instances
+		want           string // IDs of the admitted instances
 	}{
 		{"set_contains", "b", "b"}, {"set_contains_any", "b,c", "b"}, {"set_contains_all", "a,b", "ab"},
 		{"=", "a", "a"}, {"!=", "a", "b"}, {"regexp", ".", "ab"},

@@ -11,7 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// The types of a difference.
+// Difference types.
 const (
 	DiffNone    = "None"
 	DiffAdded   = "Added"
@@ -19,9 +19,8 @@ const (
 	DiffEdited  = "Edited"
 )
 
-// Diff compares two canonical jobs, of which one may be nil. All groups and tasks are
-// listed, changed or not; a changed block also lists its unchanged attributes. Fields that
-// the agent sets are left out.
+// Diff compares two canonical jobs; either may be nil. All groups and tasks are listed, changed or not; a changed block also
+// lists its unchanged attributes. Fields set by the agent are left out.
 func Diff(old, new *api.Job) *api.JobDiff {
 	from, to := newDiffedJobBlock(old), newDiffedJobBlock(new)
 	diff := &api.JobDiff{
@@ -100,7 +99,7 @@ func diffType(old, new *diffedJobBlock) string {
 	return DiffEdited
 }
 
-// diffFields compares the attributes of two parts, of which one may be nil.
+// diffFields compares two parts' attributes; either part may be nil.
 func diffFields(old, new *diffedJobBlock) []*api.FieldDiff {
 	before, after := old.attributesOrNil(), new.attributesOrNil()
 	keys := make(map[string]diffAttribute)
@@ -133,8 +132,7 @@ func withoutUnchangedFields(diffs []*api.FieldDiff) []*api.FieldDiff {
 	return slices.DeleteFunc(diffs, func(f *api.FieldDiff) bool { return f.Type == DiffNone })
 }
 
-// diffObjects compares the blocks of two parts, of which one may be nil. Equal blocks are not
-// listed.
+// diffObjects compares two parts' blocks; either part may be nil. Equal blocks are not listed.
 func diffObjects(old, new *diffedJobBlock) []*api.ObjectDiff {
 	deleted, added := blocksWithoutEqual(old.innerBlocksOrNil(), new.innerBlocksOrNil()), blocksWithoutEqual(new.innerBlocksOrNil(), old.innerBlocksOrNil())
 	type id struct{ name, key string }
@@ -167,8 +165,7 @@ func diffObject(old, new *diffedJobBlock) *api.ObjectDiff {
 	return &api.ObjectDiff{Type: diffType(old, new), Name: cmp.Or(old, new).name, Fields: diffFields(old, new), Objects: diffObjects(old, new)}
 }
 
-// blocksWithoutEqual returns the blocks that have no equal block among the others. Each of the others
-// matches one block only.
+// blocksWithoutEqual returns the blocks that have no equal block among the others. Each of the others matches one block only.
 func blocksWithoutEqual(blocks, others []*diffedJobBlock) []*diffedJobBlock {
 	left := make(map[string]int)
 	for _, p := range others {
@@ -183,8 +180,8 @@ func blocksWithoutEqual(blocks, others []*diffedJobBlock) []*diffedJobBlock {
 	return out
 }
 
-// AnnotateDiff adds annotations to the difference between two jobs: what a plan does with the allocations.
-// updatesByGroup has the numbers of changed allocations in the plan.
+// AnnotateDiff adds to the difference between two jobs what a plan does with the allocations. updatesByGroup has the plan's
+// numbers of changed allocations.
 func AnnotateDiff(diff *api.JobDiff, old, new *api.Job, updatesByGroup map[string]*api.DesiredUpdates) {
 	before, after := newTaskSpecIndex(old), newTaskSpecIndex(new)
 	for _, g := range diff.TaskGroups {
@@ -215,8 +212,7 @@ func countByUpdateType(u *api.DesiredUpdates) map[string]uint64 {
 }
 
 func groupCountAnnotations(f *api.FieldDiff) []string {
-	// Counts are decimal numbers that are not negative, so the longer text is the larger
-	// number.
+	// Counts are decimal numbers without a sign, so the longer text is the larger number.
 	grows := cmp.Or(cmp.Compare(len(f.Old), len(f.New)), strings.Compare(f.Old, f.New)) < 0
 	switch {
 	case f.Type == DiffNone:
@@ -227,8 +223,7 @@ func groupCountAnnotations(f *api.FieldDiff) []string {
 	return []string{"forces destroy"}
 }
 
-// taskAnnotation returns the effect of the change on the task. Nomad guesses it from the
-// names of the changed fields.
+// taskAnnotation returns the change's effect on the task. Nomad guesses it from the changed fields' names.
 func taskAnnotation(g *api.TaskGroupDiff, t *api.TaskDiff, before, after taskSpecIndex) string {
 	switch {
 	case t.Type == DiffNone:
@@ -243,7 +238,7 @@ func taskAnnotation(g *api.TaskGroupDiff, t *api.TaskDiff, before, after taskSpe
 	return "forces create/destroy update"
 }
 
-// taskSpecIndex finds the tasks of a job by the names of the group and of the task.
+// taskSpecIndex finds a job's tasks by group and task name.
 type taskSpecIndex struct {
 	job                *api.Job
 	groupByName        map[string]*api.TaskGroup

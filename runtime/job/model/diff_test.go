@@ -11,7 +11,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// newDiffJob is a job with most kinds of blocks, which an edit may change.
+// newDiffJob is a job with most kinds of blocks, changed by edit.
 func newDiffJob(edit func(*api.Job)) *api.Job {
 	task := &api.Task{
 		Name: "main", Driver: "raw_exec", Env: map[string]string{"A": "1", "EMPTY": ""},
@@ -41,7 +41,7 @@ func newDiffJob(edit func(*api.Job)) *api.Job {
 func firstGroup(j *api.Job) *api.TaskGroup { return j.TaskGroups[0] }
 func firstTask(j *api.Job) *api.Task       { return j.TaskGroups[0].Tasks[0] }
 
-// formatDiff formats a diff as one line per entry, without the context of a change.
+// formatDiff formats a diff as one line per entry, without unchanged context.
 func formatDiff(d *api.JobDiff) string {
 	var b strings.Builder
 	line := func(depth int, kind, text string, notes ...string) {
@@ -294,7 +294,7 @@ func TestDiffOfAWholeJob(t *testing.T) {
 	}
 }
 
-// The diff of two jobs shows a change of any field of package api's types.
+// The diff of two jobs shows a change in any field of package api's types.
 func TestDiffSeesEachAttribute(t *testing.T) {
 	seen := make(map[reflect.Type]bool)
 	var checkType func(reflect.Type)

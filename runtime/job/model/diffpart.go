@@ -11,12 +11,11 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// diffedJobBlock is a block of a job in the form in which a diff shows it: attributes as text, and
-// inner blocks.
+// diffedJobBlock is a block as a diff shows it: attributes as text, and inner blocks.
 type diffedJobBlock struct {
 	name string
-	// keyAmongSameName identifies the block among blocks of the same name. Blocks without a key form a
-	// set: they are added or deleted, but never edited.
+	// keyAmongSameName distinguishes blocks with the same name. Blocks without a key form a set: they are added or deleted, but
+	// never edited.
 	keyAmongSameName string
 	attributeByKey   map[string]diffAttribute
 	innerBlocks      []*diffedJobBlock
@@ -40,7 +39,7 @@ func (p *diffedJobBlock) innerBlocksOrNil() []*diffedJobBlock {
 	return p.innerBlocks
 }
 
-// diffBlockNames maps field names to the names of their blocks in diffs.
+// diffBlockNames maps field names to their block names in diffs.
 var diffBlockNames = map[string]string{
 	"Actions": "Action", "Affinities": "Affinity", "Artifacts": "Artifact", "CNI": "CNIConfig", "Checks": "Check",
 	"Connect": "ConsulConnect", "Constraints": "Constraint", "Devices": "Device", "DynamicPorts": "Dynamic Port",
@@ -49,8 +48,8 @@ var diffBlockNames = map[string]string{
 	"VolumeMounts": "VolumeMount", "Volumes": "Volume", "Wait": "Template",
 }
 
-// fieldsHiddenInDiff are the fields that diffs do not show: fields that the agent sets, fields that
-// are shown elsewhere, and fields that only the client's canonical form has.
+// fieldsHiddenInDiff are the fields that diffs do not show: fields set by the agent, fields shown elsewhere, and fields that only
+// the client's canonical form has.
 var fieldsHiddenInDiff = map[reflect.Type][]string{
 	reflect.TypeFor[api.Job](): {
 		"CreateIndex", "ID", "JobModifyIndex", "Migrate", "ModifyIndex", "NomadTokenID", "Payload", "Reschedule", "Stable", "Status",
@@ -75,10 +74,10 @@ var blockKeyFields = map[reflect.Type]string{
 	reflect.TypeFor[api.WorkloadIdentity](): "Name",
 }
 
-// singletonBlockKey is the key of a block that exists at most once.
+// singletonBlockKey is the key for a block that exists at most once.
 const singletonBlockKey = "the only"
 
-// newDiffedJobBlock returns the part of a job, a group or a task; nil for nil.
+// newDiffedJobBlock returns the part for a job, group or task; nil for nil.
 func newDiffedJobBlock[T any](v *T) *diffedJobBlock {
 	if v == nil {
 		return nil
@@ -98,7 +97,7 @@ func newDiffBlockOfStruct(name, key string, v reflect.Value) *diffedJobBlock {
 	return p.sortAndFingerprint()
 }
 
-// addField adds one field of a struct.
+// addField adds one struct field.
 func (p *diffedJobBlock) addField(name string, v reflect.Value) {
 	kind := v.Kind()
 	if kind == reflect.Pointer {
@@ -129,8 +128,7 @@ func diffBlockName(fieldName string) string {
 	return fieldName
 }
 
-// addList adds a list of blocks, or a list of texts as one block in which each attribute
-// has the name of the list.
+// addList adds a list of blocks, or a list of texts as one block with an attribute per text, all under the list's name.
 func (p *diffedJobBlock) addList(name string, v reflect.Value) {
 	if v.Len() == 0 {
 		return
@@ -185,7 +183,7 @@ func (p *diffedJobBlock) addMap(name string, v reflect.Value) {
 	}
 }
 
-// addFlattened adds a value of a configuration without a schema.
+// addFlattened adds a configuration value without a schema.
 func (p *diffedJobBlock) addFlattened(path string, v reflect.Value) {
 	for v.Kind() == reflect.Interface || v.Kind() == reflect.Pointer {
 		v = v.Elem()
@@ -230,7 +228,7 @@ func formatScalar(v reflect.Value) string {
 	return fmt.Sprint(v.Interface())
 }
 
-// sortAndFingerprint sorts the inner parts and sets the fingerprint of the part.
+// sortAndFingerprint sorts the inner parts and sets the part's fingerprint.
 func (p *diffedJobBlock) sortAndFingerprint() *diffedJobBlock {
 	slices.SortStableFunc(p.innerBlocks, func(a, b *diffedJobBlock) int {
 		return strings.Compare(a.name+"\x00"+a.fingerprint, b.name+"\x00"+b.fingerprint)

@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/restart"
 )
 
-// The meta keys of nomad-lite's extensions of the lifecycle of a task group.
+// Meta keys of nomad-lite's lifecycle extensions.
 const (
 	metaAfter        = "lite_after"
 	metaRerun        = "lite_rerun"
@@ -22,12 +22,12 @@ const (
 	metaPrefix       = "lite_"
 )
 
-// metaKeys maps each key to the block that it belongs to. The keys are not inherited: a
-// value for one task would otherwise apply to all tasks.
+// metaKeys maps each key to the block where it is valid. The keys are not inherited: a value for one task would otherwise apply
+// to all tasks.
 var metaKeys = map[string]string{metaAfter: "task", metaRerun: "task", metaRestartGroup: "group", metaUsers: "task"}
 
-// UsersSwitchedToByTask returns the users that a task switches to by itself: the names or uids in
-// lite_users, separated by commas.
+// UsersSwitchedToByTask returns the users to which a task switches by itself: the names or uids in lite_users, separated by
+// commas.
 func UsersSwitchedToByTask(t *api.Task) []string { return usersSwitchedToInMeta(t.Meta) }
 
 func usersSwitchedToInMeta(meta map[string]string) (users []string) {
@@ -39,7 +39,7 @@ func usersSwitchedToInMeta(meta map[string]string) (users []string) {
 	return users
 }
 
-// TaskDependencies returns the conditions on other tasks in lite_after. The error describes what is wrong with its text.
+// TaskDependencies returns the conditions on other tasks in lite_after. The error describes a fault in its text.
 func TaskDependencies(t *api.Task) ([]lifecycle.Dependency, error) {
 	text, ok := t.Meta[metaAfter]
 	if !ok {
@@ -140,7 +140,7 @@ func usesExtensions(g *api.TaskGroup) bool {
 	})
 }
 
-// StageOfTask returns the stage of a task in the lifecycle of its group.
+// StageOfTask returns a task's stage in its group's lifecycle.
 func StageOfTask(t *api.Task) lifecycle.Stage {
 	if t.Lifecycle == nil {
 		return lifecycle.MainTask
@@ -154,9 +154,8 @@ func graphTaskOf(job *api.Job, g *api.TaskGroup, t *api.Task) lifecycle.GraphTas
 	return n
 }
 
-// isHealthChecked reports whether checks determine the health of the task: checks of its own
-// services, or checks of the group's services that name it. Checks that deployments ignore
-// do not count.
+// isHealthChecked reports whether checks determine the task's health: its own services' checks, or group service checks that name
+// it. Checks that deployments ignore do not count.
 func isHealthChecked(g *api.TaskGroup, t *api.Task) bool {
 	determinesHealth := func(s *api.Service, task string) bool {
 		return slices.ContainsFunc(s.Checks, func(c api.ServiceCheck) bool {
@@ -171,8 +170,7 @@ func isHealthChecked(g *api.TaskGroup, t *api.Task) bool {
 		slices.ContainsFunc(g.Services, func(s *api.Service) bool { return determinesHealth(s, "") })
 }
 
-// TaskOfHealthCheck returns the task whose health a check of a group's service determines, or ""
-// if there is none.
+// TaskOfHealthCheck returns the task with the health that a group service's check determines, or "" if there is none.
 func TaskOfHealthCheck(s *api.Service, c api.ServiceCheck) string {
 	if c.TaskName != "" {
 		return c.TaskName
@@ -180,8 +178,8 @@ func TaskOfHealthCheck(s *api.Service, c api.ServiceCheck) string {
 	return s.TaskName
 }
 
-// LifecycleExtensions returns the lifecycle extensions of a group of a canonical job, or nil if there
-// are none. An error means that the job is not valid.
+// LifecycleExtensions returns the lifecycle extensions of a group in a canonical job, or nil if there are none. An error means
+// that the job is not valid.
 func LifecycleExtensions(job *api.Job, g *api.TaskGroup) (*lifecycle.ExtendedGroup, error) {
 	e := readExtensions(job, g)
 	if len(e.faults) > 0 {
@@ -198,9 +196,8 @@ func LifecycleExtensions(job *api.Job, g *api.TaskGroup) (*lifecycle.ExtendedGro
 	return lifecycle.NewGroupIfExtended(tasks, e.restartGroup), nil
 }
 
-// DescribeExtendedStartOrder describes to users the order in which the tasks of a valid job start: each
-// group that uses lifecycle extensions, stage by stage. It is empty for a job without
-// extensions.
+// DescribeExtendedStartOrder describes to users the start order in a valid job: each group with lifecycle extensions, stage by
+// stage. It is empty for a job without extensions.
 func DescribeExtendedStartOrder(job *api.Job) string {
 	var b strings.Builder
 	for _, g := range job.TaskGroups {

@@ -7,7 +7,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// A jobFixture is a valid job with one group and one task, which a test case makes invalid.
+// A jobFixture is a valid job with one group and one task. A test case makes it invalid.
 type jobFixture struct {
 	job   *api.Job
 	group *api.TaskGroup

@@ -53,8 +53,7 @@ func checkGroup(r *faultReport, job *api.Job, g *api.TaskGroup) {
 	}
 }
 
-// hasConnectGateway reports whether a server would add a task to the group: the proxy of a Connect
-// gateway.
+// hasConnectGateway reports whether a server would add a Connect gateway's proxy task to the group.
 func hasConnectGateway(g *api.TaskGroup) bool {
 	return slices.ContainsFunc(g.Services, func(s *api.Service) bool { return s.Connect != nil && s.Connect.Gateway != nil })
 }
@@ -71,7 +70,7 @@ func checkMaxRunDuration(r *faultReport, jobType string, limit *time.Duration) {
 	}
 }
 
-// checkNamesLeaderAndMainTasks checks rules across the tasks of a group.
+// checkNamesLeaderAndMainTasks checks rules across a group's tasks.
 func checkNamesLeaderAndMainTasks(r *faultReport, g *api.TaskGroup) {
 	first := map[string]int{}
 	leaders, mains := 0, 0

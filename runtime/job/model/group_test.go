@@ -211,7 +211,7 @@ func TestValidateVolume(t *testing.T) {
 	}
 	runFaultCases(t, []faultCase{
 		{"a host volume and its mount", volume(api.VolumeRequest{Type: "host", Source: "s"}, &api.VolumeMount{Volume: new("v"), Destination: new("/x")}), nil},
-		// Nomad drops a volume of an unknown type.
+		// Nomad drops volumes with an unknown type.
 		{"a volume of an unknown type", volume(api.VolumeRequest{Type: "x", Source: "s"}), wantSingleFault("volume has unrecognized type x")},
 		{"no source", host(func(v *api.VolumeRequest) { v.Source = "" }), wantSingleFault("volume has an empty source")},
 		{"per_alloc and sticky", host(func(v *api.VolumeRequest) { v.PerAlloc, v.Sticky = true, true }), wantSingleFault("volume cannot be per_alloc and sticky at the same time")},

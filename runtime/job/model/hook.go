@@ -10,11 +10,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// HookPrefix is the prefix of the meta keys that attach hooks to a job, a group or a task;
-// the name of the hook follows. The value is the hook's configuration in JSON, or empty.
+// HookPrefix starts the meta keys that attach hooks to a job, a group or a task; the hook's name follows. The value is the hook's
+// configuration in JSON, or empty.
 const HookPrefix = "lite_hook_"
 
-// HookAttachment is one meta key by which a job attaches a hook.
+// HookAttachment is one meta key with which a job attaches a hook.
 type HookAttachment struct {
 	MetaKeyPath []string // has the form of JobFault.Path
 	Group       string   // Group is "" for the job
@@ -23,7 +23,7 @@ type HookAttachment struct {
 	ConfigJSON  string
 }
 
-// HookAttachments returns the hook attachments of a canonical job.
+// HookAttachments returns a canonical job's hook attachments.
 func HookAttachments(job *api.Job) (list []HookAttachment) {
 	add := func(meta map[string]string, group, task string, path ...string) {
 		for _, key := range slices.Sorted(maps.Keys(meta)) {

@@ -9,8 +9,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// addImpliedConstraints adds the constraints that follow from the features of the group. They are part of
-// the stored job: inspect, plan and a new registration must agree on them.
+// addImpliedConstraints adds the constraints that the group's features imply. They are part of the stored job: inspect, plan and
+// a new registration must agree on them.
 func addImpliedConstraints(g *api.TaskGroup) {
 	written := slices.Clone(g.Constraints)
 	has := func(same func(*api.Constraint) bool) bool { return slices.ContainsFunc(written, same) }
@@ -59,7 +59,7 @@ func addImpliedConstraints(g *api.TaskGroup) {
 	}
 }
 
-// impliedBridgeConstraints are the constraints that follow from the network mode "bridge".
+// impliedBridgeConstraints are the constraints that the network mode "bridge" implies.
 func impliedBridgeConstraints() (all []*api.Constraint) {
 	for _, plugin := range []string{"bridge", "firewall", "host-local", "loopback", "portmap"} {
 		all = append(all, api.NewConstraint("${attr.plugins.cni.version."+plugin+"}", api.ConstraintSemver, ">= 0.4.0"))
@@ -67,21 +67,21 @@ func impliedBridgeConstraints() (all []*api.Constraint) {
 	return all
 }
 
-// IsImpliedBridgeConstraint reports whether the constraint follows from the network mode "bridge". Every node with
-// that mode satisfies it: the bridge of nomad-lite needs no CNI plugins.
+// IsImpliedBridgeConstraint reports whether the network mode "bridge" implies the constraint. Every node with that mode satisfies
+// it: nomad-lite's bridge needs no CNI plugins.
 func IsImpliedBridgeConstraint(c *api.Constraint) bool {
 	return slices.ContainsFunc(impliedBridgeConstraints(), func(implied *api.Constraint) bool { return *implied == *c })
 }
 
-// IsImpliedConsulConstraint reports whether the constraint follows from a service of provider consul. A node whose
-// catalog has such services satisfies it.
+// IsImpliedConsulConstraint reports whether a service with provider consul implies the constraint. A node satisfies it if its
+// catalog has such services.
 func IsImpliedConsulConstraint(c *api.Constraint) bool { return *c == *impliedConsulConstraint() }
 
 func impliedConsulConstraint() *api.Constraint {
 	return api.NewConstraint("${attr.consul.version}", api.ConstraintSemver, ">= 1.8.0")
 }
 
-// signalsSentToTasks returns the signals that may be sent to a task of the group, sorted.
+// signalsSentToTasks returns the signals that may be sent to a group's tasks, sorted.
 func signalsSentToTasks(g *api.TaskGroup) []string {
 	var usedSignals []string
 	for _, t := range g.Tasks {

@@ -17,10 +17,9 @@ const (
 
 var jobTypes = []string{api.JobTypeService, api.JobTypeBatch, api.JobTypeSystem, api.JobTypeSysbatch}
 
-// Validate checks a canonical job. It returns nil, or all errors as one error, whose text is
-// nested as in Nomad. LeafFaults returns the single errors of the result. existingNamespaces are the
-// namespaces besides the default one. Package admission checks whether this build
-// can run the job.
+// Validate checks a canonical job. It returns nil, or all errors as one error with a text nested as in Nomad. LeafFaults returns
+// the result's single errors. existingNamespaces are the namespaces besides the default one. Package admission checks whether
+// this build can run the job.
 func Validate(job *api.Job, existingNamespaces ...string) error {
 	if job == nil {
 		return &JobFault{Text: "Job must be specified"}
@@ -32,8 +31,8 @@ func Validate(job *api.Job, existingNamespaces ...string) error {
 	return r.errOrNil()
 }
 
-// ValidateAccepted checks a canonical job that servers of a cluster have accepted. It leaves out the rules that depend on the
-// configuration, the namespaces or the licence of the servers. Otherwise it is like Validate.
+// ValidateAccepted checks a canonical job that a cluster's servers have accepted. It leaves out rules that depend on the servers'
+// configuration, namespaces or licence. Otherwise it is like Validate.
 func ValidateAccepted(job *api.Job) error {
 	accepted := *job
 	accepted.Priority, accepted.Multiregion = new(api.JobDefaultPriority), nil
@@ -97,8 +96,7 @@ func checkJobType(r *faultReport, jobType string) {
 	}
 }
 
-// checkGroups checks the rules for groups that Nomad reports at the level of the job, and
-// then each group.
+// checkGroups checks the group rules that Nomad reports for the job, and then each group.
 func checkGroups(r *faultReport, job *api.Job) {
 	if len(job.TaskGroups) == 0 {
 		r.addFault("Missing job task groups")

@@ -108,7 +108,7 @@ func TestValidateParameterized(t *testing.T) {
 	})
 }
 
-// Validate nests the text of errors as clients of Nomad show it.
+// Validate nests error texts as Nomad clients show them.
 func TestErrorText(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -41,5 +41,5 @@ func hasNonDefaultSettings(chosen, defaultValue string, allowed, denied []string
 	return chosen != "" && chosen != defaultValue || len(allowed)+len(denied) > 0
 }
 
-// ValidateNamespaceName returns an error if the name of a namespace is invalid.
+// ValidateNamespaceName returns an error if a namespace name is invalid.
 func ValidateNamespaceName(name string) error { return ValidateNamespace(&api.Namespace{Name: name}) }

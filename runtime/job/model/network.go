@@ -10,10 +10,10 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// DefaultHostNetwork is the host network of ports that name none: the address of the node.
+// DefaultHostNetwork is the host network for ports that name none: the node's address.
 const DefaultHostNetwork = "default"
 
-// IsOnDefaultHostNetwork reports whether a port of a job is on the host network of ports that name none.
+// IsOnDefaultHostNetwork reports whether a job's port is on the host network for ports that name none.
 func IsOnDefaultHostNetwork(p api.Port) bool {
 	return p.HostNetwork == "" || p.HostNetwork == DefaultHostNetwork
 }
@@ -23,11 +23,10 @@ const (
 	maxHostname = 254
 )
 
-// hostnamePattern matches a DNS name, underscores included: labels of at most 63
-// characters that do not start or end with a dash.
+// hostnamePattern matches a DNS name, underscores included: labels up to 63 characters long without a dash at the start or end.
 var hostnamePattern = lazyRegexp(`^(?i:[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)(\.(?i:[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?))*\.?$`)
 
-// hostPort is a static port on one of the networks of the host.
+// hostPort is a static port on one of the host's networks.
 type hostPort struct {
 	hostNetwork string
 	port        int
@@ -62,8 +61,7 @@ func checkHostname(r *faultReport, name string) {
 	}
 }
 
-// checkDNS rejects values that would damage the resolver configuration of a task. Nomad passes them to
-// the driver.
+// checkDNS rejects values that would damage a task's resolver configuration. Nomad passes them to the driver.
 func checkDNS(r *faultReport, dns *api.DNSConfig) {
 	if dns == nil {
 		return
@@ -108,7 +106,7 @@ func checkStaticPort(r *faultReport, labelByStaticPort map[hostPort]string, p ap
 	}
 }
 
-// IsCNINetworkMode reports whether a network mode is that of a network of CNI plugins.
+// IsCNINetworkMode reports whether a network mode names a CNI network.
 func IsCNINetworkMode(mode string) bool { return strings.HasPrefix(mode, "cni/") && mode != "cni/" }
 
 // IsKnownNetworkMode reports whether there is a network mode: the tasks of a group share the network of the machine, or a
@@ -117,7 +115,7 @@ func IsKnownNetworkMode(mode string) bool {
 	return IsHostNetworkMode(mode) || mode == "bridge" || mode == "none" || IsCNINetworkMode(mode)
 }
 
-// RequiredNodeNetworkMode returns the network mode that a node must have for the group, "" if every node has it.
+// RequiredNodeNetworkMode returns the network mode that the group requires from its node, "" if every node has it.
 func RequiredNodeNetworkMode(g *api.TaskGroup) string {
 	n := GroupNetworkUnlessHost(g)
 	if n == nil || n.Mode == "none" {
@@ -135,7 +133,7 @@ func GroupNetworkUnlessHost(g *api.TaskGroup) *api.NetworkResource {
 	return g.Networks[0]
 }
 
-// IsHostNetworkMode reports whether the tasks of a group with the network mode share the network of the machine.
+// IsHostNetworkMode reports whether a group's tasks share the machine's network in this network mode.
 func IsHostNetworkMode(mode string) bool { return mode == "" || mode == "host" }
 
 func checkCNIArgs(r *faultReport, usedArgKeys map[string]bool, cni *api.CNIConfig) {

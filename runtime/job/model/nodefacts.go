@@ -6,23 +6,22 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// NodeFacts are the properties of a node that a job can refer to. The maps are shared and
-// must not be changed; a changed node gets new maps.
+// NodeFacts are a node's properties that a job can refer to. The maps are shared and must not be changed; a changed node gets new
+// maps.
 type NodeFacts struct {
 	ID, Name, Datacenter, Region, Class, Pool string
 	Attributes, Meta                          map[string]string
 }
 
-// NodeFactsOf returns the facts about a stored node that placement uses. Their field Region is empty.
+// NodeFactsOf returns a stored node's facts for placement. Their field Region is empty.
 func NodeFactsOf(n *api.Node) NodeFacts {
 	return NodeFacts{ID: n.ID, Name: n.Name, Datacenter: n.Datacenter, Class: n.NodeClass, Pool: n.NodePool, Attributes: n.Attributes, Meta: n.Meta}
 }
 
-// NodePropertyNames are the names of the properties that every node has.
+// NodePropertyNames names the properties that every node has.
 var NodePropertyNames = []string{"node.unique.id", "node.unique.name", "node.datacenter", "node.region", "node.class", "node.pool"}
 
-// LookupProperty returns the property with the given name: the name of a reference in job
-// files, without the braces.
+// LookupProperty returns the property with the given name: a job file's reference without the braces.
 func (n *NodeFacts) LookupProperty(name string) (value string, ok bool) {
 	switch name {
 	case "node.unique.id":
@@ -46,8 +45,7 @@ func (n *NodeFacts) LookupProperty(name string) (value string, ok bool) {
 	return value, ok
 }
 
-// ResolveConstraintTarget returns the value of a target of a constraint: a literal, or a reference to the
-// node.
+// ResolveConstraintTarget returns the value of a constraint target: a literal, or a reference to the node.
 func (n *NodeFacts) ResolveConstraintTarget(target string) (value string, ok bool) {
 	name, reference := strings.CutPrefix(target, "${")
 	if !reference {

@@ -11,12 +11,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// UnknownGroupPortLabelFaults returns the services and checks of groups that name a port label which the
-// network of their group lacks. Nomad accepts such a job and registers the service without a
-// port. A number is a valid port, and a label with ${…} is resolved only when the task
-// starts.
+// UnknownGroupPortLabelFaults returns the group services and checks that name a port label without a port in the group's network.
+// Nomad accepts such a job and registers the service without a port. A number is a valid port, and a label with ${…} is resolved
+// only when the task starts.
 //
-// Validate checks the services of tasks.
+// Validate checks task services.
 func UnknownGroupPortLabelFaults(job *api.Job) []*JobFault {
 	r := newFaultReport()
 	for _, g := range job.TaskGroups {
@@ -53,7 +52,7 @@ func unknownPortLabelReason(objectText, label string, known map[string]bool) str
 	return fmt.Sprintf("%s: port label %q does not exist%s", objectText, label, portLabelHint(label, known))
 }
 
-// maxPortHints and maxLabelLengthForHint limit the labels that are compared with an unknown label.
+// maxPortHints and maxLabelLengthForHint limit the comparisons with an unknown label.
 const (
 	maxPortHints          = 100
 	maxLabelLengthForHint = 100
@@ -75,8 +74,8 @@ func portLabelHint(label string, known map[string]bool) string {
 	return ": the group has " + strings.Join(labels, ", ")
 }
 
-// closestSimilarName returns the name with the smallest edit distance, or "" if every distance is
-// greater than two and greater than a third of the length of name.
+// closestSimilarName returns the name with the smallest edit distance, or "" if every distance is greater than two and than a
+// third of name's length.
 func closestSimilarName(name string, names []string) string {
 	if len(name) > maxLabelLengthForHint {
 		return ""
@@ -93,8 +92,7 @@ func closestSimilarName(name string, names []string) string {
 	return best
 }
 
-// editDistance returns the edit distance of two texts: the number of bytes that must be added,
-// removed or replaced.
+// editDistance returns the number of bytes that must be added, removed or replaced to change one text into the other.
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

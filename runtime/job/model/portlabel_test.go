@@ -22,7 +22,7 @@ func TestUnknownPorts(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		job  *api.Job
-		want []string // want has entries of the form "path: reason"
+		want []string // entries in the form "path: reason"
 	}{
 		{"a label of the network", job("http", "http", "http"), nil},
 		{"no label", job("", "", "http"), nil},

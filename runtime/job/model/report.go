@@ -9,19 +9,17 @@ import (
 
 // JobFault is an error in a job: a sentence, or a block that contains further faults.
 type JobFault struct {
-	// Path is the path of the block, in the form of jobspec.ParsedFile.InnermostRange: the block's type,
-	// then its label (if it has one) or its index (if there may be several), and so on. The
-	// last element may be an attribute.
+	// Path is the block's path, in the form of jobspec.ParsedFile.InnermostRange: the block's type, then its label (if it has one)
+	// or its index (if there may be several), and so on. The last element may be an attribute.
 	Path []string
-	// Text is Nomad's text of the error. If there are causes, it is the prefix of their
-	// list.
+	// Text is Nomad's error text. If there are causes, it is the prefix of their list.
 	Text string
 
 	nestedFaults []*JobFault
 	hint         func() string
 }
 
-// Error returns the text, followed by the causes in the list format of Nomad's clients.
+// Error returns the text, followed by the causes in the list format that Nomad clients use.
 func (f *JobFault) Error() string {
 	if len(f.nestedFaults) == 0 {
 		return f.Text
@@ -50,8 +48,7 @@ func (f *JobFault) Unwrap() []error {
 	return errs
 }
 
-// LeafFaults returns the single errors of a result of Validate, in the order of the checks, each
-// with the path of its own block.
+// LeafFaults returns the single errors in a result of Validate, in check order, each with its own block's path.
 func LeafFaults(err error) []*JobFault {
 	var f *JobFault
 	if !errors.As(err, &f) {
@@ -79,8 +76,7 @@ func faultListText(faults []*JobFault) string {
 	return FormatErrorList(lines)
 }
 
-// FormatErrorList formats a list of errors as in the responses of Nomad's API. Tools match this
-// text.
+// FormatErrorList formats errors as Nomad's API responses do. Tools match this text.
 func FormatErrorList(lines []string) string {
 	head := "1 error occurred:"
 	if len(lines) != 1 {
@@ -96,7 +92,7 @@ func FormatErrorList(lines []string) string {
 	return b.String()
 }
 
-// A faultReport collects the faults of one block of a job.
+// A faultReport collects one block's faults.
 type faultReport struct {
 	path   []string
 	faults *[]*JobFault
@@ -109,7 +105,7 @@ func (r *faultReport) atPath(path ...string) *faultReport {
 	return &faultReport{slices.Concat(r.path, path), r.faults}
 }
 
-// nestedReport starts the report of an inner block. addNested adds its faults to the outer report.
+// nestedReport starts an inner block's report. addNested adds its faults to the outer report.
 func (r *faultReport) nestedReport(path ...string) *faultReport {
 	return &faultReport{slices.Concat(r.path, path), new([]*JobFault)}
 }
@@ -121,15 +117,14 @@ func (r *faultReport) addFault(format string, args ...any) *JobFault {
 	return f
 }
 
-// addNested adds the faults of an inner block as a list with a prefix. An empty prefix makes a
-// bare list.
+// addNested adds an inner block's faults as a list with a prefix. An empty prefix makes a bare list.
 func (r *faultReport) addNested(inner *faultReport, format string, args ...any) {
 	if len(*inner.faults) > 0 {
 		*r.faults = append(*r.faults, &JobFault{Path: inner.path, Text: fmt.Sprintf(format, args...), nestedFaults: *inner.faults})
 	}
 }
 
-// errOrNil returns all faults of the report as one error, or nil if there are none.
+// errOrNil returns all the report's faults as one error, or nil if there are none.
 func (r *faultReport) errOrNil() error {
 	if len(*r.faults) == 0 {
 		return nil

@@ -75,8 +75,7 @@ func checkRescheduleDelay(r *faultReport, p *api.ReschedulePolicy) {
 	}
 }
 
-// checkAttemptsFitInterval checks that all attempts of an otherwise valid limited policy fit
-// into its interval.
+// checkAttemptsFitInterval checks that all attempts fit into the interval of an otherwise valid limited policy.
 func checkAttemptsFitInterval(r *faultReport, p *api.ReschedulePolicy) {
 	attempts, interval, delay := pointer.Value(p.Attempts), pointer.Value(p.Interval), pointer.Value(p.Delay)
 	if attempts < 0 {
@@ -85,7 +84,7 @@ func checkAttemptsFitInterval(r *faultReport, p *api.ReschedulePolicy) {
 	slots := newAttemptTimes(pointer.Value(p.DelayFunction), delay, pointer.Value(p.MaxDelay))
 	limit := interval
 	if pointer.Value(p.DelayFunction) == delayExponential {
-		limit-- // an attempt at the very end of the interval does not count
+		limit-- // an attempt exactly at the interval's end does not count
 	}
 	possible := slots.countAttemptsUntil(limit)
 	if possible >= attempts {
@@ -101,8 +100,8 @@ func checkAttemptsFitInterval(r *faultReport, p *api.ReschedulePolicy) {
 	r.addFault("Set the interval to at least %v to accommodate %d attempts", slots.timeOfAttempt(attempts-1), attempts)
 }
 
-// rescheduleAttemptTimes are the times of the attempts of a policy, as its check computes them:
-// first the times in timesInFirstInterval, then one attempt after each laterInterval.
+// rescheduleAttemptTimes are a policy's attempt times, as its check computes them: first the times in timesInFirstInterval, then
+// one attempt after each laterInterval.
 type rescheduleAttemptTimes struct {
 	timesInFirstInterval []time.Duration
 	laterInterval        time.Duration
@@ -129,7 +128,7 @@ func newAttemptTimes(delayFunction string, delay, ceiling time.Duration) resched
 	}
 }
 
-// timeOfAttempt returns the time of attempt i, counted from 0.
+// timeOfAttempt returns attempt i's time, counted from 0.
 func (a rescheduleAttemptTimes) timeOfAttempt(i int) time.Duration {
 	if i < len(a.timesInFirstInterval) {
 		return a.timesInFirstInterval[i]

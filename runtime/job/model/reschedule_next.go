@@ -28,8 +28,8 @@ func NextReschedule(p *api.ReschedulePolicy, tracker *api.RescheduleTracker, fai
 	return failedAt.Add(rescheduleDelay(p, steps)), true
 }
 
-// AppendRescheduleEvent returns the tracker of an allocation that replaces another one. It keeps
-// only as many events as NextReschedule needs.
+// AppendRescheduleEvent returns the tracker for an allocation that replaces another one. It keeps only as many events as
+// NextReschedule needs.
 func AppendRescheduleEvent(p *api.ReschedulePolicy, tracker *api.RescheduleTracker, event api.RescheduleEvent) *api.RescheduleTracker {
 	var events []*api.RescheduleEvent
 	if tracker != nil {
@@ -42,7 +42,7 @@ func AppendRescheduleEvent(p *api.ReschedulePolicy, tracker *api.RescheduleTrack
 	if n := len(events) + 1 - keep; n > 0 {
 		events = events[n:]
 	}
-	// The new tracker shares the old events, but not the list of the old tracker.
+	// The new tracker shares the old events, but not the old tracker's list.
 	all := make([]*api.RescheduleEvent, 0, len(events)+1)
 	all = append(append(all, events...), &event)
 	return &api.RescheduleTracker{Events: all, LastReschedule: "ok"}
@@ -64,9 +64,8 @@ func lifetimeResetsDelay(p *api.ReschedulePolicy, lifetime time.Duration) bool {
 	return pointer.Value(p.DelayFunction) != delayConstant && lifetime > pointer.Value(p.MaxDelay)
 }
 
-// countEventsSinceDelayReset returns the number of events since the delay was last reset. The time
-// between two events is the lifetime of an allocation plus a delay, so lifetimes are
-// computed from the times of the events.
+// countEventsSinceDelayReset returns the number of events since the last delay reset. The time between two events is an
+// allocation's lifetime plus a delay, so lifetimes are computed from event times.
 func countEventsSinceDelayReset(p *api.ReschedulePolicy, events []*api.RescheduleEvent) int {
 	steps := 0
 	for i := range events {
@@ -81,9 +80,8 @@ func countEventsSinceDelayReset(p *api.ReschedulePolicy, events []*api.Reschedul
 	return steps
 }
 
-// DelayByRescheduleEvent returns the delay before each event of a tracker, computed from the
-// times of the events. The first delay of a tracker whose oldest events were dropped
-// counts as the first of a series.
+// DelayByRescheduleEvent returns the delay before each of a tracker's events, computed from the event times. If the oldest events
+// were dropped, the first delay counts as the first of a series.
 func DelayByRescheduleEvent(p *api.ReschedulePolicy, tracker *api.RescheduleTracker) map[*api.RescheduleEvent]time.Duration {
 	if p == nil || tracker == nil {
 		return nil
@@ -96,7 +94,7 @@ func DelayByRescheduleEvent(p *api.ReschedulePolicy, tracker *api.RescheduleTrac
 	return delays
 }
 
-// rescheduleDelay returns the delay after the given number of steps of a series.
+// rescheduleDelay returns a series' delay after the given number of steps.
 func rescheduleDelay(p *api.ReschedulePolicy, steps int) time.Duration {
 	delay, ceiling := pointer.Value(p.Delay), pointer.Value(p.MaxDelay)
 	switch pointer.Value(p.DelayFunction) {

@@ -7,8 +7,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// NewDefaultSchedulerConfig returns the scheduler configuration of a node on which none was stored. The values are
-// Nomad's defaults.
+// NewDefaultSchedulerConfig returns the scheduler configuration for a node without a stored one. The values are Nomad's defaults.
 func NewDefaultSchedulerConfig() *api.SchedulerConfiguration {
 	return &api.SchedulerConfiguration{
 		SchedulerAlgorithm: api.SchedulerAlgorithmBinpack,
@@ -16,8 +15,8 @@ func NewDefaultSchedulerConfig() *api.SchedulerConfiguration {
 	}
 }
 
-// ValidateSchedulerConfigChange returns an error that names the settings that next changes and that have no
-// effect on a single node. MemoryOversubscriptionEnabled can change. The indexes are not compared.
+// ValidateSchedulerConfigChange returns an error that names the settings changed by next without effect on a single node.
+// MemoryOversubscriptionEnabled can change. The indexes are not compared.
 func ValidateSchedulerConfigChange(present, next *api.SchedulerConfiguration) error {
 	var refused []string
 	for _, s := range []struct {

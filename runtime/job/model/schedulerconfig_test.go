@@ -10,7 +10,7 @@ import (
 func TestSchedulerConfigChangeNamesRefusedSettings(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*api.SchedulerConfiguration)
-		want   string // prefix of the error; "" for none
+		want   string // error prefix; "" for no error
 	}{
 		"no change":                      {func(*api.SchedulerConfiguration) {}, ""},
 		"oversubscription":               {func(c *api.SchedulerConfiguration) { c.MemoryOversubscriptionEnabled = true }, ""},

@@ -9,8 +9,8 @@ import (
 	"github.com/hashicorp/go-version"
 )
 
-// A semverComparison is one comparison of the operator semver: strict ordering of versions,
-// prereleases included, without the "~>" of the operator version.
+// A semverComparison is one comparison in the operator semver: strict version ordering, prereleases included, without the "~>"
+// known from the operator version.
 type semverComparison struct {
 	operator string
 	version  *version.Version

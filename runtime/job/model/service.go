@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// ProviderNomad is the provider of the services that the agent itself registers and checks.
+// ProviderNomad is the provider for services that the agent itself registers and checks.
 const ProviderNomad = "nomad"
 
 var (
@@ -27,8 +27,7 @@ var (
 // ValidServiceName reports whether a name without references is a valid service name.
 func ValidServiceName(name string) bool { return serviceNamePattern().MatchString(name) }
 
-// checkGroupServices checks the services of the group, the rules across these and the
-// services of tasks, and the checks that need a task.
+// checkGroupServices checks the group's services, the rules across these and task services, and the checks that need a task.
 func checkGroupServices(r *faultReport, g *api.TaskGroup) {
 	all := r.nestedReport()
 	unique, providers := map[string]bool{}, map[string]bool{}
@@ -78,7 +77,7 @@ func taskNameSet(g *api.TaskGroup) map[string]bool {
 	return names
 }
 
-// checkGroupOnlyServiceRules checks the rules for services of groups only.
+// checkGroupOnlyServiceRules checks the rules for group services only.
 func checkGroupOnlyServiceRules(r *faultReport, knownTasks map[string]bool, s *api.Service) {
 	if s.AddressMode == "driver" {
 		r.addFault(`service %q cannot use address_mode="driver", only services defined in a "task" block can use this mode`, s.Name)
@@ -100,8 +99,7 @@ func checkScriptChecksHaveTask(r *faultReport, group string, s *api.Service) {
 	}
 }
 
-// checkTaskServices checks the services of a task against each other and against the ports
-// that the task may use.
+// checkTaskServices checks a task's services against each other and against the ports available to the task.
 func checkTaskServices(r *faultReport, g *api.TaskGroup, t *api.Task) {
 	names := map[string]bool{}
 	usedBy := map[string][]string{} // usedBy maps port labels to service names
@@ -138,9 +136,8 @@ func checkTaskServices(r *faultReport, g *api.TaskGroup, t *api.Task) {
 	}
 }
 
-// servicePortLabelsWithPath returns the port labels of a service and its checks, each with the path of the
-// attribute. It includes a numeric port of the service, unless its address mode is driver,
-// and no numeric ports of checks, which have their own rule.
+// servicePortLabelsWithPath returns the port labels of a service and its checks, each with the attribute's path. It includes a
+// numeric service port, unless the address mode is driver, but no numeric check ports, which have their own rule.
 func servicePortLabelsWithPath(s *api.Service) iter.Seq2[string, []string] {
 	return func(yield func(string, []string) bool) {
 		if s.PortLabel != "" && !(isInteger(s.PortLabel) && s.AddressMode == "driver") && !yield(s.PortLabel, []string{"port"}) {
@@ -159,7 +156,7 @@ func isInteger(label string) bool {
 	return err == nil
 }
 
-// addressModeOfCheck returns the address mode of a check.
+// addressModeOfCheck returns a check's address mode.
 func addressModeOfCheck(s *api.Service, c api.ServiceCheck) string {
 	if c.AddressMode != "" {
 		return c.AddressMode
@@ -187,7 +184,7 @@ func portLabelsOfGroupAndTask(g *api.TaskGroup, t *api.Task) map[string]bool {
 	return labels
 }
 
-// checkTaskOnlyServiceRules checks the rules for services of tasks only.
+// checkTaskOnlyServiceRules checks the rules for task services only.
 func checkTaskOnlyServiceRules(r *faultReport, t *api.Task, s *api.Service) {
 	if s.AddressMode == "alloc" || s.AddressMode == "alloc_ipv6" {
 		r.addFault(`service %q cannot use address_mode=%q, only services defined in a "group" block can use this mode`, s.Name, s.AddressMode)

@@ -142,7 +142,7 @@ func TestValidateCheck(t *testing.T) {
 	})
 }
 
-// The error texts of services have different prefixes in groups and in tasks.
+// Service error texts have different prefixes in groups and in tasks.
 func TestServiceErrorText(t *testing.T) {
 	for _, c := range []struct {
 		name string

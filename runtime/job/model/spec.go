@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// SameSpec reports whether two canonical jobs are equal except for the fields that the agent
-// sets: status, version, stability, indexes, times, tag. Stop is compared.
+// SameSpec reports whether two canonical jobs are equal except for fields set by the agent: status, version, stability, indexes,
+// times, tag. Stop is compared.
 func SameSpec(a, b *api.Job) bool {
 	return equalAsJSON(specWithoutAgentFields(a), specWithoutAgentFields(b))
 }
@@ -58,8 +58,7 @@ func SameScalingPolicy(a, b *api.ScalingPolicy) bool {
 	return equalAsJSON(scalingPolicyWithoutAgentFields(a), scalingPolicyWithoutAgentFields(b))
 }
 
-// equalAsJSON compares two values by their JSON form, in which a number from HCL equals the
-// same number from the state file.
+// equalAsJSON compares two values' JSON forms, in which a number from HCL equals the same number from the state file.
 func equalAsJSON(a, b any) bool {
 	x, errX := json.Marshal(a)
 	y, errY := json.Marshal(b)
@@ -86,9 +85,8 @@ func ValidateJobUpdate(from, to *api.Job) error {
 	return nil
 }
 
-// UpdateIsDestructive reports whether allocations of the named group must be replaced when one
-// canonical job is updated to the other. If not, they can be updated in place, unless the
-// node does not satisfy the other job.
+// UpdateIsDestructive reports whether the named group's allocations must be replaced when one canonical job is updated to the
+// other. If not, they can be updated in place, unless the node does not satisfy the other job.
 func UpdateIsDestructive(from, to *api.Job, group string) bool {
 	a, b := FindGroup(from, group), FindGroup(to, group)
 	if a == nil || b == nil {
@@ -97,7 +95,7 @@ func UpdateIsDestructive(from, to *api.Job, group string) bool {
 	return a != b && !equalAsJSON(immutableGroupSpecOf(from, a), immutableGroupSpecOf(to, b))
 }
 
-// HasServiceChecks reports whether a service of the group or of its tasks has a check. It returns false for nil.
+// HasServiceChecks reports whether a group or task service has a check. It returns false for nil.
 func HasServiceChecks(g *api.TaskGroup) bool {
 	if g == nil {
 		return false
@@ -108,7 +106,7 @@ func HasServiceChecks(g *api.TaskGroup) bool {
 	return has(g.Services) || slices.ContainsFunc(g.Tasks, func(t *api.Task) bool { return has(t.Services) })
 }
 
-// FindGroup returns a group of the job by its name, nil if there is none.
+// FindGroup returns a job's group by name, nil if there is none.
 func FindGroup(job *api.Job, name string) *api.TaskGroup {
 	for _, g := range job.TaskGroups {
 		if pointer.Value(g.Name) == name {
@@ -130,7 +128,7 @@ func FindTask(alloc *api.Allocation, name string) *api.Task {
 	return nil
 }
 
-// immutableGroupSpec has the properties that a running allocation cannot change.
+// immutableGroupSpec has the group properties that a running allocation cannot change.
 type immutableGroupSpec struct {
 	Disk                  *api.EphemeralDisk
 	Networks              []immutableNetworkSpec
@@ -149,8 +147,8 @@ type immutableNetworkSpec struct {
 	DynamicPorts   []api.Port
 }
 
-// immutableTaskSpec has the parts of a task that cannot change while it runs. It is large because it has
-// one field for each such part of api.Task, so that two of them can be compared.
+// immutableTaskSpec has a task's parts that cannot change while it runs. It is large because it has one comparable field for each
+// such part of api.Task.
 type immutableTaskSpec struct {
 	Driver, User             string
 	Config                   map[string]any
@@ -195,8 +193,7 @@ func immutableGroupSpecOf(job *api.Job, g *api.TaskGroup) immutableGroupSpec {
 }
 
 func immutableTaskSpecOf(job *api.Job, g *api.TaskGroup, t *api.Task) immutableTaskSpec {
-	// The meta of inner blocks has precedence. Only a change of the merged meta counts,
-	// not a key that moves between blocks.
+	// Inner blocks' meta has precedence. Only a change in the merged meta counts, not a key that moves between blocks.
 	meta := map[string]string{}
 	for _, m := range []map[string]string{job.Meta, g.Meta, t.Meta} {
 		maps.Copy(meta, m)

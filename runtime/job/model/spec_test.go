@@ -8,7 +8,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// newSpecJob makes a canonical job of one group with one task.
+// newSpecJob makes a canonical job with one group and one task.
 func newSpecJob(edit func(*api.Job, *api.TaskGroup, *api.Task)) *api.Job {
 	task := &api.Task{Name: "t", Driver: "d", Config: map[string]any{"n": 1}, Meta: map[string]string{"a": "1"}}
 	group := &api.TaskGroup{Name: new("g"), Tasks: []*api.Task{task}, Networks: []*api.NetworkResource{{
@@ -212,7 +212,7 @@ func TestNextReschedule(t *testing.T) {
 	}
 }
 
-// JobStatus returns the result of the first case that matches.
+// JobStatus returns the first matching case's result.
 func TestJobStatus(t *testing.T) {
 	service, system := newSpecJob(nil), newSpecJob(func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.Type = new("system") })
 	stopped := newSpecJob(func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.Stop = new(true) })

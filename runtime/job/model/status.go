@@ -9,20 +9,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// The states of a task.
+// Task states.
 const (
 	TaskPending = "pending"
 	TaskRunning = "running"
 	TaskDead    = "dead"
 )
 
-// MaxRunDurationExceeded is the description of an allocation that exceeded its
-// max_run_duration, and the reason in the Killing events of its tasks.
+// MaxRunDurationExceeded describes an allocation that exceeded its max_run_duration, and is the reason in its tasks' Killing
+// events.
 const MaxRunDurationExceeded = "allocation exceeded max_run_duration"
 
-// AllocClientStatus computes the client status of an allocation and its description from the
-// states of all tasks, including poststop tasks and sidecars. The first case that matches
-// decides. Without tasks both are empty.
+// AllocClientStatus computes an allocation's client status and description from all task states, including poststop tasks and
+// sidecars. The first matching case decides. Without tasks both are empty.
 func AllocClientStatus(taskStates map[string]*api.TaskState) (status, description string) {
 	any := func(holds func(*api.TaskState) bool) bool {
 		for _, t := range taskStates {
@@ -50,13 +49,13 @@ func IsEvalPendingOrBlocked(e *api.Evaluation) bool {
 	return e.Status == api.EvalStatusPending || e.Status == api.EvalStatusBlocked
 }
 
-// AllocTerminal reports whether an allocation has ended or must stop. Its runner may not have finished, see
-// the runner's method Finished.
+// AllocTerminal reports whether an allocation has ended or must stop. Its runner may not have finished, see the runner's method
+// Finished.
 func AllocTerminal(a *api.Allocation) bool {
 	return a.ServerTerminalStatus() || a.ClientTerminalStatus()
 }
 
-// The states of a job.
+// Job states.
 const (
 	JobPending = "pending"
 	JobRunning = "running"
@@ -66,8 +65,7 @@ const (
 // CanHaveChildren reports whether a job has child jobs instead of allocations.
 func CanHaveChildren(job *api.Job) bool { return job.Periodic != nil || job.IsParameterized() }
 
-// JobStatus derives the status of a job from its allocations, evaluations and deployments.
-// The first case that matches decides.
+// JobStatus derives a job's status from its allocations, evaluations and deployments. The first matching case decides.
 func JobStatus(job *api.Job, allocs []*api.Allocation, evals []*api.Evaluation, deployments []*api.Deployment) string {
 	switch {
 	case pointer.Value(job.Type) == api.JobTypeSystem || CanHaveChildren(job):
@@ -85,7 +83,7 @@ func JobStatus(job *api.Job, allocs []*api.Allocation, evals []*api.Evaluation, 
 	return JobPending
 }
 
-// AllocName returns the name of the allocation of a group with an index.
+// AllocName returns the name of a group's allocation with this index.
 func AllocName(job *api.Job, g *api.TaskGroup, index int) string {
 	return *job.ID + "." + *g.Name + "[" + strconv.Itoa(index) + "]"
 }

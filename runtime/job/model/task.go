@@ -60,7 +60,7 @@ func checkTaskName(r *faultReport, name string) {
 		r.addFault("Missing task name")
 	}
 	if strings.ContainsAny(name, `/\`) {
-		// The name of a task is also the name of its directory.
+		// A task's name is also its directory name.
 		r.addFault("Task name cannot include slashes")
 	}
 	if strings.Contains(name, "\x00") {
@@ -96,8 +96,8 @@ func checkKillTimeoutAndShutdownDelay(r *faultReport, jobType string, g *api.Tas
 	}
 }
 
-// isOutsideAllocDir reports whether pathInDir, a path below dirInAlloc, itself a path below the allocation directory,
-// leaves the allocation directory. It checks only the text of the path.
+// isOutsideAllocDir reports whether pathInDir, a path below dirInAlloc, itself a path below the allocation directory, leaves the
+// allocation directory. It checks only the path text.
 func isOutsideAllocDir(dirInAlloc, pathInDir string) bool {
 	return !filepath.IsLocal(path.Join(dirInAlloc, pathInDir))
 }
@@ -137,7 +137,7 @@ func checkCSIPlugin(r *faultReport, p *api.TaskCSIPluginConfig) {
 
 const connectProxyPrefix = "connect-proxy:"
 
-// checkConnectProxyKind checks the kind of a Connect proxy. Other kinds have no meaning.
+// checkConnectProxyKind checks a Connect proxy's kind. Other kinds have no meaning.
 func checkConnectProxyKind(r *faultReport, g *api.TaskGroup, t *api.Task) {
 	proxied, ok := strings.CutPrefix(t.Kind, connectProxyPrefix)
 	if !ok {
@@ -152,8 +152,7 @@ func checkConnectProxyKind(r *faultReport, g *api.TaskGroup, t *api.Task) {
 }
 
 func checkIdentities(r *faultReport, t *api.Task) {
-	// The default identity was removed from the list, so the index of the others in the
-	// file is not known here.
+	// The default identity was removed from the list, so the others' indexes in the file are not known here.
 	all := t.Identities
 	if t.Identity != nil {
 		all = append([]*api.WorkloadIdentity{t.Identity}, all...)

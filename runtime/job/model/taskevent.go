@@ -10,7 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// The types of task events for which package api has no constant.
+// Task event types for which package api has no constant.
 const (
 	TaskHookFailed            = "Task hook failed"
 	TaskHookMessage           = "Task hook message"
@@ -23,15 +23,15 @@ const (
 	TaskAdopted               = "Adopted"
 )
 
-// The reasons in the events of the API's restart calls.
+// Reasons in events for the API's restart calls.
 const (
 	RestartTaskReason    = "User requested task to restart"
 	RestartRunningReason = "User requested running tasks to restart"
 	RestartAllReason     = "User requested all tasks to restart"
 )
 
-// Each of the functions below returns one event in the form that Nomad's clients expect: the
-// flat fields, which old clients read, and Details have the same content.
+// Each function below returns one event in the form that Nomad clients expect: the flat fields, which old clients read, and
+// Details have the same content.
 
 // Most tasks have these details in common, so their events share them.
 var (
@@ -147,7 +147,7 @@ func EventFailedValidation(cause string) *api.TaskEvent {
 	}
 }
 
-// EventHookFailed reports the error of a hook.
+// EventHookFailed reports a hook's error.
 func EventHookFailed(hook, cause string) *api.TaskEvent {
 	message := hook + ": " + cause
 	return &api.TaskEvent{Type: TaskHookFailed, Message: message, Details: map[string]string{"message": message}}
@@ -256,7 +256,7 @@ func EventSignalingReason(signal, reason string) *api.TaskEvent {
 	return event
 }
 
-// EventHookMessage carries a message of a hook.
+// EventHookMessage carries a hook's message.
 func EventHookMessage(eventType, message string, details map[string]string) *api.TaskEvent {
 	if eventType == "" {
 		eventType = TaskHookMessage
@@ -266,14 +266,14 @@ func EventHookMessage(eventType, message string, details map[string]string) *api
 	return &api.TaskEvent{Type: eventType, Message: message, Details: told}
 }
 
-// Details of an event about an operation.
+// Details in an event about an operation.
 const (
 	detailOperationID = "operation_id"
 	detailOngoing     = "ongoing"
 )
 
-// SetEventOperation makes an event report the progress of an operation, or its result unless ongoing is set.
-// AppendTaskEvent replaces the ongoing event of an operation by the next one.
+// SetEventOperation makes an event report an operation's progress, or its result unless ongoing is set. AppendTaskEvent replaces
+// an operation's ongoing event with the next one.
 func SetEventOperation(e *api.TaskEvent, operationID string, ongoing bool) {
 	e.Details[detailOperationID] = operationID
 	if ongoing {
@@ -281,7 +281,7 @@ func SetEventOperation(e *api.TaskEvent, operationID string, ongoing bool) {
 	}
 }
 
-// EventOperationID returns the id of the operation that an event reports about, or "".
+// EventOperationID returns the ID of the event's operation, or "".
 func EventOperationID(e *api.TaskEvent) string { return e.Details[detailOperationID] }
 
 // IsEventOfOngoingOperation reports whether an event is the progress of an operation that continued at its time.
@@ -308,7 +308,7 @@ func EventKillingReason(reason string, failsTask bool) *api.TaskEvent {
 	return event
 }
 
-// EventKilled reports that a task was killed. killError is the error of a kill that failed, otherwise empty.
+// EventKilled reports that a task was killed. killError is the error from a failed kill, otherwise empty.
 func EventKilled(killError string) *api.TaskEvent {
 	details := map[string]string{}
 	if killError != "" {
@@ -358,7 +358,7 @@ func EventAllocUnhealthy(reason string) *api.TaskEvent {
 	return &api.TaskEvent{Type: TaskAllocUnhealthy, Message: reason, Details: map[string]string{"message": reason}}
 }
 
-// displayMessage returns the fields of the event as a sentence.
+// displayMessage returns the event's fields as a sentence.
 func displayMessage(e *api.TaskEvent) string {
 	switch e.Type {
 	case api.TaskReceived:

@@ -8,11 +8,11 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// maxTaskEvents is the maximum number of events of a task state; the oldest are dropped.
+// maxTaskEvents is the maximum number of events in a task state; the oldest are dropped.
 const maxTaskEvents = 10
 
-// SetTaskState sets the state of the task at now. StartedAt is set on each change to
-// running and FinishedAt on the first change to dead.
+// SetTaskState sets the task's state at now. StartedAt is set on each change to running and FinishedAt on the first change to
+// dead.
 func SetTaskState(t *api.TaskState, state string, now time.Time) {
 	if state == TaskRunning && t.State != TaskRunning {
 		t.StartedAt = now
@@ -23,17 +23,15 @@ func SetTaskState(t *api.TaskState, state string, now time.Time) {
 	t.State = state
 }
 
-// ResetTaskForRerun clears FinishedAt and Failed of a dead task, before the task runs again.
+// ResetTaskForRerun clears a dead task's FinishedAt and Failed before the task runs again.
 func ResetTaskForRerun(t *api.TaskState) {
 	t.FinishedAt = time.Time{}
 	t.Failed = false
 }
 
-// AppendTaskEvent adds event to the last ten events of the task. It fills in the time and
-// the display message unless they are set, and applies the event to the state: a failure is
-// permanent, and each Restarting is counted. An event of an operation replaces the ongoing event of that
-// operation. The event must not be changed afterwards,
-// because all copies of the state share it.
+// AppendTaskEvent adds event to the task's last ten events. It fills in the time and the display message unless they are set, and
+// applies the event to the state: a failure is permanent, and each Restarting is counted. An operation's event replaces its
+// ongoing event. The event must not be changed afterwards, because all copies of the state share it.
 func AppendTaskEvent(t *api.TaskState, event *api.TaskEvent, now time.Time) {
 	if event.Time == 0 {
 		event.Time = now.UnixNano()
@@ -59,8 +57,8 @@ func AppendTaskEvent(t *api.TaskState, event *api.TaskEvent, now time.Time) {
 	t.Events = append(t.Events, event)
 }
 
-// RedactTaskEvent applies redact to all texts of an event. The map of its details, which events of several tasks can share, is
-// replaced and not changed.
+// RedactTaskEvent applies redact to all texts in an event. The map of its details is replaced and not changed, because several
+// tasks' events can share it.
 func RedactTaskEvent(event *api.TaskEvent, redact func(string) string) {
 	for _, text := range []*string{
 		&event.DisplayMessage, &event.Message, &event.DriverError, &event.DriverMessage, &event.DownloadError, &event.KillError, &event.KillReason,
@@ -74,8 +72,7 @@ func RedactTaskEvent(event *api.TaskEvent, redact func(string) string) {
 	}
 }
 
-// LastEventOfTypeSinceStart returns the last event of a type since the last start, nil if there is
-// none.
+// LastEventOfTypeSinceStart returns a type's last event since the last start, nil if there is none.
 func LastEventOfTypeSinceStart(t *api.TaskState, eventType string) *api.TaskEvent {
 	for i := len(t.Events) - 1; i >= 0 && t.Events[i].Type != api.TaskStarted; i-- {
 		if t.Events[i].Type == eventType {
@@ -85,8 +82,7 @@ func LastEventOfTypeSinceStart(t *api.TaskState, eventType string) *api.TaskEven
 	return nil
 }
 
-// CopyTaskState returns a copy that shares nothing with t but its events, which are
-// immutable.
+// CopyTaskState returns a copy that shares nothing with t but its events, which are immutable.
 func CopyTaskState(t *api.TaskState) *api.TaskState {
 	c := *t
 	c.Events = slices.Clone(t.Events)

@@ -143,7 +143,7 @@ func TestNewestEventsAreKept(t *testing.T) {
 	}
 }
 
-// Progress takes one of the ten places of events, and is replaced by the result of its operation.
+// Progress takes one of the ten event places, and its operation's result replaces it.
 func TestEventReplacesProgress(t *testing.T) {
 	s := &api.TaskState{}
 	appendEvent := func(id string, ongoing bool, message string) {

@@ -8,7 +8,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// maxPermBits is the width of a file mode with its setuid, setgid and sticky bits.
+// maxPermBits is a file mode's width with its setuid, setgid and sticky bits.
 const maxPermBits = 12
 
 func checkTemplates(r *faultReport, templates []*api.Template) {

@@ -43,8 +43,8 @@ func MissingVariableFaults(job *api.Job, exists func(path string) bool) []*JobFa
 	return *r.faults
 }
 
-// variablesReadByTemplate returns the variables of the job's namespace that each rendering of a template reads. The path is
-// the argument of each call.
+// variablesReadByTemplate returns the variables in the job's namespace that each rendering of a template reads. The path is the
+// argument of each call.
 func variablesReadByTemplate(namespace string, t *api.Template) (variables []templatetext.Call) {
 	text := pointer.Value(t.EmbeddedTmpl)
 	if !strings.Contains(text, "nomadVar") {
@@ -62,10 +62,10 @@ func variablesReadByTemplate(namespace string, t *api.Template) (variables []tem
 	return variables
 }
 
-// methodsOfNomadVar are the methods of the result of the template function nomadVar. Other fields are items of the variable.
+// methodsOfNomadVar are the methods on the template function nomadVar's result. Other fields are the variable's items.
 var methodsOfNomadVar = []string{"Keys", "Metadata", "Parent", "Tuples", "Values"}
 
-// exampleItems returns the arguments of var put that create the items of a variable.
+// exampleItems returns the arguments for var put that create a variable's items.
 func exampleItems(keys []string) string {
 	if len(keys) == 0 {
 		return " KEY=..."

@@ -13,7 +13,7 @@ func TestMissingVariables(t *testing.T) {
 		name      string
 		namespace string
 		task      api.Task
-		want      []string // paths and texts of the warnings
+		want      []string // warning paths and texts
 	}{
 		{"a variable that exists", "default", taskWithTemplate(`{{with nomadVar "there"}}{{.a}}{{end}}`), nil},
 		{"items that the template reads", "default", taskWithTemplate(`{{with nomadVar "app/db"}}{{.user}}:{{.password}}{{end}}`), []string{

@@ -8,12 +8,12 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// MaxVariableSize is the maximum total length of the keys and values of a variable, in bytes.
+// MaxVariableSize is the maximum total length of a variable's keys and values, in bytes.
 const MaxVariableSize = 64 << 10
 
 var variablePathPattern = lazyRegexp(`^[a-zA-Z0-9-_~/]{1,128}$`)
 
-// ValidateVariablePath returns an error if the path of a variable is invalid.
+// ValidateVariablePath returns an error if a variable's path is invalid.
 func ValidateVariablePath(path string) error {
 	first, rest, _ := strings.Cut(path, "/")
 	second, _, _ := strings.Cut(rest, "/")
@@ -39,8 +39,8 @@ func CheckVariableSize(items api.VariableItems) error {
 	return nil
 }
 
-// PublicVariableMetadata returns the public metadata of a variable: without its items, and without
-// the ID of its lock, which proves that a client holds the lock.
+// PublicVariableMetadata returns a variable's public metadata: without its items, and without its lock ID, which proves that a
+// client holds the lock.
 func PublicVariableMetadata(v *api.Variable) *api.VariableMetadata {
 	m := v.Metadata()
 	m.Lock = withoutLockID(v.Lock)

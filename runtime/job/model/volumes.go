@@ -11,13 +11,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// Types of volumes.
+// Volume types.
 const (
 	VolumeTypeHost = "host"
 	VolumeTypeCSI  = "csi"
 )
 
-// Access modes of host volumes.
+// Host volume access modes.
 const (
 	SingleNodeReader       = string(api.HostVolumeAccessModeSingleNodeReader)
 	SingleNodeWriter       = string(api.HostVolumeAccessModeSingleNodeWriter)
@@ -25,23 +25,21 @@ const (
 	SingleNodeMultiWriter  = string(api.HostVolumeAccessModeSingleNodeMultiWriter)
 )
 
-// HostAccessModes are the access modes of host volumes.
+// HostAccessModes are the host volume access modes.
 var HostAccessModes = []string{SingleNodeReader, SingleNodeWriter, SingleNodeSingleWriter, SingleNodeMultiWriter}
 
-// HostVolumeRequest is a request of an allocation for a host volume.
+// HostVolumeRequest is an allocation's request for a host volume.
 type HostVolumeRequest struct {
 	*api.VolumeRequest
-	Label          string // label of the volume block
-	ResolvedSource string // name of the host volume; empty if the node lacks a property that the job names
+	Label          string // the volume block's label
+	ResolvedSource string // the host volume's name; empty if the node lacks a property that the job names
 	Bidirectional  bool   // a task wants its mounts below the volume to appear on the machine
 }
 
-// bidirectionalAttribute returns the name of the node attribute that says that mounts of tasks below a host volume may appear
-// on the machine.
+// bidirectionalAttribute returns the name of the node attribute that lets task mounts below a host volume appear on the machine.
 func bidirectionalAttribute(volume string) string { return "host_volume." + volume + ".bidirectional" }
 
-// SetBidirectional adds to the attributes of a node which host volumes may be mounted with the propagation mode
-// bidirectional.
+// SetBidirectional adds to a node's attributes which host volumes may be mounted with the propagation mode bidirectional.
 func SetBidirectional(attributes map[string]string, allowedByVolume map[string]bool) {
 	for name, allowed := range allowedByVolume {
 		if allowed {
@@ -50,7 +48,7 @@ func SetBidirectional(attributes map[string]string, allowedByVolume map[string]b
 	}
 }
 
-// AllowsBidirectional reports whether the node has the attribute of SetBidirectional.
+// AllowsBidirectional reports whether the node has the attribute that SetBidirectional adds.
 func (f *NodeFacts) AllowsBidirectional(volume string) bool {
 	return f.Attributes[bidirectionalAttribute(volume)] == "true"
 }
@@ -60,7 +58,7 @@ func BidirectionalRefused(volume string) string {
 	return fmt.Sprintf("propagation_mode = \"bidirectional\" would let mounts of the task appear on this machine: write allow_bidirectional = true into the block host_volume %q of the agent's configuration, or propagation_mode = \"host-to-task\" into the volume_mount block", volume)
 }
 
-// HostVolumeRequests returns the requests of an allocation with the given name, sorted by label.
+// HostVolumeRequests returns the named allocation's requests, sorted by label.
 func HostVolumeRequests(g *api.TaskGroup, allocName string, node *NodeFacts) []HostVolumeRequest {
 	var requests []HostVolumeRequest
 	for _, label := range slices.Sorted(maps.Keys(g.Volumes)) {

@@ -15,9 +15,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// Warnings returns the warnings about a valid canonical job: Nomad's warnings, in Nomad's
-// words, and attributes that have no effect on a single node with this scheduler configuration.
-// A warning about a group or a task is nested under its name and has several lines.
+// Warnings returns the warnings about a valid canonical job: Nomad's warnings, in Nomad's words, and attributes without effect on
+// a single node with this scheduler configuration. A warning about a group or a task is nested under its name and has several
+// lines.
 func Warnings(job *api.Job, config *api.SchedulerConfiguration) []string {
 	faults := nestedWarningFaults(job, config)
 	warnings := make([]string, 0, len(faults))
@@ -29,7 +29,7 @@ func Warnings(job *api.Job, config *api.SchedulerConfiguration) []string {
 	return warnings
 }
 
-// LeafWarnings returns the single warnings of Warnings, each with the path of its own block.
+// LeafWarnings returns Warnings' single warnings, each with its own block's path.
 func LeafWarnings(job *api.Job, config *api.SchedulerConfiguration) []*JobFault {
 	var all []*JobFault
 	for _, f := range nestedWarningFaults(job, config) {
@@ -139,7 +139,7 @@ func warnServicesWithoutShutdownDelay(r *faultReport, g *api.TaskGroup) {
 	}
 }
 
-// warnConsulServices warns once of all services of provider consul, and of their fields that only Consul reads.
+// warnConsulServices warns once about all services with provider consul, and about their fields that only Consul reads.
 func warnConsulServices(r *faultReport, job *api.Job) {
 	var names []string
 	first := r
@@ -178,7 +178,7 @@ func warnConsulServices(r *faultReport, job *api.Job) {
 	}
 }
 
-// quotedServices returns the names of services for a sentence.
+// quotedServices returns service names for a sentence.
 func quotedServices(names []string) string {
 	const shown = 5
 	text := "service"
@@ -253,7 +253,7 @@ func warnTask(r *faultReport, g *api.TaskGroup, t *api.Task) {
 	}
 	warnLifecycle(r, t)
 	if p := t.RestartPolicy; p != nil && g.RestartPolicy != nil && !reflect.DeepEqual(p, g.RestartPolicy) {
-		// Nomad accepts any restart policy of a task, so an unsound one cannot be an error.
+		// Nomad accepts any task restart policy, so an unsound one cannot be an error.
 		policy := r.nestedReport("restart")
 		checkRestartPolicy(policy, p)
 		r.addNested(policy, "the restart policy of the task is not sound:")
@@ -299,7 +299,7 @@ func warnIdentity(r *faultReport, id *api.WorkloadIdentity) {
 	}
 }
 
-// warnLifecycle warns of combinations that Nomad accepts and that are probably mistakes.
+// warnLifecycle warns about combinations that Nomad accepts but that are probably mistakes.
 func warnLifecycle(r *faultReport, t *api.Task) {
 	if t.Lifecycle == nil {
 		return
@@ -323,9 +323,8 @@ func readsNomadVariable(t *api.Template) bool {
 
 var nomadVarPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{\{[^}]*\bnomadVar\b`) })
 
-// ForegroundRunWarnings returns the features of a canonical job that only an agent provides,
-// and that a run in the foreground ignores, such as updates and scaling. hasNomadVariables means that the run
-// has variables for templates.
+// ForegroundRunWarnings returns a canonical job's features that only an agent provides and a foreground run ignores, such as
+// updates and scaling. hasNomadVariables means that the run has variables for templates.
 func ForegroundRunWarnings(job *api.Job, hasNomadVariables bool) []*JobFault {
 	if job == nil {
 		return nil

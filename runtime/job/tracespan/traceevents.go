@@ -12,9 +12,9 @@ type TraceEvents struct {
 	DisplayTimeUnit string       `json:"displayTimeUnit"`
 }
 
-// TraceEvent is one event of the Trace Event Format.
+// TraceEvent is one event in the Trace Event Format.
 type TraceEvent struct {
-	Phase     string            `json:"ph"` // X: has a duration; B: has not ended; i: has no duration; M: the name of a process or thread
+	Phase     string            `json:"ph"` // X: has a duration; B: has not ended; i: has no duration; M: a process or thread name
 	Name      string            `json:"name"`
 	Category  string            `json:"cat,omitempty"`
 	Time      float64           `json:"ts"`            // microseconds after the first span
@@ -25,16 +25,16 @@ type TraceEvent struct {
 	Args      map[string]string `json:"args,omitempty"`
 }
 
-// lane is a thread of a trace. The spans of a lane do not overlap, which the format demands of a thread unless one contains the other.
+// lane is a trace thread. Its spans do not overlap, as the format requires unless one contains the other.
 type lane struct {
 	task string
 	kind Kind
 	end  time.Time
-	open bool // a span of the lane has not ended, so that the lane takes no more
+	open bool // a span has not ended, so the lane takes no more
 }
 
-// EncodeTraceEvents returns spans, which are sorted by their start, as a trace with a process of the given name. Each task has a
-// thread for each kind of spans, and more where spans overlap.
+// EncodeTraceEvents returns spans, sorted by their start, as a trace with one named process. Each task has a thread per span
+// kind, and more where spans overlap.
 func EncodeTraceEvents(name string, spans []Span) TraceEvents {
 	trace := TraceEvents{DisplayTimeUnit: "ms", Events: []TraceEvent{{Phase: "M", Name: "process_name", ProcessID: 1, Args: map[string]string{"name": name}}}}
 	var lanes []lane
@@ -58,7 +58,7 @@ func EncodeTraceEvents(name string, spans []Span) TraceEvents {
 	return trace
 }
 
-// takes reports whether a span belongs to the lane, and overlaps no span that is in it.
+// takes reports whether a span belongs to the lane and overlaps no span in it.
 func (l lane) takes(s *Span) bool {
 	return l.task == s.Task && l.kind == s.Kind && !l.open && !l.end.After(s.Start)
 }
@@ -87,7 +87,7 @@ func encodeTraceEvent(s *Span, origin time.Time, thread int) TraceEvent {
 
 func microseconds(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
-// title returns the name of a span for people.
+// title returns a span's name for people.
 func (s *Span) title() string {
 	switch s.Kind {
 	case KindHook:

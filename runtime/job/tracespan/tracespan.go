@@ -12,16 +12,16 @@ import (
 type Kind string
 
 const (
-	KindHook   Kind = "hook"   // call of a hook; Name is the hook point
-	KindDriver Kind = "driver" // call of a task driver; Name is the method
+	KindHook   Kind = "hook"   // hook call; Name is the hook point
+	KindDriver Kind = "driver" // task driver call; Name is the method
 	KindWait   Kind = "wait"   // a task waits before a start; Name is the reason
-	KindRun    Kind = "run"    // a process of a task; Name is the id of its start, which is the task_id in logs
+	KindRun    Kind = "run"    // task process; Name is the start ID (task_id in logs)
 	KindEvent  Kind = "event"  // an event, without a duration; Name is its type
-	KindAlloc  Kind = "alloc"  // a period of the allocation: Placement or Lifetime
-	KindGap    Kind = "gap"    // spans that were dropped, because there were too many
+	KindAlloc  Kind = "alloc"  // a period in the allocation: Placement or Lifetime
+	KindGap    Kind = "gap"    // spans dropped because there were too many
 )
 
-// Names of spans of KindAlloc.
+// Names for spans with KindAlloc.
 const (
 	// Placement is the time from the placement of the allocation to the start of its setup.
 	Placement = "placement"
@@ -29,7 +29,7 @@ const (
 	Lifetime = "lifetime"
 )
 
-// Names of spans of KindWait.
+// Names for spans with KindWait.
 const (
 	WaitOtherTasks   = "other tasks"
 	WaitRestartDelay = "restart delay"
@@ -47,20 +47,18 @@ type Span struct {
 	// Internal marks a hook that runs in the agent, in contrast to hooks in plugins, which users attach.
 	Internal bool `json:",omitempty"`
 	Start    time.Time
-	// End is zero for a span that has not ended, and for one whose end was not recorded because the agent was
-	// killed.
+	// End is zero if the span has not ended, or if its end was not recorded because the agent was killed.
 	End    time.Time `json:",omitzero"`
-	Result string    `json:",omitempty"` // the result for people: exit status, message of an event, contents of a response
+	Result string    `json:",omitempty"` // the result for people: exit status, event message, response contents
 	Error  string    `json:",omitempty"`
 	Failed bool      `json:",omitempty"` // the run or the allocation has failed; Result has the reason
-	// RunEnd is the end of a run. It is nil for other spans, and for those of a build that has not recorded it.
+	// RunEnd is a run's end. It is nil for other spans, and for spans by a build that did not record it.
 	RunEnd *restart.RunEnd `json:",omitempty"`
 	// Dropped is the number of spans in a gap.
 	Dropped int `json:",omitempty"`
 }
 
-// MaxTextLen is the maximum size in bytes of each text of a span. A span of maximum size has less than 10
-// kB in JSON.
+// MaxTextLen is the maximum size in bytes of each text in a span. A span with maximum size has less than 10 kB in JSON.
 const MaxTextLen = 1000
 
 // TruncateTexts shortens each text to MaxTextLen. It does not change RunEnd, which others can share, but replaces it.
@@ -76,7 +74,7 @@ func (s *Span) TruncateTexts() {
 	}
 }
 
-// truncateText shortens a text to MaxTextLen, at the end of a character.
+// truncateText shortens a text to MaxTextLen, at a character boundary.
 func truncateText(text string) string {
 	if len(text) <= MaxTextLen {
 		return text
