@@ -10,7 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 )
 
-// capabilityNodeExec permits commands in tasks whose driver does not isolate the file system. The policy "write" does not
+// capabilityNodeExec permits commands in tasks with a driver that does not isolate the file system. The policy "write" does not
 // include it.
 const capabilityNodeExec = "alloc-node-exec"
 
@@ -24,7 +24,7 @@ type serverPool interface {
 	Call(ctx context.Context, method string, request, response any) error
 }
 
-// Checker checks the rights of tokens. It may be used concurrently.
+// Checker checks the rights that tokens have. It may be used concurrently.
 type Checker struct {
 	pool   serverPool
 	region string
@@ -32,43 +32,41 @@ type Checker struct {
 	identities    cache[*protocol.ACLIdentity]          // by token
 	policies      cache[*protocol.ACLPolicy]            // by name; nil if the policy does not exist
 	roles         cache[*protocol.ACLRole]              // by id; nil if the role does not exist
-	claimPolicies cache[map[string]*protocol.ACLPolicy] // by token of a workload identity
+	claimPolicies cache[map[string]*protocol.ACLPolicy] // by workload identity token
 }
 
-// New returns a Checker that asks the servers of a region.
+// New returns a Checker that asks a region's servers.
 func New(pool serverPool, region string) *Checker { return &Checker{pool: pool, region: region} }
 
-// AllocNodeExec returns nil if the owner of token has the capability alloc-node-exec in a namespace. Otherwise it is like
-// Namespace.
+// AllocNodeExec returns nil if token's owner has the capability alloc-node-exec in a namespace. Otherwise it is like Namespace.
 func (c *Checker) AllocNodeExec(ctx context.Context, token, namespace string) error {
 	return c.Namespace(ctx, token, namespace, capabilityNodeExec)
 }
 
-// Namespace returns nil if the owner of token has one of the capabilities in a namespace. An empty token is the one of
-// anonymous users. The error wraps ErrPermissionDenied, also if the policies of the token cannot be read. It blocks while it
-// asks the servers; answers that are younger than 30 seconds are used without asking, and older ones if the servers cannot
-// answer.
+// Namespace returns nil if token's owner has one of the capabilities in a namespace. An empty token belongs to anonymous users.
+// The error wraps ErrPermissionDenied, also if the token's policies cannot be read. It blocks while it asks the servers; answers
+// younger than 30 seconds are used without asking, and older ones if the servers cannot answer.
 func (c *Checker) Namespace(ctx context.Context, token, namespace string, capabilities ...string) error {
 	return c.check(ctx, token, func(policies map[string]*protocol.ACLPolicy) (bool, error) {
 		return grants(policies, namespace, capabilities...)
 	})
 }
 
-// Node returns nil if the owner of token may read nodes or, with write, change them. Otherwise it is like Namespace.
+// Node returns nil if token's owner may read nodes or, with write, change them. Otherwise it is like Namespace.
 func (c *Checker) Node(ctx context.Context, token string, write bool) error {
 	return c.check(ctx, token, func(policies map[string]*protocol.ACLPolicy) (bool, error) {
 		return grantsOnAll(policies, write, func(r *protocol.ACLRules) *protocol.ACLRule { return r.Node })
 	})
 }
 
-// Agent returns nil if the owner of token may read agents or, with write, change them. Otherwise it is like Namespace.
+// Agent returns nil if token's owner may read agents or, with write, change them. Otherwise it is like Namespace.
 func (c *Checker) Agent(ctx context.Context, token string, write bool) error {
 	return c.check(ctx, token, func(policies map[string]*protocol.ACLPolicy) (bool, error) {
 		return grantsOnAll(policies, write, func(r *protocol.ACLRules) *protocol.ACLRule { return r.Agent })
 	})
 }
 
-// check returns nil if isGranted returns true for the policies of a token, or the token is a management token.
+// check returns nil if isGranted returns true for a token's policies, or the token is a management token.
 func (c *Checker) check(ctx context.Context, token string, isGranted func(map[string]*protocol.ACLPolicy) (bool, error)) error {
 	allowed, err := c.isAllowed(ctx, token, isGranted)
 	switch {
@@ -120,7 +118,7 @@ func (c *Checker) identify(ctx context.Context, token string) (*protocol.ACLIden
 	return found[token], err
 }
 
-// policiesOfUser returns the policies of a token and of its roles. A policy that does not exist is nil.
+// policiesOfUser returns the policies of a token and its roles. A policy that does not exist is nil.
 func (c *Checker) policiesOfUser(ctx context.Context, token string, user *protocol.ACLToken) (map[string]*protocol.ACLPolicy, error) {
 	names := slices.Clone(user.Policies)
 	var roleIDs []string

@@ -231,7 +231,7 @@ func TestMostSpecificRuleCounts(t *testing.T) {
 		for i, r := range test.rules {
 			policies[fmt.Sprint(i)] = rules(r, nil)
 		}
-		for range 10 { // the policies of a map are read in different orders
+		for range 10 { // a map's policies are read in different orders
 			if got, err := grants(policies, "prod-api", can); err != nil || got != test.want {
 				t.Errorf("%s: got %v, %v, want %v", test.name, got, err, test.want)
 			}

@@ -9,10 +9,10 @@ import (
 
 const (
 	maxAnswerAge    = 30 * time.Second // age from which the servers are asked again
-	maxCacheEntries = 1024             // the oldest entries of a cache are dropped above this number
+	maxCacheEntries = 1024             // above this number, a cache drops its oldest entries
 )
 
-// cache keeps answers of the servers. The zero value is ready to use. It may be used concurrently.
+// cache keeps answers from the servers. The zero value is ready to use. It may be used concurrently.
 type cache[T any] struct {
 	mu      sync.Mutex
 	answers map[string]answer[T]
@@ -23,9 +23,9 @@ type answer[T any] struct {
 	time  time.Time
 }
 
-// get returns the values of keys. It calls fetch, without a lock, for the keys whose answers are missing or too old; a key that
-// is missing in the result of fetch has the zero value. If fetch fails, get returns old answers if it has all of them, unless
-// the servers have rejected the token.
+// get returns the values for keys. It calls fetch, without a lock, for keys with missing or too old answers; a key missing in
+// fetch's result has the zero value. If fetch fails, get returns old answers if it has all of them, unless the servers have
+// rejected the token.
 func (c *cache[T]) get(keys []string, fetch func(keys []string) (map[string]T, error)) (map[string]T, error) {
 	found, old := c.lookup(keys)
 	if len(old) == 0 {
@@ -53,7 +53,7 @@ func (c *cache[T]) get(keys []string, fetch func(keys []string) (map[string]T, e
 	return found, nil
 }
 
-// lookup returns the answers to keys of any age, and the keys for which the servers must be asked. keys has no duplicates.
+// lookup returns the answers to keys, however old, and the keys for which the servers must be asked. keys has no duplicates.
 func (c *cache[T]) lookup(keys []string) (found map[string]T, old []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

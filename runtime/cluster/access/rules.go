@@ -11,14 +11,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 )
 
-// Policies of a rule.
+// Rule policies.
 const (
 	denied      = "deny" // a capability, and a policy, that revokes all others
 	policyRead  = "read"
 	policyWrite = "write"
 )
 
-// ruleFile is the part of the text of a policy that the package reads.
+// ruleFile is the part of a policy's text that the package reads.
 type ruleFile struct {
 	Namespaces []struct {
 		Name         string   `hcl:"name,label"`
@@ -36,7 +36,7 @@ type simpleRule struct {
 	Others hcl.Body `hcl:",remain"`
 }
 
-// rulesOf returns the rules of a policy, from its text if the servers have not parsed the text.
+// rulesOf returns a policy's rules, from its text if the servers have not parsed the text.
 func rulesOf(policy *protocol.ACLPolicy) (*protocol.ACLRules, error) {
 	if policy.RulesJSON != nil {
 		return policy.RulesJSON, nil
@@ -62,17 +62,17 @@ func rulesOf(policy *protocol.ACLPolicy) (*protocol.ACLRules, error) {
 	return rules, nil
 }
 
-// capabilitiesByPolicy are the capabilities, of those that a node checks, that the policy of a rule for namespaces includes.
+// capabilitiesByPolicy are the capabilities in a namespace rule's policy, as far as a node checks them.
 var capabilitiesByPolicy = map[string][]string{
 	policyRead:  {"read-job"},
 	policyWrite: {"read-job", "submit-job", "read-logs", "read-fs", "alloc-exec", "alloc-lifecycle"},
 }
 
-// grants reports whether policies grant one of the capabilities in a namespace. A nil policy grants nothing. Of the rules whose names
-// match the namespace, the most specific ones count: those with the exact name, or else those with the fewest characters in
-// the place of wildcards. A rule that denies wins over other rules that are as specific.
+// grants reports whether policies grant one of the capabilities in a namespace. A nil policy grants nothing. The most specific
+// rules that match the namespace count: those with the exact name, or else those with the fewest characters in place of
+// wildcards. A rule that denies wins over equally specific rules.
 func grants(policies map[string]*protocol.ACLPolicy, namespace string, capabilities ...string) (bool, error) {
-	best, granted, isDenied := -1, false, false // best is the distance of the rules that count; -1 before the first rule
+	best, granted, isDenied := -1, false, false // best is the counting rules' distance; -1 before the first rule
 	for _, policy := range policies {
 		if policy == nil {
 			continue
@@ -101,7 +101,7 @@ func grants(policies map[string]*protocol.ACLPolicy, namespace string, capabilit
 	return granted && !isDenied, nil
 }
 
-// grantsOnAll reports whether policies have a rule, which rule returns, that permits to read or, with write, to change. A rule
+// grantsOnAll reports whether one of the rules that rule returns for policies permits to read or, with write, to change. A rule
 // that denies wins. A nil policy, and a nil rule, grant nothing.
 func grantsOnAll(policies map[string]*protocol.ACLPolicy, write bool, rule func(*protocol.ACLRules) *protocol.ACLRule) (granted bool, err error) {
 	for _, policy := range policies {
@@ -124,8 +124,8 @@ func grantsOnAll(policies map[string]*protocol.ACLPolicy, write bool, rule func(
 	return granted, nil
 }
 
-// matchNamespace reports whether a pattern with the wildcard * matches a namespace. distance is 0 for the exact name, and
-// grows with the number of characters of the namespace that wildcards stand for.
+// matchNamespace reports whether a pattern with the wildcard * matches a namespace. distance is 0 for the exact name, and grows
+// with the number of namespace characters that wildcards match.
 func matchNamespace(pattern, namespace string) (distance int, matches bool) {
 	if pattern == namespace {
 		return 0, true

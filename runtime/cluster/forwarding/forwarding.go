@@ -28,15 +28,14 @@ type Config struct {
 	// Address is the URL of the HTTP API of a server, or of a load balancer; nil means the hosts of ServerAddrs with the port
 	// 4646.
 	Address *url.URL
-	// ServerAddrs returns the addresses of the servers, each with the port for nodes. The first one is used while it can be
-	// reached.
+	// ServerAddrs returns the servers' addresses, each with the port for nodes. The first one is used while it can be reached.
 	ServerAddrs func() []string
-	// UseTLS means that servers without Address serve HTTPS. The scheme of Address is what counts otherwise.
+	// UseTLS means that servers without Address serve HTTPS. Otherwise Address's scheme counts.
 	UseTLS bool
-	// TLS returns the TLS settings for servers, which verify the name of a server of the region. It is called for each
-	// connection, and its result is not changed. nil means the authorities of the system and no client certificate.
+	// TLS returns the TLS settings for servers, which verify the name of a server in the region. It is called for each connection,
+	// and its result is not changed. nil means the system's authorities and no client certificate.
 	TLS func() *tls.Config
-	// Region is the region of the servers.
+	// Region is the servers' region.
 	Region string
 	Logger hclog.Logger
 }
@@ -52,7 +51,7 @@ type Proxy struct {
 func New(c Config) *Proxy {
 	p := &Proxy{config: c, target: c.Address}
 	if p.target == nil {
-		p.target = &url.URL{Scheme: "http", Host: "server." + c.Region + ".nomad"} // the connection goes to an address of ServerAddrs
+		p.target = &url.URL{Scheme: "http", Host: "server." + c.Region + ".nomad"} // the connection goes to an address from ServerAddrs
 		if c.UseTLS {
 			p.target.Scheme = "https"
 		}
@@ -73,22 +72,22 @@ func New(c Config) *Proxy {
 	return p
 }
 
-// ServeHTTP forwards a request to a server, and its reply to the client. It removes credentials of the browser for this agent.
-// The caller must have removed tokens that are not for servers from the header X-Nomad-Token; ServeHTTP removes other
-// credentials. It returns when the reply is complete, or when the context of the request ends.
+// ServeHTTP forwards a request to a server, and its reply to the client. It removes the browser's credentials for this agent. The
+// caller must have removed tokens that are not for servers from the header X-Nomad-Token; ServeHTTP removes other credentials. It
+// returns when the reply is complete, or when the request's context ends.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) { p.proxy.ServeHTTP(w, r) }
 
 // rewrite makes the request for the server.
 func (p *Proxy) rewrite(r *httputil.ProxyRequest) {
 	r.SetURL(p.target)
-	// Origin and Referer name this agent, and a server would refuse a websocket of another origin.
+	// Origin and Referer name this agent, and a server would refuse a websocket from another origin.
 	for _, name := range []string{"Authorization", "Cookie", "Origin", "Referer"} {
 		r.Out.Header.Del(name)
 	}
 }
 
-// removeServerPolicy removes the headers in which a server permits pages of other web sites to read the reply: this agent
-// decides that itself.
+// removeServerPolicy removes the headers with which a server lets other web sites' pages read the reply: this agent decides that
+// itself.
 func removeServerPolicy(r *http.Response) error {
 	for name := range r.Header {
 		if strings.HasPrefix(name, "Access-Control-") {
@@ -119,7 +118,7 @@ func (p *Proxy) dialAnyServer(ctx context.Context, _, _ string) (net.Conn, error
 	return nil, errors.Join(errs...)
 }
 
-// addrs returns the addresses of the HTTP APIs of servers.
+// addrs returns the addresses of the servers' HTTP APIs.
 func (p *Proxy) addrs() (addrs []string) {
 	if u := p.config.Address; u != nil {
 		port := u.Port()
@@ -151,8 +150,8 @@ func (p *Proxy) dial(ctx context.Context, addr string) (net.Conn, error) {
 	return tlsConn, nil
 }
 
-// tlsConfig returns the TLS settings of a connection. A server at a configured address shows a certificate for its host name, which
-// an authority of the system may have signed, or the certificate of a server of the region.
+// tlsConfig returns a connection's TLS settings. A server at a configured address shows a certificate for its host name, which a
+// system authority may have signed, or the certificate of a server in the region.
 func (p *Proxy) tlsConfig() *tls.Config {
 	c := &tls.Config{}
 	if p.config.TLS != nil {
@@ -184,7 +183,7 @@ func (p *Proxy) tlsConfig() *tls.Config {
 	return c
 }
 
-// regionVerifier returns a function that verifies a certificate with the settings for servers of the region.
+// regionVerifier returns a function that verifies a certificate with the settings for the region's servers.
 func regionVerifier(c *tls.Config) func(tls.ConnectionState) error {
 	if verify := c.VerifyConnection; verify != nil {
 		return verify

@@ -24,7 +24,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// startProxy returns the URL of a proxy.
+// startProxy returns a proxy's URL.
 func startProxy(t *testing.T, c Config) string {
 	t.Helper()
 	c.Logger, c.Region = hclog.NewNullLogger(), "global"

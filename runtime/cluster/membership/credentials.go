@@ -10,15 +10,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// CredentialsFile is the name of the file of Credentials in the data directory.
+// CredentialsFile is the name of the Credentials file in the data directory.
 const CredentialsFile = "node_credentials.json"
 
-// Credentials are what the servers know a node by. The state has them, too. A file beside the state has a copy, because a node
-// that loses its state would be another one for the servers, which would start its tasks again elsewhere.
+// Credentials identify a node to the servers. The state has them, too. A file beside the state has a copy, because a node that
+// loses its state would be another one for the servers, and they would start its tasks again elsewhere.
 type Credentials struct {
 	NodeID, Region string
 	NodeSecret     string
-	Identity       string // token of the node that the servers have signed; empty if they have signed none
+	Identity       string // the node's token signed by the servers; empty if they have signed none
 }
 
 // ReadCredentials returns the credentials in a file; the zero value if there is no file.
@@ -39,7 +39,7 @@ func ReadCredentials(path string) (c Credentials, err error) {
 	return c, nil
 }
 
-// record returns the membership of a node of a region that has lost its state; ok is false if the credentials are of another node.
+// record returns the membership for a region's node that has lost its state; ok is false if another node has the credentials.
 func (c Credentials) record(nodeID, region string) (record state.ClusterMembership, ok bool) {
 	return state.ClusterMembership{Region: c.Region, NodeSecret: c.NodeSecret, Identity: c.Identity}, c.NodeID == nodeID && c.Region == region
 }

@@ -10,12 +10,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/servers"
 )
 
-// ErrDrainCanceled means that an operator has ended the drain of the node before it was complete.
+// ErrDrainCanceled means that an operator has ended the node's drain before it was complete.
 var ErrDrainCanceled = errors.New("an operator has canceled the drain")
 
 // Drain makes the servers drain the node, and blocks until they have marked all allocations that the drain moves. Allocations
-// that they have marked last can still run then. Drain repeats calls while no server can be reached. It returns the cause of ctx
-// if ctx ends first. The node stays ineligible.
+// marked last can still run then. Drain repeats calls while no server can be reached. It returns ctx's cause if ctx ends first.
+// The node stays ineligible.
 func (m *Member) Drain(ctx context.Context, s protocol.DrainStrategy) error {
 	for {
 		request := protocol.UpdateNodeDrainRequest{
@@ -52,8 +52,8 @@ func (m *Member) Drain(ctx context.Context, s protocol.DrainStrategy) error {
 	}
 }
 
-// waitRetryIfUnreachable waits until a call can be repeated that has failed with err. It returns err if the servers have refused
-// the call, and the cause of ctx if ctx ends.
+// waitRetryIfUnreachable waits until a call that failed with err can be repeated. It returns err if the servers have refused the
+// call, and ctx's cause if ctx ends.
 func (m *Member) waitRetryIfUnreachable(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:

@@ -57,7 +57,7 @@ func (f *drainFixture) start(ctx context.Context, s protocol.DrainStrategy) <-ch
 	return result
 }
 
-// waitBlocked waits until the drain has begun, and a call of the node blocks until the drain ends.
+// waitBlocked waits until the drain has begun, and one of the node's calls blocks until the drain ends.
 func (f *drainFixture) waitBlocked() {
 	f.t.Helper()
 	_, err := f.cluster.WaitNode(f.t.Context(), nodeID, func(n clustertest.Node) bool { return n.Draining && n.SchedulingEligibility == "ineligible" })

@@ -22,14 +22,14 @@ import (
 )
 
 const (
-	// recordChangeDelay collects changes of the node's record that come together, because the servers evaluate the jobs of the
-	// node after each registration with a change.
+	// recordChangeDelay collects changes of the node's record that come together, because the servers evaluate the node's jobs after
+	// each registration with a change.
 	recordChangeDelay = 2 * time.Second
-	// maxEvents limits the events of a call; the servers keep as many.
+	// maxEvents limits the events per call; the servers keep as many.
 	maxEvents = 10
 	// minBeatInterval limits the heartbeats that servers can cause with short times.
 	minBeatInterval = 100 * time.Millisecond
-	// The list of servers and the identity are stored at each heartbeat.
+	// The server list and the identity are stored at each heartbeat.
 	maxServers       = 1000
 	maxAddrBytes     = 300
 	maxIdentityBytes = 64 << 10
@@ -54,14 +54,14 @@ type nodeStore interface {
 type Config struct {
 	Region string
 	NodeID string
-	Host   fingerprint.Host // of the record of the node, with its networks and processors
-	// IntroductionToken is the token of the first registration; empty means none.
+	Host   fingerprint.Host // for the node's record, with its networks and processors
+	// IntroductionToken is the token for the first registration; empty means none.
 	IntroductionToken string
-	CredentialsPath   string // file of the Credentials; empty means none
+	CredentialsPath   string // Credentials file; empty means none
 	Pool              serverPool
 	Store             nodeStore
-	// ReportStates is called when the servers have marked the node otherwise than ready. They mark it ready again after the
-	// states of its allocations were reported, and a further heartbeat. It must return soon. It may be nil.
+	// ReportStates is called when the servers have marked the node otherwise than ready. They mark it ready again after its
+	// allocations' states were reported, and a further heartbeat. It must return soon. It may be nil.
 	ReportStates func()
 	Logger       hclog.Logger
 }
@@ -75,17 +75,17 @@ type Member struct {
 	credentialsMu sync.Mutex
 	written       Credentials // content of the file, or the zero value if it is not known
 
-	isRestored bool // the record is from the file of the credentials, because the state was lost
+	isRestored bool // the record is from the credentials file, because the state was lost
 
 	mu             sync.Mutex
 	record         state.ClusterMembership // credentials; stored
 	forceRenewal   bool                    // the servers must sign a new identity
-	lastSent       *protocol.Node          // record of the last successful registration; nil before it
-	lastEventIndex uint64                  // events of the node up to this index of the store were sent
+	lastSent       *protocol.Node          // the last successfully registered record; nil before it
+	lastEventIndex uint64                  // the node's events up to this store index were sent
 }
 
-// New returns a Member with the credentials of earlier agents. It stores new credentials before it returns if there are
-// none. It fails if the stored credentials are unreadable or belong to another region.
+// New returns a Member with earlier agents' credentials. It stores new credentials before it returns if there are none. It fails
+// if the stored credentials are unreadable or belong to another region.
 func New(ctx context.Context, c Config) (*Member, error) {
 	m := &Member{config: c, registered: make(chan struct{}), wake: make(chan struct{}, 1)}
 	known, err := c.Store.Snapshot().ReadAgentRecord(state.ClusterMembershipName, &m.record)
@@ -113,7 +113,7 @@ func New(ctx context.Context, c Config) (*Member, error) {
 	return m, nil
 }
 
-// KnownServers returns the addresses of the servers that an earlier agent has known last.
+// KnownServers returns the server addresses that an earlier agent has known last.
 func KnownServers(s *store.Store) []string {
 	var record state.ClusterMembership
 	if _, err := s.Snapshot().ReadAgentRecord(state.ClusterMembershipName, &record); err != nil {
@@ -122,33 +122,33 @@ func KnownServers(s *store.Store) []string {
 	return record.Servers
 }
 
-// Registered returns a channel that is closed when the servers have accepted a registration, of this agent or an earlier
-// one. Other calls than the registration are possible from then on.
+// Registered returns a channel that is closed when the servers have accepted a registration, by this agent or an earlier one.
+// From then on, other calls than the registration are possible.
 func (m *Member) Registered() <-chan struct{} { return m.registered }
 
-// Token returns the token of the node for calls, which is secret.
+// Token returns the node's token for calls, which is secret.
 func (m *Member) Token() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.tokenLocked(identity)
 }
 
-// Secret returns the secret of the node.
+// Secret returns the node's secret.
 func (m *Member) Secret() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.record.NodeSecret
 }
 
-// CredentialsRejected reports whether servers have rejected credentials of the node: they may be others than the servers that have
-// assigned the allocations of a lost state.
+// CredentialsRejected reports whether servers have rejected the node's credentials: they may not be the servers that have
+// assigned a lost state's allocations.
 func (m *Member) CredentialsRejected() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.record.CredentialsRejected
 }
 
-// LastContact returns the time of the last successful registration or heartbeat, of this agent or an earlier one.
+// LastContact returns the time of the last successful registration or heartbeat, by this agent or an earlier one.
 func (m *Member) LastContact() time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -168,8 +168,7 @@ func (m *Member) RenewIdentity() {
 	m.Beat()
 }
 
-// RegisterAgain makes Run register the node soon, because servers that were restored may have an earlier record of it. It does
-// not block.
+// RegisterAgain makes Run register the node soon, because restored servers may have an earlier record of it. It does not block.
 func (m *Member) RegisterAgain() {
 	m.mu.Lock()
 	m.lastSent = nil
@@ -231,8 +230,8 @@ func (m *Member) Run(ctx context.Context) {
 	}
 }
 
-// retryDelay returns the maximum delay after the given number of failures: short while the servers still wait for the
-// heartbeat, then growing.
+// retryDelay returns the maximum delay after the given number of failures: short while the servers still wait for the heartbeat,
+// then growing.
 func retryDelay(failures int, untilMissed time.Duration) time.Duration {
 	if untilMissed > 0 {
 		return 2 * shortDelay
@@ -240,7 +239,7 @@ func retryDelay(failures int, untilMissed time.Duration) time.Duration {
 	return min(maxRetryDelay, time.Duration(failures)*2*shortDelay)
 }
 
-// log logs the notice of a transition, and the first failure of several.
+// log logs a transition's notice, and the first of several failures.
 func (m *Member) log(s step, t transition, err error, failures int) {
 	switch {
 	case t.notice != "":
@@ -269,8 +268,8 @@ func (m *Member) waitNodeRecord(ctx context.Context) error {
 	}
 }
 
-// waitNextBeat blocks until the next heartbeat is due or was requested, and returns the next step: a registration if the
-// record of the node has changed. It sends events of the node meanwhile.
+// waitNextBeat blocks until the next heartbeat is due or was requested, and returns the next step: a registration if the node's
+// record has changed. It sends the node's events meanwhile.
 func (m *Member) waitNextBeat(ctx context.Context, next step, ttl time.Duration) (step, error) {
 	// Servers add the jitter to ttl. A tenth less keeps the heartbeat in time if the machine is busy.
 	due := time.NewTimer(max(ttl-ttl/10, minBeatInterval))
@@ -301,14 +300,14 @@ func (m *Member) waitNextBeat(ctx context.Context, next step, ttl time.Duration)
 	}
 }
 
-// hasChanged reports whether the record of the node differs from the one that was registered.
+// hasChanged reports whether the node's record differs from the registered one.
 func (m *Member) hasChanged(node *api.Node) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return !reflect.DeepEqual(m.lastSent, newNodeRecord(node, &m.config.Host, m.record.NodeSecret))
 }
 
-// execute makes the call of a step.
+// execute makes a step's call.
 func (m *Member) execute(ctx context.Context, s step) (ttl time.Duration, result outcome, err error) {
 	switch s.action {
 	case register:
@@ -334,7 +333,7 @@ func outcomeOf(err error) outcome {
 	}
 }
 
-// tokenLocked returns the token of a call.
+// tokenLocked returns a call's token.
 func (m *Member) tokenLocked(c credential) string {
 	switch {
 	case c == introduction:
@@ -385,12 +384,12 @@ func (m *Member) sendHeartbeat(ctx context.Context, c credential) (ttl time.Dura
 		return 0, err
 	}
 	if response.Index > 0 && response.SignedIdentity == nil && m.config.ReportStates != nil {
-		m.config.ReportStates() // the status of the node has changed
+		m.config.ReportStates() // the node's status has changed
 	}
 	return response.HeartbeatTTL, nil
 }
 
-// applyResponse stores what the servers have answered: first the new identity, which counts from then on.
+// applyResponse stores the servers' answer: first the new identity, which counts from then on.
 func (m *Member) applyResponse(ctx context.Context, r *protocol.NodeUpdateResponse) error {
 	if err := checkResponse(r); err != nil {
 		m.config.Logger.Error("rejected a response of a server", "server", r.Server, "error", err)
@@ -419,7 +418,7 @@ func (m *Member) applyResponse(ctx context.Context, r *protocol.NodeUpdateRespon
 	return nil
 }
 
-// checkResponse returns an error, which names the field, if a response has what no server of Nomad sends.
+// checkResponse returns an error, which names the field, if a response has something that no Nomad server sends.
 func checkResponse(r *protocol.NodeUpdateResponse) error {
 	switch {
 	case r.HeartbeatTTL < 0:
@@ -443,7 +442,7 @@ func (m *Member) isRegistered() bool {
 	return m.record.Registered
 }
 
-// forgetRegistration makes the node one that was never registered.
+// forgetRegistration makes the node count as never registered.
 func (m *Member) forgetRegistration(ctx context.Context) {
 	m.mu.Lock()
 	m.record.Registered, m.record.Identity, m.record.CredentialsRejected = false, "", true
@@ -463,8 +462,7 @@ func (m *Member) storeRecord(ctx context.Context, record state.ClusterMembership
 	return err
 }
 
-// sendNewEvents sends the events of the node that were stored since the last call. Events that cannot be sent are sent with
-// the next ones.
+// sendNewEvents sends the node's events stored since the last call. Events that cannot be sent are sent with the next ones.
 func (m *Member) sendNewEvents(ctx context.Context, node *api.Node) {
 	var events []*protocol.NodeEvent
 	newest := m.lastEventIndex

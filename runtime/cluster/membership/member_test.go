@@ -35,8 +35,8 @@ func TestEachOutcomeOfEachStepHasATransition(t *testing.T) {
 	}
 }
 
-// TestNoFailureRepeatsWithoutPause follows each outcome but success for ever: calls that fail must not follow each other
-// without a pause.
+// TestNoFailureRepeatsWithoutPause follows each outcome but success forever: failing calls must not follow each other without a
+// pause.
 func TestNoFailureRepeatsWithoutPause(t *testing.T) {
 	for o := denied; o <= failed; o++ {
 		for first := range transitions {
@@ -61,7 +61,7 @@ const (
 	nodeID = "5844aeb0-068a-191b-2651-846e6d798aa4"
 )
 
-// fakePool answers calls with the answers of a script, and then with success. It records the calls.
+// fakePool answers calls with a script's answers, and then with success. It records the calls.
 type fakePool struct {
 	start time.Time
 
@@ -70,7 +70,7 @@ type fakePool struct {
 	calls  []string
 }
 
-// answer is the reply of a server: an error, or a response.
+// answer is a server's reply: an error, or a response.
 type answer struct {
 	err      error
 	response protocol.NodeUpdateResponse
@@ -264,7 +264,7 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
-// Each response is a heartbeat of which the servers say that the next is due at once.
+// Each response to a heartbeat claims that the next one is due at once.
 func TestServersCannotCauseHeartbeatsWithoutPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pool := &fakePool{start: time.Now()}
@@ -365,7 +365,7 @@ func (s *fullStore) Update(ctx context.Context, fn func(*store.Txn) error) (uint
 	return s.Store.Update(ctx, fn)
 }
 
-// A node whose disk is full has contact with the servers, and must not stop allocations as if it had none.
+// A node with a full disk has contact with the servers, and must not stop allocations as if it had none.
 func TestFullDiskIsNoLossOfContact(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &fullStore{Store: newStoreWithNode(t)}

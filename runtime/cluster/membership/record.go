@@ -12,12 +12,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 )
 
-// attributePrefixesOfOwnScheduler are prefixes of attributes of what works only without servers: servers must not place
-// jobs here that need it.
+// attributePrefixesOfOwnScheduler are prefixes of attributes for features that work only without servers: servers must not place
+// jobs here that need them.
 var attributePrefixesOfOwnScheduler = []string{"plugins.host_volume."}
 
-// newNodeRecord returns the record for the servers of a node that the store has. Dynamic host volumes are left out. The
-// result shares memory with node.
+// newNodeRecord returns the servers' record for a node in the store. Dynamic host volumes are left out. The result shares memory
+// with node.
 func newNodeRecord(node *api.Node, host *fingerprint.Host, secretID string) *protocol.Node {
 	attributes := maps.Clone(node.Attributes)
 	maps.DeleteFunc(attributes, func(name, _ string) bool {
@@ -63,7 +63,7 @@ func newNodeRecord(node *api.Node, host *fingerprint.Host, secretID string) *pro
 	return record
 }
 
-// newResources returns the resources of a node. Cpu is the form of Processors for servers before 1.7.
+// newResources returns a node's resources. Cpu is Processors in the form for servers before 1.7.
 func newResources(r *api.NodeResources, host *fingerprint.Host) *protocol.NodeResources {
 	resources := &protocol.NodeResources{
 		Cpu:            protocol.CPUResources{CpuShares: r.Cpu.CpuShares, TotalCpuCores: r.Cpu.TotalCpuCores, ReservableCpuCores: r.Cpu.ReservableCpuCores},
@@ -109,7 +109,7 @@ func newResources(r *api.NodeResources, host *fingerprint.Host) *protocol.NodeRe
 	return resources
 }
 
-// newTopology returns the processors of the machine in the form of the servers.
+// newTopology returns the machine's processors in the servers' form.
 func newTopology(t *base.Topology) *protocol.Topology {
 	topology := &protocol.Topology{OverrideTotalCompute: t.OverrideTotalCompute, OverrideWitholdCompute: t.OverrideWithholdCompute}
 	for i, id := range t.NodeIDs {
@@ -132,8 +132,8 @@ func newTopology(t *base.Topology) *protocol.Topology {
 	return topology
 }
 
-// newReservedResources returns the reserved resources of a node. The servers subtract the reserved cores, which are disabled in the
-// topology, so that the reserved CPU is only what the operator has reserved beside them.
+// newReservedResources returns a node's reserved resources. The servers subtract the reserved cores, which are disabled in the
+// topology, so the reserved CPU is only what the operator has reserved beside them.
 func newReservedResources(r *api.NodeReservedResources, host *fingerprint.Host) *protocol.ReservedResources {
 	if r == nil {
 		return &protocol.ReservedResources{} // the nomad command fails on a node without reserved resources

@@ -10,8 +10,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 )
 
-// The servers get the networks and the processors of the machine as a client of Nomad sends them: addresses of host networks only
-// in NodeNetworks, and reserved cores not in the reserved CPU.
+// The servers get the machine's networks and processors as a Nomad client sends them: addresses of host networks only in
+// NodeNetworks, and reserved cores not in the reserved CPU.
 func TestRecordOfMachine(t *testing.T) {
 	mbits := 1000
 	node := &api.Node{

@@ -2,7 +2,7 @@ package membership
 
 import "time"
 
-// action is the next call of a Member.
+// action is a Member's next call.
 type action int
 
 const (
@@ -10,13 +10,13 @@ const (
 	heartbeat               // Node.UpdateStatus
 )
 
-// credential is the token of a call.
+// credential is a call's token.
 type credential int
 
 const (
-	introduction credential = iota // introduction token of the configuration, or none: the servers do not know the node
-	identity                       // identity that the servers have signed, or the secret if they have signed none
-	secret                         // secret of the node, although there is an identity
+	introduction credential = iota // the configured introduction token, or none: the servers do not know the node
+	identity                       // identity signed by the servers, or the secret if they have signed none
+	secret                         // the node's secret, although there is an identity
 )
 
 // step is the next call and its token.
@@ -25,14 +25,14 @@ type step struct {
 	credential credential
 }
 
-// outcome is the result of a call.
+// outcome is a call's result.
 type outcome int
 
 const (
 	accepted       outcome = iota
 	denied                 // the servers reject the token
 	nodeUnknown            // the servers do not have the node
-	secretMismatch         // the servers have the node with the secret of another machine
+	secretMismatch         // the servers have the node with another machine's secret
 	failed                 // no server has answered, or none could execute the call
 )
 
@@ -71,7 +71,7 @@ var (
 	beatBySecret    = step{heartbeat, secret}
 )
 
-// transitions is the state machine of a Member: the next step after each outcome of each step.
+// transitions is a Member's state machine: the next step after each outcome of each step.
 var transitions = map[step]map[outcome]transition{
 	registerUnknown: {
 		accepted:       {next: beat},
@@ -107,6 +107,6 @@ const (
 	shortDelay    = time.Second
 	longDelay     = 30 * time.Second
 	maxRetryDelay = 30 * time.Second
-	// heartbeatGrace is how long servers wait after the time of the next heartbeat, by default.
+	// heartbeatGrace is how long servers wait by default after the next heartbeat's due time.
 	heartbeatGrace = 10 * time.Second
 )

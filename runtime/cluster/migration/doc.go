@@ -1,6 +1,6 @@
-// Package migration moves the data of an allocation from one node of a cluster to another.
+// Package migration moves an allocation's data from one cluster node to another.
 //
-// A Fetcher finds the node of the previous allocation through the servers, and reads the archive that package allocdir
-// defines from the HTTP API of that node. Token makes the proof that a node may read it: the servers give it to the node
-// of the next allocation, because they have the secrets of all nodes. Package httpapi serves the archives of this node.
+// A Fetcher finds the previous allocation's node through the servers, and reads the archive, in package allocdir's format, from
+// that node's HTTP API. Token proves that a node may read it: the servers give it to the next allocation's node, because they
+// have all nodes' secrets. Package httpapi serves this node's archives.
 package migration

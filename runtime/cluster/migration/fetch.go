@@ -41,26 +41,26 @@ type Config struct {
 	Region string
 	NodeID string
 	Pool   serverPool
-	// NodeToken returns the token of this node for calls of servers, MigrateToken the token for the data of the allocation
-	// that the given one replaces; empty means that the servers have sent none.
+	// NodeToken returns this node's token for server calls, MigrateToken the token for the data of the allocation that the given one
+	// replaces; empty means that the servers have sent none.
 	NodeToken    func() string
 	MigrateToken func(allocID string) string
-	// HasAlloc reports whether an allocation is one of this node.
+	// HasAlloc reports whether this node has an allocation.
 	HasAlloc func(allocID string) bool
-	// TLS returns the TLS settings for other nodes. They have the certificates of this node and no server name. It is nil if
-	// the configuration has no certificates.
+	// TLS returns the TLS settings for other nodes. They have this node's certificates and no server name. It is nil if the
+	// configuration has no certificates.
 	TLS    func() *tls.Config
 	Logger hclog.Logger
 }
 
-// Fetcher fetches data of allocations from other nodes. It may be used concurrently.
+// Fetcher fetches allocation data from other nodes. It may be used concurrently.
 type Fetcher struct{ config Config }
 
 // NewFetcher returns a Fetcher.
 func NewFetcher(c Config) *Fetcher { return &Fetcher{c} }
 
-// Previous returns the allocation that alloc replaces, if it has run on another node and the group of alloc wants its data
-// from there. Otherwise it returns nil.
+// Previous returns the allocation that alloc replaces, if it has run on another node and alloc's group wants its data from there.
+// Otherwise it returns nil.
 func (f *Fetcher) Previous(alloc *api.Allocation) builtinhooks.PreviousAlloc {
 	group := alloc.GetTaskGroup()
 	if group == nil || group.EphemeralDisk == nil || !pointer.Value(group.EphemeralDisk.Migrate) {
@@ -74,12 +74,12 @@ func (f *Fetcher) Previous(alloc *api.Allocation) builtinhooks.PreviousAlloc {
 
 var _ builtinhooks.PreviousAlloc = (*remoteAlloc)(nil)
 
-// remoteAlloc is the previous allocation of alloc. Its methods are called one after the other.
+// remoteAlloc is alloc's previous allocation. Its methods are called one after the other.
 type remoteAlloc struct {
 	fetcher *Fetcher
 	alloc   *api.Allocation
-	// nodeID is the node of the previous allocation, and noDataReason the reason why it has no data. One of them is set when
-	// WaitEnded has returned nil.
+	// nodeID is the previous allocation's node, and noDataReason the reason why it has no data. One of them is set when WaitEnded
+	// has returned nil.
 	nodeID, noDataReason string
 }
 
@@ -115,7 +115,7 @@ func (r *remoteAlloc) WaitEnded(ctx context.Context) error {
 	}
 }
 
-// readAlloc returns an allocation, or nil if the servers do not have it, and the index of the answer. It blocks as the query does.
+// readAlloc returns an allocation, or nil if the servers do not have it, and the answer's index. It blocks as the query does.
 func (f *Fetcher) readAlloc(ctx context.Context, id string, query *servers.Query) (*protocol.Allocation, uint64, error) {
 	request := protocol.GetAllocRequest{AllocID: id, ReadOptions: protocol.ReadOptions{Region: f.config.Region, AuthToken: f.config.NodeToken()}}
 	block := query.Next(&request.ReadOptions)
@@ -178,7 +178,7 @@ func (f *Fetcher) readNode(ctx context.Context, id string) (*api.Node, error) {
 	return response.Node, nil
 }
 
-// maxArchiveBytes returns the size of the ephemeral disk of an allocation.
+// maxArchiveBytes returns the size of an allocation's ephemeral disk.
 func maxArchiveBytes(alloc *api.Allocation) int64 {
 	if alloc.AllocatedResources == nil {
 		return 0
@@ -186,7 +186,7 @@ func maxArchiveBytes(alloc *api.Allocation) int64 {
 	return alloc.AllocatedResources.Shared.DiskMB << 20
 }
 
-// openArchive requests the archive of an allocation from its node. The caller closes the result.
+// openArchive requests an allocation's archive from its node. The caller closes the result.
 func (f *Fetcher) openArchive(ctx context.Context, node *api.Node, allocID, token string) (io.ReadCloser, error) {
 	transport := &http.Transport{
 		DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,
@@ -233,7 +233,7 @@ func (f *Fetcher) openArchive(ctx context.Context, node *api.Node, allocID, toke
 	return &archiveBody{ctx: ctx, body: response.Body, idle: idle, stop: stop}, nil
 }
 
-// causeOr returns the cause of ctx if it has ended, and err otherwise.
+// causeOr returns ctx's cause if it has ended, and err otherwise.
 func causeOr(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -241,9 +241,9 @@ func causeOr(ctx context.Context, err error) error {
 	return err
 }
 
-// archiveBody is the body of a response. Reading fails if the node sends nothing for idleTimeout.
+// archiveBody is a response body. Reading fails if the node sends nothing for idleTimeout.
 type archiveBody struct {
-	ctx  context.Context // of the request; its cause says why reading fails
+	ctx  context.Context // the request's context; its cause says why reading fails
 	body io.ReadCloser
 	idle *time.Timer
 	stop func()

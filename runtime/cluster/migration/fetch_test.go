@@ -34,7 +34,7 @@ const (
 )
 
 func TestToken(t *testing.T) {
-	// The digest was made with b2sum's algorithm: hashlib.blake2b(id, key=secret) of Python.
+	// The digest was made with b2sum's algorithm: Python's hashlib.blake2b(id, key=secret).
 	const want = "hTinl8JSBcDcqr7svXGdCdt5GHeCFqYawqrM1Jb0bj0VP7TE2Y-waQHMbx7Be4pl9GDTMeEqVeHnp9cmo-odNQ=="
 	got := Token(secret, oldID)
 	if got != want {
@@ -61,9 +61,9 @@ func TestToken(t *testing.T) {
 // fakePool answers calls with the next of its allocations, and with its node.
 type fakePool struct {
 	allocs  []*api.Allocation
-	errs    []error // errors of the first calls of Alloc.GetAlloc; nil means an answer
+	errs    []error // errors from the first Alloc.GetAlloc calls; nil means an answer
 	node    *api.Node
-	indexes []uint64 // of the calls of Alloc.GetAlloc
+	indexes []uint64 // from Alloc.GetAlloc calls
 	waits   int
 }
 
@@ -169,7 +169,7 @@ func TestWaitEnded(t *testing.T) {
 	}
 }
 
-// newAllocDir returns a built directory of an allocation.
+// newAllocDir returns an allocation's built directory.
 func newAllocDir(t *testing.T, id string) *allocdir.Dir {
 	t.Helper()
 	d, err := allocdir.New(t.TempDir(), id)
@@ -182,7 +182,7 @@ func newAllocDir(t *testing.T, id string) *allocdir.Dir {
 	return d
 }
 
-// serveData returns a node that serves the archive of an allocation with one file.
+// serveData returns a node that serves an allocation's archive with one file.
 func serveData(t *testing.T, start func(http.Handler) *httptest.Server) *api.Node {
 	t.Helper()
 	d := newAllocDir(t, oldID)

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/crypto/blake2b"
 )
 
-// Token returns the token with which another node may read the data of an allocation of the node that has the secret. An
-// empty secret, or one of more than 64 bytes, has no tokens: then Token returns an empty text.
+// Token returns the token with which another node may read an allocation's data from the node with this secret. An empty secret,
+// or one longer than 64 bytes, has no tokens: then Token returns an empty text.
 func Token(nodeSecret, allocID string) string {
 	if nodeSecret == "" {
 		return "" // anybody could make the token
@@ -21,7 +21,7 @@ func Token(nodeSecret, allocID string) string {
 	return base64.URLEncoding.EncodeToString(hash.Sum(nil))
 }
 
-// IsValidToken reports, in constant time, whether token is the one of an allocation of the node that has the secret.
+// IsValidToken reports, in constant time, whether token is the one that the secret's node expects for an allocation.
 func IsValidToken(nodeSecret, allocID, token string) bool {
 	want := Token(nodeSecret, allocID)
 	return want != "" && subtle.ConstantTimeCompare([]byte(token), []byte(want)) == 1

@@ -17,7 +17,7 @@ import (
 
 const allocPath = "/v1/client/allocation/"
 
-// callAlloc passes a request about an allocation to the API. operation is the end of the path.
+// callAlloc passes a request about an allocation to the API. operation is the last part of the path.
 func (n *node) callAlloc(ctx context.Context, method, allocID, operation string, query url.Values, body, reply any) error {
 	if err := checkAllocID(allocID); err != nil {
 		return err
@@ -40,7 +40,7 @@ func (n *node) allocStats(ctx context.Context, r *protocol.AllocStatsRequest) (*
 	if err := n.callAlloc(ctx, http.MethodGet, r.AllocID, "/stats", url.Values{"task": {r.Task}}, nil, stats); err != nil {
 		return nil, err
 	}
-	// Clients of servers read the fields of the memory and of the processor without a check.
+	// Servers' clients read the memory and processor fields without a check.
 	stats.ResourceUsage = completeUsage(stats.ResourceUsage)
 	for name, task := range stats.Tasks {
 		if task == nil {
@@ -136,12 +136,12 @@ func (n *node) callFiles(ctx context.Context, operation string, r *protocol.File
 	return n.call(ctx, apiRequest{http.MethodGet, "/v1/client/fs/" + operation + "/" + r.AllocID, url.Values{"path": {r.Path}}, nil}, reply)
 }
 
-// secretDirKind returns the kind of a directory of secrets that contains the path, or "". It ignores links: a link shows only
-// the names of secrets, whose content the API protects.
+// secretDirKind returns the kind of secret directory that contains the path, or "". It ignores links: a link shows only the names
+// of secrets, and the API protects their content.
 func secretDirKind(p string) string {
 	elements := strings.Split(path.Clean("/"+p), "/")
 	switch {
-	case len(elements) < 3: // an empty element, and the directory of a task
+	case len(elements) < 3: // an empty element, and a task's directory
 		return ""
 	case strings.EqualFold(elements[2], "secrets"):
 		return "secret"
@@ -193,7 +193,7 @@ func (n *node) agentHost(ctx context.Context, r *protocol.AgentRequest) (*protoc
 	return reply, n.call(ctx, apiRequest{http.MethodGet, "/v1/agent/host", nil, nil}, reply)
 }
 
-// profileHeaders are the headers of a profile that the reply repeats.
+// profileHeaders are a profile's headers that the reply repeats.
 var profileHeaders = []string{"Content-Type", "Content-Disposition", "X-Content-Type-Options"}
 
 func (n *node) agentProfile(ctx context.Context, r *protocol.AgentProfileRequest) (*protocol.AgentProfileResponse, error) {

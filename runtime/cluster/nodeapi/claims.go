@@ -9,7 +9,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 )
 
-// ParseClaims returns the claims of a JWT without a check of its signature. Whole numbers are int64.
+// ParseClaims returns a JWT's claims without a check of its signature. Whole numbers are int64.
 func ParseClaims(token string) (map[string]any, error) {
 	text, err := protocol.EncodedClaims(token)
 	switch {

@@ -13,8 +13,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskexec"
 )
 
-// maxQueuedInputs is how many messages of a server are received before the command reads them, so that the end of a session
-// is noticed while a command does not read its input.
+// maxQueuedInputs is how many server messages are received before the command reads them, so that a session's end is noticed
+// while a command does not read its input.
 const maxQueuedInputs = 64
 
 // errPermissionDenied has a text that servers recognise.
@@ -49,7 +49,7 @@ func (n *node) exec(ctx context.Context, s *wire.Stream) {
 	taskexec.Run(ctx, c, command)
 }
 
-// findCommand checks a request in the order of Nomad, and returns the command.
+// findCommand checks a request in Nomad's order, and returns the command.
 func (n *node) findCommand(ctx context.Context, r *protocol.ExecRequest) (taskexec.Command, error) {
 	if err := n.checkAlloc(r.AllocID); err != nil {
 		return taskexec.Command{}, err
@@ -75,7 +75,7 @@ func (n *node) findCommand(ctx context.Context, r *protocol.ExecRequest) (taskex
 	return ask.FindCommand(alloc, n.FindRunner(r.AllocID))
 }
 
-// toReplyError converts an error of package taskexec.
+// toReplyError converts an error from package taskexec.
 func toReplyError(err error) error {
 	if rejected := new(taskexec.RequestError); errors.As(err, &rejected) {
 		return &replyError{rejected.Code, rejected.Text}
@@ -83,14 +83,14 @@ func toReplyError(err error) error {
 	return err
 }
 
-// execStream is the stream of an exec session.
+// execStream is an exec session's stream.
 type execStream struct {
 	stream *wire.Stream
 	ctx    context.Context // ends with the session
 	inputs chan taskexec.Input
 }
 
-// receiveInputs puts the messages of the server into the queue, until the server closes its end or the session ends.
+// receiveInputs queues the server's messages until the server closes its end or the session ends.
 func (c *execStream) receiveInputs() {
 	for {
 		var message protocol.ExecInput
@@ -105,7 +105,7 @@ func (c *execStream) receiveInputs() {
 	}
 }
 
-// toInput converts a message of the server. Without input and a size it is a heartbeat.
+// toInput converts a server message. Without input and a size it is a heartbeat.
 func toInput(message protocol.ExecInput) (in taskexec.Input) {
 	if message.Stdin != nil {
 		in.Stdin, in.CloseStdin = message.Stdin.Data, message.Stdin.Close

@@ -12,25 +12,25 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskexec"
 )
 
-// Config has the parts of the agent that servers call. Its functions are called concurrently.
+// Config has the agent's parts that servers call. Its functions are called concurrently.
 type Config struct {
 	NodeID string
-	// API is the HTTP API of the agent without access control. It must flush each frame of a stream.
+	// API is the agent's HTTP API without access control. It must flush each frame of a stream.
 	API http.Handler
-	// FindAlloc returns an allocation of this node, or nil if the node does not know the id.
+	// FindAlloc returns one of this node's allocations, or nil if the node does not know the ID.
 	FindAlloc func(allocID string) *api.Allocation
-	// FindRunner returns the runner of an allocation, or nil if the node does not run the allocation.
+	// FindRunner returns an allocation's runner, or nil if the node does not run the allocation.
 	FindRunner func(allocID string) taskexec.Runner
 
-	// AllowExec returns an error, which is sent to the user, if the owner of token may not run commands in the task. task can
-	// be empty or unknown. A nil AllowExec allows all commands. Servers have checked the capability alloc-exec.
+	// AllowExec returns an error, which is sent to the user, if token's owner may not run commands in the task. task can be empty or
+	// unknown. A nil AllowExec allows all commands. Servers have checked the capability alloc-exec.
 	AllowExec func(ctx context.Context, token, allocID, task string) error
 	// DisableRemoteExec rejects all commands in tasks.
 	DisableRemoteExec bool
 
-	// RenewIdentity makes the next heartbeat ask for a new identity of the node.
+	// RenewIdentity makes the next heartbeat request a new node identity.
 	RenewIdentity func()
-	// IdentityClaims returns the claims of the identity of the node. It returns an error if the node has none.
+	// IdentityClaims returns the claims in the node's identity. It returns an error if the node has none.
 	IdentityClaims func() (map[string]any, error)
 }
 

@@ -26,7 +26,7 @@ const (
 	testAllocID = "9a30b60a-07ff-f6ce-ec36-533c48a52b97"
 )
 
-// testAllocation returns an allocation whose task "t" runs.
+// testAllocation returns an allocation with a running task "t".
 func testAllocation() *api.Allocation {
 	return &api.Allocation{
 		ID: testAllocID, JobID: "web", TaskGroup: "g",
@@ -37,7 +37,7 @@ func testAllocation() *api.Allocation {
 	}
 }
 
-// runnerFunc is a Runner of the test allocation.
+// runnerFunc is the test allocation's Runner.
 type runnerFunc func(ctx context.Context, exec driver.Exec) (*driver.ExitResult, error)
 
 func (f runnerFunc) ExecStreaming(ctx context.Context, _ string, exec driver.Exec) (*driver.ExitResult, error) {
@@ -59,14 +59,14 @@ func newConfig(handler http.HandlerFunc, runner taskexec.Runner) Config {
 	}
 }
 
-// newServer serves the methods of c and returns the session of the server. stop ends the agent.
+// newServer serves c's methods and returns the server's session. stop ends the agent.
 func newServer(t *testing.T, c Config) (server *wire.Session, stop func()) {
 	t.Helper()
 	node, server := wiretest.NewSessions(t)
 	return server, wiretest.Serve(t, node, Methods(c))
 }
 
-// wireForm returns what a peer decodes from the message of v: JSON with the keys of the wire.
+// wireForm returns what a peer decodes from v's message: JSON with the keys on the wire.
 func wireForm(t *testing.T, v any) string {
 	t.Helper()
 	b, err := wire.EncodeBytes(v)
@@ -221,7 +221,7 @@ func TestAbortedReplyIsAnError(t *testing.T) {
 	}
 }
 
-// openStream starts a streaming method of the node. The stream is closed at the end of the test.
+// openStream starts one of the node's streaming methods. The stream is closed when the test ends.
 func openStream(t *testing.T, server *wire.Session, method string, request any) *wire.Stream {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -234,7 +234,7 @@ func openStream(t *testing.T, server *wire.Session, method string, request any) 
 	return s
 }
 
-// receive returns the next message: the payload, "code text" of an error, or "end".
+// receive returns the next message: the payload, an error as "code text", or "end".
 func receive(t *testing.T, s *wire.Stream) string {
 	t.Helper()
 	var m protocol.StreamMessage
@@ -346,7 +346,7 @@ func TestErrorsOfStreams(t *testing.T) {
 	}
 }
 
-// A server that closes its end while the node waits for its window must not keep the stream.
+// If a server closes its end while the node waits for its window, the stream must end.
 func TestServerClosesStreamThatItDoesNotRead(t *testing.T) {
 	ended := make(chan error, 1)
 	started := make(chan struct{})
@@ -374,7 +374,7 @@ func TestServerClosesStreamThatItDoesNotRead(t *testing.T) {
 	}
 }
 
-// The session ends while streams are open: Serve returns, so that no goroutine and no command is left.
+// The session ends while streams are open: Serve returns, so no goroutine and no command is left.
 func TestEndOfSessionEndsStreamsAndCommands(t *testing.T) {
 	started, ended := make(chan struct{}, 2), make(chan struct{}, 2)
 	untilEnd := func(ctx context.Context) {
@@ -420,7 +420,7 @@ func TestExecSession(t *testing.T) {
 		return &driver.ExitResult{ExitCode: 3}, nil
 	})))
 	s := openStream(t, server, protocol.MethodExec, &protocol.ExecRequest{AllocID: testAllocID, Task: "t", Cmd: []string{"/bin/sh", "-c", "read x"}})
-	// The generated code of a server sends more keys.
+	// A server's generated code sends more keys.
 	leftovers := map[string]any{"Setup": nil, "TtySize": nil, "XXX_NoUnkeyedLiteral": map[string]any{}, "XXX_sizecache": 0, "XXX_unrecognized": nil}
 	leftovers["Stdin"] = map[string]any{"Data": "abc\n", "Close": false, "XXX_sizecache": 0}
 	if err := s.Send(leftovers); err != nil {
@@ -544,7 +544,7 @@ func TestAgentThatStopsKillsCommand(t *testing.T) {
 	<-killed
 }
 
-// Any request of a server gets an answer.
+// Every server request gets an answer.
 func FuzzRequests(f *testing.F) {
 	for _, v := range []any{
 		&protocol.ExecRequest{AllocID: testAllocID, Cmd: []string{"x"}}, &protocol.StreamFileRequest{AllocID: testAllocID, Path: "../x"}, &protocol.ApplyNodeMetaRequest{Meta: map[string]*string{"a": nil}},

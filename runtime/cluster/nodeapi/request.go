@@ -11,14 +11,14 @@ import (
 	"strings"
 )
 
-// replyError is an error of the API with its HTTP status.
+// replyError is an API error with its HTTP status.
 type replyError struct {
 	code int
 	text string
 }
 
-// Error returns the text that servers expect as the error of a call: they recognise some texts, and read the status of the
-// others from the prefix.
+// Error returns the text that servers expect as a call's error: they recognise some texts, and read the others' status from the
+// prefix.
 func (e *replyError) Error() string {
 	switch {
 	case e.code == http.StatusInternalServerError,
@@ -38,7 +38,7 @@ type apiRequest struct {
 	body   any // encoded as JSON unless it is nil
 }
 
-// errReplyAborted is the error of a reply that the API has aborted.
+// errReplyAborted means that the API has aborted a reply.
 var errReplyAborted = errors.New("the agent has aborted its reply")
 
 // serve passes the request to the API. It blocks until the reply is complete.
@@ -67,8 +67,8 @@ func (n *node) serve(ctx context.Context, r apiRequest, w http.ResponseWriter) (
 	return nil
 }
 
-// call passes the request to the API, and decodes the JSON of the reply into the value that reply points to, unless reply is
-// nil. An error reply is a replyError.
+// call passes the request to the API, and decodes the reply's JSON into the value that reply points to, unless reply is nil. An
+// error reply is a replyError.
 func (n *node) call(ctx context.Context, r apiRequest, reply any) error {
 	_, body, err := n.read(ctx, r)
 	if err != nil || reply == nil {
@@ -92,10 +92,10 @@ func (n *node) read(ctx context.Context, r apiRequest) (http.Header, []byte, err
 	return w.header, w.body.Bytes(), nil
 }
 
-// bufferedReply keeps a reply of the API.
+// bufferedReply keeps an API reply.
 type bufferedReply struct {
 	header http.Header
-	code   int // zero before the first call of WriteHeader or Write
+	code   int // zero before the first WriteHeader or Write call
 	body   bytes.Buffer
 }
 
@@ -112,5 +112,5 @@ func (w *bufferedReply) Write(p []byte) (int, error) {
 	return w.body.Write(p)
 }
 
-// Flush implements http.Flusher, because handlers of profiles and files flush their replies.
+// Flush implements http.Flusher, because handlers for profiles and files flush their replies.
 func (w *bufferedReply) Flush() {}

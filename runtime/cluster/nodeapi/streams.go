@@ -13,13 +13,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
 )
 
-// maxPayloadBytes is the maximum size of plain text in one message, and of the text of an error.
+// maxPayloadBytes is the maximum size of plain text in one message, and of an error text.
 const maxPayloadBytes = 64 << 10
 
-// errStreamClosed is the cause of the end of a stream that the server has closed.
+// errStreamClosed is the cause when the server has closed the stream.
 var errStreamClosed = errors.New("the server has closed the stream")
 
-// sendError sends the error that ends a stream. An error that has no HTTP status is sent without a code.
+// sendError sends the error that ends a stream. An error without an HTTP status is sent without a code.
 func sendError(s *wire.Stream, err error) {
 	message := &protocol.StreamError{Message: err.Error()}
 	if rejected := new(replyError); errors.As(err, &rejected) {
@@ -94,8 +94,8 @@ func rejectMonitorExport(_ context.Context, s *wire.Stream) {
 	}
 }
 
-// sendReply sends the reply of the API to a GET request. It returns when the reply is complete or the server has closed its
-// end of the stream, and closes the stream.
+// sendReply sends the API's reply to a GET request. It returns when the reply is complete or the server has closed its end of the
+// stream, and closes the stream.
 func (n *node) sendReply(ctx context.Context, s *wire.Stream, isPlain bool, path string, query url.Values) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -108,8 +108,8 @@ func (n *node) sendReply(ctx context.Context, s *wire.Stream, isPlain bool, path
 	reply.finish()
 }
 
-// interruptAtPeerClose drops the messages of the server in a goroutine. When the server closes its end, the goroutine cancels
-// the context of the stream and interrupts a blocked Send. The returned function closes the stream and waits for the goroutine.
+// interruptAtPeerClose drops the server's messages in a goroutine. When the server closes its end, the goroutine cancels the
+// stream's context and interrupts a blocked Send. The returned function closes the stream and waits for the goroutine.
 func interruptAtPeerClose(s *wire.Stream, cancel context.CancelCauseFunc) (closeStream func()) {
 	var receiving sync.WaitGroup
 	receiving.Go(func() {
@@ -125,13 +125,12 @@ func interruptAtPeerClose(s *wire.Stream, cancel context.CancelCauseFunc) (close
 	}
 }
 
-// streamedReply sends a reply of the API: each part that the handler flushes is a message, and an error reply is an error
-// message.
+// streamedReply sends an API reply: each part that the handler flushes is a message, and an error reply is an error message.
 type streamedReply struct {
 	stream  *wire.Stream
 	isPlain bool
 	header  http.Header
-	code    int    // zero before the first call of WriteHeader or Write
+	code    int    // zero before the first WriteHeader or Write call
 	pending []byte // not sent yet
 }
 
@@ -173,7 +172,7 @@ func (w *streamedReply) FlushError() error {
 	payload := w.pending
 	w.pending = w.pending[:0]
 	if !w.isPlain {
-		payload = bytes.TrimSpace(payload) // the encoder of a handler ends each object with a newline
+		payload = bytes.TrimSpace(payload) // a handler's encoder ends each object with a newline
 	}
 	return w.send(payload)
 }
@@ -182,7 +181,7 @@ func (w *streamedReply) send(payload []byte) error {
 	return w.stream.Send(&protocol.StreamMessage{Payload: payload})
 }
 
-// finish sends what was not flushed, or the error.
+// finish sends the unflushed rest, or the error.
 func (w *streamedReply) finish() {
 	if w.isError() {
 		sendError(w.stream, &replyError{w.code, string(w.pending)})

@@ -2,22 +2,22 @@ package protocol
 
 import "time"
 
-// WhoAmIRequest is the request of ACL.WhoAmI for the token in AuthToken.
+// WhoAmIRequest is the ACL.WhoAmI request for the token in AuthToken.
 type WhoAmIRequest struct{ ReadOptions }
 
-// WhoAmIResponse is the response of ACL.WhoAmI.
+// WhoAmIResponse is the ACL.WhoAmI response.
 type WhoAmIResponse struct {
 	Identity *ACLIdentity
 	ReadMeta
 }
 
-// ACLIdentity is the owner of a token.
+// ACLIdentity is a token's owner.
 type ACLIdentity struct {
 	ACLToken *ACLToken      // nil for a workload identity
-	Claims   map[string]any // claims of a workload identity
+	Claims   map[string]any // workload identity claims
 }
 
-// ACLToken is a token of a user.
+// ACLToken is a user's token.
 type ACLToken struct {
 	AccessorID     string
 	Name           string
@@ -27,25 +27,25 @@ type ACLToken struct {
 	ExpirationTime *time.Time
 }
 
-// ACLRoleLink names a role of a token.
+// ACLRoleLink names one of a token's roles.
 type ACLRoleLink struct{ ID, Name string }
 
-// GetPoliciesRequest is the request of ACL.GetPolicies.
+// GetPoliciesRequest is the ACL.GetPolicies request.
 type GetPoliciesRequest struct {
 	Names []string
 	ReadOptions
 }
 
-// GetClaimedPoliciesRequest is the request of ACL.GetClaimPolicies for the workload identity in AuthToken. Its response is a GetClaimedPoliciesResponse.
+// GetClaimedPoliciesRequest is the ACL.GetClaimPolicies request for the workload identity in AuthToken. Its response is a GetClaimedPoliciesResponse.
 type GetClaimedPoliciesRequest struct{ ReadOptions }
 
-// GetPoliciesResponse is the response of ACL.GetPolicies.
+// GetPoliciesResponse is the ACL.GetPolicies response.
 type GetPoliciesResponse struct {
 	Policies map[string]*ACLPolicy
 	ReadMeta
 }
 
-// GetClaimedPoliciesResponse is the response of ACL.GetClaimPolicies.
+// GetClaimedPoliciesResponse is the ACL.GetClaimPolicies response.
 type GetClaimedPoliciesResponse struct {
 	Policies map[string]*ACLPolicy
 	ReadMeta
@@ -55,18 +55,18 @@ type GetClaimedPoliciesResponse struct {
 type ACLPolicy struct {
 	Name  string
 	Rules string // the rules in HCL
-	// RulesJSON has the rules that a node needs. Servers of Nomad 2.0 send nil, so that a node has to parse Rules.
+	// RulesJSON has the rules that a node needs. Nomad 2.0 servers send nil, so a node has to parse Rules.
 	RulesJSON *ACLRules
 }
 
-// ACLRules are the rules of a policy.
+// ACLRules are a policy's rules.
 type ACLRules struct {
 	Namespaces []*ACLNamespaceRule
 	Node       *ACLRule
 	Agent      *ACLRule
 }
 
-// ACLNamespaceRule is a rule for the namespaces that match Name, which can have the wildcard *.
+// ACLNamespaceRule is a rule for namespaces matching Name, which can have the wildcard *.
 type ACLNamespaceRule struct {
 	Name         string
 	Policy       string // read, write, scale, deny, or empty
@@ -76,13 +76,13 @@ type ACLNamespaceRule struct {
 // ACLRule is a rule for all nodes or agents.
 type ACLRule struct{ Policy string }
 
-// GetRolesRequest is the request of ACL.GetRolesByID.
+// GetRolesRequest is the ACL.GetRolesByID request.
 type GetRolesRequest struct {
 	ACLRoleIDs []string
 	ReadOptions
 }
 
-// GetRolesResponse is the response of ACL.GetRolesByID.
+// GetRolesResponse is the ACL.GetRolesByID response.
 type GetRolesResponse struct {
 	ACLRoles map[string]*ACLRole
 	ReadMeta
@@ -94,5 +94,5 @@ type ACLRole struct {
 	Policies []*ACLRolePolicy
 }
 
-// ACLRolePolicy names a policy of a role.
+// ACLRolePolicy names one of a role's policies.
 type ACLRolePolicy struct{ Name string }

@@ -6,27 +6,27 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// GetClientAllocsRequest is the request of "Node.GetClientAllocs".
+// GetClientAllocsRequest is the Node.GetClientAllocs request.
 type GetClientAllocsRequest struct {
 	NodeID   string
 	SecretID string
 	ReadOptions
 }
 
-// GetClientAllocsResponse lists all allocations of the node, ended ones included.
+// GetClientAllocsResponse lists all the node's allocations, ended ones included.
 type GetClientAllocsResponse struct {
 	Allocs        map[string]uint64 // AllocModifyIndex by allocation id
-	MigrateTokens map[string]string // token for the directory of the previous allocation, by allocation id
+	MigrateTokens map[string]string // token for the previous allocation's directory, by allocation ID
 	ReadMeta
 }
 
-// GetAllocsRequest is the request of Alloc.GetAllocs.
+// GetAllocsRequest is the Alloc.GetAllocs request.
 type GetAllocsRequest struct {
 	AllocIDs []string
 	ReadOptions
 }
 
-// GetAllocsResponse has the allocations that exist. An id that does not exist is missing.
+// GetAllocsResponse has the allocations that exist. Unknown IDs are missing.
 type GetAllocsResponse struct {
 	Allocs []*Allocation
 	ReadMeta
@@ -38,7 +38,7 @@ type Allocation struct {
 	SignedIdentities map[string]string // default workload identity by task, secret
 }
 
-// GetAllocRequest is the request of Alloc.GetAlloc.
+// GetAllocRequest is the Alloc.GetAlloc request.
 type GetAllocRequest struct {
 	AllocID string
 	ReadOptions
@@ -50,13 +50,13 @@ type GetAllocResponse struct {
 	ReadMeta
 }
 
-// UpdateAllocsRequest reports the states of allocations; its response is a WriteMeta.
+// UpdateAllocsRequest reports allocation states; its response is a WriteMeta.
 type UpdateAllocsRequest struct {
 	Alloc []*AllocStatus
 	WriteOptions
 }
 
-// AllocStatus is the state of an allocation. TaskStates must have all tasks, because it replaces those of the server.
+// AllocStatus is an allocation's state. TaskStates must have all tasks, because it replaces the server's.
 type AllocStatus struct {
 	ID                string
 	NodeID            string
@@ -67,7 +67,7 @@ type AllocStatus struct {
 	NetworkStatus     *api.AllocNetworkStatus `codec:",omitempty"`
 }
 
-// DeploymentStatus is the health of an allocation in its deployment.
+// DeploymentStatus is an allocation's health in its deployment.
 type DeploymentStatus struct {
 	Healthy     *bool
 	Timestamp   time.Time
@@ -75,7 +75,7 @@ type DeploymentStatus struct {
 	ModifyIndex uint64
 }
 
-// SignIdentitiesRequest is the request of Alloc.SignIdentities.
+// SignIdentitiesRequest is the Alloc.SignIdentities request.
 type SignIdentitiesRequest struct {
 	Identities []*IdentityRequest
 	ReadOptions
@@ -84,7 +84,7 @@ type SignIdentitiesRequest struct {
 // IdentityRequest names a workload identity.
 type IdentityRequest struct {
 	AllocID                        string
-	WorkloadIdentifier             string // name of the task or service
+	WorkloadIdentifier             string // task or service name
 	IdentityName                   string
 	WorkloadType                   int // zero for a task, one for a service
 	InterpolatedWorkloadIdentifier string

@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// ErrNoClaims is the error for a token that is no JSON Web Token, such as the secret of a node.
+// ErrNoClaims is the error for a token that is not a JSON Web Token, such as a node's secret.
 var ErrNoClaims = errors.New("it is no token with claims")
 
-// EncodedClaims returns the claims of a JSON Web Token as JSON. It does not verify the token. A part that is not base64 is
-// another error than ErrNoClaims.
+// EncodedClaims returns a JSON Web Token's claims as JSON. It does not verify the token. A part that is not base64 is another
+// error than ErrNoClaims.
 func EncodedClaims(token string) ([]byte, error) {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {

@@ -44,10 +44,10 @@ type WriteOptions struct {
 
 // WriteMeta is part of the response to a write.
 type WriteMeta struct {
-	Index uint64 // zero means that nothing was written
+	Index uint64 // zero means no write
 }
 
-// Methods of servers that a node calls.
+// Server methods that a node calls.
 const (
 	MethodPing               = "Status.Ping"
 	MethodRegisterNode       = "Node.Register"
@@ -72,7 +72,7 @@ const (
 	MethodGetClaimedPolicies = "ACL.GetClaimPolicies"
 )
 
-// PingRequest and PingResponse are the messages of Status.Ping.
+// PingRequest and PingResponse are the Status.Ping messages.
 type (
 	PingRequest  struct{ ReadOptions }
 	PingResponse struct{}

@@ -6,7 +6,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Node is the record of a node in "Node.Register". Fields that only servers set are missing.
+// Node is a node's record in "Node.Register". Fields that only servers set are missing.
 type Node struct {
 	ID                    string // UUID
 	SecretID              string // UUID that only this node and the servers know
@@ -14,7 +14,7 @@ type Node struct {
 	Name                  string
 	NodePool              string
 	NodeClass             string
-	HTTPAddr              string // host and port of the HTTP API of this node; empty if other machines cannot reach it
+	HTTPAddr              string // host and port of this node's HTTP API; empty if other machines cannot reach it
 	TLSEnabled            bool   // the HTTP API requires TLS
 	CgroupParent          string
 	Status                string // always NodeStatusInitializing
@@ -30,13 +30,13 @@ type Node struct {
 	ReservedResources     *ReservedResources
 }
 
-// NodeStatusInitializing is the status of a node that registers, NodeStatusReady that of each heartbeat.
+// NodeStatusInitializing is a registering node's status, NodeStatusReady the status in each heartbeat.
 const (
 	NodeStatusInitializing = "initializing"
 	NodeStatusReady        = "ready"
 )
 
-// DriverInfo describes a driver. Servers evaluate all jobs of a node when it changes, UpdateTime included.
+// DriverInfo describes a driver. Servers evaluate all the node's jobs when it changes, UpdateTime included.
 type DriverInfo struct {
 	Attributes        map[string]string
 	Detected          bool
@@ -47,13 +47,13 @@ type DriverInfo struct {
 
 // HostVolume is a static host volume.
 type HostVolume struct {
-	ID       string // empty for volumes of the configuration
+	ID       string // empty for volumes in the configuration
 	Name     string
 	Path     string
 	ReadOnly bool
 }
 
-// HostNetwork is a network of the configuration.
+// HostNetwork is a configured network.
 type HostNetwork struct {
 	Name          string
 	CIDR          string
@@ -61,7 +61,7 @@ type HostNetwork struct {
 	ReservedPorts string
 }
 
-// NodeResources are the resources of a node.
+// NodeResources are a node's resources.
 type NodeResources struct {
 	Cpu                            CPUResources
 	Processors                     *Processors // nil for servers before 1.7, which use Cpu
@@ -80,17 +80,17 @@ type CPUResources struct {
 	ReservableCpuCores []uint16
 }
 
-// Processors has the processors of a node.
+// Processors has a node's processors.
 type Processors struct{ Topology *Topology }
 
 // Topology lists the logical processors.
 type Topology struct {
 	Cores                  []Core
-	Nodes                  []uint8          // ids of NUMA nodes
-	Distances              [][]uint16       // between NUMA nodes; elements of one byte would be encoded as text
-	BusAssociativity       map[string]uint8 // NUMA node of a PCI bus
-	OverrideTotalCompute   uint64           // MHz; zero means the sum of the cores
-	OverrideWitholdCompute uint64           // MHz that are reserved
+	Nodes                  []uint8          // NUMA node IDs
+	Distances              [][]uint16       // between NUMA nodes; one-byte elements would be encoded as text
+	BusAssociativity       map[string]uint8 // a PCI bus's NUMA node
+	OverrideTotalCompute   uint64           // MHz; zero means the cores' sum
+	OverrideWitholdCompute uint64           // reserved MHz
 }
 
 // Core is one logical processor.
@@ -105,13 +105,13 @@ type Core struct {
 	GuessSpeed uint64
 }
 
-// MemoryResources is an amount of memory.
+// MemoryResources is a memory size.
 type MemoryResources struct{ MemoryMB int64 }
 
-// DiskResources is an amount of disk space.
+// DiskResources is a disk size.
 type DiskResources struct{ DiskMB int64 }
 
-// NetworkResource is a network of the node by mode. As servers do, it leaves out empty fields.
+// NetworkResource is one of the node's networks by mode. As servers do, it leaves out empty fields.
 type NetworkResource struct {
 	Mode   string `codec:",omitempty"` // host, bridge, or cni/<name>
 	Device string `codec:",omitempty"`
@@ -120,7 +120,7 @@ type NetworkResource struct {
 	MBits  int    `codec:",omitempty"`
 }
 
-// NodeNetwork is a network interface of the node.
+// NodeNetwork is one of the node's network interfaces.
 type NodeNetwork struct {
 	Mode       string
 	Device     string
@@ -129,16 +129,16 @@ type NodeNetwork struct {
 	Addresses  []NodeNetworkAddress
 }
 
-// NodeNetworkAddress is an address of an interface.
+// NodeNetworkAddress is one of an interface's addresses.
 type NodeNetworkAddress struct {
 	Family        string // ipv4 or ipv6
-	Alias         string // name of the host network
+	Alias         string // the host network's name
 	Address       string
 	ReservedPorts string
 	Gateway       string
 }
 
-// DeviceGroup lists devices of one vendor, type and name.
+// DeviceGroup lists devices with one vendor, type and name.
 type DeviceGroup struct {
 	Vendor, Type, Name string
 	Instances          []*Device
@@ -153,10 +153,10 @@ type Device struct {
 	Locality          *DeviceLocality
 }
 
-// DeviceLocality is the place of a device in the machine.
+// DeviceLocality is a device's place in the machine.
 type DeviceLocality struct{ PciBusID string }
 
-// Attribute is a typed value of which one is not nil.
+// Attribute is a typed value: one field is not nil.
 type Attribute struct {
 	Int    *int64
 	Float  *float64
@@ -173,7 +173,7 @@ type ReservedResources struct {
 	Networks ReservedNetworks
 }
 
-// ReservedCPU is the reserved part of the processors.
+// ReservedCPU is the processors' reserved part.
 type ReservedCPU struct {
 	CpuShares        int64
 	ReservedCpuCores []uint16
@@ -182,13 +182,13 @@ type ReservedCPU struct {
 // ReservedNetworks has the reserved ports, such as "22,80,8000-8010".
 type ReservedNetworks struct{ ReservedHostPorts string }
 
-// RegisterNodeRequest is the request of "Node.Register".
+// RegisterNodeRequest is the Node.Register request.
 type RegisterNodeRequest struct {
 	Node *Node
 	WriteOptions
 }
 
-// UpdateNodeStatusRequest is a heartbeat, the request of "Node.UpdateStatus".
+// UpdateNodeStatusRequest is a heartbeat, the "Node.UpdateStatus" request.
 type UpdateNodeStatusRequest struct {
 	NodeID               string
 	Status               string // always NodeStatusReady
@@ -199,8 +199,8 @@ type UpdateNodeStatusRequest struct {
 // NodeUpdateResponse is the response to "Node.Register" and "Node.UpdateStatus".
 type NodeUpdateResponse struct {
 	HeartbeatTTL          time.Duration // zero if the server has the node as down
-	SignedIdentity        *string       // new identity of the node, a JWT
-	Servers               []*Server     // live servers of the region
+	SignedIdentity        *string       // the node's new identity, a JWT
+	Servers               []*Server     // the region's live servers
 	LeaderRPCAddr         string        // empty if no leader is known
 	NumNodes              int32
 	SchedulingEligibility string
@@ -210,19 +210,19 @@ type NodeUpdateResponse struct {
 	ReadMeta
 }
 
-// Server is a server of the region.
+// Server is one of the region's servers.
 type Server struct {
 	RPCAdvertiseAddr string
 	Datacenter       string
 }
 
-// EmitNodeEventsRequest is the request of "Node.EmitEvents"; its response is a WriteMeta.
+// EmitNodeEventsRequest is the Node.EmitEvents request; its response is a WriteMeta.
 type EmitNodeEventsRequest struct {
-	NodeEvents map[string][]*NodeEvent // by the id of the node
+	NodeEvents map[string][]*NodeEvent // by node ID
 	WriteOptions
 }
 
-// NodeEvent is an event of a node.
+// NodeEvent is an event about a node.
 type NodeEvent struct {
 	Message   string
 	Subsystem string
@@ -230,7 +230,7 @@ type NodeEvent struct {
 	Timestamp time.Time
 }
 
-// UpdateNodeDrainRequest is the request of "Node.UpdateDrain"; its response is a WriteMeta.
+// UpdateNodeDrainRequest is the Node.UpdateDrain request; its response is a WriteMeta.
 type UpdateNodeDrainRequest struct {
 	NodeID        string
 	DrainStrategy *DrainStrategy // nil ends the drain
@@ -245,13 +245,13 @@ type DrainStrategy struct {
 	IgnoreSystemJobs bool
 }
 
-// GetNodeRequest is the request of "Node.GetNode".
+// GetNodeRequest is the Node.GetNode request.
 type GetNodeRequest struct {
 	NodeID string
 	ReadOptions
 }
 
-// GetNodeResponse is the response of "Node.GetNode". Node is nil if the node does not exist.
+// GetNodeResponse is the Node.GetNode response. Node is nil if the node does not exist.
 type GetNodeResponse struct {
 	Node *api.Node
 	ReadMeta

@@ -6,7 +6,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Methods of a node that servers call.
+// Node methods that servers call.
 const (
 	MethodSignalAlloc       = "Allocations.Signal"
 	MethodRestartAlloc      = "Allocations.Restart"
@@ -27,8 +27,8 @@ const (
 	MethodAgentProfile      = "Agent.Profile"
 )
 
-// Streaming methods of a node. The request is followed by messages of the type StreamMessage from the node, and in
-// MethodExec by messages of the type ExecInput from the server.
+// The node's streaming methods. After the request, the node sends StreamMessage messages; in MethodExec the server sends
+// ExecInput messages.
 const (
 	MethodExec               = "Allocations.Exec"
 	MethodStreamLogs         = "FileSystem.Logs"
@@ -37,7 +37,7 @@ const (
 	MethodExportAgentMonitor = "Agent.MonitorExport"
 )
 
-// SignalAllocRequest is the request of Allocations.Signal; its response is a WriteMeta.
+// SignalAllocRequest is the Allocations.Signal request; its response is a WriteMeta.
 type SignalAllocRequest struct {
 	AllocID string
 	Task    string // empty means all running tasks
@@ -45,7 +45,7 @@ type SignalAllocRequest struct {
 	ReadOptions
 }
 
-// RestartAllocRequest is the request of Allocations.Restart; its response is a WriteMeta. Without TaskName and AllTasks, the
+// RestartAllocRequest is the Allocations.Restart request; its response is a WriteMeta. Without TaskName and AllTasks, the
 // running tasks restart.
 type RestartAllocRequest struct {
 	AllocID  string
@@ -54,33 +54,33 @@ type RestartAllocRequest struct {
 	ReadOptions
 }
 
-// AllocStatsRequest is the request of Allocations.Stats.
+// AllocStatsRequest is the Allocations.Stats request.
 type AllocStatsRequest struct {
 	AllocID string
 	Task    string // empty means all tasks
 	ReadOptions
 }
 
-// AllocStatsResponse is the response of Allocations.Stats. MemoryStats and CpuStats are not nil.
+// AllocStatsResponse is the Allocations.Stats response. MemoryStats and CpuStats are not nil.
 type AllocStatsResponse struct {
 	Stats *api.AllocResourceUsage
 	ReadMeta
 }
 
-// AllocRequest is the request of methods about an allocation: of Allocations.GarbageCollect, whose response is a WriteMeta, and
-// of Allocations.Checks.
+// AllocRequest is the request for methods about an allocation: Allocations.GarbageCollect, with a WriteMeta as response, and
+// Allocations.Checks.
 type AllocRequest struct {
 	AllocID string
 	ReadOptions
 }
 
-// AllocChecksResponse is the response of Allocations.Checks.
+// AllocChecksResponse is the Allocations.Checks response.
 type AllocChecksResponse struct {
-	Results map[string]*api.AllocCheckStatus // by id of the check
+	Results map[string]*api.AllocCheckStatus // by check ID
 	ReadMeta
 }
 
-// NodeRequest is the request of methods about the node: of Allocations.GarbageCollectAll, whose response is a WriteMeta, of
+// NodeRequest is the request for methods about the node: Allocations.GarbageCollectAll, with a WriteMeta as response,
 // ClientStats.Stats, NodeMeta.Read, NodeIdentity.Get and NodeIdentity.Renew.
 type NodeRequest struct {
 	NodeID   string
@@ -88,13 +88,13 @@ type NodeRequest struct {
 	ReadOptions
 }
 
-// HostStatsResponse is the response of ClientStats.Stats. Memory and AllocDirStats are not nil.
+// HostStatsResponse is the ClientStats.Stats response. Memory and AllocDirStats are not nil.
 type HostStatsResponse struct {
 	HostStats *HostStats
 	ReadMeta
 }
 
-// HostStats is the resource usage of a machine.
+// HostStats is a machine's resource usage.
 type HostStats struct {
 	Memory           *api.HostMemoryStats
 	CPU              []*HostCPUStats
@@ -106,7 +106,7 @@ type HostStats struct {
 	CPUTicksConsumed float64 // MHz
 }
 
-// HostCPUStats is the usage of a processor in percent; TotalTicks is in MHz.
+// HostCPUStats is a processor's usage in percent; TotalTicks is in MHz.
 type HostCPUStats struct {
 	CPU                                          string
 	User, System, Idle, TotalPercent, TotalTicks float64
@@ -119,13 +119,13 @@ type FileRequest struct {
 	ReadOptions
 }
 
-// ListFilesResponse is the response of FileSystem.List.
+// ListFilesResponse is the FileSystem.List response.
 type ListFilesResponse struct {
 	Files []*FileInfo
 	ReadMeta
 }
 
-// StatFileResponse is the response of FileSystem.Stat.
+// StatFileResponse is the FileSystem.Stat response.
 type StatFileResponse struct {
 	Info *FileInfo
 	ReadMeta
@@ -141,40 +141,40 @@ type FileInfo struct {
 	ContentType string // MIME type; empty in lists
 }
 
-// ApplyNodeMetaRequest is the request of NodeMeta.Apply. A nil value removes a key, or hides the key of the configuration.
+// ApplyNodeMetaRequest is the NodeMeta.Apply request. A nil value removes a key, or hides the configured key.
 type ApplyNodeMetaRequest struct {
 	NodeID string
 	Meta   map[string]*string
 	ReadOptions
 }
 
-// NodeMetaResponse is the response of NodeMeta.Apply and NodeMeta.Read.
+// NodeMetaResponse is the NodeMeta.Apply response and NodeMeta.Read.
 type NodeMetaResponse struct {
-	Meta    map[string]string  // Static with the changes of Dynamic
+	Meta    map[string]string  // Static with the changes in Dynamic
 	Dynamic map[string]*string // set by API
 	Static  map[string]string  // from the configuration
 }
 
-// NodeIdentityResponse is the response of NodeIdentity.Get.
+// NodeIdentityResponse is the NodeIdentity.Get response.
 type NodeIdentityResponse struct{ Claims map[string]any }
 
-// RenewNodeIdentityResponse is the response of NodeIdentity.Renew.
+// RenewNodeIdentityResponse is the NodeIdentity.Renew response.
 type RenewNodeIdentityResponse struct{}
 
-// AgentRequest is the request of Agent.Host.
+// AgentRequest is the Agent.Host request.
 type AgentRequest struct {
 	NodeID   string
 	ServerID string
 	ReadOptions
 }
 
-// AgentHostResponse is the response of Agent.Host.
+// AgentHostResponse is the Agent.Host response.
 type AgentHostResponse struct {
 	AgentID  string
 	HostData *api.HostData
 }
 
-// Types of profiles in AgentProfileRequest.
+// Profile types in AgentProfileRequest.
 const (
 	ProfileCPU     = "cpu"
 	ProfileCommand = "cmdline"
@@ -182,7 +182,7 @@ const (
 	ProfileTrace   = "trace"
 )
 
-// AgentProfileRequest is the request of Agent.Profile.
+// AgentProfileRequest is the Agent.Profile request.
 type AgentProfileRequest struct {
 	ReqType  string
 	Profile  string
@@ -194,14 +194,14 @@ type AgentProfileRequest struct {
 	ReadOptions
 }
 
-// AgentProfileResponse is the response of Agent.Profile.
+// AgentProfileResponse is the Agent.Profile response.
 type AgentProfileResponse struct {
 	AgentID     string
 	Payload     []byte
 	HTTPHeaders map[string]string
 }
 
-// StreamMessage is a message of a node in a stream. An error is the last message.
+// StreamMessage is a node's message in a stream. An error is the last message.
 type StreamMessage struct {
 	Error   *StreamError
 	Payload []byte // a JSON object, or plain text if the request asked for it
@@ -213,33 +213,33 @@ type StreamError struct {
 	Code    *int64
 }
 
-// ExecRequest is the request of Allocations.Exec.
+// ExecRequest is the Allocations.Exec request.
 type ExecRequest struct {
 	AllocID string
 	JobID   string // empty means any job
 	Task    string
 	Tty     bool
 	Cmd     []string
-	Action  string // name of an action of the task, whose command replaces Cmd
+	Action  string // name of a task action with a command that replaces Cmd
 	ReadOptions
 }
 
-// ExecInput is a message of the server in Allocations.Exec. A message without Stdin and TtySize is a heartbeat.
+// ExecInput is a server's message in Allocations.Exec. A message without Stdin and TtySize is a heartbeat.
 type ExecInput struct {
 	Stdin   *ExecStdin
 	TtySize *ExecTtySize
 }
 
-// ExecStdin is input of the command. Close ends the input after Data.
+// ExecStdin is input for the command. Close ends the input after Data.
 type ExecStdin struct {
 	Data  []byte
 	Close bool
 }
 
-// ExecTtySize is a new size of the terminal, in characters.
+// ExecTtySize is the terminal's new size, in characters.
 type ExecTtySize struct{ Height, Width int }
 
-// StreamLogsRequest is the request of FileSystem.Logs.
+// StreamLogsRequest is the FileSystem.Logs request.
 type StreamLogsRequest struct {
 	AllocID   string
 	Task      string
@@ -251,7 +251,7 @@ type StreamLogsRequest struct {
 	ReadOptions
 }
 
-// StreamFileRequest is the request of FileSystem.Stream.
+// StreamFileRequest is the FileSystem.Stream request.
 type StreamFileRequest struct {
 	AllocID   string
 	Path      string
@@ -263,7 +263,7 @@ type StreamFileRequest struct {
 	ReadOptions
 }
 
-// MonitorAgentRequest is the request of Agent.Monitor.
+// MonitorAgentRequest is the Agent.Monitor request.
 type MonitorAgentRequest struct {
 	LogLevel           string // empty means info
 	LogJSON            bool

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// upsertBatch limits the registrations of one call.
+	// upsertBatch limits the registrations per call.
 	upsertBatch   = 200
 	minRetryDelay = time.Second
 	// maxUnreachableDelay limits the pause while no server can be reached, maxRefusedDelay while the servers refuse a call.
@@ -50,13 +50,12 @@ type Config struct {
 	Pool   serverPool
 	Member member
 	Store  *store.Store
-	// OnRefused is called when the servers refuse to register a service, once for each reason. It must return soon, and may
-	// be nil.
+	// OnRefused is called when the servers refuse to register a service, once for each reason. It must return soon, and may be nil.
 	OnRefused func(service *api.ServiceRegistration, reason error)
 	Logger    hclog.Logger
 }
 
-// Registrations are the service registrations of this node. The methods may be called concurrently.
+// Registrations are this node's service registrations. The methods may be called concurrently.
 type Registrations struct {
 	config Config
 	resend chan struct{} // receives a value when the servers may have lost registrations; capacity 1
@@ -64,7 +63,7 @@ type Registrations struct {
 
 var _ services.Registry = (*Registrations)(nil)
 
-// New returns the registrations that the store has.
+// New returns the store's registrations.
 func New(c Config) *Registrations {
 	return &Registrations{config: c, resend: make(chan struct{}, 1)}
 }
@@ -93,14 +92,14 @@ func (r *Registrations) PutAndRemoveServices(put, remove []*api.ServiceRegistrat
 	return nil
 }
 
-// Resend makes Run send all registrations again: the servers have removed those of a node whose heartbeats they have missed, and
-// servers that were restored may not have them. It does not block.
+// Resend makes Run send all registrations again: the servers have removed them if they missed the node's heartbeats, and restored
+// servers may not have them. It does not block.
 func (r *Registrations) Resend() {
 	wait.Notify(r.resend)
 }
 
-// Run makes the registrations of the servers equal to those of the store, until ctx ends. It sends all registrations of
-// the store once, because it is unknown which of them an earlier agent has sent. It must be called once.
+// Run makes the servers' registrations equal to the store's, until ctx ends. It first sends all the store's registrations,
+// because an earlier agent may not have sent them. It must be called once.
 func (r *Registrations) Run(ctx context.Context) {
 	select {
 	case <-r.config.Member.Registered():
@@ -120,8 +119,8 @@ func (r *Registrations) Run(ctx context.Context) {
 	}
 }
 
-// waitForWork blocks until the store has changed, the time to repeat a failed call has come, or ctx ends. It reports
-// whether the servers may have lost registrations. With a delay of 0 there is nothing to repeat.
+// waitForWork blocks until the store has changed, a failed call is due again, or ctx ends. It reports whether the servers may
+// have lost registrations. With delay 0 there is nothing to repeat.
 func (r *Registrations) waitForWork(ctx context.Context, changes store.WatchSet, delay time.Duration) (mustResend bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -144,15 +143,15 @@ func (r *Registrations) waitForWork(ctx context.Context, changes store.WatchSet,
 // syncer sends changes to the servers. Its methods are called by one goroutine.
 type syncer struct {
 	config Config
-	// sent has the registrations that were sent last, by id, and accepted those of them that the servers have for certain.
+	// sent has the registrations that were sent last, by ID, and accepted those that the servers have for certain.
 	sent     map[string]*api.ServiceRegistration
 	accepted map[string]bool
-	// removing has the registrations that the servers may have and must not have, by id.
+	// removing has the registrations that the servers may have and must not have, by ID.
 	removing map[string]state.ClusterServiceRemoval
 	refused  map[string]string // last reason why the servers have refused a registration, by id
-	// denied has the time of the first denial of a call, by id of the registration.
+	// denied has the time when a call was first denied, by registration ID.
 	denied map[string]time.Time
-	delay  time.Duration // of the last retry; zero after a success
+	delay  time.Duration // the last retry's; zero after a success
 }
 
 func newSync(c Config) *syncer {
@@ -165,7 +164,7 @@ func newSync(c Config) *syncer {
 // forget makes the next send send all registrations.
 func (s *syncer) forget() { clear(s.accepted) }
 
-// retryDelay returns the time after which send must be repeated that has returned err, 0 if it has returned none.
+// retryDelay returns the time after which send must be repeated when it has returned err, 0 for no error.
 func (s *syncer) retryDelay(err error) time.Duration {
 	if err == nil {
 		s.delay = 0
@@ -179,8 +178,7 @@ func (s *syncer) retryDelay(err error) time.Duration {
 	return s.delay/2 + rand.N(s.delay/2)
 }
 
-// send sends to the servers what they do not have as the store has it, and adds a channel to changes that is closed when the
-// store changes.
+// send sends to the servers what differs from the store, and adds a channel to changes that is closed when the store changes.
 func (s *syncer) send(ctx context.Context, snapshot *store.Snapshot, changes store.WatchSet) error {
 	wanted := make(map[string]*api.ServiceRegistration)
 	for _, service := range snapshot.Services(changes, store.AnyNamespace) {
@@ -206,15 +204,15 @@ func (s *syncer) send(ctx context.Context, snapshot *store.Snapshot, changes sto
 	return errors.Join(append(errs, err, s.remove(ctx))...)
 }
 
-// withoutIndexes returns a registration with the indexes of the store left out, which mean nothing to the servers.
+// withoutIndexes returns a registration without the store's indexes, which mean nothing to the servers.
 func withoutIndexes(r *api.ServiceRegistration) *api.ServiceRegistration {
 	c := *r
 	c.CreateIndex, c.ModifyIndex = 0, 0
 	return &c
 }
 
-// upsert registers services. If the servers refuse the call, it registers each service alone, so that one that is refused
-// does not stop the others.
+// upsert registers services. If the servers refuse the call, it registers each service alone, so that a refused one does not stop
+// the others.
 func (s *syncer) upsert(ctx context.Context, batch []*api.ServiceRegistration) error {
 	request := protocol.UpsertServicesRequest{Services: batch, WriteOptions: protocol.WriteOptions{Region: s.config.Region, AuthToken: s.config.Member.Token()}}
 	for _, service := range batch {
@@ -254,7 +252,7 @@ func (s *syncer) upsert(ctx context.Context, batch []*api.ServiceRegistration) e
 }
 
 // noteRemovals adds to removing what the servers may have and the store no longer has. From then on it does not count as
-// accepted: if the answer of a removal is lost, and the service is registered again, the servers must get it again.
+// accepted: if a removal's answer is lost, and the service is registered again, the servers must get it again.
 func (s *syncer) noteRemovals(snapshot *store.Snapshot, wanted map[string]*api.ServiceRegistration) error {
 	var errs []error
 	for _, name := range snapshot.AgentRecordNames(state.ClusterServiceRemovalPrefix) {
@@ -308,8 +306,8 @@ func (s *syncer) remove(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// removeOne removes a registration from the servers. It is no error if they do not have it: they remove the registrations
-// of an allocation that has ended themselves.
+// removeOne removes a registration from the servers. It is no error if they do not have it: they remove an ended allocation's
+// registrations themselves.
 func (s *syncer) removeOne(ctx context.Context, id string, removal state.ClusterServiceRemoval) error {
 	request := protocol.DeleteServiceRequest{ID: id, WriteOptions: protocol.WriteOptions{
 		Region: s.config.Region, Namespace: removal.Namespace, AuthToken: s.config.Member.Token(),
@@ -319,19 +317,19 @@ func (s *syncer) removeOne(ctx context.Context, id string, removal state.Cluster
 	case err == nil, servers.IsServiceNotFound(err):
 		return nil
 	case servers.IsPermissionDenied(err) && s.isDeniedAgain(id):
-		return nil // servers with access control deny the removal of what they do not have
+		return nil // servers with access control deny the removal of unknown registrations
 	case servers.IsPermissionDenied(err):
 		return fmt.Errorf("%w: %w", errDeniedOnce, err)
 	}
 	return err
 }
 
-// errDeniedOnce means that a denial of the servers may not be their last word: the identity of the node may have expired, and a
-// server that has just started may have no keys yet.
+// errDeniedOnce means that a denial may not be the servers' last word: the node's identity may have expired, and a server that
+// has just started may have no keys yet.
 var errDeniedOnce = errors.New("denied once")
 
-// isDeniedAgain notes that the servers have denied a call for a registration, and reports whether they have denied it before
-// the last heartbeat that they have accepted, with which they renew the identity of the node.
+// isDeniedAgain notes that the servers have denied a call for a registration. It reports whether they already denied it before
+// the last accepted heartbeat, which renews the node's identity.
 func (s *syncer) isDeniedAgain(id string) bool {
 	first, known := s.denied[id]
 	if !known {

@@ -24,7 +24,7 @@ import (
 
 const nodeID = "5844aeb0-068a-191b-2651-846e6d798aa4"
 
-// fakeServers are the servers of a cluster with one node.
+// fakeServers are the servers in a cluster with one node.
 type fakeServers struct {
 	mu            sync.Mutex
 	services      map[string]api.ServiceRegistration
@@ -32,8 +32,8 @@ type fakeServers struct {
 	isDown        bool
 	answerLost    bool            // the next call is executed, and its answer is lost
 	tokenExpired  bool            // until the next heartbeat
-	refused       map[string]bool // names of services
-	upserts       [][]string      // ids of each call
+	refused       map[string]bool // service names
+	upserts       [][]string      // IDs in each call
 	deletes       []string
 	lastBeat      time.Time
 }
@@ -115,7 +115,7 @@ func (f *fakeServers) execute(request any) error {
 	return nil
 }
 
-// calls returns the ids of each call that the servers have executed.
+// calls returns the IDs in each call that the servers have executed.
 func (f *fakeServers) calls() (upserts [][]string, deletes []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -134,13 +134,13 @@ type node struct {
 	t       *testing.T
 	servers *fakeServers
 	store   *store.Store
-	refused []string // reports of OnRefused; guarded by servers.mu
+	refused []string // OnRefused reports; guarded by servers.mu
 
 	*Registrations
 	stop func() // ends the agent
 }
 
-// startNode starts a node in a synctest bubble. It ends at the end of the test.
+// startNode starts a node in a synctest bubble. It ends when the test ends.
 func startNode(t *testing.T, f *fakeServers) *node {
 	t.Helper()
 	s, err := store.OpenMemory(store.Config{Logger: hclog.NewNullLogger()})
@@ -238,7 +238,7 @@ func TestServersGetChanges(t *testing.T) {
 		if upserts, deletes := f.calls(); len(upserts) != 2 || len(deletes) != 1 {
 			t.Errorf("%d and %d calls without further changes", len(upserts), len(deletes))
 		}
-		// The removal of the records of an allocation that has ended removes its services.
+		// Removing an ended allocation's records removes its services.
 		if _, err := n.store.Update(t.Context(), func(tx *store.Txn) error { tx.DeleteRunnerRecordsAndServices("b"); return nil }); err != nil {
 			t.Fatal(err)
 		}
@@ -264,7 +264,7 @@ func TestChangesWhileServersAreAway(t *testing.T) {
 	})
 }
 
-// The next agent sends everything, removals of the agent before included.
+// The next agent sends everything, including the earlier agent's removals.
 func TestNextAgentSendsAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeServers()
@@ -324,7 +324,7 @@ func TestRefusedServiceStopsNoOther(t *testing.T) {
 	})
 }
 
-// Servers with access control deny the removal of what they do not have, and everything to a node whose identity has expired.
+// Servers with access control deny the removal of unknown registrations, and everything to a node with an expired identity.
 func TestDeniedRemoval(t *testing.T) {
 	for _, expired := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -373,7 +373,7 @@ func TestServiceIsRegisteredAgainAfterLostAnswer(t *testing.T) {
 	})
 }
 
-// Whatever fails in between, the servers have in the end what the store has.
+// Whatever fails in between, the servers finally have the same as the store.
 func TestServersFollowStore(t *testing.T) {
 	for seed := range uint64(40) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

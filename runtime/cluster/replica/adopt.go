@@ -9,8 +9,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// StoreAdoptedAllocs stores allocations that servers have assigned to this node and that its state has lost. The servers update
-// them, or end them, with their next list. edit makes other changes in the same transaction. It must be called before Run.
+// StoreAdoptedAllocs stores this node's allocations from the servers that its state has lost. The servers update them, or end
+// them, with their next list. edit makes other changes in the same transaction. It must be called before Run.
 func (r *Replica) StoreAdoptedAllocs(ctx context.Context, allocs []*api.Allocation, edit func(*store.Txn)) error {
 	_, err := r.config.Store.Update(ctx, func(tx *store.Txn) error {
 		jobs := jobsOfAllocs(tx)
@@ -28,8 +28,8 @@ func (r *Replica) StoreAdoptedAllocs(ctx context.Context, allocs []*api.Allocati
 	return err
 }
 
-// mayBeOfOtherServers reports whether an allocation was adopted after the loss of the state, and the servers have rejected the
-// credentials of this node: a node that was pointed at the wrong servers must end nothing.
+// mayBeOfOtherServers reports whether an allocation was adopted after a state loss, and the servers have rejected this node's
+// credentials: a node pointed at the wrong servers must end nothing.
 func (r *Replica) mayBeOfOtherServers(reader store.Reader, allocID string) bool {
 	return !reader.HasAgentRecord(state.ClusterAllocPrefix+allocID) && r.config.Member.CredentialsRejected()
 }

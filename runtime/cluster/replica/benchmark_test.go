@@ -9,7 +9,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// BenchmarkUnchangedList measures a list that has nothing new, which servers send after each report of a node.
+// BenchmarkUnchangedList measures a list without changes. Servers send one after each report by a node.
 func BenchmarkUnchangedList(b *testing.B) {
 	fake := newFakeServers(nil)
 	for range 500 {

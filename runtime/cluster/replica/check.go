@@ -14,10 +14,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// maxPort is the highest port of TCP and UDP.
+// maxPort is the highest TCP and UDP port.
 const maxPort = 1<<16 - 1
 
-// The statuses of allocations that servers send.
+// Allocation statuses that servers send.
 var (
 	desiredStatuses = []string{api.AllocDesiredStatusRun, api.AllocDesiredStatusStop, api.AllocDesiredStatusEvict}
 	clientStatuses  = []string{
@@ -26,15 +26,15 @@ var (
 	}
 )
 
-// checkAlloc returns an error, which names the field, if an allocation of the servers cannot be stored and run: packages that run
-// allocations trust the store. old is the stored version, nil if there is none. checkAlloc brings the job into its canonical
-// form, which that of a server has.
+// checkAlloc returns an error, which names the field, if a server's allocation cannot be stored and run: packages that run
+// allocations trust the store. old is the stored version, nil if there is none. checkAlloc makes the job canonical, as a server's
+// job is.
 func (r *Replica) checkAlloc(a *protocol.Allocation, old *api.Allocation) error {
 	if path := pathOfNull(reflect.ValueOf(&a.Allocation)); path != "" {
 		return fmt.Errorf("field %s is null", path)
 	}
 	switch {
-	case uuid.Validate(a.ID) != nil || len(a.ID) != len(r.config.NodeID): // a part of paths and of names of cgroups
+	case uuid.Validate(a.ID) != nil || len(a.ID) != len(r.config.NodeID): // it is part of paths and cgroup names
 		return errors.New("field ID is no UUID")
 	case a.NodeID != r.config.NodeID:
 		return fmt.Errorf("field NodeID is that of another node, %q", a.NodeID)
@@ -93,7 +93,7 @@ func checkResources(resources *api.AllocatedResources) error {
 	return nil
 }
 
-// pathOfNull returns the path of a nil pointer in a list or map in v, and "" if there is none. Nomad has no such value.
+// pathOfNull returns the path to a nil pointer in a list or map in v, and "" if there is none. Nomad has no such value.
 func pathOfNull(v reflect.Value) string {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -152,7 +152,7 @@ func pathOfNullElement(v reflect.Value) string {
 	return ""
 }
 
-// canHaveNull reports whether values of a type can have nil pointers in lists or maps.
+// canHaveNull reports whether a type's values can have nil pointers in lists or maps.
 func canHaveNull(t reflect.Type) bool {
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Struct, reflect.Slice, reflect.Map:
@@ -161,9 +161,9 @@ func canHaveNull(t reflect.Type) bool {
 	return false
 }
 
-// reject logs that an allocation of the servers is rejected, and reports one that is not stored as failed, so that the servers
-// replace it. It does so once for each index. A stored allocation continues as it is. reject returns false if the servers have not
-// accepted the report, so that the allocation must be rejected again.
+// reject logs a rejected server allocation. If it is not stored, reject also reports it as failed, so that the servers replace
+// it. It does so once per index. A stored allocation continues as it is. reject returns false if the servers have not accepted
+// the report, so the allocation must be rejected again.
 func (r *Replica) reject(ctx context.Context, a fetchedAlloc, index uint64, old *api.Allocation, reason error) (known bool) {
 	r.config.Logger.Error("rejected an allocation of a server", "alloc_id", a.ID, "server", a.server, "error", reason)
 	if old == nil {

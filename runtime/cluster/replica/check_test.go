@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// lies are changes of an allocation after which the node must reject it, with a part of the error, which names the field.
+// lies are changes after which the node must reject an allocation, with a part of the error, which names the field.
 var lies = map[string]struct {
 	tell func(*protocol.Allocation)
 	want string
@@ -76,7 +76,7 @@ func TestAllocationsThatCannotRunAreRejected(t *testing.T) {
 	}
 }
 
-// A job can have what depends on the configuration and the licence of its servers.
+// A job can have parts that depend on its servers' configuration and licence.
 func TestAllocationsOfOtherServersAreAccepted(t *testing.T) {
 	servers := newFakeServers(nil)
 	job := newJob("web")
@@ -88,7 +88,7 @@ func TestAllocationsOfOtherServersAreAccepted(t *testing.T) {
 	}
 }
 
-// A rejected allocation fails at the servers, and does not keep others from running. One that runs continues as it was.
+// A rejected allocation fails at the servers, and does not keep others from running. A running one continues as it was.
 func TestRejectedAllocationDoesNotAffectOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := newFakeServers(nil)
@@ -118,7 +118,7 @@ func TestRejectedAllocationDoesNotAffectOthers(t *testing.T) {
 	})
 }
 
-// The servers learn that an allocation is rejected, also if they refuse the first report, or lose it with a restored snapshot.
+// The servers learn about a rejected allocation, also if they refuse the first report, or lose it with a restored snapshot.
 func TestRejectionIsReportedUntilTheServersHaveIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := newFakeServers(nil)
@@ -134,7 +134,7 @@ func TestRejectionIsReportedUntilTheServersHaveIt(t *testing.T) {
 		servers.mu.Unlock()
 		check := func(when string) {
 			t.Helper()
-			time.Sleep(2 * time.Minute) // no call of the node blocks longer
+			time.Sleep(2 * time.Minute) // none of the node's calls blocks longer
 			synctest.Wait()
 			servers.mu.Lock()
 			defer servers.mu.Unlock()
@@ -153,7 +153,7 @@ func TestRejectionIsReportedUntilTheServersHaveIt(t *testing.T) {
 	})
 }
 
-// A server sends an allocation that the node has not requested.
+// A server sends an allocation without a request from the node.
 func TestAllocationsThatWereNotRequestedAreIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := newFakeServers(nil)
@@ -168,7 +168,7 @@ func TestAllocationsThatWereNotRequestedAreIgnored(t *testing.T) {
 	})
 }
 
-// The groups of jobs with one version differ.
+// The groups differ in two jobs with one version.
 func TestJobsWithOneVersionAreNotMixedUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := newFakeServers(nil)
@@ -186,7 +186,7 @@ func TestJobsWithOneVersionAreNotMixedUp(t *testing.T) {
 	})
 }
 
-// An allocation of any message is rejected or can be stored and reported.
+// Any message's allocation is rejected or can be stored and reported.
 func FuzzAllocs(f *testing.F) {
 	servers := newFakeServers(nil)
 	id := servers.place(newJob("web"))

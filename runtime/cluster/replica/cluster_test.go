@@ -23,8 +23,8 @@ import (
 
 const nodeID = "5844aeb0-068a-191b-2651-846e6d798aa4"
 
-// node is a node of a cluster whose allocations start and end as soon as they must. It has all parts of an agent that talk
-// to servers.
+// node is a cluster node with allocations that start and end as soon as they must. It has all the agent's parts that talk to
+// servers.
 type node struct {
 	t       *testing.T
 	cluster *clustertest.Cluster
@@ -36,7 +36,7 @@ type node struct {
 	reconnected []string
 }
 
-// startNode starts a node that joins the cluster, and waits until it is ready.
+// startNode starts a node, joins it to the cluster, and waits until it is ready.
 func startNode(t *testing.T, c *clustertest.Cluster) *node {
 	t.Helper()
 	s, err := store.OpenMemory(store.Config{Logger: hclog.NewNullLogger()})
@@ -66,7 +66,7 @@ func startNode(t *testing.T, c *clustertest.Cluster) *node {
 	return n
 }
 
-// startAgent runs the parts of an agent until the returned function is called, or until the end of the test.
+// startAgent runs an agent's parts until the returned function is called, or until the test ends.
 func (n *node) startAgent() (stop func()) {
 	n.t.Helper()
 	logger := hclog.NewNullLogger()

@@ -12,19 +12,18 @@ import (
 )
 
 const (
-	// minDisconnectCheckInterval and maxDisconnectCheckInterval limit the time between two searches for allocations whose
-	// stop_on_client_after is over. The clock can be set meanwhile.
+	// minDisconnectCheckInterval and maxDisconnectCheckInterval limit the time between two searches for allocations with an expired
+	// stop_on_client_after. The clock can be set meanwhile.
 	minDisconnectCheckInterval = time.Second
 	maxDisconnectCheckInterval = 10 * time.Second
-	// contactGrace is how long an agent that has started waits for a first contact before it stops allocations whose time
-	// was over at its start.
+	// contactGrace is how long a started agent waits for a first contact before it stops allocations that had expired at its start.
 	contactGrace = 50 * time.Second
 
 	stoppedByNode = "the node had no contact with the servers for longer than stop_on_client_after"
 )
 
-// stopAfterDisconnect stops allocations with stop_on_client_after that have had no contact with the servers for that time. It
-// does not wake while no allocation has a limit.
+// stopAfterDisconnect stops allocations with stop_on_client_after after that time without contact to the servers. It does not
+// wake while no allocation has a limit.
 func (r *Replica) stopAfterDisconnect(ctx context.Context) {
 	for {
 		expired, untilNext, some := r.expiredAllocs(time.Now())
@@ -44,8 +43,8 @@ func (r *Replica) stopAfterDisconnect(ctx context.Context) {
 	}
 }
 
-// expiredAllocs returns the running allocations whose stop_on_client_after is over, and the time until the first of the others
-// is over if there is no contact; some is false if no running allocation has a limit.
+// expiredAllocs returns the running allocations with an expired stop_on_client_after, and the time until the next one expires
+// without contact; some is false if no running allocation has a limit.
 func (r *Replica) expiredAllocs(now time.Time) (expired []string, untilNext time.Duration, some bool) {
 	last := r.config.Member.LastContact()
 	if last.IsZero() {
@@ -70,7 +69,7 @@ func (r *Replica) expiredAllocs(now time.Time) (expired []string, untilNext time
 	return expired, untilNext, some
 }
 
-// stopAllDisconnected stops allocations. Those that it cannot stop are stopped at the next check.
+// stopAllDisconnected stops allocations. If it cannot stop one, the next check does.
 func (r *Replica) stopAllDisconnected(ctx context.Context, ids []string) {
 	_, err := r.config.Store.Update(ctx, func(tx *store.Txn) error {
 		for _, id := range ids {
@@ -86,8 +85,8 @@ func (r *Replica) stopAllDisconnected(ctx context.Context, ids []string) {
 	}
 }
 
-// stopOnClientAfter returns the time after which the node must stop an allocation without contact to the servers, and
-// false if there is none.
+// stopOnClientAfter returns the time after which the node must stop an allocation without contact to the servers, and false if
+// there is none.
 func stopOnClientAfter(a *api.Allocation) (limit time.Duration, some bool) {
 	group := a.GetTaskGroup()
 	if group == nil || group.Disconnect == nil || group.Disconnect.StopOnClientAfter == nil {

@@ -23,33 +23,33 @@ import (
 )
 
 const (
-	// maxFetchBlock is how long a server that is behind the one that has sent the list can wait for its allocations. Servers that
-	// were restored after the list do not get them.
+	// maxFetchBlock is how long a server behind the one that has sent the list can wait for its allocations. Servers restored after
+	// the list do not get them.
 	maxFetchBlock = 10 * time.Second
-	// maxListBlock is how long the servers can block a list. The restore of a snapshot does not end calls that block, so that the
-	// node notices it after this time.
+	// maxListBlock is how long the servers can block a list. A snapshot's restore does not end blocked calls, so the node notices it
+	// after this time.
 	maxListBlock      = time.Minute
 	maxPullRetryDelay = 10 * time.Second
 	missingAllocDelay = 2 * time.Second
-	// pullBatch limits the allocations of one call, each of which has its whole job.
+	// pullBatch limits the allocations per call, because each has its whole job.
 	pullBatch = 100
 )
 
-// errIncomplete means that the servers did not have all allocations that they had listed, so that the list must be read again.
+// errIncomplete means that the servers did not have all listed allocations, so the list must be read again.
 var errIncomplete = errors.New("the server's list of allocations and its allocations differ")
 
-// pullAllocs keeps the allocations of the store equal to those that the servers assign.
+// pullAllocs keeps the store's allocations equal to those that the servers assign.
 func (r *Replica) pullAllocs(ctx context.Context) {
 	query := servers.Query{MaxBlock: maxListBlock}
 	newest, first := r.storedReportIndex(), true
-	lowerIndexSeen := false // from servers that were restored, or from one that is behind
+	lowerIndexSeen := false // from restored servers, or from one that is behind
 	for ctx.Err() == nil {
 		list, err := r.listAllocs(ctx, &query)
 		lowerIndexSeen = lowerIndexSeen || err == nil && list.Index < newest
 		if err == nil && !query.IsNew(ctx, list.Index) {
 			continue
 		}
-		// The reports of this node alone can give restored servers a higher index at once.
+		// This node's reports alone can give restored servers a higher index at once.
 		if err == nil && lowerIndexSeen && list.Index != newest {
 			r.config.Logger.Warn("the servers have gone back to an earlier state", "index", list.Index, "earlier_index", newest)
 			r.resendStates = true
@@ -88,7 +88,7 @@ func (r *Replica) readOptions() protocol.ReadOptions {
 	return protocol.ReadOptions{Region: r.config.Region, AuthToken: r.config.Member.Token()}
 }
 
-// listAllocs returns the allocations of this node and their indexes. It blocks as the query does.
+// listAllocs returns this node's allocations and their indexes. It blocks as the query does.
 func (r *Replica) listAllocs(ctx context.Context, query *servers.Query) (*protocol.GetClientAllocsResponse, error) {
 	request := protocol.GetClientAllocsRequest{NodeID: r.config.NodeID, SecretID: r.config.Member.Secret(), ReadOptions: r.readOptions()}
 	block := query.Next(&request.ReadOptions)
@@ -99,9 +99,9 @@ func (r *Replica) listAllocs(ctx context.Context, query *servers.Query) (*protoc
 	return &response, nil
 }
 
-// confirmEmptyList returns the list, or, if the list is empty although the node has allocations, one of the servers after it has
-// made sure that they have the node: a purge, or a server without its state, must not end all tasks. It returns an error if they
-// do not have the node.
+// confirmEmptyList returns the list. If the list is empty although the node has allocations, it first makes sure that the servers
+// have the node, and returns a new list: a purge, or a server without its state, must not end all tasks. It returns an error if
+// they do not have the node.
 func (r *Replica) confirmEmptyList(ctx context.Context, list *protocol.GetClientAllocsResponse) (*protocol.GetClientAllocsResponse, error) {
 	if len(list.Allocs) > 0 || len(r.config.Store.Snapshot().AllocationsByNode(nil, r.config.NodeID)) == 0 {
 		return list, nil
@@ -120,8 +120,8 @@ func (r *Replica) confirmEmptyList(ctx context.Context, list *protocol.GetClient
 	return confirmed, nil
 }
 
-// storedAssignments returns the index of each stored allocation that the servers have assigned, without those that an earlier agent
-// has begun to remove.
+// storedAssignments returns the index of each stored allocation assigned by the servers, except those that an earlier agent has
+// begun to remove.
 func (r *Replica) storedAssignments() map[string]uint64 {
 	snapshot := r.config.Store.Snapshot()
 	indexes := make(map[string]uint64)
@@ -133,7 +133,7 @@ func (r *Replica) storedAssignments() map[string]uint64 {
 	return indexes
 }
 
-// applyList makes the store's allocations equal to those of the list.
+// applyList makes the store's allocations equal to the list's.
 func (r *Replica) applyList(ctx context.Context, list *protocol.GetClientAllocsResponse) error {
 	maps.DeleteFunc(r.rejected, func(id string, index uint64) bool { return list.Allocs[id] != index })
 	known := r.assigned
@@ -163,7 +163,7 @@ func (r *Replica) applyList(ctx context.Context, list *protocol.GetClientAllocsR
 	slices.Sort(wanted)
 	snapshot := r.config.Store.Snapshot()
 	var pulled []*protocol.Allocation
-	var unreported []string // allocations whose rejection the servers have not accepted
+	var unreported []string // the servers have not accepted these rejections
 	for ids := range slices.Chunk(wanted, pullBatch) {
 		batch, err := r.fetchWithStates(ctx, snapshot, ids, list.Allocs)
 		if err != nil {
@@ -180,7 +180,7 @@ func (r *Replica) applyList(ctx context.Context, list *protocol.GetClientAllocsR
 			pulled = append(pulled, a.Allocation)
 		}
 	}
-	// Without an allocation that is wanted, the list has only known ones: it differs if it has fewer.
+	// Without a wanted allocation, the list has only known ones: it differs if it has fewer.
 	if r.assigned == nil || len(wanted) > 0 || len(list.Allocs) < len(known) {
 		if err := r.storeList(ctx, list, pulled); err != nil {
 			return err
@@ -205,7 +205,7 @@ func (r *Replica) applyList(ctx context.Context, list *protocol.GetClientAllocsR
 	return nil
 }
 
-// storeList stores the allocations that were pulled, and removes those that the list does not have.
+// storeList stores the pulled allocations, and removes those missing in the list.
 func (r *Replica) storeList(ctx context.Context, list *protocol.GetClientAllocsResponse, pulled []*protocol.Allocation) error {
 	var reconnected []string
 	changed := false
@@ -251,20 +251,20 @@ func (r *Replica) storeList(ctx context.Context, list *protocol.GetClientAllocsR
 // errNothingChanged cancels a transaction.
 var errNothingChanged = errors.New("nothing has changed")
 
-// fetchedAlloc is an allocation that the server at an address has sent. It is not checked.
+// fetchedAlloc is an allocation from the server at an address. It is not checked.
 type fetchedAlloc struct {
 	*protocol.Allocation
 	server string
 }
 
-// fetchWithStates is like fetchAllocs. Allocations whose states are the only ones, because this node has lost its own, have all
-// that the leader has.
+// fetchWithStates is like fetchAllocs. If this node has lost an allocation's states, the result is the leader's, because the
+// servers have the only states.
 func (r *Replica) fetchWithStates(ctx context.Context, snapshot *store.Snapshot, ids []string, indexByID map[string]uint64) ([]fetchedAlloc, error) {
 	batch, err := r.fetchAllocs(ctx, ids, indexByID, true)
 	if err != nil {
 		return nil, err
 	}
-	// Reports do not change the index with which a server that is behind is recognized.
+	// Reports do not change the index that shows whether a server is behind.
 	hasStatesOfServers := func(a fetchedAlloc) bool {
 		old := snapshot.Allocation(nil, a.ID)
 		return a.ClientStatus != api.AllocClientStatusPending && (old == nil || old.ClientStatus == api.AllocClientStatusLost)
@@ -285,8 +285,8 @@ func (r *Replica) fetchWithStates(ctx context.Context, snapshot *store.Snapshot,
 	return append(slices.DeleteFunc(batch, hasStatesOfServers), newest...), nil
 }
 
-// fetchAllocs returns the allocations with the ids, each of which has at least the index of indexByID. It returns errIncomplete
-// if one is missing or older. With allowStale, any server answers, else the leader.
+// fetchAllocs returns the allocations with the IDs, each at least as new as in indexByID. It returns errIncomplete if one is
+// missing or older. With allowStale, any server answers, else the leader.
 func (r *Replica) fetchAllocs(ctx context.Context, ids []string, indexByID map[string]uint64, allowStale bool) ([]fetchedAlloc, error) {
 	newest := uint64(1)
 	for _, id := range ids {
@@ -297,7 +297,7 @@ func (r *Replica) fetchAllocs(ctx context.Context, ids []string, indexByID map[s
 	var response protocol.GetAllocsResponse
 	err := r.config.Pool.CallBlocking(ctx, maxFetchBlock, protocol.MethodGetAllocs, &request, &response)
 	if servers.IsPermissionDenied(err) && len(ids) > 1 {
-		// One allocation of another node pool fails the whole call.
+		// One allocation from another node pool fails the whole call.
 		var all []fetchedAlloc
 		for _, id := range ids {
 			one, err := r.fetchAllocs(ctx, []string{id}, indexByID, allowStale)
@@ -337,13 +337,13 @@ func (r *Replica) clusterAlloc(reader store.Reader, id string) state.ClusterAllo
 	return record
 }
 
-// jobKey identifies one version of a job.
+// jobKey identifies one job version.
 type jobKey struct {
 	namespace, id                        string
 	version, jobModifyIndex, createIndex uint64
 }
 
-// jobsOfAllocs returns the jobs of the stored allocations, so that allocations of a job share one.
+// jobsOfAllocs returns the stored allocations' jobs, so that a job's allocations share one.
 func jobsOfAllocs(tx *store.Txn) map[jobKey]*api.Job {
 	jobs := make(map[jobKey]*api.Job)
 	for _, a := range tx.Allocations(nil, "") {
@@ -370,8 +370,8 @@ func keyOfJob(j *api.Job) jobKey {
 	return k
 }
 
-// putAlloc stores an allocation of the servers: a new one as prepareNewAlloc leaves it, and a known one with the states that this
-// node has. It reports whether the servers had given up the allocation, and it continues to run.
+// putAlloc stores a server's allocation: a new one as prepareNewAlloc leaves it, and a known one with this node's states. It
+// reports whether the servers had given up the allocation and it continues to run.
 func (r *Replica) putAlloc(tx *store.Txn, jobs map[jobKey]*api.Job, pulled *protocol.Allocation, migrateToken string) (reconnected bool) {
 	next := pulled.Allocation
 	if shared := jobs[keyOfJob(next.Job)]; shared != nil && reflect.DeepEqual(model.FindGroup(shared, next.TaskGroup), model.FindGroup(next.Job, next.TaskGroup)) {
@@ -383,7 +383,7 @@ func (r *Replica) putAlloc(tx *store.Txn, jobs map[jobKey]*api.Job, pulled *prot
 	record := r.clusterAlloc(tx.Reader, next.ID)
 	old := tx.Allocation(nil, next.ID)
 	if old != nil && old.ClientStatus == api.AllocClientStatusLost && !next.ServerTerminalStatus() && !next.ClientTerminalStatus() {
-		// The servers were restored to a state in which they had not given it up. This node has only what they had sent.
+		// The servers were restored to a state before they gave it up. This node has only what they had sent.
 		tx.DeleteAgentRecord(state.EndedAllocPrefix + next.ID)
 		old = nil
 	}
@@ -399,7 +399,7 @@ func (r *Replica) putAlloc(tx *store.Txn, jobs map[jobKey]*api.Job, pulled *prot
 		reconnected = pulled.ClientStatus == api.AllocClientStatusUnknown && next.DesiredStatus == api.AllocDesiredStatusRun
 		mustReport = decideHealthAfterEnd(&next, old)
 		wasReported = r.isReported(tx.Reader, old)
-		// Servers that were restored, and have changed the allocation since, have a higher index and an earlier report.
+		// If restored servers have changed the allocation since, they have a higher index and an earlier report.
 		if pulled.ClientStatus != old.ClientStatus {
 			mustReport = true
 			if wasReported && pulled.ClientStatus != api.AllocClientStatusLost && pulled.ClientStatus != api.AllocClientStatusUnknown {
@@ -420,14 +420,14 @@ func (r *Replica) putAlloc(tx *store.Txn, jobs map[jobKey]*api.Job, pulled *prot
 	switch {
 	case mustReport:
 		tx.OnCommit(func() { r.markUnsent(time.Now(), next.ID) })
-	case wasReported: // the change of the servers is nothing that this node must report
+	case wasReported: // this node need not report the servers' change
 		tx.PutAgentRecord(state.ClusterReportedPrefix+next.ID, tx.Index())
 	}
 	return reconnected
 }
 
-// prepareNewAlloc gives an allocation that the store does not have the states with which it is stored. It reports whether the
-// allocation has ended, so that it gets no runner, and whether the servers must learn the states.
+// prepareNewAlloc gives an allocation that is not in the store its initial states. It reports whether the allocation has ended,
+// so that it gets no runner, and whether the servers must learn the states.
 func prepareNewAlloc(a *api.Allocation) (ended, mustReport bool) {
 	switch {
 	case a.ClientTerminalStatus(): // this node has removed it after its end, and the servers have the last states that reached them
@@ -445,7 +445,7 @@ func prepareNewAlloc(a *api.Allocation) (ended, mustReport bool) {
 	return false, false
 }
 
-// startAnew removes what the servers have of an earlier run, which this node has lost or removed, but for the events.
+// startAnew removes the servers' states from an earlier run, which this node has lost or removed, but keeps the events.
 func startAnew(a *api.Allocation) {
 	a.ClientStatus, a.ClientDescription, a.NetworkStatus = api.AllocClientStatusPending, "", nil
 	maps.DeleteFunc(a.TaskStates, func(_ string, known *api.TaskState) bool { return known == nil })
@@ -454,7 +454,7 @@ func startAnew(a *api.Allocation) {
 	}
 }
 
-// keepStates replaces what the servers have of the states of an allocation by what this node has.
+// keepStates replaces an allocation's states from the servers by this node's.
 func keepStates(next, old *api.Allocation) {
 	next.ClientStatus, next.ClientDescription = old.ClientStatus, old.ClientDescription
 	next.TaskStates, next.NetworkStatus = old.TaskStates, old.NetworkStatus
@@ -465,8 +465,8 @@ func keepStates(next, old *api.Allocation) {
 	}
 }
 
-// decideHealthAfterEnd marks an allocation that has ended as unhealthy if it belongs to a new deployment, and reports whether it
-// does: no runner decides its health, and the servers replace it only when it is unhealthy.
+// decideHealthAfterEnd marks an ended allocation as unhealthy if it belongs to a new deployment, and reports whether it does: no
+// runner decides its health, and the servers replace it only when it is unhealthy.
 func decideHealthAfterEnd(next, old *api.Allocation) bool {
 	if !old.ClientTerminalStatus() || next.DesiredStatus != api.AllocDesiredStatusRun || next.DeploymentID == "" ||
 		next.DeploymentID == old.DeploymentID || next.DeploymentStatus != nil && next.DeploymentStatus.Healthy != nil {
@@ -492,8 +492,8 @@ func endWithoutStart(a *api.Allocation) {
 	}
 }
 
-// endTasks marks all tasks of an allocation as dead, and reports whether one was not. The tasks keep the events that the servers
-// have: this node, or an earlier state of it, has run the allocation, and has removed it.
+// endTasks marks all an allocation's tasks as dead, and reports whether one was not. The tasks keep the events on the servers:
+// this node, or an earlier state of it, has run the allocation, and has removed it.
 func endTasks(a *api.Allocation) (changed bool) {
 	known := a.TaskStates
 	a.TaskStates = make(map[string]*api.TaskState)
@@ -511,10 +511,10 @@ func endTasks(a *api.Allocation) (changed bool) {
 	return changed
 }
 
-// supportedElsewhere is the remedy for a job that nodes of other programs can run.
+// supportedElsewhere is the remedy for a job that nodes running other programs can run.
 const supportedElsewhere = `add constraint { attribute = "${attr.nomad-lite.version}", operator = "is_not_set" } to the job, so that servers place it on other nodes`
 
-// failWithoutStart gives an allocation that this node cannot run the states of one that has failed.
+// failWithoutStart gives an allocation that this node cannot run a failed allocation's states.
 func failWithoutStart(a *api.Allocation, reasons []string) {
 	now := time.Now()
 	cause := strings.Join(reasons, "; ") + ": " + supportedElsewhere
@@ -529,8 +529,8 @@ func failWithoutStart(a *api.Allocation, reasons []string) {
 
 const removedByServers = "the servers have removed the allocation"
 
-// removeAlloc removes an allocation that the servers no longer have. One that has not ended is stopped first;
-// ApplyAllocReports removes it at its end. It reports whether it has changed the store.
+// removeAlloc removes an allocation that the servers no longer have. An unfinished one is stopped first; ApplyAllocReports removes it
+// at its end. It reports whether it has changed the store.
 func (r *Replica) removeAlloc(tx *store.Txn, a *api.Allocation) bool {
 	if tx.AllocationEnded(a.ID) {
 		r.deleteAlloc(tx, a.ID)
@@ -548,7 +548,7 @@ func (r *Replica) removeAlloc(tx *store.Txn, a *api.Allocation) bool {
 	return true
 }
 
-// deleteAlloc deletes an allocation that has ended, with all that the replica has stored about it.
+// deleteAlloc deletes an ended allocation, with everything that the replica has stored about it.
 func (r *Replica) deleteAlloc(tx *store.Txn, id string) {
 	tx.DeleteAllocationAndQueueRemoval(id)
 	tx.DeleteAgentRecord(state.ClusterAllocPrefix + id)

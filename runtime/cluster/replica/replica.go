@@ -45,50 +45,49 @@ type Config struct {
 	Pool   serverPool
 	Member member
 	Store  nodeStore
-	// OnAllocsChanged is called after each change of the assigned allocations in the store. It must return soon.
+	// OnAllocsChanged is called after each change to the assigned allocations in the store. It must return soon.
 	OnAllocsChanged func()
-	// OnReconnected is called for an allocation that servers had given up because they missed heartbeats of this node, and
-	// that continues to run.
+	// OnReconnected is called for a running allocation that servers had given up because they missed this node's heartbeats.
 	OnReconnected func(allocID string)
-	// OnServersRestored is called when the servers have gone back to an earlier state, so that they may have lost what this node
-	// has sent since. It must return soon.
+	// OnServersRestored is called when the servers have gone back to an earlier state, so they may have lost what this node has sent
+	// since. It must return soon.
 	OnServersRestored func()
 	Logger            hclog.Logger
 }
 
-// Replica connects the allocations of the store with the servers. Its methods may be called concurrently.
+// Replica connects the store's allocations with the servers. Its methods may be called concurrently.
 type Replica struct {
 	config    Config
 	startTime time.Time
-	pulled    chan struct{} // closed when the allocations of the servers were stored for the first time by this agent
+	pulled    chan struct{} // closed when this agent has stored the servers' allocations for the first time
 	wake      chan struct{} // receives a value when there are states to send; capacity 1
-	// limitsChanged receives a value when the stop_on_client_after of an allocation may have changed; capacity 1.
+	// limitsChanged receives a value when an allocation's stop_on_client_after may have changed; capacity 1.
 	limitsChanged chan struct{}
 
-	// resendStates means that the servers may have lost states that they had accepted, so that all are sent again after the next
-	// list. It belongs to pullAllocs.
+	// resendStates means that the servers may have lost accepted states, so all are sent again after the next list. It belongs to
+	// pullAllocs.
 	resendStates bool
-	// rejected maps allocations that were rejected to their indexes in the list of the servers. It belongs to pullAllocs.
+	// rejected maps rejected allocations to their indexes in the servers' list. It belongs to pullAllocs.
 	rejected map[string]uint64
-	// assigned has the index of each allocation that the servers have assigned and that is stored; nil until this agent has stored
-	// a first list. It belongs to pullAllocs.
+	// assigned has the index of each stored allocation assigned by the servers; nil until this agent has stored a first list. It
+	// belongs to pullAllocs.
 	assigned map[string]uint64
 
 	mu sync.Mutex
-	// unsent maps the allocations whose states must be sent to the time at which they must be sent at the latest.
+	// unsent maps allocations with unsent states to the latest time for sending them.
 	unsent map[string]time.Time
-	// inDoubt are allocations for which an earlier call, which has failed or which an earlier agent has made, can still be on its
-	// way. Servers that execute it late replace the newer states that they have got meanwhile.
+	// inDoubt are allocations with an earlier call that can still be on its way, because it failed or an earlier agent made it.
+	// Servers that execute it late replace the newer states that they have got meanwhile.
 	inDoubt map[string]bool
-	// resendAt maps allocations that were in doubt to the time at which their states are sent again.
+	// resendAt maps allocations that were in doubt to the time for sending their states again.
 	resendAt map[string]time.Time
 	// sentStatus is the client status of each allocation that the servers have accepted from this agent.
 	sentStatus map[string]string
-	// beatWhenSent means that a heartbeat must follow the next states that the servers accept.
+	// beatWhenSent means that a heartbeat must follow the next accepted states.
 	beatWhenSent bool
 }
 
-// New returns a Replica. States that the servers have not accepted from an earlier agent are sent by Run.
+// New returns a Replica. Run sends states that the servers have not accepted from an earlier agent.
 func New(c Config) *Replica {
 	return &Replica{
 		config:        c,
@@ -104,9 +103,9 @@ func New(c Config) *Replica {
 	}
 }
 
-// AwaitNewStart blocks until the store has had the assignments of the servers once since New, and has the allocation as one that
-// must run: the servers may have assigned it elsewhere meanwhile. It returns the cause of ctx if ctx ends before. It calls
-// onWait before it blocks for the servers.
+// AwaitNewStart blocks until the store has had the servers' assignments once since New, and has the allocation as one that must
+// run: the servers may have assigned it elsewhere meanwhile. It returns ctx's cause if ctx ends before. It calls onWait before it
+// blocks for the servers.
 func (r *Replica) AwaitNewStart(ctx context.Context, allocID string, onWait func(spanName string, event *api.TaskEvent)) error {
 	if !wait.IsClosed(r.pulled) {
 		onWait(tracespan.WaitServers, model.EventWaitingForServers())
@@ -116,7 +115,7 @@ func (r *Replica) AwaitNewStart(ctx context.Context, allocID string, onWait func
 			return context.Cause(ctx)
 		}
 	}
-	// The runner of an allocation that the servers have stopped gets its new version after the store, and ends ctx then.
+	// If the servers have stopped the allocation, its runner gets the new version after the store, and then ends ctx.
 	for {
 		ws := store.NewWatchSet()
 		if a := r.config.Store.Snapshot().Allocation(ws, allocID); a != nil && !a.ServerTerminalStatus() {

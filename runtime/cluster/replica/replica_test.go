@@ -27,10 +27,9 @@ import (
 
 const nodeID = "5844aeb0-068a-191b-2651-846e6d798aa4"
 
-// fakeServers are the servers of a cluster with one node. Their answers can be stale, incomplete or errors, as chance
-// decides.
+// fakeServers are the servers in a cluster with one node. Their answers can be stale, incomplete or errors, as chance decides.
 type fakeServers struct {
-	random *rand.Rand // nil means that no answer is wrong
+	random *rand.Rand // nil: no answer is wrong
 
 	mu        sync.Mutex
 	index     uint64
@@ -58,7 +57,7 @@ func newFakeServers(random *rand.Rand) *fakeServers {
 	}
 }
 
-// change changes the state of the servers.
+// change changes the servers' state.
 func (f *fakeServers) change(do func(index uint64)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -263,7 +262,7 @@ func newJob(id string) *api.Job {
 	}
 }
 
-// fakeRunner runs the allocations of the store as a node runner does: what must run gets running, what must stop ends.
+// fakeRunner runs the store's allocations as a node runner does: those that must run get running, those that must stop end.
 type fakeRunner struct {
 	store       *store.Store
 	running     map[string]bool
@@ -299,7 +298,7 @@ func (r *fakeRunner) step(t *testing.T, replica *Replica) {
 
 // testNode is a node with a store, on which replicas run one after the other.
 type testNode struct {
-	restores int // calls of OnServersRestored
+	restores int // OnServersRestored calls
 	t        *testing.T
 	servers  *fakeServers
 	store    *store.Store
@@ -344,7 +343,7 @@ func (n *testNode) settle() {
 	synctest.Wait()
 }
 
-// check compares what the node has and has reported with what the servers have.
+// check compares the node's allocations and reports with the servers'.
 func (n *testNode) check() {
 	n.t.Helper()
 	snapshot := n.store.Snapshot()
@@ -390,7 +389,7 @@ func (n *testNode) check() {
 	}
 }
 
-// reportEnd reports the end of an allocation, as its runner does.
+// reportEnd reports an allocation's end, as its runner does.
 func (n *testNode) reportEnd(id, clientStatus string) {
 	n.t.Helper()
 	if _, err := n.replica.ApplyAllocReports(n.t.Context(), model.AllocReport{
@@ -400,8 +399,8 @@ func (n *testNode) reportEnd(id, clientStatus string) {
 	}
 }
 
-// An agent that starts does not start again what the servers have stopped meanwhile, also if the version that stops the
-// allocation reaches its runner late.
+// A starting agent does not start again what the servers have stopped meanwhile, also if the stopped version reaches its runner
+// late.
 func TestNewStartWaitsForTheServersAndTheStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := newFakeServers(nil)
@@ -464,7 +463,7 @@ func TestRemovedAllocationThatTheServersLostHasNoRunningTask(t *testing.T) {
 	})
 }
 
-// Servers learn that the tasks of an allocation are dead that has failed, and that the node has removed before it could report it.
+// Servers learn that a failed allocation's tasks are dead, although the node has removed it before it could report it.
 func TestFailedAllocationOfALostStateHasNoRunningTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := newFakeServers(nil)
@@ -484,7 +483,7 @@ func TestFailedAllocationOfALostStateHasNoRunningTask(t *testing.T) {
 	})
 }
 
-// A node that has removed an allocation ends it at the servers, and keeps the events that they have.
+// A node that has removed an allocation ends it at the servers, and keeps their events.
 func TestStoppedAllocationOfALostStateKeepsItsEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := newFakeServers(nil)
@@ -507,7 +506,7 @@ func TestStoppedAllocationOfALostStateKeepsItsEvents(t *testing.T) {
 	})
 }
 
-// A server that is behind has an earlier report of an allocation, with the same index.
+// A server that is behind has an earlier report about an allocation, with the same index.
 func TestStatesOfALostAllocationAreThoseOfTheLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := newFakeServers(nil)
@@ -529,7 +528,7 @@ func TestStatesOfALostAllocationAreThoseOfTheLeader(t *testing.T) {
 	})
 }
 
-// A node that has no state of an allocation starts it as a new one, whatever states the servers show. It keeps the events.
+// A node without an allocation's state starts it as a new one, whatever states the servers show. It keeps the events.
 func TestRunningAllocationOfALostStateStartsAsNew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := newFakeServers(nil)
@@ -552,7 +551,7 @@ func TestRunningAllocationOfALostStateStartsAsNew(t *testing.T) {
 }
 
 // TestReplicaFollowsTheServers makes random changes at the servers and at the node, with wrong answers, lost connections and
-// agents that are replaced, and compares both ends afterwards.
+// replaced agents, and compares both ends afterwards.
 func TestReplicaFollowsTheServers(t *testing.T) {
 	for seed := range uint64(200) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -630,7 +629,7 @@ func TestPurgeDoesNotEndAllocationsBeforeTheNodeIsRegisteredAgain(t *testing.T) 
 	})
 }
 
-// A list of servers that did not have the node is no list of a node that is registered again.
+// A list from servers without the node does not count for a node registered again.
 func TestListFromBeforeTheRegistrationEndsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := newFakeServers(nil)
@@ -665,14 +664,14 @@ func TestStopOnClientAfter(t *testing.T) {
 		if !n.runner.running[stops] {
 			t.Error("stopped too early")
 		}
-		n.stop() // the limit holds over the end of the agent
+		n.stop() // the limit holds over the agent's end
 		n.startAgent()
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		servers.mu.Lock()
 		servers.isDown = false
 		servers.mu.Unlock()
-		// The servers are back while the tasks of the allocation still end.
+		// The servers are back while the allocation's tasks still end.
 		servers.edit(stops, func(a *protocol.Allocation) { a.ClientStatus = api.AllocClientStatusUnknown })
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -697,7 +696,7 @@ func TestAllocationThatEndsBeforeItsDeploymentIsUnhealthy(t *testing.T) {
 		id := servers.place(newJob("web"))
 		n.settle()
 		n.reportEnd(id, api.AllocClientStatusFailed)
-		// The servers make the allocation a part of a deployment before they know that it has failed.
+		// The servers add the allocation to a deployment before they know about its failure.
 		servers.edit(id, func(a *protocol.Allocation) { a.DeploymentID = "deployment" })
 		n.settle()
 		if got := servers.status[id].DeploymentStatus; got == nil || got.Healthy == nil || *got.Healthy {
@@ -714,11 +713,11 @@ func (f *fakeServers) snapshot() (restore func()) {
 	return func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.index, f.allocs, f.status = index, maps.Clone(allocs), maps.Clone(status) // which ends no call that blocks
+		f.index, f.allocs, f.status = index, maps.Clone(allocs), maps.Clone(status) // it ends no blocked call
 	}
 }
 
-// Servers that are restored between a list and the call for its allocations do not get the index for which that call waits.
+// Servers restored between a list and the call for its allocations do not reach the index that the call waits for.
 func TestServersGoBackBetweenTwoCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := newFakeServers(nil)
@@ -764,7 +763,7 @@ func TestServersGoBackToAnEarlierState(t *testing.T) {
 				n.reportEnd(ends, api.AllocClientStatusComplete)
 				n.settle()
 				test.restore(n, restore)
-				time.Sleep(2 * time.Minute) // no call of the node blocks longer
+				time.Sleep(2 * time.Minute) // none of the node's calls blocks longer
 				synctest.Wait()
 				n.runner.step(t, n.replica)
 				if n.restores == 0 {
@@ -788,7 +787,7 @@ func TestServersGoBackToAnEarlierState(t *testing.T) {
 	}
 }
 
-// The agent is replaced while it removes an allocation, and restored servers have it as they had it before.
+// The agent is replaced while it removes an allocation, and restored servers have it as before.
 func TestServersGoBackDuringTheRemovalOfAnAllocation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := newFakeServers(nil)
@@ -813,7 +812,7 @@ func TestServersGoBackDuringTheRemovalOfAnAllocation(t *testing.T) {
 	})
 }
 
-// Changes of other nodes can give restored servers a higher index than before, after one list with a lower index.
+// Changes by other nodes can give restored servers a higher index than before, after one list with a lower index.
 func TestServersGoBackAndHaveAHigherIndexSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := newFakeServers(nil)
@@ -841,7 +840,7 @@ func TestServersGoBackAndHaveAHigherIndexSoon(t *testing.T) {
 	})
 }
 
-// A call whose connection is lost can be executed after the next one. The states of the next one are sent again.
+// A call with a lost connection can be executed after the next one. The next one's states are sent again.
 func TestLateReportIsCorrected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := newFakeServers(nil)
@@ -876,8 +875,8 @@ func TestLateReportIsCorrected(t *testing.T) {
 	})
 }
 
-// Servers that were restored, and have changed an allocation since, have an index that is higher than all before, so that only
-// their status shows that they have lost a report.
+// If restored servers have changed an allocation since, its index is higher than all before, and only its status shows that they
+// have lost a report.
 func TestServersThatHaveLostAReportGetItAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := newFakeServers(nil)

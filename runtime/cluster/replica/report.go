@@ -21,18 +21,18 @@ import (
 const (
 	// minReportInterval is the least time between two calls: the servers collect states for as long.
 	minReportInterval = 50 * time.Millisecond
-	// maxEventDelay is how long a state waits that changes no client status.
+	// maxEventDelay is how long a state waits if it changes no client status.
 	maxEventDelay       = time.Second
 	maxReportRetryDelay = 5 * time.Second
 	refusedDelay        = 2 * time.Second
-	// maxLateCall is longer than servers can take to execute a call whose connection is lost: they wait for a leader and for their log.
+	// maxLateCall is longer than servers can take to execute a call with a lost connection: they wait for a leader and for their
+	// log.
 	maxLateCall = time.Minute
-	reportBatch = 200 // states of one call
+	reportBatch = 200 // states per call
 )
 
-// ApplyAllocReports stores states of allocations that this node runs, and makes Run send them. It ignores allocations that
-// are not stored, and deletes those that have ended and that the servers have removed. It returns when the states are
-// stored.
+// ApplyAllocReports stores states of allocations that this node runs, and makes Run send them. It ignores allocations that are
+// not stored, and deletes ended ones that the servers have removed. It returns when the states are stored.
 func (r *Replica) ApplyAllocReports(ctx context.Context, reports ...model.AllocReport) (index uint64, err error) {
 	changed, someEnded := []string(nil), false
 	index, err = r.config.Store.Update(ctx, func(tx *store.Txn) error {
@@ -48,8 +48,7 @@ func (r *Replica) ApplyAllocReports(ctx context.Context, reports ...model.AllocR
 				record = r.clusterAlloc(tx.Reader, report.AllocID)
 			}
 			if record.StoppedByNode && report.ClientStatus == api.AllocClientStatusComplete {
-				// Servers that have not missed a heartbeat replace a failed allocation, and take a complete one for one that has
-				// done its work.
+				// Without a missed heartbeat, servers replace a failed allocation, and assume that a complete one has done its work.
 				report.ClientStatus, report.ClientDescription = api.AllocClientStatusFailed, stoppedByNode
 			}
 			next := report.ApplyTo(old, now, tx.Index())
@@ -85,7 +84,7 @@ func (r *Replica) ApplyAllocReports(ctx context.Context, reports ...model.AllocR
 	return index, nil
 }
 
-// markUnsent makes Run send the states of allocations at the given time at the latest.
+// markUnsent makes Run send allocation states at the given time at the latest.
 func (r *Replica) markUnsent(latest time.Time, ids ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -102,8 +101,8 @@ func (r *Replica) markUnsent(latest time.Time, ids ...string) {
 	wait.Notify(r.wake)
 }
 
-// ReportStates sends the states of all allocations that have not ended, although the servers have accepted them before, and a
-// heartbeat afterwards: the servers make a node ready again after both. It does not wait for the servers.
+// ReportStates sends the states of all unfinished allocations, although the servers have accepted them before, and a heartbeat
+// afterwards: the servers make a node ready again after both. It does not wait for the servers.
 func (r *Replica) ReportStates() {
 	var ids []string
 	for _, a := range r.config.Store.Snapshot().AllocationsByNode(nil, r.config.NodeID) {
@@ -120,14 +119,14 @@ func (r *Replica) ReportStates() {
 	r.markUnsent(time.Now(), ids...)
 }
 
-// isReported reports whether the servers have accepted the stored state of an allocation.
+// isReported reports whether the servers have accepted an allocation's stored state.
 func (r *Replica) isReported(reader store.Reader, a *api.Allocation) bool {
 	var index uint64
 	known, err := reader.ReadAgentRecord(state.ClusterReportedPrefix+a.ID, &index)
 	return err == nil && known && index >= a.ModifyIndex
 }
 
-// sendStates sends states of allocations to the servers until ctx ends: first those that an earlier agent could not send.
+// sendStates sends allocation states to the servers until ctx ends, starting with those that an earlier agent could not send.
 func (r *Replica) sendStates(ctx context.Context) {
 	snapshot := r.config.Store.Snapshot()
 	for _, a := range snapshot.AllocationsByNode(nil, r.config.NodeID) {
@@ -156,8 +155,8 @@ func (r *Replica) sendStates(ctx context.Context) {
 	}
 }
 
-// SendStates sends all states that the servers have not accepted. It does nothing before the channel of Pulled is closed. It
-// blocks until the servers have answered, or until ctx ends.
+// SendStates sends all states that the servers have not accepted. It does nothing before Pulled's channel is closed. It blocks
+// until the servers have answered, or until ctx ends.
 func (r *Replica) SendStates(ctx context.Context) error {
 	if !wait.IsClosed(r.pulled) {
 		return nil
@@ -165,7 +164,7 @@ func (r *Replica) SendStates(ctx context.Context) error {
 	return r.sendUnsent(ctx)
 }
 
-// nextDue returns the time at which the next states must be sent, and false if there are none.
+// nextDue returns when the next states must be sent, and false if there are none.
 func (r *Replica) nextDue() (due time.Time, some bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -179,7 +178,7 @@ func (r *Replica) nextDue() (due time.Time, some bool) {
 	return due, some
 }
 
-// waitAfterRefusal blocks before states are sent again that were not accepted with err.
+// waitAfterRefusal blocks before states that were not accepted with err are sent again.
 func (r *Replica) waitAfterRefusal(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -228,7 +227,7 @@ func (r *Replica) sendUnsent(ctx context.Context) error {
 	return nil
 }
 
-// sendBatch sends the stored states of allocations, and stores that the servers have accepted them.
+// sendBatch sends stored allocation states, and stores that the servers have accepted them.
 func (r *Replica) sendBatch(ctx context.Context, ids []string) error {
 	snapshot := r.config.Store.Snapshot()
 	var states []*protocol.AllocStatus
@@ -291,7 +290,7 @@ func (r *Replica) callUpdateAllocs(ctx context.Context, states []*protocol.Alloc
 	return response.Index, err
 }
 
-// storedReportIndex returns the index of the servers after the last states that they have accepted, also from an earlier agent.
+// storedReportIndex returns the servers' index after the last states that they have accepted, also from an earlier agent.
 func (r *Replica) storedReportIndex() uint64 {
 	var index uint64
 	if _, err := r.config.Store.Snapshot().ReadAgentRecord(state.ClusterReportIndexName, &index); err != nil {
@@ -300,8 +299,8 @@ func (r *Replica) storedReportIndex() uint64 {
 	return index
 }
 
-// newAllocStatus returns the message with the state of an allocation. It has all tasks of the group, because it replaces
-// the states that the servers have.
+// newAllocStatus returns the message with an allocation's state. It has all the group's tasks, because it replaces the servers'
+// states.
 func newAllocStatus(a *api.Allocation, nodeID string) *protocol.AllocStatus {
 	status := &protocol.AllocStatus{
 		ID: a.ID, NodeID: nodeID, ClientStatus: a.ClientStatus, ClientDescription: a.ClientDescription,

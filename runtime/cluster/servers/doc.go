@@ -1,7 +1,7 @@
-// Package servers calls the servers of one region of a Nomad cluster.
+// Package servers calls the servers in one region of a Nomad cluster.
 //
-// A [Pool] has the list of servers, keeps one session to the server that it uses, and moves to the next server when the
-// connection fails. It answers the calls of servers on every open session.
+// A [Pool] has the server list, keeps one session to the server in use, and moves to the next server when the connection fails.
+// It answers servers' calls on every open session.
 //
-// The package knows no method of a server but the ping; packages membership, replica and others make the calls.
+// The ping is the only server method that the package knows; packages membership, replica and others make the calls.
 package servers

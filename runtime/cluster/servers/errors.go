@@ -7,12 +7,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
 )
 
-// ErrNoServers is the error of a call while the list of servers is empty.
+// ErrNoServers is a call's error while the server list is empty.
 var ErrNoServers = errors.New("no servers are known: name them in client.servers of the configuration")
 
-// Errors of servers have no codes, and a server that has forwarded a call may add a prefix, so their texts are searched.
+// Server errors have no codes, and a server that has forwarded a call may add a prefix, so their texts are searched.
 
-// isFromServer reports whether err is an answer of a server whose text contains one of the given texts.
+// isFromServer reports whether err is a server's answer that contains one of the given texts.
 func isFromServer(err error, texts ...string) bool {
 	var answer wire.ServerError
 	if !errors.As(err, &answer) {
@@ -26,10 +26,10 @@ func isFromServer(err error, texts ...string) bool {
 	return false
 }
 
-// IsPermissionDenied reports whether a server rejected the token of a call.
+// IsPermissionDenied reports whether a server rejected a call's token.
 func IsPermissionDenied(err error) bool { return isFromServer(err, "Permission denied") }
 
-// IsTokenRejected reports whether a server rejected the token of a user, or does not have it.
+// IsTokenRejected reports whether a server rejected a user's token, or does not have it.
 func IsTokenRejected(err error) bool { return isFromServer(err, "ACL token", "Permission denied") }
 
 // IsNodeNotFound reports whether the servers do not have the node, because it was purged or their state was lost.
@@ -42,15 +42,15 @@ func IsNodeNotFound(err error) bool {
 // IsUnknownAlloc reports whether the servers do not have an allocation, or do not show it to the node.
 func IsUnknownAlloc(err error) bool { return isFromServer(err, "Unknown allocation") }
 
-// IsSecretMismatch reports whether the servers have the id of the node with the secret of another node.
+// IsSecretMismatch reports whether the servers have the node's ID with another node's secret.
 func IsSecretMismatch(err error) bool { return isFromServer(err, "node secret ID does not match") }
 
-// IsUpdateRefused reports whether the servers take no states of allocations because they have missed heartbeats of the node.
+// IsUpdateRefused reports whether the servers take no allocation states because they have missed the node's heartbeats.
 func IsUpdateRefused(err error) bool {
 	return isFromServer(err, "is not allowed to update allocs while in status")
 }
 
-// IsUnknownMethod reports whether the server has no method of the call, because its version is older or newer.
+// IsUnknownMethod reports whether the server lacks the called method, because its version is older or newer.
 func IsUnknownMethod(err error) bool {
 	return isFromServer(err, "rpc: can't find service", "rpc: can't find method")
 }
@@ -58,13 +58,13 @@ func IsUnknownMethod(err error) bool {
 // IsServiceNotFound reports whether a service registration to delete does not exist.
 func IsServiceNotFound(err error) bool { return isFromServer(err, "service registration not found") }
 
-// IsUnreachable reports whether err means that no server could decide about a call: none was reached, or they have no leader.
-// The same call can succeed later.
+// IsUnreachable reports whether err means that no server could decide about a call: none was reached, or they have no leader. The
+// same call can succeed later.
 func IsUnreachable(err error) bool {
 	return err != nil && (!isFromAnyServer(err) || isNoLeader(err))
 }
 
-// isNoLeader reports whether the servers elect a leader, so that the same call can succeed soon.
+// isNoLeader reports whether the servers elect a leader, so the same call can succeed soon.
 func isNoLeader(err error) bool {
 	return isFromServer(err, "No cluster leader", "Not ready to serve consistent reads", "failed to reset heartbeat since server is not leader", "rpc error: EOF")
 }

@@ -19,14 +19,13 @@ import (
 )
 
 const (
-	defaultPort = "4647" // RPC port of a server whose address has none
+	defaultPort = "4647" // RPC port for a server address without a port
 
-	// retryTime is how long a call is repeated while the servers have no leader or the connection fails; servers wait as
-	// long for a leader themselves.
+	// retryTime is how long a call is repeated while the servers have no leader or the connection fails; servers wait as long for a
+	// leader themselves.
 	retryTime     = 5 * time.Second
 	maxRetryPause = retryTime / 16
-	// callTimeout limits one try of a call, without the time that a server may block. The server may wait for a leader
-	// within it.
+	// callTimeout limits one try, without the time that a server may block. The server may wait for a leader within it.
 	callTimeout = 15 * time.Second
 	pingTimeout = 5 * time.Second
 
@@ -41,24 +40,24 @@ type Config struct {
 	// Dial opens a session to the server at an address with a port.
 	Dial   func(ctx context.Context, addr string) (*wire.Session, error)
 	Logger hclog.Logger
-	// OnNewSession is called when a session was opened. A server can call this node only after the node has made a call
-	// with its id on the session. It must return soon. It may be nil.
+	// OnNewSession is called when a session was opened. A server can call this node only after the node has made a call with its ID
+	// on the session. It must return soon. It may be nil.
 	OnNewSession func()
 }
 
-// Pool calls the servers of a region. Its methods may be called concurrently.
+// Pool calls a region's servers. Its methods may be called concurrently.
 type Pool struct {
 	config Config
 
 	mu          sync.Mutex
-	configured  []string // the addresses that New got
+	configured  []string // the addresses passed to New
 	addrs       []string // the first is used
-	failures    int      // number of tries in a row that no server has answered
+	failures    int      // consecutive tries that no server has answered
 	sessions    map[string]*openSession
 	methods     wire.Methods
 	serveCtx    context.Context // nil before Run
 	closed      bool            // Run has ended
-	serving     sync.WaitGroup  // Serve of each session
+	serving     sync.WaitGroup  // each session's Serve
 	nodes       int32           // number of nodes in the cluster
 	unreachable bool            // no server could decide about the last call
 	recovered   chan struct{}   // closed and replaced when the servers answer again
@@ -89,8 +88,8 @@ func withDefaultPort(addr string) string {
 	return net.JoinHostPort(strings.Trim(addr, "[]"), defaultPort)
 }
 
-// Run answers calls of servers with methods, and moves to another server from time to time, until ctx ends. Then it closes
-// all sessions and returns when all methods have returned. It must be called once. Calls work before Run, and fail after it.
+// Run answers servers' calls with methods, and moves to another server from time to time, until ctx ends. Then it closes all
+// sessions and returns when all methods have returned. It must be called once. Calls work before Run, and fail after it.
 func (p *Pool) Run(ctx context.Context, methods wire.Methods) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -116,7 +115,7 @@ func (p *Pool) Run(ctx context.Context, methods wire.Methods) {
 	p.serving.Wait()
 }
 
-// CloseSessions closes all sessions, so that later calls open new ones, for example with new certificates.
+// CloseSessions closes all sessions, so later calls open new ones, for example with new certificates.
 func (p *Pool) CloseSessions() {
 	p.mu.Lock()
 	sessions := p.sessions
@@ -134,15 +133,15 @@ func (s *openSession) closeWhenReady() {
 	}
 }
 
-// Addrs returns the addresses of the servers. The first one is in use.
+// Addrs returns the server addresses. The first one is in use.
 func (p *Pool) Addrs() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.addrs)
 }
 
-// SetServers replaces the list of servers by the one that a server has sent together with the number of nodes. A list with
-// the same addresses keeps the order, so that a server that has failed stays behind; an empty list is ignored.
+// SetServers replaces the server list by the one that a server has sent together with the number of nodes. A list with the same
+// addresses keeps the order, so a failed server stays behind; an empty list is ignored.
 func (p *Pool) SetServers(list []*protocol.Server, nodes int32) {
 	addrs := make([]string, 0, len(list))
 	for _, server := range list {
@@ -170,9 +169,8 @@ func (p *Pool) SetServers(list []*protocol.Server, nodes int32) {
 	p.addrs = addrs
 }
 
-// Call calls a method of the servers that answers at once. It blocks until a server has answered, for about 30 seconds at
-// most, or until ctx ends. An answer of a server with an error is a wire.ServerError. After other errors the method may
-// or may not have been executed.
+// Call calls a server method that answers at once. It blocks until a server has answered, for about 30 seconds at most, or until
+// ctx ends. A server's error answer is a wire.ServerError. After other errors the method may or may not have been executed.
 func (p *Pool) Call(ctx context.Context, method string, request, response any) error {
 	return p.CallBlocking(ctx, 0, method, request, response)
 }
@@ -187,7 +185,7 @@ func (p *Pool) CallBlocking(ctx context.Context, maxBlock time.Duration, method 
 			p.noteResult(err)
 		}
 		retryable := IsUnreachable(err) && !errors.Is(err, ErrNoServers)
-		// A call that has blocked is repeated by the caller, which knows what it waits for.
+		// The caller repeats a call that has blocked, because it knows what it waits for.
 		if !retryable || ctx.Err() != nil || time.Now().After(deadline) || time.Since(start) > retryTime {
 			return err
 		}
@@ -214,7 +212,7 @@ func (p *Pool) try(ctx context.Context, timeout time.Duration, method string, re
 		p.failures = 0
 		p.mu.Unlock()
 	case ctx.Err() == nil:
-		p.moveToEnd(addr) // its session is replaced if it is closed; streams of the server may still work on it
+		p.moveToEnd(addr) // its session is replaced if it is closed; the server's streams may still work on it
 	}
 	return err
 }
@@ -258,8 +256,8 @@ func (p *Pool) sessionOf(ctx context.Context, addr string) (*openSession, error)
 	}
 }
 
-// open opens the session s. It does not end with the call that needs the session first, because other calls use it too; the
-// timeout of Dial limits it.
+// open opens the session s. It does not end with the call that first needs the session, because other calls use it too; Dial's
+// timeout limits it.
 func (p *Pool) open(ctx context.Context, addr string, s *openSession) {
 	s.session, s.err = p.config.Dial(ctx, addr)
 	close(s.ready)
@@ -287,8 +285,8 @@ func (p *Pool) serveWhenReadyLocked(s *openSession) {
 	})
 }
 
-// moveToEnd moves a server that has not answered to the end of the list, if it is the first. When no server of the list has
-// answered, the configured servers are added to it: a list of wrong addresses would otherwise separate the node from all servers.
+// moveToEnd moves a server that has not answered to the end of the list, if it is the first. When no listed server has answered,
+// it adds the configured servers: a list of wrong addresses would otherwise separate the node from all servers.
 func (p *Pool) moveToEnd(addr string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -317,8 +315,9 @@ func (p *Pool) noteResult(err error) {
 	}
 }
 
-// WaitRetry blocks before a failed call is repeated: for a random part of max, at least half of it, or until ctx ends. It
-// returns earlier, but not within a second, when the servers answer another call after they could not be reached. It returns the cause of ctx if ctx has ended.
+// WaitRetry blocks before a failed call is repeated: for a random part of max, at least half of it, or until ctx ends. It returns
+// earlier, but not within a second, when the servers answer another call after they could not be reached. It returns ctx's cause
+// if ctx has ended.
 func (p *Pool) WaitRetry(ctx context.Context, max time.Duration) error {
 	p.mu.Lock()
 	recovered := p.recovered
@@ -340,8 +339,8 @@ func (p *Pool) WaitRetry(ctx context.Context, max time.Duration) error {
 	}
 }
 
-// rebalanceDelay returns the time until the next move to another server, so long that the nodes of a large cluster do not
-// move at the same time.
+// rebalanceDelay returns the time until the next move to another server, so long that a large cluster's nodes do not move at the
+// same time.
 func (p *Pool) rebalanceDelay() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -352,8 +351,8 @@ func (p *Pool) rebalanceDelay() time.Duration {
 	return delay + rand.N(delay)
 }
 
-// rebalance moves to a random server that answers, so that the nodes spread over servers that were added or have returned. It
-// closes sessions to other servers that have no streams.
+// rebalance moves to a random server that answers, so that the nodes spread over added or returned servers. It closes sessions
+// without streams to other servers.
 func (p *Pool) rebalance(ctx context.Context) {
 	candidates := p.Addrs()
 	if len(candidates) < 2 {
@@ -388,7 +387,7 @@ func (p *Pool) ping(ctx context.Context, addr string) error {
 	return s.session.Call(ctx, protocol.MethodPing, &request, &protocol.PingResponse{})
 }
 
-// makeFirst makes a server the one that is used.
+// makeFirst makes a server the one in use.
 func (p *Pool) makeFirst(addr string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
 )
 
-// startPool runs a pool for the servers at the given addresses until the end of the test.
+// startPool runs a pool for the servers at the given addresses until the test ends.
 func startPool(t *testing.T, addrs ...string) *servers.Pool {
 	t.Helper()
 	dialer := wire.Dialer{Logger: hclog.NewNullLogger()}
@@ -45,7 +45,7 @@ func ping(ctx context.Context, p *servers.Pool) error {
 	return p.Call(ctx, protocol.MethodPing, &protocol.PingRequest{}, &protocol.PingResponse{})
 }
 
-// waitReceived waits until a server has received a call of the method.
+// waitReceived waits until a server has received a call to the method.
 func waitReceived(t *testing.T, c *clustertest.Cluster, method string) error {
 	_, err := c.WaitCall(t.Context(), func(call clustertest.Call) bool { return call.Method == method })
 	return err
@@ -189,7 +189,7 @@ func TestWaitRetryEndsWhenAnotherCallSucceeds(t *testing.T) {
 			}
 			return
 		default:
-			// A failed call and its repetition, which succeeds, wake the wait, once it has begun.
+			// A failed call and its successful repetition wake the wait, once it has begun.
 			c.Inject(clustertest.Fault{Method: protocol.MethodGetNode, Error: "rpc error: EOF"})
 			if err := getNode(t.Context(), p); err != nil {
 				t.Fatal(err)

@@ -12,20 +12,19 @@ import (
 const (
 	maxQueryBlock    = 5 * time.Minute // servers block no longer
 	staleServerDelay = time.Second
-	// maxUnchangedAnswers is the number of answers without a new index, in immediate succession, after which the index starts
-	// at zero.
+	// maxUnchangedAnswers is how many immediately consecutive answers without a new index make the index start at zero.
 	maxUnchangedAnswers = 5
 )
 
-// Query is a blocking query that a loop repeats to follow one subject. It chooses the index of the next call, and recognises
-// answers that are not new. The servers can go back to a lower index, because an operator restores a snapshot: a query
-// with the index of before would block although the subject has changed, so that the index then starts at zero. The zero value
-// is a query whose subject is unknown. One goroutine uses a Query.
+// Query is a blocking query that a loop repeats to follow one subject. It chooses the next call's index, and recognises answers
+// that are not new. The servers can go back to a lower index, because an operator restores a snapshot: a query with the old index
+// would block although the subject has changed, so the index then starts at zero. The zero value is a query with an unknown
+// subject. One goroutine uses a Query.
 type Query struct {
 	// MaxBlock is how long the servers can block; zero means five minutes, which is their limit.
 	MaxBlock time.Duration
-	// MaxStale is the longest time since the answering server heard from the leader; nil means no limit, and zero that only the leader
-	// answers.
+	// MaxStale is the longest time since the answering server heard from the leader; nil means no limit, and zero that only the
+	// leader answers.
 	MaxStale *time.Duration
 
 	stale      bool // the last call allowed any server to answer
@@ -35,8 +34,8 @@ type Query struct {
 	sent       time.Time // when the last call started
 }
 
-// Next sets the index and the time of the next call in o, and returns how long the servers can block. The first call reads the
-// state of the leader, and the servers answer it at once.
+// Next sets the next call's index and time in o, and returns how long the servers can block. The first call reads the leader's
+// state, and the servers answer it at once.
 func (q *Query) Next(o *protocol.ReadOptions) (maxBlock time.Duration) {
 	q.sent = time.Now()
 	q.stale = q.index > 0 && !q.fromLeader && (q.MaxStale == nil || *q.MaxStale > 0)
@@ -65,11 +64,11 @@ func (q *Query) IsNew(ctx context.Context, index uint64) bool {
 		q.Restart()
 	}
 	if time.Since(q.sent) < staleServerDelay {
-		_ = wait.Sleep(ctx, staleServerDelay) // the caller sees the end of ctx
+		_ = wait.Sleep(ctx, staleServerDelay) // the caller sees ctx's end
 	}
 	return false
 }
 
 // Restart makes the next call the first one. The caller restarts the query after a failed call: the next answer can come from
-// servers that were restored meanwhile.
+// servers restored meanwhile.
 func (q *Query) Restart() { q.index, q.unchanged = 0, 0 }

@@ -10,7 +10,7 @@ import (
 
 func TestQuery(t *testing.T) {
 	type answer struct {
-		asked, index uint64 // of the call, and of the answer
+		asked, index uint64 // the call's and the answer's
 		isNew        bool
 	}
 	for _, test := range []struct {
@@ -60,7 +60,7 @@ func TestQueryAfterFailedCall(t *testing.T) {
 func TestQueryWithMaxStale(t *testing.T) {
 	for _, test := range []struct {
 		maxStale    time.Duration
-		lastContact []time.Duration // of each answer of a server that is not the leader
+		lastContact []time.Duration // in each answer from a server that is not the leader
 		wantStale   []bool          // calls after the first one
 	}{
 		{0, nil, []bool{false, false, false}},
@@ -75,7 +75,7 @@ func TestQueryWithMaxStale(t *testing.T) {
 			if block := q.Next(&o); o.AllowStale != want || block != 30*time.Second {
 				t.Errorf("max stale %v, call %d: stale is %t, block %v", test.maxStale, i, o.AllowStale, block)
 			}
-			lastContact := 2 * time.Hour // an answer of the leader is used nevertheless
+			lastContact := 2 * time.Hour // the leader's answer is used nevertheless
 			if o.AllowStale && len(answers) > 0 {
 				lastContact, answers = answers[0], answers[1:]
 			} else if o.AllowStale {

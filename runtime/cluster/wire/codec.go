@@ -10,31 +10,30 @@ import (
 	"github.com/hashicorp/go-msgpack/v2/codec"
 )
 
-// limits are limits of one message: a peer announces the lengths of its values, and a value of one byte can need hundreds of
-// bytes of memory.
+// limits limit one message: a peer announces its values' lengths, and a one-byte value can need hundreds of bytes of memory.
 type limits struct {
 	bytes  int
 	values int // keys count too
 }
 
 var (
-	// responseLimits are the limits of responses to calls of this end. 512 Ki values need some hundred MiB at most.
+	// responseLimits limit responses to this end's calls. 512 Ki values need some hundred MiB at most.
 	responseLimits = limits{bytes: 64 << 20, values: 512 << 10}
-	// requestLimits are the limits of what the peer sends on its own, on many streams at the same time.
+	// requestLimits limit what the peer sends on its own, on many streams at the same time.
 	requestLimits = limits{bytes: 512 << 10, values: 4 << 10}
 )
 
 const maxMessageDepth = 100 // maximum depth of maps and arrays in a message
 
 var (
-	// ErrInvalidMessage is the error of a Decoder for a message that cannot be decoded into its destination.
+	// ErrInvalidMessage means that a Decoder cannot decode a message into its destination.
 	ErrInvalidMessage = errors.New("invalid message")
-	// ErrMessageTooLarge is the error of a Decoder for a message over a limit. It is an ErrInvalidMessage.
+	// ErrMessageTooLarge means that a Decoder's message is over a limit. It is an ErrInvalidMessage.
 	ErrMessageTooLarge = fmt.Errorf("%w: it is too large", ErrInvalidMessage)
 )
 
-// handle has the settings of Nomad's messages: strings and bytes are raw, without str8 and bin; a struct is a map whose
-// keys are the exact names of its fields; a time is the result of its MarshalBinary.
+// handle has the settings for Nomad's messages: strings and bytes are raw, without str8 and bin; a struct is a map with the exact
+// field names as keys; a time is the result of its MarshalBinary.
 var handle = func() *codec.MsgpackHandle {
 	h := &codec.MsgpackHandle{}
 	h.RawToString = true
@@ -59,10 +58,10 @@ func NewEncoder(out io.Writer) *Encoder {
 	return e
 }
 
-// Encode writes values, one message each, in one call of Write.
+// Encode writes values, one message each, in one Write call.
 func (e *Encoder) Encode(values ...any) error { return e.encodeAfter(nil, values...) }
 
-// encodeAfter writes prefix and then values in one call of Write.
+// encodeAfter writes prefix and then values in one Write call.
 func (e *Encoder) encodeAfter(prefix []byte, values ...any) error {
 	out := prefix
 	for _, v := range values {
@@ -76,8 +75,8 @@ func (e *Encoder) encodeAfter(prefix []byte, values ...any) error {
 	return err
 }
 
-// Decoder reads messages from a stream. It reads ahead, so that a stream must have one Decoder for its whole life. It must
-// not be used concurrently.
+// Decoder reads messages from a stream. It reads ahead, so a stream must have one Decoder for its whole life. It must not be used
+// concurrently.
 type Decoder struct {
 	in      *bufio.Reader
 	limits  limits
@@ -85,16 +84,16 @@ type Decoder struct {
 	decoder *codec.Decoder
 }
 
-// NewDecoder returns a Decoder that reads from in. It accepts messages of at most 64 MiB and 512 Ki values.
+// NewDecoder returns a Decoder that reads from in. It accepts messages up to 64 MiB and 512 Ki values.
 func NewDecoder(in io.Reader) *Decoder { return newDecoder(in, responseLimits) }
 
 func newDecoder(in io.Reader, l limits) *Decoder {
 	return &Decoder{in: bufio.NewReader(in), limits: l, decoder: codec.NewDecoderBytes(nil, handle)}
 }
 
-// Decode reads the next message into the value that dst points to; with a nil dst it drops the message. Keys of the
-// message that have no field are ignored, and fields without a key keep their values. Decode returns io.EOF at the end
-// of the stream, and ErrInvalidMessage or ErrMessageTooLarge for what is no message for dst. After any error the stream cannot be read further.
+// Decode reads the next message into the value that dst points to; with a nil dst it drops the message. Message keys without a
+// field are ignored, and fields without a key keep their values. Decode returns io.EOF at the stream's end, and ErrInvalidMessage
+// or ErrMessageTooLarge for anything but a message for dst. After any error the stream cannot be read further.
 func (d *Decoder) Decode(dst any) error {
 	if _, err := d.in.Peek(1); err != nil {
 		return err
@@ -122,7 +121,7 @@ func (d *Decoder) Decode(dst any) error {
 // DecodeBytes reads the message in b into the value that dst points to.
 func DecodeBytes(b []byte, dst any) error { return codec.NewDecoderBytes(b, handle).Decode(dst) }
 
-// EncodeBytes returns the message of v.
+// EncodeBytes returns v's message.
 func EncodeBytes(v any) ([]byte, error) {
 	var b []byte
 	err := codec.NewEncoderBytes(&b, handle).Encode(v)

@@ -102,7 +102,7 @@ func TestDecoderReadsMessagesThatArriveTogether(t *testing.T) {
 	if err := encoder.Encode(&requestHeader{"A", 1}, "second", &requestHeader{"C", 3}); err != nil {
 		t.Fatal(err)
 	}
-	// A reader that returns one byte at a time is the other extreme of a stream.
+	// A reader that returns one byte at a time is a stream's other extreme.
 	for name, in := range map[string]io.Reader{"together": bytes.NewReader(stream.Bytes()), "in bytes": oneByteReader{bytes.NewReader(stream.Bytes())}} {
 		t.Run(name, func(t *testing.T) {
 			decoder := NewDecoder(in)
@@ -166,7 +166,7 @@ func TestMessageAboveTheLimitIsAnError(t *testing.T) {
 	}
 }
 
-// An empty map of one byte becomes a struct of hundreds of bytes.
+// A one-byte empty map becomes a struct with hundreds of bytes.
 func TestManySmallValuesAreAnError(t *testing.T) {
 	message := func(values int) io.Reader {
 		head := binary.BigEndian.AppendUint32([]byte{0xdd}, uint32(values-1)) // the list is a value, too
@@ -181,7 +181,7 @@ func TestManySmallValuesAreAnError(t *testing.T) {
 	}
 }
 
-// The decoder finds the end of each message.
+// The decoder finds each message's end.
 func TestDecoderReadsEachKindOfValue(t *testing.T) {
 	for _, message := range []string{
 		"c0", "c2", "c3", "7f", "ff", "cc ff", "cd ffff", "ce ffffffff", "cf ffffffffffffffff", "d0 ff", "d1 ffff", "d2 ffffffff", "d3 ffffffffffffffff",

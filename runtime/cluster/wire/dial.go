@@ -16,24 +16,23 @@ const dialTimeout = 10 * time.Second
 
 // Dialer opens sessions to servers.
 type Dialer struct {
-	TLS *tls.Config // nil means that connections are not encrypted
-	// Multiplex has the settings of sessions; the zero value of a field means yamux's default.
+	TLS *tls.Config // nil: connections are not encrypted
+	// Multiplex has the session settings; a field's zero value means yamux's default.
 	Multiplex MultiplexSettings
 	Logger    hclog.Logger
 }
 
-// MultiplexSettings are the settings of a session, the block "rpc" of Nomad's configuration.
+// MultiplexSettings are a session's settings, the block "rpc" in Nomad's configuration.
 type MultiplexSettings struct {
-	AcceptBacklog          int           // streams that wait for being accepted
-	KeepAliveInterval      time.Duration // between two pings of the peer
+	AcceptBacklog          int           // streams waiting to be accepted
+	KeepAliveInterval      time.Duration // between two pings to the peer
 	ConnectionWriteTimeout time.Duration // a peer that does not read for this time has failed
-	StreamOpenTimeout      time.Duration // from the start of a stream to its acknowledgement
+	StreamOpenTimeout      time.Duration // from a stream's start to its acknowledgement
 	StreamCloseTimeout     time.Duration // from the close of one end of a stream to that of the other
 }
 
-// Dial connects to the server at addr, a host with a port, and returns the session. It blocks until the connection stands
-// and, with TLS, its handshake is complete. A server of TLS 1.3 that rejects the certificate of this node does so after
-// Dial has returned.
+// Dial connects to the server at addr, a host with a port, and returns the session. It blocks until the connection stands and,
+// with TLS, its handshake is complete. A TLS 1.3 server that rejects this node's certificate does so after Dial has returned.
 func (d *Dialer) Dial(ctx context.Context, addr string) (*Session, error) {
 	dialer := net.Dialer{Timeout: dialTimeout}
 	conn, err := dialer.DialContext(ctx, "tcp", addr)

@@ -8,16 +8,15 @@ import (
 )
 
 const (
-	// readStep is how many bytes of a value are read at once: memory is allocated for what has arrived, and not for what was
-	// announced.
+	// readStep is how many of a value's bytes are read at once: memory is allocated for received, not for announced bytes.
 	readStep = 64 << 10
-	// maxKeptBytes is the size of a message up to which a Decoder keeps its memory for the next one.
+	// maxKeptBytes is the maximum message size for which a Decoder keeps its memory for the next one.
 	maxKeptBytes = 64 << 10
 )
 
 var errInvalidCode = fmt.Errorf("%w: it has a byte that starts no value", ErrInvalidMessage)
 
-// readValue appends one value of the stream to the message. values is the number of values that the message can still have.
+// readValue appends the stream's next value to the message. values is how many values the message can still have.
 func (d *Decoder) readValue(values *int, depth int) error {
 	if *values--; *values < 0 {
 		return fmt.Errorf("%w: more than %d values", ErrMessageTooLarge, d.limits.values)
@@ -52,14 +51,14 @@ func (d *Decoder) readValue(values *int, depth int) error {
 	return d.read(length + k.fixedBytes)
 }
 
-// kind says what follows the code of a value.
+// kind describes what follows a value's code.
 type kind struct {
 	lengthBytes int    // bytes of the length
 	fixedBytes  uint64 // bytes after the length, besides those that it counts
-	elements    uint64 // values for each unit of the length; zero means that it counts bytes
+	elements    uint64 // values per unit of the length; zero means that it counts bytes
 }
 
-// kinds has the kinds of the codes from 0xc0. Those that readValue handles itself are empty, as is the unused code.
+// kinds has the kinds of the codes from 0xc0. Codes that readValue handles itself are empty, as is the unused code.
 var kinds = [0x20]kind{
 	0x04: {1, 0, 0}, 0x05: {2, 0, 0}, 0x06: {4, 0, 0}, // bin
 	0x07: {1, 1, 0}, 0x08: {2, 1, 0}, 0x09: {4, 1, 0}, // ext
@@ -92,7 +91,7 @@ func (d *Decoder) readValues(n uint64, values *int, depth int) error {
 	return nil
 }
 
-// read appends n bytes of the stream to the message.
+// read appends the stream's next n bytes to the message.
 func (d *Decoder) read(n uint64) error {
 	if n > uint64(d.limits.bytes-len(d.message)) {
 		return fmt.Errorf("%w: more than %d bytes", ErrMessageTooLarge, d.limits.bytes)

@@ -16,29 +16,29 @@ import (
 	"github.com/hashicorp/yamux"
 )
 
-// The first byte of a connection and of a stream says what follows.
+// The first byte on a connection and on a stream says what follows.
 const (
-	// CallsByte starts a stream of calls.
+	// CallsByte starts a stream with calls.
 	CallsByte = 0x01
-	// TLSByte starts a TLS handshake; a second first byte follows inside of TLS.
+	// TLSByte starts a TLS handshake; a second first byte follows inside TLS.
 	TLSByte = 0x04
-	// StreamByte starts a stream of one streaming method.
+	// StreamByte starts a stream for one streaming method.
 	StreamByte = 0x05
-	// MultiplexByte starts a yamux session whose streams have a first byte each.
+	// MultiplexByte starts a yamux session with a first byte on each stream.
 	MultiplexByte = 0x06
 )
 
 const (
-	// streamHeaderTimeout limits how long the peer may take for the first byte and the header of a stream.
+	// streamHeaderTimeout limits how long the peer may take for a stream's first byte and header.
 	streamHeaderTimeout = 10 * time.Second
-	// maxPeerStreams limits how many streams of the peer are served at the same time.
+	// maxPeerStreams limits how many of the peer's streams are served at the same time.
 	maxPeerStreams = 256
-	// maxSessionStreams limits the streams of a session, with those that this end has closed and the peer has not: each of them
-	// can have 256 KiB that were received.
+	// maxSessionStreams limits a session's streams, including those that this end has closed and the peer has not: each can have 256
+	// KiB of received data.
 	maxSessionStreams = 4 * maxPeerStreams
 )
 
-// ErrSessionClosed is the error of a call whose connection was closed before the reply.
+// ErrSessionClosed means that the connection was closed before a call's reply.
 var ErrSessionClosed = errors.New("connection to the server is closed")
 
 // ServerError is the error text with which the peer answered a call.
@@ -46,14 +46,14 @@ type ServerError string
 
 func (e ServerError) Error() string { return string(e) }
 
-// maxErrorBytes limits the text of an error, which is logged and stored.
+// maxErrorBytes limits an error text, which is logged and stored.
 const maxErrorBytes = 8 << 10
 
 func newServerError(text string) ServerError {
 	return ServerError(strings.ToValidUTF8(text[:min(len(text), maxErrorBytes)], "?"))
 }
 
-// requestHeader and responseHeader precede the body of a request and of a response.
+// requestHeader and responseHeader precede a request's and a response's body.
 type (
 	requestHeader struct {
 		ServiceMethod string
@@ -69,7 +69,7 @@ type (
 	streamAcceptance struct{ Error string }
 )
 
-// Multiplexer carries the streams of a session, in both directions. Its methods may be called concurrently.
+// Multiplexer carries a session's streams, in both directions. Its methods may be called concurrently.
 type Multiplexer interface {
 	// Open opens a stream. It may block while the peer accepts no streams.
 	Open() (net.Conn, error)
@@ -82,8 +82,8 @@ type Multiplexer interface {
 	RemoteAddr() net.Addr
 }
 
-// Yamux is the Multiplexer of connections over a network. Tests with virtual time have another, because yamux shares timers
-// between all sessions of a process.
+// Yamux is the Multiplexer for network connections. Tests with virtual time have another, because yamux shares timers between all
+// of a process's sessions.
 type Yamux struct{ *yamux.Session }
 
 // AcceptContext implements Multiplexer.
@@ -104,7 +104,7 @@ type Session struct {
 	anyReply atomic.Bool // the peer has answered a call
 }
 
-// NewSession returns the session of mux. overTLS says that the connection of mux is encrypted.
+// NewSession returns mux's session. overTLS says that mux's connection is encrypted.
 func NewSession(mux Multiplexer, overTLS bool, logger hclog.Logger) *Session {
 	return &Session{mux: mux, overTLS: overTLS, logger: logger}
 }
@@ -112,18 +112,18 @@ func NewSession(mux Multiplexer, overTLS bool, logger hclog.Logger) *Session {
 // Close closes the connection. Calls and streams on it fail. It may be called twice.
 func (s *Session) Close() error { return s.mux.Close() }
 
-// Closed returns a channel that is closed when the connection is closed, by either end.
+// Closed returns a channel that is closed when either end closes the connection.
 func (s *Session) Closed() <-chan struct{} { return s.mux.CloseChan() }
 
-// StreamCount returns the number of open streams, of calls and of streaming methods in both directions.
+// StreamCount returns the number of open streams, for calls and for streaming methods in both directions.
 func (s *Session) StreamCount() int { return s.mux.NumStreams() }
 
-// PeerAddr returns the address of the peer.
+// PeerAddr returns the peer's address.
 func (s *Session) PeerAddr() net.Addr { return s.mux.RemoteAddr() }
 
-// Call calls a method of the peer and decodes the reply into the value that response points to. It blocks until the reply
-// arrives or ctx ends, then it returns the cause of ctx. Its error is a ServerError if the peer has answered with an
-// error; after any other error the peer may or may not have executed the method.
+// Call calls a method on the peer and decodes the reply into the value that response points to. It blocks until the reply arrives
+// or ctx ends, then it returns ctx's cause. Its error is a ServerError if the peer has answered with an error; after any other
+// error the peer may or may not have executed the method.
 func (s *Session) Call(ctx context.Context, method string, request, response any) error {
 	stream, err := s.openStream(ctx)
 	if err != nil {
@@ -151,8 +151,8 @@ func (s *Session) Call(ctx context.Context, method string, request, response any
 	return nil
 }
 
-// OpenStream starts a streaming method of the peer with request. It blocks until the peer has accepted the method; its
-// error is a ServerError if the peer rejected it. The caller must close the Stream. The end of ctx interrupts the Stream.
+// OpenStream starts a streaming method on the peer with request. It blocks until the peer has accepted the method; its error is a
+// ServerError if the peer rejected it. The caller must close the Stream. ctx's end interrupts the Stream.
 func (s *Session) OpenStream(ctx context.Context, method string, request any) (*Stream, error) {
 	conn, err := s.openStream(ctx)
 	if err != nil {
@@ -177,8 +177,8 @@ func (s *Session) OpenStream(ctx context.Context, method string, request any) (*
 	return stream, nil
 }
 
-// openStream opens a stream. yamux blocks without a timeout while the peer accepts no more streams, so openStream returns
-// at the end of ctx and closes a stream that was opened later.
+// openStream opens a stream. yamux blocks without a timeout while the peer accepts no more streams, so openStream returns when
+// ctx ends and closes a stream opened later.
 func (s *Session) openStream(ctx context.Context) (net.Conn, error) {
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
@@ -205,7 +205,7 @@ func (s *Session) openStream(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// callError returns the error of a call that failed with err.
+// callError returns the error for a call that failed with err.
 func (s *Session) callError(ctx context.Context, method string, err error) error {
 	var serverError ServerError
 	if errors.As(err, &serverError) {
@@ -223,7 +223,7 @@ func (s *Session) callError(ctx context.Context, method string, err error) error
 	return fmt.Errorf("call %s of server %s: %w: %w", method, s.PeerAddr(), ErrSessionClosed, err)
 }
 
-// interruptAtEnd interrupts reads and writes of stream when ctx ends, until the returned function was called.
+// interruptAtEnd interrupts stream's reads and writes when ctx ends, until the returned function was called.
 func interruptAtEnd(ctx context.Context, stream net.Conn) (stopInterrupting func()) {
 	stop := context.AfterFunc(ctx, func() { stream.SetDeadline(time.Unix(1, 0)) })
 	return func() { stop() }
@@ -235,15 +235,15 @@ type Methods struct {
 	Streams map[string]StreamFunc
 }
 
-// CallFunc answers one call: decode reads the request into the value that its argument points to. The text of the error
-// is sent to the peer. ctx ends when the session ends.
+// CallFunc answers one call: decode reads the request into the value that its argument points to. The error text is sent to the
+// peer. ctx ends when the session ends.
 type CallFunc func(ctx context.Context, decode func(any) error) (response any, err error)
 
-// StreamFunc serves one stream, whose first message is the request. The stream is closed when the function returns. ctx
-// ends when the session ends.
+// StreamFunc serves one stream with the request as first message. The stream is closed when the function returns. ctx ends when
+// the session ends.
 type StreamFunc func(ctx context.Context, s *Stream)
 
-// Method returns the CallFunc of a function with typed messages.
+// Method returns the CallFunc for a function with typed messages.
 func Method[Request, Response any](f func(context.Context, *Request) (*Response, error)) CallFunc {
 	return func(ctx context.Context, decode func(any) error) (any, error) {
 		var request Request
@@ -259,8 +259,8 @@ func Method[Request, Response any](f func(context.Context, *Request) (*Response,
 }
 
 // Serve answers the calls and streams that the peer opens, until the connection is closed or ctx ends. It returns when all
-// functions of methods have returned. A stream above the limit of 256 is closed without an answer. Serve closes the
-// connection of a peer that opens many more, and does not close them.
+// functions in methods have returned. A stream above the limit of 256 is closed without an answer. If a peer opens many more and
+// does not close them, Serve closes the connection.
 func (s *Session) Serve(ctx context.Context, methods Methods) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var serving sync.WaitGroup
@@ -296,7 +296,7 @@ func (s *Session) Serve(ctx context.Context, methods Methods) {
 	}
 }
 
-// serveStream serves one stream of the peer.
+// serveStream serves one of the peer's streams.
 func (s *Session) serveStream(ctx context.Context, conn net.Conn, methods Methods) error {
 	if err := conn.SetReadDeadline(time.Now().Add(streamHeaderTimeout)); err != nil {
 		return err
@@ -328,7 +328,7 @@ func (s *Session) serveCalls(ctx context.Context, conn net.Conn, calls map[strin
 		call, known := calls[header.ServiceMethod]
 		answer := responseHeader{ServiceMethod: header.ServiceMethod, Seq: header.Seq}
 		if !known {
-			// The text is net/rpc's, which servers of Nomad pass on to their users.
+			// The text is net/rpc's, which Nomad servers pass on to their users.
 			answer.Error = "rpc: can't find service " + header.ServiceMethod
 			return encoder.Encode(&answer, struct{}{})
 		}
@@ -379,14 +379,14 @@ func serveStreamingMethod(ctx context.Context, conn net.Conn, streams map[string
 	return nil
 }
 
-// Stream is a sequence of messages in both directions. Send and Receive may be called concurrently with each other, but
-// neither concurrently with itself.
+// Stream is a message sequence in both directions. Send and Receive may be called concurrently with each other, but neither
+// concurrently with itself.
 type Stream struct {
 	conn             net.Conn
 	encoder          *Encoder
 	decoder          *Decoder
-	stopInterrupting func() // not nil for a stream of OpenStream
-	invalid          error  // ErrInvalidMessage of Receive
+	stopInterrupting func() // set for OpenStream's streams
+	invalid          error  // Receive's ErrInvalidMessage
 }
 
 func newStream(conn net.Conn, received limits) *Stream {
@@ -406,7 +406,7 @@ func (s *Stream) Receive(dst any) error {
 	return err
 }
 
-// Interrupt makes Send and Receive fail, also those that block. It may be called concurrently with all other methods.
+// Interrupt makes Send and Receive fail, also blocked ones. It may be called concurrently with all other methods.
 func (s *Stream) Interrupt() { _ = s.conn.SetDeadline(time.Unix(1, 0)) }
 
 // Close closes this end. It may be called twice.

@@ -28,7 +28,7 @@ import (
 
 type echo struct{ Text string }
 
-// newSessionPair returns the two ends of a session. Both are closed at the end of the test.
+// newSessionPair returns a session's two ends. Both are closed when the test ends.
 func newSessionPair(t *testing.T) (node, server *Session) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -58,7 +58,7 @@ func newSessionPair(t *testing.T) (node, server *Session) {
 	return node, server
 }
 
-// acceptSession returns the server's end of a session whose first byte has not been read.
+// acceptSession returns the server's end of a session before its first byte is read.
 func acceptSession(t *testing.T, conn net.Conn, overTLS bool) *Session {
 	var first [1]byte
 	if _, err := io.ReadFull(conn, first[:]); err != nil || first[0] != MultiplexByte {
@@ -73,7 +73,7 @@ func acceptSession(t *testing.T, conn net.Conn, overTLS bool) *Session {
 	return NewSession(Yamux{mux}, overTLS, hclog.NewNullLogger())
 }
 
-// serve runs Serve of s until the end of the test.
+// serve runs s.Serve until the test ends.
 func serve(t *testing.T, s *Session, methods Methods) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -311,7 +311,7 @@ func TestLargeRequestsOfThePeerAreRejected(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), ErrMessageTooLarge.Error()) {
 		t.Errorf("many values: got %v, want %v", err, ErrMessageTooLarge)
 	}
-	// The node rejects the length that a string has, and does not wait for the string.
+	// The node rejects a string's length without waiting for the string.
 	stream, openErr := server.mux.Open()
 	if openErr != nil {
 		t.Fatal(openErr)
@@ -324,7 +324,7 @@ func TestLargeRequestsOfThePeerAreRejected(t *testing.T) {
 	}
 }
 
-// authority is a certificate authority of a test.
+// authority is a test's certificate authority.
 type authority struct {
 	t    *testing.T
 	dir  string
@@ -393,7 +393,7 @@ func TestTLSVerifiesBothEnds(t *testing.T) {
 	ca, otherCA := newAuthority(t), newAuthority(t)
 	for _, test := range []struct {
 		name                string
-		serverName, ownName string // names of the certificates
+		serverName, ownName string // certificate names
 		serverCA, ownCA     *authority
 		verifyHostname      bool
 		wantErr             string // contained in the error; empty means success
@@ -458,7 +458,7 @@ func TestTLSVerifiesBothEnds(t *testing.T) {
 	}
 }
 
-// A peer that answers in the place of a server gets no call of a node with TLS unless its certificate is that of a server.
+// A peer in a server's place gets no call from a node with TLS unless it has a server's certificate.
 func TestTLSRejectsPeersThatAreNoServers(t *testing.T) {
 	ca := newAuthority(t)
 	unchanged := func(*x509.Certificate) {}

@@ -8,19 +8,19 @@ import (
 	"os"
 )
 
-// TLSFiles are the settings of the block "tls" for connections to servers.
+// TLSFiles are the settings in the block "tls" for connections to servers.
 type TLSFiles struct {
 	CAFile, CertFile, KeyFile string
-	// Region is the region of this node, for VerifyServerHostname.
+	// Region is this node's region, for VerifyServerHostname.
 	Region string
-	// VerifyServerHostname requires that the certificate of a server is for server.<region>.nomad. Without it, any
-	// certificate that the authority has signed is accepted.
+	// VerifyServerHostname requires that a server's certificate is for server.<region>.nomad. Without it, any certificate signed by
+	// the authority is accepted.
 	VerifyServerHostname bool
 	MinVersion           uint16   // zero means TLS 1.2
 	CipherSuites         []uint16 // suites for TLS 1.2; nil means Go's default
 }
 
-// Load reads the files and returns the TLS settings of a client. Its errors name the setting and the file.
+// Load reads the files and returns a client's TLS settings. Its errors name the setting and the file.
 func (f TLSFiles) Load() (*tls.Config, error) {
 	if f.CAFile == "" || f.CertFile == "" || f.KeyFile == "" {
 		return nil, errors.New("tls: rpc = true needs ca_file, cert_file and key_file")
@@ -52,8 +52,8 @@ func (f TLSFiles) Load() (*tls.Config, error) {
 	return c, nil
 }
 
-// VerifyCertificate verifies the certificate that the peer of a connection has shown: its chain up to one of the authorities,
-// nil for those of the system, and, unless dnsName is empty, that it is for this name.
+// VerifyCertificate verifies the certificate that a connection's peer has shown: its chain up to one of the authorities, nil for
+// the system's, and, unless dnsName is empty, that it is for this name.
 func VerifyCertificate(state tls.ConnectionState, authorities *x509.CertPool, dnsName string) error {
 	options := x509.VerifyOptions{Roots: authorities, DNSName: dnsName, Intermediates: x509.NewCertPool()}
 	for _, intermediate := range state.PeerCertificates[1:] {

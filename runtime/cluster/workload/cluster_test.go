@@ -24,16 +24,16 @@ import (
 
 const nodeID = "5844aeb0-068a-191b-2651-846e6d798aa4"
 
-// node is a node of a cluster that runs no tasks.
+// node is a cluster node that runs no tasks.
 type node struct {
 	store         *store.Store
 	registrations *registrations.Registrations
 	identities    *workload.Identities
 	data          *workload.Data
-	alloc         *api.Allocation // that the cluster has placed
+	alloc         *api.Allocation // placed by the cluster
 }
 
-// startNode starts a node that joins the cluster, and places a job with a named identity on it.
+// startNode starts a node, joins it to the cluster, and places a job with a named identity on it.
 func startNode(t *testing.T, c *clustertest.Cluster) *node {
 	t.Helper()
 	logger := hclog.NewNullLogger()
@@ -125,7 +125,7 @@ func TestNamedIdentityOfServers(t *testing.T) {
 	}
 }
 
-// The cluster fails the test if it gets the token of a node for a variable.
+// The cluster fails the test if a node's token is used for a variable.
 func TestVariableAndServiceOfServers(t *testing.T) {
 	cluster := clustertest.StartCluster(t, 3, clustertest.Config{AccessControl: true})
 	cluster.PutVariable("default", "nomad/jobs/web", map[string]string{"k": "one"})

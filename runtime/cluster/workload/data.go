@@ -23,14 +23,14 @@ import (
 )
 
 const (
-	// watchLinger is how long a subject is watched after its last reader: a reader that waits for changes reads again at
-	// once, and must not miss the watch that others share.
+	// watchLinger is how long a subject is watched after its last reader: a reader waiting for changes reads again at once, and must
+	// not miss the watch that others share.
 	watchLinger          = 10 * time.Second
 	defaultRetryDelay    = time.Second
 	defaultMaxRetryDelay = time.Minute
 )
 
-// DataConfig configures Data. It has no token of the node: each call has that of a task.
+// DataConfig configures Data. It has no node token: each call has a task's.
 type DataConfig struct {
 	Region string
 	Pool   serverPool
@@ -41,7 +41,7 @@ type DataConfig struct {
 	ReadSettings
 }
 
-// ReadSettings configures reads from the servers, for all hooks and tasks of the node.
+// ReadSettings configures reads from the servers, for all the node's hooks and tasks.
 type ReadSettings struct {
 	MaxBlock time.Duration  // longest time that a server blocks one query; zero means five minutes
 	MaxStale *time.Duration // longest time since the answering server heard from the leader; nil means no limit, and zero that only the leader answers
@@ -49,8 +49,8 @@ type ReadSettings struct {
 	RetryDelay, MaxRetryDelay time.Duration
 }
 
-// Data reads the variables and services of a cluster for workloads. Readers of the same subject share one blocking call to
-// the servers. While no server can be reached, they get the last values. Its methods may be called concurrently.
+// Data reads a cluster's variables and services for workloads. Readers of the same subject share one blocking call to the
+// servers. While no server can be reached, they get the last values. Its methods may be called concurrently.
 type Data struct {
 	config DataConfig
 
@@ -70,7 +70,7 @@ func NewData(c DataConfig) *Data {
 	return &Data{config: c, watches: make(map[subject]*watch)}
 }
 
-// kind is what a subject is.
+// kind is a subject's type.
 type kind string
 
 const (
@@ -80,28 +80,28 @@ const (
 	serviceNames kind = "names of services"
 )
 
-// subject is what is watched with the token of a task. name is the path, the prefix or the name of a service.
+// subject is watched with a task's token. name is the path, the prefix or the service name.
 type subject struct {
 	kind                           kind
 	namespace, name, allocID, task string
 }
 
-// watch has the last value of a subject, and the goroutine that keeps it current.
+// watch has a subject's last value, and the goroutine that keeps it current.
 type watch struct {
 	cancel  context.CancelFunc
 	endCall context.CancelFunc // ends the present call to the servers; nil before the first
 	readers int                // contexts of readers that have not ended
-	linger  *time.Timer        // cancels the watch that has no readers; nil while it has some
+	linger  *time.Timer        // cancels the watch without readers; nil while it has some
 
-	known   bool // value is that of a server
+	known   bool // value is a server's
 	value   any  // as fetch returns it; not changed in place
 	index   uint64
 	err     error         // set instead of known if the servers have answered the first call with an error; then the watch has ended
 	changed chan struct{} // closed and replaced when one of the fields since known changes
 }
 
-// Close ends all watches and blocks until their goroutines have returned. Calls of the other methods block from then on
-// until their context ends, because the readers continue with the next agent.
+// Close ends all watches and blocks until their goroutines have returned. From then on, calls to other methods block until their
+// context ends, because the readers continue with the next agent.
 func (d *Data) Close() {
 	d.mu.Lock()
 	d.closed = true
@@ -112,8 +112,8 @@ func (d *Data) Close() {
 	d.polling.Wait()
 }
 
-// ReadAgain makes all watches read their values again, because the servers were restored from a snapshot, which ends no call that
-// blocks. It does not block.
+// ReadAgain makes all watches read their values again, because the servers were restored from a snapshot, which ends no blocked
+// call. It does not block.
 func (d *Data) ReadAgain() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -134,8 +134,8 @@ func (d *Data) Variables(ctx context.Context, ws store.WatchSet, w identity.Work
 	return read[[]*api.VariableMetadata](ctx, d, ws, newSubject(variableList, w, namespace, prefix))
 }
 
-// Services implements workloaddata.Source. With an empty name it returns one entry for each service, which has only
-// the name and the tags of all instances: the servers have no other list of all services.
+// Services implements workloaddata.Source. With an empty name it returns one entry per service, with only the name and all
+// instances' tags: the servers have no other list of all services.
 func (d *Data) Services(ctx context.Context, ws store.WatchSet, w identity.Workload, name string) ([]hook.Service, uint64, error) {
 	k := service
 	if name == "" {
@@ -144,15 +144,15 @@ func (d *Data) Services(ctx context.Context, ws store.WatchSet, w identity.Workl
 	return read[[]hook.Service](ctx, d, ws, newSubject(k, w, "", name))
 }
 
-// HasConsulServices implements workloaddata.Source: services of Consul are not among those of the servers.
+// HasConsulServices implements workloaddata.Source: Consul services are not among the servers'.
 func (*Data) HasConsulServices(store.WatchSet, identity.Workload) (bool, uint64) { return false, 1 }
 
 func newSubject(k kind, w identity.Workload, namespace, name string) subject {
 	return subject{kind: k, namespace: cmp.Or(namespace, w.Namespace, "default"), name: name, allocID: w.AllocID, task: w.Task}
 }
 
-// read returns the value of a subject. It watches the subject until ctx ends, and adds to ws a channel that is closed when
-// the value changes. It blocks until a server has sent the value, or until ctx ends.
+// read returns a subject's value. It watches the subject until ctx ends, and adds to ws a channel that is closed when the value
+// changes. It blocks until a server has sent the value, or until ctx ends.
 func read[T any](ctx context.Context, d *Data, ws store.WatchSet, s subject) (value T, index uint64, err error) {
 	w := d.startReading(s)
 	if w == nil {
@@ -180,7 +180,7 @@ func read[T any](ctx context.Context, d *Data, ws store.WatchSet, s subject) (va
 	}
 }
 
-// startReading returns the watch of a subject, and starts it if there is none. It returns nil after Close.
+// startReading returns a subject's watch, and starts it if there is none. It returns nil after Close.
 func (d *Data) startReading(s subject) *watch {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -202,7 +202,7 @@ func (d *Data) startReading(s subject) *watch {
 	return w
 }
 
-// stopReading ends the watch of a subject when it has had no readers for a while.
+// stopReading ends a subject's watch when it has had no readers for a while.
 func (d *Data) stopReading(s subject, w *watch) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -228,7 +228,7 @@ func (d *Data) endLocked(s subject, w *watch) {
 	delete(d.watches, s)
 }
 
-// poll keeps the value of a watch current until ctx ends, or until the servers refuse the first read.
+// poll keeps a watch's value current until ctx ends, or until the servers refuse the first read.
 func (d *Data) poll(ctx context.Context, s subject, w *watch) {
 	defer w.cancel()
 	select {
@@ -262,7 +262,7 @@ func (d *Data) poll(ctx context.Context, s subject, w *watch) {
 			}
 			query.Restart()
 			retryDelay = min(max(2*retryDelay, d.config.RetryDelay), d.config.MaxRetryDelay)
-			pause := wait.Sleep // after an answer, a success of other calls is no reason to call again
+			pause := wait.Sleep // after an answer, another call's success is no reason to call again
 			if servers.IsUnreachable(err) {
 				pause = d.config.Pool.WaitRetry
 			}
@@ -281,8 +281,8 @@ func (d *Data) poll(ctx context.Context, s subject, w *watch) {
 	}
 }
 
-// setValue stores an answer of a server. Readers wait for a higher index, so that a changed value gets one even if the
-// servers have restored an earlier state.
+// setValue stores a server's answer. Readers wait for a higher index, so a changed value gets one even if the servers have
+// restored an earlier state.
 func (d *Data) setValue(w *watch, f fetched) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -299,8 +299,8 @@ func (d *Data) setValue(w *watch, f fetched) {
 	w.changed = make(chan struct{})
 }
 
-// keepWatchingAfterError reports whether the watch continues: a known value stays, and servers that cannot be reached are
-// called again. Otherwise it ends the watch, and its readers get the error. The first of several errors is logged.
+// keepWatchingAfterError reports whether the watch continues: a known value stays, and unreachable servers are called again.
+// Otherwise it ends the watch, and its readers get the error. The first of several errors is logged.
 func (d *Data) keepWatchingAfterError(s subject, w *watch, err error, isFirst bool) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -326,10 +326,10 @@ func (d *Data) keepWatchingAfterError(s subject, w *watch, err error, isFirst bo
 	return false
 }
 
-// fetched is an answer of a server.
+// fetched is a server's answer.
 type fetched struct {
 	value       any
-	valueIndex  uint64        // last change of the value
+	valueIndex  uint64        // the value's last change
 	pollIndex   uint64        // a call with this index blocks until there may be another value
 	lastContact time.Duration // time since the server had heard from its leader
 }
@@ -378,7 +378,7 @@ func (d *Data) fetch(ctx context.Context, s subject, query *servers.Query) (fetc
 	}
 }
 
-// servicesOfList returns one entry for each service of a list, by name.
+// servicesOfList returns one entry for each service in a list, by name.
 func servicesOfList(r *protocol.ListServicesResponse) []hook.Service {
 	var list []hook.Service
 	for _, namespace := range r.Services {

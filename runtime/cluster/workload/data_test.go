@@ -20,14 +20,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// fakeVariable is a variable of fake servers.
+// fakeVariable is a variable on the fake servers.
 type fakeVariable struct {
 	mu      sync.Mutex
 	items   map[string]string // nil if it does not exist
 	index   uint64
 	err     error
 	changed chan struct{}
-	blocked int // calls that wait for a change
+	blocked int // calls waiting for a change
 }
 
 func newFakeVariable(value string) *fakeVariable {
@@ -94,7 +94,7 @@ func readOnce(t *testing.T, d *Data, task, path string) (map[string]string, uint
 	return v.Items, index, err
 }
 
-// No call is made without the token of a task, whatever the record of the allocation has.
+// No call is made without a task's token, whatever the allocation's record has.
 func TestNoCallWithoutTaskToken(t *testing.T) {
 	for _, c := range []struct {
 		name, token string
@@ -285,7 +285,7 @@ func TestFirstReadWaitsForServers(t *testing.T) {
 	})
 }
 
-// A refusal of the first read is the error of the readers, and the next read calls again.
+// A refusal of the first read is the readers' error, and the next read calls again.
 func TestRefusedFirstReadIsRepeatedByNextReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := newFakeVariable("one")
@@ -307,7 +307,7 @@ func TestRefusedFirstReadIsRepeatedByNextReader(t *testing.T) {
 	})
 }
 
-// The index of a reader increases with each change, also after the servers have restored an earlier state.
+// A reader's index increases with each change, also after the servers have restored an earlier state.
 func TestIndexIncreases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := newFakeVariable("one")
@@ -332,7 +332,7 @@ func TestIndexIncreases(t *testing.T) {
 	})
 }
 
-// A restore of the servers ends no call that blocks.
+// Restoring the servers ends no blocked call.
 func TestReadAgainAfterRestore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := newFakeVariable("one")
@@ -432,8 +432,8 @@ func TestServices(t *testing.T) {
 	})
 }
 
-// TestOldAnswersAreReadAgain checks that an answer of a server which has lost its leader is replaced by one of the leader, and that the
-// delays after failures are those of the settings.
+// TestOldAnswersAreReadAgain checks that the leader's answer replaces one from a server that has lost its leader, and that the
+// delays after failures come from the settings.
 func TestOldAnswersAreReadAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const maxStale = time.Minute

@@ -21,7 +21,7 @@ import (
 const (
 	// signBlock limits how long a server that has not seen the allocation yet waits for it.
 	signBlock = time.Minute
-	// minRenewalDelay is the least time from the signature of a token to its renewal.
+	// minRenewalDelay is the minimum time from a token's signature to its renewal.
 	minRenewalDelay = 10 * time.Second
 	maxSignDenials  = 3
 	// maxSignRetryDelay limits the pause between tries while no server can be reached.
@@ -47,14 +47,14 @@ type tokenRecords interface {
 type IdentitiesConfig struct {
 	Region string
 	Pool   serverPool
-	// NodeToken returns the token of the node, which is secret.
+	// NodeToken returns the node's token, which is secret.
 	NodeToken func() string
 	Store     *store.Store
 	Records   tokenRecords
 	Logger    hclog.Logger
 }
 
-// Identities issues the tokens that servers have signed. Its methods may be called concurrently.
+// Identities issues tokens signed by the servers. Its methods may be called concurrently.
 type Identities struct {
 	tokenRecords
 	config IdentitiesConfig
@@ -62,19 +62,19 @@ type Identities struct {
 
 var _ builtinhooks.AllocTokenIssuer = (*Identities)(nil)
 
-// NewIdentities returns the issuer of a node.
+// NewIdentities returns a node's issuer.
 func NewIdentities(c IdentitiesConfig) *Identities {
 	return &Identities{tokenRecords: c.Records, config: c}
 }
 
-// IsSignedByExistingKey implements builtinhooks.TokenIssuer. The servers keep the keys of tokens that are valid.
+// IsSignedByExistingKey implements builtinhooks.TokenIssuer. The servers keep valid tokens' keys.
 func (*Identities) IsSignedByExistingKey(*state.IdentityToken) bool { return true }
 
-// IsSignedByActiveKey implements builtinhooks.TokenIssuer. The servers do not require new tokens after a rotation of keys.
+// IsSignedByActiveKey implements builtinhooks.TokenIssuer. The servers do not require new tokens after a key rotation.
 func (*Identities) IsSignedByActiveKey(context.Context, *state.IdentityToken) bool { return true }
 
-// IssueToken implements builtinhooks.TokenIssuer. The default identity comes from the store; a named one is signed by a
-// server, for which the call blocks for about a minute at most.
+// IssueToken implements builtinhooks.TokenIssuer. The default identity comes from the store; a server signs a named one, and the
+// call for it blocks for about a minute at most.
 func (i *Identities) IssueToken(ctx context.Context, w identity.Workload, id *api.WorkloadIdentity) (*state.IdentityToken, error) {
 	if id.Name == model.DefaultIdentity {
 		token, err := readTaskToken(i.config.Store.Snapshot().Reader, w.AllocID, w.Task)
@@ -91,7 +91,7 @@ func (i *Identities) IssueToken(ctx context.Context, w identity.Workload, id *ap
 	return signed[wanted], nil
 }
 
-// IssueAllocTokens implements builtinhooks.AllocTokenIssuer: one call signs the named identities of all tasks.
+// IssueAllocTokens implements builtinhooks.AllocTokenIssuer: one call signs all tasks' named identities.
 func (i *Identities) IssueAllocTokens(ctx context.Context, alloc *api.Allocation) error {
 	var wanted []namedIdentity
 	for _, t := range alloc.GetTaskGroup().Tasks {
@@ -129,7 +129,7 @@ func (i *Identities) signWithRetry(ctx context.Context, allocID string, wanted [
 	for {
 		signed, err := i.sign(ctx, allocID, wanted)
 		if servers.IsPermissionDenied(err) {
-			denials++ // the identity of the node may have expired; the next heartbeat renews it
+			denials++ // the node's identity may have expired; the next heartbeat renews it
 		}
 		if !errors.Is(err, builtinhooks.ErrIssuerUnreachable) && (!servers.IsPermissionDenied(err) || denials >= maxSignDenials) {
 			return signed, err
@@ -144,10 +144,10 @@ func (i *Identities) signWithRetry(ctx context.Context, allocID string, wanted [
 	}
 }
 
-// namedIdentity is an identity of an allocation.
+// namedIdentity is one of an allocation's identities.
 type namedIdentity struct{ task, name string }
 
-// sign returns a token for each of the wanted identities of an allocation. It fails if one was not signed.
+// sign returns a token for each of an allocation's wanted identities. It fails if one was not signed.
 func (i *Identities) sign(ctx context.Context, allocID string, wanted []namedIdentity) (map[namedIdentity]*state.IdentityToken, error) {
 	record, err := i.config.Store.Snapshot().ClusterAlloc(allocID)
 	if err != nil {
@@ -180,7 +180,7 @@ func (i *Identities) sign(ctx context.Context, allocID string, wanted []namedIde
 	return tokensOf(response.SignedIdentities, wanted)
 }
 
-// tokensOf returns the signed tokens of the wanted identities. It is an error if one is missing.
+// tokensOf returns the signed tokens for the wanted identities. It is an error if one is missing.
 func tokensOf(signed []*protocol.SignedIdentity, wanted []namedIdentity) (map[namedIdentity]*state.IdentityToken, error) {
 	now := time.Now().Truncate(time.Second)
 	tokens := make(map[namedIdentity]*state.IdentityToken, len(wanted))
@@ -189,7 +189,7 @@ func tokensOf(signed []*protocol.SignedIdentity, wanted []namedIdentity) (map[na
 		if !s.Expiration.IsZero() {
 			token.ExpiresAt = s.Expiration
 			token.RenewAt = identity.RenewalTime(now, s.Expiration)
-			// The clocks of the machines can differ by more than the TTL: then each new token seems to have expired.
+			// The machines' clocks can differ by more than the TTL: then each new token seems to have expired.
 			if earliest := now.Add(minRenewalDelay); token.RenewAt.Before(earliest) {
 				token.RenewAt = earliest
 			}

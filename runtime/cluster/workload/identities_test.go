@@ -28,7 +28,7 @@ func newIdentities(pool serverPool, s *store.Store) *Identities {
 	})
 }
 
-// allocWithIdentities returns the allocation of the tests with identities of all kinds.
+// allocWithIdentities returns the tests' allocation with all kinds of identities.
 func allocWithIdentities() *api.Allocation {
 	group := "g"
 	return &api.Allocation{
@@ -45,8 +45,8 @@ type signer struct {
 	mu       sync.Mutex
 	requests []*protocol.SignIdentitiesRequest
 	err      error
-	rejects  map[string]string // reason by name of the identity
-	ttl      time.Duration     // of identity "a"
+	rejects  map[string]string // reason by identity name
+	ttl      time.Duration     // identity "a" has this TTL
 }
 
 func (s *signer) answer(_ context.Context, _ string, request, response any) error {
@@ -166,7 +166,7 @@ func TestAllocWaitsForServersToSign(t *testing.T) {
 		if err := i.IssueAllocTokens(t.Context(), allocWithIdentities()); err != nil {
 			t.Error(err)
 		}
-		s.setErr(wire.ServerError("Permission denied")) // until a heartbeat has renewed the identity of the node
+		s.setErr(wire.ServerError("Permission denied")) // until a heartbeat has renewed the node's identity
 		time.AfterFunc(time.Second, func() { s.setErr(nil) })
 		if err := i.IssueAllocTokens(t.Context(), allocWithIdentities()); err != nil {
 			t.Error(err)
@@ -180,7 +180,7 @@ func TestAllocWaitsForServersToSign(t *testing.T) {
 	})
 }
 
-// With a clock that is ahead of that of the servers, a new token seems to have expired. It must not be renewed all the time.
+// With a clock ahead of the servers', a new token seems to have expired. It must not be renewed all the time.
 func TestRenewalWithWrongClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &signer{ttl: -time.Hour}

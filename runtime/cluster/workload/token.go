@@ -9,8 +9,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// taskToken is the token of the default identity of a task. Only readTaskToken makes one, so that no other token, such as
-// that of the node, can be in a call that needs it.
+// taskToken is a task's default identity token. Only readTaskToken makes one, so no other token, such as the node's, can be in a
+// call that needs it.
 type taskToken struct{ jwt string }
 
 // readTaskToken returns the token of a task, or of the first task of the allocation that has one if task is empty. It is an
@@ -45,8 +45,7 @@ func readTaskToken(r store.Reader, allocID, task string) (taskToken, error) {
 	return taskToken{}, fmt.Errorf("the servers have signed no default identity for task %q of allocation %s", task, allocID)
 }
 
-// allocOfToken returns the allocation to which the claims of a token belong, empty if the token is not that of a task. It
-// does not verify the token.
+// allocOfToken returns the allocation in a token's claims, empty if the token is not a task's. It does not verify the token.
 func allocOfToken(jwt string) (allocID string, err error) {
 	text, err := protocol.EncodedClaims(jwt)
 	switch {
@@ -64,7 +63,7 @@ func allocOfToken(jwt string) (allocID string, err error) {
 	return claims.AllocID, nil
 }
 
-// tokenError is the error of a read that was not sent to the servers, because there is no token for it.
+// tokenError is the error for a read that was not sent to the servers, because there is no token for it.
 type tokenError struct{ error }
 
 func (e tokenError) Unwrap() error { return e.error }

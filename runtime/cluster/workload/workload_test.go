@@ -26,7 +26,7 @@ const (
 
 var errUnreachable = errors.New("connection reset")
 
-// fakePool answers calls with a function of the test.
+// fakePool answers calls with a test's function.
 type fakePool struct {
 	answer func(ctx context.Context, method string, request, response any) error
 
@@ -51,17 +51,17 @@ func (f *fakePool) callCount() int {
 	return len(f.calls)
 }
 
-// fakeJWT returns a token with claims, which is not signed.
+// fakeJWT returns an unsigned token with claims.
 func fakeJWT(claims string) string {
 	return "e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2ln"
 }
 
-// taskJWT returns the default identity of a task of the allocation of the tests.
+// taskJWT returns the default identity of a task in the tests' allocation.
 func taskJWT(task string) string {
 	return fakeJWT(fmt.Sprintf(`{"nomad_allocation_id":%q,"nomad_task":%q}`, allocID, task))
 }
 
-// newStore returns a store with an allocation of two tasks, "t" and "u", that has the given record.
+// newStore returns a store with an allocation that has two tasks, "t" and "u", and the given record.
 func newStore(t testing.TB, record state.ClusterAlloc) *store.Store {
 	t.Helper()
 	s, err := store.OpenMemory(store.Config{Logger: hclog.NewNullLogger()})
@@ -92,7 +92,7 @@ func signedTasks() state.ClusterAlloc {
 	return state.ClusterAlloc{CreateIndex: 14, IdentityByTask: map[string]string{"t": taskJWT("t"), "u": taskJWT("u")}}
 }
 
-// newData returns a Data of a registered node, which is closed at the end of the test.
+// newData returns a registered node's Data, which is closed when the test ends.
 func newData(t testing.TB, pool serverPool, s *store.Store, settings ...ReadSettings) *Data {
 	registered := make(chan struct{})
 	close(registered)
@@ -109,7 +109,7 @@ func workloadOf(task string) identity.Workload {
 	return identity.Workload{Namespace: "prod", JobID: "web", Group: "g", AllocID: allocID, Task: task}
 }
 
-// tokenOf returns the token of a request.
+// tokenOf returns a request's token.
 func tokenOf(request any) string {
 	switch r := request.(type) {
 	case *protocol.ReadVariableRequest:

@@ -9,11 +9,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
 )
 
-// pipeBacklog is the number of streams that an end can open before the other accepts them.
+// pipeBacklog is how many streams an end can open before the other accepts them.
 const pipeBacklog = 256
 
-// NewPipe returns the two ends of a session in memory, for tests with virtual time: its streams are of net.Pipe, and it has
-// no timers. The address of the server is addr.
+// NewPipe returns a session's two ends in memory, for tests with virtual time: its streams use net.Pipe, and it has no timers.
+// The server's address is addr.
 func NewPipe(addr string) (node, server wire.Multiplexer) {
 	shared := &pipe{closed: make(chan struct{}), streams: make(map[net.Conn]bool)}
 	a, b := make(chan net.Conn, pipeBacklog), make(chan net.Conn, pipeBacklog)
@@ -25,15 +25,15 @@ type pipe struct {
 	closed chan struct{}
 
 	mu      sync.Mutex
-	streams map[net.Conn]bool // both ends of each open stream
+	streams map[net.Conn]bool // each open stream's two ends
 }
 
 // pipeEnd is one end of a session.
 type pipeEnd struct {
 	*pipe
 	remote pipeAddr
-	accept <-chan net.Conn // streams that the other end has opened
-	opened chan<- net.Conn // streams that this end has opened
+	accept <-chan net.Conn // streams opened by the other end
+	opened chan<- net.Conn // streams opened by this end
 }
 
 type pipeAddr string

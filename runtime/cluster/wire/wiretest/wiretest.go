@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
 )
 
-// NewSessions returns the two ends of a session over TCP. Both are closed at the end of the test.
+// NewSessions returns a session's two ends over TCP. Both are closed when the test ends.
 func NewSessions(t testing.TB) (node, server *wire.Session) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -59,7 +59,7 @@ func accept(t testing.TB, listener net.Listener) *wire.Session {
 	return wire.NewSession(wire.Yamux{Session: mux}, false, hclog.NewNullLogger())
 }
 
-// Serve runs s.Serve until the end of the test, or until the returned function is called, which blocks until Serve has
+// Serve runs s.Serve until the test ends, or until the returned function is called. That function blocks until Serve has
 // returned.
 func Serve(t testing.TB, s *wire.Session, methods wire.Methods) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
