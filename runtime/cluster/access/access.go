@@ -19,12 +19,12 @@ const capabilityNodeExec = "alloc-node-exec"
 //lint:ignore ST1005 the text is Nomad's
 var ErrPermissionDenied = errors.New("Permission denied")
 
-// serverPool is the part of servers.Pool that a Checker needs.
+// serverPool is the part of servers.Pool a Checker needs.
 type serverPool interface {
 	Call(ctx context.Context, method string, request, response any) error
 }
 
-// Checker checks the rights that tokens have. It may be used concurrently.
+// Checker checks the rights tokens have. It may be used concurrently.
 type Checker struct {
 	pool   serverPool
 	region string

@@ -18,7 +18,7 @@ const (
 	policyWrite = "write"
 )
 
-// ruleFile is the part of a policy's text that the package reads.
+// ruleFile is the part of a policy's text the package reads.
 type ruleFile struct {
 	Namespaces []struct {
 		Name         string   `hcl:"name,label"`
@@ -125,7 +125,7 @@ func grantsOnAll(policies map[string]*protocol.ACLPolicy, write bool, rule func(
 }
 
 // matchNamespace reports whether a pattern with the wildcard * matches a namespace. distance is 0 for the exact name, and grows
-// with the number of namespace characters that wildcards match.
+// with the number of namespace characters wildcards match.
 func matchNamespace(pattern, namespace string) (distance int, matches bool) {
 	if pattern == namespace {
 		return 0, true

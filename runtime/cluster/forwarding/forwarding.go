@@ -25,12 +25,11 @@ const (
 
 // Config configures a Proxy.
 type Config struct {
-	// Address is the URL of the HTTP API of a server, or of a load balancer; nil means the hosts of ServerAddrs with the port
-	// 4646.
+	// Address is the HTTP API URL of a server or a load balancer; nil means the hosts in ServerAddrs with the port 4646.
 	Address *url.URL
 	// ServerAddrs returns the servers' addresses, each with the port for nodes. The first one is used while it can be reached.
 	ServerAddrs func() []string
-	// UseTLS means that servers without Address serve HTTPS. Otherwise Address's scheme counts.
+	// UseTLS means servers without Address serve HTTPS. Otherwise Address's scheme counts.
 	UseTLS bool
 	// TLS returns the TLS settings for servers, which verify the name of a server in the region. It is called for each connection,
 	// and its result is not changed. nil means the system's authorities and no client certificate.

@@ -10,12 +10,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/servers"
 )
 
-// ErrDrainCanceled means that an operator has ended the node's drain before it was complete.
+// ErrDrainCanceled means an operator has ended the node's drain before it was complete.
 var ErrDrainCanceled = errors.New("an operator has canceled the drain")
 
-// Drain makes the servers drain the node, and blocks until they have marked all allocations that the drain moves. Allocations
-// marked last can still run then. Drain repeats calls while no server can be reached. It returns ctx's cause if ctx ends first.
-// The node stays ineligible.
+// Drain makes the servers drain the node, and blocks until they have marked all allocations the drain moves. Allocations marked
+// last can still run then. Drain repeats calls while no server can be reached. It returns ctx's cause if ctx ends first. The node
+// stays ineligible.
 func (m *Member) Drain(ctx context.Context, s protocol.DrainStrategy) error {
 	for {
 		request := protocol.UpdateNodeDrainRequest{

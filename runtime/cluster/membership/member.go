@@ -27,7 +27,7 @@ const (
 	recordChangeDelay = 2 * time.Second
 	// maxEvents limits the events per call; the servers keep as many.
 	maxEvents = 10
-	// minBeatInterval limits the heartbeats that servers can cause with short times.
+	// minBeatInterval limits the heartbeats servers can cause with short times.
 	minBeatInterval = 100 * time.Millisecond
 	// The server list and the identity are stored at each heartbeat.
 	maxServers       = 1000
@@ -35,7 +35,7 @@ const (
 	maxIdentityBytes = 64 << 10
 )
 
-// serverPool is the part of servers.Pool that a Member needs.
+// serverPool is the part of servers.Pool a Member needs.
 type serverPool interface {
 	Call(ctx context.Context, method string, request, response any) error
 	CallBlocking(ctx context.Context, maxBlock time.Duration, method string, request, response any) error
@@ -44,7 +44,7 @@ type serverPool interface {
 	Addrs() []string
 }
 
-// nodeStore is the part of store.Store that a Member needs.
+// nodeStore is the part of store.Store a Member needs.
 type nodeStore interface {
 	Snapshot() *store.Snapshot
 	Update(ctx context.Context, fn func(*store.Txn) error) (index uint64, err error)
@@ -113,7 +113,7 @@ func New(ctx context.Context, c Config) (*Member, error) {
 	return m, nil
 }
 
-// KnownServers returns the server addresses that an earlier agent has known last.
+// KnownServers returns the server addresses an earlier agent has known last.
 func KnownServers(s *store.Store) []string {
 	var record state.ClusterMembership
 	if _, err := s.Snapshot().ReadAgentRecord(state.ClusterMembershipName, &record); err != nil {
@@ -418,7 +418,7 @@ func (m *Member) applyResponse(ctx context.Context, r *protocol.NodeUpdateRespon
 	return nil
 }
 
-// checkResponse returns an error, which names the field, if a response has something that no Nomad server sends.
+// checkResponse returns an error, which names the field, if a response has something no Nomad server sends.
 func checkResponse(r *protocol.NodeUpdateResponse) error {
 	switch {
 	case r.HeartbeatTTL < 0:

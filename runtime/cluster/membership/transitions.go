@@ -41,7 +41,7 @@ type pause int
 
 const (
 	noPause       pause = iota
-	untilNextBeat       // the time that the servers allow until the next heartbeat
+	untilNextBeat       // the time the servers allow until the next heartbeat
 	shortPause          // a second or two
 	retryPause          // grows while calls fail; see Member.retryDelay
 	longPause           // until an operator can have changed something
@@ -53,7 +53,7 @@ type transition struct {
 	pause pause
 	// notice is logged; empty means nothing.
 	notice string
-	// forget means that the node counts as never registered.
+	// forget means the node counts as never registered.
 	forget bool
 }
 

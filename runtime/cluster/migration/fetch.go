@@ -30,7 +30,7 @@ const (
 	maxErrText  = 1 << 10
 )
 
-// serverPool is the part of servers.Pool that a Fetcher needs.
+// serverPool is the part of servers.Pool a Fetcher needs.
 type serverPool interface {
 	CallBlocking(ctx context.Context, maxBlock time.Duration, method string, request, response any) error
 	WaitRetry(ctx context.Context, max time.Duration) error
@@ -41,8 +41,8 @@ type Config struct {
 	Region string
 	NodeID string
 	Pool   serverPool
-	// NodeToken returns this node's token for server calls, MigrateToken the token for the data of the allocation that the given one
-	// replaces; empty means that the servers have sent none.
+	// NodeToken returns this node's token for server calls, MigrateToken the token for the data of the allocation the given one
+	// replaces; empty means the servers have sent none.
 	NodeToken    func() string
 	MigrateToken func(allocID string) string
 	// HasAlloc reports whether this node has an allocation.
@@ -84,7 +84,7 @@ type remoteAlloc struct {
 }
 
 // WaitEnded implements builtinhooks.PreviousAlloc. It blocks while no server can be reached, and it does not block for an
-// allocation that the servers do not have, or have given up.
+// allocation the servers do not have, or have given up.
 func (r *remoteAlloc) WaitEnded(ctx context.Context) error {
 	f := r.fetcher
 	var query servers.Query

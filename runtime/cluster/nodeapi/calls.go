@@ -193,7 +193,7 @@ func (n *node) agentHost(ctx context.Context, r *protocol.AgentRequest) (*protoc
 	return reply, n.call(ctx, apiRequest{http.MethodGet, "/v1/agent/host", nil, nil}, reply)
 }
 
-// profileHeaders are a profile's headers that the reply repeats.
+// profileHeaders are the profile headers repeated in the reply.
 var profileHeaders = []string{"Content-Type", "Content-Disposition", "X-Content-Type-Options"}
 
 func (n *node) agentProfile(ctx context.Context, r *protocol.AgentProfileRequest) (*protocol.AgentProfileResponse, error) {

@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskexec"
 )
 
-// Config has the agent's parts that servers call. Its functions are called concurrently.
+// Config has the parts of the agent that servers call. Its functions are called concurrently.
 type Config struct {
 	NodeID string
 	// API is the agent's HTTP API without access control. It must flush each frame of a stream.
@@ -37,8 +37,8 @@ type Config struct {
 // node serves the methods.
 type node struct{ Config }
 
-// Methods returns the methods that servers call, for wire.Session.Serve. They may be called concurrently. The functions of
-// streams return when the server closes its end, when its session ends, or when the stream is complete.
+// Methods returns the methods that servers call, for wire.Session.Serve. They may be called concurrently. Stream functions return
+// when the server closes its end, when its session ends, or when the stream is complete.
 func Methods(c Config) wire.Methods {
 	n := &node{c}
 	return wire.Methods{

@@ -17,7 +17,7 @@ type replyError struct {
 	text string
 }
 
-// Error returns the text that servers expect as a call's error: they recognise some texts, and read the others' status from the
+// Error returns the text servers expect as a call's error: they recognise some texts, and read the others' status from the
 // prefix.
 func (e *replyError) Error() string {
 	switch {
@@ -38,7 +38,7 @@ type apiRequest struct {
 	body   any // encoded as JSON unless it is nil
 }
 
-// errReplyAborted means that the API has aborted a reply.
+// errReplyAborted means the API has aborted a reply.
 var errReplyAborted = errors.New("the agent has aborted its reply")
 
 // serve passes the request to the API. It blocks until the reply is complete.
@@ -67,8 +67,8 @@ func (n *node) serve(ctx context.Context, r apiRequest, w http.ResponseWriter) (
 	return nil
 }
 
-// call passes the request to the API, and decodes the reply's JSON into the value that reply points to, unless reply is nil. An
-// error reply is a replyError.
+// call passes the request to the API, and decodes the reply's JSON into the value reply points to, unless reply is nil. An error
+// reply is a replyError.
 func (n *node) call(ctx context.Context, r apiRequest, reply any) error {
 	_, body, err := n.read(ctx, r)
 	if err != nil || reply == nil {

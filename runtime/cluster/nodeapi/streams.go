@@ -28,7 +28,7 @@ func sendError(s *wire.Stream, err error) {
 	_ = s.Send(&protocol.StreamMessage{Error: message}) // the server may have closed the stream
 }
 
-// checkAlloc rejects a request for an allocation that this node does not know.
+// checkAlloc rejects a request for an allocation this node does not know.
 func (n *node) checkAlloc(id string) error {
 	if err := checkAllocID(id); err != nil {
 		return err
@@ -125,7 +125,7 @@ func interruptAtPeerClose(s *wire.Stream, cancel context.CancelCauseFunc) (close
 	}
 }
 
-// streamedReply sends an API reply: each part that the handler flushes is a message, and an error reply is an error message.
+// streamedReply sends an API reply: each part the handler flushes is a message, and an error reply is an error message.
 type streamedReply struct {
 	stream  *wire.Stream
 	isPlain bool

@@ -55,7 +55,7 @@ type GetClaimedPoliciesResponse struct {
 type ACLPolicy struct {
 	Name  string
 	Rules string // the rules in HCL
-	// RulesJSON has the rules that a node needs. Nomad 2.0 servers send nil, so a node has to parse Rules.
+	// RulesJSON has the rules a node needs. Nomad 2.0 servers send nil, so a node has to parse Rules.
 	RulesJSON *ACLRules
 }
 

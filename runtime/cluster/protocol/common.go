@@ -47,7 +47,7 @@ type WriteMeta struct {
 	Index uint64 // zero means no write
 }
 
-// Server methods that a node calls.
+// Server methods called by nodes.
 const (
 	MethodPing               = "Status.Ping"
 	MethodRegisterNode       = "Node.Register"

@@ -165,7 +165,7 @@ type Attribute struct {
 	Unit   string
 }
 
-// ReservedResources are resources that servers do not assign to allocations.
+// ReservedResources are resources servers do not assign to allocations.
 type ReservedResources struct {
 	Cpu      ReservedCPU
 	Memory   MemoryResources

@@ -6,7 +6,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Node methods that servers call.
+// Node methods called by servers.
 const (
 	MethodSignalAlloc       = "Allocations.Signal"
 	MethodRestartAlloc      = "Allocations.Restart"
@@ -112,7 +112,7 @@ type HostCPUStats struct {
 	User, System, Idle, TotalPercent, TotalTicks float64
 }
 
-// FileRequest is the request of FileSystem.List and FileSystem.Stat. Path is relative to the directory of the allocation.
+// FileRequest is the FileSystem.List and FileSystem.Stat request. Path is relative to the allocation directory.
 type FileRequest struct {
 	AllocID string
 	Path    string
@@ -178,7 +178,7 @@ type AgentHostResponse struct {
 const (
 	ProfileCPU     = "cpu"
 	ProfileCommand = "cmdline"
-	ProfileLookup  = "lookup" // the profile that Profile names
+	ProfileLookup  = "lookup" // the profile named in Profile
 	ProfileTrace   = "trace"
 )
 

@@ -30,12 +30,12 @@ const (
 	maxRefusedDelay     = time.Minute
 )
 
-// serverPool is the part of servers.Pool that Registrations need.
+// serverPool is the part of servers.Pool Registrations need.
 type serverPool interface {
 	Call(ctx context.Context, method string, request, response any) error
 }
 
-// member is the part of membership.Member that Registrations need.
+// member is the part of membership.Member Registrations need.
 type member interface {
 	Registered() <-chan struct{}
 	Token() string
@@ -143,10 +143,10 @@ func (r *Registrations) waitForWork(ctx context.Context, changes store.WatchSet,
 // syncer sends changes to the servers. Its methods are called by one goroutine.
 type syncer struct {
 	config Config
-	// sent has the registrations that were sent last, by ID, and accepted those that the servers have for certain.
+	// sent has the registrations that were sent last, by ID, and accepted those the servers have for certain.
 	sent     map[string]*api.ServiceRegistration
 	accepted map[string]bool
-	// removing has the registrations that the servers may have and must not have, by ID.
+	// removing has the registrations the servers may have and must not have, by ID.
 	removing map[string]state.ClusterServiceRemoval
 	refused  map[string]string // last reason why the servers have refused a registration, by id
 	// denied has the time when a call was first denied, by registration ID.
@@ -324,8 +324,8 @@ func (s *syncer) removeOne(ctx context.Context, id string, removal state.Cluster
 	return err
 }
 
-// errDeniedOnce means that a denial may not be the servers' last word: the node's identity may have expired, and a server that
-// has just started may have no keys yet.
+// errDeniedOnce means a denial may not be the servers' last word: the node's identity may have expired, and a server that has
+// just started may have no keys yet.
 var errDeniedOnce = errors.New("denied once")
 
 // isDeniedAgain notes that the servers have denied a call for a registration. It reports whether they already denied it before

@@ -115,7 +115,7 @@ func (f *fakeServers) execute(request any) error {
 	return nil
 }
 
-// calls returns the IDs in each call that the servers have executed.
+// calls returns the IDs in each call the servers have executed.
 func (f *fakeServers) calls() (upserts [][]string, deletes []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -210,7 +210,7 @@ func (n *node) checkServers(want ...*api.ServiceRegistration) {
 	}
 }
 
-// checkNothingLeft checks that the state has no removal that the servers have executed.
+// checkNothingLeft checks that the state has no removal the servers have executed.
 func (n *node) checkNothingLeft() {
 	n.t.Helper()
 	if left := n.store.Snapshot().AgentRecordNames(state.ClusterServiceRemovalPrefix); len(left) > 0 {

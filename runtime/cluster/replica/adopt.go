@@ -9,8 +9,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// StoreAdoptedAllocs stores this node's allocations from the servers that its state has lost. The servers update them, or end
-// them, with their next list. edit makes other changes in the same transaction. It must be called before Run.
+// StoreAdoptedAllocs stores allocations that servers have assigned to this node but its state has lost. The servers update them,
+// or end them, with their next list. edit makes other changes in the same transaction. It must be called before Run.
 func (r *Replica) StoreAdoptedAllocs(ctx context.Context, allocs []*api.Allocation, edit func(*store.Txn)) error {
 	_, err := r.config.Store.Update(ctx, func(tx *store.Txn) error {
 		jobs := jobsOfAllocs(tx)

@@ -17,7 +17,7 @@ import (
 // maxPort is the highest TCP and UDP port.
 const maxPort = 1<<16 - 1
 
-// Allocation statuses that servers send.
+// Allocation statuses sent by servers.
 var (
 	desiredStatuses = []string{api.AllocDesiredStatusRun, api.AllocDesiredStatusStop, api.AllocDesiredStatusEvict}
 	clientStatuses  = []string{

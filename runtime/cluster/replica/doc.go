@@ -1,4 +1,4 @@
-// Package replica makes this node's store a replica of the allocations that a cluster's servers have assigned to it.
+// Package replica makes this node's store a replica of the allocations a cluster's servers have assigned to it.
 //
 // A [Replica] pulls allocations and stores them as a single machine's scheduler does, so the packages that run allocations do not
 // depend on where they come from. It stores the states reported by these packages, and sends stored states to the servers until

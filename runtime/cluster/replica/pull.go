@@ -35,10 +35,10 @@ const (
 	pullBatch = 100
 )
 
-// errIncomplete means that the servers did not have all listed allocations, so the list must be read again.
+// errIncomplete means the servers did not have all listed allocations, so the list must be read again.
 var errIncomplete = errors.New("the server's list of allocations and its allocations differ")
 
-// pullAllocs keeps the store's allocations equal to those that the servers assign.
+// pullAllocs keeps the store's allocations equal to those the servers assign.
 func (r *Replica) pullAllocs(ctx context.Context) {
 	query := servers.Query{MaxBlock: maxListBlock}
 	newest, first := r.storedReportIndex(), true
@@ -120,8 +120,8 @@ func (r *Replica) confirmEmptyList(ctx context.Context, list *protocol.GetClient
 	return confirmed, nil
 }
 
-// storedAssignments returns the index of each stored allocation assigned by the servers, except those that an earlier agent has
-// begun to remove.
+// storedAssignments returns the index of each stored allocation assigned by the servers, except those an earlier agent has begun
+// to remove.
 func (r *Replica) storedAssignments() map[string]uint64 {
 	snapshot := r.config.Store.Snapshot()
 	indexes := make(map[string]uint64)
@@ -481,7 +481,7 @@ func decideHealthAfterEnd(next, old *api.Allocation) bool {
 	return true
 }
 
-// endWithoutStart ends an allocation that the node must not start.
+// endWithoutStart ends an allocation the node must not start.
 func endWithoutStart(a *api.Allocation) {
 	a.ClientStatus, a.ClientDescription = api.AllocClientStatusComplete, "The allocation was stopped before it was started"
 	endTasks(a)
@@ -511,10 +511,10 @@ func endTasks(a *api.Allocation) (changed bool) {
 	return changed
 }
 
-// supportedElsewhere is the remedy for a job that nodes running other programs can run.
+// supportedElsewhere is the remedy for a job that nodes of other programs can run.
 const supportedElsewhere = `add constraint { attribute = "${attr.nomad-lite.version}", operator = "is_not_set" } to the job, so that servers place it on other nodes`
 
-// failWithoutStart gives an allocation that this node cannot run a failed allocation's states.
+// failWithoutStart gives an allocation that cannot run on this node the states of a failed one.
 func failWithoutStart(a *api.Allocation, reasons []string) {
 	now := time.Now()
 	cause := strings.Join(reasons, "; ") + ": " + supportedElsewhere
@@ -529,7 +529,7 @@ func failWithoutStart(a *api.Allocation, reasons []string) {
 
 const removedByServers = "the servers have removed the allocation"
 
-// removeAlloc removes an allocation that the servers no longer have. An unfinished one is stopped first; ApplyAllocReports removes it
+// removeAlloc removes an allocation the servers no longer have. An unfinished one is stopped first; ApplyAllocReports removes it
 // at its end. It reports whether it has changed the store.
 func (r *Replica) removeAlloc(tx *store.Txn, a *api.Allocation) bool {
 	if tx.AllocationEnded(a.ID) {
@@ -548,7 +548,7 @@ func (r *Replica) removeAlloc(tx *store.Txn, a *api.Allocation) bool {
 	return true
 }
 
-// deleteAlloc deletes an ended allocation, with everything that the replica has stored about it.
+// deleteAlloc deletes an ended allocation, with everything the replica has stored about it.
 func (r *Replica) deleteAlloc(tx *store.Txn, id string) {
 	tx.DeleteAllocationAndQueueRemoval(id)
 	tx.DeleteAgentRecord(state.ClusterAllocPrefix + id)

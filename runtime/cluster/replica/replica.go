@@ -14,14 +14,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// serverPool is the part of servers.Pool that a Replica needs.
+// serverPool is the part of servers.Pool a Replica needs.
 type serverPool interface {
 	Call(ctx context.Context, method string, request, response any) error
 	CallBlocking(ctx context.Context, maxBlock time.Duration, method string, request, response any) error
 	WaitRetry(ctx context.Context, max time.Duration) error
 }
 
-// member is the part of membership.Member that a Replica needs.
+// member is the part of membership.Member a Replica needs.
 type member interface {
 	Registered() <-chan struct{}
 	Token() string
@@ -32,7 +32,7 @@ type member interface {
 	ConfirmRegistered(context.Context) error
 }
 
-// nodeStore is the part of store.Store that a Replica needs.
+// nodeStore is the part of store.Store a Replica needs.
 type nodeStore interface {
 	Snapshot() *store.Snapshot
 	Update(ctx context.Context, fn func(*store.Txn) error) (index uint64, err error)
@@ -64,7 +64,7 @@ type Replica struct {
 	// limitsChanged receives a value when an allocation's stop_on_client_after may have changed; capacity 1.
 	limitsChanged chan struct{}
 
-	// resendStates means that the servers may have lost accepted states, so all are sent again after the next list. It belongs to
+	// resendStates means the servers may have lost accepted states, so all are sent again after the next list. It belongs to
 	// pullAllocs.
 	resendStates bool
 	// rejected maps rejected allocations to their indexes in the servers' list. It belongs to pullAllocs.
@@ -77,17 +77,17 @@ type Replica struct {
 	// unsent maps allocations with unsent states to the latest time for sending them.
 	unsent map[string]time.Time
 	// inDoubt are allocations with an earlier call that can still be on its way, because it failed or an earlier agent made it.
-	// Servers that execute it late replace the newer states that they have got meanwhile.
+	// Servers that execute it late replace the newer states they have got meanwhile.
 	inDoubt map[string]bool
 	// resendAt maps allocations that were in doubt to the time for sending their states again.
 	resendAt map[string]time.Time
-	// sentStatus is the client status of each allocation that the servers have accepted from this agent.
+	// sentStatus is the client status of each allocation the servers have accepted from this agent.
 	sentStatus map[string]string
-	// beatWhenSent means that a heartbeat must follow the next accepted states.
+	// beatWhenSent means a heartbeat must follow the next accepted states.
 	beatWhenSent bool
 }
 
-// New returns a Replica. Run sends states that the servers have not accepted from an earlier agent.
+// New returns a Replica. Run sends states the servers have not accepted from an earlier agent.
 func New(c Config) *Replica {
 	return &Replica{
 		config:        c,

@@ -717,7 +717,7 @@ func (f *fakeServers) snapshot() (restore func()) {
 	}
 }
 
-// Servers restored between a list and the call for its allocations do not reach the index that the call waits for.
+// Servers restored between a list and the call for its allocations do not reach the index the call waits for.
 func TestServersGoBackBetweenTwoCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := newFakeServers(nil)

@@ -31,8 +31,8 @@ const (
 	reportBatch = 200 // states per call
 )
 
-// ApplyAllocReports stores states of allocations that this node runs, and makes Run send them. It ignores allocations that are
-// not stored, and deletes ended ones that the servers have removed. It returns when the states are stored.
+// ApplyAllocReports stores states of allocations this node runs, and makes Run send them. It ignores allocations that are not
+// stored, and deletes ended ones that the servers have removed. It returns when the states are stored.
 func (r *Replica) ApplyAllocReports(ctx context.Context, reports ...model.AllocReport) (index uint64, err error) {
 	changed, someEnded := []string(nil), false
 	index, err = r.config.Store.Update(ctx, func(tx *store.Txn) error {
@@ -126,7 +126,7 @@ func (r *Replica) isReported(reader store.Reader, a *api.Allocation) bool {
 	return err == nil && known && index >= a.ModifyIndex
 }
 
-// sendStates sends allocation states to the servers until ctx ends, starting with those that an earlier agent could not send.
+// sendStates sends allocation states to the servers until ctx ends, starting with those an earlier agent could not send.
 func (r *Replica) sendStates(ctx context.Context) {
 	snapshot := r.config.Store.Snapshot()
 	for _, a := range snapshot.AllocationsByNode(nil, r.config.NodeID) {
@@ -155,8 +155,8 @@ func (r *Replica) sendStates(ctx context.Context) {
 	}
 }
 
-// SendStates sends all states that the servers have not accepted. It does nothing before Pulled's channel is closed. It blocks
-// until the servers have answered, or until ctx ends.
+// SendStates sends all states the servers have not accepted. It does nothing before Pulled's channel is closed. It blocks until
+// the servers have answered, or until ctx ends.
 func (r *Replica) SendStates(ctx context.Context) error {
 	if !wait.IsClosed(r.pulled) {
 		return nil
@@ -290,7 +290,7 @@ func (r *Replica) callUpdateAllocs(ctx context.Context, states []*protocol.Alloc
 	return response.Index, err
 }
 
-// storedReportIndex returns the servers' index after the last states that they have accepted, also from an earlier agent.
+// storedReportIndex returns the servers' index after the last states they have accepted, also from an earlier agent.
 func (r *Replica) storedReportIndex() uint64 {
 	var index uint64
 	if _, err := r.config.Store.Snapshot().ReadAgentRecord(state.ClusterReportIndexName, &index); err != nil {

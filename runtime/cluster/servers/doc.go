@@ -3,5 +3,5 @@
 // A [Pool] has the server list, keeps one session to the server in use, and moves to the next server when the connection fails.
 // It answers servers' calls on every open session.
 //
-// The ping is the only server method that the package knows; packages membership, replica and others make the calls.
+// The ping is the only server method the package knows; packages membership, replica and others make the calls.
 package servers

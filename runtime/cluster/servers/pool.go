@@ -25,7 +25,7 @@ const (
 	// leader themselves.
 	retryTime     = 5 * time.Second
 	maxRetryPause = retryTime / 16
-	// callTimeout limits one try, without the time that a server may block. The server may wait for a leader within it.
+	// callTimeout limits one try, without the time a server may block. The server may wait for a leader within it.
 	callTimeout = 15 * time.Second
 	pingTimeout = 5 * time.Second
 
@@ -52,7 +52,7 @@ type Pool struct {
 	mu          sync.Mutex
 	configured  []string // the addresses passed to New
 	addrs       []string // the first is used
-	failures    int      // consecutive tries that no server has answered
+	failures    int      // consecutive tries no server has answered
 	sessions    map[string]*openSession
 	methods     wire.Methods
 	serveCtx    context.Context // nil before Run
@@ -175,7 +175,7 @@ func (p *Pool) Call(ctx context.Context, method string, request, response any) e
 	return p.CallBlocking(ctx, 0, method, request, response)
 }
 
-// CallBlocking calls a method that a server may answer after maxBlock. Otherwise it is like Call.
+// CallBlocking calls a method a server may answer after maxBlock. Otherwise it is like Call.
 func (p *Pool) CallBlocking(ctx context.Context, maxBlock time.Duration, method string, request, response any) error {
 	deadline := time.Now().Add(retryTime)
 	for {

@@ -9,8 +9,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
 )
 
-// A wait ends when the servers answer after they could not be reached. The answer to a call that the servers have refused before
-// is no reason.
+// A wait ends when the servers answer after they could not be reached. The answer to a call the servers have refused before is no
+// reason.
 func TestWaitRetryAfterRefusal(t *testing.T) {
 	refused := wire.ServerError("Permission denied")
 	unreachable := errors.New("connection refused")

@@ -26,9 +26,9 @@ var (
 const maxMessageDepth = 100 // maximum depth of maps and arrays in a message
 
 var (
-	// ErrInvalidMessage means that a Decoder cannot decode a message into its destination.
+	// ErrInvalidMessage means a Decoder cannot decode a message into its destination.
 	ErrInvalidMessage = errors.New("invalid message")
-	// ErrMessageTooLarge means that a Decoder's message is over a limit. It is an ErrInvalidMessage.
+	// ErrMessageTooLarge means a Decoder's message is over a limit. It is an ErrInvalidMessage.
 	ErrMessageTooLarge = fmt.Errorf("%w: it is too large", ErrInvalidMessage)
 )
 
@@ -91,9 +91,9 @@ func newDecoder(in io.Reader, l limits) *Decoder {
 	return &Decoder{in: bufio.NewReader(in), limits: l, decoder: codec.NewDecoderBytes(nil, handle)}
 }
 
-// Decode reads the next message into the value that dst points to; with a nil dst it drops the message. Message keys without a
-// field are ignored, and fields without a key keep their values. Decode returns io.EOF at the stream's end, and ErrInvalidMessage
-// or ErrMessageTooLarge for anything but a message for dst. After any error the stream cannot be read further.
+// Decode reads the next message into the value dst points to; with a nil dst it drops the message. Message keys without a field
+// are ignored, and fields without a key keep their values. Decode returns io.EOF at the stream's end, and ErrInvalidMessage or
+// ErrMessageTooLarge for anything but a message for dst. After any error the stream cannot be read further.
 func (d *Decoder) Decode(dst any) error {
 	if _, err := d.in.Peek(1); err != nil {
 		return err
@@ -118,7 +118,7 @@ func (d *Decoder) Decode(dst any) error {
 	return nil
 }
 
-// DecodeBytes reads the message in b into the value that dst points to.
+// DecodeBytes reads the message in b into the value dst points to.
 func DecodeBytes(b []byte, dst any) error { return codec.NewDecoderBytes(b, handle).Decode(dst) }
 
 // EncodeBytes returns v's message.

@@ -28,7 +28,7 @@ type MultiplexSettings struct {
 	KeepAliveInterval      time.Duration // between two pings to the peer
 	ConnectionWriteTimeout time.Duration // a peer that does not read for this time has failed
 	StreamOpenTimeout      time.Duration // from a stream's start to its acknowledgement
-	StreamCloseTimeout     time.Duration // from the close of one end of a stream to that of the other
+	StreamCloseTimeout     time.Duration // from the close of one end to that of the other
 }
 
 // Dial connects to the server at addr, a host with a port, and returns the session. It blocks until the connection stands and,

@@ -54,11 +54,11 @@ func (d *Decoder) readValue(values *int, depth int) error {
 // kind describes what follows a value's code.
 type kind struct {
 	lengthBytes int    // bytes of the length
-	fixedBytes  uint64 // bytes after the length, besides those that it counts
-	elements    uint64 // values per unit of the length; zero means that it counts bytes
+	fixedBytes  uint64 // bytes after the length, besides those it counts
+	elements    uint64 // values per unit of the length; zero means it counts bytes
 }
 
-// kinds has the kinds of the codes from 0xc0. Codes that readValue handles itself are empty, as is the unused code.
+// kinds has the kinds of the codes from 0xc0. Codes handled by readValue itself are empty, as is the unused code.
 var kinds = [0x20]kind{
 	0x04: {1, 0, 0}, 0x05: {2, 0, 0}, 0x06: {4, 0, 0}, // bin
 	0x07: {1, 1, 0}, 0x08: {2, 1, 0}, 0x09: {4, 1, 0}, // ext

@@ -33,12 +33,12 @@ const (
 	streamHeaderTimeout = 10 * time.Second
 	// maxPeerStreams limits how many of the peer's streams are served at the same time.
 	maxPeerStreams = 256
-	// maxSessionStreams limits a session's streams, including those that this end has closed and the peer has not: each can have 256
-	// KiB of received data.
+	// maxSessionStreams limits a session's streams, including those this end has closed and the peer has not: each can have 256 KiB
+	// of received data.
 	maxSessionStreams = 4 * maxPeerStreams
 )
 
-// ErrSessionClosed means that the connection was closed before a call's reply.
+// ErrSessionClosed means the connection was closed before a call's reply.
 var ErrSessionClosed = errors.New("connection to the server is closed")
 
 // ServerError is the error text with which the peer answered a call.
@@ -73,7 +73,7 @@ type (
 type Multiplexer interface {
 	// Open opens a stream. It may block while the peer accepts no streams.
 	Open() (net.Conn, error)
-	// AcceptContext returns the next stream that the peer opens. It blocks until there is one, ctx ends or the session is closed.
+	// AcceptContext returns the next stream the peer opens. It blocks until there is one, ctx ends or the session is closed.
 	AcceptContext(ctx context.Context) (net.Conn, error)
 	// Close closes the session and its streams. It may be called twice.
 	Close() error
@@ -121,9 +121,9 @@ func (s *Session) StreamCount() int { return s.mux.NumStreams() }
 // PeerAddr returns the peer's address.
 func (s *Session) PeerAddr() net.Addr { return s.mux.RemoteAddr() }
 
-// Call calls a method on the peer and decodes the reply into the value that response points to. It blocks until the reply arrives
-// or ctx ends, then it returns ctx's cause. Its error is a ServerError if the peer has answered with an error; after any other
-// error the peer may or may not have executed the method.
+// Call calls a method on the peer and decodes the reply into the value response points to. It blocks until the reply arrives or
+// ctx ends, then it returns ctx's cause. Its error is a ServerError if the peer has answered with an error; after any other error
+// the peer may or may not have executed the method.
 func (s *Session) Call(ctx context.Context, method string, request, response any) error {
 	stream, err := s.openStream(ctx)
 	if err != nil {
@@ -229,14 +229,14 @@ func interruptAtEnd(ctx context.Context, stream net.Conn) (stopInterrupting func
 	return func() { stop() }
 }
 
-// Methods are the methods that a peer may call, by name.
+// Methods are the methods a peer may call, by name.
 type Methods struct {
 	Calls   map[string]CallFunc
 	Streams map[string]StreamFunc
 }
 
-// CallFunc answers one call: decode reads the request into the value that its argument points to. The error text is sent to the
-// peer. ctx ends when the session ends.
+// CallFunc answers one call: decode reads the request into the value its argument points to. The error text is sent to the peer.
+// ctx ends when the session ends.
 type CallFunc func(ctx context.Context, decode func(any) error) (response any, err error)
 
 // StreamFunc serves one stream with the request as first message. The stream is closed when the function returns. ctx ends when
@@ -258,9 +258,9 @@ func Method[Request, Response any](f func(context.Context, *Request) (*Response,
 	}
 }
 
-// Serve answers the calls and streams that the peer opens, until the connection is closed or ctx ends. It returns when all
-// functions in methods have returned. A stream above the limit of 256 is closed without an answer. If a peer opens many more and
-// does not close them, Serve closes the connection.
+// Serve answers the calls and streams the peer opens, until the connection is closed or ctx ends. It returns when all functions
+// in methods have returned. A stream above the limit of 256 is closed without an answer. If a peer opens many more and does not
+// close them, Serve closes the connection.
 func (s *Session) Serve(ctx context.Context, methods Methods) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var serving sync.WaitGroup
@@ -355,7 +355,7 @@ func (s *Session) serveCalls(ctx context.Context, conn net.Conn, calls map[strin
 	}
 }
 
-// serveStreamingMethod serves the streaming method that the peer names on conn.
+// serveStreamingMethod serves the streaming method the peer names on conn.
 func serveStreamingMethod(ctx context.Context, conn net.Conn, streams map[string]StreamFunc) error {
 	stream := newStream(conn, requestLimits)
 	var header streamHeader
@@ -396,8 +396,8 @@ func newStream(conn net.Conn, received limits) *Stream {
 // Send sends a message. It blocks while the peer's window is full.
 func (s *Stream) Send(message any) error { return s.encoder.Encode(message) }
 
-// Receive receives a message into the value that dst points to; with a nil dst it drops the message. It returns io.EOF
-// when the peer has closed its end.
+// Receive receives a message into the value dst points to; with a nil dst it drops the message. It returns io.EOF when the peer
+// has closed its end.
 func (s *Stream) Receive(dst any) error {
 	err := s.decoder.Decode(dst)
 	if errors.Is(err, ErrInvalidMessage) {

@@ -289,7 +289,7 @@ func TestConcurrentStreamsOfThePeerAreLimited(t *testing.T) {
 	}
 }
 
-// A peer keeps no streams that this end has closed.
+// A peer keeps no streams this end has closed.
 func TestPeerThatClosesNoStreamsIsDisconnected(t *testing.T) {
 	node, server := newSessionPair(t)
 	serve(t, node, echoMethods)

@@ -52,8 +52,8 @@ func (f TLSFiles) Load() (*tls.Config, error) {
 	return c, nil
 }
 
-// VerifyCertificate verifies the certificate that a connection's peer has shown: its chain up to one of the authorities, nil for
-// the system's, and, unless dnsName is empty, that it is for this name.
+// VerifyCertificate verifies the certificate a connection's peer has shown: its chain up to one of the authorities, nil for the
+// system's, and, unless dnsName is empty, that it is for this name.
 func VerifyCertificate(state tls.ConnectionState, authorities *x509.CertPool, dnsName string) error {
 	options := x509.VerifyOptions{Roots: authorities, DNSName: dnsName, Intermediates: x509.NewCertPool()}
 	for _, intermediate := range state.PeerCertificates[1:] {

@@ -24,7 +24,7 @@ import (
 
 const (
 	// watchLinger is how long a subject is watched after its last reader: a reader waiting for changes reads again at once, and must
-	// not miss the watch that others share.
+	// not miss the watch others share.
 	watchLinger          = 10 * time.Second
 	defaultRetryDelay    = time.Second
 	defaultMaxRetryDelay = time.Minute
@@ -43,7 +43,7 @@ type DataConfig struct {
 
 // ReadSettings configures reads from the servers, for all the node's hooks and tasks.
 type ReadSettings struct {
-	MaxBlock time.Duration  // longest time that a server blocks one query; zero means five minutes
+	MaxBlock time.Duration  // longest time a server blocks one query; zero means five minutes
 	MaxStale *time.Duration // longest time since the answering server heard from the leader; nil means no limit, and zero that only the leader answers
 	// RetryDelay and MaxRetryDelay are the first and the longest delay after a failed call; zero means a second and a minute.
 	RetryDelay, MaxRetryDelay time.Duration

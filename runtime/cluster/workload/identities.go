@@ -28,7 +28,7 @@ const (
 	maxSignRetryDelay = 10 * time.Second
 )
 
-// serverPool is the part of servers.Pool that the package needs.
+// serverPool is the part of servers.Pool the package needs.
 type serverPool interface {
 	CallBlocking(ctx context.Context, maxBlock time.Duration, method string, request, response any) error
 	WaitRetry(ctx context.Context, max time.Duration) error

@@ -13,9 +13,9 @@ import (
 // call that needs it.
 type taskToken struct{ jwt string }
 
-// readTaskToken returns the token of a task, or of the first task of the allocation that has one if task is empty. It is an
-// error if there is none, or if the token is not that of the allocation: a server of Nomad 2.0 with access control
-// crashes when it gets the token of a node for a variable.
+// readTaskToken returns a task's token, or, if task is empty, that of the allocation's first task with one. It is an error if
+// there is none, or if the token is not the allocation's: a Nomad 2.0 server with access control crashes when it gets a
+// node's token for a variable.
 func readTaskToken(r store.Reader, allocID, task string) (taskToken, error) {
 	record, err := r.ClusterAlloc(allocID)
 	if err != nil {

@@ -16,13 +16,13 @@ import (
 // Node has the node facts that decide whether it can run a job. A nil field is unknown: Check then refuses nothing because of it.
 type Node struct {
 	Region      string   // empty means the region "global"
-	Namespaces  []string // the namespaces besides the default one; nil means that every valid name exists
+	Namespaces  []string // the namespaces besides the default one; nil means every valid name exists
 	DriverNames []string // the driver names
 	// ConfigSchemaByDriver maps driver names to config block schemas. Check does not check other drivers' config blocks.
 	ConfigSchemaByDriver map[string]DriverConfigSchema
 	// CapabilitiesByDriver maps driver names to capabilities. Other drivers have unknown capabilities.
 	CapabilitiesByDriver map[string]*driver.Capabilities
-	// HookFaults are the job's attachments that their hooks reject. HookCheckErrors are errors from hooks that could not check their
+	// HookFaults are the job's attachments rejected by their hooks. HookCheckErrors are errors from hooks that could not check their
 	// attachment.
 	HookFaults      []HookAttachmentFault
 	HookCheckErrors []error
@@ -49,28 +49,28 @@ type HookAttachmentFault struct {
 // CheckOptions state who calls Check, and how the job will run.
 type CheckOptions struct {
 	Caller CallerKind
-	// RunsPeriodicJobNow means that a periodic job is run once, now.
+	// RunsPeriodicJobNow means a periodic job is run once, now.
 	RunsPeriodicJobNow bool
-	// HasTemplateVariables means that a foreground run has variables for templates.
+	// HasTemplateVariables means a foreground run has variables for templates.
 	HasTemplateVariables bool
 }
 
 // CheckResult is what Check returns.
 type CheckResult struct {
-	// ValidationErr is an invalid job's error, in the form that model.Validate uses, or nil.
+	// ValidationErr is the error for an invalid job, in the form of model.Validate, or nil.
 	ValidationErr error
-	// IsMalformedRequest means that Nomad's HTTP API reports ValidationErr before a server validates the job.
+	// IsMalformedRequest means Nomad's HTTP API reports ValidationErr before a server validates the job.
 	IsMalformedRequest bool
-	// Refusals are the job's parts that cannot run, in job order, with their effects for the caller. They include requirements that
+	// Refusals are the parts of the job that cannot run, in job order, with their effects for the caller. They include requirements
 	// the node does not meet only if the job is valid and has no other refusals with scope Everywhere or InFiles.
 	Refusals []Refusal
 	// ConfigFaults are the errors in tasks' config blocks. AllConfigsChecked is false if a block was not checked because its
 	// driver's schema is unknown.
 	ConfigFaults      []ConfigFault
 	AllConfigsChecked bool
-	// Warnings are the warnings about the job, in the form that Nomad's API uses. They do not include the ConfigFaults.
+	// Warnings are the warnings about the job, in the form of Nomad's API. They do not include the ConfigFaults.
 	Warnings []string
-	// IgnoredParts are the job's parts that a foreground run ignores. It is set for the caller Foreground only.
+	// IgnoredParts are the parts of the job that a foreground run ignores. It is set for the caller Foreground only.
 	IgnoredParts []*model.JobFault
 }
 
@@ -79,8 +79,8 @@ func (a *CheckResult) RefusalsWithEffect(e RefusalEffect) []Refusal {
 	return slices.DeleteFunc(slices.Clone(a.Refusals), func(r Refusal) bool { return r.Effect != e })
 }
 
-// IsRejected reports whether the caller must reject the job, because of a fault or a refusal. ConfigFaults do not
-// count, because another version of the driver can be installed before the job runs.
+// IsRejected reports whether the caller must reject the job, because of a fault or a refusal. ConfigFaults do not count, because
+// another driver version can be installed before the job runs.
 func (a *CheckResult) IsRejected() bool {
 	return a.ValidationErr != nil || len(a.RefusalsWithEffect(Rejects)) > 0
 }
@@ -126,7 +126,7 @@ func ValidateInNamespaces(job *api.Job, namespaces []string) error {
 	return fault
 }
 
-// excludesPlacement reports whether a refusal means that an agent never places the job.
+// excludesPlacement reports whether a refusal means an agent never places the job.
 func excludesPlacement(r Refusal) bool {
 	return r.Kind.Scope == Everywhere || r.Kind.Scope == InFiles
 }
@@ -146,7 +146,7 @@ func validateJob(job *api.Job, namespaces []string) (fault error, malformedReque
 	return model.Validate(job, namespaces...), false
 }
 
-// ConfigFault is an error in the config block of a task.
+// ConfigFault is an error in a task's config block.
 type ConfigFault struct {
 	Group, Task, Driver string
 	Text                string // composed by package block

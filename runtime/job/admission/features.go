@@ -12,12 +12,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// NodeFeatures are a node's properties that a job can require by name.
+// NodeFeatures are the node properties a job can require by name.
 type NodeFeatures struct {
 	model.NodeFacts // the region is not used
-	// NetworkModes are the group network modes that the node has, besides host and none. Nil means that networks are not checked.
+	// NetworkModes are the group network modes the node has, besides host and none. Nil means networks are not checked.
 	NetworkModes []string
-	// HostNetworks are the networks that ports can name besides default.
+	// HostNetworks are the networks ports can name besides default.
 	HostNetworks map[string]HostNetwork
 	// HostVolumes are the host volumes by name. The map must not be changed.
 	HostVolumes map[string]*api.HostVolumeInfo
@@ -29,7 +29,7 @@ type HostNetwork struct {
 	ReservedPorts []int
 }
 
-// UnmetRequirement is a job requirement that a node does not meet.
+// UnmetRequirement is a job requirement a node does not meet.
 type UnmetRequirement struct {
 	Refusal
 	MetricName string // the requirement's name in Nomad's placement metrics
@@ -41,8 +41,8 @@ func newUnmetRequirement(kind refusalKindIndex, path []string, metric, text stri
 	return &UnmetRequirement{newRefusalWithText(kind, path, text), metric}
 }
 
-// UnmetRequirements returns a valid job's requirements that the node does not meet if all the job's allocations run on it.
-// Datacenters and node pool count as requirements.
+// UnmetRequirements returns a valid job's requirements the node does not meet if all the job's allocations run on it. Datacenters
+// and node pool count as requirements.
 func (f *NodeFeatures) UnmetRequirements(job *api.Job) []Refusal {
 	var all []*UnmetRequirement
 	if err := f.CheckDatacenterAndPool(job); err != nil {
@@ -122,8 +122,8 @@ func (f *NodeFeatures) UnmetNetworks(g *api.TaskGroup) (all []*UnmetRequirement)
 	return all
 }
 
-// CheckHostNetwork returns an UnmetRequirement if the node lacks the host network that a port names, otherwise nil. Its text
-// starts as in Nomad's placement metrics.
+// CheckHostNetwork returns an UnmetRequirement if the node lacks the host network a port names, otherwise nil. Its text starts as
+// in Nomad's placement metrics.
 func (f *NodeFeatures) CheckHostNetwork(port api.Port) *UnmetRequirement {
 	if _, found := f.HostNetworks[port.HostNetwork]; found || model.IsOnDefaultHostNetwork(port) {
 		return nil
@@ -199,8 +199,8 @@ func (f *NodeFeatures) UnmetConstraints(path []string, constraints []*api.Constr
 	return all
 }
 
-// AttributeConsulServices is a node attribute. The value ConsulServicesRefused means that the operator refuses services with
-// provider consul. Other nodes do not have it, and register such services in their own catalog.
+// AttributeConsulServices is a node attribute. The value ConsulServicesRefused means the operator refuses services with provider
+// consul. Other nodes do not have it, and register such services in their own catalog.
 const (
 	AttributeConsulServices = "nomad-lite.consul_services"
 	ConsulServicesRefused   = "refused"

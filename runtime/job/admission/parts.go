@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// unsupportedPartCollector walks a job and collects refusals for parts that this program cannot run.
+// unsupportedPartCollector walks a job and collects refusals for parts this program cannot run.
 type unsupportedPartCollector struct {
 	drivers   []string // nil means unknown
 	namespace string
@@ -28,7 +28,7 @@ func (c *unsupportedPartCollector) addRefusal(kind refusalKindIndex, path []stri
 	c.refusals = append(c.refusals, newRefusal(kind, path, args...))
 }
 
-// unsupportedParts returns the job parts that this program cannot run. It does not repeat errors from model.Validate.
+// unsupportedParts returns the job parts this program cannot run. It does not repeat errors from model.Validate.
 func unsupportedParts(job *api.Job, node Node, flags CheckOptions) []Refusal {
 	c := &unsupportedPartCollector{drivers: node.DriverNames, namespace: *job.Namespace}
 	if own := cmp.Or(node.Region, api.GlobalRegion); *job.Region != own {
@@ -74,7 +74,7 @@ func (c *unsupportedPartCollector) checkGroup(g *api.TaskGroup) {
 	}
 }
 
-// checkNetworks refuses networks with an unknown mode, and those that the group's first network makes ineffective.
+// checkNetworks refuses networks with an unknown mode, and those the group's first network makes ineffective.
 func (c *unsupportedPartCollector) checkNetworks(path []string, g *api.TaskGroup) {
 	for i, n := range g.Networks {
 		network := childPath(path, "network", strconv.Itoa(i))
@@ -98,8 +98,8 @@ func (c *unsupportedPartCollector) checkServices(path []string, services []*api.
 	}
 }
 
-// checkConsulBlock refuses a namespace or a partition of Consul for services: the catalog of the node has the namespaces of
-// jobs only, so that clients would find the services in another one than the block names.
+// checkConsulBlock refuses a Consul namespace or partition for services: the node's catalog has only job namespaces, so clients
+// would find the services in another one than the block names.
 func (c *unsupportedPartCollector) checkConsulBlock(path []string, block *api.Consul, services []*api.Service) {
 	if block == nil || !slices.ContainsFunc(services, func(s *api.Service) bool { return s.Provider == api.ServiceProviderConsul }) {
 		return
@@ -133,7 +133,7 @@ func (c *unsupportedPartCollector) checkTask(path []string, t *api.Task) {
 	if t.CSIPluginConfig != nil {
 		c.addRefusal(csiPlugin, childPath(path, "csi_plugin"))
 	}
-	// Such an identity's tokens would lack claims that the job asks for.
+	// Such an identity's tokens would lack claims the job asks for.
 	for _, id := range append([]*api.WorkloadIdentity{t.Identity}, t.Identities...) {
 		if id != nil && len(id.ExtraClaims) > 0 {
 			c.addRefusal(identityClaims, childPath(path, "identity"), id.Name)

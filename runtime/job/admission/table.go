@@ -30,17 +30,17 @@ const (
 type RefusalScope uint8
 
 const (
-	// Everywhere means that neither an agent nor a foreground run can run the part.
+	// Everywhere means neither an agent nor a foreground run can run the part.
 	Everywhere RefusalScope = iota
-	// InFiles means a mistake that Nomad's API accepts and Nomad's command line rejects.
+	// InFiles means a mistake that Nomad's API accepts but Nomad's command line rejects.
 	InFiles
-	// InForeground means that an agent runs the part and a foreground run cannot.
+	// InForeground means an agent runs the part and a foreground run cannot.
 	InForeground
-	// UntilInstalled means that an agent places the part when the missing program is there.
+	// UntilInstalled means an agent places the part when the missing program is there.
 	UntilInstalled
-	// OnNode means that the node does not meet a requirement: an agent places the job when the node has changed.
+	// OnNode means the node does not meet a requirement: an agent places the job when the node has changed.
 	OnNode
-	// ByDriver means that a driver's capabilities exclude the part: an agent accepts the job with a warning, as Nomad does, because
+	// ByDriver means a driver's capabilities exclude the part: an agent accepts the job with a warning, as Nomad does, because
 	// another driver version can be installed before the task starts.
 	ByDriver
 )
@@ -58,7 +58,7 @@ var scopes = [...]struct {
 	ByDriver:       {effects: [callers]RefusalEffect{API: Warns, Submit: Accepts, Validate: Rejects, Foreground: Rejects}},
 }
 
-// RefusalKind is one kind of job part that this program or the node cannot run.
+// RefusalKind is one kind of job part this program or the node cannot run.
 type RefusalKind struct {
 	// ID identifies the refusal. It never changes.
 	ID string
@@ -249,7 +249,7 @@ var refusalKinds = [...]RefusalKind{
 // Refusal is a job part that cannot run, with its effect for Check's caller.
 type Refusal struct {
 	Kind *RefusalKind
-	Path []string // path to the block or attribute, in the form that model.JobFault.Path uses
+	Path []string // path of the block or attribute, in the form of model.JobFault.Path
 	// Text states which part is refused, why, and what to do instead.
 	Text   string
 	Effect RefusalEffect

@@ -34,9 +34,9 @@ const (
 type Policy struct {
 	Source     Source
 	JobFileDir string // the job file's directory; only for FromFile
-	// AllowedPaths are files and directories that the operator allows in addition.
+	// AllowedPaths are files and directories the operator allows in addition.
 	AllowedPaths []string
-	// ForbiddenDirs are directories that no text may read, whatever AllowedPaths has: agents' data directories.
+	// ForbiddenDirs are directories no text may read, whatever AllowedPaths has: agents' data directories.
 	ForbiddenDirs []string
 }
 
@@ -52,7 +52,7 @@ type Reader struct {
 // NewReader returns a reader. It reads nothing before the first call to another method.
 func NewReader(p Policy) *Reader { return &Reader{policy: p, maxLookups: maxLookups} }
 
-// RefusedError is the error for a file or directory that the text may not read, whether it exists or not.
+// RefusedError is the error for a file or directory the text may not read, whether it exists or not.
 type RefusedError struct{ Path, Reason string }
 
 func (e *RefusedError) Error() string {
@@ -67,8 +67,8 @@ func (e *missingError) Is(target error) bool { return target == fs.ErrNotExist }
 
 var errTooManyLookups = errors.New("the file functions of the job look up too many names: use longer prefixes in the patterns of fileset")
 
-// FilesReadOutside returns the paths, as the text names them, of files that ReadFile has returned from outside the roots: the
-// working directory, the job file's directory, and their repositories. Each occurs once.
+// FilesReadOutside returns the paths, as the text names them, of files ReadFile has returned from outside the roots: the working
+// directory, the job file's directory, and their repositories. Each occurs once.
 func (r *Reader) FilesReadOutside() []string { return r.outside }
 
 // ReadFile returns a regular file's content. A relative path is relative to the working directory. A file with more than limit
@@ -126,7 +126,7 @@ func (r *Reader) withTarget(path string, use func(*access, target) error) error 
 
 // describe names the text's path in an error.
 func (r *Reader) describe(err error, path string) error {
-	errno, isErrno := err.(syscall.Errno) // a system call error that no other call has described
+	errno, isErrno := err.(syscall.Errno) // a system call error no other call has described
 	switch {
 	case errors.Is(err, errRefused):
 		reason := "it is not below the working directory, the job file's directory or their Git repository (where /, directories like /etc and home directories do not count), and not every account can read it"
@@ -170,7 +170,7 @@ type place struct {
 	dir    dirHandle
 	info   fileInfo
 
-	isForbidden   bool     // is or is below a directory that no text may read
+	isForbidden   bool     // is or is below a directory no text may read
 	isAllowed     bool     // is or is below a directory in Policy.AllowedPaths
 	isBelowRoot   bool     // is or is below a working directory, a job file's directory or a repository
 	rootOwners    []uint32 // owners of the roots above, for isBelowRoot

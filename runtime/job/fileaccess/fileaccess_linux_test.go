@@ -49,7 +49,7 @@ type entry struct {
 	uid  int
 }
 
-// publicTempDir returns a new directory that each account can search.
+// publicTempDir returns a new directory each account can search.
 func publicTempDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/var/tmp", "fileaccess")
@@ -138,7 +138,7 @@ func TestHostileTextsReadNothing(t *testing.T) {
 			if !errors.As(err, &refusal) || content != "" {
 				t.Errorf("got %q, %v", content, err)
 			}
-			// Each account can look up names in a directory that it can search.
+			// Each account can look up names in a directory it can search.
 			isPublicName := slices.Contains([]string{"../private", "ROOT/private", "out", "chain", "here/../../private", "/etc/shadow", "eve"}, path)
 			if _, err := r.Exists(strings.ReplaceAll(path, "ROOT", root)); !errors.As(err, &refusal) && !isPublicName {
 				t.Errorf("existence: %v", err)

@@ -15,8 +15,8 @@ import (
 const maxPatterns = 1_000
 
 // Glob returns the paths of regular files below dir that match a pattern, relative to dir and sorted. In a pattern, *, ? and
-// [a-z] match parts of a name, ** matches any number of directories, and {a,b} alternatives. A file or directory that the text
-// may not read is an error, and so is a match that cannot be looked up.
+// [a-z] match parts of a name, ** matches any number of directories, and {a,b} alternatives. A file or directory the text may not
+// read is an error, and so is a match that cannot be looked up.
 func (r *Reader) Glob(dir, pattern string) ([]string, error) {
 	a, err := r.open(filepath.Join(dir, pattern))
 	if err != nil {

@@ -98,7 +98,7 @@ func (d dirHandle) openFile(name string) (*os.File, fileInfo, fileSystemKind, er
 	return os.NewFile(uintptr(fd), name), info, dirHandle{fd}.fileSystem(), nil
 }
 
-// list returns the names in the directory. It calls count with the number of names in each part that it reads.
+// list returns the names in the directory. It calls count with the number of names in each part it reads.
 func (d dirHandle) list(count func(int) error) ([]string, error) {
 	fd, err := safepath.OpenAt(d.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

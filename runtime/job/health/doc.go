@@ -2,5 +2,5 @@
 // decision.
 //
 // [Evaluate] is a pure function on a snapshot: it starts no goroutine, reads no clock, and keeps no state between calls. The hook
-// alloc_health_watcher calls it after each change, and at the time that the verdict requests.
+// alloc_health_watcher calls it after each change, and at the time the verdict requests.
 package health

@@ -18,9 +18,9 @@ type Params struct {
 // Snapshot is an allocation's state at one time.
 type Snapshot struct {
 	Now time.Time
-	// StopRequested means that the allocation is being stopped: ended tasks then do not make it unhealthy.
+	// StopRequested means the allocation is being stopped: ended tasks then do not make it unhealthy.
 	StopRequested bool
-	// AllocFailed means that the allocation has failed, with or without a failed task.
+	// AllocFailed means the allocation has failed, with or without a failed task.
 	AllocFailed bool
 	Tasks       []Task // in job order
 

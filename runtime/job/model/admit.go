@@ -14,7 +14,7 @@ import (
 // maxTotalCount is a server's default limit for the sum of all counts.
 const maxTotalCount = 50000
 
-// checkServerAdmission reports errors that a server without Vault, Consul and a licence returns before it validates the job.
+// checkServerAdmission reports errors a server without Vault, Consul and a licence returns before it validates the job.
 func checkServerAdmission(r *faultReport, job *api.Job, existingNamespaces []string) {
 	for _, g := range job.TaskGroups {
 		checkConnectSidecarNetwork(r.atPath("group", pointer.Value(g.Name)), g)
@@ -40,7 +40,7 @@ func checkServerAdmission(r *faultReport, job *api.Job, existingNamespaces []str
 	}
 }
 
-// rejectEnterpriseFeatures reports errors that the server returns after it has validated the job.
+// rejectEnterpriseFeatures reports errors the server returns after it has validated the job.
 func rejectEnterpriseFeatures(r *faultReport, job *api.Job) {
 	for _, g := range job.TaskGroups {
 		for _, t := range g.Tasks {

@@ -17,7 +17,7 @@ type AllocReport struct {
 	NetworkStatus     *api.AllocNetworkStatus
 	Health            *DeploymentHealth // nil until decided, then it never changes
 	Time              time.Time         // when the node found this status
-	// TasksAndHooksEnded means that all the allocation's tasks and hooks have ended and will not start again.
+	// TasksAndHooksEnded means all the allocation's tasks and hooks have ended and will not start again.
 	TasksAndHooksEnded bool
 }
 

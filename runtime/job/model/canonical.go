@@ -13,7 +13,7 @@ import (
 // NomadAudience is the audience of the default identity. A task uses that identity to authenticate to the API.
 const NomadAudience = "nomadproject.io"
 
-// DefaultIdentity names the identity that every task has.
+// DefaultIdentity names the identity every task has.
 const DefaultIdentity = "default"
 
 // Canonicalize converts job into the form for storing and running it: it fills in defaults, copies inherited attributes to the

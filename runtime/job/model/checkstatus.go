@@ -37,7 +37,7 @@ func CheckFailureText(s *api.AllocCheckStatus) string {
 	return text
 }
 
-// markupPattern matches markup that a browser does not show, also if it is cut off.
+// markupPattern matches markup a browser does not show, also if it is cut off.
 var markupPattern = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?is)<script\b.*?(</script\s*>|\z)|<style\b.*?(</style\s*>|\z)|<!--.*?(-->|\z)|<[^>]*(>|\z)`)
 })

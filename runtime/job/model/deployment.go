@@ -50,9 +50,9 @@ func AutoPromotes(job *api.Job, group string) bool {
 	return g != nil && g.Update != nil && pointer.Value(g.Update.AutoPromote)
 }
 
-// DeploymentEvalPriority returns the priority for evaluations that a deployment creates. It is the priority of the evaluation
-// that created the deployment, or, if that was removed, the job's. evals are the job's evaluations; job has the deployment's
-// version, or is nil.
+// DeploymentEvalPriority returns the priority for evaluations a deployment creates. It is the priority of the evaluation that
+// created the deployment, or, if that was removed, the job's. evals are the job's evaluations; job has the deployment's version,
+// or is nil.
 func DeploymentEvalPriority(d *api.Deployment, job *api.Job, evals []*api.Evaluation) int {
 	var firstEval *api.Evaluation
 	for _, e := range evals {

@@ -43,8 +43,8 @@ func DeviceInstanceName(vendor, deviceType, name, id string) string {
 	return fmt.Sprintf("%s/%s/%s[%s]", vendor, deviceType, name, id)
 }
 
-// MatchesDevice reports whether a group of devices has the type, vendor and name that a
-// device block requests: type, vendor/type or vendor/type/name.
+// MatchesDevice reports whether a device group has the type, vendor and name requested by a device block: type, vendor/type or
+// vendor/type/name.
 func MatchesDevice(request string, group *api.NodeDeviceResource) bool {
 	parts := strings.Split(request, "/")
 	switch len(parts) {
@@ -84,10 +84,9 @@ func DeviceGroupSatisfiesConstraint(c *api.Constraint, group *api.NodeDeviceReso
 	return left != nil && right != nil && attributesSatisfyOperator(c.Operand, left, right)
 }
 
-// DeviceInstanceSatisfiesConstraint reports whether an instance may be used under a constraint that
-// holds for its group. Only a constraint on ${device.ids} distinguishes instances: for
-// set_contains and its variants an instance must be in the list, for other operators the
-// constraint must hold for the id of the instance.
+// DeviceInstanceSatisfiesConstraint reports whether an instance may be used under a constraint that holds for its group. Only a
+// constraint on ${device.ids} distinguishes instances: for set_contains and its variants an instance must be in the list, for
+// other operators the constraint must hold for the instance's ID.
 func DeviceInstanceSatisfiesConstraint(c *api.Constraint, d *api.NodeDevice, node *NodeFacts) bool {
 	if c.LTarget != deviceIDsTarget {
 		return true

@@ -48,8 +48,8 @@ var diffBlockNames = map[string]string{
 	"VolumeMounts": "VolumeMount", "Volumes": "Volume", "Wait": "Template",
 }
 
-// fieldsHiddenInDiff are the fields that diffs do not show: fields set by the agent, fields shown elsewhere, and fields that only
-// the client's canonical form has.
+// fieldsHiddenInDiff are the fields diffs do not show: fields set by the agent, fields shown elsewhere, and fields that only the
+// client's canonical form has.
 var fieldsHiddenInDiff = map[reflect.Type][]string{
 	reflect.TypeFor[api.Job](): {
 		"CreateIndex", "ID", "JobModifyIndex", "Migrate", "ModifyIndex", "NomadTokenID", "Payload", "Reschedule", "Stable", "Status",

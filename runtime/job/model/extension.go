@@ -170,7 +170,7 @@ func isHealthChecked(g *api.TaskGroup, t *api.Task) bool {
 		slices.ContainsFunc(g.Services, func(s *api.Service) bool { return determinesHealth(s, "") })
 }
 
-// TaskOfHealthCheck returns the task with the health that a group service's check determines, or "" if there is none.
+// TaskOfHealthCheck returns the task that a group service's check covers, or "" if there is none.
 func TaskOfHealthCheck(s *api.Service, c api.ServiceCheck) string {
 	if c.TaskName != "" {
 		return c.TaskName
@@ -179,7 +179,7 @@ func TaskOfHealthCheck(s *api.Service, c api.ServiceCheck) string {
 }
 
 // LifecycleExtensions returns the lifecycle extensions of a group in a canonical job, or nil if there are none. An error means
-// that the job is not valid.
+// the job is not valid.
 func LifecycleExtensions(job *api.Job, g *api.TaskGroup) (*lifecycle.ExtendedGroup, error) {
 	e := readExtensions(job, g)
 	if len(e.faults) > 0 {

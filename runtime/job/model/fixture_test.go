@@ -34,7 +34,7 @@ func (f *jobFixture) addGroup(name string) *api.TaskGroup {
 	return g
 }
 
-// A faultCase is a job and all errors that Validate returns for it.
+// A faultCase is a job and all errors Validate returns for it.
 type faultCase struct {
 	name string
 	edit func(*jobFixture)

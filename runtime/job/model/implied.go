@@ -9,8 +9,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// addImpliedConstraints adds the constraints that the group's features imply. They are part of the stored job: inspect, plan and
-// a new registration must agree on them.
+// addImpliedConstraints adds the constraints the group's features imply. They are part of the stored job: inspect, plan and a new
+// registration must agree on them.
 func addImpliedConstraints(g *api.TaskGroup) {
 	written := slices.Clone(g.Constraints)
 	has := func(same func(*api.Constraint) bool) bool { return slices.ContainsFunc(written, same) }
@@ -59,7 +59,7 @@ func addImpliedConstraints(g *api.TaskGroup) {
 	}
 }
 
-// impliedBridgeConstraints are the constraints that the network mode "bridge" implies.
+// impliedBridgeConstraints are the constraints the network mode "bridge" implies.
 func impliedBridgeConstraints() (all []*api.Constraint) {
 	for _, plugin := range []string{"bridge", "firewall", "host-local", "loopback", "portmap"} {
 		all = append(all, api.NewConstraint("${attr.plugins.cni.version."+plugin+"}", api.ConstraintSemver, ">= 0.4.0"))

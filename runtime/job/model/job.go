@@ -31,7 +31,7 @@ func Validate(job *api.Job, existingNamespaces ...string) error {
 	return r.errOrNil()
 }
 
-// ValidateAccepted checks a canonical job that a cluster's servers have accepted. It leaves out rules that depend on the servers'
+// ValidateAccepted checks a canonical job accepted by the servers of a cluster. It leaves out rules that depend on the servers'
 // configuration, namespaces or licence. Otherwise it is like Validate.
 func ValidateAccepted(job *api.Job) error {
 	accepted := *job
@@ -96,7 +96,7 @@ func checkJobType(r *faultReport, jobType string) {
 	}
 }
 
-// checkGroups checks the group rules that Nomad reports for the job, and then each group.
+// checkGroups checks the group rules Nomad reports for the job, and then each group.
 func checkGroups(r *faultReport, job *api.Job) {
 	if len(job.TaskGroups) == 0 {
 		r.addFault("Missing job task groups")

@@ -109,13 +109,12 @@ func checkStaticPort(r *faultReport, labelByStaticPort map[hostPort]string, p ap
 // IsCNINetworkMode reports whether a network mode names a CNI network.
 func IsCNINetworkMode(mode string) bool { return strings.HasPrefix(mode, "cni/") && mode != "cni/" }
 
-// IsKnownNetworkMode reports whether there is a network mode: the tasks of a group share the network of the machine, or a
-// namespace.
+// IsKnownNetworkMode reports whether there is a network mode: a group's tasks share the machine's network, or a namespace.
 func IsKnownNetworkMode(mode string) bool {
 	return IsHostNetworkMode(mode) || mode == "bridge" || mode == "none" || IsCNINetworkMode(mode)
 }
 
-// RequiredNodeNetworkMode returns the network mode that the group requires from its node, "" if every node has it.
+// RequiredNodeNetworkMode returns the network mode the group requires from its node, "" if every node has it.
 func RequiredNodeNetworkMode(g *api.TaskGroup) string {
 	n := GroupNetworkUnlessHost(g)
 	if n == nil || n.Mode == "none" {
@@ -124,8 +123,7 @@ func RequiredNodeNetworkMode(g *api.TaskGroup) string {
 	return n.Mode
 }
 
-// GroupNetworkUnlessHost returns the network that the tasks of a group share, or nil if they use the
-// network of the host.
+// GroupNetworkUnlessHost returns the network that a group's tasks share, or nil if they use the host's network.
 func GroupNetworkUnlessHost(g *api.TaskGroup) *api.NetworkResource {
 	if len(g.Networks) == 0 || IsHostNetworkMode(g.Networks[0].Mode) {
 		return nil

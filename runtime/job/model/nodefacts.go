@@ -6,7 +6,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// NodeFacts are a node's properties that a job can refer to. The maps are shared and must not be changed; a changed node gets new
+// NodeFacts are the node properties a job can refer to. The maps are shared and must not be changed; a changed node gets new
 // maps.
 type NodeFacts struct {
 	ID, Name, Datacenter, Region, Class, Pool string
@@ -18,7 +18,7 @@ func NodeFactsOf(n *api.Node) NodeFacts {
 	return NodeFacts{ID: n.ID, Name: n.Name, Datacenter: n.Datacenter, Class: n.NodeClass, Pool: n.NodePool, Attributes: n.Attributes, Meta: n.Meta}
 }
 
-// NodePropertyNames names the properties that every node has.
+// NodePropertyNames names the properties every node has.
 var NodePropertyNames = []string{"node.unique.id", "node.unique.name", "node.datacenter", "node.region", "node.class", "node.pool"}
 
 // LookupProperty returns the property with the given name: a job file's reference without the braces.

@@ -19,7 +19,7 @@ type JobFault struct {
 	hint         func() string
 }
 
-// Error returns the text, followed by the causes in the list format that Nomad clients use.
+// Error returns the text, followed by the causes in the list format Nomad clients use.
 func (f *JobFault) Error() string {
 	if len(f.nestedFaults) == 0 {
 		return f.Text
@@ -39,7 +39,7 @@ func (f *JobFault) Hint() string {
 	return f.hint()
 }
 
-// Unwrap returns the faults that this fault contains.
+// Unwrap returns the faults this fault contains.
 func (f *JobFault) Unwrap() []error {
 	errs := make([]error, len(f.nestedFaults))
 	for i, cause := range f.nestedFaults {

@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// ProviderNomad is the provider for services that the agent itself registers and checks.
+// ProviderNomad is the provider for services the agent itself registers and checks.
 const ProviderNomad = "nomad"
 
 var (

@@ -128,7 +128,7 @@ func FindTask(alloc *api.Allocation, name string) *api.Task {
 	return nil
 }
 
-// immutableGroupSpec has the group properties that a running allocation cannot change.
+// immutableGroupSpec has the group properties a running allocation cannot change.
 type immutableGroupSpec struct {
 	Disk                  *api.EphemeralDisk
 	Networks              []immutableNetworkSpec

@@ -77,9 +77,8 @@ func checkTaskName(r *faultReport, name string) {
 	}
 }
 
-// maxTaskName is the maximum length of a task name in bytes. The longest file name with a
-// task name is its cgroup, ID.TASK.scope with the id of the allocation, and the kernel
-// allows 255 bytes.
+// maxTaskName is the maximum length of a task name in bytes. The longest file name with a task name is its cgroup, ID.TASK.scope
+// with the allocation's ID, and the kernel allows 255 bytes.
 const maxTaskName = 255 - 36 - len(".") - len(".scope")
 
 func checkKillTimeoutAndShutdownDelay(r *faultReport, jobType string, g *api.TaskGroup, t *api.Task) {

@@ -30,8 +30,8 @@ const (
 	RestartAllReason     = "User requested all tasks to restart"
 )
 
-// Each function below returns one event in the form that Nomad clients expect: the flat fields, which old clients read, and
-// Details have the same content.
+// Each function below returns one event in the form Nomad clients expect: the flat fields, which old clients read, and Details
+// have the same content.
 
 // Most tasks have these details in common, so their events share them.
 var (
@@ -147,7 +147,7 @@ func EventFailedValidation(cause string) *api.TaskEvent {
 	}
 }
 
-// EventHookFailed reports a hook's error.
+// EventHookFailed reports the error of a hook.
 func EventHookFailed(hook, cause string) *api.TaskEvent {
 	message := hook + ": " + cause
 	return &api.TaskEvent{Type: TaskHookFailed, Message: message, Details: map[string]string{"message": message}}
@@ -256,7 +256,7 @@ func EventSignalingReason(signal, reason string) *api.TaskEvent {
 	return event
 }
 
-// EventHookMessage carries a hook's message.
+// EventHookMessage carries a message of a hook.
 func EventHookMessage(eventType, message string, details map[string]string) *api.TaskEvent {
 	if eventType == "" {
 		eventType = TaskHookMessage

@@ -12,9 +12,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/templatetext"
 )
 
-// MissingVariableFaults returns a warning for each variable that a template or a secret block of the job certainly reads, and
-// that does not exist, with the command that creates it. exists reports whether the namespace of the job has a variable. Only
-// paths that are constant in the job are known, and a variable whose existence the template tests is not missing.
+// MissingVariableFaults returns a warning for each missing variable that one of the job's templates or secret blocks certainly
+// reads, with the command that creates it. exists reports whether the job's namespace has a variable. Only paths that are
+// constant in the job are known. If the template tests whether a variable exists, it is not missing.
 func MissingVariableFaults(job *api.Job, exists func(path string) bool) []*JobFault {
 	r := newFaultReport()
 	create := "nomad-lite var put "

@@ -32,7 +32,7 @@ var HostAccessModes = []string{SingleNodeReader, SingleNodeWriter, SingleNodeSin
 type HostVolumeRequest struct {
 	*api.VolumeRequest
 	Label          string // the volume block's label
-	ResolvedSource string // the host volume's name; empty if the node lacks a property that the job names
+	ResolvedSource string // the host volume's name; empty if the node lacks a property the job names
 	Bidirectional  bool   // a task wants its mounts below the volume to appear on the machine
 }
 
@@ -48,7 +48,7 @@ func SetBidirectional(attributes map[string]string, allowedByVolume map[string]b
 	}
 }
 
-// AllowsBidirectional reports whether the node has the attribute that SetBidirectional adds.
+// AllowsBidirectional reports whether the node has the attribute SetBidirectional adds.
 func (f *NodeFacts) AllowsBidirectional(volume string) bool {
 	return f.Attributes[bidirectionalAttribute(volume)] == "true"
 }

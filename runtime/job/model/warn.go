@@ -299,7 +299,7 @@ func warnIdentity(r *faultReport, id *api.WorkloadIdentity) {
 	}
 }
 
-// warnLifecycle warns about combinations that Nomad accepts but that are probably mistakes.
+// warnLifecycle warns about probable mistakes that Nomad accepts.
 func warnLifecycle(r *faultReport, t *api.Task) {
 	if t.Lifecycle == nil {
 		return
@@ -324,7 +324,7 @@ func readsNomadVariable(t *api.Template) bool {
 var nomadVarPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{\{[^}]*\bnomadVar\b`) })
 
 // ForegroundRunWarnings returns a canonical job's features that only an agent provides and a foreground run ignores, such as
-// updates and scaling. hasNomadVariables means that the run has variables for templates.
+// updates and scaling. hasNomadVariables means the run has variables for templates.
 func ForegroundRunWarnings(job *api.Job, hasNomadVariables bool) []*JobFault {
 	if job == nil {
 		return nil
