@@ -149,7 +149,7 @@ type syncer struct {
 	// removing has the registrations the servers may have and must not have, by ID.
 	removing map[string]state.ClusterServiceRemoval
 	refused  map[string]string // last reason why the servers have refused a registration, by id
-	// denied has the time when a call was first denied, by registration ID.
+	// denied has the time of a call's first denial, by registration ID.
 	denied map[string]time.Time
 	delay  time.Duration // the last retry's; zero after a success
 }

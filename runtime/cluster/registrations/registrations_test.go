@@ -24,7 +24,7 @@ import (
 
 const nodeID = "5844aeb0-068a-191b-2651-846e6d798aa4"
 
-// fakeServers are the servers in a cluster with one node.
+// fakeServers are the servers of a cluster with one node.
 type fakeServers struct {
 	mu            sync.Mutex
 	services      map[string]api.ServiceRegistration

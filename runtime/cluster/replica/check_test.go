@@ -186,7 +186,7 @@ func TestJobsWithOneVersionAreNotMixedUp(t *testing.T) {
 	})
 }
 
-// Any message's allocation is rejected or can be stored and reported.
+// An allocation in any message is rejected or can be stored and reported.
 func FuzzAllocs(f *testing.F) {
 	servers := newFakeServers(nil)
 	id := servers.place(newJob("web"))

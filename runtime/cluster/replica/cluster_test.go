@@ -23,7 +23,7 @@ import (
 
 const nodeID = "5844aeb0-068a-191b-2651-846e6d798aa4"
 
-// node is a cluster node with allocations that start and end as soon as they must. It has all the agent's parts that talk to
+// node is a cluster node with allocations that start and end as soon as they must. It has all parts of an agent that talk to
 // servers.
 type node struct {
 	t       *testing.T

@@ -42,7 +42,7 @@ var errIncomplete = errors.New("the server's list of allocations and its allocat
 func (r *Replica) pullAllocs(ctx context.Context) {
 	query := servers.Query{MaxBlock: maxListBlock}
 	newest, first := r.storedReportIndex(), true
-	lowerIndexSeen := false // from restored servers, or from one that is behind
+	lowerIndexSeen := false // from restored servers, or from a lagging one
 	for ctx.Err() == nil {
 		list, err := r.listAllocs(ctx, &query)
 		lowerIndexSeen = lowerIndexSeen || err == nil && list.Index < newest
@@ -337,7 +337,7 @@ func (r *Replica) clusterAlloc(reader store.Reader, id string) state.ClusterAllo
 	return record
 }
 
-// jobKey identifies one job version.
+// jobKey identifies one version of a job.
 type jobKey struct {
 	namespace, id                        string
 	version, jobModifyIndex, createIndex uint64
@@ -492,7 +492,7 @@ func endWithoutStart(a *api.Allocation) {
 	}
 }
 
-// endTasks marks all an allocation's tasks as dead, and reports whether one was not. The tasks keep the events on the servers:
+// endTasks marks all tasks of an allocation as dead, and reports whether one was not. The tasks keep the events on the servers:
 // this node, or an earlier state of it, has run the allocation, and has removed it.
 func endTasks(a *api.Allocation) (changed bool) {
 	known := a.TaskStates

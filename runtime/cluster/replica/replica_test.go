@@ -27,14 +27,14 @@ import (
 
 const nodeID = "5844aeb0-068a-191b-2651-846e6d798aa4"
 
-// fakeServers are the servers in a cluster with one node. Their answers can be stale, incomplete or errors, as chance decides.
+// fakeServers are the servers of a cluster with one node. Their answers can be stale, incomplete or errors, as chance decides.
 type fakeServers struct {
 	random *rand.Rand // nil: no answer is wrong
 
 	mu        sync.Mutex
 	index     uint64
 	allocs    map[string]*protocol.Allocation // as the servers assign them
-	earlier   map[string]*protocol.Allocation // the version before, which a server that is behind has
+	earlier   map[string]*protocol.Allocation // the version before, which a lagging server has
 	status    map[string]*protocol.AllocStatus
 	changed   chan struct{}
 	isBehind  bool // the leader alone has the latest versions
@@ -57,7 +57,7 @@ func newFakeServers(random *rand.Rand) *fakeServers {
 	}
 }
 
-// change changes the servers' state.
+// change changes the state of the servers.
 func (f *fakeServers) change(do func(index uint64)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -127,7 +127,7 @@ func (f *fakeServers) CallBlocking(ctx context.Context, block time.Duration, met
 			if a := f.allocs[id]; a != nil && !f.chance(0.1) {
 				copied := *a
 				if e := f.earlier[id]; e != nil && r.AllowStale && (f.isBehind || f.chance(0.1)) {
-					copied = *e // from a server that is behind
+					copied = *e // from a lagging server
 				}
 				out.Allocs = append(out.Allocs, &copied)
 			}
@@ -204,7 +204,7 @@ func (f *fakeServers) listAllocs(ctx context.Context, block time.Duration, r *pr
 		out.Allocs[id] = a.AllocModifyIndex
 	}
 	if f.chance(0.05) {
-		out.Index-- // a server that is behind
+		out.Index-- // a lagging server
 	}
 	if do := f.afterList; do != nil {
 		f.afterList = nil
@@ -389,7 +389,7 @@ func (n *testNode) check() {
 	}
 }
 
-// reportEnd reports an allocation's end, as its runner does.
+// reportEnd reports the end of an allocation, as its runner does.
 func (n *testNode) reportEnd(id, clientStatus string) {
 	n.t.Helper()
 	if _, err := n.replica.ApplyAllocReports(n.t.Context(), model.AllocReport{
@@ -432,7 +432,7 @@ func TestNewStartWaitsForTheServersAndTheStop(t *testing.T) {
 		if len(errByAlloc[runs]) != 1 || len(errByAlloc[stops]) != 0 {
 			t.Errorf("with servers %d and %d starts are decided, want 1 and 0", len(errByAlloc[runs]), len(errByAlloc[stops]))
 		}
-		cancel() // the runner has got the version that stops the allocation
+		cancel() // the runner has got the stopped version
 		if err := <-errByAlloc[runs]; err != nil {
 			t.Error(err)
 		}
@@ -442,7 +442,7 @@ func TestNewStartWaitsForTheServersAndTheStop(t *testing.T) {
 	})
 }
 
-// A node that has removed an allocation shows no running task, whatever state has reached the servers before they gave it up.
+// After a node has removed an allocation, it shows no running task, whatever state has reached the servers before they gave it up.
 func TestRemovedAllocationThatTheServersLostHasNoRunningTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := newFakeServers(nil)
@@ -483,7 +483,7 @@ func TestFailedAllocationOfALostStateHasNoRunningTask(t *testing.T) {
 	})
 }
 
-// A node that has removed an allocation ends it at the servers, and keeps their events.
+// A node ends a removed allocation at the servers, and keeps their events.
 func TestStoppedAllocationOfALostStateKeepsItsEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := newFakeServers(nil)
@@ -506,7 +506,7 @@ func TestStoppedAllocationOfALostStateKeepsItsEvents(t *testing.T) {
 	})
 }
 
-// A server that is behind has an earlier report about an allocation, with the same index.
+// A lagging server has an earlier report about an allocation, with the same index.
 func TestStatesOfALostAllocationAreThoseOfTheLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := newFakeServers(nil)

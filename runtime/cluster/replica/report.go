@@ -79,7 +79,7 @@ func (r *Replica) ApplyAllocReports(ctx context.Context, reports ...model.AllocR
 	}
 	r.markUnsent(time.Now().Add(maxEventDelay), changed...)
 	if someEnded {
-		r.config.OnAllocsChanged() // an allocation that waited for the end of another can start
+		r.config.OnAllocsChanged() // an allocation that waited for another's end can start
 	}
 	return index, nil
 }
@@ -178,7 +178,7 @@ func (r *Replica) nextDue() (due time.Time, some bool) {
 	return due, some
 }
 
-// waitAfterRefusal blocks before states that were not accepted with err are sent again.
+// waitAfterRefusal blocks before states are sent again after err.
 func (r *Replica) waitAfterRefusal(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -191,7 +191,7 @@ func (r *Replica) waitAfterRefusal(ctx context.Context, err error) error {
 	return r.config.Pool.WaitRetry(ctx, maxReportRetryDelay)
 }
 
-// sendUnsent sends all unsent states, also those that could wait. States that are not accepted stay unsent.
+// sendUnsent sends all unsent states, also those that could wait. States stay unsent until they are accepted.
 func (r *Replica) sendUnsent(ctx context.Context) error {
 	r.mu.Lock()
 	ids := make([]string, 0, len(r.unsent))

@@ -7,7 +7,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
 )
 
-// ErrNoServers is a call's error while the server list is empty.
+// ErrNoServers is the error of a call while the server list is empty.
 var ErrNoServers = errors.New("no servers are known: name them in client.servers of the configuration")
 
 // Server errors have no codes, and a server that has forwarded a call may add a prefix, so their texts are searched.

@@ -45,7 +45,7 @@ type Config struct {
 	OnNewSession func()
 }
 
-// Pool calls a region's servers. Its methods may be called concurrently.
+// Pool calls the servers of a region. Its methods may be called concurrently.
 type Pool struct {
 	config Config
 
@@ -133,7 +133,7 @@ func (s *openSession) closeWhenReady() {
 	}
 }
 
-// Addrs returns the server addresses. The first one is in use.
+// Addrs returns the addresses of the servers. The first one is in use.
 func (p *Pool) Addrs() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 
 func TestQuery(t *testing.T) {
 	type answer struct {
-		asked, index uint64 // the call's and the answer's
+		asked, index uint64 // of the call, and of the answer
 		isNew        bool
 	}
 	for _, test := range []struct {
