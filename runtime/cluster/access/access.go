@@ -14,7 +14,7 @@ import (
 // include it.
 const capabilityNodeExec = "alloc-node-exec"
 
-// ErrPermissionDenied is the error for a token that lacks a right. Servers recognise the text.
+// ErrPermissionDenied means a token lacks a right. Servers recognise the text.
 //
 //lint:ignore ST1005 the text is Nomad's
 var ErrPermissionDenied = errors.New("Permission denied")
@@ -118,7 +118,7 @@ func (c *Checker) identify(ctx context.Context, token string) (*protocol.ACLIden
 	return found[token], err
 }
 
-// policiesOfUser returns the policies of a token and its roles. A policy that does not exist is nil.
+// policiesOfUser returns the policies of a token and its roles. Missing policies are nil.
 func (c *Checker) policiesOfUser(ctx context.Context, token string, user *protocol.ACLToken) (map[string]*protocol.ACLPolicy, error) {
 	names := slices.Clone(user.Policies)
 	var roleIDs []string

@@ -72,7 +72,7 @@ var capabilitiesByPolicy = map[string][]string{
 // rules that match the namespace count: those with the exact name, or else those with the fewest characters in place of
 // wildcards. A rule that denies wins over equally specific rules.
 func grants(policies map[string]*protocol.ACLPolicy, namespace string, capabilities ...string) (bool, error) {
-	best, granted, isDenied := -1, false, false // best is the counting rules' distance; -1 before the first rule
+	best, granted, isDenied := -1, false, false // best is the distance of the rules that count; -1 before the first rule
 	for _, policy := range policies {
 		if policy == nil {
 			continue

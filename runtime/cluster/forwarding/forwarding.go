@@ -97,7 +97,7 @@ func removeServerPolicy(r *http.Response) error {
 	return nil
 }
 
-// dialAnyServer connects to the first server that can be reached.
+// dialAnyServer connects to the first reachable server.
 func (p *Proxy) dialAnyServer(ctx context.Context, _, _ string) (net.Conn, error) {
 	addrs := p.addrs()
 	if len(addrs) == 0 {

@@ -180,7 +180,7 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// newServerCertificate returns a certificate that is its own authority.
+// newServerCertificate returns a self-signed certificate, its own authority.
 func newServerCertificate(t *testing.T, template x509.Certificate) (tls.Certificate, *x509.CertPool) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

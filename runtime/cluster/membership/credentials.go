@@ -39,7 +39,7 @@ func ReadCredentials(path string) (c Credentials, err error) {
 	return c, nil
 }
 
-// record returns the membership for a region's node that has lost its state; ok is false if another node has the credentials.
+// record returns the membership for a region's node that has lost its state; ok is false if the credentials are another node's.
 func (c Credentials) record(nodeID, region string) (record state.ClusterMembership, ok bool) {
 	return state.ClusterMembership{Region: c.Region, NodeSecret: c.NodeSecret, Identity: c.Identity}, c.NodeID == nodeID && c.Region == region
 }

@@ -40,7 +40,7 @@ func (n *node) allocStats(ctx context.Context, r *protocol.AllocStatsRequest) (*
 	if err := n.callAlloc(ctx, http.MethodGet, r.AllocID, "/stats", url.Values{"task": {r.Task}}, nil, stats); err != nil {
 		return nil, err
 	}
-	// Servers' clients read the memory and processor fields without a check.
+	// Clients of servers read the memory and processor fields without a check.
 	stats.ResourceUsage = completeUsage(stats.ResourceUsage)
 	for name, task := range stats.Tasks {
 		if task == nil {
@@ -74,7 +74,7 @@ func (n *node) allocChecks(ctx context.Context, r *protocol.AllocRequest) (*prot
 	return reply, n.callAlloc(ctx, http.MethodGet, r.AllocID, "/checks", nil, nil, &reply.Results)
 }
 
-// errNotCollectable is the text that Nomad returns for an allocation that runs, or that the node does not have.
+// errNotCollectable is Nomad's text for an allocation that runs, or is not on the node.
 //
 //lint:ignore ST1005 the text is Nomad's
 var errNotCollectable = errors.New("No such allocation on client, or allocation not eligible for GC")

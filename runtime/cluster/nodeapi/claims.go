@@ -36,6 +36,6 @@ func parseNumber(n json.Number) any {
 	if whole, err := n.Int64(); err == nil {
 		return whole
 	}
-	f, _ := n.Float64() // the decoder has checked the form; a number that is too large is infinite
+	f, _ := n.Float64() // the decoder has checked the form; too large a number is infinite
 	return f
 }

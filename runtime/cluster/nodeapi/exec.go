@@ -17,7 +17,7 @@ import (
 // while a command does not read its input.
 const maxQueuedInputs = 64
 
-// errPermissionDenied has a text that servers recognise.
+// errPermissionDenied has a text servers recognise.
 //
 //lint:ignore ST1005 the text is Nomad's
 var errPermissionDenied = errors.New("Permission denied")

@@ -79,7 +79,7 @@ func (n *node) checkNodeID(id string) error {
 	return nil
 }
 
-// checkAllocID rejects an id that cannot be a part of a path of the API.
+// checkAllocID rejects an ID that cannot be part of an API path.
 func checkAllocID(id string) error {
 	if id == "" || strings.Contains(id, "/") {
 		return &replyError{http.StatusBadRequest, "must provide a valid alloc id"}

@@ -36,7 +36,8 @@ type GetPoliciesRequest struct {
 	ReadOptions
 }
 
-// GetClaimedPoliciesRequest is the ACL.GetClaimPolicies request for the workload identity in AuthToken. Its response is a GetClaimedPoliciesResponse.
+// GetClaimedPoliciesRequest is the ACL.GetClaimPolicies request for the workload identity in AuthToken. Its response is a
+// GetClaimedPoliciesResponse.
 type GetClaimedPoliciesRequest struct{ ReadOptions }
 
 // GetPoliciesResponse is the ACL.GetPolicies response.

@@ -89,7 +89,7 @@ type Topology struct {
 	Nodes                  []uint8          // NUMA node IDs
 	Distances              [][]uint16       // between NUMA nodes; one-byte elements would be encoded as text
 	BusAssociativity       map[string]uint8 // a PCI bus's NUMA node
-	OverrideTotalCompute   uint64           // MHz; zero means the cores' sum
+	OverrideTotalCompute   uint64           // MHz; zero means the sum of the cores
 	OverrideWitholdCompute uint64           // reserved MHz
 }
 

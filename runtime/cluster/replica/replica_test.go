@@ -442,7 +442,8 @@ func TestNewStartWaitsForTheServersAndTheStop(t *testing.T) {
 	})
 }
 
-// After a node has removed an allocation, it shows no running task, whatever state has reached the servers before they gave it up.
+// After a node has removed an allocation, it shows no running task, whatever state has reached the servers before they gave it
+// up.
 func TestRemovedAllocationThatTheServersLostHasNoRunningTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := newFakeServers(nil)

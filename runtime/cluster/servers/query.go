@@ -46,8 +46,8 @@ func (q *Query) Next(o *protocol.ReadOptions) (maxBlock time.Duration) {
 	return o.MaxQueryTime
 }
 
-// IsTooOld reports whether an answer must be discarded because its server last heard from the leader more than MaxStale ago (lastContact).
-// The next call then goes to the leader.
+// IsTooOld reports whether an answer must be discarded because its server last heard from the leader more than MaxStale ago
+// (lastContact). The next call then goes to the leader.
 func (q *Query) IsTooOld(lastContact time.Duration) bool {
 	q.fromLeader = q.stale && q.MaxStale != nil && lastContact > *q.MaxStale
 	return q.fromLeader

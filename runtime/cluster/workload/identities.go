@@ -67,7 +67,7 @@ func NewIdentities(c IdentitiesConfig) *Identities {
 	return &Identities{tokenRecords: c.Records, config: c}
 }
 
-// IsSignedByExistingKey implements builtinhooks.TokenIssuer. The servers keep valid tokens' keys.
+// IsSignedByExistingKey implements builtinhooks.TokenIssuer. The servers keep the keys of valid tokens.
 func (*Identities) IsSignedByExistingKey(*state.IdentityToken) bool { return true }
 
 // IsSignedByActiveKey implements builtinhooks.TokenIssuer. The servers do not require new tokens after a key rotation.

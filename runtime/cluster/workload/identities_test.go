@@ -28,7 +28,7 @@ func newIdentities(pool serverPool, s *store.Store) *Identities {
 	})
 }
 
-// allocWithIdentities returns the tests' allocation with all kinds of identities.
+// allocWithIdentities returns the test allocation with all kinds of identities.
 func allocWithIdentities() *api.Allocation {
 	group := "g"
 	return &api.Allocation{

@@ -56,7 +56,7 @@ func fakeJWT(claims string) string {
 	return "e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2ln"
 }
 
-// taskJWT returns the default identity of a task in the tests' allocation.
+// taskJWT returns the default identity of a task in the test allocation.
 func taskJWT(task string) string {
 	return fakeJWT(fmt.Sprintf(`{"nomad_allocation_id":%q,"nomad_task":%q}`, allocID, task))
 }

@@ -83,7 +83,7 @@ type Verdict struct {
 	UnhealthyReasonByTask map[string]string
 }
 
-// Evaluate returns an allocation's health at the time s.Now. The first case that applies decides.
+// Evaluate returns an allocation's health at the time s.Now. The first applicable case decides.
 func Evaluate(p Params, s Snapshot) Verdict {
 	at, known := healthyAt(p, s)
 	switch {

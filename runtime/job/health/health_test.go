@@ -13,7 +13,7 @@ var testStart = time.Unix(1_700_000_000, 0)
 
 func timeAt(seconds int) time.Time { return testStart.Add(time.Duration(seconds) * time.Second) }
 
-// runningTask is a task that has run since the given second.
+// runningTask is a task running since the given second.
 func runningTask(name string, since int) Task { return Task{Name: name, LastStart: timeAt(since)} }
 
 func deadTask(name string) Task { return Task{Name: name, Dead: true, LastStart: timeAt(0)} }

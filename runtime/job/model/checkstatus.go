@@ -42,7 +42,7 @@ var markupPattern = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?is)<script\b.*?(</script\s*>|\z)|<style\b.*?(</style\s*>|\z)|<!--.*?(-->|\z)|<[^>]*(>|\z)`)
 })
 
-// firstTextLine returns a body's first line that is not blank. HTML and XML are reduced to their text.
+// firstTextLine returns a body's first non-blank line. HTML and XML are reduced to their text.
 func firstTextLine(body string) string {
 	body = strings.TrimSpace(body)
 	if strings.HasPrefix(body, "<") {

@@ -15,7 +15,7 @@ import (
 )
 
 // A node attribute named prefix, plugin name, FailureSuffix explains why the plugin reports no healthy devices. It exists only
-// while that is so.
+// while this holds.
 const (
 	DeviceFailurePrefix = "plugins.device."  // a device plugin has no process, or could not look for devices
 	LaunchFailurePrefix = "plugins.unknown." // a plugin could not be launched, so it is unknown whether it serves devices
@@ -58,7 +58,7 @@ func MatchesDevice(request string, group *api.NodeDeviceResource) bool {
 	return false
 }
 
-// Targets in a device block's constraints and affinities that describe the group.
+// Targets that describe the group, in a device block's constraints and affinities.
 const (
 	deviceAttrPrefix = "${device.attr."
 	deviceIDsTarget  = "${device.ids}"
@@ -99,8 +99,8 @@ func DeviceInstanceSatisfiesConstraint(c *api.Constraint, d *api.NodeDevice, nod
 	return ConstraintHolds(&api.Constraint{LTarget: d.ID, Operand: c.Operand, RTarget: value}, func(text string) (string, bool) { return text, true })
 }
 
-// DeviceAffinityScore returns how well a device group meets a device block's affinities: the satisfied affinities' total weight,
-// divided by the sum of all absolute weights. Without affinities it is 0.
+// DeviceAffinityScore returns how well a device group meets a device block's affinities: the total weight of the satisfied
+// affinities, divided by the sum of all absolute weights. Without affinities it is 0.
 func DeviceAffinityScore(affinities []*api.Affinity, group *api.NodeDeviceResource, node *NodeFacts) float64 {
 	var met, total float64
 	for _, a := range affinities {

@@ -165,7 +165,7 @@ func diffObject(old, new *diffedJobBlock) *api.ObjectDiff {
 	return &api.ObjectDiff{Type: diffType(old, new), Name: cmp.Or(old, new).name, Fields: diffFields(old, new), Objects: diffObjects(old, new)}
 }
 
-// blocksWithoutEqual returns the blocks that have no equal block among the others. Each of the others matches one block only.
+// blocksWithoutEqual returns the blocks without an equal block among the others. Each of the others matches one block only.
 func blocksWithoutEqual(blocks, others []*diffedJobBlock) []*diffedJobBlock {
 	left := make(map[string]int)
 	for _, p := range others {

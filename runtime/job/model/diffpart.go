@@ -63,7 +63,7 @@ var fieldsHiddenInDiff = map[reflect.Type][]string{
 	reflect.TypeFor[api.CSIMountOptions](): {"MountFlags"}, // MountFlags may contain a password
 }
 
-// blockKeyFields are the fields that identify a block among several blocks of its type.
+// blockKeyFields identify a block among several blocks of its type.
 var blockKeyFields = map[reflect.Type]string{
 	reflect.TypeFor[api.Action]():           "Name",
 	reflect.TypeFor[api.Secret]():           "Name",

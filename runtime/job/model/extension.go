@@ -48,7 +48,7 @@ func TaskDependencies(t *api.Task) ([]lifecycle.Dependency, error) {
 	return lifecycle.ParseDependencies(text)
 }
 
-// checkLiteExtensions checks the meta keys that start with lite_.
+// checkLiteExtensions checks the meta keys with the prefix lite_.
 func checkLiteExtensions(r *faultReport, job *api.Job) {
 	where := fmt.Sprintf("job %q", pointer.Value(job.ID))
 	checkLiteMetaKeys(r, "job", where, job.Meta)

@@ -50,8 +50,8 @@ func checkCron(text string) (err error) {
 	return err
 }
 
-// NextPeriodicLaunch returns the first time after the given one at which a valid periodic job is due: its cron lines' earliest
-// time in its time zone. The zero time means never.
+// NextPeriodicLaunch returns the first time after the given one at which a valid periodic job is due: the earliest time of its
+// cron lines in its time zone. The zero time means never.
 func NextPeriodicLaunch(job *api.Job, after time.Time) time.Time {
 	p := job.Periodic
 	if p == nil {

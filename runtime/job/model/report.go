@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// JobFault is an error in a job: a sentence, or a block that contains further faults.
+// JobFault is an error in a job: a sentence, or a block with further faults.
 type JobFault struct {
 	// Path is the block's path, in the form of jobspec.ParsedFile.InnermostRange: the block's type, then its label (if it has one)
 	// or its index (if there may be several), and so on. The last element may be an attribute.

@@ -141,7 +141,7 @@ func (a rescheduleAttemptTimes) timeOfAttempt(i int) time.Duration {
 	return last + rest
 }
 
-// countAttemptsUntil returns the number of attempts that are not later than limit.
+// countAttemptsUntil returns the number of attempts not later than limit.
 func (a rescheduleAttemptTimes) countAttemptsUntil(limit time.Duration) int {
 	for i, slot := range a.timesInFirstInterval {
 		if slot > limit {

@@ -15,8 +15,8 @@ func NewDefaultSchedulerConfig() *api.SchedulerConfiguration {
 	}
 }
 
-// ValidateSchedulerConfigChange returns an error that names the settings changed by next without effect on a single node.
-// MemoryOversubscriptionEnabled can change. The indexes are not compared.
+// ValidateSchedulerConfigChange returns an error naming the settings that next changes although they have no effect on a single
+// node. MemoryOversubscriptionEnabled can change. The indexes are not compared.
 func ValidateSchedulerConfigChange(present, next *api.SchedulerConfiguration) error {
 	var refused []string
 	for _, s := range []struct {

@@ -193,7 +193,7 @@ func immutableGroupSpecOf(job *api.Job, g *api.TaskGroup) immutableGroupSpec {
 }
 
 func immutableTaskSpecOf(job *api.Job, g *api.TaskGroup, t *api.Task) immutableTaskSpec {
-	// Inner blocks' meta has precedence. Only a change in the merged meta counts, not a key that moves between blocks.
+	// The meta of inner blocks has precedence. Only a change in the merged meta counts, not a key that moves between blocks.
 	meta := map[string]string{}
 	for _, m := range []map[string]string{job.Meta, g.Meta, t.Meta} {
 		maps.Copy(meta, m)

@@ -16,8 +16,8 @@ const (
 	TaskDead    = "dead"
 )
 
-// MaxRunDurationExceeded describes an allocation that exceeded its max_run_duration, and is the reason in its tasks' Killing
-// events.
+// MaxRunDurationExceeded describes an allocation that exceeded its max_run_duration, and is the reason in the Killing events of
+// its tasks.
 const MaxRunDurationExceeded = "allocation exceeded max_run_duration"
 
 // AllocClientStatus computes an allocation's client status and description from all task states, including poststop tasks and

@@ -29,7 +29,7 @@ func Warnings(job *api.Job, config *api.SchedulerConfiguration) []string {
 	return warnings
 }
 
-// LeafWarnings returns Warnings' single warnings, each with its own block's path.
+// LeafWarnings returns the single warnings of Warnings, each with its own block's path.
 func LeafWarnings(job *api.Job, config *api.SchedulerConfiguration) []*JobFault {
 	var all []*JobFault
 	for _, f := range nestedWarningFaults(job, config) {
