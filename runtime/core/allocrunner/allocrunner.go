@@ -74,7 +74,7 @@ type Config struct {
 }
 
 // Runner runs one allocation. Run is called once; all other methods may be called concurrently, before, during and after
-// Run. Changing data is in state and in the task runners. Runner is large because the API, hooks, drivers and devices
+// Run. Changing data is in state and in the task runners. It is large because the API, hooks, drivers and devices
 // each act on the allocation through it.
 type Runner struct {
 	config     Config // with default limits
