@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// enableAdoption configures the orphan cleaner so that it adopts allocations that the state has lost.
+// enableAdoption configures the orphan cleaner to adopt allocations missing from the state.
 func (a *Agent) enableAdoption(node model.NodeFacts) {
 	c := a.orphanCleaner
 	if a.dataDirectory.isStateEphemeral {
@@ -29,9 +29,8 @@ func (a *Agent) enableAdoption(node model.NodeFacts) {
 	c.AdoptAllocsOfNode, c.StoreAdoptedAllocs = true, a.cluster.replica.StoreAdoptedAllocs
 }
 
-// killDriverPluginsOfEarlierAgent kills the children of the keeper that run the same command as the present plugin
-// process of a driver: these children are plugin processes of the driver whose records were lost. Their tasks become
-// children of the keeper.
+// killDriverPluginsOfEarlierAgent kills the keeper's children that run the same command as the driver's present plugin process:
+// they are plugin processes of the driver with lost records. Their tasks become children of the keeper.
 func (a *Agent) killDriverPluginsOfEarlierAgent(ctx context.Context, driver string) error {
 	used := make(map[int]bool)
 	var command []byte
@@ -68,7 +67,7 @@ func (a *Agent) killDriverPluginsOfEarlierAgent(ctx context.Context, driver stri
 	return nil
 }
 
-// readProcCmdline returns the arguments of a process, each with a zero byte at its end.
+// readProcCmdline returns a process's arguments, each with a zero byte at its end.
 func readProcCmdline(pid int) ([]byte, error) {
 	return os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
 }

@@ -55,36 +55,35 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 )
 
-// Config has the settings and dependencies of an Agent. It is large because it lists everything that an
-// agent gets from its program; each part of the agent receives only the fields that it needs.
+// Config has an Agent's settings and dependencies. It is large because it lists everything that an agent gets from its program;
+// each part of the agent receives only the fields it needs.
 type Config struct {
-	// DataDir is the absolute path of the data directory. Open creates it if it is
-	// missing. Empty means a temporary directory, which is removed when the agent
-	// shuts down. If the agent is killed, the keeper ends all processes, and the
-	// next agent removes the directory.
+	// DataDir is the data directory's absolute path. Open creates it if it is missing. Empty means a temporary directory, which
+	// is removed when the agent shuts down. If the agent is killed, the keeper ends all processes, and the next agent removes the
+	// directory.
 	DataDir string
-	// EphemeralState means that the agent starts with an empty state and deletes its state at the end.
-	// Files that tasks have written are kept. A temporary directory implies EphemeralState. With EphemeralState, the log
-	// collector starts together with the agent, because such an agent is opened for a job.
+	// EphemeralState means that the agent starts with an empty state and deletes its state at the end. Files written by tasks are
+	// kept. A temporary directory implies EphemeralState. With EphemeralState, the log collector starts together with the agent,
+	// because such an agent is opened for a job.
 	EphemeralState bool
-	// EndTasksWithoutRecord means that the agent ends the tasks of allocations that are on the disk and whose records were
-	// lost. Otherwise the agent adopts them or leaves them running.
+	// EndTasksWithoutRecord means that the agent ends the tasks of allocations that are on the disk but have lost their records.
+	// Otherwise the agent adopts them or leaves them running.
 	EndTasksWithoutRecord bool
-	// AdoptTasksWithoutRecord means that the agent adopts allocations that are on the disk and whose records were lost, even
-	// if the state does not have their jobs.
+	// AdoptTasksWithoutRecord means that the agent adopts allocations that are on the disk but have lost their records, even if
+	// the state does not have their jobs.
 	AdoptTasksWithoutRecord bool
-	// ClaimTasksOfCopiedDataDir means that a data directory that is a copy of another one becomes the owner of the running
-	// tasks in its state. Without ClaimTasksOfCopiedDataDir, Open fails with a DataDirCopyError.
+	// ClaimTasksOfCopiedDataDir means that a copied data directory becomes the owner of its state's running tasks. Without
+	// ClaimTasksOfCopiedDataDir, Open fails with a DataDirCopyError.
 	ClaimTasksOfCopiedDataDir bool
 
 	// OnKeeperRunning is called by Open when the keeper runs, before plugins are started; its error ends Open. It may be nil.
 	OnKeeperRunning func(context.Context, *keeper.Client) error
 
-	// AllowSetuidAndDevicesInAllocs means that a root agent lets set-user-id programs and device files in the directories
-	// of allocations have an effect, as Nomad does.
+	// AllowSetuidAndDevicesInAllocs means that a root agent lets set-user-id programs and device files in allocation directories
+	// have an effect, as Nomad does.
 	AllowSetuidAndDevicesInAllocs bool
 
-	// Cluster makes the agent a node of a Nomad cluster; nil means that it schedules for itself.
+	// Cluster makes the agent a Nomad cluster node; nil means that it schedules for itself.
 	Cluster *ClusterConfig
 
 	Node              localnode.Settings
@@ -93,50 +92,49 @@ type Config struct {
 	GC                noderunner.GCLimits
 	SchedulerGC       scheduler.GCConfig
 
-	// EnvDenylist names the environment variables of the agent that no task inherits; nil means Nomad's
-	// default. If EnvAllowlist is not nil, tasks inherit only variables that it names and EnvDenylist
-	// does not name.
+	// EnvDenylist names the agent's environment variables that no task inherits; nil means Nomad's default. If EnvAllowlist is
+	// not nil, tasks inherit only variables that it names and EnvDenylist does not name.
 	EnvDenylist, EnvAllowlist []string
 
-	// DynamicUsers is the range of user ids from which tasks that name no user get one, if the driver supports that.
-	// The zero value means that the range is empty.
+	// DynamicUsers is the user id range for tasks that name no user, if the driver supports that. The zero value means an empty
+	// range.
 	DynamicUsers idrange.Range
 
-	// OIDCIssuer is the URL below which other services find the public keys of workload identities, and the claim "iss" of
-	// the identity tokens. It may be empty.
+	// OIDCIssuer is the URL below which other services find the public keys of workload identities, and the identity tokens'
+	// "iss" claim. It may be empty.
 	OIDCIssuer string
 
 	// HostVolumesDir is the directory in which plugins make dynamic host volumes, HostVolumePluginDir the directory of these
 	// plugins. Empty means host_volumes and host_volume_plugins in the data directory.
 	HostVolumesDir, HostVolumePluginDir string
 
-	OTLP otlp.Config // export of traces
+	OTLP otlp.Config // trace export
 
-	// Certificates returns the certificates that the program of the agent presents to its clients; nil means none. It may be called
+	// Certificates returns the certificates that the agent's program presents to its clients; nil means none. It may be called
 	// concurrently.
 	Certificates func() []conditions.Certificate
 
 	Plugins   *catalog.Catalog
-	HookRules []pluginhooks.OperatorRule // the operator's rules for hook plugins, in the order of the configuration
-	// SettingsByBuiltinHook are the operator's limits for the builtin hooks: the key is the name of the hook. A hook
-	// receives its limits together with the task's block for the hook.
+	HookRules []pluginhooks.OperatorRule // the operator's rules for hook plugins, in configuration order
+	// SettingsByBuiltinHook are the operator's limits for the builtin hooks, by hook name. A hook receives its limits together
+	// with the task's block for the hook.
 	SettingsByBuiltinHook map[string]map[string]any
-	// DecodeTaskProcess decodes the main process of a task from the driver state in the task's handle. The agent calls it
-	// only for tasks of builtin drivers. It may be nil.
+	// DecodeTaskProcess decodes a task's main process from the driver state in the task's handle. The agent calls it only for
+	// tasks of builtin drivers. It may be nil.
 	DecodeTaskProcess func(driver string, driverState []byte) (process TaskProcess, known bool)
-	// PluginDescriptionCacheFile is the path of the file in which an agent with EphemeralState stores the
-	// descriptions of plugins for later agents. With an empty path nothing is stored.
+	// PluginDescriptionCacheFile is the path of the file in which an agent with EphemeralState stores plugin descriptions for
+	// later agents. With an empty path nothing is stored.
 	PluginDescriptionCacheFile string
-	// NoPluginTimeouts means that calls of hooks and reservations of devices have no timeout, and that drivers
-	// stay healthy however long they take to answer: a debugger may have stopped the process of a plugin.
+	// NoPluginTimeouts means that hook calls and device reservations have no timeout, and that drivers stay healthy however long
+	// they take to answer: a debugger may have stopped the plugin process.
 	NoPluginTimeouts bool
-	Version          string // of nomad-lite
+	Version          string // nomad-lite version
 	Logger           hclog.Logger
-	Secrets          *redact.Values // gets the secret values of running allocations, for the writers of Logger; may be nil
+	Secrets          *redact.Values // gets the running allocations' secret values, for the writers of Logger; may be nil
 }
 
-// Agent is a running nomad-lite agent. Its methods may be called concurrently. It is large because the API reaches each
-// part of the node through it.
+// Agent is a running nomad-lite agent. Its methods may be called concurrently. It is large because the API reaches each part of
+// the node through it.
 type Agent struct {
 	logger                  hclog.Logger
 	config                  Config
@@ -167,10 +165,9 @@ type Agent struct {
 	nodeRunner *noderunner.Runner // nil before Run
 }
 
-// Open locks the data directory, reads the state, fingerprints the machine and
-// starts the helper processes and the plugins. It does not wait for the plugins.
-// The caller calls Run at most once, and Close at the end. The end of ctx ends only
-// the wait for the lock of a killed agent or of another foreground run.
+// Open locks the data directory, reads the state, fingerprints the machine and starts the helper processes and the plugins. It
+// does not wait for the plugins. The caller calls Run at most once, and Close at the end. The end of ctx ends only the wait for a
+// lock held by a killed agent or another foreground run.
 func Open(ctx context.Context, c Config) (*Agent, error) {
 	a := &Agent{logger: c.Logger, config: c}
 	if err := a.open(ctx); err != nil {
@@ -179,28 +176,28 @@ func Open(ctx context.Context, c Config) (*Agent, error) {
 	return a, nil
 }
 
-// DataDir returns the path of the data directory, which may be temporary.
+// DataDir returns the data directory's path, which may be temporary.
 func (a *Agent) DataDir() string { return a.dataDirectory.path }
 
-// AllocDir returns the directory of an allocation, which may not exist. AllocDir fails only if the id is not valid.
+// AllocDir returns an allocation's directory, which may not exist. AllocDir fails only if the id is not valid.
 func (a *Agent) AllocDir(allocID string) (*allocdir.Dir, error) {
 	return allocdir.New(a.dataDirectory.allocDirRoot(), allocID)
 }
 
-// OpenAllocFiles opens the directory of an allocation for reading the files of its tasks.
-// The error is fs.ErrNotExist if the directory does not exist or was removed.
+// OpenAllocFiles opens an allocation's directory for reading its tasks' files. The error is fs.ErrNotExist if the directory does
+// not exist or was removed.
 func (a *Agent) OpenAllocFiles(allocID string) (*taskfiles.AllocDir, error) {
 	return a.taskFiles.OpenAllocDir(a.dataDirectory.allocDirRoot(), allocID)
 }
 
-// HostStats returns the current resource usage of the machine, without its devices.
+// HostStats returns the machine's current resource usage, without its devices.
 func (a *Agent) HostStats(ctx context.Context) hoststats.Stats { return a.hostSampler.Sample(ctx) }
 
-// DeviceGroups returns the devices of the machine.
+// DeviceGroups returns the machine's devices.
 func (a *Agent) DeviceGroups() []supervisor.DeviceGroup { return a.plugins.supervisor.DeviceGroups() }
 
-// DeviceStats returns the statistics of all devices. A call that finds no recent statistics waits for the
-// device plugins, for two seconds at most.
+// DeviceStats returns the statistics of all devices. A call that finds no recent statistics waits for the device plugins, for two
+// seconds at most.
 func (a *Agent) DeviceStats(ctx context.Context) []*api.DeviceGroupStats {
 	return a.plugins.devices.StartSamplingAndGetStats(ctx)
 }
@@ -212,7 +209,7 @@ func (a *Agent) Store() *store.Store { return a.store }
 // Scheduler returns the scheduler.
 func (a *Agent) Scheduler() *scheduler.Scheduler { return a.scheduler }
 
-// Identities returns the issuer of the tokens of workload identities.
+// Identities returns the issuer of workload identity tokens.
 func (a *Agent) Identities() *identity.Issuer { return a.identities }
 
 // TaskAPIListener returns the listener on the sockets at which tasks reach the API. The caller must serve it; the agent
@@ -222,21 +219,21 @@ func (a *Agent) TaskAPIListener() net.Listener { return a.taskAPI }
 // Node returns the node.
 func (a *Agent) Node() *localnode.Node { return a.node }
 
-// Meta returns the metadata of the node.
+// Meta returns the node's metadata.
 func (a *Agent) Meta() api.NodeMetaResponse { return a.node.Meta() }
 
-// SetMeta changes the metadata of the node permanently.
+// SetMeta changes the node's metadata permanently.
 func (a *Agent) SetMeta(ctx context.Context, changes map[string]*string) error {
 	return a.node.SetMeta(ctx, changes)
 }
 
-// LogCollector returns the client of the log collector.
+// LogCollector returns the log collector's client.
 func (a *Agent) LogCollector() *logs.CollectorClient { return a.helperProcesses.logCollector }
 
-// Keeper returns the client of the keeper.
+// Keeper returns the keeper's client.
 func (a *Agent) Keeper() *keeper.Client { return a.helperProcesses.keeper }
 
-// Host returns the properties of the machine.
+// Host returns the machine's properties.
 func (a *Agent) Host() fingerprint.Host { return a.host }
 
 // PublicAddressesOfPorts is localnode.Settings.PublicAddressesOfPorts of this node.
@@ -244,8 +241,8 @@ func (a *Agent) PublicAddressesOfPorts() []localnode.PublicAddress {
 	return a.config.Node.PublicAddressesOfPorts(a.host)
 }
 
-// StoredNodeIP returns the address of the node in the state, which an earlier agent has stored if Run was not called yet. It
-// returns "" if the state has no node.
+// StoredNodeIP returns the node's address in the state, or "" if the state has no node. Before Run is called, an earlier agent
+// has stored it.
 func (a *Agent) StoredNodeIP() string {
 	node := a.store.Snapshot().Node(nil, a.node.ID())
 	if node == nil {
@@ -254,7 +251,7 @@ func (a *Agent) StoredNodeIP() string {
 	return node.Attributes[fingerprint.AttributeIP]
 }
 
-// Drivers returns the drivers whose plugins run, by name.
+// Drivers returns the drivers with a running plugin, by name.
 func (a *Agent) Drivers() map[string]supervisor.DriverInfo {
 	return a.plugins.supervisor.DriverInfoByName()
 }
@@ -270,27 +267,26 @@ func (a *Agent) DriverCapabilities(ctx context.Context, driverName string) (*dri
 	return a.plugins.driverCapabilities(ctx, driverName)
 }
 
-// DescribePlugin calls the plugin that serves a driver or hook for its description. It waits for the plugin if it
-// is starting, and starts a builtin hook that is not in use.
+// DescribePlugin calls the plugin that serves a driver or hook for its description. It waits for the plugin if it is starting,
+// and starts a builtin hook that is not in use.
 func (a *Agent) DescribePlugin(ctx context.Context, key supervisor.PluginKey) (*supervisor.Description, error) {
 	return a.plugins.supervisor.Describe(ctx, key)
 }
 
-// CheckHookRules checks the operator's hook rules against the plugins and returns the reasons why rules
-// have no effect. It waits for plugins that are starting.
+// CheckHookRules checks the operator's hook rules against the plugins and returns the reasons why rules have no effect. It waits
+// for starting plugins.
 func (a *Agent) CheckHookRules(ctx context.Context) (ruleErrs []error) {
 	return a.plugins.checkHookRules(ctx)
 }
 
-// CheckHookAttachments checks the hook attachments of a canonical job. The faults are attachments of a hook
-// that does not exist, that is never called at this place of a job, or that rejects the configuration.
-// The errors in unreachable are about hooks that were not reachable. CheckHookAttachments waits for plugins
-// that are starting.
+// CheckHookAttachments checks a canonical job's hook attachments. The faults are attachments of a hook that does not exist, is
+// never called at this place of a job, or rejects the configuration. The errors in unreachable are about hooks that were not
+// reachable. CheckHookAttachments waits for starting plugins.
 func (a *Agent) CheckHookAttachments(ctx context.Context, job *api.Job) (faults []admission.HookAttachmentFault, unreachable []error) {
 	return a.plugins.checkHookAttachments(ctx, job)
 }
 
-// RunningAllocIDsUsingHook returns the sorted ids of the running allocations that use a hook.
+// RunningAllocIDsUsingHook returns the sorted ids of running allocations that use a hook.
 func (a *Agent) RunningAllocIDsUsingHook(hookName string) []string {
 	nodes := a.currentNodeRunner()
 	if nodes == nil {
@@ -302,18 +298,17 @@ func (a *Agent) RunningAllocIDsUsingHook(hookName string) []string {
 // Plugins returns the state of all plugins.
 func (a *Agent) Plugins() []supervisor.PluginStatus { return a.plugins.supervisor.Plugins() }
 
-// PluginsChanged returns a channel that is closed when the result of Drivers or Plugins
-// changes.
+// PluginsChanged returns a channel, closed when the result of Drivers or Plugins changes.
 func (a *Agent) PluginsChanged() <-chan struct{} { return a.plugins.supervisor.InfoChanged() }
 
-// RestartPlugin shuts down the process of a plugin, and starts the plugin again at once. The next process
-// recovers the tasks. name is the name of the plugin's file. RestartPlugin blocks until the process has exited.
+// RestartPlugin shuts down a plugin's process, and starts the plugin again at once. The next process recovers the tasks. name is
+// the plugin's file name. RestartPlugin blocks until the process has exited.
 func (a *Agent) RestartPlugin(ctx context.Context, name string) error {
 	return a.plugins.supervisor.Restart(ctx, name)
 }
 
-// WaitBrieflyForDriverHealth waits until the drivers have reported their health, for two seconds at most. An error is
-// the cause of the end of ctx.
+// WaitBrieflyForDriverHealth waits until the drivers have reported their health, for two seconds at most. An error is the cause
+// of ctx's end.
 func (a *Agent) WaitBrieflyForDriverHealth(ctx context.Context) error {
 	return a.plugins.supervisor.WaitBrieflyForFirstReports(ctx)
 }
@@ -347,7 +342,7 @@ func (a *Agent) Run(ctx context.Context) {
 	}
 	running.endPhase(agentLeaves)
 	if a.dataDirectory.isTemporary {
-		nodes.RemoveDirsOfAllEndedAllocs() // also removes resources that hooks have created outside of the allocation directories
+		nodes.RemoveDirsOfAllEndedAllocs() // also removes resources created by hooks outside of the allocation directories
 	}
 	if a.dataDirectory.isStateEphemeral {
 		settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
@@ -357,7 +352,7 @@ func (a *Agent) Run(ctx context.Context) {
 	}
 }
 
-// services returns the services of the agent in the order of their start.
+// services returns the agent's services in their start order.
 func (a *Agent) services(nodes *noderunner.Runner, trim *memtrim.Trimmer) []service {
 	reportStatus := func(ctx context.Context) { a.allocSync.Run(ctx, a.scheduler) }
 	scheduling := service{"scheduler", afterRegistration, shutdownRequested, a.scheduler.Run}
@@ -372,7 +367,7 @@ func (a *Agent) services(nodes *noderunner.Runner, trim *memtrim.Trimmer) []serv
 		{"node", atOnce, shutdownRequested, a.node.Run},
 		{"usage history", atOnce, shutdownRequested, a.history.Run},
 		{"plugins", atOnce, shutdownRequested, func(ctx context.Context) { a.plugins.runBackgroundLoops(ctx, nodes.StoredAllocsLoaded()) }},
-		// The start and the stop of a plugin process load pages of the agent's program, which the next trim releases.
+		// Starting and stopping a plugin process load pages of the agent's program, which the next trim releases.
 		{"plugin processes", atOnce, shutdownRequested, func(ctx context.Context) { a.plugins.watchPluginPIDs(ctx, trim.PostponeTrim) }},
 		{"disk reserve", atOnce, shutdownRequested, func(ctx context.Context) { a.dataDirectory.maintainDiskReserve(ctx, a.node.Registered()) }},
 		{"volumes", atOnce, shutdownRequested, func(ctx context.Context) { a.node.VolumeManager().RestoreVolumesAndPlugins(ctx) }},
@@ -387,7 +382,7 @@ func (a *Agent) services(nodes *noderunner.Runner, trim *memtrim.Trimmer) []serv
 		}},
 	}
 	if a.dataDirectory.isStateEphemeral {
-		// No later agent can repeat the destroy of a task by its driver.
+		// No later agent can repeat a driver's task destroy.
 		list = append(list, service{"destroy timeout", atShutdown, runnersReturned, func(ctx context.Context) {
 			nodes.ForceKillAllocsIfDestroyTimesOut(ctx, func() {
 				a.logger.Warn("a driver has not destroyed its ended tasks; the agent shuts down without it")
@@ -397,7 +392,7 @@ func (a *Agent) services(nodes *noderunner.Runner, trim *memtrim.Trimmer) []serv
 	return list
 }
 
-// watchClock reports steps of the clock to the services that compare times, until ctx ends.
+// watchClock reports clock steps to the services that compare times, until ctx ends.
 func (a *Agent) watchClock(ctx context.Context) {
 	onStep := func() {
 		a.scheduler.RequestClockCheck()
@@ -410,7 +405,7 @@ func (a *Agent) watchClock(ctx context.Context) {
 	}
 }
 
-// awaitNewStartInCluster is the taskrunner.AwaitNewStartFunc of a cluster node.
+// awaitNewStartInCluster is a cluster node's taskrunner.AwaitNewStartFunc.
 func (a *Agent) awaitNewStartInCluster(ctx context.Context, allocID string, onWait func(spanName string, event *api.TaskEvent)) error {
 	err := a.orphanCleaner.AwaitUnknownTasksEnded(ctx, allocID, func() { onWait(tracespan.WaitUnknownTasks, model.EventWaitingForUnknownTasks()) })
 	if err != nil {
@@ -419,7 +414,7 @@ func (a *Agent) awaitNewStartInCluster(ctx context.Context, allocID string, onWa
 	return a.cluster.replica.AwaitNewStart(ctx, allocID, onWait)
 }
 
-// nodeRunnerConfig returns the configuration of the node runner. The node runner reports to trim when the agent is busy.
+// nodeRunnerConfig returns the node runner's configuration. The node runner reports to trim when the agent is busy.
 func (a *Agent) nodeRunnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 	limits := a.config.AllocRunnerLimits
 	limits.NodeCPUMHz = int64(a.host.UsableCPUMHz)
@@ -462,7 +457,7 @@ func (a *Agent) nodeRunnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 					return
 				}
 			}
-			trim.PostponeTrim() // not NotifyBusy, because most objects that the start of an allocation makes stay in use
+			trim.PostponeTrim() // not NotifyBusy, because most objects made by an allocation start stay in use
 		},
 		// The trim releases the memory of garbage-collected allocations even if no other allocation changes afterwards.
 		OnAllocDirRemoved: trim.PostponeTrim,
@@ -495,7 +490,7 @@ func (a *Agent) newMachine() core.Machine {
 	return builtinhooks.NewMachine(config)
 }
 
-// newAllocTraceFunc returns a function that returns the trace of an allocation, or nil if the exporter is nil.
+// newAllocTraceFunc returns a function that returns an allocation's trace, or nil if the exporter is nil.
 func newAllocTraceFunc(e *otlp.TraceExporter) func(*api.Allocation) timeline.Trace {
 	if e == nil {
 		return nil
@@ -519,11 +514,11 @@ func newVariableReader(data workloaddata.Source) builtinhooks.VariableReader {
 	}
 }
 
-// cleanupTimeout is how long Run waits for the pending cleanups of hooks and networks of an agent with an ephemeral state, whose
-// records no later agent has.
+// cleanupTimeout is how long Run waits for pending hook and network cleanups of an agent with an ephemeral state. No later agent
+// has their records.
 const cleanupTimeout = 10 * time.Second
 
-// Alloc returns the runner of an allocation, or nil if this node does not have it.
+// Alloc returns an allocation's runner, or nil if this node does not have it.
 func (a *Agent) Alloc(id string) *allocrunner.Runner {
 	if nodes := a.currentNodeRunner(); nodes != nil {
 		return nodes.AllocRunner(id)
@@ -531,8 +526,7 @@ func (a *Agent) Alloc(id string) *allocrunner.Runner {
 	return nil
 }
 
-// TransitionsByTask returns the last transitions of each task of an allocation, as [noderunner.Runner.TransitionsByTask]
-// does.
+// TransitionsByTask returns the last transitions of each task in an allocation, as [noderunner.Runner.TransitionsByTask] does.
 func (a *Agent) TransitionsByTask(allocID string) map[string][]tasksteps.Transition {
 	if nodes := a.currentNodeRunner(); nodes != nil {
 		return nodes.TransitionsByTask(allocID)
@@ -540,8 +534,8 @@ func (a *Agent) TransitionsByTask(allocID string) map[string][]tasksteps.Transit
 	return nil
 }
 
-// GCAlloc removes an ended allocation from the disk. It waits for the cleanup of hooks, but not
-// for an unavailable driver: in that case the directory is removed later.
+// GCAlloc removes an ended allocation from the disk. It waits for hook cleanup, but not for an unavailable driver: in that case
+// the directory is removed later.
 func (a *Agent) GCAlloc(ctx context.Context, id string) error {
 	if nodes := a.currentNodeRunner(); nodes != nil {
 		return nodes.RemoveDirOfEndedAlloc(ctx, id)
@@ -556,9 +550,9 @@ func (a *Agent) GCEndedAllocs() {
 	}
 }
 
-// Reload applies the settings that can change while the agent runs: metadata, reservations and host volumes of the
-// node, limits of garbage collection, the plugins, and the rules for hooks. The caller must have
-// checked the rules with pluginhooks.CheckRulesAgainstCatalog.
+// Reload applies the settings that can change while the agent runs: the node's metadata, reservations and host volumes, garbage
+// collection limits, the plugins, and the hook rules. The caller must have checked the rules with
+// pluginhooks.CheckRulesAgainstCatalog.
 func (a *Agent) Reload(node localnode.Settings, gc noderunner.GCLimits, plugins *catalog.Catalog, rules []pluginhooks.OperatorRule) {
 	a.plugins.reload(plugins, rules)
 	if nodes := a.currentNodeRunner(); nodes != nil {
@@ -582,9 +576,9 @@ func (a *Agent) ForceKillAllocs() {
 	}
 }
 
-// KillAllocsNotDestroyedInTime waits until all tasks have ended; another call must have requested that. If a driver
-// does not destroy its ended tasks soon after that, KillAllocsNotDestroyedInTime calls onGiveUp, and Run no longer
-// waits for the driver. KillAllocsNotDestroyedInTime returns early when ctx is done.
+// KillAllocsNotDestroyedInTime waits until all tasks have ended; another call must have requested that. If a driver does not
+// destroy its ended tasks soon after that, KillAllocsNotDestroyedInTime calls onGiveUp, and Run no longer waits for the driver.
+// KillAllocsNotDestroyedInTime returns early when ctx is done.
 func (a *Agent) KillAllocsNotDestroyedInTime(ctx context.Context, onGiveUp func()) {
 	if nodes := a.currentNodeRunner(); nodes != nil {
 		nodes.ForceKillAllocsIfDestroyTimesOut(ctx, onGiveUp)
@@ -604,8 +598,8 @@ func (a *Agent) currentNodeRunner() *noderunner.Runner {
 	return a.nodeRunner
 }
 
-// Close shuts down the helper processes that are no longer needed and unlocks the data directory; a
-// temporary data directory is removed. Run must have returned. Close may be called twice.
+// Close shuts down the helper processes no longer needed and unlocks the data directory; a temporary data directory is removed.
+// Run must have returned. Close may be called twice.
 //
 // While tasks may run, the helper processes continue. Whether tasks may run depends on the state and
 // the keeper together, not on how the agent ends.
@@ -616,7 +610,7 @@ func (a *Agent) Close() error {
 	if a.traceExporter != nil {
 		a.traceExporter.Close()
 	}
-	a.helperProcesses.stopWatchingSockets() // the watching goroutine would restore the sockets that Close removes
+	a.helperProcesses.stopWatchingSockets() // the watching goroutine would restore the sockets removed by Close
 	var errs []error
 	if a.taskAPI != nil {
 		errs = append(errs, a.taskAPI.Close())

@@ -8,9 +8,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 )
 
-// newCgroupManagerSelector returns a function that selects the cgroup tree for a task. For tasks of builtin drivers
-// without reserved cores the function returns nil, because these drivers create cgroups themselves in less
-// time.
+// newCgroupManagerSelector returns a function that selects a task's cgroup tree. For tasks of builtin drivers without reserved
+// cores the function returns nil, because these drivers create cgroups themselves in less time.
 func newCgroupManagerSelector(tree *cgroup.Hierarchy, isBuiltinDriver func(name string) bool) func(driver string, reservedCores int) builtinhooks.CgroupManager {
 	return func(driver string, reservedCores int) builtinhooks.CgroupManager {
 		if reservedCores == 0 && isBuiltinDriver(driver) {
@@ -20,9 +19,9 @@ func newCgroupManagerSelector(tree *cgroup.Hierarchy, isBuiltinDriver func(name 
 	}
 }
 
-// openCgroups returns the cgroup tree of this machine, and logs the reason if it has none for tasks.
+// openCgroups returns this machine's cgroup tree, and logs the reason if it has none for tasks.
 func openCgroups(host fingerprint.Host, logger hclog.Logger) *cgroup.Hierarchy {
-	var cores []int // ids of the cores for tasks; nil means all cores
+	var cores []int // core ids for tasks; nil means all cores
 	if len(host.ReservedCoreIDs) > 0 {
 		for _, core := range host.ReservableCoreIDs {
 			cores = append(cores, int(core))

@@ -36,29 +36,29 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// ClusterConfig makes an agent a node of a Nomad cluster: the servers schedule, and the agent runs what they assign to it.
+// ClusterConfig makes an agent a Nomad cluster node: the servers schedule, and the agent runs what they assign to it.
 type ClusterConfig struct {
-	// Servers are the addresses of servers to start with, a host or a host with a port each. The servers add the others.
+	// Servers are the first servers' addresses, a host or a host with a port each. The servers add the others.
 	Servers []string
-	// IntroductionToken is the token of the first registration; empty means none.
+	// IntroductionToken is the first registration's token; empty means none.
 	IntroductionToken string
-	TLS               *wire.TLSFiles // nil means that connections to servers are not encrypted
+	TLS               *wire.TLSFiles // nil means unencrypted connections to servers
 	Multiplex         wire.MultiplexSettings
-	// AccessControl says that the servers have access control, so that commands in tasks without an isolated file system need
-	// the capability alloc-node-exec.
+	// AccessControl means that the servers have access control, so commands in tasks without an isolated file system need the
+	// capability alloc-node-exec.
 	AccessControl     bool
 	DisableRemoteExec bool // no user can run commands in tasks
-	// ServerHTTPAddr is the URL of the HTTP API of a server; nil means the hosts of the servers with the port 4646, over
-	// HTTPS if ServersUseHTTPS is set.
+	// ServerHTTPAddr is the URL of a server's HTTP API; nil means the servers' hosts with the port 4646, over HTTPS if
+	// ServersUseHTTPS is set.
 	ServerHTTPAddr  *url.URL
 	ServersUseHTTPS bool
-	// PeerTLS has the certificates for the HTTP APIs of servers and of other nodes; nil means that there are none.
+	// PeerTLS has the certificates for the HTTP APIs of servers and other nodes; nil means none.
 	PeerTLS *wire.TLSFiles
 	// Reads has the limits and retry delays for reads of variables and services from the servers.
 	Reads workload.ReadSettings
 }
 
-// clusterNode is the part of an agent that makes it a node of a cluster.
+// clusterNode is the part of an agent that makes it a cluster node.
 type clusterNode struct {
 	region        string
 	pool          *servers.Pool
@@ -70,8 +70,8 @@ type clusterNode struct {
 	access        *access.Checker
 	peers         *peerConnections
 	tls           *wire.TLSFiles
-	config        atomic.Pointer[tls.Config] // of new connections; nil without TLS
-	methods       wire.Methods               // that servers call; set before run
+	config        atomic.Pointer[tls.Config] // for new connections; nil without TLS
+	methods       wire.Methods               // called by servers; set before run
 	logger        hclog.Logger
 }
 
@@ -141,8 +141,8 @@ func (a *Agent) openCluster(ctx context.Context, nodeID, region string) (err err
 	return nil
 }
 
-// SetClusterAPI sets the HTTP API through which the servers of the cluster use the node; it must not check tokens. It is called
-// before Run, and does nothing if the agent is not a node of a cluster.
+// SetClusterAPI sets the HTTP API through which the cluster's servers use the node; it must not check tokens. It is called before
+// Run, and does nothing if the agent is not a cluster node.
 func (a *Agent) SetClusterAPI(handler http.Handler) {
 	if a.cluster == nil {
 		return
@@ -167,7 +167,7 @@ func (a *Agent) SetClusterAPI(handler http.Handler) {
 	a.cluster.methods = nodeapi.Methods(c)
 }
 
-// allowExec returns an error if the owner of token may not run commands in a task.
+// allowExec returns an error if the token's owner may not run commands in a task.
 func (a *Agent) allowExec(ctx context.Context, token, allocID, task string) error {
 	runner := a.Alloc(allocID)
 	if runner == nil {
@@ -179,8 +179,8 @@ func (a *Agent) allowExec(ctx context.Context, token, allocID, task string) erro
 	return a.cluster.access.AllocNodeExec(ctx, token, runner.Alloc().Namespace)
 }
 
-// loadTLS reads the certificates for new connections to servers and other nodes. It reports whether they differ from those
-// of the present connections.
+// loadTLS reads the certificates for new connections to servers and other nodes. It reports whether they differ from those of the
+// present connections.
 func (n *clusterNode) loadTLS() (changed bool, err error) {
 	for _, part := range []struct {
 		files *wire.TLSFiles
@@ -199,9 +199,9 @@ func (n *clusterNode) loadTLS() (changed bool, err error) {
 	return changed, nil
 }
 
-// ReloadCertificatesForServers reads the certificates for connections to the servers of a cluster and to its other nodes
-// again. If they have changed, the agent connects to the servers anew, which ends commands and streams that the servers have
-// open. It does nothing if the agent is no node of a cluster, or if the connections are not encrypted.
+// ReloadCertificatesForServers reads the certificates for connections to a cluster's servers and other nodes again. If they have
+// changed, the agent reconnects to the servers, which ends the servers' open commands and streams. It does nothing if the agent
+// is not a cluster node, or if the connections are not encrypted.
 func (a *Agent) ReloadCertificatesForServers() error {
 	if a.cluster == nil {
 		return nil
@@ -225,11 +225,11 @@ func (n *clusterNode) run(ctx context.Context) {
 	n.data.Close()
 }
 
-// lastStatesTimeout is how long an agent that shuts down waits for servers that must get the states of its tasks. The next
-// agent sends states that the servers did not get.
+// lastStatesTimeout is how long an agent that shuts down waits for servers that must get its task states. The next agent sends
+// states that the servers did not get.
 const lastStatesTimeout = 5 * time.Second
 
-// sendLastStates sends the states that the servers do not have yet.
+// sendLastStates sends the states missing at the servers.
 func (n *clusterNode) sendLastStates(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastStatesTimeout)
 	defer cancel()
@@ -246,7 +246,7 @@ func (a *Agent) serviceRegistry() services.Registry {
 	return a.store
 }
 
-// tokenIssuer returns the issuer of the tokens that tasks get.
+// tokenIssuer returns the issuer of task tokens.
 func (a *Agent) tokenIssuer() builtinhooks.TokenIssuer {
 	if a.cluster != nil {
 		return a.cluster.identities
@@ -254,7 +254,7 @@ func (a *Agent) tokenIssuer() builtinhooks.TokenIssuer {
 	return a.identities
 }
 
-// workloadData returns the variables and services that the workloads of this agent use.
+// workloadData returns the variables and services used by this agent's workloads.
 func (a *Agent) workloadData() workloaddata.Source {
 	if a.cluster != nil {
 		return a.cluster.data
@@ -262,22 +262,22 @@ func (a *Agent) workloadData() workloaddata.Source {
 	return workloaddata.StoreSource{Store: a.store}
 }
 
-// emitServiceRefused adds an event to the tasks of an allocation whose service the servers do not register.
+// emitServiceRefused adds an event to the allocation's tasks if the servers do not register its service.
 func (a *Agent) emitServiceRefused(service *api.ServiceRegistration, reason error) {
 	if runner := a.Alloc(service.AllocID); runner != nil {
 		runner.EmitEvent("", model.EventHookFailed("services", fmt.Sprintf("the servers refuse to register service %q: %v", service.ServiceName, reason)))
 	}
 }
 
-// emitReconnected adds an event to the tasks of an allocation that servers had given up.
+// emitReconnected adds an event to an allocation's tasks after servers had given it up.
 func (a *Agent) emitReconnected(allocID string) {
 	if runner := a.Alloc(allocID); runner != nil {
 		runner.EmitEvent("", model.EventReconnected())
 	}
 }
 
-// checkMode returns an error if allocations run that the agent would end, because the data directory was used by an agent
-// that schedules for itself and the configuration names servers, or the other way around. It stores the mode.
+// checkMode returns an error if allocations run that the agent would end, because the data directory was used by an agent that
+// schedules for itself and the configuration names servers, or the other way around. It stores the mode.
 func checkMode(ctx context.Context, s *store.Store, joinsCluster bool, logger hclog.Logger) error {
 	snapshot := s.Snapshot()
 	var membership state.ClusterMembership

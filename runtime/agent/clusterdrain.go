@@ -16,21 +16,21 @@ import (
 const (
 	// defaultDrainDeadline is Nomad's.
 	defaultDrainDeadline = time.Hour
-	// afterDeadlineTimeout is how long an agent waits, after the deadline of a drain, for the servers to stop the allocations that
-	// are left, and for the tasks to end.
+	// afterDeadlineTimeout is how long an agent waits, after a drain's deadline, for the servers to stop the allocations that are
+	// left, and for the tasks to end.
 	afterDeadlineTimeout = 30 * time.Second
 )
 
-// ClusterDrain are the options of a drain of this node by the servers.
+// ClusterDrain are the options for a drain of this node by the servers.
 type ClusterDrain struct {
-	Deadline         time.Duration // after which the servers stop all allocations that are left; zero means an hour
+	Deadline         time.Duration // after which the servers stop all remaining allocations; zero means an hour
 	Force            bool          // the servers stop all allocations at once
-	IgnoreSystemJobs bool          // the servers leave the allocations of system jobs
+	IgnoreSystemJobs bool          // the servers leave system job allocations
 }
 
-// DrainFromCluster lets the servers of the cluster move the allocations of this node to other nodes. It blocks until the tasks
-// of these allocations have ended, or until ctx or the time for the drain ends, which is an error. The node stays ineligible.
-// The agent must be a node of a cluster, and Run must run.
+// DrainFromCluster lets the cluster's servers move this node's allocations to other nodes. It blocks until the tasks of these
+// allocations have ended, or until ctx or the time for the drain ends, which is an error. The node stays ineligible. The agent
+// must be a cluster node, and Run must run.
 func (a *Agent) DrainFromCluster(ctx context.Context, d ClusterDrain) error {
 	strategy := protocol.DrainStrategy{Deadline: cmp.Or(d.Deadline, defaultDrainDeadline), IgnoreSystemJobs: d.IgnoreSystemJobs}
 	if d.Force {
@@ -54,7 +54,7 @@ func (a *Agent) DrainFromCluster(ctx context.Context, d ClusterDrain) error {
 	}
 }
 
-// drainedAllocsLeft returns the number of allocations that a complete drain ends, and that have not ended.
+// drainedAllocsLeft returns the number of allocations that a complete drain ends and that have not ended.
 func drainedAllocsLeft(reader store.Reader, ws store.WatchSet, ignoreSystemJobs bool) (left int) {
 	for _, alloc := range reader.Allocations(ws, "") {
 		isIgnored := ignoreSystemJobs && alloc.Job != nil && pointer.Value(alloc.Job.Type) == api.JobTypeSystem

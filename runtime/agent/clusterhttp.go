@@ -14,10 +14,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// peerConnections are the connections of a node of a cluster to the HTTP APIs of servers and of other nodes.
+// peerConnections are a cluster node's connections to the HTTP APIs of servers and other nodes.
 type peerConnections struct {
 	files   *wire.TLSFiles             // nil without certificates
-	config  atomic.Pointer[tls.Config] // of new connections; nil without certificates
+	config  atomic.Pointer[tls.Config] // for new connections; nil without certificates
 	fetcher *migration.Fetcher
 }
 
@@ -29,7 +29,7 @@ func (p *peerConnections) cloneTLS() func() *tls.Config {
 	return func() *tls.Config { return p.config.Load().Clone() }
 }
 
-// clusterAlloc returns what the node keeps about an allocation of the servers; the zero value if there is nothing.
+// clusterAlloc returns what the node keeps about a server allocation; the zero value if there is nothing.
 func (a *Agent) clusterAlloc(allocID string) state.ClusterAlloc {
 	record, err := a.store.Snapshot().ClusterAlloc(allocID)
 	if err != nil {
@@ -38,7 +38,7 @@ func (a *Agent) clusterAlloc(allocID string) state.ClusterAlloc {
 	return record
 }
 
-// ClusterAPI returns the settings of the HTTP API of a node of a cluster, or nil if the agent schedules for itself.
+// ClusterAPI returns the HTTP API settings of a cluster node, or nil if the agent schedules for itself.
 func (a *Agent) ClusterAPI() *httpapi.Cluster {
 	n, c := a.cluster, a.config.Cluster
 	if n == nil {
@@ -62,7 +62,7 @@ func (a *Agent) ClusterAPI() *httpapi.Cluster {
 	return api
 }
 
-// authenticateWorkload returns the task of this node whose default workload identity is token, or nil.
+// authenticateWorkload returns the task on this node that has token as its default workload identity, or nil.
 func (a *Agent) authenticateWorkload(token string) *identity.Workload {
 	claims, err := nodeapi.ParseClaims(token)
 	if err != nil {

@@ -32,7 +32,7 @@ type conditionFacts struct {
 	agentDir       string
 	clockSteppedAt atomic.Pointer[time.Time]
 
-	keeper           osprocess.ID // keeper of the last read; the zero value before the first one
+	keeper           osprocess.ID // keeper found by the last read; the zero value before the first one
 	keeperReplacedAt time.Time
 }
 
@@ -43,7 +43,7 @@ func newConditionFacts(a *Agent) *conditionFacts {
 	}
 	c.agentDir, _ = os.Getwd() // "" if it was removed
 	own, err := osprocess.OwnCgroup()
-	if err != nil || strings.Contains(own, "/user@") { // systemctl would need the session of the user
+	if err != nil || strings.Contains(own, "/user@") { // systemctl would need the user's session
 		return c
 	}
 	for _, name := range strings.Split(own, "/") {
@@ -112,7 +112,7 @@ func (c *conditionFacts) addPlugins(f *conditions.Facts) {
 	}
 }
 
-// addStateFacts adds the facts that are in the state: about the node, its tasks and the unknown allocations.
+// addStateFacts adds the facts in the state: about the node, its tasks and the unknown allocations.
 func (c *conditionFacts) addStateFacts(f *conditions.Facts) {
 	s := c.agent.store.Snapshot()
 	node := s.Node(nil, c.agent.node.ID())
@@ -148,8 +148,8 @@ func (c *conditionFacts) addStateFacts(f *conditions.Facts) {
 	slices.SortFunc(f.UnknownAllocs, func(a, b conditions.UnknownAlloc) int { return strings.Compare(a.ID, b.ID) })
 }
 
-// descriptorUse returns the open files of the agent and its limit, or the descriptors of the tasks and the number that tasks can have: what
-// is nearer to its limit.
+// descriptorUse returns the agent's open files and its limit, or the tasks' descriptors and the number that tasks can have:
+// whichever is nearer to its limit.
 func (c *conditionFacts) descriptorUse(tasks int, attribute string) conditions.Use {
 	own := conditions.OpenFiles(os.Getpid())
 	own.Of = fmt.Sprintf("%d of %d are open", own.Used, own.Limit)
@@ -170,11 +170,10 @@ func (a *Agent) Conditions() *conditions.Tracker { return a.conditions }
 // conditionReporter logs the conditions that have begun and ended, and adds an event to the node for each.
 type conditionReporter struct {
 	agent    *Agent
-	unstored []string // messages of events that could not be stored
+	unstored []string // messages of unstored events
 }
 
-// report is called by one goroutine. It retries events that were not stored; the first success also ends the condition
-// StateNotWritten.
+// report is called by one goroutine. It retries unstored events; the first success also ends the condition StateNotWritten.
 func (r *conditionReporter) report(ctx context.Context, begun, ended []conditions.Condition) {
 	for _, c := range begun {
 		r.agent.logger.Warn("condition begun", "condition", c.Kind, "summary", c.Summary, "remedy", c.Remedy, "commands", c.Commands)

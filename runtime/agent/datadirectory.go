@@ -17,7 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// dataDirectory is the data directory of an agent, which is locked until the method close is called.
+// dataDirectory is an agent's data directory, which is locked until the method close is called.
 type dataDirectory struct {
 	path             string
 	isTemporary      bool     // the method close removes the directory
@@ -52,8 +52,8 @@ func (d *dataDirectory) makeAndLock(ctx context.Context, logger hclog.Logger) er
 		if err := os.MkdirAll(d.path, 0o711); err != nil {
 			return fmt.Errorf("make data directory: %w", err)
 		}
-		// The directory of a foreground run is not checked: the run trusts no file in it, and the user
-		// trusts the directory of the job file.
+		// A foreground run's directory is not checked: the run trusts no file in it, and the user trusts the job file's
+		// directory.
 		if !d.isStateEphemeral {
 			if err := safepath.CheckDir(d.path); err != nil {
 				return fmt.Errorf("data directory %s: %w, or choose another with -data-dir", d.path, err)
@@ -74,13 +74,13 @@ func (d *dataDirectory) makeAndLock(ctx context.Context, logger hclog.Logger) er
 		}
 	}
 	if os.Geteuid() == 0 {
-		return makeDirOrCheckOwner(d.allocDirRoot(), 0o711) // tasks of other users need the permission to traverse the directory
+		return makeDirOrCheckOwner(d.allocDirRoot(), 0o711) // tasks with other users need permission to traverse the directory
 	}
 	return d.denyOtherUsers()
 }
 
-// mountAllocDirsNosuid mounts the directory of the allocations so that set-user-id programs and device files in it have no effect. It
-// logs a warning if they have an effect nevertheless. It must be called before a file in the directory is opened.
+// mountAllocDirsNosuid mounts the allocation directory root so that set-user-id programs and device files in it have no effect.
+// It logs a warning if they have an effect nevertheless. It must be called before a file in the directory is opened.
 func (d *dataDirectory) mountAllocDirsNosuid(c Config) {
 	var err error
 	if c.AllowSetuidAndDevicesInAllocs {
@@ -93,8 +93,8 @@ func (d *dataDirectory) mountAllocDirsNosuid(c Config) {
 	}
 }
 
-// hasOwnMountNamespace reports whether the agent has another mount namespace than the first process of the machine or container. It
-// returns false if the agent is not allowed to read one of the namespaces.
+// hasOwnMountNamespace reports whether the agent has another mount namespace than the first process on the machine or in the
+// container. It returns false if the agent is not allowed to read one of the namespaces.
 func hasOwnMountNamespace() bool {
 	own, err := os.Readlink("/proc/self/ns/mnt")
 	if err != nil {
@@ -104,8 +104,8 @@ func hasOwnMountNamespace() bool {
 	return err == nil && own != first
 }
 
-// unmountNosuidAllocDirsIfUnused undoes mountAllocDirsNosuid if no task needs the mount: no task runs if tasksEnded is
-// true, or if the directory of the allocations is empty.
+// unmountNosuidAllocDirsIfUnused undoes mountAllocDirsNosuid if no task needs the mount: no task runs if tasksEnded is true, or
+// if the allocation directory root is empty.
 func (d *dataDirectory) unmountNosuidAllocDirsIfUnused(tasksEnded bool) error {
 	if os.Geteuid() != 0 {
 		return nil
@@ -122,7 +122,7 @@ func (d *dataDirectory) unmountNosuidAllocDirsIfUnused(tasksEnded bool) error {
 	return allocdir.RestrictAndUnmountAllocsRoot(d.allocDirRoot())
 }
 
-// unmountAllocDirsOfEndedTasks unmounts everything below the directories of the allocations, except of those whose tasks may run.
+// unmountAllocDirsOfEndedTasks unmounts everything below the allocation directories, unless an allocation's tasks may run.
 func (d *dataDirectory) unmountAllocDirsOfEndedTasks(allocsWithTasks map[string]bool) error {
 	if os.Geteuid() != 0 {
 		return nil // only root has mounted something
@@ -130,9 +130,9 @@ func (d *dataDirectory) unmountAllocDirsOfEndedTasks(allocsWithTasks map[string]
 	return allocdir.UnmountAllocDirs(d.allocDirRoot(), func(allocID string) bool { return allocsWithTasks[allocID] })
 }
 
-// denyOtherUsers makes the data directory inaccessible to other accounts. It is called if the agent is not root: then all
-// tasks run as the user of the agent. If the data directory belongs to another user, denyOtherUsers makes the directory of
-// the allocations inaccessible instead.
+// denyOtherUsers makes the data directory inaccessible to other accounts. It is called if the agent is not root: then all tasks
+// run as the agent's user. If the data directory belongs to another user, denyOtherUsers makes the allocation directory root
+// inaccessible instead.
 func (d *dataDirectory) denyOtherUsers() error {
 	if err := makeDirOrCheckOwner(d.allocDirRoot(), 0o711); err != nil {
 		return err
@@ -153,14 +153,13 @@ func (d *dataDirectory) denyOtherUsers() error {
 	return nil
 }
 
-// allocDirRoot returns the directory that contains the alloc directories.
+// allocDirRoot returns the alloc directories' parent directory.
 func (d *dataDirectory) allocDirRoot() string { return filepath.Join(d.path, allocDir) }
 
-// cniCacheDir returns the directory in which the results of CNI plugins are cached, and their calls in progress recorded.
+// cniCacheDir returns the directory in which CNI plugin results are cached, and their calls in progress recorded.
 func (d *dataDirectory) cniCacheDir() string { return filepath.Join(d.path, cniCacheDir) }
 
-// statePath returns the path of the state file. A foreground run and an agent have different state
-// files.
+// statePath returns the state file's path. A foreground run and an agent have different state files.
 func (d *dataDirectory) statePath() string {
 	if d.isStateEphemeral {
 		return filepath.Join(d.path, runStateFile)

@@ -22,17 +22,17 @@ import (
 // ErrInUse means that another nomad-lite process uses the data directory.
 var ErrInUse = errors.New("data directory is in use by another nomad-lite")
 
-// Names of files and directories in a data directory.
+// File and directory names in a data directory.
 const (
 	lockFile     = "lock"
 	allocDir     = "alloc"
 	cniCacheDir  = "cni"
 	keyringFile  = "keyring.json"
-	runStateFile = "run.db" // state of a foreground run, which deletes it at its end
+	runStateFile = "run.db" // a foreground run's state, deleted at its end
 )
 
-// lockDataDir locks the data directory until all copies of the returned file are closed, and records this process in
-// the file for [keeper.DataDir.LockOwner]. It fails with ErrInUse if another process has locked the directory.
+// lockDataDir locks the data directory until all copies of the returned file are closed, and records this process in the file for
+// [keeper.DataDir.LockOwner]. It fails with ErrInUse if another process has locked the directory.
 func lockDataDir(dataDir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dataDir, lockFile), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -53,9 +53,9 @@ func lockDataDir(dataDir string) (*os.File, error) {
 	return f, nil
 }
 
-// lockDataDirAfterKilledAgent locks the data directory as lockDataDir does. If the directory is locked, it waits for a
-// while, but not after the end of ctx: for dyingOwnerTimeout while the owner of the lock is alive, because an agent that
-// has just been killed stays alive until all its threads have ended, and for [filelock.KilledOwnerTimeout] when it is dead.
+// lockDataDirAfterKilledAgent locks the data directory as lockDataDir does. If the directory is locked, it waits for a while, but
+// not after the end of ctx: for dyingOwnerTimeout while the lock owner is alive, because an agent that has just been killed stays
+// alive until all its threads have ended, and for [filelock.KilledOwnerTimeout] when it is dead.
 func lockDataDirAfterKilledAgent(ctx context.Context, dataDir string) (*os.File, error) {
 	for began := time.Now(); ; {
 		f, err := lockDataDir(dataDir)
@@ -86,8 +86,7 @@ func waitAndLockDataDir(ctx context.Context, dataDir string) (*os.File, error) {
 
 const lockRetryDelay = 5 * time.Millisecond
 
-// isLockOwnerAliveOrUnknown reports whether the process that has locked the data directory is alive, or cannot be
-// determined.
+// isLockOwnerAliveOrUnknown reports whether the process holding the data directory's lock is alive, or cannot be determined.
 func isLockOwnerAliveOrUnknown(dataDir string) bool {
 	dir, err := keeper.OpenOrCreateDataDir(dataDir)
 	if err != nil {
@@ -103,7 +102,7 @@ func isLockOwnerAliveOrUnknown(dataDir string) bool {
 func makeDirOrCheckOwner(dir string, mode fs.FileMode) error {
 	err := os.Mkdir(dir, mode)
 	if err == nil {
-		return os.Chmod(dir, mode) // the umask may have cleared bits of the mode
+		return os.Chmod(dir, mode) // the umask may have cleared mode bits
 	}
 	if !errors.Is(err, fs.ErrExist) {
 		return err
@@ -146,7 +145,7 @@ func makeDirOrSuffixedDir(path string, mode fs.FileMode) (string, error) {
 	return dir, os.Chmod(dir, mode)
 }
 
-// findDirAndSuffixedDirs returns the directories that makeDirOrSuffixedDir has created for path and that still exist.
+// findDirAndSuffixedDirs returns the directories that makeDirOrSuffixedDir has created for path, if they still exist.
 func findDirAndSuffixedDirs(path string) []string {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {

@@ -12,10 +12,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/taskdriver"
 )
 
-// TaskProcess is the main process of a task.
+// TaskProcess is a task's main process.
 type TaskProcess struct {
 	osprocess.ID
-	// HasOOMKill reports whether the kernel has killed a process of the task because the task exceeded its memory.
+	// HasOOMKill reports whether the kernel has killed one of the task's processes because the task exceeded its memory.
 	HasOOMKill func() bool
 }
 
@@ -25,11 +25,10 @@ type taskEnderWithoutDriver struct {
 	decodeTaskProcess func(driver string, driverState []byte) (process TaskProcess, known bool) // Config.DecodeTaskProcess; may be nil
 }
 
-// endTask ends the processes of a task whose driver is unavailable. It implements
-// taskdriver.EndTaskWithoutDriverFunc.
+// endTask ends a task's processes while its driver is unavailable. It implements taskdriver.EndTaskWithoutDriverFunc.
 //
-// The keeper adopted the task when the task's plugin died, so the keeper has the exit status of
-// the main process, even if the main process has exited before the call.
+// The keeper adopted the task when the task's plugin died, so it has the main process's exit status, even if that process has
+// exited before the call.
 func (e taskEnderWithoutDriver) endTask(ctx context.Context, req taskdriver.EndTaskRequest) (taskdriver.EndTaskResult, error) {
 	found, err := osprocess.EndLeftovers(ctx, req.AllocID, req.Task)
 	result := taskdriver.EndTaskResult{FoundProcesses: len(found) > 0}

@@ -16,8 +16,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// checkNoAllocsOfPermanentAgent returns an error if the data directory has allocations of an agent with a permanent state. A foreground run
-// cannot use such a directory: when the run ends, it would end the keeper of the agent and the agent's tasks. A foreground run has
+// checkNoAllocsOfPermanentAgent returns an error if the data directory has allocations from an agent with a permanent state. A
+// foreground run cannot use such a directory: when the run ends, it would end the agent's keeper and tasks. A foreground run has
 // a separate state file, so all allocations in the file store.FileName belong to an agent.
 func checkNoAllocsOfPermanentAgent(dataDir string) error {
 	contents, err := store.InspectFile(filepath.Join(dataDir, store.FileName))
@@ -46,8 +46,8 @@ func checkNoAllocsOfPermanentAgent(dataDir string) error {
 	return nil
 }
 
-// recordedAllocIDs returns the ids of the allocations that an agent has recorded in its state, including allocations that are being
-// removed, and unknown allocations, whose records were lost together with an earlier state.
+// recordedAllocIDs returns the ids of the allocations recorded in an agent's state, including allocations that are being removed,
+// and unknown allocations, which lost their records together with an earlier state.
 func recordedAllocIDs(contents *store.FileContents) []string {
 	ids := make(map[string]bool)
 	for _, r := range contents.Records {
@@ -63,10 +63,10 @@ func recordedAllocIDs(contents *store.FileContents) []string {
 	return slices.Sorted(maps.Keys(ids))
 }
 
-// findUnrecordedAllocIDs returns the ids of the allocations in a data directory whose tasks can belong to an agent,
-// although the agent's state has no allocations. These are allocations with running processes and, if the state file of
-// the directory's agent was removed or emptied, all allocations, because their tasks can be containers. The result is
-// empty after a killed foreground run, whose tasks belong to no agent.
+// findUnrecordedAllocIDs returns the ids of allocations in a data directory with tasks that may belong to an agent, although the
+// agent's state has no allocations. These are allocations with running processes and, if the directory's agent state file was
+// removed or emptied, all allocations, because their tasks can be containers. The result is empty after a killed foreground run:
+// its tasks belong to no agent.
 func findUnrecordedAllocIDs(dataDir string, contents *store.FileContents) (ids []string, err error) {
 	if _, err := os.Lstat(filepath.Join(dataDir, runStateFile)); err == nil {
 		return nil, nil
@@ -113,8 +113,7 @@ func findUnrecordedAllocIDs(dataDir string, contents *store.FileContents) (ids [
 	return ids, nil
 }
 
-// abbreviateFirstThreeIDs returns the first eight characters of the first three ids, followed by "…" if there are more
-// ids.
+// abbreviateFirstThreeIDs returns the first eight characters of the first three ids, followed by "…" if there are more ids.
 func abbreviateFirstThreeIDs(ids []string) (short []string) {
 	for _, id := range ids[:min(len(ids), 3)] {
 		short = append(short, id[:min(len(id), 8)])

@@ -10,14 +10,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// ownFiles are the names in a data directory that agents and their helper processes make. A name with one of them and a
-// suffix after "." or "-" belongs to agents, too, such as state.db.damaged-20260102T120000.
+// ownFiles are the names that agents and their helper processes make in a data directory. Such a name with a suffix after "." or
+// "-" belongs to agents, too, such as state.db.damaged-20260102T120000.
 var ownFiles = []string{
 	".nomad-lite", allocDir, "agent.log", cniCacheDir, "collector", historyFile, "host_volume_plugins", "host_volumes", "keeper", keyringFile, lockFile,
 	"lost+found", membership.CredentialsFile, "nomad.sock", keeper.OwnerFile, pluginProcessesFile, "plugins", reserveFile, restoreDir, "restored", "run", "sockets", store.FileName, "token",
 }
 
-// foreignFiles returns the names in a data directory that no agent has made, sorted.
+// foreignFiles returns the sorted names in a data directory that no agent has made.
 func foreignFiles(dataDir string) (names []string) {
 	entries, err := os.ReadDir(dataDir)
 	if err != nil {

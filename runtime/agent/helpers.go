@@ -14,18 +14,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
-// argv0 is the name that the process list shows for the helper processes, which run the same executable
-// as the agent.
+// argv0 is the helper processes' name in the process list. They run the same executable as the agent.
 const argv0 = "nomad-lite"
 
-// keeperArgs is the command line of the keeper.
+// keeperArgs is the keeper's command line.
 var keeperArgs = []string{argv0, keeperwire.CommandName}
 
-// helperProcesses are the helper processes of an agent, and the sockets of its data directory.
+// helperProcesses are an agent's helper processes, and its data directory's sockets.
 type helperProcesses struct {
 	dataDirectory  *dataDirectory
 	onOutputLoss   func(logs.OutputLoss)
-	isTaskExpected bool                  // a task starts soon after start, so that the log collector is started without one
+	isTaskExpected bool                  // a task starts soon after start, so the log collector is started without one
 	sockets        *socketDir            // nil before start
 	keeper         *keeper.Client        // nil until the keeper runs
 	logCollector   *logs.CollectorClient // nil until the log collector runs
@@ -50,8 +49,8 @@ func (h *helperProcesses) start(ctx context.Context) (err error) {
 	}
 	h.sockets.keeper = h.keeper
 	if d.isTemporary {
-		// The keeper of a killed agent continues until all processes have ended. It holds the lock of
-		// the data directory, so that the directory is not removed earlier.
+		// A killed agent's keeper continues until all processes have ended. It holds the data directory's lock, so that the
+		// directory is not removed earlier.
 		if err := h.keeper.StoreFD(ctx, lockFile, d.lock); err != nil {
 			return fmt.Errorf("hand the lock to the keeper: %w", err)
 		}
@@ -125,7 +124,7 @@ func (h *helperProcesses) shutDownKeeperUnlessTasksMayRun(remaining *remainingPr
 	return true, nil
 }
 
-// logKeepersOfLostDir logs the keepers of an earlier data directory that was lost: their tasks run beside those of this agent.
+// logKeepersOfLostDir logs the keepers of an earlier data directory that was lost: their tasks run beside this agent's tasks.
 func (a *Agent) logKeepersOfLostDir() {
 	for _, p := range keeper.FindWithLostDir(a.dataDirectory.path) {
 		a.logger.Warn("the keeper of a lost data directory runs, with its plugins and tasks: to end them, stop the agent, run 'nomad-lite agent stop -all' for the data directory, and start the agent again", "pid", p.PID, "dir", a.dataDirectory.path)

@@ -37,8 +37,7 @@ func (p *pluginManager) checkHookRules(ctx context.Context) (ruleErrs []error) {
 	return ruleErrs
 }
 
-// logHookRuleErrors logs the errors of checkHookRules when it is called and after each change of
-// the rules, until ctx ends.
+// logHookRuleErrors logs the errors from checkHookRules when it is called and after each rule change, until ctx ends.
 func (p *pluginManager) logHookRuleErrors(ctx context.Context) {
 	for {
 		for _, err := range p.checkHookRules(ctx) {

@@ -22,9 +22,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// loadOrCreateHookTokenKey returns the key of the capability tokens of hooks, which is stored in the state. It creates
-// a new key if no key is stored, or if the stored key is unreadable, so that the store has moved it into the
-// quarantine.
+// loadOrCreateHookTokenKey returns the key for hooks' capability tokens, which is stored in the state. It creates a new key if
+// none is stored, or if the stored key is unreadable and the store has therefore quarantined it.
 func loadOrCreateHookTokenKey(s *store.Store, logger hclog.Logger) hostservice.CapabilityTokenKey {
 	var storedKey state.HookTokenSigningKey
 	known, err := s.Snapshot().ReadAgentRecord(state.HookKeyName, &storedKey)
@@ -46,8 +45,8 @@ func loadOrCreateHookTokenKey(s *store.Store, logger hclog.Logger) hostservice.C
 	return key
 }
 
-// createHookPluginsAndHostService creates the set of hook plugins and starts the host service that hooks call. The
-// function allocRunner returns the runner of an allocation, or nil if the node does not have the allocation.
+// createHookPluginsAndHostService creates the set of hook plugins and starts the host service that hooks call. The function
+// allocRunner returns an allocation's runner, or nil if the node does not have the allocation.
 func (p *pluginManager) createHookPluginsAndHostService(c Config, s *store.Store, data workloaddata.Source, sockets *socketDir, allocRunner func(id string) *allocrunner.Runner) error {
 	key := loadOrCreateHookTokenKey(s, p.logger)
 	p.hookPlugins = pluginhooks.New(pluginhooks.Config{
@@ -81,10 +80,9 @@ func (p *pluginManager) createHookPluginsAndHostService(c Config, s *store.Store
 // missingHookHint explains to users how they provide a hook that was not found.
 const missingHookHint = "give the directory of its program with -plugin-dir, for an agent name it in a plugin block too"
 
-// checkHookAttachments checks the hook attachments of a canonical job. The faults are attachments of a hook
-// that does not exist, that is never called at this place of a job, or that rejects the configuration.
-// The errors in unreachable are about hooks that were not reachable. checkHookAttachments waits for plugins
-// that are starting.
+// checkHookAttachments checks a canonical job's hook attachments. The faults are attachments of a hook that does not exist, is
+// never called at this place of a job, or rejects the configuration. The errors in unreachable are about hooks that were not
+// reachable. checkHookAttachments waits for starting plugins.
 func (p *pluginManager) checkHookAttachments(ctx context.Context, job *api.Job) (faults []admission.HookAttachmentFault, unreachable []error) {
 	for _, at := range model.HookAttachments(job) {
 		if at.Hook == "" {
@@ -117,11 +115,11 @@ func (p *pluginManager) checkHookAttachments(ctx context.Context, job *api.Job) 
 	return faults, unreachable
 }
 
-// pluginLaunchTimeout limits how long checkHookAttachments waits for a plugin that has exited: it waits only if
-// the next launch of the plugin follows within this time.
+// pluginLaunchTimeout limits how long checkHookAttachments waits for a plugin that has exited: it waits only if the plugin's next
+// launch follows within this time.
 const pluginLaunchTimeout = time.Second
 
-// hookCleanupStore stores the pending cleanups of hooks in the state.
+// hookCleanupStore stores pending hook cleanups in the state.
 type hookCleanupStore struct {
 	store  *store.Store
 	logger hclog.Logger
@@ -141,7 +139,7 @@ func (s hookCleanupStore) ListDeletingExpired() (list []state.PendingCleanup) {
 			list = append(list, cleanup)
 			continue
 		}
-		if cleanup.RetryUntil.IsZero() { // the allocation still existed when the cleanup failed, so that the record has no deadline
+		if cleanup.RetryUntil.IsZero() { // the allocation still existed when the cleanup failed, so the record has no deadline
 			cleanup.RetryUntil = time.Now().Add(pluginhooks.CleanupTimeout)
 			s.storeRetryDeadline(name, cleanup)
 			list = append(list, cleanup)
@@ -156,8 +154,8 @@ func (s hookCleanupStore) ListDeletingExpired() (list []state.PendingCleanup) {
 	return list
 }
 
-// storeRetryDeadline stores cleanup.Until, the end of the retries of a cleanup, unless the record was deleted since the caller has read
-// it. If the write fails, the next call of ListDeletingExpired sets a later end.
+// storeRetryDeadline stores cleanup.Until, the end of a cleanup's retries, unless the record was deleted since the caller has
+// read it. If the write fails, the next call of ListDeletingExpired sets a later end.
 func (s hookCleanupStore) storeRetryDeadline(name string, cleanup state.PendingCleanup) {
 	_, err := s.store.Update(context.Background(), func(tx *store.Txn) error {
 		if known, err := tx.ReadAgentRecord(name, new(state.CleanupRecord)); err != nil || !known {

@@ -8,7 +8,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// allocNetworkStore stores the networks of allocations in the state.
+// allocNetworkStore stores allocation networks in the state.
 type allocNetworkStore struct{ store *store.Store }
 
 var _ network.NetworkRecordStore = allocNetworkStore{}
@@ -28,8 +28,8 @@ func (n allocNetworkStore) Network(allocID string) *state.AllocNetwork {
 	return n.readNetwork(state.NetworkPrefix + allocID)
 }
 
-// readNetwork returns the network that is stored under key. It returns nil if there is none, or if the record is
-// unreadable, so that the store quarantines it.
+// readNetwork returns the network stored under key. It returns nil if there is none, or if the record is unreadable; then the
+// store quarantines it.
 func (n allocNetworkStore) readNetwork(key string) *state.AllocNetwork {
 	var record state.NetworkRecord
 	if known, err := n.store.Snapshot().ReadAgentRecord(key, &record); err != nil || !known {
@@ -61,7 +61,7 @@ func (n allocNetworkStore) HasAllocation(id string) bool {
 	return n.store.Snapshot().HasAllocationOrItsTasks(id)
 }
 
-// replaceNetwork passes a network that was connected again to the tasks of its allocation.
+// replaceNetwork passes a reconnected network to its allocation's tasks.
 func (a *Agent) replaceNetwork(network *state.AllocNetwork, reason string) {
 	nodes := a.currentNodeRunner()
 	if nodes == nil {

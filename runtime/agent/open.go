@@ -38,7 +38,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// open creates the parts of an agent. Each part may use the parts that were created before it.
+// open creates the parts of an agent. Each part may use those created before it.
 func (a *Agent) open(ctx context.Context) (err error) {
 	if limit, err := osprocess.RaiseOwnDescriptorLimit(); err != nil {
 		a.logger.Debug("limit of open files not raised", "limit", limit, "error", err)
@@ -54,7 +54,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	a.conditionFacts = newConditionFacts(a)
 	a.conditions = conditions.NewTracker(a.conditionFacts.read)
 	a.helperProcesses = &helperProcesses{dataDirectory: a.dataDirectory, onOutputLoss: a.reportOutputLoss, isTaskExpected: a.config.EphemeralState, logger: a.logger}
-	// The fingerprint takes as long as the start of the keeper, and needs neither the state nor the helper processes.
+	// The fingerprint takes as long as the keeper start, and needs neither the state nor the helper processes.
 	untilOpenFails, cancelFingerprint := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancelFingerprint()
 	var settings localnode.Settings
@@ -70,8 +70,8 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	return a.openNodeAndPlugins(context.WithoutCancel(ctx), settings)
 }
 
-// openStateAndStartHelpers opens the state, and starts the helper processes if the data directory owns the tasks in the state. The end
-// of ctx ends only the waits for locks and for a port: afterwards, the caller shuts the agent down in order.
+// openStateAndStartHelpers opens the state, and starts the helper processes if the data directory owns the tasks in the state.
+// The end of ctx ends only the waits for locks and for a port: afterwards, the caller shuts the agent down in order.
 func (a *Agent) openStateAndStartHelpers(ctx context.Context) error {
 	if err := a.openState(ctx); err != nil {
 		return err
@@ -82,7 +82,7 @@ func (a *Agent) openStateAndStartHelpers(ctx context.Context) error {
 	return a.config.OnKeeperRunning(ctx, a.helperProcesses.keeper)
 }
 
-// openState opens the state, and checks that the data directory owns the tasks in the state.
+// openState opens the state, and checks that the data directory owns the tasks in it.
 func (a *Agent) openState(ctx context.Context) (err error) {
 	d := a.dataDirectory
 	if a.store, err = openStore(ctx, d, a.config.Version, a.logger); err != nil {
@@ -113,7 +113,7 @@ func (a *Agent) openState(ctx context.Context) (err error) {
 	return err
 }
 
-// startHelpers starts the helper processes, and records that the data directory owns the tasks of its state.
+// startHelpers starts the helper processes, and records that the data directory owns its state's tasks.
 func (a *Agent) startHelpers(ctx context.Context) error {
 	if err := a.helperProcesses.start(ctx); err != nil || a.dataDirIdentity == nil {
 		return err
@@ -124,7 +124,7 @@ func (a *Agent) startHelpers(ctx context.Context) error {
 	return nil
 }
 
-// fingerprint reads the properties of the machine. It returns the settings of the node with their defaults on this machine.
+// fingerprint reads the machine's properties. It returns the node's settings with their defaults on this machine.
 func (a *Agent) fingerprint(ctx context.Context) localnode.Settings {
 	settings := a.config.Node
 	a.host = settings.Fingerprint(fingerprint.Options{DataDir: a.dataDirectory.path, AgentVersion: a.config.Version}, a.logger)
@@ -167,11 +167,11 @@ func (a *Agent) openNodeAndPlugins(ctx context.Context, settings localnode.Setti
 	return a.createNodeAndStartPlugins(ctx, nodeID, settings)
 }
 
-// openStore opens the state of a data directory.
+// openStore opens a data directory's state.
 func openStore(ctx context.Context, d *dataDirectory, version string, logger hclog.Logger) (*store.Store, error) {
 	config := store.Config{StateFilePath: d.statePath(), BuildVersion: version, Logger: logger, TemporaryKeys: d.isStateEphemeral, OnWrite: metrics.ObserveStoreWrite}
-	// An agent also removes the state file of a killed foreground run: findUnrecordedAllocIDs, which the next foreground
-	// run calls, would take the agent's tasks for tasks of the killed run.
+	// An agent also removes a killed foreground run's state file: findUnrecordedAllocIDs, which the next foreground run calls,
+	// would take the agent's tasks for tasks of the killed run.
 	if err := os.Remove(filepath.Join(d.path, runStateFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("remove old state: %w", err)
 	}
@@ -209,8 +209,8 @@ func (a *Agent) newScheduler(nodeID string) *scheduler.Scheduler {
 	})
 }
 
-// IsPortFree reports whether a task could listen on a port. A port of the default network is free even if another program
-// listens on this port at an address of another network.
+// IsPortFree reports whether a task could listen on a port. A default network port is free even if another program listens on it
+// at another network's address.
 func (a *Agent) IsPortFree(p scheduler.HostPort) bool {
 	if a.orphanCleaner.UnknownTaskUsesHostPort(p.Port) {
 		return false
@@ -233,7 +233,7 @@ func detectAndRecordReboot(s *store.Store, logger hclog.Logger) (rebooted bool) 
 	if err == nil && known && before == now {
 		return false
 	}
-	// If a later start of a task were stored without the id of this boot, the next agent would start the task twice.
+	// If a later task start were stored without this boot's id, the next agent would start the task twice.
 	s.UpdateInNextTransaction(func(tx *store.Txn) error {
 		tx.PutAgentRecord(state.BootIDName, now)
 		return nil
@@ -290,7 +290,7 @@ func (a *Agent) createNodeAndStartPlugins(ctx context.Context, nodeID string, se
 			if err := a.identities.DeleteOrphanedTokens(ctx); err != nil {
 				a.logger.Warn("tokens of removed allocations stay in the state until the next start", "error", err)
 			}
-			if !a.dataDirectory.isTemporary { // the name of a temporary directory is random
+			if !a.dataDirectory.isTemporary { // a temporary directory's name is random
 				a.logKeepersOfLostDir()
 			}
 		},

@@ -21,27 +21,28 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// DataDirCopyError means that the agent was not started, because its data directory is a copy of another directory, which owns the
-// running tasks in the state.
+// DataDirCopyError means that the agent was not started, because its data directory is a copy of another directory, which owns
+// the running tasks in the state.
 type DataDirCopyError struct {
 	CopyDir       string // path of the copy
-	TasksOwnerDir string // recorded path of the directory that owns the tasks, which can have been renamed since
+	TasksOwnerDir string // recorded path of the directory that owns the tasks; it may have been renamed since
 	OwnerInode    uint64 // inode of the directory that owns the tasks
-	OwnerAgentPID int    // pid of the agent that uses the owner directory; 0 if none runs
+	OwnerAgentPID int    // pid of the agent in the owner directory; 0 if none runs
 }
 
 func (e *DataDirCopyError) Error() string {
 	return fmt.Sprintf("data directory %s is a copy: its tasks belong to %s (inode %d)", e.CopyDir, e.TasksOwnerDir, e.OwnerInode)
 }
 
-// dataDirRecord identifies the data directory that owns the tasks of a state. It is stored in the state, and as JSON in keeper.OwnerFile.
+// dataDirRecord identifies the data directory that owns a state's tasks. It is stored in the state, and as JSON in
+// keeper.OwnerFile.
 type dataDirRecord struct {
-	ID                string       `json:"id"`   // random id of the state; a copy of the directory has the same id
+	ID                string       `json:"id"`   // random state id; a copy of the directory has the same id
 	BootOrContainerID string       `json:"boot"` // result of bootOrContainerID when the directory was recorded
 	Device            uint64       `json:"device"`
 	Inode             uint64       `json:"inode"`
 	Path              string       `json:"path"`   // path for messages only, because renaming a directory does not change the owner
-	Keeper            osprocess.ID `json:"keeper"` // keeper of the directory when its last agent started
+	Keeper            osprocess.ID `json:"keeper"` // the directory's keeper when its last agent started
 	Agent             osprocess.ID `json:"agent"`  // last agent that started in the directory
 }
 
@@ -56,29 +57,29 @@ func (o *dataDirRecord) isRecordedKeeper(k osprocess.ID) bool {
 	return k != osprocess.ID{} && k == o.Keeper
 }
 
-// ownershipFacts are the facts by which decideOwnership decides whether a data directory owns the tasks of its state.
+// ownershipFacts are the facts for decideOwnership, which decides whether a data directory owns its state's tasks.
 type ownershipFacts struct {
 	// currentRecord is the data directory as it is now, with the recorded ID and without Agent. Keeper is the zero value if no
-	// keeper of the directory runs.
+	// keeper serves the directory.
 	currentRecord            dataDirRecord
 	storedRecord             *dataDirRecord // the record in the state; nil if there is none
-	runningDirWithSameID     *dataDirRecord // another directory with the same ID whose keeper runs; nil if there is none
+	runningDirWithSameID     *dataDirRecord // another directory with the same ID and a running keeper; nil if there is none
 	agentRunsInDirWithSameID bool           // the agent of runningDirWithSameID runs
 	tasksMayRun              bool           // tasks may run according to the state
 	operatorClaimsTasks      bool           // the operator has requested that the directory becomes the owner
 }
 
-// dataDirOwnership is the relation of a data directory to the tasks of its state.
+// dataDirOwnership is a data directory's relation to its state's tasks.
 type dataDirOwnership int
 
 const (
 	ownerWithTasks    dataDirOwnership = iota // the directory owns the tasks
-	ownerWithoutTasks                         // the directory is a copy without tasks, and becomes the owner of its state under a new id
+	ownerWithoutTasks                         // the directory is a copy without tasks, and becomes its state's owner under a new id
 	copyOfOwner                               // the directory is a copy, and the tasks belong to another directory
 )
 
-// decideOwnership decides whether a data directory owns the tasks of its state. After a reboot no process of an earlier agent runs
-// and disks can have been replaced. Therefore the first directory with an ID in which an agent starts becomes the owner.
+// decideOwnership decides whether a data directory owns its state's tasks. After a reboot no process of an earlier agent runs,
+// and disks may have been replaced. Therefore the first directory with an ID in which an agent starts becomes the owner.
 func decideOwnership(f ownershipFacts) dataDirOwnership {
 	original := f.storedRecord == nil || f.storedRecord.BootOrContainerID != f.currentRecord.BootOrContainerID ||
 		f.storedRecord.isSameDirectory(&f.currentRecord) || f.storedRecord.isRecordedKeeper(f.currentRecord.Keeper) // the device number can change when a disk is mounted again
@@ -100,11 +101,11 @@ type dataDirIdentity struct {
 	ownRecord dataDirRecord
 }
 
-// sameIDDirFinder returns another directory with the same id as self whose keeper runs, and whether its agent runs.
+// sameIDDirFinder returns another directory with the same id as self and a running keeper, and whether its agent runs.
 type sameIDDirFinder func(self *dataDirRecord) (other *dataDirRecord, agentRuns bool)
 
-// verifyAndLoadDataDirIdentity checks that the data directory owns the tasks of its state. It returns a
-// DataDirCopyError if another directory owns the tasks. It must be called before the agent reattaches to a process.
+// verifyAndLoadDataDirIdentity checks that the data directory owns its state's tasks. It returns a DataDirCopyError if another
+// directory owns them. It must be called before the agent reattaches to a process.
 func verifyAndLoadDataDirIdentity(d *dataDirectory, s *store.Store, tasksMayRun, operatorClaimsTasks bool, findOther sameIDDirFinder, logger hclog.Logger) (*dataDirIdentity, error) {
 	i := &dataDirIdentity{dataDir: d.path, store: s}
 	recorded, err := i.readStoredRecord()
@@ -144,8 +145,7 @@ func newOwnershipFacts(path string, recorded *dataDirRecord, findOther sameIDDir
 	return f, nil
 }
 
-// dataDirIDOrRandom returns the random id of the data directory. It returns a new id in each call if the state is
-// ephemeral.
+// dataDirIDOrRandom returns the data directory's random id. It returns a new id in each call if the state is ephemeral.
 func (a *Agent) dataDirIDOrRandom() string {
 	if a.dataDirIdentity == nil {
 		return uuid.NewString()
@@ -173,8 +173,8 @@ func newDataDirRecord(path string) (o dataDirRecord, err error) {
 	return o, err
 }
 
-// bootOrContainerID identifies the boot of the machine or the start of the container. A restart of the container counts as a reboot:
-// it ends all processes, and the file system can get another device number.
+// bootOrContainerID identifies the machine's boot or the container's start. A container restart counts as a reboot: it ends all
+// processes, and the file system can get another device number.
 func bootOrContainerID() (string, error) {
 	boot, err := osprocess.BootID()
 	if err != nil {
@@ -182,12 +182,12 @@ func bootOrContainerID() (string, error) {
 	}
 	first, err := osprocess.LookupID(1)
 	if err != nil {
-		return boot, nil // /proc shows only the processes of this user
+		return boot, nil // /proc shows only this user's processes
 	}
 	return boot + " " + strconv.FormatUint(first.StartTime, 10), nil
 }
 
-// readStoredRecord returns nil if the state has no record of an owner.
+// readStoredRecord returns nil if the state has no owner record.
 func (i *dataDirIdentity) readStoredRecord() (*dataDirRecord, error) {
 	var r state.DirectoryOwner
 	known, err := i.store.Snapshot().ReadAgentRecord(state.DirectoryOwnerName, &r)
@@ -197,7 +197,7 @@ func (i *dataDirIdentity) readStoredRecord() (*dataDirRecord, error) {
 	return newDataDirRecordFromState(&r), nil
 }
 
-// newDataDirRecordFromState converts the record of the owner in the state.
+// newDataDirRecordFromState converts the state's owner record.
 func newDataDirRecordFromState(r *state.DirectoryOwner) *dataDirRecord {
 	return &dataDirRecord{
 		ID: r.StateID, BootOrContainerID: r.BootID, Device: r.Device, Inode: r.Inode, Path: r.Path, Keeper: osprocess.ID(r.KeeperProcess), Agent: osprocess.ID(r.AgentProcess),
@@ -211,9 +211,9 @@ func newStateOwnerRecord(o *dataDirRecord) *state.DirectoryOwner {
 	}
 }
 
-// findOtherOwnerOfTasks returns the directory that owns the tasks in the state of the directory at path. It returns nil
-// if the directory itself is the owner. contents is the state, or nil if the state cannot be read. In that case
-// findOtherOwnerOfTasks reads the file keeper.OwnerFile, which is also in a copy of the directory.
+// findOtherOwnerOfTasks returns the directory that owns the tasks in the state of the directory at path. It returns nil if the
+// directory itself is the owner. contents is the state, or nil if the state cannot be read. In that case findOtherOwnerOfTasks
+// reads the file keeper.OwnerFile, which is also in a copy of the directory.
 func findOtherOwnerOfTasks(path string, contents *store.FileContents) (*dataDirRecord, error) {
 	recorded := readOwnerFileOrNil(path)
 	if contents != nil {
@@ -235,8 +235,7 @@ func findOtherOwnerOfTasks(path string, contents *store.FileContents) (*dataDirR
 	return facts.tasksOwner(), nil
 }
 
-// readOwnerFileOrNil returns the owner that the file in a data directory names, and nil if the file is missing or
-// damaged.
+// readOwnerFileOrNil returns the owner named by the file in a data directory, and nil if the file is missing or damaged.
 func readOwnerFileOrNil(dir string) *dataDirRecord {
 	text, err := os.ReadFile(filepath.Join(dir, keeper.OwnerFile))
 	o := new(dataDirRecord)
@@ -246,7 +245,8 @@ func readOwnerFileOrNil(dir string) *dataDirRecord {
 	return o
 }
 
-// storeAsOwner records in the state and in keeper.OwnerFile that the directory, with its present keeper and agent, owns the tasks.
+// storeAsOwner records in the state and in keeper.OwnerFile that the directory, with its present keeper and agent, owns the
+// tasks.
 func (i *dataDirIdentity) storeAsOwner(ctx context.Context, keeperProcess osprocess.ID) error {
 	i.ownRecord.Keeper = keeperProcess
 	var err error
@@ -273,18 +273,18 @@ func (i *dataDirIdentity) writeOwnerFile(text []byte) error {
 	return replacefile.Write(filepath.Join(i.dataDir, keeper.OwnerFile), text, 0o600)
 }
 
-// findRunningDirWithSameID implements sameIDDirFinder with the keepers that run on this machine.
+// findRunningDirWithSameID implements sameIDDirFinder with this machine's running keepers.
 func findRunningDirWithSameID(self *dataDirRecord) (other *dataDirRecord, agentRuns bool) {
 	return findDirWithSameIDAmong(self, keeper.FindRunning())
 }
 
-// findDirWithSameIDAmong returns another directory with the same id as self that one of the keepers serves, and whether
-// its agent runs.
+// findDirWithSameIDAmong returns another directory with the same id as self that one of the keepers serves, and whether its agent
+// runs.
 func findDirWithSameIDAmong(self *dataDirRecord, keepers []keeper.RunningKeeper) (other *dataDirRecord, agentRuns bool) {
 	own, _ := os.Stat(self.Path) // after an error, which SameFile accepts, no keeper counts as the own one
 	for _, k := range keepers {
 		if dir, err := os.Stat(k.DataDir); err == nil && os.SameFile(own, dir) {
-			continue // self.Keeper can be another one, because a keeper that was just started has not recorded itself at once
+			continue // self.Keeper may be another one, because a keeper that was just started has not recorded itself at once
 		}
 		if o := readOwnerFileOrNil(k.DataDir); o != nil && o.ID == self.ID && o.BootOrContainerID == self.BootOrContainerID && k.Process != self.Keeper {
 			return o, o.Agent.Alive()

@@ -21,13 +21,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// pluginCache stores the descriptions of plugins for later agents.
+// pluginCache stores plugin descriptions for later agents.
 type pluginCache interface {
 	load() ([]state.PluginInfo, error)
 	save([]state.PluginInfo) error
 }
 
-// storePluginCache is a pluginCache in the state file of an agent.
+// storePluginCache is a pluginCache in an agent's state file.
 type storePluginCache struct{ store *store.Store }
 
 func (c storePluginCache) load() (infos []state.PluginInfo, err error) {
@@ -43,9 +43,8 @@ func (c storePluginCache) save(infos []state.PluginInfo) error {
 	return err
 }
 
-// filePluginCache is a pluginCache in a file, which agents without a state file share. The file may be
-// missing. If agents write concurrently, the last one wins; later agents collect the lost descriptions
-// again.
+// filePluginCache is a pluginCache in a file shared by agents without a state file. The file may be missing. If agents write
+// concurrently, the last one wins; later agents collect the lost descriptions again.
 type filePluginCache string
 
 func (c filePluginCache) load() (infos []state.PluginInfo, err error) {
@@ -57,17 +56,17 @@ func (c filePluginCache) load() (infos []state.PluginInfo, err error) {
 		err = json.Unmarshal(text, &infos)
 	}
 	if err != nil {
-		return nil, err // infos can have the descriptions that precede the damage
+		return nil, err // infos may have the descriptions before the damage
 	}
 	return infos, nil
 }
 
-// save stores infos. It keeps the stored descriptions of other plugins whose files still exist.
+// save stores infos. It keeps the stored descriptions of other plugins while their files exist.
 func (c filePluginCache) save(infos []state.PluginInfo) error {
 	if c == "" {
 		return nil
 	}
-	others, _ := c.load() // after an error the stored descriptions are lost, and the agents that need them call the plugins again
+	others, _ := c.load() // after an error the stored descriptions are lost, and agents that need them call the plugins again
 	others = slices.DeleteFunc(others, func(other state.PluginInfo) bool {
 		_, err := os.Stat(other.FilePath)
 		return err != nil
@@ -84,7 +83,7 @@ func (c filePluginCache) save(infos []state.PluginInfo) error {
 	return replacefile.Write(string(c), text, 0o600)
 }
 
-// mergeByPath returns infos, and those of others that have another path.
+// mergeByPath returns infos, and those others that have another path.
 func mergeByPath(infos, others []state.PluginInfo) []state.PluginInfo {
 	merged := slices.Clone(infos)
 	for _, other := range others {
@@ -95,27 +94,27 @@ func mergeByPath(infos, others []state.PluginInfo) []state.PluginInfo {
 	return merged
 }
 
-// cachedPlugins has the plugin descriptions that earlier agents have stored, and those of this agent's plugins. Its
-// methods may be called concurrently.
+// cachedPlugins has the plugin descriptions stored by earlier agents, and those of this agent's plugins. Its methods may be
+// called concurrently.
 type cachedPlugins struct {
 	logger hclog.Logger
 
 	mu             sync.Mutex
 	infos          []state.PluginInfo            // replaced by update; the elements never change
-	hashByFileStat map[catalog.FileStat]fileHash // hashes of files by metadata, so that an unchanged file is not read again
+	hashByFileStat map[catalog.FileStat]fileHash // file hashes by metadata, so that an unchanged file is not read again
 }
 
 // fileHash is the SHA-256 of a file's content.
 type fileHash struct {
 	sha256Hex       string
-	changedRecently bool // less than minUnchangedTime has passed between the last change of the file and the computation of the hash
+	changedRecently bool // less than minUnchangedTime has passed between the file's last change and the hash computation
 }
 
-// minUnchangedTime is the age of a file from which any further change of the file also changes its metadata.
-// The resolution of ctime is 2 s at most.
+// minUnchangedTime is the file age from which any further change also changes the file's metadata. The resolution of ctime is 2 s
+// at most.
 const minUnchangedTime = 2 * time.Second
 
-// loadCachedPlugins returns the descriptions that are stored in cache.
+// loadCachedPlugins returns the descriptions stored in cache.
 func loadCachedPlugins(cache pluginCache, logger hclog.Logger) *cachedPlugins {
 	infos, err := cache.load()
 	if err != nil {
@@ -130,7 +129,7 @@ func loadCachedPlugins(cache pluginCache, logger hclog.Logger) *cachedPlugins {
 	return c
 }
 
-// update replaces the descriptions of the plugins at the paths of current.
+// update replaces the descriptions of the plugins at the paths in current.
 func (c *cachedPlugins) update(current []state.PluginInfo) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -144,11 +143,11 @@ func (c *cachedPlugins) all() []state.PluginInfo {
 	return c.infos
 }
 
-// findByContent returns the description of a plugin whose file content and settings are those of the plugin at path.
+// findByContent returns the description of a plugin with the same file content and settings as the plugin at path.
 func (c *cachedPlugins) findByContent(path string, program catalog.ProgramID) (info state.PluginInfo, found bool) {
 	for _, cached := range c.all() {
 		if cached.FileSHA256Hex == "" || cached.FileMetadata.Size != program.File.Size || cached.SettingsHash != program.ArgsAndConfigHash {
-			continue // the size or the settings differ, so that the file need not be read
+			continue // the size or the settings differ, so the file need not be read
 		}
 		if hash, ok := c.hashFile(path, program.File); ok && hash.sha256Hex == cached.FileSHA256Hex {
 			return cached, true
@@ -166,9 +165,9 @@ func (c *cachedPlugins) findByPath(path string) (info state.PluginInfo, found bo
 	return state.PluginInfo{}, false
 }
 
-// cachedPluginKey returns the type and name of the driver or hook that a plugin with the same file
-// content and settings served (unchanged is true) or else that the plugin at the same path served. The
-// key is zero if there is no description, or another plugin superseded the plugin.
+// cachedPluginKey returns the type and name of the driver or hook that a plugin with the same file content and settings served
+// (unchanged is true), or else the plugin at the same path. The key is zero if there is no description, or another plugin
+// superseded the plugin.
 func (c *cachedPlugins) cachedPluginKey(e catalog.Entry) (key supervisor.PluginKey, unchanged bool) {
 	info, unchanged := c.findByContent(e.Path, e.ProgramID)
 	if info.Name == "" {
@@ -181,8 +180,8 @@ func (c *cachedPlugins) cachedPluginKey(e catalog.Entry) (key supervisor.PluginK
 	return supervisor.PluginKey{Type: info.Type, Name: info.Name}, unchanged
 }
 
-// hashFile returns the hash of the file at path. It reads the file unless the hash of a file with this
-// metadata is known. It returns false if the file cannot be read or has other metadata.
+// hashFile returns the hash of the file at path. It reads the file unless a hash for its metadata is known. It returns false if
+// the file cannot be read or has other metadata.
 func (c *cachedPlugins) hashFile(path string, file catalog.FileStat) (hash fileHash, ok bool) {
 	c.mu.Lock()
 	hash, ok = c.hashByFileStat[file]
@@ -202,8 +201,7 @@ func (c *cachedPlugins) hashFile(path string, file catalog.FileStat) (hash fileH
 	return hash, true
 }
 
-// newPluginInfo returns the description of a plugin that has been launched. FileSHA256Hex is empty if the file cannot
-// be read.
+// newPluginInfo returns a launched plugin's description. FileSHA256Hex is empty if the file cannot be read.
 func (c *cachedPlugins) newPluginInfo(p supervisor.PluginStatus) state.PluginInfo {
 	info := state.PluginInfo{
 		SettingsHash: p.ProgramID.ArgsAndConfigHash, Type: p.Serves.Type, Name: p.Serves.Name,
@@ -222,8 +220,8 @@ func (c *cachedPlugins) newPluginInfo(p supervisor.PluginStatus) state.PluginInf
 	return info
 }
 
-// pluginInfoTracker finds the plugins that have no cached description or have not reported yet, and updates the cache.
-// Its methods may be called concurrently.
+// pluginInfoTracker finds the plugins that have no cached description or have not reported yet, and updates the cache. Its
+// methods may be called concurrently.
 type pluginInfoTracker struct {
 	cache        pluginCache
 	cached       *cachedPlugins
@@ -231,15 +229,15 @@ type pluginInfoTracker struct {
 	logger       hclog.Logger
 }
 
-// pluginLister is the part of the supervisor that pluginInfoTracker needs.
+// pluginLister is the part of the supervisor used by pluginInfoTracker.
 type pluginLister interface {
 	ExternalPlugins() []supervisor.PluginStatus
 	InfoChanged() <-chan struct{}
 }
 
-// hooksOfAllAllocsStillStarting returns the names of the hooks that took part in every allocation when they last ran and whose
-// plugins are still starting. Allocations wait for these hooks, so that a slow plugin does not miss hook
-// points. A plugin whose program has changed is included until the plugin reports its description.
+// hooksOfAllAllocsStillStarting returns the names of hooks with a starting plugin that took part in every allocation when they
+// last ran. Allocations wait for these hooks, so that a slow plugin does not miss hook points. A plugin with a changed program is
+// included until it reports its description.
 func (k *pluginInfoTracker) hooksOfAllAllocsStillStarting() (names []string) {
 	for _, p := range k.pluginLister.ExternalPlugins() {
 		if p.Serves.Name != "" || p.SupersededBy != "" {
@@ -252,8 +250,8 @@ func (k *pluginInfoTracker) hooksOfAllAllocsStillStarting() (names []string) {
 	return names
 }
 
-// lastKnownInfo returns the description of a plugin with the same file content and settings. If there is
-// none, it returns the description of the plugin that had the same path.
+// lastKnownInfo returns the description of a plugin with the same file content and settings. If there is none, it returns the
+// description for the same path.
 func (k *pluginInfoTracker) lastKnownInfo(p supervisor.PluginStatus) (info state.PluginInfo, found bool) {
 	if info, found = k.cached.findByContent(p.Path, p.ProgramID); found {
 		return info, true
@@ -261,8 +259,8 @@ func (k *pluginInfoTracker) lastKnownInfo(p supervisor.PluginStatus) (info state
 	return k.cached.findByPath(p.Path)
 }
 
-// neverReportedPlugins returns the plugins that have never reported a description, and the state of their first launch; the keys are
-// plugin names. The channel is closed when the result may have changed.
+// neverReportedPlugins returns the plugins that have never reported a description, by name, with the state of their first launch.
+// The channel is closed when the result may have changed.
 func (k *pluginInfoTracker) neverReportedPlugins() (launchStateByPlugin map[string]pluginhooks.FirstLaunchState, changed <-chan struct{}) {
 	changed = k.pluginLister.InfoChanged()
 	for _, p := range k.pluginLister.ExternalPlugins() {
@@ -284,7 +282,7 @@ func (k *pluginInfoTracker) neverReportedPlugins() (launchStateByPlugin map[stri
 	return launchStateByPlugin, changed
 }
 
-// currentPluginInfos returns the descriptions of the current plugins. For a plugin that has not run yet it returns the cached
+// currentPluginInfos returns the current plugins' descriptions. For a plugin that has not run yet it returns the cached
 // description. If there is none and a launch has failed, it returns a description with FailedToStart.
 func (k *pluginInfoTracker) currentPluginInfos() (infos []state.PluginInfo) {
 	for _, p := range k.pluginLister.ExternalPlugins() {
@@ -308,10 +306,10 @@ func (k *pluginInfoTracker) currentPluginInfos() (infos []state.PluginInfo) {
 	return infos
 }
 
-// storeInfoChangesUntilDone stores the descriptions of the current plugins whenever they change, until ctx ends: for later
-// agents, and for this agent, in which the description of a plugin still counts after its file has changed.
+// storeInfoChangesUntilDone stores the current plugins' descriptions whenever they change, until ctx ends: for later agents, and
+// for this agent, where a plugin's description still counts after its file has changed.
 func (k *pluginInfoTracker) storeInfoChangesUntilDone(ctx context.Context) {
-	var storedInfos []state.PluginInfo // descriptions of the current plugins that are already in the store
+	var storedInfos []state.PluginInfo // current plugins' descriptions that are already in the store
 	for _, p := range k.pluginLister.ExternalPlugins() {
 		if info, ok := k.cached.findByPath(p.Path); ok {
 			storedInfos = append(storedInfos, info)

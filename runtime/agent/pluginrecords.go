@@ -17,21 +17,21 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// pluginProcessRecordStore stores the addresses and pids by which the next agent reattaches to running plugins: in the state,
-// and in a file beside it, because the state can be damaged, lost, or replaced by an older one. If a plugin was not made with
-// the SDK, only its running process has its tasks.
+// pluginProcessRecordStore stores the addresses and pids by which the next agent reattaches to running plugins: in the state, and
+// in a file beside it, because the state can be damaged, lost, or replaced by an older one. If a plugin was not made with the
+// SDK, only its running process has its tasks.
 type pluginProcessRecordStore struct {
 	store    *store.Store
 	filePath string
 	logger   hclog.Logger
 
 	fileMu    sync.Mutex
-	copyByKey map[string]state.PluginProcess // content of the file
+	copyByKey map[string]state.PluginProcess // file content
 }
 
 var _ supervisor.RecordStore = (*pluginProcessRecordStore)(nil)
 
-// pluginProcessesFile is the name of the file in the data directory.
+// pluginProcessesFile is the file's name in the data directory.
 const pluginProcessesFile = "plugin_processes.json"
 
 func newPluginProcessRecordStore(s *store.Store, dataDir string, logger hclog.Logger) *pluginProcessRecordStore {
@@ -60,7 +60,7 @@ func (p *pluginProcessRecordStore) editCopy(edit func(copyByKey map[string]state
 	}
 }
 
-// newPluginProcessRecord converts a record of the supervisor to the form in which it is stored.
+// newPluginProcessRecord converts a supervisor record to its stored form.
 func newPluginProcessRecord(r supervisor.Record) *state.PluginProcess {
 	return &state.PluginProcess{
 		Protocol: r.Protocol, Network: r.Network, Addr: r.Addr, PID: r.Pid, StartTimeTicks: r.StartTimeTicks, BootID: r.BootID, KeeperFDKeyPrefix: r.StreamKeyPrefix,
@@ -68,7 +68,7 @@ func newPluginProcessRecord(r supervisor.Record) *state.PluginProcess {
 	}
 }
 
-// newSupervisorRecord converts a stored record to a record of the supervisor.
+// newSupervisorRecord converts a stored record to a supervisor record.
 func newSupervisorRecord(p state.PluginProcess) supervisor.Record {
 	return supervisor.Record{
 		ReattachConfig: launch.ReattachConfig{
@@ -91,7 +91,7 @@ func (p *pluginProcessRecordStore) PluginRecordByKey() (map[string]supervisor.Re
 		var process state.PluginProcess
 		known, err := snapshot.ReadAgentRecord(name, &process)
 		key := strings.TrimPrefix(name, state.PluginProcessPrefix)
-		// The state is older than the file if an operator has put back a copy of it.
+		// The state is older than the file if an operator has restored a copy.
 		if err == nil && known && !all[key].ProcessID().Alive() {
 			all[key] = newSupervisorRecord(process)
 		}

@@ -22,23 +22,23 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 )
 
-// pluginManager has the plugins of an agent, and the hooks and devices that they provide.
+// pluginManager has an agent's plugins, with their hooks and devices.
 type pluginManager struct {
 	supervisor        *supervisor.Supervisor
 	pluginInfoTracker *pluginInfoTracker
 	devices           *devices.Manager
 	hookPlugins       *pluginhooks.HookPluginSet
-	hookService       *hostservice.HostService // serves the requests of hooks to the agent; nil before createHookPluginsAndHostService is called
+	hookService       *hostservice.HostService // serves hooks' requests to the agent; nil before createHookPluginsAndHostService is called
 	logger            hclog.Logger
 
 	hookRulesChanged     chan struct{} // reload sends a value
-	previousAllocsListed chan struct{} // runBackgroundLoops closes the channel when the node runner has listed the allocations of an earlier agent
+	previousAllocsListed chan struct{} // runBackgroundLoops closes the channel when the node runner has listed an earlier agent's allocations
 
 	stopSupervisor context.CancelFunc // stops the supervisor; nil before start is called
 	supervisorWG   sync.WaitGroup     // waits for the supervisor
 }
 
-// newPluginManager returns a manager whose plugins are not started. The caller must call close.
+// newPluginManager returns a manager without started plugins. The caller must call close.
 func newPluginManager(c supervisor.Config, cache pluginCache, statsInterval time.Duration) *pluginManager {
 	cached := loadCachedPlugins(cache, c.Logger)
 	c.LastServedKey = cached.cachedPluginKey
@@ -67,8 +67,8 @@ func (p *pluginManager) start(ctx context.Context) {
 	})
 }
 
-// runBackgroundLoops retries pending cleanups of hooks, logs hook rules that have no effect, and stores the descriptions of
-// plugins, until ctx ends. The node runner closes previousAllocsListed when it has listed the allocations of an earlier agent.
+// runBackgroundLoops retries pending hook cleanups, logs hook rules that have no effect, and stores plugin descriptions, until
+// ctx ends. The node runner closes previousAllocsListed when it has listed an earlier agent's allocations.
 func (p *pluginManager) runBackgroundLoops(ctx context.Context, previousAllocsListed <-chan struct{}) {
 	var runningWG sync.WaitGroup
 	runningWG.Go(func() { p.hookPlugins.RetryCleanupsUntilCanceled(ctx) })
@@ -82,7 +82,7 @@ func (p *pluginManager) runBackgroundLoops(ctx context.Context, previousAllocsLi
 	runningWG.Wait()
 }
 
-// watchPluginPIDs calls onChange when the list of the pids of the plugin processes has changed, until ctx ends.
+// watchPluginPIDs calls onChange when the plugin process pids have changed, until ctx ends.
 func (p *pluginManager) watchPluginPIDs(ctx context.Context, onChange func()) {
 	var pids []int
 	for {
@@ -103,7 +103,7 @@ func (p *pluginManager) watchPluginPIDs(ctx context.Context, onChange func()) {
 	}
 }
 
-// pidsWithoutTasks returns the pids of the plugin processes that cannot have tasks. p may be nil.
+// pidsWithoutTasks returns the pids of plugin processes that cannot have tasks. p may be nil.
 func (p *pluginManager) pidsWithoutTasks() []int {
 	if p == nil {
 		return nil
@@ -118,7 +118,7 @@ func (p *pluginManager) reload(plugins *catalog.Catalog, rules []pluginhooks.Ope
 	wait.Notify(p.hookRulesChanged)
 }
 
-// close rejects requests of hooks, ends the collection of statistics, and stops the supervisor.
+// close rejects hook requests, ends statistics collection, and stops the supervisor.
 func (p *pluginManager) close() {
 	if p.hookService != nil {
 		p.hookService.Close()
@@ -140,7 +140,7 @@ func (p *pluginManager) taskConfigSchema(ctx context.Context, driverName string)
 	return d.TaskConfigSchema(ctx)
 }
 
-// driverCapabilities returns the capabilities of a driver. It waits for the driver if its plugin is starting.
+// driverCapabilities returns a driver's capabilities. It waits for the driver if its plugin is starting.
 func (p *pluginManager) driverCapabilities(ctx context.Context, driverName string) (*driver.Capabilities, error) {
 	d, err := p.supervisor.Driver(ctx, driverName)
 	if err != nil {
@@ -149,8 +149,8 @@ func (p *pluginManager) driverCapabilities(ctx context.Context, driverName strin
 	return d.Capabilities(ctx)
 }
 
-// driverConfig returns the properties of the machine that SetConfig sends to drivers. No field is nil,
-// because drivers that were made from Nomad's public driver skeleton read them without a check.
+// driverConfig returns the machine's properties that SetConfig sends to drivers. No field is nil, because drivers made from
+// Nomad's public driver skeleton read them without a check.
 func driverConfig(s localnode.Settings, host fingerprint.Host) *base.ClientDriverConfig {
 	return &base.ClientDriverConfig{
 		ClientMinPort: uint32(s.ClientMinPort),
@@ -159,7 +159,7 @@ func driverConfig(s localnode.Settings, host fingerprint.Host) *base.ClientDrive
 	}
 }
 
-// newHookNode returns the properties of the node that hook plugins receive.
+// newHookNode returns the node's properties for hook plugins.
 func newHookNode(id string, s localnode.Settings) hook.Node {
 	return hook.Node{ID: id, Name: s.Name, Datacenter: s.Datacenter, Region: s.Region, Class: s.Class, Pool: s.Pool}
 }

@@ -22,12 +22,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// foundProcess is a living process of the data directory.
+// foundProcess is a living process in a data directory.
 type foundProcess struct {
 	osprocess.ID
 	displayName string // name for the user, for example "keeper", or "task web of allocation 8a1b2c3d: nginx"
 	allocID     string // allocation of a task's process; "" for another process
-	task        string // name of the task of a task's process; "" for another process
+	task        string // name of a process's task; "" for another process
 }
 
 // toDataDirProcess returns the process in the form in which Stop reports it.
@@ -35,21 +35,21 @@ func (p foundProcess) toDataDirProcess() DataDirProcess {
 	return DataDirProcess{PID: p.PID, Name: p.displayName, AllocID: p.allocID}
 }
 
-// processSearch finds the processes of a data directory whose agent has shut down.
+// processSearch finds a data directory's processes after its agent has shut down.
 type processSearch struct {
 	dataDir         string
 	dataDirHandle   *keeper.DataDir // nil if the directory was removed
 	tasksOwner      *dataDirRecord  // directory that owns the tasks, if this directory is a copy of it; nil if this directory owns them
-	recordedPlugins []foundProcess  // plugins that the state records
-	dataDirAllocIDs map[string]bool // allocations in the state, allocations that have a directory, and those with a process below a lost keeper
+	recordedPlugins []foundProcess  // plugins recorded in the state
+	dataDirAllocIDs map[string]bool // allocations in the state, allocations with a directory, and those with a process below a lost keeper
 
-	allocIDsWithContainers []string // allocations of containersThatMayRun that run according to the state, sorted
-	// recordedMainProcesses are the main processes of tasks that the state records.
+	allocIDsWithContainers []string // sorted allocations in containersThatMayRun that run according to the state
+	// recordedMainProcesses are the tasks' main processes recorded in the state.
 	recordedMainProcesses map[osprocess.ID]osprocess.TaskEnvID
-	// containersThatMayRun are the tasks that may have a container or virtual machine according to the state: those of drivers whose
-	// tasks are not processes of this machine, or whose driver is not known.
+	// containersThatMayRun are the tasks that may have a container or virtual machine according to the state: their driver is
+	// unknown, or its tasks are not processes of this machine.
 	containersThatMayRun []osprocess.TaskEnvID
-	// unknownTasksMayRun means that a part of the state could not be read, or that an allocation has a directory and is not in
+	// unknownTasksMayRun means that a part of the state could not be read, or that an allocation has a directory but is not in
 	// the state.
 	unknownTasksMayRun bool
 	// leftOut is the number of processes that the last findProcesses has left out, because they are in a container or belong to
@@ -57,7 +57,7 @@ type processSearch struct {
 	leftOut int
 }
 
-// newProcessSearch reads the state of the data directory at path. It ignores a state that cannot be read.
+// newProcessSearch reads the state in the data directory at path. It ignores an unreadable state.
 func newProcessSearch(path string, dir *keeper.DataDir, o StopOptions) (*processSearch, error) {
 	s := &processSearch{
 		dataDir: path, dataDirHandle: dir, dataDirAllocIDs: make(map[string]bool), recordedMainProcesses: make(map[osprocess.ID]osprocess.TaskEnvID),
@@ -114,8 +114,8 @@ func newProcessSearch(path string, dir *keeper.DataDir, o StopOptions) (*process
 	return s, err
 }
 
-// isStateFromThisBoot reports whether the last agent with the state has run since the machine was booted, so that recorded processes can
-// be those that run now.
+// isStateFromThisBoot reports whether the last agent with the state has run since the machine's boot, so that recorded processes
+// may be those that run now.
 func isStateFromThisBoot(contents *store.FileContents) (bool, error) {
 	now, err := osprocess.BootID()
 	if err != nil {
@@ -126,12 +126,12 @@ func isStateFromThisBoot(contents *store.FileContents) (bool, error) {
 	return r != nil && r.DecodeUnencryptedPart(&recorded) == nil && recorded == now, nil
 }
 
-// recordedPluginProcesses returns the plugin processes in a state that were started since the machine was booted.
+// recordedPluginProcesses returns a state's plugin processes that were started since the machine was booted.
 func recordedPluginProcesses(contents *store.FileContents) (found []foundProcess, err error) {
 	for key, record := range contents.AgentRecordsByNameSuffix(state.PluginProcessPrefix) {
 		var stored state.PluginProcess
 		if record.DecodeUnencryptedPart(&stored) != nil {
-			continue // findProcesses finds the process as a child of the keeper
+			continue // findProcesses finds the process as the keeper's child
 		}
 		r := newSupervisorRecord(stored)
 		current, err := r.IsFromThisBoot()
@@ -146,9 +146,9 @@ func recordedPluginProcesses(contents *store.FileContents) (found []foundProcess
 	return found, nil
 }
 
-// findProcesses returns the living processes of the data directory, each after its parent. If freeze is true, it sends SIGSTOP to
-// each process before it lists the children, so that the process cannot start another one. After an error the result has the
-// processes that were stopped.
+// findProcesses returns the data directory's living processes, each after its parent. If freeze is true, it sends SIGSTOP to each
+// process before it lists the children, so that the process cannot start another one. After an error the result has the stopped
+// processes.
 func (s *processSearch) findProcesses(freeze bool) ([]foundProcess, error) {
 	var roots []foundProcess
 	var keeperPIDs []int
@@ -192,8 +192,8 @@ func (s *processSearch) findProcesses(freeze bool) ([]foundProcess, error) {
 	return withDescendants(roots, freeze)
 }
 
-// findTaskProcesses returns the processes of the allocations of the data directory. It adds the allocations of the tasks that are
-// descendants of a lost keeper to dataDirAllocIDs.
+// findTaskProcesses returns the processes of the data directory's allocations. It adds the allocations with tasks below a lost
+// keeper to dataDirAllocIDs.
 func (s *processSearch) findTaskProcesses(keeperPIDs, lostKeeperPIDs []int) (found []foundProcess, err error) {
 	search := osprocess.TaskSearch{
 		AllocDirRoot: filepath.Join(s.dataDir, allocDir), MainProcesses: s.recordedMainProcesses,
@@ -226,11 +226,11 @@ func (s *processSearch) findTaskProcesses(keeperPIDs, lostKeeperPIDs []int) (fou
 	return found, nil
 }
 
-// findTaskProcesses is a variable for tests, which count the passes over all processes of the machine.
+// findTaskProcesses is a variable for tests, which count the passes over all processes on the machine.
 var findTaskProcesses = osprocess.FindTaskProcesses
 
-// trustedParents returns a function that reports whether a process gives its descendants the environment of a task: a keeper of the
-// data directory, or a container runtime of this user.
+// trustedParents returns a function that reports whether a process gives its descendants a task's environment: the process is a
+// keeper of the data directory, or this user's container runtime.
 func trustedParents(keeperPIDs []int) func(pid int) bool {
 	return func(pid int) bool {
 		if slices.Contains(keeperPIDs, pid) {
@@ -278,13 +278,13 @@ func withDescendants(roots []foundProcess, freeze bool) (all []foundProcess, err
 	return all, nil
 }
 
-// taskProcessName returns the name of a process of a task.
+// taskProcessName returns the name of a task's process.
 func taskProcessName(task osprocess.TaskEnvID, pid int) string {
 	return fmt.Sprintf("task %s of allocation %.8s: %s", task.Task, task.AllocID, processName(pid))
 }
 
-// taskDescendantName returns the display name of the process pid, which has no task in its environment, if its parent belongs to a
-// task, and "" otherwise.
+// taskDescendantName returns the display name of the process pid, which has no task in its environment, if its parent belongs to
+// a task, and "" otherwise.
 func taskDescendantName(parent foundProcess, pid int) string {
 	role, _, isTask := strings.Cut(parent.displayName, ": ")
 	if !isTask || parent.allocID == "" {
@@ -308,7 +308,7 @@ func keeperChildName(parent foundProcess, pid int) string {
 	return "process " + strings.TrimSpace(strings.ReplaceAll(string(line), "\x00", " "))
 }
 
-// processName returns the name of a process from /proc, or the pid if the process has exited.
+// processName returns a process's name from /proc, or the pid if the process has exited.
 func processName(pid int) string {
 	name, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
 	if err != nil {
@@ -317,13 +317,13 @@ func processName(pid int) string {
 	return strings.TrimSpace(string(name))
 }
 
-// containerMonitors are the names of the programs that container runtimes run as the parents of containers. The kernel stores
-// only the first 15 bytes of a name.
+// containerMonitors are the names of programs that container runtimes run as the parents of containers. The kernel stores only a
+// name's first 15 bytes.
 var containerMonitors = []string{"containerd-shim", "conmon", "conmonrs", "systemd-nspawn"}
 
-// belongsToOtherKeeperOrContainer reports whether a process does not belong to the data directory, because the keeper of another data directory
-// or a container runtime is among its ancestors. Two container runtimes do not count: one below a keeper in ownKeepers, because a task has started
-// it, and the runtime of the container in which this command runs.
+// belongsToOtherKeeperOrContainer reports whether a process does not belong to the data directory, because another data
+// directory's keeper or a container runtime is among its ancestors. Two container runtimes do not count: one below a keeper in
+// ownKeepers, because a task has started it, and the runtime of the container in which this command runs.
 func belongsToOtherKeeperOrContainer(pid int, ownKeepers []int) bool {
 	inContainer := false
 	for ancestor := range ancestors(pid) {
@@ -339,13 +339,13 @@ func belongsToOtherKeeperOrContainer(pid int, ownKeepers []int) bool {
 	return inContainer
 }
 
-// isKeeperProcess reports whether a process is the keeper of a data directory.
+// isKeeperProcess reports whether a process is a data directory's keeper.
 func isKeeperProcess(pid int) bool {
 	args, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
 	return err == nil && string(args) == strings.Join(keeperArgs, "\x00")+"\x00"
 }
 
-// ancestors returns the pids of the parent of a process, of the parent's parent and so on, without the init process (pid 1).
+// ancestors returns the pids of a process's parent, the parent's parent and so on, without the init process (pid 1).
 func ancestors(pid int) iter.Seq[int] {
 	return func(yield func(int) bool) {
 		for {

@@ -18,13 +18,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// remainingProcesses describes the processes that must continue after the agent has exited, because
-// tasks may run. The zero value means that no recorded task runs and no plugin has children.
+// remainingProcesses describes the processes that must continue after the agent has exited, because tasks may run. The zero value
+// means that no recorded task runs and no plugin has children.
 type remainingProcesses struct {
 	taskMayRun             bool // a recorded task may run, so the keeper and the log collector must continue
-	keepAllPlugins         bool // the plugin of a task is unknown, so all plugins must continue
+	keepAllPlugins         bool // a task's plugin is unknown, so all plugins must continue
 	keptPluginKeys         map[supervisor.PluginKey]bool
-	pluginPIDsWithChildren map[int]bool // pids of plugin processes that have child processes
+	pluginPIDsWithChildren map[int]bool // pids of plugin processes with child processes
 }
 
 // mustKeepPlugin reports whether a plugin must continue.
@@ -41,7 +41,7 @@ func (r *remainingProcesses) keepPluginBecauseTaskMayRun(key supervisor.PluginKe
 	r.keptPluginKeys[key] = true
 }
 
-// keepAllForUnknownDriver records that a task may run whose driver is unknown.
+// keepAllForUnknownDriver records that a task with an unknown driver may run.
 func (r *remainingProcesses) keepAllForUnknownDriver() { r.taskMayRun, r.keepAllPlugins = true, true }
 
 // remainingProcessDecider decides which processes continue after the agent has exited.
@@ -63,10 +63,10 @@ func (r *remainingProcessDecider) mustKeepPlugin(key supervisor.PluginKey, pid i
 	return remaining.mustKeepPlugin(key, pid)
 }
 
-// decideRemainingProcesses returns the processes that must continue: the plugins of tasks that may run according to the state, and
-// plugins that have child processes, because an agent can exit before it has restored its tasks, and the state can be
-// lost. nodes is nil if Agent.Run was not called. pidsWithoutTasks are the pids of plugin processes without tasks, which need not
-// continue even if they have child processes.
+// decideRemainingProcesses returns the processes that must continue: the plugins of tasks that may run according to the state,
+// and plugins with child processes, because an agent can exit before it has restored its tasks, and the state can be lost. nodes
+// is nil if Agent.Run was not called. Plugin processes without tasks, in pidsWithoutTasks, need not continue even if they have
+// child processes.
 func (r *remainingProcessDecider) decideRemainingProcesses(nodes *noderunner.Runner, k *keeper.Client, pidsWithoutTasks []int) *remainingProcesses {
 	remaining := r.remainingProcessesFromState()
 	if nodes != nil {
@@ -114,8 +114,8 @@ func (r *remainingProcessDecider) remainingProcessesFromState() *remainingProces
 }
 
 // keepPluginsOfTasksInState keeps the plugins of tasks that may run according to the state. A task may run if its record has a
-// start id or a handle, or cannot be read. If the state was damaged, keepPluginsOfTasksInState keeps all plugins if an allocation has the
-// status running, or if the orphans have not been destroyed.
+// start id or a handle, or cannot be read. If the state was damaged, keepPluginsOfTasksInState keeps all plugins if an allocation
+// has the status running, or if the orphans have not been destroyed.
 func (r *remainingProcesses) keepPluginsOfTasksInState(s *store.Store, orphansDestroyed bool) {
 	state := s.Snapshot()
 	for _, id := range state.AllocIDsWithLocalRecords() {
@@ -132,7 +132,7 @@ func (r *remainingProcesses) keepPluginsOfTasksInState(s *store.Store, orphansDe
 	if len(s.Damage()) == 0 {
 		return
 	}
-	// The damage can have destroyed the records of running tasks, so that their drivers are unknown.
+	// The damage may have destroyed the records of running tasks, so their drivers are unknown.
 	if !orphansDestroyed {
 		r.keepAllForUnknownDriver()
 	}
@@ -143,7 +143,8 @@ func (r *remainingProcesses) keepPluginsOfTasksInState(s *store.Store, orphansDe
 	}
 }
 
-// keepPluginsOfTask records that a task may run, whose driver and hooks must continue. alloc is nil if the allocation is unknown.
+// keepPluginsOfTask records that a task may run, so its driver and hooks must continue. alloc is nil if the allocation is
+// unknown.
 func (r *remainingProcesses) keepPluginsOfTask(alloc *api.Allocation, task string, local record.Fields) {
 	r.taskMayRun = true
 	for name := range maps.Keys(local.AllocHookConfigByName) {

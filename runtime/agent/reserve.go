@@ -19,15 +19,15 @@ const reserveFile = "reserve"
 
 const (
 	reserveSize = 1 << 20 // bytes
-	// reservePart is the number of bytes of the reserve that an agent frees when it starts on a full disk. The start creates directories,
-	// sockets, and files with the ids of processes. If all of these exist, for example because tasks run, the start needs no new block.
+	// reservePart is the number of bytes that an agent frees when it starts on a full disk. The start creates directories,
+	// sockets, and files with process ids. If all of these exist, for example because tasks run, the start needs no new block.
 	reservePart = 128 << 10
 	// minFreeBytes is the free space from which an agent can start without the reserve.
 	minFreeBytes = 256 << 10
 )
 
-// freeOrMakeDiskReserve frees a part of the reserve if the disk is full, so that the agent can start, and makes the reserve otherwise. The
-// other parts are for later starts, because running tasks can fill the freed part before the agent uses it.
+// freeOrMakeDiskReserve frees a part of the reserve if the disk is full, so that the agent can start, and makes the reserve
+// otherwise. The other parts are for later starts, because running tasks can fill the freed part before the agent uses it.
 func (d *dataDirectory) freeOrMakeDiskReserve(logger hclog.Logger) {
 	if dir, err := helperdir.OpenOrCreate(d.path); err == nil {
 		if dir.EnsureFreeInodes() {
@@ -53,8 +53,8 @@ func (d *dataDirectory) freeOrMakeDiskReserve(logger hclog.Logger) {
 // reserveInterval is the time between two iterations of maintainDiskReserve.
 const reserveInterval = time.Minute
 
-// maintainDiskReserve reserves space and inodes when the agent has started and in intervals after that, until ctx ends. The caller
-// closes started when the agent has started.
+// maintainDiskReserve reserves space and inodes when the agent has started and in intervals after that, until ctx ends. The
+// caller closes started when the agent has started.
 func (d *dataDirectory) maintainDiskReserve(ctx context.Context, started <-chan struct{}) {
 	if d.isStateEphemeral {
 		return
@@ -80,8 +80,8 @@ func (d *dataDirectory) maintainDiskReserve(ctx context.Context, started <-chan 
 	}
 }
 
-// makeOrGrowDiskReserve makes the reserve if it is missing and the disk has four times its size free. If a start has
-// freed a part of the reserve, makeOrGrowDiskReserve enlarges the reserve again as far as the disk has space.
+// makeOrGrowDiskReserve makes the reserve if it is missing and the disk has four times its size free. If a start has freed a
+// part, makeOrGrowDiskReserve enlarges the reserve again as far as the disk has space.
 func (d *dataDirectory) makeOrGrowDiskReserve() error {
 	size := d.diskReserveBytes()
 	if size >= reserveSize || size < 0 && store.CheckFreeDiskSpace(d.path, 4*reserveSize) != nil {
@@ -103,7 +103,7 @@ func (d *dataDirectory) makeOrGrowDiskReserve() error {
 	return err
 }
 
-// diskReserveBytes returns the size of the reserve in bytes; -1 if the reserve is missing.
+// diskReserveBytes returns the reserve's size in bytes; -1 if the reserve is missing.
 func (d *dataDirectory) diskReserveBytes() int64 {
 	info, err := os.Lstat(d.diskReservePath())
 	if err != nil {

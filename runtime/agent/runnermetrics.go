@@ -7,7 +7,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core"
 )
 
-// runnerMetrics implements core.Metrics with the counters of the process.
+// runnerMetrics implements core.Metrics with the process's counters.
 type runnerMetrics struct{}
 
 var _ core.Metrics = runnerMetrics{}

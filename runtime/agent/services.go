@@ -12,7 +12,7 @@ import (
 type service struct {
 	name string
 	from startCondition
-	// until is the phase of the shutdown at which the context of run ends.
+	// until is the shutdown phase at which the context of run ends.
 	until shutdownPhase
 	// run blocks until its context ends, or until the service has nothing more to do.
 	run func(context.Context)
@@ -31,7 +31,7 @@ func (s startCondition) String() string {
 	return [...]string{"at once", "when the node is registered", "when a shutdown is requested"}[s]
 }
 
-// shutdownPhase is a phase of the agent's shutdown, in their order.
+// shutdownPhase is a phase in the agent's shutdown, in their order.
 type shutdownPhase int
 
 const (
@@ -45,14 +45,14 @@ func (p shutdownPhase) String() string {
 	return [...]string{"when a shutdown is requested", "when no allocation changes any more", "when the last changes are stored", "when servers have the last states"}[p]
 }
 
-// runningServices are the services of a running agent.
+// runningServices are a running agent's services.
 type runningServices struct {
 	end [agentLeaves + 1]context.CancelFunc
 	wg  [agentLeaves + 1]sync.WaitGroup
 }
 
-// startServices starts services in the order of the list. Those until shutdownRequested end with ctx. The caller must call
-// endPhase for each phase, in their order, when ctx has ended. registered is closed when the node is registered.
+// startServices starts services in list order. Those until shutdownRequested end with ctx. The caller must call endPhase for each
+// phase, in their order, when ctx has ended. registered is closed when the node is registered.
 func startServices(ctx context.Context, list []service, registered <-chan struct{}, logger hclog.Logger) *runningServices {
 	r := new(runningServices)
 	var contexts [agentLeaves + 1]context.Context

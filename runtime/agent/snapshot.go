@@ -25,11 +25,11 @@ import (
 // restoreDir is the name in a data directory while a snapshot is restored. A killed process leaves it, and the next one removes it.
 const restoreDir = "restore.tmp"
 
-// snapshotMu is locked while a snapshot is written, so that the copies of many callers do not fill the disk.
+// snapshotMu is locked while a snapshot is written, so that many callers' copies do not fill the disk.
 var snapshotMu sync.Mutex
 
-// WriteSnapshot writes a snapshot of the state into a temporary file, and returns the file, from its start, and the description
-// of the snapshot. The caller must close the file, which has no name. Concurrent calls run one after the other.
+// WriteSnapshot writes a snapshot of the state into a temporary file, and returns the file, from its start, and the snapshot's
+// description. The caller must close the file, which has no name. Concurrent calls run one after the other.
 func (a *Agent) WriteSnapshot(ctx context.Context, omitKeys bool) (*os.File, *snapshot.Meta, error) {
 	snapshotMu.Lock()
 	defer snapshotMu.Unlock()
@@ -41,8 +41,8 @@ func (a *Agent) WriteSnapshot(ctx context.Context, omitKeys bool) (*os.File, *sn
 	return f, meta, nil
 }
 
-// writeSnapshotOnDiskOrInMemory writes a snapshot like writeSnapshot. If the disk of the working directory is full or read-only, the file
-// is in memory, so that the state can be saved on another disk.
+// writeSnapshotOnDiskOrInMemory writes a snapshot like writeSnapshot. If the working directory's disk is full or read-only, the
+// file is in memory, so that the state can be saved on another disk.
 func writeSnapshotOnDiskOrInMemory(ctx context.Context, s *store.Store, o snapshot.Options, logger hclog.Logger) (*os.File, *snapshot.Meta, error) {
 	f, meta, err := writeSnapshot(ctx, s, o)
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS) {
@@ -53,8 +53,8 @@ func writeSnapshotOnDiskOrInMemory(ctx context.Context, s *store.Store, o snapsh
 	return f, meta, err
 }
 
-// writeSnapshot writes a snapshot into a file without a name on the file system of the working directory, and returns the file from its
-// start.
+// writeSnapshot writes a snapshot into a file without a name on the working directory's file system, and returns the file from
+// its start.
 func writeSnapshot(ctx context.Context, s *store.Store, o snapshot.Options) (*os.File, *snapshot.Meta, error) {
 	f, err := store.OpenUnnamedFile(o.WorkDir)
 	if err != nil {
@@ -74,20 +74,21 @@ func writeSnapshot(ctx context.Context, s *store.Store, o snapshot.Options) (*os
 // RestoredSnapshot describes the result of RestoreSnapshot.
 type RestoredSnapshot struct {
 	Meta          *snapshot.Meta
-	ReplacedFiles []string // ReplacedFiles are the new paths of the state file and the key file that were in the data directory
-	// TasksOwnerDir is another data directory whose processes manage the tasks of the snapshot. The restored directory is a copy of it, so that
-	// no agent starts there. It is empty if there is none.
+	ReplacedFiles []string // ReplacedFiles are the new paths of the data directory's previous state file and key file
+	// TasksOwnerDir is another data directory; its processes manage the snapshot's tasks. The restored directory is a copy of it,
+	// so no agent starts there. It is empty if there is none.
 	TasksOwnerDir string
 }
 
-// ErrLostDirProcesses means that tasks run without the data directory that they were started in: an agent with their records would take
-// over tasks that have lost their files.
+// ErrLostDirProcesses means that tasks run without the data directory in which they were started: an agent with their records
+// would take over tasks that have lost their files.
 var ErrLostDirProcesses = errors.New("processes of the lost data directory run")
 
-// RestoreSnapshot replaces the state of a data directory by the one of a snapshot. It makes the directory if it is missing, and
-// fails with ErrInUse if an agent uses it, and with ErrLostDirProcesses if tasks of an earlier directory run. The next agent recovers the tasks of the snapshot that still run.
+// RestoreSnapshot replaces a data directory's state by the one in a snapshot. It makes the directory if it is missing, and fails
+// with ErrInUse if an agent uses it, and with ErrLostDirProcesses if an earlier directory's tasks run. The next agent recovers
+// the snapshot's tasks that still run.
 //
-// The index of the restored state is higher than every index that the replaced one can have had. After an error, and after a crash, the
+// The restored state's index is higher than any index that the replaced one may have had. After an error, and after a crash, the
 // data directory has its previous state.
 func RestoreSnapshot(ctx context.Context, dataDir string, archive io.Reader, version string, logger hclog.Logger) (*RestoredSnapshot, error) {
 	path, err := filepath.Abs(dataDir)
@@ -122,18 +123,18 @@ func RestoreSnapshot(ctx context.Context, dataDir string, archive io.Reader, ver
 	return restored, errors.Join(err, os.RemoveAll(work))
 }
 
-// Names of the files in restoreDir that replace those of the data directory.
+// File names in restoreDir that replace those in the data directory.
 const (
 	restoredStateFile = "restored.db"
 	restoredKeyFile   = "restored.json"
 )
 
-// writeRestoredState writes the state that was unpacked into the directory work anew, with a higher index, and with the data directory
-// as the owner of its tasks unless another directory with the same id has processes. It returns this other directory.
+// writeRestoredState writes the state unpacked into the directory work anew, with a higher index, and with the data directory as
+// the owner of its tasks unless another directory with the same id has processes. It returns this other directory.
 func writeRestoredState(ctx context.Context, dataDir, work, version string, logger hclog.Logger) (tasksOwnerDir string, err error) {
 	keyFile := filepath.Join(work, snapshot.KeyFile)
 	if _, err := os.Stat(keyFile); errors.Is(err, fs.ErrNotExist) {
-		// The key file of the data directory can have the keys of a snapshot without keys.
+		// The data directory's key file may have the keys of a snapshot without keys.
 		if err := os.Link(filepath.Join(dataDir, keyringFile), keyFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return "", err
 		}
@@ -152,7 +153,7 @@ func writeRestoredState(ctx context.Context, dataDir, work, version string, logg
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	if err := s.KeyFileErr(); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", damagedSnapshotError(errors.Unwrap(err)) // without the remedy for the key file of an agent
+		return "", damagedSnapshotError(errors.Unwrap(err)) // without the remedy for an agent's key file
 	}
 	identity := &dataDirIdentity{dataDir: dataDir, store: s}
 	recorded, err := identity.readStoredRecord()
@@ -190,8 +191,8 @@ func damagedSnapshotError(cause error) error {
 	return fmt.Errorf("the snapshot is damaged: %w: nothing was changed; use another one", cause)
 }
 
-// replaceStateFiles moves the restored files to their places in the data directory. It returns the names under which it keeps the
-// previous ones. The key file is replaced first, and has all keys of the restored state.
+// replaceStateFiles moves the restored files to their places in the data directory. It returns the new names of the previous
+// ones. The key file is replaced first, and has all keys of the restored state.
 func replaceStateFiles(dataDir, work string) (replaced []string, err error) {
 	suffix := ".replaced-" + time.Now().UTC().Format("20060102T150405.000000000")
 	for _, file := range []struct{ restored, name string }{{restoredKeyFile, keyringFile}, {restoredStateFile, store.FileName}} {

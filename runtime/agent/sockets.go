@@ -22,9 +22,8 @@ import (
 
 const hookSocketName = "hooks.sock"
 
-// socketDir manages the directory for the sockets of a data directory. The clients of keeper and log
-// collector open it by a file descriptor; plugins and hooks need a path that is short enough for a
-// socket address. If the path of the directory is too long, they use a link to it.
+// socketDir manages a data directory's socket directory. The clients of keeper and log collector open it by a file descriptor;
+// plugins and hooks need a path short enough for a socket address. If the directory's path is too long, they use a link to it.
 type socketDir struct {
 	dataDir       string
 	dataDirHandle *keeper.DataDir
@@ -35,7 +34,7 @@ type socketDir struct {
 	closeWatcher  func()
 
 	mu            sync.Mutex // held while the directory is restored
-	shortLinkPath string     // short path of the directory; "" if its own path is short enough
+	shortLinkPath string     // the directory's short path; "" if its own path is short enough
 }
 
 // makeAndOpenSocketDir makes the directory for sockets. The caller must call close.
@@ -62,9 +61,8 @@ func (s *socketDir) shortPath() string {
 	return helperdir.SocketDir(s.dataDir)
 }
 
-// restoreMissingDirAndSockets creates the directory, the link, and the sockets of keeper and agent if they are missing:
-// logind removes the directory of a user who logs out, and cleaners of temporary directories remove old
-// files. It returns the short path of the directory.
+// restoreMissingDirAndSockets creates the directory, the link, and the sockets of keeper and agent if they are missing: logind
+// removes a user's directory at logout, and temporary directory cleaners remove old files. It returns the directory's short path.
 func (s *socketDir) restoreMissingDirAndSockets() (shortPath string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,8 +95,8 @@ func (s *socketDir) restoreMissingDirAndSockets() (shortPath string, err error) 
 // hookSocketPath returns the path of the socket at which hook plugins reach this agent and later agents.
 func (s *socketDir) hookSocketPath() string { return filepath.Join(s.shortPath(), hookSocketName) }
 
-// listenForHooks returns a listener on the socket to which hook plugins connect. The listener continues when
-// restoreMissingDirAndSockets replaces the socket.
+// listenForHooks returns a listener on the socket for hook plugins. The listener continues when restoreMissingDirAndSockets
+// replaces the socket.
 func (s *socketDir) listenForHooks() (net.Listener, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,9 +108,9 @@ func (s *socketDir) listenForHooks() (net.Listener, error) {
 	return s.hookListener, nil
 }
 
-// startRestoringRemovedSockets starts a goroutine that calls restoreMissingDirAndSockets whenever a file is removed
-// from the directory, until stopWatching or close is called. If inotify is not available, startRestoringRemovedSockets
-// does nothing: the supervisor also calls restoreMissingDirAndSockets before each start of a plugin.
+// startRestoringRemovedSockets starts a goroutine that calls restoreMissingDirAndSockets whenever a file is removed from the
+// directory, until stopWatching or close is called. If inotify is not available, startRestoringRemovedSockets does nothing: the
+// supervisor also calls restoreMissingDirAndSockets before each plugin start.
 func (s *socketDir) startRestoringRemovedSockets() {
 	w, err := newRemovalWatcher()
 	if err != nil {
@@ -137,7 +135,7 @@ func (s *socketDir) startRestoringRemovedSockets() {
 	})
 }
 
-// stopWatching stops the goroutine that startRestoringRemovedSockets has started. It may be called twice.
+// stopWatching stops the goroutine started by startRestoringRemovedSockets. It may be called twice.
 func (s *socketDir) stopWatching() {
 	if s.closeWatcher != nil {
 		s.closeWatcher()
@@ -146,16 +144,16 @@ func (s *socketDir) stopWatching() {
 	}
 }
 
-// close calls stopWatching and closes the file descriptor of the directory. It does not remove the sockets.
+// close calls stopWatching and closes the directory's file descriptor. It does not remove the sockets.
 func (s *socketDir) close() error {
 	s.stopWatching()
 	return s.dataDirHandle.Close()
 }
 
-// remove removes the directory for the sockets and the link to it. The caller must ensure that no process uses the sockets.
+// remove removes the socket directory and the link to it. The caller must ensure that no process uses the sockets.
 func (s *socketDir) remove() error { return removeSockets(s.dataDir) }
 
-// removeSockets removes the directory for the sockets of a data directory, and the links to it.
+// removeSockets removes a data directory's socket directory, and the links to it.
 func removeSockets(dataDir string) error {
 	errs := []error{os.RemoveAll(helperdir.SocketDir(dataDir))}
 	if name, err := socketDirLinkName(dataDir); err == nil {
@@ -170,9 +168,9 @@ func removeSockets(dataDir string) error {
 	return errors.Join(errs...)
 }
 
-// makeSocketDirLink creates a link to the sockets of a data directory, which gives them a short path. The
-// link is in a private directory. Its name is derived from device and inode of the data directory, so
-// that it stays the same when the data directory is moved.
+// makeSocketDirLink creates a link to a data directory's sockets, which gives them a short path. The link is in a private
+// directory. Its name is derived from the data directory's device and inode, so that it stays the same when the data directory is
+// moved.
 func makeSocketDirLink(dataDir string) (string, error) {
 	real, err := filepath.EvalSymlinks(dataDir)
 	if err != nil {
@@ -205,7 +203,7 @@ func makeSocketDirLink(dataDir string) (string, error) {
 	return "", errors.Join(errs...)
 }
 
-// socketDirLinkName returns the name of the link to the sockets of a data directory.
+// socketDirLinkName returns the name of the link to a data directory's sockets.
 func socketDirLinkName(dataDir string) (string, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(dataDir, &st); err != nil {
@@ -220,7 +218,7 @@ func ensureSymlink(link, target string) error {
 	if now, err := os.Readlink(link); err == nil && now == target {
 		return nil
 	}
-	// The rename is atomic, so that a process always finds the old or the new link.
+	// The rename is atomic, so a process always finds the old or the new link.
 	made := link + ".new"
 	if err := os.Remove(made); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -239,7 +237,7 @@ func socketDirLinkParents() []string {
 	return append(baseDirs, "/tmp/nomad-lite-"+strconv.Itoa(os.Geteuid())+"-run")
 }
 
-// replaceableListener is a listener whose socket can be replaced while Accept blocks.
+// replaceableListener is a listener with a socket that can be replaced while Accept blocks.
 type replaceableListener struct {
 	mu              sync.Mutex
 	currentListener net.Listener

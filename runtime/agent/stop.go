@@ -24,16 +24,16 @@ import (
 // ErrNotShutDown means that an agent has not shut down within a timeout.
 var ErrNotShutDown = errors.New("the agent has not shut down")
 
-// StopOptions are the options of [Stop].
+// StopOptions are the options for [Stop].
 type StopOptions struct {
 	KillAllProcesses     bool                 // KillAllProcesses means that Stop also kills tasks, plugins, the log collector and the keeper
-	AgentShutdownTimeout time.Duration        // AgentShutdownTimeout is the time that the agent has to shut down
+	AgentShutdownTimeout time.Duration        // AgentShutdownTimeout is the agent's time to shut down
 	OnProcessEnd         func(DataDirProcess) // OnProcessEnd is called after each process that Stop has ended; it must not be nil
 	OnKill               func(count int)      // OnKill is called before Stop kills the given number of processes; it may be nil
 
-	// IsHostProcessDriver reports whether the tasks of a driver are processes of this machine, and DecodeTaskProcess decodes the main
-	// process of a task as Config.DecodeTaskProcess does. They may be nil: then each task may be a container, and the state has no
-	// process of a task.
+	// IsHostProcessDriver reports whether a driver's tasks are processes of this machine, and DecodeTaskProcess decodes a task's
+	// main process as Config.DecodeTaskProcess does. They may be nil: then each task may be a container, and the state has no
+	// task process.
 	IsHostProcessDriver func(driver string) bool
 	DecodeTaskProcess   func(driver string, driverState []byte) (process TaskProcess, known bool)
 }
@@ -42,33 +42,33 @@ type StopOptions struct {
 type DataDirProcess struct {
 	PID     int
 	Name    string // Name is for users: "agent", "keeper", "log collector", "plugin raw_exec", "task web of allocation 8a1b2c3d: nginx"
-	AllocID string // AllocID is the allocation of a task, and empty for other processes
+	AllocID string // AllocID is a task's allocation, and empty for other processes
 	Killed  bool   // Killed means that the process was killed with SIGKILL
 }
 
-// RemainingAfterStop has the processes and allocations of a data directory that run after [Stop].
+// RemainingAfterStop has a data directory's processes and allocations that run after [Stop].
 type RemainingAfterStop struct {
 	Processes []DataDirProcess
-	// AllocIDsWithoutProcess are the ids of allocations that run according to the state, with a task that is no process of this
-	// machine, or whose driver is not known. Stop has killed no process of them, and Processes has none.
+	// AllocIDsWithoutProcess are the ids of allocations that run according to the state, with a task that is not a process of
+	// this machine, or has an unknown driver. Stop has killed none of their processes, and Processes has none.
 	AllocIDsWithoutProcess []string
-	// TasksOwnerDir is the path of the directory that owns the tasks of the state, if the directory is a copy of it. Then Stop has
+	// TasksOwnerDir is the path of the directory that owns the state's tasks, if this directory is a copy of it. Then Stop has
 	// killed no task, and Processes and AllocIDsWithoutProcess name none.
 	TasksOwnerDir string
 }
 
-// Stop shuts down the agent of a data directory, and returns the processes and allocations that continue to run. With
-// StopOptions.KillAllProcesses it then kills all other processes of the data directory, also those that do not respond.
-// Then it removes the empty cgroups of the allocations, and unmounts everything below the directories of those whose tasks have
-// ended. When no task can be running after that, it also unmounts the directory of the allocations, as an agent does that shuts down.
-// Stop does not change the state: the next agent finds that the tasks have ended while no agent ran. When ctx ends, Stop
-// returns an error with the cause, and the processes that it has not killed continue.
+// Stop shuts down a data directory's agent, and returns the processes and allocations that continue to run. With
+// StopOptions.KillAllProcesses it then kills all other processes in the data directory, also those that do not respond. Then it
+// removes the allocations' empty cgroups, and unmounts everything below the allocation directories without running tasks. When no
+// task can be running after that, it also unmounts the allocation directory root, like an agent that shuts down. Stop does not
+// change the state: the next agent finds that the tasks have ended while no agent ran. When ctx ends, Stop returns an error with
+// the cause, and the processes that it has not killed continue.
 //
-// A process belongs to the data directory if the process holds one of its locks, is recorded in its state as a plugin,
-// belongs to a task of one of its allocations ([osprocess.FindTaskProcesses]), or is a descendant of such a process. A process below the
-// keeper of another data directory does not belong to this one. A process in a container does not either, unless a task
-// has started the container. If the directory is a copy, the tasks and plugins in its state belong to the original. Stop does not
-// kill a later process that has the pid of an earlier one. It returns ErrNotShutDown only without KillAllProcesses.
+// A process belongs to the data directory if it holds one of the directory's locks, is recorded in its state as a plugin, belongs
+// to a task in one of its allocations ([osprocess.FindTaskProcesses]), or is a descendant of such a process. A process below
+// another data directory's keeper does not belong to this one. A process in a container does not either, unless a task has
+// started the container. If the directory is a copy, the tasks and plugins in its state belong to the original. Stop does not
+// kill a later process with an earlier one's pid. It returns ErrNotShutDown only without KillAllProcesses.
 //
 // If the data directory was removed or unmounted, or lost its files, while its keeper continues, the processes below this keeper
 // still belong to it. An agent that runs without its data directory is not found.
@@ -93,7 +93,7 @@ func Stop(ctx context.Context, dataDir string, o StopOptions) (*RemainingAfterSt
 	if err := s.stopAgent(ctx); err != nil {
 		return nil, err
 	}
-	// The lock prevents the start of the next agent. The keeper of a temporary directory also holds the lock.
+	// The lock prevents the next agent's start. A temporary directory's keeper also holds the lock.
 	lock, err := dir.LockFile(lockFile, unix.LOCK_EX|unix.LOCK_NB)
 	switch {
 	case err == nil:
@@ -124,8 +124,8 @@ func Stop(ctx context.Context, dataDir string, o StopOptions) (*RemainingAfterSt
 	return remaining, nil
 }
 
-// unmountAllocDirs unmounts everything below the directories of the allocations whose tasks have ended, and the mount of the directory
-// of all allocations if no task may run.
+// unmountAllocDirs unmounts everything below the directories of allocations with no running tasks, and the allocation directory
+// root's mount if no task may run.
 func (s *dataDirStopper) unmountAllocDirs(remaining *RemainingAfterStop) error {
 	d := dataDirectory{path: s.dataDir}
 	withTasks, err := allocdir.FindAllocsMountedElsewhere(slices.Collect(maps.Keys(s.processSearch.dataDirAllocIDs)))
@@ -144,8 +144,8 @@ func (s *dataDirStopper) unmountAllocDirs(remaining *RemainingAfterStop) error {
 	return d.unmountAllocDirsOfEndedTasks(withTasks)
 }
 
-// killAndFindRemaining kills the processes of the data directory if StopOptions.KillAllProcesses is set, and removes their cgroups.
-// It returns the processes and allocations that still run.
+// killAndFindRemaining kills the data directory's processes if StopOptions.KillAllProcesses is set, and removes their cgroups. It
+// returns the processes and allocations that still run.
 func (s *dataDirStopper) killAndFindRemaining(ctx context.Context) (*RemainingAfterStop, error) {
 	if s.options.KillAllProcesses {
 		if err := s.killAllAndRemoveSockets(ctx); err != nil {
@@ -175,7 +175,7 @@ func checkDataDirBelongsToUser(path string) error {
 	return nil
 }
 
-// dataDirStopper ends the processes of a data directory.
+// dataDirStopper ends a data directory's processes.
 type dataDirStopper struct {
 	dataDir                string
 	dataDirHandle          *keeper.DataDir // nil if the directory was removed
@@ -185,9 +185,9 @@ type dataDirStopper struct {
 	tasksWithKilledProcess map[osprocess.TaskEnvID]bool
 }
 
-// containersMayRun reports whether a task may run in a container or virtual machine, after all processes were killed: a process
-// of a task is in a container, or a task that is no process of this machine may run according to the state, and no process of the
-// task was killed.
+// containersMayRun reports whether a task may run in a container or virtual machine, after all processes were killed: a task's
+// process is in a container, or a task that is not a process of this machine may run according to the state, and none of its
+// processes was killed.
 func (s *dataDirStopper) containersMayRun() bool {
 	return s.processSearch.unknownTasksMayRun || s.processSearch.leftOut > 0 ||
 		slices.ContainsFunc(s.processSearch.containersThatMayRun, func(t osprocess.TaskEnvID) bool { return !s.tasksWithKilledProcess[t] })
@@ -221,12 +221,11 @@ func (s *dataDirStopper) stopAgent(ctx context.Context) error {
 	return nil
 }
 
-// maxKillRounds limits the number of searches of killAllAndRemoveSockets. Usually the second search finds no process: a
-// process of the data directory can only appear between two searches if a process outside of the data directory has
-// started it.
+// maxKillRounds limits the searches in killAllAndRemoveSockets. Usually the second search finds no process: a process of the data
+// directory can only appear between two searches if a process outside of the data directory has started it.
 const maxKillRounds = 10
 
-// killAllAndRemoveSockets kills all processes of the data directory, and removes its sockets.
+// killAllAndRemoveSockets kills all processes in the data directory, and removes its sockets.
 func (s *dataDirStopper) killAllAndRemoveSockets(ctx context.Context) error {
 	for range maxKillRounds {
 		killed, err := s.freezeAndKill(ctx)
@@ -248,8 +247,8 @@ func (s *dataDirStopper) killAllAndRemoveSockets(ctx context.Context) error {
 	return fmt.Errorf("processes of the data directory appear again, although they were killed %d times", maxKillRounds)
 }
 
-// freezeAndKill stops the processes of the data directory with SIGSTOP, kills them, children before their parents, and returns
-// those that have ended. After an error, or when ctx ends, the others continue.
+// freezeAndKill stops the data directory's processes with SIGSTOP, kills them, children before their parents, and returns those
+// that have ended. After an error, or when ctx ends, the others continue.
 func (s *dataDirStopper) freezeAndKill(ctx context.Context) (killed []foundProcess, err error) {
 	found, err := s.processSearch.findProcesses(true)
 	defer func() {

@@ -23,12 +23,12 @@ import (
 
 const temporaryDirPrefix = "run-"
 
-// makeAndLockTemporaryDataDir creates and locks the data directory of a foreground run. It removes the directories of
-// earlier runs that no process has locked: the keeper of a killed run holds the lock until all processes of the run have
-// ended. If the keeper was killed too, it first kills the processes that remain.
+// makeAndLockTemporaryDataDir creates and locks a foreground run's data directory. It removes earlier runs' directories that no
+// process has locked: a killed run's keeper holds the lock until all processes in the run have ended. If the keeper was killed
+// too, it first kills the remaining processes.
 func makeAndLockTemporaryDataDir(ctx context.Context, logger hclog.Logger) (dir string, lock *os.File, err error) {
 	path := datadir.Temporary(os.Geteuid())
-	// If the agent is root, tasks that run as other users must be able to traverse this directory.
+	// If the agent is root, tasks with other users must be able to traverse this directory.
 	base, err := makeDirOrSuffixedDir(path, 0o711)
 	if err != nil {
 		return "", nil, fmt.Errorf("make temporary data directory: %w", err)
@@ -74,7 +74,7 @@ func removeAbandonedDataDirs(ctx context.Context, base string, logger hclog.Logg
 	for _, dir := range dirs {
 		f, err := lockDataDir(dir)
 		if errors.Is(err, ErrInUse) && !isLockOwnerAliveOrUnknown(dir) {
-			f, err = lockDataDirAfterKilledAgent(ctx, dir) // the keeper of a killed run ends soon
+			f, err = lockDataDirAfterKilledAgent(ctx, dir) // a killed run's keeper ends soon
 		}
 		if errors.Is(err, ErrInUse) {
 			continue
@@ -94,17 +94,17 @@ func removeAbandonedDataDirs(ctx context.Context, base string, logger hclog.Logg
 	}
 }
 
-// killTimeout is the maximum time that Stop and killProcessesOfForegroundRun wait for the end of all processes that they have killed.
+// killTimeout is the maximum time that Stop and killProcessesOfForegroundRun wait for all killed processes to end.
 const killTimeout = 10 * time.Second
 
-// killProcessesOfForegroundRun kills the plugins, tasks, CNI plugins and log collector of a foreground run whose agent and keeper
-// were killed. With an error processes can still run.
+// killProcessesOfForegroundRun kills a foreground run's plugins, tasks, CNI plugins and log collector after its agent and keeper
+// were killed. With an error processes may still run.
 func killProcessesOfForegroundRun(ctx context.Context, dir string) error {
 	allocs, err := os.ReadDir(filepath.Join(dir, allocDir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	// The plugins are the first, because a plugin could start a process of a task.
+	// The plugins are the first, because a plugin could start a task process.
 	ctx, cancel := context.WithTimeout(ctx, killTimeout)
 	defer cancel()
 	if err := osprocess.KillByEnv(ctx, keeper.EnvSocket+"="+keeper.SocketPath(dir)); err != nil {
@@ -115,7 +115,7 @@ func killProcessesOfForegroundRun(ctx context.Context, dir string) error {
 		inDir[alloc.Name()] = true
 	}
 	isInDir := func(allocID string) bool { return inDir[allocID] }
-	if err := osprocess.KillByAllocEnv(ctx, isInDir); err != nil { // programs of hooks have no task
+	if err := osprocess.KillByAllocEnv(ctx, isInDir); err != nil { // hook programs have no task
 		return err
 	}
 	search := osprocess.TaskSearch{
@@ -139,11 +139,11 @@ func killProcessesOfForegroundRun(ctx context.Context, dir string) error {
 	return collector.KillAndWait(ctx)
 }
 
-// removeTemporaryDataDir removes the data directory of a foreground run whose processes have ended, and the run's
-// sockets, cgroups and network namespaces.
+// removeTemporaryDataDir removes a foreground run's data directory after its processes have ended, and the run's sockets, cgroups
+// and network namespaces.
 func removeTemporaryDataDir(dir string) error {
 	return errors.Join(
-		removeSockets(dir), // called first, because removeSockets needs the inode of the directory
+		removeSockets(dir), // called first, because removeSockets needs the directory's inode
 		cgroup.RemoveAllocCgroups(filepath.Join(dir, allocDir)),
 		hostnet.RemoveLeftoverNetworks(filepath.Join(dir, allocDir)),
 		allocdir.UnmountAndRemoveOwnDir(dir),

@@ -11,7 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/allocrunner"
 )
 
-// Files in the data directory that have the usage of tasks in the last hours: of an agent, and of a foreground run.
+// Files in the data directory with the tasks' usage in the last hours: for an agent, and for a foreground run.
 const (
 	historyFile    = "history"
 	runHistoryFile = "run.history"
@@ -24,7 +24,7 @@ func (d *dataDirectory) historyPath() string {
 	return filepath.Join(d.path, historyFile)
 }
 
-// removeHistoryIfEphemeral removes the history of an agent whose state is removed, too.
+// removeHistoryIfEphemeral removes the history if the agent's state is removed, too.
 func (d *dataDirectory) removeHistoryIfEphemeral() error {
 	if !d.isStateEphemeral {
 		return nil
@@ -35,7 +35,7 @@ func (d *dataDirectory) removeHistoryIfEphemeral() error {
 	return nil
 }
 
-// History returns the recorder of the usage of the node and of its tasks.
+// History returns the usage recorder for the node and its tasks.
 func (a *Agent) History() *history.Recorder { return a.history }
 
 // historyNode is the agent as a history.Recorder uses it.

@@ -14,8 +14,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// newUserPool returns the pool of user ids for tasks. The ids that tasks of an earlier agent have are in use. newUserPool
-// returns nil if the range is the zero value.
+// newUserPool returns the pool of user ids for tasks. The ids of an earlier agent's tasks are in use. newUserPool returns nil if
+// the range is the zero value.
 func newUserPool(s *store.Store, ids idrange.Range, logger hclog.Logger) *users.UIDPool {
 	if ids == (idrange.Range{}) {
 		return nil
@@ -40,7 +40,7 @@ func newUserPool(s *store.Store, ids idrange.Range, logger hclog.Logger) *users.
 	return pool
 }
 
-// reserveUserOfProcess marks the user id of a process of an unknown task as in use, so that no other task gets it. pool may be nil.
+// reserveUserOfProcess marks the user id of an unknown task's process as in use, so that no other task gets it. pool may be nil.
 func reserveUserOfProcess(pool *users.UIDPool, allocID, task string, p osprocess.ID) {
 	var st unix.Stat_t
 	if pool != nil && unix.Stat(filepath.Join("/proc", strconv.Itoa(p.PID)), &st) == nil {

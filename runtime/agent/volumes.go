@@ -8,7 +8,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/volumes"
 )
 
-// newVolumeManager creates the manager of dynamic host volumes. Agent.node must be set before the manager is used.
+// newVolumeManager creates the dynamic host volume manager. Agent.node must be set before the manager is used.
 func newVolumeManager(a *Agent, nodeID string) *volumes.Manager {
 	pluginDir := a.config.HostVolumePluginDir
 	if dir := filepath.Join(a.dataDirectory.path, "host_volume_plugins"); pluginDir == "" {
