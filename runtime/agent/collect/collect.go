@@ -24,22 +24,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// MetricsSource is the part of the node whose metrics are collected. runtime/agent implements it.
+// MetricsSource is the part of the node that provides metrics. runtime/agent implements it.
 type MetricsSource interface {
-	// Alloc returns the runner of an allocation, or nil if the node has no runner of the allocation.
+	// Alloc returns an allocation's runner, or nil if the node has none.
 	Alloc(id string) *allocrunner.Runner
-	// HostStats returns the resource usage of the machine.
+	// HostStats returns the machine's resource usage.
 	HostStats(context.Context) hoststats.Stats
 	// Plugins returns the plugins.
 	Plugins() []supervisor.PluginStatus
 	// Conditions returns the conditions of the agent and its machine.
 	Conditions() *conditions.Tracker
-	// Keeper and LogCollector return the clients of the keeper and of the log collector, or nil if these do not run.
+	// Keeper and LogCollector return the clients of keeper and log collector, or nil if these do not run.
 	Keeper() *keeper.Client
 	LogCollector() *logs.CollectorClient
 }
 
-// MetricsCollector collects the metrics of a node. All methods may be called concurrently.
+// MetricsCollector collects a node's metrics. All methods may be called concurrently.
 type MetricsCollector struct {
 	store          *store.Store
 	node           MetricsSource
@@ -50,31 +50,31 @@ type MetricsCollector struct {
 
 	mu        sync.Mutex // sampleUsage holds mu while it samples, so that concurrent requests share a sample
 	lastUsage usageSample
-	cpuByTask map[taskKey]cpuCount // running tasks of which there was a sample
+	cpuByTask map[taskKey]cpuCount // running tasks with a sample
 }
 
-// taskKey identifies a task of an allocation.
+// taskKey identifies an allocation's task.
 type taskKey struct{ allocID, task string }
 
-// cpuCount is the use of CPU by a task since its first sample.
+// cpuCount is a task's CPU use since its first sample.
 type cpuCount struct {
 	mhzSeconds float64
-	sampledAt  time.Time // time of the last sample
+	sampledAt  time.Time // last sample's time
 }
 
-// usageSample is a sample of resource usage.
+// usageSample is a resource usage sample.
 type usageSample struct {
 	sampledAt  time.Time
 	host       *hoststats.Stats // nil if the settings omit it
 	taskUsages []taskUsage
 }
 
-// taskUsage is the resource usage of one task.
+// taskUsage is one task's resource usage.
 type taskUsage struct {
 	alloc *api.Allocation
 	task  string
 	driver.Usage
-	cpuMHzSeconds float64 // use of CPU since the first sample of the task
+	cpuMHzSeconds float64 // CPU use since the task's first sample
 }
 
 // New returns a collector with the zero settings.
@@ -85,16 +85,16 @@ func New(s *store.Store, n MetricsSource, nodeID string) *MetricsCollector {
 	return c
 }
 
-// SetSettings changes the settings from the next call of Gather on.
+// SetSettings changes the settings for the next and later calls of Gather.
 func (c *MetricsCollector) SetSettings(s metrics.Settings) {
 	c.settings.Store(&s)
 	close(*c.settingsChange.Swap(new(make(chan struct{}))))
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.lastUsage = usageSample{} // the earlier sample can lack usage that the new settings select
+	c.lastUsage = usageSample{} // the earlier sample may lack usage that the new settings select
 }
 
-// settingsChanged returns a channel that is closed when the settings change.
+// settingsChanged returns a channel, closed when the settings change.
 func (c *MetricsCollector) settingsChanged() <-chan struct{} { return *c.settingsChange.Load() }
 
 // Settings returns the current settings, which must not be changed.
@@ -134,7 +134,7 @@ func (c *MetricsCollector) Gather(ctx context.Context) []*dto.MetricFamily {
 		r.addHost(node, u.host)
 	}
 	for i := range u.taskUsages {
-		// The task can have ended since the sample, and drivers also report usage of an ended task of a running allocation.
+		// The task may have ended since the sample, and drivers also report an ended task's usage in a running allocation.
 		if alloc := s.Allocation(nil, u.taskUsages[i].alloc.ID); alloc != nil && isTaskRunning(alloc, u.taskUsages[i].task) {
 			r.addTaskUsage(&u.taskUsages[i])
 		}
@@ -169,15 +169,15 @@ func (c *MetricsCollector) sampleUsage(ctx context.Context, settings *metrics.Se
 	return u
 }
 
-// countCPU adds the use of CPU since the last sample of each task to its count, and forgets the tasks that do not run. Drivers
-// report no sum, so the use at the time of a sample counts for the time since the sample before.
+// countCPU adds each task's CPU use since its last sample to its count, and forgets the tasks that do not run. Drivers report no
+// sum, so the use at a sample's time counts for the time since the sample before.
 func (c *MetricsCollector) countCPU(u *usageSample, allocs []*api.Allocation) {
 	counts := make(map[taskKey]cpuCount, len(u.taskUsages))
 	for _, alloc := range allocs {
 		for task := range alloc.TaskStates {
 			key := taskKey{alloc.ID, task}
 			if count, ok := c.cpuByTask[key]; ok && isTaskRunning(alloc, task) {
-				counts[key] = count // also without a sample: its driver can have been too slow
+				counts[key] = count // also without a sample: its driver may have been too slow
 			}
 		}
 	}
@@ -194,7 +194,7 @@ func (c *MetricsCollector) countCPU(u *usageSample, allocs []*api.Allocation) {
 	c.cpuByTask = counts
 }
 
-// sampleTaskUsages requests the usage of all tasks in parallel, and omits tasks without a timely reply.
+// sampleTaskUsages requests all tasks' usage in parallel, and omits tasks without a timely reply.
 func (c *MetricsCollector) sampleTaskUsages(ctx context.Context, allocs []*api.Allocation) []taskUsage {
 	stats := make([]allocrunner.Stats, len(allocs))
 	var statsWG sync.WaitGroup
@@ -217,7 +217,7 @@ func (c *MetricsCollector) sampleTaskUsages(ctx context.Context, allocs []*api.A
 type metricSetBuilder struct {
 	*metrics.Set
 	settings  *metrics.Settings
-	hostLabel metrics.Labels // the label "host", whose value is the name of the node
+	hostLabel metrics.Labels // the label "host" with the node name as value
 }
 
 func (r *metricSetBuilder) addGoRuntime() {

@@ -19,7 +19,7 @@ func (r *metricSetBuilder) newNodeLabels(n *api.Node) metrics.Labels {
 	)
 }
 
-// allocatedResources is the sum of the resources of allocations.
+// allocatedResources is the sum of allocations' resources.
 type allocatedResources struct{ cpuShares, memoryMB, maxMemoryMB, diskMB int64 }
 
 func (a *allocatedResources) addResources(given *api.AllocatedResources) {
@@ -34,7 +34,7 @@ func (a *allocatedResources) addResources(given *api.AllocatedResources) {
 	}
 }
 
-// addConditions adds a metric for each kind of condition: the number of conditions of the kind that exist.
+// addConditions adds a metric for each kind of condition: the number of existing conditions.
 func (r *metricSetBuilder) addConditions(report conditions.Report) {
 	count := make(map[string]int)
 	for _, c := range report.Conditions {
@@ -45,7 +45,7 @@ func (r *metricSetBuilder) addConditions(report conditions.Report) {
 	}
 }
 
-// addNode adds the allocations and tasks of the node by state, and the resources of the node.
+// addNode adds the node's allocations and tasks by state, and its resources.
 func (r *metricSetBuilder) addNode(n *api.Node, s *store.Snapshot, allocs []*api.Allocation) {
 	labels := r.newNodeLabels(n)
 	var sum allocatedResources
@@ -72,7 +72,7 @@ func (r *metricSetBuilder) addNode(n *api.Node, s *store.Snapshot, allocs []*api
 	for state, count := range tasks {
 		r.Add("nomad_lite_tasks", float64(count), metrics.NewLabels("state", state))
 	}
-	// Always 0: the data of a previous allocation is moved by renaming directories, which takes almost no time.
+	// Always 0: a previous allocation's data is moved by renaming directories, which takes almost no time.
 	r.Add("nomad.client.allocations.migrating", 0, labels)
 	r.Add("nomad.client.allocations.blocked", float64(blocked), labels)
 	r.Add("nomad.client.allocations.pending", float64(pending), labels)
@@ -91,13 +91,13 @@ func (r *metricSetBuilder) addNode(n *api.Node, s *store.Snapshot, allocs []*api
 	}
 }
 
-// waitsForPreviousAlloc reports whether a pending allocation waits for the end of the allocation that it replaces.
+// waitsForPreviousAlloc reports whether a pending allocation waits until the allocation that it replaces has ended.
 func waitsForPreviousAlloc(s *store.Snapshot, alloc *api.Allocation) bool {
 	id := alloc.PreviousAllocation
 	return id != "" && s.Allocation(nil, id) != nil && !s.AllocationEnded(id)
 }
 
-// addHost adds the resource usage of the machine, without the values that the system does not report.
+// addHost adds the machine's resource usage, without the values that the system does not report.
 func (r *metricSetBuilder) addHost(n *api.Node, s *hoststats.Stats) {
 	labels := r.newNodeLabels(n)
 	if s.Uptime > 0 {
@@ -113,7 +113,7 @@ func (r *metricSetBuilder) addHost(n *api.Node, s *hoststats.Stats) {
 		r.Add("nomad.client.host.cpu.idle", c.Idle, one)
 		r.Add("nomad.client.host.cpu.total", c.TotalPercent, one)
 		r.Add("nomad.client.host.cpu.total_percent", c.TotalPercent, one)
-		if n.NodeResources != nil && n.NodeResources.Cpu.CpuShares > 0 { // 0 means that the frequency of the CPU is unknown
+		if n.NodeResources != nil && n.NodeResources.Cpu.CpuShares > 0 { // 0 means that the CPU frequency is unknown
 			r.Add("nomad.client.host.cpu.total_ticks", c.TotalTicks, one)
 		}
 	}

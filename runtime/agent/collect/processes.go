@@ -15,8 +15,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 )
 
-// addPlugins adds the states of the plugins. It omits plugins that another plugin supersedes, and plugins that have never run,
-// because their type is unknown.
+// addPlugins adds the plugins' states. It omits plugins that another plugin supersedes, and plugins that have never run, because
+// their type is unknown.
 func (r *metricSetBuilder) addPlugins(plugins []supervisor.PluginStatus) {
 	for _, p := range plugins {
 		if p.Serves.Name == "" || p.SupersededBy != "" {
@@ -28,7 +28,7 @@ func (r *metricSetBuilder) addPlugins(plugins []supervisor.PluginStatus) {
 	}
 }
 
-// addOperations adds the operations of the agent and of the plugins that have sent their counts.
+// addOperations adds the operations of the agent and of plugins that have sent their counts.
 func (r *metricSetBuilder) addOperations(plugins []supervisor.PluginStatus) {
 	add := func(c opcount.Counts, labels metrics.Labels) {
 		for _, k := range opcount.Kinds() {
@@ -56,7 +56,7 @@ func (r *metricSetBuilder) addKeeper(k *keeper.Client) {
 	}
 }
 
-// helperTimeout is the timeout of a request to a helper process.
+// helperTimeout is the timeout for a request to a helper process.
 const helperTimeout = time.Second
 
 func (r *metricSetBuilder) addLogCollector(ctx context.Context, c *logs.CollectorClient) {
@@ -78,7 +78,7 @@ func (r *metricSetBuilder) addLogCollector(ctx context.Context, c *logs.Collecto
 	}
 }
 
-// addHelperResidentMemory adds the memory of a helper process, unless the process has just exited.
+// addHelperResidentMemory adds a helper process's memory, unless the process has just exited.
 func (r *metricSetBuilder) addHelperResidentMemory(pid int, labels metrics.Labels) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	if err != nil {

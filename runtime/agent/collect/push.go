@@ -13,8 +13,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/agent/otlp"
 )
 
-// PushToSinks sends the metrics to the sinks of the settings once per collection interval, until ctx ends. Without sinks it
-// collects nothing. A sink that cannot be reached loses the metrics of the interval; nothing else waits for it.
+// PushToSinks sends the metrics to the settings' sinks once per collection interval, until ctx ends. Without sinks it collects
+// nothing. An unreachable sink loses the interval's metrics; nothing else waits for it.
 func (c *MetricsCollector) PushToSinks(ctx context.Context, logger hclog.Logger) {
 	var senders []*sinkSender
 	defer func() { closeSenders(senders) }()
@@ -39,8 +39,8 @@ func (c *MetricsCollector) PushToSinks(ctx context.Context, logger hclog.Logger)
 	}
 }
 
-// PushOTLP sends the metrics to an OpenTelemetry collector once per interval of the exporter, until ctx ends, and then
-// once more, for two seconds at most. Values that cannot be sent before the next interval starts are lost.
+// PushOTLP sends the metrics to an OpenTelemetry collector once per exporter interval, until ctx ends, and then once more, for
+// two seconds at most. Values that cannot be sent before the next interval starts are lost.
 func (c *MetricsCollector) PushOTLP(ctx context.Context, e *otlp.MetricsExporter) {
 	ticker := time.NewTicker(e.Interval())
 	defer ticker.Stop()
@@ -65,7 +65,7 @@ func (c *MetricsCollector) gatherAndExportOTLP(ctx context.Context, e *otlp.Metr
 	}
 }
 
-// updateSenders returns a sender for each sink. It keeps the senders of unchanged sinks, and closes the others.
+// updateSenders returns a sender for each sink. It keeps the senders for unchanged sinks, and closes the others.
 func updateSenders(old []*sinkSender, sinks []metrics.Sink) (senders []*sinkSender) {
 	for _, sink := range sinks {
 		if sink.Address == "" {
@@ -93,7 +93,7 @@ type sinkSender struct {
 	sink          metrics.Sink
 	encoder       metrics.StatsdEncoder
 	conn          net.Conn  // nil without a connection
-	lastWarningAt time.Time // time of the last warning
+	lastWarningAt time.Time // last warning's time
 }
 
 // sendTimeout limits one call of sinkSender.sendPackets.
@@ -114,7 +114,7 @@ func (s *sinkSender) sendPackets(ctx context.Context, packets [][]byte) error {
 	_ = s.conn.SetWriteDeadline(deadline) // an error means that the connection is closed, which Write reports
 	for _, packet := range packets {
 		if _, err := s.conn.Write(packet); err != nil {
-			s.close() // the next send resolves the name of the sink again, because its address may have changed
+			s.close() // the next send resolves the sink's name again, because its address may have changed
 			return err
 		}
 	}
@@ -128,8 +128,8 @@ func (s *sinkSender) close() {
 	}
 }
 
-// minWarningInterval is the minimum time between two warnings about a sink. A successful send does not end the interval, because a
-// UDP socket returns an error for only some of the packets to an unreachable port.
+// minWarningInterval is the minimum time between two warnings about a sink. A successful send does not end the interval, because
+// a UDP socket returns an error for only some packets to an unreachable port.
 const minWarningInterval = 10 * time.Minute
 
 // countFailureAndWarnRarely counts a failure, and logs it if the last warning was long ago.

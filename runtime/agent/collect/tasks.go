@@ -11,7 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// addAllocation adds the restarts and the allocated resources of an allocation's tasks.
+// addAllocation adds the restarts and allocated resources of an allocation's tasks.
 func (r *metricSetBuilder) addAllocation(alloc *api.Allocation) {
 	if r.settings.OmitAllocationMetrics {
 		return
@@ -40,8 +40,7 @@ func (r *metricSetBuilder) newTaskLabels(alloc *api.Allocation, task string) met
 	return labels
 }
 
-// mergedTaskMetadata returns the merged metadata of a job, a group and a task, without a group or task that the job
-// lacks.
+// mergedTaskMetadata returns the merged metadata of a job, a group and a task, without a group or task that the job lacks.
 func mergedTaskMetadata(alloc *api.Allocation, task string) map[string]string {
 	if alloc.Job == nil {
 		return nil
@@ -57,14 +56,14 @@ func mergedTaskMetadata(alloc *api.Allocation, task string) map[string]string {
 	return model.MergeMetaLaterWins(alloc.Job.Meta, group.Meta, group.Tasks[i].Meta)
 }
 
-// Limits of the labels from the metadata of a job.
+// Limits for the labels from a job's metadata.
 const (
 	maxMetadataLabels = 32
-	maxMetadataName   = 128 // length of a label name in bytes
+	maxMetadataName   = 128 // label name length in bytes
 )
 
-// metadataLabelPairs returns a list of label names and values, alternately, for the allowed keys of meta; if
-// allowedKeys is empty, all keys are allowed. Keys are omitted if their label names are too long or already in use.
+// metadataLabelPairs returns a list of label names and values, alternately, for the allowed keys in meta; if allowedKeys is
+// empty, all keys are allowed. Keys are omitted if their label names are too long or already in use.
 func metadataLabelPairs(meta map[string]string, allowedKeys []string) (alternatingNamesAndValues []string) {
 	used := map[string]bool{"": true, "host": true, "alloc_id": true, "namespace": true, "job": true, "task_group": true, "task": true}
 	for _, key := range slices.Sorted(maps.Keys(meta)) {
@@ -80,7 +79,7 @@ func metadataLabelPairs(meta map[string]string, allowedKeys []string) (alternati
 	return alternatingNamesAndValues
 }
 
-// labelNameOfMetadataKey turns a metadata key into the name of a label. Characters that a label name cannot have become underscores. The
+// labelNameOfMetadataKey turns a metadata key into a label name. Characters that a label name cannot have become underscores. The
 // result may be empty. Leading underscores are removed, because Prometheus reserves names with two of them.
 func labelNameOfMetadataKey(key string) string {
 	name := strings.Map(func(c rune) rune {
@@ -95,13 +94,13 @@ func labelNameOfMetadataKey(key string) string {
 	return name
 }
 
-// addTaskUsage adds the values of a task that its driver lists as measured.
+// addTaskUsage adds a task's values that its driver lists as measured.
 func (r *metricSetBuilder) addTaskUsage(u *taskUsage) {
 	labels := r.newTaskLabels(u.alloc, u.task)
 	for _, figure := range []struct {
 		name     string
 		measured []string
-		field    string // name of the value in the driver's list of measured values
+		field    string // value's name in the driver's list of measured values
 		value    float64
 	}{
 		{"cpu.system", u.CPU.Measured, "System Mode", u.CPU.System},

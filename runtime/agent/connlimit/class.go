@@ -8,26 +8,26 @@ import (
 // ClientClass is a group of clients that share a number of connections.
 type ClientClass uint8
 
-// A new connection is in the class Unauthenticated or, depending on its socket and its peer, in Task or Operator. A request that
-// has authenticated can move the connection to each class except Unauthenticated.
+// A new connection is in the class Unauthenticated or, depending on its socket and its peer, in Task or Operator. An
+// authenticated request can move the connection to each class except Unauthenticated.
 const (
 	Unauthenticated ClientClass = iota // a client over TCP that has sent no token yet
 	Task                               // a task that uses its socket, or has sent its token
-	Guest                              // a client with the read-only token, or any client of an agent that requires no token
-	Operator                           // a client with all rights, or a client that runs as the user of the agent
+	Guest                              // a client with the read-only token, or any client if the agent requires no token
+	Operator                           // a client with all rights, or a client that runs as the agent's user
 )
 
-// ClientIdentity is the client that a connection belongs to. Name is the text of a taskapi.Addr for a task, and otherwise
-// the user or the address of the peer.
+// ClientIdentity is the client to which a connection belongs. Name is a taskapi.Addr's text for a task, and otherwise the peer's
+// user or address.
 type ClientIdentity struct {
 	Class ClientClass
 	Name  string
 }
 
-// classLimits are the limits of each class. The shares of all classes add up to eight eighths.
+// classLimits are each class's limits. The shares of all classes add up to eight eighths.
 var classLimits = [...]struct {
-	eighths   int // share of the class in Config.MaxConns, in eighths
-	perClient int // maximum connections of one client if Config.MaxConnsPerClient is 0; 0 means no limit
+	eighths   int // class share in Config.MaxConns, in eighths
+	perClient int // maximum connections per client if Config.MaxConnsPerClient is 0; 0 means no limit
 }{
 	Unauthenticated: {eighths: 1},
 	Task:            {eighths: 3, perClient: 100},
@@ -35,18 +35,18 @@ var classLimits = [...]struct {
 	Operator:        {eighths: 2},
 }
 
-// classConns has the connections of the clients of a class. Its methods require Limiter.mu.
+// classConns has the connections of a class's clients. Its methods require Limiter.mu.
 type classConns struct {
 	maxConns, maxConnsPerClient int // maxConnsPerClient is 0 if clients have no limit
 	connCount                   int
 	connsByClient               map[string][]*Conn // connections in the order in which the class got them, by ClientIdentity.Name
-	headerBytesByConn           map[*Conn]int      // bytes of the incomplete request of each connection that has not authenticated
+	headerBytesByConn           map[*Conn]int      // bytes of each unauthenticated connection's incomplete request
 	totalHeaderBytes            int                // sum of headerBytesByConn
 }
 
-// addConn adds a connection of a client. If the class is full, addConn first removes and returns a connection of the client
-// with most connections: the oldest idle connection, or the newest if none is idle. If the client with most connections is the
-// one whose connection is new, and none of its connections is idle, addConn returns false and changes nothing.
+// addConn adds a client's connection. If the class is full, addConn first removes and returns a connection of the client with
+// most connections: the oldest idle connection, or the newest if none is idle. If the new connection's client is the one with
+// most connections, and none of its connections is idle, addConn returns false and changes nothing.
 func (co *classConns) addConn(c *Conn, clientName string) (evicted *Conn, ok bool) {
 	if co.connCount >= co.maxConns {
 		if evicted = co.connToEvict(clientName); evicted == nil {
@@ -59,11 +59,11 @@ func (co *classConns) addConn(c *Conn, clientName string) (evicted *Conn, ok boo
 	return evicted, true
 }
 
-// connToEvict returns the connection that addConn removes for a new connection of clientOfNewConn, or nil if there is
-// none. If several clients have most connections, it selects the client whose first connection is the oldest.
+// connToEvict returns the connection that addConn removes for a new connection of clientOfNewConn, or nil if there is none. If
+// several clients have most connections, it selects the client with the oldest first connection.
 func (co *classConns) connToEvict(clientOfNewConn string) *Conn {
 	var client string
-	var most int // connections of client, including the new connection
+	var most int // number of client's connections, including the new connection
 	for name, conns := range co.connsByClient {
 		n := len(conns)
 		if name == clientOfNewConn {
@@ -83,7 +83,7 @@ func (co *classConns) connToEvict(clientOfNewConn string) *Conn {
 	return conns[len(conns)-1]
 }
 
-// removeConn removes a connection of the class.
+// removeConn removes a connection from the class.
 func (co *classConns) removeConn(c *Conn) {
 	name := c.countedClient.Name
 	if co.connsByClient[name] = slices.DeleteFunc(co.connsByClient[name], func(other *Conn) bool { return other == c }); len(co.connsByClient[name]) == 0 {
@@ -93,8 +93,8 @@ func (co *classConns) removeConn(c *Conn) {
 	co.forgetHeaderBytes(c)
 }
 
-// connToEvictForHeaderBytes selects the client whose incomplete requests have most bytes in total, and returns that
-// client's connection with most bytes.
+// connToEvictForHeaderBytes selects the client with most bytes in incomplete requests, and returns that client's connection with
+// most bytes.
 func (co *classConns) connToEvictForHeaderBytes() (most *Conn) {
 	sums := make(map[string]int)
 	for c, n := range co.headerBytesByConn {
@@ -108,14 +108,14 @@ func (co *classConns) connToEvictForHeaderBytes() (most *Conn) {
 	return most
 }
 
-// forgetHeaderBytes ends the count of the bytes of a connection's incomplete request.
+// forgetHeaderBytes stops counting the bytes in a connection's incomplete request.
 func (co *classConns) forgetHeaderBytes(c *Conn) {
 	co.totalHeaderBytes -= co.headerBytesByConn[c]
 	delete(co.headerBytesByConn, c)
 }
 
-// isWithinClientLimit reports whether a connection is within the limit of connections of its client. The class may already have
-// counted the connection for the client.
+// isWithinClientLimit reports whether a connection is within its client's connection limit. The class may already have counted
+// the connection for the client.
 func (co *classConns) isWithinClientLimit(c *Conn, clientName string) bool {
 	if co.maxConnsPerClient == 0 {
 		return true

@@ -20,17 +20,17 @@ type Conn struct {
 	uncountOnce     sync.Once
 	closedOrEvicted chan struct{} // closed when the connection is closed or evicted
 
-	countsHeaderBytes     atomic.Bool  // Read counts the bytes that the client sends; set with limiter.mu held
-	holdsLargeRequestSlot atomic.Bool  // the server processes a large request of this connection, which has an element in limiter.largeRequestSlots
+	countsHeaderBytes     atomic.Bool  // Read counts the bytes from the client; set with limiter.mu held
+	holdsLargeRequestSlot atomic.Bool  // the server processes this connection's large request, which has an element in limiter.largeRequestSlots
 	isEvicted             atomic.Bool  // Evict closes the net.Conn, and Close does not
 	readStartUnixNano     atomic.Int64 // Unix time in nanoseconds at which the current Read has started; 0 while no Read is in progress
 
 	// Guarded by limiter.mu.
 	countedClient                ClientIdentity
-	isCounted                    bool      // the class of countedClient has the connection
+	isCounted                    bool      // countedClient's class has the connection
 	isAuthenticated              bool      // CountForClient has succeeded
-	isAuthenticatedRequestActive bool      // a request of a client that has authenticated is in progress
-	requestDoneAt                time.Time // end of the last request of an authenticated client
+	isAuthenticatedRequestActive bool      // an authenticated client's request is in progress
+	requestDoneAt                time.Time // end of an authenticated client's last request
 }
 
 // ConnOf returns the Conn that c is, or that c wraps with TLS. It returns nil if there is none.
@@ -42,7 +42,7 @@ func ConnOf(c net.Conn) *Conn {
 	return limited
 }
 
-// PeerIdentity returns the identity of the peer, to which the connection belongs until a request has authenticated.
+// PeerIdentity returns the peer's identity. The connection belongs to it until a request has authenticated.
 func (c *Conn) PeerIdentity() ClientIdentity {
 	if c == nil {
 		return ClientIdentity{}
@@ -50,9 +50,8 @@ func (c *Conn) PeerIdentity() ClientIdentity {
 	return c.peerIdentity
 }
 
-// CountForClient counts the connection for the client that has sent the current request, which lasts until
-// [Conn.OnRequestDone]. It returns false if the client has too many connections: the server must then reject the request and
-// close the connection.
+// CountForClient counts the connection for the client that has sent the current request, which lasts until [Conn.OnRequestDone].
+// It returns false if the client has too many connections: the server must then reject the request and close the connection.
 func (c *Conn) CountForClient(id ClientIdentity) (withinLimit bool) {
 	if c == nil {
 		return true
@@ -87,9 +86,9 @@ func (c *Conn) CountForClient(id ClientIdentity) (withinLimit bool) {
 	return ok
 }
 
-// OnUnauthenticatedHeaderRead must be called when the server has read the header of a request of a client that has not
-// authenticated. It resets the count of header bytes. If the request has a body, no more bytes are counted, because the
-// server either discards the body or limits its size itself.
+// OnUnauthenticatedHeaderRead must be called when the server has read the request header of an unauthenticated client. It resets
+// the count of header bytes. If the request has a body, no more bytes are counted, because the server either discards the body or
+// limits its size itself.
 func (c *Conn) OnUnauthenticatedHeaderRead(hasBody bool) {
 	if c == nil {
 		return
@@ -118,8 +117,8 @@ func (c *Conn) OnRequestDone() {
 	}
 }
 
-// isIdleLocked reports whether the server waits for the next bytes of the client. On a loaded machine the client often
-// waits for the server instead: the bytes of the client have arrived, but the server has not read them yet.
+// isIdleLocked reports whether the server waits for the client's next bytes. On a loaded machine the client often waits for the
+// server instead: the client's bytes have arrived, but the server has not read them yet.
 func (c *Conn) isIdleLocked() bool {
 	since := c.readStartUnixNano.Load()
 	if c.isAuthenticatedRequestActive || since == 0 || time.Since(time.Unix(0, since)) < minIdleTime || time.Since(c.requestDoneAt) < minIdleTime {
@@ -134,8 +133,8 @@ func (c *Conn) isIdleLocked() bool {
 	return unread == 0
 }
 
-// freeLargeRequestSlot frees the large-request slot of the connection, if it has one. It is called when the server has processed the
-// bytes that it has read from the connection.
+// freeLargeRequestSlot frees the connection's large-request slot, if it has one. It is called when the server has processed the
+// bytes read from the connection.
 func (c *Conn) freeLargeRequestSlot() {
 	if c.holdsLargeRequestSlot.Swap(false) {
 		<-c.limiter.largeRequestSlots
@@ -163,8 +162,8 @@ func (c *Conn) Read(p []byte) (int, error) {
 	}
 }
 
-// Write implements net.Conn. It fails when the connection was evicted, because the handler of the cancelled request could write
-// an incomplete reply.
+// Write implements net.Conn. It fails when the connection was evicted, because the cancelled request's handler could write an
+// incomplete reply.
 func (c *Conn) Write(p []byte) (int, error) {
 	select {
 	case <-c.closedOrEvicted:
@@ -174,8 +173,8 @@ func (c *Conn) Write(p []byte) (int, error) {
 	}
 }
 
-// CloseWrite closes the sending direction of the connection. A client can then read the reply to a request whose body the server
-// has not read.
+// CloseWrite closes the connection's sending direction. A client can then read the reply to a request even if the server has not
+// read its body.
 func (c *Conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -193,7 +192,7 @@ func (c *Conn) Close() error {
 	return c.Conn.Close()
 }
 
-// uncountAndFailReadsAndWrites removes the connection from the counts of the limiter. From then on Read and Write fail.
+// uncountAndFailReadsAndWrites removes the connection from the limiter's counts. From then on Read and Write fail.
 func (c *Conn) uncountAndFailReadsAndWrites() {
 	c.uncountOnce.Do(func() {
 		close(c.closedOrEvicted)
@@ -206,7 +205,7 @@ func (c *Conn) uncountAndFailReadsAndWrites() {
 	})
 }
 
-// Evict makes Read and Write of the server fail at once, and closes the connection. If the client has not authenticated, the
+// Evict makes the server's Read and Write fail at once, and closes the connection. If the client has not authenticated, the
 // connection is closed for the client after closeDelay.
 func (c *Conn) Evict() {
 	if c == nil {

@@ -12,31 +12,30 @@ import (
 )
 
 const (
-	// maxConns is the default of Config.MaxConns, if this process can open twice as many files.
+	// maxConns is the default for Config.MaxConns, if this process can open twice as many files.
 	maxConns = 8192
-	// maxHeaderBytes limits the bytes of all incomplete requests of a class. The parsed header of a request,
-	// a map with an entry for each line, uses up to 17 times as much memory.
+	// maxHeaderBytes limits the bytes of all incomplete requests in a class. A request's parsed header, a map with an entry for
+	// each line, uses up to 17 times as much memory.
 	maxHeaderBytes = 512 << 10
-	// maxLargeRequests is the number of requests with more than smallRequestBytes bytes that the server
-	// processes at the same time. Further large requests wait, so that attackers can use neither much memory
-	// nor all processors. Most requests are smaller.
+	// maxLargeRequests is the number of requests above smallRequestBytes bytes that the server processes at the same time.
+	// Further large requests wait, so that attackers can use neither much memory nor all processors. Most requests are smaller.
 	maxLargeRequests  = 2
 	smallRequestBytes = 1 << 10
-	// minIdleTime is how long the server must have waited for bytes of a client before the connection counts as idle. A Read
-	// that has just started can already have received bytes.
+	// minIdleTime is how long the server must have waited for a client's bytes before the connection counts as idle. A Read that
+	// has just started may already have received bytes.
 	minIdleTime = 100 * time.Millisecond
-	// closeDelay is how long after its eviction a connection of a client that has not authenticated is closed. Without
-	// the delay, clients that reconnect at once would keep the server busy with evictions.
+	// closeDelay is the time from an unauthenticated client's eviction until its connection is closed. Without the delay, clients
+	// that reconnect at once would keep the server busy with evictions.
 	closeDelay = 2 * time.Second
 )
 
 // Config configures a Limiter.
 type Config struct {
-	// MaxConns is the maximum number of connections of all clients. 0 means 8192, or half of the number of files that this
-	// process can open if that is less; the other half is for the work of the agent.
+	// MaxConns is the maximum number of connections for all clients. 0 means 8192, or half of the files that this process can
+	// open if that is less; the other half is for the agent's work.
 	MaxConns int
-	// MaxConnsPerClient is the maximum number of connections of a client that has authenticated. 0 means 100 for a task and
-	// no limit for other clients.
+	// MaxConnsPerClient is an authenticated client's maximum number of connections. 0 means 100 for a task and no limit for other
+	// clients.
 	MaxConnsPerClient int
 	Logger            hclog.Logger
 }
@@ -74,8 +73,7 @@ func defaultMaxConns() int {
 	return int(min(maxConns, openFileLimit.Cur/2))
 }
 
-// LimitListener returns a listener on inner whose connections the Limiter counts. The connections have the type *Conn;
-// see [ConnOf].
+// LimitListener returns a listener on inner; the Limiter counts its connections. They have the type *Conn; see [ConnOf].
 func (l *Limiter) LimitListener(inner net.Listener) net.Listener {
 	if address, err := netip.ParseAddrPort(inner.Addr().String()); err == nil {
 		if _, err := querySockDiag(address, netip.AddrPort{}); err != nil {
@@ -90,7 +88,7 @@ type limitedListener struct {
 	limiter *Limiter
 }
 
-// Accept closes connections that are not within the limits.
+// Accept closes connections that exceed the limits.
 func (l *limitedListener) Accept() (net.Conn, error) {
 	for {
 		inner, err := l.Listener.Accept()
@@ -127,8 +125,8 @@ func (l *Limiter) markUncountedLocked(c *Conn) {
 	}
 }
 
-// countHeaderBytesAndThrottle counts n bytes that a client which has not authenticated has sent. If the client's
-// request is large, countHeaderBytesAndThrottle blocks until the request gets a slot, or the connection has ended.
+// countHeaderBytesAndThrottle counts n bytes from an unauthenticated client. If the client's request is large,
+// countHeaderBytesAndThrottle blocks until the request gets a slot, or the connection has ended.
 func (l *Limiter) countHeaderBytesAndThrottle(c *Conn, n int) {
 	l.mu.Lock()
 	large := l.connsByClass[c.countedClient.Class].headerBytesByConn[c]+n > smallRequestBytes

@@ -14,9 +14,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskapi"
 )
 
-// identifyPeer returns the identity of the peer of a connection. The socket of a task identifies the task. A connection to
-// another unix socket, or over TCP from this machine, is identified by the user of its peer, and any other by the address
-// of its peer.
+// identifyPeer returns the identity of a connection's peer. A task's socket identifies the task. A connection to another unix
+// socket, or over TCP from this machine, is identified by its peer's user, and any other by its peer's address.
 func identifyPeer(c net.Conn) ClientIdentity {
 	switch c.LocalAddr().Network() {
 	case taskapi.Network:
@@ -45,7 +44,7 @@ func identifyPeer(c net.Conn) ClientIdentity {
 	}
 	switch {
 	case peer.IsLoopback():
-		return ClientIdentity{Unauthenticated, "loopback"} // each client of this machine can choose among these addresses
+		return ClientIdentity{Unauthenticated, "loopback"} // each client on this machine can choose among these addresses
 	case peer.Is6():
 		network, _ := peer.Prefix(64) // the length is valid; one client often has a whole network
 		return ClientIdentity{Unauthenticated, network.String()}
@@ -71,7 +70,7 @@ func unixPeerUID(c net.Conn) (uid uint32, err error) {
 	return uid, errors.Join(err, controlErr)
 }
 
-// Offsets and values of linux/inet_diag.h, which golang.org/x/sys/unix lacks.
+// Offsets and values from linux/inet_diag.h, which golang.org/x/sys/unix lacks.
 const (
 	diagRequestSize = unix.SizeofNlMsghdr + 56 // struct inet_diag_req_v2
 	diagReplySize   = unix.SizeofNlMsghdr + 72 // struct inet_diag_msg
@@ -85,15 +84,15 @@ const (
 // errNoOwner is the error for a TCP socket that no process has, or no longer has.
 var errNoOwner = errors.New("the socket belongs to no process")
 
-// tcpSocketUID returns the user of the TCP socket of this machine that is connected from socketAddr to
-// connectedTo. The kernel finds the socket in a table of hashes, and replies before the send returns.
+// tcpSocketUID returns the user of this machine's TCP socket that is connected from socketAddr to connectedTo. The kernel finds
+// the socket in a hash table, and replies before the send returns.
 func tcpSocketUID(socketAddr, connectedTo netip.AddrPort) (uint32, error) {
 	reply, err := querySockDiag(socketAddr, connectedTo)
 	if err != nil {
 		return 0, err
 	}
-	// The sockets of a closed connection, and sockets that listen at the address, are not those of the peer. The kernel
-	// reports the user 0 and no inode for a socket without a process.
+	// A closed connection's sockets, and sockets that listen at the address, are not the peer's. The kernel reports the user 0
+	// and no inode for a socket without a process.
 	if reply[diagState] == unix.BPF_TCP_LISTEN || binary.NativeEndian.Uint32(reply[diagInode:]) == 0 {
 		return 0, errNoOwner
 	}

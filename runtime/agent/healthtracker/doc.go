@@ -1,6 +1,5 @@
-// Package healthtracker keeps the health of all jobs up to date for readers that wait for changes.
+// Package healthtracker keeps all jobs' health up to date for readers that wait for changes.
 //
-// A [Tracker] reads the store, the results of checks, and the last lines of standard error of tasks that have failed, and has
-// package jobhealth evaluate the jobs that have changed. It works only in the calls of its readers: without readers it does
-// nothing, and has no goroutine.
+// A [Tracker] reads the store, the check results, and the last stderr lines of failed tasks, and has package jobhealth evaluate
+// the changed jobs. It works only in its readers' calls: without readers it does nothing, and has no goroutine.
 package healthtracker

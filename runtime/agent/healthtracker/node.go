@@ -11,18 +11,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 )
 
-// Node is the part of the node that the health of jobs depends on. runtime/agent implements it.
+// Node is the part of the node that affects job health. runtime/agent implements it.
 type Node interface {
-	// Alloc returns the runner of an allocation, or nil if the node has no runner of the allocation.
+	// Alloc returns an allocation's runner, or nil if the node has none.
 	Alloc(id string) *allocrunner.Runner
-	// AllocDir returns the directory of an allocation, which may not exist. It fails only if the id is not valid.
+	// AllocDir returns an allocation's directory, which may not exist. It fails only if the id is not valid.
 	AllocDir(allocID string) (*allocdir.Dir, error)
 }
 
-// stderrTailBytes is how much of the standard error of a task is read for its health.
+// stderrTailBytes is how much of a task's standard error is read for its health.
 const stderrTailBytes = 2048
 
-// ForNode returns a configuration that reads the checks and the output of tasks from the node.
+// ForNode returns a configuration that reads checks and task output from the node.
 func ForNode(n Node, nodeID string) Config {
 	c := ForChecks(n, nodeID)
 	c.StderrTail = func(allocID, task string) (string, time.Time, error) {
@@ -35,7 +35,7 @@ func ForNode(n Node, nodeID string) Config {
 	return c
 }
 
-// ForChecks returns a configuration that reads the checks from the node, and no output: for readers of the words alone.
+// ForChecks returns a configuration that reads the checks from the node, and no output: for readers that need only the words.
 func ForChecks(n interface {
 	Alloc(id string) *allocrunner.Runner
 }, nodeID string,

@@ -18,22 +18,22 @@ import (
 // Config connects a Tracker to the node. Each function may be nil.
 type Config struct {
 	NodeID string
-	// CheckStatuses returns the results of the service checks of an allocation, and a channel that is closed when they change.
+	// CheckStatuses returns the results of an allocation's service checks, and a channel that is closed when they change.
 	CheckStatuses func(allocID string) (statuses []api.AllocCheckStatus, changed <-chan struct{})
-	// StderrTail returns the end of what a task has written to its standard error, and the time of the last write.
+	// StderrTail returns the end of a task's standard error, and the time of the last write.
 	StderrTail func(allocID, task string) (tail string, writtenAt time.Time, err error)
 }
 
-// Tracker knows the health of all jobs. All methods may be called concurrently. They may block while another call reads files.
+// Tracker knows all jobs' health. All methods may be called concurrently. They may block while another call reads files.
 type Tracker struct {
 	config Config
 
 	mu         sync.Mutex
 	jobs       map[jobKey]*trackedJob
-	tableIndex uint64 // of the state that was evaluated last
-	lastChange uint64 // index of the last change of a health
+	tableIndex uint64 // table index of the last evaluated state
+	lastChange uint64 // index of the last health change
 	notBefore  time.Time
-	recheckAt  time.Time   // when a health can change without a change of the state; zero means never
+	recheckAt  time.Time   // when a health can change without a state change; zero means never
 	timer      *time.Timer // closes timerFired at timerAt; nil if no reader waits for a time
 	timerAt    time.Time
 	timerFired chan struct{}
@@ -47,23 +47,23 @@ type trackedJob struct {
 	isDispatched bool
 
 	stamp     inputStamp
-	evaluated jobhealth.Health // result without a line of standard error
+	evaluated jobhealth.Health // result without a standard error line
 	health    jobhealth.Health
-	changedAt uint64 // index of the last change of health
+	changedAt uint64 // index of the last health change
 	recheckAt time.Time
-	checks    []<-chan struct{} // channels that are closed when the results of checks change
+	checks    []<-chan struct{} // channels that are closed when check results change
 	stderr    stderrLine
-	// deploymentStderr explains the exit that has made the deployment fail.
+	// deploymentStderr explains the exit that failed the deployment.
 	deploymentStderr stderrLine
 }
 
-// inputStamp changes when the objects of a job do.
+// inputStamp changes when a job's objects do.
 type inputStamp struct {
 	maxIndex                uint64
 	allocs, evals, deployed int
 }
 
-// stderrLine is the line that explains one exit of one process.
+// stderrLine is the line that explains one process exit.
 type stderrLine struct {
 	allocID, task string
 	since         time.Time
@@ -71,20 +71,19 @@ type stderrLine struct {
 	firstReadAt   time.Time
 }
 
-// JobHealth is the health of one job.
+// JobHealth is one job's health.
 type JobHealth struct {
 	Namespace, JobID string
 	IsDispatched     bool // the job is a dispatched child of a parameterized job
 	Health           jobhealth.Health
-	Index            uint64 // increases with each change of the health, also across agents, like a time in microseconds
+	Index            uint64 // increases with each health change, also across agents, like a time in microseconds
 }
 
 // New returns a tracker that has evaluated nothing yet.
 func New(c Config) *Tracker { return &Tracker{config: c, jobs: make(map[jobKey]*trackedJob)} }
 
-// Jobs returns the health of all jobs of a namespace, or of [store.AnyNamespace], sorted by namespace and id, and the index of
-// the last change of a job's health. It adds channels to ws, which may be nil, one of which is closed when the result may have
-// changed.
+// Jobs returns the health of all jobs in a namespace, or in [store.AnyNamespace], sorted by namespace and id, and the index of
+// the last job health change. It adds channels to ws, which may be nil; one of them is closed when the result may have changed.
 func (t *Tracker) Jobs(s *store.Snapshot, ws store.WatchSet, namespace string) ([]JobHealth, uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -101,8 +100,8 @@ func (t *Tracker) Jobs(s *store.Snapshot, ws store.WatchSet, namespace string) (
 	return found, t.lastChange
 }
 
-// Job returns the health of one job. ok is false if there is no such job; the index is then that of the last change of any job.
-// ws has the same meaning as for Jobs.
+// Job returns one job's health. ok is false if the job does not exist; the index is then that of any job's last change. ws has
+// the same meaning as for Jobs.
 func (t *Tracker) Job(s *store.Snapshot, ws store.WatchSet, namespace, id string) (h JobHealth, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -118,7 +117,7 @@ func (j *trackedJob) toJobHealth(key jobKey) JobHealth {
 	return JobHealth{key.namespace, key.id, j.isDispatched, j.health, j.changedAt}
 }
 
-// maxShare is the share of time that evaluations for waiting readers take at most: 1/maxShare.
+// maxShare is the maximum share of time for waiting readers' evaluations: 1/maxShare.
 const maxShare = 20
 
 // refreshLocked evaluates the jobs that have changed since the last call.
@@ -166,7 +165,7 @@ func (t *Tracker) watchRecheckLocked(ws store.WatchSet) {
 	ws.Add(t.timerFired)
 }
 
-// haveChecksChanged reports whether the results of checks of a job have changed.
+// haveChecksChanged reports whether a job's check results have changed.
 func (t *Tracker) haveChecksChanged() bool {
 	for _, j := range t.jobs {
 		if j.haveChecksChanged() {
@@ -188,7 +187,7 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
-// jobObjects are the objects of the state that the health of a job depends on.
+// jobObjects are the state objects that a job's health depends on.
 type jobObjects struct {
 	job        *api.Job
 	allocs     []*api.Allocation
@@ -201,7 +200,7 @@ type jobObjects struct {
 
 func (o *jobObjects) addIndex(index uint64) { o.stamp.maxIndex = max(o.stamp.maxIndex, index) }
 
-// readObjects returns the objects of all jobs. It reads each table once, which costs less than one look-up per job and table.
+// readObjects returns all jobs' objects. It reads each table once, which costs less than one look-up per job and table.
 func readObjects(s *store.Snapshot) map[jobKey]*jobObjects {
 	all := make(map[jobKey]*jobObjects)
 	for _, j := range s.Jobs(nil, store.AnyNamespace, "") {
@@ -249,12 +248,12 @@ func readObjects(s *store.Snapshot) map[jobKey]*jobObjects {
 	return all
 }
 
-// isLaterDeployment reports whether a deployment of a job was created after another one, which may be nil.
+// isLaterDeployment reports whether a job's deployment was created after another one, which may be nil.
 func isLaterDeployment(d, other *api.Deployment) bool {
 	return other == nil || d.CreateIndex > other.CreateIndex || d.CreateIndex == other.CreateIndex && d.JobVersion > other.JobVersion
 }
 
-// evaluateLocked evaluates the jobs whose objects have changed, and those that are due.
+// evaluateLocked evaluates the jobs with changed objects, and those that are due.
 func (t *Tracker) evaluateLocked(s *store.Snapshot, now time.Time) {
 	all := readObjects(s)
 	node := s.Node(nil, t.config.NodeID)
@@ -285,7 +284,7 @@ func (t *Tracker) evaluateLocked(s *store.Snapshot, now time.Time) {
 			// A child that can have children itself is evaluated in this loop, too.
 			if child := t.jobs[jobKey{key.namespace, pointer.Value(o.lastChild.ID)}]; child != nil {
 				last = &jobhealth.Child{ID: pointer.Value(o.lastChild.ID), Health: child.health}
-				o.addIndex(child.changedAt) // higher than all indexes of the state
+				o.addIndex(child.changedAt) // higher than all indexes in the state
 			}
 		}
 		t.evaluateJobLocked(s, key, o, node, last, now)
@@ -334,16 +333,16 @@ func (t *Tracker) evaluateJobLocked(s *store.Snapshot, key jobKey, o *jobObjects
 	j.health = h
 }
 
-// nextIndex returns an index for a change. Indexes are times, so that they increase across agents.
+// nextIndex returns an index for a change. Indexes are times, so they increase across agents.
 func (t *Tracker) nextIndex(now time.Time) uint64 {
 	return max(t.lastChange+1, uint64(now.UnixMicro()))
 }
 
-// lateOutput is how long after the report of an exit the log collector can write the last output of the process.
+// lateOutput is how long after an exit report the log collector may write the process's last output.
 const lateOutput = time.Second
 
-// addStderrLines returns the health of a job with the last lines of standard error that explain it. They are read again at
-// recheckAt, unless that is zero.
+// addStderrLines returns a job's health with the last standard error lines that explain it. They are read again at recheckAt,
+// unless that is zero.
 func (t *Tracker) addStderrLines(j *trackedJob, now time.Time) (h jobhealth.Health, recheckAt time.Time) {
 	h = j.evaluated
 	if allocID, task, since, wanted := h.WantedStderr(); wanted && t.config.StderrTail != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 )
 
-// The files of a task are measured up to a number of files and directories, and to a depth of directories. The second limits
-// the open files of the agent.
+// A task's files are measured up to a number of files and directories, and to a directory depth. The second limits the agent's
+// open files.
 const (
 	maxMeasuredFiles = 20000
 	maxMeasuredDepth = 50
@@ -21,14 +21,14 @@ const (
 
 var errTooManyFiles = fmt.Errorf("more than %d files, or than %d directories in one another", maxMeasuredFiles, maxMeasuredDepth)
 
-// diskUsage is the space of files on the disk, in bytes.
+// diskUsage is the files' space on the disk, in bytes.
 type diskUsage struct {
-	task   uint64 // files in the directory of the task, and its output
-	shared uint64 // files that the tasks of the allocation share, without their output
+	task   uint64 // files in the task's directory, and its output
+	shared uint64 // files shared by the allocation's tasks, without their output
 }
 
-// measureAllocDir measures the files of a task. It does not follow links, nor does it enter mounts, such as volumes and the
-// directories of the host that an isolated task has. The error is errTooManyFiles if it gave up.
+// measureAllocDir measures a task's files. It does not follow links, nor does it enter mounts, such as volumes and an isolated
+// task's host directories. The error is errTooManyFiles if it gave up.
 func measureAllocDir(dir *allocdir.Dir, task string) (diskUsage, error) {
 	paths := dir.TaskPaths(task)
 	m := &diskMeter{left: maxMeasuredFiles}
@@ -56,8 +56,8 @@ type diskMeter struct {
 	skipped string // name of the directory in the first one that is not measured
 }
 
-// measure returns the space of the files below a directory, which may not exist. If accepts is not nil, only files in the directory
-// itself with a name that it accepts count.
+// measure returns the space of the files below a directory, which may not exist. If accepts is not nil, only files in the
+// directory itself with a name that it accepts count.
 func (m *diskMeter) measure(path string, accepts func(name string) bool) (uint64, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
@@ -73,9 +73,9 @@ func (m *diskMeter) measure(path string, accepts func(name string) bool) (uint64
 	return m.measureOpenDir(fd, st.Dev, 1, accepts)
 }
 
-// measureOpenDir closes fd. All names are resolved relative to fd, so that a task that exchanges a directory for a link leads
-// it nowhere. It reads the directory in parts, because a directory can have millions of files, and without an os.File, which
-// costs more than the directory of most tasks.
+// measureOpenDir closes fd. All names are resolved relative to fd, so a task that exchanges a directory for a link leads it
+// nowhere. It reads the directory in parts, because a directory can have millions of files, and without an os.File, which costs
+// more than most tasks' directory.
 func (m *diskMeter) measureOpenDir(fd int, device uint64, depth int, accepts func(string) bool) (total uint64, err error) {
 	defer unix.Close(fd)
 	var buf [4096]byte
@@ -95,7 +95,7 @@ func (m *diskMeter) measureOpenDir(fd int, device uint64, depth int, accepts fun
 			}
 			var st unix.Stat_t
 			if accepts != nil && !accepts(name) || unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || st.Dev != device {
-				continue // of others, or removed in the meantime
+				continue // owned by others, or removed in the meantime
 			}
 			if st.Mode&unix.S_IFMT != unix.S_IFDIR {
 				total += uint64(st.Blocks) * 512

@@ -20,23 +20,22 @@ import (
 // Interval is the time between two samples.
 const Interval = 10 * time.Second
 
-// Retention is how long a sample is kept, if the file has room for the samples of this time.
+// Retention is how long a sample is kept, if the file has room for all samples in this time.
 const Retention = 6 * time.Hour
 
 // Key identifies a task, a job or the node in a file. It is a hash, so that all entries have one size.
 type Key uint64
 
-// NodeKey is the key of the node.
+// NodeKey is the node's key.
 var NodeKey = newKey("node")
 
-// TaskKey returns the key of a task of an allocation.
+// TaskKey returns the key of an allocation's task.
 func TaskKey(allocID, task string) Key { return newKey("task", allocID, task) }
 
-// JobKey returns the key of a job.
+// JobKey returns a job's key.
 func JobKey(namespace, jobID string) Key { return newKey("job", namespace, jobID) }
 
-// newKey returns the key of an object. Names come from the users of the API, so the hash must resist the search for
-// two names with one key.
+// newKey returns an object's key. Names come from API users, so the hash must resist the search for two names with one key.
 func newKey(parts ...string) Key {
 	text := make([]byte, 0, 512) // on the stack, because two keys are computed for each task and sample
 	for _, part := range parts {
@@ -46,41 +45,41 @@ func newKey(parts ...string) Key {
 	return Key(binary.LittleEndian.Uint64(sum[:]))
 }
 
-// Entry is the usage of one task, or of the node, in a sample.
+// Entry is the usage of one task, or the node, in a sample.
 type Entry struct {
 	Key       Key
-	Job       Key     // job of the task; 0 for the node
+	Job       Key     // the task's job; 0 for the node
 	CPUMHz    float32 // negative if unknown
 	MemoryKiB uint32  // UnknownSize if unknown
 	DiskKiB   uint32  // UnknownSize if unknown
 	Restarts  uint32  // number of restarts since the allocation started
 }
 
-// UnknownSize is the value of a size that is unknown.
+// UnknownSize is the value for an unknown size.
 const UnknownSize = math.MaxUint32
 
 // ToKiB returns a size in KiB, at most the largest size that an Entry can have.
 func ToKiB(bytes uint64) uint32 { return uint32(min(bytes>>10, UnknownSize-1)) }
 
-// The file has a header, and then samples that fill the ring one after the other; a sample does not continue at the
-// start of the ring. All numbers are little endian.
+// The file has a header, and then samples that fill the ring one after the other; a sample does not continue at the ring's start.
+// All numbers are little endian.
 //
-//	header: magic [8]byte, version uint32, size of the file uint64, CRC-32C of these uint32, zeros
+//	header: magic [8]byte, version uint32, file size uint64, CRC-32C of these uint32, zeros
 //	sample: magic uint32, CRC-32C of the rest uint32, sequence number uint64, Unix time in milliseconds int64,
 //	        number of entries uint32, zero uint32, entries
-//	entry:  key uint64, key of the job uint64, CPU in MHz float32, memory, disk and restarts uint32
+//	entry:  key uint64, job key uint64, CPU in MHz float32, memory, disk and restarts uint32
 //
-// Another layout needs another fileVersion: a file of another version is emptied.
+// Another layout needs another fileVersion: a file with another version is emptied.
 const (
 	fileVersion      = 1
 	headerSize       = 4096
 	sampleMagic      = 0x314c4148
 	sampleHeaderSize = 32
 	entrySize        = 32
-	// DefaultSize is the size of the file of an agent. A sample of 1,000 tasks has 32 KB, so that the file has room
-	// for almost three hours of 1,000 tasks, and for Retention of 480 tasks.
+	// DefaultSize is the size of an agent's file. A sample of 1,000 tasks has 32 KB, so the file has room for almost three hours
+	// with 1,000 tasks, and for Retention with 480 tasks.
 	DefaultSize = 32 << 20
-	// maxSamples limits the memory of the index.
+	// maxSamples limits the index's memory.
 	maxSamples = int(Retention / Interval)
 )
 
@@ -89,27 +88,27 @@ var (
 	crcTable  = crc32.MakeTable(crc32.Castagnoli)
 )
 
-// sampleRef is the place of a sample in the file.
+// sampleRef is a sample's place in the file.
 type sampleRef struct {
 	sequence     uint64
 	offset, size int64
 }
 
-// File is a ring of samples in a file of fixed size. When it is full, a new sample overwrites the oldest samples. A File
-// does not sync: the kernel keeps what a killed process has written. Its methods may be called concurrently.
+// File is a sample ring in a file with a fixed size. When it is full, a new sample overwrites the oldest samples. A File does not
+// sync: the kernel keeps what a killed process has written. Its methods may be called concurrently.
 type File struct {
 	size int64
 
 	mu           sync.Mutex
 	file         *os.File
 	index        []sampleRef // samples in the file, the oldest first
-	lastSequence uint64      // sequence number of the newest sample; 0 if there never was one
+	lastSequence uint64      // newest sample's sequence number; 0 if there never was one
 	end          int64       // end of the newest sample
-	written      []byte      // buffer of Append
+	written      []byte      // buffer for Append
 }
 
-// OpenFile opens a file of the given size, and makes it if it is missing. A file that is torn, truncated, of another
-// size or of another version loses the samples that are damaged, or all of them.
+// OpenFile opens a file with the given size, and makes it if it is missing. A file that is torn, truncated, or has another size
+// or version loses the damaged samples, or all of them.
 func OpenFile(path string, size int64) (*File, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -157,7 +156,7 @@ func (f *File) reset() error {
 	if err := f.file.Truncate(0); err != nil {
 		return err
 	}
-	if err := f.file.Truncate(f.size); err != nil { // without a write, so that a short history needs little of the disk
+	if err := f.file.Truncate(f.size); err != nil { // without a write, so that a short history needs little disk space
 		return err
 	}
 	_, err := f.file.WriteAt(newHeader(f.size), 0)
@@ -168,10 +167,10 @@ func (f *File) reset() error {
 func (f *File) findSamples() error {
 	var head [sampleHeaderSize]byte
 	window := make([]byte, 64<<10)
-	start := int64(math.MaxInt64) // offset of the window; no offset is in it
+	start := int64(math.MaxInt64) // the window's offset; no offset is in it
 	for offset := int64(headerSize); offset+sampleHeaderSize <= f.size; {
 		if offset < start || offset+sampleHeaderSize > start+int64(len(window)) {
-			// The part of the ring that was never written is a hole, which is not read.
+			// The unwritten part of the ring is a hole, which is not read.
 			if next, err := f.file.Seek(offset, unix.SEEK_DATA); errors.Is(err, unix.ENXIO) {
 				break
 			} else if err == nil {
@@ -208,8 +207,8 @@ func (f *File) findSamples() error {
 	return nil
 }
 
-// countBeforeGap returns the number of samples before the last gap in the sequence numbers. These samples are older than
-// a damaged sample, or are at the end of the ring, where the later samples did not fit.
+// countBeforeGap returns the number of samples before the last gap in the sequence numbers. These samples are older than a
+// damaged sample, or are at the end of the ring, where the later samples did not fit.
 func (f *File) countBeforeGap() int {
 	for i := len(f.index) - 1; i > 0; i-- {
 		if f.index[i].sequence != f.index[i-1].sequence+1 {
@@ -246,8 +245,8 @@ func (f *File) readSample(ref sampleRef, buf []byte) (sampleTime time.Time, samp
 	return time.UnixMilli(int64(binary.LittleEndian.Uint64(buf[16:]))), buf, nil
 }
 
-// Append appends a sample. It overwrites the oldest samples if the file is full. A file has room for one sample of
-// the entries that fill it; Append drops further entries.
+// Append appends a sample. It overwrites the oldest samples if the file is full. A file has room for one sample with the entries
+// that fill it; Append drops further entries.
 func (f *File) Append(t time.Time, entries []Entry) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -284,7 +283,7 @@ func (f *File) Append(t time.Time, entries []Entry) error {
 	return nil
 }
 
-// dropOverlapped drops the samples that overlap a part of the ring, and all that are older.
+// dropOverlapped drops the samples that overlap a part of the ring, and all older ones.
 func (f *File) dropOverlapped(start, end int64) {
 	count := 0
 	for i, ref := range f.index {
@@ -298,8 +297,8 @@ func (f *File) dropOverlapped(start, end int64) {
 // dropOldest drops the oldest samples from the index, without a new array.
 func (f *File) dropOldest(count int) { f.index = slices.Delete(f.index, 0, count) }
 
-// Read calls visit with the samples of the time from since to now, the oldest first. The entries are valid during the call
-// of visit only. When the clock was set back, samples with a later time than a newer sample are omitted.
+// Read calls visit with the samples in the time from since to now, the oldest first. The entries are valid only during the visit
+// call. When the clock was set back, samples with a later time than a newer sample are omitted.
 func (f *File) Read(since, now time.Time, visit func(t time.Time, entries []Entry)) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -16,25 +16,25 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 )
 
-// Node is the part of the node that is sampled.
+// Node is the sampled part of the node.
 type Node interface {
 	// AppendRunningTasks appends the tasks with a process that has not exited to list.
 	AppendRunningTasks(list []allocrunner.RunningTask) []allocrunner.RunningTask
 	// Driver returns the driver with a name. It blocks while the plugin is starting.
 	Driver(ctx context.Context, name string) (driver.Driver, error)
-	// HostStatsWithoutDisks returns the resource usage of the machine without DiskStats.
+	// HostStatsWithoutDisks returns the machine's resource usage without DiskStats.
 	HostStatsWithoutDisks(context.Context) hoststats.Stats
-	// AllocDir returns the directory of an allocation, which may not exist.
+	// AllocDir returns an allocation's directory, which may not exist.
 	AllocDir(allocID string) (*allocdir.Dir, error)
 }
 
-// sampleTimeout is how long a sample waits for a driver. A task without a sample of its driver has an entry of unknown usage.
+// sampleTimeout is how long a sample waits for a driver. A task without a driver sample has an entry with unknown usage.
 const sampleTimeout = 5 * time.Second
 
-// openDelay is how long Run waits for the first query until it reads the file, so that the start of the agent comes first.
+// openDelay is how long Run waits for the first query until it reads the file, so that the agent's start comes first.
 const openDelay = 2 * time.Second
 
-// diskRounds is the number of samples from one measurement of the files of a task to the next: five minutes.
+// diskRounds is the number of samples between two measurements of a task's files: five minutes.
 const diskRounds = 30
 
 // Recorder samples a node, and records the samples in a file. The methods but Run may be called concurrently, also before Run.
@@ -50,10 +50,10 @@ type Recorder struct {
 	file    *File
 	openErr error
 
-	// These fields belong to the goroutine of Run. tasks, entries and earlierDisk are kept for their memory only: a sample of
-	// 1,000 tasks without them is 0.5 MB of garbage, whose collection costs more than the sample.
+	// These fields belong to Run's goroutine. tasks, entries and earlierDisk are kept for their memory only: a sample of 1,000
+	// tasks without them is 0.5 MB of garbage, and collecting it costs more than the sample.
 	round       uint64
-	diskByKey   map[Key]uint32 // size of the files in KiB, by the key of the task, or of an allocation for its shared files
+	diskByKey   map[Key]uint32 // file size in KiB, by the task's key, or by an allocation's key for its shared files
 	earlierDisk map[Key]uint32
 	tasks       []allocrunner.RunningTask
 	entries     []Entry
@@ -91,7 +91,7 @@ func (r *Recorder) Run(ctx context.Context) {
 	}
 }
 
-// Series is [File.ReadSeries] for the file of the recorder. It waits until Run has opened the file.
+// Series is [File.ReadSeries] for the recorder's file. It waits until Run has opened the file.
 func (r *Recorder) Series(ctx context.Context, p Period, keysByGroup map[string][]Key) (map[string]*Series, error) {
 	r.onceQuery.Do(func() { close(r.queried) })
 	select {
@@ -118,7 +118,7 @@ func (r *Recorder) record(ctx context.Context) {
 	r.writeFailed = err != nil
 }
 
-// sample returns the current usage of the node and of all running tasks.
+// sample returns the current usage of the node and all running tasks.
 func (r *Recorder) sample(ctx context.Context) []Entry {
 	r.tasks = r.node.AppendRunningTasks(r.tasks[:0])
 	tasks := r.tasks
@@ -144,7 +144,7 @@ func (r *Recorder) sample(ctx context.Context) []Entry {
 }
 
 // sampleTasksOfDriver sets the usage in the entries of the tasks with the given indexes, which have the driver. A driver that
-// samples a task only by a stream of its own is not asked: its tasks have the sample that others have received.
+// samples a task only by a separate stream is not called: its tasks have the sample that others have received.
 func (r *Recorder) sampleTasksOfDriver(ctx context.Context, name string, tasks []allocrunner.RunningTask, indexes []int, entries []Entry) {
 	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
 	defer cancel()
@@ -178,10 +178,10 @@ func sampleTotals(ctx context.Context, d driver.Driver, tasks []allocrunner.Runn
 	return sampler.SampleTaskTotals(ctx, ids, func(n int, total driver.TaskTotal) { entries[indexes[n]].setUsage(total) })
 }
 
-// setUsage sets the CPU and memory usage. The memory is that of the cgroup, with the page cache, as in `alloc status -stats`, or
-// the resident memory of the processes if there is no cgroup.
+// setUsage sets the CPU and memory usage. The memory is the cgroup's, with the page cache, as in `alloc status -stats`, or the
+// processes' resident memory if there is no cgroup.
 func (e *Entry) setUsage(u driver.TaskTotal) {
-	if mhz := float32(u.CPUMHz); mhz >= 0 && mhz <= math.MaxFloat32 { // not a NaN of a driver
+	if mhz := float32(u.CPUMHz); mhz >= 0 && mhz <= math.MaxFloat32 { // not a NaN from a driver
 		e.CPUMHz = mhz
 	}
 	e.MemoryKiB = ToKiB(u.MemoryRSS)
@@ -190,8 +190,8 @@ func (e *Entry) setUsage(u driver.TaskTotal) {
 	}
 }
 
-// addDiskUsage sets the size of the files of the tasks in their entries, and appends an entry for each allocation with shared
-// files. It measures the files of a part of the tasks in each round, so that the work is spread over time.
+// addDiskUsage sets the file size in the tasks' entries, and appends an entry for each allocation with shared files. It measures
+// only some tasks' files in each round, so that the work is spread over time.
 func (r *Recorder) addDiskUsage(tasks []allocrunner.RunningTask, entries []Entry) []Entry {
 	r.round++
 	newMeasurements := len(tasks)/diskRounds + 1 // tasks without a measurement that are measured now

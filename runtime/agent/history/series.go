@@ -5,25 +5,25 @@ import (
 	"time"
 )
 
-// Series is the usage of one object over time, in steps of the same duration. A step without a sample is missing. All lists
-// have the same length.
+// Series is one object's usage over time, in steps with the same duration. A step without a sample is missing. All lists have the
+// same length.
 type Series struct {
-	Interval time.Duration // nanoseconds of a step
-	Times    []int64       // start of each step, in milliseconds since 1970
-	CPU      []*float64    // MHz, mean of the step; null if unknown
-	Memory   []*uint64     // bytes, maximum of the step; null if unknown
-	Disk     []*uint64     // bytes, maximum of the step; null if unknown
-	Restarts []uint32      // restarts of the tasks since their allocations started
+	Interval time.Duration // nanoseconds per step
+	Times    []int64       // each step's start, in milliseconds since 1970
+	CPU      []*float64    // MHz, step mean; null if unknown
+	Memory   []*uint64     // bytes, step maximum; null if unknown
+	Disk     []*uint64     // bytes, step maximum; null if unknown
+	Restarts []uint32      // task restarts since their allocations started
 }
 
-// Period is a time that is divided into steps.
+// Period is a time divided into steps.
 type Period struct {
 	Since, Now time.Time
 	Step       time.Duration
 }
 
-// NewPeriod returns the period of the given duration that ends now. A step is a multiple of Interval, and there are
-// no more steps than maxSteps.
+// NewPeriod returns the period with the given duration that ends now. A step is a multiple of Interval, and there are no more
+// steps than maxSteps.
 func NewPeriod(now time.Time, duration time.Duration, maxSteps int) Period {
 	step := Interval
 	for duration > step*time.Duration(maxSteps-1) { // one step less, because the period can start within a step
@@ -38,7 +38,7 @@ func (p Period) stepStart(t time.Time) int64 {
 	return t.UnixMilli() / step * step
 }
 
-// total is the sum of the usage of the entries of an object in one sample, or of several samples of a step.
+// total is the summed usage of an object's entries in one sample, or in several samples of a step.
 type total struct {
 	entries            int // number of entries; 0 if the object has none
 	cpuMHz             float64
@@ -62,7 +62,7 @@ func (u *total) addEntry(e *Entry) {
 	u.restarts += e.Restarts
 }
 
-// addSample adds a later sample of the same step.
+// addSample adds a later sample in the same step.
 func (u *total) addSample(s total) {
 	u.cpuMHz, u.cpuSamples = u.cpuMHz+s.cpuMHz, u.cpuSamples+s.cpuSamples
 	u.memory, u.hasMemory = max(u.memory, s.memory), u.hasMemory || s.hasMemory
@@ -70,11 +70,11 @@ func (u *total) addSample(s total) {
 	u.restarts = s.restarts
 }
 
-// seriesBuilder makes a Series of samples.
+// seriesBuilder makes a Series from samples.
 type seriesBuilder struct {
 	Series
-	sample total // sum of the entries of the current sample
-	step   total // usage of the step that is last in Times
+	sample total // sum of the current sample's entries
+	step   total // usage in the last step of Times
 }
 
 // endSample adds the current sample to the step that starts at stepStart.
@@ -92,7 +92,7 @@ func (b *seriesBuilder) endSample(stepStart int64) {
 	}
 }
 
-// endStep adds the usage of the last step, if there is one.
+// endStep adds the last step's usage, if there is one.
 func (b *seriesBuilder) endStep() {
 	if len(b.Times) == len(b.Restarts) {
 		return
@@ -113,8 +113,8 @@ func (b *seriesBuilder) endStep() {
 
 // builderSet has the builders by the keys that they add up.
 type builderSet struct {
-	keys     []Key              // distinct keys, if there are few of them
-	builders [][]*seriesBuilder // builders of each of keys
+	keys     []Key              // distinct keys, if there are few
+	builders [][]*seriesBuilder // builders for each of keys
 	byKey    map[Key][]*seriesBuilder
 }
 
@@ -141,8 +141,8 @@ func (s *builderSet) find(k Key) []*seriesBuilder {
 	return nil
 }
 
-// ReadSeries returns the usage of each group of objects, which is the sum of their usage, by the name of the group. The objects
-// are tasks, the node, or jobs, whose usage is the sum of their tasks. Groups without a sample in the period are missing.
+// ReadSeries returns the summed usage of each object group, by group name. The objects are tasks, the node, or jobs: a job's
+// usage is the sum of its tasks. Groups without a sample in the period are missing.
 func (f *File) ReadSeries(p Period, keysByGroup map[string][]Key) (map[string]*Series, error) {
 	builders := make(map[string]*seriesBuilder, len(keysByGroup))
 	byKey := make(map[Key][]*seriesBuilder)
@@ -182,7 +182,7 @@ func (f *File) ReadSeries(p Period, keysByGroup map[string][]Key) (map[string]*S
 	return all, nil
 }
 
-// Steps returns the start of each step of the period, in milliseconds since 1970.
+// Steps returns the start of each step in the period, in milliseconds since 1970.
 func (p Period) Steps() []int64 {
 	var all []int64
 	for t := p.stepStart(p.Since); t <= p.Now.UnixMilli(); t += p.Step.Milliseconds() {

@@ -20,14 +20,13 @@ import (
 // AllocSync connects the node runner with the store: it lists the node's
 // allocations and writes their reports through the scheduler.
 //
-// Reports are written as fast as the disk allows. A report that arrives during a
-// write is part of the next write, and only the latest report of an allocation is
-// written. A report that only adds events, without a change of state, is written
-// with the next urgent report of its allocation or after maxReportDelay.
+// Reports are written as fast as the disk allows. A report that arrives during a write is part of the next write, and only an
+// allocation's latest report is written. A report that only adds events, without a state change, is written with its allocation's
+// next urgent report or after maxReportDelay.
 type AllocSync struct {
 	store                *store.Store
-	allocsOfEarlierAgent map[string]bool // allocations that an earlier agent has started
-	// jobsAreStored means that the store has the jobs of all allocations, so that a job that is missing was purged.
+	allocsOfEarlierAgent map[string]bool // allocations started by an earlier agent
+	// jobsAreStored means that the store has all allocations' jobs, so a missing job was purged.
 	jobsAreStored bool
 	logger        hclog.Logger
 
@@ -35,27 +34,27 @@ type AllocSync struct {
 
 	mu                           sync.Mutex
 	allocsChanged                chan struct{}                // closed and replaced when the desired allocations change
-	pendingReportByAllocID       map[string]model.AllocReport // reports that are not written yet, by allocation id
+	pendingReportByAllocID       map[string]model.AllocReport // reports not written yet, by allocation id
 	writingReportByAllocID       map[string]model.AllocReport // reports that writeReports is writing, by allocation id
 	pendingReportAllocIDs        []string                     // keys of pendingReportByAllocID, oldest report first
-	urgentReportAllocIDs         map[string]bool              // keys of the pendingReportByAllocID that must be written at once
+	urgentReportAllocIDs         map[string]bool              // keys in pendingReportByAllocID that must be written at once
 	flushTimer                   *time.Timer                  // calls markAllReportsUrgent after maxReportDelay; nil if it is not set
 	endedTimer                   *time.Timer                  // calls notifyOfEndedAllocs after endedNotifyDelay; nil if it is not set
-	removedAllocIDs              []string                     // allocations whose removal is not recorded in the store yet
+	removedAllocIDs              []string                     // removed allocations not yet recorded in the store
 	unstoredGCReasonByAllocID    map[string]string            // allocation id -> why its directory was removed; not stored yet
-	allocsPendingRemovalReturned bool                         // Assignments has returned the allocations of store.Reader.AllocationsPendingRemoval
-	withheldAllocs               map[string]bool              // allocations that Assignments leaves out
+	allocsPendingRemovalReturned bool                         // Assignments has returned the allocations from store.Reader.AllocationsPendingRemoval
+	withheldAllocs               map[string]bool              // allocations left out by Assignments
 }
 
 var _ noderunner.AssignmentSource = (*AllocSync)(nil)
 
-// allocReporter is the part of the scheduler that an AllocSync needs.
+// allocReporter is the part of the scheduler used by an AllocSync.
 type allocReporter interface {
 	ApplyAllocReports(context.Context, ...model.AllocReport) (index uint64, err error)
 }
 
-// NewAllocSync returns an AllocSync. An allocation counts as started by an earlier agent if the store s has records of
-// its tasks. jobsAreStored means that s has the jobs of all allocations: the jobs of a cluster are at its servers.
+// NewAllocSync returns an AllocSync. An allocation counts as started by an earlier agent if the store s has records of its tasks.
+// jobsAreStored means that s has all allocations' jobs: a cluster's jobs are at its servers.
 func NewAllocSync(s *store.Store, jobsAreStored bool, logger hclog.Logger) *AllocSync {
 	started := make(map[string]bool)
 	for _, id := range s.Snapshot().AllocIDsWithLocalRecords() {
@@ -73,9 +72,8 @@ func NewAllocSync(s *store.Store, jobsAreStored bool, logger hclog.Logger) *Allo
 	}
 }
 
-// Assignments implements noderunner.AssignmentSource. An allocation that was deleted before the
-// first call, and is still on the disk, is assigned in the first call and missing
-// in the second call, so that the node runner removes its directory.
+// Assignments implements noderunner.AssignmentSource. An allocation that was deleted before the first call, and is still on the
+// disk, is assigned in the first call and missing in the second call, so that the node runner removes its directory.
 func (al *AllocSync) Assignments() (assignments []noderunner.Assignment, changed <-chan struct{}) {
 	al.mu.Lock()
 	changed, first, withheld := al.allocsChanged, !al.allocsPendingRemovalReturned, al.withheldAllocs
@@ -134,12 +132,12 @@ func (al *AllocSync) NotifyAllocsChanged() {
 	al.allocsChanged = make(chan struct{})
 }
 
-// endedNotifyDelay is the time after which the node runner gets the last versions of allocations that have ended. The node
-// runner compares all allocations each time, which must not happen for each of thousands that end one after the other.
+// endedNotifyDelay is the time after which the node runner gets the last versions of ended allocations. The node runner compares
+// all allocations each time, which must not happen for each of thousands that end one after the other.
 const endedNotifyDelay = time.Second
 
-// notifyOfEndedAllocsLater makes the node runner replace its versions of ended allocations by those of the store, so that the
-// memory has one version of each.
+// notifyOfEndedAllocsLater makes the node runner replace its versions of ended allocations by those in the store, so that the
+// memory has one version each.
 func (al *AllocSync) notifyOfEndedAllocsLater() {
 	al.mu.Lock()
 	defer al.mu.Unlock()
@@ -202,9 +200,8 @@ func (al *AllocSync) ReportAllocRemoved(allocID string) {
 	al.wakeWriter()
 }
 
-// isUrgentLocked reports whether an update must be written at once, because it changes the status of the allocation or the
-// state of a task, or has the first health of the allocation. Other updates only add events. A report that writeReports is
-// writing counts as stored.
+// isUrgentLocked reports whether an update must be written at once, because it changes the allocation's status or a task's state,
+// or has the allocation's first health. Other updates only add events. A report that writeReports is writing counts as stored.
 func (al *AllocSync) isUrgentLocked(u model.AllocReport) bool {
 	known := al.store.Snapshot().Allocation(nil, u.AllocID)
 	if w, found := al.writingReportByAllocID[u.AllocID]; found && known != nil && w.ClientStatus != "" {
@@ -230,7 +227,7 @@ func (al *AllocSync) isUrgentLocked(u model.AllocReport) bool {
 	return false
 }
 
-// editPendingReport calls edit with the pending report of an allocation, or with a new report if none is pending.
+// editPendingReport calls edit with an allocation's pending report, or with a new report if none is pending.
 func (al *AllocSync) editPendingReport(allocID string, isUrgent func() bool, edit func(*model.AllocReport)) {
 	al.mu.Lock()
 	defer al.mu.Unlock()
@@ -261,18 +258,17 @@ func (al *AllocSync) markAllReportsUrgent() {
 	al.wakeWriter()
 }
 
-// maxReportDelay is the maximum delay of a report that is not urgent.
+// maxReportDelay is a non-urgent report's maximum delay.
 const maxReportDelay = 100 * time.Millisecond
 
 func (al *AllocSync) wakeWriter() {
 	wait.Notify(al.reportsAvailable)
 }
 
-// retryDelay is the delay before reports, or the record of the node, are written again after the store has returned an error.
+// retryDelay is the delay before reports, or the node record, are written again after a store error.
 const retryDelay = time.Second
 
-// Run passes the reports to the scheduler until ctx ends. Then it tries once to pass the reports that are still pending, and
-// returns.
+// Run passes the reports to the scheduler until ctx ends. Then it tries once to pass the pending reports, and returns.
 func (al *AllocSync) Run(ctx context.Context, reporter allocReporter) {
 	for {
 		select {
@@ -298,8 +294,8 @@ func (al *AllocSync) Run(ctx context.Context, reporter allocReporter) {
 	}
 }
 
-// takeUrgentReports removes and returns the urgent reports and the ids of the removed allocations. Other reports stay pending,
-// so that they do not delay the urgent reports.
+// takeUrgentReports removes and returns the urgent reports and the removed allocations' ids. Other reports stay pending, so that
+// they do not delay the urgent reports.
 func (al *AllocSync) takeUrgentReports() (reports []model.AllocReport, removedAllocIDs []string) {
 	al.mu.Lock()
 	defer al.mu.Unlock()
@@ -320,8 +316,8 @@ func (al *AllocSync) takeUrgentReports() (reports []model.AllocReport, removedAl
 	return reports, removedAllocIDs
 }
 
-// writeReports stores the urgent reports. If they cannot be stored, it makes them pending again, except reports of
-// allocations of which a newer report has arrived.
+// writeReports stores the urgent reports. If they cannot be stored, it makes them pending again, except those with a newer report
+// for the same allocation.
 func (al *AllocSync) writeReports(ctx context.Context, to allocReporter) error {
 	reports, removed := al.takeUrgentReports()
 	if len(reports) > 0 {
@@ -354,8 +350,8 @@ func (al *AllocSync) writeReports(ctx context.Context, to allocReporter) error {
 	return al.writeGCEvents(ctx)
 }
 
-// writeGCEvents adds events to the tasks of allocations whose directories were removed. It must be called after the reports
-// were stored, because the last report of an allocation replaces its events.
+// writeGCEvents adds events to the tasks of allocations with removed directories. It must be called after the reports were
+// stored, because an allocation's last report replaces its events.
 func (al *AllocSync) writeGCEvents(ctx context.Context) error {
 	al.mu.Lock()
 	collected := al.unstoredGCReasonByAllocID
@@ -395,7 +391,7 @@ func withDirRemovedEvent(old *api.Allocation, reason string, now time.Time) *api
 	return &alloc
 }
 
-// requeueReports makes reports and removals that were not stored pending and urgent again. A newer report of an allocation wins.
+// requeueReports makes reports and removals that were not stored pending and urgent again. An allocation's newer report wins.
 func (al *AllocSync) requeueReports(reports []model.AllocReport, removedAllocIDs []string) {
 	al.mu.Lock()
 	defer al.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// loadDynamicMeta loads the metadata that was set through the API under an earlier agent. A nil value hides the configured value
-// of the key.
+// loadDynamicMeta loads the metadata that was set through the API under an earlier agent. A nil value hides the key's configured
+// value.
 func (n *Node) loadDynamicMeta() {
 	meta := make(map[string]*string)
 	if _, err := n.config.Store.Snapshot().ReadAgentRecord(state.NodeMetaName, &meta); err != nil {
@@ -21,7 +21,7 @@ func (n *Node) loadDynamicMeta() {
 	n.dynamicMeta = meta
 }
 
-// Meta returns the metadata from the configuration (Static), the metadata that was set through the API (Dynamic), and both merged.
+// Meta returns the metadata from the configuration (Static), the metadata set through the API (Dynamic), and both merged.
 func (n *Node) Meta() api.NodeMetaResponse {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -36,8 +36,8 @@ func (n *Node) Meta() api.NodeMetaResponse {
 	}
 }
 
-// SetMeta changes the dynamic metadata of the node and stores it for later agents. A nil value removes the key; if the
-// configuration has the key, the nil value hides the configured value.
+// SetMeta changes the node's dynamic metadata and stores it for later agents. A nil value removes the key; if the configuration
+// has the key, the nil value hides the configured value.
 func (n *Node) SetMeta(ctx context.Context, changes map[string]*string) error {
 	n.metaUpdateMu.Lock()
 	defer n.metaUpdateMu.Unlock()

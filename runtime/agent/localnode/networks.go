@@ -13,8 +13,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 )
 
-// addressesOwnInterfaceFirst returns the addresses of the machine in the order in which host networks select them: the
-// addresses of the node's own interface precede all others.
+// addressesOwnInterfaceFirst returns the machine's addresses in the order in which host networks select them: the addresses of
+// the node's own interface precede all others.
 func addressesOwnInterfaceFirst(host fingerprint.Host) []hostnet.HostAddress {
 	var own, others []hostnet.HostAddress
 	for _, i := range host.Interfaces {
@@ -29,8 +29,8 @@ func addressesOwnInterfaceFirst(host fingerprint.Host) []hostnet.HostAddress {
 	return append(own, others...)
 }
 
-// newNodeNetworks describes the networks of the node in Nomad's order: the modes of group networks, then the interfaces that
-// have the node's address or that of a host network. Without such an interface there is an entry for the node's address.
+// newNodeNetworks describes the node's networks in Nomad's order: the modes of group networks, then the interfaces with the
+// node's address or a host network's. Without such an interface there is an entry for the node's address.
 func newNodeNetworks(host fingerprint.Host, hostNetworks map[string]hostnet.HostNetwork) []fingerprint.NodeNetwork {
 	var all []fingerprint.NodeNetwork
 	for _, mode := range host.NetworkModes {
@@ -65,9 +65,9 @@ func newNodeNetworks(host fingerprint.Host, hostNetworks map[string]hostnet.Host
 	return all
 }
 
-// newNetworkResources returns the networks of the node for the scheduler: the modes of group networks, the addresses of the
-// node's own interface, and the other addresses of host networks. interfaceMBits overrides the speed of the node's own interface
-// if it is not 0.
+// newNetworkResources returns the node's networks for the scheduler: the modes of group networks, the addresses of the node's own
+// interface, and the host networks' other addresses. interfaceMBits overrides the speed of the node's own interface if it is not
+// 0.
 func newNetworkResources(host fingerprint.Host, interfaceMBits int) []*api.NetworkResource {
 	var all []*api.NetworkResource
 	for _, mode := range host.NetworkModes {

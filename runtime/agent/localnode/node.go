@@ -22,20 +22,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// pluginLister is the part of the supervisor that a Node needs.
+// pluginLister is the part of the supervisor used by a Node.
 type pluginLister interface {
 	// DriverInfoByName returns the drivers that are up, by name.
 	DriverInfoByName() map[string]supervisor.DriverInfo
-	// NotStartedDriverInfoByName returns the builtin drivers that have no plugin, by name, with the reasons.
+	// NotStartedDriverInfoByName returns the builtin drivers without a plugin, by name, with the reasons.
 	NotStartedDriverInfoByName() map[string]supervisor.DriverInfo
-	// DeviceGroups returns the devices of this machine.
+	// DeviceGroups returns this machine's devices.
 	DeviceGroups() []supervisor.DeviceGroup
-	// DeviceFailureReasonByPlugin returns why device plugins report no devices, or none that is healthy, by the names of the
-	// plugins.
+	// DeviceFailureReasonByPlugin returns why device plugins report no devices, or none that is healthy, by plugin name.
 	DeviceFailureReasonByPlugin() map[string]string
-	// LaunchFailureReasonByPlugin returns why plugins could not be launched that may serve devices, by the names of the plugins.
+	// LaunchFailureReasonByPlugin returns why plugins could not be launched that may serve devices, by plugin name.
 	LaunchFailureReasonByPlugin() map[string]string
-	// InfoChanged returns a channel that is closed when the result of one of these methods changes.
+	// InfoChanged returns a channel, closed when the result of one of these methods changes.
 	InfoChanged() <-chan struct{}
 	// WaitBrieflyForKnownPlugins waits until the drivers and device plugins that have run before have reported.
 	WaitBrieflyForKnownPlugins(context.Context) error
@@ -45,7 +44,7 @@ type pluginLister interface {
 
 // Config configures a Node.
 type Config struct {
-	ID       string           // id of the node, the result of LoadOrNewNodeID
+	ID       string           // node id, the result of LoadOrNewNodeID
 	Settings Settings         // settings after Settings.WithDefaults
 	Host     fingerprint.Host // result of Settings.Fingerprint
 	Store    *store.Store
@@ -56,17 +55,17 @@ type Config struct {
 	Volumes *volumes.Manager
 
 	// BeforeRegister is called once, when the known drivers are ready and before the node is stored: until it returns, the
-	// scheduler places no allocation on the node. OnRegistered is called once, when the node is stored, and OnNodeStored
-	// after each change of the stored node.
+	// scheduler places no allocation on the node. OnRegistered is called once, when the node is stored, and OnNodeStored after
+	// each change to the stored node.
 	BeforeRegister             func(context.Context)
 	OnRegistered, OnNodeStored func()
 
-	// OnDeviceHealthChanged is called, after the change of the stored node, with a text for each device whose health has
-	// changed, as devices.HealthChanges returns them. It may be nil.
+	// OnDeviceHealthChanged is called, after the stored node has changed, with a text for each device with changed health, as
+	// devices.HealthChanges returns them. It may be nil.
 	OnDeviceHealthChanged func(textByDevice map[string]string)
 }
 
-// Node is the node of this machine. Its methods may be called concurrently.
+// Node is this machine's node. Its methods may be called concurrently.
 type Node struct {
 	config Config
 
@@ -74,7 +73,7 @@ type Node struct {
 	firstReportsDone        chan struct{}     // Run closes the channel, see FirstReportsDone
 	recordUpdateRequested   chan struct{}     // triggerRecordUpdate sends a value
 	stateFileEventsStored   bool              // Run has stored the node events about the state file; used by Run only
-	lastLoggedErrorByVolume map[string]string // volume name -> error that was logged last; used by Run only
+	lastLoggedErrorByVolume map[string]string // volume name -> last logged error; used by Run only
 	volumePathResolver      *pathResolver     // checks the paths of host volumes
 
 	metaUpdateMu sync.Mutex // SetMeta holds metaUpdateMu, and locks it before mu
@@ -85,8 +84,8 @@ type Node struct {
 	lastAttributes map[string]string // last result of reuseEqualAttributes; the map is replaced, never modified
 }
 
-// LoadOrNewNodeID returns the id of the node under earlier agents. If neither a node nor an allocation is stored, it
-// returns the id that the node had in a state that was lost or, if that is empty, a new random id.
+// LoadOrNewNodeID returns the node id under earlier agents. If neither a node nor an allocation is stored, it returns the id that
+// the node had in a lost state or, if that is empty, a new random id.
 func LoadOrNewNodeID(s *store.Store, idOfLostState string) string {
 	snapshot := s.Snapshot()
 	if nodes := snapshot.Nodes(nil, ""); len(nodes) > 0 {
@@ -98,7 +97,7 @@ func LoadOrNewNodeID(s *store.Store, idOfLostState string) string {
 	return cmp.Or(idOfLostState, uuid.NewString())
 }
 
-// New returns a Node with the metadata that was set under earlier agents.
+// New returns a Node with the metadata set under earlier agents.
 func New(c Config) *Node {
 	n := &Node{
 		config:                c,
@@ -112,20 +111,20 @@ func New(c Config) *Node {
 	return n
 }
 
-// ID returns the id of the node, which stays the same for a data directory.
+// ID returns the node id, which stays the same for a data directory.
 func (n *Node) ID() string { return n.config.ID }
 
-// Registered returns a channel that is closed when the node is stored with the
-// drivers that have run before, so that jobs can be placed; see also Run.
+// Registered returns a channel, closed when the node is stored with the drivers that have run before, so that jobs can be placed;
+// see also Run.
 func (n *Node) Registered() <-chan struct{} { return n.registered }
 
-// FirstReportsDone returns a channel that is closed when the node is registered and its record has the drivers and devices
-// of all plugins that have reported in the short time in which plugins normally start. It is also closed if this record
-// cannot be stored at once, and at the end of Run.
+// FirstReportsDone returns a channel, closed when the node is registered and its record has the drivers and devices of all
+// plugins that have reported in the short time in which plugins normally start. It is also closed if this record cannot be stored
+// at once, and when Run ends.
 func (n *Node) FirstReportsDone() <-chan struct{} { return n.firstReportsDone }
 
-// TaskEnvNode returns the facts about the node that the environment and the interpolation of tasks use. Before the node is
-// registered, it adds missing driver attributes from the stored node.
+// TaskEnvNode returns the facts about the node for task environments and interpolation. Before the node is registered, it adds
+// missing driver attributes from the stored node.
 func (n *Node) TaskEnvNode() taskenv.Node {
 	c := n.currentSettings()
 	attributes := n.collectNodeAttributes(n.config.Plugins.DriverInfoByName())
@@ -149,7 +148,7 @@ func (n *Node) TaskEnvNode() taskenv.Node {
 	}
 }
 
-// reuseEqualAttributes returns the map of the previous call if it has equal content. This saves memory, because each allocation keeps
+// reuseEqualAttributes returns the previous call's map if it has equal content. This saves memory, because each allocation keeps
 // the map.
 func (n *Node) reuseEqualAttributes(attributes map[string]string) map[string]string {
 	n.mu.Lock()
@@ -169,15 +168,14 @@ func (n *Node) currentSettings() Settings {
 	return s
 }
 
-// SetAdvertisedHTTPAddr sets the advertised address of the API, which can be unknown when the Node is created.
+// SetAdvertisedHTTPAddr sets the API's advertised address, which may be unknown when the Node is created.
 func (n *Node) SetAdvertisedHTTPAddr(address string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.settings.AdvertisedHTTPAddr = address
 }
 
-// Reload applies the settings that can change while the agent runs: metadata, reservations and host
-// volumes.
+// Reload applies the settings that can change while the agent runs: metadata, reservations and host volumes.
 func (n *Node) Reload(s Settings) {
 	n.mu.Lock()
 	n.settings.Meta, n.settings.Reserved = s.Meta, s.Reserved
@@ -192,8 +190,8 @@ func (n *Node) triggerRecordUpdate() {
 }
 
 // Run registers the node when the drivers that have run before are ready, and updates the stored node until ctx ends. If the
-// write fails but an earlier agent has stored the node, the node counts as registered, and Run repeats the write. Run must
-// be called at most once.
+// write fails but an earlier agent has stored the node, the node counts as registered, and Run repeats the write. Run must be
+// called at most once.
 func (n *Node) Run(ctx context.Context) {
 	completeFirstReports := sync.OnceFunc(func() { close(n.firstReportsDone) })
 	defer completeFirstReports()
@@ -245,10 +243,10 @@ func (n *Node) Run(ctx context.Context) {
 	}
 }
 
-// errNodeUnchanged cancels the transaction of updateRecord if the record has not changed.
+// errNodeUnchanged cancels the transaction in updateRecord if the record has not changed.
 var errNodeUnchanged = errors.New("nothing has changed")
 
-// updateRecord stores the record of the node if it has changed.
+// updateRecord stores the node record if it has changed.
 func (n *Node) updateRecord(ctx context.Context) error {
 	s := n.config.Store
 	hostVolumes := n.usableHostVolumes()

@@ -11,28 +11,28 @@ import (
 // pathTimeout is how long resolvePathsWithTimeout waits for the kernel. A local disk answers within milliseconds.
 const pathTimeout = time.Second
 
-// errPathTimeout is the result of resolvePathsWithTimeout for a path whose resolution has not ended within pathTimeout.
+// errPathTimeout is the result of resolvePathsWithTimeout for a path not resolved within pathTimeout.
 var errPathTimeout = fmt.Errorf("its file system has not answered within %v", pathTimeout)
 
-// pathResolver resolves the symbolic links of paths with a timeout. The system call for a path on a network file system
-// blocks if the server does not answer, and cannot be cancelled. Therefore each resolution runs in a separate goroutine, at most
-// one for each path.
+// pathResolver resolves paths' symbolic links with a timeout. The system call for a path on a network file system blocks if the
+// server does not answer, and cannot be cancelled. Therefore each resolution runs in a separate goroutine, at most one for each
+// path.
 type pathResolver struct {
 	locate func(path string) (*safepath.Location, error) // safepath.Locate, or a fake in tests
-	// onLateResolution is called after a resolution that was reported with errPathTimeout has ended. It must not block.
+	// onLateResolution is called after a resolution reported with errPathTimeout has ended. It must not block.
 	onLateResolution func()
 
 	mu                      sync.Mutex
 	pendingResolutionByPath map[string]*pathResolution
 }
 
-// pathResult is the location of a path, or the reason why the path is not usable.
+// pathResult is a path's location, or the reason why the path is not usable.
 type pathResult struct {
 	location       *safepath.Location
 	unusableReason error
 }
 
-// pathResolution is the resolution of one path.
+// pathResolution is one path's resolution.
 type pathResolution struct {
 	done   chan struct{} // closed when result is set
 	result pathResult
@@ -44,8 +44,8 @@ func newPathResolver(onLateResolution func()) *pathResolver {
 	return &pathResolver{locate: safepath.Locate, onLateResolution: onLateResolution, pendingResolutionByPath: map[string]*pathResolution{}}
 }
 
-// resolvePathsWithTimeout returns the results for paths; the keys are the paths. It blocks for pathTimeout at most. It
-// does not wait for a resolution that an earlier call has started and reported as errPathTimeout.
+// resolvePathsWithTimeout returns the results for paths; the keys are the paths. It blocks for pathTimeout at most. It does not
+// wait for a resolution that an earlier call has started and reported as errPathTimeout.
 func (c *pathResolver) resolvePathsWithTimeout(paths []string) map[string]pathResult {
 	resolutions := make(map[string]*pathResolution, len(paths))
 	var toWait []*pathResolution
@@ -85,8 +85,8 @@ func waitForResolutions(resolutions []*pathResolution, timeout time.Duration) {
 	}
 }
 
-// startOrJoinResolution starts the resolution of a path unless one is in progress. timedOut reports that an earlier
-// call of resolvePathsWithTimeout has returned errPathTimeout for the resolution.
+// startOrJoinResolution starts a path's resolution unless one is in progress. timedOut reports that an earlier
+// resolvePathsWithTimeout call has returned errPathTimeout for the resolution.
 func (c *pathResolver) startOrJoinResolution(path string) (p *pathResolution, timedOut bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

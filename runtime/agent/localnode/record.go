@@ -27,7 +27,7 @@ func (n *Node) collectNodeAttributes(drivers map[string]supervisor.DriverInfo) m
 		for key, value := range info.Attributes {
 			attributes[key] = value.String()
 		}
-		if info.Detected { // even if the driver is unhealthy: its health is in the field Drivers of the node
+		if info.Detected { // even if the driver is unhealthy: its health is in the node's field Drivers
 			attributes["driver."+name] = "1"
 		}
 	}
@@ -49,15 +49,14 @@ func (n *Node) collectNodeAttributes(drivers map[string]supervisor.DriverInfo) m
 	return attributes
 }
 
-// reservedCPUMHz returns the CPU that tasks do not get: the MHz of the reserved cores plus the CPU that the operator
-// has reserved.
+// reservedCPUMHz returns the CPU that tasks do not get: the reserved cores' MHz plus the CPU reserved by the operator.
 func (n *Node) reservedCPUMHz() int {
 	host := n.config.Host
 	return int(n.currentSettings().Reserved.CPUMHz) + host.UsableCPUMHz*len(host.ReservedCoreIDs)/max(1, host.UsableCores)
 }
 
-// newNodeRecord returns the current record of the node with the given host volumes. Drain, eligibility and events are
-// copied from old, which may be nil.
+// newNodeRecord returns the current node record with the given host volumes. Drain, eligibility and events are copied from old,
+// which may be nil.
 func (n *Node) newNodeRecord(old *api.Node, volumes map[string]*api.HostVolumeInfo) *api.Node {
 	c, drivers := n.currentSettings(), n.config.Plugins.NotStartedDriverInfoByName()
 	maps.Copy(drivers, n.config.Plugins.DriverInfoByName())
@@ -120,7 +119,7 @@ func (n *Node) newNodeRecord(old *api.Node, volumes map[string]*api.HostVolumeIn
 	return record
 }
 
-// hostNetworkInfos converts host networks to the type of the API. It returns nil if there are none.
+// hostNetworkInfos converts host networks to the API's type. It returns nil if there are none.
 func hostNetworkInfos(networks map[string]hostnet.HostNetwork) map[string]*api.HostNetworkInfo {
 	if len(networks) == 0 {
 		return nil
@@ -136,7 +135,7 @@ func hostNetworkInfos(networks map[string]hostnet.HostNetwork) map[string]*api.H
 	return infos
 }
 
-// opNodeEvent is the type, in the event stream, of the event for a change that only adds node events.
+// opNodeEvent is the event stream's type for a change that only adds node events.
 const opNodeEvent = "NodeStreamEvent"
 
 // AddNodeEvent adds an event to the stored node. Without a stored node it does nothing.
@@ -155,8 +154,8 @@ func AddNodeEvent(ctx context.Context, s *store.Store, nodeID, subsystem, messag
 	return err
 }
 
-// addChangeEvents adds node events for the registration and for changes of the drivers' health to n. The result reports
-// whether it has added an event.
+// addChangeEvents adds node events for the registration and for driver health changes to n. The result reports whether it has
+// added an event.
 func addChangeEvents(n, old *api.Node, now time.Time) (added bool) {
 	add := func(subsystem, message string, details map[string]string) {
 		added = true
@@ -176,7 +175,7 @@ func addChangeEvents(n, old *api.Node, now time.Time) (added bool) {
 	return added
 }
 
-// equalNodesIgnoringDriverTimes reports whether two records are equal. It ignores the update times of the drivers.
+// equalNodesIgnoringDriverTimes reports whether two records are equal. It ignores the drivers' update times.
 func equalNodesIgnoringDriverTimes(a, b *api.Node) bool {
 	if a == nil || b == nil {
 		return a == b

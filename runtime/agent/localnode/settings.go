@@ -15,8 +15,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
-// Settings are the operator's settings of the node. The zero value is valid. It is large because the client block of a
-// configuration has as many.
+// Settings are the operator's node settings. The zero value is valid. It is large because a configuration's client block has as
+// many.
 type Settings struct {
 	Name                             string // default: the host name
 	Datacenter                       string // default: dc1
@@ -31,33 +31,32 @@ type Settings struct {
 	MaxAllocs                        int    // largest number of allocations at one time; 0 means no limit
 	MinDynamicPort                   int    // default: 20000
 	MaxDynamicPort                   int    // default: 32000
-	ClientMinPort                    int    // default: 14000; first port for helper processes of drivers
-	ClientMaxPort                    int    // default: 14512; last port for helper processes of drivers
-	AdvertisedHTTPAddr               string // advertised address of the API; empty if it has only the unix socket
+	ClientMinPort                    int    // default: 14000; first port for drivers' helper processes
+	ClientMaxPort                    int    // default: 14512; last port for drivers' helper processes
+	AdvertisedHTTPAddr               string // API's advertised address; empty if it has only the unix socket
 	APIUsesTLS                       bool
-	RefuseConsulServices             bool // jobs with services of provider consul are not placed
+	RefuseConsulServices             bool // jobs with services from provider consul are not placed
 	Networks                         hostnet.Config
-	// HostVolumes are the host volumes of the configuration, by name. The node does not offer a volume whose path does not exist.
+	// HostVolumes are the configured host volumes, by name. The node does not offer a volume with a missing path.
 	HostVolumes map[string]*api.HostVolumeInfo
-	// BidirectionalVolumes are the names of the host volumes below which mounts of tasks may appear on the machine.
+	// BidirectionalVolumes are the names of the host volumes below which tasks' mounts may appear on the machine.
 	BidirectionalVolumes map[string]bool
 }
 
-// InterfaceSettings select the network interface whose address is the node's address.
+// InterfaceSettings select the network interface that has the node's address.
 type InterfaceSettings struct {
-	Name  string // default: the interface of the default route
-	MBits int    // overrides the speed of the interface if it is not 0
+	Name  string // default: the default route's interface
+	MBits int    // overrides the interface's speed if it is not 0
 }
 
 // ReservedResources are resources that allocations do not get.
 type ReservedResources struct {
 	CPUMHz, MemoryMB, DiskMB uint64
 	Ports                    string // reserved ports, a list like "22,80,8000-8010"
-	CoreIDs                  []int  // ids of reserved cores
+	CoreIDs                  []int  // reserved core ids
 }
 
-// ClientMinPort and ClientMaxPort are the default port range for helper processes
-// of drivers.
+// ClientMinPort and ClientMaxPort are the default port range for drivers' helper processes.
 const ClientMinPort, ClientMaxPort = 14000, 14512
 
 // WithDefaults returns a copy of the settings in which zero values are replaced by defaults. The default name is hostname.
@@ -74,7 +73,7 @@ func (s Settings) WithDefaults(hostname string) Settings {
 	return s
 }
 
-// FingerprintNetworks adds the network modes of the machine, and the addresses of its host networks, to host.
+// FingerprintNetworks adds the machine's network modes, and its host networks' addresses, to host.
 func (s Settings) FingerprintNetworks(ctx context.Context, host *fingerprint.Host, logger hclog.Logger) {
 	capabilities, err := hostnet.New(s.Networks).Fingerprint(ctx)
 	addresses, addressErr := s.Networks.SelectHostAddressByNetworkName(addressesOwnInterfaceFirst(*host))
@@ -93,7 +92,7 @@ func (s Settings) FingerprintNetworks(ctx context.Context, host *fingerprint.Hos
 	maps.Copy(host.Attributes, capabilities.NodeAttributes)
 }
 
-// Fingerprint reads the properties of the machine. The operator's settings override the properties.
+// Fingerprint reads the machine's properties. The operator's settings override them.
 func (s Settings) Fingerprint(o fingerprint.Options, logger hclog.Logger) fingerprint.Host {
 	o.ReservedCoreIDs, o.NetworkInterface = s.Reserved.CoreIDs, s.Interface.Name
 	host := fingerprint.ReadHost(o)

@@ -8,8 +8,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// TaskRecordReader reads the stored records of tasks. Each call opens a new snapshot, because a snapshot that is kept
-// would stay in memory as long as the agent runs.
+// TaskRecordReader reads stored task records. Each call opens a new snapshot, because a kept snapshot would stay in memory as
+// long as the agent runs.
 type TaskRecordReader struct{ Store *store.Store }
 
 var _ core.RecordReader = TaskRecordReader{}

@@ -15,11 +15,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/volumes"
 )
 
-// VolumeManager returns the manager of dynamic host volumes, nil if there is none.
+// VolumeManager returns the dynamic host volume manager, nil if there is none.
 func (n *Node) VolumeManager() *volumes.Manager { return n.config.Volumes }
 
-// HostVolumes returns the host volumes by name, including volumes whose paths do not exist. A volume of the configuration
-// hides a dynamic host volume with the same name.
+// HostVolumes returns the host volumes by name, including those with missing paths. A configured volume hides a dynamic host
+// volume with the same name.
 func (n *Node) HostVolumes() map[string]*api.HostVolumeInfo {
 	all := volumes.ReadyVolumeByName(n.config.Store.Snapshot().Reader)
 	maps.Copy(all, n.currentSettings().HostVolumes)
@@ -62,7 +62,7 @@ func (n *Node) FindHostVolume(ctx context.Context, name string) (found *api.Host
 func checkNotBelowWritableVolume(l *safepath.Location, volumes map[string]*api.HostVolumeInfo, resultByPath map[string]pathResult) error {
 	for _, name := range slices.Sorted(maps.Keys(volumes)) {
 		v := volumes[name]
-		below := strings.HasPrefix(l.Path, filepath.Clean(v.Path)+"/") // for a volume whose file system does not answer
+		below := strings.HasPrefix(l.Path, filepath.Clean(v.Path)+"/") // for a volume on a file system that does not answer
 		if other := resultByPath[v.Path].location; other != nil {
 			below = l.IsBelow(other)
 		}
@@ -81,15 +81,14 @@ func volumePaths(volumes map[string]*api.HostVolumeInfo) []string {
 	return paths
 }
 
-// NotifyVolumesChanged updates the record of the node after dynamic host volumes or their plugins have changed. It does
-// not block.
+// NotifyVolumesChanged updates the node record after dynamic host volumes or their plugins have changed. It does not block.
 func (n *Node) NotifyVolumesChanged() {
-	n.config.OnNodeStored() // called here too, because changed capabilities of a volume do not change the record
+	n.config.OnNodeStored() // called here too, because a volume's changed capabilities do not change the record
 	n.triggerRecordUpdate()
 }
 
-// usableHostVolumes returns the host volumes for which FindHostVolume does not fail. It logs the error of each other volume once. It
-// waits for pathTimeout at most, because a file system that does not answer must not delay the updates of the node. When the file
+// usableHostVolumes returns the host volumes for which FindHostVolume does not fail. It logs the error for each other volume
+// once. It waits for pathTimeout at most, because a file system that does not answer must not delay node updates. When the file
 // system answers later, pathResolver triggers another update.
 func (n *Node) usableHostVolumes() map[string]*api.HostVolumeInfo {
 	all := n.HostVolumes()

@@ -13,31 +13,31 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// Values of Settings.Protocol and Config.Protocol.
+// Values for Settings.Protocol and Config.Protocol.
 const (
 	ProtocolHTTP = "http/protobuf"
 	ProtocolGRPC = "grpc"
 )
 
-// Settings are the settings of traces and metrics in a configuration file. Each setting replaces an environment
-// variable; see [Settings.TraceConfigWithEnv] and [Settings.MetricsConfigWithEnv].
+// Settings are the trace and metrics settings in a configuration file. Each setting replaces an environment variable; see
+// [Settings.TraceConfigWithEnv] and [Settings.MetricsConfigWithEnv].
 type Settings struct {
-	Endpoint            string            // base URL of the collector
+	Endpoint            string            // collector's base URL
 	Protocol            string            // ProtocolHTTP or ProtocolGRPC
-	Headers             map[string]string // headers of each request; the values can be secrets
+	Headers             map[string]string // headers for each request; the values can be secrets
 	TasksGetTraceparent bool              // tasks get the environment variable TRACEPARENT
 	ExportMetrics       bool              // the agent exports metrics in addition to traces
 }
 
 // Config configures a TraceExporter or a MetricsExporter.
 type Config struct {
-	CollectorURL          string // URL of the collector, without secrets; gRPC uses only its scheme, host and port. Empty means that nothing is exported.
+	CollectorURL          string // collector URL, without secrets; gRPC uses only its scheme, host and port. Empty means that nothing is exported.
 	Protocol              string
 	Headers               map[string]string
 	TasksGetTraceparent   bool          // tasks get the environment variable TRACEPARENT; false for metrics
-	MetricsExportInterval time.Duration // time between two exports of metrics; 0 for traces
+	MetricsExportInterval time.Duration // time between two metrics exports; 0 for traces
 
-	// ServiceName and ResourceAttributes override the description of the agent in each request. They may be empty.
+	// ServiceName and ResourceAttributes override the agent's description in each request. They may be empty.
 	ServiceName        string
 	ResourceAttributes map[string]string
 }
@@ -45,13 +45,13 @@ type Config struct {
 // IsExportEnabled reports whether anything is exported.
 func (c *Config) IsExportEnabled() bool { return c.CollectorURL != "" }
 
-// otelSignal describes how one signal of OpenTelemetry (traces or metrics) is exported.
+// otelSignal describes how one OpenTelemetry signal (traces or metrics) is exported.
 type otelSignal struct {
-	displayName           string            // name of the signal in log texts
-	envSignalName         string            // part of the names of environment variables for the signal
-	urlPath               string            // path below the base URL of an HTTP collector
-	grpcMethod            string            // full name of the Export method of a gRPC collector
-	ignoredReasonByEnvVar map[string]string // environment variables without effect, besides those of ignoredSuffixes -> reason
+	displayName           string            // signal name in log texts
+	envSignalName         string            // part of the signal's environment variable names
+	urlPath               string            // path below an HTTP collector's base URL
+	grpcMethod            string            // full name of a gRPC collector's Export method
+	ignoredReasonByEnvVar map[string]string // environment variables without effect, besides those in ignoredSuffixes -> reason
 }
 
 var traceSignal = otelSignal{
@@ -70,7 +70,7 @@ var metricSignal = otelSignal{
 	},
 }
 
-// exporterEnvName returns the name of the environment variable whose value names the exporter.
+// exporterEnvName returns the name of the environment variable that names the exporter.
 func (s *otelSignal) exporterEnvName() string { return "OTEL_" + s.envSignalName + "_EXPORTER" }
 
 // envNames returns the names of the environment variables with a suffix: the variable for this signal, then the variable for all
@@ -82,15 +82,16 @@ func (s *otelSignal) envNames(suffix string) []string {
 // defaultEndpoints are the base URLs for each protocol if an export is enabled and no endpoint is set.
 var defaultEndpoints = map[string]string{ProtocolHTTP: "http://localhost:4318", ProtocolGRPC: "http://localhost:4317"}
 
-// TraceConfigWithEnv completes the settings of traces with the environment variables that OpenTelemetry defines; getenv returns the
-// value of a variable. The warnings are about variables that have no effect, and contain no values of headers. An invalid variable
-// causes a warning instead of an error, and nothing is exported: the environment can be meant for other programs.
+// TraceConfigWithEnv completes the trace settings with the environment variables that OpenTelemetry defines; getenv returns a
+// variable's value. The warnings are about variables that have no effect, and contain no header values. An invalid variable
+// causes a warning instead of an error, and nothing is exported: the environment may be meant for other programs.
 func (s Settings) TraceConfigWithEnv(getenv func(string) string) (c Config, warnings []string) {
 	return s.configForSignal(&traceSignal, getenv)
 }
 
-// MetricsConfigWithEnv is TraceConfigWithEnv for metrics. It enables the export if the setting Metrics or OTEL_METRICS_EXPORTER does, or
-// if an environment variable has an endpoint for metrics. An endpoint for all signals does not enable the export of metrics.
+// MetricsConfigWithEnv is TraceConfigWithEnv for metrics. It enables the export if the setting Metrics or OTEL_METRICS_EXPORTER
+// does, or if an environment variable has an endpoint for metrics. An endpoint for all signals does not enable the metrics
+// export.
 func (s Settings) MetricsConfigWithEnv(getenv func(string) string) (c Config, warnings []string) {
 	if !s.ExportMetrics && getenv(metricSignal.exporterEnvName()) == "" && getenv(metricSignal.envNames("ENDPOINT")[0]) == "" {
 		return Config{}, nil
@@ -154,7 +155,7 @@ func (s Settings) mergeWithEnv(g *otelSignal, getenv func(string) string) (c Con
 	return c, nil
 }
 
-// enablesSignal reports whether the configuration file enables the export of a signal.
+// enablesSignal reports whether the configuration file enables a signal's export.
 func (s Settings) enablesSignal(g *otelSignal) bool {
 	if g == &metricSignal {
 		return s.ExportMetrics
@@ -162,10 +163,10 @@ func (s Settings) enablesSignal(g *otelSignal) bool {
 	return s.Endpoint != ""
 }
 
-// defaultExportInterval is the default of OpenTelemetry. minExportInterval exists because each export samples the machine.
+// defaultExportInterval is OpenTelemetry's default. minExportInterval exists because each export samples the machine.
 const defaultExportInterval, minExportInterval = time.Minute, 100 * time.Millisecond
 
-// metricsIntervalFromEnv returns the time between two exports of metrics, or the default if the environment does not set it.
+// metricsIntervalFromEnv returns the time between two metrics exports, or the default if the environment does not set it.
 func metricsIntervalFromEnv(getenv func(string) string) (time.Duration, error) {
 	text := getenv("OTEL_METRIC_EXPORT_INTERVAL")
 	if text == "" {
@@ -179,13 +180,13 @@ func metricsIntervalFromEnv(getenv func(string) string) (time.Duration, error) {
 	return interval, nil
 }
 
-// endpointURLWithEnv returns the URL of the collector for a signal, or "" if neither the settings nor the environment enable the export.
+// endpointURLWithEnv returns the collector URL for a signal, or "" if neither the settings nor the environment enable the export.
 func (s Settings) endpointURLWithEnv(g *otelSignal, getenv func(string) string, protocol, exporter string) (string, error) {
 	if s.Endpoint != "" {
 		return g.collectorURL(s.Endpoint, protocol), nil
 	}
 	names := g.envNames("ENDPOINT")
-	if endpoint := getenv(names[0]); endpoint != "" { // the URL for one signal is used without a path of the signal
+	if endpoint := getenv(names[0]); endpoint != "" { // the URL for one signal is used without a signal path
 		if err := CheckEndpoint(endpoint); err != nil {
 			return "", fmt.Errorf("%s: %w", names[0], err)
 		}
@@ -204,7 +205,7 @@ func (s Settings) endpointURLWithEnv(g *otelSignal, getenv func(string) string, 
 	return g.collectorURL(endpoint, protocol), nil
 }
 
-// collectorURL returns the URL for the signal below the base URL of a collector.
+// collectorURL returns the URL for the signal below a collector's base URL.
 func (s *otelSignal) collectorURL(baseURL, protocol string) string {
 	if protocol == ProtocolGRPC {
 		return baseURL
@@ -221,7 +222,7 @@ func firstSetEnv(getenv func(string) string, names ...string) (name, value strin
 	return name, value
 }
 
-// ignoredSuffixes has the environment variables of OpenTelemetry that have no effect: name suffix -> reason or remedy.
+// ignoredSuffixes has the OpenTelemetry environment variables without effect: name suffix -> reason or remedy.
 var ignoredSuffixes = map[string]string{
 	"CERTIFICATE":        "use SSL_CERT_FILE",
 	"CLIENT_KEY":         "use headers for authentication",
@@ -247,7 +248,7 @@ func ignoredVariableWarnings(g *otelSignal, getenv func(string) string) (warning
 	return warnings
 }
 
-// CheckProtocol checks the name of a protocol.
+// CheckProtocol checks a protocol name.
 func CheckProtocol(protocol string) error {
 	if protocol != ProtocolHTTP && protocol != ProtocolGRPC {
 		return fmt.Errorf("%q is not supported: use %q or %q", protocol, ProtocolHTTP, ProtocolGRPC)
@@ -255,8 +256,7 @@ func CheckProtocol(protocol string) error {
 	return nil
 }
 
-// CheckEndpoint checks the URL of a collector. The error does not contain the URL, in which users may have
-// written a secret.
+// CheckEndpoint checks a collector URL. The error does not contain the URL, because users may have written a secret in it.
 func CheckEndpoint(endpoint string) error {
 	u, err := url.Parse(endpoint)
 	switch {
@@ -268,7 +268,7 @@ func CheckEndpoint(endpoint string) error {
 	return nil
 }
 
-// CheckHeaders checks names and values of headers. The error does not contain values.
+// CheckHeaders checks header names and values. The error does not contain values.
 func CheckHeaders(headers map[string]string) error {
 	for name, value := range headers {
 		if !httpguts.ValidHeaderFieldName(name) || strings.HasPrefix(strings.ToLower(name), "grpc-") {

@@ -1,7 +1,6 @@
-// Package otlp exports the time lines of allocations as traces, and metrics, with the OpenTelemetry protocol over HTTP or
-// gRPC.
+// Package otlp exports allocations' time lines as traces, and metrics, with the OpenTelemetry protocol over HTTP or gRPC.
 //
-// A [TraceExporter] has a bounded queue of spans and one goroutine, which sends them in batches. Recording a
-// span never blocks: spans that the collector does not accept in time are dropped, and the log has their
-// number. A [MetricsExporter] sends readings of metrics. The package also reads the environment variables of OpenTelemetry.
+// A [TraceExporter] has a bounded span queue and one goroutine, which sends the spans in batches. Recording a span never blocks:
+// spans that the collector does not accept in time are dropped, and the log has their number. A [MetricsExporter] sends metric
+// readings. The package also reads OpenTelemetry's environment variables.
 package otlp

@@ -16,7 +16,7 @@ import (
 const (
 	// maxQueue is the maximum number of spans that wait for the collector. A span has less than 4 kB, usually 0.5 kB.
 	maxQueue = 4096
-	// maxBatch is the maximum number of spans in a request. By default the collector accepts requests of 4 MB.
+	// maxBatch is the maximum number of spans in a request. By default the collector accepts requests up to 4 MB.
 	maxBatch = 512
 
 	requestTimeout = 10 * time.Second
@@ -28,8 +28,7 @@ const (
 
 // Variables, so that tests can make the times shorter.
 var (
-	// batchDelay is how long the first span of an incomplete batch waits for further spans. An agent that is killed loses the
-	// spans that wait.
+	// batchDelay is how long an incomplete batch's first span waits for further spans. A killed agent loses the waiting spans.
 	batchDelay = time.Second
 	// closeTimeout is how long TraceExporter.Close waits for the collector.
 	closeTimeout = 2 * time.Second
@@ -47,7 +46,7 @@ type AgentFacts struct {
 type TraceExporter struct {
 	config       Config
 	resource     *resourcepb.Resource
-	scopeVersion string // version of the instrumentation scope
+	scopeVersion string // instrumentation scope version
 	sender       otlpSender
 	logger       hclog.Logger
 
@@ -108,8 +107,8 @@ func (e *TraceExporter) enqueueOrDrop(s queuedSpan) {
 	}
 }
 
-// Close sends the spans in the queue. It returns when the spans are sent, when the collector has not accepted a batch,
-// or after two seconds. Later spans are ignored. Close may be called twice.
+// Close sends the spans in the queue. It returns when the spans are sent, when the collector has not accepted a batch, or after
+// two seconds. Later spans are ignored. Close may be called twice.
 func (e *TraceExporter) Close() {
 	e.closeOnce.Do(func() {
 		e.mu.Lock()
@@ -234,12 +233,11 @@ func (e *TraceExporter) encodeSpans(batch []queuedSpan) *tracepb.TracesData {
 	return newTracesData(e.resource, e.scopeVersion, spans)
 }
 
-// exportFailureLog logs changes of the collector's state and the number of lost spans. It is not for
-// concurrent use.
+// exportFailureLog logs the collector's state changes and the number of lost spans. It is not for concurrent use.
 type exportFailureLog struct {
 	logger            hclog.Logger
 	isFailing         bool
-	lostSpanCount     int // spans that were lost since lostSpansLoggedAt
+	lostSpanCount     int // spans lost since lostSpansLoggedAt
 	lostSpansLoggedAt time.Time
 }
 

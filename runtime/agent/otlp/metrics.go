@@ -16,8 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/metrics"
 )
 
-// MetricsExporter sends the values of metrics to a collector. It has no goroutine and stores no values. It is not for
-// concurrent use.
+// MetricsExporter sends metric values to a collector. It has no goroutine and stores no values. It is not for concurrent use.
 type MetricsExporter struct {
 	config        Config
 	countersStart time.Time // time at which all counters were 0
@@ -25,11 +24,11 @@ type MetricsExporter struct {
 	scope         *commonpb.InstrumentationScope
 	sender        otlpSender
 	logger        hclog.Logger
-	isFailing     bool // the last call of Export has failed
+	isFailing     bool // the last Export call has failed
 }
 
-// NewMetricsExporter returns an exporter for an enabled Config of metrics. start is the time at which all
-// counters were 0. The caller must call Close. NewMetricsExporter does not connect to the collector.
+// NewMetricsExporter returns an exporter for an enabled metrics Config. start is the time at which all counters were 0. The
+// caller must call Close. NewMetricsExporter does not connect to the collector.
 func NewMetricsExporter(c Config, agent AgentFacts, start time.Time, logger hclog.Logger) (*MetricsExporter, error) {
 	s, err := newSender(c, &metricSignal)
 	if err != nil {
@@ -48,8 +47,8 @@ func (e *MetricsExporter) Interval() time.Duration { return e.config.MetricsExpo
 // Close closes the connection to the collector.
 func (e *MetricsExporter) Close() { e.sender.close() }
 
-// Export sends the values that the metrics had at one time. It repeats a request while the collector is unavailable, until ctx ends.
-// It returns false if the collector has not accepted all values. It logs the first of successive failures.
+// Export sends the metric values from one time. It repeats a request while the collector is unavailable, until ctx ends. It
+// returns false if the collector has not accepted all values. It logs the first failure in a row.
 func (e *MetricsExporter) Export(ctx context.Context, families []*dto.MetricFamily, at time.Time) (allAccepted bool) {
 	for _, request := range e.splitIntoRequests(families, at) {
 		if err := e.sendWithRetry(ctx, request); err != nil {
@@ -84,8 +83,8 @@ func (e *MetricsExporter) sendWithRetry(ctx context.Context, request *metricspb.
 	}
 }
 
-// maxMetricsRequest is the approximate size of a request in bytes. The collector accepts 4 MB by default; a value
-// has less than 16 kB, usually 0.3 kB.
+// maxMetricsRequest is a request's approximate size in bytes. The collector accepts 4 MB by default; a value has less than 16 kB,
+// usually 0.3 kB.
 const maxMetricsRequest = 1 << 20
 
 // splitIntoRequests returns requests of about maxMetricsRequest bytes with all values.
@@ -99,7 +98,7 @@ func (e *MetricsExporter) splitIntoRequests(families []*dto.MetricFamily, at tim
 		all, size = nil, 0
 	}
 	for _, f := range families {
-		var m *metricspb.Metric // the metric of f in the current request
+		var m *metricspb.Metric // f's metric in the current request
 		for _, value := range f.GetMetric() {
 			if m == nil {
 				m = newEmptyMetric(f)
@@ -116,7 +115,7 @@ func (e *MetricsExporter) splitIntoRequests(families []*dto.MetricFamily, at tim
 	return requests
 }
 
-// newEmptyMetric returns a metric without values. Its name and unit are those of package metrics, if it has the metric.
+// newEmptyMetric returns a metric without values. Its name and unit are those in package metrics, if it has the metric.
 func newEmptyMetric(f *dto.MetricFamily) *metricspb.Metric {
 	m := &metricspb.Metric{Name: f.GetName(), Description: f.GetHelp()}
 	if d := metrics.FindByPrometheusName(f.GetName()); d != nil {
@@ -160,8 +159,8 @@ func (e *MetricsExporter) addDataPoint(m *metricspb.Metric, value *dto.Metric, a
 	return proto.Size(point)
 }
 
-// newHistogramPoint returns the buckets, count and sum of a histogram. A bucket of Prometheus includes the smaller buckets;
-// a bucket of OpenTelemetry does not, and the last bucket has no upper limit.
+// newHistogramPoint returns a histogram's buckets, count and sum. A Prometheus bucket includes the smaller buckets; an
+// OpenTelemetry bucket does not, and the last bucket has no upper limit.
 func newHistogramPoint(h *dto.Histogram) *metricspb.HistogramDataPoint {
 	point := &metricspb.HistogramDataPoint{Count: h.GetSampleCount(), Sum: new(h.GetSampleSum())}
 	var below uint64 // observations in the smaller buckets

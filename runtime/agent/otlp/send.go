@@ -34,8 +34,8 @@ type otlpSender interface {
 	close()
 }
 
-// sendError is the error of a request. Its text contains nothing that the collector has sent, because the collector could
-// return a header of the request, which can be a secret.
+// sendError is a request's error. Its text contains nothing that the collector has sent, because the collector could return a
+// request header, which can be a secret.
 type sendError struct {
 	text       string
 	canRetry   bool          // the collector can accept the same request later
@@ -112,8 +112,8 @@ func httpErrorText(code int) string {
 	return strings.TrimSpace(fmt.Sprintf("the collector answered %d %s", code, http.StatusText(code)))
 }
 
-// connectionErrorText describes why there is no response. It uses only the text of network and certificate errors, because the text of
-// other errors could have a part of the request or the response.
+// connectionErrorText describes why there is no response. It uses only the text of network and certificate errors, because other
+// errors' text could have a part of the request or the response.
 func connectionErrorText(ctx context.Context, err error) string {
 	var networkErr *net.OpError
 	var certificateErr *tls.CertificateVerificationError
@@ -137,7 +137,7 @@ const userAgent = "nomad-lite"
 // grpcSender sends OTLP over gRPC.
 type grpcSender struct {
 	conn         *grpc.ClientConn
-	exportMethod string // full name of the gRPC method; the encodings of its request and of TracesData or MetricsData are equal
+	exportMethod string // full gRPC method name; the encodings of its request and of TracesData or MetricsData are equal
 	headers      metadata.MD
 }
 
@@ -147,7 +147,7 @@ const defaultGRPCPort = "4317"
 func newGRPCSender(c Config, method string) (*grpcSender, error) {
 	u, err := url.Parse(c.CollectorURL)
 	if err != nil {
-		return nil, errors.New("the endpoint is not a URL") // err has the text of the URL, which can contain a secret
+		return nil, errors.New("the endpoint is not a URL") // err has the URL's text, which can contain a secret
 	}
 	transport := insecure.NewCredentials()
 	if u.Scheme == "https" {
@@ -170,7 +170,7 @@ func (s *grpcSender) close() { s.conn.Close() }
 func (s *grpcSender) send(ctx context.Context, message proto.Message) (rejectedItems int, _ *sendError) {
 	ctx, cancel := context.WithTimeout(metadata.NewOutgoingContext(ctx, s.headers), requestTimeout)
 	defer cancel()
-	response := new(emptypb.Empty) // has the fields of the response as unknown fields
+	response := new(emptypb.Empty) // has the response's fields as unknown fields
 	err := s.conn.Invoke(ctx, s.exportMethod, message, response)
 	if err == nil {
 		return rejectedItemCount(response.ProtoReflect().GetUnknown()), nil
@@ -197,16 +197,16 @@ func requestedRetryDelay(s *status.Status) (delay time.Duration, isRequested boo
 	return 0, false
 }
 
-// rejectedItemCount returns the number of rejected spans or data points in an encoded response of a collector. The response
-// has the field partial_success (1), which has the field rejected_spans or rejected_data_points (1).
+// rejectedItemCount returns the number of rejected spans or data points in a collector's encoded response. The response has the
+// field partial_success (1), which has the field rejected_spans or rejected_data_points (1).
 func rejectedItemCount(response []byte) int {
 	partial, _ := protowire.ConsumeBytes(skipToProtoFieldValue(response, 1, protowire.BytesType))
 	rejected, _ := protowire.ConsumeVarint(skipToProtoFieldValue(partial, 1, protowire.VarintType))
 	return int(min(rejected, math.MaxInt32))
 }
 
-// skipToProtoFieldValue returns the part of an encoded message that starts with the value of a field, or nil if the
-// message lacks the field.
+// skipToProtoFieldValue returns the part of an encoded message that starts with a field's value, or nil if the message lacks the
+// field.
 func skipToProtoFieldValue(message []byte, number protowire.Number, wireType protowire.Type) []byte {
 	for len(message) > 0 {
 		n, t, size := protowire.ConsumeTag(message)

@@ -20,17 +20,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 )
 
-// AllocTrace is the trace of one allocation. It implements timeline.Trace.
+// AllocTrace is one allocation's trace. It implements timeline.Trace.
 type AllocTrace struct {
 	exporter   *TraceExporter
 	traceID    [16]byte
-	attributes []*commonpb.KeyValue // attributes of each span of the allocation; never changed
+	attributes []*commonpb.KeyValue // attributes for each span in the allocation; never changed
 }
 
 var _ timeline.Trace = (*AllocTrace)(nil)
 
-// NewAllocTrace returns the trace of an allocation. The trace id is the id of the allocation, so that each agent that
-// runs the allocation continues the trace.
+// NewAllocTrace returns an allocation's trace. The trace id is the allocation id, so each agent that runs the allocation
+// continues the trace.
 func (e *TraceExporter) NewAllocTrace(alloc *api.Allocation) *AllocTrace {
 	t := &AllocTrace{exporter: e, attributes: []*commonpb.KeyValue{
 		newStringAttribute("nomad.alloc.id", alloc.ID),
@@ -52,8 +52,8 @@ func (e *TraceExporter) NewAllocTrace(alloc *api.Allocation) *AllocTrace {
 	return t
 }
 
-// rootSpanID returns the id of the root span, which is the second half of the trace id. Each agent computes the same id,
-// so that spans of a later agent have the same parent.
+// rootSpanID returns the root span's id, which is the second half of the trace id. Each agent computes the same id, so a later
+// agent's spans have the same parent.
 func (t *AllocTrace) rootSpanID() []byte { return t.traceID[8:] }
 
 // ExportEndedSpan implements timeline.Trace.
@@ -67,7 +67,7 @@ func (t *AllocTrace) Traceparent(spanID string) string {
 	return fmt.Sprintf("00-%x-%s-01", t.traceID, spanID)
 }
 
-// encodeSpan returns a span of the time line as a span of the trace.
+// encodeSpan returns a time line span as a trace span.
 func (t *AllocTrace) encodeSpan(s *tracespan.Span) *tracepb.Span {
 	id, _ := hex.DecodeString(s.ID) // cannot fail, because package timeline makes valid ids
 	encoded := &tracepb.Span{
@@ -77,8 +77,8 @@ func (t *AllocTrace) encodeSpan(s *tracespan.Span) *tracepb.Span {
 		Name:              spanName(s),
 		Kind:              tracepb.Span_SPAN_KIND_INTERNAL,
 		StartTimeUnixNano: unixNano(s.Start),
-		EndTimeUnixNano:   max(unixNano(s.Start), unixNano(s.End)), // the clock can have been set back between them
-		Flags:             1,                                       // the flag "sampled" of a trace context
+		EndTimeUnixNano:   max(unixNano(s.Start), unixNano(s.End)), // the clock may have been set back between them
+		Flags:             1,                                       // a trace context's flag "sampled"
 		Attributes:        slices.Clone(t.attributes),
 	}
 	switch {
@@ -107,7 +107,7 @@ func (t *AllocTrace) encodeSpan(s *tracespan.Span) *tracepb.Span {
 	return encoded
 }
 
-// nameAttributes has, for each kind of span, the key of the attribute that has the name of the span.
+// nameAttributes has, for each kind of span, the key of the attribute that has the span's name.
 var nameAttributes = map[tracespan.Kind]string{
 	tracespan.KindHook:   "nomad.hook.point",
 	tracespan.KindDriver: "nomad.driver.method",
@@ -116,7 +116,7 @@ var nameAttributes = map[tracespan.Kind]string{
 	tracespan.KindEvent:  "nomad.event.type",
 }
 
-// spanName returns the name of a span. Names have no ids, because users group spans by name.
+// spanName returns a span's name. Names have no ids, because users group spans by name.
 func spanName(s *tracespan.Span) string {
 	switch s.Kind {
 	case tracespan.KindRun:
@@ -129,11 +129,11 @@ func spanName(s *tracespan.Span) string {
 
 func unixNano(t time.Time) uint64 { return uint64(max(t.UnixNano(), 0)) }
 
-// maxValue is the maximum size in bytes of the name of a span and of an attribute.
+// maxValue is the maximum size in bytes of a span name and of an attribute.
 const maxValue = 1000
 
-// clipToUTF8 returns a text that a message can contain: valid UTF-8 of limited size. One invalid text would make
-// the whole message invalid.
+// clipToUTF8 returns a text that a message can contain: valid UTF-8 of limited size. One invalid text would make the whole
+// message invalid.
 func clipToUTF8(text string) string {
 	if len(text) > maxValue {
 		end := maxValue
@@ -149,7 +149,7 @@ func newStringAttribute(key, value string) *commonpb.KeyValue {
 	return &commonpb.KeyValue{Key: key, Value: &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: clipToUTF8(value)}}}
 }
 
-// newResource describes the agent. Attributes of the environment replace others.
+// newResource describes the agent. Attributes from the environment replace others.
 func newResource(c Config, a AgentFacts) *resourcepb.Resource {
 	values := map[string]string{
 		"service.name": "nomad-lite", "service.version": a.Version, "service.instance.id": a.NodeID, "host.name": a.HostName,
