@@ -25,10 +25,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// TestClusterSimulation is TestSimulation with agents that are nodes of a cluster: the replica, the membership and the pool of
-// servers are real, and the servers are those of package clustertest. Beside the faults of TestSimulation, servers are
-// killed, connections are cut, messages are lost, late, repeated or stale, heartbeats are missed, the node is purged, and
-// the servers restore snapshots.
+// TestClusterSimulation is TestSimulation with agents as cluster nodes: the replica, the membership and the server pool are real,
+// and the servers come from package clustertest. Beside TestSimulation's faults, servers are killed, connections are cut,
+// messages are lost, late, repeated or stale, heartbeats are missed, the node is purged, and the servers restore snapshots.
 //
 //	make simulate
 //	go test -run ClusterSimulation ./runtime/agent -seed 42
@@ -46,24 +45,23 @@ type serverSource struct {
 	snapshot *clustertest.Snapshot
 	undo     []func() // each ends a fault; it may be called twice
 
-	// The fields below belong to the record of what the node may do. It is made from the state of the servers, and not from
-	// that of the node.
+	// The fields below record what the node may do. The record is made from the servers' state, and not from the node's.
 
 	mu sync.Mutex
-	// ids are the allocations that were placed.
+	// ids are the placed allocations.
 	ids []string
 	// mayEnd are allocations that the servers have stopped or did not have at some time.
 	mayEnd map[string]bool
-	// stoppedBefore are allocations that the servers had stopped, or did not have, when the agent started. Of their tasks, by
-	// allocation and task, takenOver had a process then, also one that had exited: the agent takes it over, and restarts it by
-	// the restart policy.
+	// stoppedBefore are allocations that the servers had stopped, or did not have, when the agent started. takenOver has those of
+	// their tasks, by allocation and task, that had a process then, also one that had exited: the agent takes it over, and
+	// restarts it by the restart policy.
 	stoppedBefore, takenOver map[string]bool
 	// startedAgain are allocations that a restored snapshot has started again after the servers had stopped or removed them.
 	startedAgain map[string]bool
-	// reportsLost are allocations of whose states the servers have lost some with a restored snapshot. A node that was not
-	// connected then cannot notice it.
+	// reportsLost are allocations with states that the servers have lost with a restored snapshot. A node that was not connected
+	// then cannot notice it.
 	reportsLost map[string]bool
-	// lastServerAllocs are the allocations as the servers had them at the last call of checkHistory.
+	// lastServerAllocs are the servers' allocations at the last checkHistory call.
 	lastServerAllocs map[string]*api.Allocation
 }
 
@@ -131,8 +129,8 @@ func (c *serverSource) connect(g *simAgent, sync *localnode.AllocSync, emit func
 	}
 }
 
-// runConnection runs the parts of an agent that talk to servers until ctx ends. When the agent is killed, its connections are
-// cut before its goroutines end.
+// runConnection runs the parts of an agent that talk to servers until ctx ends. When the agent is killed, its connections are cut
+// before its goroutines end.
 func runConnection(ctx context.Context, died <-chan struct{}, pool *servers.Pool, member *membership.Member, rep *replica.Replica) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -154,7 +152,7 @@ func (c *serverSource) isReady() bool {
 	return n.Status == api.NodeStatusReady
 }
 
-// allocs returns the allocations that the servers have, in the order in which they were placed.
+// allocs returns the servers' allocations, in the order in which they were placed.
 func (c *serverSource) allocs() (found []protocol.Allocation) {
 	c.mu.Lock()
 	ids := slices.Clone(c.ids)
@@ -178,7 +176,7 @@ func (c *serverSource) placeWaiting() {
 	c.waiting = nil
 }
 
-// place places an allocation of a job, as soon as the node is ready.
+// place places a job's allocation, as soon as the node is ready.
 func (c *serverSource) place(job *api.Job, previous string) {
 	c.waiting = append(c.waiting, func() {
 		if c.jobs[*job.ID] != nil { // else it was purged
@@ -195,7 +193,7 @@ func (c *serverSource) placeNow(job *api.Job, previous string) {
 	c.ids = append(c.ids, id)
 }
 
-// register registers a job with an id of its own, and places its allocations.
+// register registers a job with a new id, and places its allocations.
 func (c *serverSource) register(_ context.Context, job *api.Job) {
 	c.jobCount++
 	job.ID = new(fmt.Sprintf("%s-%d", *job.ID, c.jobCount))
@@ -211,7 +209,7 @@ func (c *serverSource) register(_ context.Context, job *api.Job) {
 	}
 }
 
-// allocsOf returns the allocations of the jobs that were registered under an id.
+// allocsOf returns the allocations of the jobs registered under an id.
 func (c *serverSource) allocsOf(jobID string) []protocol.Allocation {
 	return slices.DeleteFunc(c.allocs(), func(a protocol.Allocation) bool { return !strings.HasPrefix(a.JobID, jobID+"-") })
 }
@@ -245,7 +243,7 @@ func (c *serverSource) stopAlloc(context.Context) {
 	}
 }
 
-// disturb makes a change that only servers make, or a fault of the servers or of the network.
+// disturb makes a change that only servers make, or a server or network fault.
 func (c *serverSource) disturb() bool {
 	c.placeWaiting()
 	if c.rand.IntN(2) == 0 {
@@ -294,7 +292,7 @@ func (c *serverSource) disturb() bool {
 
 func (c *serverSource) actionCount() int { return 60 + c.rand.IntN(40) }
 
-// changeWithoutAgent stops an allocation, and ends processes, so that the next agent has tasks to start that it must not start.
+// changeWithoutAgent stops an allocation, and ends processes, so that the next agent has tasks that it must not start.
 func (c *serverSource) changeWithoutAgent(ctx context.Context) {
 	if c.rand.IntN(2) == 0 {
 		c.stopAlloc(ctx)
@@ -318,7 +316,7 @@ func (c *serverSource) partition(d time.Duration) {
 	c.undo = append(c.undo, end)
 }
 
-// injectFault makes the next calls of a method fail, or their answers late or stale.
+// injectFault makes a method's next calls fail, or their answers late or stale.
 func (c *serverSource) injectFault() {
 	method := []string{
 		protocol.MethodRegisterNode, protocol.MethodUpdateNodeStatus, protocol.MethodGetClientAllocs, protocol.MethodGetClientAllocs,
@@ -350,8 +348,8 @@ func (c *serverSource) injectFault() {
 	c.undo = append(c.undo, c.Inject(fault))
 }
 
-// staleAnswer returns a change of the answers of a method: a server that is behind answers as it would have before, in
-// another order, and with an allocation twice.
+// staleAnswer returns a change to a method's answers: a server that is behind answers as it would have before, in another order,
+// and with an allocation twice.
 func (c *serverSource) staleAnswer(method string) func(map[string]any) {
 	calls := slices.DeleteFunc(c.Calls(method), func(call clustertest.Call) bool { return call.Response == nil })
 	if len(calls) == 0 {
@@ -398,7 +396,7 @@ func (c *serverSource) updateJob() {
 	c.UpdateJob(job)
 }
 
-// reschedule replaces an allocation that has failed.
+// reschedule replaces a failed allocation.
 func (c *serverSource) reschedule() {
 	for _, a := range c.allocs() {
 		if job := c.jobs[a.JobID]; job != nil && a.ClientStatus == api.AllocClientStatusFailed && a.NextAllocation == "" {
@@ -444,7 +442,7 @@ func (c *serverSource) endFaults() {
 		undo()
 	}
 	c.SetLeader(c.Servers()[0])
-	time.Sleep(3 * time.Minute) // the node waits up to 30 seconds between calls that fail
+	time.Sleep(3 * time.Minute) // the node waits up to 30 seconds between failing calls
 }
 
 // isStopped reports whether the servers have stopped an allocation, or do not have it.
@@ -464,7 +462,7 @@ func (c *serverSource) noteStopped() {
 	}
 }
 
-// noteAgentStart notes the tasks that an agent that starts now may not start.
+// noteAgentStart notes the tasks that a newly started agent may not start.
 func (c *serverSource) noteAgentStart() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -477,8 +475,8 @@ func (c *serverSource) noteAgentStart() {
 	}
 }
 
-// checkStart checks that an agent starts no task of an allocation that the servers had stopped before the agent was started:
-// they may have started it elsewhere.
+// checkStart checks that an agent starts no task if the servers had stopped its allocation before the agent was started: they may
+// have started it elsewhere.
 func (c *serverSource) checkStart(config *driver.TaskConfig) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -487,8 +485,8 @@ func (c *serverSource) checkStart(config *driver.TaskConfig) {
 	}
 }
 
-// checkStop checks that the node stops an allocation only if the servers have stopped it, or with stop_on_client_after. The
-// tasks of a group with several tasks have other reasons to be stopped.
+// checkStop checks that the node stops an allocation only if the servers have stopped it, or with stop_on_client_after. Tasks in
+// a group with several tasks have other reasons to be stopped.
 func (c *serverSource) checkStop(p *taskProcess) {
 	a, known := c.Alloc(p.alloc)
 	c.mu.Lock()
@@ -505,11 +503,11 @@ func (c *serverSource) checkStop(p *taskProcess) {
 	}
 }
 
-// maxStopDuration is longer than the stop of a task takes. Meanwhile the node can reach the servers again.
+// maxStopDuration is longer than a task stop takes. Meanwhile the node can reach the servers again.
 const maxStopDuration = 30 * time.Second
 
-// longestTimeAlone returns the longest time between two answers of the servers to a registration or a heartbeat, and since the
-// last one, of those that were not over at a time.
+// longestTimeAlone returns the longest time between two server answers to a registration or a heartbeat, and since the last one,
+// among those that were not over at a time.
 func (c *serverSource) longestTimeAlone(since time.Time) (longest time.Duration) {
 	ends := []time.Time{time.Now()}
 	for _, call := range c.Calls(protocol.MethodRegisterNode, protocol.MethodUpdateNodeStatus) {
@@ -528,7 +526,7 @@ func (c *serverSource) longestTimeAlone(since time.Time) (longest time.Duration)
 	return longest
 }
 
-// checkHistory checks that the servers have lost no event of a task.
+// checkHistory checks that the servers have lost no task event.
 func (c *serverSource) checkHistory() {
 	for _, a := range c.allocs() {
 		if was := c.lastServerAllocs[a.ID]; was != nil && !c.startedAgain[a.ID] {
@@ -544,7 +542,7 @@ func (c *serverSource) checkAtEnd() {
 		c.host.addViolation("I14: the node is not ready")
 	}
 	var differences error
-	for range 200 { // tasks that are restarted without end have events that the servers do not have yet
+	for range 200 { // tasks that restart without end have events that the servers do not have yet
 		differences = c.differences()
 		if differences == nil {
 			return
@@ -563,7 +561,7 @@ func (c *serverSource) differences() (err error) {
 		known[a.ID] = true
 		own := snapshot.Allocation(nil, a.ID)
 		if own == nil && a.ClientTerminalStatus() {
-			continue // after a purge of the node, the node has removed the allocation, and the servers list it again
+			continue // after a node purge, the node has removed the allocation, and the servers list it again
 		}
 		if own == nil {
 			differ("the node does not have %s, %s, %s", a.Name, a.DesiredStatus, a.ClientStatus)

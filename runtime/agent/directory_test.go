@@ -22,7 +22,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 )
 
-// If a run and its keeper are killed, the next run kills the processes of the killed run before it removes the directory.
+// If a run and its keeper are killed, the next run kills the killed run's processes before it removes the directory.
 func TestNextRunKillsProcessesOfKilledRun(t *testing.T) {
 	base := t.TempDir()
 	dir := filepath.Join(base, temporaryDirPrefix+"1")
@@ -55,8 +55,7 @@ func TestNextRunKillsProcessesOfKilledRun(t *testing.T) {
 	}
 }
 
-// Another account that creates files of any type under the names that nomad-lite uses below /tmp does
-// not prevent users from running jobs.
+// Another account that creates files with any type under nomad-lite's names below /tmp does not prevent users from running jobs.
 func TestTakenTemporaryDirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another account")
@@ -143,8 +142,7 @@ func runAsUser(t *testing.T, uid int, f func() error) {
 		runtime.LockOSThread() // the thread stays locked, so it exits with the goroutine
 		id := uintptr(uid)
 		for _, call := range []uintptr{unix.SYS_SETRESGID, unix.SYS_SETRESUID} {
-			// These are raw system calls, because the functions of package syscall would change all
-			// threads.
+			// These are raw system calls, because package syscall's functions would change all threads.
 			if _, _, errno := unix.RawSyscall(call, id, id, id); errno != 0 {
 				done <- errno
 				return
@@ -157,8 +155,7 @@ func runAsUser(t *testing.T, uid int, f func() error) {
 	}
 }
 
-// The data directory of an agent that is not root is inaccessible to other accounts, because its tasks
-// run as the same user.
+// A non-root agent's data directory is inaccessible to other accounts, because its tasks run as the same user.
 func TestUnprivilegedAgentClosesItsDirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root becomes other users")
@@ -167,7 +164,7 @@ func TestUnprivilegedAgentClosesItsDirectory(t *testing.T) {
 	for _, c := range []struct {
 		name             string
 		owner            int
-		before, dir, all os.FileMode // modes of the data directory before and after the start, and of the directory of the allocations
+		before, dir, all os.FileMode // modes of the data directory before and after the start, and of the allocation directory root
 	}{
 		{"new", us, 0o755, 0o700, 0o711},
 		{"of an earlier version", us, 0o711, 0o700, 0o711},
@@ -228,7 +225,7 @@ func TestTemporaryDirectoryIsPrivate(t *testing.T) {
 	})
 }
 
-// A child process that a killed agent has started has the agent's lock until it executes its program.
+// A child process started by a killed agent has the agent's lock until it executes its program.
 func TestLockAfterKilledAgent(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o700); err != nil {
@@ -242,7 +239,7 @@ func TestLockAfterKilledAgent(t *testing.T) {
 	if _, err := lockDataDirAfterKilledAgent(t.Context(), dir); !errors.Is(err, ErrInUse) || time.Since(began) >= filelock.KilledOwnerTimeout {
 		t.Errorf("beside a living agent: %v after %v", err, time.Since(began))
 	}
-	// A process that was killed is alive for a while, and has the lock as long.
+	// A killed process is alive for a while, and has the lock as long.
 	time.AfterFunc(100*time.Millisecond, func() { agent.Close() })
 	killed, err := lockDataDirAfterKilledAgent(t.Context(), dir)
 	if err != nil {

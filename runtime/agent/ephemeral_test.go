@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// A foreground run does not use a directory with tasks of an agent, also when the agent's state file was lost. The tasks that a
-// killed run has left are not the tasks of an agent.
+// A foreground run does not use a directory with an agent's tasks, also when the agent's state file was lost. The tasks left by a
+// killed run belong to no agent.
 func TestRunRefusesTasksOfAgent(t *testing.T) {
 	const allocID = "6f2e0f6c-43e3-4a2d-9a3a-4b8f6f0d5c11"
 	task := exec.Command("/bin/sleep", "1000")
@@ -25,7 +25,7 @@ func TestRunRefusesTasksOfAgent(t *testing.T) {
 		_ = task.Process.Kill()
 		_ = task.Wait()
 	})
-	const otherID = "0d6a2d65-8a7e-4ff4-86a4-06e3a3f9b0aa" // no process of this allocation runs
+	const otherID = "0d6a2d65-8a7e-4ff4-86a4-06e3a3f9b0aa" // this allocation has no running process
 	write := func(t *testing.T, dir, name string) {
 		t.Helper()
 		if err := os.WriteFile(filepath.Join(dir, name), []byte("{}"), 0o600); err != nil {

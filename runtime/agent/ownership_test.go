@@ -46,8 +46,8 @@ func TestDecideOwnership(t *testing.T) {
 	}
 }
 
-// A killed agent has just started a keeper, which records itself while the next agent starts. The next agent must not take that
-// keeper of its own directory for the keeper of another one.
+// A killed agent has just started a keeper, which records itself while the next agent starts. The next agent must not take its
+// own directory's keeper for another one's.
 func TestOwnKeeperIsNoOtherOwner(t *testing.T) {
 	base := t.TempDir()
 	dir, copied, link := filepath.Join(base, "dir"), filepath.Join(base, "copied"), filepath.Join(base, "link")
@@ -73,10 +73,10 @@ func TestOwnKeeperIsNoOtherOwner(t *testing.T) {
 	}
 }
 
-// A copy of a state says which directory owns its tasks, and becomes the owner by an order, but not while the agent of the
-// original runs. A renamed directory is the same one.
+// A copied state names the directory that owns its tasks, and becomes the owner by an order, but not while the original's agent
+// runs. A renamed directory is the same one.
 func TestCopiedStateIsNoOwner(t *testing.T) {
-	// running is the directory whose keeper runs, agentRuns whether its agent runs.
+	// running is the directory with a running keeper, agentRuns whether its agent runs.
 	var running *dataDirIdentity
 	agentRuns := false
 	findOther := func(self *dataDirRecord) (*dataDirRecord, bool) {

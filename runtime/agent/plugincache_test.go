@@ -22,8 +22,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// Foreground runs with different plugins share one file: each run keeps the entries of other plugins
-// whose files exist, and deletes those of plugins that were removed.
+// Foreground runs with different plugins share one file: each run keeps the entries of other plugins with existing files, and
+// deletes those of removed plugins.
 func TestRunsShareAPluginCache(t *testing.T) {
 	dir := t.TempDir()
 	plugin := func(name string) string {
@@ -71,8 +71,7 @@ func TestRunsShareAPluginCache(t *testing.T) {
 	}
 }
 
-// cacheTest has a cache file, and a plugin file whose plugin provides the hook "audit" for every
-// allocation.
+// cacheTest has a cache file, and a plugin file with a plugin that provides the hook "audit" for every allocation.
 type cacheTest struct {
 	t     *testing.T
 	cache filePluginCache
@@ -98,8 +97,8 @@ type staticPluginList []supervisor.PluginStatus
 func (s staticPluginList) ExternalPlugins() []supervisor.PluginStatus { return s }
 func (s staticPluginList) InfoChanged() <-chan struct{}               { return nil }
 
-// newKnownPluginInfos returns the pluginInfoTracker of an agent that has just started. The agent has one plugin,
-// the file at path with these arguments.
+// newKnownPluginInfos returns a newly started agent's pluginInfoTracker. The agent has one plugin, the file at path with these
+// arguments.
 func (c *cacheTest) newKnownPluginInfos(path string, running bool, args ...string) *pluginInfoTracker {
 	c.t.Helper()
 	dir, name := filepath.Split(path)
@@ -165,9 +164,8 @@ func TestPluginCacheIsKeyedByContent(t *testing.T) {
 	}
 }
 
-// A plugin file with changed content is treated as another plugin, even if its size and mtime are the
-// same, and if it is changed so soon that its ctime may be the same. The hook of the earlier file is
-// expected until the plugin reports its description.
+// A plugin file with changed content is treated as another plugin, even if its size and mtime are the same, and if it is changed
+// so soon that its ctime may be the same. The earlier file's hook is expected until the plugin reports its description.
 func TestPluginCacheDetectsChangeWithRestoredMtime(t *testing.T) {
 	c := newCacheTest(t)
 	info, err := os.Stat(c.path)
@@ -189,8 +187,8 @@ func TestPluginCacheDetectsChangeWithRestoredMtime(t *testing.T) {
 	}
 }
 
-// A file whose metadata is in the cache is not read again. To detect a read, the test stores a checksum
-// in the cache that is not the checksum of the content.
+// A file with metadata in the cache is not read again. To detect a read, the test stores a checksum in the cache that does not
+// match the content.
 func TestPluginCacheDoesNotReadUnchangedFile(t *testing.T) {
 	c := newCacheTest(t)
 	k := c.newKnownPluginInfos(c.path, false)
@@ -217,8 +215,7 @@ func TestPluginCacheDoesNotReadUnchangedFile(t *testing.T) {
 	}
 }
 
-// The change time of a file that was changed just now is not stored, because another change may leave
-// the metadata the same.
+// The change time of a file changed just now is not stored, because another change may leave the metadata the same.
 func TestPluginCacheOmitsRecentChangeTime(t *testing.T) {
 	stored := func(c *cacheTest, path string) int64 {
 		t.Helper()
@@ -266,8 +263,7 @@ func TestPluginCacheReplacesUnreadableRecords(t *testing.T) {
 	}
 }
 
-// A plugin that failed to start under an earlier agent is still unknown, and known to have failed, until it
-// starts.
+// A plugin that failed to start under an earlier agent is still unknown, and known to have failed, until it starts.
 func TestPluginCacheRecordsFailedLaunches(t *testing.T) {
 	c := newCacheTest(t)
 	expect := func(when string, want map[string]pluginhooks.FirstLaunchState) {
@@ -305,8 +301,8 @@ func TestPluginCacheRecordsFailedLaunches(t *testing.T) {
 	expect("after a change of the file", map[string]pluginhooks.FirstLaunchState{"audit": pluginhooks.LaunchPending})
 }
 
-// The description of a plugin that is new under an agent is kept when its file changes under that agent: for the agent
-// itself, and for the next one, also if the changed plugin fails to start.
+// The description of a plugin that is new under an agent is kept when its file changes under that agent: for the agent itself,
+// and for the next one, also if the changed plugin fails to start.
 func TestPluginCacheKeepsDescriptionOfNewPluginThatChanges(t *testing.T) {
 	for _, launchFailed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("launch failed: %v", launchFailed), func(t *testing.T) {

@@ -34,7 +34,7 @@ func TestPluginRecordsSurvive(t *testing.T) {
 	s := openTestStore(t, path)
 	records := newPluginProcessRecordStore(s, dir, hclog.NewNullLogger())
 	want := supervisor.Record{ReattachConfig: launch.ReattachConfig{Network: "unix", Addr: "/x", Pid: 7, StartTimeTicks: 8, BootID: "b", StreamKeyPrefix: "k"}, IdentityHash: "i"}
-	// beingLaunched has not sent its handshake yet, so that its address is unknown.
+	// beingLaunched has not sent its handshake yet, so its address is unknown.
 	beingLaunched := supervisor.Record{ReattachConfig: launch.ReattachConfig{Pid: 9, StartTimeTicks: 10, BootID: "b"}, IdentityHash: "i"}
 	for key, record := range map[string]supervisor.Record{"builtin raw_exec": want, "/plugins/x": want, "/plugins/launched": beingLaunched} {
 		if err := records.PutPlugin(key, record); err != nil {
@@ -64,7 +64,7 @@ func TestPluginRecordsSurvive(t *testing.T) {
 	}
 }
 
-// A cleanup that was pending when its allocation was removed, as after the purge of a job, is retried for a day.
+// A cleanup that was pending when its allocation was removed, as after a job purge, is retried for a day.
 func TestPendingCleanupOutlivesItsAllocation(t *testing.T) {
 	s := openTestStore(t, filepath.Join(t.TempDir(), "state.db"))
 	defer s.Close()
@@ -100,8 +100,7 @@ func TestPendingCleanupOutlivesItsAllocation(t *testing.T) {
 	}
 }
 
-// Each record that the agent cannot use is quarantined and reported, and the agent continues without
-// the record.
+// Each record that the agent cannot use is quarantined and reported, and the agent continues without the record.
 func TestUnusableMetaRecordsAreQuarantined(t *testing.T) {
 	logger := hclog.NewNullLogger()
 	for _, test := range []struct {

@@ -25,7 +25,7 @@ func TestReferenceServices(t *testing.T) {
 	docpage.CheckPart(t, "explanation/processes.md", table.String())
 }
 
-// Services start when their condition is met, and end in the phase of the list, each phase after the one before.
+// Services start when their condition is met, and end in their phase, each phase after the one before.
 func TestServicesStartAndEndInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex

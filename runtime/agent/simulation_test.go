@@ -39,10 +39,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// TestSimulation runs agents under virtual time with one store and simulated
-// processes. The scheduler, AllocSync, runners and lifecycle are real; the driver is
-// simulated. Jobs are registered and stopped, plugins and agents are killed, and
-// changes of the store are rejected.
+// TestSimulation runs agents under virtual time with one store and simulated processes. The scheduler, AllocSync, runners and
+// lifecycle are real; the driver is simulated. Jobs are registered and stopped, plugins and agents are killed, and store changes
+// are rejected.
 //
 //	make simulate
 //	go test -run Simulation ./runtime/agent -seed 42
@@ -50,8 +49,8 @@ func TestSimulation(t *testing.T) {
 	runSimulations(t, 20, func(_ testing.TB, s *simulation) allocSource { return &schedulerSource{s} })
 }
 
-// runSimulations runs simulations whose agents get their allocations from the source that newSource returns, a number of them
-// without a long run.
+// runSimulations runs simulations with agents that get their allocations from the source that newSource returns. It runs sample
+// of them without a long run.
 func runSimulations(t *testing.T, sample int, newSource newSourceFunc) {
 	if testing.Short() {
 		sample /= 3
@@ -64,26 +63,26 @@ func runSimulations(t *testing.T, sample int, newSource newSourceFunc) {
 	})
 }
 
-// newSourceFunc returns the source of the allocations of a simulation. It is called once, in the bubble of the simulation.
+// newSourceFunc returns the source of a simulation's allocations. It is called once, in the simulation's bubble.
 type newSourceFunc func(testing.TB, *simulation) allocSource
 
-// allocSource assigns the allocations of a simulation. It outlives the agents.
+// allocSource assigns a simulation's allocations. It outlives the agents.
 type allocSource interface {
-	// connect returns the connection of an agent that starts. emit adds an event to the tasks of an allocation.
+	// connect returns a starting agent's connection. emit adds an event to an allocation's tasks.
 	connect(g *simAgent, sync *localnode.AllocSync, emit func(allocID string, e *api.TaskEvent)) sourceConnection
-	// storesJobs says that the store has the jobs of all allocations.
+	// storesJobs reports whether the store has all allocations' jobs.
 	storesJobs() bool
 	register(context.Context, *api.Job)
 	deregister(ctx context.Context, jobID string)
 	purge(ctx context.Context, jobID string)
 	stopAlloc(context.Context)
-	// actionCount returns a random number of actions for a simulation.
+	// actionCount returns a simulation's random number of actions.
 	actionCount() int
-	// disturb makes a random fault of the source. It returns false if it has made none.
+	// disturb makes a random source fault. It returns false if it has made none.
 	disturb() bool
 	// changeWithoutAgent makes a random change while no agent runs, or none.
 	changeWithoutAgent(context.Context)
-	// endFaults ends all faults of the source.
+	// endFaults ends all source faults.
 	endFaults()
 	// checkHistory checks what must not have changed since its last call.
 	checkHistory()
@@ -99,11 +98,11 @@ type sourceConnection struct {
 	awaitNewStart taskrunner.AwaitNewStartFunc // see allocrunner.Config
 	// run is called once. ctx ends when the agent ends, and untilReported when all its runners have returned.
 	run func(ctx, untilReported context.Context)
-	// sendLastStates is called when all runners of an agent that shuts down have returned.
+	// sendLastStates is called when all runners have returned in an agent that shuts down.
 	sendLastStates func()
 }
 
-// schedulerSource is the scheduler of a single machine, a new one for each agent.
+// schedulerSource is a single machine's scheduler, a new one for each agent.
 type schedulerSource struct{ *simulation }
 
 func (s *schedulerSource) connect(g *simAgent, sync *localnode.AllocSync, _ func(string, *api.TaskEvent)) sourceConnection {
@@ -160,7 +159,7 @@ type simulation struct {
 	source allocSource
 
 	mu            sync.Mutex
-	faultRand     *rand.Rand // random source for the changes that are rejected, and for ids
+	faultRand     *rand.Rand // random source for ids and rejected changes
 	faultsEnabled bool
 	lastAllocs    map[string]*api.Allocation
 	newLives      map[string]bool             // allocations that the agent may have removed, and that the source has assigned again
@@ -180,10 +179,10 @@ type simAgent struct {
 
 	mu            sync.Mutex // locked before simulation.mu
 	pendingWrites []func()
-	hookStates    map[string]record.HookState // hook states that the tasks of this agent have put
+	hookStates    map[string]record.HookState // hook states put by this agent's tasks
 }
 
-// simulate runs the simulation of a seed, and returns the first violations of an invariant.
+// simulate runs a seed's simulation, and returns the first violations of an invariant.
 func simulate(t *testing.T, seed uint64, newSource newSourceFunc) (violations error) {
 	// A file system in memory is faster, and the state need not be durable.
 	base := ""
@@ -311,7 +310,7 @@ func (s *simulation) start() {
 	s.agent = g
 }
 
-// kill simulates kill -9 of the agent: it no longer writes or calls drivers.
+// kill simulates kill -9 for the agent: it no longer writes or calls drivers.
 func (s *simulation) kill() {
 	close(s.agent.died)
 	s.shutDownAgent()
@@ -336,8 +335,7 @@ func (s *simulation) newID() string {
 	return fmt.Sprintf("%08x-%04x-%04x-%04x-%012x", a>>32, a>>16&0xffff, a&0xffff, b>>48, b&0xffffffffffff)
 }
 
-// killableStore is the store of one agent for the source of its allocations. It fails when the agent is
-// dead.
+// killableStore is one agent's store for the source of its allocations. It fails when the agent is dead.
 type killableStore struct {
 	*store.Store
 	s *simulation
@@ -363,8 +361,7 @@ func (s *simAgent) err() error {
 	}
 }
 
-// killableRunnerStore is the store of one agent's runners. Async writes are lost if the
-// agent dies before the next flush.
+// killableRunnerStore is the store for one agent's runners. Async writes are lost if the agent dies before the next flush.
 type killableRunnerStore struct {
 	s *simulation
 	g *simAgent
@@ -402,7 +399,7 @@ func (k *killableRunnerStore) put(alloc, task string, l *record.Fields, h state.
 	return func() error { return err }
 }
 
-// flushPendingWrites makes the writes that are pending.
+// flushPendingWrites makes the pending writes.
 func (s *simAgent) flushPendingWrites() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -449,7 +446,7 @@ func (s *simulation) randomAction(ctx context.Context) {
 	}
 }
 
-// killProcess kills the process of a task.
+// killProcess kills a task's process.
 func (s *simulation) killProcess() {
 	if processes := s.host.runningProcesses(); len(processes) > 0 {
 		slices.SortFunc(processes, func(a, b *taskProcess) int { return len(a.id) - len(b.id) })
@@ -533,8 +530,8 @@ func (h *simHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hoo
 	return hook.TaskPrestartResponse{State: map[string]string{"said": said + "x"}, Done: said != ""}, nil
 }
 
-// checkHistory compares each stored allocation with its state at the last call of checkHistory. It
-// reports changes that are forbidden: of a terminal status, and of events that were stored.
+// checkHistory compares each stored allocation with its state at the last checkHistory call. It reports forbidden changes: to a
+// terminal status, and to stored events.
 func (s *simulation) checkHistory() {
 	synctest.Wait()
 	for _, a := range s.store.Snapshot().Allocations(nil, "") {
@@ -554,7 +551,7 @@ func (s *simulation) checkHistory() {
 	s.source.checkHistory()
 }
 
-// checkEvents reports events of an allocation that are no longer there. where says in which record, empty in the store.
+// checkEvents reports an allocation's missing earlier events. where says in which record, empty in the store.
 func (s *simulation) checkEvents(where string, was, a *api.Allocation) {
 	for name, state := range a.TaskStates {
 		if before := was.TaskStates[name]; before != nil && !continuesHistory(before.Events, state.Events) {
@@ -563,9 +560,9 @@ func (s *simulation) checkEvents(where string, was, a *api.Allocation) {
 	}
 }
 
-// timedEvents lists the types of events with their times in seconds since the start of the virtual time.
+// timedEvents lists the event types with their times in seconds since the virtual time's start.
 func timedEvents(events []*api.TaskEvent) (list []string) {
-	start := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // of package synctest
+	start := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // start time in package synctest
 	for _, e := range events {
 		list = append(list, fmt.Sprintf("%s at %v", e.Type, time.Unix(0, e.Time).Sub(start)))
 	}
@@ -579,8 +576,8 @@ func eventTypes(events []*api.TaskEvent) (list []string) {
 	return list
 }
 
-// continuesHistory reports whether now has the events of before in the same order, followed by new ones. The
-// oldest events may be missing.
+// continuesHistory reports whether now has before's events in the same order, followed by new ones. The oldest events may be
+// missing.
 func continuesHistory(before, now []*api.TaskEvent) bool {
 	if !slices.IsSortedFunc(now, func(a, b *api.TaskEvent) int { return int(a.Time - b.Time) }) {
 		return false
@@ -624,10 +621,10 @@ func (s *simulation) checkProcesses() {
 	}
 }
 
-// checkLastExit checks that the exit status of a task is that of its last process.
+// checkLastExit checks that a task's exit status is that of its last process.
 func (s *simulation) checkLastExit(a *api.Allocation) {
 	if s.newLives[a.ID] && a.ClientTerminalStatus() {
-		return // the node may have removed it, and has the states of the servers again, which may lack the last ones
+		return // the node may have removed it, and has the servers' states again, which may lack the last ones
 	}
 	for name, state := range a.TaskStates {
 		last := ""
@@ -650,8 +647,8 @@ func (s *simulation) checkLastExit(a *api.Allocation) {
 	}
 }
 
-// checkStartDelay checks that a start takes no longer than the driver needs if no agent or plugin was
-// killed: a start waits for the recovery of other tasks only after the death of a plugin.
+// checkStartDelay checks that a start takes no longer than the driver needs if no agent or plugin was killed: a start waits for
+// other tasks' recovery only after a plugin died.
 func (s *simulation) checkStartDelay(a *api.Allocation, task string) {
 	const maxStartDelay = 15 * time.Second // StartTask takes at most two seconds, and there may be a pause before it
 	events := a.TaskStates[task].Events
@@ -666,7 +663,7 @@ func (s *simulation) checkStartDelay(a *api.Allocation, task string) {
 	}
 }
 
-// checkNothingLeftBehind checks that no allocation, record or process remains after a purge of all jobs.
+// checkNothingLeftBehind checks that no allocation, record or process remains after all jobs were purged.
 func (s *simulation) checkNothingLeftBehind() {
 	if living := s.host.runningProcesses(); len(living) > 0 {
 		s.host.addViolation("I3: %d processes are left", len(living))

@@ -25,7 +25,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/snapshot"
 )
 
-// archiveFile is a file of a snapshot. Its content is followed by zeros up to the size.
+// archiveFile is a file in a snapshot. Its content is followed by zeros up to the size.
 type archiveFile struct {
 	tar.Header
 	content []byte
@@ -100,7 +100,7 @@ func dirContent(t *testing.T, dir string) map[string]string {
 	return found
 }
 
-// newStateOfSnapshot makes a data directory with a variable, and returns the files of its snapshot.
+// newStateOfSnapshot makes a data directory with a variable, and returns its snapshot's files.
 func newStateOfSnapshot(t *testing.T, dir string) []archiveFile {
 	t.Helper()
 	s, err := store.Open(t.Context(), store.Config{
@@ -142,7 +142,7 @@ func newStateOfSnapshot(t *testing.T, dir string) []archiveFile {
 	}
 }
 
-// A snapshot can be saved while the disk of the data directory is full, has no inode or is read-only.
+// A snapshot can be saved while the data directory's disk is full, has no inode or is read-only.
 func TestSnapshotWithoutDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounts a tmpfs: needs root")
@@ -193,7 +193,7 @@ func TestSnapshotWithoutDisk(t *testing.T) {
 	}
 }
 
-// Each hostile snapshot is refused with the name of its file, soon and with a limited size, and the data directory is as before.
+// Each hostile snapshot is refused with its file's name, soon and with a limited size, and the data directory is as before.
 func TestHostileSnapshots(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	if err := os.Mkdir(dir, 0o711); err != nil {
@@ -291,7 +291,7 @@ func TestHostileSnapshots(t *testing.T) {
 	}
 }
 
-// replaceHeader returns the files, with a file that has only a header in the place of the file with the name.
+// replaceHeader returns the files, with the named file replaced by one that has only a header.
 func replaceHeader(files []archiveFile, name string, header tar.Header) []archiveFile {
 	files = slices.Clone(files)
 	i := slices.IndexFunc(files, func(f archiveFile) bool { return f.Name == name })

@@ -25,7 +25,7 @@ import (
 
 var errTestInterrupt = errors.New("interrupt signal received")
 
-// newDirForStop returns a data directory with a directory of one allocation and a locked lock file.
+// newDirForStop returns a data directory with one allocation's directory and a locked lock file.
 func newDirForStop(t *testing.T, allocID string) (dir string, lock *os.File) {
 	t.Helper()
 	dir = t.TempDir()
@@ -39,7 +39,7 @@ func newDirForStop(t *testing.T, allocID string) (dir string, lock *os.File) {
 	return dir, lock
 }
 
-// A Stop whose context has ended does not leave a task stopped by SIGSTOP.
+// A Stop with an ended context does not leave a task stopped by SIGSTOP.
 func TestInterruptedStopContinuesTasks(t *testing.T) {
 	const allocID = "2b7c7c0e-1d0c-4f57-8b1b-0a51a2f4a7a1"
 	dir, lock := newDirForStop(t, allocID)
@@ -77,7 +77,7 @@ func TestInterruptedStopContinuesTasks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	echo() // the process has the environment of the task when it executes its program
+	echo() // the process has the task's environment when it executes its program
 
 	var ended []int
 	options := StopOptions{KillAllProcesses: true, OnProcessEnd: func(p DataDirProcess) { ended = append(ended, p.PID) }}
@@ -92,7 +92,7 @@ func TestInterruptedStopContinuesTasks(t *testing.T) {
 	}
 }
 
-// After all processes were killed, the mount of the allocations is not needed, unless a task can run in a container.
+// After all processes were killed, the allocations' mount is not needed, unless a task can run in a container.
 func TestContainersMayRunAfterStop(t *testing.T) {
 	const allocID, otherID = "2b7c7c0e-1d0c-4f57-8b1b-0a51a2f4a7a1", "b3f9a3b0-54f4-4a4b-9d5c-0d8f0a0f5a53"
 	dir, lock := newDirForStop(t, allocID)
@@ -135,7 +135,7 @@ func TestContainersMayRunAfterStop(t *testing.T) {
 	check(true, "process", "container")
 }
 
-// The cgroups of killed tasks have no process, and nothing else removes them before the next agent starts.
+// Killed tasks' cgroups have no process, and nothing else removes them before the next agent starts.
 func TestStopRemovesEmptyCgroups(t *testing.T) {
 	const task = "web"
 	hierarchy, allocID, otherID := cgroup.Open(nil), uuid.NewString(), uuid.NewString()

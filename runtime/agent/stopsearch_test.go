@@ -51,7 +51,7 @@ func startTaskProcess(t *testing.T, attr *syscall.SysProcAttr, env ...string) os
 	return id
 }
 
-// moveToTaskCgroup moves a process to a new cgroup of a task.
+// moveToTaskCgroup moves a process to a task's new cgroup.
 func moveToTaskCgroup(t *testing.T, allocID, task string, p osprocess.ID) {
 	t.Helper()
 	dir := filepath.Join(osprocess.CgroupMount, "freezer/nomad", allocID+"."+task)
@@ -70,7 +70,7 @@ func moveToTaskCgroup(t *testing.T, allocID, task string, p osprocess.ID) {
 	}
 }
 
-// putRunningTasks stores a running allocation with a task of each driver, whose name is the task's name.
+// putRunningTasks stores a running allocation with a task for each driver, named like the driver.
 func putRunningTasks(t *testing.T, dir, allocID string, handles map[string]*driver.Handle) {
 	t.Helper()
 	group := &api.TaskGroup{Name: new("g"), Count: new(1)}
@@ -98,7 +98,7 @@ func putRunningTasks(t *testing.T, dir, allocID string, handles map[string]*driv
 	}
 }
 
-// stopAll kills all processes of a data directory, and returns the pids of those that were killed.
+// stopAll kills all processes in a data directory, and returns the pids of the killed ones.
 func stopAll(t *testing.T, dir string, o StopOptions) (pids []int, remaining *RemainingAfterStop) {
 	t.Helper()
 	o.KillAllProcesses = true
@@ -110,7 +110,7 @@ func stopAll(t *testing.T, dir string, o StopOptions) (pids []int, remaining *Re
 	return pids, remaining
 }
 
-// Stop finds the processes of a task whose environment does not name it by cgroup, and by the recorded main process and its session.
+// If a task's environment does not name it, Stop finds its processes by cgroup, and by the recorded main process and its session.
 func TestStopKillsTasksWithoutEnvironment(t *testing.T) {
 	allocID := uuid.NewString()
 	dir, lock := newDirForStop(t, allocID)
@@ -133,7 +133,7 @@ func TestStopKillsTasksWithoutEnvironment(t *testing.T) {
 	}
 }
 
-// Only an allocation with a task that is no process of this machine may still run if no process was found.
+// Only an allocation with a task that is not a process of this machine may still run if no process was found.
 func TestStopNamesContainersOnly(t *testing.T) {
 	process, container := uuid.NewString(), uuid.NewString()
 	dir, lock := newDirForStop(t, process)
@@ -148,7 +148,7 @@ func TestStopNamesContainersOnly(t *testing.T) {
 	}
 }
 
-// Another account can start a process with the environment of a task. Stop neither kills nor names it.
+// Another account can start a process with a task's environment. Stop neither kills nor names it.
 func TestStopLeavesForgedProcesses(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can start a process as another user")
@@ -165,7 +165,7 @@ func TestStopLeavesForgedProcesses(t *testing.T) {
 	}
 }
 
-// The number of passes over the processes of the machine does not depend on the number of allocations.
+// The number of passes over the machine's processes does not depend on the number of allocations.
 func TestStopSearchesOnceForAllTasks(t *testing.T) {
 	passes := 0
 	t.Cleanup(func() { findTaskProcesses = osprocess.FindTaskProcesses })

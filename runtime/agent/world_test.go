@@ -16,12 +16,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 )
 
-// simulatedHost has the simulated processes of tasks, which continue when agents and plugins end.
+// simulatedHost has the simulated task processes, which continue when agents and plugins end.
 type simulatedHost struct {
 	mu         sync.Mutex
 	plugin     *simPlugin
 	processes  map[string]*taskProcess // the processes by start id, until they are destroyed
-	newest     map[string]*taskProcess // the last process of each task, by allocation and task; it can be destroyed
+	newest     map[string]*taskProcess // each task's last process, by allocation and task; it may be destroyed
 	violations []error
 
 	// onStart is called for each start, and onStop for each stop of a living process, before the driver executes them. They may
@@ -30,8 +30,8 @@ type simulatedHost struct {
 	onStop  func(*taskProcess)
 }
 
-// taskProcess is the process of one start of a task. The environment of the task controls the process:
-// "start", "run" and "stop" are durations in seconds, and "code" is its exit code.
+// taskProcess is the process of one task start. The task's environment controls the process: "start", "run" and "stop" are
+// durations in seconds, and "code" is its exit code.
 type taskProcess struct {
 	id, alloc, task string
 	stopDuration    time.Duration
@@ -81,7 +81,7 @@ func (s *simulatedHost) runningProcesses() (list []*taskProcess) {
 	return list
 }
 
-// tasksWithProcess returns the tasks, by allocation and task, that have a process that was not destroyed.
+// tasksWithProcess returns the tasks, by allocation and task, with a process that was not destroyed.
 func (s *simulatedHost) tasksWithProcess() (keys []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,14 +91,14 @@ func (s *simulatedHost) tasksWithProcess() (keys []string) {
 	return keys
 }
 
-// newestProcess returns the last process of a task, nil if there was none.
+// newestProcess returns a task's last process, nil if there was none.
 func (s *simulatedHost) newestProcess(key string) *taskProcess {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.newest[key]
 }
 
-// killPlugin simulates kill -9 of the plugin. The processes of its tasks continue.
+// killPlugin simulates kill -9 for the plugin. Its tasks' processes continue.
 func (s *simulatedHost) killPlugin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,7 +108,7 @@ func (s *simulatedHost) killPlugin() {
 	}
 }
 
-// addProcess creates the process of a start. No other process of the task may be alive.
+// addProcess creates a start's process. No other process of the task may be alive.
 func (s *simulatedHost) addProcess(c *driver.TaskConfig) {
 	seconds := func(name string) time.Duration {
 		n, _ := strconv.ParseFloat(c.Env[name], 64)
@@ -133,7 +133,7 @@ func (s *simulatedHost) addProcess(c *driver.TaskConfig) {
 type simAgentDrivers struct {
 	*simulatedHost
 	agentDied <-chan struct{}
-	driver    *simDriver // driver of the current plugin; guarded by world.mu
+	driver    *simDriver // current plugin's driver; guarded by world.mu
 }
 
 var errAgentDead = errors.New("the agent is dead")
@@ -142,15 +142,15 @@ func (s *simAgentDrivers) isDead() bool {
 	return wait.IsClosed(s.agentDied)
 }
 
-// WaitBrieflyForFirstReports implements the drivers of package orphans.
+// WaitBrieflyForFirstReports implements package orphans' drivers.
 func (s *simAgentDrivers) WaitBrieflyForFirstReports(context.Context) error { return nil }
 
-// DriverInfoByName implements the drivers of package orphans.
+// DriverInfoByName implements package orphans' drivers.
 func (s *simAgentDrivers) DriverInfoByName() map[string]supervisor.DriverInfo {
 	return map[string]supervisor.DriverInfo{"sim": {Detected: true, Healthy: true}}
 }
 
-// Driver implements the drivers of package orphans and allocrunner.Drivers.
+// Driver implements package orphans' drivers and allocrunner.Drivers.
 func (s *simAgentDrivers) Driver(context.Context, string) (driver.Driver, error) {
 	if s.isDead() {
 		return nil, errAgentDead
@@ -173,7 +173,7 @@ func (s *simAgentDrivers) DriverFindsTasksByName(string) bool       { return tru
 // RestartReattachedPlugin does nothing, as for builtin drivers.
 func (s *simAgentDrivers) RestartReattachedPlugin(context.Context, string) error { return nil }
 
-// nopLogCollector is a log collector whose methods do nothing.
+// nopLogCollector is a log collector with methods that do nothing.
 type nopLogCollector struct{}
 
 func (nopLogCollector) Start(context.Context, logs.Task) (string, string, error) { return "", "", nil }
@@ -183,7 +183,7 @@ func (nopLogCollector) StopCollectionOfEarlierAgent(context.Context, logs.Task, 
 }
 func (nopLogCollector) StopUnlessStopped(context.Context, string, string) error { return nil }
 
-// simPlugin is a simulated process of the driver's plugin.
+// simPlugin is the driver plugin's simulated process.
 type simPlugin struct {
 	exited        chan struct{}
 	knownTasks    map[string]bool // ids of tasks that this plugin has started or recovered; guarded by world.mu
@@ -278,7 +278,7 @@ func (d *simDriver) find(id string) (*taskProcess, error) {
 	return nil, driver.ErrTaskNotFound
 }
 
-// InspectTask answers as a driver that is made with package sdk.
+// InspectTask answers like a driver made with package sdk.
 func (d *simDriver) InspectTask(_ context.Context, id string) (*driver.TaskStatus, error) {
 	p, err := d.find(id)
 	if err != nil && !errors.Is(err, driver.ErrTaskNotFound) {

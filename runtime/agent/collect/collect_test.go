@@ -35,7 +35,7 @@ const nodeID = "0f0e0d0c-0000-0000-0000-000000000001"
 // fakeNode is a node without runners.
 type fakeNode struct {
 	host    hoststats.Stats
-	samples int // number of samples of the machine
+	samples int // number of machine samples
 }
 
 func (*fakeNode) Conditions() *conditions.Tracker {
@@ -63,7 +63,7 @@ func (*fakeNode) Plugins() []supervisor.PluginStatus {
 func (*fakeNode) Keeper() *keeper.Client              { return nil }
 func (*fakeNode) LogCollector() *logs.CollectorClient { return nil }
 
-// newCollector returns a collector of a node with allocations in several states.
+// newCollector returns a collector for a node with allocations in several states.
 func newCollector(t testing.TB, n *fakeNode) *MetricsCollector {
 	t.Helper()
 	s, err := store.OpenMemory(store.Config{Logger: hclog.NewNullLogger()})
@@ -294,8 +294,8 @@ func TestCPUOfTasksIsCounted(t *testing.T) {
 	}
 }
 
-// TestGatherFillsTheTable checks that each metric of the table that is not an instrument of this program has a value
-// with the labels of the table.
+// TestGatherFillsTheTable checks that each metric in the table has a value with the table's labels, unless it is an instrument of
+// this program.
 func TestGatherFillsTheTable(t *testing.T) {
 	c := newCollector(t, &fakeNode{host: measuredHost})
 	for _, count := range []*metrics.Count{metrics.TaskStarts, metrics.TaskRuns, metrics.TaskOOMKills, metrics.TaskCompletions, metrics.TaskFailures} {

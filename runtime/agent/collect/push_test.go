@@ -127,8 +127,7 @@ func openExporter(t *testing.T, url string, interval time.Duration) *otlp.Metric
 	return e
 }
 
-// TestPushOTLPSendsWhatIsServed checks that the collector gets the metrics of the table, the last ones when the
-// agent shuts down.
+// TestPushOTLPSendsWhatIsServed checks that the collector gets the table's metrics, the last ones when the agent shuts down.
 func TestPushOTLPSendsWhatIsServed(t *testing.T) {
 	t.Parallel()
 	c := newCollector(t, &fakeNode{host: measuredHost})
@@ -158,8 +157,8 @@ func TestPushOTLPSendsWhatIsServed(t *testing.T) {
 	}
 }
 
-// TestPushOTLPSurvivesDeadCollector checks that readings that cannot be sent are counted, and that the shutdown
-// does not wait long for a collector that does not answer.
+// TestPushOTLPSurvivesDeadCollector checks that readings that cannot be sent are counted, and that the shutdown does not wait
+// long for an unresponsive collector.
 func TestPushOTLPSurvivesDeadCollector(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for three requests that time out")

@@ -17,13 +17,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 )
 
-// address is the address of one end of a pipe.
+// address is the address at one end of a pipe.
 type address struct{ network, text string }
 
 func (a address) Network() string { return a.network }
 func (a address) String() string  { return a.text }
 
-// peerConn is the server's end of a pipe, whose peer has an address.
+// peerConn is the server's end of a pipe with an address for its peer.
 type peerConn struct {
 	net.Conn
 	peer address
@@ -32,7 +32,7 @@ type peerConn struct {
 func (c peerConn) LocalAddr() net.Addr  { return address{c.peer.network, "server"} }
 func (c peerConn) RemoteAddr() net.Addr { return c.peer }
 
-// pipes is a listener whose connections are pipes.
+// pipes is a listener with pipes as connections.
 type pipes chan net.Conn
 
 func (p pipes) Accept() (net.Conn, error) {
@@ -50,7 +50,7 @@ func newLimiter(total, perClient int) *Limiter {
 	return New(Config{MaxConns: total, MaxConnsPerClient: perClient, Logger: hclog.NewNullLogger()})
 }
 
-// record is what a simulation knows about one connection, without the counts of the Limiter.
+// record is what a simulation knows about one connection, without the Limiter's counts.
 type record struct {
 	client  net.Conn
 	conn    *Conn
@@ -70,7 +70,7 @@ func (r *record) isOpen() bool {
 	return !r.ended
 }
 
-// simulation has random clients of a Limiter, and the records of their connections.
+// simulation has a Limiter's random clients, and the records of their connections.
 type simulation struct {
 	*testing.T
 	random    *rand.Rand
@@ -82,8 +82,8 @@ type simulation struct {
 	history   []string
 }
 
-// serve reads a connection like net/http, which also reads while a request is in progress. Each byte is the index of
-// the identity whose request begins.
+// serve reads a connection like net/http, which also reads while a request is in progress. Each byte starts a request, and is the
+// index of its identity.
 func (s *simulation) serve(r *record, ids []ClientIdentity) {
 	defer r.conn.Close()
 	for b := make([]byte, 1); ; {
@@ -98,8 +98,8 @@ func (s *simulation) serve(r *record, ids []ClientIdentity) {
 	}
 }
 
-// check compares the records after a connection of id has joined, or was refused, with those before: before has the
-// connections that were open.
+// check compares the records after a connection of id has joined, or was refused, with those before: before has the previously
+// open connections.
 func (s *simulation) check(before []*record, newcomer *record, id ClientIdentity, refused bool) {
 	s.Helper()
 	counts, total, largest := map[string]int{id.Name: 1}, 0, 1
@@ -173,7 +173,7 @@ func (s *simulation) run(seed uint64) {
 			accepted <- c
 		}
 	}()
-	s.Cleanup(func() { // of a failed schedule
+	s.Cleanup(func() { // from a failed schedule
 		for _, r := range s.conns {
 			r.client.Close()
 		}
@@ -269,8 +269,8 @@ func (s *simulation) run(seed uint64) {
 	}
 }
 
-// Random clients connect, send requests and disconnect. A client loses a connection only if its class is full and no
-// client of the class has more connections, and loses no busy one while another is idle.
+// Random clients connect, send requests and disconnect. A client loses a connection only if its class is full and no client in
+// the class has more connections, and loses no busy one while another is idle.
 func TestClassesAreFair(t *testing.T) {
 	schedules := 60
 	if testing.Short() {
@@ -289,10 +289,10 @@ func TestClassesAreFair(t *testing.T) {
 	}
 }
 
-// client is a client of a pipe that reads until the connection is closed.
+// client is a pipe client that reads until the connection is closed.
 type client struct {
 	net.Conn
-	closed   chan struct{} // closed at the end of the connection
+	closed   chan struct{} // closed when the connection ends
 	lifetime time.Duration // valid after closed is closed
 }
 
@@ -337,8 +337,8 @@ func (s *server) connect(t *testing.T, peer address, wrap func(peerConn) net.Con
 
 func plain(c peerConn) net.Conn { return c }
 
-// The bytes of incomplete requests are limited in total. The client that has sent most in all its requests loses a
-// connection, and clients that have sent less lose none, although one of their requests is larger.
+// The bytes in incomplete requests are limited in total. The client that has sent most in all its requests loses a connection.
+// Clients that have sent less lose none, although one of their requests is larger.
 func TestIncompleteRequestsAreLimitedInTotal(t *testing.T) {
 	for _, size := range []int{smallRequestBytes / 2, 15 << 10} {
 		synctest.Test(t, func(t *testing.T) {
@@ -366,7 +366,7 @@ func TestIncompleteRequestsAreLimitedInTotal(t *testing.T) {
 					t.Errorf("client %d, which has sent little, was evicted", i)
 				}
 			}
-			// A complete request, and a client that has authenticated, count no bytes.
+			// A complete request, and an authenticated client, count no bytes.
 			for i, c := range s.conns {
 				if i%2 == 0 {
 					c.OnUnauthenticatedHeaderRead(false)
@@ -386,7 +386,7 @@ func TestIncompleteRequestsAreLimitedInTotal(t *testing.T) {
 	}
 }
 
-// Incomplete requests of other clients do not evict a request of the agent's user.
+// Other clients' incomplete requests do not evict a request from the agent's user.
 func TestIncompleteRequestsDoNotEvictOperators(t *testing.T) {
 	l := newLimiter(maxConns, 0)
 	admit := func(id ClientIdentity) *Conn {
@@ -404,8 +404,8 @@ func TestIncompleteRequestsDoNotEvictOperators(t *testing.T) {
 	}
 }
 
-// The server processes few large requests at the same time, from one Read of a connection to the next. Small requests
-// do not wait.
+// The server processes few large requests at the same time, from one Read of a connection to the next. Small requests do not
+// wait.
 func TestLargeRequestsAreProcessedOneAfterTheOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(maxConns, 0)
@@ -467,8 +467,8 @@ type halfClosedConn struct{ peerConn }
 
 func (c halfClosedConn) CloseRead() error { return c.SetReadDeadline(time.Now()) }
 
-// After an eviction, the connection of a client that has not authenticated is closed with a delay, so that a client that
-// reconnects at the close does so late.
+// After an eviction, an unauthenticated client's connection is closed with a delay, so that a client that reconnects at the close
+// does so late.
 func TestEvictedConnectionsAreClosedAfterDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{Limiter: newLimiter(maxConns, 0), inner: make(pipes)}

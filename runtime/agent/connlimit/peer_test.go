@@ -49,7 +49,7 @@ func TestAddressesOfPeers(t *testing.T) {
 	}
 }
 
-// asUser calls f in a thread whose user is uid.
+// asUser calls f in a thread that runs as user uid.
 func asUser(uid int, f func()) error {
 	result := make(chan error)
 	go func() {
@@ -65,7 +65,7 @@ func asUser(uid int, f func()) error {
 	return <-result
 }
 
-// connectTCP returns the connected socket of this thread. net.Dial could use another thread.
+// connectTCP returns this thread's connected socket. net.Dial could use another thread.
 func connectTCP(to netip.AddrPort) (fd int, err error) {
 	if to.Addr().Is4() {
 		if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err == nil {
@@ -77,7 +77,7 @@ func connectTCP(to netip.AddrPort) (fd int, err error) {
 	return fd, err
 }
 
-// requireSockDiag skips a test on a kernel that does not report the users of TCP sockets.
+// requireSockDiag skips a test on a kernel that does not report TCP socket users.
 func requireSockDiag(t testing.TB, l net.Listener) {
 	t.Helper()
 	if _, err := querySockDiag(netip.MustParseAddrPort(l.Addr().String()), netip.AddrPort{}); err != nil {
@@ -121,7 +121,7 @@ func TestUsersOfPeers(t *testing.T) {
 				if got := identifyPeer(conn); got != want {
 					t.Errorf("user %d from %s to %s: %v, want %v", uid, conn.RemoteAddr(), listen, got, want)
 				}
-				// The kernel reports user 0 for the socket of a connection that the client has closed.
+				// The kernel reports user 0 for a connection's socket after the client has closed it.
 				unix.Close(fd)
 				if got := identifyPeer(conn); got != (ClientIdentity{Unauthenticated, "loopback"}) {
 					t.Errorf("user %d from %s to %s, closed: %v", uid, conn.RemoteAddr(), listen, got)
@@ -132,7 +132,7 @@ func TestUsersOfPeers(t *testing.T) {
 	}
 }
 
-// The port of a client can be that of a program that listens, which is not the peer.
+// A client's port may be that of a listening program, which is not the peer.
 func TestListenerIsNoPeer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -168,7 +168,7 @@ func TestUnixPeersAreOperators(t *testing.T) {
 	}
 }
 
-// A client whose bytes have arrived is not idle, although a loaded server has not read them yet.
+// A client is not idle after its bytes have arrived, although a loaded server has not read them yet.
 func TestUnreadBytesAreNotIdle(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -211,8 +211,8 @@ func TestUnreadBytesAreNotIdle(t *testing.T) {
 	}
 }
 
-// BenchmarkRequest measures a request over a new connection to the loopback address. Its baseline is the same request
-// without a Limiter; identify is the part of the kernel's query.
+// BenchmarkRequest measures a request over a new connection to the loopback address. Its baseline is the same request without a
+// Limiter; identify is the part for the kernel's query.
 func BenchmarkRequest(b *testing.B) {
 	serve := func(b *testing.B, wrap func(net.Listener) net.Listener) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -21,7 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// fixture is a tracker of a store, with checks and output of its own.
+// fixture is a tracker for a store, with separate checks and output.
 type fixture struct {
 	*Tracker
 	t     *testing.T
@@ -32,7 +32,7 @@ type fixture struct {
 	changed  chan struct{}
 	line     string
 	written  time.Time
-	reads    int // calls of StderrTail
+	reads    int // StderrTail calls
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -82,7 +82,7 @@ func newJob(id string, edit ...func(*api.Job)) *api.Job {
 	return j
 }
 
-// putAlloc stores a job and an allocation of it with a task in this state.
+// putAlloc stores a job and its allocation with a task in this state.
 func (f *fixture) putAlloc(j *api.Job, allocID, status string, state *api.TaskState) {
 	f.t.Helper()
 	f.update(func(tx *store.Txn) {
@@ -124,7 +124,7 @@ func crashed(at time.Time) *api.TaskState {
 	return s
 }
 
-// health returns the health of a job.
+// health returns a job's health.
 func (f *fixture) health(id string) JobHealth {
 	f.t.Helper()
 	h, ok := f.Job(f.store.Snapshot(), nil, "default", id)
@@ -134,7 +134,7 @@ func (f *fixture) health(id string) JobHealth {
 	return h
 }
 
-// wait blocks like a blocking query until the index of the list is higher than after, and returns the list and its index.
+// wait blocks like a blocking query until the list's index is higher than after, and returns the list and its index.
 func (f *fixture) wait(ctx context.Context, after uint64) ([]JobHealth, uint64) {
 	for {
 		var ws store.WatchSet
@@ -192,7 +192,7 @@ func TestReaderWakesWhenAHealthChanges(t *testing.T) {
 	}
 }
 
-// Without a change of the state, a reader wakes at the time at which a health changes.
+// Without a state change, a reader wakes when a health changes.
 func TestReaderWakesWhenATaskHasRecovered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -220,8 +220,8 @@ func TestReaderWakesWhenATaskHasRecovered(t *testing.T) {
 	})
 }
 
-// Drivers and hooks emit any number of events at any time, which are for display. A task fails from its first exit until it has
-// run for a minute.
+// Drivers and hooks emit any number of events at any time, only for display. A task fails from its first exit until it has run
+// for a minute.
 func TestEventsDoNotHideACrashLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -300,7 +300,7 @@ func TestLastLineOfAnExitIsReadUntilItIsComplete(t *testing.T) {
 	})
 }
 
-// The last line is that of an earlier process if nothing was written since that process ended.
+// The last line is an earlier process's if nothing was written since that process ended.
 func TestLastLineOfAnEarlierProcessIsNotShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -340,7 +340,7 @@ func TestLauncherHasTheFailureOfItsLastChild(t *testing.T) {
 	}
 }
 
-// BenchmarkChange is the evaluation after the change of one of 1,000 jobs, as for a client that waits.
+// BenchmarkChange is the evaluation after a change to one of 1,000 jobs, as for a client that waits.
 func BenchmarkChange(b *testing.B) {
 	s, err := store.OpenMemory(store.Config{Logger: hclog.NewNullLogger()})
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// testSample is a sample of the model.
+// testSample is a sample in the model.
 type testSample struct {
 	time    time.Time
 	entries []Entry
@@ -47,7 +47,7 @@ func randomEntries(r *rand.Rand, most int) []Entry {
 	return entries
 }
 
-// visible returns the samples of the model that Read returns: from the newest to the oldest, each is earlier than all before.
+// visible returns the model's samples that Read returns: from the newest to the oldest, each is earlier than all before.
 func visible(samples []testSample, since, now time.Time) []testSample {
 	var all []testSample
 	earliest := now.Add(time.Millisecond)
@@ -107,7 +107,7 @@ func TestFileMatchesModel(t *testing.T) {
 				for i := len(model) - 1; i >= len(model)-kept; i-- {
 					used += sampleHeaderSize + entrySize*int64(len(model[i].entries))
 				}
-				// The end of the ring in two rounds, and the place of a sample that is overwritten in part, are less than three samples.
+				// The ring's end in two rounds, and the place of a partly overwritten sample, are less than three samples.
 				if unused := size - headerSize - used; kept < len(model) && unused > 3*(sampleHeaderSize+20*entrySize) {
 					t.Fatalf("%d of %d samples are kept, and %d bytes are unused", kept, len(model), unused)
 				}
@@ -217,7 +217,7 @@ func TestFileIsTruncatedWhileOpen(t *testing.T) {
 	checkSamples(t, readAll(t, f, testStart, now), []testSample{{testStart, make([]Entry, 3)}, {now, make([]Entry, 2)}})
 }
 
-// Whatever a crash leaves in the file, it opens, has samples only that were appended, and accepts more.
+// Whatever a crash leaves in the file, it opens, has only samples that were appended, and accepts more.
 func FuzzDamagedFile(f *testing.F) {
 	f.Add(uint16(headerSize+5), []byte{1}, uint16(0))
 	f.Add(uint16(headerSize+40), bytes.Repeat([]byte{0xff}, 200), uint16(0))

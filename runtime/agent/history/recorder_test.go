@@ -22,11 +22,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 )
 
-// fakeNode is a node with tasks of several drivers.
+// fakeNode is a node with tasks from several drivers.
 type fakeNode struct {
 	tasks   []allocrunner.RunningTask
 	drivers map[string]driver.Driver
-	allocs  string // root of the directories of allocations
+	allocs  string // allocation directory root
 }
 
 func (n *fakeNode) AppendRunningTasks(list []allocrunner.RunningTask) []allocrunner.RunningTask {
@@ -47,7 +47,7 @@ func (*fakeNode) HostStatsWithoutDisks(context.Context) hoststats.Stats {
 
 func (n *fakeNode) AllocDir(id string) (*allocdir.Dir, error) { return allocdir.New(n.allocs, id) }
 
-// samplingDriver samples all tasks with one call. It records the ids of each call.
+// samplingDriver samples all tasks with one call. It records each call's ids.
 type samplingDriver struct {
 	driver.Driver
 	usages map[string]driver.Usage // by start id
@@ -109,7 +109,7 @@ func TestRecorder(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		first := openDelay + Interval // the driver that is starting does not delay the time of the sample
+		first := openDelay + Interval // the starting driver does not delay the sample time
 		if !slices.Equal(times, []time.Duration{first, first + Interval}) {
 			t.Errorf("samples after %v", times)
 		}
@@ -126,7 +126,7 @@ func TestRecorder(t *testing.T) {
 		}
 		for i := range entries {
 			if entries[i].Key != NodeKey {
-				entries[i].DiskKiB = 0 // has a test of its own
+				entries[i].DiskKiB = 0 // has a separate test
 			}
 		}
 		if !slices.Equal(entries, want) {
@@ -165,7 +165,7 @@ func TestFileThatCannotBeOpened(t *testing.T) {
 	}
 }
 
-// The files of all tasks are measured soon after their start, and then one time in diskRounds samples each.
+// All tasks' files are measured soon after their start, and then one time in diskRounds samples each.
 func TestDiskUsageIsMeasuredInTurn(t *testing.T) {
 	node := &fakeNode{allocs: t.TempDir()}
 	const tasks = 100
@@ -275,7 +275,7 @@ func TestMeasureAllocDir(t *testing.T) {
 	}
 }
 
-// A bind mount, such as /usr in the directory of an isolated task, does not count.
+// A bind mount, such as /usr in an isolated task's directory, does not count.
 func TestMeasureAllocDirSkipsMounts(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to mount")

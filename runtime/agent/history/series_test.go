@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// newTestSeries returns a series of steps of 30 seconds. A negative number is unknown.
+// newTestSeries returns a series with steps of 30 seconds. A negative number is unknown.
 func newTestSeries(times []int64, cpu []float64, memory, disk []int64, restarts []uint32) *Series {
 	s := &Series{Interval: 30 * time.Second, Times: times, Restarts: restarts}
 	size := func(n int64) *uint64 {
@@ -29,7 +29,7 @@ func newTestSeries(times []int64, cpu []float64, memory, disk []int64, restarts 
 func TestReadSeries(t *testing.T) {
 	f := openTestFile(t, filepath.Join(t.TempDir(), "history"), headerSize+100*entrySize)
 	task, other, job := TaskKey("a1", "web"), TaskKey("a2", "web"), JobKey("default", "web")
-	at := func(seconds int64) time.Time { return time.Unix(1700000010+seconds, 0) } // the start of a step
+	at := func(seconds int64) time.Time { return time.Unix(1700000010+seconds, 0) } // a step's start
 	for _, s := range []struct {
 		seconds int64
 		entries []Entry

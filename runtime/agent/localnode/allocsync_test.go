@@ -23,7 +23,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// flakyStore is a scheduler.Store whose updates can fail as on a full disk.
+// flakyStore is a scheduler.Store with updates that can fail as on a full disk.
 type flakyStore struct {
 	*store.Store
 	path     string
@@ -74,7 +74,7 @@ func openAllocSync(t testing.TB, path, nodeID string) (*allocSyncFixture, *flaky
 	return r, f
 }
 
-// newAllocSyncFixture returns an AllocSync with a node and a placed job of count instances.
+// newAllocSyncFixture returns an AllocSync with a node and a placed job with count instances.
 func newAllocSyncFixture(t testing.TB, count int) (*allocSyncFixture, *flakyStore) {
 	t.Helper()
 	r, f := openAllocSync(t, filepath.Join(t.TempDir(), "state.db"), uuid.NewString())
@@ -93,7 +93,7 @@ func newAllocSyncFixture(t testing.TB, count int) (*allocSyncFixture, *flakyStor
 	return r, f
 }
 
-// registerJob registers the job with count instances and a configuration of its task.
+// registerJob registers the job with count instances and a configuration for its task.
 func (f *allocSyncFixture) registerJob(t testing.TB, count int, config map[string]any) {
 	t.Helper()
 	job := &api.Job{ID: new("job"), Type: new("batch"), TaskGroups: []*api.TaskGroup{{
@@ -175,7 +175,7 @@ func TestReportsSurviveAFullDisk(t *testing.T) {
 	if err := r.writeReports(t.Context()); err == nil {
 		t.Fatal("a full disk is no error")
 	}
-	r.ReportStatus(allocUpdate(id, api.AllocClientStatusComplete)) // newer report of the allocation
+	r.ReportStatus(allocUpdate(id, api.AllocClientStatusComplete)) // the allocation's newer report
 	if err := r.writeReports(t.Context()); err == nil {
 		t.Fatal("a full disk is no error")
 	}
@@ -195,8 +195,7 @@ func TestReportsSurviveAFullDisk(t *testing.T) {
 	}
 }
 
-// TestReportIsComparedWithTheOneThatIsBeingStored checks that isUrgentLocked counts
-// a report that is being written as stored.
+// TestReportIsComparedWithTheOneThatIsBeingStored checks that isUrgentLocked counts a report being written as stored.
 func TestReportIsComparedWithTheOneThatIsBeingStored(t *testing.T) {
 	r, f := newAllocSyncFixture(t, 1)
 	id := r.ids(t)[0]
@@ -214,8 +213,8 @@ func TestReportIsComparedWithTheOneThatIsBeingStored(t *testing.T) {
 	}
 }
 
-// TestReportsOfEventsWait checks that a change of state is written at once, and that
-// events wait for the next change of state of their allocation, or for maxReportDelay.
+// TestReportsOfEventsWait checks that a state change is written at once, and that events wait for their allocation's next state
+// change, or for maxReportDelay.
 func TestReportsOfEventsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := newAllocSyncFixture(t, 2)
@@ -249,7 +248,7 @@ func TestReportsOfEventsWait(t *testing.T) {
 		check(model.TaskRunning, 2, 0)
 		report(allocUpdate(id, api.AllocClientStatusRunning), 3)
 		check(model.TaskRunning, 2, 0)
-		r.ReportStatus(allocUpdate(ids[1], api.AllocClientStatusRunning)) // a change of state is written at once, without the events of the other allocation
+		r.ReportStatus(allocUpdate(ids[1], api.AllocClientStatusRunning)) // a state change is written at once, without the other allocation's events
 		check(model.TaskRunning, 2, 0)
 		if other := r.store.Snapshot().Allocation(nil, ids[1]); other.ClientStatus != api.AllocClientStatusRunning {
 			t.Errorf("the other one is %s", other.ClientStatus)
@@ -463,8 +462,8 @@ func BenchmarkReports(b *testing.B) {
 	}
 }
 
-// The removal of a directory adds an event to each task of the allocation, after
-// the events of the last report. The allocation gets no new version for the node.
+// The removal of a directory adds an event to each of the allocation's tasks, after the last report's events. The allocation gets
+// no new version for the node.
 func TestCollectedDirectoryAddsEvent(t *testing.T) {
 	s := openStore(t)
 	alloc := &api.Allocation{ID: "a", Job: &api.Job{}, TaskStates: map[string]*api.TaskState{
@@ -476,7 +475,7 @@ func TestCollectedDirectoryAddsEvent(t *testing.T) {
 	r := NewAllocSync(s, true, hclog.NewNullLogger())
 	r.ReportDirRemoved("a", "the disk is full")
 	r.ReportDirRemoved("deleted", "the disk is full")
-	for range 2 { // the second call of writeGCEvents has nothing to write
+	for range 2 { // the second writeGCEvents call has nothing to write
 		if err := r.writeReports(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
@@ -493,8 +492,8 @@ func TestCollectedDirectoryAddsEvent(t *testing.T) {
 	}
 }
 
-// An allocation that was deleted before the node runner first lists the allocations is
-// assigned once, so that its hooks are called before it is removed.
+// An allocation deleted before the node runner first lists the allocations is assigned once, so that its hooks are called before
+// it is removed.
 func TestDeletedAllocationIsAssignedOnce(t *testing.T) {
 	s := openStore(t)
 	put := func(f func(*store.Txn)) {

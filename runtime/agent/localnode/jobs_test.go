@@ -13,8 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// Each event has the name of its operation; a change may have several operations,
-// in order.
+// Each event has its operation's name; a change may have several operations, in order.
 func TestEventsOfAJob(t *testing.T) {
 	r, _ := newAllocSyncFixture(t, 1)
 	alloc := r.ids(t)[0]

@@ -39,7 +39,7 @@ func (fakePlugins) DeviceFailureReasonByPlugin() map[string]string {
 	return map[string]string{"bus": "no bus"}
 }
 
-// machine is a machine with three interfaces, of which eth1 has the address of the node.
+// machine is a machine with three interfaces; eth1 has the node's address.
 func machine(t *testing.T, settings *Settings) fingerprint.Host {
 	t.Helper()
 	addresses := func(list ...string) (all []netip.Addr) {
@@ -98,8 +98,8 @@ func TestNodeNetworks(t *testing.T) {
 	}
 }
 
-// The scheduler gives ports of a host network the address that the bridge forwards, and ports without a network the
-// node's address: further addresses change neither.
+// The scheduler gives a host network's ports the address that the bridge forwards, and ports without a network the node's
+// address: further addresses change neither.
 func TestSchedulerSelectsAddressesOfHostNetworks(t *testing.T) {
 	var settings Settings
 	host := machine(t, &settings)
@@ -206,7 +206,7 @@ func TestReservedCPU(t *testing.T) {
 	check("1", 10000)
 }
 
-// A node whose machine has only loopback addresses has one for ports without a network.
+// A node on a machine with only loopback addresses has one for ports without a network.
 func TestNodeNetworksOfMachineWithoutInterface(t *testing.T) {
 	got := newNodeNetworks(fingerprint.Host{IP: "127.0.0.1", NetworkModes: []string{"bridge"}}, nil)
 	want := []fingerprint.NodeNetwork{{Mode: "bridge"}, {Mode: "host", Addresses: []fingerprint.NodeNetworkAddress{{Family: "ipv4", Alias: "default", Address: "127.0.0.1"}}}}

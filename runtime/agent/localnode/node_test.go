@@ -36,7 +36,7 @@ func TestNodeKeepsItsID(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A node whose record was lost gets its id from its allocations.
+	// A node with a lost record gets its id from its allocations.
 	put(func(tx *store.Txn) {
 		tx.PutScheduledAllocation(&api.Allocation{ID: "a", NodeID: "n1", Job: &api.Job{}})
 	})
@@ -73,8 +73,7 @@ func TestSameNode(t *testing.T) {
 	}
 }
 
-// Followers of events can distinguish a new node, node events and other changes of
-// the node.
+// Event readers can distinguish a new node, node events and other node changes.
 func TestEventsOfANode(t *testing.T) {
 	s := openStore(t)
 	follower := s.Subscribe(0)
@@ -99,7 +98,7 @@ func TestEventsOfANode(t *testing.T) {
 	}
 }
 
-// Metadata that cannot be read is quarantined, and the node continues without it.
+// Unreadable metadata is quarantined, and the node continues without it.
 func TestUnusableMetadataIsQuarantined(t *testing.T) {
 	s := openStore(t)
 	put := func(f func(*store.Txn)) {
@@ -113,13 +112,13 @@ func TestUnusableMetadataIsQuarantined(t *testing.T) {
 	if meta := n.Meta(); len(meta.Dynamic) > 0 {
 		t.Errorf("metadata %v", meta.Dynamic)
 	}
-	put(func(*store.Txn) {}) // waits for the quarantine that the read has enqueued
+	put(func(*store.Txn) {}) // waits for the quarantine enqueued by the read
 	if d := s.Damage(); len(d) != 1 || d[0].Key != state.NodeMetaName || d[0].KeptIn != "quarantine" {
 		t.Errorf("reported: %v", d)
 	}
 }
 
-// unchangingPlugins are plugins that are ready and do not change.
+// unchangingPlugins are ready plugins that do not change.
 type unchangingPlugins struct{ fakePlugins }
 
 func (unchangingPlugins) InfoChanged() <-chan struct{} { return nil }
@@ -175,7 +174,7 @@ func TestNodeRegistersBeforeUnknownPluginsReport(t *testing.T) {
 	}
 }
 
-// An agent whose state cannot be changed becomes ready with the record of an earlier agent.
+// An agent with an unchangeable state becomes ready with an earlier agent's record.
 func TestNodeRegistersWithUnchangeableState(t *testing.T) {
 	s := openStore(t)
 	if _, err := s.Update(t.Context(), func(tx *store.Txn) error { tx.PutNodeWithStorageEvents(&api.Node{ID: "n"}); return nil }); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
-// A file system that does not answer delays the update of the node once, and its volume is offered as soon as it answers.
+// A file system that does not answer delays the node update once, and its volume is offered as soon as it answers.
 func TestHangingHostVolume(t *testing.T) {
 	s, dir := openStore(t), t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -51,7 +51,7 @@ func TestHangingHostVolume(t *testing.T) {
 	})
 }
 
-// A path that answers in time causes no update of the node.
+// A path that answers in time causes no node update.
 func TestPathResolverReportsOnlyLateAnswers(t *testing.T) {
 	c := newPathResolver(func() { t.Error("a late answer was reported") })
 	for range 3 {

@@ -21,7 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// The node offers the volumes whose paths exist. A volume of the configuration hides a dynamic one of the same name.
+// The node offers the volumes with existing paths. A configured volume hides a dynamic one with the same name.
 func TestHostVolumesOfTheNode(t *testing.T) {
 	s, dir := openStore(t), t.TempDir()
 	later := filepath.Join(t.TempDir(), "later")
@@ -111,7 +111,7 @@ func TestVolumesBelowDirectoriesOfTasks(t *testing.T) {
 
 const attackerUID = 12345
 
-// volumeTree is a random tree of directories, in which another user and tasks with volumes can write.
+// volumeTree is a random directory tree, in which another user and tasks with volumes can write.
 type volumeTree struct {
 	root, canary string
 	random       *rand.Rand
@@ -206,7 +206,7 @@ func (v *volumeTree) replace(t *testing.T, writable []string) {
 	}
 }
 
-// A volume that the node has found stays the same, whatever other users and tasks with volumes replace.
+// A volume found by the node stays the same, whatever other users and tasks with volumes replace.
 func TestFoundVolumesCannotBeReplaced(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, which gives directories to other users")
@@ -226,7 +226,7 @@ func TestFoundVolumesCannotBeReplaced(t *testing.T) {
 			all[fmt.Sprint("v", i)] = &api.HostVolumeInfo{Path: v.path(), ReadOnly: random.IntN(4) == 0}
 		}
 		n := New(Config{ID: "n", Store: store, Logger: hclog.NewNullLogger(), Settings: Settings{HostVolumes: all}})
-		before := make(map[string]os.FileInfo) // by the path of the found volume
+		before := make(map[string]os.FileInfo) // by the found volume's path
 		var writable []string
 		for name, volume := range all {
 			if f, _, err := n.FindHostVolume(t.Context(), name); err == nil {

@@ -97,7 +97,7 @@ func TestMetricsOfBothProtocols(t *testing.T) {
 	}
 }
 
-// An export to a collector that is unreachable or does not answer ends with its context.
+// An export to an unreachable or unresponsive collector ends with its context.
 func TestMetricsOfUnusableCollectors(t *testing.T) {
 	for _, url := range []string{otlptest.SilentURL(t), otlptest.ClosedURL(t)} {
 		for _, protocol := range []string{ProtocolHTTP, ProtocolGRPC} {
@@ -149,7 +149,7 @@ func TestMetricsAfterAnswersOfCollector(t *testing.T) {
 	}
 }
 
-// Each request is below the limit of a collector, and together they have all values.
+// Each request is below a collector's limit, and together they have all values.
 func TestMetricsAreSplit(t *testing.T) {
 	set := metrics.NewSet(&metrics.Settings{})
 	const values = 20000

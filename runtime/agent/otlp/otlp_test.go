@@ -60,7 +60,7 @@ func newFile(t testing.TB, e *TraceExporter) *timeline.File {
 	return timeline.NewFile(newAllocDir(t), e.NewAllocTrace(testAlloc), hclog.NewNullLogger())
 }
 
-// newAllocDir creates an empty directory of an allocation.
+// newAllocDir creates an allocation's empty directory.
 func newAllocDir(t testing.TB) *allocdir.Dir {
 	t.Helper()
 	path := t.TempDir()
@@ -163,7 +163,7 @@ func TestTraceContinuesUnderNextAgent(t *testing.T) {
 	}
 }
 
-// A text that is not valid, or too large, does not make the whole batch invalid.
+// An invalid or too large text does not make the whole batch invalid.
 func TestHostileTexts(t *testing.T) {
 	c := otlptest.NewHTTP(t, nil)
 	e := openExporter(t, Config{CollectorURL: c.URL + "/v1/traces", ResourceAttributes: map[string]string{"a": strings.Repeat("x", 1<<20)}})
@@ -197,7 +197,7 @@ func TestAnswersOfCollector(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		status int
-		want   int // spans of both batches
+		want   int // spans in both batches
 	}{
 		{"503 is temporary", http.StatusServiceUnavailable, 2},
 		{"429 is temporary", http.StatusTooManyRequests, 2},
@@ -235,8 +235,8 @@ func TestAnswersOfCollector(t *testing.T) {
 	}
 }
 
-// A collector that is unreachable, does not answer or rejects everything costs the agent no time and limited
-// memory, and nothing remains of the exporter.
+// A collector that is unreachable, does not answer or rejects everything costs the agent no time and limited memory, and nothing
+// remains of the exporter.
 func TestUnusableCollectors(t *testing.T) {
 	failing := otlptest.NewHTTP(t, func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(500); return true })
 	closedURL := otlptest.ClosedURL(t)
@@ -278,7 +278,7 @@ func TestUnusableCollectors(t *testing.T) {
 			if n := e.queueLen(); n != 0 {
 				t.Errorf("%d spans are kept after Close", n)
 			}
-			for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before+2; time.Sleep(10 * time.Millisecond) { // the server has goroutines of its own for an open connection
+			for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before+2; time.Sleep(10 * time.Millisecond) { // the server has separate goroutines for an open connection
 				if time.Now().After(deadline) {
 					stacks := make([]byte, 1<<20)
 					t.Fatalf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, stacks[:runtime.Stack(stacks, true)])
@@ -288,7 +288,7 @@ func TestUnusableCollectors(t *testing.T) {
 	}
 }
 
-// A collector that returns after an outage gets the spans of the outage.
+// A collector that returns after an outage gets the outage's spans.
 func TestCollectorReturns(t *testing.T) {
 	var down atomic.Bool
 	down.Store(true)
@@ -333,7 +333,7 @@ func (w notifyWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// A collector that refuses connections while it restarts gets the spans of that time.
+// A collector that refuses connections while it restarts gets the spans from that time.
 func TestRefusedConnectionsLoseNoSpans(t *testing.T) {
 	collector := otlptest.NewHTTP(t, nil)
 	target, err := url.Parse(collector.URL)
@@ -419,8 +419,8 @@ func mapEnv(env map[string]string) func(string) string {
 	return func(name string) string { return env[name] }
 }
 
-// checkConfig compares a configuration, and checks that the warnings contain a text, and no secrets. Without the text
-// there must be no warnings.
+// checkConfig compares a configuration, and checks that the warnings contain a text, and no secrets. Without the text there must
+// be no warnings.
 func checkConfig(t *testing.T, got Config, warnings []string, want Config, warning string) {
 	t.Helper()
 	if len(got.Headers) == 0 {
