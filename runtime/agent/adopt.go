@@ -30,7 +30,7 @@ func (a *Agent) enableAdoption(node model.NodeFacts) {
 }
 
 // killDriverPluginsOfEarlierAgent kills the keeper's children that run the same command as the driver's present plugin process:
-// they are plugin processes of the driver with lost records. Their tasks become children of the keeper.
+// they are plugin processes of the driver with lost records. Their tasks become the keeper's children.
 func (a *Agent) killDriverPluginsOfEarlierAgent(ctx context.Context, driver string) error {
 	used := make(map[int]bool)
 	var command []byte

@@ -55,8 +55,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 )
 
-// Config has an Agent's settings and dependencies. It is large because it lists everything that an agent gets from its program;
-// each part of the agent receives only the fields it needs.
+// Config has an Agent's settings and dependencies. It is large because it lists everything an agent gets from its program; each
+// part of the agent receives only the fields it needs.
 type Config struct {
 	// DataDir is the data directory's absolute path. Open creates it if it is missing. Empty means a temporary directory, which
 	// is removed when the agent shuts down. If the agent is killed, the keeper ends all processes, and the next agent removes the
@@ -66,11 +66,11 @@ type Config struct {
 	// kept. A temporary directory implies EphemeralState. With EphemeralState, the log collector starts together with the agent,
 	// because such an agent is opened for a job.
 	EphemeralState bool
-	// EndTasksWithoutRecord means that the agent ends the tasks of allocations that are on the disk but have lost their records.
-	// Otherwise the agent adopts them or leaves them running.
+	// EndTasksWithoutRecord means that the agent ends the tasks of allocations found on the disk without their records. Otherwise
+	// the agent adopts them or leaves them running.
 	EndTasksWithoutRecord bool
-	// AdoptTasksWithoutRecord means that the agent adopts allocations that are on the disk but have lost their records, even if
-	// the state does not have their jobs.
+	// AdoptTasksWithoutRecord means that the agent adopts allocations found on the disk without their records, even if the state
+	// does not have their jobs.
 	AdoptTasksWithoutRecord bool
 	// ClaimTasksOfCopiedDataDir means that a copied data directory becomes the owner of its state's running tasks. Without
 	// ClaimTasksOfCopiedDataDir, Open fails with a DataDirCopyError.
@@ -93,10 +93,10 @@ type Config struct {
 	SchedulerGC       scheduler.GCConfig
 
 	// EnvDenylist names the agent's environment variables that no task inherits; nil means Nomad's default. If EnvAllowlist is
-	// not nil, tasks inherit only variables that it names and EnvDenylist does not name.
+	// not nil, tasks inherit only the variables in EnvAllowlist and not in EnvDenylist.
 	EnvDenylist, EnvAllowlist []string
 
-	// DynamicUsers is the user id range for tasks that name no user, if the driver supports that. The zero value means an empty
+	// DynamicUsers is the user id range for tasks without a user, if the driver supports that. The zero value means an empty
 	// range.
 	DynamicUsers idrange.Range
 
@@ -104,13 +104,13 @@ type Config struct {
 	// "iss" claim. It may be empty.
 	OIDCIssuer string
 
-	// HostVolumesDir is the directory in which plugins make dynamic host volumes, HostVolumePluginDir the directory of these
-	// plugins. Empty means host_volumes and host_volume_plugins in the data directory.
+	// HostVolumesDir is where plugins make dynamic host volumes, HostVolumePluginDir the directory of these plugins. Empty means
+	// host_volumes and host_volume_plugins in the data directory.
 	HostVolumesDir, HostVolumePluginDir string
 
 	OTLP otlp.Config // trace export
 
-	// Certificates returns the certificates that the agent's program presents to its clients; nil means none. It may be called
+	// Certificates returns the certificates of the agent's program for its clients; nil means none. It may be called
 	// concurrently.
 	Certificates func() []conditions.Certificate
 
@@ -122,8 +122,8 @@ type Config struct {
 	// DecodeTaskProcess decodes a task's main process from the driver state in the task's handle. The agent calls it only for
 	// tasks of builtin drivers. It may be nil.
 	DecodeTaskProcess func(driver string, driverState []byte) (process TaskProcess, known bool)
-	// PluginDescriptionCacheFile is the path of the file in which an agent with EphemeralState stores plugin descriptions for
-	// later agents. With an empty path nothing is stored.
+	// PluginDescriptionCacheFile is the file in which an agent with EphemeralState stores plugin descriptions for later agents.
+	// With an empty path nothing is stored.
 	PluginDescriptionCacheFile string
 	// NoPluginTimeouts means that hook calls and device reservations have no timeout, and that drivers stay healthy however long
 	// they take to answer: a debugger may have stopped the plugin process.
@@ -196,8 +196,8 @@ func (a *Agent) HostStats(ctx context.Context) hoststats.Stats { return a.hostSa
 // DeviceGroups returns the machine's devices.
 func (a *Agent) DeviceGroups() []supervisor.DeviceGroup { return a.plugins.supervisor.DeviceGroups() }
 
-// DeviceStats returns the statistics of all devices. A call that finds no recent statistics waits for the device plugins, for two
-// seconds at most.
+// DeviceStats returns all devices' statistics. Without recent statistics it waits for the device plugins, for two seconds at
+// most.
 func (a *Agent) DeviceStats(ctx context.Context) []*api.DeviceGroupStats {
 	return a.plugins.devices.StartSamplingAndGetStats(ctx)
 }
@@ -267,8 +267,8 @@ func (a *Agent) DriverCapabilities(ctx context.Context, driverName string) (*dri
 	return a.plugins.driverCapabilities(ctx, driverName)
 }
 
-// DescribePlugin calls the plugin that serves a driver or hook for its description. It waits for the plugin if it is starting,
-// and starts a builtin hook that is not in use.
+// DescribePlugin calls a driver's or hook's plugin for its description. It waits for a starting plugin, and starts an unused
+// builtin hook.
 func (a *Agent) DescribePlugin(ctx context.Context, key supervisor.PluginKey) (*supervisor.Description, error) {
 	return a.plugins.supervisor.Describe(ctx, key)
 }
@@ -280,8 +280,8 @@ func (a *Agent) CheckHookRules(ctx context.Context) (ruleErrs []error) {
 }
 
 // CheckHookAttachments checks a canonical job's hook attachments. The faults are attachments of a hook that does not exist, is
-// never called at this place of a job, or rejects the configuration. The errors in unreachable are about hooks that were not
-// reachable. CheckHookAttachments waits for starting plugins.
+// never called at this place in a job, or rejects the configuration. The errors in unreachable are about unreachable hooks.
+// CheckHookAttachments waits for starting plugins.
 func (a *Agent) CheckHookAttachments(ctx context.Context, job *api.Job) (faults []admission.HookAttachmentFault, unreachable []error) {
 	return a.plugins.checkHookAttachments(ctx, job)
 }
@@ -298,7 +298,7 @@ func (a *Agent) RunningAllocIDsUsingHook(hookName string) []string {
 // Plugins returns the state of all plugins.
 func (a *Agent) Plugins() []supervisor.PluginStatus { return a.plugins.supervisor.Plugins() }
 
-// PluginsChanged returns a channel, closed when the result of Drivers or Plugins changes.
+// PluginsChanged returns a channel that is closed when the result of Drivers or Plugins changes.
 func (a *Agent) PluginsChanged() <-chan struct{} { return a.plugins.supervisor.InfoChanged() }
 
 // RestartPlugin shuts down a plugin's process, and starts the plugin again at once. The next process recovers the tasks. name is
@@ -324,7 +324,7 @@ func (a *Agent) Run(ctx context.Context) {
 	trim := memtrim.New() // not created in Open, because most of what Open reads stays in memory
 	defer trim.Stop()
 	if !a.remainingProcessDecider.tasksMayRun() {
-		// The objects of restored tasks stay in memory for long, and would be scattered over more of it.
+		// Restored tasks' objects stay in memory for long, and would be scattered over more of it.
 		trim.NotifyBusy()
 	}
 	nodes := noderunner.New(a.nodeRunnerConfig(trim))
@@ -577,7 +577,7 @@ func (a *Agent) ForceKillAllocs() {
 }
 
 // KillAllocsNotDestroyedInTime waits until all tasks have ended; another call must have requested that. If a driver does not
-// destroy its ended tasks soon after that, KillAllocsNotDestroyedInTime calls onGiveUp, and Run no longer waits for the driver.
+// destroy its ended tasks soon afterwards, KillAllocsNotDestroyedInTime calls onGiveUp, and Run no longer waits for the driver.
 // KillAllocsNotDestroyedInTime returns early when ctx is done.
 func (a *Agent) KillAllocsNotDestroyedInTime(ctx context.Context, onGiveUp func()) {
 	if nodes := a.currentNodeRunner(); nodes != nil {

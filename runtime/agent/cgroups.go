@@ -8,7 +8,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 )
 
-// newCgroupManagerSelector returns a function that selects a task's cgroup tree. For tasks of builtin drivers without reserved
+// newCgroupManagerSelector returns a function that selects a task's cgroup tree. For builtin drivers' tasks without reserved
 // cores the function returns nil, because these drivers create cgroups themselves in less time.
 func newCgroupManagerSelector(tree *cgroup.Hierarchy, isBuiltinDriver func(name string) bool) func(driver string, reservedCores int) builtinhooks.CgroupManager {
 	return func(driver string, reservedCores int) builtinhooks.CgroupManager {

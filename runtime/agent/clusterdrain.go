@@ -16,8 +16,8 @@ import (
 const (
 	// defaultDrainDeadline is Nomad's.
 	defaultDrainDeadline = time.Hour
-	// afterDeadlineTimeout is how long an agent waits, after a drain's deadline, for the servers to stop the allocations that are
-	// left, and for the tasks to end.
+	// afterDeadlineTimeout is how long an agent waits, after a drain's deadline, for the servers to stop the remaining
+	// allocations, and for the tasks to end.
 	afterDeadlineTimeout = 30 * time.Second
 )
 

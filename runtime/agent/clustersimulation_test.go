@@ -58,8 +58,8 @@ type serverSource struct {
 	stoppedBefore, takenOver map[string]bool
 	// startedAgain are allocations that a restored snapshot has started again after the servers had stopped or removed them.
 	startedAgain map[string]bool
-	// reportsLost are allocations with states that the servers have lost with a restored snapshot. A node that was not connected
-	// then cannot notice it.
+	// reportsLost are allocations with states lost by the servers with a restored snapshot. A node that was not connected then
+	// cannot notice it.
 	reportsLost map[string]bool
 	// lastServerAllocs are the servers' allocations at the last checkHistory call.
 	lastServerAllocs map[string]*api.Allocation
@@ -165,7 +165,7 @@ func (c *serverSource) allocs() (found []protocol.Allocation) {
 	return found
 }
 
-// placeWaiting makes the placements that wait for the node, if it is ready.
+// placeWaiting makes the waiting placements, if the node is ready.
 func (c *serverSource) placeWaiting() {
 	if !c.isReady() {
 		return
@@ -552,7 +552,7 @@ func (c *serverSource) checkAtEnd() {
 	c.host.addViolation("I14: %v", differences)
 }
 
-// differences returns how the allocations of the servers and those of the node differ.
+// differences returns how the allocations of the servers and the node differ.
 func (c *serverSource) differences() (err error) {
 	differ := func(format string, args ...any) { err = errors.Join(err, fmt.Errorf(format, args...)) }
 	snapshot := c.store.Snapshot()
@@ -579,7 +579,7 @@ func (c *serverSource) differences() (err error) {
 		for name, is := range own.TaskStates {
 			was := a.TaskStates[name]
 			if a.ClientStatus == api.AllocClientStatusLost && is.State == model.TaskDead && (was == nil || was.State != model.TaskDead) {
-				continue // the servers keep the last state that has reached them, and the node knows that the task has no process
+				continue // the servers keep the last state they have received, and the node knows that the task has no process
 			}
 			if was == nil || was.State != is.State || was.Failed != is.Failed || was.Restarts != is.Restarts || !slices.Equal(timedEvents(was.Events), timedEvents(is.Events)) {
 				differ("%s of %s, which is %s, %s, is %+v at the servers and %+v on the node", name, a.Name, a.DesiredStatus, a.ClientStatus, was, is)

@@ -148,8 +148,8 @@ func (c *conditionFacts) addStateFacts(f *conditions.Facts) {
 	slices.SortFunc(f.UnknownAllocs, func(a, b conditions.UnknownAlloc) int { return strings.Compare(a.ID, b.ID) })
 }
 
-// descriptorUse returns the agent's open files and its limit, or the tasks' descriptors and the number that tasks can have:
-// whichever is nearer to its limit.
+// descriptorUse returns the agent's open files and its limit, or the tasks' descriptors and their limit: whichever is nearer to
+// its limit.
 func (c *conditionFacts) descriptorUse(tasks int, attribute string) conditions.Use {
 	own := conditions.OpenFiles(os.Getpid())
 	own.Of = fmt.Sprintf("%d of %d are open", own.Used, own.Limit)
@@ -167,7 +167,7 @@ func (c *conditionFacts) descriptorUse(tasks int, attribute string) conditions.U
 // Conditions returns the conditions of the agent and its machine.
 func (a *Agent) Conditions() *conditions.Tracker { return a.conditions }
 
-// conditionReporter logs the conditions that have begun and ended, and adds an event to the node for each.
+// conditionReporter logs conditions when they begin and end, and adds an event to the node for each.
 type conditionReporter struct {
 	agent    *Agent
 	unstored []string // messages of unstored events

@@ -156,7 +156,7 @@ func (d *dataDirectory) denyOtherUsers() error {
 // allocDirRoot returns the alloc directories' parent directory.
 func (d *dataDirectory) allocDirRoot() string { return filepath.Join(d.path, allocDir) }
 
-// cniCacheDir returns the directory in which CNI plugin results are cached, and their calls in progress recorded.
+// cniCacheDir returns the directory with cached CNI plugin results, and records of CNI calls in progress.
 func (d *dataDirectory) cniCacheDir() string { return filepath.Join(d.path, cniCacheDir) }
 
 // statePath returns the state file's path. A foreground run and an agent have different state files.

@@ -54,8 +54,8 @@ func lockDataDir(dataDir string) (*os.File, error) {
 }
 
 // lockDataDirAfterKilledAgent locks the data directory as lockDataDir does. If the directory is locked, it waits for a while, but
-// not after the end of ctx: for dyingOwnerTimeout while the lock owner is alive, because an agent that has just been killed stays
-// alive until all its threads have ended, and for [filelock.KilledOwnerTimeout] when it is dead.
+// not after the end of ctx: for dyingOwnerTimeout while the lock owner is alive, because a killed agent stays alive until all its
+// threads have ended, and for [filelock.KilledOwnerTimeout] when it is dead.
 func lockDataDirAfterKilledAgent(ctx context.Context, dataDir string) (*os.File, error) {
 	for began := time.Now(); ; {
 		f, err := lockDataDir(dataDir)

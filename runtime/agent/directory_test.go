@@ -55,7 +55,7 @@ func TestNextRunKillsProcessesOfKilledRun(t *testing.T) {
 	}
 }
 
-// Another account that creates files with any type under nomad-lite's names below /tmp does not prevent users from running jobs.
+// Another account that creates files of any type under nomad-lite's names below /tmp does not prevent users from running jobs.
 func TestTakenTemporaryDirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another account")

@@ -65,7 +65,7 @@ func recordedAllocIDs(contents *store.FileContents) []string {
 
 // findUnrecordedAllocIDs returns the ids of allocations in a data directory with tasks that may belong to an agent, although the
 // agent's state has no allocations. These are allocations with running processes and, if the directory's agent state file was
-// removed or emptied, all allocations, because their tasks can be containers. The result is empty after a killed foreground run:
+// removed or emptied, all allocations, because their tasks may be containers. The result is empty after a killed foreground run:
 // its tasks belong to no agent.
 func findUnrecordedAllocIDs(dataDir string, contents *store.FileContents) (ids []string, err error) {
 	if _, err := os.Lstat(filepath.Join(dataDir, runStateFile)); err == nil {

@@ -81,8 +81,8 @@ func (p *pluginManager) createHookPluginsAndHostService(c Config, s *store.Store
 const missingHookHint = "give the directory of its program with -plugin-dir, for an agent name it in a plugin block too"
 
 // checkHookAttachments checks a canonical job's hook attachments. The faults are attachments of a hook that does not exist, is
-// never called at this place of a job, or rejects the configuration. The errors in unreachable are about hooks that were not
-// reachable. checkHookAttachments waits for starting plugins.
+// never called at this place in a job, or rejects the configuration. The errors in unreachable are about unreachable hooks.
+// checkHookAttachments waits for starting plugins.
 func (p *pluginManager) checkHookAttachments(ctx context.Context, job *api.Job) (faults []admission.HookAttachmentFault, unreachable []error) {
 	for _, at := range model.HookAttachments(job) {
 		if at.Hook == "" {
@@ -115,8 +115,8 @@ func (p *pluginManager) checkHookAttachments(ctx context.Context, job *api.Job) 
 	return faults, unreachable
 }
 
-// pluginLaunchTimeout limits how long checkHookAttachments waits for a plugin that has exited: it waits only if the plugin's next
-// launch follows within this time.
+// pluginLaunchTimeout limits how long checkHookAttachments waits for an exited plugin: it waits only if the plugin's next launch
+// follows within this time.
 const pluginLaunchTimeout = time.Second
 
 // hookCleanupStore stores pending hook cleanups in the state.

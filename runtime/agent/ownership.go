@@ -78,8 +78,8 @@ const (
 	copyOfOwner                               // the directory is a copy, and the tasks belong to another directory
 )
 
-// decideOwnership decides whether a data directory owns its state's tasks. After a reboot no process of an earlier agent runs,
-// and disks may have been replaced. Therefore the first directory with an ID in which an agent starts becomes the owner.
+// decideOwnership decides whether a data directory owns its state's tasks. After a reboot no earlier agent's process runs, and
+// disks may have been replaced. Therefore the first directory with an ID in which an agent starts becomes the owner.
 func decideOwnership(f ownershipFacts) dataDirOwnership {
 	original := f.storedRecord == nil || f.storedRecord.BootOrContainerID != f.currentRecord.BootOrContainerID ||
 		f.storedRecord.isSameDirectory(&f.currentRecord) || f.storedRecord.isRecordedKeeper(f.currentRecord.Keeper) // the device number can change when a disk is mounted again
@@ -212,8 +212,8 @@ func newStateOwnerRecord(o *dataDirRecord) *state.DirectoryOwner {
 }
 
 // findOtherOwnerOfTasks returns the directory that owns the tasks in the state of the directory at path. It returns nil if the
-// directory itself is the owner. contents is the state, or nil if the state cannot be read. In that case findOtherOwnerOfTasks
-// reads the file keeper.OwnerFile, which is also in a copy of the directory.
+// directory itself is the owner. contents is the state, or nil if it is unreadable. In that case findOtherOwnerOfTasks reads the
+// file keeper.OwnerFile, which is also in a copy of the directory.
 func findOtherOwnerOfTasks(path string, contents *store.FileContents) (*dataDirRecord, error) {
 	recorded := readOwnerFileOrNil(path)
 	if contents != nil {
@@ -278,13 +278,13 @@ func findRunningDirWithSameID(self *dataDirRecord) (other *dataDirRecord, agentR
 	return findDirWithSameIDAmong(self, keeper.FindRunning())
 }
 
-// findDirWithSameIDAmong returns another directory with the same id as self that one of the keepers serves, and whether its agent
+// findDirWithSameIDAmong returns another directory with the same id as self, served by one of the keepers, and whether its agent
 // runs.
 func findDirWithSameIDAmong(self *dataDirRecord, keepers []keeper.RunningKeeper) (other *dataDirRecord, agentRuns bool) {
 	own, _ := os.Stat(self.Path) // after an error, which SameFile accepts, no keeper counts as the own one
 	for _, k := range keepers {
 		if dir, err := os.Stat(k.DataDir); err == nil && os.SameFile(own, dir) {
-			continue // self.Keeper may be another one, because a keeper that was just started has not recorded itself at once
+			continue // self.Keeper may be another one, because a keeper does not record itself at once after its start
 		}
 		if o := readOwnerFileOrNil(k.DataDir); o != nil && o.ID == self.ID && o.BootOrContainerID == self.BootOrContainerID && k.Process != self.Keeper {
 			return o, o.Agent.Alive()

@@ -83,7 +83,7 @@ func (c filePluginCache) save(infos []state.PluginInfo) error {
 	return replacefile.Write(string(c), text, 0o600)
 }
 
-// mergeByPath returns infos, and those others that have another path.
+// mergeByPath returns infos, and those others with another path.
 func mergeByPath(infos, others []state.PluginInfo) []state.PluginInfo {
 	merged := slices.Clone(infos)
 	for _, other := range others {
@@ -165,8 +165,8 @@ func (c *cachedPlugins) findByPath(path string) (info state.PluginInfo, found bo
 	return state.PluginInfo{}, false
 }
 
-// cachedPluginKey returns the type and name of the driver or hook that a plugin with the same file content and settings served
-// (unchanged is true), or else the plugin at the same path. The key is zero if there is no description, or another plugin
+// cachedPluginKey returns the type and name of the driver or hook served by a plugin with the same file content and settings
+// (unchanged is true), or else by the plugin at the same path. The key is zero if there is no description, or another plugin
 // superseded the plugin.
 func (c *cachedPlugins) cachedPluginKey(e catalog.Entry) (key supervisor.PluginKey, unchanged bool) {
 	info, unchanged := c.findByContent(e.Path, e.ProgramID)
@@ -209,7 +209,7 @@ func (c *cachedPlugins) newPluginInfo(p supervisor.PluginStatus) state.PluginInf
 		FilePath:             p.Path,
 	}
 	if p.SupersededBy != "" {
-		info.Name = "" // the tasks belong to the plugin that has superseded this one
+		info.Name = "" // the tasks belong to the superseding plugin
 	}
 	if hash, ok := c.hashFile(p.Path, p.ProgramID.File); ok {
 		info.FileSHA256Hex, info.FileMetadata = hash.sha256Hex, state.FileRecord(p.ProgramID.File)
@@ -220,8 +220,8 @@ func (c *cachedPlugins) newPluginInfo(p supervisor.PluginStatus) state.PluginInf
 	return info
 }
 
-// pluginInfoTracker finds the plugins that have no cached description or have not reported yet, and updates the cache. Its
-// methods may be called concurrently.
+// pluginInfoTracker finds the plugins without a cached description or a report, and updates the cache. Its methods may be called
+// concurrently.
 type pluginInfoTracker struct {
 	cache        pluginCache
 	cached       *cachedPlugins
@@ -309,7 +309,7 @@ func (k *pluginInfoTracker) currentPluginInfos() (infos []state.PluginInfo) {
 // storeInfoChangesUntilDone stores the current plugins' descriptions whenever they change, until ctx ends: for later agents, and
 // for this agent, where a plugin's description still counts after its file has changed.
 func (k *pluginInfoTracker) storeInfoChangesUntilDone(ctx context.Context) {
-	var storedInfos []state.PluginInfo // current plugins' descriptions that are already in the store
+	var storedInfos []state.PluginInfo // current plugins' descriptions in the store
 	for _, p := range k.pluginLister.ExternalPlugins() {
 		if info, ok := k.cached.findByPath(p.Path); ok {
 			storedInfos = append(storedInfos, info)

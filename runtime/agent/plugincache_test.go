@@ -187,8 +187,7 @@ func TestPluginCacheDetectsChangeWithRestoredMtime(t *testing.T) {
 	}
 }
 
-// A file with metadata in the cache is not read again. To detect a read, the test stores a checksum in the cache that does not
-// match the content.
+// A file with metadata in the cache is not read again. To detect a read, the test stores a wrong checksum in the cache.
 func TestPluginCacheDoesNotReadUnchangedFile(t *testing.T) {
 	c := newCacheTest(t)
 	k := c.newKnownPluginInfos(c.path, false)
@@ -301,8 +300,8 @@ func TestPluginCacheRecordsFailedLaunches(t *testing.T) {
 	expect("after a change of the file", map[string]pluginhooks.FirstLaunchState{"audit": pluginhooks.LaunchPending})
 }
 
-// The description of a plugin that is new under an agent is kept when its file changes under that agent: for the agent itself,
-// and for the next one, also if the changed plugin fails to start.
+// The description of an agent's new plugin is kept when its file changes under that agent: for the agent itself, and for the next
+// one, also if the changed plugin fails to start.
 func TestPluginCacheKeepsDescriptionOfNewPluginThatChanges(t *testing.T) {
 	for _, launchFailed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("launch failed: %v", launchFailed), func(t *testing.T) {

@@ -52,8 +52,8 @@ type processSearch struct {
 	// unknownTasksMayRun means that a part of the state could not be read, or that an allocation has a directory but is not in
 	// the state.
 	unknownTasksMayRun bool
-	// leftOut is the number of processes that the last findProcesses has left out, because they are in a container or belong to
-	// another keeper.
+	// leftOut is the number of processes left out by the last findProcesses, because they are in a container or belong to another
+	// keeper.
 	leftOut int
 }
 
@@ -317,8 +317,8 @@ func processName(pid int) string {
 	return strings.TrimSpace(string(name))
 }
 
-// containerMonitors are the names of programs that container runtimes run as the parents of containers. The kernel stores only a
-// name's first 15 bytes.
+// containerMonitors are the programs that container runtimes run as containers' parents. The kernel stores only a name's first 15
+// bytes.
 var containerMonitors = []string{"containerd-shim", "conmon", "conmonrs", "systemd-nspawn"}
 
 // belongsToOtherKeeperOrContainer reports whether a process does not belong to the data directory, because another data

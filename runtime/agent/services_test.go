@@ -78,7 +78,7 @@ func TestServicesStartAndEndInOrder(t *testing.T) {
 	})
 }
 
-// A service whose condition is not met before its phase ends does not run.
+// A service does not run if its condition is not met before its phase ends.
 func TestServiceThatNeverStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, shutDown := context.WithCancel(t.Context())

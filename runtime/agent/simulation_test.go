@@ -49,8 +49,8 @@ func TestSimulation(t *testing.T) {
 	runSimulations(t, 20, func(_ testing.TB, s *simulation) allocSource { return &schedulerSource{s} })
 }
 
-// runSimulations runs simulations with agents that get their allocations from the source that newSource returns. It runs sample
-// of them without a long run.
+// runSimulations runs simulations with agents that get their allocations from the source that newSource returns. sample is the
+// number of simulations without a long run.
 func runSimulations(t *testing.T, sample int, newSource newSourceFunc) {
 	if testing.Short() {
 		sample /= 3
@@ -162,7 +162,7 @@ type simulation struct {
 	faultRand     *rand.Rand // random source for ids and rejected changes
 	faultsEnabled bool
 	lastAllocs    map[string]*api.Allocation
-	newLives      map[string]bool             // allocations that the agent may have removed, and that the source has assigned again
+	newLives      map[string]bool             // allocations that the agent may have removed, assigned again by the source
 	hookStates    map[string]record.HookState // stored hook states, by allocation and task
 
 	killTimes []int64 // times at which agents and plugins were killed
@@ -517,8 +517,7 @@ type simHook struct {
 
 func (*simHook) Name() string { return "sim" }
 
-// Prestart checks that the hook gets its stored state, and that it is not called
-// again when it is done.
+// Prestart checks that the hook gets its stored state, and is not called again when it is done.
 func (h *simHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	h.g.mu.Lock()
 	stored := h.g.hookStates[h.key]
@@ -621,7 +620,7 @@ func (s *simulation) checkProcesses() {
 	}
 }
 
-// checkLastExit checks that a task's exit status is that of its last process.
+// checkLastExit checks that a task's exit status is its last process's.
 func (s *simulation) checkLastExit(a *api.Allocation) {
 	if s.newLives[a.ID] && a.ClientTerminalStatus() {
 		return // the node may have removed it, and has the servers' states again, which may lack the last ones

@@ -88,8 +88,8 @@ var ErrLostDirProcesses = errors.New("processes of the lost data directory run")
 // with ErrInUse if an agent uses it, and with ErrLostDirProcesses if an earlier directory's tasks run. The next agent recovers
 // the snapshot's tasks that still run.
 //
-// The restored state's index is higher than any index that the replaced one may have had. After an error, and after a crash, the
-// data directory has its previous state.
+// The restored state's index is higher than any index the replaced one may have had. After an error, and after a crash, the data
+// directory has its previous state.
 func RestoreSnapshot(ctx context.Context, dataDir string, archive io.Reader, version string, logger hclog.Logger) (*RestoredSnapshot, error) {
 	path, err := filepath.Abs(dataDir)
 	if err != nil {

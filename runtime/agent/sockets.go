@@ -51,7 +51,7 @@ func makeAndOpenSocketDir(dataDir string, logger hclog.Logger) (*socketDir, erro
 	return s, nil
 }
 
-// shortPath returns a path of the socket directory that is short enough for socket addresses.
+// shortPath returns a socket directory path that is short enough for socket addresses.
 func (s *socketDir) shortPath() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

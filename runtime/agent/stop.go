@@ -38,7 +38,7 @@ type StopOptions struct {
 	DecodeTaskProcess   func(driver string, driverState []byte) (process TaskProcess, known bool)
 }
 
-// DataDirProcess is a process that belongs to a data directory.
+// DataDirProcess is a process in a data directory.
 type DataDirProcess struct {
 	PID     int
 	Name    string // Name is for users: "agent", "keeper", "log collector", "plugin raw_exec", "task web of allocation 8a1b2c3d: nginx"
@@ -46,7 +46,7 @@ type DataDirProcess struct {
 	Killed  bool   // Killed means that the process was killed with SIGKILL
 }
 
-// RemainingAfterStop has a data directory's processes and allocations that run after [Stop].
+// RemainingAfterStop has a data directory's running processes and allocations after [Stop].
 type RemainingAfterStop struct {
 	Processes []DataDirProcess
 	// AllocIDsWithoutProcess are the ids of allocations that run according to the state, with a task that is not a process of
@@ -58,11 +58,11 @@ type RemainingAfterStop struct {
 }
 
 // Stop shuts down a data directory's agent, and returns the processes and allocations that continue to run. With
-// StopOptions.KillAllProcesses it then kills all other processes in the data directory, also those that do not respond. Then it
-// removes the allocations' empty cgroups, and unmounts everything below the allocation directories without running tasks. When no
+// StopOptions.KillAllProcesses it then kills all other processes in the data directory, also unresponsive ones. Then it removes
+// the allocations' empty cgroups, and unmounts everything below the directories of allocations with no running tasks. When no
 // task can be running after that, it also unmounts the allocation directory root, like an agent that shuts down. Stop does not
 // change the state: the next agent finds that the tasks have ended while no agent ran. When ctx ends, Stop returns an error with
-// the cause, and the processes that it has not killed continue.
+// the cause, and the processes it has not killed continue.
 //
 // A process belongs to the data directory if it holds one of the directory's locks, is recorded in its state as a plugin, belongs
 // to a task in one of its allocations ([osprocess.FindTaskProcesses]), or is a descendant of such a process. A process below
@@ -221,8 +221,8 @@ func (s *dataDirStopper) stopAgent(ctx context.Context) error {
 	return nil
 }
 
-// maxKillRounds limits the searches in killAllAndRemoveSockets. Usually the second search finds no process: a process of the data
-// directory can only appear between two searches if a process outside of the data directory has started it.
+// maxKillRounds limits the searches in killAllAndRemoveSockets. Usually the second search finds no process: a process can only
+// appear between two searches if a process outside of the data directory has started it.
 const maxKillRounds = 10
 
 // killAllAndRemoveSockets kills all processes in the data directory, and removes its sockets.

@@ -23,9 +23,9 @@ import (
 
 const temporaryDirPrefix = "run-"
 
-// makeAndLockTemporaryDataDir creates and locks a foreground run's data directory. It removes earlier runs' directories that no
-// process has locked: a killed run's keeper holds the lock until all processes in the run have ended. If the keeper was killed
-// too, it first kills the remaining processes.
+// makeAndLockTemporaryDataDir creates and locks a foreground run's data directory. It removes earlier runs' unlocked directories:
+// a killed run's keeper holds the lock until all processes in the run have ended. If the keeper was killed too, it first kills
+// the remaining processes.
 func makeAndLockTemporaryDataDir(ctx context.Context, logger hclog.Logger) (dir string, lock *os.File, err error) {
 	path := datadir.Temporary(os.Geteuid())
 	// If the agent is root, tasks with other users must be able to traverse this directory.

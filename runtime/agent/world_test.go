@@ -186,7 +186,7 @@ func (nopLogCollector) StopUnlessStopped(context.Context, string, string) error 
 // simPlugin is the driver plugin's simulated process.
 type simPlugin struct {
 	exited        chan struct{}
-	knownTasks    map[string]bool // ids of tasks that this plugin has started or recovered; guarded by world.mu
+	knownTasks    map[string]bool // ids of tasks started or recovered by this plugin; guarded by world.mu
 	pendingStarts map[string]bool // ids of starts in progress; guarded by world.mu
 }
 

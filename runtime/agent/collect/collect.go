@@ -85,7 +85,7 @@ func New(s *store.Store, n MetricsSource, nodeID string) *MetricsCollector {
 	return c
 }
 
-// SetSettings changes the settings for the next and later calls of Gather.
+// SetSettings changes the settings from the next Gather call on.
 func (c *MetricsCollector) SetSettings(s metrics.Settings) {
 	c.settings.Store(&s)
 	close(*c.settingsChange.Swap(new(make(chan struct{}))))
@@ -94,7 +94,7 @@ func (c *MetricsCollector) SetSettings(s metrics.Settings) {
 	c.lastUsage = usageSample{} // the earlier sample may lack usage that the new settings select
 }
 
-// settingsChanged returns a channel, closed when the settings change.
+// settingsChanged returns a channel that is closed when the settings change.
 func (c *MetricsCollector) settingsChanged() <-chan struct{} { return *c.settingsChange.Load() }
 
 // Settings returns the current settings, which must not be changed.
@@ -147,7 +147,7 @@ func isTaskRunning(alloc *api.Allocation, task string) bool {
 	return !alloc.ClientTerminalStatus() && state != nil && state.State == model.TaskRunning
 }
 
-// sampleUsage returns the usage of the machine and of running tasks, from the last sample if that is recent.
+// sampleUsage returns the usage of the machine and running tasks, from the last sample if that is recent.
 func (c *MetricsCollector) sampleUsage(ctx context.Context, settings *metrics.Settings, allocs []*api.Allocation) usageSample {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -169,8 +169,8 @@ func (c *MetricsCollector) sampleUsage(ctx context.Context, settings *metrics.Se
 	return u
 }
 
-// countCPU adds each task's CPU use since its last sample to its count, and forgets the tasks that do not run. Drivers report no
-// sum, so the use at a sample's time counts for the time since the sample before.
+// countCPU adds each task's CPU use since its last sample to its count, and drops tasks that do not run. Drivers report no sum,
+// so the use at a sample's time counts for the time since the sample before.
 func (c *MetricsCollector) countCPU(u *usageSample, allocs []*api.Allocation) {
 	counts := make(map[taskKey]cpuCount, len(u.taskUsages))
 	for _, alloc := range allocs {

@@ -294,8 +294,8 @@ func TestCPUOfTasksIsCounted(t *testing.T) {
 	}
 }
 
-// TestGatherFillsTheTable checks that each metric in the table has a value with the table's labels, unless it is an instrument of
-// this program.
+// TestGatherFillsTheTable checks that each metric in the table has a value with the table's labels, unless it is one of this
+// program's instruments.
 func TestGatherFillsTheTable(t *testing.T) {
 	c := newCollector(t, &fakeNode{host: measuredHost})
 	for _, count := range []*metrics.Count{metrics.TaskStarts, metrics.TaskRuns, metrics.TaskOOMKills, metrics.TaskCompletions, metrics.TaskFailures} {

@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/jobsummary"
 )
 
-// addJobs adds the number of jobs by state, and each group's allocations by state.
+// addJobs adds job counts by state, and each group's allocations by state.
 func (r *metricSetBuilder) addJobs(s *store.Snapshot) {
 	var pending, running, dead int
 	for _, j := range s.Jobs(nil, "*", "") {
@@ -35,8 +35,8 @@ func (r *metricSetBuilder) addJobs(s *store.Snapshot) {
 	r.Add("nomad.nomad.job_status.dead", float64(dead), r.hostLabel)
 }
 
-// addJobHealth adds the number of jobs by health, and each job's health. A job has one series at a time, for its present health:
-// a series for each word would multiply the series by nine, and an alert needs the others as little.
+// addJobHealth adds job counts by health, and each job's health. A job has one series at a time, for its present health: a series
+// for each word would multiply the series by nine, and an alert needs the others as little.
 func (r *metricSetBuilder) addJobHealth(t *healthtracker.Tracker, s *store.Snapshot) {
 	count := make(map[jobhealth.Word]int)
 	all, _ := t.Jobs(s, nil, store.AnyNamespace)
@@ -67,7 +67,7 @@ func (r *metricSetBuilder) addJobSummary(sum *api.JobSummary, parentID string) {
 	}
 }
 
-// addEvaluations adds the numbers of unprocessed evaluations, by state.
+// addEvaluations adds unprocessed evaluation counts by state.
 func (r *metricSetBuilder) addEvaluations(evals []*api.Evaluation, now time.Time) {
 	var blocked, ready, waiting int
 	for _, e := range evals {

@@ -34,7 +34,7 @@ func (a *allocatedResources) addResources(given *api.AllocatedResources) {
 	}
 }
 
-// addConditions adds a metric for each kind of condition: the number of existing conditions.
+// addConditions adds the number of existing conditions for each kind.
 func (r *metricSetBuilder) addConditions(report conditions.Report) {
 	count := make(map[string]int)
 	for _, c := range report.Conditions {
@@ -91,13 +91,13 @@ func (r *metricSetBuilder) addNode(n *api.Node, s *store.Snapshot, allocs []*api
 	}
 }
 
-// waitsForPreviousAlloc reports whether a pending allocation waits until the allocation that it replaces has ended.
+// waitsForPreviousAlloc reports whether a pending allocation waits until the allocation it replaces has ended.
 func waitsForPreviousAlloc(s *store.Snapshot, alloc *api.Allocation) bool {
 	id := alloc.PreviousAllocation
 	return id != "" && s.Allocation(nil, id) != nil && !s.AllocationEnded(id)
 }
 
-// addHost adds the machine's resource usage, without the values that the system does not report.
+// addHost adds the machine's resource usage, without values missing on this system.
 func (r *metricSetBuilder) addHost(n *api.Node, s *hoststats.Stats) {
 	labels := r.newNodeLabels(n)
 	if s.Uptime > 0 {

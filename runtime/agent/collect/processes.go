@@ -15,8 +15,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 )
 
-// addPlugins adds the plugins' states. It omits plugins that another plugin supersedes, and plugins that have never run, because
-// their type is unknown.
+// addPlugins adds the plugins' states. It omits superseded plugins, and plugins that have never run, because their type is
+// unknown.
 func (r *metricSetBuilder) addPlugins(plugins []supervisor.PluginStatus) {
 	for _, p := range plugins {
 		if p.Serves.Name == "" || p.SupersededBy != "" {

@@ -157,8 +157,8 @@ func TestPushOTLPSendsWhatIsServed(t *testing.T) {
 	}
 }
 
-// TestPushOTLPSurvivesDeadCollector checks that readings that cannot be sent are counted, and that the shutdown does not wait
-// long for an unresponsive collector.
+// TestPushOTLPSurvivesDeadCollector checks that unsendable readings are counted, and that the shutdown does not wait long for an
+// unresponsive collector.
 func TestPushOTLPSurvivesDeadCollector(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for three requests that time out")

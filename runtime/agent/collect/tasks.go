@@ -94,7 +94,7 @@ func labelNameOfMetadataKey(key string) string {
 	return name
 }
 
-// addTaskUsage adds a task's values that its driver lists as measured.
+// addTaskUsage adds the task values listed as measured by its driver.
 func (r *metricSetBuilder) addTaskUsage(u *taskUsage) {
 	labels := r.newTaskLabels(u.alloc, u.task)
 	for _, figure := range []struct {

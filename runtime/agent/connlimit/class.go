@@ -17,8 +17,7 @@ const (
 	Operator                           // a client with all rights, or a client that runs as the agent's user
 )
 
-// ClientIdentity is the client to which a connection belongs. Name is a taskapi.Addr's text for a task, and otherwise the peer's
-// user or address.
+// ClientIdentity is a connection's client. Name is a taskapi.Addr's text for a task, and otherwise the peer's user or address.
 type ClientIdentity struct {
 	Class ClientClass
 	Name  string

@@ -30,8 +30,8 @@ type Tracker struct {
 
 	mu         sync.Mutex
 	jobs       map[jobKey]*trackedJob
-	tableIndex uint64 // table index of the last evaluated state
-	lastChange uint64 // index of the last health change
+	tableIndex uint64 // last evaluated state's table index
+	lastChange uint64 // last health change's index
 	notBefore  time.Time
 	recheckAt  time.Time   // when a health can change without a state change; zero means never
 	timer      *time.Timer // closes timerFired at timerAt; nil if no reader waits for a time
@@ -49,7 +49,7 @@ type trackedJob struct {
 	stamp     inputStamp
 	evaluated jobhealth.Health // result without a standard error line
 	health    jobhealth.Health
-	changedAt uint64 // index of the last health change
+	changedAt uint64 // last health change's index
 	recheckAt time.Time
 	checks    []<-chan struct{} // channels that are closed when check results change
 	stderr    stderrLine
@@ -82,8 +82,8 @@ type JobHealth struct {
 // New returns a tracker that has evaluated nothing yet.
 func New(c Config) *Tracker { return &Tracker{config: c, jobs: make(map[jobKey]*trackedJob)} }
 
-// Jobs returns the health of all jobs in a namespace, or in [store.AnyNamespace], sorted by namespace and id, and the index of
-// the last job health change. It adds channels to ws, which may be nil; one of them is closed when the result may have changed.
+// Jobs returns the health of all jobs in a namespace, or in [store.AnyNamespace], sorted by namespace and id, and the last health
+// change's index. It adds channels to ws, which may be nil; one of them is closed when the result may have changed.
 func (t *Tracker) Jobs(s *store.Snapshot, ws store.WatchSet, namespace string) ([]JobHealth, uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -120,7 +120,7 @@ func (j *trackedJob) toJobHealth(key jobKey) JobHealth {
 // maxShare is the maximum share of time for waiting readers' evaluations: 1/maxShare.
 const maxShare = 20
 
-// refreshLocked evaluates the jobs that have changed since the last call.
+// refreshLocked evaluates the jobs changed since the last call.
 func (t *Tracker) refreshLocked(s *store.Snapshot, ws store.WatchSet) {
 	now := time.Now()
 	index := s.LatestTableIndex(ws, store.Jobs, store.Allocations, store.Evaluations, store.Deployments, store.Nodes)
@@ -146,7 +146,7 @@ func (t *Tracker) refreshLocked(s *store.Snapshot, ws store.WatchSet) {
 	t.watchRecheckLocked(ws)
 }
 
-// watchRecheckLocked adds a channel to ws that is closed at recheckAt, or when recheckAt changes. All readers share a timer.
+// watchRecheckLocked adds a channel to ws, closed at recheckAt, or when recheckAt changes. All readers share a timer.
 func (t *Tracker) watchRecheckLocked(ws store.WatchSet) {
 	if t.timer != nil && !t.timerAt.Equal(t.recheckAt) {
 		if t.timer.Stop() {
@@ -179,7 +179,7 @@ func (j *trackedJob) haveChecksChanged() bool {
 	return slices.ContainsFunc(j.checks, wait.IsClosed)
 }
 
-// earliest returns the earlier of two times that are not zero.
+// earliest returns the earlier of two non-zero times.
 func earliest(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -187,7 +187,7 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
-// jobObjects are the state objects that a job's health depends on.
+// jobObjects are the state objects that determine a job's health.
 type jobObjects struct {
 	job        *api.Job
 	allocs     []*api.Allocation
@@ -253,7 +253,7 @@ func isLaterDeployment(d, other *api.Deployment) bool {
 	return other == nil || d.CreateIndex > other.CreateIndex || d.CreateIndex == other.CreateIndex && d.JobVersion > other.JobVersion
 }
 
-// evaluateLocked evaluates the jobs with changed objects, and those that are due.
+// evaluateLocked evaluates the jobs with changed objects, and those due for a recheck.
 func (t *Tracker) evaluateLocked(s *store.Snapshot, now time.Time) {
 	all := readObjects(s)
 	node := s.Node(nil, t.config.NodeID)
@@ -313,7 +313,7 @@ func (t *Tracker) evaluateJobLocked(s *store.Snapshot, key jobKey, o *jobObjects
 		}
 		statuses, changed := t.config.CheckStatuses(a.ID)
 		checks[a.ID] = statuses
-		if changed == nil { // an agent that has just started restores the allocation
+		if changed == nil { // a newly started agent restores the allocation
 			retryAt = now.Add(time.Second)
 			continue
 		}

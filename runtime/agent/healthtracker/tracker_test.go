@@ -97,7 +97,7 @@ func (f *fixture) putAlloc(j *api.Job, allocID, status string, state *api.TaskSt
 	})
 }
 
-// lastEndOf returns the last end that a task runner has recorded with these events; nil if the task has not ended.
+// lastEndOf returns the last end recorded by a task runner with these events; nil if the task has not ended.
 func lastEndOf(s *api.TaskState) (end *restart.RunEnd) {
 	for _, e := range s.Events {
 		switch e.Type {

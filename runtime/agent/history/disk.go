@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 )
 
-// A task's files are measured up to a number of files and directories, and to a directory depth. The second limits the agent's
+// A task's files are measured up to a maximum file and directory count, and to a directory depth. The second limits the agent's
 // open files.
 const (
 	maxMeasuredFiles = 20000
@@ -50,14 +50,14 @@ func measureAllocDir(dir *allocdir.Dir, task string) (diskUsage, error) {
 	return usage, err
 }
 
-// diskMeter adds up the space of files.
+// diskMeter adds up the files' space.
 type diskMeter struct {
-	left    int    // number of files and directories until it gives up
-	skipped string // name of the directory in the first one that is not measured
+	left    int    // files and directories left until it gives up
+	skipped string // name of the unmeasured directory in the first one
 }
 
-// measure returns the space of the files below a directory, which may not exist. If accepts is not nil, only files in the
-// directory itself with a name that it accepts count.
+// measure returns the space used by the files below a directory, which may not exist. If accepts is not nil, only files in the
+// directory itself with an accepted name count.
 func (m *diskMeter) measure(path string, accepts func(name string) bool) (uint64, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {

@@ -52,7 +52,7 @@ type Entry struct {
 	CPUMHz    float32 // negative if unknown
 	MemoryKiB uint32  // UnknownSize if unknown
 	DiskKiB   uint32  // UnknownSize if unknown
-	Restarts  uint32  // number of restarts since the allocation started
+	Restarts  uint32  // restarts since the allocation started
 }
 
 // UnknownSize is the value for an unknown size.
@@ -103,7 +103,7 @@ type File struct {
 	file         *os.File
 	index        []sampleRef // samples in the file, the oldest first
 	lastSequence uint64      // newest sample's sequence number; 0 if there never was one
-	end          int64       // end of the newest sample
+	end          int64       // newest sample's end
 	written      []byte      // buffer for Append
 }
 
@@ -207,8 +207,8 @@ func (f *File) findSamples() error {
 	return nil
 }
 
-// countBeforeGap returns the number of samples before the last gap in the sequence numbers. These samples are older than a
-// damaged sample, or are at the end of the ring, where the later samples did not fit.
+// countBeforeGap counts the samples before the last gap in the sequence numbers. These samples are older than a damaged sample,
+// or are at the end of the ring, where the later samples did not fit.
 func (f *File) countBeforeGap() int {
 	for i := len(f.index) - 1; i > 0; i-- {
 		if f.index[i].sequence != f.index[i-1].sequence+1 {
@@ -218,7 +218,7 @@ func (f *File) countBeforeGap() int {
 	return 0
 }
 
-// parseRef returns the place of the sample with the given header, if the header can be one.
+// parseRef returns the place of the sample with the given header. ok is false if it is not a sample header.
 func (f *File) parseRef(head []byte, offset int64) (ref sampleRef, ok bool) {
 	ref = sampleRef{
 		sequence: binary.LittleEndian.Uint64(head[8:]), offset: offset,
@@ -283,7 +283,7 @@ func (f *File) Append(t time.Time, entries []Entry) error {
 	return nil
 }
 
-// dropOverlapped drops the samples that overlap a part of the ring, and all older ones.
+// dropOverlapped drops the samples that overlap the given part of the ring, and all older ones.
 func (f *File) dropOverlapped(start, end int64) {
 	count := 0
 	for i, ref := range f.index {

@@ -223,7 +223,7 @@ func FuzzDamagedFile(f *testing.F) {
 	f.Add(uint16(headerSize+40), bytes.Repeat([]byte{0xff}, 200), uint16(0))
 	f.Add(uint16(3), []byte("x"), uint16(0))
 	f.Add(uint16(0), []byte{}, uint16(700))
-	f.Add(uint16(headerSize+24), []byte{0xff, 0xff, 0xff, 0xff}, uint16(0)) // number of entries
+	f.Add(uint16(headerSize+24), []byte{0xff, 0xff, 0xff, 0xff}, uint16(0)) // entry count
 	f.Fuzz(func(t *testing.T, offset uint16, damage []byte, cut uint16) {
 		const size = headerSize + 60*entrySize
 		path := filepath.Join(t.TempDir(), "history")

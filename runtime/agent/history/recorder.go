@@ -18,7 +18,7 @@ import (
 
 // Node is the sampled part of the node.
 type Node interface {
-	// AppendRunningTasks appends the tasks with a process that has not exited to list.
+	// AppendRunningTasks appends to list all tasks with a running process.
 	AppendRunningTasks(list []allocrunner.RunningTask) []allocrunner.RunningTask
 	// Driver returns the driver with a name. It blocks while the plugin is starting.
 	Driver(ctx context.Context, name string) (driver.Driver, error)
@@ -34,7 +34,7 @@ const sampleTimeout = 5 * time.Second
 // openDelay is how long Run waits for the first query until it reads the file, so that the agent's start comes first.
 const openDelay = 2 * time.Second
 
-// diskRounds is the number of samples between two measurements of a task's files: five minutes.
+// diskRounds is how many samples lie between two measurements of a task's files: five minutes.
 const diskRounds = 30
 
 // Recorder samples a node, and records the samples in a file. The methods but Run may be called concurrently, also before Run.
@@ -143,8 +143,8 @@ func (r *Recorder) sample(ctx context.Context) []Entry {
 	return append(entries, r.sampleNode(ctx))
 }
 
-// sampleTasksOfDriver sets the usage in the entries of the tasks with the given indexes, which have the driver. A driver that
-// samples a task only by a separate stream is not called: its tasks have the sample that others have received.
+// sampleTasksOfDriver sets the usage in the entries with the given task indexes, which have the driver. A driver that samples a
+// task only by a separate stream is not called: its tasks have the sample that others have received.
 func (r *Recorder) sampleTasksOfDriver(ctx context.Context, name string, tasks []allocrunner.RunningTask, indexes []int, entries []Entry) {
 	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
 	defer cancel()
@@ -165,7 +165,7 @@ func (r *Recorder) sampleTasksOfDriver(ctx context.Context, name string, tasks [
 	}
 }
 
-// sampleTotals sets the usage in the entries of the tasks with the given indexes.
+// sampleTotals sets the usage in the entries with the given task indexes.
 func sampleTotals(ctx context.Context, d driver.Driver, tasks []allocrunner.RunningTask, indexes []int, entries []Entry) error {
 	sampler, ok := d.(driver.TasksSampler)
 	if !ok {

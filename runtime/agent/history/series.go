@@ -38,11 +38,11 @@ func (p Period) stepStart(t time.Time) int64 {
 	return t.UnixMilli() / step * step
 }
 
-// total is the summed usage of an object's entries in one sample, or in several samples of a step.
+// total is the summed usage in an object's entries in one sample, or in a step's samples.
 type total struct {
-	entries            int // number of entries; 0 if the object has none
+	entries            int // entry count; 0 if the object has none
 	cpuMHz             float64
-	cpuSamples         int // number of samples with a CPU usage
+	cpuSamples         int // samples with a CPU usage
 	memory, disk       uint64
 	hasMemory, hasDisk bool
 	restarts           uint32
@@ -118,7 +118,7 @@ type builderSet struct {
 	byKey    map[Key][]*seriesBuilder
 }
 
-// maxSearchedKeys is the number of keys up to which a search of all keys is faster than a map.
+// maxSearchedKeys is the key count up to which a search through all keys is faster than a map.
 const maxSearchedKeys = 8
 
 func newBuilderSet(byKey map[Key][]*seriesBuilder) *builderSet {
@@ -182,7 +182,7 @@ func (f *File) ReadSeries(p Period, keysByGroup map[string][]Key) (map[string]*S
 	return all, nil
 }
 
-// Steps returns the start of each step in the period, in milliseconds since 1970.
+// Steps returns each step's start in the period, in milliseconds since 1970.
 func (p Period) Steps() []int64 {
 	var all []int64
 	for t := p.stepStart(p.Since); t <= p.Now.UnixMilli(); t += p.Step.Milliseconds() {

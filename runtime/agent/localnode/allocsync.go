@@ -37,7 +37,7 @@ type AllocSync struct {
 	pendingReportByAllocID       map[string]model.AllocReport // reports not written yet, by allocation id
 	writingReportByAllocID       map[string]model.AllocReport // reports that writeReports is writing, by allocation id
 	pendingReportAllocIDs        []string                     // keys of pendingReportByAllocID, oldest report first
-	urgentReportAllocIDs         map[string]bool              // keys in pendingReportByAllocID that must be written at once
+	urgentReportAllocIDs         map[string]bool              // keys in pendingReportByAllocID to be written at once
 	flushTimer                   *time.Timer                  // calls markAllReportsUrgent after maxReportDelay; nil if it is not set
 	endedTimer                   *time.Timer                  // calls notifyOfEndedAllocs after endedNotifyDelay; nil if it is not set
 	removedAllocIDs              []string                     // removed allocations not yet recorded in the store
@@ -72,8 +72,8 @@ func NewAllocSync(s *store.Store, jobsAreStored bool, logger hclog.Logger) *Allo
 	}
 }
 
-// Assignments implements noderunner.AssignmentSource. An allocation that was deleted before the first call, and is still on the
-// disk, is assigned in the first call and missing in the second call, so that the node runner removes its directory.
+// Assignments implements noderunner.AssignmentSource. If an allocation was deleted before the first call, and is still on the
+// disk, it is assigned in the first call and missing in the second call, so that the node runner removes its directory.
 func (al *AllocSync) Assignments() (assignments []noderunner.Assignment, changed <-chan struct{}) {
 	al.mu.Lock()
 	changed, first, withheld := al.allocsChanged, !al.allocsPendingRemovalReturned, al.withheldAllocs
@@ -81,7 +81,7 @@ func (al *AllocSync) Assignments() (assignments []noderunner.Assignment, changed
 	al.mu.Unlock()
 	s := al.store.Snapshot()
 	var pendingRemovals []*api.Allocation
-	if first { // AllocationsPendingRemoval also has allocations that were deleted since Open, which the node runner has not seen either
+	if first { // AllocationsPendingRemoval also has allocations deleted since Open, which the node runner has not seen either
 		pendingRemovals = s.AllocationsPendingRemoval()
 	}
 	ended, dirsMarkedForRemoval := s.EndedAllocations(), s.AllocationDirsMarkedForRemoval()
@@ -391,7 +391,7 @@ func withDirRemovedEvent(old *api.Allocation, reason string, now time.Time) *api
 	return &alloc
 }
 
-// requeueReports makes reports and removals that were not stored pending and urgent again. An allocation's newer report wins.
+// requeueReports makes unstored reports and removals pending and urgent again. An allocation's newer report wins.
 func (al *AllocSync) requeueReports(reports []model.AllocReport, removedAllocIDs []string) {
 	al.mu.Lock()
 	defer al.mu.Unlock()

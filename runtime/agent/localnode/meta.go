@@ -11,8 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// loadDynamicMeta loads the metadata that was set through the API under an earlier agent. A nil value hides the key's configured
-// value.
+// loadDynamicMeta loads the metadata set through the API under an earlier agent. A nil value hides the key's configured value.
 func (n *Node) loadDynamicMeta() {
 	meta := make(map[string]*string)
 	if _, err := n.config.Store.Snapshot().ReadAgentRecord(state.NodeMetaName, &meta); err != nil {

@@ -65,7 +65,7 @@ func newNodeNetworks(host fingerprint.Host, hostNetworks map[string]hostnet.Host
 	return all
 }
 
-// newNetworkResources returns the node's networks for the scheduler: the modes of group networks, the addresses of the node's own
+// newNetworkResources returns the node's networks for the scheduler: the group networks' modes, the addresses of the node's own
 // interface, and the host networks' other addresses. interfaceMBits overrides the speed of the node's own interface if it is not
 // 0.
 func newNetworkResources(host fingerprint.Host, interfaceMBits int) []*api.NetworkResource {

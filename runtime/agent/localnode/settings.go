@@ -43,7 +43,7 @@ type Settings struct {
 	BidirectionalVolumes map[string]bool
 }
 
-// InterfaceSettings select the network interface that has the node's address.
+// InterfaceSettings select the network interface with the node's address.
 type InterfaceSettings struct {
 	Name  string // default: the default route's interface
 	MBits int    // overrides the interface's speed if it is not 0

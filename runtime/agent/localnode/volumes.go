@@ -88,8 +88,8 @@ func (n *Node) NotifyVolumesChanged() {
 }
 
 // usableHostVolumes returns the host volumes for which FindHostVolume does not fail. It logs the error for each other volume
-// once. It waits for pathTimeout at most, because a file system that does not answer must not delay node updates. When the file
-// system answers later, pathResolver triggers another update.
+// once. It waits for pathTimeout at most, because an unresponsive file system must not delay node updates. When the file system
+// answers later, pathResolver triggers another update.
 func (n *Node) usableHostVolumes() map[string]*api.HostVolumeInfo {
 	all := n.HostVolumes()
 	results := n.volumePathResolver.resolvePathsWithTimeout(volumePaths(all))

@@ -173,7 +173,8 @@ func (v *volumeTree) path() string {
 	return path
 }
 
-// replace replaces everything that another user, or a task with one of the writable volumes, can replace by a link to the canary.
+// replace replaces everything replaceable by another user, or by a task with one of the writable volumes, with a link to the
+// canary.
 func (v *volumeTree) replace(t *testing.T, writable []string) {
 	t.Helper()
 	for i := len(v.dirs) - 1; i >= 0; i-- { // inner directories first, because an outer one moves them

@@ -487,8 +487,7 @@ func TestSettingsWithEnv(t *testing.T) {
 	}
 }
 
-// FuzzParse checks that no text makes the parsers panic, and that a parsed list has valid headers or an
-// error.
+// FuzzParse checks that no text makes the parsers panic, and that a parsed list has valid headers or an error.
 func FuzzParse(f *testing.F) {
 	f.Add("a=b,c=d%20e", protowire.AppendBytes([]byte{1<<3 | 2}, protowire.AppendVarint([]byte{1 << 3}, 7)))
 	f.Add("a", []byte{0xff})

@@ -34,12 +34,12 @@ type otlpSender interface {
 	close()
 }
 
-// sendError is a request's error. Its text contains nothing that the collector has sent, because the collector could return a
-// request header, which can be a secret.
+// sendError is a request's error. Its text contains nothing sent by the collector, because the collector could return a request
+// header, which can be a secret.
 type sendError struct {
 	text       string
 	canRetry   bool          // the collector can accept the same request later
-	retryDelay time.Duration // delay that the collector requests before the next request; 0 if it requests none
+	retryDelay time.Duration // delay requested by the collector before the next request; 0 if it requests none
 }
 
 func (e *sendError) Error() string { return e.text }

@@ -107,7 +107,7 @@ func (t *AllocTrace) encodeSpan(s *tracespan.Span) *tracepb.Span {
 	return encoded
 }
 
-// nameAttributes has, for each kind of span, the key of the attribute that has the span's name.
+// nameAttributes has the attribute key of the span's name for each kind of span.
 var nameAttributes = map[tracespan.Kind]string{
 	tracespan.KindHook:   "nomad.hook.point",
 	tracespan.KindDriver: "nomad.driver.method",
