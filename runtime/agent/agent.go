@@ -63,8 +63,8 @@ type Config struct {
 	// directory.
 	DataDir string
 	// EphemeralState means that the agent starts with an empty state and deletes its state at the end. Files written by tasks are
-	// kept. A temporary directory implies EphemeralState. With EphemeralState, the log collector starts together with the agent,
-	// because such an agent is opened for a job.
+	// kept. A temporary directory implies EphemeralState. The log collector then starts together with the agent, because such an
+	// agent is opened for a job.
 	EphemeralState bool
 	// EndTasksWithoutRecord means that the agent ends the tasks of allocations found on the disk without their records. Otherwise
 	// the agent adopts them or leaves them running.

@@ -24,7 +24,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// MetricsSource is the part of the node that provides metrics. runtime/agent implements it.
+// MetricsSource is the node as a source of metrics. runtime/agent implements it.
 type MetricsSource interface {
 	// Alloc returns an allocation's runner, or nil if the node has none.
 	Alloc(id string) *allocrunner.Runner
@@ -91,7 +91,7 @@ func (c *MetricsCollector) SetSettings(s metrics.Settings) {
 	close(*c.settingsChange.Swap(new(make(chan struct{}))))
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.lastUsage = usageSample{} // the earlier sample may lack usage that the new settings select
+	c.lastUsage = usageSample{} // the earlier sample may lack usage selected by the new settings
 }
 
 // settingsChanged returns a channel that is closed when the settings change.
@@ -100,7 +100,7 @@ func (c *MetricsCollector) settingsChanged() <-chan struct{} { return *c.setting
 // Settings returns the current settings, which must not be changed.
 func (c *MetricsCollector) Settings() *metrics.Settings { return c.settings.Load() }
 
-// Gather returns all metrics that the settings select, with the current states of jobs, allocations and tasks. It samples
+// Gather returns all metrics selected by the settings, with the current states of jobs, allocations and tasks. It samples
 // resource usage at most once per collection interval. Gather blocks while drivers sample tasks, two seconds at most.
 func (c *MetricsCollector) Gather(ctx context.Context) []*dto.MetricFamily {
 	settings := c.settings.Load()
@@ -147,7 +147,7 @@ func isTaskRunning(alloc *api.Allocation, task string) bool {
 	return !alloc.ClientTerminalStatus() && state != nil && state.State == model.TaskRunning
 }
 
-// sampleUsage returns the usage of the machine and running tasks, from the last sample if that is recent.
+// sampleUsage returns the usage of the machine and running tasks, from the last sample if it is recent.
 func (c *MetricsCollector) sampleUsage(ctx context.Context, settings *metrics.Settings, allocs []*api.Allocation) usageSample {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -169,8 +169,8 @@ func (c *MetricsCollector) sampleUsage(ctx context.Context, settings *metrics.Se
 	return u
 }
 
-// countCPU adds each task's CPU use since its last sample to its count, and drops tasks that do not run. Drivers report no sum,
-// so the use at a sample's time counts for the time since the sample before.
+// countCPU adds each task's CPU use since its last sample to its count, and drops tasks not running. Drivers report no sum, so
+// the use at a sample's time counts for the time since the sample before.
 func (c *MetricsCollector) countCPU(u *usageSample, allocs []*api.Allocation) {
 	counts := make(map[taskKey]cpuCount, len(u.taskUsages))
 	for _, alloc := range allocs {

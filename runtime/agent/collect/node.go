@@ -113,7 +113,7 @@ func (r *metricSetBuilder) addHost(n *api.Node, s *hoststats.Stats) {
 		r.Add("nomad.client.host.cpu.idle", c.Idle, one)
 		r.Add("nomad.client.host.cpu.total", c.TotalPercent, one)
 		r.Add("nomad.client.host.cpu.total_percent", c.TotalPercent, one)
-		if n.NodeResources != nil && n.NodeResources.Cpu.CpuShares > 0 { // 0 means that the CPU frequency is unknown
+		if n.NodeResources != nil && n.NodeResources.Cpu.CpuShares > 0 { // 0 means unknown CPU frequency
 			r.Add("nomad.client.host.cpu.total_ticks", c.TotalTicks, one)
 		}
 	}
@@ -132,7 +132,7 @@ func (r *metricSetBuilder) addHost(n *api.Node, s *hoststats.Stats) {
 		r.Add("nomad.client.host.disk.used", float64(d.Used), one)
 		r.Add("nomad.client.host.disk.available", float64(d.Available), one)
 		r.Add("nomad.client.host.disk.used_percent", d.UsedPercent, one)
-		if d.InodesUsedPercent > 0 { // 0 means that the file system has no inodes, because otherwise at least one is in use
+		if d.InodesUsedPercent > 0 { // 0 means no inodes on the file system, because otherwise at least one is in use
 			r.Add("nomad.client.host.disk.inodes_percent", d.InodesUsedPercent, one)
 		}
 	}

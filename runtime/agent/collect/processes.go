@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 )
 
-// addPlugins adds the plugins' states. It omits superseded plugins, and plugins that have never run, because their type is
+// addPlugins adds the plugins' states. It omits superseded plugins, and plugins before their first run, because their type is
 // unknown.
 func (r *metricSetBuilder) addPlugins(plugins []supervisor.PluginStatus) {
 	for _, p := range plugins {
@@ -28,7 +28,7 @@ func (r *metricSetBuilder) addPlugins(plugins []supervisor.PluginStatus) {
 	}
 }
 
-// addOperations adds the operations of the agent and of plugins that have sent their counts.
+// addOperations adds the operation counts of the agent and of plugins with counts.
 func (r *metricSetBuilder) addOperations(plugins []supervisor.PluginStatus) {
 	add := func(c opcount.Counts, labels metrics.Labels) {
 		for _, k := range opcount.Kinds() {

@@ -40,7 +40,7 @@ func (c *MetricsCollector) PushToSinks(ctx context.Context, logger hclog.Logger)
 }
 
 // PushOTLP sends the metrics to an OpenTelemetry collector once per exporter interval, until ctx ends, and then once more, for
-// two seconds at most. Values that cannot be sent before the next interval starts are lost.
+// two seconds at most. Values not sent before the next interval starts are lost.
 func (c *MetricsCollector) PushOTLP(ctx context.Context, e *otlp.MetricsExporter) {
 	ticker := time.NewTicker(e.Interval())
 	defer ticker.Stop()
@@ -54,7 +54,7 @@ func (c *MetricsCollector) PushOTLP(ctx context.Context, e *otlp.MetricsExporter
 	c.gatherAndExportOTLP(context.WithoutCancel(ctx), e, lastExportTimeout)
 }
 
-// lastExportTimeout is how long an agent that shuts down waits for the OpenTelemetry collector.
+// lastExportTimeout is how long an agent's shutdown waits for the OpenTelemetry collector.
 const lastExportTimeout = 2 * time.Second
 
 func (c *MetricsCollector) gatherAndExportOTLP(ctx context.Context, e *otlp.MetricsExporter, timeout time.Duration) {
@@ -111,7 +111,7 @@ func (s *sinkSender) sendPackets(ctx context.Context, packets [][]byte) error {
 		s.conn = conn
 	}
 	deadline, _ := ctx.Deadline()
-	_ = s.conn.SetWriteDeadline(deadline) // an error means that the connection is closed, which Write reports
+	_ = s.conn.SetWriteDeadline(deadline) // fails only on a closed connection, which Write reports
 	for _, packet := range packets {
 		if _, err := s.conn.Write(packet); err != nil {
 			s.close() // the next send resolves the sink's name again, because its address may have changed

@@ -40,7 +40,7 @@ func (r *metricSetBuilder) newTaskLabels(alloc *api.Allocation, task string) met
 	return labels
 }
 
-// mergedTaskMetadata returns the merged metadata of a job, a group and a task, without a group or task that the job lacks.
+// mergedTaskMetadata returns the merged metadata of a job, a group and a task, without a group or task missing in the job.
 func mergedTaskMetadata(alloc *api.Allocation, task string) map[string]string {
 	if alloc.Job == nil {
 		return nil
@@ -79,7 +79,7 @@ func metadataLabelPairs(meta map[string]string, allowedKeys []string) (alternati
 	return alternatingNamesAndValues
 }
 
-// labelNameOfMetadataKey turns a metadata key into a label name. Characters that a label name cannot have become underscores. The
+// labelNameOfMetadataKey turns a metadata key into a label name. Characters not allowed in label names become underscores. The
 // result may be empty. Leading underscores are removed, because Prometheus reserves names with two of them.
 func labelNameOfMetadataKey(key string) string {
 	name := strings.Map(func(c rune) rune {

@@ -5,16 +5,16 @@ import (
 	"slices"
 )
 
-// ClientClass is a group of clients that share a number of connections.
+// ClientClass is a group of clients with a shared number of connections.
 type ClientClass uint8
 
 // A new connection is in the class Unauthenticated or, depending on its socket and its peer, in Task or Operator. An
 // authenticated request can move the connection to each class except Unauthenticated.
 const (
-	Unauthenticated ClientClass = iota // a client over TCP that has sent no token yet
+	Unauthenticated ClientClass = iota // a client over TCP before its token
 	Task                               // a task that uses its socket, or has sent its token
 	Guest                              // a client with the read-only token, or any client if the agent requires no token
-	Operator                           // a client with all rights, or a client that runs as the agent's user
+	Operator                           // a client with all rights, or one running as the agent's user
 )
 
 // ClientIdentity is a connection's client. Name is a taskapi.Addr's text for a task, and otherwise the peer's user or address.
@@ -58,7 +58,7 @@ func (co *classConns) addConn(c *Conn, clientName string) (evicted *Conn, ok boo
 	return evicted, true
 }
 
-// connToEvict returns the connection that addConn removes for a new connection of clientOfNewConn, or nil if there is none. If
+// connToEvict returns the connection removed by addConn for a new connection of clientOfNewConn, or nil if there is none. If
 // several clients have most connections, it selects the client with the oldest first connection.
 func (co *classConns) connToEvict(clientOfNewConn string) *Conn {
 	var client string
@@ -92,8 +92,8 @@ func (co *classConns) removeConn(c *Conn) {
 	co.forgetHeaderBytes(c)
 }
 
-// connToEvictForHeaderBytes selects the client with most bytes in incomplete requests, and returns that client's connection with
-// most bytes.
+// connToEvictForHeaderBytes selects the client with most bytes in incomplete requests, and returns its connection with most
+// bytes.
 func (co *classConns) connToEvictForHeaderBytes() (most *Conn) {
 	sums := make(map[string]int)
 	for c, n := range co.headerBytesByConn {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Conn is a connection that is counted until it is closed. The methods of a nil *Conn do nothing.
+// Conn is a connection, counted until it is closed. The methods of a nil *Conn do nothing.
 type Conn struct {
 	net.Conn
 	limiter         *Limiter
@@ -33,7 +33,7 @@ type Conn struct {
 	requestDoneAt                time.Time // end of an authenticated client's last request
 }
 
-// ConnOf returns the Conn that c is, or that c wraps with TLS. It returns nil if there is none.
+// ConnOf returns c as a Conn, or the Conn that c wraps with TLS. It returns nil if there is none.
 func ConnOf(c net.Conn) *Conn {
 	if secure, ok := c.(*tls.Conn); ok {
 		c = secure.NetConn()
@@ -50,8 +50,8 @@ func (c *Conn) PeerIdentity() ClientIdentity {
 	return c.peerIdentity
 }
 
-// CountForClient counts the connection for the client that has sent the current request, which lasts until [Conn.OnRequestDone].
-// It returns false if the client has too many connections: the server must then reject the request and close the connection.
+// CountForClient counts the connection for the current request's client; the request lasts until [Conn.OnRequestDone]. It returns
+// false if the client has too many connections: the server must then reject the request and close the connection.
 func (c *Conn) CountForClient(id ClientIdentity) (withinLimit bool) {
 	if c == nil {
 		return true

@@ -17,12 +17,12 @@ const (
 	// maxHeaderBytes limits the bytes of all incomplete requests in a class. A request's parsed header, a map with an entry for
 	// each line, uses up to 17 times as much memory.
 	maxHeaderBytes = 512 << 10
-	// maxLargeRequests is the number of requests above smallRequestBytes bytes that the server processes at the same time.
-	// Further large requests wait, so that attackers can use neither much memory nor all processors. Most requests are smaller.
+	// maxLargeRequests is how many requests above smallRequestBytes bytes the server processes at the same time. Further large
+	// requests wait, so that attackers can use neither much memory nor all processors. Most requests are smaller.
 	maxLargeRequests  = 2
 	smallRequestBytes = 1 << 10
-	// minIdleTime is how long the server must have waited for a client's bytes before the connection counts as idle. A Read that
-	// has just started may already have received bytes.
+	// minIdleTime is how long the server must have waited for a client's bytes before the connection counts as idle. A newly
+	// started Read may already have received bytes.
 	minIdleTime = 100 * time.Millisecond
 	// closeDelay is the time from an unauthenticated client's eviction until its connection is closed. Without the delay, clients
 	// that reconnect at once would keep the server busy with evictions.
@@ -31,8 +31,8 @@ const (
 
 // Config configures a Limiter.
 type Config struct {
-	// MaxConns is the maximum number of connections for all clients. 0 means 8192, or half of the files that this process can
-	// open if that is less; the other half is for the agent's work.
+	// MaxConns is the maximum number of connections for all clients. 0 means 8192, or half of this process's open file limit if
+	// that is less; the other half is for the agent's work.
 	MaxConns int
 	// MaxConnsPerClient is an authenticated client's maximum number of connections. 0 means 100 for a task and no limit for other
 	// clients.
@@ -43,11 +43,11 @@ type Config struct {
 // Limiter limits the connections of all its listeners together. Its methods may be called concurrently.
 type Limiter struct {
 	logger            hclog.Logger
-	largeRequestSlots chan struct{} // contains an element for each large request that the server processes
+	largeRequestSlots chan struct{} // contains an element for each large request being processed
 
 	mu                sync.Mutex
 	connsByClass      [len(classLimits)]classConns
-	delayedCloseCount int // evicted connections that closeDelay keeps open, at most maxConns of the class Unauthenticated
+	delayedCloseCount int // evicted connections kept open for closeDelay, at most maxConns of the class Unauthenticated
 }
 
 // New returns a limiter without connections.

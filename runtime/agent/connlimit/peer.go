@@ -81,18 +81,18 @@ const (
 	noDiagCookie    = ^uint64(0)
 )
 
-// errNoOwner is the error for a TCP socket that no process has, or no longer has.
+// errNoOwner is the error for a TCP socket without a process, or no longer with one.
 var errNoOwner = errors.New("the socket belongs to no process")
 
-// tcpSocketUID returns the user of this machine's TCP socket that is connected from socketAddr to connectedTo. The kernel finds
-// the socket in a hash table, and replies before the send returns.
+// tcpSocketUID returns the user of this machine's TCP socket connected from socketAddr to connectedTo. The kernel finds the
+// socket in a hash table, and replies before the send returns.
 func tcpSocketUID(socketAddr, connectedTo netip.AddrPort) (uint32, error) {
 	reply, err := querySockDiag(socketAddr, connectedTo)
 	if err != nil {
 		return 0, err
 	}
-	// A closed connection's sockets, and sockets that listen at the address, are not the peer's. The kernel reports the user 0
-	// and no inode for a socket without a process.
+	// A closed connection's sockets, and sockets listening at the address, are not the peer's. The kernel reports the user 0 and
+	// no inode for a socket without a process.
 	if reply[diagState] == unix.BPF_TCP_LISTEN || binary.NativeEndian.Uint32(reply[diagInode:]) == 0 {
 		return 0, errNoOwner
 	}

@@ -49,7 +49,7 @@ func TestAddressesOfPeers(t *testing.T) {
 	}
 }
 
-// asUser calls f in a thread that runs as user uid.
+// asUser calls f in a thread running as user uid.
 func asUser(uid int, f func()) error {
 	result := make(chan error)
 	go func() {

@@ -51,7 +51,7 @@ type trackedJob struct {
 	health    jobhealth.Health
 	changedAt uint64 // last health change's index
 	recheckAt time.Time
-	checks    []<-chan struct{} // channels that are closed when check results change
+	checks    []<-chan struct{} // closed when check results change
 	stderr    stderrLine
 	// deploymentStderr explains the exit that failed the deployment.
 	deploymentStderr stderrLine
@@ -79,7 +79,7 @@ type JobHealth struct {
 	Index            uint64 // increases with each health change, also across agents, like a time in microseconds
 }
 
-// New returns a tracker that has evaluated nothing yet.
+// New returns a tracker without evaluated jobs.
 func New(c Config) *Tracker { return &Tracker{config: c, jobs: make(map[jobKey]*trackedJob)} }
 
 // Jobs returns the health of all jobs in a namespace, or in [store.AnyNamespace], sorted by namespace and id, and the last health
@@ -100,8 +100,8 @@ func (t *Tracker) Jobs(s *store.Snapshot, ws store.WatchSet, namespace string) (
 	return found, t.lastChange
 }
 
-// Job returns one job's health. ok is false if the job does not exist; the index is then that of any job's last change. ws has
-// the same meaning as for Jobs.
+// Job returns one job's health. ok is false if the job does not exist; the index is then any job's last change. ws has the same
+// meaning as for Jobs.
 func (t *Tracker) Job(s *store.Snapshot, ws store.WatchSet, namespace, id string) (h JobHealth, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -342,7 +342,7 @@ func (t *Tracker) nextIndex(now time.Time) uint64 {
 const lateOutput = time.Second
 
 // addStderrLines returns a job's health with the last standard error lines that explain it. They are read again at recheckAt,
-// unless that is zero.
+// unless it is zero.
 func (t *Tracker) addStderrLines(j *trackedJob, now time.Time) (h jobhealth.Health, recheckAt time.Time) {
 	h = j.evaluated
 	if allocID, task, since, wanted := h.WantedStderr(); wanted && t.config.StderrTail != nil {

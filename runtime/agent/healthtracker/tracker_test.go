@@ -300,7 +300,7 @@ func TestLastLineOfAnExitIsReadUntilItIsComplete(t *testing.T) {
 	})
 }
 
-// The last line is an earlier process's if nothing was written since that process ended.
+// The last line is an earlier process's if nothing was written since its end.
 func TestLastLineOfAnEarlierProcessIsNotShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -340,7 +340,7 @@ func TestLauncherHasTheFailureOfItsLastChild(t *testing.T) {
 	}
 }
 
-// BenchmarkChange is the evaluation after a change to one of 1,000 jobs, as for a client that waits.
+// BenchmarkChange is the evaluation after a change to one of 1,000 jobs, as for a waiting client.
 func BenchmarkChange(b *testing.B) {
 	s, err := store.OpenMemory(store.Config{Logger: hclog.NewNullLogger()})
 	if err != nil {

@@ -95,7 +95,7 @@ func (m *diskMeter) measureOpenDir(fd int, device uint64, depth int, accepts fun
 			}
 			var st unix.Stat_t
 			if accepts != nil && !accepts(name) || unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || st.Dev != device {
-				continue // owned by others, or removed in the meantime
+				continue // another task's output, removed in the meantime, or on another device
 			}
 			if st.Mode&unix.S_IFMT != unix.S_IFDIR {
 				total += uint64(st.Blocks) * 512

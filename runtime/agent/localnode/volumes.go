@@ -57,8 +57,8 @@ func (n *Node) FindHostVolume(ctx context.Context, name string) (found *api.Host
 	return &located, settings.BidirectionalVolumes[name], nil
 }
 
-// checkNotBelowWritableVolume returns an error if a location is below a volume in which tasks can write: a task could replace it, also if
-// the directories between them belong to root, because a task in a container can be root.
+// checkNotBelowWritableVolume returns an error if a location is below a volume that tasks can write to: a task could replace it,
+// also if the directories between them belong to root, because a task in a container can be root.
 func checkNotBelowWritableVolume(l *safepath.Location, volumes map[string]*api.HostVolumeInfo, resultByPath map[string]pathResult) error {
 	for _, name := range slices.Sorted(maps.Keys(volumes)) {
 		v := volumes[name]

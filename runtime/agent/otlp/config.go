@@ -70,7 +70,7 @@ var metricSignal = otelSignal{
 	},
 }
 
-// exporterEnvName returns the name of the environment variable that names the exporter.
+// exporterEnvName returns the environment variable that names the exporter.
 func (s *otelSignal) exporterEnvName() string { return "OTEL_" + s.envSignalName + "_EXPORTER" }
 
 // envNames returns the names of the environment variables with a suffix: the variable for this signal, then the variable for all
@@ -82,9 +82,9 @@ func (s *otelSignal) envNames(suffix string) []string {
 // defaultEndpoints are the base URLs for each protocol if an export is enabled and no endpoint is set.
 var defaultEndpoints = map[string]string{ProtocolHTTP: "http://localhost:4318", ProtocolGRPC: "http://localhost:4317"}
 
-// TraceConfigWithEnv completes the trace settings with the environment variables that OpenTelemetry defines; getenv returns a
-// variable's value. The warnings are about variables that have no effect, and contain no header values. An invalid variable
-// causes a warning instead of an error, and nothing is exported: the environment may be meant for other programs.
+// TraceConfigWithEnv completes the trace settings with OpenTelemetry's environment variables; getenv returns a variable's value.
+// The warnings are about variables without effect, and contain no header values. An invalid variable causes a warning instead of
+// an error, and nothing is exported: the environment may be meant for other programs.
 func (s Settings) TraceConfigWithEnv(getenv func(string) string) (c Config, warnings []string) {
 	return s.configForSignal(&traceSignal, getenv)
 }

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// maxQueue is the maximum number of spans that wait for the collector. A span has less than 4 kB, usually 0.5 kB.
+	// maxQueue is the maximum number of spans waiting for the collector. A span has less than 4 kB, usually 0.5 kB.
 	maxQueue = 4096
 	// maxBatch is the maximum number of spans in a request. By default the collector accepts requests up to 4 MB.
 	maxBatch = 512
@@ -58,7 +58,7 @@ type TraceExporter struct {
 
 	mu               sync.Mutex
 	spanQueue        []queuedSpan
-	droppedSpanCount int  // spans that were dropped because the queue was full, since the last call of takeDroppedSpanCount
+	droppedSpanCount int  // spans dropped because of a full queue since the last takeDroppedSpanCount call
 	isClosed         bool // Close was called, and enqueueOrDrop ignores spans
 }
 

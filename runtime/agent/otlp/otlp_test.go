@@ -235,8 +235,8 @@ func TestAnswersOfCollector(t *testing.T) {
 	}
 }
 
-// A collector that is unreachable, does not answer or rejects everything costs the agent no time and limited memory, and nothing
-// remains of the exporter.
+// An unreachable, unresponsive or always rejecting collector costs the agent no time and limited memory, and nothing remains of
+// the exporter.
 func TestUnusableCollectors(t *testing.T) {
 	failing := otlptest.NewHTTP(t, func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(500); return true })
 	closedURL := otlptest.ClosedURL(t)
@@ -512,8 +512,7 @@ func TestRejectedItems(t *testing.T) {
 	}
 }
 
-// BenchmarkSpan compares a call that is not recorded, a call that is in the time line, and a call that is also
-// exported.
+// BenchmarkSpan compares an unrecorded call, a call in the time line, and an exported call.
 func BenchmarkSpan(b *testing.B) {
 	record := func(b *testing.B, r timeline.Recorder) {
 		b.ReportAllocs()

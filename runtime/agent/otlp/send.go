@@ -187,7 +187,7 @@ func (s *grpcSender) send(ctx context.Context, message proto.Message) (rejectedI
 	return 0, sendErr
 }
 
-// requestedRetryDelay returns the delay that a collector requests before the next request, and false if it requests none.
+// requestedRetryDelay returns the delay requested by a collector before the next request, and false if it requests none.
 func requestedRetryDelay(s *status.Status) (delay time.Duration, isRequested bool) {
 	for _, detail := range s.Details() {
 		if retry, ok := detail.(*errdetails.RetryInfo); ok {

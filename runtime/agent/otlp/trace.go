@@ -29,8 +29,8 @@ type AllocTrace struct {
 
 var _ timeline.Trace = (*AllocTrace)(nil)
 
-// NewAllocTrace returns an allocation's trace. The trace id is the allocation id, so each agent that runs the allocation
-// continues the trace.
+// NewAllocTrace returns an allocation's trace. The trace id is the allocation id, so each agent running the allocation continues
+// the trace.
 func (e *TraceExporter) NewAllocTrace(alloc *api.Allocation) *AllocTrace {
 	t := &AllocTrace{exporter: e, attributes: []*commonpb.KeyValue{
 		newStringAttribute("nomad.alloc.id", alloc.ID),
