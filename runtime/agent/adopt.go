@@ -29,8 +29,8 @@ func (a *Agent) enableAdoption(node model.NodeFacts) {
 	c.AdoptAllocsOfNode, c.StoreAdoptedAllocs = true, a.cluster.replica.StoreAdoptedAllocs
 }
 
-// killDriverPluginsOfEarlierAgent kills the keeper's children that run the same command as the driver's present plugin process:
-// they are plugin processes of the driver with lost records. Their tasks become the keeper's children.
+// killDriverPluginsOfEarlierAgent kills the keeper's children with the same command as the driver's present plugin process: they
+// are plugin processes of the driver with lost records. Their tasks become the keeper's children.
 func (a *Agent) killDriverPluginsOfEarlierAgent(ctx context.Context, driver string) error {
 	used := make(map[int]bool)
 	var command []byte

@@ -96,8 +96,7 @@ type Config struct {
 	// not nil, tasks inherit only the variables in EnvAllowlist and not in EnvDenylist.
 	EnvDenylist, EnvAllowlist []string
 
-	// DynamicUsers is the user id range for tasks without a user, if the driver supports that. The zero value means an empty
-	// range.
+	// DynamicUsers is the user id range for tasks without a user, if the driver supports it. The zero value means an empty range.
 	DynamicUsers idrange.Range
 
 	// OIDCIssuer is the URL below which other services find the public keys of workload identities, and the identity tokens'
@@ -125,8 +124,8 @@ type Config struct {
 	// PluginDescriptionCacheFile is the file in which an agent with EphemeralState stores plugin descriptions for later agents.
 	// With an empty path nothing is stored.
 	PluginDescriptionCacheFile string
-	// NoPluginTimeouts means that hook calls and device reservations have no timeout, and that drivers stay healthy however long
-	// they take to answer: a debugger may have stopped the plugin process.
+	// NoPluginTimeouts means that hook calls and device reservations have no timeout, and drivers stay healthy however long they
+	// take to answer: a debugger may have stopped the plugin process.
 	NoPluginTimeouts bool
 	Version          string // nomad-lite version
 	Logger           hclog.Logger
@@ -286,7 +285,7 @@ func (a *Agent) CheckHookAttachments(ctx context.Context, job *api.Job) (faults 
 	return a.plugins.checkHookAttachments(ctx, job)
 }
 
-// RunningAllocIDsUsingHook returns the sorted ids of running allocations that use a hook.
+// RunningAllocIDsUsingHook returns the sorted ids of running allocations with a hook.
 func (a *Agent) RunningAllocIDsUsingHook(hookName string) []string {
 	nodes := a.currentNodeRunner()
 	if nodes == nil {
@@ -534,8 +533,8 @@ func (a *Agent) TransitionsByTask(allocID string) map[string][]tasksteps.Transit
 	return nil
 }
 
-// GCAlloc removes an ended allocation from the disk. It waits for hook cleanup, but not for an unavailable driver: in that case
-// the directory is removed later.
+// GCAlloc removes an ended allocation from the disk. It waits for hook cleanup, but not for an unavailable driver: the directory
+// is then removed later.
 func (a *Agent) GCAlloc(ctx context.Context, id string) error {
 	if nodes := a.currentNodeRunner(); nodes != nil {
 		return nodes.RemoveDirOfEndedAlloc(ctx, id)
@@ -576,7 +575,7 @@ func (a *Agent) ForceKillAllocs() {
 	}
 }
 
-// KillAllocsNotDestroyedInTime waits until all tasks have ended; another call must have requested that. If a driver does not
+// KillAllocsNotDestroyedInTime waits until all tasks have ended; another call must have requested their end. If a driver does not
 // destroy its ended tasks soon afterwards, KillAllocsNotDestroyedInTime calls onGiveUp, and Run no longer waits for the driver.
 // KillAllocsNotDestroyedInTime returns early when ctx is done.
 func (a *Agent) KillAllocsNotDestroyedInTime(ctx context.Context, onGiveUp func()) {

@@ -225,8 +225,8 @@ func (n *clusterNode) run(ctx context.Context) {
 	n.data.Close()
 }
 
-// lastStatesTimeout is how long an agent that shuts down waits for servers that need its task states. The next agent sends states
-// that the servers did not get.
+// lastStatesTimeout is how long an agent's shutdown waits for servers that need its task states. The next agent sends states not
+// received by the servers.
 const lastStatesTimeout = 5 * time.Second
 
 // sendLastStates sends the states missing at the servers.

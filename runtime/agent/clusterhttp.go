@@ -21,7 +21,7 @@ type peerConnections struct {
 	fetcher *migration.Fetcher
 }
 
-// cloneTLS returns a function that returns TLS settings, which its caller may change. It returns nil without certificates.
+// cloneTLS returns a function for TLS settings, which its caller may change. It returns nil without certificates.
 func (p *peerConnections) cloneTLS() func() *tls.Config {
 	if p.files == nil {
 		return nil
@@ -62,7 +62,7 @@ func (a *Agent) ClusterAPI() *httpapi.Cluster {
 	return api
 }
 
-// authenticateWorkload returns the task on this node that has token as its default workload identity, or nil.
+// authenticateWorkload returns this node's task with token as its default workload identity, or nil.
 func (a *Agent) authenticateWorkload(token string) *identity.Workload {
 	claims, err := nodeapi.ParseClaims(token)
 	if err != nil {

@@ -58,8 +58,7 @@ type serverSource struct {
 	stoppedBefore, takenOver map[string]bool
 	// startedAgain are allocations that a restored snapshot has started again after the servers had stopped or removed them.
 	startedAgain map[string]bool
-	// reportsLost are allocations with states lost by the servers with a restored snapshot. A node that was not connected then
-	// cannot notice it.
+	// reportsLost are allocations with states lost by the servers with a restored snapshot. A disconnected node cannot notice it.
 	reportsLost map[string]bool
 	// lastServerAllocs are the servers' allocations at the last checkHistory call.
 	lastServerAllocs map[string]*api.Allocation
@@ -129,8 +128,8 @@ func (c *serverSource) connect(g *simAgent, sync *localnode.AllocSync, emit func
 	}
 }
 
-// runConnection runs the parts of an agent that talk to servers until ctx ends. When the agent is killed, its connections are cut
-// before its goroutines end.
+// runConnection runs an agent's server connections until ctx ends. When the agent is killed, its connections are cut before its
+// goroutines end.
 func runConnection(ctx context.Context, died <-chan struct{}, pool *servers.Pool, member *membership.Member, rep *replica.Replica) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -348,8 +347,8 @@ func (c *serverSource) injectFault() {
 	c.undo = append(c.undo, c.Inject(fault))
 }
 
-// staleAnswer returns a change to a method's answers: a server that is behind answers as it would have before, in another order,
-// and with an allocation twice.
+// staleAnswer returns a change to a method's answers: a server behind the others answers as it would have before, in another
+// order, and with an allocation twice.
 func (c *serverSource) staleAnswer(method string) func(map[string]any) {
 	calls := slices.DeleteFunc(c.Calls(method), func(call clustertest.Call) bool { return call.Response == nil })
 	if len(calls) == 0 {
@@ -462,7 +461,7 @@ func (c *serverSource) noteStopped() {
 	}
 }
 
-// noteAgentStart notes the tasks that a newly started agent may not start.
+// noteAgentStart notes the tasks not to be started by a newly started agent.
 func (c *serverSource) noteAgentStart() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -579,7 +578,7 @@ func (c *serverSource) differences() (err error) {
 		for name, is := range own.TaskStates {
 			was := a.TaskStates[name]
 			if a.ClientStatus == api.AllocClientStatusLost && is.State == model.TaskDead && (was == nil || was.State != model.TaskDead) {
-				continue // the servers keep the last state they have received, and the node knows that the task has no process
+				continue // the servers keep the last state they have received, and the node knows of no process
 			}
 			if was == nil || was.State != is.State || was.Failed != is.Failed || was.Restarts != is.Restarts || !slices.Equal(timedEvents(was.Events), timedEvents(is.Events)) {
 				differ("%s of %s, which is %s, %s, is %+v at the servers and %+v on the node", name, a.Name, a.DesiredStatus, a.ClientStatus, was, is)

@@ -46,8 +46,8 @@ func checkNoAllocsOfPermanentAgent(dataDir string) error {
 	return nil
 }
 
-// recordedAllocIDs returns the ids of the allocations recorded in an agent's state, including allocations that are being removed,
-// and unknown allocations, which lost their records together with an earlier state.
+// recordedAllocIDs returns the ids of the allocations recorded in an agent's state, including those being removed, and unknown
+// allocations, which lost their records together with an earlier state.
 func recordedAllocIDs(contents *store.FileContents) []string {
 	ids := make(map[string]bool)
 	for _, r := range contents.Records {

@@ -17,7 +17,7 @@ var ownFiles = []string{
 	"lost+found", membership.CredentialsFile, "nomad.sock", keeper.OwnerFile, pluginProcessesFile, "plugins", reserveFile, restoreDir, "restored", "run", "sockets", store.FileName, "token",
 }
 
-// foreignFiles returns the sorted names in a data directory that no agent has made.
+// foreignFiles returns the sorted names in a data directory not made by an agent.
 func foreignFiles(dataDir string) (names []string) {
 	entries, err := os.ReadDir(dataDir)
 	if err != nil {

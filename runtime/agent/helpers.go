@@ -124,7 +124,7 @@ func (h *helperProcesses) shutDownKeeperUnlessTasksMayRun(remaining *remainingPr
 	return true, nil
 }
 
-// logKeepersOfLostDir logs the keepers of an earlier data directory that was lost: their tasks run beside this agent's tasks.
+// logKeepersOfLostDir logs the keepers of an earlier, lost data directory: their tasks run beside this agent's tasks.
 func (a *Agent) logKeepersOfLostDir() {
 	for _, p := range keeper.FindWithLostDir(a.dataDirectory.path) {
 		a.logger.Warn("the keeper of a lost data directory runs, with its plugins and tasks: to end them, stop the agent, run 'nomad-lite agent stop -all' for the data directory, and start the agent again", "pid", p.PID, "dir", a.dataDirectory.path)

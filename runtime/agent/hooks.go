@@ -77,7 +77,7 @@ func (p *pluginManager) createHookPluginsAndHostService(c Config, s *store.Store
 	return nil
 }
 
-// missingHookHint explains to users how they provide a hook that was not found.
+// missingHookHint explains to users how they provide a missing hook.
 const missingHookHint = "give the directory of its program with -plugin-dir, for an agent name it in a plugin block too"
 
 // checkHookAttachments checks a canonical job's hook attachments. The faults are attachments of a hook that does not exist, is

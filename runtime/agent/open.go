@@ -113,7 +113,7 @@ func (a *Agent) openState(ctx context.Context) (err error) {
 	return err
 }
 
-// startHelpers starts the helper processes, and records that the data directory owns its state's tasks.
+// startHelpers starts the helper processes, and records the data directory as the owner of its state's tasks.
 func (a *Agent) startHelpers(ctx context.Context) error {
 	if err := a.helperProcesses.start(ctx); err != nil || a.dataDirIdentity == nil {
 		return err

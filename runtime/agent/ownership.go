@@ -26,7 +26,7 @@ import (
 type DataDirCopyError struct {
 	CopyDir       string // path of the copy
 	TasksOwnerDir string // recorded path of the directory that owns the tasks; it may have been renamed since
-	OwnerInode    uint64 // inode of the directory that owns the tasks
+	OwnerInode    uint64 // owner directory's inode
 	OwnerAgentPID int    // pid of the agent in the owner directory; 0 if none runs
 }
 
@@ -245,8 +245,8 @@ func readOwnerFileOrNil(dir string) *dataDirRecord {
 	return o
 }
 
-// storeAsOwner records in the state and in keeper.OwnerFile that the directory, with its present keeper and agent, owns the
-// tasks.
+// storeAsOwner records the directory, with its present keeper and agent, as the tasks' owner in the state and in
+// keeper.OwnerFile.
 func (i *dataDirIdentity) storeAsOwner(ctx context.Context, keeperProcess osprocess.ID) error {
 	i.ownRecord.Keeper = keeperProcess
 	var err error
@@ -293,7 +293,7 @@ func findDirWithSameIDAmong(self *dataDirRecord, keepers []keeper.RunningKeeper)
 	return nil, false
 }
 
-// tasksOwner returns the directory that owns the tasks. decideOwnership must have returned copyOfOwner.
+// tasksOwner returns the tasks' owner. decideOwnership must have returned copyOfOwner.
 func (f *ownershipFacts) tasksOwner() *dataDirRecord {
 	if f.runningDirWithSameID != nil {
 		return f.runningDirWithSameID

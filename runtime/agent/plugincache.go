@@ -156,7 +156,7 @@ func (c *cachedPlugins) findByContent(path string, program catalog.ProgramID) (i
 	return state.PluginInfo{}, false
 }
 
-// findByPath returns the description of the plugin that had this path. Its file content and settings may have been different.
+// findByPath returns the description cached for path. The file content and settings may have been different.
 func (c *cachedPlugins) findByPath(path string) (info state.PluginInfo, found bool) {
 	infos := c.all()
 	if i := slices.IndexFunc(infos, func(cached state.PluginInfo) bool { return cached.FilePath == path }); i >= 0 {
@@ -235,9 +235,9 @@ type pluginLister interface {
 	InfoChanged() <-chan struct{}
 }
 
-// hooksOfAllAllocsStillStarting returns the names of hooks with a starting plugin that took part in every allocation when they
-// last ran. Allocations wait for these hooks, so that a slow plugin does not miss hook points. A plugin with a changed program is
-// included until it reports its description.
+// hooksOfAllAllocsStillStarting returns the names of hooks that took part in every allocation when they last ran, if their plugin
+// is still starting. Allocations wait for these hooks, so that a slow plugin does not miss hook points. A plugin with a changed
+// program is included until it reports its description.
 func (k *pluginInfoTracker) hooksOfAllAllocsStillStarting() (names []string) {
 	for _, p := range k.pluginLister.ExternalPlugins() {
 		if p.Serves.Name != "" || p.SupersededBy != "" {
@@ -259,8 +259,8 @@ func (k *pluginInfoTracker) lastKnownInfo(p supervisor.PluginStatus) (info state
 	return k.cached.findByPath(p.Path)
 }
 
-// neverReportedPlugins returns the plugins that have never reported a description, by name, with the state of their first launch.
-// The channel is closed when the result may have changed.
+// neverReportedPlugins returns the plugins without any reported description, by name, with the state of their first launch. The
+// channel is closed when the result may have changed.
 func (k *pluginInfoTracker) neverReportedPlugins() (launchStateByPlugin map[string]pluginhooks.FirstLaunchState, changed <-chan struct{}) {
 	changed = k.pluginLister.InfoChanged()
 	for _, p := range k.pluginLister.ExternalPlugins() {
@@ -282,8 +282,8 @@ func (k *pluginInfoTracker) neverReportedPlugins() (launchStateByPlugin map[stri
 	return launchStateByPlugin, changed
 }
 
-// currentPluginInfos returns the current plugins' descriptions. For a plugin that has not run yet it returns the cached
-// description. If there is none and a launch has failed, it returns a description with FailedToStart.
+// currentPluginInfos returns the current plugins' descriptions. Before a plugin has run it returns the cached description. If
+// there is none and a launch has failed, it returns a description with FailedToStart.
 func (k *pluginInfoTracker) currentPluginInfos() (infos []state.PluginInfo) {
 	for _, p := range k.pluginLister.ExternalPlugins() {
 		if p.Path == "" {

@@ -262,7 +262,7 @@ func TestPluginCacheReplacesUnreadableRecords(t *testing.T) {
 	}
 }
 
-// A plugin that failed to start under an earlier agent is still unknown, and known to have failed, until it starts.
+// A plugin with a failed start under an earlier agent is still unknown, and known to have failed, until it starts.
 func TestPluginCacheRecordsFailedLaunches(t *testing.T) {
 	c := newCacheTest(t)
 	expect := func(when string, want map[string]pluginhooks.FirstLaunchState) {

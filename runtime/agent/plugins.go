@@ -67,8 +67,8 @@ func (p *pluginManager) start(ctx context.Context) {
 	})
 }
 
-// runBackgroundLoops retries pending hook cleanups, logs hook rules that have no effect, and stores plugin descriptions, until
-// ctx ends. The node runner closes previousAllocsListed when it has listed an earlier agent's allocations.
+// runBackgroundLoops retries pending hook cleanups, logs hook rules without effect, and stores plugin descriptions, until ctx
+// ends. The node runner closes previousAllocsListed when it has listed an earlier agent's allocations.
 func (p *pluginManager) runBackgroundLoops(ctx context.Context, previousAllocsListed <-chan struct{}) {
 	var runningWG sync.WaitGroup
 	runningWG.Go(func() { p.hookPlugins.RetryCleanupsUntilCanceled(ctx) })
@@ -103,7 +103,7 @@ func (p *pluginManager) watchPluginPIDs(ctx context.Context, onChange func()) {
 	}
 }
 
-// pidsWithoutTasks returns the pids of plugin processes that cannot have tasks. p may be nil.
+// pidsWithoutTasks returns the pids of plugin processes without possible tasks. p may be nil.
 func (p *pluginManager) pidsWithoutTasks() []int {
 	if p == nil {
 		return nil

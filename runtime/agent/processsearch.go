@@ -43,14 +43,14 @@ type processSearch struct {
 	recordedPlugins []foundProcess  // plugins recorded in the state
 	dataDirAllocIDs map[string]bool // allocations in the state, allocations with a directory, and those with a process below a lost keeper
 
-	allocIDsWithContainers []string // sorted allocations in containersThatMayRun that run according to the state
+	allocIDsWithContainers []string // sorted allocations in containersThatMayRun running according to the state
 	// recordedMainProcesses are the tasks' main processes recorded in the state.
 	recordedMainProcesses map[osprocess.ID]osprocess.TaskEnvID
 	// containersThatMayRun are the tasks that may have a container or virtual machine according to the state: their driver is
 	// unknown, or its tasks are not processes of this machine.
 	containersThatMayRun []osprocess.TaskEnvID
-	// unknownTasksMayRun means that a part of the state could not be read, or that an allocation has a directory but is not in
-	// the state.
+	// unknownTasksMayRun means that a part of the state could not be read, or an allocation has a directory but is not in the
+	// state.
 	unknownTasksMayRun bool
 	// leftOut is the number of processes left out by the last findProcesses, because they are in a container or belong to another
 	// keeper.
@@ -114,8 +114,8 @@ func newProcessSearch(path string, dir *keeper.DataDir, o StopOptions) (*process
 	return s, err
 }
 
-// isStateFromThisBoot reports whether the last agent with the state has run since the machine's boot, so that recorded processes
-// may be those that run now.
+// isStateFromThisBoot reports whether the last agent with the state has run since the machine's boot, so recorded processes may
+// be those running now.
 func isStateFromThisBoot(contents *store.FileContents) (bool, error) {
 	now, err := osprocess.BootID()
 	if err != nil {
@@ -126,7 +126,7 @@ func isStateFromThisBoot(contents *store.FileContents) (bool, error) {
 	return r != nil && r.DecodeUnencryptedPart(&recorded) == nil && recorded == now, nil
 }
 
-// recordedPluginProcesses returns a state's plugin processes that were started since the machine was booted.
+// recordedPluginProcesses returns a state's plugin processes started since the machine's boot.
 func recordedPluginProcesses(contents *store.FileContents) (found []foundProcess, err error) {
 	for key, record := range contents.AgentRecordsByNameSuffix(state.PluginProcessPrefix) {
 		var stored state.PluginProcess

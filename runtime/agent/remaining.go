@@ -32,7 +32,7 @@ func (r *remainingProcesses) mustKeepPlugin(key supervisor.PluginKey, pid int) b
 	return r.keepAllPlugins || r.keptPluginKeys[key] || r.pluginPIDsWithChildren[pid]
 }
 
-// keepPluginBecauseTaskMayRun records that a task may run which uses a plugin.
+// keepPluginBecauseTaskMayRun records that a plugin's task may run.
 func (r *remainingProcesses) keepPluginBecauseTaskMayRun(key supervisor.PluginKey) {
 	r.taskMayRun = true
 	if r.keptPluginKeys == nil {

@@ -19,8 +19,8 @@ const reserveFile = "reserve"
 
 const (
 	reserveSize = 1 << 20 // bytes
-	// reservePart is the number of bytes that an agent frees when it starts on a full disk. The start creates directories,
-	// sockets, and files with process ids. If all of these exist, for example because tasks run, the start needs no new block.
+	// reservePart is how many bytes an agent frees when it starts on a full disk. The start creates directories, sockets, and
+	// files with process ids. If all of these exist, for example because tasks run, the start needs no new block.
 	reservePart = 128 << 10
 	// minFreeBytes is the free space from which an agent can start without the reserve.
 	minFreeBytes = 256 << 10

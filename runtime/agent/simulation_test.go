@@ -49,8 +49,8 @@ func TestSimulation(t *testing.T) {
 	runSimulations(t, 20, func(_ testing.TB, s *simulation) allocSource { return &schedulerSource{s} })
 }
 
-// runSimulations runs simulations with agents that get their allocations from the source that newSource returns. sample is the
-// number of simulations without a long run.
+// runSimulations runs simulations with agents that get their allocations from newSource's source. sample is the number of
+// simulations without a long run.
 func runSimulations(t *testing.T, sample int, newSource newSourceFunc) {
 	if testing.Short() {
 		sample /= 3
@@ -98,7 +98,7 @@ type sourceConnection struct {
 	awaitNewStart taskrunner.AwaitNewStartFunc // see allocrunner.Config
 	// run is called once. ctx ends when the agent ends, and untilReported when all its runners have returned.
 	run func(ctx, untilReported context.Context)
-	// sendLastStates is called when all runners have returned in an agent that shuts down.
+	// sendLastStates is called when an agent shuts down and all its runners have returned.
 	sendLastStates func()
 }
 
@@ -162,7 +162,7 @@ type simulation struct {
 	faultRand     *rand.Rand // random source for ids and rejected changes
 	faultsEnabled bool
 	lastAllocs    map[string]*api.Allocation
-	newLives      map[string]bool             // allocations that the agent may have removed, assigned again by the source
+	newLives      map[string]bool             // allocations possibly removed by the agent, assigned again by the source
 	hookStates    map[string]record.HookState // stored hook states, by allocation and task
 
 	killTimes []int64 // times at which agents and plugins were killed

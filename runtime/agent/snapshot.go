@@ -86,7 +86,7 @@ var ErrLostDirProcesses = errors.New("processes of the lost data directory run")
 
 // RestoreSnapshot replaces a data directory's state by the one in a snapshot. It makes the directory if it is missing, and fails
 // with ErrInUse if an agent uses it, and with ErrLostDirProcesses if an earlier directory's tasks run. The next agent recovers
-// the snapshot's tasks that still run.
+// the snapshot's running tasks.
 //
 // The restored state's index is higher than any index the replaced one may have had. After an error, and after a crash, the data
 // directory has its previous state.

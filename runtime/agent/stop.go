@@ -60,9 +60,9 @@ type RemainingAfterStop struct {
 // Stop shuts down a data directory's agent, and returns the processes and allocations that continue to run. With
 // StopOptions.KillAllProcesses it then kills all other processes in the data directory, also unresponsive ones. Then it removes
 // the allocations' empty cgroups, and unmounts everything below the directories of allocations with no running tasks. When no
-// task can be running after that, it also unmounts the allocation directory root, like an agent that shuts down. Stop does not
-// change the state: the next agent finds that the tasks have ended while no agent ran. When ctx ends, Stop returns an error with
-// the cause, and the processes it has not killed continue.
+// task can still be running, it also unmounts the allocation directory root, like an agent that shuts down. Stop does not change
+// the state: the next agent finds that the tasks have ended while no agent ran. When ctx ends, Stop returns an error with the
+// cause, and the processes it has not killed continue.
 //
 // A process belongs to the data directory if it holds one of the directory's locks, is recorded in its state as a plugin, belongs
 // to a task in one of its allocations ([osprocess.FindTaskProcesses]), or is a descendant of such a process. A process below

@@ -164,7 +164,7 @@ func TestStopRemovesEmptyCgroups(t *testing.T) {
 	}
 }
 
-// The end of its context ends a Stop that waits for the agent, and does not kill the agent.
+// The end of its context ends a waiting Stop, and does not kill the agent.
 func TestStopIsInterruptedWhileAgentShutsDown(t *testing.T) {
 	dir, lock := newDirForStop(t, "b3f9a3b0-54f4-4a4b-9d5c-0d8f0a0f5a53")
 	agent := exec.Command("/bin/sh", "-c", "trap '' TERM; echo ready; exec sleep 1000")

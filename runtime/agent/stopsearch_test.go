@@ -190,7 +190,7 @@ func TestStopSearchesOnceForAllTasks(t *testing.T) {
 		pids, _ := stopAll(t, dir, StopOptions{})
 		slices.Sort(pids)
 		slices.Sort(want)
-		// One pass finds the tasks, one finds that no process is left, and one looks for what remains.
+		// One pass finds the tasks, one finds no process, and one looks for what remains.
 		if !slices.Equal(pids, want) || passes != 3 {
 			t.Errorf("%d tasks: killed %v, want %v; %d passes, want 3", count, pids, want, passes)
 		}

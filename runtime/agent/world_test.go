@@ -69,7 +69,7 @@ func (s *simulatedHost) addViolationLocked(format string, args ...any) {
 	}
 }
 
-// runningProcesses returns the processes that have not ended.
+// runningProcesses returns the living processes.
 func (s *simulatedHost) runningProcesses() (list []*taskProcess) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,7 +173,7 @@ func (s *simAgentDrivers) DriverFindsTasksByName(string) bool       { return tru
 // RestartReattachedPlugin does nothing, as for builtin drivers.
 func (s *simAgentDrivers) RestartReattachedPlugin(context.Context, string) error { return nil }
 
-// nopLogCollector is a log collector with methods that do nothing.
+// nopLogCollector is a log collector without effect.
 type nopLogCollector struct{}
 
 func (nopLogCollector) Start(context.Context, logs.Task) (string, string, error) { return "", "", nil }
@@ -192,7 +192,7 @@ type simPlugin struct {
 
 // simDriver is the driver as one agent uses it.
 type simDriver struct {
-	driver.Driver // nil: methods that the tests do not need panic
+	driver.Driver // nil: methods not used by the tests panic
 	*simAgentDrivers
 	plugin *simPlugin
 }

@@ -35,7 +35,7 @@ type AllocSync struct {
 	mu                           sync.Mutex
 	allocsChanged                chan struct{}                // closed and replaced when the desired allocations change
 	pendingReportByAllocID       map[string]model.AllocReport // reports not written yet, by allocation id
-	writingReportByAllocID       map[string]model.AllocReport // reports that writeReports is writing, by allocation id
+	writingReportByAllocID       map[string]model.AllocReport // reports being written by writeReports, by allocation id
 	pendingReportAllocIDs        []string                     // keys of pendingReportByAllocID, oldest report first
 	urgentReportAllocIDs         map[string]bool              // keys in pendingReportByAllocID to be written at once
 	flushTimer                   *time.Timer                  // calls markAllReportsUrgent after maxReportDelay; nil if it is not set
@@ -201,7 +201,7 @@ func (al *AllocSync) ReportAllocRemoved(allocID string) {
 }
 
 // isUrgentLocked reports whether an update must be written at once, because it changes the allocation's status or a task's state,
-// or has the allocation's first health. Other updates only add events. A report that writeReports is writing counts as stored.
+// or has the allocation's first health. Other updates only add events. A report being written by writeReports counts as stored.
 func (al *AllocSync) isUrgentLocked(u model.AllocReport) bool {
 	known := al.store.Snapshot().Allocation(nil, u.AllocID)
 	if w, found := al.writingReportByAllocID[u.AllocID]; found && known != nil && w.ClientStatus != "" {

@@ -213,7 +213,7 @@ func TestReportIsComparedWithTheOneThatIsBeingStored(t *testing.T) {
 	}
 }
 
-// TestReportsOfEventsWait checks that a state change is written at once, and that events wait for their allocation's next state
+// TestReportsOfEventsWait checks that a state change is written at once, and events wait for their allocation's next state
 // change, or for maxReportDelay.
 func TestReportsOfEventsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

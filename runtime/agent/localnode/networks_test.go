@@ -75,7 +75,7 @@ func machine(t *testing.T, settings *Settings) fingerprint.Host {
 	return host
 }
 
-// Interfaces are listed with the names that ports can give to their addresses. Addresses without a name are left out.
+// Interfaces are listed with their addresses' names for ports. Addresses without a name are left out.
 func TestNodeNetworks(t *testing.T) {
 	var settings Settings
 	host := machine(t, &settings)
@@ -151,7 +151,7 @@ func newRecordFixture(t *testing.T, settings Settings, host fingerprint.Host) *N
 	return New(Config{ID: "n", Settings: settings.WithDefaults("box"), Host: host, Store: openStore(t), Plugins: fakePlugins{}, Logger: hclog.NewNullLogger()})
 }
 
-// Drivers that are not started are listed with the reason, and are not used.
+// Drivers not started are listed with the reason, and are not used.
 func TestDriversThatAreNotStarted(t *testing.T) {
 	var settings Settings
 	record := newRecordFixture(t, settings, machine(t, &settings)).newNodeRecord(nil, nil)

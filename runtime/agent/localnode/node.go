@@ -30,13 +30,13 @@ type pluginLister interface {
 	NotStartedDriverInfoByName() map[string]supervisor.DriverInfo
 	// DeviceGroups returns this machine's devices.
 	DeviceGroups() []supervisor.DeviceGroup
-	// DeviceFailureReasonByPlugin returns why device plugins report no devices, or none that is healthy, by plugin name.
+	// DeviceFailureReasonByPlugin returns why device plugins report no devices, or no healthy one, by plugin name.
 	DeviceFailureReasonByPlugin() map[string]string
 	// LaunchFailureReasonByPlugin returns why plugins that may serve devices could not be launched, by plugin name.
 	LaunchFailureReasonByPlugin() map[string]string
 	// InfoChanged returns a channel that is closed when the result of one of these methods changes.
 	InfoChanged() <-chan struct{}
-	// WaitBrieflyForKnownPlugins waits until the drivers and device plugins that have run before have reported.
+	// WaitBrieflyForKnownPlugins waits for the reports of drivers and device plugins that have run before.
 	WaitBrieflyForKnownPlugins(context.Context) error
 	// WaitBrieflyForFirstReports waits until the drivers have reported their health, and device plugins their devices.
 	WaitBrieflyForFirstReports(context.Context) error
@@ -84,8 +84,8 @@ type Node struct {
 	lastAttributes map[string]string // last result of reuseEqualAttributes; the map is replaced, never modified
 }
 
-// LoadOrNewNodeID returns the node id under earlier agents. If neither a node nor an allocation is stored, it returns the node's
-// id in a lost state or, if that is empty, a new random id.
+// LoadOrNewNodeID returns the node id under earlier agents. If neither a node nor an allocation is stored, it returns
+// idOfLostState or, if it is empty, a new random id.
 func LoadOrNewNodeID(s *store.Store, idOfLostState string) string {
 	snapshot := s.Snapshot()
 	if nodes := snapshot.Nodes(nil, ""); len(nodes) > 0 {
@@ -119,8 +119,7 @@ func (n *Node) ID() string { return n.config.ID }
 func (n *Node) Registered() <-chan struct{} { return n.registered }
 
 // FirstReportsDone returns a channel that is closed when the node is registered and its record has the drivers and devices of all
-// plugins that have reported in the normal start time. It is also closed if this record cannot be stored at once, and when Run
-// ends.
+// plugins with a report in the normal start time. It is also closed if this record cannot be stored at once, and when Run ends.
 func (n *Node) FirstReportsDone() <-chan struct{} { return n.firstReportsDone }
 
 // TaskEnvNode returns the facts about the node for task environments and interpolation. Before the node is registered, it adds

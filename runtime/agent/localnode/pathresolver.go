@@ -45,7 +45,7 @@ func newPathResolver(onLateResolution func()) *pathResolver {
 }
 
 // resolvePathsWithTimeout returns the results for paths; the keys are the paths. It blocks for pathTimeout at most. It does not
-// wait for a resolution that an earlier call has started and reported as errPathTimeout.
+// wait for a resolution already reported as errPathTimeout by an earlier call.
 func (c *pathResolver) resolvePathsWithTimeout(paths []string) map[string]pathResult {
 	resolutions := make(map[string]*pathResolution, len(paths))
 	var toWait []*pathResolution

@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
-// A file system that does not answer delays the node update once, and its volume is offered as soon as it answers.
+// An unresponsive file system delays the node update once, and its volume is offered as soon as it answers.
 func TestHangingHostVolume(t *testing.T) {
 	s, dir := openStore(t), t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

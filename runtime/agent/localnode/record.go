@@ -49,7 +49,7 @@ func (n *Node) collectNodeAttributes(drivers map[string]supervisor.DriverInfo) m
 	return attributes
 }
 
-// reservedCPUMHz returns the CPU that tasks do not get: the reserved cores' MHz plus the CPU reserved by the operator.
+// reservedCPUMHz returns the CPU not available to tasks: the reserved cores' MHz plus the CPU reserved by the operator.
 func (n *Node) reservedCPUMHz() int {
 	host := n.config.Host
 	return int(n.currentSettings().Reserved.CPUMHz) + host.UsableCPUMHz*len(host.ReservedCoreIDs)/max(1, host.UsableCores)

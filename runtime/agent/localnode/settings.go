@@ -49,7 +49,7 @@ type InterfaceSettings struct {
 	MBits int    // overrides the interface's speed if it is not 0
 }
 
-// ReservedResources are resources that allocations do not get.
+// ReservedResources are resources not available to allocations.
 type ReservedResources struct {
 	CPUMHz, MemoryMB, DiskMB uint64
 	Ports                    string // reserved ports, a list like "22,80,8000-8010"

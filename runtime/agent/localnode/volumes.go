@@ -32,7 +32,7 @@ func (n *Node) HasConfiguredVolume(name string) bool {
 }
 
 // FindHostVolume implements builtinhooks.FindVolumeFunc. The path in the result has no symbolic links, and no other user and no
-// task that mounts another volume can replace it.
+// task with another volume can replace it.
 func (n *Node) FindHostVolume(ctx context.Context, name string) (found *api.HostVolumeInfo, allowsBidirectional bool, err error) {
 	settings := n.currentSettings()
 	v := settings.HostVolumes[name]
