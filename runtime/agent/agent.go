@@ -285,7 +285,7 @@ func (a *Agent) CheckHookAttachments(ctx context.Context, job *api.Job) (faults 
 	return a.plugins.checkHookAttachments(ctx, job)
 }
 
-// RunningAllocIDsUsingHook returns the sorted ids of running allocations with a hook.
+// RunningAllocIDsUsingHook returns the sorted ids of running allocations using a hook.
 func (a *Agent) RunningAllocIDsUsingHook(hookName string) []string {
 	nodes := a.currentNodeRunner()
 	if nodes == nil {

@@ -54,7 +54,7 @@ func (a *Agent) DrainFromCluster(ctx context.Context, d ClusterDrain) error {
 	}
 }
 
-// drainedAllocsLeft returns the number of running allocations that a complete drain ends.
+// drainedAllocsLeft returns the number of allocations, not yet ended, that a complete drain ends.
 func drainedAllocsLeft(reader store.Reader, ws store.WatchSet, ignoreSystemJobs bool) (left int) {
 	for _, alloc := range reader.Allocations(ws, "") {
 		isIgnored := ignoreSystemJobs && alloc.Job != nil && pointer.Value(alloc.Job.Type) == api.JobTypeSystem

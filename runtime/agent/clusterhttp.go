@@ -21,7 +21,7 @@ type peerConnections struct {
 	fetcher *migration.Fetcher
 }
 
-// cloneTLS returns a function for TLS settings, which its caller may change. It returns nil without certificates.
+// cloneTLS returns a function that returns TLS settings; its caller may change them. It returns nil without certificates.
 func (p *peerConnections) cloneTLS() func() *tls.Config {
 	if p.files == nil {
 		return nil

@@ -58,7 +58,8 @@ type serverSource struct {
 	stoppedBefore, takenOver map[string]bool
 	// startedAgain are allocations that a restored snapshot has started again after the servers had stopped or removed them.
 	startedAgain map[string]bool
-	// reportsLost are allocations with states lost by the servers with a restored snapshot. A disconnected node cannot notice it.
+	// reportsLost are allocations with states lost by the servers with a restored snapshot. A node disconnected at that time
+	// cannot notice it.
 	reportsLost map[string]bool
 	// lastServerAllocs are the servers' allocations at the last checkHistory call.
 	lastServerAllocs map[string]*api.Allocation

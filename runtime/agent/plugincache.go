@@ -259,8 +259,8 @@ func (k *pluginInfoTracker) lastKnownInfo(p supervisor.PluginStatus) (info state
 	return k.cached.findByPath(p.Path)
 }
 
-// neverReportedPlugins returns the plugins without any reported description, by name, with the state of their first launch. The
-// channel is closed when the result may have changed.
+// neverReportedPlugins returns the plugins that have never reported a description, by name, with the state of their first launch.
+// The channel is closed when the result may have changed.
 func (k *pluginInfoTracker) neverReportedPlugins() (launchStateByPlugin map[string]pluginhooks.FirstLaunchState, changed <-chan struct{}) {
 	changed = k.pluginLister.InfoChanged()
 	for _, p := range k.pluginLister.ExternalPlugins() {

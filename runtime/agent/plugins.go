@@ -103,7 +103,7 @@ func (p *pluginManager) watchPluginPIDs(ctx context.Context, onChange func()) {
 	}
 }
 
-// pidsWithoutTasks returns the pids of plugin processes without possible tasks. p may be nil.
+// pidsWithoutTasks returns the pids of plugin processes that cannot have tasks. p may be nil.
 func (p *pluginManager) pidsWithoutTasks() []int {
 	if p == nil {
 		return nil

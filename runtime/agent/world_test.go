@@ -173,7 +173,7 @@ func (s *simAgentDrivers) DriverFindsTasksByName(string) bool       { return tru
 // RestartReattachedPlugin does nothing, as for builtin drivers.
 func (s *simAgentDrivers) RestartReattachedPlugin(context.Context, string) error { return nil }
 
-// nopLogCollector is a log collector without effect.
+// nopLogCollector is a log collector that does nothing.
 type nopLogCollector struct{}
 
 func (nopLogCollector) Start(context.Context, logs.Task) (string, string, error) { return "", "", nil }

@@ -11,7 +11,7 @@ type ClientClass uint8
 // A new connection is in the class Unauthenticated or, depending on its socket and its peer, in Task or Operator. An
 // authenticated request can move the connection to each class except Unauthenticated.
 const (
-	Unauthenticated ClientClass = iota // a client over TCP before its token
+	Unauthenticated ClientClass = iota // a client over TCP that has not sent a token
 	Task                               // a task that uses its socket, or has sent its token
 	Guest                              // a client with the read-only token, or any client if the agent requires no token
 	Operator                           // a client with all rights, or one running as the agent's user

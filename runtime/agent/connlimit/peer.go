@@ -81,7 +81,7 @@ const (
 	noDiagCookie    = ^uint64(0)
 )
 
-// errNoOwner is the error for a TCP socket without a process, or no longer with one.
+// errNoOwner is the error for a TCP socket without a process.
 var errNoOwner = errors.New("the socket belongs to no process")
 
 // tcpSocketUID returns the user of this machine's TCP socket connected from socketAddr to connectedTo. The kernel finds the

@@ -11,7 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 )
 
-// Node has the node's inputs to job health. runtime/agent implements it.
+// Node is the part of the node used for job health. runtime/agent implements it.
 type Node interface {
 	// Alloc returns an allocation's runner, or nil if the node has none.
 	Alloc(id string) *allocrunner.Runner
@@ -35,7 +35,7 @@ func ForNode(n Node, nodeID string) Config {
 	return c
 }
 
-// ForChecks returns a configuration that reads the checks from the node, and no output: for readers of the words only.
+// ForChecks returns a configuration that reads the checks from the node, and no output: for readers that need only the words.
 func ForChecks(n interface {
 	Alloc(id string) *allocrunner.Runner
 }, nodeID string,

@@ -75,7 +75,7 @@ func machine(t *testing.T, settings *Settings) fingerprint.Host {
 	return host
 }
 
-// Interfaces are listed with their addresses' names for ports. Addresses without a name are left out.
+// Interfaces are listed with the address names that ports can use. Addresses without a name are left out.
 func TestNodeNetworks(t *testing.T) {
 	var settings Settings
 	host := machine(t, &settings)

@@ -35,7 +35,7 @@ type Settings struct {
 	ClientMaxPort                    int    // default: 14512; last port for drivers' helper processes
 	AdvertisedHTTPAddr               string // API's advertised address; empty if it has only the unix socket
 	APIUsesTLS                       bool
-	RefuseConsulServices             bool // jobs with services from provider consul are not placed
+	RefuseConsulServices             bool // jobs with consul services are not placed
 	Networks                         hostnet.Config
 	// HostVolumes are the configured host volumes, by name. The node does not offer a volume with a missing path.
 	HostVolumes map[string]*api.HostVolumeInfo

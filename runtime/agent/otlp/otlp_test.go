@@ -235,8 +235,8 @@ func TestAnswersOfCollector(t *testing.T) {
 	}
 }
 
-// An unreachable, unresponsive or always rejecting collector costs the agent no time and limited memory, and nothing remains of
-// the exporter.
+// A collector that is unreachable, unresponsive or always rejecting costs the agent no time and limited memory, and nothing
+// remains of the exporter.
 func TestUnusableCollectors(t *testing.T) {
 	failing := otlptest.NewHTTP(t, func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(500); return true })
 	closedURL := otlptest.ClosedURL(t)
