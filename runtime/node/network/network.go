@@ -23,7 +23,7 @@ import (
 type NetworkRecordStore interface {
 	// Networks returns all readable records.
 	Networks() []state.AllocNetwork
-	// Network returns the record of the network of an allocation, nil if there is none.
+	// Network returns the record of an allocation's network, nil if there is none.
 	Network(allocID string) *state.AllocNetwork
 	// PutNetwork and DeleteNetwork return when the change is on the disk.
 	PutNetwork(state.AllocNetwork) error
@@ -41,7 +41,7 @@ type Drivers interface {
 // allocations may be concurrent. Each call can be repeated: what an earlier call has created or removed is no error,
 // even if the agent died during that call.
 type HostNamespaces interface {
-	// CreateNamespace returns the path of the file of the namespace.
+	// CreateNamespace returns the path of the namespace's file.
 	CreateNamespace(allocID string) (path string, err error)
 	// RemoveNamespace does nothing if the namespace does not exist.
 	RemoveNamespace(allocID string) error
@@ -101,11 +101,10 @@ func (m *Manager) ActiveNetwork(allocID string) *state.AllocNetwork {
 // driverStartTimeout limits how long the Manager waits for the plugin of a driver to start.
 const driverStartTimeout = time.Minute
 
-// Create creates the network of an allocation: a driver or the host creates a namespace, and the host
-// connects it. A namespace that exists already is kept or replaced. The request has the fields up to CNIArgs; the
-// result has all fields. The result is nil if the tasks need no isolation. Create blocks as long as the
-// driver needs, also while its plugin is unavailable, or until ctx is done. It calls reportOutage once with the error of an
-// unavailable plugin. If Create fails, Destroy must be called nevertheless.
+// Create creates an allocation's network: a driver or the host creates a namespace, and the host connects it. A namespace that
+// exists already is kept or replaced. The request has the fields up to CNIArgs; the result has all fields. The result is nil if
+// the tasks need no isolation. Create blocks as long as the driver needs, also while its plugin is unavailable, or until ctx is
+// done. It calls reportOutage once with the error of an unavailable plugin. If Create fails, Destroy must be called nevertheless.
 func (m *Manager) Create(ctx context.Context, request state.AllocNetwork, reportOutage func(error)) (*state.AllocNetwork, error) {
 	record := &request
 	create, err := m.operations.startWhenFree(ctx, record.AllocID, false)
@@ -143,9 +142,8 @@ func (m *Manager) Create(ctx context.Context, request state.AllocNetwork, report
 	return record, nil
 }
 
-// createNamespace creates the namespace of an allocation with the driver of the record, or else with the host. After an
-// error, mayExist reports whether the namespace may exist. The caller sets mayExistAlready if an earlier agent may have
-// created it.
+// createNamespace creates the namespace of an allocation with the record's driver, or else with the host. After an error,
+// mayExist reports whether the namespace may exist. The caller sets mayExistAlready if an earlier agent may have created it.
 func (m *Manager) createNamespace(ctx context.Context, record *state.AllocNetwork, mayExistAlready bool, reportOutage func(error)) (isolation *driver.NetworkIsolation, mayExist bool, err error) {
 	if record.NamespaceDriver != "" {
 		return m.callCreateNetworkWithRetry(ctx, record, mayExistAlready, reportOutage)
@@ -199,8 +197,7 @@ func (m *Manager) awaitDriverOfAvailablePlugin(ctx context.Context, name string,
 	}, reportOutage)
 }
 
-// getDriverWithinTimeout returns a driver. It waits for the plugin of the driver, but no longer than
-// driverStartTimeout.
+// getDriverWithinTimeout returns a driver. It waits for the driver's plugin, but no longer than driverStartTimeout.
 func (m *Manager) getDriverWithinTimeout(ctx context.Context, name string) (driver.Driver, error) {
 	ctx, cancel := context.WithTimeout(ctx, driverStartTimeout)
 	defer cancel()
@@ -219,9 +216,9 @@ const (
 	containerHostnameSize = 12 // characters of the container id that are its default hostname
 )
 
-// withDefaultHostsConfig returns the isolation with the hostname and the address for /etc/hosts of the tasks, unless
-// the driver has set them. The hostname is that of the container in the labels of the driver; without a driver, that of
-// the job or else that of the machine.
+// withDefaultHostsConfig returns the isolation with the hostname and the address for /etc/hosts of the tasks, unless the driver
+// has set them. The hostname is that of the container in the driver's labels; without a driver, that of the job or else that of
+// the machine.
 func withDefaultHostsConfig(isolation *driver.NetworkIsolation, record *state.AllocNetwork) *driver.NetworkIsolation {
 	if isolation.Hosts != nil {
 		return isolation
@@ -280,7 +277,7 @@ func (m *Manager) Destroy(ctx context.Context, allocID string) error {
 	return err
 }
 
-// disconnectAndRemoveNetwork disconnects and removes the namespace of a network, and deletes the record.
+// disconnectAndRemoveNetwork disconnects and removes a network's namespace, and deletes the record.
 func (m *Manager) disconnectAndRemoveNetwork(ctx context.Context, record *state.AllocNetwork) error {
 	if err := m.host.DisconnectNamespace(ctx, record); err != nil {
 		return err

@@ -124,8 +124,7 @@ func (d *fakeDriver) DestroyNetwork(_ context.Context, allocID string, isolation
 	return nil
 }
 
-// checkCalls compares the calls of the driver, and checks that neither a network nor a record is
-// left.
+// checkCalls compares the driver's calls, and checks that neither a network nor a record is left.
 func checkCalls(t *testing.T, d *fakeDriver, s *memoryStore, want ...string) {
 	t.Helper()
 	d.mu.Lock()
@@ -284,8 +283,8 @@ func (d *driversInBackoff) Driver(context.Context, string) (driver.Driver, error
 	return d.fakeDriver, nil
 }
 
-// Create waits while the plugin of the driver is unavailable, also after the plugin has exited during the first call. A stop
-// ends the wait, and a network that may exist is destroyed.
+// Create waits while the driver's plugin is unavailable, also after the plugin has exited during the first call. A stop ends
+// the wait, and a network that may exist is destroyed.
 func TestCreateWaitsForUnavailableDriver(t *testing.T) {
 	for name, c := range map[string]struct {
 		available   []bool // for each call of Driver
@@ -424,7 +423,7 @@ func TestHostnameOfLabels(t *testing.T) {
 	}
 }
 
-// Without a hostname of the job, tasks find the address of the namespace under the hostname of the machine.
+// Without a hostname of the job, tasks find the address of the namespace under the machine's hostname.
 func TestHostnameOfMachine(t *testing.T) {
 	machine, err := os.Hostname()
 	if err != nil {

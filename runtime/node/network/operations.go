@@ -5,14 +5,14 @@ import (
 	"sync"
 )
 
-// operations has the operations that change networks. At most one at a time changes the network of an allocation: otherwise a repair
+// operations has the operations that change networks. At most one at a time changes an allocation's network: otherwise a repair
 // could connect a namespace that Destroy has just disconnected.
 type operations struct {
 	mu        sync.Mutex
 	byAllocID map[string]*operation
 }
 
-// operation is the creation, the repair or the destruction of the network of an allocation.
+// operation is the creation, the repair or the destruction of an allocation's network.
 type operation struct {
 	allocID  string
 	destroys bool

@@ -103,7 +103,7 @@ func (r networkRepairs) endExcept(allocIDs map[string]bool) {
 	}
 }
 
-// reconnect disconnects the namespace of a network, connects it once more, and stores its new addresses.
+// reconnect disconnects a network's namespace, connects it once more, and stores its new addresses.
 func (m *Manager) reconnect(ctx context.Context, record *state.AllocNetwork, reason string) error {
 	ctx, cancel := context.WithTimeout(ctx, reconnectTimeout)
 	defer cancel()

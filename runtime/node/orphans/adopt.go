@@ -143,9 +143,9 @@ func (c *Cleaner) isJobInState(job *api.Job) bool {
 // adoptTimeout limits how long the driver calls for one task may take together.
 const adoptTimeout = 30 * time.Second
 
-// checkDriverFindsTask returns an error if the driver cannot find the task of a run, because only the plugin process that
-// has started it knows it. If a process of a driver that searches for its tasks does not know the task yet,
-// checkDriverFindsTask ends the former process, which would take the exit status of the task.
+// checkDriverFindsTask returns an error if the driver cannot find a run's task, because only the plugin process that has
+// started it knows it. If a process of a driver that searches for its tasks does not know the task yet,
+// checkDriverFindsTask ends the former process, which would take the task's exit status.
 func (c *Cleaner) checkDriverFindsTask(ctx context.Context, drivers driverSource, run tracespan.Span) error {
 	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
 	defer cancel()
@@ -165,7 +165,7 @@ func (c *Cleaner) checkDriverFindsTask(ctx context.Context, drivers driverSource
 	return nil
 }
 
-// newTaskStateFromRun returns the state of a task, whose record is lost, from its last run. A task that would have been
+// newTaskStateFromRun returns a task's state, whose record is lost, from its last run. A task that would have been
 // restarted after its run counts as pending, so its runner starts it.
 func newTaskStateFromRun(job *api.Job, t *api.Task, run tracespan.Span) *api.TaskState {
 	s := &api.TaskState{State: model.TaskPending}
@@ -184,8 +184,8 @@ func newTaskStateFromRun(job *api.Job, t *api.Task, run tracespan.Span) *api.Tas
 	return s
 }
 
-// putRecords stores the records of the tasks and the network of the allocation. It accesses no file, because transactions
-// wait for each other.
+// putRecords stores the records of the tasks and the allocation's network. It accesses no file, because transactions wait
+// for each other.
 func (a *adoption) putRecords(tx *store.Txn) {
 	tx.DeleteAgentRecord(state.UnknownAllocPrefix + a.alloc.ID)
 	group := a.alloc.GetTaskGroup()

@@ -62,7 +62,7 @@ func startUnknownTask(t *testing.T, allocDirs, allocID, task, driverName string,
 	return id
 }
 
-// namedDrivers are the drivers of a node.
+// namedDrivers are a node's drivers.
 type namedDrivers map[string]driver.Driver
 
 func (d namedDrivers) DriverInfoByName() map[string]supervisor.DriverInfo {
@@ -86,7 +86,7 @@ func (sdkDriver) InspectTask(context.Context, string) (*driver.TaskStatus, error
 	return &driver.TaskStatus{StartStatus: &driver.StartStatus{Phase: driver.StartNotFound}}, nil
 }
 
-// foreignDriver is not made with package sdk: a process of it does not know the tasks of another one.
+// foreignDriver is not made with package sdk: a process of it does not know another one's tasks.
 type foreignDriver struct{ driver.Driver }
 
 func (foreignDriver) InspectTask(context.Context, string) (*driver.TaskStatus, error) {

@@ -28,8 +28,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// orphan is an allocation that has a directory or task records, but is not in the allocations of
-// the state.
+// orphan is an allocation that has a directory or task records, but is not in the state's allocations.
 type orphan struct {
 	allocID string
 	// hasRecords means that the state has records of its tasks or of its removal. The files of an
@@ -124,7 +123,7 @@ func (c *Cleaner) findOrphans() (orphans []orphan) {
 	return orphans
 }
 
-// orphanCleanupTimeout limits how long the cleanup of one orphan may take.
+// orphanCleanupTimeout limits how long one orphan's cleanup may take.
 const orphanCleanupTimeout = 10 * time.Second
 
 // driverSource is the part of the supervisor that a Cleaner needs.
@@ -356,7 +355,7 @@ func (c *Cleaner) destroyTaskStart(ctx context.Context, drivers driverSource, dr
 		if !c.Rebooted && start.Handle != nil {
 			err = d.RecoverTask(ctx, start.Handle)
 			if err != nil && !errors.Is(err, driver.ErrPluginDown) && !driver.IsRecoverable(err) && ctx.Err() == nil {
-				return nil // drivers return errors of their own for the handle of another driver
+				return nil // drivers return errors of their own for another driver's handle
 			}
 		}
 		if err == nil {
@@ -416,7 +415,7 @@ func (c *Cleaner) denyAccessToDirsOfEndedAllocs() {
 			continue
 		}
 		if alloc := snapshot.Allocation(nil, entry.Name()); alloc != nil && !alloc.ClientTerminalStatus() {
-			continue // the runner of the allocation sets the mode of the directory
+			continue // the runner of the allocation sets the directory's mode
 		}
 		if c.isUnknownAlloc(entry.Name()) {
 			continue // tasks of the unknown allocation may run and need the directory
@@ -442,7 +441,7 @@ func (c *Cleaner) removeEmptyCgroupsOfEndedAllocs() {
 	})
 }
 
-// taskDirNames returns the names of the tasks that have a directory in the directory of an allocation.
+// taskDirNames returns the names of the tasks that have a directory in an allocation's directory.
 func (c *Cleaner) taskDirNames(allocID string) (names []string) {
 	entries, _ := os.ReadDir(filepath.Join(c.AllocDirRoot, allocID))
 	for _, e := range entries {

@@ -78,7 +78,7 @@ func TestOrphansIncludeInterruptedRemovals(t *testing.T) {
 	}
 }
 
-// Neither a driver nor a runner removes the cgroups of an orphan.
+// Neither a driver nor a runner removes an orphan's cgroups.
 func TestEmptyCgroupsOfOrphansAreRemoved(t *testing.T) {
 	const task = "web"
 	hierarchy, orphanID := cgroup.Open(nil), uuid.NewString()
@@ -92,7 +92,7 @@ func TestEmptyCgroupsOfOrphansAreRemoved(t *testing.T) {
 	defer s.Close()
 	updater(t, s)(func(tx *store.Txn) { tx.PutScheduledAllocation(&api.Allocation{ID: "here", Job: &api.Job{}}) })
 	c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirRoot: filepath.Join(dir, "alloc"), Store: s}
-	if err := os.MkdirAll(filepath.Join(c.AllocDirRoot, orphanID, "alloc"), 0o755); err != nil { // the directory of the task is lost
+	if err := os.MkdirAll(filepath.Join(c.AllocDirRoot, orphanID, "alloc"), 0o755); err != nil { // the task's directory is lost
 		t.Fatal(err)
 	}
 	c.DestroyOrAdoptOrphans(t.Context(), supervisor.New(supervisor.Config{Logger: c.Logger}))
@@ -238,7 +238,7 @@ func (s *startingDriverSource) DriverInfoByName() map[string]supervisor.DriverIn
 	return s.singleDriverSource.DriverInfoByName()
 }
 
-// The driver of an orphan can be a plugin that is not known to have run before.
+// An orphan's driver can be a plugin that is not known to have run before.
 func TestOrphansAreDestroyedAfterTheFirstReports(t *testing.T) {
 	dir := t.TempDir()
 	s := openStore(t, filepath.Join(dir, "state.db"))

@@ -87,7 +87,7 @@ func TestTasksOfAnEphemeralStateAreEnded(t *testing.T) {
 	}
 }
 
-// loseEnv moves a process to the cgroup of a task, whose environment it does not have.
+// loseEnv moves a process to a task's cgroup, whose environment it does not have.
 func loseEnv(t *testing.T, allocDirs, allocID, task string) osprocess.ID {
 	t.Helper()
 	p := startUnknownTask(t, allocDirs, allocID, task, "raw_exec")
@@ -122,8 +122,8 @@ func loseEnv(t *testing.T, allocDirs, allocID, task string) osprocess.ID {
 	return id
 }
 
-// A task that has left its session and has no environment is found by its cgroup: as an unknown task, and as the
-// process of an orphan. One search is for all allocations.
+// A task that has left its session and has no environment is found by its cgroup: as an unknown task, and as an
+// orphan's process. One search is for all allocations.
 func TestTasksWithoutEnvironmentAreFound(t *testing.T) {
 	searches := 0
 	t.Cleanup(func() { findTaskProcesses = osprocess.FindTaskProcesses })

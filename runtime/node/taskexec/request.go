@@ -34,13 +34,13 @@ func NewRequestError(code int, format string, args ...any) error {
 	return &RequestError{code, fmt.Sprintf(format, args...)}
 }
 
-// Command is the command of a session. RunInTask blocks until the command has exited, and kills it when ctx ends.
+// Command is a session's command. RunInTask blocks until the command has exited, and kills it when ctx ends.
 type Command struct {
 	driver.Exec
 	RunInTask func(ctx context.Context, exec driver.Exec) (*driver.ExitResult, error)
 }
 
-// Runner runs commands in the tasks of one allocation. allocrunner.Runner implements it.
+// Runner runs commands in one allocation's tasks. allocrunner.Runner implements it.
 type Runner interface {
 	ExecStreaming(ctx context.Context, task string, exec driver.Exec) (*driver.ExitResult, error)
 }
@@ -82,7 +82,7 @@ func notRunningError(task string) error {
 	return NewRequestError(http.StatusNotFound, "task %q is not running.", task)
 }
 
-// findActionCommand returns the command of an action, or nil if the task does not have the action.
+// findActionCommand returns an action's command, or nil if the task does not have the action.
 func findActionCommand(task *api.Task, name string) []string {
 	for _, a := range task.Actions {
 		if a.Name == name {

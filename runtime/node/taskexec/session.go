@@ -20,7 +20,7 @@ const maxOutputBytes = 64 << 10
 // Input is a message of the client. An empty message is a heartbeat.
 type Input struct {
 	Stdin      []byte
-	CloseStdin bool                // the input of the command ends after Stdin
+	CloseStdin bool                // the command's input ends after Stdin
 	TTYSize    driver.TerminalSize // new size of the terminal; a size without height or width is ignored
 }
 
@@ -96,8 +96,8 @@ func applyInput(in Input, stdin *io.PipeWriter, sizes chan driver.TerminalSize) 
 	}
 }
 
-// sendExitCode sends the exit code of the command. A client waits for a result, which has no exit code field if the exit
-// code is 0.
+// sendExitCode sends the command's exit code. A client waits for a result, which has no exit code field if the exit code is
+// 0.
 func sendExitCode(conn Conn, code int, tty bool) error {
 	if err := conn.Send([]byte(`{"stdout":{"close":true}}`)); err != nil {
 		return err

@@ -12,15 +12,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// FileName is the name of the copy in the directory of the allocation.
+// FileName is the copy's name in the allocation's directory.
 const FileName = ".allocation"
 
 // maxFileBytes limits the memory that Read needs. A job has at most 10 MB.
 const maxFileBytes = 64 << 20
 
-// Write replaces the copy in dir, the existing directory of the allocation. The copy has the assignment and the job: it
-// has no task states, because these are in the state and in the time line. After a crash, the directory has the former
-// copy or this one. Calls for one directory must not be concurrent.
+// Write replaces the copy in dir, the allocation's existing directory. The copy has the assignment and the job, but no
+// task states: these are in the state and in the time line. After a crash, the directory has the former copy or this
+// one. Calls for one directory must not be concurrent.
 func Write(dir *allocdir.Dir, alloc *api.Allocation) error {
 	copied := *alloc
 	copied.TaskStates, copied.Metrics, copied.NetworkStatus = nil, nil, nil
@@ -39,7 +39,7 @@ func Write(dir *allocdir.Dir, alloc *api.Allocation) error {
 	return nil
 }
 
-// Read returns the copy in the directory of the allocation. The error wraps fs.ErrNotExist if there is none.
+// Read returns the copy in the allocation's directory. The error wraps fs.ErrNotExist if there is none.
 func Read(dir *allocdir.Dir, allocID string) (*api.Allocation, error) {
 	root, err := dir.Open()
 	if err != nil {

@@ -1,3 +1,3 @@
 // Package alloccopy keeps a copy of each allocation and its job in the allocation's directory, where no task can read or
-// write it. If the state loses an allocation, package orphans restores the allocation from its copy.
+// write it. If the state loses an allocation, package orphans restores it from the copy.
 package alloccopy

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The POSIX ACL of a file is the extended attribute aclXattrName. linux/posix_acl_xattr.h
-// defines its format: a version, then entries in the order of their tags.
+// A POSIX ACL is the extended attribute aclXattrName. linux/posix_acl_xattr.h defines its format: a
+// version, then entries ordered by tag.
 const (
 	aclXattrName = "system.posix_acl_access"
 	aclVersion   = 2
@@ -26,14 +26,14 @@ const (
 	aclUndefinedID = 1<<32 - 1
 )
 
-// The permissions of an ACL entry.
+// ACL entry permissions.
 const (
 	aclTraverse = 1 // right to open files in a directory by name
 	aclRWX      = 7
 )
 
-// encodeOwnerAndUsersACL returns the attribute value of an ACL that gives the owner of a directory full
-// access, each of the users the given rights, and no other account any access.
+// encodeOwnerAndUsersACL returns the attribute value for an ACL that gives the directory's owner full
+// access, each user the given rights, and no other account any access.
 func encodeOwnerAndUsersACL(uids []uint32, rights uint16) []byte {
 	b := make([]byte, 0, aclHeaderSize+aclEntrySize*(len(uids)+4))
 	b = binary.LittleEndian.AppendUint32(b, aclVersion)
@@ -52,7 +52,7 @@ func encodeOwnerAndUsersACL(uids []uint32, rights uint16) []byte {
 	return b
 }
 
-// decodeTraverseUIDs returns the users with an entry of their own that has the right aclTraverse, in
+// decodeTraverseUIDs returns the users that have their own entry with the right aclTraverse, in
 // ascending order.
 func decodeTraverseUIDs(b []byte) (uids []uint32, err error) {
 	if len(b) < aclHeaderSize || (len(b)-aclHeaderSize)%aclEntrySize != 0 {
@@ -71,15 +71,14 @@ func decodeTraverseUIDs(b []byte) (uids []uint32, err error) {
 	return slices.Compact(uids), nil
 }
 
-// setACL gives the owner of the directory full access, each of the users the given
-// rights, and no other account any access. It also sets the mode of the directory
-// except the sticky bit.
+// setACL gives the directory's owner full access, each user the given rights, and no other account any
+// access. It also sets the directory's mode except the sticky bit.
 func (h *dirHandle) setACL(uids []uint32, rights uint16) error {
 	return h.wrapDirError("set ACL of", unix.Setxattr(h.procPath(), aclXattrName, encodeOwnerAndUsersACL(uids, rights), 0))
 }
 
-// readTraverseUIDs returns the users that decodeTraverseUIDs finds in the ACL of the directory; none if
-// the directory has no ACL.
+// readTraverseUIDs returns the users that decodeTraverseUIDs finds in the directory's ACL; none if the
+// directory has no ACL.
 func (h *dirHandle) readTraverseUIDs() ([]uint32, error) {
 	const maxXattrSize = 64 << 10 // XATTR_SIZE_MAX
 	for size := 512; ; size = maxXattrSize {
@@ -98,9 +97,9 @@ func (h *dirHandle) readTraverseUIDs() ([]uint32, error) {
 	}
 }
 
-// dropACL removes the ACL of the directory. It reports whether there was one.
+// dropACL removes the directory's ACL. It reports whether there was one.
 func (h *dirHandle) dropACL() (existed bool, err error) {
-	// Some file systems return an error for the removal of a missing ACL.
+	// Some file systems return an error if the ACL to remove does not exist.
 	_, err = unix.Getxattr(h.procPath(), aclXattrName, nil)
 	if err == nil {
 		err = unix.Removexattr(h.procPath(), aclXattrName)

@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// The names of the directories below the directory of an allocation.
+// Directory names below an allocation's directory.
 const (
 	sharedDirName  = "alloc"
 	dataDirName    = "data"
@@ -26,7 +26,7 @@ const (
 	privateDirName = "private"
 )
 
-// Dir is the directory of one allocation. Under a root agent it has this layout:
+// Dir is one allocation's directory. Under a root agent it has this layout:
 //
 //	<root>/<alloc id>/              0700 root     the users of the tasks pass through, by an ACL
 //	  .<task>.stdout.fifo           0600 root     and .<task>.stderr.fifo: made by runtime/node/files/logs
@@ -35,12 +35,10 @@ const (
 //	    local/ tmp/                 0700 user
 //	    secrets/ private/           0700 user     in memory
 //
-// With isolation chroot, the directory of a task is its root directory: it is 0755 and
-// belongs to root. With isolation image, the directory of the task is 0700 and belongs
-// to root, and the directories in it, which the driver binds into a container, have
-// Nomad's modes: 0777 nobody, tmp 1777. Under any other agent all directories belong to
-// the agent's user, with Nomad's modes: <alloc id> is 0755 and the directory of a task
-// 0777.
+// With isolation chroot, a task's directory is its root directory: it is 0755 and belongs to root. With isolation image, the
+// task's directory is 0700 and belongs to root. The directories in it, which the driver binds into a container, have Nomad's
+// modes: 0777 nobody, tmp 1777. Under any other agent all directories belong to the agent's user, with Nomad's modes: <alloc
+// id> is 0755 and a task's directory 0777.
 //
 // A Dir holds no resource, and its methods may be called concurrently, except that
 // Destroy must not run beside another method. There must be only one Dir for an
@@ -49,11 +47,10 @@ type Dir struct {
 	allocsRoot string
 	allocID    string
 
-	mu sync.Mutex // held while the ACL of the allocation's directory is read and replaced, and while WriteTaskFile creates a directory
+	mu sync.Mutex // held while the allocation directory's ACL is read and replaced, and while WriteTaskFile creates a directory
 }
 
-// New returns the directory of an allocation below allocsRoot, an absolute path. It does not
-// access the file system.
+// New returns an allocation's directory below allocsRoot, an absolute path. It does not access the file system.
 func New(allocsRoot, allocID string) (*Dir, error) {
 	if !filepath.IsAbs(allocsRoot) {
 		return nil, fmt.Errorf("alloc directory %q: not an absolute path", allocsRoot)
@@ -67,10 +64,10 @@ func New(allocsRoot, allocID string) (*Dir, error) {
 // Path returns the path on the host.
 func (d *Dir) Path() string { return filepath.Join(d.allocsRoot, d.allocID) }
 
-// LogDir returns the path of the directory for the tasks' output.
+// LogDir returns the path to the task output directory.
 func (d *Dir) LogDir() string { return filepath.Join(d.Path(), sharedDirName, logsDirName) }
 
-// TaskPaths returns the paths of one task. It does not access the file system.
+// TaskPaths returns one task's paths. It does not access the file system.
 func (d *Dir) TaskPaths(name string) hook.TaskDir {
 	task := filepath.Join(d.Path(), name)
 	mounts := filepath.Join(d.unveilMountsRoot(), d.allocID+"-"+name)
@@ -89,9 +86,8 @@ func (d *Dir) TaskPaths(name string) hook.TaskDir {
 	}
 }
 
-// unveilMountsRoot returns the directory in which drivers with unveil isolation find the
-// directories of their tasks. It is beside allocsRoot, and not in it, because a task must not
-// see the parents of its directories.
+// unveilMountsRoot returns the directory in which drivers with unveil isolation find their tasks' directories. It is beside
+// allocsRoot, and not in it, because a task must not see its directories' parents.
 func (d *Dir) unveilMountsRoot() string { return d.allocsRoot + unveilMountsSuffix }
 
 const unveilMountsSuffix = "_mounts"
@@ -134,8 +130,8 @@ func (d *Dir) build() error {
 	return nil
 }
 
-// ensureAllocDir opens or creates the directory of an allocation. A root agent does not
-// change an existing directory, because its ACL may admit the users of running tasks.
+// ensureAllocDir opens or creates an allocation's directory. A root agent does not change an existing directory, because its
+// ACL may admit the users of running tasks.
 func ensureAllocDir(root *dirHandle, id string) (*dirHandle, error) {
 	if !isAgentRoot() {
 		return root.ensureDir(id, nomadAllocDirMode, agentOwned)
@@ -150,8 +146,8 @@ func ensureAllocDir(root *dirHandle, id string) (*dirHandle, error) {
 	return alloc, err
 }
 
-// Open opens the directory of the allocation as an os.Root, through which no path leads
-// out of the directory. The caller closes it.
+// Open opens the allocation's directory as an os.Root, through which no path leads out of the directory. The caller closes
+// it.
 func (d *Dir) Open() (*os.Root, error) {
 	root, err := os.OpenRoot(d.allocsRoot)
 	if err != nil {
@@ -165,8 +161,8 @@ func (d *Dir) Open() (*os.Root, error) {
 	return alloc, nil
 }
 
-// OpenToAppend opens a file of the agent in the directory of the allocation, in which no task can write, and creates the file
-// with mode 0600 if it does not exist. It makes fewer system calls than a call of Open. The caller closes the file.
+// OpenToAppend opens an agent file in the allocation's directory, in which no task can write, and creates the file with mode
+// 0600 if it does not exist. It makes fewer system calls than Open. The caller closes the file.
 func (d *Dir) OpenToAppend(name string) (*os.File, error) {
 	if err := checkFileName(name); err != nil {
 		return nil, fmt.Errorf("open %q in alloc directory: %w", name, err)
@@ -183,14 +179,13 @@ func (d *Dir) OpenToAppend(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), filepath.Join(d.Path(), name)), nil
 }
 
-// openHandle opens the directory of the allocation, which must not be a link. The caller closes it.
+// openHandle opens the allocation's directory, which must not be a link. The caller closes it.
 func (d *Dir) openHandle() (*dirHandle, error) {
 	return openDirAt(unix.AT_FDCWD, d.Path(), d.Path(), unix.O_PATH)
 }
 
-// Destroy unmounts and removes the directories of the allocation, including files and mounts
-// that tasks have made there. It continues after an error and may be called again; a
-// missing directory is not an error.
+// Destroy unmounts and removes the allocation's directories, including files and mounts that tasks have made there. It
+// continues after an error and may be called again; a missing directory is not an error.
 func (d *Dir) Destroy() error {
 	var errs []error
 	entries, err := os.ReadDir(d.unveilMountsRoot())

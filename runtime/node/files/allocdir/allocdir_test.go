@@ -402,7 +402,7 @@ func TestLinksAreNotFollowed(t *testing.T) {
 					t.Fatal(err)
 				}
 				victim := t.TempDir()
-				if target == "inside" { // the target is in the directory of another task
+				if target == "inside" { // the target is in another task's directory
 					victim = buildTask(t, d, "other").LocalDir
 				}
 				if err := os.Chmod(victim, 0o700); err != nil {

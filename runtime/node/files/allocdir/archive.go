@@ -23,14 +23,14 @@ const (
 	dirReadBatch    = 256 // names that are read from a directory at a time
 )
 
-// archiveErrorName returns the name of the entry with the reason why an archive is incomplete. The name is Nomad's.
+// archiveErrorName returns the name of the entry that says why an archive is incomplete. The name is Nomad's.
 func archiveErrorName(allocID string) string { return "NOMAD-" + allocID + "-ERROR.log" }
 
-// WriteArchive writes alloc/data and the local directories of the named tasks to w, as the archive that the nodes of a cluster
-// exchange: a tar with directories, regular files and symbolic links, with their modes and owners. Other files, and what is
-// mounted in the directories, are left out, and so are directories that do not exist. Tasks may change the files meanwhile. If
-// the archive cannot be completed, it ends with an entry that has the reason, and WriteArchive returns an error. An error of w
-// or the end of ctx leaves an archive without an end.
+// WriteArchive writes alloc/data and the named tasks' local directories to w, in the archive format that cluster nodes
+// exchange: a tar with directories, regular files and symbolic links, with their modes and owners. It leaves out other files,
+// everything mounted in the directories, and directories that do not exist. Tasks may change the files meanwhile. If the
+// archive cannot be completed, it ends with an entry that has the reason, and WriteArchive returns an error. If w fails or ctx
+// ends, the archive has no end.
 func (d *Dir) WriteArchive(ctx context.Context, w io.Writer, tasks []string) error {
 	a := &archiveWriter{ctx: ctx, tar: tar.NewWriter(w)}
 	err := a.writeAlloc(d, tasks)
@@ -131,8 +131,8 @@ func (a *archiveWriter) writeDir(dir *dirHandle, name string, st *unix.Stat_t, d
 	}
 }
 
-// writeChild writes one name of a directory. The type of the file is read from the opened file, because a task can replace the
-// name at any time.
+// writeChild writes one name in a directory. It reads the file type from the opened file, because a task can replace the name
+// at any time.
 func (a *archiveWriter) writeChild(dir *dirHandle, child, name string, depth int) error {
 	if err := a.ctx.Err(); err != nil {
 		return context.Cause(a.ctx)
@@ -175,7 +175,7 @@ func (a *archiveWriter) writeChild(dir *dirHandle, child, name string, depth int
 func (a *archiveWriter) writeFile(entry *dirHandle, name string, st *unix.Stat_t) error {
 	f, err := os.OpenFile(entry.procPath(), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return fmt.Errorf("open %s: %w", name, errors.Unwrap(err)) // the path in err is that of a descriptor
+		return fmt.Errorf("open %s: %w", name, errors.Unwrap(err)) // err has the path of a descriptor
 	}
 	defer f.Close()
 	header := newArchiveHeader(tar.TypeReg, name, st)
@@ -221,16 +221,16 @@ func (zeroReader) Read(p []byte) (int, error) {
 }
 
 const (
-	archiveStagingName = ".migration" // directory in the directory of an allocation, into which an archive is extracted
+	archiveStagingName = ".migration" // directory in an allocation's directory, into which an archive is extracted
 	archiveBlockBytes  = 4 << 10      // bytes that each entry counts in addition to its content
 	maxArchiveErrLen   = 4 << 10
 )
 
-// ReadArchive reads an archive like those of WriteArchive from r, and moves its alloc/data and the local directories of the
-// named tasks to this allocation, which is built and has no tasks yet. Existing files stay, so that a call after a crash
-// continues. Other directories of the archive are ignored. It takes over either everything or, with an error, nothing: an
-// archive that is incomplete, has a path or a link that leaves the directory, another type of file, or more than maxBytes,
-// counted as blocks on a disk, is an error. Modes lose the bits with which a file runs as its owner.
+// ReadArchive reads an archive like those of WriteArchive from r, and moves its alloc/data and the named tasks' local
+// directories to this allocation, which is built and has no tasks yet. Existing files stay, so a call after a crash continues.
+// Other directories in the archive are ignored. It takes over either everything or, with an error, nothing. An incomplete
+// archive, a path or link that leaves the directory, another file type, and more than maxBytes, counted as blocks on a disk,
+// are errors. Modes lose the bits with which a file runs as its owner.
 func (d *Dir) ReadArchive(r io.Reader, tasks []string, maxBytes int64) (err error) {
 	staging, err := New(d.Path(), archiveStagingName)
 	if err != nil {
@@ -284,12 +284,12 @@ func (d *Dir) extractArchive(r io.Reader, tasks []string, maxBytes int64) error 
 	return nil
 }
 
-// archiveReader extracts an archive. It follows no link, also none of the archive.
+// archiveReader extracts an archive. It follows no link, not even one from the archive.
 type archiveReader struct {
 	top            *dirHandle
-	wanted         map[string]bool // paths of the directories that are extracted
+	wanted         map[string]bool // paths of the directories to extract
 	maxBytes, left int64
-	parent         *dirHandle // directory of the last entry; nil before the first one
+	parent         *dirHandle // the last entry's directory; nil before the first one
 	parentPath     string
 }
 
@@ -341,7 +341,7 @@ func (x *archiveReader) extract(header *tar.Header, content io.Reader) error {
 	return fmt.Errorf("%q is no file, directory or symbolic link (type %q)", header.Name, string(header.Typeflag))
 }
 
-// checkArchivePath returns the path of an entry without a slash at its end.
+// checkArchivePath returns an entry's path without a trailing slash.
 func checkArchivePath(name string) (string, error) {
 	cleaned := path.Clean(name)
 	if path.IsAbs(name) || cleaned == ".." || strings.HasPrefix(cleaned, "../") || strings.Contains(name, "\x00") {
@@ -350,7 +350,7 @@ func checkArchivePath(name string) (string, error) {
 	return cleaned, nil
 }
 
-// isLinkInArchive reports whether the target of a link in an archive is in the directory of the allocation.
+// isLinkInArchive reports whether a link in an archive has its target in the allocation's directory.
 func isLinkInArchive(name, target string) bool {
 	if target == "" || path.IsAbs(target) {
 		return false
@@ -359,7 +359,7 @@ func isLinkInArchive(name, target string) bool {
 	return err == nil
 }
 
-// openParent opens the directory of the next entry, and creates directories that have no entries.
+// openParent opens the next entry's directory, and creates directories that have no entries.
 func (x *archiveReader) openParent(dirPath string) error {
 	if x.parent != nil && x.parentPath == dirPath {
 		return nil
@@ -421,8 +421,8 @@ func (x *archiveReader) extractFile(base string, header *tar.Header, content io.
 	return f.Close()
 }
 
-// archivedMode returns the mode of an entry. A program from another machine must not run as its owner, and a directory
-// must not give its group to files.
+// archivedMode returns an entry's mode. A program from another machine must not run as its owner, and a directory must not
+// give its group to files.
 func archivedMode(header *tar.Header) fs.FileMode {
 	mode := fs.FileMode(header.Mode & 0o777)
 	if header.Mode&unix.S_ISVTX != 0 {
@@ -431,8 +431,8 @@ func archivedMode(header *tar.Header) fs.FileMode {
 	return mode
 }
 
-// setOwnerOfArchived gives a file its owner, if the agent is root. Elsewhere the files belong to the agent's user, as those of
-// all tasks.
+// setOwnerOfArchived gives a file its owner, if the agent is root. Elsewhere the files belong to the agent's user, as all
+// tasks' files do.
 func (h *dirHandle) setOwnerOfArchived(name string, header *tar.Header) error {
 	if !isAgentRoot() {
 		return nil

@@ -17,8 +17,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// DefaultChrootEnv returns Nomad's default of client.chroot_env: the files of the host that a task with
-// isolation chroot sees, as path on the host -> path in the root directory of the task.
+// DefaultChrootEnv returns Nomad's default for client.chroot_env: the host files that a task with isolation chroot sees, as
+// path on the host -> path in the task's root directory.
 func DefaultChrootEnv() map[string]string {
 	env := map[string]string{}
 	for _, path := range []string{"/bin", "/etc", "/lib", "/lib32", "/lib64", "/run/resolvconf", "/sbin", "/usr", "/run/systemd/resolve"} {
@@ -27,10 +27,10 @@ func DefaultChrootEnv() map[string]string {
 	return env
 }
 
-// reservedChrootNames are the names in the root directory of a task that the agent or the driver uses.
+// reservedChrootNames are the names that the agent or the driver uses in a task's root directory.
 var reservedChrootNames = []string{sharedDirName, localDirName, secretsDirName, privateDirName, tmpDirName, "dev", "proc"}
 
-// ValidateChrootEnv returns an error for a map of paths that cannot be built.
+// ValidateChrootEnv returns an error for a path map that cannot be built.
 func ValidateChrootEnv(env map[string]string) error {
 	targets := slices.Sorted(maps.Values(env))
 	for source, target := range env {
@@ -63,11 +63,11 @@ func isBelowOrEqual(path, dir string) bool {
 type chroot struct {
 	rootDir            *dirHandle
 	taskPathByHostPath map[string]string // path on the host -> path in the root directory
-	dirsToHide         []string          // allocsRoot and unveilMountsRoot of all allocations, which no task must see
+	dirsToHide         []string          // every allocation's allocsRoot and unveilMountsRoot, which no task must see
 }
 
-// linkAndMountHostFiles mounts the files of the host read-only, or copies the links. It skips files that are mounted
-// already, and files that the host does not have.
+// linkAndMountHostFiles mounts the host files read-only, or copies the links. It skips files that are mounted already or
+// missing on the host.
 func (c *chroot) linkAndMountHostFiles() error {
 	for _, source := range slices.Sorted(maps.Keys(c.taskPathByHostPath)) {
 		if err := c.linkOrMountHostFile(source); err != nil {
@@ -77,7 +77,7 @@ func (c *chroot) linkAndMountHostFiles() error {
 	return nil
 }
 
-// linkOrMountHostFile mounts one file of the host, or copies the link.
+// linkOrMountHostFile mounts one host file, or copies the link.
 func (c *chroot) linkOrMountHostFile(hostPath string) error {
 	f, err := c.findHostFile(hostPath)
 	if err != nil || f == nil {
@@ -97,7 +97,7 @@ func (c *chroot) linkOrMountHostFile(hostPath string) error {
 	return mountReadOnly(parent, name, f.hostPath, openOrMakeMountFile)
 }
 
-// linkHostFilesAndListMounts is linkAndMountHostFiles for a driver that makes the mounts in the mount namespace of the task: it
+// linkHostFilesAndListMounts is linkAndMountHostFiles for a driver that makes the mounts in the task's mount namespace: it
 // copies the links, and returns the mounts.
 func (c *chroot) linkHostFilesAndListMounts() (mounts []driver.Mount, err error) {
 	for _, source := range slices.Sorted(maps.Keys(c.taskPathByHostPath)) {
@@ -114,11 +114,11 @@ func (c *chroot) linkHostFilesAndListMounts() (mounts []driver.Mount, err error)
 	return mounts, nil
 }
 
-// chrootFile is a file or a directory of the host that appears in the root directory of a task.
+// chrootFile is a host file or directory that appears in a task's root directory.
 type chrootFile struct {
 	hostPath   string
-	taskPath   string // path in the root directory of the task
-	linkTarget string // content of the symbolic link that is made; empty means that the file is mounted
+	taskPath   string // path in the task's root directory
+	linkTarget string // content of the symbolic link to make; empty means that the file is mounted
 	isDir      bool
 }
 
@@ -158,8 +158,8 @@ func (c *chroot) findHostFile(hostPath string) (*chrootFile, error) {
 	return f, nil
 }
 
-// linkLeadsToSameFile reports whether a copy of the link at linkPath, whose content is linkTarget, leads to the same
-// file in the root directory of a task as on the host: on Debian, /bin is a link to usr/bin, and /usr is mounted.
+// linkLeadsToSameFile reports whether a copy of the link at linkPath, with the content linkTarget, leads to the same file in a
+// task's root directory as on the host: on Debian, /bin is a link to usr/bin, and /usr is mounted.
 func (c *chroot) linkLeadsToSameFile(linkPath, linkTarget string) bool {
 	if c.taskPathByHostPath[linkPath] != linkPath {
 		return false
@@ -175,8 +175,8 @@ func (c *chroot) linkLeadsToSameFile(linkPath, linkTarget string) bool {
 	return false
 }
 
-// ensureParentDirs creates the missing directories above pathInRoot, a path in the root directory of the task. It
-// returns the last of them, which the caller must close, and the last element of pathInRoot.
+// ensureParentDirs creates the missing directories above pathInRoot, a path in the task's root directory. It returns the last
+// directory, which the caller must close, and pathInRoot's last element.
 func (c *chroot) ensureParentDirs(pathInRoot string) (parent *dirHandle, name string, err error) {
 	names := strings.Split(strings.TrimPrefix(pathInRoot, "/"), "/")
 	last := len(names) - 1
@@ -209,8 +209,8 @@ func (h *dirHandle) ensureSymlink(name, target string) error {
 	return nil
 }
 
-// mountReadOnly mounts a file of the host, or a directory with everything that is mounted below it, on a name in
-// the directory parent, unless something is mounted there. openOrMakeTarget opens the name, and creates it if necessary.
+// mountReadOnly mounts a host file, or a directory with everything mounted below it, on a name in the directory parent, unless
+// something is mounted there. openOrMakeTarget opens the name, and creates it if necessary.
 func mountReadOnly(parent *dirHandle, name, source string, openOrMakeTarget func(parentFD int, name string) (fd int, err error)) error {
 	target, err := openOrMakeTarget(parent.fd, name)
 	if err != nil {
@@ -239,7 +239,7 @@ func mountReadOnly(parent *dirHandle, name, source string, openOrMakeTarget func
 	return parent.wrapChildError("mount on", name, explainMountDenied(err))
 }
 
-// explainMountDenied adds the remedy to an error of a machine on which the agent cannot mount.
+// explainMountDenied adds the remedy to an error from a machine on which the agent cannot mount.
 func explainMountDenied(err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM):
@@ -271,16 +271,15 @@ func openOrMakeMountFile(parentFD int, name string) (fd int, err error) {
 	return safepath.OpenAt(parentFD, name, unix.O_PATH, 0)
 }
 
-// chrootDirMode is the mode of the root directory of a task, and of the directories in it that the agent makes. The
-// agent gives this mode to no other directory of a task, so that dropSecretsAndUnmount recognizes a root directory by
-// it.
+// chrootDirMode is the mode of a task's root directory, and of the directories that the agent makes in it. The agent gives this
+// mode to no other task directory, so dropSecretsAndUnmount recognizes a root directory by it.
 const chrootDirMode = 0o755
 
-// maxUnmountDepth is the depth below the root directory of a task to which unmountChroot searches for mounts.
+// maxUnmountDepth is how deep below a task's root directory unmountChroot searches for mounts.
 const maxUnmountDepth = 16
 
-// unmountChroot unmounts all file systems that the agent and the driver have mounted below h, the root directory of a
-// task or, at a depth above 0, a directory in it.
+// unmountChroot unmounts all file systems that the agent and the driver have mounted below h, a task's root directory or, at a
+// depth above 0, a directory in it.
 func unmountChroot(h *dirHandle, depth int) error {
 	dir, err := os.Open(h.procPath())
 	if err != nil {

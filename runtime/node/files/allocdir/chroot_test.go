@@ -62,7 +62,7 @@ func checkHostTree(t *testing.T, tree string) {
 	}
 }
 
-// An agent that cannot mount makes the links of a chroot, and returns the mounts for the driver.
+// An agent that cannot mount makes a chroot's links, and returns the mounts for the driver.
 func TestPrepareReturnsMountsOfChroot(t *testing.T) {
 	tree, err := os.MkdirTemp("/var/tmp", "host-tree-") // /tmp cannot be a path in a chroot
 	if err != nil {
@@ -153,8 +153,8 @@ func TestChrootShowsHostFiles(t *testing.T) {
 	checkHostTree(t, tree)
 }
 
-// A driver that mounts the host's files gets them as mounts, and no file of the host is mounted below the directory of the task,
-// from where the removal of a data directory would reach it.
+// A driver that mounts the host's files gets them as mounts, and no file of the host is mounted below the task's directory, from
+// where the removal of a data directory would reach it.
 func TestDriverThatMountsHostFilesGetsMounts(t *testing.T) {
 	requireRoot(t)
 	d, tree := newTestDir(t), newHostTree(t)
@@ -176,7 +176,7 @@ func TestDriverThatMountsHostFilesGetsMounts(t *testing.T) {
 	}
 }
 
-// Whatever is mounted in the directory of an allocation, its removal removes nothing of the host.
+// Whatever is mounted in an allocation's directory, its removal removes nothing of the host.
 func TestDestroyKeepsHostFilesOfChroot(t *testing.T) {
 	requireRoot(t)
 	d, tree := newTestDir(t), newHostTree(t)

@@ -18,8 +18,8 @@ import (
 // not a directory.
 var errNotDir = errors.New("not a directory")
 
-// dirHandle is an open directory (O_PATH). Each operation on a file that a task could replace
-// takes the handle of its directory and one name.
+// dirHandle is an open directory (O_PATH). Each operation on a file that a task could replace takes the parent
+// directory's handle and one name.
 type dirHandle struct {
 	fd            int
 	pathForErrors string // for error messages only; the directory may have been moved
@@ -63,7 +63,7 @@ func (h *dirHandle) wrapChildError(op, name string, err error) error {
 	return &fs.PathError{Op: op, Path: h.pathForErrors + "/" + name, Err: err}
 }
 
-// wrapDirError adds the operation and the path of the directory to an error. It returns nil for nil.
+// wrapDirError adds the operation and the directory's path to an error. It returns nil for nil.
 func (h *dirHandle) wrapDirError(op string, err error) error {
 	if err == nil {
 		return nil
@@ -93,7 +93,7 @@ func (h *dirHandle) open(name string) (*dirHandle, error) {
 }
 
 // openDirAt opens a directory, with O_PATH or O_RDONLY in flags, relative to the open directory parent, or to the working
-// directory for AT_FDCWD. It returns errNotDir if the last element of name is a link.
+// directory for AT_FDCWD. It returns errNotDir if name's last element is a link.
 func openDirAt(parent int, name, pathForErrors string, flags int) (*dirHandle, error) {
 	fd, err := safepath.OpenAt(parent, name, flags|unix.O_DIRECTORY, 0)
 	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
@@ -109,8 +109,8 @@ func openDirAt(parent int, name, pathForErrors string, flags int) (*dirHandle, e
 type ownedByTasks bool
 
 const (
-	agentOwned ownedByTasks = false // the agent's: each call of ensureDir restores mode and owner
-	taskOwned  ownedByTasks = true  // the tasks': ensureDir sets mode and owner of a new directory, and the tasks may change both
+	agentOwned ownedByTasks = false // the agent's: each ensureDir call restores mode and owner
+	taskOwned  ownedByTasks = true  // the tasks': ensureDir sets a new directory's mode and owner, and the tasks may change both
 )
 
 // openOrMakeDir opens the directory called name. If the name does not exist, openOrMakeDir creates the
@@ -139,7 +139,7 @@ func (h *dirHandle) ensureDir(name string, mode fs.FileMode, owner ownedByTasks)
 	return dir, nil
 }
 
-// setOwnerAndMode sets the mode and the owner of the directory as described at ownedByTasks.
+// setOwnerAndMode sets the directory's mode and owner as described at ownedByTasks.
 func (h *dirHandle) setOwnerAndMode(justCreated bool, mode fs.FileMode, owner ownedByTasks) error {
 	st, err := h.stat()
 	if err != nil {
@@ -171,9 +171,8 @@ func (h *dirHandle) setOwnerAndMode(justCreated bool, mode fs.FileMode, owner ow
 	return nil
 }
 
-// ensureDirTraversableBy opens or creates a directory that belongs to root and that only users
-// may pass through. The ACL is replaced by one system call, so that running processes of
-// these users do not lose access.
+// ensureDirTraversableBy opens or creates a directory that belongs to root and that only users may pass through. One
+// system call replaces the ACL, so that running processes of these users do not lose access.
 func (h *dirHandle) ensureDirTraversableBy(name string, uids []uint32, allowNomadOpenFileModes bool) (*dirHandle, error) {
 	if len(uids) == 0 {
 		return h.ensureDir(name, 0o700, agentOwned)
@@ -189,8 +188,8 @@ func (h *dirHandle) ensureDirTraversableBy(name string, uids []uint32, allowNoma
 	return dir, nil
 }
 
-// setTraverseACL makes root the owner of the directory and lets users pass through it. With allowNomadOpenFileModes,
-// the directory gets Nomad's mode if an ACL cannot be set.
+// setTraverseACL makes root the directory's owner and lets users pass through it. With allowNomadOpenFileModes, the
+// directory gets Nomad's mode if an ACL cannot be set.
 func (h *dirHandle) setTraverseACL(uids []uint32, allowNomadOpenFileModes bool) error {
 	st, err := h.stat()
 	if err != nil {
@@ -208,14 +207,14 @@ func (h *dirHandle) setTraverseACL(uids []uint32, allowNomadOpenFileModes bool) 
 	return explainOwnershipDenied(err)
 }
 
-// ensureDirUnlessReplacedByTask creates a directory that belongs to the tasks. A file or a link that a task has
-// put in its place stays, and is no error.
+// ensureDirUnlessReplacedByTask creates a directory that belongs to the tasks. If a task has put a file or a link in its
+// place, that stays and is no error.
 func (h *dirHandle) ensureDirUnlessReplacedByTask(name string, mode fs.FileMode) error {
 	return closeDirIgnoringErrNotDir(h.ensureDir(name, mode, taskOwned))
 }
 
-// closeDirIgnoringErrNotDir closes dir unless err is set, and returns err. It ignores errNotDir: a task has
-// put a file or a link in place of the directory.
+// closeDirIgnoringErrNotDir closes dir unless err is set, and returns err. It ignores errNotDir: a task has replaced the
+// directory by a file or a link.
 func closeDirIgnoringErrNotDir(dir *dirHandle, err error) error {
 	if errors.Is(err, errNotDir) {
 		return nil

@@ -8,10 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MoveDataFrom moves alloc/data and the local directories of the named tasks from previous,
-// an allocation whose tasks have ended, to this allocation, which is built and has no
-// tasks yet. Existing files stay, so a call after a crash continues the move. Files
-// that previous does not have are not an error. MoveDataFrom continues after an error.
+// MoveDataFrom moves alloc/data and the named tasks' local directories from previous, an allocation without running
+// tasks, to this allocation, which is built and has no tasks yet. Existing files stay, so a call after a crash
+// continues the move. Files that previous does not have are not an error. MoveDataFrom continues after an error.
 func (d *Dir) MoveDataFrom(previous *Dir, tasks []string) error {
 	if err := d.moveDataFrom(previous, tasks); err != nil {
 		return fmt.Errorf("take over data of alloc %s: %w", previous.allocID, err)
@@ -50,7 +49,7 @@ func moveSubdirUnlessTargetHasFiles(from, to *dirHandle, parent, name string) er
 		return ignoreMissing(err)
 	}
 	defer source.close()
-	// A file or a link that a task has put in place of the directory is neither followed nor moved.
+	// If a task has replaced the directory by a file or a link, that is neither followed nor moved.
 	dir, err := source.open(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, errNotDir):
@@ -61,7 +60,7 @@ func moveSubdirUnlessTargetHasFiles(from, to *dirHandle, parent, name string) er
 	dir.close()
 	mode, whose := fs.FileMode(0o777), taskOwned
 	if isAgentRoot() && parent != sharedDirName {
-		mode, whose = 0o700, agentOwned // until BuildTaskDir changes the owner to the user of the task
+		mode, whose = 0o700, agentOwned // until BuildTaskDir changes the owner to the task's user
 	}
 	target, err := to.ensureDir(parent, mode, whose)
 	if err != nil {

@@ -18,8 +18,8 @@ const tmpfsMarkerName = ".nomad-mount"
 // before 6.4, and a user namespace, reject it.
 var rejectsNoswap atomic.Bool
 
-// mountSecretTmpfs mounts a tmpfs for the users of a task on dir, which is called name in h, unless dir is a mounted tmpfs. It
-// returns onDiskReason, the reason why secrets stay on disk, if a container or the kernel permits no tmpfs.
+// mountSecretTmpfs mounts a tmpfs for a task's users on dir, which is called name in h, unless dir is a mounted tmpfs. If a
+// container or the kernel permits no tmpfs, it returns onDiskReason, the reason why secrets stay on disk.
 func (h *dirHandle) mountSecretTmpfs(dir *dirHandle, name string, sizeMB int, u taskUsers) (onDiskReason, err error) {
 	mounted, err := safepath.IsMount(h.fd, dir.fd)
 	if err != nil {
@@ -65,7 +65,7 @@ func (h *dirHandle) mountSecretTmpfs(dir *dirHandle, name string, sizeMB int, u 
 	return nil, h.setACLAndMarkTmpfs(name, u)
 }
 
-// setACLAndMarkTmpfs sets the ACL of a newly mounted tmpfs, and creates the marker file in it.
+// setACLAndMarkTmpfs sets a newly mounted tmpfs's ACL, and creates the marker file in it.
 func (h *dirHandle) setACLAndMarkTmpfs(name string, u taskUsers) error {
 	dir, err := h.open(name) // opens the mounted file system
 	if err != nil {

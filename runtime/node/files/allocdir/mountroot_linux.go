@@ -14,12 +14,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
-// errMountsBelow means that tasks have mounts in the directory, which the mount of BindAllocsRootNosuidNodev would
-// cover, so that the agent could not unmount them. The tasks were started by an earlier version, or by an agent without
-// this mount.
+// errMountsBelow means that tasks have mounts in the directory. BindAllocsRootNosuidNodev's mount would cover them, so
+// that the agent could not unmount them. The tasks were started by an earlier version, or by an agent without this
+// mount.
 var errMountsBelow = errors.New("tasks that were started without this mount have mounts in it: stop them, or reboot, and restart the agent")
 
-// allocsRootDir is the directory of all allocations.
+// allocsRootDir is the directory for all allocations.
 type allocsRootDir struct{ *dirHandle }
 
 func openAllocsRoot(path string) (allocsRootDir, error) {
@@ -27,10 +27,10 @@ func openAllocsRoot(path string) (allocsRootDir, error) {
 	return allocsRootDir{h}, err
 }
 
-// BindAllocsRootNosuidNodev mounts the directory of all allocations on itself, with everything that is mounted
-// below it, with the options nosuid and nodev. Then set-user-id programs, set-group-id programs,
-// file capabilities and device files in it have no effect. It does nothing if the directory has
-// these options already, from an earlier call or from the operator.
+// BindAllocsRootNosuidNodev mounts the directory for all allocations on itself, with everything mounted below it, with
+// the options nosuid and nodev. Then set-user-id programs, set-group-id programs, file capabilities and device files in
+// it have no effect. It does nothing if the directory has these options already, from an earlier call or from the
+// operator.
 //
 // BindAllocsRootNosuidNodev must be called before anything below the directory is opened: a handle from before
 // the call is on another mount, without the options, and no file can be renamed between the two.
@@ -59,8 +59,8 @@ func bindAllocsRootNosuidNodev(path string) error {
 		if !shared {
 			return errMountsBelow
 		}
-		// The new mount covers the mounts that tasks use, so that no path leads to them. Because the copies stay in the
-		// peer groups of the covered mounts, the kernel unmounts both when a copy is unmounted.
+		// The new mount covers the mounts that tasks use, so no path leads to them. Because the copies stay in the covered
+		// mounts' peer groups, the kernel unmounts both when a copy is unmounted.
 		attr.Propagation = 0
 	}
 	opcount.Count(opcount.Mount)
@@ -78,7 +78,7 @@ func bindAllocsRootNosuidNodev(path string) error {
 	return explainRootMountDenied(unix.MoveMount(tree, "", root.fd, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH))
 }
 
-// explainRootMountDenied adds the remedy to an error of a machine on which the agent cannot mount.
+// explainRootMountDenied adds the remedy to an error from a machine on which the agent cannot mount.
 func explainRootMountDenied(err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
@@ -133,10 +133,10 @@ func (d allocsRootDir) checkMountsBelow() (hasBelow, ownMountIsShared bool, err 
 	return hasBelow, on.isShared, nil
 }
 
-// RestrictAndUnmountAllocsRoot removes the mount of BindAllocsRootNosuidNodev, with everything that is mounted below
-// it. No task may be running. Because set-user-id programs have an effect again, RestrictAndUnmountAllocsRoot first
-// closes the directories of the allocations to all accounts but root; BuildTaskDir admits the users of its task again.
-// It does nothing if BindAllocsRootNosuidNodev has made no mount.
+// RestrictAndUnmountAllocsRoot removes the mount that BindAllocsRootNosuidNodev made, with everything mounted below it.
+// No task may be running. Because set-user-id programs have an effect again, RestrictAndUnmountAllocsRoot first closes
+// the allocation directories to all accounts but root; BuildTaskDir admits its task's users again. It does nothing if
+// BindAllocsRootNosuidNodev has made no mount.
 func RestrictAndUnmountAllocsRoot(path string) error {
 	if err := restrictAndUnmountAllocsRoot(path); err != nil {
 		return fmt.Errorf("unmount %s: %w", path, err)
@@ -161,8 +161,8 @@ func restrictAndUnmountAllocsRoot(path string) error {
 	return root.wrapDirError("unmount", unix.Unmount(root.procPath(), unix.MNT_DETACH))
 }
 
-// isMountedOnItself reports whether the directory is mounted on itself with the options of
-// BindAllocsRootNosuidNodev. A disk that the operator has mounted there covers another directory.
+// isMountedOnItself reports whether the directory is mounted on itself with BindAllocsRootNosuidNodev's options. A disk
+// that the operator has mounted there covers another directory.
 func (d allocsRootDir) isMountedOnItself() (bool, error) {
 	if restricted, err := d.isNosuidNodev(); !restricted || err != nil {
 		return false, err
@@ -183,7 +183,7 @@ func (d allocsRootDir) isMountedOnItself() (bool, error) {
 	return found && m.mountPoint == own && m.device == covered.device && m.root == path.Join(covered.root, strings.TrimPrefix(m.mountPoint, covered.mountPoint)), nil
 }
 
-// restrictAllocDirsToRoot takes the access to the directories of all allocations from all accounts but root.
+// restrictAllocDirsToRoot closes all allocation directories to all accounts but root.
 func (d allocsRootDir) restrictAllocDirsToRoot() error {
 	entries, err := os.ReadDir(d.procPath())
 	errs := []error{err}

@@ -23,7 +23,7 @@ import (
 // rootMountFixture is a data directory in a mount namespace of its own, which tasks of a root agent use.
 type rootMountFixture struct {
 	dataDir        string
-	tasks          map[string]*TaskDir // by the id of the allocation
+	tasks          map[string]*TaskDir // by the allocation's id
 	program        []byte              // prints the user id
 	closed         bool                // the directories of the tasks are closed to other users
 	operatorMounts int                 // on the directory of the allocations
@@ -102,7 +102,7 @@ func (f *rootMountFixture) countMounts() (on, below int, err error) {
 	return on, below, nil
 }
 
-// attack leaves a set-user-id program of root and a device in the directories of a task, and uses them as another user. It returns
+// attack leaves a set-user-id program of root and a device in a task's directories, and uses them as another user. It returns
 // what the user obtains.
 func (f *rootMountFixture) attack(task *TaskDir) (gained []string, err error) {
 	for _, dir := range []string{task.LocalDir, filepath.Join(task.SharedAllocDir, "data")} {
@@ -315,7 +315,7 @@ func TestMountsBelowRootMountAreNotDoubled(t *testing.T) {
 	}
 }
 
-// A mount namespace that gets the mounts of the machine, such as that of a container engine, gets the mount and those below it.
+// A mount namespace that gets the machine's mounts, such as that of a container engine, gets the mount and those below it.
 func TestRootMountReachesOtherNamespaces(t *testing.T) {
 	requireRoot(t)
 	withRootMountFixture(t, unix.MS_SHARED, func(w *rootMountFixture) error {

@@ -14,9 +14,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
-// UnmountAndRemoveOwnDir unmounts and removes a directory that an agent has made, with all allocations in
-// it. It returns an error for a directory of another user, and does nothing if the
-// directory does not exist.
+// UnmountAndRemoveOwnDir unmounts and removes a directory that an agent has made, with all allocations in it. It returns an
+// error for another user's directory, and does nothing if the directory does not exist.
 func UnmountAndRemoveOwnDir(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -58,9 +57,8 @@ func unmountAndRemove(parent, name string) error {
 	}
 	err = dir.removeAll(name, removeTopDir)
 	if errors.Is(err, unix.EBUSY) {
-		// The first call could not remove a mount point, like alloc/logs, because the
-		// same directory was still mounted elsewhere in the tree: in the root directory of
-		// each chroot task. The first call has unmounted that too.
+		// The first call could not remove a mount point, like alloc/logs, because the same directory was still mounted elsewhere
+		// in the tree: in each chroot task's root directory. The first call has unmounted that too.
 		err = dir.removeAll(name, removeTopDir)
 	}
 	return err
@@ -82,7 +80,7 @@ func RemoveTreeExceptMounts(parent, name string) error {
 	return r.remove(dir, name, removeTopDir)
 }
 
-// removesTopDir says whether the top directory of a tree is removed, or only its content.
+// removesTopDir says whether to remove a tree's top directory, or only its content.
 type removesTopDir bool
 
 const (
@@ -91,17 +89,15 @@ const (
 )
 
 const (
-	// maxOpenDirs limits the number of directories that are open at a time. A deeper
-	// directory is first moved to the top of the tree.
+	// maxOpenDirs limits how many directories are open at a time. A deeper directory is first moved to the tree's top.
 	maxOpenDirs = 64
-	// maxReturnedErrors limits the number of errors that are returned.
+	// maxReturnedErrors limits how many errors are returned.
 	maxReturnedErrors = 8
 	// maxEmptyingPasses limits how often a directory is emptied while another process fills it.
 	maxEmptyingPasses = 16
 )
 
-// removeAll removes the tree called name. It does not follow links, and unmounts mounts
-// instead of entering them.
+// removeAll removes the tree called name. It does not follow links, and unmounts mounts instead of entering them.
 func (h *dirHandle) removeAll(name string, t removesTopDir) error {
 	r := treeRemover{}
 	return r.remove(h, name, t)
@@ -118,14 +114,14 @@ func (r *treeRemover) remove(h *dirHandle, name string, t removesTopDir) error {
 	return errors.Join(r.firstErrs...)
 }
 
-// treeRemover removes one tree, and has the state of the removal.
+// treeRemover removes one tree, and has the removal's state.
 type treeRemover struct {
-	topDir           *os.File // directory at the top of the tree
-	namesMovedToTop  []string // names, in topDir, of the directories that the remover has moved there because they were nested too deeply
+	topDir           *os.File // the tree's top directory
+	namesMovedToTop  []string // names, in topDir, of directories that were nested too deeply, so that the remover has moved them there
 	movedNameCounter int
 	keepMounts       bool    // a mount in the tree is an error, and is not unmounted
 	firstErrs        []error // the first errors, at most maxReturnedErrors
-	errorCount       int     // number of all errors
+	errorCount       int     // all errors
 }
 
 func (r *treeRemover) addError(err error) {
@@ -162,7 +158,7 @@ func (r *treeRemover) removeTree(h *dirHandle, name string, t removesTopDir) err
 	return ignoreMissing(h.wrapChildError("rmdir", name, unix.Unlinkat(h.fd, name, unix.AT_REMOVEDIR)))
 }
 
-// removeDirContent removes everything in dir, which is depth levels below the top of the tree.
+// removeDirContent removes everything in dir, which is depth levels below the tree's top.
 func (r *treeRemover) removeDirContent(dir *os.File, depth int) {
 	for range maxEmptyingPasses {
 		before, found := r.errorCount, false
@@ -223,14 +219,14 @@ func (r *treeRemover) removeEntry(dir *os.File, name string, depth int) {
 	}
 }
 
-// moveDirToTop moves a directory that is too deep to the top of the tree.
+// moveDirToTop moves a directory that is too deep to the tree's top.
 func (r *treeRemover) moveDirToTop(h *dirHandle, name string) error {
 	for {
 		r.movedNameCounter++
 		moved := ".removed-" + strconv.Itoa(r.movedNameCounter)
 		err := unix.Renameat(h.fd, name, int(r.topDir.Fd()), moved)
 		if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOTDIR) {
-			continue // a task has created a file of this name, so the next name is tried
+			continue // a task has created a file with this name, so the next name is tried
 		}
 		if err != nil {
 			return h.wrapChildError("rename", name, err)
@@ -282,8 +278,8 @@ func (h *dirHandle) openDirRestoringPermissions(name string) (*os.File, error) {
 	return os.NewFile(uintptr(dir.fd), dir.pathForErrors), nil
 }
 
-// restoreOwnerPermissions restores the permissions of a directory of the agent's user that a task has
-// made read-only, as Go does with its module cache.
+// restoreOwnerPermissions restores the permissions if a task has made a directory of the agent's user read-only, as Go does
+// with its module cache.
 func (h *dirHandle) restoreOwnerPermissions(name string) error {
 	dir, err := h.open(name)
 	if err != nil {

@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// topDirFlag is FS_TOPDIR_FL of linux/fs.h, the flag T of chattr.
+// topDirFlag is FS_TOPDIR_FL in linux/fs.h, chattr's flag T.
 const topDirFlag = 0x20000
 
-// SpreadAllocDirs makes the file system place the directories of different allocations apart from each other, see
-// DESIGN.md. It changes nothing if the file system cannot do so. allocsRoot is the directory of all allocations.
+// SpreadAllocDirs makes the file system place different allocations' directories apart from each other, see
+// DESIGN.md. It changes nothing if the file system cannot do so. allocsRoot is the directory for all allocations.
 func SpreadAllocDirs(allocsRoot string) error {
 	if err := setTopDirFlag(allocsRoot); err != nil {
 		return fmt.Errorf("set flag T of %s: %w", allocsRoot, err)

@@ -13,26 +13,24 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// TaskDirOptions define how the directory of a task is created.
+// TaskDirOptions define how a task's directory is created.
 type TaskDirOptions struct {
-	SecretsMB int                // size of secrets/ in MB; 0 means 1
-	Isolation driver.FSIsolation // isolation of the task's driver
+	SecretsMB int                // secrets/ size in MB; 0 means 1
+	Isolation driver.FSIsolation // the task driver's isolation
 
-	// ChrootEnv has the files of the host that a task with isolation chroot sees, read-only: path on the host
-	// -> path in the root directory of the task. ValidateChrootEnv must accept it.
+	// ChrootEnv has the host files that a task with isolation chroot sees, read-only: path on the host -> path in the task's
+	// root directory. ValidateChrootEnv must accept it.
 	ChrootEnv map[string]string
 
-	// DriverMountsHostFiles means that the driver makes the mounts of ChrootEnv, which BuildTaskDir then returns. Otherwise a
-	// root agent makes them on the host, below the directory of the task.
+	// DriverMountsHostFiles means that the driver makes the ChrootEnv mounts, which BuildTaskDir then returns. Otherwise a root
+	// agent makes them on the host, below the task's directory.
 	DriverMountsHostFiles bool
 
-	// User is the user of the job; empty means the default user of drivers with this
-	// isolation: the user of the agent, or nobody with chroot and unveil. With
-	// isolation image the user is defined in the image, and the directories belong to
-	// nobody.
+	// User is the job's user; empty means the default user for drivers with this isolation: the agent's user, or nobody with
+	// chroot and unveil. With isolation image the image defines the user, and the directories belong to nobody.
 	User string
 
-	// AdmittedUsers are users other than User to whom processes of the task may switch.
+	// AdmittedUsers are users other than User to whom the task's processes may switch.
 	AdmittedUsers []string
 
 	// AllowNomadOpenFileModes allows Nomad's modes where a directory cannot be closed to other
@@ -41,7 +39,7 @@ type TaskDirOptions struct {
 	AllowNomadOpenFileModes bool
 }
 
-// TaskDir is the directory of one task.
+// TaskDir is one task's directory.
 type TaskDir struct {
 	hook.TaskDir
 
@@ -49,7 +47,7 @@ type TaskDir struct {
 	// is nil when they are in memory.
 	SecretsOnDiskReason error
 
-	// MountsForDriver are the mounts that the driver must make for a task with isolation chroot: the files of ChrootEnv, if
+	// MountsForDriver are the mounts that the driver must make for a task with isolation chroot: the ChrootEnv files, if
 	// TaskDirOptions.DriverMountsHostFiles is set or the agent is not root, and the shared directory, if the agent is not root.
 	MountsForDriver []driver.Mount
 }
@@ -57,12 +55,10 @@ type TaskDir struct {
 // errNotRoot is the reason for secrets on disk under an agent that is not root.
 var errNotRoot = errors.New("only root can mount a memory file system")
 
-// BuildTaskDir creates the missing parts of a task's directory in an allocation that is
-// built, and denies access to it to all but the users of the task. It must be called before every
-// start of the task, and may be called while the task runs: after a reboot the
-// directory exists but its memory file systems do not, and the user may be created by
-// another task or have another uid than before. It keeps the changes that the task has
-// made in its own directories.
+// BuildTaskDir creates the missing parts of a task's directory in a built allocation, and denies access to it to all but the
+// task's users. It must be called before every task start, and may be called while the task runs: after a reboot the
+// directory exists but its memory file systems do not, and the user may be created by another task or have another uid than
+// before. It keeps the task's changes in its own directories.
 func (d *Dir) BuildTaskDir(name string, o TaskDirOptions) (*TaskDir, error) {
 	if err := checkTaskDirName(name); err != nil {
 		return nil, fmt.Errorf("build directory of task %q: %w", name, err)
@@ -116,7 +112,7 @@ func (d *Dir) buildTaskDir(t *TaskDir, name string, o TaskDirOptions) error {
 			t.MountsForDriver, err = c.linkHostFilesAndListMounts()
 			t.MountsForDriver = append(t.MountsForDriver, sharedDirMounts(filepath.Join(d.Path(), sharedDirName))...)
 		}
-		return err // the other isolations that need mounts are those of drivers that do not run without root
+		return err // only drivers that need root have the other isolations that need mounts
 	}
 	switch o.Isolation {
 	case driver.FSIsolationChroot:
@@ -139,7 +135,7 @@ func (d *Dir) buildTaskDir(t *TaskDir, name string, o TaskDirOptions) error {
 	return alloc.admitUIDsToTraverse(u.traversingUIDs(), u.allowNomadOpenFileModes)
 }
 
-// ensureTaskDir opens or creates the directory of a task.
+// ensureTaskDir opens or creates a task's directory.
 func (h *dirHandle) ensureTaskDir(name string, o TaskDirOptions, u taskUsers) (*dirHandle, error) {
 	switch {
 	case !isAgentRoot():
@@ -152,8 +148,7 @@ func (h *dirHandle) ensureTaskDir(name string, o TaskDirOptions, u taskUsers) (*
 	return h.ensureDirForTaskUsers(name, u, 0o777)
 }
 
-// bindSharedDirInto bind-mounts the shared directory into the directory of a chroot task, with
-// the logs read-only.
+// bindSharedDirInto bind-mounts the shared directory into a chroot task's directory, with the logs read-only.
 func (h *dirHandle) bindSharedDirInto(task *dirHandle) error {
 	shared, err := h.open(sharedDirName)
 	if err != nil {
@@ -242,9 +237,8 @@ func (h *dirHandle) ensureSecretDir(name string, sizeMB int, u taskUsers) (onDis
 	return h.mountSecretTmpfs(dir, name, sizeMB, u)
 }
 
-// DropSecretsAndUnmount removes the secrets of a task: it unmounts them, or empties the
-// directories if they are on disk. It also unmounts everything else that was mounted
-// for the task. The runner calls it when the task will not start again. It may be
+// DropSecretsAndUnmount removes a task's secrets: it unmounts them, or empties the directories if they are on disk. It also
+// unmounts everything else that was mounted for the task. The runner calls it when the task will not start again. It may be
 // called again, and for a task that was never built.
 func (d *Dir) DropSecretsAndUnmount(name string) error {
 	if err := checkTaskDirName(name); err != nil {
@@ -287,9 +281,8 @@ func (d *Dir) unbindTaskDirsForUnveil(name string) error {
 	return unmountAndRemove(d.unveilMountsRoot(), mountsDirName)
 }
 
-// WriteLocalFile writes one file for the task, with mode 0755, to a path relative to its
-// local directory. The path may leave the local directory, but not the directory of the
-// allocation. An existing file is replaced.
+// WriteLocalFile writes one file for the task, with mode 0755, to a path relative to its local directory. The path may leave
+// the local directory, but not the allocation's directory. An existing file is replaced.
 func (d *Dir) WriteLocalFile(task, pathInLocal string, data []byte) error {
 	if err := d.writeLocalFile(task, pathInLocal, data); err != nil {
 		return fmt.Errorf("write %q for task %q: %w", pathInLocal, task, err)
@@ -327,7 +320,7 @@ func (d *Dir) writeLocalFile(task, pathInLocal string, data []byte) error {
 	if err := root.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	// O_EXCL makes sure that no link or FIFO of a task is opened.
+	// O_EXCL makes sure that no task's link or FIFO is opened.
 	f, err := root.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
 	if err != nil {
 		return err
@@ -336,7 +329,7 @@ func (d *Dir) writeLocalFile(task, pathInLocal string, data []byte) error {
 	return errors.Join(err, f.Chmod(0o755), f.Close())
 }
 
-// checkTaskDirName rejects names that cannot have a directory of their own.
+// checkTaskDirName rejects names that cannot have their own directory.
 func checkTaskDirName(name string) error {
 	switch {
 	case name == sharedDirName:

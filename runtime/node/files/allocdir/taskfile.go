@@ -14,10 +14,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// WriteTaskFile writes a file that only the user of the task may read, to a path relative to the
-// directory of the task. It creates missing directories, and replaces the file by a rename, so that the
-// task never reads an incomplete file. No part of the path may be a link. With isolation image, whose
-// users are defined in the image, all users of the container may read the file.
+// WriteTaskFile writes a file that only the task's user may read, to a path relative to the task's directory. It creates
+// missing directories, and replaces the file by a rename, so that the task never reads an incomplete file. No part of the
+// path may be a link. With isolation image, where the image defines the users, all users in the container may read the file.
 func (d *Dir) WriteTaskFile(task, pathInTaskDir string, o TaskDirOptions, data []byte) error {
 	if err := d.writeTaskFile(task, pathInTaskDir, o, data); err != nil {
 		return fmt.Errorf("write %q for task %q: %w", pathInTaskDir, task, err)
@@ -53,7 +52,7 @@ func (d *Dir) writeTaskFile(task, pathInTaskDir string, o TaskDirOptions, data [
 	return u.replaceFile(dir, parts[len(parts)-1], data)
 }
 
-// openTaskDir opens the directory of a task.
+// openTaskDir opens a task's directory.
 func (d *Dir) openTaskDir(task string) (*dirHandle, error) {
 	if err := checkTaskDirName(task); err != nil {
 		return nil, err
@@ -66,8 +65,8 @@ func (d *Dir) openTaskDir(task string) (*dirHandle, error) {
 	return alloc.open(task)
 }
 
-// lookupFileUsers returns the users that may read files that the agent writes for the task. An agent that is not root cannot
-// change owners, so it looks up no user.
+// lookupFileUsers returns the users that may read the agent's files for the task. An agent that is not root cannot change
+// owners, so it looks up no user.
 func (o TaskDirOptions) lookupFileUsers() (taskUsers, error) {
 	if !isAgentRoot() {
 		return taskUsers{allowsAllUsers: o.Isolation == driver.FSIsolationImage}, nil
@@ -75,8 +74,8 @@ func (o TaskDirOptions) lookupFileUsers() (taskUsers, error) {
 	return o.lookupUsers()
 }
 
-// openOrMakeOwnedDir opens a directory in parent, or creates it for the users. It creates the directory under another
-// name, so that a directory that a killed agent has not given to the users never has the name.
+// openOrMakeOwnedDir opens a directory in parent, or creates it for the users. It creates the directory under another name,
+// so that a killed agent never leaves the name on a directory that the users do not own yet.
 func (u taskUsers) openOrMakeOwnedDir(parent *dirHandle, name string) (*dirHandle, error) {
 	dir, err := parent.open(name)
 	if !errors.Is(err, unix.ENOENT) {
@@ -148,7 +147,7 @@ func (u taskUsers) replaceFile(h *dirHandle, name string, data []byte) (err erro
 	return h.wrapChildError("rename to", name, unix.Renameat(h.fd, made, h.fd, name))
 }
 
-// setFileOwnerAndMode makes the user of the task the owner of a new file, which only the agent can read so far.
+// setFileOwnerAndMode makes the task's user the owner of a new file, which only the agent can read so far.
 func (u taskUsers) setFileOwnerAndMode(f *os.File) error {
 	var err error
 	if u.allowsAllUsers {
@@ -163,9 +162,9 @@ func (u taskUsers) setFileOwnerAndMode(f *os.File) error {
 	return explainOwnershipDenied(err)
 }
 
-// ListenInSecretsDir creates a unix socket in the secrets directory of a task, in place of a file with this
-// name, and returns the descriptor on which the caller accepts connections. Only the user of the task can
-// connect; with isolation image, all users of the container can.
+// ListenInSecretsDir creates a unix socket in a task's secrets directory, in place of a file with this name, and returns the
+// descriptor on which the caller accepts connections. Only the task's user can connect; with isolation image, all users in
+// the container can.
 func (d *Dir) ListenInSecretsDir(task, socketName string, o TaskDirOptions) (fd int, err error) {
 	if fd, err = d.listenInSecretsDir(task, socketName, o); err != nil {
 		return -1, fmt.Errorf("make socket %q of task %q: %w", socketName, task, err)
@@ -173,7 +172,7 @@ func (d *Dir) ListenInSecretsDir(task, socketName string, o TaskDirOptions) (fd 
 	return fd, nil
 }
 
-// listenBacklog is how many clients of a task can wait until the agent accepts their connections.
+// listenBacklog is how many of a task's clients can wait until the agent accepts their connections.
 const listenBacklog = 128
 
 func (d *Dir) listenInSecretsDir(task, socketName string, o TaskDirOptions) (fd int, err error) {
@@ -197,8 +196,7 @@ func (d *Dir) listenInSecretsDir(task, socketName string, o TaskDirOptions) (fd 
 	if fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
 		return -1, os.NewSyscallError("socket", err)
 	}
-	// The file of the socket gets the mode that the socket has when it is bound, so that no other user
-	// can connect before a later change of the mode.
+	// The socket file gets the socket's mode at the bind, so that no other user can connect before a later mode change.
 	err = os.NewSyscallError("fchmod", unix.Fchmod(fd, 0o600))
 	if err == nil {
 		err = bindSocketAs(u.owner, fd, safepath.ProcPathAt(secrets.fd, socketName))
@@ -217,7 +215,7 @@ func (d *Dir) listenInSecretsDir(task, socketName string, o TaskDirOptions) (fd 
 }
 
 // bindSocketAs binds a socket to a path. The socket file belongs to owner from its creation: if root created it and changed
-// its owner, the task could put a link to another file in its place, and would become the owner of that file.
+// its owner, the task could put a link to another file in its place, and would own that file.
 func bindSocketAs(owner account, fd int, path string) (err error) {
 	address := &unix.SockaddrUnix{Name: path}
 	if !isAgentRoot() || owner == rootAccount {
@@ -226,7 +224,7 @@ func bindSocketAs(owner account, fd int, path string) (err error) {
 	runtime.LockOSThread() // the ids for accesses to files belong to the thread
 	defer runtime.UnlockOSThread()
 	defer func() {
-		_ = unix.Setfsuid(0) // cannot fail: the thread still has the effective user id of root
+		_ = unix.Setfsuid(0) // cannot fail: the thread's effective user id is still root
 		_ = unix.Setfsgid(0)
 	}()
 	for _, set := range []struct {
@@ -241,8 +239,8 @@ func bindSocketAs(owner account, fd int, path string) (err error) {
 	return os.NewSyscallError("bind", unix.Bind(fd, address))
 }
 
-// letAllUsersConnect lets all users connect to a socket in the directory h. The users of a container can replace the
-// socket, so letAllUsersConnect first checks that the file is a socket of the owner.
+// letAllUsersConnect lets all users connect to a socket in the directory h. A container's users can replace the socket, so
+// letAllUsersConnect first checks that the file is the owner's socket.
 func (u taskUsers) letAllUsersConnect(h *dirHandle, name string) error {
 	fd, err := safepath.OpenAt(h.fd, name, unix.O_PATH, 0)
 	if err != nil {

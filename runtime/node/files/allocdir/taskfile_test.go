@@ -44,7 +44,7 @@ func TestWriteTaskFile(t *testing.T) {
 	}
 }
 
-// The user of the task can change all directories in which the agent writes.
+// The task's user can change all directories in which the agent writes.
 func TestWriteTaskFileFollowsNoLinks(t *testing.T) {
 	d := newPublicDir(t)
 	task := mustBuildTask(t, d, "web", TaskDirOptions{})
@@ -77,7 +77,7 @@ func TestWriteTaskFileFollowsNoLinks(t *testing.T) {
 	}
 }
 
-// A directory that a killed agent has not given to the user of the task is created again.
+// A directory that a killed agent has not given to the task's user is created again.
 func TestWriteTaskFileReplacesDirOfKilledAgent(t *testing.T) {
 	d := newPublicDir(t)
 	o := TaskDirOptions{User: "nobody"}

@@ -17,16 +17,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
-// mountEntry is a line of a mount table.
+// mountEntry is a mount table line.
 type mountEntry struct {
 	parentID, device, root, mountPoint string
 	isShared                           bool // the mount is in a peer group: mounts below it propagate to its copies
 }
 
-// octalUnescaper replaces the escapes with which the kernel writes paths in a mount table.
+// octalUnescaper replaces the kernel's escapes for paths in a mount table.
 var octalUnescaper = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
-// readMountByID returns the mount table of this process as mount id -> line.
+// readMountByID returns this process's mount table as mount id -> line.
 func readMountByID() (map[string]mountEntry, error) {
 	return readMountTable("/proc/thread-self/mountinfo")
 }
@@ -38,7 +38,7 @@ func readMountTable(file string) (map[string]mountEntry, error) {
 	}
 	mounts := make(map[string]mountEntry)
 	for line := range strings.Lines(string(table)) {
-		const optional = 6 // index of the first optional field
+		const optional = 6 // the first optional field's index
 		if f := strings.Fields(line); len(f) > optional {
 			shared := slices.ContainsFunc(f[optional:], func(field string) bool { return strings.HasPrefix(field, "shared:") })
 			mounts[f[0]] = mountEntry{parentID: f[1], device: f[2], root: octalUnescaper.Replace(f[3]), mountPoint: octalUnescaper.Replace(f[4]), isShared: shared}
@@ -47,15 +47,15 @@ func readMountTable(file string) (map[string]mountEntry, error) {
 	return mounts, nil
 }
 
-// realPath returns the path of the directory in the mount table.
+// realPath returns the directory's path in the mount table.
 func realPath(h *dirHandle) (string, error) { return os.Readlink(h.procPath()) }
 
 // maxUnmountPasses limits how often unmountBelow reads the mount table: a pass uncovers the mounts that others have covered.
 const maxUnmountPasses = 64
 
-// unmountBelow detaches all mounts below the directory whose paths, relative to the directory, are selected. It finds them in the
-// mount table, so it opens no directory of a task to search for them, and follows no link. It detaches a mount before the one
-// that contains it.
+// unmountBelow detaches all mounts below the directory that isSelected accepts by their paths relative to the directory. It finds
+// them in the mount table, so it opens no task directory to search for them, and follows no link. It detaches a mount before the
+// one that contains it.
 func (h *dirHandle) unmountBelow(isSelected func(relative string) bool) error {
 	for range maxUnmountPasses {
 		mounts, err := readMountByID()
@@ -91,7 +91,7 @@ func (h *dirHandle) unmountBelow(isSelected func(relative string) bool) error {
 	return h.wrapDirError("unmount everything below", errors.New("mounts appear again"))
 }
 
-// detachMountInTable detaches the uppermost mount at a path, if it is one of ids: the path can lead elsewhere since the table was
+// detachMountInTable detaches the uppermost mount at a path, if its id is in ids: the path may lead elsewhere since the table was
 // read.
 func detachMountInTable(h *dirHandle, relative string, ids []string) (detached bool, err error) {
 	fd, err := safepath.OpenBeneath(h.fd, relative)
@@ -110,7 +110,7 @@ func detachMountInTable(h *dirHandle, relative string, ids []string) (detached b
 	return err == nil, h.wrapChildError("unmount", relative, err)
 }
 
-// FindAllocsWithMounts returns the given allocations below whose directories UnmountAllocDirs would unmount something.
+// FindAllocsWithMounts returns the given allocations for which UnmountAllocDirs would unmount something.
 func FindAllocsWithMounts(allocsRoot string, allocIDs map[string]bool) (map[string]bool, error) {
 	mounts, err := readMountByID()
 	if err != nil {
@@ -148,8 +148,8 @@ func FindAllocsWithMounts(allocsRoot string, allocIDs map[string]bool) (map[stri
 	return found, nil
 }
 
-// possibleAllocIDsOfUnveilMount returns the ids of allocations that a mount below the directory of bindTaskDirsForUnveil can belong to.
-// The name of its directory there is "<alloc id>-<task>". Without a UUID, either part can have a hyphen.
+// possibleAllocIDsOfUnveilMount returns the allocation ids to which a mount below bindTaskDirsForUnveil's directory can belong.
+// Its directory is named "<alloc id>-<task>" there. Without a UUID, either part can have a hyphen.
 func possibleAllocIDsOfUnveilMount(relative string) (ids []string) {
 	name, _, _ := strings.Cut(relative, "/")
 	for i, c := range name {
@@ -164,9 +164,9 @@ func possibleAllocIDsOfUnveilMount(relative string) (ids []string) {
 	return ids
 }
 
-// UnmountAllocDirs unmounts everything below the directories of the allocations in allocsRoot, also what tasks have mounted there,
-// except for the allocations that isKept reports. No task of the others may be running. It leaves the mount of
-// BindAllocsRootNosuidNodev, and does nothing if the directory does not exist.
+// UnmountAllocDirs unmounts everything below the allocation directories in allocsRoot, also what tasks have mounted there, except
+// for the allocations that isKept reports. No task of the others may be running. It leaves BindAllocsRootNosuidNodev's mount, and
+// does nothing if the directory does not exist.
 func UnmountAllocDirs(allocsRoot string, isKept func(allocID string) bool) error {
 	inAllocsRoot := func(relative string) bool {
 		allocID, _, _ := strings.Cut(relative, "/")
@@ -196,9 +196,9 @@ func unmountBelowPath(path string, isSelected func(relative string) bool) error 
 	return dir.unmountBelow(isSelected)
 }
 
-// DropAllSecretsAndUnmount does what DropSecretsAndUnmount does, for all tasks that have a directory, and unmounts everything else
-// below the directory of the allocation. No task of the allocation may be running. Afterwards the directory can be removed by any
-// program. It does nothing if the directory does not exist.
+// DropAllSecretsAndUnmount does what DropSecretsAndUnmount does, for all tasks that have a directory, and unmounts everything
+// else below the allocation's directory. None of the allocation's tasks may be running. Afterwards any program can remove the
+// directory. It does nothing if the directory does not exist.
 func (d *Dir) DropAllSecretsAndUnmount() error {
 	errs := []error{UnmountAllocDirs(d.allocsRoot, func(allocID string) bool { return allocID != d.allocID })}
 	entries, err := os.ReadDir(d.Path())
@@ -213,9 +213,8 @@ func (d *Dir) DropAllSecretsAndUnmount() error {
 	return errors.Join(errs...)
 }
 
-// FindAllocsMountedElsewhere returns those of the allocations whose directories are mounted, at another path, in the mount namespace of
-// a running process other than this one: that of a container, for example. It ignores processes that this user is not allowed to
-// examine.
+// FindAllocsMountedElsewhere returns the allocations with directories that are mounted, at another path, in the mount namespace
+// of another running process, for example a container's. It ignores processes that this user is not allowed to examine.
 func FindAllocsMountedElsewhere(allocIDs []string) (map[string]bool, error) {
 	asked := make(map[string]bool, len(allocIDs))
 	for _, id := range allocIDs {
@@ -240,7 +239,7 @@ func FindAllocsMountedElsewhere(allocIDs []string) (map[string]bool, error) {
 		seen[namespace] = true
 		for _, m := range mounts {
 			for part := range strings.SplitSeq(m.root, "/") {
-				// In a copy of the mount namespace of the machine, as services have it, the directory has its own path.
+				// In a copy of the machine's mount namespace, as services have it, the directory has its own path.
 				if asked[part] && !strings.Contains(m.mountPoint, part) {
 					found[part] = true
 				}

@@ -27,8 +27,8 @@ func bindForTest(t *testing.T, source, target string) {
 	}
 }
 
-// Whatever is mounted below the directory of an allocation is unmounted, however deep and in whatever order it was mounted, and
-// the plain removal of the directory then removes nothing of the host.
+// Whatever is mounted below an allocation's directory is unmounted, however deep and in whatever order it was mounted, and the
+// plain removal of the directory then removes nothing of the host.
 func TestUnmountAllocDirs(t *testing.T) {
 	requireRoot(t)
 	d, tree := newTestDir(t), newHostTree(t)
@@ -170,7 +170,7 @@ func TestFindAllocsMountedElsewhere(t *testing.T) {
 	}
 	bindForTest(t, filepath.Join(d.Path(), "alloc"), filepath.Join(d.Path(), "bound"))
 	want(false)
-	stop := run("true") // a copy of the mounts of the machine, such as a service has it
+	stop := run("true") // a copy of the machine's mounts, such as a service has it
 	want(false)
 	stop()
 	stop = run(`mount --bind "$1/alloc" "$2"`)

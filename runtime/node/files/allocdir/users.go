@@ -15,13 +15,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// account is a user of the machine with its primary group.
+// account is a user on the machine with its primary group.
 type account struct{ uid, gid int }
 
 // rootAccount is root, the only account under which an agent can change owners.
 var rootAccount = account{0, 0}
 
-// taskUsers are the users that may access the directories of one task.
+// taskUsers are the users that may access one task's directories.
 type taskUsers struct {
 	owner                   account
 	admittedUIDs            []uint32 // users other than the owner and root that may access the directories, in ascending order
@@ -29,7 +29,7 @@ type taskUsers struct {
 	allowNomadOpenFileModes bool     // use Nomad's modes where the owner or an ACL cannot be set
 }
 
-// lookupUsers looks up the users that may access the directories of the task. The agent must be root.
+// lookupUsers looks up the users that may access the task's directories. The agent must be root.
 func (o TaskDirOptions) lookupUsers() (taskUsers, error) {
 	u := taskUsers{owner: rootAccount, allowsAllUsers: o.Isolation == driver.FSIsolationImage, allowNomadOpenFileModes: o.AllowNomadOpenFileModes}
 	switch {
@@ -57,8 +57,7 @@ func (o TaskDirOptions) lookupUsers() (taskUsers, error) {
 	return u, nil
 }
 
-// traversingUIDs returns the users other than root that must pass through the directory of the
-// allocation, in ascending order.
+// traversingUIDs returns the users other than root that must pass through the allocation's directory, in ascending order.
 func (u taskUsers) traversingUIDs() []uint32 {
 	if u.allowsAllUsers || u.owner.uid == rootAccount.uid {
 		return u.admittedUIDs
@@ -91,9 +90,9 @@ func explainOwnershipDenied(err error) error {
 	return fmt.Errorf(`%w: other accounts could not be kept out: have the data directory on a file system with owners and ACLs, or allow Nomad's modes with the client option "alloc_dir.nomad_modes"`, err)
 }
 
-// ensureDirForTaskUsers opens or creates a directory that only the users of a task may access.
-// It changes an existing directory only if the directory belongs to none of these users, has
-// Nomad's mode, or has no ACL for admitted users. It does not change a directory that a task has mounted there.
+// ensureDirForTaskUsers opens or creates a directory that only a task's users may access. It changes an existing directory
+// only if the directory belongs to none of these users, has Nomad's mode, or has no ACL for admitted users. It does not
+// change a directory that a task has mounted there.
 func (h *dirHandle) ensureDirForTaskUsers(name string, u taskUsers, nomadMode fs.FileMode) (*dirHandle, error) {
 	if u.allowsAllUsers || !isAgentRoot() {
 		return h.ensureDir(name, nomadMode, taskOwned)
@@ -109,14 +108,14 @@ func (h *dirHandle) ensureDirForTaskUsers(name string, u taskUsers, nomadMode fs
 	return dir, nil
 }
 
-// ensureDirForTaskUsersUnlessReplacedByTask creates a directory that only the users of a task may access. A file or a link
-// that the task has put in its place stays, and is no error.
+// ensureDirForTaskUsersUnlessReplacedByTask creates a directory that only a task's users may access. If the task has put a
+// file or a link in its place, that stays and is no error.
 func (h *dirHandle) ensureDirForTaskUsersUnlessReplacedByTask(name string, u taskUsers, nomadMode fs.FileMode) error {
 	return closeDirIgnoringErrNotDir(h.ensureDirForTaskUsers(name, u, nomadMode))
 }
 
-// restrictDirToTaskUsers lets only the users of a task access dir, which is called name in h. With
-// u.allowNomadOpenFileModes, dir gets nomadMode if owners or ACLs cannot be set.
+// restrictDirToTaskUsers lets only a task's users access dir, which is called name in h. With u.allowNomadOpenFileModes,
+// dir gets nomadMode if owners or ACLs cannot be set.
 func (h *dirHandle) restrictDirToTaskUsers(dir *dirHandle, name string, justCreated bool, u taskUsers, nomadMode fs.FileMode) error {
 	err := h.setOwnerModeAndACL(dir, name, justCreated, u)
 	if err == nil || !u.allowNomadOpenFileModes || !isOwnershipDenied(err) {
@@ -139,9 +138,8 @@ func (h *dirHandle) setOwnerModeAndACL(dir *dirHandle, name string, justCreated 
 		}
 	}
 	if !belongs {
-		// If the owner is root, no file changes its owner, because root can read all files.
-		// Of the directories that belong to root before the first start, only local can have
-		// files: the data of an earlier allocation.
+		// If the owner is root, no file changes its owner, because root can read all files. Among the directories that belong to
+		// root before the first start, only local can have files: an earlier allocation's data.
 		if !justCreated && u.owner != rootAccount && (int(st.Uid) != rootAccount.uid || name == localDirName) {
 			if err := dir.chownTree(int(st.Uid), u.owner); err != nil {
 				return err
@@ -153,7 +151,7 @@ func (h *dirHandle) setOwnerModeAndACL(dir *dirHandle, name string, justCreated 
 	}
 	mode := fs.FileMode(0o700)
 	if len(u.admittedUIDs) > 0 {
-		mode |= fs.ModeSticky // the sticky bit prevents a user from replacing files of another user
+		mode |= fs.ModeSticky // the sticky bit prevents a user from replacing another user's files
 	}
 	switch {
 	case justCreated && st.Mode&0o7777 == 0o700 && len(u.admittedUIDs) == 0:
@@ -177,8 +175,7 @@ func (h *dirHandle) setOwnerModeAndACL(dir *dirHandle, name string, justCreated 
 	return dir.setACL(u.admittedUIDs, aclRWX)
 }
 
-// isForeignMount reports whether a mount that the agent did not make is on dir, which is
-// called name in h.
+// isForeignMount reports whether dir, which is called name in h, has a mount that the agent did not make.
 func (h *dirHandle) isForeignMount(dir *dirHandle, name string) (bool, error) {
 	mounted, err := safepath.IsMount(h.fd, dir.fd)
 	if err != nil || !mounted {
@@ -191,10 +188,9 @@ func (h *dirHandle) isForeignMount(dir *dirHandle, name string) (bool, error) {
 	return !tmpfs, err
 }
 
-// chownTree changes the owner of all files and directories below h that belong to user id
-// fromUID, because the user of a task has changed since the files were created. It does
-// not enter mounts. The caller changes the owner of h itself afterwards, so that it repeats
-// an interrupted call.
+// chownTree changes the owner of all files and directories below h that belong to user id fromUID, because a task's user
+// has changed since. It does not enter mounts. The caller changes h's owner afterwards, so that it repeats an interrupted
+// call.
 func (h *dirHandle) chownTree(fromUID int, to account) error {
 	fd, err := safepath.OpenAt(h.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -238,15 +234,15 @@ func (h *dirHandle) chownChild(name string, fromUID int, to account) error {
 			return err
 		}
 	}
-	// A file of root with several hard links may have a name outside the directory, so it keeps its owner.
+	// A root file with several hard links may have a name outside the directory, so it keeps its owner.
 	if int(st.Uid) != fromUID || fromUID == rootAccount.uid && !isDir && st.Nlink > 1 {
 		return nil
 	}
 	return entry.chown(to)
 }
 
-// admitUIDsToTraverse adds users to those who may pass through h, the directory of an allocation. The caller
-// holds the mu of its Dir.
+// admitUIDsToTraverse adds users to those who may pass through h, an allocation's directory. The caller holds its Dir's
+// mu.
 func (h *dirHandle) admitUIDsToTraverse(uids []uint32, allowNomadOpenFileModes bool) error {
 	if len(uids) == 0 {
 		return nil
@@ -267,9 +263,8 @@ func (h *dirHandle) admitUIDsToTraverse(uids []uint32, allowNomadOpenFileModes b
 	return explainOwnershipDenied(err)
 }
 
-// RevokeUserAccess makes the directory of the allocation inaccessible to a user who could pass through
-// it. It does nothing if the directory does not exist, or if the agent is not root. BuildTaskDir admits
-// the user again.
+// RevokeUserAccess makes the allocation's directory inaccessible to a user who could pass through it. It does nothing if
+// the directory does not exist, or if the agent is not root. BuildTaskDir admits the user again.
 func (d *Dir) RevokeUserAccess(uid uint32) error {
 	if !isAgentRoot() {
 		return nil
@@ -288,13 +283,12 @@ func (d *Dir) RevokeUserAccess(uid uint32) error {
 	return alloc.setACL(slices.DeleteFunc(admitted, func(id uint32) bool { return id == uid }), aclTraverse)
 }
 
-// nomadAllocDirMode is Nomad's mode of the directory of an allocation.
+// nomadAllocDirMode is Nomad's mode for an allocation's directory.
 const nomadAllocDirMode fs.FileMode = 0o755
 
-// RestrictToTaskUsers lets only root and the users of the given tasks pass through the directory of
-// the allocation, if an earlier version let all users. The given tasks may be running: their
-// users have access at all times. It does nothing if the directory does not
-// exist, or if the agent is not root.
+// RestrictToTaskUsers lets only root and the given tasks' users pass through the allocation's directory, if an earlier
+// version let all users. The given tasks may be running: their users have access at all times. It does nothing if the
+// directory does not exist, or if the agent is not root.
 func (d *Dir) RestrictToTaskUsers(tasks []TaskDirOptions) error {
 	if !isAgentRoot() {
 		return nil

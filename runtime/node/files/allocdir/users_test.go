@@ -50,7 +50,7 @@ func newPublicDir(t *testing.T) *Dir {
 	}
 	t.Cleanup(func() {
 		entries, _ := os.ReadDir(d.Path())
-		for _, e := range entries { // drops the secrets of each task, as the runner does when a task has ended
+		for _, e := range entries { // drops each task's secrets, as the runner does when a task has ended
 			if e.Name() != sharedDirName {
 				if err := d.DropSecretsAndUnmount(e.Name()); err != nil {
 					t.Error(err)
@@ -76,7 +76,7 @@ func mustBuildTask(t *testing.T, d *Dir, name string, o TaskDirOptions) *TaskDir
 	return task
 }
 
-// runShellAs runs a script as another account, which knows the paths of the allocation.
+// runShellAs runs a script as another account, which knows the allocation's paths.
 func runShellAs(t *testing.T, uid int, script string, args ...string) (string, error) {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", append([]string{"-c", script, "sh"}, args...)...)
@@ -190,7 +190,7 @@ func TestOtherUsersHaveNoAccess(t *testing.T) {
 				for _, sub := range []string{"", "local", "secrets", "private", "tmp"} {
 					path := `"$1/` + sub + `"`
 					if isolation == driver.FSIsolationChroot && sub == "" && uid != attackerUID {
-						continue // with isolation chroot, the directory of a task has the mode 0755
+						continue // with isolation chroot, a task's directory has the mode 0755
 					}
 					scripts = append(scripts, "ls "+path, ": > "+path+"/new", "cd "+path)
 				}
@@ -446,8 +446,8 @@ func TestMountsOfTheTaskKeepTheirOwner(t *testing.T) {
 	}
 }
 
-// A dismissed user has no access to the files of the allocation, although some belong to the user,
-// until a task is built for the user again. Other users keep their access.
+// A dismissed user has no access to the allocation's files, although some belong to the user, until a task is built for
+// the user again. Other users keep their access.
 func TestRevokeUserAccess(t *testing.T) {
 	d := newPublicDir(t)
 	uid, _ := nobodyIDs()

@@ -163,7 +163,7 @@ func moveFIFOToFiles(b *testing.B, fifo, dir string, move func(b *testing.B, fif
 	}
 }
 
-// BenchmarkLineToFollower measures the time from the write of a line to the call of the follower.
+// BenchmarkLineToFollower measures the time from the write of a line to the follower's call.
 func BenchmarkLineToFollower(b *testing.B) {
 	s := newBenchFixture(b)
 	stdout, _, err := s.collector.Start(b.Context(), newTask(s.logDir, StreamLimits{MaxFiles: 10, MaxFileBytes: 10 << 20}))
@@ -245,7 +245,7 @@ func processMemory(b *testing.B, pid int) (kib int) {
 	return kib
 }
 
-// BenchmarkStartAndStop measures the share of log collection in the start and the stop of a task.
+// BenchmarkStartAndStop measures the share of log collection in the start and a task's stop.
 func BenchmarkStartAndStop(b *testing.B) {
 	s := newBenchFixture(b)
 	t := newTask(s.logDir, StreamLimits{MaxFiles: 10, MaxFileBytes: 10 << 20})

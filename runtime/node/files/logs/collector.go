@@ -24,10 +24,10 @@ import (
 // ErrClosed means that the CollectorClient was closed.
 var ErrClosed = errors.New("log collector client is closed")
 
-// TooManyTasksError means that the output of a task cannot be collected because other tasks use all
-// descriptors of this process or of the collector process.
+// TooManyTasksError means that a task's output cannot be collected because other tasks use all descriptors of this process or of
+// the collector process.
 type TooManyTasksError struct {
-	CollectedTasks  int // number of tasks whose output is collected
+	CollectedTasks  int // tasks with collected output
 	DescriptorLimit int // descriptors per process
 
 	// DescriptorsFreed is closed when a descriptor may be free again.
@@ -38,13 +38,13 @@ func (e *TooManyTasksError) Error() string {
 	return fmt.Sprintf("%d tasks run, and the limit of %d open files (ulimit -n) has room for no more", e.CollectedTasks, e.DescriptorLimit)
 }
 
-// maxTasksForDescriptors returns the number of tasks, at least one, whose FIFOs and directories a process can open under a
-// limit of descriptors.
+// maxTasksForDescriptors returns how many tasks, at least one, a process can serve under a descriptor limit: their FIFOs and
+// directories stay open.
 func maxTasksForDescriptors(descriptorLimit int) int {
 	return int(descriptors.ForTasks(uint64(descriptorLimit))) / descriptors.PerTask
 }
 
-// processDescriptorLimit returns the soft limit of this process, which Go has raised to the hard limit.
+// processDescriptorLimit returns this process's soft limit, which Go has raised to the hard limit.
 func processDescriptorLimit() int {
 	limit, err := osprocess.DescriptorLimit()
 	if err != nil {
@@ -53,7 +53,7 @@ func processDescriptorLimit() int {
 	return int(min(limit, math.MaxInt32))
 }
 
-// keeperClient is the part of *keeper.Client that a CollectorClient uses.
+// keeperClient has the *keeper.Client methods that a CollectorClient uses.
 type keeperClient interface {
 	Spawn(context.Context, keeper.Command) (osprocess.ID, error)
 	StoreFD(ctx context.Context, key string, f *os.File) error
@@ -78,15 +78,13 @@ type Config struct {
 	// process is started for the first task, which waits for it.
 	StartProcessWithoutTask bool
 
-	// OnLossOrResume is called when output of a task cannot be written, and again when it can be written.
-	// It must not block.
+	// OnLossOrResume is called when a task's output cannot be written, and again when it can be written. It must not block.
 	OnLossOrResume func(OutputLoss)
 
 	Logger hclog.Logger
 
-	// MaxDescriptorsPerProcess is the limit of descriptors per process; 0 means the limit of this process.
-	// Start returns a TooManyTasksError when all of them are used. The limit of the collector process
-	// applies if it is lower and cannot be raised.
+	// MaxDescriptorsPerProcess limits the descriptors per process; 0 means this process's limit. Start returns a TooManyTasksError
+	// when all are used. The collector process's limit applies if it is lower and cannot be raised.
 	MaxDescriptorsPerProcess int
 
 	// Tests set these.
@@ -105,27 +103,27 @@ type CollectorClient struct {
 	cancel        context.CancelFunc
 	wg            sync.WaitGroup
 	processConns  *rpcmux.Reconnector[*processConn]
-	processStarts atomic.Int64 // number of collector processes that this CollectorClient has started
+	processStarts atomic.Int64 // collector processes that this CollectorClient has started
 
 	losses lossTracker
 
-	mu                       sync.Mutex   // mu is locked before the mutex of processConns
-	lastProcess              osprocess.ID // collector process of the latest connection
-	descriptorLimit          int          // descriptors per process: the lower one of Config.MaxDescriptorsPerProcess and the limit of the collector process
+	mu                       sync.Mutex   // mu is locked before processConns' mutex
+	lastProcess              osprocess.ID // collector process at the latest connection
+	descriptorLimit          int          // descriptors per process: the lower one of Config.MaxDescriptorsPerProcess and the collector process's limit
 	collectedTasks           map[taskKey]*collectedTask
-	earlierAgentTasksWithFDs map[taskKey]bool // tasks of an earlier agent that use descriptors, until Start, StopCollectionOfEarlierAgent or StopUnlessStopped adds them to collectedTasks
+	earlierAgentTasksWithFDs map[taskKey]bool // an earlier agent's tasks that use descriptors, until Start, StopCollectionOfEarlierAgent or StopUnlessStopped adds them to collectedTasks
 	progressByStream         map[collectorwire.StreamKey]*streamProgress
 	streamAdded              chan struct{} // channel, closed and replaced when a stream is added
-	descriptorsFreed         chan struct{} // channel, closed and replaced when the collection of a task stops
+	descriptorsFreed         chan struct{} // channel, closed and replaced when a task's collection stops
 	hasTasksChanged          chan struct{} // receives a value when the first task is added and when the last task is removed; capacity 1
 }
 
 type taskKey struct{ allocID, name string }
 
-// collectedTask is a task whose output is collected, or whose stopped streams still have a writer.
+// collectedTask is a task with collected output, or with stopped streams that still have a writer.
 type collectedTask struct {
-	mu       sync.Mutex // mu is held during Start and Stop of this task, and locked before Collector.mu
-	logDirFD int        // descriptor of the log directory, -1 when the task is stopped; guarded by Collector.mu
+	mu       sync.Mutex // mu is held during this task's Start and Stop, and locked before Collector.mu
+	logDirFD int        // log directory descriptor, -1 when the task is stopped; guarded by Collector.mu
 	Task
 
 	// stoppedStreamsWithWriter are the stopped streams that still have a writer, because the task may still
@@ -133,21 +131,22 @@ type collectedTask struct {
 	stoppedStreamsWithWriter map[Stream]bool
 }
 
-// streamProgress is what the agent knows of the progress of a stream. Followers wait on it. Guarded by Collector.mu.
+// streamProgress is what the agent knows about a stream's progress. Followers wait on it. Guarded by Collector.mu.
 type streamProgress struct {
 	newestFileIndex int64         // number of the newest file that the collector process has reported
 	changed         chan struct{} // channel, closed and replaced when newestFileIndex changes or the stream stops
 	ended           bool          // Stop has ended the stream
 }
 
-// wakeFollowers wakes all calls of Follow that wait for the stream. The caller holds Collector.mu.
+// wakeFollowers wakes all Follow calls that wait for the stream. The caller holds Collector.mu.
 func (s *streamProgress) wakeFollowers() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-// New returns a CollectorClient. It connects to the process of an earlier agent, or starts one for the first task (but see
-// Config.StartProcessWithoutTask), and stops the process a minute after the last task was removed. It does not wait for the process.
+// New returns a CollectorClient. It connects to an earlier agent's process, or starts one for the first task (but see
+// Config.StartProcessWithoutTask), and stops the process a minute after the last task was removed. It does not wait for the
+// process.
 func New(conf Config) (*CollectorClient, error) {
 	if conf.Keeper == nil || conf.DataDir == "" || len(conf.CollectorArgv) == 0 {
 		return nil, errors.New("log collector: keeper, directory and arguments are needed")
@@ -210,7 +209,7 @@ func (c *CollectorClient) Close() error {
 	return nil
 }
 
-// LastProcess returns the collector process of the latest connection, which may have exited.
+// LastProcess returns the latest connection's collector process, which may have exited.
 func (c *CollectorClient) LastProcess() osprocess.ID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -219,18 +218,18 @@ func (c *CollectorClient) LastProcess() osprocess.ID {
 
 // Status describes the collector process for operators.
 type Status struct {
-	Process       osprocess.ID // of the latest connection
+	Process       osprocess.ID // from the latest connection
 	Connected     bool         // false also when no process runs because there are no tasks
-	ProcessStarts int          // number of collector processes that this CollectorClient has started
+	ProcessStarts int          // collector processes that this CollectorClient has started
 
-	// HasCounts is true if the process has replied. Otherwise the next fields are zero. The bytes are counted from the
-	// start of the process.
+	// HasCounts is true if the process has replied. Otherwise the next fields are zero. The bytes are counted from the process
+	// start.
 	HasCounts               bool
 	Streams                 int // streams that the process reads
 	WrittenBytes, LostBytes int64
 }
 
-// Status returns the state of the collector process. It blocks until the process has replied or ctx ends.
+// Status returns the collector process's state. It blocks until the process has replied or ctx ends.
 func (c *CollectorClient) Status(ctx context.Context) Status {
 	l := c.processConns.CurrentConn()
 	s := Status{Process: c.LastProcess(), Connected: l != nil && !l.Ended(), ProcessStarts: int(c.processStarts.Load())}
@@ -243,11 +242,9 @@ func (c *CollectorClient) Status(ctx context.Context) Status {
 	return s
 }
 
-// Start starts to collect the output of a task, and returns the paths of the FIFOs that the task
-// writes to. The caller calls it before each start of the task, and after it has restored a
-// running task; a second call only checks that FIFOs and streams exist. The FIFOs are in the
-// directory of the allocation, to which no task can write, so that a task cannot replace the FIFO
-// of another task.
+// Start starts to collect a task's output, and returns the paths of the FIFOs that the task writes to. The caller calls it before
+// each task start, and after it has restored a running task; a second call only checks that FIFOs and streams exist. The FIFOs
+// are in the allocation's directory, to which no task can write, so a task cannot replace another task's FIFO.
 func (c *CollectorClient) Start(ctx context.Context, task Task) (stdoutFIFO, stderrFIFO string, err error) {
 	wrap := func(err error) error {
 		return fmt.Errorf("collect logs of task %q: %w", task.Name, err)
@@ -299,8 +296,7 @@ func (c *CollectorClient) Start(ctx context.Context, task Task) (stdoutFIFO, std
 	return paths[0], paths[1], nil
 }
 
-// startStream makes the FIFO of a stream and sends the stream to the collector process. It waits until a process is
-// connected.
+// startStream makes a stream's FIFO and sends the stream to the collector process. It waits until a process is connected.
 func (c *CollectorClient) startStream(ctx context.Context, t *collectedTask, allocDirFD int, k collectorwire.StreamKey, taskRunning bool) error {
 	fifo, err := c.ensureFIFO(ctx, allocDirFD, k, taskRunning)
 	if err != nil {
@@ -326,8 +322,8 @@ func (c *CollectorClient) startStream(ctx context.Context, t *collectedTask, all
 	}
 }
 
-// getOrAddTaskIfDescriptorsFree returns the record of a task. It adds a record if enough descriptors are free, or if the
-// descriptors of the task are already open since an earlier agent. Otherwise it returns a TooManyTasksError.
+// getOrAddTaskIfDescriptorsFree returns a task's record. It adds a record if enough descriptors are free, or if the task's
+// descriptors are already open since an earlier agent. Otherwise it returns a TooManyTasksError.
 func (c *CollectorClient) getOrAddTaskIfDescriptorsFree(task Task) (*collectedTask, error) {
 	has := false
 	if f, err := c.conf.Keeper.DuplicateStoredFD(collectorwire.StreamKey{AllocID: task.AllocID, Task: task.Name, Stream: Stdout}.KeeperFDKey()); err == nil {
@@ -343,7 +339,7 @@ func (c *CollectorClient) getOrAddTaskIfDescriptorsFree(task Task) (*collectedTa
 	return c.getOrAddTaskLocked(task), nil
 }
 
-// getOrAddTaskLocked returns the record of a task, and adds a record if there is none.
+// getOrAddTaskLocked returns a task's record, and adds a record if there is none.
 func (c *CollectorClient) getOrAddTaskLocked(task Task) *collectedTask {
 	k := taskKey{task.AllocID, task.Name}
 	t := c.collectedTasks[k]
@@ -356,7 +352,7 @@ func (c *CollectorClient) getOrAddTaskLocked(task Task) *collectedTask {
 	return t
 }
 
-// signalIfTaskCountLocked wakes maintainConn and waitConnDownOrIdle if the number of tasks is equal to count.
+// signalIfTaskCountLocked wakes maintainConn and waitConnDownOrIdle if there are count tasks.
 func (c *CollectorClient) signalIfTaskCountLocked(count int) {
 	if len(c.collectedTasks) != count {
 		return
@@ -364,12 +360,10 @@ func (c *CollectorClient) signalIfTaskCountLocked(count int) {
 	wait.Notify(c.hasTasksChanged)
 }
 
-// ensureFIFO returns the FIFO, and makes sure that it exists in the directory of the allocation and
-// that the keeper holds it.
+// ensureFIFO returns the FIFO, and makes sure that it exists in the allocation's directory and that the keeper holds it.
 //
-// A running task keeps the FIFO that the keeper holds, even if the FIFO is no longer in the
-// directory: if its last reader closed it, the task would be killed by SIGPIPE. The next start of the
-// task makes a new FIFO.
+// A running task keeps the FIFO that the keeper holds, even if the FIFO is no longer in the directory: if its last reader closed
+// it, SIGPIPE would kill the task. The next task start makes a new FIFO.
 func (c *CollectorClient) ensureFIFO(ctx context.Context, allocDirFD int, k collectorwire.StreamKey, taskRunning bool) (*os.File, error) {
 	f, err := c.conf.Keeper.DuplicateStoredFD(k.KeeperFDKey())
 	if err == nil {
@@ -423,15 +417,13 @@ func (c *CollectorClient) handOverStream(ctx context.Context, l *processConn, t 
 	return err
 }
 
-// Stop ends the collection of a task's output. It waits up to two seconds until all writers have
-// closed the FIFOs, and then collects their content. Followers of the streams return after that.
-// The FIFOs stay in the directory. Stop of a task that is not collected returns nil. After an error the collection continues
-// until a later call of Stop or StopUnlessStopped ends it.
+// Stop ends a task's output collection. It waits up to two seconds until all writers have closed the FIFOs, and then collects
+// their content. The streams' followers return after that. The FIFOs stay in the directory. Stop returns nil for a task that is
+// not collected. After an error the collection continues until a later Stop or StopUnlessStopped ends it.
 //
-// If taskEnded is true, the process of the task is known to be dead: Stop closes the FIFOs,
-// and a child of the task that still writes gets SIGPIPE. If taskEnded is false, the task
-// may run, and SIGPIPE must not kill it: the collector process continues to read a FIFO that has a
-// writer.
+// If taskEnded is true, the task's process is known to be dead: Stop closes the FIFOs, and a child that still writes gets
+// SIGPIPE. If taskEnded is false, the task may run, and SIGPIPE must not kill it: the collector process continues to read a FIFO
+// that has a writer.
 func (c *CollectorClient) Stop(ctx context.Context, allocID, task string, taskEnded bool) error {
 	c.mu.Lock()
 	t := c.collectedTasks[taskKey{allocID, task}]
@@ -442,8 +434,8 @@ func (c *CollectorClient) Stop(ctx context.Context, allocID, task string, taskEn
 	return c.stopTask(ctx, t, allocID, task, taskEnded)
 }
 
-// StopCollectionOfEarlierAgent is Stop for a task that will not be started again, and whose output an earlier agent may
-// have collected: StopCollectionOfEarlierAgent first collects the output that is still in the FIFOs.
+// StopCollectionOfEarlierAgent is Stop for a task that will not be started again and may have output collected by an earlier
+// agent: it first collects the output that is still in the FIFOs.
 func (c *CollectorClient) StopCollectionOfEarlierAgent(ctx context.Context, task Task, taskEnded bool) error {
 	c.mu.Lock()
 	known := c.collectedTasks[taskKey{task.AllocID, task.Name}] != nil
@@ -470,9 +462,9 @@ func (c *CollectorClient) StopCollectionOfEarlierAgent(ctx context.Context, task
 	return c.stopTask(ctx, t, task.AllocID, task.Name, taskEnded)
 }
 
-// StopUnlessStopped ends the collection of a task's output if Stop has failed or was never called, under this agent or an
-// earlier one. Otherwise it returns nil at once. The caller calls it when the allocation is removed, and repeats it after an
-// error. As after Stop with taskEnded false, a FIFO that has a writer stays until the writer closes it.
+// StopUnlessStopped ends a task's output collection if Stop has failed or was never called, under this agent or an earlier one.
+// Otherwise it returns nil at once. The caller calls it when the allocation is removed, and repeats it after an error. As after
+// Stop with taskEnded false, a FIFO that has a writer stays until the writer closes it.
 func (c *CollectorClient) StopUnlessStopped(ctx context.Context, allocID, task string) error {
 	k := taskKey{allocID, task}
 	c.mu.Lock()
@@ -487,16 +479,16 @@ func (c *CollectorClient) StopUnlessStopped(ctx context.Context, allocID, task s
 	return c.stopTask(ctx, t, allocID, task, false)
 }
 
-// leftoverState says what an earlier agent has left of the collection of a task's output.
+// leftoverState says what an earlier agent has left from a task's output collection.
 type leftoverState int
 
 const (
 	leftoverNone    leftoverState = iota
 	leftoverFIFO                  // a FIFO and its log directory exist
-	leftoverOnlyFDs               // the keeper holds a FIFO that is no longer in the directory of the allocation
+	leftoverOnlyFDs               // the keeper holds a FIFO that is no longer in the allocation's directory
 )
 
-// findLeftoverOfEarlierAgent looks for FIFOs of a task that is not in c.collectedTasks.
+// findLeftoverOfEarlierAgent looks for a task's FIFOs. The task is not in c.collectedTasks.
 func (c *CollectorClient) findLeftoverOfEarlierAgent(task Task) (leftoverState, error) {
 	held := false
 	alloc, dir, err := openAllocAndLogDirs(task.LogDir)
@@ -549,8 +541,7 @@ func (c *CollectorClient) stopTask(ctx context.Context, t *collectedTask, allocI
 	return nil
 }
 
-// removeTaskUnlessWrittenLocked removes the record of a task whose streams are stopped, unless one of them still has a
-// writer.
+// removeTaskUnlessWrittenLocked removes a task's record after its streams are stopped, unless one still has a writer.
 func (c *CollectorClient) removeTaskUnlessWrittenLocked(t *collectedTask) {
 	if len(t.stoppedStreamsWithWriter) > 0 {
 		return
@@ -564,14 +555,14 @@ func (c *CollectorClient) removeTaskUnlessWrittenLocked(t *collectedTask) {
 	c.signalIfTaskCountLocked(0)
 }
 
-// notifyDescriptorsFreedLocked closes the channel of each TooManyTasksError that was returned since the last call.
+// notifyDescriptorsFreedLocked closes the channel in each TooManyTasksError that was returned since the last call.
 func (c *CollectorClient) notifyDescriptorsFreedLocked() {
 	close(c.descriptorsFreed)
 	c.descriptorsFreed = make(chan struct{})
 }
 
-// removeFDOfStoppedStream makes the keeper close the FIFO of a stopped stream that had a writer at its stop and has none now,
-// unless the task was started again.
+// removeFDOfStoppedStream makes the keeper close a stopped stream's FIFO if it had a writer at the stop and has none now, unless
+// the task was started again.
 func (c *CollectorClient) removeFDOfStoppedStream(k collectorwire.StreamKey) {
 	c.mu.Lock()
 	t := c.collectedTasks[taskKey{k.AllocID, k.Task}]
@@ -612,7 +603,7 @@ func (c *CollectorClient) removeFDOfStoppedStream(k collectorwire.StreamKey) {
 // removeFDTimeout is how long removeFDOfStoppedStream waits until the keeper has closed a FIFO.
 const removeFDTimeout = 10 * time.Second
 
-// stopStream stops one stream of a task. The FIFO stays in the keeper while it has a writer, unless taskEnded is true.
+// stopStream stops one stream. The FIFO stays in the keeper while it has a writer, unless taskEnded is true.
 func (c *CollectorClient) stopStream(ctx context.Context, t *collectedTask, k collectorwire.StreamKey, deadline time.Time, taskEnded bool) error {
 	for {
 		l, err := c.processConns.WaitForConn(ctx)

@@ -259,8 +259,8 @@ func TestReplacedFIFO(t *testing.T) {
 	}
 }
 
-// The directory of the allocation is removed while the task runs. The start for a running task, of
-// the next agent, must not close the FIFO to which the task writes.
+// The allocation's directory is removed while the task runs. The start for a running task, of the next agent, must not close the
+// FIFO to which the task writes.
 func TestRunningTaskKeepsRemovedFIFO(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{})
@@ -295,8 +295,8 @@ func TestRunningTaskKeepsRemovedFIFO(t *testing.T) {
 	s.stopTask()
 }
 
-// Tasks can write to the log directory and to its parent, and not to the directory of the
-// allocation, which has the FIFOs: another task's FIFO gets no output of this task.
+// Tasks can write to the log directory and to its parent, and not to the allocation's directory, which has the FIFOs: another
+// task's FIFO gets no output of this task.
 func TestTasksCannotReplaceFIFOs(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{})
@@ -694,7 +694,7 @@ func TestServeRejectsManualStart(t *testing.T) {
 	}
 }
 
-// followCall collects the output of a follower.
+// followCall collects a follower's output.
 type followCall struct {
 	mu   sync.Mutex
 	data []byte

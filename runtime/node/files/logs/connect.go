@@ -31,9 +31,9 @@ func (c *CollectorClient) setConn(l *processConn) {
 	}
 }
 
-// maintainConn keeps a connection to a collector process while there are tasks, until ctx ends. It
-// connects to the process of an earlier agent before the first task is added: otherwise each task
-// would wait until the streams of the tasks before it are handed over.
+// maintainConn keeps a connection to a collector process while there are tasks, until ctx ends. It connects to an earlier
+// agent's process before the first task is added: otherwise each task would wait until the streams of the tasks before it
+// are handed over.
 func (c *CollectorClient) maintainConn(ctx context.Context) {
 	l, err := c.connectAndHandOverStreams(ctx, c.conf.StartProcessWithoutTask)
 	if err != nil { // the next task that needs a process starts one
@@ -73,8 +73,8 @@ func (c *CollectorClient) hasTasks() bool {
 }
 
 // waitConnDownOrIdle returns when the connection to the process is down, or when the process had no task for
-// idleProcessTimeout. In the latter case it first requests that the process exits unless it has streams. It does not
-// request that if there was never a task: the process may have streams of tasks that are restored later.
+// idleProcessTimeout. In the latter case it first requests that the process exits unless it has streams. It does not request
+// that if there was never a task: the process may have streams for tasks that are restored later.
 func (c *CollectorClient) waitConnDownOrIdle(ctx context.Context, l *processConn) {
 	idle := time.NewTimer(c.conf.idleProcessTimeout)
 	defer idle.Stop()
@@ -92,7 +92,7 @@ func (c *CollectorClient) waitConnDownOrIdle(ctx context.Context, l *processConn
 		case <-idle.C:
 			if c.dropConnIfNoTasks() {
 				if used {
-					_ = l.send(&collectorwire.Message{Op: collectorwire.OpIdle}) // the process continues if it still has a stream of an earlier agent
+					_ = l.send(&collectorwire.Message{Op: collectorwire.OpIdle}) // the process continues if it still has an earlier agent's stream
 				}
 				return
 			}
@@ -100,8 +100,8 @@ func (c *CollectorClient) waitConnDownOrIdle(ctx context.Context, l *processConn
 	}
 }
 
-// dropConnIfNoTasks makes the connection unavailable and returns true if there is no task. A task that is
-// added later waits for the next connection.
+// dropConnIfNoTasks makes the connection unavailable and returns true if there is no task. A task that is added later waits
+// for the next connection.
 func (c *CollectorClient) dropConnIfNoTasks() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -118,7 +118,7 @@ func (c *CollectorClient) connectOrSpawnAndHandOver(ctx context.Context) (*proce
 }
 
 // connectAndHandOverStreams connects to a collector process and sends it all streams. Only if maySpawn is true, it starts a
-// process, or replaces one of another build.
+// process, or replaces one from another build.
 func (c *CollectorClient) connectAndHandOverStreams(ctx context.Context, maySpawn bool) (*processConn, error) {
 	l, err := c.dialOrSpawn(ctx, maySpawn)
 	if err != nil {
@@ -136,8 +136,8 @@ func (c *CollectorClient) connectAndHandOverStreams(ctx context.Context, maySpaw
 	return l, nil
 }
 
-// raiseDescriptorLimit raises the limit of open files of the collector process p to the limit of this process, because
-// an earlier agent with a lower limit may have started p. It returns the number of descriptors that both processes may open.
+// raiseDescriptorLimit raises the collector process p's open file limit to this process's limit, because an earlier agent
+// with a lower limit may have started p. It returns how many descriptors both processes may open.
 func raiseDescriptorLimit(p osprocess.ID, conf Config) (commonLimit int) {
 	limit, err := p.RaiseDescriptorLimit()
 	if err != nil {
@@ -149,8 +149,8 @@ func raiseDescriptorLimit(p osprocess.ID, conf Config) (commonLimit int) {
 	return int(min(uint64(conf.MaxDescriptorsPerProcess), limit))
 }
 
-// handOverStreams sends all streams to a collector process that has just been connected. It logs the errors of single
-// streams, and returns an error only if the connection is down or ctx has ended.
+// handOverStreams sends all streams to a newly connected collector process. It logs the errors for single streams, and
+// returns an error only if the connection is down or ctx has ended.
 func (c *CollectorClient) handOverStreams(ctx context.Context, l *processConn) error {
 	c.mu.Lock()
 	tasks := make([]*collectedTask, 0, len(c.collectedTasks))
@@ -191,8 +191,8 @@ func (c *CollectorClient) handOverStreams(ctx context.Context, l *processConn) e
 	return nil
 }
 
-// dialOrSpawn connects to the collector process. If maySpawn is true and no process of this build
-// runs, it starts one, after it has made a process of another build, or one that it cannot reach, exit.
+// dialOrSpawn connects to the collector process. If maySpawn is true and no process from this build runs, it starts one.
+// Before that, it makes a process from another build, or one that it cannot reach, exit.
 func (c *CollectorClient) dialOrSpawn(ctx context.Context, maySpawn bool) (*processConn, error) {
 	f, err := c.dir.LockFile(collectorwire.LockFileName, unix.LOCK_EX)
 	if err != nil {

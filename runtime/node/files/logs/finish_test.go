@@ -117,7 +117,7 @@ func TestCollectorQuits(t *testing.T) {
 	s.stopTask()
 }
 
-// What a failed Stop has left of the collection of a task is removed when the allocation is removed, also by a later agent.
+// What a failed Stop has left of a task's collection is removed when the allocation is removed, also by a later agent.
 func TestStopThatFailedIsRepeated(t *testing.T) {
 	t.Parallel()
 	for name, byNextAgent := range map[string]bool{"by the same agent": false, "by the next agent": true} {

@@ -68,8 +68,8 @@ func (c *CollectorClient) Follow(ctx context.Context, req FollowRequest, emit fu
 	}
 
 	for {
-		// The state of the stream is read before its files: a change between the two reads is
-		// in the files, or closes the channel.
+		// The stream's state is read before its files: a change between the two reads is in the files, or closes the
+		// channel.
 		c.mu.Lock()
 		st := c.progressByStream[k]
 		changed, newest := c.streamAdded, int64(-1)
@@ -128,7 +128,7 @@ func (c *CollectorClient) HasLogsOrIsCollected(req FollowRequest) (bool, error) 
 	return len(all) > 0, err
 }
 
-// logReader reads the files of a stream, and has the position up to which it has read.
+// logReader reads a stream's files, and has the position up to which it has read.
 type logReader struct {
 	logDirFD   int
 	filePrefix string

@@ -13,7 +13,7 @@ type StreamLimits = collectorwire.StreamLimits
 // Stream is one of the two outputs of a task: stdout or stderr.
 type Stream = collectorwire.Stream
 
-// The streams of a task.
+// A task's streams.
 const (
 	Stdout = collectorwire.Stdout
 	Stderr = collectorwire.Stderr
@@ -31,8 +31,8 @@ type Task struct {
 	StdoutLimits StreamLimits
 	StderrLimits StreamLimits
 
-	// AlreadyRunning means that the task runs, and writes to the FIFOs that the keeper holds, whatever
-	// is in the directory of the allocation.
+	// AlreadyRunning means that the task runs, and writes to the FIFOs that the keeper holds, whatever is in the
+	// allocation's directory.
 	AlreadyRunning bool
 }
 
@@ -48,7 +48,7 @@ type OutputLoss struct {
 	WritingResumed bool   // the loss is over: output is written again, after a line in the log that marks the gap
 }
 
-// tasksOfFDKeys returns the tasks that have a FIFO among the descriptors of the keeper, whose keys are given.
+// tasksOfFDKeys returns the tasks that have a FIFO among the keeper's descriptors, whose keys are given.
 func tasksOfFDKeys(keys []string) map[taskKey]bool {
 	tasks := make(map[taskKey]bool)
 	for _, k := range keys {

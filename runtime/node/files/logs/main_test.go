@@ -126,8 +126,7 @@ func writeLines(args []string) error {
 	}
 }
 
-// versionOf returns the version of the protocol in the arguments of a program, or the version of this
-// program.
+// versionOf returns the version of the protocol in a program's arguments, or this program's version.
 func versionOf(args []string) int {
 	if len(args) == 0 {
 		return collectorwire.ProtocolVersion
@@ -318,8 +317,8 @@ func (fi *fixture) awaitOutput(stream Stream, want string) {
 	fi.t.Fatalf("%s holds %.200q, want %.200q", stream, got, want)
 }
 
-// checkLines checks that b has the lines of a writer, without a lost or doubled line, up to at
-// least atLeast bytes.
+// checkLines checks that b has a writer's lines, without a lost or doubled line, up to at least atLeast
+// bytes.
 func checkLines(t *testing.T, b []byte, atLeast int) {
 	t.Helper()
 	if len(b) < atLeast {

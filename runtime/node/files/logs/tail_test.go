@@ -11,7 +11,7 @@ import (
 func TestReadTail(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		files []string // content of the files of the stream, oldest first
+		files []string // content of the stream's files, oldest first
 		want  string
 	}{
 		"no file":                 {nil, ""},

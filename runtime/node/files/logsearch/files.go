@@ -31,8 +31,8 @@ type file struct {
 	timesFileSize int64 // 0 if there is no file of arrival times
 }
 
-// files are the log files of a stream. They are opened for each read: a search of a thousand streams would take a
-// thousand descriptors from the tasks otherwise.
+// files are a stream's log files. They are opened for each read: a search of a thousand streams would take a thousand descriptors
+// from the tasks otherwise.
 type files struct {
 	stream Stream
 	listed []file // sorted by index

@@ -27,8 +27,8 @@ func NewTextFilter(text string) (Filter, error) {
 	return Filter{lowerText: bytes.ToLower([]byte(text))}, nil
 }
 
-// NewRegexpFilter returns a filter for lines that a regular expression of package regexp matches. Its time is proportional to the
-// length of a line, whatever the expression.
+// NewRegexpFilter returns a filter for lines that a regular expression of package regexp matches. Its time is proportional to a
+// line's length, whatever the expression.
 func NewRegexpFilter(expression string) (Filter, error) {
 	if len(expression) > maxPatternBytes {
 		return Filter{}, fmt.Errorf("the regular expression has more than %d bytes", maxPatternBytes)

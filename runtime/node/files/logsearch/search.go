@@ -23,7 +23,7 @@ type Request struct {
 	Follow func(context.Context) ([]Stream, error)
 }
 
-// Line is a line of the output of a task. Its Text, without the line end, is valid until the function returns to which it was passed.
+// Line is a line of a task's output. Its Text, without the line end, is valid until the function returns to which it was passed.
 type Line struct {
 	Position
 	Text      []byte

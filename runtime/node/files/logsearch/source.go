@@ -158,7 +158,7 @@ func (s *source) readPage() (bool, error) {
 	return false, nil
 }
 
-// moveToNextFile moves to the next file in the direction of the source. A forward source stays at the end of the newest file, so that
+// moveToNextFile moves to the next file in the source's direction. A forward source stays at the end of the newest file, so that
 // it can continue when the file has grown.
 func (s *source) moveToNextFile() bool {
 	s.longLineStart = -1
@@ -272,7 +272,7 @@ func (s *source) endOfShortFile(f file, offset int64) (start int64, text []byte,
 	return min(size, max(0, offset-1)), nil, err
 }
 
-// splitPage stores the lines of a text, which starts at an offset of the file, that the filter selects.
+// splitPage stores a text's lines, which starts at an offset of the file, that the filter selects.
 func (s *source) splitPage(f file, start int64, text []byte) error {
 	if s.times == nil || s.timesFileIndex != f.index {
 		var err error
@@ -333,7 +333,7 @@ func (s *source) splitPage(f file, start int64, text []byte) error {
 	return nil
 }
 
-// milliseconds returns the time of the next line, or a time that no later line precedes in the direction of the source.
+// milliseconds returns the time of the next line, or a time that no later line precedes in the source's direction.
 func (s *source) milliseconds() int64 {
 	if len(s.pageLines) > 0 {
 		return s.pageLines[0].milliseconds

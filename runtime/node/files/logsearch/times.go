@@ -38,7 +38,7 @@ type timesBlock struct {
 	decoder      logfile.ArrivalTimeDecoder
 	firstOffset  int64 // of the first record
 	endOffset    int64 // records from this offset on do not apply, because the log file was truncated
-	lowestMillis int64 // of the records of the block
+	lowestMillis int64 // of the block's records
 	laterMillis  int64 // lowest time of all later blocks
 }
 

@@ -68,7 +68,7 @@ func (l *TaskSocketListener) AddOrReplaceSocket(task TaskAddr, fd int) error {
 	return nil
 }
 
-// RemoveSocket closes the socket of a task, if there is one. Accepted connections stay open.
+// RemoveSocket closes a task's socket, if there is one. Accepted connections stay open.
 func (l *TaskSocketListener) RemoveSocket(task TaskAddr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,7 +95,7 @@ func (l *TaskSocketListener) withEpollFD(f func(epoll int) error) error {
 	return err
 }
 
-// Accept implements net.Listener. The addresses of the connection are the [TaskAddr] of the task.
+// Accept implements net.Listener. The connection's addresses are the [TaskAddr] of the task.
 func (l *TaskSocketListener) Accept() (net.Conn, error) {
 	conn, err := l.epoll.SyscallConn()
 	if err != nil {
@@ -169,8 +169,8 @@ func (l *TaskSocketListener) Close() error {
 // Addr implements net.Listener. The address has an empty alloc ID and an empty task.
 func (l *TaskSocketListener) Addr() net.Addr { return TaskAddr{} }
 
-// taskConn is a connection of a task. Its addresses name the task instead of a path: the path of a client is
-// usually empty, and the network "unix" is that of a socket whose clients need no token.
+// taskConn is a connection of a task. Its addresses name the task instead of a path: a client's path is usually empty,
+// and the network "unix" is that of a socket whose clients need no token.
 type taskConn struct {
 	*net.UnixConn
 	task TaskAddr

@@ -146,7 +146,7 @@ func TestManySocketsNeedNoThreads(t *testing.T) {
 	}
 }
 
-// BenchmarkAdd reports the memory of one socket: in this process, and in the kernel.
+// BenchmarkAdd reports one socket's memory: in this process, and in the kernel.
 func BenchmarkAdd(b *testing.B) {
 	const sockets = 1000
 	for b.Loop() {

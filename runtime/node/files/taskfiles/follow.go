@@ -107,7 +107,7 @@ func waitForChangeOrPoll(ctx context.Context, changed <-chan struct{}) error {
 	return nil
 }
 
-// size returns the current size of the file.
+// size returns the file's current size.
 func (f *File) size() (int64, error) {
 	info, err := f.Stat()
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 // text is Nomad's.
 var ErrPathEscapes = errors.New("Path escapes the alloc directory")
 
-// ErrDirectory means that the path of a file is a directory.
+// ErrDirectory means that a file's path is a directory.
 var ErrDirectory = errors.New("is a directory")
 
 // ErrNotRegular means that a path leads to a FIFO, a socket or a device.
@@ -112,9 +112,8 @@ func (d *AllocDir) Stat(path string) (EntryInfo, error) {
 	return i, nil
 }
 
-// List lists a directory, sorted by name. It does not follow links in the directory. In the directory of the
-// allocation, it omits all files, which are the agent's: the FIFOs of task output, which Nomad has elsewhere, and the
-// time line.
+// List lists a directory, sorted by name. It does not follow links in the directory. In the allocation's directory, it
+// omits all files, which are the agent's: the FIFOs of task output, which Nomad has elsewhere, and the time line.
 func (d *AllocDir) List(path string) ([]EntryInfo, error) {
 	p, err := d.walkPath(path)
 	if err != nil {

@@ -23,8 +23,8 @@ const (
 	secretText  = "secret of the task"
 )
 
-// newAllocDir makes the directory of an allocation, with protected files around it and in it. It
-// returns the handle and the path.
+// newAllocDir makes an allocation's directory, with protected files around it and in it. It returns
+// the handle and the path.
 func newAllocDir(t testing.TB) (*AllocDir, string) {
 	t.Helper()
 	top := t.TempDir()

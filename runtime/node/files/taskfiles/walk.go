@@ -21,15 +21,15 @@ const (
 // walkPosition is the file that Dir.walkPath has reached. It keeps all directories on the path open, so that ".."
 // returns to the directory that was opened, even if a task has moved it.
 type walkPosition struct {
-	rootFD       int      // descriptor of the directory of the allocation; close does not close it
+	rootFD       int      // descriptor of the allocation's directory; close does not close it
 	openFDs      []int    // O_PATH descriptors of the files on the path, one per name
-	pathElements []string // elements of the path from the directory of the allocation, with links resolved
+	pathElements []string // elements of the path from the allocation's directory, with links resolved
 
 	hostMountDepth int // len(pathElements) at the first mount of a file of the host; 0 if the path crosses no such mount
 }
 
-// walkPath opens the file of a path. It follows links that stay inside the directory of the allocation,
-// including absolute links, which tasks make with the paths in their environment.
+// walkPath opens a path's file. It follows links that stay inside the allocation's directory, including absolute links,
+// which tasks make with the paths in their environment.
 func (d *AllocDir) walkPath(path string) (_ *walkPosition, err error) {
 	p := &walkPosition{rootFD: d.fd}
 	defer func() {

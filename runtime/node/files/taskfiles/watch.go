@@ -135,7 +135,7 @@ func (w *inotifyWatcher) readEvents(instance *inotifyInstance) {
 	}
 }
 
-// notifyFollowers wakes the followers of the file. The caller holds watcher.mu.
+// notifyFollowers wakes the file's followers. The caller holds watcher.mu.
 func (f *watchedFile) notifyFollowers() {
 	close(f.changed)
 	f.changed = make(chan struct{})

@@ -98,7 +98,7 @@ func attach(t testing.TB, b *Bridge, id string, ports ...ForwardedPort) (Endpoin
 	return e, s
 }
 
-// serve answers on port 8080 in a namespace with the name of the namespace and the address of the client.
+// serve answers on port 8080 in a namespace with the name of the namespace and the client's address.
 func serve(t testing.TB, name string) {
 	t.Helper()
 	err := netns.Do(netns.Path(name), func() error {
@@ -344,7 +344,7 @@ func TestForwardedPortOfWaitingClient(t *testing.T) {
 		t.Skip("creates network namespaces; TestNamespacesReachEachOther and TestMasquerade run")
 	}
 	b := New(testConfig)
-	attach(t, b, "other") // the kernel tracks packets only with the rules of a bridge
+	attach(t, b, "other") // the kernel tracks packets only with a bridge's rules
 	clients := map[string]net.Conn{}
 	dial := func(from, address string) {
 		var err error

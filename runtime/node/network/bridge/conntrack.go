@@ -66,7 +66,7 @@ func dumpNetfilterSubsystem(subsystem int) (entries [][]byte, err error) {
 	return entries, err
 }
 
-// nfgenmsgSize is the size of struct nfgenmsg, which precedes the attributes of a message, in bytes.
+// nfgenmsgSize is the size of struct nfgenmsg, which precedes a message's attributes, in bytes.
 const nfgenmsgSize = 4
 
 func parseTrackedConnection(netlinkMessage []byte) (*trackedConnection, error) {
@@ -85,7 +85,7 @@ func parseTrackedConnection(netlinkMessage []byte) (*trackedConnection, error) {
 	})
 }
 
-// parseTuple reads a tuple of a message, which describes the packets of one direction. It skips unknown attributes.
+// parseTuple reads a tuple of a message, which describes one direction's packets. It skips unknown attributes.
 func (p *connectionDirection) parseTuple(tuple []byte) error {
 	return forEachNetlinkAttribute(tuple, func(kind uint16, value []byte) error {
 		switch kind {

@@ -51,10 +51,9 @@ func (q *detachQueue) takeWaiting() []*detachCall {
 	return calls
 }
 
-// Detach disconnects the namespace of an allocation, also if the namespace no longer exists. When no namespace is connected
-// any longer, it removes the rules of the bridge, and the bridge if Attach has created it. It does nothing if the
-// allocation is not connected. Concurrent calls are executed together and share an error, after which each caller must
-// call Detach again.
+// Detach disconnects an allocation's namespace, also if the namespace no longer exists. When no namespace is connected any
+// longer, it removes the bridge's rules, and the bridge if Attach has created it. It does nothing if the allocation is not
+// connected. Concurrent calls are executed together and share an error, after which each caller must call Detach again.
 func (b *Bridge) Detach(allocID string) error {
 	call := b.detachQueue.enqueue(allocID)
 	b.detachQueue.detachMu.Lock()
@@ -173,9 +172,8 @@ func randomInterfaceGroup() uint32 {
 	return binary.NativeEndian.Uint32(b[:])&(1<<31-1) | 1<<30
 }
 
-// FindBridgeAndDetach is Detach for an allocation of another agent, whose bridge it finds by the interface of the
-// allocation. Without that interface, it removes all bridges that Attach has created and that no namespace is connected
-// to.
+// FindBridgeAndDetach is Detach for an allocation of another agent, whose bridge it finds by the allocation's interface. Without
+// that interface, it removes all bridges that Attach has created and that no namespace is connected to.
 func FindBridgeAndDetach(allocID string) error {
 	link, err := findLink(hostInterfaceName(allocID))
 	if err != nil {
@@ -209,9 +207,9 @@ func detachFromEachCreatedBridge(allocID string) error {
 	return errors.Join(errs...)
 }
 
-// removeRulesAndBridgeIfUnused removes the rules of the bridge if no namespace is connected to the bridge. It then
-// removes the bridge too, unless an administrator has created the bridge, or has connected another interface. device is nil if the
-// bridge was removed: then Repair restores the rules for namespaces that are still to be connected.
+// removeRulesAndBridgeIfUnused removes the bridge's rules if no namespace is connected to the bridge. It then removes the bridge
+// too, unless an administrator has created the bridge, or has connected another interface. device is nil if the bridge was
+// removed: then Repair restores the rules for namespaces that are still to be connected.
 func (b *Bridge) removeRulesAndBridgeIfUnused(device *netlink.Bridge) error {
 	var ports []netlink.Link
 	if device != nil {

@@ -48,8 +48,8 @@ type ipFamily struct {
 	nfProtocolNumber         byte                 // number of the family in nftables and in netlink
 	addressType              nftables.SetDatatype // type of an address
 	addressSizeBytes         uint32               // bytes of an address
-	sourceAddressOffset      uint32               // offset of the source address in the header of a packet
-	destinationAddressOffset uint32               // offset of the destination address in the header of a packet
+	sourceAddressOffset      uint32               // offset of the source address in a packet's header
+	destinationAddressOffset uint32               // offset of the destination address in a packet's header
 	natPortRegister          uint32               // register that has the port after the lookup of a port map: behind the address
 	loopbackPrefix           netip.Prefix         // loopback addresses
 }
@@ -94,8 +94,8 @@ func allPortMaps(table *nftables.Table) (sets []*nftables.Set) {
 	return sets
 }
 
-// ensureFirewall writes the tables of the bridge, except the forwarded ports, in one transaction. Existing connections
-// are not interrupted.
+// ensureFirewall writes the bridge's tables, except the forwarded ports, in one transaction. Existing connections are not
+// interrupted.
 func (b *Bridge) ensureFirewall(device *netlink.Bridge) (*firewallTables, error) {
 	c, err := nftables.New()
 	if err != nil {
@@ -129,8 +129,8 @@ func (b *Bridge) ensureFirewall(device *netlink.Bridge) (*firewallTables, error)
 	return tables, b.ensureIptablesForwardAcceptRules()
 }
 
-// subnetsOfDevice returns the subnets of the addresses of a bridge. They include the subnets of an earlier configuration
-// while namespaces of it are connected.
+// subnetsOfDevice returns the subnets of a bridge's addresses. They include the subnets of an earlier configuration while
+// namespaces of it are connected.
 func subnetsOfDevice(device *netlink.Bridge) ([]netip.Prefix, error) {
 	opcount.Count(opcount.Netlink)
 	addresses, err := retryInterruptedDump(func() ([]netlink.Addr, error) { return netlink.AddrList(device, netlink.FAMILY_ALL) })
@@ -151,7 +151,7 @@ type chainWithRules struct {
 	ruleExprs [][]expr.Any
 }
 
-// joinExprs joins matches and actions to the expressions of one rule.
+// joinExprs joins matches and actions to one rule's expressions.
 func joinExprs(parts ...[]expr.Any) (joined []expr.Any) {
 	for _, part := range parts {
 		joined = append(joined, part...)
@@ -320,8 +320,8 @@ type setElement struct {
 	port ForwardedPort // port that an element of a port map forwards
 }
 
-// newPortElements returns the elements of newPortMap(…, withHostIP) that forward ports to an address of a namespace. The
-// comment of each element is the allocation ID.
+// newPortElements returns the elements of newPortMap(…, withHostIP) that forward ports to an address of a namespace. Each
+// element's comment is the allocation ID.
 func newPortElements(allocID string, ports []ForwardedPort, address netip.Addr, withHostIP bool) []setElement {
 	var all []setElement
 	for _, p := range ports {
@@ -346,7 +346,7 @@ func paddedPort(port int) []byte {
 }
 
 // permitSourcesAndForwardPorts writes the addresses of an endpoint to sourceCheckTable, so that its namespace may send from
-// them, and forwards its ports. It stops forwarding ports to the allocation that are not among the ports of the endpoint.
+// them, and forwards its ports. It stops forwarding ports to the allocation that are not among the endpoint's ports.
 func (f *firewallTables) permitSourcesAndForwardPorts(e Endpoint, status NamespaceStatus) error {
 	for _, p := range e.Ports {
 		if p.HostIP.Is6() && !status.IPv6Address.IsValid() {
@@ -431,7 +431,7 @@ func (f *firewallTables) replaceAllocElements(c *nftables.Conn, set *nftables.Se
 
 func idOfSet(set *nftables.Set) setID { return setID{set.Table.Family, set.Name} }
 
-// elementsOf returns the elements of a set, which it reads once until the set is changed.
+// elementsOf returns a set's elements, which it reads once until the set is changed.
 func (f *firewallTables) elementsOf(c *nftables.Conn, set *nftables.Set) ([]nftables.SetElement, error) {
 	if all, ok := f.elements[idOfSet(set)]; ok {
 		return all, nil
@@ -445,8 +445,8 @@ func (f *firewallTables) elementsOf(c *nftables.Conn, set *nftables.Set) ([]nfta
 	return all, nil
 }
 
-// findElementsToReplace returns the existing elements that must be removed before others are added: the elements of the
-// allocation, and elements with the key of an added one whose allocation no longer has an interface. It returns a
+// findElementsToReplace returns the existing elements that must be removed before others are added: the allocation's
+// elements, and elements with the key of an added one whose allocation no longer has an interface. It returns a
 // PortInUseError if an allocation with an interface has the key of an added element.
 func findElementsToReplace(allocID string, added []setElement, existing []nftables.SetElement) (obsolete []nftables.SetElement, err error) {
 	for _, other := range existing {
@@ -488,8 +488,7 @@ func (b *Bridge) removeAllocsFromFirewall(allocIDs map[string]bool) error {
 	return c.Flush()
 }
 
-// deleteElementsOfAllocs deletes the elements of allocations in the sets of a table. It does nothing if the table does not
-// exist.
+// deleteElementsOfAllocs deletes the elements of allocations in a table's sets. It does nothing if the table does not exist.
 func deleteElementsOfAllocs(c *nftables.Conn, table *nftables.Table, sets []*nftables.Set, allocIDs map[string]bool) error {
 	opcount.Count(opcount.Netlink)
 	// The library's errors for a missing table do not wrap ENOENT, so its existence is checked.

@@ -372,8 +372,8 @@ func disableDuplicateAddressDetection(name string) error {
 	return nil
 }
 
-// isInConfiguredSubnets reports whether the addresses of a namespace are in the configured subnets, and not in those of an
-// earlier configuration.
+// isInConfiguredSubnets reports whether a namespace's addresses are in the configured subnets, and not in those of an earlier
+// configuration.
 func (b *Bridge) isInConfiguredSubnets(s NamespaceStatus) bool {
 	if !b.config.IPv4Subnet.Contains(s.IPv4Address) {
 		return false
@@ -384,9 +384,9 @@ func (b *Bridge) isInConfiguredSubnets(s NamespaceStatus) bool {
 	return b.config.IPv6Subnet.Contains(s.IPv6Address)
 }
 
-// recreateVethPair creates the veth pair of an allocation. One end is in the namespace. The other end is connected to
-// the bridge and up, and its alias has the addresses of the namespace: those of status, which are chosen if status is the zero value.
-// interfaces are those of the machine.
+// recreateVethPair creates the veth pair of an allocation. One end is in the namespace. The other end is connected to the bridge
+// and up, and its alias has the namespace's addresses: those of status, which are chosen if status is the zero value. interfaces
+// are those of the machine.
 func (b *Bridge) recreateVethPair(device *netlink.Bridge, interfaces []netlink.Link, ns vnetns.NsHandle, allocID string, status NamespaceStatus) (NamespaceStatus, error) {
 	name := hostInterfaceName(allocID)
 	if slices.ContainsFunc(interfaces, func(l netlink.Link) bool { return l.Attrs().Name == name }) {

@@ -18,8 +18,8 @@ import (
 const bridgeNetfilterSysctl = "/proc/sys/net/bridge/bridge-nf-call-ip6tables"
 
 // canForwardLoopback6 reports whether connections to [::1] can be forwarded. While the kernel filters bridged frames, it
-// translates the addresses of a reply while the frame is in the bridge, and then drops the reply, because a packet
-// from another interface must not have the address ::1.
+// translates a reply's addresses while the frame is in the bridge, and then drops the reply, because a packet from another
+// interface must not have the address ::1.
 func (b *Bridge) canForwardLoopback6() bool {
 	if !b.config.IPv6Subnet.IsValid() {
 		return false

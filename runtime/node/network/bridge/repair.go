@@ -68,7 +68,7 @@ func (b *Bridge) Repair(endpoints []ConnectedEndpoint) (damages []Damage, err er
 }
 
 // repairInterface connects the namespace of an endpoint to the bridge again, unless it is connected. It sets the status of the
-// endpoint to the addresses in the alias of the interface, if it has one. The result is the zero Damage if the namespace was
+// endpoint to the addresses in the interface's alias, if it has one. The result is the zero Damage if the namespace was
 // connected. interfaces are those of the machine.
 func (b *Bridge) repairInterface(device *netlink.Bridge, interfaces []netlink.Link, e *ConnectedEndpoint) (Damage, error) {
 	name := hostInterfaceName(e.AllocID)

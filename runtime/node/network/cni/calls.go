@@ -16,7 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
-// callEnvName is the environment variable with the id of the call, which the processes inherit that the plugin starts.
+// callEnvName is the environment variable with the call's id, which the processes inherit that the plugin starts.
 const callEnvName = "NOMAD_LITE_CNI_CALL"
 
 // killTimeout is how long killCallProcesses waits until the processes that it has killed have exited.
@@ -84,8 +84,8 @@ func (c *callRecorder) recordCallStart(ctx context.Context) (callID string, err 
 	return id, nil
 }
 
-// killLeftoversAndRecordCallEnd deletes the record of a call. If the plugin was killed, it first kills the other processes of
-// the call. After an error, the record stays, so that the next call tries again.
+// killLeftoversAndRecordCallEnd deletes a call's record. If the plugin was killed, it first kills the other processes of the
+// call. After an error, the record stays, so that the next call tries again.
 func (c *callRecorder) killLeftoversAndRecordCallEnd(ctx context.Context, callID string, wasPluginKilled bool) error {
 	var err error
 	if wasPluginKilled {

@@ -88,7 +88,7 @@ func TestAddUntilKilled(t *testing.T) {
 	t.Fatal(err)
 }
 
-// The processes of a plugin are killed before the next agent calls a plugin, if the first agent has died during their call. A
+// A plugin's processes are killed before the next agent calls a plugin, if the first agent has died during their call. A
 // process that a completed call has left running is not.
 func TestProcessesOfInterruptedCallAreKilled(t *testing.T) {
 	p := newSlowPlugin(t)
@@ -127,8 +127,8 @@ func TestProcessesOfInterruptedCallAreKilled(t *testing.T) {
 	}
 }
 
-// When the context of a call ends, all processes of the call are killed, so that none runs beside the next call. Calls that
-// other allocations make at the same time continue.
+// When a call's context ends, all processes of the call are killed, so that none runs beside the next call. Calls that other
+// allocations make at the same time continue.
 func TestProcessesOfCanceledCallAreKilled(t *testing.T) {
 	p := newSlowPlugin(t)
 	c := p.newClient()

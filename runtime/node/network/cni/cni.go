@@ -18,7 +18,7 @@ import (
 // InterfaceName is the name of the interface that plugins create in a namespace.
 const InterfaceName = "eth0"
 
-// Config has the directories of the operator. The directories need not exist.
+// Config has the operator's directories. The directories need not exist.
 type Config struct {
 	PluginDirs []string
 	ConfigDir  string
@@ -70,7 +70,7 @@ func CheckArgsForSeparators(args map[string]string) error {
 	return nil
 }
 
-// ReadNetworkConfigJSON returns the configuration of a network.
+// ReadNetworkConfigJSON returns a network's configuration.
 func (c *Client) ReadNetworkConfigJSON(name string) ([]byte, error) {
 	networks, _ := c.readNetworkConfigByName()
 	if n := networks[name]; n != nil {
@@ -106,7 +106,7 @@ func (c *Client) readNetworkConfigByName() (map[string]*libcni.NetworkConfigList
 	return found, errors.Join(errs...)
 }
 
-// maxConfigSize is the maximum size of the configuration of a network in bytes, because the record of each allocation has a
+// maxConfigSize is the maximum size of the configuration of a network in bytes, because each allocation's record has a
 // copy.
 const maxConfigSize = 64 << 10
 

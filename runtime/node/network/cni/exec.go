@@ -46,7 +46,7 @@ func (p *pluginExec) ExecPlugin(ctx context.Context, path string, stdin []byte, 
 // busyRetryInterval is how often, and maxBusyRetries how many times, runPluginWhenWritten retries.
 const busyRetryInterval, maxBusyRetries = time.Second, 5
 
-// runPluginWhenWritten runs a plugin, and retries while another program is writing the file of the plugin.
+// runPluginWhenWritten runs a plugin, and retries while another program is writing the plugin's file.
 func runPluginWhenWritten(ctx context.Context, path string, stdin []byte, env []string) ([]byte, error) {
 	for retries := 0; ; retries++ {
 		stdout, err := runPlugin(ctx, path, stdin, env)
@@ -74,7 +74,7 @@ func runPlugin(ctx context.Context, path string, stdin []byte, env []string) ([]
 	return stdout.Bytes(), nil
 }
 
-// newPluginError returns the error that a failed plugin has printed, or err with the output of the plugin.
+// newPluginError returns the error that a failed plugin has printed, or err with the plugin's output.
 func newPluginError(err error, stdout, stderr []byte) error {
 	var printed types.Error
 	switch {

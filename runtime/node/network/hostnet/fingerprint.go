@@ -43,7 +43,7 @@ func (h *HostNamespaces) Fingerprint(ctx context.Context) (Capabilities, error) 
 }
 
 // checkNoIptablesLegacyFilterRules returns an error if the machine has filter rules of iptables-legacy, which can drop
-// the packets of the bridge. The rules are not in nftables, so the agent cannot add a rule that accepts these packets.
+// the bridge's packets. The rules are not in nftables, so the agent cannot add a rule that accepts these packets.
 func checkNoIptablesLegacyFilterRules(procNetDir string) error {
 	for program, file := range map[string]string{"iptables-legacy": "ip_tables_names", "ip6tables-legacy": "ip6_tables_names"} {
 		names, err := os.ReadFile(filepath.Join(procNetDir, file))

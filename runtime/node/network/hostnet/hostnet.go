@@ -18,7 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// Config configures the networks of the machine. The zero value is valid.
+// Config configures the machine's networks. The zero value is valid.
 type Config struct {
 	Bridge bridge.Config // defaults: nomad, 172.26.64.0/20
 	CNI    cni.Config    // defaults: /opt/cni/bin, /opt/cni/config
@@ -40,7 +40,7 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Network modes. The mode of a CNI network is cniPrefix and the name of the network.
+// Network modes. The mode of a CNI network is cniPrefix and the network's name.
 const (
 	modeBridge = "bridge"
 	cniPrefix  = "cni/"
@@ -206,7 +206,7 @@ func (h *HostNamespaces) DisconnectNamespace(ctx context.Context, n *state.Alloc
 	return nil
 }
 
-// networkNamespacePath returns the path of the namespace of a network, also of one that was not created completely.
+// networkNamespacePath returns the path of a network's namespace, also of one that was not created completely.
 func networkNamespacePath(n *state.AllocNetwork) string {
 	if n.Isolation != nil {
 		return n.Isolation.Path

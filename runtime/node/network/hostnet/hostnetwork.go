@@ -22,8 +22,8 @@ type HostAddress struct {
 	Address   netip.Addr
 }
 
-// SelectHostAddressByNetworkName returns name of a host network -> its address: the first of all, the addresses of the
-// machine, that the network selects. The error names the networks that select no address.
+// SelectHostAddressByNetworkName returns name of a host network -> its address: the first of all, the machine's
+// addresses, that the network selects. The error names the networks that select no address.
 func (c Config) SelectHostAddressByNetworkName(machineAddresses []HostAddress) (map[string]HostAddress, error) {
 	addresses := make(map[string]HostAddress)
 	var errs []error

@@ -6,8 +6,8 @@ import (
 )
 
 // namespaceDNSConfigIfNeeded returns the DNS settings for tasks in a namespace of the bridge. It returns nil, so that
-// tasks get the settings of the machine, unless those name a loopback address, which a namespace cannot reach, and
-// others are known.
+// tasks get the machine's settings, unless those name a loopback address, which a namespace cannot reach, and others
+// are known.
 func namespaceDNSConfigIfNeeded() *driver.DNSConfig {
 	if !netfiles.MachineResolver().HasLoopback() {
 		return nil

@@ -37,7 +37,7 @@ type devicePlugins interface {
 
 // Config configures a Manager.
 type Config struct {
-	StatsInterval time.Duration // time between two samples of the statistics of a plugin
+	StatsInterval time.Duration // time between two samples of a plugin's statistics
 	// ReserveHasNoTimeout makes Reserve wait without a time limit until the plugin answers or the caller's context
 	// ends.
 	ReserveHasNoTimeout bool

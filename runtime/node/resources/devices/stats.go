@@ -98,7 +98,7 @@ func (s *statsSampler) startSamplingAndGetStats(ctx context.Context, pluginNames
 	return all
 }
 
-// openOrKeepStream opens the stream of a plugin, or restarts the idle timer of an open stream. It returns
+// openOrKeepStream opens a plugin's stream, or restarts the idle timer of an open stream. It returns
 // statsStream.firstAttemptDone.
 func (s *statsSampler) openOrKeepStream(pluginName string) (firstAttemptDone <-chan struct{}) {
 	s.mu.Lock()

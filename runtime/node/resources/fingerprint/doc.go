@@ -1,5 +1,5 @@
-// Package fingerprint detects the properties of the machine: the attributes that job files refer
-// to, and the resources for placement.
+// Package fingerprint detects the machine's properties: the attributes that job files refer to, and
+// the resources for placement.
 //
 // It reads them once, quickly, and never fails: unknown values are omitted and listed in Degradations.
 // It sends no network requests. The attributes of drivers come from the drivers.

@@ -31,7 +31,7 @@ type Options struct {
 	ReservedCoreIDs []int
 }
 
-// Host has the properties of the machine. A number that ReadHost could not determine is 0.
+// Host has the machine's properties. A number that ReadHost could not determine is 0.
 type Host struct {
 	// Attributes have Nomad's names, without the leading "attr.".
 	Attributes map[string]string
@@ -101,7 +101,7 @@ func (h Host) IsOnlyOfHostNetworks(mode, device string) bool {
 	return mode == "host" && device != h.InterfaceOfIP
 }
 
-// ReadHost returns the properties of this machine.
+// ReadHost returns this machine's properties.
 func ReadHost(o Options) Host {
 	p := prober{
 		options: o,

@@ -212,7 +212,7 @@ func TestTopology(t *testing.T) {
 				if usable := cpuAffinity(); core.Disable != !usable.IsSet(int(core.CoreID)) {
 					t.Errorf("core %d: disabled %v", core.CoreID, core.Disable)
 				}
-				got.Cores[i].Disable = false // Disable was compared above, and depends on the machine of the test
+				got.Cores[i].Disable = false // Disable was compared above, and depends on the test's machine
 			}
 			if !reflect.DeepEqual(got, c.want) {
 				t.Errorf("got  %+v\nwant %+v", got, c.want)

@@ -99,8 +99,8 @@ func (p *prober) listUpInterfacesWithAddresses() ([]Interface, error) {
 	return up, nil
 }
 
-// interfaceMBitsOrDefault returns the speed of an interface. For an interface without a carrier, and for most virtual
-// ones, the file of the kernel is missing or has -1.
+// interfaceMBitsOrDefault returns an interface's speed. For an interface without a carrier, and for most virtual ones, the
+// kernel's file is missing or has -1.
 func (p *prober) interfaceMBitsOrDefault(name string) int {
 	return cmp.Or(int(p.readNumberOrZero("sys/class/net/"+name+"/speed")), defaultMBits)
 }

@@ -73,7 +73,7 @@ func (p *prober) maxProcessesOfTasks(userLimit uint64, isRoot bool) uint64 {
 func withoutReservedQuarter(limit uint64) uint64 { return limit - limit/4 }
 
 // pidsLimitFiles returns the files with the limits of processes of the cgroups that tasks are in. Tasks of an agent with a
-// ParentCgroup are below the root cgroup, and tasks of other agents in the cgroup of the agent.
+// ParentCgroup are below the root cgroup, and tasks of other agents in the agent's cgroup.
 func (p *prober) pidsLimitFiles() []string {
 	files := []string{"sys/fs/cgroup/pids.max", "sys/fs/cgroup/pids/pids.max"}
 	if p.host.ParentCgroup != "" {
@@ -96,7 +96,7 @@ const (
 )
 
 // maxPipesOfTasks returns the number of pipes that tasks can have under fs.pipe-user-pages-hard and -soft, the limits of the
-// memory pages in the pipes of a user.
+// memory pages in a user's pipes.
 func (p *prober) maxPipesOfTasks(isRoot bool) uint64 {
 	hard := p.readLimitOrMaxUint64("proc/sys/fs/pipe-user-pages-hard")
 	if isRoot || hard == 0 || hard == math.MaxUint64 { // root has a capability that lifts the limit; 0 means no limit

@@ -67,8 +67,8 @@ func (p *prober) readTopologyAndSetHostCores(coreIDs []int, defaultMHz int) *bas
 	return t
 }
 
-// numaDistances returns the distances of a NUMA node to all nodes. selfIndex is the index of the node, nodeCount the number
-// of nodes.
+// numaDistances returns the distances of a NUMA node to all nodes. selfIndex is the node's index, nodeCount the number of
+// nodes.
 func (p *prober) numaDistances(node uint32, selfIndex, nodeCount int) []uint32 {
 	row := make([]uint32, nodeCount)
 	stated := strings.Fields(p.readTrimmedTextOrEmpty(fmt.Sprintf("sys/devices/system/node/node%d/distance", node)))

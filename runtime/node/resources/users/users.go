@@ -41,9 +41,9 @@ func hasAccount(uid uint32) bool {
 	return err == nil
 }
 
-// Acquire returns the id of a task. If the task has no id, Acquire assigns previousUID, the id that the task had
-// before. If previousUID is zero or belongs to another task, Acquire assigns the next free id of the range, so that an
-// id is reused as late as possible.
+// Acquire returns a task's id. If the task has no id, Acquire assigns previousUID, the id that the task had before. If
+// previousUID is zero or belongs to another task, Acquire assigns the next free id of the range, so that an id is
+// reused as late as possible.
 func (p *UIDPool) Acquire(task Task, previousUID uint32) (uint32, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// callEnvName is the environment variable with the id of the call, which the processes inherit that the plugin starts.
+// callEnvName is the environment variable with the call's id, which the processes inherit that the plugin starts.
 const callEnvName = "NOMAD_LITE_VOLUME_CALL"
 
 // killTimeout is how long killCallProcesses waits until the processes that it has killed have exited.
@@ -23,7 +23,7 @@ const killTimeout = 10 * time.Second
 // call, the kernel kills only the plugin's first process; the next agent finds and kills the others by the id.
 type pluginCallRecorder struct{ store *store.Store }
 
-// recordCallStart stores the id of a new call, and returns the variable, as name=value, for the environment of the plugin.
+// recordCallStart stores the id of a new call, and returns the variable, as name=value, for the plugin's environment.
 func (c pluginCallRecorder) recordCallStart(ctx context.Context) (envVar string, err error) {
 	id := uuid.NewString()
 	_, err = c.store.Update(context.WithoutCancel(ctx), func(tx *store.Txn) error {

@@ -19,7 +19,7 @@ import (
 // MkdirPlugin is the name of the builtin plugin, which makes a directory for each volume.
 const MkdirPlugin = "mkdir"
 
-// mkdirVersion is the version of Nomad's plugin mkdir, which the builtin plugin reports in the attributes of the node.
+// mkdirVersion is the version of Nomad's plugin mkdir, which the builtin plugin reports in the node's attributes.
 const mkdirVersion = "0.0.1"
 
 // mkdirPlugin makes directories named by the ids of volumes in a directory that only the agent's account can enter.
@@ -76,7 +76,7 @@ func createAndOpenVolumesDir(dir string) (fd int, err error) {
 	return safepath.OpenDir(dir)
 }
 
-// create implements plugin. For a volume that was created before, it keeps the owner and the mode of the directory.
+// create implements plugin. For a volume that was created before, it keeps the owner and the directory's mode.
 func (m mkdirPlugin) create(_ context.Context, r pluginRequest) (createResult, error) {
 	parameters, err := parseMkdirParameters(r.parameters)
 	if err != nil {
@@ -115,7 +115,7 @@ func (m mkdirPlugin) create(_ context.Context, r pluginRequest) (createResult, e
 	return createResult{Path: path}, nil
 }
 
-// delete implements plugin. It removes only a directory of m.volumesDir, whose name is the id of the volume.
+// delete implements plugin. It removes only a directory of m.volumesDir, whose name is the volume's id.
 func (m mkdirPlugin) delete(_ context.Context, r pluginRequest) error {
 	if err := uuid.Validate(r.volumeID); err != nil {
 		return fmt.Errorf("volume id %q: %w", r.volumeID, err)

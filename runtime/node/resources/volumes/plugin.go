@@ -21,7 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 )
 
-// Timeouts of the calls of a plugin, which are Nomad's.
+// Timeouts of a plugin's calls, which are Nomad's.
 const (
 	fingerprintTimeout = 5 * time.Second
 	callTimeout        = time.Minute
@@ -59,7 +59,7 @@ type externalPlugin struct {
 	logger       hclog.Logger
 }
 
-// runForVersion runs the program to get the version of the plugin.
+// runForVersion runs the program to get the plugin's version.
 func (e *externalPlugin) runForVersion(ctx context.Context) (version string, err error) {
 	var reply struct {
 		Version string `json:"version"`

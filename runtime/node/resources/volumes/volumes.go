@@ -396,7 +396,7 @@ func checkNameAndMergeStoredVolume(tx *store.Txn, v *api.HostVolume, stored *sta
 }
 
 const (
-	maxNameLen        = 128      // bytes of the name of a volume
+	maxNameLen        = 128      // bytes of a volume's name
 	maxParameterBytes = 64 << 10 // bytes of all parameters, which are one environment variable of a plugin
 )
 
@@ -479,7 +479,7 @@ func (m *Manager) storeCreateResult(ctx context.Context, v *state.HostVolume, re
 	})
 }
 
-// putVolumeRecord stores a copy of the record of a volume.
+// putVolumeRecord stores a copy of a volume's record.
 func (m *Manager) putVolumeRecord(ctx context.Context, v *state.HostVolume) error {
 	_, err := m.config.Store.Update(ctx, func(tx *store.Txn) error {
 		volume := *v.Volume
@@ -554,8 +554,8 @@ func (m *Manager) DeleteUnusedVolume(ctx context.Context, namespace, volumeID st
 	return m.callDeleteAndRemoveRecord(ctx, &next, force)
 }
 
-// callDeleteAndRemoveRecord calls delete of the plugin of a volume, and removes the record. If the plugin fails and
-// force is false, the record stays with the pending operation, and the volume is unavailable.
+// callDeleteAndRemoveRecord calls delete of a volume's plugin, and removes the record. If the plugin fails and force is false,
+// the record stays with the pending operation, and the volume is unavailable.
 func (m *Manager) callDeleteAndRemoveRecord(ctx context.Context, v *state.HostVolume, force bool) error {
 	err := m.callPluginDelete(ctx, v)
 	if err != nil && !force {
@@ -614,7 +614,7 @@ func AllocsUsingVolume(r store.Reader, ws store.WatchSet, v *api.HostVolume) []*
 	return users
 }
 
-// DeleteClaim deletes the claim of a group, so that the next allocation of the group can use another volume.
+// DeleteClaim deletes a group's claim, so that the next allocation of the group can use another volume.
 func (m *Manager) DeleteClaim(ctx context.Context, namespace, claimID string) error {
 	_, err := m.config.Store.Update(ctx, func(tx *store.Txn) error {
 		if !slices.ContainsFunc(tx.VolumeClaims(nil), func(c *api.TaskGroupHostVolumeClaim) bool { return c.ID == claimID && c.Namespace == namespace }) {

@@ -19,13 +19,13 @@ type pendingReply struct {
 	requestID uint64
 }
 
-// agentConn is a connection of the collector process to an agent.
+// agentConn is the collector process's connection to an agent.
 type agentConn struct {
 	fd             int
 	receiver       *framing.Receiver
 	hello          framing.Hello // zero until the agent has sent it
 	helloReceived  bool          // hello was received
-	queuedMessages [][]byte      // encoded messages that the socket has not accepted yet; the first may be the rest of a message
+	queuedMessages [][]byte      // encoded messages that the socket has not accepted yet; the first may be partial
 	closed         bool
 }
 
@@ -37,7 +37,7 @@ func newAgentConn(fd int) *agentConn {
 // process closes the connection; the agent reconnects and subscribes again.
 const maxQueuedMessages = 4096
 
-// acceptAgents accepts the pending connections of agents.
+// acceptAgents accepts the agents' pending connections.
 func (se *collectorServer) acceptAgents() {
 	for {
 		fd, _, err := unix.Accept4(se.listenFD, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
@@ -54,7 +54,7 @@ func (se *collectorServer) acceptAgents() {
 
 const noDescriptorsText = "the log collector has no free file descriptors (ulimit -n)"
 
-// receiveMessages receives and handles messages of an agent until none is pending.
+// receiveMessages receives and handles an agent's messages until none is pending.
 func (se *collectorServer) receiveMessages(peer *agentConn) {
 	for !peer.closed {
 		if !peer.helloReceived {
@@ -90,7 +90,7 @@ func (se *collectorServer) receiveMessages(peer *agentConn) {
 	}
 }
 
-// replyToHello replies to the hello message of an agent.
+// replyToHello replies to an agent's hello message.
 func (se *collectorServer) replyToHello(peer *agentConn) {
 	peer.helloReceived = true
 	se.hadAgent = true
@@ -105,7 +105,7 @@ func (se *collectorServer) replyToHello(peer *agentConn) {
 	}
 }
 
-// executeRequest executes a request of an agent. It owns fds.
+// executeRequest executes an agent's request. It owns fds.
 func (se *collectorServer) executeRequest(peer *agentConn, m *collectorwire.Message, fds []int) {
 	reply := &collectorwire.Message{Op: collectorwire.OpReply, ID: m.ID}
 	switch m.Op {
@@ -146,8 +146,8 @@ func (se *collectorServer) executeRequest(peer *agentConn, m *collectorwire.Mess
 	framing.CloseAll(fds)
 }
 
-// addStopRequest adds a request to end the stream as soon as it has no writer and no output, or else at the deadline. Of
-// several deadlines, the earliest counts.
+// addStopRequest adds a request to end the stream as soon as it has no writer and no output, or else at the deadline. The
+// earliest deadline counts.
 func (s *serverStream) addStopRequest(w pendingReply, deadline time.Time) {
 	if len(s.stopRequests) == 0 || deadline.Before(s.stopDeadline) {
 		s.stopDeadline = deadline
@@ -190,7 +190,7 @@ func (se *collectorServer) sendOrQueue(peer *agentConn, m any) {
 	}
 }
 
-// broadcastToSameVersion sends a message to all agents that have the protocol version of this process.
+// broadcastToSameVersion sends a message to all agents that have this process's protocol version.
 func (se *collectorServer) broadcastToSameVersion(m *collectorwire.Message) {
 	for _, peer := range se.agentsByFD {
 		if peer.hello.Version == se.ownHello.Version {

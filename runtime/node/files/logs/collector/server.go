@@ -22,8 +22,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
-// Serve runs the collector process. It returns when no agent is connected and no stream has a writer, when an agent requests it, or
-// when no agent is connected after ctx has ended. version is the version of the protocol that it reports to agents. Only a
+// Serve runs the collector process. It returns when no agent is connected and no stream has a writer, when an agent requests it,
+// or when no agent is connected after ctx has ended. version is the protocol version that it reports to agents. Only a
 // logs.CollectorClient starts the process: without the setup in the environment Serve returns an error.
 func Serve(ctx context.Context, version int) error {
 	var conf collectorwire.Setup
@@ -34,14 +34,12 @@ func Serve(ctx context.Context, version int) error {
 	if err := json.Unmarshal([]byte(text), &conf); err != nil {
 		return fmt.Errorf("read collector setup: %w", err)
 	}
-	// The output of tasks is untrusted. A task that exploits a bug in this process must not get
-	// privileges that the process does not need.
+	// Task output is untrusted. A task that exploits a bug in this process must not get privileges that the process does not need.
 	confine.DenyProcessSyscalls(append(confine.ExecAndSystemAdminSyscalls(), confine.InternetSocketSyscalls()...)...)
 	osprocess.ProtectFromOOM()
 	_ = os.WriteFile("/proc/self/comm", []byte("nomad-lite"), 0) // the process name in ps
 
-	// Two collectors would write to the same offset of the same file. The previous collector may
-	// still be shutting down.
+	// Two collectors would write to the same file offset. The previous collector may still be shutting down.
 	dir, err := helperdir.OpenOrCreate(conf.Dir)
 	if err != nil {
 		return err
@@ -60,7 +58,7 @@ func Serve(ctx context.Context, version int) error {
 	if err := helperdir.WriteLockOwner(lock, p.ownHello.Process); err != nil {
 		return err
 	}
-	// CAP_SYS_RESOURCE permits enlarging FIFOs beyond the limits of a user. Capabilities belong to the thread.
+	// CAP_SYS_RESOURCE permits enlarging FIFOs beyond a user's limits. Capabilities belong to the thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := confine.KeepCapabilities(unix.CAP_SYS_RESOURCE); err != nil {
@@ -69,8 +67,8 @@ func Serve(ctx context.Context, version int) error {
 	return p.run(ctx)
 }
 
-// collectorServer is the event loop of the collector process and its state, none of which a restart must preserve. Only
-// the goroutine of run uses it.
+// collectorServer is the collector process's event loop and its state, which no restart must preserve. Only run's goroutine uses
+// it.
 type collectorServer struct {
 	conf                       collectorwire.Setup
 	dir                        *helperdir.Dir
@@ -86,25 +84,25 @@ type collectorServer struct {
 	streamsWithDeadline        map[*serverStream]bool // streams with a stop request or a write failure, for which the loop wakes up in time
 	hadAgent                   bool                   // an agent was connected at some time
 	quitRequested              bool                   // an agent has requested that the process exits
-	nextIdleCheck              time.Time              // without an agent: time of the next check whether a stream has a writer
-	nextFileCheck              time.Time              // time of the next call of closeIdleFiles; zero while no stream has an open file
-	exitDeadline               time.Time              // time at which the process exits because of SIGTERM; zero without it
+	nextIdleCheck              time.Time              // without an agent: when to check next whether a stream has a writer
+	nextFileCheck              time.Time              // when to call closeIdleFiles next; zero while no stream has an open file
+	exitDeadline               time.Time              // when the process exits because of SIGTERM; zero without it
 	memoryTrimmer              *memtrim.Trimmer
 	readBytesOfEndedStreams    int64 // bytes that ended streams have read from FIFOs, whether written or dropped
 	droppedBytesOfEndedStreams int64 // bytes that ended streams have dropped
 }
 
-// serverStream is a stream with the requests of agents for it.
+// serverStream is a stream with the agents' requests for it.
 type serverStream struct {
 	stream
-	subscribers                 []*agentConn // agents to which the next output is reported
+	subscribers                 []*agentConn // agents that get a report of the next output
 	stopRequests                []pendingReply
 	stopDeadline                time.Time // set while stopRequests is not empty
 	keepsReadingWhileWriterOpen bool      // the stream continues after the deadline while it has a writer
 	endsWhenWritersClose        bool      // the stop requests were answered with HasWriter: collectorwire.OpEnd follows when the stream has no writer
 }
 
-// listenerFD is the descriptor of the listening socket.
+// listenerFD is the listening socket's descriptor.
 const listenerFD = 0
 
 // newServer returns a server that accepts connections on listenerSocketFD, which it owns.
@@ -154,8 +152,7 @@ func (se *collectorServer) addToEpoll(fd int, events uint32) error {
 // run runs the event loop until the process must exit.
 func (se *collectorServer) run(ctx context.Context) error {
 	defer se.close()
-	// The process ignores the signals of a terminal; it handles SIGTERM when no agent is
-	// connected.
+	// The process ignores a terminal's signals; it handles SIGTERM when no agent is connected.
 	sigs := make(chan os.Signal, 4)
 	signal.Notify(sigs, unix.SIGHUP, unix.SIGINT, unix.SIGTERM)
 	defer signal.Stop(sigs)
@@ -238,7 +235,7 @@ func (se *collectorServer) epollTimeoutMillis() int {
 	return int(max(0, time.Until(nextDeadline)).Milliseconds()) + 1 // rounded up, so that the deadline has passed when epoll returns
 }
 
-// dispatchEpollEvent marks a stream as ready, sends and receives messages of an agent, or accepts agents.
+// dispatchEpollEvent marks a stream as ready, sends and receives an agent's messages, or accepts agents.
 func (se *collectorServer) dispatchEpollEvent(ev unix.EpollEvent) {
 	if e := se.streamByFIFOFD[ev.Fd]; e != nil {
 		se.readyStreams[e] = true
@@ -263,8 +260,8 @@ func (se *collectorServer) dispatchEpollEvent(ev unix.EpollEvent) {
 	}
 }
 
-// moveOutputAndReplyToStops moves output of one stream, notifies its subscribers, and handles its stop requests: the stream
-// ends when it has no writer, or when the deadline has passed.
+// moveOutputAndReplyToStops moves one stream's output, notifies its subscribers, and handles its stop requests: the stream ends
+// when it has no writer, or when the deadline has passed.
 func (se *collectorServer) moveOutputAndReplyToStops(e *serverStream, now time.Time) {
 	index, size, dropping := e.fileIndex, e.fileSize, e.writeFailure.isDropping
 	more := e.drainFIFO(se.spliceTools, now, max(minDrainBytes, maxDrainBytes/int64(max(1, len(se.readyStreams)))))
@@ -305,12 +302,12 @@ func (se *collectorServer) moveOutputAndReplyToStops(e *serverStream, now time.T
 	}
 }
 
-// fileIdleTimeout is the time without output after which the log file of a stream is closed, to save a descriptor. It takes up to
+// fileIdleTimeout is the time without output after which a stream's log file is closed, to save a descriptor. It takes up to
 // twice as long, because one timer serves all streams.
 const fileIdleTimeout = 10 * time.Second
 
-// closeIdleFiles closes the files of the streams without output since the last check, when the time of the next check has come.
-// A stream keeps its file while the file system rejects its output, because the file may be the only place for the loss marker.
+// closeIdleFiles closes the files of streams without output since the last check, when the time for the next check has come. A
+// stream keeps its file while the file system rejects its output, because the file may be the only place for the loss marker.
 func (se *collectorServer) closeIdleFiles(now time.Time) {
 	if se.nextFileCheck.IsZero() || now.Before(se.nextFileCheck) {
 		return
@@ -327,7 +324,7 @@ func (se *collectorServer) closeIdleFiles(now time.Time) {
 	}
 }
 
-// notifySubscribers sends collectorwire.OpOutput to the subscribers of a stream.
+// notifySubscribers sends collectorwire.OpOutput to a stream's subscribers.
 func (se *collectorServer) notifySubscribers(e *serverStream) {
 	subscribers := e.subscribers
 	e.subscribers = nil // reset first, because sendOrQueue may call disconnect, which changes e.subscribers
@@ -345,8 +342,8 @@ func (s *serverStream) lossMessage() *collectorwire.Message {
 	return m
 }
 
-// drainAndRemoveStream moves the content that the FIFO has at the time of the call, and removes the stream. A process
-// that still writes to the FIFO gets SIGPIPE when the keeper has closed it too.
+// drainAndRemoveStream moves the content that the FIFO has at the call's time, and removes the stream. A process that still
+// writes to the FIFO gets SIGPIPE when the keeper has closed it too.
 func (se *collectorServer) drainAndRemoveStream(e *serverStream, now time.Time) {
 	if e.writeFailure.lastErr != nil {
 		e.writeFailure.retryAt = now // the output is tried a last time; the rest is lost if that fails
@@ -379,7 +376,7 @@ func (se *collectorServer) removeStream(e *serverStream, errorText string) {
 	se.closeStream(e)
 }
 
-// countOutput returns the number of streams, and the output of all streams since the start of the process in bytes.
+// countOutput returns how many streams there are, and their whole output since the process start in bytes.
 func (se *collectorServer) countOutput() (streams int, written, lost int64) {
 	moved, lost := se.readBytesOfEndedStreams, se.droppedBytesOfEndedStreams
 	for _, e := range se.streamByKey {
@@ -389,7 +386,7 @@ func (se *collectorServer) countOutput() (streams int, written, lost int64) {
 	return len(se.streamByKey), moved - lost, lost
 }
 
-// replyToStopRequests sends m, with the position of the newest output, as reply to all stop requests of a stream.
+// replyToStopRequests sends m, with the newest output's position, as reply to all of a stream's stop requests.
 func (se *collectorServer) replyToStopRequests(e *serverStream, m collectorwire.Message) {
 	m.Op, m.FileIndex, m.FileOffset = collectorwire.OpReply, e.fileIndex, e.fileSize
 	for _, w := range e.stopRequests {
@@ -399,8 +396,8 @@ func (se *collectorServer) replyToStopRequests(e *serverStream, m collectorwire.
 	e.stopRequests = nil
 }
 
-// startStream adds the stream of a start request. It owns both descriptors. An agent sends the same FIFO again after
-// it has reconnected, or to change the limits.
+// startStream adds a start request's stream. It owns both descriptors. An agent sends the same FIFO again after it has
+// reconnected, or to change the limits.
 func (se *collectorServer) startStream(m *collectorwire.Message, fifoFD, logDirFD int) error {
 	if old := se.streamByKey[m.StreamKey]; old != nil {
 		if areFDsOfSameFile(old.fifoFD, fifoFD) {
@@ -431,13 +428,13 @@ func (se *collectorServer) startStream(m *collectorwire.Message, fifoFD, logDirF
 	}
 	se.streamByKey[m.StreamKey] = e
 	se.streamByFIFOFD[int32(fifoFD)] = e
-	// moveOutputAndReplyToStops opens the file, so that the client does not wait for it, and moves output
-	// that is already in the FIFO, for which epoll reports no event.
+	// moveOutputAndReplyToStops opens the file, so that the client does not wait for it. It also moves output that is already in the
+	// FIFO, for which epoll reports no event.
 	se.readyStreams[e] = true
 	return nil
 }
 
-// setLogDir sets the log directory of a stream, and owns the descriptor. The two streams of a task share one descriptor of their
+// setLogDir sets a stream's log directory, and owns the descriptor. A task's two streams share one descriptor for their
 // directory.
 func (se *collectorServer) setLogDir(e *serverStream, logDirFD int) {
 	e.logDirFD = logDirFD
@@ -447,7 +444,7 @@ func (se *collectorServer) setLogDir(e *serverStream, logDirFD int) {
 	}
 }
 
-// closeLogDir closes the log directory of a stream, unless the other stream of the task shares the descriptor.
+// closeLogDir closes a stream's log directory, unless the task's other stream shares the descriptor.
 func (se *collectorServer) closeLogDir(e *serverStream) {
 	if other := se.otherStreamOfTask(e); e.logDirFD >= 0 && (other == nil || other.logDirFD != e.logDirFD) {
 		unix.Close(e.logDirFD)
@@ -455,7 +452,7 @@ func (se *collectorServer) closeLogDir(e *serverStream) {
 	e.logDirFD = -1
 }
 
-// otherStreamOfTask returns the other stream of the task of e, or nil if there is none.
+// otherStreamOfTask returns the other stream of e's task, or nil if there is none.
 func (se *collectorServer) otherStreamOfTask(e *serverStream) *serverStream {
 	key := e.key
 	key.Stream = collectorwire.Stdout
@@ -465,13 +462,13 @@ func (se *collectorServer) otherStreamOfTask(e *serverStream) *serverStream {
 	return se.streamByKey[key]
 }
 
-// closeStream closes the descriptors of a stream.
+// closeStream closes a stream's descriptors.
 func (se *collectorServer) closeStream(e *serverStream) {
 	se.closeLogDir(e)
 	e.close()
 }
 
-// validate rejects a descriptor that is not a FIFO, and keys and limits that are not valid.
+// validate rejects a descriptor that is not a FIFO, and invalid keys and limits.
 func (s *serverStream) validate() error {
 	var st unix.Stat_t
 	if err := unix.Fstat(s.fifoFD, &st); err != nil {
@@ -486,7 +483,7 @@ func (s *serverStream) validate() error {
 	return s.limits.Validate()
 }
 
-// areFDsOfSameFile reports whether two descriptors are of the same file.
+// areFDsOfSameFile reports whether two descriptors refer to the same file.
 func areFDsOfSameFile(a, b int) bool {
 	var x, y unix.Stat_t
 	return unix.Fstat(a, &x) == nil && unix.Fstat(b, &y) == nil && x.Dev == y.Dev && x.Ino == y.Ino
@@ -496,8 +493,8 @@ func areFDsOfSameFile(a, b int) bool {
 // all processes at once, and kills them later: systemd after 90 seconds.
 const maxTermination = 80 * time.Second
 
-// canExit reports whether the process can exit: no agent is connected, and either no stream has a writer, or the time
-// after SIGTERM is over, or the agent of an ephemeral keeper has disconnected.
+// canExit reports whether the process can exit: no agent is connected, and either no stream has a writer, or the time after
+// SIGTERM is over, or an ephemeral keeper's agent has disconnected.
 func (se *collectorServer) canExit(now time.Time, terminated bool) bool {
 	if len(se.agentsByFD) > 0 {
 		return false
@@ -520,8 +517,8 @@ func (se *collectorServer) canExit(now time.Time, terminated bool) bool {
 	return true
 }
 
-// prepareExit removes the socket, so that no agent connects to a process that exits. mayExit is false
-// if an agent has connected meanwhile, or is starting a process; then the process must continue.
+// prepareExit removes the socket, so that no agent connects to an exiting process. mayExit is false if an agent has connected
+// meanwhile, or is starting a process; then the process must continue.
 func (se *collectorServer) prepareExit(terminated bool) (mayExit bool) {
 	f, err := se.dir.LockFile(collectorwire.LockFileName, unix.LOCK_EX|unix.LOCK_NB)
 	se.acceptAgents() // accepts clients that connected before the lock was held

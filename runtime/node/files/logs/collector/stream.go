@@ -14,31 +14,31 @@ import (
 )
 
 const (
-	// wholeLineTailSize is the number of bytes before the maximum size of a file in which only whole lines are written.
+	// wholeLineTailSize is how many bytes before a file's maximum size only whole lines are written.
 	wholeLineTailSize = 32 << 10
 
 	// maxDrainBytes is how many bytes are moved before another look at all streams, so that no stream waits long. Streams that are
-	// ready at the same time share it, but each may move minDrainBytes. Otherwise a stream whose writer runs on another CPU, and
-	// fills its FIFO while it is drained, would get most of the time.
+	// ready at the same time share it, but each may move minDrainBytes. Otherwise a stream with a writer on another CPU, which
+	// fills the FIFO while it is drained, would get most of the time.
 	maxDrainBytes = 4 << 20
 	minDrainBytes = 64 << 10
 
-	// largePipeSize is the capacity of the FIFO of a task that writes faster than the collector reads.
+	// largePipeSize is the FIFO capacity for a task that writes faster than the collector reads.
 	largePipeSize = 1 << 20
 
 	// blockBeforeDropTimeout is how long output stays in the FIFO, so that the task blocks, while the file system
 	// rejects the output. After that, output is dropped.
 	blockBeforeDropTimeout = 2 * time.Second
 
-	blockedRetryDelay  = 100 * time.Millisecond // delay of the next write while the task blocks
-	droppingRetryDelay = time.Second            // delay of the next write while output is dropped
+	blockedRetryDelay  = 100 * time.Millisecond // delay before the next write while the task blocks
+	droppingRetryDelay = time.Second            // delay before the next write while output is dropped
 )
 
-// spliceTools are descriptors and a buffer that all streams of the process use, one after another.
+// spliceTools are descriptors and a buffer that all streams in the process use, one after another.
 type spliceTools struct {
 	devNullFD   int    // /dev/null
 	scratchPipe [2]int // pipe to which peek copies output with tee; empty between calls
-	peekBuffer  []byte // buffer of peek: wholeLineTailSize bytes
+	peekBuffer  []byte // peek's buffer: wholeLineTailSize bytes
 }
 
 func newSpliceTools() (*spliceTools, error) {
@@ -60,19 +60,19 @@ func (t *spliceTools) close() {
 	}
 }
 
-// stream moves the output of one task from its FIFO into files. All its state can be rebuilt from
-// the FIFO and the files, so that the process may be killed between any two instructions.
+// stream moves a task's output from one FIFO into files. All its state can be rebuilt from the FIFO and the files, so the
+// process may be killed between any two instructions.
 type stream struct {
 	key      collectorwire.StreamKey
 	limits   collectorwire.StreamLimits
 	fifoFD   int
 	logDirFD int
 
-	fileFD               int     // descriptor of the open file, or -1; the next output opens the newest file
-	usedFileSinceCheck   bool    // fileFD was used since the last call of closeIdleFiles
-	fileIndex            int64   // number of the open file
-	fileSize             int64   // size of the open file in bytes
-	fileIndexes          []int64 // numbers of the existing files, oldest first
+	fileFD               int     // the open file's descriptor, or -1; the next output opens the newest file
+	usedFileSinceCheck   bool    // fileFD was used since the last closeIdleFiles call
+	fileIndex            int64   // the open file's number
+	fileSize             int64   // the open file's size in bytes
+	fileIndexes          []int64 // the existing files' numbers, oldest first
 	endsWithNewline      bool    // the open file is empty or ends with a line end; valid if endsWithNewlineKnown
 	endsWithNewlineKnown bool    // endsWithNewline is valid
 
@@ -84,22 +84,22 @@ type stream struct {
 
 	totalDroppedBytes int64 // bytes dropped in all failures
 
-	outputWithoutArrivalTime []outputStartPosition // output whose arrival time is not stored yet
+	outputWithoutArrivalTime []outputStartPosition // output without a stored arrival time
 	lastArrival              logfile.ArrivalTime   // last stored arrival time; the zero Time if it is unknown
-	lastArrivalFileIndex     int64                 // number of the log file of lastArrival
+	lastArrivalFileIndex     int64                 // number of the log file that lastArrival refers to
 }
 
-// writeFailure is the state of a stream whose output the file system rejects. The zero value means that it does not.
+// writeFailure is a stream's state while the file system rejects its output. The zero value means that it does not.
 type writeFailure struct {
 	lastErr                   error     // last error; nil without a failure
-	failedSince               time.Time // time of the first error
-	retryAt                   time.Time // time of the next write
+	failedSince               time.Time // when the first error occurred
+	retryAt                   time.Time // when to try the next write
 	isDropping                bool      // output is dropped, instead of blocking the task
 	droppedBytesWithoutMarker int64     // bytes dropped that no loss marker has counted yet
 }
 
-// openNewestOrNewFile opens the newest file of the stream, so that output continues at its end. It starts a new file if
-// there is none, or if a task has replaced it.
+// openNewestOrNewFile opens the stream's newest file, so that output continues at its end. It starts a new file if there is
+// none, or if a task has replaced it.
 func (s *stream) openNewestOrNewFile() error {
 	files, err := collectorwire.ListFileIndexes(s.logDirFD, s.key.FilePrefix())
 	if err != nil {
@@ -146,8 +146,7 @@ func (s *stream) rotateFile() error {
 		name := logfile.Name(s.key.FilePrefix(), index)
 		fd, err := createLogFile(s.logDirFD, name)
 		if errors.Is(err, unix.EEXIST) && tries < 10 {
-			// A task has made a file with the name of the next log file: try the number after the
-			// highest one in use.
+			// A task has made a file with the next log file's name: try the number after the highest one in use.
 			if files, err := collectorwire.ListFileIndexes(s.logDirFD, s.key.FilePrefix()); err == nil && len(files) > 0 {
 				index = max(index, files[len(files)-1])
 			}
@@ -187,8 +186,8 @@ func (s *stream) close() {
 	s.fifoFD, s.logDirFD, s.fileFD = -1, -1, -1
 }
 
-// drainFIFO moves the content of the FIFO, up to maxBytes, into files. It reports whether the FIFO may have more.
-// While the file system rejects the output, the caller must call drainFIFO again at s.writeFailure.retryAt.
+// drainFIFO moves the FIFO's content, up to maxBytes, into files. It reports whether the FIFO may have more. While the file
+// system rejects the output, the caller must call drainFIFO again at s.writeFailure.retryAt.
 func (s *stream) drainFIFO(t *spliceTools, now time.Time, maxBytes int64) (more bool) {
 	if s.writeFailure.lastErr != nil {
 		if now.Before(s.writeFailure.retryAt) {
@@ -232,8 +231,7 @@ func (s *stream) moveOutputOrRotateFile(t *spliceTools, maxBytes int64) (movedBy
 		return n, err
 	}
 
-	// Near its size limit, a file gets only whole lines that fit. The rest of the content
-	// of the FIFO starts the next file at once.
+	// Near its size limit, a file gets only whole lines that fit. The FIFO's remaining content starts the next file at once.
 	avail, err := unix.IoctlGetInt(s.fifoFD, unix.TIOCINQ)
 	if err != nil {
 		return 0, fmt.Errorf("look into FIFO: %w", err)
@@ -267,9 +265,9 @@ func (s *stream) moveOutputOrRotateFile(t *spliceTools, maxBytes int64) (movedBy
 	return moved, err
 }
 
-// refreshFileSize sets fileSize, where the next output is written, to the current size of the file: an operator may have
-// truncated the file, and output at the former end would come after a gap of NULs. O_APPEND would do the same, but the
-// kernel does not splice to a file that was opened with it.
+// refreshFileSize sets fileSize, where the next output is written, to the file's current size: an operator may have truncated
+// the file, and output at the former end would come after NULs. O_APPEND would do the same, but the kernel does not splice to a
+// file that was opened with it.
 func (s *stream) refreshFileSize() {
 	var st unix.Stat_t
 	if s.fileFD >= 0 && unix.Fstat(s.fileFD, &st) == nil && st.Size != s.fileSize {
@@ -277,7 +275,7 @@ func (s *stream) refreshFileSize() {
 	}
 }
 
-// moveOutput moves up to maxBytes bytes from the FIFO to the end of the file.
+// moveOutput moves up to maxBytes bytes from the FIFO to the file's end.
 func (s *stream) moveOutput(t *spliceTools, maxBytes int64) (movedBytes int64, err error) {
 	if s.fsCannotSplice {
 		return s.moveOutputWithoutSplice(t, maxBytes)
@@ -327,17 +325,17 @@ func (s *stream) moveOutputWithoutSplice(t *spliceTools, maxBytes int64) (movedB
 	return int64(written), nil
 }
 
-// enlargeFIFOIfFull enlarges the FIFO if the task has filled a large part of it already.
+// enlargeFIFOIfFull enlarges the FIFO if the task has already filled much of it.
 func (s *stream) enlargeFIFOIfFull() {
 	avail, err := unix.IoctlGetInt(s.fifoFD, unix.TIOCINQ)
 	if err == nil && avail >= wholeLineTailSize {
 		s.triedToEnlargeFIFO = true
-		_, _ = unix.FcntlInt(uintptr(s.fifoFD), unix.F_SETPIPE_SZ, largePipeSize) // fails beyond the user's limit of pipe pages; the FIFO then keeps its size
+		_, _ = unix.FcntlInt(uintptr(s.fifoFD), unix.F_SETPIPE_SZ, largePipeSize) // fails beyond the user's pipe page limit; the FIFO then keeps its size
 	}
 }
 
-// peek returns a copy of up to maxBytes of the first bytes in a FIFO, at least one, without removing them. The copy is
-// valid until the next call. EAGAIN means that the FIFO is empty.
+// peek returns a copy of up to maxBytes from a FIFO's start, at least one byte, without removing them. The copy is valid until
+// the next call. EAGAIN means that the FIFO is empty.
 func (t *spliceTools) peek(fifoFD int, maxBytes int64) ([]byte, error) {
 	copied, err := unix.Tee(fifoFD, t.scratchPipe[1], int(min(maxBytes, int64(len(t.peekBuffer)))), unix.SPLICE_F_NONBLOCK)
 	if err != nil {
@@ -376,7 +374,7 @@ func (s *stream) isAtLineStart() (bool, error) {
 	return s.endsWithNewline, nil
 }
 
-// recordFailure records that the file system has rejected output, and sets the time of the next write.
+// recordFailure records that the file system has rejected output, and sets the time for the next write.
 func (s *stream) recordFailure(err error, now time.Time) {
 	if s.writeFailure.lastErr == nil {
 		s.writeFailure.failedSince = now
@@ -391,8 +389,8 @@ func (s *stream) recordFailure(err error, now time.Time) {
 	}
 }
 
-// dropOutputIfDropping discards up to maxDrainBytes of the FIFO if isDropping is set. It reports whether the FIFO may
-// have more.
+// dropOutputIfDropping discards up to maxDrainBytes from the FIFO if isDropping is set. It reports whether the FIFO may have
+// more.
 func (s *stream) dropOutputIfDropping(t *spliceTools) (more bool) {
 	if !s.writeFailure.isDropping {
 		return false
@@ -414,7 +412,7 @@ func (s *stream) dropOutputIfDropping(t *spliceTools) (more bool) {
 	return true
 }
 
-// writeLossMarker writes a line with the number of dropped bytes, if there are any, before output continues.
+// writeLossMarker writes a line that counts the dropped bytes, if there are any, before output continues.
 func (s *stream) writeLossMarker() error {
 	if s.writeFailure.droppedBytesWithoutMarker == 0 {
 		return nil
@@ -451,9 +449,9 @@ func (s *stream) lossMarkerText(lostBytes int64) string {
 	return fmt.Sprintf("[nomad-lite: %d bytes of output lost: %v]\n", lostBytes, s.writeFailure.lastErr)
 }
 
-// replaceTailByLossMarker overwrites the last lines of the file with the loss marker when the stream ends while output is
-// dropped, because a full file system has no space for another line. The overwritten output counts as lost. A file that is
-// shorter than the marker is not changed.
+// replaceTailByLossMarker overwrites the file's last lines with the loss marker when the stream ends while output is dropped,
+// because a full file system has no space for another line. The overwritten output counts as lost. A file that is shorter than
+// the marker is not changed.
 func (s *stream) replaceTailByLossMarker() {
 	if s.writeFailure.droppedBytesWithoutMarker == 0 || s.fileFD < 0 {
 		return
@@ -481,7 +479,7 @@ func (s *stream) replaceTailByLossMarker() {
 			return
 		}
 		s.fileSize = offset + int64(len(line))
-		_ = unix.Ftruncate(s.fileFD, s.fileSize) // after an error, the end of the replaced output remains behind the marker
+		_ = unix.Ftruncate(s.fileFD, s.fileSize) // after an error, the replaced output's end remains behind the marker
 		s.writeFailure.droppedBytesWithoutMarker = 0
 		s.lastFailureDroppedBytes += replaced
 		s.totalDroppedBytes += replaced
@@ -496,7 +494,7 @@ func (s *stream) hasEnded() bool {
 	return err == nil && avail == 0 && !hasWriter(s.fifoFD)
 }
 
-// hasWriter reports whether a process has the write end of a FIFO open.
+// hasWriter reports whether a process has a FIFO's write end open.
 func hasWriter(fifoFD int) bool {
 	poll := []unix.PollFd{{Fd: int32(fifoFD), Events: unix.POLLIN}}
 	_, err := unix.Poll(poll, 0)

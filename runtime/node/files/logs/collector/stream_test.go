@@ -66,7 +66,7 @@ func feedStream(t *testing.T, s *stream, w *os.File, tl *spliceTools, pieces ...
 	}
 }
 
-// readLogFiles returns the content of each file, oldest first.
+// readLogFiles returns each file's content, oldest first.
 func readLogFiles(t *testing.T, s *stream, dir string) []string {
 	t.Helper()
 	list, err := collectorwire.ListFileIndexes(s.logDirFD, s.key.FilePrefix())

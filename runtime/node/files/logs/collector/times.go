@@ -12,22 +12,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
-// outputStartPosition is the position in the log files of the first output that one call of drainFIFO has moved into a file.
+// outputStartPosition is where, in the log files, the first output starts that one drainFIFO call has moved into a file.
 type outputStartPosition struct {
 	fileIndex int64
 	offset    int64
 }
 
-// addOutputWithoutArrivalTime records that output was moved to an offset of the open file. The output of one call of
-// drainFIFO has one arrival time, which storeArrivalTimes stores after followers were notified.
+// addOutputWithoutArrivalTime records that output was moved to an offset in the open file. All output from one drainFIFO
+// call has one arrival time, which storeArrivalTimes stores after followers were notified.
 func (s *stream) addOutputWithoutArrivalTime(offset int64) {
 	if n := len(s.outputWithoutArrivalTime); n == 0 || s.outputWithoutArrivalTime[n-1].fileIndex != s.fileIndex {
 		s.outputWithoutArrivalTime = append(s.outputWithoutArrivalTime, outputStartPosition{s.fileIndex, offset})
 	}
 }
 
-// storeArrivalTimes stores now as the arrival time of the output that has none yet. If that fails, readers use the arrival
-// time of earlier output, so errors are ignored.
+// storeArrivalTimes stores now as arrival time for output that has none yet. If that fails, readers use an earlier output's
+// arrival time, so errors are ignored.
 func (s *stream) storeArrivalTimes(now time.Time) {
 	for _, start := range s.outputWithoutArrivalTime {
 		if slices.Contains(s.fileIndexes, start.fileIndex) {
@@ -47,8 +47,7 @@ func (s *stream) storeArrivalTime(start outputStartPosition, now time.Time) {
 	next := logfile.ArrivalTime{Offset: start.offset, Time: now}
 	var buf [3 * binary.MaxVarintLen64]byte
 	record := logfile.AppendArrivalTime(buf[:0], previous, next)
-	// Arrival times of many short lines would take more space than the lines: they take at most a quarter of the
-	// space of the log.
+	// Arrival times for many short lines would take more space than the lines: they take at most a quarter of the log's space.
 	if err := appendToFileUpToMaxSize(s.logDirFD, logfile.ArrivalTimesFile(logfile.Name(s.key.FilePrefix(), start.fileIndex)), record, s.limits.MaxFileBytes/4); err != nil {
 		next = logfile.ArrivalTime{}
 	}
@@ -57,8 +56,8 @@ func (s *stream) storeArrivalTime(start outputStartPosition, now time.Time) {
 
 var errFileFull = errors.New("file has its maximum size")
 
-// appendToFileUpToMaxSize appends data to a file in the log directory, and makes the file if it does not exist. It
-// closes the file again, because an open file per stream would use up the descriptors of the process.
+// appendToFileUpToMaxSize appends data to a file in the log directory, and makes the file if it does not exist. It closes
+// the file again, because an open file per stream would use up the process's descriptors.
 func appendToFileUpToMaxSize(logDirFD int, name string, data []byte, maxFileBytes int64) error {
 	fd, size, err := collectorwire.OpenLogFile(logDirFD, name, unix.O_WRONLY)
 	if errors.Is(err, unix.ENOENT) {

@@ -12,11 +12,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
-// ErrForeignFile means that a task has put another file in the place of a FIFO or a log file.
+// ErrForeignFile means that a task has replaced a FIFO or a log file by another file.
 var ErrForeignFile = errors.New("not a FIFO of ours")
 
-// ListFileIndexes lists the numbers of a stream's files, in ascending order. It includes files of any type, because
-// the log collector cannot make a file whose name is in use.
+// ListFileIndexes lists a stream's file numbers, in ascending order. It includes all file types, because the log
+// collector cannot make a file with a name in use.
 func ListFileIndexes(logDirFD int, filePrefix string) ([]int64, error) {
 	fd, err := safepath.OpenAt(logDirFD, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -41,7 +41,7 @@ func ListFileIndexes(logDirFD int, filePrefix string) ([]int64, error) {
 // OpenLogFile opens an existing log file. It returns ErrForeignFile if a task has replaced the file by a
 // link, a device, or a hard link to another file.
 func OpenLogFile(logDirFD int, name string, flags int) (fd int, size int64, err error) {
-	// The check precedes the open, because the open of some devices has side effects.
+	// The check precedes the open, because opening some devices has side effects.
 	st, err := safepath.StatAt(logDirFD, name)
 	if err != nil {
 		return -1, 0, err
@@ -60,7 +60,8 @@ func OpenLogFile(logDirFD int, name string, flags int) (fd int, size int64, err 
 	return fd, st.Size, nil
 }
 
-// IsLogFile reports whether a file can be a log file: a regular file of the agent's user without a second hard link.
+// IsLogFile reports whether a file can be a log file: a regular file that belongs to the agent's user and has no
+// second hard link.
 func IsLogFile(st *unix.Stat_t) bool {
 	return st.Mode&unix.S_IFMT == unix.S_IFREG && int(st.Uid) == os.Geteuid() && st.Nlink <= 1
 }

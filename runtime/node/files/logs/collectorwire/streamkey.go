@@ -7,22 +7,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/logfile"
 )
 
-// StreamLimits bounds the disk space of one stream.
+// StreamLimits bounds one stream's disk space.
 type StreamLimits struct {
-	MaxFiles     int   // number of files that are kept, the newest ones
-	MaxFileBytes int64 `json:"MaxFileSize"` // size limit of a file, which ends at the last line end before this size
+	MaxFiles     int   // how many files are kept, the newest ones
+	MaxFileBytes int64 `json:"MaxFileSize"` // file size limit; a file ends at the last line end before this size
 }
 
-// Stream is one of the two outputs of a task: stdout or stderr.
+// Stream is one of a task's two outputs: stdout or stderr.
 type Stream string
 
-// The streams of a task, as they appear in file names.
+// A task's streams, as they appear in file names.
 const (
 	Stdout Stream = "stdout"
 	Stderr Stream = "stderr"
 )
 
-// StreamKey identifies a stream of a task.
+// StreamKey identifies a task's stream.
 type StreamKey struct {
 	AllocID string
 	Task    string
@@ -34,13 +34,13 @@ func (k StreamKey) KeeperFDKey() string {
 	return FDKeyPrefix + k.AllocID + "/" + k.Task + "/" + string(k.Stream)
 }
 
-// FDKeyPrefix is the first part of the keys of FIFOs.
+// FDKeyPrefix is the first part of FIFO keys.
 const FDKeyPrefix = "fifo/"
 
-// FIFOName returns the name of the stream's FIFO.
+// FIFOName returns the stream's FIFO name.
 func (k StreamKey) FIFOName() string { return "." + k.Task + "." + string(k.Stream) + ".fifo" }
 
-// FilePrefix returns the part of the names of the stream's log files before the number.
+// FilePrefix returns the stream's log file name without the number.
 func (k StreamKey) FilePrefix() string { return logfile.Prefix(k.Task, string(k.Stream)) }
 
 // Validate rejects a stream other than stdout and stderr, and names that would lead out of the log directory, because they

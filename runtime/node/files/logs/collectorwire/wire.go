@@ -2,18 +2,18 @@ package collectorwire
 
 import "github.com/nomad-lite/nomad-lite/internal/framing"
 
-// ProtocolVersion is the version of the messages between the agent and the collector process. A
-// change of their form or meaning needs another version, except in the request Quit, which replaces
-// a process of another version: its form is stable.
+// ProtocolVersion is the version of the messages between the agent and the collector process. A change in form or
+// meaning needs another version, except in the request Quit, which replaces a process with another version: its form
+// is stable.
 const ProtocolVersion = 2
 
-// MessageLimits are the limits of one message.
+// MessageLimits are the limits for one message.
 var MessageLimits = framing.Limits{MaxSize: 32 << 10, MaxDescriptors: MaxMessageFDs}
 
-// MaxMessageFDs is the maximum number of descriptors in one message: the FIFO and the log directory of a stream.
+// MaxMessageFDs is how many descriptors one message can have: the FIFO and a stream's log directory.
 const MaxMessageFDs = 2
 
-// Op is the operation of a message.
+// Op is a message's operation.
 type Op string
 
 const (
@@ -25,14 +25,14 @@ const (
 	OpStats     Op = "Stats"     // stats request; the reply has StreamCount, WrittenBytes and LostBytes
 	OpReply     Op = "Reply"
 
-	// Events: messages of the collector that are not replies.
+	// Events: collector messages that are not replies.
 	OpOutput Op = "Output"
 	OpLoss   Op = "Loss"
-	OpEnd    Op = "End" // the writers of a stream with a HasWriter reply have closed the FIFO
+	OpEnd    Op = "End" // the writers have closed the FIFO of a stream with a HasWriter reply
 )
 
-// Message is the format of all messages after the hello messages, in both directions. The json tags keep the keys of
-// earlier collector processes.
+// Message is the format for all messages after the hello messages, in both directions. The json tags keep earlier
+// collector processes' keys.
 type Message struct {
 	Op                         Op
 	ID                         uint64       `json:",omitempty"` // a reply has the same ID as its request
@@ -43,7 +43,7 @@ type Message struct {
 	HasWriter                  bool         `json:",omitempty"`         // in the reply to a stop request: the FIFO has a writer
 
 	// In a subscribe request, FileIndex and FileOffset are the file and the offset up to which the follower has read;
-	// in an output event and in the reply to a stop request, they are the newest file of the stream and its size.
+	// in an output event and in the reply to a stop request, they are the stream's newest file and its size.
 	FileIndex  int64 `json:"Index,omitempty"`
 	FileOffset int64 `json:"Offset,omitempty"`
 
@@ -52,7 +52,7 @@ type Message struct {
 	WritingResumed bool   `json:",omitempty"`      // in a loss event, as in logs.OutputLoss
 
 	// In the reply to a stats request.
-	StreamCount  int   `json:"Streams,omitempty"` // number of streams at present
-	WrittenBytes int64 `json:"Written,omitempty"` // bytes of output written since the start of the process
-	LostBytes    int64 `json:"Lost,omitempty"`    // bytes of output dropped since the start of the process
+	StreamCount  int   `json:"Streams,omitempty"` // streams at present
+	WrittenBytes int64 `json:"Written,omitempty"` // output bytes written since the process start
+	LostBytes    int64 `json:"Lost,omitempty"`    // output bytes dropped since the process start
 }
