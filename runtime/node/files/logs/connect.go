@@ -276,8 +276,8 @@ func (c *CollectorClient) quitProcess(l *processConn) error {
 // exitTimeout is how long waitOrKillProcess waits before it kills the process.
 const exitTimeout = 2 * time.Second
 
-// waitOrKillProcess waits until a collector process that accepts no connection, or that was requested to quit, has
-// exited. If the process has not exited after exitTimeout, waitOrKillProcess kills it and logs cause as the reason.
+// waitOrKillProcess waits until a collector process that accepts no connection, or that was requested to quit, has exited.
+// If the process has not exited after exitTimeout, waitOrKillProcess kills it and logs cause as the reason.
 func waitOrKillProcess(p osprocess.ID, cause error, logger hclog.Logger) error {
 	if p.EndsWithin(exitTimeout) {
 		return nil
@@ -286,8 +286,8 @@ func waitOrKillProcess(p osprocess.ID, cause error, logger hclog.Logger) error {
 	return p.KillAndWait(context.Background())
 }
 
-// FindCollector returns the collector process of a data directory, and false if none runs. It returns
-// the errors of [keeper.DataDir.LockOwner].
+// FindCollector returns a data directory's collector process, and false if none runs. It returns the errors of
+// [keeper.DataDir.LockOwner].
 func FindCollector(d *keeper.DataDir) (osprocess.ID, bool, error) {
 	return d.LockOwner(collectorwire.PIDFileName)
 }
@@ -332,7 +332,7 @@ func (c *CollectorClient) spawnProcess(ctx context.Context) error {
 	return err
 }
 
-// applyProcessEvent applies an event of the collector process: new output, the end of a stream, or a loss of output.
+// applyProcessEvent applies an event from the collector process: new output, a stream's end, or an output loss.
 func (c *CollectorClient) applyProcessEvent(m *collectorwire.Message) {
 	switch m.Op {
 	case collectorwire.OpOutput:

@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
-// OpenLogDir opens a log directory. The last two elements of the path are opened without following links, because
-// tasks can replace them.
+// OpenLogDir opens a log directory. It opens the path's last two elements without following links, because tasks can replace
+// them.
 func OpenLogDir(path string) (int, error) {
 	alloc, logs, err := openAllocAndLogDirs(path)
 	if err == nil {
@@ -22,8 +22,8 @@ func OpenLogDir(path string) (int, error) {
 	return logs, err
 }
 
-// openAllocAndLogDirs opens a log directory, and the directory of its allocation, which has the FIFOs and to which tasks
-// cannot write.
+// openAllocAndLogDirs opens a log directory, and its allocation's directory, which has the FIFOs and to which tasks cannot
+// write.
 func openAllocAndLogDirs(logDirPath string) (allocDirFD, logDirFD int, err error) {
 	logDirPath = filepath.Clean(logDirPath)
 	shared := filepath.Dir(logDirPath)
@@ -49,11 +49,11 @@ func openAllocAndLogDirs(logDirPath string) (allocDirFD, logDirFD int, err error
 	return allocDirFD, logDirFD, nil
 }
 
-// fifoDir returns the directory of an allocation's FIFOs for its log directory.
+// fifoDir returns the directory for an allocation's FIFOs, given its log directory.
 func fifoDir(logDir string) string { return filepath.Dir(filepath.Dir(filepath.Clean(logDir))) }
 
-// UncollectedOutputPaths returns the paths that a driver receives if it reads the output of the task by itself, as under
-// Nomad. No files exist there; such a driver needs their directory.
+// UncollectedOutputPaths returns the paths for a driver that reads the task output by itself, as under Nomad. No files exist
+// there; such a driver needs their directory.
 func UncollectedOutputPaths(task Task) (stdout, stderr string) {
 	path := func(s Stream) string {
 		return filepath.Join(task.LogDir, collectorwire.StreamKey{AllocID: task.AllocID, Task: task.Name, Stream: s}.FIFOName())
@@ -61,7 +61,7 @@ func UncollectedOutputPaths(task Task) (stdout, stderr string) {
 	return path(Stdout), path(Stderr)
 }
 
-// FIFOPaths returns the paths of the FIFOs of a task whose output is collected. The FIFOs need not exist.
+// FIFOPaths returns the FIFO paths for a task with collected output. The FIFOs need not exist.
 func FIFOPaths(task Task) (stdout, stderr string) {
 	return task.fifoPath(Stdout), task.fifoPath(Stderr)
 }
@@ -76,8 +76,8 @@ func existsAt(dirFD int, name string) bool {
 	return err == nil
 }
 
-// openOrMakeFIFOReader opens the read end of a FIFO in the directory dirFD, and makes the FIFO if it does not exist. It
-// replaces a file that the agent has not made.
+// openOrMakeFIFOReader opens a FIFO's read end in the directory dirFD, and makes the FIFO if it does not exist. It replaces a
+// file that the agent has not made.
 func openOrMakeFIFOReader(dirFD int, name string) (int, error) {
 	for range 10 {
 		err := unix.Mkfifoat(dirFD, name, 0o600)
@@ -107,7 +107,8 @@ func openOrMakeFIFOReader(dirFD int, name string) (int, error) {
 	return -1, fmt.Errorf("make FIFO %s: another process replaces it repeatedly", name)
 }
 
-// checkOwnFIFO returns collectorwire.ErrForeignFile unless the file is a FIFO of the agent's user that no other user can open.
+// checkOwnFIFO returns collectorwire.ErrForeignFile unless the file is a FIFO that belongs to the agent's user and that no
+// other user can open.
 func checkOwnFIFO(fd int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -119,8 +120,8 @@ func checkOwnFIFO(fd int) error {
 	return nil
 }
 
-// enableFIFOHangup opens and closes a write end. Without that, poll does not report a hang-up for a FIFO that never had
-// a writer, and the stop of a task that was never started would wait until its timeout.
+// enableFIFOHangup opens and closes a write end. Without that, poll reports no hang-up for a FIFO that never had a writer, and
+// stopping a task that was never started would take until the timeout.
 func enableFIFOHangup(fd int) error {
 	w, err := unix.Open(safepath.ProcPath(fd), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {

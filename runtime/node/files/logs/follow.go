@@ -18,9 +18,9 @@ import (
 type FollowOrigin int
 
 const (
-	FromStart      FollowOrigin = iota // the start of the oldest file that is kept
-	FromEnd                            // the current end of the newest file
-	FromNewestFile                     // the start of the newest file, without an offset
+	FromStart      FollowOrigin = iota // the oldest existing file's start
+	FromEnd                            // the newest file's current end
+	FromNewestFile                     // the newest file's start, without an offset
 )
 
 // FollowRequest selects the output to read.
@@ -41,19 +41,18 @@ type FollowRequest struct {
 
 // OutputChunk is a piece of a stream. Data is valid until emit returns.
 type OutputChunk struct {
-	FileName   string // name of the file in the log directory
-	FileOffset int64  // offset of Data in the file
+	FileName   string // file name in the log directory
+	FileOffset int64  // offset in the file
 	Data       []byte
 }
 
 var bufferPool = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 
-// Follow reads the files of a stream and passes their content to emit, in order and without gaps
-// as long as the reader is not max_files behind the task; then it continues with the oldest file
-// that is left. It returns nil after the last byte if the stream is stopped or was never started
-// here, or if StopAtEnd is set. Otherwise, and always with AcrossRestarts, it returns the error of emit or
-// the cause of ctx. Any number of followers may read one stream, and none of them slows the task
-// down.
+// Follow reads a stream's files and passes their content to emit, in order and without gaps as long as the reader
+// is not max_files behind the task; then it continues with the oldest remaining file. It returns nil after the last
+// byte if the stream is stopped or was never started here, or if StopAtEnd is set. Otherwise, and always with
+// AcrossRestarts, it returns emit's error or ctx's cause. Any number of followers may read one stream, and none
+// slows the task down.
 func (c *CollectorClient) Follow(ctx context.Context, req FollowRequest, emit func(OutputChunk) error) error {
 	k := collectorwire.StreamKey{AllocID: req.AllocID, Task: req.Task, Stream: req.Stream}
 	dir, err := OpenLogDir(req.LogDir)
@@ -133,7 +132,7 @@ type logReader struct {
 	logDirFD   int
 	filePrefix string
 	fileFD     int   // the open file, or -1
-	fileIndex  int64 // number of the open file; without an open file, the lowest number that the next file may have
+	fileIndex  int64 // the open file's number; without an open file, the lowest number that the next file may have
 	fileOffset int64 // position in the file
 }
 
@@ -144,7 +143,7 @@ func (r *logReader) close() {
 	}
 }
 
-// seek moves the position to a number of bytes after or before an origin, as described at FollowRequest.
+// seek moves the position by a number of bytes after or before an origin, as described at FollowRequest.
 func (r *logReader) seek(origin FollowOrigin, offset int64) error {
 	all, err := collectorwire.ListFileIndexes(r.logDirFD, r.filePrefix)
 	if err != nil {
@@ -183,8 +182,8 @@ func (r *logReader) seek(origin FollowOrigin, offset int64) error {
 	return nil
 }
 
-// emitToEnd passes the content of the files to emit, up to the end of the newest file. If newestFileIndex is -1,
-// emitToEnd lists the directory to find the newest file.
+// emitToEnd passes the files' content to emit, up to the newest file's end. If newestFileIndex is -1, emitToEnd
+// lists the directory to find the newest file.
 func (r *logReader) emitToEnd(ctx context.Context, newestFileIndex int64, emit func(OutputChunk) error) error {
 	buf := bufferPool.Get().(*[32 << 10]byte)
 	defer bufferPool.Put(buf)
@@ -212,8 +211,8 @@ func (r *logReader) emitToEnd(ctx context.Context, newestFileIndex int64, emit f
 		if newestFileIndex >= 0 && newestFileIndex <= r.fileIndex {
 			return nil
 		}
-		// The reader is at the end of its file. If a newer file exists, this file is complete, but
-		// it may have grown before the newer file was made.
+		// The reader is at its file's end. If a newer file exists, this file is complete, but it may have grown before
+		// the newer file was made.
 		next, ok, err := r.nextFileIndex(r.fileIndex)
 		if err != nil || !ok {
 			return err

@@ -16,7 +16,7 @@ import (
 // errDisconnected means that the connection closed before the reply came.
 var errDisconnected = errors.New("connection to the log collector is down")
 
-// processConn is a connection of the agent to a collector process.
+// processConn is the agent's connection to a collector process.
 type processConn struct {
 	*rpcmux.PendingCalls[*collectorwire.Message]
 	conn            *framing.Conn
@@ -28,7 +28,7 @@ type processConn struct {
 
 const socketNetwork = "unix"
 
-// dialProcess connects to the collector process of the data directory, and exchanges the hello messages.
+// dialProcess connects to the data directory's collector process, and exchanges the hello messages.
 func (c *CollectorClient) dialProcess(ctx context.Context) (*processConn, error) {
 	conn, err := c.dir.DialAndCheckPeerUser(collectorwire.SocketName)
 	if err != nil {

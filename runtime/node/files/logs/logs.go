@@ -7,10 +7,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
-// StreamLimits bounds the disk space of one stream.
+// StreamLimits bounds one stream's disk space.
 type StreamLimits = collectorwire.StreamLimits
 
-// Stream is one of the two outputs of a task: stdout or stderr.
+// Stream is one of a task's two outputs: stdout or stderr.
 type Stream = collectorwire.Stream
 
 // A task's streams.
@@ -38,17 +38,17 @@ type Task struct {
 
 var bothStreams = [...]Stream{Stdout, Stderr}
 
-// OutputLoss reports that output of a task cannot be written, or that it can be written again.
+// OutputLoss reports that a task's output cannot be written, or that it can be written again.
 type OutputLoss struct {
 	AllocID        string
 	Task           string
 	Stream         Stream
 	DroppedBytes   int64  // bytes dropped so far
-	Reason         string // error of the file system
+	Reason         string // the file system's error
 	WritingResumed bool   // the loss is over: output is written again, after a line in the log that marks the gap
 }
 
-// tasksOfFDKeys returns the tasks that have a FIFO among the keeper's descriptors, whose keys are given.
+// tasksOfFDKeys returns the tasks that have a FIFO among the keeper's descriptors, given the descriptor keys.
 func tasksOfFDKeys(keys []string) map[taskKey]bool {
 	tasks := make(map[taskKey]bool)
 	for _, k := range keys {

@@ -7,14 +7,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
-// lossTracker tracks the streams whose output cannot be written at present. Its methods may be called concurrently. The
-// zero value is ready to use.
+// lossTracker tracks the streams with output that cannot be written at present. Its methods may be called concurrently. The zero
+// value is ready to use.
 type lossTracker struct {
 	mu           sync.Mutex
 	lossByStream map[collectorwire.StreamKey]OutputLoss
 }
 
-// recordIfChanged records the latest report of a stream, unless it is equal to the previous report.
+// recordIfChanged records a stream's latest report, unless it equals the previous one.
 func (t *lossTracker) recordIfChanged(k collectorwire.StreamKey, loss OutputLoss) (changed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -45,8 +45,7 @@ func (t *lossTracker) clear() {
 	clear(t.lossByStream)
 }
 
-// OutputLossErr returns an error, with one of the tasks and the number of the other streams, if output of tasks cannot be written at
-// present.
+// OutputLossErr returns an error if task output cannot be written at present. It names one task and counts the other streams.
 func (c *CollectorClient) OutputLossErr() error {
 	c.losses.mu.Lock()
 	defer c.losses.mu.Unlock()

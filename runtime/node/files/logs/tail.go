@@ -10,8 +10,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
-// ReadTail returns at most the last maxBytes bytes of a stream, and the time of the last write to the stream. Both are zero if
-// the stream has no file. It ignores the position in req.
+// ReadTail returns at most a stream's last maxBytes bytes, and the time of the last write to it. Both are zero if the stream
+// has no file. It ignores the position in req.
 func ReadTail(ctx context.Context, req FollowRequest, maxBytes int64) (tail string, writtenAt time.Time, err error) {
 	if tail, writtenAt, err = readTail(ctx, req, maxBytes); err != nil {
 		return "", time.Time{}, fmt.Errorf("read %s of task %q: %w", req.Stream, req.Task, err)

@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
-// Stream is the output of a task whose files are searched.
+// Stream is one task output, with the files to search.
 type Stream struct {
 	StreamKey
 	LogDir string // as in logs.Task; it need not exist
@@ -23,34 +23,35 @@ type Stream struct {
 
 func (s Stream) filePrefix() string { return logfile.Prefix(s.Task, string(s.Output)) }
 
-// file is a log file of a stream, as it was listed.
+// file is a stream's log file, as it was listed.
 type file struct {
 	index         int64
 	size          int64
 	modifiedAt    time.Time
-	timesFileSize int64 // 0 if there is no file of arrival times
+	timesFileSize int64 // 0 if there is no arrival time file
 }
 
-// files are a stream's log files. They are opened for each read: a search of a thousand streams would take a thousand descriptors
-// from the tasks otherwise.
+// files are a stream's log files. They are opened for each read: otherwise a search in a thousand streams would take a thousand
+// descriptors from the tasks.
 type files struct {
 	stream Stream
 	listed []file // sorted by index
-	// omitsOldFiles means that there are more files, with lower indexes than those of listed.
+	// omitsOldFiles means that there are more files, with lower indexes than those in listed.
 	omitsOldFiles bool
 }
 
-// errRemoved means that a file does not exist any longer, or that a task has replaced it.
+// errRemoved means that a file no longer exists, or that a task has replaced it.
 var errRemoved = errors.New("log file was removed")
 
 func isRemoved(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, collectorwire.ErrForeignFile)
 }
 
-// maxListedFiles limits the memory for a directory in which a task has made files of its own.
+// maxListedFiles limits the memory for a directory in which a task has made its own files.
 const maxListedFiles = 2000
 
-// list reads the names and sizes of the files. A stream without a directory has no files. Of very many files it lists the newest ones.
+// list reads the files' names and sizes. A stream without a directory has no files. If there are very many files, it lists the
+// newest ones.
 func (f *files) list() error {
 	f.listed, f.omitsOldFiles = nil, false
 	dir, err := logs.OpenLogDir(f.stream.LogDir)
@@ -83,7 +84,7 @@ func (f *files) list() error {
 	return nil
 }
 
-// withOpenFile calls read with a descriptor of a file in the log directory. The error is errRemoved if there is no such file.
+// withOpenFile calls read with a descriptor for a file in the log directory. The error is errRemoved if there is no such file.
 func (f *files) withOpenFile(name string, read func(fd int) error) error {
 	dir, err := logs.OpenLogDir(f.stream.LogDir)
 	if err == nil {
@@ -100,7 +101,8 @@ func (f *files) withOpenFile(name string, read func(fd int) error) error {
 	return err
 }
 
-// readAt reads a part of a log file into p, and returns the number of bytes; fewer than p has are the end of the file.
+// readAt reads a part of a log file into p, and returns how many bytes it has read; fewer than len(p) mean that the file ends
+// there.
 func (f *files) readAt(index int64, p []byte, offset int64) (n int, err error) {
 	err = f.withOpenFile(logfile.Name(f.stream.filePrefix(), index), func(fd int) error {
 		n, err = readFull(fd, p, offset)
@@ -109,7 +111,7 @@ func (f *files) readAt(index int64, p []byte, offset int64) (n int, err error) {
 	return n, err
 }
 
-// sizeOf returns the present size of a log file.
+// sizeOf returns a log file's present size.
 func (f *files) sizeOf(index int64) (size int64, err error) {
 	err = f.withOpenFile(logfile.Name(f.stream.filePrefix(), index), func(fd int) error {
 		var st unix.Stat_t
@@ -120,7 +122,7 @@ func (f *files) sizeOf(index int64) (size int64, err error) {
 	return size, err
 }
 
-// withTimes calls use with a reader of the arrival times of a log file.
+// withTimes calls use with a reader for a log file's arrival times.
 func (f *files) withTimes(index int64, use func(timesReader) error) error {
 	return f.withOpenFile(logfile.ArrivalTimesFile(logfile.Name(f.stream.filePrefix(), index)), func(fd int) error {
 		return use(func(p []byte, offset int64) (int, error) { return readFull(fd, p, offset) })
@@ -141,7 +143,7 @@ func readFull(fd int, p []byte, offset int64) (n int, err error) {
 	return n, nil
 }
 
-// timesIndexOf returns the index of the arrival times of a log file. It is empty if no times are stored.
+// timesIndexOf returns the index for a log file's arrival times. It is empty if no times are stored.
 func (f *files) timesIndexOf(one file) (x *timesIndex, err error) {
 	if one.timesFileSize > 0 {
 		err = f.withTimes(one.index, func(read timesReader) error {
@@ -158,8 +160,8 @@ func (f *files) timesIndexOf(one file) (x *timesIndex, err error) {
 	return x, err
 }
 
-// positionOfTime returns the start of the first line with a later arrival time than the given one: a file, as an index of listed,
-// and an offset in it. Lines of a file without stored times have the time of its last change.
+// positionOfTime returns the start of the first line with a later arrival time than the given one: a file, as an index in listed,
+// and an offset in it. In a file without stored times, the lines have the time of the file's last change.
 func (f *files) positionOfTime(ctx context.Context, milliseconds int64) (at int, offset int64, err error) {
 	for at, one := range slices.Backward(f.listed) {
 		if ctx.Err() != nil {
@@ -192,11 +194,11 @@ func (f *files) positionOfTime(ctx context.Context, milliseconds int64) (at int,
 	return 0, 0, nil
 }
 
-// maxLineBytes is the maximum length of a line. A longer line counts as several.
+// maxLineBytes is the maximum line length. A longer line counts as several.
 const maxLineBytes = 16 << 10
 
-// lineLength returns the length of the line at the start of text, with its line end. text starts at the start of a line, or after a
-// piece of a line that is too long. lineLength returns 0 if text does not have the end of the line.
+// lineLength returns the length of the line at text's start, with its line end. text starts at a line start, or after a piece of
+// a line that is too long. lineLength returns 0 if text does not have the line end.
 func lineLength(text []byte) int {
 	text = text[:min(len(text), maxLineBytes)]
 	if end := bytes.IndexByte(text, '\n'); end >= 0 {
@@ -208,15 +210,15 @@ func lineLength(text []byte) int {
 	return 0
 }
 
-// maxLineStartDistance limits how far back the start of a line is searched, because a task can make a file of any size without a
-// line end.
+// maxLineStartDistance limits how far back a line start is searched, because a task can make a file of any size without a line
+// end.
 const maxLineStartDistance = 16 << 20
 
-// lineStartBefore returns the start of the line in which the byte before an offset is. If the line starts very far before, it returns the start
-// of one of its pieces.
+// lineStartBefore returns the start of the line that contains the byte before an offset. If the line starts very far before, it
+// returns the start of a piece.
 func (f *files) lineStartBefore(one file, offset int64) (int64, error) {
 	buf := make([]byte, maxPageSize)
-	end := offset - 1 // the byte before the offset can be the end of the line
+	end := offset - 1 // the byte before the offset can be the line end
 	lowest := int64(0)
 	if end > maxLineStartDistance {
 		lowest = (end - maxLineStartDistance) / maxLineBytes * maxLineBytes
@@ -237,7 +239,7 @@ func (f *files) lineStartBefore(one file, offset int64) (int64, error) {
 	return lowest, nil
 }
 
-// lineStartFrom returns the first start of a line, or of a piece of a line that is too long, at an offset or after it.
+// lineStartFrom returns the first line start at an offset or after it. In a line that is too long, each piece's start counts.
 func (f *files) lineStartFrom(one file, offset int64) (int64, error) {
 	if offset <= 0 {
 		return 0, nil
@@ -246,7 +248,7 @@ func (f *files) lineStartFrom(one file, offset int64) (int64, error) {
 	if err != nil || start >= offset {
 		return start, ignoreRemoved(err)
 	}
-	start += (offset - start) / maxLineBytes * maxLineBytes // the start of the piece with the offset
+	start += (offset - start) / maxLineBytes * maxLineBytes // start of the piece with the offset
 	if start == offset {
 		return start, nil
 	}

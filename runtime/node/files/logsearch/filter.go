@@ -10,7 +10,7 @@ import (
 
 const (
 	maxPatternBytes = 1000
-	maxPatternSize  = 2000 // in the unit of patternSize; a match takes at most this number of steps for each byte
+	maxPatternSize  = 2000 // in patternSize's unit; a match takes at most this many steps for each byte
 )
 
 // Filter selects lines. The zero value selects all lines.
@@ -27,8 +27,8 @@ func NewTextFilter(text string) (Filter, error) {
 	return Filter{lowerText: bytes.ToLower([]byte(text))}, nil
 }
 
-// NewRegexpFilter returns a filter for lines that a regular expression of package regexp matches. Its time is proportional to a
-// line's length, whatever the expression.
+// NewRegexpFilter returns a filter for lines that match a package regexp expression. Its time is proportional to a line's
+// length, whatever the expression.
 func NewRegexpFilter(expression string) (Filter, error) {
 	if len(expression) > maxPatternBytes {
 		return Filter{}, fmt.Errorf("the regular expression has more than %d bytes", maxPatternBytes)
@@ -44,7 +44,7 @@ func NewRegexpFilter(expression string) (Filter, error) {
 	return Filter{pattern: pattern}, err
 }
 
-// patternSize returns about the number of instructions into which a regular expression is compiled.
+// patternSize returns about how many instructions a regular expression compiles to.
 func patternSize(r *syntax.Regexp) int {
 	size := 1
 	switch r.Op {
@@ -67,7 +67,7 @@ func (f Filter) matches(line []byte) bool {
 	return len(f.lowerText) == 0 || bytes.Contains(bytes.ToLower(line), f.lowerText)
 }
 
-// canMatchIn reports false if no line of a text can match. It is faster than matches for each line.
+// canMatchIn reports false if no line in a text can match. It is faster than matches for each line.
 func (f Filter) canMatchIn(text []byte) bool {
 	return len(f.lowerText) == 0 || bytes.Contains(bytes.ToLower(text), f.lowerText)
 }

@@ -10,15 +10,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 )
 
-// StreamKey identifies one of the two outputs of a task.
+// StreamKey identifies one of a task's two outputs.
 type StreamKey struct {
 	AllocID string
 	Task    string
 	Output  logs.Stream
 }
 
-// Position is the place of a line among the lines of all streams. Without a Stream, it is the place before all lines that arrived
-// at Time or later.
+// Position is a line's place among the lines of all streams. Without a Stream, it is the place before all lines that arrived at
+// Time or later.
 type Position struct {
 	Time      time.Time // exact to a millisecond
 	Stream    StreamKey

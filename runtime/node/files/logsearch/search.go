@@ -10,7 +10,7 @@ import (
 
 // Request selects lines.
 type Request struct {
-	// Streams are the streams to read. Of lines that arrived in the same millisecond, those of earlier streams are first.
+	// Streams are the streams to read. If lines arrived in the same millisecond, those from earlier streams are first.
 	Streams []Stream
 	Filter  Filter
 	// Backward returns the lines before From, the last line first. Otherwise the lines from From on are returned.
@@ -18,36 +18,36 @@ type Request struct {
 	From     *Position // nil means all lines
 	// ExcludeFrom omits the line at From from a search that is not Backward.
 	ExcludeFrom bool
-	// Follow, of a search that is not Backward, is called each time all stored lines were read. It waits for new output, and
-	// returns the streams that can have some. A stream that was missing once is not read again. The search ends with its error.
+	// Follow, in a search that is not Backward, is called each time all stored lines were read. It waits for new output, and returns
+	// the streams that can have some. A stream that was missing once is not read again. The search ends with its error.
 	Follow func(context.Context) ([]Stream, error)
 }
 
-// Line is a line of a task's output. Its Text, without the line end, is valid until the function returns to which it was passed.
+// Line is a line in a task's output. Its Text, without the line end, is valid until the function that receives it returns.
 type Line struct {
 	Position
 	Text      []byte
-	IsPartial bool // the task has not written the end of the line
-	AfterGap  bool // output of the stream before this line was removed before the search has read it
+	IsPartial bool // the task has not written the line end
+	AfterGap  bool // the stream's output before this line was removed before the search has read it
 }
 
-// Progress is how much of the output a search has read.
+// Progress is how much output a search has read.
 type Progress struct {
 	ReadBytes, TotalBytes int64
 	// IsComplete means that all stored lines were read.
 	IsComplete bool
 }
 
-// maxPageMemory limits the memory of the pages of all streams of a search, if no lines are longer than a page.
+// maxPageMemory limits the memory for all streams' pages in a search, if no lines are longer than a page.
 const (
 	maxPageMemory = 8 << 20
 	minPageSize   = 4 << 10
 	maxPageSize   = 64 << 10
 )
 
-// Run passes the lines to onLine, in order, and calls onProgress after each read, and when all stored lines were read. It returns the first error of
-// these functions, of the request's Follow, or of ctx. A stream whose files cannot be read ends the search with an error, but not one whose
-// files have been removed.
+// Run passes the lines to onLine, in order, and calls onProgress after each read, and when all stored lines were read. It returns
+// the first error from these functions, from the request's Follow, or from ctx. Files that cannot be read end the search with an
+// error, removed files do not.
 func Run(ctx context.Context, r Request, onLine func(Line) error, onProgress func(Progress) error) error {
 	s := &search{Request: r, onLine: onLine, onProgress: onProgress, opened: map[StreamKey]bool{}}
 	order := map[StreamKey]int{}
@@ -91,7 +91,7 @@ func Run(ctx context.Context, r Request, onLine func(Line) error, onProgress fun
 	}
 }
 
-// search is the state of Run.
+// search is Run's state.
 type search struct {
 	Request
 	onLine                func(Line) error
@@ -113,7 +113,7 @@ func (h heads) Less(i, j int) bool {
 	xHasLine, yHasLine := len(x.pageLines) > 0, len(y.pageLines) > 0
 	order := cmp.Compare(x.milliseconds(), y.milliseconds())
 	if order == 0 && xHasLine != yHasLine {
-		return yHasLine // what x has not read can be before the line of y
+		return yHasLine // what x has not read can be before y's line
 	}
 	order = cmp.Or(order, cmp.Compare(x.order, y.order))
 	if x.isBackward {
@@ -147,7 +147,7 @@ func (s *search) open(stream Stream, order int) (*source, error) {
 	return one, nil
 }
 
-// merge passes the lines of all sources to onLine.
+// merge passes all sources' lines to onLine.
 func (s *search) merge(ctx context.Context) error {
 	heap.Init(&s.heads)
 	for len(s.heads) > 0 {
@@ -184,7 +184,7 @@ func (s *search) merge(ctx context.Context) error {
 	return nil
 }
 
-// emit passes the next line of a source to onLine.
+// emit passes a source's next line to onLine.
 func (s *search) emit(from *source) error {
 	next := from.pageLines[0]
 	from.pageLines = from.pageLines[1:]
@@ -202,7 +202,7 @@ func (s *search) emit(from *source) error {
 	return s.onLine(line)
 }
 
-// continueWith prepares the sources of streams for the output that was written since they have ended, and drops other sources.
+// continueWith prepares the streams' sources for the output that was written since they have ended, and drops other sources.
 func (s *search) continueWith(streams []Stream) error {
 	ended := map[StreamKey]*source{}
 	for _, one := range s.ended {

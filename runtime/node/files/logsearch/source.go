@@ -8,32 +8,32 @@ import (
 	"time"
 )
 
-// source reads the lines of one stream from a position on, in one direction. It has one page of a file in memory.
+// source reads one stream's lines from a position on, in one direction. It has one page of a file in memory.
 type source struct {
 	files
 	filter     Filter
 	isBackward bool
 	pageSize   int64
-	order      int // of lines with the same time, those of a source with a lower order are first
+	order      int // if lines have the same time, those from a source with a lower order are first
 
-	// The lines that were not read yet are after offset of a file, or before it. at is an index of listed. It is -1 or
-	// len(listed) when all lines were read.
+	// The lines that were not read yet are after offset in a file, or before it. at is an index in listed. It is -1 or len(listed)
+	// when all lines were read.
 	at     int
 	offset int64
 
 	page             []byte     // buffer
-	pageText         []byte     // lines of the page, in the buffer
-	pageLines        []pageLine // lines of the page that the filter selects and that were not emitted, in the order in which they will be
+	pageText         []byte     // the page's lines, in the buffer
+	pageLines        []pageLine // the page's lines that the filter selects and that were not emitted, in the order for emit
 	times            *timesIndex
-	timesFileIndex   int64 // number of the log file of times
-	longLineStart    int64 // start of the line before offset, of which only pieces fit a page; -1 if unknown
+	timesFileIndex   int64 // number of the log file that times belongs to
+	longLineStart    int64 // start of the line before offset, if only pieces fit a page; -1 if unknown
 	nextMilliseconds int64 // no line that was not read has an earlier time, or a later one if the source is backward
 	readBytes        int64
 	hasGap           bool // output was removed before it was read
 	keepsPartialLine bool // the last line is not read while it has no end and its file has changed in the last second
 }
 
-// pageLine is a line of a page.
+// pageLine is a line in a page.
 type pageLine struct {
 	start, end   int // in pageText, without the line end
 	offset       int64
@@ -44,11 +44,11 @@ type pageLine struct {
 // partialLineAge is the time after which a line without an end is read.
 const partialLineAge = time.Second
 
-// maxTimeAfterWrite is more than the time between a write to a log file and the arrival time that is stored for it. So a search for
-// the newest lines reads nothing of streams that have ended long before.
+// maxTimeAfterWrite is more than the time between a write to a log file and the arrival time stored for it. So a search for the
+// newest lines reads nothing from streams that have ended long before.
 const maxTimeAfterWrite = 2 * time.Second
 
-// newSource returns a source that reads all lines of a stream. start moves its position.
+// newSource returns a source that reads all of a stream's lines. start moves its position.
 func newSource(f files, filter Filter, isBackward bool, pageSize int64, order int) *source {
 	s := &source{files: f, filter: filter, isBackward: isBackward, pageSize: pageSize, order: order, longLineStart: -1, timesFileIndex: -1, hasGap: f.omitsOldFiles && !isBackward}
 	if isBackward {
@@ -78,7 +78,7 @@ func (s *source) startAt(ctx context.Context, from Position, isOfEarlierStream b
 	}
 	milliseconds := from.Time.UnixMilli()
 	if !isOfEarlierStream {
-		milliseconds-- // lines of this time are after the position
+		milliseconds-- // lines with this time are after the position
 	}
 	var err error
 	s.at, s.offset, err = s.positionOfTime(ctx, milliseconds)
@@ -90,7 +90,7 @@ func (s *source) isAtEnd() bool {
 	return len(s.pageLines) == 0 && (s.at < 0 || s.at >= len(s.listed) || s.isBackward && s.at == 0 && s.offset == 0)
 }
 
-// continueForward lists the files again, so that a forward source which has read all lines continues with new ones.
+// continueForward lists the files again, so that a forward source at its end continues with new ones.
 func (s *source) continueForward() error {
 	index, offset := int64(-1), int64(0)
 	if s.at < len(s.listed) {
@@ -110,7 +110,7 @@ func (s *source) continueForward() error {
 	return nil
 }
 
-// unreadBytes returns the size of the output that was not read yet.
+// unreadBytes returns how much output was not read yet.
 func (s *source) unreadBytes() (n int64) {
 	for i, f := range s.listed {
 		switch {
@@ -125,7 +125,7 @@ func (s *source) unreadBytes() (n int64) {
 	return n
 }
 
-// readPage reads the next page. It can have no lines that the filter selects. It returns false if there is no page left.
+// readPage reads the next page. The filter may select no lines in it. It returns false if there is no page left.
 func (s *source) readPage() (bool, error) {
 	for !s.isAtEnd() {
 		f := s.listed[s.at]
@@ -158,8 +158,8 @@ func (s *source) readPage() (bool, error) {
 	return false, nil
 }
 
-// moveToNextFile moves to the next file in the source's direction. A forward source stays at the end of the newest file, so that
-// it can continue when the file has grown.
+// moveToNextFile moves to the next file in the source's direction. A forward source stays at the newest file's end, so that it
+// can continue when the file has grown.
 func (s *source) moveToNextFile() bool {
 	s.longLineStart = -1
 	if s.isBackward {
@@ -265,14 +265,15 @@ func (s *source) readLinesBefore(f file) (start int64, text []byte, err error) {
 	return start, text, err
 }
 
-// endOfShortFile returns the end of a file that has become shorter than an offset, as a start of lines of which there are none.
+// endOfShortFile returns the end of a file that has become shorter than an offset, as a line start after which there are no
+// lines.
 func (s *source) endOfShortFile(f file, offset int64) (start int64, text []byte, err error) {
 	size, err := s.sizeOf(f.index)
 	s.longLineStart = -1
 	return min(size, max(0, offset-1)), nil, err
 }
 
-// splitPage stores a text's lines, which starts at an offset of the file, that the filter selects.
+// splitPage stores the lines that the filter selects in a text. The text starts at an offset in the file.
 func (s *source) splitPage(f file, start int64, text []byte) error {
 	if s.times == nil || s.timesFileIndex != f.index {
 		var err error
@@ -294,7 +295,7 @@ func (s *source) splitPage(f file, start int64, text []byte) error {
 			return err
 		}
 	}
-	timeOf := func(offset int64) int64 { // offsets of consecutive calls increase
+	timeOf := func(offset int64) int64 { // offsets in consecutive calls increase
 		for len(records) > 1 && records[1].offset <= offset {
 			records = records[1:]
 		}
@@ -333,7 +334,7 @@ func (s *source) splitPage(f file, start int64, text []byte) error {
 	return nil
 }
 
-// milliseconds returns the time of the next line, or a time that no later line precedes in the source's direction.
+// milliseconds returns the next line's time, or a time that no later line precedes in the source's direction.
 func (s *source) milliseconds() int64 {
 	if len(s.pageLines) > 0 {
 		return s.pageLines[0].milliseconds

@@ -9,46 +9,47 @@ import (
 )
 
 const (
-	maxTimesBytes  = 16 << 20 // bytes that are read of a file of arrival times, which a task can replace
-	maxTimesBlocks = 256      // blocks of an index
-	minTimesBlock  = 1 << 10  // bytes of a block
-	timesReadSize  = 32 << 10 // bytes of a read
+	maxTimesBytes  = 16 << 20 // bytes read from an arrival time file, which a task can replace
+	maxTimesBlocks = 256      // blocks in an index
+	minTimesBlock  = 1 << 10  // bytes in a block
+	timesReadSize  = 32 << 10 // bytes per read
 	beforeAllTimes = math.MinInt64
 	afterAllTimes  = math.MaxInt64
 	afterAllOutput = math.MaxInt64
 )
 
-// arrivalRecord is the arrival time of the output from an offset on.
+// arrivalRecord is the arrival time for the output from an offset on.
 type arrivalRecord struct {
 	offset       int64
 	milliseconds int64 // since 1970
 }
 
-// timesIndex finds the arrival times of parts of a log file without having all of them in memory. A block of the index is a part
-// of the file of arrival times.
+// timesIndex finds the arrival times for parts of a log file without having all in memory. An index block is a part of the
+// arrival time file.
 //
-// The times of an index never decrease from line to line: if the clock was set back, output has the lowest time of
-// the output after it. So each time is one place in the file, which is the same for readers in both directions.
+// An index's times never decrease from line to line: if the clock was set back, output has the lowest time among the output after
+// it. So each time is one place in the file, which is the same for readers in both directions.
 type timesIndex struct {
 	blocks []timesBlock
 }
 
 type timesBlock struct {
-	start, end   int64 // bytes in the file of arrival times
+	start, end   int64 // bytes in the arrival time file
 	decoder      logfile.ArrivalTimeDecoder
-	firstOffset  int64 // of the first record
+	firstOffset  int64 // from the first record
 	endOffset    int64 // records from this offset on do not apply, because the log file was truncated
-	lowestMillis int64 // of the block's records
-	laterMillis  int64 // lowest time of all later blocks
+	lowestMillis int64 // among the block's records
+	laterMillis  int64 // lowest time in all later blocks
 }
 
-// firstMillis returns the time of the first record, which does not exceed that of any later one.
+// firstMillis returns the first record's time, which does not exceed any later one.
 func (b *timesBlock) firstMillis() int64 { return min(b.lowestMillis, b.laterMillis) }
 
-// timesReader reads a part of a file of arrival times into p, and returns the number of bytes; fewer than p has are the end of the file.
+// timesReader reads a part of an arrival time file into p, and returns how many bytes it has read; fewer than len(p) mean that
+// the file ends there.
 type timesReader func(p []byte, offset int64) (n int, err error)
 
-// newTimesIndex reads a file of arrival times of the given size.
+// newTimesIndex reads an arrival time file with the given size.
 func newTimesIndex(size int64, read timesReader) (*timesIndex, error) {
 	size = min(size, maxTimesBytes)
 	blockSize := max(minTimesBlock, size/(maxTimesBlocks/2))
@@ -89,11 +90,11 @@ func (x *timesIndex) add(at logfile.ArrivalTime, start, end int64, before logfil
 	last.lowestMillis = min(last.lowestMillis, milliseconds)
 }
 
-// decodeTimes calls emit with the records from start to end of a file of arrival times, the place of each in the file, and the state
-// of the decoder before it.
+// decodeTimes calls emit with an arrival time file's records from start to end, each one's place in the file, and the decoder
+// state before it.
 func decodeTimes(start, end int64, decoder logfile.ArrivalTimeDecoder, read timesReader, emit func(at logfile.ArrivalTime, start, end int64, before logfile.ArrivalTimeDecoder)) error {
 	buf := make([]byte, min(timesReadSize, end-start))
-	undecoded := 0 // bytes at the start of buf
+	undecoded := 0 // bytes at buf's start
 	for start+int64(undecoded) < end {
 		n, err := read(buf[undecoded:min(int64(len(buf)), end-start)], start+int64(undecoded))
 		if err != nil {
@@ -122,8 +123,8 @@ func decodeTimes(start, end int64, decoder logfile.ArrivalTimeDecoder, read time
 // isEmpty reports whether no arrival times are stored for the log file.
 func (x *timesIndex) isEmpty() bool { return len(x.blocks) == 0 }
 
-// times returns the arrival times of the output between two offsets, in the order of the offsets. The first record applies to
-// output before its offset as well. There is at least one, unless the index is empty.
+// times returns the arrival times for the output between two offsets, ordered by offset. The first record applies to output
+// before its offset as well. There is at least one, unless the index is empty.
 func (x *timesIndex) times(from, to int64, read timesReader) ([]arrivalRecord, error) {
 	if x.isEmpty() {
 		return nil, nil
@@ -164,8 +165,8 @@ func (x *timesIndex) times(from, to int64, read timesReader) ([]arrivalRecord, e
 	return records, nil
 }
 
-// endOfTime returns the offset of the first output with a later arrival time than the given one; for the last output of the file it returns
-// afterAllOutput. It returns 0 if all output is later.
+// endOfTime returns the offset of the first output with a later arrival time than the given one; for the file's last output it
+// returns afterAllOutput. It returns 0 if all output is later.
 func (x *timesIndex) endOfTime(milliseconds int64, read timesReader) (int64, error) {
 	i := sort.Search(len(x.blocks), func(i int) bool { return x.blocks[i].firstMillis() > milliseconds }) - 1
 	if i < 0 {

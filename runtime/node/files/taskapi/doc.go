@@ -1,7 +1,7 @@
-// Package taskapi accepts the connections of tasks to the API of the agent.
+// Package taskapi accepts task connections to the agent's API.
 //
-// Each task has a unix socket in its secrets directory. A [TaskSocketListener] accepts the connections of all of
-// them with one goroutine, so that a task that sends no request costs a descriptor and a map entry. The
-// package makes no socket and reads no request: package allocdir makes the sockets, a hook of package builtinhooks adds
-// them, and package httpapi serves the connections and decides what a token gives access to.
+// Each task has a unix socket in its secrets directory. A [TaskSocketListener] accepts the connections on all sockets
+// with one goroutine, so a task that sends no request costs a descriptor and a map entry. The package makes no socket
+// and reads no request: package allocdir makes the sockets, a hook in package builtinhooks adds them, and package
+// httpapi serves the connections and decides what a token gives access to.
 package taskapi

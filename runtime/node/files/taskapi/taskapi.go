@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Network is what the method Network returns for the addresses of a Listener and of its connections.
+// Network is what the method Network returns for the addresses of a Listener and its connections.
 const Network = "task"
 
 // TaskAddr is the address of a Listener, or of a task that is connected to it.
@@ -23,13 +23,13 @@ func (TaskAddr) Network() string { return Network }
 // String implements net.Addr. The text is unique to the task.
 func (a TaskAddr) String() string { return a.AllocID + "/" + a.Task }
 
-// TaskSocketListener accepts connections on the sockets of tasks. Its methods may be called concurrently.
+// TaskSocketListener accepts connections on task sockets. Its methods may be called concurrently.
 type TaskSocketListener struct {
 	epoll *os.File
 
 	mu       sync.Mutex
-	fdByTask map[TaskAddr]int32 // descriptors of the sockets by task
-	taskByFD map[int32]TaskAddr // tasks by the descriptors of their sockets
+	fdByTask map[TaskAddr]int32 // socket descriptors by task
+	taskByFD map[int32]TaskAddr // tasks by socket descriptor
 	closed   bool
 }
 
@@ -39,7 +39,7 @@ var _ net.Listener = (*TaskSocketListener)(nil)
 func New() (*TaskSocketListener, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err == nil {
-		err = unix.SetNonblock(fd, true) // lets the poller of the Go runtime wait for it
+		err = unix.SetNonblock(fd, true) // lets the Go runtime's poller wait for it
 	}
 	if err != nil {
 		return nil, fmt.Errorf("accept connections of tasks: %w", err)
@@ -47,8 +47,8 @@ func New() (*TaskSocketListener, error) {
 	return &TaskSocketListener{epoll: os.NewFile(uintptr(fd), "epoll"), fdByTask: make(map[TaskAddr]int32), taskByFD: make(map[int32]TaskAddr)}, nil
 }
 
-// AddOrReplaceSocket accepts connections on a socket of a task, in place of the socket that was added for the task
-// before. The descriptor belongs to the listener, also if AddOrReplaceSocket returns an error.
+// AddOrReplaceSocket accepts connections on a task's socket, in place of the socket that was added for the task before.
+// The descriptor belongs to the listener, also if AddOrReplaceSocket returns an error.
 func (l *TaskSocketListener) AddOrReplaceSocket(task TaskAddr, fd int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -83,7 +83,7 @@ func (l *TaskSocketListener) removeSocketLocked(task TaskAddr) {
 	}
 }
 
-// withEpollFD calls f with the descriptor of the epoll instance, unless the listener is closed.
+// withEpollFD calls f with the epoll instance's descriptor, unless the listener is closed.
 func (l *TaskSocketListener) withEpollFD(f func(epoll int) error) error {
 	conn, err := l.epoll.SyscallConn()
 	if err != nil {
@@ -95,7 +95,7 @@ func (l *TaskSocketListener) withEpollFD(f func(epoll int) error) error {
 	return err
 }
 
-// Accept implements net.Listener. The connection's addresses are the [TaskAddr] of the task.
+// Accept implements net.Listener. The connection's addresses are the task's [TaskAddr].
 func (l *TaskSocketListener) Accept() (net.Conn, error) {
 	conn, err := l.epoll.SyscallConn()
 	if err != nil {
@@ -140,11 +140,11 @@ func (l *TaskSocketListener) acceptFromSocket(socketFD int32) (net.Conn, error) 
 	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR), errors.Is(err, unix.ECONNABORTED):
 		return nil, nil
 	case err != nil:
-		// net/http retries after a delay if Temporary is true, as for an error of a net.Listener.
+		// net/http retries after a delay if Temporary is true, as for a net.Listener error.
 		return nil, &net.OpError{Op: "accept", Net: Network, Addr: task, Err: os.NewSyscallError("accept4", err)}
 	}
 	f := os.NewFile(uintptr(fd), "task connection")
-	defer f.Close() // net.FileConn makes a copy of the descriptor
+	defer f.Close() // net.FileConn copies the descriptor
 	c, err := net.FileConn(f)
 	if err != nil {
 		return nil, &net.OpError{Op: "accept", Net: Network, Addr: task, Err: err}
@@ -169,8 +169,8 @@ func (l *TaskSocketListener) Close() error {
 // Addr implements net.Listener. The address has an empty alloc ID and an empty task.
 func (l *TaskSocketListener) Addr() net.Addr { return TaskAddr{} }
 
-// taskConn is a connection of a task. Its addresses name the task instead of a path: a client's path is usually empty,
-// and the network "unix" is that of a socket whose clients need no token.
+// taskConn is a task's connection. Its addresses name the task instead of a path: a client's path is usually empty, and
+// the network "unix" means a socket that needs no token.
 type taskConn struct {
 	*net.UnixConn
 	task TaskAddr

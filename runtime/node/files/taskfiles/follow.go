@@ -27,7 +27,7 @@ type FollowRequest struct {
 	StopAtEnd bool
 }
 
-// Events of a followed file. The texts are Nomad's.
+// Events for a followed file. The texts are Nomad's.
 const (
 	EventTruncated = "file truncated"
 	EventDeleted   = "file deleted"
@@ -35,13 +35,13 @@ const (
 
 // FollowChunk is a piece of a file, or an event. Data is valid until emit returns.
 type FollowChunk struct {
-	EndOffset int64 // offset in the file of the end of Data
+	EndOffset int64 // where Data ends in the file
 	Data      []byte
 	Event     string // EventTruncated or EventDeleted, and Data is empty; or empty
 }
 
-// pollInterval is how often Follow looks for changes without a notification: the number of inotify watches is limited,
-// and network file systems do not report the changes of other machines.
+// pollInterval is how often Follow looks for changes without a notification: inotify watches are limited, and network
+// file systems do not report other machines' changes.
 const pollInterval = time.Second
 
 var readBuffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}
@@ -49,9 +49,9 @@ var readBuffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}
 // Path returns the requested path of the file, relative to the directory of the allocation.
 func (f *File) Path() string { return f.path }
 
-// Follow passes the content of the file to emit, and then appended data. A truncated file is read
-// from its start again. Follow returns nil when the file is deleted, or with StopAtEnd at its end. Otherwise
-// it returns the error of emit or the cause of ctx.
+// Follow passes the file's content to emit, and then appended data. It reads a truncated file from its start again.
+// Follow returns nil when the file is deleted, or with StopAtEnd at its end. Otherwise it returns emit's error or
+// ctx's cause.
 func (f *File) Follow(ctx context.Context, r FollowRequest, emit func(FollowChunk) error) error {
 	offset := max(r.OffsetFromOrigin, 0)
 	if r.Origin == FromEnd {
@@ -94,7 +94,7 @@ func (f *File) Follow(ctx context.Context, r FollowRequest, emit func(FollowChun
 	}
 }
 
-// waitForChangeOrPoll waits until changed is closed, or for pollInterval. It returns the cause of ctx when ctx ends.
+// waitForChangeOrPoll waits until changed is closed, or for pollInterval. It returns ctx's cause when ctx ends.
 func waitForChangeOrPoll(ctx context.Context, changed <-chan struct{}) error {
 	timer := time.NewTimer(pollInterval)
 	defer timer.Stop()
@@ -116,7 +116,7 @@ func (f *File) size() (int64, error) {
 	return info.Size(), nil
 }
 
-// emitFromOffset passes the content from offset on to emit, and returns the offset of its end.
+// emitFromOffset passes the content from offset on to emit, and returns the offset where it ends.
 func (f *File) emitFromOffset(ctx context.Context, offset int64, emit func(FollowChunk) error) (endOffset int64, err error) {
 	buf := readBuffers.Get().(*[64 << 10]byte)
 	defer readBuffers.Put(buf)

@@ -26,9 +26,9 @@ var ErrDirectory = errors.New("is a directory")
 // ErrNotRegular means that a path leads to a FIFO, a socket or a device.
 var ErrNotRegular = errors.New("is not a regular file")
 
-// ProtectedFileError means that only its task may read a file. Files of the host, which the agent or a driver
-// mounts for the task, are protected because the agent can read more of them than the task. The agent's own files in the
-// directory of the allocation contain the job with its environment.
+// ProtectedFileError means that only its task may read a file. Host files, which the agent or a driver mounts for the
+// task, are protected because the agent can read more of them than the task. The agent's own files in the allocation's
+// directory contain the job with its environment.
 type ProtectedFileError struct {
 	Kind string // "secret", "private", "host" or "agent"
 	Path string // requested path
@@ -38,22 +38,21 @@ func (e *ProtectedFileError) Error() string {
 	return fmt.Sprintf("Reading %s file prohibited: %s", e.Kind, e.Path)
 }
 
-// AllocDirOpener opens the files of allocations. The zero value is ready to use. It uses no resources of the kernel
-// while no file is followed. Its methods may be called concurrently.
+// AllocDirOpener opens allocation files. The zero value is ready to use. It uses no kernel resources while no file is
+// followed. Its methods may be called concurrently.
 type AllocDirOpener struct {
 	watcher inotifyWatcher
 }
 
-// AllocDir is the open directory of one allocation. Its methods may be called
-// concurrently.
+// AllocDir is one allocation's open directory. Its methods may be called concurrently.
 type AllocDir struct {
 	opener *AllocDirOpener
 	fd     int
 	path   string
 }
 
-// OpenAllocDir opens the directory of an allocation in allocsRoot. allocID may come from a client: it cannot lead out
-// of allocsRoot. The error is fs.ErrNotExist if the directory does not exist.
+// OpenAllocDir opens an allocation's directory in allocsRoot. allocID may come from a client: it cannot lead out of
+// allocsRoot. The error is fs.ErrNotExist if the directory does not exist.
 func (f *AllocDirOpener) OpenAllocDir(allocsRoot, allocID string) (*AllocDir, error) {
 	if strings.Contains(allocID, "/") || allocID == "." || allocID == ".." {
 		return nil, ErrPathEscapes
@@ -78,17 +77,17 @@ func (d *AllocDir) Close() error { return unix.Close(d.fd) }
 type EntryInfo struct {
 	fs.FileInfo
 	name string
-	// ContentType is the MIME type of the content; only Stat sets it.
+	// ContentType is the content's MIME type; only Stat sets it.
 	ContentType string
 }
 
-// Name returns the last element of the path, with links resolved.
+// Name returns the path's last element, with links resolved.
 func (i EntryInfo) Name() string { return i.name }
 
-// unknownContentType is the content type of files whose content the agent may not or cannot read.
+// unknownContentType is the content type for files that the agent may not or cannot read.
 const unknownContentType = "application/octet-stream"
 
-// Stat describes the file or directory of a path.
+// Stat describes the file or directory at a path.
 func (d *AllocDir) Stat(path string) (EntryInfo, error) {
 	p, err := d.walkPath(path)
 	if err != nil {
@@ -113,7 +112,7 @@ func (d *AllocDir) Stat(path string) (EntryInfo, error) {
 }
 
 // List lists a directory, sorted by name. It does not follow links in the directory. In the allocation's directory, it
-// omits all files, which are the agent's: the FIFOs of task output, which Nomad has elsewhere, and the time line.
+// omits all files, which are the agent's: the FIFOs for task output, which Nomad has elsewhere, and the time line.
 func (d *AllocDir) List(path string) ([]EntryInfo, error) {
 	p, err := d.walkPath(path)
 	if err != nil {
@@ -152,7 +151,7 @@ func (d *AllocDir) List(path string) ([]EntryInfo, error) {
 	return infos, nil
 }
 
-// File is an open file of a task.
+// File is a task's open file.
 type File struct {
 	*os.File
 	opener *AllocDirOpener

@@ -11,21 +11,20 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
-// Limits of a path: a task could create an endless chain of links, or make the agent keep any
-// number of directories open.
+// Path limits: a task could create an endless chain of links, or make the agent keep any number of directories open.
 const (
 	maxLinks = 40
 	maxDepth = 100
 )
 
-// walkPosition is the file that Dir.walkPath has reached. It keeps all directories on the path open, so that ".."
-// returns to the directory that was opened, even if a task has moved it.
+// walkPosition is the file that Dir.walkPath has reached. It keeps all directories on the path open, so that ".." returns
+// to the directory that was opened, even if a task has moved it.
 type walkPosition struct {
-	rootFD       int      // descriptor of the allocation's directory; close does not close it
-	openFDs      []int    // O_PATH descriptors of the files on the path, one per name
-	pathElements []string // elements of the path from the allocation's directory, with links resolved
+	rootFD       int      // the allocation directory's descriptor; close does not close it
+	openFDs      []int    // O_PATH descriptors for the files on the path, one per name
+	pathElements []string // path elements from the allocation's directory, with links resolved
 
-	hostMountDepth int // len(pathElements) at the first mount of a file of the host; 0 if the path crosses no such mount
+	hostMountDepth int // len(pathElements) at the first mounted host file; 0 if the path crosses no such mount
 }
 
 // walkPath opens a path's file. It follows links that stay inside the allocation's directory, including absolute links,
@@ -89,8 +88,8 @@ func (d *AllocDir) walkPath(path string) (_ *walkPosition, err error) {
 	return p, nil
 }
 
-// readLinkFD returns the target of an open symbolic link, and isLink false for another file. The text of a magic link in
-// /proc need not be a path.
+// readLinkFD returns an open symbolic link's target, and isLink false for another file. The text of a magic link in /proc
+// need not be a path.
 func readLinkFD(fd int) (target string, isLink bool, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -118,8 +117,8 @@ func (p *walkPosition) enterFile(fd int, name string) error {
 	return err
 }
 
-// agentMountedDirs are the directories in a task's directory on which the agent mounts files of the allocation itself, or a
-// tmpfs: other mounts show files of the host.
+// agentMountedDirs are the directories in a task's directory on which the agent mounts the allocation's own files, or a
+// tmpfs: other mounts show host files.
 var agentMountedDirs = []string{"alloc", "secrets", "private"}
 
 // leaveDir moves the position to the parent directory.
@@ -138,7 +137,7 @@ func (p *walkPosition) close() {
 	}
 }
 
-// currentFD returns the O_PATH descriptor of the current file. The position keeps it.
+// currentFD returns the current file's O_PATH descriptor. The position keeps it.
 func (p *walkPosition) currentFD() int {
 	if len(p.openFDs) == 0 {
 		return p.rootFD
@@ -146,8 +145,8 @@ func (p *walkPosition) currentFD() int {
 	return p.openFDs[len(p.openFDs)-1]
 }
 
-// protectedKind returns the kind of a ProtectedFileError for the current file, or "" if clients may read it.
-// The names of the secret directories are matched without regard to case, as in Nomad.
+// protectedKind returns the ProtectedFileError kind for the current file, or "" if clients may read it. The secret
+// directories' names are matched without regard to case, as in Nomad.
 func (p *walkPosition) protectedKind() string {
 	switch {
 	case len(p.pathElements) == 1 && strings.HasPrefix(p.pathElements[0], "."):
@@ -173,8 +172,8 @@ func (p *walkPosition) openForReading() (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The descriptor is blocking again, because reads of a regular file never wait, and
-	// Go's poller does not support regular files.
+	// The descriptor is blocking again, because reads from a regular file never wait, and Go's poller does not support regular
+	// files.
 	if err := unix.SetNonblock(fd, false); err != nil {
 		unix.Close(fd)
 		return nil, err

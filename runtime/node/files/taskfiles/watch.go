@@ -10,35 +10,34 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
-// inotifyWatcher notifies followers of file changes. All followers share one inotify instance,
-// because the number of instances per user is limited. The instance exists while a file is
-// followed.
+// inotifyWatcher notifies followers of file changes. All followers share one inotify instance, because the instances per
+// user are limited. The instance exists while a file is followed.
 type inotifyWatcher struct {
 	mu                    sync.Mutex
 	instance              *inotifyInstance       // nil while no file is followed
 	fileByWatchDescriptor map[int32]*watchedFile // inotify watch descriptor -> file
 }
 
-// inotifyInstance is an inotify instance of the kernel, with the goroutine that reads its events.
+// inotifyInstance is a kernel inotify instance, with the goroutine that reads its events.
 type inotifyInstance struct {
-	fd         int // descriptor of file; file.Fd() would make the reader block
+	fd         int // file's descriptor; file.Fd() would make the reader block
 	file       *os.File
 	readerDone chan struct{} // closed when readEvents returns
 }
 
-// watchedFile is one file with its number of followers.
+// watchedFile is one file and how many followers it has.
 type watchedFile struct {
 	followerCount int
-	changed       chan struct{} // channel, closed and replaced at each change of the file
+	changed       chan struct{} // channel, closed and replaced at each file change
 }
 
-// watchMask are the events that wake a follower. IN_ATTRIB reports a change of the number of links, and so
-// the removal of a file that a process has open, for which the kernel does not send IN_DELETE_SELF yet.
+// watchMask are the events that wake a follower. IN_ATTRIB reports a changed link count, and so the removal of a file
+// that a process has open, for which the kernel does not send IN_DELETE_SELF yet.
 const watchMask = unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF
 
-// watchFile starts to watch an open file. nextChange returns a channel that is closed at the next change of the file;
-// the caller must call stop, which may be called twice. On an error, for example because a limit of the kernel is
-// reached, the caller can poll the file instead.
+// watchFile starts to watch an open file. nextChange returns a channel that is closed at the next file change; the caller
+// must call stop, which may be called twice. On an error, for example because a kernel limit is reached, the caller can
+// poll the file instead.
 func (w *inotifyWatcher) watchFile(f *os.File) (nextChange func() <-chan struct{}, stop func(), err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -91,7 +90,7 @@ func (w *inotifyWatcher) closeInstanceIfIdleLocked() (readerDone <-chan struct{}
 	return last.readerDone
 }
 
-// removeFollower removes the watch of a file with its last follower, and closes the inotify instance with the last watch.
+// removeFollower removes a file's watch with its last follower, and closes the inotify instance with the last watch.
 func (w *inotifyWatcher) removeFollower(watchDescriptor int32, file *watchedFile) {
 	w.mu.Lock()
 	var readerEnded <-chan struct{}
@@ -109,7 +108,7 @@ func (w *inotifyWatcher) removeFollower(watchDescriptor int32, file *watchedFile
 	}
 }
 
-// readEvents wakes the followers of changed files until the inotify instance is closed.
+// readEvents wakes the changed files' followers until the inotify instance is closed.
 func (w *inotifyWatcher) readEvents(instance *inotifyInstance) {
 	defer close(instance.readerDone)
 	buf := make([]byte, 4<<10)
