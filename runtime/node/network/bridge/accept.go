@@ -11,17 +11,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
-// Rules of the bridge's own table cannot accept a packet that another table drops. Docker, and other users of
-// iptables, set the policy of the chain FORWARD to drop. So this file adds accepting rules to the table of iptables, in the
-// form in which iptables-nft writes and lists them: "-i BRIDGE -j ACCEPT" and "-o BRIDGE -j ACCEPT".
+// Rules in the bridge's own table cannot accept a packet that another table drops. Docker and other iptables users set the
+// FORWARD chain's policy to drop. So this file adds accepting rules to the iptables table, as iptables-nft writes and lists
+// them: "-i BRIDGE -j ACCEPT" and "-o BRIDGE -j ACCEPT".
 
-// iptablesFamilies are the families of iptables and ip6tables.
+// iptablesFamilies are the iptables and ip6tables families.
 var iptablesFamilies = []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6}
 
-// dockerUserChain is the chain in which Docker keeps rules of other programs; Docker rewrites its own chains.
+// dockerUserChain is the chain in which Docker keeps other programs' rules; Docker rewrites its own chains.
 const dockerUserChain, forwardChain = "DOCKER-USER", "FORWARD"
 
-// ensureIptablesForwardAcceptRules adds the accepting rules for IPv4 and IPv6 if a chain of iptables can drop forwarded
+// ensureIptablesForwardAcceptRules adds the accepting rules for IPv4 and IPv6 if an iptables chain can drop forwarded
 // packets.
 func (b *Bridge) ensureIptablesForwardAcceptRules() error {
 	for _, family := range iptablesFamilies {
@@ -57,7 +57,7 @@ func (b *Bridge) ensureForwardAcceptRulesInTable(table *nftables.Table) error {
 	return c.Flush()
 }
 
-// findChainNameForAcceptRules returns the name of the chain that needs accepting rules, "" if there is none.
+// findChainNameForAcceptRules names the chain that needs accepting rules, "" if there is none.
 func findChainNameForAcceptRules(c *nftables.Conn, table *nftables.Table) (string, error) {
 	chains, err := findForwardAndDockerUserChains(c, table)
 	if err != nil {
@@ -75,8 +75,7 @@ func findChainNameForAcceptRules(c *nftables.Conn, table *nftables.Table) (strin
 	return name, nil
 }
 
-// findForwardAndDockerUserChains returns the chains DOCKER-USER and FORWARD of a table, in which accepting rules can
-// be.
+// findForwardAndDockerUserChains returns a table's chains DOCKER-USER and FORWARD, which can have accepting rules.
 func findForwardAndDockerUserChains(c *nftables.Conn, table *nftables.Table) ([]*nftables.Chain, error) {
 	opcount.Count(opcount.Netlink)
 	all, err := c.ListChainsOfTableFamily(table.Family)
@@ -92,8 +91,7 @@ func findForwardAndDockerUserChains(c *nftables.Conn, table *nftables.Table) ([]
 	return chains, nil
 }
 
-// newAcceptRuleExprs returns the rule that iptables-nft writes to accept packets by the name of their input or output
-// interface.
+// newAcceptRuleExprs returns the rule that iptables-nft writes to accept packets by input or output interface name.
 func newAcceptRuleExprs(key expr.MetaKey, interfaceName string) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: key, Register: 1},
@@ -146,7 +144,7 @@ func equalExprsIgnoringCounters(a, b []expr.Any) bool {
 	return true
 }
 
-// removeIptablesForwardAcceptRules removes the accepting rules of a bridge for IPv4 and IPv6.
+// removeIptablesForwardAcceptRules removes a bridge's accepting rules for IPv4 and IPv6.
 func removeIptablesForwardAcceptRules(bridgeName string) error {
 	var errs []error
 	for _, family := range iptablesFamilies {

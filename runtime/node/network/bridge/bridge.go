@@ -8,19 +8,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/failpoint"
 )
 
-// InterfaceName is the name of the interface in a connected namespace.
+// InterfaceName is the interface name in a connected namespace.
 const InterfaceName = "eth0"
 
 // Config configures a bridge.
 type Config struct {
-	Name       string       // name of the interface on the machine, and part of the name of the nftables table
+	Name       string       // interface name on the machine, and part of the nftables table name
 	IPv4Subnet netip.Prefix // IPv4 network; the bridge has its first address, the namespaces have the others
 	IPv6Subnet netip.Prefix // IPv6 network; the zero value means that namespaces have no IPv6 address
-	// NoHairpin turns off the hairpin mode of the interfaces. Without it, a namespace cannot reach its own forwarded
-	// ports while the kernel filters bridged frames (br_netfilter).
+	// NoHairpin turns off the interfaces' hairpin mode. Without it, a namespace cannot reach its own forwarded ports
+	// while the kernel filters bridged frames (br_netfilter).
 	NoHairpin bool
-	// AddressesForwardingOnlyHostIPPorts are addresses of the machine on which only the ports are forwarded that have
-	// the address as HostIP.
+	// AddressesForwardingOnlyHostIPPorts are machine addresses on which only ports with this HostIP are forwarded.
 	AddressesForwardingOnlyHostIPPorts []netip.Addr
 }
 
@@ -38,21 +37,21 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// ForwardedPort is a port of the machine that is forwarded to a namespace, for TCP and UDP.
+// ForwardedPort is a machine port that is forwarded to a namespace, for TCP and UDP.
 type ForwardedPort struct {
 	Label string
-	// HostIP is the only address of the machine on which the port is forwarded. The zero value means all addresses,
-	// except Config.AddressesForwardingOnlyHostIPPorts and addresses for which a ForwardedPort with the same HostPort
-	// has HostIP.
+	// HostIP is the only machine address on which the port is forwarded. The zero value means all addresses, except
+	// Config.AddressesForwardingOnlyHostIPPorts and addresses that are the HostIP of a ForwardedPort with the same
+	// HostPort.
 	HostIP        netip.Addr
 	HostPort      int
 	NamespacePort int // port in the namespace
 }
 
-// Endpoint is a network namespace that Attach connects to the bridge, and the ports that are forwarded to it.
+// Endpoint is a network namespace that Attach connects to the bridge, and the ports forwarded to it.
 type Endpoint struct {
 	AllocID       string
-	NamespacePath string // file of the namespace
+	NamespacePath string // namespace file
 	Ports         []ForwardedPort
 }
 
@@ -63,7 +62,7 @@ type NamespaceStatus struct {
 	IPv6Address netip.Addr // zero without IPv6
 }
 
-// Bridge connects namespaces to one bridge of the machine. Its methods may be called concurrently, also by
+// Bridge connects namespaces to one of the machine's bridges. Its methods may be called concurrently, also by
 // several processes: a method blocks while another call changes the bridge.
 type Bridge struct {
 	config      Config
@@ -76,7 +75,7 @@ func New(c Config) *Bridge {
 	return &Bridge{config: c}
 }
 
-// PortInUseError reports that a port of the machine is forwarded to another allocation.
+// PortInUseError reports that a machine port is forwarded to another allocation.
 type PortInUseError struct {
 	Label, OwnerAllocID string
 	HostPort            int
@@ -118,8 +117,8 @@ func (b *Bridge) Attach(e Endpoint) (NamespaceStatus, error) {
 	return status, nil
 }
 
-// ProbeInNewNetworkNamespace creates the bridge and its rules in the network namespace of the calling thread, which
-// must be new. An error says which feature the kernel, or the process, lacks.
+// ProbeInNewNetworkNamespace creates the bridge and its rules in the calling thread's network namespace, which must
+// be new. An error says which feature the kernel, or the process, lacks.
 func (b *Bridge) ProbeInNewNetworkNamespace() error {
 	device, err := b.ensureBridge()
 	if err != nil {

@@ -14,22 +14,21 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
-// trackedConnection is an entry of the kernel's table of tracked connections (conntrack).
+// trackedConnection is an entry in the kernel's tracked connection table (conntrack).
 type trackedConnection struct {
-	request, reply connectionDirection // the packets of the side that has opened the connection, and those of the other side
-	netlinkMessage []byte              // netlink message of the kernel with the entry
+	request, reply connectionDirection // packets from the side that has opened the connection, and from the other side
+	netlinkMessage []byte              // the kernel's netlink message with the entry
 }
 
-// connectionDirection has the addresses and ports of the packets of one direction of a connection.
+// connectionDirection has the packets' addresses and ports for one direction of a connection.
 type connectionDirection struct {
 	source, destination netip.Addr
 	ipProtocol          byte
 	destinationPort     int
 }
 
-// deleteTrackedConnections deletes the entries of tracked connections for which matches returns true. It lists the entries
-// of IPv4 and IPv6 in one request, because a request takes 10 ms even without connections: the kernel walks through all
-// buckets of the table.
+// deleteTrackedConnections deletes the tracked connection entries for which matches returns true. It lists the entries for IPv4
+// and IPv6 in one request, because a request takes 10 ms even without connections: the kernel walks through all table buckets.
 func deleteTrackedConnections(matches func(*trackedConnection) bool) error {
 	entries, err := dumpNetfilterSubsystem(netlink.ConntrackTable)
 	if err != nil {
@@ -53,8 +52,9 @@ func deleteTrackedConnections(matches func(*trackedConnection) bool) error {
 	return nil
 }
 
-// dumpNetfilterSubsystem returns the entries of a subsystem of netfilter, such as the conntrack table. It returns none if the kernel
-// lacks the subsystem: without the module nf_conntrack_netlink no program can delete entries, so nothing that needs them may fail.
+// dumpNetfilterSubsystem returns a netfilter subsystem's entries, such as the conntrack table. It returns none if the kernel
+// lacks the subsystem: without the module nf_conntrack_netlink no program can delete entries, so nothing that needs them may
+// fail.
 func dumpNetfilterSubsystem(subsystem int) (entries [][]byte, err error) {
 	dump := nl.NewNetlinkRequest(subsystem<<8|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
 	dump.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: nl.NFNETLINK_V0})
@@ -66,7 +66,7 @@ func dumpNetfilterSubsystem(subsystem int) (entries [][]byte, err error) {
 	return entries, err
 }
 
-// nfgenmsgSize is the size of struct nfgenmsg, which precedes a message's attributes, in bytes.
+// nfgenmsgSize is the size, in bytes, of struct nfgenmsg, which precedes a message's attributes.
 const nfgenmsgSize = 4
 
 func parseTrackedConnection(netlinkMessage []byte) (*trackedConnection, error) {
@@ -85,7 +85,7 @@ func parseTrackedConnection(netlinkMessage []byte) (*trackedConnection, error) {
 	})
 }
 
-// parseTuple reads a tuple of a message, which describes one direction's packets. It skips unknown attributes.
+// parseTuple reads a message's tuple, which describes one direction's packets. It skips unknown attributes.
 func (p *connectionDirection) parseTuple(tuple []byte) error {
 	return forEachNetlinkAttribute(tuple, func(kind uint16, value []byte) error {
 		switch kind {
@@ -129,22 +129,21 @@ func forEachNetlinkAttribute(encoded []byte, f func(kind uint16, value []byte) e
 	return nil
 }
 
-// deleteUnforwardedUDPConnections deletes the entries of UDP packets to the ports that were sent before the ports were
-// forwarded. The kernel applies the rules of forwarding only to the first packet of an entry, and a client that continues
-// to send would keep its entry alive.
+// deleteUnforwardedUDPConnections deletes the entries for UDP packets that were sent to the ports before the ports were
+// forwarded. The kernel applies the forwarding rules only to an entry's first packet, and a client that continues to send would
+// keep its entry alive.
 func deleteUnforwardedUDPConnections(ports []ForwardedPort) error {
 	return deleteTrackedConnections(func(c *trackedConnection) bool { return isUnforwardedUDPConnection(c, ports) })
 }
 
-// isUnforwardedUDPConnection reports whether an entry is of UDP packets to one of the ports whose destination was not
-// translated.
+// isUnforwardedUDPConnection reports whether an entry is for UDP packets to one of the ports without a translated destination.
 func isUnforwardedUDPConnection(c *trackedConnection, ports []ForwardedPort) bool {
-	// If the destination of the requests was translated, the replies come from the namespace's address instead.
+	// If the requests' destination was translated, the replies come from the namespace's address instead.
 	return c.request.ipProtocol == unix.IPPROTO_UDP && c.request.destination == c.reply.source &&
 		slices.ContainsFunc(ports, func(p ForwardedPort) bool { return p.HostPort == c.request.destinationPort })
 }
 
-// deleteConnectionsOfAddresses deletes the entries of connections from or to a namespace with one of the addresses.
+// deleteConnectionsOfAddresses deletes the entries for connections from or to a namespace with one of the addresses.
 func deleteConnectionsOfAddresses(addresses map[netip.Addr]bool) error {
 	if len(addresses) == 0 {
 		return nil

@@ -18,8 +18,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
-// detachQueue has the calls of Detach that wait. The call that locks detachMu detaches the allocations of all of them,
-// because detaching many takes the kernel as long as detaching one.
+// detachQueue has the Detach calls that wait. The call that locks detachMu detaches all their allocations, because detaching
+// many takes the kernel as long as detaching one.
 type detachQueue struct {
 	detachMu sync.Mutex // held by the call that detaches; locked before mu
 
@@ -27,7 +27,7 @@ type detachQueue struct {
 	waitingCalls []*detachCall
 }
 
-// detachCall is a call of Detach in progress. The fields isDone and err are guarded by detachQueue.detachMu.
+// detachCall is a Detach call in progress. detachQueue.detachMu guards the fields isDone and err.
 type detachCall struct {
 	allocID string
 	isDone  bool
@@ -76,7 +76,7 @@ func (b *Bridge) Detach(allocID string) error {
 	return err
 }
 
-// detachAllocs disconnects the namespaces of allocations.
+// detachAllocs disconnects the allocations' namespaces.
 func (b *Bridge) detachAllocs(allocIDs map[string]bool) error {
 	device, err := findBridge(b.config.Name)
 	if err != nil {
@@ -95,21 +95,20 @@ func (b *Bridge) detachAllocs(allocIDs map[string]bool) error {
 	return b.removeRulesAndBridgeIfUnused(device)
 }
 
-// removeNetworksOfAllocs removes the rules, the tracked connections and the interfaces of allocations. It deletes the
-// interfaces last, because their aliases reserve the addresses, and a call that continues an interrupted one reads the
-// addresses from them.
+// removeNetworksOfAllocs removes allocations' rules, tracked connections and interfaces. It deletes the interfaces last, because
+// their aliases reserve the addresses, and a call that continues an interrupted one reads the addresses from them.
 func (b *Bridge) removeNetworksOfAllocs(allocIDs map[string]bool, hostInterfaces []netlink.Link) error {
 	if err := b.removeAllocsFromFirewall(allocIDs); err != nil {
 		return fmt.Errorf("remove forwarded ports: %w", err)
 	}
-	// Packets of tracked connections would go to the next namespace that gets the address.
+	// Tracked connections' packets would go to the next namespace that gets the address.
 	if err := deleteConnectionsOfAddresses(namespaceAddressesFromAliases(hostInterfaces)); err != nil {
 		return err
 	}
 	return deleteLinks(hostInterfaces)
 }
 
-// hostInterfacesOf returns the interfaces of the machine that are connected to the namespaces of the given allocations.
+// hostInterfacesOf returns the machine interfaces that are connected to the given allocations' namespaces.
 func hostInterfacesOf(allocIDs map[string]bool) ([]netlink.Link, error) {
 	names := make(map[string]bool, len(allocIDs))
 	for id := range allocIDs {
@@ -123,8 +122,8 @@ func hostInterfacesOf(allocIDs map[string]bool) ([]netlink.Link, error) {
 	return slices.DeleteFunc(all, func(l netlink.Link) bool { return !names[l.Attrs().Name] }), nil
 }
 
-// namespaceAddressesFromAliases returns the addresses, from the aliases, of the namespaces that are connected to
-// interfaces of the machine.
+// namespaceAddressesFromAliases returns the addresses, from the aliases, of the namespaces that are connected to machine
+// interfaces.
 func namespaceAddressesFromAliases(hostInterfaces []netlink.Link) map[netip.Addr]bool {
 	addresses := make(map[netip.Addr]bool)
 	for _, link := range hostInterfaces {
@@ -164,16 +163,15 @@ func deleteLinks(links []netlink.Link) error {
 	return nil
 }
 
-// randomInterfaceGroup returns the number of a group of interfaces that no other interface has. Administrators use
-// small numbers.
+// randomInterfaceGroup returns an interface group number that no interface has. Administrators use small numbers.
 func randomInterfaceGroup() uint32 {
 	var b [4]byte
 	_, _ = rand.Read(b[:]) // crypto/rand.Read never returns an error
 	return binary.NativeEndian.Uint32(b[:])&(1<<31-1) | 1<<30
 }
 
-// FindBridgeAndDetach is Detach for an allocation of another agent, whose bridge it finds by the allocation's interface. Without
-// that interface, it removes all bridges that Attach has created and that no namespace is connected to.
+// FindBridgeAndDetach is Detach for another agent's allocation. It finds the bridge by the allocation's interface. Without that
+// interface, it removes all bridges that Attach has created and that no namespace is connected to.
 func FindBridgeAndDetach(allocID string) error {
 	link, err := findLink(hostInterfaceName(allocID))
 	if err != nil {
@@ -190,8 +188,8 @@ func FindBridgeAndDetach(allocID string) error {
 	return New(Config{Name: device.Attrs().Name}).Detach(allocID)
 }
 
-// detachFromEachCreatedBridge calls Detach for each bridge that this package has created: an agent that has deleted the
-// last interface of a bridge may have died before it deleted the bridge.
+// detachFromEachCreatedBridge calls Detach for each bridge that this package has created: an agent may have died after it
+// deleted a bridge's last interface and before it deleted the bridge.
 func detachFromEachCreatedBridge(allocID string) error {
 	opcount.Count(opcount.Netlink)
 	links, err := retryInterruptedDump(netlink.LinkList)

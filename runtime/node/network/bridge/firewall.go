@@ -18,23 +18,23 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
-// firewallTables has the two nftables tables of a bridge.
+// firewallTables has a bridge's two nftables tables.
 type firewallTables struct {
 	portForwardingTable *nftables.Table // forwards ports and masquerades; newPortForwardingTable returns it
-	sourceCheckTable    *nftables.Table // checks the source addresses of namespaces; newSourceCheckTable returns it
+	sourceCheckTable    *nftables.Table // checks namespaces' source addresses; newSourceCheckTable returns it
 
-	// elements has the elements of the sets that were read and not changed since. Other agents cannot change them, because
-	// firewallTables is used only while the interprocess lock of the bridge is held.
+	// elements has the elements in sets that were read and not changed since. Other agents cannot change them, because
+	// firewallTables is used only while the bridge's interprocess lock is held.
 	elements map[setID][]nftables.SetElement
 }
 
-// setID identifies a set or map of one of the two tables of a bridge, which have different families.
+// setID identifies a set or map in one of a bridge's two tables, which have different families.
 type setID struct {
 	family nftables.TableFamily
 	name   string
 }
 
-// nftablesTableName returns the name of both tables of a bridge.
+// nftablesTableName returns the name of both of a bridge's tables.
 func nftablesTableName(bridgeName string) string { return "nomad-lite-" + bridgeName }
 
 // newPortForwardingTable returns the table that forwards ports and masquerades.
@@ -42,15 +42,15 @@ func newPortForwardingTable(bridgeName string) *nftables.Table {
 	return &nftables.Table{Name: nftablesTableName(bridgeName), Family: nftables.TableFamilyINet}
 }
 
-// ipFamily has the parts of rules that differ between IPv4 and IPv6.
+// ipFamily has the rule parts that differ between IPv4 and IPv6.
 type ipFamily struct {
-	setNameSuffix            string               // suffix of the names of sets
-	nfProtocolNumber         byte                 // number of the family in nftables and in netlink
-	addressType              nftables.SetDatatype // type of an address
-	addressSizeBytes         uint32               // bytes of an address
-	sourceAddressOffset      uint32               // offset of the source address in a packet's header
-	destinationAddressOffset uint32               // offset of the destination address in a packet's header
-	natPortRegister          uint32               // register that has the port after the lookup of a port map: behind the address
+	setNameSuffix            string               // set name suffix
+	nfProtocolNumber         byte                 // family number in nftables and in netlink
+	addressType              nftables.SetDatatype // address type
+	addressSizeBytes         uint32               // bytes in an address
+	sourceAddressOffset      uint32               // source address offset in a packet's header
+	destinationAddressOffset uint32               // destination address offset in a packet's header
+	natPortRegister          uint32               // register that has the port after a port map lookup: behind the address
 	loopbackPrefix           netip.Prefix         // loopback addresses
 }
 
@@ -61,8 +61,7 @@ var families = []ipFamily{
 	{"6", unix.NFPROTO_IPV6, nftables.TypeIP6Addr, 16, 8, 24, firstRegister + 4, loopback6},
 }
 
-// firstRegister is the first of nftables' registers of 4 bytes. The parts of the key of a map lookup are in consecutive
-// registers.
+// firstRegister is the first of nftables' registers of 4 bytes. The parts of a map lookup key are in consecutive registers.
 const firstRegister = unix.NFT_REG32_00
 
 func ipFamilyOf(address netip.Addr) ipFamily {
@@ -72,8 +71,8 @@ func ipFamilyOf(address netip.Addr) ipFamily {
 	return families[1]
 }
 
-// newPortMap returns the map of the forwarded ports of a family, with namespace address and port as values. With withHostIP
-// it is the map of the ports with HostIP, whose keys start with that address; otherwise that of the other ports.
+// newPortMap returns a family's map for forwarded ports, with namespace address and port as values. With withHostIP it is the
+// map for ports with HostIP, and the keys start with that address; otherwise that for the other ports.
 func newPortMap(table *nftables.Table, f ipFamily, withHostIP bool) *nftables.Set {
 	name, key := "ports"+f.setNameSuffix, []nftables.SetDatatype{nftables.TypeInetProto, nftables.TypeInetService}
 	if withHostIP {
@@ -86,7 +85,7 @@ func newPortMap(table *nftables.Table, f ipFamily, withHostIP bool) *nftables.Se
 	}
 }
 
-// allPortMaps returns all maps of the forwarded ports.
+// allPortMaps returns all forwarded port maps.
 func allPortMaps(table *nftables.Table) (sets []*nftables.Set) {
 	for _, f := range families {
 		sets = append(sets, newPortMap(table, f, false), newPortMap(table, f, true))
@@ -129,8 +128,8 @@ func (b *Bridge) ensureFirewall(device *netlink.Bridge) (*firewallTables, error)
 	return tables, b.ensureIptablesForwardAcceptRules()
 }
 
-// subnetsOfDevice returns the subnets of a bridge's addresses. They include the subnets of an earlier configuration while
-// namespaces of it are connected.
+// subnetsOfDevice returns the subnets of a bridge's addresses. They include an earlier configuration's subnets while its
+// namespaces are connected.
 func subnetsOfDevice(device *netlink.Bridge) ([]netip.Prefix, error) {
 	opcount.Count(opcount.Netlink)
 	addresses, err := retryInterruptedDump(func() ([]netlink.Addr, error) { return netlink.AddrList(device, netlink.FAMILY_ALL) })
@@ -159,8 +158,8 @@ func joinExprs(parts ...[]expr.Any) (joined []expr.Any) {
 	return joined
 }
 
-// newPortForwardingChains returns the chains of the table that newPortForwardingTable returns. DESIGN.md shows them in
-// the language of nft.
+// newPortForwardingChains returns the chains in the table from newPortForwardingTable. DESIGN.md shows them in nft's
+// language.
 func (b *Bridge) newPortForwardingChains(table *nftables.Table, namespaceSubnets []netip.Prefix) []chainWithRules {
 	name := b.config.Name
 	newChain := func(name string, hook *nftables.ChainHook, priority nftables.ChainPriority, kind nftables.ChainType, rules ...[]expr.Any) chainWithRules {
@@ -196,7 +195,7 @@ func (b *Bridge) newPortForwardingChains(table *nftables.Table, namespaceSubnets
 	}
 }
 
-// matchFamily matches packets of IPv4, or of IPv6.
+// matchFamily matches IPv4 or IPv6 packets.
 func matchFamily(f ipFamily) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
@@ -211,7 +210,7 @@ func matchOutputInterface(name string, isEqual bool) []expr.Any {
 	return matchInterface(expr.MetaKeyOIFNAME, name, isEqual)
 }
 
-// matchInterface matches packets whose input or output interface has the name, or with isEqual false, another name.
+// matchInterface matches packets if the input or output interface has the name, or with isEqual false, another name.
 func matchInterface(key expr.MetaKey, name string, isEqual bool) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: key, Register: 1},
@@ -233,7 +232,7 @@ func matchDestination(p netip.Prefix, isInside bool) []expr.Any {
 	return matchPrefix(ipFamilyOf(p.Addr()).destinationAddressOffset, p, isInside)
 }
 
-// matchPrefix matches packets whose address at an offset in the network header is in the prefix, or with isInside false, is
+// matchPrefix matches packets if the address at an offset in the network header is in the prefix, or with isInside false, is
 // not in it.
 func matchPrefix(offset uint32, p netip.Prefix, isInside bool) []expr.Any {
 	size := uint32(p.Addr().BitLen() / 8)
@@ -244,7 +243,7 @@ func matchPrefix(offset uint32, p netip.Prefix, isInside bool) []expr.Any {
 	}
 }
 
-// matchLocalDestination matches packets to an address of the machine.
+// matchLocalDestination matches packets to a machine address.
 func matchLocalDestination() []expr.Any {
 	return []expr.Any{
 		&expr.Fib{Register: 1, FlagDADDR: true, ResultADDRTYPE: true},
@@ -252,7 +251,7 @@ func matchLocalDestination() []expr.Any {
 	}
 }
 
-const destinationPortOffset, destinationPortSize = 2, 2 // destination port in the headers of TCP and UDP
+const destinationPortOffset, destinationPortSize = 2, 2 // destination port in TCP and UDP headers
 
 // matchNotHostIPOnlyDestination matches packets that are not to one of Config.AddressesForwardingOnlyHostIPPorts.
 func (b *Bridge) matchNotHostIPOnlyDestination(f ipFamily) (parts []expr.Any) {
@@ -264,7 +263,7 @@ func (b *Bridge) matchNotHostIPOnlyDestination(f ipFamily) (parts []expr.Any) {
 	return parts
 }
 
-// translateToForwardedPort translates the destination of packets to a forwarded port without HostIP.
+// translateToForwardedPort translates the packets' destination to a forwarded port without HostIP.
 func translateToForwardedPort(table *nftables.Table, f ipFamily) []expr.Any {
 	set := newPortMap(table, f, false)
 	return []expr.Any{
@@ -275,7 +274,8 @@ func translateToForwardedPort(table *nftables.Table, f ipFamily) []expr.Any {
 	}
 }
 
-// translateToForwardedPortOfHostIP translates the destination of packets to a forwarded port whose HostIP is the destination.
+// translateToForwardedPortOfHostIP translates the packets' destination to a forwarded port that has the destination as
+// HostIP.
 func translateToForwardedPortOfHostIP(table *nftables.Table, f ipFamily) []expr.Any {
 	protocol := firstRegister + f.addressSizeBytes/4 // the register after the address
 	set := newPortMap(table, f, true)
@@ -288,10 +288,10 @@ func translateToForwardedPortOfHostIP(table *nftables.Table, f ipFamily) []expr.
 	}
 }
 
-// statusDestinationNAT is IPS_DST_NAT: the bit in the status of a connection whose destination was translated.
+// statusDestinationNAT is IPS_DST_NAT: the status bit of a connection with a translated destination.
 const statusDestinationNAT = 1 << 5
 
-// matchForwarded matches packets of connections to a forwarded port, or with isForwarded false, of other connections.
+// matchForwarded matches packets in connections to a forwarded port, or with isForwarded false, in other connections.
 func matchForwarded(isForwarded bool) []expr.Any {
 	return matchConnectionBit(expr.CtKeySTATUS, statusDestinationNAT, isForwarded)
 }
@@ -299,7 +299,7 @@ func matchNewConnection() []expr.Any {
 	return matchConnectionBit(expr.CtKeySTATE, expr.CtStateBitNEW, true)
 }
 
-// matchConnectionBit matches packets in whose connection a bit of the state or of the status is set, or is not set.
+// matchConnectionBit matches packets if their connection's state or status has, or has not, a bit set.
 func matchConnectionBit(key expr.CtKey, bit uint32, isSet bool) []expr.Any {
 	return []expr.Any{
 		&expr.Ct{Key: key, Register: 1},
@@ -311,17 +311,17 @@ func matchConnectionBit(key expr.CtKey, bit uint32, isSet bool) []expr.Any {
 func masqueradeAction() []expr.Any                   { return []expr.Any{&expr.Masq{}} }
 func verdictAction(kind expr.VerdictKind) []expr.Any { return []expr.Any{&expr.Verdict{Kind: kind}} }
 
-// forwardedProtocols are the protocols of forwarded ports.
+// forwardedProtocols are the protocols for forwarded ports.
 var forwardedProtocols = []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP}
 
-// setElement is an element of a set or of a port map.
+// setElement is an element in a set or a port map.
 type setElement struct {
 	nftables.SetElement
-	port ForwardedPort // port that an element of a port map forwards
+	port ForwardedPort // port that a port map element forwards
 }
 
-// newPortElements returns the elements of newPortMap(…, withHostIP) that forward ports to an address of a namespace. Each
-// element's comment is the allocation ID.
+// newPortElements returns the elements in newPortMap(…, withHostIP) that forward ports to a namespace address. Each element's
+// comment is the allocation ID.
 func newPortElements(allocID string, ports []ForwardedPort, address netip.Addr, withHostIP bool) []setElement {
 	var all []setElement
 	for _, p := range ports {
@@ -345,8 +345,8 @@ func paddedPort(port int) []byte {
 	return append(binary.BigEndian.AppendUint16(nil, uint16(port)), 0, 0)
 }
 
-// permitSourcesAndForwardPorts writes the addresses of an endpoint to sourceCheckTable, so that its namespace may send from
-// them, and forwards its ports. It stops forwarding ports to the allocation that are not among the endpoint's ports.
+// permitSourcesAndForwardPorts writes an endpoint's addresses to sourceCheckTable, so that its namespace may send from them,
+// and forwards its ports. It stops forwarding ports to the allocation that are not among the endpoint's ports.
 func (f *firewallTables) permitSourcesAndForwardPorts(e Endpoint, status NamespaceStatus) error {
 	for _, p := range e.Ports {
 		if p.HostIP.Is6() && !status.IPv6Address.IsValid() {
@@ -392,8 +392,8 @@ func (f *firewallTables) permitSourcesAndForwardPorts(e Endpoint, status Namespa
 	return deleteUnforwardedUDPConnections(e.Ports)
 }
 
-// replaceAllocElements replaces the elements of an allocation in a set or map with others. changed reports whether c has
-// commands for that, and hasNew whether one of the others was not in the set before.
+// replaceAllocElements replaces an allocation's elements in a set or map with others. changed reports whether c has commands
+// for that, and hasNew whether one of the others was not in the set before.
 func (f *firewallTables) replaceAllocElements(c *nftables.Conn, set *nftables.Set, allocID string, added []setElement) (changed, hasNew bool, err error) {
 	existing, err := f.elementsOf(c, set)
 	if err != nil {
@@ -446,8 +446,8 @@ func (f *firewallTables) elementsOf(c *nftables.Conn, set *nftables.Set) ([]nfta
 }
 
 // findElementsToReplace returns the existing elements that must be removed before others are added: the allocation's
-// elements, and elements with the key of an added one whose allocation no longer has an interface. It returns a
-// PortInUseError if an allocation with an interface has the key of an added element.
+// elements, and those with an added element's key that belong to an allocation without an interface. It returns a
+// PortInUseError if an allocation with an interface has an added element's key.
 func findElementsToReplace(allocID string, added []setElement, existing []nftables.SetElement) (obsolete []nftables.SetElement, err error) {
 	for _, other := range existing {
 		if other.Comment == allocID {
@@ -470,8 +470,8 @@ func findElementsToReplace(allocID string, added []setElement, existing []nftabl
 	return obsolete, nil
 }
 
-// removeAllocsFromFirewall removes the forwarded ports of allocations, and the addresses from which they may send, in
-// one transaction.
+// removeAllocsFromFirewall removes allocations' forwarded ports, and the addresses from which they may send, in one
+// transaction.
 func (b *Bridge) removeAllocsFromFirewall(allocIDs map[string]bool) error {
 	c, err := nftables.New()
 	if err != nil {
@@ -488,7 +488,7 @@ func (b *Bridge) removeAllocsFromFirewall(allocIDs map[string]bool) error {
 	return c.Flush()
 }
 
-// deleteElementsOfAllocs deletes the elements of allocations in a table's sets. It does nothing if the table does not exist.
+// deleteElementsOfAllocs deletes allocations' elements in a table's sets. It does nothing if the table does not exist.
 func deleteElementsOfAllocs(c *nftables.Conn, table *nftables.Table, sets []*nftables.Set, allocIDs map[string]bool) error {
 	opcount.Count(opcount.Netlink)
 	// The library's errors for a missing table do not wrap ENOENT, so its existence is checked.
@@ -521,7 +521,7 @@ func deleteElementsOfAllocs(c *nftables.Conn, table *nftables.Table, sets []*nft
 	return nil
 }
 
-// deleteNftablesTablesIfExist deletes both tables of a bridge, if they exist.
+// deleteNftablesTablesIfExist deletes both of a bridge's tables, if they exist.
 func deleteNftablesTablesIfExist(bridgeName string) error {
 	var errs []error
 	for _, table := range []*nftables.Table{newPortForwardingTable(bridgeName), newSourceCheckTable(bridgeName)} {

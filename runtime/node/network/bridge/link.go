@@ -26,8 +26,8 @@ import (
 // bridgeAlias is the alias of a bridge that this package has created. It is information for administrators.
 const bridgeAlias = "nomad-lite"
 
-// bridgeHardwareAddress returns the hardware address of a bridge with this name that this package has created. It
-// identifies such bridges, because the kernel sets it when it creates the interface, and the alias only afterwards.
+// bridgeHardwareAddress returns the hardware address for a bridge with this name that this package has created. It identifies
+// such bridges, because the kernel sets it when it creates the interface, and the alias only afterwards.
 func bridgeHardwareAddress(name string) net.HardwareAddr {
 	sum := sha256.Sum256([]byte("nomad-lite " + name))
 	return append(net.HardwareAddr{0x02}, sum[:5]...)
@@ -61,8 +61,8 @@ func findLink(name string) (netlink.Link, error) {
 	return link, err
 }
 
-// ensureBridge returns the bridge interface of the machine. It creates the interface if necessary, and sets its addresses,
-// sysctls and state.
+// ensureBridge returns the machine's bridge interface. It creates the interface if necessary, and sets its addresses, sysctls and
+// state.
 func (b *Bridge) ensureBridge() (*netlink.Bridge, error) {
 	device, err := findBridge(b.config.Name)
 	if err != nil {
@@ -77,8 +77,7 @@ func (b *Bridge) ensureBridge() (*netlink.Bridge, error) {
 		}
 	}
 	for _, subnet := range b.configuredSubnets() {
-		// newNetlinkAddressWithoutDAD turns off duplicate address detection, which would only delay the use of the
-		// address.
+		// newNetlinkAddressWithoutDAD turns off duplicate address detection, which would only delay the first use.
 		address := newNetlinkAddressWithoutDAD(netip.PrefixFrom(subnet.Addr().Next(), subnet.Bits()))
 		opcount.Count(opcount.Netlink)
 		if err := netlink.AddrReplace(device, address); err != nil {
@@ -95,7 +94,7 @@ func (b *Bridge) ensureBridge() (*netlink.Bridge, error) {
 	return device, b.ensureLoopback6Route(device)
 }
 
-// configuredSubnets returns the configured subnets of IPv4 and, if it is used, of IPv6.
+// configuredSubnets returns the configured subnets for IPv4 and, if it is used, for IPv6.
 func (b *Bridge) configuredSubnets() []netip.Prefix {
 	if !b.config.IPv6Subnet.IsValid() {
 		return []netip.Prefix{b.config.IPv4Subnet}
@@ -103,7 +102,7 @@ func (b *Bridge) configuredSubnets() []netip.Prefix {
 	return []netip.Prefix{b.config.IPv4Subnet, b.config.IPv6Subnet}
 }
 
-// checkSubnetUnused returns an error if a subnet of the bridge overlaps with the subnet of an interface of the machine.
+// checkSubnetUnused returns an error if one of the bridge's subnets overlaps with a machine interface's subnet.
 func (b *Bridge) checkSubnetUnused() error {
 	interfaces, err := net.Interfaces()
 	if err != nil {
@@ -145,7 +144,7 @@ func createBridge(name string) (*netlink.Bridge, error) {
 	return device, netlink.LinkSetAlias(device, bridgeAlias)
 }
 
-// sysctl is a parameter of the kernel, as a path below /proc/sys, with its value.
+// sysctl is a kernel parameter, as a path below /proc/sys, with its value.
 type sysctl struct{ pathBelowProcSys, value string }
 
 // setUnlessEqual sets the parameter, unless it has the value already: in a container, the file can be read-only.
@@ -166,8 +165,7 @@ func (b *Bridge) setSysctls() error {
 	ipv4, ipv6 := "net/ipv4/conf/"+b.config.Name+"/", "net/ipv6/conf/"+b.config.Name+"/"
 	needed := []sysctl{
 		{"net/ipv4/ip_forward", "1"},
-		// Connections from 127.0.0.1 of the machine are forwarded. The table drops packets from
-		// namespaces to 127.0.0.0/8.
+		// Connections from the machine's 127.0.0.1 are forwarded. The table drops packets from namespaces to 127.0.0.0/8.
 		{ipv4 + "route_localnet", "1"},
 	}
 	if b.config.IPv6Subnet.IsValid() {
@@ -182,8 +180,8 @@ func (b *Bridge) setSysctls() error {
 		}
 	}
 	for _, s := range []sysctl{{ipv6 + "accept_ra", "0"}, {ipv6 + "autoconf", "0"}, {ipv6 + "accept_redirects", "0"}, {ipv4 + "accept_redirects", "0"}} {
-		// Errors of a machine without IPv6, and of a container with read-only parameters, are ignored, because the table
-		// of newSourceCheckTable drops such announcements anyway.
+		// Errors on a machine without IPv6, and in a container with read-only parameters, are ignored, because newSourceCheckTable's
+		// table drops such announcements anyway.
 		if err := s.setUnlessEqual(); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.EROFS) {
 			return err
 		}
@@ -191,7 +189,7 @@ func (b *Bridge) setSysctls() error {
 	return nil
 }
 
-// newNetlinkAddressWithoutDAD returns the netlink form of an address, without duplicate address detection.
+// newNetlinkAddressWithoutDAD returns an address's netlink form, without duplicate address detection.
 func newNetlinkAddressWithoutDAD(prefix netip.Prefix) *netlink.Addr {
 	address := &netlink.Addr{IPNet: &net.IPNet{IP: prefix.Addr().AsSlice(), Mask: net.CIDRMask(prefix.Bits(), prefix.Addr().BitLen())}}
 	if prefix.Addr().Is6() {
@@ -200,14 +198,13 @@ func newNetlinkAddressWithoutDAD(prefix netip.Prefix) *netlink.Addr {
 	return address
 }
 
-// hostInterfaceName returns the name of the machine's end of the veth pair of an allocation.
+// hostInterfaceName names the machine's end of an allocation's veth pair.
 func hostInterfaceName(allocID string) string {
 	sum := sha256.Sum256([]byte(allocID))
 	return "nl" + hex.EncodeToString(sum[:6])
 }
 
-// aliasPrefix is the prefix of the alias of the machine's end of a veth pair. The allocation ID and the addresses of the
-// namespace follow.
+// aliasPrefix starts the alias on the machine's end of a veth pair. The allocation ID and the namespace's addresses follow.
 const aliasPrefix = "nomad-lite "
 
 func formatInterfaceAlias(allocID string, s NamespaceStatus) string {
@@ -218,7 +215,7 @@ func formatInterfaceAlias(allocID string, s NamespaceStatus) string {
 	return alias
 }
 
-// parseInterfaceAlias returns the allocation ID and the addresses in an alias. They are zero if the alias is not one of
+// parseInterfaceAlias returns the allocation ID and the addresses in an alias. They are zero if the alias is not from
 // formatInterfaceAlias.
 func parseInterfaceAlias(alias string) (allocID string, s NamespaceStatus) {
 	fields := strings.Fields(strings.TrimPrefix(alias, aliasPrefix))
@@ -233,8 +230,8 @@ func parseInterfaceAlias(alias string) (allocID string, s NamespaceStatus) {
 	return fields[0], s
 }
 
-// retryInterruptedDump calls a function that lists objects of the kernel by netlink. It calls the function again if another
-// process has changed an object during the call.
+// retryInterruptedDump calls a function that lists kernel objects by netlink. It calls the function again if another process has
+// changed an object during the call.
 func retryInterruptedDump[T any](call func() ([]T, error)) ([]T, error) {
 	const attempts = 20
 	for i := 1; ; i++ {
@@ -245,7 +242,7 @@ func retryInterruptedDump[T any](call func() ([]T, error)) ([]T, error) {
 	}
 }
 
-// bridgePortInterfaces returns the interfaces that are ports of the bridge.
+// bridgePortInterfaces returns the interfaces that are bridge ports.
 func bridgePortInterfaces(device *netlink.Bridge) ([]netlink.Link, error) {
 	all, err := listInterfaces()
 	return portsOf(device, all), err
@@ -260,7 +257,7 @@ func listInterfaces() ([]netlink.Link, error) {
 	return all, nil
 }
 
-// portsOf returns those of the interfaces that are ports of the bridge.
+// portsOf returns the interfaces that are bridge ports.
 func portsOf(device *netlink.Bridge, interfaces []netlink.Link) (ports []netlink.Link) {
 	for _, link := range interfaces {
 		if link.Attrs().MasterIndex == device.Index {
@@ -270,8 +267,8 @@ func portsOf(device *netlink.Bridge, interfaces []netlink.Link) (ports []netlink
 	return ports
 }
 
-// findStatusOfAlloc returns the addresses of an allocation whose namespace is connected to the bridge with these ports, or else
-// the zero value.
+// findStatusOfAlloc returns an allocation's addresses if its namespace is connected to the bridge with these ports, or else the
+// zero value.
 func findStatusOfAlloc(ports []netlink.Link, allocID string) NamespaceStatus {
 	for _, port := range ports {
 		if id, status := parseInterfaceAlias(port.Attrs().Alias); id == allocID {
@@ -281,8 +278,8 @@ func findStatusOfAlloc(ports []netlink.Link, allocID string) NamespaceStatus {
 	return NamespaceStatus{}
 }
 
-// connectNamespace creates the veth pair of a namespace, unless it exists, and sets the addresses and routes of the
-// namespace. A new pair gets the addresses of wanted, or else addresses that no other namespace has.
+// connectNamespace creates a namespace's veth pair, unless it exists, and sets the namespace's addresses and routes. A new pair
+// gets the addresses in wanted, or else addresses that no other namespace has.
 func (b *Bridge) connectNamespace(device *netlink.Bridge, e Endpoint, wanted NamespaceStatus) (NamespaceStatus, error) {
 	ns, err := vnetns.GetFromPath(e.NamespacePath)
 	if err != nil {
@@ -329,8 +326,8 @@ func (b *Bridge) connectNamespace(device *netlink.Bridge, e Endpoint, wanted Nam
 // operationalTimeout limits how long waitInterfacesUpOrTimeout waits for each interface.
 const operationalTimeout = 2 * time.Second
 
-// waitInterfacesUpOrTimeout waits until interfaces that are up transmit packets, or operationalTimeout has passed.
-// Without the wait, the first packet of a task could be lost, which delays its first connection by a second.
+// waitInterfacesUpOrTimeout waits until interfaces that are up transmit packets, or operationalTimeout has passed. Without the
+// wait, a task's first packet could be lost, which delays its first connection by a second.
 func waitInterfacesUpOrTimeout(names ...string) error {
 	deadline := time.Now().Add(operationalTimeout)
 	for _, name := range names {
@@ -362,8 +359,8 @@ func setInterfaceUp(name string) error {
 	return nil
 }
 
-// disableDuplicateAddressDetection turns off duplicate address detection for the IPv6 addresses of an interface, during
-// which the interface would send nothing for a second. It must be called before the interface is up.
+// disableDuplicateAddressDetection turns off duplicate address detection for an interface's IPv6 addresses. The interface would
+// send nothing for a second during the detection. It must be called before the interface is up.
 func disableDuplicateAddressDetection(name string) error {
 	path := "/proc/sys/net/ipv6/conf/" + name + "/accept_dad"
 	if err := os.WriteFile(path, []byte("0"), 0); err != nil && !errors.Is(err, unix.EROFS) {
@@ -372,8 +369,8 @@ func disableDuplicateAddressDetection(name string) error {
 	return nil
 }
 
-// isInConfiguredSubnets reports whether a namespace's addresses are in the configured subnets, and not in those of an earlier
-// configuration.
+// isInConfiguredSubnets reports whether a namespace's addresses are in the configured subnets, and not in an earlier
+// configuration's.
 func (b *Bridge) isInConfiguredSubnets(s NamespaceStatus) bool {
 	if !b.config.IPv4Subnet.Contains(s.IPv4Address) {
 		return false
@@ -384,9 +381,9 @@ func (b *Bridge) isInConfiguredSubnets(s NamespaceStatus) bool {
 	return b.config.IPv6Subnet.Contains(s.IPv6Address)
 }
 
-// recreateVethPair creates the veth pair of an allocation. One end is in the namespace. The other end is connected to the bridge
-// and up, and its alias has the namespace's addresses: those of status, which are chosen if status is the zero value. interfaces
-// are those of the machine.
+// recreateVethPair creates an allocation's veth pair. One end is in the namespace. The other end is connected to the bridge and
+// up, and its alias has the namespace's addresses: those in status, which are chosen if status is the zero value. interfaces are
+// the machine's.
 func (b *Bridge) recreateVethPair(device *netlink.Bridge, interfaces []netlink.Link, ns vnetns.NsHandle, allocID string, status NamespaceStatus) (NamespaceStatus, error) {
 	name := hostInterfaceName(allocID)
 	if slices.ContainsFunc(interfaces, func(l netlink.Link) bool { return l.Attrs().Name == name }) {
@@ -409,8 +406,8 @@ func (b *Bridge) recreateVethPair(device *netlink.Bridge, interfaces []netlink.L
 	return status, nil
 }
 
-// createVethPair creates a veth pair in one request: the end with the name is a port of the bridge, and the end
-// InterfaceName is in the namespace.
+// createVethPair creates a veth pair in one request: the end with the name is a bridge port, and the end InterfaceName is in the
+// namespace.
 func createVethPair(name string, device *netlink.Bridge, ns vnetns.NsHandle, namespaceHardwareAddress net.HardwareAddr) error {
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("veth"))
@@ -430,7 +427,7 @@ func createVethPair(name string, device *netlink.Bridge, ns vnetns.NsHandle, nam
 	return err
 }
 
-// configureHostInterface sets the alias and the hairpin mode of a port of the bridge, and sets the port up, in one request.
+// configureHostInterface sets a bridge port's alias and hairpin mode, and sets the port up, in one request.
 func (b *Bridge) configureHostInterface(name, alias string) error {
 	hairpin := byte(1)
 	if b.config.NoHairpin {
@@ -452,14 +449,14 @@ func (b *Bridge) configureHostInterface(name, alias string) error {
 	return err
 }
 
-// hardwareAddressForIPv4 returns the hardware address of a namespace with an IPv4 address. It depends on that address alone,
+// hardwareAddressForIPv4 returns the hardware address for a namespace with an IPv4 address. It depends on that address alone,
 // because neighbours cache it: they reach the next namespace with the IPv4 address at once.
 func hardwareAddressForIPv4(address netip.Addr) net.HardwareAddr {
 	return append(net.HardwareAddr{0x02, 0x6e}, address.AsSlice()...)
 }
 
-// chooseAddresses returns addresses that no namespace has which is connected to one of the machine's interfaces. An interface counts
-// also while it is no port, because Repair connects it to the bridge again.
+// chooseAddresses returns addresses that no namespace has which is connected to one of the machine's interfaces. An interface
+// counts also while it is no port, because Repair connects it to the bridge again.
 func (b *Bridge) chooseAddresses(interfaces []netlink.Link, allocID string) (NamespaceStatus, error) {
 	used := make(map[netip.Addr]bool)
 	for _, link := range interfaces {
@@ -477,14 +474,14 @@ func (b *Bridge) chooseAddresses(interfaces []netlink.Link, allocID string) (Nam
 	return status, err
 }
 
-// chooseAddress returns an unused address of a subnet. The search starts at an address that depends on the
-// allocation: an address that was just released is rarely used again, while peers still send to it.
+// chooseAddress returns a subnet's unused address. The search starts at an address that depends on the allocation: a recently
+// released address is rarely used again, while peers still send to it.
 func chooseAddress(subnet netip.Prefix, allocID string, used map[netip.Addr]bool) (netip.Addr, error) {
-	const reserved = 3 // the addresses of the subnet and of the bridge, and the broadcast address of IPv4
+	const reserved = 3 // the subnet's and the bridge's addresses, and the IPv4 broadcast address
 	free := uint64(1)<<min(subnet.Addr().BitLen()-subnet.Bits(), 32) - reserved
 	sum := sha256.Sum256([]byte(allocID))
 	start := binary.BigEndian.Uint64(sum[:])
-	for i := range min(free, uint64(len(used))+1) { // of len(used)+1 addresses, at least one is unused
+	for i := range min(free, uint64(len(used))+1) { // among len(used)+1 addresses, at least one is unused
 		address := addressAt(subnet, 2+(start%free+i)%free)
 		if !used[address] {
 			return address, nil
@@ -493,16 +490,16 @@ func chooseAddress(subnet netip.Prefix, allocID string, used map[netip.Addr]bool
 	return netip.Addr{}, fmt.Errorf("all %d addresses of the subnet %s are in use: stop allocations, or set bridge_network_subnet to a larger network", free, subnet)
 }
 
-// addressAt returns the address at an offset from the start of a subnet. The offset is below 1<<32.
+// addressAt returns the address at an offset from a subnet's start. The offset is below 1<<32.
 func addressAt(subnet netip.Prefix, offset uint64) netip.Addr {
 	bytes := subnet.Addr().AsSlice()
 	low := bytes[len(bytes)-4:]
 	binary.BigEndian.PutUint32(low, binary.BigEndian.Uint32(low)|uint32(offset))
-	address, _ := netip.AddrFromSlice(bytes) // cannot fail, because bytes has the size of an address
+	address, _ := netip.AddrFromSlice(bytes) // cannot fail, because bytes has an address's size
 	return address
 }
 
-// configureNamespace sets the addresses and default routes of a namespace.
+// configureNamespace sets a namespace's addresses and default routes.
 func (b *Bridge) configureNamespace(namespaceHandle *netlink.Handle, s NamespaceStatus) error {
 	opcount.Count(opcount.Netlink)
 	link, err := namespaceHandle.LinkByName(InterfaceName)

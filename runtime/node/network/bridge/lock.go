@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockDir is the directory of the lock files. Only root can write to it.
+// lockDir is the lock file directory. Only root can write to it.
 const lockDir = "/run"
 
-// withInterprocessLock calls f with an exclusive lock on the lock file of the bridge, which other calls and other
+// withInterprocessLock calls f with an exclusive lock on the bridge's lock file, which other calls and other
 // processes also take.
 func (b *Bridge) withInterprocessLock(f func() error) error {
 	file, err := os.OpenFile(filepath.Join(lockDir, "nomad-lite-bridge-"+b.config.Name+".lock"), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)

@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
-// bridgeNetfilterSysctl is the parameter that makes the kernel apply the rules of IPv6 to frames within a bridge. The file
+// bridgeNetfilterSysctl is the parameter that makes the kernel apply the IPv6 rules to frames within a bridge. The file
 // exists while the module br_netfilter is loaded.
 const bridgeNetfilterSysctl = "/proc/sys/net/bridge/bridge-nf-call-ip6tables"
 
@@ -28,9 +28,9 @@ func (b *Bridge) canForwardLoopback6() bool {
 	return errors.Is(err, os.ErrNotExist) || err == nil && strings.TrimSpace(string(value)) == "0"
 }
 
-// loopback6Route returns the route that makes the machine accept packets to ::1 from the bridge: replies whose destination
-// was translated back. The kernel drops other packets to ::1 earlier. Because of its large metric, all other packets use
-// the route of the loopback interface.
+// loopback6Route returns the route that makes the machine accept packets to ::1 from the bridge: replies with a destination
+// that was translated back. The kernel drops other packets to ::1 earlier. Because this route has a large metric, all other
+// packets use the loopback interface's route.
 func loopback6Route(device *netlink.Bridge) *netlink.Route {
 	return &netlink.Route{
 		LinkIndex: device.Index, Type: unix.RTN_LOCAL, Table: unix.RT_TABLE_LOCAL, Priority: 1 << 20,

@@ -67,9 +67,9 @@ func (b *Bridge) Repair(endpoints []ConnectedEndpoint) (damages []Damage, err er
 	return damages, err
 }
 
-// repairInterface connects the namespace of an endpoint to the bridge again, unless it is connected. It sets the status of the
-// endpoint to the addresses in the interface's alias, if it has one. The result is the zero Damage if the namespace was
-// connected. interfaces are those of the machine.
+// repairInterface connects an endpoint's namespace to the bridge again, unless it is connected. It sets the endpoint's status to
+// the addresses in the interface's alias, if it has one. The result is the zero Damage if the namespace was connected. interfaces
+// are the machine's.
 func (b *Bridge) repairInterface(device *netlink.Bridge, interfaces []netlink.Link, e *ConnectedEndpoint) (Damage, error) {
 	name := hostInterfaceName(e.AllocID)
 	damage := Damage{AllocID: e.AllocID, IsRepaired: true}
@@ -95,7 +95,7 @@ func (b *Bridge) repairInterface(device *netlink.Bridge, interfaces []netlink.Li
 	}
 	var obstacle string
 	wasConnected := i >= 0 && interfaces[i].Attrs().MasterIndex == device.Index
-	if !wasConnected && !b.isInConfiguredSubnets(e.Status) { // a new bridge has no address of an earlier subnet
+	if !wasConnected && !b.isInConfiguredSubnets(e.Status) { // a new bridge has no address in an earlier subnet
 		obstacle = fmt.Sprintf("its address %s is not in the subnet %s", e.Status.IPv4Address, b.config.IPv4Subnet)
 	} else if owner := findOwnerOfAddresses(interfaces, e.AllocID, e.Status); i < 0 && owner != "" {
 		obstacle = "allocation " + owner + " has its address"

@@ -15,13 +15,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
-// newSourceCheckTable returns the table that drops frames which a namespace sends with addresses that are not its own.
+// newSourceCheckTable returns the table that drops frames if a namespace sends them with addresses that are not its own.
 func newSourceCheckTable(bridgeName string) *nftables.Table {
 	return &nftables.Table{Name: nftablesTableName(bridgeName), Family: nftables.TableFamilyBridge}
 }
 
-// newPermittedSourceSet returns the set of permitted source addresses. An element is an interface of the bridge, the hardware
-// address and an address of the namespace behind the interface.
+// newPermittedSourceSet returns the set of permitted source addresses. An element is a bridge interface, and the hardware
+// address and an address from the namespace behind the interface.
 func newPermittedSourceSet(table *nftables.Table, f ipFamily) *nftables.Set {
 	return &nftables.Set{
 		Table: table, Name: "sources" + f.setNameSuffix, Concatenation: true,
@@ -29,13 +29,13 @@ func newPermittedSourceSet(table *nftables.Table, f ipFamily) *nftables.Set {
 	}
 }
 
-// newCheckedInterfaceSet returns the set of the interfaces whose frames are checked: those of namespaces. A bridge of the
-// administrator can have other interfaces.
+// newCheckedInterfaceSet returns the set of interfaces with checked frames: the namespaces' interfaces. An administrator's
+// bridge can have other interfaces.
 func newCheckedInterfaceSet(table *nftables.Table) *nftables.Set {
 	return &nftables.Set{Table: table, Name: "interfaces", KeyType: nftables.TypeIFName}
 }
 
-// sourceCheckSets returns all sets of the table that newSourceCheckTable returns.
+// sourceCheckSets returns all sets in the table from newSourceCheckTable.
 func sourceCheckSets(table *nftables.Table) []*nftables.Set {
 	sets := []*nftables.Set{newCheckedInterfaceSet(table)}
 	for _, f := range families {
@@ -44,7 +44,7 @@ func sourceCheckSets(table *nftables.Table) []*nftables.Set {
 	return sets
 }
 
-// sourceCheckElementsBySet returns the elements of a namespace for each of the sets that sourceCheckSets returns.
+// sourceCheckElementsBySet returns a namespace's elements for each set from sourceCheckSets.
 func sourceCheckElementsBySet(allocID string, s NamespaceStatus) [][]setElement {
 	name, hardware := paddedInterfaceName(hostInterfaceName(allocID)), hardwareAddressForIPv4(s.IPv4Address)
 	newElement := func(key ...[]byte) setElement {
@@ -67,16 +67,15 @@ func linkLocalAddress(hardwareAddress net.HardwareAddr) netip.Addr {
 	return netip.AddrFrom16([16]byte{0xfe, 0x80, 8: h[0] ^ 2, h[1], h[2], 0xff, 0xfe, h[3], h[4], h[5]})
 }
 
-// paddedInterfaceName returns the name of an interface in the form of nftables: padded with NULs.
+// paddedInterfaceName returns an interface name in nftables' form: padded with NULs.
 func paddedInterfaceName(name string) []byte {
 	padded := make([]byte, unix.IFNAMSIZ)
 	copy(padded, name)
 	return padded
 }
 
-// ensureSourceCheckTable writes the table of newSourceCheckTable. If it creates the table, it adds the elements of all
-// connected namespaces. It does not add those of a namespace that is being connected: permitSourcesAndForwardPorts adds
-// them.
+// ensureSourceCheckTable writes newSourceCheckTable's table. If it creates the table, it adds all connected namespaces'
+// elements. It leaves out a namespace that is being connected: permitSourcesAndForwardPorts adds its elements.
 func (b *Bridge) ensureSourceCheckTable(c *nftables.Conn, device *netlink.Bridge) error {
 	table := newSourceCheckTable(b.config.Name)
 	opcount.Count(opcount.Netlink)
@@ -106,7 +105,7 @@ func (b *Bridge) ensureSourceCheckTable(c *nftables.Conn, device *netlink.Bridge
 	return nil
 }
 
-// addPermittedSourcesOfNamespaces adds the elements of all connected namespaces to the sets.
+// addPermittedSourcesOfNamespaces adds all connected namespaces' elements to the sets.
 func addPermittedSourcesOfNamespaces(c *nftables.Conn, table *nftables.Table, device *netlink.Bridge) error {
 	ports, err := bridgePortInterfaces(device)
 	if err != nil {
@@ -133,7 +132,7 @@ func addPermittedSourcesOfNamespaces(c *nftables.Conn, table *nftables.Table, de
 	return nil
 }
 
-// Offsets, in bytes, in the headers of Ethernet, of ARP for IPv4 (RFC 826), and of ICMPv6 (RFC 4861, section 4).
+// Offsets, in bytes, in the headers for Ethernet, for ARP with IPv4 (RFC 826), and for ICMPv6 (RFC 4861, section 4).
 const (
 	ethernetSourceOffset   = 6
 	arpHardwareOffset      = 8
@@ -142,14 +141,14 @@ const (
 	neighbourAddressOffset = 8
 )
 
-// Types of ICMPv6 messages.
+// ICMPv6 message types.
 const (
 	routerAdvertisement    = 134
 	neighbourAdvertisement = 136
 	redirect               = 137
 )
 
-// sourceCheckRules returns the rules for frames that a namespace sends. DESIGN.md shows them in the language of nft.
+// sourceCheckRules returns the rules for frames that a namespace sends. DESIGN.md shows them in nft's language.
 func sourceCheckRules(table *nftables.Table) [][]expr.Any {
 	v4, v6 := families[0], families[1]
 	accepted, dropped := verdictAction(expr.VerdictAccept), verdictAction(expr.VerdictDrop)
@@ -166,7 +165,7 @@ func sourceCheckRules(table *nftables.Table) [][]expr.Any {
 	}
 }
 
-// matchNonNamespaceInterface matches frames from interfaces that are not in the set of newCheckedInterfaceSet.
+// matchNonNamespaceInterface matches frames from interfaces that are not in newCheckedInterfaceSet's set.
 func matchNonNamespaceInterface(table *nftables.Table) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: firstRegister},
@@ -185,8 +184,8 @@ func transportHeaderAt(offset, size uint32) expr.Payload {
 	return expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: size}
 }
 
-// matchPermittedSource matches frames whose interface, hardware address and address are an element of the source set, or
-// with isPermitted false, are not.
+// matchPermittedSource matches frames if interface, hardware address and address are an element in the source set, or with
+// isPermitted false, are not.
 func matchPermittedSource(table *nftables.Table, f ipFamily, hardwareAddress, address expr.Payload, isPermitted bool) []expr.Any {
 	hardwareAddress.DestRegister, address.DestRegister = firstRegister+unix.IFNAMSIZ/4, firstRegister+unix.IFNAMSIZ/4+2
 	return []expr.Any{
@@ -196,7 +195,7 @@ func matchPermittedSource(table *nftables.Table, f ipFamily, hardwareAddress, ad
 	}
 }
 
-// matchEtherType matches frames with a protocol number of Ethernet, such as that of IPv4.
+// matchEtherType matches frames with an Ethernet protocol number, such as IPv4's.
 func matchEtherType(etherType uint16) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyPROTOCOL, Register: 1},

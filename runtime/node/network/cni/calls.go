@@ -16,28 +16,28 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
-// callEnvName is the environment variable with the call's id, which the processes inherit that the plugin starts.
+// callEnvName is the environment variable with the call's id. The processes that the plugin starts inherit it.
 const callEnvName = "NOMAD_LITE_CNI_CALL"
 
 // killTimeout is how long killCallProcesses waits until the processes that it has killed have exited.
 const killTimeout = 10 * time.Second
 
-// callRecorder records the plugin calls that are in progress: each is an empty file in dir, which has the id of the call as
-// its name. If the agent dies during calls, the next agent finds and kills the processes of these calls by the ids. The files
-// need not be synced, because the processes do not survive a crash of the machine.
+// callRecorder records the plugin calls in progress: each is an empty file in dir with the call's id as its name. If the agent
+// dies during calls, the next agent finds and kills these calls' processes by the ids. The files need not be synced, because
+// the processes do not survive a machine crash.
 type callRecorder struct {
 	dir string
 
 	mu        sync.Mutex
-	activeIDs map[string]bool // ids of the calls that this recorder has started
+	activeIDs map[string]bool // ids of calls that this recorder has started
 }
 
 func newCallRecorder(resultCacheDir string) *callRecorder {
 	return &callRecorder{dir: filepath.Join(resultCacheDir, "calls"), activeIDs: make(map[string]bool)}
 }
 
-// KillInterruptedCalls kills the processes of the calls during which an earlier agent has died, whose client had the directory
-// resultCacheDir. No client may use the directory at the same time.
+// KillInterruptedCalls kills the processes that are left from plugin calls during which an earlier agent has died. That
+// agent's client had the directory resultCacheDir. No client may use the directory at the same time.
 func KillInterruptedCalls(ctx context.Context, resultCacheDir string) error {
 	c := newCallRecorder(resultCacheDir)
 	c.mu.Lock()
@@ -45,7 +45,7 @@ func KillInterruptedCalls(ctx context.Context, resultCacheDir string) error {
 	return c.killInterruptedCallsLocked(ctx)
 }
 
-// killInterruptedCallsLocked kills the processes of the recorded calls that are not active, and deletes their records.
+// killInterruptedCallsLocked kills the processes of recorded calls that are not active, and deletes their records.
 func (c *callRecorder) killInterruptedCallsLocked(ctx context.Context) error {
 	entries, err := os.ReadDir(c.dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -65,7 +65,7 @@ func (c *callRecorder) killInterruptedCallsLocked(ctx context.Context) error {
 	return nil
 }
 
-// recordCallStart kills the processes of interrupted calls, and records a new call. It returns the id of the new call.
+// recordCallStart kills interrupted calls' processes, and records a new call. It returns the new call's id.
 func (c *callRecorder) recordCallStart(ctx context.Context) (callID string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,7 +76,7 @@ func (c *callRecorder) recordCallStart(ctx context.Context) (callID string, err 
 	if err = os.MkdirAll(c.dir, 0o700); err == nil {
 		err = os.WriteFile(filepath.Join(c.dir, id), nil, 0o600)
 	}
-	// On a full disk, a call without a record is better than a stopped allocation whose namespace stays connected.
+	// On a full disk, a call without a record is better than a stopped allocation with a namespace that stays connected.
 	if err != nil && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
 		return "", err
 	}
@@ -84,8 +84,8 @@ func (c *callRecorder) recordCallStart(ctx context.Context) (callID string, err 
 	return id, nil
 }
 
-// killLeftoversAndRecordCallEnd deletes a call's record. If the plugin was killed, it first kills the other processes of the
-// call. After an error, the record stays, so that the next call tries again.
+// killLeftoversAndRecordCallEnd deletes a call's record. If the plugin was killed, it first kills the call's other processes.
+// After an error, the record stays, so that the next call tries again.
 func (c *callRecorder) killLeftoversAndRecordCallEnd(ctx context.Context, callID string, wasPluginKilled bool) error {
 	var err error
 	if wasPluginKilled {
@@ -103,7 +103,7 @@ func (c *callRecorder) killLeftoversAndRecordCallEnd(ctx context.Context, callID
 	return nil // the disk was full when the call started
 }
 
-// killCallProcesses kills all processes that have the id of a call in their environment, and waits until they have exited.
+// killCallProcesses kills all processes that have a call's id in their environment, and waits until they have exited.
 func killCallProcesses(ctx context.Context, callID string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 	defer cancel()

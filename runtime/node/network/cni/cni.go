@@ -31,8 +31,8 @@ type Client struct {
 	callRecorder   *callRecorder
 }
 
-// New returns a client. The client stores the results of plugins and the ids of the calls in progress in resultCacheDir,
-// which it creates. Only one client at a time may call Add and Del with the same resultCacheDir.
+// New returns a client. The client stores plugin results and the ids of the calls in progress in resultCacheDir, which it
+// creates. Only one client at a time may call Add and Del with the same resultCacheDir.
 func New(c Config, resultCacheDir string) *Client {
 	return &Client{c, resultCacheDir, newCallRecorder(resultCacheDir)}
 }
@@ -40,13 +40,13 @@ func New(c Config, resultCacheDir string) *Client {
 // Endpoint is a network namespace and the network that Add connects it to, or that Del disconnects it from.
 type Endpoint struct {
 	AllocID           string
-	NamespacePath     string            // file of the namespace; need not exist for Del
-	NetworkConfigJSON []byte            // result of Client.ReadNetworkConfigJSON
+	NamespacePath     string            // namespace file; need not exist for Del
+	NetworkConfigJSON []byte            // from Client.ReadNetworkConfigJSON
 	CNIArgs           map[string]string // CNI arguments: key -> value
 	Ports             []ForwardedPort
 }
 
-// ForwardedPort is a port of the machine that the plugins forward, if one of them has the capability portMappings.
+// ForwardedPort is a machine port that the plugins forward, if one has the capability portMappings.
 type ForwardedPort struct {
 	HostIP                  string // empty for all addresses
 	HostPort, NamespacePort int    // number on the machine, and in the namespace
@@ -59,7 +59,7 @@ type NamespaceStatus struct {
 	Links                               []Link
 }
 
-// CheckArgsForSeparators returns an error if an argument contains a separator of KEY=VALUE;KEY=VALUE, in which form
+// CheckArgsForSeparators returns an error if an argument contains a separator from KEY=VALUE;KEY=VALUE, in which form
 // plugins get the arguments.
 func CheckArgsForSeparators(args map[string]string) error {
 	for _, key := range slices.Sorted(maps.Keys(args)) {
@@ -79,14 +79,14 @@ func (c *Client) ReadNetworkConfigJSON(name string) ([]byte, error) {
 	return nil, fmt.Errorf("there is no CNI network %q in %s: create its configuration there, or use one of %q", name, c.config.ConfigDir, slices.Sorted(maps.Keys(networks)))
 }
 
-// ReadNetworkNames returns the names of the configured networks, and the errors of files that cannot be read.
+// ReadNetworkNames returns the configured networks' names, and the errors for unreadable files.
 func (c *Client) ReadNetworkNames() ([]string, error) {
 	networks, err := c.readNetworkConfigByName()
 	return slices.Sorted(maps.Keys(networks)), err
 }
 
-// readNetworkConfigByName returns name of a network -> configuration. If several files have a name, the first file in
-// order of the paths counts.
+// readNetworkConfigByName returns network name -> configuration. If several files have a name, the first file in path order
+// counts.
 func (c *Client) readNetworkConfigByName() (map[string]*libcni.NetworkConfigList, error) {
 	paths, err := libcni.ConfFiles(c.config.ConfigDir, []string{".conf", ".conflist", ".json"})
 	if err != nil {
@@ -106,8 +106,7 @@ func (c *Client) readNetworkConfigByName() (map[string]*libcni.NetworkConfigList
 	return found, errors.Join(errs...)
 }
 
-// maxConfigSize is the maximum size of the configuration of a network in bytes, because each allocation's record has a
-// copy.
+// maxConfigSize is a network configuration's maximum size in bytes, because each allocation's record has a copy.
 const maxConfigSize = 64 << 10
 
 // readConfigFile reads a .conflist file, or a file with a single plugin.
@@ -140,7 +139,7 @@ func (c *Client) newLibcni() *libcni.CNIConfig {
 }
 
 // Add connects a namespace. After an error Del must be called nevertheless. Before Add and Del call a plugin, they kill the
-// processes of the calls during which an earlier agent has died.
+// processes that are left from calls during which an earlier agent has died.
 func (c *Client) Add(ctx context.Context, e Endpoint) (NamespaceStatus, error) {
 	list, err := libcni.NetworkConfFromBytes(e.NetworkConfigJSON)
 	if err != nil {
@@ -169,7 +168,7 @@ func (c *Client) Del(ctx context.Context, e Endpoint) error {
 	}
 	runtime := runtimeConfig(e)
 	if _, err := os.Stat(e.NamespacePath); errors.Is(err, fs.ErrNotExist) {
-		runtime.NetNS = "" // without a namespace, plugins release only addresses and rules of the machine
+		runtime.NetNS = "" // without a namespace, plugins release only the machine's addresses and rules
 	}
 	if err := c.newLibcni().DelNetworkList(ctx, list, runtime); err != nil {
 		return fmt.Errorf("CNI network %q: disconnect: %w", list.Name, err)
@@ -177,7 +176,7 @@ func (c *Client) Del(ctx context.Context, e Endpoint) error {
 	return nil
 }
 
-// portMapping is an element of the capability portMappings.
+// portMapping is an element in the capability portMappings.
 type portMapping struct {
 	HostPort      int    `json:"hostPort"`
 	ContainerPort int    `json:"containerPort"`
@@ -202,7 +201,7 @@ func runtimeConfig(e Endpoint) *libcni.RuntimeConf {
 	return config
 }
 
-// newStatusFromResult converts the result of plugins for the namespace at a path.
+// newStatusFromResult converts plugin results for the namespace at a path.
 func newStatusFromResult(result *types100.Result, namespacePath string) NamespaceStatus {
 	s := NamespaceStatus{DNSServers: result.DNS.Nameservers, DNSSearch: result.DNS.Search, DNSOptions: result.DNS.Options}
 	inside := func(index *int) bool {
