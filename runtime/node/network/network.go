@@ -28,7 +28,7 @@ type NetworkRecordStore interface {
 	// PutNetwork and DeleteNetwork return when the change is on the disk.
 	PutNetwork(state.AllocNetwork) error
 	DeleteNetwork(allocID string) error
-	// HasAllocation reports whether the allocation exists, or tasks of it that may run although the state has lost it.
+	// HasAllocation reports whether the allocation exists, or whether its tasks may run although the state has lost it.
 	HasAllocation(allocID string) bool
 }
 
@@ -37,18 +37,18 @@ type Drivers interface {
 	Driver(ctx context.Context, name string) (driver.Driver, error)
 }
 
-// HostNamespaces creates network namespaces of this machine, and connects them to networks. Calls for different
-// allocations may be concurrent. Each call can be repeated: what an earlier call has created or removed is no error,
-// even if the agent died during that call.
+// HostNamespaces creates network namespaces on this machine, and connects them to networks. Calls for different allocations may
+// be concurrent. Each call can be repeated: finding an earlier call's changes is no error, even if the agent died during that
+// call.
 type HostNamespaces interface {
-	// CreateNamespace returns the path of the namespace's file.
+	// CreateNamespace returns the namespace file's path.
 	CreateNamespace(allocID string) (path string, err error)
 	// RemoveNamespace does nothing if the namespace does not exist.
 	RemoveNamespace(allocID string) error
-	// ReadCNIConfigIntoRecord sets the copy of the CNI configuration in the record, which DisconnectNamespace needs.
+	// ReadCNIConfigIntoRecord sets the record's copy of the CNI configuration, which DisconnectNamespace needs.
 	ReadCNIConfigIntoRecord(*state.AllocNetwork) error
-	// CheckPortsAndConnectNamespace connects the namespace at namespacePath to the network of its mode, and returns its
-	// addresses. The result is nil for a mode without a network, such as none.
+	// CheckPortsAndConnectNamespace connects the namespace at namespacePath to its mode's network, and returns its addresses. The
+	// result is nil for a mode without a network, such as none.
 	CheckPortsAndConnectNamespace(ctx context.Context, network *state.AllocNetwork, namespacePath string) (*state.NetworkStatus, error)
 	// DisconnectNamespace does nothing if the namespace is not connected.
 	DisconnectNamespace(ctx context.Context, network *state.AllocNetwork) error
@@ -64,12 +64,12 @@ type Damage struct {
 	IsRepaired bool // the namespace is connected again, with the same addresses
 }
 
-// ReplaceNetworkFunc passes the network of an allocation to its tasks: the Manager has connected the namespace once more, with other
+// ReplaceNetworkFunc passes an allocation's network to its tasks: the Manager has connected the namespace once more, with other
 // addresses, because its connection was lost for the given reason. The call must not wait for the network.
 type ReplaceNetworkFunc func(connected *state.AllocNetwork, reason string)
 
-// Manager creates and destroys the networks of allocations. Calls for different allocations may be
-// concurrent. RunDestroyRetriesAndRepairs must be called once.
+// Manager creates and destroys allocations' networks. Calls for different allocations may be concurrent.
+// RunDestroyRetriesAndRepairs must be called once.
 type Manager struct {
 	store          NetworkRecordStore
 	drivers        Drivers
@@ -81,7 +81,7 @@ type Manager struct {
 	operations    operations
 }
 
-// New returns a Manager of the networks in the store.
+// New returns a Manager for the networks in the store.
 func New(store NetworkRecordStore, drivers Drivers, host HostNamespaces, replaceNetwork ReplaceNetworkFunc, logger hclog.Logger) *Manager {
 	return &Manager{
 		store: store, drivers: drivers, host: host, replaceNetwork: replaceNetwork, logger: logger.Named("network"),
@@ -98,13 +98,13 @@ func (m *Manager) ActiveNetwork(allocID string) *state.AllocNetwork {
 	return record
 }
 
-// driverStartTimeout limits how long the Manager waits for the plugin of a driver to start.
+// driverStartTimeout limits how long the Manager waits for a driver plugin to start.
 const driverStartTimeout = time.Minute
 
-// Create creates an allocation's network: a driver or the host creates a namespace, and the host connects it. A namespace that
-// exists already is kept or replaced. The request has the fields up to CNIArgs; the result has all fields. The result is nil if
-// the tasks need no isolation. Create blocks as long as the driver needs, also while its plugin is unavailable, or until ctx is
-// done. It calls reportOutage once with the error of an unavailable plugin. If Create fails, Destroy must be called nevertheless.
+// Create creates an allocation's network: a driver or the host creates a namespace, and the host connects it. An existing
+// namespace is kept or replaced. The request has the fields up to CNIArgs; the result has all fields. The result is nil if the
+// tasks need no isolation. Create blocks as long as the driver needs, also while its plugin is unavailable, or until ctx is done.
+// It calls reportOutage once with an unavailable plugin's error. If Create fails, Destroy must be called nevertheless.
 func (m *Manager) Create(ctx context.Context, request state.AllocNetwork, reportOutage func(error)) (*state.AllocNetwork, error) {
 	record := &request
 	create, err := m.operations.startWhenFree(ctx, record.AllocID, false)
@@ -142,14 +142,14 @@ func (m *Manager) Create(ctx context.Context, request state.AllocNetwork, report
 	return record, nil
 }
 
-// createNamespace creates the namespace of an allocation with the record's driver, or else with the host. After an error,
-// mayExist reports whether the namespace may exist. The caller sets mayExistAlready if an earlier agent may have created it.
+// createNamespace creates an allocation's namespace with the record's driver, or else with the host. After an error, mayExist
+// reports whether the namespace may exist. The caller sets mayExistAlready if an earlier agent may have created it.
 func (m *Manager) createNamespace(ctx context.Context, record *state.AllocNetwork, mayExistAlready bool, reportOutage func(error)) (isolation *driver.NetworkIsolation, mayExist bool, err error) {
 	if record.NamespaceDriver != "" {
 		return m.callCreateNetworkWithRetry(ctx, record, mayExistAlready, reportOutage)
 	}
 	if record.Mode == "none" && os.Geteuid() != 0 {
-		return &driver.NetworkIsolation{Mode: driver.NetworkNone}, false, nil // without root, the driver of each task makes an empty namespace for it
+		return &driver.NetworkIsolation{Mode: driver.NetworkNone}, false, nil // without root, each task's driver makes an empty namespace for it
 	}
 	point := failpoint.EnterStep(failpoint.StepNamespace)
 	path, err := m.host.CreateNamespace(record.AllocID)
@@ -160,8 +160,8 @@ func (m *Manager) createNamespace(ctx context.Context, record *state.AllocNetwor
 	return &driver.NetworkIsolation{Mode: driver.NetworkGroup, Path: path}, true, nil
 }
 
-// callCreateNetworkWithRetry calls CreateNetwork of the driver, and blocks while the driver is unavailable. If the
-// plugin exits during the call, it calls CreateNetwork once more. For mayExistAlready and mayExist see createNamespace.
+// callCreateNetworkWithRetry calls the driver's CreateNetwork, and blocks while the driver is unavailable. If the plugin exits
+// during the call, it calls CreateNetwork once more. For mayExistAlready and mayExist see createNamespace.
 func (m *Manager) callCreateNetworkWithRetry(ctx context.Context, record *state.AllocNetwork, mayExistAlready bool, reportOutage func(error)) (isolation *driver.NetworkIsolation, mayExist bool, err error) {
 	mayExist = mayExistAlready
 	for range 2 {
@@ -208,7 +208,7 @@ func (m *Manager) getDriverWithinTimeout(ctx context.Context, name string) (driv
 	return d, nil
 }
 
-// The labels of a network by which a driver reports the id and the hostname of the container that holds the namespace.
+// A driver reports the id and the hostname of the container that holds the namespace in these network labels.
 const (
 	sandboxHostnameLabel    = "docker_sandbox_hostname"
 	sandboxContainerIDLabel = "docker_sandbox_container_id"
@@ -216,9 +216,8 @@ const (
 	containerHostnameSize = 12 // characters of the container id that are its default hostname
 )
 
-// withDefaultHostsConfig returns the isolation with the hostname and the address for /etc/hosts of the tasks, unless the driver
-// has set them. The hostname is that of the container in the driver's labels; without a driver, that of the job or else that of
-// the machine.
+// withDefaultHostsConfig returns the isolation with the hostname and the address for the tasks' /etc/hosts, unless the driver has
+// set them. The hostname is the container's in the driver's labels; without a driver, the job's or else the machine's.
 func withDefaultHostsConfig(isolation *driver.NetworkIsolation, record *state.AllocNetwork) *driver.NetworkIsolation {
 	if isolation.Hosts != nil {
 		return isolation
@@ -248,9 +247,9 @@ func machineHostname() string {
 	return name
 }
 
-// Destroy destroys the network of an allocation whose tasks have ended. It does
-// nothing if the allocation has no network, or if another call is destroying the network. After an error RunDestroyRetriesAndRepairs,
-// or that of the next agent, retries until the network is destroyed.
+// Destroy destroys the network of an allocation without running tasks. It does nothing if the allocation has no network, or if
+// another call is destroying the network. After an error RunDestroyRetriesAndRepairs, in this agent or the next, retries until
+// the network is destroyed.
 func (m *Manager) Destroy(ctx context.Context, allocID string) error {
 	if m.store.Network(allocID) == nil {
 		return nil
@@ -294,7 +293,7 @@ func (m *Manager) disconnectAndRemoveNetwork(ctx context.Context, record *state.
 	return m.store.DeleteNetwork(record.AllocID)
 }
 
-// callDestroyNetwork calls DestroyNetwork of the driver that has created a network.
+// callDestroyNetwork calls DestroyNetwork on the driver that has created a network.
 func (m *Manager) callDestroyNetwork(ctx context.Context, record *state.AllocNetwork) error {
 	d, err := m.getDriverWithinTimeout(ctx, record.NamespaceDriver)
 	if err != nil {
@@ -302,8 +301,8 @@ func (m *Manager) callDestroyNetwork(ctx context.Context, record *state.AllocNet
 	}
 	isolation := record.Isolation
 	if isolation == nil {
-		// An agent has died during Create, so that the network may exist. DestroyNetwork needs the isolation,
-		// which CreateNetwork returns also for a network that exists.
+		// An agent has died during Create, so the network may exist. DestroyNetwork needs the isolation, which CreateNetwork returns
+		// also for an existing network.
 		if isolation, _, err = d.CreateNetwork(ctx, record.AllocID, record.Hostname); errors.Is(err, driver.ErrCreateNetworkNotSupported) {
 			return nil
 		} else if err != nil {
@@ -323,8 +322,8 @@ func (m *Manager) callDestroyNetwork(ctx context.Context, record *state.AllocNet
 
 const minRetryDelay, maxRetryDelay = time.Second, 5 * time.Minute
 
-// RunDestroyRetriesAndRepairs destroys the networks that Destroy could not destroy, and those of allocations that no
-// longer exist. It retries with growing delays until ctx is done. Meanwhile it repairs the networks in use.
+// RunDestroyRetriesAndRepairs destroys the networks that Destroy could not destroy, and those whose allocation no longer exists.
+// It retries with growing delays until ctx is done. Meanwhile it repairs the networks in use.
 func (m *Manager) RunDestroyRetriesAndRepairs(ctx context.Context) {
 	repaired := make(chan struct{})
 	defer func() { <-repaired }()
@@ -357,12 +356,12 @@ func (m *Manager) RunDestroyRetriesAndRepairs(ctx context.Context) {
 // destroyTimeout limits how long DestroyUnused tries to destroy one network.
 const destroyTimeout = time.Minute
 
-// maxParallelDestroys is how many networks DestroyUnused destroys at a time. After a crash of the
-// agent there can be hundreds, each of which takes time in the kernel or in a driver.
+// maxParallelDestroys is how many networks DestroyUnused destroys at a time. After an agent crash there can be hundreds, each of
+// which takes time in the kernel or in a driver.
 const maxParallelDestroys = 16
 
-// DestroyUnused tries once to destroy each network that is released or whose allocation no longer exists. It returns
-// the number of networks that it could not destroy.
+// DestroyUnused tries once to destroy each network that is released or has lost its allocation. It returns how many networks it
+// could not destroy.
 func (m *Manager) DestroyUnused(ctx context.Context) (failedCount int) {
 	var failed atomic.Int64
 	var destroyWG sync.WaitGroup

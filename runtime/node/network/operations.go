@@ -12,7 +12,7 @@ type operations struct {
 	byAllocID map[string]*operation
 }
 
-// operation is the creation, the repair or the destruction of an allocation's network.
+// operation creates, repairs or destroys an allocation's network.
 type operation struct {
 	allocID  string
 	destroys bool

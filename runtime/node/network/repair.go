@@ -9,8 +9,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// repairInterval is the time between two calls of HostNamespaces.Repair, and reconnectTimeout limits the time in which a namespace is
-// connected again.
+// repairInterval is the time between two HostNamespaces.Repair calls, and reconnectTimeout limits how long a namespace may take
+// to be connected again.
 const repairInterval, reconnectTimeout = 10 * time.Second, time.Minute
 
 // repairRegularly repairs the networks in use at each repairInterval until ctx is done. It logs an error once while its text stays the
@@ -18,7 +18,7 @@ const repairInterval, reconnectTimeout = 10 * time.Second, time.Minute
 func (m *Manager) repairRegularly(ctx context.Context) {
 	ticker := time.NewTicker(repairInterval)
 	defer ticker.Stop()
-	lastLogged := make(map[string]string) // allocation ID, or "" for an error of all -> text
+	lastLogged := make(map[string]string) // allocation ID, or "" for an error that concerns all -> text
 	for {
 		select {
 		case <-ticker.C:
@@ -35,8 +35,8 @@ func (m *Manager) repairRegularly(ctx context.Context) {
 	}
 }
 
-// repair repairs the networks in use, and connects those namespaces again that the host could not repair. It returns the texts of its
-// errors by allocation ID; the ID is "" for an error of all.
+// repair repairs the networks in use, and connects those namespaces again that the host could not repair. It returns its errors'
+// texts by allocation ID; the ID is "" for an error that concerns all.
 func (m *Manager) repair(ctx context.Context) (errorTextByAllocID map[string]string) {
 	repairs := m.startRepairs()
 	defer repairs.endExcept(nil)
@@ -75,7 +75,7 @@ type networkRepair struct {
 	end     func()
 }
 
-// startRepairs starts the repair of the networks in use that no other operation changes.
+// startRepairs starts repairing the networks in use that no other operation changes.
 func (m *Manager) startRepairs() networkRepairs {
 	repairs := make(networkRepairs)
 	for _, n := range m.store.Networks() {
@@ -93,7 +93,7 @@ func (m *Manager) startRepairs() networkRepairs {
 	return repairs
 }
 
-// endExcept ends and removes all repairs except those of the given allocations.
+// endExcept ends and removes all repairs except those for the given allocations.
 func (r networkRepairs) endExcept(allocIDs map[string]bool) {
 	for id, repair := range r {
 		if !allocIDs[id] {
@@ -130,7 +130,7 @@ func (m *Manager) reconnect(ctx context.Context, record *state.AllocNetwork, rea
 	return nil
 }
 
-// withHostsAddress returns the isolation with the current address for /etc/hosts, if its address is that of the former status.
+// withHostsAddress returns the isolation with the current address for /etc/hosts, if its address is from the former status.
 func withHostsAddress(isolation *driver.NetworkIsolation, former, current *state.NetworkStatus) *driver.NetworkIsolation {
 	if isolation.Hosts == nil || isolation.Hosts.Address != former.PrimaryAddress() {
 		return isolation

@@ -32,12 +32,12 @@ type jobKey struct{ namespace, jobID string }
 type adoption struct {
 	alloc         *api.Allocation
 	lastRunByTask map[string]tracespan.Span
-	networkPath   string // path of the existing network namespace of the group; empty if there is none
+	networkPath   string // path of the group's existing network namespace; empty if there is none
 }
 
-// adoptUnknownAllocs stores the unknown allocations again whose tasks may run, from the copies in their directories: the
-// allocations of the jobs in the state, and with AdoptUnknownAllocs also others, together with their jobs. It removes the
-// adopted allocations from unknownAllocIDs, and returns their IDs. The runners of the allocations recover the tasks.
+// adoptUnknownAllocs stores unknown allocations again if their tasks may run, from the copies in their directories: the
+// allocations of jobs in the state, and with AdoptUnknownAllocs also others, together with their jobs. It removes the
+// adopted allocations from unknownAllocIDs, and returns their IDs. The allocations' runners recover the tasks.
 func (c *Cleaner) adoptUnknownAllocs(ctx context.Context, drivers driverSource, unknownAllocIDs map[string]bool) (adoptedIDs map[string]bool) {
 	adoptedIDs = make(map[string]bool)
 	if c.StoreAdoptedAllocs == nil {
@@ -77,8 +77,8 @@ func (c *Cleaner) adoptUnknownAllocs(ctx context.Context, drivers driverSource, 
 	return adoptedIDs
 }
 
-// readAdoptableAlloc reads an unknown allocation from its copy, and sets the states of its tasks. It returns nil if no task
-// can be running, or if the job is not in the state and the operator has not ordered the adoption of such jobs.
+// readAdoptableAlloc reads an unknown allocation from its copy, and sets its task states. It returns nil if no task can be
+// running, or if the job is not in the state and the operator has not ordered to adopt such jobs.
 func (c *Cleaner) readAdoptableAlloc(ctx context.Context, drivers driverSource, allocID string) (*adoption, error) {
 	dir, err := allocdir.New(c.AllocDirRoot, allocID)
 	if err != nil {
@@ -133,7 +133,7 @@ func (c *Cleaner) isJobInState(job *api.Job) bool {
 		stored = append(stored, current)
 	}
 	for _, alloc := range snapshot.AllocationsByJob(nil, *job.Namespace, *job.ID) {
-		if alloc.Job != nil && !model.AllocTerminal(alloc) { // the job of stopping allocations may have been purged
+		if alloc.Job != nil && !model.AllocTerminal(alloc) { // a stopping allocation's job may have been purged
 			stored = append(stored, alloc.Job)
 		}
 	}
@@ -144,8 +144,8 @@ func (c *Cleaner) isJobInState(job *api.Job) bool {
 const adoptTimeout = 30 * time.Second
 
 // checkDriverFindsTask returns an error if the driver cannot find a run's task, because only the plugin process that has
-// started it knows it. If a process of a driver that searches for its tasks does not know the task yet,
-// checkDriverFindsTask ends the former process, which would take the task's exit status.
+// started it knows it. If a driver searches for its tasks but its process does not know the task yet, checkDriverFindsTask
+// ends the former process, which would take the task's exit status.
 func (c *Cleaner) checkDriverFindsTask(ctx context.Context, drivers driverSource, run tracespan.Span) error {
 	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
 	defer cancel()
@@ -165,7 +165,7 @@ func (c *Cleaner) checkDriverFindsTask(ctx context.Context, drivers driverSource
 	return nil
 }
 
-// newTaskStateFromRun returns a task's state, whose record is lost, from its last run. A task that would have been
+// newTaskStateFromRun returns a task's state from its last run, because its record is lost. A task that would have been
 // restarted after its run counts as pending, so its runner starts it.
 func newTaskStateFromRun(job *api.Job, t *api.Task, run tracespan.Span) *api.TaskState {
 	s := &api.TaskState{State: model.TaskPending}
@@ -184,8 +184,8 @@ func newTaskStateFromRun(job *api.Job, t *api.Task, run tracespan.Span) *api.Tas
 	return s
 }
 
-// putRecords stores the records of the tasks and the allocation's network. It accesses no file, because transactions wait
-// for each other.
+// putRecords stores the task records and the allocation's network. It accesses no file, because transactions wait for each
+// other.
 func (a *adoption) putRecords(tx *store.Txn) {
 	tx.DeleteAgentRecord(state.UnknownAllocPrefix + a.alloc.ID)
 	group := a.alloc.GetTaskGroup()

@@ -16,7 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// RunningAlloc describes an unknown allocation with a process. The names are empty if its directory has no copy of it.
+// RunningAlloc describes an unknown allocation with a process. The names are empty if its directory has no copy.
 type RunningAlloc struct {
 	Namespace, JobID, Name string
 	IsInstance             bool // the state has the job, so the scheduler places nothing under this name
@@ -29,8 +29,8 @@ func (c *Cleaner) RunningUnknownAllocs() map[string]RunningAlloc {
 	return maps.Clone(c.runningUnknownAllocs)
 }
 
-// FindUnknownInstance returns the ID of the unknown allocation that runs under a name of a stored job, or "". A second
-// allocation with this name would run the same tasks twice. It does not block.
+// FindUnknownInstance returns the ID of the unknown allocation that runs under a stored job's name, or "". A second allocation
+// with this name would run the same tasks twice. It does not block.
 func (c *Cleaner) FindUnknownInstance(job *api.Job, allocName string) (allocID string) {
 	instance := RunningAlloc{*job.Namespace, *job.ID, allocName, true}
 	c.mu.Lock()
@@ -43,7 +43,7 @@ func (c *Cleaner) FindUnknownInstance(job *api.Job, allocName string) (allocID s
 	return ""
 }
 
-// AwaitUnknownTasksEnded blocks until the allocation has no unknown tasks, or returns the cause of ctx. It calls onWait before it
+// AwaitUnknownTasksEnded blocks until the allocation has no unknown tasks, or returns ctx's cause. It calls onWait before it
 // blocks. If a cluster's servers assign the allocation again, a start before that would run its tasks twice.
 func (c *Cleaner) AwaitUnknownTasksEnded(ctx context.Context, allocID string, onWait func()) error {
 	_, isRunning := c.RunningUnknownAllocs()[allocID]
@@ -58,10 +58,9 @@ func (c *Cleaner) AwaitUnknownTasksEnded(ctx context.Context, allocID string, on
 	return nil
 }
 
-// deleteUnrecoverableAllocs deletes an allocation's records if a running task has no record and its driver does not know
-// the task: the allocation's runner would start the task a second time. It returns the IDs of the deleted allocations, which
-// are unknown then. An allocation without a process or a copy stays, and so do all in a cluster, whose servers would assign
-// them again.
+// deleteUnrecoverableAllocs deletes an allocation's records if a running task has no record and its driver does not know the
+// task: the allocation's runner would start the task a second time. It returns the deleted allocations' IDs, which are unknown
+// then. An allocation without a process or a copy stays, and so do all in a cluster, because the servers would assign them again.
 func (c *Cleaner) deleteUnrecoverableAllocs(ctx context.Context, drivers driverSource, allocIDs map[string]bool) (deleted map[string]bool) {
 	unrecoverable := make(map[string]bool)
 	snapshot := c.Store.Snapshot()
@@ -106,7 +105,7 @@ func (c *Cleaner) deleteUnrecoverableAllocs(ctx context.Context, drivers driverS
 	return deleted
 }
 
-// readCopy reads the copy of an allocation from its directory. It returns nil if there is none, or if it is damaged.
+// readCopy reads an allocation's copy from its directory. It returns nil if there is none, or if it is damaged.
 func (c *Cleaner) readCopy(allocID string) *api.Allocation {
 	dir, err := allocdir.New(c.AllocDirRoot, allocID)
 	if err != nil {
@@ -136,11 +135,11 @@ func (c *Cleaner) recordRunningUnknownAllocs(allocIDs map[string]bool) {
 	c.runningUnknownAllocs = running
 }
 
-// unknownAllocsInterval is how often WatchUnknownAllocs searches all processes of the machine.
+// unknownAllocsInterval is how often WatchUnknownAllocs searches all processes on the machine.
 const unknownAllocsInterval = 5 * time.Second
 
-// WatchUnknownAllocs calls onEnd after the tasks of unknown allocations have ended, so that their jobs get replacements. It
-// blocks until all have ended, or ctx is done. It must be called once, after DestroyOrAdoptOrphans.
+// WatchUnknownAllocs calls onEnd after unknown allocations' tasks have ended, so that their jobs get replacements. It blocks
+// until all have ended, or ctx is done. It must be called once, after DestroyOrAdoptOrphans.
 func (c *Cleaner) WatchUnknownAllocs(ctx context.Context, onEnd func()) {
 	for len(c.RunningUnknownAllocs()) > 0 && wait.Sleep(ctx, unknownAllocsInterval) == nil {
 		ended, err := c.forgetEndedUnknownAllocs()

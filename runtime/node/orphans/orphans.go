@@ -31,12 +31,12 @@ import (
 // orphan is an allocation that has a directory or task records, but is not in the state's allocations.
 type orphan struct {
 	allocID string
-	// hasRecords means that the state has records of its tasks or of its removal. The files of an
-	// orphan without records are kept, because their owner may need them.
+	// hasRecords means that the state has records for its tasks or its removal. An orphan's files are kept if it has no records,
+	// because their owner may need them.
 	hasRecords bool
-	// isBeingRemoved means that the state has a record of its removal, so its tasks must end.
+	// isBeingRemoved means that the state has a removal record for it, so its tasks must end.
 	isBeingRemoved bool
-	// nodeRunnerRemovesAlloc means that the node runner continues the removal of the allocation.
+	// nodeRunnerRemovesAlloc means that the node runner continues the allocation's removal.
 	nodeRunnerRemovesAlloc bool
 }
 
@@ -44,41 +44,41 @@ type orphan struct {
 // in the state.
 type Cleaner struct {
 	Store        *store.Store
-	AllocDirRoot string // the directory that contains the directories of the allocations
-	Rebooted     bool   // the machine has rebooted, so no process of an earlier agent is left
+	AllocDirRoot string // parent of the allocations' directories
+	Rebooted     bool   // the machine has rebooted, so no earlier agent's process is left
 	Logger       hclog.Logger
 
 	// StateWasEphemeral means that earlier agents have deleted their state, and have kept the directories.
 	StateWasEphemeral bool
 
-	// EndTasksOfUnknownAllocs means that the tasks of unknown allocations are ended. Otherwise they are left running; see
+	// EndTasksOfUnknownAllocs means that unknown allocations' tasks are ended. Otherwise they are left running; see
 	// state.UnknownAllocPrefix.
 	EndTasksOfUnknownAllocs bool
 
 	// AdoptUnknownAllocs means that unknown allocations are adopted even if the state does not have their jobs.
 	AdoptUnknownAllocs bool
-	// AdoptAllocsOfNode means that the unknown allocations of Node are adopted, and no others: servers have assigned them to it, and
-	// end those that it should no longer have.
+	// AdoptAllocsOfNode means that only Node's unknown allocations are adopted: servers have assigned them to it, and end those that
+	// it should no longer have.
 	AdoptAllocsOfNode bool
-	// StoreAdoptedAllocs stores allocations of one job, together with the job if the state does not have it. edit makes
-	// other changes in the same transaction. If it is nil, no allocation is adopted.
+	// StoreAdoptedAllocs stores one job's allocations, together with the job if the state does not have it. edit makes other changes
+	// in the same transaction. If it is nil, no allocation is adopted.
 	StoreAdoptedAllocs func(ctx context.Context, allocs []*api.Allocation, edit func(*store.Txn)) error
-	Node               model.NodeFacts // node of the adopted allocations
+	Node               model.NodeFacts // the adopted allocations' node
 
-	// EndPluginsOfEarlierAgent ends the plugin processes of a driver that an earlier agent has started and that this agent
-	// does not use. It may be nil if StoreAdoptedAllocs is nil.
+	// EndPluginsOfEarlierAgent ends a driver's plugin processes that an earlier agent has started and that this agent does not use.
+	// It may be nil if StoreAdoptedAllocs is nil.
 	EndPluginsOfEarlierAgent func(ctx context.Context, driver string) error
 
-	// IsTrustedParent reports whether a process gives its descendants the environment of their task; see [osprocess.TaskSearch]. It may
+	// IsTrustedParent reports whether a process gives its descendants their task's environment; see [osprocess.TaskSearch]. It may
 	// be nil.
 	IsTrustedParent func(pid int) bool
 
-	// OnProcessLeftRunning is called for each process of an unknown task that is left running. It may be nil.
+	// OnProcessLeftRunning is called for each unknown task process that is left running. It may be nil.
 	OnProcessLeftRunning func(allocID, task string, p osprocess.ID)
 
 	unknownTaskPorts     processesOfHostPorts
 	mu                   sync.Mutex
-	unknownAllocIDs      map[string]bool         // ids of the unknown allocations, whose tasks are left running
+	unknownAllocIDs      map[string]bool         // ids of unknown allocations; their tasks are left running
 	runningUnknownAllocs map[string]RunningAlloc // unknown allocations with a process, by id
 	orphansHandled       atomic.Bool             // DestroyOrAdoptOrphans has completed
 }
@@ -98,7 +98,7 @@ func (c *Cleaner) findOrphans() (orphans []orphan) {
 	}
 	for _, d := range c.Store.Damage() {
 		if id, ok := strings.CutPrefix(d.Key, state.PendingRemovalPrefix); ok {
-			removing[id] = true // the store has quarantined the damaged removal record of the allocation
+			removing[id] = true // the store has quarantined the allocation's damaged removal record
 		}
 	}
 	maps.Copy(known, removing)
@@ -126,20 +126,20 @@ func (c *Cleaner) findOrphans() (orphans []orphan) {
 // orphanCleanupTimeout limits how long one orphan's cleanup may take.
 const orphanCleanupTimeout = 10 * time.Second
 
-// driverSource is the part of the supervisor that a Cleaner needs.
+// driverSource has the supervisor methods that a Cleaner needs.
 type driverSource interface {
 	WaitBrieflyForFirstReports(ctx context.Context) error
 	DriverInfoByName() map[string]supervisor.DriverInfo
 	Driver(ctx context.Context, name string) (driver.Driver, error)
 }
 
-// DestroyOrAdoptOrphans continues the removal of the orphans that an earlier agent was removing. The others are unknown
-// allocations: it adopts those whose jobs are in the state, so that the scheduler starts no second copies of their tasks,
-// and all if AdoptUnknownAllocs is set. It leaves the tasks of the rest running and logs them.
+// DestroyOrAdoptOrphans continues to remove the orphans that an earlier agent was removing. The others are unknown allocations:
+// it adopts those that belong to a job in the state, so that the scheduler starts no second copies of their tasks, and all if
+// AdoptUnknownAllocs is set. It leaves the remaining tasks running and logs them.
 func (c *Cleaner) DestroyOrAdoptOrphans(ctx context.Context, drivers driverSource) {
 	orphans, recovered := c.findOrphans(), c.AllocsWithoutTaskRecord()
 	if len(orphans)+len(recovered) > 0 {
-		// The driver of an orphan's task is not always known, and can be a plugin without a cached description.
+		// An orphan task's driver is not always known, and can be a plugin without a cached description.
 		if err := drivers.WaitBrieflyForFirstReports(ctx); err != nil {
 			return
 		}
@@ -195,7 +195,7 @@ func (c *Cleaner) DestroyOrAdoptOrphans(ctx context.Context, drivers driverSourc
 		default:
 			level := hclog.Warn
 			if c.StateWasEphemeral {
-				level = hclog.Info // the orphans of such an agent are expected
+				level = hclog.Info // such an agent's orphans are expected
 			}
 			c.Logger.Log(level, "tasks of a lost allocation are ended; remove its directory when its files are not needed",
 				"alloc_id", o.allocID, "dir", filepath.Join(c.AllocDirRoot, o.allocID))
@@ -204,8 +204,8 @@ func (c *Cleaner) DestroyOrAdoptOrphans(ctx context.Context, drivers driverSourc
 	c.orphansHandled.Store(ctx.Err() == nil)
 }
 
-// endFormerPlugins ends the plugin processes of an earlier agent whose records the state has lost: such a process takes the
-// exit statuses of its tasks, and no agent connects to it again.
+// endFormerPlugins ends an earlier agent's plugin processes after the state has lost their records: such a process takes its
+// tasks' exit statuses, and no agent connects to it again.
 func (c *Cleaner) endFormerPlugins(ctx context.Context, drivers driverSource) {
 	if c.EndPluginsOfEarlierAgent == nil {
 		return
@@ -217,8 +217,8 @@ func (c *Cleaner) endFormerPlugins(ctx context.Context, drivers driverSource) {
 	}
 }
 
-// AllocsWithoutTaskRecord returns the allocations in the state with a running task that has no record. Their runners may
-// only start after DestroyOrAdoptOrphans, which makes those unknown whose tasks no driver finds.
+// AllocsWithoutTaskRecord returns the allocations in the state with a running task that has no record. Their runners may only
+// start after DestroyOrAdoptOrphans, which makes those unknown that have a task which no driver finds.
 func (c *Cleaner) AllocsWithoutTaskRecord() map[string]bool {
 	ids := make(map[string]bool)
 	snapshot := c.Store.Snapshot()
@@ -230,7 +230,7 @@ func (c *Cleaner) AllocsWithoutTaskRecord() map[string]bool {
 	return ids
 }
 
-// runningTasksWithoutRecord returns the names of the running tasks of an allocation that have no record.
+// runningTasksWithoutRecord returns the names of an allocation's running tasks that have no record.
 func runningTasksWithoutRecord(r store.Reader, alloc *api.Allocation) (names []string) {
 	if alloc.ClientTerminalStatus() {
 		return nil
@@ -262,7 +262,7 @@ func (c *Cleaner) logTasksMayRun(o orphan, err error) {
 	c.Logger.Error("tasks of a lost allocation may still run", "alloc_id", o.allocID, "error", err)
 }
 
-// destroyTasksOfOrphan destroys the tasks of an orphan in all drivers. After an error the records stay, because the next agent
+// destroyTasksOfOrphan destroys an orphan's tasks in all drivers. After an error the records stay, because the next agent
 // destroys the tasks by them.
 func (c *Cleaner) destroyTasksOfOrphan(ctx context.Context, drivers driverSource, o orphan) error {
 	ctx, cancel := context.WithTimeout(ctx, orphanCleanupTimeout)
@@ -284,8 +284,8 @@ func (c *Cleaner) destroyTasksOfOrphan(ctx context.Context, drivers driverSource
 	return errors.Join(errs...)
 }
 
-// findAllocsWithProcesses returns those of the allocations that a process of any user names in its environment or has mounted. It finds
-// more processes than endProcesses may end: another account can forge an environment.
+// findAllocsWithProcesses returns the allocations that any user's process names in its environment or has mounted. It finds more
+// processes than endProcesses may end: another account can forge an environment.
 func findAllocsWithProcesses(allocIDs map[string]bool) (map[string]bool, error) {
 	if len(allocIDs) == 0 {
 		return nil, nil
@@ -300,7 +300,7 @@ func findAllocsWithProcesses(allocIDs map[string]bool) (map[string]bool, error) 
 	return found, errors.Join(mountErr, envErr)
 }
 
-// cleanUpOrphan removes the cgroups and the network of an orphan whose tasks have ended and, if it has records, its directory and the
+// cleanUpOrphan removes an orphan's cgroups and network after its tasks have ended and, if it has records, its directory and the
 // records. It unmounts everything below a directory that stays.
 func (c *Cleaner) cleanUpOrphan(ctx context.Context, o orphan) error {
 	ctx, cancel := context.WithTimeout(ctx, orphanCleanupTimeout)
@@ -332,7 +332,7 @@ func (c *Cleaner) cleanUpOrphan(ctx context.Context, o orphan) error {
 	return nil
 }
 
-// destroyTaskStartInAllDrivers destroys a start of an orphan's task. The records do not name the driver, so it destroys the start in
+// destroyTaskStartInAllDrivers destroys an orphan task's start. The records do not name the driver, so it destroys the start in
 // each driver; drivers that have not started the task do not find it.
 func (c *Cleaner) destroyTaskStartInAllDrivers(ctx context.Context, drivers driverSource, start record.PendingDestroy) error {
 	var errs []error
@@ -355,7 +355,7 @@ func (c *Cleaner) destroyTaskStart(ctx context.Context, drivers driverSource, dr
 		if !c.Rebooted && start.Handle != nil {
 			err = d.RecoverTask(ctx, start.Handle)
 			if err != nil && !errors.Is(err, driver.ErrPluginDown) && !driver.IsRecoverable(err) && ctx.Err() == nil {
-				return nil // drivers return errors of their own for another driver's handle
+				return nil // drivers return their own errors for another driver's handle
 			}
 		}
 		if err == nil {
@@ -370,7 +370,7 @@ func (c *Cleaner) destroyTaskStart(ctx context.Context, drivers driverSource, dr
 	}
 }
 
-// CleanUpAfterEndedAllocs cleans up after the ended allocations of the state: it denies other accounts access to their directories,
+// CleanUpAfterEndedAllocs cleans up after the state's ended allocations: it denies other accounts access to their directories,
 // removes their empty cgroups, and unmounts what an earlier agent or a task has left mounted below the directories.
 func (c *Cleaner) CleanUpAfterEndedAllocs() {
 	c.denyAccessToDirsOfEndedAllocs()
@@ -380,8 +380,8 @@ func (c *Cleaner) CleanUpAfterEndedAllocs() {
 	}
 }
 
-// unmountDirsOfEndedAllocs unmounts everything below the directories of ended allocations: no runner does that once the end is stored.
-// It leaves the mounts of an allocation that a process names or has mounted.
+// unmountDirsOfEndedAllocs unmounts everything below ended allocations' directories: no runner does that once the end is stored.
+// It leaves an allocation's mounts if a process names or has mounted the allocation.
 func (c *Cleaner) unmountDirsOfEndedAllocs() error {
 	if os.Geteuid() != 0 {
 		return nil // only root has mounted something
@@ -398,8 +398,8 @@ func (c *Cleaner) unmountDirsOfEndedAllocs() error {
 	return allocdir.UnmountAllocDirs(c.AllocDirRoot, func(allocID string) bool { return inUse[allocID] || !mounted[allocID] })
 }
 
-// denyAccessToDirsOfEndedAllocs denies other accounts access to the directories of ended allocations, which an earlier version
-// of this program left accessible.
+// denyAccessToDirsOfEndedAllocs denies other accounts access to ended allocations' directories, which an earlier version of this
+// program left accessible.
 func (c *Cleaner) denyAccessToDirsOfEndedAllocs() {
 	if os.Geteuid() != 0 {
 		return
@@ -415,10 +415,10 @@ func (c *Cleaner) denyAccessToDirsOfEndedAllocs() {
 			continue
 		}
 		if alloc := snapshot.Allocation(nil, entry.Name()); alloc != nil && !alloc.ClientTerminalStatus() {
-			continue // the runner of the allocation sets the directory's mode
+			continue // the allocation's runner sets the directory's mode
 		}
 		if c.isUnknownAlloc(entry.Name()) {
-			continue // tasks of the unknown allocation may run and need the directory
+			continue // the unknown allocation's tasks may run and need the directory
 		}
 		dir, err := allocdir.New(c.AllocDirRoot, entry.Name())
 		if err == nil {
@@ -430,9 +430,8 @@ func (c *Cleaner) denyAccessToDirsOfEndedAllocs() {
 	}
 }
 
-// removeEmptyCgroupsOfEndedAllocs removes the empty cgroups of ended allocations, which stay when both the process of a
-// driver and the agent die. It keeps the cgroups of allocations that are not in the state, because they may belong to
-// another agent.
+// removeEmptyCgroupsOfEndedAllocs removes ended allocations' empty cgroups, which stay when both a driver process and the agent
+// die. It keeps the cgroups for allocations that are not in the state, because they may belong to another agent.
 func (c *Cleaner) removeEmptyCgroupsOfEndedAllocs() {
 	snapshot := c.Store.Snapshot()
 	cgroup.RemoveEmptyOfAllocs(func(allocID string) bool {
@@ -441,7 +440,7 @@ func (c *Cleaner) removeEmptyCgroupsOfEndedAllocs() {
 	})
 }
 
-// taskDirNames returns the names of the tasks that have a directory in an allocation's directory.
+// taskDirNames returns the names of tasks that have a directory in an allocation's directory.
 func (c *Cleaner) taskDirNames(allocID string) (names []string) {
 	entries, _ := os.ReadDir(filepath.Join(c.AllocDirRoot, allocID))
 	for _, e := range entries {

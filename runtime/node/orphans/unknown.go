@@ -21,13 +21,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// unknownAllocTask is a running task of an unknown allocation.
+// unknownAllocTask is an unknown allocation's running task.
 type unknownAllocTask struct {
 	allocID, taskName, driverName string
 	processes                     []osprocess.ID
 }
 
-// processesOfHostPorts holds the ports of the host that the processes of unknown tasks may use. Its methods may be called concurrently.
+// processesOfHostPorts holds the host ports that unknown task processes may use. Its methods may be called concurrently.
 type processesOfHostPorts struct {
 	mu                  sync.Mutex
 	processesByHostPort map[int][]osprocess.ID
@@ -42,15 +42,15 @@ func (u *processesOfHostPorts) addProcessOfPort(port int, p osprocess.ID) {
 	u.processesByHostPort[port] = append(u.processesByHostPort[port], p)
 }
 
-// UnknownTaskUsesHostPort reports whether a port of the host was assigned to a running task of an unknown allocation.
+// UnknownTaskUsesHostPort reports whether a host port was assigned to a running task in an unknown allocation.
 func (c *Cleaner) UnknownTaskUsesHostPort(port int) bool {
 	c.unknownTaskPorts.mu.Lock()
 	defer c.unknownTaskPorts.mu.Unlock()
 	return slices.ContainsFunc(c.unknownTaskPorts.processesByHostPort[port], osprocess.ID.Alive)
 }
 
-// findAndRecordUnknownAllocs returns the IDs of the unknown allocations: the orphans whose tasks must be left running. It
-// records the IDs for a later foreground run in the data directory, and deletes the recorded IDs that are no longer among them.
+// findAndRecordUnknownAllocs returns the unknown allocations' IDs: the orphans with tasks that must be left running. It records
+// the IDs for a later foreground run in the data directory, and deletes the recorded IDs that are no longer among them.
 func (c *Cleaner) findAndRecordUnknownAllocs(ctx context.Context, orphans []orphan) (map[string]bool, error) {
 	unknown := make(map[string]bool)
 	if !c.StateWasEphemeral && !c.EndTasksOfUnknownAllocs {
@@ -78,9 +78,9 @@ func (c *Cleaner) findAndRecordUnknownAllocs(ctx context.Context, orphans []orph
 	return unknown, err
 }
 
-// logUnknownAllocsAndRecordPorts logs the running tasks of unknown allocations, and records the ports that were assigned to
-// them. It calls OnProcessLeftRunning for their processes, and for those of the allocations whose runners recover tasks
-// without a record.
+// logUnknownAllocsAndRecordPorts logs the unknown allocations' running tasks, and records the ports that were assigned to them.
+// It calls OnProcessLeftRunning for their processes, and for the processes of allocations whose runners recover tasks without a
+// record.
 func (c *Cleaner) logUnknownAllocsAndRecordPorts(ids, recoveredIDs map[string]bool) {
 	if len(ids)+len(recoveredIDs) == 0 {
 		return
@@ -128,9 +128,9 @@ func (c *Cleaner) logUnknownAllocsAndRecordPorts(ids, recoveredIDs map[string]bo
 	}
 }
 
-// unmountAndLogDirsToRemove logs unknown allocations of which no process was found, so that the operator removes their directories. It
-// first removes their empty cgroups and their networks, and unmounts everything below the directories. It returns the
-// allocations that a process names in its environment or has mounted.
+// unmountAndLogDirsToRemove logs unknown allocations without a process, so that the operator removes their directories. It first
+// removes their empty cgroups and their networks, and unmounts everything below the directories. It returns the allocations that
+// a process names in its environment or has mounted.
 func (c *Cleaner) unmountAndLogDirsToRemove(allocIDs map[string]bool) (withUntrustedProcess map[string]bool) {
 	withUntrustedProcess, err := findAllocsWithProcesses(allocIDs)
 	if err == nil {
@@ -155,7 +155,7 @@ func (c *Cleaner) unmountAndLogDirsToRemove(allocIDs map[string]bool) (withUntru
 	return withUntrustedProcess
 }
 
-// findUnknownTasks returns the running tasks of unknown allocations, sorted by name, by the id of their allocation.
+// findUnknownTasks returns unknown allocations' running tasks, sorted by name, by allocation id.
 func (c *Cleaner) findUnknownTasks(allocIDs map[string]bool) (map[string][]unknownAllocTask, error) {
 	found, err := findTaskProcesses(c.taskSearch(allocIDs))
 	tasks := make(map[string][]unknownAllocTask)
@@ -169,17 +169,17 @@ func (c *Cleaner) findUnknownTasks(allocIDs map[string]bool) (map[string][]unkno
 	return tasks, err
 }
 
-// findTaskProcesses is a variable for tests, which count the passes over all processes of the machine.
+// findTaskProcesses is a variable for tests, which count the passes over all processes on the machine.
 var findTaskProcesses = osprocess.FindTaskProcesses
 
-// taskSearch returns the search for the processes of allocations.
+// taskSearch returns the search for the allocations' processes.
 func (c *Cleaner) taskSearch(allocIDs map[string]bool) osprocess.TaskSearch {
 	return osprocess.TaskSearch{
 		IncludesAlloc: func(allocID string) bool { return allocIDs[allocID] }, AllocDirRoot: c.AllocDirRoot, IsTrustedParent: c.IsTrustedParent,
 	}
 }
 
-// lastRunByTask returns the last run of each task in the time line of an unknown allocation, by task name.
+// lastRunByTask returns each task's last run in an unknown allocation's time line, by task name.
 func (c *Cleaner) lastRunByTask(allocID string) map[string]tracespan.Span {
 	dir, err := allocdir.New(c.AllocDirRoot, allocID)
 	if err != nil {
@@ -192,7 +192,7 @@ func (c *Cleaner) lastRunByTask(allocID string) map[string]tracespan.Span {
 	return runs
 }
 
-// hostPortsInEnv returns the ports of the host in the NOMAD_HOST_PORT_ variables of a task's process.
+// hostPortsInEnv returns the host ports in a task process's NOMAD_HOST_PORT_ variables.
 func hostPortsInEnv(p osprocess.ID) (ports []int) {
 	env, err := osprocess.ReadEnv(p.PID)
 	if err != nil {
@@ -210,8 +210,8 @@ func hostPortsInEnv(p osprocess.ID) (ports []int) {
 	return ports
 }
 
-// endProcesses ends the processes of orphans that no driver has ended, in one search for all: a driver that does not search for tasks
-// does not find them. With an error processes can still run.
+// endProcesses ends the orphans' processes that no driver has ended, in one search for all: a driver that does not search for
+// tasks does not find them. With an error processes can still run.
 func (c *Cleaner) endProcesses(ctx context.Context, orphanIDs map[string]bool) error {
 	if len(orphanIDs) == 0 {
 		return nil

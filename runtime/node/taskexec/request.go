@@ -17,7 +17,7 @@ import (
 type Request struct {
 	Task    string
 	Command []string
-	Action  string // name of an action of the task, whose command replaces Command; empty means Command
+	Action  string // a task action's name; its command replaces Command; empty means Command
 	TTY     bool
 }
 
@@ -45,9 +45,9 @@ type Runner interface {
 	ExecStreaming(ctx context.Context, task string, exec driver.Exec) (*driver.ExitResult, error)
 }
 
-// FindCommand returns the command of a request in an allocation. runner is nil if the node does not run the allocation.
-// FindCommand returns a RequestError if the request is not valid or the task cannot run commands. Also the error of
-// Command.RunInTask is a RequestError if the task no longer runs.
+// FindCommand returns a request's command in an allocation. runner is nil if the node does not run the allocation.
+// FindCommand returns a RequestError if the request is not valid or the task cannot run commands. Also
+// Command.RunInTask's error is a RequestError if the task no longer runs.
 func (r Request) FindCommand(alloc *api.Allocation, runner Runner) (Command, error) {
 	if r.Task == "" {
 		return Command{}, NewRequestError(http.StatusBadRequest, "must provide task name")

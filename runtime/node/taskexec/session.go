@@ -11,23 +11,23 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// ErrClientGone is the reason of a session that ends because the client has disconnected.
+// ErrClientGone is the reason for a session's end if the client has disconnected.
 var ErrClientGone = errors.New("the client has gone")
 
-// maxOutputBytes is the maximum size of the output in one message.
+// maxOutputBytes is the maximum output size in one message.
 const maxOutputBytes = 64 << 10
 
-// Input is a message of the client. An empty message is a heartbeat.
+// Input is a message from the client. An empty message is a heartbeat.
 type Input struct {
 	Stdin      []byte
 	CloseStdin bool                // the command's input ends after Stdin
-	TTYSize    driver.TerminalSize // new size of the terminal; a size without height or width is ignored
+	TTYSize    driver.TerminalSize // new terminal size; a size without height or width is ignored
 }
 
 // Conn connects a session with its client. Receive is called concurrently with the other methods, Send not concurrently with
 // itself or Close. Close is called once.
 type Conn interface {
-	// Receive blocks until the next message of the client. After an error, which ends the session, it is not called again.
+	// Receive blocks until the client's next message. After an error, which ends the session, it is not called again.
 	Receive() (Input, error)
 	// Send sends a JSON object to the client. It blocks while the client does not read. It must not keep text.
 	Send(text []byte) error
@@ -35,9 +35,9 @@ type Conn interface {
 	Close(err error)
 }
 
-// Run runs a command with the client of conn as its terminal, sends the exit code and closes conn. It blocks until the
-// command has ended. The command is killed when Receive returns an error, which is then the reason of the session's end,
-// and when ctx ends, whose cause is then the reason.
+// Run runs a command with conn's client as its terminal, sends the exit code and closes conn. It blocks until the command
+// has ended. The command is killed when Receive returns an error, and when ctx ends; Receive's error or ctx's cause is then
+// the reason for the session's end.
 func Run(ctx context.Context, conn Conn, command Command) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -68,7 +68,7 @@ func Run(ctx context.Context, conn Conn, command Command) {
 	conn.Close(err)
 }
 
-// receiveInput passes the messages of the client to the command, until Receive fails, and returns the error of Receive.
+// receiveInput passes the client's messages to the command, until Receive fails, and returns Receive's error.
 func receiveInput(conn Conn, stdin *io.PipeWriter, sizes chan driver.TerminalSize) error {
 	for {
 		in, err := conn.Receive()
@@ -119,7 +119,7 @@ type outputWriter struct {
 	sending    *sync.Mutex
 	conn       Conn
 	streamName string
-	message    []byte // buffer of the last message
+	message    []byte // the last message's buffer
 }
 
 func (w *outputWriter) Write(p []byte) (int, error) {
@@ -137,7 +137,7 @@ func (w *outputWriter) Write(p []byte) (int, error) {
 	return written, nil
 }
 
-// AppendOutput appends the message with output of a stream, "stdout" or "stderr", to b.
+// AppendOutput appends the message with output from a stream, "stdout" or "stderr", to b.
 func AppendOutput(b []byte, streamName string, output []byte) []byte {
 	b = append(append(append(b, `{"`...), streamName...), `":{"data":"`...)
 	b = base64.StdEncoding.AppendEncode(b, output)

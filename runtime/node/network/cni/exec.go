@@ -18,8 +18,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
-// pluginExec runs plugins for libcni. Each plugin that is called is recorded, so that no processes of a call run beside the
-// calls of the next agent.
+// pluginExec runs plugins for libcni. It records each called plugin, so that no call's processes run beside the next
+// agent's calls.
 type pluginExec struct {
 	version.PluginDecoder
 	recorder *callRecorder

@@ -15,11 +15,11 @@ import (
 // Link is an interface that plugins have reported, and that existed when they had connected a namespace.
 type Link struct {
 	Name        string
-	InNamespace bool // false means that the interface is one of the machine
-	IsPort      bool // the interface is a port, for example of a bridge
+	InNamespace bool // false means a machine interface
+	IsPort      bool // the interface is a port, for example on a bridge
 }
 
-// FindLostLink returns which of the links of a connected namespace was removed, or is no longer a port; "" if there is none. It calls
+// FindLostLink returns which of a connected namespace's links was removed, or is no longer a port; "" if there is none. It calls
 // no plugin.
 func FindLostLink(namespacePath string, links []Link) (reason string, err error) {
 	err = withLinkLookup(namespacePath, func(lookup linkLookupFunc) error {
@@ -64,7 +64,7 @@ func findReportedLinks(result *types100.Result, namespacePath string) (links []L
 // linkLookupFunc returns an interface, nil if it does not exist.
 type linkLookupFunc func(name string, inNamespace bool) (*Link, error)
 
-// withLinkLookup calls f with a function that looks up interfaces of the machine and of the namespace.
+// withLinkLookup calls f with a function that looks up the machine's and the namespace's interfaces.
 func withLinkLookup(namespacePath string, f func(linkLookupFunc) error) error {
 	ns, err := vnetns.GetFromPath(namespacePath)
 	if err != nil {

@@ -18,14 +18,14 @@ import (
 // versionTimeout limits how long runForPluginVersionOrEmpty waits for a plugin to print its version.
 var versionTimeout = 2 * time.Second
 
-// versionPattern matches the last word of the first line that ends with a version, as Nomad does. Some plugins print
-// "CNI bridge plugin v1.1.1", others only a line with the protocol versions that they support.
+// versionPattern matches the last word on the first line that ends with a version, as Nomad does. Some plugins print
+// "CNI bridge plugin v1.1.1", others only a line with their supported protocol versions.
 var versionPattern = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?m)(?:^|\s)(v?\d+\.\d+\.\d+\S*)[ \t\r]*$`)
 })
 
-// RunForPluginVersionByName returns name of an installed plugin -> version. It runs each program in the plugin
-// directories, and skips programs that print no version.
+// RunForPluginVersionByName returns installed plugin name -> version. It runs each program in the plugin directories,
+// and skips programs that print no version.
 func (c *Client) RunForPluginVersionByName(ctx context.Context) map[string]string {
 	versions := make(map[string]string)
 	for _, dir := range c.config.PluginDirs {

@@ -1,5 +1,5 @@
-// Package hostnet creates the network namespaces of allocations on this machine, connects each to the
-// network of its mode, and reports which modes the machine supports.
+// Package hostnet creates allocations' network namespaces on this machine, connects each to its mode's network, and
+// reports which modes the machine supports.
 //
-// It is the [network.HostNamespaces] of the agent, and keeps no records. Packages netns, bridge and cni do the work.
+// It is the agent's [network.HostNamespaces], and keeps no records. Packages netns, bridge and cni do the work.
 package hostnet

@@ -17,10 +17,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/network/bridge"
 )
 
-// Capabilities are the network modes that the machine supports, besides host and none, and attributes of the node.
+// Capabilities are the network modes that the machine supports, besides host and none, and node attributes.
 type Capabilities struct {
 	NetworkModes   []string          // such as bridge and cni/NAME
-	NodeAttributes map[string]string // attribute of the node -> value
+	NodeAttributes map[string]string // node attribute -> value
 }
 
 // Fingerprint returns the network modes, and an error that says why a mode is missing. It runs each CNI plugin
@@ -42,8 +42,8 @@ func (h *HostNamespaces) Fingerprint(ctx context.Context) (Capabilities, error) 
 	return c, errors.Join(err, checkNoIptablesLegacyFilterRules("/proc/net"))
 }
 
-// checkNoIptablesLegacyFilterRules returns an error if the machine has filter rules of iptables-legacy, which can drop
-// the bridge's packets. The rules are not in nftables, so the agent cannot add a rule that accepts these packets.
+// checkNoIptablesLegacyFilterRules returns an error if the machine has iptables-legacy filter rules, which can drop the
+// bridge's packets. The rules are not in nftables, so the agent cannot add a rule that accepts these packets.
 func checkNoIptablesLegacyFilterRules(procNetDir string) error {
 	for program, file := range map[string]string{"iptables-legacy": "ip_tables_names", "ip6tables-legacy": "ip6_tables_names"} {
 		names, err := os.ReadFile(filepath.Join(procNetDir, file))
@@ -54,7 +54,7 @@ func checkNoIptablesLegacyFilterRules(procNetDir string) error {
 	return nil
 }
 
-// probeBridgeInNewNamespace creates a veth pair, a bridge and its rules in the network namespace of the calling thread,
+// probeBridgeInNewNamespace creates a veth pair, a bridge and its rules in the calling thread's network namespace,
 // which must be new.
 func probeBridgeInNewNamespace(c bridge.Config) error {
 	attributes := netlink.NewLinkAttrs()

@@ -22,10 +22,9 @@ import (
 type Config struct {
 	Bridge bridge.Config // defaults: nomad, 172.26.64.0/20
 	CNI    cni.Config    // defaults: /opt/cni/bin, /opt/cni/config
-	// CNICacheDir is the directory in which libcni stores the results of CNI plugins. Only the agent may be able to write
-	// to it.
+	// CNICacheDir is the directory in which libcni stores CNI plugin results. Only the agent may be able to write to it.
 	CNICacheDir string
-	// HostNetworks are the networks of the machine that ports can name, besides default.
+	// HostNetworks are the machine's networks that ports can name, besides default.
 	HostNetworks map[string]HostNetwork
 }
 
@@ -40,7 +39,7 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Network modes. The mode of a CNI network is cniPrefix and the network's name.
+// Network modes. A CNI network's mode is cniPrefix and the network's name.
 const (
 	modeBridge = "bridge"
 	cniPrefix  = "cni/"
@@ -68,7 +67,7 @@ func (*HostNamespaces) CreateNamespace(allocID string) (path string, err error) 
 // RemoveNamespace implements network.HostNamespaces.
 func (*HostNamespaces) RemoveNamespace(allocID string) error { return netns.Remove(allocID) }
 
-// ReadCNIConfigIntoRecord implements network.HostNamespaces: it adds the configuration of a CNI network to the record.
+// ReadCNIConfigIntoRecord implements network.HostNamespaces: it adds a CNI network's configuration to the record.
 func (h *HostNamespaces) ReadCNIConfigIntoRecord(n *state.AllocNetwork) error {
 	name, isCNI := strings.CutPrefix(n.Mode, cniPrefix)
 	if !isCNI {
@@ -82,8 +81,8 @@ func (h *HostNamespaces) ReadCNIConfigIntoRecord(n *state.AllocNetwork) error {
 	return err
 }
 
-// CheckPortsAndConnectNamespace implements network.HostNamespaces. It waits up to portRetryTimeout for ports that are
-// forwarded to another allocation, which may be stopping.
+// CheckPortsAndConnectNamespace implements network.HostNamespaces. It waits up to portRetryTimeout for ports that are forwarded
+// to another allocation, which may be stopping.
 func (h *HostNamespaces) CheckPortsAndConnectNamespace(ctx context.Context, n *state.AllocNetwork, path string) (*state.NetworkStatus, error) {
 	if n.Mode == modeBridge || strings.HasPrefix(n.Mode, cniPrefix) {
 		if err := h.checkPortsFree(n); err != nil {
@@ -107,8 +106,8 @@ func (h *HostNamespaces) CheckPortsAndConnectNamespace(ctx context.Context, n *s
 	return nil, nil
 }
 
-// checkPortsFree returns an error if a program of the machine listens on one of the ports: clients of the program
-// would reach the allocation instead.
+// checkPortsFree returns an error if a program on the machine listens on one of the ports: the program's clients would reach the
+// allocation instead.
 func (h *HostNamespaces) checkPortsFree(n *state.AllocNetwork) error {
 	for _, p := range n.Ports {
 		if h.isPortFree(p, n.Mode) {
@@ -206,7 +205,7 @@ func (h *HostNamespaces) DisconnectNamespace(ctx context.Context, n *state.Alloc
 	return nil
 }
 
-// networkNamespacePath returns the path of a network's namespace, also of one that was not created completely.
+// networkNamespacePath returns the path of a network's namespace, even if the namespace was not created completely.
 func networkNamespacePath(n *state.AllocNetwork) string {
 	if n.Isolation != nil {
 		return n.Isolation.Path
@@ -249,7 +248,7 @@ func connectedBridgeEndpoint(n *state.AllocNetwork) (bridge.ConnectedEndpoint, e
 	return bridge.ConnectedEndpoint{Endpoint: e, Status: s}, err
 }
 
-// findLostCNILink returns which interface a namespace has lost. A record of an earlier version has no links, which are not checked.
+// findLostCNILink returns which interface a namespace has lost. An earlier version's record has no links, which are not checked.
 func findLostCNILink(n *state.AllocNetwork) (reason string, err error) {
 	if len(n.Status.Links) == 0 {
 		return "", nil

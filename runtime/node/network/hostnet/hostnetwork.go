@@ -8,22 +8,22 @@ import (
 	"slices"
 )
 
-// HostNetwork selects an address of the machine for ports that name the network. At least one of CIDR and Interface is
-// set; with both, the address satisfies both.
+// HostNetwork selects a machine address for ports that name the network. At least one of CIDR and Interface is set;
+// with both, the address satisfies both.
 type HostNetwork struct {
 	CIDR          netip.Prefix
 	Interface     string
 	ReservedPorts string // ports that allocations do not get on the address, a list like "22,80,8000-8010"
 }
 
-// HostAddress is an address of the machine and the interface that has it.
+// HostAddress is a machine address and the interface that has it.
 type HostAddress struct {
 	Interface string
 	Address   netip.Addr
 }
 
-// SelectHostAddressByNetworkName returns name of a host network -> its address: the first of all, the machine's
-// addresses, that the network selects. The error names the networks that select no address.
+// SelectHostAddressByNetworkName returns host network name -> its address: the first in all, the machine's addresses,
+// that the network selects. The error names the networks that select no address.
 func (c Config) SelectHostAddressByNetworkName(machineAddresses []HostAddress) (map[string]HostAddress, error) {
 	addresses := make(map[string]HostAddress)
 	var errs []error

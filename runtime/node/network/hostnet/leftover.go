@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/network/bridge"
 )
 
-// RemoveLeftoverNetwork disconnects and removes the namespace of an allocation without a record, because the state
-// of its agent is lost. It does nothing if there is no such namespace. Files that CNI plugins have stored for the
+// RemoveLeftoverNetwork disconnects and removes the namespace of an allocation without a record, because its
+// agent's state is lost. It does nothing if there is no such namespace. Files that CNI plugins have stored for the
 // allocation stay.
 func RemoveLeftoverNetwork(allocID string) error {
 	if uuid.Validate(allocID) != nil {

@@ -5,9 +5,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// namespaceDNSConfigIfNeeded returns the DNS settings for tasks in a namespace of the bridge. It returns nil, so that
-// tasks get the machine's settings, unless those name a loopback address, which a namespace cannot reach, and others
-// are known.
+// namespaceDNSConfigIfNeeded returns the DNS settings for tasks in a bridge namespace. It returns nil, so that tasks
+// get the machine's settings, unless those name a loopback address, which a namespace cannot reach, and others are
+// known.
 func namespaceDNSConfigIfNeeded() *driver.DNSConfig {
 	if !netfiles.MachineResolver().HasLoopback() {
 		return nil

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// reserveTimeout limits a call of Reserve of a plugin, including the wait for a plugin process that is starting.
+	// reserveTimeout limits a plugin's Reserve call, including the wait for a plugin process that is starting.
 	reserveTimeout = 30 * time.Second
 
 	// unknownDeviceTimeout is how long Reserve waits for a device that no plugin reports,
@@ -27,17 +27,17 @@ const (
 	unknownDeviceTimeout = 10 * time.Second
 )
 
-// devicePlugins is the part of the supervisor that a Manager needs.
+// devicePlugins has the supervisor methods that a Manager needs.
 type devicePlugins interface {
 	DeviceGroups() []supervisor.DeviceGroup
-	InfoChanged() <-chan struct{} // the channel is closed when the result of DeviceGroups changes
+	InfoChanged() <-chan struct{} // the channel is closed when the DeviceGroups result changes
 	// Device returns the plugin with the name. It waits until launchDeadline for a plugin process that is starting.
 	Device(ctx context.Context, pluginName string, launchDeadline time.Time) (device.Plugin, error)
 }
 
 // Config configures a Manager.
 type Config struct {
-	StatsInterval time.Duration // time between two samples of a plugin's statistics
+	StatsInterval time.Duration // time between two statistics samples from a plugin
 	// ReserveHasNoTimeout makes Reserve wait without a time limit until the plugin answers or the caller's context
 	// ends.
 	ReserveHasNoTimeout bool
@@ -57,20 +57,19 @@ func New(p devicePlugins, c Config) *Manager {
 	return &Manager{plugins: p, reserveHasNoTimeout: c.ReserveHasNoTimeout, sampler: newSampler(p, c.StatsInterval, c.Logger)}
 }
 
-// Close stops the collection of statistics, and waits until its goroutines have returned.
+// Close stops collecting statistics, and waits until its goroutines have returned.
 func (m *Manager) Close() { m.sampler.close() }
 
-// GroupIDOf returns the vendor, type and name of allocated devices, which identify their group.
+// GroupIDOf returns the vendor, type and name that identify allocated devices' group.
 func GroupIDOf(d *api.AllocatedDeviceResource) device.GroupID {
 	return device.GroupID{Vendor: d.Vendor, Type: d.Type, Name: d.Name}
 }
 
-// Reserve calls the plugin of devices that the scheduler has chosen for a task, and returns what
-// the task needs to use them. If the process of the plugin exits during the call, Reserve repeats the call in
-// the next process. While the plugin is unavailable, Reserve blocks until ctx is done. It calls reportOutage once, with the
-// error of an unavailable plugin or of the second process that has exited. Reserve fails if a plugin process
-// does not answer for 30 seconds, unless the Manager has no timeouts. A reservation is not released by a call: device plugins
-// have no such method.
+// Reserve calls the plugin for devices that the scheduler has chosen for a task, and returns what the task needs to use them. If
+// the plugin process exits during the call, Reserve repeats the call in the next process. While the plugin is unavailable,
+// Reserve blocks until ctx is done. It calls reportOutage once, with the error from an unavailable plugin or from the second
+// process that has exited. Reserve fails if a plugin process does not answer for 30 seconds, unless the Manager has no timeouts.
+// No call releases a reservation: device plugins have no such method.
 func (m *Manager) Reserve(ctx context.Context, d *api.AllocatedDeviceResource, reportOutage func(error)) (*device.Reservation, error) {
 	r, err := m.reserveWhenAvailable(ctx, d, reportOutage)
 	if err != nil && ctx.Err() != nil {
@@ -104,8 +103,8 @@ func (m *Manager) reserveWhenAvailable(ctx context.Context, d *api.AllocatedDevi
 	return nil, context.Cause(ctx)
 }
 
-// callReserve calls Reserve of the plugin once. It waits for a plugin process that is starting. The call and the wait together have
-// reserveTimeout.
+// callReserve calls the plugin's Reserve once. It waits for a plugin process that is starting. The call and the wait together
+// have reserveTimeout.
 func (m *Manager) callReserve(ctx context.Context, pluginName string, deviceIDs []string) (*device.Reservation, error) {
 	untilTimeout := ctx
 	if !m.reserveHasNoTimeout {
@@ -132,8 +131,7 @@ func (m *Manager) callReserve(ctx context.Context, pluginName string, deviceIDs 
 	return nil, err
 }
 
-// waitForPluginOfGroup returns the name of the plugin that reports a group of devices. It waits up to
-// unknownDeviceTimeout.
+// waitForPluginOfGroup names the plugin that reports a device group. It waits up to unknownDeviceTimeout.
 func (m *Manager) waitForPluginOfGroup(ctx context.Context, groupID device.GroupID) (pluginName string, err error) {
 	timeout := time.NewTimer(unknownDeviceTimeout)
 	defer timeout.Stop()
@@ -153,8 +151,7 @@ func (m *Manager) waitForPluginOfGroup(ctx context.Context, groupID device.Group
 	}
 }
 
-// ToAPINodeDevices converts groups of devices to the form of Nomad's API for nodes, sorted by
-// their ids.
+// ToAPINodeDevices converts device groups to the Nomad API's form for nodes, sorted by their ids.
 func ToAPINodeDevices(groups []supervisor.DeviceGroup) []*api.NodeDeviceResource {
 	var all []*api.NodeDeviceResource
 	for _, g := range groups {

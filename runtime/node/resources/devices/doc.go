@@ -1,5 +1,5 @@
-// Package devices is the devices of this machine as its users see them: groups of devices for the
-// node's record, reservations for tasks, and statistics.
+// Package devices presents this machine's devices to their users: device groups for the node's
+// record, reservations for tasks, and statistics.
 //
 // It starts no plugin: package supervisor runs the device plugins. It does not choose devices
 // for allocations either: package scheduler does. Packages localnode, hooks and agent are its

@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// UnusableReason returns which of the devices are unhealthy or reported by no plugin at present, and why; "" if there are none.
-// It does not block.
+// UnusableReason returns which devices are unhealthy or reported by no plugin at present, and why; "" if there are none. It
+// does not block.
 func (m *Manager) UnusableReason(d *api.AllocatedDeviceResource) string {
 	groups, groupID := m.plugins.DeviceGroups(), GroupIDOf(d)
 	var reported []device.Device
@@ -44,9 +44,9 @@ func unhealthyText(name, description string) string {
 	return fmt.Sprintf("device %s is unhealthy: %s", name, description)
 }
 
-// HealthChanges returns a text for each device of a node whose health has changed, by the name of the device as
-// model.DeviceInstanceName returns it: a device that has become unhealthy, or that no plugin reports any longer, and a healthy
-// device that was unhealthy or not reported before.
+// HealthChanges returns a text for each node device with changed health, by the device name that model.DeviceInstanceName
+// returns: a device that has become unhealthy, or that no plugin reports any longer, and a healthy device that was unhealthy or
+// not reported before.
 func HealthChanges(before, now []*api.NodeDeviceResource) map[string]string {
 	was, is, changes := devicesByName(before), devicesByName(now), map[string]string{}
 	for name := range was {
@@ -66,7 +66,7 @@ func HealthChanges(before, now []*api.NodeDeviceResource) map[string]string {
 	return changes
 }
 
-// devicesByName returns the devices of a node by their names.
+// devicesByName returns a node's devices by name.
 func devicesByName(groups []*api.NodeDeviceResource) map[string]*api.NodeDevice {
 	all := map[string]*api.NodeDevice{}
 	for _, g := range groups {

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// streamIdleTimeout is how long the streams stay open after the last call of Stats.
+	// streamIdleTimeout is how long the streams stay open after the last Stats call.
 	streamIdleTimeout = 10 * time.Second
-	// firstSampleTimeout is how long Stats waits for the first sample of a plugin.
+	// firstSampleTimeout is how long Stats waits for a plugin's first sample.
 	firstSampleTimeout = 2 * time.Second
 
 	// The minimum and the maximum delay until a stream is opened again after an error.
@@ -25,27 +25,27 @@ const (
 	maxStatsRetryDelay = 30 * time.Minute
 )
 
-// statsSampler collects the statistics of device plugins on demand: startSamplingAndGetStats opens a stream to
-// each plugin, which stays open until streamIdleTimeout has passed without another call of startSamplingAndGetStats.
+// statsSampler collects device plugin statistics on demand: startSamplingAndGetStats opens a stream to each plugin,
+// which stays open until streamIdleTimeout has passed without another startSamplingAndGetStats call.
 type statsSampler struct {
 	plugins        devicePlugins
 	sampleInterval time.Duration
 	logger         hclog.Logger
-	ctx            context.Context    // parent of the contexts of all streams
+	ctx            context.Context    // parent of all streams' contexts
 	cancelStreams  context.CancelFunc // ends ctx
 	streamsWG      sync.WaitGroup
 
 	mu              sync.Mutex
-	streamsByPlugin map[string]*statsStream // name of the plugin -> stream
+	streamsByPlugin map[string]*statsStream // plugin name -> stream
 }
 
-// statsStream is the stream of statistics of one plugin, which may be closed. Its fields are guarded by sampler.mu.
+// statsStream is one plugin's statistics stream, which may be closed. sampler.mu guards its fields.
 type statsStream struct {
 	cancel              context.CancelFunc  // closes the stream; nil while the stream is closed
 	idleTimer           *time.Timer         // calls cancel after streamIdleTimeout
 	firstAttemptDone    chan struct{}       // closed after the first sample or error since the stream was opened, or after firstSampleTimeout
 	latestSample        []device.GroupStats // latest sample; nil while the stream is closed
-	consecutiveFailures int                 // number of consecutive errors
+	consecutiveFailures int                 // consecutive errors
 	noReopenBefore      time.Time           // time before which the stream is not opened again
 }
 
@@ -61,7 +61,7 @@ func (s *statsSampler) close() {
 	s.streamsWG.Wait()
 }
 
-// StartSamplingAndGetStats returns the latest statistics of all devices, sorted by vendor, type and name. A call that
+// StartSamplingAndGetStats returns the latest statistics for all devices, sorted by vendor, type and name. A call that
 // opens a stream blocks until the plugin has sent its statistics, for two seconds at most. The caller must not change
 // the result.
 func (m *Manager) StartSamplingAndGetStats(ctx context.Context) []*api.DeviceGroupStats {
@@ -72,7 +72,7 @@ func (m *Manager) StartSamplingAndGetStats(ctx context.Context) []*api.DeviceGro
 	return m.sampler.startSamplingAndGetStats(ctx, slices.Sorted(maps.Keys(names)))
 }
 
-// startSamplingAndGetStats returns the latest statistics of the plugins with the names.
+// startSamplingAndGetStats returns the named plugins' latest statistics.
 func (s *statsSampler) startSamplingAndGetStats(ctx context.Context, pluginNames []string) []*api.DeviceGroupStats {
 	var firstAttempts []<-chan struct{}
 	for _, name := range pluginNames {
@@ -98,7 +98,7 @@ func (s *statsSampler) startSamplingAndGetStats(ctx context.Context, pluginNames
 	return all
 }
 
-// openOrKeepStream opens a plugin's stream, or restarts the idle timer of an open stream. It returns
+// openOrKeepStream opens a plugin's stream, or restarts an open stream's idle timer. It returns
 // statsStream.firstAttemptDone.
 func (s *statsSampler) openOrKeepStream(pluginName string) (firstAttemptDone <-chan struct{}) {
 	s.mu.Lock()
@@ -122,8 +122,8 @@ func (s *statsSampler) openOrKeepStream(pluginName string) (firstAttemptDone <-c
 	return stream.firstAttemptDone
 }
 
-// runStream reads the stream of a plugin until the stream or ctx ends. It calls onFirstAttemptDone after each
-// sample, after firstSampleTimeout, and at the end.
+// runStream reads a plugin's stream until the stream or ctx ends. It calls onFirstAttemptDone after each sample, after
+// firstSampleTimeout, and at the end.
 func (s *statsSampler) runStream(ctx context.Context, pluginName string, stream *statsStream, onFirstAttemptDone func()) {
 	timeout := time.AfterFunc(firstSampleTimeout, onFirstAttemptDone)
 	defer timeout.Stop()
@@ -152,8 +152,8 @@ func (s *statsSampler) runStream(ctx context.Context, pluginName string, stream 
 	onFirstAttemptDone()
 }
 
-// readSamplesUntilEnd opens the stream of a plugin and passes each sample to onSample. It returns nil if the plugin ends
-// the stream.
+// readSamplesUntilEnd opens a plugin's stream and passes each sample to onSample. It returns nil if the plugin ends the
+// stream.
 func (s *statsSampler) readSamplesUntilEnd(ctx context.Context, pluginName string, onSample func([]device.GroupStats)) error {
 	plugin, err := s.plugins.Device(ctx, pluginName, time.Time{})
 	if err != nil {
@@ -172,7 +172,7 @@ func (s *statsSampler) readSamplesUntilEnd(ctx context.Context, pluginName strin
 	return nil
 }
 
-// StatsOfAllocated returns the statistics in all of the devices that are allocated.
+// StatsOfAllocated returns the statistics in all for the allocated devices.
 func StatsOfAllocated(all []*api.DeviceGroupStats, allocated []*api.AllocatedDeviceResource) []*api.DeviceGroupStats {
 	own := []*api.DeviceGroupStats{}
 	for _, d := range allocated {

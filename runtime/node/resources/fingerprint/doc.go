@@ -2,5 +2,5 @@
 // the resources for placement.
 //
 // It reads them once, quickly, and never fails: unknown values are omitted and listed in Degradations.
-// It sends no network requests. The attributes of drivers come from the drivers.
+// It sends no network requests. Driver attributes come from the drivers.
 package fingerprint

@@ -13,21 +13,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// NomadVersion is the version of Nomad whose behaviour the agent implements. Clients of Nomad and
-// constraints of jobs compare it.
+// NomadVersion is the Nomad version that the agent behaves like. Nomad clients and job constraints compare it.
 const NomadVersion = "2.0.6"
 
-// Options are the parameters of ReadHost.
+// Options are ReadHost's parameters.
 type Options struct {
-	DataDir      string // data directory, whose file system is the node's storage; the directory need not exist
-	AgentVersion string // version of nomad-lite
+	DataDir      string // data directory; its file system is the node's storage; the directory need not exist
+	AgentVersion string // nomad-lite version
 
-	// NetworkInterface is the name of the interface whose address is the node's address. If it is empty or has no address,
-	// that is the interface of the default route.
+	// NetworkInterface names the interface that has the node's address. If it is empty or has no address, that is the default
+	// route's interface.
 	NetworkInterface string
 
-	// ReservedCoreIDs are the ids of cores that tasks do not get. Ids of cores that the machine does not
-	// have are ignored.
+	// ReservedCoreIDs are the ids of cores that tasks do not get. Ids that the machine does not have are ignored.
 	ReservedCoreIDs []int
 }
 
@@ -37,22 +35,22 @@ type Host struct {
 	Attributes map[string]string
 
 	Hostname string
-	IP       string // address of the node; a loopback address if the machine has no other
+	IP       string // node address; a loopback address if the machine has no other
 	// InterfaceOfIP is the name of the interface that has IP, empty if the machine has only loopback addresses.
 	InterfaceOfIP string
 	Interfaces    []Interface
-	// NodeNetworks describes the networks of the node to clients of the API; ReadHost leaves it out.
+	// NodeNetworks describes the node's networks to API clients; ReadHost leaves it out.
 	NodeNetworks []NodeNetwork
-	// NetworkModes are the modes of group networks, besides host and none; ReadHost leaves them out.
+	// NetworkModes are the group network modes, besides host and none; ReadHost leaves them out.
 	NetworkModes []string
 	// HostNetworks are the networks that the operator has named, with their addresses; ReadHost leaves them out.
 	HostNetworks map[string]HostNetwork
-	UsableCores  int // number of cores that this process can use, including the reserved cores
-	UsableCPUMHz int // sum of the frequencies of these cores
+	UsableCores  int // cores that this process can use, including the reserved cores
+	UsableCPUMHz int // sum of these cores' frequencies
 	Topology     *base.Topology
 
-	// ReservableCoreIDs are the ids of the cores that tasks can reserve, ReservedCoreIDs those of
-	// Options.ReservedCoreIDs that this process can use.
+	// ReservableCoreIDs are the ids of the cores that tasks can reserve, ReservedCoreIDs those in Options.ReservedCoreIDs that this
+	// process can use.
 	ReservableCoreIDs, ReservedCoreIDs []uint16
 
 	MemoryMB            int
@@ -60,31 +58,30 @@ type Host struct {
 
 	// CgroupVersion is the cgroup version: 1 (also hybrid), 2, or 0 if there are none.
 	CgroupVersion int
-	// ParentCgroup is the name of the agent's cgroup, empty if there is none.
+	// ParentCgroup is the agent's cgroup name, empty if there is none.
 	ParentCgroup string
 
 	// Degradations lists, in one sentence each, features and values that this machine lacks.
 	Degradations []string
 }
 
-// NodeNetwork is a network of the node in the format of Nomad's API: a network mode of groups, or an interface whose
-// addresses ports can have.
+// NodeNetwork is a node network in the Nomad API's format: a group network mode, or an interface with addresses for ports.
 type NodeNetwork struct {
 	Mode, Device, MacAddress string
 	Speed                    int // megabits per second; 0 for a mode
 	Addresses                []NodeNetworkAddress
 }
 
-// NodeNetworkAddress is an address of an interface under the name of a host network.
+// NodeNetworkAddress is an interface address under a host network's name.
 type NodeNetworkAddress struct {
 	Family, Alias, Address, ReservedPorts string
 	Gateway                               string // always empty, as in Nomad
 }
 
-// HostNetwork is the address that ports of a host network get, and its interface.
+// HostNetwork is the address that a host network's ports get, and its interface.
 type HostNetwork struct{ Interface, IP string }
 
-// HostNetworkAddressesExceptIP returns the addresses of the host networks, except h.IP.
+// HostNetworkAddressesExceptIP returns the host networks' addresses, except h.IP.
 func (h Host) HostNetworkAddressesExceptIP() []netip.Addr {
 	var addresses []netip.Addr
 	for _, n := range h.HostNetworks {
@@ -95,8 +92,8 @@ func (h Host) HostNetworkAddressesExceptIP() []netip.Addr {
 	return addresses
 }
 
-// IsOnlyOfHostNetworks reports whether a network resource of the node, with the mode and the interface given, is an address that
-// only ports of host networks get. NodeNetworks has such addresses, and the resources that others see do not.
+// IsOnlyOfHostNetworks reports whether a node network resource, with the mode and the interface given, is an address that only
+// host networks' ports get. NodeNetworks has such addresses, and the resources that others see do not.
 func (h Host) IsOnlyOfHostNetworks(mode, device string) bool {
 	return mode == "host" && device != h.InterfaceOfIP
 }
@@ -120,22 +117,21 @@ func ReadHost(o Options) Host {
 	return p.host
 }
 
-// prober reads the properties of the machine into host.
+// prober reads the machine's properties into host.
 type prober struct {
 	options Options
-	rootFS  fs.FS // root file system of the machine
+	rootFS  fs.FS // the machine's root file system
 	host    Host
 }
 
-// setAttributeUnlessEmpty sets an attribute of the node, unless the value is empty, which means that it is unknown.
+// setAttributeUnlessEmpty sets a node attribute, unless the value is empty, which means that it is unknown.
 func (p *prober) setAttributeUnlessEmpty(name, value string) {
 	if value = strings.TrimSpace(value); value != "" {
 		p.host.Attributes[name] = value
 	}
 }
 
-// setAttributeIfPositive sets an attribute of the node, unless the number is 0 or negative, which means that it is
-// unknown.
+// setAttributeIfPositive sets a node attribute, unless the number is 0 or negative, which means that it is unknown.
 func (p *prober) setAttributeIfPositive(name string, n int64) {
 	if n > 0 {
 		p.host.Attributes[name] = strconv.FormatInt(n, 10)
@@ -146,7 +142,7 @@ func (p *prober) addDegradation(sentence string) {
 	p.host.Degradations = append(p.host.Degradations, sentence)
 }
 
-// readTrimmedTextOrEmpty returns the content of a small file, "" if it cannot be read.
+// readTrimmedTextOrEmpty returns a small file's content, "" if it cannot be read.
 func (p *prober) readTrimmedTextOrEmpty(path string) string {
 	data, err := fs.ReadFile(p.rootFS, path)
 	if err != nil {
@@ -158,7 +154,7 @@ func (p *prober) readTrimmedTextOrEmpty(path string) string {
 func (p *prober) setAgentAttributes() {
 	p.setAttributeUnlessEmpty("nomad.version", NomadVersion)
 	p.setAttributeUnlessEmpty("nomad.service_discovery", "true")
-	p.setAttributeUnlessEmpty("plugins.secrets.nomad.version", "1.0.0") // constraint of jobs with secret blocks
+	p.setAttributeUnlessEmpty("plugins.secrets.nomad.version", "1.0.0") // constraint for jobs with secret blocks
 	p.setAttributeUnlessEmpty("nomad-lite.version", p.options.AgentVersion)
 }
 
@@ -244,8 +240,8 @@ func (p *prober) readCPUAndTopology() {
 	p.setAttributeIfPositive("cpu.usablecompute", int64(reservable)*int64(mhz))
 }
 
-// firstCoreMHz returns the base frequency of the first core, else its maximum frequency, else its current
-// frequency, which cpuinfo, the content of /proc/cpuinfo, has; 0 if all are unknown.
+// firstCoreMHz returns the first core's base frequency, else its maximum frequency, else its current frequency from cpuinfo, the
+// content of /proc/cpuinfo; 0 if all are unknown.
 func (p *prober) firstCoreMHz(cpuinfo string) int {
 	for _, name := range []string{"base_frequency", "cpuinfo_max_freq"} {
 		if khz, err := strconv.Atoi(p.readTrimmedTextOrEmpty("sys/devices/system/cpu/cpu0/cpufreq/" + name)); err == nil && khz >= 1000 {
@@ -259,7 +255,7 @@ func (p *prober) firstCoreMHz(cpuinfo string) int {
 	return int(mhz)
 }
 
-// cpuinfoField returns the first value of a key in /proc/cpuinfo.
+// cpuinfoField returns a key's first value in /proc/cpuinfo.
 func cpuinfoField(cpuinfo, key string) string {
 	for line := range strings.Lines(cpuinfo) {
 		k, value, ok := strings.Cut(line, ":")

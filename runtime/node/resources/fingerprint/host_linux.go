@@ -22,7 +22,7 @@ func uname() (release, machine string) {
 	return unix.ByteSliceToString(u.Release[:]), unix.ByteSliceToString(u.Machine[:])
 }
 
-// landlockVersion returns the version of Landlock, for example "v7", or "" if the kernel lacks it.
+// landlockVersion returns the Landlock version, for example "v7", or "" if the kernel lacks it.
 func landlockVersion() string {
 	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
@@ -31,9 +31,9 @@ func landlockVersion() string {
 	return "v" + strconv.Itoa(int(version))
 }
 
-// taskSignalNames returns the names of the signals that can be sent to a task.
+// taskSignalNames returns the names of signals that can be sent to a task.
 func taskSignalNames() []string {
-	names := []string{"SIGIOT"} // alias of SIGABRT
+	names := []string{"SIGIOT"} // SIGABRT alias
 	for n := unix.Signal(1); n < 32; n++ {
 		if name := unix.SignalName(n); name != "" {
 			names = append(names, name)
@@ -42,7 +42,7 @@ func taskSignalNames() []string {
 	return names
 }
 
-// hashMachineID returns a hash of the machine id in the form of a UUID. The machine id itself must stay secret.
+// hashMachineID returns a hash of the machine id in UUID form. The machine id itself must stay secret.
 func hashMachineID(machineID string) string {
 	if machineID == "" {
 		return ""
@@ -68,7 +68,7 @@ func totalMemoryBytes() int64 {
 	return int64(info.Totalram) * int64(info.Unit)
 }
 
-// cgroupVersion returns the version of cgroups with controllers that the host uses, or 0. A hybrid host, which also
+// cgroupVersion returns the version for cgroups with controllers that the host uses, or 0. A hybrid host, which also
 // mounts version 2 without controllers, has version 1.
 func cgroupVersion() int {
 	fsType := func(path string) int64 {
@@ -89,8 +89,7 @@ func cgroupVersion() int {
 	return 0
 }
 
-// readDataDirStorage reads the size of the file system of the data directory, or of the nearest parent directory that
-// exists.
+// readDataDirStorage reads the file system size for the data directory, or for the nearest existing parent directory.
 func (p *prober) readDataDirStorage() {
 	dir := filepath.Clean(p.options.DataDir)
 	if abs, err := filepath.Abs(dir); err == nil {
@@ -120,7 +119,7 @@ func (p *prober) readDataDirStorage() {
 	p.setAttributeUnlessEmpty("unique.storage.volume", deviceOfPath(p.readTrimmedTextOrEmpty("proc/self/mountinfo"), dir))
 }
 
-// deviceOfPath returns the device of the file system that a path is on. mountinfo is the content of
+// deviceOfPath returns the device of the file system that a path is on. mountinfo is the content from
 // /proc/<pid>/mountinfo.
 func deviceOfPath(mountinfo, path string) string {
 	var bestMount hoststats.Mount

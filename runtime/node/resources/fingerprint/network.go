@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
-// Interface is a network interface of the machine that is up and has addresses.
+// Interface is a machine's network interface that is up and has addresses.
 type Interface struct {
 	Name      string
 	MAC       string       // empty if the interface has none
@@ -25,11 +25,11 @@ type Interface struct {
 	isLoopback bool
 }
 
-// defaultMBits is the speed of an interface that has no known speed, as in Nomad.
+// defaultMBits is the speed for an interface without a known speed, as in Nomad.
 const defaultMBits = 1000
 
-// readInterfacesAndSelectNodeIP selects the interface whose address is the node's address: the interface that the
-// operator has named, else that of the default route, else the first that has an address.
+// readInterfacesAndSelectNodeIP selects the interface that has the node's address: the interface that the operator has
+// named, else the default route's, else the first that has an address.
 func (p *prober) readInterfacesAndSelectNodeIP() {
 	interfaces, err := p.listUpInterfacesWithAddresses()
 	if err != nil {
@@ -55,7 +55,7 @@ func (p *prober) readInterfacesAndSelectNodeIP() {
 // AttributeIP is the name of the attribute with the node's address.
 const AttributeIP = "unique.network.ip-address"
 
-// LoopbackInterface returns the name of the loopback interface of the machine, or "" if there is none.
+// LoopbackInterface returns the name of the machine's loopback interface, or "" if there is none.
 func LoopbackInterface() string {
 	interfaces, _ := net.Interfaces() // without a list, there is none that could be used
 	for _, i := range interfaces {
@@ -66,14 +66,14 @@ func LoopbackInterface() string {
 	return ""
 }
 
-// listUpInterfacesWithAddresses lists the interfaces that are up, in the order of the kernel.
+// listUpInterfacesWithAddresses lists the interfaces that are up, in the kernel's order.
 func (p *prober) listUpInterfacesWithAddresses() ([]Interface, error) {
 	list, err := net.Interfaces()
 	if err != nil {
 		return nil, fmt.Errorf("list network interfaces: %w", err)
 	}
 	opcount.Count(opcount.Netlink)
-	// net.Interface.Addrs would read all addresses of the machine for each interface.
+	// net.Interface.Addrs would read all machine addresses for each interface.
 	addresses, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // an interface is added or removed meanwhile
 		return nil, fmt.Errorf("list addresses of network interfaces: %w", err)
@@ -91,7 +91,7 @@ func (p *prober) listUpInterfacesWithAddresses() ([]Interface, error) {
 			}
 		}
 		if len(found.Addresses) > 0 {
-			found.MBits = p.interfaceMBitsOrDefault(i.Name) // the ends of tasks in bridges, which can be many, have no address here
+			found.MBits = p.interfaceMBitsOrDefault(i.Name) // the tasks' ends in bridges, which can be many, have no address here
 			slices.SortStableFunc(found.Addresses, func(a, b netip.Addr) int { return cmp.Compare(a.BitLen(), b.BitLen()) })
 			up = append(up, found)
 		}
@@ -105,7 +105,7 @@ func (p *prober) interfaceMBitsOrDefault(name string) int {
 	return cmp.Or(int(p.readNumberOrZero("sys/class/net/"+name+"/speed")), defaultMBits)
 }
 
-// firstAddressOfInterface returns the first address of the interface with the name, and false if it is not in the list.
+// firstAddressOfInterface returns the named interface's first address, and false if it is not in the list.
 func firstAddressOfInterface(interfaces []Interface, name string) (address netip.Addr, ok bool) {
 	for _, i := range interfaces {
 		if i.Name == name {
@@ -115,9 +115,9 @@ func firstAddressOfInterface(interfaces []Interface, name string) (address netip
 	return netip.Addr{}, false
 }
 
-// selectAddressOrLoopback returns the address of the node and the name of its interface: the first address of
-// preferredInterface, else the first address of any interface, except loopback addresses. If there is none, it returns
-// 127.0.0.1, no interface, and false.
+// selectAddressOrLoopback returns the node's address and its interface name: preferredInterface's first address, else the
+// first address on any interface, except loopback addresses. If there is none, it returns 127.0.0.1, no interface, and
+// false.
 func selectAddressOrLoopback(interfaces []Interface, preferredInterface string) (name string, address netip.Addr, ok bool) {
 	for _, onlyPreferred := range []bool{true, false} {
 		for _, i := range interfaces {
@@ -132,8 +132,8 @@ func selectAddressOrLoopback(interfaces []Interface, preferredInterface string) 
 	return "", netip.AddrFrom4([4]byte{127, 0, 0, 1}), false
 }
 
-// defaultRouteInterface returns the interface of the default route with the lowest metric, of IPv4 if there is one, else of
-// IPv6. The parameters are the contents of /proc/net/route and /proc/net/ipv6_route.
+// defaultRouteInterface returns the interface for the default route with the lowest metric, for IPv4 if there is one, else
+// for IPv6. The parameters are the contents of /proc/net/route and /proc/net/ipv6_route.
 func defaultRouteInterface(procNetRoute, procNetIPv6Route string) string {
 	const up = 1
 	best, name := int64(-1), ""
@@ -147,8 +147,7 @@ func defaultRouteInterface(procNetRoute, procNetIPv6Route string) string {
 		}
 	}
 	for line := range strings.Lines(procNetRoute) {
-		// columns of /proc/net/route: Iface Destination Gateway Flags RefCnt Use Metric Mask
-		// …
+		// columns in /proc/net/route: Iface Destination Gateway Flags RefCnt Use Metric Mask …
 		if f := strings.Fields(line); len(f) >= 8 && f[1] == "00000000" && f[7] == "00000000" {
 			consider(f[0], f[6], 10, f[3])
 		}
@@ -157,8 +156,7 @@ func defaultRouteInterface(procNetRoute, procNetIPv6Route string) string {
 		return name
 	}
 	for line := range strings.Lines(procNetIPv6Route) {
-		// columns of /proc/net/ipv6_route: destination, length, source, length, next hop,
-		// metric, refs, use, flags, device
+		// columns in /proc/net/ipv6_route: destination, length, source, length, next hop, metric, refs, use, flags, device
 		f := strings.Fields(line)
 		if len(f) >= 10 && f[1] == "00" && strings.Trim(f[0], "0") == "" && f[9] != "lo" {
 			consider(f[9], f[5], 16, f[8])

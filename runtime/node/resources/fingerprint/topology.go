@@ -13,11 +13,11 @@ import (
 // The distances that the kernel uses if the firmware defines none: from a NUMA node to itself, and to another node.
 const localNUMADistance, remoteNUMADistance = 10, 20
 
-// defaultCoreMHz is the assumed speed of a core whose speed is unknown. It is not 0, because drivers divide by the speed.
+// defaultCoreMHz is the assumed speed for a core without a known speed. It is not 0, because drivers divide by the speed.
 const defaultCoreMHz = 1000
 
-// readTopologyAndSetHostCores returns a description of the online cores, and sets ReservableCoreIDs and ReservedCoreIDs
-// of the host. defaultMHz is the base frequency of cores whose own frequency is unknown; 0 means unknown.
+// readTopologyAndSetHostCores returns a description of the online cores, and sets the host's ReservableCoreIDs and
+// ReservedCoreIDs. defaultMHz is the base frequency for cores without a known frequency; 0 means unknown.
 func (p *prober) readTopologyAndSetHostCores(coreIDs []int, defaultMHz int) *base.Topology {
 	t := &base.Topology{}
 	nodeOfCore := map[int]uint32{}
@@ -67,8 +67,8 @@ func (p *prober) readTopologyAndSetHostCores(coreIDs []int, defaultMHz int) *bas
 	return t
 }
 
-// numaDistances returns the distances of a NUMA node to all nodes. selfIndex is the node's index, nodeCount the number of
-// nodes.
+// numaDistances returns a NUMA node's distances to all nodes. selfIndex is the node's index, nodeCount how many nodes
+// there are.
 func (p *prober) numaDistances(node uint32, selfIndex, nodeCount int) []uint32 {
 	row := make([]uint32, nodeCount)
 	stated := strings.Fields(p.readTrimmedTextOrEmpty(fmt.Sprintf("sys/devices/system/node/node%d/distance", node)))

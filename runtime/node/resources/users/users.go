@@ -13,7 +13,7 @@ import (
 // Task identifies a task that can have a user id.
 type Task struct{ AllocID, Name string }
 
-// UIDPool assigns user ids of a range to tasks. Its methods may be called concurrently.
+// UIDPool assigns user ids from a range to tasks. Its methods may be called concurrently.
 type UIDPool struct {
 	idRange    idrange.Range
 	hasAccount func(uint32) bool
@@ -24,14 +24,12 @@ type UIDPool struct {
 	nextCandidateUID uint32 // id at which the next search for a free id starts
 }
 
-// NewPool returns a UIDPool of the ids in a range. It does not assign an id that has an account on
-// this machine.
+// NewPool returns a UIDPool for the ids in a range. It does not assign an id that has an account on this machine.
 func NewPool(ids idrange.Range) *UIDPool {
 	return &UIDPool{
 		idRange: ids, hasAccount: hasAccount,
 		uidByTask: make(map[Task]uint32), taskByUID: make(map[uint32]Task),
-		// A random start makes it unlikely that an id which an earlier agent has released is
-		// assigned again soon.
+		// With a random start, an id that an earlier agent has released is unlikely to be assigned again soon.
 		nextCandidateUID: ids.First + rand.Uint32N(ids.Last-ids.First+1),
 	}
 }
@@ -41,8 +39,8 @@ func hasAccount(uid uint32) bool {
 	return err == nil
 }
 
-// Acquire returns a task's id. If the task has no id, Acquire assigns previousUID, the id that the task had before. If
-// previousUID is zero or belongs to another task, Acquire assigns the next free id of the range, so that an id is
+// Acquire returns a task's id. If the task has no id, Acquire assigns previousUID, the task's former id. If
+// previousUID is zero or belongs to another task, Acquire assigns the next free id in the range, so that an id is
 // reused as late as possible.
 func (p *UIDPool) Acquire(task Task, previousUID uint32) (uint32, error) {
 	p.mu.Lock()
@@ -55,7 +53,7 @@ func (p *UIDPool) Acquire(task Task, previousUID uint32) (uint32, error) {
 	}
 	for range uint64(p.idRange.Last-p.idRange.First) + 1 {
 		id := p.nextCandidateUID
-		if p.nextCandidateUID++; p.nextCandidateUID > p.idRange.Last || p.nextCandidateUID == 0 { // 0 after an overflow of uint32
+		if p.nextCandidateUID++; p.nextCandidateUID > p.idRange.Last || p.nextCandidateUID == 0 { // 0 after a uint32 overflow
 			p.nextCandidateUID = p.idRange.First
 		}
 		if _, taken := p.taskByUID[id]; !taken && !p.hasAccount(id) && p.assignUnlessTakenLocked(task, id) {
@@ -81,7 +79,7 @@ func (p *UIDPool) assignUnlessTakenLocked(task Task, uid uint32) bool {
 	return true
 }
 
-// Release makes the id of a task available to other tasks. It does nothing if the task has no id.
+// Release makes a task's id available to other tasks. It does nothing if the task has no id.
 func (p *UIDPool) Release(task Task) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

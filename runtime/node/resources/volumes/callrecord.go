@@ -13,17 +13,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// callEnvName is the environment variable with the call's id, which the processes inherit that the plugin starts.
+// callEnvName is the environment variable with the call's id. The processes that the plugin starts inherit it.
 const callEnvName = "NOMAD_LITE_VOLUME_CALL"
 
 // killTimeout is how long killCallProcesses waits until the processes that it has killed have exited.
 const killTimeout = 10 * time.Second
 
-// pluginCallRecorder stores the id of the plugin call that is in progress, at most one. If the agent dies during the
-// call, the kernel kills only the plugin's first process; the next agent finds and kills the others by the id.
+// pluginCallRecorder stores the id of the plugin call in progress, at most one. If the agent dies during the call, the
+// kernel kills only the plugin's first process; the next agent finds and kills the others by the id.
 type pluginCallRecorder struct{ store *store.Store }
 
-// recordCallStart stores the id of a new call, and returns the variable, as name=value, for the plugin's environment.
+// recordCallStart stores a new call's id, and returns the variable, as name=value, for the plugin's environment.
 func (c pluginCallRecorder) recordCallStart(ctx context.Context) (envVar string, err error) {
 	id := uuid.NewString()
 	_, err = c.store.Update(context.WithoutCancel(ctx), func(tx *store.Txn) error {
@@ -33,8 +33,8 @@ func (c pluginCallRecorder) recordCallStart(ctx context.Context) (envVar string,
 	return callEnvName + "=" + id, err
 }
 
-// killLeftoversAndRecordCallEnd deletes the stored id of a call. If the plugin was killed, it first kills the other
-// processes of the call.
+// killLeftoversAndRecordCallEnd deletes a call's stored id. If the plugin was killed, it first kills the call's other
+// processes.
 func (c pluginCallRecorder) killLeftoversAndRecordCallEnd(ctx context.Context, envVar string, wasPluginKilled bool) error {
 	if wasPluginKilled {
 		if err := killCallProcesses(ctx, strings.TrimPrefix(envVar, callEnvName+"=")); err != nil {
@@ -44,8 +44,8 @@ func (c pluginCallRecorder) killLeftoversAndRecordCallEnd(ctx context.Context, e
 	return c.deleteCallRecord(ctx)
 }
 
-// killProcessesOfInterruptedCall kills the processes of the call during which an earlier agent has died, and deletes
-// the stored id. It does nothing if no id is stored.
+// killProcessesOfInterruptedCall kills the processes that are left from a call during which an earlier agent has died, and
+// deletes the stored id. It does nothing if no id is stored.
 func (c pluginCallRecorder) killProcessesOfInterruptedCall(ctx context.Context) error {
 	id := ""
 	if known, err := c.store.Snapshot().ReadAgentRecord(state.VolumeCallName, &id); err != nil || !known {
@@ -65,7 +65,7 @@ func (c pluginCallRecorder) deleteCallRecord(ctx context.Context) error {
 	return err
 }
 
-// killCallProcesses kills all processes that have the id of a call in their environment, and waits until they have exited.
+// killCallProcesses kills all processes that have a call's id in their environment, and waits until they have exited.
 func killCallProcesses(ctx context.Context, callID string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 	defer cancel()

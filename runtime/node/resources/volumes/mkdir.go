@@ -22,13 +22,13 @@ const MkdirPlugin = "mkdir"
 // mkdirVersion is the version of Nomad's plugin mkdir, which the builtin plugin reports in the node's attributes.
 const mkdirVersion = "0.0.1"
 
-// mkdirPlugin makes directories named by the ids of volumes in a directory that only the agent's account can enter.
+// mkdirPlugin makes directories named by volume id in a directory that only the agent's account can enter.
 type mkdirPlugin struct{ volumesDir string }
 
-// mkdirParameters are the parameters of a volume that the plugin mkdir makes.
+// mkdirParameters are the parameters for a volume that the plugin mkdir makes.
 type mkdirParameters struct {
 	mode     uint32
-	uid, gid int // -1 means the id of the agent's account
+	uid, gid int // -1 means the agent account's id
 }
 
 func parseMkdirParameters(parameters map[string]string) (mkdirParameters, error) {
@@ -64,7 +64,7 @@ func parseOwnerID(text string) (int, error) {
 	return int(id), nil
 }
 
-// createAndOpenVolumesDir opens the directory of the volumes, and creates it if it is missing. It returns an error if
+// createAndOpenVolumesDir opens the volumes directory, and creates it if it is missing. It returns an error if
 // accounts other than root and the agent's can change the directory.
 func createAndOpenVolumesDir(dir string) (fd int, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -115,7 +115,7 @@ func (m mkdirPlugin) create(_ context.Context, r pluginRequest) (createResult, e
 	return createResult{Path: path}, nil
 }
 
-// delete implements plugin. It removes only a directory of m.volumesDir, whose name is the volume's id.
+// delete implements plugin. It removes only a directory in m.volumesDir that is named by the volume's id.
 func (m mkdirPlugin) delete(_ context.Context, r pluginRequest) error {
 	if err := uuid.Validate(r.volumeID); err != nil {
 		return fmt.Errorf("volume id %q: %w", r.volumeID, err)

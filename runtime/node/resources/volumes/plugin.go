@@ -21,23 +21,23 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 )
 
-// Timeouts of a plugin's calls, which are Nomad's.
+// Plugin call timeouts, which are Nomad's.
 const (
 	fingerprintTimeout = 5 * time.Second
 	callTimeout        = time.Minute
 )
 
-// pluginRequest has the parameters of a call of a plugin.
+// pluginRequest has a plugin call's parameters.
 type pluginRequest struct {
 	volumeID, volumeName, namespace    string
 	nodeID, nodePool                   string
 	minCapacityBytes, maxCapacityBytes int64
 	parameters                         map[string]string
-	createdPath                        string // path of the created volume; empty before the first create call has succeeded
+	createdPath                        string // the created volume's path; empty before the first create call has succeeded
 	alreadyCreated                     bool   // an earlier create call has succeeded
 }
 
-// createResult is the result of a create call, in the form in which an external plugin prints it.
+// createResult is a create call's result, as an external plugin prints it.
 type createResult struct {
 	Path          string `json:"path"`
 	CapacityBytes int64  `json:"bytes"`
@@ -123,12 +123,12 @@ func parametersEnvVar(parameters map[string]string) (string, error) {
 	return "DHV_PARAMETERS=" + string(text), err
 }
 
-// inheritedEnvNames are the names of the environment variables of the agent that a plugin inherits.
+// inheritedEnvNames are the agent's environment variables that a plugin inherits.
 var inheritedEnvNames = []string{"PATH", "HOME", "LANG", "TMPDIR"}
 
 // runAsRecordedCall runs the program with an operation that changes a volume. If the program is killed because ctx ends,
-// runAsRecordedCall also kills the processes that the program has started. Otherwise these may continue, such as the server
-// of a mounted file system.
+// runAsRecordedCall also kills the processes that the program has started. Otherwise these may continue, such as a mounted
+// file system's server.
 func (e *externalPlugin) runAsRecordedCall(ctx context.Context, operation string, env []string) ([]byte, error) {
 	variable, err := e.callRecorder.recordCallStart(ctx)
 	if err != nil {
@@ -148,7 +148,7 @@ func (e *externalPlugin) runProgram(ctx context.Context, operation string, env [
 	defer binary.Close()
 	opcount.Count(opcount.Fork)
 	cmd := exec.CommandContext(ctx, binary.Path, operation)
-	if !binary.IsScript { // executes the open file, whose owner and mode were checked, even if its name was replaced
+	if !binary.IsScript { // executes the open file, which has a checked owner and mode, even if its name was replaced
 		cmd.Path = "/proc/self/fd/3"
 		cmd.ExtraFiles = []*os.File{binary.File}
 	}
@@ -190,7 +190,7 @@ func (b *limitedBuffer) Write(p []byte) (int, error) {
 
 func (b *limitedBuffer) String() string { return strings.TrimSpace(b.keptBytes.String()) }
 
-// errorSuffix returns the kept text in the form of the end of an error message: empty, or a colon and the quoted text.
+// errorSuffix returns the kept text as the end of an error message: empty, or a colon and the quoted text.
 func (b *limitedBuffer) errorSuffix() string {
 	if text := b.String(); text != "" {
 		return fmt.Sprintf(": %q", text)

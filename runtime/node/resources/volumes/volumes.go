@@ -30,7 +30,7 @@ type Config struct {
 	Store      *store.Store
 	NodeID     string
 	VolumesDir string // directory in which plugins make volumes
-	PluginDir  string // directory of external plugins; empty if there are none
+	PluginDir  string // external plugin directory; empty if there are none
 	// IsVolumeInAgentConfig reports whether the agent's configuration has a host_volume block with the name.
 	IsVolumeInAgentConfig func(name string) bool
 	// OnVolumesOrPluginsChange is called after volumes or plugins have changed.
@@ -38,7 +38,7 @@ type Config struct {
 	Logger                   hclog.Logger
 }
 
-// Manager manages the dynamic host volumes of this node. Its methods may be called concurrently.
+// Manager manages this node's dynamic host volumes. Its methods may be called concurrently.
 type Manager struct {
 	config        Config
 	restored      chan struct{} // closed when RestoreVolumesAndPlugins returns
@@ -62,7 +62,7 @@ func New(c Config) *Manager {
 	return m
 }
 
-// PluginVersionByName returns the versions of the available plugins by name.
+// PluginVersionByName returns the available plugins' versions by name.
 func (m *Manager) PluginVersionByName() map[string]string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -96,8 +96,8 @@ func ReadyVolumeByName(r store.Reader) map[string]*api.HostVolumeInfo {
 	return volumes
 }
 
-// waitRestored waits until RestoreVolumesAndPlugins has returned. Before that, the external plugins are unknown, and
-// operations of an earlier agent are pending.
+// waitRestored waits until RestoreVolumesAndPlugins has returned. Before that, the external plugins are unknown, and an
+// earlier agent's operations are pending.
 func (m *Manager) waitRestored(ctx context.Context) error {
 	select {
 	case <-m.restored:
@@ -107,9 +107,9 @@ func (m *Manager) waitRestored(ctx context.Context) error {
 	}
 }
 
-// RestoreVolumesAndPlugins kills the processes of an interrupted plugin call, finds the external plugins, and completes
-// the operations during which an earlier agent has died. It then calls create again for each volume that a plugin has
-// made, so that the plugin mounts it after a reboot. It blocks until all calls of plugins have returned.
+// RestoreVolumesAndPlugins kills an interrupted plugin call's processes, finds the external plugins, and completes the
+// operations during which an earlier agent has died. It then calls create again for each volume that a plugin has made, so
+// that the plugin mounts it after a reboot. It blocks until all plugin calls have returned.
 func (m *Manager) RestoreVolumesAndPlugins(ctx context.Context) {
 	defer m.config.OnVolumesOrPluginsChange()
 	defer close(m.restored)
@@ -118,7 +118,7 @@ func (m *Manager) RestoreVolumesAndPlugins(ctx context.Context) {
 	}
 	defer m.unlockOperation()
 	if err := (pluginCallRecorder{m.config.Store}).killProcessesOfInterruptedCall(ctx); err != nil {
-		// Processes of the interrupted call may be running, beside which no other call of an external plugin may run.
+		// The interrupted call's processes may be running, beside which no other external plugin call may run.
 		m.config.Logger.Error("host volume plugins not used until the agent is restarted", "error", err)
 	} else {
 		m.runAndAddExternalPlugins(ctx)
@@ -130,7 +130,7 @@ func (m *Manager) RestoreVolumesAndPlugins(ctx context.Context) {
 	}
 }
 
-// finishPendingOrRecreateVolume completes the pending operation of a volume, or calls create again for it. If that fails, it
+// finishPendingOrRecreateVolume completes a volume's pending operation, or calls create again for it. If that fails, it
 // deletes a volume that an earlier agent has not created completely. Another volume becomes unavailable, because it may not be
 // mounted.
 func (m *Manager) finishPendingOrRecreateVolume(ctx context.Context, v *state.HostVolume) error {
@@ -223,7 +223,7 @@ func (m *Manager) findPluginByName(name string) (volumePlugin, error) {
 	return nil, &RequestError{fmt.Sprintf("this node has no host volume plugin %q, only %s: put its program into the directory that client.host_volume_plugin_dir names", name, known)}
 }
 
-// RequestError is an error in a request of a client, which the client can correct.
+// RequestError is an error in a client's request, which the client can correct.
 type RequestError struct{ Text string }
 
 func (e *RequestError) Error() string { return e.Text }
@@ -234,9 +234,8 @@ var (
 	ErrClaimNotFound = errors.New("claim not found")
 )
 
-// CreateOrChangeVolume makes a volume with its plugin. If v has an id, CreateOrChangeVolume changes the capacity and
-// the capabilities of the volume with that id. It waits for RestoreVolumesAndPlugins, and returns the stored volume. A
-// call of the plugin continues when ctx ends.
+// CreateOrChangeVolume makes a volume with its plugin. If v has an id, CreateOrChangeVolume changes that volume's capacity and
+// capabilities. It waits for RestoreVolumesAndPlugins, and returns the stored volume. A plugin call continues when ctx ends.
 func (m *Manager) CreateOrChangeVolume(ctx context.Context, v *api.HostVolume) (*api.HostVolume, error) {
 	if err := m.waitRestored(ctx); err != nil {
 		return nil, err
@@ -257,8 +256,8 @@ func (m *Manager) CreateOrChangeVolume(ctx context.Context, v *api.HostVolume) (
 	return m.storeVolumeAndCallPlugin(ctx, v, p)
 }
 
-// RegisterOrChangeVolume stores a volume whose directory the operator has made. It waits for RestoreVolumesAndPlugins,
-// and returns the stored volume.
+// RegisterOrChangeVolume stores a volume in a directory that the operator has made. It waits for RestoreVolumesAndPlugins, and
+// returns the stored volume.
 func (m *Manager) RegisterOrChangeVolume(ctx context.Context, v *api.HostVolume) (*api.HostVolume, error) {
 	if err := m.waitRestored(ctx); err != nil {
 		return nil, err
@@ -278,7 +277,7 @@ func (m *Manager) RegisterOrChangeVolume(ctx context.Context, v *api.HostVolume)
 	return m.storeVolumeAndCallPlugin(ctx, v, nil)
 }
 
-// storeVolumeAndCallPlugin stores a new or changed volume, and calls create of the plugin p. If the plugin fails for a changed
+// storeVolumeAndCallPlugin stores a new or changed volume, and calls the plugin p's create. If the plugin fails for a changed
 // volume, storeVolumeAndCallPlugin stores the former volume again. For a new volume, it calls delete, and removes the record;
 // if delete fails too, the record stays, and the volume is unavailable until a client deletes it. It calls no plugin if p is
 // nil.
@@ -291,7 +290,7 @@ func (m *Manager) storeVolumeAndCallPlugin(ctx context.Context, requested *api.H
 	}
 	defer m.unlockOperation()
 	ctx = context.WithoutCancel(ctx)
-	newID := uuid.NewString() // outside of the transaction, whose function must be deterministic
+	newID := uuid.NewString() // outside the transaction, because its function must be deterministic
 	var next, before *state.HostVolume
 	point := failpoint.EnterStep(failpoint.StepVolumeRecord)
 	_, err := m.config.Store.Update(ctx, func(tx *store.Txn) error {
@@ -344,7 +343,7 @@ func (m *Manager) storeVolumeAndCallPlugin(ctx context.Context, requested *api.H
 	return stored.Volume, nil
 }
 
-// checkAndSetNode checks the fields of a request that depend on the node or on the namespaces, and sets NodeID and NodePool.
+// checkAndSetNode checks the request fields that depend on the node or on the namespaces, and sets NodeID and NodePool.
 func (m *Manager) checkAndSetNode(tx *store.Txn, v *api.HostVolume) error {
 	node := tx.Node(nil, m.config.NodeID)
 	switch {
@@ -367,9 +366,8 @@ func (m *Manager) checkAndSetNode(tx *store.Txn, v *api.HostVolume) error {
 	return nil
 }
 
-// checkNameAndMergeStoredVolume checks that the name is not in use, and sets the state and the times of v. If v changes a
-// stored volume, checkNameAndMergeStoredVolume rejects changes that are not possible, and copies the fields of the stored
-// volume that do not change.
+// checkNameAndMergeStoredVolume checks that the name is not in use, and sets v's state and times. If v changes a stored
+// volume, checkNameAndMergeStoredVolume rejects impossible changes, and copies the stored volume's fields that do not change.
 func checkNameAndMergeStoredVolume(tx *store.Txn, v *api.HostVolume, stored *state.HostVolume) error {
 	for _, other := range tx.HostVolumes(nil, "") {
 		if other.Volume.Name == v.Name && other.Volume.ID != v.ID {
@@ -396,11 +394,11 @@ func checkNameAndMergeStoredVolume(tx *store.Txn, v *api.HostVolume, stored *sta
 }
 
 const (
-	maxNameLen        = 128      // bytes of a volume's name
-	maxParameterBytes = 64 << 10 // bytes of all parameters, which are one environment variable of a plugin
+	maxNameLen        = 128      // bytes in a volume's name
+	maxParameterBytes = 64 << 10 // bytes in all parameters, which are one environment variable for a plugin
 )
 
-// checkAndSetDefaults checks the fields of a request that do not depend on the store, and sets defaults.
+// checkAndSetDefaults checks the request fields that do not depend on the store, and sets defaults.
 func (m *Manager) checkAndSetDefaults(v *api.HostVolume) error {
 	v.Namespace = cmp.Or(v.Namespace, api.DefaultNamespace)
 	switch {
@@ -455,7 +453,7 @@ func (m *Manager) newPluginRequest(v *state.HostVolume) pluginRequest {
 	}
 }
 
-// callPluginCreate calls create of the plugin of a stored volume.
+// callPluginCreate calls create on a stored volume's plugin.
 func (m *Manager) callPluginCreate(ctx context.Context, p volumePlugin, v *state.HostVolume) (createResult, error) {
 	calling, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -489,7 +487,7 @@ func (m *Manager) putVolumeRecord(ctx context.Context, v *state.HostVolume) erro
 	return err
 }
 
-// updateVolumeRecordIfChanged stores a copy of the record of a volume that edit has changed.
+// updateVolumeRecordIfChanged stores a copy of a volume's record that edit has changed.
 func (m *Manager) updateVolumeRecordIfChanged(ctx context.Context, v *state.HostVolume, edit func(*state.HostVolume)) error {
 	_, err := m.config.Store.Update(ctx, func(tx *store.Txn) error {
 		next, volume := *v, *v.Volume
@@ -505,9 +503,9 @@ func (m *Manager) updateVolumeRecordIfChanged(ctx context.Context, v *state.Host
 	return err
 }
 
-// DeleteUnusedVolume deletes a volume that no allocation uses and no group has claimed. With force it deletes the
-// claims too, and removes the record even if the plugin fails. DeleteUnusedVolume waits for RestoreVolumesAndPlugins.
-// The call of the plugin continues when ctx ends.
+// DeleteUnusedVolume deletes a volume that no allocation uses and no group has claimed. With force it deletes the claims too,
+// and removes the record even if the plugin fails. DeleteUnusedVolume waits for RestoreVolumesAndPlugins. The plugin call
+// continues when ctx ends.
 func (m *Manager) DeleteUnusedVolume(ctx context.Context, namespace, volumeID string, force bool) error {
 	if err := m.waitRestored(ctx); err != nil {
 		return err
@@ -554,7 +552,7 @@ func (m *Manager) DeleteUnusedVolume(ctx context.Context, namespace, volumeID st
 	return m.callDeleteAndRemoveRecord(ctx, &next, force)
 }
 
-// callDeleteAndRemoveRecord calls delete of a volume's plugin, and removes the record. If the plugin fails and force is false,
+// callDeleteAndRemoveRecord calls delete on a volume's plugin, and removes the record. If the plugin fails and force is false,
 // the record stays with the pending operation, and the volume is unavailable.
 func (m *Manager) callDeleteAndRemoveRecord(ctx context.Context, v *state.HostVolume, force bool) error {
 	err := m.callPluginDelete(ctx, v)
@@ -614,7 +612,7 @@ func AllocsUsingVolume(r store.Reader, ws store.WatchSet, v *api.HostVolume) []*
 	return users
 }
 
-// DeleteClaim deletes a group's claim, so that the next allocation of the group can use another volume.
+// DeleteClaim deletes a group's claim, so that the group's next allocation can use another volume.
 func (m *Manager) DeleteClaim(ctx context.Context, namespace, claimID string) error {
 	_, err := m.config.Store.Update(ctx, func(tx *store.Txn) error {
 		if !slices.ContainsFunc(tx.VolumeClaims(nil), func(c *api.TaskGroupHostVolumeClaim) bool { return c.ID == claimID && c.Namespace == namespace }) {
