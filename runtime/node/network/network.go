@@ -18,8 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// NetworkRecordStore stores a record for each network that was created or may exist. The methods may be called
-// concurrently.
+// NetworkRecordStore stores a record for each network that was created or may exist. The methods may be called concurrently.
 type NetworkRecordStore interface {
 	// Networks returns all readable records.
 	Networks() []state.AllocNetwork
@@ -89,7 +88,7 @@ func New(store NetworkRecordStore, drivers Drivers, host HostNamespaces, replace
 	}
 }
 
-// ActiveNetwork returns the network that was created for an allocation, nil if there is none or it is released.
+// ActiveNetwork returns the network created for an allocation, nil if there is none or it is released.
 func (m *Manager) ActiveNetwork(allocID string) *state.AllocNetwork {
 	record := m.store.Network(allocID)
 	if record == nil || record.MustBeDestroyed || record.Isolation == nil {
@@ -213,7 +212,7 @@ const (
 	sandboxHostnameLabel    = "docker_sandbox_hostname"
 	sandboxContainerIDLabel = "docker_sandbox_container_id"
 
-	containerHostnameSize = 12 // characters of the container id that are its default hostname
+	containerHostnameSize = 12 // characters of the container id in its default hostname
 )
 
 // withDefaultHostsConfig returns the isolation with the hostname and the address for the tasks' /etc/hosts, unless the driver has
@@ -247,7 +246,7 @@ func machineHostname() string {
 	return name
 }
 
-// Destroy destroys the network of an allocation without running tasks. It does nothing if the allocation has no network, or if
+// Destroy destroys an allocation's network after its tasks have ended. It does nothing if the allocation has no network, or if
 // another call is destroying the network. After an error RunDestroyRetriesAndRepairs, in this agent or the next, retries until
 // the network is destroyed.
 func (m *Manager) Destroy(ctx context.Context, allocID string) error {
@@ -259,7 +258,7 @@ func (m *Manager) Destroy(ctx context.Context, allocID string) error {
 		return err
 	}
 	defer m.operations.end(destroy)
-	record := m.store.Network(allocID) // read again, because the operation that has ended can have changed it
+	record := m.store.Network(allocID) // read again, because the ended operation can have changed it
 	if record == nil {
 		return nil
 	}
@@ -293,7 +292,7 @@ func (m *Manager) disconnectAndRemoveNetwork(ctx context.Context, record *state.
 	return m.store.DeleteNetwork(record.AllocID)
 }
 
-// callDestroyNetwork calls DestroyNetwork on the driver that has created a network.
+// callDestroyNetwork calls DestroyNetwork on the driver that created a network.
 func (m *Manager) callDestroyNetwork(ctx context.Context, record *state.AllocNetwork) error {
 	d, err := m.getDriverWithinTimeout(ctx, record.NamespaceDriver)
 	if err != nil {
@@ -322,8 +321,8 @@ func (m *Manager) callDestroyNetwork(ctx context.Context, record *state.AllocNet
 
 const minRetryDelay, maxRetryDelay = time.Second, 5 * time.Minute
 
-// RunDestroyRetriesAndRepairs destroys the networks that Destroy could not destroy, and those whose allocation no longer exists.
-// It retries with growing delays until ctx is done. Meanwhile it repairs the networks in use.
+// RunDestroyRetriesAndRepairs destroys the networks left by a failed Destroy, and those without an allocation. It retries with
+// growing delays until ctx is done. Meanwhile it repairs the networks in use.
 func (m *Manager) RunDestroyRetriesAndRepairs(ctx context.Context) {
 	repaired := make(chan struct{})
 	defer func() { <-repaired }()
@@ -393,7 +392,7 @@ func (m *Manager) isInUse(record *state.AllocNetwork) bool {
 	return !record.MustBeDestroyed && m.store.HasAllocation(record.AllocID)
 }
 
-// destroyIfUnused destroys a network that is not in use, unless another call is destroying it.
+// destroyIfUnused destroys a network unless it is in use or another call is destroying it.
 func (m *Manager) destroyIfUnused(ctx context.Context, allocID string) error {
 	destroy, err := m.operations.startWhenFree(ctx, allocID, true)
 	if destroy == nil || err != nil {

@@ -6,7 +6,7 @@ import (
 )
 
 // operations has the operations that change networks. At most one at a time changes an allocation's network: otherwise a repair
-// could connect a namespace that Destroy has just disconnected.
+// could connect a namespace just disconnected by Destroy.
 type operations struct {
 	mu        sync.Mutex
 	byAllocID map[string]*operation

@@ -35,8 +35,8 @@ func (m *Manager) repairRegularly(ctx context.Context) {
 	}
 }
 
-// repair repairs the networks in use, and connects those namespaces again that the host could not repair. It returns its errors'
-// texts by allocation ID; the ID is "" for an error that concerns all.
+// repair repairs the networks in use, and reconnects the namespaces that the host could not repair. It returns its errors' texts
+// by allocation ID; the ID is "" for a common error.
 func (m *Manager) repair(ctx context.Context) (errorTextByAllocID map[string]string) {
 	repairs := m.startRepairs()
 	defer repairs.endExcept(nil)
@@ -67,7 +67,7 @@ func (m *Manager) repair(ctx context.Context) (errorTextByAllocID map[string]str
 	return errorTextByAllocID
 }
 
-// networkRepairs has the networks that are being repaired, by allocation ID.
+// networkRepairs has the networks under repair, by allocation ID.
 type networkRepairs map[string]networkRepair
 
 type networkRepair struct {
@@ -75,7 +75,7 @@ type networkRepair struct {
 	end     func()
 }
 
-// startRepairs starts repairing the networks in use that no other operation changes.
+// startRepairs starts repairing the networks in use, unless another operation changes them.
 func (m *Manager) startRepairs() networkRepairs {
 	repairs := make(networkRepairs)
 	for _, n := range m.store.Networks() {
@@ -107,7 +107,7 @@ func (r networkRepairs) endExcept(allocIDs map[string]bool) {
 func (m *Manager) reconnect(ctx context.Context, record *state.AllocNetwork, reason string) error {
 	ctx, cancel := context.WithTimeout(ctx, reconnectTimeout)
 	defer cancel()
-	// The record is stored first to find out whether it can be: new addresses that are not stored would be lost.
+	// The record is stored first to find out whether it can be: new addresses would be lost otherwise.
 	if err := m.store.PutNetwork(*record); err != nil {
 		return fmt.Errorf("store the network: %w", err)
 	}

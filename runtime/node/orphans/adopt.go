@@ -28,7 +28,7 @@ import (
 // jobKey identifies a job.
 type jobKey struct{ namespace, jobID string }
 
-// adoption is an unknown allocation that can be adopted.
+// adoption is an adoptable unknown allocation.
 type adoption struct {
 	alloc         *api.Allocation
 	lastRunByTask map[string]tracespan.Span

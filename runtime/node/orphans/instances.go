@@ -152,8 +152,8 @@ func (c *Cleaner) WatchUnknownAllocs(ctx context.Context, onEnd func()) {
 	}
 }
 
-// forgetEndedUnknownAllocs forgets the unknown allocations that no longer have a process, and reports whether there were
-// any. After an error it forgets none, because a search may have missed a process.
+// forgetEndedUnknownAllocs forgets the unknown allocations without a process, and reports whether there were any. After an error
+// it forgets none, because a search may have missed a process.
 func (c *Cleaner) forgetEndedUnknownAllocs() (ended bool, err error) {
 	left := make(map[string]bool)
 	for id := range c.RunningUnknownAllocs() {

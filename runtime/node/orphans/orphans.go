@@ -28,15 +28,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// orphan is an allocation that has a directory or task records, but is not in the state's allocations.
+// orphan is an allocation with a directory or task records, but without an entry in the state's allocations.
 type orphan struct {
 	allocID string
-	// hasRecords means that the state has records for its tasks or its removal. An orphan's files are kept if it has no records,
-	// because their owner may need them.
+	// hasRecords: the state has records for its tasks or its removal. An orphan's files are kept if it has no records, because their
+	// owner may need them.
 	hasRecords bool
-	// isBeingRemoved means that the state has a removal record for it, so its tasks must end.
+	// isBeingRemoved: the state has a removal record for it, so its tasks must end.
 	isBeingRemoved bool
-	// nodeRunnerRemovesAlloc means that the node runner continues the allocation's removal.
+	// nodeRunnerRemovesAlloc: the node runner continues the allocation's removal.
 	nodeRunnerRemovesAlloc bool
 }
 
@@ -51,29 +51,28 @@ type Cleaner struct {
 	// StateWasEphemeral means that earlier agents have deleted their state, and have kept the directories.
 	StateWasEphemeral bool
 
-	// EndTasksOfUnknownAllocs means that unknown allocations' tasks are ended. Otherwise they are left running; see
-	// state.UnknownAllocPrefix.
+	// EndTasksOfUnknownAllocs: unknown allocations' tasks are ended. Otherwise they are left running; see state.UnknownAllocPrefix.
 	EndTasksOfUnknownAllocs bool
 
 	// AdoptUnknownAllocs means that unknown allocations are adopted even if the state does not have their jobs.
 	AdoptUnknownAllocs bool
-	// AdoptAllocsOfNode means that only Node's unknown allocations are adopted: servers have assigned them to it, and end those that
-	// it should no longer have.
+	// AdoptAllocsOfNode: only Node's unknown allocations are adopted. Servers have assigned them to it, and end those that it should
+	// no longer have.
 	AdoptAllocsOfNode bool
 	// StoreAdoptedAllocs stores one job's allocations, together with the job if the state does not have it. edit makes other changes
 	// in the same transaction. If it is nil, no allocation is adopted.
 	StoreAdoptedAllocs func(ctx context.Context, allocs []*api.Allocation, edit func(*store.Txn)) error
 	Node               model.NodeFacts // the adopted allocations' node
 
-	// EndPluginsOfEarlierAgent ends a driver's plugin processes that an earlier agent has started and that this agent does not use.
-	// It may be nil if StoreAdoptedAllocs is nil.
+	// EndPluginsOfEarlierAgent ends a driver's plugin processes from an earlier agent, unless this agent uses them. It may be nil if
+	// StoreAdoptedAllocs is nil.
 	EndPluginsOfEarlierAgent func(ctx context.Context, driver string) error
 
 	// IsTrustedParent reports whether a process gives its descendants their task's environment; see [osprocess.TaskSearch]. It may
 	// be nil.
 	IsTrustedParent func(pid int) bool
 
-	// OnProcessLeftRunning is called for each unknown task process that is left running. It may be nil.
+	// OnProcessLeftRunning is called for each unknown task process left running. It may be nil.
 	OnProcessLeftRunning func(allocID, task string, p osprocess.ID)
 
 	unknownTaskPorts     processesOfHostPorts
@@ -126,16 +125,16 @@ func (c *Cleaner) findOrphans() (orphans []orphan) {
 // orphanCleanupTimeout limits how long one orphan's cleanup may take.
 const orphanCleanupTimeout = 10 * time.Second
 
-// driverSource has the supervisor methods that a Cleaner needs.
+// driverSource has the supervisor methods for a Cleaner.
 type driverSource interface {
 	WaitBrieflyForFirstReports(ctx context.Context) error
 	DriverInfoByName() map[string]supervisor.DriverInfo
 	Driver(ctx context.Context, name string) (driver.Driver, error)
 }
 
-// DestroyOrAdoptOrphans continues to remove the orphans that an earlier agent was removing. The others are unknown allocations:
-// it adopts those that belong to a job in the state, so that the scheduler starts no second copies of their tasks, and all if
-// AdoptUnknownAllocs is set. It leaves the remaining tasks running and logs them.
+// DestroyOrAdoptOrphans continues an earlier agent's removal of orphans. The others are unknown allocations: it adopts those that
+// belong to a job in the state, so that the scheduler starts no second copies of their tasks, and all if AdoptUnknownAllocs is
+// set. It leaves the remaining tasks running and logs them.
 func (c *Cleaner) DestroyOrAdoptOrphans(ctx context.Context, drivers driverSource) {
 	orphans, recovered := c.findOrphans(), c.AllocsWithoutTaskRecord()
 	if len(orphans)+len(recovered) > 0 {
@@ -217,8 +216,8 @@ func (c *Cleaner) endFormerPlugins(ctx context.Context, drivers driverSource) {
 	}
 }
 
-// AllocsWithoutTaskRecord returns the allocations in the state with a running task that has no record. Their runners may only
-// start after DestroyOrAdoptOrphans, which makes those unknown that have a task which no driver finds.
+// AllocsWithoutTaskRecord returns the allocations in the state with a running task but without its record. Their runners may only
+// start after DestroyOrAdoptOrphans, which makes an allocation unknown if no driver finds its task.
 func (c *Cleaner) AllocsWithoutTaskRecord() map[string]bool {
 	ids := make(map[string]bool)
 	snapshot := c.Store.Snapshot()
@@ -230,7 +229,7 @@ func (c *Cleaner) AllocsWithoutTaskRecord() map[string]bool {
 	return ids
 }
 
-// runningTasksWithoutRecord returns the names of an allocation's running tasks that have no record.
+// runningTasksWithoutRecord returns the names of an allocation's running tasks without a record.
 func runningTasksWithoutRecord(r store.Reader, alloc *api.Allocation) (names []string) {
 	if alloc.ClientTerminalStatus() {
 		return nil
@@ -333,7 +332,7 @@ func (c *Cleaner) cleanUpOrphan(ctx context.Context, o orphan) error {
 }
 
 // destroyTaskStartInAllDrivers destroys an orphan task's start. The records do not name the driver, so it destroys the start in
-// each driver; drivers that have not started the task do not find it.
+// each driver; only the driver that started the task finds it.
 func (c *Cleaner) destroyTaskStartInAllDrivers(ctx context.Context, drivers driverSource, start record.PendingDestroy) error {
 	var errs []error
 	for name := range drivers.DriverInfoByName() {
@@ -431,7 +430,7 @@ func (c *Cleaner) denyAccessToDirsOfEndedAllocs() {
 }
 
 // removeEmptyCgroupsOfEndedAllocs removes ended allocations' empty cgroups, which stay when both a driver process and the agent
-// die. It keeps the cgroups for allocations that are not in the state, because they may belong to another agent.
+// die. It keeps the cgroups for allocations outside the state, because they may belong to another agent.
 func (c *Cleaner) removeEmptyCgroupsOfEndedAllocs() {
 	snapshot := c.Store.Snapshot()
 	cgroup.RemoveEmptyOfAllocs(func(allocID string) bool {
@@ -440,7 +439,7 @@ func (c *Cleaner) removeEmptyCgroupsOfEndedAllocs() {
 	})
 }
 
-// taskDirNames returns the names of tasks that have a directory in an allocation's directory.
+// taskDirNames returns the names of tasks with a directory in an allocation's directory.
 func (c *Cleaner) taskDirNames(allocID string) (names []string) {
 	entries, _ := os.ReadDir(filepath.Join(c.AllocDirRoot, allocID))
 	for _, e := range entries {

@@ -49,8 +49,8 @@ func (c *Cleaner) UnknownTaskUsesHostPort(port int) bool {
 	return slices.ContainsFunc(c.unknownTaskPorts.processesByHostPort[port], osprocess.ID.Alive)
 }
 
-// findAndRecordUnknownAllocs returns the unknown allocations' IDs: the orphans with tasks that must be left running. It records
-// the IDs for a later foreground run in the data directory, and deletes the recorded IDs that are no longer among them.
+// findAndRecordUnknownAllocs returns the unknown allocations' IDs: the orphans with tasks to be left running. It records the IDs
+// for a later foreground run in the data directory, and deletes recorded IDs that are no longer among them.
 func (c *Cleaner) findAndRecordUnknownAllocs(ctx context.Context, orphans []orphan) (map[string]bool, error) {
 	unknown := make(map[string]bool)
 	if !c.StateWasEphemeral && !c.EndTasksOfUnknownAllocs {
@@ -78,9 +78,8 @@ func (c *Cleaner) findAndRecordUnknownAllocs(ctx context.Context, orphans []orph
 	return unknown, err
 }
 
-// logUnknownAllocsAndRecordPorts logs the unknown allocations' running tasks, and records the ports that were assigned to them.
-// It calls OnProcessLeftRunning for their processes, and for the processes of allocations whose runners recover tasks without a
-// record.
+// logUnknownAllocsAndRecordPorts logs the unknown allocations' running tasks, and records the ports assigned to them. It calls
+// OnProcessLeftRunning for their processes, and for the processes of allocations whose runners recover tasks without a record.
 func (c *Cleaner) logUnknownAllocsAndRecordPorts(ids, recoveredIDs map[string]bool) {
 	if len(ids)+len(recoveredIDs) == 0 {
 		return
@@ -128,7 +127,7 @@ func (c *Cleaner) logUnknownAllocsAndRecordPorts(ids, recoveredIDs map[string]bo
 	}
 }
 
-// unmountAndLogDirsToRemove logs unknown allocations without a process, so that the operator removes their directories. It first
+// unmountAndLogDirsToRemove logs unknown allocations without a process: the operator can remove their directories. It first
 // removes their empty cgroups and their networks, and unmounts everything below the directories. It returns the allocations that
 // a process names in its environment or has mounted.
 func (c *Cleaner) unmountAndLogDirsToRemove(allocIDs map[string]bool) (withUntrustedProcess map[string]bool) {
@@ -210,8 +209,8 @@ func hostPortsInEnv(p osprocess.ID) (ports []int) {
 	return ports
 }
 
-// endProcesses ends the orphans' processes that no driver has ended, in one search for all: a driver that does not search for
-// tasks does not find them. With an error processes can still run.
+// endProcesses ends the orphans' processes that no driver has ended, in one search for all: if a driver does not search for
+// tasks, it does not find them. With an error processes can still run.
 func (c *Cleaner) endProcesses(ctx context.Context, orphanIDs map[string]bool) error {
 	if len(orphanIDs) == 0 {
 		return nil

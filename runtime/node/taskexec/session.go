@@ -83,7 +83,7 @@ func receiveInput(conn Conn, stdin *io.PipeWriter, sizes chan driver.TerminalSiz
 func applyInput(in Input, stdin *io.PipeWriter, sizes chan driver.TerminalSize) {
 	if in.TTYSize.Height > 0 && in.TTYSize.Width > 0 {
 		select {
-		case <-sizes: // discards a previous size that was not applied
+		case <-sizes: // discards a previous size not yet applied
 		default:
 		}
 		sizes <- in.TTYSize

@@ -52,8 +52,8 @@ func encodeOwnerAndUsersACL(uids []uint32, rights uint16) []byte {
 	return b
 }
 
-// decodeTraverseUIDs returns the users that have their own entry with the right aclTraverse, in
-// ascending order.
+// decodeTraverseUIDs returns the users with their own entry and the right aclTraverse, in ascending
+// order.
 func decodeTraverseUIDs(b []byte) (uids []uint32, err error) {
 	if len(b) < aclHeaderSize || (len(b)-aclHeaderSize)%aclEntrySize != 0 {
 		return nil, fmt.Errorf("ACL of %d bytes", len(b))

@@ -138,7 +138,7 @@ func ensureAllocDir(root *dirHandle, id string) (*dirHandle, error) {
 	}
 	alloc, made, err := root.openOrMakeDir(id)
 	if err == nil && made {
-		err = alloc.setOwnerAndMode(made, 0o700, agentOwned) // sets the mode that the umask may have reduced in mkdir
+		err = alloc.setOwnerAndMode(made, 0o700, agentOwned) // mkdir's mode may have been reduced by the umask
 	}
 	if err != nil && alloc != nil {
 		alloc.close()
@@ -206,7 +206,7 @@ func (d *Dir) Destroy() error {
 	return nil
 }
 
-// checkFileName rejects a string that is not a single file name.
+// checkFileName accepts only single file names.
 func checkFileName(name string) error {
 	switch {
 	case name == "":

@@ -20,7 +20,7 @@ import (
 const (
 	// maxArchiveDepth limits how deep directories are nested in an archive, because each level keeps a file open.
 	maxArchiveDepth = 200
-	dirReadBatch    = 256 // names that are read from a directory at a time
+	dirReadBatch    = 256 // names read from a directory at a time
 )
 
 // archiveErrorName returns the name of the entry that says why an archive is incomplete. The name is Nomad's.
@@ -76,7 +76,7 @@ func (a *archiveWriter) writeAlloc(d *Dir, tasks []string) error {
 	return nil
 }
 
-// writeSubdir writes the directory alloc/parent/name. A file or a link that a task has put in its place is left out.
+// writeSubdir writes the directory alloc/parent/name. If a task has replaced it by a file or a link, it is left out.
 func (a *archiveWriter) writeSubdir(alloc *dirHandle, parent, name string) error {
 	dir, err := alloc.open(parent)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNotDir) {
@@ -221,7 +221,7 @@ func (zeroReader) Read(p []byte) (int, error) {
 }
 
 const (
-	archiveStagingName = ".migration" // directory in an allocation's directory, into which an archive is extracted
+	archiveStagingName = ".migration" // directory in an allocation's directory for extracting an archive
 	archiveBlockBytes  = 4 << 10      // bytes that each entry counts in addition to its content
 	maxArchiveErrLen   = 4 << 10
 )
@@ -359,7 +359,7 @@ func isLinkInArchive(name, target string) bool {
 	return err == nil
 }
 
-// openParent opens the next entry's directory, and creates directories that have no entries.
+// openParent opens the next entry's directory, and creates directories without entries.
 func (x *archiveReader) openParent(dirPath string) error {
 	if x.parent != nil && x.parentPath == dirPath {
 		return nil

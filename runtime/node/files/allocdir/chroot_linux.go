@@ -17,8 +17,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// DefaultChrootEnv returns Nomad's default for client.chroot_env: the host files that a task with isolation chroot sees, as
-// path on the host -> path in the task's root directory.
+// DefaultChrootEnv returns Nomad's default for client.chroot_env: the host files for a task with isolation chroot, as path on
+// the host -> path in the task's root directory.
 func DefaultChrootEnv() map[string]string {
 	env := map[string]string{}
 	for _, path := range []string{"/bin", "/etc", "/lib", "/lib32", "/lib64", "/run/resolvconf", "/sbin", "/usr", "/run/systemd/resolve"} {
@@ -27,7 +27,7 @@ func DefaultChrootEnv() map[string]string {
 	return env
 }
 
-// reservedChrootNames are the names that the agent or the driver uses in a task's root directory.
+// reservedChrootNames are the names for the agent or the driver in a task's root directory.
 var reservedChrootNames = []string{sharedDirName, localDirName, secretsDirName, privateDirName, tmpDirName, "dev", "proc"}
 
 // ValidateChrootEnv returns an error for a path map that cannot be built.
@@ -118,7 +118,7 @@ func (c *chroot) linkHostFilesAndListMounts() (mounts []driver.Mount, err error)
 type chrootFile struct {
 	hostPath   string
 	taskPath   string // path in the task's root directory
-	linkTarget string // content of the symbolic link to make; empty means that the file is mounted
+	linkTarget string // content of the symbolic link to make; empty: the file is mounted
 	isDir      bool
 }
 
@@ -227,8 +227,8 @@ func mountReadOnly(parent *dirHandle, name, source string, openOrMakeTarget func
 		return explainMountDenied(err)
 	}
 	defer unix.Close(tree)
-	// MS_PRIVATE: a file system that the operator mounts below the source later does not appear in the root directory,
-	// where tasks could write to it or keep it busy.
+	// MS_PRIVATE: if the operator later mounts a file system below the source, it does not appear in the root directory, where
+	// tasks could write to it or keep it busy.
 	attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY, Propagation: unix.MS_PRIVATE}
 	opcount.Count(opcount.Mount)
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr); err != nil {
@@ -250,8 +250,8 @@ func explainMountDenied(err error) error {
 	return err
 }
 
-// openOrMakeMountDir creates the directory called name if the name does not exist, and opens it, or the file system that is
-// mounted on it.
+// openOrMakeMountDir creates the directory called name if the name does not exist, and opens it, or the file system mounted on
+// it.
 func openOrMakeMountDir(parentFD int, name string) (fd int, err error) {
 	if err := unix.Mkdirat(parentFD, name, chrootDirMode); err != nil && !errors.Is(err, unix.EEXIST) {
 		return -1, err
@@ -259,8 +259,7 @@ func openOrMakeMountDir(parentFD int, name string) (fd int, err error) {
 	return safepath.OpenAt(parentFD, name, unix.O_PATH|unix.O_DIRECTORY, 0)
 }
 
-// openOrMakeMountFile creates an empty file called name if the name does not exist, and opens it, or the file that is mounted
-// on it.
+// openOrMakeMountFile creates an empty file called name if the name does not exist, and opens it, or the file mounted on it.
 func openOrMakeMountFile(parentFD int, name string) (fd int, err error) {
 	fd, err = safepath.OpenAt(parentFD, name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, 0o644)
 	if err == nil {
@@ -271,15 +270,15 @@ func openOrMakeMountFile(parentFD int, name string) (fd int, err error) {
 	return safepath.OpenAt(parentFD, name, unix.O_PATH, 0)
 }
 
-// chrootDirMode is the mode of a task's root directory, and of the directories that the agent makes in it. The agent gives this
-// mode to no other task directory, so dropSecretsAndUnmount recognizes a root directory by it.
+// chrootDirMode is the mode of a task's root directory, and of the agent's directories in it. The agent gives this mode to no
+// other task directory, so dropSecretsAndUnmount recognizes a root directory by it.
 const chrootDirMode = 0o755
 
 // maxUnmountDepth is how deep below a task's root directory unmountChroot searches for mounts.
 const maxUnmountDepth = 16
 
-// unmountChroot unmounts all file systems that the agent and the driver have mounted below h, a task's root directory or, at a
-// depth above 0, a directory in it.
+// unmountChroot unmounts all file systems mounted by the agent and the driver below h, a task's root directory or, at a depth
+// above 0, a directory in it.
 func unmountChroot(h *dirHandle, depth int) error {
 	dir, err := os.Open(h.procPath())
 	if err != nil {

@@ -5,7 +5,7 @@
 // destroy.
 //
 // Tasks own most of these directories and may change them at any time, so no function here follows
-// a path that a task can redirect: every step opens one name relative to an open directory, without
-// following links, and then changes, mounts or removes the opened object. Nothing is ever removed
-// through a mount.
+// a path if a task can redirect it: every step opens one name relative to an open directory,
+// without following links, and then changes, mounts or removes the opened object. Nothing is ever
+// removed through a mount.
 package allocdir

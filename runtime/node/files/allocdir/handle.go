@@ -14,8 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
-// errNotDir means that a name exists and is not a directory. A link to a directory is
-// not a directory.
+// errNotDir: a name exists and is not a directory. A link to a directory is not a directory.
 var errNotDir = errors.New("not a directory")
 
 // dirHandle is an open directory (O_PATH). Each operation on a file that a task could replace takes the parent
@@ -46,7 +45,7 @@ func ensureRootDir(path string, mode fs.FileMode) error {
 	} else if err != nil {
 		return err
 	}
-	return os.Chmod(path, mode) // sets the mode that the umask may have reduced in mkdir
+	return os.Chmod(path, mode) // mkdir's mode may have been reduced by the umask
 }
 
 func (h *dirHandle) close() { unix.Close(h.fd) }
@@ -125,8 +124,8 @@ func (h *dirHandle) openOrMakeDir(name string) (dir *dirHandle, made bool, err e
 	return dir, made, err
 }
 
-// ensureDir opens the directory called name, and creates it if the name does not exist. It
-// also sets the owner that an interrupted creation has not set.
+// ensureDir opens the directory called name, and creates it if the name does not exist. It also sets the owner if an
+// interrupted creation has not set it.
 func (h *dirHandle) ensureDir(name string, mode fs.FileMode, owner ownedByTasks) (*dirHandle, error) {
 	dir, made, err := h.openOrMakeDir(name)
 	if err != nil {
@@ -171,8 +170,8 @@ func (h *dirHandle) setOwnerAndMode(justCreated bool, mode fs.FileMode, owner ow
 	return nil
 }
 
-// ensureDirTraversableBy opens or creates a directory that belongs to root and that only users may pass through. One
-// system call replaces the ACL, so that running processes of these users do not lose access.
+// ensureDirTraversableBy opens or creates a directory for root. Only users may pass through it. One system call replaces
+// the ACL, so running processes of these users do not lose access.
 func (h *dirHandle) ensureDirTraversableBy(name string, uids []uint32, allowNomadOpenFileModes bool) (*dirHandle, error) {
 	if len(uids) == 0 {
 		return h.ensureDir(name, 0o700, agentOwned)
@@ -207,8 +206,8 @@ func (h *dirHandle) setTraverseACL(uids []uint32, allowNomadOpenFileModes bool) 
 	return explainOwnershipDenied(err)
 }
 
-// ensureDirUnlessReplacedByTask creates a directory that belongs to the tasks. If a task has put a file or a link in its
-// place, that stays and is no error.
+// ensureDirUnlessReplacedByTask creates a directory for the tasks. If a task has replaced it by a file or a link, this
+// stays and is no error.
 func (h *dirHandle) ensureDirUnlessReplacedByTask(name string, mode fs.FileMode) error {
 	return closeDirIgnoringErrNotDir(h.ensureDir(name, mode, taskOwned))
 }

@@ -49,7 +49,7 @@ func moveSubdirUnlessTargetHasFiles(from, to *dirHandle, parent, name string) er
 		return ignoreMissing(err)
 	}
 	defer source.close()
-	// If a task has replaced the directory by a file or a link, that is neither followed nor moved.
+	// If a task has replaced the directory by a file or a link, this is neither followed nor moved.
 	dir, err := source.open(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, errNotDir):

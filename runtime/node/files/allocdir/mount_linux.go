@@ -57,7 +57,7 @@ func (h *dirHandle) mountSecretTmpfs(dir *dirHandle, name string, sizeMB int, u 
 		}
 	}
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.ENODEV) {
-		return h.wrapChildError("mount tmpfs on", name, err), nil // the agent is root in a container that may not mount
+		return h.wrapChildError("mount tmpfs on", name, err), nil // the agent is root in a container without the right to mount
 	}
 	if err != nil {
 		return nil, h.wrapChildError("mount tmpfs on", name, err)
@@ -88,7 +88,7 @@ func (h *dirHandle) setACLAndMarkTmpfs(name string, u taskUsers) error {
 	return nil
 }
 
-// isReadOnlyMount is the access that a bind mount allows.
+// isReadOnlyMount is the access through a bind mount.
 type isReadOnlyMount bool
 
 const (

@@ -14,9 +14,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
-// errMountsBelow means that tasks have mounts in the directory. BindAllocsRootNosuidNodev's mount would cover them, so
-// that the agent could not unmount them. The tasks were started by an earlier version, or by an agent without this
-// mount.
+// errMountsBelow: tasks have mounts in the directory. BindAllocsRootNosuidNodev's mount would cover them, and the agent
+// could not unmount them. The tasks were started by an earlier version, or by an agent without this mount.
 var errMountsBelow = errors.New("tasks that were started without this mount have mounts in it: stop them, or reboot, and restart the agent")
 
 // allocsRootDir is the directory for all allocations.
@@ -99,7 +98,7 @@ func (d allocsRootDir) isNosuidNodev() (bool, error) {
 	return st.Flags&want == want, nil
 }
 
-// findOwnMount returns the mount that the directory is on.
+// findOwnMount returns the directory's mount.
 func (d allocsRootDir) findOwnMount(mountByID map[string]mountEntry) (mountEntry, error) {
 	id, err := safepath.MountID(d.fd)
 	if err != nil {
@@ -112,8 +111,8 @@ func (d allocsRootDir) findOwnMount(mountByID map[string]mountEntry) (mountEntry
 	return m, nil
 }
 
-// checkMountsBelow reports whether a file system is mounted below the directory, and whether the mount
-// that the directory is on is in a peer group.
+// checkMountsBelow reports whether a file system is mounted below the directory, and whether the directory's own mount
+// is in a peer group.
 func (d allocsRootDir) checkMountsBelow() (hasBelow, ownMountIsShared bool, err error) {
 	mounts, err := readMountByID()
 	if err != nil {
@@ -161,8 +160,8 @@ func restrictAndUnmountAllocsRoot(path string) error {
 	return root.wrapDirError("unmount", unix.Unmount(root.procPath(), unix.MNT_DETACH))
 }
 
-// isMountedOnItself reports whether the directory is mounted on itself with BindAllocsRootNosuidNodev's options. A disk
-// that the operator has mounted there covers another directory.
+// isMountedOnItself reports whether the directory is mounted on itself with BindAllocsRootNosuidNodev's options. If the
+// operator has mounted a disk there, it covers another directory.
 func (d allocsRootDir) isMountedOnItself() (bool, error) {
 	if restricted, err := d.isNosuidNodev(); !restricted || err != nil {
 		return false, err

@@ -14,8 +14,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
-// UnmountAndRemoveOwnDir unmounts and removes a directory that an agent has made, with all allocations in it. It returns an
-// error for another user's directory, and does nothing if the directory does not exist.
+// UnmountAndRemoveOwnDir unmounts and removes an agent's directory, with all allocations in it. It returns an error for
+// another user's directory, and does nothing if the directory does not exist.
 func UnmountAndRemoveOwnDir(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -117,7 +117,7 @@ func (r *treeRemover) remove(h *dirHandle, name string, t removesTopDir) error {
 // treeRemover removes one tree, and has the removal's state.
 type treeRemover struct {
 	topDir           *os.File // the tree's top directory
-	namesMovedToTop  []string // names, in topDir, of directories that were nested too deeply, so that the remover has moved them there
+	namesMovedToTop  []string // names, in topDir, of deeply nested directories; the remover has moved them there
 	movedNameCounter int
 	keepMounts       bool    // a mount in the tree is an error, and is not unmounted
 	firstErrs        []error // the first errors, at most maxReturnedErrors
@@ -219,7 +219,7 @@ func (r *treeRemover) removeEntry(dir *os.File, name string, depth int) {
 	}
 }
 
-// moveDirToTop moves a directory that is too deep to the tree's top.
+// moveDirToTop moves a directory from too deep in the tree to its top.
 func (r *treeRemover) moveDirToTop(h *dirHandle, name string) error {
 	for {
 		r.movedNameCounter++
@@ -242,8 +242,8 @@ func (r *treeRemover) addErrorUnlessMissing(err error) {
 	}
 }
 
-// unlinkUnmountingIfBusy removes a file or an empty directory. It first unmounts file systems that are mounted on it,
-// unless keepMounts is set.
+// unlinkUnmountingIfBusy removes a file or an empty directory. It first unmounts file systems on it, unless keepMounts is
+// set.
 func (r *treeRemover) unlinkUnmountingIfBusy(h *dirHandle, name string, flags int) error {
 	err := unix.Unlinkat(h.fd, name, flags)
 	if errors.Is(err, unix.EBUSY) && !r.keepMounts {

@@ -18,12 +18,12 @@ type TaskDirOptions struct {
 	SecretsMB int                // secrets/ size in MB; 0 means 1
 	Isolation driver.FSIsolation // the task driver's isolation
 
-	// ChrootEnv has the host files that a task with isolation chroot sees, read-only: path on the host -> path in the task's
-	// root directory. ValidateChrootEnv must accept it.
+	// ChrootEnv has the host files for a task with isolation chroot, read-only: path on the host -> path in the task's root
+	// directory. ValidateChrootEnv must accept it.
 	ChrootEnv map[string]string
 
-	// DriverMountsHostFiles means that the driver makes the ChrootEnv mounts, which BuildTaskDir then returns. Otherwise a root
-	// agent makes them on the host, below the task's directory.
+	// DriverMountsHostFiles: the driver makes the ChrootEnv mounts, and BuildTaskDir returns them. Otherwise a root agent makes
+	// them on the host, below the task's directory.
 	DriverMountsHostFiles bool
 
 	// User is the job's user; empty means the default user for drivers with this isolation: the agent's user, or nobody with
@@ -47,12 +47,12 @@ type TaskDir struct {
 	// is nil when they are in memory.
 	SecretsOnDiskReason error
 
-	// MountsForDriver are the mounts that the driver must make for a task with isolation chroot: the ChrootEnv files, if
+	// MountsForDriver are the driver's mounts for a task with isolation chroot: the ChrootEnv files, if
 	// TaskDirOptions.DriverMountsHostFiles is set or the agent is not root, and the shared directory, if the agent is not root.
 	MountsForDriver []driver.Mount
 }
 
-// errNotRoot is the reason for secrets on disk under an agent that is not root.
+// errNotRoot is the reason for secrets on disk if the agent is not root.
 var errNotRoot = errors.New("only root can mount a memory file system")
 
 // BuildTaskDir creates the missing parts of a task's directory in a built allocation, and denies access to it to all but the
@@ -112,7 +112,7 @@ func (d *Dir) buildTaskDir(t *TaskDir, name string, o TaskDirOptions) error {
 			t.MountsForDriver, err = c.linkHostFilesAndListMounts()
 			t.MountsForDriver = append(t.MountsForDriver, sharedDirMounts(filepath.Join(d.Path(), sharedDirName))...)
 		}
-		return err // only drivers that need root have the other isolations that need mounts
+		return err // only drivers for root have other isolations with mounts
 	}
 	switch o.Isolation {
 	case driver.FSIsolationChroot:
@@ -238,8 +238,8 @@ func (h *dirHandle) ensureSecretDir(name string, sizeMB int, u taskUsers) (onDis
 }
 
 // DropSecretsAndUnmount removes a task's secrets: it unmounts them, or empties the directories if they are on disk. It also
-// unmounts everything else that was mounted for the task. The runner calls it when the task will not start again. It may be
-// called again, and for a task that was never built.
+// unmounts everything else mounted for the task. The runner calls it when the task will not start again. It may be called
+// again, and for a task without a directory.
 func (d *Dir) DropSecretsAndUnmount(name string) error {
 	if err := checkTaskDirName(name); err != nil {
 		return fmt.Errorf("drop secrets of task %q: %w", name, err)
@@ -320,7 +320,7 @@ func (d *Dir) writeLocalFile(task, pathInLocal string, data []byte) error {
 	if err := root.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	// O_EXCL makes sure that no task's link or FIFO is opened.
+	// O_EXCL: no task's link or FIFO is opened.
 	f, err := root.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
 	if err != nil {
 		return err

@@ -14,9 +14,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// WriteTaskFile writes a file that only the task's user may read, to a path relative to the task's directory. It creates
-// missing directories, and replaces the file by a rename, so that the task never reads an incomplete file. No part of the
-// path may be a link. With isolation image, where the image defines the users, all users in the container may read the file.
+// WriteTaskFile writes a file for the task's user alone, to a path relative to the task's directory. It creates missing
+// directories, and replaces the file by a rename, so the task never reads an incomplete file. No part of the path may be a
+// link. With isolation image, where the image defines the users, all users in the container may read the file.
 func (d *Dir) WriteTaskFile(task, pathInTaskDir string, o TaskDirOptions, data []byte) error {
 	if err := d.writeTaskFile(task, pathInTaskDir, o, data); err != nil {
 		return fmt.Errorf("write %q for task %q: %w", pathInTaskDir, task, err)
@@ -65,8 +65,8 @@ func (d *Dir) openTaskDir(task string) (*dirHandle, error) {
 	return alloc.open(task)
 }
 
-// lookupFileUsers returns the users that may read the agent's files for the task. An agent that is not root cannot change
-// owners, so it looks up no user.
+// lookupFileUsers returns the users that may read the agent's files for the task. If the agent is not root, it cannot change
+// owners, and looks up no user.
 func (o TaskDirOptions) lookupFileUsers() (taskUsers, error) {
 	if !isAgentRoot() {
 		return taskUsers{allowsAllUsers: o.Isolation == driver.FSIsolationImage}, nil
@@ -74,8 +74,8 @@ func (o TaskDirOptions) lookupFileUsers() (taskUsers, error) {
 	return o.lookupUsers()
 }
 
-// openOrMakeOwnedDir opens a directory in parent, or creates it for the users. It creates the directory under another name,
-// so that a killed agent never leaves the name on a directory that the users do not own yet.
+// openOrMakeOwnedDir opens a directory in parent, or creates it for the users. It creates the directory under another name:
+// a killed agent never leaves the name on a directory that the users do not own yet.
 func (u taskUsers) openOrMakeOwnedDir(parent *dirHandle, name string) (*dirHandle, error) {
 	dir, err := parent.open(name)
 	if !errors.Is(err, unix.ENOENT) {
@@ -120,8 +120,7 @@ func (u taskUsers) openOrMakeOwnedDir(parent *dirHandle, name string) (*dirHandl
 // temporaryName returns the name under which a file or a directory is created before it is renamed to name.
 func temporaryName(name string) string { return "." + name + ".new" }
 
-// replaceFile writes a file in the directory h and renames it to name. A temporary file that an earlier call has left is
-// replaced.
+// replaceFile writes a file in the directory h and renames it to name. It replaces an earlier call's temporary file.
 func (u taskUsers) replaceFile(h *dirHandle, name string, data []byte) (err error) {
 	made := temporaryName(name)
 	if err := ignoreMissing(h.removeFile(made)); err != nil {

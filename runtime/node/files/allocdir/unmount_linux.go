@@ -53,9 +53,9 @@ func realPath(h *dirHandle) (string, error) { return os.Readlink(h.procPath()) }
 // maxUnmountPasses limits how often unmountBelow reads the mount table: a pass uncovers the mounts that others have covered.
 const maxUnmountPasses = 64
 
-// unmountBelow detaches all mounts below the directory that isSelected accepts by their paths relative to the directory. It finds
-// them in the mount table, so it opens no task directory to search for them, and follows no link. It detaches a mount before the
-// one that contains it.
+// unmountBelow detaches the mounts below the directory that isSelected accepts by their paths relative to the directory. It finds
+// them in the mount table, so it opens no task directory to search for them, and follows no link. It detaches a mount before its
+// parent.
 func (h *dirHandle) unmountBelow(isSelected func(relative string) bool) error {
 	for range maxUnmountPasses {
 		mounts, err := readMountByID()
@@ -196,8 +196,8 @@ func unmountBelowPath(path string, isSelected func(relative string) bool) error 
 	return dir.unmountBelow(isSelected)
 }
 
-// DropAllSecretsAndUnmount does what DropSecretsAndUnmount does, for all tasks that have a directory, and unmounts everything
-// else below the allocation's directory. None of the allocation's tasks may be running. Afterwards any program can remove the
+// DropAllSecretsAndUnmount does what DropSecretsAndUnmount does, for all tasks with a directory, and unmounts everything else
+// below the allocation's directory. None of the allocation's tasks may be running. Afterwards any program can remove the
 // directory. It does nothing if the directory does not exist.
 func (d *Dir) DropAllSecretsAndUnmount() error {
 	errs := []error{UnmountAllocDirs(d.allocsRoot, func(allocID string) bool { return allocID != d.allocID })}
@@ -213,8 +213,8 @@ func (d *Dir) DropAllSecretsAndUnmount() error {
 	return errors.Join(errs...)
 }
 
-// FindAllocsMountedElsewhere returns the allocations with directories that are mounted, at another path, in the mount namespace
-// of another running process, for example a container's. It ignores processes that this user is not allowed to examine.
+// FindAllocsMountedElsewhere returns the allocations with directories mounted, at another path, in the mount namespace of another
+// running process, for example a container's. It ignores processes if this user is not allowed to examine them.
 func FindAllocsMountedElsewhere(allocIDs []string) (map[string]bool, error) {
 	asked := make(map[string]bool, len(allocIDs))
 	for _, id := range allocIDs {

@@ -21,15 +21,15 @@ type account struct{ uid, gid int }
 // rootAccount is root, the only account under which an agent can change owners.
 var rootAccount = account{0, 0}
 
-// taskUsers are the users that may access one task's directories.
+// taskUsers are the users with access to one task's directories.
 type taskUsers struct {
 	owner                   account
-	admittedUIDs            []uint32 // users other than the owner and root that may access the directories, in ascending order
-	allowsAllUsers          bool     // the directories have Nomad's modes: all users that can reach them may access them
+	admittedUIDs            []uint32 // users other than the owner and root with access to the directories, in ascending order
+	allowsAllUsers          bool     // the directories have Nomad's modes: every user who can reach them may access them
 	allowNomadOpenFileModes bool     // use Nomad's modes where the owner or an ACL cannot be set
 }
 
-// lookupUsers looks up the users that may access the task's directories. The agent must be root.
+// lookupUsers looks up the users with access to the task's directories. The agent must be root.
 func (o TaskDirOptions) lookupUsers() (taskUsers, error) {
 	u := taskUsers{owner: rootAccount, allowsAllUsers: o.Isolation == driver.FSIsolationImage, allowNomadOpenFileModes: o.AllowNomadOpenFileModes}
 	switch {
@@ -57,7 +57,7 @@ func (o TaskDirOptions) lookupUsers() (taskUsers, error) {
 	return u, nil
 }
 
-// traversingUIDs returns the users other than root that must pass through the allocation's directory, in ascending order.
+// traversingUIDs returns the users other than root who must pass through the allocation's directory, in ascending order.
 func (u taskUsers) traversingUIDs() []uint32 {
 	if u.allowsAllUsers || u.owner.uid == rootAccount.uid {
 		return u.admittedUIDs
@@ -90,9 +90,9 @@ func explainOwnershipDenied(err error) error {
 	return fmt.Errorf(`%w: other accounts could not be kept out: have the data directory on a file system with owners and ACLs, or allow Nomad's modes with the client option "alloc_dir.nomad_modes"`, err)
 }
 
-// ensureDirForTaskUsers opens or creates a directory that only a task's users may access. It changes an existing directory
-// only if the directory belongs to none of these users, has Nomad's mode, or has no ACL for admitted users. It does not
-// change a directory that a task has mounted there.
+// ensureDirForTaskUsers opens or creates a directory for a task's users alone. It changes an existing directory only if
+// the directory belongs to none of these users, has Nomad's mode, or has no ACL for admitted users. It does not change a
+// directory that a task has mounted there.
 func (h *dirHandle) ensureDirForTaskUsers(name string, u taskUsers, nomadMode fs.FileMode) (*dirHandle, error) {
 	if u.allowsAllUsers || !isAgentRoot() {
 		return h.ensureDir(name, nomadMode, taskOwned)
@@ -108,8 +108,8 @@ func (h *dirHandle) ensureDirForTaskUsers(name string, u taskUsers, nomadMode fs
 	return dir, nil
 }
 
-// ensureDirForTaskUsersUnlessReplacedByTask creates a directory that only a task's users may access. If the task has put a
-// file or a link in its place, that stays and is no error.
+// ensureDirForTaskUsersUnlessReplacedByTask creates a directory for a task's users alone. If the task has replaced it by a
+// file or a link, this stays and is no error.
 func (h *dirHandle) ensureDirForTaskUsersUnlessReplacedByTask(name string, u taskUsers, nomadMode fs.FileMode) error {
 	return closeDirIgnoringErrNotDir(h.ensureDirForTaskUsers(name, u, nomadMode))
 }
@@ -175,7 +175,7 @@ func (h *dirHandle) setOwnerModeAndACL(dir *dirHandle, name string, justCreated 
 	return dir.setACL(u.admittedUIDs, aclRWX)
 }
 
-// isForeignMount reports whether dir, which is called name in h, has a mount that the agent did not make.
+// isForeignMount reports whether dir, which is called name in h, has a mount from another program.
 func (h *dirHandle) isForeignMount(dir *dirHandle, name string) (bool, error) {
 	mounted, err := safepath.IsMount(h.fd, dir.fd)
 	if err != nil || !mounted {
@@ -188,9 +188,8 @@ func (h *dirHandle) isForeignMount(dir *dirHandle, name string) (bool, error) {
 	return !tmpfs, err
 }
 
-// chownTree changes the owner of all files and directories below h that belong to user id fromUID, because a task's user
-// has changed since. It does not enter mounts. The caller changes h's owner afterwards, so that it repeats an interrupted
-// call.
+// chownTree changes the owner of user id fromUID's files and directories below h, because a task's user has changed since.
+// It does not enter mounts. The caller changes h's owner afterwards, so a repeated call continues an interrupted one.
 func (h *dirHandle) chownTree(fromUID int, to account) error {
 	fd, err := safepath.OpenAt(h.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -317,7 +316,7 @@ func (d *Dir) restrictToTaskUsers(tasks []TaskDirOptions) error {
 		u, err := t.lookupUsers()
 		allowNomadFileModes = allowNomadFileModes || t.AllowNomadOpenFileModes
 		if err != nil {
-			continue // no process runs as a user that does not exist
+			continue // no process runs as a missing user
 		}
 		allowedUIDs = append(allowedUIDs, u.traversingUIDs()...)
 	}

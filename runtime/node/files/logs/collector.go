@@ -21,11 +21,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
-// ErrClosed means that the CollectorClient was closed.
+// ErrClosed: the CollectorClient was closed.
 var ErrClosed = errors.New("log collector client is closed")
 
-// TooManyTasksError means that a task's output cannot be collected because other tasks use all descriptors of this process or of
-// the collector process.
+// TooManyTasksError: a task's output cannot be collected because other tasks use all descriptors in this process or in the
+// collector process.
 type TooManyTasksError struct {
 	CollectedTasks  int // tasks with collected output
 	DescriptorLimit int // descriptors per process
@@ -53,7 +53,7 @@ func processDescriptorLimit() int {
 	return int(min(limit, math.MaxInt32))
 }
 
-// keeperClient has the *keeper.Client methods that a CollectorClient uses.
+// keeperClient has the *keeper.Client methods for a CollectorClient.
 type keeperClient interface {
 	Spawn(context.Context, keeper.Command) (osprocess.ID, error)
 	StoreFD(ctx context.Context, key string, f *os.File) error
@@ -133,7 +133,7 @@ type collectedTask struct {
 
 // streamProgress is what the agent knows about a stream's progress. Followers wait on it. Guarded by Collector.mu.
 type streamProgress struct {
-	newestFileIndex int64         // number of the newest file that the collector process has reported
+	newestFileIndex int64         // number of the newest file reported by the collector process
 	changed         chan struct{} // channel, closed and replaced when newestFileIndex changes or the stream stops
 	ended           bool          // Stop has ended the stream
 }
@@ -225,7 +225,7 @@ type Status struct {
 	// HasCounts is true if the process has replied. Otherwise the next fields are zero. The bytes are counted from the process
 	// start.
 	HasCounts               bool
-	Streams                 int // streams that the process reads
+	Streams                 int // streams read by the process
 	WrittenBytes, LostBytes int64
 }
 
@@ -242,9 +242,9 @@ func (c *CollectorClient) Status(ctx context.Context) Status {
 	return s
 }
 
-// Start starts to collect a task's output, and returns the paths of the FIFOs that the task writes to. The caller calls it before
-// each task start, and after it has restored a running task; a second call only checks that FIFOs and streams exist. The FIFOs
-// are in the allocation's directory, to which no task can write, so a task cannot replace another task's FIFO.
+// Start starts to collect a task's output, and returns the paths of the FIFOs for the task. The caller calls it before each task
+// start, and after it has restored a running task; a second call only checks that FIFOs and streams exist. The FIFOs are in the
+// allocation's directory, to which no task can write, so a task cannot replace another task's FIFO.
 func (c *CollectorClient) Start(ctx context.Context, task Task) (stdoutFIFO, stderrFIFO string, err error) {
 	wrap := func(err error) error {
 		return fmt.Errorf("collect logs of task %q: %w", task.Name, err)
@@ -360,10 +360,10 @@ func (c *CollectorClient) signalIfTaskCountLocked(count int) {
 	wait.Notify(c.hasTasksChanged)
 }
 
-// ensureFIFO returns the FIFO, and makes sure that it exists in the allocation's directory and that the keeper holds it.
+// ensureFIFO returns the FIFO, and makes sure that it exists in the allocation's directory and is held by the keeper.
 //
-// A running task keeps the FIFO that the keeper holds, even if the FIFO is no longer in the directory: if its last reader closed
-// it, SIGPIPE would kill the task. The next task start makes a new FIFO.
+// A running task keeps the keeper's FIFO, even if the FIFO is no longer in the directory: if its last reader closed it, SIGPIPE
+// would kill the task. The next task start makes a new FIFO.
 func (c *CollectorClient) ensureFIFO(ctx context.Context, allocDirFD int, k collectorwire.StreamKey, taskRunning bool) (*os.File, error) {
 	f, err := c.conf.Keeper.DuplicateStoredFD(k.KeeperFDKey())
 	if err == nil {
@@ -397,7 +397,7 @@ func (c *CollectorClient) ensureFIFO(ctx context.Context, allocDirFD int, k coll
 	return fifo, nil
 }
 
-// handOverStream sends one stream to the collector process. It may do so again for a stream that the process already has.
+// handOverStream sends one stream to the collector process. It may do so again for a stream already there.
 func (c *CollectorClient) handOverStream(ctx context.Context, l *processConn, t *collectedTask, k collectorwire.StreamKey, fifo *os.File) error {
 	c.mu.Lock()
 	limits := t.limits(k.Stream)
@@ -418,11 +418,11 @@ func (c *CollectorClient) handOverStream(ctx context.Context, l *processConn, t 
 }
 
 // Stop ends a task's output collection. It waits up to two seconds until all writers have closed the FIFOs, and then collects
-// their content. The streams' followers return after that. The FIFOs stay in the directory. Stop returns nil for a task that is
-// not collected. After an error the collection continues until a later Stop or StopUnlessStopped ends it.
+// their content. The streams' followers return after that. The FIFOs stay in the directory. Stop returns nil if the task's output
+// is not collected. After an error the collection continues until a later Stop or StopUnlessStopped ends it.
 //
-// If taskEnded is true, the task's process is known to be dead: Stop closes the FIFOs, and a child that still writes gets
-// SIGPIPE. If taskEnded is false, the task may run, and SIGPIPE must not kill it: the collector process continues to read a FIFO
+// If taskEnded is true, the task's process is known to be dead: Stop closes the FIFOs, and a child gets SIGPIPE if it still
+// writes. If taskEnded is false, the task may run, and SIGPIPE must not kill it: the collector process continues to read a FIFO
 // that has a writer.
 func (c *CollectorClient) Stop(ctx context.Context, allocID, task string, taskEnded bool) error {
 	c.mu.Lock()
@@ -435,7 +435,7 @@ func (c *CollectorClient) Stop(ctx context.Context, allocID, task string, taskEn
 }
 
 // StopCollectionOfEarlierAgent is Stop for a task that will not be started again and may have output collected by an earlier
-// agent: it first collects the output that is still in the FIFOs.
+// agent: it first collects the output still in the FIFOs.
 func (c *CollectorClient) StopCollectionOfEarlierAgent(ctx context.Context, task Task, taskEnded bool) error {
 	c.mu.Lock()
 	known := c.collectedTasks[taskKey{task.AllocID, task.Name}] != nil
@@ -464,7 +464,7 @@ func (c *CollectorClient) StopCollectionOfEarlierAgent(ctx context.Context, task
 
 // StopUnlessStopped ends a task's output collection if Stop has failed or was never called, under this agent or an earlier one.
 // Otherwise it returns nil at once. The caller calls it when the allocation is removed, and repeats it after an error. As after
-// Stop with taskEnded false, a FIFO that has a writer stays until the writer closes it.
+// Stop with taskEnded false, a FIFO with a writer stays until the writer closes it.
 func (c *CollectorClient) StopUnlessStopped(ctx context.Context, allocID, task string) error {
 	k := taskKey{allocID, task}
 	c.mu.Lock()
@@ -485,7 +485,7 @@ type leftoverState int
 const (
 	leftoverNone    leftoverState = iota
 	leftoverFIFO                  // a FIFO and its log directory exist
-	leftoverOnlyFDs               // the keeper holds a FIFO that is no longer in the allocation's directory
+	leftoverOnlyFDs               // the keeper holds a FIFO, but the allocation's directory has it no longer
 )
 
 // findLeftoverOfEarlierAgent looks for a task's FIFOs. The task is not in c.collectedTasks.
@@ -555,7 +555,7 @@ func (c *CollectorClient) removeTaskUnlessWrittenLocked(t *collectedTask) {
 	c.signalIfTaskCountLocked(0)
 }
 
-// notifyDescriptorsFreedLocked closes the channel in each TooManyTasksError that was returned since the last call.
+// notifyDescriptorsFreedLocked closes the channel in each TooManyTasksError returned since the last call.
 func (c *CollectorClient) notifyDescriptorsFreedLocked() {
 	close(c.descriptorsFreed)
 	c.descriptorsFreed = make(chan struct{})

@@ -17,7 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
-// setConn replaces the connection to the collector process; nil means that the agent has no connection.
+// setConn replaces the connection to the collector process; nil: the agent has no connection.
 func (c *CollectorClient) setConn(l *processConn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -36,7 +36,7 @@ func (c *CollectorClient) setConn(l *processConn) {
 // are handed over.
 func (c *CollectorClient) maintainConn(ctx context.Context) {
 	l, err := c.connectAndHandOverStreams(ctx, c.conf.StartProcessWithoutTask)
-	if err != nil { // the next task that needs a process starts one
+	if err != nil { // the next task to need a process starts one
 		c.conf.Logger.Debug("there is no log collector of an earlier agent", "error", err)
 	}
 	for connected := err == nil; connected || c.waitUntilHasTasks(ctx); connected = false {
@@ -73,8 +73,8 @@ func (c *CollectorClient) hasTasks() bool {
 }
 
 // waitConnDownOrIdle returns when the connection to the process is down, or when the process had no task for
-// idleProcessTimeout. In the latter case it first requests that the process exits unless it has streams. It does not request
-// that if there was never a task: the process may have streams for tasks that are restored later.
+// idleProcessTimeout. In the latter case it first requests the process to exit unless it has streams. It makes no request if
+// there was never a task: the process may have streams for tasks that are restored later.
 func (c *CollectorClient) waitConnDownOrIdle(ctx context.Context, l *processConn) {
 	idle := time.NewTimer(c.conf.idleProcessTimeout)
 	defer idle.Stop()
@@ -100,8 +100,8 @@ func (c *CollectorClient) waitConnDownOrIdle(ctx context.Context, l *processConn
 	}
 }
 
-// dropConnIfNoTasks makes the connection unavailable and returns true if there is no task. A task that is added later waits
-// for the next connection.
+// dropConnIfNoTasks makes the connection unavailable and returns true if there is no task. Tasks added later wait for the
+// next connection.
 func (c *CollectorClient) dropConnIfNoTasks() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -192,7 +192,7 @@ func (c *CollectorClient) handOverStreams(ctx context.Context, l *processConn) e
 }
 
 // dialOrSpawn connects to the collector process. If maySpawn is true and no process from this build runs, it starts one.
-// Before that, it makes a process from another build, or one that it cannot reach, exit.
+// Before, it makes a process from another build, or an unreachable one, exit.
 func (c *CollectorClient) dialOrSpawn(ctx context.Context, maySpawn bool) (*processConn, error) {
 	f, err := c.dir.LockFile(collectorwire.LockFileName, unix.LOCK_EX)
 	if err != nil {
@@ -229,8 +229,7 @@ func (c *CollectorClient) dialOrSpawn(ctx context.Context, maySpawn bool) (*proc
 	if osprocess.IsResourceExhausted(err) {
 		return nil, err // a process may be running although the dial has failed, so it must not be killed
 	}
-	// One process serves the streams of a data directory. Output that the process has not moved is
-	// in the FIFOs, so a kill loses nothing.
+	// One process serves a data directory's streams. Output not yet moved is in the FIFOs, so a kill loses nothing.
 	p, running, lockErr := c.dir.LockOwner(collectorwire.PIDFileName)
 	if lockErr != nil {
 		return nil, lockErr
@@ -266,8 +265,8 @@ func (c *CollectorClient) isOtherBuild(ctx context.Context, l *processConn) bool
 	return !same && (err == nil || errors.Is(err, os.ErrProcessDone))
 }
 
-// quitProcess makes a collector process exit and waits until it has exited. The next process reads the output
-// that is still in the FIFOs.
+// quitProcess makes a collector process exit and waits until it has exited. The next process reads the output still in the
+// FIFOs.
 func (c *CollectorClient) quitProcess(l *processConn) error {
 	_ = l.send(&collectorwire.Message{Op: collectorwire.OpQuit})
 	return waitOrKillProcess(l.process, errors.New("it was told to quit and does not exit"), c.conf.Logger)
@@ -276,8 +275,8 @@ func (c *CollectorClient) quitProcess(l *processConn) error {
 // exitTimeout is how long waitOrKillProcess waits before it kills the process.
 const exitTimeout = 2 * time.Second
 
-// waitOrKillProcess waits until a collector process that accepts no connection, or that was requested to quit, has exited.
-// If the process has not exited after exitTimeout, waitOrKillProcess kills it and logs cause as the reason.
+// waitOrKillProcess waits until a collector process has exited, after it has accepted no connection or was requested to
+// quit. If the process has not exited after exitTimeout, waitOrKillProcess kills it and logs cause as the reason.
 func waitOrKillProcess(p osprocess.ID, cause error, logger hclog.Logger) error {
 	if p.EndsWithin(exitTimeout) {
 		return nil

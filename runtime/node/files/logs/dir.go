@@ -77,7 +77,7 @@ func existsAt(dirFD int, name string) bool {
 }
 
 // openOrMakeFIFOReader opens a FIFO's read end in the directory dirFD, and makes the FIFO if it does not exist. It replaces a
-// file that the agent has not made.
+// file if the agent has not made it.
 func openOrMakeFIFOReader(dirFD int, name string) (int, error) {
 	for range 10 {
 		err := unix.Mkfifoat(dirFD, name, 0o600)
@@ -107,8 +107,7 @@ func openOrMakeFIFOReader(dirFD int, name string) (int, error) {
 	return -1, fmt.Errorf("make FIFO %s: another process replaces it repeatedly", name)
 }
 
-// checkOwnFIFO returns collectorwire.ErrForeignFile unless the file is a FIFO that belongs to the agent's user and that no
-// other user can open.
+// checkOwnFIFO returns collectorwire.ErrForeignFile unless the file is the agent user's FIFO and closed to all other users.
 func checkOwnFIFO(fd int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -120,7 +119,7 @@ func checkOwnFIFO(fd int) error {
 	return nil
 }
 
-// enableFIFOHangup opens and closes a write end. Without that, poll reports no hang-up for a FIFO that never had a writer, and
+// enableFIFOHangup opens and closes a write end. Otherwise poll reports no hang-up for a FIFO without a former writer, and
 // stopping a task that was never started would take until the timeout.
 func enableFIFOHangup(fd int) error {
 	w, err := unix.Open(safepath.ProcPath(fd), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)

@@ -31,7 +31,7 @@ type FollowRequest struct {
 	Stream  Stream
 
 	Origin           FollowOrigin
-	OffsetFromOrigin int64 // bytes after the start or before the end, limited to the output that is kept
+	OffsetFromOrigin int64 // bytes after the start or before the end, limited to the existing output
 
 	// StopAtEnd makes Follow return at the current end, instead of waiting for more output.
 	StopAtEnd bool
@@ -127,12 +127,12 @@ func (c *CollectorClient) HasLogsOrIsCollected(req FollowRequest) (bool, error) 
 	return len(all) > 0, err
 }
 
-// logReader reads a stream's files, and has the position up to which it has read.
+// logReader reads a stream's files, and has the position reached.
 type logReader struct {
 	logDirFD   int
 	filePrefix string
 	fileFD     int   // the open file, or -1
-	fileIndex  int64 // the open file's number; without an open file, the lowest number that the next file may have
+	fileIndex  int64 // the open file's number; without an open file, the next file's lowest possible number
 	fileOffset int64 // position in the file
 }
 

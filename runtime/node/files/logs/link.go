@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
-// errDisconnected means that the connection closed before the reply came.
+// errDisconnected: the connection closed before the reply came.
 var errDisconnected = errors.New("connection to the log collector is down")
 
 // processConn is the agent's connection to a collector process.

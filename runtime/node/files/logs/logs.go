@@ -31,14 +31,14 @@ type Task struct {
 	StdoutLimits StreamLimits
 	StderrLimits StreamLimits
 
-	// AlreadyRunning means that the task runs, and writes to the FIFOs that the keeper holds, whatever is in the
-	// allocation's directory.
+	// AlreadyRunning: the task runs, and writes to the keeper's FIFOs, whatever is in the allocation's
+	// directory.
 	AlreadyRunning bool
 }
 
 var bothStreams = [...]Stream{Stdout, Stderr}
 
-// OutputLoss reports that a task's output cannot be written, or that it can be written again.
+// OutputLoss reports that a task's output cannot be written, or can be written again.
 type OutputLoss struct {
 	AllocID        string
 	Task           string
@@ -48,7 +48,7 @@ type OutputLoss struct {
 	WritingResumed bool   // the loss is over: output is written again, after a line in the log that marks the gap
 }
 
-// tasksOfFDKeys returns the tasks that have a FIFO among the keeper's descriptors, given the descriptor keys.
+// tasksOfFDKeys returns the tasks with a FIFO among the keeper's descriptors, given the descriptor keys.
 func tasksOfFDKeys(keys []string) map[taskKey]bool {
 	tasks := make(map[taskKey]bool)
 	for _, k := range keys {
@@ -61,7 +61,7 @@ func tasksOfFDKeys(keys []string) map[taskKey]bool {
 	return tasks
 }
 
-// validate rejects names that would lead out of the log directory, and limits that permit no output.
+// validate rejects names that would lead out of the log directory, and limits too low for any output.
 func (t *Task) validate() error {
 	for _, s := range bothStreams {
 		if err := (collectorwire.StreamKey{AllocID: t.AllocID, Task: t.Name, Stream: s}).Validate(); err != nil {

@@ -31,7 +31,7 @@ func (t *lossTracker) recordIfChanged(k collectorwire.StreamKey, loss OutputLoss
 	return true
 }
 
-// remove removes a stream that has ended.
+// remove removes an ended stream.
 func (t *lossTracker) remove(k collectorwire.StreamKey) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -40,7 +40,7 @@ type files struct {
 	omitsOldFiles bool
 }
 
-// errRemoved means that a file no longer exists, or that a task has replaced it.
+// errRemoved: a file no longer exists, or a task has replaced it.
 var errRemoved = errors.New("log file was removed")
 
 func isRemoved(err error) bool {
@@ -101,8 +101,7 @@ func (f *files) withOpenFile(name string, read func(fd int) error) error {
 	return err
 }
 
-// readAt reads a part of a log file into p, and returns how many bytes it has read; fewer than len(p) mean that the file ends
-// there.
+// readAt reads a part of a log file into p, and returns how many bytes it has read; fewer than len(p) means end of file.
 func (f *files) readAt(index int64, p []byte, offset int64) (n int, err error) {
 	err = f.withOpenFile(logfile.Name(f.stream.filePrefix(), index), func(fd int) error {
 		n, err = readFull(fd, p, offset)
@@ -198,7 +197,7 @@ func (f *files) positionOfTime(ctx context.Context, milliseconds int64) (at int,
 const maxLineBytes = 16 << 10
 
 // lineLength returns the length of the line at text's start, with its line end. text starts at a line start, or after a piece of
-// a line that is too long. lineLength returns 0 if text does not have the line end.
+// a too long line. lineLength returns 0 if text does not have the line end.
 func lineLength(text []byte) int {
 	text = text[:min(len(text), maxLineBytes)]
 	if end := bytes.IndexByte(text, '\n'); end >= 0 {
@@ -239,7 +238,7 @@ func (f *files) lineStartBefore(one file, offset int64) (int64, error) {
 	return lowest, nil
 }
 
-// lineStartFrom returns the first line start at an offset or after it. In a line that is too long, each piece's start counts.
+// lineStartFrom returns the first line start at an offset or after it. In a too long line, each piece's start counts.
 func (f *files) lineStartFrom(one file, offset int64) (int64, error) {
 	if offset <= 0 {
 		return 0, nil

@@ -16,10 +16,10 @@ type Request struct {
 	// Backward returns the lines before From, the last line first. Otherwise the lines from From on are returned.
 	Backward bool
 	From     *Position // nil means all lines
-	// ExcludeFrom omits the line at From from a search that is not Backward.
+	// ExcludeFrom omits the line at From from a forward search.
 	ExcludeFrom bool
-	// Follow, in a search that is not Backward, is called each time all stored lines were read. It waits for new output, and returns
-	// the streams that can have some. A stream that was missing once is not read again. The search ends with its error.
+	// Follow, in a forward search, is called each time all stored lines were read. It waits for new output, and returns the streams
+	// that can have some. A stream that was missing once is not read again. The search ends with its error.
 	Follow func(context.Context) ([]Stream, error)
 }
 
@@ -34,7 +34,7 @@ type Line struct {
 // Progress is how much output a search has read.
 type Progress struct {
 	ReadBytes, TotalBytes int64
-	// IsComplete means that all stored lines were read.
+	// IsComplete: all stored lines were read.
 	IsComplete bool
 }
 
@@ -98,11 +98,11 @@ type search struct {
 	onProgress            func(Progress) error
 	readBytes, totalBytes int64
 	heads                 heads
-	ended                 []*source // sources that have no lines left; empty unless lines are followed
+	ended                 []*source // sources without lines left; empty unless lines are followed
 	opened                map[StreamKey]bool
 }
 
-// heads has the sources that have lines left. It implements heap.Interface: the first source has the next line, or must be read first
+// heads has the sources with lines left. It implements heap.Interface: the first source has the next line, or must be read first
 // to find it.
 type heads []*source
 
@@ -202,7 +202,7 @@ func (s *search) emit(from *source) error {
 	return s.onLine(line)
 }
 
-// continueWith prepares the streams' sources for the output that was written since they have ended, and drops other sources.
+// continueWith prepares the streams' sources for output written since they ended, and drops other sources.
 func (s *search) continueWith(streams []Stream) error {
 	ended := map[StreamKey]*source{}
 	for _, one := range s.ended {

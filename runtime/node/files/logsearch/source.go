@@ -16,18 +16,18 @@ type source struct {
 	pageSize   int64
 	order      int // if lines have the same time, those from a source with a lower order are first
 
-	// The lines that were not read yet are after offset in a file, or before it. at is an index in listed. It is -1 or len(listed)
-	// when all lines were read.
+	// The unread lines are after offset in a file, or before it. at is an index in listed. It is -1 or len(listed) when all lines
+	// were read.
 	at     int
 	offset int64
 
 	page             []byte     // buffer
 	pageText         []byte     // the page's lines, in the buffer
-	pageLines        []pageLine // the page's lines that the filter selects and that were not emitted, in the order for emit
+	pageLines        []pageLine // the page's lines selected by the filter and not yet emitted, in the order for emit
 	times            *timesIndex
 	timesFileIndex   int64 // number of the log file that times belongs to
 	longLineStart    int64 // start of the line before offset, if only pieces fit a page; -1 if unknown
-	nextMilliseconds int64 // no line that was not read has an earlier time, or a later one if the source is backward
+	nextMilliseconds int64 // no unread line has an earlier time, or a later one if the source is backward
 	readBytes        int64
 	hasGap           bool // output was removed before it was read
 	keepsPartialLine bool // the last line is not read while it has no end and its file has changed in the last second
@@ -190,7 +190,7 @@ func (s *source) readLines(f file) (start int64, text []byte, err error) {
 	return start, text, err
 }
 
-// read reads a part of the file into s.page. A shorter result means that the file has become shorter.
+// read reads a part of the file into s.page. A shorter result means a shortened file.
 func (s *source) read(f file, start, end int64) ([]byte, error) {
 	if int64(cap(s.page)) < end-start {
 		s.page = make([]byte, end-start)
@@ -273,7 +273,7 @@ func (s *source) endOfShortFile(f file, offset int64) (start int64, text []byte,
 	return min(size, max(0, offset-1)), nil, err
 }
 
-// splitPage stores the lines that the filter selects in a text. The text starts at an offset in the file.
+// splitPage stores a text's lines if the filter selects them. The text starts at an offset in the file.
 func (s *source) splitPage(f file, start int64, text []byte) error {
 	if s.times == nil || s.timesFileIndex != f.index {
 		var err error
@@ -334,7 +334,7 @@ func (s *source) splitPage(f file, start int64, text []byte) error {
 	return nil
 }
 
-// milliseconds returns the next line's time, or a time that no later line precedes in the source's direction.
+// milliseconds returns the next line's time, or a time not preceded by any later line in the source's direction.
 func (s *source) milliseconds() int64 {
 	if len(s.pageLines) > 0 {
 		return s.pageLines[0].milliseconds

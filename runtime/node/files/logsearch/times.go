@@ -45,8 +45,8 @@ type timesBlock struct {
 // firstMillis returns the first record's time, which does not exceed any later one.
 func (b *timesBlock) firstMillis() int64 { return min(b.lowestMillis, b.laterMillis) }
 
-// timesReader reads a part of an arrival time file into p, and returns how many bytes it has read; fewer than len(p) mean that
-// the file ends there.
+// timesReader reads a part of an arrival time file into p, and returns how many bytes it has read; fewer than len(p) means end of
+// file.
 type timesReader func(p []byte, offset int64) (n int, err error)
 
 // newTimesIndex reads an arrival time file with the given size.

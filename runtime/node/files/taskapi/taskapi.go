@@ -14,7 +14,7 @@ import (
 // Network is what the method Network returns for the addresses of a Listener and its connections.
 const Network = "task"
 
-// TaskAddr is the address of a Listener, or of a task that is connected to it.
+// TaskAddr is the address of a Listener, or of a task connected to it.
 type TaskAddr struct{ AllocID, Task string }
 
 // Network implements net.Addr.
@@ -47,8 +47,8 @@ func New() (*TaskSocketListener, error) {
 	return &TaskSocketListener{epoll: os.NewFile(uintptr(fd), "epoll"), fdByTask: make(map[TaskAddr]int32), taskByFD: make(map[int32]TaskAddr)}, nil
 }
 
-// AddOrReplaceSocket accepts connections on a task's socket, in place of the socket that was added for the task before.
-// The descriptor belongs to the listener, also if AddOrReplaceSocket returns an error.
+// AddOrReplaceSocket accepts connections on a task's socket, in place of the task's earlier socket. The descriptor
+// belongs to the listener, also if AddOrReplaceSocket returns an error.
 func (l *TaskSocketListener) AddOrReplaceSocket(task TaskAddr, fd int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -170,7 +170,7 @@ func (l *TaskSocketListener) Close() error {
 func (l *TaskSocketListener) Addr() net.Addr { return TaskAddr{} }
 
 // taskConn is a task's connection. Its addresses name the task instead of a path: a client's path is usually empty, and
-// the network "unix" means a socket that needs no token.
+// the network "unix" means a socket without a token.
 type taskConn struct {
 	*net.UnixConn
 	task TaskAddr

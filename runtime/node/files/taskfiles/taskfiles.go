@@ -20,10 +20,10 @@ import (
 // text is Nomad's.
 var ErrPathEscapes = errors.New("Path escapes the alloc directory")
 
-// ErrDirectory means that a file's path is a directory.
+// ErrDirectory: a file's path is a directory.
 var ErrDirectory = errors.New("is a directory")
 
-// ErrNotRegular means that a path leads to a FIFO, a socket or a device.
+// ErrNotRegular: a path leads to a FIFO, a socket or a device.
 var ErrNotRegular = errors.New("is not a regular file")
 
 // ProtectedFileError means that only its task may read a file. Host files, which the agent or a driver mounts for the
@@ -70,7 +70,7 @@ func (f *AllocDirOpener) OpenAllocDir(allocsRoot, allocID string) (*AllocDir, er
 	return &AllocDir{opener: f, fd: fd, path: path}, nil
 }
 
-// Close closes the directory. Files that were opened in it stay open.
+// Close closes the directory. Files opened in it stay open.
 func (d *AllocDir) Close() error { return unix.Close(d.fd) }
 
 // EntryInfo describes a file or directory.
@@ -84,7 +84,7 @@ type EntryInfo struct {
 // Name returns the path's last element, with links resolved.
 func (i EntryInfo) Name() string { return i.name }
 
-// unknownContentType is the content type for files that the agent may not or cannot read.
+// unknownContentType is the content type if the agent may not or cannot read the file.
 const unknownContentType = "application/octet-stream"
 
 // Stat describes the file or directory at a path.
@@ -143,7 +143,7 @@ func (d *AllocDir) List(path string) ([]EntryInfo, error) {
 	slices.Sort(names)
 	infos := make([]EntryInfo, 0, len(names))
 	for _, name := range names {
-		// Files that were removed after the directory was read are omitted.
+		// Files removed after the directory was read are omitted.
 		if info, err := root.Lstat(name); err == nil && (len(p.pathElements) > 0 || info.IsDir()) {
 			infos = append(infos, EntryInfo{FileInfo: info, name: name})
 		}
@@ -158,8 +158,8 @@ type File struct {
 	path   string // requested path, without a leading slash
 }
 
-// OpenUnprotectedFile opens a file for reading. It does not block, and rejects secrets and files that are not
-// regular, whatever path or links lead to them.
+// OpenUnprotectedFile opens a file for reading. It does not block, and rejects secrets and all but regular files,
+// whatever path or links lead to them.
 func (d *AllocDir) OpenUnprotectedFile(path string) (*File, error) {
 	p, err := d.walkPath(path)
 	if err != nil {

@@ -17,8 +17,8 @@ const (
 	maxDepth = 100
 )
 
-// walkPosition is the file that Dir.walkPath has reached. It keeps all directories on the path open, so that ".." returns
-// to the directory that was opened, even if a task has moved it.
+// walkPosition is the file reached by Dir.walkPath. It keeps all directories on the path open, so that ".." returns to the
+// opened directory, even if a task has moved it.
 type walkPosition struct {
 	rootFD       int      // the allocation directory's descriptor; close does not close it
 	openFDs      []int    // O_PATH descriptors for the files on the path, one per name
@@ -103,7 +103,7 @@ func readLinkFD(fd int) (target string, isLink bool, err error) {
 	return string(buf[:max(n, 0)]), true, err
 }
 
-// enterFile moves the position to fd, a file that was opened in the current directory by name. The position owns fd.
+// enterFile moves the position to fd, a file opened in the current directory by name. The position owns fd.
 func (p *walkPosition) enterFile(fd int, name string) error {
 	parent := p.currentFD()
 	p.openFDs, p.pathElements = append(p.openFDs, fd), append(p.pathElements, name)

@@ -31,8 +31,8 @@ type watchedFile struct {
 	changed       chan struct{} // channel, closed and replaced at each file change
 }
 
-// watchMask are the events that wake a follower. IN_ATTRIB reports a changed link count, and so the removal of a file
-// that a process has open, for which the kernel does not send IN_DELETE_SELF yet.
+// watchMask are the events for a follower. IN_ATTRIB reports a changed link count, and so the removal of a file that a
+// process has open, for which the kernel does not send IN_DELETE_SELF yet.
 const watchMask = unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF
 
 // watchFile starts to watch an open file. nextChange returns a channel that is closed at the next file change; the caller

@@ -37,12 +37,11 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// ForwardedPort is a machine port that is forwarded to a namespace, for TCP and UDP.
+// ForwardedPort is a machine port forwarded to a namespace, for TCP and UDP.
 type ForwardedPort struct {
 	Label string
 	// HostIP is the only machine address on which the port is forwarded. The zero value means all addresses, except
-	// Config.AddressesForwardingOnlyHostIPPorts and addresses that are the HostIP of a ForwardedPort with the same
-	// HostPort.
+	// Config.AddressesForwardingOnlyHostIPPorts and the HostIP of each ForwardedPort with the same HostPort.
 	HostIP        netip.Addr
 	HostPort      int
 	NamespacePort int // port in the namespace
@@ -75,7 +74,7 @@ func New(c Config) *Bridge {
 	return &Bridge{config: c}
 }
 
-// PortInUseError reports that a machine port is forwarded to another allocation.
+// PortInUseError: a machine port is forwarded to another allocation.
 type PortInUseError struct {
 	Label, OwnerAllocID string
 	HostPort            int
@@ -85,11 +84,10 @@ func (e *PortInUseError) Error() string {
 	return fmt.Sprintf("port %q: %d is forwarded to allocation %s: stop that allocation, or use another port", e.Label, e.HostPort, e.OwnerAllocID)
 }
 
-// Attach connects a namespace: it creates the bridge if there is none, and an interface in the
-// namespace with addresses that no other namespace has, and forwards the ports. It can be called again
-// for a namespace that is connected, completely or in part: a connected namespace keeps its addresses.
-// After an error Detach must be called nevertheless. The error is a [*PortInUseError] if a port is
-// forwarded to another allocation.
+// Attach connects a namespace: it creates the bridge if there is none, and an interface in the namespace with
+// addresses that no other namespace has, and forwards the ports. It can be called again for a completely or partly
+// connected namespace: a connected namespace keeps its addresses. After an error Detach must be called
+// nevertheless. The error is a [*PortInUseError] if a port is forwarded to another allocation.
 func (b *Bridge) Attach(e Endpoint) (NamespaceStatus, error) {
 	var status NamespaceStatus
 	err := b.withInterprocessLock(func() error {

@@ -16,7 +16,7 @@ import (
 
 // trackedConnection is an entry in the kernel's tracked connection table (conntrack).
 type trackedConnection struct {
-	request, reply connectionDirection // packets from the side that has opened the connection, and from the other side
+	request, reply connectionDirection // packets from the side that opened the connection, and from the other side
 	netlinkMessage []byte              // the kernel's netlink message with the entry
 }
 
@@ -53,8 +53,8 @@ func deleteTrackedConnections(matches func(*trackedConnection) bool) error {
 }
 
 // dumpNetfilterSubsystem returns a netfilter subsystem's entries, such as the conntrack table. It returns none if the kernel
-// lacks the subsystem: without the module nf_conntrack_netlink no program can delete entries, so nothing that needs them may
-// fail.
+// lacks the subsystem: without the module nf_conntrack_netlink no program can delete entries, so their absence must not cause a
+// failure.
 func dumpNetfilterSubsystem(subsystem int) (entries [][]byte, err error) {
 	dump := nl.NewNetlinkRequest(subsystem<<8|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
 	dump.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: nl.NFNETLINK_V0})
@@ -129,9 +129,9 @@ func forEachNetlinkAttribute(encoded []byte, f func(kind uint16, value []byte) e
 	return nil
 }
 
-// deleteUnforwardedUDPConnections deletes the entries for UDP packets that were sent to the ports before the ports were
-// forwarded. The kernel applies the forwarding rules only to an entry's first packet, and a client that continues to send would
-// keep its entry alive.
+// deleteUnforwardedUDPConnections deletes the entries for UDP packets sent to the ports before the ports were forwarded. The
+// kernel applies the forwarding rules only to an entry's first packet, and a client that continues to send would keep its entry
+// alive.
 func deleteUnforwardedUDPConnections(ports []ForwardedPort) error {
 	return deleteTrackedConnections(func(c *trackedConnection) bool { return isUnforwardedUDPConnection(c, ports) })
 }

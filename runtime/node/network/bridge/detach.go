@@ -18,8 +18,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
-// detachQueue has the Detach calls that wait. The call that locks detachMu detaches all their allocations, because detaching
-// many takes the kernel as long as detaching one.
+// detachQueue has the waiting Detach calls. The call that locks detachMu detaches all their allocations, because detaching many
+// takes the kernel as long as detaching one.
 type detachQueue struct {
 	detachMu sync.Mutex // held by the call that detaches; locked before mu
 
@@ -108,7 +108,7 @@ func (b *Bridge) removeNetworksOfAllocs(allocIDs map[string]bool, hostInterfaces
 	return deleteLinks(hostInterfaces)
 }
 
-// hostInterfacesOf returns the machine interfaces that are connected to the given allocations' namespaces.
+// hostInterfacesOf returns the machine interfaces connected to the given allocations' namespaces.
 func hostInterfacesOf(allocIDs map[string]bool) ([]netlink.Link, error) {
 	names := make(map[string]bool, len(allocIDs))
 	for id := range allocIDs {
@@ -122,8 +122,7 @@ func hostInterfacesOf(allocIDs map[string]bool) ([]netlink.Link, error) {
 	return slices.DeleteFunc(all, func(l netlink.Link) bool { return !names[l.Attrs().Name] }), nil
 }
 
-// namespaceAddressesFromAliases returns the addresses, from the aliases, of the namespaces that are connected to machine
-// interfaces.
+// namespaceAddressesFromAliases returns the addresses, from the aliases, of the namespaces connected to machine interfaces.
 func namespaceAddressesFromAliases(hostInterfaces []netlink.Link) map[netip.Addr]bool {
 	addresses := make(map[netip.Addr]bool)
 	for _, link := range hostInterfaces {
@@ -163,15 +162,15 @@ func deleteLinks(links []netlink.Link) error {
 	return nil
 }
 
-// randomInterfaceGroup returns an interface group number that no interface has. Administrators use small numbers.
+// randomInterfaceGroup returns an unused interface group number. Administrators use small numbers.
 func randomInterfaceGroup() uint32 {
 	var b [4]byte
 	_, _ = rand.Read(b[:]) // crypto/rand.Read never returns an error
 	return binary.NativeEndian.Uint32(b[:])&(1<<31-1) | 1<<30
 }
 
-// FindBridgeAndDetach is Detach for another agent's allocation. It finds the bridge by the allocation's interface. Without that
-// interface, it removes all bridges that Attach has created and that no namespace is connected to.
+// FindBridgeAndDetach is Detach for another agent's allocation. It finds the bridge by the allocation's interface. Without this
+// interface, it removes all unconnected bridges created by Attach.
 func FindBridgeAndDetach(allocID string) error {
 	link, err := findLink(hostInterfaceName(allocID))
 	if err != nil {
@@ -207,7 +206,7 @@ func detachFromEachCreatedBridge(allocID string) error {
 
 // removeRulesAndBridgeIfUnused removes the bridge's rules if no namespace is connected to the bridge. It then removes the bridge
 // too, unless an administrator has created the bridge, or has connected another interface. device is nil if the bridge was
-// removed: then Repair restores the rules for namespaces that are still to be connected.
+// removed: then Repair restores the rules for namespaces yet to be connected.
 func (b *Bridge) removeRulesAndBridgeIfUnused(device *netlink.Bridge) error {
 	var ports []netlink.Link
 	if device != nil {

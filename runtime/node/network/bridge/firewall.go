@@ -24,7 +24,7 @@ type firewallTables struct {
 	sourceCheckTable    *nftables.Table // checks namespaces' source addresses; newSourceCheckTable returns it
 
 	// elements has the elements in sets that were read and not changed since. Other agents cannot change them, because
-	// firewallTables is used only while the bridge's interprocess lock is held.
+	// firewallTables is used only under the bridge's interprocess lock.
 	elements map[setID][]nftables.SetElement
 }
 
@@ -50,7 +50,7 @@ type ipFamily struct {
 	addressSizeBytes         uint32               // bytes in an address
 	sourceAddressOffset      uint32               // source address offset in a packet's header
 	destinationAddressOffset uint32               // destination address offset in a packet's header
-	natPortRegister          uint32               // register that has the port after a port map lookup: behind the address
+	natPortRegister          uint32               // register with the port after a port map lookup: behind the address
 	loopbackPrefix           netip.Prefix         // loopback addresses
 }
 
@@ -72,7 +72,7 @@ func ipFamilyOf(address netip.Addr) ipFamily {
 }
 
 // newPortMap returns a family's map for forwarded ports, with namespace address and port as values. With withHostIP it is the
-// map for ports with HostIP, and the keys start with that address; otherwise that for the other ports.
+// map for ports with HostIP, and the keys start with this address; otherwise the map for the other ports.
 func newPortMap(table *nftables.Table, f ipFamily, withHostIP bool) *nftables.Set {
 	name, key := "ports"+f.setNameSuffix, []nftables.SetDatatype{nftables.TypeInetProto, nftables.TypeInetService}
 	if withHostIP {
@@ -180,8 +180,8 @@ func (b *Bridge) newPortForwardingChains(table *nftables.Table, namespaceSubnets
 		f := ipFamilyOf(p.Addr())
 		masquerade = append(masquerade,
 			joinExprs(matchFamily(f), matchSource(p, true), matchOutputInterface(name, false), masqueradeAction()),
-			// If a namespace connects to a port that is forwarded to its own subnet, the replies must come from the
-			// machine, where the namespace has sent the request.
+			// If a namespace connects to a port forwarded to its own subnet, the replies must come from the machine, where the
+			// namespace has sent the request.
 			joinExprs(matchFamily(f), matchSource(p, true), matchDestination(p, true), matchForwarded(true), masqueradeAction()))
 	}
 	return []chainWithRules{
@@ -253,7 +253,7 @@ func matchLocalDestination() []expr.Any {
 
 const destinationPortOffset, destinationPortSize = 2, 2 // destination port in TCP and UDP headers
 
-// matchNotHostIPOnlyDestination matches packets that are not to one of Config.AddressesForwardingOnlyHostIPPorts.
+// matchNotHostIPOnlyDestination matches packets unless they are to one of Config.AddressesForwardingOnlyHostIPPorts.
 func (b *Bridge) matchNotHostIPOnlyDestination(f ipFamily) (parts []expr.Any) {
 	for _, address := range b.config.AddressesForwardingOnlyHostIPPorts {
 		if ipFamilyOf(address).setNameSuffix == f.setNameSuffix {
@@ -274,8 +274,7 @@ func translateToForwardedPort(table *nftables.Table, f ipFamily) []expr.Any {
 	}
 }
 
-// translateToForwardedPortOfHostIP translates the packets' destination to a forwarded port that has the destination as
-// HostIP.
+// translateToForwardedPortOfHostIP translates the packets' destination to a forwarded port with the destination as HostIP.
 func translateToForwardedPortOfHostIP(table *nftables.Table, f ipFamily) []expr.Any {
 	protocol := firstRegister + f.addressSizeBytes/4 // the register after the address
 	set := newPortMap(table, f, true)
@@ -317,7 +316,7 @@ var forwardedProtocols = []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP}
 // setElement is an element in a set or a port map.
 type setElement struct {
 	nftables.SetElement
-	port ForwardedPort // port that a port map element forwards
+	port ForwardedPort // port forwarded by a port map element
 }
 
 // newPortElements returns the elements in newPortMap(…, withHostIP) that forward ports to a namespace address. Each element's
@@ -346,7 +345,7 @@ func paddedPort(port int) []byte {
 }
 
 // permitSourcesAndForwardPorts writes an endpoint's addresses to sourceCheckTable, so that its namespace may send from them,
-// and forwards its ports. It stops forwarding ports to the allocation that are not among the endpoint's ports.
+// and forwards its ports. It stops forwarding to the allocation any port not among the endpoint's ports.
 func (f *firewallTables) permitSourcesAndForwardPorts(e Endpoint, status NamespaceStatus) error {
 	for _, p := range e.Ports {
 		if p.HostIP.Is6() && !status.IPv6Address.IsValid() {
@@ -445,9 +444,9 @@ func (f *firewallTables) elementsOf(c *nftables.Conn, set *nftables.Set) ([]nfta
 	return all, nil
 }
 
-// findElementsToReplace returns the existing elements that must be removed before others are added: the allocation's
-// elements, and those with an added element's key that belong to an allocation without an interface. It returns a
-// PortInUseError if an allocation with an interface has an added element's key.
+// findElementsToReplace returns the existing elements to remove before others are added: the allocation's elements, and those
+// with an added element's key that belong to an allocation without an interface. It returns a PortInUseError if an allocation
+// with an interface has an added element's key.
 func findElementsToReplace(allocID string, added []setElement, existing []nftables.SetElement) (obsolete []nftables.SetElement, err error) {
 	for _, other := range existing {
 		if other.Comment == allocID {

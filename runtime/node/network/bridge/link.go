@@ -242,7 +242,7 @@ func retryInterruptedDump[T any](call func() ([]T, error)) ([]T, error) {
 	}
 }
 
-// bridgePortInterfaces returns the interfaces that are bridge ports.
+// bridgePortInterfaces returns the bridge's ports.
 func bridgePortInterfaces(device *netlink.Bridge) ([]netlink.Link, error) {
 	all, err := listInterfaces()
 	return portsOf(device, all), err
@@ -257,7 +257,7 @@ func listInterfaces() ([]netlink.Link, error) {
 	return all, nil
 }
 
-// portsOf returns the interfaces that are bridge ports.
+// portsOf returns the bridge ports among the interfaces.
 func portsOf(device *netlink.Bridge, interfaces []netlink.Link) (ports []netlink.Link) {
 	for _, link := range interfaces {
 		if link.Attrs().MasterIndex == device.Index {
@@ -279,7 +279,7 @@ func findStatusOfAlloc(ports []netlink.Link, allocID string) NamespaceStatus {
 }
 
 // connectNamespace creates a namespace's veth pair, unless it exists, and sets the namespace's addresses and routes. A new pair
-// gets the addresses in wanted, or else addresses that no other namespace has.
+// gets the addresses in wanted, or else addresses without another namespace.
 func (b *Bridge) connectNamespace(device *netlink.Bridge, e Endpoint, wanted NamespaceStatus) (NamespaceStatus, error) {
 	ns, err := vnetns.GetFromPath(e.NamespacePath)
 	if err != nil {
@@ -305,7 +305,7 @@ func (b *Bridge) connectNamespace(device *netlink.Bridge, e Endpoint, wanted Nam
 	}
 	if isConnected {
 		err = setInterfaceUp(hostInterfaceName(e.AllocID))
-	} else { // the namespace is not connected, or an agent that has died did not complete it
+	} else { // the namespace is not connected, or a dead agent did not complete it
 		status, err = b.recreateVethPair(device, interfaces, ns, e.AllocID, wanted)
 	}
 	if err != nil {
@@ -455,8 +455,8 @@ func hardwareAddressForIPv4(address netip.Addr) net.HardwareAddr {
 	return append(net.HardwareAddr{0x02, 0x6e}, address.AsSlice()...)
 }
 
-// chooseAddresses returns addresses that no namespace has which is connected to one of the machine's interfaces. An interface
-// counts also while it is no port, because Repair connects it to the bridge again.
+// chooseAddresses returns addresses that no connected namespace has: one connected to one of the machine's interfaces. An
+// interface counts also while it is no port, because Repair connects it to the bridge again.
 func (b *Bridge) chooseAddresses(interfaces []netlink.Link, allocID string) (NamespaceStatus, error) {
 	used := make(map[netip.Addr]bool)
 	for _, link := range interfaces {

@@ -29,8 +29,8 @@ func (b *Bridge) canForwardLoopback6() bool {
 }
 
 // loopback6Route returns the route that makes the machine accept packets to ::1 from the bridge: replies with a destination
-// that was translated back. The kernel drops other packets to ::1 earlier. Because this route has a large metric, all other
-// packets use the loopback interface's route.
+// translated back. The kernel drops other packets to ::1 earlier. Because this route has a large metric, all other packets
+// use the loopback interface's route.
 func loopback6Route(device *netlink.Bridge) *netlink.Route {
 	return &netlink.Route{
 		LinkIndex: device.Index, Type: unix.RTN_LOCAL, Table: unix.RT_TABLE_LOCAL, Priority: 1 << 20,
@@ -50,7 +50,7 @@ func (b *Bridge) ensureLoopback6Route(device *netlink.Bridge) error {
 	return nil
 }
 
-// removeLoopback6Route removes the route if it exists, for a bridge that is not deleted.
+// removeLoopback6Route removes the route if it exists. The bridge stays.
 func removeLoopback6Route(device *netlink.Bridge) error {
 	opcount.Count(opcount.Netlink)
 	err := netlink.RouteDel(loopback6Route(device))

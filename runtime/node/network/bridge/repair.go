@@ -12,18 +12,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
-// ConnectedEndpoint is an endpoint that Attach has connected, with the addresses that Attach has returned.
+// ConnectedEndpoint is an endpoint connected by Attach, with the addresses that Attach has returned.
 type ConnectedEndpoint struct {
 	Endpoint
 	Status NamespaceStatus
 }
 
-// Damage describes a namespace that was not connected when Repair was called.
+// Damage describes a namespace without a connection when Repair was called.
 type Damage struct {
 	AllocID string
 	Reason  string // what was missing; and if IsRepaired is false, why Repair could not restore it
-	// IsRepaired means that the namespace is connected again, with the same addresses. Otherwise only Detach and Attach connect it,
-	// with other addresses.
+	// IsRepaired: the namespace is connected again, with the same addresses. Otherwise only Detach and Attach connect it, with other
+	// addresses.
 	IsRepaired bool
 }
 
@@ -118,7 +118,7 @@ func (b *Bridge) repairInterface(device *netlink.Bridge, interfaces []netlink.Li
 	return damage, waitInterfacesUpOrTimeout(name, b.config.Name)
 }
 
-// findOwnerOfAddresses returns the other allocation that has one of the addresses, or "".
+// findOwnerOfAddresses returns another allocation with one of the addresses, or "".
 func findOwnerOfAddresses(interfaces []netlink.Link, allocID string, s NamespaceStatus) string {
 	for _, link := range interfaces {
 		id, other := parseInterfaceAlias(link.Attrs().Alias)

@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
-// newSourceCheckTable returns the table that drops frames if a namespace sends them with addresses that are not its own.
+// newSourceCheckTable returns the table that drops a namespace's frames with foreign source addresses.
 func newSourceCheckTable(bridgeName string) *nftables.Table {
 	return &nftables.Table{Name: nftablesTableName(bridgeName), Family: nftables.TableFamilyBridge}
 }
@@ -61,7 +61,7 @@ func sourceCheckElementsBySet(allocID string, s NamespaceStatus) [][]setElement 
 	return [][]setElement{{newElement(name)}, {newSource(s.IPv4Address)}, sources6}
 }
 
-// linkLocalAddress returns the link-local address that the kernel derives from a hardware address (RFC 4291, appendix A).
+// linkLocalAddress returns the link-local address derived by the kernel from a hardware address (RFC 4291, appendix A).
 func linkLocalAddress(hardwareAddress net.HardwareAddr) netip.Addr {
 	h := hardwareAddress
 	return netip.AddrFrom16([16]byte{0xfe, 0x80, 8: h[0] ^ 2, h[1], h[2], 0xff, 0xfe, h[3], h[4], h[5]})
@@ -75,7 +75,7 @@ func paddedInterfaceName(name string) []byte {
 }
 
 // ensureSourceCheckTable writes newSourceCheckTable's table. If it creates the table, it adds all connected namespaces'
-// elements. It leaves out a namespace that is being connected: permitSourcesAndForwardPorts adds its elements.
+// elements. It leaves out a namespace while it is being connected: permitSourcesAndForwardPorts adds its elements.
 func (b *Bridge) ensureSourceCheckTable(c *nftables.Conn, device *netlink.Bridge) error {
 	table := newSourceCheckTable(b.config.Name)
 	opcount.Count(opcount.Netlink)
@@ -148,7 +148,7 @@ const (
 	redirect               = 137
 )
 
-// sourceCheckRules returns the rules for frames that a namespace sends. DESIGN.md shows them in nft's language.
+// sourceCheckRules returns the rules for frames from namespaces. DESIGN.md shows them in nft's language.
 func sourceCheckRules(table *nftables.Table) [][]expr.Any {
 	v4, v6 := families[0], families[1]
 	accepted, dropped := verdictAction(expr.VerdictAccept), verdictAction(expr.VerdictDrop)
@@ -165,7 +165,7 @@ func sourceCheckRules(table *nftables.Table) [][]expr.Any {
 	}
 }
 
-// matchNonNamespaceInterface matches frames from interfaces that are not in newCheckedInterfaceSet's set.
+// matchNonNamespaceInterface matches frames from interfaces outside newCheckedInterfaceSet's set.
 func matchNonNamespaceInterface(table *nftables.Table) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: firstRegister},

@@ -16,10 +16,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
-// callEnvName is the environment variable with the call's id. The processes that the plugin starts inherit it.
+// callEnvName is the environment variable with the call's id. The plugin's child processes inherit it.
 const callEnvName = "NOMAD_LITE_CNI_CALL"
 
-// killTimeout is how long killCallProcesses waits until the processes that it has killed have exited.
+// killTimeout is how long killCallProcesses waits for killed processes to exit.
 const killTimeout = 10 * time.Second
 
 // callRecorder records the plugin calls in progress: each is an empty file in dir with the call's id as its name. If the agent
@@ -36,8 +36,8 @@ func newCallRecorder(resultCacheDir string) *callRecorder {
 	return &callRecorder{dir: filepath.Join(resultCacheDir, "calls"), activeIDs: make(map[string]bool)}
 }
 
-// KillInterruptedCalls kills the processes that are left from plugin calls during which an earlier agent has died. That
-// agent's client had the directory resultCacheDir. No client may use the directory at the same time.
+// KillInterruptedCalls kills the processes left from plugin calls during which an earlier agent has died. The agent's client
+// had the directory resultCacheDir. No client may use the directory at the same time.
 func KillInterruptedCalls(ctx context.Context, resultCacheDir string) error {
 	c := newCallRecorder(resultCacheDir)
 	c.mu.Lock()
@@ -45,7 +45,7 @@ func KillInterruptedCalls(ctx context.Context, resultCacheDir string) error {
 	return c.killInterruptedCallsLocked(ctx)
 }
 
-// killInterruptedCallsLocked kills the processes of recorded calls that are not active, and deletes their records.
+// killInterruptedCallsLocked kills the processes of recorded, inactive calls, and deletes their records.
 func (c *callRecorder) killInterruptedCallsLocked(ctx context.Context) error {
 	entries, err := os.ReadDir(c.dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -103,7 +103,7 @@ func (c *callRecorder) killLeftoversAndRecordCallEnd(ctx context.Context, callID
 	return nil // the disk was full when the call started
 }
 
-// killCallProcesses kills all processes that have a call's id in their environment, and waits until they have exited.
+// killCallProcesses kills all processes with a call's id in their environment, and waits until they have exited.
 func killCallProcesses(ctx context.Context, callID string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 	defer cancel()

@@ -37,7 +37,7 @@ func New(c Config, resultCacheDir string) *Client {
 	return &Client{c, resultCacheDir, newCallRecorder(resultCacheDir)}
 }
 
-// Endpoint is a network namespace and the network that Add connects it to, or that Del disconnects it from.
+// Endpoint is a network namespace and the network for Add or Del.
 type Endpoint struct {
 	AllocID           string
 	NamespacePath     string            // namespace file; need not exist for Del
@@ -52,7 +52,7 @@ type ForwardedPort struct {
 	HostPort, NamespacePort int    // number on the machine, and in the namespace
 }
 
-// NamespaceStatus describes a connected namespace as reported by the plugins. Fields that they have not reported are empty.
+// NamespaceStatus describes a connected namespace as reported by the plugins. Unreported fields are empty.
 type NamespaceStatus struct {
 	Interface, IPv4Address, IPv6Address string
 	DNSServers, DNSSearch, DNSOptions   []string
@@ -139,7 +139,7 @@ func (c *Client) newLibcni() *libcni.CNIConfig {
 }
 
 // Add connects a namespace. After an error Del must be called nevertheless. Before Add and Del call a plugin, they kill the
-// processes that are left from calls during which an earlier agent has died.
+// processes left from calls during which an earlier agent has died.
 func (c *Client) Add(ctx context.Context, e Endpoint) (NamespaceStatus, error) {
 	list, err := libcni.NetworkConfFromBytes(e.NetworkConfigJSON)
 	if err != nil {

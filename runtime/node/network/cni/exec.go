@@ -32,8 +32,8 @@ func (*pluginExec) FindInPath(plugin string, dirs []string) (string, error) {
 	return invoke.FindInPath(plugin, dirs)
 }
 
-// ExecPlugin implements invoke.Exec. If the plugin is killed because ctx ends, ExecPlugin also kills the processes that the
-// plugin has started. Otherwise these may continue, such as a DNS server.
+// ExecPlugin implements invoke.Exec. If the plugin is killed because ctx ends, ExecPlugin also kills the plugin's child
+// processes. Otherwise these may continue, such as a DNS server.
 func (p *pluginExec) ExecPlugin(ctx context.Context, path string, stdin []byte, env []string) ([]byte, error) {
 	callID, err := p.recorder.recordCallStart(ctx)
 	if err != nil {
@@ -74,7 +74,7 @@ func runPlugin(ctx context.Context, path string, stdin []byte, env []string) ([]
 	return stdout.Bytes(), nil
 }
 
-// newPluginError returns the error that a failed plugin has printed, or err with the plugin's output.
+// newPluginError returns the error printed by a failed plugin, or err with the plugin's output.
 func newPluginError(err error, stdout, stderr []byte) error {
 	var printed types.Error
 	switch {

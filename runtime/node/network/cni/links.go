@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
-// Link is an interface that plugins have reported, and that existed when they had connected a namespace.
+// Link is an interface reported by plugins, which existed when they had connected a namespace.
 type Link struct {
 	Name        string
 	InNamespace bool // false means a machine interface
@@ -41,7 +41,7 @@ func FindLostLink(namespacePath string, links []Link) (reason string, err error)
 	return reason, err
 }
 
-// findReportedLinks returns the interfaces in a result. It leaves out those that do not exist, because plugins may report such.
+// findReportedLinks returns the interfaces in a result. It leaves out missing ones, because plugins may report such.
 func findReportedLinks(result *types100.Result, namespacePath string) (links []Link, err error) {
 	if len(result.Interfaces) == 0 {
 		return nil, nil

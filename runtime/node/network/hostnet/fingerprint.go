@@ -17,14 +17,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/network/bridge"
 )
 
-// Capabilities are the network modes that the machine supports, besides host and none, and node attributes.
+// Capabilities are the machine's network modes, besides host and none, and node attributes.
 type Capabilities struct {
 	NetworkModes   []string          // such as bridge and cni/NAME
 	NodeAttributes map[string]string // node attribute -> value
 }
 
-// Fingerprint returns the network modes, and an error that says why a mode is missing. It runs each CNI plugin
-// and creates a bridge in a network namespace that exists only during the call.
+// Fingerprint returns the network modes, and an error that says why a mode is missing. It runs each CNI plugin and
+// creates a bridge in a temporary network namespace.
 func (h *HostNamespaces) Fingerprint(ctx context.Context) (Capabilities, error) {
 	c := Capabilities{NodeAttributes: make(map[string]string)}
 	if err := netns.Probe(func() error { return probeBridgeInNewNamespace(h.config.Bridge) }); err != nil {

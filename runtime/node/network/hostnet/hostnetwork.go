@@ -16,7 +16,7 @@ type HostNetwork struct {
 	ReservedPorts string // ports that allocations do not get on the address, a list like "22,80,8000-8010"
 }
 
-// HostAddress is a machine address and the interface that has it.
+// HostAddress is a machine address and its interface.
 type HostAddress struct {
 	Interface string
 	Address   netip.Addr

@@ -28,7 +28,7 @@ func RemoveLeftoverNetwork(allocID string) error {
 	return nil
 }
 
-// RemoveLeftoverNetworks calls RemoveLeftoverNetwork for each allocation that has a directory in allocDirRoot.
+// RemoveLeftoverNetworks calls RemoveLeftoverNetwork for each allocation with a directory in allocDirRoot.
 func RemoveLeftoverNetworks(allocDirRoot string) error {
 	entries, err := os.ReadDir(allocDirRoot)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -19,19 +19,18 @@ import (
 )
 
 const (
-	// reserveTimeout limits a plugin's Reserve call, including the wait for a plugin process that is starting.
+	// reserveTimeout limits a plugin's Reserve call, including the wait for a starting plugin process.
 	reserveTimeout = 30 * time.Second
 
-	// unknownDeviceTimeout is how long Reserve waits for a device that no plugin reports,
-	// because the plugin may be starting.
+	// unknownDeviceTimeout is how long Reserve waits for a device reported by no plugin, because the plugin may be starting.
 	unknownDeviceTimeout = 10 * time.Second
 )
 
-// devicePlugins has the supervisor methods that a Manager needs.
+// devicePlugins has the supervisor methods for a Manager.
 type devicePlugins interface {
 	DeviceGroups() []supervisor.DeviceGroup
 	InfoChanged() <-chan struct{} // the channel is closed when the DeviceGroups result changes
-	// Device returns the plugin with the name. It waits until launchDeadline for a plugin process that is starting.
+	// Device returns the plugin with the name. It waits until launchDeadline for a starting plugin process.
 	Device(ctx context.Context, pluginName string, launchDeadline time.Time) (device.Plugin, error)
 }
 
@@ -65,11 +64,11 @@ func GroupIDOf(d *api.AllocatedDeviceResource) device.GroupID {
 	return device.GroupID{Vendor: d.Vendor, Type: d.Type, Name: d.Name}
 }
 
-// Reserve calls the plugin for devices that the scheduler has chosen for a task, and returns what the task needs to use them. If
+// Reserve calls the plugin for a task's devices, which the scheduler has chosen, and returns what the task needs to use them. If
 // the plugin process exits during the call, Reserve repeats the call in the next process. While the plugin is unavailable,
 // Reserve blocks until ctx is done. It calls reportOutage once, with the error from an unavailable plugin or from the second
-// process that has exited. Reserve fails if a plugin process does not answer for 30 seconds, unless the Manager has no timeouts.
-// No call releases a reservation: device plugins have no such method.
+// exited process. Reserve fails if a plugin process does not answer for 30 seconds, unless the Manager has no timeouts. No call
+// releases a reservation: device plugins have no such method.
 func (m *Manager) Reserve(ctx context.Context, d *api.AllocatedDeviceResource, reportOutage func(error)) (*device.Reservation, error) {
 	r, err := m.reserveWhenAvailable(ctx, d, reportOutage)
 	if err != nil && ctx.Err() != nil {
@@ -103,8 +102,8 @@ func (m *Manager) reserveWhenAvailable(ctx context.Context, d *api.AllocatedDevi
 	return nil, context.Cause(ctx)
 }
 
-// callReserve calls the plugin's Reserve once. It waits for a plugin process that is starting. The call and the wait together
-// have reserveTimeout.
+// callReserve calls the plugin's Reserve once. It waits for a starting plugin process. The call and the wait together have
+// reserveTimeout.
 func (m *Manager) callReserve(ctx context.Context, pluginName string, deviceIDs []string) (*device.Reservation, error) {
 	untilTimeout := ctx
 	if !m.reserveHasNoTimeout {

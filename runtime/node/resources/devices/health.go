@@ -44,9 +44,8 @@ func unhealthyText(name, description string) string {
 	return fmt.Sprintf("device %s is unhealthy: %s", name, description)
 }
 
-// HealthChanges returns a text for each node device with changed health, by the device name that model.DeviceInstanceName
-// returns: a device that has become unhealthy, or that no plugin reports any longer, and a healthy device that was unhealthy or
-// not reported before.
+// HealthChanges returns a text for each node device with changed health, by the device name from model.DeviceInstanceName: a
+// device that has become unhealthy or lost its plugin's report, and a healthy device that was unhealthy or not reported before.
 func HealthChanges(before, now []*api.NodeDeviceResource) map[string]string {
 	was, is, changes := devicesByName(before), devicesByName(now), map[string]string{}
 	for name := range was {

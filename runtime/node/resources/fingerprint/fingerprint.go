@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// NomadVersion is the Nomad version that the agent behaves like. Nomad clients and job constraints compare it.
+// NomadVersion is the Nomad version implemented by the agent. Nomad clients and job constraints compare it.
 const NomadVersion = "2.0.6"
 
 // Options are ReadHost's parameters.
@@ -21,11 +21,11 @@ type Options struct {
 	DataDir      string // data directory; its file system is the node's storage; the directory need not exist
 	AgentVersion string // nomad-lite version
 
-	// NetworkInterface names the interface that has the node's address. If it is empty or has no address, that is the default
-	// route's interface.
+	// NetworkInterface names the interface with the node's address. If it is empty or has no address, the default route's interface
+	// is used.
 	NetworkInterface string
 
-	// ReservedCoreIDs are the ids of cores that tasks do not get. Ids that the machine does not have are ignored.
+	// ReservedCoreIDs are the ids of cores reserved from tasks. Ids missing on the machine are ignored.
 	ReservedCoreIDs []int
 }
 
@@ -36,21 +36,21 @@ type Host struct {
 
 	Hostname string
 	IP       string // node address; a loopback address if the machine has no other
-	// InterfaceOfIP is the name of the interface that has IP, empty if the machine has only loopback addresses.
+	// InterfaceOfIP names the interface with IP, empty if the machine has only loopback addresses.
 	InterfaceOfIP string
 	Interfaces    []Interface
 	// NodeNetworks describes the node's networks to API clients; ReadHost leaves it out.
 	NodeNetworks []NodeNetwork
 	// NetworkModes are the group network modes, besides host and none; ReadHost leaves them out.
 	NetworkModes []string
-	// HostNetworks are the networks that the operator has named, with their addresses; ReadHost leaves them out.
+	// HostNetworks are the networks named by the operator, with their addresses; ReadHost leaves them out.
 	HostNetworks map[string]HostNetwork
 	UsableCores  int // cores that this process can use, including the reserved cores
 	UsableCPUMHz int // sum of these cores' frequencies
 	Topology     *base.Topology
 
-	// ReservableCoreIDs are the ids of the cores that tasks can reserve, ReservedCoreIDs those in Options.ReservedCoreIDs that this
-	// process can use.
+	// ReservableCoreIDs are the ids of the cores for tasks, ReservedCoreIDs those in Options.ReservedCoreIDs that this process can
+	// use.
 	ReservableCoreIDs, ReservedCoreIDs []uint16
 
 	MemoryMB            int
@@ -78,7 +78,7 @@ type NodeNetworkAddress struct {
 	Gateway                               string // always empty, as in Nomad
 }
 
-// HostNetwork is the address that a host network's ports get, and its interface.
+// HostNetwork is the address for a host network's ports, and its interface.
 type HostNetwork struct{ Interface, IP string }
 
 // HostNetworkAddressesExceptIP returns the host networks' addresses, except h.IP.
@@ -92,8 +92,8 @@ func (h Host) HostNetworkAddressesExceptIP() []netip.Addr {
 	return addresses
 }
 
-// IsOnlyOfHostNetworks reports whether a node network resource, with the mode and the interface given, is an address that only
-// host networks' ports get. NodeNetworks has such addresses, and the resources that others see do not.
+// IsOnlyOfHostNetworks reports whether a node network resource, with the mode and the interface given, is an address for host
+// networks' ports only. NodeNetworks has such addresses, and the resources for others do not.
 func (h Host) IsOnlyOfHostNetworks(mode, device string) bool {
 	return mode == "host" && device != h.InterfaceOfIP
 }
@@ -124,14 +124,14 @@ type prober struct {
 	host    Host
 }
 
-// setAttributeUnlessEmpty sets a node attribute, unless the value is empty, which means that it is unknown.
+// setAttributeUnlessEmpty sets a node attribute, unless the value is empty, and so unknown.
 func (p *prober) setAttributeUnlessEmpty(name, value string) {
 	if value = strings.TrimSpace(value); value != "" {
 		p.host.Attributes[name] = value
 	}
 }
 
-// setAttributeIfPositive sets a node attribute, unless the number is 0 or negative, which means that it is unknown.
+// setAttributeIfPositive sets a node attribute, unless the number is 0 or negative, and so unknown.
 func (p *prober) setAttributeIfPositive(name string, n int64) {
 	if n > 0 {
 		p.host.Attributes[name] = strconv.FormatInt(n, 10)

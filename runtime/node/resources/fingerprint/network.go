@@ -28,8 +28,8 @@ type Interface struct {
 // defaultMBits is the speed for an interface without a known speed, as in Nomad.
 const defaultMBits = 1000
 
-// readInterfacesAndSelectNodeIP selects the interface that has the node's address: the interface that the operator has
-// named, else the default route's, else the first that has an address.
+// readInterfacesAndSelectNodeIP selects the interface with the node's address: the interface named by the operator, else
+// the default route's, else the first with an address.
 func (p *prober) readInterfacesAndSelectNodeIP() {
 	interfaces, err := p.listUpInterfacesWithAddresses()
 	if err != nil {
@@ -66,7 +66,7 @@ func LoopbackInterface() string {
 	return ""
 }
 
-// listUpInterfacesWithAddresses lists the interfaces that are up, in the kernel's order.
+// listUpInterfacesWithAddresses lists interfaces in the kernel's order, if they are up.
 func (p *prober) listUpInterfacesWithAddresses() ([]Interface, error) {
 	list, err := net.Interfaces()
 	if err != nil {

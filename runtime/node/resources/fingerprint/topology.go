@@ -10,7 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// The distances that the kernel uses if the firmware defines none: from a NUMA node to itself, and to another node.
+// The kernel's distances if the firmware defines none: from a NUMA node to itself, and to another node.
 const localNUMADistance, remoteNUMADistance = 10, 20
 
 // defaultCoreMHz is the assumed speed for a core without a known speed. It is not 0, because drivers divide by the speed.

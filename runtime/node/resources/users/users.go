@@ -24,12 +24,12 @@ type UIDPool struct {
 	nextCandidateUID uint32 // id at which the next search for a free id starts
 }
 
-// NewPool returns a UIDPool for the ids in a range. It does not assign an id that has an account on this machine.
+// NewPool returns a UIDPool for the ids in a range. It does not assign an id with an account on this machine.
 func NewPool(ids idrange.Range) *UIDPool {
 	return &UIDPool{
 		idRange: ids, hasAccount: hasAccount,
 		uidByTask: make(map[Task]uint32), taskByUID: make(map[uint32]Task),
-		// With a random start, an id that an earlier agent has released is unlikely to be assigned again soon.
+		// With a random start, an id released by an earlier agent is unlikely to be assigned again soon.
 		nextCandidateUID: ids.First + rand.Uint32N(ids.Last-ids.First+1),
 	}
 }
@@ -63,7 +63,7 @@ func (p *UIDPool) Acquire(task Task, previousUID uint32) (uint32, error) {
 	return 0, fmt.Errorf("all user ids %d-%d belong to tasks or accounts: set a larger range with client.users.dynamic_user_min and dynamic_user_max", p.idRange.First, p.idRange.Last)
 }
 
-// RestoreUnlessTaken assigns an id that a task had under an earlier agent, unless another task has it.
+// RestoreUnlessTaken assigns a task's id from an earlier agent, unless another task has it.
 func (p *UIDPool) RestoreUnlessTaken(task Task, uid uint32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

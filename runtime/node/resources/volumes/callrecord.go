@@ -13,10 +13,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// callEnvName is the environment variable with the call's id. The processes that the plugin starts inherit it.
+// callEnvName is the environment variable with the call's id. The plugin's child processes inherit it.
 const callEnvName = "NOMAD_LITE_VOLUME_CALL"
 
-// killTimeout is how long killCallProcesses waits until the processes that it has killed have exited.
+// killTimeout is how long killCallProcesses waits for killed processes to exit.
 const killTimeout = 10 * time.Second
 
 // pluginCallRecorder stores the id of the plugin call in progress, at most one. If the agent dies during the call, the
@@ -44,8 +44,8 @@ func (c pluginCallRecorder) killLeftoversAndRecordCallEnd(ctx context.Context, e
 	return c.deleteCallRecord(ctx)
 }
 
-// killProcessesOfInterruptedCall kills the processes that are left from a call during which an earlier agent has died, and
-// deletes the stored id. It does nothing if no id is stored.
+// killProcessesOfInterruptedCall kills the processes left from a call during which an earlier agent has died, and deletes
+// the stored id. It does nothing if no id is stored.
 func (c pluginCallRecorder) killProcessesOfInterruptedCall(ctx context.Context) error {
 	id := ""
 	if known, err := c.store.Snapshot().ReadAgentRecord(state.VolumeCallName, &id); err != nil || !known {
@@ -65,7 +65,7 @@ func (c pluginCallRecorder) deleteCallRecord(ctx context.Context) error {
 	return err
 }
 
-// killCallProcesses kills all processes that have a call's id in their environment, and waits until they have exited.
+// killCallProcesses kills all processes with a call's id in their environment, and waits until they have exited.
 func killCallProcesses(ctx context.Context, callID string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 	defer cancel()

@@ -25,7 +25,7 @@ const mkdirVersion = "0.0.1"
 // mkdirPlugin makes directories named by volume id in a directory that only the agent's account can enter.
 type mkdirPlugin struct{ volumesDir string }
 
-// mkdirParameters are the parameters for a volume that the plugin mkdir makes.
+// mkdirParameters are the parameters for the plugin mkdir's volumes.
 type mkdirParameters struct {
 	mode     uint32
 	uid, gid int // -1 means the agent account's id
@@ -76,7 +76,7 @@ func createAndOpenVolumesDir(dir string) (fd int, err error) {
 	return safepath.OpenDir(dir)
 }
 
-// create implements plugin. For a volume that was created before, it keeps the owner and the directory's mode.
+// create implements plugin. If the volume was created before, it keeps the owner and the directory's mode.
 func (m mkdirPlugin) create(_ context.Context, r pluginRequest) (createResult, error) {
 	parameters, err := parseMkdirParameters(r.parameters)
 	if err != nil {
@@ -115,7 +115,7 @@ func (m mkdirPlugin) create(_ context.Context, r pluginRequest) (createResult, e
 	return createResult{Path: path}, nil
 }
 
-// delete implements plugin. It removes only a directory in m.volumesDir that is named by the volume's id.
+// delete implements plugin. It removes only the directory in m.volumesDir named by the volume's id.
 func (m mkdirPlugin) delete(_ context.Context, r pluginRequest) error {
 	if err := uuid.Validate(r.volumeID); err != nil {
 		return fmt.Errorf("volume id %q: %w", r.volumeID, err)

@@ -50,7 +50,7 @@ type volumePlugin interface {
 	delete(context.Context, pluginRequest) error
 }
 
-// externalPlugin is a plugin that is a program in the plugin directory.
+// externalPlugin is a program in the plugin directory.
 type externalPlugin struct {
 	catalogEntry catalog.Entry
 	pluginDir    string
@@ -127,8 +127,8 @@ func parametersEnvVar(parameters map[string]string) (string, error) {
 var inheritedEnvNames = []string{"PATH", "HOME", "LANG", "TMPDIR"}
 
 // runAsRecordedCall runs the program with an operation that changes a volume. If the program is killed because ctx ends,
-// runAsRecordedCall also kills the processes that the program has started. Otherwise these may continue, such as a mounted
-// file system's server.
+// runAsRecordedCall also kills the program's child processes. Otherwise these may continue, such as a mounted file
+// system's server.
 func (e *externalPlugin) runAsRecordedCall(ctx context.Context, operation string, env []string) ([]byte, error) {
 	variable, err := e.callRecorder.recordCallStart(ctx)
 	if err != nil {
@@ -174,7 +174,7 @@ func (e *externalPlugin) runProgram(ctx context.Context, operation string, env [
 	return stdout.keptBytes.Bytes(), nil
 }
 
-// limitedBuffer keeps the first maxBytes bytes that are written to it, and discards the others.
+// limitedBuffer keeps the first maxBytes bytes written to it, and discards the others.
 type limitedBuffer struct {
 	keptBytes  bytes.Buffer
 	maxBytes   int

@@ -108,8 +108,8 @@ func (m *Manager) waitRestored(ctx context.Context) error {
 }
 
 // RestoreVolumesAndPlugins kills an interrupted plugin call's processes, finds the external plugins, and completes the
-// operations during which an earlier agent has died. It then calls create again for each volume that a plugin has made, so
-// that the plugin mounts it after a reboot. It blocks until all plugin calls have returned.
+// operations during which an earlier agent has died. It then calls create again for each volume made by a plugin, so that the
+// plugin mounts it after a reboot. It blocks until all plugin calls have returned.
 func (m *Manager) RestoreVolumesAndPlugins(ctx context.Context) {
 	defer m.config.OnVolumesOrPluginsChange()
 	defer close(m.restored)
@@ -130,7 +130,7 @@ func (m *Manager) RestoreVolumesAndPlugins(ctx context.Context) {
 	}
 }
 
-// finishPendingOrRecreateVolume completes a volume's pending operation, or calls create again for it. If that fails, it
+// finishPendingOrRecreateVolume completes a volume's pending operation, or calls create again for it. If this fails, it
 // deletes a volume that an earlier agent has not created completely. Another volume becomes unavailable, because it may not be
 // mounted.
 func (m *Manager) finishPendingOrRecreateVolume(ctx context.Context, v *state.HostVolume) error {
@@ -228,7 +228,7 @@ type RequestError struct{ Text string }
 
 func (e *RequestError) Error() string { return e.Text }
 
-// ErrNotFound means that no volume has the id, ErrClaimNotFound that no claim has the id.
+// ErrNotFound: no volume has the id; ErrClaimNotFound: no claim has the id.
 var (
 	ErrNotFound      = errors.New("volume not found")
 	ErrClaimNotFound = errors.New("claim not found")
@@ -256,8 +256,8 @@ func (m *Manager) CreateOrChangeVolume(ctx context.Context, v *api.HostVolume) (
 	return m.storeVolumeAndCallPlugin(ctx, v, p)
 }
 
-// RegisterOrChangeVolume stores a volume in a directory that the operator has made. It waits for RestoreVolumesAndPlugins, and
-// returns the stored volume.
+// RegisterOrChangeVolume stores a volume in the operator's directory. It waits for RestoreVolumesAndPlugins, and returns the
+// stored volume.
 func (m *Manager) RegisterOrChangeVolume(ctx context.Context, v *api.HostVolume) (*api.HostVolume, error) {
 	if err := m.waitRestored(ctx); err != nil {
 		return nil, err
@@ -367,7 +367,7 @@ func (m *Manager) checkAndSetNode(tx *store.Txn, v *api.HostVolume) error {
 }
 
 // checkNameAndMergeStoredVolume checks that the name is not in use, and sets v's state and times. If v changes a stored
-// volume, checkNameAndMergeStoredVolume rejects impossible changes, and copies the stored volume's fields that do not change.
+// volume, checkNameAndMergeStoredVolume rejects impossible changes, and copies the stored volume's unchanged fields.
 func checkNameAndMergeStoredVolume(tx *store.Txn, v *api.HostVolume, stored *state.HostVolume) error {
 	for _, other := range tx.HostVolumes(nil, "") {
 		if other.Volume.Name == v.Name && other.Volume.ID != v.ID {
@@ -466,7 +466,7 @@ func (m *Manager) callPluginCreate(ctx context.Context, p volumePlugin, v *state
 	return result, nil
 }
 
-// storeCreateResult stores that the plugin has created a volume.
+// storeCreateResult stores the plugin's create result.
 func (m *Manager) storeCreateResult(ctx context.Context, v *state.HostVolume, result createResult) error {
 	point := failpoint.EnterStep(failpoint.StepVolumeReady)
 	defer point.Leave()
@@ -503,9 +503,9 @@ func (m *Manager) updateVolumeRecordIfChanged(ctx context.Context, v *state.Host
 	return err
 }
 
-// DeleteUnusedVolume deletes a volume that no allocation uses and no group has claimed. With force it deletes the claims too,
-// and removes the record even if the plugin fails. DeleteUnusedVolume waits for RestoreVolumesAndPlugins. The plugin call
-// continues when ctx ends.
+// DeleteUnusedVolume deletes a volume without allocations or group claims. With force it deletes the claims too, and removes
+// the record even if the plugin fails. DeleteUnusedVolume waits for RestoreVolumesAndPlugins. The plugin call continues when
+// ctx ends.
 func (m *Manager) DeleteUnusedVolume(ctx context.Context, namespace, volumeID string, force bool) error {
 	if err := m.waitRestored(ctx); err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
-// pendingReply is a request to which the process replies later.
+// pendingReply is a request that the process answers later.
 type pendingReply struct {
 	agent     *agentConn
 	requestID uint64
@@ -25,7 +25,7 @@ type agentConn struct {
 	receiver       *framing.Receiver
 	hello          framing.Hello // zero until the agent has sent it
 	helloReceived  bool          // hello was received
-	queuedMessages [][]byte      // encoded messages that the socket has not accepted yet; the first may be partial
+	queuedMessages [][]byte      // encoded messages not yet accepted by the socket; the first may be partial
 	closed         bool
 }
 
@@ -33,8 +33,8 @@ func newAgentConn(fd int) *agentConn {
 	return &agentConn{fd: fd, receiver: framing.NewReceiver(collectorwire.MessageLimits)}
 }
 
-// maxQueuedMessages is how many messages are queued for an agent that does not read. With more messages, the
-// process closes the connection; the agent reconnects and subscribes again.
+// maxQueuedMessages is how many messages are queued for an agent if it does not read. With more messages, the process closes the
+// connection; the agent reconnects and subscribes again.
 const maxQueuedMessages = 4096
 
 // acceptAgents accepts the agents' pending connections.
@@ -163,7 +163,7 @@ func (se *collectorServer) notifyOrAddSubscriber(peer *agentConn, m *collectorwi
 		e.refreshFileSize()
 	}
 	switch {
-	case e == nil: // a stream that the process does not have has no output to report
+	case e == nil: // an unknown stream has no output to report
 	case e.fileIndex > m.FileIndex || e.fileIndex == m.FileIndex && e.fileSize != m.FileOffset: // also true after the file was truncated
 		se.sendOrQueue(peer, &collectorwire.Message{Op: collectorwire.OpOutput, StreamKey: m.StreamKey, FileIndex: e.fileIndex, FileOffset: e.fileSize})
 	case !slices.Contains(e.subscribers, peer):
@@ -190,7 +190,7 @@ func (se *collectorServer) sendOrQueue(peer *agentConn, m any) {
 	}
 }
 
-// broadcastToSameVersion sends a message to all agents that have this process's protocol version.
+// broadcastToSameVersion sends a message to all agents with this process's protocol version.
 func (se *collectorServer) broadcastToSameVersion(m *collectorwire.Message) {
 	for _, peer := range se.agentsByFD {
 		if peer.hello.Version == se.ownHello.Version {
@@ -235,7 +235,7 @@ func (se *collectorServer) sendQueued(peer *agentConn) {
 	_ = unix.EpollCtl(se.epollFD, unix.EPOLL_CTL_MOD, peer.fd, &unix.EpollEvent{Events: events, Fd: int32(peer.fd)})
 }
 
-// disconnect closes the connection to an agent. The streams that the agent has started continue.
+// disconnect closes the connection to an agent. The agent's streams continue.
 func (se *collectorServer) disconnect(gone *agentConn) {
 	if gone.closed {
 		return

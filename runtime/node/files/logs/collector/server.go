@@ -23,7 +23,7 @@ import (
 )
 
 // Serve runs the collector process. It returns when no agent is connected and no stream has a writer, when an agent requests it,
-// or when no agent is connected after ctx has ended. version is the protocol version that it reports to agents. Only a
+// or when no agent is connected after ctx has ended. version is the protocol version reported to agents. Only a
 // logs.CollectorClient starts the process: without the setup in the environment Serve returns an error.
 func Serve(ctx context.Context, version int) error {
 	var conf collectorwire.Setup
@@ -34,7 +34,7 @@ func Serve(ctx context.Context, version int) error {
 	if err := json.Unmarshal([]byte(text), &conf); err != nil {
 		return fmt.Errorf("read collector setup: %w", err)
 	}
-	// Task output is untrusted. A task that exploits a bug in this process must not get privileges that the process does not need.
+	// Task output is untrusted. If a task exploits a bug in this process, it must not get unneeded privileges.
 	confine.DenyProcessSyscalls(append(confine.ExecAndSystemAdminSyscalls(), confine.InternetSocketSyscalls()...)...)
 	osprocess.ProtectFromOOM()
 	_ = os.WriteFile("/proc/self/comm", []byte("nomad-lite"), 0) // the process name in ps
@@ -80,10 +80,10 @@ type collectorServer struct {
 	streamByKey                map[collectorwire.StreamKey]*serverStream
 	streamByFIFOFD             map[int32]*serverStream
 	agentsByFD                 map[int32]*agentConn
-	readyStreams               map[*serverStream]bool // streams that may have output
+	readyStreams               map[*serverStream]bool // streams with possible output
 	streamsWithDeadline        map[*serverStream]bool // streams with a stop request or a write failure, for which the loop wakes up in time
 	hadAgent                   bool                   // an agent was connected at some time
-	quitRequested              bool                   // an agent has requested that the process exits
+	quitRequested              bool                   // an agent has requested the process to exit
 	nextIdleCheck              time.Time              // without an agent: when to check next whether a stream has a writer
 	nextFileCheck              time.Time              // when to call closeIdleFiles next; zero while no stream has an open file
 	exitDeadline               time.Time              // when the process exits because of SIGTERM; zero without it
@@ -342,8 +342,8 @@ func (s *serverStream) lossMessage() *collectorwire.Message {
 	return m
 }
 
-// drainAndRemoveStream moves the content that the FIFO has at the call's time, and removes the stream. A process that still
-// writes to the FIFO gets SIGPIPE when the keeper has closed it too.
+// drainAndRemoveStream moves the FIFO's content at the call's time, and removes the stream. If a process still writes to the
+// FIFO, it gets SIGPIPE when the keeper has closed it too.
 func (se *collectorServer) drainAndRemoveStream(e *serverStream, now time.Time) {
 	if e.writeFailure.lastErr != nil {
 		e.writeFailure.retryAt = now // the output is tried a last time; the rest is lost if that fails
@@ -428,8 +428,8 @@ func (se *collectorServer) startStream(m *collectorwire.Message, fifoFD, logDirF
 	}
 	se.streamByKey[m.StreamKey] = e
 	se.streamByFIFOFD[int32(fifoFD)] = e
-	// moveOutputAndReplyToStops opens the file, so that the client does not wait for it. It also moves output that is already in the
-	// FIFO, for which epoll reports no event.
+	// moveOutputAndReplyToStops opens the file, so that the client does not wait for it. It also moves output already in the FIFO,
+	// for which epoll reports no event.
 	se.readyStreams[e] = true
 	return nil
 }
@@ -468,7 +468,7 @@ func (se *collectorServer) closeStream(e *serverStream) {
 	e.close()
 }
 
-// validate rejects a descriptor that is not a FIFO, and invalid keys and limits.
+// validate rejects a descriptor for any file but a FIFO, and invalid keys and limits.
 func (s *serverStream) validate() error {
 	var st unix.Stat_t
 	if err := unix.Fstat(s.fifoFD, &st); err != nil {

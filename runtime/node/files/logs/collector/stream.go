@@ -17,24 +17,24 @@ const (
 	// wholeLineTailSize is how many bytes before a file's maximum size only whole lines are written.
 	wholeLineTailSize = 32 << 10
 
-	// maxDrainBytes is how many bytes are moved before another look at all streams, so that no stream waits long. Streams that are
-	// ready at the same time share it, but each may move minDrainBytes. Otherwise a stream with a writer on another CPU, which
-	// fills the FIFO while it is drained, would get most of the time.
+	// maxDrainBytes is how many bytes are moved before another look at all streams, so that no stream waits long. Streams ready at
+	// the same time share it, but each may move minDrainBytes. Otherwise a stream with a writer on another CPU, which fills the
+	// FIFO while it is drained, would get most of the time.
 	maxDrainBytes = 4 << 20
 	minDrainBytes = 64 << 10
 
 	// largePipeSize is the FIFO capacity for a task that writes faster than the collector reads.
 	largePipeSize = 1 << 20
 
-	// blockBeforeDropTimeout is how long output stays in the FIFO, so that the task blocks, while the file system
-	// rejects the output. After that, output is dropped.
+	// blockBeforeDropTimeout is how long output stays in the FIFO, and the task blocks, while the file system rejects the output.
+	// After that, output is dropped.
 	blockBeforeDropTimeout = 2 * time.Second
 
 	blockedRetryDelay  = 100 * time.Millisecond // delay before the next write while the task blocks
 	droppingRetryDelay = time.Second            // delay before the next write while output is dropped
 )
 
-// spliceTools are descriptors and a buffer that all streams in the process use, one after another.
+// spliceTools are descriptors and a buffer for all streams in the process, which use them one after another.
 type spliceTools struct {
 	devNullFD   int    // /dev/null
 	scratchPipe [2]int // pipe to which peek copies output with tee; empty between calls
@@ -89,13 +89,13 @@ type stream struct {
 	lastArrivalFileIndex     int64                 // number of the log file that lastArrival refers to
 }
 
-// writeFailure is a stream's state while the file system rejects its output. The zero value means that it does not.
+// writeFailure is a stream's state while the file system rejects its output, otherwise the zero value.
 type writeFailure struct {
 	lastErr                   error     // last error; nil without a failure
 	failedSince               time.Time // when the first error occurred
 	retryAt                   time.Time // when to try the next write
 	isDropping                bool      // output is dropped, instead of blocking the task
-	droppedBytesWithoutMarker int64     // bytes dropped that no loss marker has counted yet
+	droppedBytesWithoutMarker int64     // dropped bytes not yet counted by a loss marker
 }
 
 // openNewestOrNewFile opens the stream's newest file, so that output continues at its end. It starts a new file if there is
@@ -123,7 +123,7 @@ func (s *stream) openNewestOrNewFile() error {
 	return s.rotateFile()
 }
 
-// closeFileIfRemoved closes the open file if its name was removed, so that output continues in a file that can be found.
+// closeFileIfRemoved closes the open file if its name was removed: output then continues in a file that can be found.
 func (s *stream) closeFileIfRemoved() {
 	var st unix.Stat_t
 	if s.fileFD >= 0 && unix.Fstat(s.fileFD, &st) == nil && st.Nlink == 0 {
@@ -169,7 +169,7 @@ func (s *stream) rotateFile() error {
 // pruneFiles removes the oldest files until their number is within the limit.
 func (s *stream) pruneFiles() {
 	for len(s.fileIndexes) > s.limits.MaxFiles {
-		// Errors are ignored: a file may be removed already, or be a directory that a task has made.
+		// Errors are ignored: a file may be removed already, or be a task's directory.
 		name := logfile.Name(s.key.FilePrefix(), s.fileIndexes[0])
 		_ = unix.Unlinkat(s.logDirFD, name, 0)
 		_ = unix.Unlinkat(s.logDirFD, logfile.ArrivalTimesFile(name), 0)
@@ -217,8 +217,8 @@ func (s *stream) drainFIFO(t *spliceTools, now time.Time, maxBytes int64) (more 
 	return true
 }
 
-// moveOutputOrRotateFile moves up to maxBytes bytes with one system call, or opens or rotates the file and returns 0. EAGAIN
-// means that the FIFO is empty.
+// moveOutputOrRotateFile moves up to maxBytes bytes with one system call, or opens or rotates the file and returns 0. EAGAIN:
+// the FIFO is empty.
 func (s *stream) moveOutputOrRotateFile(t *spliceTools, maxBytes int64) (movedBytes int64, err error) {
 	if s.fileFD < 0 {
 		return 0, s.openNewestOrNewFile()
@@ -267,7 +267,7 @@ func (s *stream) moveOutputOrRotateFile(t *spliceTools, maxBytes int64) (movedBy
 
 // refreshFileSize sets fileSize, where the next output is written, to the file's current size: an operator may have truncated
 // the file, and output at the former end would come after NULs. O_APPEND would do the same, but the kernel does not splice to a
-// file that was opened with it.
+// file opened with it.
 func (s *stream) refreshFileSize() {
 	var st unix.Stat_t
 	if s.fileFD >= 0 && unix.Fstat(s.fileFD, &st) == nil && st.Size != s.fileSize {
@@ -335,7 +335,7 @@ func (s *stream) enlargeFIFOIfFull() {
 }
 
 // peek returns a copy of up to maxBytes from a FIFO's start, at least one byte, without removing them. The copy is valid until
-// the next call. EAGAIN means that the FIFO is empty.
+// the next call. EAGAIN: the FIFO is empty.
 func (t *spliceTools) peek(fifoFD int, maxBytes int64) ([]byte, error) {
 	copied, err := unix.Tee(fifoFD, t.scratchPipe[1], int(min(maxBytes, int64(len(t.peekBuffer)))), unix.SPLICE_F_NONBLOCK)
 	if err != nil {
@@ -374,7 +374,7 @@ func (s *stream) isAtLineStart() (bool, error) {
 	return s.endsWithNewline, nil
 }
 
-// recordFailure records that the file system has rejected output, and sets the time for the next write.
+// recordFailure records rejected output, and sets the time for the next write.
 func (s *stream) recordFailure(err error, now time.Time) {
 	if s.writeFailure.lastErr == nil {
 		s.writeFailure.failedSince = now
@@ -450,8 +450,8 @@ func (s *stream) lossMarkerText(lostBytes int64) string {
 }
 
 // replaceTailByLossMarker overwrites the file's last lines with the loss marker when the stream ends while output is dropped,
-// because a full file system has no space for another line. The overwritten output counts as lost. A file that is shorter than
-// the marker is not changed.
+// because a full file system has no space for another line. The overwritten output counts as lost. A file shorter than the
+// marker is not changed.
 func (s *stream) replaceTailByLossMarker() {
 	if s.writeFailure.droppedBytesWithoutMarker == 0 || s.fileFD < 0 {
 		return

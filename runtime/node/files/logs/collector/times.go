@@ -26,7 +26,7 @@ func (s *stream) addOutputWithoutArrivalTime(offset int64) {
 	}
 }
 
-// storeArrivalTimes stores now as arrival time for output that has none yet. If that fails, readers use an earlier output's
+// storeArrivalTimes stores now as arrival time for output without one. If this fails, readers use an earlier output's
 // arrival time, so errors are ignored.
 func (s *stream) storeArrivalTimes(now time.Time) {
 	for _, start := range s.outputWithoutArrivalTime {

@@ -5,7 +5,7 @@ import "time"
 // CommandName is the last argument on a collector process's command line.
 const CommandName = "log-collector"
 
-// SetupEnvVar is the variable in which a client passes the setup to the collector process that it starts.
+// SetupEnvVar is the variable in which a client passes the setup to its collector process.
 const SetupEnvVar = "NOMAD_LITE_COLLECTOR_SETUP"
 
 // A collector process's files in the data directory, except the socket, which is in helperdir.Dir's socket
@@ -17,7 +17,7 @@ const (
 	LogFileName  = "collector.log"  // the collector process's stderr; empty unless the process has crashed
 )
 
-// Setup is the configuration that a collector process reads at its start.
+// Setup is a collector process's configuration, read at its start.
 type Setup struct {
 	Dir           string
 	Ephemeral     bool

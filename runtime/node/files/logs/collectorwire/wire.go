@@ -25,7 +25,7 @@ const (
 	OpStats     Op = "Stats"     // stats request; the reply has StreamCount, WrittenBytes and LostBytes
 	OpReply     Op = "Reply"
 
-	// Events: collector messages that are not replies.
+	// Events: collector messages other than replies.
 	OpOutput Op = "Output"
 	OpLoss   Op = "Loss"
 	OpEnd    Op = "End" // the writers have closed the FIFO of a stream with a HasWriter reply
