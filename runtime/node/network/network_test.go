@@ -20,7 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// memoryStore is a NetworkRecordStore. Its allocations are the keys of allocs.
+// memoryStore is a NetworkRecordStore. Its allocations are allocs' keys.
 type memoryStore struct {
 	mu      sync.Mutex
 	records map[string]state.AllocNetwork
@@ -69,9 +69,9 @@ type fakeDriver struct {
 	mu       sync.Mutex
 	networks map[string]*driver.NetworkIsolation
 	calls    []string
-	answer   *driver.NetworkIsolation // answer of CreateNetwork; nil means that the tasks need no isolation
+	answer   *driver.NetworkIsolation // CreateNetwork's answer; nil means that the tasks need no isolation
 
-	createErrs, destroyErrs []error // errors of the next calls
+	createErrs, destroyErrs []error // the next calls' errors
 	onCreated               func()  // called when a network was created, before the answer
 }
 
@@ -137,13 +137,13 @@ func checkCalls(t *testing.T, d *fakeDriver, s *memoryStore, want ...string) {
 	}
 }
 
-// fakeHost records its calls in those of the driver. Its namespaces outlive the agents.
+// fakeHost records its calls in the driver's. Its namespaces outlive the agents.
 type fakeHost struct {
 	d           *fakeDriver
 	namespaces  map[string]bool
 	connected   map[string]string // paths by allocation
 	connectErrs []error
-	repair      func() []Damage // returns the result of Repair; may be nil
+	repair      func() []Damage // returns Repair's result; may be nil
 }
 
 func newFakeHost(d *fakeDriver) *fakeHost {
@@ -188,7 +188,7 @@ func (h *fakeHost) CheckPortsAndConnectNamespace(_ context.Context, n *state.All
 }
 
 func (h *fakeHost) DisconnectNamespace(_ context.Context, n *state.AllocNetwork) error {
-	if n.Mode != "" { // the host has not connected the other networks of these tests
+	if n.Mode != "" { // the host has not connected the other networks in these tests
 		h.call("disconnect")
 	}
 	h.d.mu.Lock()
@@ -227,7 +227,7 @@ func TestCreateAndDestroy(t *testing.T) {
 	checkCalls(t, d, s, "create a web", "connect /run/netns/x", "destroy a /run/netns/x")
 }
 
-// An allocation whose tasks need no isolation has no network to destroy.
+// An allocation has no network to destroy if its tasks need no isolation.
 func TestDriverWithoutIsolation(t *testing.T) {
 	m, d, s := newTestManager()
 	d.answer = nil
@@ -267,7 +267,7 @@ func TestCreateErrors(t *testing.T) {
 	}
 }
 
-// driversInBackoff has one driver, which is unavailable for the calls of Driver with a non-nil channel.
+// driversInBackoff has one driver, which is unavailable for Driver calls with a non-nil channel.
 type driversInBackoff struct {
 	*fakeDriver
 	changed []chan struct{} // for the next calls
@@ -287,7 +287,7 @@ func (d *driversInBackoff) Driver(context.Context, string) (driver.Driver, error
 // the wait, and a network that may exist is destroyed.
 func TestCreateWaitsForUnavailableDriver(t *testing.T) {
 	for name, c := range map[string]struct {
-		available   []bool // for each call of Driver
+		available   []bool // for each Driver call
 		createErrs  []error
 		interrupted bool // an earlier agent has died during Create
 		stopped     bool
@@ -339,8 +339,8 @@ func TestCreateWaitsForUnavailableDriver(t *testing.T) {
 	}
 }
 
-// A network is destroyed although the agent died before the answer of CreateNetwork was stored,
-// and the allocation is gone when the next agent starts.
+// A network is destroyed although the agent died before CreateNetwork's answer was stored, and the allocation is gone when
+// the next agent starts.
 func TestNetworkOfDeadAgentIsDestroyed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d, s := newTestManager()
@@ -360,7 +360,7 @@ func TestNetworkOfDeadAgentIsDestroyed(t *testing.T) {
 	})
 }
 
-// runManager calls Run of m for a duration.
+// runManager calls m's Run for a duration.
 func runManager(t *testing.T, m *Manager, d time.Duration) {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
@@ -423,7 +423,7 @@ func TestHostnameOfLabels(t *testing.T) {
 	}
 }
 
-// Without a hostname of the job, tasks find the address of the namespace under the machine's hostname.
+// Without a job hostname, tasks find the namespace's address under the machine's hostname.
 func TestHostnameOfMachine(t *testing.T) {
 	machine, err := os.Hostname()
 	if err != nil {
@@ -455,8 +455,7 @@ func TestHostCreatesNetwork(t *testing.T) {
 	checkCalls(t, d, s, "namespace", "connect /run/netns/a", "disconnect", "namespace", "connect /run/netns/a", "disconnect", "remove")
 }
 
-// A namespace that could not be connected, or whose connection an agent that has died did not complete, is
-// removed.
+// A namespace is removed if it could not be connected, or if an agent died while connecting it.
 func TestIncompleteNetworkIsRemoved(t *testing.T) {
 	m, d, s := newTestManager()
 	m.host.(*fakeHost).connectErrs = []error{errors.New("no address")}
@@ -474,7 +473,7 @@ func TestIncompleteNetworkIsRemoved(t *testing.T) {
 	checkCalls(t, d, s, "namespace", "connect /run/netns/a", "disconnect", "remove")
 }
 
-// slowHost is a host on which the removal of a namespace takes a second.
+// slowHost is a host that takes a second to remove a namespace.
 type slowHost struct{ *fakeHost }
 
 func (slowHost) RemoveNamespace(string) error {
@@ -482,7 +481,7 @@ func (slowHost) RemoveNamespace(string) error {
 	return nil
 }
 
-// An agent that was killed can have left hundreds of networks.
+// A killed agent may have left hundreds of networks.
 func TestReleasedNetworksAreDestroyedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d, s := newTestManager()

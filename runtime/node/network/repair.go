@@ -36,7 +36,7 @@ func (m *Manager) repairRegularly(ctx context.Context) {
 }
 
 // repair repairs the networks in use, and reconnects the namespaces that the host could not repair. It returns its errors' texts
-// by allocation ID; the ID is "" for a common error.
+// by allocation ID; the ID is "" for an error that concerns all.
 func (m *Manager) repair(ctx context.Context) (errorTextByAllocID map[string]string) {
 	repairs := m.startRepairs()
 	defer repairs.endExcept(nil)

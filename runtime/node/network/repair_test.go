@@ -27,7 +27,8 @@ func TestNetworksAreRepaired(t *testing.T) {
 	})
 }
 
-// A namespace that the host cannot repair is connected again, until that succeeds. Its tasks get the network if it has another address.
+// If the host cannot repair a namespace, it is connected again, until that succeeds. Its tasks get the network if it has another
+// address.
 func TestLostNetworkIsConnectedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d, s := newTestManager()

@@ -28,7 +28,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// startUnknownTask starts a task in the directory of an allocation that no state has.
+// startUnknownTask starts a task in an allocation's directory that no state has.
 func startUnknownTask(t *testing.T, allocDirs, allocID, task, driverName string, env ...string) osprocess.ID {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Join(allocDirs, allocID, task), 0o755); err != nil {
@@ -79,14 +79,14 @@ func (d namedDrivers) Driver(_ context.Context, name string) (driver.Driver, err
 	return d[name], nil
 }
 
-// sdkDriver is a driver whose process has not started its tasks, and searches for them.
+// sdkDriver is a driver that searches for its tasks, because another process has started them.
 type sdkDriver struct{ driver.Driver }
 
 func (sdkDriver) InspectTask(context.Context, string) (*driver.TaskStatus, error) {
 	return &driver.TaskStatus{StartStatus: &driver.StartStatus{Phase: driver.StartNotFound}}, nil
 }
 
-// foreignDriver is not made with package sdk: a process of it does not know another one's tasks.
+// foreignDriver is not made with package sdk: its process does not know another one's tasks.
 type foreignDriver struct{ driver.Driver }
 
 func (foreignDriver) InspectTask(context.Context, string) (*driver.TaskStatus, error) {
@@ -105,7 +105,7 @@ func putAllocCopy(t *testing.T, allocDirs string, alloc *api.Allocation) {
 	}
 }
 
-// newCopiedAlloc returns an allocation of a service job with tasks of the given drivers, by task name.
+// newCopiedAlloc returns a service job's allocation with tasks for the given drivers, by task name.
 func newCopiedAlloc(jobID string, index int, driverByTask map[string]string) *api.Allocation {
 	group := &api.TaskGroup{Name: new("g"), Count: new(2)}
 	for _, name := range slices.Sorted(maps.Keys(driverByTask)) {
@@ -119,8 +119,8 @@ func newCopiedAlloc(jobID string, index int, driverByTask map[string]string) *ap
 	}
 }
 
-// The allocations of a job in the state are adopted, and those of other jobs if the operator orders it. An allocation stays
-// unknown if its driver does not find a task, or if its copy is damaged.
+// The allocations for a job in the state are adopted, and other jobs' allocations if the operator orders it. An allocation
+// stays unknown if its driver does not find a task, or if its copy is damaged.
 func TestUnknownAllocsAreAdopted(t *testing.T) {
 	for _, ordered := range []bool{false, true} {
 		dir := t.TempDir()

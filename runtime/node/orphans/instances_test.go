@@ -16,8 +16,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// An allocation whose tasks run and that no driver can adopt is an instance of its job until the tasks end, whether the
-// state has lost the allocation or only the record of its task.
+// If an allocation's tasks run and no driver can adopt it, it is an instance of its job until the tasks end, whether
+// the state has lost the allocation or only its task's record.
 func TestUnknownInstanceLastsUntilItsTasksEnd(t *testing.T) {
 	dir := t.TempDir()
 	allocDirs := filepath.Join(dir, "alloc")

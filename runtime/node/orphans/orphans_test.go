@@ -101,8 +101,8 @@ func TestEmptyCgroupsOfOrphansAreRemoved(t *testing.T) {
 	}
 }
 
-// An earlier version left the directories open. The runners close the directories of
-// running allocations, because the runners have the list of the users of the tasks.
+// An earlier version left the directories open. The runners close running allocations' directories, because the runners have the
+// list of the tasks' users.
 func TestDirectoriesOfEndedAllocationsAreClosed(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("an agent that is not root closes its data directory")
@@ -136,8 +136,7 @@ func TestDirectoriesOfEndedAllocationsAreClosed(t *testing.T) {
 	}
 }
 
-// The directory of an allocation that was being removed is removed even if the
-// removal record is unusable.
+// If an allocation was being removed, its directory is removed even if the removal record is unusable.
 func TestOrphanWithQuarantinedRecordIsRemoved(t *testing.T) {
 	dir := t.TempDir()
 	s := openStore(t, filepath.Join(dir, "state.db"))
@@ -177,7 +176,7 @@ func (d *recordingDriver) DestroyTask(_ context.Context, id string, _ bool) erro
 	return nil
 }
 
-// singleDriverSource is the only driver of a node.
+// singleDriverSource is a node's only driver.
 type singleDriverSource struct{ *recordingDriver }
 
 func (s singleDriverSource) DriverInfoByName() map[string]supervisor.DriverInfo {
@@ -220,7 +219,7 @@ func TestEachStartOfAnOrphanIsDestroyed(t *testing.T) {
 	}
 }
 
-// startingDriverSource is a node whose only driver has reported when WaitBrieflyForFirstReports returns.
+// startingDriverSource is a node with only one driver, which has reported when WaitBrieflyForFirstReports returns.
 type startingDriverSource struct {
 	singleDriverSource
 	reported bool
@@ -265,7 +264,7 @@ type failingDriver struct {
 
 func (d failingDriver) DestroyTask(context.Context, string, bool) error { return d.err }
 
-// driverSequence is the only driver of a node. Each call of Driver returns the next element, a driver or an error.
+// driverSequence is a node's only driver. Each Driver call returns the next element, a driver or an error.
 type driverSequence struct{ left []any }
 
 func (s *driverSequence) DriverInfoByName() map[string]supervisor.DriverInfo {
@@ -323,8 +322,8 @@ func TestRecordsOfOrphanStayUntilItsTaskIsDestroyed(t *testing.T) {
 	}
 }
 
-// A process that no driver has, and that is not ended because another account can forge its environment, is not said to have ended, and
-// keeps its directory and its records.
+// A process without a driver, which is not ended because another account can forge its environment, is not said to have ended,
+// and keeps its directory and its records.
 func TestOrphanWithForeignProcessIsNotSaidToHaveEnded(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("starts a process of another user: needs root")
@@ -371,7 +370,7 @@ func TestOrphanWithForeignProcessIsNotSaidToHaveEnded(t *testing.T) {
 	}
 }
 
-// What is mounted below the directory of an ended allocation is unmounted at the start, unless a process uses it.
+// Mounts below an ended allocation's directory are unmounted at the start, unless a process uses them.
 func TestDirectoriesOfEndedAllocationsAreUnmounted(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can mount")
@@ -429,11 +428,11 @@ func TestDirectoriesOfEndedAllocationsAreUnmounted(t *testing.T) {
 	if err := process.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = process.Wait() // the status of a killed process is an error
+	_ = process.Wait() // a killed process's status is an error
 	check(running)
 }
 
-// The directory of a lost or unknown allocation has no mount and no secret when the log says that it can be removed.
+// A lost or unknown allocation's directory has no mount and no secret when the log says that it can be removed.
 func TestDirectoryToRemoveIsUnmounted(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can mount")

@@ -19,7 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// After the loss of the state file, the tasks continue under each agent until the operator orders their end.
+// After the state file's loss, the tasks continue under each agent until the operator orders their end.
 func TestTasksOfALostStateContinue(t *testing.T) {
 	dir := t.TempDir()
 	allocDirs, allocID := filepath.Join(dir, "alloc"), uuid.NewString()
@@ -87,7 +87,7 @@ func TestTasksOfAnEphemeralStateAreEnded(t *testing.T) {
 	}
 }
 
-// loseEnv moves a process to a task's cgroup, whose environment it does not have.
+// loseEnv moves a process to a task's cgroup without the task's environment.
 func loseEnv(t *testing.T, allocDirs, allocID, task string) osprocess.ID {
 	t.Helper()
 	p := startUnknownTask(t, allocDirs, allocID, task, "raw_exec")

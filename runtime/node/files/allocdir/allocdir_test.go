@@ -51,8 +51,8 @@ func requireRoot(t *testing.T) {
 	}
 }
 
-// mountsBelow returns the mount points at or below path. The main thread, which is /proc/self, can be one that a test has put into a
-// mount namespace of its own.
+// mountsBelow returns the mount points at or below path. A test may have put the main thread, which is /proc/self, into its own
+// mount namespace.
 func mountsBelow(t *testing.T, path string) []string {
 	t.Helper()
 	table, err := os.ReadFile("/proc/thread-self/mountinfo")
@@ -78,8 +78,7 @@ func stat(t *testing.T, path string) unix.Stat_t {
 	return st
 }
 
-// The directories have the documented layout, modes and owners, whatever the umask is
-// (rule RS-076 of docs/reference/rules.md).
+// The directories have the documented layout, modes and owners, whatever the umask is (rule RS-076 of docs/reference/rules.md).
 func TestLayout(t *testing.T) {
 	uid, gid := nobodyIDs()
 	taskOwned := [2]int{uid, gid}
@@ -96,7 +95,7 @@ func TestLayout(t *testing.T) {
 		}
 	}
 	ofRoot, user := [2]int{0, 0}, [2]int{4001, 4001}
-	closed, passable := dir{0o700, ofRoot}, dir{0o710, ofRoot} // with an ACL, the group bits of the mode show the mask of the ACL
+	closed, passable := dir{0o700, ofRoot}, dir{0o710, ofRoot} // with an ACL, the mode's group bits show the ACL's mask
 	of := func(owner [2]int) dir { return dir{0o700, owner} }
 	open := dir{0o777, taskOwned}
 	for _, c := range []struct {
@@ -191,7 +190,7 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// Tasks are rejected if their names cannot be names of directories.
+// Tasks are rejected if their names cannot be directory names.
 func TestInvalidNamesAreRejected(t *testing.T) {
 	d := newTestDir(t)
 	for _, name := range []string{"", ".", "..", "a/b", "../x", "/etc", `a\b`, "a\x00b", strings.Repeat("x", 256)} {
@@ -336,7 +335,7 @@ func TestDestroyRemovesAllFileTypes(t *testing.T) {
 	must(os.Symlink("loop", filepath.Join(task.LocalDir, "loop")))
 	must(os.Link(keep, filepath.Join(task.LocalDir, "hard-link")))
 	must(os.WriteFile(filepath.Join(task.LocalDir, "new\nline\xff"), nil, 0))
-	for i := range 300 { // more entries than one read of the directory returns
+	for i := range 300 { // more entries than one directory read returns
 		must(os.WriteFile(filepath.Join(task.LocalDir, fmt.Sprint("many-", i)), nil, 0o600))
 	}
 
@@ -349,7 +348,7 @@ func TestDestroyRemovesAllFileTypes(t *testing.T) {
 	}
 }
 
-// A tree deeper than the limit of open files, and with paths longer than PATH_MAX.
+// A tree deeper than the open file limit, and with paths longer than PATH_MAX.
 func TestDestroyDeepTrees(t *testing.T) {
 	d := newTestDir(t)
 	task := buildTask(t, d, "web")
@@ -391,7 +390,7 @@ func TestDestroyDeepTrees(t *testing.T) {
 	}
 }
 
-// A task replaces directories by links. No function may touch the targets of the links.
+// A task replaces directories by links. No function may touch the links' targets.
 func TestLinksAreNotFollowed(t *testing.T) {
 	for _, name := range []string{"local", "tmp", "secrets", "private"} {
 		for _, target := range []string{"outside", "inside"} {
@@ -592,7 +591,7 @@ func TestOpenConfinesPaths(t *testing.T) {
 	}
 }
 
-// A link in place of the file or of the allocation's directory does not make the agent write elsewhere.
+// A link in place of the file or the allocation's directory does not make the agent write elsewhere.
 func TestOpenToAppendFollowsNoLink(t *testing.T) {
 	d, outside := newTestDir(t), t.TempDir()
 	buildTask(t, d, "web")

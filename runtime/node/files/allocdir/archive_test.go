@@ -231,7 +231,7 @@ func manyFiles(n int) (entries []*tar.Header) {
 	return entries
 }
 
-// newArchive returns an archive of entries, whose content is in the comment.
+// newArchive returns an archive with entries; the comment has their content.
 func newArchive(t *testing.T, entries []*tar.Header) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -267,7 +267,7 @@ type brokenReader struct{}
 
 func (brokenReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// A program of another node cannot become one that runs as its owner here.
+// Another node's program cannot become one that runs as its owner here.
 func TestArchiveLosesSetuidBits(t *testing.T) {
 	d := newTestDir(t)
 	archive := newArchive(t, []*tar.Header{

@@ -52,7 +52,7 @@ func newHostTree(t *testing.T) string {
 	return tree
 }
 
-// checkHostTree fails if a file of newHostTree is missing.
+// checkHostTree fails if a newHostTree file is missing.
 func checkHostTree(t *testing.T, tree string) {
 	t.Helper()
 	for _, name := range []string{"etc/app/config", "mounted/shown", "file", "lib/so", "lib64"} {
@@ -109,7 +109,7 @@ func TestPrepareReturnsMountsOfChroot(t *testing.T) {
 	}
 }
 
-// A task in a chroot sees the files of the host read-only, until it ends.
+// A chroot task sees the host files read-only, until it ends.
 func TestChrootShowsHostFiles(t *testing.T) {
 	requireRoot(t)
 	d, tree := newTestDir(t), newHostTree(t)
@@ -153,8 +153,8 @@ func TestChrootShowsHostFiles(t *testing.T) {
 	checkHostTree(t, tree)
 }
 
-// A driver that mounts the host's files gets them as mounts, and no file of the host is mounted below the task's directory, from
-// where the removal of a data directory would reach it.
+// A driver that mounts the host's files gets them as mounts, and no host file is mounted below the task's directory, from where
+// removing a data directory would reach it.
 func TestDriverThatMountsHostFilesGetsMounts(t *testing.T) {
 	requireRoot(t)
 	d, tree := newTestDir(t), newHostTree(t)
@@ -176,7 +176,7 @@ func TestDriverThatMountsHostFilesGetsMounts(t *testing.T) {
 	}
 }
 
-// Whatever is mounted in an allocation's directory, its removal removes nothing of the host.
+// Whatever is mounted in an allocation's directory, its removal removes nothing on the host.
 func TestDestroyKeepsHostFilesOfChroot(t *testing.T) {
 	requireRoot(t)
 	d, tree := newTestDir(t), newHostTree(t)
@@ -184,7 +184,7 @@ func TestDestroyKeepsHostFilesOfChroot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The driver mounts more than the agent knows of, writable and on each other.
+	// The driver makes mounts unknown to the agent, writable and on each other.
 	for _, target := range []string{"dev", "proc", "proc"} {
 		path := filepath.Join(task.Dir, target)
 		if err := os.MkdirAll(path, 0o755); err != nil {
@@ -203,7 +203,7 @@ func TestDestroyKeepsHostFilesOfChroot(t *testing.T) {
 	}
 }
 
-// A task must not see the directories of other tasks.
+// A task must not see other tasks' directories.
 func TestChrootRejectsDirectoriesOfAllocations(t *testing.T) {
 	requireRoot(t)
 	d := newTestDir(t)
@@ -239,8 +239,8 @@ func TestValidateChrootEnv(t *testing.T) {
 	}
 }
 
-// BenchmarkChroot builds and removes the directory of a task with Nomad's default files, beside the directory of
-// a task without them, when other tasks have some hundred mounts.
+// BenchmarkChroot builds and removes a task's directory with Nomad's default files, beside one without them, when other tasks
+// have some hundred mounts.
 func BenchmarkChroot(b *testing.B) {
 	if os.Geteuid() != 0 {
 		b.Skip("mounts need root")
@@ -270,7 +270,7 @@ func BenchmarkChroot(b *testing.B) {
 				d := newTask(fmt.Sprint("other-", i), driver.FSIsolationChroot)
 				b.Cleanup(func() { destroy(d) })
 			}
-			b.Run("mount-namespace", func(b *testing.B) { // what other programs of the host pay for the mounts
+			b.Run("mount-namespace", func(b *testing.B) { // what other programs on the host pay for the mounts
 				for b.Loop() {
 					if err := exec.Command("unshare", "--mount", "true").Run(); err != nil {
 						b.Fatal(err)

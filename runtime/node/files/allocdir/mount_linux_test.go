@@ -16,8 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// The directories secrets and private are in memory, and files there cannot be executed
-// (rule RS-076 of docs/reference/rules.md).
+// The directories secrets and private are in memory, and files there cannot be executed (rule RS-076 of docs/reference/rules.md).
 func TestSecretsAreInMemory(t *testing.T) {
 	requireRoot(t)
 	d := newTestDir(t)
@@ -84,8 +83,7 @@ func TestSecretsAreCheckedAtEachStart(t *testing.T) {
 		t.Errorf("mounts after a reboot: %s", got)
 	}
 
-	// /proc is mounted on the secrets directory, because a directory of the test may be on
-	// a tmpfs itself
+	// /proc is mounted on the secrets directory, because a test directory may be on a tmpfs itself
 	if err := unix.Mount("/proc", task.SecretsDir, "", unix.MS_BIND, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +124,7 @@ func TestChrootTasksSeeTheSharedDirectory(t *testing.T) {
 	}
 }
 
-// A task under unveil finds its directories beside the root of all allocations.
+// An unveil task finds its directories beside the root of all allocations.
 func TestUnveilTasksHaveMounts(t *testing.T) {
 	requireRoot(t)
 	d := newTestDir(t)
@@ -181,7 +179,7 @@ func TestDropSecrets(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if isAgentRoot() && task.SecretsOnDiskReason == nil { // a driver has died, and has left mounts in a file system of its own
+	if isAgentRoot() && task.SecretsOnDiskReason == nil { // a driver has died, and has left mounts in its own file system
 		left := filepath.Join(task.Dir, driver.MountsDir)
 		if err := errors.Join(
 			os.Mkdir(left, 0o700), unix.Mount("tmpfs", left, "tmpfs", 0, ""),
@@ -246,12 +244,12 @@ func TestDestroyNeverEntersMounts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	bind(victim, "local/bind", true) // a bind mount of the same file system, so the device number is the same
+	bind(victim, "local/bind", true) // a bind mount from the same file system, so the device number is the same
 	bind(victim, "local/bind", true) // a second mount on the same directory
 	bind(file, "local/file", false)
 	bind(victim, "deep/er/bind", true)
 	bind(task.SharedAllocDir, "alloc", true) // a tree into itself
-	bind(victim, "", true)                   // mounts on the whole directory of the task
+	bind(victim, "", true)                   // mounts on the whole task directory
 
 	if err := d.Destroy(); err != nil {
 		t.Fatal(err)
@@ -311,9 +309,8 @@ func TestSecretsDoNotSwap(t *testing.T) {
 	}
 }
 
-// A directory can be a mount point in another mount of the same files: alloc/logs is
-// one in the directory of each task with a chroot. It is removed in whatever order the
-// removal reaches the mounts.
+// A directory can be a mount point in another mount with the same files: alloc/logs is one in each chroot task's directory. It is
+// removed in whatever order the removal reaches the mounts.
 func TestDestroyWithManyChroots(t *testing.T) {
 	requireRoot(t)
 	for _, propagation := range []struct {
@@ -364,7 +361,7 @@ func TestDestroyWithManyChroots(t *testing.T) {
 	}
 }
 
-// runInMountNamespace calls f on a thread that has a mount namespace of its own.
+// runInMountNamespace calls f on a thread that has its own mount namespace.
 func runInMountNamespace(t *testing.T, f func() error) {
 	t.Helper()
 	done := make(chan error)
@@ -381,7 +378,7 @@ func runInMountNamespace(t *testing.T, f func() error) {
 	}
 }
 
-// An agent that dies between the two system calls of bindMount leaves the logs of a task writable; the next agent completes the mount.
+// If an agent dies between bindMount's two system calls, a task's logs stay writable; the next agent completes the mount.
 func TestLogsBecomeReadOnlyAfterInterruptedMount(t *testing.T) {
 	requireRoot(t)
 	d := newTestDir(t)

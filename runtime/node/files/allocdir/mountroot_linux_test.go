@@ -20,16 +20,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// rootMountFixture is a data directory in a mount namespace of its own, which tasks of a root agent use.
+// rootMountFixture is a data directory in its own mount namespace, for a root agent's tasks.
 type rootMountFixture struct {
 	dataDir        string
 	tasks          map[string]*TaskDir // by the allocation's id
 	program        []byte              // prints the user id
-	closed         bool                // the directories of the tasks are closed to other users
-	operatorMounts int                 // on the directory of the allocations
+	closed         bool                // the tasks' directories are closed to other users
+	operatorMounts int                 // on the allocations directory
 }
 
-// withRootMountFixture calls f with a data directory on a file system whose mounts have a propagation.
+// withRootMountFixture calls f with a data directory on a file system with a given mount propagation.
 func withRootMountFixture(t *testing.T, propagation uintptr, f func(w *rootMountFixture) error) {
 	t.Helper()
 	base := newPublicTempDir(t)
@@ -55,7 +55,7 @@ func withRootMountFixture(t *testing.T, propagation uintptr, f func(w *rootMount
 
 func (f *rootMountFixture) allocsDir() string { return filepath.Join(f.dataDir, "alloc") }
 
-// start starts a task. The last figure of the id selects the isolation of its driver.
+// start starts a task. The id's last figure selects its driver's isolation.
 func (f *rootMountFixture) start(id string) error {
 	d, err := New(f.allocsDir(), id)
 	if err != nil {
@@ -84,7 +84,7 @@ func (f *rootMountFixture) destroy(id string) error {
 	return nil
 }
 
-// countMounts returns the number of mounts on the directory of the allocations, and below it.
+// countMounts returns how many mounts are on the allocations directory, and below it.
 func (f *rootMountFixture) countMounts() (on, below int, err error) {
 	table, err := os.ReadFile("/proc/thread-self/mountinfo")
 	if err != nil {
@@ -102,8 +102,8 @@ func (f *rootMountFixture) countMounts() (on, below int, err error) {
 	return on, below, nil
 }
 
-// attack leaves a set-user-id program of root and a device in a task's directories, and uses them as another user. It returns
-// what the user obtains.
+// attack leaves a root set-user-id program and a device in a task's directories, and uses them as another user. It returns what
+// the user obtains.
 func (f *rootMountFixture) attack(task *TaskDir) (gained []string, err error) {
 	for _, dir := range []string{task.LocalDir, filepath.Join(task.SharedAllocDir, "data")} {
 		program, device := filepath.Join(dir, "id"), filepath.Join(dir, "zero")
@@ -136,7 +136,7 @@ func asAlice(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// check compares the mounts and the result of an attack on each task with what they must be.
+// check compares the mounts and the result of an attack on each task with the expected ones.
 func (f *rootMountFixture) check(wantOn int) error {
 	on, below, err := f.countMounts()
 	if err != nil {
@@ -164,11 +164,11 @@ func (f *rootMountFixture) check(wantOn int) error {
 	return errors.Join(errs...)
 }
 
-// propagations are the kinds of the mount that a data directory can be on.
+// propagations are the mount kinds that a data directory can be on.
 var propagations = map[string]uintptr{"private": unix.MS_PRIVATE, "shared": unix.MS_SHARED}
 
-// The directory of all allocations is mounted once over all sequences of what can happen to it, a program or a device that a
-// task leaves there gives another user nothing while it is mounted, and nothing stays mounted.
+// The allocations directory is mounted once over all sequences of events that can happen to it. While it is mounted, a program or
+// a device left there by a task gives another user nothing, and nothing stays mounted.
 func TestRootMountLifecycles(t *testing.T) {
 	requireRoot(t)
 	if testing.Short() {
@@ -190,7 +190,7 @@ func TestRootMountLifecycles(t *testing.T) {
 	}
 }
 
-// live lets random events happen, and after each of them the next agent starts.
+// live lets random events happen, and after each the next agent starts.
 func (f *rootMountFixture) live(r *rand.Rand) error {
 	var history []string
 	step := func(name string, event func() error, wantMounts int) error {
@@ -245,7 +245,7 @@ func (f *rootMountFixture) move() error {
 	return f.startAll()
 }
 
-// replaceFile replaces a file in the directory of a task with one that the agent has written.
+// replaceFile replaces a file in a task's directory with one written by the agent.
 func (f *rootMountFixture) replaceFile(id string) error {
 	if f.tasks[id] == nil {
 		return nil
@@ -315,7 +315,7 @@ func TestMountsBelowRootMountAreNotDoubled(t *testing.T) {
 	}
 }
 
-// A mount namespace that gets the machine's mounts, such as that of a container engine, gets the mount and those below it.
+// A mount namespace that gets the machine's mounts, such as a container engine's, gets the mount and those below it.
 func TestRootMountReachesOtherNamespaces(t *testing.T) {
 	requireRoot(t)
 	withRootMountFixture(t, unix.MS_SHARED, func(w *rootMountFixture) error {
@@ -341,8 +341,8 @@ func TestRootMountReachesOtherNamespaces(t *testing.T) {
 	})
 }
 
-// Tasks of a version without the mount keep their secrets and working directories while the mount is made. Where that is impossible,
-// the mount is not made.
+// Tasks from a version without the mount keep their secrets and working directories while the mount is made. Where that is
+// impossible, the mount is not made.
 func TestRootMountOverTasksOfAnEarlierVersion(t *testing.T) {
 	requireRoot(t)
 	withRootMountFixture(t, unix.MS_SHARED, func(w *rootMountFixture) error {
@@ -353,7 +353,7 @@ func TestRootMountOverTasksOfAnEarlierVersion(t *testing.T) {
 			}
 		}
 		secret := filepath.Join(w.tasks["0"].SecretsDir, "token")
-		cwd, err := openTrustedDir(w.tasks["0"].Dir) // the working directory of a running task
+		cwd, err := openTrustedDir(w.tasks["0"].Dir) // a running task's working directory
 		if err != nil {
 			return err
 		}

@@ -14,8 +14,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
-// UnmountAndRemoveOwnDir unmounts and removes an agent's directory, with all allocations in it. It returns an error for
-// another user's directory, and does nothing if the directory does not exist.
+// UnmountAndRemoveOwnDir unmounts and removes a directory made by an agent, with all allocations in it. It returns an error
+// for another user's directory, and does nothing if the directory does not exist.
 func UnmountAndRemoveOwnDir(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -112,7 +112,7 @@ func (d *Dir) buildTaskDir(t *TaskDir, name string, o TaskDirOptions) error {
 			t.MountsForDriver, err = c.linkHostFilesAndListMounts()
 			t.MountsForDriver = append(t.MountsForDriver, sharedDirMounts(filepath.Join(d.Path(), sharedDirName))...)
 		}
-		return err // only drivers for root have other isolations with mounts
+		return err // the drivers with other isolations that need mounts do not run without root
 	}
 	switch o.Isolation {
 	case driver.FSIsolationChroot:
@@ -239,7 +239,7 @@ func (h *dirHandle) ensureSecretDir(name string, sizeMB int, u taskUsers) (onDis
 
 // DropSecretsAndUnmount removes a task's secrets: it unmounts them, or empties the directories if they are on disk. It also
 // unmounts everything else mounted for the task. The runner calls it when the task will not start again. It may be called
-// again, and for a task without a directory.
+// again, and for a task that was never built.
 func (d *Dir) DropSecretsAndUnmount(name string) error {
 	if err := checkTaskDirName(name); err != nil {
 		return fmt.Errorf("drop secrets of task %q: %w", name, err)

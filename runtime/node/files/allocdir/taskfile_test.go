@@ -109,7 +109,7 @@ func TestWriteTaskFileReplacesDirOfKilledAgent(t *testing.T) {
 	}
 }
 
-// connectAs connects to a socket with the access to files of another user.
+// connectAs connects to a socket with another user's file access.
 func connectAs(t *testing.T, uid int, path string) error {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -138,7 +138,7 @@ func TestListenInSecrets(t *testing.T) {
 	victim := filepath.Join(t.TempDir(), "victim")
 	for _, before := range []func() error{
 		func() error { return nil },
-		func() error { return nil }, // the socket of an earlier agent
+		func() error { return nil }, // an earlier agent's socket
 		func() error { return errors.Join(os.Remove(path), os.Symlink(victim, path)) },
 	} {
 		if err := before(); err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// bindForTest bind-mounts a directory of the host with everything below it.
+// bindForTest bind-mounts a host directory with everything below it.
 func bindForTest(t *testing.T, source, target string) {
 	t.Helper()
 	if err := os.MkdirAll(target, 0o755); err != nil {
@@ -27,8 +27,8 @@ func bindForTest(t *testing.T, source, target string) {
 	}
 }
 
-// Whatever is mounted below an allocation's directory is unmounted, however deep and in whatever order it was mounted, and the
-// plain removal of the directory then removes nothing of the host.
+// Whatever is mounted below an allocation's directory is unmounted, however deep and in whatever order it was mounted, and
+// removing the directory then removes nothing on the host.
 func TestUnmountAllocDirs(t *testing.T) {
 	requireRoot(t)
 	d, tree := newTestDir(t), newHostTree(t)
@@ -52,7 +52,7 @@ func TestUnmountAllocDirs(t *testing.T) {
 	bindForTest(t, tree, deep)
 	bindForTest(t, tree, deep) // covers the first
 	bindForTest(t, tree, filepath.Join(deep, "lib"))
-	bindForTest(t, tree, local) // covers all of them
+	bindForTest(t, tree, local) // covers them all
 	if err := os.Symlink(tree, filepath.Join(d.Path(), "link")); err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func TestUnmountFollowsNoLink(t *testing.T) {
 	checkHostTree(t, tree)
 }
 
-// Nothing is mounted, and no secret is left, in the directory of an allocation that an operator is told to remove.
+// Nothing is mounted, and no secret is left, in an allocation's directory when an operator is told to remove it.
 func TestDropAllSecretsAndUnmount(t *testing.T) {
 	requireRoot(t)
 	d, tree := newTestDir(t), newHostTree(t)
@@ -136,7 +136,7 @@ func TestDropAllSecretsAndUnmount(t *testing.T) {
 	checkHostTree(t, tree)
 }
 
-// An allocation is mounted elsewhere as long as a process has its directory at another path in a mount namespace of its own.
+// An allocation is mounted elsewhere as long as a process has its directory at another path in its own mount namespace.
 func TestFindAllocsMountedElsewhere(t *testing.T) {
 	requireRoot(t)
 	d := newTestDir(t)
@@ -170,7 +170,7 @@ func TestFindAllocsMountedElsewhere(t *testing.T) {
 	}
 	bindForTest(t, filepath.Join(d.Path(), "alloc"), filepath.Join(d.Path(), "bound"))
 	want(false)
-	stop := run("true") // a copy of the machine's mounts, such as a service has it
+	stop := run("true") // a copy of the machine's mounts, as a service has it
 	want(false)
 	stop()
 	stop = run(`mount --bind "$1/alloc" "$2"`)

@@ -175,7 +175,7 @@ func (h *dirHandle) setOwnerModeAndACL(dir *dirHandle, name string, justCreated 
 	return dir.setACL(u.admittedUIDs, aclRWX)
 }
 
-// isForeignMount reports whether dir, which is called name in h, has a mount from another program.
+// isForeignMount reports whether dir, which is called name in h, has a mount not made by the agent.
 func (h *dirHandle) isForeignMount(dir *dirHandle, name string) (bool, error) {
 	mounted, err := safepath.IsMount(h.fd, dir.fd)
 	if err != nil || !mounted {

@@ -20,7 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// The accounts of these tests. None has an entry in the user database.
+// The accounts for these tests. None has an entry in the user database.
 const (
 	attackerUID = 4242
 	aliceUID    = 4001
@@ -125,7 +125,7 @@ func wantAllDenied(t *testing.T, uid int, scripts []string, args ...string) {
 	}
 }
 
-// runTestAs runs a test of this package as another account.
+// runTestAs runs one of this package's tests as another account.
 func runTestAs(t *testing.T, uid int, name string) {
 	t.Helper()
 	dir := newPublicTempDir(t)
@@ -161,9 +161,8 @@ func runTestAs(t *testing.T, uid int, name string) {
 	}
 }
 
-// A local account cannot read, list, replace or create anything in an allocation,
-// although it knows all paths; the users of the tasks can use their own directories,
-// but not each other's.
+// A local account cannot read, list, replace or create anything in an allocation, although it knows all paths; the tasks'
+// users can use their own directories, but not each other's.
 func TestOtherUsersHaveNoAccess(t *testing.T) {
 	isolations := map[string]driver.FSIsolation{
 		"none": driver.FSIsolationNone, "chroot": driver.FSIsolationChroot,
@@ -232,8 +231,8 @@ func TestOtherUsersHaveNoAccess(t *testing.T) {
 	}
 }
 
-// A task that changes its user by itself names the users in lite_users: they can use
-// its directories, but cannot replace files of another user.
+// A task that changes its user by itself names the users in lite_users: they can use its directories, but cannot replace
+// another user's files.
 func TestAdmittedUsers(t *testing.T) {
 	for name, o := range map[string]TaskDirOptions{
 		"of root":     {AdmittedUsers: []string{"4001", "4002", "0"}},
@@ -271,8 +270,8 @@ func TestAdmittedUsers(t *testing.T) {
 	}
 }
 
-// Users that are admitted when the directories exist cannot replace files of another user either. An agent that was killed
-// after it had set the owner leaves directories in the same state.
+// Users admitted when the directories exist cannot replace another user's files either. An agent killed after it had set
+// the owner leaves directories in the same state.
 func TestUsersAreAdmittedLater(t *testing.T) {
 	d := newPublicDir(t)
 	for _, user := range []string{"", "4003"} {
@@ -286,9 +285,8 @@ func TestUsersAreAdmittedLater(t *testing.T) {
 	}
 }
 
-// The directory of a task belongs to the task's user at this start, even if the user
-// was created by another task, has another uid than before, or an earlier version has
-// used Nomad's modes.
+// A task's directory belongs to the task's user at this start, even if the user was created by another task, has another
+// uid than before, or an earlier version has used Nomad's modes.
 func TestDirectoryFollowsTheUser(t *testing.T) {
 	d := newPublicDir(t)
 	task := mustBuildTask(t, d, "web", TaskDirOptions{User: strconv.Itoa(aliceUID)})
@@ -352,8 +350,7 @@ func TestStickyDataFollowsTheUser(t *testing.T) {
 	}
 }
 
-// Directories that an earlier version left open are closed while their tasks run: the
-// users of the tasks are not locked out.
+// Directories left open by an earlier version are closed while their tasks run: the tasks' users are not locked out.
 func TestRestrictAccess(t *testing.T) {
 	d := newPublicDir(t)
 	uid, gid := nobodyIDs()
@@ -431,8 +428,7 @@ func TestDenyAccess(t *testing.T) {
 	}
 }
 
-// A task that runs as root may have mounted the data of another service in place of its
-// own directories.
+// A task that runs as root may have mounted another service's data in place of its own directories.
 func TestMountsOfTheTaskKeepTheirOwner(t *testing.T) {
 	d := newPublicDir(t)
 	task := mustBuildTask(t, d, "web", TaskDirOptions{})
@@ -466,7 +462,7 @@ func TestRevokeUserAccess(t *testing.T) {
 	wantAllowed(t, aliceUID, `cat "$1/web/local/file"`, d.Path())
 }
 
-// Tasks of one allocation start at the same time: each admits its user.
+// An allocation's tasks start at the same time: each admits its user.
 func TestUsersAreAdmittedConcurrently(t *testing.T) {
 	d := newPublicDir(t)
 	const taskCount = 40

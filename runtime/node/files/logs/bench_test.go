@@ -44,11 +44,10 @@ func newBenchFixture(b *testing.B) *fixture {
 	return s
 }
 
-// gibibyte is the number of bytes that the throughput benchmarks write.
+// gibibyte is how many bytes the throughput benchmarks write.
 const gibibyte = 1 << 30
 
-// measureThroughput makes another process write a gibibyte to path, as a task does, and then waits for
-// the end of the output.
+// measureThroughput makes another process write a gibibyte to path, as a task does, and then waits for the output's end.
 func measureThroughput(b *testing.B, path func() string, end func()) {
 	b.SetBytes(gibibyte)
 	for b.Loop() {
@@ -82,7 +81,7 @@ func writeBlocks(args []string) error {
 	return nil
 }
 
-// All throughput benchmarks keep 10 files of 10 MiB.
+// All throughput benchmarks keep 10 files with 10 MiB each.
 func BenchmarkThroughput(b *testing.B) {
 	b.Run("collector", func(b *testing.B) {
 		s := newBenchFixture(b)
@@ -139,7 +138,7 @@ func BenchmarkThroughput(b *testing.B) {
 	})
 }
 
-// moveFIFOToFiles moves a FIFO into files of 10 MiB, of which ten are kept.
+// moveFIFOToFiles moves a FIFO into files with 10 MiB each, and keeps ten.
 func moveFIFOToFiles(b *testing.B, fifo, dir string, move func(b *testing.B, fifo, file *os.File) (int64, error)) error {
 	in, err := os.OpenFile(fifo, os.O_RDONLY, 0)
 	if err != nil {
@@ -163,7 +162,7 @@ func moveFIFOToFiles(b *testing.B, fifo, dir string, move func(b *testing.B, fif
 	}
 }
 
-// BenchmarkLineToFollower measures the time from the write of a line to the follower's call.
+// BenchmarkLineToFollower measures the time from a line's write to the follower's call.
 func BenchmarkLineToFollower(b *testing.B) {
 	s := newBenchFixture(b)
 	stdout, _, err := s.collector.Start(b.Context(), newTask(s.logDir, StreamLimits{MaxFiles: 10, MaxFileBytes: 10 << 20}))
@@ -197,9 +196,9 @@ func BenchmarkLineToFollower(b *testing.B) {
 	b.ReportMetric(float64(totalLatency.Microseconds())/float64(n)/1000, "mean-ms")
 }
 
-// BenchmarkIdleStreams measures the memory of the processes and of one more idle stream.
+// BenchmarkIdleStreams measures the memory for the processes and for one more idle stream.
 func BenchmarkIdleStreams(b *testing.B) {
-	const warmupStreams, measuredStreams = 200, 400 // the further streams are measured, because the first ones fill gaps of the heap
+	const warmupStreams, measuredStreams = 200, 400 // the further streams are measured, because the first ones fill gaps in the heap
 	for b.Loop() {
 		s := newBenchFixture(b)
 		k, c := func() osprocess.ID { return s.keeper.Status().KeeperProcess }, s.collector.LastProcess
@@ -211,7 +210,7 @@ func BenchmarkIdleStreams(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			time.Sleep(1500 * time.Millisecond) // the process frees memory after one second without changes of its streams
+			time.Sleep(1500 * time.Millisecond) // the process frees memory after one second without stream changes
 		}
 		start(0, 1)
 		b.ReportMetric(float64(processMemory(b, k().PID)), "keeper-KiB")
@@ -228,7 +227,7 @@ func BenchmarkIdleStreams(b *testing.B) {
 	}
 }
 
-// processMemory returns the memory of a process that the kernel cannot drop, in KiB: its share of anonymous and shared memory.
+// processMemory returns a process's memory that the kernel cannot drop, in KiB: its share of anonymous and shared memory.
 func processMemory(b *testing.B, pid int) (kib int) {
 	b.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
@@ -245,7 +244,7 @@ func processMemory(b *testing.B, pid int) (kib int) {
 	return kib
 }
 
-// BenchmarkStartAndStop measures the share of log collection in the start and a task's stop.
+// BenchmarkStartAndStop measures log collection's share in a task's start and stop.
 func BenchmarkStartAndStop(b *testing.B) {
 	s := newBenchFixture(b)
 	t := newTask(s.logDir, StreamLimits{MaxFiles: 10, MaxFileBytes: 10 << 20})

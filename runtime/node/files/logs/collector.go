@@ -21,11 +21,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
-// ErrClosed: the CollectorClient was closed.
+// ErrClosed means that the CollectorClient was closed.
 var ErrClosed = errors.New("log collector client is closed")
 
-// TooManyTasksError: a task's output cannot be collected because other tasks use all descriptors in this process or in the
-// collector process.
+// TooManyTasksError means that a task's output cannot be collected because other tasks use all descriptors in this process or in
+// the collector process.
 type TooManyTasksError struct {
 	CollectedTasks  int // tasks with collected output
 	DescriptorLimit int // descriptors per process

@@ -44,7 +44,7 @@ func TestOutputOfSeveralRuns(t *testing.T) {
 	errs.Close()
 	s.awaitOutput(Stdout, "first run\n")
 
-	// After a restart of the task, the existing FIFOs are read.
+	// After a task restart, the existing FIFOs are read.
 	if again, _ := s.startTask(limits); again != stdout {
 		t.Errorf("stdout goes to %s after a restart", again)
 	}
@@ -153,8 +153,7 @@ func TestStoppedCollectorHoldsTheTaskButLosesNothing(t *testing.T) {
 	}
 }
 
-// awaitProcessStopped waits until no thread of a process runs: each thread stops when it handles the
-// signal.
+// awaitProcessStopped waits until none of a process's threads runs: each thread stops when it handles the signal.
 func awaitProcessStopped(t *testing.T, pid int) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
@@ -259,8 +258,8 @@ func TestReplacedFIFO(t *testing.T) {
 	}
 }
 
-// The allocation's directory is removed while the task runs. The start for a running task, of the next agent, must not close the
-// FIFO to which the task writes.
+// The allocation's directory is removed while the task runs. The next agent's start for a running task must not close the FIFO to
+// which the task writes.
 func TestRunningTaskKeepsRemovedFIFO(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{})
@@ -296,7 +295,7 @@ func TestRunningTaskKeepsRemovedFIFO(t *testing.T) {
 }
 
 // Tasks can write to the log directory and to its parent, and not to the allocation's directory, which has the FIFOs: another
-// task's FIFO gets no output of this task.
+// task's FIFO gets no output from this task.
 func TestTasksCannotReplaceFIFOs(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{})
@@ -390,8 +389,8 @@ func TestStopClosesFIFOsWithWriters(t *testing.T) {
 	}
 }
 
-// A task whose exit is not known keeps a reader: its writes succeed and are collected after the
-// stop, also when the collector is killed, until it closes its output.
+// A task with an unknown exit keeps a reader: its writes succeed and are collected after the stop, also when the collector is
+// killed, until it closes its output.
 func TestStopOfATaskThatMayRunKeepsItsReader(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{writersCloseTimeout: 50 * time.Millisecond, idleProcessTimeout: 20 * time.Millisecond})
@@ -519,8 +518,7 @@ func TestFullFileSystem(t *testing.T) {
 	}
 }
 
-// The log of a task that ends while the disk is full ends with the number of lost bytes, although there is no room for a
-// line.
+// If a task ends while the disk is full, its log ends with the number of lost bytes, although there is no room for a line.
 func TestTaskEndsOnFullFileSystem(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits two seconds for the report of lost output")
@@ -547,8 +545,7 @@ func TestTaskEndsOnFullFileSystem(t *testing.T) {
 	}
 }
 
-// fillLogDir starts a task that has written data, which has no room in its log directory. out is the standard output of the
-// task.
+// fillLogDir starts a task that has written data, which has no room in its log directory. out is the task's standard output.
 func fillLogDir(t *testing.T) (s *fixture, losses <-chan OutputLoss, out *os.File, data []byte) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -667,7 +664,7 @@ func TestIdleCollectorEnds(t *testing.T) {
 	}
 }
 
-// A machine that shuts down sends SIGTERM to the collector and to tasks at once. The output with which the tasks respond is collected.
+// A machine that shuts down sends SIGTERM to the collector and to tasks at once. The tasks' output in response is collected.
 func TestTerminatedCollectorWaitsForOutput(t *testing.T) {
 	t.Parallel()
 	s := newPersistentFixture(t, Config{})
@@ -776,13 +773,13 @@ func TestFollow(t *testing.T) {
 			t.Errorf("follower %d has %d bytes, want %d", i, len(f.String()), len(want))
 		}
 	}
-	late := s.startFollow(FollowRequest{}) // this follower is started after the end of the stream
+	late := s.startFollow(FollowRequest{}) // this follower is started after the stream's end
 	if err := <-late.done; err != nil || late.String() != want {
 		t.Errorf("a late follower has %d bytes and %v", len(late.String()), err)
 	}
 }
 
-// A follower with AcrossRestarts waits for the next run of the task.
+// A follower with AcrossRestarts waits for the task's next run.
 func TestFollowOverRestarts(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{})
@@ -876,8 +873,7 @@ func TestFollowPassesOverForeignFiles(t *testing.T) {
 	}
 }
 
-// Tasks beyond the limit of descriptors are rejected until one stops. A task that has its
-// descriptors from an earlier agent is accepted.
+// Tasks beyond the descriptor limit are rejected until one stops. A task with descriptors from an earlier agent is accepted.
 func TestLimitOfDescriptors(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{MaxDescriptorsPerProcess: descriptors.Reserved + 2*descriptors.PerTask})
@@ -927,9 +923,8 @@ func TestLimitOfDescriptors(t *testing.T) {
 	}
 }
 
-// An agent with a higher limit than the one before it gives its limit to the collector process. If it must not do
-// that, it starts no more tasks than the process has descriptors for. The tasks of the earlier agent count before
-// they are restored.
+// An agent with a higher limit than the one before it gives its limit to the collector process. If it must not do that, it starts
+// no more tasks than the process has descriptors for. The earlier agent's tasks count before they are restored.
 func TestLimitOfEarlierCollectorProcess(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{})
@@ -1121,8 +1116,8 @@ func TestProcessEndsWithoutTasks(t *testing.T) {
 	}
 }
 
-// TestNextAgentConnectsToProcess adds the tasks of an earlier agent late: their process is running,
-// and is not stopped although it has no tasks of this agent yet.
+// TestNextAgentConnectsToProcess adds an earlier agent's tasks late: their process is running, and is not stopped although it has
+// no tasks from this agent yet.
 func TestNextAgentConnectsToProcess(t *testing.T) {
 	t.Parallel()
 	base := t.TempDir()

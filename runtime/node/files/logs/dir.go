@@ -119,7 +119,7 @@ func checkOwnFIFO(fd int) error {
 	return nil
 }
 
-// enableFIFOHangup opens and closes a write end. Otherwise poll reports no hang-up for a FIFO without a former writer, and
+// enableFIFOHangup opens and closes a write end. Otherwise poll reports no hang-up for a FIFO that never had a writer, and
 // stopping a task that was never started would take until the timeout.
 func enableFIFOHangup(fd int) error {
 	w, err := unix.Open(safepath.ProcPath(fd), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)

@@ -11,7 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
-// An agent that runs out of descriptors while it connects to the log collector neither stops nor
+// If an agent runs out of descriptors while it connects to the log collector, it neither stops nor
 // replaces it.
 func TestAgentWithoutDescriptorsKeepsCollector(t *testing.T) {
 	s := newFixture(t, Config{})
@@ -47,7 +47,7 @@ func TestAgentWithoutDescriptorsKeepsCollector(t *testing.T) {
 	s.writeText(out, "b\n")
 	s.awaitOutput(Stdout, "a\nb\n")
 
-	// The lack of descriptors can also become visible in other steps than the dial.
+	// The lack of descriptors may also become visible in other steps than the dial.
 	if err := os.Remove(filepath.Join(helperdir.SocketDir(s.runDir), collectorwire.SocketName)); err != nil {
 		t.Fatal(err)
 	}

@@ -25,8 +25,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
-// TestMain also runs the programs that the tests start: keeper, collector, a task that writes
-// numbered lines, and an agent that can be killed.
+// TestMain also runs the tests' programs: keeper, collector, a task that writes numbered lines, and an agent
+// that can be killed.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		var err error
@@ -58,7 +58,7 @@ func TestMain(m *testing.M) {
 func runTests(m *testing.M) int {
 	// A race-enabled process otherwise sleeps for a second before it exits.
 	os.Setenv("GORACE", "atexit_sleep_ms=0")
-	// Orphans become children of this process instead of init.
+	// Orphans become this process's children instead of init's.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -92,7 +92,7 @@ func countOpenFiles() int {
 	return len(entries)
 }
 
-// numberedLine returns the n-th line of a writer: its length and content depend on the number.
+// numberedLine returns a writer's n-th line: its length and content depend on the number.
 func numberedLine(n int) string {
 	text := strconv.Itoa(n)
 	return text + " " + strings.Repeat(text[len(text)-1:], n*7919%990) + "\n"
@@ -126,7 +126,7 @@ func writeLines(args []string) error {
 	}
 }
 
-// versionOf returns the version of the protocol in a program's arguments, or this program's version.
+// versionOf returns the protocol version in a program's arguments, or this program's version.
 func versionOf(args []string) int {
 	if len(args) == 0 {
 		return collectorwire.ProtocolVersion
@@ -139,7 +139,7 @@ func versionOf(args []string) int {
 }
 
 // agentMain is an agent that collects one task's output and waits to be killed. Its collector process has the
-// version of the protocol in args.
+// protocol version in args.
 func agentMain(args []string) error {
 	run, dir, version := args[0], args[1], args[2:]
 	k, err := keeper.ConnectOrStart(context.Background(), keeper.Config{DataDir: run, KeeperArgv: []string{"nomad-lite", "keeper"}})
@@ -280,7 +280,7 @@ func (fi *fixture) writeText(f *os.File, text string) {
 	}
 }
 
-// readFiles returns the names of a stream's files and their concatenated content.
+// readFiles returns a stream's file names and their concatenated content.
 func (fi *fixture) readFiles(stream Stream) (names []string, all []byte) {
 	fi.t.Helper()
 	dir, err := OpenLogDir(fi.logDir)

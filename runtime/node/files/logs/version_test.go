@@ -22,7 +22,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
-// A collector of another build or version exits before the next one is started, without a kill, and no
+// A collector from another build or version exits before the next one is started, without a kill, and no
 // output is lost or doubled.
 func TestOtherCollectorQuits(t *testing.T) {
 	t.Parallel()
@@ -85,9 +85,9 @@ func newOtherBuild(t *testing.T) string {
 	return path
 }
 
-// foreignCollectorMain is the collector process of a version far from this one. It is written with literal
-// texts, because the stable messages must keep their form. It writes each message that it receives to the
-// file "received" in its directory, and exits after the message Quit.
+// foreignCollectorMain is a collector process with a version far from this one. It is written with literal
+// texts, because the stable messages must keep their form. It writes each received message to the file
+// "received" in its directory, and exits after the message Quit.
 func foreignCollectorMain(path string) error {
 	dir, err := keeper.OpenOrCreateDataDir(path)
 	if err != nil {
@@ -146,7 +146,7 @@ func foreignCollectorMain(path string) error {
 	}
 }
 
-// An agent sends a collector of another version no message that the collector could misread.
+// An agent sends a collector with another version no message that it could misread.
 func TestForeignCollectorQuits(t *testing.T) {
 	t.Parallel()
 	s := newEmptyFixture(t)
@@ -188,7 +188,7 @@ func TestForeignCollectorQuits(t *testing.T) {
 	s.stopTask()
 }
 
-// A collector process executes no request of another version but the one that ends it.
+// A collector process executes no request from another version but the one that ends it.
 func TestAgentsOfAnotherVersion(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{})
@@ -224,7 +224,7 @@ func TestAgentsOfAnotherVersion(t *testing.T) {
 	s.stopTask()
 }
 
-// The messages belong to their version: a change of their form needs another version, and then this list is
+// The messages belong to their version: a change in form needs another version, and then this list is
 // changed with it.
 func TestMessagesOfTheVersion(t *testing.T) {
 	want := []string{

@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 )
 
-// BenchmarkSearch measures searches of 100 MiB of output, whose lines arrived at a rate of ten per millisecond. Its baseline reads the files.
+// BenchmarkSearch measures searches in 100 MiB of output, with ten lines arriving per millisecond. Its baseline reads the files.
 func BenchmarkSearch(b *testing.B) {
 	const streamCount, fileCount, fileSize = 2, 5, 10 << 20
 	var streams []Stream

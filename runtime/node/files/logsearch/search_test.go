@@ -24,7 +24,7 @@ type writtenLine struct {
 	streamOrder  int
 	fileIndex    int64
 	offset       int64
-	milliseconds int64 // lowest time of all writes of the file from the start of the line on
+	milliseconds int64 // lowest time among all writes to the file from the line start on
 	text         string
 	isPartial    bool
 }
@@ -37,7 +37,7 @@ func compareWrittenLines(a, b writtenLine) int {
 	return cmp.Or(cmp.Compare(a.milliseconds, b.milliseconds), cmp.Compare(a.streamOrder, b.streamOrder), cmp.Compare(a.fileIndex, b.fileIndex), cmp.Compare(a.offset, b.offset))
 }
 
-// writtenStream is a stream whose files a test writes.
+// writtenStream is a stream with files written by a test.
 type writtenStream struct {
 	Stream
 	order int
@@ -64,7 +64,7 @@ func (w *writtenStream) write(milliseconds int64, data string) {
 	w.files[w.index] = append(w.files[w.index], arrivedBytes{milliseconds, data})
 }
 
-// store writes the files, and the files of arrival times as the log collector does.
+// store writes the files, and the arrival time files as the log collector does.
 func (w *writtenStream) store(t *testing.T) {
 	t.Helper()
 	for index, writes := range w.files {
@@ -87,7 +87,7 @@ func (w *writtenStream) store(t *testing.T) {
 	}
 }
 
-// lines returns the lines of all files, from the writes and not from the files.
+// lines returns all files' lines, from the writes and not from the files.
 func (w *writtenStream) lines() (lines []writtenLine) {
 	for index, writes := range w.files {
 		var content strings.Builder
@@ -147,7 +147,7 @@ func randomStreams(t *testing.T, random *rand.Rand, count int, isClockSetBack bo
 			if random.IntN(50) == 0 {
 				w.index++
 				if isClockSetBack {
-					now += 1000 // the order of different files is that of their indexes
+					now += 1000 // different files are ordered by index
 				}
 			}
 		}
@@ -195,7 +195,7 @@ func checkLines(t *testing.T, what string, got, want []writtenLine) {
 	}
 }
 
-// TestRunReturnsExactlyTheWrittenLines compares searches from all kinds of positions with the lines that were written.
+// TestRunReturnsExactlyTheWrittenLines compares searches from all kinds of positions with the written lines.
 func TestRunReturnsExactlyTheWrittenLines(t *testing.T) {
 	t.Parallel()
 	expression := regexp.MustCompile(`line \d*7 (ERROR|gr.*e)$`)
@@ -387,7 +387,7 @@ func TestFollowReportsRemovedFiles(t *testing.T) {
 	}
 }
 
-// TestRunReadsNoFilesOfOthers checks that links and hard links in the place of log files are not read.
+// TestRunReadsNoFilesOfOthers checks that links and hard links in place of log files are not read.
 func TestRunReadsNoFilesOfOthers(t *testing.T) {
 	t.Parallel()
 	w := newWrittenStream(t, 0, StreamKey{"a", "t", logs.Stdout})
@@ -405,7 +405,7 @@ func TestRunReadsNoFilesOfOthers(t *testing.T) {
 	}
 }
 
-// TestRunContinuesInTruncatedFile truncates a file of a size that cannot be read, in both directions.
+// TestRunContinuesInTruncatedFile truncates a file with an unreadable size, in both directions.
 func TestRunContinuesInTruncatedFile(t *testing.T) {
 	t.Parallel()
 	for _, isBackward := range []bool{false, true} {
@@ -467,7 +467,7 @@ func TestParsePosition(t *testing.T) {
 	}
 }
 
-// FuzzTimesIndex compares the index of a file of arrival times with all times of the file.
+// FuzzTimesIndex compares an arrival time file's index with all times in the file.
 func FuzzTimesIndex(f *testing.F) {
 	f.Add([]byte{1, 1, 200, 3, 0, 1}, uint16(10), uint16(300), false)
 	f.Add([]byte(strings.Repeat("\x05\x07\xfe", 700)), uint16(0), uint16(9000), false)

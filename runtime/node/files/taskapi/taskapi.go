@@ -170,7 +170,7 @@ func (l *TaskSocketListener) Close() error {
 func (l *TaskSocketListener) Addr() net.Addr { return TaskAddr{} }
 
 // taskConn is a task's connection. Its addresses name the task instead of a path: a client's path is usually empty, and
-// the network "unix" means a socket without a token.
+// the network "unix" means a socket that needs no token.
 type taskConn struct {
 	*net.UnixConn
 	task TaskAddr

@@ -113,7 +113,7 @@ func TestListenerNamesTasks(t *testing.T) {
 	}
 }
 
-// countThreads returns the number of threads of this process.
+// countThreads returns how many threads this process has.
 func countThreads(t testing.TB) int {
 	t.Helper()
 	tasks, err := os.ReadDir("/proc/self/task")
@@ -173,7 +173,7 @@ func heapSize() uint64 {
 	return m.HeapAlloc
 }
 
-// kernelMemory returns the memory of kernel objects of the machine. Other processes change it too.
+// kernelMemory returns the machine's kernel object memory. Other processes change it too.
 func kernelMemory(b *testing.B) int64 {
 	b.Helper()
 	time.Sleep(10 * time.Millisecond)

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// testFollower collects the chunks of a Follow.
+// testFollower collects a Follow's chunks.
 type testFollower struct {
 	chunks    chan FollowChunk
 	followErr chan error
@@ -155,7 +155,7 @@ func TestFollowFrom(t *testing.T) {
 	}
 }
 
-// Many followers of many files share one inotify queue, and leak nothing.
+// Many followers in many files share one inotify queue, and leak nothing.
 func TestManyFollowers(t *testing.T) {
 	d, base := newAllocDir(t)
 	goroutines, open := runtime.NumGoroutine(), openDescriptors(t)

@@ -20,10 +20,10 @@ import (
 // text is Nomad's.
 var ErrPathEscapes = errors.New("Path escapes the alloc directory")
 
-// ErrDirectory: a file's path is a directory.
+// ErrDirectory means that a file's path is a directory.
 var ErrDirectory = errors.New("is a directory")
 
-// ErrNotRegular: a path leads to a FIFO, a socket or a device.
+// ErrNotRegular means that a path leads to a FIFO, a socket or a device.
 var ErrNotRegular = errors.New("is not a regular file")
 
 // ProtectedFileError means that only its task may read a file. Host files, which the agent or a driver mounts for the

@@ -65,8 +65,7 @@ func newAllocDir(t testing.TB) (*AllocDir, string) {
 	return d, base
 }
 
-// Secrets and files outside of the directory are not read (rule RS-079 of
-// docs/reference/rules.md).
+// Secrets and files outside the directory are not read (rule RS-079 of docs/reference/rules.md).
 func TestOpen(t *testing.T) {
 	d, base := newAllocDir(t)
 	if err := unix.Mkfifo(filepath.Join(base, "alloc/fifo"), 0o666); err != nil {
@@ -158,7 +157,7 @@ func openDescriptors(t testing.TB) int {
 	return len(all)
 }
 
-// The files of the host that a task in a chroot sees are not shown to remote clients, under any name.
+// The host files that a chroot task sees are not shown to remote clients, under any name.
 func TestMountedHostFilesAreProtected(t *testing.T) {
 	d, base := newAllocDir(t)
 	host := filepath.Join(base, "web", "etc")
@@ -350,7 +349,7 @@ func TestOpenDirectory(t *testing.T) {
 	}
 }
 
-// No path reads a file outside of the allocation, or a secret.
+// No path reads a file outside the allocation, or a secret.
 func FuzzPath(f *testing.F) {
 	for _, seed := range []string{
 		"alloc/data/a", "../passwd", "alloc/outdir/passwd", "web/local/keys/token", "alloc/task/SECRETS/token",

@@ -74,7 +74,7 @@ func New(c Config) *Bridge {
 	return &Bridge{config: c}
 }
 
-// PortInUseError: a machine port is forwarded to another allocation.
+// PortInUseError reports that a machine port is forwarded to another allocation.
 type PortInUseError struct {
 	Label, OwnerAllocID string
 	HostPort            int

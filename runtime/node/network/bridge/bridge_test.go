@@ -22,8 +22,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
-// The machine of the tests has the address machineAddress on a network with another machine, outside,
-// which has no route to the bridge.
+// The test machine has the address machineAddress on a network with another machine, outside, which has no route to the bridge.
 const (
 	outside         = "outside"
 	machineAddress  = "10.99.0.1"
@@ -34,7 +33,7 @@ const (
 
 var testConfig = Config{Name: "nomad", IPv4Subnet: netip.MustParsePrefix("172.26.64.0/20"), IPv6Subnet: netip.MustParsePrefix("fd00:26:64::/64")}
 
-// setUpMachine creates the network of the tests.
+// setUpMachine creates the test network.
 func setUpMachine() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -86,7 +85,7 @@ func newEndpoint(t testing.TB, b *Bridge, id string, ports ...ForwardedPort) End
 	return Endpoint{AllocID: id, NamespacePath: netns.Path(id), Ports: ports}
 }
 
-// attach connects a new namespace in which a server answers on port 8080 of TCP and UDP.
+// attach connects a new namespace in which a server answers on TCP and UDP port 8080.
 func attach(t testing.TB, b *Bridge, id string, ports ...ForwardedPort) (Endpoint, NamespaceStatus) {
 	t.Helper()
 	e := newEndpoint(t, b, id, ports...)
@@ -98,7 +97,7 @@ func attach(t testing.TB, b *Bridge, id string, ports ...ForwardedPort) (Endpoin
 	return e, s
 }
 
-// serve answers on port 8080 in a namespace with the name of the namespace and the client's address.
+// serve answers on port 8080 in a namespace with the namespace's name and the client's address.
 func serve(t testing.TB, name string) {
 	t.Helper()
 	err := netns.Do(netns.Path(name), func() error {
@@ -277,7 +276,7 @@ func TestPortOfAddress(t *testing.T) {
 	}
 	check("all")
 
-	// An address on which the ports of all addresses are not forwarded.
+	// An address that does not forward the ports for all addresses.
 	reserved := testConfig
 	reserved.AddressesForwardingOnlyHostIPPorts = []netip.Addr{netip.MustParseAddr("10.99.0.8"), netip.MustParseAddr("fd99::9")}
 	repair(t, New(reserved), all)
@@ -296,8 +295,8 @@ func TestPortOfAddress(t *testing.T) {
 	}
 }
 
-// checkLoopback6 checks that the port 80 of a namespace one answers on [::1], unless the kernel filters bridged frames:
-// then it refuses connections at once.
+// checkLoopback6 checks that a namespace one's port 80 answers on [::1], unless the kernel filters bridged frames: then it
+// refuses connections at once.
 func checkLoopback6(t *testing.T, b *Bridge, one Endpoint) {
 	t.Helper()
 	const gateway6 = "fd00:26:64::1"
@@ -374,14 +373,14 @@ func TestForwardedPortOfWaitingClient(t *testing.T) {
 	for name, c := range clients {
 		answer := make([]byte, 100)
 		_ = c.SetDeadline(time.Now().Add(2 * time.Second)) // the answer is asserted
-		_, _ = c.Read(answer)                              // the error of the first packet
+		_, _ = c.Read(answer)                              // the first packet's error
 		_, _ = c.Write([]byte("?"))
 		if n, err := c.Read(answer); !strings.HasPrefix(string(answer[:n]), "one ") {
 			t.Errorf("%s: answer %q, %v", name, answer[:n], err)
 		}
 	}
 
-	// Repair reads the table of the connection tracking only after it has restored rules.
+	// Repair reads the connection tracking table only after it has restored rules.
 	dial("", outsideAddress+":80")
 	c := clients[" "+outsideAddress+":80"]
 	defer c.Close()
@@ -425,8 +424,7 @@ func TestNamespaceIsUnreachableFromOutside(t *testing.T) {
 	checkUnreachable(t, "address of a namespace", outside, at(one.IPv4Address, 8080))
 }
 
-// A namespace does not reach servers of the machine that listen on 127.0.0.1, although the kernel
-// forwards packets from there.
+// A namespace does not reach the machine's servers that listen on 127.0.0.1, although the kernel forwards packets from there.
 func TestLoopbackOfMachineIsUnreachable(t *testing.T) {
 	if testing.Short() {
 		t.Skip("creates network namespaces; TestNamespacesReachEachOther and TestMasquerade run")
@@ -469,7 +467,7 @@ func command(t testing.TB, name string, args ...string) string {
 	return string(out)
 }
 
-// machineState returns the interfaces and rules of the machine.
+// machineState returns the machine's interfaces and rules.
 func machineState(t testing.TB) string {
 	t.Helper()
 	links, err := retryInterruptedDump(netlink.LinkList)
@@ -484,8 +482,7 @@ func machineState(t testing.TB) string {
 	return strings.Join(names, " ") + "\n" + command(t, "nft", "--stateless", "list", "ruleset")
 }
 
-// The rules of Docker, which drop by a policy of iptables, are not changed, and packets of namespaces pass
-// nevertheless.
+// Docker's rules, which drop by an iptables policy, are not changed, and namespaces' packets pass nevertheless.
 func TestDockerDropsForwardedPackets(t *testing.T) {
 	if testing.Short() {
 		t.Skip("creates network namespaces; TestNamespacesReachEachOther and TestMasquerade run")
@@ -611,8 +608,8 @@ func TestAgentsShareBridge(t *testing.T) {
 	}
 }
 
-// The namespace of an agent that died, and whose state is lost, does not keep its ports when its interface is
-// gone, and is disconnected by an agent that does not know its bridge.
+// If an agent died and its state is lost, its namespace does not keep its ports when the interface is gone. An agent that does
+// not know its bridge disconnects it.
 func TestLeftovers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("creates network namespaces; TestNamespacesReachEachOther and TestMasquerade run")
@@ -635,7 +632,7 @@ func TestLeftovers(t *testing.T) {
 	}
 }
 
-// The bridge of an agent that died while it created the bridge, or before it removed the bridge, is removed.
+// If an agent died while it created the bridge, or before it removed it, the bridge is removed.
 func TestBridgeOfDeadAgentIsRemoved(t *testing.T) {
 	before := machineState(t)
 	b := New(testConfig)
@@ -678,7 +675,7 @@ func TestAddressesRunOut(t *testing.T) {
 	c.IPv4Subnet = netip.MustParsePrefix("172.26.64.0/29")
 	b := New(c)
 	used := make(map[netip.Addr]bool)
-	for i := range 5 { // 8 addresses, of which 3 are reserved
+	for i := range 5 { // 8 addresses; 3 are reserved
 		s, err := b.Attach(newEndpoint(t, b, fmt.Sprint("small-", i)))
 		if err != nil {
 			t.Fatal(err)
@@ -707,7 +704,7 @@ func detachAtOnce(t *testing.T, b *Bridge, allocIDs []string) {
 	calls.Wait()
 }
 
-// countTracked returns the number of tracked connections from or to an address.
+// countTracked returns how many tracked connections are from or to an address.
 func countTracked(t *testing.T, address netip.Addr) (n int) {
 	t.Helper()
 	err := deleteTrackedConnections(func(c *trackedConnection) bool {
@@ -722,7 +719,7 @@ func countTracked(t *testing.T, address netip.Addr) (n int) {
 	return n
 }
 
-// An error of a common removal is the error of each call, and the calls can be repeated.
+// A common removal's error is each call's error, and the calls can be repeated.
 func TestDetachErrorOfAll(t *testing.T) {
 	if testing.Short() {
 		t.Skip("creates network namespaces; TestNamespacesReachEachOther and TestMasquerade run")
@@ -773,7 +770,7 @@ func TestHundredNamespacesLeaveNothing(t *testing.T) {
 	if all, one := countRequests(list), countRequests(list[:1]); all != one {
 		t.Errorf("a repair that changes nothing makes %d requests for %d namespaces, and %d for one", all, len(list), one)
 	}
-	// Half of them end at once; the others, and connections to them, stay.
+	// Half end at once; the others, and connections to them, stay.
 	serve(t, "many-41")
 	checkAnswer(t, "an address of another", "many-41", "tcp", at(statuses[42].IPv4Address, 8080), "many-42 "+statuses[41].IPv4Address.String())
 	var ending []string
@@ -808,7 +805,7 @@ func TestHundredNamespacesLeaveNothing(t *testing.T) {
 	}
 }
 
-// A bridge of an administrator stays, with interfaces of others, and without the rules.
+// An administrator's bridge stays, with others' interfaces, and without the rules.
 func TestBridgeOfAdministratorStays(t *testing.T) {
 	if testing.Short() {
 		t.Skip("creates network namespaces; TestNamespacesReachEachOther and TestMasquerade run")
@@ -912,8 +909,8 @@ func BenchmarkAttachAndDetach(b *testing.B) {
 	b.ReportMetric(float64(detaching.Microseconds())/float64(b.N), "µs/detach")
 }
 
-// BenchmarkDetachMany measures how long it takes to disconnect the namespaces of 100 allocations that end at once, and the
-// time that the kernel alone needs to delete as many veth pairs with their namespaces.
+// BenchmarkDetachMany measures how long it takes to disconnect the namespaces of 100 allocations that end at once, and how long
+// the kernel alone needs to delete as many veth pairs with their namespaces.
 func BenchmarkDetachMany(b *testing.B) {
 	const n = 100
 	each := func(f func(i int) error) {

@@ -6,7 +6,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Without nf_conntrack_netlink there is no entry to delete. The kernel answers in the same way for each subsystem that it lacks.
+// Without nf_conntrack_netlink there is no entry to delete. The kernel answers in the same way for each missing subsystem.
 func TestMissingConntrackIsEmpty(t *testing.T) {
 	const unknownSubsystem = 200
 	if entries, err := dumpNetfilterSubsystem(unknownSubsystem); len(entries) > 0 || err != nil {

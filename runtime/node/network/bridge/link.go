@@ -279,7 +279,7 @@ func findStatusOfAlloc(ports []netlink.Link, allocID string) NamespaceStatus {
 }
 
 // connectNamespace creates a namespace's veth pair, unless it exists, and sets the namespace's addresses and routes. A new pair
-// gets the addresses in wanted, or else addresses without another namespace.
+// gets the addresses in wanted, or else unused addresses.
 func (b *Bridge) connectNamespace(device *netlink.Bridge, e Endpoint, wanted NamespaceStatus) (NamespaceStatus, error) {
 	ns, err := vnetns.GetFromPath(e.NamespacePath)
 	if err != nil {
@@ -455,8 +455,8 @@ func hardwareAddressForIPv4(address netip.Addr) net.HardwareAddr {
 	return append(net.HardwareAddr{0x02, 0x6e}, address.AsSlice()...)
 }
 
-// chooseAddresses returns addresses that no connected namespace has: one connected to one of the machine's interfaces. An
-// interface counts also while it is no port, because Repair connects it to the bridge again.
+// chooseAddresses returns unused addresses. An interface's addresses are in use also while it is no port, because Repair connects
+// it to the bridge again.
 func (b *Bridge) chooseAddresses(interfaces []netlink.Link, allocID string) (NamespaceStatus, error) {
 	used := make(map[netip.Addr]bool)
 	for _, link := range interfaces {

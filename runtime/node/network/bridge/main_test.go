@@ -13,8 +13,8 @@ import (
 
 const isolatedVariable = "NOMAD_LITE_BRIDGE_TEST_ISOLATED"
 
-// TestMain starts the test binary again in a network of its own, as root: the tests change neither the
-// interfaces and rules of the machine nor its /run.
+// TestMain starts the test binary again in its own network, as root: the tests change neither the
+// machine's interfaces and rules nor its /run.
 func TestMain(m *testing.M) {
 	if os.Geteuid() != 0 {
 		fmt.Println("only root can create bridges: tests skipped")

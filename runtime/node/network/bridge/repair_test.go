@@ -31,7 +31,7 @@ func TestRepair(t *testing.T) {
 	name := hostInterfaceName("one")
 	for _, c := range []struct {
 		damage     func()
-		wantReason string // "" for a damage of rules or settings
+		wantReason string // "" for damage to rules or settings
 	}{
 		{func() {
 			command(t, "nft", "flush", "ruleset")
@@ -75,8 +75,8 @@ func TestRepair(t *testing.T) {
 	}
 }
 
-// A namespace whose addresses another one has got meanwhile, or that are of an earlier subnet, cannot be repaired: Attach gives it
-// other ones.
+// A namespace cannot be repaired if another one has got its addresses meanwhile, or if they are from an earlier subnet: Attach
+// gives it other ones.
 func TestRepairNeedsOtherAddresses(t *testing.T) {
 	if testing.Short() {
 		t.Skip("creates network namespaces; TestNamespacesReachEachOther and TestMasquerade run")
@@ -102,7 +102,8 @@ func TestRepairNeedsOtherAddresses(t *testing.T) {
 	}
 }
 
-// A namespace that gets its first address while the bridge is missing does not get that of a namespace that Repair will connect again.
+// If a namespace gets its first address while the bridge is missing, it does not get that of a namespace that Repair will connect
+// again.
 func TestAddressesStayReservedWithoutBridge(t *testing.T) {
 	c := testConfig
 	c.IPv4Subnet, c.IPv6Subnet = netip.MustParsePrefix("172.26.64.0/29"), netip.Prefix{} // five addresses

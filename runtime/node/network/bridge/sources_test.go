@@ -18,13 +18,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/netns"
 )
 
-// packetSocket sends and receives all frames of an interface.
+// packetSocket sends and receives all frames on an interface.
 type packetSocket struct {
 	file  *os.File
 	index int
 }
 
-// openPacketSocket opens a socket for an interface of a namespace, "" for the machine.
+// openPacketSocket opens a socket for a namespace's interface, "" for the machine.
 func openPacketSocket(t *testing.T, namespace, name string) *packetSocket {
 	t.Helper()
 	s := &packetSocket{}
@@ -66,7 +66,7 @@ type frameMaker struct {
 	random         *rand.Rand
 	own, other     NamespaceStatus
 	ownHW, otherHW net.HardwareAddr
-	tag            uint64 // of the last frame, which is at its end
+	tag            uint64 // from the last frame, which is at its end
 }
 
 func (m *frameMaker) make() frame {
@@ -154,7 +154,7 @@ func icmp6Packet(source, target netip.Addr, messageType byte, extended bool) []b
 	return append(p, message...)
 }
 
-// TestNamespaceSendsAsItself sends random frames from one namespace, and checks which of them another namespace and the machine
+// TestNamespaceSendsAsItself sends random frames from one namespace, and checks which frames another namespace and the machine
 // receive: all that the namespace may send, and no other.
 func TestNamespaceSendsAsItself(t *testing.T) {
 	b := New(testConfig)
@@ -163,7 +163,7 @@ func TestNamespaceSendsAsItself(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	m := &frameMaker{random: rand.New(rand.NewPCG(seed, 0)), own: own, other: other, ownHW: hardwareAddressForIPv4(own.IPv4Address), otherHW: hardwareAddressForIPv4(other.IPv4Address)}
-	m.tag = m.random.Uint64() // a small number is also the end of an address, and so of messages that the kernel sends
+	m.tag = m.random.Uint64() // a small number is also the end of an address, and so of the kernel's messages
 	sender := openPacketSocket(t, "one", InterfaceName)
 	for name, open := range map[string]func() *packetSocket{
 		"the other namespace": func() *packetSocket { return openPacketSocket(t, "two", InterfaceName) },

@@ -15,12 +15,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
-// agentEnv is the environment variable that makes TestAddUntilKilled call a plugin. Its value is a directory of
-// newSlowPlugin.
+// agentEnv is the environment variable that makes TestAddUntilKilled call a plugin. Its value is newSlowPlugin's directory.
 const agentEnv = "NOMAD_LITE_CNI_TEST_AGENT"
 
-// slowPlugin is a plugin that starts a process in a session of its own. Each call appends the pids of the plugin and of the
-// process to the file pids. If the file completes exists, the plugin succeeds, otherwise it waits for the process.
+// slowPlugin is a plugin that starts a process in its own session. Each call appends the pids of the plugin and the process
+// to the file pids. If the file completes exists, the plugin succeeds, otherwise it waits for the process.
 type slowPlugin struct{ dir string }
 
 // newSlowPlugin creates the plugin in a new directory.
@@ -55,7 +54,7 @@ func (p slowPlugin) letCallsComplete(t *testing.T) {
 	}
 }
 
-// waitStarted returns the pids of the nth call: of the plugin, and of the process that the plugin has started.
+// waitStarted returns the nth call's pids: the plugin's, and its child process's.
 func (p slowPlugin) waitStarted(t *testing.T, n int) (plugin, child int) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -78,7 +77,7 @@ func running(pid int) bool {
 	return err == nil && !stat.Ended()
 }
 
-// TestAddUntilKilled is the agent of TestProcessesOfInterruptedCallAreKilled that is killed during a call.
+// TestAddUntilKilled is TestProcessesOfInterruptedCallAreKilled's agent, which is killed during a call.
 func TestAddUntilKilled(t *testing.T) {
 	p := slowPlugin{os.Getenv(agentEnv)}
 	if p.dir == "" {
@@ -127,8 +126,8 @@ func TestProcessesOfInterruptedCallAreKilled(t *testing.T) {
 	}
 }
 
-// When a call's context ends, all processes of the call are killed, so that none runs beside the next call. Calls that other
-// allocations make at the same time continue.
+// When a call's context ends, all of its processes are killed, so that none runs beside the next call. Other allocations'
+// calls at the same time continue.
 func TestProcessesOfCanceledCallAreKilled(t *testing.T) {
 	p := newSlowPlugin(t)
 	c := p.newClient()
@@ -166,7 +165,7 @@ func TestProcessesOfCanceledCallAreKilled(t *testing.T) {
 	}
 }
 
-// The error of a call contains what the plugin has printed.
+// A call's error contains what the plugin has printed.
 func TestErrorOfPlugin(t *testing.T) {
 	for want, script := range map[string]string{
 		"no address is free; subnet 1":                      `echo '{"code": 11, "msg": "no address is free", "details": "subnet 1"}'; exit 1`,

@@ -23,7 +23,7 @@ import (
 
 const isolatedVariable = "NOMAD_LITE_CNI_TEST_ISOLATED"
 
-// TestMain starts the test binary again in a network of its own, as root.
+// TestMain starts the test binary again in its own network, as root.
 func TestMain(m *testing.M) {
 	if os.Geteuid() != 0 || os.Getenv(agentEnv) != "" {
 		os.Exit(m.Run())
@@ -50,7 +50,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// debianPlugins is the directory of Debian's package containernetworking-plugins.
+// debianPlugins is the directory in Debian's package containernetworking-plugins.
 const debianPlugins = "/usr/lib/cni"
 
 const pairConfig = `{
@@ -70,7 +70,7 @@ const pairConfig = `{
   ]
 }`
 
-// newTestClient returns a client with the networks of files, by name.
+// newTestClient returns a client with the networks in files, by name.
 func newTestClient(t *testing.T, files map[string]string, pluginDirs ...string) *Client {
 	t.Helper()
 	dir := t.TempDir()
@@ -287,7 +287,7 @@ func runIP(t *testing.T, args ...string) {
 	}
 }
 
-// skipAddressDetection makes IPv6 addresses of a namespace usable at once. By default, plugins wait for a second or two
+// skipAddressDetection makes a namespace's IPv6 addresses usable at once. By default, plugins wait for a second or two
 // until the kernel has searched for another machine with the address.
 func skipAddressDetection(t *testing.T, path string) {
 	t.Helper()

@@ -54,7 +54,7 @@ type HostNamespaces struct {
 
 var _ network.HostNamespaces = (*HostNamespaces)(nil)
 
-// New returns HostNamespaces with a configuration and its defaults. It changes nothing on the machine.
+// New returns HostNamespaces with a configuration that has its defaults. It changes nothing on the machine.
 func New(c Config) *HostNamespaces {
 	return &HostNamespaces{config: c, bridge: bridge.New(c.Bridge), cni: cni.New(c.CNI, c.CNICacheDir)}
 }

@@ -22,12 +22,13 @@ import (
 
 var widget = device.GroupID{Vendor: "acme", Type: "widget", Name: "w"}
 
-// fakePlugins is a supervisor with one device plugin "p", whose calls have the results in its fields.
+// fakePlugins is a supervisor with one device plugin "p". The plugin's calls have the results in its
+// fields.
 type fakePlugins struct {
 	mu          sync.Mutex
 	groups      []supervisor.DeviceGroup
 	changed     chan struct{}
-	reserve     []func(context.Context) (*device.Reservation, error) // results of successive calls of Reserve
+	reserve     []func(context.Context) (*device.Reservation, error) // results for successive Reserve calls
 	reservedIDs [][]string
 	launchErr   error
 	openStats   func(context.Context) (<-chan device.Stats, error)

@@ -25,7 +25,7 @@ type Options struct {
 	// is used.
 	NetworkInterface string
 
-	// ReservedCoreIDs are the ids of cores reserved from tasks. Ids missing on the machine are ignored.
+	// ReservedCoreIDs are the ids of cores that tasks do not get. Ids missing on the machine are ignored.
 	ReservedCoreIDs []int
 }
 
@@ -93,7 +93,7 @@ func (h Host) HostNetworkAddressesExceptIP() []netip.Addr {
 }
 
 // IsOnlyOfHostNetworks reports whether a node network resource, with the mode and the interface given, is an address for host
-// networks' ports only. NodeNetworks has such addresses, and the resources for others do not.
+// networks' ports only. NodeNetworks has such addresses, and the resources that others see do not.
 func (h Host) IsOnlyOfHostNetworks(mode, device string) bool {
 	return mode == "host" && device != h.InterfaceOfIP
 }

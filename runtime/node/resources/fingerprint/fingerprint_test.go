@@ -323,7 +323,7 @@ func TestDefaultAddr(t *testing.T) {
 	}
 }
 
-// An interface without a speed, and one whose speed the kernel does not know, have Nomad's default.
+// An interface without a speed, or with a speed unknown to the kernel, has Nomad's default.
 func TestSpeedOfInterfaces(t *testing.T) {
 	p := prober{rootFS: fstest.MapFS{"sys/class/net/fast/speed": {Data: []byte("25000\n")}, "sys/class/net/down/speed": {Data: []byte("-1\n")}}}
 	for name, want := range map[string]int{"fast": 25000, "down": 1000, "virtual": 1000} {
@@ -362,7 +362,7 @@ func TestHostIDHidesTheMachineID(t *testing.T) {
 	}
 }
 
-// No file of the machine may crash or block the agent.
+// No file on the machine may crash or block the agent.
 func FuzzParsers(f *testing.F) {
 	f.Add("processor\t: 0\ncpu MHz\t\t: 2596.120\n", "0-3,8", "ID=debian\nVERSION_ID=\"12\"", "22 1 254:0 / / rw - ext4 /dev/vda rw\n")
 	f.Fuzz(func(t *testing.T, cpuinfo, list, release, table string) {
@@ -401,9 +401,9 @@ func TestTaskLimits(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		files       map[string]string
-		descriptors uint64 // with a limit of 1,000 open files
-		processes   uint64 // of root, with a limit of 100 processes
-		pipes       uint64 // of another user
+		descriptors uint64 // with an open file limit of 1,000
+		processes   uint64 // root's, with a process limit of 100
+		pipes       uint64 // another user's
 	}{
 		{"without files", nil, 936, math.MaxUint64, math.MaxUint64},
 		{"a usual machine", map[string]string{
@@ -412,7 +412,7 @@ func TestTaskLimits(t *testing.T) {
 			"sys/fs/cgroup/pids.max": "max",
 		}, 936, 24576, math.MaxUint64},
 		{"a small container", map[string]string{
-			// Of the descriptors in use, tasks of an earlier agent can have any number.
+			// Among the descriptors in use, any number may belong to an earlier agent's tasks.
 			"proc/sys/fs/file-max": "2000", "proc/sys/fs/file-nr": "1900\t0\t2000", "proc/sys/kernel/pid_max": "32768", "sys/fs/cgroup/pids.max": "400",
 			"proc/sys/fs/pipe-user-pages-hard": "2000", "proc/sys/fs/pipe-user-pages-soft": "1600",
 		}, 558, 300, 236},

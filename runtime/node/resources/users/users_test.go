@@ -63,8 +63,8 @@ func TestReleasedIDIsAssignedLast(t *testing.T) {
 	}
 }
 
-// A task that starts again has its earlier id, unless another task has it. The id may be outside of
-// a range that the operator has changed.
+// A task that starts again has its earlier id, unless another task has it. The id may be outside a
+// range that the operator has changed.
 func TestPreviousID(t *testing.T) {
 	p := newTestPool(10, 19)
 	if id := acquire(t, p, "a", 77); id != 77 {

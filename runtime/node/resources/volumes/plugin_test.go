@@ -91,11 +91,11 @@ func TestPluginIsKilledWithItsProcesses(t *testing.T) {
 	}
 }
 
-// createEnv is the environment variable that makes TestCreateUntilKilled create a volume. Its value is the directory of the state and,
-// after a colon, the directory of the plugins.
+// createEnv is the environment variable that makes TestCreateUntilKilled create a volume. Its value is the state directory and,
+// after a colon, the plugin directory.
 const createEnv = "VOLUMES_TEST_CREATE"
 
-// TestCreateUntilKilled is the agent of TestProcessesOfInterruptedCallAreKilled that is killed during a call.
+// TestCreateUntilKilled is TestProcessesOfInterruptedCallAreKilled's agent, which is killed during a call.
 func TestCreateUntilKilled(t *testing.T) {
 	dir, pluginDir, found := strings.Cut(os.Getenv(createEnv), ":")
 	if !found {
@@ -110,8 +110,8 @@ func TestCreateUntilKilled(t *testing.T) {
 	t.Fatal(m.CreateOrChangeVolume(t.Context(), &api.HostVolume{Name: "v", PluginID: "p"}))
 }
 
-// A process that a plugin has started is killed before the next agent repeats the call during which the first agent has died. A
-// process that a completed call has left running is not.
+// A plugin's child process is killed before the next agent repeats the call during which the first agent has died. A process left
+// running by a completed call is not.
 func TestProcessesOfInterruptedCallAreKilled(t *testing.T) {
 	m := withPlugin(t, `sleep 1000 >/dev/null 2>&1 &
 echo $! >>$DHV_PLUGIN_DIR/.pids
@@ -247,8 +247,8 @@ func TestFailedChangeKeepsTheVolume(t *testing.T) {
 	}
 }
 
-// A request that comes while the agent starts waits for the plugins: a deletion with force would otherwise forget the volume
-// of a plugin that has not been found yet.
+// A request that comes while the agent starts waits for the plugins: a deletion with force would otherwise forget a volume if its
+// plugin has not been found yet.
 func TestRequestsWaitForRestore(t *testing.T) {
 	m := withPlugin(t, `dir=$DHV_PLUGIN_DIR/.volume
 case $1 in
@@ -283,8 +283,8 @@ esac`)
 	}
 }
 
-// interruptedVolumePlugin is a script of the plugin "p", whose volume is the plugin directory. Each call appends a line with
-// its operation and the smallest capacity to the file .calls. While the file .fails exists, create fails.
+// interruptedVolumePlugin is a script for the plugin "p"; its volume is the plugin directory. Each call appends a line with its
+// operation and the smallest capacity to the file .calls. While the file .fails exists, create fails.
 const interruptedVolumePlugin = `cd $DHV_PLUGIN_DIR
 echo $1$DHV_CAPACITY_MIN_BYTES >>.calls
 if [ $1 = create ]; then
@@ -353,7 +353,7 @@ func TestVolumesOfMissingPlugin(t *testing.T) {
 	}
 }
 
-// A volume whose interrupted change cannot be repeated is unavailable, because the plugin may not have mounted it. Its data
+// If a volume's interrupted change cannot be repeated, it is unavailable, because the plugin may not have mounted it. Its data
 // stays, and the client can repeat the change.
 func TestInterruptedChangeThatFails(t *testing.T) {
 	m := withPlugin(t, interruptedVolumePlugin)

@@ -228,7 +228,7 @@ type RequestError struct{ Text string }
 
 func (e *RequestError) Error() string { return e.Text }
 
-// ErrNotFound: no volume has the id; ErrClaimNotFound: no claim has the id.
+// ErrNotFound means that no volume has the id, ErrClaimNotFound that no claim has the id.
 var (
 	ErrNotFound      = errors.New("volume not found")
 	ErrClaimNotFound = errors.New("claim not found")
@@ -256,8 +256,8 @@ func (m *Manager) CreateOrChangeVolume(ctx context.Context, v *api.HostVolume) (
 	return m.storeVolumeAndCallPlugin(ctx, v, p)
 }
 
-// RegisterOrChangeVolume stores a volume in the operator's directory. It waits for RestoreVolumesAndPlugins, and returns the
-// stored volume.
+// RegisterOrChangeVolume stores a volume in a directory made by the operator. It waits for RestoreVolumesAndPlugins, and
+// returns the stored volume.
 func (m *Manager) RegisterOrChangeVolume(ctx context.Context, v *api.HostVolume) (*api.HostVolume, error) {
 	if err := m.waitRestored(ctx); err != nil {
 		return nil, err

@@ -131,7 +131,7 @@ func TestMkdirSetsTheOwner(t *testing.T) {
 	}
 }
 
-// A mount in a volume, which can be a disk of the operator, is not entered and not unmounted.
+// A mount in a volume, for example the operator's disk, is not entered and not unmounted.
 func TestDeleteKeepsMounts(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to mount")
@@ -289,7 +289,7 @@ func TestInterruptedOperationsAreCompleted(t *testing.T) {
 	}
 }
 
-// A task waits for the volumes of an earlier agent until Restore has created them again.
+// A task waits for an earlier agent's volumes until Restore has created them again.
 func TestFindWaitsForRestore(t *testing.T) {
 	m := newTestManager(t)
 	v := m.mustCreate(api.HostVolume{Name: "data"})

@@ -74,7 +74,7 @@ func FuzzRequests(f *testing.F) {
 type testTask struct {
 	server         *collectorServer
 	dir            string
-	stdout, stderr *os.File // write ends of the FIFOs
+	stdout, stderr *os.File // the FIFOs' write ends
 }
 
 func (t *testTask) key(stream collectorwire.Stream) collectorwire.StreamKey {
@@ -107,7 +107,7 @@ func (t *testTask) startStream(tb testing.TB, stream collectorwire.Stream, r int
 	return r, w
 }
 
-// turn moves the output of all streams, and checks for idle files, at the given time.
+// turn moves all streams' output, and checks for idle files, at the given time.
 func (t *testTask) turn(now time.Time) {
 	for _, e := range t.server.streamByKey {
 		t.server.moveOutputAndReplyToStops(e, now)
@@ -132,7 +132,7 @@ func newTestTask(t *testing.T) (task *testTask, stdoutReadEnd int) {
 	return task, stdoutReadEnd
 }
 
-// countOpenUnder returns the number of descriptors of this process that are of the directory or of files in it.
+// countOpenUnder returns how many of this process's descriptors refer to the directory or to files in it.
 func countOpenUnder(t *testing.T, dir string) (n int) {
 	t.Helper()
 	fds, err := os.ReadDir("/proc/self/fd")

@@ -169,7 +169,7 @@ func (s *stream) rotateFile() error {
 // pruneFiles removes the oldest files until their number is within the limit.
 func (s *stream) pruneFiles() {
 	for len(s.fileIndexes) > s.limits.MaxFiles {
-		// Errors are ignored: a file may be removed already, or be a task's directory.
+		// Errors are ignored: a file may be removed already, or be a directory made by a task.
 		name := logfile.Name(s.key.FilePrefix(), s.fileIndexes[0])
 		_ = unix.Unlinkat(s.logDirFD, name, 0)
 		_ = unix.Unlinkat(s.logDirFD, logfile.ArrivalTimesFile(name), 0)

@@ -93,7 +93,7 @@ func TestRotation(t *testing.T) {
 		name   string
 		limit  int64
 		pieces []string
-		want   []int // sizes of the files
+		want   []int // file sizes
 	}{
 		{"nothing is written: one empty file", maxFileSize, nil, []int{0}},
 		{"a file that is filled to the last byte is not followed by an empty one", maxFileSize, []string{x(maxFileSize-1) + "\n"}, []int{maxFileSize}},
@@ -151,7 +151,7 @@ func TestTruncatedFile(t *testing.T) {
 				t.Fatal(err)
 			}
 			feedStream(t, s, w, tl, "one\n")
-			if err := os.Truncate(file, 3); err != nil { // removes the end of a line
+			if err := os.Truncate(file, 3); err != nil { // removes a line's end
 				t.Fatal(err)
 			}
 			s.recordFailure(unix.ENOSPC, time.Now().Add(-time.Hour))

@@ -23,7 +23,7 @@ func describeArrivalTimes(times []logfile.ArrivalTime) string {
 	return strings.Join(all, " ")
 }
 
-// arrivalTimesOf returns the stored arrival times of a log file.
+// arrivalTimesOf returns a log file's stored arrival times.
 func arrivalTimesOf(t *testing.T, dir, logFile string) string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(dir, logfile.ArrivalTimesFile(logFile)))
@@ -49,13 +49,13 @@ func TestStreamStoresArrivalTimes(t *testing.T) {
 	}
 	const row = "123456789\n"
 	arrive(1000, row)
-	arrive(1000, row) // has the time of the line before
+	arrive(1000, row) // has the previous line's time
 	arrive(1001, row)
 	check("web.stdout.0", "0@1000 20@1001")
 	s.storeArrivalTimes(time.UnixMilli(1500))
 	check("web.stdout.0", "0@1000 20@1001")
 
-	arrive(2000, strings.Repeat(row, 8)) // one row of it does not fit
+	arrive(2000, strings.Repeat(row, 8)) // not even one row fits
 	check("web.stdout.0", "0@1000 20@1001 30@2000")
 	check("web.stdout.1", "0@2000")
 	arrive(3000, strings.Repeat(row, 10))
@@ -83,7 +83,7 @@ func TestStreamStoresArrivalTimes(t *testing.T) {
 	}
 }
 
-// A task can put files under the names of the arrival times; they are not written to.
+// A task can put files under the arrival time file names; they are not written to.
 func TestForeignArrivalTimesAreNotWrittenTo(t *testing.T) {
 	t.Parallel()
 	s, w, dir, tl := newTestStream(t, collectorwire.StreamLimits{MaxFiles: 2, MaxFileBytes: 1000})

@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
-// ErrForeignFile: a task has replaced a FIFO or a log file by another file.
+// ErrForeignFile means that a task has replaced a FIFO or a log file by another file.
 var ErrForeignFile = errors.New("not a FIFO of ours")
 
 // ListFileIndexes lists a stream's file numbers, in ascending order. It includes all file types, because the log
