@@ -1,5 +1,5 @@
 // Package network owns the networks of allocations that do not use the machine's network: network
-// namespaces that a group's tasks share.
+// namespaces shared by a group's tasks.
 //
 // A network is recorded before a driver or the host is called, so neither a failure nor the agent's death
 // loses a network. The package decides neither which driver creates a namespace, the allocation's hook

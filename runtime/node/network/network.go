@@ -359,8 +359,8 @@ const destroyTimeout = time.Minute
 // which takes time in the kernel or in a driver.
 const maxParallelDestroys = 16
 
-// DestroyUnused tries once to destroy each network that is released or has lost its allocation. It returns how many networks it
-// could not destroy.
+// DestroyUnused tries once to destroy each network that is released or has lost its allocation. It returns how many networks are
+// left.
 func (m *Manager) DestroyUnused(ctx context.Context) (failedCount int) {
 	var failed atomic.Int64
 	var destroyWG sync.WaitGroup

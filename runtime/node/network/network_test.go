@@ -69,7 +69,7 @@ type fakeDriver struct {
 	mu       sync.Mutex
 	networks map[string]*driver.NetworkIsolation
 	calls    []string
-	answer   *driver.NetworkIsolation // CreateNetwork's answer; nil means that the tasks need no isolation
+	answer   *driver.NetworkIsolation // CreateNetwork's answer; nil: the tasks need no isolation
 
 	createErrs, destroyErrs []error // the next calls' errors
 	onCreated               func()  // called when a network was created, before the answer
@@ -284,7 +284,7 @@ func (d *driversInBackoff) Driver(context.Context, string) (driver.Driver, error
 }
 
 // Create waits while the driver's plugin is unavailable, also after the plugin has exited during the first call. A stop ends
-// the wait, and a network that may exist is destroyed.
+// the wait, and a possible network is destroyed.
 func TestCreateWaitsForUnavailableDriver(t *testing.T) {
 	for name, c := range map[string]struct {
 		available   []bool // for each Driver call
@@ -498,7 +498,7 @@ func TestReleasedNetworksAreDestroyedTogether(t *testing.T) {
 	})
 }
 
-// Nothing is recorded for a network that does not exist.
+// Nothing is recorded for a missing network.
 func TestUnknownNetwork(t *testing.T) {
 	m, d, s := newTestManager()
 	if _, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", Mode: "cni/missing"}, ignoreOutage); err == nil {

@@ -132,9 +132,9 @@ type driverSource interface {
 	Driver(ctx context.Context, name string) (driver.Driver, error)
 }
 
-// DestroyOrAdoptOrphans continues an earlier agent's removal of orphans. The others are unknown allocations: it adopts those that
-// belong to a job in the state, so that the scheduler starts no second copies of their tasks, and all if AdoptUnknownAllocs is
-// set. It leaves the remaining tasks running and logs them.
+// DestroyOrAdoptOrphans continues an earlier agent's removal of orphans. The others are unknown allocations: it adopts those with
+// a job in the state, so that the scheduler starts no second copies of their tasks, and all if AdoptUnknownAllocs is set. It
+// leaves the remaining tasks running and logs them.
 func (c *Cleaner) DestroyOrAdoptOrphans(ctx context.Context, drivers driverSource) {
 	orphans, recovered := c.findOrphans(), c.AllocsWithoutTaskRecord()
 	if len(orphans)+len(recovered) > 0 {

@@ -163,7 +163,7 @@ func TestOrphanWithQuarantinedRecordIsRemoved(t *testing.T) {
 	}
 }
 
-// recordingDriver records the ids that it must destroy.
+// recordingDriver records the ids to destroy.
 type recordingDriver struct {
 	driver.Driver
 	destroyed []string
@@ -237,7 +237,7 @@ func (s *startingDriverSource) DriverInfoByName() map[string]supervisor.DriverIn
 	return s.singleDriverSource.DriverInfoByName()
 }
 
-// An orphan's driver can be a plugin that is not known to have run before.
+// An orphan's driver can be a plugin without a known earlier run.
 func TestOrphansAreDestroyedAfterTheFirstReports(t *testing.T) {
 	dir := t.TempDir()
 	s := openStore(t, filepath.Join(dir, "state.db"))

@@ -50,7 +50,7 @@ func (c *Cleaner) UnknownTaskUsesHostPort(port int) bool {
 }
 
 // findAndRecordUnknownAllocs returns the unknown allocations' IDs: the orphans with tasks to be left running. It records the IDs
-// for a later foreground run in the data directory, and deletes recorded IDs that are no longer among them.
+// for a later foreground run in the data directory, and deletes recorded IDs no longer among them.
 func (c *Cleaner) findAndRecordUnknownAllocs(ctx context.Context, orphans []orphan) (map[string]bool, error) {
 	unknown := make(map[string]bool)
 	if !c.StateWasEphemeral && !c.EndTasksOfUnknownAllocs {
@@ -209,8 +209,8 @@ func hostPortsInEnv(p osprocess.ID) (ports []int) {
 	return ports
 }
 
-// endProcesses ends the orphans' processes that no driver has ended, in one search for all: if a driver does not search for
-// tasks, it does not find them. With an error processes can still run.
+// endProcesses ends the orphans' processes not ended by a driver, in one search for all: if a driver does not search for tasks,
+// it does not find them. With an error processes can still run.
 func (c *Cleaner) endProcesses(ctx context.Context, orphanIDs map[string]bool) error {
 	if len(orphanIDs) == 0 {
 		return nil

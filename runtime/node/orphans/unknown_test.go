@@ -122,7 +122,7 @@ func loseEnv(t *testing.T, allocDirs, allocID, task string) osprocess.ID {
 	return id
 }
 
-// A task that has left its session and has no environment is found by its cgroup: as an unknown task, and as an
+// A task outside its session and without an environment is found by its cgroup: as an unknown task, and as an
 // orphan's process. One search is for all allocations.
 func TestTasksWithoutEnvironmentAreFound(t *testing.T) {
 	searches := 0

@@ -489,8 +489,8 @@ func TestUsersAreAdmittedConcurrently(t *testing.T) {
 	}
 }
 
-// The file system ramfs supports owners, but no ACLs. A task that needs no ACL starts there.
-// A task that needs an ACL fails with the reason, unless the operator allows Nomad's modes.
+// The file system ramfs supports owners, but no ACLs. A task starts there if it needs no ACL. If it needs an ACL, it
+// fails with the reason, unless the operator allows Nomad's modes.
 func TestFileSystemWithoutACLs(t *testing.T) {
 	requireRoot(t)
 	base := newPublicTempDir(t)

@@ -545,7 +545,7 @@ func TestTaskEndsOnFullFileSystem(t *testing.T) {
 	}
 }
 
-// fillLogDir starts a task that has written data, which has no room in its log directory. out is the task's standard output.
+// fillLogDir starts a task. Its written data has no room in its log directory. out is the task's standard output.
 func fillLogDir(t *testing.T) (s *fixture, losses <-chan OutputLoss, out *os.File, data []byte) {
 	t.Helper()
 	if os.Geteuid() != 0 {

@@ -91,8 +91,7 @@ func TestNothingIsLostWhenTheAgentAndTheCollectorAreKilled(t *testing.T) {
 	_, _ = s.keeper.Wait(t.Context(), agent.collector)
 }
 
-// killWhileWriting makes a task write, and calls strike repeatedly. It returns the number of bytes that the task has
-// written.
+// killWhileWriting makes a task write, and calls strike repeatedly. It returns how many bytes the task has written.
 func killWhileWriting(t *testing.T, path string, strike func()) (written int) {
 	t.Helper()
 	rounds := 20

@@ -15,8 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
-// Output that a task wrote while no collector ran is collected by an agent that never started the
-// task.
+// Output written while no collector ran is collected by an agent that never started the task.
 func TestFinishCollectsWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	limits := StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20}

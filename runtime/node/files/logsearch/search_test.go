@@ -19,7 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 )
 
-// writtenLine is a line that a test has written.
+// writtenLine is a line written by a test.
 type writtenLine struct {
 	streamOrder  int
 	fileIndex    int64
@@ -45,7 +45,7 @@ type writtenStream struct {
 	files map[int64][]arrivedBytes
 }
 
-// arrivedBytes is output that has arrived at a time.
+// arrivedBytes is output with its arrival time.
 type arrivedBytes struct {
 	milliseconds int64
 	data         string
@@ -271,7 +271,7 @@ func must[T any](value T, err error) T {
 	return value
 }
 
-// TestFollowReturnsEachLineOnce follows streams that are written, rotated and added while they are followed.
+// TestFollowReturnsEachLineOnce follows streams while they are written, rotated and added.
 func TestFollowReturnsEachLineOnce(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(7, 7))
@@ -362,7 +362,7 @@ func TestFollowReturnsEachLineOnce(t *testing.T) {
 	}
 }
 
-// TestFollowReportsRemovedFiles removes files that were not read.
+// TestFollowReportsRemovedFiles removes unread files.
 func TestFollowReportsRemovedFiles(t *testing.T) {
 	t.Parallel()
 	w := newWrittenStream(t, 0, StreamKey{"a", "t", logs.Stdout})
@@ -473,8 +473,8 @@ func FuzzTimesIndex(f *testing.F) {
 	f.Add([]byte(strings.Repeat("\x05\x07\xfe", 700)), uint16(0), uint16(9000), false)
 	f.Add([]byte(strings.Repeat("\x05\x07\x02\xfa", 900)), uint16(200), uint16(9000), true)
 	f.Fuzz(func(t *testing.T, steps []byte, from, length uint16, isTruncated bool) {
-		// The clock is set back, or the log file is truncated: records that do not apply any longer can lower the times
-		// before them if both happen.
+		// The clock is set back, or the log file is truncated: records that no longer apply can lower the times before them if both
+		// happen.
 		var content []byte
 		var previous logfile.ArrivalTime
 		next := logfile.ArrivalTime{Time: time.UnixMilli(testTime)}

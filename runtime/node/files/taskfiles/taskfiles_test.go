@@ -244,7 +244,7 @@ func TestSpecialFilesDoNotBlock(t *testing.T) {
 	}
 }
 
-// A link that is swapped with a directory during a read never leads outside, at any point in time.
+// A link swapped with a directory during a read never leads outside, at any point in time.
 func TestSwappedLink(t *testing.T) {
 	d, base := newAllocDir(t)
 	dir, link := base+"/alloc/swap", base+"/alloc/swap.link"

@@ -57,7 +57,7 @@ func (b *Bridge) ensureForwardAcceptRulesInTable(table *nftables.Table) error {
 	return c.Flush()
 }
 
-// findChainNameForAcceptRules names the chain for accepting rules, "" if none is needed.
+// findChainNameForAcceptRules returns the name of the chain for accepting rules, "" if none is needed.
 func findChainNameForAcceptRules(c *nftables.Conn, table *nftables.Table) (string, error) {
 	chains, err := findForwardAndDockerUserChains(c, table)
 	if err != nil {

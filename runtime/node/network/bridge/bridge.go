@@ -19,7 +19,8 @@ type Config struct {
 	// NoHairpin turns off the interfaces' hairpin mode. Without it, a namespace cannot reach its own forwarded ports
 	// while the kernel filters bridged frames (br_netfilter).
 	NoHairpin bool
-	// AddressesForwardingOnlyHostIPPorts are machine addresses. Each forwards only the ports that have it as HostIP.
+	// AddressesForwardingOnlyHostIPPorts are machine addresses. On each, only ports with this address as HostIP are
+	// forwarded.
 	AddressesForwardingOnlyHostIPPorts []netip.Addr
 }
 

@@ -608,8 +608,8 @@ func TestAgentsShareBridge(t *testing.T) {
 	}
 }
 
-// If an agent died and its state is lost, its namespace does not keep its ports when the interface is gone. An agent that does
-// not know its bridge disconnects it.
+// If an agent died and its state is lost, its namespace does not keep its ports when the interface is gone. An agent without
+// knowledge of the bridge disconnects it.
 func TestLeftovers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("creates network namespaces; TestNamespacesReachEachOther and TestMasquerade run")
@@ -719,7 +719,7 @@ func countTracked(t *testing.T, address netip.Addr) (n int) {
 	return n
 }
 
-// A common removal's error is each call's error, and the calls can be repeated.
+// If a common removal fails, each call returns the error, and the calls can be repeated.
 func TestDetachErrorOfAll(t *testing.T) {
 	if testing.Short() {
 		t.Skip("creates network namespaces; TestNamespacesReachEachOther and TestMasquerade run")

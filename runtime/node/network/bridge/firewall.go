@@ -23,8 +23,8 @@ type firewallTables struct {
 	portForwardingTable *nftables.Table // forwards ports and masquerades; newPortForwardingTable returns it
 	sourceCheckTable    *nftables.Table // checks namespaces' source addresses; newSourceCheckTable returns it
 
-	// elements has the elements in sets that were read and not changed since. Other agents cannot change them, because
-	// firewallTables is used only under the bridge's interprocess lock.
+	// elements has the elements in sets read and not changed since. Other agents cannot change them, because firewallTables is
+	// used only under the bridge's interprocess lock.
 	elements map[setID][]nftables.SetElement
 }
 
@@ -487,7 +487,7 @@ func (b *Bridge) removeAllocsFromFirewall(allocIDs map[string]bool) error {
 	return c.Flush()
 }
 
-// deleteElementsOfAllocs deletes allocations' elements in a table's sets. It does nothing if the table does not exist.
+// deleteElementsOfAllocs deletes the elements of allocations in a table's sets. It does nothing if the table does not exist.
 func deleteElementsOfAllocs(c *nftables.Conn, table *nftables.Table, sets []*nftables.Set, allocIDs map[string]bool) error {
 	opcount.Count(opcount.Netlink)
 	// The library's errors for a missing table do not wrap ENOENT, so its existence is checked.

@@ -198,7 +198,7 @@ func newNetlinkAddressWithoutDAD(prefix netip.Prefix) *netlink.Addr {
 	return address
 }
 
-// hostInterfaceName names the machine's end of an allocation's veth pair.
+// hostInterfaceName returns the name for the machine's end of an allocation's veth pair.
 func hostInterfaceName(allocID string) string {
 	sum := sha256.Sum256([]byte(allocID))
 	return "nl" + hex.EncodeToString(sum[:6])

@@ -8,7 +8,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/netns"
 )
 
-// repair calls Repair for endpoints that are connected, and fails the test if a namespace was not.
+// repair calls Repair for connected endpoints, and fails the test if a namespace was not.
 func repair(t testing.TB, b *Bridge, endpoints ...Endpoint) {
 	t.Helper()
 	var connected []ConnectedEndpoint
@@ -102,8 +102,8 @@ func TestRepairNeedsOtherAddresses(t *testing.T) {
 	}
 }
 
-// If a namespace gets its first address while the bridge is missing, it does not get that of a namespace that Repair will connect
-// again.
+// If a namespace gets its first address while the bridge is missing, it does not get one from a namespace that Repair will
+// connect again.
 func TestAddressesStayReservedWithoutBridge(t *testing.T) {
 	c := testConfig
 	c.IPv4Subnet, c.IPv6Subnet = netip.MustParsePrefix("172.26.64.0/29"), netip.Prefix{} // five addresses

@@ -61,7 +61,7 @@ type frame struct {
 	what    string
 }
 
-// frameMaker makes frames that a namespace sends under its own and under other identities.
+// frameMaker makes a namespace's frames under its own and under other identities.
 type frameMaker struct {
 	random         *rand.Rand
 	own, other     NamespaceStatus
@@ -155,7 +155,7 @@ func icmp6Packet(source, target netip.Addr, messageType byte, extended bool) []b
 }
 
 // TestNamespaceSendsAsItself sends random frames from one namespace, and checks which frames another namespace and the machine
-// receive: all that the namespace may send, and no other.
+// receive: only and all frames that the namespace may send.
 func TestNamespaceSendsAsItself(t *testing.T) {
 	b := New(testConfig)
 	_, own := attach(t, b, "one")

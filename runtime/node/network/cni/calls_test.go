@@ -88,7 +88,7 @@ func TestAddUntilKilled(t *testing.T) {
 }
 
 // A plugin's processes are killed before the next agent calls a plugin, if the first agent has died during their call. A
-// process that a completed call has left running is not.
+// process left running by a completed call is not.
 func TestProcessesOfInterruptedCallAreKilled(t *testing.T) {
 	p := newSlowPlugin(t)
 	agent := exec.Command("/proc/self/exe", "-test.run=^TestAddUntilKilled$")

@@ -81,8 +81,8 @@ func (h *HostNamespaces) ReadCNIConfigIntoRecord(n *state.AllocNetwork) error {
 	return err
 }
 
-// CheckPortsAndConnectNamespace implements network.HostNamespaces. It waits up to portRetryTimeout for ports that are forwarded
-// to another allocation, which may be stopping.
+// CheckPortsAndConnectNamespace implements network.HostNamespaces. It waits up to portRetryTimeout for ports forwarded to
+// another allocation, which may be stopping.
 func (h *HostNamespaces) CheckPortsAndConnectNamespace(ctx context.Context, n *state.AllocNetwork, path string) (*state.NetworkStatus, error) {
 	if n.Mode == modeBridge || strings.HasPrefix(n.Mode, cniPrefix) {
 		if err := h.checkPortsFree(n); err != nil {

@@ -23,7 +23,7 @@ type HostAddress struct {
 }
 
 // SelectHostAddressByNetworkName returns host network name -> its address: the first in all, the machine's addresses,
-// that the network selects. The error names the networks that select no address.
+// that the network selects. The error names the networks without an address.
 func (c Config) SelectHostAddressByNetworkName(machineAddresses []HostAddress) (map[string]HostAddress, error) {
 	addresses := make(map[string]HostAddress)
 	var errs []error

@@ -45,7 +45,7 @@ func unhealthyText(name, description string) string {
 }
 
 // HealthChanges returns a text for each node device with changed health, by the device name from model.DeviceInstanceName: a
-// device that has become unhealthy or lost its plugin's report, and a healthy device that was unhealthy or not reported before.
+// device now unhealthy or no longer reported by a plugin, and a healthy device that was unhealthy or not reported before.
 func HealthChanges(before, now []*api.NodeDeviceResource) map[string]string {
 	was, is, changes := devicesByName(before), devicesByName(now), map[string]string{}
 	for name := range was {

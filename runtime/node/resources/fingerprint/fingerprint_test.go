@@ -333,7 +333,7 @@ func TestSpeedOfInterfaces(t *testing.T) {
 	}
 }
 
-// The interface that the operator names has the node's address, also the loopback interface.
+// The interface named by the operator has the node's address, also the loopback interface.
 func TestNamedNetworkInterface(t *testing.T) {
 	for name, want := range map[string]string{"lo": "lo 127.0.0.1", "": "", "nonexistent": ""} {
 		p := prober{rootFS: fstest.MapFS{}, options: Options{NetworkInterface: name}, host: Host{Attributes: map[string]string{}}}

@@ -22,7 +22,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// withPlugin starts a Manager that has a shell script as the plugin "p".
+// withPlugin starts a Manager with a shell script as the plugin "p".
 func withPlugin(t *testing.T, script string) *testManager {
 	t.Helper()
 	m := newTestManager(t)
@@ -120,7 +120,7 @@ if [ -e $DHV_PLUGIN_DIR/.completes ]; then echo '{"path": "'$DHV_PLUGIN_DIR'"}';
 	if err := m.config.Store.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// waitStarted returns the process that the plugin has started in its nth call.
+	// waitStarted returns the process started by the plugin in its nth call.
 	waitStarted := func(n int) int {
 		t.Helper()
 		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -292,7 +292,7 @@ if [ $1 = create ]; then
 	echo '{"path": "'$DHV_PLUGIN_DIR'"}'
 fi`
 
-// interruptOperation stores a volume as an agent leaves it that has died during an operation.
+// interruptOperation stores a volume as an agent leaves it if it dies during an operation.
 func (m *testManager) interruptOperation(v *api.HostVolume, operation state.HostVolumeOperation) {
 	m.t.Helper()
 	m.write(func(tx *store.Txn) { tx.PutHostVolume(&state.HostVolume{Volume: v, PendingOperation: operation}) })

@@ -342,7 +342,7 @@ func (s *serverStream) lossMessage() *collectorwire.Message {
 	return m
 }
 
-// drainAndRemoveStream moves the FIFO's content at the call's time, and removes the stream. If a process still writes to the
+// drainAndRemoveStream moves what the FIFO has at the time of the call, and removes the stream. If a process still writes to the
 // FIFO, it gets SIGPIPE when the keeper has closed it too.
 func (se *collectorServer) drainAndRemoveStream(e *serverStream, now time.Time) {
 	if e.writeFailure.lastErr != nil {

@@ -55,7 +55,7 @@ func TestStreamStoresArrivalTimes(t *testing.T) {
 	s.storeArrivalTimes(time.UnixMilli(1500))
 	check("web.stdout.0", "0@1000 20@1001")
 
-	arrive(2000, strings.Repeat(row, 8)) // not even one row fits
+	arrive(2000, strings.Repeat(row, 8)) // one of these rows does not fit
 	check("web.stdout.0", "0@1000 20@1001 30@2000")
 	check("web.stdout.1", "0@2000")
 	arrive(3000, strings.Repeat(row, 10))
