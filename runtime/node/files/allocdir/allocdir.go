@@ -138,7 +138,7 @@ func ensureAllocDir(root *dirHandle, id string) (*dirHandle, error) {
 	}
 	alloc, made, err := root.openOrMakeDir(id)
 	if err == nil && made {
-		err = alloc.setOwnerAndMode(made, 0o700, agentOwned) // mkdir's mode may have been reduced by the umask
+		err = alloc.setOwnerAndMode(made, 0o700, agentOwned) // the umask may have reduced mkdir's mode
 	}
 	if err != nil && alloc != nil {
 		alloc.close()

@@ -45,7 +45,7 @@ func ensureRootDir(path string, mode fs.FileMode) error {
 	} else if err != nil {
 		return err
 	}
-	return os.Chmod(path, mode) // mkdir's mode may have been reduced by the umask
+	return os.Chmod(path, mode) // the umask may have reduced mkdir's mode
 }
 
 func (h *dirHandle) close() { unix.Close(h.fd) }

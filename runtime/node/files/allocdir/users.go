@@ -316,7 +316,7 @@ func (d *Dir) restrictToTaskUsers(tasks []TaskDirOptions) error {
 		u, err := t.lookupUsers()
 		allowNomadFileModes = allowNomadFileModes || t.AllowNomadOpenFileModes
 		if err != nil {
-			continue // no process runs as a missing user
+			continue // no process runs as a user that does not exist
 		}
 		allowedUIDs = append(allowedUIDs, u.traversingUIDs()...)
 	}

@@ -275,8 +275,8 @@ func (c *CollectorClient) quitProcess(l *processConn) error {
 // exitTimeout is how long waitOrKillProcess waits before it kills the process.
 const exitTimeout = 2 * time.Second
 
-// waitOrKillProcess waits until a collector process has exited, after it has accepted no connection or was requested to
-// quit. If the process has not exited after exitTimeout, waitOrKillProcess kills it and logs cause as the reason.
+// waitOrKillProcess waits until a collector process has exited that accepts no connection or was requested to quit. If the
+// process has not exited after exitTimeout, waitOrKillProcess kills it and logs cause as the reason.
 func waitOrKillProcess(p osprocess.ID, cause error, logger hclog.Logger) error {
 	if p.EndsWithin(exitTimeout) {
 		return nil

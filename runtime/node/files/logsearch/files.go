@@ -160,7 +160,7 @@ func (f *files) timesIndexOf(one file) (x *timesIndex, err error) {
 }
 
 // positionOfTime returns the start of the first line with a later arrival time than the given one: a file, as an index in listed,
-// and an offset in it. In a file without stored times, the lines have the time of the file's last change.
+// and an offset in it. Without stored times, a file's lines have the time of its last change.
 func (f *files) positionOfTime(ctx context.Context, milliseconds int64) (at int, offset int64, err error) {
 	for at, one := range slices.Backward(f.listed) {
 		if ctx.Err() != nil {

@@ -25,7 +25,7 @@ type source struct {
 	pageText         []byte     // the page's lines, in the buffer
 	pageLines        []pageLine // the page's lines selected by the filter and not yet emitted, in the order for emit
 	times            *timesIndex
-	timesFileIndex   int64 // number of the log file that times belongs to
+	timesFileIndex   int64 // number of the log file for times
 	longLineStart    int64 // start of the line before offset, if only pieces fit a page; -1 if unknown
 	nextMilliseconds int64 // no unread line has an earlier time, or a later one if the source is backward
 	readBytes        int64

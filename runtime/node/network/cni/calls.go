@@ -76,7 +76,7 @@ func (c *callRecorder) recordCallStart(ctx context.Context) (callID string, err 
 	if err = os.MkdirAll(c.dir, 0o700); err == nil {
 		err = os.WriteFile(filepath.Join(c.dir, id), nil, 0o600)
 	}
-	// On a full disk, a call without a record is better than a stopped allocation with a namespace that stays connected.
+	// On a full disk, a call without a record is better than a stopped allocation with a connected namespace.
 	if err != nil && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
 		return "", err
 	}

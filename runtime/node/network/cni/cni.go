@@ -37,7 +37,7 @@ func New(c Config, resultCacheDir string) *Client {
 	return &Client{c, resultCacheDir, newCallRecorder(resultCacheDir)}
 }
 
-// Endpoint is a network namespace and the network for Add or Del.
+// Endpoint is a network namespace and the network that Add connects it to and Del disconnects it from.
 type Endpoint struct {
 	AllocID           string
 	NamespacePath     string            // namespace file; need not exist for Del

@@ -49,8 +49,8 @@ type Host struct {
 	UsableCPUMHz int // sum of these cores' frequencies
 	Topology     *base.Topology
 
-	// ReservableCoreIDs are the ids of the cores for tasks, ReservedCoreIDs those in Options.ReservedCoreIDs that this process can
-	// use.
+	// ReservableCoreIDs are the ids of the cores that tasks can reserve, ReservedCoreIDs those in Options.ReservedCoreIDs that this
+	// process can use.
 	ReservableCoreIDs, ReservedCoreIDs []uint16
 
 	MemoryMB            int

@@ -31,7 +31,7 @@ func landlockVersion() string {
 	return "v" + strconv.Itoa(int(version))
 }
 
-// taskSignalNames returns the names of the signals for tasks.
+// taskSignalNames returns the names of the signals that can be sent to a task.
 func taskSignalNames() []string {
 	names := []string{"SIGIOT"} // SIGABRT alias
 	for n := unix.Signal(1); n < 32; n++ {
@@ -68,7 +68,7 @@ func totalMemoryBytes() int64 {
 	return int64(info.Totalram) * int64(info.Unit)
 }
 
-// cgroupVersion returns the version for cgroups with controllers on the host, or 0. A hybrid host, which also mounts
+// cgroupVersion returns the host's version of cgroups with controllers, or 0. A hybrid host, which also mounts
 // version 2 without controllers, has version 1.
 func cgroupVersion() int {
 	fsType := func(path string) int64 {
@@ -119,7 +119,7 @@ func (p *prober) readDataDirStorage() {
 	p.setAttributeUnlessEmpty("unique.storage.volume", deviceOfPath(p.readTrimmedTextOrEmpty("proc/self/mountinfo"), dir))
 }
 
-// deviceOfPath returns the device with a path's file system. mountinfo is the content from /proc/<pid>/mountinfo.
+// deviceOfPath returns the device of a path's file system. mountinfo is the content of /proc/<pid>/mountinfo.
 func deviceOfPath(mountinfo, path string) string {
 	var bestMount hoststats.Mount
 	for _, m := range hoststats.ParseMounts(mountinfo) {

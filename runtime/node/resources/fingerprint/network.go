@@ -66,7 +66,7 @@ func LoopbackInterface() string {
 	return ""
 }
 
-// listUpInterfacesWithAddresses lists interfaces in the kernel's order, if they are up.
+// listUpInterfacesWithAddresses lists the interfaces that are up, in the kernel's order.
 func (p *prober) listUpInterfacesWithAddresses() ([]Interface, error) {
 	list, err := net.Interfaces()
 	if err != nil {

@@ -67,8 +67,8 @@ func Serve(ctx context.Context, version int) error {
 	return p.run(ctx)
 }
 
-// collectorServer is the collector process's event loop and its state, which no restart must preserve. Only run's goroutine uses
-// it.
+// collectorServer is the collector process's event loop and its state, which a restart need not preserve. Only run's goroutine
+// uses it.
 type collectorServer struct {
 	conf                       collectorwire.Setup
 	dir                        *helperdir.Dir

@@ -34,7 +34,7 @@ const (
 	droppingRetryDelay = time.Second            // delay before the next write while output is dropped
 )
 
-// spliceTools are descriptors and a buffer for all streams in the process, which use them one after another.
+// spliceTools are descriptors and a buffer, used by all streams in the process, one after another.
 type spliceTools struct {
 	devNullFD   int    // /dev/null
 	scratchPipe [2]int // pipe to which peek copies output with tee; empty between calls
@@ -86,7 +86,7 @@ type stream struct {
 
 	outputWithoutArrivalTime []outputStartPosition // output without a stored arrival time
 	lastArrival              logfile.ArrivalTime   // last stored arrival time; the zero Time if it is unknown
-	lastArrivalFileIndex     int64                 // number of the log file that lastArrival refers to
+	lastArrivalFileIndex     int64                 // number of lastArrival's log file
 }
 
 // writeFailure is a stream's state while the file system rejects its output, otherwise the zero value.

@@ -60,8 +60,8 @@ func OpenLogFile(logDirFD int, name string, flags int) (fd int, size int64, err 
 	return fd, st.Size, nil
 }
 
-// IsLogFile reports whether a file can be a log file: a regular file that belongs to the agent's user and has no
-// second hard link.
+// IsLogFile reports whether a file can be a log file: a regular file of the agent's user without a second hard
+// link.
 func IsLogFile(st *unix.Stat_t) bool {
 	return st.Mode&unix.S_IFMT == unix.S_IFREG && int(st.Uid) == os.Geteuid() && st.Nlink <= 1
 }
