@@ -79,7 +79,8 @@ func (c *Cleaner) findAndRecordUnknownAllocs(ctx context.Context, orphans []orph
 }
 
 // logUnknownAllocsAndRecordPorts logs the unknown allocations' running tasks, and records the ports assigned to them. It calls
-// OnProcessLeftRunning for their processes, and for the processes of allocations whose runners recover tasks without a record.
+// OnProcessLeftRunning for their processes, and for the processes of allocations with runners that recover tasks without a
+// record.
 func (c *Cleaner) logUnknownAllocsAndRecordPorts(ids, recoveredIDs map[string]bool) {
 	if len(ids)+len(recoveredIDs) == 0 {
 		return

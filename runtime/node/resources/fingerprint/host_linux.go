@@ -31,7 +31,7 @@ func landlockVersion() string {
 	return "v" + strconv.Itoa(int(version))
 }
 
-// taskSignalNames returns the names of the signals that can be sent to a task.
+// taskSignalNames returns the names of the signals that tasks can get.
 func taskSignalNames() []string {
 	names := []string{"SIGIOT"} // SIGABRT alias
 	for n := unix.Signal(1); n < 32; n++ {

@@ -398,7 +398,7 @@ const (
 	maxParameterBytes = 64 << 10 // bytes in all parameters, which are one environment variable for a plugin
 )
 
-// checkAndSetDefaults checks the request fields that do not depend on the store, and sets defaults.
+// checkAndSetDefaults checks the request fields independent of the store, and sets defaults.
 func (m *Manager) checkAndSetDefaults(v *api.HostVolume) error {
 	v.Namespace = cmp.Or(v.Namespace, api.DefaultNamespace)
 	switch {
