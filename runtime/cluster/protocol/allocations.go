@@ -6,7 +6,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// GetClientAllocsRequest is the Node.GetClientAllocs request.
+// GetClientAllocsRequest is the "Node.GetClientAllocs" request.
 type GetClientAllocsRequest struct {
 	NodeID   string
 	SecretID string

@@ -182,7 +182,7 @@ type ReservedCPU struct {
 // ReservedNetworks has the reserved ports, such as "22,80,8000-8010".
 type ReservedNetworks struct{ ReservedHostPorts string }
 
-// RegisterNodeRequest is the Node.Register request.
+// RegisterNodeRequest is the "Node.Register" request.
 type RegisterNodeRequest struct {
 	Node *Node
 	WriteOptions
@@ -216,7 +216,7 @@ type Server struct {
 	Datacenter       string
 }
 
-// EmitNodeEventsRequest is the Node.EmitEvents request; its response is a WriteMeta.
+// EmitNodeEventsRequest is the "Node.EmitEvents" request; its response is a WriteMeta.
 type EmitNodeEventsRequest struct {
 	NodeEvents map[string][]*NodeEvent // by node ID
 	WriteOptions
@@ -230,7 +230,7 @@ type NodeEvent struct {
 	Timestamp time.Time
 }
 
-// UpdateNodeDrainRequest is the Node.UpdateDrain request; its response is a WriteMeta.
+// UpdateNodeDrainRequest is the "Node.UpdateDrain" request; its response is a WriteMeta.
 type UpdateNodeDrainRequest struct {
 	NodeID        string
 	DrainStrategy *DrainStrategy // nil ends the drain
@@ -245,13 +245,13 @@ type DrainStrategy struct {
 	IgnoreSystemJobs bool
 }
 
-// GetNodeRequest is the Node.GetNode request.
+// GetNodeRequest is the "Node.GetNode" request.
 type GetNodeRequest struct {
 	NodeID string
 	ReadOptions
 }
 
-// GetNodeResponse is the Node.GetNode response. Node is nil if the node does not exist.
+// GetNodeResponse is the "Node.GetNode" response. Node is nil if the node does not exist.
 type GetNodeResponse struct {
 	Node *api.Node
 	ReadMeta
