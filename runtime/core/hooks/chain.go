@@ -23,6 +23,7 @@ import (
 // The hook order in an allocation's or a task's chain: hooks with a lower order come first. A hook
 // plugin comes after the hooks that make directories and before those that register services.
 const (
+	OrderAllocDir  = 10  // OrderAllocDir is for the hook that makes the allocation's directory
 	OrderFirst     = 100 // OrderFirst is for hooks that check and make directories
 	OrderPlugin    = 300 // OrderPlugin is the default for plugins
 	OrderLogs      = 400

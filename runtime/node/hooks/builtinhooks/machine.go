@@ -204,7 +204,7 @@ func (w *workspace) AllocHooks(tasks []core.Task) (list []hooks.OrderedHook) {
 	add := func(order int, h hooks.Hook) {
 		list = append(list, hooks.OrderedHook{Order: order, Hook: h})
 	}
-	add(hooks.OrderFirst, NewAllocDirHook(w.Dir, w.alloc.Alloc, w.alloc.Logger()))
+	add(hooks.OrderAllocDir, NewAllocDirHook(w.Dir, w.alloc.Alloc, w.alloc.Logger()))
 	if !w.alloc.StartedByEarlierAgent() { // an earlier agent has already called these hooks
 		w.addPreviousAllocHooks(add)
 		if issuer, ok := c.Identities.(AllocTokenIssuer); ok {
