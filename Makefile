@@ -104,7 +104,7 @@ test-lives: ## a million random lives of a task through the table of its steps, 
 	go test -count=1 -v -run '^TestRandomLives$$' ./runtime/core/tasksteps -lives 1000000
 
 test-planted: ## each defect of a list is planted alone in the task runner, and must be found by its tests; ten minutes
-	go run -C internal/tools ./planted -defects runtime/core/taskrunner/testdata/defects.txt ./runtime/core/taskrunner/... ./runtime/core/allocrunner
+	go run -C internal/tools ./planted -defects runtime/core/taskrunner/testdata/defects.txt ./runtime/core/taskrunner ./runtime/core/taskdriver ./runtime/core/allocrunner
 
 MUTANTS = go run -C internal/tools ./mutants -equivalent internal/tools/mutants/equivalent.txt
 test-mutants: ## small changes of the record of a task, of the tables that lead to it, of the order of tasks and of the restart policy, one at a time, which tests must find; two hours

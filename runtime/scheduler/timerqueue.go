@@ -30,6 +30,7 @@ func (t *timerQueue[K]) setOrClearDueTime(key K, at time.Time) {
 		delete(t.dueTimeByKey, key)
 		return
 	}
+	at = at.Round(0) // without the monotonic reading, which a step of the clock does not change
 	if !t.dueTimeByKey[key].Equal(at) {
 		t.dueTimeByKey[key] = at
 		wait.Notify(t.timesChanged)
