@@ -14,7 +14,7 @@ func (u *ui) handleKey(msg tea.KeyPressMsg) tea.Cmd {
 	case key == "ctrl+c":
 		return tea.Quit
 	case key == "ctrl+z": // in raw mode the terminal sends no signal for Ctrl-Z
-		return tea.Exec(terminalFunc(suspend), nil)
+		return tea.Exec(terminalFunc(u.suspend), nil)
 	case key == "ctrl+l":
 		return tea.ClearScreen
 	case u.question != nil:

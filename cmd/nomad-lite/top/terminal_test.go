@@ -133,7 +133,8 @@ func (s *terminalSession) wait(what string, ok func() bool) {
 	s.t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			s.t.Fatalf("not %s: %q", what, s.text())
+			stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid))
+			s.t.Fatalf("not %s: %q\nprocess %s\n%s", what, s.text(), stat, &s.stderr)
 		}
 	}
 }

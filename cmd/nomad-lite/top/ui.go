@@ -34,9 +34,10 @@ var drawDelay = 50 * time.Millisecond
 
 // program is the tea.Program that shows the table, for its model. send and killProgram may be called concurrently.
 type program struct {
-	onInit      func()        // starts the goroutines that send messages
-	send        func(tea.Msg) // blocks until Update has received the message, or the program has ended
-	killProgram func()        // restores the terminal
+	onInit      func()         // starts the goroutines that send messages
+	send        func(tea.Msg)  // blocks until Update has received the message, or the program has ended
+	killProgram func()         // restores the terminal
+	continued   chan os.Signal // gets SIGCONT, except while suspend runs
 }
 
 // ui is the live table, a tea.Model. The goroutine that calls Update owns all fields. Other goroutines send it messages.
@@ -106,7 +107,7 @@ func (u *ui) runUntilQuit(ctx context.Context, in, out *os.File, listed *jobAndA
 	p := tea.NewProgram(u, tea.WithInput(terminalInput{in, cancel}), tea.WithOutput(out), tea.WithoutSignalHandler(), tea.WithColorProfile(colorprofile.ANSI))
 	defer context.AfterFunc(ctx, p.Quit)() // the end of a context of the library would not wait for the reader of the terminal
 	wait := func() {}
-	u.ctx, u.program = ctx, program{func() { wait = u.follow(ctx, listed, continued) }, p.Send, p.Kill}
+	u.ctx, u.program = ctx, program{func() { wait = u.follow(ctx, listed, continued) }, p.Send, p.Kill, continued}
 	_, err := p.Run()
 	if ctx.Err() != nil {
 		err = nil // a signal, or a closed terminal
@@ -292,7 +293,9 @@ func (terminalFunc) SetStderr(io.Writer) {}
 // suspend stops the process until the user continues it. No signal handler for SIGTSTP must be installed elsewhere,
 // because Go would ignore the signal from then on. The suspension of the library waits for SIGCONT, which never comes if
 // no shell can continue the process.
-func suspend() error {
+func (u *ui) suspend() error {
+	signal.Stop(u.continued) // the table is drawn again after suspend in any case; twice at once, the library leaves the terminal released
+	defer signal.Notify(u.continued, terminal.Continued)
 	if err := terminal.SuspendProcessGroup(); err != nil {
 		return err
 	}
