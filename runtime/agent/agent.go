@@ -340,6 +340,9 @@ func (a *Agent) Run(ctx context.Context) {
 		a.cluster.sendLastStates(ctx)
 	}
 	running.endPhase(agentLeaves)
+	if a.cluster != nil {
+		a.cluster.data.Close() // also if the node was never registered: hooks of restored tasks may have read
+	}
 	if a.dataDirectory.isTemporary {
 		nodes.RemoveDirsOfAllEndedAllocs() // also removes resources created by hooks outside of the allocation directories
 	}

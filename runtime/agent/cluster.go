@@ -222,7 +222,6 @@ func (n *clusterNode) run(ctx context.Context) {
 	running.Go(func() { n.replica.Run(ctx) })
 	running.Go(func() { n.registrations.Run(ctx) })
 	running.Wait()
-	n.data.Close()
 }
 
 // lastStatesTimeout is how long an agent's shutdown waits for servers that need its task states. The next agent sends states not
