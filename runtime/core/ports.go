@@ -70,6 +70,14 @@ type Metrics interface {
 // ErrNotRunning is returned by requests that need a running task. HTTP API clients match on the text.
 var ErrNotRunning = errors.New("Task not running")
 
+// IgnoreNotRunning returns nil for ErrNotRunning, and any other error unchanged.
+func IgnoreNotRunning(err error) error {
+	if errors.Is(err, ErrNotRunning) {
+		return nil
+	}
+	return err
+}
+
 // Plugin names a plugin that allocations use.
 type Plugin struct {
 	Type base.Type
@@ -104,6 +112,19 @@ type Hooks interface {
 	AllocHooks([]Task) []hooks.OrderedHook
 	// TaskHooks returns a task's hooks. It is called once for each task, before any hook is called.
 	TaskHooks(Task, *api.Task) []hooks.OrderedHook
+}
+
+// HookFactory creates the plugin hooks, each with its order relative to the builtin hooks. *pluginhooks.HookPluginSet
+// implements it.
+type HookFactory interface {
+	NewAllocHooks(*api.Allocation, hooks.AttachTarget) []hooks.OrderedHook
+	NewTaskHooks(*api.Allocation, *api.Task, hooks.AttachTarget) []hooks.OrderedHook
+
+	// PluginLaunchWaiterOrNil returns a function that blocks until all plugins are launched that may be hooks in every
+	// allocation, and emits an event if this takes long. Until then, NewAllocHooks and NewTaskHooks may return incomplete
+	// lists. PluginLaunchWaiterOrNil returns nil if the lists are complete already. It is called before the other two
+	// methods.
+	PluginLaunchWaiterOrNil(*api.Allocation) func(ctx context.Context, emit func(*api.TaskEvent))
 }
 
 // Directory is an allocation's directory.

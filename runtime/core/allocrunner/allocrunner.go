@@ -45,7 +45,7 @@ type Config struct {
 	Store            core.Store                  // stores the allocation's records; nil stores none
 	CheckStateWrite  func(context.Context) error // returns why the records cannot be stored; may be nil
 	ReportStatus     func(model.AllocReport)     // called for each status change, one call at a time; should return soon
-	HookFactory      HookFactory                 // hooks other than the builtin ones; may be nil
+	HookFactory      core.HookFactory            // hooks other than the builtin ones; may be nil
 	Limits           Limits
 	NewTrace         func(*api.Allocation) timeline.Trace // returns an allocation's trace; nil exports no traces
 	Secrets          *redact.Values                       // also has the allocation's secret values while it runs; may be nil

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/core"
 	"github.com/nomad-lite/nomad-lite/runtime/core/taskrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
@@ -18,7 +19,7 @@ import (
 
 // These are the request errors. The HTTP API returns them unchanged, and clients compare the texts.
 var (
-	ErrNotRunning = taskrunner.ErrNotRunning
+	ErrNotRunning = core.ErrNotRunning
 	//lint:ignore ST1005 Nomad's clients match on the text
 	ErrTaskNotFound   = errors.New("Task not found")
 	ErrShouldNotRun   = errors.New("restart of an alloc that should not run")
@@ -44,7 +45,7 @@ func (r *Runner) RestartAsyncWithReason(ctx context.Context, task, reason string
 	}
 	accepted := r.state.goInRun(&r.backgroundWG, func(ctx context.Context) {
 		err := tasks.forEachParallel(func(t *taskrunner.Runner) error {
-			if err := ignoreNotRunning(t.Restart(ctx, model.EventRestartSignal(reason), countsAsFailure)); err != nil {
+			if err := core.IgnoreNotRunning(t.Restart(ctx, model.EventRestartSignal(reason), countsAsFailure)); err != nil {
 				return fmt.Errorf("task %q: %w", t.Name(), err)
 			}
 			return nil

@@ -2,7 +2,6 @@ package allocrunner
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -67,7 +66,7 @@ func (r *Runner) restartRunning(ctx context.Context, reason string) error {
 		return err
 	}
 	return r.tasks.forEachParallel(func(t *taskrunner.Runner) error {
-		return ignoreNotRunning(t.Restart(ctx, model.EventRestartSignal(reason), false))
+		return core.IgnoreNotRunning(t.Restart(ctx, model.EventRestartSignal(reason), false))
 	})
 }
 
@@ -128,7 +127,7 @@ func (a *allocTasks) restartAndRerunInKillOrder(ctx context.Context, runReturned
 				if t.RequestRerunIfSucceeded(event) {
 					return nil // the task had ended, and runs again
 				}
-				return ignoreNotRunning(t.Restart(ctx, event, false))
+				return core.IgnoreNotRunning(t.Restart(ctx, event, false))
 			})
 			if err != nil {
 				return err
@@ -186,7 +185,7 @@ func (a *allocTasks) restartDependentTasks(ctx context.Context, downTimeout time
 	for _, wave := range members.killWaves() {
 		err := wave.forEachParallel(func(t *taskrunner.Runner) error {
 			reason := fmt.Sprintf("Task %q restarts, and with it the tasks of its restart group (%v)", names[t.Name()], kind)
-			return ignoreNotRunning(t.Restart(limited, model.EventRestartSignal(reason), false))
+			return core.IgnoreNotRunning(t.Restart(limited, model.EventRestartSignal(reason), false))
 		})
 		if err != nil && ctx.Err() == nil && !a.state.isStopRequested() {
 			a.state.failAndStop(fmt.Errorf("restart group %v: %w", kind, err), stopReason{})
@@ -207,7 +206,7 @@ func (a *allocTasks) restartForFailedCheck(ctx context.Context, task, reason str
 		tasks = taskSet{t}
 	}
 	return tasks.forEachParallel(func(t *taskrunner.Runner) error {
-		return ignoreNotRunning(t.Restart(ctx, model.EventRestartSignal(reason), true))
+		return core.IgnoreNotRunning(t.Restart(ctx, model.EventRestartSignal(reason), true))
 	})
 }
 
@@ -247,11 +246,4 @@ func (a *allocTasks) checkRestartAllowed() error {
 		return ErrShouldNotRun
 	}
 	return nil
-}
-
-func ignoreNotRunning(err error) error {
-	if errors.Is(err, ErrNotRunning) {
-		return nil
-	}
-	return err
 }

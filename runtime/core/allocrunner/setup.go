@@ -20,19 +20,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// HookFactory creates the plugin hooks, each with its order relative to the builtin hooks. *pluginhooks.HookPluginSet
-// implements it.
-type HookFactory interface {
-	NewAllocHooks(*api.Allocation, hooks.AttachTarget) []hooks.OrderedHook
-	NewTaskHooks(*api.Allocation, *api.Task, hooks.AttachTarget) []hooks.OrderedHook
-
-	// PluginLaunchWaiterOrNil returns a function that blocks until all plugins are launched that may be hooks in every
-	// allocation, and emits an event if this takes long. Until then, NewAllocHooks and NewTaskHooks may return incomplete
-	// lists. PluginLaunchWaiterOrNil returns nil if the lists are complete already. It is called before the other two
-	// methods.
-	PluginLaunchWaiterOrNil(*api.Allocation) func(ctx context.Context, emit func(*api.TaskEvent))
-}
-
 // newLifecycle returns the coordinator for the tasks, which are given in job order, and the group's lifecycle
 // extensions, nil if it uses none.
 func newLifecycle(alloc *api.Allocation, tasks []taskrunner.Task, logger hclog.Logger) (*lifecycle.Coordinator, *lifecycle.ExtendedGroup) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/core"
 )
 
 // Kill ends the task for good. It does not block; Done returns a channel for the end. Only the first call has an
@@ -36,7 +37,7 @@ func (r *Runner) Signal(ctx context.Context, event *api.TaskEvent, signalName st
 	}
 	p := r.requests.getProcess()
 	if p == nil {
-		return ErrNotRunning
+		return core.ErrNotRunning
 	}
 	r.EmitEvent(event)
 	return p.SignalTask(ctx, signalName)
@@ -46,7 +47,7 @@ func (r *Runner) Signal(ctx context.Context, event *api.TaskEvent, signalName st
 func (r *Runner) Exec(ctx context.Context, command []string, timeout time.Duration) (*driver.ExecResult, error) {
 	p := r.requests.getProcess()
 	if p == nil {
-		return nil, ErrNotRunning
+		return nil, core.ErrNotRunning
 	}
 	return p.ExecCommand(ctx, command, timeout)
 }
@@ -56,7 +57,7 @@ func (r *Runner) Exec(ctx context.Context, command []string, timeout time.Durati
 func (r *Runner) ExecStreaming(ctx context.Context, exec driver.Exec) (*driver.ExitResult, error) {
 	p := r.requests.getProcess()
 	if p == nil {
-		return nil, ErrNotRunning
+		return nil, core.ErrNotRunning
 	}
 	return p.ExecCommandStreaming(ctx, exec)
 }
@@ -73,7 +74,7 @@ func (r *Runner) OpenStats(ctx context.Context, interval time.Duration) (<-chan 
 func (r *Runner) OpenStatsWithExitChannel(ctx context.Context, interval time.Duration) (samples <-chan *driver.TaskStats, exited <-chan struct{}, err error) {
 	p := r.requests.getProcess()
 	if p == nil {
-		return nil, nil, ErrNotRunning
+		return nil, nil, core.ErrNotRunning
 	}
 	samples, err = p.OpenStats(ctx, interval)
 	return samples, p.Exited(), err

@@ -7,6 +7,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/wait"
+	"github.com/nomad-lite/nomad-lite/runtime/core"
 	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/core/taskdriver"
 )
@@ -94,7 +95,7 @@ func (r *Runner) Restart(ctx context.Context, event *api.TaskEvent, countsAsFail
 		return record.RestartRequested{Now: time.Now(), Request: q.newRestartRequest(event, countsAsFailure), Event: q.records.redacted(event)}
 	})
 	if p == nil {
-		return ErrNotRunning
+		return core.ErrNotRunning
 	}
 	if change.Applied() {
 		close(attempt.requested)
@@ -105,7 +106,7 @@ func (r *Runner) Restart(ctx context.Context, event *api.TaskEvent, countsAsFail
 	case <-attempt.failed:
 		return attempt.err
 	case <-r.done: // the agent shuts down, and the next agent restarts the process
-		return ErrNotRunning
+		return core.ErrNotRunning
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

@@ -37,9 +37,6 @@ var (
 	errForceKilled = errors.New("task killed without delay")
 )
 
-// ErrNotRunning is core.ErrNotRunning.
-var ErrNotRunning = core.ErrNotRunning
-
 // Config configures a Runner. All fields are required unless their comment says
 // otherwise.
 type Config struct {

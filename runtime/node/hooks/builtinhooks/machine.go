@@ -2,7 +2,6 @@ package builtinhooks
 
 import (
 	"context"
-	"errors"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -299,10 +298,10 @@ func (w *workspace) TaskHooks(t core.Task, spec *api.Task) (list []hooks.Ordered
 			WriteTaskFile:         func(path string, data []byte) error { return w.WriteTaskFile(spec.Name, path, dirOptions(), data) },
 			SetEnvTokenByIdentity: w.alloc.EnvBuilder(spec.Name).SetIdentityTokens,
 			RestartTask: func(ctx context.Context, reason string) error {
-				return ignoreNotRunning(t.Restart(ctx, model.EventRestartSignal(reason), false))
+				return core.IgnoreNotRunning(t.Restart(ctx, model.EventRestartSignal(reason), false))
 			},
 			SignalTask: func(ctx context.Context, signal, reason string) error {
-				return ignoreNotRunning(t.Signal(ctx, model.EventSignalingReason(signal, reason), signal))
+				return core.IgnoreNotRunning(t.Signal(ctx, model.EventSignalingReason(signal, reason), signal))
 			},
 			EmitEvent: t.EmitEvent, Logger: logger.With("task", spec.Name),
 		}))
@@ -337,13 +336,6 @@ func (w *workspace) TaskHooks(t core.Task, spec *api.Task) (list []hooks.Ordered
 	}
 	add(hooks.OrderLast, NewTaskServicesHook(w.services, spec.Name))
 	return list
-}
-
-func ignoreNotRunning(err error) error {
-	if errors.Is(err, core.ErrNotRunning) {
-		return nil
-	}
-	return err
 }
 
 func outputMode(c driver.Capabilities, spec *api.Task) OutputMode {
