@@ -14,6 +14,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/streaming"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 )
 
 // jobAndAllocLists are the lists of all jobs and allocations.
@@ -77,16 +78,8 @@ func followChangesReconnecting(ctx context.Context, c *api.Client, initialLists 
 			}
 		}
 		send(stateUpdate{connectionErr: err})
-		sleep(ctx, delay)
+		_ = wait.Sleep(ctx, delay) // fails only when ctx ends, which the loop checks
 		initialLists, delay = nil, min(2*delay, maxRetryDelay)
-	}
-}
-
-// sleep returns after a delay, or earlier when ctx ends.
-func sleep(ctx context.Context, delay time.Duration) {
-	select {
-	case <-time.After(delay):
-	case <-ctx.Done():
 	}
 }
 
@@ -107,7 +100,7 @@ func followHealth(ctx context.Context, c *api.Client, setHealth func(jobHealths)
 			return
 		}
 		q.WaitIndex = 0
-		sleep(ctx, delay)
+		_ = wait.Sleep(ctx, delay) // fails only when ctx ends, which the loop checks
 		delay = min(2*delay, maxRetryDelay)
 	}
 }
@@ -119,7 +112,7 @@ const conditionsInterval = 10 * time.Second
 func pollConditions(ctx context.Context, c *api.Client, set func(conditions)) {
 	for ctx.Err() == nil {
 		set(apiclient.ReadConditions(ctx, c))
-		sleep(ctx, conditionsInterval)
+		_ = wait.Sleep(ctx, conditionsInterval) // fails only when ctx ends, which the loop checks
 	}
 }
 

@@ -105,7 +105,7 @@ func startOnTerminal(t *testing.T, panicAt string) *terminalSession {
 	if err := s.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	timeout := time.AfterFunc(time.Minute, func() { _ = s.cmd.Process.Kill() })
+	timeout := time.AfterFunc(time.Minute, func() { _ = s.cmd.Process.Kill() }) // fails only after the exit
 	t.Cleanup(func() {
 		timeout.Stop()
 		_ = s.cmd.Process.Kill() // it has exited
@@ -229,7 +229,7 @@ func TestClosedTerminalEndsCommand(t *testing.T) {
 	if err := s.cmd.Process.Signal(syscall.SIGWINCH); err != nil {
 		t.Fatal(err)
 	}
-	defer time.AfterFunc(20*time.Second, func() { _ = s.cmd.Process.Kill() }).Stop()
+	defer time.AfterFunc(20*time.Second, func() { _ = s.cmd.Process.Kill() }).Stop() // fails only after the exit
 	if err := s.cmd.Wait(); err != nil {
 		t.Errorf("the command ended with %v: %s", err, &s.stderr)
 	}

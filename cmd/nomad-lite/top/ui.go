@@ -72,8 +72,8 @@ type confirmation struct {
 	send                func(context.Context) error
 }
 
-// Messages to Update, besides those of package tea, stateUpdate, cell, a message of the last line, and *textPage, which
-// replaces the table.
+// Update also gets the messages of package tea, and stateUpdate, cell (the text of the last line) and *textPage (which
+// replaces the table).
 type (
 	jobHealths   map[apiclient.JobKey]*apiclient.JobHealth
 	conditions   []apiclient.Condition
@@ -296,9 +296,15 @@ func (terminalFunc) SetStderr(io.Writer) {}
 func (u *ui) suspend() error {
 	signal.Stop(u.continued) // the table is drawn again after suspend in any case; twice at once, the library leaves the terminal released
 	defer signal.Notify(u.continued, terminal.Continued)
+	continued := make(chan os.Signal, 1)
+	signal.Notify(continued, terminal.Continued)
+	defer signal.Stop(continued)
 	if err := terminal.SuspendProcessGroup(); err != nil {
 		return err
 	}
-	time.Sleep(suspendDelay)
+	select {
+	case <-continued:
+	case <-time.After(suspendDelay):
+	}
 	return nil
 }

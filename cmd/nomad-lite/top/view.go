@@ -82,7 +82,7 @@ func (r row) hasEndedWithoutFailure() bool {
 	return false
 }
 
-// colourizeLine returns a text in a colour, which is also that of the rest of the line, even if colours are not used.
+// colourizeLine returns a line with a text in a colour, up to the edge of the screen, even if colours are not used.
 func (u *ui) colourizeLine(colour, text string) string {
 	return colour + text + strings.Repeat(" ", max(u.width-ansi.StringWidthWc(text), 0)) + terminal.ColourReset
 }
