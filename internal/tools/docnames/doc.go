@@ -21,7 +21,7 @@
 // In a table of a Markdown document whose first columns are Package and Function, each row must have the folder
 // of a package, and functions, methods or types that this package declares.
 //
-// A file name must be that of a file in the package, or a path from the folder of the package, from the root or within the
+// A file name must name a file in the package, or be a path from the package folder, from the root or within the
 // standard library.
 //
 // Words in quotes, addresses of the web and code blocks are not checked, so that a comment can quote the

@@ -8,7 +8,7 @@ const (
 	// plugin that may replace the builtin.
 	stateNotLaunched   pluginState = iota
 	stateFirstStarting             // the first process is being started or reattached
-	stateStarting                  // a process is being started after an earlier launch or on request, or will be after those of other plugins
+	stateStarting                  // a process is being started again or on request, or will be when other plugins have started
 	stateRunning                   // a process runs
 	stateIdle                      // an unused builtin has no process until the next request
 	// The last launch or process has failed, and the plugin is launched again after a

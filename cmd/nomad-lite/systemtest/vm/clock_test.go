@@ -136,12 +136,13 @@ func runClockSteps() error {
 		}
 		return index
 	}
-	showJob := func(job string) {
-		_ = command("job", "status", "-verbose", "-evals", job).Run()
+	showJob := func(job string) error {
+		errs := []error{command("job", "status", "-verbose", "-evals", job).Run()}
 		allocs, _, _ := client.Jobs().Allocations(job, true, nil)
 		for _, a := range allocs {
-			_ = command("alloc", "status", "-timeline", a.ID).Run()
+			errs = append(errs, command("alloc", "status", "-timeline", a.ID).Run())
 		}
+		return errors.Join(errs...)
 	}
 	hasCondition := func(kind string) func() bool {
 		return func() bool {
@@ -156,8 +157,7 @@ func runClockSteps() error {
 			for _, job := range []string{"tick", "fails"} {
 				before := newest(job)
 				if err := soon(job+" goes on "+after, func() bool { return newest(job) > before }); err != nil {
-					showJob(job)
-					return err
+					return errors.Join(err, showJob(job))
 				}
 			}
 		}
