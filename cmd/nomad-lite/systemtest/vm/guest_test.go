@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/internal/golden"
 	"github.com/nomad-lite/nomad-lite/internal/netns"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/slowtest"
@@ -61,9 +62,11 @@ const vmDriverContractFlag = `-test.run=^TestContract$/^(command\.children|stats
 // a container takes seconds in an emulated machine, so the cases that start many are not among them.
 const vmDockerFlag = `-test.run=^Test(Contract|Engine)$/^(stats\.samples|stop\.running|destroy\.releases|exec\.(output|timeout)|recover\.(known|after)|limits|statistics|a_task_beyond_its_memory)`
 
-// vmSkipSlowFlag skips tests that only compute, or compress gigabytes: each takes minutes in an emulated machine, and
-// none depends on its cgroups.
-const vmSkipSlowFlag = "-test.skip=^Test(Simulation|ClusterSimulation|HostileSnapshots)$"
+// skipInVM returns the flag that skips the named tests. It also skips the tests that compare files of the repository with the
+// code, because the machine has no repository.
+func skipInVM(tests ...string) string {
+	return "-test.skip=^(" + strings.Join(append(tests, golden.ReferencePrefix+".*"), "|") + ")$"
+}
 
 // These scripts run one at a time, because they check the cgroups of the whole machine.
 const (
@@ -72,9 +75,8 @@ const (
 )
 
 var vmSteps = []vmStep{
-	// The machine has no golden files, with which the skipped tests of fields compare.
-	{name: "sdk process", argv: []string{"/tests/process.test", "-test.skip=^TestReferenceMarkFields$"}, cgroup: vmRootCgroup, long: true},
-	{name: "raw_exec contract", argv: []string{"/tests/rawexec.test", "-test.skip=^Test(ContractUnprivileged|StateKeepsItsFields)$"}, cgroup: vmRootCgroup, long: true},
+	{name: "sdk process", argv: []string{"/tests/process.test", skipInVM()}, cgroup: vmRootCgroup, long: true},
+	{name: "raw_exec contract", argv: []string{"/tests/rawexec.test", skipInVM("TestContractUnprivileged")}, cgroup: vmRootCgroup, long: true},
 	{name: "raw_exec contract unprivileged", argv: []string{"/tests/rawexec.test", vmDriverContractFlag}, cgroup: vmUndelegatedCgroup, long: true},
 	{name: "raw_exec contract in delegated cgroups", argv: []string{"/tests/rawexec.test", vmDriverContractFlag}, cgroup: vmDelegatedCgroup},
 	{name: "exec contract", argv: []string{"/tests/exec.test", "-test.run=^TestContract$"}, cgroup: vmRootCgroup},
@@ -83,8 +85,9 @@ var vmSteps = []vmStep{
 	{name: "docker contract", argv: []string{"/tests/docker.test", vmDockerFlag}, cgroup: vmRootCgroup, withEngine: true, long: true},
 	{name: "keeper", argv: []string{"/tests/keeper.test"}, cgroup: vmRootCgroup, long: true},
 	// The skipped tests move large amounts of data, which takes long in an emulated machine.
-	{name: "logs", argv: []string{"/tests/logs.test", "-test.skip=^TestNothingIsLost"}, cgroup: vmRootCgroup, long: true},
-	{name: "agent", argv: []string{"/tests/agent.test", vmSkipSlowFlag}, cgroup: vmRootCgroup},
+	{name: "logs", argv: []string{"/tests/logs.test", skipInVM("TestNothingIsLost.*")}, cgroup: vmRootCgroup, long: true},
+	// The skipped tests only compute, or compress gigabytes: each takes minutes in an emulated machine.
+	{name: "agent", argv: []string{"/tests/agent.test", skipInVM("TestSimulation", "TestClusterSimulation", "TestHostileSnapshots")}, cgroup: vmRootCgroup},
 	{name: "cgroups", argv: []string{"/tests/cgroup.test"}, cgroup: vmRootCgroup},
 	{name: "reserved cores", argv: []string{"/tests/vm.test", `-test.run=^TestCommandLineScripts$/^(cores|driver_cgroup)$`}, cgroup: vmRootCgroup},
 	{name: "cgroups that are delegated", argv: []string{"/tests/cgroup.test"}, cgroup: vmDelegatedCgroup},
