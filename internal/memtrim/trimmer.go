@@ -27,15 +27,24 @@ type Trimmer struct {
 	mu                sync.Mutex
 	timer             *time.Timer
 	isBusy            bool
-	originalGCPercent int32 // percentage before New
-	stopped           bool
+	originalGCPercent int32 // percentage before Start
+	running           bool  // Start was called, and Stop was not
 	gcStats           []uint64 // see readGCStats; allocated once
 }
 
-// New returns the Trimmer of this process, and sets the percentage of an idle process, unless the process has not collected
-// garbage yet. A process has one Trimmer at a time. The caller must call Stop.
+// New returns the Trimmer of this process, and starts it.
 func New() *Trimmer {
 	t := new(Trimmer)
+	t.Start()
+	return t
+}
+
+// Start sets the percentage of an idle process, unless the process has not collected garbage yet. A process has one started
+// Trimmer at a time. The caller must call Stop. Start must be called once; before it, the other methods do nothing.
+func (t *Trimmer) Start() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.running = true
 	t.isBusy = !t.hasCollectedGarbage()
 	percent := int32(idleGCPercent)
 	if t.isBusy {
@@ -43,7 +52,6 @@ func New() *Trimmer {
 	}
 	t.originalGCPercent = setGCPercent(percent)
 	t.timer = time.AfterFunc(idleDelay, t.onIdle)
-	return t
 }
 
 // NotifyBusy reports that the process works. It may be called concurrently, and does nothing
@@ -56,7 +64,7 @@ func (t *Trimmer) NotifyBusy() { t.resetTimer(true) }
 func (t *Trimmer) EndBusy() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.stopped {
+	if !t.running {
 		return
 	}
 	t.timer.Reset(idleDelay)
@@ -75,7 +83,7 @@ func (t *Trimmer) PostponeTrim() { t.resetTimer(false) }
 func (t *Trimmer) resetTimer(busy bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.stopped {
+	if !t.running {
 		return
 	}
 	t.timer.Reset(idleDelay)
@@ -85,22 +93,22 @@ func (t *Trimmer) resetTimer(busy bool) {
 	}
 }
 
-// Stop restores the garbage collection percentage from before New. It may be called
+// Stop restores the garbage collection percentage from before Start. It may be called
 // twice.
 func (t *Trimmer) Stop() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.stopped {
+	if !t.running {
 		return
 	}
-	t.stopped = true
+	t.running = false
 	t.timer.Stop()
 	setGCPercent(t.originalGCPercent)
 }
 
 func (t *Trimmer) onIdle() {
 	t.mu.Lock()
-	if t.stopped {
+	if !t.running {
 		t.mu.Unlock()
 		return
 	}

@@ -12,21 +12,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/orphans"
 )
 
-// enableAdoption configures the orphan cleaner to adopt allocations missing from the state.
-func (a *Agent) enableAdoption(node model.NodeFacts) {
-	c := a.orphanCleaner
+// newAdoption returns how allocations missing from the state are adopted; nil if the agent adopts none.
+func (a *Agent) newAdoption() *orphans.Adoption {
 	if a.dataDirectory.isStateEphemeral {
-		return
+		return nil
 	}
-	c.EndPluginsOfEarlierAgent = a.killDriverPluginsOfEarlierAgent
-	c.Node = node
-	if a.config.Cluster == nil {
-		c.AdoptUnknownAllocs, c.StoreAdoptedAllocs = a.config.AdoptTasksWithoutRecord, a.scheduler.StoreAdoptedAllocs
-		return
+	return &orphans.Adoption{
+		Node:                     model.NodeFacts{ID: a.nodeID, Name: a.machine.settings.Name},
+		Store:                    a.source.storeAdopted,
+		EndPluginsOfEarlierAgent: a.killDriverPluginsOfEarlierAgent,
 	}
-	c.AdoptAllocsOfNode, c.StoreAdoptedAllocs = true, a.cluster.replica.StoreAdoptedAllocs
 }
 
 // killDriverPluginsOfEarlierAgent kills the keeper's children with the same command as the driver's present plugin process: they

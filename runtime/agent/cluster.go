@@ -27,12 +27,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/servers"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/workload"
+	"github.com/nomad-lite/nomad-lite/runtime/core/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/builtinhooks"
-	"github.com/nomad-lite/nomad-lite/runtime/node/services"
+	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
+	"github.com/nomad-lite/nomad-lite/runtime/node/orphans"
+	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskexec"
-	"github.com/nomad-lite/nomad-lite/runtime/node/workloaddata"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
@@ -69,76 +71,73 @@ type clusterNode struct {
 	data          *workload.Data
 	access        *access.Checker
 	peers         *peerConnections
+	store         *store.Store
 	tls           *wire.TLSFiles
 	config        atomic.Pointer[tls.Config] // for new connections; nil without TLS
 	methods       wire.Methods               // called by servers; set before run
 	logger        hclog.Logger
 }
 
-// openCluster creates the part for a cluster. The node must be created afterwards.
-func (a *Agent) openCluster(ctx context.Context, nodeID, region string) (err error) {
-	c := a.config.Cluster
-	logger := a.logger.Named("cluster")
-	n := &clusterNode{region: region, tls: c.TLS, peers: &peerConnections{files: c.PeerTLS}, logger: logger}
+// clusterNodeConfig is the argument of newClusterNode.
+type clusterNodeConfig struct {
+	*ClusterConfig
+	region, nodeID, dataDir string
+	host                    fingerprint.Host
+	store                   *store.Store
+	identities              *identity.Issuer
+	onAllocsChanged         func()
+	logger                  hclog.Logger
+}
+
+// newClusterNode creates the part for a cluster.
+func newClusterNode(ctx context.Context, c clusterNodeConfig) (n *clusterNode, err error) {
+	region, nodeID, logger := c.region, c.nodeID, c.logger.Named("cluster")
+	n = &clusterNode{region: region, tls: c.TLS, peers: &peerConnections{files: c.PeerTLS}, store: c.store, logger: logger}
 	if _, err := n.loadTLS(); err != nil {
-		return err
+		return nil, err
 	}
 	addrs := c.Servers
 	if len(addrs) == 0 {
-		return errors.New("no servers are configured: name them in client.servers")
+		return nil, errors.New("no servers are configured: name them in client.servers")
 	}
-	addrs = slices.Concat(addrs, membership.KnownServers(a.store)) // a configured server may no longer exist
+	addrs = slices.Concat(addrs, membership.KnownServers(c.store)) // a configured server may no longer exist
 	n.pool = servers.New(servers.Config{
 		Region: region,
 		Dial: func(ctx context.Context, addr string) (*wire.Session, error) {
 			dialer := wire.Dialer{TLS: n.config.Load(), Multiplex: c.Multiplex, Logger: logger}
 			return dialer.Dial(ctx, addr)
 		},
-		Logger:       logger,
-		OnNewSession: func() { n.member.Beat() },
+		Logger: logger,
 	}, addrs)
 	n.access = access.New(n.pool, region)
 	n.member, err = membership.New(ctx, membership.Config{
-		Region: region, NodeID: nodeID, Host: a.host, IntroductionToken: c.IntroductionToken, Pool: n.pool, Store: a.store,
-		CredentialsPath: filepath.Join(a.dataDirectory.path, membership.CredentialsFile),
-		ReportStates: func() {
-			n.replica.ReportStates()
-			n.registrations.Resend()
-		},
-		Logger: logger,
+		Region: region, NodeID: nodeID, Host: c.host, IntroductionToken: c.IntroductionToken, Pool: n.pool, Store: c.store,
+		CredentialsPath: filepath.Join(c.dataDir, membership.CredentialsFile), Logger: logger,
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	n.replica = replica.New(replica.Config{
-		Region: region, NodeID: nodeID, Pool: n.pool, Member: n.member, Store: a.store,
-		OnAllocsChanged: a.allocSync.NotifyAllocsChanged,
-		OnReconnected:   a.emitReconnected,
-		OnServersRestored: func() {
-			n.member.RegisterAgain()
-			n.registrations.Resend()
-			n.data.ReadAgain()
-		},
-		Logger: logger,
+		Region: region, NodeID: nodeID, Pool: n.pool, Member: n.member, Store: c.store,
+		OnAllocsChanged: c.onAllocsChanged, Logger: logger,
 	})
 	n.registrations = registrations.New(registrations.Config{
-		Region: region, NodeID: nodeID, Pool: n.pool, Member: n.member, Store: a.store, OnRefused: a.emitServiceRefused, Logger: logger,
+		Region: region, NodeID: nodeID, Pool: n.pool, Member: n.member, Store: c.store, Logger: logger,
 	})
 	n.identities = workload.NewIdentities(workload.IdentitiesConfig{
-		Region: region, Pool: n.pool, NodeToken: n.member.Token, Store: a.store, Records: a.identities, Logger: logger,
+		Region: region, Pool: n.pool, NodeToken: n.member.Token, Store: c.store, Records: c.identities, Logger: logger,
 	})
 	n.data = workload.NewData(workload.DataConfig{
-		Region: region, Pool: n.pool, Registered: n.member.Registered(), Store: a.store, Logger: logger, ReadSettings: c.Reads,
+		Region: region, Pool: n.pool, Registered: n.member.Registered(), Store: c.store, Logger: logger, ReadSettings: c.Reads,
 	})
 	n.peers.fetcher = migration.NewFetcher(migration.Config{
 		Region: region, NodeID: nodeID, Pool: n.pool, NodeToken: n.member.Token,
-		MigrateToken: func(allocID string) string { return a.clusterAlloc(allocID).MigrateToken },
-		HasAlloc:     func(allocID string) bool { return a.store.Snapshot().Allocation(nil, allocID) != nil },
+		MigrateToken: func(allocID string) string { return n.readAlloc(allocID).MigrateToken },
+		HasAlloc:     func(allocID string) bool { return c.store.Snapshot().Allocation(nil, allocID) != nil },
 		TLS:          n.peers.cloneTLS(),
 		Logger:       logger,
 	})
-	a.cluster = n
-	return nil
+	return n, nil
 }
 
 // SetClusterAPI sets the HTTP API through which the cluster's servers use the node; it must not check tokens. It is called before
@@ -152,7 +151,7 @@ func (a *Agent) SetClusterAPI(handler http.Handler) {
 		NodeID: a.node.ID(), API: handler,
 		FindAlloc: func(id string) *api.Allocation { return a.store.Snapshot().Allocation(nil, id) },
 		FindRunner: func(id string) taskexec.Runner {
-			if runner := a.Alloc(id); runner != nil {
+			if runner := a.allocs.AllocRunner(id); runner != nil {
 				return runner
 			}
 			return nil
@@ -169,7 +168,7 @@ func (a *Agent) SetClusterAPI(handler http.Handler) {
 
 // allowExec returns an error if the token's owner may not run commands in a task.
 func (a *Agent) allowExec(ctx context.Context, token, allocID, task string) error {
-	runner := a.Alloc(allocID)
+	runner := a.allocs.AllocRunner(allocID)
 	if runner == nil {
 		return nil // the request fails later, because no task runs
 	}
@@ -214,13 +213,36 @@ func (a *Agent) ReloadCertificatesForServers() error {
 	return err
 }
 
-// run keeps the node in the cluster until ctx ends.
-func (n *clusterNode) run(ctx context.Context) {
+// run keeps the node in the cluster until ctx ends. It adds events to the allocations for which findAlloc returns a runner.
+func (n *clusterNode) run(ctx context.Context, findAlloc func(id string) *allocrunner.Runner) {
+	emit := func(allocID string, event *api.TaskEvent) {
+		if runner := findAlloc(allocID); runner != nil {
+			runner.EmitEvent("", event)
+		}
+	}
 	var running sync.WaitGroup
-	running.Go(func() { n.pool.Run(ctx, n.methods) })
-	running.Go(func() { n.member.Run(ctx) })
-	running.Go(func() { n.replica.Run(ctx) })
-	running.Go(func() { n.registrations.Run(ctx) })
+	running.Go(func() { n.pool.Run(ctx, n.methods, n.member.Beat) })
+	running.Go(func() {
+		n.member.Run(ctx, func() {
+			n.replica.ReportStates()
+			n.registrations.Resend()
+		})
+	})
+	running.Go(func() {
+		n.replica.Run(ctx, replica.Events{
+			OnReconnected: func(allocID string) { emit(allocID, model.EventReconnected()) },
+			OnServersRestored: func() {
+				n.member.RegisterAgain()
+				n.registrations.Resend()
+				n.data.ReadAgain()
+			},
+		})
+	})
+	running.Go(func() {
+		n.registrations.Run(ctx, func(s *api.ServiceRegistration, reason error) {
+			emit(s.AllocID, model.EventHookFailed("services", fmt.Sprintf("the servers refuse to register service %q: %v", s.ServiceName, reason)))
+		})
+	})
 	running.Wait()
 }
 
@@ -237,41 +259,20 @@ func (n *clusterNode) sendLastStates(ctx context.Context) {
 	}
 }
 
-// serviceRegistry returns the registry in which allocations register their services.
-func (a *Agent) serviceRegistry() services.Registry {
-	if a.cluster != nil {
-		return a.cluster.registrations
-	}
-	return a.store
-}
-
-// tokenIssuer returns the issuer of task tokens.
-func (a *Agent) tokenIssuer() builtinhooks.TokenIssuer {
-	if a.cluster != nil {
-		return a.cluster.identities
-	}
-	return a.identities
-}
-
-// workloadData returns the variables and services used by this agent's workloads.
-func (a *Agent) workloadData() workloaddata.Source {
-	if a.cluster != nil {
-		return a.cluster.data
-	}
-	return workloaddata.StoreSource{Store: a.store}
-}
-
-// emitServiceRefused adds an event to the allocation's tasks if the servers do not register its service.
-func (a *Agent) emitServiceRefused(service *api.ServiceRegistration, reason error) {
-	if runner := a.Alloc(service.AllocID); runner != nil {
-		runner.EmitEvent("", model.EventHookFailed("services", fmt.Sprintf("the servers refuse to register service %q: %v", service.ServiceName, reason)))
-	}
-}
-
-// emitReconnected adds an event to an allocation's tasks after servers had given it up.
-func (a *Agent) emitReconnected(allocID string) {
-	if runner := a.Alloc(allocID); runner != nil {
-		runner.EmitEvent("", model.EventReconnected())
+// allocSource returns what the servers give to allocations. A new start of an unknown allocation waits for the end of its tasks.
+func (n *clusterNode) allocSource(cleaner *orphans.Cleaner) *allocSource {
+	return &allocSource{
+		reports: n.replica, storeAdopted: n.replica.StoreAdoptedAllocs,
+		services: n.registrations, tokens: n.identities, data: n.data,
+		awaitNewStart: func(ctx context.Context, allocID string, onWait func(spanName string, event *api.TaskEvent)) error {
+			err := cleaner.AwaitUnknownTasksEnded(ctx, allocID, func() { onWait(tracespan.WaitUnknownTasks, model.EventWaitingForUnknownTasks()) })
+			if err != nil {
+				return err
+			}
+			return n.replica.AwaitNewStart(ctx, allocID, onWait)
+		},
+		findRemotePrevious: n.peers.fetcher.Previous,
+		serverAddrs:        n.pool.Addrs,
 	}
 }
 

@@ -29,17 +29,17 @@ func (p *peerConnections) cloneTLS() func() *tls.Config {
 	return func() *tls.Config { return p.config.Load().Clone() }
 }
 
-// clusterAlloc returns what the node keeps about a server allocation; the zero value if there is nothing.
-func (a *Agent) clusterAlloc(allocID string) state.ClusterAlloc {
-	record, err := a.store.Snapshot().ClusterAlloc(allocID)
+// readAlloc returns what the node keeps about a server allocation; the zero value if there is nothing.
+func (n *clusterNode) readAlloc(allocID string) state.ClusterAlloc {
+	record, err := n.store.Snapshot().ClusterAlloc(allocID)
 	if err != nil {
-		a.logger.Error("record of an allocation not read", "alloc_id", allocID, "error", err)
+		n.logger.Error("record of an allocation not read", "alloc_id", allocID, "error", err)
 	}
 	return record
 }
 
-// ClusterAPI returns the HTTP API settings of a cluster node, or nil if the agent schedules for itself.
-func (a *Agent) ClusterAPI() *httpapi.Cluster {
+// clusterAPI returns the HTTP API settings of a cluster node, or nil if the agent schedules for itself.
+func (a *Agent) clusterAPI() *httpapi.Cluster {
 	n, c := a.cluster, a.config.Cluster
 	if n == nil {
 		return nil
@@ -50,7 +50,7 @@ func (a *Agent) ClusterAPI() *httpapi.Cluster {
 	}
 	api := &httpapi.Cluster{
 		Forward: forwarding.New(forward), ServerAddrs: n.pool.Addrs,
-		AuthenticateWorkload: a.authenticateWorkload,
+		AuthenticateWorkload: n.authenticateWorkload,
 		IsMigrateToken: func(allocID, token string) bool {
 			return migration.IsValidToken(n.member.Secret(), allocID, token)
 		},
@@ -63,15 +63,15 @@ func (a *Agent) ClusterAPI() *httpapi.Cluster {
 }
 
 // authenticateWorkload returns this node's task with token as its default workload identity, or nil.
-func (a *Agent) authenticateWorkload(token string) *identity.Workload {
+func (n *clusterNode) authenticateWorkload(token string) *identity.Workload {
 	claims, err := nodeapi.ParseClaims(token)
 	if err != nil {
 		return nil
 	}
 	allocID, _ := claims["nomad_allocation_id"].(string)
 	task, _ := claims["nomad_task"].(string)
-	alloc := a.store.Snapshot().Allocation(nil, allocID)
-	issued := a.clusterAlloc(allocID).IdentityByTask[task]
+	alloc := n.store.Snapshot().Allocation(nil, allocID)
+	issued := n.readAlloc(allocID).IdentityByTask[task]
 	if alloc == nil || issued == "" || subtle.ConstantTimeCompare([]byte(issued), []byte(token)) != 1 || alloc.ClientTerminalStatus() {
 		return nil
 	}

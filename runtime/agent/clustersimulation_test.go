@@ -65,7 +65,7 @@ type serverSource struct {
 	lastServerAllocs map[string]*api.Allocation
 }
 
-func newServerSource(t testing.TB, s *simulation) allocSource {
+func newServerSource(t testing.TB, s *simulation) simAllocSource {
 	c := &serverSource{
 		simulation: s, jobs: make(map[string]*api.Job), mayEnd: make(map[string]bool), startedAgain: make(map[string]bool), reportsLost: make(map[string]bool), lastServerAllocs: make(map[string]*api.Allocation),
 		Cluster: clustertest.StartCluster(t, 3, clustertest.Config{
@@ -92,9 +92,8 @@ func (c *serverSource) connect(g *simAgent, sync *localnode.AllocSync, emit func
 		addrs = append(addrs, s.Addr())
 	}
 	var member *membership.Member
-	var rep *replica.Replica
 	pool := servers.New(servers.Config{
-		Region: region, Logger: logger, OnNewSession: func() { member.Beat() },
+		Region: region, Logger: logger,
 		Dial: func(ctx context.Context, addr string) (*wire.Session, error) {
 			if err := g.err(); err != nil {
 				return nil, err
@@ -104,21 +103,25 @@ func (c *serverSource) connect(g *simAgent, sync *localnode.AllocSync, emit func
 	}, addrs)
 	newMember := func() (err error) {
 		member, err = membership.New(context.Background(), membership.Config{
-			Region: region, NodeID: c.node.ID, Pool: pool, Store: agentStore, ReportStates: func() { rep.ReportStates() }, Logger: logger,
+			Region: region, NodeID: c.node.ID, Pool: pool, Store: agentStore, Logger: logger,
 		})
 		return err
 	}
 	for newMember() != nil { // an agent that cannot store its secret exits, and is started again
 	}
-	rep = replica.New(replica.Config{
+	rep := replica.New(replica.Config{
 		Region: region, NodeID: c.node.ID, Pool: pool, Member: member, Store: agentStore, Logger: logger,
-		OnAllocsChanged:   sync.NotifyAllocsChanged,
-		OnReconnected:     func(id string) { emit(id, model.EventReconnected()) },
-		OnServersRestored: func() { member.RegisterAgain() },
+		OnAllocsChanged: sync.NotifyAllocsChanged,
 	})
+	events := replica.Events{
+		OnReconnected:     func(id string) { emit(id, model.EventReconnected()) },
+		OnServersRestored: member.RegisterAgain,
+	}
 	return sourceConnection{
 		reporter: rep, awaitNewStart: rep.AwaitNewStart,
-		run: func(_, untilReported context.Context) { runConnection(untilReported, g.died, pool, member, rep) },
+		run: func(_, untilReported context.Context) {
+			runConnection(untilReported, g.died, pool, member, rep, events)
+		},
 		sendLastStates: func() {
 			ctx, cancel := context.WithTimeout(context.Background(), lastStatesTimeout)
 			defer cancel()
@@ -131,12 +134,12 @@ func (c *serverSource) connect(g *simAgent, sync *localnode.AllocSync, emit func
 
 // runConnection runs an agent's server connections until ctx ends. When the agent is killed, its connections are cut before its
 // goroutines end.
-func runConnection(ctx context.Context, died <-chan struct{}, pool *servers.Pool, member *membership.Member, rep *replica.Replica) {
+func runConnection(ctx context.Context, died <-chan struct{}, pool *servers.Pool, member *membership.Member, rep *replica.Replica, events replica.Events) {
 	var running sync.WaitGroup
 	defer running.Wait()
-	running.Go(func() { pool.Run(ctx, wire.Methods{}) })
-	running.Go(func() { member.Run(ctx) })
-	running.Go(func() { rep.Run(ctx) })
+	running.Go(func() { pool.Run(ctx, wire.Methods{}, member.Beat) })
+	running.Go(func() { member.Run(ctx, rep.ReportStates) })
+	running.Go(func() { rep.Run(ctx, events) })
 	running.Go(func() {
 		select {
 		case <-died:

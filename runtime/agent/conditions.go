@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
@@ -19,14 +20,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/hoststats"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/shellquote"
+	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
 	"github.com/nomad-lite/nomad-lite/runtime/explain/conditions"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/orphans"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 // conditionFacts reads the facts about an agent and its machine from which its conditions are found.
 type conditionFacts struct {
-	agent          *Agent
+	conditionSources
 	unit           string
 	agentCommand   []string
 	agentDir       string
@@ -36,8 +40,20 @@ type conditionFacts struct {
 	keeperReplacedAt time.Time
 }
 
-func newConditionFacts(a *Agent) *conditionFacts {
-	c := &conditionFacts{agent: a}
+// conditionSources is where the facts come from.
+type conditionSources struct {
+	dataDir       string
+	store         *store.Store
+	helpers       *helperProcesses
+	plugins       *supervisor.Supervisor
+	nodeID        string
+	orphanCleaner *orphans.Cleaner
+	serverAddrs   func() []string                 // a cluster's known servers; nil if the agent schedules for itself
+	certificates  func() []conditions.Certificate // may be nil
+}
+
+func newConditionFacts(s conditionSources) *conditionFacts {
+	c := &conditionFacts{conditionSources: s}
 	for _, arg := range os.Args {
 		c.agentCommand = append(c.agentCommand, shellquote.QuoteIfNeeded(arg))
 	}
@@ -56,30 +72,29 @@ func newConditionFacts(a *Agent) *conditionFacts {
 
 // read is called by one goroutine at a time.
 func (c *conditionFacts) read() conditions.Facts {
-	a, d := c.agent, c.agent.dataDirectory
 	f := conditions.Facts{
-		Now: time.Now(), DataDir: d.path, PID: os.Getpid(), Unit: c.unit, AgentCommand: c.agentCommand, AgentDir: c.agentDir,
-		NoKnownServers: a.cluster != nil && len(a.cluster.pool.Addrs()) == 0,
-		SpaceErr:       a.store.CheckFreeSpaceForNewObjects(),
-		InodesErr:      a.store.CheckFreeInodesForNewObjects(),
-		StateWriteErr:  a.store.LastWriteErr(),
-		OutputLossErr:  a.helperProcesses.logCollector.OutputLossErr(),
+		Now: time.Now(), DataDir: c.dataDir, PID: os.Getpid(), Unit: c.unit, AgentCommand: c.agentCommand, AgentDir: c.agentDir,
+		NoKnownServers: c.serverAddrs != nil && len(c.serverAddrs()) == 0,
+		SpaceErr:       c.store.CheckFreeSpaceForNewObjects(),
+		InodesErr:      c.store.CheckFreeInodesForNewObjects(),
+		StateWriteErr:  c.store.LastWriteErr(),
+		OutputLossErr:  c.helpers.logCollector.Losses().Err(),
 		Processes:      conditions.MachineProcesses(),
 	}
-	if fs := (unix.Statfs_t{}); f.SpaceErr != nil && unix.Statfs(d.path, &fs) == nil {
+	if fs := (unix.Statfs_t{}); f.SpaceErr != nil && unix.Statfs(c.dataDir, &fs) == nil {
 		f.Disk = conditions.Use{Used: (fs.Blocks - fs.Bavail) * uint64(fs.Bsize), Limit: fs.Blocks * uint64(fs.Bsize)}
 	}
 	if f.SpaceErr != nil || f.InodesErr != nil {
-		f.ForeignFiles = foreignFiles(d.path)
+		f.ForeignFiles = foreignFiles(c.dataDir)
 	}
 	if m := hoststats.Memory(); m.Total > 0 {
 		f.Memory = conditions.Use{Used: m.Total - m.Available, Limit: m.Total}
 	}
-	if a.config.Certificates != nil {
-		f.Certificates = a.config.Certificates()
+	if c.certificates != nil {
+		f.Certificates = c.certificates()
 	}
-	f.DamagedFiles, f.DamagedAt = a.store.KeptDamagedFiles()
-	for _, damage := range a.store.Damage() {
+	f.DamagedFiles, f.DamagedAt = c.store.KeptDamagedFiles()
+	for _, damage := range c.store.Damage() {
 		if !filepath.IsAbs(damage.KeptIn) { // the list of kept files has the others
 			f.DamageCount++
 		}
@@ -87,7 +102,7 @@ func (c *conditionFacts) read() conditions.Facts {
 	if at := c.clockSteppedAt.Load(); at != nil {
 		f.ClockSteppedAt = *at
 	}
-	if k := a.helperProcesses.keeper.Status().KeeperProcess; k != c.keeper {
+	if k := c.helpers.keeper.Status().KeeperProcess; k != c.keeper {
 		if c.keeper != (osprocess.ID{}) {
 			c.keeperReplacedAt = f.Now
 		}
@@ -101,7 +116,7 @@ func (c *conditionFacts) read() conditions.Facts {
 
 // addPlugins adds the plugins without a process.
 func (c *conditionFacts) addPlugins(f *conditions.Facts) {
-	for _, p := range c.agent.plugins.supervisor.Plugins() {
+	for _, p := range c.plugins.Plugins() {
 		if p.Err != nil && p.PID == 0 && !p.Idle && p.SupersededBy == "" {
 			err := p.Err
 			if named := fmt.Sprintf("plugin %q (%s): ", p.Name, p.Path); strings.HasPrefix(err.Error(), named) {
@@ -114,8 +129,8 @@ func (c *conditionFacts) addPlugins(f *conditions.Facts) {
 
 // addStateFacts adds the facts in the state: about the node, its tasks and the unknown allocations.
 func (c *conditionFacts) addStateFacts(f *conditions.Facts) {
-	s := c.agent.store.Snapshot()
-	node := s.Node(nil, c.agent.node.ID())
+	s := c.store.Snapshot()
+	node := s.Node(nil, c.nodeID)
 	if node == nil {
 		f.NodeNotReady = true
 		return
@@ -142,7 +157,7 @@ func (c *conditionFacts) addStateFacts(f *conditions.Facts) {
 		}
 	}
 	f.Descriptors = c.descriptorUse(tasks, node.Attributes[descriptors.AttributeDescriptors])
-	for id, alloc := range c.agent.orphanCleaner.RunningUnknownAllocs() {
+	for id, alloc := range c.orphanCleaner.RunningUnknownAllocs() {
 		f.UnknownAllocs = append(f.UnknownAllocs, conditions.UnknownAlloc{ID: id, JobID: alloc.JobID, IsInstance: alloc.IsInstance})
 	}
 	slices.SortFunc(f.UnknownAllocs, func(a, b conditions.UnknownAlloc) int { return strings.Compare(a.ID, b.ID) })
@@ -169,24 +184,26 @@ func (a *Agent) Conditions() *conditions.Tracker { return a.conditions }
 
 // conditionReporter logs conditions when they begin and end, and adds an event to the node for each.
 type conditionReporter struct {
-	agent    *Agent
+	store    *store.Store
+	nodeID   string
+	logger   hclog.Logger
 	unstored []string // messages of unstored events
 }
 
 // report is called by one goroutine. It retries unstored events; the first success also ends the condition StateNotWritten.
 func (r *conditionReporter) report(ctx context.Context, begun, ended []conditions.Condition) {
 	for _, c := range begun {
-		r.agent.logger.Warn("condition begun", "condition", c.Kind, "summary", c.Summary, "remedy", c.Remedy, "commands", c.Commands)
+		r.logger.Warn("condition begun", "condition", c.Kind, "summary", c.Summary, "remedy", c.Remedy, "commands", c.Commands)
 		r.unstored = append(r.unstored, c.Kind+": "+c.Summary+". "+c.Remedy)
 	}
 	for _, c := range ended {
-		r.agent.logger.Info("condition ended", "condition", c.Kind, "object", c.Object)
+		r.logger.Info("condition ended", "condition", c.Kind, "object", c.Object)
 		r.unstored = append(r.unstored, c.Kind+" has ended: "+c.Summary)
 	}
 	r.unstored = r.unstored[max(0, len(r.unstored)-model.MaxNodeEvents):] // the node would drop older ones
 	for len(r.unstored) > 0 {
-		if err := localnode.AddNodeEvent(ctx, r.agent.store, r.agent.node.ID(), "Condition", r.unstored[0]); err != nil {
-			r.agent.logger.Debug("event of the node not stored, is tried again", "event", r.unstored[0], "error", err)
+		if err := localnode.AddNodeEvent(ctx, r.store, r.nodeID, "Condition", r.unstored[0]); err != nil {
+			r.logger.Debug("event of the node not stored, is tried again", "event", r.unstored[0], "error", err)
 			return
 		}
 		r.unstored = r.unstored[1:]

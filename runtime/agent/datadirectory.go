@@ -22,13 +22,14 @@ type dataDirectory struct {
 	path             string
 	isTemporary      bool     // the method close removes the directory
 	isStateEphemeral bool     // the agent starts with an empty state and deletes its state at the end
+	keeperEnded      bool     // the keeper has ended, and so have all tasks
 	lock             *os.File // nil after close
 }
 
 // makeAndLockDataDirectory creates the data directory if it is missing, and locks it. It fails with ErrInUse if
 // another agent has locked it, or if ctx ends during the wait for a lock. The caller must call close.
 func makeAndLockDataDirectory(ctx context.Context, c Config) (*dataDirectory, error) {
-	d := &dataDirectory{path: c.DataDir, isTemporary: c.DataDir == "", isStateEphemeral: c.EphemeralState || c.DataDir == ""}
+	d := &dataDirectory{path: c.DataDir, isTemporary: c.DataDir == "", isStateEphemeral: c.hasEphemeralState()}
 	if err := d.makeAndLock(ctx, c.Logger); err != nil {
 		return nil, errors.Join(err, d.unlockAndRemoveIfTemporary())
 	}
@@ -165,6 +166,15 @@ func (d *dataDirectory) statePath() string {
 		return filepath.Join(d.path, runStateFile)
 	}
 	return filepath.Join(d.path, store.FileName)
+}
+
+// close undoes what makeAndLockDataDirectory has done, as far as no task needs it. It may be called twice.
+func (d *dataDirectory) close() error {
+	var err error
+	if !d.isTemporary && d.lock != nil {
+		err = d.unmountNosuidAllocDirsIfUnused(d.keeperEnded)
+	}
+	return errors.Join(err, d.unlockAndRemoveIfTemporary())
 }
 
 // unlockAndRemoveIfTemporary unlocks the data directory, and removes it if it is temporary. It may be called twice.

@@ -13,7 +13,7 @@ import (
 // ownFiles are the names that agents and their helper processes make in a data directory. Such a name with a suffix after "." or
 // "-" belongs to agents, too, such as state.db.damaged-20260102T120000.
 var ownFiles = []string{
-	".nomad-lite", allocDir, "agent.log", cniCacheDir, "collector", historyFile, "host_volume_plugins", "host_volumes", "keeper", keyringFile, lockFile,
+	".nomad-lite", allocDir, "agent.log", cniCacheDir, "collector", "history", "host_volume_plugins", "host_volumes", "keeper", keyringFile, lockFile,
 	"lost+found", membership.CredentialsFile, "nomad.sock", keeper.OwnerFile, pluginProcessesFile, "plugins", reserveFile, restoreDir, "restored", "run", "sockets", store.FileName, "token",
 }
 

@@ -23,7 +23,6 @@ var keeperArgs = []string{argv0, keeperwire.CommandName}
 // helperProcesses are an agent's helper processes, and its data directory's sockets.
 type helperProcesses struct {
 	dataDirectory  *dataDirectory
-	onOutputLoss   func(logs.OutputLoss)
 	isTaskExpected bool                  // a task starts soon after start, so the log collector is started without one
 	sockets        *socketDir            // nil before start
 	keeper         *keeper.Client        // nil until the keeper runs
@@ -56,11 +55,10 @@ func (h *helperProcesses) start(ctx context.Context) (err error) {
 		}
 	}
 	h.logCollector, err = logs.New(logs.Config{
-		Keeper:         h.keeper,
-		DataDir:        d.path,
-		CollectorArgv:  []string{argv0, collectorwire.CommandName},
-		OnLossOrResume: h.onOutputLoss,
-		Logger:         h.logger,
+		Keeper:        h.keeper,
+		DataDir:       d.path,
+		CollectorArgv: []string{argv0, collectorwire.CommandName},
+		Logger:        h.logger,
 
 		StartProcessWithoutTask: h.isTaskExpected,
 	})
@@ -70,30 +68,29 @@ func (h *helperProcesses) start(ctx context.Context) (err error) {
 	return nil
 }
 
-// stopWatchingSockets stops the goroutine that restores removed sockets.
-func (h *helperProcesses) stopWatchingSockets() {
-	if h.sockets != nil {
-		h.sockets.stopWatching()
-	}
-}
-
-// close shuts down the helper processes, unless tasks may run, and closes the
-// connections to the helper processes. keeperEnded reports whether close has shut them down. If only processes without a
-// record in the state run, the keeper shuts down after these have exited.
-func (h *helperProcesses) close(remaining *remainingProcesses) (keeperEnded bool, err error) {
+// close shuts down the helper processes, unless tasks may run, and closes the connections to the helper processes. If only
+// processes without a record in the state run, the keeper shuts down after these have exited.
+func (h *helperProcesses) close(d *remainingProcessDecider) error {
 	var errs []error
 	if h.logCollector != nil {
 		errs = append(errs, h.logCollector.Close())
 	}
 	if h.keeper != nil {
+		remaining := new(remainingProcesses)
+		if !h.dataDirectory.isStateEphemeral {
+			remaining = d.decisionWithoutAllocs(h.keeper)
+		}
 		var err error
-		keeperEnded, err = h.shutDownKeeperUnlessTasksMayRun(remaining)
+		h.dataDirectory.keeperEnded, err = h.shutDownKeeperUnlessTasksMayRun(remaining)
 		errs = append(errs, err, h.keeper.Close())
 	}
 	if h.sockets != nil {
 		errs = append(errs, h.sockets.close())
+		if h.dataDirectory.keeperEnded && !h.dataDirectory.isTemporary {
+			errs = append(errs, h.sockets.remove())
+		}
 	}
-	return keeperEnded, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 // keeperTimeout is the timeout for requests to the keeper while the agent shuts down.
@@ -125,8 +122,8 @@ func (h *helperProcesses) shutDownKeeperUnlessTasksMayRun(remaining *remainingPr
 }
 
 // logKeepersOfLostDir logs the keepers of an earlier, lost data directory: their tasks run beside this agent's tasks.
-func (a *Agent) logKeepersOfLostDir() {
-	for _, p := range keeper.FindWithLostDir(a.dataDirectory.path) {
-		a.logger.Warn("the keeper of a lost data directory runs, with its plugins and tasks: to end them, stop the agent, run 'nomad-lite agent stop -all' for the data directory, and start the agent again", "pid", p.PID, "dir", a.dataDirectory.path)
+func logKeepersOfLostDir(dataDir string, logger hclog.Logger) {
+	for _, p := range keeper.FindWithLostDir(dataDir) {
+		logger.Warn("the keeper of a lost data directory runs, with its plugins and tasks: to end them, stop the agent, run 'nomad-lite agent stop -all' for the data directory, and start the agent again", "pid", p.PID, "dir", dataDir)
 	}
 }

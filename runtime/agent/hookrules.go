@@ -9,8 +9,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 )
 
-// checkHookRules implements Agent.CheckHookRules.
-func (p *pluginManager) checkHookRules(ctx context.Context) (ruleErrs []error) {
+// CheckHookRules checks the operator's hook rules against the plugins and returns the reasons why rules have no effect. It waits
+// for starting plugins.
+func (p *PluginManager) CheckHookRules(ctx context.Context) (ruleErrs []error) {
 	for _, rule := range p.hookPlugins.Rules() {
 		meanwhile := "until then allocations fail that it might apply to"
 		if rule.WarnOnError {
@@ -37,10 +38,10 @@ func (p *pluginManager) checkHookRules(ctx context.Context) (ruleErrs []error) {
 	return ruleErrs
 }
 
-// logHookRuleErrors logs the errors from checkHookRules when it is called and after each rule change, until ctx ends.
-func (p *pluginManager) logHookRuleErrors(ctx context.Context) {
+// logHookRuleErrors logs the errors from CheckHookRules when it is called and after each rule change, until ctx ends.
+func (p *PluginManager) logHookRuleErrors(ctx context.Context) {
 	for {
-		for _, err := range p.checkHookRules(ctx) {
+		for _, err := range p.CheckHookRules(ctx) {
 			p.logger.Warn("hook block does not work", "error", err)
 		}
 		select {

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -13,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/hostservice"
-	"github.com/nomad-lite/nomad-lite/runtime/core/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/core/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
@@ -45,10 +46,8 @@ func loadOrCreateHookTokenKey(s *store.Store, logger hclog.Logger) hostservice.C
 	return key
 }
 
-// createHookPluginsAndHostService creates the set of hook plugins and starts the host service that hooks call. The function
-// allocRunner returns an allocation's runner, or nil if the node does not have the allocation.
-func (p *pluginManager) createHookPluginsAndHostService(c Config, s *store.Store, data workloaddata.Source, sockets *socketDir, allocRunner func(id string) *allocrunner.Runner) error {
-	key := loadOrCreateHookTokenKey(s, p.logger)
+// createHookPlugins creates the set of hook plugins.
+func (p *PluginManager) createHookPlugins(c *Config, key hostservice.CapabilityTokenKey, cleanups hookCleanupStore) {
 	p.hookPlugins = pluginhooks.New(pluginhooks.Config{
 		FindOrLaunchHook: func(ctx context.Context, name string, until time.Time) (pluginhooks.RemoteHook, *hook.Description, error) {
 			client, takes, err := p.supervisor.Hook(ctx, name, until)
@@ -57,33 +56,32 @@ func (p *pluginManager) createHookPluginsAndHostService(c Config, s *store.Store
 			}
 			return client, takes, nil
 		},
-		LaunchedHooksByName:      func() map[string]*hook.Description { return p.supervisor.HookDescriptionByName() },
+		LaunchedHooksByName:      p.supervisor.HookDescriptionByName,
 		UnlaunchedAllAllocsHooks: p.pluginInfoTracker.hooksOfAllAllocsStillStarting,
 		PluginsOfUnknownType:     p.pluginInfoTracker.neverReportedPlugins,
 		Rules:                    c.HookRules,
 		LimitsByBuiltinHook:      c.SettingsByBuiltinHook,
 		NewCapabilityToken:       key.NewCapabilityToken,
-		CleanupStore:             hookCleanupStore{s, p.logger},
+		CleanupStore:             cleanups,
 		NoCallTimeouts:           c.NoPluginTimeouts,
 		Logger:                   p.logger,
 	})
-	listener, err := sockets.listenForHooks()
-	if err != nil {
-		return err
-	}
+}
+
+// startHostService starts the service that hooks call.
+func (p *PluginManager) startHostService(l net.Listener, key hostservice.CapabilityTokenKey, data workloaddata.Source, allocs *noderunner.Runner) {
 	p.hookService = hostservice.StartHostService(hostservice.Config{
-		Listener: listener, CapabilityKey: key, FindAllocRunner: allocRunner, PreviousAllocsLoaded: p.previousAllocsListed, Data: data, Logger: p.logger.Named("hostservice"),
+		Listener: l, CapabilityKey: key, FindAllocRunner: allocs.AllocRunner, PreviousAllocsLoaded: allocs.StoredAllocsLoaded(), Data: data, Logger: p.logger.Named("hostservice"),
 	})
-	return nil
 }
 
 // missingHookHint explains to users how they provide a missing hook.
 const missingHookHint = "give the directory of its program with -plugin-dir, for an agent name it in a plugin block too"
 
-// checkHookAttachments checks a canonical job's hook attachments. The faults are attachments of a hook that does not exist, is
+// CheckHookAttachments checks a canonical job's hook attachments. The faults are attachments of a hook that does not exist, is
 // never called at this place in a job, or rejects the configuration. The errors in unreachable are about unreachable hooks.
-// checkHookAttachments waits for starting plugins.
-func (p *pluginManager) checkHookAttachments(ctx context.Context, job *api.Job) (faults []admission.HookAttachmentFault, unreachable []error) {
+// CheckHookAttachments waits for starting plugins.
+func (p *PluginManager) CheckHookAttachments(ctx context.Context, job *api.Job) (faults []admission.HookAttachmentFault, unreachable []error) {
 	for _, at := range model.HookAttachments(job) {
 		if at.Hook == "" {
 			faults = append(faults, admission.HookAttachmentFault{Attachment: at, Err: fmt.Errorf("the name of a hook is missing: write %sNAME", model.HookPrefix)})
@@ -115,7 +113,7 @@ func (p *pluginManager) checkHookAttachments(ctx context.Context, job *api.Job) 
 	return faults, unreachable
 }
 
-// pluginLaunchTimeout limits how long checkHookAttachments waits for an exited plugin: it waits only if the plugin's next launch
+// pluginLaunchTimeout limits how long CheckHookAttachments waits for an exited plugin: it waits only if the plugin's next launch
 // follows within this time.
 const pluginLaunchTimeout = time.Second
 

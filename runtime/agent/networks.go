@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 
+	"github.com/nomad-lite/nomad-lite/runtime/core/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/node/network"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
@@ -61,13 +62,11 @@ func (n allocNetworkStore) HasAllocation(id string) bool {
 	return n.store.Snapshot().HasAllocationOrItsTasks(id)
 }
 
-// replaceNetwork passes a reconnected network to its allocation's tasks.
-func (a *Agent) replaceNetwork(network *state.AllocNetwork, reason string) {
-	nodes := a.currentNodeRunner()
-	if nodes == nil {
-		return
-	}
-	if runner := nodes.AllocRunner(network.AllocID); runner != nil {
-		runner.ReplaceNetwork(network, reason)
+// networkReplacer returns a function that passes a reconnected network to its allocation's tasks.
+func networkReplacer(allocs *noderunner.Runner) network.ReplaceNetworkFunc {
+	return func(network *state.AllocNetwork, reason string) {
+		if runner := allocs.AllocRunner(network.AllocID); runner != nil {
+			runner.ReplaceNetwork(network, reason)
+		}
 	}
 }

@@ -145,12 +145,12 @@ func newOwnershipFacts(path string, recorded *dataDirRecord, findOther sameIDDir
 	return f, nil
 }
 
-// dataDirIDOrRandom returns the data directory's random id. It returns a new id in each call if the state is ephemeral.
-func (a *Agent) dataDirIDOrRandom() string {
-	if a.dataDirIdentity == nil {
+// idOrRandom returns the data directory's random id, or a new id in each call if i is nil, because the state is ephemeral.
+func (i *dataDirIdentity) idOrRandom() string {
+	if i == nil {
 		return uuid.NewString()
 	}
-	return a.dataDirIdentity.ownRecord.ID
+	return i.ownRecord.ID
 }
 
 // newDataDirRecord returns a record of the directory at path as it is now, without ID and Agent.

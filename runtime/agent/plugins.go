@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
@@ -22,34 +23,32 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 )
 
-// pluginManager has an agent's plugins, with their hooks and devices.
-type pluginManager struct {
+// PluginManager has an agent's plugins, with their hooks and devices. Its methods may be called concurrently.
+type PluginManager struct {
 	supervisor        *supervisor.Supervisor
 	pluginInfoTracker *pluginInfoTracker
 	devices           *devices.Manager
 	hookPlugins       *pluginhooks.HookPluginSet
-	hookService       *hostservice.HostService // serves hooks' requests to the agent; nil before createHookPluginsAndHostService is called
+	hookService       *hostservice.HostService // serves hooks' requests to the agent; nil before startHostService is called
 	logger            hclog.Logger
 
-	hookRulesChanged     chan struct{} // reload sends a value
-	previousAllocsListed chan struct{} // runBackgroundLoops closes the channel when the node runner has listed an earlier agent's allocations
+	hookRulesChanged chan struct{} // reload sends a value
 
 	stopSupervisor context.CancelFunc // stops the supervisor; nil before start is called
 	supervisorWG   sync.WaitGroup     // waits for the supervisor
 }
 
 // newPluginManager returns a manager without started plugins. The caller must call close.
-func newPluginManager(c supervisor.Config, cache pluginCache, statsInterval time.Duration) *pluginManager {
+func newPluginManager(c supervisor.Config, cache pluginCache, statsInterval time.Duration) *PluginManager {
 	cached := loadCachedPlugins(cache, c.Logger)
 	c.LastServedKey = cached.cachedPluginKey
 	s := supervisor.New(c)
-	return &pluginManager{
-		supervisor:           s,
-		devices:              devices.New(s, devices.Config{StatsInterval: statsInterval, ReserveHasNoTimeout: c.IgnoreLateCalls, Logger: c.Logger}),
-		pluginInfoTracker:    &pluginInfoTracker{cache: cache, cached: cached, pluginLister: s, logger: c.Logger},
-		logger:               c.Logger,
-		hookRulesChanged:     make(chan struct{}, 1),
-		previousAllocsListed: make(chan struct{}),
+	return &PluginManager{
+		supervisor:        s,
+		devices:           devices.New(s, devices.Config{StatsInterval: statsInterval, ReserveHasNoTimeout: c.IgnoreLateCalls, Logger: c.Logger}),
+		pluginInfoTracker: &pluginInfoTracker{cache: cache, cached: cached, pluginLister: s, logger: c.Logger},
+		logger:            c.Logger,
+		hookRulesChanged:  make(chan struct{}, 1),
 	}
 }
 
@@ -57,33 +56,28 @@ func newPluginManager(c supervisor.Config, cache pluginCache, statsInterval time
 //
 // The plugins run until close is called, even if ctx ends earlier, because tasks need their drivers
 // until they are stopped.
-func (p *pluginManager) start(ctx context.Context) {
+func (p *PluginManager) start(ctx context.Context, tasks supervisor.Tasks) {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	p.stopSupervisor = stop
 	p.supervisorWG.Go(func() {
-		if err := p.supervisor.Run(running); err != nil {
+		if err := p.supervisor.Run(running, tasks); err != nil {
 			p.logger.Error("plugins did not end well", "error", err)
 		}
 	})
 }
 
 // runBackgroundLoops retries pending hook cleanups, logs hook rules without effect, and stores plugin descriptions, until ctx
-// ends. The node runner closes previousAllocsListed when it has listed an earlier agent's allocations.
-func (p *pluginManager) runBackgroundLoops(ctx context.Context, previousAllocsListed <-chan struct{}) {
+// ends.
+func (p *PluginManager) runBackgroundLoops(ctx context.Context) {
 	var runningWG sync.WaitGroup
 	runningWG.Go(func() { p.hookPlugins.RetryCleanupsUntilCanceled(ctx) })
 	runningWG.Go(func() { p.logHookRuleErrors(ctx) })
 	runningWG.Go(func() { p.pluginInfoTracker.storeInfoChangesUntilDone(ctx) })
-	select {
-	case <-previousAllocsListed:
-		close(p.previousAllocsListed)
-	case <-ctx.Done():
-	}
 	runningWG.Wait()
 }
 
 // watchPluginPIDs calls onChange when the plugin process pids have changed, until ctx ends.
-func (p *pluginManager) watchPluginPIDs(ctx context.Context, onChange func()) {
+func (p *PluginManager) watchPluginPIDs(ctx context.Context, onChange func()) {
 	var pids []int
 	for {
 		changed := p.supervisor.InfoChanged()
@@ -103,23 +97,15 @@ func (p *pluginManager) watchPluginPIDs(ctx context.Context, onChange func()) {
 	}
 }
 
-// pidsWithoutTasks returns the pids of plugin processes that cannot have tasks. p may be nil.
-func (p *pluginManager) pidsWithoutTasks() []int {
-	if p == nil {
-		return nil
-	}
-	return p.supervisor.PIDsWithoutTasks()
-}
-
 // reload replaces the plugins and the rules for hooks.
-func (p *pluginManager) reload(plugins *catalog.Catalog, rules []pluginhooks.OperatorRule) {
+func (p *PluginManager) reload(plugins *catalog.Catalog, rules []pluginhooks.OperatorRule) {
 	p.supervisor.SetCatalog(plugins)
 	p.hookPlugins.SetRules(rules)
 	wait.Notify(p.hookRulesChanged)
 }
 
 // close rejects hook requests, ends statistics collection, and stops the supervisor.
-func (p *pluginManager) close() {
+func (p *PluginManager) close() {
 	if p.hookService != nil {
 		p.hookService.Close()
 	}
@@ -130,9 +116,9 @@ func (p *pluginManager) close() {
 	}
 }
 
-// taskConfigSchema returns the schema of a driver's task config block. It waits for the driver if its
+// TaskConfigSchema returns the schema of a driver's task config block. It waits for the driver if its
 // plugin is starting.
-func (p *pluginManager) taskConfigSchema(ctx context.Context, driverName string) (*hclspec.Spec, error) {
+func (p *PluginManager) TaskConfigSchema(ctx context.Context, driverName string) (*hclspec.Spec, error) {
 	d, err := p.supervisor.Driver(ctx, driverName)
 	if err != nil {
 		return nil, err
@@ -140,13 +126,19 @@ func (p *pluginManager) taskConfigSchema(ctx context.Context, driverName string)
 	return d.TaskConfigSchema(ctx)
 }
 
-// driverCapabilities returns a driver's capabilities. It waits for the driver if its plugin is starting.
-func (p *pluginManager) driverCapabilities(ctx context.Context, driverName string) (*driver.Capabilities, error) {
+// DriverCapabilities returns a driver's capabilities. It waits for the driver if its plugin is starting.
+func (p *PluginManager) DriverCapabilities(ctx context.Context, driverName string) (*driver.Capabilities, error) {
 	d, err := p.supervisor.Driver(ctx, driverName)
 	if err != nil {
 		return nil, err
 	}
 	return d.Capabilities(ctx)
+}
+
+// DeviceStats returns all devices' statistics. Without recent statistics it waits for the device plugins, for two seconds at
+// most.
+func (p *PluginManager) DeviceStats(ctx context.Context) []*api.DeviceGroupStats {
+	return p.devices.StartSamplingAndGetStats(ctx)
 }
 
 // driverConfig returns the machine's properties that SetConfig sends to drivers. No field is nil, because drivers made from

@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
-	"github.com/nomad-lite/nomad-lite/runtime/core/noderunner"
+	"github.com/nomad-lite/nomad-lite/runtime/core"
 	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/node/orphans"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -47,7 +47,7 @@ func (r *remainingProcesses) keepAllForUnknownDriver() { r.taskMayRun, r.keepAll
 // remainingProcessDecider decides which processes continue after the agent has exited.
 type remainingProcessDecider struct {
 	store         *store.Store
-	orphanCleaner *orphans.Cleaner
+	orphanCleaner *orphans.Cleaner // nil if the agent has not looked for orphans yet
 	logger        hclog.Logger
 
 	decision atomic.Pointer[remainingProcesses] // nil before decideRemainingProcesses is called
@@ -64,15 +64,13 @@ func (r *remainingProcessDecider) mustKeepPlugin(key supervisor.PluginKey, pid i
 }
 
 // decideRemainingProcesses returns the processes that must continue: the plugins of tasks that may run according to the state,
-// and plugins with child processes, because an agent can exit before it has restored its tasks, and the state can be lost. nodes
-// is nil if Agent.Run was not called. Plugin processes without tasks, in pidsWithoutTasks, need not continue even if they have
-// child processes.
-func (r *remainingProcessDecider) decideRemainingProcesses(nodes *noderunner.Runner, k *keeper.Client, pidsWithoutTasks []int) *remainingProcesses {
+// and plugins with child processes, because an agent can exit before it has restored its tasks, and the state can be lost.
+// pluginsOfTasks are those of the tasks that this agent knows. Plugin processes without tasks, in pidsWithoutTasks, need not
+// continue even if they have child processes.
+func (r *remainingProcessDecider) decideRemainingProcesses(pluginsOfTasks map[core.Plugin]bool, k *keeper.Client, pidsWithoutTasks []int) *remainingProcesses {
 	remaining := r.remainingProcessesFromState()
-	if nodes != nil {
-		for key := range nodes.PluginsNeededAfterShutdown() {
-			remaining.keepPluginBecauseTaskMayRun(supervisor.PluginKey(key))
-		}
+	for key := range pluginsOfTasks {
+		remaining.keepPluginBecauseTaskMayRun(supervisor.PluginKey(key))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), keeperTimeout)
 	defer cancel()
@@ -94,6 +92,15 @@ func (r *remainingProcessDecider) decideRemainingProcesses(nodes *noderunner.Run
 	return remaining
 }
 
+// decisionWithoutAllocs returns the result of decideRemainingProcesses. If it was not called, because the agent has started no
+// plugins, decisionWithoutAllocs calls it.
+func (r *remainingProcessDecider) decisionWithoutAllocs(k *keeper.Client) *remainingProcesses {
+	if remaining := r.decision.Load(); remaining != nil {
+		return remaining
+	}
+	return r.decideRemainingProcesses(nil, k, nil)
+}
+
 // tasksMayRun reports whether tasks may run according to the state.
 func (r *remainingProcessDecider) tasksMayRun() bool {
 	state := r.store.Snapshot()
@@ -109,7 +116,7 @@ func (r *remainingProcessDecider) tasksMayRun() bool {
 // remainingProcessesFromState returns the processes that must continue according to the state.
 func (r *remainingProcessDecider) remainingProcessesFromState() *remainingProcesses {
 	remaining := new(remainingProcesses)
-	remaining.keepPluginsOfTasksInState(r.store, r.orphanCleaner.OrphansHandled())
+	remaining.keepPluginsOfTasksInState(r.store, r.orphanCleaner != nil && r.orphanCleaner.OrphansHandled())
 	return remaining
 }
 

@@ -2,23 +2,61 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"sync"
 	"time"
-
-	"github.com/hashicorp/go-hclog"
 )
 
-// service is a part of the agent that works in the background while the agent runs.
+// service is one row of the agent's list. open and run call constructors and methods with what they need of the agent, so that
+// no service knows the agent.
 type service struct {
 	name string
+	in   agentKind
+	// open makes the service. It may use the services before it in the list; nil if there is nothing to make.
+	open func(context.Context, *Agent) error
+	// close ends what open has begun, also if open has failed. It is called in reverse list order; nil if there is nothing to end.
+	close func(*Agent) error
+
 	from startCondition
 	// until is the shutdown phase at which the context of run ends.
 	until shutdownPhase
-	// run blocks until its context ends, or until the service has nothing more to do.
-	run func(context.Context)
+	// run blocks until its context ends, or until the service has nothing more to do. It may use all services; nil if the service
+	// does nothing in the background.
+	run func(context.Context, *Agent)
 }
 
-// startCondition is what must have happened before a service starts.
+// agentKind is the kind of agents that have a service.
+type agentKind int
+
+const (
+	anyAgent       agentKind = iota
+	localAgent               // schedules for itself
+	clusterAgent             // is a node of a cluster
+	permanentAgent           // keeps its state
+	ephemeralAgent           // deletes its state at the end, as nomad-lite run does
+)
+
+func (k agentKind) String() string {
+	return [...]string{"", "without a cluster", "in a cluster", "if the state is kept", "if the state is deleted at the end"}[k]
+}
+
+// includes reports whether an agent with the configuration is of the kind k.
+func (k agentKind) includes(c *Config) bool {
+	switch k {
+	case localAgent:
+		return c.Cluster == nil
+	case clusterAgent:
+		return c.Cluster != nil
+	case permanentAgent:
+		return !c.hasEphemeralState()
+	case ephemeralAgent:
+		return c.hasEphemeralState()
+	}
+	return true
+}
+
+// startCondition is what must have happened before a service runs.
 type startCondition int
 
 const (
@@ -45,15 +83,54 @@ func (p shutdownPhase) String() string {
 	return [...]string{"when a shutdown is requested", "when no allocation changes any more", "when the last changes are stored", "when servers have the last states"}[p]
 }
 
+// OpenedService is a service of an agent, with the time that Open took for it.
+type OpenedService struct {
+	Name         string
+	OpenDuration time.Duration
+}
+
+// Services returns the agent's services in their order.
+func (a *Agent) Services() []OpenedService { return slices.Clone(a.opened) }
+
+// openServices opens the services in list order, until one fails.
+func (a *Agent) openServices(ctx context.Context) error {
+	for _, s := range a.list {
+		began := time.Now()
+		a.opened = append(a.opened, OpenedService{Name: s.name})
+		if s.open == nil {
+			continue
+		}
+		err := s.open(ctx, a)
+		d := time.Since(began)
+		a.opened[len(a.opened)-1].OpenDuration = d
+		a.logger.Debug("service opened", "service", s.name, "duration", d, "error", err)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// closeServices closes the opened services in reverse list order.
+func (a *Agent) closeServices() error {
+	var errs []error
+	for ; len(a.opened) > 0; a.opened = a.opened[:len(a.opened)-1] {
+		if s := a.list[len(a.opened)-1]; s.close != nil {
+			errs = append(errs, s.close(a))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // runningServices are a running agent's services.
 type runningServices struct {
 	end [agentLeaves + 1]context.CancelFunc
 	wg  [agentLeaves + 1]sync.WaitGroup
 }
 
-// startServices starts services in list order. Those until shutdownRequested end with ctx. The caller must call endPhase for each
-// phase, in their order, when ctx has ended. registered is closed when the node is registered.
-func startServices(ctx context.Context, list []service, registered <-chan struct{}, logger hclog.Logger) *runningServices {
+// startServices starts the services in list order. Those until shutdownRequested end with ctx. The caller must call endPhase
+// for each phase, in their order, when ctx has ended. registered is closed when the node is registered.
+func (a *Agent) startServices(ctx context.Context, registered <-chan struct{}) *runningServices {
 	r := new(runningServices)
 	var contexts [agentLeaves + 1]context.Context
 	contexts[shutdownRequested], r.end[shutdownRequested] = ctx, func() {}
@@ -63,7 +140,10 @@ func startServices(ctx context.Context, list []service, registered <-chan struct
 	immediately := make(chan struct{})
 	close(immediately)
 	begin := [...]<-chan struct{}{atOnce: immediately, afterRegistration: registered, atShutdown: ctx.Done()}
-	for _, s := range list {
+	for _, s := range a.list {
+		if s.run == nil {
+			continue
+		}
 		ctx := contexts[s.until]
 		r.wg[s.until].Go(func() {
 			select {
@@ -72,9 +152,9 @@ func startServices(ctx context.Context, list []service, registered <-chan struct
 				return
 			}
 			start := time.Now()
-			logger.Debug("service starts", "service", s.name)
-			s.run(ctx)
-			logger.Debug("service has ended", "service", s.name, "duration", time.Since(start))
+			a.logger.Debug("service starts", "service", s.name)
+			s.run(ctx, a)
+			a.logger.Debug("service has ended", "service", s.name, "duration", time.Since(start))
 		})
 	}
 	return r

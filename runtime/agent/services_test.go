@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -13,16 +14,48 @@ import (
 )
 
 func TestReferenceServices(t *testing.T) {
-	table := docpage.NewTable("Service", "Starts", "Ends")
-	directory := &dataDirectory{isStateEphemeral: true}
-	local := (&Agent{dataDirectory: directory}).services(nil, nil)
-	onlyInCluster := slices.DeleteFunc((&Agent{dataDirectory: directory, cluster: &clusterNode{}}).services(nil, nil), func(s service) bool {
-		return slices.ContainsFunc(local, func(l service) bool { return l.name == s.name })
-	})
-	for _, s := range slices.Concat(local, onlyInCluster) {
-		table.AddRow(s.name, s.from.String(), s.until.String())
+	table := docpage.NewTable("Service", "Agents", "Starts to work", "Ends")
+	for _, s := range allServices {
+		from, until := "", ""
+		if s.run != nil {
+			from, until = s.from.String(), s.until.String()
+		}
+		table.AddRow(s.name, s.in.String(), from, until)
 	}
 	docpage.CheckPart(t, "explanation/processes.md", table.String())
+}
+
+// Services open in list order. If one fails, it and those before it are closed in reverse order, once.
+func TestServicesOpenAndCloseInOrder(t *testing.T) {
+	var log []string
+	newService := func(name string, openErr error) service {
+		return service{
+			name: name,
+			open: func(context.Context, *Agent) error {
+				log = append(log, "open "+name)
+				return openErr
+			},
+			close: func(*Agent) error {
+				log = append(log, "close "+name)
+				return errors.New(name)
+			},
+		}
+	}
+	a := &Agent{logger: hclog.NewNullLogger(), list: []service{
+		newService("state", nil), {name: "volumes"}, newService("node", errors.New("no address")), newService("conditions", nil),
+	}}
+	if err := a.openServices(t.Context()); err == nil || err.Error() != "no address" {
+		t.Errorf("open: %v", err)
+	}
+	if err := a.Close(); err == nil || err.Error() != "node\nstate" {
+		t.Errorf("close: %v", err)
+	}
+	if err := a.Close(); err != nil {
+		t.Errorf("second close: %v", err)
+	}
+	if want := []string{"open state", "open node", "close node", "close state"}; !slices.Equal(log, want) {
+		t.Errorf("got %q, want %q", log, want)
+	}
 }
 
 // Services start when their condition is met, and end in their phase, each phase after the one before.
@@ -36,7 +69,7 @@ func TestServicesStartAndEndInOrder(t *testing.T) {
 			log = append(log, text)
 		}
 		newService := func(name string, from startCondition, until shutdownPhase) service {
-			return service{name, from, until, func(ctx context.Context) {
+			return service{name: name, from: from, until: until, run: func(ctx context.Context, _ *Agent) {
 				record(name + " starts")
 				<-ctx.Done()
 				record(name + " ends")
@@ -56,13 +89,15 @@ func TestServicesStartAndEndInOrder(t *testing.T) {
 
 		ctx, shutDown := context.WithCancel(t.Context())
 		registered := make(chan struct{})
-		r := startServices(ctx, []service{
+		a := &Agent{logger: hclog.NewNullLogger(), list: []service{
 			newService("node", atOnce, shutdownRequested),
 			newService("networks", afterRegistration, shutdownRequested),
 			newService("reports", atOnce, allocationsReported),
+			{name: "state"},
 			newService("cluster", afterRegistration, agentLeaves),
 			newService("timeout", atShutdown, runnersReturned),
-		}, registered, hclog.NewNullLogger())
+		}}
+		r := a.startServices(ctx, registered)
 		expect("start", "node starts", "reports starts")
 		close(registered)
 		expect("registered", "cluster starts", "networks starts")
@@ -82,9 +117,10 @@ func TestServicesStartAndEndInOrder(t *testing.T) {
 func TestServiceThatNeverStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, shutDown := context.WithCancel(t.Context())
-		r := startServices(ctx, []service{{"networks", afterRegistration, shutdownRequested, func(context.Context) {
+		a := &Agent{logger: hclog.NewNullLogger(), list: []service{{name: "networks", from: afterRegistration, run: func(context.Context, *Agent) {
 			t.Error("the service runs")
-		}}}, make(chan struct{}), hclog.NewNullLogger())
+		}}}}
+		r := a.startServices(ctx, make(chan struct{}))
 		shutDown()
 		r.endPhase(shutdownRequested)
 	})

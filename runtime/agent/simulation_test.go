@@ -46,7 +46,7 @@ import (
 //	make simulate
 //	go test -run Simulation ./runtime/agent -seed 42
 func TestSimulation(t *testing.T) {
-	runSimulations(t, 20, func(_ testing.TB, s *simulation) allocSource { return &schedulerSource{s} })
+	runSimulations(t, 20, func(_ testing.TB, s *simulation) simAllocSource { return &schedulerSource{s} })
 }
 
 // runSimulations runs simulations with agents that get their allocations from newSource's source. sample is the number of
@@ -64,10 +64,10 @@ func runSimulations(t *testing.T, sample int, newSource newSourceFunc) {
 }
 
 // newSourceFunc returns the source of a simulation's allocations. It is called once, in the simulation's bubble.
-type newSourceFunc func(testing.TB, *simulation) allocSource
+type newSourceFunc func(testing.TB, *simulation) simAllocSource
 
-// allocSource assigns a simulation's allocations. It outlives the agents.
-type allocSource interface {
+// simAllocSource assigns a simulation's allocations. It outlives the agents.
+type simAllocSource interface {
 	// connect returns a starting agent's connection. emit adds an event to an allocation's tasks.
 	connect(g *simAgent, sync *localnode.AllocSync, emit func(allocID string, e *api.TaskEvent)) sourceConnection
 	// storesJobs reports whether the store has all allocations' jobs.
@@ -156,7 +156,7 @@ type simulation struct {
 	store  *store.Store
 	host   *simulatedHost
 	node   *api.Node
-	source allocSource
+	source simAllocSource
 
 	mu            sync.Mutex
 	faultRand     *rand.Rand // random source for ids and rejected changes
@@ -291,7 +291,7 @@ func (s *simulation) start() {
 	})
 	ctx, end := context.WithCancelCause(context.Background())
 	g.end = end
-	(&orphans.Cleaner{Store: s.store, AllocDirRoot: allocs, Logger: logger}).DestroyOrAdoptOrphans(ctx, up)
+	(&orphans.Cleaner{Store: s.store, AllocDirRoot: allocs, Logger: logger}).DestroyOrAdoptOrphans(ctx, up, nil)
 	if _, err := s.store.Update(ctx, func(tx *store.Txn) error { node := *s.node; tx.PutNodeWithStorageEvents(&node); return nil }); err != nil {
 		s.host.addViolation("node: %v", err)
 	}

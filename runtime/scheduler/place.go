@@ -59,10 +59,10 @@ type Env struct {
 	Now func() time.Time
 	// MonotonicUptime is a monotonic clock for detecting steps in Now. Nil means Now never steps.
 	MonotonicUptime func() time.Duration
-	// FirstPluginReports returns a channel that is closed when no plugin is expected to report soon, and the stored node has
+	// FirstPluginReports is closed when no plugin is expected to report soon, and the stored node has
 	// the drivers and devices of all plugins that have reported. If a request's placement fails earlier because of a node
-	// property, the request waits for the channel. The channel must be closed within seconds. Nil means requests do not wait.
-	FirstPluginReports func() <-chan struct{}
+	// property, the request waits for the channel. It must be closed within seconds. Nil means requests do not wait.
+	FirstPluginReports <-chan struct{}
 	// FindUnknownInstance returns the ID of an allocation that runs under a stored job's name although the state has lost it,
 	// or "": nothing is placed under this name. It must not block. Nil means there are none.
 	FindUnknownInstance func(job *api.Job, allocName string) (allocID string)

@@ -13,13 +13,13 @@ var errPluginsStarting = errors.New("scheduler: the plan lacks plugins that are 
 // arePluginsStarting reports whether the node's record may soon get drivers and devices of starting plugins. After it has
 // returned false, the stored node has these drivers and devices.
 func (s *Scheduler) arePluginsStarting() bool {
-	return s.hostEnv.FirstPluginReports != nil && !wait.IsClosed(s.hostEnv.FirstPluginReports())
+	return s.hostEnv.FirstPluginReports != nil && !wait.IsClosed(s.hostEnv.FirstPluginReports)
 }
 
 // waitForFirstPluginReports blocks until arePluginsStarting returns false. An error is ctx's cause.
 func (s *Scheduler) waitForFirstPluginReports(ctx context.Context) error {
 	select {
-	case <-s.hostEnv.FirstPluginReports():
+	case <-s.hostEnv.FirstPluginReports:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)

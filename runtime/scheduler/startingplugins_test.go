@@ -44,7 +44,7 @@ func TestRequestsWaitForStartingPlugins(t *testing.T) {
 		memory := schedtest.NewFaultyStoreWithNode(t, schedtest.NewReadyNodeWithMockDriver(1000))
 		reported := make(chan struct{})
 		env := newTestEnv()
-		env.FirstPluginReports = func() <-chan struct{} { return reported }
+		env.FirstPluginReports = reported
 		s := scheduler.New(scheduler.Config{NodeID: "node", Store: memory, HostEnv: env, Logger: hclog.NewNullLogger()})
 		began := time.Now()
 		if _, err := s.RegisterAndEvaluateJob(t.Context(), batchJob(nil), scheduler.RegisterOptions{}); err != nil || time.Since(began) != 0 {

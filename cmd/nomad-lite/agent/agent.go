@@ -16,6 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentconfig"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/extras"
 	"github.com/nomad-lite/nomad-lite/internal/datadir"
 	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
@@ -26,7 +27,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/agent/httpapi"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/otlp"
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec/confined"
-	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 )
 
 const agentHelp = `Run an agent, which runs jobs on this machine and restarts their tasks.
@@ -70,6 +70,7 @@ type options struct {
 	logJSON                 bool
 	logSourceLocation       bool
 	printSystemdUnit        bool
+	printServices           bool
 	detach                  detachOptions
 	endTasksWithoutRecord   bool
 	adoptTasksWithoutRecord bool
@@ -132,6 +133,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	f.BoolVar(&o.adoptTasksWithoutRecord, "adopt-unknown", false, "take over the tasks that run in the data directory and whose jobs the state has lost, with their jobs")
 	f.BoolVar(&o.endTasksWithoutRecord, "end-unknown", false, "end the tasks that run in the data directory and that the state has lost")
 	f.BoolVar(&o.printSystemdUnit, "print-unit", false, "print a systemd unit that starts this agent, with these flags")
+	f.BoolVar(&o.printServices, "services", false, "print the services of the agent, and how long each took to open, when the agent is ready")
 	f.BoolVar(&o.detach.enabled, "detach", false, "start the agent in the background, and return when it is ready")
 	f.DurationVar(&o.detach.timeout, "detach-timeout", time.Minute, "`duration` that the agent has to become ready, with -detach")
 	f.StringVar(&o.detach.logFile, "log-file", "", "`file` to which the agent appends its output, with -detach")
@@ -171,7 +173,9 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	defer l.closeAndRemoveSocketFiles()
 	open := agentconfig.New(c, plugins, logger)
 	traces, exportedMetrics := agentconfig.TraceAndMetricExportConfigs(c, logger)
-	open.OTLP, open.EndTasksWithoutRecord, open.AdoptTasksWithoutRecord, open.ClaimTasksOfCopiedDataDir = traces, o.endTasksWithoutRecord, o.adoptTasksWithoutRecord, o.claimTasksOfCopiedDir
+	usageHistory := new(extras.UsageHistory)
+	open.Extensions = extras.AppendTraceExport([]agent.Extension{usageHistory}, traces)
+	open.EndTasksWithoutRecord, open.AdoptTasksWithoutRecord, open.ClaimTasksOfCopiedDataDir = o.endTasksWithoutRecord, o.adoptTasksWithoutRecord, o.claimTasksOfCopiedDir
 	open.Secrets = secrets
 	open.Cluster = agentconfig.ClusterConfig(c)
 	open.Node.APIUsesTLS = l.certificates != nil
@@ -214,7 +218,10 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 		agent: a, flags: o, advertisedTCPAddress: advertisedAddress, listeners: l, config: c, streams: s, logger: logger,
 		systemdNotifier: takeSystemdNotifierFromEnv(), readyPipe: readyPipe, receivedSignals: signals,
 	}
-	r.metricsCollector = collect.New(a.Store(), a, a.Node().ID())
+	r.metricsCollector = collect.New(a.Store(), collect.Sources{
+		Allocs: a.Allocs(), HostStats: a.HostSampler().Sample, Plugins: a.Supervisor().Plugins, Conditions: a.Conditions(),
+		Keeper: a.Keeper(), LogCollector: a.LogCollector(),
+	}, a.Node().ID())
 	r.metricsCollector.SetSettings(c.Telemetry)
 	if exportedMetrics.IsExportEnabled() {
 		node := a.Node().TaskEnvNode()
@@ -230,34 +237,16 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 		f, _, err := a.WriteSnapshot(ctx, omitKeys)
 		return f, err
 	}
-	r.api = httpapi.New(httpapi.Config{
-		Store:             a.Store(),
-		Scheduler:         a.Scheduler(),
-		Node:              a,
-		Volumes:           a.Node().VolumeManager(),
-		Metrics:           r.metricsCollector,
-		History:           r.agent.History(),
-		JobParser:         confined.NewChildProcessParser("nomad-lite", JobParserCommand),
-		NodeID:            a.Node().ID(),
-		Region:            a.Node().TaskEnvNode().Region,
-		AdvertiseAddr:     advertisedAddress,
-		Conditions:        a.Conditions(),
-		AgentFuncs:        httpapi.AgentFuncs{ConfigWithoutSecrets: r.configForAPI, Reload: r.reloadConfig, WriteSnapshot: writeSnapshot, DescribePlugins: func() any { return r.pluginReport() }, PluginsChanged: a.PluginsChanged, RestartPlugin: a.RestartPlugin},
-		MonitoredLog:      logger,
-		Secrets:           secrets,
-		DisableRemoteExec: c.DisableRemoteExec,
-		OptionalRoutes:    httpapi.OptionalRoutes{EnableDebug: c.EnableDebug, DisableWebPage: c.DisableWebPage},
-		NomadAPIVersion:   fingerprint.NomadVersion,
-		OperatorToken:     token,
-		ReadOnlyToken:     readToken,
-		Cluster:           a.ClusterAPI(),
-		Identities:        a.Identities(),
-		AcceptedHostNames: l.acceptedHostNames(c, a.Host().Hostname),
-		ReplyHeaders:      c.HTTPHeaders,
-		Logger:            logger,
-
-		TLSHandshakeTimeout: c.TLSHandshakeTimeout,
-	})
+	apiConfig := a.APIConfig()
+	apiConfig.History = usageHistory
+	apiConfig.Metrics, apiConfig.JobParser = r.metricsCollector, confined.NewChildProcessParser("nomad-lite", JobParserCommand)
+	apiConfig.AdvertiseAddr, apiConfig.AcceptedHostNames = advertisedAddress, l.acceptedHostNames(c, a.Host().Hostname)
+	apiConfig.AgentFuncs = httpapi.AgentFuncs{ConfigWithoutSecrets: r.configForAPI, Reload: r.reloadConfig, WriteSnapshot: writeSnapshot, DescribePlugins: func() any { return r.pluginReport() }, PluginsChanged: a.Supervisor().InfoChanged, RestartPlugin: a.Supervisor().Restart}
+	apiConfig.MonitoredLog, apiConfig.Secrets = logger, secrets
+	apiConfig.OptionalRoutes = httpapi.OptionalRoutes{EnableDebug: c.EnableDebug, DisableWebPage: c.DisableWebPage}
+	apiConfig.OperatorToken, apiConfig.ReadOnlyToken, apiConfig.DisableRemoteExec = token, readToken, c.DisableRemoteExec
+	apiConfig.ReplyHeaders, apiConfig.TLSHandshakeTimeout = c.HTTPHeaders, c.TLSHandshakeTimeout
+	r.api = httpapi.New(apiConfig)
 	a.SetClusterAPI(r.api.HandlerWithAllRights())
 	return r.runUntilStopped(ctx)
 }

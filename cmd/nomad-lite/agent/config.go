@@ -157,7 +157,7 @@ const describePluginsTimeout = time.Second
 func (r *runningAgent) describePluginProcesses() []pluginstatus.Process {
 	ctx, cancel := context.WithTimeout(context.Background(), describePluginsTimeout)
 	defer cancel()
-	plugins, fingerprints := r.agent.Plugins(), pluginreport.LatestFingerprints{DriverInfoByName: r.agent.Drivers(), DeviceGroups: r.agent.DeviceGroups()}
+	plugins, fingerprints := r.agent.Supervisor().Plugins(), pluginreport.LatestFingerprints{DriverInfoByName: r.agent.Supervisor().DriverInfoByName(), DeviceGroups: r.agent.Supervisor().DeviceGroups()}
 	processes := make([]pluginstatus.Process, len(plugins))
 	var described sync.WaitGroup
 	running := make(map[int]bool)
@@ -189,7 +189,7 @@ func (r *runningAgent) describePluginCached(ctx context.Context, p supervisor.Pl
 	if known, ok := r.descriptionsByPluginPID.Load(p.PID); ok {
 		return known.(*supervisor.Description)
 	}
-	d, err := r.agent.DescribePlugin(ctx, p.Serves)
+	d, err := r.agent.Supervisor().Describe(ctx, p.Serves)
 	if err != nil {
 		return nil
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/pluginreport"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/pluginstatus"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/runtime/core"
 	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
 )
@@ -16,7 +17,7 @@ import (
 func (r *runningAgent) hookStatuses() []pluginstatus.Hook {
 	list := []pluginstatus.Hook{}
 	rules := r.currentConfig().HookRules
-	for _, p := range r.agent.Plugins() {
+	for _, p := range r.agent.Supervisor().Plugins() {
 		name := p.Serves.Name
 		switch {
 		case p.SupersededBy != "":
@@ -51,7 +52,7 @@ func (r *runningAgent) hookStatuses() []pluginstatus.Hook {
 		list[at].Rule = describeHookRule(rule)
 	}
 	for i, h := range list {
-		list[i].Allocs = r.agent.RunningAllocIDsUsingHook(h.Name)
+		list[i].Allocs = r.agent.Allocs().AllocsUsingPlugin(core.Plugin{Type: base.TypeHook, Name: h.Name})
 	}
 	return list
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentconfig"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/collect"
@@ -95,11 +96,25 @@ func (r *runningAgent) announceWhenReady(ctx context.Context) {
 		} else {
 			fmt.Fprint(r.streams.Err, message)
 		}
+		if r.flags.printServices {
+			r.printServices()
+		}
 		// A script that waits for the agent can read the line in its log next.
 		r.systemdNotifier.notify("READY=1")
 		r.readyPipe.announce(message)
 	case <-ctx.Done():
 	}
+}
+
+// printServices prints the agent's services in the order in which they were opened.
+func (r *runningAgent) printServices() {
+	table := output.NewTable("Service", "Opened in")
+	for _, s := range r.agent.Services() {
+		table.AddRow(s.Name, s.OpenDuration.Round(10*time.Microsecond))
+	}
+	page := output.NewPage(r.streams)
+	page.AddTable(table)
+	_ = output.PrintPage(r.streams, page) // a closed standard output must not end the agent
 }
 
 // pushMetrics sends metrics to the configured sinks. It starts when the node is registered, because metrics have labels
@@ -172,7 +187,7 @@ func (r *runningAgent) forceKillOnSignalOrDeadline(agentEnded <-chan struct{}) {
 	var drainDeadline <-chan time.Time
 	if d := r.currentConfig().DrainOnExit; d != nil && !r.flags.devMode {
 		if d.StopAllAtOnce {
-			r.agent.ForceKillAllocs()
+			r.agent.Allocs().ForceKillAllAllocs()
 		}
 		if d.Deadline > 0 {
 			timer := time.NewTimer(d.Deadline)
@@ -181,7 +196,7 @@ func (r *runningAgent) forceKillOnSignalOrDeadline(agentEnded <-chan struct{}) {
 		}
 	}
 	if r.waitFurtherSignal(drainDeadline, agentEnded) {
-		r.agent.ForceKillAllocs()
+		r.agent.Allocs().ForceKillAllAllocs()
 		<-agentEnded
 	}
 }

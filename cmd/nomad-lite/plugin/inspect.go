@@ -139,7 +139,7 @@ func describePlugin(ctx context.Context, a *agent.Agent, targetForError string, 
 	if err := localplugins.WaitPluginsLaunchedOrFailed(ctx, a); err != nil {
 		return nil, err
 	}
-	plugins := slices.DeleteFunc(a.Plugins(), func(p supervisor.PluginStatus) bool { return !matches(p) })
+	plugins := slices.DeleteFunc(a.Supervisor().Plugins(), func(p supervisor.PluginStatus) bool { return !matches(p) })
 	if len(plugins) == 0 {
 		return nil, fmt.Errorf("there is no such plugin; nomad-lite plugin list shows all, and ./%s is a file in this directory", targetForError)
 	}
@@ -159,13 +159,13 @@ func describePlugin(ctx context.Context, a *agent.Agent, targetForError string, 
 	if key.Name == "" {
 		key = supervisor.PluginKey{Type: base.TypeHook, Name: plugin.Name} // a builtin hook that has not been started
 	}
-	d, err := a.DescribePlugin(ctx, key)
+	d, err := a.Supervisor().Describe(ctx, key)
 	if err != nil {
 		return nil, err
 	}
 	p := newInspectedPlugin(plugin.Path, d)
 	if d.Info.Type == base.TypeDevice {
-		groups := slices.DeleteFunc(a.DeviceGroups(), func(g supervisor.DeviceGroup) bool { return g.PluginName != d.Info.Name })
+		groups := slices.DeleteFunc(a.Supervisor().DeviceGroups(), func(g supervisor.DeviceGroup) bool { return g.PluginName != d.Info.Name })
 		p.Devices = devices.ToAPINodeDevices(groups)
 	}
 	return p, nil

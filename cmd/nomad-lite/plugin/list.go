@@ -82,7 +82,7 @@ func startAndListPlugins(ctx context.Context, pluginFlags localplugins.Flags, s 
 // waitPluginsLaunchedOrFailed waits until the plugins have launched or failed, and prints the names of slow ones. It
 // returns an error only if ctx ends.
 func waitPluginsLaunchedOrFailed(ctx context.Context, a *agent.Agent, s *cli.Streams) error {
-	if err := a.WaitBrieflyForDriverHealth(ctx); err != nil {
+	if err := a.Supervisor().WaitBrieflyForFirstReports(ctx); err != nil {
 		return err
 	}
 	for _, row := range newPluginRows(a) {
@@ -95,8 +95,8 @@ func waitPluginsLaunchedOrFailed(ctx context.Context, a *agent.Agent, s *cli.Str
 }
 
 func newPluginRows(a *agent.Agent) (rows []*pluginstatus.Plugin) {
-	fingerprints := pluginreport.LatestFingerprints{DriverInfoByName: a.Drivers(), DeviceGroups: a.DeviceGroups()}
-	for _, p := range a.Plugins() {
+	fingerprints := pluginreport.LatestFingerprints{DriverInfoByName: a.Supervisor().DriverInfoByName(), DeviceGroups: a.Supervisor().DeviceGroups()}
+	for _, p := range a.Supervisor().Plugins() {
 		rows = append(rows, pluginreport.DescribePlugin(p, fingerprints))
 	}
 	return rows

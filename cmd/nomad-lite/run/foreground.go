@@ -26,7 +26,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/connlimit"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/httpapi"
-	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/variables"
@@ -56,7 +55,7 @@ type foregroundRun struct {
 }
 
 func (r *foregroundRun) runJobs(ctx context.Context) error {
-	if err := r.agent.WaitBrieflyForDriverHealth(ctx); err != nil {
+	if err := r.agent.Supervisor().WaitBrieflyForFirstReports(ctx); err != nil {
 		return err
 	}
 	if err := r.waitNeededPluginsReady(ctx); err != nil {
@@ -106,12 +105,7 @@ func (r *foregroundRun) runJobs(ctx context.Context) error {
 
 // serveTaskAPI serves the HTTP API on the sockets in the tasks' directories, and to no other client.
 func (r *foregroundRun) serveTaskAPI(ctx context.Context) {
-	node := r.agent.Node()
-	tasks := httpapi.New(httpapi.Config{
-		Store: r.agent.Store(), Scheduler: r.agent.Scheduler(), Node: r.agent, NodeID: node.ID(), Region: node.TaskEnvNode().Region,
-		Conditions: r.agent.Conditions(), NomadAPIVersion: fingerprint.NomadVersion, Identities: r.agent.Identities(), Logger: r.logger,
-	})
-	if err := tasks.Serve(ctx, connlimit.New(connlimit.Config{Logger: r.logger}).LimitListener(r.agent.TaskAPIListener())); err != nil {
+	if err := httpapi.New(r.agent.APIConfig()).Serve(ctx, connlimit.New(connlimit.Config{Logger: r.logger}).LimitListener(r.agent.TaskAPIListener())); err != nil {
 		r.logger.Warn("tasks cannot reach the API", "error", err)
 	}
 }
@@ -202,7 +196,7 @@ func withoutDefaultReschedule(job *api.Job, updateAllAtOnce bool) *api.Job {
 
 // allocLogDir returns the directory with the output of an allocation's tasks.
 func (r *foregroundRun) allocLogDir(allocID string) string {
-	dir, err := r.agent.AllocDir(allocID)
+	dir, err := r.agent.Files().AllocDir(allocID)
 	if err != nil {
 		return "" // AllocDir fails only for an invalid ID, which a scheduler does not create
 	}
@@ -308,7 +302,7 @@ func (r *foregroundRun) deregisterJobsOrKillAllocs(ctx context.Context, reason s
 	for _, f := range r.jobFiles {
 		if _, err := r.agent.Scheduler().DeregisterJob(ctx, scheduler.JobKeyOf(f.Job), scheduler.DeregisterOptions{}); err != nil {
 			r.taskView.QueueMessage("the job cannot be stopped in order: " + err.Error())
-			r.agent.ForceKillAllocs()
+			r.agent.Allocs().ForceKillAllAllocs()
 			return
 		}
 	}
@@ -361,7 +355,7 @@ func (r *foregroundRun) stopThenKillOnSignals(ctx context.Context) {
 	untilEnded, cancel := context.WithCancel(ctx)
 	defer cancel()
 	destroyWG.Go(func() {
-		r.agent.KillAllocsNotDestroyedInTime(untilEnded, func() {
+		r.agent.Allocs().ForceKillAllocsIfDestroyTimesOut(untilEnded, func() {
 			r.taskView.QueueMessage("a driver has not destroyed its ended tasks; the run ends without it")
 		})
 	})
@@ -380,5 +374,5 @@ func (r *foregroundRun) stopThenKillOnSignals(ctx context.Context) {
 	}
 	signal.Reset(stopSignals...)
 	r.taskView.QueueMessage("killing the job")
-	r.agent.ForceKillAllocs()
+	r.agent.Allocs().ForceKillAllAllocs()
 }

@@ -272,7 +272,7 @@ func (r *foregroundRun) replacePluginAndRerunJobs(ctx context.Context, jobs []*f
 			return err
 		}
 	}
-	if err := r.agent.RestartPlugin(ctx, p.pluginDir.ProgramFileName()); err != nil {
+	if err := r.agent.Supervisor().Restart(ctx, p.pluginDir.ProgramFileName()); err != nil {
 		return err
 	}
 	after, err := r.waitPluginReplaced(ctx, before.PID)
@@ -295,7 +295,7 @@ func (r *foregroundRun) replacePluginAndRerunJobs(ctx context.Context, jobs []*f
 
 // readPluginState returns the agent's state of the plugin.
 func (r *foregroundRun) readPluginState() (supervisor.PluginStatus, error) {
-	plugins := r.agent.Plugins()
+	plugins := r.agent.Supervisor().Plugins()
 	i := slices.IndexFunc(plugins, func(p supervisor.PluginStatus) bool {
 		return p.Name == r.devPlugin.pluginDir.ProgramFileName() && !p.Builtin
 	})
@@ -308,7 +308,7 @@ func (r *foregroundRun) readPluginState() (supervisor.PluginStatus, error) {
 // waitPluginReplaced blocks until the plugin has a process with another PID.
 func (r *foregroundRun) waitPluginReplaced(ctx context.Context, oldPID int) (supervisor.PluginStatus, error) {
 	for {
-		changed := r.agent.PluginsChanged()
+		changed := r.agent.Supervisor().InfoChanged()
 		p, err := r.readPluginState()
 		switch {
 		case err != nil || p.Err != nil:

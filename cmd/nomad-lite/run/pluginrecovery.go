@@ -15,6 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/device"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/core"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/devices"
 )
@@ -36,7 +37,7 @@ type taskUsingPlugin struct {
 // runningTasksUsingPlugin returns the running tasks that use the plugin as their driver, as a hook, or for a device.
 func (r *foregroundRun) runningTasksUsingPlugin(jobs []*foregroundJob) (tasks []taskUsingPlugin) {
 	key, state := r.devPlugin.pluginDir.PluginKey(), r.agent.Store().Snapshot()
-	hooked := r.agent.RunningAllocIDsUsingHook(key.Name)
+	hooked := r.agent.Allocs().AllocsUsingPlugin(core.Plugin{Type: base.TypeHook, Name: key.Name})
 	for _, j := range jobs {
 		for _, a := range state.AllocationsByJob(nil, *j.initialJob.Namespace, *j.initialJob.ID) {
 			for _, task := range a.Job.LookupTaskGroup(a.TaskGroup).Tasks {
@@ -77,7 +78,7 @@ func (r *foregroundRun) devicesFromDevPlugin(a *api.Allocation, task string) []*
 // reportedDevicesByGroup returns the devices that the plugin has reported last, by group.
 func (r *foregroundRun) reportedDevicesByGroup() map[device.GroupID][]device.Device {
 	groups := make(map[device.GroupID][]device.Device)
-	for _, g := range r.agent.DeviceGroups() {
+	for _, g := range r.agent.Supervisor().DeviceGroups() {
 		if g.PluginName == r.devPlugin.pluginDir.PluginKey().Name {
 			groups[g.ID] = g.Devices
 		}
@@ -142,7 +143,7 @@ func findMethodStats(p supervisor.PluginStatus, method string) callstats.Method 
 func (r *foregroundRun) waitAndDescribeDeviceRecovery(ctx context.Context, p supervisor.PluginStatus, tasks []taskUsingPlugin) string {
 	limited, cancel := context.WithTimeout(ctx, recoveryReportTimeout)
 	defer cancel()
-	if _, err := r.agent.DescribePlugin(limited, p.Serves); err != nil { // DescribePlugin blocks until the process has reported its devices
+	if _, err := r.agent.Supervisor().Describe(limited, p.Serves); err != nil { // it blocks until the process has reported its devices
 		if ctx.Err() != nil {
 			return ""
 		}

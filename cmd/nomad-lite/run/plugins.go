@@ -18,12 +18,12 @@ import (
 )
 
 // waitNeededPluginsReady waits until all plugins that the jobs may need are ready. These include plugins for which the
-// agent's WaitBrieflyForDriverHealth does not wait because they start slowly. The launch timeout of each plugin limits
+// supervisor's WaitBrieflyForFirstReports does not wait because they start slowly. The launch timeout of each plugin limits
 // the wait.
 func (r *foregroundRun) waitNeededPluginsReady(ctx context.Context) error {
 	reported := false
 	for {
-		changed := r.agent.PluginsChanged()
+		changed := r.agent.Supervisor().InfoChanged()
 		slow := r.findUnreadyNeededPlugins()
 		if len(slow) == 0 {
 			return nil
@@ -47,7 +47,7 @@ func (r *foregroundRun) waitNeededPluginsReady(ctx context.Context) error {
 // driver is missing. If a job requests devices, each device plugin and each plugin that has not launched may be needed.
 func (r *foregroundRun) findUnreadyNeededPlugins() []string {
 	wanted := driverNamesOfJobs(r.jobFiles)
-	plugins := r.agent.Plugins()
+	plugins := r.agent.Supervisor().Plugins()
 	missing := slices.ContainsFunc(wanted, func(driver string) bool {
 		return !slices.ContainsFunc(plugins, func(p supervisor.PluginStatus) bool {
 			return p.Serves == supervisor.PluginKey{Type: base.TypeDriver, Name: driver}
@@ -74,14 +74,14 @@ func (r *foregroundRun) findUnreadyNeededPlugins() []string {
 // job's configuration.
 func (r *foregroundRun) checkPluginsUsable(ctx context.Context) error {
 	wanted := driverNamesOfJobs(r.jobFiles)
-	drivers := r.agent.Drivers()
+	drivers := r.agent.Supervisor().DriverInfoByName()
 	var pluginErrs []error
 	for _, name := range wanted {
 		if d, ok := drivers[name]; ok && !(d.Detected && d.Healthy) {
 			pluginErrs = append(pluginErrs, fmt.Errorf("driver %q cannot be used: %s", name, d.Description))
 		}
 	}
-	for _, p := range r.agent.Plugins() {
+	for _, p := range r.agent.Supervisor().Plugins() {
 		if p.Err != nil && slices.Contains(wanted, strings.TrimPrefix(p.Name, catalog.DriverPrefix)) {
 			pluginErrs = append(pluginErrs, p.Err)
 		}
@@ -97,7 +97,7 @@ func (r *foregroundRun) checkPluginsUsable(ctx context.Context) error {
 		}
 		hookErrs = append(hookErrs, errs...)
 	}
-	for _, p := range r.agent.Plugins() {
+	for _, p := range r.agent.Supervisor().Plugins() {
 		if p.Err != nil && slices.Contains(hookNamesOfJobs(r.jobFiles), p.Name) && !slices.Contains(r.optionalHookNames, p.Name) {
 			pluginErrs = append(pluginErrs, fmt.Errorf("hook %q cannot be used: %w", p.Name, p.Err))
 		}
@@ -112,7 +112,7 @@ func (r *foregroundRun) checkPluginsUsable(ctx context.Context) error {
 // checkAdmissionWithPlugins rejects a job whose drivers are missing, whose configuration a driver or hook rejects, or
 // whose requirements the machine does not meet. hookErrs are the errors of hooks that could not be started.
 func (r *foregroundRun) checkAdmissionWithPlugins(ctx context.Context, f *jobfile.File, s *cli.Streams) (hookErrs []error, err error) {
-	names := slices.AppendSeq(builtins.DriverNames(), maps.Keys(r.agent.Drivers()))
+	names := slices.AppendSeq(builtins.DriverNames(), maps.Keys(r.agent.Supervisor().DriverInfoByName()))
 	node := jobcheck.NewAdmissionNode(ctx, f, r.agent, names, s)
 	answer := f.CanonicalizeAndCheckAdmission(ctx, node, r.jobReader.admissionFlags())
 	if good, err := f.PrintAdmissionAnswer(s, f.HeadingForUnplacedGroups(), &answer); err != nil || !good {

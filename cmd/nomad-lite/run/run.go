@@ -16,6 +16,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentconfig"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/extras"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/jobfile"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/localplugins"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskview"
@@ -171,7 +172,7 @@ func run(ctx context.Context, o options, paths []string, s *cli.Streams) error {
 
 	a, err := openAgent(ctx, local, files, logger, func(c *agent.Config) {
 		c.DataDir, c.Secrets = o.dataDir, secrets
-		c.OTLP = agentconfig.TraceExportConfig(local.Config, logger)
+		c.Extensions = extras.AppendTraceExport(nil, agentconfig.TraceExportConfig(local.Config, logger))
 		if os.Getenv("OTEL_METRICS_EXPORTER") == "otlp" {
 			logger.Warn("OTEL_METRICS_EXPORTER is ignored: only an agent exports metrics")
 		}

@@ -262,7 +262,7 @@ func (r *foregroundRun) restartTasksOrReplaceAlloc(ctx context.Context, a *api.A
 			return err
 		})
 	}
-	runner := r.agent.Alloc(a.ID)
+	runner := r.agent.Allocs().AllocRunner(a.ID)
 	if runner == nil {
 		return nil
 	}

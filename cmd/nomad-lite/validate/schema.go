@@ -83,14 +83,14 @@ func readDriverSchemas(ctx context.Context, a *agent.Agent) (schemaByDriver map[
 		pluginErrs = append(pluginErrs, err)
 	}
 	schemaByDriver = make(map[string]*hclspec.Spec)
-	for _, p := range a.Plugins() {
+	for _, p := range a.Supervisor().Plugins() {
 		if p.Err != nil {
 			pluginErrs = append(pluginErrs, p.Err)
 		}
 		if p.Err != nil || p.SupersededBy != "" || p.Serves.Type != base.TypeDriver || p.Serves.Name == "" {
 			continue
 		}
-		schema, err := a.TaskConfigSchema(ctx, p.Serves.Name)
+		schema, err := a.Plugins().TaskConfigSchema(ctx, p.Serves.Name)
 		if err != nil {
 			pluginErrs = append(pluginErrs, err)
 			continue

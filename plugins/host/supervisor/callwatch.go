@@ -223,11 +223,11 @@ func (w *lateCallMonitor) reportLateCall(c *watchedCall) {
 	w.supervisor.logger.Warn("driver does not answer", "driver", w.driverName, "plugin", name, "pid", pid, "call", c.method, "task_id", c.taskID, "after", after)
 	w.setUnresponsiveReason(fmt.Sprintf("no answer to %s for %v (plugin %s, pid %d)", c.method, after, name, pid))
 	allocID, rest, ok := strings.Cut(c.taskID, "/")
-	if !ok || w.supervisor.cfg.OnTaskEvent == nil {
+	if !ok || w.supervisor.tasks.OnEvent == nil {
 		return
 	}
 	task := rest[:max(0, strings.LastIndexByte(rest, '/'))]
-	w.supervisor.cfg.OnTaskEvent(w.driverName, driver.TaskEvent{
+	w.supervisor.tasks.OnEvent(w.driverName, driver.TaskEvent{
 		TaskID: c.taskID, AllocID: allocID, TaskName: task, Timestamp: time.Now(),
 		Message:     fmt.Sprintf("driver %q has not answered %s for %v (plugin %s, pid %d); the task may still run", w.driverName, c.method, after, name, pid),
 		Annotations: map[string]string{"plugin": name, "pid": fmt.Sprint(pid), "call": c.method},

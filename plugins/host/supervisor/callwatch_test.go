@@ -114,7 +114,7 @@ func startSupervisorOfHangingDriver(t *testing.T) (*Supervisor, driver.Driver, *
 	var mu sync.Mutex
 	var events []string
 	f, slow := newHangingPlugin()
-	s := startSupervisor(t, Config{OnTaskEvent: func(name string, e driver.TaskEvent) {
+	s := startSupervisorWithTasks(t, Config{}, Tasks{OnEvent: func(name string, e driver.TaskEvent) {
 		mu.Lock()
 		defer mu.Unlock()
 		events = append(events, fmt.Sprintf("%s %s %s: %s", name, e.AllocID, e.TaskName, e.Message))

@@ -75,7 +75,7 @@ func TestSetEntries(t *testing.T) {
 					driversWithTasks busyDrivers
 				)
 				driversWithTasks.set("db", c.tasks)
-				s := startSupervisor(t, Config{HasTasks: driversWithTasks.get}, c.before, func(_ context.Context, name string, n int) (*fakePlugin, error) {
+				s := startSupervisorWithTasks(t, Config{}, Tasks{Use: driversWithTasks.get}, c.before, func(_ context.Context, name string, n int) (*fakePlugin, error) {
 					mu.Lock()
 					defer mu.Unlock()
 					launchCounts[name] = n

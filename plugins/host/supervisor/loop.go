@@ -308,7 +308,7 @@ func (l *pluginLoop) watchProcess(ctx context.Context, inst pluginInstance) (sto
 		})
 	case base.TypeDriver:
 		fingerprints := fingerprintStream{inst: inst, driverName: served.Name, pluginName: m.entry.Name, updateDriverInfo: l.updateDriverInfo, logger: l.logger}
-		events := taskEventStream{inst: inst, driverName: served.Name, onEvent: l.supervisor.cfg.OnTaskEvent, logger: l.logger}
+		events := taskEventStream{inst: inst, driverName: served.Name, onEvent: l.supervisor.tasks.OnEvent, logger: l.logger}
 		l.supervisor.mu.Lock()
 		calls := m.driver.lateCallMonitor
 		l.supervisor.mu.Unlock()
@@ -319,7 +319,7 @@ func (l *pluginLoop) watchProcess(ctx context.Context, inst pluginInstance) (sto
 		}
 	}
 	var idleCheck, demandCheck <-chan time.Time
-	if m.entry.Builtin && l.supervisor.cfg.HasTasks != nil {
+	if m.entry.Builtin && l.supervisor.tasks.Use != nil {
 		idleCheck = time.After(idleTimeout)
 		if m.entry.StopsAfterFingerprint {
 			demandCheck = time.After(demandTimeout)
@@ -359,10 +359,10 @@ func (l *pluginLoop) watchProcess(ctx context.Context, inst pluginInstance) (sto
 // requested again. Otherwise releaseIfIdle returns nil, and the time after which the process can be unused at the earliest.
 func (l *pluginLoop) releaseIfIdle(served PluginKey) (requestedAgain chan struct{}, nextCheck time.Duration) {
 	nextCheck = idleTimeout
-	if l.supervisor.cfg.HasTasks(served) {
+	if l.supervisor.tasks.Use(served) {
 		return nil, nextCheck
 	}
-	// HasTasks reports a task before the task requests its driver. Therefore a task that HasTasks did not report
+	// Tasks.Use reports a task before the task requests its driver. Therefore a task that it did not report
 	// requests the driver after this update, and the request starts a new process.
 	l.supervisor.updateAndNotify(func() {
 		m := l.plugin
@@ -445,5 +445,5 @@ func (l *pluginLoop) hasProcessWithTasks() bool {
 	l.supervisor.mu.Lock()
 	served, up := servedKey(m.reportedInfo), m.loopRunning && m.inst != nil && !hasExited(m.inst)
 	l.supervisor.mu.Unlock()
-	return up && l.supervisor.cfg.HasTasks != nil && l.supervisor.cfg.HasTasks(served)
+	return up && l.supervisor.tasks.Use != nil && l.supervisor.tasks.Use(served)
 }

@@ -34,7 +34,7 @@ func TestOnDemandProcessIsStoppedAfterItsFingerprint(t *testing.T) {
 				first := newFakePlugin("a", "0.1.0")
 				first.drv.omitsFirstFingerprint = c.unhealthy
 				launchCount := 0
-				s := startSupervisor(t, Config{HasTasks: func(PluginKey) bool { return c.hasTasks }}, []catalog.Entry{onDemandEntry("a")},
+				s := startSupervisorWithTasks(t, Config{}, Tasks{Use: func(PluginKey) bool { return c.hasTasks }}, []catalog.Entry{onDemandEntry("a")},
 					func(_ context.Context, _ string, n int) (*fakePlugin, error) {
 						if launchCount = n; n == 1 {
 							return first, nil

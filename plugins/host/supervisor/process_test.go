@@ -243,10 +243,10 @@ func newSupervisorWithKeeper(t testing.TB, cc catalog.Config, onEvent func(strin
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(Config{Catalog: c, Keeper: k, KeeperSocketPath: k.SocketPath(), EnsureSocketDir: socketDirFunc(sockets), OnTaskEvent: onEvent})
+	s := New(Config{Catalog: c, Keeper: k, KeeperSocketPath: k.SocketPath(), EnsureSocketDir: socketDirFunc(sockets)})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	wg.Go(func() { _ = s.Run(ctx) })
+	wg.Go(func() { _ = s.Run(ctx, Tasks{OnEvent: onEvent}) })
 	t.Cleanup(func() {
 		began := time.Now()
 		cancel()
@@ -522,7 +522,7 @@ func BenchmarkLaunchToFingerprint(b *testing.B) {
 		ctx, cancel := context.WithCancel(b.Context())
 		var wg sync.WaitGroup
 		began := time.Now()
-		wg.Go(func() { _ = s.Run(ctx) })
+		wg.Go(func() { _ = s.Run(ctx, Tasks{}) })
 		if err := s.WaitBrieflyForFirstReports(ctx); err != nil {
 			b.Fatal(err)
 		}

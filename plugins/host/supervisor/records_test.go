@@ -114,7 +114,7 @@ func (n *restartableNode) run(cc catalog.Config, keep bool, f func(*Supervisor))
 	s := n.newSupervisor(c, keep)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	wg.Go(func() { _ = s.Run(ctx) })
+	wg.Go(func() { _ = s.Run(ctx, Tasks{}) })
 	defer wg.Wait()
 	defer cancel()
 	if err := s.WaitBrieflyForFirstReports(n.t.Context()); err != nil {
@@ -328,7 +328,7 @@ func TestReattachIsNotCutShort(t *testing.T) {
 	}
 	for delay := time.Duration(0); delay < 15*time.Millisecond; delay += 250 * time.Microsecond {
 		ctx, cancel := context.WithTimeout(t.Context(), delay)
-		if err := n.newSupervisor(c, true).Run(ctx); err != nil {
+		if err := n.newSupervisor(c, true).Run(ctx, Tasks{}); err != nil {
 			t.Error(err)
 		}
 		cancel()

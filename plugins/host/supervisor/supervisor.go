@@ -92,13 +92,6 @@ type Config struct {
 	// start for recorded plugins that are no longer in the catalog. Nil stops all processes.
 	KeepRunning func(key PluginKey, pid int) bool
 
-	// HasTasks reports whether a driver or hook has tasks, or will soon have a task. A builtin that
-	// has no tasks and was not requested for a minute is stopped, and started again on request;
-	// meanwhile its last fingerprint stays valid. A builtin hook is not started before the
-	// first request. A builtin of a catalog entry with StopsAfterFingerprint is stopped a second after its start,
-	// if its driver is healthy by then. Nil keeps builtins running.
-	HasTasks func(PluginKey) bool
-
 	// LastServedKey returns the driver or hook that the plugin of an entry served when it last ran,
 	// and zero if that is unknown. The plugin is unchanged if it ran with the same file content,
 	// arguments and configuration. While a plugin is slow to start, Driver and Hook block only for
@@ -106,10 +99,6 @@ type Config struct {
 	// SetCatalog call LastServedKey for each external plugin. Nil means that no driver or hook is
 	// known.
 	LastServedKey func(catalog.Entry) (key PluginKey, unchanged bool)
-
-	// OnTaskEvent receives the task events of drivers, in sequence for each driver. Nil
-	// discards them.
-	OnTaskEvent func(driver string, event driver.TaskEvent)
 
 	// AfterCall is called after each unary call of a plugin process, concurrently, with the name of
 	// the plugin and the full name of the method. Nil means that no function is called.
@@ -121,6 +110,17 @@ type Config struct {
 
 	Secrets *redact.Values // removed from what plugins write to their stderr; nil for none
 	Logger  hclog.Logger   // logger of the supervisor; nil discards the log
+}
+
+// Tasks are the tasks that use plugins. Each function may be nil.
+type Tasks struct {
+	// Use reports whether tasks use a driver or hook, or will soon use it. A builtin that is not used and was not requested for a
+	// minute is stopped, and started again on request; meanwhile its last fingerprint stays valid. A builtin hook is not started
+	// before the first request. A builtin of a catalog entry with StopsAfterFingerprint is stopped a second after its start, if its
+	// driver is healthy by then. Nil keeps builtins running.
+	Use func(PluginKey) bool
+	// OnEvent receives the drivers' task events, in sequence for each driver. Nil discards them.
+	OnEvent func(driver string, event driver.TaskEvent)
 }
 
 // DriverInfo is the state of one driver.
@@ -176,6 +176,7 @@ type PluginStatus struct {
 // Supervisor keeps plugins running. Its methods may be called concurrently.
 type Supervisor struct {
 	cfg             Config
+	tasks           Tasks // set by Run
 	logger          hclog.Logger
 	launchPlugin    func(context.Context, catalog.Entry) (pluginInstance, error)
 	recordedPlugins *recordedPlugins
@@ -318,7 +319,8 @@ func waitExited(ctx context.Context, inst pluginInstance) error {
 // Run launches or reattaches the plugins, and keeps them running until ctx ends. Then it
 // stops the plugins for which Config.KeepRunning returns false, and returns nil. Tasks
 // continue to run. Run must be called once.
-func (s *Supervisor) Run(ctx context.Context) error {
+func (s *Supervisor) Run(ctx context.Context, tasks Tasks) error {
+	s.tasks = tasks // read only by goroutines that Run starts
 	if err := s.recordedPlugins.killOrphans(); err != nil {
 		s.logger.Error("plugins not started", "error", err)
 	}

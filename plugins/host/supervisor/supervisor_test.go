@@ -19,9 +19,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 )
 
-// startSupervisor runs a supervisor, which calls open instead of launching a plugin; n is the number
-// of launches of the entry so far. The supervisor stops when the test ends.
+// startSupervisor is startSupervisorWithTasks for plugins without tasks.
 func startSupervisor(t *testing.T, cfg Config, entries []catalog.Entry, open func(ctx context.Context, name string, n int) (*fakePlugin, error)) *Supervisor {
+	return startSupervisorWithTasks(t, cfg, Tasks{}, entries, open)
+}
+
+// startSupervisorWithTasks runs a supervisor, which calls open instead of launching a plugin; n is the number
+// of launches of the entry so far. The supervisor stops when the test ends.
+func startSupervisorWithTasks(t *testing.T, cfg Config, tasks Tasks, entries []catalog.Entry, open func(ctx context.Context, name string, n int) (*fakePlugin, error)) *Supervisor {
 	s := New(cfg)
 	s.setCatalogEntries(entries)
 	var mu sync.Mutex
@@ -48,7 +53,7 @@ func startSupervisor(t *testing.T, cfg Config, entries []catalog.Entry, open fun
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := s.Run(ctx); err != nil {
+		if err := s.Run(ctx, tasks); err != nil {
 			t.Errorf("run: %v", err)
 		}
 	})
@@ -646,8 +651,8 @@ func TestStreamsOfAnUnreachablePlugin(t *testing.T) {
 func TestTaskEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got []string
-		cfg := Config{OnTaskEvent: func(name string, ev driver.TaskEvent) { got = append(got, name+" "+ev.TaskID+" "+ev.Message) }}
-		s := startSupervisor(t, cfg, []catalog.Entry{builtinEntry("x")}, func(context.Context, string, int) (*fakePlugin, error) {
+		tasks := Tasks{OnEvent: func(name string, ev driver.TaskEvent) { got = append(got, name+" "+ev.TaskID+" "+ev.Message) }}
+		s := startSupervisorWithTasks(t, Config{}, tasks, []catalog.Entry{builtinEntry("x")}, func(context.Context, string, int) (*fakePlugin, error) {
 			return newFakePlugin("x", "1"), nil
 		})
 		d := mustDriver(t, s, "x")
@@ -859,7 +864,7 @@ func TestIdleBuiltinIsStopped(t *testing.T) {
 		var launchCount atomic.Int32
 		var currentPlugin atomic.Pointer[fakePlugin]
 		broken := false
-		s := startSupervisor(t, Config{HasTasks: func(what PluginKey) bool { return what.Name == "b" && hasTasks.Load() }},
+		s := startSupervisorWithTasks(t, Config{}, Tasks{Use: func(what PluginKey) bool { return what.Name == "b" && hasTasks.Load() }},
 			[]catalog.Entry{builtinEntry("b"), externalEntry("x")},
 			func(_ context.Context, key string, n int) (*fakePlugin, error) {
 				if key == "x" {
@@ -986,7 +991,7 @@ func TestHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		launched := map[string]int{}
 		var lastPlugin *fakePlugin
-		s := startSupervisor(t, Config{HasTasks: func(what PluginKey) bool { return what == PluginKey{base.TypeHook, "stamp"} }},
+		s := startSupervisorWithTasks(t, Config{}, Tasks{Use: func(what PluginKey) bool { return what == PluginKey{base.TypeHook, "stamp"} }},
 			[]catalog.Entry{hookEntry("artifact"), externalEntry("stamp"), builtinEntry("stamp")},
 			func(_ context.Context, name string, _ int) (*fakePlugin, error) {
 				launched[name]++

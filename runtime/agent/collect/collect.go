@@ -24,25 +24,21 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// MetricsSource is the node as a source of metrics. runtime/agent implements it.
-type MetricsSource interface {
-	// Alloc returns an allocation's runner, or nil if the node has none.
-	Alloc(id string) *allocrunner.Runner
-	// HostStats returns the machine's resource usage.
-	HostStats(context.Context) hoststats.Stats
-	// Plugins returns the plugins.
-	Plugins() []supervisor.PluginStatus
-	// Conditions returns the conditions of the agent and its machine.
-	Conditions() *conditions.Tracker
-	// Keeper and LogCollector return the clients of keeper and log collector, or nil if these do not run.
-	Keeper() *keeper.Client
-	LogCollector() *logs.CollectorClient
+// Sources are the parts of an agent whose metrics are collected.
+type Sources struct {
+	Allocs     healthtracker.Allocs
+	HostStats  func(context.Context) hoststats.Stats // the machine's resource usage
+	Plugins    func() []supervisor.PluginStatus
+	Conditions *conditions.Tracker
+	// Keeper and LogCollector are the clients of keeper and log collector, or nil if these do not run.
+	Keeper       *keeper.Client
+	LogCollector *logs.CollectorClient
 }
 
 // MetricsCollector collects a node's metrics. All methods may be called concurrently.
 type MetricsCollector struct {
 	store          *store.Store
-	node           MetricsSource
+	sources        Sources
 	nodeID         string
 	health         *healthtracker.Tracker
 	settings       atomic.Pointer[metrics.Settings]
@@ -78,8 +74,8 @@ type taskUsage struct {
 }
 
 // New returns a collector with the zero settings.
-func New(s *store.Store, n MetricsSource, nodeID string) *MetricsCollector {
-	c := &MetricsCollector{store: s, node: n, nodeID: nodeID, health: healthtracker.New(healthtracker.ForChecks(n, nodeID))}
+func New(s *store.Store, sources Sources, nodeID string) *MetricsCollector {
+	c := &MetricsCollector{store: s, sources: sources, nodeID: nodeID, health: healthtracker.New(healthtracker.ForChecks(sources.Allocs, nodeID))}
 	c.settingsChange.Store(new(make(chan struct{})))
 	c.SetSettings(metrics.Settings{})
 	return c
@@ -119,12 +115,12 @@ func (c *MetricsCollector) Gather(ctx context.Context) []*dto.MetricFamily {
 	for _, alloc := range allocs {
 		r.addAllocation(alloc)
 	}
-	plugins := c.node.Plugins()
-	r.addConditions(c.node.Conditions().Report())
+	plugins := c.sources.Plugins()
+	r.addConditions(c.sources.Conditions.Report())
 	r.addPlugins(plugins)
 	r.addOperations(plugins)
-	r.addKeeper(c.node.Keeper())
-	r.addLogCollector(ctx, c.node.LogCollector())
+	r.addKeeper(c.sources.Keeper)
+	r.addLogCollector(ctx, c.sources.LogCollector)
 	if size := c.store.FileSizeBytes(); size > 0 {
 		r.Add("nomad_lite_store_size_bytes", float64(size), nil)
 	}
@@ -156,7 +152,7 @@ func (c *MetricsCollector) sampleUsage(ctx context.Context, settings *metrics.Se
 	}
 	u := usageSample{sampledAt: time.Now()}
 	if !settings.OmitNodeMetrics {
-		host := c.node.HostStats(ctx)
+		host := c.sources.HostStats(ctx)
 		u.host = &host
 	}
 	if !settings.OmitAllocationMetrics {
@@ -199,7 +195,7 @@ func (c *MetricsCollector) sampleTaskUsages(ctx context.Context, allocs []*api.A
 	stats := make([]allocrunner.Stats, len(allocs))
 	var statsWG sync.WaitGroup
 	for i, alloc := range allocs {
-		if runner := c.node.Alloc(alloc.ID); runner != nil && alloc.ClientStatus == api.AllocClientStatusRunning {
+		if runner := c.sources.Allocs.AllocRunner(alloc.ID); runner != nil && alloc.ClientStatus == api.AllocClientStatusRunning {
 			statsWG.Go(func() { stats[i] = runner.Stats(ctx, "") })
 		}
 	}

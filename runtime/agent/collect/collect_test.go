@@ -21,12 +21,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/metrics"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/core/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/explain/conditions"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -38,11 +36,12 @@ type fakeNode struct {
 	samples int // number of machine samples
 }
 
-func (*fakeNode) Conditions() *conditions.Tracker {
-	return conditions.NewTracker(func() conditions.Facts { return conditions.Facts{Now: time.Now(), OutputLossErr: errors.New("lost")} })
+func (n *fakeNode) sources() Sources {
+	tracker := conditions.NewTracker(func() conditions.Facts { return conditions.Facts{Now: time.Now(), OutputLossErr: errors.New("lost")} })
+	return Sources{Allocs: n, HostStats: n.HostStats, Plugins: n.Plugins, Conditions: tracker}
 }
 
-func (*fakeNode) Alloc(string) *allocrunner.Runner { return nil }
+func (*fakeNode) AllocRunner(string) *allocrunner.Runner { return nil }
 
 func (n *fakeNode) HostStats(context.Context) hoststats.Stats {
 	n.samples++
@@ -59,9 +58,6 @@ func (*fakeNode) Plugins() []supervisor.PluginStatus {
 		{Name: "never-started"},
 	}
 }
-
-func (*fakeNode) Keeper() *keeper.Client              { return nil }
-func (*fakeNode) LogCollector() *logs.CollectorClient { return nil }
 
 // newCollector returns a collector for a node with allocations in several states.
 func newCollector(t testing.TB, n *fakeNode) *MetricsCollector {
@@ -109,7 +105,7 @@ func newCollector(t testing.TB, n *fakeNode) *MetricsCollector {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	return New(s, n, nodeID)
+	return New(s, n.sources(), nodeID)
 }
 
 var measuredHost = hoststats.Stats{

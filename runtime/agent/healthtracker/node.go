@@ -11,10 +11,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 )
 
-// Node is the part of the node used for job health. runtime/agent implements it.
-type Node interface {
-	// Alloc returns an allocation's runner, or nil if the node has none.
-	Alloc(id string) *allocrunner.Runner
+// Allocs are the node's allocations. noderunner.Runner implements it.
+type Allocs interface {
+	// AllocRunner returns an allocation's runner, or nil if the node has none.
+	AllocRunner(allocID string) *allocrunner.Runner
+}
+
+// Files are the allocations' files. agent.AllocFiles implements it.
+type Files interface {
 	// AllocDir returns an allocation's directory, which may not exist. It fails only if the id is not valid.
 	AllocDir(allocID string) (*allocdir.Dir, error)
 }
@@ -23,10 +27,10 @@ type Node interface {
 const stderrTailBytes = 2048
 
 // ForNode returns a configuration that reads checks and task output from the node.
-func ForNode(n Node, nodeID string) Config {
-	c := ForChecks(n, nodeID)
+func ForNode(allocs Allocs, files Files, nodeID string) Config {
+	c := ForChecks(allocs, nodeID)
 	c.StderrTail = func(allocID, task string) (string, time.Time, error) {
-		dir, err := n.AllocDir(allocID)
+		dir, err := files.AllocDir(allocID)
 		if err != nil {
 			return "", time.Time{}, err
 		}
@@ -36,12 +40,9 @@ func ForNode(n Node, nodeID string) Config {
 }
 
 // ForChecks returns a configuration that reads the checks from the node, and no output: for readers that need only the words.
-func ForChecks(n interface {
-	Alloc(id string) *allocrunner.Runner
-}, nodeID string,
-) Config {
+func ForChecks(allocs Allocs, nodeID string) Config {
 	return Config{NodeID: nodeID, CheckStatuses: func(allocID string) ([]api.AllocCheckStatus, <-chan struct{}) {
-		if runner := n.Alloc(allocID); runner != nil {
+		if runner := allocs.AllocRunner(allocID); runner != nil {
 			return runner.CheckStatuses()
 		}
 		return nil, nil

@@ -40,7 +40,6 @@ const diskRounds = 30
 // Recorder samples a node, and records the samples in a file. The methods but Run may be called concurrently, also before Run.
 type Recorder struct {
 	path   string
-	node   Node
 	logger hclog.Logger
 
 	queried   chan struct{} // closed by the first query
@@ -50,8 +49,9 @@ type Recorder struct {
 	file    *File
 	openErr error
 
-	// These fields belong to Run's goroutine. tasks, entries and earlierDisk are kept for their memory only: a sample of 1,000
+	// These fields belong to Run's goroutine. node is Run's argument. tasks, entries and earlierDisk are kept for their memory only: a sample of 1,000
 	// tasks without them is 0.5 MB of garbage, and collecting it costs more than the sample.
+	node        Node
 	round       uint64
 	diskByKey   map[Key]uint32 // file size in KiB, by the task's key, or by an allocation's key for its shared files
 	earlierDisk map[Key]uint32
@@ -61,12 +61,13 @@ type Recorder struct {
 }
 
 // NewRecorder returns a recorder with a file at path.
-func NewRecorder(path string, node Node, logger hclog.Logger) *Recorder {
-	return &Recorder{path: path, node: node, logger: logger.Named("history"), queried: make(chan struct{}), opened: make(chan struct{}), diskByKey: make(map[Key]uint32), earlierDisk: make(map[Key]uint32)}
+func NewRecorder(path string, logger hclog.Logger) *Recorder {
+	return &Recorder{path: path, logger: logger.Named("history"), queried: make(chan struct{}), opened: make(chan struct{}), diskByKey: make(map[Key]uint32), earlierDisk: make(map[Key]uint32)}
 }
 
-// Run opens the file, and appends a sample each Interval, until ctx ends. It is called once.
-func (r *Recorder) Run(ctx context.Context) {
+// Run opens the file, and appends a sample of the node each Interval, until ctx ends. It is called once.
+func (r *Recorder) Run(ctx context.Context, node Node) {
+	r.node = node
 	select {
 	case <-r.queried:
 	case <-time.After(openDelay):

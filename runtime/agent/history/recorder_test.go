@@ -93,11 +93,11 @@ func TestRecorder(t *testing.T) {
 			newTask("observed", "streaming", 0), newTask("unobserved", "streaming", 0), newTask("starting", "starting", 1),
 		}
 		node.tasks[4].RecentSample = observed
-		r := NewRecorder(filepath.Join(t.TempDir(), "history"), node, hclog.NewNullLogger())
+		r := NewRecorder(filepath.Join(t.TempDir(), "history"), hclog.NewNullLogger())
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		done := make(chan struct{})
-		go func() { r.Run(ctx); close(done) }()
+		go func() { r.Run(ctx, node); close(done) }()
 		begin := time.Now()
 		time.Sleep(openDelay + 2*Interval + sampleTimeout + time.Second)
 		<-r.opened
@@ -143,10 +143,10 @@ func TestRecorder(t *testing.T) {
 // A query before the file is open waits for it.
 func TestQueryOpensFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := NewRecorder(filepath.Join(t.TempDir(), "history"), &fakeNode{}, hclog.NewNullLogger())
+		r := NewRecorder(filepath.Join(t.TempDir(), "history"), hclog.NewNullLogger())
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
-		go func() { r.Run(ctx); close(done) }()
+		go func() { r.Run(ctx, &fakeNode{}); close(done) }()
 		begin := time.Now()
 		if all, err := r.Series(ctx, NewPeriod(begin, time.Hour, 10), map[string][]Key{"node": {NodeKey}}); err != nil || len(all) != 0 || time.Since(begin) >= openDelay {
 			t.Errorf("after %v: %v, %v", time.Since(begin), all, err)
@@ -157,9 +157,9 @@ func TestQueryOpensFile(t *testing.T) {
 }
 
 func TestFileThatCannotBeOpened(t *testing.T) {
-	r := NewRecorder(filepath.Join(t.TempDir(), "missing", "history"), &fakeNode{}, hclog.NewNullLogger())
+	r := NewRecorder(filepath.Join(t.TempDir(), "missing", "history"), hclog.NewNullLogger())
 	r.onceQuery.Do(func() { close(r.queried) })
-	r.Run(t.Context())
+	r.Run(t.Context(), &fakeNode{})
 	if _, err := r.Series(t.Context(), NewPeriod(time.Now(), time.Hour, 10), nil); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("error %v", err)
 	}
@@ -180,7 +180,8 @@ func TestDiskUsageIsMeasuredInTurn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r := NewRecorder("", node, hclog.NewNullLogger())
+	r := NewRecorder("", hclog.NewNullLogger())
+	r.node = node
 	round := func() []Entry {
 		entries := make([]Entry, tasks)
 		for i := range entries {

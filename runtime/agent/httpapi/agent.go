@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/hoststats"
 	"github.com/nomad-lite/nomad-lite/runtime/explain/conditions"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -42,12 +43,14 @@ func (l *localAgent) checkNodeAndServerParams(r *request) error {
 
 // agentHandler serves the routes about the agent, its region and its machine.
 type agentHandler struct {
-	agent      *localAgent
-	store      *store.Store
-	scheduler  *scheduler.Scheduler
-	node       Node
-	conditions ConditionReporter
-	funcs      AgentFuncs
+	agent       *localAgent
+	store       *store.Store
+	scheduler   *scheduler.Scheduler
+	allocs      Allocs
+	conditions  ConditionReporter
+	funcs       AgentFuncs
+	hostStats   func(context.Context) hoststats.Stats
+	deviceStats func(context.Context) []*api.DeviceGroupStats
 }
 
 // componentHealth is the health of one part of the agent: of the client, which runs tasks, or of the server, which
@@ -221,7 +224,7 @@ func (h *agentHandler) peers(*request) (any, error) { return []string{h.agent.fa
 
 // forceGC collects garbage. The collection continues after the client has disconnected, as documented.
 func (h *agentHandler) forceGC(r *request) (any, error) {
-	h.node.GCEndedAllocs()
+	h.allocs.RemoveDirsOfAllEndedAllocs()
 	if _, err := h.scheduler.DeleteUnneededRecordsOfAnyAge(context.WithoutCancel(r.Context())); err != nil {
 		return nil, err
 	}

@@ -382,7 +382,7 @@ func (nodeWithStats) HostStats(context.Context) hoststats.Stats {
 }
 
 func TestMetrics(t *testing.T) {
-	f := newFixture(t, func(c *Config) { c.Node = nodeWithStats{} })
+	f := newFixture(t, func(c *Config) { setNode(c, nodeWithStats{}) })
 	f.putNode(t)
 	f.putJob(t, "web")
 	alloc := f.putAlloc(t, "web")

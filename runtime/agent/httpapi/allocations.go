@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -21,10 +22,12 @@ import (
 
 // allocHandler serves the routes of allocations, and of their tasks on this node.
 type allocHandler struct {
-	store     *store.Store
-	scheduler *scheduler.Scheduler
-	node      Node
-	logger    hclog.Logger
+	store       *store.Store
+	scheduler   *scheduler.Scheduler
+	allocs      Allocs
+	files       AllocFiles
+	deviceStats func(context.Context) []*api.DeviceGroupStats
+	logger      hclog.Logger
 }
 
 // allocStub is an entry of a list of allocations, with the server's fields that the client's type
@@ -149,7 +152,7 @@ func (h *allocHandler) findAllocRunner(id, task string, unknownTaskErr, endedErr
 	if err != nil {
 		return nil, err
 	}
-	runner := h.node.Alloc(id)
+	runner := h.allocs.AllocRunner(id)
 	switch {
 	case runner != nil:
 		return runner, nil
@@ -206,7 +209,7 @@ func (h *allocHandler) gcAllocation(r *request) (any, error) {
 	if _, err := findAllocation(h.store, r.pathID); err != nil {
 		return nil, err
 	}
-	if err := h.node.GCAlloc(r.Context(), r.pathID); err != nil {
+	if err := h.allocs.RemoveDirOfEndedAlloc(r.Context(), r.pathID); err != nil {
 		return nil, err
 	}
 	return struct{}{}, nil
@@ -217,6 +220,6 @@ func (h *allocHandler) gcAllocations(r *request) (any, error) {
 	if r.Method == http.MethodGet && isFromBrowser(r.Request) {
 		return nil, &statusError{http.StatusForbidden, "a browser must ask with PUT to collect allocations"}
 	}
-	h.node.GCEndedAllocs()
+	h.allocs.RemoveDirsOfAllEndedAllocs()
 	return noContent{}, nil
 }

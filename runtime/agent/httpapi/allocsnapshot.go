@@ -20,7 +20,7 @@ func isSnapshotPath(path string) bool {
 // allocSnapshotHandler serves the data of ended allocations to other nodes of the cluster.
 type allocSnapshotHandler struct {
 	store   *store.Store
-	node    Node
+	files   AllocFiles
 	cluster *Cluster // nil if the agent is not a node of a cluster
 	logger  hclog.Logger
 }
@@ -38,7 +38,7 @@ func (h *allocSnapshotHandler) send(r *request) (any, error) {
 	if alloc == nil {
 		return nil, notFoundError("Unknown allocation \"" + r.pathID + "\"")
 	}
-	dir, err := h.node.AllocDir(alloc.ID)
+	dir, err := h.files.AllocDir(alloc.ID)
 	if err != nil {
 		return nil, err
 	}

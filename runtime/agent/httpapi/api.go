@@ -15,60 +15,18 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/internal/hoststats"
 	"github.com/nomad-lite/nomad-lite/internal/redact"
-	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/connlimit"
-	"github.com/nomad-lite/nomad-lite/runtime/core/allocrunner"
-	"github.com/nomad-lite/nomad-lite/runtime/core/tasksteps"
 	"github.com/nomad-lite/nomad-lite/runtime/explain/conditions"
-	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
-	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskapi"
-	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskfiles"
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 	"github.com/nomad-lite/nomad-lite/runtime/store/variables"
 )
-
-// Node is the part of the node that the API uses. runtime/agent implements it.
-type Node interface {
-	// Alloc returns the runner of an allocation, or nil if the node has no runner of the allocation.
-	Alloc(id string) *allocrunner.Runner
-	// TransitionsByTask returns the last transitions of each task of an allocation that runs or ended recently. It
-	// returns nil if the node has no transitions of the allocation.
-	TransitionsByTask(allocID string) map[string][]tasksteps.Transition
-	// GCAlloc removes an ended allocation from the disk, GCEndedAllocs all ended allocations.
-	GCAlloc(ctx context.Context, id string) error
-	GCEndedAllocs()
-	// CheckHookAttachments checks the hooks that a canonical job attaches. It returns the mistakes in the
-	// attachments, and the errors of hooks that cannot be checked now.
-	CheckHookAttachments(context.Context, *api.Job) (faults []admission.HookAttachmentFault, unreachable []error)
-	// LogCollector returns the client of the log collector, which reads the output of tasks.
-	LogCollector() *logs.CollectorClient
-	// AllocDir returns the directory of an allocation, which may not exist. It fails only if the id is not valid.
-	AllocDir(allocID string) (*allocdir.Dir, error)
-	// OpenAllocFiles opens the directory of an allocation, whether or not it runs. The error is
-	// fs.ErrNotExist if the directory does not exist.
-	OpenAllocFiles(allocID string) (*taskfiles.AllocDir, error)
-	// Host returns the properties of the machine. They must not be changed.
-	Host() fingerprint.Host
-	// HostStats returns the resource usage of the machine.
-	HostStats(context.Context) hoststats.Stats
-	// DeviceStats returns the statistics of all devices. It may wait for device plugins.
-	DeviceStats(context.Context) []*api.DeviceGroupStats
-	// Meta is the metadata of the node; SetMeta changes it permanently.
-	Meta() api.NodeMetaResponse
-	SetMeta(context.Context, map[string]*string) error
-	// TaskConfigSchema returns the schema of a driver's task config block.
-	TaskConfigSchema(ctx context.Context, driverName string) (*hclspec.Spec, error)
-	// DriverCapabilities returns the capabilities of a driver.
-	DriverCapabilities(ctx context.Context, driverName string) (*driver.Capabilities, error)
-}
 
 // VolumeManager manages dynamic host volumes. volumes.Manager implements it.
 type VolumeManager interface {
@@ -107,13 +65,21 @@ type OptionalRoutes struct {
 
 // Config configures an API. It is large because the routes reach all parts of an agent.
 type Config struct {
-	Store         *store.Store
-	Scheduler     *scheduler.Scheduler
-	Node          Node
-	Volumes       VolumeManager
+	Store        *store.Store
+	Scheduler    *scheduler.Scheduler
+	Allocs       Allocs
+	Files        AllocFiles
+	LogCollector *logs.CollectorClient // reads the output of tasks
+	Plugins      JobPlugins
+	Metadata     Metadata
+	Volumes      VolumeManager
+	Host         fingerprint.Host // properties of the machine
+	// HostStats returns the resource usage of the machine, DeviceStats that of all devices. DeviceStats may wait for device plugins.
+	HostStats     func(context.Context) hoststats.Stats
+	DeviceStats   func(context.Context) []*api.DeviceGroupStats
 	JobParser     jobParser
 	Metrics       metricsSource
-	History       usageHistory
+	History       usageHistory // nil if no usage is recorded
 	NodeID        string
 	Region        string
 	AdvertiseAddr string // host:port that other programs use to reach the node
@@ -164,6 +130,9 @@ type API struct {
 // New returns an API that does not listen yet.
 func New(c Config) *API {
 	logger := c.Logger.Named("http")
+	if c.History == nil {
+		c.History = noHistory{}
+	}
 	a := &API{
 		config: c, access: &accessPolicy{c.OperatorToken, c.ReadOnlyToken, c.AcceptedHostNames, c.Identities, c.Cluster, c.Store}, logger: logger, variables: variables.New(c.Store, logger),
 		stopTimeout: stopTimeout,

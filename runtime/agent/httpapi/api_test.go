@@ -25,7 +25,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/internal/hoststats"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/collect"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/history"
@@ -34,7 +33,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/explain/conditions"
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
-	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskfiles"
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
@@ -52,17 +50,16 @@ type stubNode struct {
 	transitionsByTask map[string][]tasksteps.Transition // of each allocation
 }
 
-func (stubNode) Alloc(string) *allocrunner.Runner { return nil }
+func (stubNode) AllocRunner(string) *allocrunner.Runner { return nil }
 func (n stubNode) TransitionsByTask(string) map[string][]tasksteps.Transition {
 	return n.transitionsByTask
 }
-func (stubNode) GCAlloc(context.Context, string) error { return errors.New("not here") }
-func (stubNode) GCEndedAllocs()                        {}
+func (stubNode) RemoveDirOfEndedAlloc(context.Context, string) error { return errors.New("not here") }
+func (stubNode) RemoveDirsOfAllEndedAllocs()                         {}
 func (stubNode) CheckHookAttachments(context.Context, *api.Job) ([]admission.HookAttachmentFault, []error) {
 	return nil, nil
 }
 
-func (stubNode) LogCollector() *logs.CollectorClient                 { return nil }
 func (stubNode) AllocDir(id string) (*allocdir.Dir, error)           { return allocdir.New(os.DevNull, id) }
 func (stubNode) OpenAllocFiles(string) (*taskfiles.AllocDir, error)  { return nil, fs.ErrNotExist }
 func (stubNode) Host() (h fingerprint.Host)                          { return h }
@@ -87,13 +84,20 @@ func (stubNode) DriverCapabilities(context.Context, string) (*driver.Capabilitie
 
 func (stubNode) SetMeta(context.Context, map[string]*string) error { return errors.New("not here") }
 
-// metricsNode is a Node without processes.
-type metricsNode struct{ Node }
+// testNode has all ports of a node.
+type testNode interface {
+	Allocs
+	AllocFiles
+	JobPlugins
+	Metadata
+	Host() fingerprint.Host
+	HostStats(context.Context) hoststats.Stats
+	DeviceStats(context.Context) []*api.DeviceGroupStats
+}
 
-func (metricsNode) Plugins() []supervisor.PluginStatus { return nil }
-func (metricsNode) Keeper() *keeper.Client             { return nil }
-func (metricsNode) Conditions() *conditions.Tracker {
-	return conditions.NewTracker(func() conditions.Facts { return conditions.Facts{Now: time.Now()} })
+// setNode makes a node that of an API.
+func setNode(c *Config, n testNode) {
+	c.Allocs, c.Files, c.Plugins, c.Metadata, c.Host, c.HostStats, c.DeviceStats = n, n, n, n, n.Host(), n.HostStats, n.DeviceStats
 }
 
 // fixture is an API with a store and without an agent.
@@ -111,7 +115,8 @@ func newFixture(t testing.TB, edit func(*Config)) *fixture {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	c := Config{Store: s, Node: stubNode{}, Conditions: &stubConditions{}, NodeID: uuid.NewString(), Region: api.GlobalRegion, AdvertiseAddr: "10.1.2.3:4646", Logger: hclog.NewNullLogger()}
+	c := Config{Store: s, Conditions: &stubConditions{}, NodeID: uuid.NewString(), Region: api.GlobalRegion, AdvertiseAddr: "10.1.2.3:4646", Logger: hclog.NewNullLogger()}
+	setNode(&c, stubNode{})
 	usage, err := history.OpenFile(filepath.Join(dir, "history"), history.DefaultSize)
 	if err != nil {
 		t.Fatal(err)
@@ -122,7 +127,10 @@ func newFixture(t testing.TB, edit func(*Config)) *fixture {
 	if edit != nil {
 		edit(&c)
 	}
-	collector := collect.New(s, metricsNode{c.Node}, c.NodeID)
+	collector := collect.New(s, collect.Sources{
+		Allocs: c.Allocs, HostStats: c.HostStats, Plugins: func() []supervisor.PluginStatus { return nil },
+		Conditions: conditions.NewTracker(func() conditions.Facts { return conditions.Facts{Now: time.Now()} }),
+	}, c.NodeID)
 	c.Metrics = collector
 	return &fixture{New(c), s, collector}
 }

@@ -401,7 +401,7 @@ func TestSnapshotOfAllocationNeedsItsToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := newClusterFixture(t, func(c *Config) { c.Node = dirNode{dir: dir} })
+	f := newClusterFixture(t, func(c *Config) { setNode(c, dirNode{dir: dir}) })
 	const other = "66666666-2222-3333-4444-555555555555"
 	for _, rights := range []clusterRights{nil, fakeRights{}} {
 		f.cluster.Rights = rights

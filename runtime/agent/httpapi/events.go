@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/events"
 )
@@ -22,7 +23,7 @@ const eventsPath = "/v1/event/stream"
 // eventHandler serves the event stream.
 type eventHandler struct {
 	store   *store.Store
-	node    Node
+	host    *fingerprint.Host
 	logger  hclog.Logger
 	encoded encodedEvents
 }
@@ -101,7 +102,7 @@ func (h *eventHandler) appendEvent(line []byte, e events.Event, isReadOnly, isCo
 			e.Payload["Allocation"] = shown
 		}
 		if n, ok := e.Payload["Node"].(*api.Node); ok {
-			e.Payload["Node"] = newNodeView(n, h.node.Host())
+			e.Payload["Node"] = newNodeView(n, *h.host)
 		}
 		if d, ok := e.Payload["Deployment"].(*api.Deployment); ok {
 			e.Payload["Deployment"] = newDeploymentView(h.store.Snapshot(), nil, d)

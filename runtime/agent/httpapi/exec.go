@@ -15,7 +15,7 @@ const execPattern = "/v1/client/allocation/{id}/exec"
 // execHandler serves the sessions in which a client runs a command in a task.
 type execHandler struct {
 	store        *store.Store
-	node         Node
+	allocs       Allocs
 	access       *accessPolicy
 	disabled     bool // every command and action is rejected
 	execSessions *execSessionGroup
@@ -61,7 +61,7 @@ func (h *execHandler) findCommand(r *request, alloc *api.Allocation, ask taskexe
 	}
 	ask.Task = r.query.Get("task")
 	var runner taskexec.Runner
-	if found := h.node.Alloc(alloc.ID); found != nil {
+	if found := h.allocs.AllocRunner(alloc.ID); found != nil {
 		runner = found
 	}
 	return ask.FindCommand(alloc, runner)

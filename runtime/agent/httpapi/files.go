@@ -16,14 +16,16 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskfiles"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 // fileHandler serves the files and the output of tasks.
 type fileHandler struct {
-	store *store.Store
-	node  Node
+	store        *store.Store
+	files        AllocFiles
+	logCollector *logs.CollectorClient
 }
 
 // openAllocDir opens the directory of the allocation in the path. The directory exists until it is
@@ -33,7 +35,7 @@ func (h *fileHandler) openAllocDir(r *request) (*taskfiles.AllocDir, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := h.node.OpenAllocFiles(r.pathID)
+	dir, err := h.files.OpenAllocFiles(r.pathID)
 	if errors.Is(err, fs.ErrNotExist) {
 		if hint := allocDirRemovalReason(alloc); hint != "" {
 			return nil, notFoundError(fmt.Sprintf("allocation %q has no files: %s", r.pathID, hint))

@@ -68,7 +68,7 @@ func (f *fixture) putAllocation(t *testing.T) *api.Allocation {
 
 func TestStreamOfFileIsLimited(t *testing.T) {
 	n := newFilesNode(t)
-	f := newFixture(t, func(c *Config) { c.Node = n })
+	f := newFixture(t, func(c *Config) { setNode(c, n) })
 	alloc := f.putAllocation(t)
 	n.write(t, alloc.ID, "web/local/x", "0123456789")
 	for _, c := range []struct{ query, want string }{
@@ -87,7 +87,7 @@ func TestStreamOfFileIsLimited(t *testing.T) {
 }
 
 func TestMetadataKeysAreDottedIdentifiers(t *testing.T) {
-	f := newFixture(t, func(c *Config) { c.Node = newFilesNode(t) })
+	f := newFixture(t, func(c *Config) { setNode(c, newFilesNode(t)) })
 	for key, valid := range map[string]bool{
 		"a.b": true, "a-b": true, "a_b": true, "é": true,
 		"": false, "a b": false, "a/b": false, "1a": false, "a..b": false, ".a": false, "a:b": false, "a[0]": false,

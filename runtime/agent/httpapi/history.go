@@ -18,6 +18,13 @@ type usageHistory interface {
 	Series(ctx context.Context, p history.Period, keysByGroup map[string][]history.Key) (map[string]*history.Series, error)
 }
 
+// noHistory has no samples.
+type noHistory struct{}
+
+func (noHistory) Series(context.Context, history.Period, map[string][]history.Key) (map[string]*history.Series, error) {
+	return nil, nil
+}
+
 // historyHandler serves the usage of the last hours, an extension of Nomad's API. The routes have no blocking queries: a client
 // adds current values from the routes for statistics.
 type historyHandler struct {

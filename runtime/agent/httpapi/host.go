@@ -51,7 +51,7 @@ func (h *debugHandler) readHostData(r *request) (any, error) {
 		}
 		host.Network = append(host.Network, map[string]string{"interface": i.Name, "address": strings.Join(addressTexts, " ")})
 	}
-	for _, d := range h.node.HostStats(r.Context()).DiskStats {
+	for _, d := range h.hostStats(r.Context()).DiskStats {
 		host.Disk[d.Device] = api.DiskUsage{DiskMB: int64(d.Size >> 20), UsedMB: int64(d.Used >> 20)}
 	}
 	return api.HostDataResponse{AgentID: h.agent.nodeID, HostData: host}, nil

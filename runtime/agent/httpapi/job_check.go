@@ -19,10 +19,10 @@ import (
 
 // jobChecker decodes submitted jobs, and checks with package admission whether the node can run them.
 type jobChecker struct {
-	store  *store.Store
-	node   Node
-	region string
-	logger hclog.Logger
+	store   *store.Store
+	plugins JobPlugins
+	region  string
+	logger  hclog.Logger
 }
 
 // submittedJob is the job in the body of a request, with the namespace and region that the body names.
@@ -107,7 +107,7 @@ func (c *jobChecker) newAdmissionNode(jobNamespace string) admission.Node {
 func (c *jobChecker) addHookFaults(ctx context.Context, job *api.Job, node *admission.Node) {
 	untilHooks, cancel := context.WithTimeout(ctx, hookStartTimeout)
 	defer cancel()
-	node.HookFaults, node.HookCheckErrors = c.node.CheckHookAttachments(untilHooks, job)
+	node.HookFaults, node.HookCheckErrors = c.plugins.CheckHookAttachments(untilHooks, job)
 }
 
 // addDriverDescriptions adds the schemas and capabilities of the drivers of a job. It waits for drivers that are starting.
@@ -118,10 +118,10 @@ func (c *jobChecker) addDriverDescriptions(ctx context.Context, job *api.Job, no
 		if ctx.Err() != nil { // the client has disconnected
 			break
 		}
-		spec, err := c.node.TaskConfigSchema(untilSchemas, name)
+		spec, err := c.plugins.TaskConfigSchema(untilSchemas, name)
 		node.ConfigSchemaByDriver[name] = admission.DriverConfigSchema{Spec: spec, Err: err}
 		if err == nil {
-			node.CapabilitiesByDriver[name], err = c.node.DriverCapabilities(untilSchemas, name)
+			node.CapabilitiesByDriver[name], err = c.plugins.DriverCapabilities(untilSchemas, name)
 		}
 		if err != nil {
 			c.logger.Debug("driver not compared with the job", "driver", name, "error", err)

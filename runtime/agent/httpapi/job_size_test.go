@@ -148,7 +148,7 @@ func BenchmarkJobsWithLongLists(b *testing.B) {
 	}
 	for _, n := range []int{1000, 10_000, hclspec.MaxValues - 10} {
 		client := newClientFixture(b, nil)
-		client.config.Node = &schemaStubNode{}
+		setNode(&client.config, &schemaStubNode{})
 		b.Run(fmt.Sprintf("args/%d", n), func(b *testing.B) {
 			run(b, client, n, func(t *api.Task, version int) {
 				args := newArgumentList(n)

@@ -29,7 +29,7 @@ const jobLogsPattern = "/v1/job/{id...}/logs"
 // jobLogHandler serves the output of all tasks of a job, an addition to Nomad's API.
 type jobLogHandler struct {
 	store *store.Store
-	node  Node
+	files AllocFiles
 	// openSearches limits the memory of the searches that run: a search has an element in the channel while it reads
 	// stored output. readingSearches limits how many of them use a processor.
 	openSearches, readingSearches chan struct{}
@@ -38,8 +38,8 @@ type jobLogHandler struct {
 // maxOpenSearches is the number of searches that have lines in memory at the same time. Others wait.
 const maxOpenSearches = 8
 
-func newJobLogHandler(s *store.Store, node Node) *jobLogHandler {
-	return &jobLogHandler{s, node, make(chan struct{}, maxOpenSearches), make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
+func newJobLogHandler(s *store.Store, files AllocFiles) *jobLogHandler {
+	return &jobLogHandler{s, files, make(chan struct{}, maxOpenSearches), make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 }
 
 // maxSearchedStreams limits the memory of a search. The output of the newest allocations is searched if there is more.
@@ -219,7 +219,7 @@ func (f *jobLogStream) selectStreams(allocs []*api.Allocation, selection jobLogS
 		if selection.group != "" && a.TaskGroup != selection.group || selection.allocID != "" && a.ID != selection.allocID {
 			continue
 		}
-		dir, err := f.handler.node.AllocDir(a.ID)
+		dir, err := f.handler.files.AllocDir(a.ID)
 		if err != nil {
 			return nil, err
 		}

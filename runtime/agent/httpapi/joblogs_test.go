@@ -39,7 +39,7 @@ type jobLogFixture struct {
 
 func newJobLogFixture(t *testing.T) *jobLogFixture {
 	f := &jobLogFixture{node: logNode{allocsRoot: t.TempDir()}}
-	f.fixture = newFixture(t, func(c *Config) { c.Node = f.node })
+	f.fixture = newFixture(t, func(c *Config) { setNode(c, f.node) })
 	return f
 }
 

@@ -56,14 +56,14 @@ func (h *fileHandler) taskLogs(r *request) (any, error) {
 	}
 	if !plain {
 		r.streamFrames(func(ctx context.Context, emit func(api.StreamFrame) error) error {
-			return h.node.LogCollector().Follow(ctx, ask, func(c logs.OutputChunk) error {
+			return h.logCollector.Follow(ctx, ask, func(c logs.OutputChunk) error {
 				return emit(api.StreamFrame{File: path.Join("alloc/logs", c.FileName), Offset: c.FileOffset + int64(len(c.Data)), Data: c.Data})
 			})
 		})
 		return nil, nil
 	}
 	s := r.startStream("text/plain; charset=utf-8")
-	_ = h.node.LogCollector().Follow(r.Context(), ask, func(c logs.OutputChunk) error { // the response has started, so the error cannot be sent
+	_ = h.logCollector.Follow(r.Context(), ask, func(c logs.OutputChunk) error { // the response has started, so the error cannot be sent
 		_, err := s.Write(c.Data)
 		return err
 	})
@@ -97,12 +97,12 @@ func (h *fileHandler) newLogFollowRequest(r *request) (logs.FollowRequest, error
 	if state := alloc.TaskStates[ask.Task]; state == nil || state.StartedAt.IsZero() {
 		return ask, notFoundError(fmt.Sprintf("task %q not started yet. No logs available", ask.Task))
 	}
-	dir, err := h.node.AllocDir(alloc.ID)
+	dir, err := h.files.AllocDir(alloc.ID)
 	if err != nil {
 		return ask, err
 	}
 	ask.LogDir = dir.LogDir()
-	if kept, err := h.node.LogCollector().HasLogsOrIsCollected(ask); err != nil || !kept {
+	if kept, err := h.logCollector.HasLogsOrIsCollected(ask); err != nil || !kept {
 		text := fmt.Sprintf("log entry for task %q and log type %q not found", ask.Task, ask.Stream)
 		if hint := allocDirRemovalReason(alloc); hint != "" {
 			text += ": " + hint

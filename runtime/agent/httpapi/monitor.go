@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-lite/nomad-lite/internal/hoststats"
 	"github.com/nomad-lite/nomad-lite/internal/redact"
 )
 
@@ -49,7 +50,7 @@ func (m *monitorSink) Write(line []byte) (int, error) {
 // debugHandler serves the log, profiles and host data.
 type debugHandler struct {
 	agent              *localAgent
-	node               Node
+	hostStats          func(context.Context) hoststats.Stats
 	monitoredLog       hclog.InterceptLogger // nil disables the log
 	secrets            *redact.Values        // removed from the log
 	debugRoutesEnabled bool                  // routes of profiles and host data are enabled

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
+	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -20,7 +21,8 @@ type nodeHandler struct {
 	agent         *localAgent
 	store         *store.Store
 	scheduler     *scheduler.Scheduler
-	node          Node
+	host          *fingerprint.Host
+	metadata      Metadata
 	operatorToken Secret // the API token that clients other than those of a unix socket need; empty if none
 }
 
@@ -61,7 +63,7 @@ func (h *nodeHandler) listNodesOfPool(r *request, pool string) (any, error) {
 				stub.Attributes = map[string]string{"os.name": n.Attributes["os.name"]}
 			}
 			if withResources {
-				stub.NodeResources, stub.ReservedResources = newNodeResourcesView(n.NodeResources, h.node.Host()), newNodeReservedResourcesView(n.ReservedResources, h.node.Host())
+				stub.NodeResources, stub.ReservedResources = newNodeResourcesView(n.NodeResources, *h.host), newNodeReservedResourcesView(n.ReservedResources, *h.host)
 			}
 			return stub
 		})
@@ -86,7 +88,7 @@ func (h *nodeHandler) read(r *request) (any, error) {
 			here.HTTPAddr = ""
 			n = &here
 		}
-		return newNodeView(n, h.node.Host()), n.ModifyIndex, nil
+		return newNodeView(n, *h.host), n.ModifyIndex, nil
 	})
 }
 
@@ -165,7 +167,7 @@ func (h *nodeHandler) readMetadata(r *request) (any, error) {
 	if err := h.agent.checkNodeAndServerParams(r); err != nil {
 		return nil, err
 	}
-	return h.node.Meta(), nil
+	return h.metadata.Meta(), nil
 }
 
 func (h *nodeHandler) setMetadata(r *request) (any, error) {
@@ -187,10 +189,10 @@ func (h *nodeHandler) setMetadata(r *request) (any, error) {
 			return nil, badRequestError(fmt.Sprintf("%q is invalid; metadata keys must be valid dotted hcl identifiers", key))
 		}
 	}
-	if err := h.node.SetMeta(r.Context(), body.Meta); err != nil {
+	if err := h.metadata.SetMeta(r.Context(), body.Meta); err != nil {
 		return nil, err
 	}
-	return h.node.Meta(), nil
+	return h.metadata.Meta(), nil
 }
 
 // isDottedIdentifier reports whether a key consists of HCL identifiers with dots between them, so that a job can name the key

@@ -55,7 +55,7 @@ func streamPayloads(t *testing.T, server *wire.Session, method string, request a
 // Servers of a cluster get the replies of the API in their own messages.
 func TestServersOfClusterReadFiles(t *testing.T) {
 	n := newFilesNode(t)
-	f := newFixture(t, func(c *Config) { c.Node, c.OperatorToken = n, "secret" })
+	f := newFixture(t, func(c *Config) { setNode(c, n); c.OperatorToken = "secret" })
 	server := newClusterServer(t, f)
 	alloc := f.putAllocation(t)
 	content := strings.Repeat("0123456789abcdef", 200<<10/16)
@@ -101,7 +101,7 @@ func TestServersOfClusterReadFiles(t *testing.T) {
 
 func TestServersOfClusterGetErrorsOfTheAPI(t *testing.T) {
 	n := newFilesNode(t)
-	f := newFixture(t, func(c *Config) { c.Node = n })
+	f := newFixture(t, func(c *Config) { setNode(c, n) })
 	server := newClusterServer(t, f)
 	alloc := f.putAllocation(t)
 	n.write(t, alloc.ID, "web/secrets/x", "secret")
@@ -155,7 +155,7 @@ func TestServersOfClusterGetErrorsOfTheAPI(t *testing.T) {
 
 func TestServersOfClusterReadNode(t *testing.T) {
 	log := hclog.NewInterceptLogger(&hclog.LoggerOptions{Output: io.Discard, Level: hclog.Debug})
-	f := newFixture(t, func(c *Config) { c.Node, c.MonitoredLog, c.OptionalRoutes.EnableDebug = newFilesNode(t), log, true })
+	f := newFixture(t, func(c *Config) { setNode(c, newFilesNode(t)); c.MonitoredLog, c.OptionalRoutes.EnableDebug = log, true })
 	server := newClusterServer(t, f)
 	var meta protocol.NodeMetaResponse
 	if err := server.Call(t.Context(), protocol.MethodApplyNodeMeta, &protocol.ApplyNodeMetaRequest{NodeID: f.config.NodeID, Meta: map[string]*string{"a.b": new("c")}}, &meta); err != nil {

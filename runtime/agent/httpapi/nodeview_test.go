@@ -31,7 +31,7 @@ func (machineNode) Host() fingerprint.Host {
 // A node has the fields about the machine in all replies and in events.
 func TestNodeHasFieldsAboutTheMachine(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, func(c *Config) { c.Node = machineNode{} })
+	f := newFixture(t, func(c *Config) { setNode(c, machineNode{}) })
 	f.updateStore(t, func(tx *store.Txn) {
 		tx.PutNodeWithStorageEvents(&api.Node{
 			ID: f.config.NodeID, Name: "n1", Datacenter: "dc1", Status: api.NodeStatusReady, NodePool: "default",

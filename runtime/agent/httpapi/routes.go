@@ -33,13 +33,13 @@ func (a *API) newRoutes() []route {
 	c := &a.config
 	agent := &localAgent{c.Store, c.NodeID, c.Region, c.AdvertiseAddr, c.NomadAPIVersion, c.Cluster}
 	jobs := &jobReadHandler{c.Store}
-	health := &jobHealthHandler{c.Store, healthtracker.New(healthtracker.ForNode(c.Node, c.NodeID))}
-	jobWriter := &jobWriteHandler{c.Store, c.Scheduler, c.JobParser, &jobChecker{c.Store, c.Node, c.Region, a.logger}}
+	health := &jobHealthHandler{c.Store, healthtracker.New(healthtracker.ForNode(c.Allocs, c.Files, c.NodeID))}
+	jobWriter := &jobWriteHandler{c.Store, c.Scheduler, c.JobParser, &jobChecker{c.Store, c.Plugins, c.Region, a.logger}}
 	scaling := &scalingHandler{c.Store, c.Scheduler}
-	allocs := &allocHandler{c.Store, c.Scheduler, c.Node, a.logger}
-	files := &fileHandler{c.Store, c.Node}
-	exec := &execHandler{c.Store, c.Node, a.access, c.DisableRemoteExec, &a.execSessions}
-	nodes := &nodeHandler{agent, c.Store, c.Scheduler, c.Node, c.OperatorToken}
+	allocs := &allocHandler{c.Store, c.Scheduler, c.Allocs, c.Files, c.DeviceStats, a.logger}
+	files := &fileHandler{c.Store, c.Files, c.LogCollector}
+	exec := &execHandler{c.Store, c.Allocs, a.access, c.DisableRemoteExec, &a.execSessions}
+	nodes := &nodeHandler{agent, c.Store, c.Scheduler, &c.Host, c.Metadata, c.OperatorToken}
 	pools := &nodePoolHandler{c.Store, nodes, jobs}
 	evals := &evaluationHandler{c.Store}
 	deployments := &deploymentHandler{c.Store, c.Scheduler}
@@ -49,19 +49,19 @@ func (a *API) newRoutes() []route {
 	search := &searchHandler{c.Store}
 	keyring := &keyringHandler{c.Store, c.Identities, a.logger}
 	identities := &identityHandler{c.Identities}
-	events := &eventHandler{store: c.Store, node: c.Node, logger: a.logger}
+	events := &eventHandler{store: c.Store, host: &c.Host, logger: a.logger}
 	metrics := &metricsHandler{c.Metrics}
-	allocSnapshots := &allocSnapshotHandler{c.Store, c.Node, c.Cluster, a.logger}
+	allocSnapshots := &allocSnapshotHandler{c.Store, c.Files, c.Cluster, a.logger}
 	snapshots := &snapshotHandler{c.AgentFuncs.WriteSnapshot}
-	agents := &agentHandler{agent, c.Store, c.Scheduler, c.Node, c.Conditions, c.AgentFuncs}
+	agents := &agentHandler{agent, c.Store, c.Scheduler, c.Allocs, c.Conditions, c.AgentFuncs, c.HostStats, c.DeviceStats}
 	plugins := &pluginHandler{store: c.Store, agentFuncs: c.AgentFuncs}
 	login := &loginHandler{operatorToken: c.OperatorToken}
 	proofs := newProofHandler(c.OperatorToken, c.ReadOnlyToken)
-	debug := &debugHandler{agent, c.Node, c.MonitoredLog, c.Secrets, c.OptionalRoutes.EnableDebug}
+	debug := &debugHandler{agent, c.HostStats, c.MonitoredLog, c.Secrets, c.OptionalRoutes.EnableDebug}
 	volumes := &volumeHandler{c.Store, c.Volumes}
 	cluster := &clusterHandler{agent, c.Store, time.Now()}
 	schedulerConfig := &schedulerConfigHandler{c.Store}
-	jobLogs := newJobLogHandler(c.Store, c.Node)
+	jobLogs := newJobLogHandler(c.Store, c.Files)
 	histories := &historyHandler{agent, c.Store, c.History}
 
 	return []route{
@@ -130,7 +130,7 @@ func (a *API) newRoutes() []route {
 		{"GET", "/v1/client/fs/{id...}", files.rejectUnknownOperation, routeDocWithoutBody[noContent]("unknown operation on a file: 404")},
 		{"GET PUT", "/v1/client/gc", allocs.gcAllocations, routeDocWithoutBody[noContent]("garbage collect the directories of all terminal allocations")},
 		{"GET", "/v1/client/history", histories.node, routeDocWithoutBody[history.Series]("read the CPU, memory and disk usage of the host in the last hours", "node_id period")},
-		{"GET", "/v1/client/stats", agents.hostStats, routeDocWithoutBody[hoststats.Stats]("read the CPU, memory, disk and device usage of the host", "node_id")},
+		{"GET", "/v1/client/stats", agents.readHostStats, routeDocWithoutBody[hoststats.Stats]("read the CPU, memory, disk and device usage of the host", "node_id")},
 		{"GET", metadataPath, nodes.readMetadata, routeDocWithoutBody[api.NodeMetaResponse]("read the dynamic and static metadata of the node", "node_id")},
 		{"POST", metadataPath, nodes.setMetadata, routeDocWithBody[api.NodeMetaApplyRequest, api.NodeMetaResponse]("change the dynamic metadata of the node", "node_id")},
 		{"GET", "/v1/client/identity", noClusterHandler, routeDocWithoutBody[noContent]("not supported: a node identity requires a cluster")},

@@ -56,10 +56,10 @@ func (h *allocHandler) timeline(r *request) (any, error) {
 
 // findTimeline returns the time line of an allocation, whether or not it runs.
 func (h *allocHandler) findTimeline(allocID string) (*timeline.File, error) {
-	if runner := h.node.Alloc(allocID); runner != nil {
+	if runner := h.allocs.AllocRunner(allocID); runner != nil {
 		return runner.Timeline(), nil
 	}
-	dir, err := h.node.AllocDir(allocID)
+	dir, err := h.files.AllocDir(allocID)
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,7 @@ func (h *allocHandler) transitions(r *request) (any, error) {
 	if alloc == nil {
 		return nil, notFoundError("alloc not found")
 	}
-	transitionsByTask := h.node.TransitionsByTask(r.pathID)
+	transitionsByTask := h.allocs.TransitionsByTask(r.pathID)
 	switch {
 	case transitionsByTask != nil:
 		return tasksteps.AllocTransitions{AllocID: r.pathID, TransitionsByTask: transitionsByTask}, nil
@@ -32,7 +32,7 @@ func (h *allocHandler) listTransitions(r *request) (any, error) {
 		if !r.includesNamespace(alloc.Namespace) {
 			continue
 		}
-		if transitionsByTask := h.node.TransitionsByTask(alloc.ID); transitionsByTask != nil {
+		if transitionsByTask := h.allocs.TransitionsByTask(alloc.ID); transitionsByTask != nil {
 			all = append(all, tasksteps.AllocTransitions{AllocID: alloc.ID, TransitionsByTask: transitionsByTask})
 		}
 	}

@@ -13,7 +13,7 @@ import (
 func TestTransitions(t *testing.T) {
 	list := []tasksteps.Transition{{Time: time.Unix(0, 0).UTC(), Step: tasksteps.CallStopHooks, Result: tasksteps.Done, Next: tasksteps.None}}
 	const asJSON = `"TransitionsByTask":{"t":[{"Next":"no step","Result":"done","Step":"call the Stop hooks","Time":"1970-01-01T00:00:00Z"}]}}`
-	f := newFixture(t, func(c *Config) { c.Node = stubNode{transitionsByTask: map[string][]tasksteps.Transition{"t": list}} })
+	f := newFixture(t, func(c *Config) { setNode(c, stubNode{transitionsByTask: map[string][]tasksteps.Transition{"t": list}}) })
 	f.putJob(t, "web")
 	id := f.putAlloc(t, "web")
 	f.runRequests(t, []requestCase{

@@ -20,7 +20,7 @@ func (h *allocHandler) stats(r *request) (any, error) {
 		return nil, err
 	}
 	var stats allocrunner.Stats
-	if runner := h.node.Alloc(r.pathID); runner != nil {
+	if runner := h.allocs.AllocRunner(r.pathID); runner != nil {
 		stats = runner.Stats(r.Context(), r.query.Get("task"))
 	}
 	all := api.AllocResourceUsage{ResourceUsage: toResourceUsage(stats.RunningTasksTotal), Tasks: make(map[string]*api.TaskResourceUsage, len(stats.SampleByTask))}
@@ -54,7 +54,7 @@ func (h *allocHandler) addDeviceStats(ctx context.Context, usage *api.AllocResou
 			continue
 		}
 		if all == nil {
-			all = h.node.DeviceStats(ctx)
+			all = h.deviceStats(ctx)
 		}
 		task.ResourceUsage.DeviceStats = devices.StatsOfAllocated(all, granted.Devices)
 		usage.ResourceUsage.DeviceStats = append(usage.ResourceUsage.DeviceStats, task.ResourceUsage.DeviceStats...)
@@ -90,7 +90,7 @@ func (h *allocHandler) checks(r *request) (any, error) {
 		return nil, err
 	}
 	var results []api.AllocCheckStatus
-	if runner := h.node.Alloc(r.pathID); runner != nil {
+	if runner := h.allocs.AllocRunner(r.pathID); runner != nil {
 		results = runner.Checks()
 	} else {
 		stored, err := h.store.Snapshot().CheckResults(r.pathID)
@@ -129,12 +129,12 @@ func (h *allocHandler) services(r *request) (any, error) {
 	})
 }
 
-// hostStats returns the resource usage of the machine.
-func (h *agentHandler) hostStats(r *request) (any, error) {
+// readHostStats returns the resource usage of the machine.
+func (h *agentHandler) readHostStats(r *request) (any, error) {
 	if err := h.agent.checkNodeAndServerParams(r); err != nil {
 		return nil, err
 	}
-	stats := h.node.HostStats(r.Context())
-	stats.DeviceStats = h.node.DeviceStats(r.Context())
+	stats := h.hostStats(r.Context())
+	stats.DeviceStats = h.deviceStats(r.Context())
 	return stats, nil
 }

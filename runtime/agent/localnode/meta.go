@@ -63,7 +63,7 @@ func (n *Node) SetMeta(ctx context.Context, changes map[string]*string) error {
 	n.mu.Lock()
 	n.dynamicMeta = now.Dynamic
 	n.mu.Unlock()
-	n.config.OnNodeStored()
+	n.notifyStored()
 	n.triggerRecordUpdate() // a concurrent updateRecord may have written the old metadata after the transaction
 	return nil
 }

@@ -51,23 +51,28 @@ type Config struct {
 	Plugins  pluginLister
 	Logger   hclog.Logger
 
-	// Volumes are the dynamic host volumes; nil if there are none.
-	Volumes *volumes.Manager
+	// VolumesDir is where plugins make dynamic host volumes, VolumePluginDir the directory of these plugins. Without a VolumesDir
+	// there are no dynamic host volumes.
+	VolumesDir, VolumePluginDir string
+}
 
+// Events are the functions that a running Node calls. Each may be nil.
+type Events struct {
 	// BeforeRegister is called once, when the known drivers are ready and before the node is stored: until it returns, the
-	// scheduler places no allocation on the node. OnRegistered is called once, when the node is stored, and OnNodeStored after
-	// each change to the stored node.
-	BeforeRegister             func(context.Context)
-	OnRegistered, OnNodeStored func()
+	// scheduler places no allocation on the node. OnRegistered is called once, when the node is stored, and OnStored after each
+	// change to the stored node.
+	BeforeRegister         func(context.Context)
+	OnRegistered, OnStored func()
 
 	// OnDeviceHealthChanged is called, after the stored node has changed, with a text for each device with changed health, as
-	// devices.HealthChanges returns them. It may be nil.
+	// devices.HealthChanges returns them.
 	OnDeviceHealthChanged func(textByDevice map[string]string)
 }
 
 // Node is this machine's node. Its methods may be called concurrently.
 type Node struct {
-	config Config
+	config  Config
+	volumes *volumes.Manager // nil without dynamic host volumes
 
 	registered              chan struct{}     // Run closes the channel when the node is registered
 	firstReportsDone        chan struct{}     // Run closes the channel, see FirstReportsDone
@@ -79,6 +84,7 @@ type Node struct {
 	metaUpdateMu sync.Mutex // SetMeta holds metaUpdateMu, and locks it before mu
 
 	mu             sync.Mutex
+	events         Events // the argument of Run; the zero value before Run
 	settings       Settings
 	dynamicMeta    map[string]*string
 	lastAttributes map[string]string // last result of reuseEqualAttributes; the map is replaced, never modified
@@ -105,6 +111,12 @@ func New(c Config) *Node {
 		firstReportsDone:      make(chan struct{}),
 		recordUpdateRequested: make(chan struct{}, 1),
 		settings:              c.Settings,
+	}
+	if c.VolumesDir != "" {
+		n.volumes = volumes.New(volumes.Config{
+			Store: c.Store, NodeID: c.ID, VolumesDir: c.VolumesDir, PluginDir: c.VolumePluginDir, Logger: c.Logger,
+			IsVolumeInAgentConfig: n.hasConfiguredVolume, OnVolumesOrPluginsChange: n.notifyVolumesChanged,
+		})
 	}
 	n.volumePathResolver = newPathResolver(n.triggerRecordUpdate)
 	n.loadDynamicMeta()
@@ -183,6 +195,19 @@ func (n *Node) Reload(s Settings) {
 	n.triggerRecordUpdate()
 }
 
+func (n *Node) currentEvents() Events {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.events
+}
+
+// notifyStored calls Events.OnStored.
+func (n *Node) notifyStored() {
+	if events := n.currentEvents(); events.OnStored != nil {
+		events.OnStored()
+	}
+}
+
 // triggerRecordUpdate makes Run call updateRecord. It does not block.
 func (n *Node) triggerRecordUpdate() {
 	wait.Notify(n.recordUpdateRequested)
@@ -191,7 +216,10 @@ func (n *Node) triggerRecordUpdate() {
 // Run registers the node when the drivers that have run before are ready, and updates the stored node until ctx ends. If the
 // write fails but an earlier agent has stored the node, the node counts as registered, and Run repeats the write. Run must be
 // called at most once.
-func (n *Node) Run(ctx context.Context) {
+func (n *Node) Run(ctx context.Context, events Events) {
+	n.mu.Lock()
+	n.events = events
+	n.mu.Unlock()
 	completeFirstReports := sync.OnceFunc(func() { close(n.firstReportsDone) })
 	defer completeFirstReports()
 	firstReports := make(chan struct{}) // closed when no plugin is expected to report soon
@@ -205,10 +233,14 @@ func (n *Node) Run(ctx context.Context) {
 	if err := n.config.Plugins.WaitBrieflyForKnownPlugins(ctx); err != nil {
 		return
 	}
-	n.config.BeforeRegister(ctx)
+	if events.BeforeRegister != nil {
+		events.BeforeRegister(ctx)
+	}
 	register := sync.OnceFunc(func() {
 		close(n.registered)
-		n.config.OnRegistered()
+		if events.OnRegistered != nil {
+			events.OnRegistered()
+		}
 	})
 	lastErr := ""
 	for untilFirstReports := firstReports; ; {
@@ -268,9 +300,9 @@ func (n *Node) updateRecord(ctx context.Context) error {
 	}
 	if err == nil {
 		n.stateFileEventsStored = true
-		n.config.OnNodeStored()
-		if n.config.OnDeviceHealthChanged != nil && len(deviceChanges) > 0 {
-			n.config.OnDeviceHealthChanged(deviceChanges)
+		n.notifyStored()
+		if events := n.currentEvents(); events.OnDeviceHealthChanged != nil && len(deviceChanges) > 0 {
+			events.OnDeviceHealthChanged(deviceChanges)
 		}
 	}
 	return err

@@ -154,13 +154,12 @@ func TestNodeRegistersBeforeUnknownPluginsReport(t *testing.T) {
 	host := machine(t, &settings)
 	n := New(Config{
 		ID: "n", Settings: settings.WithDefaults("box"), Host: host, Store: s, Plugins: plugins, Logger: hclog.NewNullLogger(),
-		BeforeRegister: func(context.Context) {}, OnRegistered: func() {}, OnNodeStored: func() {},
 	})
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		n.Run(ctx)
+		n.Run(ctx, Events{})
 	}()
 	defer func() { stop(); <-ended }()
 	<-n.Registered()
@@ -186,13 +185,12 @@ func TestNodeRegistersWithUnchangeableState(t *testing.T) {
 	stored := false
 	n := New(Config{
 		ID: "n", Store: s, Plugins: unchangingPlugins{}, Logger: hclog.NewNullLogger(),
-		BeforeRegister: func(context.Context) {}, OnRegistered: func() {}, OnNodeStored: func() { stored = true },
 	})
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		n.Run(ctx)
+		n.Run(ctx, Events{OnStored: func() { stored = true }})
 	}()
 	select {
 	case <-n.Registered():

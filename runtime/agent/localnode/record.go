@@ -35,8 +35,8 @@ func (n *Node) collectNodeAttributes(drivers map[string]supervisor.DriverInfo) m
 		attributes["cpu.usablecompute"] = strconv.Itoa(max(1, total-n.reservedCPUMHz())) // the scheduler reads 0 as no limit
 	}
 	model.SetBidirectional(attributes, n.currentSettings().BidirectionalVolumes)
-	if n.config.Volumes != nil {
-		for name, version := range n.config.Volumes.PluginVersionByName() {
+	if n.volumes != nil {
+		for name, version := range n.volumes.PluginVersionByName() {
 			attributes["plugins.host_volume."+name+".version"] = version
 		}
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // VolumeManager returns the dynamic host volume manager, nil if there is none.
-func (n *Node) VolumeManager() *volumes.Manager { return n.config.Volumes }
+func (n *Node) VolumeManager() *volumes.Manager { return n.volumes }
 
 // HostVolumes returns the host volumes by name, including those with missing paths. A configured volume hides a dynamic host
 // volume with the same name.
@@ -26,8 +26,8 @@ func (n *Node) HostVolumes() map[string]*api.HostVolumeInfo {
 	return all
 }
 
-// HasConfiguredVolume reports whether the configuration has a host volume with the name.
-func (n *Node) HasConfiguredVolume(name string) bool {
+// hasConfiguredVolume reports whether the configuration has a host volume with the name.
+func (n *Node) hasConfiguredVolume(name string) bool {
 	return n.currentSettings().HostVolumes[name] != nil
 }
 
@@ -36,8 +36,8 @@ func (n *Node) HasConfiguredVolume(name string) bool {
 func (n *Node) FindHostVolume(ctx context.Context, name string) (found *api.HostVolumeInfo, allowsBidirectional bool, err error) {
 	settings := n.currentSettings()
 	v := settings.HostVolumes[name]
-	if v == nil && n.config.Volumes != nil {
-		if v, err = n.config.Volumes.FindReadyVolume(ctx, name); err != nil {
+	if v == nil && n.volumes != nil {
+		if v, err = n.volumes.FindReadyVolume(ctx, name); err != nil {
 			return nil, false, err
 		}
 	}
@@ -81,9 +81,9 @@ func volumePaths(volumes map[string]*api.HostVolumeInfo) []string {
 	return paths
 }
 
-// NotifyVolumesChanged updates the node record after dynamic host volumes or their plugins have changed. It does not block.
-func (n *Node) NotifyVolumesChanged() {
-	n.config.OnNodeStored() // called here too, because a volume's changed capabilities do not change the record
+// notifyVolumesChanged updates the node record after dynamic host volumes or their plugins have changed. It does not block.
+func (n *Node) notifyVolumesChanged() {
+	n.notifyStored() // called here too, because a volume's changed capabilities do not change the record
 	n.triggerRecordUpdate()
 }
 

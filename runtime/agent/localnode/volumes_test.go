@@ -53,7 +53,7 @@ func TestHostVolumesOfTheNode(t *testing.T) {
 	if v, _, err := n.FindHostVolume(t.Context(), "later"); err != nil || v == nil || v.Path != later {
 		t.Errorf("%+v, %v", v, err)
 	}
-	if !n.HasConfiguredVolume("later") || n.HasConfiguredVolume("dynamic") {
+	if !n.hasConfiguredVolume("later") || n.hasConfiguredVolume("dynamic") {
 		t.Error("names of the configuration")
 	}
 }

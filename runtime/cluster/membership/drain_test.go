@@ -39,8 +39,8 @@ func newDrainFixture(t *testing.T) *drainFixture {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	running.Go(func() { f.pool.Run(ctx, wire.Methods{}) })
-	running.Go(func() { f.member.Run(ctx) })
+	running.Go(func() { f.pool.Run(ctx, wire.Methods{}, nil) })
+	running.Go(func() { f.member.Run(ctx, nil) })
 	t.Cleanup(func() { cancel(); running.Wait() })
 	if _, err := f.cluster.WaitNode(t.Context(), nodeID, func(n clustertest.Node) bool { return n.Status == "ready" }); err != nil {
 		t.Fatal(err)

@@ -60,10 +60,7 @@ type Config struct {
 	CredentialsPath   string // Credentials file; empty means none
 	Pool              serverPool
 	Store             nodeStore
-	// ReportStates is called when the servers have marked the node otherwise than ready. They mark it ready again after its
-	// allocations' states were reported, and a further heartbeat. It must return soon. It may be nil.
-	ReportStates func()
-	Logger       hclog.Logger
+	Logger            hclog.Logger
 }
 
 // Member keeps the node registered. Its methods may be called concurrently.
@@ -78,6 +75,7 @@ type Member struct {
 	isRestored bool // the record is from the credentials file, because the state was lost
 
 	mu             sync.Mutex
+	reportStates   func()                  // the argument of Run; nil before Run
 	record         state.ClusterMembership // credentials; stored
 	forceRenewal   bool                    // the servers must sign a new identity
 	lastSent       *protocol.Node          // the last successfully registered record; nil before it
@@ -187,7 +185,13 @@ func (m *Member) ConfirmRegistered(ctx context.Context) error {
 
 // Run registers the node and keeps it registered until ctx ends. It must be called once. The store must have the node, or
 // get it later.
-func (m *Member) Run(ctx context.Context) {
+//
+// Run calls reportStates when the servers have marked the node otherwise than ready. They mark it ready again after its
+// allocations' states were reported, and a further heartbeat. reportStates must return soon, and may be nil.
+func (m *Member) Run(ctx context.Context, reportStates func()) {
+	m.mu.Lock()
+	m.reportStates = reportStates
+	m.mu.Unlock()
 	if m.waitNodeRecord(ctx) != nil {
 		return
 	}
@@ -383,8 +387,11 @@ func (m *Member) sendHeartbeat(ctx context.Context, c credential) (ttl time.Dura
 	if err := m.applyResponse(ctx, &response); err != nil {
 		return 0, err
 	}
-	if response.Index > 0 && response.SignedIdentity == nil && m.config.ReportStates != nil {
-		m.config.ReportStates() // the node's status has changed
+	m.mu.Lock()
+	reportStates := m.reportStates
+	m.mu.Unlock()
+	if response.Index > 0 && response.SignedIdentity == nil && reportStates != nil {
+		reportStates() // the node's status has changed
 	}
 	return response.HeartbeatTTL, nil
 }

@@ -315,7 +315,7 @@ func runMember(t *testing.T, s nodeStore, pool *fakePool, during func(*Member)) 
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { m.Run(ctx) })
+	running.Go(func() { m.Run(ctx, nil) })
 	during(m)
 	cancel()
 	running.Wait()

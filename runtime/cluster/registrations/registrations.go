@@ -50,9 +50,7 @@ type Config struct {
 	Pool   serverPool
 	Member member
 	Store  *store.Store
-	// OnRefused is called when the servers refuse to register a service, once for each reason. It must return soon, and may be nil.
-	OnRefused func(service *api.ServiceRegistration, reason error)
-	Logger    hclog.Logger
+	Logger hclog.Logger
 }
 
 // Registrations are this node's service registrations. The methods may be called concurrently.
@@ -100,13 +98,16 @@ func (r *Registrations) Resend() {
 
 // Run makes the servers' registrations equal to the store's, until ctx ends. It first sends all the store's registrations,
 // because an earlier agent may not have sent them. It must be called once.
-func (r *Registrations) Run(ctx context.Context) {
+//
+// Run calls onRefused when the servers refuse to register a service, once for each reason. onRefused must return soon, and may be
+// nil.
+func (r *Registrations) Run(ctx context.Context, onRefused func(service *api.ServiceRegistration, reason error)) {
 	select {
 	case <-r.config.Member.Registered():
 	case <-ctx.Done():
 		return
 	}
-	s := newSync(r.config)
+	s := newSync(r.config, onRefused)
 	for ctx.Err() == nil {
 		changes := store.NewWatchSet()
 		err := s.send(ctx, r.config.Store.Snapshot(), changes)
@@ -142,7 +143,8 @@ func (r *Registrations) waitForWork(ctx context.Context, changes store.WatchSet,
 
 // syncer sends changes to the servers. Its methods are called by one goroutine.
 type syncer struct {
-	config Config
+	config    Config
+	onRefused func(service *api.ServiceRegistration, reason error) // nil if nobody is told
 	// sent has the registrations that were sent last, by ID, and accepted those the servers have for certain.
 	sent     map[string]*api.ServiceRegistration
 	accepted map[string]bool
@@ -154,9 +156,9 @@ type syncer struct {
 	delay  time.Duration // the last retry's; zero after a success
 }
 
-func newSync(c Config) *syncer {
+func newSync(c Config, onRefused func(*api.ServiceRegistration, error)) *syncer {
 	return &syncer{
-		config: c, sent: make(map[string]*api.ServiceRegistration), accepted: make(map[string]bool), removing: make(map[string]state.ClusterServiceRemoval),
+		config: c, onRefused: onRefused, sent: make(map[string]*api.ServiceRegistration), accepted: make(map[string]bool), removing: make(map[string]state.ClusterServiceRemoval),
 		refused: make(map[string]string), denied: make(map[string]time.Time),
 	}
 }
@@ -244,8 +246,8 @@ func (s *syncer) upsert(ctx context.Context, batch []*api.ServiceRegistration) e
 	if s.refused[service.ID] != err.Error() {
 		s.refused[service.ID] = err.Error()
 		s.config.Logger.Error("the servers refuse to register a service", "service", service.ServiceName, "alloc_id", service.AllocID, "error", err)
-		if s.config.OnRefused != nil {
-			s.config.OnRefused(service, err)
+		if s.onRefused != nil {
+			s.onRefused(service, err)
 		}
 	}
 	return fmt.Errorf("register service %q of allocation %s: %w", service.ServiceName, service.AllocID, err)

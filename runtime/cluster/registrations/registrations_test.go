@@ -134,7 +134,7 @@ type node struct {
 	t       *testing.T
 	servers *fakeServers
 	store   *store.Store
-	refused []string // OnRefused reports; guarded by servers.mu
+	refused []string // reports of onRefused; guarded by servers.mu
 
 	*Registrations
 	stop func() // ends the agent
@@ -161,14 +161,14 @@ func startNode(t *testing.T, f *fakeServers) *node {
 func (n *node) startAgent() {
 	n.Registrations = New(Config{
 		Region: "global", NodeID: nodeID, Pool: n.servers, Member: n.servers, Store: n.store, Logger: hclog.NewNullLogger(),
-		OnRefused: func(s *api.ServiceRegistration, reason error) {
-			n.servers.do(func() { n.refused = append(n.refused, s.AllocID+" "+s.ServiceName+": "+reason.Error()) })
-		},
 	})
+	onRefused := func(s *api.ServiceRegistration, reason error) {
+		n.servers.do(func() { n.refused = append(n.refused, s.AllocID+" "+s.ServiceName+": "+reason.Error()) })
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	r := n.Registrations
-	running.Go(func() { r.Run(ctx) })
+	running.Go(func() { r.Run(ctx, onRefused) })
 	n.stop = func() { cancel(); running.Wait() }
 }
 

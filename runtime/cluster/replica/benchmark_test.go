@@ -22,7 +22,7 @@ func BenchmarkUnchangedList(b *testing.B) {
 	defer s.Close()
 	r := New(Config{
 		Region: "global", NodeID: nodeID, Pool: fake, Member: fake, Store: s,
-		OnAllocsChanged: func() {}, OnReconnected: func(string) {}, Logger: hclog.NewNullLogger(),
+		OnAllocsChanged: func() {}, Logger: hclog.NewNullLogger(),
 	})
 	list, err := r.listAllocs(b.Context(), new(servers.Query))
 	if err != nil {

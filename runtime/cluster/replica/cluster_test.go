@@ -74,30 +74,30 @@ func (n *node) startAgent() (stop func()) {
 	for _, s := range n.cluster.Servers() {
 		addrs = append(addrs, s.Addr())
 	}
-	var member *membership.Member
-	var rep *replica.Replica
 	dialer := wire.Dialer{Logger: logger}
-	pool := servers.New(servers.Config{Region: "global", Dial: dialer.Dial, Logger: logger, OnNewSession: func() { member.Beat() }}, addrs)
+	pool := servers.New(servers.Config{Region: "global", Dial: dialer.Dial, Logger: logger}, addrs)
 	member, err := membership.New(n.t.Context(), membership.Config{
-		Region: "global", NodeID: nodeID, Pool: pool, Store: n.store, ReportStates: func() { rep.ReportStates() }, Logger: logger,
+		Region: "global", NodeID: nodeID, Pool: pool, Store: n.store, Logger: logger,
 	})
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	changed := make(chan struct{}, 1)
-	rep = replica.New(replica.Config{
+	rep := replica.New(replica.Config{
 		Region: "global", NodeID: nodeID, Pool: pool, Member: member, Store: n.store, Logger: logger,
 		OnAllocsChanged: func() {
 			wait.Notify(changed)
 		},
+	})
+	events := replica.Events{
 		OnServersRestored: member.RegisterAgain,
 		OnReconnected:     func(id string) { n.mu.Lock(); defer n.mu.Unlock(); n.reconnected = append(n.reconnected, id) },
-	})
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	running.Go(func() { pool.Run(ctx, wire.Methods{}) })
-	running.Go(func() { member.Run(ctx) })
-	running.Go(func() { rep.Run(ctx) })
+	running.Go(func() { pool.Run(ctx, wire.Methods{}, member.Beat) })
+	running.Go(func() { member.Run(ctx, rep.ReportStates) })
+	running.Go(func() { rep.Run(ctx, events) })
 	running.Go(func() {
 		for {
 			n.runAllocs(ctx, rep)

@@ -196,7 +196,9 @@ func (r *Replica) applyList(ctx context.Context, list *protocol.GetClientAllocsR
 	}
 	if r.resendStates {
 		r.resendStates = false
-		r.config.OnServersRestored()
+		if r.events.OnServersRestored != nil {
+			r.events.OnServersRestored()
+		}
 		r.markUnsent(time.Now(), slices.Collect(maps.Keys(list.Allocs))...)
 	}
 	if len(unreported) > 0 {
@@ -242,7 +244,9 @@ func (r *Replica) storeList(ctx context.Context, list *protocol.GetClientAllocsR
 		r.config.OnAllocsChanged()
 	}
 	for _, id := range reconnected {
-		r.config.OnReconnected(id)
+		if r.events.OnReconnected != nil {
+			r.events.OnReconnected(id)
+		}
 		r.markUnsent(time.Now(), id)
 	}
 	return nil

@@ -47,17 +47,22 @@ type Config struct {
 	Store  nodeStore
 	// OnAllocsChanged is called after each change to the assigned allocations in the store. It must return soon.
 	OnAllocsChanged func()
+	Logger          hclog.Logger
+}
+
+// Events are the functions that Run calls. They must return soon, and may be nil.
+type Events struct {
 	// OnReconnected is called for a running allocation that servers had given up because they missed this node's heartbeats.
 	OnReconnected func(allocID string)
 	// OnServersRestored is called when the servers have gone back to an earlier state, so they may have lost what this node has sent
-	// since. It must return soon.
+	// since.
 	OnServersRestored func()
-	Logger            hclog.Logger
 }
 
 // Replica connects the store's allocations with the servers. Its methods may be called concurrently.
 type Replica struct {
 	config    Config
+	events    Events // set by Run, for the goroutines that it starts
 	startTime time.Time
 	pulled    chan struct{} // closed when this agent has stored the servers' allocations for the first time
 	wake      chan struct{} // receives a value when there are states to send; capacity 1
@@ -128,7 +133,8 @@ func (r *Replica) AwaitNewStart(ctx context.Context, allocID string, onWait func
 }
 
 // Run pulls allocations and sends states until ctx ends. It must be called once.
-func (r *Replica) Run(ctx context.Context) {
+func (r *Replica) Run(ctx context.Context, events Events) {
+	r.events = events
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() { r.stopAfterDisconnect(ctx) })

@@ -322,13 +322,16 @@ func newTestNode(t *testing.T, servers *fakeServers) *testNode {
 // startAgent runs a Replica, as a new agent does.
 func (n *testNode) startAgent() {
 	n.replica = New(Config{
-		Region: "global", NodeID: nodeID, Pool: n.servers, Member: n.servers, Store: n.store, OnAllocsChanged: func() {},
-		OnReconnected: func(id string) { n.runner.reconnected = append(n.runner.reconnected, id) }, OnServersRestored: func() { n.restores++ }, Logger: hclog.NewNullLogger(),
+		Region: "global", NodeID: nodeID, Pool: n.servers, Member: n.servers, Store: n.store, OnAllocsChanged: func() {}, Logger: hclog.NewNullLogger(),
 	})
+	events := Events{
+		OnReconnected:     func(id string) { n.runner.reconnected = append(n.runner.reconnected, id) },
+		OnServersRestored: func() { n.restores++ },
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	replica := n.replica
-	running.Go(func() { replica.Run(ctx) })
+	running.Go(func() { replica.Run(ctx, events) })
 	n.stop = func() { cancel(); running.Wait() }
 }
 

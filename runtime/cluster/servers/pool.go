@@ -40,9 +40,6 @@ type Config struct {
 	// Dial opens a session to the server at an address with a port.
 	Dial   func(ctx context.Context, addr string) (*wire.Session, error)
 	Logger hclog.Logger
-	// OnNewSession is called when a session was opened. A server can call this node only after the node has made a call with its ID
-	// on the session. It must return soon. It may be nil.
-	OnNewSession func()
 }
 
 // Pool calls the servers of a region. Its methods may be called concurrently.
@@ -55,6 +52,7 @@ type Pool struct {
 	failures    int      // consecutive tries no server has answered
 	sessions    map[string]*openSession
 	methods     wire.Methods
+	onSession   func()          // the argument onNewSession of Run; nil before Run
 	serveCtx    context.Context // nil before Run
 	closed      bool            // Run has ended
 	serving     sync.WaitGroup  // each session's Serve
@@ -90,15 +88,25 @@ func withDefaultPort(addr string) string {
 
 // Run answers servers' calls with methods, and moves to another server from time to time, until ctx ends. Then it closes all
 // sessions and returns when all methods have returned. It must be called once. Calls work before Run, and fail after it.
-func (p *Pool) Run(ctx context.Context, methods wire.Methods) {
+//
+// Run calls onNewSession when a session was opened, and once for those opened before Run: a server can call this node only after
+// the node has made a call with its ID on the session. onNewSession must return soon, and may be nil.
+func (p *Pool) Run(ctx context.Context, methods wire.Methods, onNewSession func()) {
+	if onNewSession == nil {
+		onNewSession = func() {}
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	p.mu.Lock()
-	p.methods, p.serveCtx = methods, ctx
+	p.methods, p.onSession, p.serveCtx = methods, onNewSession, ctx
 	for _, s := range p.sessions {
 		p.serveWhenReadyLocked(s)
 	}
+	hasSession := len(p.sessions) > 0
 	p.mu.Unlock()
+	if hasSession {
+		onNewSession()
+	}
 	for {
 		select {
 		case <-time.After(p.rebalanceDelay()):
@@ -261,8 +269,11 @@ func (p *Pool) sessionOf(ctx context.Context, addr string) (*openSession, error)
 func (p *Pool) open(ctx context.Context, addr string, s *openSession) {
 	s.session, s.err = p.config.Dial(ctx, addr)
 	close(s.ready)
-	if s.err == nil && p.config.OnNewSession != nil {
-		p.config.OnNewSession()
+	p.mu.Lock()
+	onSession := p.onSession
+	p.mu.Unlock()
+	if s.err == nil && onSession != nil {
+		onSession()
 	}
 }
 

@@ -23,7 +23,7 @@ func startPool(t *testing.T, addrs ...string) *servers.Pool {
 	p := servers.New(servers.Config{Region: "global", Dial: dialer.Dial, Logger: hclog.NewNullLogger()}, addrs)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	running.Go(func() { p.Run(ctx, wire.Methods{}) })
+	running.Go(func() { p.Run(ctx, wire.Methods{}, nil) })
 	t.Cleanup(func() { cancel(); running.Wait() })
 	return p
 }

@@ -61,10 +61,10 @@ func startNode(t *testing.T, c *clustertest.Cluster) *node {
 	for _, server := range c.Servers() {
 		addrs = append(addrs, server.Addr())
 	}
-	var member *membership.Member
 	dialer := wire.Dialer{Logger: logger}
-	pool := servers.New(servers.Config{Region: "global", Dial: dialer.Dial, Logger: logger, OnNewSession: func() { member.Beat() }}, addrs)
-	if member, err = membership.New(t.Context(), membership.Config{Region: "global", NodeID: nodeID, Pool: pool, Store: s, Logger: logger}); err != nil {
+	pool := servers.New(servers.Config{Region: "global", Dial: dialer.Dial, Logger: logger}, addrs)
+	member, err := membership.New(t.Context(), membership.Config{Region: "global", NodeID: nodeID, Pool: pool, Store: s, Logger: logger})
+	if err != nil {
 		t.Fatal(err)
 	}
 	pulled := make(chan struct{}, 100)
@@ -79,10 +79,10 @@ func startNode(t *testing.T, c *clustertest.Cluster) *node {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	running.Go(func() { pool.Run(ctx, wire.Methods{}) })
-	running.Go(func() { member.Run(ctx) })
-	running.Go(func() { rep.Run(ctx) })
-	running.Go(func() { n.registrations.Run(ctx) })
+	running.Go(func() { pool.Run(ctx, wire.Methods{}, member.Beat) })
+	running.Go(func() { member.Run(ctx, rep.ReportStates) })
+	running.Go(func() { rep.Run(ctx, replica.Events{}) })
+	running.Go(func() { n.registrations.Run(ctx, nil) })
 	t.Cleanup(func() {
 		cancel()
 		running.Wait()

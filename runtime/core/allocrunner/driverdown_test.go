@@ -927,7 +927,7 @@ func TestNetworkHookWaitsForDriverInBackOff(t *testing.T) {
 					drivers = newUnavailableDrivers(fakes)
 					drivers.unavailable = true
 					c.Drivers = drivers
-					c.NetworkManager = network.New(&networkRecords{}, drivers, &fakeHostNetworks{}, nil, nullLogger)
+					c.NetworkManager = network.New(&networkRecords{}, drivers, &fakeHostNetworks{}, nullLogger)
 				})
 				a.advance(3 * time.Minute)
 				if status := a.lastUpdate().ClientStatus; status != api.AllocClientStatusPending {

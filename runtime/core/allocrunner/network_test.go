@@ -49,7 +49,7 @@ func withNetworks(records *networkRecords, c driver.Capabilities) func(*testConf
 	return func(config *testConfig) {
 		drivers := config.Drivers.(*fakeDrivers)
 		drivers.capabilities = c
-		config.NetworkManager = network.New(records, drivers, &fakeHostNetworks{}, nil, nullLogger)
+		config.NetworkManager = network.New(records, drivers, &fakeHostNetworks{}, nullLogger)
 	}
 }
 
@@ -134,7 +134,7 @@ func TestNetworkIsCreatedAfterReboot(t *testing.T) {
 				records, host := &networkRecords{}, &fakeHostNetworks{}
 				setNetworks := func(config *testConfig) {
 					withNetworks(records, c.capabilities)(config)
-					config.NetworkManager = network.New(records, config.Drivers, host, nil, nullLogger)
+					config.NetworkManager = network.New(records, config.Drivers, host, nullLogger)
 				}
 				a := startAgent(t, parseJob(t, job("service", bridgeNetworkText+endlessTaskText)), setNetworks)
 				a.advance(time.Second)

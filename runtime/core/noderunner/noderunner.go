@@ -3,6 +3,7 @@ package noderunner
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -323,7 +324,7 @@ func (r *Runner) UsesPlugin(key core.Plugin) bool {
 	return len(r.AllocsUsingPlugin(key)) > 0
 }
 
-// AllocsUsingPlugin returns the ids of all allocations with the given driver or hook, except ended
+// AllocsUsingPlugin returns the sorted ids of all allocations with the given driver or hook, except ended
 // ones.
 func (r *Runner) AllocsUsingPlugin(key core.Plugin) (ids []string) {
 	r.mu.Lock()
@@ -333,6 +334,7 @@ func (r *Runner) AllocsUsingPlugin(key core.Plugin) (ids []string) {
 			ids = append(ids, id)
 		}
 	}
+	slices.Sort(ids)
 	return ids
 }
 

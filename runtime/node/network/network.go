@@ -70,20 +70,19 @@ type ReplaceNetworkFunc func(connected *state.AllocNetwork, reason string)
 // Manager creates and destroys allocations' networks. Calls for different allocations may be concurrent.
 // RunDestroyRetriesAndRepairs must be called once.
 type Manager struct {
-	store          NetworkRecordStore
-	drivers        Drivers
-	host           HostNamespaces
-	replaceNetwork ReplaceNetworkFunc
-	logger         hclog.Logger
+	store   NetworkRecordStore
+	drivers Drivers
+	host    HostNamespaces
+	logger  hclog.Logger
 
 	destroyFailed chan struct{} // receives a value when Destroy has failed, so that RunDestroyRetriesAndRepairs retries
 	operations    operations
 }
 
 // New returns a Manager for the networks in the store.
-func New(store NetworkRecordStore, drivers Drivers, host HostNamespaces, replaceNetwork ReplaceNetworkFunc, logger hclog.Logger) *Manager {
+func New(store NetworkRecordStore, drivers Drivers, host HostNamespaces, logger hclog.Logger) *Manager {
 	return &Manager{
-		store: store, drivers: drivers, host: host, replaceNetwork: replaceNetwork, logger: logger.Named("network"),
+		store: store, drivers: drivers, host: host, logger: logger.Named("network"),
 		destroyFailed: make(chan struct{}, 1),
 	}
 }
@@ -322,13 +321,13 @@ func (m *Manager) callDestroyNetwork(ctx context.Context, record *state.AllocNet
 const minRetryDelay, maxRetryDelay = time.Second, 5 * time.Minute
 
 // RunDestroyRetriesAndRepairs destroys the networks left by a failed Destroy, and those without an allocation. It retries with
-// growing delays until ctx is done. Meanwhile it repairs the networks in use.
-func (m *Manager) RunDestroyRetriesAndRepairs(ctx context.Context) {
+// growing delays until ctx is done. Meanwhile it repairs the networks in use, and passes those with other addresses to replace.
+func (m *Manager) RunDestroyRetriesAndRepairs(ctx context.Context, replace ReplaceNetworkFunc) {
 	repaired := make(chan struct{})
 	defer func() { <-repaired }()
 	go func() {
 		defer close(repaired)
-		m.repairRegularly(ctx)
+		m.repairRegularly(ctx, replace)
 	}()
 	delay := minRetryDelay
 	for ctx.Err() == nil {

@@ -207,7 +207,7 @@ func (h *fakeHost) Repair(networks []state.AllocNetwork) ([]Damage, error) {
 
 func newTestManager() (*Manager, *fakeDriver, *memoryStore) {
 	d, s := newFakeDriver(), &memoryStore{records: map[string]state.AllocNetwork{}, allocs: map[string]bool{"a": true}}
-	return New(s, fakeDrivers{d}, newFakeHost(d), nil, hclog.NewNullLogger()), d, s
+	return New(s, fakeDrivers{d}, newFakeHost(d), hclog.NewNullLogger()), d, s
 }
 
 func TestCreateAndDestroy(t *testing.T) {
@@ -307,7 +307,7 @@ func TestCreateWaitsForUnavailableDriver(t *testing.T) {
 				for _, available := range c.available {
 					drivers.changed = append(drivers.changed, map[bool]chan struct{}{false: changed}[available])
 				}
-				m := New(s, drivers, newFakeHost(d), nil, hclog.NewNullLogger())
+				m := New(s, drivers, newFakeHost(d), hclog.NewNullLogger())
 				request := state.AllocNetwork{AllocID: "a", NamespaceDriver: "pods", Hostname: "h"}
 				if c.interrupted {
 					s.records["a"] = request
@@ -350,21 +350,26 @@ func TestNetworkOfDeadAgentIsDestroyed(t *testing.T) {
 			t.Fatal("the agent has survived")
 		}
 		d.onCreated = nil
-		runManager(t, New(s, fakeDrivers{d}, newFakeHost(d), nil, hclog.NewNullLogger()), time.Minute)
+		runManager(t, New(s, fakeDrivers{d}, newFakeHost(d), hclog.NewNullLogger()), time.Minute)
 		if len(d.networks) != 1 {
 			t.Error("the network of an allocation that exists was destroyed")
 		}
 		s.allocs = nil
-		runManager(t, New(s, fakeDrivers{d}, newFakeHost(d), nil, hclog.NewNullLogger()), time.Minute)
+		runManager(t, New(s, fakeDrivers{d}, newFakeHost(d), hclog.NewNullLogger()), time.Minute)
 		checkCalls(t, d, s, "create a h", "create a h", "destroy a /run/netns/x")
 	})
 }
 
-// runManager calls m's Run for a duration.
+// runManager is runReplacingManager for networks that keep their addresses.
 func runManager(t *testing.T, m *Manager, d time.Duration) {
+	runReplacingManager(t, m, d, nil)
+}
+
+// runReplacingManager calls m's Run for a duration.
+func runReplacingManager(t *testing.T, m *Manager, d time.Duration, replace ReplaceNetworkFunc) {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
-	m.RunDestroyRetriesAndRepairs(ctx)
+	m.RunDestroyRetriesAndRepairs(ctx, replace)
 }
 
 // A failed DestroyNetwork is repeated until it succeeds, also by the next agent.
@@ -386,7 +391,7 @@ func TestDestroyIsRepeated(t *testing.T) {
 		if left := len(d.destroyErrs); left == 0 || left == 5 {
 			t.Errorf("%d errors left", left)
 		}
-		runManager(t, New(s, fakeDrivers{d}, newFakeHost(d), nil, hclog.NewNullLogger()), time.Hour)
+		runManager(t, New(s, fakeDrivers{d}, newFakeHost(d), hclog.NewNullLogger()), time.Hour)
 		checkCalls(t, d, s, append([]string{"create a h", "connect /run/netns/x"}, slices.Repeat([]string{"destroy a /run/netns/x"}, 7)...)...)
 	})
 }
@@ -466,7 +471,7 @@ func TestIncompleteNetworkIsRemoved(t *testing.T) {
 		t.Error("an incomplete network is used")
 	}
 	s.allocs = nil
-	next := New(s, fakeDrivers{d}, newFakeHost(d), nil, hclog.NewNullLogger())
+	next := New(s, fakeDrivers{d}, newFakeHost(d), hclog.NewNullLogger())
 	if left := next.DestroyUnused(t.Context()); left != 0 {
 		t.Errorf("%d networks are left", left)
 	}

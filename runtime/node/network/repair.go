@@ -15,14 +15,14 @@ const repairInterval, reconnectTimeout = 10 * time.Second, time.Minute
 
 // repairRegularly repairs the networks in use at each repairInterval until ctx is done. It logs an error once while its text stays the
 // same.
-func (m *Manager) repairRegularly(ctx context.Context) {
+func (m *Manager) repairRegularly(ctx context.Context, replace ReplaceNetworkFunc) {
 	ticker := time.NewTicker(repairInterval)
 	defer ticker.Stop()
 	lastLogged := make(map[string]string) // allocation ID, or "" for an error that concerns all -> text
 	for {
 		select {
 		case <-ticker.C:
-			current := m.repair(ctx)
+			current := m.repair(ctx, replace)
 			for allocID, text := range current {
 				if lastLogged[allocID] != text && ctx.Err() == nil {
 					m.logger.Warn("networks of allocations are damaged", "alloc_id", allocID, "error", text)
@@ -37,7 +37,7 @@ func (m *Manager) repairRegularly(ctx context.Context) {
 
 // repair repairs the networks in use, and reconnects the namespaces that the host could not repair. It returns its errors' texts
 // by allocation ID; the ID is "" for an error that concerns all.
-func (m *Manager) repair(ctx context.Context) (errorTextByAllocID map[string]string) {
+func (m *Manager) repair(ctx context.Context, replace ReplaceNetworkFunc) (errorTextByAllocID map[string]string) {
 	repairs := m.startRepairs()
 	defer repairs.endExcept(nil)
 	if len(repairs) == 0 {
@@ -60,7 +60,7 @@ func (m *Manager) repair(ctx context.Context) (errorTextByAllocID map[string]str
 	for _, d := range damages {
 		if d.IsRepaired {
 			m.logger.Info("network of an allocation repaired", "alloc_id", d.AllocID, "reason", d.Reason)
-		} else if err := m.reconnect(ctx, repairs[d.AllocID].network, d.Reason); err != nil {
+		} else if err := m.reconnect(ctx, repairs[d.AllocID].network, d.Reason, replace); err != nil {
 			errorTextByAllocID[d.AllocID] = fmt.Sprintf("%s, and it cannot be connected again: %v", d.Reason, err)
 		}
 	}
@@ -103,8 +103,8 @@ func (r networkRepairs) endExcept(allocIDs map[string]bool) {
 	}
 }
 
-// reconnect disconnects a network's namespace, connects it once more, and stores its new addresses.
-func (m *Manager) reconnect(ctx context.Context, record *state.AllocNetwork, reason string) error {
+// reconnect disconnects a network's namespace, connects it once more, and stores its new addresses, which it passes to replace.
+func (m *Manager) reconnect(ctx context.Context, record *state.AllocNetwork, reason string, replace ReplaceNetworkFunc) error {
 	ctx, cancel := context.WithTimeout(ctx, reconnectTimeout)
 	defer cancel()
 	// The record is stored first to find out whether it can be: new addresses would be lost otherwise.
@@ -125,7 +125,7 @@ func (m *Manager) reconnect(ctx context.Context, record *state.AllocNetwork, rea
 	}
 	m.logger.Info("network of an allocation connected again", "alloc_id", record.AllocID, "reason", reason)
 	if former.Address != status.Address || former.AddressIPv6 != status.AddressIPv6 || former.Interface != status.Interface {
-		m.replaceNetwork(record, reason)
+		replace(record, reason)
 	}
 	return nil
 }

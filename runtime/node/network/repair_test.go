@@ -33,7 +33,7 @@ func TestLostNetworkIsConnectedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d, s := newTestManager()
 		var reasons []string
-		m.replaceNetwork = func(n *state.AllocNetwork, reason string) {
+		replace := func(n *state.AllocNetwork, reason string) {
 			reasons = append(reasons, reason)
 			if want := (driver.HostsConfig{Hostname: "web", Address: "172.26.64.7"}); n.AllocID != "a" || n.Status.Address != want.Address || *n.Isolation.Hosts != want {
 				t.Errorf("%+v, %+v", n.Status, n.Isolation.Hosts)
@@ -55,7 +55,7 @@ func TestLostNetworkIsConnectedAgain(t *testing.T) {
 				return []Damage{{AllocID: "a", Reason: "its interface was removed"}}
 			}
 			d.calls = nil
-			runManager(t, m, 3*repairInterval+time.Second)
+			runReplacingManager(t, m, 3*repairInterval+time.Second, replace)
 		}
 		damage("172.26.64.7")
 		if len(reasons) > 0 {
@@ -85,7 +85,7 @@ func TestDestroyWaitsForRepair(t *testing.T) {
 			h.call("repaired")
 			return nil
 		}
-		go m.repair(t.Context())
+		go m.repair(t.Context(), nil)
 		synctest.Wait()
 		timeout, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
@@ -95,7 +95,7 @@ func TestDestroyWaitsForRepair(t *testing.T) {
 		if err := m.Destroy(t.Context(), "a"); err != nil {
 			t.Error(err)
 		}
-		m.repair(t.Context()) // does nothing, because no network is in use
+		m.repair(t.Context(), nil) // does nothing, because no network is in use
 		checkCalls(t, d, s, "namespace", "connect /run/netns/a", "repair 1", "repaired", "disconnect", "remove")
 	})
 }

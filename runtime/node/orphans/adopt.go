@@ -28,8 +28,8 @@ import (
 // jobKey identifies a job.
 type jobKey struct{ namespace, jobID string }
 
-// adoption is an adoptable unknown allocation.
-type adoption struct {
+// adoptable is an unknown allocation that can be adopted.
+type adoptable struct {
 	alloc         *api.Allocation
 	lastRunByTask map[string]tracespan.Span
 	networkPath   string // path of the group's existing network namespace; empty if there is none
@@ -38,29 +38,29 @@ type adoption struct {
 // adoptUnknownAllocs stores unknown allocations again if their tasks may run, from the copies in their directories: the
 // allocations of jobs in the state, and with AdoptUnknownAllocs also others, together with their jobs. It removes the
 // adopted allocations from unknownAllocIDs, and returns their IDs. The allocations' runners recover the tasks.
-func (c *Cleaner) adoptUnknownAllocs(ctx context.Context, drivers driverSource, unknownAllocIDs map[string]bool) (adoptedIDs map[string]bool) {
+func (c *Cleaner) adoptUnknownAllocs(ctx context.Context, drivers driverSource, adoption *Adoption, unknownAllocIDs map[string]bool) (adoptedIDs map[string]bool) {
 	adoptedIDs = make(map[string]bool)
-	if c.StoreAdoptedAllocs == nil {
+	if adoption == nil {
 		return adoptedIDs
 	}
-	adoptionsByJob := make(map[jobKey][]*adoption)
+	adoptablesByJob := make(map[jobKey][]*adoptable)
 	for id := range unknownAllocIDs {
-		adopted, err := c.readAdoptableAlloc(ctx, drivers, id)
+		adopted, err := c.readAdoptableAlloc(ctx, drivers, adoption, id)
 		if err != nil {
 			c.Logger.Error("unknown allocation not adopted", "alloc_id", id, "error", err)
 		}
 		if adopted != nil {
 			key := jobKey{adopted.alloc.Namespace, adopted.alloc.JobID}
-			adoptionsByJob[key] = append(adoptionsByJob[key], adopted)
+			adoptablesByJob[key] = append(adoptablesByJob[key], adopted)
 		}
 	}
-	for key, adoptions := range adoptionsByJob {
-		allocs := make([]*api.Allocation, len(adoptions))
-		for i, adopted := range adoptions {
+	for key, adoptables := range adoptablesByJob {
+		allocs := make([]*api.Allocation, len(adoptables))
+		for i, adopted := range adoptables {
 			allocs[i] = adopted.alloc
 		}
-		err := c.StoreAdoptedAllocs(ctx, allocs, func(tx *store.Txn) {
-			for _, adopted := range adoptions {
+		err := adoption.Store(ctx, allocs, func(tx *store.Txn) {
+			for _, adopted := range adoptables {
 				adopted.putRecords(tx)
 			}
 		})
@@ -79,7 +79,7 @@ func (c *Cleaner) adoptUnknownAllocs(ctx context.Context, drivers driverSource, 
 
 // readAdoptableAlloc reads an unknown allocation from its copy, and sets its task states. It returns nil if no task can be
 // running, or if the job is not in the state and the operator has not ordered to adopt such jobs.
-func (c *Cleaner) readAdoptableAlloc(ctx context.Context, drivers driverSource, allocID string) (*adoption, error) {
+func (c *Cleaner) readAdoptableAlloc(ctx context.Context, drivers driverSource, adoption *Adoption, allocID string) (*adoptable, error) {
 	dir, err := allocdir.New(c.AllocDirRoot, allocID)
 	if err != nil {
 		return nil, err
@@ -97,15 +97,15 @@ func (c *Cleaner) readAdoptableAlloc(ctx context.Context, drivers driverSource, 
 		return nil, err
 	case alloc.Job == nil || alloc.GetTaskGroup() == nil:
 		return nil, fmt.Errorf("its copy has no job with the group %q", alloc.TaskGroup)
-	case c.AdoptAllocsOfNode && alloc.NodeID != c.Node.ID, !c.AdoptAllocsOfNode && !c.AdoptUnknownAllocs && !c.isJobInState(alloc.Job):
+	case c.AdoptAllocsOfNode && alloc.NodeID != adoption.Node.ID, !c.AdoptAllocsOfNode && !c.AdoptUnknownAllocs && !c.isJobInState(alloc.Job):
 		return nil, nil
 	}
 	for _, task := range runningTasks {
-		if err := c.checkDriverFindsTask(ctx, drivers, runs[task]); err != nil {
+		if err := c.checkDriverFindsTask(ctx, drivers, adoption, runs[task]); err != nil {
 			return nil, fmt.Errorf("task %q: %w", task, err)
 		}
 	}
-	alloc.NodeID, alloc.NodeName = c.Node.ID, c.Node.Name
+	alloc.NodeID, alloc.NodeName = adoption.Node.ID, adoption.Node.Name
 	alloc.ClientStatus, alloc.TaskStates = api.AllocClientStatusRunning, make(map[string]*api.TaskState)
 	for _, t := range alloc.GetTaskGroup().Tasks {
 		s, err := c.Store.Snapshot().TaskState(allocID, t.Name)
@@ -115,7 +115,7 @@ func (c *Cleaner) readAdoptableAlloc(ctx context.Context, drivers driverSource, 
 		model.AppendTaskEvent(s, model.EventOrphanTaskAdopted(), time.Now())
 		alloc.TaskStates[t.Name] = s
 	}
-	adopted := &adoption{alloc: alloc, lastRunByTask: runs}
+	adopted := &adoptable{alloc: alloc, lastRunByTask: runs}
 	if path := netns.Path(allocID); model.GroupNetworkUnlessHost(alloc.GetTaskGroup()) != nil {
 		if _, err := os.Lstat(path); err == nil {
 			adopted.networkPath = path
@@ -146,7 +146,7 @@ const adoptTimeout = 30 * time.Second
 // checkDriverFindsTask returns an error if the driver cannot find a run's task, because only the plugin process that has
 // started it knows it. If a driver searches for its tasks but its process does not know the task yet, checkDriverFindsTask
 // ends the former process, which would take the task's exit status.
-func (c *Cleaner) checkDriverFindsTask(ctx context.Context, drivers driverSource, run tracespan.Span) error {
+func (c *Cleaner) checkDriverFindsTask(ctx context.Context, drivers driverSource, adoption *Adoption, run tracespan.Span) error {
 	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
 	defer cancel()
 	d, err := drivers.Driver(ctx, run.Plugin)
@@ -158,7 +158,7 @@ func (c *Cleaner) checkDriverFindsTask(ctx context.Context, drivers driverSource
 	case err != nil:
 		return fmt.Errorf("driver %q: %w", run.Plugin, err)
 	case status.StartStatus != nil && status.StartStatus.Phase == driver.StartNotFound:
-		if err := c.EndPluginsOfEarlierAgent(ctx, run.Plugin); err != nil {
+		if err := adoption.EndPluginsOfEarlierAgent(ctx, run.Plugin); err != nil {
 			return fmt.Errorf("end the former process of driver %q: %w", run.Plugin, err)
 		}
 	}
@@ -186,7 +186,7 @@ func newTaskStateFromRun(job *api.Job, t *api.Task, run tracespan.Span) *api.Tas
 
 // putRecords stores the task records and the allocation's network. It accesses no file, because transactions wait for each
 // other.
-func (a *adoption) putRecords(tx *store.Txn) {
+func (a *adoptable) putRecords(tx *store.Txn) {
 	tx.DeleteAgentRecord(state.UnknownAllocPrefix + a.alloc.ID)
 	group := a.alloc.GetTaskGroup()
 	for _, t := range group.Tasks {

@@ -160,14 +160,14 @@ func TestUnknownAllocsAreAdopted(t *testing.T) {
 		var log bytes.Buffer
 		stored := make(map[string]*api.Allocation)
 		var endedPlugins []string
-		c := &Cleaner{
-			Logger: hclog.New(&hclog.LoggerOptions{Output: &log}), AllocDirRoot: allocDirs, Store: s,
-			AdoptUnknownAllocs: ordered, Node: model.NodeFacts{ID: "node", Name: "here"},
+		c := &Cleaner{Logger: hclog.New(&hclog.LoggerOptions{Output: &log}), AllocDirRoot: allocDirs, Store: s, AdoptUnknownAllocs: ordered}
+		adoption := &Adoption{
+			Node: model.NodeFacts{ID: "node", Name: "here"},
 			EndPluginsOfEarlierAgent: func(_ context.Context, name string) error {
 				endedPlugins = append(endedPlugins, name)
 				return nil
 			},
-			StoreAdoptedAllocs: func(ctx context.Context, allocs []*api.Allocation, edit func(*store.Txn)) error {
+			Store: func(ctx context.Context, allocs []*api.Allocation, edit func(*store.Txn)) error {
 				for _, a := range allocs {
 					stored[a.ID] = a
 				}
@@ -181,7 +181,7 @@ func TestUnknownAllocsAreAdopted(t *testing.T) {
 				return err
 			},
 		}
-		c.DestroyOrAdoptOrphans(t.Context(), namedDrivers{"sdk": sdkDriver{}, "foreign": foreignDriver{}})
+		c.DestroyOrAdoptOrphans(t.Context(), namedDrivers{"sdk": sdkDriver{}, "foreign": foreignDriver{}}, adoption)
 
 		want := []string{known.ID}
 		if ordered {

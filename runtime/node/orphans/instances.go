@@ -61,12 +61,13 @@ func (c *Cleaner) AwaitUnknownTasksEnded(ctx context.Context, allocID string, on
 // deleteUnrecoverableAllocs deletes an allocation's records if a running task has no record and its driver does not know the
 // task: the allocation's runner would start the task a second time. It returns the deleted allocations' IDs, which are unknown
 // then. An allocation without a process or a copy stays, and so do all in a cluster, because the servers would assign them again.
-func (c *Cleaner) deleteUnrecoverableAllocs(ctx context.Context, drivers driverSource, allocIDs map[string]bool) (deleted map[string]bool) {
+// Without an adoption, all stay.
+func (c *Cleaner) deleteUnrecoverableAllocs(ctx context.Context, drivers driverSource, adoption *Adoption, allocIDs map[string]bool) (deleted map[string]bool) {
 	unrecoverable := make(map[string]bool)
 	snapshot := c.Store.Snapshot()
 	for id := range allocIDs {
 		alloc := snapshot.Allocation(nil, id)
-		if c.AdoptAllocsOfNode || alloc == nil || c.readCopy(id) == nil {
+		if adoption == nil || c.AdoptAllocsOfNode || alloc == nil || c.readCopy(id) == nil {
 			continue
 		}
 		runs := c.lastRunByTask(id)
@@ -75,7 +76,7 @@ func (c *Cleaner) deleteUnrecoverableAllocs(ctx context.Context, drivers driverS
 			if !ok {
 				continue
 			}
-			if err := c.checkDriverFindsTask(ctx, drivers, run); errors.Is(err, driver.ErrTaskNotFound) {
+			if err := c.checkDriverFindsTask(ctx, drivers, adoption, run); errors.Is(err, driver.ErrTaskNotFound) {
 				unrecoverable[id] = true
 			}
 		}

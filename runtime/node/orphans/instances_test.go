@@ -49,11 +49,12 @@ func TestUnknownInstanceLastsUntilItsTasksEnd(t *testing.T) {
 	})
 	nextAgent := func() *Cleaner {
 		var log bytes.Buffer
-		c := &Cleaner{Logger: hclog.New(&hclog.LoggerOptions{Output: &log}), AllocDirRoot: allocDirs, Store: s, StoreAdoptedAllocs: func(context.Context, []*api.Allocation, func(*store.Txn)) error {
+		c := &Cleaner{Logger: hclog.New(&hclog.LoggerOptions{Output: &log}), AllocDirRoot: allocDirs, Store: s}
+		adoption := &Adoption{Store: func(context.Context, []*api.Allocation, func(*store.Txn)) error {
 			t.Error("an allocation is adopted whose driver does not find its task")
 			return nil
 		}}
-		c.DestroyOrAdoptOrphans(t.Context(), namedDrivers{"foreign": foreignDriver{}})
+		c.DestroyOrAdoptOrphans(t.Context(), namedDrivers{"foreign": foreignDriver{}}, adoption)
 		for _, alloc := range []*api.Allocation{lost, withoutRecord} {
 			if id := c.FindUnknownInstance(job, alloc.Name); id != alloc.ID || !processes[alloc.ID].Alive() {
 				t.Errorf("%s is the allocation %q, want %q; its process lives: %t\n%s", alloc.Name, id, alloc.ID, processes[alloc.ID].Alive(), log.String())

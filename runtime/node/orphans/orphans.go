@@ -56,17 +56,9 @@ type Cleaner struct {
 
 	// AdoptUnknownAllocs means that unknown allocations are adopted even if the state does not have their jobs.
 	AdoptUnknownAllocs bool
-	// AdoptAllocsOfNode: only Node's unknown allocations are adopted. Servers have assigned them to it, and end those that it should
+	// AdoptAllocsOfNode: only unknown allocations of Adoption.Node are adopted. Servers have assigned them to it, and end those that it should
 	// no longer have.
 	AdoptAllocsOfNode bool
-	// StoreAdoptedAllocs stores one job's allocations, together with the job if the state does not have it. edit makes other changes
-	// in the same transaction. If it is nil, no allocation is adopted.
-	StoreAdoptedAllocs func(ctx context.Context, allocs []*api.Allocation, edit func(*store.Txn)) error
-	Node               model.NodeFacts // the adopted allocations' node
-
-	// EndPluginsOfEarlierAgent ends a driver's plugin processes from an earlier agent, unless this agent uses them. It may be nil if
-	// StoreAdoptedAllocs is nil.
-	EndPluginsOfEarlierAgent func(ctx context.Context, driver string) error
 
 	// IsTrustedParent reports whether a process gives its descendants their task's environment; see [osprocess.TaskSearch]. It may
 	// be nil.
@@ -80,6 +72,16 @@ type Cleaner struct {
 	unknownAllocIDs      map[string]bool         // ids of unknown allocations; their tasks are left running
 	runningUnknownAllocs map[string]RunningAlloc // unknown allocations with a process, by id
 	orphansHandled       atomic.Bool             // DestroyOrAdoptOrphans has completed
+}
+
+// Adoption is what a Cleaner needs to adopt unknown allocations.
+type Adoption struct {
+	Node model.NodeFacts // the adopted allocations' node
+	// Store stores one job's allocations, together with the job if the state does not have it. edit makes other changes in the
+	// same transaction.
+	Store func(ctx context.Context, allocs []*api.Allocation, edit func(*store.Txn)) error
+	// EndPluginsOfEarlierAgent ends a driver's plugin processes from an earlier agent, unless this agent uses them.
+	EndPluginsOfEarlierAgent func(ctx context.Context, driver string) error
 }
 
 // OrphansHandled reports whether DestroyOrAdoptOrphans has completed.
@@ -134,8 +136,8 @@ type driverSource interface {
 
 // DestroyOrAdoptOrphans continues an earlier agent's removal of orphans. The others are unknown allocations: it adopts those with
 // a job in the state, so that the scheduler starts no second copies of their tasks, and all if AdoptUnknownAllocs is set. It
-// leaves the remaining tasks running and logs them.
-func (c *Cleaner) DestroyOrAdoptOrphans(ctx context.Context, drivers driverSource) {
+// leaves the remaining tasks running and logs them. If adoption is nil, it adopts none.
+func (c *Cleaner) DestroyOrAdoptOrphans(ctx context.Context, drivers driverSource, adoption *Adoption) {
 	orphans, recovered := c.findOrphans(), c.AllocsWithoutTaskRecord()
 	if len(orphans)+len(recovered) > 0 {
 		// An orphan task's driver is not always known, and can be a plugin without a cached description.
@@ -143,10 +145,10 @@ func (c *Cleaner) DestroyOrAdoptOrphans(ctx context.Context, drivers driverSourc
 			return
 		}
 	}
-	if len(c.Store.Damage()) > 0 {
-		c.endFormerPlugins(ctx, drivers)
+	if len(c.Store.Damage()) > 0 && adoption != nil {
+		c.endFormerPlugins(ctx, drivers, adoption)
 	}
-	if lost := c.deleteUnrecoverableAllocs(ctx, drivers, recovered); len(lost) > 0 {
+	if lost := c.deleteUnrecoverableAllocs(ctx, drivers, adoption, recovered); len(lost) > 0 {
 		orphans = c.findOrphans()
 		maps.DeleteFunc(recovered, func(id string, _ bool) bool { return lost[id] })
 	}
@@ -154,7 +156,7 @@ func (c *Cleaner) DestroyOrAdoptOrphans(ctx context.Context, drivers driverSourc
 	if err != nil && ctx.Err() == nil {
 		c.Logger.Error("unknown allocations not recorded; the next agent may end their tasks", "error", err)
 	}
-	adopted := c.adoptUnknownAllocs(ctx, drivers, unknown)
+	adopted := c.adoptUnknownAllocs(ctx, drivers, adoption, unknown)
 	c.setUnknownAllocIDs(unknown)
 	maps.Copy(recovered, adopted)
 	c.logUnknownAllocsAndRecordPorts(unknown, recovered)
@@ -205,12 +207,9 @@ func (c *Cleaner) DestroyOrAdoptOrphans(ctx context.Context, drivers driverSourc
 
 // endFormerPlugins ends an earlier agent's plugin processes after the state has lost their records: such a process takes its
 // tasks' exit statuses, and no agent connects to it again.
-func (c *Cleaner) endFormerPlugins(ctx context.Context, drivers driverSource) {
-	if c.EndPluginsOfEarlierAgent == nil {
-		return
-	}
+func (c *Cleaner) endFormerPlugins(ctx context.Context, drivers driverSource, adoption *Adoption) {
 	for name := range drivers.DriverInfoByName() {
-		if err := c.EndPluginsOfEarlierAgent(ctx, name); err != nil {
+		if err := adoption.EndPluginsOfEarlierAgent(ctx, name); err != nil {
 			c.Logger.Debug("former processes of a driver not ended", "driver", name, "error", err)
 		}
 	}

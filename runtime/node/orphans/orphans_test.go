@@ -69,7 +69,7 @@ func TestOrphansIncludeInterruptedRemovals(t *testing.T) {
 	if got := c.findOrphans(); !slices.Equal(got, []orphan{{allocID: "gone"}, {allocID: "here", hasRecords: true, isBeingRemoved: true, nodeRunnerRemovesAlloc: true}}) {
 		t.Errorf("orphans %v, want the one that was being removed too", got)
 	}
-	c.DestroyOrAdoptOrphans(t.Context(), supervisor.New(supervisor.Config{Logger: c.Logger}))
+	c.DestroyOrAdoptOrphans(t.Context(), supervisor.New(supervisor.Config{Logger: c.Logger}), nil)
 	if _, err := os.Stat(filepath.Join(c.AllocDirRoot, "here")); err != nil {
 		t.Error("its hooks were not told yet that it is removed:", err)
 	}
@@ -95,7 +95,7 @@ func TestEmptyCgroupsOfOrphansAreRemoved(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(c.AllocDirRoot, orphanID, "alloc"), 0o755); err != nil { // the task's directory is lost
 		t.Fatal(err)
 	}
-	c.DestroyOrAdoptOrphans(t.Context(), supervisor.New(supervisor.Config{Logger: c.Logger}))
+	c.DestroyOrAdoptOrphans(t.Context(), supervisor.New(supervisor.Config{Logger: c.Logger}), nil)
 	if cgroups, err := osprocess.TaskCgroups(orphanID, task); err != nil || len(cgroups) > 0 {
 		t.Errorf("cgroups %v remain, error %v", cgroups, err)
 	}
@@ -157,7 +157,7 @@ func TestOrphanWithQuarantinedRecordIsRemoved(t *testing.T) {
 	if got := c.findOrphans(); !slices.Equal(got, []orphan{{allocID: "gone", hasRecords: true, isBeingRemoved: true}}) {
 		t.Errorf("orphans %v", got)
 	}
-	c.DestroyOrAdoptOrphans(t.Context(), supervisor.New(supervisor.Config{Logger: c.Logger}))
+	c.DestroyOrAdoptOrphans(t.Context(), supervisor.New(supervisor.Config{Logger: c.Logger}), nil)
 	if _, err := os.Stat(filepath.Join(c.AllocDirRoot, "gone")); err == nil {
 		t.Error("its directory is left")
 	}
@@ -212,7 +212,7 @@ func TestEachStartOfAnOrphanIsDestroyed(t *testing.T) {
 		put(func(tx *store.Txn) { tx.DeleteAllocationAndQueueRemoval("gone") })
 		c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirRoot: filepath.Join(dir, "alloc"), Store: s}
 		d := &recordingDriver{}
-		c.DestroyOrAdoptOrphans(t.Context(), singleDriverSource{d})
+		c.DestroyOrAdoptOrphans(t.Context(), singleDriverSource{d}, nil)
 		if got := strings.Join(d.destroyed, " "); got != tt.want {
 			t.Errorf("%+v: destroyed %q, want %q", tt.local, got, tt.want)
 		}
@@ -250,7 +250,7 @@ func TestOrphansAreDestroyedAfterTheFirstReports(t *testing.T) {
 	put(func(tx *store.Txn) { tx.DeleteAllocationAndQueueRemoval("gone") })
 	c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirRoot: filepath.Join(dir, "alloc"), Store: s}
 	d := &startingDriverSource{singleDriverSource: singleDriverSource{&recordingDriver{}}}
-	c.DestroyOrAdoptOrphans(t.Context(), d)
+	c.DestroyOrAdoptOrphans(t.Context(), d, nil)
 	if !slices.Equal(d.destroyed, []string{"1"}) {
 		t.Errorf("destroyed %q", d.destroyed)
 	}
@@ -311,7 +311,7 @@ func TestRecordsOfOrphanStayUntilItsTaskIsDestroyed(t *testing.T) {
 				t.Fatal(err)
 			}
 			drivers := &driverSequence{tt.drivers}
-			c.DestroyOrAdoptOrphans(t.Context(), drivers)
+			c.DestroyOrAdoptOrphans(t.Context(), drivers, nil)
 			if left := s.Snapshot().AllocIDsWithLocalRecords(); slices.Contains(left, "lost") != tt.stay || len(drivers.left) > 0 {
 				t.Errorf("records left of %v, want that of the allocation: %v; driver processes not asked: %d", left, tt.stay, len(drivers.left))
 			}
@@ -357,7 +357,7 @@ func TestOrphanWithForeignProcessIsNotSaidToHaveEnded(t *testing.T) {
 		if err := os.MkdirAll(taskDir, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		c.DestroyOrAdoptOrphans(t.Context(), singleDriverSource{&recordingDriver{}})
+		c.DestroyOrAdoptOrphans(t.Context(), singleDriverSource{&recordingDriver{}}, nil)
 		if p, err := osprocess.LookupID(process.Process.Pid); err != nil || !p.Alive() {
 			t.Fatal("the process of another user was ended:", err)
 		}
@@ -461,7 +461,7 @@ func TestDirectoryToRemoveIsUnmounted(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(task.SecretsDir, "token"), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		c.DestroyOrAdoptOrphans(t.Context(), singleDriverSource{&recordingDriver{}})
+		c.DestroyOrAdoptOrphans(t.Context(), singleDriverSource{&recordingDriver{}}, nil)
 		if !strings.Contains(text.String(), message) {
 			t.Errorf("no %q in the log:\n%s", message, text.String())
 		}

@@ -33,7 +33,7 @@ func TestTasksOfALostStateContinue(t *testing.T) {
 		c = &Cleaner{Logger: hclog.New(&hclog.LoggerOptions{Output: &text}), AllocDirRoot: allocDirs, Store: s}
 		change(c)
 		d := &recordingDriver{}
-		c.DestroyOrAdoptOrphans(t.Context(), singleDriverSource{d})
+		c.DestroyOrAdoptOrphans(t.Context(), singleDriverSource{d}, nil)
 		c.denyAccessToDirsOfEndedAllocs()
 		return c, text.String(), d.destroyed
 	}
@@ -81,7 +81,7 @@ func TestTasksOfAnEphemeralStateAreEnded(t *testing.T) {
 	defer s.Close()
 	c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirRoot: filepath.Join(dir, "alloc"), Store: s, StateWasEphemeral: true}
 	d := &recordingDriver{}
-	c.DestroyOrAdoptOrphans(t.Context(), singleDriverSource{d})
+	c.DestroyOrAdoptOrphans(t.Context(), singleDriverSource{d}, nil)
 	if len(d.destroyed) != 1 {
 		t.Errorf("destroyed %q", d.destroyed)
 	}
@@ -146,7 +146,7 @@ func TestTasksWithoutEnvironmentAreFound(t *testing.T) {
 		c := &Cleaner{Logger: hclog.New(&hclog.LoggerOptions{Output: &text}), AllocDirRoot: allocDirs, Store: s}
 		change(c)
 		searches = 0
-		c.DestroyOrAdoptOrphans(t.Context(), singleDriverSource{&recordingDriver{}})
+		c.DestroyOrAdoptOrphans(t.Context(), singleDriverSource{&recordingDriver{}}, nil)
 		return text.String()
 	}
 	if log := nextAgent(func(*Cleaner) {}); strings.Count(log, "task of an unknown allocation runs, and continues") != 5 || searches != 1 || !allAlive() {

@@ -68,14 +68,14 @@ func checkHooks(job *api.Job) (faults []admission.HookAttachmentFault) {
 	return faults
 }
 
-// apiNode is the node of the HTTP API, without allocations.
-type apiNode struct{ httpapi.Node }
+// apiPlugins are the plugins of the HTTP API.
+type apiPlugins struct{}
 
-func (apiNode) CheckHookAttachments(_ context.Context, job *api.Job) ([]admission.HookAttachmentFault, []error) {
+func (apiPlugins) CheckHookAttachments(_ context.Context, job *api.Job) ([]admission.HookAttachmentFault, []error) {
 	return checkHooks(job), nil
 }
 
-func (apiNode) TaskConfigSchema(_ context.Context, driver string) (*hclspec.Spec, error) {
+func (apiPlugins) TaskConfigSchema(_ context.Context, driver string) (*hclspec.Spec, error) {
 	schema, found := schemas[driver]
 	if !found {
 		return nil, errors.New("no such driver")
@@ -83,7 +83,7 @@ func (apiNode) TaskConfigSchema(_ context.Context, driver string) (*hclspec.Spec
 	return schema.Spec, nil
 }
 
-func (apiNode) DriverCapabilities(_ context.Context, driverName string) (*driver.Capabilities, error) {
+func (apiPlugins) DriverCapabilities(_ context.Context, driverName string) (*driver.Capabilities, error) {
 	return capabilities[driverName], nil
 }
 
@@ -109,7 +109,7 @@ func newCallersFixture(t *testing.T) *callersFixture {
 	}
 	logger := hclog.NewNullLogger()
 	server := httptest.NewServer(httpapi.New(httpapi.Config{
-		Store: s, Node: apiNode{}, NodeID: node.ID, Region: api.GlobalRegion, Logger: logger,
+		Store: s, Plugins: apiPlugins{}, NodeID: node.ID, Region: api.GlobalRegion, Logger: logger,
 		Scheduler: scheduler.New(scheduler.Config{Store: s, NodeID: node.ID, Logger: logger, HostEnv: scheduler.Env{
 			NewID: uuid.NewString, IsPortFree: func(scheduler.HostPort) bool { return true }, RandIntN: func(int) int { return 0 }, Now: time.Now,
 		}}),

@@ -47,12 +47,12 @@ func CheckWithLocalPlugins(ctx context.Context, j *jobfile.File, plugins localpl
 	}
 	asked := localplugins.RunWithTemporaryAgent(ctx, plugins, slices.Concat([]string{}, wanted, hooks), func(a *agent.Agent) {
 		addDriverDescriptions(ctx, a, wanted, &node, s)
-		for _, err := range a.CheckHookRules(ctx) {
+		for _, err := range a.Plugins().CheckHookRules(ctx) {
 			fmt.Fprintf(s.Err, "warning: hook block does not work: %v\n", err)
 		}
-		node.HookFaults, node.HookCheckErrors = a.CheckHookAttachments(ctx, j.Job)
+		node.HookFaults, node.HookCheckErrors = a.Plugins().CheckHookAttachments(ctx, j.Job)
 		if !before.IsRejected() {
-			wait := a.WaitBrieflyForDriverHealth
+			wait := a.Supervisor().WaitBrieflyForFirstReports
 			if j.RequestsDevices() {
 				wait = func(ctx context.Context) error { return localplugins.WaitPluginsLaunchedOrFailed(ctx, a) } // a device plugin may start slowly
 			}
@@ -77,7 +77,7 @@ func CheckWithLocalPlugins(ctx context.Context, j *jobfile.File, plugins localpl
 // a warning for a driver that cannot be started.
 func NewAdmissionNode(ctx context.Context, j *jobfile.File, a *agent.Agent, availableDrivers []string, s *cli.Streams) admission.Node {
 	node := admission.Node{DriverNames: availableDrivers, ConfigSchemaByDriver: make(map[string]admission.DriverConfigSchema), CapabilitiesByDriver: make(map[string]*driver.Capabilities), Features: nodeFeaturesOf(a)}
-	node.HookFaults, node.HookCheckErrors = a.CheckHookAttachments(ctx, j.Job)
+	node.HookFaults, node.HookCheckErrors = a.Plugins().CheckHookAttachments(ctx, j.Job)
 	wanted := slices.DeleteFunc(j.DriverNames(), func(name string) bool { return !slices.Contains(availableDrivers, name) })
 	addDriverDescriptions(ctx, a, wanted, &node, s)
 	return node
@@ -87,10 +87,10 @@ func NewAdmissionNode(ctx context.Context, j *jobfile.File, a *agent.Agent, avai
 // prints a warning for each driver that cannot be started.
 func addDriverDescriptions(ctx context.Context, a *agent.Agent, driverNames []string, node *admission.Node, s *cli.Streams) {
 	for _, name := range driverNames {
-		spec, err := a.TaskConfigSchema(ctx, name)
+		spec, err := a.Plugins().TaskConfigSchema(ctx, name)
 		node.ConfigSchemaByDriver[name] = admission.DriverConfigSchema{Spec: spec, Err: err}
 		if err == nil {
-			node.CapabilitiesByDriver[name], err = a.DriverCapabilities(ctx, name)
+			node.CapabilitiesByDriver[name], err = a.Plugins().DriverCapabilities(ctx, name)
 		}
 		if err != nil {
 			fmt.Fprintf(s.Err, "warning: config blocks for driver %q are not checked: %v\n", name, err)
@@ -124,7 +124,7 @@ func nodeFeaturesOf(a *agent.Agent) *admission.NodeFeatures {
 // CheckFitsEmptyAgentNode prints which groups of a job that passed admission do not fit on the machine of an agent, as
 // if the agent ran no allocation. It returns true if the job fits.
 func CheckFitsEmptyAgentNode(j *jobfile.File, s *cli.Streams, a *agent.Agent, isPortFree func(scheduler.HostPort) bool) (fits bool, err error) {
-	node := scheduler.PlacementNode{NodeFeatures: *nodeFeaturesOf(a), IP: a.Host().IP, Devices: devices.ToAPINodeDevices(a.DeviceGroups())}
+	node := scheduler.PlacementNode{NodeFeatures: *nodeFeaturesOf(a), IP: a.Host().IP, Devices: devices.ToAPINodeDevices(a.Supervisor().DeviceGroups())}
 	return checkFitsEmptyNode(j, s, j.HeadingForUnplacedGroups(), node, isPortFree)
 }
 

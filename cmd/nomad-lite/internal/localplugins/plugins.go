@@ -179,7 +179,7 @@ const launchTimeout = 90 * time.Second
 func WaitPluginsLaunchedOrFailed(ctx context.Context, a *agent.Agent) error {
 	ctx, cancel := context.WithTimeout(ctx, launchTimeout)
 	defer cancel()
-	return errors.Join(a.WaitBrieflyForDriverHealth(ctx), a.WaitAllPluginStatesReported(ctx))
+	return errors.Join(a.Supervisor().WaitBrieflyForFirstReports(ctx), a.Supervisor().WaitAllReportedOrFailed(ctx))
 }
 
 // RunWithTemporaryAgent starts the plugins with the requested names in a temporary agent, calls do with the agent, and
@@ -205,7 +205,7 @@ func TryStartPlugin(ctx context.Context, plugins PluginConfig, name string) (sta
 	var waitErr error
 	runErr := RunWithTemporaryAgent(ctx, plugins, []string{name}, func(a *agent.Agent) {
 		waitErr = WaitPluginsLaunchedOrFailed(ctx, a)
-		for _, p := range a.Plugins() {
+		for _, p := range a.Supervisor().Plugins() {
 			if p.Name == name && !p.Builtin {
 				started = p
 			}

@@ -79,7 +79,7 @@ func startOwnServer(t *testing.T) *ownServer {
 	running.Go(func() { s.scheduler.Run(ctx) })
 	routes := s.newNodeRoutes()
 	routes.Handle("/", httpapi.New(httpapi.Config{
-		Store: s.store, Scheduler: s.scheduler, Node: remoteNode{}, NodeID: s.nodeID, Region: api.GlobalRegion,
+		Store: s.store, Scheduler: s.scheduler, Plugins: remotePlugins{}, NodeID: s.nodeID, Region: api.GlobalRegion,
 		NomadAPIVersion: fingerprint.NomadVersion, Logger: logger,
 	}))
 	listener := httptest.NewServer(routes)
@@ -228,22 +228,20 @@ func (s *ownServer) storeServices(ctx context.Context, services []api.ServiceReg
 	return err
 }
 
-// remoteNode is the node of an HTTP API that has none: requests about tasks are those of newNodeRoutes.
-type remoteNode struct{ httpapi.Node }
+// remotePlugins are the plugins of an HTTP API without a node: requests about tasks are those of newNodeRoutes.
+type remotePlugins struct{}
 
-func (remoteNode) CheckHookAttachments(context.Context, *api.Job) ([]admission.HookAttachmentFault, []error) {
+func (remotePlugins) CheckHookAttachments(context.Context, *api.Job) ([]admission.HookAttachmentFault, []error) {
 	return nil, nil
 }
 
-func (remoteNode) TaskConfigSchema(context.Context, string) (*hclspec.Spec, error) {
+func (remotePlugins) TaskConfigSchema(context.Context, string) (*hclspec.Spec, error) {
 	return nil, errors.New("servers do not have the schemas of drivers")
 }
 
-func (remoteNode) DriverCapabilities(context.Context, string) (*driver.Capabilities, error) {
+func (remotePlugins) DriverCapabilities(context.Context, string) (*driver.Capabilities, error) {
 	return nil, errors.New("servers do not have the capabilities of drivers")
 }
-
-func (remoteNode) Host() fingerprint.Host { return fingerprint.Host{} }
 
 // newNodeRoutes returns the routes of the HTTP API for which a server calls the node.
 func (s *ownServer) newNodeRoutes() *http.ServeMux {

@@ -30,7 +30,7 @@ func init() {
 		return fmt.Sprint(err)
 	}
 	programs.KillableAgentCommands["relaunch"] = func(ctx context.Context, a *agent.Agent, plugin string) any {
-		return fmt.Sprint(a.RestartPlugin(ctx, plugin))
+		return fmt.Sprint(a.Supervisor().Restart(ctx, plugin))
 	}
 }
 

@@ -26,7 +26,7 @@ func init() {
 	}
 	programs.KillableAgentCommands["restart"] = func(ctx context.Context, a *agent.Agent, ids string) any {
 		for _, id := range strings.Fields(ids) {
-			go func() { _ = a.Alloc(id).RestartAll(ctx) }() // the test checks the result of the restart in the task's events
+			go func() { _ = a.Allocs().AllocRunner(id).RestartAll(ctx) }() // the test checks the result of the restart in the task's events
 		}
 		return "ok"
 	}

@@ -21,7 +21,7 @@ import (
 
 func init() {
 	programs.KillableAgentCommands["collect"] = func(ctx context.Context, a *agent.Agent, alloc string) any {
-		return fmt.Sprint(a.GCAlloc(ctx, alloc))
+		return fmt.Sprint(a.Allocs().RemoveDirOfEndedAlloc(ctx, alloc))
 	}
 }
 

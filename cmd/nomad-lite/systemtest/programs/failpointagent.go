@@ -86,7 +86,7 @@ var KillableAgentCommands = map[string]func(ctx context.Context, a *agent.Agent,
 		return seen
 	},
 	"exec": func(ctx context.Context, a *agent.Agent, id string) any {
-		runner := a.Alloc(id)
+		runner := a.Allocs().AllocRunner(id)
 		if runner == nil {
 			return "the agent has just begun"
 		}

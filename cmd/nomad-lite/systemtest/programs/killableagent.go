@@ -151,7 +151,7 @@ func newTaskReport(a *agent.Agent) systemtest.TaskReport {
 	report := systemtest.TaskReport{StateFileWrites: a.Store().CommitCount(), AllocByID: map[string]*api.Allocation{}}
 	for _, alloc := range a.Store().Snapshot().Allocations(nil, "") {
 		report.AllocByID[alloc.ID] = &api.Allocation{ID: alloc.ID, Name: alloc.Name, JobID: alloc.JobID, ClientStatus: alloc.ClientStatus, TaskStates: alloc.TaskStates}
-		if runner := a.Alloc(alloc.ID); runner != nil {
+		if runner := a.Allocs().AllocRunner(alloc.ID); runner != nil {
 			report.TasksWithProcess += len(runner.PluginsNeededAfterShutdown())
 		}
 	}

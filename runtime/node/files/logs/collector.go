@@ -78,9 +78,6 @@ type Config struct {
 	// process is started for the first task, which waits for it.
 	StartProcessWithoutTask bool
 
-	// OnLossOrResume is called when a task's output cannot be written, and again when it can be written. It must not block.
-	OnLossOrResume func(OutputLoss)
-
 	Logger hclog.Logger
 
 	// MaxDescriptorsPerProcess limits the descriptors per process; 0 means this process's limit. Start returns a TooManyTasksError
@@ -105,7 +102,7 @@ type CollectorClient struct {
 	processConns  *rpcmux.Reconnector[*processConn]
 	processStarts atomic.Int64 // collector processes that this CollectorClient has started
 
-	losses lossTracker
+	losses *LossTracker
 
 	mu                       sync.Mutex   // mu is locked before processConns' mutex
 	lastProcess              osprocess.ID // collector process at the latest connection
@@ -166,9 +163,6 @@ func New(conf Config) (*CollectorClient, error) {
 	if conf.MaxDescriptorsPerProcess == 0 {
 		conf.MaxDescriptorsPerProcess = processDescriptorLimit()
 	}
-	if conf.OnLossOrResume == nil {
-		conf.OnLossOrResume = func(OutputLoss) {}
-	}
 	dir, err := keeper.OpenOrCreateDataDir(conf.DataDir)
 	if err != nil {
 		return nil, fmt.Errorf("log collector: %w", err)
@@ -187,6 +181,7 @@ func New(conf Config) (*CollectorClient, error) {
 		streamAdded:              make(chan struct{}),
 		descriptorsFreed:         make(chan struct{}),
 		hasTasksChanged:          make(chan struct{}, 1),
+		losses:                   &LossTracker{changed: make(chan OutputLoss, maxWaitingLosses)},
 	}
 	c.wg.Go(func() { c.maintainConn(life) })
 	return c, nil

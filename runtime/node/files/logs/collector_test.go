@@ -525,8 +525,8 @@ func TestTaskEndsOnFullFileSystem(t *testing.T) {
 	}
 	t.Parallel()
 	s, losses, out, data := fillLogDir(t)
-	if first := nextOutputLoss(t, losses); first.WritingResumed || s.collector.OutputLossErr() == nil {
-		t.Errorf("loss %+v, %v", first, s.collector.OutputLossErr())
+	if first := nextOutputLoss(t, losses); first.WritingResumed || s.collector.Losses().Err() == nil {
+		t.Errorf("loss %+v, %v", first, s.collector.Losses().Err())
 	}
 	out.Close()
 	s.stopTask()
@@ -540,7 +540,7 @@ func TestTaskEndsOnFullFileSystem(t *testing.T) {
 	if last.WritingResumed || last.DroppedBytes != int64(len(data)-kept) || !bytes.HasSuffix(b, []byte(want)) {
 		t.Errorf("loss %+v, %d of %d bytes kept, the file ends with %q, want %q", last, kept, len(data), b[max(0, len(b)-100):], want)
 	}
-	if err := s.collector.OutputLossErr(); err != nil {
+	if err := s.collector.Losses().Err(); err != nil {
 		t.Errorf("after the end of the task: %v", err)
 	}
 }
@@ -551,8 +551,7 @@ func fillLogDir(t *testing.T) (s *fixture, losses <-chan OutputLoss, out *os.Fil
 	if os.Geteuid() != 0 {
 		t.Skip("mounts a tmpfs: needs root")
 	}
-	received := make(chan OutputLoss, 10)
-	s = newFixture(t, Config{OnLossOrResume: func(l OutputLoss) { received <- l }})
+	s = newFixture(t, Config{})
 	if err := unix.Mount("tmpfs", s.logDir, "tmpfs", 0, "size=1m"); err != nil {
 		t.Skip("cannot mount a tmpfs:", err)
 	}
@@ -563,7 +562,7 @@ func fillLogDir(t *testing.T) (s *fixture, losses <-chan OutputLoss, out *os.Fil
 	if _, err := out.Write(data); err != nil {
 		t.Fatal(err)
 	}
-	return s, received, out, data
+	return s, s.collector.Losses().Changed(), out, data
 }
 
 func nextOutputLoss(t *testing.T, losses <-chan OutputLoss) OutputLoss {

@@ -346,10 +346,9 @@ func (c *CollectorClient) applyProcessEvent(m *collectorwire.Message) {
 		c.wg.Go(func() { c.removeFDOfStoppedStream(m.StreamKey) })
 	case collectorwire.OpLoss:
 		loss := OutputLoss{AllocID: m.StreamKey.AllocID, Task: m.StreamKey.Task, Stream: m.StreamKey.Stream, DroppedBytes: m.DroppedBytes, Reason: m.Error, WritingResumed: m.WritingResumed}
-		if c.losses.recordIfChanged(m.StreamKey, loss) {
+		if c.losses.record(m.StreamKey, loss) {
 			c.conf.Logger.Warn("output of a task is lost", "alloc_id", loss.AllocID, "task", loss.Task,
 				"stream", loss.Stream, "bytes", loss.DroppedBytes, "over", loss.WritingResumed, "error", loss.Reason)
-			c.conf.OnLossOrResume(loss)
 		}
 	}
 }
