@@ -2,9 +2,10 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"net"
 	"time"
+
+	"github.com/nomad-lite/nomad-lite/runtime/agent/services"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
@@ -119,11 +120,10 @@ func (c *Config) hasEphemeralState() bool { return c.EphemeralState || c.DataDir
 // Agent is a running nomad-lite agent. Its methods may be called concurrently. It is large because it has what each service of its
 // list has opened.
 type Agent struct {
-	config Config
-	logger hclog.Logger
-	list   []service
-	opened []OpenedService // the first services of list, until they are closed
-	trim   memtrim.Trimmer // started by Run, because most of what Open reads stays in memory
+	config   Config
+	logger   hclog.Logger
+	services *services.List[*Agent]
+	trim     memtrim.Trimmer // started by Run, because most of what Open reads stays in memory
 
 	dataDirectory           *dataDirectory
 	fingerprinting          *fingerprinting
@@ -152,16 +152,8 @@ type Agent struct {
 	conditions              *conditions.Tracker
 }
 
-// Open locks the data directory, reads the state, fingerprints the machine and starts the helper processes and the plugins. It
-// does not wait for the plugins. The caller calls Run at most once, and Close at the end. The end of ctx ends only the wait for a
-// lock held by a killed agent or another foreground run.
-func Open(ctx context.Context, c Config) (*Agent, error) {
-	a := &Agent{logger: c.Logger, config: c, list: servicesOf(&c)}
-	if err := a.openServices(ctx); err != nil {
-		return nil, errors.Join(err, a.Close())
-	}
-	return a, nil
-}
+// Services returns the agent's services in their order.
+func (a *Agent) Services() []services.Opened { return a.services.Opened() }
 
 // DataDir returns the data directory's path, which may be temporary.
 func (a *Agent) DataDir() string { return a.dataDirectory.path }
@@ -256,15 +248,15 @@ func (a *Agent) Run(ctx context.Context) {
 		// Restored tasks' objects stay in memory for long, and would be scattered over more of it.
 		a.trim.NotifyBusy()
 	}
-	running := a.startServices(ctx, a.node.Registered())
+	running := a.services.Start(ctx, a, a.node.Registered())
 	a.allocs.Run(ctx)
-	for _, phase := range []shutdownPhase{shutdownRequested, runnersReturned, allocationsReported} {
-		running.endPhase(phase)
+	for _, phase := range []services.ShutdownPhase{services.ShutdownRequested, services.RunnersReturned, services.AllocationsReported} {
+		running.EndPhase(phase)
 	}
 	if a.cluster != nil {
 		a.cluster.sendLastStates(ctx)
 	}
-	running.endPhase(agentLeaves)
+	running.EndPhase(services.AgentLeaves)
 	if a.dataDirectory.isTemporary {
 		a.allocs.RemoveDirsOfAllEndedAllocs() // also removes resources created by hooks outside of the allocation directories
 	}
@@ -331,4 +323,4 @@ func (a *Agent) AddNodeEvent(subsystem, message string) {
 //
 // While tasks may run, the helper processes continue. Whether tasks may run depends on the state and
 // the keeper together, not on how the agent ends.
-func (a *Agent) Close() error { return a.closeServices() }
+func (a *Agent) Close() error { return a.services.Close(a) }

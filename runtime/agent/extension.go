@@ -45,8 +45,8 @@ type ExtensionInput struct {
 // newExtensionService returns the extension as a row of the agent's list.
 func newExtensionService(e Extension) service {
 	return service{
-		name: e.Name(),
-		open: func(_ context.Context, a *Agent) error {
+		Name: e.Name(),
+		Open: func(_ context.Context, a *Agent) error {
 			if tracer, ok := e.(AllocTracer); ok {
 				a.newAllocTrace = tracer.NewAllocTrace
 			}
@@ -54,7 +54,7 @@ func newExtensionService(e Extension) service {
 				DataDir: a.dataDirectory.path, NodeID: a.nodeID, Settings: a.machine.settings, Host: a.machine.host, Version: a.config.Version, Logger: a.logger,
 			})
 		},
-		close: func(*Agent) error { return e.Close() },
-		run:   e.Run,
+		Close: func(*Agent) error { return e.Close() },
+		Run:   e.Run,
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/runtime/agent/services"
+
 	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/internal/clock"
 	"github.com/nomad-lite/nomad-lite/internal/descriptors"
@@ -30,38 +32,40 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 )
 
+type service = services.Service[*Agent]
+
 // allServices are the services of all agents, in the order in which they are opened. They are closed in reverse order.
 var allServices = []service{
-	{name: "data directory", open: openDataDirectory, close: closeDataDirectory},
+	{Name: "data directory", Open: openDataDirectory, Close: closeDataDirectory},
 	// The fingerprint takes as long as the keeper start, and needs neither the state nor the helper processes.
-	{name: "fingerprint", open: startFingerprint, close: endFingerprint},
-	{name: "state", open: openState, close: closeState},
-	{name: "status reports", open: openStatusReports, until: allocationsReported, run: runStatusReports},
-	{name: "task owner", in: permanentAgent, open: openDataDirIdentity},
-	{name: "helper processes", open: openHelperProcesses, close: closeHelperProcesses},
-	{name: "unknown allocations", open: openOrphanCleaner, from: afterRegistration, run: runOrphanCleaner},
-	{name: "machine", open: openMachine},
-	{name: "plugins", open: openPlugins, run: runPlugins},
-	{name: "node", open: openNode, run: runNode},
-	{name: "volumes", run: runVolumes},
-	{name: "scheduler", open: openScheduler},
-	{name: "evaluations", in: localAgent, from: afterRegistration, run: runScheduler},
-	{name: "identities", open: openIdentities},
+	{Name: "fingerprint", Open: startFingerprint, Close: endFingerprint},
+	{Name: "state", Open: openState, Close: closeState},
+	{Name: "status reports", Open: openStatusReports, Until: services.AllocationsReported, Run: runStatusReports},
+	{Name: "task owner", In: services.PermanentAgent, Open: openDataDirIdentity},
+	{Name: "helper processes", Open: openHelperProcesses, Close: closeHelperProcesses},
+	{Name: "unknown allocations", Open: openOrphanCleaner, From: services.AfterRegistration, Run: runOrphanCleaner},
+	{Name: "machine", Open: openMachine},
+	{Name: "plugins", Open: openPlugins, Run: runPlugins},
+	{Name: "node", Open: openNode, Run: runNode},
+	{Name: "volumes", Run: runVolumes},
+	{Name: "scheduler", Open: openScheduler},
+	{Name: "evaluations", In: services.LocalAgent, From: services.AfterRegistration, Run: runScheduler},
+	{Name: "identities", Open: openIdentities},
 	// Allocations without a record are adopted before it runs, because the servers' list would start them anew.
-	{name: "cluster", in: clusterAgent, open: openClusterNode, close: closeClusterNode, from: afterRegistration, until: agentLeaves, run: runClusterNode},
-	{name: "allocation source", open: openAllocSource},
-	{name: "task API", open: openTaskAPI, close: closeTaskAPI},
+	{Name: "cluster", In: services.ClusterAgent, Open: openClusterNode, Close: closeClusterNode, From: services.AfterRegistration, Until: services.AgentLeaves, Run: runClusterNode},
+	{Name: "allocation source", Open: openAllocSource},
+	{Name: "task API", Open: openTaskAPI, Close: closeTaskAPI},
 	// The networks of unknown allocations stay, and these are recorded before the registration.
-	{name: "networks", open: openNetworks, from: afterRegistration, run: runNetworks},
-	{name: "hooks", open: openHooks},
-	{name: "allocations", open: openAllocations},
-	{name: "output losses", until: runnersReturned, run: runOutputLosses},
-	{name: "conditions", open: openConditions, from: afterRegistration, run: runConditions},
-	{name: "plugin processes", open: startPlugins, close: stopPlugins, run: runPluginProcesses},
-	{name: "disk reserve", run: runDiskReserve},
-	{name: "clock", run: runClock},
-	{name: "memory", from: afterRegistration, run: runMemory}, // tasks start from here on
-	{name: "destroy timeout", in: ephemeralAgent, from: atShutdown, until: runnersReturned, run: runDestroyTimeout},
+	{Name: "networks", Open: openNetworks, From: services.AfterRegistration, Run: runNetworks},
+	{Name: "hooks", Open: openHooks},
+	{Name: "allocations", Open: openAllocations},
+	{Name: "output losses", Until: services.RunnersReturned, Run: runOutputLosses},
+	{Name: "conditions", Open: openConditions, From: services.AfterRegistration, Run: runConditions},
+	{Name: "plugin processes", Open: startPlugins, Close: stopPlugins, Run: runPluginProcesses},
+	{Name: "disk reserve", Run: runDiskReserve},
+	{Name: "clock", Run: runClock},
+	{Name: "memory", From: services.AfterRegistration, Run: runMemory}, // tasks start from here on
+	{Name: "destroy timeout", In: services.EphemeralAgent, From: services.AtShutdown, Until: services.RunnersReturned, Run: runDestroyTimeout},
 }
 
 // extensionsBefore is the service before which extensions are opened.
@@ -69,12 +73,31 @@ const extensionsBefore = "allocations"
 
 // servicesOf returns the services of an agent, with its extensions.
 func servicesOf(c *Config) []service {
-	list := slices.DeleteFunc(slices.Clone(allServices), func(s service) bool { return !s.in.includes(c) })
-	at := slices.IndexFunc(list, func(s service) bool { return s.name == extensionsBefore })
+	has := map[services.Agents]bool{
+		services.AnyAgent: true, services.LocalAgent: c.Cluster == nil, services.ClusterAgent: c.Cluster != nil,
+		services.PermanentAgent: !c.hasEphemeralState(), services.EphemeralAgent: c.hasEphemeralState(),
+	}
+	list := slices.DeleteFunc(slices.Clone(allServices), func(s service) bool { return !has[s.In] })
+	at := slices.IndexFunc(list, func(s service) bool { return s.Name == extensionsBefore })
 	for _, e := range slices.Backward(c.Extensions) {
 		list = slices.Insert(list, at, newExtensionService(e))
 	}
 	return list
+}
+
+// Open locks the data directory, reads the state, fingerprints the machine and starts the helper processes and the plugins. It
+// does not wait for the plugins. The caller calls Run at most once, and Close at the end. The end of ctx ends only the wait for a
+// lock held by a killed agent or another foreground run.
+func Open(ctx context.Context, c Config) (*Agent, error) {
+	return openWith(ctx, c, servicesOf(&c))
+}
+
+func openWith(ctx context.Context, c Config, list []service) (*Agent, error) {
+	a := &Agent{logger: c.Logger, config: c, services: services.NewList(list, c.Logger)}
+	if err := a.services.Open(ctx, a); err != nil {
+		return nil, errors.Join(err, a.Close())
+	}
+	return a, nil
 }
 
 func openDataDirectory(ctx context.Context, a *Agent) (err error) {

@@ -16,6 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperserver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/services"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collector"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
@@ -75,9 +76,9 @@ func newTestConfig(t *testing.T) Config {
 // runUntilRegistered runs an agent with the given services until its node is registered.
 func runUntilRegistered(t *testing.T, c Config, list []service) {
 	t.Helper()
-	a := &Agent{logger: c.Logger, config: c, list: list}
-	if err := a.openServices(t.Context()); err != nil {
-		t.Error(err, a.Close())
+	a, err := openWith(t.Context(), c, list)
+	if err != nil {
+		t.Error(err)
 		return
 	}
 	ctx, end := context.WithCancel(t.Context())
@@ -102,11 +103,11 @@ func TestAgentWithoutOptionalServices(t *testing.T) {
 		c := newTestConfig(t)
 		c.EphemeralState = isEphemeral
 		for _, s := range servicesOf(&c) {
-			if s.open != nil {
+			if s.Open != nil {
 				continue
 			}
-			t.Run(kind+" without "+s.name, func(t *testing.T) {
-				runUntilRegistered(t, c, slices.DeleteFunc(servicesOf(&c), func(other service) bool { return other.name == s.name }))
+			t.Run(kind+" without "+s.Name, func(t *testing.T) {
+				runUntilRegistered(t, c, slices.DeleteFunc(servicesOf(&c), func(other service) bool { return other.Name == s.Name }))
 			})
 		}
 	}
@@ -119,17 +120,17 @@ func TestAgentThatCannotOpen(t *testing.T) {
 		c.EphemeralState = isEphemeral
 		openErr := errors.New("no memory")
 		for i, s := range servicesOf(&c) {
-			failing := service{name: "failing", open: func(context.Context, *Agent) error { return openErr }}
-			a := &Agent{logger: c.Logger, config: c, list: slices.Insert(servicesOf(&c), i+1, failing)}
-			if err := a.openServices(t.Context()); err != openErr {
-				t.Errorf("%s agent, failure after %s: %v", kind, s.name, err)
+			failing := service{Name: "failing", Open: func(context.Context, *Agent) error { return openErr }}
+			a := &Agent{logger: c.Logger, config: c, services: services.NewList(slices.Insert(servicesOf(&c), i+1, failing), c.Logger)}
+			if err := a.services.Open(t.Context(), a); err != openErr {
+				t.Errorf("%s agent, failure after %s: %v", kind, s.Name, err)
 			}
 			k := a.helperProcesses
 			if err := a.Close(); err != nil {
-				t.Errorf("%s agent, failure after %s: close: %v", kind, s.name, err)
+				t.Errorf("%s agent, failure after %s: close: %v", kind, s.Name, err)
 			}
 			if k != nil {
-				waitForExit(t, k.keeper.Status().KeeperProcess, s.name)
+				waitForExit(t, k.keeper.Status().KeeperProcess, s.Name)
 			}
 		}
 		runUntilRegistered(t, c, servicesOf(&c))

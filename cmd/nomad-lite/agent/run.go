@@ -110,7 +110,7 @@ func (r *runningAgent) announceWhenReady(ctx context.Context) {
 func (r *runningAgent) printServices() {
 	table := output.NewTable("Service", "Opened in")
 	for _, s := range r.agent.Services() {
-		table.AddRow(s.Name, s.OpenDuration.Round(10*time.Microsecond))
+		table.AddRow(s.Name, s.Duration.Round(10*time.Microsecond))
 	}
 	page := output.NewPage(r.streams)
 	page.AddTable(table)

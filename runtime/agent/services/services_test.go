@@ -1,4 +1,4 @@
-package agent
+package services
 
 import (
 	"context"
@@ -9,48 +9,37 @@ import (
 	"testing/synctest"
 
 	"github.com/hashicorp/go-hclog"
-
-	"github.com/nomad-lite/nomad-lite/internal/docpage"
 )
 
-func TestReferenceServices(t *testing.T) {
-	table := docpage.NewTable("Service", "Agents", "Starts to work", "Ends")
-	for _, s := range allServices {
-		from, until := "", ""
-		if s.run != nil {
-			from, until = s.from.String(), s.until.String()
-		}
-		table.AddRow(s.name, s.in.String(), from, until)
-	}
-	docpage.CheckPart(t, "explanation/processes.md", table.String())
-}
+// made is what services make.
+type made struct{}
 
 // Services open in list order. If one fails, it and those before it are closed in reverse order, once.
 func TestServicesOpenAndCloseInOrder(t *testing.T) {
 	var log []string
-	newService := func(name string, openErr error) service {
-		return service{
-			name: name,
-			open: func(context.Context, *Agent) error {
+	newService := func(name string, openErr error) Service[*made] {
+		return Service[*made]{
+			Name: name,
+			Open: func(context.Context, *made) error {
 				log = append(log, "open "+name)
 				return openErr
 			},
-			close: func(*Agent) error {
+			Close: func(*made) error {
 				log = append(log, "close "+name)
 				return errors.New(name)
 			},
 		}
 	}
-	a := &Agent{logger: hclog.NewNullLogger(), list: []service{
-		newService("state", nil), {name: "volumes"}, newService("node", errors.New("no address")), newService("conditions", nil),
-	}}
-	if err := a.openServices(t.Context()); err == nil || err.Error() != "no address" {
+	l := NewList([]Service[*made]{
+		newService("state", nil), {Name: "volumes"}, newService("node", errors.New("no address")), newService("conditions", nil),
+	}, hclog.NewNullLogger())
+	if err := l.Open(t.Context(), new(made)); err == nil || err.Error() != "no address" {
 		t.Errorf("open: %v", err)
 	}
-	if err := a.Close(); err == nil || err.Error() != "node\nstate" {
+	if err := l.Close(new(made)); err == nil || err.Error() != "node\nstate" {
 		t.Errorf("close: %v", err)
 	}
-	if err := a.Close(); err != nil {
+	if err := l.Close(new(made)); err != nil {
 		t.Errorf("second close: %v", err)
 	}
 	if want := []string{"open state", "open node", "close node", "close state"}; !slices.Equal(log, want) {
@@ -68,8 +57,8 @@ func TestServicesStartAndEndInOrder(t *testing.T) {
 			defer mu.Unlock()
 			log = append(log, text)
 		}
-		newService := func(name string, from startCondition, until shutdownPhase) service {
-			return service{name: name, from: from, until: until, run: func(ctx context.Context, _ *Agent) {
+		newService := func(name string, from StartCondition, until ShutdownPhase) Service[*made] {
+			return Service[*made]{Name: name, From: from, Until: until, Run: func(ctx context.Context, _ *made) {
 				record(name + " starts")
 				<-ctx.Done()
 				record(name + " ends")
@@ -89,26 +78,26 @@ func TestServicesStartAndEndInOrder(t *testing.T) {
 
 		ctx, shutDown := context.WithCancel(t.Context())
 		registered := make(chan struct{})
-		a := &Agent{logger: hclog.NewNullLogger(), list: []service{
-			newService("node", atOnce, shutdownRequested),
-			newService("networks", afterRegistration, shutdownRequested),
-			newService("reports", atOnce, allocationsReported),
-			{name: "state"},
-			newService("cluster", afterRegistration, agentLeaves),
-			newService("timeout", atShutdown, runnersReturned),
-		}}
-		r := a.startServices(ctx, registered)
+		l := NewList([]Service[*made]{
+			newService("node", AtOnce, ShutdownRequested),
+			newService("networks", AfterRegistration, ShutdownRequested),
+			newService("reports", AtOnce, AllocationsReported),
+			{Name: "state"},
+			newService("cluster", AfterRegistration, AgentLeaves),
+			newService("timeout", AtShutdown, RunnersReturned),
+		}, hclog.NewNullLogger())
+		r := l.Start(ctx, new(made), registered)
 		expect("start", "node starts", "reports starts")
 		close(registered)
 		expect("registered", "cluster starts", "networks starts")
 		shutDown()
 		expect("shutdown", "networks ends", "node ends", "timeout starts")
-		r.endPhase(shutdownRequested)
-		r.endPhase(runnersReturned)
+		r.EndPhase(ShutdownRequested)
+		r.EndPhase(RunnersReturned)
 		expect("runners have returned", "timeout ends")
-		r.endPhase(allocationsReported)
+		r.EndPhase(AllocationsReported)
 		expect("allocations are reported", "reports ends")
-		r.endPhase(agentLeaves)
+		r.EndPhase(AgentLeaves)
 		expect("the agent leaves", "cluster ends")
 	})
 }
@@ -117,11 +106,11 @@ func TestServicesStartAndEndInOrder(t *testing.T) {
 func TestServiceThatNeverStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, shutDown := context.WithCancel(t.Context())
-		a := &Agent{logger: hclog.NewNullLogger(), list: []service{{name: "networks", from: afterRegistration, run: func(context.Context, *Agent) {
+		l := NewList([]Service[*made]{{Name: "networks", From: AfterRegistration, Run: func(context.Context, *made) {
 			t.Error("the service runs")
-		}}}}
-		r := a.startServices(ctx, make(chan struct{}))
+		}}}, hclog.NewNullLogger())
+		r := l.Start(ctx, new(made), make(chan struct{}))
 		shutDown()
-		r.endPhase(shutdownRequested)
+		r.EndPhase(ShutdownRequested)
 	})
 }
