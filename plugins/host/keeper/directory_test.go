@@ -104,14 +104,7 @@ func TestKeeperWithLostDirIsFound(t *testing.T) {
 			t.Parallel()
 			dir := filepath.Join(t.TempDir(), "data")
 			_, keeper := startAndKillAgent(t, dir, "persistent")
-			t.Cleanup(func() {
-				below := descendants(keeper.PID)
-				_ = keeper.Signal(unix.SIGKILL) // a kill of a process that has exited does nothing
-				for _, pid := range below {
-					_ = unix.Kill(pid, unix.SIGKILL)
-					_, _ = unix.Wait4(pid, nil, 0, nil) // not a child if the process has exited before its parent
-				}
-			})
+			t.Cleanup(func() { killTree(keeper) })
 			if err := tt.change(dir); err != nil {
 				t.Fatal(err)
 			}
@@ -153,18 +146,7 @@ func TestKeeperThatCannotBeReachedIsReplaced(t *testing.T) {
 	}
 	dir := filepath.Join(t.TempDir(), "data")
 	task, keeper := startAndKillAgent(t, dir, "persistent")
-	t.Cleanup(func() {
-		_ = task.Signal(unix.SIGSTOP) // it forks no further process
-		for _, pid := range descendants(task.PID) {
-			_ = unix.Kill(pid, unix.SIGKILL) // the process can have exited
-		}
-		_ = task.Signal(unix.SIGKILL)
-		for task.EndsWithin(time.Minute) {
-			if _, err := unix.Wait4(-1, nil, 0, nil); err != nil {
-				break
-			}
-		}
-	})
+	t.Cleanup(func() { killTree(task) })
 	if err := errors.Join(keeper.Signal(unix.SIGSTOP), os.RemoveAll(helperdir.SocketDir(dir))); err != nil {
 		t.Fatal(err)
 	}

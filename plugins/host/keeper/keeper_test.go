@@ -1023,6 +1023,34 @@ func startAndKillAgent(t *testing.T, dir, mode string) (task, keeper osprocess.I
 	return task, keeper
 }
 
+// killTree kills a process and its descendants, and waits for those that are children of this process then. It stops each process
+// before it lists the children, because a task may just have started, and forks.
+func killTree(p osprocess.ID) {
+	stopped := make(map[int]bool)
+	for {
+		before := len(stopped)
+		for _, pid := range append(descendants(p.PID), p.PID) {
+			if stopped[pid] {
+				continue
+			}
+			stopped[pid] = true
+			_ = unix.Kill(pid, unix.SIGSTOP) // the process may have exited
+			for st, err := osprocess.ReadStat(pid); err == nil && st.State != 'T' && st.State != 'Z'; st, err = osprocess.ReadStat(pid) {
+				time.Sleep(time.Millisecond)
+			}
+		}
+		if len(stopped) == before {
+			break
+		}
+	}
+	for pid := range stopped {
+		_ = unix.Kill(pid, unix.SIGKILL)
+	}
+	for pid := range stopped {
+		_, _ = unix.Wait4(pid, nil, 0, nil) // an error if its parent lives
+	}
+}
+
 // descendants lists the descendants of a process.
 func descendants(pid int) []int {
 	var all []int
