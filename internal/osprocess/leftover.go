@@ -172,6 +172,11 @@ func AllTaskEnvIDs() (map[TaskEnvID]bool, error) {
 	return ids, scan.err
 }
 
+// ReadArgs reads a process's arguments, each with a zero byte at its end.
+func ReadArgs(pid int) ([]byte, error) {
+	return os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+}
+
 // ReadEnv reads the environment that a process was started with, in the kernel's format: each
 // variable ends with a zero byte. For a zombie it is empty, or the error is ESRCH.
 func ReadEnv(pid int) ([]byte, error) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
@@ -17,7 +16,7 @@ import (
 
 // newAdoption returns how allocations missing from the state are adopted; nil if the agent adopts none.
 func (a *Agent) newAdoption() *orphans.Adoption {
-	if a.dataDirectory.isStateEphemeral {
+	if a.dataDirectory.IsStateEphemeral {
 		return nil
 	}
 	return &orphans.Adoption{
@@ -32,11 +31,11 @@ func (a *Agent) newAdoption() *orphans.Adoption {
 func (a *Agent) killDriverPluginsOfEarlierAgent(ctx context.Context, driver string) error {
 	used := make(map[int]bool)
 	var command []byte
-	for _, p := range a.plugins.supervisor.Plugins() {
+	for _, p := range a.plugins.Supervisor.Plugins() {
 		used[p.PID] = true
 		if p.PID != 0 && p.Serves == (supervisor.PluginKey{Type: base.TypeDriver, Name: driver}) {
 			var err error
-			if command, err = readProcCmdline(p.PID); err != nil {
+			if command, err = osprocess.ReadArgs(p.PID); err != nil {
 				return err
 			}
 		}
@@ -53,7 +52,7 @@ func (a *Agent) killDriverPluginsOfEarlierAgent(ctx context.Context, driver stri
 		if err != nil || used[pid] {
 			continue // the process has exited, or a current plugin uses it
 		}
-		line, err := readProcCmdline(pid)
+		line, err := osprocess.ReadArgs(pid)
 		if err != nil || !slices.Equal(line, command) {
 			continue
 		}
@@ -63,9 +62,4 @@ func (a *Agent) killDriverPluginsOfEarlierAgent(ctx context.Context, driver stri
 		}
 	}
 	return nil
-}
-
-// readProcCmdline returns a process's arguments, each with a zero byte at its end.
-func readProcCmdline(pid int) ([]byte, error) {
-	return os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
 }

@@ -3,9 +3,14 @@ package agent
 import (
 	"context"
 	"net"
+	"os"
 	"time"
 
-	"github.com/nomad-lite/nomad-lite/runtime/agent/services"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/agentplugins"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/clusternode"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/datadirectory"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/hostservice"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/servicelist"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
@@ -35,6 +40,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
+	"github.com/nomad-lite/nomad-lite/runtime/store/snapshot"
 )
 
 // Config has an Agent's settings and dependencies. It is large because it lists everything an agent gets from its program; each
@@ -55,7 +61,7 @@ type Config struct {
 	// does not have their jobs.
 	AdoptTasksWithoutRecord bool
 	// ClaimTasksOfCopiedDataDir means that a copied data directory becomes the owner of its state's running tasks. Without
-	// ClaimTasksOfCopiedDataDir, Open fails with a DataDirCopyError.
+	// ClaimTasksOfCopiedDataDir, Open fails with a CopyError of package datadirectory.
 	ClaimTasksOfCopiedDataDir bool
 
 	// OnKeeperRunning is called by Open when the keeper runs, before plugins are started; its error ends Open. It may be nil.
@@ -66,7 +72,7 @@ type Config struct {
 	AllowSetuidAndDevicesInAllocs bool
 
 	// Cluster makes the agent a Nomad cluster node; nil means that it schedules for itself.
-	Cluster *ClusterConfig
+	Cluster *clusternode.Config
 
 	Node              localnode.Settings
 	AllocRunnerLimits allocrunner.Limits // NodeCPUMHz and FileOperationLimiter are ignored: the agent sets them
@@ -102,7 +108,7 @@ type Config struct {
 	SettingsByBuiltinHook map[string]map[string]any
 	// DecodeTaskProcess decodes a task's main process from the driver state in the task's handle. The agent calls it only for
 	// tasks of builtin drivers. It may be nil.
-	DecodeTaskProcess func(driver string, driverState []byte) (process TaskProcess, known bool)
+	DecodeTaskProcess func(driver string, driverState []byte) (process datadirectory.TaskProcess, known bool)
 	// PluginDescriptionCacheFile is the file in which an agent with EphemeralState stores plugin descriptions for later agents.
 	// With an empty path nothing is stored.
 	PluginDescriptionCacheFile string
@@ -117,31 +123,63 @@ type Config struct {
 // hasEphemeralState reports whether the agent starts with an empty state and deletes its state at the end.
 func (c *Config) hasEphemeralState() bool { return c.EphemeralState || c.DataDir == "" }
 
+// Extension is a service that the agent's program adds to the list. The agent works without it. Its methods are called one after
+// the other.
+type Extension interface {
+	// Name returns the service's name in the list.
+	Name() string
+	// Open is called once, before the agent has allocations. If it fails, the agent does not open.
+	Open(ExtensionInput) error
+	// Run is called at most once, when the agent is open. It blocks until ctx ends, which is when a shutdown is requested, or until
+	// it has nothing more to do.
+	Run(ctx context.Context, a *Agent)
+	// Close is called once after Open, also if Open has failed. The agent's allocations do not change any more.
+	Close() error
+}
+
+// AllocTracer is an Extension that receives the spans of allocations.
+type AllocTracer interface {
+	Extension
+	// NewAllocTrace returns the receiver of an allocation's spans. It may be called concurrently.
+	NewAllocTrace(*api.Allocation) timeline.Trace
+}
+
+// ExtensionInput is what an Extension gets from the services before it in the list.
+type ExtensionInput struct {
+	DataDir  string
+	NodeID   string
+	Settings localnode.Settings // the node's settings, with their defaults
+	Host     fingerprint.Host
+	Version  string // nomad-lite version
+	Logger   hclog.Logger
+}
+
 // Agent is a running nomad-lite agent. Its methods may be called concurrently. It is large because it has what each service of its
 // list has opened.
 type Agent struct {
 	config   Config
 	logger   hclog.Logger
-	services *services.List[*Agent]
+	services *servicelist.List[*Agent]
 	trim     memtrim.Trimmer // started by Run, because most of what Open reads stays in memory
 
-	dataDirectory           *dataDirectory
+	dataDirectory           *datadirectory.Directory
 	fingerprinting          *fingerprinting
 	store                   *store.Store
 	allocSync               *localnode.AllocSync
-	dataDirIdentity         *dataDirIdentity // nil if the state is ephemeral
+	dataDirIdentity         *datadirectory.Identity // nil if the state is ephemeral
 	helperProcesses         *helperProcesses
 	taskUsers               builtinhooks.UserPool // nil if tasks get no users
 	orphanCleaner           *orphans.Cleaner
 	remainingProcessDecider *remainingProcessDecider
 	machine                 *machine
 	nodeID                  string
-	plugins                 *PluginManager
+	plugins                 *agentplugins.Manager
+	hookTokenKey            hostservice.CapabilityTokenKey
 	node                    *localnode.Node
 	hostPorts               *hostPortChecker
 	scheduler               *scheduler.Scheduler
 	identities              *identity.Issuer
-	cluster                 *clusterNode // nil if the agent schedules for itself
+	cluster                 *clusternode.Node // nil if the agent schedules for itself
 	source                  *allocSource
 	taskAPI                 *taskapi.TaskSocketListener
 	newAllocTrace           func(*api.Allocation) timeline.Trace // nil without an AllocTracer
@@ -153,13 +191,16 @@ type Agent struct {
 }
 
 // Services returns the agent's services in their order.
-func (a *Agent) Services() []services.Opened { return a.services.Opened() }
+func (a *Agent) Services() []servicelist.Opened { return a.services.Opened() }
 
 // DataDir returns the data directory's path, which may be temporary.
-func (a *Agent) DataDir() string { return a.dataDirectory.path }
+func (a *Agent) DataDir() string { return a.dataDirectory.Path }
 
 // IsPortFree reports whether a task could listen on a port of this machine.
 func (a *Agent) IsPortFree(p scheduler.HostPort) bool { return a.hostPorts.IsPortFree(p) }
+
+// Cluster returns the node of a cluster, nil if the agent schedules for itself.
+func (a *Agent) Cluster() *clusternode.Node { return a.cluster }
 
 // Files returns the allocations' files.
 func (a *Agent) Files() *AllocFiles { return a.files }
@@ -168,10 +209,10 @@ func (a *Agent) Files() *AllocFiles { return a.files }
 func (a *Agent) HostSampler() *hoststats.Sampler { return &a.machine.sampler }
 
 // Supervisor returns the supervisor of the plugins.
-func (a *Agent) Supervisor() *supervisor.Supervisor { return a.plugins.supervisor }
+func (a *Agent) Supervisor() *supervisor.Supervisor { return a.plugins.Supervisor }
 
 // Plugins returns what checks jobs with the plugins.
-func (a *Agent) Plugins() *PluginManager { return a.plugins }
+func (a *Agent) Plugins() *agentplugins.Manager { return a.plugins }
 
 // Store returns the state store. Jobs, evaluations, allocations and deployments
 // must be changed through the scheduler.
@@ -200,7 +241,7 @@ func (a *Agent) Keeper() *keeper.Client { return a.helperProcesses.keeper }
 func (a *Agent) Host() fingerprint.Host { return a.machine.host }
 
 // APIConfig returns the HTTP API's configuration with what the agent's services give to it. The caller adds settings, and calls
-// SetClusterAPI with the API.
+// [clusternode.Node.SetAPI] with the API.
 func (a *Agent) APIConfig() httpapi.Config {
 	return httpapi.Config{
 		Store:           a.store,
@@ -216,7 +257,7 @@ func (a *Agent) APIConfig() httpapi.Config {
 		DeviceStats:     a.plugins.DeviceStats,
 		Conditions:      a.conditions,
 		Identities:      a.identities,
-		Cluster:         a.clusterAPI(),
+		Cluster:         a.cluster.HTTPConfig(a.allocs.AllocRunner),
 		NodeID:          a.nodeID,
 		Region:          a.machine.settings.Region,
 		NomadAPIVersion: fingerprint.NomadVersion,
@@ -250,20 +291,18 @@ func (a *Agent) Run(ctx context.Context) {
 	}
 	running := a.services.Start(ctx, a, a.node.Registered())
 	a.allocs.Run(ctx)
-	for _, phase := range []services.ShutdownPhase{services.ShutdownRequested, services.RunnersReturned, services.AllocationsReported} {
+	for _, phase := range []servicelist.ShutdownPhase{servicelist.ShutdownRequested, servicelist.RunnersReturned, servicelist.AllocationsReported} {
 		running.EndPhase(phase)
 	}
-	if a.cluster != nil {
-		a.cluster.sendLastStates(ctx)
-	}
-	running.EndPhase(services.AgentLeaves)
-	if a.dataDirectory.isTemporary {
+	a.cluster.SendLastStates(ctx)
+	running.EndPhase(servicelist.AgentLeaves)
+	if a.dataDirectory.IsTemporary {
 		a.allocs.RemoveDirsOfAllEndedAllocs() // also removes resources created by hooks outside of the allocation directories
 	}
-	if a.dataDirectory.isStateEphemeral {
+	if a.dataDirectory.IsStateEphemeral {
 		settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
-		a.plugins.hookPlugins.RetryCleanupsUntilNoneLeft(settling)
+		a.plugins.Hooks.RetryCleanupsUntilNoneLeft(settling)
 		a.allocNetworks.DestroyUnused(settling)
 	}
 }
@@ -306,7 +345,7 @@ func (a *Agent) Allocs() *noderunner.Runner { return a.allocs }
 // collection limits, the plugins, and the hook rules. The caller must have checked the rules with
 // pluginhooks.CheckRulesAgainstCatalog.
 func (a *Agent) Reload(node localnode.Settings, gc noderunner.GCLimits, plugins *catalog.Catalog, rules []pluginhooks.OperatorRule) {
-	a.plugins.reload(plugins, rules)
+	a.plugins.Reload(plugins, rules)
 	a.allocs.SetGCLimitsAndCheck(gc)
 	a.node.Reload(node)
 }
@@ -316,6 +355,12 @@ func (a *Agent) AddNodeEvent(subsystem, message string) {
 	if err := localnode.AddNodeEvent(context.Background(), a.store, a.node.ID(), subsystem, message); err != nil {
 		a.logger.Warn("event of the node not stored", "message", message, "error", err)
 	}
+}
+
+// WriteSnapshot writes a snapshot of the state, as [datadirectory.WriteSnapshot] does.
+func (a *Agent) WriteSnapshot(ctx context.Context, omitKeys bool) (*os.File, *snapshot.Meta, error) {
+	options := snapshot.Options{Version: a.config.Version, NodeID: a.nodeID, OmitKeys: omitKeys, WorkDir: a.dataDirectory.Path}
+	return datadirectory.WriteSnapshot(ctx, a.store, options, a.logger)
 }
 
 // Close shuts down the helper processes no longer needed and unlocks the data directory; a temporary data directory is removed.

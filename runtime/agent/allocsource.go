@@ -5,9 +5,12 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/agent/clusternode"
 	"github.com/nomad-lite/nomad-lite/runtime/core/taskrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/builtinhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/orphans"
 	"github.com/nomad-lite/nomad-lite/runtime/node/services"
 	"github.com/nomad-lite/nomad-lite/runtime/node/workloaddata"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
@@ -36,5 +39,23 @@ func newLocalAllocSource(s *store.Store, sched *scheduler.Scheduler, issuer *ide
 	return &allocSource{
 		reports: sched, storeAdopted: sched.StoreAdoptedAllocs,
 		services: s, tokens: issuer, data: workloaddata.StoreSource{Store: s},
+	}
+}
+
+// newClusterAllocSource returns what the servers give to allocations. A new start of an unknown allocation waits for the end of
+// its tasks.
+func newClusterAllocSource(n *clusternode.Node, cleaner *orphans.Cleaner) *allocSource {
+	return &allocSource{
+		reports: n.Replica(), storeAdopted: n.Replica().StoreAdoptedAllocs,
+		services: n.Registrations(), tokens: n.Identities(), data: n.Data(),
+		awaitNewStart: func(ctx context.Context, allocID string, onWait func(spanName string, event *api.TaskEvent)) error {
+			err := cleaner.AwaitUnknownTasksEnded(ctx, allocID, func() { onWait(tracespan.WaitUnknownTasks, model.EventWaitingForUnknownTasks()) })
+			if err != nil {
+				return err
+			}
+			return n.Replica().AwaitNewStart(ctx, allocID, onWait)
+		},
+		findRemotePrevious: n.Fetcher().Previous,
+		serverAddrs:        n.ServerAddrs,
 	}
 }

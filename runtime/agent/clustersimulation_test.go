@@ -82,7 +82,7 @@ func newServerSource(t testing.TB, s *simulation) simAllocSource {
 
 func (*serverSource) storesJobs() bool { return false }
 
-// connect connects the agent as agent.openCluster and clusterNode.run do.
+// connect connects the agent as clusternode.New and clusternode.Node.Run do.
 func (c *serverSource) connect(g *simAgent, sync *localnode.AllocSync, emit func(string, *api.TaskEvent)) sourceConnection {
 	c.noteAgentStart()
 	logger, region := hclog.NewNullLogger(), "global"
@@ -123,7 +123,7 @@ func (c *serverSource) connect(g *simAgent, sync *localnode.AllocSync, emit func
 			runConnection(untilReported, g.died, pool, member, rep, events)
 		},
 		sendLastStates: func() {
-			ctx, cancel := context.WithTimeout(context.Background(), lastStatesTimeout)
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 			defer cancel()
 			if g.err() == nil {
 				_ = rep.SendStates(ctx) // the next agent sends what the servers do not accept

@@ -21,6 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/shellquote"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/datadirectory"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
 	"github.com/nomad-lite/nomad-lite/runtime/explain/conditions"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
@@ -85,7 +86,7 @@ func (c *conditionFacts) read() conditions.Facts {
 		f.Disk = conditions.Use{Used: (fs.Blocks - fs.Bavail) * uint64(fs.Bsize), Limit: fs.Blocks * uint64(fs.Bsize)}
 	}
 	if f.SpaceErr != nil || f.InodesErr != nil {
-		f.ForeignFiles = foreignFiles(c.dataDir)
+		f.ForeignFiles = datadirectory.ForeignFiles(c.dataDir)
 	}
 	if m := hoststats.Memory(); m.Total > 0 {
 		f.Memory = conditions.Use{Used: m.Total - m.Available, Limit: m.Total}

@@ -9,20 +9,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/datadirectory"
 	"github.com/nomad-lite/nomad-lite/runtime/core/taskdriver"
 )
-
-// TaskProcess is a task's main process.
-type TaskProcess struct {
-	osprocess.ID
-	// HasOOMKill reports whether the kernel has killed one of the task's processes because the task exceeded its memory.
-	HasOOMKill func() bool
-}
 
 // taskEnderWithoutDriver ends tasks, and waits for their exits, without their drivers.
 type taskEnderWithoutDriver struct {
 	keeper            *keeper.Client
-	decodeTaskProcess func(driver string, driverState []byte) (process TaskProcess, known bool) // Config.DecodeTaskProcess; may be nil
+	decodeTaskProcess func(driver string, driverState []byte) (process datadirectory.TaskProcess, known bool) // Config.DecodeTaskProcess; may be nil
 }
 
 // endTask ends a task's processes while its driver is unavailable. It implements taskdriver.EndTaskWithoutDriverFunc.
@@ -69,7 +63,7 @@ func (e taskEnderWithoutDriver) awaitExitWithoutDriver(ctx context.Context, driv
 }
 
 // waitProcessExit blocks until a process has exited, and returns its exit status as a driver does.
-func (e taskEnderWithoutDriver) waitProcessExit(ctx context.Context, main TaskProcess) (*driver.ExitResult, error) {
+func (e taskEnderWithoutDriver) waitProcessExit(ctx context.Context, main datadirectory.TaskProcess) (*driver.ExitResult, error) {
 	status, err := e.keeper.Wait(ctx, main.ID)
 	if err != nil {
 		return nil, err

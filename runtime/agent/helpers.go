@@ -4,29 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
-	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/datadirectory"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
-// argv0 is the helper processes' name in the process list. They run the same executable as the agent.
-const argv0 = "nomad-lite"
-
-// keeperArgs is the keeper's command line.
-var keeperArgs = []string{argv0, keeperwire.CommandName}
-
 // helperProcesses are an agent's helper processes, and its data directory's sockets.
 type helperProcesses struct {
-	dataDirectory  *dataDirectory
-	isTaskExpected bool                  // a task starts soon after start, so the log collector is started without one
-	sockets        *socketDir            // nil before start
-	keeper         *keeper.Client        // nil until the keeper runs
-	logCollector   *logs.CollectorClient // nil until the log collector runs
+	dataDirectory  *datadirectory.Directory
+	isTaskExpected bool                     // a task starts soon after start, so the log collector is started without one
+	sockets        *datadirectory.SocketDir // nil before start
+	keeper         *keeper.Client           // nil until the keeper runs
+	logCollector   *logs.CollectorClient    // nil until the log collector runs
 	logger         hclog.Logger
 }
 
@@ -34,30 +27,30 @@ type helperProcesses struct {
 // an error.
 func (h *helperProcesses) start(ctx context.Context) (err error) {
 	d := h.dataDirectory
-	if h.sockets, err = makeAndOpenSocketDir(d.path, h.logger); err != nil {
+	if h.sockets, err = datadirectory.MakeAndOpenSocketDir(d.Path, h.logger); err != nil {
 		return err
 	}
 	h.keeper, err = keeper.ConnectOrStart(ctx, keeper.Config{
-		DataDir:    d.path,
-		KeeperArgv: keeperArgs,
-		Ephemeral:  d.isTemporary,
+		DataDir:    d.Path,
+		KeeperArgv: datadirectory.KeeperArgs,
+		Ephemeral:  d.IsTemporary,
 		Logger:     h.logger,
 	})
 	if err != nil {
 		return fmt.Errorf("start keeper: %w", err)
 	}
-	h.sockets.keeper = h.keeper
-	if d.isTemporary {
+	h.sockets.SetKeeper(h.keeper)
+	if d.IsTemporary {
 		// A killed agent's keeper continues until all processes have ended. It holds the data directory's lock, so that the
 		// directory is not removed earlier.
-		if err := h.keeper.StoreFD(ctx, lockFile, d.lock); err != nil {
+		if err := h.keeper.StoreFD(ctx, datadirectory.LockFile, d.Lock()); err != nil {
 			return fmt.Errorf("hand the lock to the keeper: %w", err)
 		}
 	}
 	h.logCollector, err = logs.New(logs.Config{
 		Keeper:        h.keeper,
-		DataDir:       d.path,
-		CollectorArgv: []string{argv0, collectorwire.CommandName},
+		DataDir:       d.Path,
+		CollectorArgv: []string{datadirectory.HelperArgv0, collectorwire.CommandName},
 		Logger:        h.logger,
 
 		StartProcessWithoutTask: h.isTaskExpected,
@@ -77,31 +70,28 @@ func (h *helperProcesses) close(d *remainingProcessDecider) error {
 	}
 	if h.keeper != nil {
 		remaining := new(remainingProcesses)
-		if !h.dataDirectory.isStateEphemeral {
+		if !h.dataDirectory.IsStateEphemeral {
 			remaining = d.decisionWithoutAllocs(h.keeper)
 		}
 		var err error
-		h.dataDirectory.keeperEnded, err = h.shutDownKeeperUnlessTasksMayRun(remaining)
+		h.dataDirectory.KeeperEnded, err = h.shutDownKeeperUnlessTasksMayRun(remaining)
 		errs = append(errs, err, h.keeper.Close())
 	}
 	if h.sockets != nil {
-		errs = append(errs, h.sockets.close())
-		if h.dataDirectory.keeperEnded && !h.dataDirectory.isTemporary {
-			errs = append(errs, h.sockets.remove())
+		errs = append(errs, h.sockets.Close())
+		if h.dataDirectory.KeeperEnded && !h.dataDirectory.IsTemporary {
+			errs = append(errs, h.sockets.Remove())
 		}
 	}
 	return errors.Join(errs...)
 }
-
-// keeperTimeout is the timeout for requests to the keeper while the agent shuts down.
-const keeperTimeout = 5 * time.Second
 
 // shutDownKeeperUnlessTasksMayRun shuts down the keeper and all its descendants, unless tasks may run. keeperEnded
 // reports whether it has shut down the keeper.
 func (h *helperProcesses) shutDownKeeperUnlessTasksMayRun(remaining *remainingProcesses) (keeperEnded bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), keeperTimeout)
 	defer cancel()
-	if !h.dataDirectory.isStateEphemeral {
+	if !h.dataDirectory.IsStateEphemeral {
 		if remaining.taskMayRun {
 			return false, nil
 		}

@@ -7,7 +7,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nomad-lite/nomad-lite/runtime/agent/services"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/agentplugins"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/clusternode"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/datadirectory"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/servicelist"
 
 	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/internal/clock"
@@ -32,7 +35,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 )
 
-type service = services.Service[*Agent]
+type service = servicelist.Service[*Agent]
 
 // allServices are the services of all agents, in the order in which they are opened. They are closed in reverse order.
 var allServices = []service{
@@ -40,32 +43,32 @@ var allServices = []service{
 	// The fingerprint takes as long as the keeper start, and needs neither the state nor the helper processes.
 	{Name: "fingerprint", Open: startFingerprint, Close: endFingerprint},
 	{Name: "state", Open: openState, Close: closeState},
-	{Name: "status reports", Open: openStatusReports, Until: services.AllocationsReported, Run: runStatusReports},
-	{Name: "task owner", In: services.PermanentAgent, Open: openDataDirIdentity},
+	{Name: "status reports", Open: openStatusReports, Until: servicelist.AllocationsReported, Run: runStatusReports},
+	{Name: "task owner", In: servicelist.PermanentAgent, Open: openDataDirIdentity},
 	{Name: "helper processes", Open: openHelperProcesses, Close: closeHelperProcesses},
-	{Name: "unknown allocations", Open: openOrphanCleaner, From: services.AfterRegistration, Run: runOrphanCleaner},
+	{Name: "unknown allocations", Open: openOrphanCleaner, From: servicelist.AfterRegistration, Run: runOrphanCleaner},
 	{Name: "machine", Open: openMachine},
 	{Name: "plugins", Open: openPlugins, Run: runPlugins},
 	{Name: "node", Open: openNode, Run: runNode},
 	{Name: "volumes", Run: runVolumes},
 	{Name: "scheduler", Open: openScheduler},
-	{Name: "evaluations", In: services.LocalAgent, From: services.AfterRegistration, Run: runScheduler},
+	{Name: "evaluations", In: servicelist.LocalAgent, From: servicelist.AfterRegistration, Run: runScheduler},
 	{Name: "identities", Open: openIdentities},
 	// Allocations without a record are adopted before it runs, because the servers' list would start them anew.
-	{Name: "cluster", In: services.ClusterAgent, Open: openClusterNode, Close: closeClusterNode, From: services.AfterRegistration, Until: services.AgentLeaves, Run: runClusterNode},
+	{Name: "cluster", In: servicelist.ClusterAgent, Open: openClusterNode, Close: closeClusterNode, From: servicelist.AfterRegistration, Until: servicelist.AgentLeaves, Run: runClusterNode},
 	{Name: "allocation source", Open: openAllocSource},
 	{Name: "task API", Open: openTaskAPI, Close: closeTaskAPI},
 	// The networks of unknown allocations stay, and these are recorded before the registration.
-	{Name: "networks", Open: openNetworks, From: services.AfterRegistration, Run: runNetworks},
+	{Name: "networks", Open: openNetworks, From: servicelist.AfterRegistration, Run: runNetworks},
 	{Name: "hooks", Open: openHooks},
 	{Name: "allocations", Open: openAllocations},
-	{Name: "output losses", Until: services.RunnersReturned, Run: runOutputLosses},
-	{Name: "conditions", Open: openConditions, From: services.AfterRegistration, Run: runConditions},
+	{Name: "output losses", Until: servicelist.RunnersReturned, Run: runOutputLosses},
+	{Name: "conditions", Open: openConditions, From: servicelist.AfterRegistration, Run: runConditions},
 	{Name: "plugin processes", Open: startPlugins, Close: stopPlugins, Run: runPluginProcesses},
 	{Name: "disk reserve", Run: runDiskReserve},
 	{Name: "clock", Run: runClock},
-	{Name: "memory", From: services.AfterRegistration, Run: runMemory}, // tasks start from here on
-	{Name: "destroy timeout", In: services.EphemeralAgent, From: services.AtShutdown, Until: services.RunnersReturned, Run: runDestroyTimeout},
+	{Name: "memory", From: servicelist.AfterRegistration, Run: runMemory}, // tasks start from here on
+	{Name: "destroy timeout", In: servicelist.EphemeralAgent, From: servicelist.AtShutdown, Until: servicelist.RunnersReturned, Run: runDestroyTimeout},
 }
 
 // extensionsBefore is the service before which extensions are opened.
@@ -73,9 +76,9 @@ const extensionsBefore = "allocations"
 
 // servicesOf returns the services of an agent, with its extensions.
 func servicesOf(c *Config) []service {
-	has := map[services.Agents]bool{
-		services.AnyAgent: true, services.LocalAgent: c.Cluster == nil, services.ClusterAgent: c.Cluster != nil,
-		services.PermanentAgent: !c.hasEphemeralState(), services.EphemeralAgent: c.hasEphemeralState(),
+	has := map[servicelist.Agents]bool{
+		servicelist.AnyAgent: true, servicelist.LocalAgent: c.Cluster == nil, servicelist.ClusterAgent: c.Cluster != nil,
+		servicelist.PermanentAgent: !c.hasEphemeralState(), servicelist.EphemeralAgent: c.hasEphemeralState(),
 	}
 	list := slices.DeleteFunc(slices.Clone(allServices), func(s service) bool { return !has[s.In] })
 	at := slices.IndexFunc(list, func(s service) bool { return s.Name == extensionsBefore })
@@ -83,6 +86,23 @@ func servicesOf(c *Config) []service {
 		list = slices.Insert(list, at, newExtensionService(e))
 	}
 	return list
+}
+
+// newExtensionService returns the extension as a row of the agent's list.
+func newExtensionService(e Extension) service {
+	return service{
+		Name: e.Name(),
+		Open: func(_ context.Context, a *Agent) error {
+			if tracer, ok := e.(AllocTracer); ok {
+				a.newAllocTrace = tracer.NewAllocTrace
+			}
+			return e.Open(ExtensionInput{
+				DataDir: a.dataDirectory.Path, NodeID: a.nodeID, Settings: a.machine.settings, Host: a.machine.host, Version: a.config.Version, Logger: a.logger,
+			})
+		},
+		Close: func(*Agent) error { return e.Close() },
+		Run:   e.Run,
+	}
 }
 
 // Open locks the data directory, reads the state, fingerprints the machine and starts the helper processes and the plugins. It
@@ -93,7 +113,7 @@ func Open(ctx context.Context, c Config) (*Agent, error) {
 }
 
 func openWith(ctx context.Context, c Config, list []service) (*Agent, error) {
-	a := &Agent{logger: c.Logger, config: c, services: services.NewList(list, c.Logger)}
+	a := &Agent{logger: c.Logger, config: c, services: servicelist.NewList(list, c.Logger)}
 	if err := a.services.Open(ctx, a); err != nil {
 		return nil, errors.Join(err, a.Close())
 	}
@@ -109,10 +129,13 @@ func openDataDirectory(ctx context.Context, a *Agent) (err error) {
 			return err
 		}
 	}
-	if a.dataDirectory, err = makeAndLockDataDirectory(ctx, a.config); err != nil {
+	a.dataDirectory, err = datadirectory.MakeAndLock(ctx, datadirectory.Options{
+		Path: a.config.DataDir, IsStateEphemeral: a.config.hasEphemeralState(), AllowSetuidAndDevicesInAllocs: a.config.AllowSetuidAndDevicesInAllocs, Logger: a.logger,
+	})
+	if err != nil {
 		return err
 	}
-	a.files = &AllocFiles{root: a.dataDirectory.allocDirRoot()}
+	a.files = &AllocFiles{root: a.dataDirectory.AllocDirRoot()}
 	return nil
 }
 
@@ -120,7 +143,7 @@ func closeDataDirectory(a *Agent) error {
 	if a.dataDirectory == nil {
 		return nil
 	}
-	return a.dataDirectory.close()
+	return a.dataDirectory.Close()
 }
 
 func startFingerprint(ctx context.Context, a *Agent) error {
@@ -143,7 +166,7 @@ func openState(ctx context.Context, a *Agent) (err error) {
 	if a.store, err = openStore(ctx, a.dataDirectory, a.config.Version, a.logger); err != nil {
 		return err
 	}
-	return checkMode(ctx, a.store, a.config.Cluster != nil, a.logger)
+	return clusternode.CheckMode(ctx, a.store, a.config.Cluster != nil, a.logger)
 }
 
 func closeState(a *Agent) error {
@@ -151,8 +174,8 @@ func closeState(a *Agent) error {
 		return nil
 	}
 	err := a.store.Close()
-	if a.dataDirectory.isStateEphemeral {
-		err = errors.Join(err, os.Remove(a.dataDirectory.statePath()))
+	if a.dataDirectory.IsStateEphemeral {
+		err = errors.Join(err, os.Remove(a.dataDirectory.StatePath()))
 	}
 	return err
 }
@@ -166,7 +189,7 @@ func runStatusReports(ctx context.Context, a *Agent) { a.allocSync.Run(ctx, a.so
 
 func openDataDirIdentity(_ context.Context, a *Agent) (err error) {
 	tasksMayRun := (&remainingProcessDecider{store: a.store}).tasksMayRun()
-	a.dataDirIdentity, err = verifyAndLoadDataDirIdentity(a.dataDirectory, a.store, tasksMayRun, a.config.ClaimTasksOfCopiedDataDir, findRunningDirWithSameID, a.logger)
+	a.dataDirIdentity, err = datadirectory.VerifyAndLoadIdentity(a.dataDirectory, a.store, tasksMayRun, a.config.ClaimTasksOfCopiedDataDir, datadirectory.FindRunningDirWithSameID, a.logger)
 	return err
 }
 
@@ -178,7 +201,7 @@ func openHelperProcesses(ctx context.Context, a *Agent) error {
 		return err
 	}
 	if a.dataDirIdentity != nil {
-		if err := a.dataDirIdentity.storeAsOwner(context.WithoutCancel(ctx), a.helperProcesses.keeper.Status().KeeperProcess); err != nil {
+		if err := a.dataDirIdentity.StoreAsOwner(context.WithoutCancel(ctx), a.helperProcesses.keeper.Status().KeeperProcess); err != nil {
 			a.logger.Error("owner of the data directory not recorded", "error", err)
 		}
 	}
@@ -203,10 +226,10 @@ func openOrphanCleaner(_ context.Context, a *Agent) error {
 	}
 	k := a.helperProcesses.keeper
 	a.orphanCleaner = &orphans.Cleaner{
-		Store: a.store, AllocDirRoot: a.dataDirectory.allocDirRoot(), Rebooted: detectAndRecordReboot(a.store, a.logger), Logger: a.logger,
-		StateWasEphemeral: a.dataDirectory.isStateEphemeral, EndTasksOfUnknownAllocs: a.config.EndTasksWithoutRecord,
+		Store: a.store, AllocDirRoot: a.dataDirectory.AllocDirRoot(), Rebooted: detectAndRecordReboot(a.store, a.logger), Logger: a.logger,
+		StateWasEphemeral: a.dataDirectory.IsStateEphemeral, EndTasksOfUnknownAllocs: a.config.EndTasksWithoutRecord,
 		AdoptUnknownAllocs: a.config.AdoptTasksWithoutRecord, AdoptAllocsOfNode: a.config.Cluster != nil,
-		IsTrustedParent:      func(pid int) bool { return trustedParents([]int{k.Status().KeeperProcess.PID})(pid) },
+		IsTrustedParent:      func(pid int) bool { return datadirectory.TrustedParents([]int{k.Status().KeeperProcess.PID})(pid) },
 		OnProcessLeftRunning: func(allocID, task string, p osprocess.ID) { reserveUserOfProcess(pool, allocID, task, p) },
 	}
 	a.allocSync.WithholdAllocs(a.orphanCleaner.AllocsWithoutTaskRecord())
@@ -219,36 +242,36 @@ func runOrphanCleaner(ctx context.Context, a *Agent) {
 }
 
 func openPlugins(_ context.Context, a *Agent) error {
-	nodeID := a.loadOrNewNodeID()
+	nodeID := loadOrNewNodeID(a.store, a.dataDirectory.Path, a.config.Cluster != nil)
 	config := supervisor.Config{
 		Catalog:          a.config.Plugins,
 		Keeper:           a.helperProcesses.keeper,
 		KeeperSocketPath: a.helperProcesses.keeper.SocketPath(),
-		DataDirID:        a.dataDirIdentity.idOrRandom(),
-		EnsureSocketDir:  a.helperProcesses.sockets.restoreMissingDirAndSockets,
+		DataDirID:        a.dataDirIdentity.IDOrRandom(),
+		EnsureSocketDir:  a.helperProcesses.sockets.RestoreMissingDirAndSockets,
 		DriverConfig:     driverConfig(a.machine.settings, a.machine.host),
-		HookConfig:       hook.Config{HostSocket: a.helperProcesses.sockets.hookSocketPath(), Node: newHookNode(nodeID, a.machine.settings)},
+		HookConfig:       hook.Config{HostSocket: a.helperProcesses.sockets.HookSocketPath(), Node: newHookNode(nodeID, a.machine.settings)},
 		AfterCall:        metrics.ObservePluginCall,
 		IgnoreLateCalls:  a.config.NoPluginTimeouts,
 		Secrets:          a.config.Secrets,
 		Logger:           a.logger,
 	}
-	var cache pluginCache = filePluginCache(a.config.PluginDescriptionCacheFile)
-	if !a.dataDirectory.isStateEphemeral {
-		cache = storePluginCache{a.store}
-		config.RecordStore = newPluginProcessRecordStore(a.store, a.dataDirectory.path, a.logger)
+	var cache agentplugins.Cache = agentplugins.FileCache(a.config.PluginDescriptionCacheFile)
+	if !a.dataDirectory.IsStateEphemeral {
+		cache = agentplugins.StoreCache{Store: a.store}
+		config.RecordStore = agentplugins.NewProcessRecordStore(a.store, a.dataDirectory.Path, a.logger)
 		config.KeepRunning = a.remainingProcessDecider.mustKeepPlugin
 	}
-	a.nodeID, a.plugins = nodeID, newPluginManager(config, cache, a.config.AllocRunnerLimits.StatsSampleInterval)
+	a.nodeID, a.plugins = nodeID, agentplugins.New(config, cache, a.config.AllocRunnerLimits.StatsSampleInterval)
 	return nil
 }
 
-func runPlugins(ctx context.Context, a *Agent) { a.plugins.runBackgroundLoops(ctx) }
+func runPlugins(ctx context.Context, a *Agent) { a.plugins.RunBackgroundLoops(ctx) }
 
 func openNode(_ context.Context, a *Agent) error {
-	volumesDir, pluginDir := volumeDirs(&a.config, a.dataDirectory.path)
+	volumesDir, pluginDir := volumeDirs(&a.config, a.dataDirectory.Path)
 	a.node = localnode.New(localnode.Config{
-		ID: a.nodeID, Settings: a.machine.settings, Host: a.machine.host, Store: a.store, Plugins: a.plugins.supervisor,
+		ID: a.nodeID, Settings: a.machine.settings, Host: a.machine.host, Store: a.store, Plugins: a.plugins.Supervisor,
 		VolumesDir: volumesDir, VolumePluginDir: pluginDir, Logger: a.logger,
 	})
 	return nil
@@ -257,7 +280,7 @@ func openNode(_ context.Context, a *Agent) error {
 func runNode(ctx context.Context, a *Agent) {
 	a.node.Run(ctx, localnode.Events{
 		BeforeRegister: func(ctx context.Context) {
-			a.orphanCleaner.DestroyOrAdoptOrphans(ctx, a.plugins.supervisor, a.newAdoption())
+			a.orphanCleaner.DestroyOrAdoptOrphans(ctx, a.plugins.Supervisor, a.newAdoption())
 			a.allocSync.ReleaseAllocs()
 		},
 		OnRegistered: func() {
@@ -265,8 +288,8 @@ func runNode(ctx context.Context, a *Agent) {
 			if err := a.identities.DeleteOrphanedTokens(context.WithoutCancel(ctx)); err != nil {
 				a.logger.Warn("tokens of removed allocations stay in the state until the next start", "error", err)
 			}
-			if !a.dataDirectory.isTemporary { // a temporary directory's name is random
-				logKeepersOfLostDir(a.dataDirectory.path, a.logger)
+			if !a.dataDirectory.IsTemporary { // a temporary directory's name is random
+				logKeepersOfLostDir(a.dataDirectory.Path, a.logger)
 			}
 		},
 		OnStored:              a.scheduler.RetryBlockedEvals,
@@ -290,25 +313,25 @@ func openIdentities(_ context.Context, a *Agent) error {
 }
 
 func openClusterNode(ctx context.Context, a *Agent) (err error) {
-	a.cluster, err = newClusterNode(context.WithoutCancel(ctx), clusterNodeConfig{
-		ClusterConfig: a.config.Cluster, region: a.machine.settings.Region, nodeID: a.nodeID, host: a.machine.host,
-		dataDir: a.dataDirectory.path, store: a.store, identities: a.identities, onAllocsChanged: a.allocSync.NotifyAllocsChanged, logger: a.logger,
+	a.cluster, err = clusternode.New(context.WithoutCancel(ctx), a.config.Cluster, clusternode.Input{
+		Region: a.machine.settings.Region, NodeID: a.nodeID, DataDir: a.dataDirectory.Path, Host: a.machine.host,
+		Store: a.store, Identities: a.identities, OnAllocsChanged: a.allocSync.NotifyAllocsChanged, Logger: a.logger,
 	})
 	return err
 }
 
 func closeClusterNode(a *Agent) error {
 	if a.cluster != nil {
-		a.cluster.data.Close()
+		a.cluster.Close()
 	}
 	return nil
 }
 
-func runClusterNode(ctx context.Context, a *Agent) { a.cluster.run(ctx, a.allocs.AllocRunner) }
+func runClusterNode(ctx context.Context, a *Agent) { a.cluster.Run(ctx, a.allocs.AllocRunner) }
 
 func openAllocSource(_ context.Context, a *Agent) error {
 	if a.cluster != nil {
-		a.source = a.cluster.allocSource(a.orphanCleaner)
+		a.source = newClusterAllocSource(a.cluster, a.orphanCleaner)
 	} else {
 		a.source = newLocalAllocSource(a.store, a.scheduler, a.identities)
 	}
@@ -328,7 +351,7 @@ func closeTaskAPI(a *Agent) error {
 }
 
 func openNetworks(_ context.Context, a *Agent) error {
-	a.allocNetworks = network.New(allocNetworkStore{a.store}, a.plugins.supervisor, hostnet.New(a.machine.settings.Networks), a.logger)
+	a.allocNetworks = network.New(allocNetworkStore{a.store}, a.plugins.Supervisor, hostnet.New(a.machine.settings.Networks), a.logger)
 	return nil
 }
 
@@ -337,7 +360,11 @@ func runNetworks(ctx context.Context, a *Agent) {
 }
 
 func openHooks(_ context.Context, a *Agent) error {
-	a.plugins.createHookPlugins(&a.config, loadOrCreateHookTokenKey(a.store, a.logger), hookCleanupStore{a.store, a.logger})
+	a.hookTokenKey = agentplugins.LoadOrCreateHookTokenKey(a.store, a.logger)
+	a.plugins.CreateHooks(agentplugins.HooksConfig{
+		Rules: a.config.HookRules, LimitsByBuiltinHook: a.config.SettingsByBuiltinHook, NoCallTimeouts: a.config.NoPluginTimeouts,
+		TokenKey: a.hookTokenKey, Cleanups: agentplugins.CleanupStore{Store: a.store, Logger: a.logger},
+	})
 	return nil
 }
 
@@ -349,33 +376,33 @@ func openAllocations(_ context.Context, a *Agent) error {
 	}
 	withoutDriver := taskEnderWithoutDriver{a.helperProcesses.keeper, a.config.DecodeTaskProcess}
 	machine := builtinhooks.NewMachine(builtinhooks.MachineConfig{
-		AllocDirRoot:          a.dataDirectory.allocDirRoot(),
+		AllocDirRoot:          a.dataDirectory.AllocDirRoot(),
 		LogCollector:          a.helperProcesses.logCollector,
 		Services:              a.source.services,
 		CheckResults:          a.store,
 		Identities:            a.source.tokens,
 		TaskAPI:               a.taskAPI,
-		NewCgroupManager:      newCgroupManagerSelector(openCgroups(a.machine.host, a.logger), a.plugins.supervisor.UsesBuiltin),
+		NewCgroupManager:      newCgroupManagerSelector(openCgroups(a.machine.host, a.logger), a.plugins.Supervisor.UsesBuiltin),
 		NetworkManager:        a.allocNetworks,
-		DeviceReserver:        a.plugins.devices,
+		DeviceReserver:        a.plugins.Devices,
 		DynamicUserPool:       a.taskUsers,
 		VariableReader:        newVariableReader(a.source.data),
 		FindVolume:            a.node.FindHostVolume,
 		FindRemotePrevious:    a.source.findRemotePrevious,
-		DriverMountsHostFiles: a.plugins.supervisor.DriverMountsHostFiles,
+		DriverMountsHostFiles: a.plugins.Supervisor.DriverMountsHostFiles,
 		TaskRules:             a.config.TaskRules,
 	})
 	a.allocs = noderunner.New(noderunner.Config{
 		Source: a.allocSync,
 		AllocRunnerTemplate: allocrunner.Config{
 			InheritedHostEnv:          taskenv.FilterHostEnv(os.Environ(), a.config.EnvDenylist, a.config.EnvAllowlist),
-			Drivers:                   a.plugins.supervisor,
+			Drivers:                   a.plugins.Supervisor,
 			EncodeTaskConfig:          block.EncodeConfig,
 			Metrics:                   runnerMetrics{},
 			Machine:                   machine,
 			Store:                     a.store,
 			CheckStateWrite:           a.store.CheckWrite,
-			HookFactory:               a.plugins.hookPlugins,
+			HookFactory:               a.plugins.Hooks,
 			Limits:                    limits,
 			NewTrace:                  a.newAllocTrace,
 			EarlierRecords:            localnode.TaskRecordReader{Store: a.store},
@@ -387,7 +414,7 @@ func openAllocations(_ context.Context, a *Agent) error {
 			Secrets:                   a.config.Secrets,
 		},
 		NodeForTasks:   a.node.TaskEnvNode,
-		AllocDirRoot:   a.dataDirectory.allocDirRoot(),
+		AllocDirRoot:   a.dataDirectory.AllocDirRoot(),
 		OnStopping:     a.trim.NotifyBusy,
 		OnStatusReport: func(u model.AllocReport) { noteReport(&a.trim, u) },
 		// The trim releases the memory of garbage-collected allocations even if no other allocation changes afterwards.
@@ -413,7 +440,7 @@ func runOutputLosses(ctx context.Context, a *Agent) {
 
 func openConditions(_ context.Context, a *Agent) error {
 	a.conditionFacts = newConditionFacts(conditionSources{
-		dataDir: a.dataDirectory.path, store: a.store, helpers: a.helperProcesses, plugins: a.plugins.supervisor, nodeID: a.nodeID,
+		dataDir: a.dataDirectory.Path, store: a.store, helpers: a.helperProcesses, plugins: a.plugins.Supervisor, nodeID: a.nodeID,
 		orphanCleaner: a.orphanCleaner, serverAddrs: a.source.serverAddrs, certificates: a.config.Certificates,
 	})
 	a.conditions = conditions.NewTracker(a.conditionFacts.read)
@@ -426,13 +453,13 @@ func runConditions(ctx context.Context, a *Agent) {
 }
 
 func startPlugins(ctx context.Context, a *Agent) error {
-	listener, err := a.helperProcesses.sockets.listenForHooks()
+	listener, err := a.helperProcesses.sockets.ListenForHooks()
 	if err != nil {
 		return err
 	}
-	a.plugins.startHostService(listener, loadOrCreateHookTokenKey(a.store, a.logger), a.source.data, a.allocs)
-	a.helperProcesses.sockets.startRestoringRemovedSockets()
-	a.plugins.start(ctx, supervisor.Tasks{
+	a.plugins.StartHostService(listener, a.hookTokenKey, a.source.data, a.allocs)
+	a.helperProcesses.sockets.StartRestoringRemovedSockets()
+	a.plugins.Start(ctx, supervisor.Tasks{
 		Use: func(what supervisor.PluginKey) bool {
 			return !a.allocs.HasLoadedStoredAllocs() || a.allocs.UsesPlugin(core.Plugin(what))
 		},
@@ -443,22 +470,22 @@ func startPlugins(ctx context.Context, a *Agent) error {
 
 // stopPlugins ends the plugin processes that need not continue for their tasks.
 func stopPlugins(a *Agent) error {
-	a.helperProcesses.sockets.stopWatching() // the watching goroutine would restore the sockets removed by closeHelperProcesses
-	if !a.dataDirectory.isStateEphemeral {
-		a.remainingProcessDecider.decideRemainingProcesses(a.allocs.PluginsNeededAfterShutdown(), a.helperProcesses.keeper, a.plugins.supervisor.PIDsWithoutTasks())
+	a.helperProcesses.sockets.StopWatching() // the watching goroutine would restore the sockets removed by closeHelperProcesses
+	if !a.dataDirectory.IsStateEphemeral {
+		a.remainingProcessDecider.decideRemainingProcesses(a.allocs.PluginsNeededAfterShutdown(), a.helperProcesses.keeper, a.plugins.Supervisor.PIDsWithoutTasks())
 	}
-	a.plugins.close()
+	a.plugins.Close()
 	return nil
 }
 
 // runPluginProcesses postpones the trim when plugin processes start and stop: both load pages of the agent's program, which the
 // trim releases.
 func runPluginProcesses(ctx context.Context, a *Agent) {
-	a.plugins.watchPluginPIDs(ctx, a.trim.PostponeTrim)
+	a.plugins.WatchPIDs(ctx, a.trim.PostponeTrim)
 }
 
 func runDiskReserve(ctx context.Context, a *Agent) {
-	a.dataDirectory.maintainDiskReserve(ctx, a.node.Registered())
+	a.dataDirectory.MaintainDiskReserve(ctx, a.node.Registered())
 }
 
 // runClock reports clock steps to the services that compare times.

@@ -17,6 +17,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/hoststats"
 	"github.com/nomad-lite/nomad-lite/internal/metrics"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/datadirectory"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/membership"
 	"github.com/nomad-lite/nomad-lite/runtime/node/orphans"
@@ -27,15 +30,15 @@ import (
 )
 
 // openStore opens a data directory's state.
-func openStore(ctx context.Context, d *dataDirectory, version string, logger hclog.Logger) (*store.Store, error) {
-	config := store.Config{StateFilePath: d.statePath(), BuildVersion: version, Logger: logger, TemporaryKeys: d.isStateEphemeral, OnWrite: metrics.ObserveStoreWrite}
-	// An agent also removes a killed foreground run's state file: findUnrecordedAllocIDs, which the next foreground run calls,
+func openStore(ctx context.Context, d *datadirectory.Directory, version string, logger hclog.Logger) (*store.Store, error) {
+	config := store.Config{StateFilePath: d.StatePath(), BuildVersion: version, Logger: logger, TemporaryKeys: d.IsStateEphemeral, OnWrite: metrics.ObserveStoreWrite}
+	// An agent also removes a killed foreground run's state file: datadirectory.MakeAndLock, which the next foreground run calls,
 	// would take the agent's tasks for tasks of the killed run.
-	if err := os.Remove(filepath.Join(d.path, runStateFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := os.Remove(filepath.Join(d.Path, datadirectory.RunStateFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("remove old state: %w", err)
 	}
-	if !d.isStateEphemeral {
-		config.KeyFile, config.ReserveDiskSpace = filepath.Join(d.path, keyringFile), true
+	if !d.IsStateEphemeral {
+		config.KeyFile, config.ReserveDiskSpace = filepath.Join(d.Path, datadirectory.KeyringFile), true
 	}
 	s, err := store.Open(ctx, config)
 	if err != nil {
@@ -81,7 +84,7 @@ type fingerprinting struct {
 }
 
 // startFingerprinting starts reading the machine's properties.
-func startFingerprinting(ctx context.Context, settings localnode.Settings, version string, d *dataDirectory, logger hclog.Logger) *fingerprinting {
+func startFingerprinting(ctx context.Context, settings localnode.Settings, version string, d *datadirectory.Directory, logger hclog.Logger) *fingerprinting {
 	ctx, cancel := context.WithCancel(ctx)
 	var m *machine
 	done := make(chan struct{})
@@ -92,12 +95,12 @@ func startFingerprinting(ctx context.Context, settings localnode.Settings, versi
 	return &fingerprinting{cancel, func() *machine { <-done; return m }}
 }
 
-func readMachine(ctx context.Context, settings localnode.Settings, version string, d *dataDirectory, logger hclog.Logger) *machine {
+func readMachine(ctx context.Context, settings localnode.Settings, version string, d *datadirectory.Directory, logger hclog.Logger) *machine {
 	m := new(machine)
-	m.host = settings.Fingerprint(fingerprint.Options{DataDir: d.path, AgentVersion: version}, logger)
-	m.sampler.Dir, m.sampler.MHz = d.allocDirRoot(), m.host.UsableCPUMHz
+	m.host = settings.Fingerprint(fingerprint.Options{DataDir: d.Path, AgentVersion: version}, logger)
+	m.sampler.Dir, m.sampler.MHz = d.AllocDirRoot(), m.host.UsableCPUMHz
 	m.settings = settings.WithDefaults(m.host.Hostname)
-	m.settings.Networks.CNICacheDir = d.cniCacheDir()
+	m.settings.Networks.CNICacheDir = d.CNICacheDir()
 	m.settings.FingerprintNetworks(ctx, &m.host, logger)
 	m.settings.Networks.Bridge.AddressesForwardingOnlyHostIPPorts = m.host.HostNetworkAddressesExceptIP()
 	return m
@@ -143,11 +146,26 @@ func (c *hostPortChecker) IsPortFree(p scheduler.HostPort) bool {
 }
 
 // loadOrNewNodeID returns the node id under earlier agents, or a new one.
-func (a *Agent) loadOrNewNodeID() string {
+func loadOrNewNodeID(s *store.Store, dataDir string, joinsCluster bool) string {
 	var credentials membership.Credentials
-	if a.config.Cluster != nil {
+	if joinsCluster {
 		// membership.New logs an error.
-		credentials, _ = membership.ReadCredentials(filepath.Join(a.dataDirectory.path, membership.CredentialsFile))
+		credentials, _ = membership.ReadCredentials(filepath.Join(dataDir, membership.CredentialsFile))
 	}
-	return localnode.LoadOrNewNodeID(a.store, credentials.NodeID)
+	return localnode.LoadOrNewNodeID(s, credentials.NodeID)
+}
+
+// driverConfig returns the machine's properties that SetConfig sends to drivers. No field is nil, because drivers made from
+// Nomad's public driver skeleton read them without a check.
+func driverConfig(s localnode.Settings, host fingerprint.Host) *base.ClientDriverConfig {
+	return &base.ClientDriverConfig{
+		ClientMinPort: uint32(s.ClientMinPort),
+		ClientMaxPort: uint32(s.ClientMaxPort),
+		Topology:      host.Topology,
+	}
+}
+
+// newHookNode returns the node's properties for hook plugins.
+func newHookNode(id string, s localnode.Settings) hook.Node {
+	return hook.Node{ID: id, Name: s.Name, Datacenter: s.Datacenter, Region: s.Region, Class: s.Class, Pool: s.Pool}
 }

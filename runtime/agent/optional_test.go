@@ -16,7 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperserver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
-	"github.com/nomad-lite/nomad-lite/runtime/agent/services"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/servicelist"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collector"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
@@ -121,7 +121,7 @@ func TestAgentThatCannotOpen(t *testing.T) {
 		openErr := errors.New("no memory")
 		for i, s := range servicesOf(&c) {
 			failing := service{Name: "failing", Open: func(context.Context, *Agent) error { return openErr }}
-			a := &Agent{logger: c.Logger, config: c, services: services.NewList(slices.Insert(servicesOf(&c), i+1, failing), c.Logger)}
+			a := &Agent{logger: c.Logger, config: c, services: servicelist.NewList(slices.Insert(servicesOf(&c), i+1, failing), c.Logger)}
 			if err := a.services.Open(t.Context(), a); err != openErr {
 				t.Errorf("%s agent, failure after %s: %v", kind, s.Name, err)
 			}

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
@@ -17,6 +18,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/orphans"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
+
+// keeperTimeout is the timeout for requests to the keeper while the agent shuts down.
+const keeperTimeout = 5 * time.Second
 
 // remainingProcesses describes the processes that must continue after the agent has exited, because tasks may run. The zero value
 // means that no recorded task runs and no plugin has children.

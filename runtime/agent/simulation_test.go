@@ -218,7 +218,7 @@ func simulate(t *testing.T, seed uint64, newSource newSourceFunc) (violations er
 			t.Error(err)
 			return
 		}
-		if err := os.Mkdir(filepath.Join(dir, allocDir), 0o711); err != nil {
+		if err := os.Mkdir(filepath.Join(dir, "alloc"), 0o711); err != nil {
 			t.Error(err)
 		}
 		s.start()
@@ -270,7 +270,7 @@ func (s *simulation) start() {
 		}
 	})
 	up := &simAgentDrivers{simulatedHost: s.host, agentDied: g.died}
-	allocs := filepath.Join(s.dir, allocDir)
+	allocs := filepath.Join(s.dir, "alloc")
 	nodes = noderunner.New(noderunner.Config{
 		Source: r,
 		AllocRunnerTemplate: allocrunner.Config{
@@ -667,7 +667,7 @@ func (s *simulation) checkNothingLeftBehind() {
 	if living := s.host.runningProcesses(); len(living) > 0 {
 		s.host.addViolation("I3: %d processes are left", len(living))
 	}
-	if dirs, err := os.ReadDir(filepath.Join(s.dir, allocDir)); err != nil || len(dirs) > 0 {
+	if dirs, err := os.ReadDir(filepath.Join(s.dir, "alloc")); err != nil || len(dirs) > 0 {
 		s.host.addViolation("I3: %d directories are left, %v", len(dirs), err)
 	}
 	snapshot := s.store.Snapshot()

@@ -24,6 +24,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/collect"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/datadirectory"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/httpapi"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/otlp"
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec/confined"
@@ -247,14 +248,14 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	apiConfig.OperatorToken, apiConfig.ReadOnlyToken, apiConfig.DisableRemoteExec = token, readToken, c.DisableRemoteExec
 	apiConfig.ReplyHeaders, apiConfig.TLSHandshakeTimeout = c.HTTPHeaders, c.TLSHandshakeTimeout
 	r.api = httpapi.New(apiConfig)
-	a.SetClusterAPI(r.api.HandlerWithAllRights())
+	a.Cluster().SetAPI(r.api.HandlerWithAllRights(), a.Allocs().AllocRunner)
 	return r.runUntilStopped(ctx)
 }
 
 // addRemedyForCopiedDataDir adds to an error about a data directory that is a copy of another one what the operator can
 // do.
 func addRemedyForCopiedDataDir(err error) error {
-	var copyErr *agent.DataDirCopyError
+	var copyErr *datadirectory.CopyError
 	if !errors.As(err, &copyErr) {
 		return err
 	}

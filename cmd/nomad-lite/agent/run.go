@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/clusternode"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/collect"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/httpapi"
@@ -231,7 +232,7 @@ func (r *runningAgent) drainNodeUntilSignal(running context.Context, received os
 	drained := make(chan struct{})
 	go func() {
 		defer close(drained)
-		if err := r.agent.DrainFromCluster(ctx, agent.ClusterDrain{Deadline: d.Deadline, Force: d.StopAllAtOnce, IgnoreSystemJobs: d.IgnoreSystemJobs}); err != nil {
+		if err := r.agent.Cluster().Drain(ctx, clusternode.DrainOptions{Deadline: d.Deadline, Force: d.StopAllAtOnce, IgnoreSystemJobs: d.IgnoreSystemJobs}); err != nil {
 			r.logger.Warn("this node is not drained, its tasks continue", "error", err)
 		}
 	}()
@@ -262,7 +263,7 @@ func (r *runningAgent) reloadConfig() error {
 		err = r.listeners.certificates.loadFiles(c.TLS, !c.Cluster.IsNode(), r.logger)
 	}
 	if err == nil {
-		err = r.agent.ReloadCertificatesForServers()
+		err = r.agent.Cluster().ReloadCertificates()
 	}
 	if err != nil {
 		err = fmt.Errorf("configuration not reloaded: %w", err)

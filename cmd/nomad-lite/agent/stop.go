@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/internal/datadir"
 	"github.com/nomad-lite/nomad-lite/internal/shellquote"
-	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/datadirectory"
 )
 
 const stopHelp = `Shut down the agent of a data directory, and list the processes that have exited.
@@ -85,10 +85,10 @@ func stopAgent(ctx context.Context, dataDir string, o stopOptions, s *cli.Stream
 	ctx, release := cli.ContextUntilInterrupted(ctx)
 	defer release()
 	ended := 0
-	remaining, err := agent.Stop(ctx, dataDir, agent.StopOptions{
+	remaining, err := datadirectory.Stop(ctx, dataDir, datadirectory.StopOptions{
 		KillAllProcesses:     o.killAll,
 		AgentShutdownTimeout: o.shutdownTimeout,
-		OnProcessEnd: func(p agent.DataDirProcess) {
+		OnProcessEnd: func(p datadirectory.Process) {
 			ended++
 			how := "shut down"
 			if p.Killed {
@@ -104,7 +104,7 @@ func stopAgent(ctx context.Context, dataDir string, o stopOptions, s *cli.Stream
 		IsHostProcessDriver: agentconfig.IsHostProcessDriver,
 		DecodeTaskProcess:   agentconfig.TaskProcessFromDriverState,
 	})
-	if errors.Is(err, agent.ErrNotShutDown) {
+	if errors.Is(err, datadirectory.ErrNotShutDown) {
 		return fmt.Errorf("%w\nIt may still stop tasks. To kill it and all other processes of the data directory: nomad-lite agent stop -all %s", err, shellquote.Quote(dataDir))
 	}
 	if err != nil {
@@ -122,7 +122,7 @@ func stopAgent(ctx context.Context, dataDir string, o stopOptions, s *cli.Stream
 
 // printRemainingProcesses prints the processes that still run after the stop and, with -all, the allocations that may
 // still have a container or virtual machine.
-func printRemainingProcesses(r *agent.RemainingAfterStop, dataDir string, o stopOptions, s *cli.Streams) {
+func printRemainingProcesses(r *datadirectory.RemainingAfterStop, dataDir string, o stopOptions, s *cli.Streams) {
 	var names []string
 	tasks := 0
 	for _, p := range r.Processes {

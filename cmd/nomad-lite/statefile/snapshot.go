@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/version"
 	"github.com/nomad-lite/nomad-lite/internal/shellquote"
-	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/datadirectory"
 	"github.com/nomad-lite/nomad-lite/runtime/store/snapshot"
 )
 
@@ -92,11 +92,11 @@ func newSnapshotRestoreCommand(s *cli.Streams) *cobra.Command {
 			}
 			defer f.Close()
 			logger := hclog.New(&hclog.LoggerOptions{Level: hclog.Warn, Output: s.Err})
-			restored, err := agent.RestoreSnapshot(cmd.Context(), dataDir, f, version.String(), logger)
-			if errors.Is(err, agent.ErrInUse) {
+			restored, err := datadirectory.RestoreSnapshot(cmd.Context(), dataDir, f, version.String(), logger)
+			if errors.Is(err, datadirectory.ErrInUse) {
 				return fmt.Errorf("%s: %w: stop the agent first; its tasks continue", dataDir, err)
 			}
-			if errors.Is(err, agent.ErrLostDirProcesses) {
+			if errors.Is(err, datadirectory.ErrLostDirProcesses) {
 				return fmt.Errorf("%s: %w: end them first: nomad-lite agent stop -all %s", dataDir, err, shellquote.Quote(dataDir))
 			}
 			if err != nil {

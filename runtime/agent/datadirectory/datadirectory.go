@@ -1,4 +1,4 @@
-package agent
+package datadirectory
 
 import (
 	"context"
@@ -17,57 +17,67 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// dataDirectory is an agent's data directory, which is locked until the method close is called.
-type dataDirectory struct {
-	path             string
-	isTemporary      bool     // the method close removes the directory
-	isStateEphemeral bool     // the agent starts with an empty state and deletes its state at the end
-	keeperEnded      bool     // the keeper has ended, and so have all tasks
-	lock             *os.File // nil after close
+// Options are the argument of MakeAndLock.
+type Options struct {
+	Path             string // "" means a temporary directory, which Close removes
+	IsStateEphemeral bool   // the agent starts with an empty state and deletes its state at the end
+	// AllowSetuidAndDevicesInAllocs means that a root agent lets set-user-id programs and device files in allocation directories
+	// have an effect.
+	AllowSetuidAndDevicesInAllocs bool
+	Logger                        hclog.Logger
 }
 
-// makeAndLockDataDirectory creates the data directory if it is missing, and locks it. It fails with ErrInUse if
-// another agent has locked it, or if ctx ends during the wait for a lock. The caller must call close.
-func makeAndLockDataDirectory(ctx context.Context, c Config) (*dataDirectory, error) {
-	d := &dataDirectory{path: c.DataDir, isTemporary: c.DataDir == "", isStateEphemeral: c.hasEphemeralState()}
-	if err := d.makeAndLock(ctx, c.Logger); err != nil {
+// Directory is an agent's data directory, which is locked until Close is called.
+type Directory struct {
+	Path             string
+	IsTemporary      bool     // Close removes the directory
+	IsStateEphemeral bool     // the agent starts with an empty state and deletes its state at the end
+	KeeperEnded      bool     // the keeper has ended, and so have all tasks
+	lock             *os.File // nil after Close
+}
+
+// MakeAndLock creates the data directory if it is missing, and locks it. It fails with ErrInUse if
+// another agent has locked it, or if ctx ends during the wait for a lock. The caller must call Close.
+func MakeAndLock(ctx context.Context, o Options) (*Directory, error) {
+	d := &Directory{Path: o.Path, IsTemporary: o.Path == "", IsStateEphemeral: o.IsStateEphemeral}
+	if err := d.makeAndLock(ctx, o.Logger); err != nil {
 		return nil, errors.Join(err, d.unlockAndRemoveIfTemporary())
 	}
 	if os.Geteuid() == 0 {
-		d.mountAllocDirsNosuid(c)
+		d.mountAllocDirsNosuid(o)
 	}
-	if err := allocdir.SpreadAllocDirs(d.allocDirRoot()); err != nil {
-		c.Logger.Debug("directories of allocations may be made slowly", "error", err)
+	if err := allocdir.SpreadAllocDirs(d.AllocDirRoot()); err != nil {
+		o.Logger.Debug("directories of allocations may be made slowly", "error", err)
 	}
 	return d, nil
 }
 
-func (d *dataDirectory) makeAndLock(ctx context.Context, logger hclog.Logger) error {
+func (d *Directory) makeAndLock(ctx context.Context, logger hclog.Logger) error {
 	var err error
-	if d.isTemporary {
-		d.path, d.lock, err = makeAndLockTemporaryDataDir(ctx, logger)
+	if d.IsTemporary {
+		d.Path, d.lock, err = makeAndLockTemporaryDataDir(ctx, logger)
 		if err != nil {
 			return err
 		}
 	} else {
-		if err := os.MkdirAll(d.path, 0o711); err != nil {
+		if err := os.MkdirAll(d.Path, 0o711); err != nil {
 			return fmt.Errorf("make data directory: %w", err)
 		}
 		// A foreground run's directory is not checked: the run trusts no file in it, and the user trusts the job file's
 		// directory.
-		if !d.isStateEphemeral {
-			if err := safepath.CheckDir(d.path); err != nil {
-				return fmt.Errorf("data directory %s: %w, or choose another with -data-dir", d.path, err)
+		if !d.IsStateEphemeral {
+			if err := safepath.CheckDir(d.Path); err != nil {
+				return fmt.Errorf("data directory %s: %w, or choose another with -data-dir", d.Path, err)
 			}
 		}
-		if d.lock, err = lockDataDirAfterKilledAgent(ctx, d.path); err != nil {
+		if d.lock, err = lockDataDirAfterKilledAgent(ctx, d.Path); err != nil {
 			return err
 		}
-		if err := replacefile.RemoveLeftovers(d.path); err != nil {
+		if err := replacefile.RemoveLeftovers(d.Path); err != nil {
 			logger.Warn("temporary files of killed agents not removed", "error", err)
 		}
-		if d.isStateEphemeral {
-			if err := checkNoAllocsOfPermanentAgent(d.path); err != nil {
+		if d.IsStateEphemeral {
+			if err := checkNoAllocsOfPermanentAgent(d.Path); err != nil {
 				return err
 			}
 		} else {
@@ -75,22 +85,22 @@ func (d *dataDirectory) makeAndLock(ctx context.Context, logger hclog.Logger) er
 		}
 	}
 	if os.Geteuid() == 0 {
-		return makeDirOrCheckOwner(d.allocDirRoot(), 0o711) // tasks with other users need permission to traverse the directory
+		return makeDirOrCheckOwner(d.AllocDirRoot(), 0o711) // tasks with other users need permission to traverse the directory
 	}
 	return d.denyOtherUsers()
 }
 
 // mountAllocDirsNosuid mounts the allocation directory root so that set-user-id programs and device files in it have no effect.
 // It logs a warning if they have an effect nevertheless. It must be called before a file in the directory is opened.
-func (d *dataDirectory) mountAllocDirsNosuid(c Config) {
+func (d *Directory) mountAllocDirsNosuid(o Options) {
 	var err error
-	if c.AllowSetuidAndDevicesInAllocs {
+	if o.AllowSetuidAndDevicesInAllocs {
 		err = errors.New(`the option "alloc_dir.allow_setuid" allows it`)
-	} else if err = allocdir.BindAllocsRootNosuidNodev(d.allocDirRoot()); err == nil && hasOwnMountNamespace() {
+	} else if err = allocdir.BindAllocsRootNosuidNodev(d.AllocDirRoot()); err == nil && hasOwnMountNamespace() {
 		err = errors.New("the agent has a mount namespace of its own, so that other accounts do not see its mounts: have no option such as PrivateTmp= in its unit")
 	}
 	if err != nil {
-		c.Logger.Warn("set-user-id programs and device files in the directories of tasks have an effect", "dir", d.allocDirRoot(), "error", err)
+		o.Logger.Warn("set-user-id programs and device files in the directories of tasks have an effect", "dir", d.AllocDirRoot(), "error", err)
 	}
 }
 
@@ -107,12 +117,12 @@ func hasOwnMountNamespace() bool {
 
 // unmountNosuidAllocDirsIfUnused undoes mountAllocDirsNosuid if no task needs the mount: no task runs if tasksEnded is true, or
 // if the allocation directory root is empty.
-func (d *dataDirectory) unmountNosuidAllocDirsIfUnused(tasksEnded bool) error {
+func (d *Directory) unmountNosuidAllocDirsIfUnused(tasksEnded bool) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
 	if !tasksEnded {
-		entries, err := os.ReadDir(d.allocDirRoot())
+		entries, err := os.ReadDir(d.AllocDirRoot())
 		if err != nil || len(entries) > 0 {
 			return nil // the mount stays for the next agent
 		}
@@ -120,31 +130,31 @@ func (d *dataDirectory) unmountNosuidAllocDirsIfUnused(tasksEnded bool) error {
 	if err := d.unmountAllocDirsOfEndedTasks(nil); err != nil {
 		return err
 	}
-	return allocdir.RestrictAndUnmountAllocsRoot(d.allocDirRoot())
+	return allocdir.RestrictAndUnmountAllocsRoot(d.AllocDirRoot())
 }
 
 // unmountAllocDirsOfEndedTasks unmounts everything below the allocation directories, unless an allocation's tasks may run.
-func (d *dataDirectory) unmountAllocDirsOfEndedTasks(allocsWithTasks map[string]bool) error {
+func (d *Directory) unmountAllocDirsOfEndedTasks(allocsWithTasks map[string]bool) error {
 	if os.Geteuid() != 0 {
 		return nil // only root has mounted something
 	}
-	return allocdir.UnmountAllocDirs(d.allocDirRoot(), func(allocID string) bool { return allocsWithTasks[allocID] })
+	return allocdir.UnmountAllocDirs(d.AllocDirRoot(), func(allocID string) bool { return allocsWithTasks[allocID] })
 }
 
 // denyOtherUsers makes the data directory inaccessible to other accounts. It is called if the agent is not root: then all tasks
 // run as the agent's user. If the data directory belongs to another user, denyOtherUsers makes the allocation directory root
 // inaccessible instead.
-func (d *dataDirectory) denyOtherUsers() error {
-	if err := makeDirOrCheckOwner(d.allocDirRoot(), 0o711); err != nil {
+func (d *Directory) denyOtherUsers() error {
+	if err := makeDirOrCheckOwner(d.AllocDirRoot(), 0o711); err != nil {
 		return err
 	}
 	var stat unix.Stat_t
-	if err := unix.Stat(d.path, &stat); err != nil {
-		return fmt.Errorf("close data directory: %w", &fs.PathError{Op: "stat", Path: d.path, Err: err})
+	if err := unix.Stat(d.Path, &stat); err != nil {
+		return fmt.Errorf("close data directory: %w", &fs.PathError{Op: "stat", Path: d.Path, Err: err})
 	}
-	dir := d.path
+	dir := d.Path
 	if int(stat.Uid) != os.Geteuid() {
-		dir = d.allocDirRoot()
+		dir = d.AllocDirRoot()
 	} else if stat.Mode&0o777 == 0o700 {
 		return nil
 	}
@@ -154,37 +164,40 @@ func (d *dataDirectory) denyOtherUsers() error {
 	return nil
 }
 
-// allocDirRoot returns the alloc directories' parent directory.
-func (d *dataDirectory) allocDirRoot() string { return filepath.Join(d.path, allocDir) }
+// AllocDirRoot returns the alloc directories' parent directory.
+func (d *Directory) AllocDirRoot() string { return filepath.Join(d.Path, allocDir) }
 
-// cniCacheDir returns the directory with cached CNI plugin results, and records of CNI calls in progress.
-func (d *dataDirectory) cniCacheDir() string { return filepath.Join(d.path, cniCacheDir) }
+// CNICacheDir returns the directory with cached CNI plugin results, and records of CNI calls in progress.
+func (d *Directory) CNICacheDir() string { return filepath.Join(d.Path, cniCacheDir) }
 
-// statePath returns the state file's path. A foreground run and an agent have different state files.
-func (d *dataDirectory) statePath() string {
-	if d.isStateEphemeral {
-		return filepath.Join(d.path, runStateFile)
+// StatePath returns the state file's path. A foreground run and an agent have different state files.
+func (d *Directory) StatePath() string {
+	if d.IsStateEphemeral {
+		return filepath.Join(d.Path, RunStateFile)
 	}
-	return filepath.Join(d.path, store.FileName)
+	return filepath.Join(d.Path, store.FileName)
 }
 
-// close undoes what makeAndLockDataDirectory has done, as far as no task needs it. It may be called twice.
-func (d *dataDirectory) close() error {
+// Lock returns the file whose lock keeps other agents out, nil after Close.
+func (d *Directory) Lock() *os.File { return d.lock }
+
+// Close undoes what MakeAndLock has done, as far as no task needs it. It may be called twice.
+func (d *Directory) Close() error {
 	var err error
-	if !d.isTemporary && d.lock != nil {
-		err = d.unmountNosuidAllocDirsIfUnused(d.keeperEnded)
+	if !d.IsTemporary && d.lock != nil {
+		err = d.unmountNosuidAllocDirsIfUnused(d.KeeperEnded)
 	}
 	return errors.Join(err, d.unlockAndRemoveIfTemporary())
 }
 
 // unlockAndRemoveIfTemporary unlocks the data directory, and removes it if it is temporary. It may be called twice.
-func (d *dataDirectory) unlockAndRemoveIfTemporary() error {
+func (d *Directory) unlockAndRemoveIfTemporary() error {
 	if d.lock == nil {
 		return nil
 	}
 	var errs []error
-	if d.isTemporary {
-		errs = append(errs, removeTemporaryDataDir(d.path))
+	if d.IsTemporary {
+		errs = append(errs, removeTemporaryDataDir(d.Path))
 	}
 	errs = append(errs, d.lock.Close())
 	d.lock = nil

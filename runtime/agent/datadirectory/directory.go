@@ -1,4 +1,4 @@
-package agent
+package datadirectory
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/host/helperdir"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
 )
 
 // ErrInUse means that another nomad-lite process uses the data directory.
@@ -24,17 +25,18 @@ var ErrInUse = errors.New("data directory is in use by another nomad-lite")
 
 // File and directory names in a data directory.
 const (
-	lockFile     = "lock"
-	allocDir     = "alloc"
-	cniCacheDir  = "cni"
-	keyringFile  = "keyring.json"
-	runStateFile = "run.db" // a foreground run's state, deleted at its end
+	LockFile            = "lock"
+	allocDir            = "alloc"
+	cniCacheDir         = "cni"
+	KeyringFile         = "keyring.json"
+	PluginProcessesFile = "plugin_processes.json" // records of plugin processes, beside those in the state
+	RunStateFile        = "run.db"                // a foreground run's state, deleted at its end
 )
 
 // lockDataDir locks the data directory until all copies of the returned file are closed, and records this process in the file for
 // [keeper.DataDir.LockOwner]. It fails with ErrInUse if another process has locked the directory.
 func lockDataDir(dataDir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dataDir, lockFile), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	f, err := os.OpenFile(filepath.Join(dataDir, LockFile), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock data directory: %w", err)
 	}
@@ -93,7 +95,7 @@ func isLockOwnerAliveOrUnknown(dataDir string) bool {
 		return true
 	}
 	defer dir.Close()
-	_, alive, err := dir.LockOwner(lockFile)
+	_, alive, err := dir.LockOwner(LockFile)
 	return alive || err != nil
 }
 
@@ -162,4 +164,17 @@ func findDirAndSuffixedDirs(path string) []string {
 		}
 	}
 	return ownedPaths
+}
+
+// HelperArgv0 is the helper processes' name in the process list. They run the same executable as the agent.
+const HelperArgv0 = "nomad-lite"
+
+// KeeperArgs is the keeper's command line.
+var KeeperArgs = []string{HelperArgv0, keeperwire.CommandName}
+
+// TaskProcess is a task's main process.
+type TaskProcess struct {
+	osprocess.ID
+	// HasOOMKill reports whether the kernel has killed one of the task's processes because the task exceeded its memory.
+	HasOOMKill func() bool
 }

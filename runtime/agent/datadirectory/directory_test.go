@@ -1,4 +1,4 @@
-package agent
+package datadirectory
 
 import (
 	"context"
@@ -181,7 +181,7 @@ func TestUnprivilegedAgentClosesItsDirectory(t *testing.T) {
 				t.Fatal(err)
 			}
 			runAsUser(t, us, func() error {
-				if err := (&dataDirectory{path: dir}).denyOtherUsers(); err != nil {
+				if err := (&Directory{Path: dir}).denyOtherUsers(); err != nil {
 					return err
 				}
 				return os.MkdirAll(secret, 0o777)

@@ -1,4 +1,4 @@
-package agent
+package datadirectory
 
 import (
 	"errors"
@@ -68,7 +68,7 @@ func recordedAllocIDs(contents *store.FileContents) []string {
 // removed or emptied, all allocations, because their tasks may be containers. The result is empty after a killed foreground run:
 // its tasks belong to no agent.
 func findUnrecordedAllocIDs(dataDir string, contents *store.FileContents) (ids []string, err error) {
-	if _, err := os.Lstat(filepath.Join(dataDir, runStateFile)); err == nil {
+	if _, err := os.Lstat(filepath.Join(dataDir, RunStateFile)); err == nil {
 		return nil, nil
 	}
 	entries, err := os.ReadDir(filepath.Join(dataDir, allocDir))
@@ -96,7 +96,7 @@ func findUnrecordedAllocIDs(dataDir string, contents *store.FileContents) (ids [
 	}
 	tasks, err := findTaskProcesses(osprocess.TaskSearch{
 		IncludesAlloc: func(allocID string) bool { return inDir[allocID] }, AllocDirRoot: filepath.Join(dataDir, allocDir),
-		IsTrustedParent: trustedParents(keeperPIDs),
+		IsTrustedParent: TrustedParents(keeperPIDs),
 	})
 	if err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package agent
+package datadirectory
 
 import (
 	"os"
@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -52,7 +54,7 @@ func TestRunRefusesTasksOfAgent(t *testing.T) {
 		want    string // part of the error; empty if the run starts
 	}{
 		"no agent, and no process":           {otherID, func(*testing.T, string) {}, ""},
-		"the tasks of a killed run":          {allocID, func(t *testing.T, dir string) { write(t, dir, runStateFile) }, ""},
+		"the tasks of a killed run":          {allocID, func(t *testing.T, dir string) { write(t, dir, RunStateFile) }, ""},
 		"the state of the agent was removed": {allocID, func(*testing.T, string) {}, "1 allocations (6f2e0f6c) whose agent has lost its state file"},
 		"the state of the agent was emptied": {allocID, func(t *testing.T, dir string) {
 			if err := os.WriteFile(filepath.Join(dir, store.FileName), nil, 0o600); err != nil {
@@ -80,4 +82,13 @@ func TestRunRefusesTasksOfAgent(t *testing.T) {
 			}
 		})
 	}
+}
+
+func openTestStore(t *testing.T, path string) *store.Store {
+	t.Helper()
+	s, err := store.Open(t.Context(), store.Config{StateFilePath: path, Logger: hclog.NewNullLogger()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
 }

@@ -1,4 +1,4 @@
-package agent
+package datadirectory
 
 import (
 	"os"
@@ -13,12 +13,12 @@ import (
 // ownFiles are the names that agents and their helper processes make in a data directory. Such a name with a suffix after "." or
 // "-" belongs to agents, too, such as state.db.damaged-20260102T120000.
 var ownFiles = []string{
-	".nomad-lite", allocDir, "agent.log", cniCacheDir, "collector", "history", "host_volume_plugins", "host_volumes", "keeper", keyringFile, lockFile,
-	"lost+found", membership.CredentialsFile, "nomad.sock", keeper.OwnerFile, pluginProcessesFile, "plugins", reserveFile, restoreDir, "restored", "run", "sockets", store.FileName, "token",
+	".nomad-lite", allocDir, "agent.log", cniCacheDir, "collector", "history", "host_volume_plugins", "host_volumes", "keeper", KeyringFile, LockFile,
+	"lost+found", membership.CredentialsFile, "nomad.sock", keeper.OwnerFile, PluginProcessesFile, "plugins", reserveFile, restoreDir, "restored", "run", "sockets", store.FileName, "token",
 }
 
-// foreignFiles returns the sorted names in a data directory not made by an agent.
-func foreignFiles(dataDir string) (names []string) {
+// ForeignFiles returns the sorted names in a data directory not made by an agent.
+func ForeignFiles(dataDir string) (names []string) {
 	entries, err := os.ReadDir(dataDir)
 	if err != nil {
 		return nil // the condition then names no file

@@ -1,4 +1,4 @@
-package agent
+package datadirectory
 
 import (
 	"os"
@@ -14,7 +14,7 @@ func TestForeignFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got, want := foreignFiles(dir), []string{"backup", "state.tar", "tokens"}; !slices.Equal(got, want) {
+	if got, want := ForeignFiles(dir), []string{"backup", "state.tar", "tokens"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

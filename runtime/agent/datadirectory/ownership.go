@@ -1,4 +1,4 @@
-package agent
+package datadirectory
 
 import (
 	"context"
@@ -21,16 +21,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// DataDirCopyError means that the agent was not started, because its data directory is a copy of another directory, which owns
+// CopyError means that the agent was not started, because its data directory is a copy of another directory, which owns
 // the running tasks in the state.
-type DataDirCopyError struct {
+type CopyError struct {
 	CopyDir       string // path of the copy
 	TasksOwnerDir string // recorded path of the directory that owns the tasks; it may have been renamed since
 	OwnerInode    uint64 // owner directory's inode
 	OwnerAgentPID int    // pid of the agent in the owner directory; 0 if none runs
 }
 
-func (e *DataDirCopyError) Error() string {
+func (e *CopyError) Error() string {
 	return fmt.Sprintf("data directory %s is a copy: its tasks belong to %s (inode %d)", e.CopyDir, e.TasksOwnerDir, e.OwnerInode)
 }
 
@@ -94,8 +94,8 @@ func decideOwnership(f ownershipFacts) dataDirOwnership {
 	return copyOfOwner
 }
 
-// dataDirIdentity reads and writes the record that identifies the data directory of an agent with a permanent state.
-type dataDirIdentity struct {
+// Identity reads and writes the record that identifies the data directory of an agent with a permanent state.
+type Identity struct {
 	dataDir   string
 	store     *store.Store
 	ownRecord dataDirRecord
@@ -104,15 +104,15 @@ type dataDirIdentity struct {
 // sameIDDirFinder returns another directory with the same id as self and a running keeper, and whether its agent runs.
 type sameIDDirFinder func(self *dataDirRecord) (other *dataDirRecord, agentRuns bool)
 
-// verifyAndLoadDataDirIdentity checks that the data directory owns its state's tasks. It returns a DataDirCopyError if another
+// VerifyAndLoadIdentity checks that the data directory owns its state's tasks. It returns a CopyError if another
 // directory owns them. It must be called before the agent reattaches to a process.
-func verifyAndLoadDataDirIdentity(d *dataDirectory, s *store.Store, tasksMayRun, operatorClaimsTasks bool, findOther sameIDDirFinder, logger hclog.Logger) (*dataDirIdentity, error) {
-	i := &dataDirIdentity{dataDir: d.path, store: s}
+func VerifyAndLoadIdentity(d *Directory, s *store.Store, tasksMayRun, operatorClaimsTasks bool, findOther sameIDDirFinder, logger hclog.Logger) (*Identity, error) {
+	i := &Identity{dataDir: d.Path, store: s}
 	recorded, err := i.readStoredRecord()
 	if err != nil {
 		logger.Warn("the record of the data directory is lost; the directory counts as the owner of the tasks in its state", "error", err)
 	}
-	facts, err := newOwnershipFacts(d.path, recorded, findOther)
+	facts, err := newOwnershipFacts(d.Path, recorded, findOther)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func verifyAndLoadDataDirIdentity(d *dataDirectory, s *store.Store, tasksMayRun,
 	i.ownRecord = facts.currentRecord
 	switch decideOwnership(*facts) {
 	case copyOfOwner:
-		return nil, newDataDirCopyError(d.path, facts)
+		return nil, newCopyError(d.Path, facts)
 	case ownerWithoutTasks:
 		i.ownRecord.ID = ""
 	}
@@ -145,8 +145,8 @@ func newOwnershipFacts(path string, recorded *dataDirRecord, findOther sameIDDir
 	return f, nil
 }
 
-// idOrRandom returns the data directory's random id, or a new id in each call if i is nil, because the state is ephemeral.
-func (i *dataDirIdentity) idOrRandom() string {
+// IDOrRandom returns the data directory's random id, or a new id in each call if i is nil, because the state is ephemeral.
+func (i *Identity) IDOrRandom() string {
 	if i == nil {
 		return uuid.NewString()
 	}
@@ -188,7 +188,7 @@ func bootOrContainerID() (string, error) {
 }
 
 // readStoredRecord returns nil if the state has no owner record.
-func (i *dataDirIdentity) readStoredRecord() (*dataDirRecord, error) {
+func (i *Identity) readStoredRecord() (*dataDirRecord, error) {
 	var r state.DirectoryOwner
 	known, err := i.store.Snapshot().ReadAgentRecord(state.DirectoryOwnerName, &r)
 	if err != nil || !known {
@@ -224,7 +224,7 @@ func findOtherOwnerOfTasks(path string, contents *store.FileContents) (*dataDirR
 			}
 		}
 	}
-	facts, err := newOwnershipFacts(path, recorded, findRunningDirWithSameID)
+	facts, err := newOwnershipFacts(path, recorded, FindRunningDirWithSameID)
 	if err != nil {
 		return nil, err
 	}
@@ -245,9 +245,9 @@ func readOwnerFileOrNil(dir string) *dataDirRecord {
 	return o
 }
 
-// storeAsOwner records the directory, with its present keeper and agent, as the tasks' owner in the state and in
+// StoreAsOwner records the directory, with its present keeper and agent, as the tasks' owner in the state and in
 // keeper.OwnerFile.
-func (i *dataDirIdentity) storeAsOwner(ctx context.Context, keeperProcess osprocess.ID) error {
+func (i *Identity) StoreAsOwner(ctx context.Context, keeperProcess osprocess.ID) error {
 	i.ownRecord.Keeper = keeperProcess
 	var err error
 	if i.ownRecord.Agent, err = osprocess.LookupID(os.Getpid()); err != nil {
@@ -269,12 +269,12 @@ func (i *dataDirIdentity) storeAsOwner(ctx context.Context, keeperProcess osproc
 }
 
 // writeOwnerFile replaces keeper.OwnerFile, in which other processes read the owner.
-func (i *dataDirIdentity) writeOwnerFile(text []byte) error {
+func (i *Identity) writeOwnerFile(text []byte) error {
 	return replacefile.Write(filepath.Join(i.dataDir, keeper.OwnerFile), text, 0o600)
 }
 
-// findRunningDirWithSameID implements sameIDDirFinder with this machine's running keepers.
-func findRunningDirWithSameID(self *dataDirRecord) (other *dataDirRecord, agentRuns bool) {
+// FindRunningDirWithSameID implements sameIDDirFinder with this machine's running keepers.
+func FindRunningDirWithSameID(self *dataDirRecord) (other *dataDirRecord, agentRuns bool) {
 	return findDirWithSameIDAmong(self, keeper.FindRunning())
 }
 
@@ -301,10 +301,10 @@ func (f *ownershipFacts) tasksOwner() *dataDirRecord {
 	return f.storedRecord
 }
 
-// newDataDirCopyError returns the error for the directory at path, which is a copy.
-func newDataDirCopyError(path string, f *ownershipFacts) *DataDirCopyError {
+// newCopyError returns the error for the directory at path, which is a copy.
+func newCopyError(path string, f *ownershipFacts) *CopyError {
 	owner := f.tasksOwner()
-	err := &DataDirCopyError{CopyDir: path, TasksOwnerDir: owner.Path, OwnerInode: owner.Inode}
+	err := &CopyError{CopyDir: path, TasksOwnerDir: owner.Path, OwnerInode: owner.Inode}
 	if f.agentRunsInDirWithSameID {
 		err.OwnerAgentPID = owner.Agent.PID
 	}

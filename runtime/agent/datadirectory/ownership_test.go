@@ -1,4 +1,4 @@
-package agent
+package datadirectory
 
 import (
 	"encoding/json"
@@ -77,7 +77,7 @@ func TestOwnKeeperIsNoOtherOwner(t *testing.T) {
 // runs. A renamed directory is the same one.
 func TestCopiedStateIsNoOwner(t *testing.T) {
 	// running is the directory with a running keeper, agentRuns whether its agent runs.
-	var running *dataDirIdentity
+	var running *Identity
 	agentRuns := false
 	findOther := func(self *dataDirRecord) (*dataDirRecord, bool) {
 		if running == nil || running.ownRecord.isSameDirectory(self) || running.ownRecord.ID != self.ID {
@@ -87,20 +87,20 @@ func TestCopiedStateIsNoOwner(t *testing.T) {
 	}
 	base := t.TempDir()
 	original, copied := filepath.Join(base, "original"), filepath.Join(base, "copied")
-	open := func(dir string, claim bool) (*dataDirIdentity, error) {
+	open := func(dir string, claim bool) (*Identity, error) {
 		t.Helper()
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
 		s := openTestStore(t, filepath.Join(dir, store.FileName))
-		i, err := verifyAndLoadDataDirIdentity(&dataDirectory{path: dir}, s, true, claim, findOther, hclog.NewNullLogger())
+		i, err := VerifyAndLoadIdentity(&Directory{Path: dir}, s, true, claim, findOther, hclog.NewNullLogger())
 		if err != nil {
 			return nil, errors.Join(err, s.Close())
 		}
 		t.Cleanup(func() { s.Close() })
 		return i, nil
 	}
-	closeStore := func(i *dataDirIdentity) {
+	closeStore := func(i *Identity) {
 		t.Helper()
 		if err := i.store.Close(); err != nil {
 			t.Fatal(err)
@@ -108,7 +108,7 @@ func TestCopiedStateIsNoOwner(t *testing.T) {
 	}
 	failToOpen := func(dir string, claim bool, owner string, agentPID int) {
 		t.Helper()
-		var copyErr *DataDirCopyError
+		var copyErr *CopyError
 		if _, err := open(dir, claim); !errors.As(err, &copyErr) || copyErr.CopyDir != dir || copyErr.TasksOwnerDir != owner || copyErr.OwnerAgentPID != agentPID {
 			t.Errorf("open %s: %v, want a copy of %s with agent %d", dir, err, owner, agentPID)
 		}
@@ -118,7 +118,7 @@ func TestCopiedStateIsNoOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	ended := osprocess.ID{PID: 1 << 30}
-	if err := first.storeAsOwner(t.Context(), ended); err != nil {
+	if err := first.StoreAsOwner(t.Context(), ended); err != nil {
 		t.Fatal(err)
 	}
 	closeStore(first)
@@ -149,10 +149,26 @@ func TestCopiedStateIsNoOwner(t *testing.T) {
 	if err != nil || claimed.ownRecord.ID != first.ownRecord.ID {
 		t.Fatalf("a copy that claims the tasks: %+v, %v", claimed, err)
 	}
-	if err := claimed.storeAsOwner(t.Context(), ended); err != nil {
+	if err := claimed.StoreAsOwner(t.Context(), ended); err != nil {
 		t.Fatal(err)
 	}
 	closeStore(again)
 	running = claimed
 	failToOpen(renamed, false, copied, 0)
+}
+
+// The owner's file is written although the state cannot be changed.
+func TestOwnerOfUnchangeableState(t *testing.T) {
+	s := openTestStore(t, filepath.Join(t.TempDir(), "state.db"))
+	if err := s.Close(); err != nil { // each later change fails
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	i := &Identity{dataDir: dir, store: s, ownRecord: dataDirRecord{ID: "i"}}
+	if err := i.StoreAsOwner(t.Context(), osprocess.ID{PID: 7}); err == nil {
+		t.Error("the owner is recorded in a closed state")
+	}
+	if o := readOwnerFileOrNil(dir); o == nil || o.ID != "i" || o.Keeper.PID != 7 {
+		t.Errorf("the file of the owner has %+v", o)
+	}
 }

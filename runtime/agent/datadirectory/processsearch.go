@@ -1,4 +1,4 @@
-package agent
+package datadirectory
 
 import (
 	"cmp"
@@ -17,6 +17,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/host/launch"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
@@ -31,8 +32,8 @@ type foundProcess struct {
 }
 
 // toDataDirProcess returns the process in the form in which Stop reports it.
-func (p foundProcess) toDataDirProcess() DataDirProcess {
-	return DataDirProcess{PID: p.PID, Name: p.displayName, AllocID: p.allocID}
+func (p foundProcess) toDataDirProcess() Process {
+	return Process{PID: p.PID, Name: p.displayName, AllocID: p.allocID}
 }
 
 // processSearch finds a data directory's processes after its agent has shut down.
@@ -133,7 +134,7 @@ func recordedPluginProcesses(contents *store.FileContents) (found []foundProcess
 		if record.DecodeUnencryptedPart(&stored) != nil {
 			continue // findProcesses finds the process as the keeper's child
 		}
-		r := newSupervisorRecord(stored)
+		r := launch.ReattachConfig{Pid: stored.PID, StartTimeTicks: stored.StartTimeTicks, BootID: stored.BootID}
 		current, err := r.IsFromThisBoot()
 		if err != nil {
 			return nil, err
@@ -197,7 +198,7 @@ func (s *processSearch) findProcesses(freeze bool) ([]foundProcess, error) {
 func (s *processSearch) findTaskProcesses(keeperPIDs, lostKeeperPIDs []int) (found []foundProcess, err error) {
 	search := osprocess.TaskSearch{
 		AllocDirRoot: filepath.Join(s.dataDir, allocDir), MainProcesses: s.recordedMainProcesses,
-		IsTrustedParent: trustedParents(keeperPIDs),
+		IsTrustedParent: TrustedParents(keeperPIDs),
 	}
 	if len(lostKeeperPIDs) == 0 {
 		search.IncludesAlloc = func(allocID string) bool { return s.dataDirAllocIDs[allocID] }
@@ -229,9 +230,9 @@ func (s *processSearch) findTaskProcesses(keeperPIDs, lostKeeperPIDs []int) (fou
 // findTaskProcesses is a variable for tests, which count the passes over all processes on the machine.
 var findTaskProcesses = osprocess.FindTaskProcesses
 
-// trustedParents returns a function that reports whether a process gives its descendants a task's environment: the process is a
+// TrustedParents returns a function that reports whether a process gives its descendants a task's environment: the process is a
 // keeper of the data directory, or this user's container runtime.
-func trustedParents(keeperPIDs []int) func(pid int) bool {
+func TrustedParents(keeperPIDs []int) func(pid int) bool {
 	return func(pid int) bool {
 		if slices.Contains(keeperPIDs, pid) {
 			return true
@@ -301,7 +302,7 @@ func keeperChildName(parent foundProcess, pid int) string {
 	if parent.displayName != keeperDisplayName {
 		return ""
 	}
-	line, err := readProcCmdline(pid)
+	line, err := osprocess.ReadArgs(pid)
 	if err != nil || len(line) == 0 {
 		return ""
 	}
@@ -342,7 +343,7 @@ func belongsToOtherKeeperOrContainer(pid int, ownKeepers []int) bool {
 // isKeeperProcess reports whether a process is a data directory's keeper.
 func isKeeperProcess(pid int) bool {
 	args, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
-	return err == nil && string(args) == strings.Join(keeperArgs, "\x00")+"\x00"
+	return err == nil && string(args) == strings.Join(KeeperArgs, "\x00")+"\x00"
 }
 
 // ancestors returns the pids of a process's parent, the parent's parent and so on, without the init process (pid 1).

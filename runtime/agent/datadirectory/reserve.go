@@ -1,4 +1,4 @@
-package agent
+package datadirectory
 
 import (
 	"context"
@@ -28,14 +28,14 @@ const (
 
 // freeOrMakeDiskReserve frees a part of the reserve if the disk is full, so that the agent can start, and makes the reserve
 // otherwise. The other parts are for later starts, because running tasks can fill the freed part before the agent uses it.
-func (d *dataDirectory) freeOrMakeDiskReserve(logger hclog.Logger) {
-	if dir, err := helperdir.OpenOrCreate(d.path); err == nil {
+func (d *Directory) freeOrMakeDiskReserve(logger hclog.Logger) {
+	if dir, err := helperdir.OpenOrCreate(d.Path); err == nil {
 		if dir.EnsureFreeInodes() {
-			logger.Error("disk of the data directory has no free inodes, using reserved ones", "dir", d.path)
+			logger.Error("disk of the data directory has no free inodes, using reserved ones", "dir", d.Path)
 		}
 		dir.Close()
 	}
-	if store.CheckFreeDiskSpace(d.path, minFreeBytes) == nil {
+	if store.CheckFreeDiskSpace(d.Path, minFreeBytes) == nil {
 		if err := d.makeOrGrowDiskReserve(); err != nil {
 			logger.Debug("space for the start on a full disk is not reserved", "error", err)
 		}
@@ -47,16 +47,16 @@ func (d *dataDirectory) freeOrMakeDiskReserve(logger hclog.Logger) {
 			logger.Debug("reserved space is not freed", "error", err)
 		}
 	}
-	logger.Error("disk of the data directory is full, using the reserve", "dir", d.path, "reserved_bytes", size)
+	logger.Error("disk of the data directory is full, using the reserve", "dir", d.Path, "reserved_bytes", size)
 }
 
-// reserveInterval is the time between two iterations of maintainDiskReserve.
+// reserveInterval is the time between two iterations of MaintainDiskReserve.
 const reserveInterval = time.Minute
 
-// maintainDiskReserve reserves space and inodes when the agent has started and in intervals after that, until ctx ends. The
+// MaintainDiskReserve reserves space and inodes when the agent has started and in intervals after that, until ctx ends. The
 // caller closes started when the agent has started.
-func (d *dataDirectory) maintainDiskReserve(ctx context.Context, started <-chan struct{}) {
-	if d.isStateEphemeral {
+func (d *Directory) MaintainDiskReserve(ctx context.Context, started <-chan struct{}) {
+	if d.IsStateEphemeral {
 		return
 	}
 	select {
@@ -68,7 +68,7 @@ func (d *dataDirectory) maintainDiskReserve(ctx context.Context, started <-chan 
 	defer check.Stop()
 	for {
 		_ = d.makeOrGrowDiskReserve() // after an error the next iteration calls it again
-		if dir, err := helperdir.OpenOrCreate(d.path); err == nil {
+		if dir, err := helperdir.OpenOrCreate(d.Path); err == nil {
 			_ = dir.ReserveInodes() // after an error the next iteration calls it again
 			dir.Close()
 		}
@@ -82,9 +82,9 @@ func (d *dataDirectory) maintainDiskReserve(ctx context.Context, started <-chan 
 
 // makeOrGrowDiskReserve makes the reserve if it is missing and the disk has four times its size free. If a start has freed a
 // part, makeOrGrowDiskReserve enlarges the reserve again as far as the disk has space.
-func (d *dataDirectory) makeOrGrowDiskReserve() error {
+func (d *Directory) makeOrGrowDiskReserve() error {
 	size := d.diskReserveBytes()
-	if size >= reserveSize || size < 0 && store.CheckFreeDiskSpace(d.path, 4*reserveSize) != nil {
+	if size >= reserveSize || size < 0 && store.CheckFreeDiskSpace(d.Path, 4*reserveSize) != nil {
 		return nil
 	}
 	f, err := os.OpenFile(d.diskReservePath(), os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
@@ -104,7 +104,7 @@ func (d *dataDirectory) makeOrGrowDiskReserve() error {
 }
 
 // diskReserveBytes returns the reserve's size in bytes; -1 if the reserve is missing.
-func (d *dataDirectory) diskReserveBytes() int64 {
+func (d *Directory) diskReserveBytes() int64 {
 	info, err := os.Lstat(d.diskReservePath())
 	if err != nil {
 		return -1
@@ -112,4 +112,4 @@ func (d *dataDirectory) diskReserveBytes() int64 {
 	return info.Size()
 }
 
-func (d *dataDirectory) diskReservePath() string { return filepath.Join(d.path, reserveFile) }
+func (d *Directory) diskReservePath() string { return filepath.Join(d.Path, reserveFile) }

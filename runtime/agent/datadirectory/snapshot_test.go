@@ -1,4 +1,4 @@
-package agent
+package datadirectory
 
 import (
 	"archive/tar"
@@ -104,7 +104,7 @@ func dirContent(t *testing.T, dir string) map[string]string {
 func newStateOfSnapshot(t *testing.T, dir string) []archiveFile {
 	t.Helper()
 	s, err := store.Open(t.Context(), store.Config{
-		StateFilePath: filepath.Join(dir, store.FileName), KeyFile: filepath.Join(dir, keyringFile), BuildVersion: "0.1.0", Logger: hclog.NewNullLogger(),
+		StateFilePath: filepath.Join(dir, store.FileName), KeyFile: filepath.Join(dir, KeyringFile), BuildVersion: "0.1.0", Logger: hclog.NewNullLogger(),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -148,7 +148,7 @@ func TestSnapshotWithoutDisk(t *testing.T) {
 		t.Skip("mounts a tmpfs: needs root")
 	}
 	s, err := store.Open(t.Context(), store.Config{
-		StateFilePath: filepath.Join(t.TempDir(), store.FileName), KeyFile: filepath.Join(t.TempDir(), keyringFile), BuildVersion: "0.1.0", Logger: hclog.NewNullLogger(),
+		StateFilePath: filepath.Join(t.TempDir(), store.FileName), KeyFile: filepath.Join(t.TempDir(), KeyringFile), BuildVersion: "0.1.0", Logger: hclog.NewNullLogger(),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -171,7 +171,7 @@ func TestSnapshotWithoutDisk(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 			var text bytes.Buffer
-			f, meta, err := writeSnapshotOnDiskOrInMemory(t.Context(), s, snapshot.Options{Version: "0.1.0", WorkDir: dir}, hclog.New(&hclog.LoggerOptions{Output: &text}))
+			f, meta, err := WriteSnapshot(t.Context(), s, snapshot.Options{Version: "0.1.0", WorkDir: dir}, hclog.New(&hclog.LoggerOptions{Output: &text}))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -273,8 +273,8 @@ func TestHostileSnapshots(t *testing.T) {
 				t.Errorf("%d bytes were written", n)
 			}
 			after := dirContent(t, filepath.Dir(dir))
-			delete(after, filepath.Join(dir, lockFile))
-			delete(before, filepath.Join(dir, lockFile))
+			delete(after, filepath.Join(dir, LockFile))
+			delete(before, filepath.Join(dir, LockFile))
 			if len(before) != len(after) {
 				t.Errorf("%d files, want %d", len(after), len(before))
 			}

@@ -1,4 +1,4 @@
-package agent
+package datadirectory
 
 import (
 	"crypto/sha256"
@@ -22,13 +22,13 @@ import (
 
 const hookSocketName = "hooks.sock"
 
-// socketDir manages a data directory's socket directory. The clients of keeper and log collector open it by a file descriptor;
+// SocketDir manages a data directory's socket directory. The clients of keeper and log collector open it by a file descriptor;
 // plugins and hooks need a path short enough for a socket address. If the directory's path is too long, they use a link to it.
-type socketDir struct {
+type SocketDir struct {
 	dataDir       string
 	dataDirHandle *keeper.DataDir
-	keeper        *keeper.Client       // nil until the keeper runs
-	hookListener  *replaceableListener // nil before listenForHooks is called
+	keeper        *keeper.Client       // nil before SetKeeper
+	hookListener  *replaceableListener // nil before ListenForHooks is called
 	logger        hclog.Logger
 	watchWG       sync.WaitGroup
 	closeWatcher  func()
@@ -37,22 +37,29 @@ type socketDir struct {
 	shortLinkPath string     // the directory's short path; "" if its own path is short enough
 }
 
-// makeAndOpenSocketDir makes the directory for sockets. The caller must call close.
-func makeAndOpenSocketDir(dataDir string, logger hclog.Logger) (*socketDir, error) {
+// MakeAndOpenSocketDir makes the directory for sockets. The caller must call Close.
+func MakeAndOpenSocketDir(dataDir string, logger hclog.Logger) (*SocketDir, error) {
 	dir, err := keeper.OpenOrCreateDataDir(dataDir)
 	if err != nil {
 		return nil, fmt.Errorf("open data directory: %w", err)
 	}
-	s := &socketDir{dataDir: dataDir, dataDirHandle: dir, logger: logger}
-	if _, err := s.restoreMissingDirAndSockets(); err != nil {
+	s := &SocketDir{dataDir: dataDir, dataDirHandle: dir, logger: logger}
+	if _, err := s.RestoreMissingDirAndSockets(); err != nil {
 		dir.Close()
 		return nil, err
 	}
 	return s, nil
 }
 
+// SetKeeper makes the directory restore the keeper's socket, too.
+func (s *SocketDir) SetKeeper(k *keeper.Client) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.keeper = k
+}
+
 // shortPath returns a socket directory path that is short enough for socket addresses.
-func (s *socketDir) shortPath() string {
+func (s *SocketDir) shortPath() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.shortLinkPath != "" {
@@ -61,9 +68,9 @@ func (s *socketDir) shortPath() string {
 	return helperdir.SocketDir(s.dataDir)
 }
 
-// restoreMissingDirAndSockets creates the directory, the link, and the sockets of keeper and agent if they are missing: logind
+// RestoreMissingDirAndSockets creates the directory, the link, and the sockets of keeper and agent if they are missing: logind
 // removes a user's directory at logout, and temporary directory cleaners remove old files. It returns the directory's short path.
-func (s *socketDir) restoreMissingDirAndSockets() (shortPath string, err error) {
+func (s *SocketDir) RestoreMissingDirAndSockets() (shortPath string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	path := helperdir.SocketDir(s.dataDir)
@@ -92,12 +99,12 @@ func (s *socketDir) restoreMissingDirAndSockets() (shortPath string, err error) 
 	return path, nil
 }
 
-// hookSocketPath returns the path of the socket at which hook plugins reach this agent and later agents.
-func (s *socketDir) hookSocketPath() string { return filepath.Join(s.shortPath(), hookSocketName) }
+// HookSocketPath returns the path of the socket at which hook plugins reach this agent and later agents.
+func (s *SocketDir) HookSocketPath() string { return filepath.Join(s.shortPath(), hookSocketName) }
 
-// listenForHooks returns a listener on the socket for hook plugins. The listener continues when restoreMissingDirAndSockets
+// ListenForHooks returns a listener on the socket for hook plugins. The listener continues when RestoreMissingDirAndSockets
 // replaces the socket.
-func (s *socketDir) listenForHooks() (net.Listener, error) {
+func (s *SocketDir) ListenForHooks() (net.Listener, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	listener, err := s.dataDirHandle.ListenReplacingSocket(hookSocketName)
@@ -108,10 +115,10 @@ func (s *socketDir) listenForHooks() (net.Listener, error) {
 	return s.hookListener, nil
 }
 
-// startRestoringRemovedSockets starts a goroutine that calls restoreMissingDirAndSockets whenever a file is removed from the
-// directory, until stopWatching or close is called. If inotify is not available, startRestoringRemovedSockets does nothing: the
-// supervisor also calls restoreMissingDirAndSockets before each plugin start.
-func (s *socketDir) startRestoringRemovedSockets() {
+// StartRestoringRemovedSockets starts a goroutine that calls RestoreMissingDirAndSockets whenever a file is removed from the
+// directory, until StopWatching or close is called. If inotify is not available, StartRestoringRemovedSockets does nothing: the
+// supervisor also calls RestoreMissingDirAndSockets before each plugin start.
+func (s *SocketDir) StartRestoringRemovedSockets() {
 	w, err := newRemovalWatcher()
 	if err != nil {
 		s.logger.Debug("the directory for sockets is not watched", "error", err)
@@ -127,7 +134,7 @@ func (s *socketDir) startRestoringRemovedSockets() {
 	arm()
 	s.watchWG.Go(func() {
 		for w.waitForRemoval() {
-			if _, err := s.restoreMissingDirAndSockets(); err != nil {
+			if _, err := s.RestoreMissingDirAndSockets(); err != nil {
 				s.logger.Error("directory for sockets was removed", "error", err)
 			}
 			arm()
@@ -135,8 +142,8 @@ func (s *socketDir) startRestoringRemovedSockets() {
 	})
 }
 
-// stopWatching stops the goroutine started by startRestoringRemovedSockets. It may be called twice.
-func (s *socketDir) stopWatching() {
+// StopWatching stops the goroutine started by StartRestoringRemovedSockets. It may be called twice.
+func (s *SocketDir) StopWatching() {
 	if s.closeWatcher != nil {
 		s.closeWatcher()
 		s.watchWG.Wait()
@@ -144,14 +151,14 @@ func (s *socketDir) stopWatching() {
 	}
 }
 
-// close calls stopWatching and closes the directory's file descriptor. It does not remove the sockets.
-func (s *socketDir) close() error {
-	s.stopWatching()
+// Close calls StopWatching and closes the directory's file descriptor. It does not remove the sockets.
+func (s *SocketDir) Close() error {
+	s.StopWatching()
 	return s.dataDirHandle.Close()
 }
 
-// remove removes the socket directory and the link to it. The caller must ensure that no process uses the sockets.
-func (s *socketDir) remove() error { return removeSockets(s.dataDir) }
+// Remove removes the socket directory and the link to it. The caller must ensure that no process uses the sockets.
+func (s *SocketDir) Remove() error { return removeSockets(s.dataDir) }
 
 // removeSockets removes a data directory's socket directory, and the links to it.
 func removeSockets(dataDir string) error {

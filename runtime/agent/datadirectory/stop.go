@@ -1,4 +1,4 @@
-package agent
+package datadirectory
 
 import (
 	"context"
@@ -26,10 +26,10 @@ var ErrNotShutDown = errors.New("the agent has not shut down")
 
 // StopOptions are the options for [Stop].
 type StopOptions struct {
-	KillAllProcesses     bool                 // KillAllProcesses means that Stop also kills tasks, plugins, the log collector and the keeper
-	AgentShutdownTimeout time.Duration        // AgentShutdownTimeout is the agent's time to shut down
-	OnProcessEnd         func(DataDirProcess) // OnProcessEnd is called after each process that Stop has ended; it must not be nil
-	OnKill               func(count int)      // OnKill is called before Stop kills the given number of processes; it may be nil
+	KillAllProcesses     bool            // KillAllProcesses means that Stop also kills tasks, plugins, the log collector and the keeper
+	AgentShutdownTimeout time.Duration   // AgentShutdownTimeout is the agent's time to shut down
+	OnProcessEnd         func(Process)   // OnProcessEnd is called after each process that Stop has ended; it must not be nil
+	OnKill               func(count int) // OnKill is called before Stop kills the given number of processes; it may be nil
 
 	// IsHostProcessDriver reports whether a driver's tasks are processes of this machine, and DecodeTaskProcess decodes a task's
 	// main process as Config.DecodeTaskProcess does. They may be nil: then each task may be a container, and the state has no
@@ -38,8 +38,8 @@ type StopOptions struct {
 	DecodeTaskProcess   func(driver string, driverState []byte) (process TaskProcess, known bool)
 }
 
-// DataDirProcess is a process in a data directory.
-type DataDirProcess struct {
+// Process is a process in a data directory.
+type Process struct {
 	PID     int
 	Name    string // Name is for users: "agent", "keeper", "log collector", "plugin raw_exec", "task web of allocation 8a1b2c3d: nginx"
 	AllocID string // AllocID is a task's allocation, and empty for other processes
@@ -48,7 +48,7 @@ type DataDirProcess struct {
 
 // RemainingAfterStop has a data directory's running processes and allocations after [Stop].
 type RemainingAfterStop struct {
-	Processes []DataDirProcess
+	Processes []Process
 	// AllocIDsWithoutProcess are the ids of allocations that run according to the state, with a task that is not a process of
 	// this machine, or has an unknown driver. Stop has killed none of their processes, and Processes has none.
 	AllocIDsWithoutProcess []string
@@ -94,14 +94,14 @@ func Stop(ctx context.Context, dataDir string, o StopOptions) (*RemainingAfterSt
 		return nil, err
 	}
 	// The lock prevents the next agent's start. A temporary directory's keeper also holds the lock.
-	lock, err := dir.LockFile(lockFile, unix.LOCK_EX|unix.LOCK_NB)
+	lock, err := dir.LockFile(LockFile, unix.LOCK_EX|unix.LOCK_NB)
 	switch {
 	case err == nil:
 		defer lock.Close()
 	case !errors.Is(err, filelock.ErrLocked):
 		return nil, err
 	default:
-		p, running, err := dir.LockOwner(lockFile)
+		p, running, err := dir.LockOwner(LockFile)
 		if err != nil {
 			return nil, err
 		}
@@ -127,7 +127,7 @@ func Stop(ctx context.Context, dataDir string, o StopOptions) (*RemainingAfterSt
 // unmountAllocDirs unmounts everything below the directories of allocations with no running tasks, and the allocation directory
 // root's mount if no task may run.
 func (s *dataDirStopper) unmountAllocDirs(remaining *RemainingAfterStop) error {
-	d := dataDirectory{path: s.dataDir}
+	d := Directory{Path: s.dataDir}
 	withTasks, err := allocdir.FindAllocsMountedElsewhere(slices.Collect(maps.Keys(s.processSearch.dataDirAllocIDs)))
 	if err != nil {
 		return err
@@ -164,7 +164,7 @@ func checkDataDirBelongsToUser(path string) error {
 	if _, err := os.Stat(path); err != nil {
 		return err
 	}
-	name := filepath.Join(path, lockFile)
+	name := filepath.Join(path, LockFile)
 	var stat unix.Stat_t
 	if err := unix.Lstat(name, &stat); err != nil {
 		return fmt.Errorf("%s is not a data directory: %w", path, &fs.PathError{Op: "stat", Path: name, Err: err})
@@ -195,14 +195,14 @@ func (s *dataDirStopper) containersMayRun() bool {
 
 // stopAgent shuts down the agent if one runs.
 func (s *dataDirStopper) stopAgent(ctx context.Context) error {
-	p, running, err := s.dataDirHandle.LockOwner(lockFile)
+	p, running, err := s.dataDirHandle.LockOwner(LockFile)
 	if err != nil || !running {
 		return err
 	}
 	if err := p.Signal(unix.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("stop agent with pid %d: %w", p.PID, err)
 	}
-	agent := DataDirProcess{PID: p.PID, Name: "agent"}
+	agent := Process{PID: p.PID, Name: "agent"}
 	waiting, cancel := context.WithTimeoutCause(ctx, s.options.AgentShutdownTimeout, ErrNotShutDown)
 	defer cancel()
 	switch err := p.WaitEnd(waiting); {

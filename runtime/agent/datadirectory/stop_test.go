@@ -1,4 +1,4 @@
-package agent
+package datadirectory
 
 import (
 	"bufio"
@@ -80,7 +80,7 @@ func TestInterruptedStopContinuesTasks(t *testing.T) {
 	echo() // the process has the task's environment when it executes its program
 
 	var ended []int
-	options := StopOptions{KillAllProcesses: true, OnProcessEnd: func(p DataDirProcess) { ended = append(ended, p.PID) }}
+	options := StopOptions{KillAllProcesses: true, OnProcessEnd: func(p Process) { ended = append(ended, p.PID) }}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errTestInterrupt)
 	if _, err := Stop(ctx, dir, options); !errors.Is(err, errTestInterrupt) || len(ended) > 0 {
@@ -151,7 +151,7 @@ func TestStopRemovesEmptyCgroups(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, o := range []struct{ killAll, wantCgroups bool }{{false, true}, {true, false}} {
-		options := StopOptions{KillAllProcesses: o.killAll, OnProcessEnd: func(DataDirProcess) {}}
+		options := StopOptions{KillAllProcesses: o.killAll, OnProcessEnd: func(Process) {}}
 		if _, err := Stop(t.Context(), dir, options); err != nil {
 			t.Fatal(err)
 		}
@@ -189,7 +189,7 @@ func TestStopIsInterruptedWhileAgentShutsDown(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	time.AfterFunc(100*time.Millisecond, func() { cancel(errTestInterrupt) })
-	_, err = Stop(ctx, dir, StopOptions{KillAllProcesses: true, AgentShutdownTimeout: time.Hour, OnProcessEnd: func(p DataDirProcess) {
+	_, err = Stop(ctx, dir, StopOptions{KillAllProcesses: true, AgentShutdownTimeout: time.Hour, OnProcessEnd: func(p Process) {
 		t.Errorf("ended: %+v", p)
 	}})
 	if !errors.Is(err, errTestInterrupt) || !id.Alive() {

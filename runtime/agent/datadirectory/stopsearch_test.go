@@ -1,4 +1,4 @@
-package agent
+package datadirectory
 
 import (
 	"errors"
@@ -102,7 +102,7 @@ func putRunningTasks(t *testing.T, dir, allocID string, handles map[string]*driv
 func stopAll(t *testing.T, dir string, o StopOptions) (pids []int, remaining *RemainingAfterStop) {
 	t.Helper()
 	o.KillAllProcesses = true
-	o.OnProcessEnd = func(p DataDirProcess) { pids = append(pids, p.PID) }
+	o.OnProcessEnd = func(p Process) { pids = append(pids, p.PID) }
 	remaining, err := Stop(t.Context(), dir, o)
 	if err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-package agent
+package datadirectory
 
 import (
 	"context"
@@ -119,7 +119,7 @@ func killProcessesOfForegroundRun(ctx context.Context, dir string) error {
 		return err
 	}
 	search := osprocess.TaskSearch{
-		IncludesAlloc: isInDir, AllocDirRoot: filepath.Join(dir, allocDir), IsTrustedParent: trustedParents(nil),
+		IncludesAlloc: isInDir, AllocDirRoot: filepath.Join(dir, allocDir), IsTrustedParent: TrustedParents(nil),
 	}
 	if _, err := osprocess.KillTaskProcesses(ctx, search); err != nil {
 		return err

@@ -30,7 +30,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/clusternode"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/datadirectory"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/otlp"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/workload"
@@ -263,12 +265,12 @@ func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.
 }
 
 // ClusterConfig returns the settings of a node of a cluster, or nil if the configuration names no servers.
-func ClusterConfig(c *config.Config) *agent.ClusterConfig {
+func ClusterConfig(c *config.Config) *clusternode.Config {
 	addrs := c.Cluster.ServerAddrs()
 	if len(addrs) == 0 {
 		return nil
 	}
-	cluster := &agent.ClusterConfig{
+	cluster := &clusternode.Config{
 		Servers: addrs, IntroductionToken: c.Cluster.IntroductionToken, Multiplex: c.Cluster.Multiplex,
 		AccessControl: c.Cluster.AccessControl, DisableRemoteExec: c.DisableRemoteExec,
 		Reads: workload.ReadSettings{MaxBlock: c.Cluster.TemplateMaxBlock, MaxStale: c.Cluster.TemplateMaxStale},
@@ -326,12 +328,12 @@ func IsHostProcessDriver(driver string) bool { return slices.Contains(hostProces
 
 // TaskProcessFromDriverState returns the main process of a task of a builtin driver, from the state of
 // the driver in the task's handle.
-func TaskProcessFromDriverState(driver string, state []byte) (agent.TaskProcess, bool) {
+func TaskProcessFromDriverState(driver string, state []byte) (datadirectory.TaskProcess, bool) {
 	if !IsHostProcessDriver(driver) {
-		return agent.TaskProcess{}, false
+		return datadirectory.TaskProcess{}, false
 	}
 	s, err := hostprocess.DecodeProcessState(state)
-	return agent.TaskProcess{ID: osprocess.ID{PID: s.PID, StartTime: s.StartTime}, HasOOMKill: s.HasOOMKill}, err == nil && s.PID > 1
+	return datadirectory.TaskProcess{ID: osprocess.ID{PID: s.PID, StartTime: s.StartTime}, HasOOMKill: s.HasOOMKill}, err == nil && s.PID > 1
 }
 
 // pluginCacheFile returns the path of the file that stores plugin descriptions between runs.

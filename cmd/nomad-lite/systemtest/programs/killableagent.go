@@ -16,6 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/clusternode"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
 	"github.com/nomad-lite/nomad-lite/runtime/core/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/core/noderunner"
@@ -68,9 +69,9 @@ func runKillableAgent(dataDir string, pluginDirIfAny ...string) error {
 	if err != nil {
 		return err
 	}
-	var cluster *agent.ClusterConfig
+	var cluster *clusternode.Config
 	if addr := os.Getenv(ServersEnv); addr != "" {
-		cluster = &agent.ClusterConfig{Servers: []string{addr}}
+		cluster = &clusternode.Config{Servers: []string{addr}}
 	}
 	level := hclog.Warn
 	if os.Getenv("MORTAL_DEBUG") != "" {

@@ -1,4 +1,4 @@
-package agent
+package clusternode
 
 import (
 	"cmp"
@@ -21,17 +21,17 @@ const (
 	afterDeadlineTimeout = 30 * time.Second
 )
 
-// ClusterDrain are the options for a drain of this node by the servers.
-type ClusterDrain struct {
+// DrainOptions are the options for a drain of this node by the servers.
+type DrainOptions struct {
 	Deadline         time.Duration // after which the servers stop all remaining allocations; zero means an hour
 	Force            bool          // the servers stop all allocations at once
 	IgnoreSystemJobs bool          // the servers leave system job allocations
 }
 
-// DrainFromCluster lets the cluster's servers move this node's allocations to other nodes. It blocks until the tasks of these
-// allocations have ended, or until ctx or the time for the drain ends, which is an error. The node stays ineligible. The agent
-// must be a cluster node, and Run must run.
-func (a *Agent) DrainFromCluster(ctx context.Context, d ClusterDrain) error {
+// Drain lets the cluster's servers move this node's allocations to other nodes. It blocks until the tasks of these
+// allocations have ended, or until ctx or the time for the drain ends, which is an error. The node stays ineligible. Run must
+// run.
+func (n *Node) Drain(ctx context.Context, d DrainOptions) error {
 	strategy := protocol.DrainStrategy{Deadline: cmp.Or(d.Deadline, defaultDrainDeadline), IgnoreSystemJobs: d.IgnoreSystemJobs}
 	if d.Force {
 		strategy.Deadline = -time.Second // a negative deadline forces the drain
@@ -39,12 +39,12 @@ func (a *Agent) DrainFromCluster(ctx context.Context, d ClusterDrain) error {
 	limit := max(strategy.Deadline, 0) + afterDeadlineTimeout
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it takes longer than %v", limit))
 	defer cancel()
-	if err := a.cluster.member.Drain(ctx, strategy); err != nil {
+	if err := n.member.Drain(ctx, strategy); err != nil {
 		return fmt.Errorf("drain by the servers: %w", err)
 	}
 	for {
 		ws := store.NewWatchSet()
-		left := drainedAllocsLeft(a.store.Snapshot().Reader, ws, d.IgnoreSystemJobs)
+		left := drainedAllocsLeft(n.store.Snapshot().Reader, ws, d.IgnoreSystemJobs)
 		if left == 0 {
 			return nil
 		}

@@ -1,4 +1,4 @@
-package agent
+package agentplugins
 
 import (
 	"context"
@@ -23,9 +23,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// loadOrCreateHookTokenKey returns the key for hooks' capability tokens, which is stored in the state. It creates a new key if
+// LoadOrCreateHookTokenKey returns the key for hooks' capability tokens, which is stored in the state. It creates a new key if
 // none is stored, or if the stored key is unreadable and the store has therefore quarantined it.
-func loadOrCreateHookTokenKey(s *store.Store, logger hclog.Logger) hostservice.CapabilityTokenKey {
+func LoadOrCreateHookTokenKey(s *store.Store, logger hclog.Logger) hostservice.CapabilityTokenKey {
 	var storedKey state.HookTokenSigningKey
 	known, err := s.Snapshot().ReadAgentRecord(state.HookKeyName, &storedKey)
 	if err == nil && known {
@@ -46,30 +46,39 @@ func loadOrCreateHookTokenKey(s *store.Store, logger hclog.Logger) hostservice.C
 	return key
 }
 
-// createHookPlugins creates the set of hook plugins.
-func (p *PluginManager) createHookPlugins(c *Config, key hostservice.CapabilityTokenKey, cleanups hookCleanupStore) {
-	p.hookPlugins = pluginhooks.New(pluginhooks.Config{
+// HooksConfig is the argument of Manager.CreateHooks.
+type HooksConfig struct {
+	Rules               []pluginhooks.OperatorRule // the operator's rules for hook plugins, in configuration order
+	LimitsByBuiltinHook map[string]map[string]any
+	NoCallTimeouts      bool // hook calls have no timeout
+	TokenKey            hostservice.CapabilityTokenKey
+	Cleanups            CleanupStore
+}
+
+// CreateHooks creates the set of hook plugins.
+func (p *Manager) CreateHooks(c HooksConfig) {
+	p.Hooks = pluginhooks.New(pluginhooks.Config{
 		FindOrLaunchHook: func(ctx context.Context, name string, until time.Time) (pluginhooks.RemoteHook, *hook.Description, error) {
-			client, takes, err := p.supervisor.Hook(ctx, name, until)
+			client, takes, err := p.Supervisor.Hook(ctx, name, until)
 			if err != nil {
 				return nil, nil, err
 			}
 			return client, takes, nil
 		},
-		LaunchedHooksByName:      p.supervisor.HookDescriptionByName,
+		LaunchedHooksByName:      p.Supervisor.HookDescriptionByName,
 		UnlaunchedAllAllocsHooks: p.pluginInfoTracker.hooksOfAllAllocsStillStarting,
 		PluginsOfUnknownType:     p.pluginInfoTracker.neverReportedPlugins,
-		Rules:                    c.HookRules,
-		LimitsByBuiltinHook:      c.SettingsByBuiltinHook,
-		NewCapabilityToken:       key.NewCapabilityToken,
-		CleanupStore:             cleanups,
-		NoCallTimeouts:           c.NoPluginTimeouts,
+		Rules:                    c.Rules,
+		LimitsByBuiltinHook:      c.LimitsByBuiltinHook,
+		NewCapabilityToken:       c.TokenKey.NewCapabilityToken,
+		CleanupStore:             c.Cleanups,
+		NoCallTimeouts:           c.NoCallTimeouts,
 		Logger:                   p.logger,
 	})
 }
 
-// startHostService starts the service that hooks call.
-func (p *PluginManager) startHostService(l net.Listener, key hostservice.CapabilityTokenKey, data workloaddata.Source, allocs *noderunner.Runner) {
+// StartHostService starts the service that hooks call.
+func (p *Manager) StartHostService(l net.Listener, key hostservice.CapabilityTokenKey, data workloaddata.Source, allocs *noderunner.Runner) {
 	p.hookService = hostservice.StartHostService(hostservice.Config{
 		Listener: l, CapabilityKey: key, FindAllocRunner: allocs.AllocRunner, PreviousAllocsLoaded: allocs.StoredAllocsLoaded(), Data: data, Logger: p.logger.Named("hostservice"),
 	})
@@ -81,7 +90,7 @@ const missingHookHint = "give the directory of its program with -plugin-dir, for
 // CheckHookAttachments checks a canonical job's hook attachments. The faults are attachments of a hook that does not exist, is
 // never called at this place in a job, or rejects the configuration. The errors in unreachable are about unreachable hooks.
 // CheckHookAttachments waits for starting plugins.
-func (p *PluginManager) CheckHookAttachments(ctx context.Context, job *api.Job) (faults []admission.HookAttachmentFault, unreachable []error) {
+func (p *Manager) CheckHookAttachments(ctx context.Context, job *api.Job) (faults []admission.HookAttachmentFault, unreachable []error) {
 	for _, at := range model.HookAttachments(job) {
 		if at.Hook == "" {
 			faults = append(faults, admission.HookAttachmentFault{Attachment: at, Err: fmt.Errorf("the name of a hook is missing: write %sNAME", model.HookPrefix)})
@@ -92,7 +101,7 @@ func (p *PluginManager) CheckHookAttachments(ctx context.Context, job *api.Job) 
 			continue
 		}
 		missing := false
-		_, takes, err := p.supervisor.Hook(ctx, at.Hook, time.Now().Add(pluginLaunchTimeout))
+		_, takes, err := p.Supervisor.Hook(ctx, at.Hook, time.Now().Add(pluginLaunchTimeout))
 		switch {
 		case errors.Is(err, supervisor.ErrNoHook):
 			missing = true
@@ -101,7 +110,7 @@ func (p *PluginManager) CheckHookAttachments(ctx context.Context, job *api.Job) 
 			unreachable = append(unreachable, err)
 			err = pluginhooks.CheckAttachmentSyntax(at.ConfigJSON)
 		default:
-			err = p.hookPlugins.ValidateAttachmentConfig(job, at, takes.AttachmentSchema)
+			err = p.Hooks.ValidateAttachmentConfig(job, at, takes.AttachmentSchema)
 			if err == nil && at.Task != "" {
 				err = pluginhooks.CheckTaskAttachmentPoints(at.Hook, at.ConfigJSON, takes)
 			}
@@ -117,15 +126,15 @@ func (p *PluginManager) CheckHookAttachments(ctx context.Context, job *api.Job) 
 // follows within this time.
 const pluginLaunchTimeout = time.Second
 
-// hookCleanupStore stores pending hook cleanups in the state.
-type hookCleanupStore struct {
-	store  *store.Store
-	logger hclog.Logger
+// CleanupStore stores pending hook cleanups in the state.
+type CleanupStore struct {
+	Store  *store.Store
+	Logger hclog.Logger
 }
 
 // ListDeletingExpired implements pluginhooks.CleanupStore.
-func (s hookCleanupStore) ListDeletingExpired() (list []state.PendingCleanup) {
-	snapshot := s.store.Snapshot()
+func (s CleanupStore) ListDeletingExpired() (list []state.PendingCleanup) {
+	snapshot := s.Store.Snapshot()
 	for _, name := range snapshot.AgentRecordNames(state.CleanupPrefix) {
 		var record state.CleanupRecord
 		known, err := snapshot.ReadAgentRecord(name, &record)
@@ -143,8 +152,8 @@ func (s hookCleanupStore) ListDeletingExpired() (list []state.PendingCleanup) {
 			list = append(list, cleanup)
 			continue
 		}
-		s.logger.Warn("cleanup of a hook abandoned", "hook", cleanup.Hook, "alloc_id", cleanup.AllocID, "hook_point", cleanup.Point)
-		_, _ = s.store.Update(context.Background(), func(tx *store.Txn) error { // if the deletion fails, the next call repeats it
+		s.Logger.Warn("cleanup of a hook abandoned", "hook", cleanup.Hook, "alloc_id", cleanup.AllocID, "hook_point", cleanup.Point)
+		_, _ = s.Store.Update(context.Background(), func(tx *store.Txn) error { // if the deletion fails, the next call repeats it
 			tx.DeleteAgentRecord(name)
 			return nil
 		})
@@ -154,8 +163,8 @@ func (s hookCleanupStore) ListDeletingExpired() (list []state.PendingCleanup) {
 
 // storeRetryDeadline stores cleanup.Until, the end of a cleanup's retries, unless the record was deleted since the caller has
 // read it. If the write fails, the next call of ListDeletingExpired sets a later end.
-func (s hookCleanupStore) storeRetryDeadline(name string, cleanup state.PendingCleanup) {
-	_, err := s.store.Update(context.Background(), func(tx *store.Txn) error {
+func (s CleanupStore) storeRetryDeadline(name string, cleanup state.PendingCleanup) {
+	_, err := s.Store.Update(context.Background(), func(tx *store.Txn) error {
 		if known, err := tx.ReadAgentRecord(name, new(state.CleanupRecord)); err != nil || !known {
 			return err
 		}
@@ -163,13 +172,13 @@ func (s hookCleanupStore) storeRetryDeadline(name string, cleanup state.PendingC
 		return nil
 	})
 	if err != nil {
-		s.logger.Warn("end of the retries of a hook's cleanup not stored", "hook", cleanup.Hook, "alloc_id", cleanup.AllocID, "error", err)
+		s.Logger.Warn("end of the retries of a hook's cleanup not stored", "hook", cleanup.Hook, "alloc_id", cleanup.AllocID, "error", err)
 	}
 }
 
 // Put implements pluginhooks.CleanupStore.
-func (s hookCleanupStore) Put(cleanup state.PendingCleanup) error {
-	_, err := s.store.Update(context.Background(), func(tx *store.Txn) error {
+func (s CleanupStore) Put(cleanup state.PendingCleanup) error {
+	_, err := s.Store.Update(context.Background(), func(tx *store.Txn) error {
 		tx.PutAgentRecord(state.CleanupPrefix+cleanup.ID(), state.NewCleanupRecord(cleanup))
 		return nil
 	})
@@ -177,8 +186,8 @@ func (s hookCleanupStore) Put(cleanup state.PendingCleanup) error {
 }
 
 // Delete implements pluginhooks.CleanupStore.
-func (s hookCleanupStore) Delete(cleanup state.PendingCleanup) error {
-	_, err := s.store.Update(context.Background(), func(tx *store.Txn) error {
+func (s CleanupStore) Delete(cleanup state.PendingCleanup) error {
+	_, err := s.Store.Update(context.Background(), func(tx *store.Txn) error {
 		tx.DeleteAgentRecord(state.CleanupPrefix + cleanup.ID())
 		return nil
 	})

@@ -1,4 +1,4 @@
-package agent
+package clusternode
 
 import (
 	"context"
@@ -29,8 +29,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/workload"
 	"github.com/nomad-lite/nomad-lite/runtime/core/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
-	"github.com/nomad-lite/nomad-lite/runtime/node/orphans"
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskexec"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -38,8 +36,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// ClusterConfig makes an agent a Nomad cluster node: the servers schedule, and the agent runs what they assign to it.
-type ClusterConfig struct {
+// Config makes an agent a Nomad cluster node: the servers schedule, and the agent runs what they assign to it.
+type Config struct {
 	// Servers are the first servers' addresses, a host or a host with a port each. The servers add the others.
 	Servers []string
 	// IntroductionToken is the first registration's token; empty means none.
@@ -60,8 +58,10 @@ type ClusterConfig struct {
 	Reads workload.ReadSettings
 }
 
-// clusterNode is the part of an agent that makes it a cluster node.
-type clusterNode struct {
+// Node is the part of an agent that makes it a cluster node.
+type Node struct {
+	config        *Config
+	nodeID        string
 	region        string
 	pool          *servers.Pool
 	member        *membership.Member
@@ -72,27 +72,25 @@ type clusterNode struct {
 	access        *access.Checker
 	peers         *peerConnections
 	store         *store.Store
-	tls           *wire.TLSFiles
-	config        atomic.Pointer[tls.Config] // for new connections; nil without TLS
-	methods       wire.Methods               // called by servers; set before run
+	tlsConfig     atomic.Pointer[tls.Config] // for new connections; nil without TLS
+	methods       wire.Methods               // called by servers; set before Run
 	logger        hclog.Logger
 }
 
-// clusterNodeConfig is the argument of newClusterNode.
-type clusterNodeConfig struct {
-	*ClusterConfig
-	region, nodeID, dataDir string
-	host                    fingerprint.Host
-	store                   *store.Store
-	identities              *identity.Issuer
-	onAllocsChanged         func()
-	logger                  hclog.Logger
+// Input is what New needs of the agent.
+type Input struct {
+	Region, NodeID, DataDir string
+	Host                    fingerprint.Host
+	Store                   *store.Store
+	Identities              *identity.Issuer // has the records of the tokens
+	OnAllocsChanged         func()           // called after each change to the assigned allocations in the store; it must return soon
+	Logger                  hclog.Logger
 }
 
-// newClusterNode creates the part for a cluster.
-func newClusterNode(ctx context.Context, c clusterNodeConfig) (n *clusterNode, err error) {
-	region, nodeID, logger := c.region, c.nodeID, c.logger.Named("cluster")
-	n = &clusterNode{region: region, tls: c.TLS, peers: &peerConnections{files: c.PeerTLS}, store: c.store, logger: logger}
+// New returns a Node with the credentials of earlier agents. It does not wait for servers. The caller must call Close.
+func New(ctx context.Context, c *Config, in Input) (n *Node, err error) {
+	region, nodeID, logger := in.Region, in.NodeID, in.Logger.Named("cluster")
+	n = &Node{config: c, nodeID: nodeID, region: region, peers: &peerConnections{files: c.PeerTLS}, store: in.Store, logger: logger}
 	if _, err := n.loadTLS(); err != nil {
 		return nil, err
 	}
@@ -100,91 +98,95 @@ func newClusterNode(ctx context.Context, c clusterNodeConfig) (n *clusterNode, e
 	if len(addrs) == 0 {
 		return nil, errors.New("no servers are configured: name them in client.servers")
 	}
-	addrs = slices.Concat(addrs, membership.KnownServers(c.store)) // a configured server may no longer exist
+	addrs = slices.Concat(addrs, membership.KnownServers(in.Store)) // a configured server may no longer exist
 	n.pool = servers.New(servers.Config{
 		Region: region,
 		Dial: func(ctx context.Context, addr string) (*wire.Session, error) {
-			dialer := wire.Dialer{TLS: n.config.Load(), Multiplex: c.Multiplex, Logger: logger}
+			dialer := wire.Dialer{TLS: n.tlsConfig.Load(), Multiplex: c.Multiplex, Logger: logger}
 			return dialer.Dial(ctx, addr)
 		},
 		Logger: logger,
 	}, addrs)
 	n.access = access.New(n.pool, region)
 	n.member, err = membership.New(ctx, membership.Config{
-		Region: region, NodeID: nodeID, Host: c.host, IntroductionToken: c.IntroductionToken, Pool: n.pool, Store: c.store,
-		CredentialsPath: filepath.Join(c.dataDir, membership.CredentialsFile), Logger: logger,
+		Region: region, NodeID: nodeID, Host: in.Host, IntroductionToken: c.IntroductionToken, Pool: n.pool, Store: in.Store,
+		CredentialsPath: filepath.Join(in.DataDir, membership.CredentialsFile), Logger: logger,
 	})
 	if err != nil {
 		return nil, err
 	}
 	n.replica = replica.New(replica.Config{
-		Region: region, NodeID: nodeID, Pool: n.pool, Member: n.member, Store: c.store,
-		OnAllocsChanged: c.onAllocsChanged, Logger: logger,
+		Region: region, NodeID: nodeID, Pool: n.pool, Member: n.member, Store: in.Store,
+		OnAllocsChanged: in.OnAllocsChanged, Logger: logger,
 	})
 	n.registrations = registrations.New(registrations.Config{
-		Region: region, NodeID: nodeID, Pool: n.pool, Member: n.member, Store: c.store, Logger: logger,
+		Region: region, NodeID: nodeID, Pool: n.pool, Member: n.member, Store: in.Store, Logger: logger,
 	})
 	n.identities = workload.NewIdentities(workload.IdentitiesConfig{
-		Region: region, Pool: n.pool, NodeToken: n.member.Token, Store: c.store, Records: c.identities, Logger: logger,
+		Region: region, Pool: n.pool, NodeToken: n.member.Token, Store: in.Store, Records: in.Identities, Logger: logger,
 	})
 	n.data = workload.NewData(workload.DataConfig{
-		Region: region, Pool: n.pool, Registered: n.member.Registered(), Store: c.store, Logger: logger, ReadSettings: c.Reads,
+		Region: region, Pool: n.pool, Registered: n.member.Registered(), Store: in.Store, Logger: logger, ReadSettings: c.Reads,
 	})
 	n.peers.fetcher = migration.NewFetcher(migration.Config{
 		Region: region, NodeID: nodeID, Pool: n.pool, NodeToken: n.member.Token,
 		MigrateToken: func(allocID string) string { return n.readAlloc(allocID).MigrateToken },
-		HasAlloc:     func(allocID string) bool { return c.store.Snapshot().Allocation(nil, allocID) != nil },
+		HasAlloc:     func(allocID string) bool { return in.Store.Snapshot().Allocation(nil, allocID) != nil },
 		TLS:          n.peers.cloneTLS(),
 		Logger:       logger,
 	})
 	return n, nil
 }
 
-// SetClusterAPI sets the HTTP API through which the cluster's servers use the node; it must not check tokens. It is called before
-// Run, and does nothing if the agent is not a cluster node.
-func (a *Agent) SetClusterAPI(handler http.Handler) {
-	if a.cluster == nil {
+// FindAllocFunc returns an allocation's runner, or nil if the node has none.
+type FindAllocFunc func(allocID string) *allocrunner.Runner
+
+// SetAPI sets the HTTP API through which the servers use the node; it must not check tokens. It is called before Run. It does
+// nothing if n is nil.
+func (n *Node) SetAPI(handler http.Handler, find FindAllocFunc) {
+	if n == nil {
 		return
 	}
-	member := a.cluster.member
 	c := nodeapi.Config{
-		NodeID: a.node.ID(), API: handler,
-		FindAlloc: func(id string) *api.Allocation { return a.store.Snapshot().Allocation(nil, id) },
+		NodeID: n.nodeID, API: handler,
+		FindAlloc: func(id string) *api.Allocation { return n.store.Snapshot().Allocation(nil, id) },
 		FindRunner: func(id string) taskexec.Runner {
-			if runner := a.allocs.AllocRunner(id); runner != nil {
+			if runner := find(id); runner != nil {
 				return runner
 			}
 			return nil
 		},
-		DisableRemoteExec: a.config.Cluster.DisableRemoteExec,
-		RenewIdentity:     member.RenewIdentity,
-		IdentityClaims:    func() (map[string]any, error) { return nodeapi.ParseClaims(member.Token()) },
+		DisableRemoteExec: n.config.DisableRemoteExec,
+		RenewIdentity:     n.member.RenewIdentity,
+		IdentityClaims:    func() (map[string]any, error) { return nodeapi.ParseClaims(n.member.Token()) },
 	}
-	if a.config.Cluster.AccessControl {
-		c.AllowExec = a.allowExec
+	if n.config.AccessControl {
+		c.AllowExec = n.newAllowExec(find)
 	}
-	a.cluster.methods = nodeapi.Methods(c)
+	n.methods = nodeapi.Methods(c)
 }
 
-// allowExec returns an error if the token's owner may not run commands in a task.
-func (a *Agent) allowExec(ctx context.Context, token, allocID, task string) error {
-	runner := a.allocs.AllocRunner(allocID)
-	if runner == nil {
-		return nil // the request fails later, because no task runs
+// newAllowExec returns a function that returns an error if the token's owner may not run commands in a task.
+func (n *Node) newAllowExec(find FindAllocFunc) func(ctx context.Context, token, allocID, task string) error {
+	return func(ctx context.Context, token, allocID, task string) error {
+		runner := find(allocID)
+		if runner == nil {
+			return nil // the request fails later, because no task runs
+		}
+		if runner.FSIsolation(task) != driver.FSIsolationNone {
+			return nil // the servers have checked alloc-exec
+		}
+		return n.access.AllocNodeExec(ctx, token, runner.Alloc().Namespace)
 	}
-	if runner.FSIsolation(task) != driver.FSIsolationNone {
-		return nil // the servers have checked alloc-exec
-	}
-	return a.cluster.access.AllocNodeExec(ctx, token, runner.Alloc().Namespace)
 }
 
 // loadTLS reads the certificates for new connections to servers and other nodes. It reports whether they differ from those of the
 // present connections.
-func (n *clusterNode) loadTLS() (changed bool, err error) {
+func (n *Node) loadTLS() (changed bool, err error) {
 	for _, part := range []struct {
 		files *wire.TLSFiles
 		to    *atomic.Pointer[tls.Config]
-	}{{n.tls, &n.config}, {n.peers.files, &n.peers.config}} {
+	}{{n.config.TLS, &n.tlsConfig}, {n.peers.files, &n.peers.config}} {
 		if part.files == nil {
 			continue
 		}
@@ -198,25 +200,25 @@ func (n *clusterNode) loadTLS() (changed bool, err error) {
 	return changed, nil
 }
 
-// ReloadCertificatesForServers reads the certificates for connections to a cluster's servers and other nodes again. If they have
-// changed, the agent reconnects to the servers, which ends the servers' open commands and streams. It does nothing if the agent
-// is not a cluster node, or if the connections are not encrypted.
-func (a *Agent) ReloadCertificatesForServers() error {
-	if a.cluster == nil {
+// ReloadCertificates reads the certificates for connections to the servers and other nodes again. If they have changed, the node
+// connects to the servers again, which ends the servers' open commands and streams. It does nothing if n is nil, or if the
+// connections are not encrypted.
+func (n *Node) ReloadCertificates() error {
+	if n == nil {
 		return nil
 	}
-	changed, err := a.cluster.loadTLS()
+	changed, err := n.loadTLS()
 	if changed {
-		a.logger.Info("certificates for the servers have changed, connecting again")
-		a.cluster.pool.CloseSessions()
+		n.logger.Info("certificates for the servers have changed, connecting again")
+		n.pool.CloseSessions()
 	}
 	return err
 }
 
-// run keeps the node in the cluster until ctx ends. It adds events to the allocations for which findAlloc returns a runner.
-func (n *clusterNode) run(ctx context.Context, findAlloc func(id string) *allocrunner.Runner) {
+// Run keeps the node in the cluster until ctx ends. It adds events to the allocations that find returns. It must be called once.
+func (n *Node) Run(ctx context.Context, find FindAllocFunc) {
 	emit := func(allocID string, event *api.TaskEvent) {
-		if runner := findAlloc(allocID); runner != nil {
+		if runner := find(allocID); runner != nil {
 			runner.EmitEvent("", event)
 		}
 	}
@@ -250,8 +252,11 @@ func (n *clusterNode) run(ctx context.Context, findAlloc func(id string) *allocr
 // received by the servers.
 const lastStatesTimeout = 5 * time.Second
 
-// sendLastStates sends the states missing at the servers.
-func (n *clusterNode) sendLastStates(ctx context.Context) {
+// SendLastStates sends the states missing at the servers, for five seconds at most. It does nothing if n is nil.
+func (n *Node) SendLastStates(ctx context.Context) {
+	if n == nil {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastStatesTimeout)
 	defer cancel()
 	if err := n.replica.SendStates(ctx); err != nil {
@@ -259,26 +264,35 @@ func (n *clusterNode) sendLastStates(ctx context.Context) {
 	}
 }
 
-// allocSource returns what the servers give to allocations. A new start of an unknown allocation waits for the end of its tasks.
-func (n *clusterNode) allocSource(cleaner *orphans.Cleaner) *allocSource {
-	return &allocSource{
-		reports: n.replica, storeAdopted: n.replica.StoreAdoptedAllocs,
-		services: n.registrations, tokens: n.identities, data: n.data,
-		awaitNewStart: func(ctx context.Context, allocID string, onWait func(spanName string, event *api.TaskEvent)) error {
-			err := cleaner.AwaitUnknownTasksEnded(ctx, allocID, func() { onWait(tracespan.WaitUnknownTasks, model.EventWaitingForUnknownTasks()) })
-			if err != nil {
-				return err
-			}
-			return n.replica.AwaitNewStart(ctx, allocID, onWait)
-		},
-		findRemotePrevious: n.peers.fetcher.Previous,
-		serverAddrs:        n.pool.Addrs,
+// Close ends reads of variables and services that are in progress. Run must have returned.
+func (n *Node) Close() { n.data.Close() }
+
+// Replica returns the node's part of the servers' state.
+func (n *Node) Replica() *replica.Replica { return n.replica }
+
+// Registrations returns the registrations of services at the servers.
+func (n *Node) Registrations() *registrations.Registrations { return n.registrations }
+
+// Identities returns the issuer of the servers' tokens for tasks.
+func (n *Node) Identities() *workload.Identities { return n.identities }
+
+// Data returns the variables and services at the servers.
+func (n *Node) Data() *workload.Data { return n.data }
+
+// Fetcher returns the fetcher of data from other nodes.
+func (n *Node) Fetcher() *migration.Fetcher { return n.peers.fetcher }
+
+// ServerAddrs returns the addresses of the known servers. It returns nil if n is nil.
+func (n *Node) ServerAddrs() []string {
+	if n == nil {
+		return nil
 	}
+	return n.pool.Addrs()
 }
 
-// checkMode returns an error if allocations run that the agent would end, because the data directory was used by an agent that
+// CheckMode returns an error if allocations run that the agent would end, because the data directory was used by an agent that
 // schedules for itself and the configuration names servers, or the other way around. It stores the mode.
-func checkMode(ctx context.Context, s *store.Store, joinsCluster bool, logger hclog.Logger) error {
+func CheckMode(ctx context.Context, s *store.Store, joinsCluster bool, logger hclog.Logger) error {
 	snapshot := s.Snapshot()
 	var membership state.ClusterMembership
 	known, err := snapshot.ReadAgentRecord(state.ClusterMembershipName, &membership)

@@ -1,4 +1,4 @@
-package agent
+package agentplugins
 
 import (
 	"context"
@@ -11,13 +11,13 @@ import (
 
 // CheckHookRules checks the operator's hook rules against the plugins and returns the reasons why rules have no effect. It waits
 // for starting plugins.
-func (p *PluginManager) CheckHookRules(ctx context.Context) (ruleErrs []error) {
-	for _, rule := range p.hookPlugins.Rules() {
+func (p *Manager) CheckHookRules(ctx context.Context) (ruleErrs []error) {
+	for _, rule := range p.Hooks.Rules() {
 		meanwhile := "until then allocations fail that it might apply to"
 		if rule.WarnOnError {
 			meanwhile = "until then each of its hook points is only an event"
 		}
-		_, takes, err := p.supervisor.Hook(ctx, rule.Name, time.Time{})
+		_, takes, err := p.Supervisor.Hook(ctx, rule.Name, time.Time{})
 		switch {
 		case errors.Is(err, supervisor.ErrNoHook):
 			err = fmt.Errorf("%w; %s, or remove the hook block: %s", err, missingHookHint, meanwhile)
@@ -39,7 +39,7 @@ func (p *PluginManager) CheckHookRules(ctx context.Context) (ruleErrs []error) {
 }
 
 // logHookRuleErrors logs the errors from CheckHookRules when it is called and after each rule change, until ctx ends.
-func (p *PluginManager) logHookRuleErrors(ctx context.Context) {
+func (p *Manager) logHookRuleErrors(ctx context.Context) {
 	for {
 		for _, err := range p.CheckHookRules(ctx) {
 			p.logger.Warn("hook block does not work", "error", err)

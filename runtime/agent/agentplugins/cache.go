@@ -1,4 +1,4 @@
-package agent
+package agentplugins
 
 import (
 	"context"
@@ -21,33 +21,33 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// pluginCache stores plugin descriptions for later agents.
-type pluginCache interface {
+// Cache stores plugin descriptions for later agents.
+type Cache interface {
 	load() ([]state.PluginInfo, error)
 	save([]state.PluginInfo) error
 }
 
-// storePluginCache is a pluginCache in an agent's state file.
-type storePluginCache struct{ store *store.Store }
+// StoreCache is a Cache in an agent's state file.
+type StoreCache struct{ Store *store.Store }
 
-func (c storePluginCache) load() (infos []state.PluginInfo, err error) {
-	_, err = c.store.Snapshot().ReadAgentRecord(state.PluginInfoName, &infos)
+func (c StoreCache) load() (infos []state.PluginInfo, err error) {
+	_, err = c.Store.Snapshot().ReadAgentRecord(state.PluginInfoName, &infos)
 	return infos, err
 }
 
-func (c storePluginCache) save(infos []state.PluginInfo) error {
-	_, err := c.store.Update(context.Background(), func(tx *store.Txn) error {
+func (c StoreCache) save(infos []state.PluginInfo) error {
+	_, err := c.Store.Update(context.Background(), func(tx *store.Txn) error {
 		tx.PutAgentRecord(state.PluginInfoName, infos)
 		return nil
 	})
 	return err
 }
 
-// filePluginCache is a pluginCache in a file shared by agents without a state file. The file may be missing. If agents write
+// FileCache is a Cache in a file shared by agents without a state file. The file may be missing. If agents write
 // concurrently, the last one wins; later agents collect the lost descriptions again.
-type filePluginCache string
+type FileCache string
 
-func (c filePluginCache) load() (infos []state.PluginInfo, err error) {
+func (c FileCache) load() (infos []state.PluginInfo, err error) {
 	text, err := os.ReadFile(string(c))
 	if errors.Is(err, fs.ErrNotExist) || c == "" {
 		return nil, nil
@@ -62,7 +62,7 @@ func (c filePluginCache) load() (infos []state.PluginInfo, err error) {
 }
 
 // save stores infos. It keeps the stored descriptions of other plugins while their files exist.
-func (c filePluginCache) save(infos []state.PluginInfo) error {
+func (c FileCache) save(infos []state.PluginInfo) error {
 	if c == "" {
 		return nil
 	}
@@ -115,7 +115,7 @@ type fileHash struct {
 const minUnchangedTime = 2 * time.Second
 
 // loadCachedPlugins returns the descriptions stored in cache.
-func loadCachedPlugins(cache pluginCache, logger hclog.Logger) *cachedPlugins {
+func loadCachedPlugins(cache Cache, logger hclog.Logger) *cachedPlugins {
 	infos, err := cache.load()
 	if err != nil {
 		logger.Warn("plugin cache cannot be read; which hooks take part in every allocation is unknown until their plugins run", "error", err)
@@ -223,7 +223,7 @@ func (c *cachedPlugins) newPluginInfo(p supervisor.PluginStatus) state.PluginInf
 // pluginInfoTracker finds the plugins without a cached description or a report, and updates the cache. Its methods may be called
 // concurrently.
 type pluginInfoTracker struct {
-	cache        pluginCache
+	cache        Cache
 	cached       *cachedPlugins
 	pluginLister pluginLister
 	logger       hclog.Logger

@@ -1,4 +1,4 @@
-package agent
+package clusternode
 
 import (
 	"crypto/subtle"
@@ -30,7 +30,7 @@ func (p *peerConnections) cloneTLS() func() *tls.Config {
 }
 
 // readAlloc returns what the node keeps about a server allocation; the zero value if there is nothing.
-func (n *clusterNode) readAlloc(allocID string) state.ClusterAlloc {
+func (n *Node) readAlloc(allocID string) state.ClusterAlloc {
 	record, err := n.store.Snapshot().ClusterAlloc(allocID)
 	if err != nil {
 		n.logger.Error("record of an allocation not read", "alloc_id", allocID, "error", err)
@@ -38,14 +38,14 @@ func (n *clusterNode) readAlloc(allocID string) state.ClusterAlloc {
 	return record
 }
 
-// clusterAPI returns the HTTP API settings of a cluster node, or nil if the agent schedules for itself.
-func (a *Agent) clusterAPI() *httpapi.Cluster {
-	n, c := a.cluster, a.config.Cluster
+// HTTPConfig returns the HTTP API's settings for a cluster. It returns nil if n is nil.
+func (n *Node) HTTPConfig(find FindAllocFunc) *httpapi.Cluster {
 	if n == nil {
 		return nil
 	}
+	c := n.config
 	forward := forwarding.Config{
-		Address: c.ServerHTTPAddr, ServerAddrs: n.pool.Addrs, UseTLS: c.ServersUseHTTPS, Region: n.region, Logger: a.logger.Named("forwarding"),
+		Address: c.ServerHTTPAddr, ServerAddrs: n.pool.Addrs, UseTLS: c.ServersUseHTTPS, Region: n.region, Logger: n.logger.Named("forwarding"),
 		TLS: n.peers.cloneTLS(),
 	}
 	api := &httpapi.Cluster{
@@ -57,13 +57,13 @@ func (a *Agent) clusterAPI() *httpapi.Cluster {
 	}
 	if c.AccessControl {
 		api.Rights = n.access
-		api.AllowExec = a.allowExec
+		api.AllowExec = n.newAllowExec(find)
 	}
 	return api
 }
 
 // authenticateWorkload returns this node's task with token as its default workload identity, or nil.
-func (n *clusterNode) authenticateWorkload(token string) *identity.Workload {
+func (n *Node) authenticateWorkload(token string) *identity.Workload {
 	claims, err := nodeapi.ParseClaims(token)
 	if err != nil {
 		return nil

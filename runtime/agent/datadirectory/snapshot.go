@@ -1,4 +1,4 @@
-package agent
+package datadirectory
 
 import (
 	"context"
@@ -22,35 +22,25 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// restoreDir is the name in a data directory while a snapshot is restored. A killed process leaves it, and the next one removes it.
-const restoreDir = "restore.tmp"
-
 // snapshotMu is locked while a snapshot is written, so that many callers' copies do not fill the disk.
 var snapshotMu sync.Mutex
 
-// WriteSnapshot writes a snapshot of the state into a temporary file, and returns the file, from its start, and the snapshot's
-// description. The caller must close the file, which has no name. Concurrent calls run one after the other.
-func (a *Agent) WriteSnapshot(ctx context.Context, omitKeys bool) (*os.File, *snapshot.Meta, error) {
+// WriteSnapshot writes a snapshot of a state into a temporary file, and returns the file, from its start, and the snapshot's
+// description. The caller must close the file, which has no name. Concurrent calls run one after the other. If the working directory's disk is full or read-only, the
+// file is in memory, so that the state can be saved on another disk.
+func WriteSnapshot(ctx context.Context, s *store.Store, o snapshot.Options, logger hclog.Logger) (*os.File, *snapshot.Meta, error) {
 	snapshotMu.Lock()
 	defer snapshotMu.Unlock()
-	options := snapshot.Options{Version: a.config.Version, NodeID: a.node.ID(), OmitKeys: omitKeys, WorkDir: a.dataDirectory.path}
-	f, meta, err := writeSnapshotOnDiskOrInMemory(ctx, a.store, options, a.logger)
-	if err != nil {
-		return nil, nil, fmt.Errorf("write snapshot: %w", err)
-	}
-	return f, meta, nil
-}
-
-// writeSnapshotOnDiskOrInMemory writes a snapshot like writeSnapshot. If the working directory's disk is full or read-only, the
-// file is in memory, so that the state can be saved on another disk.
-func writeSnapshotOnDiskOrInMemory(ctx context.Context, s *store.Store, o snapshot.Options, logger hclog.Logger) (*os.File, *snapshot.Meta, error) {
 	f, meta, err := writeSnapshot(ctx, s, o)
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS) {
 		logger.Warn("snapshot is written in memory, because the disk of the data directory cannot be written", "error", err)
 		o.WorkDir = ""
-		return writeSnapshot(ctx, s, o)
+		f, meta, err = writeSnapshot(ctx, s, o)
 	}
-	return f, meta, err
+	if err != nil {
+		return nil, nil, fmt.Errorf("write snapshot: %w", err)
+	}
+	return f, meta, nil
 }
 
 // writeSnapshot writes a snapshot into a file without a name on the working directory's file system, and returns the file from
@@ -70,6 +60,9 @@ func writeSnapshot(ctx context.Context, s *store.Store, o snapshot.Options) (*os
 	}
 	return f, meta, nil
 }
+
+// restoreDir is the name in a data directory while a snapshot is restored. A killed process leaves it, and the next one removes it.
+const restoreDir = "restore.tmp"
 
 // RestoredSnapshot describes the result of RestoreSnapshot.
 type RestoredSnapshot struct {
@@ -135,7 +128,7 @@ func writeRestoredState(ctx context.Context, dataDir, work, version string, logg
 	keyFile := filepath.Join(work, snapshot.KeyFile)
 	if _, err := os.Stat(keyFile); errors.Is(err, fs.ErrNotExist) {
 		// The data directory's key file may have the keys of a snapshot without keys.
-		if err := os.Link(filepath.Join(dataDir, keyringFile), keyFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Link(filepath.Join(dataDir, KeyringFile), keyFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return "", err
 		}
 	}
@@ -155,12 +148,12 @@ func writeRestoredState(ctx context.Context, dataDir, work, version string, logg
 	if err := s.KeyFileErr(); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", damagedSnapshotError(errors.Unwrap(err)) // without the remedy for an agent's key file
 	}
-	identity := &dataDirIdentity{dataDir: dataDir, store: s}
+	identity := &Identity{dataDir: dataDir, store: s}
 	recorded, err := identity.readStoredRecord()
 	if err != nil {
 		return "", err
 	}
-	facts, err := newOwnershipFacts(dataDir, recorded, findRunningDirWithSameID)
+	facts, err := newOwnershipFacts(dataDir, recorded, FindRunningDirWithSameID)
 	if err != nil {
 		return "", err
 	}
@@ -195,7 +188,7 @@ func damagedSnapshotError(cause error) error {
 // ones. The key file is replaced first, and has all keys of the restored state.
 func replaceStateFiles(dataDir, work string) (replaced []string, err error) {
 	suffix := ".replaced-" + time.Now().UTC().Format("20060102T150405.000000000")
-	for _, file := range []struct{ restored, name string }{{restoredKeyFile, keyringFile}, {restoredStateFile, store.FileName}} {
+	for _, file := range []struct{ restored, name string }{{restoredKeyFile, KeyringFile}, {restoredStateFile, store.FileName}} {
 		path := filepath.Join(dataDir, file.name)
 		if _, err := os.Stat(filepath.Join(work, file.restored)); errors.Is(err, fs.ErrNotExist) {
 			continue // a snapshot without keys

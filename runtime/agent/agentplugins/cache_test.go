@@ -1,4 +1,4 @@
-package agent
+package agentplugins
 
 import (
 	"context"
@@ -34,7 +34,7 @@ func TestRunsShareAPluginCache(t *testing.T) {
 		return path
 	}
 	mine, others, gone := plugin("mine"), plugin("others"), plugin("gone")
-	m := filePluginCache(filepath.Join(dir, "cache", "nomad-lite", "plugins.json"))
+	m := FileCache(filepath.Join(dir, "cache", "nomad-lite", "plugins.json"))
 	if known, err := m.load(); err != nil || known != nil {
 		t.Fatalf("before the first run: %v, %v", known, err)
 	}
@@ -66,7 +66,7 @@ func TestRunsShareAPluginCache(t *testing.T) {
 	if known, err := m.load(); err != nil || len(known) != 1 {
 		t.Errorf("after a damage: %v, %v", known, err)
 	}
-	if err := filePluginCache("").save(known); err != nil {
+	if err := FileCache("").save(known); err != nil {
 		t.Errorf("without a file: %v", err)
 	}
 }
@@ -74,12 +74,12 @@ func TestRunsShareAPluginCache(t *testing.T) {
 // cacheTest has a cache file, and a plugin file with a plugin that provides the hook "audit" for every allocation.
 type cacheTest struct {
 	t     *testing.T
-	cache filePluginCache
+	cache FileCache
 	path  string
 }
 
 func newCacheTest(t *testing.T) *cacheTest {
-	c := &cacheTest{t: t, cache: filePluginCache(filepath.Join(t.TempDir(), "plugins.json")), path: filepath.Join(t.TempDir(), "audit")}
+	c := &cacheTest{t: t, cache: FileCache(filepath.Join(t.TempDir(), "plugins.json")), path: filepath.Join(t.TempDir(), "audit")}
 	c.write(c.path, "#!/bin/sh\nexec audit 1\n")
 	return c
 }

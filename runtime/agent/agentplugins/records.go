@@ -1,4 +1,4 @@
-package agent
+package agentplugins
 
 import (
 	"context"
@@ -13,14 +13,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/replacefile"
 	"github.com/nomad-lite/nomad-lite/plugins/host/launch"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/datadirectory"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// pluginProcessRecordStore stores the addresses and pids by which the next agent reattaches to running plugins: in the state, and
+// ProcessRecordStore stores the addresses and pids by which the next agent reattaches to running plugins: in the state, and
 // in a file beside it, because the state can be damaged, lost, or replaced by an older one. If a plugin was not made with the
 // SDK, only its running process has its tasks.
-type pluginProcessRecordStore struct {
+type ProcessRecordStore struct {
 	store    *store.Store
 	filePath string
 	logger   hclog.Logger
@@ -29,13 +30,10 @@ type pluginProcessRecordStore struct {
 	copyByKey map[string]state.PluginProcess // file content
 }
 
-var _ supervisor.RecordStore = (*pluginProcessRecordStore)(nil)
+var _ supervisor.RecordStore = (*ProcessRecordStore)(nil)
 
-// pluginProcessesFile is the file's name in the data directory.
-const pluginProcessesFile = "plugin_processes.json"
-
-func newPluginProcessRecordStore(s *store.Store, dataDir string, logger hclog.Logger) *pluginProcessRecordStore {
-	p := &pluginProcessRecordStore{store: s, filePath: filepath.Join(dataDir, pluginProcessesFile), logger: logger}
+func NewProcessRecordStore(s *store.Store, dataDir string, logger hclog.Logger) *ProcessRecordStore {
+	p := &ProcessRecordStore{store: s, filePath: filepath.Join(dataDir, datadirectory.PluginProcessesFile), logger: logger}
 	content, err := os.ReadFile(p.filePath)
 	if err == nil {
 		err = json.Unmarshal(content, &p.copyByKey)
@@ -47,7 +45,7 @@ func newPluginProcessRecordStore(s *store.Store, dataDir string, logger hclog.Lo
 }
 
 // editCopy changes the file. It only logs errors, because the state has the records, too.
-func (p *pluginProcessRecordStore) editCopy(edit func(copyByKey map[string]state.PluginProcess)) {
+func (p *ProcessRecordStore) editCopy(edit func(copyByKey map[string]state.PluginProcess)) {
 	p.fileMu.Lock()
 	defer p.fileMu.Unlock()
 	edit(p.copyByKey)
@@ -79,7 +77,7 @@ func newSupervisorRecord(p state.PluginProcess) supervisor.Record {
 }
 
 // PluginRecordByKey implements supervisor.RecordStore.
-func (p *pluginProcessRecordStore) PluginRecordByKey() (map[string]supervisor.Record, error) {
+func (p *ProcessRecordStore) PluginRecordByKey() (map[string]supervisor.Record, error) {
 	snapshot := p.store.Snapshot()
 	all := make(map[string]supervisor.Record)
 	p.fileMu.Lock()
@@ -100,7 +98,7 @@ func (p *pluginProcessRecordStore) PluginRecordByKey() (map[string]supervisor.Re
 }
 
 // PutPlugin implements supervisor.RecordStore.
-func (p *pluginProcessRecordStore) PutPlugin(key string, r supervisor.Record) error {
+func (p *ProcessRecordStore) PutPlugin(key string, r supervisor.Record) error {
 	_, err := p.store.Update(context.Background(), func(tx *store.Txn) error {
 		tx.PutAgentRecord(state.PluginProcessPrefix+key, newPluginProcessRecord(r))
 		return nil
@@ -110,7 +108,7 @@ func (p *pluginProcessRecordStore) PutPlugin(key string, r supervisor.Record) er
 }
 
 // DeletePlugin implements supervisor.RecordStore.
-func (p *pluginProcessRecordStore) DeletePlugin(key string) error {
+func (p *ProcessRecordStore) DeletePlugin(key string) error {
 	_, err := p.store.Update(context.Background(), func(tx *store.Txn) error {
 		tx.DeleteAgentRecord(state.PluginProcessPrefix + key)
 		return nil
