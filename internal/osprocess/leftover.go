@@ -17,20 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FindLeftovers returns the processes that belong to a task: the processes in a cgroup
-// with its name, and the processes that were started with the allocation's id and the
-// task's name in their environment. It omits zombies and the calling process. A process
-// that has left the cgroup and has changed its environment cannot be found. With an
-// error processes can be missing, because this process could not read the kernel's
-// data: see [IsResourceExhausted].
-func FindLeftovers(allocID, task string) ([]ID, error) {
-	groups, err := TaskCgroups(allocID, task)
-	leftovers, _, findErr := findLeftovers(groups, allocID, task)
-	return leftovers, errors.Join(err, findErr)
-}
-
 // findLeftovers returns the processes of a task: those in its cgroups groups, and those whose environment names the task,
-// which are also in foundByEnv.
+// which are also in foundByEnv. It omits zombies and the calling process. A process that has left the cgroup and has changed its
+// environment cannot be found. With an error processes can be missing, because this process could not read the kernel's data: see
+// [IsResourceExhausted].
 func findLeftovers(groups []Cgroup, allocID, task string) (leftovers, foundByEnv []ID, err error) {
 	var errs []error
 	for _, g := range groups {
@@ -52,7 +42,7 @@ func findLeftovers(groups []Cgroup, allocID, task string) (leftovers, foundByEnv
 	return leftovers, foundByEnv, errors.Join(errs...)
 }
 
-// EndLeftovers kills the processes that FindLeftovers finds, and the processes that
+// EndLeftovers kills the processes that findLeftovers finds, and the processes that
 // they start meanwhile, until there is none. Then it removes the cgroups of the task.
 // It returns the processes that it has found; their exit statuses are unknown. An error
 // means that processes may still run, or that cgroups were not removed: ctx has ended, or this

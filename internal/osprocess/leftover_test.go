@@ -87,7 +87,7 @@ func TestEndLeftoversByCgroup(t *testing.T) {
 			moveToCgroup(t, otherGroup, kept)
 			sibling, _ := startSleep(t, taskEnv(id, "db")...)
 
-			if got, err := FindLeftovers(id, "web"); err != nil || !slices.Equal(got, []ID{leftover}) {
+			if got, err := findTaskLeftovers(id, "web"); err != nil || !slices.Equal(got, []ID{leftover}) {
 				t.Errorf("found %v, %v, want %v", got, err, leftover)
 			}
 			ended, err := EndLeftovers(t.Context(), id, "web")
@@ -113,7 +113,7 @@ func TestEndLeftoversByCgroup(t *testing.T) {
 func awaitLeftover(t *testing.T, p ID, allocID, task string) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		found, err := FindLeftovers(allocID, task)
+		found, err := findTaskLeftovers(allocID, task)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -168,7 +168,7 @@ func TestEndLeftoversNeedsBothNames(t *testing.T) {
 	}
 }
 
-// If this process has no free descriptors, it can read no process, and FindLeftovers must
+// If this process has no free descriptors, it can read no process, and findLeftovers must
 // return an error.
 func TestLeftoversAreUnknownWithoutDescriptors(t *testing.T) {
 	for _, by := range []string{"cgroup", "environment"} {
@@ -195,14 +195,14 @@ func TestLeftoversAreUnknownWithoutDescriptors(t *testing.T) {
 			}
 
 			restore := processtest.LimitDescriptors(t, 0)
-			found, findErr := FindLeftovers(id, "web")
+			found, findErr := findTaskLeftovers(id, "web")
 			ended, endErr := EndLeftovers(t.Context(), id, "web")
 			killErr := KillByTaskEnv(t.Context(), id, "web")
 			_, parentsErr := TaskCgroupParents()
 			_, allIDsErr := AllTaskEnvIDs()
 			restore()
 			for call, err := range map[string]error{
-				"FindLeftovers": findErr, "EndLeftovers": endErr, "KillByTaskEnv": killErr, "CgroupParents": parentsErr, "AllTaskEnvIDs": allIDsErr,
+				"findLeftovers": findErr, "EndLeftovers": endErr, "KillByTaskEnv": killErr, "CgroupParents": parentsErr, "AllTaskEnvIDs": allIDsErr,
 			} {
 				if !IsResourceExhausted(err) {
 					t.Errorf("%s: %v, want an error of the descriptors", call, err)
@@ -279,4 +279,11 @@ func TestReadEnvOfProcessWithoutEnvironment(t *testing.T) {
 	if env, err := ReadEnv(cmd.Process.Pid); len(env) > 0 || err != nil {
 		t.Errorf("environment %q, %v", env, err)
 	}
+}
+
+// findTaskLeftovers returns the processes of a task that EndLeftovers would kill first.
+func findTaskLeftovers(allocID, task string) ([]ID, error) {
+	groups, err := TaskCgroups(allocID, task)
+	leftovers, _, findErr := findLeftovers(groups, allocID, task)
+	return leftovers, errors.Join(err, findErr)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/core/taskenv"
-	"github.com/nomad-lite/nomad-lite/runtime/core/tasksteps"
+	"github.com/nomad-lite/nomad-lite/runtime/core/tasksteps/transitioncheck"
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
@@ -156,7 +156,7 @@ func startHarness(t *testing.T, job *api.Job, mangle func(*testConfig)) *harness
 func checkTransitions(t *testing.T, r *Runner) {
 	t.Helper()
 	for task, list := range r.TransitionsByTask() {
-		if err := tasksteps.Check(list); err != nil {
+		if err := transitioncheck.Check(list); err != nil {
 			t.Errorf("task %q: %v", task, err)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/runtime/core/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/core/tasksteps"
+	"github.com/nomad-lite/nomad-lite/runtime/core/tasksteps/transitioncheck"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
@@ -92,7 +93,7 @@ func TestTransitionsOfEndedAllocsAreKeptUntilTheirRemoval(t *testing.T) {
 	for _, id := range []string{"collected", "removed"} {
 		eventually(t, id+" has ended", func() bool { _, yes := source.endError(id); return yes })
 		list := r.TransitionsByTask(id)["t"]
-		if err := tasksteps.Check(list); err != nil || len(list) == 0 || list[len(list)-1].Next != tasksteps.None {
+		if err := transitioncheck.Check(list); err != nil || len(list) == 0 || list[len(list)-1].Next != tasksteps.None {
 			t.Errorf("%s: %v, %v", id, list, err)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nomad-lite/nomad-lite/internal/docpage"
 )
@@ -138,32 +137,6 @@ func markdownTable() string {
 		}
 	}
 	return b.String()
-}
-
-func TestCheck(t *testing.T) {
-	at := time.Unix(1, 0)
-	good := []Transition{
-		{at, None, Done, RecoverTask}, {at, RecoverTask, Done, AwaitRestartDelay}, {at, AwaitRestartDelay, Killed, MarkDead},
-	}
-	text, err := json.Marshal(good)
-	var read []Transition
-	if err == nil {
-		err = json.Unmarshal(text, &read)
-	}
-	if err != nil || Check(good) != nil || Check(good[2:]) != nil || Check(read) != nil {
-		t.Errorf("%v, %v, %v, %v", err, Check(good), Check(good[2:]), Check(read))
-	}
-	for name, bad := range map[string][]Transition{
-		"another first step":   {{at, None, Done, StartTask}},
-		"impossible result":    {{at, StartTask, Restart, AwaitExit}},
-		"another next step":    {{at, StartTask, Done, AwaitExit}},
-		"a transition is lost": {good[0], good[2]},
-		"no such step":         {{at, stepCount, Done, AwaitExit}},
-	} {
-		if Check(bad) == nil {
-			t.Errorf("%s: no error", name)
-		}
-	}
 }
 
 func TestUnknownNames(t *testing.T) {

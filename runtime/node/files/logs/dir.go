@@ -61,11 +61,6 @@ func UncollectedOutputPaths(task Task) (stdout, stderr string) {
 	return path(Stdout), path(Stderr)
 }
 
-// FIFOPaths returns the FIFO paths for a task with collected output. The FIFOs need not exist.
-func FIFOPaths(task Task) (stdout, stderr string) {
-	return task.fifoPath(Stdout), task.fifoPath(Stderr)
-}
-
 func (t Task) fifoPath(s Stream) string {
 	return filepath.Join(fifoDir(t.LogDir), collectorwire.StreamKey{AllocID: t.AllocID, Task: t.Name, Stream: s}.FIFOName())
 }
