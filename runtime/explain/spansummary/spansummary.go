@@ -149,19 +149,19 @@ func (s *summarizer) presentState(task string) (string, Sentence) {
 	run, hook, call, wait := find(tracespan.KindRun), find(tracespan.KindHook), find(tracespan.KindDriver), find(tracespan.KindWait)
 	switch {
 	case run != nil:
-		return "running", Sentence{Text: "its process has run", Since: run.Start, SpanID: run.ID}
+		return "running", Sentence{Text: "up", Since: run.Start, SpanID: run.ID}
 	case hook != nil:
-		return lasting(hook, "waits for "+describeStep(hook, "its "))
+		return lasting(hook, "waits for "+describeStep(hook))
 	case call != nil:
-		return lasting(call, "waits for "+describeStep(call, "its "))
+		return lasting(call, "waits for "+describeStep(call))
 	case wait != nil && wait.Name == tracespan.WaitOtherTasks:
 		cause, _ := reason.OfTaskBeingSetUp(s.group, s.alloc.TaskStates, task)
 		return lasting(wait, cmp.Or(cause.Cause, "waits for the other tasks to end"))
 	case wait != nil:
-		return lasting(wait, "waits for "+describeStep(wait, "its "))
+		return lasting(wait, "waits for "+describeStep(wait))
 	case !isDead:
 		if setup := s.openAllocHook(); setup != nil {
-			return lasting(setup, "waits for "+describeStep(setup, ""))
+			return lasting(setup, "waits for "+describeStep(setup))
 		}
 		return "pending", Sentence{Text: "has not started"}
 	}
@@ -254,7 +254,7 @@ func isStartStep(span *tracespan.Span) bool {
 	return span.Kind == tracespan.KindHook && (span.Name == "prestart" || span.Name == "prerun") || span.Kind == tracespan.KindDriver && span.Name == "StartTask"
 }
 
-// describeFailure returns why a span failed: "exit code 3", "hook artifact (prestart): not found".
+// describeFailure returns why a span failed: "exit code 3", "artifact: not found".
 func (s *summarizer) describeFailure(span *tracespan.Span) string {
 	if end := span.RunEnd; end != nil && end.RestartRequested {
 		return end.RequestReason
@@ -265,7 +265,7 @@ func (s *summarizer) describeFailure(span *tracespan.Span) string {
 	if isRun(span) {
 		return s.runResult(span)
 	}
-	return describeStep(span, "") + ": " + span.Error
+	return describeStep(span) + ": " + span.Error
 }
 
 // describeRuns returns the runs' results, equal consecutive ones together: "exit code 3 (4 times), running".
@@ -351,7 +351,7 @@ func (s *summarizer) describeLastStart(task string, runs []*tracespan.Span) (Sen
 		}
 	}
 	return Sentence{
-		Text:   fmt.Sprintf("its start took %s, of which %s were %s", duration.Format(run.Start.Sub(from)), duration.Format(s.lengthOf(longest)), describeStep(longest, "its ")),
+		Text:   fmt.Sprintf("start: %s (%s %s)", duration.Format(run.Start.Sub(from)), describeStep(longest), duration.Format(s.lengthOf(longest))),
 		SpanID: longest.ID,
 	}, true
 }
@@ -411,7 +411,7 @@ func (s *summarizer) describeWait(task string, wait *tracespan.Span) (sentence S
 	if longest == nil {
 		return Sentence{Text: text, SpanID: cause.ID}, true
 	}
-	return Sentence{Text: fmt.Sprintf("%s, of which %s were %s", text, duration.Format(within(longest)), describeStep(longest, "its ")), SpanID: longest.ID}, true
+	return Sentence{Text: fmt.Sprintf("%s (%s %s)", text, describeStep(longest), duration.Format(within(longest))), SpanID: longest.ID}, true
 }
 
 func minTime(a, b time.Time) time.Time {
@@ -471,7 +471,7 @@ func (s *summarizer) findProblem(tasks []TaskSummary) Sentence {
 		}
 	}
 	if failed != nil {
-		return Sentence{Text: ofWhich(failed) + s.describeRepeatedFailure(failed), SpanID: failed.ID}
+		return Sentence{Text: prefixOf(failed) + s.describeRepeatedFailure(failed), SpanID: failed.ID}
 	}
 	for _, t := range tasks {
 		if t.State == "failed" {
@@ -562,33 +562,29 @@ func (s *summarizer) slowestStep(tasks []TaskSummary) Sentence {
 	if slowest == nil {
 		return Sentence{}
 	}
-	return Sentence{Text: fmt.Sprintf("%sthe slowest step was %s, which took %s", ofWhich(slowest), describeStep(slowest, "its "), duration.Format(s.lengthOf(slowest))), SpanID: slowest.ID}
+	return Sentence{Text: fmt.Sprintf("%sslowest step: %s (%s)", prefixOf(slowest), describeStep(slowest), duration.Format(s.lengthOf(slowest))), SpanID: slowest.ID}
 }
 
-// ofWhich returns the prefix for a text about a span: its task, or the allocation.
-func ofWhich(span *tracespan.Span) string { return cmp.Or(span.Task, "allocation") + ": " }
+// prefixOf returns the prefix for a text about a span: its task, or the allocation.
+func prefixOf(span *tracespan.Span) string { return cmp.Or(span.Task, "allocation") + ": " }
 
-// describeStep returns what a span is, for a sentence. determiner precedes words for a task's own parts: "its " or "".
-func describeStep(span *tracespan.Span, determiner string) string {
+// describeStep returns a span's noun phrase without an article, such as "prestart hook script".
+func describeStep(span *tracespan.Span) string {
 	switch {
-	case span.Kind == tracespan.KindHook && span.Plugin == "artifact":
-		return determiner + "artifact"
-	case span.Kind == tracespan.KindHook && span.Plugin == "template":
-		return determiner + "template"
-	case span.Kind == tracespan.KindHook && span.Task == "":
-		return fmt.Sprintf("the hook %s (%s)", span.Plugin, span.Name)
+	case span.Kind == tracespan.KindHook && (span.Plugin == "artifact" || span.Plugin == "template"):
+		return span.Plugin
 	case span.Kind == tracespan.KindHook:
-		return fmt.Sprintf("%shook %s (%s)", determiner, span.Plugin, span.Name)
+		return span.Name + " hook " + span.Plugin
 	case span.Kind == tracespan.KindDriver:
-		return fmt.Sprintf("%s of %sdriver %s", span.Name, determiner, span.Plugin)
+		return span.Plugin + " driver's " + span.Name
 	case span.Kind == tracespan.KindWait && span.Name == tracespan.WaitOtherTasks:
-		return determiner + "wait for other tasks"
+		return "other tasks"
 	case span.Kind == tracespan.KindWait && span.Name == tracespan.WaitServers:
-		return determiner + "wait for the servers of the cluster"
+		return "the cluster's servers"
 	case span.Kind == tracespan.KindWait && span.Name == tracespan.WaitUnknownTasks:
-		return determiner + "wait for the end of unknown tasks"
+		return "the end of unknown tasks"
 	case span.Kind == tracespan.KindRun:
-		return determiner + "run"
+		return "run"
 	}
-	return determiner + span.Name
+	return span.Name
 }

@@ -73,44 +73,44 @@ func TestSummarize(t *testing.T) {
 				run("migrate", 3, 3.15, "Exit Code: 0"), run("web", 3.3, 0, ""),
 			},
 			states:  []*api.TaskState{succeeded, running},
-			problem: `migrate: the slowest step was its artifact, which took 2.9s #1`,
+			problem: `migrate: slowest step: artifact (2.9s) #1`,
 			tasks: `migrate complete
   exit code 0 #3
-  its start took 3s, of which 2.9s were its artifact #1
+  start: 3s (artifact 2.9s) #1
 web running
-  its process has run for 16.7s #4
-  waited 3.1s for "migrate", of which 2.9s were its artifact #1`,
+  up for 16.7s #4
+  waited 3.1s for "migrate" (artifact 2.9s) #1`,
 		},
 		"a start that waited for the run of a prestart task": {
 			spans:   []tracespan.Span{wait("web", "other tasks", 0.1, 5), run("migrate", 0.2, 5, "Exit Code: 0"), hook("web", "script", 5, 5.5, ""), run("web", 6, 0, "")},
 			states:  []*api.TaskState{succeeded, running},
-			problem: `web: the slowest step was its hook script (prestart), which took 500ms #2`,
+			problem: `web: slowest step: prestart hook script (500ms) #2`,
 			tasks: `migrate complete
   exit code 0 #1
 web running
-  its process has run for 14s #3
-  waited 4.9s for "migrate", of which 4.8s were its run #1`,
+  up for 14s #3
+  waited 4.9s for "migrate" (run 4.8s) #1`,
 		},
 		"a task that waits for a task that runs": {
 			spans:   []tracespan.Span{hook("migrate", "script", 0, 1, ""), wait("web", "other tasks", 1, 0), run("migrate", 2, 0, "")},
 			states:  []*api.TaskState{running, pending},
 			problem: `web waits for task "migrate" to end for 19s #2`,
 			tasks: `migrate running
-  its process has run for 18s #2
-  its start took 2s, of which 1s were its hook script (prestart) #0
+  up for 18s #2
+  start: 2s (prestart hook script 1s) #0
 web pending
   waits for task "migrate" to end for 19s #1`,
 		},
-		"a task that waits for the artifact of another one": {
+		"a task that waits for artifact of another one": {
 			spans:   []tracespan.Span{wait("web", "other tasks", 1, 0), hook("migrate", "artifact", 2, 0, "")},
 			states:  []*api.TaskState{pending, pending},
-			problem: `migrate waits for its artifact for 18s #1`,
+			problem: `migrate waits for artifact for 18s #1`,
 			tasks: `migrate pending
-  waits for its artifact for 18s #1
+  waits for artifact for 18s #1
 web pending
   waits for task "migrate" to end for 19s #0`,
 		},
-		"a crash loop that waits for its restart": {
+		"a crash loop that waits for restart": {
 			spans: []tracespan.Span{
 				run("web", 0, 1, "Exit Code: 1"), wait("web", "restart delay", 1, 2), run("web", 2, 3, "Exit Code: 3"), wait("web", "restart delay", 3, 4),
 				run("web", 4, 5, "Exit Code: 3"), wait("web", "restart delay", 5, 0),
@@ -120,20 +120,20 @@ web pending
 			tasks: `migrate not started
   ended before its start
 web pending
-  waits for its restart delay for 15s #5
+  waits for restart delay for 15s #5
   3 runs: exit code 1, exit code 3 (2 times) #4
-  its start took 1s, of which 1s were its restart delay #3`,
+  start: 1s (restart delay 1s) #3`,
 		},
 		"a task that has recovered": {
 			spans:   []tracespan.Span{run("web", -100, -99, "Exit Code: 1"), wait("web", "restart delay", -99, -98), run("web", -98, 0, "")},
 			states:  []*api.TaskState{succeeded, running},
-			problem: `web: the slowest step was its restart delay, which took 1s #1`,
+			problem: `web: slowest step: restart delay (1s) #1`,
 			tasks: `migrate not started
   ended before its start
 web running
-  its process has run for 1m58s #2
+  up for 1m58s #2
   2 runs: exit code 1, running #2
-  its start took 1s, of which 1s were its restart delay #1`,
+  start: 1s (restart delay 1s) #1`,
 		},
 		"a failing hook": {
 			spans: []tracespan.Span{
@@ -141,20 +141,20 @@ web running
 				event("web", api.TaskKilling, 4), hook("migrate", "script", 3, 5, "context canceled"), event("migrate", api.TaskKilling, 4),
 			},
 			states: []*api.TaskState{succeeded, failed}, status: "failed",
-			problem: `web: hook script (prestart): exit code 4, 2 times in a row #3`,
+			problem: `web: prestart hook script: exit code 4, 2 times in a row #3`,
 			tasks: `migrate not started
   ended before its start
 web failed
-  hook script (prestart): exit code 4 #3`,
+  prestart hook script: exit code 4 #3`,
 		},
 		"a failing hook of the allocation": {
 			spans:  []tracespan.Span{hook("", "network", 0, 1, "no bridge")},
 			states: []*api.TaskState{failed, failed}, status: "failed",
-			problem: `allocation: the hook network (prerun): no bridge #0`,
+			problem: `allocation: prerun hook network: no bridge #0`,
 			tasks: `migrate failed
-  the allocation was not set up: the hook network (prerun): no bridge #0
+  the allocation was not set up: prerun hook network: no bridge #0
 web failed
-  the allocation was not set up: the hook network (prerun): no bridge #0`,
+  the allocation was not set up: prerun hook network: no bridge #0`,
 		},
 		"a task that was stopped, and a run without a recorded end": {
 			spans:  []tracespan.Span{run("migrate", 0, 0, ""), run("web", 0, 2, "Exit Code: 143, Signal: 15"), event("web", api.TaskKilling, 1)},
@@ -174,7 +174,7 @@ web complete
 			tasks: `migrate not started
   ended before its start
 web running
-  its process has run for 14s #5
+  up for 14s #5
   3 runs: signal 15 (2 times), running #5`,
 		},
 		"a task that was killed because its template failed": {
@@ -208,11 +208,11 @@ web complete
 		"an allocation that is being set up": {
 			spans:   []tracespan.Span{hook("", "network", 0, 0, "")},
 			states:  []*api.TaskState{pending, pending},
-			problem: `migrate waits for the hook network (prerun) for 20s #0`,
+			problem: `migrate waits for prerun hook network for 20s #0`,
 			tasks: `migrate pending
-  waits for the hook network (prerun) for 20s #0
+  waits for prerun hook network for 20s #0
 web pending
-  waits for the hook network (prerun) for 20s #0`,
+  waits for prerun hook network for 20s #0`,
 		},
 		"no spans": {
 			states: []*api.TaskState{pending, pending},

@@ -70,12 +70,12 @@ web      .........=x3.=xx...-====  3: exit 3 x2, running  3.9s other tasks
 
 Task migrate: complete
   exit code 0
-  its start took 100ms, of which 100ms were the hook alloc_dir (prerun)
+  start: 100ms (prerun hook alloc_dir 100ms)
 
 Task web: running
-  its process has run for 1.5s
+  up for 1.5s
   3 runs: exit code 3 (2 times), running
-  its start took 2.5s, of which 1.4s were its restart delay
+  start: 2.5s (restart delay 1.4s)
 `
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", &out, want)

@@ -66,8 +66,8 @@ func TestUIWalksByKeyboard(t *testing.T) {
 	p.PressKeys("q")
 	openAllocation("report", jobs.report.ID[:8])
 	p.PressKeys("t")
-	p.WaitText(".problem", "main: the slowest step was its hook script (prestart), which took ")
-	pressUntilFocused(p, "\t", "main: the slowest step")
+	p.WaitText(".problem", "main: slowest step: prestart hook script (")
+	pressUntilFocused(p, "\t", "main: slowest step")
 	p.PressKeys("\r")
 	p.WaitText(".span-details dd", "prestart")
 

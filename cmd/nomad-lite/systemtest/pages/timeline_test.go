@@ -63,10 +63,10 @@ func TestUITimelineOpensOnProblem(t *testing.T) {
 		})
 		b := b.ForSubtest(t)
 		p := b.OpenTab(s.Address, "/ui/allocations/"+alloc.ID+"/timeline")
-		p.WaitText(".problem", "main: the slowest step was its hook script (prestart), which took ")
+		p.WaitText(".problem", "main: slowest step: prestart hook script (")
 		p.WaitText(".span-details h2", "script (prestart)")
 		p.WaitFor(`document.querySelector(".span-details").checkVisibility()`)
-		p.WaitFor(`/ waited [0-9.]+m?s for "init", of which [0-9.]+s were its run(; |\.)/.test(document.querySelector(".situation li[data-key=main]").textContent)`)
+		p.WaitFor(`/ waited [0-9.]+m?s for "init" \(run [0-9.]+s\)(; |\.)/.test(document.querySelector(".situation li[data-key=main]").textContent)`)
 		p.WaitFor(`location.hash === ""`)
 		// What the agent does for each task by itself is folded.
 		if text := systemtest.Eval[string](p, `document.querySelector("main").textContent`); strings.Contains(text, "validate") {
@@ -97,7 +97,7 @@ func TestUITimelineOpensOnProblem(t *testing.T) {
 		alloc := s.RunJobUntilStatus("export", "batch", "failed", systemtest.NewRawExecShellTask(hostileName, "exit 0", slowHook("echo '<b>' >&2; exit 4"), systemtest.WithoutRestart))
 		b := b.ForSubtest(t)
 		p := b.OpenTab(s.Address, "/ui/allocations/"+alloc.ID+"/timeline")
-		p.WaitText(".problem", hostileName+": hook script (prestart): ")
+		p.WaitText(".problem", hostileName+": prestart hook script: ")
 		systemtest.Eval[chromedp.Void](p, `window.files = []; URL.createObjectURL = (blob) => { files.push(blob); return "blob:none"; };
 			HTMLAnchorElement.prototype.click = function () { files.at(-1).fileName = this.download; }`)
 		p.Click("Save image")
@@ -105,7 +105,7 @@ func TestUITimelineOpensOnProblem(t *testing.T) {
 		if name := systemtest.Eval[string](p, `files[0].fileName + " " + files[0].type`); name != "timeline-"+alloc.ID[:8]+".svg image/svg+xml" {
 			t.Errorf("the image is %s", name)
 		}
-		checkImage(t, systemtest.Eval[string](p, `files[0].text()`), hostileName+": hook script (prestart): ", "task "+hostileName, "✕")
+		checkImage(t, systemtest.Eval[string](p, `files[0].text()`), hostileName+": prestart hook script: ", "task "+hostileName, "✕")
 		p.Click("Save trace")
 		p.WaitFor(`files.length === 2 && files[1].fileName`)
 		var trace struct {
@@ -179,7 +179,7 @@ func checkCommandPrintsSentences(t *testing.T, s *systemtest.TestAgent, p *syste
 		t.Errorf("the page has only the sentences %q", sentences)
 	}
 	for _, sentence := range sentences {
-		text, _, _ := strings.Cut(sentence, "its process has run for ")
+		text, _, _ := strings.Cut(sentence, "up for ")
 		if !strings.Contains(out.String(), text) {
 			t.Errorf("the command does not print %q:\n%s", text, &out)
 		}

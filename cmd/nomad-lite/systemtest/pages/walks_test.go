@@ -55,7 +55,7 @@ func TestUIWalks(t *testing.T) {
 	p.Click("report")
 	p.Click(jobs.report.ID[:8])
 	p.Click("Time line")
-	p.WaitText(".problem", "main: the slowest step was its hook script (prestart), which took ")
+	p.WaitText(".problem", "main: slowest step: prestart hook script (")
 	p.WaitText(".span-details dd", "prestart")
 	p.WaitFor(`document.querySelector(".span-details").checkVisibility()`)
 	p.ScreenshotIfEnabled("ui-slow-hook")
