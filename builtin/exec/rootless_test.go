@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess/processtest"
-	"github.com/nomad-lite/nomad-lite/internal/slowtest"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/slowtest"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )

@@ -4,7 +4,7 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/internal/goldenfields"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/goldenfields"
 )
 
 // The driver of another build reads the state of a running task.

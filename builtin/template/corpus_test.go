@@ -27,7 +27,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/builtin/template/evaluate"
 	"github.com/nomad-lite/nomad-lite/builtin/template/evaluators"
-	"github.com/nomad-lite/nomad-lite/internal/shareddir"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/shareddir"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 

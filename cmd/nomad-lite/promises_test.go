@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/internal/docpage"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/docpage"
 )
 
 // asset is a column of the table of promises.

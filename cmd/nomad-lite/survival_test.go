@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/internal/docpage"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/docpage"
 )
 
 // survival is a row of the table in docs/explanation/what-survives.md: an event, and what follows from it.

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/internal/promises"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/promises"
 )
 
 const promisesFile = "metrics.txt"

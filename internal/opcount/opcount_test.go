@@ -53,7 +53,7 @@ var operationCalls = map[string]string{
 // uncounted are the packages whose operations are not counted: the command line and its tests, programs that help tests,
 // and processes that cannot report counts.
 var uncounted = []string{
-	"cmd", "internal/tools", "internal/endurance", "internal/peers", "internal/osprocess/processtest", "internal/groupexec",
+	"cmd", "internal/tools", "internal/testsupport", "internal/osprocess/processtest", "internal/groupexec",
 	"sdk/sdktest", "sdk/examples", "plugins/driver/drivertest", "builtin/docker/dockertest",
 	"plugins/host/keeper/keeperserver", // nomad_lite_plugin_restarts_total counts the plugins that it starts
 	"builtin/artifact/walk.go",         // runs in a process that is confined

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/descriptorpb"
 
-	"github.com/nomad-lite/nomad-lite/internal/promises"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/promises"
 	"github.com/nomad-lite/nomad-lite/plugins/proto/hookpb"
 	"github.com/nomad-lite/nomad-lite/plugins/proto/taskspb"
 )

@@ -12,7 +12,7 @@ import (
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"github.com/nomad-lite/nomad-lite/internal/docpage"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/docpage"
 )
 
 // docs/reference/plugin-protocols.md is the .proto files with their comments.

@@ -3,7 +3,7 @@ package agent
 import (
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/internal/docpage"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/docpage"
 )
 
 func TestReferenceServices(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/internal/goldenfields"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/goldenfields"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/internal/peers"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/peers"
 	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
 )
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/internal/peers"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/peers"
 )
 
 const movedJob = `

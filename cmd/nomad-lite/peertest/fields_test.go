@@ -12,7 +12,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/internal/golden"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/golden"
 )
 
 // fieldTableFile has a row for each field of the protocol. A row has the tests that show the field, or in their place the

@@ -19,7 +19,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/internal/peers"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/peers"
 )
 
 // waitTimeout limits how long an agent can take to become ready, a task to reach a status, and so on.

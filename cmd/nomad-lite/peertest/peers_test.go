@@ -7,7 +7,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/nomad-lite/nomad-lite/internal/peers"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/peers"
 )
 
 // removePeers removes the peers that tests have unpacked, and kills their processes: the stock agent leaves the log collectors of

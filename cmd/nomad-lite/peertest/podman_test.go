@@ -10,7 +10,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/nomad-lite/nomad-lite/builtin/docker/dockertest"
-	"github.com/nomad-lite/nomad-lite/internal/peers"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/peers"
 )
 
 // TestPodmanDriverLimitsMemory runs a container with the podman driver under both agents. The engine shows its limits.

@@ -17,7 +17,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/builtins"
 	"github.com/nomad-lite/nomad-lite/hclspec"
-	"github.com/nomad-lite/nomad-lite/internal/peers"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/peers"
 )
 
 // nomadDriverFiles are the file names under which the program ext-drivers serves Nomad's drivers. The driver mock_driver is

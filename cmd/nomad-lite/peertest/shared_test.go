@@ -10,7 +10,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/internal/peers"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/peers"
 )
 
 func programName() string { return filepath.Base(os.Args[0]) }

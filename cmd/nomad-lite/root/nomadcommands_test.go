@@ -12,7 +12,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
-	"github.com/nomad-lite/nomad-lite/internal/docpage"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/docpage"
 )
 
 // nomadCommand is a command of Nomad, and what nomad-lite makes of it.

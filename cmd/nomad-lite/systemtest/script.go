@@ -20,8 +20,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/internal/golden"
-	"github.com/nomad-lite/nomad-lite/internal/slowtest"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/golden"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/slowtest"
 )
 
 // NewScriptParams returns the parameters with which testscript runs the scripts of a directory, with the commands and

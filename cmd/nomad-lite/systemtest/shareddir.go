@@ -3,7 +3,7 @@ package systemtest
 import (
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/internal/shareddir"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/shareddir"
 )
 
 // SharedDirOrSkip returns the absolute path of a directory with samples of Nomad, which are not part of this

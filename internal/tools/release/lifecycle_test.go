@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// skipUnlessSlow skips a test that compiles the product, as internal/slowtest of the product's module does.
+// skipUnlessSlow skips a test that compiles the product, as internal/testsupport/slowtest of the product's module does.
 func skipUnlessSlow(t *testing.T) {
 	t.Helper()
 	if os.Getenv("NOMAD_LITE_SLOW") == "" || testing.Short() {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/internal/promises"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/promises"
 	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 )
 

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/internal/docpage"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/docpage"
 	"github.com/nomad-lite/nomad-lite/internal/metrics"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/internal/schematest"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/schematest"
 )
 
 // compileSchema returns the function that validates a file by the JSON Schema.

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nomad-lite/nomad-lite/internal/promises"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/promises"
 )
 
 const promisesFile = "agent-config.txt"

@@ -7,7 +7,7 @@ import (
 	"os/exec"
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/internal/golden"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/golden"
 )
 
 // pageTypesFile has the declarations with which tsc checks the modules of the web page.

@@ -17,7 +17,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/rogpeppe/go-internal/txtar"
 
-	"github.com/nomad-lite/nomad-lite/internal/golden"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/golden"
 	"github.com/nomad-lite/nomad-lite/runtime/core/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/services"

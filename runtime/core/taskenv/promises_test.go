@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/internal/promises"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/promises"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )

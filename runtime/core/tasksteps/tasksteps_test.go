@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/internal/docpage"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/docpage"
 )
 
 // resultsOfOneKindOfStep are results that only these steps have.

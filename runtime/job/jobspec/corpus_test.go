@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/internal/shareddir"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/shareddir"
 )
 
 // corpusDir returns the directory of Nomad's own job files with their JSON by Nomad. They are not

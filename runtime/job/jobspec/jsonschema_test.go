@@ -16,7 +16,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/hclspec/block"
-	"github.com/nomad-lite/nomad-lite/internal/schematest"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/schematest"
 )
 
 // shipDriver is a schema with each kind of part.

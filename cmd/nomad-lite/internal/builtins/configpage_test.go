@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
-	"github.com/nomad-lite/nomad-lite/internal/docpage"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/docpage"
 )
 
 // describedIn are the pages that describe the options of each builtin.

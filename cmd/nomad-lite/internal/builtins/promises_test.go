@@ -16,7 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/script"
 	"github.com/nomad-lite/nomad-lite/builtin/template"
 	"github.com/nomad-lite/nomad-lite/hclspec"
-	"github.com/nomad-lite/nomad-lite/internal/promises"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/promises"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 

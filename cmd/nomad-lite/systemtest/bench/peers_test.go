@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
-	"github.com/nomad-lite/nomad-lite/internal/peers"
-	"github.com/nomad-lite/nomad-lite/internal/slowtest"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/peers"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/slowtest"
 )
 
 const (

@@ -15,7 +15,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/internal/peers"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/peers"
 )
 
 // diskScript is ledgerScript for a task that keeps a history on its ephemeral disk, in the directory of the allocation and in that of

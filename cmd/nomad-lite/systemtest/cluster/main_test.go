@@ -9,7 +9,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest/programs"
-	"github.com/nomad-lite/nomad-lite/internal/peers"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/peers"
 )
 
 func TestMain(m *testing.M) {

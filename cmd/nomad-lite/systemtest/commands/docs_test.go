@@ -11,10 +11,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
-	"github.com/nomad-lite/nomad-lite/internal/peers"
-	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/peers"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/slowtest"
 )
 
 func TestScripts(t *testing.T) {

@@ -15,8 +15,9 @@ import (
 	"time"
 
 	"github.com/creack/pty"
+
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
-	"github.com/nomad-lite/nomad-lite/internal/slowtest"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/slowtest"
 )
 
 // A terminal and the commands that print a state once show how far a download is. Commands that print a line

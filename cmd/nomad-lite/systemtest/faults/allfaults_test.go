@@ -7,7 +7,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/internal/endurance"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/endurance"
 )
 
 // faultCase is a case of TestAllFaults.

@@ -6,7 +6,7 @@ import (
 	execdriver "github.com/nomad-lite/nomad-lite/builtin/exec"
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
-	"github.com/nomad-lite/nomad-lite/internal/endurance"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/endurance"
 )
 
 // TestShortTasks is TestInterruptedStarts with batch tasks of 20 ms. Most of the tasks whose plugin is killed during their start

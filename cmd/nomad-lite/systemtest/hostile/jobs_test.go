@@ -18,8 +18,8 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/builtin/docker/dockertest"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
-	"github.com/nomad-lite/nomad-lite/internal/endurance"
-	"github.com/nomad-lite/nomad-lite/internal/slowtest"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/endurance"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/slowtest"
 )
 
 // A job with hostile values gets what its operator gives to it, and nothing more. A refused job is correct, one that hangs is

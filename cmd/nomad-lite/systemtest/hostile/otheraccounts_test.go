@@ -26,8 +26,8 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
-	"github.com/nomad-lite/nomad-lite/internal/endurance"
-	"github.com/nomad-lite/nomad-lite/internal/slowtest"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/endurance"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/slowtest"
 	"golang.org/x/sys/unix"
 )
 

@@ -18,7 +18,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
-	"github.com/nomad-lite/nomad-lite/internal/endurance"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/endurance"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/clustertest"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"

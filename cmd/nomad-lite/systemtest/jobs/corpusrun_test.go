@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
-	"github.com/nomad-lite/nomad-lite/internal/slowtest"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/slowtest"
 )
 
 // corpusRunRefusals are what `nomad-lite run` may report as missing, each with the remedy that the message must have.

@@ -27,8 +27,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/docker/dockertest"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/internal/netns"
-	"github.com/nomad-lite/nomad-lite/internal/peers"
-	"github.com/nomad-lite/nomad-lite/internal/slowtest"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/peers"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/slowtest"
 )
 
 // realisticDir has job files as users write them.

@@ -16,7 +16,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 	"github.com/hashicorp/nomad/api"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
-	"github.com/nomad-lite/nomad-lite/internal/slowtest"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/slowtest"
 )
 
 // hostileName is a name of a job or a task that would run a script if a page parsed it as HTML.

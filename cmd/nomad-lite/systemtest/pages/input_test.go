@@ -8,7 +8,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
-	"github.com/nomad-lite/nomad-lite/internal/slowtest"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/slowtest"
 )
 
 // TestUIInput uses what a job gets from its users while it runs: actions, the input of a dispatch, the promotion of canaries.

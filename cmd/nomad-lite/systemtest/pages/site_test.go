@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
-	"github.com/nomad-lite/nomad-lite/internal/slowtest"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/slowtest"
 )
 
 // TestDocsSiteAccessible checks pages of the site of the documentation on a screen and on a phone, with light and dark colours, and its search:

@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
-	"github.com/nomad-lite/nomad-lite/internal/golden"
-	"github.com/nomad-lite/nomad-lite/internal/slowtest"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/golden"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/slowtest"
 )
 
 const ownModule = "github.com/nomad-lite/nomad-lite"

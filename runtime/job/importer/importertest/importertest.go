@@ -10,7 +10,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/internal/golden"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/golden"
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/job/importer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/internal/golden"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/golden"
 )
 
 // A generated part of a page is between these two lines.

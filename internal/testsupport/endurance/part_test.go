@@ -18,7 +18,7 @@ func examplePart() part {
 
 // The rows of the document must have the form that parts print.
 func TestDocumentedPartsParse(t *testing.T) {
-	text, err := os.ReadFile("../../docs/endurance.md")
+	text, err := os.ReadFile("../../../docs/endurance.md")
 	if err != nil {
 		t.Fatal(err)
 	}

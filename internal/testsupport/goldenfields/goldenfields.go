@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nomad-lite/nomad-lite/internal/golden"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/golden"
 )
 
 // Record is the name and the Go type of one kind of stored values.

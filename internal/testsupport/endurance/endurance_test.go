@@ -140,7 +140,7 @@ func TestReport(t *testing.T) {
 				t.Fatalf("parts %v, want 1\n%s", parts, &out)
 			}
 			p := parts[0]
-			if p.result != test.want || p.testName != "internal/endurance.TestLong" || p.firstSeed != 7 || p.unit != "iterations" || !strings.HasPrefix(p.loadText, "1 task; ") || test.wantCount != 0 && p.count != test.wantCount {
+			if p.result != test.want || p.testName != "internal/testsupport/endurance.TestLong" || p.firstSeed != 7 || p.unit != "iterations" || !strings.HasPrefix(p.loadText, "1 task; ") || test.wantCount != 0 && p.count != test.wantCount {
 				t.Errorf("got %v\n%s", p, &out)
 			}
 			if test.want == "passed" && (p.count < 4 || p.duration < time.Second) {

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/internal/docpage"
-	"github.com/nomad-lite/nomad-lite/internal/golden"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/docpage"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/golden"
 )
 
 // separator is between the name and the value of a promise.

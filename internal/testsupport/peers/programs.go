@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/internal/slowtest"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/slowtest"
 )
 
 const folderEnvVar = "NOMAD_LITE_PEERS"
