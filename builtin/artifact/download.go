@@ -109,6 +109,7 @@ func readRequestAndDownload(stdin io.Reader, reportWriter io.Writer) error {
 }
 
 // downloader makes one download into the staging directory, the working directory of its process.
+// It is large because all kinds of sources need the request and the parsed source.
 type downloader struct {
 	downloadRequest
 	*parsedSource

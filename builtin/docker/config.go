@@ -15,6 +15,7 @@ import (
 )
 
 // pluginConfig is the `plugin "docker" { config { … } }` block.
+// It is large because the options of all parts stand in one block of the configuration.
 type pluginConfig struct {
 	Endpoint             string             `codec:"endpoint"` // address of the engine; empty means DOCKER_HOST, or the default socket
 	TLS                  tlsConfig          `codec:"tls"`

@@ -9,6 +9,7 @@ import (
 )
 
 // taskConfig is the `config` block of a task.
+// It is large because the options of all parts stand in one block of a job.
 type taskConfig struct {
 	imageConfig
 	commandConfig

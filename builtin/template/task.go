@@ -53,6 +53,7 @@ type renderResult struct {
 }
 
 // templateFile is one template of the task and its output.
+// It is large because it has the settings of the block, too.
 type templateFile struct {
 	templateBlock
 	outputPath   rootedPath

@@ -66,6 +66,7 @@ func (s *Scheduler) DeleteUnneededRecordsOfAnyAge(ctx context.Context) (index ui
 }
 
 // garbageCollection is a schedulerTxn for deleting unneeded records.
+// It is large because it has the methods of the transaction, too.
 type garbageCollection struct {
 	*schedulerTxn
 	GCConfig

@@ -32,6 +32,7 @@ var terminalAllocActions = map[string]map[string]terminalAllocAction{
 
 // groupPlan is a plan's part for one job group. classifyOrStopAlloc puts each allocation that counts for the group into one of
 // the lists.
+// It is large because a group changes the plan, too.
 type groupPlan struct {
 	*planner
 	taskGroup           *api.TaskGroup

@@ -72,6 +72,7 @@ func Plan(in PlanInput) PlanChanges {
 }
 
 // planner holds the state for one Plan call.
+// It is large because the groups of a job are planned together.
 type planner struct {
 	PlanInput
 	currentDeployment   *api.Deployment // copy of the current version's deployment, or nil

@@ -17,6 +17,7 @@ import (
 const maxJobVersions = 6
 
 // jobVersions is a schedulerTxn for storing, marking and deleting jobs and their versions.
+// It is large because it has the methods of the transaction, too.
 type jobVersions struct{ *schedulerTxn }
 
 // registerVersionIfChanged stores the job as the version after old, the stored job or nil, and returns the stored version. If

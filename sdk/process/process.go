@@ -92,6 +92,7 @@ type Command struct {
 // Process is a [ProcessWithoutExec] in whose environment other commands can run. It implements the
 // interfaces of a ProcessWithoutExec, and sdk.Execer. A driver that does not offer other commands returns
 // a ProcessWithoutExec, or does not declare driver.Capabilities.Exec.
+// It is large because it has the methods of a ProcessWithoutExec, too.
 type Process struct{ *ProcessWithoutExec }
 
 // ProcessWithoutExec is a task that runs as an operating system process, in a session and process group

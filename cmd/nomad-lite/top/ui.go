@@ -41,6 +41,7 @@ type program struct {
 }
 
 // ui is the live table, a tea.Model. The goroutine that calls Update owns all fields. Other goroutines send it messages.
+// It is large because bubbletea has one model for all views.
 type ui struct {
 	program
 	options

@@ -18,6 +18,7 @@ import (
 // allocTasks starts, restarts and stops the allocation's tasks by the rules for several tasks. Its fields do not change:
 // the changing data is in the allocState, the task runners and the coordinator. Its methods may be called concurrently,
 // except that calls of reconcile must not overlap, nor calls of applyVersionUnlessOlder.
+// It is large because it has the methods of the set, too.
 type allocTasks struct {
 	taskSet
 	state            *allocState

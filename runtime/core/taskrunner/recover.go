@@ -14,6 +14,7 @@ import (
 // driver again about an interrupted start. An interrupted start has no stored handle, because that agent died after it had put
 // the id and before it put the handle, or because the plugin process died during StartTask. The recoverer belongs to Run's
 // goroutine and, before Run, to the callers that prepare it.
+// It is large because it is the Runner, too, whose records and requests it needs.
 type recoverer struct {
 	*Runner
 	start processStart // an earlier agent's interrupted start, then the run's last start

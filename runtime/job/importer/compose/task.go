@@ -13,6 +13,7 @@ import (
 )
 
 // task is the parts of a task that are written after the config block.
+// It is large because a task comes from a service and from the rest of the file.
 type task struct {
 	*converter
 	*service

@@ -18,7 +18,7 @@ import (
 // could not unmount them. The tasks were started by an earlier version, or by an agent without this mount.
 var errMountsBelow = errors.New("tasks that were started without this mount have mounts in it: stop them, or reboot, and restart the agent")
 
-// allocsRootDir is the directory for all allocations.
+// allocsRootDir is the directory for all allocations. It is large because it has the methods of any directory, too.
 type allocsRootDir struct{ *dirHandle }
 
 func openAllocsRoot(path string) (allocsRootDir, error) {

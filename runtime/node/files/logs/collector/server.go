@@ -93,6 +93,7 @@ type collectorServer struct {
 }
 
 // serverStream is a stream with the agents' requests for it.
+// It is large because it is a stream, too.
 type serverStream struct {
 	stream
 	subscribers                 []*agentConn // agents that get a report of the next output
