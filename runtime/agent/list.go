@@ -67,7 +67,7 @@ var allServices = []service{
 	{Name: "plugin processes", Open: startPlugins, Close: stopPlugins, Run: runPluginProcesses},
 	{Name: "disk reserve", Run: runDiskReserve},
 	{Name: "clock", Run: runClock},
-	{Name: "memory", From: servicelist.AfterRegistration, Run: runMemory}, // tasks start from here on
+	{Name: "memory", From: servicelist.AfterRegistration, Run: runMemory}, // from the registration on tasks start
 	{Name: "destroy timeout", In: servicelist.EphemeralAgent, From: servicelist.AtShutdown, Until: servicelist.RunnersReturned, Run: runDestroyTimeout},
 }
 

@@ -87,9 +87,16 @@ func TestConditionsOfFacts(t *testing.T) {
 			fmt.Fprintf(&text, "%s %s %s (%s)\n  %s.\n  %s.\n    %s\n", c.Severity, c.Kind, c.Object, c.Part, c.Summary, c.Remedy, strings.Join(c.Commands, "\n    "))
 		}
 	}
+	page, err := os.ReadFile("../../../docs/reference/conditions.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, k := range Kinds() {
 		if !found[k.Kind] {
 			t.Errorf("no case has the condition %s", k.Kind)
+		}
+		if row := fmt.Sprintf("| `%s` | %s |", k.Kind, k.Severity); !strings.Contains(string(page), row) {
+			t.Errorf("docs/reference/conditions.md has no row %q", row)
 		}
 	}
 	golden.Check(t, "testdata/conditions.txt", text.String())

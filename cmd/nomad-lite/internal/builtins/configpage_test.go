@@ -11,7 +11,7 @@ import (
 
 // describedIn are the pages that describe the options of each builtin.
 var describedIn = map[string]string{
-	"docker": "docker.md", "exec": "exec.md", "java": "exec.md#java", "qemu": "qemu.md", "raw_exec": "exec.md",
+	"docker": "docker.md", "exec": "exec.md", "java": "exec.md#java", "qemu": "qemu.md", "raw_exec": "../how-to/run.md#drivers",
 	"artifact": "agent.md#artifacts", "script": "hooks.md", "template": "agent.md#templates",
 }
 

@@ -193,8 +193,7 @@ func (m *brokenMachine) checkHealth(found conditions.Condition) {
 	}
 }
 
-// TestConditions breaks a machine in each way that is a condition of the agent. All views have the condition with its
-// remedy. Conditions of the whole machine are in TestVM/clock. A node is not ready for seconds of a start only, and knows no
+// TestConditions breaks a machine in each way of the list. All views have the condition with its remedy. Conditions of the whole machine are in TestVM/clock. A node is not ready for seconds of a start only, and knows no
 // server only in a cluster.
 func TestConditions(t *testing.T) {
 	if os.Geteuid() != 0 {
