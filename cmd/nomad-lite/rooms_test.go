@@ -236,6 +236,18 @@ func TestClusterNodeLinksNoScheduler(t *testing.T) {
 	}
 }
 
+// TestAgentLinksNoExporter checks that the agent does not link the export of traces, which a program adds as an extension.
+func TestAgentLinksNoExporter(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", modulePathPrefix+"runtime/agent").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	linked := strings.Fields(string(out))
+	if !slices.Contains(linked, modulePathPrefix+"runtime/agent/servicelist") || slices.Contains(linked, modulePathPrefix+"runtime/agent/otlp") {
+		t.Error("runtime/agent links runtime/agent/otlp, or has no package servicelist")
+	}
+}
+
 // testImportsMark precedes the imports of a package's tests.
 const testImportsMark = "(tests)"
 

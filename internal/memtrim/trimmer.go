@@ -27,8 +27,8 @@ type Trimmer struct {
 	mu                sync.Mutex
 	timer             *time.Timer
 	isBusy            bool
-	originalGCPercent int32 // percentage before Start
-	running           bool  // Start was called, and Stop was not
+	originalGCPercent int32    // percentage before Start
+	running           bool     // Start was called, and Stop was not
 	gcStats           []uint64 // see readGCStats; allocated once
 }
 

@@ -6,12 +6,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/nomad-lite/nomad-lite/runtime/agent/agentplugins"
-	"github.com/nomad-lite/nomad-lite/runtime/agent/clusternode"
-	"github.com/nomad-lite/nomad-lite/runtime/agent/datadirectory"
-	"github.com/nomad-lite/nomad-lite/runtime/agent/hostservice"
-	"github.com/nomad-lite/nomad-lite/runtime/agent/servicelist"
-
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
@@ -22,8 +16,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/agentplugins"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/clusternode"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/datadirectory"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/hostservice"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/httpapi"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/servicelist"
 	"github.com/nomad-lite/nomad-lite/runtime/core/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/core/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/core/timeline"
@@ -296,6 +295,7 @@ func (a *Agent) Run(ctx context.Context) {
 	}
 	a.cluster.SendLastStates(ctx)
 	running.EndPhase(servicelist.AgentLeaves)
+	a.cluster.Close() // also if the node was never registered: hooks of restored tasks may have read
 	if a.dataDirectory.IsTemporary {
 		a.allocs.RemoveDirsOfAllEndedAllocs() // also removes resources created by hooks outside of the allocation directories
 	}

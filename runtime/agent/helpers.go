@@ -71,7 +71,7 @@ func (h *helperProcesses) close(d *remainingProcessDecider) error {
 	if h.keeper != nil {
 		remaining := new(remainingProcesses)
 		if !h.dataDirectory.IsStateEphemeral {
-			remaining = d.decisionWithoutAllocs(h.keeper)
+			remaining = d.decidedOrDecide(h.keeper)
 		}
 		var err error
 		h.dataDirectory.KeeperEnded, err = h.shutDownKeeperUnlessTasksMayRun(remaining)

@@ -3,14 +3,10 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"time"
-
-	"github.com/nomad-lite/nomad-lite/runtime/agent/agentplugins"
-	"github.com/nomad-lite/nomad-lite/runtime/agent/clusternode"
-	"github.com/nomad-lite/nomad-lite/runtime/agent/datadirectory"
-	"github.com/nomad-lite/nomad-lite/runtime/agent/servicelist"
 
 	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/internal/clock"
@@ -19,13 +15,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/agentplugins"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/clusternode"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/datadirectory"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/servicelist"
 	"github.com/nomad-lite/nomad-lite/runtime/core"
 	"github.com/nomad-lite/nomad-lite/runtime/core/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/core/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/core/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/explain/conditions"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskapi"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/builtinhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
@@ -39,6 +40,7 @@ type service = servicelist.Service[*Agent]
 
 // allServices are the services of all agents, in the order in which they are opened. They are closed in reverse order.
 var allServices = []service{
+	{Name: "configuration", Open: checkConfiguration},
 	{Name: "data directory", Open: openDataDirectory, Close: closeDataDirectory},
 	// The fingerprint takes as long as the keeper start, and needs neither the state nor the helper processes.
 	{Name: "fingerprint", Open: startFingerprint, Close: endFingerprint},
@@ -48,7 +50,7 @@ var allServices = []service{
 	{Name: "helper processes", Open: openHelperProcesses, Close: closeHelperProcesses},
 	{Name: "unknown allocations", Open: openOrphanCleaner, From: servicelist.AfterRegistration, Run: runOrphanCleaner},
 	{Name: "machine", Open: openMachine},
-	{Name: "plugins", Open: openPlugins, Run: runPlugins},
+	{Name: "plugins", Open: openPlugins, Close: closePlugins, Run: runPlugins},
 	{Name: "node", Open: openNode, Run: runNode},
 	{Name: "volumes", Run: runVolumes},
 	{Name: "scheduler", Open: openScheduler},
@@ -93,7 +95,9 @@ func newExtensionService(e Extension) service {
 	return service{
 		Name: e.Name(),
 		Open: func(_ context.Context, a *Agent) error {
-			if tracer, ok := e.(AllocTracer); ok {
+			if tracer, ok := e.(AllocTracer); ok && a.newAllocTrace != nil {
+				return fmt.Errorf("extension %q: another one receives the spans of allocations", e.Name())
+			} else if ok {
 				a.newAllocTrace = tracer.NewAllocTrace
 			}
 			return e.Open(ExtensionInput{
@@ -120,15 +124,18 @@ func openWith(ctx context.Context, c Config, list []service) (*Agent, error) {
 	return a, nil
 }
 
-func openDataDirectory(ctx context.Context, a *Agent) (err error) {
+// checkConfiguration checks what needs no other service.
+func checkConfiguration(_ context.Context, a *Agent) error {
 	if limit, err := osprocess.RaiseOwnDescriptorLimit(); err != nil {
 		a.logger.Debug("limit of open files not raised", "limit", limit, "error", err)
 	}
 	if rules := a.config.HookRules; len(rules) > 0 {
-		if err := pluginhooks.CheckRulesAgainstCatalog(rules, a.config.Plugins.Entries()); err != nil {
-			return err
-		}
+		return pluginhooks.CheckRulesAgainstCatalog(rules, a.config.Plugins.Entries())
 	}
+	return nil
+}
+
+func openDataDirectory(ctx context.Context, a *Agent) (err error) {
 	a.dataDirectory, err = datadirectory.MakeAndLock(ctx, datadirectory.Options{
 		Path: a.config.DataDir, IsStateEphemeral: a.config.hasEphemeralState(), AllowSetuidAndDevicesInAllocs: a.config.AllowSetuidAndDevicesInAllocs, Logger: a.logger,
 	})
@@ -266,6 +273,13 @@ func openPlugins(_ context.Context, a *Agent) error {
 	return nil
 }
 
+func closePlugins(a *Agent) error {
+	if a.plugins != nil {
+		a.plugins.Devices.Close()
+	}
+	return nil
+}
+
 func runPlugins(ctx context.Context, a *Agent) { a.plugins.RunBackgroundLoops(ctx) }
 
 func openNode(_ context.Context, a *Agent) error {
@@ -321,9 +335,7 @@ func openClusterNode(ctx context.Context, a *Agent) (err error) {
 }
 
 func closeClusterNode(a *Agent) error {
-	if a.cluster != nil {
-		a.cluster.Close()
-	}
+	a.cluster.Close() // Run has closed it, unless it was not called
 	return nil
 }
 
@@ -427,15 +439,18 @@ func openAllocations(_ context.Context, a *Agent) error {
 
 // runOutputLosses adds events about lost or resumed output to the tasks, and makes the agent look at its conditions.
 func runOutputLosses(ctx context.Context, a *Agent) {
-	for losses := a.helperProcesses.logCollector.Losses().Changed(); ; {
-		select {
-		case loss := <-losses:
-			emitOutputLoss(a.allocs, loss)
-			a.conditions.LookNow()
-		case <-ctx.Done():
-			return
-		}
+	select {
+	case <-a.allocs.StoredAllocsLoaded(): // earlier, the tasks are not there
+	case <-ctx.Done():
+		return
 	}
+	losses := a.helperProcesses.logCollector.Losses()
+	losses.Handle(func(loss logs.OutputLoss) {
+		emitOutputLoss(a.allocs, loss)
+		a.conditions.LookNow()
+	})
+	<-ctx.Done()
+	losses.Handle(nil)
 }
 
 func openConditions(_ context.Context, a *Agent) error {
@@ -474,7 +489,7 @@ func stopPlugins(a *Agent) error {
 	if !a.dataDirectory.IsStateEphemeral {
 		a.remainingProcessDecider.decideRemainingProcesses(a.allocs.PluginsNeededAfterShutdown(), a.helperProcesses.keeper, a.plugins.Supervisor.PIDsWithoutTasks())
 	}
-	a.plugins.Close()
+	a.plugins.Stop()
 	return nil
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperserver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
@@ -120,14 +121,22 @@ func TestAgentThatCannotOpen(t *testing.T) {
 		c.EphemeralState = isEphemeral
 		openErr := errors.New("no memory")
 		for i, s := range servicesOf(&c) {
-			failing := service{Name: "failing", Open: func(context.Context, *Agent) error { return openErr }}
-			a := &Agent{logger: c.Logger, config: c, services: servicelist.NewList(slices.Insert(servicesOf(&c), i+1, failing), c.Logger)}
+			list := servicesOf(&c)
+			list[i].Open = func(ctx context.Context, a *Agent) error {
+				if s.Open != nil {
+					if err := s.Open(ctx, a); err != nil {
+						return err
+					}
+				}
+				return openErr
+			}
+			a := &Agent{logger: c.Logger, config: c, services: servicelist.NewList(list, c.Logger)}
 			if err := a.services.Open(t.Context(), a); err != openErr {
-				t.Errorf("%s agent, failure after %s: %v", kind, s.Name, err)
+				t.Errorf("%s agent, failure of %s: %v", kind, s.Name, err)
 			}
 			k := a.helperProcesses
 			if err := a.Close(); err != nil {
-				t.Errorf("%s agent, failure after %s: close: %v", kind, s.Name, err)
+				t.Errorf("%s agent, failure of %s: close: %v", kind, s.Name, err)
 			}
 			if k != nil {
 				waitForExit(t, k.keeper.Status().KeeperProcess, s.Name)
@@ -135,6 +144,21 @@ func TestAgentThatCannotOpen(t *testing.T) {
 		}
 		runUntilRegistered(t, c, servicesOf(&c))
 	}
+}
+
+// The callback for the keeper can fail an Open that has started a keeper.
+func TestAgentWhoseKeeperIsRefused(t *testing.T) {
+	c := newTestConfig(t)
+	refusal := errors.New("the port is in use")
+	var k osprocess.ID
+	c.OnKeeperRunning = func(_ context.Context, client *keeper.Client) error {
+		k = client.Status().KeeperProcess
+		return refusal
+	}
+	if _, err := Open(t.Context(), c); !errors.Is(err, refusal) {
+		t.Errorf("open: %v", err)
+	}
+	waitForExit(t, k, "helper processes")
 }
 
 func waitForExit(t *testing.T, keeper osprocess.ID, failingAfter string) {

@@ -96,9 +96,9 @@ func (r *remainingProcessDecider) decideRemainingProcesses(pluginsOfTasks map[co
 	return remaining
 }
 
-// decisionWithoutAllocs returns the result of decideRemainingProcesses. If it was not called, because the agent has started no
-// plugins, decisionWithoutAllocs calls it.
-func (r *remainingProcessDecider) decisionWithoutAllocs(k *keeper.Client) *remainingProcesses {
+// decidedOrDecide returns the last result of decideRemainingProcesses. If it was not called, because the agent has started no
+// plugins, decidedOrDecide calls it.
+func (r *remainingProcessDecider) decidedOrDecide(k *keeper.Client) *remainingProcesses {
 	if remaining := r.decision.Load(); remaining != nil {
 		return remaining
 	}

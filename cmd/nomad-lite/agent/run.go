@@ -111,7 +111,11 @@ func (r *runningAgent) announceWhenReady(ctx context.Context) {
 func (r *runningAgent) printServices() {
 	table := output.NewTable("Service", "Opened in")
 	for _, s := range r.agent.Services() {
-		table.AddRow(s.Name, s.Duration.Round(10*time.Microsecond))
+		duration := ""
+		if s.Duration > 0 {
+			duration = s.Duration.Round(10 * time.Microsecond).String()
+		}
+		table.AddRow(s.Name, duration)
 	}
 	page := output.NewPage(r.streams)
 	page.AddTable(table)

@@ -19,7 +19,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/devices"
 )
 
-// Manager has an agent's plugins, with their hooks and devices. Its methods may be called concurrently.
+// Manager has an agent's plugins, with their hooks and devices. CreateHooks, StartHostService, Start and Stop are called once, in this
+// order; the other methods may be called concurrently after CreateHooks.
 type Manager struct {
 	Supervisor        *supervisor.Supervisor
 	pluginInfoTracker *pluginInfoTracker
@@ -28,13 +29,13 @@ type Manager struct {
 	hookService       *hostservice.HostService   // serves hooks' requests to the agent; nil before StartHostService
 	logger            hclog.Logger
 
-	hookRulesChanged chan struct{} // reload sends a value
+	hookRulesChanged chan struct{} // Reload sends a value
 
 	stopSupervisor context.CancelFunc // stops the supervisor; nil before Start
 	supervisorWG   sync.WaitGroup     // waits for the supervisor
 }
 
-// New returns a manager without started plugins. The caller must call Close.
+// New returns a manager without started plugins. The caller must close its Devices.
 func New(c supervisor.Config, cache Cache, statsInterval time.Duration) *Manager {
 	cached := loadCachedPlugins(cache, c.Logger)
 	c.LastServedKey = cached.cachedPluginKey
@@ -50,7 +51,7 @@ func New(c supervisor.Config, cache Cache, statsInterval time.Duration) *Manager
 
 // Start starts the supervisor, which starts the plugins. It does not wait for them.
 //
-// The plugins run until Close is called, even if ctx ends earlier, because tasks need their drivers
+// The plugins run until Stop is called, even if ctx ends earlier, because tasks need their drivers
 // until they are stopped.
 func (p *Manager) Start(ctx context.Context, tasks supervisor.Tasks) {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -100,12 +101,11 @@ func (p *Manager) Reload(plugins *catalog.Catalog, rules []pluginhooks.OperatorR
 	wait.Notify(p.hookRulesChanged)
 }
 
-// Close rejects hook requests, ends statistics collection, and stops the supervisor.
-func (p *Manager) Close() {
+// Stop rejects hook requests, and stops the supervisor.
+func (p *Manager) Stop() {
 	if p.hookService != nil {
 		p.hookService.Close()
 	}
-	p.Devices.Close()
 	if p.stopSupervisor != nil {
 		p.stopSupervisor()
 		p.supervisorWG.Wait()

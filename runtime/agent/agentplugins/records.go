@@ -32,6 +32,7 @@ type ProcessRecordStore struct {
 
 var _ supervisor.RecordStore = (*ProcessRecordStore)(nil)
 
+// NewProcessRecordStore returns the records in the state and in the data directory at the path dataDir.
 func NewProcessRecordStore(s *store.Store, dataDir string, logger hclog.Logger) *ProcessRecordStore {
 	p := &ProcessRecordStore{store: s, filePath: filepath.Join(dataDir, datadirectory.PluginProcessesFile), logger: logger}
 	content, err := os.ReadFile(p.filePath)

@@ -264,8 +264,13 @@ func (n *Node) SendLastStates(ctx context.Context) {
 	}
 }
 
-// Close ends reads of variables and services that are in progress. Run must have returned.
-func (n *Node) Close() { n.data.Close() }
+// Close ends reads of variables and services that are in progress. Run must have returned. It may be called twice, and does
+// nothing if n is nil.
+func (n *Node) Close() {
+	if n != nil {
+		n.data.Close()
+	}
+}
 
 // Replica returns the node's part of the servers' state.
 func (n *Node) Replica() *replica.Replica { return n.replica }
@@ -282,13 +287,8 @@ func (n *Node) Data() *workload.Data { return n.data }
 // Fetcher returns the fetcher of data from other nodes.
 func (n *Node) Fetcher() *migration.Fetcher { return n.peers.fetcher }
 
-// ServerAddrs returns the addresses of the known servers. It returns nil if n is nil.
-func (n *Node) ServerAddrs() []string {
-	if n == nil {
-		return nil
-	}
-	return n.pool.Addrs()
-}
+// ServerAddrs returns the addresses of the known servers.
+func (n *Node) ServerAddrs() []string { return n.pool.Addrs() }
 
 // CheckMode returns an error if allocations run that the agent would end, because the data directory was used by an agent that
 // schedules for itself and the configuration names servers, or the other way around. It stores the mode.

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/internal/testsupport/docpage"
 	"github.com/nomad-lite/nomad-lite/internal/metrics"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/docpage"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 )

@@ -116,7 +116,7 @@ func (s *SocketDir) ListenForHooks() (net.Listener, error) {
 }
 
 // StartRestoringRemovedSockets starts a goroutine that calls RestoreMissingDirAndSockets whenever a file is removed from the
-// directory, until StopWatching or close is called. If inotify is not available, StartRestoringRemovedSockets does nothing: the
+// directory, until StopWatching or Close is called. If inotify is not available, StartRestoringRemovedSockets does nothing: the
 // supervisor also calls RestoreMissingDirAndSockets before each plugin start.
 func (s *SocketDir) StartRestoringRemovedSockets() {
 	w, err := newRemovalWatcher()

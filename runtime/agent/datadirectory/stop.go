@@ -32,7 +32,7 @@ type StopOptions struct {
 	OnKill               func(count int) // OnKill is called before Stop kills the given number of processes; it may be nil
 
 	// IsHostProcessDriver reports whether a driver's tasks are processes of this machine, and DecodeTaskProcess decodes a task's
-	// main process as Config.DecodeTaskProcess does. They may be nil: then each task may be a container, and the state has no
+	// main process as agent.Config.DecodeTaskProcess does. They may be nil: then each task may be a container, and the state has no
 	// task process.
 	IsHostProcessDriver func(driver string) bool
 	DecodeTaskProcess   func(driver string, driverState []byte) (process TaskProcess, known bool)

@@ -35,7 +35,7 @@ type AllocFiles interface {
 	OpenAllocFiles(allocID string) (*taskfiles.AllocDir, error)
 }
 
-// JobPlugins are the plugins that check jobs. agent.Plugins implements it.
+// JobPlugins are the plugins that check jobs. agentplugins.Manager implements it.
 type JobPlugins interface {
 	// CheckHookAttachments checks the hooks that a canonical job attaches. It returns the mistakes in the
 	// attachments, and the errors of hooks that cannot be checked now.

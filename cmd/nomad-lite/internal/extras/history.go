@@ -2,6 +2,7 @@ package extras
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 
 	"github.com/nomad-lite/nomad-lite/internal/hoststats"
@@ -26,6 +27,7 @@ func (*UsageHistory) Name() string { return "usage history" }
 
 // Open implements agent.Extension.
 func (u *UsageHistory) Open(in agent.ExtensionInput) error {
+	_ = os.Remove(filepath.Join(in.DataDir, "run.history")) // version 0.1 left it if nomad-lite run was killed
 	u.Recorder = history.NewRecorder(filepath.Join(in.DataDir, historyFile), in.Logger)
 	return nil
 }

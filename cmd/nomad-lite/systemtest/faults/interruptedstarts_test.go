@@ -23,8 +23,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest/programs"
-	"github.com/nomad-lite/nomad-lite/internal/testsupport/endurance"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/endurance"
 	"github.com/nomad-lite/nomad-lite/internal/testsupport/slowtest"
 )
 

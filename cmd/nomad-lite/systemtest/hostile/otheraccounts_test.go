@@ -25,10 +25,11 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/internal/testsupport/endurance"
 	"github.com/nomad-lite/nomad-lite/internal/testsupport/slowtest"
-	"golang.org/x/sys/unix"
 )
 
 // These are the users of tasks, and the intruders' accounts. Only nobody, which owns the shared

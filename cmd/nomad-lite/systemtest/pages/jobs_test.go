@@ -12,6 +12,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 	"github.com/hashicorp/nomad/api"
+
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/internal/testsupport/slowtest"
 )

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
+
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/internal/testsupport/slowtest"
 )

@@ -19,9 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
-	"github.com/nomad-lite/nomad-lite/internal/testsupport/golden"
 	"github.com/nomad-lite/nomad-lite/internal/netns"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/golden"
 	"github.com/nomad-lite/nomad-lite/internal/testsupport/slowtest"
 )
 

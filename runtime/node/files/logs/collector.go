@@ -181,7 +181,7 @@ func New(conf Config) (*CollectorClient, error) {
 		streamAdded:              make(chan struct{}),
 		descriptorsFreed:         make(chan struct{}),
 		hasTasksChanged:          make(chan struct{}, 1),
-		losses:                   &LossTracker{changed: make(chan OutputLoss, maxWaitingLosses)},
+		losses:                   &LossTracker{lossByStream: make(map[collectorwire.StreamKey]OutputLoss), unhandled: make(map[collectorwire.StreamKey]OutputLoss)},
 	}
 	c.wg.Go(func() { c.maintainConn(life) })
 	return c, nil

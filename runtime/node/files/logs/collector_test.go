@@ -551,7 +551,9 @@ func fillLogDir(t *testing.T) (s *fixture, losses <-chan OutputLoss, out *os.Fil
 	if os.Geteuid() != 0 {
 		t.Skip("mounts a tmpfs: needs root")
 	}
+	received := make(chan OutputLoss, 10)
 	s = newFixture(t, Config{})
+	s.collector.Losses().Handle(func(l OutputLoss) { received <- l })
 	if err := unix.Mount("tmpfs", s.logDir, "tmpfs", 0, "size=1m"); err != nil {
 		t.Skip("cannot mount a tmpfs:", err)
 	}
@@ -562,7 +564,7 @@ func fillLogDir(t *testing.T) (s *fixture, losses <-chan OutputLoss, out *os.Fil
 	if _, err := out.Write(data); err != nil {
 		t.Fatal(err)
 	}
-	return s, s.collector.Losses().Changed(), out, data
+	return s, received, out, data
 }
 
 func nextOutputLoss(t *testing.T, losses <-chan OutputLoss) OutputLoss {

@@ -7,23 +7,32 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs/collectorwire"
 )
 
-// maxWaitingLosses is the capacity of the LossTracker.Changed channel.
-const maxWaitingLosses = 256
-
 // LossTracker tracks the streams with output that cannot be written at present. Its methods may be called concurrently.
 type LossTracker struct {
-	changed chan OutputLoss
-
 	mu           sync.Mutex
 	lossByStream map[collectorwire.StreamKey]OutputLoss
+	handle       func(OutputLoss)                       // see Handle
+	unhandled    map[collectorwire.StreamKey]OutputLoss // each stream's last change before Handle
 }
 
 // Losses returns what tracks the streams with output that cannot be written at present.
 func (c *CollectorClient) Losses() *LossTracker { return c.losses }
 
-// Changed returns a channel that receives a value when a task's output cannot be written, and again when it can be written.
-// Values that nobody receives wait for the receiver; if maxWaitingLosses wait, further values are only in the log.
-func (t *LossTracker) Changed() <-chan OutputLoss { return t.changed }
+// Handle makes the tracker call handle when a task's output cannot be written, and again when it can be written: before Stop
+// returns for the task, and at once with each stream's last change before Handle. handle must return soon, and must not call the
+// tracker; nil means that nobody is told any more.
+func (t *LossTracker) Handle(handle func(OutputLoss)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.handle = handle
+	if handle == nil {
+		return
+	}
+	for _, loss := range t.unhandled {
+		handle(loss)
+	}
+	clear(t.unhandled)
+}
 
 // Err returns an error if task output cannot be written at present. It names one task and counts the other streams.
 func (t *LossTracker) Err() error {
@@ -39,13 +48,10 @@ func (t *LossTracker) Err() error {
 	return nil
 }
 
-// record records a stream's latest report. If it differs from the previous one, record sends it to the channel of Changed.
+// record records a stream's latest report. If it differs from the previous one, record tells the function of Handle.
 func (t *LossTracker) record(k collectorwire.StreamKey, loss OutputLoss) (changed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.lossByStream == nil {
-		t.lossByStream = make(map[collectorwire.StreamKey]OutputLoss)
-	}
 	if t.lossByStream[k] == loss {
 		return false
 	}
@@ -53,9 +59,10 @@ func (t *LossTracker) record(k collectorwire.StreamKey, loss OutputLoss) (change
 	if loss.WritingResumed {
 		delete(t.lossByStream, k)
 	}
-	select {
-	case t.changed <- loss:
-	default:
+	if t.handle != nil {
+		t.handle(loss)
+	} else {
+		t.unhandled[k] = loss
 	}
 	return true
 }
