@@ -1,9 +1,6 @@
-package cluster
+package protocol_test
 
 import (
-	"bytes"
-	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,8 +9,7 @@ import (
 	"go/token"
 	"io"
 	"maps"
-	"net/http"
-	"net/url"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -23,14 +19,8 @@ import (
 	"strings"
 	"testing"
 	"text/tabwriter"
-	"time"
 
-	"github.com/coder/websocket"
-	"github.com/hashicorp/nomad/api"
-	"golang.org/x/sys/unix"
-
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
-	"github.com/nomad-lite/nomad-lite/internal/testsupport/peers"
+	"github.com/nomad-lite/nomad-lite/internal/testsupport/shareddir"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
 )
@@ -136,16 +126,49 @@ var deviations = []deviation{
 	{`\+ Node\.GetNode response\.Node\.(Drain|Reserved|Resources)`, "package api has them, servers do not"},
 }
 
-// TestMessagesOfStockAgents decodes each message between stock clients and a stock server with the types of package protocol, and
-// encodes it again: but for deviations, the result has the same keys and values, and each zero has the same form.
-func TestMessagesOfStockAgents(t *testing.T) {
-	r := &recorder{t: t}
-	c := startCluster(t, serverOptions{access: true, proxy: r.proxy})
-	newStockTraffic(t, c).play()
-	messages, err := r.messages()
+// recordedMessage is a message of the recording.
+type recordedMessage struct {
+	method string
+	part   string // request, response, input, or output
+	bytes  []byte
+	value  any // see splitMessage
+}
+
+// readRecording returns the messages of a recording, without headers.
+func readRecording(t *testing.T) (messages []recordedMessage) {
+	t.Helper()
+	f, err := os.Open(filepath.Join(shareddir.OrSkip(t, "../../..", "recordings", "cluster"), "messages.jsonl"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer f.Close()
+	for lines := json.NewDecoder(f); ; {
+		var line struct {
+			Method, Part string
+			Bytes        []byte
+		}
+		err := lines.Decode(&line)
+		if errors.Is(err, io.EOF) {
+			return messages
+		}
+		m := recordedMessage{method: line.Method, part: line.Part, bytes: line.Bytes}
+		var rest []byte
+		if err == nil {
+			m.value, rest, err = splitMessage(m.bytes)
+		}
+		if err != nil || len(rest) > 0 {
+			t.Fatalf("message %d: %d bytes too many, %v", len(messages), len(rest), err)
+		}
+		if !strings.HasSuffix(m.part, "-header") {
+			messages = append(messages, m)
+		}
+	}
+}
+
+// TestRecordedMessages decodes each recorded message between stock clients and a stock server with the types of this package, and
+// encodes it again: but for deviations, the result has the same keys and values, and each zero has the same form.
+func TestRecordedMessages(t *testing.T) {
+	messages := readRecording(t)
 	recorded := map[string]map[string]int{} // number of messages by method and part
 	differences := map[string]map[string]string{}
 	used := map[deviation]bool{}
@@ -197,7 +220,7 @@ func TestMessagesOfStockAgents(t *testing.T) {
 		fmt.Fprintf(w, "%s\t%v\t%s\n", method, recorded[method], result)
 	}
 	w.Flush()
-	t.Logf("messages of stock agents, encoded again:\n%s", table.String())
+	t.Logf("recorded messages, encoded again:\n%s", table.String())
 	for _, method := range slices.Sorted(maps.Keys(differences)) {
 		for _, place := range slices.Sorted(maps.Keys(differences[method])) {
 			t.Errorf("%s: %s", place, differences[method][place])
@@ -213,7 +236,7 @@ func TestMessagesOfStockAgents(t *testing.T) {
 // methodConstants returns the values of the constants of package protocol that name methods.
 func methodConstants(t *testing.T) (methods []string) {
 	t.Helper()
-	packages, err := filepath.Glob(filepath.Join(systemtest.RepositoryDir(), "runtime", "cluster", "protocol", "*.go"))
+	packages, err := filepath.Glob("*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -338,326 +361,96 @@ func describe(value any) string {
 	return text[:min(len(text), 80)]
 }
 
-// stockTraffic makes stock agents send all messages.
-type stockTraffic struct {
-	t       *testing.T
-	cluster *cluster
-	first   *stockAgent // client
-	firstID string
-	plugin  string // path of the driver plugin of first
-}
-
-func newStockTraffic(t *testing.T, c *cluster) *stockTraffic {
-	t.Helper()
-	dir := t.TempDir()
-	plugin := filepath.Join(dir, "plugins", "hello-driver")
-	if err := os.Mkdir(filepath.Dir(plugin), 0o755); err != nil {
-		t.Fatal(err)
+// splitMessage returns the first msgpack value of b, and the bytes after it. It does not use package wire, which it tests. The
+// value is nil, a bool, an int64, a uint64 that is larger, a float64, a string, an []any or a map[string]any, so that different
+// forms of zero are different values. Forms outside of the dialect of servers are errors.
+func splitMessage(b []byte) (value any, rest []byte, err error) {
+	if len(b) == 0 {
+		return nil, nil, io.ErrUnexpectedEOF
 	}
-	if err := peers.Unpack("hello-driver", plugin); err != nil {
-		t.Skip("no plugin of another author: ", err)
+	kind, rest := b[0], b[1:]
+	number := func(bytes int) (n uint64) {
+		if len(rest) < bytes {
+			err = io.ErrUnexpectedEOF
+			return 0
+		}
+		for _, digit := range rest[:bytes] {
+			n = n<<8 | uint64(digit)
+		}
+		rest = rest[bytes:]
+		return n
 	}
-	s := &stockTraffic{t: t, cluster: c, plugin: plugin}
-	s.first = c.startStockClient("first", stockClientAccess, fmt.Sprintf("plugin_dir = %q\nplugin \"hello-driver\" {\n}\nleave_on_interrupt = true\nclient {\n  drain_on_shutdown {\n    deadline = \"1s\"\n  }\n}\n", filepath.Dir(plugin)))
-	s.firstID = s.awaitNode("first")
-	return s
-}
-
-const stockClientAccess = "acl {\n  enabled = true\n}\n"
-
-// awaitNode waits until a stock client is ready, and returns its id.
-func (s *stockTraffic) awaitNode(name string) string {
-	s.t.Helper()
-	n := &node{t: s.t, cluster: s.cluster, name: name}
-	n.awaitStatus("ready")
-	return n.id
-}
-
-// trafficTemplate reads variables and services.
-const trafficTemplate = `
-{{ with nomadVar "nomad/jobs/web" }}{{ .pw }}{{ end }}
-{{ range nomadVarList "nomad/jobs" }}{{ .Path }}{{ end }}
-{{ range nomadServices }}{{ .Name }}{{ end }}
-{{ range nomadService "web" }}{{ .Port }}{{ end }}
-`
-
-// newJob returns a job whose allocation uses what servers have for a node.
-func (s *stockTraffic) newJob() *api.Job {
-	task := systemtest.NewRawExecShellTask("t", "echo ran; "+systemtest.SleepForeverScript, func(t *api.Task) {
-		t.Identity = &api.WorkloadIdentity{Env: true}
-		t.Identities = []*api.WorkloadIdentity{{Name: "extra", Audience: []string{"me"}, File: true, TTL: time.Hour}}
-		t.Templates = []*api.Template{{EmbeddedTmpl: new(trafficTemplate), DestPath: new("local/read"), ChangeMode: new("noop")}}
-		t.Env, t.Meta = map[string]string{"a": "b"}, map[string]string{"c": "d"}
-	})
-	group := api.NewTaskGroup("g", 1).AddTask(task).AddTask(systemtest.NewRawExecShellTask("init", "true", systemtest.AsPrestartTask))
-	group.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "http"}}}}
-	group.EphemeralDisk = &api.EphemeralDisk{SizeMB: new(300), Sticky: new(true), Migrate: new(true)}
-	group.Services = []*api.Service{{Name: "web", Provider: "nomad", PortLabel: "http", Tags: []string{"a"}, Checks: []api.ServiceCheck{{
-		Name: "open", Type: "tcp", Interval: time.Second, Timeout: time.Second, OnUpdate: "ignore",
-	}}}}
-	group.Update = &api.UpdateStrategy{MinHealthyTime: new(100 * time.Millisecond), HealthCheck: new("task_states")}
-	job := api.NewServiceJob("web", "web", api.GlobalRegion, 50).AddTaskGroup(group)
-	job.Datacenters = []string{"*"}
-	return job
-}
-
-// runningAlloc waits until a job has a running allocation on a node, and returns its id.
-func (s *stockTraffic) runningAlloc(jobID, nodeID string) (allocID string) {
-	s.t.Helper()
-	s.cluster.eventually(jobID+" runs", func() error {
-		list, err := s.cluster.allocs(jobID)
-		for _, a := range list {
-			if a.ClientStatus == api.AllocClientStatusRunning && a.NodeID == nodeID && a.DeploymentStatus != nil {
-				allocID = a.ID
-				return nil
+	length, isText, isList, isMap := uint64(0), false, false, false
+	switch {
+	case kind <= 0x7f:
+		return int64(kind), rest, nil
+	case kind >= 0xe0:
+		return int64(int8(kind)), rest, nil
+	case kind <= 0x8f:
+		isMap, length = true, uint64(kind&0x0f)
+	case kind <= 0x9f:
+		isList, length = true, uint64(kind&0x0f)
+	case kind <= 0xbf:
+		isText, length = true, uint64(kind&0x1f)
+	case kind == 0xc0:
+		return nil, rest, nil
+	case kind == 0xc2, kind == 0xc3:
+		return kind == 0xc3, rest, nil
+	case kind == 0xca:
+		n := number(4)
+		return float64(math.Float32frombits(uint32(n))), rest, err
+	case kind == 0xcb:
+		n := number(8)
+		return math.Float64frombits(n), rest, err
+	case kind >= 0xcc && kind <= 0xcf:
+		n := number(1 << (kind - 0xcc))
+		if n > math.MaxInt64 {
+			return n, rest, err
+		}
+		return int64(n), rest, err
+	case kind >= 0xd0 && kind <= 0xd3:
+		bytes := 1 << (kind - 0xd0)
+		shift := 64 - 8*bytes
+		n := number(bytes)
+		return int64(n<<shift) >> shift, rest, err
+	case kind == 0xda, kind == 0xdb:
+		isText, length = true, number(2<<(kind-0xda))
+	case kind == 0xdc, kind == 0xdd:
+		isList, length = true, number(2<<(kind-0xdc))
+	case kind == 0xde, kind == 0xdf:
+		isMap, length = true, number(2<<(kind-0xde))
+	default:
+		return nil, nil, fmt.Errorf("value with the first byte %#x", kind)
+	}
+	switch {
+	case err != nil:
+	case isText && uint64(len(rest)) < length:
+		err = io.ErrUnexpectedEOF
+	case isText:
+		return string(rest[:length]), rest[length:], nil
+	case isList:
+		list := []any{}
+		for range length {
+			var element any
+			if element, rest, err = splitMessage(rest); err != nil {
+				return nil, nil, err
 			}
-			err = errors.Join(err, fmt.Errorf("allocation is %s: %s", a.ClientStatus, a.ClientDescription))
+			list = append(list, element)
 		}
-		return errors.Join(err, errors.New("no allocation runs"))
-	})
-	return allocID
-}
-
-// play makes the agents send the messages.
-func (s *stockTraffic) play() {
-	s.t.Helper()
-	c := s.cluster
-	_, _, err := c.api().Variables().Create(&api.Variable{Path: "nomad/jobs/web", Items: api.VariableItems{"pw": "s3"}}, nil)
-	c.check(err)
-	_, err = c.api().ACLPolicies().Upsert(&api.ACLPolicy{Name: "of-job", Rules: "namespace \"default\" {\n  policy = \"read\"\n}\n", JobACL: &api.JobACL{Namespace: "default", JobID: "web"}}, nil)
-	c.check(err)
-	c.register(s.newJob())
-	once := api.NewBatchJob("once", "once", api.GlobalRegion, 50).AddTaskGroup(api.NewTaskGroup("g", 1).AddTask(systemtest.NewRawExecShellTask("t", "true")))
-	once.Datacenters = []string{"*"}
-	c.register(once)
-	alloc := s.runningAlloc("web", s.firstID)
-	s.useAlloc(alloc)
-	s.useNode()
-	s.collect()
-	s.breakPlugin()
-
-	// Another node takes the allocation over, and then the first one leaves.
-	c.startStockClient("second", stockClientAccess)
-	second := s.awaitNode("second")
-	_, err = c.api().Nodes().UpdateDrainOpts(s.firstID, &api.DrainOptions{DrainSpec: &api.DrainSpec{Deadline: time.Minute}}, nil)
-	c.check(err)
-	s.runningAlloc("web", second)
-	if err := s.first.process.Process.Signal(unix.SIGINT); err != nil {
-		s.t.Fatal(err)
-	}
-	_ = s.first.process.Wait() // the exit code of an agent that leaves is not 0
-	s.first.process = nil
-
-	// A stock client that is killed leaves the cgroups of its tasks.
-	_, _, err = c.api().Jobs().Deregister("web", false, nil)
-	c.check(err)
-	c.eventually("the allocations of web have ended", func() error {
-		list, err := c.allocs("web")
-		for _, a := range list {
-			if a.ClientStatus == api.AllocClientStatusRunning {
-				err = errors.Join(err, fmt.Errorf("allocation %s runs", a.ID))
+		return list, rest, nil
+	case isMap:
+		fields := map[string]any{}
+		for range length {
+			var key, field any
+			if key, rest, err = splitMessage(rest); err != nil {
+				return nil, nil, err
 			}
-		}
-		return err
-	})
-}
-
-// useAlloc uses an allocation through the server.
-func (s *stockTraffic) useAlloc(id string) {
-	s.t.Helper()
-	alloc := "/v1/client/allocation/" + id
-	user := s.newUserToken()
-	if out := s.exec(id, user, "cat; echo err >&2; exit 3", `{"stdin":{"data":"aW5wdXQK"}}`, `{"stdin":{"close":true}}`); !strings.Contains(out, `"exit_code":3`) {
-		s.t.Errorf("exec: %s", out)
-	}
-	s.exec(id, s.cluster.token, "stty size", `{"tty_size":{"height":30,"width":100}}`, `{}`)
-	workload := s.exec(id, s.cluster.token, "printf %s $NOMAD_TOKEN", `{"stdin":{"close":true}}`)
-	s.request(s.first, s.taskToken(workload), http.MethodGet, "/v1/client/metadata", nil)
-	for _, request := range []struct{ method, path string }{
-		{http.MethodGet, alloc + "/stats"},
-		{http.MethodGet, alloc + "/checks"},
-		{http.MethodGet, "/v1/client/fs/ls/" + id + "?path=/"},
-		{http.MethodGet, "/v1/client/fs/stat/" + id + "?path=/t/local/read"},
-		{http.MethodGet, "/v1/client/fs/cat/" + id + "?path=/t/local/read"},
-		{http.MethodGet, "/v1/client/fs/logs/" + id + "?task=t&type=stdout&origin=start"},
-	} {
-		s.expectOK(request.method, request.path, nil)
-	}
-	s.expectOK(http.MethodPut, alloc+"/signal", api.AllocSignalRequest{Task: "t", Signal: "SIGCONT"})
-	s.expectOK(http.MethodPut, alloc+"/restart", api.AllocationRestartRequest{TaskName: "t"})
-}
-
-// useNode uses the first node through the server.
-func (s *stockTraffic) useNode() {
-	s.t.Helper()
-	node := "?node_id=" + s.firstID
-	s.expectOK(http.MethodGet, "/v1/client/stats"+node, nil)
-	s.expectOK(http.MethodPost, "/v1/client/metadata"+node, api.NodeMetaApplyRequest{NodeID: s.firstID, Meta: map[string]*string{"team": new("blue"), "connect.log_level": nil}})
-	s.expectOK(http.MethodGet, "/v1/client/metadata"+node, nil)
-	s.expectOK(http.MethodGet, "/v1/client/identity"+node, nil)
-	s.expectOK(http.MethodPost, "/v1/client/identity/renew"+node, map[string]string{"NodeID": s.firstID})
-	s.expectOK(http.MethodGet, "/v1/agent/host"+node, nil)
-	s.expectOK(http.MethodGet, "/v1/agent/pprof/cmdline"+node, nil)
-
-	ctx, cancel := context.WithTimeout(s.t.Context(), waitTimeout)
-	defer cancel()
-	reply, err := http.DefaultClient.Do(s.newRequest(ctx, s.cluster.servers[0], s.cluster.token, http.MethodGet, "/v1/agent/monitor"+node+"&log_level=trace", nil))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	defer reply.Body.Close()
-	if n, err := reply.Body.Read(make([]byte, 1)); n == 0 {
-		s.t.Errorf("monitor: %v", err)
-	}
-}
-
-// collect removes ended allocations from the disk.
-func (s *stockTraffic) collect() {
-	s.t.Helper()
-	ended := ""
-	s.cluster.eventually("the batch job is complete", func() error {
-		list, err := s.cluster.allocs("once")
-		for _, a := range list {
-			if a.ClientStatus == api.AllocClientStatusComplete {
-				ended = a.ID
-				return nil
+			if field, rest, err = splitMessage(rest); err != nil {
+				return nil, nil, err
 			}
+			fields[fmt.Sprint(key)] = field
 		}
-		return errors.Join(err, errors.New("no allocation is complete"))
-	})
-	s.expectOK(http.MethodPut, "/v1/client/allocation/"+ended+"/gc", nil)
-	s.expectOK(http.MethodPut, "/v1/client/gc?node_id="+s.firstID, nil)
-}
-
-// breakPlugin ends a driver for good, which the node reports as an event.
-func (s *stockTraffic) breakPlugin() {
-	s.t.Helper()
-	if err := os.Remove(s.plugin); err != nil {
-		s.t.Fatal(err)
+		return fields, rest, nil
 	}
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		arguments, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline")) // a process can have exited
-		if err == nil && bytes.HasPrefix(arguments, append([]byte(s.plugin), 0)) {
-			_ = unix.Kill(pid, unix.SIGKILL)
-		}
-	}
-	s.cluster.eventually("the node has an event of the driver", func() error {
-		info, _, err := s.cluster.api().Nodes().Info(s.firstID, nil)
-		if err == nil && !slices.ContainsFunc(info.Events, func(e *api.NodeEvent) bool { return e.Subsystem == "Driver" }) {
-			err = fmt.Errorf("the last event is %+v", *info.Events[len(info.Events)-1])
-		}
-		return err
-	})
-}
-
-// newUserToken returns the token of a user whose rights come from a policy and a role.
-func (s *stockTraffic) newUserToken() string {
-	s.t.Helper()
-	c := s.cluster
-	rules := "namespace \"default\" {\n  capabilities = [\"read-job\", \"alloc-exec\", \"alloc-node-exec\"]\n}\nnode {\n  policy = \"read\"\n}\n"
-	for _, name := range []string{"users", "of-role"} {
-		_, err := c.api().ACLPolicies().Upsert(&api.ACLPolicy{Name: name, Description: "may run commands", Rules: rules}, nil)
-		c.check(err)
-	}
-	role, _, err := c.api().ACLRoles().Create(&api.ACLRole{Name: "using", Policies: []*api.ACLRolePolicyLink{{Name: "of-role"}}}, nil)
-	c.check(err)
-	token, _, err := c.api().ACLTokens().Create(&api.ACLToken{Name: "user", Type: "client", Policies: []string{"users"}, Roles: []*api.ACLTokenRoleLink{{ID: role.ID}}}, nil)
-	c.check(err)
-	return token.SecretID
-}
-
-// exec runs a script in the task t through the server, with messages of the user as input, and returns the messages of the node.
-// The task has a terminal if the first input is its size.
-func (s *stockTraffic) exec(allocID, token, script string, inputs ...string) (messages string) {
-	s.t.Helper()
-	command, err := json.Marshal([]string{"/bin/sh", "-c", script})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	tty := len(inputs) > 0 && strings.Contains(inputs[0], "tty_size")
-	target := s.newRequest(s.t.Context(), s.cluster.servers[0], token, http.MethodGet, "/v1/client/allocation/"+allocID+"/exec", nil)
-	target.URL.RawQuery = url.Values{"task": {"t"}, "tty": {strconv.FormatBool(tty)}, "command": {string(command)}}.Encode()
-	ctx, cancel := context.WithTimeout(s.t.Context(), systemtest.WaitTimeout)
-	defer cancel()
-	conn, _, err := websocket.Dial(ctx, target.URL.String(), &websocket.DialOptions{HTTPHeader: target.Header})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	defer conn.CloseNow()
-	for _, input := range inputs {
-		if err := conn.Write(ctx, websocket.MessageText, []byte(input)); err != nil {
-			s.t.Fatal(err)
-		}
-	}
-	for {
-		_, text, err := conn.Read(ctx)
-		messages += string(text)
-		if err != nil {
-			s.t.Errorf("command %q: %v after %s", script, err, messages)
-		}
-		if err != nil || bytes.Contains(text, []byte(`"exited":true`)) {
-			return messages
-		}
-	}
-}
-
-// taskToken returns the token in the output of a command.
-func (s *stockTraffic) taskToken(messages string) string {
-	s.t.Helper()
-	found := regexp.MustCompile(`"stdout":\{"data":"([^"]+)"`).FindStringSubmatch(messages)
-	if found == nil {
-		s.t.Fatalf("no output in %s", messages)
-	}
-	token, err := base64.StdEncoding.DecodeString(found[1])
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return string(token)
-}
-
-// newRequest returns a request to the HTTP API of an agent.
-func (s *stockTraffic) newRequest(ctx context.Context, to *stockAgent, token, method, path string, body any) *http.Request {
-	s.t.Helper()
-	var content io.Reader
-	if body != nil {
-		text, err := json.Marshal(body)
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		content = bytes.NewReader(text)
-	}
-	request, err := http.NewRequestWithContext(ctx, method, to.Address()+path, content)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	request.Header.Set("X-Nomad-Token", token)
-	return request
-}
-
-// request sends a request to an agent, and returns the reply.
-func (s *stockTraffic) request(to *stockAgent, token, method, path string, body any) (code int, text string) {
-	s.t.Helper()
-	reply, err := http.DefaultClient.Do(s.newRequest(s.t.Context(), to, token, method, path, body))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	defer reply.Body.Close()
-	content, err := io.ReadAll(reply.Body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return reply.StatusCode, string(content)
-}
-
-// expectOK sends a request to the server, and fails the test if the reply is an error.
-func (s *stockTraffic) expectOK(method, path string, body any) {
-	s.t.Helper()
-	if code, text := s.request(s.cluster.servers[0], s.cluster.token, method, path, body); code != http.StatusOK {
-		s.t.Errorf("%s %s: %d %s", method, path, code, text)
-	}
+	return nil, nil, err
 }
