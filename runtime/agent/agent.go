@@ -201,6 +201,9 @@ func (a *Agent) IsPortFree(p scheduler.HostPort) bool { return a.hostPorts.IsPor
 // Cluster returns the node of a cluster, nil if the agent schedules for itself.
 func (a *Agent) Cluster() *clusternode.Node { return a.cluster }
 
+// Conditions returns the conditions of the agent and its machine.
+func (a *Agent) Conditions() *conditions.Tracker { return a.conditions }
+
 // Files returns the allocations' files.
 func (a *Agent) Files() *AllocFiles { return a.files }
 

@@ -180,9 +180,6 @@ func (c *conditionFacts) descriptorUse(tasks int, attribute string) conditions.U
 	return own
 }
 
-// Conditions returns the conditions of the agent and its machine.
-func (a *Agent) Conditions() *conditions.Tracker { return a.conditions }
-
 // conditionReporter logs conditions when they begin and end, and adds an event to the node for each.
 type conditionReporter struct {
 	store    *store.Store
