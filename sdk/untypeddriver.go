@@ -15,37 +15,37 @@ import (
 type untypedDriver struct {
 	authorDriver  infoProvider
 	taskType      reflect.Type // T
-	startMethod   startFunc
-	recoverMethod startFunc // nil if the driver is not a Recoverer
-	adoptMethod   startFunc // nil if the driver is not an Adopter
+	startMethod   taskFunc
+	recoverMethod taskFunc // nil if the driver is not a Recoverer
+	adoptMethod   taskFunc // nil if the driver is not an Adopter
 }
 
 // infoProvider has the method of Driver[T] that does not depend on T.
 type infoProvider interface{ Info() DriverInfo }
 
-// startFunc is Start of a Driver, Recover of a Recoverer, or Adopt of an Adopter.
-type startFunc func(context.Context, *StartRequest) (Task, error)
+// taskFunc is Start of a Driver, Recover of a Recoverer, or Adopt of an Adopter.
+type taskFunc func(context.Context, *StartRequest) (Task, error)
 
-// newUntypedDriver returns an error if the driver or its task type has a method that looks like a method of
-// an optional interface and does not implement it: the package would never call that method.
+// newUntypedDriver wraps a Driver without its type parameter. It fails if the driver or its task type has a method with the name, but
+// not the signature, of an optional interface's method: the package would never call it.
 func newUntypedDriver[T Task](impl Driver[T]) (*untypedDriver, error) {
-	d := &untypedDriver{authorDriver: impl, taskType: reflect.TypeFor[T](), startMethod: newStartFunc(impl, "Start", impl.Start)}
+	d := &untypedDriver{authorDriver: impl, taskType: reflect.TypeFor[T](), startMethod: wrapMethod(impl, "Start", impl.Start)}
 	interfaces := append([]reflect.Type{reflect.TypeFor[Recoverer[T]](), reflect.TypeFor[Adopter[T]]()}, driverInterfaces...)
 	if err := errors.Join(checkOptionalMethods(reflect.TypeOf(impl), interfaces), checkOptionalMethods(d.taskType, taskInterfaces)); err != nil {
 		return nil, err
 	}
 	if recoverer, ok := impl.(Recoverer[T]); ok {
-		d.recoverMethod = newStartFunc(impl, "Recover", recoverer.Recover)
+		d.recoverMethod = wrapMethod(impl, "Recover", recoverer.Recover)
 	}
 	if adopter, ok := impl.(Adopter[T]); ok {
-		d.adoptMethod = newStartFunc(impl, "Adopt", adopter.Adopt)
+		d.adoptMethod = wrapMethod(impl, "Adopt", adopter.Adopt)
 	}
 	return d, nil
 }
 
-// newStartFunc wraps Start, Recover or Adopt of a driver. The returned function converts a panic
+// wrapMethod wraps Start, Recover or Adopt of a driver. The returned function converts a panic
 // into an error, and returns an error if the method returns neither a task nor an error.
-func newStartFunc[T Task](impl any, name string, method func(context.Context, *StartRequest) (T, error)) startFunc {
+func wrapMethod[T Task](impl any, name string, method func(context.Context, *StartRequest) (T, error)) taskFunc {
 	checkType := newTaskTypeCheck(reflect.TypeFor[T]())
 	return func(ctx context.Context, start *StartRequest) (task Task, err error) {
 		defer basewire.RecoverAndLogPanic(impl, name, &err)

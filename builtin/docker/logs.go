@@ -41,7 +41,7 @@ type logPump struct {
 	hasTTY        bool
 	start         *sdk.StartRequest
 	positionFile  *positionFile
-	bootTimeNanos func() int64 // currentBootTimeNanos, except in tests
+	bootTimeNanos func() int64 // bootUnixNanos, except in tests
 
 	outputFiles     [2]*os.File
 	resumePositions [2]streamPosition // positions up to which this connection must skip output

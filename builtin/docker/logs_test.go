@@ -120,7 +120,7 @@ func newPump(t *testing.T, d *Driver, tty bool) (newProcess func() *logPump, out
 			t.Fatal(err)
 		}
 		t.Cleanup(positions.unmap)
-		return &logPump{engine: d.engine, containerID: "c1", hasTTY: tty, start: start, positionFile: positions, bootTimeNanos: currentBootTimeNanos}
+		return &logPump{engine: d.engine, containerID: "c1", hasTTY: tty, start: start, positionFile: positions, bootTimeNanos: bootUnixNanos}
 	}, output
 }
 

@@ -20,7 +20,7 @@ type streamPosition struct {
 	WrittenMessagesAtTime     uint64
 	WrittenBytesOfNextMessage uint64
 	NewestMessageTimeNanos    int64 // greatest time of a message up to the position, which is greater than MessageTimeNanos if the clock was set back
-	BootTimeNanos             int64 // result of currentBootTimeNanos when the position was stored
+	BootTimeNanos             int64 // result of bootUnixNanos when the position was stored
 }
 
 // earliestNanosOfNextMessage returns the time from which the engine must send its log, so that the messages after
@@ -34,9 +34,9 @@ func (p streamPosition) earliestNanosOfNextMessage(bootTimeNanos int64) int64 {
 	return p.MessageTimeNanos - max(0, p.BootTimeNanos-bootTimeNanos)
 }
 
-// currentBootTimeNanos returns the time of the machine's boot by the current clock, in nanoseconds since 1970.
+// bootUnixNanos returns the time of the machine's boot by the current clock, in nanoseconds since 1970.
 // The result is smaller after the clock was set back.
-func currentBootTimeNanos() int64 {
+func bootUnixNanos() int64 {
 	var boot unix.Timespec
 	now := time.Now().UnixNano()
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) // Linux always has this clock

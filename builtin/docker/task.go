@@ -69,7 +69,7 @@ func (t *task) prepareOutputPump() {
 	if !t.state.CollectsOutput {
 		return
 	}
-	p := &logPump{engine: t.engine, containerID: t.state.ContainerID, hasTTY: t.state.TTY, start: t.start, bootTimeNanos: currentBootTimeNanos}
+	p := &logPump{engine: t.engine, containerID: t.state.ContainerID, hasTTY: t.state.TTY, start: t.start, bootTimeNanos: bootUnixNanos}
 	dir, err := os.OpenRoot(t.start.TaskDir())
 	if err == nil {
 		defer dir.Close()

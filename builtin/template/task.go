@@ -46,7 +46,7 @@ type taskRenderer struct {
 	appliedOutputs appliedOutputs
 }
 
-// renderResult is the result of a rendering.
+// renderResult is the error and the task's environment after all templates were rendered once.
 type renderResult struct {
 	err error             // nil after a success
 	env map[string]string // environment variables for the task; after an error the variables of the last success

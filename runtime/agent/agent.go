@@ -298,7 +298,7 @@ func (a *Agent) Run(ctx context.Context) {
 	}
 	a.cluster.SendLastStates(ctx)
 	running.EndPhase(servicelist.AgentLeaves)
-	a.cluster.Close() // also if the node was never registered: hooks of restored tasks may have read
+	a.cluster.Close() // also if the node was never registered: hooks of restored tasks may have begun to read variables from the servers
 	if a.dataDirectory.IsTemporary {
 		a.allocs.RemoveDirsOfAllEndedAllocs() // also removes resources created by hooks outside of the allocation directories
 	}

@@ -177,7 +177,7 @@ func (r Reader) EvaluationsByJob(ws WatchSet, namespace, jobID string) []*api.Ev
 	return found
 }
 
-// Allocation returns an allocation, with its job version.
+// Allocation returns an allocation, or nil. Its Job is the job as of the allocation's version.
 func (r Reader) Allocation(ws WatchSet, id string) *api.Allocation {
 	return rowByKey[api.Allocation](r, ws, Allocations, id)
 }

@@ -419,8 +419,8 @@ func (f forkPlacement) forkIntoPlacement(sys *syscall.SysProcAttr, fork func() (
 	return osprocess.RunOnNewThread(func() error { return f.enterCgroupsAndFork(sys, fork) })
 }
 
-// forkIntoCgroupWithRlimits forks a child into the cgroup v2 of the placement. If the child cannot be forked into the
-// cgroup, and the user has not configured the cgroup, forkIntoCgroupWithRlimits forks the child without it.
+// forkIntoCgroupWithRlimits forks a child with the placement's resource limits into its cgroup v2. If that fails, and the cgroup is
+// not required, forkIntoCgroupWithRlimits forks the child without it.
 func (f forkPlacement) forkIntoCgroupWithRlimits(sys *syscall.SysProcAttr, forkChild func() (pid int, err error)) error {
 	fork := func() error {
 		if len(f.rlimits) > 0 {

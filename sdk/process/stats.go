@@ -148,8 +148,8 @@ func (c *cgroup) readCPUTime() (used cpuTime, ok bool) {
 	return cpuTime{user: counter("user_usec"), system: counter("system_usec")}, counter("usage_usec") > 0
 }
 
-// addCgroupTotals reads the memory and the CPU time of the whole task from its cgroup v2. It adds them to memory,
-// and sets the key 0 of used.
+// addCgroupTotals reads the whole task's memory and CPU time from its cgroup v2. It sets the fields of memory, and used[0] to the CPU
+// time.
 func (c *cgroup) addCgroupTotals(memory *driver.MemoryUsage, used map[int]cpuTime) {
 	if total, ok := c.readCPUTime(); ok {
 		used[0] = total

@@ -24,16 +24,16 @@ type Request struct {
 // Kind is a kind of data that templates read.
 type Kind uint8
 
-// The kinds of data.
+// The kinds of data. Each has the meaning of Query.Name, and the field of Value with the result.
 const (
-	File              Kind = iota + 1 // Query.Name is a path; Value.Text
-	Variable                          // Query.Name is a path; Value.Variable
-	VariableList                      // Query.Name is a prefix; Value.Variables
-	Service                           // Query.Name is the name of a service; Value.Services
-	ServiceList                       // Value.ServiceNames
-	NodeAttribute                     // Query.Name is a name such as attr.cpu.arch; Value.Text
-	ConsulService                     // Query.Name is the name of a service; Value.ConsulServices
-	ConsulServiceList                 // Value.ServiceNames
+	File              Kind = iota + 1 // a path -> Value.Text
+	Variable                          // a path -> Value.Variable
+	VariableList                      // a prefix -> Value.Variables
+	Service                           // the name of a service -> Value.Services
+	ServiceList                       // no name -> Value.ServiceNames
+	NodeAttribute                     // a name such as attr.cpu.arch -> Value.Text
+	ConsulService                     // the name of a service -> Value.ConsulServices
+	ConsulServiceList                 // no name -> Value.ServiceNames
 )
 
 // Query identifies data that a template reads. Queries can be compared.

@@ -158,7 +158,7 @@ func TestGiveUpRights(t *testing.T) {
 // A template that loops for ever, or takes all memory, is killed in a shared evaluator and then alone, and delays no other one.
 func TestLimits(t *testing.T) {
 	p := newTestPool(t)
-	p.alone.cpu, p.alone.wall, p.shared.wall = 500*time.Millisecond, 5*time.Minute, 5*time.Minute // the machine may be busy
+	p.limitsWhenAlone.cpu, p.limitsWhenAlone.wall, p.limitsWhenShared.wall = 500*time.Millisecond, 5*time.Minute, 5*time.Minute // the machine may be busy
 	var others sync.WaitGroup
 	stop := make(chan struct{})
 	slowest := time.Duration(0)
@@ -190,7 +190,7 @@ func TestLimits(t *testing.T) {
 // The output and the data of a template have limits, and an evaluation that exceeds them ends no evaluator.
 func TestSizeLimits(t *testing.T) {
 	p := newTestPool(t)
-	p.shared.cpu, p.shared.wall, p.shared.memory = time.Minute, 5*time.Minute, 1<<30 // the race detector takes a lot
+	p.limitsWhenShared.cpu, p.limitsWhenShared.wall, p.limitsWhenShared.memory = time.Minute, 5*time.Minute, 1<<30 // the race detector takes a lot
 	r, err := p.Evaluate(t.Context(), &evaluate.Request{Text: `{{ range loop 17 }}{{ env "MIB" }}{{ end }}`, Env: map[string]string{"MIB": strings.Repeat("a", 1<<20)}})
 	if err != nil || r.Err != "the output has more than 16 MiB" {
 		t.Errorf("output of 17 MiB: %.100v, %v", r, err)
@@ -251,7 +251,7 @@ func TestDeadIdleEvaluatorIsReplaced(t *testing.T) {
 // An evaluator that is killed during an evaluation is replaced, and the evaluation repeated.
 func TestKilledEvaluatorIsReplaced(t *testing.T) {
 	p := newTestPool(t)
-	p.shared.cpu, p.shared.wall = time.Minute, time.Minute
+	p.limitsWhenShared.cpu, p.limitsWhenShared.wall = time.Minute, time.Minute
 	expectText(t, p, "x", "x")
 	pids := p.idlePIDs()
 	done := make(chan struct{})
@@ -274,7 +274,7 @@ func TestEvaluatorsExit(t *testing.T) {
 	p.idleTime = 50 * time.Millisecond
 	expectText(t, p, "x", "x")
 	pids := p.idlePIDs()
-	p.shared.cpu = time.Minute
+	p.limitsWhenShared.cpu = time.Minute
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if _, err := p.Evaluate(ctx, &evaluate.Request{Text: endlessTemplate}); !errors.Is(err, context.DeadlineExceeded) {

@@ -74,7 +74,7 @@ func TestHostileTemplates(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 0))
 	p := newTestPool(t)
-	p.alone.cpu, p.alone.wall, p.shared.wall = 200*time.Millisecond, 5*time.Minute, 5*time.Minute // of thirty seconds each, the templates would take days
+	p.limitsWhenAlone.cpu, p.limitsWhenAlone.wall, p.limitsWhenShared.wall = 200*time.Millisecond, 5*time.Minute, 5*time.Minute // of thirty seconds each, the templates would take days
 	stop := make(chan struct{})
 	var others, hostile sync.WaitGroup
 	var slowest time.Duration

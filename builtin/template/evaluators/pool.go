@@ -14,12 +14,12 @@ import (
 
 // Pool evaluates templates in evaluator processes, which it starts on demand. It is safe for concurrent use.
 type Pool struct {
-	launcher   *Launcher
-	shared     evaluationLimits
-	alone      evaluationLimits
-	idleTime   time.Duration
-	sharedRuns *turns
-	aloneRuns  *turns
+	launcher         *Launcher
+	limitsWhenShared evaluationLimits // for a template in an evaluator that others use, too
+	limitsWhenAlone  evaluationLimits // for a template in an evaluator of its own
+	idleTime         time.Duration
+	sharedRuns       *turns
+	aloneRuns        *turns
 
 	mu   sync.Mutex
 	idle []*evaluator
@@ -54,9 +54,9 @@ const kernelLimitMargin = 5 * time.Second
 func NewPool(l *Launcher) *Pool {
 	return &Pool{
 		launcher: l, idleTime: idleTime,
-		shared:     evaluationLimits{memory: 256 << 20, cpu: 250 * time.Millisecond, wall: 10 * time.Second},
-		alone:      evaluationLimits{memory: 512 << 20, cpu: 30 * time.Second, wall: 5 * time.Minute, nice: 19},
-		sharedRuns: newTurns(maxShared), aloneRuns: newTurns(maxAlone),
+		limitsWhenShared: evaluationLimits{memory: 256 << 20, cpu: 250 * time.Millisecond, wall: 10 * time.Second},
+		limitsWhenAlone:  evaluationLimits{memory: 512 << 20, cpu: 30 * time.Second, wall: 5 * time.Minute, nice: 19},
+		sharedRuns:       newTurns(maxShared), aloneRuns: newTurns(maxAlone),
 	}
 }
 
@@ -85,7 +85,7 @@ func (p *Pool) Evaluate(ctx context.Context, r *evaluate.Request) (*evaluate.Res
 		return nil, err
 	}
 	defer p.sharedRuns.release()
-	return evaluateTwice(ctx, r, p.shared, p.takeOrStart, p.release)
+	return evaluateTwice(ctx, r, p.limitsWhenShared, p.takeOrStart, p.release)
 }
 
 // evaluateTwice evaluates a template in an evaluator that start returns, and passes the evaluator to release. If the evaluator exits, it
@@ -121,13 +121,15 @@ func (p *Pool) EvaluateAlone(ctx context.Context, r *evaluate.Request) (*evaluat
 	}
 	defer p.aloneRuns.release()
 	start := func(bool) (*evaluator, error) {
-		return startWithLimits(p.launcher, limits{Memory: p.alone.memory, CPU: p.alone.cpu + kernelLimitMargin, Nice: p.alone.nice})
+		return startWithLimits(p.launcher, limits{Memory: p.limitsWhenAlone.memory, CPU: p.limitsWhenAlone.cpu + kernelLimitMargin, Nice: p.limitsWhenAlone.nice})
 	}
-	return evaluateTwice(ctx, r, p.alone, start, (*evaluator).kill)
+	return evaluateTwice(ctx, r, p.limitsWhenAlone, start, (*evaluator).kill)
 }
 
 // AloneLimits describes the limits of EvaluateAlone for users.
-func (p *Pool) AloneLimits() string { return p.alone.memoryText() + ", " + p.alone.cpuText() }
+func (p *Pool) AloneLimits() string {
+	return p.limitsWhenAlone.memoryText() + ", " + p.limitsWhenAlone.cpuText()
+}
 
 func (l evaluationLimits) memoryText() string { return fmt.Sprintf("%d MiB of memory", l.memory>>20) }
 
@@ -147,7 +149,7 @@ func (p *Pool) takeOrStart(mustBeNew bool) (*evaluator, error) {
 	} else {
 		p.mu.Unlock()
 	}
-	return startWithLimits(p.launcher, limits{Memory: p.shared.memory, CPU: sharedEvaluatorCPU, Nice: p.shared.nice})
+	return startWithLimits(p.launcher, limits{Memory: p.limitsWhenShared.memory, CPU: sharedEvaluatorCPU, Nice: p.limitsWhenShared.nice})
 }
 
 // release keeps an evaluator for the next evaluation, and kills it after idleTime without one.

@@ -41,12 +41,12 @@ type foregroundRun struct {
 	streams      *cli.Streams
 	signals      <-chan os.Signal
 
-	optionalHookNames []string        // names of the hooks whose failure does not prevent tasks from running
-	nomadVars         []*api.Variable // variables for templates
-	logger            hclog.Logger
-	isWatchingFiles   bool // the run watches files, and ends only when it is stopped
-	watchedPaths      []watchedPath
-	devPlugin         *devPlugin // nil unless the command is `plugin dev`
+	hooksAllowedToFail []string        // names of the hooks whose failure does not prevent tasks from running
+	nomadVars          []*api.Variable // variables for templates
+	logger             hclog.Logger
+	isWatchingFiles    bool // the run watches files, and ends only when it is stopped
+	watchedPaths       []watchedPath
+	devPlugin          *devPlugin // nil unless the command is `plugin dev`
 
 	registerMu     sync.Mutex             // held while a new version of a job is registered, and while all jobs are deregistered
 	stopReason     atomic.Pointer[string] // why all allocations are being stopped; nil if they are not

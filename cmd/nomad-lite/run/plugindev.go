@@ -173,7 +173,7 @@ func (o *pluginDevOptions) runJobUntilSignal(ctx context.Context, p *devPlugin, 
 	}
 	r := &foregroundRun{
 		agent: a, jobFiles: files, jobFilePaths: []string{path}, jobReader: *reader, taskView: p.taskView, streams: s, logger: logger, signals: signals,
-		optionalHookNames: local.OptionalHookNames(), nomadVars: nomadVars,
+		hooksAllowedToFail: local.OptionalHookNames(), nomadVars: nomadVars,
 		isWatchingFiles: true, devPlugin: p,
 		allAllocsEnded: make(chan struct{}),
 	}

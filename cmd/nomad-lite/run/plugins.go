@@ -98,7 +98,7 @@ func (r *foregroundRun) checkPluginsUsable(ctx context.Context) error {
 		hookErrs = append(hookErrs, errs...)
 	}
 	for _, p := range r.agent.Supervisor().Plugins() {
-		if p.Err != nil && slices.Contains(hookNamesOfJobs(r.jobFiles), p.Name) && !slices.Contains(r.optionalHookNames, p.Name) {
+		if p.Err != nil && slices.Contains(hookNamesOfJobs(r.jobFiles), p.Name) && !slices.Contains(r.hooksAllowedToFail, p.Name) {
 			pluginErrs = append(pluginErrs, fmt.Errorf("hook %q cannot be used: %w", p.Name, p.Err))
 		}
 	}

@@ -182,7 +182,7 @@ func run(ctx context.Context, o options, paths []string, s *cli.Streams) error {
 	}
 	r := &foregroundRun{
 		agent: a, jobFiles: files, jobFilePaths: paths, jobReader: *reader, taskView: v, streams: s, logger: logger, signals: signals,
-		optionalHookNames: local.OptionalHookNames(), nomadVars: nomadVars,
+		hooksAllowedToFail: local.OptionalHookNames(), nomadVars: nomadVars,
 		isWatchingFiles: o.watchFlags.watchesFiles(), watchedPaths: o.watchFlags.parseWatchPathArgs(),
 		allAllocsEnded: make(chan struct{}),
 	}

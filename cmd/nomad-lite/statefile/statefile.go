@@ -116,7 +116,7 @@ func newVerifyCommand(s *cli.Streams) *cobra.Command {
 	}
 }
 
-// readableByThisBuildHint returns the text after a line about a quarantined record that this version can read, or "".
+// readableByThisBuildHint returns the end of the line about a quarantined record: a hint if this version can read the record, else "".
 func readableByThisBuildHint(q store.QuarantinedEntry) string {
 	if q.ReadableByThisBuild {
 		return "; this version can read it, and takes it back at the next start of an agent"

@@ -195,7 +195,7 @@ func (c *client) RecoverTask(ctx context.Context, handle *driver.Handle) error {
 	err = c.convertErr(ctx, err)
 	switch status.Code(err) {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
-		return driver.Recoverable(err) // such an error comes from a service that the driver uses, so the task may exist
+		return driver.Recoverable(err) // convertErr has replaced errors of the connection, so a service behind the driver was not reached: the task may exist
 	}
 	return err
 }

@@ -135,7 +135,7 @@ func openSockets(ctx context.Context, want *net.TCPAddr, beside []*os.File) (s o
 		}
 	}()
 	var config net.ListenConfig
-	config.SetMultipathTCP(false) // the rules for binding a port beside another socket are those of TCP
+	config.SetMultipathTCP(false) // only TCP has the rules by which sockets share a port here
 	if len(beside) > 0 {
 		config.Control = func(_, _ string, socket syscall.RawConn) error { return setReusePort(socket, 1) }
 	}

@@ -245,8 +245,8 @@ func readOwnerFileOrNil(dir string) *dataDirRecord {
 	return o
 }
 
-// StoreAsOwner records the directory, with its present keeper and agent, as the tasks' owner in the state and in
-// keeper.OwnerFile.
+// StoreAsOwner records, in the state and in keeper.OwnerFile, that this data directory owns the running tasks, with the process ids
+// of its keeper and agent: a copy of the directory does not own them.
 func (i *Identity) StoreAsOwner(ctx context.Context, keeperProcess osprocess.ID) error {
 	i.ownRecord.Keeper = keeperProcess
 	var err error

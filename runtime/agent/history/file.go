@@ -103,7 +103,7 @@ type File struct {
 	file         *os.File
 	index        []sampleRef // samples in the file, the oldest first
 	lastSequence uint64      // newest sample's sequence number; 0 if there never was one
-	end          int64       // newest sample's end
+	newestEnd    int64       // offset of the newest sample's end
 	written      []byte      // buffer for Append
 }
 
@@ -114,7 +114,7 @@ func OpenFile(path string, size int64) (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open usage history: %w", err)
 	}
-	f := &File{file: file, size: size, end: headerSize}
+	f := &File{file: file, size: size, newestEnd: headerSize}
 	if err := f.load(); err != nil {
 		return nil, errors.Join(fmt.Errorf("read usage history: %w", err), file.Close())
 	}
@@ -200,7 +200,7 @@ func (f *File) findSamples() error {
 	slices.SortFunc(f.index, func(a, b sampleRef) int { return cmp.Compare(a.sequence, b.sequence) })
 	if len(f.index) > 0 {
 		newest := f.index[len(f.index)-1]
-		f.lastSequence, f.end = newest.sequence, newest.offset+newest.size
+		f.lastSequence, f.newestEnd = newest.sequence, newest.offset+newest.size
 	}
 	f.dropOldest(f.countBeforeGap())
 	f.dropOldest(max(0, len(f.index)-maxSamples))
@@ -251,7 +251,7 @@ func (f *File) Append(t time.Time, entries []Entry) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	entries = entries[:min(int64(len(entries)), (f.size-headerSize-sampleHeaderSize)/entrySize)]
-	ref := sampleRef{sequence: f.lastSequence + 1, offset: f.end, size: sampleHeaderSize + entrySize*int64(len(entries))}
+	ref := sampleRef{sequence: f.lastSequence + 1, offset: f.newestEnd, size: sampleHeaderSize + entrySize*int64(len(entries))}
 	if ref.offset+ref.size > f.size {
 		f.dropOverlapped(ref.offset, f.size)
 		ref.offset = headerSize
@@ -279,7 +279,7 @@ func (f *File) Append(t time.Time, entries []Entry) error {
 	}
 	f.dropOldest(max(0, len(f.index)+1-maxSamples))
 	f.index = append(f.index, ref)
-	f.lastSequence, f.end = ref.sequence, ref.offset+ref.size
+	f.lastSequence, f.newestEnd = ref.sequence, ref.offset+ref.size
 	return nil
 }
 

@@ -151,7 +151,7 @@ func (c *Cluster) AddToken(name string, policies, roleIDs []string) string {
 }
 
 // ManagementToken returns the secret of a token that may do everything.
-func (c *Cluster) ManagementToken() string { return c.manager }
+func (c *Cluster) ManagementToken() string { return c.managementSecret }
 
 // RevokeToken removes the token of a user.
 func (c *Cluster) RevokeToken(secret string) {
@@ -166,13 +166,13 @@ func (c *Cluster) addManagementToken() {
 	defer c.mu.Unlock()
 	token := c.newTokenLocked("Bootstrap Token", "management")
 	token.Global = true
-	c.manager = token.SecretID
+	c.managementSecret = token.SecretID
 }
 
 func (c *Cluster) managementAccessor() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.tokens[c.manager].AccessorID
+	return c.tokens[c.managementSecret].AccessorID
 }
 
 func (c *Cluster) newTokenLocked(name, kind string) *tokenEntry {

@@ -73,27 +73,27 @@ type Cluster struct {
 	calls   callLog
 	serving sync.WaitGroup // all goroutines of all servers
 
-	mu        sync.Mutex
-	closed    bool
-	changed   chan struct{} // closed and replaced at each change
-	servers   []*Server
-	leader    *Server // nil without a leader; a killed server until the test has set another leader
-	lastUse   uint64  // counts uses of sessions
-	index     uint64  // of the last write
-	restores  int     // restored snapshots; each ends the reads that block
-	tables    map[string]uint64
-	nodes     map[string]*nodeEntry
-	pools     map[string]bool
-	jobs      map[[2]string]*job // by namespace and id
-	allocs    map[string]*allocation
-	nodeWrite map[string]uint64 // index of the last change of the allocations of a node
-	lastPort  int
-	services  map[string]*api.ServiceRegistration
-	variables map[[2]string]*api.Variable // by namespace and path
-	policies  map[string]*policyEntry
-	roles     map[string]*roleEntry
-	tokens    map[string]*tokenEntry // by secret
-	manager   string                 // secret of the management token
+	mu               sync.Mutex
+	closed           bool
+	changed          chan struct{} // closed and replaced at each change
+	servers          []*Server
+	leader           *Server // nil without a leader; a killed server until the test has set another leader
+	lastUse          uint64  // counts uses of sessions
+	index            uint64  // of the last write
+	restores         int     // restored snapshots; each ends the reads that block
+	tables           map[string]uint64
+	nodes            map[string]*nodeEntry
+	pools            map[string]bool
+	jobs             map[[2]string]*job // by namespace and id
+	allocs           map[string]*allocation
+	nodeWrite        map[string]uint64 // index of the last change of the allocations of a node
+	lastPort         int
+	services         map[string]*api.ServiceRegistration
+	variables        map[[2]string]*api.Variable // by namespace and path
+	policies         map[string]*policyEntry
+	roles            map[string]*roleEntry
+	tokens           map[string]*tokenEntry // by secret
+	managementSecret string                 // secret of the management token
 }
 
 // StartCluster starts n servers with one state. The first is the leader. They stop at the end of the test.

@@ -374,7 +374,7 @@ func keyOfJob(j *api.Job) jobKey {
 	return k
 }
 
-// putAlloc stores a server's allocation: a new one as prepareNewAlloc leaves it, and a known one with this node's states. It
+// putAlloc stores a server's allocation: a new one as setFirstStates leaves it, and a known one with this node's states. It
 // reports whether the servers had given up the allocation and it continues to run.
 func (r *Replica) putAlloc(tx *store.Txn, jobs map[jobKey]*api.Job, pulled *protocol.Allocation, migrateToken string) (reconnected bool) {
 	next := pulled.Allocation
@@ -394,7 +394,7 @@ func (r *Replica) putAlloc(tx *store.Txn, jobs map[jobKey]*api.Job, pulled *prot
 	var ended, mustReport bool
 	wasReported := true
 	if old == nil {
-		ended, mustReport = prepareNewAlloc(&next)
+		ended, mustReport = setFirstStates(&next)
 	} else {
 		keepStates(&next, old)
 		if record.StoppedByNode && next.DesiredStatus == api.AllocDesiredStatusRun {
@@ -430,9 +430,9 @@ func (r *Replica) putAlloc(tx *store.Txn, jobs map[jobKey]*api.Job, pulled *prot
 	return reconnected
 }
 
-// prepareNewAlloc gives an allocation that is not in the store its initial states. It reports whether the allocation has ended,
+// setFirstStates gives an allocation that is not in the store its initial states. It reports whether the allocation has ended,
 // so that it gets no runner, and whether the servers must learn the states.
-func prepareNewAlloc(a *api.Allocation) (ended, mustReport bool) {
+func setFirstStates(a *api.Allocation) (ended, serversMustLearn bool) {
 	switch {
 	case a.ClientTerminalStatus(): // this node has removed it after its end, and the servers have the last states that reached them
 		hadLiveTasks := endTasks(a)

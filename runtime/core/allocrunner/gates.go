@@ -58,7 +58,7 @@ type tasksSnapshot struct {
 	taskStates       map[string]*api.TaskState
 	facts            map[string]lifecycle.TaskFacts // facts for the group's rules, by task name
 	rerunCauseByTask map[string]string              // task that must run again -> task that causes this by restarting
-	checksChanged    <-chan struct{}                // closed when check results in the facts change; nil if they include none
+	checksChanged    <-chan struct{}                // closed when a check result changes that the rules use; nil if they use none
 }
 
 // snapshot returns the current task states. A dead task that must run again has the state pending: otherwise a group

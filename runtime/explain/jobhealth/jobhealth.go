@@ -148,7 +148,7 @@ func (s Snapshot) addFailedDeployment(h *Health, worst finding) {
 	remedy := reason.RemedyForFailedDeployment(s.Deployment, s.Job)
 	switch {
 	case worst.waitsForOthers && worst.reason.Remedy != "":
-		remedy = "" // the file is right: the failed deployment's tasks start when their wait ends
+		remedy = "" // the job file needs no change: the tasks only wait for others, and start then
 	case h.Cause == "":
 		h.Cause, h.Remedy = fmt.Sprintf("deployment of version %d failed: %s", s.Deployment.JobVersion, s.Deployment.StatusDescription), remedy
 		return

@@ -391,7 +391,7 @@ func (a *access) topOf(path string) (*place, []string, error) {
 			return nil, nil, err
 		}
 		top = &place{path: "/", dir: dir, info: info}
-		a.setPermissions(top)
+		a.inheritPermissions(top)
 		a.tops[volume] = top
 	}
 	return top, strings.Split(filepath.ToSlash(path[len(volume):]), "/"), nil
@@ -480,7 +480,7 @@ func (a *access) enter(p *place, name string) (*place, error) {
 		return nil, err
 	}
 	child := &place{parent: p, path: strings.TrimSuffix(p.path, "/") + "/" + name, dir: dir, info: info}
-	a.setPermissions(child)
+	a.inheritPermissions(child)
 	a.opened = append(a.opened, child)
 	if child.isForbidden && !a.isPreparing {
 		return nil, errForbidden
@@ -488,8 +488,8 @@ func (a *access) enter(p *place, name string) (*place, error) {
 	return child, nil
 }
 
-// setPermissions derives a place's permissions from its parent's.
-func (a *access) setPermissions(p *place) {
+// inheritPermissions derives a place's permissions from its parent's.
+func (a *access) inheritPermissions(p *place) {
 	isNewFileSystem := true
 	isSearchable := p.info.mode&0o001 != 0
 	if above := p.parent; above != nil {

@@ -75,10 +75,11 @@ func (a *AgentValidation) DetectedOrExplainedDriverNames(j *File) []string {
 	return names
 }
 
-// PrintValidationErrors prints the errors of a canonical job for the drivers and the node of an agent, and the errors
-// that the agent has found, with their positions in the file. If there are none, it calls checkFits, which prints under
-// a heading which groups do not fit on the agent's node. It returns true if there are no errors and the job fits. If
-// servers decide, it prints only the errors that they have found.
+// PrintValidationErrors checks a canonical job against the agent's drivers and node, and prints the errors, and those that the agent
+// has found, with their positions in the file. In a cluster it prints only the servers' errors.
+//
+// If there are no errors, it calls checkFits, which prints under a heading which groups do not fit on the agent's node. It returns
+// true if there are no errors and the job fits.
 func (fi *File) PrintValidationErrors(ctx context.Context, s *cli.Streams, a *AgentValidation, checkFits func(heading string, features admission.NodeFeatures) (fits bool, err error)) (noErrorsAndFits bool, err error) {
 	facts := admission.Node{DriverNames: a.DetectedOrExplainedDriverNames(fi)}
 	heading := ""

@@ -55,7 +55,7 @@ func (fi *File) PrintAPIWarningsWithPositions(w io.Writer, apiWarnings string) e
 	return nil
 }
 
-// apiWarning is a warning of Nomad's API, with the groups and tasks that it is about.
+// apiWarning is one warning about a job in an answer of Nomad's API, with the groups and tasks that it is about.
 type apiWarning struct {
 	text           string
 	groupsAndTasks []string

@@ -50,7 +50,7 @@ func ShortIDUnlessVerbose(id string, verbose bool) string {
 // TruncateID returns the first eight characters of an id.
 func TruncateID(id string) string { return id[:min(8, len(id))] }
 
-// FormatCount returns a number and its noun.
+// FormatCount returns "1 task" or "3 tasks": the noun gets an s unless n is 1.
 func FormatCount(n int, noun string) string {
 	if n != 1 {
 		noun += "s"

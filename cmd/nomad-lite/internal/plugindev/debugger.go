@@ -27,8 +27,8 @@ const (
 	debuggerExitTimeout = 2 * time.Second
 )
 
-// Debugger starts a plugin program under the debugger dlv, or so that the user can attach another debugger. A host that
-// has the environment variable of Env uses this process instead of starting the plugin.
+// Debugger starts a plugin program under the debugger dlv, or so that the user can attach another debugger. A host
+// started with the variable that Env returns connects to this program in place of starting the plugin.
 type Debugger struct {
 	PluginName  string   // name of the driver, hook or device plugin
 	SocketPath  string   // path of the socket on which the program listens for its host
