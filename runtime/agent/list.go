@@ -1,10 +1,12 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -291,6 +293,17 @@ func openNode(_ context.Context, a *Agent) error {
 	return nil
 }
 
+// volumeDirs returns where plugins make dynamic host volumes, and the directory of these plugins, which may be empty.
+func volumeDirs(c *Config, dataDir string) (volumesDir, pluginDir string) {
+	pluginDir = c.HostVolumePluginDir
+	if dir := filepath.Join(dataDir, "host_volume_plugins"); pluginDir == "" {
+		if _, err := os.Stat(dir); err == nil {
+			pluginDir = dir
+		}
+	}
+	return cmp.Or(c.HostVolumesDir, filepath.Join(dataDir, "host_volumes")), pluginDir
+}
+
 func runNode(ctx context.Context, a *Agent) {
 	a.node.Run(ctx, localnode.Events{
 		BeforeRegister: func(ctx context.Context) {
@@ -446,7 +459,13 @@ func runOutputLosses(ctx context.Context, a *Agent) {
 	}
 	losses := a.helperProcesses.logCollector.Losses()
 	losses.Handle(func(loss logs.OutputLoss) {
-		emitOutputLoss(a.allocs, loss)
+		if runner := a.allocs.AllocRunner(loss.AllocID); runner != nil {
+			event := model.EventOutputLost(string(loss.Stream), loss.DroppedBytes, loss.Reason)
+			if loss.WritingResumed {
+				event = model.EventOutputResumed(string(loss.Stream), loss.DroppedBytes)
+			}
+			_ = runner.EmitEvent(loss.Task, event) // fails only for an unknown task, which has no events
+		}
 		a.conditions.LookNow()
 	})
 	<-ctx.Done()
