@@ -463,7 +463,7 @@ func findEndedSessionLeaders(ctx context.Context, mark *startMarkData) (leaders 
 	for _, e := range ended {
 		switch {
 		case e.Process.StartTime == mark.OldestStartTimeTicks && mark.LastPID != 0 && !osprocess.IsEarlierPID(mark.LastPID, e.Process.PID):
-			// It was started before the mark.
+			// e is older than the mark, so it is no process of this start.
 		case mark.CgroupV2 == "":
 			leaders = append(leaders, taskProcess{e.Process, true, true})
 		case slices.Contains(strings.Split(e.Cgroup, "/"), mark.CgroupV2):

@@ -620,7 +620,7 @@ func shareMounts(peers map[int]detachedMount, trees []detachedMount) error {
 		}
 		unix.Close(int(peer))
 		unix.Close(int(trees[i]))
-		if err != nil && !errors.Is(err, unix.EINVAL) { // EINVAL: the machine's mount is private, so nothing appears there
+		if err != nil && !errors.Is(err, unix.EINVAL) { // EINVAL: the machine's mount is private, so what the task mounts below it is not visible on the machine
 			return fmt.Errorf("share a mount with the machine: %w", err)
 		}
 	}

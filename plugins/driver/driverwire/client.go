@@ -51,7 +51,7 @@ type client struct {
 	samplers   map[time.Duration]*taskSampler // by interval
 }
 
-// describedCapabilities is the response of Capabilities.
+// describedCapabilities is what the driver says of itself in its response to Capabilities and in that response's header.
 type describedCapabilities struct {
 	driver.Capabilities
 	servesTasks bool // the driver also serves the service Tasks

@@ -12,7 +12,7 @@ type pluginCandidate struct {
 	entry           catalog.Entry
 	catalogPosition int       // position in the catalog
 	info            base.Info // as the plugin has reported it; before, the catalog's data about a builtin, or zero
-	inUse           bool      // Driver or Hook has returned the plugin, so that no other plugin replaces it
+	inUse           bool      // Supervisor.Driver or Supervisor.Hook has returned the plugin; then no other plugin replaces it
 }
 
 // arbitratePlugins decides whether the plugin claimant serves the driver or hook in its info. It

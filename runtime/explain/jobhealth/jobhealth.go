@@ -18,7 +18,7 @@ import (
 // Word is a job's health in one word.
 type Word string
 
-// The words. Only Failing, Failed, Blocked and Degraded mean that the job needs attention, and Waiting with a remedy.
+// A job needs attention if its word is Failing, Failed, Blocked or Degraded, or if it is Waiting and its health has a remedy.
 const (
 	Failing   Word = "failing"   // no allocation works: tasks fail again and again, and are restarted
 	Failed    Word = "failed"    // no allocation works, and none is restarted; a finite job has ended without success

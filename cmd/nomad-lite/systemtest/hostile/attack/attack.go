@@ -50,7 +50,7 @@ const (
 	Process   = "process"   // access to a process, its command line
 	Device    = "device"    // path
 	Connected = "connected" // address to which the task has connected
-	Left      = "left"      // call that made a file with special modes, path
+	Left      = "left"      // call that has given a file set-id bits, a capability, an owner or a device number; path of the file
 	Call      = "call"      // system call that no filter can check
 	Done      = "done"
 )
