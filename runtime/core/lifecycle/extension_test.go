@@ -340,3 +340,29 @@ func TestCheckOfALargeGraph(t *testing.T) {
 		t.Errorf("%d problems with a long circle", len(problems))
 	}
 }
+
+// The error about a cycle names its tasks, without those that only wait for one of them.
+func TestCheckNamesTheTasksOfACycle(t *testing.T) {
+	after := func(name string, s Stage, dependency string) GraphTask {
+		return GraphTask{Task: Task{Name: name, Stage: s, Dependencies: []Dependency{{dependency, ConditionStarted}}}}
+	}
+	for _, c := range []struct {
+		name, want string
+		nodes      []GraphTask
+	}{
+		{
+			"a task waits for the cycle",
+			`these tasks wait for each other: "b" waits for "c" (lite_after), "c" waits for "b" (lite_after)`,
+			[]GraphTask{after("a", MainTask, "b"), after("b", MainTask, "c"), after("c", MainTask, "b")},
+		},
+		{
+			"by a stage",
+			`these tasks wait for each other: "p" waits for "b" (lite_after), "b" waits for "p" (prestart sidecar before main)`,
+			[]GraphTask{after("a", MainTask, "b"), {Task: Task{Name: "b", Stage: MainTask}}, after("p", PrestartSidecar, "b")},
+		},
+	} {
+		if problems := CheckGraph(c.nodes); len(problems) != 1 || problems[0].Text != c.want {
+			t.Errorf("%s: %v, want %s", c.name, problems, c.want)
+		}
+	}
+}

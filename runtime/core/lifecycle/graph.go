@@ -188,7 +188,7 @@ func (g *startGraph) findCycleVertices() []int {
 				}
 				// Stages alone form no cycle: in a cycle, at least one task waits for a task
 				// directly.
-				for path[0] >= len(g.tasks) || path[1%len(path)] >= len(g.tasks) {
+				for path[0] >= len(g.tasks) || path[1] >= len(g.tasks) {
 					path = append(path[1:], path[0])
 				}
 				return path
