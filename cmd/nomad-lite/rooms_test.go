@@ -212,39 +212,40 @@ var testPackages = []string{"internal/testsupport", "runtime/core/tasksteps/tran
 
 // TestProgramLinksNoTestPackages checks that the packages that only tests import are not in the program.
 func TestProgramLinksNoTestPackages(t *testing.T) {
-	out, err := exec.Command("go", "list", "-deps", ".").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, pkg := range strings.Fields(string(out)) {
+	for _, pkg := range listLinkedPackages(t, ".") {
 		if isWithinAny(strings.TrimPrefix(pkg, modulePathPrefix), testPackages) {
 			t.Errorf("the program links %s", pkg)
 		}
 	}
 }
 
-// TestClusterNodeLinksNoScheduler checks that the packages of a cluster's node do not need the scheduler, which such a node does
-// not run.
-func TestClusterNodeLinksNoScheduler(t *testing.T) {
-	out, err := exec.Command("go", "list", "-deps", modulePathPrefix+"runtime/cluster/...").Output()
+// listLinkedPackages returns the paths of the packages that the patterns match, and of all packages that these import.
+func listLinkedPackages(t *testing.T, patterns ...string) []string {
+	t.Helper()
+	out, err := exec.Command("go", append([]string{"list", "-deps"}, patterns...)...).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	linked := strings.Fields(string(out))
-	if !slices.Contains(linked, modulePathPrefix+"runtime/cluster/replica") || slices.Contains(linked, modulePathPrefix+"runtime/scheduler") {
-		t.Error("runtime/cluster links runtime/scheduler, or has no package replica")
-	}
+	return strings.Fields(string(out))
+}
+
+// TestClusterNodeLinksNoScheduler checks that the packages of a cluster's node do not need the scheduler, which such a node does
+// not run.
+func TestClusterNodeLinksNoScheduler(t *testing.T) {
+	checkLinks(t, "runtime/cluster/...", "runtime/cluster/replica", "runtime/scheduler")
 }
 
 // TestAgentLinksNoExporter checks that the agent does not link the export of traces, which a program adds as an extension.
 func TestAgentLinksNoExporter(t *testing.T) {
-	out, err := exec.Command("go", "list", "-deps", modulePathPrefix+"runtime/agent").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	linked := strings.Fields(string(out))
-	if !slices.Contains(linked, modulePathPrefix+"runtime/agent/servicelist") || slices.Contains(linked, modulePathPrefix+"runtime/agent/otlp") {
-		t.Error("runtime/agent links runtime/agent/otlp, or has no package servicelist")
+	checkLinks(t, "runtime/agent", "runtime/agent/servicelist", "runtime/agent/otlp")
+}
+
+// checkLinks checks that the packages that a pattern matches link one package of the module, and do not link another.
+func checkLinks(t *testing.T, pattern, wantLinked, wantUnlinked string) {
+	t.Helper()
+	linked := listLinkedPackages(t, modulePathPrefix+pattern)
+	if !slices.Contains(linked, modulePathPrefix+wantLinked) || slices.Contains(linked, modulePathPrefix+wantUnlinked) {
+		t.Errorf("%s links %s, or does not link %s", pattern, wantUnlinked, wantLinked)
 	}
 }
 
@@ -276,11 +277,7 @@ var listImportsOnce = sync.OnceValues(func() (string, error) {
 // TestPluginsLinkNoHCL checks that the packages for authors of plugins do not import the parser of
 // HCL, of which each plugin would require the modules.
 func TestPluginsLinkNoHCL(t *testing.T) {
-	out, err := exec.Command("go", "list", "-deps", modulePathPrefix+"sdk", modulePathPrefix+"sdk/process").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, pkg := range strings.Fields(string(out)) {
+	for _, pkg := range listLinkedPackages(t, modulePathPrefix+"sdk", modulePathPrefix+"sdk/process") {
 		if strings.HasPrefix(pkg, "github.com/hashicorp/hcl/") || strings.HasPrefix(pkg, "github.com/zclconf/") {
 			t.Errorf("sdk imports %s", pkg)
 		}
@@ -339,11 +336,7 @@ var wireModules = []string{"google.golang.org/grpc", "google.golang.org/protobuf
 
 func TestRulesAndRecordsLinkNoWire(t *testing.T) {
 	for _, pkg := range packagesWithoutWire {
-		out, err := exec.Command("go", "list", "-deps", modulePathPrefix+pkg).Output()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, dep := range strings.Fields(string(out)) {
+		for _, dep := range listLinkedPackages(t, modulePathPrefix+pkg) {
 			if isWithinAny(dep, wireModules) {
 				t.Errorf("%s links %s", pkg, dep)
 				break // the module's other packages follow from the same import
@@ -351,12 +344,9 @@ func TestRulesAndRecordsLinkNoWire(t *testing.T) {
 		}
 	}
 	// Package driverwire shows that the check finds the modules.
-	out, err := exec.Command("go", "list", "-deps", modulePathPrefix+"plugins/driver/driverwire").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	linked := listLinkedPackages(t, modulePathPrefix+"plugins/driver/driverwire")
 	for _, module := range wireModules {
-		if !slices.Contains(strings.Fields(string(out)), module) && !strings.Contains(string(out), "\n"+module+"/") {
+		if !slices.ContainsFunc(linked, func(pkg string) bool { return isPackageWithin(pkg, module) }) {
 			t.Errorf("driverwire does not link %s", module)
 		}
 	}
@@ -374,11 +364,7 @@ func TestCoreLinksNoMachine(t *testing.T) {
 		"google.golang.org/grpc", "google.golang.org/protobuf", "github.com/hashicorp/go-plugin", "github.com/hashicorp/hcl", "go.etcd.io/bbolt", "github.com/prometheus/client_golang",
 		"github.com/vishvananda/netlink",
 	}
-	out, err := exec.Command("go", "list", "-deps", modulePathPrefix+corePackage+"/...").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, dep := range strings.Fields(string(out)) {
+	for _, dep := range listLinkedPackages(t, modulePathPrefix+corePackage+"/...") {
 		if isWithinAny(dep, forbidden) {
 			t.Errorf("the core links %s", dep)
 		}
@@ -387,9 +373,8 @@ func TestCoreLinksNoMachine(t *testing.T) {
 		}
 	}
 	// The package that evaluates config blocks for the core shows that the check finds a module.
-	out, err = exec.Command("go", "list", "-deps", modulePathPrefix+"hclspec/block").Output()
-	if err != nil || !slices.ContainsFunc(strings.Fields(string(out)), func(dep string) bool { return isWithinAny(dep, forbidden) }) {
-		t.Errorf("hclspec/block links none of %v (%v)", forbidden, err)
+	if !slices.ContainsFunc(listLinkedPackages(t, modulePathPrefix+"hclspec/block"), func(dep string) bool { return isWithinAny(dep, forbidden) }) {
+		t.Errorf("hclspec/block links none of %v", forbidden)
 	}
 }
 
