@@ -163,10 +163,10 @@ func TestAgentWhoseKeeperIsRefused(t *testing.T) {
 
 func waitForExit(t *testing.T, keeper osprocess.ID, failingAfter string) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); keeper.Alive(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("failure after %s: the keeper lives on", failingAfter)
-		}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := keeper.WaitEnd(ctx); err != nil {
+		t.Fatalf("failure after %s: the keeper lives on: %v", failingAfter, err)
 	}
 }
 
