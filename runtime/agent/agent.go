@@ -132,7 +132,7 @@ type Extension interface {
 	// Run is called at most once, when the agent is open. It blocks until ctx ends, which is when a shutdown is requested, or until
 	// it has nothing more to do.
 	Run(ctx context.Context, a *Agent)
-	// Close is called once after Open, also if Open has failed. The agent's allocations do not change any more.
+	// Close is called once after Open, also if Open has failed. The agent's allocations no longer change.
 	Close() error
 }
 

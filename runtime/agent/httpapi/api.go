@@ -74,7 +74,7 @@ type Config struct {
 	Metadata     Metadata
 	Volumes      VolumeManager
 	Host         fingerprint.Host // properties of the machine
-	// HostStats returns the resource usage of the machine, DeviceStats that of all devices. DeviceStats may wait for device plugins.
+	// HostStats returns the machine's resource usage, DeviceStats all devices' usage. DeviceStats may block until device plugins reply.
 	HostStats     func(context.Context) hoststats.Stats
 	DeviceStats   func(context.Context) []*api.DeviceGroupStats
 	JobParser     jobParser

@@ -95,7 +95,7 @@ type testNode interface {
 	DeviceStats(context.Context) []*api.DeviceGroupStats
 }
 
-// setNode makes a node that of an API.
+// setNode sets the fields of an API's configuration that a node gives.
 func setNode(c *Config, n testNode) {
 	c.Allocs, c.Files, c.Plugins, c.Metadata, c.Host, c.HostStats, c.DeviceStats = n, n, n, n, n.Host(), n.HostStats, n.DeviceStats
 }

@@ -60,7 +60,7 @@ type ShutdownPhase int
 
 const (
 	ShutdownRequested   ShutdownPhase = iota // the runners begin to stop, or to leave their tasks running
-	RunnersReturned                          // no allocation changes any more
+	RunnersReturned                          // allocations no longer change
 	AllocationsReported                      // the last changes are stored
 	AgentLeaves                              // servers have the last states
 )

@@ -228,7 +228,7 @@ func (s *ownServer) storeServices(ctx context.Context, services []api.ServiceReg
 	return err
 }
 
-// remotePlugins are the plugins of an HTTP API without a node: requests about tasks are those of newNodeRoutes.
+// remotePlugins has no drivers, because its HTTP API has no node. newNodeRoutes serves requests about tasks.
 type remotePlugins struct{}
 
 func (remotePlugins) CheckHookAttachments(context.Context, *api.Job) ([]admission.HookAttachmentFault, []error) {

@@ -19,8 +19,8 @@ func hasChildren() bool {
 	return !errors.Is(err, unix.ECHILD)
 }
 
-// processesThatMayHaveTasks returns those of the keeper's own processes (itself, spawned, adopted) that have a living child which is
-// none of them: the child may be a task. Each error satisfies [osprocess.IsResourceExhausted].
+// processesThatMayHaveTasks returns the keeper's own processes (itself, spawned, adopted) with a living child that is not an own
+// process: the child may be a task. Each error satisfies [osprocess.IsResourceExhausted].
 func (se *server) processesThatMayHaveTasks() ([]osprocess.ID, error) {
 	se.forkMu.Lock() // without forkMu, spawnedProcs could lack a child that has just been forked
 	defer se.forkMu.Unlock()
