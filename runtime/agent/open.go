@@ -47,7 +47,7 @@ func openStore(ctx context.Context, d *datadirectory.Directory, version string, 
 	return s, nil
 }
 
-// detectAndRecordReboot reports whether the machine was booted since the last agent ran.
+// detectAndRecordReboot reports whether the machine was booted since the last agent ran. The boot is stored with the next change.
 func detectAndRecordReboot(s *store.Store, logger hclog.Logger) (rebooted bool) {
 	now, err := osprocess.BootID()
 	if err != nil {
@@ -64,9 +64,6 @@ func detectAndRecordReboot(s *store.Store, logger hclog.Logger) (rebooted bool) 
 		tx.PutAgentRecord(state.BootIDName, now)
 		return nil
 	})
-	if _, err := s.Update(context.Background(), func(*store.Txn) error { return nil }); err != nil {
-		logger.Error("boot of the machine not recorded yet", "error", err)
-	}
 	return known
 }
 

@@ -47,6 +47,9 @@ func TestUnusableMetaRecordsAreQuarantined(t *testing.T) {
 			if len(key) != state.HookKeySize {
 				t.Errorf("key %v", key)
 			}
+			if _, err := s.Update(t.Context(), func(*store.Txn) error { return nil }); err != nil { // stores the key too
+				t.Fatal(err)
+			}
 			if again := agentplugins.LoadOrCreateHookTokenKey(s, logger); !slices.Equal(key, again) {
 				t.Error("the new key does not stay")
 			}

@@ -24,7 +24,8 @@ import (
 )
 
 // LoadOrCreateHookTokenKey returns the key for hooks' capability tokens, which is stored in the state. It creates a new key if
-// none is stored, or if the stored key is unreadable and the store has therefore quarantined it.
+// none is stored, or if the stored key is unreadable and the store has therefore quarantined it. A new key is stored with the next
+// change.
 func LoadOrCreateHookTokenKey(s *store.Store, logger hclog.Logger) hostservice.CapabilityTokenKey {
 	var storedKey state.HookTokenSigningKey
 	known, err := s.Snapshot().ReadAgentRecord(state.HookKeyName, &storedKey)
@@ -40,9 +41,6 @@ func LoadOrCreateHookTokenKey(s *store.Store, logger hclog.Logger) hostservice.C
 		tx.PutAgentRecord(state.HookKeyName, state.HookTokenSigningKey(key))
 		return nil
 	})
-	if _, err := s.Update(context.Background(), func(*store.Txn) error { return nil }); err != nil {
-		logger.Error("key of the hooks' capability tokens not stored yet", "error", err)
-	}
 	return key
 }
 
