@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -240,7 +239,6 @@ func (s *driverServer) sweepAfterStartPanic(ctx context.Context, start *StartReq
 }
 
 func (s *driverServer) newStartRequest(config driver.TaskConfig) *StartRequest {
-	config.Env = maps.Clone(config.Env) // the author may change the clone, but not the config in the handle
 	if config.Resources == nil {
 		config.Resources = new(driver.Resources)
 	}

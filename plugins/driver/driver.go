@@ -40,7 +40,7 @@ type Driver interface {
 	Fingerprint(ctx context.Context) (<-chan Fingerprint, error)
 
 	// StartTask blocks until the task runs. The restart policy applies only if the error
-	// is Recoverable.
+	// is Recoverable. An implementation may change config.Env.
 	StartTask(ctx context.Context, config *TaskConfig) (*Handle, *NetworkOverride, error)
 
 	// RecoverTask takes over a task that runs already. It does nothing if the driver has

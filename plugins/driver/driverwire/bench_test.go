@@ -1,6 +1,7 @@
 package driverwire
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
@@ -23,8 +24,13 @@ func BenchmarkEmptyUnaryCall(b *testing.B) {
 }
 
 // BenchmarkStartTask sends a task of usual size and receives its handle: 60 variables
-// and half a kilobyte of config, which the handle repeats.
+// and half a kilobyte of config, which the handle repeats unless the host omits it.
 func BenchmarkStartTask(b *testing.B) {
+	b.Run("config in handle", func(b *testing.B) { benchmarkStartTask(b, b.Context()) })
+	b.Run("config omitted", func(b *testing.B) { benchmarkStartTask(b, OmitHandleConfig(b.Context())) })
+}
+
+func benchmarkStartTask(b *testing.B, ctx context.Context) {
 	config := &driver.TaskConfig{
 		ID: "1f2e3d4c-0000-1111-2222-333344445555/web/12345678", Name: "web", AllocID: "1f2e3d4c-0000-1111-2222-333344445555",
 		DriverConfig: make([]byte, 512),
@@ -34,9 +40,10 @@ func BenchmarkStartTask(b *testing.B) {
 	for i := range 60 {
 		config.Env[fmt.Sprintf("NOMAD_VARIABLE_%d", i)] = "a value of some length, as a path has"
 	}
-	d, _ := newClientOf(b, &fakeDriver{handle: &driver.Handle{Version: 1, Config: config, State: driver.TaskRunning, DriverState: make([]byte, 128)}})
+	d, _ := newClientOf(b, &fakeDriver{handle: &driver.Handle{Version: 1, State: driver.TaskRunning, DriverState: make([]byte, 128)}})
+	b.ReportAllocs()
 	for b.Loop() {
-		if _, _, err := d.StartTask(b.Context(), config); err != nil {
+		if _, _, err := d.StartTask(ctx, config); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -157,6 +157,19 @@ func (c *client) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, er
 	return ch, nil
 }
 
+// omitHandleConfigKey is the metadata of a StartTask call, see OmitHandleConfig.
+const omitHandleConfigKey = "nomad-lite-omit-handle-config"
+
+// OmitHandleConfig returns a context for a StartTask call. The response's handle may then have no task configuration: the client
+// completes the handle with the configuration that it has sent. A driver made without this project's SDK ignores the mark.
+func OmitHandleConfig(ctx context.Context) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, omitHandleConfigKey, "1")
+}
+
+func hostOmitsHandleConfig(ctx context.Context) bool {
+	return len(metadata.ValueFromIncomingContext(ctx, omitHandleConfigKey)) > 0
+}
+
 func (c *client) StartTask(ctx context.Context, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
 	if err := checkEnvUTF8(config); err != nil {
 		return nil, nil, err

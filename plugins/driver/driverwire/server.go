@@ -3,6 +3,7 @@ package driverwire
 import (
 	"context"
 	"errors"
+	"maps"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -90,6 +91,10 @@ func (s *server) StartTask(ctx context.Context, req *driverpb.StartTaskRequest) 
 	if config == nil {
 		return nil, errors.New("start task: the request holds no task")
 	}
+	omitConfig := hostOmitsHandleConfig(ctx)
+	if !omitConfig {
+		config.Env = maps.Clone(config.Env) // impl may change the map, and the response repeats the request
+	}
 	handle, override, err := s.impl.StartTask(ctx, config)
 	basewire.SendOperations(ctx)
 	if err != nil {
@@ -105,16 +110,17 @@ func (s *server) StartTask(ctx context.Context, req *driverpb.StartTaskRequest) 
 	// The host stores the handle, and reads all of its fields.
 	resp := &driverpb.StartTaskResponse{
 		Handle: &driverpb.TaskHandle{
-			Version: max(handle.Version, 1),
-			// Config: the unparsed message, which keeps fields that a newer host has added.
-			Config:      req.GetTask(),
+			Version:     max(handle.Version, 1),
 			State:       driverpb.TaskState(handle.State),
 			DriverState: handle.DriverState,
 		},
 		NetworkOverride: p,
 	}
-	if handle.Config != nil && handle.Config != config {
+	switch {
+	case handle.Config != nil && handle.Config != config:
 		resp.Handle.Config = taskConfigProto(handle.Config)
+	case !omitConfig:
+		resp.Handle.Config = req.GetTask() // the message itself keeps fields that a newer host has added
 	}
 	if handle.State == driver.TaskUnknown {
 		resp.Handle.State = driverpb.TaskState_RUNNING

@@ -26,6 +26,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
 )
 
 // fakePluginProcess is a plugin process whose server runs in the test.
@@ -504,6 +505,37 @@ func TestSentMessagesAreComplete(t *testing.T) {
 	}
 	if !timeFromProto(inspect.Task.CompletedAt).IsZero() {
 		t.Error("not completed does not come back as the zero time")
+	}
+}
+
+// envChangingDriver is a driver that changes the environment of a task that it starts.
+type envChangingDriver struct{ fakeDriver }
+
+func (d *envChangingDriver) StartTask(ctx context.Context, c *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
+	c.Env["ADDED"] = "by the driver"
+	return &driver.Handle{Version: 1, Config: c}, nil, d.recordCall("StartTask", c)
+}
+
+func TestHandleConfigIsOmittedOnlyOnRequest(t *testing.T) {
+	p := serveOnSocket(t, func(s grpc.ServiceRegistrar) { RegisterServer(s, new(envChangingDriver)) })
+	request := &driverpb.StartTaskRequest{Task: &driverpb.TaskConfig{Id: "id", Env: map[string]string{"A": "b"}}}
+	c := driverpb.NewDriverClient(p.conn)
+	if start, err := c.StartTask(t.Context(), request); err != nil || !proto.Equal(start.Handle.Config, request.Task) {
+		t.Errorf("got %v, %v, want the configuration as sent", start, err)
+	}
+	if start, err := c.StartTask(OmitHandleConfig(t.Context()), request); err != nil || start.Handle == nil || start.Handle.Config != nil {
+		t.Errorf("got %v, %v, want a handle without configuration", start, err)
+	}
+
+	sent := &driver.TaskConfig{ID: "id", Env: map[string]string{"A": "b"}}
+	if handle, _, err := NewClient(p.conn, p.done).StartTask(OmitHandleConfig(t.Context()), sent); err != nil || handle.Config != sent {
+		t.Errorf("got %+v, %v, want a handle with the sent configuration", handle, err)
+	}
+
+	other := &driver.TaskConfig{ID: "other"}
+	d, _ := newClientOf(t, &fakeDriver{handle: &driver.Handle{Version: 1, Config: other}})
+	if handle, _, err := d.StartTask(OmitHandleConfig(t.Context()), sent); err != nil || handle.Config.ID != other.ID {
+		t.Errorf("got %+v, %v, want the driver's own configuration", handle, err)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/driver/driverwire"
 )
 
 // Timeouts after which a call is late. StartTask has none, because it can pull an image.
@@ -271,7 +272,7 @@ type watchedDriver struct {
 
 func (d *watchedDriver) StartTask(ctx context.Context, c *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
 	d.mayHaveTasks.Store(true)
-	return d.Driver.StartTask(ctx, c)
+	return d.Driver.StartTask(driverwire.OmitHandleConfig(ctx), c)
 }
 
 // NotifyExit implements driver.ExitNotifier.
