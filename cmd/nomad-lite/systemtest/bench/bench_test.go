@@ -61,6 +61,7 @@ type benchAgent struct {
 	startDuration time.Duration     // time from the start of the program until jobs can be placed
 	logDone       chan struct{}     // closed when the whole log of the agent was read
 	jobMeta       map[string]string // meta block of the jobs that are registered next
+	env           map[string]string // env block of the jobs that are registered next
 	driver        string            // driver of the jobs that are registered next; empty means raw_exec
 	bridge        bool              // the allocations of the jobs that are registered next have a network of their own
 
@@ -161,6 +162,7 @@ func (a *benchAgent) run(b testing.TB, kind, id string, count int, argv ...strin
 	job := api.NewServiceJob(id, id, "global", 50)
 	job.Type, job.Meta = &kind, a.jobMeta
 	task := api.NewTask("t", cmp.Or(a.driver, "raw_exec")).SetConfig("command", argv[0]).SetConfig("args", argv[1:])
+	task.Env = a.env
 	cpu := 100 // Nomad's default
 	if count > 1 {
 		cpu = 1 // hundreds of such tasks must fit on the node

@@ -18,6 +18,7 @@ type reportedBenchmarks struct{ *testing.M }
 func (r reportedBenchmarks) Run() int {
 	code := r.M.Run()
 	printBenchResults(os.Stdout)
+	printMachinePrices(os.Stdout)
 	_ = os.RemoveAll(benchBinaryDir)
 	return code
 }

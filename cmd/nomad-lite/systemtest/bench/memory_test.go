@@ -140,11 +140,11 @@ import (
 func main() { time.Sleep(time.Hour) }
 `
 
-// buildIdleProgram builds a program that does nothing, and returns its path.
-func buildIdleProgram(b *testing.B) string {
+// buildGoProgram builds a program of one file, and returns its path.
+func buildGoProgram(b *testing.B, source string) string {
 	b.Helper()
-	program := filepath.Join(b.TempDir(), "empty")
-	if err := os.WriteFile(program+".go", []byte(idleProgramSource), 0o600); err != nil {
+	program := filepath.Join(b.TempDir(), "program")
+	if err := os.WriteFile(program+".go", []byte(source), 0o600); err != nil {
 		b.Fatal(err)
 	}
 	if out, err := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, program+".go").CombinedOutput(); err != nil {
@@ -157,7 +157,7 @@ func buildIdleProgram(b *testing.B) string {
 // is the baseline for the memory of a node, which is an agent, a keeper and a driver plugin.
 func measureIdleProcessesMB(b *testing.B, count int) (sum float64) {
 	b.Helper()
-	program := buildIdleProgram(b)
+	program := buildGoProgram(b, idleProgramSource)
 	var all []*exec.Cmd
 	for range count {
 		cmd := exec.Command(program)

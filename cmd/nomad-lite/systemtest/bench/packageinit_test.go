@@ -18,7 +18,7 @@ func BenchmarkPackageInit(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	baseline := exec.Command(buildIdleProgram(b))
+	baseline := exec.Command(buildGoProgram(b, idleProgramSource))
 	for b.Loop() {
 		took, allocated := traceInit(b, exec.Command(path, "version"))
 		baselineTook, baselineAllocated := traceInit(b, exec.Command(baseline.Path))
