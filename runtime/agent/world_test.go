@@ -35,6 +35,8 @@ type simulatedHost struct {
 type taskProcess struct {
 	id, alloc, task string
 	stopDuration    time.Duration
+	startReturned   bool // an agent has got StartTask's response, or has recovered the task; guarded by world.mu
+	startAbandoned  bool // destroyed without startReturned, so no agent has reported the process; guarded by world.mu
 	mu              sync.Mutex
 	exited          chan struct{}
 	result          driver.ExitResult
@@ -258,6 +260,9 @@ func (d *simDriver) StartTask(ctx context.Context, c *driver.TaskConfig) (*drive
 		d.addProcess(c)
 		d.mu.Lock()
 		d.plugin.knownTasks[c.ID] = true
+		if p := d.processes[c.ID]; p != nil { // not destroyed meanwhile
+			p.startReturned = pause == nil
+		}
 		d.mu.Unlock()
 	}
 	if pause != nil {
@@ -310,7 +315,7 @@ func (d *simDriver) RecoverTask(_ context.Context, h *driver.Handle) error {
 	if d.processes[h.Config.ID] == nil {
 		return errors.New("nothing to recover")
 	}
-	d.plugin.knownTasks[h.Config.ID] = true
+	d.plugin.knownTasks[h.Config.ID], d.processes[h.Config.ID].startReturned = true, true
 	return nil
 }
 
@@ -355,6 +360,7 @@ func (d *simDriver) DestroyTask(_ context.Context, id string, _ bool) error {
 	for other, p := range d.processes {
 		same := strings.HasPrefix(other, id[:strings.LastIndexByte(id, '/')+1])
 		if other == id || same && !d.plugin.knownTasks[id] {
+			p.startAbandoned = p.startAbandoned || p.alive() && !p.startReturned
 			p.exit(driver.ExitResult{ExitCode: 137, Signal: 9})
 			delete(d.processes, other)
 			err = nil
