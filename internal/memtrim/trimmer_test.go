@@ -32,7 +32,7 @@ func TestTrimmerSetsPercentage(t *testing.T) {
 		defer trimmer.Stop()
 		check("at first", 25)
 		trimmer.PostponeTrim()
-		check("after Postpone", 25)
+		check("after PostponeTrim", 50)
 		trimmer.NotifyBusy()
 		time.Sleep(idleDelay - time.Millisecond)
 		trimmer.PostponeTrim()
