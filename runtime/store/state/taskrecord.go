@@ -122,14 +122,14 @@ type TaskSecrets struct {
 
 // HookSecrets are a HookRecord's secret parts.
 type HookSecrets struct {
-	Data map[string]string `store:"data,secret"`
-	Env  map[string]string `store:"env,secret"`
+	Data stringMap `store:"data,secret"`
+	Env  stringMap `store:"env,secret"`
 }
 
 // HandleSecrets are a HandleRecord's secret parts.
 type HandleSecrets struct {
-	Env         map[string]string `store:"env,secret"`
-	DriverState []byte            `store:"driver_state,secret"` // nil unless the driver's state contains the environment, see containsTaskEnv
+	Env         stringMap `store:"env,secret"`
+	DriverState []byte    `store:"driver_state,secret"` // nil unless the driver's state contains the environment, see containsTaskEnv
 }
 
 // NewTaskRecord returns a record's stored form. It shares lists and maps with the record; SplitSecrets does not modify these.
