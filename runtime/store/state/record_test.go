@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 )
@@ -98,5 +99,118 @@ func TestSplitSecretsChangesNoFields(t *testing.T) {
 	stored.JoinSecrets(*secrets)
 	if !reflect.DeepEqual(stored.Fields(), s) {
 		t.Errorf("got %+v, want %+v", stored.Fields(), s)
+	}
+}
+
+// A record with only one secret loses it to SplitSecrets, and gets it back. A record without secrets stays readable without the key.
+func TestSplitSecretsFindsEachSecret(t *testing.T) {
+	handle := func(env map[string]string, driverState string) *driver.Handle {
+		return &driver.Handle{Config: &driver.TaskConfig{ID: "x", Env: env}, DriverState: []byte(driverState)}
+	}
+	env := map[string]string{"A": "b"}
+	for name, tt := range map[string]struct {
+		fields  record.Fields
+		secrets bool
+	}{
+		"nothing":                        {record.Fields{StartID: "x"}, false},
+		"driver state without secrets":   {record.Fields{Handle: handle(nil, "pid 7")}, false},
+		"environment":                    {record.Fields{Handle: handle(env, "pid 7")}, true},
+		"driver state":                   {record.Fields{Handle: handle(nil, "NOMAD_ALLOC_ID=x A=b")}, true},
+		"environment of a destroy":       {record.Fields{FirstPendingDestroy: &record.PendingDestroy{StartID: "x", Handle: handle(env, "pid 7")}}, true},
+		"variables":                      {record.Fields{ReadVariables: []string{"nomad/jobs"}}, true},
+		"data of a hook":                 {record.Fields{HookStateByName: map[string]record.HookState{"h": {Data: env}}}, true},
+		"environment of a hook":          {record.Fields{HookStateByName: map[string]record.HookState{"h": {Env: env}}}, true},
+		"a hook without data, a handle":  {record.Fields{HookStateByName: map[string]record.HookState{"h": {PrestartDone: true}}, Handle: handle(env, "")}, true},
+		"a hook without data, and alone": {record.Fields{HookStateByName: map[string]record.HookState{"h": {PrestartDone: true}}}, false},
+	} {
+		stored := NewTaskRecord(tt.fields)
+		secrets := stored.SplitSecrets()
+		if (secrets != nil) != tt.secrets {
+			t.Errorf("%s: secrets %+v", name, secrets)
+		}
+		if got := stored.Fields(); reflect.DeepEqual(got, tt.fields) == tt.secrets {
+			t.Errorf("%s: the record without the secrets is %+v", name, got)
+		}
+		if secrets == nil {
+			secrets = &TaskSecrets{}
+		}
+		stored.JoinSecrets(*secrets)
+		if got := stored.Fields(); !reflect.DeepEqual(got, tt.fields) {
+			t.Errorf("%s: got %+v, want %+v", name, got, tt.fields)
+		}
+	}
+}
+
+// A stored hook can be null. Neither it nor secrets without their hook change the other hooks.
+func TestRecordWithNilHooks(t *testing.T) {
+	r := &TaskRecord{HookRecordByName: map[string]*HookRecord{"lost": nil, "h": {PrestartDone: true}}}
+	if got := r.SplitSecrets(); got != nil {
+		t.Errorf("secrets %+v", got)
+	}
+	env := map[string]string{"A": "b"}
+	r.JoinSecrets(TaskSecrets{HookSecretsByName: map[string]*HookSecrets{"lost": {Env: env}, "gone": {Env: env}, "h": nil}})
+	want := map[string]record.HookState{"h": {PrestartDone: true}}
+	if got := r.Fields().HookStateByName; !reflect.DeepEqual(got, want) {
+		t.Errorf("hooks %+v, want %+v", got, want)
+	}
+}
+
+// A record with a required field missing is rejected, so that it is quarantined and not applied to something else.
+func TestCheckRecordRejectsIncompleteRecords(t *testing.T) {
+	request := &AllocRequestRecord{}
+	for name, tt := range map[string]struct {
+		record   interface{ CheckRecord() error }
+		complete bool
+	}{
+		"postrun":                        {&CleanupRecord{Hook: "h", AllocID: "x", Postrun: request}, true},
+		"stop":                           {&CleanupRecord{Hook: "h", AllocID: "x", Stop: &StopRequestRecord{}}, true},
+		"destroy":                        {&CleanupRecord{Hook: "h", AllocID: "x", Destroy: request}, true},
+		"cleanup without its hook":       {&CleanupRecord{AllocID: "x", Postrun: request}, false},
+		"cleanup without its allocation": {&CleanupRecord{Hook: "h", Postrun: request}, false},
+		"cleanup without a request":      {&CleanupRecord{Hook: "h", AllocID: "x"}, false},
+		"network":                        {&NetworkRecord{AllocID: "x", Mode: "bridge"}, true},
+		"network without its allocation": {&NetworkRecord{Mode: "bridge"}, false},
+		"network without its mode":       {&NetworkRecord{AllocID: "x"}, false},
+	} {
+		if err := tt.record.CheckRecord(); (err == nil) != tt.complete {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// The pending cleanups of one allocation have different ids, and each record has its hook point.
+func TestPendingCleanupKeepsItsPoint(t *testing.T) {
+	ids := make(map[string]bool)
+	cleanups := []PendingCleanup{
+		{Hook: "h", AllocID: "x", Point: hook.Postrun, Postrun: &hook.AllocPostrunRequest{}},
+		{Hook: "h", AllocID: "x", Point: hook.Destroy, Destroy: &hook.AllocDestroyRequest{}},
+		{Hook: "h", AllocID: "x", Task: "web", Point: hook.Stop, Stop: &hook.TaskStopRequest{}},
+		{Hook: "h", AllocID: "x", Task: "db", Point: hook.Stop, Stop: &hook.TaskStopRequest{}},
+		{Hook: "other", AllocID: "x", Task: "db", Point: hook.Stop, Stop: &hook.TaskStopRequest{}},
+	}
+	for _, want := range cleanups {
+		got := NewCleanupRecord(want).PendingCleanup()
+		if got.Point != want.Point || got.ID() != want.ID() {
+			t.Errorf("%s of %s, want %s of %s", got.Point, got.ID(), want.Point, want.ID())
+		}
+		ids[got.ID()] = true
+	}
+	if len(ids) != len(cleanups) {
+		t.Errorf("ids %v", ids)
+	}
+}
+
+func TestPrimaryAddressPrefersIPv4(t *testing.T) {
+	for _, tt := range []struct {
+		status NetworkStatus
+		want   string
+	}{
+		{NetworkStatus{}, ""},
+		{NetworkStatus{Address: "10.0.0.1", AddressIPv6: "fd00::1"}, "10.0.0.1"},
+		{NetworkStatus{AddressIPv6: "fd00::1"}, "fd00::1"},
+	} {
+		if got := tt.status.PrimaryAddress(); got != tt.want {
+			t.Errorf("%+v: %q, want %q", tt.status, got, tt.want)
+		}
 	}
 }
