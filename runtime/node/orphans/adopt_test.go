@@ -3,6 +3,7 @@ package orphans
 import (
 	"bytes"
 	"context"
+	"errors"
 	"maps"
 	"os"
 	"os/exec"
@@ -16,9 +17,11 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/netns"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/core/timeline"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/job/tracespan"
@@ -254,5 +257,190 @@ func TestTaskStatesOfAdoptedAllocs(t *testing.T) {
 		if got := newTaskStateFromRun(&api.Job{Type: &tt.jobType}, &api.Task{Lifecycle: tt.lifecycle}, runs[tt.run]); got.State != tt.want {
 			t.Errorf("%s, %+v, %s: %s, want %s", tt.jobType, tt.lifecycle, tt.run, got.State, tt.want)
 		}
+	}
+}
+
+// newAdoption returns an adoption that stores the allocations, and the allocations stored by it, by ID.
+func newAdoption(s *store.Store) (adoption *Adoption, adopted map[string]*api.Allocation) {
+	adopted = make(map[string]*api.Allocation)
+	return &Adoption{
+		Node:                     model.NodeFacts{ID: "node", Name: "here"},
+		EndPluginsOfEarlierAgent: func(context.Context, string) error { return nil },
+		Store: func(ctx context.Context, allocs []*api.Allocation, edit func(*store.Txn)) error {
+			_, err := s.Update(ctx, func(tx *store.Txn) error {
+				for _, a := range allocs {
+					adopted[a.ID] = a
+					tx.PutScheduledAllocation(a)
+				}
+				edit(tx)
+				return nil
+			})
+			return err
+		},
+	}, adopted
+}
+
+// By the records of an adopted allocation its runner finds the running task, and does not run the finished one again. Records that the
+// state still has are kept.
+func TestRecordsOfAdoptedAllocs(t *testing.T) {
+	s := openStore(t, filepath.Join(t.TempDir(), "state.db"))
+	defer s.Close()
+	alloc := newCopiedAlloc("known", 0, map[string]string{"runs": "sdk", "done": "sdk", "recorded": "sdk", "new": "sdk"})
+	alloc.GetTaskGroup().Networks = []*api.NetworkResource{{Mode: "bridge"}}
+	alloc.TaskStates = map[string]*api.TaskState{"runs": {State: model.TaskRunning}, "done": {State: model.TaskDead}, "recorded": {State: model.TaskRunning}, "new": {State: model.TaskPending}}
+	put := updater(t, s)
+	put(func(tx *store.Txn) {
+		tx.PutScheduledAllocation(alloc)
+		tx.PutTask(alloc.ID, "recorded", record.Fields{StartID: "stored"}, alloc.TaskStates["recorded"])
+	})
+	a := &adoptable{alloc: alloc, networkPath: "/run/netns/" + alloc.ID, lastRunByTask: map[string]tracespan.Span{"runs": {Name: "last"}, "done": {Name: "last"}, "recorded": {Name: "last"}}}
+	put(a.putRecords)
+	for task, want := range map[string]record.Fields{"runs": {StartID: "last"}, "done": {RunComplete: true}, "recorded": {StartID: "stored"}} {
+		got, found, err := s.Snapshot().TaskFields(alloc.ID, task)
+		if err != nil || !found || got.StartID != want.StartID || got.RunComplete != want.RunComplete {
+			t.Errorf("%s: %+v, %t, %v; want %+v", task, got, found, err, want)
+		}
+	}
+	if got, found, err := s.Snapshot().TaskFields(alloc.ID, "new"); found || err != nil {
+		t.Errorf("record of a task that was not started: %+v, %v", got, err)
+	}
+	readNetwork := func() (n state.NetworkRecord) {
+		t.Helper()
+		if found, err := s.Snapshot().ReadAgentRecord(state.NetworkPrefix+alloc.ID, &n); !found || err != nil {
+			t.Fatalf("record of the network: %t, %v", found, err)
+		}
+		return n
+	}
+	if n := readNetwork(); n.AllocID != alloc.ID || n.Mode != "bridge" || n.Isolation == nil || n.Isolation.Path != a.networkPath {
+		t.Errorf("network %+v", n)
+	}
+	put(func(tx *store.Txn) {
+		tx.PutAgentRecord(state.NetworkPrefix+alloc.ID, &state.NetworkRecord{AllocID: alloc.ID, Mode: "bridge", Hostname: "stored"})
+	})
+	put(a.putRecords)
+	if n := readNetwork(); n.Hostname != "stored" {
+		t.Errorf("the stored record of the network is replaced by %+v", n)
+	}
+}
+
+// An allocation is adopted with what the state still has of its tasks, and with its network.
+func TestAdoptionKeepsTaskStatesAndNetwork(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, filepath.Join(dir, "state.db"))
+	defer s.Close()
+	alloc := newCopiedAlloc("other", 0, map[string]string{"main": "sdk"})
+	alloc.GetTaskGroup().Networks = []*api.NetworkResource{{Mode: "bridge"}}
+	if err := netns.Create(alloc.ID); err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() {
+		if err := netns.Remove(alloc.ID); err != nil {
+			t.Error(err)
+		}
+	})
+	updater(t, s)(func(tx *store.Txn) {
+		tx.PutScheduledAllocation(alloc)
+		tx.PutTask(alloc.ID, "main", record.Fields{StartID: "stored"}, &api.TaskState{State: model.TaskRunning, Restarts: 5})
+		tx.DeleteAllocationAndQueueRemoval(alloc.ID)
+		tx.DeleteAgentRecord(state.PendingRemovalPrefix + alloc.ID)
+	})
+	c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirRoot: filepath.Join(dir, "alloc"), Store: s, AdoptUnknownAllocs: true}
+	startUnknownTask(t, c.AllocDirRoot, alloc.ID, "main", "sdk")
+	putAllocCopy(t, c.AllocDirRoot, alloc)
+	adoption, adopted := newAdoption(s)
+	c.DestroyOrAdoptOrphans(t.Context(), namedDrivers{"sdk": sdkDriver{}}, adoption)
+	if a := adopted[alloc.ID]; a == nil || a.TaskStates["main"].Restarts != 5 {
+		t.Errorf("adopted %+v", a)
+	}
+	if !s.Snapshot().HasAgentRecord(state.NetworkPrefix + alloc.ID) {
+		t.Error("the network of the adopted allocation has no record")
+	}
+}
+
+// A node of a cluster adopts the allocations that servers have assigned to it, and no others. The processes of both are left running.
+func TestClusterNodeAdoptsItsAllocs(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, filepath.Join(dir, "state.db"))
+	defer s.Close()
+	c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirRoot: filepath.Join(dir, "alloc"), Store: s, AdoptAllocsOfNode: true}
+	own, foreign := newCopiedAlloc("other", 0, map[string]string{"main": "sdk"}), newCopiedAlloc("other", 1, map[string]string{"main": "sdk"})
+	own.NodeID, foreign.NodeID = "node", "before"
+	for _, alloc := range []*api.Allocation{own, foreign} {
+		startUnknownTask(t, c.AllocDirRoot, alloc.ID, "main", "sdk")
+		putAllocCopy(t, c.AllocDirRoot, alloc)
+	}
+	leftRunning := make(map[string]bool)
+	c.OnProcessLeftRunning = func(allocID, _ string, _ osprocess.ID) { leftRunning[allocID] = true }
+	adoption, adopted := newAdoption(s)
+	c.DestroyOrAdoptOrphans(t.Context(), namedDrivers{"sdk": sdkDriver{}}, adoption)
+	if !leftRunning[own.ID] || !leftRunning[foreign.ID] {
+		t.Errorf("processes left running of %v", leftRunning)
+	}
+	if adopted[own.ID] == nil || adopted[foreign.ID] != nil || !c.isUnknownAlloc(foreign.ID) {
+		t.Errorf("adopted %v; the allocation of another node is unknown: %t", adopted, c.isUnknownAlloc(foreign.ID))
+	}
+}
+
+// An allocation whose adoption cannot be stored stays unknown, and its tasks continue.
+func TestUnstoredAdoptionLeavesTheAllocUnknown(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, filepath.Join(dir, "state.db"))
+	defer s.Close()
+	alloc := newCopiedAlloc("known", 0, map[string]string{"main": "sdk"})
+	updater(t, s)(func(tx *store.Txn) {
+		job := *alloc.Job
+		tx.PutJobAndVersion(&job)
+	})
+	job := s.Snapshot().Job(nil, "default", "known")
+	alloc.Job = job
+	c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirRoot: filepath.Join(dir, "alloc"), Store: s}
+	process := startUnknownTask(t, c.AllocDirRoot, alloc.ID, "main", "sdk")
+	putAllocCopy(t, c.AllocDirRoot, alloc)
+	adoption, _ := newAdoption(s)
+	adoption.Store = func(context.Context, []*api.Allocation, func(*store.Txn)) error { return errors.New("disk full") }
+	c.DestroyOrAdoptOrphans(t.Context(), namedDrivers{"sdk": sdkDriver{}}, adoption)
+	if id := c.FindUnknownInstance(job, alloc.Name); id != alloc.ID || !c.isUnknownAlloc(alloc.ID) || !process.Alive() {
+		t.Errorf("the instance is %q, unknown: %t, its process lives: %t", id, c.isUnknownAlloc(alloc.ID), process.Alive())
+	}
+}
+
+// The state has a job while anything is left of it from which the scheduler recovers it.
+func TestIsJobInState(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(*store.Txn, *api.Job)
+		want   bool
+	}{
+		"the job":                      {func(*store.Txn, *api.Job) {}, true},
+		"another job with its ID":      {func(_ *store.Txn, job *api.Job) { job.CreateIndex = new(*job.CreateIndex + 1) }, false},
+		"nothing":                      {func(tx *store.Txn, _ *api.Job) { tx.DeleteJob("default", "known") }, false},
+		"a running allocation":         {putAllocAndDeleteJob(api.AllocDesiredStatusRun, api.AllocClientStatusRunning), true},
+		"a stopping allocation":        {putAllocAndDeleteJob(api.AllocDesiredStatusStop, api.AllocClientStatusRunning), false},
+		"an allocation that has ended": {putAllocAndDeleteJob(api.AllocDesiredStatusRun, api.AllocClientStatusComplete), false},
+		"an earlier version": {func(tx *store.Txn, job *api.Job) {
+			tx.DeleteJob("default", "known")
+			tx.PutJobVersion(job)
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := openStore(t, filepath.Join(t.TempDir(), "state.db"))
+			defer s.Close()
+			put := updater(t, s)
+			put(func(tx *store.Txn) { tx.PutJobAndVersion(newCopiedAlloc("known", 0, nil).Job) })
+			job := *s.Snapshot().Job(nil, "default", "known")
+			put(func(tx *store.Txn) { tt.change(tx, &job) })
+			if got := (&Cleaner{Logger: hclog.NewNullLogger(), Store: s}).isJobInState(&job); got != tt.want {
+				t.Errorf("the job is in the state: %t, want %t", got, tt.want)
+			}
+		})
+	}
+}
+
+// putAllocAndDeleteJob leaves only an allocation of a job.
+func putAllocAndDeleteJob(desired, client string) func(*store.Txn, *api.Job) {
+	return func(tx *store.Txn, job *api.Job) {
+		alloc := newCopiedAlloc("known", 0, nil)
+		alloc.Job, alloc.DesiredStatus, alloc.ClientStatus = job, desired, client
+		tx.PutScheduledAllocation(alloc)
+		tx.DeleteJob("default", "known")
 	}
 }

@@ -163,6 +163,31 @@ func TestOrphanWithQuarantinedRecordIsRemoved(t *testing.T) {
 	}
 }
 
+// An agent with a damaged state ends the plugin processes of earlier agents, whose records may be lost.
+func TestFormerPluginsEndAfterDamage(t *testing.T) {
+	for _, damaged := range []bool{false, true} {
+		s := openStore(t, filepath.Join(t.TempDir(), "state.db"))
+		defer s.Close()
+		put := updater(t, s)
+		if damaged {
+			put(func(tx *store.Txn) { tx.PutAgentRecord(state.PendingRemovalPrefix+"gone", "text") })
+			s.Snapshot().AllocationsPendingRemoval()
+			put(func(*store.Txn) {})
+		}
+		adoption, _ := newAdoption(s)
+		var ended []string
+		adoption.EndPluginsOfEarlierAgent = func(_ context.Context, name string) error {
+			ended = append(ended, name)
+			return nil
+		}
+		c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirRoot: t.TempDir(), Store: s}
+		c.DestroyOrAdoptOrphans(t.Context(), namedDrivers{"sdk": sdkDriver{}}, adoption)
+		if (len(ended) == 1) != damaged {
+			t.Errorf("damaged %t: ended the former plugins of %q", damaged, ended)
+		}
+	}
+}
+
 // recordingDriver records the ids to destroy.
 type recordingDriver struct {
 	driver.Driver
@@ -256,11 +281,13 @@ func TestOrphansAreDestroyedAfterTheFirstReports(t *testing.T) {
 	}
 }
 
-// failingDriver fails to destroy tasks.
+// failingDriver fails to recover or to destroy tasks.
 type failingDriver struct {
 	driver.Driver
-	err error
+	recoverErr, err error
 }
+
+func (d failingDriver) RecoverTask(context.Context, *driver.Handle) error { return d.recoverErr }
 
 func (d failingDriver) DestroyTask(context.Context, string, bool) error { return d.err }
 
@@ -284,14 +311,20 @@ func (s *driverSequence) Driver(context.Context, string) (driver.Driver, error) 
 
 func TestRecordsOfOrphanStayUntilItsTaskIsDestroyed(t *testing.T) {
 	for _, tt := range []struct {
-		name    string
-		drivers []any
-		stay    bool
+		name     string
+		drivers  []any
+		stay     bool
+		rebooted bool
 	}{
-		{"the driver does not have the task", []any{failingDriver{err: driver.ErrTaskNotFound}}, false},
-		{"the plugin exits once", []any{failingDriver{err: driver.ErrPluginDown}, &recordingDriver{}}, false},
-		{"the plugin exits and is unavailable", []any{failingDriver{err: driver.ErrPluginDown}, &driver.UnavailableError{Err: driver.ErrPluginDown}}, true},
-		{"the driver fails", []any{failingDriver{err: errors.New("device busy")}}, true},
+		{"the driver does not have the task", []any{failingDriver{err: driver.ErrTaskNotFound}}, false, false},
+		{"the plugin exits once", []any{failingDriver{err: driver.ErrPluginDown}, &recordingDriver{}}, false, false},
+		{"the plugin exits and is unavailable", []any{failingDriver{err: driver.ErrPluginDown}, &driver.UnavailableError{Err: driver.ErrPluginDown}}, true, false},
+		{"the driver fails", []any{failingDriver{err: errors.New("device busy")}}, true, false},
+		{"the driver does not know the handle", []any{failingDriver{recoverErr: errors.New("another driver's state"), err: errors.New("device busy")}}, false, false},
+		{"the driver cannot recover the task now", []any{failingDriver{recoverErr: driver.Recoverable(errors.New("no resources"))}}, true, false},
+		{"the plugin exits while it recovers the task", []any{failingDriver{recoverErr: driver.ErrPluginDown}, &recordingDriver{}}, false, false},
+		{"the plugin exits while it recovers the task, and is unavailable", []any{failingDriver{recoverErr: driver.ErrPluginDown}, &driver.UnavailableError{Err: driver.ErrPluginDown}}, true, false},
+		{"no driver has the task's process after a reboot", []any{failingDriver{recoverErr: driver.Recoverable(errors.New("no resources"))}}, false, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -299,14 +332,14 @@ func TestRecordsOfOrphanStayUntilItsTaskIsDestroyed(t *testing.T) {
 			defer s.Close()
 			put := updater(t, s)
 			put(func(tx *store.Txn) { tx.PutScheduledAllocation(&api.Allocation{ID: "lost", Job: &api.Job{}}) })
-			if err := s.PutTask("lost", "web", record.Fields{StartID: "1"}, &api.TaskState{State: "running"}, state.DurabilitySync)(); err != nil {
+			if err := s.PutTask("lost", "web", record.Fields{StartID: "1", Handle: &driver.Handle{Config: &driver.TaskConfig{ID: "1"}}}, &api.TaskState{State: "running"}, state.DurabilitySync)(); err != nil {
 				t.Fatal(err)
 			}
 			put(func(tx *store.Txn) {
 				tx.DeleteAllocationAndQueueRemoval("lost")
 				tx.DeleteAgentRecord(state.PendingRemovalPrefix + "lost")
 			})
-			c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirRoot: filepath.Join(dir, "alloc"), Store: s, EndTasksOfUnknownAllocs: true}
+			c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirRoot: filepath.Join(dir, "alloc"), Store: s, EndTasksOfUnknownAllocs: true, Rebooted: tt.rebooted}
 			if err := os.MkdirAll(filepath.Join(c.AllocDirRoot, "lost", "alloc"), 0o755); err != nil {
 				t.Fatal(err)
 			}
@@ -319,6 +352,17 @@ func TestRecordsOfOrphanStayUntilItsTaskIsDestroyed(t *testing.T) {
 				t.Errorf("directory of the allocation: %v, want it to exist: %v", err, tt.stay)
 			}
 		})
+	}
+}
+
+// A driver call that has ended with its context says nothing about the task.
+func TestStartIsNotDestroyedAfterTheTime(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	start := record.PendingDestroy{StartID: "1", Handle: &driver.Handle{Config: &driver.TaskConfig{ID: "1"}}}
+	drivers := namedDrivers{"d": failingDriver{recoverErr: errors.New("the call was cancelled")}}
+	if err := (&Cleaner{Logger: hclog.NewNullLogger()}).destroyTaskStart(ctx, drivers, "d", start); err == nil {
+		t.Error("the start counts as destroyed")
 	}
 }
 
@@ -363,6 +407,9 @@ func TestOrphanWithForeignProcessIsNotSaidToHaveEnded(t *testing.T) {
 		}
 		if said := text.String(); strings.Contains(said, "are ended") || strings.Contains(said, "remove its directory") || !strings.Contains(said, message) {
 			t.Errorf("while the process runs, the agent says:\n%s", said)
+		}
+		if _, running := c.RunningUnknownAllocs()[id]; running == endsTasks {
+			t.Errorf("while the process runs, the running unknown allocations are %v", c.RunningUnknownAllocs())
 		}
 		if _, err := os.Stat(taskDir); err != nil || !slices.Contains(s.Snapshot().AllocIDsWithLocalRecords(), id) {
 			t.Errorf("while the process runs, its directory or its records are removed: %v", err)

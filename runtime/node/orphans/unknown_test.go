@@ -17,6 +17,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // After the state file's loss, the tasks continue under each agent until the operator orders their end.
@@ -68,6 +69,22 @@ func TestTasksOfALostStateContinue(t *testing.T) {
 	}
 	if _, log, _ := nextAgent(func(*Cleaner) {}); strings.Contains(log, "continues") {
 		t.Errorf("after the end of the unknown tasks:\n%s", log)
+	}
+}
+
+// The record of an unknown allocation is deleted after its directory was removed.
+func TestRecordOfARemovedUnknownAllocIsDeleted(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, filepath.Join(dir, "state.db"))
+	defer s.Close()
+	c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirRoot: filepath.Join(dir, "alloc"), Store: s}
+	if err := os.MkdirAll(filepath.Join(c.AllocDirRoot, "here", "web"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	updater(t, s)(func(tx *store.Txn) { tx.PutAgentRecord(state.UnknownAllocPrefix+"removed", true) })
+	c.DestroyOrAdoptOrphans(t.Context(), singleDriverSource{&recordingDriver{}}, nil)
+	if got := s.Snapshot().AgentRecordNames(state.UnknownAllocPrefix); !slices.Equal(got, []string{state.UnknownAllocPrefix + "here"}) {
+		t.Errorf("records %q", got)
 	}
 }
 
