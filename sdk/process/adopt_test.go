@@ -5,12 +5,14 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"testing/synctest"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess/processtest"
 	"github.com/nomad-lite/nomad-lite/internal/startmark"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
@@ -237,11 +239,69 @@ func TestAdoptKeepsTheMarkOfALostProcess(t *testing.T) {
 			if _, err := Adopt(t.Context(), s); err == nil || errors.Is(err, sdk.ErrNotExecuted) || driver.IsRecoverable(err) {
 				t.Errorf("Adopt returns %v", err)
 			}
+			taskOwners.Lock()
+			owner := taskOwners.byTask[osprocess.TaskEnvID{AllocID: s.AllocID, Task: s.Name}]
+			taskOwners.Unlock()
+			if owner != nil {
+				t.Errorf("process %d, which is lost, is the owner of the task", owner.processID.PID)
+			}
 		}
 		if _, err := Sweep(t.Context(), sdk.SweepRequest{AllocID: s.AllocID, TaskName: s.Name}); err != nil {
 			t.Error(err)
 		}
 	})
+}
+
+// What is left of a start that has executed nothing ends before the host starts the task again, and a mark in a file is removed.
+func TestAdoptEndsWhatHasExecutedNothing(t *testing.T) {
+	forEachMarkStorage(t, func(t *testing.T) {
+		k := startKeeper(t)
+		if hostCgroupHierarchy().cgroupVersion == 0 {
+			t.Setenv(noCgroupsEnv, "1")
+		}
+		s := newStartRequest(t)
+		state := startOrphan(t, k, testPluginIO{Config: s.TaskConfig, Command: shellCommand(exitOnTriggerFileScript)})
+		t.Cleanup(func() {
+			if _, err := Sweep(context.Background(), sdk.SweepRequest{AllocID: s.AllocID, TaskName: s.Name}); err != nil {
+				t.Error(err)
+			}
+		})
+		leaveMark(t, s, func(m *startMarkData) { forgetProcess(m); m.StageWaitsForMark = true })
+		if _, err := Adopt(t.Context(), s); !errors.Is(err, sdk.ErrNotExecuted) {
+			t.Errorf("Adopt returns %v", err)
+		}
+		if !hasProcessEnded(state.PID) {
+			t.Errorf("process %d of the start is left", state.PID)
+		}
+		if f, err := openStartMarkFile(s, os.O_RDONLY); !errors.Is(err, os.ErrNotExist) {
+			f.Close()
+			t.Errorf("the file with the mark is left: %v", err)
+		}
+	})
+}
+
+// A process that is older than the mark of a start is not that of the start, neither while it runs nor after its end.
+func TestProcessesOlderThanTheMark(t *testing.T) {
+	k := startKeeper(t)
+	s := newStartRequest(t)
+	ended := startOrphan(t, k, testPluginIO{Config: s.TaskConfig, Command: shellCommand("exit 0"), WaitForExit: true})
+	waitUntil(t, "the keeper has reaped the process", func() bool {
+		_, err := osprocess.LookupID(ended.PID)
+		return errors.Is(err, os.ErrProcessDone)
+	})
+	p := startProcess(t, s, shellCommand("sleep 1000"))
+	for age, want := range map[uint64]bool{0: true, 1: false} {
+		leaders, _, err := findSessionLeaders(s, &startMarkData{OldestStartTimeTicks: p.processID.StartTime + age})
+		if got := slices.ContainsFunc(leaders, func(l taskProcess) bool { return l.ID == p.processID }); got != want || err != nil {
+			t.Errorf("%d ticks before the mark: the process is found: %t, %v", age, got, err)
+		}
+	}
+	for lastPID, want := range map[int]bool{0: true, ended.PID - 1: true, ended.PID: false} {
+		leaders, _, err := findEndedSessionLeaders(t.Context(), &startMarkData{OldestStartTimeTicks: ended.StartTime, LastPID: lastPID})
+		if got := slices.ContainsFunc(leaders, func(l taskProcess) bool { return l.PID == ended.PID }); got != want || err != nil {
+			t.Errorf("in the tick of the mark, after the pid %d: the process %d is found: %t, %v", lastPID, ended.PID, got, err)
+		}
+	}
 }
 
 // Under Nomad, which has no keeper, no mark is left.
@@ -396,6 +456,9 @@ func TestMarkOfAStage(t *testing.T) {
 		}{"before the fork": {l.prepared, 0}, "at the release": {l.forked, p.PID()}} {
 			if m.mark == nil || m.mark.State.PID != m.pid || !m.mark.StageWaitsForMark {
 				t.Errorf("mark %s: %+v", name, m.mark)
+			}
+			if m.mark != nil && (m.mark.OldestStartTimeTicks == 0 || m.mark.LastPID == 0 || m.mark.ParentPID != os.Getppid()) {
+				t.Errorf("mark %s: %+v, does not limit which process is that of the start", name, m.mark)
 			}
 		}
 

@@ -22,6 +22,28 @@ func TestAdoptFindsEndedProcessByItsCgroupV2(t *testing.T) {
 	useCgroupHierarchy(t, h)
 	t.Setenv(cgroupMountEnv, h.mountPath)
 	k := startKeeper(t)
+	s := newStartRequestWithHostCgroup(t)
+	p, err := adoptWithDaemon(t, k, s, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := waitExit(t, p); got != exitCodeSeven {
+		t.Errorf("exit result %+v, want %+v", got, exitCodeSeven)
+	}
+	if err := p.Destroy(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if daemon := parseNumber(t, waitForFile(t, s, "daemon")); !hasProcessEnded(daemon) {
+		t.Errorf("Destroy has left process %d of the task", daemon)
+	}
+	if mark, err := findStartMark(s); mark != nil || err != nil {
+		t.Errorf("mark after Destroy, in a cgroup that the host removes: %+v, %v", mark, err)
+	}
+}
+
+// newStartRequestWithHostCgroup returns the request for a start in a cgroup of version 2 that the host has made.
+func newStartRequestWithHostCgroup(t *testing.T) *sdk.StartRequest {
+	t.Helper()
 	s := newStartRequest(t)
 	group := possibleTaskCgroupPaths(s.AllocID, s.Name)[0]
 	if err := os.MkdirAll(group, 0o755); err != nil {
@@ -35,18 +57,24 @@ func TestAdoptFindsEndedProcessByItsCgroupV2(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	p, err := adoptWithDaemon(t, k, s, true)
-	if err != nil {
+	return s
+}
+
+// The destroy of an ended start leaves the mark that a later start of its task has on the cgroup.
+func TestDestroyKeepsTheMarkOfALaterStart(t *testing.T) {
+	useCgroupHierarchy(t, cgroupV2Hierarchy(t))
+	t.Setenv("NOMAD_LITE_KEEPER", "/nonexistent") // starts leave a mark only if there is a keeper
+	s := newStartRequestWithHostCgroup(t)
+	ended := startProcess(t, s, shellCommand("exit 0"))
+	waitExit(t, ended)
+	later := &sdk.StartRequest{TaskConfig: s.TaskConfig}
+	later.ID = filepath.Dir(s.ID) + "/00000001"
+	p := startProcess(t, later, shellCommand("sleep 1000"))
+	if err := ended.Destroy(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := waitExit(t, p); got != exitCodeSeven {
-		t.Errorf("exit result %+v, want %+v", got, exitCodeSeven)
-	}
-	if err := p.Destroy(t.Context()); err != nil {
-		t.Error(err)
-	}
-	if daemon := parseNumber(t, waitForFile(t, s, "daemon")); !hasProcessEnded(daemon) {
-		t.Errorf("Destroy has left process %d of the task", daemon)
+	if mark, err := findStartMark(later); mark == nil || mark.State.PID != p.PID() {
+		t.Errorf("mark of the later start: %+v, %v", mark, err)
 	}
 }
 
