@@ -190,3 +190,73 @@ func TestAdoptedAllocs(t *testing.T) {
 			`job "web" is registered in namespace "team", and is not the job of these allocations: stop it, or end the unknown tasks`)
 	})
 }
+
+// An allocation that was adopted with an older version of its job keeps the version, as one of the job that the state has now: after
+// another loss of the state it is adopted again.
+func TestAdoptedAllocOfAnOlderVersion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newHarness(t, endlessAllocTimes)
+		b.register(serviceJob(nil))
+		b.advance(time.Minute)
+		lost := &harness{t: t, store: schedtest.NewFaultyStoreWithNode(t, schedtest.NewReadyNodeWithMockDriver(1000))} // no node ends the allocations
+		lost.Scheduler = scheduler.New(scheduler.Config{NodeID: "node", Store: lost.store, HostEnv: newTestEnv(), Logger: hclog.NewNullLogger()})
+		copies := slices.Clone(b.allocs("web")[:2])
+		for i, a := range copies {
+			alloc, job := *a, *a.Job
+			job.Version, job.CreateIndex = new(uint64(i)), new(uint64(7000))
+			alloc.Job = &job
+			copies[i] = &alloc
+		}
+		if err := lost.StoreAdoptedAllocs(t.Context(), copies, func(*store.Txn) {}); err != nil {
+			t.Fatal(err)
+		}
+		snapshot := lost.store.Snapshot()
+		job := snapshot.Job(nil, "default", "web")
+		if *job.Version != 1 {
+			t.Errorf("version %d of the job is stored, want 1", *job.Version)
+		}
+		for i, a := range copies {
+			if got := snapshot.Allocation(nil, a.ID).Job; *got.Version != uint64(i) || *got.CreateIndex != *job.CreateIndex {
+				t.Errorf("job of the allocation with version %d: version %d, create index %d, want that of the job, %d", i, *got.Version, *got.CreateIndex, *job.CreateIndex)
+			}
+		}
+	})
+}
+
+// An adoption precedes the registration of the node, so it does not wait for the plugins that a replacement in the same job needs.
+func TestAdoptionDoesNotWaitForPlugins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newHarness(t, endlessAllocTimes)
+		b.register(serviceJob(nil))
+		b.advance(time.Minute)
+		allocs := b.allocs("web")
+		lost := schedtest.NewFaultyStoreWithNode(t, schedtest.NewReadyNodeWithMockDriver(1000))
+		env := newTestEnv()
+		env.FirstPluginReports = make(chan struct{})
+		next := scheduler.New(scheduler.Config{NodeID: "node", Store: lost, HostEnv: env, Logger: hclog.NewNullLogger()})
+		if err := next.StoreAdoptedAllocs(t.Context(), allocs[:1], func(*store.Txn) {}); err != nil {
+			t.Fatal(err)
+		}
+		putDrivers(t, lost)
+		_, err := lost.Update(t.Context(), func(tx *store.Txn) error {
+			failed := *allocs[1]
+			failed.Job, failed.ClientStatus = tx.Job(nil, "default", "web"), api.AllocClientStatusFailed
+			failed.TaskStates = map[string]*api.TaskState{"t": {State: "dead", Failed: true, FinishedAt: time.Now().Add(-time.Hour)}}
+			tx.PutScheduledAllocation(&failed)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		other := *allocs[2]
+		other.Job = lost.Snapshot().Job(nil, "default", "web")
+		if err := next.StoreAdoptedAllocs(ctx, []*api.Allocation{&other}, func(*store.Txn) {}); err != nil {
+			t.Errorf("the allocation is not adopted: %v", err)
+		}
+		if !slices.ContainsFunc(lost.Snapshot().EvaluationsByJob(nil, "default", "web"), func(e *api.Evaluation) bool { return e.Status == api.EvalStatusBlocked }) {
+			t.Error("the replacement of the failed allocation is not planned")
+		}
+	})
+}

@@ -63,6 +63,16 @@ func (p *planCase) addAlloc(index int, status string, edits ...func(*api.Allocat
 	return p
 }
 
+// addFollowUpEval adds an evaluation that replaces a failed allocation when the wait is over.
+func (p *planCase) addFollowUpEval(id, status string, wait time.Duration) *planCase {
+	p.input.JobEvals = append(p.input.JobEvals, &api.Evaluation{ID: id, Status: status, TriggeredBy: "alloc-reschedule", WaitUntil: planTime.Add(wait)})
+	return p
+}
+
+func withFollowUp(evalID string) func(*api.Allocation) {
+	return func(a *api.Allocation) { a.FollowupEvalID = evalID }
+}
+
 func (p *planCase) plan() PlanChanges {
 	p.input.NodeUsage = NewEmptyNodeUsage(p.input.Node)
 	for _, a := range p.input.JobAllocs {
@@ -278,6 +288,42 @@ func TestPlan(t *testing.T) {
 		{"one out of attempts stays", func() *planCase {
 			return newPlanCase("batch", withReschedulePolicy(0, 5*time.Second)).addAlloc(0, failed).addAlloc(1, running)
 		}, ""},
+		{"a failed allocation awaits its follow-up evaluation", func() *planCase {
+			return newPlanCase("batch", withReschedulePolicy(1, 5*time.Second)).addAlloc(0, failed, withFollowUp("f")).addAlloc(1, running).addFollowUpEval("f", api.EvalStatusPending, 2*time.Second)
+		}, ""},
+		{"a follow-up evaluation that is lost is made again", func() *planCase {
+			return newPlanCase("batch", withReschedulePolicy(1, 5*time.Second)).addAlloc(0, failed, withFollowUp("f")).addAlloc(1, running)
+		}, "later a1; eval alloc-reschedule pending"},
+		{"a follow-up evaluation that has ended is made again", func() *planCase {
+			return newPlanCase("batch", withReschedulePolicy(1, 5*time.Second)).addAlloc(0, failed, withFollowUp("f")).addAlloc(1, running).addFollowUpEval("f", api.EvalStatusComplete, 0)
+		}, "later a1; eval alloc-reschedule pending"},
+		{"the follow-up evaluation replaces its allocation", func() *planCase {
+			return newPlanCase("batch", withReschedulePolicy(1, time.Hour)).addAlloc(0, failed, withFollowUp("eval")).addAlloc(1, running)
+		}, "stop a1 (alloc was rescheduled because it failed); place g[0] v0 for a1"},
+		{"the time of a follow-up evaluation counts, which clock steps have moved", func() *planCase {
+			return newPlanCase("batch", withReschedulePolicy(1, time.Hour)).addAlloc(0, failed, withFollowUp("f")).addAlloc(1, running).addFollowUpEval("f", api.EvalStatusPending, 0)
+		}, "stop a1 (alloc was rescheduled because it failed); place g[0] v0 for a1; eval alloc-reschedule canceled"},
+		{"a follow-up evaluation that no allocation awaits is cancelled", func() *planCase {
+			return newPlanCase("batch", nil).addAlloc(0, running).addAlloc(1, running).addFollowUpEval("f", api.EvalStatusPending, time.Second)
+		}, "eval alloc-reschedule canceled"},
+		{"a failed allocation above the count is not replaced later", func() *planCase {
+			return newPlanCase("service", withReschedulePolicy(1, 5*time.Second)).addAlloc(0, running).addAlloc(1, running).addAlloc(2, failed)
+		}, "stop a3 (alloc not needed due to job update)"},
+		{"an end after the allocation's last change counts as at that change", func() *planCase {
+			return newPlanCase("batch", withReschedulePolicy(1, 5*time.Second)).addAlloc(1, running).addAlloc(0, failed, func(a *api.Allocation) {
+				a.TaskStates["t"].FinishedAt, a.ModifyTime = planTime.Add(time.Hour), planTime.Add(-time.Minute).UnixNano()
+			})
+		}, "stop a2 (alloc was rescheduled because it failed); place g[0] v0 for a2"},
+		{"a lost batch allocation runs again", func() *planCase {
+			return newPlanCase("batch", nil).addAlloc(0, complete).addAlloc(1, api.AllocClientStatusLost)
+		}, "place g[1] v0"},
+		{"a batch job that was purged and registered again runs again", func() *planCase {
+			return newPlanCase("batch", func(f *jobFixture) { f.group.Count = new(1) }).addAlloc(0, complete, func(a *api.Allocation) {
+				purged := *a.Job
+				purged.CreateIndex = new(*a.Job.CreateIndex + 1)
+				a.Job = &purged
+			})
+		}, "place g[0] v0"},
 		{"force replaces it all the same", func() *planCase {
 			return newPlanCase("batch", withReschedulePolicy(0, 5*time.Second)).addAlloc(1, running).addAlloc(0, failed, func(a *api.Allocation) { a.DesiredTransition.ForceReschedule = new(true) })
 		}, "stop a2 (alloc was rescheduled because it failed); place g[0] v0 for a2"},
@@ -345,6 +391,17 @@ func TestPlan(t *testing.T) {
 				t.Errorf("plan\n got %s\nwant %s", got, c.want)
 			}
 		})
+	}
+}
+
+// The reschedule policy still counts the earlier failures after a replacement that somebody has requested.
+func TestRequestedReplacementKeepsRescheduleTracker(t *testing.T) {
+	tracker := &api.RescheduleTracker{Events: []*api.RescheduleEvent{{PrevAllocID: "a0"}}}
+	p := newPlanCase("batch", nil).addAlloc(0, api.AllocClientStatusRunning).addAlloc(1, api.AllocClientStatusRunning, func(a *api.Allocation) {
+		a.RescheduleTracker, a.DesiredTransition.Migrate = tracker, new(true)
+	})
+	if placed := p.plan().PlacedAllocs; len(placed) != 1 || placed[0].RescheduleTracker != tracker {
+		t.Errorf("placed %+v", placed)
 	}
 }
 
