@@ -317,14 +317,14 @@ func (c *Cleaner) cleanUpOrphan(ctx context.Context, o orphan) error {
 	default:
 		errs = append(errs, dir.DropAllSecretsAndUnmount())
 	}
-	if !o.hasRecords {
-		return errors.Join(errs...)
+	err = errors.Join(errs...)
+	if o.hasRecords && err == nil { // otherwise the next agent removes the rest, which it finds by the records
+		_, err = c.Store.Update(ctx, func(tx *store.Txn) error {
+			tx.FinishAllocationRemoval(o.allocID)
+			return nil
+		})
 	}
-	_, err = c.Store.Update(ctx, func(tx *store.Txn) error {
-		tx.FinishAllocationRemoval(o.allocID)
-		return nil
-	})
-	if err := errors.Join(append(errs, err)...); err != nil {
+	if err != nil {
 		return fmt.Errorf("clear what is left of alloc %s: %w", o.allocID, err)
 	}
 	return nil

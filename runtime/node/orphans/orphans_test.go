@@ -521,3 +521,47 @@ func TestDirectoryToRemoveIsUnmounted(t *testing.T) {
 		}
 	}
 }
+
+// If the directory cannot be removed, the next agent needs the records: without them the directory is an unknown allocation's.
+func TestRecordsStayUntilTheDirectoryIsRemoved(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount")
+	}
+	dir := t.TempDir()
+	s := openStore(t, filepath.Join(dir, "state.db"))
+	defer s.Close()
+	put := updater(t, s)
+	put(func(tx *store.Txn) { tx.PutScheduledAllocation(&api.Allocation{ID: "lost", Job: &api.Job{}}) })
+	if err := s.PutTask("lost", "web", record.Fields{StartID: "1"}, &api.TaskState{State: "running"}, state.DurabilitySync)(); err != nil {
+		t.Fatal(err)
+	}
+	put(func(tx *store.Txn) {
+		tx.DeleteAllocationAndQueueRemoval("lost")
+		tx.DeleteAgentRecord(state.PendingRemovalPrefix + "lost")
+	})
+	c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirRoot: filepath.Join(dir, "alloc"), Store: s, EndTasksOfUnknownAllocs: true}
+	if err := os.MkdirAll(filepath.Join(c.AllocDirRoot, "lost", "alloc"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	makeReadOnly := func(flags uintptr) {
+		if err := unix.Mount(c.AllocDirRoot, c.AllocDirRoot, "", unix.MS_BIND|flags, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	makeReadOnly(0)
+	defer unix.Unmount(c.AllocDirRoot, unix.MNT_DETACH) // fails if the test has unmounted it
+	makeReadOnly(unix.MS_REMOUNT | unix.MS_RDONLY)
+	cleanUp := func() []string {
+		c.DestroyOrAdoptOrphans(t.Context(), singleDriverSource{&recordingDriver{}}, nil)
+		return s.Snapshot().AllocIDsWithLocalRecords()
+	}
+	if ids := cleanUp(); !slices.Contains(ids, "lost") {
+		t.Errorf("the records left are of %q, want those of the allocation whose directory is not removed", ids)
+	}
+	if err := unix.Unmount(c.AllocDirRoot, unix.MNT_DETACH); err != nil {
+		t.Fatal(err)
+	}
+	if ids := cleanUp(); len(ids) > 0 {
+		t.Errorf("the records of %q stay after the directory was removed", ids)
+	}
+}
