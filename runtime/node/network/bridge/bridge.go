@@ -4,8 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
-
-	"github.com/nomad-lite/nomad-lite/internal/failpoint"
+	"sync"
 )
 
 // InterfaceName is the interface name in a connected namespace.
@@ -66,7 +65,11 @@ type NamespaceStatus struct {
 // several processes: a method blocks while another call changes the bridge.
 type Bridge struct {
 	config      Config
-	detachQueue detachQueue
+	attachCalls callQueue[attachCall]
+	detachCalls callQueue[detachCall]
+
+	mu       sync.Mutex      // held together with the interprocess lock
+	firewall *firewallTables // as this Bridge has last written and read it; nil before. Guarded by mu.
 }
 
 // New returns a Bridge with a valid configuration. It changes nothing on the machine.
@@ -83,37 +86,6 @@ type PortInUseError struct {
 
 func (e *PortInUseError) Error() string {
 	return fmt.Sprintf("port %q: %d is forwarded to allocation %s: stop that allocation, or use another port", e.Label, e.HostPort, e.OwnerAllocID)
-}
-
-// Attach connects a namespace: it creates the bridge if there is none, and an interface in the namespace with
-// addresses that no other namespace has, and forwards the ports. It can be called again for a completely or partly
-// connected namespace: a connected namespace keeps its addresses. After an error Detach must be called
-// nevertheless. The error is a [*PortInUseError] if a port is forwarded to another allocation.
-func (b *Bridge) Attach(e Endpoint) (NamespaceStatus, error) {
-	var status NamespaceStatus
-	err := b.withInterprocessLock(func() error {
-		device, err := b.ensureBridge()
-		if err != nil {
-			return err
-		}
-		firewall, err := b.ensureFirewall(device)
-		if err != nil {
-			return err
-		}
-		point := failpoint.EnterStep(failpoint.StepConnectNetwork)
-		status, err = b.connectNamespace(device, e, NamespaceStatus{})
-		point.Leave()
-		if err != nil {
-			return fmt.Errorf("connect the namespace of allocation %s: %w", e.AllocID, err)
-		}
-		point = failpoint.EnterStep(failpoint.StepForwardPorts)
-		defer point.Leave()
-		return firewall.permitSourcesAndForwardPorts(e, status)
-	})
-	if err != nil {
-		return NamespaceStatus{}, fmt.Errorf("bridge %s: %w", b.config.Name, err)
-	}
-	return status, nil
 }
 
 // ProbeInNewNetworkNamespace creates the bridge and its rules in the calling thread's network namespace, which must

@@ -5,10 +5,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -18,50 +18,25 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
-// detachQueue has the waiting Detach calls. The call that locks detachMu detaches all their allocations, because detaching many
-// takes the kernel as long as detaching one.
-type detachQueue struct {
-	detachMu sync.Mutex // held by the call that detaches; locked before mu
-
-	mu           sync.Mutex
-	waitingCalls []*detachCall
-}
-
-// detachCall is a Detach call in progress. detachQueue.detachMu guards the fields isDone and err.
+// detachCall is a Detach call in progress. callQueue.executorMu guards the fields isDone and err.
 type detachCall struct {
 	allocID string
 	isDone  bool
 	err     error
 }
 
-func (q *detachQueue) enqueue(allocID string) *detachCall {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	c := &detachCall{allocID: allocID}
-	q.waitingCalls = append(q.waitingCalls, c)
-	return c
-}
-
-// takeWaiting removes all waiting calls from the queue and returns them.
-func (q *detachQueue) takeWaiting() []*detachCall {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	calls := q.waitingCalls
-	q.waitingCalls = nil
-	return calls
-}
-
 // Detach disconnects an allocation's namespace, also if the namespace no longer exists. When no namespace is connected any
 // longer, it removes the bridge's rules, and the bridge if Attach has created it. It does nothing if the allocation is not
 // connected. Concurrent calls are executed together and share an error, after which each caller must call Detach again.
 func (b *Bridge) Detach(allocID string) error {
-	call := b.detachQueue.enqueue(allocID)
-	b.detachQueue.detachMu.Lock()
-	defer b.detachQueue.detachMu.Unlock()
+	call := &detachCall{allocID: allocID}
+	b.detachCalls.enqueue(call)
+	b.detachCalls.executorMu.Lock()
+	defer b.detachCalls.executorMu.Unlock()
 	if call.isDone {
 		return call.err
 	}
-	calls := b.detachQueue.takeWaiting()
+	calls := b.detachCalls.takeWaiting(math.MaxInt)
 	allocIDs := make(map[string]bool, len(calls))
 	for _, c := range calls {
 		allocIDs[c.allocID] = true

@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/opcount"
@@ -23,9 +25,16 @@ type firewallTables struct {
 	portForwardingTable *nftables.Table // forwards ports and masquerades; newPortForwardingTable returns it
 	sourceCheckTable    *nftables.Table // checks namespaces' source addresses; newSourceCheckTable returns it
 
-	// elements has the elements in sets read and not changed since. Other agents cannot change them, because firewallTables is
-	// used only under the bridge's interprocess lock.
+	// The rules depend on the next two values.
+	subnets           []netip.Prefix
+	forwardsLoopback6 bool
+
+	// elements has the elements of the sets that were read.
 	elements map[setID][]nftables.SetElement
+
+	// generation is the ruleset's generation id after the last transaction of this process. The tables are as written, and
+	// elements are the kernel's, as long as the kernel has this id. 0 means unknown.
+	generation uint32
 }
 
 // setID identifies a set or map in one of a bridge's two tables, which have different families.
@@ -93,9 +102,18 @@ func allPortMaps(table *nftables.Table) (sets []*nftables.Set) {
 	return sets
 }
 
-// ensureFirewall writes the bridge's tables, except the forwarded ports, in one transaction. Existing connections are not
-// interrupted.
+// ensureFirewall writes the bridge's tables, except the forwarded ports, in one transaction, unless they are as this Bridge has
+// written them. Existing connections are not interrupted.
 func (b *Bridge) ensureFirewall(device *netlink.Bridge) (*firewallTables, error) {
+	subnets, err := subnetsOfDevice(device)
+	if err != nil {
+		return nil, err
+	}
+	loopback6, before := b.canForwardLoopback6(), rulesetGeneration()
+	if f := b.firewall; f != nil && f.generation != 0 && f.generation == before && f.forwardsLoopback6 == loopback6 && slices.Equal(f.subnets, subnets) {
+		return f, nil
+	}
+	b.firewall = nil
 	c, err := nftables.New()
 	if err != nil {
 		return nil, fmt.Errorf("nftables: %w", err)
@@ -106,11 +124,7 @@ func (b *Bridge) ensureFirewall(device *netlink.Bridge) (*firewallTables, error)
 			return nil, fmt.Errorf("nftables: %w", err)
 		}
 	}
-	prefixes, err := subnetsOfDevice(device)
-	if err != nil {
-		return nil, err
-	}
-	for _, chain := range b.newPortForwardingChains(table, prefixes) {
+	for _, chain := range b.newPortForwardingChains(table, subnets) {
 		c.AddChain(chain.Chain)
 		c.FlushChain(chain.Chain)
 		for _, rule := range chain.ruleExprs {
@@ -124,8 +138,44 @@ func (b *Bridge) ensureFirewall(device *netlink.Bridge) (*firewallTables, error)
 	if err := c.Flush(); err != nil {
 		return nil, fmt.Errorf("nftables: write the tables %s: %w", table.Name, err)
 	}
-	tables := &firewallTables{table, newSourceCheckTable(b.config.Name), map[setID][]nftables.SetElement{}}
-	return tables, b.ensureIptablesForwardAcceptRules()
+	if err := b.ensureIptablesForwardAcceptRules(); err != nil {
+		return nil, err
+	}
+	b.firewall = &firewallTables{
+		portForwardingTable: table, sourceCheckTable: newSourceCheckTable(b.config.Name),
+		subnets: subnets, forwardsLoopback6: loopback6, elements: map[setID][]nftables.SetElement{},
+	}
+	b.firewall.setGenerationAfter(before)
+	return b.firewall, nil
+}
+
+// setGenerationAfter sets the generation after a transaction, before which it was before. If another program has changed the
+// ruleset meanwhile, the generation is unknown.
+func (f *firewallTables) setGenerationAfter(before uint32) {
+	f.generation = 0
+	if now := rulesetGeneration(); before != 0 && now == before+1 {
+		f.generation = now
+	}
+}
+
+// rulesetGeneration returns the generation id of the machine's nftables ruleset, which each transaction of any program increments;
+// 0 if it cannot be read.
+func rulesetGeneration() uint32 {
+	request := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETGEN, 0)
+	request.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: nl.NFNETLINK_V0})
+	opcount.Count(opcount.Netlink)
+	answers, err := request.Execute(unix.NETLINK_NETFILTER, 0)
+	if err != nil || len(answers) != 1 || len(answers[0]) < nfgenmsgSize {
+		return 0
+	}
+	id := uint32(0)
+	_ = forEachNetlinkAttribute(answers[0][nfgenmsgSize:], func(kind uint16, value []byte) error {
+		if kind == unix.NFTA_GEN_ID && len(value) == 4 {
+			id = binary.BigEndian.Uint32(value)
+		}
+		return nil
+	})
+	return id
 }
 
 // subnetsOfDevice returns the subnets of a bridge's addresses. They include an earlier configuration's subnets while its
@@ -344,93 +394,164 @@ func paddedPort(port int) []byte {
 	return append(binary.BigEndian.AppendUint16(nil, uint16(port)), 0, 0)
 }
 
-// permitSourcesAndForwardPorts writes an endpoint's addresses to sourceCheckTable, so that its namespace may send from them,
-// and forwards its ports. It stops forwarding to the allocation any port not among the endpoint's ports.
-func (f *firewallTables) permitSourcesAndForwardPorts(e Endpoint, status NamespaceStatus) error {
-	for _, p := range e.Ports {
-		if p.HostIP.Is6() && !status.IPv6Address.IsValid() {
-			return fmt.Errorf("port %q: its host network has the IPv6 address %s, and the namespace has none: set bridge_network_subnet_ipv6, or cidr of the host network", p.Label, p.HostIP)
+// permitSourcesAndForwardPorts writes the addresses of connections without an error to sourceCheckTable, so that their namespaces
+// may send from them, and forwards their ports, in one transaction. It stops forwarding to an allocation any port not among the
+// endpoint's ports. It sets the errors of connections that fail.
+func (f *firewallTables) permitSourcesAndForwardPorts(connections []*connection) {
+	before := f.generation
+	changed, newPorts, err := f.writeElements(connections)
+	if err != nil && len(changed) > 1 { // one connection's elements must not fail the others
+		for _, c := range changed {
+			f.permitSourcesAndForwardPorts([]*connection{c})
 		}
+		return
 	}
-	c, err := nftables.New()
+	if len(changed) == 0 {
+		return
+	}
+	f.setGenerationAfter(before)
+	if err == nil && len(newPorts) > 0 {
+		err = deleteUnforwardedUDPConnections(newPorts)
+	}
+	for _, c := range changed {
+		c.err = err
+	}
+}
+
+// writeElements writes the elements of connections without an error, in one transaction. It returns the connections whose elements
+// were not complete and the ports not forwarded before. Without an error it has written the elements of these connections.
+func (f *firewallTables) writeElements(connections []*connection) (changed []*connection, newPorts []ForwardedPort, err error) {
+	conn, err := nftables.New()
 	if err != nil {
-		return fmt.Errorf("nftables: %w", err)
-	}
-	hasChanges, hasNew := false, false
-	sources := sourceCheckElementsBySet(e.AllocID, status)
-	for i, set := range sourceCheckSets(f.sourceCheckTable) {
-		changed, _, err := f.replaceAllocElements(c, set, e.AllocID, sources[i])
-		if err != nil {
-			return err
+		for _, c := range connections {
+			c.err = cmp.Or(c.err, fmt.Errorf("nftables: %w", err))
 		}
-		hasChanges = hasChanges || changed
+		return nil, nil, nil
 	}
-	for _, address := range []netip.Addr{status.IPv4Address, status.IPv6Address} {
+	for _, c := range connections {
+		if c.err != nil {
+			continue
+		}
+		changes, err := f.planElements(conn, c)
+		if err != nil {
+			c.err = err
+			continue
+		}
+		if len(changes) == 0 {
+			continue
+		}
+		changed = append(changed, c)
+		for _, change := range changes {
+			if change.hasNewPort {
+				newPorts = append(newPorts, c.Ports...)
+			}
+			if err := f.queue(conn, change); err != nil {
+				clear(f.elements)
+				return changed, nil, fmt.Errorf("nftables: %w", err)
+			}
+		}
+	}
+	if len(changed) == 0 {
+		return nil, nil, nil
+	}
+	opcount.Count(opcount.Netlink)
+	if err := conn.Flush(); err != nil {
+		clear(f.elements)
+		return changed, nil, fmt.Errorf("nftables: forward ports: %w", err)
+	}
+	return changed, newPorts, nil
+}
+
+// elementChange replaces elements of a set.
+type elementChange struct {
+	set             *nftables.Set
+	obsolete, added []nftables.SetElement
+	hasNewPort      bool // the set is a port map, and an added element was not in it before
+}
+
+// planElements returns the changes after which the sets have a connection's elements. The error is a [*PortInUseError] if a port
+// is forwarded to another allocation.
+func (f *firewallTables) planElements(conn *nftables.Conn, c *connection) (changes []elementChange, err error) {
+	for _, p := range c.Ports {
+		if p.HostIP.Is6() && !c.status.IPv6Address.IsValid() {
+			return nil, fmt.Errorf("port %q: its host network has the IPv6 address %s, and the namespace has none: set bridge_network_subnet_ipv6, or cidr of the host network", p.Label, p.HostIP)
+		}
+	}
+	plan := func(set *nftables.Set, wanted []setElement, isPortMap bool) error {
+		change, err := f.planElementsOfSet(conn, set, c.AllocID, wanted)
+		if err == nil && change != nil {
+			change.hasNewPort = change.hasNewPort && isPortMap
+			changes = append(changes, *change)
+		}
+		return err
+	}
+	sources := sourceCheckElementsBySet(c.AllocID, c.status)
+	for i, set := range sourceCheckSets(f.sourceCheckTable) {
+		if err := plan(set, sources[i], false); err != nil {
+			return nil, err
+		}
+	}
+	for _, address := range []netip.Addr{c.status.IPv4Address, c.status.IPv6Address} {
 		if !address.IsValid() {
 			continue
 		}
 		for _, withHostIP := range []bool{false, true} {
-			added := newPortElements(e.AllocID, e.Ports, address, withHostIP)
-			changed, addsNew, err := f.replaceAllocElements(c, newPortMap(f.portForwardingTable, ipFamilyOf(address), withHostIP), e.AllocID, added)
-			if err != nil {
-				return err
+			wanted := newPortElements(c.AllocID, c.Ports, address, withHostIP)
+			if err := plan(newPortMap(f.portForwardingTable, ipFamilyOf(address), withHostIP), wanted, true); err != nil {
+				return nil, err
 			}
-			hasChanges, hasNew = hasChanges || changed, hasNew || addsNew
 		}
 	}
-	if !hasChanges {
-		return nil
-	}
-	opcount.Count(opcount.Netlink)
-	if err := c.Flush(); err != nil {
-		return fmt.Errorf("nftables: forward ports: %w", err)
-	}
-	if !hasNew {
-		return nil
-	}
-	return deleteUnforwardedUDPConnections(e.Ports)
+	return changes, nil
 }
 
-// replaceAllocElements replaces an allocation's elements in a set or map with others. changed reports whether c has commands
-// for that, and hasNew whether one of the others was not in the set before.
-func (f *firewallTables) replaceAllocElements(c *nftables.Conn, set *nftables.Set, allocID string, added []setElement) (changed, hasNew bool, err error) {
-	existing, err := f.elementsOf(c, set)
+// planElementsOfSet returns the change after which an allocation's elements in a set are those wanted; nil if they are.
+func (f *firewallTables) planElementsOfSet(conn *nftables.Conn, set *nftables.Set, allocID string, wanted []setElement) (*elementChange, error) {
+	existing, err := f.elementsOf(conn, set)
 	if err != nil {
-		return false, false, err
+		return nil, err
 	}
-	obsolete, err := findElementsToReplace(allocID, added, existing)
+	obsolete, err := findElementsToReplace(allocID, wanted, existing)
 	if err != nil {
-		return false, false, err
+		return nil, err
 	}
-	var elements []nftables.SetElement
-	for _, a := range added {
-		elements = append(elements, a.SetElement)
-		hasNew = hasNew || !slices.ContainsFunc(existing, func(e nftables.SetElement) bool {
+	change := &elementChange{set: set, obsolete: obsolete}
+	for _, a := range wanted {
+		change.added = append(change.added, a.SetElement)
+		change.hasNewPort = change.hasNewPort || !slices.ContainsFunc(existing, func(e nftables.SetElement) bool {
 			return bytes.Equal(e.Key, a.Key) && bytes.Equal(e.Val, a.Val)
 		})
 	}
-	isComplete := !hasNew && len(obsolete) == len(added) && !slices.ContainsFunc(obsolete, func(e nftables.SetElement) bool { return e.Comment != allocID })
-	if isComplete {
-		return false, false, nil
+	if !change.hasNewPort && len(obsolete) == len(wanted) && !slices.ContainsFunc(obsolete, func(e nftables.SetElement) bool { return e.Comment != allocID }) {
+		return nil, nil
 	}
-	delete(f.elements, idOfSet(set))
-	if len(obsolete) > 0 {
-		if err := c.SetDeleteElements(set, obsolete); err != nil {
-			return false, false, fmt.Errorf("nftables: %w", err)
+	return change, nil
+}
+
+// queue adds a change to the next transaction, and to the elements that are known.
+func (f *firewallTables) queue(conn *nftables.Conn, change elementChange) error {
+	known := f.elements[idOfSet(change.set)]
+	if len(change.obsolete) > 0 {
+		if err := conn.SetDeleteElements(change.set, change.obsolete); err != nil {
+			return err
 		}
+		known = slices.DeleteFunc(known, func(e nftables.SetElement) bool {
+			return slices.ContainsFunc(change.obsolete, func(o nftables.SetElement) bool { return bytes.Equal(o.Key, e.Key) })
+		})
 	}
-	if len(elements) == 0 {
-		return true, false, nil
+	if len(change.added) > 0 {
+		if err := conn.SetAddElements(change.set, change.added); err != nil {
+			return err
+		}
+		known = append(known, change.added...)
 	}
-	if err := c.SetAddElements(set, elements); err != nil {
-		return false, false, fmt.Errorf("nftables: %w", err)
-	}
-	return true, hasNew, nil
+	f.elements[idOfSet(change.set)] = known
+	return nil
 }
 
 func idOfSet(set *nftables.Set) setID { return setID{set.Table.Family, set.Name} }
 
-// elementsOf returns a set's elements, which it reads once until the set is changed.
+// elementsOf returns a set's elements, which it reads once.
 func (f *firewallTables) elementsOf(c *nftables.Conn, set *nftables.Set) ([]nftables.SetElement, error) {
 	if all, ok := f.elements[idOfSet(set)]; ok {
 		return all, nil

@@ -280,7 +280,10 @@ func findStatusOfAlloc(ports []netlink.Link, allocID string) NamespaceStatus {
 
 // connectNamespace creates a namespace's veth pair, unless it exists, and sets the namespace's addresses and routes. A new pair
 // gets the addresses in wanted, or else unused addresses.
-func (b *Bridge) connectNamespace(device *netlink.Bridge, e Endpoint, wanted NamespaceStatus) (NamespaceStatus, error) {
+//
+// It does not wait until the interfaces transmit packets. interfaces are the machine's, among which connectNamespace reserves the
+// addresses.
+func (b *Bridge) connectNamespace(device *netlink.Bridge, interfaces *hostInterfaces, e Endpoint, wanted NamespaceStatus) (NamespaceStatus, error) {
 	ns, err := vnetns.GetFromPath(e.NamespacePath)
 	if err != nil {
 		return NamespaceStatus{}, fmt.Errorf("open network namespace: %w", err)
@@ -292,11 +295,7 @@ func (b *Bridge) connectNamespace(device *netlink.Bridge, e Endpoint, wanted Nam
 	}
 	defer namespaceHandle.Close()
 
-	interfaces, err := listInterfaces() // the list stays valid, because other agents wait for the lock
-	if err != nil {
-		return NamespaceStatus{}, err
-	}
-	status := findStatusOfAlloc(portsOf(device, interfaces), e.AllocID)
+	status := findStatusOfAlloc(portsOf(device, interfaces.links), e.AllocID)
 	isConnected := b.isInConfiguredSubnets(status)
 	if isConnected {
 		opcount.Count(opcount.Netlink)
@@ -317,10 +316,7 @@ func (b *Bridge) connectNamespace(device *netlink.Bridge, e Endpoint, wanted Nam
 			return NamespaceStatus{}, err
 		}
 	}
-	if err := b.configureNamespace(namespaceHandle, status); err != nil {
-		return NamespaceStatus{}, err
-	}
-	return status, waitInterfacesUpOrTimeout(hostInterfaceName(e.AllocID), b.config.Name)
+	return status, b.configureNamespace(namespaceHandle, status)
 }
 
 // operationalTimeout limits how long waitInterfacesUpOrTimeout waits for each interface.
@@ -384,25 +380,28 @@ func (b *Bridge) isInConfiguredSubnets(s NamespaceStatus) bool {
 // recreateVethPair creates an allocation's veth pair. One end is in the namespace. The other end is connected to the bridge and
 // up, and its alias has the namespace's addresses: those in status, which are chosen if status is the zero value. interfaces are
 // the machine's.
-func (b *Bridge) recreateVethPair(device *netlink.Bridge, interfaces []netlink.Link, ns vnetns.NsHandle, allocID string, status NamespaceStatus) (NamespaceStatus, error) {
+func (b *Bridge) recreateVethPair(device *netlink.Bridge, interfaces *hostInterfaces, ns vnetns.NsHandle, allocID string, status NamespaceStatus) (NamespaceStatus, error) {
 	name := hostInterfaceName(allocID)
-	if slices.ContainsFunc(interfaces, func(l netlink.Link) bool { return l.Attrs().Name == name }) {
+	if slices.ContainsFunc(interfaces.links, func(l netlink.Link) bool { return l.Attrs().Name == name }) {
 		if err := deleteLinkIfExists(name); err != nil {
 			return NamespaceStatus{}, err
 		}
+		interfaces.remove(name)
 	}
 	if !status.IPv4Address.IsValid() {
 		var err error
-		if status, err = b.chooseAddresses(interfaces, allocID); err != nil {
+		if status, err = b.chooseAddresses(interfaces.inUse, allocID); err != nil {
 			return NamespaceStatus{}, err
 		}
 	}
 	if err := createVethPair(name, device, ns, hardwareAddressForIPv4(status.IPv4Address)); err != nil {
 		return NamespaceStatus{}, fmt.Errorf("create interface %s: %w", name, err)
 	}
-	if err := b.configureHostInterface(name, formatInterfaceAlias(allocID, status)); err != nil {
+	alias := formatInterfaceAlias(allocID, status)
+	if err := b.configureHostInterface(name, alias); err != nil {
 		return NamespaceStatus{}, fmt.Errorf("interface %s: set alias, hairpin mode and state: %w", name, err)
 	}
+	interfaces.add(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name, Alias: alias, MasterIndex: device.Index, Flags: net.FlagUp}})
 	return status, nil
 }
 
@@ -455,14 +454,8 @@ func hardwareAddressForIPv4(address netip.Addr) net.HardwareAddr {
 	return append(net.HardwareAddr{0x02, 0x6e}, address.AsSlice()...)
 }
 
-// chooseAddresses returns unused addresses. An interface's addresses are in use also while it is no port, because Repair connects
-// it to the bridge again.
-func (b *Bridge) chooseAddresses(interfaces []netlink.Link, allocID string) (NamespaceStatus, error) {
-	used := make(map[netip.Addr]bool)
-	for _, link := range interfaces {
-		_, other := parseInterfaceAlias(link.Attrs().Alias)
-		used[other.IPv4Address], used[other.IPv6Address] = true, true
-	}
+// chooseAddresses returns unused addresses.
+func (b *Bridge) chooseAddresses(used map[netip.Addr]bool, allocID string) (NamespaceStatus, error) {
 	status := NamespaceStatus{Interface: InterfaceName}
 	var err error
 	if status.IPv4Address, err = chooseAddress(b.config.IPv4Subnet, allocID, used); err != nil {

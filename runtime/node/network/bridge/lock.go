@@ -19,6 +19,8 @@ func (b *Bridge) withInterprocessLock(f func() error) error {
 		return fmt.Errorf("lock: %w", err)
 	}
 	defer file.Close() // releases the lock
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	for {
 		err := unix.Flock(int(file.Fd()), unix.LOCK_EX)
 		if err == nil {

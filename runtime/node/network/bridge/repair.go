@@ -44,11 +44,12 @@ func (b *Bridge) Repair(endpoints []ConnectedEndpoint) (damages []Damage, err er
 		if err != nil {
 			return err
 		}
-		interfaces, err := listInterfaces()
+		interfaces, err := listHostInterfaces()
 		if err != nil {
 			return err
 		}
 		var errs []error
+		var connections []*connection
 		for _, e := range endpoints {
 			damage, err := b.repairInterface(device, interfaces, &e)
 			if err != nil {
@@ -59,8 +60,12 @@ func (b *Bridge) Repair(endpoints []ConnectedEndpoint) (damages []Damage, err er
 				damages = append(damages, damage)
 			}
 			if damage.Reason == "" || damage.IsRepaired {
-				errs = append(errs, firewall.permitSourcesAndForwardPorts(e.Endpoint, e.Status))
+				connections = append(connections, &connection{Endpoint: e.Endpoint, status: e.Status})
 			}
+		}
+		firewall.permitSourcesAndForwardPorts(connections)
+		for _, c := range connections {
+			errs = append(errs, c.err)
 		}
 		return errors.Join(errs...)
 	})
@@ -70,13 +75,14 @@ func (b *Bridge) Repair(endpoints []ConnectedEndpoint) (damages []Damage, err er
 // repairInterface connects an endpoint's namespace to the bridge again, unless it is connected. It sets the endpoint's status to
 // the addresses in the interface's alias, if it has one. The result is the zero Damage if the namespace was connected. interfaces
 // are the machine's.
-func (b *Bridge) repairInterface(device *netlink.Bridge, interfaces []netlink.Link, e *ConnectedEndpoint) (Damage, error) {
+func (b *Bridge) repairInterface(device *netlink.Bridge, interfaces *hostInterfaces, e *ConnectedEndpoint) (Damage, error) {
 	name := hostInterfaceName(e.AllocID)
 	damage := Damage{AllocID: e.AllocID, IsRepaired: true}
-	i := slices.IndexFunc(interfaces, func(l netlink.Link) bool { return l.Attrs().Name == name })
+	links := interfaces.links
+	i := slices.IndexFunc(links, func(l netlink.Link) bool { return l.Attrs().Name == name })
 	hasAlias := false
 	if i >= 0 {
-		id, status := parseInterfaceAlias(interfaces[i].Attrs().Alias)
+		id, status := parseInterfaceAlias(links[i].Attrs().Alias)
 		if hasAlias = id == e.AllocID && status.IPv4Address.IsValid(); hasAlias {
 			e.Status = status
 		}
@@ -84,9 +90,9 @@ func (b *Bridge) repairInterface(device *netlink.Bridge, interfaces []netlink.Li
 	switch {
 	case i < 0:
 		damage.Reason = "its interface " + name + " was removed"
-	case interfaces[i].Attrs().MasterIndex != device.Index:
+	case links[i].Attrs().MasterIndex != device.Index:
 		damage.Reason = fmt.Sprintf("its interface %s was not connected to the bridge %s", name, device.Name)
-	case interfaces[i].Attrs().Flags&net.FlagUp == 0:
+	case links[i].Attrs().Flags&net.FlagUp == 0:
 		damage.Reason = "its interface " + name + " was down"
 	case !hasAlias:
 		damage.Reason = "its interface " + name + " had lost its alias"
@@ -94,10 +100,10 @@ func (b *Bridge) repairInterface(device *netlink.Bridge, interfaces []netlink.Li
 		return Damage{}, nil
 	}
 	var obstacle string
-	wasConnected := i >= 0 && interfaces[i].Attrs().MasterIndex == device.Index
+	wasConnected := i >= 0 && links[i].Attrs().MasterIndex == device.Index
 	if !wasConnected && !b.isInConfiguredSubnets(e.Status) { // a new bridge has no address in an earlier subnet
 		obstacle = fmt.Sprintf("its address %s is not in the subnet %s", e.Status.IPv4Address, b.config.IPv4Subnet)
-	} else if owner := findOwnerOfAddresses(interfaces, e.AllocID, e.Status); i < 0 && owner != "" {
+	} else if owner := findOwnerOfAddresses(links, e.AllocID, e.Status); i < 0 && owner != "" {
 		obstacle = "allocation " + owner + " has its address"
 	}
 	if obstacle != "" {
@@ -105,11 +111,13 @@ func (b *Bridge) repairInterface(device *netlink.Bridge, interfaces []netlink.Li
 		return damage, nil
 	}
 	if i < 0 {
-		_, err := b.connectNamespace(device, e.Endpoint, e.Status)
-		return damage, err
+		if _, err := b.connectNamespace(device, interfaces, e.Endpoint, e.Status); err != nil {
+			return damage, err
+		}
+		return damage, waitInterfacesUpOrTimeout(name, b.config.Name)
 	}
 	opcount.Count(opcount.Netlink)
-	if err := netlink.LinkSetMaster(interfaces[i], device); err != nil {
+	if err := netlink.LinkSetMaster(links[i], device); err != nil {
 		return Damage{}, fmt.Errorf("connect interface %s to the bridge: %w", name, err)
 	}
 	if err := b.configureHostInterface(name, formatInterfaceAlias(e.AllocID, e.Status)); err != nil {

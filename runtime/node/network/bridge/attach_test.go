@@ -1,0 +1,178 @@
+package bridge
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/internal/netns"
+)
+
+// attachTogether executes Attach calls as one group, and returns their results in the order of the endpoints.
+func attachTogether(t testing.TB, b *Bridge, endpoints []Endpoint) (statuses []NamespaceStatus, errs []error) {
+	t.Helper()
+	statuses, errs = make([]NamespaceStatus, len(endpoints)), make([]error, len(endpoints))
+	b.attachCalls.executorMu.Lock() // until all calls wait
+	var calls sync.WaitGroup
+	for i, e := range endpoints {
+		calls.Go(func() { statuses[i], errs[i] = b.Attach(e) })
+	}
+	waiting := func() int {
+		b.attachCalls.mu.Lock()
+		defer b.attachCalls.mu.Unlock()
+		return len(b.attachCalls.waiting)
+	}
+	for deadline := time.Now().Add(10 * time.Second); waiting() < len(endpoints); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of %d calls wait", waiting(), len(endpoints))
+		}
+	}
+	b.attachCalls.executorMu.Unlock()
+	calls.Wait()
+	return statuses, errs
+}
+
+// The error of one namespace is no error of the others that are connected together with it.
+func TestAttachErrorConcernsOneCall(t *testing.T) {
+	if testing.Short() {
+		t.Skip("creates network namespaces; TestNamespacesReachEachOther and TestMasquerade run")
+	}
+	b := New(testConfig)
+	attach(t, b, "owner", ForwardedPort{Label: "http", HostPort: 80, NamespacePort: 8080})
+	var endpoints []Endpoint
+	for i := range 40 { // more than maxAttachedTogether
+		endpoints = append(endpoints, newEndpoint(t, b, fmt.Sprint("group-", i), ForwardedPort{Label: "http", HostPort: 20000 + i, NamespacePort: 8080}))
+	}
+	const conflict, twin, gone = 3, 5, 7
+	endpoints[conflict].Ports[0].HostPort = 80
+	endpoints[twin].Ports[0].HostPort = 20004 // of another one in the group
+	endpoints[gone].NamespacePath = netns.Path("missing")
+	statuses, errs := attachTogether(t, b, endpoints)
+	used := map[netip.Addr]bool{}
+	for i, err := range errs {
+		inUse := new(PortInUseError)
+		switch {
+		case i == conflict:
+			if !errors.As(err, &inUse) || inUse.OwnerAllocID != "owner" {
+				t.Errorf("with a port of another allocation: %v", err)
+			}
+		case i == twin || i == 4: // the calls can be in any order
+			if errs[twin] == nil == (errs[4] == nil) || err != nil && !errors.As(err, &inUse) {
+				t.Errorf("with the port of another call: %v, %v", errs[twin], errs[4])
+			}
+		case i == gone:
+			if err == nil {
+				t.Error("without a namespace: no error")
+			}
+		case err != nil:
+			t.Errorf("%s: %v", endpoints[i].AllocID, err)
+		}
+		if err == nil && (used[statuses[i].IPv4Address] || used[statuses[i].IPv6Address]) {
+			t.Errorf("%s has addresses of another namespace: %v", endpoints[i].AllocID, statuses[i])
+		}
+		used[statuses[i].IPv4Address], used[statuses[i].IPv6Address] = err == nil, err == nil
+	}
+	for _, i := range []int{0, 39} {
+		serve(t, endpoints[i].AllocID)
+		checkAnswer(t, "forwarded", outside, "tcp", fmt.Sprintf("%s:%d", machineAddress, 20000+i), endpoints[i].AllocID+" "+outsideAddress)
+	}
+	checkAnswer(t, "the owner of the port", outside, "tcp", machineAddress+":80", "owner "+outsideAddress)
+}
+
+// The number of nftables transactions does not depend on the number of namespaces that are connected together, and the tables are
+// written only if another program has changed the ruleset.
+func TestAttachTransactions(t *testing.T) {
+	if testing.Short() {
+		t.Skip("creates network namespaces; TestNamespacesReachEachOther and TestMasquerade run")
+	}
+	b, other := New(testConfig), New(testConfig)
+	_, first := attach(t, b, "first")
+	checkTransactions := func(what string, want uint32, do func()) {
+		t.Helper()
+		before := rulesetGeneration()
+		do()
+		if got := rulesetGeneration() - before; before == 0 || got != want {
+			t.Errorf("%s: %d transactions, want %d", what, got, want)
+		}
+	}
+	attachNew := func(b *Bridge, ids ...string) func() {
+		var endpoints []Endpoint
+		for i, id := range ids {
+			endpoints = append(endpoints, newEndpoint(t, b, id, ForwardedPort{Label: "http", HostPort: 21000 + len(id)*100 + i, NamespacePort: 8080}))
+		}
+		return func() {
+			if _, errs := attachTogether(t, b, endpoints); errors.Join(errs...) != nil {
+				t.Error(errors.Join(errs...))
+			}
+		}
+	}
+	checkTransactions("one more namespace", 1, attachNew(b, "a"))
+	checkTransactions("four namespaces", 1, attachNew(b, "b1", "b2", "b3", "b4"))
+	checkTransactions("a connected namespace", 0, func() {
+		if again, err := b.Attach(Endpoint{AllocID: "first", NamespacePath: netns.Path("first")}); err != nil || again != first {
+			t.Errorf("%v, %v, want %v", again, err, first)
+		}
+	})
+	checkTransactions("another agent's first namespace", 2, attachNew(other, "others"))
+	checkTransactions("after another agent's", 2, attachNew(b, "after"))
+	if err := deleteNftablesTablesIfExist(testConfig.Name); err != nil { // as by nft flush ruleset
+		t.Fatal(err)
+	}
+	checkTransactions("after the tables were deleted", 2, attachNew(b, "flushed"))
+	checkAnswer(t, "an earlier namespace may send", "b1", "tcp", at(first.IPv4Address, 8080), "first "+addressOf(t, "b1").String())
+}
+
+// addressOf returns an allocation's IPv4 address.
+func addressOf(t *testing.T, allocID string) netip.Addr {
+	t.Helper()
+	interfaces, err := listInterfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return findStatusOfAlloc(interfaces, allocID).IPv4Address
+}
+
+// BenchmarkAttachMany connects the namespaces of allocations that start at once.
+func BenchmarkAttachMany(b *testing.B) {
+	for _, n := range []int{1, 50, 200} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			bridge := New(testConfig)
+			attach(b, bridge, "other")
+			for b.Loop() {
+				b.StopTimer()
+				endpoints := make([]Endpoint, n)
+				for i := range endpoints {
+					id := fmt.Sprint("bench-", i)
+					if err := netns.Create(id); err != nil {
+						b.Fatal(err)
+					}
+					endpoints[i] = Endpoint{AllocID: id, NamespacePath: netns.Path(id), Ports: []ForwardedPort{{Label: "http", HostPort: 20000 + i, NamespacePort: 8080}}}
+				}
+				b.StartTimer()
+				var calls sync.WaitGroup
+				for _, e := range endpoints {
+					calls.Go(func() {
+						if _, err := bridge.Attach(e); err != nil {
+							b.Error(err)
+						}
+					})
+				}
+				calls.Wait()
+				b.StopTimer()
+				for _, e := range endpoints {
+					calls.Go(func() {
+						if err := errors.Join(bridge.Detach(e.AllocID), netns.Remove(e.AllocID)); err != nil {
+							b.Error(err)
+						}
+					})
+				}
+				calls.Wait()
+				b.StartTimer()
+			}
+			b.ReportMetric(float64(b.N*n)/b.Elapsed().Seconds(), "attaches/s")
+		})
+	}
+}
