@@ -637,7 +637,7 @@ func (s *simulation) checkLastExit(a *api.Allocation) {
 			}
 		}
 		p := s.host.newestProcess(a.ID + "/" + name)
-		if last != api.TaskTerminated || strings.Contains(exit.DisplayMessage, "exit status unknown") || p != nil && p.startAbandoned {
+		if last != api.TaskTerminated || strings.Contains(exit.DisplayMessage, "exit status unknown") || p != nil && p.isAbandoned {
 			continue
 		}
 		if p == nil || p.alive() || p.result.ExitCode != exit.ExitCode || p.result.Signal != exit.Signal {

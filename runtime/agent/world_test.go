@@ -35,8 +35,8 @@ type simulatedHost struct {
 type taskProcess struct {
 	id, alloc, task string
 	stopDuration    time.Duration
-	startReturned   bool // an agent has got StartTask's response, or has recovered the task; guarded by world.mu
-	startAbandoned  bool // destroyed without startReturned, so no agent has reported the process; guarded by world.mu
+	isKnown         bool // an agent has got StartTask's response, has recovered the task, or waits for its exit; guarded by world.mu
+	isAbandoned     bool // destroyed while no agent knew it, so no agent has reported its exit; guarded by world.mu
 	mu              sync.Mutex
 	exited          chan struct{}
 	result          driver.ExitResult
@@ -261,7 +261,7 @@ func (d *simDriver) StartTask(ctx context.Context, c *driver.TaskConfig) (*drive
 		d.mu.Lock()
 		d.plugin.knownTasks[c.ID] = true
 		if p := d.processes[c.ID]; p != nil { // not destroyed meanwhile
-			p.startReturned = pause == nil
+			p.isKnown = pause == nil
 		}
 		d.mu.Unlock()
 	}
@@ -315,7 +315,7 @@ func (d *simDriver) RecoverTask(_ context.Context, h *driver.Handle) error {
 	if d.processes[h.Config.ID] == nil {
 		return errors.New("nothing to recover")
 	}
-	d.plugin.knownTasks[h.Config.ID], d.processes[h.Config.ID].startReturned = true, true
+	d.plugin.knownTasks[h.Config.ID], d.processes[h.Config.ID].isKnown = true, true
 	return nil
 }
 
@@ -324,6 +324,9 @@ func (d *simDriver) WaitTask(ctx context.Context, id string) (*driver.ExitResult
 	if err != nil {
 		return nil, err
 	}
+	d.mu.Lock()
+	p.isKnown = true
+	d.mu.Unlock()
 	select {
 	case <-p.exited:
 		return &p.result, nil
@@ -360,7 +363,7 @@ func (d *simDriver) DestroyTask(_ context.Context, id string, _ bool) error {
 	for other, p := range d.processes {
 		same := strings.HasPrefix(other, id[:strings.LastIndexByte(id, '/')+1])
 		if other == id || same && !d.plugin.knownTasks[id] {
-			p.startAbandoned = p.startAbandoned || p.alive() && !p.startReturned
+			p.isAbandoned = !p.isKnown
 			p.exit(driver.ExitResult{ExitCode: 137, Signal: 9})
 			delete(d.processes, other)
 			err = nil
