@@ -16,7 +16,17 @@ func EncodeAllocationCopy(alloc *api.Allocation) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode allocation %s: %w", alloc.ID, err)
 	}
-	return encodeRecord(allocCopyBucket, alloc.ID, 0, payload), nil
+	return encodeRecord(allocCopyBucket, alloc.ID, alloc.AllocModifyIndex, payload), nil
+}
+
+// AllocationCopyIndex returns the AllocModifyIndex of the allocation that [EncodeAllocationCopy] has encoded; 0 if an earlier build
+// has, which stored no index, or if [DecodeAllocationCopy] would reject the bytes.
+func AllocationCopyIndex(allocID string, b []byte) uint64 {
+	record, err := decodeRecord(allocCopyBucket, allocID, b)
+	if err != nil {
+		return 0
+	}
+	return record.changeIndex
 }
 
 // DecodeAllocationCopy returns the allocation that [EncodeAllocationCopy] has encoded in this or another build. Fields unknown

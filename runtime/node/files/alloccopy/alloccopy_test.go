@@ -82,3 +82,47 @@ func TestCopyEqualsAlloc(t *testing.T) {
 		t.Errorf("half of the copy: %v", err)
 	}
 }
+
+func TestCopyIsWrittenForEachAssignment(t *testing.T) {
+	dir, err := allocdir.New(t.TempDir(), "a1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := dir.Build(); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir.Path(), FileName)
+	written := newAlloc()
+	checkWritten := func(when string, want bool) {
+		t.Helper()
+		before, _ := os.Stat(path) // there is none before the first call
+		if err := Write(dir, written); err != nil {
+			t.Fatal(err)
+		}
+		if after, err := os.Stat(path); err != nil || os.SameFile(before, after) == want {
+			t.Errorf("%s: the file was replaced: %v, want %v (%v)", when, !want, want, err)
+		}
+		if got, err := Read(dir, "a1"); err != nil || got.AllocModifyIndex != written.AllocModifyIndex {
+			t.Errorf("%s: read %+v, %v", when, got, err)
+		}
+	}
+	checkWritten("without a copy", true)
+	checkWritten("without an index", true)
+	written.AllocModifyIndex = 7
+	checkWritten("after the copy of a build that stored no index", true)
+	written.ClientStatus = "running"
+	checkWritten("after a report", false)
+	written.AllocModifyIndex = 8
+	checkWritten("after an update", true)
+	written.AllocModifyIndex = 7
+	checkWritten("after an older state was restored", true)
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content[len(content)-1] ^= 1
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	checkWritten("after a damage", true)
+}
