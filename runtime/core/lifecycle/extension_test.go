@@ -366,3 +366,28 @@ func TestCheckNamesTheTasksOfACycle(t *testing.T) {
 		}
 	}
 }
+
+// A poststart sidecar cannot wait for the ends of all tasks beside which it should run.
+func TestCheckFindsSidecarThatNeverStarts(t *testing.T) {
+	task := func(name string, s Stage, dependencies ...Dependency) GraphTask {
+		return GraphTask{Task: Task{Name: name, Stage: s, Dependencies: dependencies}}
+	}
+	for _, c := range []struct {
+		name  string
+		never bool
+		nodes []GraphTask
+	}{
+		{"after the success of the only main task", true, []GraphTask{task("a", MainTask), task("s", PoststartSidecar, Dependency{"a", ConditionSuccess})}},
+		{"after the exits of all", true, []GraphTask{
+			task("a", MainTask), task("b", PoststartEphemeral), task("s", PoststartSidecar, Dependency{"a", ConditionExited}, Dependency{"b", ConditionSuccess}),
+		}},
+		{"after the exit of one of two", false, []GraphTask{task("a", MainTask), task("b", MainTask), task("s", PoststartSidecar, Dependency{"a", ConditionExited})}},
+		{"after a start", false, []GraphTask{task("a", MainTask), task("s", PoststartSidecar, Dependency{"a", ConditionStarted})}},
+		{"without a main task", false, []GraphTask{task("p", PrestartSidecar), task("s", PoststartSidecar, Dependency{"p", ConditionStarted})}},
+	} {
+		problems := CheckGraph(c.nodes)
+		if found := len(problems) == 1 && problems[0].Task == "s"; found != c.never || !c.never && len(problems) > 0 {
+			t.Errorf("%s: %v, want a problem: %v", c.name, problems, c.never)
+		}
+	}
+}
