@@ -703,7 +703,7 @@ func (n *faultNode) findInvariantViolations(id string) (violations []error) {
 	if d.runsOverlapped {
 		say("I1: two of %s have run at once", id)
 	}
-	if n.fault.victim.makesDriverUnavailable() && len(state.Events) == 10 {
+	if (n.fault.victim.makesDriverUnavailable() || n.fault.victim.fillsDisk) && len(state.Events) == 10 {
 		return violations // the task has dropped its oldest events, so the events cannot be counted
 	}
 	started, ended, lost, running := 0, 0, 0, false
