@@ -1,12 +1,18 @@
 package bridge
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
+	"os"
+	"os/exec"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/google/nftables"
 
 	"github.com/nomad-lite/nomad-lite/internal/netns"
 )
@@ -123,6 +129,129 @@ func TestAttachTransactions(t *testing.T) {
 	}
 	checkTransactions("after the tables were deleted", 2, attachNew(b, "flushed"))
 	checkAnswer(t, "an earlier namespace may send", "b1", "tcp", at(first.IPv4Address, 8080), "first "+addressOf(t, "b1").String())
+}
+
+const (
+	attachingVariable  = "NOMAD_LITE_BRIDGE_TEST_ATTACHING" // prefix of the allocations that a test process connects
+	attachedPerProcess = 200
+)
+
+func endpointOfProcess(prefix string, i int) Endpoint {
+	id := fmt.Sprint(prefix, "-", i)
+	return Endpoint{AllocID: id, NamespacePath: netns.Path(id), Ports: []ForwardedPort{{Label: "http", HostPort: 20000 + int(prefix[0])*attachedPerProcess + i, NamespacePort: 8080}}}
+}
+
+// attachAsAgent connects the namespaces of one of the two agents of TestKilledAgentsShareBridge, and returns the exit code.
+func attachAsAgent(prefix string) int {
+	b := New(testConfig)
+	errs := make([]error, attachedPerProcess)
+	var calls sync.WaitGroup
+	for i := range errs {
+		calls.Go(func() { _, errs[i] = b.Attach(endpointOfProcess(prefix, i)) })
+	}
+	calls.Wait()
+	if err := errors.Join(errs...); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// Two agents connect 200 namespaces each, while they are killed and started again. No address and no port is used twice.
+func TestKilledAgentsShareBridge(t *testing.T) {
+	if testing.Short() {
+		t.Skip("connects four hundred namespaces")
+	}
+	b := New(testConfig)
+	prefixes := []string{"a", "b"}
+	var ids []string
+	for _, prefix := range prefixes {
+		for i := range attachedPerProcess {
+			ids = append(ids, endpointOfProcess(prefix, i).AllocID)
+			if err := netns.Create(ids[len(ids)-1]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	t.Cleanup(func() {
+		detachAtOnce(t, b, ids)
+		for _, id := range ids {
+			if err := netns.Remove(id); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	seed := time.Now().UnixNano()
+	t.Logf("seed %d", seed)
+	var agents sync.WaitGroup
+	for n, prefix := range prefixes {
+		random := rand.New(rand.NewPCG(uint64(seed), uint64(n)))
+		agents.Go(func() {
+			for kills := 4; ; kills-- {
+				var stderr bytes.Buffer
+				agent := exec.Command("/proc/self/exe")
+				agent.Env, agent.Stderr = append(os.Environ(), attachingVariable+"="+prefix), &stderr
+				if err := agent.Start(); err != nil {
+					t.Error(err)
+					return
+				}
+				if kills > 0 {
+					time.Sleep(time.Duration(random.Int64N(int64(300 * time.Millisecond))))
+					_ = agent.Process.Kill() // fails if the agent has connected all
+				}
+				if err := agent.Wait(); kills == 0 {
+					if err != nil {
+						t.Errorf("agent %s: %v\n%s", prefix, err, &stderr)
+					}
+					return
+				}
+			}
+		})
+	}
+	agents.Wait()
+
+	interfaces, err := listInterfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	owner := map[netip.Addr]string{}
+	for _, link := range interfaces {
+		id, status := parseInterfaceAlias(link.Attrs().Alias)
+		if id == "" {
+			continue
+		}
+		for _, address := range []netip.Addr{status.IPv4Address, status.IPv6Address} {
+			if other := owner[address]; other != "" {
+				t.Errorf("%s and %s have the address %s", other, id, address)
+			}
+			owner[address] = id
+		}
+	}
+	if len(owner) != 2*len(ids) {
+		t.Errorf("%d addresses, want %d", len(owner), 2*len(ids))
+	}
+	c, err := nftables.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := newPortForwardingTable(testConfig.Name)
+	for _, family := range families {
+		elements, err := c.GetSetElements(newPortMap(table, family, false))
+		if err != nil {
+			t.Fatal(err)
+		}
+		targets := map[string]bool{}
+		for _, e := range elements {
+			address, ok := netip.AddrFromSlice(e.Val[:len(e.Val)-4])
+			if !ok || owner[address] != e.Comment {
+				t.Errorf("a port of %s is forwarded to %s, which belongs to %s", e.Comment, address, owner[address])
+			}
+			targets[e.Comment] = true
+		}
+		if len(targets) != len(ids) || len(elements) != len(forwardedProtocols)*len(ids) {
+			t.Errorf("%d ports of %d namespaces are forwarded, want two of each of %d", len(elements), len(targets), len(ids))
+		}
+	}
 }
 
 // addressOf returns an allocation's IPv4 address.

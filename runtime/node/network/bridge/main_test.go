@@ -23,6 +23,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(isolatedVariable) == "" {
 		os.Exit(runIsolated())
 	}
+	if prefix := os.Getenv(attachingVariable); prefix != "" {
+		os.Exit(attachAsAgent(prefix))
+	}
 	err := errors.Join(
 		unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
 		unix.Mount("tmpfs", "/run", "tmpfs", 0, ""),
