@@ -20,6 +20,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
 // DriverPrefix is an optional prefix of the driver name in the name of a plugin file.
@@ -52,6 +53,11 @@ type Builtin struct {
 
 	// NodeReadyWithoutFingerprint means that a node is ready without the first fingerprint.
 	NodeReadyWithoutFingerprint bool
+
+	// PredictFingerprint returns the first fingerprint of the driver's process with the options of the plugin's configuration. It
+	// returns false if only the process can find out. Nil means false. A node is ready with this fingerprint, while the process
+	// starts.
+	PredictFingerprint func(options map[string]any) (driver.Fingerprint, bool)
 
 	// TasksAreHostProcesses means that the tasks of the driver are processes of this machine, so that an agent can end them without
 	// the driver. Containers need their engine.
@@ -107,6 +113,10 @@ type Entry struct {
 	TasksAreHostProcesses       bool // the field TasksAreHostProcesses of the Builtin; false for an external plugin
 	ChildrenAreNeverTasks       bool // the field ChildrenAreNeverTasks of the Builtin; false for an external plugin
 	NodeReadyWithoutFingerprint bool // the field NodeReadyWithoutFingerprint of the Builtin; false for an external plugin
+
+	// PredictFingerprint returns the result of the Builtin's PredictFingerprint for the options in Block; nil if the Builtin has
+	// none, and for an external plugin.
+	PredictFingerprint func() (driver.Fingerprint, bool)
 
 	// ProgramID identifies the file and how it is started. It is zero for a builtin, and if
 	// there is no file.
@@ -314,6 +324,9 @@ func (b Builtin) newEntry(block *PluginBlock) Entry {
 		}
 		merged.Config = own
 		e.Block = &merged
+	}
+	if b.PredictFingerprint != nil {
+		e.PredictFingerprint = func() (driver.Fingerprint, bool) { return b.PredictFingerprint(own) }
 	}
 	return e
 }

@@ -90,7 +90,7 @@ func (p *Plugin) sendConfig(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	settings, err := encodeConfigBlock(schema, p.cfg.ConfigBlock)
+	settings, err := EncodeConfigBlock(schema, p.cfg.ConfigBlock)
 	if err != nil {
 		return newConfigBlockError(p, schema, err)
 	}
@@ -148,9 +148,9 @@ type ConfigBlockError struct {
 func (e *ConfigBlockError) Error() string { return e.err.Error() }
 func (e *ConfigBlockError) Unwrap() error { return e.err }
 
-// encodeConfigBlock decodes the config block by the schema and encodes it for SetConfig. Equal
-// arguments have equal results.
-func encodeConfigBlock(schema *hclspec.Spec, configBlock map[string]any) ([]byte, error) {
+// EncodeConfigBlock decodes the config block by the schema and encodes it for SetConfig. Equal
+// arguments have equal results. It returns an error if the block does not fit the schema.
+func EncodeConfigBlock(schema *hclspec.Spec, configBlock map[string]any) ([]byte, error) {
 	if schema == nil {
 		if configBlock != nil {
 			return nil, errors.New("configuration not allowed but config passed: the plugin takes none, remove the config block")

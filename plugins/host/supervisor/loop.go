@@ -42,6 +42,7 @@ func (l *pluginLoop) run(ctx context.Context, wg *sync.WaitGroup) {
 		l.recordFailure(eventLaunchRejected, err, time.Time{})
 		return
 	}
+	l.reportPredictedFingerprint()
 	if !l.waitBeforeSlowFingerprint(ctx) || !l.waitForFirstBuiltinHookRequest(ctx) {
 		return
 	}
@@ -199,6 +200,26 @@ func (l *pluginLoop) waitWhileReplacementExpected(ctx context.Context) (ctxActiv
 			return false
 		}
 	}
+}
+
+// reportPredictedFingerprint sets the driver's state to the predicted fingerprint, if there is one, until the process reports.
+func (l *pluginLoop) reportPredictedFingerprint() {
+	m := l.plugin
+	if m.entry.PredictFingerprint == nil {
+		return
+	}
+	f, ok := m.entry.PredictFingerprint()
+	if !ok {
+		return
+	}
+	l.supervisor.updateAndNotify(func() {
+		info := base.Info{Type: m.entry.Type, Name: m.entry.Name, Version: m.entry.Version}
+		if l.supervisor.registry.registerOwner(m, info) != nil {
+			return // another plugin serves the driver
+		}
+		m.reportedInfo = info
+		l.supervisor.registry.updateDriverInfo(m, func(i *DriverInfo) { i.applyFingerprint(f) })
+	})
 }
 
 // waitBeforeSlowFingerprint blocks before the launch of a builtin with a slow fingerprint until the other plugins have

@@ -299,7 +299,7 @@ func (r *registry) updateFirstLaunchesDone() {
 
 // readiness selects plugins. It is reached when each selected plugin has reported its state or has failed to start.
 type readiness struct {
-	needsFirstLaunches bool // it is not reached before registry.firstLaunchesDone
+	needsFirstLaunches bool // it is not reached before registry.firstLaunchesDone, or while only plugins with a predicted fingerprint are launched
 	selects            func(*managedPlugin) bool
 }
 
@@ -317,7 +317,11 @@ func (m *managedPlugin) isFastBuiltin() bool {
 }
 
 func (r *registry) hasReached(goal readiness) bool {
-	return (r.firstLaunchesDone || !goal.needsFirstLaunches) && !slices.ContainsFunc(r.plugins, func(m *managedPlugin) bool {
+	needsFirstLaunches := goal.needsFirstLaunches && !r.firstLaunchesDone
+	return !slices.ContainsFunc(r.plugins, func(m *managedPlugin) bool {
+		if needsFirstLaunches && r.isFirstLaunchPending(m) && !m.fingerprinted {
+			return true
+		}
 		return goal.selects(m) && !m.hasReportedOrFailed() && !r.awaitsConfiguredReplacement(m)
 	})
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/idrange"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/clusternode"
@@ -74,6 +75,11 @@ func NewPluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog
 	for _, name := range builtins.Names() {
 		named := slices.ContainsFunc(c.Plugins, func(b catalog.PluginBlock) bool { return b.Name == name })
 		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind, OptionDefaults: BuiltinDeniedUsersOptions(c, name), TasksAreHostProcesses: IsHostProcessDriver(name)}
+		if builtin.Type == base.TypeDriver {
+			builtin.PredictFingerprint = func(options map[string]any) (driver.Fingerprint, bool) {
+				return builtins.PredictFingerprint(name, options)
+			}
+		}
 		switch {
 		case builtin.Type == base.TypeHook:
 			// A builtin hook is always available: its plugin starts when a job needs it.

@@ -16,10 +16,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/java"
 	"github.com/nomad-lite/nomad-lite/builtin/qemu"
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
+	"github.com/nomad-lite/nomad-lite/builtin/sandbox"
 	"github.com/nomad-lite/nomad-lite/builtin/script"
 	"github.com/nomad-lite/nomad-lite/builtin/template"
 	"github.com/nomad-lite/nomad-lite/builtin/template/evaluators"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/host/launch"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -40,6 +43,37 @@ var All = map[string]struct {
 	rawexec.Name:  {base.TypeDriver, func([]string) { sdk.ServeDriver(&rawexec.Driver{}) }},
 	script.Name:   {base.TypeHook, func([]string) { sdk.ServeHook(&script.Hook{IsDedicatedProcess: true}) }},
 	template.Name: {base.TypeHook, serveTemplateHook},
+}
+
+// PredictFingerprint returns the first fingerprint of a builtin driver's process with these options of a plugin block, by the code
+// that the process runs too. It returns false if the fingerprint starts another process, and if the options are wrong: the process
+// reports these.
+func PredictFingerprint(name string, options map[string]any) (driver.Fingerprint, bool) {
+	var d interface {
+		Info() sdk.DriverInfo
+		Configure(context.Context, *sdk.Config) error
+		Fingerprint(context.Context) driver.Fingerprint
+	}
+	switch {
+	case name == rawexec.Name:
+		d = new(rawexec.Driver)
+	case name == exec.Name && sandbox.IsRoot():
+		d = new(exec.Driver)
+	default:
+		return driver.Fingerprint{}, false
+	}
+	encoded, err := launch.EncodeConfigBlock(d.Info().ConfigSchema, options)
+	if err == nil {
+		err = d.Configure(context.Background(), sdk.NewConfig(encoded))
+	}
+	if err != nil {
+		return driver.Fingerprint{}, false
+	}
+	f := d.Fingerprint(context.Background())
+	if f.Health == driver.HealthHealthy && f.HealthDescription == "" {
+		f.HealthDescription = "Healthy" // as package sdk sends it
+	}
+	return f, true
 }
 
 // DevPluginConfigs maps the name of a builtin to the configuration that lets it run commands without isolation, as in
