@@ -222,8 +222,8 @@ func (l *pluginLoop) reportPredictedFingerprint() {
 	})
 }
 
-// waitBeforeSlowFingerprint blocks before the launch of a builtin with a slow fingerprint until the other plugins have
-// reported their state, or for readyTimeout: the fingerprint uses the processor, and the node is ready without it. It does
+// waitBeforeSlowFingerprint blocks before the launch of a builtin with a slow fingerprint until the other plugins are launched
+// and have reported their state, or for readyTimeout: the fingerprint uses the processor, and the node is ready without it. It does
 // not block for a plugin that an earlier supervisor has left running. It returns false when ctx has ended.
 func (l *pluginLoop) waitBeforeSlowFingerprint(ctx context.Context) (ctxActive bool) {
 	m := l.plugin
@@ -236,7 +236,7 @@ func (l *pluginLoop) waitBeforeSlowFingerprint(ctx context.Context) (ctxActive b
 	})
 	limit := time.NewTimer(readyTimeout)
 	defer limit.Stop()
-	return l.supervisor.waitForReadiness(ctx, allButSlow, limit.C) == nil
+	return l.supervisor.waitForReadiness(ctx, launchedButSlow, limit.C) == nil
 }
 
 // waitForFirstBuiltinHookRequest blocks until a builtin hook is requested, because most nodes never need it.

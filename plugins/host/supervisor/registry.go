@@ -299,27 +299,37 @@ func (r *registry) updateFirstLaunchesDone() {
 
 // readiness selects plugins. It is reached when each selected plugin has reported its state or has failed to start.
 type readiness struct {
-	needsFirstLaunches bool // it is not reached before registry.firstLaunchesDone, or while only plugins with a predicted fingerprint are launched
-	selects            func(*managedPlugin) bool
+	needs   firstLaunches
+	selects func(*managedPlugin) bool
 }
 
-// allButSlow leaves out the builtins whose fingerprint is slow. knownPlugins selects the other builtins, and the external plugins
-// that have served a driver or hook before, perhaps with another program; knownGoodPlugins those that have served it with this one.
-var (
-	allPlugins       = readiness{true, func(*managedPlugin) bool { return true }}
-	allButSlow       = readiness{true, func(m *managedPlugin) bool { return !m.entry.NodeReadyWithoutFingerprint }}
-	knownPlugins     = readiness{false, func(m *managedPlugin) bool { return m.isFastBuiltin() || m.lastServed.key != PluginKey{} }}
-	knownGoodPlugins = readiness{false, func(m *managedPlugin) bool { return m.isFastBuiltin() || m.lastServed.programUnchanged }}
+// firstLaunches are the plugins whose first launch must have succeeded or failed before a readiness is reached.
+type firstLaunches int
+
+const (
+	noLaunches          firstLaunches = iota
+	unpredictedLaunches               // of plugins without a predicted fingerprint: a file that has never run may serve any driver or hook
+	allLaunches
 )
 
-func (m *managedPlugin) isFastBuiltin() bool {
-	return m.entry.Builtin && !m.entry.NodeReadyWithoutFingerprint
-}
+// allButSlow and launchedButSlow leave out the builtins whose fingerprint is slow. knownPlugins selects the other builtins, and the external plugins
+// that have served a driver or hook before, perhaps with another program; knownGoodPlugins those that have served it with this one.
+var (
+	allPlugins       = readiness{allLaunches, func(*managedPlugin) bool { return true }}
+	allButSlow       = readiness{unpredictedLaunches, (*managedPlugin).isNotSlow}
+	launchedButSlow  = readiness{allLaunches, (*managedPlugin).isNotSlow}
+	knownPlugins     = readiness{noLaunches, func(m *managedPlugin) bool { return m.isFastBuiltin() || m.lastServed.key != PluginKey{} }}
+	knownGoodPlugins = readiness{noLaunches, func(m *managedPlugin) bool { return m.isFastBuiltin() || m.lastServed.programUnchanged }}
+)
+
+func (m *managedPlugin) isNotSlow() bool { return !m.entry.NodeReadyWithoutFingerprint }
+
+func (m *managedPlugin) isFastBuiltin() bool { return m.entry.Builtin && m.isNotSlow() }
 
 func (r *registry) hasReached(goal readiness) bool {
-	needsFirstLaunches := goal.needsFirstLaunches && !r.firstLaunchesDone
 	return !slices.ContainsFunc(r.plugins, func(m *managedPlugin) bool {
-		if needsFirstLaunches && r.isFirstLaunchPending(m) && !m.fingerprinted {
+		needsLaunch := goal.needs == allLaunches || goal.needs == unpredictedLaunches && !m.fingerprinted
+		if needsLaunch && !r.firstLaunchesDone && r.isFirstLaunchPending(m) {
 			return true
 		}
 		return goal.selects(m) && !m.hasReportedOrFailed() && !r.awaitsConfiguredReplacement(m)
