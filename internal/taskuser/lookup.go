@@ -41,8 +41,11 @@ func (e unknownNameError) Error() string {
 
 func (e unknownNameError) Unwrap() error { return e.cause }
 
-// UID returns the user id of the user that a task names, and false if this machine does not know it.
+// UID returns the user id of the user that a task names, and false if this machine does not know it, or if name is empty.
 func UID(name string) (uint32, bool) {
+	if name == "" {
+		return 0, false // os/user would read all accounts
+	}
 	userName, _, _ := splitUserAndGroup(name)
 	cred, _, err := lookupUser(userName)
 	if err != nil {

@@ -26,7 +26,9 @@ func (m stringMap) CodecEncodeSelf(e *codec.Encoder) {
 		size += 2*msgpackMaxHeader + len(k) + len(v)
 	}
 	b := appendMsgpackHeader(make([]byte, 0, size), len(m), msgpackMapHeaders)
-	for _, k := range slices.Sorted(maps.Keys(m)) {
+	keys := slices.AppendSeq(make([]string, 0, len(m)), maps.Keys(m))
+	slices.Sort(keys)
+	for _, k := range keys {
 		b = append(appendMsgpackHeader(b, len(k), msgpackStringHeaders), k...)
 		b = append(appendMsgpackHeader(b, len(m[k]), msgpackStringHeaders), m[k]...)
 	}
