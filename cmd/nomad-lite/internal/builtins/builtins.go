@@ -13,6 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/artifact"
 	"github.com/nomad-lite/nomad-lite/builtin/docker"
 	"github.com/nomad-lite/nomad-lite/builtin/exec"
+	"github.com/nomad-lite/nomad-lite/builtin/isolated"
 	"github.com/nomad-lite/nomad-lite/builtin/java"
 	"github.com/nomad-lite/nomad-lite/builtin/qemu"
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
@@ -51,20 +52,28 @@ var All = map[string]struct {
 func PredictFingerprint(name string, options map[string]any) (driver.Fingerprint, bool) {
 	var d interface {
 		Info() sdk.DriverInfo
-		Configure(context.Context, *sdk.Config) error
 		Fingerprint(context.Context) driver.Fingerprint
 	}
+	var configure func(*sdk.Config) error
 	switch {
 	case name == rawexec.Name:
-		d = new(rawexec.Driver)
+		rawExec := new(rawexec.Driver)
+		d, configure = rawExec, func(c *sdk.Config) error { return rawExec.Configure(context.Background(), c) }
 	case name == exec.Name && sandbox.IsRoot():
-		d = new(exec.Driver)
+		isolatedExec := new(exec.Driver)
+		d, configure = isolatedExec, func(c *sdk.Config) error {
+			var decoded isolated.Config
+			if err := c.Decode(&decoded); err != nil {
+				return err
+			}
+			return isolatedExec.SetConfig(decoded) // Configure also logs what the options give to tasks
+		}
 	default:
 		return driver.Fingerprint{}, false
 	}
 	encoded, err := launch.EncodeConfigBlock(d.Info().ConfigSchema, options)
 	if err == nil {
-		err = d.Configure(context.Background(), sdk.NewConfig(encoded))
+		err = configure(sdk.NewConfig(encoded))
 	}
 	if err != nil {
 		return driver.Fingerprint{}, false

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 // A predicted fingerprint is the one that the driver's process reports.
 func TestPredictedFingerprintIsReported(t *testing.T) {
 	for _, name := range DriverNames() {
-		for _, options := range []map[string]any{nil, {"enabled": true}, {"enabled": false}, {"enabled": "no bool"}, {"unknown": 1}} {
+		for _, options := range []map[string]any{nil, {"enabled": true}, {"enabled": false}, {"enabled": "no bool"}, {"default_pid_mode": "wrong"}, {"unknown": 1}} {
 			predicted, ok := PredictFingerprint(name, options)
 			if predictable := name == rawexec.Name || name == exec.Name && os.Geteuid() == 0; !predictable {
 				if ok {
