@@ -322,6 +322,7 @@ func TestOrphanStatusIsRemembered(t *testing.T) {
 			if err := unix.Mkfifo(taskIn, 0o600); err != nil {
 				t.Fatal(err)
 			}
+			time.Sleep(20 * time.Millisecond) // the task gets a later start time, which is in ticks of 10 ms, than the keeper's records
 			inR, inW := newPipe(t)
 			outR, outW := newPipe(t)
 			driver, err := c.Spawn(t.Context(), Command{
