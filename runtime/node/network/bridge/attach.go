@@ -20,8 +20,9 @@ type attachCall struct {
 // connection is a namespace that is being connected.
 type connection struct {
 	Endpoint
-	status NamespaceStatus
-	err    error // why the namespace is not connected
+	status      NamespaceStatus
+	hasNewPorts bool  // a port was not forwarded to the namespace before
+	err         error // why the namespace is not connected
 }
 
 // maxAttachedTogether limits how many Attach calls are executed together: the first one returns with the last one.
@@ -61,8 +62,7 @@ func (b *Bridge) connectAll(connections []*connection) error {
 	if err != nil {
 		return err
 	}
-	firewall, err := b.ensureFirewall(device)
-	if err != nil {
+	if _, err := b.ensureFirewall(device); err != nil {
 		return err
 	}
 	interfaces, err := listHostInterfaces() // the list stays valid, because other agents wait for the lock
@@ -84,7 +84,7 @@ func (b *Bridge) connectAll(connections []*connection) error {
 	}
 	point := failpoint.EnterStep(failpoint.StepForwardPorts)
 	defer point.Leave()
-	firewall.permitSourcesAndForwardPorts(connections)
+	b.permitSourcesAndForwardPorts(device, connections)
 	return nil
 }
 

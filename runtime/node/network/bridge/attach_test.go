@@ -131,6 +131,42 @@ func TestAttachTransactions(t *testing.T) {
 	checkAnswer(t, "an earlier namespace may send", "b1", "tcp", at(first.IPv4Address, 8080), "first "+addressOf(t, "b1").String())
 }
 
+// Another program removes the tables between the check of the ruleset's generation and the transaction.
+func TestTablesAreWrittenAgainAfterFailedTransaction(t *testing.T) {
+	if testing.Short() {
+		t.Skip("creates network namespaces; TestNamespacesReachEachOther and TestMasquerade run")
+	}
+	b := New(testConfig)
+	owner := Endpoint{AllocID: "owner", NamespacePath: netns.Path("owner"), Ports: []ForwardedPort{{Label: "http", HostPort: 80, NamespacePort: 8080}}}
+	attach(t, b, "owner", owner.Ports...)
+	for _, n := range []int{1, 3} {
+		if err := deleteNftablesTablesIfExist(testConfig.Name); err != nil {
+			t.Fatal(err)
+		}
+		b.firewall.generation = rulesetGeneration() // as if the tables had been deleted after the check
+		var endpoints []Endpoint
+		for i := range n {
+			endpoints = append(endpoints, newEndpoint(t, b, fmt.Sprint("of-", n, "-", i), ForwardedPort{Label: "http", HostPort: 22000 + 10*n + i, NamespacePort: 8080}))
+		}
+		if _, errs := attachTogether(t, b, endpoints); errors.Join(errs...) != nil {
+			t.Errorf("%d together: %v", n, errs)
+		}
+		if _, err := b.Attach(owner); err != nil {
+			t.Error(err)
+		}
+		id := endpoints[0].AllocID
+		serve(t, id)
+		checkAnswer(t, "a new port", outside, "tcp", fmt.Sprintf("%s:%d", machineAddress, endpoints[0].Ports[0].HostPort), id+" "+outsideAddress)
+		checkAnswer(t, "the port of before", outside, "tcp", machineAddress+":80", "owner "+outsideAddress)
+	}
+	conflict := newEndpoint(t, b, "conflict", ForwardedPort{Label: "http", HostPort: 80, NamespacePort: 8080})
+	b.firewall.generation-- // as if another program had changed the ruleset
+	_, errs := attachTogether(t, b, []Endpoint{conflict, owner})
+	if inUse := new(PortInUseError); !errors.As(errs[0], &inUse) || errs[1] != nil {
+		t.Errorf("a port in use: %v", errs)
+	}
+}
+
 const (
 	attachingVariable  = "NOMAD_LITE_BRIDGE_TEST_ATTACHING" // prefix of the allocations that a test process connects
 	attachedPerProcess = 200

@@ -69,7 +69,7 @@ type Bridge struct {
 	detachCalls callQueue[detachCall]
 
 	mu       sync.Mutex      // held together with the interprocess lock
-	firewall *firewallTables // as this Bridge has last written and read it; nil before. Guarded by mu.
+	firewall *firewallTables // as this Bridge has last written and read it; nil before. Guarded by mu, except in ProbeInNewNetworkNamespace.
 }
 
 // New returns a Bridge with a valid configuration. It changes nothing on the machine.
@@ -89,7 +89,7 @@ func (e *PortInUseError) Error() string {
 }
 
 // ProbeInNewNetworkNamespace creates the bridge and its rules in the calling thread's network namespace, which must
-// be new. An error says which feature the kernel, or the process, lacks.
+// be new. No other method may be called concurrently. An error says which feature the kernel, or the process, lacks.
 func (b *Bridge) ProbeInNewNetworkNamespace() error {
 	device, err := b.ensureBridge()
 	if err != nil {

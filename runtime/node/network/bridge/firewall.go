@@ -2,7 +2,6 @@ package bridge
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -32,8 +31,8 @@ type firewallTables struct {
 	// elements has the elements of the sets that were read.
 	elements map[setID][]nftables.SetElement
 
-	// generation is the ruleset's generation id after the last transaction of this process. The tables are as written, and
-	// elements are the kernel's, as long as the kernel has this id. 0 means unknown.
+	// generation is the ruleset's generation id after the last transaction of ensureFirewall or writeElements. The tables are as
+	// written, and elements are the kernel's, as long as the kernel has this id. 0 means unknown.
 	generation uint32
 }
 
@@ -109,8 +108,8 @@ func (b *Bridge) ensureFirewall(device *netlink.Bridge) (*firewallTables, error)
 	if err != nil {
 		return nil, err
 	}
-	loopback6, before := b.canForwardLoopback6(), rulesetGeneration()
-	if f := b.firewall; f != nil && f.generation != 0 && f.generation == before && f.forwardsLoopback6 == loopback6 && slices.Equal(f.subnets, subnets) {
+	forwardsLoopback6, before := b.canForwardLoopback6(), rulesetGeneration()
+	if f := b.firewall; f != nil && f.generation != 0 && f.generation == before && f.forwardsLoopback6 == forwardsLoopback6 && slices.Equal(f.subnets, subnets) {
 		return f, nil
 	}
 	b.firewall = nil
@@ -124,7 +123,7 @@ func (b *Bridge) ensureFirewall(device *netlink.Bridge) (*firewallTables, error)
 			return nil, fmt.Errorf("nftables: %w", err)
 		}
 	}
-	for _, chain := range b.newPortForwardingChains(table, subnets) {
+	for _, chain := range b.newPortForwardingChains(table, subnets, forwardsLoopback6) {
 		c.AddChain(chain.Chain)
 		c.FlushChain(chain.Chain)
 		for _, rule := range chain.ruleExprs {
@@ -143,7 +142,7 @@ func (b *Bridge) ensureFirewall(device *netlink.Bridge) (*firewallTables, error)
 	}
 	b.firewall = &firewallTables{
 		portForwardingTable: table, sourceCheckTable: newSourceCheckTable(b.config.Name),
-		subnets: subnets, forwardsLoopback6: loopback6, elements: map[setID][]nftables.SetElement{},
+		subnets: subnets, forwardsLoopback6: forwardsLoopback6, elements: map[setID][]nftables.SetElement{},
 	}
 	b.firewall.setGenerationAfter(before)
 	return b.firewall, nil
@@ -210,7 +209,7 @@ func joinExprs(parts ...[]expr.Any) (joined []expr.Any) {
 
 // newPortForwardingChains returns the chains in the table from newPortForwardingTable. DESIGN.md shows them in nft's
 // language.
-func (b *Bridge) newPortForwardingChains(table *nftables.Table, namespaceSubnets []netip.Prefix) []chainWithRules {
+func (b *Bridge) newPortForwardingChains(table *nftables.Table, namespaceSubnets []netip.Prefix, forwardsLoopback6 bool) []chainWithRules {
 	name := b.config.Name
 	newChain := func(name string, hook *nftables.ChainHook, priority nftables.ChainPriority, kind nftables.ChainType, rules ...[]expr.Any) chainWithRules {
 		return chainWithRules{&nftables.Chain{Name: name, Table: table, Hooknum: hook, Priority: &priority, Type: kind}, rules}
@@ -220,7 +219,7 @@ func (b *Bridge) newPortForwardingChains(table *nftables.Table, namespaceSubnets
 		ofAddress := joinExprs(matchFamily(f), matchLocalDestination(), translateToForwardedPortOfHostIP(table, f))
 		forward := joinExprs(b.matchNotHostIPOnlyDestination(f), matchLocalDestination(), translateToForwardedPort(table, f))
 		incoming = append(incoming, ofAddress, joinExprs(matchFamily(f), forward))
-		if f.loopbackPrefix == loopback6 && !b.canForwardLoopback6() {
+		if f.loopbackPrefix == loopback6 && !forwardsLoopback6 {
 			forward = joinExprs(matchDestination(loopback6, false), forward) // the connection to ::1 is refused at once, instead of timing out
 		}
 		local = append(local, ofAddress, joinExprs(matchFamily(f), forward))
@@ -394,73 +393,92 @@ func paddedPort(port int) []byte {
 	return append(binary.BigEndian.AppendUint16(nil, uint16(port)), 0, 0)
 }
 
-// permitSourcesAndForwardPorts writes the addresses of connections without an error to sourceCheckTable, so that their namespaces
-// may send from them, and forwards their ports, in one transaction. It stops forwarding to an allocation any port not among the
-// endpoint's ports. It sets the errors of connections that fail.
-func (f *firewallTables) permitSourcesAndForwardPorts(connections []*connection) {
-	before := f.generation
-	changed, newPorts, err := f.writeElements(connections)
-	if err != nil && len(changed) > 1 { // one connection's elements must not fail the others
-		for _, c := range changed {
-			f.permitSourcesAndForwardPorts([]*connection{c})
+// maxWrittenTogether limits the connections in a transaction. The kernel acknowledges each message, and the acknowledgements of about
+// 250 fill the buffer of the netlink socket.
+const maxWrittenTogether = 16
+
+// permitSourcesAndForwardPorts writes the addresses of connections without an error to the source check table, so that their
+// namespaces may send from them, and forwards their ports. It stops forwarding to an allocation any port not among the endpoint's
+// ports. It sets the errors of connections that fail.
+//
+// If a transaction fails, another program may have removed the tables meanwhile: they are written again. Then each connection has a
+// transaction of its own, so that the elements of one do not fail the others.
+func (b *Bridge) permitSourcesAndForwardPorts(device *netlink.Bridge, connections []*connection) {
+	connections = slices.DeleteFunc(slices.Clone(connections), func(c *connection) bool { return c.err != nil })
+	for together := range slices.Chunk(connections, maxWrittenTogether) {
+		if b.firewall != nil && b.firewall.writeElements(together) == nil { // nil after an error of ensureFirewall
+			continue
 		}
+		for _, c := range together {
+			firewall, err := b.ensureFirewall(device)
+			if err == nil {
+				err = firewall.writeElements([]*connection{c})
+			}
+			if err != nil {
+				c.err = err
+			}
+		}
+	}
+	var newPorts []ForwardedPort
+	for _, c := range connections {
+		if c.err == nil && c.hasNewPorts {
+			newPorts = append(newPorts, c.Ports...)
+		}
+	}
+	if len(newPorts) == 0 {
 		return
 	}
-	if len(changed) == 0 {
-		return
-	}
-	f.setGenerationAfter(before)
-	if err == nil && len(newPorts) > 0 {
-		err = deleteUnforwardedUDPConnections(newPorts)
-	}
-	for _, c := range changed {
-		c.err = err
+	if err := deleteUnforwardedUDPConnections(newPorts); err != nil {
+		for _, c := range connections {
+			if c.err == nil && c.hasNewPorts {
+				c.err = err
+			}
+		}
 	}
 }
 
-// writeElements writes the elements of connections without an error, in one transaction. It returns the connections whose elements
-// were not complete and the ports not forwarded before. Without an error it has written the elements of these connections.
-func (f *firewallTables) writeElements(connections []*connection) (changed []*connection, newPorts []ForwardedPort, err error) {
+// writeElements writes the connections' elements in one transaction, and sets the errors of connections whose ports cannot be
+// forwarded. If it returns an error, it has set no errors, and the tables are unknown.
+func (f *firewallTables) writeElements(connections []*connection) error {
+	before := f.generation
+	f.generation = 0
 	conn, err := nftables.New()
 	if err != nil {
-		for _, c := range connections {
-			c.err = cmp.Or(c.err, fmt.Errorf("nftables: %w", err))
-		}
-		return nil, nil, nil
+		return fmt.Errorf("nftables: %w", err)
 	}
-	for _, c := range connections {
-		if c.err != nil {
-			continue
-		}
+	errs, hasChanges := make([]error, len(connections)), false
+	for i, c := range connections {
 		changes, err := f.planElements(conn, c)
-		if err != nil {
-			c.err = err
+		if inUse := new(PortInUseError); errors.As(err, &inUse) || errors.Is(err, errNoIPv6Address) {
+			errs[i] = err
 			continue
+		} else if err != nil {
+			return err
 		}
-		if len(changes) == 0 {
-			continue
-		}
-		changed = append(changed, c)
 		for _, change := range changes {
-			if change.hasNewPort {
-				newPorts = append(newPorts, c.Ports...)
-			}
+			hasChanges, c.hasNewPorts = true, c.hasNewPorts || change.hasNewPort
 			if err := f.queue(conn, change); err != nil {
-				clear(f.elements)
-				return changed, nil, fmt.Errorf("nftables: %w", err)
+				return fmt.Errorf("nftables: %w", err)
 			}
 		}
 	}
-	if len(changed) == 0 {
-		return nil, nil, nil
+	if hasChanges {
+		opcount.Count(opcount.Netlink)
+		if err := conn.Flush(); err != nil {
+			return fmt.Errorf("nftables: forward ports: %w", err)
+		}
+		f.setGenerationAfter(before)
+	} else {
+		f.generation = before
 	}
-	opcount.Count(opcount.Netlink)
-	if err := conn.Flush(); err != nil {
-		clear(f.elements)
-		return changed, nil, fmt.Errorf("nftables: forward ports: %w", err)
+	for i, c := range connections {
+		c.err = errs[i]
 	}
-	return changed, newPorts, nil
+	return nil
 }
+
+// errNoIPv6Address: a port of an IPv6 address of the machine cannot be forwarded to a namespace without an IPv6 address.
+var errNoIPv6Address = errors.New("the namespace has none: set bridge_network_subnet_ipv6, or cidr of the host network")
 
 // elementChange replaces elements of a set.
 type elementChange struct {
@@ -474,7 +492,7 @@ type elementChange struct {
 func (f *firewallTables) planElements(conn *nftables.Conn, c *connection) (changes []elementChange, err error) {
 	for _, p := range c.Ports {
 		if p.HostIP.Is6() && !c.status.IPv6Address.IsValid() {
-			return nil, fmt.Errorf("port %q: its host network has the IPv6 address %s, and the namespace has none: set bridge_network_subnet_ipv6, or cidr of the host network", p.Label, p.HostIP)
+			return nil, fmt.Errorf("port %q: its host network has the IPv6 address %s, and %w", p.Label, p.HostIP, errNoIPv6Address)
 		}
 	}
 	plan := func(set *nftables.Set, wanted []setElement, isPortMap bool) error {
@@ -517,12 +535,15 @@ func (f *firewallTables) planElementsOfSet(conn *nftables.Conn, set *nftables.Se
 	}
 	change := &elementChange{set: set, obsolete: obsolete}
 	for _, a := range wanted {
+		if slices.ContainsFunc(change.added, func(e nftables.SetElement) bool { return bytes.Equal(e.Key, a.Key) }) {
+			continue // a port with two labels
+		}
 		change.added = append(change.added, a.SetElement)
 		change.hasNewPort = change.hasNewPort || !slices.ContainsFunc(existing, func(e nftables.SetElement) bool {
 			return bytes.Equal(e.Key, a.Key) && bytes.Equal(e.Val, a.Val)
 		})
 	}
-	if !change.hasNewPort && len(obsolete) == len(wanted) && !slices.ContainsFunc(obsolete, func(e nftables.SetElement) bool { return e.Comment != allocID }) {
+	if !change.hasNewPort && len(obsolete) == len(change.added) && !slices.ContainsFunc(obsolete, func(e nftables.SetElement) bool { return e.Comment != allocID }) {
 		return nil, nil
 	}
 	return change, nil

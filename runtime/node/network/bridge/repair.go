@@ -40,8 +40,7 @@ func (b *Bridge) Repair(endpoints []ConnectedEndpoint) (damages []Damage, err er
 		if err != nil {
 			return err
 		}
-		firewall, err := b.ensureFirewall(device)
-		if err != nil {
+		if _, err := b.ensureFirewall(device); err != nil {
 			return err
 		}
 		interfaces, err := listHostInterfaces()
@@ -63,7 +62,7 @@ func (b *Bridge) Repair(endpoints []ConnectedEndpoint) (damages []Damage, err er
 				connections = append(connections, &connection{Endpoint: e.Endpoint, status: e.Status})
 			}
 		}
-		firewall.permitSourcesAndForwardPorts(connections)
+		b.permitSourcesAndForwardPorts(device, connections)
 		for _, c := range connections {
 			errs = append(errs, c.err)
 		}
