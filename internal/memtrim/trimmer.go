@@ -61,7 +61,7 @@ func (t *Trimmer) Start() {
 func (t *Trimmer) NotifyBusy() { t.resetTimer(busyGCPercent) }
 
 // EndBusy reports that the work has ended that NotifyBusy has reported. The garbage collection percentage is that of an idle
-// process again, and the release of memory is postponed, as by PostponeTrim. It may be called concurrently, and does nothing
+// process again, and the release of memory is postponed. It may be called concurrently, and does nothing
 // after Stop.
 func (t *Trimmer) EndBusy() {
 	t.mu.Lock()
@@ -76,7 +76,7 @@ func (t *Trimmer) EndBusy() {
 }
 
 // PostponeTrim reports work that allocates many long-lived objects. It postpones the release of
-// memory, and the garbage collection percentage stays below that of other work. It may be called
+// memory, and raises a lower garbage collection percentage to startingGCPercent. It may be called
 // concurrently, and does nothing after Stop.
 func (t *Trimmer) PostponeTrim() { t.resetTimer(startingGCPercent) }
 

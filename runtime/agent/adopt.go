@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
@@ -26,9 +27,17 @@ func (a *Agent) newAdoption() *orphans.Adoption {
 	}
 }
 
+const launchTimeoutAfterDamage = 2 * time.Second
+
 // killDriverPluginsOfEarlierAgent kills the keeper's children with the same command as the driver's present plugin process: they
-// are plugin processes of the driver with lost records. Their tasks become the keeper's children.
+// are plugin processes of the driver with lost records. Their tasks become the keeper's children. It blocks while the driver's
+// present process starts, for launchTimeoutAfterDamage at most.
 func (a *Agent) killDriverPluginsOfEarlierAgent(ctx context.Context, driver string) error {
+	launched, cancel := context.WithTimeout(ctx, launchTimeoutAfterDamage)
+	defer cancel()
+	if _, err := a.plugins.Supervisor.Driver(launched, driver); err != nil {
+		return err
+	}
 	used := make(map[int]bool)
 	var command []byte
 	for _, p := range a.plugins.Supervisor.Plugins() {

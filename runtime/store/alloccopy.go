@@ -20,7 +20,7 @@ func EncodeAllocationCopy(alloc *api.Allocation) ([]byte, error) {
 }
 
 // AllocationCopyIndex returns the AllocModifyIndex of the allocation that [EncodeAllocationCopy] has encoded; 0 if an earlier build
-// has, which stored no index, or if [DecodeAllocationCopy] would reject the bytes.
+// has, which stored no index, or if the bytes are damaged or belong to an allocation with another ID.
 func AllocationCopyIndex(allocID string, b []byte) uint64 {
 	record, err := decodeRecord(allocCopyBucket, allocID, b)
 	if err != nil {

@@ -217,8 +217,8 @@ func (l *pluginLoop) reportPredictedFingerprint() {
 		if l.supervisor.registry.registerOwner(m, info) != nil {
 			return // another plugin serves the driver
 		}
-		m.reportedInfo = info
-		l.supervisor.registry.updateDriverInfo(m, func(i *DriverInfo) { i.applyFingerprint(f) })
+		m.reportedInfo, m.predicted = info, true
+		l.supervisor.registry.changeDriverInfo(info.Name, func(i *DriverInfo) { i.applyFingerprint(f) })
 	})
 }
 
@@ -236,7 +236,7 @@ func (l *pluginLoop) waitBeforeSlowFingerprint(ctx context.Context) (ctxActive b
 	})
 	limit := time.NewTimer(readyTimeout)
 	defer limit.Stop()
-	return l.supervisor.waitForReadiness(ctx, launchedButSlow, limit.C) == nil
+	return l.supervisor.waitForReadiness(ctx, allProcessesButSlow, limit.C) == nil
 }
 
 // waitForFirstBuiltinHookRequest blocks until a builtin hook is requested, because most nodes never need it.

@@ -51,6 +51,9 @@ func TestNodeIsReadyWithPredictedFingerprint(t *testing.T) {
 				if d := time.Since(began); d != c.readyIn {
 					t.Errorf("ready after %v, want %v", d, c.readyIn)
 				}
+				if p := s.Plugins(); c.readyIn == 0 && p[len(p)-1].HasReportedOrFailed {
+					t.Errorf("before the launch: %+v", p[len(p)-1])
+				}
 				if info := s.DriverInfoByName()["a"]; c.readyIn == 0 && (!info.Healthy || info.Description != "predicted" || info.Attributes["driver.a"].Value != true) {
 					t.Errorf("before the launch: %+v", info)
 				}
@@ -59,6 +62,12 @@ func TestNodeIsReadyWithPredictedFingerprint(t *testing.T) {
 				}
 				if d := time.Since(began); d != launchDuration {
 					t.Errorf("Driver has returned after %v, want %v", d, launchDuration)
+				}
+				if err := s.WaitAllReportedOrFailed(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if d := time.Since(began); d != launchDuration {
+					t.Errorf("all processes have reported after %v, want %v", d, launchDuration)
 				}
 				synctest.Wait()
 				if info := s.DriverInfoByName()["a"]; info.Healthy || info.Description != c.later {

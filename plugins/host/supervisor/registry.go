@@ -35,8 +35,9 @@ type managedPlugin struct {
 
 	inst            pluginInstance
 	driver          *watchedDriver    // driver of the latest process; nil for a hook
-	reportedInfo    base.Info         // info of the latest process; zero before the first
+	reportedInfo    base.Info         // info of the latest process; before the first, the catalog's if predicted is set, or zero
 	hookDescription *hook.Description // description of the latest process; nil for a driver
+	predicted       bool              // the driver's state was set to a predicted fingerprint, before the first process
 	fingerprinted   bool              // the first fingerprint of a driver or device plugin has arrived; true for a hook, which has none
 	exits           processExits
 	lastAcquiredAt  time.Time // time when Driver or Hook last returned the plugin
@@ -299,27 +300,20 @@ func (r *registry) updateFirstLaunchesDone() {
 
 // readiness selects plugins. It is reached when each selected plugin has reported its state or has failed to start.
 type readiness struct {
-	needs   firstLaunches
-	selects func(*managedPlugin) bool
+	needsFirstLaunches bool // it is not reached before registry.firstLaunchesDone
+	acceptsPredictions bool // a plugin with a predicted fingerprint counts as launched and reported
+	selects            func(*managedPlugin) bool
 }
 
-// firstLaunches are the plugins whose first launch must have succeeded or failed before a readiness is reached.
-type firstLaunches int
-
-const (
-	noLaunches          firstLaunches = iota
-	unpredictedLaunches               // of plugins without a predicted fingerprint: a file that has never run may serve any driver or hook
-	allLaunches
-)
-
-// allButSlow and launchedButSlow leave out the builtins whose fingerprint is slow. knownPlugins selects the other builtins, and the external plugins
-// that have served a driver or hook before, perhaps with another program; knownGoodPlugins those that have served it with this one.
+// The readiness values whose names have Slow leave out the builtins whose fingerprint is slow. knownPlugins selects the other
+// builtins, and the external plugins that have served a driver or hook before, perhaps with another program; knownGoodPlugins those
+// that have served it with this one.
 var (
-	allPlugins       = readiness{allLaunches, func(*managedPlugin) bool { return true }}
-	allButSlow       = readiness{unpredictedLaunches, (*managedPlugin).isNotSlow}
-	launchedButSlow  = readiness{allLaunches, (*managedPlugin).isNotSlow}
-	knownPlugins     = readiness{noLaunches, func(m *managedPlugin) bool { return m.isFastBuiltin() || m.lastServed.key != PluginKey{} }}
-	knownGoodPlugins = readiness{noLaunches, func(m *managedPlugin) bool { return m.isFastBuiltin() || m.lastServed.programUnchanged }}
+	allPlugins          = readiness{true, false, func(*managedPlugin) bool { return true }}
+	allButSlow          = readiness{true, true, (*managedPlugin).isNotSlow}
+	allProcessesButSlow = readiness{true, false, (*managedPlugin).isNotSlow}
+	knownPlugins        = readiness{false, true, func(m *managedPlugin) bool { return m.isFastBuiltin() || m.lastServed.key != PluginKey{} }}
+	knownGoodPlugins    = readiness{false, true, func(m *managedPlugin) bool { return m.isFastBuiltin() || m.lastServed.programUnchanged }}
 )
 
 func (m *managedPlugin) isNotSlow() bool { return !m.entry.NodeReadyWithoutFingerprint }
@@ -328,8 +322,10 @@ func (m *managedPlugin) isFastBuiltin() bool { return m.entry.Builtin && m.isNot
 
 func (r *registry) hasReached(goal readiness) bool {
 	return !slices.ContainsFunc(r.plugins, func(m *managedPlugin) bool {
-		needsLaunch := goal.needs == allLaunches || goal.needs == unpredictedLaunches && !m.fingerprinted
-		if needsLaunch && !r.firstLaunchesDone && r.isFirstLaunchPending(m) {
+		switch {
+		case goal.acceptsPredictions && m.predicted:
+			return false
+		case goal.needsFirstLaunches && !r.firstLaunchesDone && r.isFirstLaunchPending(m):
 			return true
 		}
 		return goal.selects(m) && !m.hasReportedOrFailed() && !r.awaitsConfiguredReplacement(m)
@@ -344,11 +340,15 @@ func (r *registry) updateDriverInfo(m *managedPlugin, change func(*DriverInfo)) 
 		return false // plugin m is a hook, or another plugin serves its driver
 	}
 	m.fingerprinted = true
+	r.changeDriverInfo(name, change)
+	return true
+}
+
+func (r *registry) changeDriverInfo(name string, change func(*DriverInfo)) {
 	info := r.driverInfoByName[name]
 	change(&info)
 	info.UpdatedAt = time.Now()
 	r.driverInfoByName[name] = info
-	return true
 }
 
 // reportedDevices are the devices of a device plugin.

@@ -642,7 +642,7 @@ func (s *Supervisor) InfoChanged() <-chan struct{} {
 }
 
 // WaitBrieflyForFirstReports blocks until every driver has reported its first fingerprint, except builtins with a slow
-// one, but at most until two seconds after New, and 800 ms if the others are external plugins that are not known to
+// or a predicted one, but at most until two seconds after New, and 800 ms if the others are external plugins that are not known to
 // Config.LastServedKey. For a later fingerprint see InfoChanged. An error is the cause of the end of ctx.
 func (s *Supervisor) WaitBrieflyForFirstReports(ctx context.Context) error {
 	return s.waitBrieflyForReadiness(ctx, allButSlow)

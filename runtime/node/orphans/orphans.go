@@ -181,11 +181,12 @@ func (c *Cleaner) DestroyOrAdoptOrphans(ctx context.Context, drivers driverSourc
 		if err == nil && running[o.allocID] {
 			err = errors.New("no driver has its tasks, but processes run that name the allocation in their environment or have its directory mounted: end them, and start the agent again")
 		}
-		if err == nil {
-			err = c.cleanUpOrphan(ctx, o)
-		}
 		if err != nil {
 			c.logTasksMayRun(o, err)
+			continue
+		}
+		if err := c.cleanUpOrphan(ctx, o); err != nil {
+			c.Logger.Error("the rest of a lost allocation is not removed; the next agent tries again", "alloc_id", o.allocID, "error", err)
 			continue
 		}
 		switch {
