@@ -11,12 +11,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/failpoint"
 )
 
-// attachCall is an Attach call in progress. callQueue.executorMu guards its fields.
-type attachCall struct {
-	connection
-	isDone bool
-}
-
 // connection is a namespace that is being connected.
 type connection struct {
 	Endpoint
@@ -34,26 +28,18 @@ const maxAttachedTogether = 32
 // nevertheless. The error is a [*PortInUseError] if a port is forwarded to another allocation. Concurrent calls are executed
 // together; an error that concerns one namespace is returned by its call only.
 func (b *Bridge) Attach(e Endpoint) (NamespaceStatus, error) {
-	call := &attachCall{connection: connection{Endpoint: e}}
-	b.attachCalls.enqueue(call)
-	b.attachCalls.executorMu.Lock()
-	defer b.attachCalls.executorMu.Unlock()
-	for !call.isDone { // others may be before it in the queue
-		calls := b.attachCalls.takeWaiting(maxAttachedTogether)
-		connections := make([]*connection, len(calls))
-		for i, c := range calls {
-			connections[i], c.isDone = &c.connection, true
-		}
+	c := &connection{Endpoint: e}
+	b.attachCalls.execute(c, maxAttachedTogether, func(connections []*connection) {
 		if err := b.withInterprocessLock(func() error { return b.connectAll(connections) }); err != nil {
 			for _, c := range connections {
 				c.err = errors.Join(c.err, err)
 			}
 		}
+	})
+	if c.err != nil {
+		return NamespaceStatus{}, fmt.Errorf("bridge %s: %w", b.config.Name, c.err)
 	}
-	if call.err != nil {
-		return NamespaceStatus{}, fmt.Errorf("bridge %s: %w", b.config.Name, call.err)
-	}
-	return call.status, nil
+	return c.status, nil
 }
 
 // connectAll connects namespaces, and sets the status or the error of each. It returns an error if none can be connected.
@@ -62,7 +48,7 @@ func (b *Bridge) connectAll(connections []*connection) error {
 	if err != nil {
 		return err
 	}
-	if _, err := b.ensureFirewall(device); err != nil {
+	if err := b.ensureFirewall(device); err != nil {
 		return err
 	}
 	interfaces, err := listHostInterfaces() // the list stays valid, because other agents wait for the lock

@@ -65,7 +65,7 @@ type NamespaceStatus struct {
 // several processes: a method blocks while another call changes the bridge.
 type Bridge struct {
 	config      Config
-	attachCalls callQueue[attachCall]
+	attachCalls callQueue[connection]
 	detachCalls callQueue[detachCall]
 
 	mu       sync.Mutex      // held together with the interprocess lock
@@ -95,6 +95,5 @@ func (b *Bridge) ProbeInNewNetworkNamespace() error {
 	if err != nil {
 		return fmt.Errorf("bridge: %w", err)
 	}
-	_, err = b.ensureFirewall(device)
-	return err
+	return b.ensureFirewall(device)
 }

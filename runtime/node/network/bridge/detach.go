@@ -18,10 +18,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/opcount"
 )
 
-// detachCall is a Detach call in progress. callQueue.executorMu guards the fields isDone and err.
+// detachCall is a Detach call in progress.
 type detachCall struct {
 	allocID string
-	isDone  bool
 	err     error
 }
 
@@ -30,25 +29,20 @@ type detachCall struct {
 // connected. Concurrent calls are executed together and share an error, after which each caller must call Detach again.
 func (b *Bridge) Detach(allocID string) error {
 	call := &detachCall{allocID: allocID}
-	b.detachCalls.enqueue(call)
-	b.detachCalls.executorMu.Lock()
-	defer b.detachCalls.executorMu.Unlock()
-	if call.isDone {
-		return call.err
-	}
-	calls := b.detachCalls.takeWaiting(math.MaxInt)
-	allocIDs := make(map[string]bool, len(calls))
-	for _, c := range calls {
-		allocIDs[c.allocID] = true
-	}
-	err := b.withInterprocessLock(func() error { return b.detachAllocs(allocIDs) })
-	if err != nil {
-		err = fmt.Errorf("bridge %s: %w", b.config.Name, err)
-	}
-	for _, c := range calls {
-		c.isDone, c.err = true, err
-	}
-	return err
+	b.detachCalls.execute(call, math.MaxInt, func(calls []*detachCall) {
+		allocIDs := make(map[string]bool, len(calls))
+		for _, c := range calls {
+			allocIDs[c.allocID] = true
+		}
+		err := b.withInterprocessLock(func() error { return b.detachAllocs(allocIDs) })
+		if err != nil {
+			err = fmt.Errorf("bridge %s: %w", b.config.Name, err)
+		}
+		for _, c := range calls {
+			c.err = err
+		}
+	})
+	return call.err
 }
 
 // detachAllocs disconnects the allocations' namespaces.

@@ -101,26 +101,26 @@ func allPortMaps(table *nftables.Table) (sets []*nftables.Set) {
 	return sets
 }
 
-// ensureFirewall writes the bridge's tables, except the forwarded ports, in one transaction, unless they are as this Bridge has
+// ensureFirewall sets b.firewall: it writes the bridge's tables, except the forwarded ports, in one transaction, unless they are as this Bridge has
 // written them. Existing connections are not interrupted.
-func (b *Bridge) ensureFirewall(device *netlink.Bridge) (*firewallTables, error) {
+func (b *Bridge) ensureFirewall(device *netlink.Bridge) error {
 	subnets, err := subnetsOfDevice(device)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	forwardsLoopback6, before := b.canForwardLoopback6(), rulesetGeneration()
 	if f := b.firewall; f != nil && f.generation != 0 && f.generation == before && f.forwardsLoopback6 == forwardsLoopback6 && slices.Equal(f.subnets, subnets) {
-		return f, nil
+		return nil
 	}
 	b.firewall = nil
 	c, err := nftables.New()
 	if err != nil {
-		return nil, fmt.Errorf("nftables: %w", err)
+		return fmt.Errorf("nftables: %w", err)
 	}
 	table := c.AddTable(newPortForwardingTable(b.config.Name))
 	for _, set := range allPortMaps(table) {
 		if err := c.AddSet(set, nil); err != nil {
-			return nil, fmt.Errorf("nftables: %w", err)
+			return fmt.Errorf("nftables: %w", err)
 		}
 	}
 	for _, chain := range b.newPortForwardingChains(table, subnets, forwardsLoopback6) {
@@ -131,21 +131,21 @@ func (b *Bridge) ensureFirewall(device *netlink.Bridge) (*firewallTables, error)
 		}
 	}
 	if err := b.ensureSourceCheckTable(c, device); err != nil {
-		return nil, err
+		return err
 	}
 	opcount.Count(opcount.Netlink)
 	if err := c.Flush(); err != nil {
-		return nil, fmt.Errorf("nftables: write the tables %s: %w", table.Name, err)
+		return fmt.Errorf("nftables: write the tables %s: %w", table.Name, err)
 	}
 	if err := b.ensureIptablesForwardAcceptRules(); err != nil {
-		return nil, err
+		return err
 	}
 	b.firewall = &firewallTables{
 		portForwardingTable: table, sourceCheckTable: newSourceCheckTable(b.config.Name),
 		subnets: subnets, forwardsLoopback6: forwardsLoopback6, elements: map[setID][]nftables.SetElement{},
 	}
 	b.firewall.setGenerationAfter(before)
-	return b.firewall, nil
+	return nil
 }
 
 // setGenerationAfter sets the generation after a transaction, before which it was before. If another program has changed the
@@ -410,9 +410,9 @@ func (b *Bridge) permitSourcesAndForwardPorts(device *netlink.Bridge, connection
 			continue
 		}
 		for _, c := range together {
-			firewall, err := b.ensureFirewall(device)
+			err := b.ensureFirewall(device)
 			if err == nil {
-				err = firewall.writeElements([]*connection{c})
+				err = b.firewall.writeElements([]*connection{c})
 			}
 			if err != nil {
 				c.err = err

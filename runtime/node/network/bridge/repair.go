@@ -40,7 +40,7 @@ func (b *Bridge) Repair(endpoints []ConnectedEndpoint) (damages []Damage, err er
 		if err != nil {
 			return err
 		}
-		if _, err := b.ensureFirewall(device); err != nil {
+		if err := b.ensureFirewall(device); err != nil {
 			return err
 		}
 		interfaces, err := listHostInterfaces()
