@@ -61,8 +61,7 @@ func (t *Trimmer) Start() {
 func (t *Trimmer) NotifyBusy() { t.resetTimer(busyGCPercent) }
 
 // EndBusy reports that the work has ended that NotifyBusy has reported. The garbage collection percentage is that of an idle
-// process again, and the release of memory is postponed. It may be called concurrently, and does nothing
-// after Stop.
+// process again, and the release of memory is postponed. It may be called concurrently, and does nothing after Stop.
 func (t *Trimmer) EndBusy() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -394,7 +394,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// The reschedule policy still counts the earlier failures after a replacement that somebody has requested.
+// The reschedule policy still counts the earlier failures after a requested replacement.
 func TestRequestedReplacementKeepsRescheduleTracker(t *testing.T) {
 	tracker := &api.RescheduleTracker{Events: []*api.RescheduleEvent{{PrevAllocID: "a0"}}}
 	p := newPlanCase("batch", nil).addAlloc(0, api.AllocClientStatusRunning).addAlloc(1, api.AllocClientStatusRunning, func(a *api.Allocation) {

@@ -280,7 +280,7 @@ func TestAdoptEndsWhatHasExecutedNothing(t *testing.T) {
 	})
 }
 
-// A process that is older than the mark of a start is not that of the start, neither while it runs nor after its end.
+// Adopt rejects a process that is older than the start's mark, whether the process runs or has ended.
 func TestProcessesOlderThanTheMark(t *testing.T) {
 	k := startKeeper(t)
 	s := newStartRequest(t)

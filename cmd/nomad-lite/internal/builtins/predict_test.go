@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A predicted fingerprint is the one that the driver's process reports.
+// The driver's process reports the predicted fingerprint.
 func TestPredictedFingerprintIsReported(t *testing.T) {
 	for _, name := range DriverNames() {
 		for _, options := range []map[string]any{nil, {"enabled": true}, {"enabled": false}, {"enabled": "no bool"}, {"default_pid_mode": "wrong"}, {"unknown": 1}} {

@@ -98,7 +98,7 @@ func (a *benchAgent) heapCounts(b *testing.B) (bytes, objects float64) {
 	return totals[0], totals[1]
 }
 
-// machinePrices are what operations of the kernel cost on this machine, of which the figures in milliseconds are made.
+// machinePrices is BenchmarkMachine's result as text, for the end of the report.
 var machinePrices string
 
 func printMachinePrices(w io.Writer) {
@@ -146,8 +146,7 @@ func BenchmarkMachine(b *testing.B) {
 				}
 				return err
 			}))
-		_ = in.Close()
-		if err := errors.Join(echo.Wait(), file.Close()); err != nil {
+		if err := errors.Join(in.Close(), echo.Wait(), file.Close()); err != nil {
 			b.Fatal(err)
 		}
 	})
@@ -175,8 +174,8 @@ func measurePageFault(b *testing.B) float64 {
 	return float64(took) / float64(time.Microsecond) / pages
 }
 
-// waitSummaryRarely waits until a job's summary is as wanted, and then for what follows the last start or stop. Its requests are so
-// rare that they do not count: those of waitStatus, one per change, make a quarter of the agent's garbage.
+// waitSummaryRarely waits until a job's summary is as wanted, and then until the agent is idle. It sends one request per second:
+// waitStatus sends one per change, and its requests make a quarter of the agent's garbage.
 func (a *benchAgent) waitSummaryRarely(b *testing.B, id string, wanted func(api.TaskGroupSummary) bool) {
 	b.Helper()
 	for deadline := time.Now().Add(systemtest.MeasurementTimeout); ; {
