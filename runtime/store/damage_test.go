@@ -37,7 +37,7 @@ func newSampleStateFile(t testing.TB) ([]byte, map[recordKey]any) {
 			for n := range 4 {
 				id := fmt.Sprintf("%08d-0000-0000-0000-00000000000%d", i, n)
 				tx.PutScheduledAllocation(&api.Allocation{ID: id, Namespace: "default", JobID: *job.ID, Job: job, EvalID: "eval"})
-				tx.PutTaskFields(id, "web", record.Fields{StartID: "start", RunComplete: n == 0})
+				tx.putTaskFields(id, "web", record.Fields{StartID: "start", RunComplete: n == 0})
 			}
 			tx.PutEvaluation(&api.Evaluation{ID: fmt.Sprintf("eval-%d", i), Namespace: "default", JobID: *job.ID})
 			tx.PutVariable(&api.Variable{Namespace: "default", Path: *job.ID, Items: api.VariableItems{"password": "hunter2"}})
@@ -869,6 +869,7 @@ func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 		complete bool // the test stores complete records, which can be decoded and are rejected by CheckRecord
 	}{
 		{taskLocalsTable, allocID + "\x00web", func(r Reader) (bool, error) { _, ok, err := r.TaskFields(allocID, "web"); return ok, err }, false},
+		{taskHandlesTable, allocID + "\x00web\x001", func(r Reader) (bool, error) { h, err := r.TaskHandle(allocID, "web", "1"); return h != nil, err }, false},
 		{taskStatesTable, allocID + "\x00web", func(r Reader) (bool, error) { s, err := r.TaskState(allocID, "web"); return s != nil, err }, false},
 		{allocLocalsTable, allocID, func(r Reader) (bool, error) { c, err := r.CheckResults(allocID); return c != nil, err }, false},
 		{agentMetaTable, "remains/x", func(r Reader) (bool, error) { return r.ReadAgentRecord("remains/x", new(state.PendingRemoval)) }, false},

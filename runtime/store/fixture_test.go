@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/testsupport/golden"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
@@ -98,7 +99,11 @@ func putEveryKind(t *testing.T, s *Store) {
 		}
 	})
 	alloc := s.Snapshot().Allocations(nil, "")[0]
-	local := newFilled(new(state.TaskRecord)).(*state.TaskRecord).Fields()
+	local := newFilled(new(state.TaskRecord)).(*state.TaskRecord).Fields(func(startID string) *driver.Handle {
+		h := newFilled(new(state.HandleRecord)).(*state.HandleRecord).Handle()
+		h.Config.ID = startID
+		return h
+	})
 	local.FirstPendingDestroy.Handle.DriverState = []byte(`{"Env":{"NOMAD_ALLOC_ID":"x"}}`) // is sealed
 	mustSucceed(t, s.PutTask(alloc.ID, "task", local, newFilled(new(api.TaskState)).(*api.TaskState), state.DurabilitySync)())
 	mustUpdate(t, s, func(tx *Txn) {

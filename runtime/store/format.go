@@ -40,7 +40,13 @@ type fileFormat struct {
 }
 
 // currentFormat is this build's format.
-var currentFormat = fileFormat{number: 1, oldestReaderFormat: 1}
+//
+// Format 2 has a task's handles in records of their own. A task record of format 1 has them inside, and keeps them until the task
+// record is written again.
+var currentFormat = fileFormat{number: 2, oldestReaderFormat: 2, migrationByFromFormat: map[int]migration{1: keepRecordPart}}
+
+// keepRecordPart is the migration for formats that differ only in records that this build reads in both forms.
+func keepRecordPart(_, _ string, _ bool, part []byte) ([]byte, error) { return part, nil }
 
 // UnsupportedFormatError: this build cannot read a state file's format. The file was not changed.
 type UnsupportedFormatError struct {

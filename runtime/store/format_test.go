@@ -50,7 +50,7 @@ func TestFormOfFormatRecord(t *testing.T) {
 	mustSucceed(t, err)
 	mustSucceed(t, s.Close())
 	payload := getRawPayload(t, filepath.Dir(s.file.path), "meta", "format")
-	if got, want := string(payload), `{"format":1,"oldest_reader":1,"writer":"1.2.3"}`; got != want {
+	if got, want := string(payload), `{"format":2,"oldest_reader":2,"writer":"1.2.3"}`; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
@@ -75,7 +75,7 @@ func directoryContent(t *testing.T, dir string) map[string]string {
 }
 
 // futureFormat is a newer build's format that no earlier build can read.
-var futureFormat = fileFormat{number: 2, oldestReaderFormat: 2}
+var futureFormat = fileFormat{number: currentFormat.number + 1, oldestReaderFormat: currentFormat.number + 1}
 
 func TestFileOfNewerFormatIsRefusedUntouched(t *testing.T) {
 	dir := t.TempDir()
@@ -94,7 +94,7 @@ func TestFileOfNewerFormatIsRefusedUntouched(t *testing.T) {
 		if !errors.As(err, &formatErr) {
 			t.Fatalf("got %v, want a FormatError", err)
 		}
-		for _, part := range append(parts, s.file.path, "format 2", "format 1", "nomad-lite 9.1.0", "tasks continue to run", "to go back") {
+		for _, part := range append(parts, s.file.path, "format 3", "format 2", "nomad-lite 9.1.0", "tasks continue to run", "to go back") {
 			if !strings.Contains(err.Error(), part) {
 				t.Errorf("%q does not contain %q", err, part)
 			}
@@ -107,10 +107,10 @@ func TestFileOfNewerFormatIsRefusedUntouched(t *testing.T) {
 	check(err, "another data directory")
 	_, err = InspectFile(s.file.path)
 	check(err)
-	mustSucceed(t, os.WriteFile(formatCopyName(s.file.path, 1), nil, 0o600))
+	mustSucceed(t, os.WriteFile(formatCopyName(s.file.path, currentFormat.number), nil, 0o600))
 	before = directoryContent(t, dir)
 	_, err = openAs(t, dir, "0.1.0", currentFormat)
-	check(err, formatCopyName(s.file.path, 1))
+	check(err, formatCopyName(s.file.path, currentFormat.number))
 
 	mustSucceed(t, os.Chmod(filepath.Join(dir, "keyring.json"), 0o600))
 	s, err = openAs(t, dir, "9.2.0", futureFormat)
@@ -120,7 +120,7 @@ func TestFileOfNewerFormatIsRefusedUntouched(t *testing.T) {
 
 func TestFileOfNewerFormatForOldReaders(t *testing.T) {
 	dir := t.TempDir()
-	s, err := openAs(t, dir, "9.1.0", fileFormat{number: 2, oldestReaderFormat: 1})
+	s, err := openAs(t, dir, "9.1.0", fileFormat{number: currentFormat.number + 1, oldestReaderFormat: currentFormat.number})
 	mustSucceed(t, err)
 	putSecrets(t, s)
 	mustSucceed(t, s.Close())
@@ -131,7 +131,7 @@ func TestFileOfNewerFormatForOldReaders(t *testing.T) {
 	mustUpdate(t, s, func(tx *Txn) { tx.PutNodeWithStorageEvents(&api.Node{ID: "n"}) })
 	mustSucceed(t, s.runBetweenTransactions(t.Context(), func() error { return s.file.rebuildFile(s.allRecords(s.memDB.Txn(false))) }))
 	mustSucceed(t, s.Close())
-	if got, want := formatOf(t, s.file.path), (formatRecord{2, 1, "0.1.0"}); got != want {
+	if got, want := formatOf(t, s.file.path), (formatRecord{currentFormat.number + 1, currentFormat.number, "0.1.0"}); got != want {
 		t.Errorf("format %+v, want %+v", got, want)
 	}
 }
@@ -175,7 +175,7 @@ func TestFileWithoutFormatIsRefused(t *testing.T) {
 
 // nextFormat is a planted format with other values for the task start, the token JWT, the job region and the allocation client
 // status. Evaluations have no place in it.
-var nextFormat = fileFormat{number: 2, oldestReaderFormat: 2, migrationByFromFormat: map[int]migration{1: func(bucket, key string, isSealed bool, part []byte) ([]byte, error) {
+var nextFormat = fileFormat{number: currentFormat.number + 1, oldestReaderFormat: currentFormat.number + 1, migrationByFromFormat: map[int]migration{currentFormat.number: func(bucket, key string, isSealed bool, part []byte) ([]byte, error) {
 	edit := func(path ...string) ([]byte, error) {
 		var v map[string]any
 		if err := decodeMsgpack(part, &v); err != nil {
@@ -257,7 +257,7 @@ func TestMigrationKeepsTheOldFileAsCopy(t *testing.T) {
 	mustSucceed(t, s.Close())
 	oldFile, err := os.ReadFile(s.file.path)
 	mustSucceed(t, err)
-	copyName := formatCopyName(s.file.path, 1)
+	copyName := formatCopyName(s.file.path, currentFormat.number)
 	mustSucceed(t, os.WriteFile(copyName, []byte("copy of an earlier migration"), 0o600))
 
 	for range 2 { // the second start finds a migrated file
@@ -270,7 +270,7 @@ func TestMigrationKeepsTheOldFileAsCopy(t *testing.T) {
 			tx.PutScheduledAllocation(&a)
 		})
 		mustSucceed(t, s.Close())
-		if got, want := formatOf(t, s.file.path), (formatRecord{2, 2, "0.2.0"}); got != want {
+		if got, want := formatOf(t, s.file.path), (formatRecord{currentFormat.number + 1, currentFormat.number + 1, "0.2.0"}); got != want {
 			t.Errorf("format %+v, want %+v", got, want)
 		}
 		if text, err := os.ReadFile(copyName); err != nil || !slices.Equal(text, oldFile) {
@@ -305,7 +305,7 @@ func TestMigrationOfDamagedFile(t *testing.T) {
 	s, err = openAs(t, dir, "0.2.0", nextFormat)
 	mustSucceed(t, err)
 	checkMigrated(t, s)
-	if !isRegularFile(formatCopyName(s.file.path, 1)) {
+	if !isRegularFile(formatCopyName(s.file.path, currentFormat.number)) {
 		t.Error("there is no copy")
 	}
 }
@@ -314,7 +314,7 @@ func TestFormatWithoutMigrationIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	mustSucceed(t, putOldState(t, dir).Close())
 	before := directoryContent(t, dir)
-	_, err := openAs(t, dir, "0.3.0", fileFormat{number: 3, oldestReaderFormat: 3, migrationByFromFormat: map[int]migration{2: nextFormat.migrationByFromFormat[1]}})
+	_, err := openAs(t, dir, "0.3.0", fileFormat{number: 4, oldestReaderFormat: 4, migrationByFromFormat: map[int]migration{3: keepRecordPart}})
 	var formatErr *UnsupportedFormatError
 	if !errors.As(err, &formatErr) || !strings.Contains(err.Error(), "nomad-lite 0.1.0") || !reflect.DeepEqual(directoryContent(t, dir), before) {
 		t.Errorf("got %v", err)
@@ -361,7 +361,7 @@ func TestMigrationWithoutRoom(t *testing.T) {
 		t.Errorf("the record that belongs to the first stored change: %q, %t, %v", boot, known, err)
 	}
 	mustSucceed(t, s.Close())
-	if got := formatOf(t, s.file.path); got.Format != 2 || !isRegularFile(formatCopyName(s.file.path, 1)) {
+	if got := formatOf(t, s.file.path); got.Format != nextFormat.number || !isRegularFile(formatCopyName(s.file.path, currentFormat.number)) {
 		t.Errorf("format %+v", got)
 	}
 	s, err = openAs(t, dir, "0.2.0", nextFormat)
@@ -492,7 +492,7 @@ func TestRecordStaysInQuarantine(t *testing.T) {
 		"variable exists again": {recordKey{Variables, "default\x00a"}, func(tx *Txn) {
 			tx.PutVariable(&api.Variable{Namespace: "default", Path: "a", Items: api.VariableItems{"p": "new"}})
 		}},
-		"task has another record": {recordKey{taskLocalsTable, "x\x00web"}, func(tx *Txn) { tx.PutTaskFields("x", "web", record.Fields{StartID: "new"}) }},
+		"task has another record": {recordKey{taskLocalsTable, "x\x00web"}, func(tx *Txn) { tx.putTaskFields("x", "web", record.Fields{StartID: "new"}) }},
 		"allocation has ended":    {recordKey{taskLocalsTable, "x\x00web"}, func(tx *Txn) { tx.MarkAllocationEnded("x") }},
 		"allocation is deleted":   {recordKey{taskLocalsTable, "x\x00web"}, func(tx *Txn) { tx.DeleteAllocationAndQueueRemoval("x") }},
 		"allocation is replaced": {recordKey{Allocations, "x"}, func(tx *Txn) {

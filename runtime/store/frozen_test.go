@@ -207,7 +207,7 @@ func TestFrozenStateIsAdopted(t *testing.T) {
 
 	dir := copyState(t, frozen)
 	var migrated atomic.Int64
-	later := fileFormat{number: 2, oldestReaderFormat: 2, migrationByFromFormat: map[int]migration{1: func(_, _ string, _ bool, part []byte) ([]byte, error) {
+	later := fileFormat{number: 3, oldestReaderFormat: 3, migrationByFromFormat: map[int]migration{2: func(_, _ string, _ bool, part []byte) ([]byte, error) {
 		migrated.Add(1)
 		return part, nil
 	}}}
@@ -216,7 +216,7 @@ func TestFrozenStateIsAdopted(t *testing.T) {
 		mustSucceed(t, err)
 		checkAdopted(t, s, frozen)
 		mustSucceed(t, s.Close())
-		if got := formatOf(t, filepath.Join(dir, FileName)); got.Format != 2 || got.OldestReaderFormat != 2 {
+		if got := formatOf(t, filepath.Join(dir, FileName)); got.Format != 3 || got.OldestReaderFormat != 3 {
 			t.Errorf("version %s: format %+v", version, got)
 		}
 	}
@@ -225,7 +225,7 @@ func TestFrozenStateIsAdopted(t *testing.T) {
 	}
 	written, err := os.ReadFile(filepath.Join(frozen, FileName))
 	mustSucceed(t, err)
-	if kept, err := os.ReadFile(formatCopyName(filepath.Join(dir, FileName), 1)); err != nil || !bytes.Equal(kept, written) {
+	if kept, err := os.ReadFile(formatCopyName(filepath.Join(dir, FileName), 2)); err != nil || !bytes.Equal(kept, written) {
 		t.Errorf("the copy from before the migration: %d bytes, error %v, want the %d bytes of the release", len(kept), err, len(written))
 	}
 	if !reflect.DeepEqual(directoryContent(t, frozen), before) {

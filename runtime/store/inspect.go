@@ -168,19 +168,28 @@ func (c *FileContents) TasksThatMayRun() (tasks []RecordedTask) {
 			groups[alloc.ID] = model.FindGroup(alloc.Job, alloc.TaskGroup)
 		}
 	}
+	driverStates := make(map[string][]byte) // keyed by the handle's record
+	for _, r := range c.Records {
+		var handle state.HandleRecord
+		if local, ok := r.object.(*localRecord); ok && r.Table == taskHandlesTable && r.DecodeUnencryptedPart(&handle) == nil {
+			driverStates[local.key] = handle.DriverState
+		}
+	}
 	for _, r := range c.Records {
 		local, ok := r.object.(*localRecord)
 		if !ok || r.Table != taskLocalsTable {
 			continue
 		}
 		var record state.TaskRecord
-		if err := r.DecodeUnencryptedPart(&record); err == nil && record.StartID == "" && record.Handle == nil && record.FirstPendingDestroy == nil {
+		hasHandle := func() bool { return record.HandleStartID != "" || record.HandleOfFormat1 != nil }
+		if err := r.DecodeUnencryptedPart(&record); err == nil && record.StartID == "" && !hasHandle() && record.FirstPendingDestroy == nil {
 			continue
 		}
 		var task RecordedTask
 		task.AllocID, task.Name, _ = strings.Cut(local.key, "\x00")
-		if record.Handle != nil {
-			task.DriverState = record.Handle.DriverState
+		task.DriverState = driverStates[local.key+"\x00"+record.HandleStartID]
+		if record.HandleOfFormat1 != nil {
+			task.DriverState = record.HandleOfFormat1.DriverState
 		}
 		if group := groups[task.AllocID]; group != nil {
 			for _, t := range group.Tasks {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"iter"
 	"reflect"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/core/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
@@ -36,35 +38,23 @@ var maxCommitDelay = [...]time.Duration{
 
 // PutTaskState stores a task's state with its events. An unchanged state is not written again.
 func (s *Store) PutTaskState(allocID, task string, status *api.TaskState, durability state.Durability) state.WaitDurableFunc {
-	return s.putTaskLocalRecords(allocID, task, durability, localValue{taskStatesTable, newTaskStateRecord(status)})
+	return s.putTaskRecords(allocID, task, durability, 1, func(tx *Txn) { tx.putTaskState(allocID, task, status) })
 }
 
 // PutTask stores a task record's fields and the task's state in one commit: after a crash either both are stored or neither.
-// The next agent needs the fields to restore the task. Unchanged records are not written again.
+// The next agent needs the fields to restore the task. Unchanged records are not written again. A start's handle is written once:
+// a later handle with the start's id does not replace it.
 func (s *Store) PutTask(allocID, task string, local record.Fields, status *api.TaskState, durability state.Durability) state.WaitDurableFunc {
-	return s.putTaskLocalRecords(allocID, task, durability, localValue{taskLocalsTable, local}, localValue{taskStatesTable, newTaskStateRecord(status)})
+	return s.putTaskRecords(allocID, task, durability, 2, func(tx *Txn) { tx.PutTask(allocID, task, local, status) })
 }
 
-// localValue is a value stored as the task's record in a local table.
-type localValue struct {
-	table Table
-	value any
-}
-
-// putTaskLocalRecords enqueues a put for one task's records. The writer encodes them, because it drops a put if a later one in
-// the same batch replaces it.
-func (s *Store) putTaskLocalRecords(allocID, task string, durability state.Durability, records ...localValue) state.WaitDurableFunc {
-	key := allocID + "\x00" + task
+// putTaskRecords enqueues a put for one task's records. The writer encodes them, because it drops a put if a later one in the same
+// batch replaces it. See updateRequest.recordCount.
+func (s *Store) putTaskRecords(allocID, task string, durability state.Durability, recordCount int, put func(*Txn)) state.WaitDurableFunc {
 	r := &updateRequest{
-		taskKey: key, recordCount: len(records), writeDeadline: time.Now().Add(maxCommitDelay[durability]),
+		taskKey: allocID + "\x00" + task, recordCount: recordCount, writeDeadline: time.Now().Add(maxCommitDelay[durability]),
 		updateFn: func(tx *Txn) error {
-			for _, r := range records {
-				unencrypted, secret, err := encodeLocalValue(r.value)
-				if err != nil {
-					return fmt.Errorf("store %s %q: %w", r.table, readableKey(key), err)
-				}
-				tx.putLocalRecordOfKnownAlloc(r.table, allocID, key, unencrypted, secret)
-			}
+			put(tx)
 			return nil
 		},
 	}
@@ -80,28 +70,53 @@ func (s *Store) putTaskLocalRecords(allocID, task string, durability state.Durab
 	}
 }
 
-// encodeLocalValue returns the unencrypted and the secret part of a value's record.
-func encodeLocalValue(v any) (unencrypted, secret []byte, err error) {
-	if local, ok := v.(record.Fields); ok {
-		return encodeTaskFields(local)
-	}
-	unencrypted, err = encodeMsgpack(v)
-	return unencrypted, nil, err
-}
-
 // PutTask is like [Store.PutTask], but stores the records in this transaction.
 func (tx *Txn) PutTask(allocID, task string, local record.Fields, status *api.TaskState) {
-	key := allocID + "\x00" + task
-	payload, secret, err := encodeTaskFields(local)
-	if err == nil {
-		tx.putLocalRecordOfKnownAlloc(taskLocalsTable, allocID, key, payload, secret)
-		payload, err = encodeMsgpack(newTaskStateRecord(status))
+	tx.putTaskFields(allocID, task, local)
+	tx.putTaskState(allocID, task, status)
+}
+
+func (tx *Txn) putTaskFields(allocID, task string, local record.Fields) {
+	tx.putNewTaskHandles(allocID, task, local.Handles())
+	unencrypted, secret, err := encodeSplittingSecrets(state.NewTaskRecord(local))
+	tx.putEncodedTaskRecord(taskLocalsTable, allocID, allocID+"\x00"+task, unencrypted, secret, err)
+}
+
+func (tx *Txn) putTaskState(allocID, task string, status *api.TaskState) {
+	unencrypted, err := encodeMsgpack(newTaskStateRecord(status))
+	tx.putEncodedTaskRecord(taskStatesTable, allocID, allocID+"\x00"+task, unencrypted, nil, err)
+}
+
+// putNewTaskHandles stores a task's handles that are not stored yet, and deletes those of other starts. handles yields each with
+// its start's id.
+func (tx *Txn) putNewTaskHandles(allocID, task string, handles iter.Seq2[string, *driver.Handle]) {
+	prefix := allocID + "\x00" + task + "\x00"
+	stored := listRows[localRecord](tx.Reader, nil, taskHandlesTable, "id_prefix", prefix)
+	kept := make([]string, 0, 1)
+	for startID, h := range handles {
+		key := prefix + startID
+		if slices.Contains(kept, key) {
+			continue
+		}
+		kept = append(kept, key)
+		if !slices.ContainsFunc(stored, func(r *localRecord) bool { return r.key == key }) {
+			unencrypted, secret, err := encodeSplittingSecrets(state.NewHandleRecord(h))
+			tx.putEncodedTaskRecord(taskHandlesTable, allocID, key, unencrypted, secret, err)
+		}
 	}
-	if err != nil {
-		tx.setFirstError(fmt.Errorf("store task %q: %w", readableKey(key), err))
+	for _, r := range stored {
+		if !slices.Contains(kept, r.key) {
+			tx.deleteObjectIfExists(taskHandlesTable, r.key)
+		}
+	}
+}
+
+func (tx *Txn) putEncodedTaskRecord(t Table, allocID, key string, unencrypted, secret []byte, encodeErr error) {
+	if encodeErr != nil {
+		tx.setFirstError(fmt.Errorf("store %s %q: %w", t, readableKey(key), encodeErr))
 		return
 	}
-	tx.putLocalRecordOfKnownAlloc(taskStatesTable, allocID, key, payload, nil)
+	tx.putLocalRecordOfKnownAlloc(t, allocID, key, unencrypted, secret)
 }
 
 // PutCheckResult stores a check's last result. If the change decides whether a registered service passes its checks, its
@@ -169,7 +184,7 @@ func (tx *Txn) DeleteRunnerRecordsAndServices(allocID string) {
 	for _, s := range tx.ServicesByAllocation(nil, allocID) {
 		tx.DeleteService(s.Namespace, s.ID)
 	}
-	for _, t := range []Table{taskLocalsTable, taskStatesTable} {
+	for _, t := range taskTables {
 		for _, r := range listRows[localRecord](tx.Reader, nil, t, "id_prefix", allocID+"\x00") {
 			tx.deleteObjectIfExists(t, r.key)
 		}
@@ -178,18 +193,33 @@ func (tx *Txn) DeleteRunnerRecordsAndServices(allocID string) {
 }
 
 func (r Reader) hasLocalRecords(allocID string) bool {
-	return rowByKey[localRecord](r, nil, allocLocalsTable, allocID) != nil ||
-		len(listRows[localRecord](r, nil, taskLocalsTable, "id_prefix", allocID+"\x00")) > 0 ||
-		len(listRows[localRecord](r, nil, taskStatesTable, "id_prefix", allocID+"\x00")) > 0
+	return rowByKey[localRecord](r, nil, allocLocalsTable, allocID) != nil || slices.ContainsFunc(taskTables[:], func(t Table) bool {
+		return len(listRows[localRecord](r, nil, t, "id_prefix", allocID+"\x00")) > 0
+	})
 }
 
-// TaskFields returns the fields that PutTask has stored, and false if none was stored.
+// TaskFields returns the fields that PutTask has stored, and false if none was stored. A handle that is missing or unreadable is
+// nil in them: the start's id remains, by which the driver finds the task.
 func (r Reader) TaskFields(allocID, task string) (fields record.Fields, exists bool, err error) {
 	var record state.TaskRecord
 	var secrets state.TaskSecrets
 	exists, err = r.readLocalRecord(taskLocalsTable, allocID+"\x00"+task, &record, &secrets)
 	record.JoinSecrets(secrets)
-	return record.Fields(), exists, err
+	return record.Fields(func(startID string) *driver.Handle {
+		h, _ := r.TaskHandle(allocID, task, startID) // an unreadable handle is quarantined and reported
+		return h
+	}), exists, err
+}
+
+// TaskHandle returns a start's handle that PutTask has stored, nil if there is none.
+func (r Reader) TaskHandle(allocID, task, startID string) (*driver.Handle, error) {
+	var record state.HandleRecord
+	var secrets state.HandleSecrets
+	if ok, err := r.readLocalRecord(taskHandlesTable, allocID+"\x00"+task+"\x00"+startID, &record, &secrets); !ok {
+		return nil, err
+	}
+	record.JoinSecrets(secrets)
+	return record.Handle(), nil
 }
 
 // LastTaskEnd returns the field LastEnd that PutTask has stored; nil if there is none, or if the record is unreadable.
@@ -229,7 +259,7 @@ func (r Reader) allocLocalRecord(allocID string) (allocLocalRecord, error) {
 // because their tasks may still be running.
 func (r Reader) AllocIDsWithLocalRecords() []string {
 	var ids []string
-	for _, t := range []Table{taskLocalsTable, taskStatesTable, allocLocalsTable} {
+	for _, t := range append(taskTables[:], allocLocalsTable) {
 		for _, record := range listRows[localRecord](r, nil, t, "id_prefix", "") {
 			id, _, _ := strings.Cut(record.key, "\x00")
 			ids = append(ids, id)
@@ -242,10 +272,9 @@ func (r Reader) AllocIDsWithLocalRecords() []string {
 // TaskNamesWithLocalRecords returns the names of an allocation's tasks with a record stored by its runner.
 func (r Reader) TaskNamesWithLocalRecords(allocID string) []string {
 	var names []string
-	for _, t := range []Table{taskLocalsTable, taskStatesTable} {
+	for _, t := range taskTables {
 		for _, record := range listRows[localRecord](r, nil, t, "id_prefix", allocID+"\x00") {
-			_, name, _ := strings.Cut(record.key, "\x00")
-			names = append(names, name)
+			names = append(names, strings.Split(record.key, "\x00")[1])
 		}
 	}
 	slices.Sort(names)
@@ -374,6 +403,8 @@ func newLocalRecordValues(t Table, key string) (unencrypted, secret any) {
 	switch kind := state.AgentRecordKindOf(key); {
 	case t == taskLocalsTable:
 		secret = new(state.TaskSecrets)
+	case t == taskHandlesTable:
+		secret = new(state.HandleSecrets)
 	case t == agentMetaTable && kind != nil && kind.IsSealed:
 		unencrypted, secret = nil, unencrypted
 	}

@@ -15,7 +15,7 @@ type updateRequest struct {
 	betweenTxnsFn func() error // function that the writer calls between two transactions, instead of updateFn
 	writeDeadline time.Time    // the writer must start the write at this time, and may start it earlier
 	taskKey       string       // key of the task for which the request puts records; empty for other requests
-	recordCount   int          // how many task records: 1 for the state, 2 for the state and the record's other fields
+	recordCount   int          // 1 for a put of the task's state, 2 for one of all its records
 	replacedBy    *updateRequest
 	requestState  atomic.Int32
 	index         uint64

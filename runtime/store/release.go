@@ -20,7 +20,7 @@ func (l *stateLoader) unquarantineReadableRecords() {
 	// rank orders the records: a job is loaded before its allocations, and an allocation before its runner's records.
 	rank := func(name string) int {
 		switch t, _, _ := strings.Cut(name, "\x00"); Table(t) {
-		case taskLocalsTable, taskStatesTable, allocLocalsTable, agentMetaTable:
+		case taskLocalsTable, taskStatesTable, taskHandlesTable, allocLocalsTable, agentMetaTable:
 			return 2
 		case Allocations:
 			return 1
@@ -106,7 +106,7 @@ func (l *stateLoader) canLoadQuarantinedRecord(t Table, key string) bool {
 	}
 	allocID := ""
 	switch t {
-	case taskLocalsTable, taskStatesTable, allocLocalsTable:
+	case taskLocalsTable, taskStatesTable, taskHandlesTable, allocLocalsTable:
 		allocID, _, _ = strings.Cut(key, "\x00")
 		if ended, err := l.memTxn.First(string(agentMetaTable), "id", state.EndedAllocPrefix+allocID); err != nil || ended != nil {
 			return false

@@ -71,7 +71,7 @@ type taskRecordHooks struct {
 }
 
 // attachedHookConfigsOfTask returns the allocation's hooks from a task record. If this build has written or decoded the record
-// before, it decodes only this part: the record is read whenever an allocation ends, and it has the task's environment twice.
+// before, it decodes only this part: the record is read whenever an allocation ends.
 func (r Reader) attachedHookConfigsOfTask(allocID, task string) (map[string]string, error) {
 	record := rowByKey[localRecord](r, nil, taskLocalsTable, allocID+"\x00"+task)
 	if record == nil || !record.hasOnlyKnownFields.Load() {

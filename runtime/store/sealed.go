@@ -11,9 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/store/keyring"
-	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // A record with a secret part has the payload
@@ -60,6 +58,8 @@ func recordKindText(t Table) string {
 		return "variable"
 	case taskLocalsTable:
 		return "record of task"
+	case taskHandlesTable:
+		return "handle of start"
 	}
 	return string(t) + " record"
 }
@@ -130,9 +130,8 @@ func encodeVariableParts(v *api.Variable) (unencrypted, secret []byte, err error
 	return unencrypted, secret, err
 }
 
-// encodeTaskFields returns a task record's unencrypted and secret parts.
-func encodeTaskFields(local record.Fields) (unencrypted, secret []byte, err error) {
-	record := state.NewTaskRecord(local)
+// encodeSplittingSecrets returns a record's unencrypted and secret parts.
+func encodeSplittingSecrets[S any](record interface{ SplitSecrets() *S }) (unencrypted, secret []byte, err error) {
 	secrets := record.SplitSecrets()
 	if unencrypted, err = encodeMsgpack(record); err == nil && secrets != nil {
 		secret, err = encodeMsgpack(secrets)

@@ -88,7 +88,7 @@ func putSecrets(t *testing.T, s *Store) {
 		tx.PutVariable(&api.Variable{Namespace: "default", Path: "b", Items: api.VariableItems{"p": plantedSecret + "-b"}})
 		tx.PutAgentRecord(sealedName, secretTokens(plantedSecret+"-fact"))
 		tx.PutAgentRecord(openName, "fact")
-		tx.PutTaskFields("x", "web", fieldsWithSecrets())
+		tx.putTaskFields("x", "web", fieldsWithSecrets())
 	})
 }
 
@@ -375,7 +375,7 @@ func TestMissingKeyFile(t *testing.T) {
 				}
 				mustUpdate(t, s, func(tx *Txn) {
 					local.RunComplete = true
-					tx.PutTaskFields("x", "web", local)
+					tx.putTaskFields("x", "web", local)
 					tx.PutNodeWithStorageEvents(&api.Node{ID: "n"})
 				})
 				if events := s.Snapshot().Node(nil, "n").Events; len(events) != 1 || !strings.Contains(events[0].Message, keyFile) {
@@ -384,7 +384,7 @@ func TestMissingKeyFile(t *testing.T) {
 				if d := s.Damage(); len(d) > 0 {
 					t.Errorf("damage: %v", d)
 				}
-				mustUpdate(t, s, func(tx *Txn) { local.RunComplete = false; tx.PutTaskFields("x", "web", local) })
+				mustUpdate(t, s, func(tx *Txn) { local.RunComplete = false; tx.putTaskFields("x", "web", local) })
 				mustSucceed(t, s.runBetweenTransactions(testContext, func() error { return s.file.rebuildFile(s.allRecords(s.memDB.Txn(false))) }))
 				mustSucceed(t, s.Close())
 			}
@@ -463,7 +463,7 @@ func TestKeyRotation(t *testing.T) {
 	s = openWithKeys(t, dir)
 	checkSecrets(t, s)
 	var keyInUseErr *KeyInUseError
-	if err := s.RemoveKey(testContext, first[0].KeyID, false); !errors.As(err, &keyInUseErr) || keyInUseErr.SealedRecordCount != 4 {
+	if err := s.RemoveKey(testContext, first[0].KeyID, false); !errors.As(err, &keyInUseErr) || keyInUseErr.SealedRecordCount != 6 {
 		t.Errorf("remove a key that is used: %v", err)
 	}
 	if err := s.RemoveKey(testContext, second.KeyID, true); !errors.Is(err, keyring.ErrKeyActive) {

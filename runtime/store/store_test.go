@@ -159,7 +159,7 @@ func TestInvalidUpdates(t *testing.T) {
 		},
 		`the key has 40000 bytes, at most 32768 are possible`: func(tx *Txn) { tx.PutEvaluation(&api.Evaluation{ID: strings.Repeat("x", 40_000)}) },
 		`store task_local "x/web": allocation has been forgotten`: func(tx *Txn) {
-			tx.PutTaskFields("x", "web", record.Fields{})
+			tx.putTaskFields("x", "web", record.Fields{})
 		},
 		`store record "f": state.AgentRecordKinds has no such record`: func(tx *Txn) { tx.PutAgentRecord("f", "x") },
 	} {
@@ -442,7 +442,7 @@ func TestLocalRecords(t *testing.T) {
 	}
 	mustUpdate(t, s, func(tx *Txn) {
 		tx.PutScheduledAllocation(&api.Allocation{ID: "x"})
-		tx.PutTaskFields("x", "web", record.Fields{StartID: "x/web/1"}) // this update's changes have one commit
+		tx.putTaskFields("x", "web", record.Fields{StartID: "x/web/1"}) // this update's changes have one commit
 	})
 	commits := s.CommitCount()
 	for range 3 {
@@ -747,16 +747,6 @@ func TestFailedBatchEndsItsTransaction(t *testing.T) {
 	if snap := s.Snapshot(); snap.Namespace(nil, "a") != nil || snap.Namespace(nil, "b") == nil {
 		t.Error("not exactly the second change is there")
 	}
-}
-
-// PutTaskFields stores the task record's fields as part of a larger update.
-func (tx *Txn) PutTaskFields(allocID, task string, state record.Fields) {
-	open, secret, err := encodeTaskFields(state)
-	if err != nil {
-		tx.setFirstError(err)
-		return
-	}
-	tx.putLocalRecordOfKnownAlloc(taskLocalsTable, allocID, allocID+"\x00"+task, open, secret)
 }
 
 // bbolt reuses the pages of deleted records, and never makes its file smaller.

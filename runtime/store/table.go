@@ -45,9 +45,13 @@ const ScalingPolicies Table = "scaling_policies"
 const (
 	taskLocalsTable  Table = "task_local"
 	taskStatesTable  Table = "task_state"
+	taskHandlesTable Table = "task_handle" // keyed by allocation, task and start id
 	allocLocalsTable Table = "alloc_local"
 	agentMetaTable   Table = "agent"
 )
+
+// taskTables are the local tables with the records of a task.
+var taskTables = [...]Table{taskLocalsTable, taskStatesTable, taskHandlesTable}
 
 // tableIndexTable has each table's last change index. It exists only in memory: the file has all these indexes in one record.
 const tableIndexTable = "index"
@@ -129,6 +133,7 @@ var tableDefs = []*tableDef{
 		newSetCreateAndModifyIndexFunc(func(c *api.TaskGroupHostVolumeClaim) (_, _ *uint64) { return &c.CreateIndex, &c.ModifyIndex }), nil),
 	defineLocalTable(taskLocalsTable, func(string) any { return new(state.TaskRecord) }),
 	defineLocalTable(taskStatesTable, func(string) any { return new(api.TaskState) }),
+	defineLocalTable(taskHandlesTable, func(string) any { return new(state.HandleRecord) }),
 	defineLocalTable(allocLocalsTable, func(string) any { return new(allocLocalRecord) }),
 	defineLocalTable(agentMetaTable, func(key string) any {
 		if kind := state.AgentRecordKindOf(key); kind != nil {

@@ -157,17 +157,18 @@ func TestPartsOfNewerBuildAreKeptAndReported(t *testing.T) {
 	mustSucceed(t, s.Close())
 
 	newer := map[recordKey]string{ // record -> the added field's path
-		{Jobs, "default\x00web"}:           "Affinity",
-		{jobBucket, spec}:                  "Affinity",
-		{Allocations, "a"}:                 "alloc.Score",
-		{Variables, "default\x00v"}:        "Owner",
-		{taskLocalsTable, "a\x00web"}:      "handle.config.seccomp",
-		{taskStatesTable, "a\x00web"}:      "Events.0.Cause",
-		{agentMetaTable, "plugin/x"}:       "cgroup",
-		{agentMetaTable, "identity/a/web"}: "t.audience",
-		{agentMetaTable, "lease/x"}:        "",
-		{"leases", "x"}:                    "",
-		{metaBucket, "shape"}:              "",
+		{Jobs, "default\x00web"}:                  "Affinity",
+		{jobBucket, spec}:                         "Affinity",
+		{Allocations, "a"}:                        "alloc.Score",
+		{Variables, "default\x00v"}:               "Owner",
+		{taskLocalsTable, "a\x00web"}:             "restart.cause",
+		{taskHandlesTable, "a\x00web\x00a/web/1"}: "config.seccomp",
+		{taskStatesTable, "a\x00web"}:             "Events.0.Cause",
+		{agentMetaTable, "plugin/x"}:              "cgroup",
+		{agentMetaTable, "identity/a/web"}:        "t.audience",
+		{agentMetaTable, "lease/x"}:               "",
+		{"leases", "x"}:                           "",
+		{metaBucket, "shape"}:                     "",
 	}
 	payloadOf := func(key recordKey) []byte {
 		t.Helper()
@@ -200,7 +201,7 @@ func TestPartsOfNewerBuildAreKeptAndReported(t *testing.T) {
 
 	want := []UnknownPart{
 		{"field Affinity of jobs", 1}, {"field Affinity of specs", 1}, {"field Events.Cause of task_state", 1}, {"field Owner of variables", 1},
-		{"field alloc.Score of allocations", 1}, {"field cgroup of agent", 1}, {"field handle.config.seccomp of task_local", 1},
+		{"field alloc.Score of allocations", 1}, {"field cgroup of agent", 1}, {"field config.seccomp of task_handle", 1}, {"field restart.cause of task_local", 1},
 		{"record lease/x of agent", 1}, {"record shape of meta", 1}, {"table leases", 1},
 	}
 	contents, err := InspectFile(filepath.Join(dir, FileName))
@@ -219,7 +220,7 @@ func TestPartsOfNewerBuildAreKeptAndReported(t *testing.T) {
 		if _, err := snap.ReadAgentRecord("identity/a/web", &tokens); err != nil || tokens["t"].JWT != "jwt" {
 			t.Errorf("tokens %v, %v", tokens, err)
 		}
-		if parts := s.listUnknownParts(); len(parts) < 9 {
+		if parts := s.listUnknownParts(); len(parts) < 10 {
 			t.Errorf("reported %v", parts)
 		}
 		// Every record is changed, and then the whole file is written anew.
@@ -247,7 +248,7 @@ func TestPartsOfNewerBuildAreKeptAndReported(t *testing.T) {
 			})
 		}
 		if events := s.Snapshot().Node(nil, "node").Events; !slices.ContainsFunc(events, func(e *api.NodeEvent) bool {
-			return strings.Contains(e.Message, "unsupported part, which is kept: field handle.config.seccomp of task_local")
+			return strings.Contains(e.Message, "unsupported part, which is kept: field config.seccomp of task_handle")
 		}) {
 			t.Errorf("events %v", events)
 		}

@@ -391,7 +391,7 @@ func (p *PendingDestroy) with(start PendingDestroy) *PendingDestroy {
 		start.Next = p.Next
 		return &start
 	}
-	start.Handle = nil // only the first start's handle is sealed where it is stored; the driver destroys by id, too
+	start.Handle = nil // the driver destroys by id, too
 	longer := *p
 	longer.Next = p.Next.with(start)
 	return &longer

@@ -1,6 +1,7 @@
 package record
 
 import (
+	"iter"
 	"maps"
 	"slices"
 	"time"
@@ -183,6 +184,31 @@ func (r Record) AttachmentJSONByHookName() map[string]string {
 		}
 	}
 	return attachments
+}
+
+// HandleStartID returns the id of the start that Handle belongs to; empty if there is no handle.
+func (f *Fields) HandleStartID() string {
+	switch {
+	case f.Handle == nil:
+		return ""
+	case f.Handle.Config == nil:
+		return f.StartID
+	}
+	return f.Handle.Config.ID
+}
+
+// Handles yields the content's handles, each with the id of its start. A handle may come twice.
+func (f *Fields) Handles() iter.Seq2[string, *driver.Handle] {
+	return func(yield func(string, *driver.Handle) bool) {
+		if f.Handle != nil && !yield(f.HandleStartID(), f.Handle) {
+			return
+		}
+		for d := f.FirstPendingDestroy; d != nil; d = d.Next {
+			if d.Handle != nil && !yield(d.StartID, d.Handle) {
+				return
+			}
+		}
+	}
 }
 
 // StartsToDestroy returns the starts that the driver must destroy to end the task, in this order: pending destroys, the current

@@ -2,6 +2,7 @@ package state
 
 import (
 	cryptorand "crypto/rand"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"testing"
@@ -65,7 +66,10 @@ func checkConversion[T any](t *testing.T, convert func(T) T) {
 }
 
 func TestConversionToRecordsKeepsEachField(t *testing.T) {
-	checkConversion(t, func(s record.Fields) record.Fields { return NewTaskRecord(s).Fields() })
+	checkConversion(t, func(s record.Fields) record.Fields {
+		handles := maps.Collect(s.Handles())
+		return NewTaskRecord(s).Fields(func(startID string) *driver.Handle { return NewHandleRecord(handles[startID]).Handle() })
+	})
 	checkConversion(t, func(n AllocNetwork) AllocNetwork { return NewNetworkRecord(n).AllocNetwork() })
 	checkConversion(t, func(s hook.TaskStopRequest) hook.TaskStopRequest {
 		r := NewCleanupRecord(PendingCleanup{Stop: &s}).PendingCleanup()
@@ -84,21 +88,45 @@ func TestConversionToRecordsKeepsEachField(t *testing.T) {
 	})
 }
 
+// storeAndRestore converts fields to their records, splits off the secrets, and converts them back: without the secrets and with
+// them.
+func storeAndRestore(s record.Fields) (withoutSecrets, restored record.Fields, hasSecrets bool) {
+	stored, handles, handleSecrets := NewTaskRecord(s), map[string]*HandleRecord{}, map[string]*HandleSecrets{}
+	secrets := stored.SplitSecrets()
+	hasSecrets = secrets != nil
+	for startID, h := range s.Handles() {
+		handles[startID] = NewHandleRecord(h)
+		handleSecrets[startID] = handles[startID].SplitSecrets()
+		hasSecrets = hasSecrets || handleSecrets[startID] != nil
+	}
+	fields := func() record.Fields {
+		return stored.Fields(func(startID string) *driver.Handle { return handles[startID].Handle() })
+	}
+	withoutSecrets = fields()
+	if secrets != nil {
+		stored.JoinSecrets(*secrets)
+	}
+	for startID, joined := range handleSecrets {
+		if joined != nil {
+			handles[startID].JoinSecrets(*joined)
+		}
+	}
+	return withoutSecrets, fields(), hasSecrets
+}
+
 func TestSplitSecretsChangesNoFields(t *testing.T) {
 	var s record.Fields
 	fillValue(reflect.ValueOf(&s).Elem(), 0)
 	s.Handle.DriverState = []byte("A=b NOMAD_ALLOC_ID=x")
-	stored := NewTaskRecord(s)
-	secrets := stored.SplitSecrets()
-	if stored.Handle.Config.Env != nil || stored.Handle.DriverState != nil || secrets == nil || secrets.Handle.Env == nil || secrets.FirstPendingDestroy.Env == nil {
-		t.Errorf("record %+v, secrets %+v", stored.Handle, secrets)
+	without, restored, _ := storeAndRestore(s)
+	if h := without.Handle; h.Config.Env != nil || h.DriverState != nil || without.FirstPendingDestroy.Handle.Config.Env != nil {
+		t.Errorf("handles %+v, %+v", h, without.FirstPendingDestroy.Handle)
 	}
 	if s.Handle.Config.Env == nil || s.Handle.DriverState == nil {
 		t.Error("the handle of the runner has lost its secrets")
 	}
-	stored.JoinSecrets(*secrets)
-	if !reflect.DeepEqual(stored.Fields(), s) {
-		t.Errorf("got %+v, want %+v", stored.Fields(), s)
+	if !reflect.DeepEqual(restored, s) {
+		t.Errorf("got %+v, want %+v", restored, s)
 	}
 }
 
@@ -123,21 +151,41 @@ func TestSplitSecretsFindsEachSecret(t *testing.T) {
 		"a hook without data, a handle":  {record.Fields{HookStateByName: map[string]record.HookState{"h": {PrestartDone: true}}, Handle: handle(env, "")}, true},
 		"a hook without data, and alone": {record.Fields{HookStateByName: map[string]record.HookState{"h": {PrestartDone: true}}}, false},
 	} {
-		stored := NewTaskRecord(tt.fields)
-		secrets := stored.SplitSecrets()
-		if (secrets != nil) != tt.secrets {
-			t.Errorf("%s: secrets %+v", name, secrets)
+		without, restored, secrets := storeAndRestore(tt.fields)
+		if secrets != tt.secrets {
+			t.Errorf("%s: has secrets: %v", name, secrets)
 		}
-		if got := stored.Fields(); reflect.DeepEqual(got, tt.fields) == tt.secrets {
-			t.Errorf("%s: the record without the secrets is %+v", name, got)
+		if reflect.DeepEqual(without, tt.fields) == tt.secrets {
+			t.Errorf("%s: the record without the secrets is %+v", name, without)
 		}
-		if secrets == nil {
-			secrets = &TaskSecrets{}
+		if !reflect.DeepEqual(restored, tt.fields) {
+			t.Errorf("%s: got %+v, want %+v", name, restored, tt.fields)
 		}
-		stored.JoinSecrets(*secrets)
-		if got := stored.Fields(); !reflect.DeepEqual(got, tt.fields) {
-			t.Errorf("%s: got %+v, want %+v", name, got, tt.fields)
-		}
+	}
+}
+
+// A record of format 1 has its handles and their secrets inside.
+func TestTaskRecordOfFormat1(t *testing.T) {
+	env := map[string]string{"A": "b"}
+	handle := func(id string) *HandleRecord { return &HandleRecord{Version: 1, Config: &TaskConfigRecord{ID: id}} }
+	r := &TaskRecord{StartID: "x", HandleOfFormat1: handle("x"), FirstPendingDestroy: &PendingDestroyRecord{StartID: "y", HandleOfFormat1: handle("y")}}
+	r.JoinSecrets(TaskSecrets{HandleOfFormat1: &HandleSecrets{Env: env}, PendingDestroyOfFormat1: &HandleSecrets{DriverState: []byte("pid 7")}})
+	want := record.Fields{
+		StartID: "x", Handle: &driver.Handle{Version: 1, Config: &driver.TaskConfig{ID: "x", Env: env}},
+		FirstPendingDestroy: &record.PendingDestroy{StartID: "y", Handle: &driver.Handle{Version: 1, Config: &driver.TaskConfig{ID: "y"}, DriverState: []byte("pid 7")}},
+	}
+	if got := r.Fields(nil); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// Without its handle a start is still known by its id, and the answer that it does not exist proves nothing.
+func TestFieldsWithoutTheHandles(t *testing.T) {
+	h := &driver.Handle{Config: &driver.TaskConfig{ID: "x"}}
+	stored := NewTaskRecord(record.Fields{StartID: "x", Handle: h, FirstPendingDestroy: &record.PendingDestroy{StartID: "x", Handle: h}})
+	want := record.Fields{StartID: "x", FirstPendingDestroy: &record.PendingDestroy{StartID: "x", NotFoundIsInconclusive: true}}
+	if got := stored.Fields(func(string) *driver.Handle { return nil }); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
 
@@ -150,7 +198,7 @@ func TestRecordWithNilHooks(t *testing.T) {
 	env := map[string]string{"A": "b"}
 	r.JoinSecrets(TaskSecrets{HookSecretsByName: map[string]*HookSecrets{"lost": {Env: env}, "gone": {Env: env}, "h": nil}})
 	want := map[string]record.HookState{"h": {PrestartDone: true}}
-	if got := r.Fields().HookStateByName; !reflect.DeepEqual(got, want) {
+	if got := r.Fields(nil).HookStateByName; !reflect.DeepEqual(got, want) {
 		t.Errorf("hooks %+v, want %+v", got, want)
 	}
 }

@@ -9,13 +9,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/restart"
 )
 
-// TaskRecord is the stored form of [record.Fields]. Its lists and maps have pointers, because go-msgpack mixes up values when
-// it decodes a map of structs.
+// TaskRecord is the stored form of [record.Fields] without the handles, which do not change while their starts run: each is a
+// [HandleRecord] under its start's id. Its lists and maps have pointers, because go-msgpack mixes up values when it decodes a map
+// of structs.
 type TaskRecord struct {
 	HookRecordByName      map[string]*HookRecord `store:"hooks"`
 	AllocHookConfigByName map[string]string      `store:"alloc_hooks"`
 	StartID               string                 `store:"start_id"`
-	Handle                *HandleRecord          `store:"handle"`
+	HandleStartID         string                 `store:"handle_of"`
+	HandleOfFormat1       *HandleRecord          `store:"handle"` // a record of format 1 has its handle inside
 	NetworkOverride       *NetworkOverrideRecord `store:"network"`
 	HandleUnrecoverable   bool                   `store:"unrecoverable"`
 	UnhandledExit         *ProcessExit           `store:"exit"`
@@ -107,17 +109,19 @@ type ProcessExit struct {
 // PendingDestroyRecord is a [record.PendingDestroy]'s stored form.
 type PendingDestroyRecord struct {
 	StartID                string                `store:"id"`
-	Handle                 *HandleRecord         `store:"handle"`
+	HasHandle              bool                  `store:"has_handle"`
+	HandleOfFormat1        *HandleRecord         `store:"handle"`
 	NotFoundIsInconclusive bool                  `store:"uncertain"`
 	Next                   *PendingDestroyRecord `store:"next"`
 }
 
-// TaskSecrets are the TaskRecord parts that can contain items of variables: hook results and the task's environment.
+// TaskSecrets are the TaskRecord parts that can contain items of variables: hook results and, in a record of format 1, the task's
+// environment.
 type TaskSecrets struct {
-	HookSecretsByName   map[string]*HookSecrets `store:"hooks,secret"`
-	Handle              *HandleSecrets          `store:"handle,secret"`
-	FirstPendingDestroy *HandleSecrets          `store:"destroy,secret"`
-	ReadVariables       []string                `store:"variables,secret"`
+	HookSecretsByName       map[string]*HookSecrets `store:"hooks,secret"`
+	HandleOfFormat1         *HandleSecrets          `store:"handle,secret"`
+	PendingDestroyOfFormat1 *HandleSecrets          `store:"destroy,secret"`
+	ReadVariables           []string                `store:"variables,secret"`
 }
 
 // HookSecrets are a HookRecord's secret parts.
@@ -135,7 +139,7 @@ type HandleSecrets struct {
 // NewTaskRecord returns a record's stored form. It shares lists and maps with the record; SplitSecrets does not modify these.
 func NewTaskRecord(s record.Fields) *TaskRecord {
 	r := &TaskRecord{
-		AllocHookConfigByName: s.AllocHookConfigByName, StartID: s.StartID, Handle: NewHandleRecord(s.Handle), NetworkOverride: (*NetworkOverrideRecord)(s.NetworkOverride),
+		AllocHookConfigByName: s.AllocHookConfigByName, StartID: s.StartID, HandleStartID: s.HandleStartID(), NetworkOverride: (*NetworkOverrideRecord)(s.NetworkOverride),
 		HandleUnrecoverable: s.HandleUnrecoverable, UnhandledExit: (*ProcessExit)(s.UnhandledExit), NextStartID: s.NextStartID, RestartState: RestartRecord(s.RestartState), RunComplete: s.RunComplete,
 		LastEnd: (*ProcessExit)(s.LastEnd), LastStart: s.LastStart,
 		FirstPendingDestroy: newPendingDestroyRecord(s.FirstPendingDestroy), LastKnownCapabilities: (*CapabilitiesRecord)(s.LastKnownCapabilities),
@@ -154,15 +158,19 @@ func NewTaskRecord(s record.Fields) *TaskRecord {
 	return r
 }
 
-// Fields returns the record from its stored form.
-func (r *TaskRecord) Fields() record.Fields {
+// Fields returns the record from its stored form. handleOf returns a start's handle, or nil if it is missing or unreadable: then
+// the driver must find the task by the start's id.
+func (r *TaskRecord) Fields(handleOf func(startID string) *driver.Handle) record.Fields {
 	s := record.Fields{
-		AllocHookConfigByName: r.AllocHookConfigByName, StartID: r.StartID, Handle: r.Handle.Handle(), NetworkOverride: (*driver.NetworkOverride)(r.NetworkOverride),
+		AllocHookConfigByName: r.AllocHookConfigByName, StartID: r.StartID, Handle: r.HandleOfFormat1.Handle(), NetworkOverride: (*driver.NetworkOverride)(r.NetworkOverride),
 		HandleUnrecoverable: r.HandleUnrecoverable, UnhandledExit: (*restart.RunEnd)(r.UnhandledExit), NextStartID: r.NextStartID, RestartState: restart.State(r.RestartState), RunComplete: r.RunComplete,
 		LastEnd: (*restart.RunEnd)(r.LastEnd), LastStart: r.LastStart,
-		FirstPendingDestroy: r.FirstPendingDestroy.pendingDestroy(), LastKnownCapabilities: (*driver.Capabilities)(r.LastKnownCapabilities),
+		FirstPendingDestroy: r.FirstPendingDestroy.pendingDestroy(handleOf), LastKnownCapabilities: (*driver.Capabilities)(r.LastKnownCapabilities),
 		RestartRequest: (*record.RestartRequest)(r.RestartRequest), KillRequested: r.KillRequested, ReportedOnceOnlyMessages: r.ReportedOnceOnlyMessages,
 		ReadVariables: r.ReadVariables, DeploymentFailure: r.DeploymentFailure.Failure(),
+	}
+	if r.HandleStartID != "" {
+		s.Handle = handleOf(r.HandleStartID)
 	}
 	if r.HookRecordByName != nil {
 		s.HookStateByName = make(map[string]record.HookState, len(r.HookRecordByName))
@@ -182,14 +190,21 @@ func newPendingDestroyRecord(d *record.PendingDestroy) *PendingDestroyRecord {
 	if d == nil {
 		return nil
 	}
-	return &PendingDestroyRecord{StartID: d.StartID, Handle: NewHandleRecord(d.Handle), NotFoundIsInconclusive: d.NotFoundIsInconclusive, Next: newPendingDestroyRecord(d.Next)}
+	return &PendingDestroyRecord{StartID: d.StartID, HasHandle: d.Handle != nil, NotFoundIsInconclusive: d.NotFoundIsInconclusive, Next: newPendingDestroyRecord(d.Next)}
 }
 
-func (r *PendingDestroyRecord) pendingDestroy() *record.PendingDestroy {
+func (r *PendingDestroyRecord) pendingDestroy(handleOf func(startID string) *driver.Handle) *record.PendingDestroy {
 	if r == nil {
 		return nil
 	}
-	return &record.PendingDestroy{StartID: r.StartID, Handle: r.Handle.Handle(), NotFoundIsInconclusive: r.NotFoundIsInconclusive, Next: r.Next.pendingDestroy()}
+	d := &record.PendingDestroy{
+		StartID: r.StartID, Handle: r.HandleOfFormat1.Handle(), NotFoundIsInconclusive: r.NotFoundIsInconclusive, Next: r.Next.pendingDestroy(handleOf),
+	}
+	if r.HasHandle {
+		d.Handle = handleOf(r.StartID)
+		d.NotFoundIsInconclusive = d.NotFoundIsInconclusive || d.Handle == nil // without the handle the driver may not find the task
+	}
+	return d
 }
 
 // allocIDEnvVar is an environment variable set for every task.
@@ -215,21 +230,15 @@ func (r *TaskRecord) SplitSecrets() *TaskSecrets {
 		s.HookSecretsByName[name] = &HookSecrets{Data: h.Data, Env: h.Env}
 		h.Data, h.Env = nil, nil
 	}
-	s.Handle = r.Handle.splitSecrets()
-	if r.FirstPendingDestroy != nil {
-		s.FirstPendingDestroy = r.FirstPendingDestroy.Handle.splitSecrets()
-	}
 	s.ReadVariables, r.ReadVariables = r.ReadVariables, nil
-	if s.HookSecretsByName == nil && s.Handle == nil && s.FirstPendingDestroy == nil && s.ReadVariables == nil {
+	if s.HookSecretsByName == nil && s.ReadVariables == nil {
 		return nil
 	}
 	return &s
 }
 
-func (r *HandleRecord) splitSecrets() *HandleSecrets {
-	if r == nil {
-		return nil
-	}
+// SplitSecrets removes the secrets from the record and returns them. The result is nil if there are none.
+func (r *HandleRecord) SplitSecrets() *HandleSecrets {
 	var s HandleSecrets
 	if r.Config != nil {
 		s.Env, r.Config.Env = r.Config.Env, nil
@@ -251,16 +260,16 @@ func (r *TaskRecord) JoinSecrets(s TaskSecrets) {
 		}
 	}
 	r.ReadVariables = s.ReadVariables
-	r.Handle.joinSecrets(s.Handle)
-	if r.FirstPendingDestroy != nil {
-		r.FirstPendingDestroy.Handle.joinSecrets(s.FirstPendingDestroy)
+	if s.HandleOfFormat1 != nil && r.HandleOfFormat1 != nil {
+		r.HandleOfFormat1.JoinSecrets(*s.HandleOfFormat1)
+	}
+	if d := r.FirstPendingDestroy; s.PendingDestroyOfFormat1 != nil && d != nil && d.HandleOfFormat1 != nil {
+		d.HandleOfFormat1.JoinSecrets(*s.PendingDestroyOfFormat1)
 	}
 }
 
-func (r *HandleRecord) joinSecrets(s *HandleSecrets) {
-	if r == nil || s == nil {
-		return
-	}
+// JoinSecrets adds the secrets that SplitSecrets has removed.
+func (r *HandleRecord) JoinSecrets(s HandleSecrets) {
 	if r.Config != nil {
 		r.Config.Env = s.Env
 	}
