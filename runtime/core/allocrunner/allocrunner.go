@@ -300,12 +300,12 @@ func (r *Runner) Run(ctx context.Context) {
 			r.tasks.setUpAllocOrKill(untilStop, r.startedByEarlierAgent)
 		}
 		for _, t := range r.tasks.taskSet {
-			runWG.Go(func() {
+			untilKilledByStop := untilStop
+			if t.Task().Stage() == lifecycle.PoststopTask {
+				untilKilledByStop = untilShutdown // the stop runs the poststop tasks
+			}
+			runWG.Go(func() { // stays on the stack as long as the task runs: a copy of the Task here would double the stack
 				defer r.state.requestReconcile()
-				untilKilledByStop := untilStop
-				if t.Task().Stage() == lifecycle.PoststopTask {
-					untilKilledByStop = untilShutdown // the stop runs the poststop tasks
-				}
 				t.Run(untilShutdown, untilKilledByStop)
 			})
 		}
