@@ -375,6 +375,10 @@ func (k *killableRunnerStore) PutTask(alloc, task string, l record.Fields, s *ap
 	return k.put(alloc, task, &l, h, func() error { return k.s.store.PutTask(alloc, task, l, s, state.DurabilitySync)() })
 }
 
+func (k *killableRunnerStore) TaskHandle(alloc, task, startID string) (*driver.Handle, error) {
+	return k.s.store.TaskHandle(alloc, task, startID)
+}
+
 func (k *killableRunnerStore) put(alloc, task string, l *record.Fields, h state.Durability, put func() error) state.WaitDurableFunc {
 	key, g := alloc+"/"+task, k.g
 	err := errAgentDead

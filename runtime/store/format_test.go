@@ -223,7 +223,7 @@ func putOldState(t *testing.T, dir string) *Store {
 func checkMigrated(t *testing.T, s *Store) {
 	t.Helper()
 	snap := s.Snapshot()
-	local, _, err := snap.TaskFields("x", "web")
+	local, _, err := taskFieldsWithSecrets(snap.Reader, "x", "web")
 	if err != nil || local.StartID != "migrated" || local.Handle.Config.Env["TOKEN"] == "" {
 		t.Errorf("task %+v, %v", local, err)
 	}

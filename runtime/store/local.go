@@ -198,28 +198,45 @@ func (r Reader) hasLocalRecords(allocID string) bool {
 	})
 }
 
-// TaskFields returns the fields that PutTask has stored, and false if none was stored. A handle that is missing or unreadable is
-// nil in them: the start's id remains, by which the driver finds the task.
+// TaskFields returns the fields that PutTask has stored, and false if none was stored. Handles are without their secrets: see
+// TaskHandle. A handle that is missing or unreadable is nil: the start's id remains, by which the driver finds the task.
 func (r Reader) TaskFields(allocID, task string) (fields record.Fields, exists bool, err error) {
 	var record state.TaskRecord
 	var secrets state.TaskSecrets
 	exists, err = r.readLocalRecord(taskLocalsTable, allocID+"\x00"+task, &record, &secrets)
 	record.JoinSecrets(secrets)
 	return record.Fields(func(startID string) *driver.Handle {
-		h, _ := r.TaskHandle(allocID, task, startID) // an unreadable handle is quarantined and reported
-		return h
+		handle, _ := r.readTaskHandle(allocID, task, startID, nil) // an unreadable handle is quarantined and reported
+		return handle.Handle()
 	}), exists, err
 }
 
 // TaskHandle returns a start's handle that PutTask has stored, nil if there is none.
+func (s *Store) TaskHandle(allocID, task, startID string) (*driver.Handle, error) {
+	return s.Snapshot().TaskHandle(allocID, task, startID)
+}
+
+// TaskHandle is like [Store.TaskHandle].
 func (r Reader) TaskHandle(allocID, task, startID string) (*driver.Handle, error) {
-	var record state.HandleRecord
 	var secrets state.HandleSecrets
-	if ok, err := r.readLocalRecord(taskHandlesTable, allocID+"\x00"+task+"\x00"+startID, &record, &secrets); !ok {
+	handle, err := r.readTaskHandle(allocID, task, startID, &secrets)
+	if handle != nil {
+		handle.JoinSecrets(secrets)
+	}
+	return handle.Handle(), err
+}
+
+// readTaskHandle decodes a start's handle, and its secrets into secrets unless it is nil. It returns nil if there is none.
+func (r Reader) readTaskHandle(allocID, task, startID string, secrets *state.HandleSecrets) (*state.HandleRecord, error) {
+	var secretInto any
+	if secrets != nil {
+		secretInto = secrets
+	}
+	handle := new(state.HandleRecord)
+	if ok, err := r.readLocalRecord(taskHandlesTable, allocID+"\x00"+task+"\x00"+startID, handle, secretInto); !ok {
 		return nil, err
 	}
-	record.JoinSecrets(secrets)
-	return record.Handle(), nil
+	return handle, nil
 }
 
 // LastTaskEnd returns the field LastEnd that PutTask has stored; nil if there is none, or if the record is unreadable.
@@ -361,12 +378,12 @@ func (l *localRecord) decode(unencryptedInto, secretInto any) (unknownFields []s
 	if unencryptedInto != nil {
 		unknownFields, err = decodeAndCheckLocalRecord(l.unencryptedPart, unencryptedInto)
 	}
-	if err == nil && l.secretPart != nil {
+	if err == nil && l.secretPart != nil && secretInto != nil {
 		var inSecret []string
 		inSecret, err = decodeAndCheckLocalRecord(l.secretPart, secretInto)
 		unknownFields = append(unknownFields, inSecret...)
 	}
-	if err == nil && len(unknownFields) == 0 && l.undecryptedSecret == nil {
+	if err == nil && len(unknownFields) == 0 && l.undecryptedSecret == nil && (l.secretPart == nil || secretInto != nil) {
 		l.hasOnlyKnownFields.Store(true)
 	}
 	return unknownFields, err

@@ -102,7 +102,7 @@ func checkSecrets(t *testing.T, s *Store) {
 			t.Errorf("variable %s: %v, %v", path, v, snap.VariableDecryptErr(v))
 		}
 	}
-	if local, ok, err := snap.TaskFields("x", "web"); !ok || err != nil || !reflect.DeepEqual(local, fieldsWithSecrets()) {
+	if local, ok, err := taskFieldsWithSecrets(snap.Reader, "x", "web"); !ok || err != nil || !reflect.DeepEqual(local, fieldsWithSecrets()) {
 		t.Errorf("task: %+v, %t, %v", local, ok, err)
 	}
 	var tokens state.TokenByIdentityName
@@ -365,7 +365,7 @@ func TestMissingKeyFile(t *testing.T) {
 					}
 				}
 				// Without the key, tasks are recovered without the sealed parts of their records.
-				local, ok, err := snap.TaskFields("x", "web")
+				local, ok, err := taskFieldsWithSecrets(snap.Reader, "x", "web")
 				if !ok || err != nil || local.StartID != "x/web/1" || local.Handle == nil || local.Handle.Config.ID != "x/web/1" || len(local.Handle.Config.Env) > 0 {
 					t.Errorf("task: %+v, %t, %v", local, ok, err)
 				}

@@ -42,7 +42,7 @@ type Config struct {
 	EncodeTaskConfig core.EncodeTaskConfigFunc
 	Metrics          core.Metrics // nil counts nothing
 	Machine          core.Machine
-	Store            core.Store                  // stores the allocation's records; nil stores none
+	Store            core.Store                  // stores the allocation's records
 	CheckStateWrite  func(context.Context) error // returns why the records cannot be stored; may be nil
 	ReportStatus     func(model.AllocReport)     // called for each status change, one call at a time; should return soon
 	HookFactory      core.HookFactory            // hooks other than the builtin ones; may be nil

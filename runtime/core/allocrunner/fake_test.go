@@ -362,6 +362,9 @@ func (p *fakePlugin) RecoverTask(_ context.Context, h *driver.Handle) error {
 		return driver.ErrPluginDown
 	}
 	p.drivers.recordCall("RecoverTask %s", strings.Split(h.Config.ID, "/")[1])
+	if h.Version != 0 && h.Config.Env["NOMAD_ALLOC_ID"] == "" {
+		return errors.New("the handle is without its environment")
+	}
 	time.Sleep(p.drivers.recoveryDuration)
 	p.drivers.mu.Lock()
 	defer p.drivers.mu.Unlock()

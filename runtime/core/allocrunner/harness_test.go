@@ -94,6 +94,9 @@ type testConfig struct {
 // withMachine returns the runner's configuration with its machine.
 func (c *testConfig) withMachine() Config {
 	c.Machine = builtinhooks.NewMachine(c.machineConfig)
+	if c.Store == nil {
+		c.Store = &memoryStore{}
+	}
 	return c.Config
 }
 

@@ -439,8 +439,32 @@ type memoryStore struct {
 	fieldsByTask         map[string]record.Fields
 	taskStates           map[string]*api.TaskState
 	fieldsAtFirstRunning map[string]record.Fields
+	handles              storedHandles
 	putErr               error
 }
+
+// storedHandles are the handles in a store, by their starts' ids.
+type storedHandles map[string]*driver.Handle
+
+// add adds the fields' handles. A start's handle is stored once.
+func (s *storedHandles) add(fields record.Fields) {
+	for startID, h := range fields.Handles() {
+		if *s == nil {
+			*s = make(storedHandles)
+		}
+		if (*s)[startID] == nil {
+			(*s)[startID] = h
+		}
+	}
+}
+
+func (m *memoryStore) TaskHandle(_, _, startID string) (*driver.Handle, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.handles[startID], nil
+}
+
+func nopWaitFunc() error { return nil }
 
 func (m *memoryStore) putLocal(task string, s record.Fields) state.WaitDurableFunc {
 	m.mu.Lock()
@@ -451,6 +475,7 @@ func (m *memoryStore) putLocal(task string, s record.Fields) state.WaitDurableFu
 	err := m.putErr
 	if err == nil {
 		m.fieldsByTask[task] = s
+		m.handles.add(s)
 	}
 	return func() error { return err }
 }

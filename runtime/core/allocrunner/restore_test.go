@@ -36,6 +36,7 @@ import (
 type fakeStore struct {
 	mu                   sync.Mutex
 	fieldsByTask         map[string]record.Fields
+	handles              storedHandles
 	taskStates           map[string]*api.TaskState
 	unreadableTasks      map[string]bool // tasks with unreadable local records
 	writeCount           int
@@ -104,7 +105,16 @@ func (fa *fakeStore) PutTaskState(_, task string, s *api.TaskState, h state.Dura
 }
 
 func (fa *fakeStore) PutTask(_, task string, local record.Fields, s *api.TaskState, h state.Durability) state.WaitDurableFunc {
-	return fa.put(h, func() { fa.fieldsByTask[task], fa.taskStates[task] = local, s })
+	return fa.put(h, func() {
+		fa.fieldsByTask[task], fa.taskStates[task] = local, s
+		fa.handles.add(local)
+	})
+}
+
+func (fa *fakeStore) TaskHandle(_, _, startID string) (*driver.Handle, error) {
+	fa.mu.Lock()
+	defer fa.mu.Unlock()
+	return fa.handles[startID], nil
 }
 
 func (fa *fakeStore) TaskFields(_, task string) (record.Fields, bool, error) {
@@ -138,7 +148,7 @@ func (fa *fakeStore) cloneForNextAgent() *fakeStore {
 	fa.mu.Lock()
 	defer fa.mu.Unlock()
 	n := newFakeStore()
-	n.fieldsByTask, n.taskStates, n.unreadableTasks = maps.Clone(fa.fieldsByTask), maps.Clone(fa.taskStates), fa.unreadableTasks
+	n.fieldsByTask, n.taskStates, n.handles, n.unreadableTasks = maps.Clone(fa.fieldsByTask), maps.Clone(fa.taskStates), maps.Clone(fa.handles), fa.unreadableTasks
 	return n
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/core"
 	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/core/lifecycle"
@@ -171,24 +172,20 @@ func maxRunDeadline(a *api.Allocation) time.Time {
 	return created.Add(*limit)
 }
 
-// taskStore implements taskrunner.TaskRecordStore for one task. If its store is nil, it discards the records.
+// taskStore implements taskrunner.TaskRecordStore for one task.
 type taskStore struct {
 	store         core.Store
 	allocID, task string
 }
 
-func nopWaitFunc() error { return nil }
-
 func (s taskStore) PutTaskState(state *api.TaskState, durability state.Durability) state.WaitDurableFunc {
-	if s.store == nil {
-		return nopWaitFunc
-	}
 	return s.store.PutTaskState(s.allocID, s.task, state, durability)
 }
 
+func (s taskStore) TaskHandle(startID string) (*driver.Handle, error) {
+	return s.store.TaskHandle(s.allocID, s.task, startID)
+}
+
 func (s taskStore) PutBothRecords(fields record.Fields, state *api.TaskState, durability state.Durability) state.WaitDurableFunc {
-	if s.store == nil {
-		return nopWaitFunc
-	}
 	return s.store.PutTask(s.allocID, s.task, fields, state, durability)
 }

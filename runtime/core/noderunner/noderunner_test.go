@@ -25,11 +25,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/core/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
+	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/core/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/builtinhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/services/servicestest"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 func newAssignment(id string, index uint64) Assignment {
@@ -236,6 +238,19 @@ func newMachine(root string, collector builtinhooks.LogCollector) *builtinhooks.
 	return builtinhooks.NewMachine(builtinhooks.MachineConfig{AllocDirRoot: root, LogCollector: collector, Services: new(servicestest.Registry)})
 }
 
+// discardStore is a store that keeps no record.
+type discardStore struct{}
+
+func (discardStore) PutTaskState(string, string, *api.TaskState, state.Durability) state.WaitDurableFunc {
+	return func() error { return nil }
+}
+
+func (discardStore) PutTask(string, string, record.Fields, *api.TaskState, state.Durability) state.WaitDurableFunc {
+	return func() error { return nil }
+}
+
+func (discardStore) TaskHandle(string, string, string) (*driver.Handle, error) { return nil, nil }
+
 func startRunnerWith(t *testing.T, c allocrunner.Config, collector builtinhooks.LogCollector, gc GCLimits, wanted ...Assignment) (*Runner, *fakeSource, string) {
 	t.Helper()
 	root := t.TempDir()
@@ -247,7 +262,7 @@ func startRunnerWith(t *testing.T, c allocrunner.Config, collector builtinhooks.
 			}
 		}
 	}
-	c.Machine, c.EncodeTaskConfig, c.Logger = newMachine(root, collector), block.EncodeConfig, hclog.NewNullLogger()
+	c.Store, c.Machine, c.EncodeTaskConfig, c.Logger = discardStore{}, newMachine(root, collector), block.EncodeConfig, hclog.NewNullLogger()
 	r := New(Config{
 		Source:              source,
 		AllocRunnerTemplate: c,
@@ -637,7 +652,7 @@ func TestRunnersAreBuiltWithoutTheLock(t *testing.T) {
 	r = New(Config{
 		Source: source,
 		AllocRunnerTemplate: allocrunner.Config{
-			Drivers: blockingDrivers{}, Machine: newMachine(t.TempDir(), failingLogs{}), Logger: hclog.NewNullLogger(),
+			Drivers: blockingDrivers{}, Store: discardStore{}, Machine: newMachine(t.TempDir(), failingLogs{}), Logger: hclog.NewNullLogger(),
 		},
 		NodeForTasks: func() taskenv.Node {
 			built++

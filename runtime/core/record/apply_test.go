@@ -23,6 +23,7 @@ var facts = []Fact{
 	HookDataStored{"h", map[string]string{"a": "3"}},
 	StartChosen{searchTime, "new"},
 	Started{Now: searchTime, Handle: &driver.Handle{Version: 2}},
+	HandleStored{&driver.Handle{Config: &driver.TaskConfig{ID: "a"}}},
 	StartFailed{searchTime, "no"},
 	NothingExecuted{},
 	Adopted{Handle: &driver.Handle{Version: 3}},

@@ -60,6 +60,9 @@ type (
 		Unrecoverable bool
 	}
 
+	// HandleStored means the store has the start's handle, so the record keeps it only without its secrets.
+	HandleStored struct{ WithoutSecrets *driver.Handle }
+
 	// StartFailed means an attempt to start the task has failed.
 	StartFailed struct {
 		Now   time.Time
@@ -253,6 +256,12 @@ func (f Started) apply(d *draft) {
 	d.setState(f.Now, model.TaskRunning)
 	d.addEvent(f.Now, model.EventStarted())
 	d.put(Grouped)
+}
+
+func (f HandleStored) apply(d *draft) {
+	if d.fields.Handle != nil && d.fields.HandleStartID() == f.WithoutSecrets.Config.ID {
+		d.fields.Handle = f.WithoutSecrets
+	}
 }
 
 func (f StartFailed) apply(d *draft) {

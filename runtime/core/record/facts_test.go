@@ -589,3 +589,19 @@ func TestUnusedStartDropped(t *testing.T) {
 		}
 	}
 }
+
+// Only the handle of the same start is replaced, and without a put.
+func TestHandleStored(t *testing.T) {
+	full := &driver.Handle{Config: &driver.TaskConfig{ID: "a", Env: map[string]string{"A": "b"}}}
+	r := Record{fields: Fields{StartID: "a", Handle: full}, status: &api.TaskState{State: model.TaskRunning}}
+	for _, id := range []string{"other", "a"} {
+		without := &driver.Handle{Config: &driver.TaskConfig{ID: id}}
+		got, change := Apply(r, HandleStored{without})
+		if (got.fields.Handle == without) != (id == "a") || change.Applied() {
+			t.Errorf("%s: handle %+v, change %+v", id, got.fields.Handle, change)
+		}
+	}
+	if got, _ := Apply(Record{status: r.status}, HandleStored{full}); got.fields.Handle != nil {
+		t.Errorf("without a start: handle %+v", got.fields.Handle)
+	}
+}

@@ -64,12 +64,14 @@ type AwaitExitWithoutDriverFunc func(ctx context.Context, driverName string, han
 // Access is how a task runner reaches its driver. The fields are set once, before the first call. The methods may be
 // called concurrently.
 type Access struct {
-	DriverName   string
-	Dispense     DispenseFunc               // each error is a *driver.UnavailableError, see WithUnavailableErrors
-	Timeline     timeline.Recorder          // records the calls; the zero value records nothing
-	Plugins      *Plugins                   // records which plugin process has each of the driver's tasks; may be nil
-	AwaitExit    AwaitExitWithoutDriverFunc // used during outages of drivers with host processes as tasks; may be nil
-	ReportOutage func(error)                // called once per outage that delays a start; may be nil
+	DriverName string
+	Dispense   DispenseFunc      // each error is a *driver.UnavailableError, see WithUnavailableErrors
+	Timeline   timeline.Recorder // records the calls; the zero value records nothing
+	// CompleteHandle returns a start's handle with the secrets that [Process.Handle] does not have; nil if it has all. It may be nil.
+	CompleteHandle func(startID string) *driver.Handle
+	Plugins        *Plugins                   // records which plugin process has each of the driver's tasks; may be nil
+	AwaitExit      AwaitExitWithoutDriverFunc // used during outages of drivers with host processes as tasks; may be nil
+	ReportOutage   func(error)                // called once per outage that delays a start; may be nil
 }
 
 // AwaitDriver returns the driver, or an error that is not temporary. It blocks while the driver is unavailable.

@@ -1,6 +1,7 @@
 package taskdriver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +18,7 @@ import (
 // exited: a late call fails in the driver and never affects the next start, which has another id. The exported fields
 // must be set before StartWatch.
 type Process struct {
-	Handle                   *driver.Handle
+	Handle                   *driver.Handle          // may be without secrets; see Access.CompleteHandle
 	Network                  *driver.NetworkOverride // nil unless the driver returned an address
 	OnOutage                 func(error)             // called once per driver outage; may be nil
 	OnOutageEnd              func()                  // called when a driver outage ends; may be nil
@@ -106,11 +107,15 @@ func (p *Process) RecoverTask(ctx context.Context) (driver.Driver, error) {
 // recoverOrInspect calls RecoverTask, or InspectTask if the task cannot be recovered. It returns nil if the plugin
 // process has the task.
 func (p *Process) recoverOrInspect(ctx context.Context, d driver.Driver) error {
-	if !p.Unrecoverable {
-		return p.access.recordCallsOf(d).RecoverTask(ctx, p.Handle)
+	if p.Unrecoverable {
+		_, err := d.InspectTask(ctx, p.ID())
+		return err
 	}
-	_, err := d.InspectTask(ctx, p.ID())
-	return err
+	handle := p.Handle
+	if p.access.CompleteHandle != nil {
+		handle = cmp.Or(p.access.CompleteHandle(p.ID()), handle)
+	}
+	return p.access.recordCallsOf(d).RecoverTask(ctx, handle)
 }
 
 // inconclusiveRecoveryError wraps a RecoverTask error that leaves open whether the task still exists.

@@ -156,6 +156,22 @@ func (d *disk) PutBothRecords(fields record.Fields, status *api.TaskState, durab
 	return d.put(put{&fields, status, durability})
 }
 
+func (d *disk) TaskHandle(startID string) (*driver.Handle, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, p := range d.puts {
+		if p.fields == nil {
+			continue
+		}
+		for id, h := range p.fields.Handles() {
+			if id == startID {
+				return h, nil
+			}
+		}
+	}
+	return nil, nil
+}
+
 func (d *disk) put(p put) state.WaitDurableFunc {
 	d.mu.Lock()
 	defer d.mu.Unlock()

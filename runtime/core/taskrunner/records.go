@@ -30,6 +30,9 @@ import (
 type TaskRecordStore interface {
 	PutTaskState(*api.TaskState, state.Durability) state.WaitDurableFunc
 	PutBothRecords(record.Fields, *api.TaskState, state.Durability) state.WaitDurableFunc
+
+	// TaskHandle returns a stored start's handle with its secrets; nil if there is none. See [core.Store].
+	TaskHandle(startID string) (*driver.Handle, error)
 }
 
 // taskRecords holds a task's record, and stores it. Its methods may be called from any goroutine.
@@ -71,6 +74,23 @@ func (r *taskRecords) current() record.Record {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.record
+}
+
+// completeHandle returns a start's handle with its secrets, or nil if the store does not have it.
+func (r *taskRecords) completeHandle(startID string) *driver.Handle {
+	stored, err := r.store.TaskHandle(startID)
+	if err != nil {
+		r.logger.Error("handle of task lost, its driver may not recover it", "task_id", startID, "error", err)
+	}
+	if stored == nil { // the put has failed, so the record still has the secrets
+		fields := r.fields()
+		for id, h := range fields.Handles() {
+			if id == startID {
+				return h
+			}
+		}
+	}
+	return stored
 }
 
 // fields returns the record's content beside the task's state.

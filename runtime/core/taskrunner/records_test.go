@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/core/record"
 	"github.com/nomad-lite/nomad-lite/runtime/core/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
@@ -28,6 +29,8 @@ func (s *slowStore) PutTaskState(*api.TaskState, state.Durability) state.WaitDur
 func (s *slowStore) PutBothRecords(record.Fields, *api.TaskState, state.Durability) state.WaitDurableFunc {
 	return s.PutTaskState(nil, 0)
 }
+
+func (s *slowStore) TaskHandle(string) (*driver.Handle, error) { return nil, nil }
 
 // When an earlier put succeeds late, the retries of a failed later put continue.
 func TestSuccessOfAnEarlierPutEndsNoRetry(t *testing.T) {

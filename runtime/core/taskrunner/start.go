@@ -15,6 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/taskdriver"
 	"github.com/nomad-lite/nomad-lite/runtime/core/tasksteps"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // fileTimeLag is how far file times, compared with the last start, may lag behind the clock: one kernel tick.
@@ -204,14 +205,21 @@ func (t *taskRun) setProcess(handle *driver.Handle, network *driver.NetworkOverr
 	t.process, t.recovered = t.driver.NewProcess(handle, network), false
 }
 
-// storeHandle stores the handle together with the task state running, and watches the process.
+// storeHandle stores the handle together with the task state running, and watches the process. From then on only the store has the
+// environment: a task has 5 KB of it, which the agent needs only if the plugin process dies.
 func (t *taskRun) storeHandle() tasksteps.Result {
 	p := t.process
+	handle := handleWithoutDriverConfig(p.Handle)
+	p.Handle = state.HandleWithoutSecrets(handle)
 	t.requests.setStartedProcess(p)
 	t.logger.Info("task started", "task_id", p.ID())
 	point := failpoint.EnterStep(failpoint.StepHandleStored)
-	t.records.commit(record.Started{Now: time.Now(), Handle: handleWithoutDriverConfig(p.Handle), Network: p.Network, Unrecoverable: p.Unrecoverable})
+	_, err := t.records.commitOrError(record.Started{Now: time.Now(), Handle: handle, Network: p.Network, Unrecoverable: p.Unrecoverable})
 	point.Leave()
+	if err == nil {
+		t.records.commit(record.HandleStored{WithoutSecrets: p.Handle})
+	}
+	t.start.config = nil
 	t.startWatch()
 	return tasksteps.Done
 }

@@ -118,7 +118,7 @@ func New(c Config) *Runner {
 	r.requests = newTaskRequests(r.records, c.Task, c.TaskDir)
 	r.driver = &taskdriver.Access{
 		DriverName: c.Task.Driver, Dispense: taskdriver.WithUnavailableErrors(c.DispenseDriver), Timeline: c.Timeline,
-		Plugins: c.RecoveryTracker.ForDriver(c.Task.Driver), AwaitExit: c.AwaitExitWithoutDriver,
+		Plugins: c.RecoveryTracker.ForDriver(c.Task.Driver), AwaitExit: c.AwaitExitWithoutDriver, CompleteHandle: r.records.completeHandle,
 		ReportOutage: func(err error) { r.records.emitEvent(model.EventWaitingForDriver(err.Error())) },
 	}
 	r.hooks = &taskHooks{dir: c.TaskDir, records: r.records, requests: r.requests, callLimits: c.HookCallLimits}

@@ -277,6 +277,9 @@ func (c *Cleaner) destroyTasksOfOrphan(ctx context.Context, drivers driverSource
 			starts = []record.PendingDestroy{{StartID: o.allocID + "/" + task + "/" + driver.WildcardStart}}
 		}
 		for _, start := range starts {
+			if handle, err := records.TaskHandle(o.allocID, task, start.StartID); err == nil && handle != nil {
+				start.Handle = handle
+			}
 			errs = append(errs, c.destroyTaskStartInAllDrivers(ctx, drivers, start))
 		}
 	}
