@@ -27,12 +27,12 @@ func newUserPool(s *store.Store, ids idrange.Range, logger hclog.Logger) *users.
 			continue
 		}
 		for _, task := range snapshot.TaskNamesWithLocalRecords(allocID) {
-			local, _, err := snapshot.TaskFields(allocID, task)
+			data, err := snapshot.TaskHookData(allocID, task, hooks.WorkloadUserHookName)
 			if err != nil {
 				logger.Warn("another task may get the user id of this task", "alloc_id", allocID, "task", task, "error", err)
 				continue
 			}
-			if id := hooks.StoredWorkloadUserID(local.HookStateByName[hooks.WorkloadUserHookName].Data); id != 0 {
+			if id := hooks.StoredWorkloadUserID(data); id != 0 {
 				pool.RestoreUnlessTaken(users.Task{AllocID: allocID, Name: task}, id)
 			}
 		}

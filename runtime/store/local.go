@@ -201,14 +201,33 @@ func (r Reader) hasLocalRecords(allocID string) bool {
 // TaskFields returns the fields that PutTask has stored, and false if none was stored. Handles are without their secrets: see
 // TaskHandle. A handle that is missing or unreadable is nil: the start's id remains, by which the driver finds the task.
 func (r Reader) TaskFields(allocID, task string) (fields record.Fields, exists bool, err error) {
-	var record state.TaskRecord
-	var secrets state.TaskSecrets
-	exists, err = r.readLocalRecord(taskLocalsTable, allocID+"\x00"+task, &record, &secrets)
-	record.JoinSecrets(secrets)
+	record, exists, err := r.readTaskRecord(allocID, task)
 	return record.Fields(func(startID string) *driver.Handle {
 		handle, _ := r.readTaskHandle(allocID, task, startID, nil) // an unreadable handle is quarantined and reported
 		return handle.Handle()
 	}), exists, err
+}
+
+// TaskHookData returns the data of a task's hook that PutTask has stored, nil if there is none.
+func (r Reader) TaskHookData(allocID, task, hook string) (map[string]string, error) {
+	record, _, err := r.readTaskRecord(allocID, task)
+	if h := record.HookRecordByName[hook]; h != nil {
+		return h.Data, err
+	}
+	return nil, err
+}
+
+// HasTaskFields reports whether PutTask has stored fields that are readable.
+func (r Reader) HasTaskFields(allocID, task string) bool {
+	_, exists, err := r.readTaskRecord(allocID, task)
+	return exists && err == nil
+}
+
+func (r Reader) readTaskRecord(allocID, task string) (record state.TaskRecord, exists bool, err error) {
+	var secrets state.TaskSecrets
+	exists, err = r.readLocalRecord(taskLocalsTable, allocID+"\x00"+task, &record, &secrets)
+	record.JoinSecrets(secrets)
+	return record, exists, err
 }
 
 // TaskHandle returns a start's handle that PutTask has stored, nil if there is none.

@@ -238,7 +238,7 @@ func runningTasksWithoutRecord(r store.Reader, alloc *api.Allocation) (names []s
 		if task.State != model.TaskRunning {
 			continue
 		}
-		if _, found, err := r.TaskFields(alloc.ID, name); !found || err != nil {
+		if !r.HasTaskFields(alloc.ID, name) {
 			names = append(names, name)
 		}
 	}
