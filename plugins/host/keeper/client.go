@@ -390,46 +390,60 @@ func (c *Client) waitForConnOrProcessEnd(ctx context.Context, p osprocess.ID) (*
 // end is closed. A socket that listens is always unused. Its connections wait for the next agent while no agent is
 // connected; after two seconds the keeper resets them.
 func (c *Client) StoreFD(ctx context.Context, key string, f *os.File) error {
-	return c.storeFD(ctx, key, f, false)
+	return c.StoreFDs(ctx, map[string]*os.File{key: f}, false)
 }
 
 // StoreFDDrainedWithoutAgent stores the read end of a plugin's stdout or stderr like StoreFD. While no agent is
 // connected, the keeper reads and discards the output, so that the plugin never blocks.
 // While an agent is connected, the agent must read.
 func (c *Client) StoreFDDrainedWithoutAgent(ctx context.Context, key string, f *os.File) error {
-	return c.storeFD(ctx, key, f, true)
+	return c.StoreFDs(ctx, map[string]*os.File{key: f}, true)
 }
 
-func (c *Client) storeFD(ctx context.Context, key string, f *os.File, drainWithoutAgent bool) error {
-	own, err := keeperwire.DuplicateFile(f)
-	if err != nil {
-		return fmt.Errorf("hold %q: %w", key, err)
+// StoreFDs is StoreFD, or if drainWithoutAgent is true StoreFDDrainedWithoutAgent, for up to keeperwire.MaxMessageFDs files. It
+// sends one request: the keeper stores all of the files, or none.
+func (c *Client) StoreFDs(ctx context.Context, fileByKey map[string]*os.File, drainWithoutAgent bool) error {
+	keys := slices.Sorted(maps.Keys(fileByKey))
+	copies := make([]fdCopy, len(keys))
+	for i, key := range keys {
+		fd, err := keeperwire.DuplicateFile(fileByKey[key])
+		if err != nil {
+			for _, own := range copies[:i] {
+				unix.Close(own.fd)
+			}
+			return fmt.Errorf("hold %q: %w", key, err)
+		}
+		copies[i] = fdCopy{fd, drainWithoutAgent}
 	}
-	fd, err := keeperwire.DuplicateFD(own)
-	if err != nil {
-		unix.Close(own)
-		return fmt.Errorf("hold %q: %w", key, err)
-	}
-	defer unix.Close(fd)
 
-	// The copy is recorded before the request: if the keeper dies during the request, the
-	// client stores the copy in the next keeper.
+	// The copies are recorded before the request: if the keeper dies during the request, the
+	// client stores the copies in the next keeper.
 	c.mu.Lock()
-	if old, ok := c.fdCopyByKey[key]; ok {
-		unix.Close(old.fd)
+	for i, key := range keys {
+		if old, ok := c.fdCopyByKey[key]; ok {
+			unix.Close(old.fd)
+		}
+		c.fdCopyByKey[key] = copies[i]
 	}
-	c.fdCopyByKey[key] = fdCopy{own, drainWithoutAgent}
 	c.mu.Unlock()
 
-	_, err = c.retryIdempotentCall(ctx, &keeperwire.Request{Op: keeperwire.OpStoreFD, Keys: []string{key}, DrainWithoutAgent: []bool{drainWithoutAgent}}, fd)
+	err := errConnDown
+	for errors.Is(err, errConnDown) {
+		var l *clientConn
+		if l, err = c.conns.WaitForConn(ctx); err == nil {
+			err = c.storeFDsInKeeper(ctx, l, keys)
+		}
+	}
 	if err != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.fdCopyByKey[key].fd == own {
-			unix.Close(own)
-			delete(c.fdCopyByKey, key)
+		for i, key := range keys {
+			if c.fdCopyByKey[key] == copies[i] {
+				unix.Close(copies[i].fd)
+				delete(c.fdCopyByKey, key)
+			}
 		}
-		return fmt.Errorf("hold %q: %w", key, err)
+		return fmt.Errorf("hold %q: %w", keys, err)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
@@ -55,5 +56,59 @@ func TestAgentWithoutDescriptorsKeepsKeeper(t *testing.T) {
 				f.Close()
 			}
 		})
+	}
+}
+
+// countRequests returns how many requests the keeper got on the current connection, with this one.
+func countRequests(t *testing.T, c *Client) (n uint64) {
+	t.Helper()
+	l, err := c.conns.WaitForConn(t.Context())
+	if err == nil {
+		_, err = l.Call(t.Context(), func(id uint64) error {
+			n = id
+			return l.conn.Send(&keeperwire.Request{ID: id, Op: keeperwire.OpListFDs})
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestStoreFDsStoresAllOrNoneWithOneRequest(t *testing.T) {
+	c := startClient(t, Config{Ephemeral: true})
+	first, _ := newPipe(t)
+	second, _ := newPipe(t)
+	files := map[string]*os.File{"a": first, "b": second}
+	failed, succeeded := 0, 0
+	for free := range 8 {
+		before := countRequests(t, c)
+		restore := processtest.LimitDescriptors(t, free)
+		err := c.StoreFDs(t.Context(), files, false)
+		restore()
+		requests := countRequests(t, c) - before - 1
+		var want []string
+		if err == nil {
+			succeeded++
+			want = []string{"a", "b"}
+			if requests != 1 {
+				t.Errorf("%d descriptors: %d requests, want 1", free, requests)
+			}
+		} else {
+			failed++
+		}
+		got := c.StoredFDKeys()
+		slices.Sort(got)
+		if inKeeper, fetchErr := c.FetchStoredFDKeys(t.Context()); fetchErr != nil || !slices.Equal(got, want) || !slices.Equal(inKeeper, want) {
+			t.Errorf("%d descriptors: %v; the client has %q, the keeper %q, %v; want %q", free, err, got, inKeeper, fetchErr, want)
+		}
+		for key := range files {
+			if err := c.RemoveFD(t.Context(), key); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if failed == 0 || succeeded == 0 {
+		t.Errorf("%d attempts failed, %d succeeded: the test proves nothing", failed, succeeded)
 	}
 }
