@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -56,7 +58,7 @@ func processDescriptorLimit() int {
 // keeperClient has the *keeper.Client methods for a CollectorClient.
 type keeperClient interface {
 	Spawn(context.Context, keeper.Command) (osprocess.ID, error)
-	StoreFD(ctx context.Context, key string, f *os.File) error
+	StoreFDs(ctx context.Context, fileByKey map[string]*os.File, drainWithoutAgent bool) error
 	DuplicateStoredFD(key string) (*os.File, error)
 	RemoveFD(ctx context.Context, key string) error
 	AdoptProcessOfEarlierKeeper(context.Context, osprocess.ID) error
@@ -266,17 +268,28 @@ func (c *CollectorClient) Start(ctx context.Context, task Task) (stdoutFIFO, std
 	t.logDirFD, t.Task = dir, task
 	c.mu.Unlock()
 
-	// The streams start in parallel, so that their round trips overlap.
-	var wg sync.WaitGroup
-	var paths [len(bothStreams)]string
-	var errs [len(bothStreams)]error
-	for i, s := range bothStreams {
-		k := collectorwire.StreamKey{AllocID: task.AllocID, Task: task.Name, Stream: s}
-		paths[i] = task.fifoPath(s)
-		wg.Go(func() { errs[i] = c.startStream(ctx, t, alloc, k, task.AlreadyRunning) })
+	fifos, err := c.ensureFIFOs(ctx, alloc, task)
+	defer closeFIFOs(fifos)
+	if err != nil {
+		return "", "", wrap(err)
 	}
-	wg.Wait()
-	if err := errors.Join(errs[:]...); err != nil {
+	c.mu.Lock()
+	clear(t.stoppedStreamsWithWriter)
+	for _, s := range bothStreams {
+		if st := c.progressByStream[task.streamKey(s)]; st == nil || st.ended {
+			c.progressByStream[task.streamKey(s)] = &streamProgress{newestFileIndex: -1, changed: make(chan struct{})}
+			close(c.streamAdded)
+			c.streamAdded = make(chan struct{})
+		}
+	}
+	c.mu.Unlock()
+	for err = errDisconnected; errors.Is(err, errDisconnected); {
+		var l *processConn
+		if l, err = c.processConns.WaitForConn(ctx); err == nil {
+			err = c.handOverStreams(ctx, l, t, fifos)
+		}
+	}
+	if err != nil {
 		return "", "", wrap(err)
 	}
 	c.mu.Lock()
@@ -284,44 +297,18 @@ func (c *CollectorClient) Start(ctx context.Context, task Task) (stdoutFIFO, std
 	for _, s := range bothStreams {
 		// A follower that subscribed before the process had the stream gets no reply, so it is woken
 		// here.
-		if st := c.progressByStream[collectorwire.StreamKey{AllocID: task.AllocID, Task: task.Name, Stream: s}]; st != nil {
+		if st := c.progressByStream[task.streamKey(s)]; st != nil {
 			st.wakeFollowers()
 		}
 	}
-	return paths[0], paths[1], nil
-}
-
-// startStream makes a stream's FIFO and sends the stream to the collector process. It waits until a process is connected.
-func (c *CollectorClient) startStream(ctx context.Context, t *collectedTask, allocDirFD int, k collectorwire.StreamKey, taskRunning bool) error {
-	fifo, err := c.ensureFIFO(ctx, allocDirFD, k, taskRunning)
-	if err != nil {
-		return err
-	}
-	defer fifo.Close()
-	c.mu.Lock()
-	delete(t.stoppedStreamsWithWriter, k.Stream)
-	if st := c.progressByStream[k]; st == nil || st.ended {
-		c.progressByStream[k] = &streamProgress{newestFileIndex: -1, changed: make(chan struct{})}
-		close(c.streamAdded)
-		c.streamAdded = make(chan struct{})
-	}
-	c.mu.Unlock()
-	for {
-		l, err := c.processConns.WaitForConn(ctx)
-		if err != nil {
-			return err
-		}
-		if err := c.handOverStream(ctx, l, t, k, fifo); !errors.Is(err, errDisconnected) {
-			return err
-		}
-	}
+	return task.fifoPath(Stdout), task.fifoPath(Stderr), nil
 }
 
 // getOrAddTaskIfDescriptorsFree returns a task's record. It adds a record if enough descriptors are free, or if the task's
 // descriptors are already open since an earlier agent. Otherwise it returns a TooManyTasksError.
 func (c *CollectorClient) getOrAddTaskIfDescriptorsFree(task Task) (*collectedTask, error) {
 	has := false
-	if f, err := c.conf.Keeper.DuplicateStoredFD(collectorwire.StreamKey{AllocID: task.AllocID, Task: task.Name, Stream: Stdout}.KeeperFDKey()); err == nil {
+	if f, err := c.conf.Keeper.DuplicateStoredFD(task.streamKey(Stdout).KeeperFDKey()); err == nil {
 		f.Close()
 		has = true
 	}
@@ -355,47 +342,59 @@ func (c *CollectorClient) signalIfTaskCountLocked(count int) {
 	wait.Notify(c.hasTasksChanged)
 }
 
-// ensureFIFO returns the FIFO, and makes sure that it exists in the allocation's directory and is held by the keeper.
+// ensureFIFOs returns a task's FIFOs, and makes sure that they exist in the allocation's directory and are held by the keeper. The
+// caller closes the files, also after an error.
 //
 // A running task keeps the keeper's FIFO, even if the FIFO is no longer in the directory: if its last reader closed it, SIGPIPE
 // would kill the task. The next task start makes a new FIFO.
-func (c *CollectorClient) ensureFIFO(ctx context.Context, allocDirFD int, k collectorwire.StreamKey, taskRunning bool) (*os.File, error) {
-	f, err := c.conf.Keeper.DuplicateStoredFD(k.KeeperFDKey())
-	if err == nil {
-		if isNameOfOpenFile(allocDirFD, k.FIFOName(), int(f.Fd())) {
-			return f, nil
+func (c *CollectorClient) ensureFIFOs(ctx context.Context, allocDirFD int, task Task) (fifos map[Stream]*os.File, err error) {
+	fifos = make(map[Stream]*os.File)
+	unstored := make(map[string]*os.File)
+	for _, s := range bothStreams {
+		k := task.streamKey(s)
+		f, err := c.conf.Keeper.DuplicateStoredFD(k.KeeperFDKey())
+		if err == nil {
+			exists := isNameOfOpenFile(allocDirFD, k.FIFOName(), int(f.Fd()))
+			if !exists {
+				c.conf.Logger.Warn("FIFO was removed or replaced, only a running task keeps it", "alloc_id", k.AllocID, "task", k.Task, "file", k.FIFOName(), "running", task.AlreadyRunning)
+			}
+			if exists || task.AlreadyRunning {
+				fifos[s] = f
+				continue
+			}
+			f.Close()
+		} else if !errors.Is(err, keeper.ErrFDNotStored) {
+			return fifos, err
 		}
-		if taskRunning {
-			c.conf.Logger.Warn("FIFO was removed or replaced, the running task keeps the former one", "alloc_id", k.AllocID, "task", k.Task, "file", k.FIFOName())
-			return f, nil
+		fd, err := openOrMakeFIFOReader(allocDirFD, k.FIFOName())
+		if err != nil {
+			return fifos, err
 		}
-		f.Close()
-		c.conf.Logger.Warn("FIFO was replaced, making a new one", "alloc_id", k.AllocID, "task", k.Task, "file", k.FIFOName())
-	} else if !errors.Is(err, keeper.ErrFDNotStored) {
-		return nil, err
+		fifos[s] = os.NewFile(uintptr(fd), k.FIFOName())
+		unstored[k.KeeperFDKey()] = fifos[s]
 	}
-	fd, err := openOrMakeFIFOReader(allocDirFD, k.FIFOName())
-	if err != nil {
-		return nil, err
+	if len(unstored) == 0 {
+		return fifos, nil
 	}
-	// The descriptor is blocking, so that Go's poller ignores it: the poller would wake this process for
-	// each line. The collector process splices with SPLICE_F_NONBLOCK instead.
-	if err := unix.SetNonblock(fd, false); err != nil {
-		unix.Close(fd)
-		return nil, err
-	}
-	fifo := os.NewFile(uintptr(fd), k.FIFOName())
-	if err := c.conf.Keeper.StoreFD(ctx, k.KeeperFDKey(), fifo); err != nil {
-		fifo.Close()
-		return nil, err
-	}
-	return fifo, nil
+	return fifos, c.conf.Keeper.StoreFDs(ctx, unstored, false)
 }
 
-// handOverStream sends one stream to the collector process. It may do so again for a stream already there.
-func (c *CollectorClient) handOverStream(ctx context.Context, l *processConn, t *collectedTask, k collectorwire.StreamKey, fifo *os.File) error {
+func closeFIFOs(fifos map[Stream]*os.File) {
+	for _, fifo := range fifos {
+		fifo.Close()
+	}
+}
+
+// handOverStreams sends the collector process those streams of a task that have an element in fifos. It may do so again for a
+// stream already there.
+func (c *CollectorClient) handOverStreams(ctx context.Context, l *processConn, t *collectedTask, fifos map[Stream]*os.File) error {
+	var fds []int
 	c.mu.Lock()
-	limits := t.limits(k.Stream)
+	m := &collectorwire.Message{Op: collectorwire.OpStart, StreamKey: t.streamKey(""), Limits: make(map[Stream]StreamLimits)}
+	for _, s := range slices.Sorted(maps.Keys(fifos)) {
+		m.Limits[s] = t.limits(s)
+		fds = append(fds, int(fifos[s].Fd()))
+	}
 	dir, err := -1, error(nil)
 	if t.logDirFD >= 0 {
 		dir, err = unix.FcntlInt(uintptr(t.logDirFD), unix.F_DUPFD_CLOEXEC, 3)
@@ -405,10 +404,10 @@ func (c *CollectorClient) handOverStream(ctx context.Context, l *processConn, t 
 		return fmt.Errorf("duplicate descriptor: %w", err)
 	}
 	if dir < 0 {
-		return nil // the task was stopped while its stream was handed over
+		return nil // the task was stopped while its streams were handed over
 	}
 	defer unix.Close(dir)
-	_, err = l.call(ctx, &collectorwire.Message{Op: collectorwire.OpStart, StreamKey: k, Limits: limits}, int(fifo.Fd()), dir)
+	_, err = l.call(ctx, m, append(fds, dir)...)
 	return err
 }
 
@@ -495,7 +494,7 @@ func (c *CollectorClient) findLeftoverOfEarlierAgent(task Task) (leftoverState, 
 		defer unix.Close(dir)
 	}
 	for _, s := range bothStreams {
-		k := collectorwire.StreamKey{AllocID: task.AllocID, Task: task.Name, Stream: s}
+		k := task.streamKey(s)
 		if err == nil && existsAt(alloc, k.FIFOName()) {
 			return leftoverFIFO, nil
 		}

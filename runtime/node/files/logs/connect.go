@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -129,7 +131,7 @@ func (c *CollectorClient) connectAndHandOverStreams(ctx context.Context, maySpaw
 	c.descriptorLimit = limit
 	c.notifyDescriptorsFreedLocked() // the process can have a higher limit than the previous one had
 	c.mu.Unlock()
-	if err := c.handOverStreams(ctx, l); err != nil {
+	if err := c.handOverAllTasks(ctx, l); err != nil {
 		l.close()
 		return nil, err
 	}
@@ -149,46 +151,60 @@ func raiseDescriptorLimit(p osprocess.ID, conf Config) (commonLimit int) {
 	return int(min(uint64(conf.MaxDescriptorsPerProcess), limit))
 }
 
-// handOverStreams sends all streams to a newly connected collector process. It logs the errors for single streams, and
+// handOverAllTasks sends all tasks' streams to a newly connected collector process. It logs the errors for single tasks, and
 // returns an error only if the connection is down or ctx has ended.
-func (c *CollectorClient) handOverStreams(ctx context.Context, l *processConn) error {
+func (c *CollectorClient) handOverAllTasks(ctx context.Context, l *processConn) error {
 	c.mu.Lock()
-	tasks := make([]*collectedTask, 0, len(c.collectedTasks))
-	for _, t := range c.collectedTasks {
-		if t.logDirFD >= 0 {
-			tasks = append(tasks, t)
-		}
-	}
+	tasks := maps.Clone(c.collectedTasks)
+	maps.DeleteFunc(tasks, func(_ taskKey, t *collectedTask) bool { return t.logDirFD < 0 })
 	c.mu.Unlock()
-	for _, t := range tasks {
-		for _, s := range bothStreams {
-			c.mu.Lock()
-			k := collectorwire.StreamKey{AllocID: t.AllocID, Task: t.Name, Stream: s}
-			wanted, open := c.progressByStream[k] != nil, t.stoppedStreamsWithWriter[s]
-			c.mu.Unlock()
-			if !wanted && !open {
-				continue
-			}
-			fifo, err := c.conf.Keeper.DuplicateStoredFD(k.KeeperFDKey())
-			if err == nil {
-				err = c.handOverStream(ctx, l, t, k, fifo)
-				fifo.Close()
-			}
-			if err == nil && open {
-				var reply *collectorwire.Message
-				if reply, err = l.call(ctx, &collectorwire.Message{Op: collectorwire.OpStop, StreamKey: k, KeepReadingWhileWriterOpen: true}); err == nil && !reply.HasWriter {
-					c.wg.Go(func() { c.removeFDOfStoppedStream(k) })
-				}
-			}
-			if errors.Is(err, errDisconnected) || ctx.Err() != nil {
-				return err
-			}
-			if err != nil && !errors.Is(err, keeper.ErrFDNotStored) {
-				c.conf.Logger.Error("output of a task is not collected", "alloc_id", k.AllocID, "task", k.Task, "error", err)
-			}
+	for k, t := range tasks {
+		err := c.handOverStoredFIFOs(ctx, l, t)
+		if errors.Is(err, errDisconnected) || ctx.Err() != nil {
+			return err
+		}
+		if err != nil {
+			c.conf.Logger.Error("output of a task is not collected", "alloc_id", k.allocID, "task", k.name, "error", err)
 		}
 	}
 	return nil
+}
+
+// handOverStoredFIFOs sends a newly connected collector process those streams of a task that the keeper holds and that have not
+// ended.
+func (c *CollectorClient) handOverStoredFIFOs(ctx context.Context, l *processConn, t *collectedTask) error {
+	c.mu.Lock()
+	task, stopped := t.Task, maps.Clone(t.stoppedStreamsWithWriter)
+	streams := slices.DeleteFunc(slices.Clone(bothStreams[:]), func(s Stream) bool { return !stopped[s] && c.progressByStream[task.streamKey(s)] == nil })
+	c.mu.Unlock()
+	fifos := make(map[Stream]*os.File)
+	defer closeFIFOs(fifos)
+	var errs []error
+	for _, s := range streams {
+		fifo, err := c.conf.Keeper.DuplicateStoredFD(task.streamKey(s).KeeperFDKey())
+		if err == nil {
+			fifos[s] = fifo
+		} else if !errors.Is(err, keeper.ErrFDNotStored) {
+			errs = append(errs, err)
+		}
+	}
+	if len(fifos) == 0 {
+		return errors.Join(errs...)
+	}
+	if err := c.handOverStreams(ctx, l, t, fifos); err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	for s := range fifos {
+		if stopped[s] {
+			k := task.streamKey(s)
+			reply, err := l.call(ctx, &collectorwire.Message{Op: collectorwire.OpStop, StreamKey: k, KeepReadingWhileWriterOpen: true})
+			if err == nil && !reply.HasWriter {
+				c.wg.Go(func() { c.removeFDOfStoppedStream(k) })
+			}
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // dialOrSpawn connects to the collector process. If maySpawn is true and no process from this build runs, it starts one.

@@ -50,6 +50,29 @@ func TestNothingIsLostWhenTheKeeperIsKilled(t *testing.T) {
 	}
 }
 
+// The agent's copies of the FIFOs are the only readers for a moment: without them, the task would die of SIGPIPE.
+func TestNothingIsLostWhenTheKeeperAndTheCollectorAreKilled(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("writes for a second while processes are killed; TestHelpersAreKilledDuringStart runs")
+	}
+	s := newFixture(t, Config{})
+	stdout, _ := s.startTask(StreamLimits{MaxFiles: 1000, MaxFileBytes: 1 << 20})
+	keeperProcess := func() osprocess.ID { return s.keeper.Status().KeeperProcess }
+	written := killWhileWriting(t, stdout, func() {
+		collector := s.collector.LastProcess()
+		killProcess(t, collector)
+		s.killAndAwaitReplacement(keeperProcess, keeperProcess())
+		awaitProcessExit(t, collector)
+		s.awaitReplacement(s.collector.LastProcess, collector)
+	})
+	s.stopTask()
+	_, b := s.readFiles(Stdout)
+	checkLines(t, b, written)
+	s.collector.Close() // an ephemeral collector exits without an agent
+	awaitProcessExit(t, s.collector.LastProcess())
+}
+
 func TestNothingIsLostWhenTheAgentAndTheCollectorAreKilled(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -128,6 +151,11 @@ func killWhileWriting(t *testing.T, path string, strike func()) (written int) {
 func (fi *fixture) killAndAwaitReplacement(now func() osprocess.ID, old osprocess.ID) {
 	fi.t.Helper()
 	killProcess(fi.t, old)
+	fi.awaitReplacement(now, old)
+}
+
+func (fi *fixture) awaitReplacement(now func() osprocess.ID, old osprocess.ID) {
+	fi.t.Helper()
 	for end := time.Now().Add(time.Minute); now() == old; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			fi.t.Fatalf("nobody replaces process %d", old.PID)
@@ -156,7 +184,13 @@ func startAgent(t *testing.T, s *fixture) agentProcess {
 // version.
 func startAgentExecutable(t *testing.T, s *fixture, program string, version ...string) agentProcess {
 	t.Helper()
-	cmd := exec.Command(program, append([]string{"agent", s.runDir, s.logDir}, version...)...)
+	return startProgramWithIDs(t, program, append([]string{"agent", s.runDir, s.logDir}, version...)...)
+}
+
+// startProgramWithIDs starts an agent, which prints the pids of its keeper and its collector process.
+func startProgramWithIDs(t *testing.T, program string, args ...string) agentProcess {
+	t.Helper()
+	cmd := exec.Command(program, args...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {

@@ -56,13 +56,13 @@ func fifoDir(logDir string) string { return filepath.Dir(filepath.Dir(filepath.C
 // there; such a driver needs their directory.
 func UncollectedOutputPaths(task Task) (stdout, stderr string) {
 	path := func(s Stream) string {
-		return filepath.Join(task.LogDir, collectorwire.StreamKey{AllocID: task.AllocID, Task: task.Name, Stream: s}.FIFOName())
+		return filepath.Join(task.LogDir, task.streamKey(s).FIFOName())
 	}
 	return path(Stdout), path(Stderr)
 }
 
 func (t Task) fifoPath(s Stream) string {
-	return filepath.Join(fifoDir(t.LogDir), collectorwire.StreamKey{AllocID: t.AllocID, Task: t.Name, Stream: s}.FIFOName())
+	return filepath.Join(fifoDir(t.LogDir), t.streamKey(s).FIFOName())
 }
 
 // existsAt reports whether a name exists in the directory dirFD.
@@ -72,7 +72,8 @@ func existsAt(dirFD int, name string) bool {
 }
 
 // openOrMakeFIFOReader opens a FIFO's read end in the directory dirFD, and makes the FIFO if it does not exist. It replaces a
-// file if the agent has not made it.
+// file if the agent has not made it. The descriptor is blocking, so that Go's poller ignores it: the poller would wake this process
+// for each line. The collector process splices with SPLICE_F_NONBLOCK instead.
 func openOrMakeFIFOReader(dirFD int, name string) (int, error) {
 	for range 10 {
 		err := unix.Mkfifoat(dirFD, name, 0o600)
@@ -84,6 +85,9 @@ func openOrMakeFIFOReader(dirFD int, name string) (int, error) {
 		if err == nil {
 			if err = checkOwnFIFO(fd); err == nil {
 				err = enableFIFOHangup(fd)
+			}
+			if err == nil {
+				err = unix.SetNonblock(fd, false)
 			}
 			if err == nil {
 				return fd, nil

@@ -64,7 +64,7 @@ func tasksOfFDKeys(keys []string) map[taskKey]bool {
 // validate rejects names that would lead out of the log directory, and limits too low for any output.
 func (t *Task) validate() error {
 	for _, s := range bothStreams {
-		if err := (collectorwire.StreamKey{AllocID: t.AllocID, Task: t.Name, Stream: s}).Validate(); err != nil {
+		if err := t.streamKey(s).Validate(); err != nil {
 			return err
 		}
 		if err := t.limits(s).Validate(); err != nil {
@@ -72,6 +72,10 @@ func (t *Task) validate() error {
 		}
 	}
 	return nil
+}
+
+func (t *Task) streamKey(s Stream) collectorwire.StreamKey {
+	return collectorwire.StreamKey{AllocID: t.AllocID, Task: t.Name, Stream: s}
 }
 
 func (t *Task) limits(s Stream) StreamLimits {

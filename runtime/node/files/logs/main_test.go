@@ -43,6 +43,8 @@ func TestMain(m *testing.M) {
 			err = writeBlocks(os.Args[2:])
 		case "agent":
 			err = agentMain(os.Args[2:])
+		case "halting-agent":
+			err = haltingAgentMain(os.Args[2:])
 		default:
 			os.Exit(runTests(m))
 		}
@@ -166,6 +168,7 @@ type fixture struct {
 	t              *testing.T
 	runDir, logDir string
 	keeper         *keeper.Client
+	wrapKeeper     func(*keeper.Client) keeperClient // nil: the CollectorClient uses keeper
 	collector      *CollectorClient
 }
 
@@ -215,6 +218,9 @@ func (fi *fixture) newCollector(conf Config, ephemeral bool) {
 		conf.Logger = hclog.New(&hclog.LoggerOptions{Output: os.Stderr, Level: hclog.Trace, TimeFormat: "05.000"})
 	}
 	conf.Keeper, conf.DataDir, conf.CollectorArgv = k, fi.runDir, []string{"nomad-lite", "log-collector"}
+	if fi.wrapKeeper != nil {
+		conf.Keeper = fi.wrapKeeper(k)
+	}
 	c, err := New(conf)
 	if err != nil {
 		fi.t.Fatal(err)

@@ -121,12 +121,17 @@ func TestHostileClients(t *testing.T) {
 		}
 	}
 	limits := StreamLimits{MaxFiles: 1, MaxFileBytes: 1}
+	start := func(task string, limits map[Stream]StreamLimits) collectorwire.Message {
+		return collectorwire.Message{Op: collectorwire.OpStart, StreamKey: collectorwire.StreamKey{AllocID: "a", Task: task}, Limits: limits}
+	}
 	for name, in := range map[string]collectorwire.Message{
 		"an operation that nobody knows":     {Op: "reboot"},
-		"a start with no FIFO":               {Op: collectorwire.OpStart, StreamKey: collectorwire.StreamKey{AllocID: "a", Task: "b", Stream: Stdout}, Limits: limits},
-		"a name that leaves the directory":   {Op: collectorwire.OpStart, StreamKey: collectorwire.StreamKey{AllocID: "a", Task: "../b", Stream: Stdout}, Limits: limits},
-		"a stream that leaves the directory": {Op: collectorwire.OpStart, StreamKey: collectorwire.StreamKey{AllocID: "a", Task: "b", Stream: "/../../c"}, Limits: limits},
-		"limits without room":                {Op: collectorwire.OpStart, StreamKey: collectorwire.StreamKey{AllocID: "a", Task: "b", Stream: Stdout}},
+		"a start with no FIFO":               start("b", map[Stream]StreamLimits{Stdout: limits}),
+		"a start without a stream":           start("b", nil),
+		"more streams than descriptors":      start("b", map[Stream]StreamLimits{Stdout: limits, Stderr: limits}),
+		"a name that leaves the directory":   start("../b", map[Stream]StreamLimits{Stdout: limits}),
+		"a stream that leaves the directory": start("b", map[Stream]StreamLimits{"/../../c": limits}),
+		"limits without room":                start("b", map[Stream]StreamLimits{Stdout: {}}),
 	} {
 		_, conn := connect()
 		if _, err := conn.ExchangeHello(t.Context(), hello); err != nil {

@@ -228,8 +228,8 @@ func TestAgentsOfAnotherVersion(t *testing.T) {
 // changed with it.
 func TestMessagesOfTheVersion(t *testing.T) {
 	want := []string{
-		"version 2",
-		"Op collectorwire.Op", "ID uint64", "Key collectorwire.StreamKey", "Limits collectorwire.StreamLimits", "GraceMillis int64", "KeepOpen bool", "HasWriter bool", "Index int64", "Offset int64",
+		"version 3",
+		"Op collectorwire.Op", "ID uint64", "Key collectorwire.StreamKey", "GraceMillis int64", "KeepOpen bool", "HasWriter bool", "Limits map[collectorwire.Stream]collectorwire.StreamLimits", "Index int64", "Offset int64",
 		"Error string", "Bytes int64", "WritingResumed bool", "Streams int", "Written int64", "Lost int64",
 		"MaxFiles int", "MaxFileSize int64",
 		"AllocID string", "Task string", "Stream collectorwire.Stream",

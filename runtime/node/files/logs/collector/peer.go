@@ -111,14 +111,10 @@ func (se *collectorServer) executeRequest(peer *agentConn, m *collectorwire.Mess
 	switch m.Op {
 	case collectorwire.OpStart:
 		se.memoryTrimmer.NotifyBusy()
-		if len(fds) != collectorwire.MaxMessageFDs {
-			reply.Error = fmt.Sprintf("%d descriptors came with a stream", len(fds))
-		} else {
-			if err := se.startStream(m, fds[0], fds[1]); err != nil {
-				reply.Error = err.Error()
-			}
-			fds = nil
+		if err := se.startStreams(m, fds); err != nil {
+			reply.Error = err.Error()
 		}
+		fds = nil
 		se.sendOrQueue(peer, reply)
 	case collectorwire.OpStop:
 		se.memoryTrimmer.NotifyBusy()

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -397,15 +399,40 @@ func (se *collectorServer) replyToStopRequests(e *serverStream, m collectorwire.
 	e.stopRequests = nil
 }
 
-// startStream adds a start request's stream. It owns both descriptors. An agent sends the same FIFO again after it has
-// reconnected, or to change the limits.
-func (se *collectorServer) startStream(m *collectorwire.Message, fifoFD, logDirFD int) error {
-	if old := se.streamByKey[m.StreamKey]; old != nil {
-		if areFDsOfSameFile(old.fifoFD, fifoFD) {
-			unix.Close(fifoFD)
+// startStreams adds a start request's streams, and owns fds. The streams share the log directory's descriptor. If a stream
+// cannot be added, the other one is.
+func (se *collectorServer) startStreams(m *collectorwire.Message, fds []int) error {
+	if len(m.Limits) == 0 || len(fds) != len(m.Limits)+1 {
+		framing.CloseAll(fds)
+		return fmt.Errorf("%d descriptors came with %d streams", len(fds), len(m.Limits))
+	}
+	logDirFD, used := fds[len(m.Limits)], false
+	var errs []error
+	for i, name := range slices.Sorted(maps.Keys(m.Limits)) {
+		key := m.StreamKey
+		key.Stream = name
+		err := se.startStream(stream{key: key, limits: m.Limits[name], fifoFD: fds[i], logDirFD: logDirFD, fileFD: -1})
+		errs, used = append(errs, err), used || err == nil
+	}
+	if !used {
+		unix.Close(logDirFD)
+	}
+	return errors.Join(errs...)
+}
+
+// startStream adds a stream. It owns the FIFO, and if it succeeds, the log directory. An agent sends the same FIFO again after
+// it has reconnected, or to change the limits.
+func (se *collectorServer) startStream(s stream) error {
+	if err := s.validate(); err != nil {
+		unix.Close(s.fifoFD)
+		return err
+	}
+	if old := se.streamByKey[s.key]; old != nil {
+		if areFDsOfSameFile(old.fifoFD, s.fifoFD) {
+			unix.Close(s.fifoFD)
 			se.closeLogDir(old)
-			se.setLogDir(old, logDirFD)
-			old.limits = m.Limits
+			old.logDirFD = s.logDirFD
+			old.limits = s.limits
 			old.closeFileIfRemoved()
 			se.replyToStopRequests(old, collectorwire.Message{Error: "started again"})
 			old.endsWhenWritersClose = false
@@ -417,32 +444,17 @@ func (se *collectorServer) startStream(m *collectorwire.Message, fifoFD, logDirF
 		}
 		se.drainAndRemoveStream(old, time.Now())
 	}
-	e := &serverStream{stream: stream{key: m.StreamKey, limits: m.Limits, fifoFD: fifoFD, fileFD: -1}}
-	se.setLogDir(e, logDirFD)
-	if err := e.validate(); err != nil {
-		se.closeStream(e)
-		return err
-	}
-	if err := se.addToEpoll(fifoFD, unix.EPOLLIN|unix.EPOLLET); err != nil {
-		se.closeStream(e)
+	if err := se.addToEpoll(s.fifoFD, unix.EPOLLIN|unix.EPOLLET); err != nil {
+		unix.Close(s.fifoFD)
 		return fmt.Errorf("watch FIFO: %w", err)
 	}
-	se.streamByKey[m.StreamKey] = e
-	se.streamByFIFOFD[int32(fifoFD)] = e
+	e := &serverStream{stream: s}
+	se.streamByKey[s.key] = e
+	se.streamByFIFOFD[int32(s.fifoFD)] = e
 	// moveOutputAndReplyToStops opens the file, so that the client does not wait for it. It also moves output already in the FIFO,
 	// for which epoll reports no event.
 	se.readyStreams[e] = true
 	return nil
-}
-
-// setLogDir sets a stream's log directory, and owns the descriptor. A task's two streams share one descriptor for their
-// directory.
-func (se *collectorServer) setLogDir(e *serverStream, logDirFD int) {
-	e.logDirFD = logDirFD
-	if other := se.otherStreamOfTask(e); other != nil && areFDsOfSameFile(other.logDirFD, logDirFD) {
-		unix.Close(logDirFD)
-		e.logDirFD = other.logDirFD
-	}
 }
 
 // closeLogDir closes a stream's log directory, unless the task's other stream shares the descriptor.
@@ -470,7 +482,7 @@ func (se *collectorServer) closeStream(e *serverStream) {
 }
 
 // validate rejects a descriptor for any file but a FIFO, and invalid keys and limits.
-func (s *serverStream) validate() error {
+func (s *stream) validate() error {
 	var st unix.Stat_t
 	if err := unix.Fstat(s.fifoFD, &st); err != nil {
 		return fmt.Errorf("look at FIFO: %w", err)

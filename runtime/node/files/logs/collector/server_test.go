@@ -3,8 +3,10 @@ package collector
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +19,8 @@ import (
 func FuzzRequests(f *testing.F) {
 	k := collectorwire.StreamKey{AllocID: "a1", Task: "web", Stream: collectorwire.Stdout}
 	for _, m := range []collectorwire.Message{
-		{Op: collectorwire.OpStart, ID: 2, StreamKey: k, Limits: collectorwire.StreamLimits{MaxFiles: 2, MaxFileBytes: 3}},
+		{Op: collectorwire.OpStart, ID: 2, StreamKey: k, Limits: map[collectorwire.Stream]collectorwire.StreamLimits{collectorwire.Stdout: {MaxFiles: 2, MaxFileBytes: 3}}},
+		{Op: collectorwire.OpStart, ID: 2, StreamKey: k, Limits: map[collectorwire.Stream]collectorwire.StreamLimits{collectorwire.Stdout: {MaxFiles: 2, MaxFileBytes: 3}, collectorwire.Stderr: {}}},
 		{Op: collectorwire.OpStop, ID: 3, StreamKey: k, GraceMillis: 5}, {Op: collectorwire.OpSubscribe, StreamKey: k, FileIndex: 1, FileOffset: 2}, {Op: collectorwire.OpReply, ID: 1},
 	} {
 		b, err := json.Marshal(m)
@@ -50,18 +53,25 @@ func FuzzRequests(f *testing.F) {
 				continue
 			}
 			m.StreamKey.Task = "web" // one task name avoids thousands of files in one directory
-			m.Limits.MaxFiles = min(m.Limits.MaxFiles, 4)
-			fifo := make([]int, 2)
-			if err := unix.Pipe2(fifo, unix.O_CLOEXEC); err != nil {
-				t.Fatal(err)
+			for stream, limits := range m.Limits {
+				limits.MaxFiles = min(limits.MaxFiles, 4)
+				m.Limits[stream] = limits
 			}
-			_, _ = unix.Write(fifo[1], b[:min(len(b), 4096)])
-			unix.Close(fifo[1])
+			var fds []int
+			for range min(max(len(m.Limits), 1), collectorwire.MaxMessageFDs-1) {
+				fifo := make([]int, 2)
+				if err := unix.Pipe2(fifo, unix.O_CLOEXEC); err != nil {
+					t.Fatal(err)
+				}
+				_, _ = unix.Write(fifo[1], b[:min(len(b), 4096)])
+				unix.Close(fifo[1])
+				fds = append(fds, fifo[0])
+			}
 			d, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
-			p.executeRequest(client, m, []int{fifo[0], d})
+			p.executeRequest(client, m, append(fds, d))
 			for e := range p.readyStreams {
 				p.moveOutputAndReplyToStops(e, time.Now())
 			}
@@ -81,30 +91,43 @@ func (t *testTask) key(stream collectorwire.Stream) collectorwire.StreamKey {
 	return collectorwire.StreamKey{AllocID: "a1", Task: "web", Stream: stream}
 }
 
-// startStream sends the FIFO with the read end r, or a new one, to the server, and returns both ends.
-func (t *testTask) startStream(tb testing.TB, stream collectorwire.Stream, r int) (readEnd int, w *os.File) {
+// newFIFO returns a FIFO's read end, and its write end as a file.
+func newFIFO(tb testing.TB) (readEnd int, w *os.File) {
 	tb.Helper()
-	if r < 0 {
-		fifo := make([]int, 2)
-		if err := unix.Pipe2(fifo, unix.O_CLOEXEC); err != nil {
+	fifo := make([]int, 2)
+	if err := unix.Pipe2(fifo, unix.O_CLOEXEC); err != nil {
+		tb.Fatal(err)
+	}
+	w = os.NewFile(uintptr(fifo[1]), "fifo")
+	tb.Cleanup(func() { unix.Close(fifo[0]); w.Close() })
+	return fifo[0], w
+}
+
+// start sends the server the streams with the given read ends.
+func (t *testTask) start(tb testing.TB, readEnds map[collectorwire.Stream]int) error {
+	tb.Helper()
+	m := &collectorwire.Message{StreamKey: t.key(""), Limits: make(map[collectorwire.Stream]collectorwire.StreamLimits)}
+	var fds []int
+	for _, stream := range slices.Sorted(maps.Keys(readEnds)) {
+		m.Limits[stream] = collectorwire.StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20}
+		dup, err := unix.FcntlInt(uintptr(readEnds[stream]), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
 			tb.Fatal(err)
 		}
-		r, w = fifo[0], os.NewFile(uintptr(fifo[1]), "fifo")
-		tb.Cleanup(func() { unix.Close(r); w.Close() })
-	}
-	dup, err := unix.FcntlInt(uintptr(r), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		tb.Fatal(err)
+		fds = append(fds, dup)
 	}
 	d, err := unix.Open(t.dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	m := &collectorwire.Message{StreamKey: t.key(stream), Limits: collectorwire.StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20}}
-	if err := t.server.startStream(m, dup, d); err != nil {
+	return t.server.startStreams(m, append(fds, d))
+}
+
+func (t *testTask) mustStart(tb testing.TB, readEnds map[collectorwire.Stream]int) {
+	tb.Helper()
+	if err := t.start(tb, readEnds); err != nil {
 		tb.Fatal(err)
 	}
-	return r, w
 }
 
 // turn moves all streams' output, and checks for idle files, at the given time.
@@ -115,7 +138,7 @@ func (t *testTask) turn(now time.Time) {
 	t.server.closeIdleFiles(now)
 }
 
-func newTestTask(t *testing.T) (task *testTask, stdoutReadEnd int) {
+func newTestTask(t *testing.T) (task *testTask, readEnds map[collectorwire.Stream]int) {
 	t.Helper()
 	listen, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -127,9 +150,11 @@ func newTestTask(t *testing.T) (task *testTask, stdoutReadEnd int) {
 	}
 	t.Cleanup(server.close)
 	task = &testTask{server: server, dir: t.TempDir()}
-	stdoutReadEnd, task.stdout = task.startStream(t, collectorwire.Stdout, -1)
-	_, task.stderr = task.startStream(t, collectorwire.Stderr, -1)
-	return task, stdoutReadEnd
+	readEnds = make(map[collectorwire.Stream]int)
+	readEnds[collectorwire.Stdout], task.stdout = newFIFO(t)
+	readEnds[collectorwire.Stderr], task.stderr = newFIFO(t)
+	task.mustStart(t, readEnds)
+	return task, readEnds
 }
 
 // countOpenUnder returns how many of this process's descriptors refer to the directory or to files in it.
@@ -256,7 +281,8 @@ func TestStreamKeepsFileWhileFileSystemRejectsOutput(t *testing.T) {
 }
 
 func TestStreamsOfTaskShareLogDir(t *testing.T) {
-	task, r := newTestTask(t)
+	task, readEnds := newTestTask(t)
+	onlyStdout := map[collectorwire.Stream]int{collectorwire.Stdout: readEnds[collectorwire.Stdout]}
 	se := task.server
 	stdout, stderr := se.streamByKey[task.key(collectorwire.Stdout)], se.streamByKey[task.key(collectorwire.Stderr)]
 	want := func(when string, descriptors int) {
@@ -266,17 +292,34 @@ func TestStreamsOfTaskShareLogDir(t *testing.T) {
 		}
 	}
 	want("at first", 1)
-	task.startStream(t, collectorwire.Stdout, r)
-	want("when a stream was started again", 1)
+	task.mustStart(t, readEnds)
+	want("when the task was started again", 1)
 	former := task.dir
 	task.dir = t.TempDir()
-	task.startStream(t, collectorwire.Stdout, r)
+	task.mustStart(t, onlyStdout)
 	want("with another directory for one stream", 1)
 	if got := countOpenUnder(t, former); got != 1 {
 		t.Errorf("the other stream has %d descriptors of the former directory, want 1", got)
 	}
+	null, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(null)
+	if err := task.start(t, map[collectorwire.Stream]int{collectorwire.Stdout: null}); err == nil {
+		t.Error("a stream was started without a FIFO")
+	}
+	want("after a start that was rejected", 1)
+	if err := task.start(t, map[collectorwire.Stream]int{collectorwire.Stdout: onlyStdout[collectorwire.Stdout], collectorwire.Stderr: null}); err == nil {
+		t.Error("a stream was started without a FIFO")
+	}
+	want("after a start of which half was rejected", 1)
+	if err := unix.Fstat(stdout.logDirFD, new(unix.Stat_t)); err != nil {
+		t.Errorf("directory of the accepted stream: %v", err)
+	}
 	task.dir = former
-	task.startStream(t, collectorwire.Stdout, r)
+	task.mustStart(t, readEnds)
+	want("when both streams have the former directory", 1)
 	se.removeStream(stdout, "")
 	want("when one stream has ended", 1)
 	if err := unix.Fstat(stderr.logDirFD, new(unix.Stat_t)); err != nil {

@@ -5,19 +5,19 @@ import "github.com/nomad-lite/nomad-lite/internal/framing"
 // ProtocolVersion is the version of the messages between the agent and the collector process. A change in form or
 // meaning needs another version, except in the request Quit, which replaces a process with another version: its form
 // is stable.
-const ProtocolVersion = 2
+const ProtocolVersion = 3
 
 // MessageLimits are the limits for one message.
 var MessageLimits = framing.Limits{MaxSize: 32 << 10, MaxDescriptors: MaxMessageFDs}
 
-// MaxMessageFDs is how many descriptors one message can have: the FIFO and a stream's log directory.
-const MaxMessageFDs = 2
+// MaxMessageFDs is how many descriptors one message can have: a task's two FIFOs and its log directory.
+const MaxMessageFDs = 3
 
 // Op is a message's operation.
 type Op string
 
 const (
-	OpStart     Op = "Start"     // request with two descriptors: the FIFO and the log directory
+	OpStart     Op = "Start"     // request with the task's FIFOs and its log directory; the reply has no error if all streams were started
 	OpStop      Op = "Stop"      // stop request; the reply follows when the stream has ended
 	OpSubscribe Op = "Subscribe" // subscribe request without a reply; OpOutput follows when the stream has more output than the position in the message
 	OpQuit      Op = "Quit"      // quit request without a reply: the process exits, so that another one can serve the streams
@@ -35,12 +35,15 @@ const (
 // collector processes' keys.
 type Message struct {
 	Op                         Op
-	ID                         uint64       `json:",omitempty"` // a reply has the same ID as its request
-	StreamKey                  StreamKey    `json:"Key,omitzero"`
-	Limits                     StreamLimits `json:",omitzero"`          // in a start request
-	GraceMillis                int64        `json:",omitempty"`         // in a stop request: milliseconds until the stream ends even if it has a writer
-	KeepReadingWhileWriterOpen bool         `json:"KeepOpen,omitempty"` // in a stop request: continue to read while the FIFO has a writer
-	HasWriter                  bool         `json:",omitempty"`         // in the reply to a stop request: the FIFO has a writer
+	ID                         uint64    `json:",omitempty"`         // a reply has the same ID as its request
+	StreamKey                  StreamKey `json:"Key,omitzero"`       // in a start request without the stream
+	GraceMillis                int64     `json:",omitempty"`         // in a stop request: milliseconds until the stream ends even if it has a writer
+	KeepReadingWhileWriterOpen bool      `json:"KeepOpen,omitempty"` // in a stop request: continue to read while the FIFO has a writer
+	HasWriter                  bool      `json:",omitempty"`         // in the reply to a stop request: the FIFO has a writer
+
+	// In a start request, Limits has the task's streams to start. Their FIFOs are in the order of the streams' names, and the log
+	// directory is the last descriptor.
+	Limits map[Stream]StreamLimits `json:",omitempty"`
 
 	// In a subscribe request, FileIndex and FileOffset are the file and the offset up to which the follower has read;
 	// in an output event and in the reply to a stop request, they are the stream's newest file and its size.
