@@ -173,7 +173,7 @@ var Definitions = []*Definition{
 	{Name: "nomad_lite_plugin_call_duration_seconds", Kind: Histogram, Help: "Duration of the calls of a plugin by class of the method, in seconds.", Unit: "s", Labels: callLabels, buckets: callBuckets},
 	{Name: "nomad_lite_plugin_call_failures_total", Kind: Counter, Help: "Number of calls of a plugin that returned an error, by class of the method.", Labels: callLabels},
 
-	{Name: "nomad_lite_operations_total", Kind: Counter, Help: "Number of expensive operations of the kind fork, mount, netlink, cgroup or sync, of the plugin or else of the agent.", Labels: []string{"operation", "plugin"}},
+	{Name: "nomad_lite_operations_total", Kind: Counter, Help: "Number of expensive operations of the kind fork, mount, netlink, cgroup, sync or request, of the plugin or else of the agent.", Labels: []string{"operation", "plugin"}},
 
 	{Name: "nomad_lite_helper_up", Help: "1 if the helper process runs, 0 if not.", Labels: helperLabels},
 	{Name: "nomad_lite_helper_starts_total", Kind: Counter, Help: "Number of processes that the agent has started as this helper.", Labels: helperLabels},

@@ -16,11 +16,12 @@ const (
 	Netlink             // a request of netlink, or a transaction of nftables, is sent to the kernel; a repeated request counts once
 	Cgroup              // a cgroup is made or removed, or a value is written to a file or an extended attribute of it
 	Sync                // a write waits until its data is on disk
+	Request             // the keeper or the log collector gets a request, and the process waits for the response
 
 	kindCount
 )
 
-var kindNames = [kindCount]string{"fork", "mount", "netlink", "cgroup", "sync"}
+var kindNames = [kindCount]string{"fork", "mount", "netlink", "cgroup", "sync", "request"}
 
 // String returns the name of the kind in metrics.
 func (k Kind) String() string { return kindNames[k] }
@@ -67,7 +68,7 @@ func (c Counts) Max(other Counts) Counts {
 	return c
 }
 
-// String returns the counts in the form that Parse reads: "fork=1 mount=0 netlink=0 cgroup=9 sync=0".
+// String returns the counts in the form that Parse reads: "fork=1 mount=0 netlink=0 cgroup=9 sync=0 request=0".
 func (c Counts) String() string {
 	var b strings.Builder
 	for k, n := range c {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 
+	"github.com/nomad-lite/nomad-lite/internal/opcount"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 )
 
@@ -38,6 +39,7 @@ func (p *PendingCalls[T]) Call(ctx context.Context, send func(id uint64) error) 
 	if !ok {
 		return answer, p.waitForEnd()
 	}
+	opcount.Count(opcount.Request)
 	if err := send(id); err != nil {
 		p.removeCaller(id, ch)
 		if errors.Is(err, p.errDown) {

@@ -93,7 +93,8 @@ func TestOperationsPerStart(t *testing.T) {
 					}
 				}
 			}
-			want := operationCounts{"fork": 1, "mount": c.fixedMounts}
+			// The keeper and the log collector get one request each, and the log collector another one from readOperations.
+			want := operationCounts{"fork": 1, "mount": c.fixedMounts, "request": 2 + 1}
 			if c.fixedMounts > 2 {
 				want["mount"] += machineMounts(a, first)
 			}
