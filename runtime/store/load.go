@@ -243,7 +243,7 @@ type stateLoader struct {
 	store                  *Store
 	memTxn                 *memdb.Txn
 	jobsByHash             map[string]*api.Job
-	allocationsByID        map[string]loadedAllocation // allocation ID -> allocation; loadAllocations loads them after all other tables
+	allocationsByID        map[string]*loadedAllocation // allocation ID -> allocation; loadAllocations loads them after all other tables
 	storedIndexes          *tableIndexRecord
 	formatRecord           *formatRecord   // nil until the format record is read
 	reportedUnknownBuckets map[string]bool // damaged table names that were already reported
@@ -252,6 +252,7 @@ type stateLoader struct {
 
 type loadedAllocation struct {
 	allocationRecord
+	taskEvents  taskEvents // if the allocation lacks them
 	recordBytes []byte
 }
 
@@ -261,7 +262,7 @@ func (s *Store) load(handle *os.File) ([]unreadablePart, error) {
 		store:                  s,
 		memTxn:                 s.memDB.Txn(true),
 		jobsByHash:             make(map[string]*api.Job),
-		allocationsByID:        make(map[string]loadedAllocation),
+		allocationsByID:        make(map[string]*loadedAllocation),
 		reportedUnknownBuckets: make(map[string]bool),
 	}
 	faults, err := l.loadRecordsOfFile(handle)
@@ -297,7 +298,8 @@ type fileRecordDecoding struct {
 
 	payload       []byte // the payload's unsealed part, in the current format; nil if there is no such record
 	secretBox     []byte
-	object        any // nil for a record that the loader decodes itself
+	object        any        // nil for a record that the loader decodes itself
+	taskEvents    taskEvents // of an allocation, if object lacks them
 	unknownFields []string
 	objectErr     error // why payload, secretBox or object could not be decoded
 }
@@ -405,9 +407,13 @@ func (s *Store) decodeObject(d *fileRecordDecoding, allocs *allocationDecoder) {
 	if d.objectErr != nil || d.payload == nil || d.object == nil {
 		return
 	}
-	if r, ok := d.object.(*allocationRecord); !ok || allocs.decodeKnownFields(d.payload, r) != nil {
-		d.unknownFields, d.objectErr = decodeAndListUnknownFields(d.payload, d.object)
+	if r, ok := d.object.(*allocationRecord); ok {
+		var err error
+		if d.taskEvents, err = allocs.decodeKnownFields(d.payload, r); err == nil {
+			return
+		}
 	}
+	d.unknownFields, d.objectErr = decodeAndListUnknownFields(d.payload, d.object)
 }
 
 // loadRecord loads one record of the file. It moves an unreadable record into the quarantine. If this build does not know the
@@ -504,7 +510,7 @@ func (l *stateLoader) loadIntactRecord(d *fileRecordDecoding) error {
 		if a.Alloc == nil || a.Alloc.ID != key {
 			return errRecordOfOtherKey
 		}
-		l.allocationsByID[key] = loadedAllocation{*a, d.value}
+		l.allocationsByID[key] = &loadedAllocation{*a, d.taskEvents, d.value}
 		return nil
 	}
 	obj := d.object
@@ -609,6 +615,7 @@ func (l *stateLoader) loadAllocations() {
 			known.entriesByHash[r.JobHash].shareJobAndLastValues(a)
 			known.entriesByHash[r.JobHash].refCount++
 		}
+		r.taskEvents.addTo(a.TaskStates)
 		if !a.ClientTerminalStatus() {
 			replaceTaskStatesFromRecords(a, loaded)
 		}
