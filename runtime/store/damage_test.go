@@ -69,6 +69,10 @@ func storeContent(s *Store) map[recordKey]any {
 			panic(err)
 		}
 		for obj := it.Next(); obj != nil; obj = it.Next() {
+			if ended, ok := obj.(*endedAllocation); ok {
+				obj = ended.withEvents()
+				all[recordKey{agentMetaTable, state.EndedAllocPrefix + k.keyOf(obj)}] = &localRecord{key: state.EndedAllocPrefix + k.keyOf(obj), unencryptedPart: encodedTrue}
+			}
 			if r, ok := obj.(*localRecord); ok {
 				obj = &localRecord{key: r.key, unencryptedPart: r.unencryptedPart, secretPart: r.secretPart, undecryptedSecret: r.undecryptedSecret}
 			}

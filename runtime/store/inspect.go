@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/go-memdb"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
@@ -94,6 +95,7 @@ func InspectFile(path string) (*FileContents, error) {
 		c.Quarantine = append(c.Quarantine, s.sealer.inspectQuarantined(name, s.quarantinedRecordByName[name]))
 	}
 	txn := s.memDB.Txn(false)
+	contents := Reader{beginRead: func() *memdb.Txn { return txn }}
 	_, err = visitReadableRecords(handle, "", func(bucket string, k, value []byte) {
 		home, r, err := decodeRecordAndFindTable(bucket, string(k), value)
 		kind := tableDefsByTable[Table(home)]
@@ -101,9 +103,13 @@ func InspectFile(path string) (*FileContents, error) {
 			return
 		}
 		object, err := txn.First(home, "id", string(k))
+		if id, ok := strings.CutPrefix(string(k), state.EndedAllocPrefix); ok && object == nil && kind.table == agentMetaTable && contents.AllocationEnded(id) {
+			object = newEndedRecord(id)
+		}
 		if err != nil || object == nil {
 			return
 		}
+		object = objectOfRow(contents, object)
 		if record, ok := object.(*localRecord); ok {
 			unknown, _ := record.decode(newLocalRecordValues(kind.table, record.key)) // an unreadable record is reported by the agent that needs it
 			for _, path := range unknown {

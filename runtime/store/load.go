@@ -19,6 +19,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 const (
@@ -244,6 +245,7 @@ type stateLoader struct {
 	memTxn                 *memdb.Txn
 	jobsByHash             map[string]*api.Job
 	allocationsByID        map[string]*loadedAllocation // allocation ID -> allocation; loadAllocations loads them after all other tables
+	endedRecords           map[string]bool              // keys of records that loadAllocations merges with their allocations
 	storedIndexes          *tableIndexRecord
 	formatRecord           *formatRecord   // nil until the format record is read
 	reportedUnknownBuckets map[string]bool // damaged table names that were already reported
@@ -263,6 +265,7 @@ func (s *Store) load(handle *os.File) ([]unreadablePart, error) {
 		memTxn:                 s.memDB.Txn(true),
 		jobsByHash:             make(map[string]*api.Job),
 		allocationsByID:        make(map[string]*loadedAllocation),
+		endedRecords:           make(map[string]bool),
 		reportedUnknownBuckets: make(map[string]bool),
 	}
 	faults, err := l.loadRecordsOfFile(handle)
@@ -526,6 +529,10 @@ func (l *stateLoader) loadIntactRecord(d *fileRecordDecoding) error {
 	if err := l.decryptSecretsInto(def.table, key, obj, d.secretBox); err != nil {
 		return err
 	}
+	if r, ok := obj.(*localRecord); ok && def.table == agentMetaTable && r.isEndedRecord() {
+		l.endedRecords[key] = true
+		return nil
+	}
 	return l.memTxn.Insert(string(def.table), obj)
 }
 
@@ -587,7 +594,7 @@ func (l *stateLoader) quarantineRecord(bucket, key string, value []byte, cause e
 // strings, to save memory.
 func (l *stateLoader) loadAllocations() {
 	loaded := Reader{beginRead: func() *memdb.Txn { return l.memTxn }}
-	dedup := allocationInterner{internedStrings: make(map[string]string)}
+	dedup := allocationInterner{internedStrings: make(map[string]string), internedEvents: make(map[*eventsOfTask]bool)}
 	known := l.store.jobs
 	for _, id := range slices.Sorted(maps.Keys(l.allocationsByID)) {
 		r := l.allocationsByID[id]
@@ -615,13 +622,31 @@ func (l *stateLoader) loadAllocations() {
 			known.entriesByHash[r.JobHash].shareJobAndLastValues(a)
 			known.entriesByHash[r.JobHash].refCount++
 		}
-		r.taskEvents.addTo(a.TaskStates)
+		endedKey := state.EndedAllocPrefix + id
+		hasEnded := l.endedRecords[endedKey]
+		delete(l.endedRecords, endedKey)
+		hasSeparateEvents := hasEnded && a.ClientTerminalStatus() && len(r.taskEvents.tasks) > 0
+		if !hasSeparateEvents {
+			r.taskEvents.addTo(a.TaskStates)
+		}
 		if !a.ClientTerminalStatus() {
 			replaceTaskStatesFromRecords(a, loaded)
 		}
-		dedup.internAllocation(a)
-		if err := l.memTxn.Insert(string(Allocations), a); err != nil {
+		dedup.internAllocation(a, r.taskEvents)
+		var row any = a
+		switch {
+		case hasSeparateEvents:
+			row = &endedAllocation{a, r.taskEvents}
+		case hasEnded:
+			row = known.newEndedAllocation(a)
+		}
+		if err := l.memTxn.Insert(string(Allocations), row); err != nil {
 			l.quarantineRecord(string(Allocations), id, r.recordBytes, err)
+		}
+	}
+	for key := range l.endedRecords { // without an allocation
+		if err := l.memTxn.Insert(string(agentMetaTable), newEndedRecord(strings.TrimPrefix(key, state.EndedAllocPrefix))); err != nil {
+			l.store.addDamage(Damage{Table: agentMetaTable, Key: key, Cause: err.Error()})
 		}
 	}
 }
@@ -640,15 +665,15 @@ func (l *stateLoader) findJobVersionOf(r allocationRecord) *api.Job {
 // tasks from these records, which can be older than the allocation's record if the disk was full.
 func replaceTaskStatesFromRecords(a *api.Allocation, from Reader) {
 	for _, r := range listRows[localRecord](from, nil, taskStatesTable, "id_prefix", a.ID+"\x00") {
-		state := new(api.TaskState)
-		if decodeMsgpack(r.unencryptedPart, state) != nil {
+		status := new(api.TaskState)
+		if decodeMsgpack(r.unencryptedPart, status) != nil {
 			continue // the error is reported when the record is read
 		}
 		if a.TaskStates == nil {
 			a.TaskStates = make(map[string]*api.TaskState)
 		}
 		_, name, _ := strings.Cut(r.key, "\x00")
-		a.TaskStates[name] = state
+		a.TaskStates[name] = status
 	}
 }
 

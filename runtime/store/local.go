@@ -330,6 +330,7 @@ func (tx *Txn) PutAgentRecord(name string, value any) {
 		tx.setFirstError(fmt.Errorf("store record %q: %w", name, err))
 		return
 	}
+	tx.splitEndedAllocationOfRecord(name)
 	if kind.IsSealed {
 		tx.putLocalRecordIfChanged(agentMetaTable, name, nil, payload)
 		return
@@ -338,7 +339,10 @@ func (tx *Txn) PutAgentRecord(name string, value any) {
 }
 
 // DeleteAgentRecord removes PutAgentRecord's value under the name, if there is one.
-func (tx *Txn) DeleteAgentRecord(name string) { tx.deleteObjectIfExists(agentMetaTable, name) }
+func (tx *Txn) DeleteAgentRecord(name string) {
+	tx.splitEndedAllocationOfRecord(name)
+	tx.deleteObjectIfExists(agentMetaTable, name)
+}
 
 // ReadAgentRecord decodes the value that PutAgentRecord has stored under a name. into points to a zero value of the name's type
 // in [state.AgentRecordKinds]. ReadAgentRecord returns false if there is no such record. If into has a method CheckRecord()

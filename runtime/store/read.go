@@ -34,6 +34,16 @@ type Reader struct {
 	quarantineRecordLater       func(Table, *localRecord, error) // moves an unreadable record into the quarantine; it does not block
 	reportUnknownPartOnce       func(name string)                // reports a record part unknown to this build; it does not block
 	undecryptedSecretByVariable map[*api.Variable]*undecryptedSecret
+	leavesOutEndedEvents        bool // see WithoutEndedEvents
+}
+
+// WithoutEndedEvents returns a Reader of the same state that leaves out the task events of ended allocations
+// ([Reader.AllocationEnded]): their field Events is nil, unless the Reader's transaction has changed the allocation. It returns
+// the same object each time, and needs no memory for it. If an ended allocation is put without a task's events, it keeps the
+// stored ones.
+func (r Reader) WithoutEndedEvents() Reader {
+	r.leavesOutEndedEvents = true
+	return r
 }
 
 // Snapshot is an immutable state at one index. Its methods may be called concurrently.
@@ -53,8 +63,19 @@ func (s *Store) Snapshot() *Snapshot {
 }
 
 func rowByKey[T any](r Reader, ws WatchSet, t Table, key string) *T {
-	found, _ := r.objectByKey(ws, t, key).(*T)
-	return found
+	obj := r.objectByKey(ws, t, key)
+	if obj == nil {
+		return nil
+	}
+	return objectOfRow(r, obj).(*T)
+}
+
+// objectOfRow returns the object that the row represents.
+func objectOfRow(r Reader, row any) any {
+	if ended, ok := row.(*endedAllocation); ok && !r.leavesOutEndedEvents {
+		return ended.withEvents()
+	}
+	return objectWithoutEvents(row)
 }
 
 func (r Reader) objectByKey(ws WatchSet, t Table, key string) any {
@@ -73,7 +94,7 @@ func listRows[T any](r Reader, ws WatchSet, t Table, indexName, indexArg string)
 	var foundRows []*T
 	it := r.iterateObjects(ws, t, indexName, indexArg)
 	for obj := it.Next(); obj != nil; obj = it.Next() {
-		foundRows = append(foundRows, obj.(*T))
+		foundRows = append(foundRows, objectOfRow(r, obj).(*T))
 	}
 	return foundRows
 }
@@ -177,7 +198,8 @@ func (r Reader) EvaluationsByJob(ws WatchSet, namespace, jobID string) []*api.Ev
 	return found
 }
 
-// Allocation returns an allocation, or nil. Its Job is the job as of the allocation's version.
+// Allocation returns an allocation, or nil. An ended allocation is a new copy in each call, here and in lists, see
+// [Reader.WithoutEndedEvents]. Its Job is the job as of the allocation's version.
 func (r Reader) Allocation(ws WatchSet, id string) *api.Allocation {
 	return rowByKey[api.Allocation](r, ws, Allocations, id)
 }
@@ -216,7 +238,14 @@ func (r Reader) AllocationsByNode(ws WatchSet, nodeID string) []*api.Allocation 
 
 // allocationsWhere returns the allocations for which matches returns true. It reads all allocations.
 func (r Reader) allocationsWhere(ws WatchSet, matches func(*api.Allocation) bool) []*api.Allocation {
-	return slices.DeleteFunc(r.Allocations(ws, ""), func(a *api.Allocation) bool { return !matches(a) })
+	var found []*api.Allocation
+	it := r.iterateObjects(ws, Allocations, "id_prefix", "")
+	for row := it.Next(); row != nil; row = it.Next() {
+		if matches(objectWithoutEvents(row).(*api.Allocation)) {
+			found = append(found, objectOfRow(r, row).(*api.Allocation))
+		}
+	}
+	return found
 }
 
 // Deployment returns a deployment.

@@ -101,14 +101,15 @@ func (l *stateLoader) canLoadQuarantinedRecord(t Table, key string) bool {
 		_, exists := l.allocationsByID[key]
 		return !exists
 	}
-	if existing, err := l.memTxn.First(string(t), "id", key); err != nil || existing != nil {
+	if existing, err := l.memTxn.First(string(t), "id", key); err != nil || existing != nil || t == agentMetaTable && l.endedRecords[key] {
 		return false
 	}
 	allocID := ""
 	switch t {
 	case taskLocalsTable, taskStatesTable, taskHandlesTable, allocLocalsTable:
 		allocID, _, _ = strings.Cut(key, "\x00")
-		if ended, err := l.memTxn.First(string(agentMetaTable), "id", state.EndedAllocPrefix+allocID); err != nil || ended != nil {
+		key := state.EndedAllocPrefix + allocID
+		if ended, err := l.memTxn.First(string(agentMetaTable), "id", key); err != nil || ended != nil || l.endedRecords[key] {
 			return false
 		}
 	case agentMetaTable:

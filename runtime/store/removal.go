@@ -34,12 +34,24 @@ func (r Reader) HasAllocationOrItsTasks(id string) bool {
 
 // AllocationEnded reports whether [Txn.MarkAllocationEnded] was called for an allocation. An allocation ends some time after its
 // client status has become terminal.
-func (r Reader) AllocationEnded(id string) bool { return r.HasAgentRecord(state.EndedAllocPrefix + id) }
+func (r Reader) AllocationEnded(id string) bool {
+	if _, ok := r.objectByKey(nil, Allocations, id).(*endedAllocation); ok {
+		return true
+	}
+	return r.HasAgentRecord(state.EndedAllocPrefix + id)
+}
 
 // EndedAllocations returns the ids of the allocations for which AllocationEnded returns true. For thousands of allocations it
 // is faster than calling AllocationEnded for each.
 func (r Reader) EndedAllocations() map[string]bool {
-	return r.allocIDsWithAgentRecord(state.EndedAllocPrefix)
+	ids := r.allocIDsWithAgentRecord(state.EndedAllocPrefix)
+	it := r.iterateObjects(nil, Allocations, "id_prefix", "")
+	for row := it.Next(); row != nil; row = it.Next() {
+		if ended, ok := row.(*endedAllocation); ok {
+			ids[ended.withoutEvents.ID] = true
+		}
+	}
+	return ids
 }
 
 func (r Reader) allocIDsWithAgentRecord(prefix string) map[string]bool {

@@ -35,24 +35,31 @@ type lastAllocValues struct {
 	resources          *api.Resources
 	taskResources      map[string]*api.Resources
 	metrics            *api.AllocationMetric
+	events             []eventsOfTask // of the group's last ended allocation
 }
 
 // shareJobAndLastValues replaces an allocation's job by the shared one, and values that equal those of its group's last
 // allocation. No reader may have the allocation yet.
 func (e *jobEntry) shareJobAndLastValues(a *api.Allocation) {
 	a.Job = e.job
-	c := e.lastValuesByGroup[a.TaskGroup]
+	c := e.lastValuesOf(a.TaskGroup)
+	shareWithLastIfEqual(&a.AllocatedResources, &c.allocatedResources)
+	shareWithLastIfEqual(&a.Resources, &c.resources)
+	shareWithLastIfEqual(&a.TaskResources, &c.taskResources)
+	shareWithLastIfEqual(&a.Metrics, &c.metrics)
+}
+
+// lastValuesOf returns a group's values, which the caller may change.
+func (e *jobEntry) lastValuesOf(group string) *lastAllocValues {
+	c := e.lastValuesByGroup[group]
 	if c == nil {
 		if e.lastValuesByGroup == nil {
 			e.lastValuesByGroup = make(map[string]*lastAllocValues)
 		}
 		c = new(lastAllocValues)
-		e.lastValuesByGroup[a.TaskGroup] = c
+		e.lastValuesByGroup[group] = c
 	}
-	shareWithLastIfEqual(&a.AllocatedResources, &c.allocatedResources)
-	shareWithLastIfEqual(&a.Resources, &c.resources)
-	shareWithLastIfEqual(&a.TaskResources, &c.taskResources)
-	shareWithLastIfEqual(&a.Metrics, &c.metrics)
+	return c
 }
 
 func shareWithLastIfEqual[T any](mine, last *T) {
@@ -70,15 +77,16 @@ func newJobTable() *jobTable {
 // allocationInterner makes allocations loaded from the file share equal strings and equal event detail maps, to save memory.
 type allocationInterner struct {
 	internedStrings      map[string]string
-	internedEventDetails []map[string]string // the first event detail maps that differ from each other
+	internedEventDetails []map[string]string    // the first event detail maps that differ from each other
+	internedEvents       map[*eventsOfTask]bool // lists of shared events that were interned
 }
 
 // maxInternedDetails is the maximum map count in internedEventDetails.
 const maxInternedDetails = 32
 
-// internAllocation replaces an allocation's strings and event details by equal ones that the interner has seen before. No
-// reader may have the allocation yet.
-func (i *allocationInterner) internAllocation(a *api.Allocation) {
+// internAllocation replaces the strings and event details of an allocation, and of its separate events, by equal ones that the
+// interner has seen before. No reader may have the allocation yet.
+func (i *allocationInterner) internAllocation(a *api.Allocation, events taskEvents) {
 	for _, s := range []*string{
 		&a.Namespace, &a.EvalID, &a.NodeID, &a.NodeName, &a.JobID, &a.TaskGroup, &a.DesiredStatus, &a.DesiredDescription,
 		&a.ClientStatus, &a.ClientDescription, &a.DeploymentID,
@@ -86,13 +94,29 @@ func (i *allocationInterner) internAllocation(a *api.Allocation) {
 		i.internString(s)
 	}
 	for _, task := range a.TaskStates {
-		i.internString(&task.State)
-		for _, e := range task.Events {
-			i.internString(&e.Type)
-			i.internString(&e.DisplayMessage)
-			i.internString(&e.Message)
-			i.internEventDetails(&e.Details)
+		if task == nil {
+			continue
 		}
+		i.internString(&task.State)
+		i.internEvents(task.Events)
+	}
+	if len(events.tasks) > 0 && !i.internedEvents[&events.tasks[0]] {
+		i.internedEvents[&events.tasks[0]] = true
+		for _, ofTask := range events.tasks {
+			i.internEvents(ofTask.withoutTime)
+		}
+	}
+}
+
+func (i *allocationInterner) internEvents(events []*api.TaskEvent) {
+	for _, e := range events {
+		if e == nil {
+			continue
+		}
+		i.internString(&e.Type)
+		i.internString(&e.DisplayMessage)
+		i.internString(&e.Message)
+		i.internEventDetails(&e.Details)
 	}
 }
 

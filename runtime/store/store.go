@@ -541,6 +541,10 @@ func (s *Store) recordWritesOfObject(def *tableDef, obj any, encodedJobs *jobTab
 	var ops []bucketWrite
 	var payload []byte
 	var err error
+	if ended, ok := obj.(*endedAllocation); ok {
+		obj = ended.withEvents()
+		ops = s.recordWritesOfObject(tableDefsByTable[agentMetaTable], newEndedRecord(ended.withoutEvents.ID), encodedJobs)
+	}
 	switch o := obj.(type) {
 	case *api.Allocation:
 		var hash string
@@ -605,6 +609,7 @@ func (b *writeBatch) publish() {
 		}
 	}
 	b.jobs.applyToTable()
+	b.mergeRowsOfEndedAllocs()
 	b.memTxn.Commit()
 	s.reportQuarantinedRecords(b.quarantined)
 	s.feed.addChanges(b.eventsByTxn)

@@ -174,7 +174,7 @@ func definePublicTable[T any](table Table, keyOf func(*T) string, indexes second
 	}
 	if setCreateAndModifyIndex != nil {
 		k.setCreateAndModifyIndex = func(obj, old any, index uint64) {
-			before, _ := old.(*T)
+			before, _ := objectWithoutEvents(old).(*T)
 			setCreateAndModifyIndex(obj.(*T), before, index)
 		}
 	}
@@ -195,7 +195,7 @@ func newTableDef(table Table, keyOf func(any) string, newRecord func(key string)
 }
 
 func withUntypedArg[T any](value func(*T) string) func(any) string {
-	return func(o any) string { return value(o.(*T)) }
+	return func(o any) string { return value(objectWithoutEvents(o).(*T)) }
 }
 
 // defineAllocationsTable returns the definition of the table Allocations. Allocations are stored without their job, which many

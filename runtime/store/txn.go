@@ -270,7 +270,7 @@ func (tx *Txn) checkNotModifiedInPlace(def *tableDef, obj any) bool {
 		return false
 	}
 	key := def.keyOf(obj)
-	if old := tx.getObject(def, key); old == obj && !slices.ContainsFunc(tx.changes, func(c recordChange) bool { return c.after == obj }) {
+	if old := objectWithoutEvents(tx.getObject(def, key)); old == obj && !slices.ContainsFunc(tx.changes, func(c recordChange) bool { return c.after == obj }) {
 		tx.setFirstError(fmt.Errorf("put %s %q: it was changed in place", def.table, readableKey(key)))
 	}
 	return tx.err == nil
@@ -300,7 +300,13 @@ func (tx *Txn) putObjectKeepingIndexes(def *tableDef, obj any) {
 		tx.setFirstError(fmt.Errorf("put %s %.40q…: the key has %d bytes, at most %d are possible", def.table, key, len(key), maxKeySize))
 		return
 	}
+	if def.table == Allocations {
+		tx.splitEndedAllocation(key)
+	}
 	before := tx.getObject(def, key)
+	if stored, ok := before.(*api.Allocation); ok && tx.AllocationEnded(key) {
+		addMissingEvents(obj.(*api.Allocation), stored)
+	}
 	if err := tx.memTxn.Insert(string(def.table), obj); err != nil {
 		tx.setFirstError(fmt.Errorf("put %s %q: %w", def.table, readableKey(key), err))
 		return
@@ -313,6 +319,9 @@ func (tx *Txn) deleteObjectIfExists(t Table, key string) {
 		return
 	}
 	k := tableDefsByTable[t]
+	if t == Allocations {
+		tx.splitEndedAllocation(key)
+	}
 	before := tx.getObject(k, key)
 	if before == nil {
 		return
