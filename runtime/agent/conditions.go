@@ -147,7 +147,7 @@ func (c *conditionFacts) addStateFacts(f *conditions.Facts) {
 	}
 	slices.SortFunc(f.Drivers, func(a, b conditions.Driver) int { return strings.Compare(a.Name, b.Name) })
 	tasks := 0
-	for _, alloc := range s.AllocationsByNode(nil, node.ID) {
+	for _, alloc := range s.WithoutEndedEvents().AllocationsByNode(nil, node.ID) {
 		if alloc.ClientTerminalStatus() {
 			continue
 		}

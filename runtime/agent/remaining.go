@@ -109,7 +109,7 @@ func (r *remainingProcessDecider) decidedOrDecide(k *keeper.Client) *remainingPr
 func (r *remainingProcessDecider) tasksMayRun() bool {
 	state := r.store.Snapshot()
 	ended := state.EndedAllocations()
-	for _, alloc := range state.Allocations(nil, "") {
+	for _, alloc := range state.WithoutEndedEvents().Allocations(nil, "") {
 		if !ended[alloc.ID] {
 			return true
 		}
@@ -147,7 +147,7 @@ func (r *remainingProcesses) keepPluginsOfTasksInState(s *store.Store, orphansDe
 	if !orphansDestroyed {
 		r.keepAllForUnknownDriver()
 	}
-	for _, alloc := range state.Allocations(nil, "") {
+	for _, alloc := range state.WithoutEndedEvents().Allocations(nil, "") {
 		if alloc.ClientStatus == api.AllocClientStatusRunning && !state.AllocationEnded(alloc.ID) {
 			r.keepAllForUnknownDriver()
 		}

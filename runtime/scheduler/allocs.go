@@ -109,7 +109,7 @@ func (s *Scheduler) StopAndReplaceAlloc(ctx context.Context, id string, o StopOp
 // while an earlier one with its name is terminal and has not ended: the two would use the same resources. It includes all other
 // stored allocations, also ended ones.
 func DesiredAllocs(state store.Reader) []*api.Allocation {
-	all := state.Allocations(nil, "")
+	all := state.WithoutEndedEvents().Allocations(nil, "")
 	// stoppingSince maps each allocation name to its lowest CreateIndex among terminal allocations that have not ended.
 	stoppingSince := make(map[allocNameKey]uint64)
 	for _, a := range all {

@@ -77,6 +77,7 @@ func (s *Scheduler) tryUpdateAndReconcile(ctx context.Context, env *preparedEnv,
 	var c *schedulerTxn
 	index, err = s.store.Update(ctx, func(tx *store.Txn) (err error) {
 		clock := s.wallClock.readAndDetectStep(s.hostEnv)
+		tx.Reader = tx.WithoutEndedEvents() // plans read all a job's allocations, and none of their events
 		c = &schedulerTxn{tx: tx, scheduler: s, env: env, now: clock.now, undoClockAdjustment: func() {}}
 		defer func() {
 			if err != nil {

@@ -310,7 +310,7 @@ func (s *Scheduler) planRegistration(job *api.Job, state *store.Snapshot, node P
 			TriggeredBy: triggerRegister, Status: api.EvalStatusPending,
 		},
 		Job:              &next,
-		JobAllocs:        state.AllocationsByJob(nil, key.Namespace, key.ID),
+		JobAllocs:        state.WithoutEndedEvents().AllocationsByJob(nil, key.Namespace, key.ID),
 		JobEvals:         state.EvaluationsByJob(nil, key.Namespace, key.ID),
 		LatestDeployment: state.LatestDeployment(nil, key.Namespace, key.ID),
 		Node:             node,

@@ -96,7 +96,7 @@ func NewEmptyNodeUsage(node PlacementNode) *NodeUsage {
 // NodeUsageOf returns a node's usage by stored allocations that have not ended.
 func NodeUsageOf(state store.Reader, node PlacementNode) *NodeUsage {
 	r := NewEmptyNodeUsage(node)
-	for _, a := range state.Allocations(nil, "") {
+	for _, a := range state.WithoutEndedEvents().Allocations(nil, "") {
 		if !state.AllocationEnded(a.ID) {
 			r.PutAlloc(a)
 		}

@@ -89,7 +89,7 @@ func (p *preparedEnv) expectDueReplacements() {
 		if e == nil {
 			continue
 		}
-		for _, a := range state.AllocationsByJob(nil, e.Namespace, e.JobID) {
+		for _, a := range state.WithoutEndedEvents().AllocationsByJob(nil, e.Namespace, e.JobID) {
 			if a.FollowupEvalID == id && isDesiredRunAndUnreplaced(a) {
 				p.expectReplacement(a)
 			}

@@ -56,7 +56,7 @@ func (n *Node) Drain(ctx context.Context, d DrainOptions) error {
 
 // drainedAllocsLeft returns the number of allocations, not yet ended, that a complete drain ends.
 func drainedAllocsLeft(reader store.Reader, ws store.WatchSet, ignoreSystemJobs bool) (left int) {
-	for _, alloc := range reader.Allocations(ws, "") {
+	for _, alloc := range reader.WithoutEndedEvents().Allocations(ws, "") {
 		isIgnored := ignoreSystemJobs && alloc.Job != nil && pointer.Value(alloc.Job.Type) == api.JobTypeSystem
 		if !isIgnored && !alloc.ClientTerminalStatus() && !reader.AllocationEnded(alloc.ID) {
 			left++

@@ -304,7 +304,7 @@ func CheckMode(ctx context.Context, s *store.Store, joinsCluster bool, logger hc
 		return nil
 	}
 	running := 0
-	for _, a := range snapshot.Allocations(nil, "") {
+	for _, a := range snapshot.WithoutEndedEvents().Allocations(nil, "") {
 		if !snapshot.AllocationEnded(a.ID) && !a.ClientTerminalStatus() {
 			running++
 		}

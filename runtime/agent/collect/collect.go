@@ -110,7 +110,7 @@ func (c *MetricsCollector) Gather(ctx context.Context) []*dto.MetricFamily {
 	r.addJobs(s)
 	r.addJobHealth(c.health, s)
 	r.addEvaluations(s.Evaluations(nil, ""), time.Now())
-	allocs := s.AllocationsByNode(nil, c.nodeID)
+	allocs := s.WithoutEndedEvents().AllocationsByNode(nil, c.nodeID)
 	r.addNode(node, s, allocs)
 	for _, alloc := range allocs {
 		r.addAllocation(alloc)

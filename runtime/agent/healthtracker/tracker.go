@@ -215,7 +215,7 @@ func readObjects(s *store.Snapshot) map[jobKey]*jobObjects {
 			}
 		}
 	}
-	for _, a := range s.Allocations(nil, "") {
+	for _, a := range s.WithoutEndedEvents().Allocations(nil, "") {
 		if o := all[jobKey{a.Namespace, a.JobID}]; o != nil && a.Job != nil && pointer.Value(a.Job.CreateIndex) == pointer.Value(o.job.CreateIndex) {
 			o.allocs = append(o.allocs, a)
 			o.addIndex(a.ModifyIndex)
@@ -307,7 +307,10 @@ func (t *Tracker) evaluateJobLocked(s *store.Snapshot, key jobKey, o *jobObjects
 	checks := make(map[string][]api.AllocCheckStatus)
 	j.checks = nil
 	var retryAt time.Time
-	for _, a := range o.allocs {
+	for i, a := range o.allocs {
+		if a.ClientStatus == api.AllocClientStatusFailed {
+			o.allocs[i] = s.Allocation(nil, a.ID) // its events have the reason
+		}
 		if t.config.CheckStatuses == nil || a.ClientStatus != api.AllocClientStatusRunning || !model.HasServiceChecks(model.FindGroup(a.Job, a.TaskGroup)) {
 			continue
 		}

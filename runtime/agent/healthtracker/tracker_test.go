@@ -377,3 +377,23 @@ func BenchmarkChange(b *testing.B) {
 		}
 	}
 }
+
+// TestFailureOfEndedAllocationHasItsReason checks that a failed allocation has the reason in its task events when it has ended.
+func TestFailureOfEndedAllocationHasItsReason(t *testing.T) {
+	f := newFixture(t)
+	failed := &api.TaskState{State: model.TaskDead, Failed: true}
+	model.AppendTaskEvent(failed, &api.TaskEvent{Type: api.TaskSetupFailure, DisplayMessage: "no such artifact"}, time.Now())
+	f.putAlloc(newJob("j"), "a", api.AllocClientStatusFailed, failed)
+	before := f.health("j").Health
+	if !strings.Contains(before.Cause, "no such artifact") {
+		t.Fatalf("health %+v", before)
+	}
+	f.update(func(tx *store.Txn) {
+		ended := *tx.Allocation(nil, "a")
+		tx.PutReportedAllocation(&ended)
+		tx.MarkAllocationEnded("a")
+	})
+	if after := f.health("j").Health; !after.HasSameText(before) {
+		t.Errorf("health %+v, before the end %+v", after, before)
+	}
+}

@@ -180,7 +180,7 @@ func (l *localAgent) knownServers() []string {
 
 func (h *agentHandler) readSelf(*request) (any, error) {
 	running := 0
-	for _, alloc := range h.store.Snapshot().AllocationsByNode(nil, h.agent.nodeID) {
+	for _, alloc := range h.store.Snapshot().WithoutEndedEvents().AllocationsByNode(nil, h.agent.nodeID) {
 		if alloc.ClientStatus == api.AllocClientStatusRunning {
 			running++
 		}

@@ -81,17 +81,30 @@ func (r *request) allocSortKey(a *api.Allocation) sortKey {
 	return r.newCreationSortKey(a.CreateIndex, a.ID)
 }
 
-// pageOfAllocStubs returns the list entries of allocations.
-func (r *request) pageOfAllocStubs(allocs []*api.Allocation) ([]allocStub, error) {
-	return listPage(r, allocs, r.allocSortKey, func(a *api.Allocation) allocStub { return newAllocStub(a, true, false) })
+// allocListReader returns the Reader for pageOfAllocStubs' allocations. It leaves out events that only entries on the page need.
+func (r *request) allocListReader(s *store.Snapshot) store.Reader {
+	if r.query.Get("filter") != "" { // it can select by events
+		return s.Reader
+	}
+	return s.WithoutEndedEvents()
+}
+
+// pageOfAllocStubs returns the list entries of allocations that allocListReader has returned.
+func (r *request) pageOfAllocStubs(s *store.Snapshot, allocs []*api.Allocation, withTaskStates, withResources bool) ([]allocStub, error) {
+	return listPage(r, allocs, r.allocSortKey, func(a *api.Allocation) allocStub {
+		if withTaskStates {
+			a = s.Allocation(nil, a.ID)
+		}
+		return newAllocStub(a, withTaskStates, withResources)
+	})
 }
 
 func (h *allocHandler) list(r *request) (any, error) {
 	states := r.query.Get("task_states") != "false"
 	resources := r.query.Get("resources") == "true"
 	return r.blockingListQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		found := slices.DeleteFunc(s.Allocations(ws, r.query.Get("prefix")), func(alloc *api.Allocation) bool { return !r.includesNamespace(alloc.Namespace) })
-		stubs, err := listPage(r, found, r.allocSortKey, func(alloc *api.Allocation) allocStub { return newAllocStub(alloc, states, resources) })
+		found := slices.DeleteFunc(r.allocListReader(s).Allocations(ws, r.query.Get("prefix")), func(alloc *api.Allocation) bool { return !r.includesNamespace(alloc.Namespace) })
+		stubs, err := r.pageOfAllocStubs(s, found, states, resources)
 		return stubs, s.LatestTableIndex(ws, store.Allocations), err
 	})
 }

@@ -78,7 +78,7 @@ func (h *deploymentHandler) read(r *request) (any, error) {
 
 func (h *deploymentHandler) allocations(r *request) (any, error) {
 	return r.blockingListQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		stubs, err := r.pageOfAllocStubs(s.AllocationsByDeployment(ws, r.pathID))
+		stubs, err := r.pageOfAllocStubs(s, r.allocListReader(s).AllocationsByDeployment(ws, r.pathID), true, false)
 		return stubs, s.LatestTableIndex(ws, store.Allocations), err
 	})
 }

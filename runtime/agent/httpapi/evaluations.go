@@ -122,7 +122,7 @@ func relatedEvaluations(e *api.Evaluation, all []*api.Evaluation) (stubs []*api.
 
 func (h *evaluationHandler) allocations(r *request) (any, error) {
 	return r.blockingListQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		stubs, err := r.pageOfAllocStubs(s.AllocationsByEvaluation(ws, r.pathID))
+		stubs, err := r.pageOfAllocStubs(s, r.allocListReader(s).AllocationsByEvaluation(ws, r.pathID), true, false)
 		return stubs, s.LatestTableIndex(ws, store.Allocations), err
 	})
 }

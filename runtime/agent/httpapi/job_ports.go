@@ -32,7 +32,7 @@ func (jo *jobReadHandler) ports(r *request) (any, error) {
 	return r.blockingQuery(jo.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		type key struct{ namespace, id string }
 		byJob := map[key][]jobPort{}
-		for _, a := range s.Allocations(ws, "") {
+		for _, a := range s.WithoutEndedEvents().Allocations(ws, "") {
 			if a.ClientStatus == api.AllocClientStatusRunning && (r.namespace == store.AnyNamespace || r.namespace == a.Namespace) {
 				if found := allocPorts(a); len(found) > 0 {
 					k := key{a.Namespace, a.JobID}

@@ -71,10 +71,10 @@ func (r *request) includesObjectOfJob(currentJob *api.Job, jobCreateIndex uint64
 func (jo *jobReadHandler) allocations(r *request) (any, error) {
 	return r.blockingListQuery(jo.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		j := s.Job(ws, r.namespace, r.pathID)
-		found := slices.DeleteFunc(s.AllocationsByJob(ws, r.namespace, r.pathID), func(alloc *api.Allocation) bool {
+		found := slices.DeleteFunc(r.allocListReader(s).AllocationsByJob(ws, r.namespace, r.pathID), func(alloc *api.Allocation) bool {
 			return !r.includesObjectOfJob(j, pointer.Value(alloc.Job.CreateIndex))
 		})
-		stubs, err := r.pageOfAllocStubs(found)
+		stubs, err := r.pageOfAllocStubs(s, found, true, false)
 		return stubs, s.LatestTableIndex(ws, store.Allocations), err
 	})
 }

@@ -178,11 +178,11 @@ func (r *request) parseJobLogSearch() (search logsearch.Request, maxLines int, f
 // no such job. A node of a cluster has the allocations of the job that run on it, and no job.
 func (h *jobLogHandler) jobAllocs(namespace, jobID string) (allocs []*api.Allocation, exists bool) {
 	s := h.store.Snapshot()
-	allocs = s.AllocationsByJob(nil, namespace, jobID)
+	allocs = s.WithoutEndedEvents().AllocationsByJob(nil, namespace, jobID)
 	job := s.Job(nil, namespace, jobID)
 	if job != nil && model.CanHaveChildren(job) {
 		for _, child := range s.JobChildren(nil, namespace, jobID) {
-			allocs = append(allocs, s.AllocationsByJob(nil, namespace, pointer.Value(child.ID))...)
+			allocs = append(allocs, s.WithoutEndedEvents().AllocationsByJob(nil, namespace, pointer.Value(child.ID))...)
 		}
 	}
 	return allocs, job != nil || len(allocs) > 0

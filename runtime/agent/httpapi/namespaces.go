@@ -122,7 +122,7 @@ func describeNamespaceDeletionBlocker(s store.Reader, name string) string {
 			return fmt.Sprintf("a job that is %s, %q: stop it first", pointer.Value(job.Status), pointer.Value(job.ID))
 		}
 	}
-	for _, alloc := range s.AllocationsByNamespace(nil, name) {
+	for _, alloc := range s.WithoutEndedEvents().AllocationsByNamespace(nil, name) {
 		if !alloc.ClientTerminalStatus() {
 			return fmt.Sprintf("an allocation that is %s, %s: stop it first", alloc.ClientStatus, alloc.ID)
 		}

@@ -34,7 +34,7 @@ type findCandidatesFunc func(s *searchSnapshot, text string) []*searchCandidate
 // prefixContexts has the function of each context for a prefix search.
 var prefixContexts = map[contexts.Context]findCandidatesFunc{
 	contexts.Allocs: func(s *searchSnapshot, prefix string) []*searchCandidate {
-		return candidatesByID(s, prefix, s.Allocations, func(a *api.Allocation) (string, string) { return a.Namespace, a.ID })
+		return candidatesByID(s, prefix, s.WithoutEndedEvents().Allocations, func(a *api.Allocation) (string, string) { return a.Namespace, a.ID })
 	},
 	contexts.Deployments: func(s *searchSnapshot, prefix string) []*searchCandidate {
 		return candidatesByID(s, prefix, s.Deployments, func(d *api.Deployment) (string, string) { return d.Namespace, d.ID })
@@ -76,7 +76,7 @@ var fuzzyContexts = map[contexts.Context]findCandidatesFunc{
 	contexts.Namespaces:  newFuzzyFinder(func(s *searchSnapshot) []*searchCandidate { return prefixContexts[contexts.Namespaces](s, "") }),
 	contexts.NodePools:   newFuzzyFinder(func(s *searchSnapshot) []*searchCandidate { return prefixContexts[contexts.NodePools](s, "") }),
 	contexts.Allocs: newFuzzyFinder(func(s *searchSnapshot) []*searchCandidate {
-		seen := slices.DeleteFunc(s.Allocations(nil, ""), func(a *api.Allocation) bool { return !s.includesNamespace(a.Namespace) })
+		seen := slices.DeleteFunc(s.WithoutEndedEvents().Allocations(nil, ""), func(a *api.Allocation) bool { return !s.includesNamespace(a.Namespace) })
 		return newCandidates(seen, func(a *api.Allocation) *searchCandidate { return &searchCandidate{a.Name, []string{a.Namespace, a.ID}} })
 	}),
 	contexts.Nodes: newFuzzyFinder(func(s *searchSnapshot) []*searchCandidate {

@@ -28,7 +28,7 @@ func (h *allocHandler) transitions(r *request) (any, error) {
 // listTransitions replies with the transitions that this agent has of all allocations.
 func (h *allocHandler) listTransitions(r *request) (any, error) {
 	all := []tasksteps.AllocTransitions{}
-	for _, alloc := range h.store.Snapshot().Allocations(store.WatchSet(nil), "") {
+	for _, alloc := range h.store.Snapshot().WithoutEndedEvents().Allocations(store.WatchSet(nil), "") {
 		if !r.includesNamespace(alloc.Namespace) {
 			continue
 		}

@@ -221,7 +221,7 @@ func (c *Cleaner) endFormerPlugins(ctx context.Context, drivers driverSource, ad
 func (c *Cleaner) AllocsWithoutTaskRecord() map[string]bool {
 	ids := make(map[string]bool)
 	snapshot := c.Store.Snapshot()
-	for _, alloc := range snapshot.Allocations(nil, "") {
+	for _, alloc := range snapshot.WithoutEndedEvents().Allocations(nil, "") {
 		if len(runningTasksWithoutRecord(snapshot.Reader, alloc)) > 0 {
 			ids[alloc.ID] = true
 		}
@@ -416,7 +416,7 @@ func (c *Cleaner) denyAccessToDirsOfEndedAllocs() {
 		if err != nil || !info.IsDir() || info.Mode()&0o007 == 0 {
 			continue
 		}
-		if alloc := snapshot.Allocation(nil, entry.Name()); alloc != nil && !alloc.ClientTerminalStatus() {
+		if alloc := snapshot.WithoutEndedEvents().Allocation(nil, entry.Name()); alloc != nil && !alloc.ClientTerminalStatus() {
 			continue // the allocation's runner sets the directory's mode
 		}
 		if c.isUnknownAlloc(entry.Name()) {
@@ -437,7 +437,7 @@ func (c *Cleaner) denyAccessToDirsOfEndedAllocs() {
 func (c *Cleaner) removeEmptyCgroupsOfEndedAllocs() {
 	snapshot := c.Store.Snapshot()
 	cgroup.RemoveEmptyOfAllocs(func(allocID string) bool {
-		alloc := snapshot.Allocation(nil, allocID)
+		alloc := snapshot.WithoutEndedEvents().Allocation(nil, allocID)
 		return alloc != nil && alloc.ClientTerminalStatus()
 	})
 }

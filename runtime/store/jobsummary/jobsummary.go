@@ -68,7 +68,7 @@ func New(s *store.Snapshot, ws store.WatchSet, j *api.Job) *api.JobSummary {
 
 // AllocationsWithoutPurgedJob returns a job's allocations, without the allocations of a purged job with the same id.
 func AllocationsWithoutPurgedJob(s *store.Snapshot, ws store.WatchSet, j *api.Job) []*api.Allocation {
-	return slices.DeleteFunc(s.AllocationsByJob(ws, pointer.Value(j.Namespace), pointer.Value(j.ID)), func(a *api.Allocation) bool {
+	return slices.DeleteFunc(s.WithoutEndedEvents().AllocationsByJob(ws, pointer.Value(j.Namespace), pointer.Value(j.ID)), func(a *api.Allocation) bool {
 		return pointer.Value(a.Job.CreateIndex) != pointer.Value(j.CreateIndex)
 	})
 }

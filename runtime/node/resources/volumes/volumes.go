@@ -600,7 +600,7 @@ func AllocsUsingVolume(r store.Reader, ws store.WatchSet, v *api.HostVolume) []*
 	}
 	facts := model.NodeFactsOf(node)
 	var users []*api.Allocation
-	for _, a := range r.Allocations(ws, "") {
+	for _, a := range r.WithoutEndedEvents().Allocations(ws, "") {
 		g := model.FindGroup(a.Job, a.TaskGroup)
 		if a.Namespace != v.Namespace || g == nil || len(g.Volumes) == 0 || r.AllocationEnded(a.ID) {
 			continue
