@@ -59,7 +59,7 @@ agent_is() {
 # apt, dpkg and systemd, the journal, and caches that any command writes.
 machine() {
 	find / /run /dev/shm /dev/mqueue -xdev \( -path /var/lib/dpkg -o -path /var/lib/apt -o -path /var/cache -o -path /var/log -o -path /var/lib/systemd \
-		-o -path /run/systemd -o -path /run/log -o -path /run/user -o -path /run/udev -o -path /tmp/systemd-private-\* -o -path /var/tmp/systemd-private-\* \
+		-o -path /run/systemd -o -path /run/log -o -path /run/user -o -path /run/udev -o -path /run/agetty.reload -o -path /tmp/systemd-private-\* -o -path /var/tmp/systemd-private-\* \
 		-o -path $state -o -path "$PWD" -o -path /lost+found \) -prune -o -print 2>/dev/null | sed 's/^/file /' | sort -u
 	echo "file hashes $(find /etc -type f ! -name ld.so.cache ! -name .pwd.lock -exec sha256sum {} + | sort | sha256sum)"
 	getent passwd | sed 's/^/user /'
