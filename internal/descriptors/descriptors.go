@@ -8,9 +8,8 @@ import (
 )
 
 const (
-	// PerTask is the number of descriptors that a task can take in the log collector: two FIFOs, two files while it has output,
-	// the log directory, and a second one while it is started again. It takes fewer in the agent (four) and the keeper (two),
-	// which have the same limit.
+	// PerTask is the number of descriptors that are reserved for a task. It takes five in the log collector (two FIFOs, two files
+	// while it has output, the log directory), four in the agent and two in the keeper, which have the same limit.
 	PerTask = 6
 
 	// Reserved is the number of descriptors that a process needs for itself, and that tasks cannot have.

@@ -427,11 +427,14 @@ func (c *Client) StoreFDs(ctx context.Context, fileByKey map[string]*os.File, dr
 	}
 	c.mu.Unlock()
 
-	err := errConnDown
-	for errors.Is(err, errConnDown) {
+	var err error
+	for {
 		var l *clientConn
-		if l, err = c.conns.WaitForConn(ctx); err == nil {
-			err = c.storeFDsInKeeper(ctx, l, keys)
+		if l, err = c.conns.WaitForConn(ctx); err != nil {
+			break // also with an errConnDown, with which the last attempt to connect ended
+		}
+		if err = c.storeFDsInKeeper(ctx, l, keys); !errors.Is(err, errConnDown) {
+			break
 		}
 	}
 	if err != nil {

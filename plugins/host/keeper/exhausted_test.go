@@ -1,12 +1,17 @@
 package keeper
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess/processtest"
+	"github.com/nomad-lite/nomad-lite/internal/rpcmux"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper/keeperwire"
 )
 
@@ -110,5 +115,24 @@ func TestStoreFDsStoresAllOrNoneWithOneRequest(t *testing.T) {
 	}
 	if failed == 0 || succeeded == 0 {
 		t.Errorf("%d attempts failed, %d succeeded: the test proves nothing", failed, succeeded)
+	}
+}
+
+// A request that waits for a keeper ends with its context, even if the last keeper has died during the handover of descriptors.
+func TestStoreFDEndsWithItsContext(t *testing.T) {
+	c := &Client{conns: rpcmux.NewReconnector[*clientConn](make(chan struct{}), ErrClosed), fdCopyByKey: make(map[string]fdCopy)}
+	c.conns.SetConn(nil, fmt.Errorf("hand over descriptors: %w", errConnDown))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	f, _ := newPipe(t)
+	ended := make(chan error, 1)
+	go func() { ended <- c.StoreFD(ctx, "a", f) }()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.Canceled) || len(c.fdCopyByKey) > 0 {
+			t.Errorf("got %v, copies %v", err, c.fdCopyByKey)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("StoreFD does not end")
 	}
 }

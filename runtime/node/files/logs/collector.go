@@ -283,14 +283,16 @@ func (c *CollectorClient) Start(ctx context.Context, task Task) (stdoutFIFO, std
 		}
 	}
 	c.mu.Unlock()
-	for err = errDisconnected; errors.Is(err, errDisconnected); {
-		var l *processConn
-		if l, err = c.processConns.WaitForConn(ctx); err == nil {
-			err = c.handOverStreams(ctx, l, t, fifos)
+	for {
+		l, err := c.processConns.WaitForConn(ctx)
+		if err != nil {
+			return "", "", wrap(err) // also an errDisconnected, with which the last attempt to connect ended
 		}
-	}
-	if err != nil {
-		return "", "", wrap(err)
+		if err = c.handOverStreams(ctx, l, t, fifos); err == nil {
+			break
+		} else if !errors.Is(err, errDisconnected) {
+			return "", "", wrap(err)
+		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -356,7 +358,7 @@ func (c *CollectorClient) ensureFIFOs(ctx context.Context, allocDirFD int, task 
 		if err == nil {
 			exists := isNameOfOpenFile(allocDirFD, k.FIFOName(), int(f.Fd()))
 			if !exists {
-				c.conf.Logger.Warn("FIFO was removed or replaced, only a running task keeps it", "alloc_id", k.AllocID, "task", k.Task, "file", k.FIFOName(), "running", task.AlreadyRunning)
+				c.conf.Logger.Warn("FIFO was removed or replaced", "alloc_id", k.AllocID, "task", k.Task, "file", k.FIFOName(), "running", task.AlreadyRunning)
 			}
 			if exists || task.AlreadyRunning {
 				fifos[s] = f

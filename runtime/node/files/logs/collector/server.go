@@ -399,22 +399,22 @@ func (se *collectorServer) replyToStopRequests(e *serverStream, m collectorwire.
 	e.stopRequests = nil
 }
 
-// startStreams adds a start request's streams, and owns fds. The streams share the log directory's descriptor. If a stream
-// cannot be added, the other one is.
+// startStreams adds a start request's streams, and owns fds. The streams share the log directory's descriptor. An
+// error for one stream does not prevent the other from starting.
 func (se *collectorServer) startStreams(m *collectorwire.Message, fds []int) error {
 	if len(m.Limits) == 0 || len(fds) != len(m.Limits)+1 {
 		framing.CloseAll(fds)
 		return fmt.Errorf("%d descriptors came with %d streams", len(fds), len(m.Limits))
 	}
-	logDirFD, used := fds[len(m.Limits)], false
+	logDirFD, logDirUsed := fds[len(m.Limits)], false
 	var errs []error
 	for i, name := range slices.Sorted(maps.Keys(m.Limits)) {
 		key := m.StreamKey
 		key.Stream = name
 		err := se.startStream(stream{key: key, limits: m.Limits[name], fifoFD: fds[i], logDirFD: logDirFD, fileFD: -1})
-		errs, used = append(errs, err), used || err == nil
+		errs, logDirUsed = append(errs, err), logDirUsed || err == nil
 	}
-	if !used {
+	if !logDirUsed {
 		unix.Close(logDirFD)
 	}
 	return errors.Join(errs...)
