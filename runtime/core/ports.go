@@ -39,7 +39,7 @@ type Store interface {
 	PutTaskState(allocID, task string, state *api.TaskState, durability state.Durability) state.WaitDurableFunc
 	PutTask(allocID, task string, fields record.Fields, state *api.TaskState, durability state.Durability) state.WaitDurableFunc // stores both parts of the record or none
 
-	// TaskHandle returns a start's handle with its secrets. A start's handle is stored once: a later PutTask with a handle of the
+	// TaskHandle returns a start's handle with its environment. A start's handle is stored once: a later PutTask with a handle of the
 	// same start does not replace it. It returns nil if there is none.
 	TaskHandle(allocID, task, startID string) (*driver.Handle, error)
 }

@@ -22,6 +22,7 @@ func storedRecords() []goldenfields.Record {
 		{Name: jobBucket, Type: reflect.TypeFor[api.Job]()},
 		{Name: string(Variables) + " (sealed)", Type: reflect.TypeFor[map[string]string]()},
 		{Name: string(taskLocalsTable) + " (sealed)", Type: reflect.TypeFor[state.TaskSecrets]()},
+		{Name: string(taskHandlesTable) + " (sealed)", Type: reflect.TypeFor[state.HandleSecrets]()},
 		{Name: string(taskStatesTable) + " (written)", Type: reflect.TypeFor[taskStateRecord]()},
 	}
 	for _, k := range tableDefs {

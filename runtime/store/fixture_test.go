@@ -247,7 +247,7 @@ func TestStateFixtureIsComplete(t *testing.T) {
 			name += " " + kind.NameOrPrefix
 		}
 		found[name] = true
-		if record, ok := object.(*localRecord); ok && record.secretPart != nil && key.table == taskLocalsTable {
+		if record, ok := object.(*localRecord); ok && record.secretPart != nil && (key.table == taskLocalsTable || key.table == taskHandlesTable) {
 			found[name+" (sealed)"] = true
 		}
 	}

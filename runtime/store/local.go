@@ -198,12 +198,16 @@ func (r Reader) hasLocalRecords(allocID string) bool {
 	})
 }
 
-// TaskFields returns the fields that PutTask has stored, and false if none was stored. Handles are without their secrets: see
+// TaskFields returns the fields that PutTask has stored, and false if none was stored. Handles may be without their environment: see
 // TaskHandle. A handle that is missing or unreadable is nil: the start's id remains, by which the driver finds the task.
 func (r Reader) TaskFields(allocID, task string) (fields record.Fields, exists bool, err error) {
 	record, exists, err := r.readTaskRecord(allocID, task)
 	return record.Fields(func(startID string) *driver.Handle {
 		handle, _ := r.readTaskHandle(allocID, task, startID, nil) // an unreadable handle is quarantined and reported
+		if handle != nil && handle.DriverState == nil {
+			complete, _ := r.TaskHandle(allocID, task, startID) // the driver's state may be sealed with the environment
+			return complete
+		}
 		return handle.Handle()
 	}), exists, err
 }
@@ -230,7 +234,7 @@ func (r Reader) readTaskRecord(allocID, task string) (record state.TaskRecord, e
 	return record, exists, err
 }
 
-// TaskHandle returns a start's handle that PutTask has stored, nil if there is none.
+// TaskHandle returns a start's handle that PutTask has stored, nil if there is none. What cannot be decrypted is missing in it.
 func (s *Store) TaskHandle(allocID, task, startID string) (*driver.Handle, error) {
 	return s.Snapshot().TaskHandle(allocID, task, startID)
 }

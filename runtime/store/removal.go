@@ -87,7 +87,7 @@ type taskRecordHooks struct {
 func (r Reader) attachedHookConfigsOfTask(allocID, task string) (map[string]string, error) {
 	record := rowByKey[localRecord](r, nil, taskLocalsTable, allocID+"\x00"+task)
 	if record == nil || !record.hasOnlyKnownFields.Load() {
-		local, _, err := r.TaskFields(allocID, task)
+		local, _, err := r.readTaskRecord(allocID, task)
 		return local.AllocHookConfigByName, err
 	}
 	var hooks taskRecordHooks

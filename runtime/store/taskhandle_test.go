@@ -64,6 +64,9 @@ func TestHandleIsWrittenOncePerStart(t *testing.T) {
 	if got, _, err := taskFieldsWithSecrets(s.Snapshot().Reader, "a", "web"); err != nil || !reflect.DeepEqual(got.Handle, running.Handle) {
 		t.Errorf("handle %+v, %v; want %+v", got.Handle, err, running.Handle)
 	}
+	if got, _, err := s.Snapshot().TaskFields("a", "web"); err != nil || got.Handle.Config.Env != nil || string(got.Handle.DriverState) != "pid 7" {
+		t.Errorf("without the environment: handle %+v, %v", got.Handle, err)
+	}
 
 	next := runningFields("2", "c")
 	next.FirstPendingDestroy = &record.PendingDestroy{StartID: "1", Handle: running.Handle}
@@ -82,6 +85,18 @@ func TestHandleIsWrittenOncePerStart(t *testing.T) {
 	put(record.Fields{})
 	if got := storedHandleIDs(s); got != nil {
 		t.Errorf("after the end: handles of %q", got)
+	}
+}
+
+// The agent finds a host process by the driver's state, even if that is sealed because it contains a variable's name.
+func TestFieldsHaveSealedDriverState(t *testing.T) {
+	s := openWithKeys(t, t.TempDir())
+	mustUpdate(t, s, func(tx *Txn) { tx.PutScheduledAllocation(&api.Allocation{ID: "a"}) })
+	fields := runningFields("1", "b")
+	fields.Handle.DriverState = []byte(`{"pid":7,"denied":["NOMAD_ALLOC_ID"]}`)
+	mustSucceed(t, s.PutTask("a", "web", fields, &api.TaskState{State: "running"}, state.DurabilitySync)())
+	if got, _, err := s.Snapshot().TaskFields("a", "web"); err != nil || !reflect.DeepEqual(got.Handle.DriverState, fields.Handle.DriverState) {
+		t.Errorf("handle %+v, %v", got.Handle, err)
 	}
 }
 

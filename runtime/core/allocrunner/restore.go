@@ -68,6 +68,9 @@ func readRestoredTask(c *Config, name string, runs *timeline.File, logger hclog.
 		}
 		if run := last[name]; run.End.IsZero() {
 			local.StartID = run.Name
+			if local.Handle, err = c.Store.TaskHandle(c.Alloc.ID, name, run.Name); err != nil {
+				logger.Error("handle of task lost", "task", name, "error", err)
+			}
 		}
 	}
 	return &taskrunner.RestoredTask{Fields: local, TaskState: task}

@@ -60,8 +60,8 @@ type (
 		Unrecoverable bool
 	}
 
-	// HandleStored means the store has the start's handle, so the record keeps it only without its secrets.
-	HandleStored struct{ WithoutSecrets *driver.Handle }
+	// HandleStored means the store has the start's handle, so the record keeps it only without its environment.
+	HandleStored struct{ WithoutEnv *driver.Handle }
 
 	// StartFailed means an attempt to start the task has failed.
 	StartFailed struct {
@@ -259,8 +259,8 @@ func (f Started) apply(d *draft) {
 }
 
 func (f HandleStored) apply(d *draft) {
-	if d.fields.Handle != nil && d.fields.HandleStartID() == f.WithoutSecrets.Config.ID {
-		d.fields.Handle = f.WithoutSecrets
+	if d.fields.Handle != nil && d.fields.HandleStartID() == f.WithoutEnv.Config.ID {
+		d.fields.Handle = f.WithoutEnv
 	}
 }
 

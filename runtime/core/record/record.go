@@ -28,8 +28,8 @@ type Fields struct {
 	HookStateByName       map[string]HookState // keyed by hook name
 	AllocHookConfigByName map[string]string    // configurations of the hooks that the allocation has had, keyed by hook name
 	StartID               string               // current start's id: set before StartTask is called; empty after the exit is handled, unless NextStartID replaces it
-	// Handle is the task's handle; nil unless the task runs or its exit is not handled yet. It may be without its environment and
-	// other secrets, which the store has then.
+	// Handle is the task's handle; nil unless the task runs or its exit is not handled yet. It may be without its environment, which
+	// the store has then.
 	Handle          *driver.Handle
 	NetworkOverride *driver.NetworkOverride
 	// HandleUnrecoverable means Handle has no driver state, because the agent that started the task has not received it: only the

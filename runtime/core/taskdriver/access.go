@@ -67,7 +67,8 @@ type Access struct {
 	DriverName string
 	Dispense   DispenseFunc      // each error is a *driver.UnavailableError, see WithUnavailableErrors
 	Timeline   timeline.Recorder // records the calls; the zero value records nothing
-	// CompleteHandle returns a start's handle with the secrets that [Process.Handle] does not have; nil if it has all. It may be nil.
+	// CompleteHandle returns a start's handle with its environment, which [Process.Handle] may lack; nil if it is unknown. The field
+	// may be nil.
 	CompleteHandle func(startID string) *driver.Handle
 	Plugins        *Plugins                   // records which plugin process has each of the driver's tasks; may be nil
 	AwaitExit      AwaitExitWithoutDriverFunc // used during outages of drivers with host processes as tasks; may be nil

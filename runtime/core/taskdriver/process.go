@@ -18,7 +18,7 @@ import (
 // exited: a late call fails in the driver and never affects the next start, which has another id. The exported fields
 // must be set before StartWatch.
 type Process struct {
-	Handle                   *driver.Handle          // may be without secrets; see Access.CompleteHandle
+	Handle                   *driver.Handle          // may lack its environment; see Access.CompleteHandle
 	Network                  *driver.NetworkOverride // nil unless the driver returned an address
 	OnOutage                 func(error)             // called once per driver outage; may be nil
 	OnOutageEnd              func()                  // called when a driver outage ends; may be nil

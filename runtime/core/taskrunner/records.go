@@ -31,7 +31,7 @@ type TaskRecordStore interface {
 	PutTaskState(*api.TaskState, state.Durability) state.WaitDurableFunc
 	PutBothRecords(record.Fields, *api.TaskState, state.Durability) state.WaitDurableFunc
 
-	// TaskHandle returns a stored start's handle with its secrets; nil if there is none. See [core.Store].
+	// TaskHandle returns a stored start's handle with its environment; nil if there is none. See [core.Store].
 	TaskHandle(startID string) (*driver.Handle, error)
 }
 
@@ -76,13 +76,13 @@ func (r *taskRecords) current() record.Record {
 	return r.record
 }
 
-// completeHandle returns a start's handle with its secrets, or nil if the store does not have it.
+// completeHandle returns a start's handle with its environment, or nil if neither the store nor the record has the start.
 func (r *taskRecords) completeHandle(startID string) *driver.Handle {
 	stored, err := r.store.TaskHandle(startID)
 	if err != nil {
 		r.logger.Error("handle of task lost, its driver may not recover it", "task_id", startID, "error", err)
 	}
-	if stored == nil { // the put has failed, so the record still has the secrets
+	if stored == nil { // it is not stored yet, so the record still has the environment
 		fields := r.fields()
 		for id, h := range fields.Handles() {
 			if id == startID {

@@ -15,7 +15,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/core/taskdriver"
 	"github.com/nomad-lite/nomad-lite/runtime/core/tasksteps"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
-	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // fileTimeLag is how far file times, compared with the last start, may lag behind the clock: one kernel tick.
@@ -210,14 +209,14 @@ func (t *taskRun) setProcess(handle *driver.Handle, network *driver.NetworkOverr
 func (t *taskRun) storeHandle() tasksteps.Result {
 	p := t.process
 	handle := handleWithoutDriverConfig(p.Handle)
-	p.Handle = state.HandleWithoutSecrets(handle)
+	p.Handle = handleWithoutEnv(handle)
 	t.requests.setStartedProcess(p)
 	t.logger.Info("task started", "task_id", p.ID())
 	point := failpoint.EnterStep(failpoint.StepHandleStored)
 	_, err := t.records.commitOrError(record.Started{Now: time.Now(), Handle: handle, Network: p.Network, Unrecoverable: p.Unrecoverable})
 	point.Leave()
 	if err == nil {
-		t.records.commit(record.HandleStored{WithoutSecrets: p.Handle})
+		t.records.commit(record.HandleStored{WithoutEnv: p.Handle})
 	}
 	t.start.config = nil
 	t.startWatch()
@@ -281,4 +280,11 @@ func handleWithoutDriverConfig(h *driver.Handle) *driver.Handle {
 	config.DriverConfig = nil
 	stored.Config = &config
 	return &stored
+}
+
+func handleWithoutEnv(h *driver.Handle) *driver.Handle {
+	without, config := *h, *h.Config
+	config.Env = nil
+	without.Config = &config
+	return &without
 }

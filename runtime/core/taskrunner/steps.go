@@ -407,7 +407,9 @@ func (t *taskRun) destroyProcess() {
 		t.requests.recordProcessDestroyed()
 	} else {
 		start := record.PendingDestroy{StartID: p.ID(), NotFoundIsInconclusive: p.Unrecoverable && t.ended.StatusUnknown}
-		if !p.Unrecoverable {
+		if fields := t.records.fields(); !p.Unrecoverable && fields.HandleStartID() == p.ID() {
+			start.Handle = fields.Handle // has the environment if it is not stored yet
+		} else if !p.Unrecoverable {
 			start.Handle = handleWithoutDriverConfig(p.Handle)
 		}
 		t.ender.owe(record.DestroyOwed{Start: start})

@@ -277,7 +277,10 @@ func (c *Cleaner) destroyTasksOfOrphan(ctx context.Context, drivers driverSource
 			starts = []record.PendingDestroy{{StartID: o.allocID + "/" + task + "/" + driver.WildcardStart}}
 		}
 		for _, start := range starts {
-			if handle, err := records.TaskHandle(o.allocID, task, start.StartID); err == nil && handle != nil {
+			switch handle, err := records.TaskHandle(o.allocID, task, start.StartID); {
+			case err != nil:
+				start.Handle = nil // each driver would take the rest for another driver's handle
+			case handle != nil:
 				start.Handle = handle
 			}
 			errs = append(errs, c.destroyTaskStartInAllDrivers(ctx, drivers, start))

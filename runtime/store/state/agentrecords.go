@@ -20,7 +20,7 @@ const (
 	CleanupPrefix       = "cleanup/"  // pending hook cleanups
 	IdentityPrefix      = "identity/" // workload identity tokens
 
-	EndedAllocPrefix        = "ended/"            // the allocation has ended; only store.Reader.AllocationEnded reads it
+	EndedAllocPrefix        = "ended/"            // the allocation has ended; a Reader has the record only until the allocation's row stands for it: see store.Reader.AllocationEnded
 	CollectAllocAtEndPrefix = "collect/"          // the allocation's directory must be removed when it has ended
 	AttachedHooksPrefix     = "attached/"         // an ended allocation's hooks, called when it is removed from the disk
 	PendingRemovalPrefix    = "remains/"          // an allocation that is deleted and still on the disk

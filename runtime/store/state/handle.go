@@ -151,13 +151,6 @@ func NewHandleRecord(h *driver.Handle) *HandleRecord {
 	return &HandleRecord{Version: h.Version, Config: newTaskConfigRecord(h.Config), State: h.State, DriverState: h.DriverState}
 }
 
-// HandleWithoutSecrets returns a copy of a handle without the parts that are stored sealed. The copy shares the other parts.
-func HandleWithoutSecrets(h *driver.Handle) *driver.Handle {
-	r := NewHandleRecord(h)
-	r.SplitSecrets()
-	return r.Handle()
-}
-
 // Handle returns a record's handle, nil for nil.
 func (r *HandleRecord) Handle() *driver.Handle {
 	if r == nil {
