@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
@@ -92,12 +93,16 @@ func (s *setuidAgent) terminate() {
 		s.check(1)
 		return
 	}
-	// An agent that ends at once after the last task leaves the end of the allocation, and the mount, to the next agent.
+	// An agent that ends at once after the last task leaves the end of the allocation, and the mount, to the next agent. On a slow
+	// machine, an agent that ends as soon as it is ready does so, too.
+	pause := time.Millisecond
 	s.WaitUntil("an agent without allocations leaves no mount on their directory", func() (string, bool) {
 		if s.countMounts() == 0 {
 			return "", true
 		}
 		s.StartAndWaitReady()
+		time.Sleep(pause)
+		pause *= 2
 		s.SignalAndWait(unix.SIGTERM)
 		return s.readMounts(), false
 	})
