@@ -70,6 +70,20 @@ func (r *Reconnector[C]) WaitForConn(ctx context.Context) (c C, err error) {
 	}
 }
 
+// CallUntilConnStays calls f with the current connection, and again with each new one as long as f returns down, which says that
+// the connection has ended. It returns f's other errors, and those of WaitForConn.
+func (r *Reconnector[C]) CallUntilConnStays(ctx context.Context, down error, f func(C) error) error {
+	for {
+		c, err := r.WaitForConn(ctx)
+		if err != nil {
+			return err // can include down, with which the last attempt to connect ended
+		}
+		if err := f(c); !errors.Is(err, down) {
+			return err
+		}
+	}
+}
+
 // Minimum and maximum pause between two attempts to connect.
 const (
 	minBackoff = 20 * time.Millisecond

@@ -427,16 +427,7 @@ func (c *Client) StoreFDs(ctx context.Context, fileByKey map[string]*os.File, dr
 	}
 	c.mu.Unlock()
 
-	var err error
-	for {
-		var l *clientConn
-		if l, err = c.conns.WaitForConn(ctx); err != nil {
-			break // also with an errConnDown, with which the last attempt to connect ended
-		}
-		if err = c.storeFDsInKeeper(ctx, l, keys); !errors.Is(err, errConnDown) {
-			break
-		}
-	}
+	err := c.conns.CallUntilConnStays(ctx, errConnDown, func(l *clientConn) error { return c.storeFDsInKeeper(ctx, l, keys) })
 	if err != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -536,20 +527,15 @@ func (c *Client) RequestExitWhenNoTasks(ctx context.Context) error {
 
 // retryIdempotentCall sends a request, and sends it again on each new connection until the
 // keeper responds. The request must be idempotent, and its response carries no descriptors.
-func (c *Client) retryIdempotentCall(ctx context.Context, req *keeperwire.Request, fds ...int) (*keeperwire.Response, error) {
-	for {
-		l, err := c.conns.WaitForConn(ctx)
-		if err != nil {
-			return nil, err
-		}
-		resp, got, err := l.call(ctx, req, fds...)
+func (c *Client) retryIdempotentCall(ctx context.Context, req *keeperwire.Request) (resp *keeperwire.Response, err error) {
+	err = c.conns.CallUntilConnStays(ctx, errConnDown, func(l *clientConn) error {
+		var got []int
+		resp, got, err = l.call(ctx, req)
 		framing.CloseAll(got)
-		if errors.Is(err, errConnDown) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		return resp, resp.Err()
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
+	return resp, resp.Err()
 }

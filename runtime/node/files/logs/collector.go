@@ -283,16 +283,9 @@ func (c *CollectorClient) Start(ctx context.Context, task Task) (stdoutFIFO, std
 		}
 	}
 	c.mu.Unlock()
-	for {
-		l, err := c.processConns.WaitForConn(ctx)
-		if err != nil {
-			return "", "", wrap(err) // also an errDisconnected, with which the last attempt to connect ended
-		}
-		if err = c.handOverStreams(ctx, l, t, fifos); err == nil {
-			break
-		} else if !errors.Is(err, errDisconnected) {
-			return "", "", wrap(err)
-		}
+	err = c.processConns.CallUntilConnStays(ctx, errDisconnected, func(l *processConn) error { return c.handOverStreams(ctx, l, t, fifos) })
+	if err != nil {
+		return "", "", wrap(err)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -601,35 +594,30 @@ const removeFDTimeout = 10 * time.Second
 
 // stopStream stops one stream. The FIFO stays in the keeper while it has a writer, unless taskEnded is true.
 func (c *CollectorClient) stopStream(ctx context.Context, t *collectedTask, k collectorwire.StreamKey, deadline time.Time, taskEnded bool) error {
-	for {
-		l, err := c.processConns.WaitForConn(ctx)
-		if err != nil {
-			return err
-		}
-		left := max(0, time.Until(deadline))
-		reply, err := l.call(ctx, &collectorwire.Message{Op: collectorwire.OpStop, StreamKey: k, GraceMillis: left.Milliseconds(), KeepReadingWhileWriterOpen: !taskEnded})
-		if errors.Is(err, errDisconnected) {
-			continue // the next collector process gets the stream within the remaining time
-		}
-		if err != nil {
-			return err
-		}
-		c.mu.Lock()
-		if st := c.progressByStream[k]; st != nil {
-			st.ended = true
-			st.newestFileIndex = max(st.newestFileIndex, reply.FileIndex)
-			st.wakeFollowers()
-			delete(c.progressByStream, k)
-		}
-		c.losses.remove(k)
-		delete(t.stoppedStreamsWithWriter, k.Stream)
-		if reply.HasWriter {
-			t.stoppedStreamsWithWriter[k.Stream] = true
-		}
-		c.mu.Unlock()
-		if reply.HasWriter {
-			return nil // the collector process sends collectorwire.OpEnd when the writers have closed the FIFO
-		}
-		return c.conf.Keeper.RemoveFD(ctx, k.KeeperFDKey())
+	var reply *collectorwire.Message
+	err := c.processConns.CallUntilConnStays(ctx, errDisconnected, func(l *processConn) (err error) {
+		left := max(0, time.Until(deadline)) // a next collector process has the remaining time
+		reply, err = l.call(ctx, &collectorwire.Message{Op: collectorwire.OpStop, StreamKey: k, GraceMillis: left.Milliseconds(), KeepReadingWhileWriterOpen: !taskEnded})
+		return err
+	})
+	if err != nil {
+		return err
 	}
+	c.mu.Lock()
+	if st := c.progressByStream[k]; st != nil {
+		st.ended = true
+		st.newestFileIndex = max(st.newestFileIndex, reply.FileIndex)
+		st.wakeFollowers()
+		delete(c.progressByStream, k)
+	}
+	c.losses.remove(k)
+	delete(t.stoppedStreamsWithWriter, k.Stream)
+	if reply.HasWriter {
+		t.stoppedStreamsWithWriter[k.Stream] = true
+	}
+	c.mu.Unlock()
+	if reply.HasWriter {
+		return nil // the collector process sends collectorwire.OpEnd when the writers have closed the FIFO
+	}
+	return c.conf.Keeper.RemoveFD(ctx, k.KeeperFDKey())
 }
