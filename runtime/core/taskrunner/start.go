@@ -276,15 +276,20 @@ func (t *taskRun) reportStartError(err error) {
 // handleWithoutDriverConfig returns a copy of the handle without the driver config, which may contain passwords. Drivers must be
 // able to recover a task without the config.
 func handleWithoutDriverConfig(h *driver.Handle) *driver.Handle {
-	stored, config := *h, *h.Config
-	config.DriverConfig = nil
-	stored.Config = &config
-	return &stored
+	stored := copyHandle(h)
+	stored.Config.DriverConfig = nil
+	return stored
 }
 
 func handleWithoutEnv(h *driver.Handle) *driver.Handle {
-	without, config := *h, *h.Config
-	config.Env = nil
-	without.Config = &config
-	return &without
+	without := copyHandle(h)
+	without.Config.Env = nil
+	return without
+}
+
+// copyHandle returns a copy with its own Config, which shares what Config refers to.
+func copyHandle(h *driver.Handle) *driver.Handle {
+	handle, config := *h, *h.Config
+	handle.Config = &config
+	return &handle
 }
