@@ -87,8 +87,8 @@ func (tx *Txn) putTaskState(allocID, task string, status *api.TaskState) {
 	tx.putEncodedTaskRecord(taskStatesTable, allocID, allocID+"\x00"+task, unencrypted, nil, err)
 }
 
-// putNewTaskHandles stores a task's handles that are not stored yet, and deletes those of other starts. handles yields each with
-// its start's id.
+// putNewTaskHandles stores a task's handles that are not stored yet, and deletes the handles of other starts. handles yields each
+// with its start's id.
 func (tx *Txn) putNewTaskHandles(allocID, task string, handles iter.Seq2[string, *driver.Handle]) {
 	prefix := allocID + "\x00" + task + "\x00"
 	stored := listRows[localRecord](tx.Reader, nil, taskHandlesTable, "id_prefix", prefix)

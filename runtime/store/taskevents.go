@@ -6,7 +6,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// taskEvents are the events of an allocation's tasks. Most differ from those of its group's other allocations only in their
+// taskEvents are the events of an allocation's tasks. Most differ from the events of its group's other allocations only in their
 // times.
 type taskEvents struct {
 	tasks []eventsOfTask // shared by allocations

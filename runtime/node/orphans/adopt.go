@@ -198,7 +198,7 @@ func (a *adoptable) putRecords(tx *store.Txn) {
 			local = record.Fields{RunComplete: true}
 		case s.State == model.TaskRunning:
 			local = record.Fields{StartID: a.lastRunByTask[t.Name].Name}
-			local.Handle, _ = tx.TaskHandle(a.alloc.ID, t.Name, local.StartID)
+			local.Handle, _ = tx.TaskHandle(a.alloc.ID, t.Name, local.StartID) // the store reports an unreadable handle
 		default:
 			continue // the runner starts a task without a record
 		}
