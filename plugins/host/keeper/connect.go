@@ -270,28 +270,50 @@ func (c *Client) copyFDsFromKeeper(ctx context.Context, l *clientConn) (keeperKe
 		return nil, err
 	}
 	l.keeperIsEphemeral = resp.Ephemeral
+	drain := map[string]bool{}
+	c.mu.Lock()
 	for i, key := range resp.Keys {
-		c.mu.Lock()
-		_, have := c.fdCopyByKey[key]
-		c.mu.Unlock()
-		if have {
-			continue
+		if _, have := c.fdCopyByKey[key]; !have {
+			drain[key] = i < len(resp.DrainWithoutAgent) && resp.DrainWithoutAgent[i]
 		}
-		taken, fds, err := l.call(ctx, &keeperwire.Request{Op: keeperwire.OpGetFDs, Keys: []string{key}})
-		if err != nil {
+	}
+	c.mu.Unlock()
+	for keys := range slices.Chunk(slices.Collect(maps.Keys(drain)), keeperwire.MaxMessageFDs) {
+		if err := c.getFDsFromKeeper(ctx, l, keys, drain); err != nil {
 			return nil, err
 		}
-		if err := taken.Err(); osprocess.IsResourceExhausted(err) {
-			return nil, fmt.Errorf("take %q: %w", key, err)
-		} else if err != nil || len(fds) != 1 {
-			framing.CloseAll(fds)
-			continue // the descriptor was removed after the keeper had listed it
-		}
-		c.mu.Lock()
-		c.fdCopyByKey[key] = fdCopy{fds[0], i < len(resp.DrainWithoutAgent) && resp.DrainWithoutAgent[i]}
-		c.mu.Unlock()
 	}
 	return resp.Keys, nil
+}
+
+// getFDsFromKeeper copies the keeper's descriptors with the given keys to the client, without those that were removed after
+// the keeper had listed them.
+func (c *Client) getFDsFromKeeper(ctx context.Context, l *clientConn, keys []string, drainWithoutAgent map[string]bool) error {
+	resp, fds, err := l.call(ctx, &keeperwire.Request{Op: keeperwire.OpGetFDs, Keys: keys})
+	if err != nil {
+		return err
+	}
+	switch err := resp.Err(); {
+	case osprocess.IsResourceExhausted(err):
+		return fmt.Errorf("take %q: %w", keys, err)
+	case err != nil || len(fds) != len(keys):
+		framing.CloseAll(fds)
+		if len(keys) == 1 {
+			return nil
+		}
+		for _, key := range keys { // the keeper sends none if it lacks one
+			if err := c.getFDsFromKeeper(ctx, l, []string{key}, drainWithoutAgent); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, key := range keys {
+		c.fdCopyByKey[key] = fdCopy{fds[i], drainWithoutAgent[key]}
+	}
+	return nil
 }
 
 // fdKeysNotIn returns the keys of the client's descriptors that keeperKeys lacks.

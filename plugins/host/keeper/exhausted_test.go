@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess/processtest"
@@ -116,6 +119,76 @@ func TestStoreFDsStoresAllOrNoneWithOneRequest(t *testing.T) {
 	if failed == 0 || succeeded == 0 {
 		t.Errorf("%d attempts failed, %d succeeded: the test proves nothing", failed, succeeded)
 	}
+}
+
+// The next agent copies all stored descriptors with one request for each [keeperwire.MaxMessageFDs] of them, and the others of
+// a request if one has been removed meanwhile.
+func TestNextAgentCopiesStoredDescriptorsTogether(t *testing.T) {
+	const count = 2*keeperwire.MaxMessageFDs + 1
+	dir := filepath.Join(t.TempDir(), "run")
+	c := startClient(t, Config{DataDir: dir})
+	inodeByKey := map[string]uint64{}
+	for i := range count {
+		r, _ := newPipe(t)
+		key := fmt.Sprint("pipe", i)
+		if err := c.StoreFD(t.Context(), key, r); err != nil {
+			t.Fatal(err)
+		}
+		inodeByKey[key] = inode(t, r)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	next := startClient(t, Config{DataDir: dir})
+	if got := countRequests(t, next); got != 5 {
+		t.Errorf("%d requests, want the list, three for the descriptors, and this one", got)
+	}
+	checkCopies := func() {
+		t.Helper()
+		keys := next.StoredFDKeys()
+		if len(keys) != len(inodeByKey) {
+			t.Errorf("%d copies, want %d", len(keys), len(inodeByKey))
+		}
+		for _, key := range keys {
+			f, err := next.DuplicateStoredFD(key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := inode(t, f); got != inodeByKey[key] {
+				t.Errorf("%s is the file %d, want %d", key, got, inodeByKey[key])
+			}
+			f.Close()
+		}
+	}
+	checkCopies()
+
+	l, err := next.conns.WaitForConn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"pipe1", "pipe2", "pipe3"} {
+		next.mu.Lock()
+		unix.Close(next.fdCopyByKey[key].fd)
+		delete(next.fdCopyByKey, key)
+		next.mu.Unlock()
+	}
+	if _, _, err := l.call(t.Context(), &keeperwire.Request{Op: keeperwire.OpRemoveFD, Keys: []string{"pipe2"}}); err != nil {
+		t.Fatal(err)
+	}
+	delete(inodeByKey, "pipe2")
+	if err := next.getFDsFromKeeper(t.Context(), l, []string{"pipe1", "pipe2", "pipe3"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	checkCopies()
+}
+
+func inode(t *testing.T, f *os.File) uint64 {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		t.Fatal(err)
+	}
+	return st.Ino
 }
 
 // A request that waits for a keeper ends with its context, even if the last keeper has died during the handover of descriptors.
