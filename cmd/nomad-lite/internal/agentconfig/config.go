@@ -89,7 +89,7 @@ func NewPluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog
 			builtin.NotStartedReason = builtinNotStartedReason(c, name)
 		}
 		if !named {
-			builtin.StopsAfterFingerprint = name == exec.Name || name == java.Name || name == qemu.Name
+			builtin.StopsAfterFingerprint = builtin.TasksAreHostProcesses
 			builtin.NodeReadyWithoutFingerprint = name == java.Name || name == qemu.Name // the fingerprint starts a program
 		}
 		switch {

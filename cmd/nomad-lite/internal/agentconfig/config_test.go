@@ -1,6 +1,7 @@
 package agentconfig
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -96,10 +97,14 @@ func TestDriversOfAnAgentWithoutPluginBlocks(t *testing.T) {
 	for _, c := range []struct {
 		text, path       string
 		exec, java, qemu string // expected entries: "" if there is none, "on demand", "always", or "without root" for "on demand" if the agent is not root
+		rawExec          string // the same; "" is "on demand"
 	}{
 		{path: withPrograms, exec: "on demand", java: "on demand", qemu: "on demand"},
 		{path: t.TempDir(), exec: "on demand"},
-		{text: "plugin \"exec\" {}\nplugin \"java\" {}\nplugin \"qemu\" {}\n", path: t.TempDir(), exec: "always", java: "always", qemu: "always"},
+		{
+			text: "plugin \"exec\" {}\nplugin \"java\" {}\nplugin \"qemu\" {}\nplugin \"raw_exec\" {}\n", path: t.TempDir(),
+			exec: "always", java: "always", qemu: "always", rawExec: "always",
+		},
 		{text: "client {\n options {\n  \"driver.denylist\" = \"exec,java,qemu\"\n }\n}", path: withPrograms},
 		{text: "client {\n options {\n  \"driver.allowlist\" = \"raw_exec,java\"\n }\n}", path: withPrograms, java: "on demand"},
 		{text: "client {\n options {\n  \"driver.raw_exec.enable\" = \"false\"\n }\n}", path: withPrograms, exec: "on demand", java: "on demand", qemu: "without root"},
@@ -113,8 +118,9 @@ func TestDriversOfAnAgentWithoutPluginBlocks(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", c.text, err)
 		}
-		for driver, want := range map[string]string{"exec": c.exec, "java": c.java, "qemu": c.qemu} {
+		for driver, want := range map[string]string{"exec": c.exec, "java": c.java, "qemu": c.qemu, "raw_exec": cmp.Or(c.rawExec, "on demand")} {
 			switch {
+			case driver == "raw_exec":
 			case want == "on demand" && !isRoot && driver != "qemu", want == "without root" && isRoot:
 				want = ""
 			case want == "without root":
