@@ -117,8 +117,8 @@ type DispatchRequest struct {
 	IdempotencyToken string
 }
 
-// DispatchJob creates and evaluates a parameterized job's child. If an active child has the same idempotency token, DispatchJob
-// returns that child and creates none.
+// DispatchJob creates and evaluates a parameterized job's child. If a child has the same idempotency token, also one that has ended, DispatchJob
+// returns that child and creates none, until it is garbage-collected.
 func (s *Scheduler) DispatchJob(ctx context.Context, key JobKey, r DispatchRequest) (out RequestOutcome, err error) {
 	if err := s.store.CheckDiskSpaceForNewObjects(); err != nil {
 		return RequestOutcome{}, err
@@ -136,7 +136,7 @@ func (s *Scheduler) DispatchJob(ctx context.Context, key JobKey, r DispatchReque
 		if err := CheckDispatch(parent, r); err != nil {
 			return err
 		}
-		if known := (childJobLauncher{c}).findLiveChildByIdempotencyToken(key, r.IdempotencyToken); known != nil {
+		if known := (childJobLauncher{c}).findChildByIdempotencyToken(key, r.IdempotencyToken); known != nil {
 			out.ChildJobID, out.ChildJobCreateIndex = *known.ID, *known.CreateIndex
 			return nil
 		}
@@ -189,14 +189,13 @@ func CheckDispatch(job *api.Job, r DispatchRequest) error {
 	return nil
 }
 
-// findLiveChildByIdempotencyToken returns the child with the idempotency token unless it is dead, or nil. It returns nil for an
-// empty token.
-func (c childJobLauncher) findLiveChildByIdempotencyToken(parent JobKey, token string) *api.Job {
+// findChildByIdempotencyToken returns the child with the idempotency token, or nil. It returns nil for an empty token.
+func (c childJobLauncher) findChildByIdempotencyToken(parent JobKey, token string) *api.Job {
 	if token == "" {
 		return nil
 	}
 	for _, job := range c.tx.JobChildren(nil, parent.Namespace, parent.ID) {
-		if pointer.Value(job.DispatchIdempotencyToken) == token && pointer.Value(job.Status) != model.JobDead {
+		if pointer.Value(job.DispatchIdempotencyToken) == token {
 			return job
 		}
 	}

@@ -333,6 +333,22 @@ func TestDispatch(t *testing.T) {
 		if err != nil || again.ChildJobID != out.ChildJobID || again.EvalID != "" {
 			t.Errorf("the same token: %+v, %v", again, err)
 		}
+		if _, err := b.ApplyAllocReports(t.Context(), model.AllocReport{AllocID: b.allocs(out.ChildJobID)[0].ID, ClientStatus: "complete"}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		again, err = dispatch("other", meta, prefixed)
+		if status := *b.job(out.ChildJobID).Status; err != nil || again.ChildJobID != out.ChildJobID || again.EvalID != "" || status != "dead" {
+			t.Errorf("the same token after the child has ended (%s): %+v, %v", status, again, err)
+		}
+		if _, err := b.DeregisterJob(t.Context(), scheduler.JobKey{Namespace: "default", ID: out.ChildJobID}, scheduler.DeregisterOptions{Purge: true}); err != nil {
+			t.Fatal(err)
+		}
+		again, err = dispatch("other", meta, prefixed)
+		if err != nil || again.ChildJobID == out.ChildJobID || again.EvalID == "" {
+			t.Errorf("the same token after the child was removed: %+v, %v", again, err)
+		}
+		out = again
 		_, err = b.DispatchJob(t.Context(), scheduler.JobKey{Namespace: "default", ID: "nope"}, scheduler.DispatchRequest{})
 		b.expectRejection(err, "parameterized job not found")
 		_, err = b.DispatchJob(t.Context(), scheduler.JobKey{Namespace: "default", ID: out.ChildJobID}, scheduler.DispatchRequest{})

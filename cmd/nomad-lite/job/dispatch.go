@@ -56,7 +56,7 @@ Exit codes: as for 'job run', also with -wait.`,
 	o.monitorFlags.Register(cmd)
 	o.waitFlags.Register(cmd)
 	cmd.Flags().StringArrayVar(&o.metaAssignments, "meta", nil, "metadata of the instance, as `name=value`; may be repeated")
-	cmd.Flags().StringVar(&o.idempotencyToken, "idempotency-token", "", "run no second instance with this `token` while one with it runs")
+	cmd.Flags().StringVar(&o.idempotencyToken, "idempotency-token", "", "dispatch nothing if an instance with this `token` exists, running or ended")
 	cmd.Flags().StringVar(&o.idPrefixTemplate, "id-prefix-template", "", "`text` to put into the id of the instance")
 	cmd.Flags().IntVar(&o.priority, "priority", 0, "`priority` of the instance (default: the priority of the job)")
 	return cmd

@@ -381,6 +381,10 @@ func TestDispatchRequiresMeta(t *testing.T) {
 	if err != nil || again.DispatchedJobID != child.DispatchedJobID {
 		t.Errorf("%+v, %v", again, err)
 	}
+	var inBody api.JobDispatchResponse
+	if _, err := b.Raw().Write("/v1/job/param/dispatch", map[string]any{"Meta": map[string]string{"who": "me"}, "IdempotencyToken": "once"}, &inBody, nil); err != nil || inBody.DispatchedJobID != child.DispatchedJobID {
+		t.Errorf("token in the body: %+v, %v", inBody, err)
+	}
 	job, _, err := b.Jobs().Info(child.DispatchedJobID, nil)
 	if err != nil || *job.ParentID != "param" || !job.Dispatched || job.Meta["who"] != "me" || string(job.Payload) != "load" || job.ParameterizedJob == nil {
 		t.Errorf("%+v, %v", job, err)

@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"cmp"
+
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
@@ -24,12 +26,13 @@ func (j *jobWriteHandler) dispatch(r *request) (any, error) {
 		Meta             map[string]string
 		IdPrefixTemplate string
 		Priority         int
+		IdempotencyToken string
 	}
 	if err := r.decodeBodyAndCheckID(&body, true); err != nil {
 		return nil, err
 	}
 	return j.dispatchChild(r, scheduler.DispatchRequest{
-		Payload: body.Payload, Meta: body.Meta, IDPrefix: body.IdPrefixTemplate, Priority: body.Priority,
+		Payload: body.Payload, Meta: body.Meta, IDPrefix: body.IdPrefixTemplate, Priority: body.Priority, IdempotencyToken: body.IdempotencyToken,
 	})
 }
 
@@ -43,7 +46,7 @@ func (j *jobWriteHandler) dispatchBodyAsPayload(r *request) (any, error) {
 }
 
 func (j *jobWriteHandler) dispatchChild(r *request, d scheduler.DispatchRequest) (any, error) {
-	d.IdempotencyToken = r.query.Get("idempotency_token")
+	d.IdempotencyToken = cmp.Or(r.query.Get("idempotency_token"), d.IdempotencyToken)
 	out, err := j.scheduler.DispatchJob(r.Context(), r.jobKey(), d)
 	if err != nil {
 		return nil, err
