@@ -78,6 +78,12 @@ type Config struct {
 	TaskRules         builtinhooks.TaskRules
 	GC                noderunner.GCLimits
 	SchedulerGC       scheduler.GCConfig
+	JobLimits         model.JobLimits
+
+	// InitialSchedulerConfig is stored if the state has no scheduler configuration yet; nil means Nomad's default, not stored.
+	InitialSchedulerConfig *api.SchedulerConfiguration
+	// MaxEventChanges is the number of changes whose events the event stream keeps; 0 means 100.
+	MaxEventChanges int
 
 	// EnvDenylist names the agent's environment variables that no task inherits; nil means Nomad's default. If EnvAllowlist is
 	// not nil, tasks inherit only the variables in EnvAllowlist and not in EnvDenylist.
@@ -262,6 +268,7 @@ func (a *Agent) APIConfig() httpapi.Config {
 		Cluster:         a.cluster.HTTPConfig(a.allocs.AllocRunner),
 		NodeID:          a.nodeID,
 		Region:          a.machine.settings.Region,
+		JobLimits:       a.config.JobLimits,
 		NomadAPIVersion: fingerprint.NomadVersion,
 		Logger:          a.logger,
 	}

@@ -172,7 +172,7 @@ func openMachine(_ context.Context, a *Agent) error {
 }
 
 func openState(ctx context.Context, a *Agent) (err error) {
-	if a.store, err = openStore(ctx, a.dataDirectory, a.config.Version, a.logger); err != nil {
+	if a.store, err = openStore(ctx, a.dataDirectory, &a.config, a.logger); err != nil {
 		return err
 	}
 	return clusternode.CheckMode(ctx, a.store, a.config.Cluster != nil, a.logger)
@@ -326,9 +326,12 @@ func runNode(ctx context.Context, a *Agent) {
 
 func runVolumes(ctx context.Context, a *Agent) { a.node.VolumeManager().RestoreVolumesAndPlugins(ctx) }
 
-func openScheduler(_ context.Context, a *Agent) error {
+func openScheduler(ctx context.Context, a *Agent) error {
+	if err := putInitialSchedulerConfig(ctx, a.store, a.config.InitialSchedulerConfig); err != nil {
+		return err
+	}
 	a.hostPorts = &hostPortChecker{orphanCleaner: a.orphanCleaner, addresses: a.machine.host.HostNetworkAddressesExceptIP()}
-	a.scheduler = newScheduler(a.store, a.nodeID, a.hostPorts, a.orphanCleaner, a.node.FirstReportsDone(), a.config.SchedulerGC, a.allocSync.NotifyAllocsChanged, a.logger)
+	a.scheduler = newScheduler(a.store, a.nodeID, a.hostPorts, a.orphanCleaner, a.node.FirstReportsDone(), a.config.SchedulerGC, a.config.JobLimits, a.allocSync.NotifyAllocsChanged, a.logger)
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/hostport"
 	"github.com/nomad-lite/nomad-lite/internal/hoststats"
@@ -22,6 +23,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/agent/datadirectory"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/membership"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/orphans"
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
@@ -30,8 +32,8 @@ import (
 )
 
 // openStore opens a data directory's state.
-func openStore(ctx context.Context, d *datadirectory.Directory, version string, logger hclog.Logger) (*store.Store, error) {
-	config := store.Config{StateFilePath: d.StatePath(), BuildVersion: version, Logger: logger, TemporaryKeys: d.IsStateEphemeral, OnWrite: metrics.ObserveStoreWrite}
+func openStore(ctx context.Context, d *datadirectory.Directory, c *Config, logger hclog.Logger) (*store.Store, error) {
+	config := store.Config{StateFilePath: d.StatePath(), BuildVersion: c.Version, MaxFeedChanges: c.MaxEventChanges, Logger: logger, TemporaryKeys: d.IsStateEphemeral, OnWrite: metrics.ObserveStoreWrite}
 	// An agent also removes a killed foreground run's state file: datadirectory.MakeAndLock, which the next foreground run calls,
 	// would take the agent's tasks for tasks of the killed run.
 	if err := os.Remove(filepath.Join(d.Path, datadirectory.RunStateFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -103,7 +105,7 @@ func readMachine(ctx context.Context, settings localnode.Settings, version strin
 	return m
 }
 
-func newScheduler(s *store.Store, nodeID string, ports *hostPortChecker, cleaner *orphans.Cleaner, firstPluginReports <-chan struct{}, gc scheduler.GCConfig, onAllocsChanged func(), logger hclog.Logger) *scheduler.Scheduler {
+func newScheduler(s *store.Store, nodeID string, ports *hostPortChecker, cleaner *orphans.Cleaner, firstPluginReports <-chan struct{}, gc scheduler.GCConfig, jobs model.JobLimits, onAllocsChanged func(), logger hclog.Logger) *scheduler.Scheduler {
 	opened := time.Now()
 	return scheduler.New(scheduler.Config{
 		Store:  s,
@@ -119,9 +121,23 @@ func newScheduler(s *store.Store, nodeID string, ports *hostPortChecker, cleaner
 			FindUnknownInstance:   cleaner.FindUnknownInstance,
 		},
 		GC:                     gc,
+		Jobs:                   jobs,
 		Logger:                 logger,
 		OnDesiredAllocsChanged: onAllocsChanged,
 	})
+}
+
+// putInitialSchedulerConfig stores the scheduler's configuration from the configuration of the agent, unless one is stored: then a
+// request has changed it, or the agent has started before.
+func putInitialSchedulerConfig(ctx context.Context, s *store.Store, initial *api.SchedulerConfiguration) error {
+	if initial == nil || s.Snapshot().SchedulerConfig(nil).ModifyIndex > 0 {
+		return nil
+	}
+	_, err := s.Update(ctx, func(tx *store.Txn) error {
+		tx.PutSchedulerConfig(initial)
+		return nil
+	})
+	return err
 }
 
 // hostPortChecker checks this machine's ports.

@@ -122,7 +122,7 @@ func (s *schedulerSource) connect(g *simAgent, sync *localnode.AllocSync, _ func
 
 func (s *schedulerSource) register(ctx context.Context, job *api.Job) {
 	model.Canonicalize(job)
-	if model.Validate(job) == nil {
+	if model.Validate(job, model.JobLimits{}) == nil {
 		_, _ = s.agent.scheduler.RegisterAndEvaluateJob(ctx, job, scheduler.RegisterOptions{})
 	}
 }

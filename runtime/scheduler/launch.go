@@ -133,7 +133,7 @@ func (s *Scheduler) DispatchJob(ctx context.Context, key JobKey, r DispatchReque
 		if parent == nil {
 			return requestErrorf(RequestNotFound, "parameterized job not found")
 		}
-		if err := CheckDispatch(parent, r); err != nil {
+		if err := CheckDispatch(parent, s.jobLimits, r); err != nil {
 			return err
 		}
 		if known := (childJobLauncher{c}).findChildByIdempotencyToken(key, r.IdempotencyToken); known != nil {
@@ -150,14 +150,15 @@ func (s *Scheduler) DispatchJob(ctx context.Context, key JobKey, r DispatchReque
 }
 
 // CheckDispatch returns DispatchJob's RequestError for rejecting a request for this job, or nil.
-func CheckDispatch(job *api.Job, r DispatchRequest) error {
+func CheckDispatch(job *api.Job, limits model.JobLimits, r DispatchRequest) error {
+	maxPriority := limits.WithDefaults().MaxPriority
 	switch {
 	case !job.IsParameterized():
 		return requestErrorf(RequestRefused, "Specified job %q is not a parameterized job", pointer.Value(job.ID))
 	case pointer.Value(job.Stop):
 		return requestErrorf(RequestRefused, "Specified job %q is stopped", pointer.Value(job.ID))
-	case r.Priority != 0 && (r.Priority < 1 || r.Priority > 100):
-		return requestErrorf(RequestRefused, "dispatch job priority must be between [1, 100]")
+	case r.Priority != 0 && (r.Priority < 1 || r.Priority > maxPriority):
+		return requestErrorf(RequestRefused, "dispatch job priority must be between [1, %d]", maxPriority)
 	}
 	p := job.ParameterizedJob
 	switch {

@@ -339,7 +339,7 @@ func FuzzPlace(f *testing.F) {
 		for _, g := range job.TaskGroups {
 			total += *g.Count
 		}
-		if model.Validate(&job) != nil || total > 100 {
+		if model.Validate(&job, model.JobLimits{}) != nil || total > 100 {
 			return
 		}
 		allocs, err := PlaceOnEmptyNode(&job, testNode(), testEnv())

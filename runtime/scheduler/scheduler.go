@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/wait"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -18,6 +19,7 @@ type Config struct {
 	NodeID  string // ID of the stored node running the allocations
 	HostEnv Env
 	GC      GCConfig
+	Jobs    model.JobLimits
 	Logger  hclog.Logger
 	// OnDesiredAllocsChanged is called after each transaction that may change the result of DesiredAllocs. A node report may
 	// change a returned allocation without a call. It may be nil.
@@ -34,6 +36,7 @@ type Scheduler struct {
 	nodeID                 string
 	hostEnv                Env
 	gcConfig               GCConfig
+	jobLimits              model.JobLimits // with defaults
 	logger                 hclog.Logger
 	onDesiredAllocsChanged func()
 
@@ -63,6 +66,7 @@ func New(c Config) *Scheduler {
 		nodeID:                     c.NodeID,
 		hostEnv:                    c.HostEnv,
 		gcConfig:                   c.GC.withDefaults(),
+		jobLimits:                  c.Jobs.WithDefaults(),
 		logger:                     c.Logger.Named("scheduler"),
 		onDesiredAllocsChanged:     c.OnDesiredAllocsChanged,
 		evalTimers:                 newTimerQueue[string](),

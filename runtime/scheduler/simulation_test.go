@@ -270,7 +270,7 @@ func (s *simulation) requestAtRandom(ctx context.Context, transcript *schedtest.
 		requestText = "register"
 		job := s.job(id)
 		model.Canonicalize(job)
-		if err = model.Validate(job); err == nil {
+		if err = model.Validate(job, model.JobLimits{}); err == nil {
 			_, err = s.scheduler.RegisterAndEvaluateJob(ctx, job, scheduler.RegisterOptions{})
 		}
 	case n < 10:

@@ -12,10 +12,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// maxJobVersions is how many newest versions of a job are kept: Nomad's default for job_tracked_versions. Tagged versions and
-// the newest stable version are kept too.
-const maxJobVersions = 6
-
 // jobVersions is a schedulerTxn for storing, marking and deleting jobs and their versions.
 // It is large because it has the methods of the transaction, too.
 type jobVersions struct{ *schedulerTxn }
@@ -103,14 +99,14 @@ func (j jobVersions) deleteJob(key JobKey) {
 	j.tx.OnCommit(func() { j.scheduler.periodicLaunchTimers.setOrClearDueTime(key, zeroTime) })
 }
 
-// deleteSurplusVersions deletes a job's versions older than the newest maxJobVersions, unless they are tagged or the newest
-// stable version.
+// deleteSurplusVersions deletes a job's versions older than its newest [model.JobLimits.TrackedVersions] ones, unless they are tagged or the
+// newest stable version.
 func (j jobVersions) deleteSurplusVersions(key JobKey) {
 	stable := false
 	for i, v := range j.tx.JobVersions(nil, key.Namespace, key.ID) {
 		newest := pointer.Value(v.Stable) && !stable
 		stable = stable || newest
-		if i >= maxJobVersions && !newest && v.VersionTag == nil {
+		if i >= j.scheduler.jobLimits.TrackedVersions && !newest && v.VersionTag == nil {
 			j.tx.DeleteJobVersion(key.Namespace, key.ID, *v.Version)
 		}
 	}

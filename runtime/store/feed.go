@@ -57,13 +57,13 @@ func (f *eventFeed) addChanges(changes [][]Event) {
 	f.eventsAdded = make(chan struct{})
 }
 
-// maxFeedEvents is how many events the feed keeps at most if it has more than one change. It limits memory: an event may hold
-// the only reference to an object's old version.
-const maxFeedEvents = 1 << 11
+// maxEventsPerChange is how many events the feed keeps at most, for each of maxChanges, if it has more than one change. It limits
+// memory: an event may hold the only reference to an object's old version.
+const maxEventsPerChange = 20
 
-// mustDropOldestChange reports whether the feed has more than maxChanges changes or maxFeedEvents events.
+// mustDropOldestChange reports whether the feed has more than maxChanges changes, or too many events.
 func (f *eventFeed) mustDropOldestChange() bool {
-	return len(f.eventsByChange) > f.maxChanges || f.eventCount > maxFeedEvents && len(f.eventsByChange) > 1
+	return len(f.eventsByChange) > f.maxChanges || f.eventCount > f.maxChanges*maxEventsPerChange && len(f.eventsByChange) > 1
 }
 
 // Subscription is one reader's position in the event feed. It need not be closed.

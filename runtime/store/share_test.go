@@ -63,10 +63,11 @@ func TestAllocationsShareValues(t *testing.T) {
 func TestLargeChangesAreDroppedFromEventFeed(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, tempStatePath(t))
+	const maxEvents = 100 * maxEventsPerChange
 	late := s.Subscribe(0)
 	for range 4 {
 		mustUpdate(t, s, func(tx *Txn) {
-			for i := range maxFeedEvents/2 - 1 {
+			for i := range maxEvents/2 - 1 {
 				setVariable(tx, fmt.Sprint("v", i), i)
 			}
 		})
@@ -79,11 +80,11 @@ func TestLargeChangesAreDroppedFromEventFeed(t *testing.T) {
 		t.Errorf("the oldest event that is kept: %v, %v", e, err)
 	}
 	mustUpdate(t, s, func(tx *Txn) {
-		for i := range 2 * maxFeedEvents {
+		for i := range 2 * maxEvents {
 			setVariable(tx, fmt.Sprint("v", i), i)
 		}
 	})
-	if e, err := s.Subscribe(0).Next(t.Context()); err != nil || e[0].Index != s.Index() || len(e) != 2*maxFeedEvents {
+	if e, err := s.Subscribe(0).Next(t.Context()); err != nil || e[0].Index != s.Index() || len(e) != 2*maxEvents {
 		t.Errorf("the large change: %d events, %v", len(e), err)
 	}
 }

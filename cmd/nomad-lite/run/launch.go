@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
@@ -62,7 +63,7 @@ func (l *runNowRewriter) makeRunnableNow(job *api.Job) error {
 		return nil
 	}
 	l.sawParameterizedJob = true
-	if err := scheduler.CheckDispatch(job, l.dispatchRequest); err != nil {
+	if err := scheduler.CheckDispatch(job, model.JobLimits{}, l.dispatchRequest); err != nil {
 		return errors.New(err.Error() + l.adviseMissingDispatchFlags(job.ParameterizedJob))
 	}
 	scheduler.SetDispatchPayloadAndMeta(job, l.dispatchRequest)

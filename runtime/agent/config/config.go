@@ -22,6 +22,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/agent/localnode"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/otlp"
 	"github.com/nomad-lite/nomad-lite/runtime/core/noderunner"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
@@ -83,6 +84,9 @@ type Config struct {
 	LegacyEnableRawExec           *bool // legacy client option that enables raw_exec without a plugin block; nil: not set
 	GC                            noderunner.GCLimits
 	SchedulerGC                   scheduler.GCConfig
+	JobLimits                     model.JobLimits
+	MemoryOversubscription        bool // memory_max has an effect, until a request changes the scheduler's configuration
+	EventBufferSize               int  // changes whose events the event stream keeps; 0: the default
 }
 
 // DynamicUserRange is the range of the user ids for tasks that name no user. 0 means Nomad's default, and a
@@ -158,6 +162,9 @@ func Load(paths, servers []string, reload bool) (*Config, hcl.Diagnostics) {
 	}
 	if first, last := cmp.Or(c.Node.ClientMinPort, localnode.ClientMinPort), cmp.Or(c.Node.ClientMaxPort, localnode.ClientMaxPort); first > last {
 		diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: fmt.Sprintf("configuration: client_min_port %d is above client_max_port %d", first, last)})
+	}
+	if l := c.JobLimits.WithDefaults(); l.DefaultPriority > l.MaxPriority {
+		diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: fmt.Sprintf("configuration: server.job_default_priority %d is above job_max_priority %d", l.DefaultPriority, l.MaxPriority)})
 	}
 	if text := c.Cluster.warning(); text != "" {
 		diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagWarning, Summary: "configuration: warning: " + text})

@@ -37,6 +37,10 @@ type settingSpec struct {
 // Reasons why settings are ignored, for warnings.
 const (
 	noServersReason      = "there are no servers here, this agent decides for itself"
+	noHeartbeatReason    = "this node sends no heartbeats, its scheduler is in the same agent"
+	oneNodeReason        = "there is one node here, which is never removed"
+	oneSchedulerReason   = "there is one scheduler here, for all types of jobs"
+	noCSIReason          = "there are no CSI plugins here"
 	noConsulReason       = "there is no Consul here"
 	noVaultReason        = "there is no Vault here"
 	enterpriseOnlyReason = "it belongs to Nomad Enterprise"
@@ -578,24 +582,51 @@ var serverSettings = map[string]settingSpec{
 	"batch_eval_gc_threshold": durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.MinBatchEvalAndAllocAge }),
 	// Minimum age of ended deployments that are removed. [default: 1h]
 	"deployment_gc_threshold": durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.MinDeploymentAge }),
+	// Maximum sum of the counts of a job's groups. [default: 50000]
+	"job_max_count": wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.JobLimits.MaxTotalCount }),
+	// Maximum priority of a job, at most 32766. [default: 100]
+	"job_max_priority": wholeNumberSetting(100, 32766, func(c *Config) *int { return &c.JobLimits.MaxPriority }),
+	// Priority of a job that names none, at most job_max_priority. [default: 50]
+	"job_default_priority": wholeNumberSetting(50, 32766, func(c *Config) *int { return &c.JobLimits.DefaultPriority }),
+	// Number of newest versions of a job that are kept, besides tagged ones and the newest stable one. [default: 6]
+	"job_tracked_versions": wholeNumberSetting(1, maxSettingNumber, func(c *Config) *int { return &c.JobLimits.TrackedVersions }),
+	// The scheduler's configuration until a request changes it.
+	"default_scheduler_config": {blockSettings: map[string]settingSpec{
+		// Tasks may use more memory than is reserved for them, up to memory_max.
+		"memory_oversubscription_enabled": booleanSetting(func(c *Config) *bool { return &c.MemoryOversubscription }),
+		"scheduler_algorithm":             {ignoredReason: oneNodeReason},
+		"reject_job_registration":         {ignoredReason: notImplementedReason},
+		"pause_eval_broker":               {ignoredReason: notImplementedReason},
+		"preemption_config":               {ignoredReason: notImplementedReason},
+	}},
+	// Number of latest changes whose events the event stream keeps. [default: 100]
+	"event_buffer_size": wholeNumberSetting(1, maxSettingNumber, func(c *Config) *int { return &c.EventBufferSize }),
 	// URL below which other services find the public keys of workload identities. It opens these two routes to all clients. [type: string]
 	"oidc_issuer": {setInConfig: setOIDCIssuer},
 }
 
 func init() {
-	for _, name := range []string{
-		"acl_token_gc_threshold", "authoritative_region", "bootstrap_expect", "client_introduction", "csi_plugin_gc_threshold",
-		"csi_volume_claim_gc_interval", "csi_volume_claim_gc_threshold", "data_dir", "default_scheduler_config", "deployment_query_rate_limit",
-		"enable_event_broker", "enabled_schedulers", "encrypt", "event_buffer_size", "failover_heartbeat_ttl", "heartbeat_grace",
-		"job_default_priority", "job_max_count", "job_max_priority", "job_max_source_size", "job_tracked_versions", "license_path",
-		"license_env", "max_client_disconnect", "max_heartbeats_per_second", "min_heartbeat_ttl", "node_gc_threshold",
-		"node_threshold", "node_window", "non_voting_server", "num_schedulers", "plan_rejection_tracker", "protocol_version",
-		"raft_boltdb", "raft_logstore", "raft_multiplier", "raft_protocol", "raft_snapshot_interval", "raft_snapshot_threshold",
-		"raft_trailing_logs", "redundancy_zone", "rejoin_after_leave", "retry_interval", "retry_join", "retry_max",
-		"root_key_gc_interval", "root_key_gc_threshold", "root_key_rotation_threshold", "search", "server_join", "start_join",
-		"start_timeout", "system_scheduler_enabled", "upgrade_version", "volumes_gc_threshold", "deregistration_gc_threshold",
+	for reason, names := range map[string][]string{
+		noServersReason: {
+			"authoritative_region", "bootstrap_expect", "client_introduction", "data_dir", "encrypt", "non_voting_server", "plan_rejection_tracker",
+			"protocol_version", "raft_boltdb", "raft_logstore", "raft_multiplier", "raft_protocol", "raft_snapshot_interval", "raft_snapshot_threshold",
+			"raft_trailing_logs", "redundancy_zone", "rejoin_after_leave", "retry_interval", "retry_join", "retry_max", "server_join",
+			"start_join", "start_timeout", "upgrade_version",
+		},
+		noHeartbeatReason:    {"failover_heartbeat_ttl", "heartbeat_grace", "max_client_disconnect", "max_heartbeats_per_second", "min_heartbeat_ttl"},
+		oneNodeReason:        {"node_gc_threshold", "node_threshold", "node_window"},
+		oneSchedulerReason:   {"enabled_schedulers", "num_schedulers"},
+		noCSIReason:          {"csi_plugin_gc_threshold", "csi_volume_claim_gc_interval", "csi_volume_claim_gc_threshold"},
+		enterpriseOnlyReason: {"license_path", "license_env"},
+		notImplementedReason: {
+			"acl_token_gc_threshold", "deployment_query_rate_limit", "deregistration_gc_threshold", "enable_event_broker",
+			"job_max_source_size", "root_key_gc_interval", "root_key_gc_threshold", "root_key_rotation_threshold", "search", "system_scheduler_enabled",
+			"volumes_gc_threshold",
+		},
 	} {
-		serverSettings[name] = settingSpec{ignoredReason: noServersReason}
+		for _, name := range names {
+			serverSettings[name] = settingSpec{ignoredReason: reason}
+		}
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/connlimit"
 	"github.com/nomad-lite/nomad-lite/runtime/explain/conditions"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskapi"
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
@@ -82,6 +83,7 @@ type Config struct {
 	History       usageHistory // nil if no usage is recorded
 	NodeID        string
 	Region        string
+	JobLimits     model.JobLimits
 	AdvertiseAddr string // host:port that other programs use to reach the node
 	Conditions    ConditionReporter
 	AgentFuncs    AgentFuncs

@@ -22,6 +22,7 @@ type jobChecker struct {
 	store   *store.Store
 	plugins JobPlugins
 	region  string
+	limits  model.JobLimits
 	logger  hclog.Logger
 }
 
@@ -58,6 +59,9 @@ func (c *jobChecker) decodeCanonicalJob(r *request, body any, jobInBody *submitt
 		return nil, errNoRegion
 	}
 	job.Region = &region
+	if pointer.Value(job.Priority) == 0 {
+		job.Priority = new(c.limits.WithDefaults().DefaultPriority)
+	}
 	model.Canonicalize(job)
 	return job, nil
 }
@@ -73,7 +77,7 @@ const (
 // invalid, or whose job the node cannot run.
 func (c *jobChecker) checkAdmission(ctx context.Context, job *api.Job) (admission.CheckResult, error) {
 	node := c.newAdmissionNode(*job.Namespace)
-	if admission.ValidateInNamespaces(job, node.Namespaces) == nil { // the answer about an invalid job does not wait for a hook
+	if admission.ValidationError(job, node) == nil { // the answer about an invalid job does not wait for a hook
 		c.addHookFaults(ctx, job, &node)
 	}
 	c.addDriverDescriptions(ctx, job, &node)
@@ -95,7 +99,7 @@ func (c *jobChecker) checkAdmission(ctx context.Context, job *api.Job) (admissio
 // node are unknown facts, because both can change before the job is placed.
 func (c *jobChecker) newAdmissionNode(jobNamespace string) admission.Node {
 	state := c.store.Snapshot()
-	node := admission.Node{Region: c.region, Namespaces: []string{}, ConfigSchemaByDriver: make(map[string]admission.DriverConfigSchema), CapabilitiesByDriver: make(map[string]*driver.Capabilities), SchedulerConfig: state.SchedulerConfig(nil)}
+	node := admission.Node{Region: c.region, Namespaces: []string{}, ConfigSchemaByDriver: make(map[string]admission.DriverConfigSchema), CapabilitiesByDriver: make(map[string]*driver.Capabilities), SchedulerConfig: state.SchedulerConfig(nil), JobLimits: c.limits}
 	node.VariableExists = func(path string) bool { return state.Variable(nil, jobNamespace, path) != nil }
 	for _, n := range state.Namespaces(nil, "") {
 		node.Namespaces = append(node.Namespaces, n.Name)

@@ -58,7 +58,7 @@ func TestConfigCheckEndsWhenClientDisconnects(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	node := &schemaStubNode{}
 	f := newFixture(t, nil)
-	checker := &jobChecker{f.store, node, api.GlobalRegion, hclog.NewNullLogger()}
+	checker := &jobChecker{f.store, node, api.GlobalRegion, model.JobLimits{}, hclog.NewNullLogger()}
 	job := newJobWithThreeDrivers()
 	model.Canonicalize(job)
 	if answer, err := checker.checkAdmission(ctx, job); err != nil || len(answer.ConfigFaults) != 3 || !answer.AllConfigsChecked || len(node.requestedDrivers) != 3 {
@@ -182,7 +182,7 @@ func (*waitingHookNode) CheckHookAttachments(ctx context.Context, _ *api.Job) ([
 
 func TestFaultsAreAnsweredWithoutHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		checker := &jobChecker{newFixture(t, nil).store, &waitingHookNode{}, api.GlobalRegion, hclog.NewNullLogger()}
+		checker := &jobChecker{newFixture(t, nil).store, &waitingHookNode{}, api.GlobalRegion, model.JobLimits{}, hclog.NewNullLogger()}
 		for _, tt := range []struct {
 			priority int
 			want     time.Duration

@@ -34,7 +34,7 @@ func (a *API) newRoutes() []route {
 	agent := &localAgent{c.Store, c.NodeID, c.Region, c.AdvertiseAddr, c.NomadAPIVersion, c.Cluster}
 	jobs := &jobReadHandler{c.Store}
 	health := &jobHealthHandler{c.Store, healthtracker.New(healthtracker.ForNode(c.Allocs, c.Files, c.NodeID))}
-	jobWriter := &jobWriteHandler{c.Store, c.Scheduler, c.JobParser, &jobChecker{c.Store, c.Plugins, c.Region, a.logger}}
+	jobWriter := &jobWriteHandler{c.Store, c.Scheduler, c.JobParser, &jobChecker{c.Store, c.Plugins, c.Region, c.JobLimits, a.logger}}
 	scaling := &scalingHandler{c.Store, c.Scheduler}
 	allocs := &allocHandler{c.Store, c.Scheduler, c.Allocs, c.Files, c.DeviceStats, a.logger}
 	files := &fileHandler{c.Store, c.Files, c.LogCollector}

@@ -97,14 +97,14 @@ func randomLifecycleJob(t *testing.T, random *rand.Rand) *api.Job {
 		if task.Meta["lite_after"] = wish; had {
 			task.Meta["lite_after"] = before + ", " + wish
 		}
-		if model.Validate(job) == nil {
+		if model.Validate(job, model.JobLimits{}) == nil {
 			continue
 		}
 		if task.Meta["lite_after"] = before; !had {
 			delete(task.Meta, "lite_after")
 		}
 	}
-	if err := model.Validate(job); err != nil {
+	if err := model.Validate(job, model.JobLimits{}); err != nil {
 		t.Fatal(err)
 	}
 	return job
@@ -437,7 +437,7 @@ func TestAgentDeathAtEachWriteInALifecycleGraph(t *testing.T) {
 			}
 		}
 	}`)
-	if err := model.Validate(job); err != nil {
+	if err := model.Validate(job, model.JobLimits{}); err != nil {
 		t.Fatal(err)
 	}
 	total := 0

@@ -31,6 +31,7 @@ type Node struct {
 	Features       *NodeFeatures
 	// SchedulerConfig is the scheduler configuration; nil means the default.
 	SchedulerConfig *api.SchedulerConfiguration
+	JobLimits       model.JobLimits
 }
 
 // DriverConfigSchema is the schema of a driver's config block.
@@ -89,7 +90,7 @@ func (a *CheckResult) IsRejected() bool {
 // concurrently. If ctx ends, it leaves config blocks unchecked.
 func Check(ctx context.Context, job *api.Job, node Node, flags CheckOptions) CheckResult {
 	var a CheckResult
-	a.ValidationErr, a.IsMalformedRequest = validateJob(job, node.Namespaces)
+	a.ValidationErr, a.IsMalformedRequest = validateJob(job, node)
 	a.Refusals = unsupportedParts(job, node, flags)
 	a.Refusals = append(a.Refusals, refuseHookFaults(node.HookFaults)...)
 	a.Refusals = append(a.Refusals, RefuseUnknownPortLabels(job)...)
@@ -120,9 +121,9 @@ func Check(ctx context.Context, job *api.Job, node Node, flags CheckOptions) Che
 	return a
 }
 
-// ValidateInNamespaces returns only Check's field ValidationErr, for a node with these namespaces.
-func ValidateInNamespaces(job *api.Job, namespaces []string) error {
-	fault, _ := validateJob(job, namespaces)
+// ValidationError returns only Check's field ValidationErr.
+func ValidationError(job *api.Job, node Node) error {
+	fault, _ := validateJob(job, node)
 	return fault
 }
 
@@ -132,7 +133,7 @@ func excludesPlacement(r Refusal) bool {
 }
 
 // validateJob returns Check's fields ValidationErr and IsMalformedRequest.
-func validateJob(job *api.Job, namespaces []string) (fault error, malformedRequest bool) {
+func validateJob(job *api.Job, node Node) (fault error, malformedRequest bool) {
 	if *job.Type == api.JobTypeSystem {
 		for _, g := range job.TaskGroups {
 			if g.Scaling != nil {
@@ -140,10 +141,11 @@ func validateJob(job *api.Job, namespaces []string) (fault error, malformedReque
 			}
 		}
 	}
+	namespaces := node.Namespaces
 	if namespaces == nil && model.ValidateNamespaceName(*job.Namespace) == nil {
 		namespaces = []string{*job.Namespace}
 	}
-	return model.Validate(job, namespaces...), false
+	return model.Validate(job, node.JobLimits, namespaces...), false
 }
 
 // ConfigFault is an error in a task's config block.

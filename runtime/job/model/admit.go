@@ -11,11 +11,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// maxTotalCount is a server's default limit for the sum of all counts.
-const maxTotalCount = 50000
-
 // checkServerAdmission reports errors a server without Vault, Consul and a licence returns before it validates the job.
-func checkServerAdmission(r *faultReport, job *api.Job, existingNamespaces []string) {
+func checkServerAdmission(r *faultReport, job *api.Job, limits JobLimits, existingNamespaces []string) {
 	for _, g := range job.TaskGroups {
 		checkConnectSidecarNetwork(r.atPath("group", pointer.Value(g.Name)), g)
 	}
@@ -35,8 +32,8 @@ func checkServerAdmission(r *faultReport, job *api.Job, existingNamespaces []str
 			return fmt.Sprintf(": there is only the node pool %q here, remove the attribute", api.NodePoolDefault)
 		}
 	}
-	if total := sumGroupCounts(job); total > maxTotalCount {
-		r.addFault("total count was greater than configured job_max_count: %d > %d", total, maxTotalCount)
+	if total := sumGroupCounts(job); total > limits.MaxTotalCount {
+		r.addFault("total count was greater than configured job_max_count: %d > %d", total, limits.MaxTotalCount)
 	}
 }
 

@@ -321,7 +321,7 @@ func FuzzJob(f *testing.F) {
 			return
 		}
 		Canonicalize(&job)
-		Validate(&job)
+		Validate(&job, JobLimits{})
 		FormatWarnings(Warnings(&job, NewDefaultSchedulerConfig()))
 		ForegroundRunWarnings(&job, false)
 		once := asJSON(t, &job)

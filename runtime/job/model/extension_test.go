@@ -116,7 +116,7 @@ func TestValidateExtensions(t *testing.T) {
 
 func TestExtensionFaultsHaveAPath(t *testing.T) {
 	f := newJobFixture(func(f *jobFixture) { f.addTask("web", "", "lite_after", "db:started") })
-	faults := LeafFaults(Validate(f.job))
+	faults := LeafFaults(Validate(f.job, JobLimits{}))
 	if len(faults) != 1 || strings.Join(faults[0].Path, " ") != "group g task web meta lite_after" {
 		t.Errorf("faults %v", faults)
 	}

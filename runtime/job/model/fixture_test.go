@@ -46,7 +46,7 @@ func runFaultCases(t *testing.T, cases []faultCase) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			var got []string
-			for _, fault := range LeafFaults(Validate(newJobFixture(c.edit).job)) {
+			for _, fault := range LeafFaults(Validate(newJobFixture(c.edit).job, JobLimits{})) {
 				got = append(got, fault.Text)
 			}
 			if !slices.Equal(got, c.want) {

@@ -10,23 +10,21 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-const (
-	maxPriority      = 100
-	maxUIDescription = 1000
-)
+const maxUIDescription = 1000
 
 var jobTypes = []string{api.JobTypeService, api.JobTypeBatch, api.JobTypeSystem, api.JobTypeSysbatch}
 
 // Validate checks a canonical job. It returns nil, or all errors as one error with a text nested as in Nomad. LeafFaults returns
 // the result's single errors. existingNamespaces are the namespaces besides the default one. Package admission checks whether
 // this build can run the job.
-func Validate(job *api.Job, existingNamespaces ...string) error {
+func Validate(job *api.Job, limits JobLimits, existingNamespaces ...string) error {
 	if job == nil {
 		return &JobFault{Text: "Job must be specified"}
 	}
 	r := newFaultReport()
-	checkServerAdmission(r, job, existingNamespaces)
-	checkJob(r, job)
+	limits = limits.WithDefaults()
+	checkServerAdmission(r, job, limits, existingNamespaces)
+	checkJob(r, job, limits)
 	rejectEnterpriseFeatures(r, job)
 	return r.errOrNil()
 }
@@ -37,15 +35,15 @@ func ValidateAccepted(job *api.Job) error {
 	accepted := *job
 	accepted.Priority, accepted.Multiregion = new(api.JobDefaultPriority), nil
 	r := newFaultReport()
-	checkJob(r, &accepted)
+	checkJob(r, &accepted, JobLimits{}.WithDefaults())
 	return r.errOrNil()
 }
 
-func checkJob(r *faultReport, job *api.Job) {
+func checkJob(r *faultReport, job *api.Job, limits JobLimits) {
 	checkJobIDAndName(r, job)
 	checkJobType(r.atPath("type"), pointer.Value(job.Type))
-	if p := pointer.Value(job.Priority); p < 1 || p > maxPriority {
-		r.atPath("priority").addFault("job priority must be between [1, %d]", maxPriority)
+	if p := pointer.Value(job.Priority); p < 1 || p > limits.MaxPriority {
+		r.atPath("priority").addFault("job priority must be between [1, %d]", limits.MaxPriority)
 	}
 	if slices.Contains(job.Datacenters, "") {
 		r.atPath("datacenters").addFault("Job datacenter must be non-empty string")

@@ -135,7 +135,7 @@ func TestErrorText(t *testing.T) {
 			"\t* Must specify a destination for the template\n\n\n\n\n\n\n\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := Validate(newJobFixture(c.edit).job).Error(); got != c.want {
+			if got := Validate(newJobFixture(c.edit).job, JobLimits{}).Error(); got != c.want {
 				t.Errorf("error\n got %q\nwant %q", got, c.want)
 			}
 		})
@@ -148,7 +148,7 @@ func TestFaultPaths(t *testing.T) {
 		f.task.Templates = []*api.Template{{EmbeddedTmpl: new("x"), DestPath: new("local/a")}, {EmbeddedTmpl: new("x")}}
 	})
 	var got []string
-	for _, fault := range LeafFaults(Validate(f.job)) {
+	for _, fault := range LeafFaults(Validate(f.job, JobLimits{})) {
 		got = append(got, strings.Join(fault.Path, " "))
 	}
 	want := "priority, group g task t template 1"

@@ -15,6 +15,13 @@ func NewDefaultSchedulerConfig() *api.SchedulerConfiguration {
 	}
 }
 
+// NewOversubscribingSchedulerConfig returns the default configuration with memory oversubscription: tasks can use their memory_max.
+func NewOversubscribingSchedulerConfig() *api.SchedulerConfiguration {
+	c := NewDefaultSchedulerConfig()
+	c.MemoryOversubscriptionEnabled = true
+	return c
+}
+
 // ValidateSchedulerConfigChange returns an error naming the settings that next changes although they have no effect on a single
 // node. MemoryOversubscriptionEnabled can change. The indexes are not compared.
 func ValidateSchedulerConfigChange(present, next *api.SchedulerConfiguration) error {

@@ -153,7 +153,7 @@ func TestServiceErrorText(t *testing.T) {
 		{"of a task", taskService(func(s *api.Service) { s.Name = "_" }), "\t* Task t validation failed: 1 error occurred:\n\t* 1 error occurred:\n\t* service[0] \"_\" validation failed: 1 error occurred:\n\t* Service name must be"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := Validate(newJobFixture(c.edit).job).Error(); !strings.Contains(got, c.want) {
+			if got := Validate(newJobFixture(c.edit).job, JobLimits{}).Error(); !strings.Contains(got, c.want) {
 				t.Errorf("error\n got %q\nwant it to contain %q", got, c.want)
 			}
 		})

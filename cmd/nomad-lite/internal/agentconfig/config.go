@@ -38,6 +38,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/workload"
 	"github.com/nomad-lite/nomad-lite/runtime/core/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/builtinhooks"
 )
 
@@ -257,6 +258,9 @@ func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.
 		HostVolumesDir:                c.HostVolumesDir,
 		GC:                            c.GC,
 		SchedulerGC:                   c.SchedulerGC,
+		JobLimits:                     c.JobLimits,
+		InitialSchedulerConfig:        initialSchedulerConfig(c),
+		MaxEventChanges:               c.EventBufferSize,
 		OIDCIssuer:                    c.OIDCIssuer,
 		Plugins:                       plugins,
 		HookRules:                     c.HookRules,
@@ -268,6 +272,14 @@ func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.
 		HostVolumePluginDir: c.HostVolumePluginDir,
 		Logger:              logger,
 	}
+}
+
+// initialSchedulerConfig returns the scheduler's configuration until a request changes it, or nil for the default.
+func initialSchedulerConfig(c *config.Config) *api.SchedulerConfiguration {
+	if !c.MemoryOversubscription {
+		return nil
+	}
+	return model.NewOversubscribingSchedulerConfig()
 }
 
 // ClusterConfig returns the settings of a node of a cluster, or nil if the configuration names no servers.

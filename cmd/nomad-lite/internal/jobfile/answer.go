@@ -20,7 +20,7 @@ func (fi *File) CanonicalizeAndCheckAdmission(ctx context.Context, node admissio
 
 // faultsFoundByAnyAgent returns the errors that an agent with only the default namespace can find in the canonical job.
 func (fi *File) faultsFoundByAnyAgent() []*model.JobFault {
-	return model.LeafFaults(admission.ValidateInNamespaces(fi.Job, []string{}))
+	return model.LeafFaults(admission.ValidationError(fi.Job, admission.Node{Namespaces: []string{}}))
 }
 
 // refusalHeading is printed above refusals, by commands and in an agent's errors.
