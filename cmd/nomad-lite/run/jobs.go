@@ -72,7 +72,7 @@ func (r *jobReader) readAndAdaptJob(ctx context.Context, path string) (*jobfile.
 	if err != nil {
 		return nil, err
 	}
-	answer := file.CanonicalizeAndCheckAdmission(ctx, admission.Node{}, r.admissionFlags())
+	answer := file.CanonicalizeAndCheckAdmission(ctx, admission.Node{SchedulerConfig: model.NewOversubscribingSchedulerConfig()}, r.admissionFlags())
 	if err := file.PrintAPIWarningsWithPositions(r.streams.Err, model.FormatWarnings(answer.Warnings)); err != nil {
 		return nil, err
 	}

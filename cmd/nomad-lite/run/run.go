@@ -24,6 +24,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/core/noderunner"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
 const runHelp = `Run a job in the foreground until it ends. Several files run as one unit:
@@ -171,7 +172,7 @@ func run(ctx context.Context, o options, paths []string, s *cli.Streams) error {
 	defer release()
 
 	a, err := openAgent(ctx, local, files, logger, func(c *agent.Config) {
-		c.DataDir, c.Secrets = o.dataDir, secrets
+		c.DataDir, c.Secrets, c.InitialSchedulerConfig = o.dataDir, secrets, model.NewOversubscribingSchedulerConfig()
 		c.Extensions = extras.AppendTraceExport(nil, agentconfig.TraceExportConfig(local.Config, logger))
 		if os.Getenv("OTEL_METRICS_EXPORTER") == "otlp" {
 			logger.Warn("OTEL_METRICS_EXPORTER is ignored: only an agent exports metrics")
