@@ -96,6 +96,9 @@ type Config struct {
 	// "iss" claim. It may be empty.
 	OIDCIssuer string
 
+	// KeyLifetime states when the keys of variables and workload identities are replaced.
+	KeyLifetime identity.KeyLifetime
+
 	// HostVolumesDir is where plugins make dynamic host volumes, HostVolumePluginDir the directory of these plugins. Empty means
 	// host_volumes and host_volume_plugins in the data directory.
 	HostVolumesDir, HostVolumePluginDir string

@@ -58,6 +58,7 @@ var allServices = []service{
 	{Name: "scheduler", Open: openScheduler},
 	{Name: "evaluations", In: servicelist.LocalAgent, From: servicelist.AfterRegistration, Run: runScheduler},
 	{Name: "identities", Open: openIdentities},
+	{Name: "key lifetime", In: servicelist.PermanentAgent, Run: runKeyLifetime},
 	// Allocations without a record are adopted before it runs, because the servers' list would start them anew.
 	{Name: "cluster", In: servicelist.ClusterAgent, Open: openClusterNode, Close: closeClusterNode, From: servicelist.AfterRegistration, Until: servicelist.AgentLeaves, Run: runClusterNode},
 	{Name: "allocation source", Open: openAllocSource},
@@ -340,6 +341,10 @@ func runScheduler(ctx context.Context, a *Agent) { a.scheduler.Run(ctx) }
 func openIdentities(_ context.Context, a *Agent) error {
 	a.identities = identity.NewIssuer(identity.Config{Store: a.store, Region: a.machine.settings.Region, IssuerURL: a.config.OIDCIssuer})
 	return nil
+}
+
+func runKeyLifetime(ctx context.Context, a *Agent) {
+	a.identities.ReplaceAndRemoveKeys(ctx, a.config.KeyLifetime, a.logger)
 }
 
 func openClusterNode(ctx context.Context, a *Agent) (err error) {

@@ -25,6 +25,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 )
 
 // Config has the settings of an agent's configuration files. Without files it is the zero value. It is
@@ -86,7 +87,8 @@ type Config struct {
 	SchedulerGC                   scheduler.GCConfig
 	JobLimits                     model.JobLimits
 	MemoryOversubscription        bool // memory_max has an effect, until a request changes the scheduler's configuration
-	EventBufferSize               int  // changes whose events the event stream keeps; 0: the default
+	KeyLifetime                   identity.KeyLifetime
+	EventBufferSize               int // changes whose events the event stream keeps; 0: the default
 }
 
 // DynamicUserRange is the range of the user ids for tasks that name no user. 0 means Nomad's default, and a

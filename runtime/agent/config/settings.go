@@ -599,6 +599,12 @@ var serverSettings = map[string]settingSpec{
 		"pause_eval_broker":               {ignoredReason: notImplementedReason},
 		"preemption_config":               {ignoredReason: notImplementedReason},
 	}},
+	// Age at which the key of variables and workload identities is replaced by a new one. [default: never]
+	"root_key_rotation_threshold": durationSetting(func(c *Config) *time.Duration { return &c.KeyLifetime.RotateAfter }),
+	// How long a replaced key stays at least; it stays while something is sealed with it, or a task has a valid token of it. [default: 1h with root_key_rotation_threshold, else forever]
+	"root_key_gc_threshold": durationSetting(func(c *Config) *time.Duration { return &c.KeyLifetime.RemoveAfter }),
+	// Time between two checks of the age of the keys. [default: 10m]
+	"root_key_gc_interval": durationSetting(func(c *Config) *time.Duration { return &c.KeyLifetime.CheckInterval }),
 	// Number of latest changes whose events the event stream keeps. [default: 100]
 	"event_buffer_size": wholeNumberSetting(1, maxSettingNumber, func(c *Config) *int { return &c.EventBufferSize }),
 	// URL below which other services find the public keys of workload identities. It opens these two routes to all clients. [type: string]
@@ -620,7 +626,7 @@ func init() {
 		enterpriseOnlyReason: {"license_path", "license_env"},
 		notImplementedReason: {
 			"acl_token_gc_threshold", "deployment_query_rate_limit", "deregistration_gc_threshold", "enable_event_broker",
-			"job_max_source_size", "root_key_gc_interval", "root_key_gc_threshold", "root_key_rotation_threshold", "search", "system_scheduler_enabled",
+			"job_max_source_size", "search", "system_scheduler_enabled",
 			"volumes_gc_threshold",
 		},
 	} {

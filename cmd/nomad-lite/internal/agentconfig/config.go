@@ -261,6 +261,7 @@ func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.
 		JobLimits:                     c.JobLimits,
 		InitialSchedulerConfig:        initialSchedulerConfig(c),
 		MaxEventChanges:               c.EventBufferSize,
+		KeyLifetime:                   c.KeyLifetime,
 		OIDCIssuer:                    c.OIDCIssuer,
 		Plugins:                       plugins,
 		HookRules:                     c.HookRules,
