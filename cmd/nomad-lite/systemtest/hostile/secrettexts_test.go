@@ -83,16 +83,20 @@ func TestNoTextHasASecret(t *testing.T) {
 				if err != nil || len(allocs) == 0 {
 					return fmt.Sprint(err), false
 				}
-				state := allocs[0].TaskStates["t"]
-				if state == nil {
-					return "no state", false
-				}
-				for _, e := range state.Events {
-					if e.Time >= since.UnixNano() && (strings.Contains(e.DisplayMessage, redact.Placeholder) || task.silent && e.Type != api.TaskReceived) {
-						return "", true
+				texts := "no state"
+				for _, a := range allocs {
+					state := a.TaskStates["t"]
+					if state == nil {
+						continue
 					}
+					for _, e := range state.Events {
+						if e.Time >= since.UnixNano() && (strings.Contains(e.DisplayMessage, redact.Placeholder) || task.silent && e.Type != api.TaskReceived) {
+							return "", true
+						}
+					}
+					texts = systemtest.FormatEvents(state)
 				}
-				return systemtest.FormatEvents(state), false
+				return texts, false
 			})
 		}
 	}
@@ -148,7 +152,7 @@ func TestNoTextHasASecret(t *testing.T) {
 	checkDebugBundle(t, s, checkNoSecret)
 }
 
-// newSecretGroup returns a group whose task is started again and again.
+// newSecretGroup returns a group whose task is started again and again, also in other allocations if its driver has rejected it.
 func newSecretGroup(name string, task *api.Task) *api.TaskGroup {
 	for _, template := range task.Templates {
 		*template.EmbeddedTmpl = strings.ReplaceAll(*template.EmbeddedTmpl, "JOB", name)
@@ -158,5 +162,6 @@ func newSecretGroup(name string, task *api.Task) *api.TaskGroup {
 	}
 	group := api.NewTaskGroup("g", 1).AddTask(task)
 	group.RestartPolicy = &api.RestartPolicy{Attempts: new(1000), Interval: new(24 * time.Hour), Delay: new(500 * time.Millisecond), Mode: new("delay"), RenderTemplates: new(true)}
+	group.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(0), Interval: new(time.Duration(0)), Delay: new(5 * time.Second), DelayFunction: new("constant"), Unlimited: new(true)}
 	return group
 }
