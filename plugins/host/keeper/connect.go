@@ -279,41 +279,49 @@ func (c *Client) copyFDsFromKeeper(ctx context.Context, l *clientConn) (keeperKe
 	}
 	c.mu.Unlock()
 	for keys := range slices.Chunk(slices.Collect(maps.Keys(drain)), keeperwire.MaxMessageFDs) {
-		if err := c.getFDsFromKeeper(ctx, l, keys, drain); err != nil {
+		fdByKey, err := l.getFDs(ctx, keys)
+		c.mu.Lock()
+		for key, fd := range fdByKey {
+			c.fdCopyByKey[key] = fdCopy{fd, drain[key]}
+		}
+		c.mu.Unlock()
+		if err != nil {
 			return nil, err
 		}
 	}
 	return resp.Keys, nil
 }
 
-// getFDsFromKeeper copies the keeper's descriptors with the given keys to the client, without those that were removed after
-// the keeper had listed them.
-func (c *Client) getFDsFromKeeper(ctx context.Context, l *clientConn, keys []string, drainWithoutAgent map[string]bool) error {
+// getFDs returns copies of the keeper's descriptors with the given keys, without those that were removed after the keeper had
+// listed them; some of them with an error.
+func (l *clientConn) getFDs(ctx context.Context, keys []string) (fdByKey map[string]int, err error) {
 	resp, fds, err := l.call(ctx, &keeperwire.Request{Op: keeperwire.OpGetFDs, Keys: keys})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	switch err := resp.Err(); {
+	fdByKey = make(map[string]int)
+	err = resp.Err()
+	switch {
 	case osprocess.IsResourceExhausted(err):
-		return fmt.Errorf("take %q: %w", keys, err)
-	case err != nil || len(fds) != len(keys):
-		framing.CloseAll(fds)
-		if len(keys) == 1 {
-			return nil
+		return nil, fmt.Errorf("take %q: %w", keys, err)
+	case err == nil && len(fds) == len(keys):
+		for i, key := range keys {
+			fdByKey[key] = fds[i]
 		}
-		for _, key := range keys { // the keeper sends none if it lacks one
-			if err := c.getFDsFromKeeper(ctx, l, []string{key}, drainWithoutAgent); err != nil {
-				return err
-			}
+		return fdByKey, nil
+	}
+	framing.CloseAll(fds)
+	if len(keys) == 1 {
+		return nil, nil
+	}
+	for _, key := range keys { // the keeper sends none if it lacks one
+		one, err := l.getFDs(ctx, []string{key})
+		if err != nil {
+			return fdByKey, err
 		}
-		return nil
+		maps.Copy(fdByKey, one)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for i, key := range keys {
-		c.fdCopyByKey[key] = fdCopy{fds[i], drainWithoutAgent[key]}
-	}
-	return nil
+	return fdByKey, nil
 }
 
 // fdKeysNotIn returns the keys of the client's descriptors that keeperKeys lacks.

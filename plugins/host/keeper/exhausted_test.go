@@ -176,8 +176,15 @@ func TestNextAgentCopiesStoredDescriptorsTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	delete(inodeByKey, "pipe2")
-	if err := next.getFDsFromKeeper(t.Context(), l, []string{"pipe1", "pipe2", "pipe3"}, nil); err != nil {
+	if _, err := next.copyFDsFromKeeper(t.Context(), l); err != nil {
 		t.Fatal(err)
+	}
+	fdByKey, err := l.getFDs(t.Context(), []string{"pipe1", "pipe2", "pipe3"})
+	if err != nil || len(fdByKey) != 2 {
+		t.Errorf("got %v, %v", fdByKey, err)
+	}
+	for _, fd := range fdByKey {
+		unix.Close(fd)
 	}
 	checkCopies()
 }
