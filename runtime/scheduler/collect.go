@@ -45,12 +45,12 @@ func (g GCConfig) withDefaults() GCConfig {
 
 // runGarbageCollection deletes old records every SweepInterval, until ctx ends.
 func (s *Scheduler) runGarbageCollection(ctx context.Context) {
-	ticker := time.NewTicker(s.gcConfig.SweepInterval)
+	ticker := time.NewTicker(s.limits.gc.SweepInterval)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ticker.C:
-			s.updateWithRetry(ctx, "collection of records", nil, func(c *schedulerTxn) { garbageCollection{c, s.gcConfig}.deleteUnneededRecords() })
+			s.updateWithRetry(ctx, "collection of records", nil, func(c *schedulerTxn) { garbageCollection{c, s.limits.gc}.deleteUnneededRecords() })
 		case <-ctx.Done():
 			return
 		}

@@ -88,7 +88,7 @@ func (s *Scheduler) RegisterAndEvaluateJob(ctx context.Context, job *api.Job, o 
 		// been deleted since the caller validated it.
 		missingNamespace := *job.Namespace != api.DefaultNamespace && c.tx.Namespace(nil, *job.Namespace) == nil
 		if next != job || missingNamespace {
-			if err := c.validateJob(next); err != nil {
+			if err := validateJob(next, c.scheduler.limits.jobs, c.tx.Reader); err != nil {
 				return err
 			}
 		}
@@ -116,8 +116,8 @@ func checkEvalPriority(priority int) error {
 
 // validateJob validates a canonical job. It does not call model.Canonicalize, which would write to parts shared with a stored
 // job that other goroutines read.
-func (t *schedulerTxn) validateJob(job *api.Job) error {
-	return model.Validate(job, t.scheduler.jobLimits, namespaceNames(t.tx.Reader)...)
+func validateJob(job *api.Job, limits model.JobLimits, state store.Reader) error {
+	return model.Validate(job, limits, namespaceNames(state)...)
 }
 
 // checkEnforcedModifyIndex checks the option EnforceIndex against old, the stored job or nil.

@@ -133,7 +133,7 @@ func (s *Scheduler) DispatchJob(ctx context.Context, key JobKey, r DispatchReque
 		if parent == nil {
 			return requestErrorf(RequestNotFound, "parameterized job not found")
 		}
-		if err := CheckDispatch(parent, s.jobLimits, r); err != nil {
+		if err := CheckDispatch(parent, s.limits.jobs, r); err != nil {
 			return err
 		}
 		if known := (childJobLauncher{c}).findChildByIdempotencyToken(key, r.IdempotencyToken); known != nil {

@@ -44,7 +44,7 @@ func (s *Scheduler) ScaleGroup(ctx context.Context, key JobKey, r ScaleRequest) 
 		if r.Count != nil {
 			// The caller could not validate the count, because it depends on the stored job.
 			scaled := withGroupCount(job, r.Group, int(*r.Count))
-			if err := c.validateJob(scaled); err != nil {
+			if err := validateJob(scaled, c.scheduler.limits.jobs, c.tx.Reader); err != nil {
 				return err
 			}
 			c.evaluateUnlessParentJob(&out, jobVersions{c}.putNewVersion(scaled, job, c.tx.JobSubmission(nil, key.Namespace, key.ID, *job.Version)), triggerScaling, 0)

@@ -26,6 +26,12 @@ type Config struct {
 	OnDesiredAllocsChanged func()
 }
 
+// limits are what the configuration says about jobs and their records, with defaults.
+type limits struct {
+	gc   GCConfig
+	jobs model.JobLimits
+}
+
 // Scheduler decides what runs on the node, and when.
 //
 // All job, evaluation, allocation and deployment changes go through its methods. Each method call is one store change, which
@@ -35,8 +41,7 @@ type Scheduler struct {
 	store                  Store
 	nodeID                 string
 	hostEnv                Env
-	gcConfig               GCConfig
-	jobLimits              model.JobLimits // with defaults
+	limits                 limits
 	logger                 hclog.Logger
 	onDesiredAllocsChanged func()
 
@@ -65,8 +70,7 @@ func New(c Config) *Scheduler {
 		store:                      c.Store,
 		nodeID:                     c.NodeID,
 		hostEnv:                    c.HostEnv,
-		gcConfig:                   c.GC.withDefaults(),
-		jobLimits:                  c.Jobs.WithDefaults(),
+		limits:                     limits{c.GC.withDefaults(), c.Jobs.WithDefaults()},
 		logger:                     c.Logger.Named("scheduler"),
 		onDesiredAllocsChanged:     c.OnDesiredAllocsChanged,
 		evalTimers:                 newTimerQueue[string](),

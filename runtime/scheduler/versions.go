@@ -106,7 +106,7 @@ func (j jobVersions) deleteSurplusVersions(key JobKey) {
 	for i, v := range j.tx.JobVersions(nil, key.Namespace, key.ID) {
 		newest := pointer.Value(v.Stable) && !stable
 		stable = stable || newest
-		if i >= j.scheduler.jobLimits.TrackedVersions && !newest && v.VersionTag == nil {
+		if i >= j.scheduler.limits.jobs.TrackedVersions && !newest && v.VersionTag == nil {
 			j.tx.DeleteJobVersion(key.Namespace, key.ID, *v.Version)
 		}
 	}

@@ -82,7 +82,7 @@ func (p *allocPlacer) checkAndClaimHostVolume(v model.HostVolumeRequest, g *api.
 	if unmet := p.node.CheckHostVolume(v); unmet != nil {
 		return nil, unmet
 	}
-	found := p.node.HostVolumes[v.ResolvedSource]
+	found, _ := p.node.FindHostVolume(v.ResolvedSource)
 	var capabilities []*api.HostVolumeCapability
 	if found.ID != "" {
 		if p.volumes.isUnknown {

@@ -15,6 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
 // waitNeededPluginsReady waits until all plugins that the jobs may need are ready. These include plugins for which the
@@ -118,7 +119,11 @@ func (r *foregroundRun) checkAdmissionWithPlugins(ctx context.Context, f *jobfil
 	if good, err := f.PrintAdmissionAnswer(s, f.HeadingForUnplacedGroups(), &answer); err != nil || !good {
 		return nil, errors.Join(errNotStarted, err)
 	}
-	return node.HookCheckErrors, nil
+	var warnings []string
+	for _, w := range model.CSIVolumeFaults(f.Job, node.Features.HasCSIVolume) { // jobReader has printed the others
+		warnings = append(warnings, w.Text)
+	}
+	return node.HookCheckErrors, f.PrintAPIWarningsWithPositions(s.Err, model.FormatWarnings(warnings))
 }
 
 func driverNamesOfJobs(files []*jobfile.File) []string {

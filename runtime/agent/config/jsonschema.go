@@ -95,7 +95,7 @@ func (g *schemaGenerator) withoutType(path string) jsonschema.Schema {
 			"cidr": scalarSchema(), "interface": scalarSchema(), "reserved_ports": scalarSchema(),
 		})
 	case "client.host_volume":
-		return g.labelled(path, hostVolumeSettingNames, map[string]jsonschema.Schema{"path": scalarSchema(), "read_only": boolean, "allow_bidirectional": boolean})
+		return g.labelled(path, hostVolumeSettingNames, map[string]jsonschema.Schema{"path": scalarSchema(), "read_only": boolean, "allow_bidirectional": boolean, "csi": boolean, "per_alloc": boolean})
 	case "hook":
 		return g.labelled(path, hookSettingNames, map[string]jsonschema.Schema{
 			"order": g.value(reflect.TypeFor[int]()), "timeout": g.value(reflect.TypeFor[time.Duration]()), "on_error": {"enum": []string{"fail", "warn"}},

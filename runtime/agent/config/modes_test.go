@@ -127,7 +127,7 @@ var fieldModes = map[string]struct {
 	"Node.Networks.CNICacheDir":                               {bothModes, "runtime/node/network/hostnet/hostnet.go"},
 	"Node.Networks.HostNetworks":                              {bothModes, "runtime/node/network/hostnet/hostnetwork.go"},
 	"Node.HostVolumes":                                        {bothModes, "runtime/agent/localnode/volumes.go"},
-	"Node.BidirectionalVolumes":                               {bothModes, "runtime/agent/localnode/volumes.go"},
+	"Node.HostVolumeOptions":                                  {bothModes, "runtime/agent/localnode/volumes.go"},
 	"HostVolumesDir":                                          {bothModes, "cmd/nomad-lite/internal/agentconfig/config.go"},
 	"MaxKillTimeout":                                          {bothModes, "cmd/nomad-lite/internal/agentconfig/config.go"},
 	"DynamicUserRange.Min":                                    {bothModes, "runtime/agent/config/config.go"},

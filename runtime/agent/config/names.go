@@ -14,7 +14,7 @@ var (
 	hookSettingNames        = []string{"order", "timeout", "on_error", "match", "config"}
 	hookMatchSettingNames   = []string{"job", "group", "driver", "meta"}
 	hostNetworkSettingNames = []string{"cidr", "interface", "reserved_ports"}
-	hostVolumeSettingNames  = []string{"path", "read_only", "allow_bidirectional"}
+	hostVolumeSettingNames  = []string{"path", "read_only", "allow_bidirectional", "csi", "per_alloc"}
 	pluginSettingNames      = []string{"args", "config", "env_allowlist", "sha256"}
 	minMaxSettingNames      = []string{"min", "max"}
 )

@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
 // setHostVolumes reads the host_volume blocks of a client block. A block replaces an earlier one of the same name.
@@ -16,7 +18,7 @@ func setHostVolumes(c *Config, i configItem) error {
 		return errors.New(`must be a block with a name: host_volume "data" { path = "/srv/data" }`)
 	}
 	for _, block := range i.children {
-		v, allowsBidirectional, err := parseHostVolume(*block)
+		v, options, err := parseHostVolume(*block)
 		if err != nil {
 			return &errorWithRange{block.sourceRange, fmt.Errorf("host_volume %q: %w", block.name, err)}
 		}
@@ -24,17 +26,17 @@ func setHostVolumes(c *Config, i configItem) error {
 			c.Node.HostVolumes = make(map[string]*api.HostVolumeInfo)
 		}
 		c.Node.HostVolumes[block.name] = v
-		if c.Node.BidirectionalVolumes == nil {
-			c.Node.BidirectionalVolumes = make(map[string]bool)
+		if c.Node.HostVolumeOptions == nil {
+			c.Node.HostVolumeOptions = make(map[string]model.HostVolumeOptions)
 		}
-		c.Node.BidirectionalVolumes[block.name] = allowsBidirectional
+		c.Node.HostVolumeOptions[block.name] = options
 	}
 	return nil
 }
 
-func parseHostVolume(block configItem) (v *api.HostVolumeInfo, allowsBidirectional bool, err error) {
+func parseHostVolume(block configItem) (v *api.HostVolumeInfo, o model.HostVolumeOptions, err error) {
 	if !block.isBlock() {
-		return nil, false, errors.New(`must be a block: host_volume "data" { path = "/srv/data" }`)
+		return nil, o, errors.New(`must be a block: host_volume "data" { path = "/srv/data" }`)
 	}
 	v = new(api.HostVolumeInfo)
 	for _, s := range block.children {
@@ -47,19 +49,25 @@ func parseHostVolume(block configItem) (v *api.HostVolumeInfo, allowsBidirection
 			v.ReadOnly, err = s.parseBoolean()
 		// Mounts that a task makes below the directory may appear on the machine. [type: bool; reload]
 		case "allow_bidirectional":
-			allowsBidirectional, err = s.parseBoolean()
+			o.Bidirectional, err = s.parseBoolean()
+		// The directory stands in for the CSI volume of this name: `volume { type = "csi" }`. [type: bool; reload; not in Nomad]
+		case "csi":
+			o.CSI, err = s.parseBoolean()
+		// Jobs mount a directory for each allocation, such as data[0], with per_alloc = true. The agent makes it. [type: bool; reload; not in Nomad]
+		case "per_alloc":
+			o.PerAlloc, err = s.parseBoolean()
 		default:
 			err = fmt.Errorf("is not a setting of a host_volume block: it has %s%s", joinNames(hostVolumeSettingNames), didYouMean(s.name, slices.Values(hostVolumeSettingNames)))
 		}
 		if err != nil {
-			return nil, false, fmt.Errorf("%s: %w", s.name, err)
+			return nil, o, fmt.Errorf("%s: %w", s.name, err)
 		}
 	}
 	if !filepath.IsAbs(v.Path) {
-		return nil, false, fmt.Errorf("path is %q: it must be an absolute path", v.Path)
+		return nil, o, fmt.Errorf("path is %q: it must be an absolute path", v.Path)
 	}
 	v.Path = filepath.Clean(v.Path)
-	return v, allowsBidirectional, nil
+	return v, o, nil
 }
 
 func absolutePathSetting(field func(*Config) *string) settingSpec {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -95,12 +96,18 @@ func (c *jobChecker) checkAdmission(ctx context.Context, job *api.Job) (admissio
 	return answer, badRequestError("This job cannot run here:\n" + strings.Join(lines, "\n"))
 }
 
-// newAdmissionNode returns what the state has about the node and the namespace of a job. Drivers and the requirements for the
+// newAdmissionNode returns what the state has about the node and the namespace of a job. Drivers and most requirements for the
 // node are unknown facts, because both can change before the job is placed.
 func (c *jobChecker) newAdmissionNode(jobNamespace string) admission.Node {
 	state := c.store.Snapshot()
 	node := admission.Node{Region: c.region, Namespaces: []string{}, ConfigSchemaByDriver: make(map[string]admission.DriverConfigSchema), CapabilitiesByDriver: make(map[string]*driver.Capabilities), SchedulerConfig: state.SchedulerConfig(nil), JobLimits: c.limits}
 	node.VariableExists = func(path string) bool { return state.Variable(nil, jobNamespace, path) != nil }
+	node.HasCSIVolume = func(source string) bool {
+		return slices.ContainsFunc(state.Nodes(nil, ""), func(n *api.Node) bool {
+			f := admission.NodeFeatures{NodeFacts: model.NodeFactsOf(n), HostVolumes: n.HostVolumes}
+			return f.HasCSIVolume(source)
+		})
+	}
 	for _, n := range state.Namespaces(nil, "") {
 		node.Namespaces = append(node.Namespaces, n.Name)
 	}

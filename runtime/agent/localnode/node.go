@@ -190,7 +190,7 @@ func (n *Node) SetAdvertisedHTTPAddr(address string) {
 func (n *Node) Reload(s Settings) {
 	n.mu.Lock()
 	n.settings.Meta, n.settings.Reserved = s.Meta, s.Reserved
-	n.settings.HostVolumes, n.settings.BidirectionalVolumes = s.HostVolumes, s.BidirectionalVolumes
+	n.settings.HostVolumes, n.settings.HostVolumeOptions = s.HostVolumes, s.HostVolumeOptions
 	n.mu.Unlock()
 	n.triggerRecordUpdate()
 }

@@ -34,7 +34,7 @@ func (n *Node) collectNodeAttributes(drivers map[string]supervisor.DriverInfo) m
 	if total := n.config.Host.UsableCPUMHz; total > 0 {
 		attributes["cpu.usablecompute"] = strconv.Itoa(max(1, total-n.reservedCPUMHz())) // the scheduler reads 0 as no limit
 	}
-	model.SetBidirectional(attributes, n.currentSettings().BidirectionalVolumes)
+	model.SetHostVolumeOptions(attributes, n.currentSettings().HostVolumeOptions)
 	if n.volumes != nil {
 		for name, version := range n.volumes.PluginVersionByName() {
 			attributes["plugins.host_volume."+name+".version"] = version

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/network/hostnet"
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
@@ -38,9 +39,8 @@ type Settings struct {
 	RefuseConsulServices             bool // jobs with consul services are not placed
 	Networks                         hostnet.Config
 	// HostVolumes are the configured host volumes, by name. The node does not offer a volume with a missing path.
-	HostVolumes map[string]*api.HostVolumeInfo
-	// BidirectionalVolumes are the names of the host volumes below which tasks' mounts may appear on the machine.
-	BidirectionalVolumes map[string]bool
+	HostVolumes       map[string]*api.HostVolumeInfo
+	HostVolumeOptions map[string]model.HostVolumeOptions // by the name of a configured host volume
 }
 
 // InterfaceSettings select the network interface with the node's address.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/volumes"
 )
 
@@ -35,7 +38,18 @@ func (n *Node) hasConfiguredVolume(name string) bool {
 // task with another volume can replace it.
 func (n *Node) FindHostVolume(ctx context.Context, name string) (found *api.HostVolumeInfo, allowsBidirectional bool, err error) {
 	settings := n.currentSettings()
-	v := settings.HostVolumes[name]
+	v, options, parent := settings.HostVolumes[name], settings.HostVolumeOptions[name], ""
+	if v == nil {
+		if v, err = findDirOfAlloc(settings, name); err != nil {
+			return nil, false, fmt.Errorf("host volume %q: %w", name, err)
+		}
+		if v != nil {
+			parent, _ = model.CutAllocIndex(name)
+			options = settings.HostVolumeOptions[parent]
+		}
+	} else if options.PerAlloc {
+		return nil, false, fmt.Errorf("host volume %q: only its directories for allocations are mounted: write per_alloc = true in the volume block", name)
+	}
 	if v == nil && n.volumes != nil {
 		if v, err = n.volumes.FindReadyVolume(ctx, name); err != nil {
 			return nil, false, err
@@ -47,6 +61,7 @@ func (n *Node) FindHostVolume(ctx context.Context, name string) (found *api.Host
 	location, err := safepath.Locate(v.Path)
 	if err == nil {
 		all := n.HostVolumes()
+		delete(all, parent) // no task has it
 		err = checkNotBelowWritableVolume(location, all, n.volumePathResolver.resolvePathsWithTimeout(volumePaths(all)))
 	}
 	if err != nil {
@@ -54,7 +69,37 @@ func (n *Node) FindHostVolume(ctx context.Context, name string) (found *api.Host
 	}
 	located := *v
 	located.Path = location.Path
-	return &located, settings.BidirectionalVolumes[name], nil
+	return &located, options.Bidirectional, nil
+}
+
+// findDirOfAlloc returns the directory with this name below the host volume whose directories are mounted, such as data[0] below
+// data, nil if there is no such volume. It makes a missing directory with the mode of the volume.
+func findDirOfAlloc(s Settings, name string) (*api.HostVolumeInfo, error) {
+	parent, ok := model.CutAllocIndex(name)
+	if !ok || s.HostVolumes[parent] == nil || !s.HostVolumeOptions[parent].PerAlloc {
+		return nil, nil
+	}
+	v := *s.HostVolumes[parent]
+	dir, err := os.OpenRoot(v.Path)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	v.Path = filepath.Join(v.Path, name)
+	info, err := dir.Lstat(name)
+	switch {
+	case err == nil && !info.IsDir():
+		return nil, fmt.Errorf("%s is no directory: a job that had the volume can have made it", v.Path)
+	case err == nil || v.ReadOnly:
+		return &v, err
+	}
+	if info, err = dir.Stat("."); err == nil {
+		err = dir.Mkdir(name, info.Mode().Perm())
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) { // another task of the allocation can have made it
+		return nil, err
+	}
+	return &v, dir.Chmod(name, info.Mode().Perm()) // independent of the umask
 }
 
 // checkNotBelowWritableVolume returns an error if a location is below a volume that tasks can write to: a task could replace it,

@@ -29,9 +29,18 @@ type Node struct {
 	// VariableExists reports whether the job's namespace has a variable.
 	VariableExists func(path string) bool
 	Features       *NodeFeatures
+	// HasCSIVolume reports whether a directory stands in for a CSI volume; nil means that Features has this, or that it is unknown.
+	HasCSIVolume func(source string) bool
 	// SchedulerConfig is the scheduler configuration; nil means the default.
 	SchedulerConfig *api.SchedulerConfiguration
 	JobLimits       model.JobLimits
+}
+
+func (n *Node) hasCSIVolume(source string) bool {
+	if n.Features != nil {
+		return n.Features.HasCSIVolume(source)
+	}
+	return n.HasCSIVolume != nil && n.HasCSIVolume(source)
 }
 
 // DriverConfigSchema is the schema of a driver's config block.
@@ -111,6 +120,9 @@ func Check(ctx context.Context, job *api.Job, node Node, flags CheckOptions) Che
 		for _, f := range model.MissingVariableFaults(job, node.VariableExists) {
 			a.Warnings = append(a.Warnings, f.Text)
 		}
+	}
+	for _, f := range model.CSIVolumeFaults(job, node.hasCSIVolume) {
+		a.Warnings = append(a.Warnings, f.Text)
 	}
 	for _, err := range node.HookCheckErrors {
 		a.Warnings = append(a.Warnings, fmt.Sprintf("What the job says to a hook was not checked: %v.", err))

@@ -87,7 +87,7 @@ func TestRefusedParts(t *testing.T) {
 		}, "unknown-port-label", "group g service 0 port", `port label "x" does not exist`},
 		{"a CSI volume", func(f *jobFixture) {
 			f.group.Volumes = map[string]*api.VolumeRequest{"v": {Type: "csi", Source: "v", AccessMode: "single-node-writer", AttachmentMode: "file-system"}}
-		}, "csi-volume", "group g volume v", "a CSI volume"},
+		}, "csi-volume", "group g volume v", `the CSI volume "v" needs a directory of this machine in its place`},
 		{"a host volume", func(f *jobFixture) {
 			f.group.Volumes = map[string]*api.VolumeRequest{"v": {Type: "host", Source: "data"}}
 		}, "", "", ""},

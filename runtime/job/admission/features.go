@@ -151,14 +151,33 @@ func (f *NodeFeatures) unmetVolumes(path []string, job *api.Job, g *api.TaskGrou
 	return all
 }
 
+// FindHostVolume returns the named host volume with its options, or nil. For the name of an allocation's directory, such as data[0], it
+// returns the volume whose directories are mounted.
+func (f *NodeFeatures) FindHostVolume(name string) (*api.HostVolumeInfo, model.HostVolumeOptions) {
+	if v := f.HostVolumes[name]; v != nil {
+		return v, f.HostVolumeOptions(name)
+	}
+	if parent, ok := model.CutAllocIndex(name); ok && f.HostVolumeOptions(parent).PerAlloc {
+		return f.HostVolumes[parent], f.HostVolumeOptions(parent)
+	}
+	return nil, model.HostVolumeOptions{}
+}
+
+// HasCSIVolume reports whether a host volume stands in for the CSI volume with a name.
+func (f *NodeFeatures) HasCSIVolume(source string) bool {
+	return f.HostVolumes[source] != nil && f.HostVolumeOptions(source).CSI
+}
+
 // CheckHostVolume returns an UnmetRequirement if the node lacks the requested host volume, or the volume does not admit the
 // request, otherwise nil.
 func (f *NodeFeatures) CheckHostVolume(v model.HostVolumeRequest) *UnmetRequirement {
-	found := f.HostVolumes[v.ResolvedSource]
+	found, options := f.FindHostVolume(v.ResolvedSource)
 	text := ""
 	switch {
 	case v.ResolvedSource == "":
 		text = fmt.Sprintf("the source %q is not set on this node", v.VolumeRequest.Source)
+	case found == nil && v.Type == model.VolumeTypeCSI:
+		text = fmt.Sprintf("this node has no directory for the CSI volume %q: name one in a block host_volume %q with csi = true in the agent's configuration", v.VolumeRequest.Source, v.VolumeRequest.Source)
 	case found == nil && len(f.HostVolumes) == 0:
 		text = fmt.Sprintf("this node has no host volume %q, and no other: name an existing directory in a host_volume block of the agent's configuration", v.ResolvedSource)
 	case found == nil:
@@ -166,7 +185,13 @@ func (f *NodeFeatures) CheckHostVolume(v model.HostVolumeRequest) *UnmetRequirem
 			v.ResolvedSource, JoinTruncated(slices.Sorted(maps.Keys(f.HostVolumes))))
 	case found.ReadOnly && !v.ReadOnly:
 		text = fmt.Sprintf("the host volume %q is read-only on this node: write read_only = true in the volume block", v.ResolvedSource)
-	case v.Bidirectional && !f.AllowsBidirectional(v.ResolvedSource):
+	case v.Type == model.VolumeTypeCSI && !options.CSI:
+		text = fmt.Sprintf("the host volume %q does not stand in for a CSI volume: write csi = true in its host_volume block in the agent's configuration", v.VolumeRequest.Source)
+	case v.Type == model.VolumeTypeCSI && v.AttachmentMode == "block-device":
+		text = fmt.Sprintf("the host volume %q is a directory, and not a block device: write attachment_mode = \"file-system\" in the volume block", v.VolumeRequest.Source)
+	case options.PerAlloc && !v.PerAlloc:
+		text = fmt.Sprintf("the host volume %q has a directory for each allocation: write per_alloc = true in the volume block, or leave it out of the host_volume block in the agent's configuration", v.ResolvedSource)
+	case v.Bidirectional && !options.Bidirectional:
 		text = model.BidirectionalRefused(v.ResolvedSource)
 	default:
 		return nil

@@ -19,6 +19,8 @@ type unsupportedPartCollector struct {
 	drivers   []string // nil means unknown
 	namespace string
 	refusals  []Refusal
+	// mayHaveCSIVolume reports whether the node has, or may have, a directory for a CSI volume; nil means that it has none.
+	mayHaveCSIVolume func(source string) bool
 }
 
 // childPath returns the path to a part inside the block at path.
@@ -31,6 +33,9 @@ func (c *unsupportedPartCollector) addRefusal(kind refusalKindIndex, path []stri
 // unsupportedParts returns the job parts this program cannot run. It does not repeat errors from model.Validate.
 func unsupportedParts(job *api.Job, node Node, flags CheckOptions) []Refusal {
 	c := &unsupportedPartCollector{drivers: node.DriverNames, namespace: *job.Namespace}
+	if c.mayHaveCSIVolume = node.hasCSIVolume; node.Features == nil && node.HasCSIVolume == nil {
+		c.mayHaveCSIVolume = func(string) bool { return true }
+	}
 	if own := cmp.Or(node.Region, api.GlobalRegion); *job.Region != own {
 		c.addRefusal(otherRegion, []string{"region"}, *job.Region, own)
 	}
@@ -65,8 +70,8 @@ func (c *unsupportedPartCollector) checkGroup(g *api.TaskGroup) {
 	c.checkServices(path, g.Services)
 	c.checkConsulBlock(path, g.Consul, slices.Concat(g.Services, servicesOfTasks(g)))
 	for _, label := range slices.Sorted(maps.Keys(g.Volumes)) {
-		if g.Volumes[label].Type == model.VolumeTypeCSI {
-			c.addRefusal(csiVolume, childPath(path, "volume", label))
+		if v := g.Volumes[label]; v.Type == model.VolumeTypeCSI && (c.mayHaveCSIVolume == nil || !c.mayHaveCSIVolume(v.Source)) {
+			c.addRefusal(csiVolume, childPath(path, "volume", label), v.Source)
 		}
 	}
 	for _, t := range g.Tasks {

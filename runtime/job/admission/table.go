@@ -149,9 +149,9 @@ var refusalKinds = [...]RefusalKind{
 		Remedy:       "storage plugins need a cluster, remove the block to run the task as such",
 	},
 	csiVolume: {
-		ID: "csi-volume", RefusedPart: "a volume of type csi",
-		reasonFormat: "a CSI volume" + notSupported,
-		Remedy:       `storage plugins need a cluster. Use a host volume: write type = "host", and name a directory of this machine in a host_volume block of the agent's configuration`,
+		ID: "csi-volume", RefusedPart: "a volume of type csi without a directory that stands in for it",
+		reasonFormat: "the CSI volume %q needs a directory of this machine in its place, because storage plugins need a cluster: ",
+		Remedy:       `name one in a host_volume block with csi = true in the agent's configuration`,
 	},
 	configSize: {
 		ID: "config-size", RefusedPart: "a config block with too many values",

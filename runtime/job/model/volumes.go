@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
@@ -32,25 +33,75 @@ var HostAccessModes = []string{SingleNodeReader, SingleNodeWriter, SingleNodeSin
 type HostVolumeRequest struct {
 	*api.VolumeRequest
 	Label          string // the volume block's label
-	ResolvedSource string // the host volume's name; empty if the node lacks a property the job names
+	ResolvedSource string // the host volume's name, with the index of the allocation if the request is per_alloc; empty if the node lacks a property the job names
 	Bidirectional  bool   // a task wants its mounts below the volume to appear on the machine
 }
 
-// bidirectionalAttribute returns the name of the node attribute that lets task mounts below a host volume appear on the machine.
-func bidirectionalAttribute(volume string) string { return "host_volume." + volume + ".bidirectional" }
+// HostVolumeOptions are what the configuration of an agent permits with a host volume, besides its path.
+type HostVolumeOptions struct {
+	Bidirectional bool // mounts of tasks below the volume may appear on the machine
+	CSI           bool // the volume answers requests for a CSI volume with its name
+	PerAlloc      bool // the volume is not mounted itself, but the directories below it that are named after it and an allocation
+}
 
-// SetBidirectional adds to a node's attributes which host volumes may be mounted with the propagation mode bidirectional.
-func SetBidirectional(attributes map[string]string, allowedByVolume map[string]bool) {
-	for name, allowed := range allowedByVolume {
-		if allowed {
-			attributes[bidirectionalAttribute(name)] = "true"
+// hostVolumeOptionAttributes returns the node attributes of a host volume's options, by name. An attribute that is not "true" is
+// not set.
+func hostVolumeOptionAttributes(volume string, o *HostVolumeOptions) map[string]*bool {
+	return map[string]*bool{
+		"host_volume." + volume + ".bidirectional": &o.Bidirectional,
+		"host_volume." + volume + ".csi":           &o.CSI,
+		"host_volume." + volume + ".per_alloc":     &o.PerAlloc,
+	}
+}
+
+// SetHostVolumeOptions adds the options of host volumes to a node's attributes.
+func SetHostVolumeOptions(attributes map[string]string, optionsByVolume map[string]HostVolumeOptions) {
+	for name, options := range optionsByVolume {
+		for attribute, isSet := range hostVolumeOptionAttributes(name, &options) {
+			if *isSet {
+				attributes[attribute] = "true"
+			}
 		}
 	}
 }
 
-// AllowsBidirectional reports whether the node has the attribute SetBidirectional adds.
-func (f *NodeFacts) AllowsBidirectional(volume string) bool {
-	return f.Attributes[bidirectionalAttribute(volume)] == "true"
+// HostVolumeOptions returns the options that SetHostVolumeOptions has added.
+func (f *NodeFacts) HostVolumeOptions(volume string) (o HostVolumeOptions) {
+	for attribute, isSet := range hostVolumeOptionAttributes(volume, &o) {
+		*isSet = f.Attributes[attribute] == "true"
+	}
+	return o
+}
+
+// CutAllocIndex returns the name of a host volume without the index of an allocation, such as data for data[0].
+func CutAllocIndex(volume string) (name string, found bool) {
+	i := strings.LastIndexByte(volume, '[')
+	if i < 0 || !strings.HasSuffix(volume, "]") {
+		return volume, false
+	}
+	index := volume[i+1 : len(volume)-1]
+	if _, err := strconv.ParseUint(index, 10, 32); err != nil {
+		return volume, false
+	}
+	return volume[:i], true
+}
+
+// CSIVolumeFaults returns a warning for each CSI volume of a job that a host volume answers, as standsIn reports for its source.
+func CSIVolumeFaults(job *api.Job, standsIn func(source string) bool) (faults []*JobFault) {
+	for _, g := range job.TaskGroups {
+		for _, label := range slices.Sorted(maps.Keys(g.Volumes)) {
+			v := g.Volumes[label]
+			if v.Type != VolumeTypeCSI || !standsIn(v.Source) {
+				continue
+			}
+			text := fmt.Sprintf("volume %q: the directory of the host volume %q on this machine stands in for the CSI volume", label, v.Source)
+			if v.MountOptions != nil {
+				text += ", and its mount_options have no effect"
+			}
+			faults = append(faults, &JobFault{Path: []string{"group", pointer.Value(g.Name), "volume", label}, Text: text})
+		}
+	}
+	return faults
 }
 
 // BidirectionalRefused returns why a host volume cannot be mounted with the propagation mode bidirectional, and what helps.
@@ -58,13 +109,16 @@ func BidirectionalRefused(volume string) string {
 	return fmt.Sprintf("propagation_mode = \"bidirectional\" would let mounts of the task appear on this machine: write allow_bidirectional = true into the block host_volume %q of the agent's configuration, or propagation_mode = \"host-to-task\" into the volume_mount block", volume)
 }
 
-// HostVolumeRequests returns the named allocation's requests, sorted by label.
+// HostVolumeRequests returns the named allocation's requests, sorted by label. Those for CSI volumes are among them, without their
+// access mode: on one machine, all have the same effect.
 func HostVolumeRequests(g *api.TaskGroup, allocName string, node *NodeFacts) []HostVolumeRequest {
 	var requests []HostVolumeRequest
 	for _, label := range slices.Sorted(maps.Keys(g.Volumes)) {
 		v := g.Volumes[label]
-		if v.Type != VolumeTypeHost {
-			continue
+		if v.Type == VolumeTypeCSI {
+			request := *v
+			request.AccessMode = ""
+			v = &request
 		}
 		source, known := node.ResolveConstraintTarget(v.Source)
 		if known && source != "" && v.PerAlloc {

@@ -27,7 +27,8 @@ func PrintAPIWarnings(w io.Writer, apiWarnings string) {
 func (fi *File) PrintAPIWarningsWithPositions(w io.Writer, apiWarnings string) error {
 	faults := make(map[string][]*model.JobFault) // text -> warnings with this text
 	missingVariables := model.MissingVariableFaults(fi.Job, func(string) bool { return false })
-	for _, f := range append(model.LeafWarnings(fi.Job, model.NewDefaultSchedulerConfig()), missingVariables...) {
+	csiVolumes := model.CSIVolumeFaults(fi.Job, func(string) bool { return true })
+	for _, f := range slices.Concat(model.LeafWarnings(fi.Job, model.NewDefaultSchedulerConfig()), missingVariables, csiVolumes) {
 		faults[f.Text] = append(faults[f.Text], f)
 	}
 	var diags hcl.Diagnostics

@@ -51,7 +51,7 @@ func TestPartsOfClustersAreRefused(t *testing.T) {
 		"namespace for a service":   {group: "consul {\n namespace = \"x\"\n }\n service {}", exitCode: refused, want: `:5,2-17: the namespace "x" of Consul is not supported`},
 		"connect":                   {group: "network {\n mode = \"bridge\"\n }\n service {\n connect {\n sidecar_service {}\n }\n }", exitCode: refused, want: `:8,2-9: Consul Connect is not supported`},
 		"kind of connect":           {task: `kind = "connect-proxy:x"`, exitCode: refused, want: `:8,7-31: No Connect services in task group`},
-		"a CSI volume":              {group: "volume \"v\" {\n type = \"csi\"\n source = \"x\"\n access_mode = \"single-node-writer\"\n attachment_mode = \"file-system\"\n }", exitCode: refused, want: `:4,5-15: a CSI volume is not supported`},
+		"a CSI volume":              {group: "volume \"v\" {\n type = \"csi\"\n source = \"x\"\n access_mode = \"single-node-writer\"\n attachment_mode = \"file-system\"\n }", exitCode: refused, want: `:4,5-15: the CSI volume "x" needs a directory of this machine in its place`},
 		"a CSI plugin":              {task: "csi_plugin {\n id = \"x\"\n type = \"node\"\n }", exitCode: refused, want: `:8,7-17: a CSI plugin is not supported`},
 		"a schedule":                {task: "schedule {\n cron {\n start = \"0 8 * * * *\"\n end = \"0 18\"\n timezone = \"UTC\"\n }\n }", exitCode: refused, want: `:8,7-15: task schedules requires Nomad Enterprise`},
 		"numa none":                 {task: "resources {\n numa {\n affinity = \"none\"\n }\n }"},

@@ -24,7 +24,7 @@ var corpusRunRefusals = []refusalReason{
 	{"Consul Connect", `there is no Consul here, remove the connect block`},
 	{"templates with Consul", `there is no Consul here: nomadVar and nomadService read`},
 	{"CSI plugin", `storage plugins need a cluster, remove the block`},
-	{"CSI volume", `storage plugins need a cluster. Use a host volume: write type = "host"`},
+	{"CSI volume", `name one in a host_volume block with csi = true in the agent.s configuration`},
 	{"engine", `driver "docker" cannot be used: no Docker engine answers at .*: install one .*, start it, or set endpoint`},
 	{"Java", `no Java runtime: .* install one`},
 	{"driver", `there is no task driver ".*", only .* give the directory of its plugin with -plugin-dir\. Its plugin is the program `},
