@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
 )
 
 // CheckHookRules checks the operator's hook rules against the plugins and returns the reasons why rules have no effect. It waits
@@ -26,6 +27,8 @@ func (p *Manager) CheckHookRules(ctx context.Context) (ruleErrs []error) {
 		default:
 			if err = rule.ValidateAgainstDescription(takes); err != nil {
 				err = fmt.Errorf("hook %q: %w; correct the config of the hook block: %s", rule.Name, err, meanwhile)
+			} else if rule.Name != pluginhooks.ScriptHook { // the configuration's warnings have that of script
+				err = rule.ErrorIfUnattached(takes.AllAllocs)
 			}
 		}
 		if ctx.Err() != nil {

@@ -36,6 +36,11 @@ func addOrReplaceHookRules(c *Config, i configItem) (err error) {
 		}
 		c.HookRules[at] = rule
 	}
+	for _, r := range c.HookRules {
+		if unattached := r.ErrorIfUnattached(r.Name != pluginhooks.ScriptHook); unattached != nil && err == nil {
+			err = &settingWarning{unattached.Error()}
+		}
+	}
 	return err
 }
 
@@ -60,7 +65,7 @@ func parseHookRule(block *configItem) (rule pluginhooks.OperatorRule, err error)
 			if rule.WarnOnError = onErrorText == "warn"; err == nil && !rule.WarnOnError && onErrorText != "fail" {
 				err = errors.New("must be fail or warn")
 			}
-		// Allocations to which the hook is attached. [type: block; default: all; reload]
+		// Allocations to which the hook is attached. [type: block; default: those that the description of the hook names, and for script none; reload]
 		case "match":
 			rule.Match, err = i.parseHookMatch()
 		// Settings of the hook, which has their schema. [type: block; reload]

@@ -84,8 +84,8 @@ func CheckAttachmentSyntax(attachmentJSON string) error {
 	return err
 }
 
-// scriptHook is the builtin hook with hook points in its attachment.
-const scriptHook = "script"
+// ScriptHook is the builtin hook with hook points in its attachment. Its description attaches it to nothing.
+const ScriptHook = "script"
 
 // CheckTaskAttachmentPoints rejects an attachment to one task for allocation hook points: these are called only for hooks
 // attached by the group or the job.
@@ -101,7 +101,7 @@ func CheckTaskAttachmentPoints(hookName, attachmentJSON string, d *hook.Descript
 	}
 	if forTasks {
 		config, err := parseAttachment(attachmentJSON)
-		if hookName != scriptHook || err != nil {
+		if hookName != ScriptHook || err != nil {
 			return err
 		}
 		allocPoints = slices.DeleteFunc(allocPoints, func(point string) bool { return config[point] == nil })

@@ -172,4 +172,13 @@ func (r *OperatorRule) ValidateAgainstDescription(d *hook.Description) error {
 	return nil
 }
 
+// ErrorIfUnattached returns an error with the remedies if the rule has settings for a hook, and attaches the hook to nothing: then only
+// jobs can attach it. attachesItself means that the hook's description attaches it.
+func (r *OperatorRule) ErrorIfUnattached(attachesItself bool) error {
+	if r.Match != nil || r.Config == nil || attachesItself {
+		return nil
+	}
+	return fmt.Errorf("hook %q: the block attaches it to no allocation, because it has no match block: write match {} for all allocations, or %s%s into the meta of a job, a group or a task", r.Name, model.HookPrefix, r.Name)
+}
+
 var errNoConfig = errors.New("attachment: the hook takes no configuration")
