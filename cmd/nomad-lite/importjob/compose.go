@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/internal/hoststats"
 	"github.com/nomad-lite/nomad-lite/runtime/job/importer/compose"
 )
 
@@ -38,7 +39,7 @@ func newComposeCommand(s *cli.Streams) *cobra.Command {
   nomad-lite import compose -profile debug compose.yaml compose.override.yaml`,
 		Args: cli.RequireArgCount(1, -1, "compose files"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			o.Files, o.Environ = args, os.Environ()
+			o.Files, o.Environ, o.MachineMemoryMB = args, os.Environ(), int(hoststats.Memory().Total>>20)
 			result, err := compose.Convert(o)
 			return printResult(s, result, err)
 		},

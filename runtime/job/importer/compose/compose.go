@@ -23,6 +23,8 @@ type Options struct {
 
 	// DockerNetwork is a network of Docker that the containers join. If it is empty, the containers share one network namespace.
 	DockerNetwork string
+
+	MachineMemoryMB int // memory of the machine that will run the job; 0 if it is unknown
 }
 
 // Convert returns the job for the services of compose files. It reads files, and may be called
@@ -80,6 +82,7 @@ type converter struct {
 
 	usedPortLabels map[string]bool
 	needs          operatorNeeds
+	reservedMB     int      // memory that the tasks reserve
 	unlimited      []string // services without a limit of memory; a service can be there twice
 	unrestarted    []string // services without a restart policy; a service can be there twice
 }
@@ -468,6 +471,9 @@ func (c *converter) warnOfDefaults() {
 	}
 	if len(c.unlimited) > 0 {
 		c.Add(importer.Position{}, "no limit of memory in the file for %s: the job reserves %d MB and limits to %d MB for each (memory, memory_hard_limit)", strings.Join(slices.Compact(c.unlimited), ", "), defaultMemoryMB, defaultMemoryLimitMB)
+	}
+	if machine := c.loader.options.MachineMemoryMB; machine > 0 && c.reservedMB > machine {
+		c.Add(importer.Position{}, "the job reserves %d MB of memory, and this machine has %d: lower memory of the tasks that need less", c.reservedMB, machine)
 	}
 	if len(c.unrestarted) > 0 {
 		c.Add(importer.Position{}, "no restart policy in the file for %s: compose leaves them stopped when they end, the job restarts them (restart)", strings.Join(slices.Compact(c.unrestarted), ", "))

@@ -1,8 +1,10 @@
 package compose
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/runtime/job/importer/importertest"
@@ -32,6 +34,20 @@ func optionsOf(name string) Options {
 }
 
 // TestProjects converts each project in testdata, and compares job and warnings with its golden files.
+func TestMemoryThatTheMachineDoesNotHave(t *testing.T) {
+	o := optionsOf("monitoring")
+	for memoryMB, want := range map[int]bool{0: false, 100: true, 1 << 20: false} {
+		o.MachineMemoryMB = memoryMB
+		result, err := Convert(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(fmt.Sprint(result.Warnings), "MB of memory, and this machine has 100: lower memory of the tasks"); got != want {
+			t.Errorf("a machine with %d MB: warned %v, want %v: %v", memoryMB, got, want, result.Warnings)
+		}
+	}
+}
+
 func TestProjects(t *testing.T) {
 	projects, err := os.ReadDir("testdata")
 	if err != nil {

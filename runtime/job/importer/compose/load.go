@@ -154,9 +154,14 @@ func (l *loader) parseFile(path string, env map[string]string) (*value, error) {
 	name := l.displayName(path)
 	reader := &yamlReader{file: name, count: &l.values, visiting: map[*yaml.Node]bool{}}
 	reader.replace = func(at importer.Position, text string) (string, error) {
-		replaced, err := expand(text, l.lookupIn(env), func(name string) {
-			l.warnOfUnset(at, name, "write $$ for a dollar sign")
-		})
+		e := expander{
+			lookup:  l.lookupIn(env),
+			missing: func(name string) { l.warnOfUnset(at, name, "write $$ for a dollar sign") },
+			kept: func(dollar string) {
+				l.warnings.Add(at, "the dollar sign in %q starts no variable and stays, as in compose; $$ says so", dollar)
+			},
+		}
+		replaced, err := e.expand(text)
 		return replaced, errAt(at, err)
 	}
 	project := newMapping(importer.Position{File: name})

@@ -42,7 +42,9 @@ func (t *task) writeResources() error {
 	case limit == 0:
 		memoryMB, hardLimitMB = toMB(reserved), max(toMB(reserved), defaultMemoryLimitMB)
 		t.unlimited = append(t.unlimited, t.service.name)
-	case reserved == 0 || reserved >= limit:
+	case reserved == 0: // a limit reserves nothing in compose
+		memoryMB, hardLimitMB = min(toMB(limit), defaultMemoryMB), toMB(limit)
+	case reserved >= limit:
 		memoryMB = toMB(limit)
 	default:
 		memoryMB, hardLimitMB = toMB(reserved), toMB(limit)
@@ -63,6 +65,7 @@ func (t *task) writeResources() error {
 			t.config.Set("pids_limit", n)
 		}
 	}
+	t.reservedMB += memoryMB * t.service.count
 	resources := t.body.Block("resources")
 	resources.Set("cpu", cpu)
 	resources.Set("memory", memoryMB)
@@ -113,21 +116,28 @@ func (t *task) cpu(limits, reservations *value) (int, error) {
 	if v := t.get("cpu_period"); v != nil && t.get("cpu_quota") == nil {
 		t.Add(v.at, "cpu_period without cpu_quota has no counterpart")
 	}
-	reserved := reservations.get("cpus")
-	if limit != nil {
-		t.Add(limit.at, "the limit of %s CPUs of %s becomes a share of the CPUs, with %d MHz for one: cpu_hard_limit = true in config makes it a limit", limit.text, t.service.name, cpuMHz)
-	}
-	for _, v := range []*value{reserved, limit} {
+	cpus := func(v *value) (mhz int, err error) {
 		if v == nil {
-			continue
+			return 0, nil
 		}
-		cpus, err := v.asFloat()
-		if err != nil {
+		n, err := v.asFloat()
+		if err != nil || n <= 0 {
 			return 0, err
 		}
-		if cpus > 0 {
-			return min(max(int(cpus*cpuMHz), 1), math.MaxInt32), nil
-		}
+		return min(max(int(n*cpuMHz), 1), math.MaxInt32), nil
+	}
+	limitMHz, err := cpus(limit)
+	if err != nil {
+		return 0, err
+	}
+	if limitMHz > 0 {
+		t.Add(limit.at, "the limit of %s CPUs of %s is not kept: with cpu = %d in resources and cpu_hard_limit = true in config, the job reserves that much and is limited to it", limit.text, t.service.name, limitMHz)
+	}
+	if reserved, err := cpus(reservations.get("cpus")); err != nil || reserved > 0 {
+		return reserved, err
+	}
+	if limitMHz > 0 {
+		return min(limitMHz, byDefault), nil
 	}
 	if shares := t.get("cpu_shares"); shares != nil {
 		n, err := shares.asInt()

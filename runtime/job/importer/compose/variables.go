@@ -9,13 +9,17 @@ import (
 // errUnclosedReference is the error for ${ without }.
 var errUnclosedReference = errors.New("a reference ${ has no closing brace; write $$ for a dollar sign")
 
-// expand replaces $NAME and ${NAME} with the operators of compose in a text, and $$ by $. lookup
-// returns the value of a variable; missing is called for a variable without a value and a default.
-func expand(text string, lookup func(string) (string, bool), missing func(name string)) (string, error) {
-	return expandWithDepth(text, lookup, missing, 0)
+// expander replaces the variables in texts.
+type expander struct {
+	lookup  func(name string) (string, bool)
+	missing func(name string)   // called for a variable without a value and a default
+	kept    func(dollar string) // called with a text whose dollar sign starts no variable; may be nil
 }
 
-func expandWithDepth(text string, lookup func(string) (string, bool), missing func(name string), depth int) (string, error) {
+// expand replaces $NAME and ${NAME} with the operators of compose in a text, and $$ by $. Another dollar sign stays.
+func (e *expander) expand(text string) (string, error) { return e.expandWithDepth(text, 0) }
+
+func (e *expander) expandWithDepth(text string, depth int) (string, error) {
 	if depth > maxDepth {
 		return "", errors.New("references are nested too deep")
 	}
@@ -35,7 +39,7 @@ func expandWithDepth(text string, lookup func(string) (string, bool), missing fu
 			if end < 0 {
 				return "", errUnclosedReference
 			}
-			v, err := expandReference(rest[1:end], lookup, missing, depth)
+			v, err := e.expandReference(rest[1:end], depth)
 			if err != nil {
 				return "", err
 			}
@@ -44,11 +48,16 @@ func expandWithDepth(text string, lookup func(string) (string, bool), missing fu
 		default:
 			name := leadingName(rest)
 			if name == "" {
-				return "", fmt.Errorf("the dollar sign in %q starts no variable; write $$ for a dollar sign", shorten("$"+rest))
+				if e.kept != nil {
+					e.kept(shorten("$" + rest))
+				}
+				out.WriteByte('$')
+				text = rest
+				continue
 			}
-			v, ok := lookup(name)
+			v, ok := e.lookup(name)
 			if !ok {
-				missing(name)
+				e.missing(name)
 			}
 			out.WriteString(v)
 			text = rest[len(name):]
@@ -83,7 +92,7 @@ func closingBrace(text string) int {
 }
 
 // expandReference returns the value for what is between the braces of a reference.
-func expandReference(inner string, lookup func(string) (string, bool), missing func(name string), depth int) (string, error) {
+func (e *expander) expandReference(inner string, depth int) (string, error) {
 	name := leadingName(inner)
 	if name == "" {
 		return "", fmt.Errorf("${%s} has no name of a variable; write $$ for a dollar sign", shorten(inner))
@@ -95,7 +104,7 @@ func expandReference(inner string, lookup func(string) (string, bool), missing f
 			break
 		}
 	}
-	v, isSet := lookup(name)
+	v, isSet := e.lookup(name)
 	counts := isSet
 	if strings.HasPrefix(operator, ":") {
 		counts = v != ""
@@ -106,24 +115,24 @@ func expandReference(inner string, lookup func(string) (string, bool), missing f
 			break
 		}
 		if !isSet {
-			missing(name)
+			e.missing(name)
 		}
 		return v, nil
 	case "-":
 		if counts {
 			return v, nil
 		}
-		return expandWithDepth(operand, lookup, missing, depth+1)
+		return e.expandWithDepth(operand, depth+1)
 	case "+":
 		if !counts {
 			return "", nil
 		}
-		return expandWithDepth(operand, lookup, missing, depth+1)
+		return e.expandWithDepth(operand, depth+1)
 	case "?":
 		if counts {
 			return v, nil
 		}
-		reason, err := expandWithDepth(operand, lookup, missing, depth+1)
+		reason, err := e.expandWithDepth(operand, depth+1)
 		if err != nil {
 			return "", err
 		}
@@ -200,7 +209,8 @@ func parseEnvFile(text string, lookup func(string) (string, bool), missing func(
 			v = unescapeDoubleQuoted(v)
 		}
 		if quote != '\'' {
-			if v, err = expandEnvFileValue(v, find, func(name string) { missing(number, name) }); err != nil {
+			e := expander{lookup: find, missing: func(name string) { missing(number, name) }}
+			if v, err = e.expand(v); err != nil {
 				return nil, nil, fmt.Errorf("line %d: %s: %w", number, name, err)
 			}
 		}
@@ -236,38 +246,4 @@ func closingQuote(text string) int {
 
 func unescapeDoubleQuoted(text string) string {
 	return strings.NewReplacer(`\n`, "\n", `\r`, "\r", `\t`, "\t", `\"`, `"`, `\\`, `\`, `\$`, "$$").Replace(text)
-}
-
-// expandEnvFileValue replaces the variables of a value. A dollar sign that starts no reference stays, as in a password.
-func expandEnvFileValue(text string, lookup func(string) (string, bool), missing func(name string)) (string, error) {
-	var out strings.Builder
-	for {
-		before, rest, found := strings.Cut(text, "$")
-		out.WriteString(before)
-		if !found {
-			return out.String(), nil
-		}
-		if !strings.HasPrefix(rest, "{") && !strings.HasPrefix(rest, "$") && leadingName(rest) == "" {
-			out.WriteByte('$')
-			text = rest
-			continue
-		}
-		end := 0
-		switch {
-		case rest[0] == '$':
-			end = 1
-		case rest[0] == '{':
-			if end = closingBrace(rest) + 1; end == 0 {
-				return "", errUnclosedReference
-			}
-		default:
-			end = len(leadingName(rest))
-		}
-		v, err := expand("$"+rest[:end], lookup, missing)
-		if err != nil {
-			return "", err
-		}
-		out.WriteString(v)
-		text = rest[end:]
-	}
 }

@@ -28,22 +28,27 @@ func TestExpand(t *testing.T) {
 		"$X":                   "",
 		"${X:-}":               "",
 		"${X:-http://h:80/?a}": "http://h:80/?a",
+		"$":                    "$",
+		"cost: $5 ^a$":         "cost: $5 ^a$",
+		"$(id -u) $2a$14$B":    "$(id -u) $2a$14two",
+		"${X:-^a$}":            "^a$",
 	} {
-		got, err := expand(text, lookup, func(string) {})
+		got, err := (&expander{lookup: lookup, missing: func(string) {}}).expand(text)
 		if got != want || err != nil {
 			t.Errorf("%s: got %q %v, want %q", text, got, err, want)
 		}
 	}
 	for text, want := range map[string]string{
-		"${A": "closing brace", "$": "starts no variable", "${}": "no name", "${X:?is missing}": "X is required: is missing", "${EMPTY:?}": "EMPTY is required", "${A!}": "no reference", "cost: $5": "starts no variable",
+		"${A": "closing brace", "${}": "no name", "${X:?is missing}": "X is required: is missing", "${EMPTY:?}": "EMPTY is required", "${A!}": "no reference",
 	} {
-		if got, err := expand(text, lookup, func(string) {}); err == nil || !strings.Contains(err.Error(), want) {
+		if got, err := (&expander{lookup: lookup, missing: func(string) {}}).expand(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %q %v, want an error with %q", text, got, err, want)
 		}
 	}
-	missing := []string{}
-	if _, err := expand("$X ${Y} ${Z:-d} $A", lookup, func(name string) { missing = append(missing, name) }); err != nil || !slices.Equal(missing, []string{"X", "Y"}) {
-		t.Errorf("missing variables: got %q %v", missing, err)
+	missing, kept := []string{}, []string{}
+	e := expander{lookup, func(name string) { missing = append(missing, name) }, func(dollar string) { kept = append(kept, dollar) }}
+	if _, err := e.expand("$X ${Y} ${Z:-d} $A $1"); err != nil || !slices.Equal(missing, []string{"X", "Y"}) || !slices.Equal(kept, []string{"$1"}) {
+		t.Errorf("missing variables: got %q, kept %q, %v", missing, kept, err)
 	}
 }
 

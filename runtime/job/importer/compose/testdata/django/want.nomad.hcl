@@ -182,7 +182,7 @@ job "shop" {
       }
 
       resources {
-        cpu    = 500
+        cpu    = 100
         memory = 128
       }
 

@@ -13,14 +13,15 @@ job "swarm" {
       kill_timeout = "10s"
 
       config {
-        image       = "example/web:1"
-        pids_limit  = 50
-        extra_hosts = local.service_names
+        image             = "example/web:1"
+        memory_hard_limit = 1024
+        pids_limit        = 50
+        extra_hosts       = local.service_names
       }
 
       resources {
-        cpu    = 2000
-        memory = 1024
+        cpu    = 100
+        memory = 256
       }
 
       restart {
@@ -36,14 +37,15 @@ job "swarm" {
       kill_timeout = "10s"
 
       config {
-        image       = "example/web:1"
-        pids_limit  = 50
-        extra_hosts = local.service_names
+        image             = "example/web:1"
+        memory_hard_limit = 1024
+        pids_limit        = 50
+        extra_hosts       = local.service_names
       }
 
       resources {
-        cpu    = 2000
-        memory = 1024
+        cpu    = 100
+        memory = 256
       }
 
       restart {
