@@ -34,7 +34,7 @@ func MissingVariableFaults(job *api.Job, exists func(path string) bool) []*JobFa
 			}
 			for _, s := range t.Secrets {
 				if (s.Provider == "" || s.Provider == ProviderNomad) && ValidateVariablePath(s.Path) == nil && !exists(s.Path) {
-					at.atPath("secret", s.Name, "path").addFault("Task %q: the secret %q reads the variable %q, which does not exist: the task fails until it is created, with %s%s",
+					at.atPath("secret", s.Name, "path").addFault("Task %q: the secret %q reads the variable %q, which does not exist: the task waits until it is created, with %s%s",
 						t.Name, s.Name, s.Path, create, s.Path+exampleItems(nil))
 				}
 			}

@@ -312,7 +312,7 @@ func (w *workspace) TaskHooks(t core.Task, spec *api.Task) (list []hooks.Ordered
 			w.alloc.HandOutVariable(workload.Task, namespace, path, items)
 			return items, err
 		}
-		add(hooks.OrderFirst, NewSecretsHook(spec, identity.NewWorkload(w.initial, spec.Name), read, w.alloc.EnvBuilder(spec.Name)))
+		add(hooks.OrderFirst, NewSecretsHook(spec, identity.NewWorkload(w.initial, spec.Name), read, w.alloc.EnvBuilder(spec.Name), t.EmitEvent))
 	}
 	if c.TaskAPI != nil {
 		add(hooks.OrderFirst, NewTaskAPIHook(c.TaskAPI, taskapi.TaskAddr{AllocID: w.initial.ID, Task: spec.Name}, func() (int, error) {

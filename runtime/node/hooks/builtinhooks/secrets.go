@@ -6,13 +6,16 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/core/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/core/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 )
 
@@ -29,30 +32,29 @@ type SecretsHook struct {
 	workload     identity.Workload
 	readVariable VariableReader
 	envBuilder   *taskenv.Builder
+	emitEvent    func(*api.TaskEvent)
 }
 
-// NewSecretsHook returns the hook for a task with nomad as the only secret provider.
-func NewSecretsHook(task *api.Task, w identity.Workload, readVariable VariableReader, envBuilder *taskenv.Builder) *SecretsHook {
-	return &SecretsHook{task: task, workload: w, readVariable: readVariable, envBuilder: envBuilder}
+// NewSecretsHook returns the hook for a task with nomad as the only secret provider. emitEvent gets an event about a variable for which
+// the hook waits.
+func NewSecretsHook(task *api.Task, w identity.Workload, readVariable VariableReader, envBuilder *taskenv.Builder, emitEvent func(*api.TaskEvent)) *SecretsHook {
+	return &SecretsHook{task: task, workload: w, readVariable: readVariable, envBuilder: envBuilder, emitEvent: emitEvent}
 }
 
 // Name implements Hook.
 func (*SecretsHook) Name() string { return "secrets" }
 
-// NoDeadline implements Hook: a cluster node waits for the variable until it reaches a server.
+// NoDeadline implements Hook: the task waits for a missing variable, and a cluster node until it reaches a server.
 func (*SecretsHook) NoDeadline() bool { return true }
 
-// Prestart implements hook.TaskPrestart. A new variable value can repair a failure, so the restart policy decides what follows.
+// Prestart implements hook.TaskPrestart. It waits for a variable that does not exist, as a template does. A new variable value can
+// repair another failure, so the restart policy decides what follows.
 func (se *SecretsHook) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	values := make(map[string]string)
 	for _, s := range se.task.Secrets {
-		items, err := se.readVariable(ctx, se.workload, "", s.Path)
-		switch {
-		case err != nil:
+		items, err := se.readVariableWhenItExists(ctx, s.Path)
+		if err != nil {
 			return hook.TaskPrestartResponse{}, driver.Recoverable(fmt.Errorf("secret %q: %w", s.Name, err))
-		case items == nil:
-			return hook.TaskPrestartResponse{}, driver.Recoverable(fmt.Errorf(
-				"secret %q: there is no variable %q in the namespace %q: create it with nomad-lite var put -namespace %s %s KEY=VALUE", s.Name, s.Path, se.workload.Namespace, se.workload.Namespace, s.Path))
 		}
 		for key, value := range items {
 			values[taskenv.SecretPrefix+s.Name+"."+key] = value
@@ -60,6 +62,23 @@ func (se *SecretsHook) Prestart(ctx context.Context, _ hook.TaskPrestartRequest)
 	}
 	se.envBuilder.SetSecrets(values)
 	return hook.TaskPrestartResponse{}, se.checkAllSecretReferences()
+}
+
+// missingVariablePollInterval is how often the hook reads a variable that did not exist.
+const missingVariablePollInterval = time.Second
+
+func (se *SecretsHook) readVariableWhenItExists(ctx context.Context, path string) (items map[string]string, err error) {
+	for waiting := false; ; waiting = true {
+		if items, err = se.readVariable(ctx, se.workload, "", path); err != nil || items != nil {
+			return items, err
+		}
+		if !waiting {
+			se.emitEvent(model.EventHookMessage("Template", fmt.Sprintf("Missing: nomad.var.block(%s@%s)", path, se.workload.Namespace), nil)) // as for a template
+		}
+		if err := wait.Sleep(ctx, missingVariablePollInterval); err != nil {
+			return nil, err
+		}
+	}
 }
 
 // checkAllSecretReferences returns an error for a reference to a missing value: a task would get the reference's text instead of

@@ -3,8 +3,11 @@ package builtinhooks
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -27,7 +30,7 @@ func TestSecretsAreReadAtEachStart(t *testing.T) {
 			t.Errorf("read %s of %v", path, w)
 		}
 		return items, nil
-	}, env)
+	}, env, nil)
 	for _, want := range []string{"alice", "bob"} {
 		items = map[string]string{"user": want}
 		r, err := h.Prestart(t.Context(), hook.TaskPrestartRequest{})
@@ -40,6 +43,33 @@ func TestSecretsAreReadAtEachStart(t *testing.T) {
 	}
 }
 
+// A task waits for a variable that does not exist, with one event, and stops waiting when it is killed.
+func TestSecretsWaitForVariable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		task := &api.Task{Secrets: []*api.Secret{{Name: "db", Provider: "nomad", Path: "a/b"}}}
+		began, created := time.Now(), time.Now().Add(time.Hour)
+		var events []string
+		h := NewSecretsHook(task, identity.Workload{Namespace: "prod"}, func(context.Context, identity.Workload, string, string) (map[string]string, error) {
+			if time.Now().Before(created) {
+				return nil, nil
+			}
+			return map[string]string{"user": "alice"}, nil
+		}, taskenv.NewBuilder(taskenv.Node{}, taskenv.Alloc{}, taskenv.Task{}), func(e *api.TaskEvent) { events = append(events, e.Type+" "+e.Message) })
+		if _, err := h.Prestart(t.Context(), hook.TaskPrestartRequest{}); err != nil || time.Since(began).Truncate(time.Minute) != time.Hour {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		if want := []string{"Template Missing: nomad.var.block(a/b@prod)"}; !slices.Equal(events, want) {
+			t.Errorf("events %q, want %q", events, want)
+		}
+		created = time.Now().Add(time.Hour)
+		ctx, kill := context.WithCancel(t.Context())
+		time.AfterFunc(time.Minute, kill)
+		if _, err := h.Prestart(ctx, hook.TaskPrestartRequest{}); !errors.Is(err, context.Canceled) {
+			t.Errorf("killed: %v", err)
+		}
+	})
+}
+
 func TestSecretsReportPlaceAndRemedy(t *testing.T) {
 	unreadable := errors.New("sealed with another key")
 	secrets := []*api.Secret{{Name: "db", Provider: "nomad", Path: "a/b"}}
@@ -50,7 +80,6 @@ func TestSecretsReportPlaceAndRemedy(t *testing.T) {
 		err   error
 		want  []string
 	}{
-		{"no variable", api.Task{}, nil, nil, []string{`secret "db": there is no variable "a/b" in the namespace "prod"`, "nomad-lite var put -namespace prod a/b"}},
 		{"a variable that cannot be read", api.Task{}, nil, unreadable, []string{`secret "db": sealed with another key`}},
 		{"no key of env", api.Task{Env: map[string]string{"A": "${secret.db.user} ${secret.db.nope}"}}, map[string]string{"user": "alice"}, nil, []string{"env A: ${secret.db.nope} has no value", "nomad-lite var put"}},
 		{"no secret block of this name", api.Task{Env: map[string]string{"A": "${secret.other.user}"}}, map[string]string{"user": "alice"}, nil, []string{"env A: ${secret.other.user} has no value"}},
@@ -67,7 +96,7 @@ func TestSecretsReportPlaceAndRemedy(t *testing.T) {
 			env := taskenv.NewBuilder(taskenv.Node{}, taskenv.Alloc{}, taskenv.Task{EnvBlock: c.task.Env})
 			h := NewSecretsHook(&c.task, identity.Workload{Namespace: "prod"}, func(context.Context, identity.Workload, string, string) (map[string]string, error) {
 				return c.items, c.err
-			}, env)
+			}, env, nil)
 			_, err := h.Prestart(t.Context(), hook.TaskPrestartRequest{})
 			if !driver.IsRecoverable(err) {
 				t.Fatalf("error %v, want one that the restart policy decides about", err)
