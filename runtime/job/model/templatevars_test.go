@@ -25,7 +25,7 @@ func TestMissingVariables(t *testing.T) {
 		{"a test for existence", "default", taskWithTemplate(`{{if nomadVarExists "app/db"}}{{with nomadVar "app/db"}}{{.a}}{{end}}{{end}}`), nil},
 		{"another namespace", "default", taskWithTemplate(`{{nomadVar "app/db@prod"}}`), nil},
 		{"secrets", "default", api.Task{Name: "t", Secrets: []*api.Secret{{Name: "a", Provider: "nomad", Path: "there"}, {Name: "b", Provider: "nomad", Path: "app/db"}, {Name: "c", Provider: "vault", Path: "x"}}}, []string{
-			`group.g.task.t.secret.b.path: Task "t": the secret "b" reads the variable "app/db", which does not exist: the task fails until it is created, with nomad-lite var put app/db KEY=...`,
+			`group.g.task.t.secret.b.path: Task "t": the secret "b" reads the variable "app/db", which does not exist: the task waits until it is created, with nomad-lite var put app/db KEY=...`,
 		}},
 		{"a template without data", "default", api.Task{Name: "t", Templates: []*api.Template{{SourcePath: new("local/x")}}}, nil},
 	} {
