@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/rogpeppe/go-internal/diff"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
@@ -116,12 +117,33 @@ func (d diffPage) writeFields(indent int, fields []*api.FieldDiff, objects []*ap
 	}
 	space := strings.Repeat(" ", indent)
 	for _, f := range fields {
+		if f.Type == diffEdited && (strings.Contains(f.Old, "\n") || strings.Contains(f.New, "\n")) {
+			fmt.Fprintf(&d.Text, "%s%s%s%s\n", space, d.formatChangeMark(f.Type, marks), d.FormatCell(f.Name)+":", d.formatAnnotations(f.Annotations))
+			d.writeLineDiff(indent+marks+2, f.Old, f.New)
+			continue
+		}
 		fmt.Fprintf(&d.Text, "%s%s%-*s %s%s\n", space, d.formatChangeMark(f.Type, marks), names+1, d.FormatCell(f.Name)+":", d.formatOldAndNewValue(f), d.formatAnnotations(f.Annotations))
 	}
 	for _, o := range objects {
 		fmt.Fprintf(&d.Text, "%s%s%s {\n", space, d.formatChangeMark(o.Type, marks), d.FormatCell(o.Name))
 		d.writeFields(indent+marks, o.Fields, o.Objects)
 		fmt.Fprintf(&d.Text, "%s%s}\n", space, strings.Repeat(" ", marks))
+	}
+}
+
+// writeLineDiff writes the lines of a text that have changed, with those around them.
+func (d diffPage) writeLineDiff(indent int, before, after string) {
+	const headerLines = 3
+	all := strings.Split(strings.TrimSuffix(string(diff.Diff("before", []byte(before), "after", []byte(after))), "\n"), "\n")
+	for _, line := range all[min(headerLines, len(all)):] {
+		colour := ""
+		switch {
+		case strings.HasPrefix(line, "+"):
+			colour = markByDiffType[diffAdded].ColourEscape
+		case strings.HasPrefix(line, "-"):
+			colour = markByDiffType[diffDeleted].ColourEscape
+		}
+		fmt.Fprintf(&d.Text, "%s%s\n", strings.Repeat(" ", indent), d.Colourize(colour, string(terminal.SanitizeText([]byte(line), false))))
 	}
 }
 

@@ -39,3 +39,25 @@ func TestPlanOmitsEmptyFields(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
+
+// A changed text of several lines is shown by its lines.
+func TestPlanShowsChangedLines(t *testing.T) {
+	p := output.NewPage(&cli.Streams{})
+	diffPage{Page: p}.writeFields(2, []*api.FieldDiff{
+		{Type: diffEdited, Name: "EmbeddedTmpl", Old: "a\nb\nc\nd\ne\nf\n", New: "a\nb\nc\nd\nE\x1b[2J\nf\n", Annotations: []string{"forces update"}},
+		{Type: diffEdited, Name: "DestPath", Old: "x", New: "y"},
+	}, nil)
+	const want = `  +/- EmbeddedTmpl: (forces update)
+        @@ -2,5 +2,5 @@
+         b
+         c
+         d
+        -e
+        +E
+         f
+  +/- DestPath:     "x" => "y"
+`
+	if got := p.Text.String(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}

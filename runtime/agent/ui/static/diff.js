@@ -35,8 +35,30 @@ function block(part, title, indent, notes, inner) {
 }
 
 function parts(part, indent) {
-  const fields = (part.Fields ?? []).filter((field) => field.Type !== "None").map((field) => line(field.Type, indent, fieldText(field), field.Annotations));
+  const fields = (part.Fields ?? []).filter((field) => field.Type !== "None").flatMap((field) => fieldLines(field, indent));
   return [...fields, ...(part.Objects ?? []).filter((object) => object.Type !== "None").flatMap((object) => block(object, object.Name, indent))];
+}
+
+function fieldLines(field, indent) {
+  const { Type, Name, Old, New, Annotations } = field;
+  if (Type !== "Edited" || !/\n/.test(Old + New)) return [line(Type, indent, fieldText(field), Annotations)];
+  return [line(Type, indent, `${Name}:`, Annotations), ...changedLines(Old, New).map(([type, text]) => line(type, indent + 1, text))];
+}
+
+// changedLines returns the lines between the common beginning and end of two texts, and three lines of each of these.
+function changedLines(before, after) {
+  const [a, b] = [before.split("\n"), after.split("\n")];
+  const most = Math.min(a.length, b.length), around = 3;
+  let start = 0, end = 0;
+  while (start < most && a[start] === b[start]) start++;
+  while (end < most - start && a[a.length - 1 - end] === b[b.length - 1 - end]) end++;
+  const lines = (type, texts) => texts.map((text) => [type, text]);
+  return [
+    ...lines("None", a.slice(Math.max(0, start - around), start)),
+    ...lines("Deleted", a.slice(start, a.length - end)),
+    ...lines("Added", b.slice(start, b.length - end)),
+    ...lines("None", a.slice(a.length - end, a.length - end + around)),
+  ];
 }
 
 function fieldText({ Type, Name, Old, New }) {

@@ -31,6 +31,21 @@ test("the difference has a sign and a word for each line", () => {
   assert.equal(jobDiff({ Type: "None" }).textContent, "Nothing changes.");
 });
 
+test("a changed text of several lines is shown by its lines", () => {
+  const text = (middle) => ["1", "2", "3", "4", "5", ...middle, "6", "7", "8", "9"].join("\n");
+  const edited = { Type: "Edited", Fields: [field("Edited", "EmbeddedTmpl", text(["a"]), text(["b", "\u202ec"])), field("Edited", "Data", "", "x\n")] };
+  assert.deepEqual(jobDiff(edited).childNodes.map((line) => line.textContent), [
+    "~  changed: EmbeddedTmpl:",
+    "     3", "     4", "     5",
+    "-    removed: a",
+    "+    added: b", "+    added: \\u202ec",
+    "     6", "     7", "     8",
+    "~  changed: Data:",
+    "+    added: x",
+    "     ",
+  ]);
+});
+
 test("a block without fields counts as one change", () => {
   assert.equal(countChanges(diff), 4);
   assert.equal(countChanges({ TaskGroups: [{ Type: "Added", Name: "new" }] }), 1);
