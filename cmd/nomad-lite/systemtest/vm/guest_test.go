@@ -102,7 +102,7 @@ var vmSteps = []vmStep{
 	{name: vmStepShortTasks, argv: []string{"/tests/faults.test", "-test.run=^TestShortTasks$", "-test.v", "-sample=2"}, cgroup: vmRootCgroup, long: true},
 	{name: "hostile jobs", argv: []string{"/tests/hostile.test", "-test.run=^TestHostileJobsGetNothingMore$", "-sample=40"}, cgroup: vmRootCgroup, dir: vmHostileDir, withEngine: true, long: true},
 	// The machine has no podman. What plugins do wrong does not depend on cgroups.
-	{name: "other hostile tests", argv: []string{"/tests/hostile.test", "-test.skip=^TestHostileJobs|^TestScripts$/^(hook|hostile_driver|plugin|device)_"}, cgroup: vmRootCgroup, dir: vmHostileDir, long: true},
+	{name: "other hostile tests", argv: []string{"/tests/hostile.test", "-test.skip=^TestHostileJobs|^TestScripts$/^(hook|hostile_driver|plugin|device)_", "-test.timeout=30m"}, cgroup: vmRootCgroup, dir: vmHostileDir, long: true},
 }
 
 // chosenVMSteps returns the steps whose names contain the text, without its underscores, and of these only the short
