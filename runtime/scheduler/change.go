@@ -246,9 +246,10 @@ func (t *schedulerTxn) hasBlockedEval(key JobKey) bool {
 
 func (t *schedulerTxn) planEval(eval *api.Evaluation) PlanChanges {
 	key := JobKey{eval.Namespace, eval.JobID}
+	job := t.tx.Job(nil, key.Namespace, key.ID)
 	changes := Plan(PlanInput{
 		Eval:             eval,
-		Job:              t.tx.Job(nil, key.Namespace, key.ID),
+		Job:              job,
 		JobAllocs:        t.tx.AllocationsByJob(nil, key.Namespace, key.ID),
 		JobEvals:         t.tx.EvaluationsByJob(nil, key.Namespace, key.ID),
 		LatestDeployment: t.tx.LatestDeployment(nil, key.Namespace, key.ID),
@@ -258,6 +259,7 @@ func (t *schedulerTxn) planEval(eval *api.Evaluation) PlanChanges {
 		Now:              t.now,
 
 		MemoryOversubscription: t.tx.SchedulerConfig(nil).MemoryOversubscriptionEnabled,
+		PreemptibleAllocs:      preemptibleAllocsFunc(t.tx.Reader, job),
 		Volumes:                hostVolumeStateOf(t.tx.Reader),
 	})
 	if !t.env.plansWithoutStartingPlugins && couldStartingPluginsHelp(changes, t.node) && t.scheduler.arePluginsStarting() {
@@ -310,6 +312,7 @@ func (t *schedulerTxn) applyPlan(eval *api.Evaluation, changes PlanChanges) {
 		changes.ProcessedEval.SnapshotIndex = t.tx.Index()
 		t.putAndTrackEval(changes.ProcessedEval)
 	}
+	evaluateJobsOfPreemptedAllocs(t, changes.PreemptedAllocs)
 	if planned {
 		t.setEventOperation(opPlan) // reconcileJob then writes the job status, which follows from the plan
 	}

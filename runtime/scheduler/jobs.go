@@ -319,6 +319,7 @@ func (s *Scheduler) planRegistration(job *api.Job, state *store.Snapshot, node P
 		Now:              s.hostEnv.Now(),
 
 		MemoryOversubscription: state.SchedulerConfig(nil).MemoryOversubscriptionEnabled,
+		PreemptibleAllocs:      preemptibleAllocsFunc(state.Reader, &next),
 		Volumes:                hostVolumeStateOf(state.Reader),
 	}), old
 }

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
@@ -26,6 +27,7 @@ type NodeUsage struct {
 	nodeFacts                     *model.NodeFacts // attributes for interpolating the volume sources of allocations
 	nodeIP                        string
 	reservedPorts                 map[HostPort]bool // a port without address is reserved on all addresses
+	preemptedPorts                map[HostPort]bool // ports of allocations that the current plan preempts
 }
 
 // reservationsByItem maps each host port, device instance or writable volume to the names of the allocations that hold it.
@@ -111,6 +113,7 @@ func (u *NodeUsage) Clone() *NodeUsage {
 	for key, s := range u.reservationsByAllocName {
 		c.reservationsByAllocName[key] = &allocNameReservations{s.key, slices.Clone(s.reservations)}
 	}
+	c.preemptedPorts = maps.Clone(u.preemptedPorts)
 	c.portHolders = u.portHolders.clone(c.reservationsByAllocName)
 	c.deviceHolders = u.deviceHolders.clone(c.reservationsByAllocName)
 	c.volumeWriters = u.volumeWriters.clone(c.reservationsByAllocName)
@@ -214,6 +217,16 @@ func (u *NodeUsage) putReservation(a *api.Allocation, h allocReservation) {
 // RemoveAlloc removes an ended allocation's reservation. It does nothing if there is none.
 func (u *NodeUsage) RemoveAlloc(a *api.Allocation) {
 	u.editReservationsOfName(allocNameKeyOf(a), func(s *allocNameReservations) { u.removeReservation(s, a.ID) })
+}
+
+// preemptPortsOf lets the current plan's placements have an allocation's ports, on which its processes still listen.
+func (u *NodeUsage) preemptPortsOf(a *api.Allocation) {
+	for _, port := range u.allocatedPorts(a) {
+		if u.preemptedPorts == nil {
+			u.preemptedPorts = make(map[HostPort]bool)
+		}
+		u.preemptedPorts[port] = true
+	}
 }
 
 // hasUnstartedAllocOfName reports whether an allocation with a's name has a reservation, has not started and is not terminal.

@@ -697,3 +697,76 @@ func TestStopOfABatchAllocation(t *testing.T) {
 		})
 	}
 }
+
+// A job with preemption enabled takes the place of one whose priority is lower by 10. The other one waits, and returns when there is
+// room again.
+func TestPreemption(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newHarness(t, healthyAfterTimes(time.Second))
+		job := func(id string, priority int) *api.Job {
+			return serviceJob(func(j *api.Job, g *api.TaskGroup, task *api.Task) {
+				j.ID, j.Priority, g.Count, task.Resources.MemoryMB = &id, &priority, new(1), new(600)
+			})
+		}
+		status := func(id string) (texts []string) {
+			for _, a := range b.allocs(id) {
+				texts = append(texts, a.DesiredStatus+" "+a.ClientStatus)
+			}
+			slices.Sort(texts)
+			return texts
+		}
+		expect := func(when, id string, want ...string) {
+			t.Helper()
+			if got := status(id); !slices.Equal(got, want) {
+				t.Errorf("%s: allocations of %s: %q, want %q", when, id, got, want)
+			}
+		}
+		b.register(job("low", 20))
+		b.advance(time.Minute)
+		b.register(job("middle", 29))
+		b.register(job("disabled", 90))
+		b.advance(time.Minute)
+		expect("priorities too close, and preemption disabled", "low", "run running")
+
+		if _, err := b.store.Update(t.Context(), func(tx *store.Txn) error {
+			tx.PutSchedulerConfig(&api.SchedulerConfiguration{PreemptionConfig: api.PreemptionConfig{ServiceSchedulerEnabled: true}})
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range []string{"middle", "disabled"} {
+			if _, err := b.DeregisterJob(t.Context(), scheduler.JobKey{Namespace: "default", ID: id}, scheduler.DeregisterOptions{Purge: true}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		planned, _, err := b.DryRunRegister(t.Context(), job("high", 30))
+		if err != nil || len(planned.PreemptedAllocs) != 1 || planned.ProcessedEval.PlanAnnotations.DesiredTGUpdates["g"].Preemptions != 1 ||
+			len(planned.ProcessedEval.PlanAnnotations.PreemptedAllocs) != 1 || planned.ProcessedEval.PlanAnnotations.PreemptedAllocs[0].JobID != "low" {
+			t.Errorf("plan: %+v, %v", planned.ProcessedEval.PlanAnnotations, err)
+		}
+		expect("after the plan", "low", "run running")
+		out := b.register(job("high", 30))
+		preempted := b.allocs("low")[0]
+		if placed := b.allocs("high")[0]; preempted.DesiredStatus != "evict" || preempted.PreemptedByAllocation != placed.ID || !slices.Equal(placed.PreemptedAllocations, []string{preempted.ID}) {
+			t.Errorf("preempted %+v, placed %+v", preempted, placed)
+		}
+		if eval := b.store.Snapshot().Evaluation(nil, out.EvalID); eval.Status != "complete" || len(eval.FailedTGAllocs) > 0 {
+			t.Errorf("evaluation %+v", eval)
+		}
+		b.advance(time.Minute)
+		expect("preempted", "low", "evict complete")
+		expect("preempted", "high", "run running")
+		evals := map[string]int{}
+		for _, e := range b.store.Snapshot().EvaluationsByJob(nil, "default", "low") {
+			evals[e.TriggeredBy+" "+e.Status]++
+		}
+		if evals["preemption complete"] != 1 || evals["queued-allocs blocked"] != 1 {
+			t.Errorf("evaluations of the preempted job: %v", evals)
+		}
+		if _, err := b.DeregisterJob(t.Context(), scheduler.JobKey{Namespace: "default", ID: "high"}, scheduler.DeregisterOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		b.advance(time.Minute)
+		expect("room again", "low", "evict complete", "run running")
+	})
+}

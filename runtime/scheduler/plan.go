@@ -37,6 +37,8 @@ type PlanInput struct {
 	Now       time.Time
 	// MemoryOversubscription lets tasks use more memory than the scheduler reserves for them, up to memory_max.
 	MemoryOversubscription bool
+	// PreemptibleAllocs returns the allocations that the job may preempt; nil if it may preempt none.
+	PreemptibleAllocs func() []*api.Allocation
 	// Volumes are the dynamic host volumes and their claims; nil if there are none. Plan adds the claims of its placements.
 	Volumes *HostVolumeState
 }
@@ -46,8 +48,8 @@ type PlanInput struct {
 type PlanChanges struct {
 	// ProcessedEval is the processed evaluation.
 	ProcessedEval *api.Evaluation
-	// PlacedAllocs has the new allocations, UpdatedAllocs the changed ones.
-	PlacedAllocs, UpdatedAllocs []*api.Allocation
+	// PlacedAllocs has the new allocations, UpdatedAllocs the changed ones. PreemptedAllocs are the UpdatedAllocs of other jobs.
+	PlacedAllocs, UpdatedAllocs, PreemptedAllocs []*api.Allocation
 	// Deployments has new and changed deployments.
 	Deployments []*api.Deployment
 	// CreatedAndCancelledEvals has the job's other evaluations that the plan creates or cancels.
@@ -80,6 +82,7 @@ type planner struct {
 	deploymentIsNew     bool            // this plan has created the deployment
 
 	placedAllocs            []*api.Allocation
+	preemptedAllocs         []*api.Allocation
 	updatedAllocsByID       map[string]*api.Allocation // modified copies by id
 	updatedAllocIDs         []string                   // keys in updatedAllocsByID, in insertion order
 	failedPlacementsByGroup map[string]*api.AllocationMetric
@@ -202,6 +205,9 @@ func (p *planner) placeAllocOrRecordFailure(job *api.Job, allocName string, prev
 	g := model.FindGroup(job, groupName)
 	alloc, err := p.tryPlaceAlloc(job, g, allocName, previous)
 	if err != nil {
+		alloc, err = p.placeByPreemption(job, g, allocName, previous, err)
+	}
+	if err != nil {
 		p.recordPlacementFailure(groupName, job, err)
 		return nil
 	}
@@ -319,7 +325,7 @@ func placementMetric(err error, job *api.Job, node PlacementNode) *api.Allocatio
 
 // completeEvalAndCollectChanges completes the evaluation and returns all the plan's changes.
 func (p *planner) completeEvalAndCollectChanges() PlanChanges {
-	c := PlanChanges{PlacedAllocs: p.placedAllocs}
+	c := PlanChanges{PlacedAllocs: p.placedAllocs, PreemptedAllocs: p.preemptedAllocs}
 	eval := *p.Eval
 	c.ProcessedEval = &eval
 	c.CreatedAndCancelledEvals = p.newFollowUpEvals()
@@ -363,6 +369,9 @@ func (p *planner) completeEvalAndNewBlockedEval(eval *api.Evaluation) []*api.Eva
 	eval.StatusDescription = ""
 	eval.ModifyTime = p.Now.UnixNano()
 	eval.PlanAnnotations = &api.PlanAnnotations{DesiredTGUpdates: p.desiredUpdatesByGroup}
+	for _, a := range p.preemptedAllocs {
+		eval.PlanAnnotations.PreemptedAllocs = append(eval.PlanAnnotations.PreemptedAllocs, a.Stub())
+	}
 	if len(p.failedPlacementsByGroup) == 0 {
 		return nil
 	}

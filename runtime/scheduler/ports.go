@@ -93,7 +93,7 @@ func (p *allocPlacer) checkAndTakeStaticPort(port api.Port) error {
 		return collision("reserved port collision %s=%d: allocation %q of job %q has it. Stop it, or leave out static", port.Label, port.Value, conflict.key.allocName, conflict.key.jobID)
 	case p.nodeUsage.isPortReservedByConfig(wanted):
 		return collision("reserved port collision %s=%d: the configuration of the agent reserves it", port.Label, port.Value)
-	case !heldByOwnName && !p.env.IsPortFree(wanted):
+	case !heldByOwnName && !p.nodeUsage.preemptedPorts[wanted] && !p.env.IsPortFree(wanted):
 		return collision("reserved port collision %s=%d: %s listens there. Stop it, or leave out static", port.Label, port.Value, p.env.describePortListener(port.Value))
 	}
 	p.chosenPorts[wanted] = true

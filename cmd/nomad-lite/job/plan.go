@@ -162,7 +162,14 @@ func printSchedulerDryRun(p *output.Page, plan *api.JobPlanResponse, missingDriv
 	}
 	if a := plan.Annotations; a != nil && len(a.PreemptedAllocs) > 0 {
 		p.AddSectionTitle("Preempted Allocations")
-		tables.PrintAllocations(p, a.PreemptedAllocs, false)
+		t := output.NewTable("Alloc ID", "Job ID", "Task Group")
+		for _, preempted := range a.PreemptedAllocs {
+			if preempted == nil { // a hostile or broken server
+				continue
+			}
+			t.AddRow(output.ShortIDUnlessVerbose(preempted.ID, false), preempted.JobID, preempted.TaskGroup)
+		}
+		p.AddTable(t)
 	}
 }
 

@@ -140,7 +140,7 @@ var singleModeSettings = []singleModeSetting{
 	{"client.refuse_consul_services", func(c *Config) bool { return c.Node.RefuseConsulServices }, false, "the servers of the cluster place jobs"},
 	{"server.oidc_issuer", func(c *Config) bool { return c.OIDCIssuer != "" }, false, "the servers of the cluster sign workload identities"},
 	{"server: limits of jobs", func(c *Config) bool { return c.JobLimits != model.JobLimits{} }, false, "the servers of the cluster accept jobs"},
-	{"server.default_scheduler_config", func(c *Config) bool { return c.MemoryOversubscription }, false, "the servers of the cluster place jobs"},
+	{"server.default_scheduler_config", func(c *Config) bool { return c.Scheduler != SchedulerSettings{} }, false, "the servers of the cluster place jobs"},
 	{"server.event_buffer_size", func(c *Config) bool { return c.EventBufferSize != 0 }, false, "the servers of the cluster have the events"},
 	{"server: garbage collection", func(c *Config) bool { return c.SchedulerGC != scheduler.GCConfig{} }, false, "the servers of the cluster collect garbage"},
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/idrange"
 	"github.com/nomad-lite/nomad-lite/internal/metrics"
@@ -82,13 +83,34 @@ type Config struct {
 	AllowSetuidAndDevicesInAllocs bool              // set-user-id programs and devices in alloc directories have an effect
 	DriverAllowlist               []string          // drivers that the agent starts; nil: all drivers
 	DriverDenylist                []string
-	LegacyEnableRawExec           *bool // legacy client option that enables raw_exec without a plugin block; nil: not set
+	LegacyDockerOptions           map[string]any // legacy client options: the configuration of the driver docker without a plugin block
+	LegacyEnableRawExec           *bool          // legacy client option that enables raw_exec without a plugin block; nil: not set
 	GC                            noderunner.GCLimits
 	SchedulerGC                   scheduler.GCConfig
 	JobLimits                     model.JobLimits
-	MemoryOversubscription        bool // memory_max has an effect, until a request changes the scheduler's configuration
+	Scheduler                     SchedulerSettings
 	KeyLifetime                   identity.KeyLifetime
 	EventBufferSize               int // changes whose events the event stream keeps; 0: the default
+}
+
+// SchedulerSettings are the scheduler's configuration until a request changes it. The zero value is Nomad's default.
+type SchedulerSettings struct {
+	MemoryOversubscription                                 bool // memory_max has an effect
+	NoSystemPreemption                                     bool
+	SysbatchPreemption, BatchPreemption, ServicePreemption bool
+}
+
+// ForAPI returns the settings in the form of the API, or nil for Nomad's default.
+func (s SchedulerSettings) ForAPI() *api.SchedulerConfiguration {
+	if s == (SchedulerSettings{}) {
+		return nil
+	}
+	c := model.NewDefaultSchedulerConfig()
+	c.MemoryOversubscriptionEnabled = s.MemoryOversubscription
+	c.PreemptionConfig = api.PreemptionConfig{
+		SystemSchedulerEnabled: !s.NoSystemPreemption, SysBatchSchedulerEnabled: s.SysbatchPreemption, BatchSchedulerEnabled: s.BatchPreemption, ServiceSchedulerEnabled: s.ServicePreemption,
+	}
+	return c
 }
 
 // DynamicUserRange is the range of the user ids for tasks that name no user. 0 means Nomad's default, and a

@@ -61,7 +61,7 @@ client {
     "env.allowlist"          = ""
     "alloc_dir.nomad_modes"  = "true"
     "alloc_dir.allow_setuid" = "true"
-    "docker.cleanup.image"   = "false"
+    "docker.nvidia_runtime" = "x"
   }
   reserved {
     cpu            = 500
@@ -107,7 +107,7 @@ ui {
 	got := diagnosticLines(c.Parse("n.hcl", []byte(configText)))
 	want := []string{
 		`n.hcl:13: server.bootstrap_expect is ignored: ` + noServersReason,
-		`n.hcl:29: option "docker.cleanup.image" is ignored: it has no meaning here`,
+		`n.hcl:29: option "docker.nvidia_runtime" is ignored: it has no meaning here`,
 		`n.hcl:45: consul is ignored: ` + noConsulReason,
 		`n.hcl:50: tls_min_version: tls11 is not safe, tls12 is the least`,
 		`n.hcl:60: limits.rpc_handshake_timeout is ignored: ` + noServersReason,

@@ -23,6 +23,9 @@ var (
 var legacyOptionNames = []string{
 	"driver.raw_exec.enable", "driver.allowlist", "driver.whitelist", "driver.denylist", "driver.blacklist", "env.denylist", "env.blacklist",
 	"env.allowlist", "user.denylist", "user.blacklist", "user.checked_drivers", "alloc_dir.nomad_modes", "alloc_dir.allow_setuid",
+	"docker.endpoint", "docker.auth.config", "docker.auth.helper", "docker.tls.cert", "docker.tls.key", "docker.tls.ca", "docker.cleanup.image",
+	"docker.cleanup.image.delay", "docker.cleanup.container", "docker.volumes.enabled", "docker.volumes.selinuxlabel", "docker.privileged.enabled",
+	"docker.caps.allowlist", "docker.caps.whitelist",
 }
 
 // joinNames returns the names as text of a sentence: "a, b and c".

@@ -593,11 +593,21 @@ var serverSettings = map[string]settingSpec{
 	// The scheduler's configuration until a request changes it.
 	"default_scheduler_config": {blockSettings: map[string]settingSpec{
 		// Tasks may use more memory than is reserved for them, up to memory_max.
-		"memory_oversubscription_enabled": booleanSetting(func(c *Config) *bool { return &c.MemoryOversubscription }),
+		"memory_oversubscription_enabled": booleanSetting(func(c *Config) *bool { return &c.Scheduler.MemoryOversubscription }),
 		"scheduler_algorithm":             {ignoredReason: oneNodeReason},
 		"reject_job_registration":         {ignoredReason: notImplementedReason},
 		"pause_eval_broker":               {ignoredReason: notImplementedReason},
-		"preemption_config":               {ignoredReason: notImplementedReason},
+		// Which jobs may stop allocations of other jobs whose priority is lower by 10 or more, if the node has no room.
+		"preemption_config": {blockSettings: map[string]settingSpec{
+			// System jobs may. [default: true]
+			"system_scheduler_enabled": invertedBooleanSetting(func(c *Config) *bool { return &c.Scheduler.NoSystemPreemption }),
+			// Sysbatch jobs may.
+			"sysbatch_scheduler_enabled": booleanSetting(func(c *Config) *bool { return &c.Scheduler.SysbatchPreemption }),
+			// Batch jobs may.
+			"batch_scheduler_enabled": booleanSetting(func(c *Config) *bool { return &c.Scheduler.BatchPreemption }),
+			// Service jobs may.
+			"service_scheduler_enabled": booleanSetting(func(c *Config) *bool { return &c.Scheduler.ServicePreemption }),
+		}},
 	}},
 	// Age at which the key of variables and workload identities is replaced by a new one. [default: never]
 	"root_key_rotation_threshold": durationSetting(func(c *Config) *time.Duration { return &c.KeyLifetime.RotateAfter }),
@@ -687,6 +697,49 @@ func setLegacyOptions(c *Config, i configItem) error {
 		// Set-user-ID programs and devices in directories of allocations have an effect. [type: bool; not in Nomad]
 		case "alloc_dir.allow_setuid":
 			c.AllowSetuidAndDevicesInAllocs = isTrue(value)
+		// Address of the Docker engine. This option and the next ones are the configuration of the driver docker if no plugin block configures it. [type: string]
+		case "docker.endpoint":
+			c.setDockerOption(value, "endpoint")
+		// File with credentials of registries, as ~/.docker/config.json. [type: string]
+		case "docker.auth.config":
+			c.setDockerOption(value, "auth", "config")
+		// Suffix of the program docker-credential-… that has credentials. [type: string]
+		case "docker.auth.helper":
+			c.setDockerOption(value, "auth", "helper")
+		// PEM file of the certificate for the engine. [type: string]
+		case "docker.tls.cert":
+			c.setDockerOption(value, "tls", "cert")
+		// PEM file of its key. [type: string]
+		case "docker.tls.key":
+			c.setDockerOption(value, "tls", "key")
+		// PEM file of the authority of the engine. [type: string]
+		case "docker.tls.ca":
+			c.setDockerOption(value, "tls", "ca")
+		// The images of ended tasks are removed. [type: bool]
+		case "docker.cleanup.image":
+			c.setDockerOption(isTrue(value), "gc", "image")
+		// How long after the last use. [type: string]
+		case "docker.cleanup.image.delay":
+			c.setDockerOption(value, "gc", "image_delay")
+		// The containers of ended tasks are removed. [type: bool]
+		case "docker.cleanup.container":
+			c.setDockerOption(isTrue(value), "gc", "container")
+		// Tasks can mount directories of the machine. [type: bool]
+		case "docker.volumes.enabled":
+			c.setDockerOption(isTrue(value), "volumes", "enabled")
+		// SELinux label of these. [type: string]
+		case "docker.volumes.selinuxlabel":
+			c.setDockerOption(value, "volumes", "selinuxlabel")
+		// Tasks can be privileged. [type: bool]
+		case "docker.privileged.enabled":
+			c.setDockerOption(isTrue(value), "allow_privileged")
+		// Capabilities that tasks can have, separated by commas. [type: string]
+		case "docker.caps.allowlist", "docker.caps.whitelist":
+			var caps []any
+			for _, name := range splitCommaList(value) {
+				caps = append(caps, name)
+			}
+			c.setDockerOption(caps, "allow_caps")
 		default:
 			unknownOptions = append(unknownOptions, name)
 		}
@@ -695,6 +748,21 @@ func setLegacyOptions(c *Config, i configItem) error {
 		return &unknownLegacyOptionsError{unknownOptions}
 	}
 	return nil
+}
+
+// setDockerOption sets an option of the driver docker, in a block of its configuration if path has two elements.
+func (c *Config) setDockerOption(value any, path ...string) {
+	if c.LegacyDockerOptions == nil {
+		c.LegacyDockerOptions = make(map[string]any)
+	}
+	block := c.LegacyDockerOptions
+	if len(path) > 1 {
+		if block[path[0]] == nil {
+			block[path[0]] = make(map[string]any)
+		}
+		block = block[path[0]].(map[string]any)
+	}
+	block[path[len(path)-1]] = value
 }
 
 // isTrue reports whether the value of a legacy option means true.

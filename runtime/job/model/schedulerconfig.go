@@ -23,7 +23,7 @@ func NewOversubscribingSchedulerConfig() *api.SchedulerConfiguration {
 }
 
 // ValidateSchedulerConfigChange returns an error naming the settings that next changes although they have no effect on a single
-// node. MemoryOversubscriptionEnabled can change. The indexes are not compared.
+// node. MemoryOversubscriptionEnabled and PreemptionConfig can change. The indexes are not compared.
 func ValidateSchedulerConfigChange(present, next *api.SchedulerConfiguration) error {
 	var refused []string
 	for _, s := range []struct {
@@ -33,10 +33,6 @@ func ValidateSchedulerConfigChange(present, next *api.SchedulerConfiguration) er
 		{"SchedulerAlgorithm", present.SchedulerAlgorithm, next.SchedulerAlgorithm},
 		{"RejectJobRegistration", present.RejectJobRegistration, next.RejectJobRegistration},
 		{"PauseEvalBroker", present.PauseEvalBroker, next.PauseEvalBroker},
-		{"PreemptionConfig.SystemSchedulerEnabled", present.PreemptionConfig.SystemSchedulerEnabled, next.PreemptionConfig.SystemSchedulerEnabled},
-		{"PreemptionConfig.SysBatchSchedulerEnabled", present.PreemptionConfig.SysBatchSchedulerEnabled, next.PreemptionConfig.SysBatchSchedulerEnabled},
-		{"PreemptionConfig.BatchSchedulerEnabled", present.PreemptionConfig.BatchSchedulerEnabled, next.PreemptionConfig.BatchSchedulerEnabled},
-		{"PreemptionConfig.ServiceSchedulerEnabled", present.PreemptionConfig.ServiceSchedulerEnabled, next.PreemptionConfig.ServiceSchedulerEnabled},
 		{"NodeLimitForFeasibilityChecks", present.NodeLimitForFeasibilityChecks, next.NodeLimitForFeasibilityChecks},
 	} {
 		if s.before != s.now {
@@ -46,5 +42,5 @@ func ValidateSchedulerConfigChange(present, next *api.SchedulerConfiguration) er
 	if len(refused) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s: a single node has one way to place allocations; only MemoryOversubscriptionEnabled can change", strings.Join(refused, "; "))
+	return fmt.Errorf("%s: a single node has one way to place allocations; only MemoryOversubscriptionEnabled and PreemptionConfig can change", strings.Join(refused, "; "))
 }

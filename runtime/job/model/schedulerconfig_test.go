@@ -12,16 +12,15 @@ func TestSchedulerConfigChangeNamesRefusedSettings(t *testing.T) {
 		change func(*api.SchedulerConfiguration)
 		want   string // error prefix; "" for no error
 	}{
-		"no change":                      {func(*api.SchedulerConfiguration) {}, ""},
-		"oversubscription":               {func(c *api.SchedulerConfiguration) { c.MemoryOversubscriptionEnabled = true }, ""},
+		"no change":        {func(*api.SchedulerConfiguration) {}, ""},
+		"oversubscription": {func(c *api.SchedulerConfiguration) { c.MemoryOversubscriptionEnabled = true }, ""},
+		"preemption": {func(c *api.SchedulerConfiguration) {
+			c.PreemptionConfig = api.PreemptionConfig{BatchSchedulerEnabled: true}
+		}, ""},
 		"other indexes":                  {func(c *api.SchedulerConfiguration) { c.CreateIndex, c.ModifyIndex = 3, 4 }, ""},
 		"algorithm":                      {func(c *api.SchedulerConfiguration) { c.SchedulerAlgorithm = "spread" }, "SchedulerAlgorithm is binpack and cannot become spread: "},
 		"rejected jobs":                  {func(c *api.SchedulerConfiguration) { c.RejectJobRegistration = true }, "RejectJobRegistration is false and cannot become true: "},
 		"paused broker":                  {func(c *api.SchedulerConfiguration) { c.PauseEvalBroker = true }, "PauseEvalBroker is false "},
-		"preemption by system jobs":      {func(c *api.SchedulerConfiguration) { c.PreemptionConfig.SystemSchedulerEnabled = false }, "PreemptionConfig.SystemSchedulerEnabled is true "},
-		"preemption by sysbatch jobs":    {func(c *api.SchedulerConfiguration) { c.PreemptionConfig.SysBatchSchedulerEnabled = true }, "PreemptionConfig.SysBatchSchedulerEnabled is false "},
-		"preemption by batch jobs":       {func(c *api.SchedulerConfiguration) { c.PreemptionConfig.BatchSchedulerEnabled = true }, "PreemptionConfig.BatchSchedulerEnabled is false "},
-		"preemption by service jobs":     {func(c *api.SchedulerConfiguration) { c.PreemptionConfig.ServiceSchedulerEnabled = true }, "PreemptionConfig.ServiceSchedulerEnabled is false "},
 		"node limit":                     {func(c *api.SchedulerConfiguration) { c.NodeLimitForFeasibilityChecks = 7 }, "NodeLimitForFeasibilityChecks is 0 and cannot become 7: "},
 		"two settings are named at once": {func(c *api.SchedulerConfiguration) { c.SchedulerAlgorithm, c.PauseEvalBroker = "spread", true }, "SchedulerAlgorithm is binpack and cannot become spread; PauseEvalBroker is false "},
 	} {

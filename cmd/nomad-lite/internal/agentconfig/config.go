@@ -38,7 +38,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/workload"
 	"github.com/nomad-lite/nomad-lite/runtime/core/allocrunner"
-	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/builtinhooks"
 )
 
@@ -94,6 +93,8 @@ func NewPluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog
 			builtin.NodeReadyWithoutFingerprint = name == java.Name || name == qemu.Name // the fingerprint starts a program
 		}
 		switch {
+		case name == docker.Name && c.LegacyDockerOptions != nil:
+			builtin.ConfigWithoutBlock = c.LegacyDockerOptions
 		case dev || name == rawexec.Name && isRawExecEnabledWithoutBlock(c):
 			builtin.ConfigWithoutBlock = builtins.DevPluginConfigs[name]
 		case name == rawexec.Name && c.Cluster.IsNode(): // also without root: each user of the cluster would be the agent's user
@@ -135,6 +136,9 @@ func builtinNotStartedReason(c *config.Config, driver string) string {
 	isRoot := os.Geteuid() == 0
 	switch driver {
 	case docker.Name:
+		if c.LegacyDockerOptions["endpoint"] != nil {
+			return ""
+		}
 		if err := docker.CheckEngineSocket(); err != nil {
 			return fmt.Sprintf("%v: start it, or add a block plugin %q with its endpoint, and reload the agent", err, driver)
 		}
@@ -259,7 +263,7 @@ func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.
 		GC:                            c.GC,
 		SchedulerGC:                   c.SchedulerGC,
 		JobLimits:                     c.JobLimits,
-		InitialSchedulerConfig:        initialSchedulerConfig(c),
+		InitialSchedulerConfig:        c.Scheduler.ForAPI(),
 		MaxEventChanges:               c.EventBufferSize,
 		KeyLifetime:                   c.KeyLifetime,
 		OIDCIssuer:                    c.OIDCIssuer,
@@ -273,14 +277,6 @@ func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.
 		HostVolumePluginDir: c.HostVolumePluginDir,
 		Logger:              logger,
 	}
-}
-
-// initialSchedulerConfig returns the scheduler's configuration until a request changes it, or nil for the default.
-func initialSchedulerConfig(c *config.Config) *api.SchedulerConfiguration {
-	if !c.MemoryOversubscription {
-		return nil
-	}
-	return model.NewOversubscribingSchedulerConfig()
 }
 
 // ClusterConfig returns the settings of a node of a cluster, or nil if the configuration names no servers.
