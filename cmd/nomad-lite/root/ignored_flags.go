@@ -36,8 +36,13 @@ var ignoredFlags = []struct{ commands, flags, why string }{
 	{"volume delete", "secret=", "secrets are for CSI volumes"},
 	{"plugin status", "type=", "all types of plugins are shown"},
 	{"agent", "client server", noIgnoredFlagWarning},
-	{"agent", "bootstrap-expect= encrypt= join= raft-protocol= rejoin retry-interval= retry-join= retry-max= server-join=", "write the addresses of servers in -servers, or in client.servers of the configuration"},
-	{"agent", "consul-address= consul-token= vault-address= vault-token= vault-namespace=", noVaultReason},
+	{"agent", "authoritative-region= bootstrap-expect= encrypt= join= raft-protocol= redundancy-zone= rejoin retry-interval= retry-join= retry-max= server-join= upgrade-version=", "write the addresses of servers in -servers, or in client.servers of the configuration"},
+	{"agent", "consul-address= consul-auth= consul-auto-advertise consul-ca-file= consul-cert-file= consul-checks-use-advertise consul-client-auto-join consul-client-service-name= " +
+		"consul-key-file= consul-server-auto-join consul-server-service-name= consul-ssl consul-token= consul-verify-ssl dev-connect dev-consul", noVaultReason},
+	{"agent", "vault-address= vault-allow-unauthenticated vault-ca-file= vault-ca-path= vault-cert-file= vault-create-from-role= vault-enabled vault-key-file= vault-namespace= " +
+		"vault-tls-server-name= vault-tls-skip-verify vault-token= dev-vault", noVaultReason},
+	{"agent", "acl-enabled acl-replication-token=", "the agent has no policies; clients over TCP show its token"},
+	{"agent", "cni-config-dir= cni-path=", "write client.cni_config_dir and client.cni_path into the configuration"},
 	{"agent", "alloc-dir= alloc-mounts-dir= state-dir=", "all is in the data directory"},
 	{"agent", "log-rotate-bytes= log-rotate-duration= log-rotate-max-files=", "the log is written to standard error; systemd passes it to the journal"},
 	{"agent", "network-speed= no-host-uuid", "as in the configuration"},

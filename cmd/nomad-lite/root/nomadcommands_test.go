@@ -109,7 +109,7 @@ var nomadCommands = []nomadCommand{
 	{"version", "", supported, "the version of nomad-lite; that of the API is in `agent-info`"},
 	{"fmt", "check list recursive write", supported, ""},
 	{"config validate", "", supported, ""},
-	{"agent", "config data-dir plugin-dir bind dc node node-class node-pool meta log-level log-json log-include-location network-interface dev", supported, "flags of servers, Consul and Vault have no effect"},
+	{"agent", "config data-dir plugin-dir bind dc node node-class node-pool meta log-level log-json log-include-location network-interface dev acl-enabled acl-replication-token cni-path consul-ssl vault-enabled vault-tls-skip-verify dev-connect", supported, "flags of servers, Consul and Vault have no effect"},
 	{"agent-info", "json t", supported, ""},
 	{"monitor", "log-level log-include-location node-id server-id json", supported, ""},
 	{"monitor export", "", rejected, ""},
