@@ -45,6 +45,8 @@ type configPage struct {
 	// ownBlocks are the paths of the blocks that Nomad does not have: it does not have their settings either.
 	ownBlocks map[string]bool
 	ignored   *docpage.Table
+	// The numbers of Nomad's settings, without blocks: with an effect, without a meaning here, and missing in this build.
+	withEffect, withoutMeaning, missing int
 }
 
 func (p *configPage) addBlock(block string, settings map[string]settingSpec) {
@@ -53,6 +55,11 @@ func (p *configPage) addBlock(block string, settings map[string]settingSpec) {
 		switch s := settings[name]; {
 		case s.ignoredReason != "":
 			p.ignored.AddRow(docpage.Code(path), s.ignoredReason)
+			if s.ignoredReason == notImplementedReason {
+				p.missing++
+			} else {
+				p.withoutMeaning++
+			}
 		case s.blockSettings != nil:
 			p.addRow(block, name, "block")
 			p.addBlock(path, s.blockSettings)
@@ -92,6 +99,9 @@ func (p *configPage) addRow(block, name, valueType string) {
 	}
 	c.ownSetting = c.ownSetting || p.ownBlocks[block]
 	p.ownBlocks[path] = c.ownSetting
+	if !c.ownSetting && valueType != "block" {
+		p.withEffect++
+	}
 	table := p.sections[block]
 	if table == nil {
 		table = docpage.NewTable("Setting", "Type", "Default", "Reload", "In Nomad", "Description")
@@ -121,7 +131,8 @@ func (p *configPage) text() string {
 		}
 		fmt.Fprintf(&b, "\n## %s\n\n%s", title, p.sections[block])
 	}
-	fmt.Fprintf(&b, "\n## Settings of Nomad without an effect\n\nThe agent reports each of them in a warning with its position.\n\n%s", p.ignored)
+	fmt.Fprintf(&b, "\n## Settings of Nomad without an effect\n\nOf Nomad's settings, %d have an effect, %d have no meaning here, and %d are missing in this build. "+
+		"The agent reports each setting without an effect in a warning with its position.\n\n%s", p.withEffect, p.withoutMeaning, p.missing, p.ignored)
 	return b.String()
 }
 

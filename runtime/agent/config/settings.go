@@ -40,6 +40,7 @@ const (
 	noHeartbeatReason    = "this node sends no heartbeats, its scheduler is in the same agent"
 	oneNodeReason        = "there is one node here, which is never removed"
 	oneSchedulerReason   = "there is one scheduler here, for all types of jobs"
+	noACLReason          = "there are no ACL tokens here"
 	noCSIReason          = "there are no CSI plugins here"
 	noConsulReason       = "there is no Consul here"
 	noVaultReason        = "there is no Vault here"
@@ -634,8 +635,9 @@ func init() {
 		oneSchedulerReason:   {"enabled_schedulers", "num_schedulers"},
 		noCSIReason:          {"csi_plugin_gc_threshold", "csi_volume_claim_gc_interval", "csi_volume_claim_gc_threshold"},
 		enterpriseOnlyReason: {"license_path", "license_env"},
+		noACLReason:          {"acl_token_gc_threshold"},
 		notImplementedReason: {
-			"acl_token_gc_threshold", "deployment_query_rate_limit", "deregistration_gc_threshold", "enable_event_broker",
+			"deployment_query_rate_limit", "deregistration_gc_threshold", "enable_event_broker",
 			"job_max_source_size", "search", "system_scheduler_enabled",
 			"volumes_gc_threshold",
 		},
