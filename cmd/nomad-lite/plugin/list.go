@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -15,17 +16,22 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/localplugins"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/pluginreport"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/pluginstatus"
 	"github.com/nomad-lite/nomad-lite/internal/shellquote"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 )
 
 const listHelp = `List the plugins that are available to jobs, with their health.
+
+If an agent answers, and neither -config nor -plugin-dir is set, its plugins are
+listed. Otherwise the plugins that an agent of this machine would have:
 
 Plugins are builtin, or files in the plugin directory. Builtin plugins, and plugins
 with a plugin block in the configuration, are started; the command waits for slow
@@ -38,6 +44,7 @@ Exit codes: 0, or 1 when a plugin could not be started.`
 
 func newListCommand(s *cli.Streams) *cobra.Command {
 	var plugins localplugins.Flags
+	var clientFlags apiclient.Flags
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "list [flags]",
@@ -45,16 +52,49 @@ func newListCommand(s *cli.Streams) *cobra.Command {
 		Long:  listHelp,
 		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			list, err := startAndListPlugins(cmd.Context(), plugins, s)
-			if err != nil {
-				return err
+			var list []*pluginstatus.Plugin
+			if !cmd.Flags().Changed("config") && !cmd.Flags().Changed("plugin-dir") {
+				list = listPluginsOfAgent(cmd.Context(), clientFlags)
+			}
+			if len(list) == 0 {
+				var err error
+				if list, err = startAndListPlugins(cmd.Context(), plugins, s); err != nil {
+					return err
+				}
 			}
 			return printPluginsErrIfFailed(s, list, asJSON)
 		},
 	}
+	clientFlags.Register(cmd)
 	plugins.Register(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+// listPluginsOfAgent returns the plugins of the agent, or nil if no agent answers.
+func listPluginsOfAgent(ctx context.Context, f apiclient.Flags) (rows []*pluginstatus.Plugin) {
+	c, err := f.Client()
+	if err != nil {
+		return nil
+	}
+	drivers, _ := listNodeDrivers(ctx, c, "") // without them, the rows have no health descriptions
+	for _, p := range pluginstatus.ReadReportOrEmpty(c).Processes {
+		row := &pluginstatus.Plugin{Name: p.Name, Version: p.Version, Health: p.State, Path: p.Path, Note: p.Error, Failed: p.State == pluginstatus.HealthFailed}
+		switch p.Type {
+		case base.TypeDriver.String():
+			row.Driver = p.Serves
+			if i := slices.IndexFunc(drivers, func(d nodeDriver) bool { return d.Driver == p.Serves }); i >= 0 {
+				row.Note = cmp.Or(row.Note, drivers[i].HealthDescription)
+			}
+		case base.TypeHook.String():
+			row.Hook = p.Serves
+		case base.TypeDevice.String():
+			row.Device, row.Note = p.Serves, cmp.Or(row.Note, p.Devices)
+		}
+		rows = append(rows, row)
+	}
+	slices.SortFunc(rows, func(a, b *pluginstatus.Plugin) int { return strings.Compare(a.Name, b.Name) })
+	return rows
 }
 
 func startAndListPlugins(ctx context.Context, pluginFlags localplugins.Flags, s *cli.Streams) (rows []*pluginstatus.Plugin, err error) {
