@@ -1,12 +1,12 @@
 package importjob
 
 import (
+	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
-	"github.com/nomad-lite/nomad-lite/internal/hoststats"
 	"github.com/nomad-lite/nomad-lite/runtime/job/importer/compose"
 )
 
@@ -39,7 +39,7 @@ func newComposeCommand(s *cli.Streams) *cobra.Command {
   nomad-lite import compose -profile debug compose.yaml compose.override.yaml`,
 		Args: cli.RequireArgCount(1, -1, "compose files"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			o.Files, o.Environ, o.MachineMemoryMB = args, os.Environ(), int(hoststats.Memory().Total>>20)
+			o.Files, o.Environ, o.MachineMemoryMB = args, os.Environ(), machineMemoryMB()
 			result, err := compose.Convert(o)
 			return printResult(s, result, err)
 		},
@@ -50,6 +50,14 @@ func newComposeCommand(s *cli.Streams) *cobra.Command {
 	cmd.Flags().StringArrayVar(&o.EnvFiles, "env-file", nil, "read variables from this `file` instead of .env; can be repeated")
 	cmd.Flags().StringVar(&o.DockerNetwork, "docker-network", "", "let the containers join this `network` of Docker")
 	return cmd
+}
+
+// machineMemoryMB returns the memory of this machine, or 0 on a system without /proc.
+func machineMemoryMB() int {
+	text, _ := os.ReadFile("/proc/meminfo")
+	var kibibytes int
+	_, _ = fmt.Sscanf(string(text), "MemTotal: %d kB", &kibibytes) // kibibytes stays 0
+	return kibibytes >> 10
 }
 
 // completeFiles completes the names of files with these extensions.

@@ -21,6 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/localplugins"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/pluginreport"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/pluginstatus"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 	"github.com/nomad-lite/nomad-lite/internal/shellquote"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
@@ -212,7 +213,11 @@ func printPluginsErrIfFailed(s *cli.Streams, rows []*pluginstatus.Plugin, asJSON
 	table := tabwriter.NewWriter(s.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "Plugin\tServes\tVersion\tHealth\tNote")
 	for _, row := range rows {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", row.Name, row.TypeAndName(), row.Version, row.Health, row.Note)
+		cells := []string{row.Name, row.TypeAndName(), row.Version, row.Health, row.Note}
+		for i, text := range cells {
+			cells[i] = terminal.SanitizeAndTrimLine(text)
+		}
+		fmt.Fprintln(table, strings.Join(cells, "\t"))
 	}
 	if err := table.Flush(); err != nil {
 		return err
