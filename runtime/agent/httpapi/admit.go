@@ -50,6 +50,9 @@ type accessPolicy struct {
 
 var errPermissionDenied = &statusError{http.StatusForbidden, "Permission denied"}
 
+// errUnauthorized is the reply to a request without a token on a task's socket, as in Nomad.
+var errUnauthorized = &statusError{http.StatusUnauthorized, "Unauthorized"}
+
 // authorize rejects requests that a client may not send, and reports whether the client is authenticated:
 // other clients may use only the open routes. A client of the agent's unix socket is authenticated by the file mode
 // of the socket; a client of the socket of a task needs a token for each route. In a cluster with access control, other
@@ -80,6 +83,9 @@ func (p *accessPolicy) authorize(r *http.Request) (authenticated bool, rights cl
 	}
 	if rights.workload = p.authenticateWorkload(r); rights.workload != nil {
 		return true, rights, nil
+	}
+	if isFromTaskSocket(r) && requestToken(r) == "" {
+		return false, rights, errUnauthorized
 	}
 	if !isFromTaskSocket(r) && (p.isPublicPath(r.URL.Path) || sendsTokenInExecSession(r) || isCORSPreflight(r) && p.allowsCORS(r)) {
 		return false, rights, nil

@@ -364,7 +364,7 @@ func TestTasksOfClusterReadTheirVariables(t *testing.T) {
 		{"/v1/no-such-route", token, http.StatusForbidden},
 		{"/v1/client/stats", token, http.StatusForbidden},
 		{"/v1/var/nomad/jobs/j?namespace=prod", "another.token.here", http.StatusForbidden},
-		{"/v1/var/nomad/jobs/j?namespace=prod", "", http.StatusForbidden},
+		{"/v1/var/nomad/jobs/j?namespace=prod", "", http.StatusUnauthorized},
 	} {
 		if code, text := f.send("GET", c.path, c.token, "", overTaskSocket); code != c.want {
 			t.Errorf("%s with %q: %d %s", c.path, c.token, code, text)
@@ -375,7 +375,7 @@ func TestTasksOfClusterReadTheirVariables(t *testing.T) {
 	}
 	// With access control, the servers decide, but they never see a task without a token.
 	f.cluster.Rights = fakeRights{}
-	for token, want := range map[string]int{token: http.StatusTeapot, "": http.StatusForbidden} {
+	for token, want := range map[string]int{token: http.StatusTeapot, "": http.StatusUnauthorized} {
 		if code, text := f.send("GET", "/v1/jobs", token, "", overTaskSocket); code != want {
 			t.Errorf("with access control and token %q: %d %s", token, code, text)
 		}

@@ -303,14 +303,14 @@ func TestTaskSocket(t *testing.T) {
 			target, token string
 			code          int
 		}{
-			{own, "", 403},
-			{"/v1/agent/health?type=server", "", 403},
-			{"/v1/jobs", "", 403},
+			{own, "", 401},
+			{"/v1/agent/health?type=server", "", 401},
+			{"/v1/jobs", "", 401},
 			{own, f.token, 200},
 			{"/v1/agent/health?type=server", f.token, 200},
 			{"/v1/jobs", f.token, 403},
 			{"/v1/var/other?namespace=apps", f.token, 403},
-			{"/v1/client/allocation/x/exec?ws_handshake=true", "", 403},
+			{"/v1/client/allocation/x/exec?ws_handshake=true", "", 401},
 		} {
 			if code := send(c, tc.target, tc.token); code != tc.code {
 				t.Errorf("operator token %t: %s: status %d, want %d", operator != "", tc.target, code, tc.code)
