@@ -27,6 +27,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/agent/datadirectory"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/httpapi"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/otlp"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/ui"
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec/confined"
 )
 
@@ -244,7 +245,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	apiConfig.AdvertiseAddr, apiConfig.AcceptedHostNames = advertisedAddress, l.acceptedHostNames(c, a.Host().Hostname)
 	apiConfig.AgentFuncs = httpapi.AgentFuncs{ConfigWithoutSecrets: r.configForAPI, Reload: r.reloadConfig, WriteSnapshot: writeSnapshot, DescribePlugins: func() any { return r.pluginReport() }, PluginsChanged: a.Supervisor().InfoChanged, RestartPlugin: a.Supervisor().Restart}
 	apiConfig.MonitoredLog, apiConfig.Secrets = logger, secrets
-	apiConfig.OptionalRoutes = httpapi.OptionalRoutes{EnableDebug: c.EnableDebug, DisableWebPage: c.DisableWebPage}
+	apiConfig.OptionalRoutes = httpapi.OptionalRoutes{EnableDebug: c.EnableDebug, DisableWebPage: c.DisableWebPage, WebPageLabel: ui.Label(c.WebPageLabel)}
 	apiConfig.OperatorToken, apiConfig.ReadOnlyToken, apiConfig.DisableRemoteExec = token, readToken, c.DisableRemoteExec
 	apiConfig.ReplyHeaders, apiConfig.TLSHandshakeTimeout = c.HTTPHeaders, c.TLSHandshakeTimeout
 	r.api = httpapi.New(apiConfig)

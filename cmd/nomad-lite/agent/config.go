@@ -119,7 +119,7 @@ func (r *runningAgent) configForAPI() map[string]any {
 		},
 		"Telemetry": telemetryConfigForAPI(&c.Telemetry),
 		// Browsers cannot open the address of a unix socket, so it is no hint.
-		"UI":      map[string]any{"Enabled": !c.DisableWebPage, "ShowCLIHints": !c.DisableWebPage && !c.HideWebPageURLs && r.advertisedTCPAddress != ""},
+		"UI":      map[string]any{"Enabled": !c.DisableWebPage, "ShowCLIHints": !c.DisableWebPage && !c.HideWebPageURLs && r.advertisedTCPAddress != "", "Label": c.WebPageLabel},
 		"Version": map[string]any{"Version": fingerprint.NomadVersion, "VersionPrerelease": "", "VersionMetadata": b.SemverMetadata(), "Revision": b.Revision},
 	}
 }

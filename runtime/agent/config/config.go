@@ -61,6 +61,7 @@ type Config struct {
 	DisableRemoteExec   bool // no client can run commands and actions in tasks
 	EnableDebug         bool // the API serves profiles of the agent and host data
 	DisableWebPage      bool // the web page is not served
+	WebPageLabel        WebPageLabel
 	HideWebPageURLs     bool // the API asks clients not to print addresses of the web page
 	Telemetry           metrics.Settings
 	OTLP                otlp.Settings // export of traces and metrics; environment variables complete the settings
@@ -112,6 +113,9 @@ func (s SchedulerSettings) ForAPI() *api.SchedulerConfiguration {
 	}
 	return c
 }
+
+// WebPageLabel is a text at the top of the web page, with CSS colours.
+type WebPageLabel struct{ Text, BackgroundColor, TextColor string }
 
 // DynamicUserRange is the range of the user ids for tasks that name no user. 0 means Nomad's default, and a
 // negative number means that such tasks get no user id.

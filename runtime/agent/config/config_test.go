@@ -112,7 +112,6 @@ ui {
 		`n.hcl:50: tls_min_version: tls11 is not safe, tls12 is the least`,
 		`n.hcl:60: limits.rpc_handshake_timeout is ignored: ` + noServersReason,
 		`n.hcl:64: no_such is not a setting that is known here, and is ignored`,
-		`n.hcl:68: ui.label is ignored: ` + notImplementedReason,
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("warnings\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

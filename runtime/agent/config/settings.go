@@ -350,8 +350,16 @@ var topLevelSettings = map[string]settingSpec{
 		// The agent serves the web page. [default: true]
 		"enabled": invertedBooleanSetting(func(c *Config) *bool { return &c.DisableWebPage }),
 		// Commands of Nomad can print addresses of the web page. [default: true]
-		"show_cli_hints":          invertedBooleanSetting(func(c *Config) *bool { return &c.HideWebPageURLs }),
-		"label":                   {ignoredReason: notImplementedReason},
+		"show_cli_hints": invertedBooleanSetting(func(c *Config) *bool { return &c.HideWebPageURLs }),
+		// A text at the top of each page.
+		"label": {blockSettings: map[string]settingSpec{
+			// The text.
+			"text": stringSetting(func(c *Config) *string { return &c.WebPageLabel.Text }),
+			// Its background, as a CSS colour. [default: that of the page]
+			"background_color": stringSetting(func(c *Config) *string { return &c.WebPageLabel.BackgroundColor }),
+			// Its colour, as a CSS colour. [default: that of the page]
+			"text_color": stringSetting(func(c *Config) *string { return &c.WebPageLabel.TextColor }),
+		}},
 		"content_security_policy": {ignoredReason: "the policy of the web page is fixed"},
 		"consul":                  {ignoredReason: noConsulReason},
 		"vault":                   {ignoredReason: noVaultReason},

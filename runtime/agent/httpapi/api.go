@@ -18,6 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/hoststats"
 	"github.com/nomad-lite/nomad-lite/internal/redact"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/connlimit"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/ui"
 	"github.com/nomad-lite/nomad-lite/runtime/explain/conditions"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
@@ -62,6 +63,7 @@ type ConditionReporter interface{ Report() conditions.Report }
 type OptionalRoutes struct {
 	EnableDebug    bool // profiles and host data are served
 	DisableWebPage bool // requests for the web page have the status 404
+	WebPageLabel   ui.Label
 }
 
 // Config configures an API. It is large because the routes reach all parts of an agent.

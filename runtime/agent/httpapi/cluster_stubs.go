@@ -132,6 +132,6 @@ func (a *API) serveWebUI(r *request) (any, error) {
 		return nil, notFoundError("the web page is disabled in the configuration of the agent: ui { enabled = false }")
 	}
 	r.isReplyWritten = true
-	ui.Serve(r.w, r.Request, acceptsGzip(r.Request))
+	ui.Serve(r.w, r.Request, acceptsGzip(r.Request), a.config.OptionalRoutes.WebPageLabel)
 	return nil, nil
 }

@@ -7,6 +7,8 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
+	"fmt"
+	"html"
 	"io/fs"
 	"net/http"
 	"path"
@@ -129,10 +131,22 @@ func compress(content []byte) []byte {
 	return b.Bytes()
 }
 
+// Label is a text at the top of each page, with CSS colours; an empty one means the page's colour.
+type Label struct{ Text, BackgroundColor, TextColor string }
+
+// emptyLabel is the element of index.html for a label.
+const emptyLabel = `<p id="label" hidden></p>`
+
+// addTo returns the index with the label.
+func (l Label) addTo(index []byte) []byte {
+	element := fmt.Sprintf(`<p id="label" data-background="%s" data-text="%s">%s</p>`, html.EscapeString(l.BackgroundColor), html.EscapeString(l.TextColor), html.EscapeString(l.Text))
+	return bytes.Replace(index, []byte(emptyLabel), []byte(element), 1)
+}
+
 // Serve replies to a GET or HEAD request for a path that starts with Prefix: with a file, or with index.html, whose script
-// shows the page for the path. The reply is compressed if acceptsGzip is set; the caller sets
+// shows the page for the path, with the label. The reply is compressed if acceptsGzip is set; the caller sets
 // Vary. Serve may be called concurrently.
-func Serve(w http.ResponseWriter, r *http.Request, acceptsGzip bool) {
+func Serve(w http.ResponseWriter, r *http.Request, acceptsGzip bool, label Label) {
 	s := currentSite()
 	name, isCurrentVersion := s.fileName(r.URL.Path)
 	file, exists := s.files[name]
@@ -152,7 +166,11 @@ func Serve(w http.ResponseWriter, r *http.Request, acceptsGzip bool) {
 		h.Set("Cache-Control", "no-cache")
 	}
 	content, tag := file.compressed, file.hash+"-gzip"
-	if acceptsGzip || file.isCompressedOnly {
+	if name == indexName && label.Text != "" {
+		content = label.addTo(s.index)
+		sum := sha256.Sum256(content)
+		tag = hex.EncodeToString(sum[:8])
+	} else if acceptsGzip || file.isCompressedOnly {
 		h.Set("Content-Encoding", "gzip")
 	} else {
 		content, tag = s.plain(name), file.hash

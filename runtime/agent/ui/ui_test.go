@@ -22,7 +22,7 @@ func serve(target string, header ...string) *httptest.ResponseRecorder {
 		r.Header.Set(header[0], header[1])
 	}
 	w := httptest.NewRecorder()
-	Serve(w, r, false)
+	Serve(w, r, false, Label{})
 	return w
 }
 
@@ -207,7 +207,7 @@ func TestFilesOfAVersionAreKept(t *testing.T) {
 func TestFilesAreCompressedForClientsThatAcceptIt(t *testing.T) {
 	for _, target := range []string{"/ui/static/main.js", "/ui/", "/ui/static/vendor/xterm/xterm.js"} {
 		w := httptest.NewRecorder()
-		Serve(w, httptest.NewRequest("GET", target, nil), true)
+		Serve(w, httptest.NewRequest("GET", target, nil), true, Label{})
 		if w.Header().Get("Content-Encoding") != "gzip" || w.Header().Get("ETag") == serve(target).Header().Get("ETag") && !strings.Contains(target, "vendor") {
 			t.Errorf("%s: encoding %q, ETag %s", target, w.Header().Get("Content-Encoding"), w.Header().Get("ETag"))
 		}
@@ -222,5 +222,22 @@ func TestFilesAreCompressedForClientsThatAcceptIt(t *testing.T) {
 		if plain := serve(target); plain.Header().Get("Content-Encoding") == "" && plain.Body.String() != string(content) {
 			t.Errorf("%s: the compressed content differs", target)
 		}
+	}
+}
+
+// The label of the configuration is in the page, escaped.
+func TestLabel(t *testing.T) {
+	get := func(label Label) (body, tag string) {
+		w := httptest.NewRecorder()
+		Serve(w, httptest.NewRequest("GET", "/ui/jobs", nil), false, label)
+		return w.Body.String(), w.Header().Get("ETag")
+	}
+	plain, plainTag := get(Label{BackgroundColor: "red"})
+	labelled, tag := get(Label{Text: "<b>Staging</b>", BackgroundColor: `"red`, TextColor: "#fff"})
+	if want := `<p id="label" data-background="&#34;red" data-text="#fff">&lt;b&gt;Staging&lt;/b&gt;</p>`; !strings.Contains(labelled, want) || tag == plainTag {
+		t.Errorf("ETag %s, %s without a label; %s", tag, plainTag, labelled)
+	}
+	if !strings.Contains(plain, emptyLabel) {
+		t.Errorf("without a text: %s", plain)
 	}
 }

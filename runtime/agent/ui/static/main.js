@@ -124,6 +124,10 @@ addEventListener("pageshow", (event) => { if (event.persisted) showPage(); });
 
 startKeys(go);
 
+const label = document.getElementById("label");
+label.style.backgroundColor = label.dataset.background ?? "";
+label.style.color = label.dataset.text ?? "";
+
 const status = document.getElementById("connection");
 connection.addEventListener("lost", () => {
   status.textContent = "The connection to the agent is lost. This page tries again each second.";
