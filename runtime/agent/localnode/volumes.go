@@ -80,12 +80,16 @@ func findDirOfAlloc(s Settings, name string) (*api.HostVolumeInfo, error) {
 		return nil, nil
 	}
 	v := *s.HostVolumes[parent]
-	dir, err := os.OpenRoot(v.Path)
+	location, err := safepath.Locate(v.Path)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.OpenRoot(location.Path)
 	if err != nil {
 		return nil, err
 	}
 	defer dir.Close()
-	v.Path = filepath.Join(v.Path, name)
+	v.Path = filepath.Join(location.Path, name)
 	info, err := dir.Lstat(name)
 	switch {
 	case err == nil && !info.IsDir():

@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
@@ -55,6 +56,57 @@ func TestHostVolumesOfTheNode(t *testing.T) {
 	}
 	if !n.hasConfiguredVolume("later") || n.hasConfiguredVolume("dynamic") {
 		t.Error("names of the configuration")
+	}
+}
+
+// A volume for each allocation is a directory below the volume, which is made with the mode of the volume. It is no link, it leads
+// through no directory of another user, and the volume itself is not mounted.
+func TestDirectoriesOfAllocations(t *testing.T) {
+	parent := t.TempDir()
+	volume := filepath.Join(parent, "v")
+	if err := errors.Join(os.Mkdir(volume, 0o700), os.Chmod(volume, 0o751), os.Symlink("/etc", filepath.Join(volume, "v[7]")), os.WriteFile(filepath.Join(volume, "v[8]"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	settings := func(readOnly bool) Settings {
+		return Settings{
+			HostVolumes:       map[string]*api.HostVolumeInfo{"v": {Path: volume, ReadOnly: readOnly}, "plain": {Path: parent, ReadOnly: true}},
+			HostVolumeOptions: map[string]model.HostVolumeOptions{"v": {PerAlloc: true, Bidirectional: true}},
+		}
+	}
+	find := func(s Settings, name string) string {
+		v, bidirectional, err := New(Config{ID: "n", Store: openStore(t), Logger: hclog.NewNullLogger(), Settings: s}).FindHostVolume(t.Context(), name)
+		if v == nil {
+			return fmt.Sprint("none ", err)
+		}
+		info, err := os.Stat(v.Path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(strings.TrimPrefix(v.Path, parent), " ", info.Mode().Perm(), " ", bidirectional)
+	}
+	for name, want := range map[string]string{
+		"v[0]": "/v/v[0] -rwxr-x--x true", "v[12]": "/v/v[12] -rwxr-x--x true", "v[x]": "none <nil>", "v[0": "none <nil>", "v0]": "none <nil>", "v[-1]": "none <nil>",
+		"v[../../x]": "none <nil>", "plain[0]": "none <nil>", "w[0]": "none <nil>",
+	} {
+		for range 2 {
+			if got := find(settings(false), name); got != want {
+				t.Errorf("%s: %s, want %s", name, got, want)
+			}
+		}
+	}
+	for name, want := range map[string]string{"v": "only its directories for allocations are mounted", "v[7]": "v[7] is no directory", "v[8]": "v[8] is no directory"} {
+		if got := find(settings(false), name); !strings.Contains(got, want) {
+			t.Errorf("%s: %s, want an error with %q", name, got, want)
+		}
+	}
+	if got := find(settings(true), "v[3]"); !strings.Contains(got, "no such file") {
+		t.Errorf("a missing directory of a read-only volume: %s", got)
+	}
+	if err := os.Chmod(volume, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if got := find(settings(false), "v[0]"); !strings.Contains(got, "none") {
+		t.Errorf("a volume to which everybody may write: %s", got)
 	}
 }
 
