@@ -98,6 +98,10 @@ func (s *Scheduler) ForceLaunchPeriodicJob(ctx context.Context, key JobKey) (out
 			return requestErrorf(RequestNotFound, "job not found")
 		case job.Periodic == nil || job.IsParameterized():
 			return requestErrorf(RequestRefused, "can't force launch non-periodic job")
+		case pointer.Value(job.Stop):
+			return requestErrorf(RequestRefused, "can't force launch job %q: it is stopped", key.ID)
+		case !pointer.Value(job.Periodic.Enabled):
+			return requestErrorf(RequestRefused, "can't force launch job %q: set enabled = true in its periodic block", key.ID)
 		}
 		out.EvalID, out.EvalCreateIndex = childJobLauncher{c}.launchPeriodicChild(job), c.tx.Index()
 		return nil

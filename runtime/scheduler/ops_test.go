@@ -254,6 +254,13 @@ func TestPeriodic(t *testing.T) {
 		}
 		_, err = b.EvaluateJob(t.Context(), webJobKey, false)
 		b.expectRejection(err, "can't evaluate periodic job")
+		_, err = b.ForceLaunchPeriodicJob(t.Context(), webJobKey)
+		b.expectRejection(err, `can't force launch job "web": it is stopped`)
+		b.register(batchJob(func(j *api.Job, _ *api.TaskGroup, _ *api.Task) {
+			j.ID, j.Periodic = new("off"), &api.PeriodicConfig{Enabled: new(false), Specs: []string{"* * * * *"}}
+		}))
+		_, err = b.ForceLaunchPeriodicJob(t.Context(), scheduler.JobKey{Namespace: "default", ID: "off"})
+		b.expectRejection(err, `can't force launch job "off": set enabled = true in its periodic block`)
 		_, err = b.ForceLaunchPeriodicJob(t.Context(), scheduler.JobKey{Namespace: "default", ID: b.childIDs("web")[0]})
 		b.expectRejection(err, "can't force launch non-periodic job")
 	})
