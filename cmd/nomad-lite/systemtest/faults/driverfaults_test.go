@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/prometheus/procfs"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/internal/testsupport/slowtest"
@@ -245,6 +246,18 @@ func (n *faultyDriverNode) killPlugin(driver string, meanwhile func()) {
 	if err := syscall.Kill(killed, syscall.SIGSTOP); err != nil {
 		n.T.Fatalf("stop driver %s, process %d: %v", driver, killed, err)
 	}
+	n.WaitUntil("each thread of the plugin has stopped", func() (string, bool) { // the signal stops them one after another
+		threads, err := procfs.AllThreads(killed)
+		if err != nil {
+			return err.Error(), false
+		}
+		for _, thread := range threads {
+			if stat, err := thread.Stat(); err == nil && stat.State != "T" {
+				return fmt.Sprint("thread ", thread.PID, " is ", stat.State), false
+			}
+		}
+		return "", true
+	})
 	meanwhile()
 	if err := syscall.Kill(killed, syscall.SIGKILL); err != nil {
 		n.T.Fatalf("kill driver %s, process %d: %v", driver, killed, err)

@@ -27,7 +27,7 @@ type refusalReason struct {
 var corpusRefusals = []refusalReason{
 	{"Consul", `there is no Consul here`},
 	{"Vault", `there is no Vault here`},
-	{"CSI", `^a CSI (plugin|volume) is not supported`},
+	{"CSI", `^a CSI plugin is not supported|^the CSI volume ".*" needs a directory of this machine`},
 	{"does not fit on this machine", `^constraint ".*" (does not hold|allows 1 on one node)`},
 	{"invalid in Nomad", `^task group count must not be less than minimum count in scaling policy$`},
 }
