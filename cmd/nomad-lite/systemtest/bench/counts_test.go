@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -193,6 +194,10 @@ func (a *benchAgent) waitSummaryRarely(b *testing.B, id string, wanted func(api.
 	}
 }
 
+// agentAllocations are what the agent allocates per start and per stop in BenchmarkCounts, which hardly depends on the machine: objects,
+// and bytes in kB.
+var agentAllocations = map[string]float64{"bytes per start": 365, "objects per start": 3390, "bytes per stop": 327, "objects per stop": 3180}
+
 // BenchmarkCounts prints, as a table, what each process uses per start and per stop of one of 300 raw_exec tasks with 55 variables.
 func BenchmarkCounts(b *testing.B) {
 	once(b, func() {
@@ -238,8 +243,13 @@ func BenchmarkCounts(b *testing.B) {
 			}
 			addBenchSample(b, "CPU per "+phase.name, total, missingBaselineValue)
 			agent := phase.after["agent"].minus(phase.before["agent"])
-			addBenchSample(b, "bytes per "+phase.name, agent.allocatedBytes/float64(count)/1000, missingBaselineValue)
-			addBenchSample(b, "objects per "+phase.name, agent.allocatedObjects/float64(count), missingBaselineValue)
+			for unit, got := range map[string]float64{"bytes": agent.allocatedBytes / float64(count) / 1000, "objects": agent.allocatedObjects / float64(count)} {
+				name := unit + " per " + phase.name
+				addBenchSample(b, name, got, missingBaselineValue)
+				if want := agentAllocations[name]; !*quick && math.Abs(got-want) > want/20 {
+					b.Errorf("%s: %.0f, want %.0f within 5 %%: find the cause, or change the value", name, got, want)
+				}
+			}
 		}
 		_ = table.Flush() // to a terminal
 	})
