@@ -99,6 +99,11 @@ func (r *runningAgent) configForAPI() map[string]any {
 	_, port, _ := net.SplitHostPort(r.advertisedTCPAddress)
 	isNodeOfCluster := c.Cluster.IsNode()
 	number, _ := strconv.Atoi(port) // without an address, port is "" and number is 0
+	// Browsers cannot open the address of a unix socket, so it is no hint.
+	webPage := map[string]any{"Enabled": !c.DisableWebPage, "ShowCLIHints": !c.DisableWebPage && !c.HideWebPageURLs && r.advertisedTCPAddress != ""}
+	if c.WebPageLabel.Text != "" {
+		webPage["Label"] = c.WebPageLabel
+	}
 	return map[string]any{
 		"Region": node.Region, "Datacenter": node.Datacenter, "NodeName": node.Name, "BindAddr": c.BindAddr,
 		"DataDir": r.agent.DataDir(), "LogLevel": c.LogLevel, "LogJson": c.LogJSON, "DevMode": r.flags.devMode,
@@ -118,9 +123,8 @@ func (r *runningAgent) configForAPI() map[string]any {
 			"KeyFile": c.TLS.KeyFile,
 		},
 		"Telemetry": telemetryConfigForAPI(&c.Telemetry),
-		// Browsers cannot open the address of a unix socket, so it is no hint.
-		"UI":      map[string]any{"Enabled": !c.DisableWebPage, "ShowCLIHints": !c.DisableWebPage && !c.HideWebPageURLs && r.advertisedTCPAddress != "", "Label": c.WebPageLabel},
-		"Version": map[string]any{"Version": fingerprint.NomadVersion, "VersionPrerelease": "", "VersionMetadata": b.SemverMetadata(), "Revision": b.Revision},
+		"UI":        webPage,
+		"Version":   map[string]any{"Version": fingerprint.NomadVersion, "VersionPrerelease": "", "VersionMetadata": b.SemverMetadata(), "Revision": b.Revision},
 	}
 }
 
