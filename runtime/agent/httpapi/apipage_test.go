@@ -28,6 +28,7 @@ var statusCodes = map[int]string{
 	http.StatusNoContent:                   "the request succeeded, and the reply has no body",
 	http.StatusTemporaryRedirect:           "the page is at the address in the header `Location`",
 	http.StatusBadRequest:                  "a parameter or the body is invalid; the body has the reason",
+	http.StatusUnauthorized:                "the request came from the socket of a task, without a token",
 	http.StatusForbidden:                   "the token is missing or lacks the right, or a web page of another site sent the request",
 	http.StatusNotFound:                    "the route or the object does not exist",
 	http.StatusMethodNotAllowed:            "the route does not have the method",
