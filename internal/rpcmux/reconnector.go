@@ -71,7 +71,7 @@ func (r *Reconnector[C]) WaitForConn(ctx context.Context) (c C, err error) {
 }
 
 // CallUntilConnStays calls f with the current connection, and again with each new one as long as f returns down, which says that
-// the connection has ended. It returns f's other errors, and those of WaitForConn.
+// the connection has ended. It returns f's other errors and WaitForConn's errors.
 func (r *Reconnector[C]) CallUntilConnStays(ctx context.Context, down error, f func(C) error) error {
 	for {
 		c, err := r.WaitForConn(ctx)

@@ -121,8 +121,8 @@ type DispatchRequest struct {
 	IdempotencyToken string
 }
 
-// DispatchJob creates and evaluates a parameterized job's child. If a child has the same idempotency token, also one that has ended, DispatchJob
-// returns that child and creates none, until it is garbage-collected.
+// DispatchJob creates and evaluates a parameterized job's child. If a child has the same idempotency token, even if it has ended,
+// DispatchJob returns that child and creates none, until it is garbage-collected.
 func (s *Scheduler) DispatchJob(ctx context.Context, key JobKey, r DispatchRequest) (out RequestOutcome, err error) {
 	if err := s.store.CheckDiskSpaceForNewObjects(); err != nil {
 		return RequestOutcome{}, err

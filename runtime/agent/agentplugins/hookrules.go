@@ -27,7 +27,7 @@ func (p *Manager) CheckHookRules(ctx context.Context) (ruleErrs []error) {
 		default:
 			if err = rule.ValidateAgainstDescription(takes); err != nil {
 				err = fmt.Errorf("hook %q: %w; correct the config of the hook block: %s", rule.Name, err, meanwhile)
-			} else if rule.Name != pluginhooks.ScriptHook { // the configuration's warnings have that of script
+			} else if rule.Name != pluginhooks.ScriptHook { // config warns of an unattached script
 				err = rule.ErrorIfUnattached(takes.AllAllocs)
 			}
 		}

@@ -355,9 +355,9 @@ var topLevelSettings = map[string]settingSpec{
 		"label": {blockSettings: map[string]settingSpec{
 			// The text.
 			"text": stringSetting(func(c *Config) *string { return &c.WebPageLabel.Text }),
-			// Its background, as a CSS colour. [default: that of the page]
+			// Its background, as a CSS colour. [default: the page's background]
 			"background_color": stringSetting(func(c *Config) *string { return &c.WebPageLabel.BackgroundColor }),
-			// Its colour, as a CSS colour. [default: that of the page]
+			// Its colour, as a CSS colour. [default: the page's text colour]
 			"text_color": stringSetting(func(c *Config) *string { return &c.WebPageLabel.TextColor }),
 		}},
 		"content_security_policy": {ignoredReason: "the policy of the web page is fixed"},
