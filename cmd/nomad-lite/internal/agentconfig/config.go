@@ -93,10 +93,8 @@ func NewPluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog
 			builtin.NodeReadyWithoutFingerprint = name == java.Name || name == qemu.Name // the fingerprint starts a program
 		}
 		switch {
-		case name == docker.Name && c.LegacyDockerOptions != nil:
-			builtin.ConfigWithoutBlock = c.LegacyDockerOptions
-		case dev || name == rawexec.Name && isRawExecEnabledWithoutBlock(c):
-			builtin.ConfigWithoutBlock = builtins.DevPluginConfigs[name]
+		case dev || name == docker.Name || name == rawexec.Name && isRawExecEnabledWithoutBlock(c):
+			builtin.ConfigWithoutBlock = EnabledConfigWithoutBlock(c, name)
 		case name == rawexec.Name && c.Cluster.IsNode(): // also without root: each user of the cluster would be the agent's user
 			builtin.ConfigWithoutBlock = map[string]any{"enabled": false}
 			if !named && logger != nil {
@@ -112,6 +110,15 @@ func NewPluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog
 		plugins.Builtins = append(plugins.Builtins, builtin)
 	}
 	return catalog.New(plugins)
+}
+
+// EnabledConfigWithoutBlock returns the configuration of an enabled builtin plugin without a plugin block: docker's legacy
+// client options, else the plugin's configuration in development mode. It is nil for a plugin that needs none.
+func EnabledConfigWithoutBlock(c *config.Config, name string) map[string]any {
+	if name == docker.Name {
+		return c.LegacyDockerOptions
+	}
+	return builtins.DevPluginConfigs[name]
 }
 
 // BuiltinDeniedUsersOptions returns the options of a builtin plugin that depend on other blocks of the agent's

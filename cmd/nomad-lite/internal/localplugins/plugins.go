@@ -14,7 +14,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 
-	"github.com/nomad-lite/nomad-lite/builtin/docker"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentconfig"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/builtins"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
@@ -109,11 +108,7 @@ func (p PluginConfig) NewCatalog(requestedNames []string, logger hclog.Logger) (
 		}
 		// Running a job in the foreground enables the builtins that it needs. A plugin
 		// block for a builtin takes precedence.
-		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind, ConfigWithoutBlock: builtins.DevPluginConfigs[name], OptionDefaults: agentconfig.BuiltinDeniedUsersOptions(p.Config, name), TasksAreHostProcesses: agentconfig.IsHostProcessDriver(name)}
-		if name == docker.Name && p.Config.LegacyDockerOptions != nil {
-			builtin.ConfigWithoutBlock = p.Config.LegacyDockerOptions
-		}
-		c.Builtins = append(c.Builtins, builtin)
+		c.Builtins = append(c.Builtins, catalog.Builtin{Name: name, Type: builtins.All[name].Kind, ConfigWithoutBlock: agentconfig.EnabledConfigWithoutBlock(p.Config, name), OptionDefaults: agentconfig.BuiltinDeniedUsersOptions(p.Config, name), TasksAreHostProcesses: agentconfig.IsHostProcessDriver(name)})
 	}
 	return catalog.New(c)
 }
