@@ -56,16 +56,19 @@ const hostLabelName = "host"
 
 // Label sets of the table.
 var (
-	hostLabel    = []string{hostLabelName}
-	nodeLabels   = []string{"datacenter", "host", "node_class", "node_id", "node_pool", "node_scheduling_eligibility", "node_status"}
-	cpuLabels    = []string{"cpu", "datacenter", "host", "node_class", "node_id", "node_pool", "node_scheduling_eligibility", "node_status"}
-	diskLabels   = []string{"datacenter", "disk", "host", "node_class", "node_id", "node_pool", "node_scheduling_eligibility", "node_status"}
-	jobLabels    = []string{"host", "job", "namespace", "parent_id", "task_group"}
-	hookLabels   = []string{"hook", "hook_point"}
-	callLabels   = []string{"class", "plugin"}
-	helperLabels = []string{"helper"}
-	eventLabels  = []string{"host", "job", "namespace", "task", "task_group"}
-	taskLabels   = []string{"alloc_id", "host", "job", "namespace", "task", "task_group"}
+	hostLabel  = []string{hostLabelName}
+	nodeLabels = []string{"datacenter", "host", "node_class", "node_id", "node_pool", "node_scheduling_eligibility", "node_status"}
+	cpuLabels  = []string{"cpu", "datacenter", "host", "node_class", "node_id", "node_pool", "node_scheduling_eligibility", "node_status"}
+	diskLabels = []string{"datacenter", "disk", "host", "node_class", "node_id", "node_pool", "node_scheduling_eligibility", "node_status"}
+	jobLabels  = []string{"host", "job", "namespace", "parent_id", "task_group"}
+	hookLabels = []string{"hook", "hook_point"}
+
+	blockedLabels    = []string{"datacenter", "host", "node_class", "node_pool"}
+	blockedJobLabels = []string{"host", "job", "namespace"}
+	callLabels       = []string{"class", "plugin"}
+	helperLabels     = []string{"helper"}
+	eventLabels      = []string{"host", "job", "namespace", "task", "task_group"}
+	taskLabels       = []string{"alloc_id", "host", "job", "namespace", "task", "task_group"}
 )
 
 // Buckets of histograms, in seconds. A bucket is a time series of each combination of labels, so there are few.
@@ -98,6 +101,10 @@ var Definitions = []*Definition{
 	{Name: "nomad.nomad.job_status.running", Help: "Number of running jobs.", Labels: hostLabel},
 	{Name: "nomad.nomad.job_status.dead", Help: "Number of dead jobs.", Labels: hostLabel},
 	{Name: "nomad.nomad.blocked_evals.total_blocked", Help: "Number of evaluations that wait for free resources.", Labels: hostLabel},
+	{Name: "nomad.nomad.blocked_evals.cpu", Help: "CPU of the allocations for which evaluations wait, in MHz.", Unit: "MHz", Labels: blockedLabels},
+	{Name: "nomad.nomad.blocked_evals.memory", Help: "Memory of the allocations for which evaluations wait, in megabytes.", Unit: "MiBy", Labels: blockedLabels},
+	{Name: "nomad.nomad.blocked_evals.job.cpu", Help: "The same CPU by job, in MHz.", Unit: "MHz", Labels: blockedJobLabels},
+	{Name: "nomad.nomad.blocked_evals.job.memory", Help: "The same memory by job, in megabytes.", Unit: "MiBy", Labels: blockedJobLabels},
 	{Name: "nomad.nomad.broker.total_ready", Help: "Number of evaluations that wait for the scheduler.", Labels: hostLabel},
 	{Name: "nomad.nomad.broker.total_waiting", Help: "Number of evaluations that wait for their time.", Labels: hostLabel},
 
@@ -108,6 +115,8 @@ var Definitions = []*Definition{
 	{Name: "nomad.client.allocations.running", Help: "Number of running allocations.", Labels: nodeLabels},
 	{Name: "nomad.client.allocations.terminal", Help: "Number of ended allocations.", Labels: nodeLabels},
 	{Name: "nomad.client.tasks.running", Help: "Number of running tasks.", Labels: nodeLabels},
+	{Name: "nomad.client.tasks.pending", Help: "Number of tasks that do not run yet, or wait for a restart.", Labels: nodeLabels},
+	{Name: "nomad.client.tasks.dead", Help: "Number of ended tasks.", Labels: nodeLabels},
 	{Name: "nomad.client.allocated.cpu", Help: "CPU that is allocated to tasks, in MHz.", Unit: "MHz", Labels: nodeLabels},
 	{Name: "nomad.client.allocated.memory", Help: "Memory that is allocated to tasks, in megabytes.", Unit: "MiBy", Labels: nodeLabels},
 	{Name: "nomad.client.allocated.max_memory", Help: "Memory that tasks can use at most with oversubscription, in megabytes.", Unit: "MiBy", Labels: nodeLabels},

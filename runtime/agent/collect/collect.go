@@ -109,7 +109,9 @@ func (c *MetricsCollector) Gather(ctx context.Context) []*dto.MetricFamily {
 	r.addGoRuntime()
 	r.addJobs(s)
 	r.addJobHealth(c.health, s)
-	r.addEvaluations(s.Evaluations(nil, ""), time.Now())
+	evals := s.Evaluations(nil, "")
+	r.addEvaluations(evals, time.Now())
+	r.addBlockedResources(s, node, evals)
 	allocs := s.WithoutEndedEvents().AllocationsByNode(nil, c.nodeID)
 	r.addNode(node, s, allocs)
 	for _, alloc := range allocs {

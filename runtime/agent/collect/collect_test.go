@@ -71,7 +71,7 @@ func newCollector(t testing.TB, n *fakeNode) *MetricsCollector {
 		ID: new("web"), Name: new("web"), Namespace: new("default"), Version: new(uint64(0)), Type: new("service"), Status: new("running"),
 		Meta: map[string]string{"team-name": "a", "__x": "b", "1st": "c", "job": "d", "secret": "e"},
 		TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{
-			{Name: "t", Meta: map[string]string{"team-name": "of the task \xff"}},
+			{Name: "t", Meta: map[string]string{"team-name": "of the task \xff"}, Resources: &api.Resources{CPU: new(100), MemoryMB: new(300)}},
 		}}},
 	}
 	alloc := func(id, status, previous string, states ...string) *api.Allocation {
@@ -98,7 +98,7 @@ func newCollector(t testing.TB, n *fakeNode) *MetricsCollector {
 		tx.PutScheduledAllocation(alloc("a3", api.AllocClientStatusPending, "", "pending"))
 		tx.PutScheduledAllocation(alloc("a4", api.AllocClientStatusFailed, "", "dead"))
 		for id, status := range map[string]string{"e1": api.EvalStatusBlocked, "e2": api.EvalStatusPending, "e3": api.EvalStatusComplete} {
-			tx.PutEvaluation(&api.Evaluation{ID: id, Namespace: "default", JobID: "web", Status: status})
+			tx.PutEvaluation(&api.Evaluation{ID: id, Namespace: "default", JobID: "web", Status: status, FailedTGAllocs: map[string]*api.AllocationMetric{"g": {CoalescedFailures: 2}, "gone": {}}})
 		}
 		tx.PutEvaluation(&api.Evaluation{ID: "e4", Namespace: "default", JobID: "web", Status: api.EvalStatusPending, WaitUntil: time.Now().Add(time.Hour)})
 		return nil
@@ -155,6 +155,12 @@ func TestGatherCountsStates(t *testing.T) {
 		`nomad_lite_tasks{state="dead"} 2`,
 		`nomad_nomad_blocked_evals_total_blocked{host="n1"} 1`,
 		`nomad_nomad_broker_total_ready{host="n1"} 1`,
+		`nomad_nomad_blocked_evals_cpu{datacenter="dc1",host="n1",node_class="none",node_pool="default"} 300`,
+		`nomad_nomad_blocked_evals_memory{datacenter="dc1",host="n1",node_class="none",node_pool="default"} 900`,
+		`nomad_nomad_blocked_evals_job_cpu{host="n1",job="web",namespace="default"} 300`,
+		`nomad_nomad_blocked_evals_job_memory{host="n1",job="web",namespace="default"} 900`,
+		"nomad_client_tasks_pending" + node + " 2",
+		"nomad_client_tasks_dead" + node + " 2",
 		`nomad_nomad_broker_total_waiting{host="n1"} 1`,
 		`nomad_nomad_job_status_running{host="n1"} 1`,
 		`nomad_nomad_job_summary_starting{host="n1",job="web",namespace="default",task_group="g"} 2`,

@@ -1,6 +1,7 @@
 package collect
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -84,4 +85,39 @@ func (r *metricSetBuilder) addEvaluations(evals []*api.Evaluation, now time.Time
 	r.Add("nomad.nomad.blocked_evals.total_blocked", float64(blocked), r.hostLabel)
 	r.Add("nomad.nomad.broker.total_ready", float64(ready), r.hostLabel)
 	r.Add("nomad.nomad.broker.total_waiting", float64(waiting), r.hostLabel)
+}
+
+// addBlockedResources adds the CPU and memory of the allocations that could not be placed, by node class and by job.
+func (r *metricSetBuilder) addBlockedResources(s *store.Snapshot, node *api.Node, evals []*api.Evaluation) {
+	byJob := make(map[[2]string]allocatedResources) // by namespace and job
+	for _, e := range evals {
+		job := s.Job(nil, e.Namespace, e.JobID)
+		if e.Status != api.EvalStatusBlocked || job == nil {
+			continue
+		}
+		sum := byJob[[2]string{e.Namespace, e.JobID}]
+		for name, failure := range e.FailedTGAllocs {
+			group := job.LookupTaskGroup(name)
+			if group == nil {
+				continue
+			}
+			for _, task := range group.Tasks {
+				count := int64(1 + failure.CoalescedFailures)
+				sum.cpuShares += count * int64(*task.Resources.CPU)
+				sum.memoryMB += count * int64(*task.Resources.MemoryMB)
+			}
+		}
+		byJob[[2]string{e.Namespace, e.JobID}] = sum
+	}
+	var total allocatedResources
+	for key, sum := range byJob {
+		total.cpuShares += sum.cpuShares
+		total.memoryMB += sum.memoryMB
+		labels := r.hostLabel.With("namespace", key[0], "job", key[1])
+		r.Add("nomad.nomad.blocked_evals.job.cpu", float64(sum.cpuShares), labels)
+		r.Add("nomad.nomad.blocked_evals.job.memory", float64(sum.memoryMB), labels)
+	}
+	labels := r.hostLabel.With("datacenter", node.Datacenter, "node_class", cmp.Or(node.NodeClass, "none"), "node_pool", node.NodePool)
+	r.Add("nomad.nomad.blocked_evals.cpu", float64(total.cpuShares), labels)
+	r.Add("nomad.nomad.blocked_evals.memory", float64(total.memoryMB), labels)
 }

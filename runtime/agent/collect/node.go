@@ -80,6 +80,8 @@ func (r *metricSetBuilder) addNode(n *api.Node, s *store.Snapshot, allocs []*api
 	r.Add("nomad.client.allocations.running", float64(running), labels)
 	r.Add("nomad.client.allocations.terminal", float64(terminal), labels)
 	r.Add("nomad.client.tasks.running", float64(tasks[model.TaskRunning]), labels)
+	r.Add("nomad.client.tasks.pending", float64(tasks[model.TaskPending]), labels)
+	r.Add("nomad.client.tasks.dead", float64(tasks[model.TaskDead]), labels)
 	r.Add("nomad.client.allocated.cpu", float64(sum.cpuShares), labels)
 	r.Add("nomad.client.allocated.memory", float64(sum.memoryMB), labels)
 	r.Add("nomad.client.allocated.max_memory", float64(sum.maxMemoryMB), labels)
