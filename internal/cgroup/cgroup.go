@@ -3,6 +3,7 @@ package cgroup
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -37,18 +38,55 @@ type Hierarchy struct {
 	version           Version
 	unavailableReason string // why tasks cannot have cgroups; "" unless the version is NoCgroups
 	mountPoint        string
-	basePath          string // cgroup of version 2 that has the slices of tasks: the mount point, or a delegated cgroup
-	taskCores         []int  // cores that tasks can use; nil means all
+	basePath          string // cgroup of version 2 that has the parent of tasks: the mount point, or a delegated cgroup
+	parent            string // cgroup below basePath, or in each hierarchy of version 1, with the cgroups of tasks
+	hasCustomParent   bool   // parent is not the default
+	options           Options
 
 	mu sync.Mutex // locked while parents of task cgroups are created or removed, and while cores are reserved
 }
 
-// Open detects the cgroups of this machine. cores are the cores that tasks can use; nil means all.
-func Open(cores []int) *Hierarchy {
-	t := detectHierarchy(mountPoint)
-	t.taskCores = cores
-	return t
+// Options are the operator's settings for the cgroups of tasks. The zero value is valid.
+type Options struct {
+	TaskCores       []int // cores that tasks can use; nil means all
+	ReservableCores []int // cores that can be reserved for a task; nil means all that tasks can use
 }
+
+// CheckParent returns an error if a path cannot be the parent of the cgroups of tasks.
+func CheckParent(parent string) error {
+	if !fs.ValidPath(parent) || parent == "." {
+		return fmt.Errorf("%q is not the path of a cgroup below %s, such as apps.slice/nomad.slice", parent, mountPoint)
+	}
+	return nil
+}
+
+// Open detects the cgroups of this machine.
+func Open(o Options) *Hierarchy {
+	h := detectHierarchy(mountPoint)
+	h.options = o
+	if h.parent = "nomad"; h.version == V2 {
+		h.parent = "nomad.slice"
+	}
+	return h
+}
+
+// UseParent makes the cgroups of tasks in another cgroup than "nomad" or, with version 2, "nomad.slice", and records it for the
+// drivers and for later agents. parent is relative to the mount point, see [CheckParent]; empty means the default. UseParent has no
+// effect without root. It must be called before the other methods. After an error the default is used.
+func (h *Hierarchy) UseParent(parent string) error {
+	if parent == "" || parent == h.parent || h.version == NoCgroups || os.Geteuid() != 0 {
+		return nil
+	}
+	if err := osprocess.RecordCgroupParent(parent); err != nil {
+		return err
+	}
+	h.parent, h.hasCustomParent = parent, true
+	return nil
+}
+
+// HasCustomParent reports whether the parent of the cgroups is not the default. A driver knows this parent only from the cgroup that
+// the agent makes for a task.
+func (h *Hierarchy) HasCustomParent() bool { return h.hasCustomParent }
 
 // detectHierarchy detects the cgroups that are mounted at mount, by the rules of [osprocess.FindCgroups]. An agent of root
 // also needs the controllers of version 2.
@@ -135,7 +173,7 @@ func (h *Hierarchy) makeV2(allocID, task string, cores int) (Group, error) {
 func (h *Hierarchy) makeV1(allocID, task string, cores int) (g Group, err error) {
 	for _, tree := range v1Controllers {
 		if h.isV1Mounted(tree) {
-			if err := makeDirs(filepath.Join(h.mountPoint, tree, "nomad", allocID+"."+task)); err != nil {
+			if err := makeDirs(filepath.Join(h.mountPoint, tree, h.parent, allocID+"."+task)); err != nil {
 				return Group{}, err
 			}
 		}
@@ -147,12 +185,12 @@ func (h *Hierarchy) makeV1(allocID, task string, cores int) (g Group, err error)
 		return Group{}, nil
 	}
 	g.Path = h.sharedCoresPath()
-	if err := makeCPUSet(g.Path); err != nil {
+	if err := h.makeCPUSet(g.Path); err != nil {
 		return Group{}, err
 	}
 	if cores > 0 {
 		g.Path = filepath.Join(h.reservedCoresPath(), allocID+"."+task)
-		if err := makeReservedCPUSet(g.Path); err != nil {
+		if err := h.makeReservedCPUSet(g.Path); err != nil {
 			return Group{}, err
 		}
 		if g.CPUs, err = h.reserveCores(g.Path, cores); err != nil {
@@ -176,12 +214,12 @@ func (h *Hierarchy) KillAndRemove(allocID, task string) error {
 		}
 	} else {
 		// Drivers made with package sdk add a cgroup of version 2 without controllers.
-		for _, parent := range []string{h.reservedCoresPath(), filepath.Join(h.mountPoint, "unified/nomad")} {
+		for _, parent := range []string{h.reservedCoresPath(), filepath.Join(h.mountPoint, "unified", h.parent)} {
 			paths = append(paths, filepath.Join(parent, allocID+"."+task))
 		}
 		for _, tree := range v1Controllers {
 			if h.isV1Mounted(tree) {
-				paths = append(paths, filepath.Join(h.mountPoint, tree, "nomad", allocID+"."+task))
+				paths = append(paths, filepath.Join(h.mountPoint, tree, h.parent, allocID+"."+task))
 			}
 		}
 	}
@@ -202,7 +240,7 @@ func isPathElement(allocID, task string) bool {
 	return allocID != "" && task != "" && !strings.Contains(allocID+task, "/")
 }
 
-// The slices of version 2, below the slice nomad.slice, for tasks that share cores and for tasks with
+// The slices of version 2, below the parent, for tasks that share cores and for tasks with
 // reserved cores.
 const (
 	shareSlice   = "share.slice"
@@ -210,23 +248,23 @@ const (
 )
 
 func (h *Hierarchy) taskScopePath(slice, allocID, task string) string {
-	return filepath.Join(h.basePath, "nomad.slice", slice, allocID+"."+task+".scope")
+	return filepath.Join(h.basePath, h.parent, slice, allocID+"."+task+".scope")
 }
 
 // sharedCoresPath returns the cgroup whose cpuset limits the tasks that share cores.
 func (h *Hierarchy) sharedCoresPath() string {
 	if h.version == V2 {
-		return filepath.Join(h.basePath, "nomad.slice", shareSlice)
+		return filepath.Join(h.basePath, h.parent, shareSlice)
 	}
-	return filepath.Join(h.mountPoint, "cpuset/nomad/share")
+	return filepath.Join(h.mountPoint, "cpuset", h.parent, "share")
 }
 
 // reservedCoresPath returns the parent of the cgroups with reserved cores.
 func (h *Hierarchy) reservedCoresPath() string {
 	if h.version == V2 {
-		return filepath.Join(h.basePath, "nomad.slice", reserveSlice)
+		return filepath.Join(h.basePath, h.parent, reserveSlice)
 	}
-	return filepath.Join(h.mountPoint, "cpuset/nomad/reserve")
+	return filepath.Join(h.mountPoint, "cpuset", h.parent, "reserve")
 }
 
 // isV1Mounted reports whether the hierarchy of a controller of version 1 is mounted. tree is the name of the controller.
@@ -244,7 +282,7 @@ func (h *Hierarchy) makeScope(path string) (made bool, err error) {
 		if err := os.MkdirAll(slice, 0o755); err != nil {
 			return err
 		}
-		enableErr = h.enableControllers(h.basePath, filepath.Dir(slice), slice)
+		enableErr = h.enableControllers(dirsFromTo(h.basePath, slice)...)
 		if enableErr != nil && h.basePath == h.mountPoint {
 			return enableErr
 		}
@@ -291,11 +329,22 @@ func makeDirs(path string) error {
 	return retryStep(func() error { return os.MkdirAll(path, 0o755) })
 }
 
-// makeCPUSet makes a cgroup of the hierarchy cpuset and its parent, which accept no process before
+// dirsFromTo returns the directories from top to path, which is below top, a parent before its child.
+func dirsFromTo(top, path string) []string {
+	dirs := []string{path}
+	for path != top {
+		path = filepath.Dir(path)
+		dirs = append(dirs, path)
+	}
+	slices.Reverse(dirs)
+	return dirs
+}
+
+// makeCPUSet makes a cgroup of the hierarchy cpuset and its parents, which accept no process before
 // their processors and memory nodes are set.
-func makeCPUSet(path string) error {
+func (h *Hierarchy) makeCPUSet(path string) error {
 	return retryStep(func() error {
-		for _, dir := range []string{filepath.Dir(path), path} {
+		for _, dir := range dirsFromTo(filepath.Join(h.mountPoint, "cpuset"), path)[1:] {
 			if err := makeCgroupLikeParent(dir, "cpuset.cpus", "cpuset.mems"); err != nil {
 				return err
 			}
@@ -306,8 +355,8 @@ func makeCPUSet(path string) error {
 
 // makeReservedCPUSet makes a cgroup of the hierarchy cpuset for a task with reserved cores, which
 // are set later.
-func makeReservedCPUSet(path string) error {
-	if err := makeCPUSet(filepath.Dir(path)); err != nil {
+func (h *Hierarchy) makeReservedCPUSet(path string) error {
+	if err := h.makeCPUSet(filepath.Dir(path)); err != nil {
 		return err
 	}
 	return retryStep(func() error { return makeCgroupLikeParent(path, "cpuset.mems") })

@@ -4,17 +4,21 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/google/uuid"
+
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
 // openHierarchy returns the hierarchy of this machine, if the test can make cgroups in it.
 func openHierarchy(t *testing.T) *Hierarchy {
 	t.Helper()
-	tree := Open(nil)
+	tree := Open(Options{})
 	if tree.version == NoCgroups {
 		t.Skip("no cgroups can be made here")
 	}
@@ -35,7 +39,7 @@ func TestDelegatedCgroup(t *testing.T) {
 	if os.Geteuid() == 0 {
 		t.Skip("is for an agent that is not root")
 	}
-	tree := Open(nil)
+	tree := Open(Options{})
 	if tree.version == NoCgroups {
 		if tree.UnavailableReason() == "" {
 			t.Error("no reason")
@@ -65,10 +69,85 @@ func (h *Hierarchy) taskDirs(allocID, task string) (dirs []string) {
 	}
 	for _, hierarchy := range v1Controllers {
 		if h.isV1Mounted(hierarchy) {
-			dirs = append(dirs, filepath.Join(h.mountPoint, hierarchy, "nomad", allocID+"."+task))
+			dirs = append(dirs, filepath.Join(h.mountPoint, hierarchy, h.parent, allocID+"."+task))
 		}
 	}
 	return dirs
+}
+
+// With another parent, each cgroup of a task is below it, and searches find them, also those of the drivers' processes.
+func TestUseParent(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("another parent is for root")
+	}
+	openHierarchy(t)
+	parent := "nomad-lite-test-" + uuid.NewString()[:8] + ".slice/tasks.slice"
+	tree, id := Open(Options{}), uuid.NewString()
+	if err := tree.UseParent(parent); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { removeParent(t, parent) })
+	if recorded := osprocess.RecordedCgroupParents(); !slices.Contains(recorded, parent) {
+		t.Errorf("recorded %q", recorded)
+	}
+	group, err := tree.Make(id, "web", 0)
+	if err != nil || !tree.HasCustomParent() || !strings.Contains(group.Path, "/"+parent+"/") {
+		t.Errorf("%+v, %v", group, err)
+	}
+	groups, err := osprocess.TaskCgroups(id, "web")
+	if len(groups) != len(tree.taskDirs(id, "web")) || err != nil {
+		t.Errorf("found %v, %v", groups, err)
+	}
+	for _, dir := range tree.taskDirs(id, "web") {
+		if !slices.Contains(groups, osprocess.Cgroup(dir)) {
+			t.Errorf("%s is not in %v", dir, groups)
+		}
+	}
+	again := Open(Options{})
+	if err := again.UseParent(parent); err != nil {
+		t.Error(err)
+	}
+	if err := again.KillAndRemove(id, "web"); err != nil {
+		t.Error(err)
+	}
+	if groups, err := osprocess.TaskCgroups(id, "web"); len(groups) > 0 || err != nil {
+		t.Errorf("left %v, %v", groups, err)
+	}
+}
+
+// removeParent removes a parent of cgroups without processes from all hierarchies, and its record.
+func removeParent(t *testing.T, parent string) {
+	const file = "/run/nomad-lite-cgroup-parents"
+	record, err := os.ReadFile(file)
+	if err != nil {
+		t.Error(err)
+	}
+	if record = []byte(strings.Replace(string(record), parent+"\n", "", 1)); len(record) == 0 {
+		err = os.Remove(file)
+	} else {
+		err = os.WriteFile(file, record, 0o644)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	top, _, _ := strings.Cut(parent, "/")
+	dirs, err := filepath.Glob(filepath.Join(mountPoint, "*", top))
+	for _, dir := range append(dirs, filepath.Join(mountPoint, top)) {
+		if err := osprocess.Cgroup(dir).Remove(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCheckParent(t *testing.T) {
+	for parent, want := range map[string]bool{"nomad": true, "a.slice/b.slice": true, "": false, ".": false, "../x": false, "/x": false, "a//b": false} {
+		if err := CheckParent(parent); (err == nil) != want {
+			t.Errorf("%q: %v", parent, err)
+		}
+	}
 }
 
 func TestMakeAndRemove(t *testing.T) {

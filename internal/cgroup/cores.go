@@ -28,10 +28,12 @@ func (h *Hierarchy) reserveCores(dir string, count int) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	free := slices.DeleteFunc(slices.Clone(all), func(core int) bool { return slices.Contains(taken, core) })
+	free := slices.DeleteFunc(slices.Clone(all), func(core int) bool {
+		return slices.Contains(taken, core) || h.options.ReservableCores != nil && !slices.Contains(h.options.ReservableCores, core)
+	})
 	if len(own) != count || slices.ContainsFunc(own, func(core int) bool { return !slices.Contains(free, core) }) {
 		if len(free) < count {
-			return "", fmt.Errorf("%d cores cannot be reserved: of the cores %s, %s are reserved for other tasks", count, formatCores(all), formatCores(taken))
+			return "", fmt.Errorf("%d cores cannot be reserved: of the cores %s, %s are reserved for other tasks, and %s are free", count, formatCores(all), formatCores(taken), formatCores(free))
 		}
 		own = free[:count]
 		opcount.Count(opcount.Cgroup)
@@ -79,8 +81,8 @@ func (h *Hierarchy) usableCores() ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	if h.taskCores != nil {
-		cores = slices.DeleteFunc(cores, func(core int) bool { return !slices.Contains(h.taskCores, core) })
+	if h.options.TaskCores != nil {
+		cores = slices.DeleteFunc(cores, func(core int) bool { return !slices.Contains(h.options.TaskCores, core) })
 	}
 	return cores, nil
 }
@@ -99,7 +101,7 @@ func (h *Hierarchy) updateSharedCores() error {
 	if err != nil {
 		return err
 	}
-	if h.version == V2 && len(current) == 0 && len(taken) == 0 && h.taskCores == nil {
+	if h.version == V2 && len(current) == 0 && len(taken) == 0 && h.options.TaskCores == nil {
 		return nil // an empty list means all cores
 	}
 	free, err := h.usableCores()

@@ -83,7 +83,7 @@ func TestReserveCores(t *testing.T) {
 		t.Errorf("shared cores %v, want %v", got, all[1:])
 	}
 
-	next := Open(nil)
+	next := Open(Options{})
 	other := uuid.NewString()
 	t.Cleanup(func() { _ = next.KillAndRemove(other, "web") })
 	if again, err := next.Make(pinned, "web", 1); err != nil || again != group {
@@ -112,14 +112,32 @@ func TestReserveCores(t *testing.T) {
 	}
 }
 
+// Only the cores that the operator names are reserved for a task.
+func TestReservableCores(t *testing.T) {
+	_, all := openWithCores(t, 2)
+	tree := Open(Options{ReservableCores: all[1:2]})
+	first, second := uuid.NewString(), uuid.NewString()
+	t.Cleanup(func() {
+		for _, id := range []string{first, second} {
+			_ = tree.KillAndRemove(id, "web")
+		}
+	})
+	if group, err := tree.Make(first, "web", 1); err != nil || group.CPUs != fmt.Sprint(all[1]) {
+		t.Errorf("%+v, %v, want core %d", group, err, all[1])
+	}
+	if group, err := tree.Make(second, "web", 1); err == nil {
+		t.Errorf("%+v", group)
+	}
+}
+
 // Tasks do not get cores that the operator keeps for other programs.
 func TestCoresOfTheOperator(t *testing.T) {
 	_, all := openWithCores(t, 2)
-	tree := Open(all[1:])
+	tree := Open(Options{TaskCores: all[1:]})
 	id := uuid.NewString()
 	t.Cleanup(func() {
 		_ = tree.KillAndRemove(id, "web")
-		_ = Open(nil).updateSharedCores() // other agents of this machine use all cores
+		_ = Open(Options{}).updateSharedCores() // other agents of this machine use all cores
 	})
 	if group, err := tree.Make(id, "web", 1); err != nil || group.CPUs != fmt.Sprint(all[1]) {
 		t.Errorf("%+v, %v, want core %d", group, err, all[1])

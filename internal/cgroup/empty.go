@@ -35,17 +35,20 @@ var taskCgroupParents = sync.OnceValue(func() (parents []string) {
 		return nil
 	}
 	if file.Type != unix.CGROUP2_SUPER_MAGIC {
-		for _, dir := range []string{"freezer/nomad", "memory/nomad", "cpu/nomad", "pids/nomad", "cpuset/nomad/reserve", "unified/nomad"} {
-			parents = append(parents, filepath.Join(mountPoint, dir))
+		for _, parent := range append([]string{"nomad"}, osprocess.RecordedCgroupParents()...) {
+			for _, hierarchy := range []string{"freezer", "memory", "cpu", "pids", "unified"} {
+				parents = append(parents, filepath.Join(mountPoint, hierarchy, parent))
+			}
+			parents = append(parents, filepath.Join(mountPoint, "cpuset", parent, "reserve"))
 		}
 		return parents
 	}
-	bases := []string{mountPoint}
+	below := []string{"nomad.slice"}
 	if own, err := osprocess.OwnCgroup(); err == nil && own != "" && own != "/" {
-		bases = append(bases, filepath.Join(mountPoint, own))
+		below = append(below, filepath.Join(own, "nomad.slice"))
 	}
-	for _, base := range bases {
-		parents = append(parents, filepath.Join(base, "nomad.slice/share.slice"), filepath.Join(base, "nomad.slice/reserve.slice"))
+	for _, parent := range append(below, osprocess.RecordedCgroupParents()...) {
+		parents = append(parents, filepath.Join(mountPoint, parent, shareSlice), filepath.Join(mountPoint, parent, reserveSlice))
 	}
 	return parents
 })

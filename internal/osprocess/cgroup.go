@@ -144,13 +144,16 @@ func TaskCgroupParents() ([]string, error) {
 	hierarchies, err := readDirIfAllowed(CgroupMount)
 	errs := []error{err}
 	var parents []string
-	for _, below := range []string{"nomad", "nomad/reserve"} { // cgroup version 1
-		for _, hierarchy := range hierarchies {
-			path := path.Join(CgroupMount, hierarchy.Name(), below)
-			exists, err := isDir(path)
-			errs = append(errs, err)
-			if exists {
-				parents = append(parents, path)
+	recorded := RecordedCgroupParents()
+	for _, parent := range append([]string{"nomad"}, recorded...) {
+		for _, below := range []string{parent, parent + "/reserve"} { // cgroup version 1
+			for _, hierarchy := range hierarchies {
+				path := path.Join(CgroupMount, hierarchy.Name(), below)
+				exists, err := isDir(path)
+				errs = append(errs, err)
+				if exists {
+					parents = append(parents, path)
+				}
 			}
 		}
 	}
@@ -158,6 +161,15 @@ func TaskCgroupParents() ([]string, error) {
 	if err := unix.Statfs(CgroupMount, &fsStat); err != nil || fsStat.Type != unix.CGROUP2_SUPER_MAGIC {
 		errs = append(errs, nilIfNotExist(err))
 		return parents, errors.Join(errs...)
+	}
+	for _, parent := range recorded {
+		dir := path.Join(CgroupMount, parent)
+		if exists, err := isDir(dir); err != nil || !exists {
+			errs = append(errs, err)
+			continue
+		}
+		dirs, err := slicesBelow(dir)
+		parents, errs = append(parents, dirs...), append(errs, err)
 	}
 	// Without root, the cgroups of tasks are below the cgroup that is delegated to the
 	// agent, which may have been another one for an earlier agent. Therefore the whole tree
@@ -177,13 +189,8 @@ func TaskCgroupParents() ([]string, error) {
 		if !d.IsDir() || path.Base(dir) != "nomad.slice" {
 			return nil
 		}
-		children, err := readDirIfAllowed(dir)
-		parents = append(parents, dir)
-		for _, child := range children {
-			if strings.HasSuffix(child.Name(), ".slice") {
-				parents = append(parents, path.Join(dir, child.Name()))
-			}
-		}
+		dirs, err := slicesBelow(dir)
+		parents = append(parents, dirs...)
 		if err != nil {
 			return err
 		}

@@ -74,6 +74,7 @@ type Config struct {
 	Cluster *clusternode.Config
 
 	Node              localnode.Settings
+	CgroupParent      string             // cgroup for the cgroups of tasks, see cgroup.Options
 	AllocRunnerLimits allocrunner.Limits // NodeCPUMHz and FileOperationLimiter are ignored: the agent sets them
 	TaskRules         builtinhooks.TaskRules
 	GC                noderunner.GCLimits

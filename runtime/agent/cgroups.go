@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"slices"
+
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/internal/cgroup"
@@ -9,10 +11,10 @@ import (
 )
 
 // newCgroupManagerSelector returns a function that selects a task's cgroup tree. For builtin drivers' tasks without reserved
-// cores the function returns nil, because these drivers create cgroups themselves in less time.
+// cores the function returns nil, because these drivers create cgroups themselves in less time. They do not know a custom parent.
 func newCgroupManagerSelector(tree *cgroup.Hierarchy, isBuiltinDriver func(name string) bool) func(driver string, reservedCores int) builtinhooks.CgroupManager {
 	return func(driver string, reservedCores int) builtinhooks.CgroupManager {
-		if reservedCores == 0 && isBuiltinDriver(driver) {
+		if reservedCores == 0 && isBuiltinDriver(driver) && !tree.HasCustomParent() {
 			return nil
 		}
 		return tree
@@ -20,14 +22,21 @@ func newCgroupManagerSelector(tree *cgroup.Hierarchy, isBuiltinDriver func(name 
 }
 
 // openCgroups returns this machine's cgroup tree, and logs the reason if it has none for tasks.
-func openCgroups(host fingerprint.Host, logger hclog.Logger) *cgroup.Hierarchy {
-	var cores []int // core ids for tasks; nil means all cores
+func openCgroups(host fingerprint.Host, parent string, logger hclog.Logger) *cgroup.Hierarchy {
+	var o cgroup.Options
+	for _, core := range host.ReservableCoreIDs {
+		o.ReservableCores = append(o.ReservableCores, int(core))
+	}
 	if len(host.ReservedCoreIDs) > 0 {
-		for _, core := range host.ReservableCoreIDs {
-			cores = append(cores, int(core))
+		o.TaskCores = slices.Clone(o.ReservableCores)
+		for _, core := range host.SharedCoreIDs {
+			o.TaskCores = append(o.TaskCores, int(core))
 		}
 	}
-	tree := cgroup.Open(cores)
+	tree := cgroup.Open(o)
+	if err := tree.UseParent(parent); err != nil {
+		logger.Error("client.cgroup_parent has no effect", "error", err)
+	}
 	if reason := tree.UnavailableReason(); reason != "" {
 		logger.Info("drivers get no cgroups from the agent", "reason", reason)
 	}

@@ -157,7 +157,7 @@ func closeDataDirectory(a *Agent) error {
 }
 
 func startFingerprint(ctx context.Context, a *Agent) error {
-	a.fingerprinting = startFingerprinting(context.WithoutCancel(ctx), a.config.Node, a.config.Version, a.dataDirectory, a.logger)
+	a.fingerprinting = startFingerprinting(context.WithoutCancel(ctx), a.config.Node, a.config.Version, a.config.CgroupParent, a.dataDirectory, a.logger)
 	return nil
 }
 
@@ -415,7 +415,7 @@ func openAllocations(_ context.Context, a *Agent) error {
 		CheckResults:          a.store,
 		Identities:            a.source.tokens,
 		TaskAPI:               a.taskAPI,
-		NewCgroupManager:      newCgroupManagerSelector(openCgroups(a.machine.host, a.logger), a.plugins.Supervisor.UsesBuiltin),
+		NewCgroupManager:      newCgroupManagerSelector(openCgroups(a.machine.host, a.config.CgroupParent, a.logger), a.plugins.Supervisor.UsesBuiltin),
 		NetworkManager:        a.allocNetworks,
 		DeviceReserver:        a.plugins.Devices,
 		DynamicUserPool:       a.taskUsers,

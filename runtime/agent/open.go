@@ -83,20 +83,20 @@ type fingerprinting struct {
 }
 
 // startFingerprinting starts reading the machine's properties.
-func startFingerprinting(ctx context.Context, settings localnode.Settings, version string, d *datadirectory.Directory, logger hclog.Logger) *fingerprinting {
+func startFingerprinting(ctx context.Context, settings localnode.Settings, version, cgroupParent string, d *datadirectory.Directory, logger hclog.Logger) *fingerprinting {
 	ctx, cancel := context.WithCancel(ctx)
 	var m *machine
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		m = readMachine(ctx, settings, version, d, logger)
+		m = readMachine(ctx, settings, version, cgroupParent, d, logger)
 	}()
 	return &fingerprinting{cancel, func() *machine { <-done; return m }}
 }
 
-func readMachine(ctx context.Context, settings localnode.Settings, version string, d *datadirectory.Directory, logger hclog.Logger) *machine {
+func readMachine(ctx context.Context, settings localnode.Settings, version, cgroupParent string, d *datadirectory.Directory, logger hclog.Logger) *machine {
 	m := new(machine)
-	m.host = settings.Fingerprint(fingerprint.Options{DataDir: d.Path, AgentVersion: version}, logger)
+	m.host = settings.Fingerprint(fingerprint.Options{DataDir: d.Path, AgentVersion: version, CgroupParent: cgroupParent}, logger)
 	m.sampler.Dir, m.sampler.MHz = d.AllocDirRoot(), m.host.UsableCPUMHz
 	m.settings = settings.WithDefaults(m.host.Hostname)
 	m.settings.Networks.CNICacheDir = d.CNICacheDir()

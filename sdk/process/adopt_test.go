@@ -89,7 +89,7 @@ func forgetProcess(m *startMarkData) { m.State.PID, m.State.StartTime = 0, 0 }
 // is known although its mark does not name it.
 func hasCgroupsV2() bool {
 	h := hostCgroupHierarchy()
-	return h.cgroupVersion == 2 || h.hybridV2ParentDir != ""
+	return h.cgroupVersion == 2 || h.hybridV2Mount != ""
 }
 
 func TestAdopt(t *testing.T) {

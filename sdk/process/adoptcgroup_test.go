@@ -193,7 +193,7 @@ func TestMarkOfAProcessOutsideItsCgroupV2(t *testing.T) {
 	}
 	t.Setenv("NOMAD_LITE_KEEPER", "/nonexistent") // starts leave a mark only if there is a keeper
 	s := newStartRequest(t)
-	h.hybridV2ParentDir = t.TempDir() // not a cgroup
+	h.hybridV2Mount = t.TempDir() // not a cgroup
 	useCgroupHierarchy(t, h)
 	startProcess(t, s, shellCommand("sleep 1000"))
 	if mark, err := findStartMark(s); mark == nil || mark.State.PID == 0 || mark.CgroupV2 != "" {

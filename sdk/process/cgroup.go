@@ -26,7 +26,7 @@ type cgroupHierarchy struct {
 	mountPath               string // /sys/fs/cgroup
 	parentDirsOfTaskCgroups []string
 	v1Controllers           []string // cgroup v1: the mounted controllers; parentDirsOfTaskCgroups are in the hierarchy of the first
-	hybridV2ParentDir       string   // cgroup v1: the directory for cgroups v2 of tasks, which have no controllers; "" if v2 is not mounted
+	hybridV2Mount           string   // cgroup v1: the mount point of cgroups v2, which have no controllers; "" if they are not mounted
 }
 
 // taskCgroupV1Controllers are the cgroup v1 controllers that tasks use. The processes of a task are found by its
@@ -52,15 +52,20 @@ func detectCgroupHierarchy(mount string) cgroupHierarchy {
 		if len(h.v1Controllers) == 0 {
 			return cgroupHierarchy{unavailableReason: "no cgroup controller is mounted in " + mount}
 		}
-		h.parentDirsOfTaskCgroups = []string{filepath.Dir(h.v1TaskCgroupDir(h.v1Controllers[0], "task"))}
+		for _, parent := range append([]string{"nomad"}, osprocess.RecordedCgroupParents()...) {
+			h.parentDirsOfTaskCgroups = append(h.parentDirsOfTaskCgroups, filepath.Join(mount, h.v1Controllers[0], parent))
+		}
 		var fs unix.Statfs_t
 		if unix.Statfs(filepath.Join(mount, "unified"), &fs) == nil && fs.Type == unix.CGROUP2_SUPER_MAGIC {
-			h.hybridV2ParentDir = filepath.Dir(h.v1TaskCgroupDir("unified", "task"))
+			h.hybridV2Mount = filepath.Join(mount, "unified")
 		}
 	case 2:
 		h.parentDirsOfTaskCgroups = []string{filepath.Join(base, "nomad.slice/share.slice")}
 		if base == mount {
 			h.parentDirsOfTaskCgroups = append(h.parentDirsOfTaskCgroups, filepath.Join(mount, "nomad.slice/reserve.slice"))
+			for _, parent := range osprocess.RecordedCgroupParents() {
+				h.parentDirsOfTaskCgroups = append(h.parentDirsOfTaskCgroups, filepath.Join(mount, parent, "share.slice"), filepath.Join(mount, parent, "reserve.slice"))
+			}
 		}
 	}
 	return h
@@ -94,9 +99,34 @@ func limitsWithoutController(availableControllers []string) []string {
 	return slices.DeleteFunc(slices.Clone(taskLimits), func(c string) bool { return slices.Contains(availableControllers, c) })
 }
 
-// v1TaskCgroupDir returns the path of the task cgroup with the given name in the hierarchy of a v1 controller.
-func (h cgroupHierarchy) v1TaskCgroupDir(controller, name string) string {
-	return filepath.Join(h.mountPath, controller, "nomad", name)
+// v1CgroupDir returns the path, in the hierarchy of a v1 controller, of a task's cgroup that has the path dir in another hierarchy.
+func (h cgroupHierarchy) v1CgroupDir(controller, dir string) string {
+	return filepath.Join(h.mountPath, controller, h.pathInHierarchy(dir))
+}
+
+// hybridV2Dir returns the path of a task's cgroup v2 on a machine with both versions, or "" if cgroups v2 are not mounted. dir is the
+// path of the task's cgroup v1.
+func (h cgroupHierarchy) hybridV2Dir(dir string) string {
+	if h.hybridV2Mount == "" {
+		return ""
+	}
+	return filepath.Join(h.hybridV2Mount, h.pathInHierarchy(dir))
+}
+
+// pathInHierarchy returns the path of a cgroup v1 without the mount point of its hierarchy.
+func (h cgroupHierarchy) pathInHierarchy(dir string) string {
+	_, rest, _ := strings.Cut(strings.TrimPrefix(dir, h.mountPath+"/"), "/")
+	return rest
+}
+
+// v1ParentOfHostMadeDir returns the path, without the mount point, of the parent in which the host has made dir: a cgroup of the
+// hierarchy cpuset that is PARENT/share or PARENT/reserve/NAME.
+func (h cgroupHierarchy) v1ParentOfHostMadeDir(dir string) string {
+	parent := filepath.Dir(h.pathInHierarchy(dir))
+	if filepath.Base(parent) == "reserve" {
+		parent = filepath.Dir(parent)
+	}
+	return parent
 }
 
 // possibleTaskCgroupPaths returns the paths at which the cgroup of a task can be, the path for a new cgroup first. It
@@ -263,7 +293,8 @@ func (p *ProcessWithoutExec) hostMadeCgroupDir() string {
 // The keys of overriddenPathByController are the v1 controllers for which the user has configured other cgroups.
 func (p *ProcessWithoutExec) makeCgroupAndKillLeftovers(ctx context.Context, l cgroupLimits, overriddenPathByController map[string]string) error {
 	var g *cgroup
-	if hostOwned := p.hostMadeCgroupDir(); hostOwned != "" && hostCgroupHierarchy().cgroupVersion == 2 {
+	hostOwned := p.hostMadeCgroupDir()
+	if hostOwned != "" && hostCgroupHierarchy().cgroupVersion == 2 {
 		g = &cgroup{path: hostOwned, isManagedByHost: true}
 	} else {
 		paths := possibleTaskCgroupPaths(p.startRequest.AllocID, p.startRequest.Name)
@@ -272,6 +303,9 @@ func (p *ProcessWithoutExec) makeCgroupAndKillLeftovers(ctx context.Context, l c
 			return nil
 		}
 		g = &cgroup{path: paths[0]}
+		if h := hostCgroupHierarchy(); hostOwned != "" { // a cgroup v1, whose parent the operator may have chosen
+			g.path = filepath.Join(h.mountPath, h.v1Controllers[0], h.v1ParentOfHostMadeDir(hostOwned), filepath.Base(g.path))
+		}
 	}
 	existed, err := makeCgroupDir(g.path)
 	if err != nil {
@@ -295,8 +329,7 @@ func (p *ProcessWithoutExec) makeCgroupAndKillLeftovers(ctx context.Context, l c
 	if h := hostCgroupHierarchy(); h.cgroupVersion == 2 {
 		g.v2Dir = g.path
 		g.enableMemoryController()
-	} else if h.hybridV2ParentDir != "" {
-		dir := filepath.Join(h.hybridV2ParentDir, filepath.Base(g.path))
+	} else if dir := h.hybridV2Dir(g.path); dir != "" {
 		if _, err := makeCgroupDir(dir); err == nil {
 			g.v2Dir = dir
 		}
@@ -324,13 +357,13 @@ func openExistingCgroup(path string) *cgroup {
 	h := hostCgroupHierarchy()
 	if h.cgroupVersion == 2 {
 		g.v2Dir = path
-	} else if dir := filepath.Join(h.hybridV2ParentDir, filepath.Base(path)); h.hybridV2ParentDir != "" {
+	} else if dir := h.hybridV2Dir(path); dir != "" {
 		if _, err := os.Stat(dir); err == nil {
 			g.v2Dir = dir
 		}
 	}
 	for _, tree := range h.v1Controllers {
-		dir := h.v1TaskCgroupDir(tree, filepath.Base(path))
+		dir := h.v1CgroupDir(tree, path)
 		if _, err := os.Stat(dir); err != nil {
 			continue // the task has no limit in this hierarchy
 		}

@@ -166,7 +166,7 @@ func (c *cgroup) makeV1Cgroup(controller string) (dir string, err error) {
 	if !slices.Contains(h.v1Controllers, controller) {
 		return "", fmt.Errorf("the cgroup controller %q is not mounted", controller)
 	}
-	dir = h.v1TaskCgroupDir(controller, filepath.Base(c.path))
+	dir = h.v1CgroupDir(controller, c.path)
 	existed, err := makeCgroupDir(dir)
 	if err != nil {
 		return "", err

@@ -857,7 +857,7 @@ func TestDriverDefects(t *testing.T) {
 	} {
 		t.Run(test.defect, func(t *testing.T) {
 			t.Parallel()
-			if reason := cgroup.Open(nil).UnavailableReason(); reason != "" && slices.ContainsFunc(test.want, func(id string) bool { return strings.HasPrefix(id, "limits.") }) {
+			if reason := cgroup.Open(cgroup.Options{}).UnavailableReason(); reason != "" && slices.ContainsFunc(test.want, func(id string) bool { return strings.HasPrefix(id, "limits.") }) {
 				t.Skip(reason)
 			}
 			p := faultyDriverPlugin("")

@@ -114,7 +114,7 @@ type taskCgroups struct {
 }
 
 func openTaskCgroups() taskCgroups {
-	hierarchy := cgroup.Open(nil)
+	hierarchy := cgroup.Open(cgroup.Options{})
 	return taskCgroups{hierarchy: hierarchy, skipLimitsReason: hierarchy.UnavailableReason()}
 }
 

@@ -58,7 +58,7 @@ func NewStartRequest(t testing.TB, info sdk.DriverInfo, options StartOptions) *S
 	r := &StartRequest{stateVersion: max(info.StateVersion, 1), task: &testTask{t: t, config: config, stdout: &lockedBuffer{}, stderr: &lockedBuffer{}}}
 	t.Cleanup(func() {
 		killProcessesByEnv("NOMAD_ALLOC_ID=" + allocID)
-		if err := cgroup.Open(nil).KillAndRemove(allocID, options.TaskName); err != nil {
+		if err := cgroup.Open(cgroup.Options{}).KillAndRemove(allocID, options.TaskName); err != nil {
 			t.Errorf("remove the cgroups of the task: %v", err)
 		}
 	})

@@ -138,7 +138,7 @@ func TestContainersMayRunAfterStop(t *testing.T) {
 // Killed tasks' cgroups have no process, and nothing else removes them before the next agent starts.
 func TestStopRemovesEmptyCgroups(t *testing.T) {
 	const task = "web"
-	hierarchy, allocID, otherID := cgroup.Open(nil), uuid.NewString(), uuid.NewString()
+	hierarchy, allocID, otherID := cgroup.Open(cgroup.Options{}), uuid.NewString(), uuid.NewString()
 	for _, id := range []string{allocID, otherID} {
 		_, err := hierarchy.Make(id, task, 0)
 		defer hierarchy.KillAndRemove(id, task)

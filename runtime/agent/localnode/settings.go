@@ -26,8 +26,10 @@ type Settings struct {
 	Pool                             string // default: default
 	Meta                             map[string]string
 	Reserved                         ReservedResources
-	CPUMHzOverride                   int // overrides the fingerprint if it is not 0
-	MemoryMBOverride, DiskMBOverride int // override the fingerprint if they are not 0
+	CPUMHzOverride                   int   // overrides the fingerprint if it is not 0
+	MemoryMBOverride, DiskMBOverride int   // override the fingerprint if they are not 0
+	FreeDiskMBOverride               int   // disk space for jobs; overrides DiskMBOverride if it is not 0
+	ReservableCoreIDs                []int // cores that tasks can reserve; nil: all except the reserved ones
 	Interface                        InterfaceSettings
 	MaxAllocs                        int    // largest number of allocations at one time; 0 means no limit
 	MinDynamicPort                   int    // default: 20000
@@ -47,6 +49,8 @@ type Settings struct {
 type InterfaceSettings struct {
 	Name  string // default: the default route's interface
 	MBits int    // overrides the interface's speed if it is not 0
+
+	AddressFamily string // family of the node's address, ipv4 or ipv6, if the interface has one; default: ipv4
 }
 
 // ReservedResources are resources not available to allocations.
@@ -94,7 +98,8 @@ func (s Settings) FingerprintNetworks(ctx context.Context, host *fingerprint.Hos
 
 // Fingerprint reads the machine's properties. The operator's settings override them.
 func (s Settings) Fingerprint(o fingerprint.Options, logger hclog.Logger) fingerprint.Host {
-	o.ReservedCoreIDs, o.NetworkInterface = s.Reserved.CoreIDs, s.Interface.Name
+	o.ReservedCoreIDs, o.ReservableCoreIDs = s.Reserved.CoreIDs, s.ReservableCoreIDs
+	o.NetworkInterface, o.PreferIPv6 = s.Interface.Name, s.Interface.AddressFamily == "ipv6"
 	host := fingerprint.ReadHost(o)
 	for _, o := range []struct {
 		value     int
@@ -105,6 +110,7 @@ func (s Settings) Fingerprint(o fingerprint.Options, logger hclog.Logger) finger
 		{s.CPUMHzOverride, &host.UsableCPUMHz, "cpu.totalcompute", 1},
 		{s.MemoryMBOverride, &host.MemoryMB, "memory.totalbytes", 1 << 20},
 		{s.DiskMBOverride, &host.DataDirFileSystemMB, "unique.storage.bytestotal", 1 << 20},
+		{s.FreeDiskMBOverride, &host.DataDirFileSystemMB, "unique.storage.bytesfree", 1 << 20},
 	} {
 		if o.value > 0 {
 			*o.field = o.value

@@ -81,7 +81,7 @@ func TestOrphansIncludeInterruptedRemovals(t *testing.T) {
 // Neither a driver nor a runner removes an orphan's cgroups.
 func TestEmptyCgroupsOfOrphansAreRemoved(t *testing.T) {
 	const task = "web"
-	hierarchy, orphanID := cgroup.Open(nil), uuid.NewString()
+	hierarchy, orphanID := cgroup.Open(cgroup.Options{}), uuid.NewString()
 	_, err := hierarchy.Make(orphanID, task, 0)
 	defer hierarchy.KillAndRemove(orphanID, task)
 	if cgroups, _ := osprocess.TaskCgroups(orphanID, task); err != nil || len(cgroups) == 0 {

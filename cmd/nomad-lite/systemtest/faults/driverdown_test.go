@@ -411,7 +411,7 @@ func TestExitStatusSurvivesDriverOutage(t *testing.T) {
 func TestOOMKillDuringDriverOutage(t *testing.T) {
 	t.Parallel()
 	n := newDriverOutageNode(t, "raw_exec", false)
-	if reason := cgroup.Open(nil).UnavailableReason(); reason != "" {
+	if reason := cgroup.Open(cgroup.Options{}).UnavailableReason(); reason != "" {
 		t.Skip(reason)
 	}
 	script := fmt.Sprintf("while [ ! -e %s/exceed ]; do sleep 0.02; done; x=$(head -c 200000000 /dev/zero | tr '\\0' x)", n.dir)

@@ -1,6 +1,7 @@
 package fingerprint
 
 import (
+	"cmp"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -27,6 +28,13 @@ type Options struct {
 
 	// ReservedCoreIDs are the ids of cores that tasks do not get. Ids missing on the machine are ignored.
 	ReservedCoreIDs []int
+	// ReservableCoreIDs are the ids of the cores that tasks can reserve; nil means all others.
+	ReservableCoreIDs []int
+
+	PreferIPv6 bool // an interface's IPv6 addresses precede its IPv4 addresses
+
+	// CgroupParent is the cgroup for the cgroups of an agent of root, without the mount point; empty means the default.
+	CgroupParent string
 }
 
 // Host has the machine's properties. A number that ReadHost could not determine is 0.
@@ -49,9 +57,9 @@ type Host struct {
 	UsableCPUMHz int // sum of these cores' frequencies
 	Topology     *base.Topology
 
-	// ReservableCoreIDs are the ids of the cores that tasks can reserve, ReservedCoreIDs those in Options.ReservedCoreIDs that this
-	// process can use.
-	ReservableCoreIDs, ReservedCoreIDs []uint16
+	// ReservableCoreIDs are the ids of the cores that tasks can reserve, SharedCoreIDs those of the other cores that tasks can use.
+	// ReservedCoreIDs are those in Options.ReservedCoreIDs that this process can use.
+	ReservableCoreIDs, SharedCoreIDs, ReservedCoreIDs []uint16
 
 	MemoryMB            int
 	DataDirFileSystemMB int
@@ -297,7 +305,7 @@ func (p *prober) readCgroups() {
 	p.setAttributeUnlessEmpty("unique.cgroup.version", "v"+version)
 	p.setAttributeUnlessEmpty("unique.cgroup.mountpoint", cgroupRoot)
 	if os.Geteuid() == 0 {
-		p.host.ParentCgroup = "nomad.slice"
+		p.host.ParentCgroup = cmp.Or(p.options.CgroupParent, "nomad.slice")
 	}
 }
 

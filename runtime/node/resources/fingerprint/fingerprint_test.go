@@ -1,6 +1,7 @@
 package fingerprint
 
 import (
+	"fmt"
 	"io/fs"
 	"math"
 	"net/netip"
@@ -329,6 +330,40 @@ func TestSpeedOfInterfaces(t *testing.T) {
 	for name, want := range map[string]int{"fast": 25000, "down": 1000, "virtual": 1000} {
 		if got := p.interfaceMBitsOrDefault(name); got != want {
 			t.Errorf("%s: %d MBits, want %d", name, got, want)
+		}
+	}
+}
+
+// The first address of an interface, which becomes the node's, is one of the preferred family if there is one.
+func TestPreferredAddressFamily(t *testing.T) {
+	for preferIPv6, want := range map[bool]string{false: "[10.0.0.1 10.0.0.2 fd00::1]", true: "[fd00::1 10.0.0.1 10.0.0.2]"} {
+		addresses := []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1"), netip.MustParseAddr("10.0.0.2")}
+		sortByFamily(addresses, preferIPv6)
+		if got := fmt.Sprint(addresses); got != want {
+			t.Errorf("IPv6 preferred: %v: %s, want %s", preferIPv6, got, want)
+		}
+	}
+}
+
+// Tasks use the cores that cannot be reserved together, so the topology does not disable them.
+func TestReservableCores(t *testing.T) {
+	usable := cpuAffinity()
+	first := 0
+	for !usable.IsSet(first) {
+		first++
+	}
+	files := fstest.MapFS{"proc/cpuinfo": {Data: []byte("cpu MHz : 2500\n")}, "sys/devices/system/cpu/online": {Data: []byte("0-4095")}}
+	p := prober{rootFS: files, options: Options{ReservableCoreIDs: []int{first}}, host: Host{Attributes: map[string]string{}}}
+	p.readCPUAndTopology()
+	if got := p.host.ReservableCoreIDs; !slices.Equal(got, []uint16{uint16(first)}) || p.host.Attributes["cpu.reservablecores"] != "1" {
+		t.Errorf("reservable cores %v, want %d", got, first)
+	}
+	if got, want := len(p.host.SharedCoreIDs), usable.Count()-1; got != want || len(p.host.ReservedCoreIDs) > 0 {
+		t.Errorf("shared cores %v, want %d of them", p.host.SharedCoreIDs, want)
+	}
+	for _, id := range p.host.SharedCoreIDs {
+		if p.host.Topology.Cores[id].Disable {
+			t.Errorf("core %d is disabled in the topology", id)
 		}
 	}
 }

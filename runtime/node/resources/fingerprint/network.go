@@ -20,7 +20,7 @@ type Interface struct {
 	Name      string
 	MAC       string       // empty if the interface has none
 	MBits     int          // speed in megabits per second; defaultMBits if the interface has no known speed
-	Addresses []netip.Addr // IPv4 before IPv6, without link-local addresses
+	Addresses []netip.Addr // IPv4 before IPv6, unless IPv6 is preferred; without link-local addresses
 
 	isLoopback bool
 }
@@ -92,11 +92,21 @@ func (p *prober) listUpInterfacesWithAddresses() ([]Interface, error) {
 		}
 		if len(found.Addresses) > 0 {
 			found.MBits = p.interfaceMBitsOrDefault(i.Name) // the tasks' ends in bridges, which can be many, have no address here
-			slices.SortStableFunc(found.Addresses, func(a, b netip.Addr) int { return cmp.Compare(a.BitLen(), b.BitLen()) })
+			sortByFamily(found.Addresses, p.options.PreferIPv6)
 			up = append(up, found)
 		}
 	}
 	return up, nil
+}
+
+// sortByFamily moves the addresses of the preferred family to the front, without another change of the order.
+func sortByFamily(addresses []netip.Addr, preferIPv6 bool) {
+	slices.SortStableFunc(addresses, func(a, b netip.Addr) int {
+		if preferIPv6 {
+			a, b = b, a
+		}
+		return cmp.Compare(a.BitLen(), b.BitLen())
+	})
 }
 
 // interfaceMBitsOrDefault returns an interface's speed. For an interface without a carrier, and for most virtual ones, the

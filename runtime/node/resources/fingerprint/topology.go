@@ -16,7 +16,7 @@ const localNUMADistance, remoteNUMADistance = 10, 20
 // defaultCoreMHz is the assumed speed for a core without a known speed. It is not 0, because drivers divide by the speed.
 const defaultCoreMHz = 1000
 
-// readTopologyAndSetHostCores returns a description of the online cores, and sets the host's ReservableCoreIDs and
+// readTopologyAndSetHostCores returns a description of the online cores, and sets the host's ReservableCoreIDs, SharedCoreIDs and
 // ReservedCoreIDs. defaultMHz is the base frequency for cores without a known frequency; 0 means unknown.
 func (p *prober) readTopologyAndSetHostCores(coreIDs []int, defaultMHz int) *base.Topology {
 	t := &base.Topology{}
@@ -59,6 +59,8 @@ func (p *prober) readTopologyAndSetHostCores(coreIDs []int, defaultMHz int) *bas
 		case slices.Contains(p.options.ReservedCoreIDs, id):
 			core.Disable = true
 			p.host.ReservedCoreIDs = append(p.host.ReservedCoreIDs, uint16(id))
+		case p.options.ReservableCoreIDs != nil && !slices.Contains(p.options.ReservableCoreIDs, id):
+			p.host.SharedCoreIDs = append(p.host.SharedCoreIDs, uint16(id))
 		default:
 			p.host.ReservableCoreIDs = append(p.host.ReservableCoreIDs, uint16(id))
 		}
