@@ -185,10 +185,10 @@ func (t *schedulerTxn) putAndTrackEval(e *api.Evaluation) {
 }
 
 // trackPendingAndBlockedEval sets a pending evaluation's timer and remembers a blocked one for retryBlockedEvals. An evaluation
-// with another status loses both.
+// with another status loses both. While evaluations are paused, none has a timer.
 func (t *schedulerTxn) trackPendingAndBlockedEval(e *api.Evaluation) {
 	id, at := e.ID, time.Time{}
-	if e.Status == api.EvalStatusPending {
+	if e.Status == api.EvalStatusPending && !t.isPaused() {
 		at = e.WaitUntil
 		if at.IsZero() {
 			at = t.now
@@ -225,14 +225,24 @@ func (t *schedulerTxn) newPendingEval(job *api.Job, trigger string) *api.Evaluat
 	}
 }
 
-// processEval plans an evaluation's job and stores the plan's changes.
+// processEval plans an evaluation's job and stores the plan's changes. While evaluations are paused, it only stores the evaluation.
 func (t *schedulerTxn) processEval(eval *api.Evaluation) {
+	if t.isPaused() {
+		t.queueEval(eval)
+		return
+	}
 	t.applyPlan(eval, t.planEval(eval))
 }
 
 // processEvalIfPlanHasChanges is like processEval, but stores neither the evaluation nor the plan if the plan has no
 // changes, and its failed placements already have a blocked evaluation.
 func (t *schedulerTxn) processEvalIfPlanHasChanges(eval *api.Evaluation) {
+	if key := (JobKey{eval.Namespace, eval.JobID}); t.isPaused() {
+		if !t.hasDueEval(key) {
+			t.queueEval(eval)
+		}
+		return
+	}
 	out := t.planEval(eval)
 	if len(out.PlacedAllocs)+len(out.UpdatedAllocs)+len(out.Deployments) > 0 ||
 		len(out.ProcessedEval.FailedTGAllocs) > 0 && !t.hasBlockedEval(JobKey{eval.Namespace, eval.JobID}) {
@@ -330,7 +340,7 @@ func (t *schedulerTxn) processDueEval(id string) {
 	switch e := t.tx.Evaluation(nil, id); {
 	case e == nil:
 		t.tx.OnCommit(func() { t.scheduler.evalTimers.setOrClearDueTime(id, time.Time{}) })
-	case e.Status != api.EvalStatusPending || e.WaitUntil.After(t.now):
+	case e.Status != api.EvalStatusPending || e.WaitUntil.After(t.now) || t.isPaused():
 		t.trackPendingAndBlockedEval(e)
 	default:
 		t.processOrCancelStoredEval(e)

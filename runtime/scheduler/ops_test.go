@@ -99,6 +99,94 @@ func TestRegister(t *testing.T) {
 	})
 }
 
+func (h *harness) setPaused(paused bool) {
+	h.t.Helper()
+	_, err := h.UpdateConfig(h.t.Context(), func(stored *api.SchedulerConfiguration) (*api.SchedulerConfiguration, error) {
+		next := *stored
+		next.PauseEvalBroker = paused
+		return &next, nil
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// While evaluations are paused, jobs are stored and nothing is placed, stopped or replaced. After the pause all that is done.
+func TestEvaluationsArePaused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newHarness(t, func(a *api.Allocation) (l schedtest.SimulatedAllocBehaviour) {
+			if a.JobID == "fails" {
+				l.RunDuration, l.FailsAfterRunDuration = time.Minute, true
+			}
+			return l
+		})
+		named := func(id string) *api.Job {
+			return serviceJob(func(j *api.Job, g *api.TaskGroup, _ *api.Task) {
+				j.ID, j.Name, g.Count = new(id), new(id), new(1)
+				g.ReschedulePolicy = &api.ReschedulePolicy{Unlimited: new(true), Delay: new(5 * time.Second), DelayFunction: new("constant")}
+			})
+		}
+		b.register(named("stopped"))
+		b.register(named("fails"))
+		b.advance(30 * time.Second)
+		b.setPaused(true)
+
+		registered := b.register(named("late"))
+		if _, err := b.DeregisterJob(t.Context(), scheduler.JobKey{Namespace: "default", ID: "stopped"}, scheduler.DeregisterOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		b.advance(time.Hour)
+		if e := b.store.Snapshot().Evaluation(nil, registered.EvalID); e.Status != api.EvalStatusPending || len(b.allocs("late")) > 0 || *b.job("late").Status != "pending" {
+			t.Errorf("evaluation %s, %d allocations, job %s", e.Status, len(b.allocs("late")), *b.job("late").Status)
+		}
+		if a := b.allocs("stopped"); len(a) != 1 || a[0].DesiredStatus != "run" || a[0].ClientStatus != "running" {
+			t.Errorf("the stopped job has %d allocations, %s, %s", len(a), a[0].DesiredStatus, a[0].ClientStatus)
+		}
+		if a := b.allocs("fails"); len(a) != 1 || a[0].ClientStatus != "failed" {
+			t.Errorf("the failed job has %d allocations, %s", len(a), a[0].ClientStatus)
+		}
+		if evals := b.store.Snapshot().EvaluationsByJob(nil, "default", "fails"); len(evals) > 3 {
+			t.Errorf("%d evaluations for one failed allocation", len(evals))
+		}
+
+		b.setPaused(false)
+		b.advance(time.Minute)
+		if e := b.store.Snapshot().Evaluation(nil, registered.EvalID); e.Status != api.EvalStatusComplete || len(b.allocs("late")) != 1 || *b.job("late").Status != "running" {
+			t.Errorf("after the pause: evaluation %s, %d allocations, job %s", e.Status, len(b.allocs("late")), *b.job("late").Status)
+		}
+		if a := b.allocs("stopped"); a[0].DesiredStatus != "stop" || *b.job("stopped").Status != "dead" {
+			t.Errorf("after the pause: the stopped job's allocation is %s, the job %s", a[0].DesiredStatus, *b.job("stopped").Status)
+		}
+		if len(b.allocs("fails")) < 2 {
+			t.Error("after the pause: the failed allocation is not replaced")
+		}
+	})
+}
+
+// Evaluations are deleted while they are paused, and only then. A pending one that is deleted is never processed.
+func TestDeleteEvals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newHarness(t, endlessAllocTimes)
+		ofWeb := func(e *api.Evaluation) (bool, error) { return e.JobID == "web", nil }
+		_, _, err := b.DeleteEvals(t.Context(), ofWeb)
+		b.expectRejection(err, "eval broker is enabled; eval broker must be paused to delete evals")
+		b.setPaused(true)
+		b.register(serviceJob(nil))
+		if count, _, err := b.DeleteEvals(t.Context(), ofWeb); count != 1 || err != nil {
+			t.Errorf("deleted %d, %v", count, err)
+		}
+		b.setPaused(false)
+		b.advance(time.Hour)
+		if got := b.store.Snapshot().Evaluations(nil, ""); len(got) > 0 || len(b.allocs("web")) > 0 {
+			t.Errorf("%d evaluations, %d allocations", len(got), len(b.allocs("web")))
+		}
+		b.register(serviceJob(nil))
+		if len(b.allocs("web")) != 3 {
+			t.Errorf("the next evaluation has placed %d allocations", len(b.allocs("web")))
+		}
+	})
+}
+
 // A deployment's evaluations have the priority of the evaluation that created it.
 func TestPriorityOfADeployment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -245,7 +245,8 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	apiConfig.AdvertiseAddr, apiConfig.AcceptedHostNames = advertisedAddress, l.acceptedHostNames(c, a.Host().Hostname)
 	apiConfig.AgentFuncs = httpapi.AgentFuncs{ConfigWithoutSecrets: r.configForAPI, Reload: r.reloadConfig, WriteSnapshot: writeSnapshot, DescribePlugins: func() any { return r.pluginReport() }, PluginsChanged: a.Supervisor().InfoChanged, RestartPlugin: a.Supervisor().Restart}
 	apiConfig.MonitoredLog, apiConfig.Secrets = logger, secrets
-	apiConfig.OptionalRoutes = httpapi.OptionalRoutes{EnableDebug: c.EnableDebug, DisableWebPage: c.DisableWebPage, WebPageLabel: ui.Label(c.WebPageLabel)}
+	apiConfig.OptionalRoutes = httpapi.OptionalRoutes{EnableDebug: c.EnableDebug, DisableWebPage: c.DisableWebPage, WebPageLabel: ui.Label(c.WebPageLabel), DisableEventStream: c.DisableEventStream}
+	apiConfig.Search = httpapi.SearchLimits(c.Search)
 	apiConfig.OperatorToken, apiConfig.ReadOnlyToken, apiConfig.DisableRemoteExec = token, readToken, c.DisableRemoteExec
 	apiConfig.ReplyHeaders, apiConfig.TLSHandshakeTimeout = c.HTTPHeaders, c.TLSHandshakeTimeout
 	r.api = httpapi.New(apiConfig)

@@ -23,13 +23,13 @@ func newDeleteCommand(s *cli.Streams) *cobra.Command {
 	var o deleteOptions
 	cmd := &cobra.Command{
 		Use:   "delete [flags] [EVALUATION]",
-		Short: "Delete evaluations of a cluster whose scheduler is overwhelmed",
+		Short: "Delete evaluations while their processing is paused",
 		Long: `Delete one evaluation, or all evaluations that match a filter.
 
-This is for a Nomad cluster whose scheduler is overwhelmed: it must have been
-paused first, with Nomad's own command line. An agent of nomad-lite deletes
-evaluations some time after they have ended, and at once with
-'nomad-lite system gc'.`,
+The scheduler must have been paused first, with 'nomad-lite operator scheduler
+set-config -pause-eval-broker=true'. A pending evaluation that is deleted is
+never processed. Evaluations that have ended need no pause: they are deleted
+after some time, and at once with 'nomad-lite system gc'.`,
 		Example: `  nomad-lite eval delete 2ae0e6a5
   nomad-lite eval delete -yes -filter 'Status == "pending" and JobID == "web"'`,
 		Args:              cli.RequireArgCount(0, 1, "the id of an evaluation, or -filter"),
@@ -57,7 +57,7 @@ func deleteEvals(ctx context.Context, o deleteOptions, evalIDArgs []string, s *c
 		return apiclient.WrapErrorWithAdvice("read the configuration of the scheduler", err)
 	}
 	if config.SchedulerConfig == nil || !config.SchedulerConfig.PauseEvalBroker {
-		return errors.New("delete evaluations: the scheduler is not paused, so it may be processing them\nAn agent of nomad-lite deletes evaluations that have ended: nomad-lite system gc\nIn a cluster, pause the scheduler with Nomad's own command line")
+		return errors.New("delete evaluations: the scheduler is not paused, so it may be processing them\nTo pause it: nomad-lite operator scheduler set-config -pause-eval-broker=true\nEvaluations that have ended are deleted without a pause by nomad-lite system gc")
 	}
 	if o.filter == "" {
 		eval, err := apiclient.FindOneByPrefix(ctx, c, &apiclient.EvaluationLookup, evalIDArgs[0])

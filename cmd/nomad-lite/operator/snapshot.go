@@ -61,7 +61,9 @@ func newSnapshotSaveCommand(s *cli.Streams) *cobra.Command {
 	}
 	client.Register(cmd)
 	cmd.Flags().BoolVar(&stale, "stale", false, "accepted without effect: there is one server")
-	cmd.Flags().BoolVar(&omitKeys, "without-keys", false, "leave out the keys of the variables: they are in the file keyring.json of the data directory")
+	for _, name := range []string{"redact", "without-keys"} { // -redact is Nomad's name
+		cmd.Flags().BoolVar(&omitKeys, name, false, "leave out the keys of the variables: they are in the file keyring.json of the data directory")
+	}
 	return cmd
 }
 

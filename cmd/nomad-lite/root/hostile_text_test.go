@@ -361,6 +361,8 @@ var hostileCommandExceptions = map[string]string{
 	"nomad-lite operator snapshot save":    "writes a file; its reply has no text of jobs",
 	"nomad-lite operator snapshot inspect": "reads a file",
 	"nomad-lite operator snapshot restore": "reads a file",
+	"nomad-lite operator snapshot redact":  "reads a file, and prints no text of it",
+	"nomad-lite operator snapshot state":   "reads a file, and prints its records as operator state inspect",
 	"nomad-lite plugin list":               "starts the plugins of this machine, because the agent's report is invalid here",
 	"nomad-lite plugin install":            "writes a file, and starts a plugin; its reply has no text of jobs",
 	"nomad-lite operator debug":            "writes files, for ten seconds at least",

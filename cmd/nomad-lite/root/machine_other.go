@@ -14,7 +14,7 @@ import (
 func newLinuxOnlyCommands(*cli.Streams) linuxOnlyCommands {
 	return linuxOnlyCommands{
 		agent: newLinuxOnlyStub("agent"), config: newLinuxOnlyStub("config"), plugin: newLinuxOnlyStub("plugin"), run: newLinuxOnlyStub("run"),
-		state: newLinuxOnlyStub("state"), snapshotSubcommands: []*cobra.Command{newLinuxOnlyStub("inspect"), newLinuxOnlyStub("restore")}, validate: newLinuxOnlyStub("validate"),
+		state: newLinuxOnlyStub("state"), snapshotSubcommands: []*cobra.Command{newLinuxOnlyStub("inspect"), newLinuxOnlyStub("redact"), newLinuxOnlyStub("restore"), newLinuxOnlyStub("state")}, validate: newLinuxOnlyStub("validate"),
 		jobSubcommands: []*cobra.Command{newLinuxOnlyStub("schema"), newLinuxOnlyStub("validate")},
 	}
 }

@@ -28,7 +28,7 @@ missing. The replaced state file stays beside the new one.`
 
 // NewSnapshotCommands returns the commands that read snapshots on this machine.
 func NewSnapshotCommands(s *cli.Streams) []*cobra.Command {
-	return []*cobra.Command{newSnapshotInspectCommand(s), newSnapshotRestoreCommand(s)}
+	return []*cobra.Command{newSnapshotInspectCommand(s), newSnapshotRedactCommand(s), newSnapshotRestoreCommand(s), newSnapshotStateCommand(s)}
 }
 
 func newSnapshotInspectCommand(s *cli.Streams) *cobra.Command {

@@ -62,18 +62,23 @@ func newInspectCommand(s *cli.Streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			switch len(args) {
-			case 1:
-				return printStateSummary(s, contents, asJSON)
-			case 2:
-				return printRecordsOfTable(s, contents, args[1], asJSON)
-			default:
-				return printRedactedRecord(s, contents, args[1], args[2])
-			}
+			return printContents(s, contents, args[1:], asJSON)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+// printContents prints a summary of a state file, the records of a table, or the record of a table and a key.
+func printContents(s *cli.Streams, contents *store.FileContents, tableAndKey []string, asJSON bool) error {
+	switch len(tableAndKey) {
+	case 0:
+		return printStateSummary(s, contents, asJSON)
+	case 1:
+		return printRecordsOfTable(s, contents, tableAndKey[0], asJSON)
+	default:
+		return printRedactedRecord(s, contents, tableAndKey[0], tableAndKey[1])
+	}
 }
 
 func newVerifyCommand(s *cli.Streams) *cobra.Command {

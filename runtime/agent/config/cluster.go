@@ -142,6 +142,8 @@ var singleModeSettings = []singleModeSetting{
 	{"server: limits of jobs", func(c *Config) bool { return c.JobLimits != model.JobLimits{} }, false, "the servers of the cluster accept jobs"},
 	{"server.default_scheduler_config", func(c *Config) bool { return c.Scheduler != SchedulerSettings{} }, false, "the servers of the cluster place jobs"},
 	{"server.event_buffer_size", func(c *Config) bool { return c.EventBufferSize != 0 }, false, "the servers of the cluster have the events"},
+	{"server.enable_event_broker", func(c *Config) bool { return c.DisableEventStream }, false, "the servers of the cluster have the events"},
+	{"server.search", func(c *Config) bool { return c.Search != SearchLimits{} }, false, "the servers of the cluster search"},
 	{"server: garbage collection", func(c *Config) bool { return c.SchedulerGC != scheduler.GCConfig{} }, false, "the servers of the cluster collect garbage"},
 }
 

@@ -91,12 +91,17 @@ type Config struct {
 	JobLimits                     model.JobLimits
 	Scheduler                     SchedulerSettings
 	KeyLifetime                   identity.KeyLifetime
-	EventBufferSize               int // changes whose events the event stream keeps; 0: the default
+	EventBufferSize               int  // changes whose events the event stream keeps; 0: the default
+	DisableEventStream            bool // the API does not serve the event stream
+	Search                        SearchLimits
+	CgroupParent                  string // cgroup for the cgroups of tasks, without the mount point; empty: the default
 }
 
 // SchedulerSettings are the scheduler's configuration until a request changes it. The zero value is Nomad's default.
 type SchedulerSettings struct {
 	MemoryOversubscription                                 bool // memory_max has an effect
+	RejectJobRegistration                                  bool // jobs are not registered, dispatched, scaled or reverted
+	PauseEvalBroker                                        bool // evaluations stay pending
 	NoSystemPreemption                                     bool
 	SysbatchPreemption, BatchPreemption, ServicePreemption bool
 }
@@ -107,11 +112,19 @@ func (s SchedulerSettings) ForAPI() *api.SchedulerConfiguration {
 		return nil
 	}
 	c := model.NewDefaultSchedulerConfig()
-	c.MemoryOversubscriptionEnabled = s.MemoryOversubscription
+	c.MemoryOversubscriptionEnabled, c.RejectJobRegistration, c.PauseEvalBroker = s.MemoryOversubscription, s.RejectJobRegistration, s.PauseEvalBroker
 	c.PreemptionConfig = api.PreemptionConfig{
 		SystemSchedulerEnabled: !s.NoSystemPreemption, SysBatchSchedulerEnabled: s.SysbatchPreemption, BatchSchedulerEnabled: s.BatchPreemption, ServiceSchedulerEnabled: s.ServicePreemption,
 	}
 	return c
+}
+
+// SearchLimits are the limits of searches for a part of a name. A zero number is the default.
+type SearchLimits struct {
+	DisableFuzzy bool
+	MaxObjects   int // searched objects of a kind
+	MaxMatches   int // results of a kind
+	MinTextLen   int // characters of the text
 }
 
 // WebPageLabel is a text at the top of the web page, with CSS colours.

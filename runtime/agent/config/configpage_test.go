@@ -43,10 +43,9 @@ type configPage struct {
 	comments map[string]settingComment // by path; a comment is removed when it has its row
 	sections map[string]*docpage.Table // by the path of the block
 	// ownBlocks are the paths of the blocks that Nomad does not have: it does not have their settings either.
-	ownBlocks map[string]bool
-	ignored   *docpage.Table
-	// The numbers of Nomad's settings, without blocks: with an effect, without a meaning here, and missing in this build.
-	withEffect, withoutMeaning, missing int
+	ownBlocks                  map[string]bool
+	ignored                    *docpage.Table
+	withEffect, withoutMeaning int // numbers of Nomad's settings, without blocks
 }
 
 func (p *configPage) addBlock(block string, settings map[string]settingSpec) {
@@ -55,11 +54,7 @@ func (p *configPage) addBlock(block string, settings map[string]settingSpec) {
 		switch s := settings[name]; {
 		case s.ignoredReason != "":
 			p.ignored.AddRow(docpage.Code(path), s.ignoredReason)
-			if s.ignoredReason == notImplementedReason {
-				p.missing++
-			} else {
-				p.withoutMeaning++
-			}
+			p.withoutMeaning++
 		case s.blockSettings != nil:
 			p.addRow(block, name, "block")
 			p.addBlock(path, s.blockSettings)
@@ -131,8 +126,8 @@ func (p *configPage) text() string {
 		}
 		fmt.Fprintf(&b, "\n## %s\n\n%s", title, p.sections[block])
 	}
-	fmt.Fprintf(&b, "\n## Settings of Nomad without an effect\n\nOf Nomad's settings, %d have an effect, %d have no meaning here, and %d are missing in this build. "+
-		"The agent reports each setting without an effect in a warning with its position.\n\n%s", p.withEffect, p.withoutMeaning, p.missing, p.ignored)
+	fmt.Fprintf(&b, "\n## Settings of Nomad without an effect\n\nOf Nomad's settings, %d have an effect, %d have no meaning here for the reason in the table, and none is refused. "+
+		"The agent reports each setting without an effect in a warning with its position.\n\n%s", p.withEffect, p.withoutMeaning, p.ignored)
 	return b.String()
 }
 

@@ -25,7 +25,7 @@ func compileSchema(t *testing.T) func(file []byte) error {
 // probeValues are values of each kind and form, in JSON.
 var probeValues = []string{
 	`""`, `"a"`, `"a,b"`, `"info"`, `"true"`, `"T"`, `"0"`, `"1"`, `"12"`, `"1.5"`, `"90s"`, `"+1m"`, `"1h1m"`, `"10GB"`, `"fail"`, `"/srv"`, `"22,80"`,
-	`"127.0.0.1"`, `"127.0.0.1:8125"`, `"10.0.0.0/8"`, `"fd00::/64"`, `"https://nomad.example.com"`, `"tls12"`, `"grpc"`, `"d:r:/srv"`, `"90000-99999"`,
+	`"127.0.0.1"`, `"127.0.0.1:8125"`, `"10.0.0.0/8"`, `"fd00::/64"`, `"https://nomad.example.com"`, `"tls12"`, `"ipv6"`, `"grpc"`, `"d:r:/srv"`, `"90000-99999"`,
 	`0`, `1`, `50`, `150`, `4646`, `5000000000`, `1.5`, `-1`, `true`, `false`, `null`, `[]`, `["a"]`, `["plugin", "executeTemplate", "writeToFile"]`, `[1, true]`, `["d:r:/srv"]`, `["env:production"]`, `["-nomad.client"]`,
 	`{}`, `{"a": "b"}`, `{"a": 1}`, `[{"a": true}]`, `{"a": {}}`, `{"a": ["b"]}`, `{"min": "1s", "max": "2s"}`, `{"/bin": "/bin"}`,
 }

@@ -41,12 +41,15 @@ const (
 	oneNodeReason        = "there is one node here, which is never removed"
 	oneSchedulerReason   = "there is one scheduler here, for all types of jobs"
 	noACLReason          = "there are no ACL tokens here"
+	noLoginReason        = "there are no logins here"
+	tokenCacheReason     = "the servers' answers about tokens are kept for 30 seconds"
+	notInNomadReason     = "Nomad 2.0 does not have it"
+	noHookMetricsReason  = "there are no metrics of hooks"
+	logToStderrReason    = "the log is written to standard error; systemd passes it to the journal"
 	noCSIReason          = "there are no CSI plugins here"
 	noConsulReason       = "there is no Consul here"
 	noVaultReason        = "there is no Vault here"
 	enterpriseOnlyReason = "it belongs to Nomad Enterprise"
-	notImplementedReason = "this build of nomad-lite cannot do that"
-	notNeededReason      = "nomad-lite does not need it"
 )
 
 // parsedSetting and the other functions that return settings are not inlined: inlining would create a closure for
@@ -103,6 +106,24 @@ func wholeNumberSetting[T int | uint64](low, high float64, field func(*Config) *
 			return fmt.Errorf("must be a whole number from %.0f to %.0f", low, high)
 		}
 		*field(c) = T(f)
+		return nil
+	}}
+}
+
+// coreListSetting returns a setting for a list of core ids, such as "0,2-3".
+//
+//go:noinline
+func coreListSetting(field func(*Config) *[]int) settingSpec {
+	return settingSpec{setInConfig: func(c *Config, i configItem) error {
+		list, err := i.parseScalarAsString()
+		if err != nil {
+			return err
+		}
+		cores := cgroup.ParseCPUList(list)
+		if cores == nil && list != "" {
+			return fmt.Errorf("%q is no list of cores: write them like \"0,2-3\"", list)
+		}
+		*field(c) = cores
 		return nil
 	}}
 }
@@ -290,17 +311,17 @@ var topLevelSettings = map[string]settingSpec{
 			c.AccessControlSource = fmt.Sprintf("%s:%d", i.sourceRange.Filename, i.sourceRange.Start.Line)
 			return err
 		}},
-		"token_ttl":                    {ignoredReason: notNeededReason},
-		"policy_ttl":                   {ignoredReason: notNeededReason},
-		"role_ttl":                     {ignoredReason: notNeededReason},
+		"token_ttl":                    {ignoredReason: tokenCacheReason},
+		"policy_ttl":                   {ignoredReason: tokenCacheReason},
+		"role_ttl":                     {ignoredReason: tokenCacheReason},
 		"replication_token":            {ignoredReason: noServersReason},
-		"token_min_expiration_ttl":     {ignoredReason: notNeededReason},
-		"token_max_expiration_ttl":     {ignoredReason: notNeededReason},
-		"authentication_burst_limit":   {ignoredReason: notNeededReason},
-		"authentication_rate_limit":    {ignoredReason: notNeededReason},
-		"oidc_disable_pkce":            {ignoredReason: notNeededReason},
-		"max_auth_token_requests":      {ignoredReason: notNeededReason},
-		"max_auth_token_requests_time": {ignoredReason: notNeededReason},
+		"token_min_expiration_ttl":     {ignoredReason: noACLReason},
+		"token_max_expiration_ttl":     {ignoredReason: noACLReason},
+		"authentication_burst_limit":   {ignoredReason: noLoginReason},
+		"authentication_rate_limit":    {ignoredReason: noLoginReason},
+		"oidc_disable_pkce":            {ignoredReason: noLoginReason},
+		"max_auth_token_requests":      {ignoredReason: noLoginReason},
+		"max_auth_token_requests_time": {ignoredReason: noLoginReason},
 	}},
 	// TLS of the API, and of the connections to the servers of a cluster.
 	"tls": {
@@ -324,7 +345,7 @@ var topLevelSettings = map[string]settingSpec{
 			// The certificate of a server must have the name `server.REGION.nomad`.
 			"verify_server_hostname":          booleanSetting(func(c *Config) *bool { return &c.Cluster.VerifyServerHostname }),
 			"rpc_upgrade_mode":                {ignoredReason: noServersReason},
-			"tls_prefer_server_cipher_suites": {ignoredReason: notNeededReason},
+			"tls_prefer_server_cipher_suites": {ignoredReason: "Go chooses the order of the cipher suites"},
 		},
 	},
 	// Limits of the connections of clients.
@@ -377,21 +398,21 @@ var topLevelSettings = map[string]settingSpec{
 	"audit":                       {ignoredReason: enterpriseOnlyReason},
 	"autopilot":                   {ignoredReason: noServersReason},
 	"consul":                      {ignoredReason: noConsulReason},
-	"disable_anonymous_signature": {ignoredReason: notNeededReason},
-	"disable_update_check":        {ignoredReason: notNeededReason},
-	"enable_syslog":               {ignoredReason: "the log is written to standard error; systemd passes it to the journal"},
+	"disable_anonymous_signature": {ignoredReason: "nomad-lite sends nothing to HashiCorp"},
+	"disable_update_check":        {ignoredReason: "nomad-lite looks for no updates"},
+	"enable_syslog":               {ignoredReason: logToStderrReason},
 	"keyring":                     {ignoredReason: noServersReason},
 	"license_path":                {ignoredReason: enterpriseOnlyReason},
-	"log_file":                    {ignoredReason: "the log is written to standard error; systemd passes it to the journal"},
-	"log_rotate_bytes":            {ignoredReason: "the log is written to standard error; systemd passes it to the journal"},
-	"log_rotate_duration":         {ignoredReason: "the log is written to standard error; systemd passes it to the journal"},
-	"log_rotate_max_files":        {ignoredReason: "the log is written to standard error; systemd passes it to the journal"},
+	"log_file":                    {ignoredReason: logToStderrReason},
+	"log_rotate_bytes":            {ignoredReason: logToStderrReason},
+	"log_rotate_duration":         {ignoredReason: logToStderrReason},
+	"log_rotate_max_files":        {ignoredReason: logToStderrReason},
 	"reporting":                   {ignoredReason: enterpriseOnlyReason},
 	// Connections to the servers of a cluster.
 	"rpc":                          {blockSettings: rpcSettings},
 	"sentinel":                     {ignoredReason: enterpriseOnlyReason},
-	"syslog_facility":              {ignoredReason: "the log is written to standard error; systemd passes it to the journal"},
-	"eventlog":                     {ignoredReason: notNeededReason},
+	"syslog_facility":              {ignoredReason: logToStderrReason},
+	"eventlog":                     {ignoredReason: "it is for Windows"},
 	"vault":                        {ignoredReason: noVaultReason},
 	"enable_template_token_lookup": {ignoredReason: noVaultReason},
 }
@@ -427,6 +448,8 @@ var clientSettings = map[string]settingSpec{
 	"memory_total_mb": wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.Node.MemoryMBOverride }),
 	// Disk space of the node in MiB. [default: that of the file system of the data directory]
 	"disk_total_mb": wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.Node.DiskMBOverride }),
+	// Disk space in MiB that jobs get, whatever the size of the file system. [default: disk_total_mb]
+	"disk_free_mb": wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.Node.FreeDiskMBOverride }),
 	// First port that jobs get for a port without a number. [default: 20000]
 	"min_dynamic_port": wholeNumberSetting(1, 65535, func(c *Config) *int { return &c.Node.MinDynamicPort }),
 	// Last such port. [default: 32000]
@@ -467,16 +490,7 @@ var clientSettings = map[string]settingSpec{
 			return err
 		}},
 		// Cores, such as 0,2-3. [type: string; reload]
-		"cores": {setInConfig: func(c *Config, i configItem) error {
-			list, err := i.parseScalarAsString()
-			if err != nil {
-				return err
-			}
-			if c.Node.Reserved.CoreIDs = cgroup.ParseCPUList(list); c.Node.Reserved.CoreIDs == nil && list != "" {
-				return fmt.Errorf("%q is no list of cores: write them like \"0,2-3\"", list)
-			}
-			return nil
-		}},
+		"cores": coreListSetting(func(c *Config) *[]int { return &c.Node.Reserved.CoreIDs }),
 	}},
 	// Options of earlier versions of Nomad by name; see below. [type: block of strings]
 	"options": {setInConfig: setLegacyOptions},
@@ -506,6 +520,8 @@ var clientSettings = map[string]settingSpec{
 	// Templates.
 	"template": {blockSettings: templateSettings},
 
+	"bind_wildcard_default_host_network": {ignoredReason: "ports without host_network are reachable at each address of the machine that no host network has"},
+
 	"alloc_dir":        {ignoredReason: "allocations are in the data directory"},
 	"alloc_mounts_dir": {ignoredReason: "allocations are in the data directory"},
 	// Groups in bridges reach their own ports at the address of the node. [default: true]
@@ -520,7 +536,14 @@ var clientSettings = map[string]settingSpec{
 	"bridge_network_subnet_ipv6": bridgeNetworkSetting(func(c *Config, value string) error {
 		return setNetworkPrefix(&c.Node.Networks.Bridge.IPv6Subnet, value)
 	}),
-	"cgroup_parent": {ignoredReason: notImplementedReason},
+	// Cgroup below which an agent of root makes the cgroups of tasks, relative to the mount point. [type: string; default: nomad, with cgroups v2 nomad.slice]
+	"cgroup_parent": {setInConfig: func(c *Config, i configItem) (err error) {
+		if c.CgroupParent, err = i.parseScalarAsString(); err == nil {
+			c.CgroupParent = strings.Trim(c.CgroupParent, "/")
+			err = cgroup.CheckParent(c.CgroupParent)
+		}
+		return err
+	}},
 	// Paths of the machine that tasks of exec and java see, and their paths for the tasks. [type: block of strings; default: Nomad's list]
 	"chroot_env": {setInConfig: func(c *Config, i configItem) (err error) {
 		if c.ChrootEnv, err = i.parseStringMap(); err == nil {
@@ -539,11 +562,11 @@ var clientSettings = map[string]settingSpec{
 		}
 		return err
 	}},
-	"cpu_disable_dmidecode": {ignoredReason: notNeededReason},
+	"cpu_disable_dmidecode": {ignoredReason: "the program dmidecode is not called"},
 	// No client runs commands or actions in tasks, with any token.
 	"disable_remote_exec":   booleanSetting(func(c *Config) *bool { return &c.DisableRemoteExec }),
-	"fingerprint":           {ignoredReason: notNeededReason},
-	"gc_volumes_on_node_gc": {ignoredReason: noServersReason},
+	"fingerprint":           {ignoredReason: "it configures fingerprints of clouds, which are not taken here"},
+	"gc_volumes_on_node_gc": {ignoredReason: oneNodeReason},
 	// Names addresses of the machine for ports of jobs; the label is the name. Several blocks are permitted. [type: block]
 	"host_network": {setInConfig: setHostNetworks},
 	// Names a directory of the machine for jobs; the label is the name. Several blocks are permitted. [type: block; reload]
@@ -553,15 +576,25 @@ var clientSettings = map[string]settingSpec{
 	// Directory in which the plugin mkdir makes volumes. [default: host_volumes in the data directory]
 	"host_volumes_dir": absolutePathSetting(func(c *Config) *string { return &c.HostVolumesDir }),
 	// Token with which the node joins a cluster that requires one.
-	"intro_token":              stringSetting(func(c *Config) *string { return &c.Cluster.IntroductionToken }),
-	"log_rotate_max_files":     {ignoredReason: notNeededReason},
-	"no_host_uuid":             {ignoredReason: notNeededReason},
-	"nomad_service_discovery":  {ignoredReason: "services of this machine are always registered here"},
-	"preferred_address_family": {ignoredReason: notImplementedReason},
-	"publish_node_metrics":     {ignoredReason: notImplementedReason},
-	"reserveable_cores":        {ignoredReason: notImplementedReason},
-	"reservable_cores":         {ignoredReason: notImplementedReason},
-	"retry_interval":           {ignoredReason: retryReason},
+	"intro_token":             stringSetting(func(c *Config) *string { return &c.Cluster.IntroductionToken }),
+	"log_rotate_max_files":    {ignoredReason: logToStderrReason},
+	"no_host_uuid":            {ignoredReason: "the ID of the node is random, and stays in the data directory"},
+	"nomad_service_discovery": {ignoredReason: "services of this machine are always registered here"},
+	// Which address of its interface is the address of the node: ipv4 or ipv6. [type: string; default: ipv4, if the interface has one]
+	"preferred_address_family": {setInConfig: func(c *Config, i configItem) (err error) {
+		c.Node.Interface.AddressFamily, err = i.parseScalarAsString()
+		if f := c.Node.Interface.AddressFamily; err == nil && f != "ipv4" && f != "ipv6" {
+			err = errors.New("must be ipv4 or ipv6")
+		}
+		return err
+	}},
+	// Older place of telemetry.publish_node_metrics. [default: true, in Nomad false; reload]
+	"publish_node_metrics": invertedBooleanSetting(func(c *Config) *bool { return &c.Telemetry.OmitNodeMetrics }),
+	// Cores that tasks can reserve with cores, such as 0,2-3. Tasks without cores use the others, too. [type: string; default: all that are not in reserved.cores]
+	"reservable_cores": coreListSetting(func(c *Config) *[]int { return &c.Node.ReservableCoreIDs }),
+	// Older spelling of reservable_cores. [type: string]
+	"reserveable_cores": coreListSetting(func(c *Config) *[]int { return &c.Node.ReservableCoreIDs }),
+	"retry_interval":    {ignoredReason: retryReason},
 	// Older form of server_join.retry_join.
 	"retry_join": serverAddrsSetting(func(c *Config) *[]string { return &c.Cluster.RetryJoin }),
 	"retry_max":  {ignoredReason: retryReason},
@@ -573,8 +606,8 @@ var clientSettings = map[string]settingSpec{
 	"servers":                         serverAddrsSetting(func(c *Config) *[]string { return &c.Cluster.Servers }),
 	"start_join":                      {ignoredReason: "it is for servers"},
 	"state_dir":                       {ignoredReason: "the state is in the data directory"},
-	"allow_unsafe_driver_reattach":    {ignoredReason: notNeededReason},
-	"disable_allocation_hook_metrics": {ignoredReason: notNeededReason},
+	"allow_unsafe_driver_reattach":    {ignoredReason: "a driver finds its tasks again in any case, or reports that it cannot"},
+	"disable_allocation_hook_metrics": {ignoredReason: noHookMetricsReason},
 }
 
 // serverSettings are the settings of the server block. Its garbage collection settings apply to the scheduler in the agent.
@@ -599,13 +632,37 @@ var serverSettings = map[string]settingSpec{
 	"job_default_priority": wholeNumberSetting(50, 32766, func(c *Config) *int { return &c.JobLimits.DefaultPriority }),
 	// Number of newest versions of a job that are kept, besides tagged ones and the newest stable one. [default: 6]
 	"job_tracked_versions": wholeNumberSetting(1, maxSettingNumber, func(c *Config) *int { return &c.JobLimits.TrackedVersions }),
+	// Maximum size of a job file that is stored with its job; 0 stores none. [type: size; default: 1MB]
+	"job_max_source_size": {setInConfig: func(c *Config, i configItem) error {
+		size, err := i.parseByteSize()
+		c.JobLimits.MaxSourceBytes = int(size)
+		if size == 0 {
+			c.JobLimits.MaxSourceBytes = -1
+		}
+		return err
+	}},
+	// Searches for a part of a name.
+	"search": {blockSettings: map[string]settingSpec{
+		// The API serves such searches. [default: true]
+		"fuzzy_enabled": invertedBooleanSetting(func(c *Config) *bool { return &c.Search.DisableFuzzy }),
+		// Maximum number of objects of a kind that are searched. [default: no limit, in Nomad 20]
+		"limit_query": wholeNumberSetting(1, maxSettingNumber, func(c *Config) *int { return &c.Search.MaxObjects }),
+		// Maximum number of results of a kind. [default: 20, in Nomad 100]
+		"limit_results": wholeNumberSetting(1, maxSettingNumber, func(c *Config) *int { return &c.Search.MaxMatches }),
+		// Minimum number of characters of the text. [default: 2]
+		"min_term_length": wholeNumberSetting(1, maxSettingNumber, func(c *Config) *int { return &c.Search.MinTextLen }),
+	}},
+	// The API serves the event stream, which the web page and nomad-lite top also use. [default: true]
+	"enable_event_broker": invertedBooleanSetting(func(c *Config) *bool { return &c.DisableEventStream }),
 	// The scheduler's configuration until a request changes it.
 	"default_scheduler_config": {blockSettings: map[string]settingSpec{
 		// Tasks may use more memory than is reserved for them, up to memory_max.
 		"memory_oversubscription_enabled": booleanSetting(func(c *Config) *bool { return &c.Scheduler.MemoryOversubscription }),
-		"scheduler_algorithm":             {ignoredReason: oneNodeReason},
-		"reject_job_registration":         {ignoredReason: notImplementedReason},
-		"pause_eval_broker":               {ignoredReason: notImplementedReason},
+		"scheduler_algorithm":             {ignoredReason: "there is one node to place allocations on"},
+		// The API registers, dispatches, scales and reverts no job.
+		"reject_job_registration": booleanSetting(func(c *Config) *bool { return &c.Scheduler.RejectJobRegistration }),
+		// Evaluations stay pending: nothing is placed and no job is stopped. Tasks that exit still restart.
+		"pause_eval_broker": booleanSetting(func(c *Config) *bool { return &c.Scheduler.PauseEvalBroker }),
 		// Which jobs may stop allocations of other jobs whose priority is lower by 10 or more, if the node has no room.
 		"preemption_config": {blockSettings: map[string]settingSpec{
 			// System jobs may. [default: true]
@@ -644,11 +701,8 @@ func init() {
 		noCSIReason:          {"csi_plugin_gc_threshold", "csi_volume_claim_gc_interval", "csi_volume_claim_gc_threshold"},
 		enterpriseOnlyReason: {"license_path", "license_env"},
 		noACLReason:          {"acl_token_gc_threshold"},
-		notImplementedReason: {
-			"deployment_query_rate_limit", "deregistration_gc_threshold", "enable_event_broker",
-			"job_max_source_size", "search", "system_scheduler_enabled",
-			"volumes_gc_threshold",
-		},
+		notInNomadReason:     {"deregistration_gc_threshold", "system_scheduler_enabled", "volumes_gc_threshold"},
+		"the scheduler watches its deployments without queries": {"deployment_query_rate_limit"},
 	} {
 		for _, name := range names {
 			serverSettings[name] = settingSpec{ignoredReason: reason}

@@ -65,7 +65,7 @@ var telemetrySettings = map[string]settingSpec{
 	"circonus_check_tags":                    {ignoredReason: circonusReason},
 	"circonus_submission_interval":           {ignoredReason: circonusReason},
 	"circonus_submission_url":                {ignoredReason: circonusReason},
-	"disable_allocation_hook_metrics":        {ignoredReason: notNeededReason},
+	"disable_allocation_hook_metrics":        {ignoredReason: noHookMetricsReason},
 	"disable_quota_utilization_metrics":      {ignoredReason: enterpriseOnlyReason},
 	"disable_rpc_rate_metrics_labels":        {ignoredReason: noServersReason},
 	"in_memory_collection_interval":          {ignoredReason: inMemoryReason},

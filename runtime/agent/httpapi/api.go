@@ -64,6 +64,8 @@ type OptionalRoutes struct {
 	EnableDebug    bool // profiles and host data are served
 	DisableWebPage bool // requests for the web page have the status 404
 	WebPageLabel   ui.Label
+	// DisableEventStream rejects requests for the event stream.
+	DisableEventStream bool
 }
 
 // Config configures an API. It is large because the routes reach all parts of an agent.
@@ -86,6 +88,7 @@ type Config struct {
 	NodeID        string
 	Region        string
 	JobLimits     model.JobLimits
+	Search        SearchLimits
 	AdvertiseAddr string // host:port that other programs use to reach the node
 	Conditions    ConditionReporter
 	AgentFuncs    AgentFuncs

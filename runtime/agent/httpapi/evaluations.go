@@ -1,16 +1,19 @@
 package httpapi
 
 import (
-	"errors"
 	"slices"
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 // evaluationHandler serves the routes of evaluations.
-type evaluationHandler struct{ store *store.Store }
+type evaluationHandler struct {
+	store     *store.Store
+	scheduler *scheduler.Scheduler
+}
 
 // listedEvaluations returns the evaluations that match the parameters of a list request.
 func (r *request) listedEvaluations(s *store.Snapshot, ws store.WatchSet) ([]*api.Evaluation, error) {
@@ -70,8 +73,37 @@ func (h *evaluationHandler) count(r *request) (any, error) {
 	})
 }
 
-func (h *evaluationHandler) rejectDelete(*request) (any, error) {
-	return nil, errors.New("eval broker is enabled; eval broker must be paused to delete evals")
+// delete deletes the evaluations whose IDs are in the body, or those in the request's namespace that match the filter in the body.
+func (h *evaluationHandler) delete(r *request) (any, error) {
+	var body api.EvalDeleteRequest
+	if err := r.decodeBody(&body, maxBodyBytes, false); err != nil {
+		return nil, err
+	}
+	isInvalid := (len(body.EvalIDs) > 0) == (body.Filter != "")
+	matches := func(e *api.Evaluation) (bool, error) { return !isInvalid && slices.Contains(body.EvalIDs, e.ID), nil }
+	if body.Filter != "" && !isInvalid {
+		filter, err := r.newObjectFilterOfText(body.Filter)
+		if err != nil {
+			return nil, err
+		}
+		matches = func(e *api.Evaluation) (bool, error) {
+			if !r.includesNamespace(e.Namespace) {
+				return false, nil
+			}
+			return filter(e)
+		}
+	}
+	count, index, err := h.scheduler.DeleteEvals(r.Context(), matches)
+	if err != nil {
+		return nil, err
+	}
+	if isInvalid { // as in Nomad, the error that there is no pause comes first
+		return nil, badRequestError("evals must be deleted by either ID or filter")
+	}
+	if count < len(body.EvalIDs) {
+		return nil, notFoundError("eval not found")
+	}
+	return evaluationCount{count, r.replyMetaOfWrite(index)}, nil
 }
 
 func (h *evaluationHandler) read(r *request) (any, error) {

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"errors"
+	"net/http"
 	"os"
 	"reflect"
 	"slices"
@@ -26,11 +27,16 @@ type eventHandler struct {
 	host    *fingerprint.Host
 	logger  hclog.Logger
 	encoded encodedEvents
+	// isDisabled rejects all requests: the operator has disabled the event stream.
+	isDisabled bool
 }
 
 // streamEvents streams events until the client disconnects, the agent shuts down, or the client
 // has missed events because it reads too slowly.
 func (h *eventHandler) streamEvents(r *request) (any, error) {
+	if h.isDisabled {
+		return nil, &statusError{http.StatusNotImplemented, "the event stream is disabled: remove enable_event_broker = false from the server block of the agent's configuration"}
+	}
 	filter, err := events.ParseFilter(r.query["topic"], r.namespace)
 	if err != nil {
 		return nil, badRequestError("Invalid topic query: " + err.Error())

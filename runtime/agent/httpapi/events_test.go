@@ -468,3 +468,10 @@ func TestCompactEvents(t *testing.T) {
 		}
 	}
 }
+
+func TestEventStreamIsDisabled(t *testing.T) {
+	f := newFixture(t, func(c *Config) { c.OptionalRoutes.DisableEventStream = true })
+	f.runRequests(t, []requestCase{
+		{"disabled", "GET", "/v1/event/stream", "", 501, "the event stream is disabled: remove enable_event_broker = false from the server block of the agent's configuration"},
+	})
+}

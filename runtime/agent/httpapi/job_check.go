@@ -52,7 +52,7 @@ func (c *jobChecker) decodeCanonicalJob(r *request, body any, jobInBody *submitt
 	if namespace := cmp.Or(r.query.Get("namespace"), jobInBody.Namespace); namespace != "" {
 		job.Namespace = &namespace
 	}
-	region := cmp.Or(r.query.Get("region"), jobInBody.Region, pointer.Value(job.Region), api.GlobalRegion)
+	region := cmp.Or(jobInBody.Region, r.query.Get("region"), pointer.Value(job.Region), api.GlobalRegion)
 	if region == api.GlobalRegion {
 		region = c.region // the region of this agent may have another name than "global"
 	}

@@ -71,6 +71,9 @@ func (h *scalingHandler) scale(r *request) (any, error) {
 	if body.Target["Group"] == "" {
 		return nil, badRequestError("missing task group name for scaling action")
 	}
+	if err := checkRegistrationAccepted(h.store); err != nil {
+		return nil, err
+	}
 	out, err := h.scheduler.ScaleGroup(r.Context(), r.jobKey(), scheduler.ScaleRequest{
 		Group: body.Target["Group"], Count: body.Count, Message: body.Message, IsErrorEvent: body.Error, Meta: body.Meta,
 		JobModifyIndex: body.JobModifyIndex,

@@ -262,10 +262,20 @@ func TestJobSubmissionIsReturnedUnchanged(t *testing.T) {
 	}
 
 	// A source that is too large is not stored, and the reply has a warning.
-	huge := &api.JobSubmission{Source: strings.Repeat("x", maxSubmissionBytes+1)}
+	huge := &api.JobSubmission{Source: strings.Repeat("x", model.JobLimits{}.WithDefaults().MaxSourceBytes+1)}
 	written, _, err := b.Jobs().RegisterOpts(newJob("huge", "service", "app"), &api.RegisterOptions{Submission: huge}, nil)
 	if err != nil || !strings.Contains(written.Warnings, "job source size of 1.0 MB exceeds maximum of 1.0 MB and will be discarded") {
 		t.Errorf("%v, %v", written, err)
+	}
+}
+
+func TestMaximumSizeOfJobSource(t *testing.T) {
+	submission := &api.JobSubmission{Source: "12345", Variables: "x", VariableFlags: map[string]string{"a": "b"}}
+	for maxBytes, want := range map[int]string{8: "stored", 7: "job source size of 0.0 MB exceeds maximum of 0.0 MB and will be discarded", -1: ""} {
+		stored, warnings := submissionOrSizeWarning(submission, maxBytes)
+		if got := strings.Join(warnings, "; "); (stored != nil) != (want == "stored") || stored == nil && got != want {
+			t.Errorf("%d bytes: %v, %q, want %s", maxBytes, stored, got, want)
+		}
 	}
 }
 
@@ -592,8 +602,13 @@ func TestNamespaceOfARegistration(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r := b.send("PUT", "/v1/jobs", strings.NewReader(`{"Job":{"ID":"x","Region":"mars"}}`))
-	if got := bodyText(r); r.StatusCode != 500 || got != "No path to region" {
-		t.Errorf("%d %q", r.StatusCode, got)
+	for target, body := range map[string]string{
+		"/v1/jobs":                       `{"Job":{"ID":"x","Region":"mars"}}`,
+		"/v1/validate/job?region=global": `{"Region":"mars","Job":{"ID":"x"}}`, // the region in the body comes first
+	} {
+		r := b.send("PUT", target, strings.NewReader(body))
+		if got := bodyText(r); r.StatusCode != 500 || got != "No path to region" {
+			t.Errorf("%s: %d %q", target, r.StatusCode, got)
+		}
 	}
 }

@@ -46,6 +46,9 @@ func (j *jobWriteHandler) dispatchBodyAsPayload(r *request) (any, error) {
 }
 
 func (j *jobWriteHandler) dispatchChild(r *request, d scheduler.DispatchRequest) (any, error) {
+	if err := checkRegistrationAccepted(j.store); err != nil {
+		return nil, err
+	}
 	d.IdempotencyToken = cmp.Or(r.query.Get("idempotency_token"), d.IdempotencyToken)
 	out, err := j.scheduler.DispatchJob(r.Context(), r.jobKey(), d)
 	if err != nil {
@@ -97,6 +100,9 @@ func (j *jobWriteHandler) revert(r *request) (any, error) {
 		EnforcePriorVersion *uint64
 	}
 	if err := r.decodeBodyAndCheckID(&body, false); err != nil {
+		return nil, err
+	}
+	if err := checkRegistrationAccepted(j.store); err != nil {
 		return nil, err
 	}
 	out, err := j.scheduler.RevertToVersion(r.Context(), r.jobKey(), body.JobVersion, body.EnforcePriorVersion)

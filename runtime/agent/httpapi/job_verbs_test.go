@@ -572,3 +572,64 @@ func fuzzJobs(f *testing.F, method, target string) {
 func FuzzRegister(f *testing.F) { fuzzJobs(f, "PUT", "/v1/jobs") }
 func FuzzPlanJob(f *testing.F)  { fuzzJobs(f, "PUT", "/v1/job/web/plan") }
 func FuzzParseJob(f *testing.F) { fuzzJobs(f, "PUT", "/v1/jobs/parse") }
+
+// With RejectJobRegistration nothing registers, dispatches, scales or reverts a job. What only reads or stops a job works.
+func TestRegistrationIsRejected(t *testing.T) {
+	t.Parallel()
+	b := newClientFixture(t, nil)
+	b.registerAndWait(t, newJob("web", "service", "app"))
+	config, _, err := b.Operator().SchedulerGetConfiguration(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.SchedulerConfig.RejectJobRegistration = true
+	if _, _, err := b.Operator().SchedulerSetConfiguration(config.SchedulerConfig, nil); err != nil {
+		t.Fatal(err)
+	}
+	_, _, registerErr := b.Jobs().Register(newJob("other", "service", "app"), nil)
+	_, _, dispatchErr := b.Jobs().Dispatch("web", nil, nil, "", nil)
+	_, _, scaleErr := b.Jobs().Scale("web", "app", new(2), "", false, nil, nil)
+	_, _, revertErr := b.Jobs().Revert("web", 0, nil, nil, "", "")
+	for name, err := range map[string]error{"register": registerErr, "dispatch": dispatchErr, "scale": scaleErr, "revert": revertErr} {
+		if err == nil || !strings.Contains(err.Error(), "403") || !strings.Contains(err.Error(), "job registration, dispatch, and scale are disabled by the scheduler configuration") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, _, err := b.Jobs().Plan(newJob("other", "service", "app"), false, nil); err != nil {
+		t.Errorf("plan: %v", err)
+	}
+	if _, _, err := b.Jobs().Deregister("web", false, nil); err != nil {
+		t.Errorf("deregister: %v", err)
+	}
+}
+
+// While evaluations are paused, they are deleted by id and by filter.
+func TestEvaluationsAreDeletedWhilePaused(t *testing.T) {
+	t.Parallel()
+	b := newClientFixture(t, nil)
+	if r := b.send("PUT", "/v1/operator/scheduler/configuration", strings.NewReader(`{"PauseEvalBroker": true}`)); r.StatusCode != 200 {
+		t.Fatal(bodyText(r))
+	}
+	first, _, err := b.Jobs().Register(newJob("web", "service", "app"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := b.Jobs().Register(newJob("api", "service", "app"), nil); err != nil {
+		t.Fatal(err)
+	}
+	b.runRequests(t, []requestCase{
+		{"neither ids nor a filter", "DELETE", "/v1/evaluations", `{}`, 400, "evals must be deleted by either ID or filter"},
+		{"both", "DELETE", "/v1/evaluations", `{"EvalIDs": ["x"], "Filter": "ID == x"}`, 400, "evals must be deleted by either ID or filter"},
+		{"an unknown id", "DELETE", "/v1/evaluations", `{"EvalIDs": ["x"]}`, 404, "eval not found"},
+		{"a filter of another namespace", "DELETE", "/v1/evaluations?namespace=other", `{"Filter": "JobID == web"}`, 200, `{"Count":0,"Index":4,"KnownLeader":false,"LastContact":0,"NextToken":""}`},
+	})
+	if _, err := b.Evaluations().Delete([]string{first.EvalID}, nil); err != nil {
+		t.Error(err)
+	}
+	if out, _, err := b.Evaluations().DeleteOpts(&api.EvalDeleteRequest{Filter: `JobID == "api"`}, nil); err != nil || out.Count != 1 {
+		t.Errorf("%+v, %v", out, err)
+	}
+	if left, _, err := b.Evaluations().List(nil); len(left) > 0 || err != nil {
+		t.Errorf("%d evaluations are left, %v", len(left), err)
+	}
+}

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strconv"
 
@@ -37,23 +38,21 @@ func (r *request) newJobWriteReply(o scheduler.RequestOutcome, warnings ...strin
 	}
 }
 
-// maxSubmissionBytes is the maximum length of a job source that is stored.
-const maxSubmissionBytes = 1_000_000
-
-// submissionOrSizeWarning returns the submission to store, or nil and a warning if it is too large.
-func submissionOrSizeWarning(s *api.JobSubmission) (stored *api.JobSubmission, warnings []string) {
-	if s == nil {
+// submissionOrSizeWarning returns the submission to store, or nil and a warning if it is larger than maxBytes. If maxBytes is
+// negative, no submission is stored.
+func submissionOrSizeWarning(s *api.JobSubmission, maxBytes int) (stored *api.JobSubmission, warnings []string) {
+	if s == nil || maxBytes < 0 {
 		return nil, nil
 	}
 	size := len(s.Source) + len(s.Variables)
 	for name, value := range s.VariableFlags {
 		size += len(name) + len(value)
 	}
-	if size <= maxSubmissionBytes {
+	if size <= maxBytes {
 		return s, nil
 	}
 	megabytes := func(n int) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
-	return nil, []string{fmt.Sprintf("job source size of %s exceeds maximum of %s and will be discarded", megabytes(size), megabytes(maxSubmissionBytes))}
+	return nil, []string{fmt.Sprintf("job source size of %s exceeds maximum of %s and will be discarded", megabytes(size), megabytes(maxBytes))}
 }
 
 // registerRequest is the body of a request that registers a job.
@@ -67,7 +66,21 @@ type registerRequest struct {
 	EvalPriority      int
 }
 
+// errRegistrationRejected is the error of requests that would start jobs or change their counts, while the operator rejects them.
+var errRegistrationRejected = &statusError{http.StatusForbidden, "job registration, dispatch, and scale are disabled by the scheduler configuration"}
+
+// checkRegistrationAccepted returns errRegistrationRejected if the scheduler configuration rejects registrations.
+func checkRegistrationAccepted(s *store.Store) error {
+	if s.Snapshot().SchedulerConfig(nil).RejectJobRegistration {
+		return errRegistrationRejected
+	}
+	return nil
+}
+
 func (j *jobWriteHandler) register(r *request) (any, error) {
+	if err := checkRegistrationAccepted(j.store); err != nil {
+		return nil, err
+	}
 	var body registerRequest
 	job, err := j.checker.decodeCanonicalJob(r, &body, &body.submittedJob)
 	if err != nil {
@@ -77,7 +90,7 @@ func (j *jobWriteHandler) register(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	submission, warnings := submissionOrSizeWarning(body.Submission)
+	submission, warnings := submissionOrSizeWarning(body.Submission, j.checker.limits.WithDefaults().MaxSourceBytes)
 	out, err := j.scheduler.RegisterAndEvaluateJob(r.Context(), job, scheduler.RegisterOptions{
 		EnforceIndex: body.EnforceIndex, JobModifyIndex: body.JobModifyIndex, PreserveCounts: body.PreserveCounts,
 		PreserveResources: body.PreserveResources, EvalPriority: body.EvalPriority, Submission: submission,

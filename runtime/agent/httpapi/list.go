@@ -129,9 +129,12 @@ const (
 	maxFilterSteps = 200_000
 )
 
-// newObjectFilter returns a function that reports whether an object matches the filter of the request.
+// newObjectFilter returns a function that reports whether an object matches the filter in the request's query.
 func (r *request) newObjectFilter() (func(object any) (bool, error), error) {
-	text := r.query.Get("filter")
+	return r.newObjectFilterOfText(r.query.Get("filter"))
+}
+
+func (r *request) newObjectFilterOfText(text string) (func(object any) (bool, error), error) {
 	if text == "" {
 		return func(any) (bool, error) { return true, nil }, nil
 	}

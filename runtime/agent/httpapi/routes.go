@@ -41,15 +41,15 @@ func (a *API) newRoutes() []route {
 	exec := &execHandler{c.Store, c.Allocs, a.access, c.DisableRemoteExec, &a.execSessions}
 	nodes := &nodeHandler{agent, c.Store, c.Scheduler, &c.Host, c.Metadata, c.OperatorToken}
 	pools := &nodePoolHandler{c.Store, nodes, jobs}
-	evals := &evaluationHandler{c.Store}
+	evals := &evaluationHandler{c.Store, c.Scheduler}
 	deployments := &deploymentHandler{c.Store, c.Scheduler}
 	services := &serviceHandler{c.Store}
 	vars := &variableHandler{c.Store, a.variables}
 	namespaces := &namespaceHandler{c.Store}
-	search := &searchHandler{c.Store}
+	search := &searchHandler{c.Store, c.Search.withDefaults()}
 	keyring := &keyringHandler{c.Store, c.Identities, a.logger}
 	identities := &identityHandler{c.Identities}
-	events := &eventHandler{store: c.Store, host: &c.Host, logger: a.logger}
+	events := &eventHandler{store: c.Store, host: &c.Host, logger: a.logger, isDisabled: c.OptionalRoutes.DisableEventStream}
 	metrics := &metricsHandler{c.Metrics}
 	allocSnapshots := &allocSnapshotHandler{c.Store, c.Files, c.Cluster, a.logger}
 	snapshots := &snapshotHandler{c.AgentFuncs.WriteSnapshot}
@@ -60,7 +60,7 @@ func (a *API) newRoutes() []route {
 	debug := &debugHandler{agent, c.HostStats, c.MonitoredLog, c.Secrets, c.OptionalRoutes.EnableDebug}
 	volumes := &volumeHandler{c.Store, c.Volumes}
 	cluster := &clusterHandler{agent, c.Store, time.Now()}
-	schedulerConfig := &schedulerConfigHandler{c.Store}
+	schedulerConfig := &schedulerConfigHandler{c.Store, c.Scheduler}
 	jobLogs := newJobLogHandler(c.Store, c.Files)
 	histories := &historyHandler{agent, c.Store, c.History}
 
@@ -137,7 +137,7 @@ func (a *API) newRoutes() []route {
 		{"POST", "/v1/client/identity/renew", noClusterHandler, routeDocWithoutBody[noContent]("not supported: a node identity requires a cluster")},
 
 		{"GET", "/v1/evaluations", evals.list, routeDocOfStateRead[[]api.Evaluation]("list evaluations", pageParams, "status job")},
-		{"DELETE", "/v1/evaluations", evals.rejectDelete, routeDocWithoutBody[noContent]("not supported: deleting evaluations")},
+		{"DELETE", "/v1/evaluations", evals.delete, routeDocWithBody[api.EvalDeleteRequest, api.EvalDeleteResponse]("delete evaluations while their processing is paused")},
 		{"GET", "/v1/evaluations/count", evals.count, routeDocOfStateRead[evaluationCount]("count evaluations", "filter prefix status job")},
 		{"GET", "/v1/evaluation/{id}", evals.read, routeDocOfStateRead[api.Evaluation]("read an evaluation", "related")},
 		{"GET", "/v1/evaluation/{id}/allocations", evals.allocations, routeDocOfStateRead[[]allocStub]("list the allocations of an evaluation")},

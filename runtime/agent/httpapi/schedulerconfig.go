@@ -8,11 +8,15 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 // schedulerConfigHandler serves the routes of the scheduler configuration.
-type schedulerConfigHandler struct{ store *store.Store }
+type schedulerConfigHandler struct {
+	store     *store.Store
+	scheduler *scheduler.Scheduler
+}
 
 func (h *schedulerConfigHandler) read(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
@@ -44,16 +48,14 @@ func (h *schedulerConfigHandler) put(r *request) (any, error) {
 		next.SchedulerAlgorithm = model.NewDefaultSchedulerConfig().SchedulerAlgorithm
 	}
 	updated := false
-	index, err := h.store.Update(r.Context(), func(tx *store.Txn) error {
-		present := tx.SchedulerConfig(nil)
-		if updated = expectedIndex == nil || *expectedIndex == present.ModifyIndex; !updated {
-			return nil
+	index, err := h.scheduler.UpdateConfig(r.Context(), func(stored *api.SchedulerConfiguration) (*api.SchedulerConfiguration, error) {
+		if updated = expectedIndex == nil || *expectedIndex == stored.ModifyIndex; !updated {
+			return nil, nil
 		}
-		if err := model.ValidateSchedulerConfigChange(present, &next); err != nil {
-			return &statusError{http.StatusNotImplemented, err.Error()}
+		if err := model.ValidateSchedulerConfigChange(stored, &next); err != nil {
+			return nil, &statusError{http.StatusNotImplemented, err.Error()}
 		}
-		tx.PutSchedulerConfig(&next)
-		return nil
+		return &next, nil
 	})
 	if err != nil {
 		return nil, err

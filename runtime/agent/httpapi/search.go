@@ -2,8 +2,10 @@ package httpapi
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -16,11 +18,21 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// maxMatches is the maximum number of matches in the reply for each search context.
-const maxMatches = 20
+// maxPrefixMatches is the maximum number of matches of a prefix search for each context.
+const maxPrefixMatches = 20
 
-// minFuzzyLen is the minimum number of characters of the text in a fuzzy search.
-const minFuzzyLen = 2
+// SearchLimits are the operator's limits of fuzzy searches. A zero number is the default.
+type SearchLimits struct {
+	DisableFuzzy bool
+	MaxObjects   int // maximum number of objects of a context that are searched; default: no limit
+	MaxMatches   int // maximum number of matches of a context; default: 20
+	MinTextLen   int // minimum number of characters of the text; default: 2
+}
+
+func (l SearchLimits) withDefaults() SearchLimits {
+	l.MaxObjects, l.MaxMatches, l.MinTextLen = cmp.Or(l.MaxObjects, math.MaxInt), cmp.Or(l.MaxMatches, maxPrefixMatches), cmp.Or(l.MinTextLen, 2)
+	return l
+}
 
 // searchCandidate is an object that a search may return.
 type searchCandidate struct {
@@ -124,7 +136,8 @@ var fuzzyContexts = map[contexts.Context]findCandidatesFunc{
 // searchSnapshot is the snapshot in which a search looks for objects, and the namespace of the search.
 type searchSnapshot struct {
 	*store.Snapshot
-	namespace string
+	namespace       string
+	maxFuzzyObjects int
 }
 
 func (s *searchSnapshot) includesNamespace(namespace string) bool {
@@ -136,7 +149,10 @@ func findNoCandidates(*searchSnapshot, string) []*searchCandidate { return nil }
 // newFuzzyFinder returns a function that calls all, and returns the candidates whose names contain the text, the
 // closest first.
 func newFuzzyFinder(all func(*searchSnapshot) []*searchCandidate) findCandidatesFunc {
-	return func(s *searchSnapshot, text string) []*searchCandidate { return filterAndSortCandidates(all(s), text) }
+	return func(s *searchSnapshot, text string) []*searchCandidate {
+		candidates := all(s)
+		return filterAndSortCandidates(candidates[:min(len(candidates), s.maxFuzzyObjects)], text)
+	}
 }
 
 func newCandidates[T any](all []T, toCandidate func(T) *searchCandidate) []*searchCandidate {
@@ -202,14 +218,17 @@ type searchReply struct {
 }
 
 // searchHandler serves the search.
-type searchHandler struct{ store *store.Store }
+type searchHandler struct {
+	store  *store.Store
+	limits SearchLimits
+}
 
 func (h *searchHandler) searchPrefix(r *request) (any, error) {
 	var body searchRequestBody
 	if err := r.decodeBody(&body, maxBodyBytes, false); err != nil {
 		return nil, err
 	}
-	return h.searchInContexts(r, prefixContexts, body.Context, body.Prefix, func(found []*searchCandidate) any {
+	return h.searchInContexts(r, prefixContexts, maxPrefixMatches, body.Context, body.Prefix, func(found []*searchCandidate) any {
 		names := make([]string, len(found))
 		for i, c := range found {
 			names[i] = c.name
@@ -223,10 +242,13 @@ func (h *searchHandler) searchFuzzy(r *request) (any, error) {
 	if err := r.decodeBody(&body, maxBodyBytes, false); err != nil {
 		return nil, err
 	}
-	if n := utf8.RuneCountInString(body.Text); n < minFuzzyLen {
-		return nil, fmt.Errorf("fuzzy search query must be at least %d characters, got %d", minFuzzyLen, n)
+	if h.limits.DisableFuzzy {
+		return nil, errors.New("fuzzy search is not enabled")
 	}
-	return h.searchInContexts(r, fuzzyContexts, body.Context, body.Text, func(found []*searchCandidate) any {
+	if n := utf8.RuneCountInString(body.Text); n < h.limits.MinTextLen {
+		return nil, fmt.Errorf("fuzzy search query must be at least %d characters, got %d", h.limits.MinTextLen, n)
+	}
+	return h.searchInContexts(r, fuzzyContexts, h.limits.MaxMatches, body.Context, body.Text, func(found []*searchCandidate) any {
 		matches := make([]api.FuzzyMatch, len(found))
 		for i, c := range found {
 			matches[i] = api.FuzzyMatch{ID: c.name, Scope: c.scope}
@@ -236,7 +258,7 @@ func (h *searchHandler) searchFuzzy(r *request) (any, error) {
 }
 
 // searchInContexts searches for a text in one context, or in all contexts.
-func (h *searchHandler) searchInContexts(r *request, finders map[contexts.Context]findCandidatesFunc, context contexts.Context, text string, encodeMatches func([]*searchCandidate) any) (any, error) {
+func (h *searchHandler) searchInContexts(r *request, finders map[contexts.Context]findCandidatesFunc, maxMatches int, context contexts.Context, text string, encodeMatches func([]*searchCandidate) any) (any, error) {
 	asked := []contexts.Context{context}
 	if context == contexts.All || context == "" {
 		asked = slices.Collect(maps.Keys(finders))
@@ -244,7 +266,7 @@ func (h *searchHandler) searchInContexts(r *request, finders map[contexts.Contex
 		return nil, fmt.Errorf("context must be one of %v or 'all' for all contexts; got %q", slices.Sorted(maps.Keys(finders)), context)
 	}
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		state := &searchSnapshot{s, r.namespace}
+		state := &searchSnapshot{s, r.namespace, h.limits.MaxObjects}
 		answer := searchReply{make(map[contexts.Context]any), make(map[contexts.Context]bool), r.replyMetaOfWrite(s.Index())}
 		for _, c := range asked {
 			found := finders[c](state, text)

@@ -126,6 +126,28 @@ func TestFuzzySearch(t *testing.T) {
 	})
 }
 
+// The operator limits fuzzy searches, and no others.
+func TestSearchLimits(t *testing.T) {
+	f := newFixture(t, func(c *Config) { c.Search = SearchLimits{MaxObjects: 5, MaxMatches: 3, MinTextLen: 4} })
+	for i := range 8 {
+		f.putJob(t, fmt.Sprintf("job-%02d", i))
+	}
+	answer := decodeReply[api.FuzzySearchResponse](t, f.send("PUT", "/v1/search/fuzzy", strings.NewReader(`{"Text":"ob-0","Context":"jobs"}`)))
+	if got := answer.Matches["jobs"]; len(got) != 3 || !answer.Truncations["jobs"] {
+		t.Errorf("%v, truncated %v", got, answer.Truncations)
+	}
+	f.runRequests(t, []requestCase{
+		{"too short", "PUT", "/v1/search/fuzzy", `{"Text":"ob-","Context":"all"}`, 500, "fuzzy search query must be at least 4 characters, got 3"},
+		{"an object beyond the limit", "PUT", "/v1/search/fuzzy", `{"Text":"job-07","Context":"jobs"}`, 200, `…"Matches":{"jobs":null},"NextToken":"","Truncations":{"jobs":false}}`},
+		{"by prefix", "PUT", "/v1/search", `{"Prefix":"job-07","Context":"jobs"}`, 200, `…"Matches":{"jobs":["job-07"]},"NextToken":"","Truncations":{"jobs":false}}`},
+	})
+	disabled := newFixture(t, func(c *Config) { c.Search = SearchLimits{DisableFuzzy: true} })
+	disabled.runRequests(t, []requestCase{
+		{"disabled", "PUT", "/v1/search/fuzzy", `{"Text":"job","Context":"all"}`, 500, "fuzzy search is not enabled"},
+		{"by prefix", "PUT", "/v1/search", `{"Prefix":"job","Context":"jobs"}`, 200, `…"Matches":{"jobs":null},"NextToken":"","Truncations":{"jobs":false}}`},
+	})
+}
+
 func TestSearchIsTruncated(t *testing.T) {
 	f := newFixture(t, nil)
 	for i := range 21 {

@@ -141,8 +141,8 @@ func TestNamespaces(t *testing.T) {
 		{"another name", "PUT", "/v1/namespace/x", `{"Name":"y"}`, 400, "Namespace name does not match request path"},
 		{"much to say", "PUT", "/v1/namespace", `{"Name":"y","Description":"` + strings.Repeat("x", 257) + `"}`, 400, "description longer than 256"},
 		{"a quota", "PUT", "/v1/namespace", `{"Name":"y","Quota":"q"}`, 400, "…Enterprise"},
-		{"a node pool", "PUT", "/v1/namespace", `{"Name":"y","NodePoolConfiguration":{"Default":"gpu"}}`, 400, "…node_pool_config"},
-		{"clusters", "PUT", "/v1/namespace", `{"Name":"y","VaultConfiguration":{"Denied":["x"]}}`, 400, "…vault"},
+		{"a node pool", "PUT", "/v1/namespace", `{"Name":"y","NodePoolConfiguration":{"Default":"gpu"}}`, 400, "…invalid node pool configuration: Node Pools Governance is unlicensed."},
+		{"clusters", "PUT", "/v1/namespace", `{"Name":"y","VaultConfiguration":{"Denied":["x"]}}`, 400, "…invalid vault configuration: Multi-Cluster Vault is unlicensed."},
 		{"what is so anyhow", "PUT", "/v1/namespace", `{"Name":"prod","Meta":{"k":"v"},"NodePoolConfiguration":{"Default":"default"},"ConsulConfiguration":{"Default":"default"}}`, 200, ""},
 		{"capabilities", "PUT", "/v1/namespace", `{"Name":"y","Capabilities":{"DisabledTaskDrivers":["exec"]}}`, 400, "…capabilities"},
 	})

@@ -39,7 +39,7 @@ func Canonicalize(job *api.Job) {
 	if job.DispatchIdempotencyToken == nil {
 		job.DispatchIdempotencyToken = new("")
 	}
-	setDefaultOperands(job.Constraints, job.Affinities)
+	setDefaultOperands(job.Affinities)
 	for _, g := range job.TaskGroups {
 		canonicalizeGroup(job, g)
 		addImpliedConstraints(g)
@@ -75,7 +75,7 @@ func keepStaggerAndMaxParallel(u *api.UpdateStrategy) *api.UpdateStrategy {
 }
 
 func canonicalizeGroup(job *api.Job, g *api.TaskGroup) {
-	setDefaultOperands(g.Constraints, g.Affinities)
+	setDefaultOperands(g.Affinities)
 	setDefaultHostNetworks(g.Networks)
 	for _, s := range g.Services {
 		canonicalizeService(s, *job.Name, *g.Name, "")
@@ -100,10 +100,10 @@ func ScalingPolicyID(namespace, job, group string) string {
 }
 
 func canonicalizeTask(job *api.Job, g *api.TaskGroup, t *api.Task) {
-	setDefaultOperands(t.Constraints, t.Affinities)
+	setDefaultOperands(t.Affinities)
 	setDefaultHostNetworks(t.Resources.Networks)
 	for _, d := range t.Resources.Devices {
-		setDefaultOperands(d.Constraints, d.Affinities)
+		setDefaultOperands(d.Affinities)
 	}
 	for _, s := range t.Services {
 		canonicalizeService(s, *job.Name, *g.Name, t.Name)
@@ -134,12 +134,8 @@ func canonicalizeIdentities(t *api.Task) {
 	t.Identity.ChangeSignal = strings.ToUpper(t.Identity.ChangeSignal)
 }
 
-func setDefaultOperands(constraints []*api.Constraint, affinities []*api.Affinity) {
-	for _, c := range constraints {
-		if c.Operand == "" {
-			c.Operand = "="
-		}
-	}
+// setDefaultOperands sets the operator of affinities in JSON. Constraints in JSON have no default: see checkConstraint.
+func setDefaultOperands(affinities []*api.Affinity) {
 	for _, a := range affinities {
 		if a.Operand == "" {
 			a.Operand = "="

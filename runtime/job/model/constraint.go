@@ -203,6 +203,10 @@ func isDistinctConstraint(c *api.Constraint) bool {
 }
 
 func checkConstraint(r *faultReport, c *api.Constraint) {
+	if c.Operand == "" { // in JSON; a job file has the default "="
+		r.addFault("Missing constraint operand")
+		return
+	}
 	op, ok := commonOperators[c.Operand]
 	if !ok {
 		op, ok = constraintOnlyOperators[c.Operand]

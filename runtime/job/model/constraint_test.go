@@ -11,7 +11,7 @@ func TestValidateConstraint(t *testing.T) {
 		return func(f *jobFixture) { f.group.Constraints = []*api.Constraint{api.NewConstraint(left, operand, right)} }
 	}
 	cases := []faultCase{
-		{"the default operator", constraint("${attr.x}", "", "y"), nil},
+		{"no operator in JSON", constraint("${attr.x}", "", "y"), wantSingleFault("Missing constraint operand")},
 		{"= without value", constraint("${attr.x}", "=", ""), wantSingleFault(`Operator "=" requires an RTarget`)},
 		{"< without value", constraint("${attr.x}", "<", ""), wantSingleFault(`Operator "<" requires an RTarget`)},
 		{"a malformed version", constraint("${attr.x}", "version", "abc"), wantSingleFault("Version constraint is invalid: malformed constraint: abc")},

@@ -25,13 +25,13 @@ func ValidateNamespace(n *api.Namespace) error {
 		return errors.New("capabilities: drivers and network modes are enabled for the whole node, not for a namespace")
 	}
 	if c := n.NodePoolConfiguration; c != nil && hasNonDefaultSettings(c.Default, api.NodePoolDefault, c.Allowed, c.Denied) {
-		return errors.New("node_pool_config: it is a feature of Nomad Enterprise")
+		return errors.New("invalid node pool configuration: Node Pools Governance is unlicensed.")
 	}
 	if c := n.VaultConfiguration; c != nil && hasNonDefaultSettings(c.Default, defaultClusterName, c.Allowed, c.Denied) {
-		return errors.New("vault: it is a feature of Nomad Enterprise")
+		return errors.New("invalid vault configuration: Multi-Cluster Vault is unlicensed.")
 	}
 	if c := n.ConsulConfiguration; c != nil && hasNonDefaultSettings(c.Default, defaultClusterName, c.Allowed, c.Denied) {
-		return errors.New("consul: it is a feature of Nomad Enterprise")
+		return errors.New("invalid consul configuration: Multi-Cluster Consul is unlicensed.")
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ func NewOversubscribingSchedulerConfig() *api.SchedulerConfiguration {
 }
 
 // ValidateSchedulerConfigChange returns an error naming the settings that next changes although they have no effect on a single
-// node. MemoryOversubscriptionEnabled and PreemptionConfig can change. The indexes are not compared.
+// node. The indexes are not compared.
 func ValidateSchedulerConfigChange(present, next *api.SchedulerConfiguration) error {
 	var refused []string
 	for _, s := range []struct {
@@ -31,8 +31,6 @@ func ValidateSchedulerConfigChange(present, next *api.SchedulerConfiguration) er
 		before, now any
 	}{
 		{"SchedulerAlgorithm", present.SchedulerAlgorithm, next.SchedulerAlgorithm},
-		{"RejectJobRegistration", present.RejectJobRegistration, next.RejectJobRegistration},
-		{"PauseEvalBroker", present.PauseEvalBroker, next.PauseEvalBroker},
 		{"NodeLimitForFeasibilityChecks", present.NodeLimitForFeasibilityChecks, next.NodeLimitForFeasibilityChecks},
 	} {
 		if s.before != s.now {
@@ -42,5 +40,5 @@ func ValidateSchedulerConfigChange(present, next *api.SchedulerConfiguration) er
 	if len(refused) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s: a single node has one way to place allocations; only MemoryOversubscriptionEnabled and PreemptionConfig can change", strings.Join(refused, "; "))
+	return fmt.Errorf("%s: a single node has one way to place allocations; leave this setting as it is", strings.Join(refused, "; "))
 }

@@ -17,12 +17,14 @@ func TestSchedulerConfigChangeNamesRefusedSettings(t *testing.T) {
 		"preemption": {func(c *api.SchedulerConfiguration) {
 			c.PreemptionConfig = api.PreemptionConfig{BatchSchedulerEnabled: true}
 		}, ""},
-		"other indexes":                  {func(c *api.SchedulerConfiguration) { c.CreateIndex, c.ModifyIndex = 3, 4 }, ""},
-		"algorithm":                      {func(c *api.SchedulerConfiguration) { c.SchedulerAlgorithm = "spread" }, "SchedulerAlgorithm is binpack and cannot become spread: "},
-		"rejected jobs":                  {func(c *api.SchedulerConfiguration) { c.RejectJobRegistration = true }, "RejectJobRegistration is false and cannot become true: "},
-		"paused broker":                  {func(c *api.SchedulerConfiguration) { c.PauseEvalBroker = true }, "PauseEvalBroker is false "},
-		"node limit":                     {func(c *api.SchedulerConfiguration) { c.NodeLimitForFeasibilityChecks = 7 }, "NodeLimitForFeasibilityChecks is 0 and cannot become 7: "},
-		"two settings are named at once": {func(c *api.SchedulerConfiguration) { c.SchedulerAlgorithm, c.PauseEvalBroker = "spread", true }, "SchedulerAlgorithm is binpack and cannot become spread; PauseEvalBroker is false "},
+		"other indexes": {func(c *api.SchedulerConfiguration) { c.CreateIndex, c.ModifyIndex = 3, 4 }, ""},
+		"algorithm":     {func(c *api.SchedulerConfiguration) { c.SchedulerAlgorithm = "spread" }, "SchedulerAlgorithm is binpack and cannot become spread: "},
+		"rejected jobs": {func(c *api.SchedulerConfiguration) { c.RejectJobRegistration = true }, ""},
+		"paused broker": {func(c *api.SchedulerConfiguration) { c.PauseEvalBroker = true }, ""},
+		"node limit":    {func(c *api.SchedulerConfiguration) { c.NodeLimitForFeasibilityChecks = 7 }, "NodeLimitForFeasibilityChecks is 0 and cannot become 7: "},
+		"two settings are named at once": {func(c *api.SchedulerConfiguration) {
+			c.SchedulerAlgorithm, c.NodeLimitForFeasibilityChecks = "spread", 7
+		}, "SchedulerAlgorithm is binpack and cannot become spread; NodeLimitForFeasibilityChecks is 0 and cannot become 7: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			next := NewDefaultSchedulerConfig()

@@ -240,6 +240,9 @@ func checkService(r *faultReport, s *api.Service) {
 			for _, fault := range consulServiceCheckFaults(c) {
 				r.atPath("check", positionText(i)).addFault("Check %s invalid: %s", c.Name, fault)
 			}
+			if c.Expose && (s.Connect == nil || s.Connect.SidecarService == nil) {
+				r.atPath("check", positionText(i)).addFault("check %q of service %q sets expose, which requires the sidecar_service of a connect block: remove expose", c.Name, s.Name)
+			}
 		}
 	default:
 		r.addFault(`Service provider must be "consul", or "nomad"; not %q`, s.Provider)

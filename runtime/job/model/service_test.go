@@ -134,6 +134,7 @@ func TestValidateCheck(t *testing.T) {
 		{"ignore_warnings", restart(func(c *api.CheckRestart) { c.IgnoreWarnings = true }), wantSingleFault("ignore_warnings on check_restart only supported for Consul service checks")},
 		{"a script of consul without a task", consul(func(c *api.ServiceCheck) { c.Name, c.Type = "n", "script" }), wantSingleFault("Service [g]->a or Check n must specify task parameter")},
 		{"expose", group(func(c *api.ServiceCheck) { c.Expose = true }), wantSingleFault("expose" + onlyConsulText)},
+		{"expose without a sidecar", consul(func(c *api.ServiceCheck) { c.Name, c.Expose = "n", true }), wantSingleFault(`check "n" of service "a" sets expose, which requires the sidecar_service of a connect block: remove expose`)},
 		{"thresholds", group(func(c *api.ServiceCheck) {
 			c.SuccessBeforePassing, c.FailuresBeforeCritical, c.FailuresBeforeWarning = 1, 1, 1
 		}), []string{"success_before_passing" + onlyConsulText, "failures_before_critical" + onlyConsulText, "failures_before_warning" + onlyConsulText}},

@@ -156,6 +156,8 @@ func warnConsulServices(r *faultReport, job *api.Job) {
 				{"enable_tag_override", s.EnableTagOverride},
 				{"weights", s.Weights != nil},
 				{"tagged_addresses", len(s.TaggedAddresses) > 0},
+				{"kind", s.Kind != ""},
+				{"identity", s.Identity != nil},
 			})
 			for i, c := range s.Checks {
 				warnIgnoredFields(service.atPath("check", positionText(i)), "of a check has no effect without Consul", []ignoredField{

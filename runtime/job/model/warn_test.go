@@ -46,9 +46,10 @@ func TestWarnings(t *testing.T) {
 		}, wantSingleFault(`group "g" references task "t" in a service definition, but the task has no shutdown_delay set`)},
 		{"services of Consul", func(f *jobFixture) {
 			f.group.ShutdownDelay = new(time.Second)
-			f.group.Services = []*api.Service{{Name: "web", EnableTagOverride: true, Checks: []api.ServiceCheck{{TLSServerName: "x"}}}, {Name: "db"}, {Name: "web"}}
+			f.group.Services = []*api.Service{{Name: "web", EnableTagOverride: true, Kind: "x", Identity: &api.WorkloadIdentity{Audience: []string{"a"}}, Checks: []api.ServiceCheck{{TLSServerName: "x"}}}, {Name: "db"}, {Name: "web"}}
 		}, []string{
-			"enable_tag_override of a service has no effect without Consul", "tls_server_name of a check has no effect without Consul",
+			"enable_tag_override of a service has no effect without Consul", "kind of a service has no effect without Consul",
+			"identity of a service has no effect without Consul", "tls_server_name of a check has no effect without Consul",
 			`There is no Consul here: the node registers services "db", "web" of provider consul, which is the default, as with provider = "nomad"`,
 		}},
 		{"a service of a task without delay", func(f *jobFixture) { f.task.Services = []*api.Service{{Provider: "nomad"}} }, wantSingleFault(`task "t" in group "g" defines services, but has no shutdown_delay set`)},

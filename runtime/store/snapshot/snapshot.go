@@ -70,11 +70,11 @@ func Write(ctx context.Context, s *store.Store, o Options, w io.Writer) (*Meta, 
 		return nil, err
 	}
 	meta.Index, meta.HasKeys = index, keys != nil && !o.OmitKeys
-	description, err := json.MarshalIndent(meta, "", "  ")
+	description, err := meta.encode()
 	if err != nil {
 		return nil, err
 	}
-	files := []archivedFile{newArchivedText(metaFile, append(description, '\n')), {StateFile, io.NewSectionReader(state, 0, info.Size())}}
+	files := []archivedFile{newArchivedText(metaFile, description), {StateFile, io.NewSectionReader(state, 0, info.Size())}}
 	if meta.HasKeys {
 		text, err := keys.Encode()
 		if err != nil {
@@ -83,6 +83,12 @@ func Write(ctx context.Context, s *store.Store, o Options, w io.Writer) (*Meta, 
 		files = append(files, newArchivedText(KeyFile, text))
 	}
 	return meta, writeArchive(w, files, meta.Time)
+}
+
+// encode returns the text of the file meta.json.
+func (m *Meta) encode() ([]byte, error) {
+	text, err := json.MarshalIndent(m, "", "  ")
+	return append(text, '\n'), err
 }
 
 // archivedFile is a file in an archive.
@@ -196,6 +202,30 @@ func Unpack(r io.Reader, dir string) (*Meta, error) {
 	}
 	delete(sums, sumsFile)
 	return verify(sums, wantedSums, description)
+}
+
+// Redact verifies the archive in r and writes it without the keys for the variables to w. dir is an empty directory for the
+// unpacked files, which Redact does not remove. After an error, w may have a part of the archive.
+func Redact(r io.Reader, w io.Writer, dir string) error {
+	meta, err := Unpack(r, dir)
+	if err != nil {
+		return err
+	}
+	meta.HasKeys = false
+	state, err := os.Open(filepath.Join(dir, StateFile))
+	if err != nil {
+		return err
+	}
+	defer state.Close()
+	info, err := state.Stat()
+	if err != nil {
+		return err
+	}
+	description, err := meta.encode()
+	if err != nil {
+		return err
+	}
+	return writeArchive(w, []archivedFile{newArchivedText(metaFile, description), {StateFile, io.NewSectionReader(state, 0, info.Size())}}, meta.Time)
 }
 
 // limitedReader is like io.LimitedReader, but reading more than the limit is an error.

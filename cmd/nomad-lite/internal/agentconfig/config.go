@@ -262,6 +262,7 @@ func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.
 		DataDir:                       c.DataDir,
 		Node:                          c.Node,
 		AllowSetuidAndDevicesInAllocs: c.AllowSetuidAndDevicesInAllocs,
+		CgroupParent:                  c.CgroupParent,
 		AllocRunnerLimits:             limits,
 		TaskRules:                     rules,
 		EnvDenylist:                   c.EnvDenylist,

@@ -38,6 +38,8 @@ func WrapErrorWithAdvice(operation string, err error) error {
 	switch {
 	case strings.Contains(text, "Permission denied"):
 		text += "\nShow the token of the agent: export NOMAD_TOKEN=$(cat <data dir>/token)"
+	case strings.Contains(text, "disabled by the scheduler configuration"):
+		text += "\nEnable it: nomad-lite operator scheduler set-config -reject-job-registration=false"
 	case strings.Contains(text, " is in nonexistent namespace "):
 		text += "\nMake the namespace: nomad-lite namespace apply NAME"
 	case strings.Contains(text, "HTTP request to an HTTPS server"):

@@ -89,7 +89,7 @@ var vmSteps = []vmStep{
 	// The skipped tests only compute, or compress gigabytes: each takes minutes in an emulated machine.
 	{name: "agent", argv: []string{"/tests/agent.test", skipInVM("TestSimulation", "TestClusterSimulation", "TestHostileSnapshots")}, cgroup: vmRootCgroup},
 	{name: "cgroups", argv: []string{"/tests/cgroup.test"}, cgroup: vmRootCgroup},
-	{name: "reserved cores", argv: []string{"/tests/vm.test", `-test.run=^TestCommandLineScripts$/^(cores|driver_cgroup)$`}, cgroup: vmRootCgroup},
+	{name: "reserved cores", argv: []string{"/tests/vm.test", `-test.run=^TestCommandLineScripts$/^(cores|driver_cgroup|agent_cgroup_parent)$`}, cgroup: vmRootCgroup},
 	{name: "cgroups that are delegated", argv: []string{"/tests/cgroup.test"}, cgroup: vmDelegatedCgroup},
 	// This test runs in the virtual machine because a container, in which tests usually run, may be
 	// unable to lower an OOM score.
