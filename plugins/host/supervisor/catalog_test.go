@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 )
@@ -165,4 +168,27 @@ func TestDriversNotStarted(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// The log names a plugin that has moved, was removed or is new once, also if a catalog is set again while its process has tasks.
+func TestLogOfChangedCatalog(t *testing.T) {
+	var log bytes.Buffer
+	r := registry{ownerByKey: map[PluginKey]*managedPlugin{}, driverInfoByName: map[string]DriverInfo{}, logger: hclog.New(&hclog.LoggerOptions{Output: &log, DisableTime: true})}
+	set := func(entries ...catalog.Entry) string {
+		log.Reset()
+		r.replaceCatalogPlugins(newManagedPlugins(entries, nil))
+		return log.String()
+	}
+	at := func(name, dir string) catalog.Entry { return catalog.Entry{Name: name, Path: dir + "/" + name} }
+	set(at("a", "/old"), at("b", "/old"))
+	for _, m := range r.plugins {
+		m.loopRunning = true // its process has tasks
+	}
+	want := "[INFO]  plugin has moved: plugin=a from=/old/a to=/new/a\n[INFO]  plugin was removed from the configuration: plugin=b\n[INFO]  plugin is new: plugin=c\n"
+	if got := set(at("a", "/new"), at("c", "/new")); got != want {
+		t.Errorf("log\n%swant\n%s", got, want)
+	}
+	if got := set(at("a", "/new"), at("c", "/new")); got != "" {
+		t.Errorf("the same catalog again: log\n%s", got)
+	}
 }

@@ -444,15 +444,28 @@ func newManagedPlugins(entries []catalog.Entry, lastServedKey func(catalog.Entry
 // entry continues; a plugin whose entry is missing or has changed is removed.
 func (r *registry) replaceCatalogPlugins(catalogPlugins []*managedPlugin) {
 	before := slices.Clone(r.plugins)
+	moved := make(map[string]bool) // names of plugins whose file has another path
 	for _, m := range before {
 		var replacement *managedPlugin
 		if i := slices.IndexFunc(catalogPlugins, func(f *managedPlugin) bool { return f.entry.SameID(m.entry) }); i >= 0 {
 			replacement = catalogPlugins[i]
 			catalogPlugins = slices.Delete(catalogPlugins, i, i+1)
 		}
-		if m.mustStopWhenUnused || replacement == nil || !replacement.entry.Equal(m.entry) {
-			r.removeOrReplaceWhenUnused(m, replacement)
+		if !m.mustStopWhenUnused && replacement != nil && replacement.entry.Equal(m.entry) {
+			continue
 		}
+		sameName := slices.IndexFunc(catalogPlugins, func(f *managedPlugin) bool { return f.entry.Name == m.entry.Name })
+		switch {
+		case replacement != nil && m.replacement == nil:
+			r.logger.Info("plugin has changed", "plugin", m.entry.Name)
+		case replacement != nil || m.mustStopWhenUnused: // an earlier catalog has changed or removed the plugin
+		case sameName >= 0:
+			moved[m.entry.Name] = true
+			r.logger.Info("plugin has moved", "plugin", m.entry.Name, "from", m.entry.Path, "to", catalogPlugins[sameName].entry.Path)
+		default:
+			r.logger.Info("plugin was removed from the configuration", "plugin", m.entry.Name)
+		}
+		r.removeOrReplaceWhenUnused(m, replacement)
 	}
 	r.plugins = append(r.plugins, catalogPlugins...)
 	if len(before) == 0 {
@@ -460,7 +473,9 @@ func (r *registry) replaceCatalogPlugins(catalogPlugins []*managedPlugin) {
 	}
 	r.sortPlugins()
 	for _, m := range catalogPlugins {
-		r.logger.Info("plugin is new", "plugin", m.entry.Name)
+		if !moved[m.entry.Name] {
+			r.logger.Info("plugin is new", "plugin", m.entry.Name)
+		}
 	}
 }
 
@@ -485,12 +500,6 @@ func (r *registry) sortPlugins() {
 // removeOrReplaceWhenUnused makes plugin m stop as soon as no task needs its process. If replacement is not nil, it is
 // the changed version of m, and replaces m then.
 func (r *registry) removeOrReplaceWhenUnused(m, replacement *managedPlugin) {
-	switch {
-	case replacement == nil:
-		r.logger.Info("plugin was removed from the configuration", "plugin", m.entry.Name)
-	case m.replacement == nil:
-		r.logger.Info("plugin has changed", "plugin", m.entry.Name)
-	}
 	m.mustStopWhenUnused, m.replacement = true, replacement
 	m.applyEvent(eventPluginRemoved)
 	if !m.loopRunning {
