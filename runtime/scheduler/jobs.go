@@ -85,9 +85,9 @@ func (s *Scheduler) RegisterAndEvaluateJob(ctx context.Context, job *api.Job, o 
 		}
 		next := withPreservedCountsAndResources(job, old, o)
 		// The caller has not validated the job together with the preserved counts and resources. Its namespace may have
-		// been deleted since the caller validated it.
-		missingNamespace := *job.Namespace != api.DefaultNamespace && c.tx.Namespace(nil, *job.Namespace) == nil
-		if next != job || missingNamespace {
+		// been deleted, or have got other capabilities, since the caller validated it.
+		namespace := c.tx.Namespace(nil, *job.Namespace)
+		if next != job || namespace == nil && *job.Namespace != api.DefaultNamespace || namespace != nil && namespace.Capabilities != nil {
 			if err := validateJob(next, c.scheduler.limits.jobs, c.tx.Reader); err != nil {
 				return err
 			}
@@ -117,7 +117,7 @@ func checkEvalPriority(priority int) error {
 // validateJob validates a canonical job. It does not call model.Canonicalize, which would write to parts shared with a stored
 // job that other goroutines read.
 func validateJob(job *api.Job, limits model.JobLimits, state store.Reader) error {
-	return model.Validate(job, limits, namespaceNames(state)...)
+	return model.Validate(job, limits, state.Namespaces(nil, "")...)
 }
 
 // checkEnforcedModifyIndex checks the option EnforceIndex against old, the stored job or nil.

@@ -22,14 +22,6 @@ type Store interface {
 	CheckDiskSpaceForNewObjects() error // returns an error if the disk with the state file is almost full, see [store.Store.CheckDiskSpaceForNewObjects]
 }
 
-// namespaceNames returns the names of the stored namespaces. The default namespace may be missing.
-func namespaceNames(state store.Reader) (names []string) {
-	for _, n := range state.Namespaces(nil, "") {
-		names = append(names, n.Name)
-	}
-	return names
-}
-
 // lastPeriodicLaunchTime returns a periodic job's latest launch time, or zero.
 func lastPeriodicLaunchTime(state store.Reader, key JobKey) time.Time {
 	if launch := state.PeriodicLaunch(nil, key.Namespace, key.ID); launch != nil {

@@ -132,6 +132,11 @@ func (s *Scheduler) RevertToVersion(ctx context.Context, key JobKey, version uin
 		}
 		job, again := current, *old
 		again.Stop = new(false)
+		if namespace := c.tx.Namespace(nil, key.Namespace); namespace != nil && namespace.Capabilities != nil {
+			if err := validateJob(&again, c.scheduler.limits.jobs, c.tx.Reader); err != nil {
+				return err
+			}
+		}
 		if !model.SameSpec(&again, current) {
 			job = jobVersions{c}.putOldVersionAsNewest(old, current)
 		}

@@ -118,9 +118,9 @@ func showNamespace(ctx context.Context, o options, nameOrPrefix string, asJSON b
 		{"Name", n.Name},
 		{"Description", n.Description},
 		{"Quota", n.Quota},
-		{"Enabled Drivers", strings.Join(capabilities.EnabledTaskDrivers, ",")},
+		{"Enabled Drivers", cmp.Or(strings.Join(capabilities.EnabledTaskDrivers, ","), "*")},
 		{"Disabled Drivers", strings.Join(capabilities.DisabledTaskDrivers, ",")},
-		{"Enabled Network Modes", strings.Join(capabilities.EnabledNetworkModes, ",")},
+		{"Enabled Network Modes", cmp.Or(strings.Join(capabilities.EnabledNetworkModes, ","), "*")},
 		{"Disabled Network Modes", strings.Join(capabilities.DisabledNetworkModes, ",")},
 	})
 	if len(n.Meta) > 0 {
@@ -263,6 +263,17 @@ type namespaceSpec struct {
 		EnabledNetworkModes  []string `hcl:"enabled_network_modes,optional"`
 		DisabledNetworkModes []string `hcl:"disabled_network_modes,optional"`
 	} `hcl:"capabilities,block"`
+	// An agent refuses the next three blocks, and the servers of a cluster need a licence for them.
+	NodePoolConfig *poolOrClusterSpec `hcl:"node_pool_config,block"`
+	Vault          *poolOrClusterSpec `hcl:"vault,block"`
+	Consul         *poolOrClusterSpec `hcl:"consul,block"`
+}
+
+// poolOrClusterSpec is a block about node pools, or about clusters of Vault or Consul.
+type poolOrClusterSpec struct {
+	Default string   `hcl:"default,optional"`
+	Allowed []string `hcl:"allowed,optional"`
+	Denied  []string `hcl:"denied,optional"`
 }
 
 func (s namespaceSpec) toNamespace() api.Namespace {
@@ -278,6 +289,9 @@ func (s namespaceSpec) toNamespace() api.Namespace {
 			DisabledNetworkModes: c.DisabledNetworkModes,
 		}
 	}
+	n.NodePoolConfiguration = (*api.NamespaceNodePoolConfiguration)(s.NodePoolConfig)
+	n.VaultConfiguration = (*api.NamespaceVaultConfiguration)(s.Vault)
+	n.ConsulConfiguration = (*api.NamespaceConsulConfiguration)(s.Consul)
 	return n
 }
 

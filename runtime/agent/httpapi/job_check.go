@@ -100,7 +100,7 @@ func (c *jobChecker) checkAdmission(ctx context.Context, job *api.Job) (admissio
 // node are unknown facts, because both can change before the job is placed.
 func (c *jobChecker) newAdmissionNode(jobNamespace string) admission.Node {
 	state := c.store.Snapshot()
-	node := admission.Node{Region: c.region, Namespaces: []string{}, ConfigSchemaByDriver: make(map[string]admission.DriverConfigSchema), CapabilitiesByDriver: make(map[string]*driver.Capabilities), SchedulerConfig: state.SchedulerConfig(nil), JobLimits: c.limits}
+	node := admission.Node{Region: c.region, Namespaces: []*api.Namespace{}, ConfigSchemaByDriver: make(map[string]admission.DriverConfigSchema), CapabilitiesByDriver: make(map[string]*driver.Capabilities), SchedulerConfig: state.SchedulerConfig(nil), JobLimits: c.limits}
 	node.VariableExists = func(path string) bool { return state.Variable(nil, jobNamespace, path) != nil }
 	node.HasCSIVolume = func(source string) bool {
 		return slices.ContainsFunc(state.Nodes(nil, ""), func(n *api.Node) bool {
@@ -108,9 +108,7 @@ func (c *jobChecker) newAdmissionNode(jobNamespace string) admission.Node {
 			return f.HasCSIVolume(source)
 		})
 	}
-	for _, n := range state.Namespaces(nil, "") {
-		node.Namespaces = append(node.Namespaces, n.Name)
-	}
+	node.Namespaces = append(node.Namespaces, state.Namespaces(nil, "")...)
 	return node
 }
 

@@ -633,3 +633,42 @@ func TestEvaluationsAreDeletedWhilePaused(t *testing.T) {
 		t.Errorf("%d evaluations are left, %v", len(left), err)
 	}
 }
+
+// What a namespace does not permit is refused, in Nomad's words, also by a revert to a version from before.
+func TestNamespaceIsAFence(t *testing.T) {
+	t.Parallel()
+	b := newClientFixture(t, nil)
+	set := func(c *api.NamespaceCapabilities) {
+		t.Helper()
+		if _, err := b.Namespaces().Register(&api.Namespace{Name: "fence", Capabilities: c}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	inFence := func(version string) *api.Job {
+		return newJob("web", "service", "app", withEnv(version), func(j *api.Job) { j.Namespace = new("fence") })
+	}
+	w := &api.WriteOptions{Namespace: "fence"}
+	set(nil)
+	for _, version := range []string{"1", "2"} {
+		if _, _, err := b.Jobs().Register(inFence(version), w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(&api.NamespaceCapabilities{EnabledTaskDrivers: []string{"exec"}})
+	const want = "1 error occurred:\n\t* used task driver \"mock\" is not allowed in namespace \"fence\"\n\n"
+	_, _, registerErr := b.Jobs().Register(inFence("3"), w)
+	_, _, planErr := b.Jobs().Plan(inFence("3"), false, w)
+	_, _, revertErr := b.Jobs().Revert("web", 0, nil, w, "", "")
+	for name, err := range map[string]error{"register": registerErr, "plan": planErr, "revert": revertErr} {
+		if err == nil || !strings.Contains(err.Error(), "500") || !strings.Contains(err.Error(), strings.TrimSpace(want)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if r, _, err := b.Jobs().Validate(inFence("3"), w); err != nil || r.Error != want {
+		t.Errorf("validate: %+v, %v", r, err)
+	}
+	set(&api.NamespaceCapabilities{EnabledTaskDrivers: []string{"mock"}})
+	if _, _, err := b.Jobs().Revert("web", 0, nil, w, "", ""); err != nil {
+		t.Errorf("revert: %v", err)
+	}
+}

@@ -144,7 +144,6 @@ func TestNamespaces(t *testing.T) {
 		{"a node pool", "PUT", "/v1/namespace", `{"Name":"y","NodePoolConfiguration":{"Default":"gpu"}}`, 400, "…invalid node pool configuration: Node Pools Governance is unlicensed."},
 		{"clusters", "PUT", "/v1/namespace", `{"Name":"y","VaultConfiguration":{"Denied":["x"]}}`, 400, "…invalid vault configuration: Multi-Cluster Vault is unlicensed."},
 		{"what is so anyhow", "PUT", "/v1/namespace", `{"Name":"prod","Meta":{"k":"v"},"NodePoolConfiguration":{"Default":"default"},"ConsulConfiguration":{"Default":"default"}}`, 200, ""},
-		{"capabilities", "PUT", "/v1/namespace", `{"Name":"y","Capabilities":{"DisabledTaskDrivers":["exec"]}}`, 400, "…capabilities"},
 	})
 	if all := decodeReply[[]api.Namespace](t, f.send("GET", "/v1/namespaces", nil)); len(all) != 2 || all[0].Name != "default" || all[1].Name != "prod" {
 		t.Errorf("%+v", all)

@@ -15,9 +15,9 @@ import (
 
 // Node has the node facts that decide whether it can run a job. A nil field is unknown: Check then refuses nothing because of it.
 type Node struct {
-	Region      string   // empty means the region "global"
-	Namespaces  []string // the namespaces besides the default one; nil means every valid name exists
-	DriverNames []string // the driver names
+	Region      string           // empty means the region "global"
+	Namespaces  []*api.Namespace // the namespaces besides the default one; nil means every valid name exists
+	DriverNames []string         // the driver names
 	// ConfigSchemaByDriver maps driver names to config block schemas. Check does not check other drivers' config blocks.
 	ConfigSchemaByDriver map[string]DriverConfigSchema
 	// CapabilitiesByDriver maps driver names to capabilities. Other drivers have unknown capabilities.
@@ -155,7 +155,7 @@ func validateJob(job *api.Job, node Node) (fault error, malformedRequest bool) {
 	}
 	namespaces := node.Namespaces
 	if namespaces == nil && model.ValidateNamespaceName(*job.Namespace) == nil {
-		namespaces = []string{*job.Namespace}
+		namespaces = []*api.Namespace{{Name: *job.Namespace}}
 	}
 	return model.Validate(job, node.JobLimits, namespaces...), false
 }

@@ -203,9 +203,9 @@ func TestNamespaces(t *testing.T) {
 	const missing = `job "j" is in nonexistent namespace "prod"`
 	job := newJob(func(f *jobFixture) { f.job.Namespace = new("prod") })
 	for _, c := range []struct {
-		namespaces []string
+		namespaces []*api.Namespace
 		want       bool // the job is valid
-	}{{nil, true}, {[]string{}, false}, {[]string{"prod"}, true}} {
+	}{{nil, true}, {[]*api.Namespace{}, false}, {[]*api.Namespace{{Name: "prod"}}, true}} {
 		answer := Check(t.Context(), job, Node{Namespaces: c.namespaces}, CheckOptions{})
 		if valid := answer.ValidationErr == nil; valid != c.want || !valid && !strings.Contains(answer.ValidationErr.Error(), missing) {
 			t.Errorf("namespaces %#v: %v", c.namespaces, answer.ValidationErr)

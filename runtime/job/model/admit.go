@@ -12,7 +12,7 @@ import (
 )
 
 // checkServerAdmission reports errors a server without Vault, Consul and a licence returns before it validates the job.
-func checkServerAdmission(r *faultReport, job *api.Job, limits JobLimits, existingNamespaces []string) {
+func checkServerAdmission(r *faultReport, job *api.Job, limits JobLimits, existingNamespaces []*api.Namespace) {
 	for _, g := range job.TaskGroups {
 		checkConnectSidecarNetwork(r.atPath("group", pointer.Value(g.Name)), g)
 	}
@@ -24,8 +24,11 @@ func checkServerAdmission(r *faultReport, job *api.Job, limits JobLimits, existi
 			rejectNonDefaultConsulCluster(at.atPath("task", t.Name), t.Consul, t.Services)
 		}
 	}
-	if ns := pointer.Value(job.Namespace); ns != api.DefaultNamespace && !slices.Contains(existingNamespaces, ns) {
-		r.atPath("namespace").addFault("job %q is in nonexistent namespace %q", pointer.Value(job.ID), ns)
+	name := pointer.Value(job.Namespace)
+	if i := slices.IndexFunc(existingNamespaces, func(n *api.Namespace) bool { return n.Name == name }); i >= 0 {
+		checkNamespaceCapabilities(r, job, existingNamespaces[i])
+	} else if name != api.DefaultNamespace {
+		r.atPath("namespace").addFault("job %q is in nonexistent namespace %q", pointer.Value(job.ID), name)
 	}
 	if pool := pointer.Value(job.NodePool); pool != api.NodePoolDefault && pool != api.NodePoolAll {
 		r.atPath("node_pool").addFault("job %q is in nonexistent node pool %q", pointer.Value(job.ID), pool).hint = func() string {

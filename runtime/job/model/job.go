@@ -15,9 +15,9 @@ const maxUIDescription = 1000
 var jobTypes = []string{api.JobTypeService, api.JobTypeBatch, api.JobTypeSystem, api.JobTypeSysbatch}
 
 // Validate checks a canonical job. It returns nil, or all errors as one error with a text nested as in Nomad. LeafFaults returns
-// the result's single errors. existingNamespaces are the namespaces besides the default one. Package admission checks whether
-// this build can run the job.
-func Validate(job *api.Job, limits JobLimits, existingNamespaces ...string) error {
+// the result's single errors. existingNamespaces are the namespaces; the default one may be missing. Package admission checks
+// whether this build can run the job.
+func Validate(job *api.Job, limits JobLimits, existingNamespaces ...*api.Namespace) error {
 	if job == nil {
 		return &JobFault{Text: "Job must be specified"}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
@@ -20,7 +21,7 @@ func (fi *File) CanonicalizeAndCheckAdmission(ctx context.Context, node admissio
 
 // faultsFoundByAnyAgent returns the errors that an agent with only the default namespace can find in the canonical job.
 func (fi *File) faultsFoundByAnyAgent() []*model.JobFault {
-	return model.LeafFaults(admission.ValidationError(fi.Job, admission.Node{Namespaces: []string{}}))
+	return model.LeafFaults(admission.ValidationError(fi.Job, admission.Node{Namespaces: []*api.Namespace{}}))
 }
 
 // refusalHeading is printed above refusals, by commands and in an agent's errors.
