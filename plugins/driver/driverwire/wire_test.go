@@ -871,3 +871,23 @@ func TestUnknownMeasuredFieldIsAnError(t *testing.T) {
 		})
 	}
 }
+
+// The environment that the client encodes itself is the one that protobuf encodes.
+func TestEncodedEnvIsThatOfProtobuf(t *testing.T) {
+	for _, env := range []map[string]string{nil, {}, {"": ""}, {"A": ""}, {"A": "1", "B": strings.Repeat("x", 300), "ü": "é"}} {
+		want := &driverpb.TaskConfig{Id: "id", Env: env, DeviceEnv: map[string]string{"D": "1"}}
+		task := proto.CloneOf(want)
+		encodeEnv(task)
+		wire, err := proto.Marshal(task)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := new(driverpb.TaskConfig)
+		if err := proto.Unmarshal(wire, got); err != nil {
+			t.Fatal(err)
+		}
+		if size := proto.Size(want); !proto.Equal(got, want) || len(wire) != size || len(task.Env) > 0 {
+			t.Errorf("%v: %v in %d bytes, want %v in %d", env, got, len(wire), want, size)
+		}
+	}
+}
