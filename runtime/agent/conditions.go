@@ -131,6 +131,8 @@ func (c *conditionFacts) addPlugins(f *conditions.Facts) {
 // addStateFacts adds the facts in the state: about the node, its tasks and the unknown allocations.
 func (c *conditionFacts) addStateFacts(f *conditions.Facts) {
 	s := c.store.Snapshot()
+	config := s.SchedulerConfig(nil)
+	f.EvaluationsPaused, f.JobsRejected = config.PauseEvalBroker, config.RejectJobRegistration
 	node := s.Node(nil, c.nodeID)
 	if node == nil {
 		f.NodeNotReady = true

@@ -59,6 +59,7 @@ func factsByCase() map[string]Facts {
 		"certificate not valid yet":           {Certificates: certificate(time.Second, day)},
 		"certificate near its end":            {Certificates: certificate(-69*day, 20*day)},
 		"short certificate in its last third": {Certificates: certificate(-17*time.Hour, 7*time.Hour)},
+		"scheduler paused":                    {EvaluationsPaused: true, JobsRejected: true},
 		"short certificate":                   {Certificates: certificate(-15*time.Hour, 9*time.Hour)},
 	}
 }

@@ -41,6 +41,8 @@ type Facts struct {
 	Certificates []Certificate // the agent's certificates
 
 	UnknownAllocs []UnknownAlloc
+
+	EvaluationsPaused, JobsRejected bool // settings of the scheduler configuration
 }
 
 // UnknownAlloc is an allocation with running tasks but without a record in the state.

@@ -38,6 +38,8 @@ var kinds = [...]struct {
 	{"DriverUnhealthy", Warning, Client, findDriverUnhealthy},
 	{"UnknownTasks", Warning, Client, findUnknownTasks}, // settled before the jobs are registered again
 	{"RecordsDamaged", Warning, Server, findRecordsDamaged},
+	{"EvaluationsPaused", Warning, Server, findEvaluationsPaused},
+	{"JobsRejected", Warning, Server, findJobsRejected},
 	{"KeeperReplaced", Warning, Client, findKeeperReplaced},
 	{"MemoryLow", Warning, Client, findMemoryLow},
 	{"CertificateExpiring", Warning, Server, findCertificateExpiring},
@@ -276,6 +278,28 @@ func findRecordsDamaged(f Facts) []finding {
 		found.commands = append(found.commands, fmt.Sprintf("mv %s ~/", strings.Join(files, " ")))
 	}
 	return []finding{found}
+}
+
+func findEvaluationsPaused(f Facts) []finding {
+	if !f.EvaluationsPaused {
+		return nil
+	}
+	return []finding{{
+		summary:  "The processing of evaluations is paused: registered jobs wait, and stopped ones continue. Tasks that exit restart as before",
+		remedy:   "End the pause when its reason is gone: what has waited is then done at once",
+		commands: []string{"nomad-lite operator scheduler set-config -pause-eval-broker=false"},
+	}}
+}
+
+func findJobsRejected(f Facts) []finding {
+	if !f.JobsRejected {
+		return nil
+	}
+	return []finding{{
+		summary:  "The scheduler configuration rejects each job that is registered, dispatched, scaled or reverted",
+		remedy:   "Accept jobs again when the reason is gone",
+		commands: []string{"nomad-lite operator scheduler set-config -reject-job-registration=false"},
+	}}
 }
 
 func findKeeperReplaced(f Facts) []finding {
