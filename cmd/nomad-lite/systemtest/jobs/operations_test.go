@@ -74,7 +74,7 @@ func TestOperationsPerStart(t *testing.T) {
 	}{
 		{name: "raw_exec", group: newGroup(), fixedMounts: 2, v1Cgroup: 12, maxSync: 6},
 		{name: "exec", group: newGroup(systemtest.WithExecDriver), fixedMounts: 26, v1Cgroup: 12, maxSync: 6},
-		{name: "exec-bridge", group: inBridge, fixedMounts: 29, netlink: 25, v1Cgroup: 12, maxSync: 12},
+		{name: "exec-bridge", group: inBridge, fixedMounts: 29, netlink: 18, v1Cgroup: 12, maxSync: 12},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a := systemtest.StartTestAgent(t, false, operationsConfig)
