@@ -22,7 +22,7 @@ var floors = [][]string{
 	{"plugins/host"},
 	{"sdk"},
 	{"builtin"},
-	{"runtime/core/lifecycle", "runtime/job/health"},
+	{"runtime/core/lifecycle", "runtime/job/health", "runtime/acl"},
 	{"runtime/core/restart"},
 	{"runtime/job"},
 	{"runtime/core/record"},

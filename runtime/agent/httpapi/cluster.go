@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/internal/agentproof"
-	"github.com/nomad-lite/nomad-lite/runtime/cluster/access"
+	"github.com/nomad-lite/nomad-lite/runtime/acl"
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 )
 
@@ -36,7 +36,7 @@ type Cluster struct {
 
 // clusterRights checks what the owner of a token of the cluster may do. access.Checker implements it.
 type clusterRights interface {
-	Namespace(ctx context.Context, token, namespace string, capabilities ...string) error
+	Namespace(ctx context.Context, token, namespace string, capabilities ...acl.Capability) error
 	Node(ctx context.Context, token string, write bool) error
 	Agent(ctx context.Context, token string, write bool) error
 }
@@ -60,55 +60,55 @@ const (
 
 // nodeRoute is a route that a node of a cluster answers itself.
 type nodeRoute struct {
-	get, write   nodeRight // for GET, and for other methods
-	capabilities string    // separated by spaces, of which a token needs one; for allocRight and jobRight
+	get, write   nodeRight        // for GET, and for other methods
+	capabilities []acl.Capability // a token needs one of them; for allocRight and jobRight
 }
 
 // nodeRoutes are the routes, by pattern, that a node of a cluster answers itself, unless their parameters name another node, a
 // server, or an allocation that this node does not have.
 var nodeRoutes = map[string]nodeRoute{
-	"/v1/allocation/{id}/timeline":       {allocRight, operatorRight, "read-job"},
-	"/v1/allocation/{id}/transitions":    {allocRight, operatorRight, "read-job"},
-	"/v1/client/transitions":             {nodeRightRead, operatorRight, ""},
-	"/v1/client/allocation/{id}/checks":  {allocRight, operatorRight, "read-job"},
-	execPattern:                          {allocRight, operatorRight, "alloc-exec"},
-	"/v1/client/allocation/{id}/gc":      {allocRight, allocRight, "submit-job"},
-	"/v1/client/allocation/{id}/pause":   {allocRight, allocRight, "alloc-lifecycle"},
-	"/v1/client/allocation/{id}/restart": {operatorRight, allocRight, "alloc-lifecycle"},
-	"/v1/client/allocation/{id}/signal":  {operatorRight, allocRight, "alloc-lifecycle"},
-	snapshotPattern:                      {noRight, operatorRight, ""},
-	"/v1/client/allocation/{id}/stats":   {allocRight, operatorRight, "read-job"},
-	"/v1/client/allocation/{id}/history": {allocRight, operatorRight, "read-job"},
-	"/v1/client/history":                 {nodeRightRead, operatorRight, ""},
-	"/v1/client/fs/ls/{id}":              {allocRight, operatorRight, "read-fs"},
-	"/v1/client/fs/stat/{id}":            {allocRight, operatorRight, "read-fs"},
-	"/v1/client/fs/cat/{id}":             {allocRight, operatorRight, "read-fs"},
-	"/v1/client/fs/readat/{id}":          {allocRight, operatorRight, "read-fs"},
-	"/v1/client/fs/stream/{id}":          {allocRight, operatorRight, "read-fs"},
-	"/v1/client/fs/logs/{id}":            {allocRight, operatorRight, "read-logs read-fs"},
-	jobLogsPattern:                       {jobRight, operatorRight, "read-logs read-fs"}, // the output of the tasks on this node
-	"/v1/client/gc":                      {nodeRightWrite, nodeRightWrite, ""},
-	"/v1/client/stats":                   {nodeRightRead, operatorRight, ""},
-	"/v1/client/metadata":                {nodeRightRead, nodeRightWrite, ""},
-	"/v1/agent/health":                   {noRight, operatorRight, ""},
-	"/v1/agent/host":                     {agentRightRead, operatorRight, ""},
-	"/v1/agent/monitor":                  {agentRightRead, operatorRight, ""},
-	"/v1/agent/monitor/export":           {agentRightRead, operatorRight, ""},
-	"/v1/agent/pprof/{id}":               {agentRightWrite, operatorRight, ""},
-	agentproof.Path:                      {noRight, operatorRight, ""},
-	"/v1/agent/conditions":               {agentRightRead, operatorRight, ""},
-	"/v1/agent/plugins":                  {agentRightRead, operatorRight, ""},
-	"/v1/agent/plugins/{id}/restart":     {operatorRight, agentRightWrite, ""},
-	"/v1/agent/reload":                   {operatorRight, agentRightWrite, ""},
-	"/v1/agent/self":                     {agentRightRead, operatorRight, ""},
-	"/v1/agent/servers":                  {agentRightRead, agentRightWrite, ""},
-	loginPath:                            {noRight, noRight, ""},
-	loginPath + "/secret":                {operatorRight, operatorRight, ""},
-	"/v1/metrics":                        {agentRightRead, operatorRight, ""},
-	"/v1/openapi.json":                   {noRight, operatorRight, ""},
-	"/":                                  {noRight, operatorRight, ""},
-	"/ui/":                               {noRight, operatorRight, ""},
-	"/ui/{id...}":                        {noRight, operatorRight, ""},
+	"/v1/allocation/{id}/timeline":       {allocRight, operatorRight, []acl.Capability{acl.ReadJob}},
+	"/v1/allocation/{id}/transitions":    {allocRight, operatorRight, []acl.Capability{acl.ReadJob}},
+	"/v1/client/transitions":             {nodeRightRead, operatorRight, nil},
+	"/v1/client/allocation/{id}/checks":  {allocRight, operatorRight, []acl.Capability{acl.ReadJob}},
+	execPattern:                          {allocRight, operatorRight, []acl.Capability{acl.AllocExec}},
+	"/v1/client/allocation/{id}/gc":      {allocRight, allocRight, []acl.Capability{acl.SubmitJob}},
+	"/v1/client/allocation/{id}/pause":   {allocRight, allocRight, []acl.Capability{acl.AllocLifecycle}},
+	"/v1/client/allocation/{id}/restart": {operatorRight, allocRight, []acl.Capability{acl.AllocLifecycle}},
+	"/v1/client/allocation/{id}/signal":  {operatorRight, allocRight, []acl.Capability{acl.AllocLifecycle}},
+	snapshotPattern:                      {noRight, operatorRight, nil},
+	"/v1/client/allocation/{id}/stats":   {allocRight, operatorRight, []acl.Capability{acl.ReadJob}},
+	"/v1/client/allocation/{id}/history": {allocRight, operatorRight, []acl.Capability{acl.ReadJob}},
+	"/v1/client/history":                 {nodeRightRead, operatorRight, nil},
+	"/v1/client/fs/ls/{id}":              {allocRight, operatorRight, []acl.Capability{acl.ReadFS}},
+	"/v1/client/fs/stat/{id}":            {allocRight, operatorRight, []acl.Capability{acl.ReadFS}},
+	"/v1/client/fs/cat/{id}":             {allocRight, operatorRight, []acl.Capability{acl.ReadFS}},
+	"/v1/client/fs/readat/{id}":          {allocRight, operatorRight, []acl.Capability{acl.ReadFS}},
+	"/v1/client/fs/stream/{id}":          {allocRight, operatorRight, []acl.Capability{acl.ReadFS}},
+	"/v1/client/fs/logs/{id}":            {allocRight, operatorRight, []acl.Capability{acl.ReadLogs, acl.ReadFS}},
+	jobLogsPattern:                       {jobRight, operatorRight, []acl.Capability{acl.ReadLogs, acl.ReadFS}}, // the output of the tasks on this node
+	"/v1/client/gc":                      {nodeRightWrite, nodeRightWrite, nil},
+	"/v1/client/stats":                   {nodeRightRead, operatorRight, nil},
+	"/v1/client/metadata":                {nodeRightRead, nodeRightWrite, nil},
+	"/v1/agent/health":                   {noRight, operatorRight, nil},
+	"/v1/agent/host":                     {agentRightRead, operatorRight, nil},
+	"/v1/agent/monitor":                  {agentRightRead, operatorRight, nil},
+	"/v1/agent/monitor/export":           {agentRightRead, operatorRight, nil},
+	"/v1/agent/pprof/{id}":               {agentRightWrite, operatorRight, nil},
+	agentproof.Path:                      {noRight, operatorRight, nil},
+	"/v1/agent/conditions":               {agentRightRead, operatorRight, nil},
+	"/v1/agent/plugins":                  {agentRightRead, operatorRight, nil},
+	"/v1/agent/plugins/{id}/restart":     {operatorRight, agentRightWrite, nil},
+	"/v1/agent/reload":                   {operatorRight, agentRightWrite, nil},
+	"/v1/agent/self":                     {agentRightRead, operatorRight, nil},
+	"/v1/agent/servers":                  {agentRightRead, agentRightWrite, nil},
+	loginPath:                            {noRight, noRight, nil},
+	loginPath + "/secret":                {operatorRight, operatorRight, nil},
+	"/v1/metrics":                        {agentRightRead, operatorRight, nil},
+	"/v1/openapi.json":                   {noRight, operatorRight, nil},
+	"/":                                  {noRight, operatorRight, nil},
+	"/ui/":                               {noRight, operatorRight, nil},
+	"/ui/{id...}":                        {noRight, operatorRight, nil},
 }
 
 // isForOtherNode reports whether a request to a route of the node names another node, a server, or an allocation that this
@@ -258,16 +258,16 @@ func (p *accessPolicy) checkClusterToken(r *request, pattern, token string) erro
 		if alloc := p.store.Snapshot().Allocation(nil, r.pathID); alloc != nil {
 			namespace = alloc.Namespace
 		}
-		err = rights.Namespace(r.Context(), token, namespace, strings.Fields(needed.capabilities)...)
+		err = rights.Namespace(r.Context(), token, namespace, needed.capabilities...)
 		if err == nil && pattern == execPattern && p.cluster.AllowExec != nil {
 			err = p.cluster.AllowExec(r.Context(), token, r.pathID, r.query.Get("task"))
 		}
 	case jobRight:
-		err = rights.Namespace(r.Context(), token, r.namespaceParam(), strings.Fields(needed.capabilities)...)
+		err = rights.Namespace(r.Context(), token, r.namespaceParam(), needed.capabilities...)
 	default:
 		err = errPermissionDenied
 	}
-	if errors.Is(err, access.ErrPermissionDenied) {
+	if errors.Is(err, acl.ErrPermissionDenied) {
 		return &statusError{http.StatusForbidden, err.Error()}
 	}
 	return err

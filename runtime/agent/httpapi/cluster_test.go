@@ -17,7 +17,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/runtime/cluster/access"
+	"github.com/nomad-lite/nomad-lite/runtime/acl"
 	"github.com/nomad-lite/nomad-lite/runtime/explain/conditions"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -191,11 +191,15 @@ func (f fakeRights) check(token, right string) error {
 	if slices.Contains(f[token], right) {
 		return nil
 	}
-	return fmt.Errorf("%w: %s", access.ErrPermissionDenied, right)
+	return fmt.Errorf("%w: %s", acl.ErrPermissionDenied, right)
 }
 
-func (f fakeRights) Namespace(_ context.Context, token, namespace string, capabilities ...string) error {
-	return f.check(token, namespace+" "+strings.Join(capabilities, " "))
+func (f fakeRights) Namespace(_ context.Context, token, namespace string, capabilities ...acl.Capability) error {
+	right := namespace
+	for _, c := range capabilities {
+		right += " " + string(c)
+	}
+	return f.check(token, right)
 }
 
 func (f fakeRights) Node(_ context.Context, token string, write bool) error {
@@ -211,7 +215,7 @@ func TestTokensOfClusterNeedTheRightOfEachRoute(t *testing.T) {
 	id := clusterAllocID
 	f.cluster.AllowExec = func(_ context.Context, token, allocID, task string) error {
 		if token == "exec" && allocID == id && task == "t" {
-			return fmt.Errorf("%w: alloc-node-exec", access.ErrPermissionDenied)
+			return fmt.Errorf("%w: alloc-node-exec", acl.ErrPermissionDenied)
 		}
 		return nil
 	}

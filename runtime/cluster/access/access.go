@@ -7,17 +7,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/runtime/acl"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 )
-
-// capabilityNodeExec permits commands in tasks with a driver that does not isolate the file system. The policy "write" does not
-// include it.
-const capabilityNodeExec = "alloc-node-exec"
-
-// ErrPermissionDenied means a token lacks a right. Servers recognise the text.
-//
-//lint:ignore ST1005 the text is Nomad's
-var ErrPermissionDenied = errors.New("Permission denied")
 
 // serverPool is the part of servers.Pool a Checker needs.
 type serverPool interface {
@@ -40,64 +32,80 @@ func New(pool serverPool, region string) *Checker { return &Checker{pool: pool, 
 
 // AllocNodeExec returns nil if token's owner has the capability alloc-node-exec in a namespace. Otherwise it is like Namespace.
 func (c *Checker) AllocNodeExec(ctx context.Context, token, namespace string) error {
-	return c.Namespace(ctx, token, namespace, capabilityNodeExec)
+	return c.Namespace(ctx, token, namespace, acl.AllocNodeExec)
 }
 
 // Namespace returns nil if token's owner has one of the capabilities in a namespace. An empty token belongs to anonymous users.
-// The error wraps ErrPermissionDenied, also if the token's policies cannot be read. It blocks while it asks the servers; answers
+// The error wraps acl.ErrPermissionDenied, also if the token's policies cannot be read. It blocks while it asks the servers; answers
 // younger than 30 seconds are used without asking, and older ones if the servers cannot answer.
-func (c *Checker) Namespace(ctx context.Context, token, namespace string, capabilities ...string) error {
-	return c.check(ctx, token, func(policies map[string]*protocol.ACLPolicy) (bool, error) {
-		return grants(policies, namespace, capabilities...)
-	})
+func (c *Checker) Namespace(ctx context.Context, token, namespace string, capabilities ...acl.Capability) error {
+	return c.check(ctx, token, func(r *acl.Rights) bool { return r.Namespace(namespace, capabilities...) })
 }
 
 // Node returns nil if token's owner may read nodes or, with write, change them. Otherwise it is like Namespace.
 func (c *Checker) Node(ctx context.Context, token string, write bool) error {
-	return c.check(ctx, token, func(policies map[string]*protocol.ACLPolicy) (bool, error) {
-		return grantsOnAll(policies, write, func(r *protocol.ACLRules) *protocol.ACLRule { return r.Node })
-	})
+	if write {
+		return c.check(ctx, token, (*acl.Rights).WritesNodes)
+	}
+	return c.check(ctx, token, (*acl.Rights).ReadsNodes)
 }
 
 // Agent returns nil if token's owner may read agents or, with write, change them. Otherwise it is like Namespace.
 func (c *Checker) Agent(ctx context.Context, token string, write bool) error {
-	return c.check(ctx, token, func(policies map[string]*protocol.ACLPolicy) (bool, error) {
-		return grantsOnAll(policies, write, func(r *protocol.ACLRules) *protocol.ACLRule { return r.Agent })
-	})
+	if write {
+		return c.check(ctx, token, (*acl.Rights).WritesAgents)
+	}
+	return c.check(ctx, token, (*acl.Rights).ReadsAgents)
 }
 
-// check returns nil if isGranted returns true for a token's policies, or the token is a management token.
-func (c *Checker) check(ctx context.Context, token string, isGranted func(map[string]*protocol.ACLPolicy) (bool, error)) error {
-	allowed, err := c.isAllowed(ctx, token, isGranted)
+// check returns nil if isGranted returns true for a token's rights.
+func (c *Checker) check(ctx context.Context, token string, isGranted func(*acl.Rights) bool) error {
+	rights, err := c.rights(ctx, token)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: read the policies of the token: %w", ErrPermissionDenied, err)
-	case !allowed:
-		return ErrPermissionDenied
+		return fmt.Errorf("%w: read the policies of the token: %w", acl.ErrPermissionDenied, err)
+	case !isGranted(rights):
+		return acl.ErrPermissionDenied
 	}
 	return nil
 }
 
-func (c *Checker) isAllowed(ctx context.Context, token string, isGranted func(map[string]*protocol.ACLPolicy) (bool, error)) (bool, error) {
+func (c *Checker) rights(ctx context.Context, token string) (*acl.Rights, error) {
 	identity, err := c.identify(ctx, token)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	var policies map[string]*protocol.ACLPolicy
 	switch user := identity.ACLToken; {
 	case user != nil && user.ExpirationTime != nil && !time.Now().Before(*user.ExpirationTime):
-		return false, errors.New("the token has expired")
+		return nil, errors.New("the token has expired")
 	case user != nil && user.Type == "management":
-		return true, nil
+		return acl.Management(), nil
 	case user != nil:
 		policies, err = c.policiesOfUser(ctx, token, user)
 	case identity.Claims != nil:
 		policies, err = c.policiesOfClaims(ctx, token)
 	}
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	return isGranted(policies)
+	return merge(policies)
+}
+
+// merge returns the rights of policies. A nil policy grants nothing.
+func merge(policies map[string]*protocol.ACLPolicy) (*acl.Rights, error) {
+	var all []*acl.Rules
+	for _, policy := range policies {
+		if policy == nil {
+			continue
+		}
+		rules, err := acl.Parse(policy.Rules)
+		if err != nil {
+			return nil, fmt.Errorf("policy %q: %w", policy.Name, err)
+		}
+		all = append(all, rules)
+	}
+	return acl.Merge(all...), nil
 }
 
 func (c *Checker) readOptions(token string) protocol.ReadOptions {

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/runtime/acl"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
 )
@@ -73,13 +74,7 @@ func (f *fakeServers) takeCalls() []string {
 	return calls
 }
 
-func rules(rules ...*protocol.ACLNamespaceRule) *protocol.ACLPolicy {
-	return &protocol.ACLPolicy{RulesJSON: &protocol.ACLRules{Namespaces: rules}}
-}
-
-func rule(name, policy string, capabilities ...string) *protocol.ACLNamespaceRule {
-	return &protocol.ACLNamespaceRule{Name: name, Policy: policy, Capabilities: capabilities}
-}
+func policy(text string) *protocol.ACLPolicy { return &protocol.ACLPolicy{Rules: text} }
 
 func user(policies ...string) *protocol.ACLIdentity {
 	return &protocol.ACLIdentity{ACLToken: &protocol.ACLToken{Type: "client", Policies: policies}}
@@ -96,11 +91,11 @@ func newFakeServers() *fakeServers {
 			"expired": expired, "role": withRole, "workload": {Claims: map[string]any{"nomad_task": "t"}}, "nothing": {},
 		},
 		policies: map[string]*protocol.ACLPolicy{
-			"exec":  rules(rule("prod", "", "alloc-exec", "alloc-node-exec")),
-			"write": rules(rule("prod", "write")),
+			"exec":  policy(`namespace "prod" { capabilities = ["alloc-exec", "alloc-node-exec"] }`),
+			"write": policy(`namespace "prod" { policy = "write" }`),
 		},
 		roles:         map[string]*protocol.ACLRole{"r1": {ID: "r1", Policies: []*protocol.ACLRolePolicy{{Name: "exec"}, nil}}},
-		claimPolicies: map[string]*protocol.ACLPolicy{"none": nil, "all": rules(rule("*", "", "alloc-node-exec"))},
+		claimPolicies: map[string]*protocol.ACLPolicy{"none": nil, "all": policy(`namespace "*" { capabilities = ["alloc-node-exec"] }`)},
 	}
 }
 
@@ -123,7 +118,7 @@ func TestAllocNodeExecByKindOfToken(t *testing.T) {
 	} {
 		servers := newFakeServers()
 		err := New(servers, "global").AllocNodeExec(t.Context(), test.token, test.namespace)
-		if (err == nil) != test.want || err != nil && !errors.Is(err, ErrPermissionDenied) {
+		if (err == nil) != test.want || err != nil && !errors.Is(err, acl.ErrPermissionDenied) {
 			t.Errorf("%s in %s: got %v, want %v", test.token, test.namespace, err, test.want)
 		}
 		if got := strings.Join(servers.takeCalls(), "; "); got != test.wantCalls {
@@ -174,7 +169,7 @@ func TestCachedTokenExpires(t *testing.T) {
 			t.Error(err)
 		}
 		time.Sleep(time.Second)
-		if err := c.AllocNodeExec(t.Context(), "exec", "prod"); !errors.Is(err, ErrPermissionDenied) {
+		if err := c.AllocNodeExec(t.Context(), "exec", "prod"); !errors.Is(err, acl.ErrPermissionDenied) {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -184,7 +179,7 @@ func TestFailureWithoutOldAnswerIsARefusal(t *testing.T) {
 	servers := newFakeServers()
 	servers.err = errors.New("No cluster leader")
 	err := New(servers, "global").AllocNodeExec(t.Context(), "root", "prod")
-	if !errors.Is(err, ErrPermissionDenied) || err.Error() != "Permission denied: read the policies of the token: No cluster leader" {
+	if !errors.Is(err, acl.ErrPermissionDenied) || err.Error() != "Permission denied: read the policies of the token: No cluster leader" {
 		t.Errorf("got %v", err)
 	}
 }
@@ -207,64 +202,13 @@ func TestCacheDropsTheOldestAnswers(t *testing.T) {
 	})
 }
 
-func TestMostSpecificRuleCounts(t *testing.T) {
-	const can = capabilityNodeExec
-	for _, test := range []struct {
-		name  string
-		rules []*protocol.ACLNamespaceRule
-		want  bool
-	}{
-		{"no rule", nil, false},
-		{"another namespace", []*protocol.ACLNamespaceRule{rule("prod", "", can)}, false},
-		{"exact name", []*protocol.ACLNamespaceRule{rule("prod-api", "", can)}, true},
-		{"all namespaces", []*protocol.ACLNamespaceRule{rule("*", "", can)}, true},
-		{"exact name without the capability", []*protocol.ACLNamespaceRule{rule("*", "", can), rule("prod-api", "write")}, false},
-		{"longer pattern grants", []*protocol.ACLNamespaceRule{rule("*", "deny"), rule("prod-*", "", can)}, true},
-		{"longer pattern denies", []*protocol.ACLNamespaceRule{rule("prod-*", "deny"), rule("*", "", can)}, false},
-		{"denied as capability", []*protocol.ACLNamespaceRule{rule("prod-*", "", can, "deny")}, false},
-		{"denied by another policy", []*protocol.ACLNamespaceRule{rule("prod-*", "", can), rule("prod-*", "deny")}, false},
-		{"denied by an earlier policy", []*protocol.ACLNamespaceRule{rule("prod-*", "deny"), rule("prod-*", "", can)}, false},
-		{"pattern in the middle", []*protocol.ACLNamespaceRule{rule("p*d-*i", "", can)}, true},
-		{"pattern whose parts overlap", []*protocol.ACLNamespaceRule{rule("prod-a*-api", "", can)}, false},
-	} {
-		policies := make(map[string]*protocol.ACLPolicy)
-		for i, r := range test.rules {
-			policies[fmt.Sprint(i)] = rules(r, nil)
-		}
-		for range 10 { // a map's policies are read in different orders
-			if got, err := grants(policies, "prod-api", can); err != nil || got != test.want {
-				t.Errorf("%s: got %v, %v, want %v", test.name, got, err, test.want)
-			}
-		}
-	}
-}
-
-// Servers send some policies without their parsed rules.
-func TestRulesAreReadFromText(t *testing.T) {
-	for _, test := range []struct {
-		text    string
-		want    bool
-		wantErr bool
-	}{
-		{`namespace "prod" {
-  policy       = "read"
-  capabilities = ["alloc-exec", "alloc-node-exec"]
-  variables {
-    path "a/*" { capabilities = ["read"] }
-  }
-}
-node { policy = "read" }
-host_volume "x" { policy = "write" }
-plugin { policy = "read" }`, true, false},
-		{`namespace "prod" { policy = "write" }`, false, false},
-		{`namespace "*" { policy = "deny" }`, false, false},
-		{``, false, false},
-		{`namespace {`, false, true},
-	} {
-		policies := map[string]*protocol.ACLPolicy{"p": {Name: "p", Rules: test.text}}
-		if got, err := grants(policies, "prod", capabilityNodeExec); got != test.want || (err != nil) != test.wantErr {
-			t.Errorf("%s: got %v, %v, want %v", test.text, got, err, test.want)
-		}
+func TestPolicyThatCannotBeReadRefuses(t *testing.T) {
+	servers := newFakeServers()
+	servers.policies["write"] = policy(`namespace {`)
+	servers.policies["write"].Name = "write"
+	err := New(servers, "global").Namespace(t.Context(), "write", "prod", acl.ReadJob)
+	if !errors.Is(err, acl.ErrPermissionDenied) || !strings.HasPrefix(err.Error(), `Permission denied: read the policies of the token: policy "write": Failed to parse ACL Policy`) {
+		t.Errorf("got %v", err)
 	}
 }
 
@@ -290,7 +234,7 @@ func TestRightsOfRequestsToTheNode(t *testing.T) {
 		servers.identities["user"] = user("p", "none", "nothing")
 		c := New(servers, "global")
 		allows := func(err error) bool {
-			if err != nil && !errors.Is(err, ErrPermissionDenied) {
+			if err != nil && !errors.Is(err, acl.ErrPermissionDenied) {
 				t.Errorf("%s: %v", test.rules, err)
 			}
 			return err == nil

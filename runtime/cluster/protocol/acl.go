@@ -56,26 +56,7 @@ type GetClaimedPoliciesResponse struct {
 type ACLPolicy struct {
 	Name  string
 	Rules string // the rules in HCL
-	// RulesJSON has the rules a node needs. Nomad 2.0 servers send nil, so a node has to parse Rules.
-	RulesJSON *ACLRules
 }
-
-// ACLRules are a policy's rules.
-type ACLRules struct {
-	Namespaces []*ACLNamespaceRule
-	Node       *ACLRule
-	Agent      *ACLRule
-}
-
-// ACLNamespaceRule is a rule for namespaces matching Name, which can have the wildcard *.
-type ACLNamespaceRule struct {
-	Name         string
-	Policy       string // read, write, scale, deny, or empty
-	Capabilities []string
-}
-
-// ACLRule is a rule for all nodes or agents.
-type ACLRule struct{ Policy string }
 
 // GetRolesRequest is the ACL.GetRolesByID request.
 type GetRolesRequest struct {

@@ -93,7 +93,7 @@ const allocOf = `Alloc\.(GetAlloc response\.Alloc|GetAllocs response\.Allocs\[\]
 
 // deviations are all deviations. A server, and a node, take an absent field as zero, and skip a field that they do not know.
 var deviations = []deviation{
-	{`- ACL\.(GetPolicies|GetClaimPolicies) response\.Policies\.\*\.(CreateIndex|Description|Hash|JobACL|ModifyIndex)`, "a node uses the rules of a policy only"},
+	{`- ACL\.(GetPolicies|GetClaimPolicies) response\.Policies\.\*\.(CreateIndex|Description|Hash|JobACL|ModifyIndex|RulesJSON)`, "a node uses the text of a policy only"},
 	{`- ACL\.GetRolesByID response\.ACLRoles\.\*\.(CreateIndex|Description|Hash|ModifyIndex)`, "a node uses the policies of a role only"},
 	{`- ACL\.WhoAmI response\.Identity\.(ACLToken\.(CreateIndex|CreateTime|ExpirationTTL|Global|Hash|ModifyIndex|SecretID)|ClientID|RemoteIP|TLSName)`, "a node uses what permits something only"},
 	{`- Node\.GetNode response\.Node\.(ComputedClass|IdentitySigningKeyID|LastAllocUpdateIndex|LastMissedHeartbeatIndex|SecretID|NodeResources\.(NodeNetworks|Processors)|ReservedResources\.Cpu\.ReservedCpuCores)`, "a node uses the address and the drain of a node only"},
