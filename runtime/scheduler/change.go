@@ -188,7 +188,7 @@ func (t *schedulerTxn) putAndTrackEval(e *api.Evaluation) {
 // with another status loses both. While evaluations are paused, none has a timer.
 func (t *schedulerTxn) trackPendingAndBlockedEval(e *api.Evaluation) {
 	id, at := e.ID, time.Time{}
-	if e.Status == api.EvalStatusPending && !t.isPaused() {
+	if e.Status == api.EvalStatusPending && !isPaused(t) {
 		at = e.WaitUntil
 		if at.IsZero() {
 			at = t.now
@@ -227,8 +227,8 @@ func (t *schedulerTxn) newPendingEval(job *api.Job, trigger string) *api.Evaluat
 
 // processEval plans an evaluation's job and stores the plan's changes. While evaluations are paused, it only stores the evaluation.
 func (t *schedulerTxn) processEval(eval *api.Evaluation) {
-	if t.isPaused() {
-		t.queueEval(eval)
+	if isPaused(t) {
+		queueEval(t, eval)
 		return
 	}
 	t.applyPlan(eval, t.planEval(eval))
@@ -237,9 +237,9 @@ func (t *schedulerTxn) processEval(eval *api.Evaluation) {
 // processEvalIfPlanHasChanges is like processEval, but stores neither the evaluation nor the plan if the plan has no
 // changes, and its failed placements already have a blocked evaluation.
 func (t *schedulerTxn) processEvalIfPlanHasChanges(eval *api.Evaluation) {
-	if key := (JobKey{eval.Namespace, eval.JobID}); t.isPaused() {
-		if !t.hasDueEval(key) {
-			t.queueEval(eval)
+	if key := (JobKey{eval.Namespace, eval.JobID}); isPaused(t) {
+		if !hasDueEval(t, key) {
+			queueEval(t, eval)
 		}
 		return
 	}
@@ -340,7 +340,7 @@ func (t *schedulerTxn) processDueEval(id string) {
 	switch e := t.tx.Evaluation(nil, id); {
 	case e == nil:
 		t.tx.OnCommit(func() { t.scheduler.evalTimers.setOrClearDueTime(id, time.Time{}) })
-	case e.Status != api.EvalStatusPending || e.WaitUntil.After(t.now) || t.isPaused():
+	case e.Status != api.EvalStatusPending || e.WaitUntil.After(t.now) || isPaused(t):
 		t.trackPendingAndBlockedEval(e)
 	default:
 		t.processOrCancelStoredEval(e)

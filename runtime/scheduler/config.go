@@ -30,10 +30,10 @@ func (s *Scheduler) UpdateConfig(ctx context.Context, edit func(stored *api.Sche
 }
 
 // isPaused reports whether the operator has paused the processing of evaluations.
-func (t *schedulerTxn) isPaused() bool { return t.tx.SchedulerConfig(nil).PauseEvalBroker }
+func isPaused(t *schedulerTxn) bool { return t.tx.SchedulerConfig(nil).PauseEvalBroker }
 
 // queueEval stores a new evaluation, which is processed after the pause. A stored evaluation stays as it is.
-func (t *schedulerTxn) queueEval(eval *api.Evaluation) {
+func queueEval(t *schedulerTxn, eval *api.Evaluation) {
 	if t.tx.Evaluation(nil, eval.ID) != nil {
 		return
 	}
@@ -42,7 +42,7 @@ func (t *schedulerTxn) queueEval(eval *api.Evaluation) {
 }
 
 // hasDueEval reports whether an evaluation of the job is pending and not delayed.
-func (t *schedulerTxn) hasDueEval(key JobKey) bool {
+func hasDueEval(t *schedulerTxn, key JobKey) bool {
 	for _, e := range t.tx.EvaluationsByJob(nil, key.Namespace, key.ID) {
 		if e.Status == api.EvalStatusPending && !e.WaitUntil.After(t.now) {
 			return true
@@ -57,7 +57,7 @@ func (t *schedulerTxn) hasDueEval(key JobKey) bool {
 func (s *Scheduler) DeleteEvals(ctx context.Context, matches func(*api.Evaluation) (bool, error)) (count int, index uint64, err error) {
 	index, err = s.updateAndReconcile(ctx, func(t *schedulerTxn) error {
 		count = 0
-		if !t.isPaused() {
+		if !isPaused(t) {
 			return requestErrorf(RequestRefused, "eval broker is enabled; eval broker must be paused to delete evals")
 		}
 		for _, e := range t.tx.Evaluations(nil, "") {

@@ -36,7 +36,7 @@ type limits struct {
 //
 // All job, evaluation, allocation and deployment changes go through its methods. Each method call is one store change, which
 // includes its consequences: allocations, the job's status, the deployment's progress. Run makes the time-dependent changes.
-// The methods may be called concurrently, and before Run.
+// The methods may be called concurrently, and before Run. It is large because each kind of request is a method.
 type Scheduler struct {
 	store                  Store
 	nodeID                 string
