@@ -27,12 +27,15 @@ func ValidateNamespace(n *api.Namespace) error {
 		return fmt.Errorf("quota %q: quotas are a feature of Nomad Enterprise", n.Quota)
 	}
 	if c := n.NodePoolConfiguration; c != nil && hasNonDefaultSettings(c.Default, api.NodePoolDefault, c.Allowed, c.Denied) {
+		//lint:ignore ST1005 the text is Nomad's
 		return errors.New("invalid node pool configuration: Node Pools Governance is unlicensed.")
 	}
 	if c := n.VaultConfiguration; c != nil && hasNonDefaultSettings(c.Default, defaultClusterName, c.Allowed, c.Denied) {
+		//lint:ignore ST1005 the text is Nomad's
 		return errors.New("invalid vault configuration: Multi-Cluster Vault is unlicensed.")
 	}
 	if c := n.ConsulConfiguration; c != nil && hasNonDefaultSettings(c.Default, defaultClusterName, c.Allowed, c.Denied) {
+		//lint:ignore ST1005 the text is Nomad's
 		return errors.New("invalid consul configuration: Multi-Cluster Consul is unlicensed.")
 	}
 	return nil
