@@ -53,6 +53,8 @@ func (u deploymentUpdater) checkAndUpdateDeployment(job *api.Job) {
 func (u deploymentUpdater) applyDeploymentChanges(job *api.Job, d *api.Deployment, changes DeploymentChanges, alwaysEvaluate bool) (evalID string) {
 	for _, a := range changes.ChangedAllocs {
 		u.putAllocAndUpdateNodeUsage(a)
+		// A promotion can complete the deployment without a plan: when no older allocation is left.
+		u.reconcileJobAtTxnEnd(JobKeyOf(job))
 	}
 	if next := changes.Deployment; next != nil {
 		if next.Status == api.DeploymentStatusFailed && d.Status != next.Status {

@@ -865,3 +865,95 @@ func TestPreemption(t *testing.T) {
 		expect("room again", "low", "evict complete", "run running")
 	})
 }
+
+func (h *harness) enableServicePreemption() {
+	h.t.Helper()
+	_, err := h.UpdateConfig(h.t.Context(), func(stored *api.SchedulerConfiguration) (*api.SchedulerConfiguration, error) {
+		next := *stored
+		next.PreemptionConfig.ServiceSchedulerEnabled = true
+		return &next, nil
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// An allocation that gets room of a preempted allocation waits for the end of that one, also if another allocation of the same plan
+// has preempted it. One that needs no such room does not wait.
+func TestEachAllocInPreemptedRoomWaits(t *testing.T) {
+	staticPort := func(g *api.TaskGroup) {
+		g.Networks = []*api.NetworkResource{{ReservedPorts: []api.Port{{Label: "http", Value: 8080}}}}
+	}
+	for name, c := range map[string]struct {
+		lowMemory, highMemory int
+		hasPort, want         bool // want: the second allocation waits
+	}{"memory": {900, 400, false, true}, "a port of the first only": {100, 100, true, false}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newHarness(t, endlessAllocTimes)
+				b.enableServicePreemption()
+				b.register(serviceJob(func(j *api.Job, g *api.TaskGroup, task *api.Task) {
+					j.ID, j.Priority, g.Count, task.Resources.MemoryMB = new("low"), new(20), new(1), new(c.lowMemory)
+					if c.hasPort {
+						staticPort(g)
+					}
+				}))
+				b.register(serviceJob(func(j *api.Job, g *api.TaskGroup, task *api.Task) {
+					j.ID, j.Priority, g.Count, task.Resources.MemoryMB = new("high"), new(90), new(1), new(c.highMemory)
+					second := *g
+					second.Name = new("second")
+					j.TaskGroups = append(j.TaskGroups, &second)
+					if c.hasPort {
+						staticPort(g)
+					}
+				}))
+				low := b.allocs("low")[0]
+				for _, a := range b.allocs("high") {
+					waits := slices.Equal(a.PreemptedAllocations, []string{low.ID})
+					if want := a.TaskGroup != "second" || c.want; waits != want || !want && len(a.PreemptedAllocations) > 0 {
+						t.Errorf("allocation of group %s: preempted %q, waits %v, want %v", a.TaskGroup, a.PreemptedAllocations, waits, want)
+					}
+				}
+				if len(b.allocs("high")) != 2 || low.DesiredStatus != "evict" {
+					t.Errorf("%d allocations, the lower one is %s", len(b.allocs("high")), low.DesiredStatus)
+				}
+			})
+		})
+	}
+}
+
+// A deployment ends with the automatic promotion of its canaries if its older allocations were preempted meanwhile.
+func TestDeploymentEndsWithoutOlderAllocs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newHarness(t, healthyAfterTimes(time.Minute))
+		b.enableServicePreemption()
+		withPort := func(value int) func(*api.Job, *api.TaskGroup, *api.Task) {
+			return func(_ *api.Job, g *api.TaskGroup, _ *api.Task) {
+				g.Networks = []*api.NetworkResource{{ReservedPorts: []api.Port{{Label: "http", Value: value}}}}
+			}
+		}
+		low := func(port int) *api.Job {
+			return serviceJob(func(j *api.Job, g *api.TaskGroup, task *api.Task) {
+				j.Priority, g.Count = new(20), new(1)
+				j.Update = &api.UpdateStrategy{Canary: new(1), AutoPromote: new(true), MaxParallel: new(1)}
+				withPort(port)(j, g, task)
+			})
+		}
+		b.register(low(8080))
+		b.advance(2 * time.Minute)
+		b.register(low(9090))
+		b.advance(10 * time.Second)
+		b.register(serviceJob(func(j *api.Job, g *api.TaskGroup, task *api.Task) {
+			j.ID, j.Priority, g.Count = new("high"), new(90), new(1)
+			withPort(8080)(j, g, task)
+		}))
+		older := b.allocs("web")[0]
+		if older.DesiredStatus != "evict" {
+			t.Fatalf("the older allocation is %s", older.DesiredStatus)
+		}
+		b.advance(5 * time.Minute)
+		if d := b.store.Snapshot().LatestDeployment(nil, "default", "web"); d.Status != api.DeploymentStatusSuccessful || *b.job("web").Version != 1 {
+			t.Errorf("deployment %s: %s", d.Status, d.StatusDescription)
+		}
+	})
+}

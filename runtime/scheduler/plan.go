@@ -203,6 +203,7 @@ func (p *planner) stopAlloc(a *api.Allocation, description string) {
 // cannot be placed. A replacement can reuse the previous allocation's resources; the caller must stop that one.
 func (p *planner) placeAllocOrRecordFailure(job *api.Job, allocName string, previous *api.Allocation, groupName string) *api.Allocation {
 	g := model.FindGroup(job, groupName)
+	needsPreemptedRoom := len(p.preemptedAllocs) > 0 && !p.fitsBesidePreemptedAllocs(job, g, allocName, previous)
 	alloc, err := p.tryPlaceAlloc(job, g, allocName, previous)
 	if err != nil {
 		alloc, err = p.placeByPreemption(job, g, allocName, previous, err)
@@ -210,6 +211,9 @@ func (p *planner) placeAllocOrRecordFailure(job *api.Job, allocName string, prev
 	if err != nil {
 		p.recordPlacementFailure(groupName, job, err)
 		return nil
+	}
+	if needsPreemptedRoom {
+		p.awaitPreemptedAllocs(alloc)
 	}
 	alloc.EvalID = p.Eval.ID
 	if previous != nil {

@@ -98,6 +98,26 @@ func (p *planner) choosePreemptedAllocs(place func(trial *planner) error) []*api
 	return preempted
 }
 
+// fitsBesidePreemptedAllocs reports whether an allocation needs nothing of what this plan's preempted allocations still use.
+func (p *planner) fitsBesidePreemptedAllocs(job *api.Job, g *api.TaskGroup, allocName string, previous *api.Allocation) bool {
+	trial := p.newTrial()
+	for _, a := range p.preemptedAllocs {
+		trial.NodeUsage.PutAlloc(a)
+	}
+	_, err := trial.tryPlaceAlloc(job, g, allocName, previous)
+	return err == nil
+}
+
+// awaitPreemptedAllocs makes alloc wait for the end of the allocations that this plan has preempted for earlier placements: alloc
+// gets room that they leave.
+func (p *planner) awaitPreemptedAllocs(alloc *api.Allocation) {
+	for _, a := range p.preemptedAllocs {
+		if !slices.Contains(alloc.PreemptedAllocations, a.ID) {
+			alloc.PreemptedAllocations = append(alloc.PreemptedAllocations, a.ID)
+		}
+	}
+}
+
 // newTrial returns a planner whose tryPlaceAlloc changes nothing of p, and takes no ids and ports.
 func (p *planner) newTrial() *planner {
 	trial := *p
