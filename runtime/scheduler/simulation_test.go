@@ -66,6 +66,7 @@ type simulation struct {
 	mayExceedDeadline map[string]bool      // deployments that may have exceeded their deadline
 	terminalStatuses  map[string]string    // terminal client status by allocation
 	placedCanaries    map[string]bool      // ids of allocations placed as canaries
+	preempted         map[string]bool      // ids of preempted allocations
 	errs              []error
 }
 
@@ -79,6 +80,7 @@ func simulate(t *testing.T, seed uint64, out *os.File) (err error) {
 			startedAllocs:     make(map[string]*api.Allocation),
 			terminalStatuses:  make(map[string]string),
 			placedCanaries:    make(map[string]bool),
+			preempted:         make(map[string]bool),
 			clock:             newWallClock(),
 			env:               newTestEnv(),
 			deploymentStarts:  make(map[string]time.Time),
@@ -265,7 +267,7 @@ func (s *simulation) requestAtRandom(ctx context.Context, transcript *schedtest.
 	key := scheduler.JobKey{Namespace: "default", ID: id}
 	var requestText string
 	var err error
-	switch n := s.rand.IntN(20); {
+	switch n := s.rand.IntN(21); {
 	case n < 9:
 		requestText = "register"
 		job := s.job(id)
@@ -293,6 +295,9 @@ func (s *simulation) requestAtRandom(ctx context.Context, transcript *schedtest.
 		_, err = s.scheduler.DeleteUnneededRecordsOfAnyAge(ctx)
 	case n < 17:
 		requestText, err = s.stopRandomAlloc(ctx)
+	case n < 18:
+		requestText = "change preemption"
+		err = s.changePreemption(ctx)
 	default:
 		requestText, err = s.changeDeploymentAtRandom(ctx, key)
 	}
@@ -302,6 +307,45 @@ func (s *simulation) requestAtRandom(ctx context.Context, transcript *schedtest.
 	var requestErr *scheduler.RequestError
 	if err != nil && !errors.As(err, &requestErr) && !errors.Is(err, schedtest.ErrFault) {
 		s.addError("%s %s: %v", requestText, id, err)
+	}
+}
+
+// changePreemption changes at random which types of jobs can preempt allocations.
+func (s *simulation) changePreemption(ctx context.Context) error {
+	_, err := s.scheduler.UpdateConfig(ctx, func(stored *api.SchedulerConfiguration) (*api.SchedulerConfiguration, error) {
+		next, random := *stored, func() bool { return s.rand.IntN(2) == 0 }
+		next.PreemptionConfig = api.PreemptionConfig{SystemSchedulerEnabled: random(), SysBatchSchedulerEnabled: random(), BatchSchedulerEnabled: random(), ServiceSchedulerEnabled: random()}
+		return &next, nil
+	})
+	return err
+}
+
+// checkPreemption checks a stored allocation that was preempted: the job that has preempted it has a priority that is higher by at
+// least ten, is of a type that could preempt since the last look, and names the allocation.
+func (s *simulation) checkPreemption(state *store.Snapshot, a *api.Allocation) {
+	if a.PreemptedByAllocation == "" {
+		return
+	}
+	s.mu.Lock()
+	_, checked := s.preempted[a.ID]
+	s.preempted[a.ID] = true
+	s.mu.Unlock()
+	by := state.Allocation(nil, a.PreemptedByAllocation)
+	if checked || by == nil {
+		return
+	}
+	c := state.SchedulerConfig(nil).PreemptionConfig
+	enabled := map[string]bool{
+		api.JobTypeSystem: c.SystemSchedulerEnabled, api.JobTypeSysbatch: c.SysBatchSchedulerEnabled,
+		api.JobTypeBatch: c.BatchSchedulerEnabled, api.JobTypeService: c.ServiceSchedulerEnabled,
+	}
+	priority := *by.Job.Priority
+	if job := state.Job(nil, by.Namespace, by.JobID); job != nil {
+		priority = max(priority, *job.Priority) // while canaries are not promoted, an allocation can have an older version than its plan's job
+	}
+	if !enabled[*by.Job.Type] || priority < *a.Job.Priority+10 || !slices.Contains(by.PreemptedAllocations, a.ID) || a.DesiredStatus != api.AllocDesiredStatusEvict {
+		s.addError("%s of priority %d, %s, was preempted by %s of type %s and priority %d, which names %q; enabled %+v",
+			a.Name, *a.Job.Priority, a.DesiredStatus, by.Name, *by.Job.Type, priority, by.PreemptedAllocations, c)
 	}
 }
 
@@ -404,7 +448,7 @@ func (s *simulation) job(id string) *api.Job {
 	}
 	task := &api.Task{Name: "t", Driver: "mock", Env: env, Resources: &api.Resources{MemoryMB: new(50 + 50*r.IntN(4))}}
 	group := &api.TaskGroup{Name: new("g"), Count: new(r.IntN(5)), Tasks: []*api.Task{task}}
-	job := &api.Job{ID: &id, Type: &kind, TaskGroups: []*api.TaskGroup{group}}
+	job := &api.Job{ID: &id, Type: &kind, Priority: new(20 + 5*r.IntN(8)), TaskGroups: []*api.TaskGroup{group}}
 	if r.IntN(3) == 0 {
 		task.Resources.Devices = []*api.RequestedDevice{{Name: []string{"widget", "acme/widget/large"}[r.IntN(2)], Count: new(uint64(1 + r.IntN(2)))}}
 	}
@@ -476,6 +520,7 @@ func (s *simulation) checkInvariants(state *store.Snapshot) {
 	names := make(map[string]int)
 	for _, a := range state.Allocations(nil, "") {
 		s.checkStatus(a)
+		s.checkPreemption(state, a)
 		if model.AllocTerminal(a) {
 			continue
 		}

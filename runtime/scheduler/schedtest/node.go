@@ -2,6 +2,7 @@ package schedtest
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -105,7 +106,7 @@ func (n *SimulatedNode) Run(ctx context.Context) {
 		for _, a := range scheduler.DesiredAllocs(state.Reader) {
 			if act := actors[a.ID]; act != nil {
 				act.notifyAllocChanged()
-			} else if !state.AllocationEnded(a.ID) {
+			} else if !state.AllocationEnded(a.ID) && (a.ServerTerminalStatus() || havePreemptedAllocsEnded(state, a)) {
 				act = &simulatedAlloc{node: n, allocID: a.ID, allocChanged: make(chan struct{}, 1)}
 				actors[a.ID] = act
 				runningWG.Go(func() { act.simulateAndReport(ctx, a) })
@@ -120,6 +121,13 @@ func (n *SimulatedNode) Run(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// havePreemptedAllocsEnded reports whether the allocations have ended that were preempted for an allocation.
+func havePreemptedAllocsEnded(state *store.Snapshot, a *api.Allocation) bool {
+	return !slices.ContainsFunc(a.PreemptedAllocations, func(id string) bool {
+		return state.Allocation(nil, id) != nil && !state.AllocationEnded(id)
+	})
 }
 
 func (a *simulatedAlloc) notifyAllocChanged() {
