@@ -205,6 +205,7 @@ func warnGroup(r *faultReport, g *api.TaskGroup) {
 			r.atPath("update", "max_parallel").addFault("Update max parallel count is greater than task group count (%d > %d). A destructive change would result in the simultaneous replacement of all allocations.", parallel, count)
 		}
 	}
+	warnCanaryBesideStaticPort(r, g)
 	if len(g.Networks) > 0 {
 		warnNetworks(r.atPath("network", "0"), g.Networks)
 	}
@@ -220,6 +221,27 @@ func warnGroup(r *faultReport, g *api.TaskGroup) {
 		{"stop_after_client_disconnect", g.StopAfterClientDisconnect != nil},
 		{"prevent_reschedule_on_lost", g.PreventRescheduleOnLost != nil},
 	})
+}
+
+// warnCanaryBesideStaticPort warns of canaries that wait forever, because the allocation that they would replace has their port.
+func warnCanaryBesideStaticPort(r *faultReport, g *api.TaskGroup) {
+	if g.Update == nil || pointer.Value(g.Update.Canary) < 1 {
+		return
+	}
+	networks := g.Networks[:min(1, len(g.Networks))]
+	for _, t := range g.Tasks {
+		if t.Resources != nil {
+			networks = slices.Concat(networks, t.Resources.Networks)
+		}
+	}
+	for _, n := range networks {
+		for _, port := range n.ReservedPorts {
+			if !port.IgnoreCollision {
+				r.atPath("update", "canary").addFault("a canary cannot be placed beside the allocation that it replaces, because both need the static port %d (port %q) and a node has it once. Remove canary, or write the port without static", port.Value, port.Label)
+				return
+			}
+		}
+	}
 }
 
 func warnNetworks(r *faultReport, networks []*api.NetworkResource) {

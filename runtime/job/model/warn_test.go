@@ -33,6 +33,20 @@ func TestWarnings(t *testing.T) {
 		{"a plain job", func(*jobFixture) {}, nil},
 		{"more at once than there are", func(f *jobFixture) { f.group.Count = new(2); f.group.Update = &api.UpdateStrategy{MaxParallel: new(5)} },
 			group("Update max parallel count is greater than task group count (5 > 2). A destructive change would result in the simultaneous replacement of all allocations.")},
+		{"a canary beside a static port", func(f *jobFixture) {
+			f.group.Update = &api.UpdateStrategy{Canary: new(1)}
+			f.group.Networks = []*api.NetworkResource{{ReservedPorts: []api.Port{{Label: "http", Value: 80}}}}
+		}, group(`a canary cannot be placed beside the allocation that it replaces, because both need the static port 80 (port "http") and a node has it once. Remove canary, or write the port without static`)},
+		{"a canary beside a shared static port", func(f *jobFixture) {
+			f.group.Update = &api.UpdateStrategy{Canary: new(1)}
+			f.group.Networks = []*api.NetworkResource{{ReservedPorts: []api.Port{{Label: "http", Value: 80, IgnoreCollision: true}}}}
+		}, nil},
+		{"a canary beside a dynamic port, and a static port without a canary", func(f *jobFixture) {
+			f.group.Update = &api.UpdateStrategy{Canary: new(1)}
+			f.group.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "http"}}}}
+			second := f.addGroup("static")
+			second.Networks = []*api.NetworkResource{{ReservedPorts: []api.Port{{Label: "http", Value: 80}}}}
+		}, nil},
 		{"more at once than the only one", func(f *jobFixture) { f.group.Update = &api.UpdateStrategy{MaxParallel: new(5)} }, nil},
 		{"a service without delay", func(f *jobFixture) { f.group.Services = []*api.Service{{Provider: "nomad"}} },
 			wantSingleFault(`group "g" defines services, but neither the group nor any of its tasks have shutdown_delay set`)},
