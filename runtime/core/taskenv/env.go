@@ -34,6 +34,17 @@ func (e *Env) ReplaceReferences(s string) string {
 	return expandReferences(s, &remaining, e.lookupReference)
 }
 
+// UnresolvedReferences returns the names of the references in s that have no value and that ReplaceReferences leaves unchanged,
+// without ${ and }.
+func (e *Env) UnresolvedReferences(s string) (names []string) {
+	for _, name := range References(s) {
+		if _, known := e.lookupReference(name); !known {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 func (e *Env) lookupReference(name string) (string, bool) {
 	return lookupReference(e.vars, e.inputs, name)
 }

@@ -38,6 +38,14 @@ func expandReferences(s string, remainingBytes *int, lookup func(name string) (s
 	return out.String()
 }
 
+// References returns the names of all references in s, without ${ and }.
+func References(s string) (names []string) {
+	for name, _, end := nextReference(s, 0); end >= 0; name, _, end = nextReference(s, end) {
+		names = append(names, name)
+	}
+	return names
+}
+
 // nextReference returns the first ${name} in s[from:], which is s[start:end]. end is negative if there is none.
 func nextReference(s string, from int) (name string, start, end int) {
 	for {

@@ -14,11 +14,8 @@ func (b *Builder) SetSecrets(valueByReference map[string]string) {
 // FirstMissingSecretReference returns the first reference in s to a secret block key without a value, without ${ and }. It
 // returns "" if there is none.
 func (e *Env) FirstMissingSecretReference(s string) string {
-	for name, _, end := nextReference(s, 0); end >= 0; name, _, end = nextReference(s, end) {
-		if !strings.HasPrefix(name, SecretPrefix) {
-			continue
-		}
-		if _, known := e.lookupReference(name); !known {
+	for _, name := range e.UnresolvedReferences(s) {
+		if strings.HasPrefix(name, SecretPrefix) {
 			return name
 		}
 	}

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"fmt"
 	"iter"
 	"maps"
 	"regexp"
@@ -8,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -26,6 +29,28 @@ var (
 
 // ValidServiceName reports whether a name without references is a valid service name.
 func ValidServiceName(name string) bool { return serviceNamePattern().MatchString(name) }
+
+// ServiceNameFault returns why a name without references is no valid service name, or "" if it is valid.
+func ServiceNameFault(name string) string {
+	if ValidServiceName(name) {
+		return ""
+	}
+	for _, c := range name {
+		if c != '-' && !(c < utf8.RuneSelf && (unicode.IsLetter(c) || unicode.IsDigit(c))) {
+			return fmt.Sprintf("it contains %q, and only letters, digits and dashes are allowed", c)
+		}
+	}
+	switch {
+	case name == "":
+		return "it is empty"
+	case len(name) > maxServiceNameLength:
+		return fmt.Sprintf("it has %d characters, and %d are allowed", len(name), maxServiceNameLength)
+	}
+	return "it starts or ends with a dash"
+}
+
+// maxServiceNameLength is the length of serviceNamePattern.
+const maxServiceNameLength = 63
 
 // checkGroupServices checks the group's services, the rules across these and task services, and the checks that need a task.
 func checkGroupServices(r *faultReport, g *api.TaskGroup) {

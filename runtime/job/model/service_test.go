@@ -160,3 +160,18 @@ func TestServiceErrorText(t *testing.T) {
 		})
 	}
 }
+
+func TestServiceNameFaults(t *testing.T) {
+	for name, want := range map[string]string{
+		"web-1":                 "",
+		"web_1":                 `it contains '_', and only letters, digits and dashes are allowed`,
+		"wéb":                   `it contains 'é', and only letters, digits and dashes are allowed`,
+		"":                      "it is empty",
+		"web-":                  "it starts or ends with a dash",
+		strings.Repeat("a", 64): "it has 64 characters, and 63 are allowed",
+	} {
+		if got := ServiceNameFault(name); got != want {
+			t.Errorf("%q: got %q, want %q", name, got, want)
+		}
+	}
+}

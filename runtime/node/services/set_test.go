@@ -141,7 +141,7 @@ func TestRegistrationErrors(t *testing.T) {
 	bad := Service{Task: "t", Name: "svc-${BAD}", PortLabel: "http"}
 	w := newTestSet(t, bad, Service{Name: "a", PortLabel: "http", AddressMode: "alloc"})
 	w.setVar("t", "BAD", "a_b")
-	const invalidNameText = `service name must be valid per RFC 1123 and can contain only alphanumeric characters or dashes and must be no longer than 63 characters: "svc-a_b"`
+	const invalidNameText = `service name must be valid per RFC 1123 and can contain only alphanumeric characters or dashes and must be no longer than 63 characters: "svc-a_b": it contains '_', and only letters, digits and dashes are allowed`
 	if err := w.ValidateServiceNames("t"); err == nil || err.Error() != invalidNameText {
 		t.Errorf("validate: %v", err)
 	}

@@ -126,8 +126,12 @@ func interpolateStrings(env *taskenv.Env, list []string) []string {
 
 // validateServiceName returns an error if a service name is invalid after interpolation.
 func validateServiceName(name string) error {
-	if model.ValidServiceName(name) {
+	reason := model.ServiceNameFault(name)
+	if reason == "" {
 		return nil
 	}
-	return fmt.Errorf("service name must be valid per RFC 1123 and can contain only alphanumeric characters or dashes and must be no longer than 63 characters: %q", name)
+	if unset := taskenv.References(name); len(unset) > 0 {
+		reason = fmt.Sprintf("nothing sets ${%s}", unset[0])
+	}
+	return fmt.Errorf("service name must be valid per RFC 1123 and can contain only alphanumeric characters or dashes and must be no longer than 63 characters: %q: %s", name, reason)
 }
