@@ -91,6 +91,11 @@ func WriteDiagnostics(w io.Writer, diags hcl.Diagnostics, sourceByFileName map[s
 		if undeclared, ok := diag.Extra.(*undeclaredVariableExtra); ok {
 			diags[i] = undeclared.terminalDiagnostic(diag.Severity)
 		}
+		if IsTemplateDirectiveError(diag.Summary) {
+			withRemedy := *diag
+			withRemedy.Detail += " For the text %{, write %%{, and in the config block of a task, which is evaluated twice, %%%{"
+			diags[i] = &withRemedy
+		}
 	}
 	if sink, ok := w.(DiagnosticSink); ok {
 		sink.AddDiagnostics(diags)
@@ -115,6 +120,16 @@ func WriteDiagnostics(w io.Writer, diags hcl.Diagnostics, sourceByFileName map[s
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// IsTemplateDirectiveError reports whether the summary of a diagnostic is about a template sequence %{ … }, which can be a text
+// that the author of the file has not meant as a template.
+func IsTemplateDirectiveError(summary string) bool {
+	switch summary {
+	case "Invalid template directive", "Invalid template control keyword", "Invalid 'for' directive", "Unexpected end of template":
+		return true
+	}
+	return strings.HasPrefix(summary, "Unexpected ") && strings.HasSuffix(summary, " directive") || strings.HasPrefix(summary, "Extra characters in ")
 }
 
 // isConsequentError reports whether a diagnostic follows from another one: it reports that an expression has no value, or
