@@ -101,6 +101,9 @@ func printJobPlan(ctx context.Context, o planOptions, pathOrURL string, s *cli.S
 		return false, errors.Join(&cli.ExitError{Code: cli.PlanFailed.Number}, err)
 	}
 	o.clientFlags.UseJobRegion(c, file.Job)
+	if good, err := file.CheckDriverConfigs(ctx, c, s); err != nil || !good {
+		return false, errors.Join(&cli.ExitError{Code: cli.PlanFailed.Number}, err)
+	}
 	plan, _, err := c.Jobs().PlanOpts(file.Job, &api.PlanOptions{Diff: o.showDiff, PolicyOverride: o.policyOverride}, apiclient.WriteOptions(ctx, pointer.Value(file.Job.Namespace)))
 	if err != nil {
 		return false, file.AddSourceLinesToError(apiclient.WrapErrorWithAdvice("plan job "+pathOrURL, err))

@@ -108,6 +108,9 @@ func submitJob(ctx context.Context, o runOptions, job *jobfile.File, path string
 	}
 	namespace := pointer.Value(job.Job.Namespace)
 	o.clientFlags.UseJobRegion(client, job.Job)
+	if good, err := job.CheckDriverConfigs(ctx, client, s); err != nil || !good {
+		return errors.Join(&cli.ExitError{Code: 1}, err)
+	}
 	o.registerOptions.Submission = o.newSubmission(job)
 	out, _, err := client.Jobs().RegisterOpts(job.Job, &o.registerOptions, apiclient.WriteOptions(ctx, namespace))
 	if err != nil {

@@ -77,6 +77,11 @@ func (inProcessParser) Parse(_ context.Context, text, variables string) (*api.Jo
 	return file.Job, nil
 }
 
+func (inProcessParser) PlaceConfigFaults(_ context.Context, text, variables string, faults []jobspec.ConfigFault) error {
+	file, _ := jobspec.Parse(jobspec.ParseInput{DiagnosticFileName: "input.hcl", Text: []byte(text), VarFileText: variables})
+	return &confined.ParseError{Text: file.ConfigFaultsText(faults)}
+}
+
 // newJob returns a job with one group. The name of the group selects the simulated times of its
 // allocations.
 func newJob(id, kind, group string, edit ...func(*api.Job)) *api.Job {

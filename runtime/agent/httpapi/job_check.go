@@ -14,6 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
+	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -136,6 +137,18 @@ func (c *jobChecker) addDriverDescriptions(ctx context.Context, job *api.Job, no
 			c.logger.Debug("driver not compared with the job", "driver", name, "error", err)
 		}
 	}
+}
+
+// configFaults returns the errors in the config blocks of a parsed job.
+func (c *jobChecker) configFaults(ctx context.Context, job *api.Job) []jobspec.ConfigFault {
+	node := admission.Node{ConfigSchemaByDriver: make(map[string]admission.DriverConfigSchema), CapabilitiesByDriver: make(map[string]*driver.Capabilities)}
+	c.addDriverDescriptions(ctx, job, &node)
+	found, _ := admission.CheckConfigs(ctx, job, node.ConfigSchemaByDriver)
+	var faults []jobspec.ConfigFault
+	for _, f := range found {
+		faults = append(faults, jobspec.ConfigFault{Group: f.Group, Task: f.Task, Text: f.Text})
+	}
+	return faults
 }
 
 // refusalLines converts refusals to lines of a reply, each with the path of the refused part.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec/confined"
 )
 
@@ -15,6 +16,8 @@ import (
 // confined.ChildProcessParser implements it.
 type jobParser interface {
 	Parse(ctx context.Context, text, hclVariables string) (*api.Job, error)
+	// PlaceConfigFaults returns a confined.ParseError with the faults in config blocks of the text, each with its position.
+	PlaceConfigFaults(ctx context.Context, text, hclVariables string, faults []jobspec.ConfigFault) error
 }
 
 func (j *jobWriteHandler) parse(r *request) (any, error) {
@@ -28,7 +31,16 @@ func (j *jobWriteHandler) parse(r *request) (any, error) {
 	if body.JobHCL == "" {
 		return nil, badRequestError("Job spec is empty")
 	}
+	checksConfig, err := r.boolParam("check_config")
+	if err != nil {
+		return nil, err
+	}
 	job, err := j.jobParser.Parse(r.Context(), body.JobHCL, body.Variables)
+	if err == nil && checksConfig {
+		if faults := j.checker.configFaults(r.Context(), job); len(faults) > 0 {
+			err = j.jobParser.PlaceConfigFaults(r.Context(), body.JobHCL, body.Variables, faults)
+		}
+	}
 	var textErr *confined.ParseError
 	if errors.As(err, &textErr) {
 		return nil, badRequestError("Failed to parse job: " + textErr.Error())

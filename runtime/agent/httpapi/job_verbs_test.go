@@ -342,6 +342,29 @@ job "web" {
 	wantClientError(t, err, 400, "Failed to parse job: input.hcl:1,1-4: Unsupported block type; ")
 }
 
+// The editor of the page sends check_config. Without it, the reply is Nomad's.
+func TestParseChecksConfigBlocksOnRequest(t *testing.T) {
+	t.Parallel()
+	b := newClientFixture(t, nil)
+	text, err := json.Marshal("job \"a\" {\n group \"g\" {\n  task \"t\" {\n   driver = \"mock\"\n   config {\n    run_fro = \"1s\"\n   }\n  }\n }\n}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := `{"JobHCL":` + string(text) + `}`
+	const want = `Failed to parse job: input.hcl:6,5-19: Task "t": Unsupported argument: No argument or block type is named "run_fro".`
+	if got := bodyText(b.send("PUT", "/v1/jobs/parse?check_config=true", strings.NewReader(body))); !strings.HasPrefix(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	for _, c := range []struct{ path, body string }{
+		{"/v1/jobs/parse", body},
+		{"/v1/jobs/parse?check_config=true", strings.ReplaceAll(body, "run_fro", "run_for")},
+	} {
+		if got := bodyText(b.send("PUT", c.path, strings.NewReader(c.body))); !strings.HasPrefix(got, `{"`) {
+			t.Errorf("%s: got %q, want a job", c.path, got)
+		}
+	}
+}
+
 func TestValidateJob(t *testing.T) {
 	t.Parallel()
 	b := newClientFixture(t, nil)

@@ -74,6 +74,7 @@ var queryParameters = map[string]struct{ kind, means string }{
 	"volume_name":       {"string", "list only claims on volumes of this name"},
 	"global":            {"boolean", "accepted for compatibility: stop a multi-region job in all regions"},
 	"idempotency_token": {"string", "requests with the same token dispatch the job once"},
+	"check_config":      {"boolean", "compare the config blocks with the schemas of the drivers"},
 	"include_children":  {"boolean", "include dispatched and periodic child jobs"},
 	"job":               {"string", "list only objects of the job with this ID"},
 	"lock-acquire":      {"string", "acquire the lock of the variable"},

@@ -67,7 +67,7 @@ func (a *API) newRoutes() []route {
 	return []route{
 		{"GET", "/v1/jobs", jobs.list, routeDocOfStateRead[[]jobStub]("list jobs", pageParams, "meta")},
 		{"PUT POST", "/v1/jobs", jobWriter.register, routeDocWithBody[registerRequest, jobWriteReply]("register a job")},
-		{"PUT POST", "/v1/jobs/parse", jobWriter.parse, routeDocWithBody[api.JobsParseRequest, api.Job]("parse the text of a job file")},
+		{"PUT POST", "/v1/jobs/parse", jobWriter.parse, routeDocWithBody[api.JobsParseRequest, api.Job]("parse the text of a job file. With check_config, errors that drivers find in config blocks are errors, with their positions; an addition to Nomad's API", "check_config")},
 		{"GET PUT POST", "/v1/jobs/statuses", jobs.statuses, routeDocWithBody[api.JobStatusesRequest, []jobStatus]("list jobs with the statuses of their allocations", pageParams, "include_children")},
 		{"GET", "/v1/jobs/health", health.list, routeDocOfStateRead[[]jobHealth]("list the health of all jobs in words, with reasons and remedies; an addition to Nomad's API")},
 		{"GET", "/v1/jobs/ports", jobs.ports, routeDocOfStateRead[[]jobPorts]("list the ports of the running allocations of all jobs; an addition to Nomad's API")},

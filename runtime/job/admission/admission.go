@@ -9,6 +9,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/hclspec/block"
+	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
@@ -110,7 +111,7 @@ func Check(ctx context.Context, job *api.Job, node Node, flags CheckOptions) Che
 	for i := range a.Refusals {
 		a.Refusals[i].Effect = a.Refusals[i].Kind.EffectFor(flags.Caller)
 	}
-	a.ConfigFaults, a.AllConfigsChecked = checkConfigs(ctx, job, node.ConfigSchemaByDriver)
+	a.ConfigFaults, a.AllConfigsChecked = CheckConfigs(ctx, job, node.ConfigSchemaByDriver)
 	config := node.SchedulerConfig
 	if config == nil {
 		config = model.NewDefaultSchedulerConfig()
@@ -166,8 +167,8 @@ type ConfigFault struct {
 	Text                string // composed by package block
 }
 
-// checkConfigs compares the tasks' config blocks with their drivers' schemas.
-func checkConfigs(ctx context.Context, job *api.Job, schemas map[string]DriverConfigSchema) (faults []ConfigFault, allChecked bool) {
+// CheckConfigs returns only Check's fields ConfigFaults and AllConfigsChecked, for a job that need not be canonical.
+func CheckConfigs(ctx context.Context, job *api.Job, schemas map[string]DriverConfigSchema) (faults []ConfigFault, allChecked bool) {
 	allChecked = true
 	for _, g := range job.TaskGroups {
 		for _, t := range g.Tasks {
@@ -179,7 +180,7 @@ func checkConfigs(ctx context.Context, job *api.Job, schemas map[string]DriverCo
 				allChecked = false
 			case schema.Spec != nil:
 				for _, text := range block.Messages(block.Check(ctx, schema.Spec, t.Config)) {
-					faults = append(faults, ConfigFault{*g.Name, t.Name, t.Driver, text})
+					faults = append(faults, ConfigFault{pointer.Value(g.Name), t.Name, t.Driver, text})
 				}
 			}
 		}

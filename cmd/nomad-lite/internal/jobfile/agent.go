@@ -2,6 +2,7 @@ package jobfile
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/pluginstatus"
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
@@ -25,6 +27,8 @@ type AgentValidation struct {
 	// serversDecide means that the agent is a node of a cluster: the limits of this program and its machine are not checked.
 	serversDecide bool
 	node          *api.Node // nil if serversDecide, or if the agent is part of a cluster of several nodes
+	// hasOperatorHooks means that the agent's configuration has hooks for tasks.
+	hasOperatorHooks bool
 }
 
 // ValidateWithAgent lets an agent validate the job. An agent of another region counts as one that rejects the job.
@@ -40,7 +44,38 @@ func (fi *File) ValidateWithAgent(ctx context.Context, c *api.Client) (*AgentVal
 	if !a.serversDecide {
 		a.node = apiclient.FindOnlyNode(ctx, c)
 	}
+	for _, h := range pluginstatus.ReadReportOrEmpty(c).Hooks {
+		a.hasOperatorHooks = a.hasOperatorHooks || h.Rule != nil
+	}
 	return a, nil
+}
+
+// HasOperatorHooks reports whether the agent's configuration has hooks for tasks. They can change the tasks of any job.
+func (a *AgentValidation) HasOperatorHooks() bool { return a.hasOperatorHooks }
+
+// CheckDriverConfigs lets an agent compare the job's config blocks with its drivers' schemas. If there are errors, it canonicalizes
+// the job and prints them, and the agent's other errors, with their positions. It returns true if the config blocks have no errors. A request that fails is no error, because the agent then rejects the next request,
+// with the job, too.
+func (fi *File) CheckDriverConfigs(ctx context.Context, c *api.Client, s *cli.Streams) (noErrors bool, err error) {
+	validation, _, err := c.Jobs().Validate(fi.Job, apiclient.WriteOptions(ctx, pointer.Value(fi.Job.Namespace)))
+	if err != nil {
+		return true, nil
+	}
+	if !slices.ContainsFunc(validation.ValidationErrors, agentConfigErrorPattern().MatchString) {
+		return true, nil
+	}
+	model.Canonicalize(fi.Job) // the job is not sent
+	configErrors, otherErrors := fi.newDiagnosticsOfAgentErrors(validation)
+	return false, errors.Join(fi.printDriverConfigErrors(s, configErrors), fi.printAgentErrors(s, otherErrors))
+}
+
+// printAgentErrors prints the errors with which an agent rejects the job, if there are any.
+func (fi *File) printAgentErrors(s *cli.Streams, diags hcl.Diagnostics) error {
+	if len(diags) == 0 {
+		return nil
+	}
+	fmt.Fprintln(s.Err, "The agent rejects this job:")
+	return jobspec.WriteDiagnostics(s.Err, diags, fi.Parsed.SourceTextByFileName)
 }
 
 // ServersDecide reports whether servers of a cluster place the job, possibly on another node than that of the agent.
@@ -97,16 +132,17 @@ func (fi *File) PrintValidationErrors(ctx context.Context, s *cli.Streams, a *Ag
 			return false, err
 		}
 	}
-	if err := fi.warnUnusableDrivers(s, a); err != nil {
-		return false, err
+	if a.node != nil {
+		if err := fi.WarnUnusableDrivers(s, fmt.Sprintf("node %q", a.node.Name), a.node.Drivers); err != nil {
+			return false, err
+		}
 	}
 	configErrors, otherErrors := fi.newDiagnosticsOfAgentErrors(a.response)
 	if err := fi.printDriverConfigErrors(s, configErrors); err != nil || !good { // the errors of an invalid job have been printed
 		return false, err
 	}
 	if len(otherErrors) > 0 {
-		fmt.Fprintln(s.Err, "The agent rejects this job:")
-		return false, jobspec.WriteDiagnostics(s.Err, otherErrors, fi.Parsed.SourceTextByFileName)
+		return false, fi.printAgentErrors(s, otherErrors)
 	}
 	if a.node == nil {
 		return len(configErrors) == 0, nil
@@ -120,16 +156,13 @@ func NodeFeaturesOf(n *api.Node) admission.NodeFeatures {
 	return admission.NodeFeatures{NodeFacts: model.NodeFactsOf(n), HostVolumes: n.HostVolumes}
 }
 
-// warnUnusableDrivers prints a warning for each of the job's tasks whose driver the agent has but cannot use at
-// present, with the driver's health description.
-func (fi *File) warnUnusableDrivers(s *cli.Streams, a *AgentValidation) error {
-	if a.node == nil {
-		return nil
-	}
+// WarnUnusableDrivers prints a warning for each of the job's tasks whose driver a node has but cannot use at present, with
+// the driver's health description. nodeText names the node.
+func (fi *File) WarnUnusableDrivers(s *cli.Streams, nodeText string, driverByName map[string]*api.DriverInfo) error {
 	var diags hcl.Diagnostics
 	apiclient.ForEachTask(fi.Job, func(group *api.TaskGroup, task *api.Task) {
-		if d := a.node.Drivers[task.Driver]; d != nil && !d.Healthy && (d.Detected || d.HealthDescription != "") {
-			text := fmt.Sprintf("driver %q cannot be used on node %q: %s", task.Driver, a.node.Name, d.HealthDescription)
+		if d := driverByName[task.Driver]; d != nil && !d.Healthy && (d.Detected || d.HealthDescription != "") {
+			text := fmt.Sprintf("driver %q cannot be used on %s: %s", task.Driver, nodeText, d.HealthDescription)
 			diags = append(diags, fi.NewWarningDiagnostic(append(TaskBlockPath(group, task), "driver"), text))
 		}
 	})

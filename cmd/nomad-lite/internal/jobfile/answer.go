@@ -24,6 +24,9 @@ func (fi *File) faultsFoundByAnyAgent() []*model.JobFault {
 	return model.LeafFaults(admission.ValidationError(fi.Job, admission.Node{Namespaces: []*api.Namespace{}}))
 }
 
+// IsValid reports whether the canonical job is valid for an agent that has its namespace.
+func (fi *File) IsValid() bool { return admission.ValidationError(fi.Job, admission.Node{}) == nil }
+
 // refusalHeading is printed above refusals, by commands and in an agent's errors.
 const refusalHeading = "This job cannot run here:"
 
@@ -38,7 +41,7 @@ func (fi *File) PrintAdmissionAnswer(s *cli.Streams, headingForNodeRefusals stri
 		for _, fault := range faults {
 			diags = append(diags, fi.NewErrorDiagnostic(fault.Path, fault.Text+fault.Hint()))
 		}
-		if err := fi.sortAndPrintDiagnostics(s, diags); err != nil {
+		if err := fi.SortAndPrintDiagnostics(s, diags); err != nil {
 			return false, err
 		}
 	}
@@ -48,7 +51,7 @@ func (fi *File) PrintAdmissionAnswer(s *cli.Streams, headingForNodeRefusals stri
 		diag.Extra = printedRefusalID(r.Kind.ID)
 		warnings = append(warnings, diag)
 	}
-	if err := fi.sortAndPrintDiagnostics(s, warnings); err != nil {
+	if err := fi.SortAndPrintDiagnostics(s, warnings); err != nil {
 		return false, err
 	}
 	var parts, requirements []admission.Refusal
@@ -84,7 +87,7 @@ func (fi *File) PrintRefusals(s *cli.Streams, heading string, refusals []admissi
 		diag.Extra = printedRefusalID(r.Kind.ID)
 		diags = append(diags, diag)
 	}
-	return fi.sortAndPrintDiagnostics(s, diags)
+	return fi.SortAndPrintDiagnostics(s, diags)
 }
 
 // printedRefusalID is the id of the refusal that a diagnostic prints.
@@ -107,8 +110,8 @@ func (fi *File) WarnOfPartsIgnoredByRun(s *cli.Streams, a *admission.CheckResult
 	return jobspec.WriteDiagnostics(s.Err, diags, fi.Parsed.SourceTextByFileName)
 }
 
-// sortAndPrintDiagnostics sorts diagnostics by their position in the file, and prints them.
-func (fi *File) sortAndPrintDiagnostics(s *cli.Streams, diags hcl.Diagnostics) error {
+// SortAndPrintDiagnostics sorts diagnostics by their position in the file, and prints them.
+func (fi *File) SortAndPrintDiagnostics(s *cli.Streams, diags hcl.Diagnostics) error {
 	sortByPosition(diags)
 	return jobspec.WriteDiagnostics(s.Err, diags, fi.Parsed.SourceTextByFileName)
 }

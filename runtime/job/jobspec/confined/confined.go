@@ -52,7 +52,10 @@ func NewChildProcessParser(childArgv ...string) *ChildProcessParser {
 
 // parseRequest and parseReply are the messages between parent and child. The number types of a configuration
 // are preserved: msgpack distinguishes 1 from 1.0.
-type parseRequest struct{ JobText, VarFileText string }
+type parseRequest struct {
+	JobText, VarFileText string
+	ConfigFaults         []jobspec.ConfigFault // errors in the job, which the child places in the text
+}
 
 type parseReply struct {
 	Job   *api.Job
@@ -70,6 +73,17 @@ func newMsgpackHandle() *codec.MsgpackHandle {
 // that the job does not declare are ignored. An error in the text is a ParseError. Parse blocks
 // while too many children run. It returns when ctx ends, which kills the child.
 func (p *ChildProcessParser) Parse(ctx context.Context, jobText, varFileText string) (*api.Job, error) {
+	return p.parse(ctx, parseRequest{JobText: jobText, VarFileText: varFileText})
+}
+
+// PlaceConfigFaults returns a ParseError with the faults in config blocks of a text that Parse has accepted, each with its
+// position. It blocks as Parse does.
+func (p *ChildProcessParser) PlaceConfigFaults(ctx context.Context, jobText, varFileText string, faults []jobspec.ConfigFault) error {
+	_, err := p.parse(ctx, parseRequest{jobText, varFileText, faults})
+	return err
+}
+
+func (p *ChildProcessParser) parse(ctx context.Context, request parseRequest) (*api.Job, error) {
 	select {
 	case p.childSlots <- struct{}{}:
 		defer func() { <-p.childSlots }()
@@ -79,7 +93,7 @@ func (p *ChildProcessParser) Parse(ctx context.Context, jobText, varFileText str
 	ctx, cancel := context.WithTimeoutCause(ctx, maxParseTime, errLimitReached)
 	defer cancel()
 	var in bytes.Buffer
-	if err := codec.NewEncoder(&in, newMsgpackHandle()).Encode(parseRequest{jobText, varFileText}); err != nil {
+	if err := codec.NewEncoder(&in, newMsgpackHandle()).Encode(request); err != nil {
 		return nil, fmt.Errorf("parse job: %w", err)
 	}
 	opcount.Count(opcount.Fork)
@@ -169,7 +183,7 @@ func decodeParseAndReply(in io.Reader, out io.Writer) (err error) {
 		return fmt.Errorf("read the request: %w", err)
 	}
 	file, diags := jobspec.Parse(jobspec.ParseInput{DiagnosticFileName: "input.hcl", Text: []byte(r.JobText), VarFileText: r.VarFileText})
-	answer := parseReply{Job: file.Job}
+	answer := parseReply{Job: file.Job, Error: file.ConfigFaultsText(r.ConfigFaults)}
 	if err := jobspec.Err(diags); err != nil {
 		answer.Error = err.Error()
 	}

@@ -86,6 +86,19 @@ func TestParse(t *testing.T) {
 	}
 }
 
+func TestPlaceConfigFaults(t *testing.T) {
+	err := NewChildProcessParser(os.Args[0], "serve").PlaceConfigFaults(t.Context(), jobText, "", []jobspec.ConfigFault{
+		{Group: "app", Task: "main", Text: `Invalid label: No argument or block type is named "part".`},
+		{Group: "app", Task: "main", Text: `Missing required argument: The argument "command" is required.`},
+	})
+	const want = "input.hcl:12,9-20: Task \"main\": Unsupported argument: No argument or block type is named \"part\".\n" +
+		"input.hcl:10,7-13: Task \"main\": Missing required argument: The argument \"command\" is required."
+	var textErr *ParseError
+	if !errors.As(err, &textErr) || textErr.Text != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
 func TestParseRejects(t *testing.T) {
 	large := `job "x" { meta { a = "` + strings.Repeat("x", 900<<10) + `" } }`
 	for _, c := range []struct{ name, child, text, want string }{

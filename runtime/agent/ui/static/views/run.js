@@ -160,11 +160,16 @@ async function readSource({ job, namespace, version }, signal) {
   return { text: JSON.stringify(found, null, 2), variables: "" };
 }
 
-// parse returns the job of a text: HCL, the JSON form of HCL, or the JSON of the API.
+// parse returns the job of a text: HCL, the JSON form of HCL, or the JSON of the API. Errors that drivers find in config blocks
+// are errors of the text, because their tasks fail whenever they are started.
 async function parse(text, variables, signal) {
   if (text.trim() === "") throw new Error("The job specification is empty.");
   const job = jobOfJSON(text);
-  return job ?? put("/v1/jobs/parse", { JobHCL: text, Variables: variables, Canonicalize: true }, signal);
+  if (!job) return put("/v1/jobs/parse?check_config=true", { JobHCL: text, Variables: variables, Canonicalize: true }, signal);
+  const { ValidationErrors } = await put("/v1/validate/job", { Job: job }, signal);
+  const configErrors = (ValidationErrors ?? []).filter((line) => /^Task group .+, task .+: driver \S+: config: /.test(line));
+  if (configErrors.length) throw new Error(configErrors.join("\n"));
+  return job;
 }
 
 function jobOfJSON(text) {
