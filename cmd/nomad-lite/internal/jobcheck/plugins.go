@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/jobfile"
@@ -17,6 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/internal/hostport"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
@@ -51,14 +53,17 @@ func CheckWithLocalPlugins(ctx context.Context, j *jobfile.File, plugins localpl
 			fmt.Fprintf(s.Err, "warning: hook block does not work: %v\n", err)
 		}
 		node.HookFaults, node.HookCheckErrors = a.Plugins().CheckHookAttachments(ctx, j.Job)
+		wait := a.Supervisor().WaitBrieflyForFirstReports
+		if j.RequestsDevices() {
+			wait = func(ctx context.Context) error { return localplugins.WaitPluginsLaunchedOrFailed(ctx, a) } // a device plugin may start slowly
+		}
+		if err = wait(ctx); err != nil {
+			return
+		}
+		if err = j.WarnUnusableDrivers(s, "this machine", driversOf(a, wanted)); err != nil {
+			return
+		}
 		if !before.IsRejected() {
-			wait := a.Supervisor().WaitBrieflyForFirstReports
-			if j.RequestsDevices() {
-				wait = func(ctx context.Context) error { return localplugins.WaitPluginsLaunchedOrFailed(ctx, a) } // a device plugin may start slowly
-			}
-			if err = wait(ctx); err != nil {
-				return
-			}
 			node.Features = nodeFeaturesOf(a)
 		}
 		answer = j.CanonicalizeAndCheckAdmission(ctx, node, flags)
@@ -71,6 +76,21 @@ func CheckWithLocalPlugins(ctx context.Context, j *jobfile.File, plugins localpl
 		canRun = canRun && fits
 	})
 	return answer, canRun, errors.Join(err, asked)
+}
+
+// driversOf returns the named drivers of an agent in the form of its node.
+func driversOf(a *agent.Agent, names []string) map[string]*api.DriverInfo {
+	drivers := make(map[string]*api.DriverInfo)
+	for _, infos := range []map[string]supervisor.DriverInfo{a.Supervisor().DriverInfoByName(), a.Supervisor().NotStartedDriverInfoByName()} {
+		for _, name := range names {
+			info, ok := infos[name]
+			if !ok {
+				continue
+			}
+			drivers[name] = &api.DriverInfo{Detected: info.Detected, Healthy: info.Healthy, HealthDescription: info.Description}
+		}
+	}
+	return drivers
 }
 
 // NewAdmissionNode returns what admission checks of a canonical job must know about an agent in this process. It prints
