@@ -1,6 +1,7 @@
 package template
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/hashicorp/go-envparse"
@@ -66,4 +67,52 @@ func isValueBeforeComment(written, value string) bool {
 	rest, ok := strings.CutPrefix(written, value)
 	comment := strings.TrimLeft(rest, " \t")
 	return ok && strings.HasPrefix(comment, "#") && (value == "" || len(comment) < len(rest))
+}
+
+// EnvNames returns the names of the variables that a template with env = true can set. isComplete is false if an action of the
+// template can write a name: the template can then set other variables, too.
+func EnvNames(text, leftDelim, rightDelim string) (names []string, isComplete bool) {
+	const written = "\x00" // stands for the text that an action writes
+	left, right := cmp.Or(leftDelim, "{{"), cmp.Or(rightDelim, "}}")
+	var lines strings.Builder
+	for {
+		before, rest, isAction := strings.Cut(text, left)
+		lines.WriteString(before)
+		if !isAction {
+			break
+		}
+		action, after, isClosed := strings.Cut(rest, right)
+		if !isClosed {
+			return nil, false
+		}
+		if !isSilentAction(action) {
+			lines.WriteString(written)
+		}
+		text = after
+	}
+	isComplete = true
+	for line := range strings.Lines(lines.String()) {
+		line = strings.TrimSpace(line)
+		name, _, hasValue := strings.Cut(line, "=")
+		switch {
+		case strings.HasPrefix(line, "#"):
+		case strings.Contains(name, written):
+			isComplete = false
+		case hasValue:
+			names = append(names, strings.TrimSpace(strings.TrimPrefix(name, "export ")))
+		}
+	}
+	return names, isComplete
+}
+
+// isSilentAction reports whether an action writes nothing: a comment, an assignment, or a part of a control structure.
+func isSilentAction(action string) bool {
+	action = strings.TrimSpace(strings.TrimPrefix(action, "-"))
+	word, rest, _ := strings.Cut(action, " ")
+	switch strings.TrimSuffix(word, "-") {
+	case "if", "else", "end", "range", "with", "break", "continue":
+		return true
+	}
+	rest = strings.TrimSpace(rest)
+	return strings.HasPrefix(action, "/*") || strings.HasPrefix(word, "$") && (strings.HasPrefix(rest, ":=") || strings.HasPrefix(rest, "= "))
 }

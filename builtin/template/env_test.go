@@ -37,3 +37,26 @@ func FuzzEnvLosses(f *testing.F) {
 		}
 	})
 }
+
+func TestEnvNames(t *testing.T) {
+	for _, c := range []struct {
+		text       string
+		names      []string
+		isComplete bool
+	}{
+		{"# A=1\nB=2\nexport C = {{ env \"x\" }}\n", []string{"B", "C"}, true},
+		{"{{- with nomadVar \"a\" -}}\nUSER={{ .user }}\n{{- end -}}", []string{"USER"}, true},
+		{"{{ $v := env \"x\" }}{{/* note */}}A={{ $v }}", []string{"A"}, true},
+		{"A=1\n{{ range nomadVarList }}{{ .Key }}={{ .Value }}\n{{ end }}", []string{"A"}, false},
+		{"{{ key \"config\" }}", nil, false},
+		{"A={{ x", nil, false},
+	} {
+		names, isComplete := EnvNames(c.text, "", "")
+		if !slices.Equal(names, c.names) || isComplete != c.isComplete {
+			t.Errorf("%q: got %q, %v, want %q, %v", c.text, names, isComplete, c.names, c.isComplete)
+		}
+	}
+	if names, isComplete := EnvNames("A=[[ x ]]\n{{ y }}=1", "[[", "]]"); !slices.Equal(names, []string{"A", "{{ y }}"}) || !isComplete {
+		t.Errorf("other delimiters: got %q, %v", names, isComplete)
+	}
+}

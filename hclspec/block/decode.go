@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -49,6 +50,54 @@ func Check(ctx context.Context, s *hclspec.Spec, config map[string]any) hcl.Diag
 		return vars
 	})
 	return diags
+}
+
+// Reference is a reference to a variable in an argument or block of a config block.
+type Reference struct {
+	Argument  string // the argument or block of the config block itself, which contains the reference at any depth
+	Variable  string // the whole name, with dots between its parts
+	IsEnvItem bool   // the reference is env["NAME"] or env.NAME, and Variable is NAME
+}
+
+// References returns the references to variables in a config block, in the order of the arguments. It returns none for a block that
+// Check cannot read.
+func References(config map[string]any) (list []Reference) {
+	text, err := json.Marshal(replaceIntegralFloats(config))
+	if err != nil {
+		return nil
+	}
+	if refers, diags := checkConfigNesting(text); !refers || diags.HasErrors() {
+		return nil
+	}
+	file, diags := hcljson.Parse(text, "config")
+	if diags.HasErrors() {
+		return nil
+	}
+	attributes, _ := file.Body.JustAttributes()
+	for _, name := range slices.Sorted(maps.Keys(attributes)) {
+		for _, traversal := range attributes[name].Expr.Variables() {
+			list = append(list, newReference(name, traversal))
+		}
+	}
+	return list
+}
+
+func newReference(argument string, traversal hcl.Traversal) Reference {
+	parts := []string{traversal.RootName()}
+	for _, step := range traversal[1:] {
+		switch step := step.(type) {
+		case hcl.TraverseAttr:
+			parts = append(parts, step.Name)
+		case hcl.TraverseIndex:
+			if step.Key.Type() == cty.String {
+				parts = append(parts, step.Key.AsString())
+			}
+		}
+	}
+	if parts[0] == "env" && len(parts) > 1 {
+		return Reference{Argument: argument, Variable: strings.Join(parts[1:], "."), IsEnvItem: true}
+	}
+	return Reference{Argument: argument, Variable: strings.Join(parts, ".")}
 }
 
 // CheckPart checks a part of a config block like Check, but ignores missing arguments and

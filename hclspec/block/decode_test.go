@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"maps"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -437,5 +438,25 @@ func TestDecodeWithMissingFieldsDoesNotPanic(t *testing.T) {
 		if err := Fault(s); (err == nil) == diags.HasErrors() {
 			t.Errorf("%v: Decode reports %q, Fault %v", p, Messages(diags), err)
 		}
+	}
+}
+
+func TestReferences(t *testing.T) {
+	got := References(map[string]any{
+		"args":    []any{"${NOMAD_PORT_http} $${escaped}", `${upper(env["HOME"])}`},
+		"command": "${attr.kernel.name}",
+		"mount":   []map[string]any{{"source": "${meta[\"rack\"]}", "${KEY}": 1}},
+		"number":  1,
+	})
+	want := []Reference{
+		{"args", "NOMAD_PORT_http", false}, {"args", "HOME", true}, {"command", "attr.kernel.name", false}, {"mount", "KEY", false}, {"mount", "meta.rack", false},
+	}
+	slices.SortStableFunc(got, func(a, b Reference) int { return strings.Compare(a.Argument, b.Argument) })
+	slices.SortFunc(got[len(got)-2:], func(a, b Reference) int { return strings.Compare(a.Variable, b.Variable) })
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if got := References(map[string]any{"command": "no references"}); got != nil {
+		t.Errorf("got %v", got)
 	}
 }

@@ -98,6 +98,9 @@ func validateJob(ctx context.Context, o validateOptions, path string, s *cli.Str
 	} else {
 		warnings = answer.Warnings()
 		good, err = jobcheck.PrintValidationErrorsAndFit(ctx, job, s, answer)
+		if err == nil && job.IsValid() {
+			err = jobcheck.WarnUnsetReferences(job, s, jobcheck.EnvSources{HasOperatorHooks: answer.HasOperatorHooks()})
+		}
 	}
 	if err != nil {
 		return err

@@ -65,7 +65,7 @@ func portLabelHint(label string, known map[string]bool) string {
 	if len(labels) == 0 {
 		return fmt.Sprintf(": the group has no ports, write port %q {} in its network block", label)
 	}
-	if near := closestSimilarName(label, labels); near != "" {
+	if near := ClosestSimilarName(label, labels); near != "" {
 		return fmt.Sprintf(". Did you mean %q?", near)
 	}
 	for i, l := range labels {
@@ -74,9 +74,9 @@ func portLabelHint(label string, known map[string]bool) string {
 	return ": the group has " + strings.Join(labels, ", ")
 }
 
-// closestSimilarName returns the name with the smallest edit distance, or "" if every distance is greater than two and than a
+// ClosestSimilarName returns the name with the smallest edit distance, or "" if every distance is greater than two and than a
 // third of name's length.
-func closestSimilarName(name string, names []string) string {
+func ClosestSimilarName(name string, names []string) string {
 	if len(name) > maxLabelLengthForHint {
 		return ""
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/core/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
@@ -75,7 +77,14 @@ func CheckWithLocalPlugins(ctx context.Context, j *jobfile.File, plugins localpl
 		fits, err = CheckFitsEmptyAgentNode(j, s, a, func(scheduler.HostPort) bool { return true })
 		canRun = canRun && fits
 	})
-	return answer, canRun, errors.Join(err, asked)
+	if err := errors.Join(err, asked); err != nil || answer.ValidationErr != nil {
+		return answer, canRun, err
+	}
+	sources := EnvSources{CapabilitiesByDriver: node.CapabilitiesByDriver, HasOperatorHooks: len(plugins.HookBlockNames()) > 0}
+	if savedSchemaByDriver == nil { // saved schemas mean that the job runs on another machine
+		sources.InheritedHostEnv = taskenv.FilterHostEnv(os.Environ(), plugins.Config.EnvDenylist, plugins.Config.EnvAllowlist)
+	}
+	return answer, canRun, WarnUnsetReferences(j, s, sources)
 }
 
 // driversOf returns the named drivers of an agent in the form of its node.
