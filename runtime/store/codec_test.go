@@ -55,6 +55,9 @@ func (f randomFiller) fillValue(v reflect.Value, depth int) {
 		if choice > 0 {
 			v.Set(reflect.New(v.Type().Elem()))
 			f.fillValue(v.Elem(), depth+1)
+			if at, ok := v.Interface().(*time.Time); ok && at.IsZero() {
+				v.SetZero() // a zero time is stored like none
+			}
 		}
 	case reflect.Slice:
 		if choice > 0 {

@@ -50,6 +50,7 @@ var secretAPIFields = map[string]bool{
 	"api.Job.Payload":          true,
 	"api.JobSubmission.Source": true, "api.JobSubmission.Variables": true, "api.JobSubmission.VariableFlags": true,
 	"api.Variable.Items": true, "api.Variable.Lock": true,
+	"api.ACLToken.SecretID": true,
 }
 
 // fieldAliases maps a field's former name in the file, with its type, like "state.HandleRecord.driver_state", to its current

@@ -557,13 +557,20 @@ func (l *stateLoader) decryptSecretsInto(t Table, key string, obj any, secretBox
 	case *api.Variable:
 		switch {
 		case unopened != nil:
-			s.undecryptedSecretByVariable[o] = unopened
+			s.undecryptedSecretByObject[o] = unopened
 		case secretBox != nil:
 			var variableItems map[string]string
 			if err := decodeMsgpack(secret, &variableItems); err != nil {
 				return err
 			}
 			o.Items = variableItems
+		}
+	case *api.ACLToken:
+		switch {
+		case unopened != nil:
+			s.undecryptedSecretByObject[o] = unopened
+		case secretBox != nil:
+			return decodeMsgpack(secret, &o.SecretID)
 		}
 	case *localRecord:
 		o.secretPart, o.undecryptedSecret = secret, unopened

@@ -30,11 +30,11 @@ const AnyNamespace = "*"
 //
 // It is large because it has typed methods for each table and each index.
 type Reader struct {
-	beginRead                   func() *memdb.Txn
-	quarantineRecordLater       func(Table, *localRecord, error) // moves an unreadable record into the quarantine; it does not block
-	reportUnknownPartOnce       func(name string)                // reports a record part unknown to this build; it does not block
-	undecryptedSecretByVariable map[*api.Variable]*undecryptedSecret
-	leavesOutEndedEvents        bool // see WithoutEndedEvents
+	beginRead                 func() *memdb.Txn
+	quarantineRecordLater     func(Table, *localRecord, error) // moves an unreadable record into the quarantine; it does not block
+	reportUnknownPartOnce     func(name string)                // reports a record part unknown to this build; it does not block
+	undecryptedSecretByObject map[any]*undecryptedSecret
+	leavesOutEndedEvents      bool // see WithoutEndedEvents
 }
 
 // WithoutEndedEvents returns a Reader of the same state that leaves out the task events of ended allocations
@@ -58,7 +58,7 @@ func (s *Snapshot) Index() uint64 { return s.index }
 // Snapshot returns the current state.
 func (s *Store) Snapshot() *Snapshot {
 	db := s.memDB.Snapshot()
-	r := Reader{beginRead: func() *memdb.Txn { return db.Txn(false) }, quarantineRecordLater: s.quarantineRecordLater, reportUnknownPartOnce: s.reportUnknownPartOnce, undecryptedSecretByVariable: s.sealer.undecryptedSecretByVariable}
+	r := Reader{beginRead: func() *memdb.Txn { return db.Txn(false) }, quarantineRecordLater: s.quarantineRecordLater, reportUnknownPartOnce: s.reportUnknownPartOnce, undecryptedSecretByObject: s.sealer.undecryptedSecretByObject}
 	return &Snapshot{Reader: r, index: r.LatestTableIndex(nil, allTablesRow)}
 }
 

@@ -56,6 +56,8 @@ func recordKindText(t Table) string {
 	switch t {
 	case Variables:
 		return "variable"
+	case ACLTokens:
+		return "ACL token"
 	case taskLocalsTable:
 		return "record of task"
 	case taskHandlesTable:
@@ -78,9 +80,9 @@ type sealer struct {
 	keyring atomic.Pointer[keyring.Ring] // nil if there are no keys; only the writer replaces it
 
 	// The next fields do not change after Open.
-	undecryptedSecretByVariable map[*api.Variable]*undecryptedSecret // variables with items that cannot be decrypted
-	decryptErrors               []error                              // one error for each record that cannot be decrypted
-	fileHasUnencryptedSecrets   bool                                 // the file has secrets that are not encrypted yet
+	undecryptedSecretByObject map[any]*undecryptedSecret // variables and tokens with a secret part that cannot be decrypted
+	decryptErrors             []error                    // one error for each record that cannot be decrypted
+	fileHasUnencryptedSecrets bool                       // the file has secrets that are not encrypted yet
 
 	signingKeyCreationMu sync.Mutex // held while an RSA key is made, so that concurrent requests make only one
 
@@ -91,7 +93,7 @@ type sealer struct {
 func newSealer(c Config) *sealer {
 	return &sealer{
 		logger: c.Logger.Named("store"), keyFile: c.KeyFile, temporaryKeys: c.TemporaryKeys,
-		undecryptedSecretByVariable: make(map[*api.Variable]*undecryptedSecret),
+		undecryptedSecretByObject: make(map[any]*undecryptedSecret),
 	}
 }
 
@@ -173,25 +175,34 @@ func (s *sealer) addUndecryptedSecret(recordName string, secretBox []byte, cause
 
 // VariableDecryptErr returns a [SecretDecryptError] if a variable's items cannot be decrypted, otherwise nil.
 func (r Reader) VariableDecryptErr(v *api.Variable) error {
-	if c := r.undecryptedSecretByVariable[v]; c != nil {
+	if c := r.undecryptedSecretByObject[v]; c != nil {
 		return c.decryptErr
 	}
 	return nil
 }
 
-// encodeVariableRecord returns a variable record's payload.
-func (s *Store) encodeVariableRecord(key string, v *api.Variable) ([]byte, error) {
-	open, secret, err := encodeVariableParts(v)
+// tablesWithSecrets are the public tables with records that have a secret part.
+var tablesWithSecrets = map[Table]bool{Variables: true, ACLTokens: true}
+
+// encodeRecordWithSecret returns the payload for a record of one of tablesWithSecrets.
+func (s *Store) encodeRecordWithSecret(t Table, key string, obj any) (payload []byte, err error) {
+	var open, secret []byte
+	switch o := obj.(type) {
+	case *api.Variable:
+		open, secret, err = encodeVariableParts(o)
+	case *api.ACLToken:
+		open, secret, err = encodeTokenParts(o)
+	}
 	if err == nil {
-		open, err = s.keepUnknownFieldsOf(Variables, key, open)
+		open, err = s.keepUnknownFieldsOf(t, key, open)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if c := s.sealer.undecryptedSecretByVariable[v]; c != nil {
+	if c := s.sealer.undecryptedSecretByObject[obj]; c != nil {
 		return encodeEnvelope(c.secretBox, open), nil
 	}
-	return s.sealer.sealPayload(string(Variables), key, secret, open), nil
+	return s.sealer.sealPayload(string(t), key, secret, open), nil
 }
 
 // encodeLocalRecord returns a local record's payload.

@@ -355,7 +355,7 @@ func (s *Store) newBatch() *writeBatch {
 func (b *writeBatch) runRequest(r *updateRequest) {
 	b.requests = append(b.requests, r)
 	tx := &Txn{
-		Reader:        Reader{beginRead: func() *memdb.Txn { return b.memTxn }, quarantineRecordLater: b.store.quarantineRecordLater, reportUnknownPartOnce: b.store.reportUnknownPartOnce, undecryptedSecretByVariable: b.store.sealer.undecryptedSecretByVariable},
+		Reader:        Reader{beginRead: func() *memdb.Txn { return b.memTxn }, quarantineRecordLater: b.store.quarantineRecordLater, reportUnknownPartOnce: b.store.reportUnknownPartOnce, undecryptedSecretByObject: b.store.sealer.undecryptedSecretByObject},
 		store:         b.store,
 		memTxn:        b.memTxn,
 		index:         b.index + 1,
@@ -481,8 +481,8 @@ func (b *writeBatch) encodeChanges(tx *Txn) [][]byte {
 		case *api.Allocation:
 			payloads[i], err = b.jobs.encodeAllocAndShareJob(obj)
 		case *localRecord: // encoded by writeToFileAndIndexRow: several requests in a batch often change one task's record
-		case *api.Variable:
-			payloads[i], err = b.store.encodeVariableRecord(c.key, obj)
+		case *api.Variable, *api.ACLToken:
+			payloads[i], err = b.store.encodeRecordWithSecret(c.tableDef.table, c.key, obj)
 		default:
 			payloads[i], err = encodeMsgpack(obj)
 		}
@@ -559,8 +559,8 @@ func (s *Store) recordWritesOfObject(def *tableDef, obj any, encodedJobs *jobTab
 		}
 	case *localRecord:
 		payload = s.sealer.encodeLocalRecord(def.table, o)
-	case *api.Variable:
-		payload, err = s.encodeVariableRecord(def.keyOf(o), o)
+	case *api.Variable, *api.ACLToken:
+		payload, err = s.encodeRecordWithSecret(def.table, def.keyOf(o), o)
 	default:
 		payload, err = encodeMsgpack(obj)
 	}

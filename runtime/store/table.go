@@ -33,6 +33,9 @@ const (
 	SchedulerConfig  Table = "scheduler_config"
 	HostVolumes      Table = "host_volumes"
 	VolumeClaims     Table = "volume_claims"
+	ACLPolicies      Table = "acl_policies"
+	ACLRoles         Table = "acl_roles"
+	ACLTokens        Table = "acl_tokens"
 )
 
 // TopicHostVolume is the topic for dynamic host volume events.
@@ -131,6 +134,14 @@ var tableDefs = []*tableDef{
 		}),
 	definePublicTable(VolumeClaims, func(c *api.TaskGroupHostVolumeClaim) string { return c.ID }, nil,
 		newSetCreateAndModifyIndexFunc(func(c *api.TaskGroupHostVolumeClaim) (_, _ *uint64) { return &c.CreateIndex, &c.ModifyIndex }), nil),
+	definePublicTable(ACLPolicies, func(p *api.ACLPolicy) string { return p.Name }, nil,
+		newSetCreateAndModifyIndexFunc(func(p *api.ACLPolicy) (_, _ *uint64) { return &p.CreateIndex, &p.ModifyIndex }), nil),
+	definePublicTable(ACLRoles, func(r *api.ACLRole) string { return r.ID }, secondaryIndexes[api.ACLRole]{
+		"name": func(r *api.ACLRole) string { return r.Name },
+	}, newSetCreateAndModifyIndexFunc(func(r *api.ACLRole) (_, _ *uint64) { return &r.CreateIndex, &r.ModifyIndex }), nil),
+	definePublicTable(ACLTokens, func(t *api.ACLToken) string { return t.AccessorID }, secondaryIndexes[api.ACLToken]{
+		"secret": func(t *api.ACLToken) string { return secretHash(t.SecretID) },
+	}, newSetCreateAndModifyIndexFunc(func(t *api.ACLToken) (_, _ *uint64) { return &t.CreateIndex, &t.ModifyIndex }), nil),
 	defineLocalTable(taskLocalsTable, func(string) any { return new(state.TaskRecord) }),
 	defineLocalTable(taskStatesTable, func(string) any { return new(api.TaskState) }),
 	defineLocalTable(taskHandlesTable, func(string) any { return new(state.HandleRecord) }),

@@ -248,8 +248,8 @@ func (s *Store) keepPayloadWithUnknownFields(t Table, key string, payload []byte
 // keepUnknownFieldsOf returns a public table record's payload together with the stored record's fields unknown to this build.
 func (s *Store) keepUnknownFieldsOf(t Table, key string, payload []byte) ([]byte, error) {
 	stored := s.payloadsWithUnknownFields[recordKey{t, key}]
-	if stored == nil || payload == nil || t == Variables && payload[0] == envelopeFirstByte {
-		return payload, nil // a sealed variable's unencrypted part has the fields already
+	if stored == nil || payload == nil || tablesWithSecrets[t] && payload[0] == envelopeFirstByte {
+		return payload, nil // a sealed record's unencrypted part has the fields already
 	}
 	var zero any = new(api.Job)
 	if t != jobBucket {

@@ -11,6 +11,7 @@ const (
 
 	DirectoryOwnerName = "directory_owner"  // the state's data directory
 	VolumeCallName     = "host_volume_call" // id of the external volume plugin call in progress
+	ACLBootstrapName   = "acl_bootstrap"    // the index of the last bootstrap of access control
 
 	ClusterMembershipName  = "cluster"              // a cluster node's credentials
 	ClusterReportIndexName = "cluster_report_index" // the servers' index after the last allocation status they have accepted
@@ -50,6 +51,7 @@ var AgentRecordKinds = []AgentRecordKind{
 	newAgentRecordKind[[]PluginInfo](PluginInfoName),
 	newAgentRecordKind[DirectoryOwner](DirectoryOwnerName),
 	newAgentRecordKind[string](VolumeCallName),
+	newAgentRecordKind[uint64](ACLBootstrapName),
 	newAgentRecordKind[PluginProcess](PluginProcessPrefix),
 	newAgentRecordKind[NetworkRecord](NetworkPrefix),
 	newSealedAgentRecordKind[CleanupRecord](CleanupPrefix),
