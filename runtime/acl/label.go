@@ -77,6 +77,16 @@ func (l labels) anyHas(capabilities []Capability) bool {
 	return slices.ContainsFunc(l.patterns, func(p pattern) bool { return p.set.hasAny(capabilities) })
 }
 
+// anyGrants reports whether one of the labels has a capability.
+func (l labels) anyGrants() bool {
+	for _, set := range l.exact {
+		if set != 0 {
+			return true
+		}
+	}
+	return slices.ContainsFunc(l.patterns, func(p pattern) bool { return p.set != 0 })
+}
+
 // labelMerger collects the capabilities of equal labels.
 type labelMerger map[string]capabilitySet
 

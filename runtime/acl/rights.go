@@ -120,6 +120,17 @@ func (r *Rights) SeesNamespace(namespace string) bool {
 	return r.isManagement || r.namespaces.find(namespace) != 0
 }
 
+// SeesAnyNamespace reports whether the owner has a right in some namespace.
+func (r *Rights) SeesAnyNamespace() bool { return r.isManagement || r.namespaces.anyGrants() }
+
+// AnyNodePool reports whether the owner has a right for some node pool.
+func (r *Rights) AnyNodePool() bool { return r.isManagement || r.nodePools.anyGrants() }
+
+// AnyVariable reports whether the owner has one of the capabilities for some variable.
+func (r *Rights) AnyVariable(capabilities ...Capability) bool {
+	return r.isManagement || r.own != nil || r.variables.anyHas(capabilities)
+}
+
 // Service reports whether the owner may read the services of a namespace. A workload reads all of them.
 func (r *Rights) Service(namespace string) bool {
 	return r.own != nil || r.Namespace(namespace, ReadJob)

@@ -34,7 +34,8 @@ type Reader struct {
 	quarantineRecordLater     func(Table, *localRecord, error) // moves an unreadable record into the quarantine; it does not block
 	reportUnknownPartOnce     func(name string)                // reports a record part unknown to this build; it does not block
 	undecryptedSecretByObject map[any]*undecryptedSecret
-	leavesOutEndedEvents      bool // see WithoutEndedEvents
+	leavesOutEndedEvents      bool       // see WithoutEndedEvents
+	isVisible                 Visibility // see Snapshot.Restrict; nil if everything is visible
 }
 
 // WithoutEndedEvents returns a Reader of the same state that leaves out the task events of ended allocations
@@ -64,7 +65,7 @@ func (s *Store) Snapshot() *Snapshot {
 
 func rowByKey[T any](r Reader, ws WatchSet, t Table, key string) *T {
 	obj := r.objectByKey(ws, t, key)
-	if obj == nil {
+	if obj == nil || !r.sees(t, obj) {
 		return nil
 	}
 	return objectOfRow(r, obj).(*T)
@@ -94,7 +95,9 @@ func listRows[T any](r Reader, ws WatchSet, t Table, indexName, indexArg string)
 	var foundRows []*T
 	it := r.iterateObjects(ws, t, indexName, indexArg)
 	for obj := it.Next(); obj != nil; obj = it.Next() {
-		foundRows = append(foundRows, objectOfRow(r, obj).(*T))
+		if r.sees(t, obj) {
+			foundRows = append(foundRows, objectOfRow(r, obj).(*T))
+		}
 	}
 	return foundRows
 }
@@ -241,7 +244,7 @@ func (r Reader) allocationsWhere(ws WatchSet, matches func(*api.Allocation) bool
 	var found []*api.Allocation
 	it := r.iterateObjects(ws, Allocations, "id_prefix", "")
 	for row := it.Next(); row != nil; row = it.Next() {
-		if matches(objectWithoutEvents(row).(*api.Allocation)) {
+		if r.sees(Allocations, row) && matches(objectWithoutEvents(row).(*api.Allocation)) {
 			found = append(found, objectOfRow(r, row).(*api.Allocation))
 		}
 	}

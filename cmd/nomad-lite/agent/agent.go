@@ -248,6 +248,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	apiConfig.OptionalRoutes = httpapi.OptionalRoutes{EnableDebug: c.EnableDebug, DisableWebPage: c.DisableWebPage, WebPageLabel: ui.Label(c.WebPageLabel), DisableEventStream: c.DisableEventStream}
 	apiConfig.Search = httpapi.SearchLimits(c.Search)
 	apiConfig.OperatorToken, apiConfig.ReadOnlyToken, apiConfig.DisableRemoteExec = token, readToken, c.DisableRemoteExec
+	apiConfig.AccessControl = newAccessControl(c, a.Store(), a.DataDir(), logger)
 	apiConfig.ReplyHeaders, apiConfig.TLSHandshakeTimeout = c.HTTPHeaders, c.TLSHandshakeTimeout
 	r.api = httpapi.New(apiConfig)
 	a.Cluster().SetAPI(r.api.HandlerWithAllRights(), a.Allocs().AllocRunner)

@@ -109,7 +109,7 @@ func (r *runningAgent) configForAPI() map[string]any {
 		"DataDir": r.agent.DataDir(), "LogLevel": c.LogLevel, "LogJson": c.LogJSON, "DevMode": r.flags.devMode,
 		"EnableDebug": c.EnableDebug, "PluginDir": c.PluginDir, "Plugins": r.describePluginProcesses(), "Hooks": r.hookStatuses(),
 		"LeaveOnInt": c.LeaveOnInterrupt, "LeaveOnTerm": c.LeaveOnTerminate,
-		"ACL":            map[string]any{"Enabled": isNodeOfCluster && c.Cluster.AccessControl},
+		"ACL":            map[string]any{"Enabled": c.Cluster.AccessControl},
 		"AdvertiseAddrs": map[string]any{"HTTP": r.advertisedTCPAddress, "RPC": "", "Serf": ""},
 		"Client": map[string]any{
 			"Enabled": true, "NodeClass": node.Class, "NodePool": node.Pool, "Meta": node.Meta,

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -17,6 +18,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/shellquote"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/httpapi"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/accesscontrol"
 )
 
 // The names of the files with tokens in a data directory. Package httpapi has the table of the routes that the
@@ -31,7 +34,7 @@ const (
 // every user of the machine, or of the network. Both are empty without a TCP listener, and if only this machine can connect and
 // the operator has disabled tokens.
 func (l *apiListeners) loadOrMakeTokens(c *config.Config, dataDir string, s *cli.Streams, logger hclog.Logger) (operatorToken, readOnlyToken httpapi.Secret, err error) {
-	if l.tcpListener == nil {
+	if l.tcpListener == nil || usesOwnAccessControl(c) {
 		return "", "", nil
 	}
 	if c.DisableAccessControl && l.onlyLocalCanConnect() {
@@ -61,6 +64,27 @@ func (l *apiListeners) loadOrMakeTokens(c *config.Config, dataDir string, s *cli
 		err = fmt.Errorf("%s and %s in %s have the same token: remove one, and the next agent makes another", TokenFile, readOnlyTokenFile, dataDir)
 	}
 	return operatorToken, readOnlyToken, err
+}
+
+// usesOwnAccessControl reports whether the ACL tokens in the state of the agent decide about requests.
+func usesOwnAccessControl(c *config.Config) bool {
+	return c.Cluster.AccessControl && !c.Cluster.IsNode()
+}
+
+// aclResetFile is the name of the file in a data directory that permits another bootstrap of access control.
+const aclResetFile = "acl-bootstrap-reset"
+
+// newAccessControl returns the access control of an agent, or nil if the configuration does not enable it.
+func newAccessControl(c *config.Config, s *store.Store, dataDir string, logger hclog.Logger) *accesscontrol.Control {
+	if !usesOwnAccessControl(c) {
+		return nil
+	}
+	return accesscontrol.New(accesscontrol.Config{
+		Store: s, Logger: logger, ResetFile: filepath.Join(dataDir, aclResetFile),
+		MinExpirationTTL: cmp.Or(c.Tokens.MinExpirationTTL, accesscontrol.DefaultMinExpirationTTL),
+		MaxExpirationTTL: cmp.Or(c.Tokens.MaxExpirationTTL, accesscontrol.DefaultMaxExpirationTTL),
+		TokenGCThreshold: cmp.Or(c.Tokens.GCThreshold, accesscontrol.DefaultTokenGCThreshold),
+	})
 }
 
 // readOrMakeToken returns the token in a file. A missing file is created with mode 0600; an existing file keeps its

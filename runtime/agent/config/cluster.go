@@ -21,7 +21,7 @@ type Cluster struct {
 	VerifyServerHostname bool // tls.verify_server_hostname
 	Multiplex            wire.MultiplexSettings
 	ServerEnabled        bool // server.enabled
-	AccessControl        bool // acl.enabled is true
+	AccessControl        bool // acl.enabled is true; without servers, the agent itself has the tokens
 	// ServerHTTPAddr is the URL of the HTTP API of a server; empty means the hosts of the servers with the port 4646.
 	ServerHTTPAddr   string         // client.server_http_addr
 	TemplateMaxBlock time.Duration  // client.template.block_query_wait; 0: not set
@@ -127,8 +127,6 @@ const (
 
 // singleModeSettings are all such settings, except the addresses of servers, which choose the mode.
 var singleModeSettings = []singleModeSetting{
-	{"acl.enabled = true", func(c *Config) bool { return c.Cluster.AccessControl }, true, "without servers there are no policies. " +
-		"Clients over TCP always show the token in the file token of the data directory, or the one in token-read, which can read only"},
 	{"client.drain_on_shutdown.ignore_system_jobs", func(c *Config) bool { return c.DrainOnExit != nil && c.DrainOnExit.IgnoreSystemJobs }, true, "without servers, the agent stops all jobs"},
 	{"client.intro_token", func(c *Config) bool { return c.Cluster.IntroductionToken != "" }, true, noConnectionReason},
 	{"client.server_http_addr", func(c *Config) bool { return c.Cluster.ServerHTTPAddr != "" }, true, noConnectionReason},
@@ -144,6 +142,7 @@ var singleModeSettings = []singleModeSetting{
 	{"server.event_buffer_size", func(c *Config) bool { return c.EventBufferSize != 0 }, false, "the servers of the cluster have the events"},
 	{"server.enable_event_broker", func(c *Config) bool { return c.DisableEventStream }, false, "the servers of the cluster have the events"},
 	{"server.search", func(c *Config) bool { return c.Search != SearchLimits{} }, false, "the servers of the cluster search"},
+	{"acl: lifetimes of tokens, server.acl_token_gc_threshold", func(c *Config) bool { return c.Tokens != TokenSettings{} }, false, "the servers of the cluster have the tokens"},
 	{"server: garbage collection", func(c *Config) bool { return c.SchedulerGC != scheduler.GCConfig{} }, false, "the servers of the cluster collect garbage"},
 }
 

@@ -29,6 +29,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 )
 
+// TokenSettings are the settings for ACL tokens. 0 means the default.
+type TokenSettings struct {
+	MinExpirationTTL, MaxExpirationTTL time.Duration // limits for the lifetime of a token that expires
+	GCThreshold                        time.Duration // how long an expired token is kept
+}
+
 // Config has the settings of an agent's configuration files. Without files it is the zero value. It is
 // large because it has a field for each setting of the agent.
 type Config struct {
@@ -56,6 +62,7 @@ type Config struct {
 	// TLSHandshakeTimeout is the timeout of a TLS handshake; 0: not set.
 	TLSHandshakeTimeout  time.Duration
 	DisableAccessControl bool // access control is disabled explicitly
+	Tokens               TokenSettings
 	// AccessControlSource is the file and the line of the setting acl.enabled; empty: not set.
 	AccessControlSource string
 	DisableRemoteExec   bool // no client can run commands and actions in tasks

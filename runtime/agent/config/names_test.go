@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestUnknownNameHasSuggestion(t *testing.T) {
@@ -69,20 +70,20 @@ func TestJSONPluginBlockHasAllSettings(t *testing.T) {
 	}
 }
 
-func TestEnabledAccessControlWithoutServers(t *testing.T) {
-	for text, want := range map[string]bool{
-		`acl { enabled = true }`:  true,
-		`acl { enabled = false }`: false,
-		`acl { enabled = true }
-client { servers = ["10.0.0.1"] }`: false,
-	} {
-		file := filepath.Join(t.TempDir(), "n.hcl")
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		_, diags := Load([]string{file}, nil, false)
-		if got := len(diags) == 1 && strings.Contains(diags[0].Summary, "acl.enabled = true has no effect"); got != want || diags.HasErrors() {
-			t.Errorf("%s: %v", text, diags)
-		}
+func TestAccessControlWithoutServersHasItsSettings(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "n.hcl")
+	text := `acl {
+  enabled                  = true
+  token_min_expiration_ttl = "5s"
+  token_max_expiration_ttl = "48h"
+}
+server { acl_token_gc_threshold = "2h" }`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, diags := Load([]string{file}, nil, false)
+	want := TokenSettings{5 * time.Second, 48 * time.Hour, 2 * time.Hour}
+	if len(diags) > 0 || !c.Cluster.AccessControl || c.DisableAccessControl || c.Tokens != want {
+		t.Errorf("got %+v, %v, want %+v", c.Tokens, diags, want)
 	}
 }

@@ -40,9 +40,8 @@ const (
 	noHeartbeatReason    = "this node sends no heartbeats, its scheduler is in the same agent"
 	oneNodeReason        = "there is one node here, which is never removed"
 	oneSchedulerReason   = "there is one scheduler here, for all types of jobs"
-	noACLReason          = "there are no ACL tokens here"
 	noLoginReason        = "there are no logins here"
-	tokenCacheReason     = "the servers' answers about tokens are kept for 30 seconds"
+	tokenCacheReason     = "a change of a token, role or policy counts at once; in a cluster, within 30 seconds"
 	notInNomadReason     = "Nomad 2.0 does not have it"
 	noHookMetricsReason  = "there are no metrics of hooks"
 	logToStderrReason    = "the log is written to standard error; systemd passes it to the journal"
@@ -304,19 +303,21 @@ var topLevelSettings = map[string]settingSpec{
 	}},
 	// Access control.
 	"acl": {blockSettings: map[string]settingSpec{
-		// false requires no token of clients on this machine, which then have all rights of the agent. true enables the access control of the servers of a cluster. [type: bool; default: the agent requires its token]
+		// true: ACL tokens decide about each request, those of the agent itself or, on a node of a cluster, those of the servers. false requires no token of clients on this machine, which then have all rights of the agent. [type: bool; default: the agent requires its token]
 		"enabled": {setInConfig: func(c *Config, i configItem) error {
 			on, err := i.parseBoolean()
 			c.DisableAccessControl, c.Cluster.AccessControl = err == nil && !on, err == nil && on
 			c.AccessControlSource = fmt.Sprintf("%s:%d", i.sourceRange.Filename, i.sourceRange.Start.Line)
 			return err
 		}},
-		"token_ttl":                    {ignoredReason: tokenCacheReason},
-		"policy_ttl":                   {ignoredReason: tokenCacheReason},
-		"role_ttl":                     {ignoredReason: tokenCacheReason},
-		"replication_token":            {ignoredReason: noServersReason},
-		"token_min_expiration_ttl":     {ignoredReason: noACLReason},
-		"token_max_expiration_ttl":     {ignoredReason: noACLReason},
+		"token_ttl":         {ignoredReason: tokenCacheReason},
+		"policy_ttl":        {ignoredReason: tokenCacheReason},
+		"role_ttl":          {ignoredReason: tokenCacheReason},
+		"replication_token": {ignoredReason: noServersReason},
+		// Minimum lifetime of an ACL token that expires. [default: 1m]
+		"token_min_expiration_ttl": durationSetting(func(c *Config) *time.Duration { return &c.Tokens.MinExpirationTTL }),
+		// Maximum lifetime of an ACL token that expires. [default: 24h]
+		"token_max_expiration_ttl":     durationSetting(func(c *Config) *time.Duration { return &c.Tokens.MaxExpirationTTL }),
 		"authentication_burst_limit":   {ignoredReason: noLoginReason},
 		"authentication_rate_limit":    {ignoredReason: noLoginReason},
 		"oidc_disable_pkce":            {ignoredReason: noLoginReason},
@@ -616,6 +617,8 @@ var serverSettings = map[string]settingSpec{
 	"enabled": booleanSetting(func(c *Config) *bool { return &c.Cluster.ServerEnabled }),
 	// Time between two garbage collections of jobs, evaluations, allocations and deployments. [default: 5m]
 	"job_gc_interval": durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.SweepInterval }),
+	// Time after which an expired ACL token is removed. [default: 1h]
+	"acl_token_gc_threshold": durationSetting(func(c *Config) *time.Duration { return &c.Tokens.GCThreshold }),
 	// Minimum age of dead jobs that are removed. [default: 4h]
 	"job_gc_threshold": durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.MinDeadJobAge }),
 	// Minimum age of ended evaluations and allocations that are removed. [default: 1h]
@@ -700,7 +703,6 @@ func init() {
 		oneSchedulerReason:   {"enabled_schedulers", "num_schedulers"},
 		noCSIReason:          {"csi_plugin_gc_threshold", "csi_volume_claim_gc_interval", "csi_volume_claim_gc_threshold"},
 		enterpriseOnlyReason: {"license_path", "license_env"},
-		noACLReason:          {"acl_token_gc_threshold"},
 		notInNomadReason:     {"deregistration_gc_threshold", "system_scheduler_enabled", "volumes_gc_threshold"},
 		"the scheduler watches its deployments without queries": {"deployment_query_rate_limit"},
 	} {

@@ -22,7 +22,7 @@ func identifyPeer(c net.Conn) ClientIdentity {
 		return ClientIdentity{Task, c.RemoteAddr().String()}
 	case "unix":
 		name := "unix socket"
-		if uid, err := unixPeerUID(c); err == nil {
+		if uid, err := UnixPeerUID(c); err == nil {
 			name = fmt.Sprint("unix socket, uid ", uid)
 		}
 		return ClientIdentity{Operator, name}
@@ -52,7 +52,11 @@ func identifyPeer(c net.Conn) ClientIdentity {
 	return ClientIdentity{Unauthenticated, peer.String()}
 }
 
-func unixPeerUID(c net.Conn) (uid uint32, err error) {
+// UnixPeerUID returns the user of the process that has connected to a unix socket. c can be a [Conn].
+func UnixPeerUID(c net.Conn) (uid uint32, err error) {
+	if limited, ok := c.(*Conn); ok {
+		c = limited.Conn
+	}
 	conn, ok := c.(syscall.Conn)
 	if !ok {
 		return 0, errors.ErrUnsupported

@@ -9,9 +9,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nomad-lite/nomad-lite/runtime/acl"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/connlimit"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskapi"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/accesscontrol"
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 )
 
@@ -38,14 +40,15 @@ func (Secret) String() string               { return redactedText }
 func (Secret) GoString() string             { return redactedText }
 func (Secret) MarshalText() ([]byte, error) { return []byte(redactedText), nil }
 
-// accessPolicy decides which requests are permitted. If operatorToken is empty, all clients have all rights; if readToken
-// is empty, there is no read-only token.
+// accessPolicy decides which requests are permitted. With access control, the tokens in the state decide. Without it, all clients
+// have all rights if operatorToken is empty; if readToken is empty, there is no read-only token.
 type accessPolicy struct {
 	operatorToken, readToken Secret
 	acceptedHostNames        []string         // accepted host names, besides localhost and any IP address
 	identities               *identity.Issuer // authenticates tasks; may be nil
 	cluster                  *Cluster         // nil if the agent is not a node of a cluster
 	store                    *store.Store
+	control                  *accesscontrol.Control // nil if access control is not enabled
 }
 
 var errPermissionDenied = &statusError{http.StatusForbidden, "Permission denied"}
@@ -56,9 +59,10 @@ var errUnauthorized = &statusError{http.StatusUnauthorized, "Unauthorized"}
 // authorize rejects requests that a client may not send, and reports whether the client is authenticated:
 // other clients may use only the open routes. A client of the agent's unix socket is authenticated by the file mode
 // of the socket; a client of the socket of a task needs a token for each route. In a cluster with access control, other
-// clients are users of the cluster, whose tokens are checked later. Without access control, a task has the rights that
-// checkWorkloadTokenAccess describes.
+// clients are users of the cluster, whose tokens are checked later. With access control of this agent, all clients are
+// authenticated except those with an invalid token: the route decides.
 func (p *accessPolicy) authorize(r *http.Request) (authenticated bool, rights clientRights, err error) {
+	rights.acl = acl.Management()
 	if r.Context().Value(authorizedContextKey{}) != nil {
 		return true, rights, nil
 	}
@@ -68,10 +72,22 @@ func (p *accessPolicy) authorize(r *http.Request) (authenticated bool, rights cl
 	if !local && r.TLS == nil && !p.isAcceptedHost(r.Host) {
 		return false, rights, &statusError{http.StatusForbidden, "Host " + keepPrintableASCII(r.Host) + " is not a name of this agent"}
 	}
-	token := p.operatorToken != "" && equalSecrets(requestToken(r), string(p.operatorToken))
+	var token bool
+	if p.control != nil {
+		rights = p.rightsOfToken(r)
+		token = rights.tokenErr == nil && requestToken(r) != ""
+	} else {
+		token = p.operatorToken != "" && equalSecrets(requestToken(r), string(p.operatorToken))
+	}
 	switch {
 	case !isSameOrigin(r) && !isWebUINavigation(r) && !(p.allowsCORS(r) && (token || isCORSPreflight(r))):
 		return false, rights, &statusError{http.StatusForbidden, "requests of other web sites are not answered"}
+	case p.control != nil && isFromTaskSocket(r) && requestToken(r) == "":
+		return false, rights, errUnauthorized
+	case p.control != nil && isFromTaskSocket(r) && rights.tokenErr != nil:
+		return false, rights, errPermissionDenied
+	case p.control != nil:
+		return rights.tokenErr == nil, rights, nil
 	case p.needsNoTokenForRequest(r), token:
 		return true, rights, nil
 	case p.hasOnlyReadOnlyToken(r):
@@ -81,13 +97,17 @@ func (p *accessPolicy) authorize(r *http.Request) (authenticated bool, rights cl
 		rights.isClusterUser = true
 		return true, rights, nil
 	}
-	if rights.workload = p.authenticateWorkload(r); rights.workload != nil {
+	rights.acl = new(acl.Rights)
+	if rights.workload = p.authenticateToken(requestToken(r)); rights.workload != nil {
+		w := rights.workload
+		rights.acl = rights.acl.WithWorkload(acl.Workload{Namespace: w.Namespace, Job: w.JobID, Group: w.Group, Task: w.Task})
 		return true, rights, nil
 	}
 	if isFromTaskSocket(r) && requestToken(r) == "" {
 		return false, rights, errUnauthorized
 	}
 	if !isFromTaskSocket(r) && (p.isPublicPath(r.URL.Path) || sendsTokenInExecSession(r) || isCORSPreflight(r) && p.allowsCORS(r)) {
+		rights.isUnchecked = true // the path, or the token in the session, decides
 		return false, rights, nil
 	}
 	return false, rights, errPermissionDenied
@@ -104,7 +124,8 @@ func (p *accessPolicy) clientToCountConnFor(r *request) connlimit.ClientIdentity
 	case r.rights.workload != nil:
 		task := taskapi.TaskAddr{AllocID: r.rights.workload.AllocID, Task: r.rights.workload.Task}
 		return connlimit.ClientIdentity{Class: connlimit.Task, Name: task.String()}
-	case id.Class == connlimit.Operator, p.operatorToken != "" && !r.rights.isReadOnly && !r.rights.isClusterUser:
+	case id.Class == connlimit.Operator, p.control == nil && p.operatorToken != "" && !r.rights.isReadOnly && !r.rights.isClusterUser,
+		p.control != nil && r.rights.grant != nil && r.rights.grant.Token != nil:
 		id.Class = connlimit.Operator
 	default:
 		id.Class = connlimit.Guest
@@ -136,7 +157,7 @@ var corsPaths = []struct{ prefix, methods string }{
 // not.
 func (p *accessPolicy) allowedCORSMethods(r *http.Request) string {
 	for _, s := range corsPaths {
-		if strings.HasPrefix(r.URL.Path, s.prefix) && p.operatorToken != "" && r.Header.Get("Origin") != "" {
+		if strings.HasPrefix(r.URL.Path, s.prefix) && (p.operatorToken != "" || p.control != nil) && r.Header.Get("Origin") != "" {
 			return s.methods
 		}
 	}
@@ -177,7 +198,7 @@ func (p *accessPolicy) isClusterUser(r *http.Request) bool {
 // needsNoTokenForRequest reports whether a request needs no token. A verified client certificate replaces the
 // token, except in a cluster, where all nodes have certificates of the same authority.
 func (p *accessPolicy) needsNoTokenForRequest(r *http.Request) bool {
-	if isFromTaskSocket(r) {
+	if isFromTaskSocket(r) || p.control != nil {
 		return false
 	}
 	return p.operatorToken == "" || r.Context().Value(unixSocketContextKey{}) != nil || p.cluster == nil && r.TLS != nil && len(r.TLS.VerifiedChains) > 0

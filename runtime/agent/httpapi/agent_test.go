@@ -99,6 +99,9 @@ func TestRepliesFromTheStateHaveAnIndex(t *testing.T) {
 		if !rt.allowsMethod("GET") || !strings.Contains(strings.Join(rt.params, " "), "index wait") || rt.contentType != "" {
 			continue // the route does not read the state
 		}
+		if strings.HasPrefix(rt.pattern, "/v1/acl/") {
+			continue // the test of tokens reads these routes
+		}
 		path := strings.NewReplacer("/pool/{id}", "/pool/default", "{id...}", "web", "{id}", f.config.NodeID).Replace(rt.pattern)
 		path = strings.Replace(path, "/v1/allocation/web", "/v1/allocation/"+f.config.NodeID, 1) // no such allocation exists
 		h := f.send("GET", path+"?version=0", nil).Header

@@ -140,6 +140,9 @@ func (h *allocHandler) stop(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := r.requireAllocation(h.store, r.pathID); err != nil {
+		return nil, err
+	}
 	out, err := h.scheduler.StopAndReplaceAlloc(r.Context(), r.pathID, scheduler.StopOptions{Reschedule: reschedule, NoShutdownDelay: skipDelay})
 	if err != nil {
 		return nil, err
@@ -150,22 +153,26 @@ func (h *allocHandler) stop(r *request) (any, error) {
 	}{out.EvalID, r.replyMetaOfWrite(out.Index)}, nil
 }
 
-// findAllocation returns an allocation for a request about its data on this node.
-func findAllocation(s *store.Store, id string) (*api.Allocation, error) {
-	if alloc := s.Snapshot().Allocation(nil, id); alloc != nil {
+// findAllocation returns the allocation in the path, for a request about its data on this node.
+func (r *request) findAllocation(state *store.Store) (*api.Allocation, error) {
+	s, err := r.snapshot(state, nil)
+	if err != nil {
+		return nil, err
+	}
+	if alloc := s.Allocation(nil, r.pathID); alloc != nil {
 		return alloc, nil
 	}
-	return nil, notFoundError(fmt.Sprintf("Unknown allocation %q", id))
+	return nil, notFoundError(fmt.Sprintf("Unknown allocation %q", r.pathID))
 }
 
 // findAllocRunner returns the runner of an allocation for a request about a task, or about all tasks if
 // task is empty. An allocation that has ended has no runner.
-func (h *allocHandler) findAllocRunner(id, task string, unknownTaskErr, endedErr error) (*allocrunner.Runner, error) {
-	alloc, err := findAllocation(h.store, id)
+func (h *allocHandler) findAllocRunner(r *request, task string, unknownTaskErr, endedErr error) (*allocrunner.Runner, error) {
+	alloc, err := r.findAllocation(h.store)
 	if err != nil {
 		return nil, err
 	}
-	runner := h.allocs.AllocRunner(id)
+	runner := h.allocs.AllocRunner(alloc.ID)
 	switch {
 	case runner != nil:
 		return runner, nil
@@ -183,7 +190,7 @@ func (h *allocHandler) restart(r *request) (any, error) {
 	if err := r.decodeBody(&restartBody, maxBodyBytes, true); err != nil {
 		return nil, err
 	}
-	runner, err := h.findAllocRunner(r.pathID, restartBody.TaskName, allocrunner.UnknownTaskError(restartBody.TaskName), allocrunner.ErrShouldNotRun)
+	runner, err := h.findAllocRunner(r, restartBody.TaskName, allocrunner.UnknownTaskError(restartBody.TaskName), allocrunner.ErrShouldNotRun)
 	switch {
 	case err != nil:
 	case restartBody.AllTasks && restartBody.TaskName != "":
@@ -206,7 +213,7 @@ func (h *allocHandler) signal(r *request) (any, error) {
 	if err := r.decodeBody(&body, maxBodyBytes, true); err != nil {
 		return nil, err
 	}
-	runner, err := h.findAllocRunner(r.pathID, body.Task, allocrunner.ErrTaskNotFound, allocrunner.ErrNotRunning)
+	runner, err := h.findAllocRunner(r, body.Task, allocrunner.ErrTaskNotFound, allocrunner.ErrNotRunning)
 	if err == nil {
 		err = runner.Signal(r.Context(), body.Task, body.Signal)
 	}
@@ -219,7 +226,7 @@ func (h *allocHandler) signal(r *request) (any, error) {
 // gcAllocation replies with an object: Nomad's reply is empty, and Nomad's own client fails
 // to decode it.
 func (h *allocHandler) gcAllocation(r *request) (any, error) {
-	if _, err := findAllocation(h.store, r.pathID); err != nil {
+	if _, err := r.findAllocation(h.store); err != nil {
 		return nil, err
 	}
 	if err := h.allocs.RemoveDirOfEndedAlloc(r.Context(), r.pathID); err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/store/accesscontrol"
 )
 
 // replyMeta has the metadata fields at the end of many replies.
@@ -153,7 +154,14 @@ func (a *API) writeError(r *request, err error) {
 	code := http.StatusInternalServerError
 	var statusErr *statusError
 	var requestErr *scheduler.RequestError
+	var permissionErr *permissionError
+	if errors.As(err, &permissionErr) {
+		r.w.Header().Set(missingRightHeader, keepPrintableASCII(permissionErr.missingRight))
+	}
+	var aclErr *accesscontrol.RequestError
 	switch {
+	case errors.As(err, &aclErr):
+		code = aclErr.Status
 	case errors.As(err, &statusErr):
 		code = statusErr.statusCode
 	case errors.As(err, &requestErr) && requestErr.Kind == scheduler.RequestInvalid:

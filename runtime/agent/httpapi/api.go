@@ -26,6 +26,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/accesscontrol"
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 	"github.com/nomad-lite/nomad-lite/runtime/store/variables"
 )
@@ -107,6 +108,8 @@ type Config struct {
 	// ReadOnlyToken permits the routes in [readOnlyRoutes] if OperatorToken is set; an empty token permits
 	// nothing.
 	ReadOnlyToken Secret
+	// AccessControl decides about all requests if it is not nil. There are then no OperatorToken and no ReadOnlyToken.
+	AccessControl *accesscontrol.Control
 	// Cluster is nil if the agent is not a node of a cluster.
 	Cluster *Cluster
 	// Identities authenticates tasks by the tokens of their identities; nil authenticates none.
@@ -141,7 +144,7 @@ func New(c Config) *API {
 		c.History = noHistory{}
 	}
 	a := &API{
-		config: c, access: &accessPolicy{c.OperatorToken, c.ReadOnlyToken, c.AcceptedHostNames, c.Identities, c.Cluster, c.Store}, logger: logger, variables: variables.New(c.Store, logger),
+		config: c, access: &accessPolicy{c.OperatorToken, c.ReadOnlyToken, c.AcceptedHostNames, c.Identities, c.Cluster, c.Store, c.AccessControl}, logger: logger, variables: variables.New(c.Store, logger),
 		stopTimeout: stopTimeout,
 	}
 	a.bodyBudget.freeBytes.Store(maxBodyMemory)
@@ -180,6 +183,12 @@ type (
 	connContextKey       struct{}
 )
 
+// unixSocketPeer is the value of unixSocketContextKey: the user of the process at the other end.
+type unixSocketPeer struct {
+	uid     uint32
+	isKnown bool
+}
+
 // Serve serves the listeners until ctx ends, and closes them. It replies to blocking requests
 // before it returns.
 func (a *API) Serve(ctx context.Context, listeners ...net.Listener) error {
@@ -199,7 +208,8 @@ func (a *API) Serve(ctx context.Context, listeners ...net.Listener) error {
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			switch c.LocalAddr().Network() {
 			case "unix":
-				ctx = context.WithValue(ctx, unixSocketContextKey{}, true)
+				uid, err := connlimit.UnixPeerUID(c)
+				ctx = context.WithValue(ctx, unixSocketContextKey{}, unixSocketPeer{uid, err == nil})
 			case taskapi.Network:
 				ctx = context.WithValue(ctx, taskSocketContextKey{}, true)
 			}
@@ -210,6 +220,9 @@ func (a *API) Serve(ctx context.Context, listeners ...net.Listener) error {
 	errs := make([]error, len(listeners))
 	var servingWG sync.WaitGroup
 	servingWG.Go(func() { a.variables.RunLockExpiration(base) })
+	if a.config.AccessControl != nil {
+		servingWG.Go(func() { a.config.AccessControl.RunTokenCollection(base) })
+	}
 	for i, l := range listeners {
 		servingWG.Go(func() {
 			if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
@@ -308,7 +321,7 @@ func (a *API) authorizeAndRoute(r *request) (value any, err error) {
 		return nil, a.forward(r)
 	case pathExists && !methodAllowed:
 		return nil, errInvalidMethod
-	case !methodAllowed && r.rights.workload != nil:
+	case !methodAllowed && r.rights.workload != nil && a.access.control == nil:
 		return nil, errPermissionDenied
 	case !methodAllowed:
 		return nil, &statusError{http.StatusNotFound, ""}
@@ -321,13 +334,25 @@ func (a *API) authorizeAndRoute(r *request) (value any, err error) {
 			return nil, err
 		}
 	}
+	r.access = rt.access
+	if err := a.access.checkWorkloadRoute(r, method, rt); err != nil {
+		return nil, err
+	}
+	if r.rights.tokenErr != nil && !r.access.isOpen && !isExecPattern(rt.pattern) {
+		return nil, errPermissionDenied
+	}
 	if err := r.parseCommonParams(a.config.Region); err != nil {
 		return nil, err
 	}
-	if r.rights.workload != nil {
-		if err := r.checkWorkloadTokenAccess(method, rt, a.access); err != nil {
+	if !r.rights.isUnchecked && !isExecPattern(rt.pattern) { // a session checks the rights itself, because clients show only its errors
+		if err := r.checkAccess(); err != nil {
 			return nil, err
 		}
+	}
+	if rt.contentType != "" {
+		ctx, stop := r.endWithRights(a.config.Store)
+		defer stop()
+		r.Request = r.WithContext(ctx)
 	}
 	if forward {
 		return nil, a.forward(r)
@@ -338,7 +363,7 @@ func (a *API) authorizeAndRoute(r *request) (value any, err error) {
 		}
 	}
 	value, err = rt.handler(r)
-	if r.rights.workload != nil && r.minIndex > 0 && a.access.authenticateWorkload(r.Request) == nil {
+	if r.rights.workload != nil && r.minIndex > 0 && a.access.authenticateToken(requestToken(r.Request)) == nil {
 		return nil, errPermissionDenied // the allocation has ended, or the token has expired, while the handler waited for a change
 	}
 	return value, err

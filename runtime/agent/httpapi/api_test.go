@@ -399,7 +399,7 @@ func TestBlockingQuery(t *testing.T) {
 func TestServeEndsBlockingRequests(t *testing.T) {
 	f := newFixture(t, nil)
 	asked := make(chan struct{})
-	f.routes = []route{{"GET", "/v1/job/{id...}", func(r *request) (any, error) {
+	f.routes = []route{{"GET", "/v1/job/{id...}", openToAll(), func(r *request) (any, error) {
 		close(asked)
 		return (&jobReadHandler{f.store}).read(r)
 	}, routeDoc{}}}

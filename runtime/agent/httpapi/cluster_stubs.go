@@ -55,7 +55,13 @@ const tokenSelfPath = "/v1/acl/token/self"
 const readOnlyTokenID = "read-only"
 
 // describeRequestToken describes the token of the client. A client with all rights gets the reply of Nomad without ACLs.
-func describeRequestToken(r *request) (any, error) {
+func (h *aclHandler) describeRequestToken(r *request) (any, error) {
+	if h.control != nil {
+		return h.readOwnToken(r)
+	}
+	if r.rights.workload != nil {
+		return nil, errPermissionDenied
+	}
 	if r.rights.isReadOnly {
 		return api.ACLToken{AccessorID: readOnlyTokenID, Name: "read-only token", Type: "client"}, nil
 	}

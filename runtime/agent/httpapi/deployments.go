@@ -119,6 +119,9 @@ func (h *deploymentHandler) fail(r *request) (any, error) {
 	if body.DeploymentID != "" && body.DeploymentID != r.pathID {
 		return nil, body.checkIDMatchesPath(r)
 	}
+	if err := r.requireDeployment(h.store, r.pathID); err != nil {
+		return nil, err
+	}
 	return r.newDeploymentWriteReply(h.scheduler.FailDeployment(r.Context(), r.pathID))
 }
 
@@ -126,6 +129,9 @@ func (h *deploymentHandler) fail(r *request) (any, error) {
 func (h *deploymentHandler) unblock(r *request) (any, error) {
 	var body deploymentIDBody
 	if err := r.decodeBodyAndCheckID(&body, false); err != nil {
+		return nil, err
+	}
+	if err := r.requireDeployment(h.store, r.pathID); err != nil {
 		return nil, err
 	}
 	return r.newDeploymentWriteReply(h.scheduler.CheckDeploymentForUnblock(r.Context(), r.pathID))
@@ -137,6 +143,9 @@ func (h *deploymentHandler) pause(r *request) (any, error) {
 		Pause bool
 	}
 	if err := r.decodeBodyAndCheckID(&body, false); err != nil {
+		return nil, err
+	}
+	if err := r.requireDeployment(h.store, r.pathID); err != nil {
 		return nil, err
 	}
 	return r.newDeploymentWriteReply(h.scheduler.PauseOrResumeDeployment(r.Context(), r.pathID, body.Pause))
@@ -159,6 +168,9 @@ func (h *deploymentHandler) promote(r *request) (any, error) {
 	case body.All:
 		body.Groups = nil
 	}
+	if err := r.requireDeployment(h.store, r.pathID); err != nil {
+		return nil, err
+	}
 	return r.newDeploymentWriteReply(h.scheduler.PromoteDeployment(r.Context(), r.pathID, body.Groups))
 }
 
@@ -168,6 +180,9 @@ func (h *deploymentHandler) setAllocationHealth(r *request) (any, error) {
 		HealthyAllocationIDs, UnhealthyAllocationIDs []string
 	}
 	if err := r.decodeBodyAndCheckID(&body, false); err != nil {
+		return nil, err
+	}
+	if err := r.requireDeployment(h.store, r.pathID); err != nil {
 		return nil, err
 	}
 	return r.newDeploymentWriteReply(h.scheduler.SetAllocHealth(r.Context(), r.pathID, body.HealthyAllocationIDs, body.UnhealthyAllocationIDs))

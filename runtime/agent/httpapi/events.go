@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/acl"
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/events"
@@ -45,6 +46,9 @@ func (h *eventHandler) streamEvents(r *request) (any, error) {
 	if err != nil {
 		return nil, badRequestError(err.Error())
 	}
+	if missing := missingRightForTopics(r.rights.acl, filter.Topics(), r.namespace); missing != "" {
+		return nil, r.refuse(missing)
+	}
 	subscription := h.store.Subscribe(r.minIndex)
 	if text := r.query.Get("latest"); text != "" {
 		count, err := strconv.Atoi(text)
@@ -59,12 +63,15 @@ func (h *eventHandler) streamEvents(r *request) (any, error) {
 	defer h.encoded.removeStream()
 	var line []byte
 	err = events.StreamWithHeartbeats(r.Context(), subscription, filter, func(c events.Batch) error {
-		if r.rights.isReadOnly {
-			of := len(c.Events)
-			c.Events = slices.DeleteFunc(c.Events, func(e events.Event) bool { return !readOnlyTopics[e.Topic] })
-			if of > 0 && len(c.Events) == 0 {
-				return nil
-			}
+		if _, err := r.snapshot(h.store, nil); err != nil { // the rights may have changed
+			return err
+		}
+		of := len(c.Events)
+		c.Events = slices.DeleteFunc(c.Events, func(e events.Event) bool {
+			return r.rights.isReadOnly && !readOnlyTopics[e.Topic] || !seesEvent(r.rights.acl, e)
+		})
+		if of > 0 && len(c.Events) == 0 {
+			return nil
 		}
 		if len(c.Events) == 0 {
 			_, err := s.Write([]byte("{}\n"))
@@ -89,6 +96,55 @@ func (h *eventHandler) streamEvents(r *request) (any, error) {
 		h.logger.Info("event stream cut off: the client does not read", "client", r.RemoteAddr, "error", err)
 	}
 	return nil, nil
+}
+
+// missingRightForTopics returns the name of a right that a client lacks for the topics in a namespace, "" if it lacks none.
+func missingRightForTopics(rights *acl.Rights, topics []api.Topic, namespace string) string {
+	has := func(capabilities ...acl.Capability) bool {
+		return namespace == store.AnyNamespace && rights.AnyNamespace(capabilities...) || rights.Namespace(namespace, capabilities...)
+	}
+	for _, topic := range topics {
+		ok, missing := rights.IsManagement(), "management token"
+		switch topic {
+		case api.TopicJob, api.TopicAllocation, api.TopicEvaluation, api.TopicDeployment, api.TopicService, "CSIPlugin":
+			ok, missing = has(acl.ReadJob), missingCapability(namespace, readJobs)
+		case api.TopicNode:
+			ok, missing = rights.ReadsNodes(), "node:read"
+		case store.TopicHostVolume:
+			ok, missing = has(acl.HostVolumeRead), missingCapability(namespace, []acl.Capability{acl.HostVolumeRead})
+		case "CSIVolume":
+			ok, missing = has(acl.CSIReadVolume), missingCapability(namespace, []acl.Capability{acl.CSIReadVolume})
+		case variableTopic:
+			ok, missing = rights.AnyVariable(acl.List), "list of a variable"
+		case operatorTopic:
+			ok, missing = rights.ReadsOperator(), "operator:read"
+		}
+		if !ok {
+			return missing
+		}
+	}
+	return ""
+}
+
+// Topics for which Nomad's client has no constant.
+const (
+	variableTopic api.Topic = "Variable"
+	operatorTopic api.Topic = "Operator"
+)
+
+// seesEvent reports whether a client may see the object of an event.
+func seesEvent(rights *acl.Rights, e events.Event) bool {
+	switch e.Topic {
+	case api.TopicNode:
+		return rights.ReadsNodes()
+	case variableTopic:
+		return rights.Variable(e.Namespace, e.Key, acl.List)
+	case store.TopicHostVolume:
+		return rights.Namespace(e.Namespace, acl.HostVolumeRead)
+	case api.TopicJob, api.TopicAllocation, api.TopicEvaluation, api.TopicDeployment, api.TopicService:
+		return rights.Namespace(e.Namespace, acl.ReadJob)
+	}
+	return rights.IsManagement()
 }
 
 // appendEvent appends the JSON of an event to line.

@@ -5,12 +5,22 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/acl"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskexec"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 // execPattern is the route that runs a command in a task.
 const execPattern = "/v1/client/allocation/{id}/exec"
+
+// jobActionPattern is the route that runs an action of a job in a task.
+const jobActionPattern = "/v1/job/{id...}/action"
+
+// isExecPattern reports whether a route runs commands in a session.
+func isExecPattern(pattern string) bool {
+	return pattern == execPattern || pattern == jobActionPattern
+}
 
 // execHandler serves the sessions in which a client runs a command in a task.
 type execHandler struct {
@@ -28,7 +38,11 @@ func (h *execHandler) execTask(r *request) (any, error) {
 		if err := json.Unmarshal([]byte(r.query.Get("command")), &command); err != nil || len(command) == 0 {
 			return taskexec.Command{}, newExecRequestError("command is not present")
 		}
-		alloc := h.store.Snapshot().Allocation(nil, r.pathID)
+		s, err := r.snapshot(h.store, nil)
+		if err != nil {
+			return taskexec.Command{}, err
+		}
+		alloc := s.Allocation(nil, r.pathID)
 		if alloc == nil {
 			return taskexec.Command{}, newExecRequestError("Unknown allocation %q", r.pathID)
 		}
@@ -39,7 +53,11 @@ func (h *execHandler) execTask(r *request) (any, error) {
 // runJobAction runs an action of the job.
 func (h *execHandler) runJobAction(r *request) (any, error) {
 	return h.serveExecSession(r, func() (taskexec.Command, error) {
-		s, allocID := h.store.Snapshot(), r.query.Get("allocID")
+		allocID := r.query.Get("allocID")
+		s, err := r.snapshot(h.store, nil)
+		if err != nil {
+			return taskexec.Command{}, err
+		}
 		if s.Job(nil, r.namespace, r.pathID) == nil {
 			return taskexec.Command{}, newExecRequestError("Unknown job %q", r.pathID)
 		}
@@ -63,6 +81,11 @@ func (h *execHandler) findCommand(r *request, alloc *api.Allocation, ask taskexe
 	var runner taskexec.Runner
 	if found := h.allocs.AllocRunner(alloc.ID); found != nil {
 		runner = found
+		if found.FSIsolation(ask.Task) == driver.FSIsolationNone {
+			if err := r.require(alloc.Namespace, acl.AllocNodeExec); err != nil {
+				return taskexec.Command{}, err
+			}
+		}
 	}
 	return ask.FindCommand(alloc, runner)
 }

@@ -270,7 +270,7 @@ func TestNoExecSessionStartsAfterServe(t *testing.T) {
 	f.stopTimeout = time.Millisecond // the request of the test ends after Serve
 	asked, ended, result := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	exec := &execHandler{f.store, stubNode{}, f.access, false, &f.execSessions}
-	f.routes = []route{{"GET", "/v1/late", func(r *request) (any, error) {
+	f.routes = []route{{"GET", "/v1/late", openToAll(), func(r *request) (any, error) {
 		close(asked)
 		<-ended
 		_, err := exec.serveExecSession(r, func() (taskexec.Command, error) {

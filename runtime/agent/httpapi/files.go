@@ -31,7 +31,7 @@ type fileHandler struct {
 // openAllocDir opens the directory of the allocation in the path. The directory exists until it is
 // removed, whether or not a task runs.
 func (h *fileHandler) openAllocDir(r *request) (*taskfiles.AllocDir, error) {
-	alloc, err := findAllocation(h.store, r.pathID)
+	alloc, err := r.findAllocation(h.store)
 	if err != nil {
 		return nil, err
 	}

@@ -74,7 +74,7 @@ func TestHeaders(t *testing.T) {
 
 func TestHandlerPanic(t *testing.T) {
 	f := newFixture(t, nil)
-	f.routes = []route{{"GET", "/v1/x", func(*request) (any, error) { panic("oh") }, routeDoc{}}}
+	f.routes = []route{{"GET", "/v1/x", openToAll(), func(*request) (any, error) { panic("oh") }, routeDoc{}}}
 	if r := f.send("GET", "/v1/x", nil); r.StatusCode != 500 || strings.Contains(bodyText(r), "oh") {
 		t.Errorf("status %d", r.StatusCode)
 	}
@@ -102,7 +102,7 @@ func (p pipeListener) dial() net.Conn {
 // TestSlowClients checks that each slow client is disconnected after its timeout, and leaves no
 // resources.
 func TestSlowClients(t *testing.T) {
-	stuck := route{"GET", "/v1/stream", func(r *request) (any, error) {
+	stuck := route{"GET", "/v1/stream", openToAll(), func(r *request) (any, error) {
 		s := r.startStream("text/plain")
 		for {
 			if _, err := s.Write([]byte(strings.Repeat("x", 1<<10))); err != nil {
@@ -110,15 +110,15 @@ func TestSlowClients(t *testing.T) {
 			}
 		}
 	}, routeDoc{}}
-	waits := route{"GET", "/v1/wait", func(r *request) (any, error) {
+	waits := route{"GET", "/v1/wait", openToAll(), func(r *request) (any, error) {
 		<-r.Context().Done()
 		return nil, r.Context().Err()
 	}, routeDoc{}}
-	takes := route{"PUT", "/v1/take", func(r *request) (any, error) {
+	takes := route{"PUT", "/v1/take", openToAll(), func(r *request) (any, error) {
 		var body struct{}
 		return noContent{}, r.decodeBody(&body, maxBodyBytes, false)
 	}, routeDoc{}}
-	ignores := route{"PUT", "/v1/ignore", constantHandler(noContent{}), routeDoc{}}
+	ignores := route{"PUT", "/v1/ignore", openToAll(), constantHandler(noContent{}), routeDoc{}}
 
 	for _, c := range []struct {
 		name, says string
@@ -177,7 +177,7 @@ func TestSlowClients(t *testing.T) {
 func TestStreamOutlivesDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, nil)
-		f.routes = []route{{"GET", "/v1/stream", func(r *request) (any, error) {
+		f.routes = []route{{"GET", "/v1/stream", openToAll(), func(r *request) (any, error) {
 			s := r.startStream("text/plain")
 			for range 10 {
 				time.Sleep(time.Minute)

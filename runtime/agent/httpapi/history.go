@@ -81,7 +81,11 @@ func (h *historyHandler) node(r *request) (any, error) {
 
 // job replies with the usage of all tasks of a job.
 func (h *historyHandler) job(r *request) (any, error) {
-	if h.store.Snapshot().Job(nil, r.namespace, r.pathID) == nil {
+	s, err := r.snapshot(h.store, nil)
+	if err != nil {
+		return nil, err
+	}
+	if s.Job(nil, r.namespace, r.pathID) == nil {
 		return nil, notFoundError("job not found")
 	}
 	return h.readOne(r, history.JobKey(r.namespace, r.pathID))
@@ -94,7 +98,7 @@ type allocHistory struct {
 }
 
 func (h *historyHandler) allocation(r *request) (any, error) {
-	alloc, err := findAllocation(h.store, r.pathID)
+	alloc, err := r.findAllocation(h.store)
 	if err != nil {
 		return nil, err
 	}
@@ -139,7 +143,11 @@ func (h *historyHandler) jobs(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	jobs := h.store.Snapshot().Jobs(nil, r.namespace, r.query.Get("prefix"))
+	s, err := r.snapshot(h.store, nil)
+	if err != nil {
+		return nil, err
+	}
+	jobs := s.Jobs(nil, r.namespace, r.query.Get("prefix"))
 	keysByGroup := make(map[string][]history.Key, len(jobs))
 	group := func(j *api.Job) string { return pointer.Value(j.Namespace) + "/" + pointer.Value(j.ID) }
 	for _, j := range jobs {

@@ -60,6 +60,9 @@ func (c *jobChecker) decodeCanonicalJob(r *request, body any, jobInBody *submitt
 	if region != c.region {
 		return nil, errNoRegion
 	}
+	if err := r.requireIn(cmp.Or(pointer.Value(job.Namespace), api.DefaultNamespace)); err != nil {
+		return nil, err
+	}
 	job.Region = &region
 	if pointer.Value(job.Priority) == 0 {
 		job.Priority = new(c.limits.WithDefaults().DefaultPriority)

@@ -47,10 +47,12 @@ func newJobHealth(h healthtracker.JobHealth) jobHealth {
 
 func (h *jobHealthHandler) list(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		all, index := h.tracker.Jobs(s, ws, r.namespace)
+		all, index := h.tracker.Jobs(s.Unrestricted(), ws, r.namespace) // the tracker's cache is shared by all clients
 		list := make([]jobHealth, 0, len(all))
 		for _, one := range all {
-			list = append(list, newJobHealth(one))
+			if health := newJobHealth(one); s.Job(nil, health.Namespace, health.JobID) != nil {
+				list = append(list, health)
+			}
 		}
 		return list, index, nil
 	})
@@ -58,8 +60,8 @@ func (h *jobHealthHandler) list(r *request) (any, error) {
 
 func (h *jobHealthHandler) read(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		one, ok := h.tracker.Job(s, ws, r.namespace, r.pathID)
-		if !ok {
+		one, ok := h.tracker.Job(s.Unrestricted(), ws, r.namespace, r.pathID)
+		if !ok || s.Job(nil, r.namespace, r.pathID) == nil {
 			return nil, one.Index, notFoundError("job not found")
 		}
 		return newJobHealth(one), one.Index, nil

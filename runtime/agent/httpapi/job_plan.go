@@ -7,6 +7,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
+	"github.com/nomad-lite/nomad-lite/runtime/acl"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -58,6 +59,10 @@ func (j *jobWriteHandler) plan(r *request) (any, error) {
 		if fault := model.ValidateJobUpdate(current, job); fault != nil {
 			warnings = append(warnings, "This job will be refused when it is submitted: "+fault.Error())
 		}
+	}
+	if body.Diff && current != nil && !r.rights.acl.Namespace(*job.Namespace, acl.ReadJob) {
+		body.Diff = false
+		warnings = append(warnings, "The diff is left out: it shows the registered job, which needs the capability read-job")
 	}
 	if body.Diff {
 		answer.Diff = model.Diff(current, job)

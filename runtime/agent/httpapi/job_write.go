@@ -86,6 +86,9 @@ func (j *jobWriteHandler) register(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := r.requireRightsOfJob(job); err != nil {
+		return nil, err
+	}
 	answer, err := j.checker.checkAdmission(r.Context(), job)
 	if err != nil {
 		return nil, err

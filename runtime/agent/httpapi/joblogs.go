@@ -101,7 +101,10 @@ func (h *jobLogHandler) stream(r *request) (any, error) {
 	default:
 		return nil, badRequestError("type must be stdout or stderr")
 	}
-	allocs, exists := h.jobAllocs(r.namespace, r.pathID)
+	allocs, exists, err := h.jobAllocs(r)
+	if err != nil {
+		return nil, err
+	}
 	if !exists {
 		return nil, notFoundError("job not found")
 	}
@@ -176,8 +179,12 @@ func (r *request) parseJobLogSearch() (search logsearch.Request, maxLines int, f
 
 // jobAllocs returns the allocations of a job, or of the children of a periodic or parameterized job. exists is false if there is
 // no such job. A node of a cluster has the allocations of the job that run on it, and no job.
-func (h *jobLogHandler) jobAllocs(namespace, jobID string) (allocs []*api.Allocation, exists bool) {
-	s := h.store.Snapshot()
+func (h *jobLogHandler) jobAllocs(r *request) (allocs []*api.Allocation, exists bool, err error) {
+	namespace, jobID := r.namespace, r.pathID
+	s, err := r.snapshot(h.store, nil)
+	if err != nil {
+		return nil, false, err
+	}
 	allocs = s.WithoutEndedEvents().AllocationsByJob(nil, namespace, jobID)
 	job := s.Job(nil, namespace, jobID)
 	if job != nil && model.CanHaveChildren(job) {
@@ -185,7 +192,7 @@ func (h *jobLogHandler) jobAllocs(namespace, jobID string) (allocs []*api.Alloca
 			allocs = append(allocs, s.WithoutEndedEvents().AllocationsByJob(nil, namespace, pointer.Value(child.ID))...)
 		}
 	}
-	return allocs, job != nil || len(allocs) > 0
+	return allocs, job != nil || len(allocs) > 0, nil
 }
 
 // jobLogStream is the response to one request.
@@ -386,7 +393,10 @@ func (f *jobLogStream) follow(selection jobLogSelection) func(context.Context) (
 			return nil, err
 		}
 		lookStart = time.Now()
-		allocs, exists := f.handler.jobAllocs(f.request.namespace, f.request.pathID)
+		allocs, exists, err := f.handler.jobAllocs(f.request)
+		if err != nil {
+			return nil, err
+		}
 		if !exists {
 			return nil, errors.New("the job was removed")
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/internal/wait"
+	"github.com/nomad-lite/nomad-lite/runtime/acl"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -16,6 +17,8 @@ import (
 type listCacheKey struct {
 	path, query        string // the query is without the parameters of blocking queries
 	gzip, readOnlyView bool
+	// rights are those of the client, nil if it sees everything: two clients get the same list only if they have the same rights.
+	rights *acl.Rights
 }
 
 // cachedList is the reply of a list, as long as its objects do not change.
@@ -141,6 +144,9 @@ func (r *request) listCacheKey() (key listCacheKey, cacheable bool) {
 		}
 	}
 	key = listCacheKey{path: r.URL.Path, query: query.Encode(), gzip: acceptsGzip(r.Request), readOnlyView: r.rights.isReadOnly}
+	if !r.rights.acl.IsManagement() {
+		key.rights = r.rights.acl
+	}
 	return key, r.rights.workload == nil && !r.rights.isClusterUser
 }
 
@@ -148,22 +154,27 @@ func (r *request) listCacheKey() (key listCacheKey, cacheable bool) {
 // and on whether the client has only the read-only token. read must add all that it reads to its WatchSet: the encoded
 // reply is sent again until an input changes. A request that waits keeps no reply in memory.
 func (r *request) blockingListQuery(state *store.Store, read readSnapshotFunc) (any, error) {
-	key, cacheable := r.listCacheKey()
-	if !cacheable {
+	if _, cacheable := r.listCacheKey(); !cacheable {
 		return r.blockingQuery(state, read)
 	}
 	r.isReplyReadFromState = true
 	ctx, cancel := context.WithTimeout(r.Context(), r.waitTime)
 	defer cancel()
+	ctx, stop := r.untilExpiry(ctx)
+	defer stop()
 	for waitEnded := false; ; {
 		inputs := store.NewWatchSet()
+		s, err := r.snapshot(state, inputs)
+		if err != nil {
+			return nil, err
+		}
+		key, _ := r.listCacheKey() // the rights may have changed
 		var value any
-		var err error
 		if cached := r.listCache.get(key); cached != nil {
 			value, inputs, r.replyIndex, r.nextToken = cached, cached.inputs, cached.index, cached.nextToken
 		} else {
 			var index uint64
-			value, index, err = read(state.Snapshot(), inputs)
+			value, index, err = read(s, inputs)
 			r.replyIndex = max(index, 1)
 			if err == nil {
 				value = uncachedList{value, key, inputs}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/acl"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
@@ -138,7 +139,7 @@ func (f *fixture) sendInBackground(target string) <-chan *http.Response {
 func TestBlockingListQueryReadsNothingUntilAChange(t *testing.T) {
 	f := newFixture(t, nil)
 	reads := 0
-	f.routes = []route{{"GET", "/v1/list", func(r *request) (any, error) {
+	f.routes = []route{{"GET", "/v1/list", openToAll(), func(r *request) (any, error) {
 		return r.blockingListQuery(f.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 			reads++
 			return s.Jobs(ws, "default", ""), s.LatestTableIndex(ws, store.Jobs), nil
@@ -164,6 +165,9 @@ func TestListCacheKey(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if rights.acl == nil {
+			rights.acl = acl.Management()
+		}
 		r := &request{Request: &http.Request{URL: u, Header: http.Header{"Accept-Encoding": {accepts}}}, query: u.Query(), rights: rights}
 		return r.listCacheKey()
 	}
@@ -175,7 +179,8 @@ func TestListCacheKey(t *testing.T) {
 	for _, c := range []struct {
 		target, accepts string
 		rights          clientRights
-	}{{"/v1/vars?prefix=b", "gzip", clientRights{}}, {"/v1/jobs?prefix=a", "gzip", clientRights{}}, {"/v1/vars?prefix=a", "", clientRights{}}, {"/v1/vars?prefix=a", "gzip", clientRights{isReadOnly: true}}} {
+	}{{"/v1/vars?prefix=b", "gzip", clientRights{}}, {"/v1/jobs?prefix=a", "gzip", clientRights{}}, {"/v1/vars?prefix=a", "", clientRights{}}, {"/v1/vars?prefix=a", "gzip", clientRights{isReadOnly: true}},
+		{"/v1/vars?prefix=a", "gzip", clientRights{acl: new(acl.Rights)}}, {"/v1/vars?prefix=a", "gzip", clientRights{acl: acl.Merge(&acl.Rules{})}}} {
 		key, ok := keyOf(c.target, c.accepts, c.rights)
 		if !ok || key == all || slices.Contains(keys, key) {
 			t.Errorf("%+v: key %+v", c, key)

@@ -87,7 +87,7 @@ func (h *fileHandler) newLogFollowRequest(r *request) (logs.FollowRequest, error
 	if err != nil {
 		return ask, err
 	}
-	alloc, err := findAllocation(h.store, r.pathID)
+	alloc, err := r.findAllocation(h.store)
 	if err != nil {
 		return ask, err
 	}

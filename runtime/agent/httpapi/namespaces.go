@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
+	"github.com/nomad-lite/nomad-lite/runtime/acl"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -29,9 +30,9 @@ func findStoredOrDefaultNamespace(s store.Reader, ws store.WatchSet, name string
 }
 
 // listNamespaces returns the namespaces with the prefix, including the default namespace.
-func listNamespaces(s store.Reader, ws store.WatchSet, prefix string) []*api.Namespace {
+func listNamespaces(s store.Reader, ws store.WatchSet, prefix string, rights *acl.Rights) []*api.Namespace {
 	found := s.Namespaces(ws, prefix)
-	if strings.HasPrefix(api.DefaultNamespace, prefix) && s.Namespace(ws, api.DefaultNamespace) == nil {
+	if strings.HasPrefix(api.DefaultNamespace, prefix) && s.Namespace(ws, api.DefaultNamespace) == nil && rights.SeesNamespace(api.DefaultNamespace) {
 		found = append(found, defaultNamespace)
 	}
 	return found
@@ -62,7 +63,7 @@ func hashJSON(object any) []byte {
 func (h *namespaceHandler) list(r *request) (any, error) {
 	return r.blockingListQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		byName := func(n *api.Namespace) sortKey { return newNameSortKey("", n.Name) }
-		list, err := listPage(r, listNamespaces(s.Reader, ws, r.query.Get("prefix")), byName, newNamespaceView)
+		list, err := listPage(r, listNamespaces(s.Reader, ws, r.query.Get("prefix"), r.rights.acl), byName, newNamespaceView)
 		return list, s.LatestTableIndex(ws, store.Namespaces), err
 	})
 }

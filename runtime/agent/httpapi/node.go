@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
+	"github.com/nomad-lite/nomad-lite/runtime/acl"
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -251,7 +252,9 @@ func newNodePoolView(p *api.NodePool) poolWithHash {
 
 func (h *nodePoolHandler) list(r *request) (any, error) {
 	return r.blockingListQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		found := slices.DeleteFunc(listNodePools(s, ws), func(p *api.NodePool) bool { return !strings.HasPrefix(p.Name, r.query.Get("prefix")) })
+		found := slices.DeleteFunc(listNodePools(s, ws), func(p *api.NodePool) bool {
+			return !strings.HasPrefix(p.Name, r.query.Get("prefix")) || !r.rights.acl.NodePool(p.Name, acl.Read) // pools are no objects of the state
+		})
 		all, err := listPage(r, found, func(p *api.NodePool) sortKey { return newNameSortKey("", p.Name) }, newNodePoolView)
 		return all, s.LatestTableIndex(ws, store.Nodes), err
 	})
@@ -278,14 +281,22 @@ func (h *nodePoolHandler) read(r *request) (any, error) {
 }
 
 func (h *nodePoolHandler) listNodes(r *request) (any, error) {
-	if _, err := findNodePool(r, h.store.Snapshot(), nil); err != nil {
+	s, err := r.snapshot(h.store, nil)
+	if err == nil {
+		_, err = findNodePool(r, s, nil)
+	}
+	if err != nil {
 		return nil, err
 	}
 	return h.nodeHandler.listNodesOfPool(r, r.pathID)
 }
 
 func (h *nodePoolHandler) listJobs(r *request) (any, error) {
-	if _, err := findNodePool(r, h.store.Snapshot(), nil); err != nil {
+	s, err := r.snapshot(h.store, nil)
+	if err == nil {
+		_, err = findNodePool(r, s, nil)
+	}
+	if err != nil {
 		return nil, err
 	}
 	return h.jobReader.listMatching(r, func(j *api.Job) bool { return r.pathID == api.NodePoolAll || pointer.Value(j.NodePool) == r.pathID })

@@ -17,9 +17,11 @@ import (
 	"github.com/hashicorp/go-bexpr"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/acl"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/connlimit"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/accesscontrol"
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 )
 
@@ -40,8 +42,9 @@ type request struct {
 	nextToken            string // token of the next page; empty on the last page
 	filterEvaluator      *bexpr.Evaluator
 	rights               clientRights
-	statusCode           int  // status of a successful reply; 0 means 200
-	isReplyWritten       bool // the handler of the route has written the reply
+	access               access // of the route
+	statusCode           int    // status of a successful reply; 0 means 200
+	isReplyWritten       bool   // the handler of the route has written the reply
 
 	conn                   *connlimit.Conn          // nil if the connection is not counted
 	clientToCountAfterBody connlimit.ClientIdentity // client for which the connection is counted after the body was read; zero if it is counted already
@@ -50,10 +53,15 @@ type request struct {
 	reservedBodyBytes      int64 // bytes of the body budget that this request holds
 }
 
-// clientRights says what a client may do. The zero value means all rights.
+// clientRights says what a client may do.
 type clientRights struct {
-	isReadOnly bool               // the client has sent only the read-only token
-	workload   *identity.Workload // the task whose rights the client has; nil if it has other rights
+	acl         *acl.Rights          // never nil after authorize
+	grant       *accesscontrol.Grant // nil without access control, and for a client that needs no token
+	findGrant   grantFinder          // finds the grant again in a later state; nil if the rights do not change
+	tokenErr    error                // why the token of the client is not valid
+	isUnchecked bool                 // the client uses an open path, or sends its token in the session
+	isReadOnly  bool                 // the client has sent only the read-only token
+	workload    *identity.Workload   // the task whose rights the client has; nil if it has other rights
 	// isClusterUser means that the client has no token of this agent, and what the cluster permits to its token, which may
 	// be missing.
 	isClusterUser bool
@@ -277,26 +285,53 @@ func (r *request) decodeBodyAndCheckID(into interface{ checkIDMatchesPath(*reque
 // changes of the reply; a missing object is watched too. The index is valid even with an error.
 type readSnapshotFunc func(s *store.Snapshot, ws store.WatchSet) (value any, index uint64, err error)
 
+// readVisible calls read with the present state as the client may see it. See [request.snapshot].
+func (r *request) readVisible(state *store.Store, ws store.WatchSet, read readSnapshotFunc) (value any, index uint64, err error) {
+	s, err := r.snapshot(state, ws)
+	if err != nil {
+		return nil, 0, err
+	}
+	return read(s, ws)
+}
+
 // blockingQuery replies with the result of read. It blocks until the index of the result is higher than the
 // index that the client has sent, or until the wait time has passed.
 func (r *request) blockingQuery(state *store.Store, read readSnapshotFunc) (any, error) {
 	r.isReplyReadFromState = true
 	ctx, cancel := context.WithTimeout(r.Context(), r.waitTime)
 	defer cancel()
+	ctx, stop := r.untilExpiry(ctx)
+	defer stop()
 	for {
 		var ws store.WatchSet
 		if r.minIndex > 0 {
 			ws = store.NewWatchSet()
 		}
-		value, index, err := read(state.Snapshot(), ws)
+		value, index, err := r.readVisible(state, ws, read)
+		if errors.Is(err, errPermissionDenied) {
+			return nil, err
+		}
 		r.replyIndex = max(index, 1)
 		if r.minIndex == 0 || r.replyIndex > r.minIndex || isBadRequest(err) {
 			return value, err
 		}
 		if ws.WatchCtx(ctx) != nil {
+			if r.rights.findGrant != nil {
+				if _, err := r.snapshot(state, nil); err != nil {
+					return nil, err // the token has expired meanwhile
+				}
+			}
 			return value, err
 		}
 	}
+}
+
+// untilExpiry returns a context that ends when the token of the client expires, or when ctx ends.
+func (r *request) untilExpiry(ctx context.Context) (context.Context, context.CancelFunc) {
+	if g := r.rights.grant; g != nil && g.Token != nil && g.Token.ExpirationTime != nil {
+		return context.WithDeadline(ctx, *g.Token.ExpirationTime)
+	}
+	return ctx, func() {}
 }
 
 // isBadRequest reports whether err means that the request is invalid, so that its reply need not wait for a

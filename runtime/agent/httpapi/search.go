@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api/contexts"
 
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
+	"github.com/nomad-lite/nomad-lite/runtime/acl"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
@@ -61,10 +62,12 @@ var prefixContexts = map[contexts.Context]findCandidatesFunc{
 		return newCandidates(s.Jobs(nil, s.namespace, prefix), func(j *api.Job) *searchCandidate { return &searchCandidate{name: pointer.Value(j.ID)} })
 	},
 	contexts.Namespaces: func(s *searchSnapshot, prefix string) []*searchCandidate {
-		return newCandidates(listNamespaces(s.Reader, nil, prefix), func(n *api.Namespace) *searchCandidate { return &searchCandidate{name: n.Name} })
+		return newCandidates(listNamespaces(s.Reader, nil, prefix, s.rights), func(n *api.Namespace) *searchCandidate { return &searchCandidate{name: n.Name} })
 	},
-	contexts.NodePools: func(_ *searchSnapshot, prefix string) []*searchCandidate {
-		pools := slices.DeleteFunc([]string{api.NodePoolAll, api.NodePoolDefault}, func(pool string) bool { return !strings.HasPrefix(pool, prefix) })
+	contexts.NodePools: func(s *searchSnapshot, prefix string) []*searchCandidate {
+		pools := slices.DeleteFunc([]string{api.NodePoolAll, api.NodePoolDefault}, func(pool string) bool {
+			return !strings.HasPrefix(pool, prefix) || !s.rights.NodePool(pool, acl.Read)
+		})
 		return newCandidates(pools, func(pool string) *searchCandidate { return &searchCandidate{name: pool} })
 	},
 	contexts.Variables: func(s *searchSnapshot, prefix string) []*searchCandidate {
@@ -138,6 +141,33 @@ type searchSnapshot struct {
 	*store.Snapshot
 	namespace       string
 	maxFuzzyObjects int
+	rights          *acl.Rights
+}
+
+// maySearch reports whether a client may search in a context. Its result then has only what the client may see.
+func (s *searchSnapshot) maySearch(c contexts.Context) bool {
+	has := func(capabilities ...acl.Capability) bool {
+		return s.namespace == store.AnyNamespace && s.rights.AnyNamespace(capabilities...) || s.rights.Namespace(s.namespace, capabilities...)
+	}
+	switch c {
+	case contexts.Nodes, contexts.Classes:
+		return s.rights.ReadsNodes()
+	case contexts.NodePools:
+		return s.rights.AnyNodePool()
+	case contexts.Namespaces:
+		return s.rights.SeesAnyNamespace()
+	case contexts.Plugins:
+		return s.rights.ListsPlugins()
+	case contexts.Quotas:
+		return s.rights.ReadsQuotas()
+	case contexts.Volumes:
+		return has(acl.ReadJob, acl.ListJobs, acl.CSIListVolume, acl.CSIReadVolume)
+	case contexts.HostVolumes:
+		return has(acl.HostVolumeRead)
+	case contexts.Variables:
+		return s.rights.AnyVariable(acl.List)
+	}
+	return has(acl.ReadJob)
 }
 
 func (s *searchSnapshot) includesNamespace(namespace string) bool {
@@ -266,9 +296,15 @@ func (h *searchHandler) searchInContexts(r *request, finders map[contexts.Contex
 		return nil, fmt.Errorf("context must be one of %v or 'all' for all contexts; got %q", slices.Sorted(maps.Keys(finders)), context)
 	}
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		state := &searchSnapshot{s, r.namespace, h.limits.MaxObjects}
+		state := &searchSnapshot{s, r.namespace, h.limits.MaxObjects, r.rights.acl}
+		if len(asked) == 1 && !state.maySearch(asked[0]) {
+			return nil, 0, r.refuse("a right to search for " + string(asked[0]))
+		}
 		answer := searchReply{make(map[contexts.Context]any), make(map[contexts.Context]bool), r.replyMetaOfWrite(s.Index())}
 		for _, c := range asked {
+			if !state.maySearch(c) {
+				continue
+			}
 			found := finders[c](state, text)
 			answer.Truncations[c] = len(found) > maxMatches
 			answer.Matches[c] = nil

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/acl"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskexec"
 )
 
@@ -94,7 +95,9 @@ func (h *execHandler) serveExecSession(r *request, findCommand func() (taskexec.
 	if err != nil {
 		closeExecSession(conn, err)
 	} else {
-		runExecSession(r.Context(), conn, command)
+		ctx, stop := r.endWithRights(h.store)
+		defer stop()
+		runExecSession(ctx, conn, command)
 	}
 	return nil, nil
 }
@@ -152,7 +155,7 @@ func sendsTokenInExecSession(r *http.Request) bool {
 // connection for this client. For other clients it does nothing, because authorize has checked the token of the request.
 func (h *execHandler) authenticateExecSession(r *request, conn *websocket.Conn) error {
 	if !sendsTokenInExecSession(r.Request) {
-		return nil
+		return r.checkAccess()
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), execTokenTimeout)
 	defer cancel()
@@ -172,6 +175,10 @@ func (h *execHandler) authenticateExecSession(r *request, conn *websocket.Conn) 
 	case helloMessage.Version != 1:
 		return newExecRequestError("unsupported handshake version: %d", helloMessage.Version)
 	}
+	if h.access.control != nil {
+		return h.checkTokenOfSession(r, helloMessage.AuthToken)
+	}
+	r.rights.acl = acl.Management()
 	if !h.access.needsNoTokenForRequest(r.Request) && !equalSecrets(helloMessage.AuthToken, string(h.access.operatorToken)) {
 		if h.access.cluster == nil || h.access.cluster.Rights == nil {
 			return newExecRequestError("%v", errPermissionDenied)
@@ -180,6 +187,21 @@ func (h *execHandler) authenticateExecSession(r *request, conn *websocket.Conn) 
 			return newExecRequestError("%v", err)
 		}
 		r.rights.isClusterUser = true
+	}
+	if !r.conn.CountForClient(h.access.clientToCountConnFor(r)) {
+		return newExecRequestError("%v", errTooManyConns)
+	}
+	return nil
+}
+
+// checkTokenOfSession gives a request the rights of a token that a client has sent in the session, under access control.
+func (h *execHandler) checkTokenOfSession(r *request, token string) error {
+	withToken := r.Clone(r.Context())
+	withToken.Header.Del("Authorization")
+	withToken.Header.Set("X-Nomad-Token", token)
+	r.rights = h.access.rightsOfToken(withToken)
+	if err := r.checkAccess(); err != nil {
+		return err
 	}
 	if !r.conn.CountForClient(h.access.clientToCountConnFor(r)) {
 		return newExecRequestError("%v", errTooManyConns)
@@ -199,7 +221,11 @@ func runExecSession(parent context.Context, conn *websocket.Conn, command taskex
 	defer c.cancel()
 	defer cancel(nil)
 	defer context.AfterFunc(parent, func() {
-		cancel(errAgentStopping)
+		if errors.Is(context.Cause(parent), errRightsEnded) {
+			cancel(errRightsEnded)
+		} else {
+			cancel(errAgentStopping)
+		}
 		c.cancelSoon()
 	})()
 	background.Go(func() {

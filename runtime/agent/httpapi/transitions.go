@@ -10,7 +10,11 @@ func (h *allocHandler) transitions(r *request) (any, error) {
 	if err := checkIDIsUUID("alloc", r.pathID); err != nil {
 		return nil, err
 	}
-	alloc := h.store.Snapshot().Allocation(nil, r.pathID)
+	s, err := r.snapshot(h.store, nil)
+	if err != nil {
+		return nil, err
+	}
+	alloc := s.Allocation(nil, r.pathID)
 	if alloc == nil {
 		return nil, notFoundError("alloc not found")
 	}
@@ -28,7 +32,11 @@ func (h *allocHandler) transitions(r *request) (any, error) {
 // listTransitions replies with the transitions that this agent has of all allocations.
 func (h *allocHandler) listTransitions(r *request) (any, error) {
 	all := []tasksteps.AllocTransitions{}
-	for _, alloc := range h.store.Snapshot().WithoutEndedEvents().Allocations(store.WatchSet(nil), "") {
+	s, err := r.snapshot(h.store, nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, alloc := range s.WithoutEndedEvents().Allocations(store.WatchSet(nil), "") {
 		if !r.includesNamespace(alloc.Namespace) {
 			continue
 		}

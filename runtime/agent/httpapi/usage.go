@@ -15,7 +15,7 @@ import (
 // stats returns the resource usage of an allocation's tasks. An allocation without a runner
 // has no running tasks.
 func (h *allocHandler) stats(r *request) (any, error) {
-	alloc, err := findAllocation(h.store, r.pathID)
+	alloc, err := r.findAllocation(h.store)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ type checkStatus struct {
 
 // checks returns the states of an allocation's checks, or null if the allocation has no checks.
 func (h *allocHandler) checks(r *request) (any, error) {
-	if _, err := findAllocation(h.store, r.pathID); err != nil {
+	if _, err := r.findAllocation(h.store); err != nil {
 		return nil, err
 	}
 	var results []api.AllocCheckStatus

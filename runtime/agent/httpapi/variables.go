@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/acl"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/variables"
@@ -26,9 +27,6 @@ func (h *variableHandler) list(r *request) (any, error) {
 	return r.blockingListQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := []*api.VariableMetadata{}
 		for _, v := range s.Variables(ws, r.namespace, r.query.Get("prefix")) {
-			if r.rights.workload != nil && !canReadVariable(r.rights.workload, v.Path) {
-				continue
-			}
 			found = append(found, model.PublicVariableMetadata(v))
 		}
 		list, err := listPage(r, found, func(m *api.VariableMetadata) sortKey { return newNameSortKey(m.Namespace, m.Path) }, objectAsStub)
@@ -80,6 +78,9 @@ func (h *variableHandler) put(r *request) (any, error) {
 	v.Path = r.pathID
 	if v.Namespace == "" {
 		v.Namespace = r.namespace
+	}
+	if missing := missingVariableCapability(r.rights.acl, v.Namespace, v.Path, acl.Write); missing != "" {
+		return nil, r.refuse(missing)
 	}
 	if lock != nil {
 		v, err = lock(h.variables, r.Context(), v)

@@ -102,10 +102,13 @@ func (h *volumeHandler) normalizeRequestedVolume(r *request, v *api.HostVolume) 
 		return nil, badRequestError("missing volume definition")
 	}
 	v.Allocations = nil
+	if stored := h.store.Snapshot().HostVolume(nil, v.ID); stored != nil && r.requireIn(stored.Volume.Namespace) != nil {
+		return nil, notFoundError(volumes.ErrNotFound.Error())
+	}
 	if v.Namespace == "" {
 		v.Namespace = r.namespace
 	}
-	return v, nil
+	return v, r.requireIn(v.Namespace)
 }
 
 func (h *volumeHandler) delete(r *request) (any, error) {

@@ -20,9 +20,8 @@ const keySetMaxAge = "max-age=300"
 // isFromTaskSocket reports whether a request was sent to the socket of a task.
 func isFromTaskSocket(r *http.Request) bool { return r.Context().Value(taskSocketContextKey{}) != nil }
 
-// authenticateWorkload returns the task whose token a request has, nil if it has none that is valid.
-func (p *accessPolicy) authenticateWorkload(r *http.Request) *identity.Workload {
-	token := requestToken(r)
+// authenticateToken returns the task that a token belongs to, nil if the token is not valid, or not that of a task.
+func (p *accessPolicy) authenticateToken(token string) *identity.Workload {
 	if strings.Count(token, ".") != 2 {
 		return nil // other tokens have no dots
 	}
@@ -49,34 +48,15 @@ func (p *accessPolicy) hasOIDCIssuer() bool {
 	return p.identities != nil && p.identities.IssuerURL != ""
 }
 
-// checkWorkloadTokenAccess rejects a request that a task may not send: its token permits only to read the variables of the
-// task and the services of its namespace. Paths are compared completely: a prefix could be the
-// name of another job.
-func (r *request) checkWorkloadTokenAccess(method string, rt route, p *accessPolicy) error {
-	w := r.rights.workload
-	permitted := false
-	switch rt.pattern {
-	case "/v1/var/{id...}":
-		permitted = r.namespace == w.Namespace && canReadVariable(w, r.pathID)
-	case "/v1/vars", "/v1/services", "/v1/service/{id...}":
-		permitted = r.namespace == w.Namespace
-	default:
-		permitted = p.isPublicPath(r.URL.Path)
-	}
-	if !permitted || method != http.MethodGet {
-		return errPermissionDenied
-	}
-	return nil
-}
+// workloadRoutes are the routes that tasks may use without access control, with GET: their rights limit what the replies have.
+var workloadRoutes = map[string]bool{"/v1/var/{id...}": true, "/v1/vars": true, "/v1/services": true, "/v1/service/{id...}": true}
 
-// canReadVariable reports whether a task may read the variable at a path of its namespace.
-func canReadVariable(w *identity.Workload, path string) bool {
-	job := "nomad/jobs/" + w.JobID
-	switch path {
-	case "nomad/jobs", job, job + "/" + w.Group, job + "/" + w.Group + "/" + w.Task:
-		return true
+// checkWorkloadRoute rejects a request that a task may not send without access control. With it, the policies for the task decide.
+func (p *accessPolicy) checkWorkloadRoute(r *request, method string, rt route) error {
+	if r.rights.workload == nil || p.control != nil || method == http.MethodGet && (workloadRoutes[rt.pattern] || p.isPublicPath(r.URL.Path)) {
+		return nil
 	}
-	return false
+	return errPermissionDenied
 }
 
 // identityHandler serves the routes with which other services verify tokens of workload identities.

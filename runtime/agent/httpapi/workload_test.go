@@ -106,12 +106,12 @@ func TestWorkloadAccess(t *testing.T) {
 		"/v1/var/nomad/jobs/shop?namespace=*":                      403,
 		"/v1/var/nomad/jobs/shop?namespace=apps&namespace=default": 200,
 		"/v1/vars?namespace=apps":                                  200,
-		"/v1/vars":                                                 403,
-		"/v1/vars?namespace=*":                                     403,
+		"/v1/vars":                                                 200, // an empty list
+		"/v1/vars?namespace=*":                                     200, // the task's own
 		"/v1/services?namespace=apps":                              200,
-		"/v1/services?namespace=*":                                 403,
+		"/v1/services?namespace=*":                                 200, // a task reads the services of all namespaces
 		"/v1/service/db?namespace=apps":                            200,
-		"/v1/service/db":                                           403,
+		"/v1/service/db":                                           200,
 		"/v1/agent/health?type=server":                             200,
 		"/v1/nope":                                                 403,
 	} {

@@ -2,6 +2,7 @@ package events
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -39,6 +40,9 @@ func ParseFilter(topics []string, namespace string) (Filter, error) {
 	}
 	return f, nil
 }
+
+// Topics returns the topics that the filter matches; "*" stands for all.
+func (f Filter) Topics() []api.Topic { return slices.Collect(maps.Keys(f.keysByTopic)) }
 
 // matchesEvent reports whether an event matches the filter. Nodes have no namespace and match all
 // namespaces.

@@ -5,6 +5,7 @@ declare namespace API {
 type GetResponse<Path extends string> = string extends Path ? any : Path extends `${infer P}?${string}` ? GetResponseOf<P> : GetResponseOf<Path>;
 
 type GetResponseOf<Path extends string> =
+  Path extends `/v1/acl/role/name/${string}` ? roleView :
   Path extends `/v1/client/allocation/${string}/checks` ? Record<string, checkStatus> | null :
   Path extends `/v1/client/allocation/${string}/exec` ? any :
   Path extends `/v1/client/allocation/${string}/gc` ? any :
@@ -16,6 +17,7 @@ type GetResponseOf<Path extends string> =
   Path extends `/v1/client/fs/stream/${string}` ? any :
   Path extends `/v1/node/pool/${string}/jobs` ? Array<jobStub> | null :
   Path extends `/v1/node/pool/${string}/nodes` ? Array<nodeStub> | null :
+  Path extends `/v1/acl/policy/self` ? Array<policyStub> | null :
   Path extends `/v1/acl/token/self` ? ACLToken :
   Path extends `/v1/agent/schedulers/config` ? AgentSchedulerWorkerConfigResponse :
   Path extends `/v1/operator/autopilot/configuration` ? any :
@@ -24,6 +26,9 @@ type GetResponseOf<Path extends string> =
   Path extends `/v1/operator/raft/configuration` ? RaftConfiguration :
   Path extends `/v1/operator/scheduler/configuration` ? SchedulerConfigurationResponse :
   Path extends `/v1/operator/upgrade-check/vault-workload-identity` ? vaultUpgradeObstacles :
+  Path extends `/v1/acl/policy/${string}` ? policyView :
+  Path extends `/v1/acl/role/${string}` ? roleView :
+  Path extends `/v1/acl/token/${string}` ? tokenView :
   Path extends `/v1/allocation/${string}/checks` ? Record<string, checkStatus> | null :
   Path extends `/v1/allocation/${string}/services` ? Array<ServiceRegistration> | null :
   Path extends `/v1/allocation/${string}/timeline` ? allocTimeline :
@@ -47,6 +52,9 @@ type GetResponseOf<Path extends string> =
   Path extends `/v1/node/${string}/allocations` ? Array<Allocation> | null :
   Path extends `/v1/scaling/policy/${string}` ? ScalingPolicy :
   Path extends `/v1/volume/host/${string}` ? HostVolume :
+  Path extends `/v1/acl/policies` ? Array<policyStub> | null :
+  Path extends `/v1/acl/roles` ? Array<roleView> | null :
+  Path extends `/v1/acl/tokens` ? Array<tokenStub> | null :
   Path extends `/v1/agent/conditions` ? Report :
   Path extends `/v1/agent/health` ? Record<string, componentHealth> | null :
   Path extends `/v1/agent/host` ? HostDataResponse :
@@ -101,16 +109,20 @@ type GetResponseOf<Path extends string> =
 type PutResponse<Path extends string> = string extends Path ? any : Path extends `${infer P}?${string}` ? PutResponseOf<P> : PutResponseOf<Path>;
 
 type PutResponseOf<Path extends string> =
+  Path extends `/v1/acl/token/onetime/exchange` ? exchangedTokenReply :
   Path extends `/v1/client/allocation/${string}/gc` ? any :
   Path extends `/v1/client/allocation/${string}/restart` ? replyMeta :
   Path extends `/v1/client/allocation/${string}/signal` ? replyMeta :
   Path extends `/v1/job/${string}/dispatch/payload` ? JobDispatchResponse :
   Path extends `/v1/job/${string}/periodic/force` ? any :
+  Path extends `/v1/acl/token/onetime` ? oneTimeTokenReply :
   Path extends `/v1/agent/login/secret` ? loginSecretReply :
   Path extends `/v1/operator/keyring/rotate` ? keyRotationReply :
   Path extends `/v1/operator/scheduler/configuration` ? SchedulerSetConfigurationResponse :
   Path extends `/v1/volume/host/create` ? HostVolumeCreateResponse :
   Path extends `/v1/volume/host/register` ? HostVolumeRegisterResponse :
+  Path extends `/v1/acl/role/${string}` ? roleView :
+  Path extends `/v1/acl/token/${string}` ? tokenView :
   Path extends `/v1/allocation/${string}/stop` ? AllocStopResponse :
   Path extends `/v1/deployment/allocation-health/${string}` ? DeploymentUpdateResponse :
   Path extends `/v1/deployment/fail/${string}` ? DeploymentUpdateResponse :
@@ -127,6 +139,9 @@ type PutResponseOf<Path extends string> =
   Path extends `/v1/node/${string}/drain` ? nodeWriteReply :
   Path extends `/v1/node/${string}/eligibility` ? nodeWriteReply :
   Path extends `/v1/node/${string}/evaluate` ? nodeWriteReply :
+  Path extends `/v1/acl/bootstrap` ? tokenView :
+  Path extends `/v1/acl/role` ? roleView :
+  Path extends `/v1/acl/token` ? tokenView :
   Path extends `/v1/agent/join` ? agentJoinReply :
   Path extends `/v1/agent/login` ? loginTokenReply :
   Path extends `/v1/jobs/parse` ? Job :
@@ -138,6 +153,10 @@ type PutResponseOf<Path extends string> =
   Path extends `/v1/jobs` ? jobWriteReply :
   Path extends `/v1/search` ? SearchResponse :
   never;
+
+interface ACLRolePolicyLink {
+  Name: string;
+}
 
 interface ACLToken {
   AccessorID: string;
@@ -892,6 +911,13 @@ interface Job {
   VersionTag: JobVersionTag | null;
 }
 
+interface JobACL {
+  Group: string;
+  JobID: string;
+  Namespace: string;
+  Task: string;
+}
+
 interface JobChildrenSummary {
   Dead: number;
   Pending: number;
@@ -1158,6 +1184,14 @@ interface ObjectDiff {
   Name: string;
   Objects: Array<ObjectDiff | null> | null;
   Type: string;
+}
+
+interface OneTimeToken {
+  AccessorID: string;
+  CreateIndex: number;
+  ExpiresAt: string | null;
+  ModifyIndex: number;
+  OneTimeSecretID: string;
 }
 
 interface ParameterizedJobConfig {
@@ -1793,6 +1827,57 @@ interface WorkloadIdentity {
   TTL: number;
 }
 
+interface HostVolumeRule {
+  Capabilities: Array<string> | null;
+  Name: string;
+  Policy: string;
+}
+
+interface NamespaceRule {
+  Capabilities: Array<string> | null;
+  Name: string;
+  Policy: string;
+  Variables: VariablesRule | null;
+}
+
+interface NodePoolRule {
+  Capabilities: Array<string> | null;
+  Name: string;
+  Policy: string;
+}
+
+interface OperatorRule {
+  Capabilities: Array<string> | null;
+  Policy: string;
+}
+
+interface Rules {
+  Agent: SimpleRule | null;
+  ExtraKeysHCL: Array<string> | null;
+  HostVolumes: Array<HostVolumeRule | null> | null;
+  Namespaces: Array<NamespaceRule | null> | null;
+  Node: SimpleRule | null;
+  NodePools: Array<NodePoolRule | null> | null;
+  Operator: OperatorRule | null;
+  Plugin: SimpleRule | null;
+  Quota: SimpleRule | null;
+  Raw: string;
+  Sentinel: SimpleRule | null;
+}
+
+interface SimpleRule {
+  Policy: string;
+}
+
+interface VariablePathRule {
+  Capabilities: Array<string> | null;
+  PathSpec: string;
+}
+
+interface VariablesRule {
+  Paths: Array<VariablePathRule | null> | null;
+}
+
 interface ConnectionProof {
   Agent: string;
   Client: string;
@@ -1980,6 +2065,11 @@ interface evaluationCount {
   KnownLeader: boolean;
   LastContact: number;
   NextToken: string;
+}
+
+interface exchangedTokenReply {
+  Index: number;
+  Token: tokenView;
 }
 
 interface failedDeployment {
@@ -2258,6 +2348,31 @@ interface oidcDiscoveryDocument {
   subject_types_supported: Array<string> | null;
 }
 
+interface oneTimeTokenReply {
+  Index: number;
+  OneTimeToken: OneTimeToken | null;
+}
+
+interface policyStub {
+  CreateIndex: number;
+  Description: string;
+  Hash: string | null;
+  JobACL: JobACL | null;
+  ModifyIndex: number;
+  Name: string;
+}
+
+interface policyView {
+  CreateIndex: number;
+  Description: string;
+  Hash: string | null;
+  JobACL: JobACL | null;
+  ModifyIndex: number;
+  Name: string;
+  Rules: string;
+  RulesJSON: Rules | null;
+}
+
 interface poolWithHash {
   CreateIndex: number;
   Description: string;
@@ -2274,6 +2389,16 @@ interface replyMeta {
   KnownLeader: boolean;
   LastContact: number;
   NextToken: string;
+}
+
+interface roleView {
+  CreateIndex: number;
+  Description: string;
+  Hash: string | null;
+  ID: string;
+  ModifyIndex: number;
+  Name: string;
+  Policies: Array<ACLRolePolicyLink | null> | null;
 }
 
 interface serfMember {
@@ -2295,6 +2420,36 @@ interface serfMembers {
   ServerDC: string;
   ServerName: string;
   ServerRegion: string;
+}
+
+interface tokenStub {
+  AccessorID: string;
+  CreateIndex: number;
+  CreateTime: string | null;
+  ExpirationTime: any;
+  Global: boolean;
+  Hash: string | null;
+  ModifyIndex: number;
+  Name: string;
+  Policies: Array<string> | null;
+  Roles: Array<ACLTokenRoleLink | null> | null;
+  Type: string;
+}
+
+interface tokenView {
+  AccessorID: string;
+  CreateIndex: number;
+  CreateTime: string | null;
+  ExpirationTTL: string;
+  ExpirationTime: any;
+  Global: boolean;
+  Hash: string | null;
+  ModifyIndex: number;
+  Name: string;
+  Policies: Array<string> | null;
+  Roles: Array<ACLTokenRoleLink | null> | null;
+  SecretID: string;
+  Type: string;
 }
 
 interface topologyView {
