@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/acl"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -64,6 +65,7 @@ type registerRequest struct {
 	PreserveCounts    bool
 	PreserveResources bool
 	EvalPriority      int
+	PolicyOverride    bool // has no effect, but needs a right
 }
 
 // errRegistrationRejected is the error of requests that would start jobs or change their counts, while the operator rejects them.
@@ -85,6 +87,11 @@ func (j *jobWriteHandler) register(r *request) (any, error) {
 	job, err := j.checker.decodeCanonicalJob(r, &body, &body.submittedJob)
 	if err != nil {
 		return nil, err
+	}
+	if body.PolicyOverride {
+		if err := r.require(*job.Namespace, acl.SentinelOverride); err != nil {
+			return nil, err
+		}
 	}
 	if err := r.requireRightsOfJob(job); err != nil {
 		return nil, err
