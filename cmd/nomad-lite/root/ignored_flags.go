@@ -41,7 +41,7 @@ var ignoredFlags = []struct{ commands, flags, why string }{
 		"consul-key-file= consul-server-auto-join consul-server-service-name= consul-ssl consul-token= consul-verify-ssl dev-connect dev-consul", noVaultReason},
 	{"agent", "vault-address= vault-allow-unauthenticated vault-ca-file= vault-ca-path= vault-cert-file= vault-create-from-role= vault-enabled vault-key-file= vault-namespace= " +
 		"vault-tls-server-name= vault-tls-skip-verify vault-token= dev-vault", noVaultReason},
-	{"agent", "acl-enabled acl-replication-token=", "the agent has no policies; clients over TCP show its token"},
+	{"agent", "acl-enabled acl-replication-token=", "the configuration of an agent enables access control: acl { enabled = true }"},
 	{"agent", "cni-config-dir= cni-path=", "write client.cni_config_dir and client.cni_path into the configuration"},
 	{"agent", "alloc-dir= alloc-mounts-dir= state-dir=", "all is in the data directory"},
 	{"agent", "log-rotate-bytes= log-rotate-duration= log-rotate-max-files=", "the log is written to standard error; systemd passes it to the journal"},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/acl"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentinfo"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/alloc"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/completion"
@@ -127,6 +128,7 @@ func addAllCommands(root *cobra.Command, s *cli.Streams) {
 		service.NewCommand(s),
 		variable.NewCommand(s),
 		namespace.NewCommand(s),
+		acl.NewCommand(s),
 		scaling.NewCommand(s),
 		event.NewCommand(s),
 		ui.NewCommand(s),

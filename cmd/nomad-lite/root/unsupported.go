@@ -9,9 +9,8 @@ import (
 // newUnsupportedCommands returns the commands of Nomad that need a cluster.
 func newUnsupportedCommands() []*cobra.Command {
 	return []*cobra.Command{
-		cli.NewUnsupportedCommand("acl", "an agent has one operator, whose token is in the file token of its data directory; for a cluster use Nomad's own command line"),
 		cli.NewUnsupportedCommand("license", cli.EnterpriseOnlyReason),
-		cli.NewUnsupportedCommand("login", "an agent needs its token: export NOMAD_TOKEN=$(cat DATA_DIR/token)"),
+		cli.NewUnsupportedCommand("login", "a token is all that an agent needs: export NOMAD_TOKEN=$(cat DATA_DIR/token), or the secret that nomad-lite acl token create prints"),
 		cli.NewUnsupportedCommand("quota", cli.EnterpriseOnlyReason),
 		cli.NewUnsupportedCommand("recommendation", cli.EnterpriseOnlyReason),
 		cli.NewUnsupportedCommand("sentinel", cli.EnterpriseOnlyReason),

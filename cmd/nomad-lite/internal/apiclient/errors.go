@@ -37,7 +37,7 @@ func WrapErrorWithAdvice(operation string, err error) error {
 	text := formatErrorList(strings.TrimSpace(answer.Body()))
 	switch {
 	case strings.Contains(text, "Permission denied"):
-		text += "\nShow the token of the agent: export NOMAD_TOKEN=$(cat <data dir>/token)"
+		text += "\nShow the token of the agent: export NOMAD_TOKEN=$(cat <data dir>/token); with access control, a token that has the right"
 	case strings.Contains(text, "disabled by the scheduler configuration"):
 		text += "\nEnable it: nomad-lite operator scheduler set-config -reject-job-registration=false"
 	case strings.Contains(text, " is in nonexistent namespace "):

@@ -1,0 +1,2 @@
+// Package acl has the commands below "nomad-lite acl".
+package acl
