@@ -3,18 +3,21 @@ package httpapi
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/coder/websocket"
 	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskexec"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -250,26 +253,40 @@ func TestBlockingQueryIsRefusedWhenTheRightEnds(t *testing.T) {
 	}
 }
 
-// streamUntilEnd reads a stream of a client until it ends.
-func (f *aclFixture) streamUntilEnd(ctx context.Context, secret, target string) <-chan string {
-	done := make(chan string, 1)
+// streamUntilEnd reads a stream of a client until it ends. It returns when the stream has had a text.
+func (f *aclFixture) streamUntilEnd(t *testing.T, secret, target, awaited string) (all <-chan string) {
+	t.Helper()
 	server := httptest.NewServer(f)
-	r, _ := http.NewRequestWithContext(ctx, "GET", server.URL+target, nil)
+	t.Cleanup(server.Close)
+	r, err := http.NewRequestWithContext(t.Context(), "GET", server.URL+target, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	r.Header.Set("X-Nomad-Token", secret)
-	started := make(chan struct{})
+	reply, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done, seen := make(chan string, 1), make(chan struct{})
+	seenByReader := seen
 	go func() {
-		defer server.Close()
-		reply, err := http.DefaultClient.Do(r)
-		close(started)
-		if err != nil {
-			done <- err.Error()
-			return
-		}
 		defer reply.Body.Close()
-		text, _ := io.ReadAll(reply.Body)
-		done <- string(text)
+		var text strings.Builder
+		piece := make([]byte, 4096)
+		for {
+			n, err := reply.Body.Read(piece)
+			text.Write(piece[:n])
+			if seen != nil && strings.Contains(text.String(), awaited) {
+				close(seen)
+				seen = nil
+			}
+			if err != nil {
+				done <- text.String()
+				return
+			}
+		}
 	}()
-	<-started
+	<-seenByReader
 	return done
 }
 
@@ -279,7 +296,7 @@ func TestEventStreamEndsWithTheRight(t *testing.T) {
 	f.putPolicy(t, "p", "namespace \"*\" { policy = \"read\" }\nnamespace \"secret\" { policy = \"deny\" }")
 	var token struct{ SecretID, AccessorID string }
 	f.mustDecode(t, f.sendAs(f.management, "PUT", "/v1/acl/token", `{"Type": "client", "Policies": ["p"]}`), &token)
-	ended := f.streamUntilEnd(t.Context(), token.SecretID, "/v1/event/stream?namespace=*&topic=Job&topic=Allocation")
+	ended := f.streamUntilEnd(t, token.SecretID, "/v1/event/stream?namespace=*&topic=Job&topic=Allocation", "job-default")
 	if r := f.sendAs(f.management, "DELETE", "/v1/acl/token/"+token.AccessorID, ""); r.StatusCode != 200 {
 		t.Fatal(bodyText(r))
 	}
@@ -387,5 +404,112 @@ func BenchmarkRequestWithAccessControl(b *testing.B) {
 				handler.ServeHTTP(httptest.NewRecorder(), r)
 			}
 		})
+	}
+}
+
+// A session is refused in the session, because clients show only its errors. Browsers send their token in it.
+func TestExecSessionUnderAccessControl(t *testing.T) {
+	f := newACLFixture(t, nil).bootstrap(t)
+	f.putInNamespaces(t, "default")
+	address := f.listen(t)
+	canExec := f.tokenWith(t, `namespace "default" { capabilities = ["alloc-exec"] }`)
+	canRead := f.tokenWith(t, `namespace "default" { policy = "read" }`)
+	path := "/v1/client/allocation/" + uuid.NewString() + `/exec?task=t&command=["true"]`
+	refused, unknown := "closed 1011 Permission denied", "closed 1008 Unknown allocation"
+	for _, test := range []struct{ name, query, header, handshake, want string }{
+		{"the right in the header", "", canExec, "", unknown},
+		{"the right in the session", "&ws_handshake=true", "", canExec, unknown},
+		{"another right in the header", "", canRead, "", refused},
+		{"another right in the session", "&ws_handshake=true", "", canRead, refused},
+		{"an unknown token in the session", "&ws_handshake=true", "", unknownSecret, refused},
+		{"an unknown token in the header", "", unknownSecret, "", refused},
+		{"no token", "", "", "", refused},
+	} {
+		header := http.Header{}
+		if test.header != "" {
+			header.Set("X-Nomad-Token", test.header)
+		}
+		conn, _, err := websocket.Dial(t.Context(), "http://"+address+path+test.query, &websocket.DialOptions{HTTPHeader: header})
+		if err != nil {
+			t.Fatal(test.name, err)
+		}
+		c := &execSessionClient{t, conn}
+		if test.query != "" {
+			c.sendMessage(fmt.Sprintf(`{"version":1,"auth_token":%q}`, test.handshake))
+		}
+		if got := c.readMessage(); !strings.HasPrefix(got, test.want) {
+			t.Errorf("%s: %s, want %s", test.name, got, test.want)
+		}
+		conn.CloseNow()
+	}
+}
+
+func TestExecSessionEndsWithTheRight(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	running := make(chan struct{})
+	c, ended := startExecSession(t, ctx, taskexec.Command{RunInTask: func(ctx context.Context, _ driver.Exec) (*driver.ExitResult, error) {
+		close(running)
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}})
+	c.sendMessage(`{}`)
+	<-running
+	cancel(errRightsEnded)
+	if got := c.readMessage(); got != "closed 1011 "+errRightsEnded.Error() {
+		t.Errorf("got %s", got)
+	}
+	wantClosed(t, "session", ended)
+}
+
+// The client that Terraform's provider uses creates, reads, changes and deletes objects, and a second reading shows no difference.
+func TestGoClientReadsWhatItHasWritten(t *testing.T) {
+	f := newACLFixture(t, nil).bootstrap(t)
+	client, err := api.NewClient(&api.Config{Address: "http://" + f.listen(t), SecretID: f.management})
+	if err != nil {
+		t.Fatal(err)
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, description := range []string{"one", "two"} {
+		policy := &api.ACLPolicy{Name: "p", Description: description, Rules: `namespace "default" { policy = "read" }`, JobACL: &api.JobACL{Namespace: "default", JobID: "web"}}
+		_, err := client.ACLPolicies().Upsert(policy, nil)
+		must(err)
+		for range 2 {
+			got, _, err := client.ACLPolicies().Info("p", nil)
+			must(err)
+			got.CreateIndex, got.ModifyIndex = 0, 0
+			if !reflect.DeepEqual(got, policy) {
+				t.Errorf("policy %+v, want %+v", got, policy)
+			}
+		}
+	}
+	role, _, err := client.ACLRoles().Create(&api.ACLRole{Name: "r", Policies: []*api.ACLRolePolicyLink{{Name: "p"}}}, nil)
+	must(err)
+	role.Description = "changed"
+	role, _, err = client.ACLRoles().Update(role, nil)
+	must(err)
+	if got, _, err := client.ACLRoles().Get(role.ID, nil); err != nil || !reflect.DeepEqual(got, role) {
+		t.Errorf("role %+v, want %+v, %v", got, role, err)
+	}
+	token, _, err := client.ACLTokens().Create(&api.ACLToken{Name: "t", Type: "client", Policies: []string{"p"}, Roles: []*api.ACLTokenRoleLink{{ID: role.ID}}, ExpirationTTL: time.Hour}, nil)
+	must(err)
+	token.Name = "renamed"
+	token, _, err = client.ACLTokens().Update(token, nil)
+	must(err)
+	if got, _, err := client.ACLTokens().Info(token.AccessorID, nil); err != nil || !reflect.DeepEqual(got, token) || got.SecretID == "" {
+		t.Errorf("token %+v, want %+v, %v", got, token, err)
+	}
+	_, err = client.ACLTokens().Delete(token.AccessorID, nil)
+	must(err)
+	_, err = client.ACLRoles().Delete(role.ID, nil)
+	must(err)
+	_, err = client.ACLPolicies().Delete("p", nil)
+	must(err)
+	if _, _, err := client.ACLTokens().Info(token.AccessorID, nil); err == nil {
+		t.Error("a deleted token is found")
 	}
 }
