@@ -210,6 +210,10 @@ var waysIn = []wayIn{
 		func(to, from *config.Config) { to.TLS.ServeHTTPS = from.TLS.ServeHTTPS },
 	},
 	{
+		"ACL tokens", func(c *config.Config) bool { return c.Cluster.AccessControl },
+		func(to, from *config.Config) { to.Cluster.AccessControl = from.Cluster.AccessControl },
+	},
+	{
 		"servers of a cluster", func(c *config.Config) bool { return c.Cluster.IsNode() },
 		func(to, from *config.Config) { to.Cluster = from.Cluster },
 	},

@@ -43,7 +43,7 @@ func TestRawExecIsEnabledIfOnlyRootCanSubmitJobs(t *testing.T) {
 // A reload changes neither listeners nor servers. So it does not enable raw_exec for those who reach the agent through them.
 func TestReloadKeepsWaysIn(t *testing.T) {
 	for _, text := range []string{
-		`bind_addr = "0.0.0.0"`, `addresses { http = "192.0.2.1" }`, `unix_sockets { group = "operators" }`, `acl { enabled = false }`,
+		`bind_addr = "0.0.0.0"`, `addresses { http = "192.0.2.1" }`, `unix_sockets { group = "operators" }`, `acl { enabled = false }`, `acl { enabled = true }`,
 		`client { servers = ["192.0.2.1"] }`, "tls {\n http = true\n}",
 	} {
 		var running, reloaded config.Config
