@@ -957,3 +957,36 @@ func TestDeploymentEndsWithoutOlderAllocs(t *testing.T) {
 		}
 	})
 }
+
+// A replacement with an older version preempts with the priority of that version, and not with the current one.
+func TestReplacementPreemptsWithPriorityOfItsVersion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newHarness(t, func(a *api.Allocation) schedtest.SimulatedAllocBehaviour {
+			if a.JobID == "web" && *a.Job.Version == 0 {
+				return schedtest.SimulatedAllocBehaviour{RunDuration: time.Minute, FailsAfterRunDuration: true}
+			}
+			return schedtest.SimulatedAllocBehaviour{}
+		})
+		job := func(id string, priority, memoryMB int) *api.Job {
+			return serviceJob(func(j *api.Job, g *api.TaskGroup, task *api.Task) {
+				j.ID, j.Priority, g.Count, task.Resources.MemoryMB = &id, &priority, new(1), &memoryMB
+				withRollingUpdate(func(u *api.UpdateStrategy) { u.Canary = new(1) })(j, g, task)
+				g.ReschedulePolicy = &api.ReschedulePolicy{Unlimited: new(true), Delay: new(30 * time.Second), DelayFunction: new("constant")}
+			})
+		}
+		b.enableServicePreemption()
+		b.register(job("web", 20, 600))
+		b.advance(10 * time.Second)
+		b.register(job("web", 90, 300))
+		b.advance(time.Minute) // the older allocation has failed
+		b.register(job("other", 30, 600))
+		b.advance(time.Minute)
+		if a := b.allocs("other")[0]; a.DesiredStatus != "run" || a.ClientStatus != "running" {
+			t.Errorf("the job with the priority 30 is preempted: %s %s", a.DesiredStatus, a.DesiredDescription)
+		}
+		evals := b.store.Snapshot().EvaluationsByJob(nil, webJobKey.Namespace, webJobKey.ID)
+		if !slices.ContainsFunc(evals, func(e *api.Evaluation) bool { return e.Status == "blocked" }) {
+			t.Errorf("no blocked evaluation replaces the older allocation: %+v", evals)
+		}
+	})
+}

@@ -37,8 +37,9 @@ type PlanInput struct {
 	Now       time.Time
 	// MemoryOversubscription lets tasks use more memory than the scheduler reserves for them, up to memory_max.
 	MemoryOversubscription bool
-	// PreemptibleAllocs returns the allocations that the job may preempt; nil if it may preempt none.
-	PreemptibleAllocs func() []*api.Allocation
+	// PreemptibleAllocs returns the allocations that a version of the job may preempt; nil if the job may preempt none. A
+	// replacement can have an older version, with another priority.
+	PreemptibleAllocs func(version *api.Job) []*api.Allocation
 	// Volumes are the dynamic host volumes and their claims; nil if there are none. Plan adds the claims of its placements.
 	Volumes *HostVolumeState
 }

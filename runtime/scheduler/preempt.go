@@ -29,14 +29,14 @@ func isPreemptionEnabled(c api.PreemptionConfig, jobType string) bool {
 }
 
 // preemptibleAllocsFunc returns a function for PlanInput.PreemptibleAllocs, or nil if the job cannot preempt allocations.
-func preemptibleAllocsFunc(state store.Reader, job *api.Job) func() []*api.Allocation {
+func preemptibleAllocsFunc(state store.Reader, job *api.Job) func(version *api.Job) []*api.Allocation {
 	if job == nil || !isPreemptionEnabled(state.SchedulerConfig(nil).PreemptionConfig, *job.Type) {
 		return nil
 	}
-	return func() []*api.Allocation {
+	return func(version *api.Job) []*api.Allocation {
 		return slices.DeleteFunc(state.WithoutEndedEvents().Allocations(nil, ""), func(a *api.Allocation) bool {
 			return model.AllocTerminal(a) || a.Namespace == *job.Namespace && a.JobID == *job.ID ||
-				*a.Job.Priority > *job.Priority-minPreemptionPriorityDistance
+				*a.Job.Priority > *version.Priority-minPreemptionPriorityDistance
 		})
 	}
 }
@@ -48,7 +48,7 @@ func (p *planner) placeByPreemption(job *api.Job, g *api.TaskGroup, allocName st
 	if p.PreemptibleAllocs == nil || !errors.As(cause, &exhaustedErr) {
 		return nil, cause
 	}
-	preempted := p.choosePreemptedAllocs(func(trial *planner) error {
+	preempted := p.choosePreemptedAllocs(job, func(trial *planner) error {
 		_, err := trial.tryPlaceAlloc(job, g, allocName, previous)
 		return err
 	})
@@ -74,10 +74,10 @@ func (p *planner) placeByPreemption(job *api.Job, g *api.TaskGroup, allocName st
 	return alloc, nil
 }
 
-// choosePreemptedAllocs returns the allocations without which place succeeds. It returns nil if there are none. They have the
-// lowest possible priorities, and place would fail if any of them stayed.
-func (p *planner) choosePreemptedAllocs(place func(trial *planner) error) []*api.Allocation {
-	candidates := slices.DeleteFunc(p.PreemptibleAllocs(), func(a *api.Allocation) bool { return p.updatedAllocsByID[a.ID] != nil })
+// choosePreemptedAllocs returns the allocations without which place succeeds for a job version. It returns nil if there are none. They
+// have the lowest possible priorities, and place would fail if any of them stayed.
+func (p *planner) choosePreemptedAllocs(job *api.Job, place func(trial *planner) error) []*api.Allocation {
+	candidates := slices.DeleteFunc(p.PreemptibleAllocs(job), func(a *api.Allocation) bool { return p.updatedAllocsByID[a.ID] != nil })
 	slices.SortFunc(candidates, func(a, b *api.Allocation) int {
 		return cmp.Or(cmp.Compare(*a.Job.Priority, *b.Job.Priority), cmp.Compare(b.CreateIndex, a.CreateIndex), cmp.Compare(a.ID, b.ID))
 	})

@@ -58,7 +58,7 @@ func (l *preemptionLoad) plan(running, preemptible []*api.Allocation) PlanChange
 		}
 	}
 	if len(preemptible) > 0 {
-		p.input.PreemptibleAllocs = func() []*api.Allocation { return slices.Clone(preemptible) }
+		p.input.PreemptibleAllocs = func(*api.Job) []*api.Allocation { return slices.Clone(preemptible) }
 	}
 	return Plan(p.input)
 }
