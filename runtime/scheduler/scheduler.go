@@ -85,7 +85,7 @@ func New(c Config) *Scheduler {
 }
 
 // RetryBlockedEvals makes Run retry blocked evaluations. The caller calls it after it has changed the
-// stored node, or after Env.FindUnknownInstance has an instance less. It does not block.
+// stored node or the scheduler configuration, or after Env.FindUnknownInstance has an instance less. It does not block.
 func (s *Scheduler) RetryBlockedEvals() {
 	wait.Notify(s.retryBlockedEvalsRequested)
 }
