@@ -55,7 +55,7 @@ func (t *schedulerTxn) applyReport(r model.AllocReport) (changed bool) {
 		if t.nodeUsage.hasUnstartedAllocOfName(a) {
 			t.desiredAllocsChanged = true // the allocation can start now if it waited for this one to end
 		}
-		t.resourcesFreed = true
+		t.mayUnblockEvals = true
 	case !t.tx.AllocationEnded(a.ID):
 		t.nodeUsage.PutAlloc(a)
 	}

@@ -42,7 +42,7 @@ type schedulerTxn struct {
 
 	wroteAllocs          bool
 	desiredAllocsChanged bool     // DesiredAllocs may return another result: Config.OnDesiredAllocsChanged must be called
-	resourcesFreed       bool     // blocked evaluations may fit now, because resources may have become free
+	mayUnblockEvals      bool     // blocked evaluations may fit now, because resources may have become free or the configuration has changed
 	jobsToReconcile      []JobKey // jobs to reconcile when the change ends
 	plansIncompleteJobs  bool     // see reconcileJob
 	undoClockAdjustment  func()   // undoes wallClock.recordAdjustment if the transaction fails; may be called twice
@@ -116,7 +116,7 @@ func (s *Scheduler) tryUpdateAndReconcile(ctx context.Context, env *preparedEnv,
 	if c.desiredAllocsChanged && s.onDesiredAllocsChanged != nil {
 		s.onDesiredAllocsChanged()
 	}
-	if c.resourcesFreed && s.hasBlockedEvals() {
+	if c.mayUnblockEvals && s.hasBlockedEvals() {
 		wait.Notify(s.retryBlockedEvalsRequested)
 	}
 	return index, nil

@@ -9,8 +9,8 @@ import (
 )
 
 // UpdateConfig replaces the stored scheduler configuration by the result of edit, which may be called several times and returns nil
-// to keep the stored one. An error of edit is returned unchanged. If the change ends a pause, all pending and blocked evaluations
-// are processed.
+// to keep the stored one. An error of edit is returned unchanged. Blocked evaluations are retried, because their jobs may preempt
+// others now; if the change ends a pause, pending ones are processed, too.
 func (s *Scheduler) UpdateConfig(ctx context.Context, edit func(stored *api.SchedulerConfiguration) (*api.SchedulerConfiguration, error)) (index uint64, err error) {
 	return s.updateAndReconcile(ctx, func(t *schedulerTxn) error {
 		stored := t.tx.SchedulerConfig(nil)
@@ -23,8 +23,8 @@ func (s *Scheduler) UpdateConfig(ctx context.Context, edit func(stored *api.Sche
 			for _, e := range t.tx.Evaluations(nil, "") {
 				t.trackPendingAndBlockedEval(e)
 			}
-			t.resourcesFreed = true
 		}
+		t.mayUnblockEvals = true
 		return nil
 	})
 }

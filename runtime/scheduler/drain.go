@@ -115,7 +115,7 @@ func (s *Scheduler) updateNodeAndContinueDrain(ctx context.Context, operation st
 		}
 		c.setEventOperation(operation)
 		nodeDrain{c}.putNodeAndSetDrainTimer(&n)
-		c.resourcesFreed = true
+		c.mayUnblockEvals = true
 		out.EvalIDs = nodeDrain{c}.continueOrCompleteDrain()
 		out.NodeModifyIndex = c.tx.Index()
 		if len(out.EvalIDs) > 0 {

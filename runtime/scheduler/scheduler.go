@@ -85,7 +85,7 @@ func New(c Config) *Scheduler {
 }
 
 // RetryBlockedEvals makes Run retry blocked evaluations. The caller calls it after it has changed the
-// stored node or the scheduler configuration, or after Env.FindUnknownInstance has an instance less. It does not block.
+// stored node, or after Env.FindUnknownInstance has an instance less. It does not block.
 func (s *Scheduler) RetryBlockedEvals() {
 	wait.Notify(s.retryBlockedEvalsRequested)
 }
@@ -155,7 +155,7 @@ func (t *schedulerTxn) restoreTimersAndReconcileJobs() {
 		}
 	}
 	nodeDrain{t}.setDrainTimer(t.tx.Node(nil, t.scheduler.nodeID))
-	t.resourcesFreed = true
+	t.mayUnblockEvals = true
 }
 
 // runDueAndBlockedEvals processes pending evaluations when they are due, and blocked evaluations when resources may

@@ -60,9 +60,6 @@ func (h *schedulerConfigHandler) put(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if updated {
-		h.scheduler.RetryBlockedEvals() // jobs may preempt now
-	}
 	return struct {
 		Updated bool
 		replyMeta
