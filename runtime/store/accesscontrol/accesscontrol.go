@@ -2,7 +2,10 @@ package accesscontrol
 
 import (
 	"context"
+	"crypto/subtle"
+	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -11,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -63,7 +67,12 @@ func (c *Control) update(ctx context.Context, change func(tx *store.Txn) error) 
 	if err := c.config.Store.CheckDiskSpaceForNewObjects(); err != nil {
 		return 0, err
 	}
-	return c.config.Store.Update(ctx, change)
+	index, err = c.config.Store.Update(ctx, change)
+	var duplicate *store.DuplicateSecretError
+	if errors.As(err, &duplicate) {
+		err = requestErrorf(http.StatusBadRequest, "%v", duplicate)
+	}
+	return index, err
 }
 
 // faults collects the faults of an object, and makes one error of them in the format of Nomad.
@@ -76,16 +85,7 @@ func (f faults) errorOf(kind string) error {
 	if len(f) == 0 {
 		return nil
 	}
-	var b strings.Builder
-	if len(f) == 1 {
-		b.WriteString("1 error occurred:\n")
-	} else {
-		fmt.Fprintf(&b, "%d errors occurred:\n", len(f))
-	}
-	for _, fault := range f {
-		fmt.Fprintf(&b, "\t* %s\n", fault)
-	}
-	return requestErrorf(400, "%s 0 invalid: %s\n", kind, b.String())
+	return requestErrorf(http.StatusBadRequest, "%s 0 invalid: %s", kind, model.FormatErrorList(f))
 }
 
 // Limits of names and descriptions.
@@ -149,7 +149,7 @@ func (o *oneTimeTokens) take(secret string, now time.Time) (accessorID string, f
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for accessor, t := range o.byAccessor {
-		if equalSecrets(t.secret, secret) {
+		if subtle.ConstantTimeCompare([]byte(t.secret), []byte(secret)) == 1 {
 			delete(o.byAccessor, accessor)
 			return accessor, now.Before(t.expires)
 		}
@@ -187,15 +187,11 @@ func (c *Control) RunTokenCollection(ctx context.Context) {
 				c.logger.Warn("expired tokens not removed", "tokens", len(expired), "error", err)
 			}
 			if err != nil {
-				ws = nil // the tokens are still expired: only time leads to the next attempt
-				next = now.Add(time.Minute)
+				ws, next = store.NewWatchSet(), now.Add(time.Minute) // the tokens are still expired: only time leads to the next attempt
 			}
 		}
 		waitCtx, cancel := context.WithDeadline(ctx, next)
 		_ = ws.WatchCtx(waitCtx) // ends at the next change, or at the next expiry
-		if ws == nil {
-			<-waitCtx.Done()
-		}
 		cancel()
 		if ctx.Err() != nil {
 			return

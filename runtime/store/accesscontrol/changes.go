@@ -51,10 +51,6 @@ func (c *Control) Bootstrap(ctx context.Context, secret string) (*api.ACLToken, 
 		tx.PutACLBootstrapIndex()
 		return nil
 	})
-	var duplicate *store.DuplicateSecretError
-	if errors.As(err, &duplicate) {
-		return nil, requestErrorf(http.StatusBadRequest, "%v", duplicate)
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -135,10 +131,6 @@ func (c *Control) PutToken(ctx context.Context, requested *api.ACLToken) (stored
 		tx.PutACLToken(&t)
 		return nil
 	})
-	var duplicate *store.DuplicateSecretError
-	if errors.As(err, &duplicate) {
-		err = requestErrorf(http.StatusBadRequest, "%v", duplicate)
-	}
 	if err != nil {
 		return nil, 0, err
 	}

@@ -1,7 +1,6 @@
 package accesscontrol
 
 import (
-	"crypto/subtle"
 	"errors"
 	"maps"
 	"slices"
@@ -192,6 +191,3 @@ func (r *rightsCache) parse(p *api.ACLPolicy) (*acl.Rules, error) {
 	}
 	return known.rules, known.err
 }
-
-// equalSecrets compares two secrets in constant time.
-func equalSecrets(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
