@@ -10,7 +10,8 @@ import (
 // most characters besides *, and among patterns with equally many the last in byte order.
 type labels struct {
 	exact    map[string]capabilitySet
-	patterns []pattern // the first that matches counts
+	patterns []pattern     // the first that matches counts
+	granted  capabilitySet // the capabilities of all labels together
 }
 
 // pattern is a label with the wildcard *.
@@ -24,6 +25,7 @@ type pattern struct {
 func newLabels(sets map[string]capabilitySet) labels {
 	l := labels{exact: make(map[string]capabilitySet)}
 	for label, set := range sets {
+		l.granted |= set
 		if !strings.Contains(label, "*") {
 			l.exact[label] = set
 			continue
@@ -68,29 +70,15 @@ func (l labels) find(name string) capabilitySet {
 }
 
 // anyHas reports whether one of the labels has one of the capabilities.
-func (l labels) anyHas(capabilities []Capability) bool {
-	for _, set := range l.exact {
-		if set.hasAny(capabilities) {
-			return true
-		}
-	}
-	return slices.ContainsFunc(l.patterns, func(p pattern) bool { return p.set.hasAny(capabilities) })
-}
+func (l labels) anyHas(capabilities []Capability) bool { return l.granted&setOf(capabilities) != 0 }
 
 // anyGrants reports whether one of the labels has a capability.
-func (l labels) anyGrants() bool {
-	for _, set := range l.exact {
-		if set != 0 {
-			return true
-		}
-	}
-	return slices.ContainsFunc(l.patterns, func(p pattern) bool { return p.set != 0 })
-}
+func (l labels) anyGrants() bool { return l.granted != 0 }
 
 // labelMerger collects the capabilities of equal labels.
 type labelMerger map[string]capabilitySet
 
-// add adds a rule's capabilities to those of its label.
+// add gives a label the capabilities of a rule.
 func (m labelMerger) add(label string, capabilities []Capability) { m[label] |= setOf(capabilities) }
 
 // labels returns the labels, without rights for a label with Deny.
