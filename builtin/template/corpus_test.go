@@ -1,7 +1,6 @@
 package template
 
 import (
-	"bufio"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -86,25 +85,7 @@ func readCorpus(t *testing.T, file string) (*corpusWorld, []corpusCase) {
 	if err := json.Unmarshal(text, w); err != nil {
 		t.Fatal(err)
 	}
-	f, err := os.Open(filepath.Join(dir, file))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	var cases []corpusCase
-	for lines.Scan() {
-		var c corpusCase
-		if err := json.Unmarshal(lines.Bytes(), &c); err != nil {
-			t.Fatal(err)
-		}
-		cases = append(cases, c)
-	}
-	if err := lines.Err(); err != nil {
-		t.Fatal(err)
-	}
-	return w, cases
+	return w, shareddir.ReadJSONLines[corpusCase](t, filepath.Join(dir, file))
 }
 
 // corpusHost is the host of one case.

@@ -1,8 +1,6 @@
 package acl
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -49,17 +47,7 @@ func readRecording(t *testing.T) (rows, refused []recordedRow) {
 		read(name, &file)
 		rows, refused = append(rows, file.Rows...), append(refused, file.Refused...)
 	}
-	text, err := os.ReadFile(filepath.Join(dir, "policies.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var row recordedRow
-		if err := json.Unmarshal(lines.Bytes(), &row); err != nil {
-			t.Fatal(err)
-		}
+	for _, row := range shareddir.ReadJSONLines[recordedRow](t, filepath.Join(dir, "policies.jsonl")) {
 		if row.Accepted != nil && !*row.Accepted {
 			refused = append(refused, row)
 		} else {

@@ -1,9 +1,7 @@
 package acl
 
 import (
-	"bufio"
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -169,19 +167,7 @@ func TestRecordedCommands(t *testing.T) {
 	dir := shareddir.OrSkip(t, filepath.Join("..", "..", ".."), "conformance", "acl", "cli")
 	var commands []recordedCommand
 	for _, name := range []string{"bootstrap", "policy", "token", "role"} {
-		text, err := os.ReadFile(filepath.Join(dir, name+".jsonl"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		lines := bufio.NewScanner(bytes.NewReader(text))
-		lines.Buffer(nil, 1<<20)
-		for lines.Scan() {
-			var c recordedCommand
-			if err := json.Unmarshal(lines.Bytes(), &c); err != nil {
-				t.Fatal(err)
-			}
-			commands = append(commands, c)
-		}
+		commands = append(commands, shareddir.ReadJSONLines[recordedCommand](t, filepath.Join(dir, name+".jsonl"))...)
 	}
 	const managementSecret = "aaaaaaaa-0000-4000-8000-000000000001" // how the recording names the first management token
 	p := newCommandPlayer(t)

@@ -1,6 +1,9 @@
 package shareddir
 
 import (
+	"encoding/json"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -22,4 +25,24 @@ func OrSkip(t testing.TB, repositoryDir string, names ...string) string {
 		t.Skipf("nothing at %s: set NOMAD_LITE_SHARED to the directory that holds %s", dir, filepath.Join(names...))
 	}
 	return dir
+}
+
+// ReadJSONLines returns the values in a file that has one JSON value in each line. An error ends the test.
+func ReadJSONLines[T any](t testing.TB, path string) (values []T) {
+	t.Helper()
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for decoder := json.NewDecoder(file); ; {
+		var v T
+		switch err := decoder.Decode(&v); {
+		case errors.Is(err, io.EOF):
+			return values
+		case err != nil:
+			t.Fatalf("%s: %v", path, err)
+		}
+		values = append(values, v)
+	}
 }

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"fmt"
@@ -186,20 +185,7 @@ var storyExceptions = map[string][]string{
 // TestRecordedStoriesOfTokens plays the life of policies, tokens and roles against this API.
 func TestRecordedStoriesOfTokens(t *testing.T) {
 	dir := shareddir.OrSkip(t, filepath.Join("..", "..", ".."), "conformance", "acl")
-	text, err := os.ReadFile(filepath.Join(dir, "tokens.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var steps []recordedStep
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var s recordedStep
-		if err := json.Unmarshal(lines.Bytes(), &s); err != nil {
-			t.Fatal(err)
-		}
-		steps = append(steps, s)
-	}
+	steps := shareddir.ReadJSONLines[recordedStep](t, filepath.Join(dir, "tokens.jsonl"))
 	synctest.Test(t, func(t *testing.T) {
 		p := &storyPlayer{newACLFixture(t, nil), map[string]string{}}
 		p.putNode(t)
