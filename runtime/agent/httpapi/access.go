@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"os"
 	"strconv"
-	"strings"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/acl"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/accesscontrol"
+	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 )
 
 // access is the right that a route needs. The zero value refuses everybody.
@@ -69,11 +69,16 @@ func missingCapability(namespace string, capabilities []acl.Capability) string {
 	return string(capabilities[0]) + " in namespace " + strconv.Quote(namespace)
 }
 
+// hasInNamespace reports whether a client has one of the capabilities in a namespace or, for "*", in any namespace.
+func hasInNamespace(rights *acl.Rights, namespace string, capabilities ...acl.Capability) bool {
+	return namespace == store.AnyNamespace && rights.AnyNamespace(capabilities...) || rights.Namespace(namespace, capabilities...)
+}
+
 // inNamespace is the access of a route that needs one of the capabilities in the namespace of the query, or, if that is "*", in
 // any namespace.
 func inNamespace(capabilities ...acl.Capability) access {
 	return access{capabilities: capabilities, missingRight: func(r *request, rights *acl.Rights) string {
-		if r.namespace == store.AnyNamespace && rights.AnyNamespace(capabilities...) || rights.Namespace(r.namespace, capabilities...) {
+		if hasInNamespace(rights, r.namespace, capabilities...) {
 			return ""
 		}
 		return missingCapability(r.namespace, capabilities)
@@ -224,10 +229,16 @@ func (r *request) checkAccess() error {
 
 // refuse returns the reply to a client that lacks a right. A client without a token does not hear which.
 func (r *request) refuse(missingRight string) error {
-	if g := r.rights.grant; r.rights.workload == nil && (g == nil || g.Token == nil) {
+	if !r.hasACLToken() {
 		return errPermissionDenied
 	}
 	return &permissionError{missingRight}
+}
+
+// hasACLToken reports whether the client has sent a valid token, or is a task.
+func (r *request) hasACLToken() bool {
+	g := r.rights.grant
+	return r.rights.workload != nil || g != nil && g.Token != nil
 }
 
 // requireIn refuses the request if the client lacks the capabilities of the route in a namespace that the body names.
@@ -237,7 +248,7 @@ func (r *request) requireIn(namespace string) error {
 
 // require refuses the request if the client lacks one of the capabilities in a namespace.
 func (r *request) require(namespace string, capabilities ...acl.Capability) error {
-	if namespace == store.AnyNamespace && r.rights.acl.AnyNamespace(capabilities...) || r.rights.acl.Namespace(namespace, capabilities...) {
+	if hasInNamespace(r.rights.acl, namespace, capabilities...) {
 		return nil
 	}
 	return r.refuse(missingCapability(namespace, capabilities))
@@ -342,32 +353,28 @@ func (p *accessPolicy) rightsOfToken(r *http.Request) clientRights {
 	if token == "" && isFromAgentUser(r) {
 		return clientRights{acl: acl.Management()}
 	}
-	find := func(s *store.Snapshot, ws store.WatchSet) (*accesscontrol.Grant, error) {
-		return p.findGrant(s, ws, token)
-	}
-	s := p.store.Snapshot()
-	grant, err := find(s, nil)
+	grant, workload, err := p.findGrant(p.store.Snapshot(), nil, token)
 	if err != nil {
 		return clientRights{acl: new(acl.Rights), tokenErr: err}
 	}
-	rights := clientRights{acl: grant.Rights, grant: grant, findGrant: find}
-	if grant.Rights.Workload() != nil {
-		rights.workload = p.authenticateToken(token)
-	}
-	return rights
+	return clientRights{acl: grant.Rights, grant: grant, workload: workload, findGrant: func(s *store.Snapshot, ws store.WatchSet) (*accesscontrol.Grant, error) {
+		grant, _, err := p.findGrant(s, ws, token)
+		return grant, err
+	}}
 }
 
-// findGrant returns what a token permits in a state.
-func (p *accessPolicy) findGrant(s *store.Snapshot, ws store.WatchSet, token string) (*accesscontrol.Grant, error) {
-	if strings.Count(token, ".") != 2 { // the tokens of tasks have two dots, other tokens have none
-		return p.control.FindGrant(s, ws, token)
+// findGrant returns what a token permits in a state, and the task that the token belongs to, nil if it is not that of a task.
+func (p *accessPolicy) findGrant(s *store.Snapshot, ws store.WatchSet, token string) (*accesscontrol.Grant, *identity.Workload, error) {
+	if !isTaskToken(token) {
+		grant, err := p.control.FindGrant(s, ws, token)
+		return grant, nil, err
 	}
 	w := p.authenticateToken(token)
 	if w == nil {
-		return nil, accesscontrol.ErrTokenNotFound
+		return nil, nil, accesscontrol.ErrTokenNotFound
 	}
 	s.Allocation(ws, w.AllocID) // the token ends with the allocation
-	return p.control.FindWorkloadGrant(s, ws, w), nil
+	return p.control.FindWorkloadGrant(s, ws, w), w, nil
 }
 
 // isFromAgentUser reports whether a request was sent to the unix socket of the agent by root or by the user of the agent.

@@ -111,16 +111,14 @@ func newRoleView(r *api.ACLRole) roleView {
 
 // decodeStream decodes the JSON of a request with the errors of a decoder that reads from a stream, as in Nomad.
 func (r *request) decodeStream(into any, mayBeEmpty bool) error {
-	text, err := r.readBodyBytes(maxBodyBytes)
-	switch {
-	case err != nil:
+	text, err := r.readJSONBody(maxBodyBytes, mayBeEmpty)
+	if err != nil || len(text) == 0 {
 		return err
-	case len(text) == 0 && mayBeEmpty:
-		return nil
-	case len(text) == 0:
-		return badRequestError("Request body is empty")
 	}
-	return json.NewDecoder(bytes.NewReader(text)).Decode(into)
+	if err := json.NewDecoder(bytes.NewReader(text)).Decode(into); err != nil {
+		return badRequestError(err.Error())
+	}
+	return nil
 }
 
 // owns reports whether a client may read a policy, or a role, that is one of its own.
@@ -147,27 +145,22 @@ func (h *aclHandler) bootstrap(r *request) (any, error) {
 
 // listPolicies lists the policies that the client may read.
 func (h *aclHandler) listPolicies(r *request) (any, error) {
-	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		stubs := []policyStub{}
-		for _, p := range s.Unrestricted().ACLPolicies(ws, r.query.Get("prefix")) {
-			if r.owns(policyNames, p.Name) {
-				stubs = append(stubs, newPolicyStub(p))
-			}
-		}
-		return stubs, s.LatestTableIndex(ws, store.ACLPolicies), nil
-	})
+	return h.replyWithPolicies(r, r.query.Get("prefix"), []policyStub{})
 }
 
 // listOwnPolicies lists the policies of the token.
 func (h *aclHandler) listOwnPolicies(r *request) (any, error) {
-	if r.rights.grant == nil || r.rights.grant.Token == nil && r.rights.workload == nil {
-		if !r.rights.acl.IsManagement() {
-			return nil, errPermissionDenied
-		}
+	if !r.hasACLToken() && !r.rights.acl.IsManagement() {
+		return nil, errPermissionDenied
 	}
+	return h.replyWithPolicies(r, "", nil) // null if there are none, as in Nomad
+}
+
+// replyWithPolicies replies with the policies with a prefix that the client may read, or with none if there are no such policies.
+func (h *aclHandler) replyWithPolicies(r *request, prefix string, none []policyStub) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		var stubs []policyStub // null if there are none, as in Nomad
-		for _, p := range s.Unrestricted().ACLPolicies(ws, "") {
+		stubs := none
+		for _, p := range s.Unrestricted().ACLPolicies(ws, prefix) {
 			if r.owns(policyNames, p.Name) {
 				stubs = append(stubs, newPolicyStub(p))
 			}
@@ -198,7 +191,7 @@ func (h *aclHandler) rejectMissingPolicyName(*request) (any, error) {
 func (h *aclHandler) putPolicy(r *request) (any, error) {
 	var p api.ACLPolicy
 	if err := r.decodeStream(&p, false); err != nil {
-		return nil, asBadRequest(err)
+		return nil, err
 	}
 	if p.Name != r.pathID {
 		return nil, badRequestError("ACL policy name does not match request path")
@@ -206,15 +199,6 @@ func (h *aclHandler) putPolicy(r *request) (any, error) {
 	index, err := h.control.PutPolicy(r.Context(), &p)
 	r.replyIndex = index
 	return noContent{}, err
-}
-
-// asBadRequest returns the reply for an error of a body that cannot be decoded.
-func asBadRequest(err error) error {
-	var statusErr *statusError
-	if errors.As(err, &statusErr) {
-		return err
-	}
-	return badRequestError(err.Error())
 }
 
 func (h *aclHandler) deletePolicy(r *request) (any, error) {
@@ -290,7 +274,7 @@ func (h *aclHandler) rejectMissingAccessor(*request) (any, error) {
 func (h *aclHandler) putToken(r *request) (any, error) {
 	var t api.ACLToken
 	if err := r.decodeStream(&t, false); err != nil {
-		return nil, asBadRequest(err)
+		return nil, err
 	}
 	if r.pathID != "" && t.AccessorID != r.pathID {
 		return nil, badRequestError("ACL token accessor does not match request path")
@@ -338,7 +322,7 @@ func (h *aclHandler) exchangeOneTimeToken(r *request) (any, error) {
 	r.w.Header().Set("Cache-Control", "no-store")
 	var body api.OneTimeTokenExchangeRequest
 	if err := r.decodeStream(&body, false); err != nil {
-		return nil, asBadRequest(err)
+		return nil, err
 	}
 	t, err := h.control.ExchangeOneTimeToken(body.OneTimeSecretID)
 	if errors.Is(err, acl.ErrPermissionDenied) {
@@ -390,7 +374,7 @@ func (h *aclHandler) readRoleByName(r *request) (any, error) {
 func (h *aclHandler) putRole(r *request) (any, error) {
 	var role api.ACLRole
 	if err := r.decodeStream(&role, false); err != nil {
-		return nil, asBadRequest(err)
+		return nil, err
 	}
 	if r.pathID != "" && role.ID != r.pathID {
 		return nil, badRequestError("ACL role ID does not match request path")

@@ -101,7 +101,7 @@ func (h *eventHandler) streamEvents(r *request) (any, error) {
 // missingRightForTopics returns the name of a right that a client lacks for the topics in a namespace, "" if it lacks none.
 func missingRightForTopics(rights *acl.Rights, topics []api.Topic, namespace string) string {
 	has := func(capabilities ...acl.Capability) bool {
-		return namespace == store.AnyNamespace && rights.AnyNamespace(capabilities...) || rights.Namespace(namespace, capabilities...)
+		return hasInNamespace(rights, namespace, capabilities...)
 	}
 	for _, topic := range topics {
 		ok, missing := rights.IsManagement(), "management token"

@@ -256,14 +256,9 @@ func bodyTooLargeError(limit int64) error {
 
 // decodeBody decodes the JSON of a request. An empty body is an error unless mayBeEmpty is set.
 func (r *request) decodeBody(into any, limit int64, mayBeEmpty bool) error {
-	text, err := r.readBodyBytes(limit)
-	switch {
-	case err != nil:
+	text, err := r.readJSONBody(limit, mayBeEmpty)
+	if err != nil || len(text) == 0 {
 		return err
-	case len(text) == 0 && mayBeEmpty:
-		return nil
-	case len(text) == 0:
-		return badRequestError("Request body is empty")
 	}
 	err = json.Unmarshal(text, into)
 	r.releaseBody()
@@ -271,6 +266,15 @@ func (r *request) decodeBody(into any, limit int64, mayBeEmpty bool) error {
 		return badRequestError(err.Error())
 	}
 	return nil
+}
+
+// readJSONBody reads a body. An empty body is an error unless mayBeEmpty is set.
+func (r *request) readJSONBody(limit int64, mayBeEmpty bool) ([]byte, error) {
+	text, err := r.readBodyBytes(limit)
+	if err == nil && len(text) == 0 && !mayBeEmpty {
+		err = badRequestError("Request body is empty")
+	}
+	return text, err
 }
 
 // decodeBodyAndCheckID decodes a body that repeats the id in the path.

@@ -147,7 +147,7 @@ type searchSnapshot struct {
 // maySearch reports whether a client may search in a context. Its result then has only what the client may see.
 func (s *searchSnapshot) maySearch(c contexts.Context) bool {
 	has := func(capabilities ...acl.Capability) bool {
-		return s.namespace == store.AnyNamespace && s.rights.AnyNamespace(capabilities...) || s.rights.Namespace(s.namespace, capabilities...)
+		return hasInNamespace(s.rights, s.namespace, capabilities...)
 	}
 	switch c {
 	case contexts.Nodes, contexts.Classes:

@@ -20,10 +20,13 @@ const keySetMaxAge = "max-age=300"
 // isFromTaskSocket reports whether a request was sent to the socket of a task.
 func isFromTaskSocket(r *http.Request) bool { return r.Context().Value(taskSocketContextKey{}) != nil }
 
+// isTaskToken reports whether a token has the form of a task's, with two dots. Other tokens have none.
+func isTaskToken(token string) bool { return strings.Count(token, ".") == 2 }
+
 // authenticateToken returns the task that a token belongs to, nil if the token is not valid, or not that of a task.
 func (p *accessPolicy) authenticateToken(token string) *identity.Workload {
-	if strings.Count(token, ".") != 2 {
-		return nil // other tokens have no dots
+	if !isTaskToken(token) {
+		return nil
 	}
 	if p.cluster != nil {
 		return p.cluster.AuthenticateWorkload(token) // the servers issue the tokens
