@@ -141,7 +141,7 @@ var placeholderDirs = hook.TaskDir{
 	UnveiledAllocDir: placeholder, UnveiledTaskDir: placeholder, UnveiledSecretsDir: placeholder,
 }
 
-// taskVars returns the variables that each task has, in addition to those of its allocation.
+// taskVars returns the variables that each task has besides the variables of its allocation.
 func taskVars() map[string]string {
 	builder := taskenv.NewBuilder(taskenv.Node{}, taskenv.Alloc{}, taskenv.Task{Name: placeholder, CPUMHz: 1, MemoryMB: 1, MemoryMaxMB: 1})
 	builder.SetDirs(placeholderDirs, driver.FSIsolationNone)

@@ -54,8 +54,8 @@ func (fi *File) ValidateWithAgent(ctx context.Context, c *api.Client) (*AgentVal
 func (a *AgentValidation) HasOperatorHooks() bool { return a.hasOperatorHooks }
 
 // CheckDriverConfigs lets an agent compare the job's config blocks with its drivers' schemas. If there are errors, it canonicalizes
-// the job and prints them, and the agent's other errors, with their positions. It returns true if the config blocks have no errors. A request that fails is no error, because the agent then rejects the next request,
-// with the job, too.
+// the job and prints them, and the agent's other errors, with their positions. It returns true if the config blocks have no errors. A
+// request that fails is no error, because the agent then rejects the next request, with the job, too.
 func (fi *File) CheckDriverConfigs(ctx context.Context, c *api.Client, s *cli.Streams) (noErrors bool, err error) {
 	validation, _, err := c.Jobs().Validate(fi.Job, apiclient.WriteOptions(ctx, pointer.Value(fi.Job.Namespace)))
 	if err != nil {
