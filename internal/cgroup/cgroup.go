@@ -38,9 +38,10 @@ type Hierarchy struct {
 	version           Version
 	unavailableReason string // why tasks cannot have cgroups; "" unless the version is NoCgroups
 	mountPoint        string
-	basePath          string // cgroup of version 2 that has the parent of tasks: the mount point, or a delegated cgroup
-	parent            string // cgroup below basePath, or in each hierarchy of version 1, with the cgroups of tasks
-	hasCustomParent   bool   // parent is not the default
+	basePath          string   // cgroup of version 2 that has the parent of tasks: the mount point, or a delegated cgroup
+	parent            string   // cgroup below basePath, or in each hierarchy of version 1, with the cgroups of tasks
+	hasCustomParent   bool     // parent is not the default
+	formerParents     []string // parents in which earlier agents may have made cgroups
 	options           Options
 
 	mu sync.Mutex // locked while parents of task cgroups are created or removed, and while cores are reserved
@@ -67,6 +68,9 @@ func Open(o Options) *Hierarchy {
 	if h.parent = "nomad"; h.version == V2 {
 		h.parent = "nomad.slice"
 	}
+	if os.Geteuid() == 0 {
+		h.formerParents = osprocess.RecordedCgroupParents()
+	}
 	return h
 }
 
@@ -80,6 +84,7 @@ func (h *Hierarchy) UseParent(parent string) error {
 	if err := osprocess.RecordCgroupParent(parent); err != nil {
 		return err
 	}
+	h.formerParents = slices.DeleteFunc(append(h.formerParents, h.parent), func(former string) bool { return former == parent })
 	h.parent, h.hasCustomParent = parent, true
 	return nil
 }
@@ -87,6 +92,9 @@ func (h *Hierarchy) UseParent(parent string) error {
 // HasCustomParent reports whether the parent of the cgroups is not the default. A driver knows this parent only from the cgroup that
 // the agent makes for a task.
 func (h *Hierarchy) HasCustomParent() bool { return h.hasCustomParent }
+
+// HasFormerParents reports whether earlier agents may have made cgroups in other parents, which only KillAndRemove removes.
+func (h *Hierarchy) HasFormerParents() bool { return len(h.formerParents) > 0 }
 
 // detectHierarchy detects the cgroups that are mounted at mount, by the rules of [osprocess.FindCgroups]. An agent of root
 // also needs the controllers of version 2.
@@ -156,7 +164,7 @@ func (h *Hierarchy) makeV2(allocID, task string, cores int) (Group, error) {
 	if cores > 0 {
 		slice = reserveSlice
 	}
-	g := Group{Path: h.taskScopePath(slice, allocID, task)}
+	g := Group{Path: h.taskScopePath(h.parent, slice, allocID, task)}
 	made, err := h.makeScope(g.Path)
 	if !made {
 		return Group{}, err
@@ -201,27 +209,15 @@ func (h *Hierarchy) makeV1(allocID, task string, cores int) (g Group, err error)
 }
 
 // KillAndRemove removes the cgroups of a task, and kills the processes in them. It blocks until they have exited, for
-// removeTimeout at most. It does nothing if the task has no cgroups. It keeps their parents, except in a delegated
-// cgroup: a Nomad agent on the same machine makes them when it starts, and only then.
+// removeTimeout at most. It does nothing if the task has no cgroups. The cgroups may be in a parent that an earlier agent used. It
+// keeps their parents, except in a delegated cgroup: a Nomad agent on the same machine makes them when it starts, and only then.
 func (h *Hierarchy) KillAndRemove(allocID, task string) error {
 	if h.version == NoCgroups || !isPathElement(allocID, task) {
 		return nil
 	}
-	var paths []string
-	if h.version == V2 {
-		for _, slice := range []string{reserveSlice, shareSlice} {
-			paths = append(paths, h.taskScopePath(slice, allocID, task))
-		}
-	} else {
-		// Drivers made with package sdk add a cgroup of version 2 without controllers.
-		for _, parent := range []string{h.reservedCoresPath(), filepath.Join(h.mountPoint, "unified", h.parent)} {
-			paths = append(paths, filepath.Join(parent, allocID+"."+task))
-		}
-		for _, tree := range v1Controllers {
-			if h.isV1Mounted(tree) {
-				paths = append(paths, filepath.Join(h.mountPoint, tree, h.parent, allocID+"."+task))
-			}
-		}
+	paths := h.taskPaths(h.parent, allocID, task)
+	for _, parent := range h.formerParents {
+		paths = append(paths, h.taskPaths(parent, allocID, task)...)
 	}
 	err := killAndRemoveCgroups(paths)
 	h.mu.Lock()
@@ -232,6 +228,25 @@ func (h *Hierarchy) KillAndRemove(allocID, task string) error {
 		}
 	}
 	return errors.Join(err, h.updateSharedCores())
+}
+
+// taskPaths returns all paths below a parent that a task's cgroups can have.
+func (h *Hierarchy) taskPaths(parent, allocID, task string) (paths []string) {
+	if h.version == V2 {
+		for _, slice := range []string{reserveSlice, shareSlice} {
+			paths = append(paths, h.taskScopePath(parent, slice, allocID, task))
+		}
+		return paths
+	}
+	name := allocID + "." + task
+	// Drivers made with package sdk add a cgroup of version 2 without controllers.
+	paths = []string{filepath.Join(h.mountPoint, "cpuset", parent, "reserve", name), filepath.Join(h.mountPoint, "unified", parent, name)}
+	for _, tree := range v1Controllers {
+		if h.isV1Mounted(tree) {
+			paths = append(paths, filepath.Join(h.mountPoint, tree, parent, name))
+		}
+	}
+	return paths
 }
 
 // isPathElement reports whether the id and the name are not empty and have no slash, so that a name of a cgroup can be
@@ -247,8 +262,8 @@ const (
 	reserveSlice = "reserve.slice"
 )
 
-func (h *Hierarchy) taskScopePath(slice, allocID, task string) string {
-	return filepath.Join(h.basePath, h.parent, slice, allocID+"."+task+".scope")
+func (h *Hierarchy) taskScopePath(parent, slice, allocID, task string) string {
+	return filepath.Join(h.basePath, parent, slice, allocID+"."+task+".scope")
 }
 
 // sharedCoresPath returns the cgroup whose cpuset limits the tasks that share cores.

@@ -65,7 +65,7 @@ func TestDelegatedCgroup(t *testing.T) {
 // taskDirs returns the directories that belong to a single task.
 func (h *Hierarchy) taskDirs(allocID, task string) (dirs []string) {
 	if h.version == V2 {
-		return []string{h.taskScopePath(shareSlice, allocID, task)}
+		return []string{h.taskScopePath(h.parent, shareSlice, allocID, task)}
 	}
 	for _, hierarchy := range v1Controllers {
 		if h.isV1Mounted(hierarchy) {
@@ -103,16 +103,26 @@ func TestUseParent(t *testing.T) {
 			t.Errorf("%s is not in %v", dir, groups)
 		}
 	}
-	again := Open(Options{})
-	if err := again.UseParent(parent); err != nil {
-		t.Error(err)
+	other := parent + "/other.slice"
+	for _, parentOfNextAgent := range []string{parent, "", other} {
+		if _, err := tree.Make(id, "web", 0); err != nil {
+			t.Error(err)
+		}
+		next := Open(Options{})
+		if err := next.UseParent(parentOfNextAgent); err != nil {
+			t.Error(err)
+		}
+		if got, want := next.HasFormerParents(), parentOfNextAgent != parent; want && !got {
+			t.Errorf("an agent with the parent %q does not know the former one", parentOfNextAgent)
+		}
+		if err := next.KillAndRemove(id, "web"); err != nil {
+			t.Error(err)
+		}
+		if groups, err := osprocess.TaskCgroups(id, "web"); len(groups) > 0 || err != nil {
+			t.Errorf("after an agent with the parent %q: left %v, %v", parentOfNextAgent, groups, err)
+		}
 	}
-	if err := again.KillAndRemove(id, "web"); err != nil {
-		t.Error(err)
-	}
-	if groups, err := osprocess.TaskCgroups(id, "web"); len(groups) > 0 || err != nil {
-		t.Errorf("left %v, %v", groups, err)
-	}
+	removeParent(t, other)
 }
 
 // removeParent removes a parent of cgroups without processes from all hierarchies, and its record.

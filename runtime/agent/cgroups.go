@@ -11,15 +11,24 @@ import (
 )
 
 // newCgroupManagerSelector returns a function that selects a task's cgroup tree. For builtin drivers' tasks without reserved
-// cores the function returns nil, because these drivers create cgroups themselves in less time. They do not know a custom parent.
+// cores the function returns nil, because these drivers create cgroups themselves in less time. They do not know a custom parent, and
+// do not remove a cgroup that an earlier agent made in one.
 func newCgroupManagerSelector(tree *cgroup.Hierarchy, isBuiltinDriver func(name string) bool) func(driver string, reservedCores int) builtinhooks.CgroupManager {
 	return func(driver string, reservedCores int) builtinhooks.CgroupManager {
-		if reservedCores == 0 && isBuiltinDriver(driver) && !tree.HasCustomParent() {
-			return nil
+		switch {
+		case reservedCores > 0 || !isBuiltinDriver(driver) || tree.HasCustomParent():
+			return tree
+		case tree.HasFormerParents():
+			return cgroupRemover{tree}
 		}
-		return tree
+		return nil
 	}
 }
+
+// cgroupRemover removes the cgroups of tasks, and makes none.
+type cgroupRemover struct{ *cgroup.Hierarchy }
+
+func (cgroupRemover) Make(string, string, int) (cgroup.Group, error) { return cgroup.Group{}, nil }
 
 // openCgroups returns this machine's cgroup tree, and logs the reason if it has none for tasks.
 func openCgroups(host fingerprint.Host, parent string, logger hclog.Logger) *cgroup.Hierarchy {
