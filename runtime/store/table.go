@@ -38,8 +38,13 @@ const (
 	ACLTokens        Table = "acl_tokens"
 )
 
-// TopicHostVolume is the topic for dynamic host volume events.
-const TopicHostVolume api.Topic = "HostVolume"
+// Topics for which Nomad's client has no constant.
+const (
+	TopicHostVolume api.Topic = "HostVolume" // dynamic host volumes
+	TopicACLPolicy  api.Topic = "ACLPolicy"
+	TopicACLRole    api.Topic = "ACLRole"
+	TopicACLToken   api.Topic = "ACLToken"
+)
 
 // ScalingPolicies is a table without records, only with its last change's index: policies are parts of jobs.
 const ScalingPolicies Table = "scaling_policies"
@@ -135,13 +140,19 @@ var tableDefs = []*tableDef{
 	definePublicTable(VolumeClaims, func(c *api.TaskGroupHostVolumeClaim) string { return c.ID }, nil,
 		newSetCreateAndModifyIndexFunc(func(c *api.TaskGroupHostVolumeClaim) (_, _ *uint64) { return &c.CreateIndex, &c.ModifyIndex }), nil),
 	definePublicTable(ACLPolicies, func(p *api.ACLPolicy) string { return p.Name }, nil,
-		newSetCreateAndModifyIndexFunc(func(p *api.ACLPolicy) (_, _ *uint64) { return &p.CreateIndex, &p.ModifyIndex }), nil),
+		newSetCreateAndModifyIndexFunc(func(p *api.ACLPolicy) (_, _ *uint64) { return &p.CreateIndex, &p.ModifyIndex }), func(p *api.ACLPolicy) Event {
+			return Event{Topic: TopicACLPolicy, Type: "ACLPolicyUpserted", Key: p.Name}
+		}),
 	definePublicTable(ACLRoles, func(r *api.ACLRole) string { return r.ID }, secondaryIndexes[api.ACLRole]{
 		"name": func(r *api.ACLRole) string { return r.Name },
-	}, newSetCreateAndModifyIndexFunc(func(r *api.ACLRole) (_, _ *uint64) { return &r.CreateIndex, &r.ModifyIndex }), nil),
+	}, newSetCreateAndModifyIndexFunc(func(r *api.ACLRole) (_, _ *uint64) { return &r.CreateIndex, &r.ModifyIndex }), func(r *api.ACLRole) Event {
+		return Event{Topic: TopicACLRole, Type: "ACLRoleUpserted", Key: r.ID, FilterKeys: []string{r.Name}}
+	}),
 	definePublicTable(ACLTokens, func(t *api.ACLToken) string { return t.AccessorID }, secondaryIndexes[api.ACLToken]{
 		"secret": func(t *api.ACLToken) string { return secretHash(t.SecretID) },
-	}, newSetCreateAndModifyIndexFunc(func(t *api.ACLToken) (_, _ *uint64) { return &t.CreateIndex, &t.ModifyIndex }), nil),
+	}, newSetCreateAndModifyIndexFunc(func(t *api.ACLToken) (_, _ *uint64) { return &t.CreateIndex, &t.ModifyIndex }), func(t *api.ACLToken) Event {
+		return Event{Topic: TopicACLToken, Type: "ACLTokenUpserted", Key: t.AccessorID}
+	}),
 	defineLocalTable(taskLocalsTable, func(string) any { return new(state.TaskRecord) }),
 	defineLocalTable(taskStatesTable, func(string) any { return new(api.TaskState) }),
 	defineLocalTable(taskHandlesTable, func(string) any { return new(state.HandleRecord) }),

@@ -369,6 +369,9 @@ var deletionEventTypes = map[Table]string{
 	Services:    "ServiceDeregistration",
 	Variables:   "VariableUpdated",
 	HostVolumes: "HostVolumeDeleted",
+	ACLPolicies: "ACLPolicyDeleted",
+	ACLRoles:    "ACLRoleDeleted",
+	ACLTokens:   "ACLTokenDeleted",
 }
 
 // addOrReplaceEvent adds a change's event. It replaces the transaction's earlier event for the same object and operation.

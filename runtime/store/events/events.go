@@ -104,6 +104,10 @@ func eventPayload(e store.Event) map[string]any {
 		return p
 	case *state.HostVolume:
 		return map[string]any{"Volume": o.Volume}
+	case *api.ACLToken:
+		bare := *o
+		bare.SecretID = ""
+		return map[string]any{string(e.Topic): &bare}
 	case *api.Variable:
 		return map[string]any{"Metadata": model.PublicVariableMetadata(o), "Deleted": e.Deleted}
 	}

@@ -29,6 +29,9 @@ var topics = []struct{ topic, payload, filterKeys string }{
 	{"Service", "`Service`", "id of the registration, id of the job, name of the service"},
 	{"Variable", "`Metadata` of the variable without its items, and `Deleted`", "path of the variable"},
 	{"HostVolume", "`Volume`", "id, name and plugin of the volume"},
+	{"ACLPolicy", "`ACLPolicy`; only a management token sees the topics of access control", "name of the policy"},
+	{"ACLRole", "`ACLRole`", "id and name of the role"},
+	{"ACLToken", "`ACLToken`, without its secret", "accessor id of the token"},
 }
 
 // eventTypes are the event types with their meanings.
@@ -52,6 +55,12 @@ var eventTypes = map[string]string{
 	"VariableUpdated":               "a variable was written or deleted",
 	"HostVolumeRegistered":          "a host volume was created or changed",
 	"HostVolumeDeleted":             "a host volume was deleted",
+	"ACLPolicyUpserted":             "a policy was created or changed",
+	"ACLPolicyDeleted":              "a policy was deleted",
+	"ACLRoleUpserted":               "a role was created or changed",
+	"ACLRoleDeleted":                "a role was deleted",
+	"ACLTokenUpserted":              "a token was created or changed",
+	"ACLTokenDeleted":               "a token was deleted, or has expired",
 }
 
 // runtimeDir is the directory with the package sources that the test reads.
