@@ -87,15 +87,7 @@ func inNamespace(capabilities ...acl.Capability) access {
 
 // listInNamespace is inNamespace for a list that is empty, and not refused, if it is asked for all namespaces.
 func listInNamespace(capabilities ...acl.Capability) access {
-	a := inNamespace(capabilities...)
-	inOne := a.missingRight
-	a.missingRight = func(r *request, rights *acl.Rights) string {
-		if r.namespace == store.AnyNamespace {
-			return ""
-		}
-		return inOne(r, rights)
-	}
-	return a
+	return inNamespace(capabilities...).exceptInAllNamespaces()
 }
 
 // ofObject is the access of a route whose namespace is that of an object, or of the body, and not of the query. A client with none of
@@ -110,14 +102,29 @@ func ofObject(capabilities ...acl.Capability) access {
 	}}
 }
 
-// readServices is the access of a route that reads services.
-func readServices() access {
+// readService is the access of a route that reads the services with a name.
+func readService() access {
 	return access{capabilities: readJobs, missingRight: func(r *request, rights *acl.Rights) string {
-		if r.namespace == store.AnyNamespace || rights.Service(r.namespace) {
+		if rights.Service(r.namespace) || hasInNamespace(rights, r.namespace, readJobs...) {
 			return ""
 		}
 		return missingCapability(r.namespace, readJobs)
 	}}
+}
+
+// listServices is readService for a list that is empty, and not refused, if it is asked for all namespaces.
+func listServices() access { return readService().exceptInAllNamespaces() }
+
+// exceptInAllNamespaces returns the access of a list that is empty, and not refused, if it is asked for all namespaces.
+func (a access) exceptInAllNamespaces() access {
+	inOne := a.missingRight
+	a.missingRight = func(r *request, rights *acl.Rights) string {
+		if r.namespace == store.AnyNamespace {
+			return ""
+		}
+		return inOne(r, rights)
+	}
+	return a
 }
 
 // ofVariable is the access of a route that needs a capability for the variable in the path.
@@ -210,6 +217,9 @@ func (*permissionError) Unwrap() error { return errPermissionDenied }
 // missingRightHeader is the header in which the reply to a refused request has the name of a right that is missing. Nomad has
 // no such header.
 const missingRightHeader = "X-Nomad-Lite-Missing-Right"
+
+// endOfStreamTrailer is the trailer in which a stream that has no frames says why the agent has ended it. Nomad has no such trailer.
+const endOfStreamTrailer = "X-Nomad-Lite-End-Of-Stream"
 
 // checkAccess refuses the request if the client lacks the right of the route.
 func (r *request) checkAccess() error {
@@ -420,4 +430,19 @@ func (r *request) endWithRights(state *store.Store) (ctx context.Context, stop f
 		}
 	}()
 	return ctx, func() { cancel(nil); <-done }
+}
+
+// setEndOfStream sets the trailer of a stream. An empty reason does nothing.
+func (r *request) setEndOfStream(reason string) {
+	if reason != "" {
+		r.w.Header().Set(http.TrailerPrefix+endOfStreamTrailer, reason)
+	}
+}
+
+// endOfRights returns why the context of a stream has ended, if the client's rights are the reason, and "" otherwise.
+func (r *request) endOfRights() string {
+	if errors.Is(context.Cause(r.Context()), errRightsEnded) {
+		return errRightsEnded.Error()
+	}
+	return ""
 }

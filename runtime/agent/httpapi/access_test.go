@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/coder/websocket"
 	"github.com/google/uuid"
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
@@ -253,7 +255,8 @@ func TestBlockingQueryIsRefusedWhenTheRightEnds(t *testing.T) {
 	}
 }
 
-// streamUntilEnd reads a stream of a client until it ends. It returns when the stream has had a text.
+// streamUntilEnd reads a stream of a client until it ends. It returns when the stream has had a text. The trailer with the reason of
+// the end follows the text of the stream.
 func (f *aclFixture) streamUntilEnd(t *testing.T, secret, target, awaited string) (all <-chan string) {
 	t.Helper()
 	server := httptest.NewServer(f)
@@ -281,7 +284,7 @@ func (f *aclFixture) streamUntilEnd(t *testing.T, secret, target, awaited string
 				seen = nil
 			}
 			if err != nil {
-				done <- text.String()
+				done <- text.String() + reply.Trailer.Get(endOfStreamTrailer)
 				return
 			}
 		}
@@ -301,7 +304,7 @@ func TestEventStreamEndsWithTheRight(t *testing.T) {
 		t.Fatal(bodyText(r))
 	}
 	text := <-ended // the test fails by its timeout if the stream goes on
-	if !strings.Contains(text, "job-default") || strings.Contains(text, "job-secret") || strings.Contains(text, ids["secret"]) {
+	if !strings.Contains(text, "job-default") || strings.Contains(text, "job-secret") || strings.Contains(text, ids["secret"]) || !strings.HasSuffix(text, errRightsEnded.Error()) {
 		t.Errorf("events: %s", text)
 	}
 	if r := f.sendAs(token.SecretID, "GET", "/v1/event/stream?topic=Job", ""); r.StatusCode != 403 {
@@ -312,6 +315,72 @@ func TestEventStreamEndsWithTheRight(t *testing.T) {
 		if r := f.sendAs(other, "GET", "/v1/event/stream?"+query, ""); r.StatusCode != want {
 			t.Errorf("%s: status %d", query, r.StatusCode)
 		}
+	}
+}
+
+// A stream of frames ends with one that has the reason, another one with a trailer.
+func TestMonitorSaysWhyItEnds(t *testing.T) {
+	log := hclog.NewInterceptLogger(&hclog.LoggerOptions{Output: io.Discard})
+	f := newACLFixture(t, func(c *Config) { c.MonitoredLog = log }).bootstrap(t)
+	for query, want := range map[string]string{
+		"":            fmt.Sprintf(`{"FileEvent":%q}`+"\n", errRightsEnded) + errRightsEnded.Error(),
+		"?plain=true": errRightsEnded.Error(),
+	} {
+		f.putPolicy(t, "p", `agent { policy = "read" }`)
+		var token struct{ SecretID string }
+		f.mustDecode(t, f.sendAs(f.management, "PUT", "/v1/acl/token", `{"Type": "client", "Policies": ["p"]}`), &token)
+		lines, stop := context.WithCancel(t.Context())
+		go func() { // a line can be written before the monitor listens
+			for lines.Err() == nil {
+				log.Info("hello")
+				time.Sleep(time.Millisecond)
+			}
+		}()
+		ended := f.streamUntilEnd(t, token.SecretID, "/v1/agent/monitor"+query, "")
+		f.putPolicy(t, "p", `agent { policy = "deny" }`)
+		if text := <-ended; !strings.HasSuffix(text, want) {
+			t.Errorf("%q: %q does not end with %q", query, text, want)
+		}
+		stop()
+	}
+}
+
+// Only a management token sees the events of access control, which have no secrets.
+func TestEventsOfAccessControl(t *testing.T) {
+	f := newACLFixture(t, nil).bootstrap(t)
+	server := httptest.NewServer(f)
+	t.Cleanup(server.Close)
+	secret := f.tokenWith(t, `node { policy = "read" }`)
+	var role struct{ ID string }
+	f.putPolicy(t, "for-role", `node { policy = "read" }`)
+	f.mustDecode(t, f.sendAs(f.management, "PUT", "/v1/acl/role", `{"Name": "r", "Policies": [{"Name": "for-role"}]}`), &role)
+	f.sendAs(f.management, "DELETE", "/v1/acl/role/"+role.ID, "")
+	f.sendAs(f.management, "DELETE", "/v1/acl/policy/for-role", "")
+	client, err := api.NewClient(&api.Config{Address: server.URL, SecretID: f.management})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	events, err := client.EventStream().Stream(ctx, map[api.Topic][]string{store.TopicACLToken: {"*"}, store.TopicACLPolicy: {"for-role"}, store.TopicACLRole: {"r"}}, 0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for len(got) < 6 {
+		for _, e := range (<-events).Events {
+			got = append(got, e.Type)
+			if text := fmt.Sprint(e.Payload); strings.Contains(text, secret) || strings.Contains(text, f.management) {
+				t.Errorf("an event has a secret: %s", text)
+			}
+		}
+	}
+	want := []string{"ACLTokenUpserted", "ACLTokenUpserted", "ACLPolicyUpserted", "ACLRoleUpserted", "ACLRoleDeleted", "ACLPolicyDeleted"}
+	if !slices.Equal(got, want) {
+		t.Errorf("events %q, want %q", got, want)
+	}
+	if r := f.sendAs(secret, "GET", "/v1/event/stream?topic=ACLPolicy", ""); r.StatusCode != 403 {
+		t.Errorf("topic ACLPolicy without management: status %d", r.StatusCode)
 	}
 }
 

@@ -353,6 +353,7 @@ func (a *API) authorizeAndRoute(r *request) (value any, err error) {
 		ctx, stop := r.endWithRights(a.config.Store)
 		defer stop()
 		r.Request = r.WithContext(ctx)
+		defer func() { r.setEndOfStream(r.endOfRights()) }()
 	}
 	if forward {
 		return nil, a.forward(r)

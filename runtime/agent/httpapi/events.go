@@ -64,6 +64,7 @@ func (h *eventHandler) streamEvents(r *request) (any, error) {
 	var line []byte
 	err = events.StreamWithHeartbeats(r.Context(), subscription, filter, func(c events.Batch) error {
 		if _, err := r.snapshot(h.store, nil); err != nil { // the rights may have changed
+			r.setEndOfStream(errRightsEnded.Error())
 			return err
 		}
 		of := len(c.Events)

@@ -42,15 +42,19 @@ func (r *request) streamFrames(follow func(ctx context.Context, emit func(api.St
 			}
 		}
 	})
-	// An error cannot be reported after this point: a text in the stream would break the client's
-	// decoder.
-	_ = follow(ctx, func(f api.StreamFrame) error {
+	emit := func(f api.StreamFrame) error {
 		mu.Lock()
 		defer mu.Unlock()
 		buf = appendFrame(buf[:0], f)
 		_, err := s.Write(buf)
 		return err
-	})
+	}
+	// An error cannot be reported after this point: a text in the stream would break the client's
+	// decoder.
+	_ = follow(ctx, emit)
+	if reason := r.endOfRights(); reason != "" {
+		_ = emit(api.StreamFrame{FileEvent: reason})
+	}
 }
 
 // appendFrame encodes a frame as [encodeNomadJSON] does, without empty fields.

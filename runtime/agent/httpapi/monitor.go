@@ -91,7 +91,7 @@ func (h *debugHandler) monitor(r *request) (any, error) {
 		return nil, f.forwardLines(r.Context(), func(line []byte) error { _, err := s.Write(line); return err }, nil)
 	}
 	frames := json.NewEncoder(r.startStream("application/json"))
-	return nil, f.forwardLines(r.Context(), func(line []byte) error {
+	err = f.forwardLines(r.Context(), func(line []byte) error {
 		for len(line) > monitorFrameSize {
 			if err := frames.Encode(monitorFrame{line[:monitorFrameSize], "log"}); err != nil {
 				return err
@@ -100,6 +100,10 @@ func (h *debugHandler) monitor(r *request) (any, error) {
 		}
 		return frames.Encode(monitorFrame{line, "log"})
 	}, func() error { return frames.Encode(struct{}{}) })
+	if reason := r.endOfRights(); reason != "" {
+		_ = frames.Encode(monitorFrame{FileEvent: reason})
+	}
+	return nil, err
 }
 
 // forwardLines calls write for each log line, and heartbeat, which may be nil, in each heartbeatInterval, until ctx ends

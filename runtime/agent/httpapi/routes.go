@@ -168,8 +168,8 @@ func (a *API) newRoutes() []route {
 		{"GET", "/v1/node/pool/{id}/nodes", ofNodePool().and(readNodes()), pools.listNodes, routeDocOfStateRead[[]nodeStub]("list the nodes of a node pool", pageParams, "os resources")},
 		{"GET", "/v1/node/pool/{id}/jobs", ofNodePool(), pools.listJobs, routeDocOfStateRead[[]jobStub]("list the jobs of a node pool", pageParams, "meta")},
 
-		{"GET", "/v1/services", readServices(), services.list, routeDocOfStateRead[[]api.ServiceRegistrationListStub]("list services by namespace", "prefix")},
-		{"GET", "/v1/service/{id...}", readServices(), services.read, routeDocOfStateRead[[]api.ServiceRegistration]("list the registrations of a service", pageParams, "choose", "passing")},
+		{"GET", "/v1/services", listServices(), services.list, routeDocOfStateRead[[]api.ServiceRegistrationListStub]("list services by namespace", "prefix")},
+		{"GET", "/v1/service/{id...}", readService(), services.read, routeDocOfStateRead[[]api.ServiceRegistration]("list the registrations of a service", pageParams, "choose", "passing")},
 		{"DELETE", "/v1/service/{id...}", inNamespace(acl.SubmitJob, acl.DeleteServiceRegistration), services.delete, routeDocWithoutBody[noContent]("delete a service registration; the path is /v1/service/<service name>/<registration ID>")},
 		{"GET DELETE", "/v1/service/", forEachToken(), services.rejectMissingName, routeDocWithoutBody[noContent]("error: the path lacks the name of the service")},
 		{"GET", "/v1/vars", forEachToken(), vars.list, routeDocOfStateRead[[]api.VariableMetadata]("list the metadata of variables, without their items", pageParams)},

@@ -36,6 +36,8 @@ func WrapErrorWithAdvice(operation string, err error) error {
 	}
 	text := formatErrorList(strings.TrimSpace(answer.Body()))
 	switch {
+	case strings.HasPrefix(text, permissionDeniedTip):
+		text += "\nShow what the token may do: nomad-lite acl policy self"
 	case strings.Contains(text, "Permission denied"):
 		text += "\nShow the token of the agent: export NOMAD_TOKEN=$(cat <data dir>/token); with access control, a token that has the right"
 	case strings.Contains(text, "disabled by the scheduler configuration"):

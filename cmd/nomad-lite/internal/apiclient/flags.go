@@ -80,11 +80,11 @@ func (f *Flags) NewClient(config *api.Config) (*api.Client, error) {
 	return nil, fmt.Errorf("address %q: %w", config.Address, err)
 }
 
-// setHTTPClient sets the HTTP client of a configuration with an http:// address. It is the default client of package api with
-// another dialer. A connection to a proxy is not checked.
+// setHTTPClient sets the HTTP client of a configuration with an address of HTTP. It is the default client of package api with
+// a transport that explains replies and, over plain HTTP, with another dialer. A connection to a proxy is not checked.
 func (f *Flags) setHTTPClient(config *api.Config) error {
 	address, err := url.Parse(config.Address)
-	if err != nil || address.Scheme != "http" {
+	if err != nil || address.Scheme != "http" && address.Scheme != "https" {
 		return nil // api.NewClient returns the error
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
@@ -95,14 +95,18 @@ func (f *Flags) setHTTPClient(config *api.Config) error {
 	if err != nil {
 		return err
 	}
-	if proxy == nil {
+	if proxy == nil && address.Scheme == "http" {
 		dialer := agentdial.Dialer{
 			Token: config.SecretID, AddressIsGiven: f.HasAgentAddress(), AllowUnverified: f.allowUnverified, Dial: transport.DialContext,
 		}
 		transport.DialContext = dialer.DialContext
 	}
 	config.HttpClient = &http.Client{Transport: transport}
-	return api.ConfigureTLS(config.HttpClient, config.TLSConfig)
+	if err := api.ConfigureTLS(config.HttpClient, config.TLSConfig); err != nil {
+		return err
+	}
+	explain(transport)
+	return nil
 }
 
 // CanFindAgent reports whether the flags or the environment name an agent, or an agent on this machine has a socket

@@ -66,7 +66,13 @@ func (r FrameReader) ReadFrames(ctx context.Context, frames <-chan *api.StreamFr
 	}
 }
 
+// endOfRights starts the event of the last frame of a stream whose token has ended, or lacks the right now.
+const endOfRights = "Permission denied"
+
 func (r FrameReader) deliverFrame(frame *api.StreamFrame) error {
+	if strings.HasPrefix(frame.FileEvent, endOfRights) {
+		return errors.New(frame.FileEvent)
+	}
 	if r.OnFrame != nil {
 		return r.OnFrame(frame)
 	}
