@@ -13,6 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // Values for api.Evaluation.TriggeredBy.
@@ -36,6 +37,7 @@ type schedulerTxn struct {
 	scheduler      *Scheduler
 	env            *preparedEnv
 	now            time.Time
+	author         state.Author // of new job versions; zero if they have none
 	node           PlacementNode
 	nodeUsage      *NodeUsage
 	eventOperation string // event stream operation for the current writes, see setEventOperation
@@ -79,6 +81,7 @@ func (s *Scheduler) tryUpdateAndReconcile(ctx context.Context, env *preparedEnv,
 		clock := s.wallClock.readAndDetectStep(s.hostEnv)
 		tx.Reader = tx.WithoutEndedEvents() // plans read all a job's allocations, and none of their events
 		c = &schedulerTxn{tx: tx, scheduler: s, env: env, now: clock.now, undoClockAdjustment: func() {}}
+		c.author, _ = ctx.Value(authorContextKey{}).(state.Author)
 		defer func() {
 			if err != nil {
 				c.undoClockAdjustment() // here, because the next transaction can start before Update returns

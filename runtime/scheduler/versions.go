@@ -10,6 +10,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // jobVersions is a schedulerTxn for storing, marking and deleting jobs and their versions.
@@ -27,6 +28,13 @@ func (j jobVersions) registerVersionIfChanged(job, old *api.Job, submission *api
 		return old
 	}
 	return j.putNewVersion(job, old, submission)
+}
+
+type authorContextKey struct{}
+
+// WithAuthor returns a context for changes whose new job versions have this author.
+func WithAuthor(ctx context.Context, a state.Author) context.Context {
+	return context.WithValue(ctx, authorContextKey{}, a)
 }
 
 // putNewVersion stores a job copy as the version after old, or as version 0 if old is nil.
@@ -52,6 +60,9 @@ func (j jobVersions) putNewVersion(job, old *api.Job, submission *api.JobSubmiss
 	key := JobKeyOf(&next)
 	if submission != nil {
 		j.tx.PutJobSubmission(key.Namespace, key.ID, version, submission)
+	}
+	if j.author != (state.Author{}) {
+		j.tx.PutJobVersionAuthor(key.Namespace, key.ID, version, j.author)
 	}
 	if isActivePeriodic(&next) {
 		childJobLauncher(j).recordLaunchNow(key)

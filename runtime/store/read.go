@@ -11,6 +11,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // WatchSet is a set of channels. [Reader]'s methods add to it. A channel is closed when a read's result may have changed.
@@ -176,7 +177,15 @@ func (r Reader) JobVersions(ws WatchSet, namespace, id string) []*api.Job {
 	return versions
 }
 
-// JobSubmission returns a job version's source text.
+// JobVersionAuthor returns who has made a job version. It is zero if that client had no ACL token.
+func (r Reader) JobVersionAuthor(ws WatchSet, namespace, id string, version uint64) state.Author {
+	if s := rowByKey[jobSubmissionRow](r, ws, JobSubmissions, jobVersionKey(namespace, id, version)); s != nil {
+		return s.Author
+	}
+	return state.Author{}
+}
+
+// JobSubmission returns a job version's source text, or nil if it is not known.
 func (r Reader) JobSubmission(ws WatchSet, namespace, id string, version uint64) *api.JobSubmission {
 	if s := rowByKey[jobSubmissionRow](r, ws, JobSubmissions, jobVersionKey(namespace, id, version)); s != nil {
 		return s.Submission

@@ -253,12 +253,13 @@ func defineLocalTable(table Table, newRecord func(key string) any) *tableDef {
 // schedulerConfigKey is the key of the only object in the table SchedulerConfig.
 const schedulerConfigKey = "scheduler"
 
-// jobSubmissionRow is an object in the table JobSubmissions.
+// jobSubmissionRow is an object in the table JobSubmissions: where a job version came from.
 type jobSubmissionRow struct {
 	Namespace  string             `store:"namespace"`
 	JobID      string             `store:"job_id"`
 	Version    uint64             `store:"version"`
-	Submission *api.JobSubmission `store:"submission"`
+	Submission *api.JobSubmission `store:"submission"` // nil if no source text is known
+	Author     state.Author       `store:"author"`     // zero if the client had no ACL token
 }
 
 // scalingEventsRow is an object in the table ScalingEvents: one job's events by group, newest first.

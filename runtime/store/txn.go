@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // maxKeySize is a key's maximum length in bytes, as in bbolt.
@@ -120,9 +121,18 @@ func (tx *Txn) DeleteJobVersion(namespace, id string, version uint64) {
 	tx.deleteObjectIfExists(JobSubmissions, jobVersionKey(namespace, id, version))
 }
 
-// PutJobSubmission stores one job version's source.
+// PutJobSubmission stores one job version's source. The version's author stays.
 func (tx *Txn) PutJobSubmission(namespace, id string, version uint64, s *api.JobSubmission) {
-	tx.putObjectSettingIndexes(tableDefsByTable[JobSubmissions], &jobSubmissionRow{Namespace: namespace, JobID: id, Version: version, Submission: s})
+	tx.putSubmissionRow(&jobSubmissionRow{Namespace: namespace, JobID: id, Version: version, Submission: s, Author: tx.JobVersionAuthor(nil, namespace, id, version)})
+}
+
+// PutJobVersionAuthor stores one job version's author. The version's source stays.
+func (tx *Txn) PutJobVersionAuthor(namespace, id string, version uint64, a state.Author) {
+	tx.putSubmissionRow(&jobSubmissionRow{Namespace: namespace, JobID: id, Version: version, Submission: tx.JobSubmission(nil, namespace, id, version), Author: a})
+}
+
+func (tx *Txn) putSubmissionRow(row *jobSubmissionRow) {
+	tx.putObjectSettingIndexes(tableDefsByTable[JobSubmissions], row)
 }
 
 // PutEvaluation stores an evaluation.

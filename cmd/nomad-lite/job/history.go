@@ -1,9 +1,12 @@
 package job
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
+	"strconv"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
@@ -58,8 +61,12 @@ func newHistoryCommand(s *cli.Streams) *cobra.Command {
 // selects.
 type jobWithDiff struct {
 	*api.Job
-	Diff *api.JobDiff
+	Diff   *api.JobDiff
+	author versionAuthor
 }
+
+// versionAuthor is the ACL token with which a version was made. It is zero if there was none, or if the agent is not nomad-lite.
+type versionAuthor struct{ AccessorID, TokenName string }
 
 func showJobHistory(ctx context.Context, o historyOptions, jobIDPrefix string, s *cli.Streams) error {
 	c, id, namespace, err := o.clientFlags.FindJob(ctx, jobIDPrefix, "")
@@ -70,15 +77,15 @@ func showJobHistory(ctx context.Context, o historyOptions, jobIDPrefix string, s
 	if o.diffVersionOrNegative >= 0 {
 		options.DiffVersion = new(uint64(o.diffVersionOrNegative))
 	}
-	jobs, diffs, _, err := c.Jobs().VersionsOpts(id, options, apiclient.QueryOptions(ctx, namespace))
+	reply, err := readVersions(c, id, options, apiclient.QueryOptions(ctx, namespace))
 	if err != nil {
 		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("read versions of job %q", id), err)
 	}
 	var versions []jobWithDiff
-	for i, job := range jobs {
-		v := jobWithDiff{Job: job}
-		if i < len(diffs) {
-			v.Diff = diffs[i]
+	for i, job := range reply.Versions {
+		v := jobWithDiff{Job: job, author: reply.Authors[pointer.Value(pointer.Value(job).Version)]}
+		if i < len(reply.Diffs) {
+			v.Diff = reply.Diffs[i]
 		}
 		if job != nil && (o.onlyVersionOrNegative < 0 || pointer.Value(job.Version) == uint64(o.onlyVersionOrNegative)) {
 			versions = append(versions, v)
@@ -110,6 +117,23 @@ func showJobHistory(ctx context.Context, o historyOptions, jobIDPrefix string, s
 	return output.PrintPage(s, p)
 }
 
+// versionsReply is the reply to a request for the versions of a job.
+type versionsReply struct {
+	Versions []*api.Job
+	Diffs    []*api.JobDiff
+	Authors  map[uint64]versionAuthor // by version
+}
+
+// readVersions does what the client of Nomad's API does, which does not know authors.
+func readVersions(c *api.Client, id string, o *api.VersionsOptions, q *api.QueryOptions) (reply versionsReply, err error) {
+	q.Params = map[string]string{"diffs": strconv.FormatBool(o.Diffs), "diff_tag": o.DiffTag}
+	if o.DiffVersion != nil {
+		q.Params["diff_version"] = strconv.FormatUint(*o.DiffVersion, 10)
+	}
+	_, err = c.Raw().Query("/v1/job/"+url.PathEscape(id)+"/versions", &reply, q)
+	return reply, err
+}
+
 // printJobVersion adds a version of a job to the page: its fields and, depending on the flags, its diff or the whole
 // job as JSON.
 func (o historyOptions) printJobVersion(p *output.Page, version jobWithDiff) error {
@@ -118,6 +142,9 @@ func (o historyOptions) printJobVersion(p *output.Page, version jobWithDiff) err
 		{"Version", pointer.Value(j.Version)},
 		{"Stable", pointer.Value(j.Stable)},
 		{"Submit Date", output.FormatDate(pointer.Value(j.SubmitTime))},
+	}
+	if a := version.author; a.AccessorID != "" {
+		all = append(all, [2]any{"Submitted By", fmt.Sprintf("%s (token %s)", cmp.Or(a.TokenName, "<unnamed>"), a.AccessorID)})
 	}
 	if t := j.VersionTag; t != nil {
 		all = append(all, [2]any{"Tag Name", t.Name})

@@ -15,6 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/accesscontrol"
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // access is the right that a route needs. The zero value refuses everybody.
@@ -249,6 +250,14 @@ func (r *request) refuse(missingRight string) error {
 func (r *request) hasACLToken() bool {
 	g := r.rights.grant
 	return r.rights.workload != nil || g != nil && g.Token != nil
+}
+
+// author returns the client with an ACL token, as the author of its changes, or a zero Author.
+func (r *request) author() state.Author {
+	if g := r.rights.grant; g != nil && g.Token != nil {
+		return state.Author{AccessorID: g.Token.AccessorID, TokenName: g.Token.Name}
+	}
+	return state.Author{}
 }
 
 // requireIn refuses the request if the client lacks the capabilities of the route in a namespace that the body names.

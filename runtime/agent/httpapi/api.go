@@ -28,6 +28,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/accesscontrol"
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store/variables"
 )
 
@@ -295,6 +296,9 @@ func (a *API) authorizeAndRoute(r *request) (value any, err error) {
 		panic(http.ErrAbortHandler)
 	}
 	r.rights = rights
+	if author := r.author(); author != (state.Author{}) {
+		r.Request = r.WithContext(scheduler.WithAuthor(r.Context(), author))
+	}
 	if !authenticated {
 		r.discardBody()
 	} else {

@@ -11,6 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 func (jo *jobReadHandler) versions(r *request) (any, error) {
@@ -30,10 +31,17 @@ func (jo *jobReadHandler) versions(r *request) (any, error) {
 		answer := struct {
 			Versions []*api.Job
 			Diffs    []*api.JobDiff
+			Authors  map[uint64]state.Author `json:",omitempty"` // by version, if its client had an ACL token; an addition to Nomad's API
 			replyMeta
 		}{Versions: versions}
 		for _, v := range versions {
 			answer.Index = max(answer.Index, pointer.Value(v.ModifyIndex))
+			if a := s.JobVersionAuthor(ws, r.namespace, r.pathID, *v.Version); a != (state.Author{}) {
+				if answer.Authors == nil {
+					answer.Authors = make(map[uint64]state.Author)
+				}
+				answer.Authors[*v.Version] = a
+			}
 		}
 		answer.KnownLeader = true
 		if diffs {
