@@ -249,6 +249,9 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	apiConfig.Search = httpapi.SearchLimits(c.Search)
 	apiConfig.OperatorToken, apiConfig.ReadOnlyToken, apiConfig.DisableRemoteExec = token, readToken, c.DisableRemoteExec
 	apiConfig.AccessControl = newAccessControl(c, a.Store(), a.DataDir(), logger)
+	if apiConfig.AuditLog, err = openAuditLog(c, a.DataDir(), logger); err != nil {
+		return err
+	}
 	apiConfig.ReplyHeaders, apiConfig.TLSHandshakeTimeout = c.HTTPHeaders, c.TLSHandshakeTimeout
 	r.api = httpapi.New(apiConfig)
 	a.Cluster().SetAPI(r.api.HandlerWithAllRights(), a.Allocs().AllocRunner)

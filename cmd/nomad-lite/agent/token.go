@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -16,6 +17,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/internal/shellquote"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/audit"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/httpapi"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -85,6 +87,23 @@ func newAccessControl(c *config.Config, s *store.Store, dataDir string, logger h
 		MaxExpirationTTL: cmp.Or(c.Tokens.MaxExpirationTTL, accesscontrol.DefaultMaxExpirationTTL),
 		TokenGCThreshold: cmp.Or(c.Tokens.GCThreshold, accesscontrol.DefaultTokenGCThreshold),
 	})
+}
+
+// openAuditLog opens the files of the audit log. It returns nil if the configuration does not enable it.
+func openAuditLog(c *config.Config, dataDir string, logger hclog.Logger) (*audit.Log, error) {
+	if !c.Audit.Enabled {
+		return nil, nil
+	}
+	s := audit.Settings{Sinks: slices.Clone(c.Audit.Sinks), Filters: c.Audit.Filters}
+	if len(s.Sinks) == 0 {
+		s.Sinks = []audit.Sink{{}}
+	}
+	for i := range s.Sinks {
+		if s.Sinks[i].Path == "" {
+			s.Sinks[i].Path = filepath.Join(dataDir, "audit", "audit.log")
+		}
+	}
+	return audit.Open(s, logger)
 }
 
 // readOrMakeToken returns the token in a file. A missing file is created with mode 0600; an existing file keeps its

@@ -63,6 +63,7 @@ type Config struct {
 	TLSHandshakeTimeout  time.Duration
 	DisableAccessControl bool // access control is disabled explicitly
 	Tokens               TokenSettings
+	Audit                Audit
 	// AccessControlSource is the file and the line of the setting acl.enabled; empty: not set.
 	AccessControlSource string
 	DisableRemoteExec   bool // no client can run commands and actions in tasks

@@ -133,6 +133,7 @@ func (p *configPage) text() string {
 
 // settingFunctions are the functions that read the settings of blocks with labels, and the options, by the path of the block.
 var settingFunctions = map[string]string{
+	"parseAuditSink": "audit.sink", "parseAuditFilter": "audit.filter",
 	"setLegacyOptions": "client.options", "parseHostNetwork": "client.host_network", "parseHostVolume": "client.host_volume",
 	"parseHookRule": "hook", "parseHookMatch": "hook.match", "parsePluginBlock": "plugin",
 }

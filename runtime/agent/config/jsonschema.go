@@ -90,6 +90,15 @@ func (g *schemaGenerator) withoutType(path string) jsonschema.Schema {
 		return boolean
 	case "client.options", "client.chroot_env":
 		return g.stringMap()
+	case "audit.sink":
+		return g.labelled(path, auditSinkSettingNames, map[string]jsonschema.Schema{
+			"delivery_guarantee": {"enum": []string{"best-effort", "enforced"}}, "format": {"enum": []string{"json"}}, "mode": scalarSchema(), "path": scalarSchema(),
+			"rotate_bytes": g.value(reflect.TypeFor[int]()), "rotate_duration": g.value(reflect.TypeFor[time.Duration]()), "rotate_max_files": g.value(reflect.TypeFor[int]()),
+			"type": {"enum": []string{"file"}},
+		})
+	case "audit.filter":
+		list := g.value(reflect.TypeFor[[]string]())
+		return g.labelled(path, auditFilterSettingNames, map[string]jsonschema.Schema{"endpoints": list, "operations": list, "stages": list, "type": {"enum": []string{"HTTPEvent"}}})
 	case "client.host_network":
 		return g.labelled(path, hostNetworkSettingNames, map[string]jsonschema.Schema{
 			"cidr": scalarSchema(), "interface": scalarSchema(), "reserved_ports": scalarSchema(),

@@ -15,6 +15,8 @@ var (
 	hookMatchSettingNames   = []string{"job", "group", "driver", "meta"}
 	hostNetworkSettingNames = []string{"cidr", "interface", "reserved_ports"}
 	hostVolumeSettingNames  = []string{"path", "read_only", "allow_bidirectional", "csi", "per_alloc"}
+	auditSinkSettingNames   = []string{"delivery_guarantee", "format", "mode", "path", "rotate_bytes", "rotate_duration", "rotate_max_files", "type"}
+	auditFilterSettingNames = []string{"endpoints", "operations", "stages", "type"}
 	pluginSettingNames      = []string{"args", "config", "env_allowlist", "sha256"}
 	minMaxSettingNames      = []string{"min", "max"}
 )

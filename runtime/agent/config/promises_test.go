@@ -57,6 +57,8 @@ func typeText(t reflect.Type) string {
 // labelledBlocks are the blocks that are no table of settings: a user names each of them. The parser lists their settings in its message for an
 // unknown one.
 var labelledBlocks = map[string]string{
+	"audit.filter":        `audit { filter "x" { %s } }`,
+	"audit.sink":          `audit { sink "x" { %s } }`,
 	"client.host_network": `client { host_network "x" { %s } }`,
 	"client.host_volume":  `client { host_volume "x" { %s } }`,
 	"hook":                `hook "x" { %s }`,

@@ -396,7 +396,16 @@ var topLevelSettings = map[string]settingSpec{
 	// The scheduler of the agent. For a file that Nomad also reads, it decides whether the agent joins a cluster.
 	"server": {blockSettings: serverSettings},
 
-	"audit":                       {ignoredReason: enterpriseOnlyReason},
+	// The audit log: who has requested what.
+	"audit": {blockSettings: map[string]settingSpec{
+		// The agent writes an audit log.
+		"enabled": booleanSetting(func(c *Config) *bool { return &c.Audit.Enabled }),
+		// A file to which the log is written; the label is a name. [type: block; default: one with the default settings]
+		"sink": {setInConfig: addAuditSinks},
+		// Requests that the log does not have; the label is a name. [type: block]
+		"filter": {setInConfig: addAuditFilters},
+	}},
+
 	"autopilot":                   {ignoredReason: noServersReason},
 	"consul":                      {ignoredReason: noConsulReason},
 	"disable_anonymous_signature": {ignoredReason: "nomad-lite sends nothing to HashiCorp"},

@@ -139,6 +139,7 @@ func (h *aclHandler) bootstrap(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	r.auditObject = t.AccessorID
 	r.replyIndex = t.ModifyIndex
 	return newTokenView(t), nil
 }
@@ -283,6 +284,7 @@ func (h *aclHandler) putToken(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	r.auditObject = stored.AccessorID
 	r.replyIndex = index
 	return newTokenView(stored), nil
 }
@@ -383,6 +385,7 @@ func (h *aclHandler) putRole(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	r.auditObject = stored.ID
 	r.replyIndex = index
 	return newRoleView(stored), nil
 }

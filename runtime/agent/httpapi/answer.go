@@ -151,30 +151,35 @@ func acceptsGzip(r *http.Request) bool {
 // type.
 func (a *API) writeError(r *request, err error) {
 	r.setReplyMetaHeaders()
-	code := http.StatusInternalServerError
-	var statusErr *statusError
-	var requestErr *scheduler.RequestError
 	var permissionErr *permissionError
 	if errors.As(err, &permissionErr) {
 		r.w.Header().Set(missingRightHeader, keepPrintableASCII(permissionErr.missingRight))
 	}
-	var aclErr *accesscontrol.RequestError
-	switch {
-	case errors.As(err, &aclErr):
-		code = aclErr.Status
-	case errors.As(err, &statusErr):
-		code = statusErr.statusCode
-	case errors.As(err, &requestErr) && requestErr.Kind == scheduler.RequestInvalid:
-		code = http.StatusBadRequest
-	case errors.As(err, &requestErr) && requestErr.Kind == scheduler.RequestNotFound && r.repliesNotFoundWith404():
-		code = http.StatusNotFound
-	case len(model.LeafFaults(err)) > 0:
-	default:
+	code := r.statusOfError(err)
+	if code == http.StatusInternalServerError && len(model.LeafFaults(err)) == 0 {
 		a.logger.Debug("request failed", "method", r.Method, "path", r.URL.Path, "error", err)
 	}
 	r.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	r.w.WriteHeader(code)
 	_, _ = io.WriteString(r.w, err.Error()) // the client may have disconnected
+}
+
+// statusOfError returns the status code of the reply to a failed request.
+func (r *request) statusOfError(err error) int {
+	var statusErr *statusError
+	var requestErr *scheduler.RequestError
+	var aclErr *accesscontrol.RequestError
+	switch {
+	case errors.As(err, &aclErr):
+		return aclErr.Status
+	case errors.As(err, &statusErr):
+		return statusErr.statusCode
+	case errors.As(err, &requestErr) && requestErr.Kind == scheduler.RequestInvalid:
+		return http.StatusBadRequest
+	case errors.As(err, &requestErr) && requestErr.Kind == scheduler.RequestNotFound && r.repliesNotFoundWith404():
+		return http.StatusNotFound
+	}
+	return http.StatusInternalServerError
 }
 
 // repliesNotFoundWith404 returns false for paths for which Nomad reports a missing object with status 500.

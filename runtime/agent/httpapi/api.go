@@ -17,6 +17,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/hoststats"
 	"github.com/nomad-lite/nomad-lite/internal/redact"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/audit"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/connlimit"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/ui"
 	"github.com/nomad-lite/nomad-lite/runtime/explain/conditions"
@@ -111,6 +112,8 @@ type Config struct {
 	ReadOnlyToken Secret
 	// AccessControl decides about all requests if it is not nil. There are then no OperatorToken and no ReadOnlyToken.
 	AccessControl *accesscontrol.Control
+	// AuditLog records all requests to paths below /v1; it may be nil.
+	AuditLog *audit.Log
 	// Cluster is nil if the agent is not a node of a cluster.
 	Cluster *Cluster
 	// Identities authenticates tasks by the tokens of their identities; nil authenticates none.
@@ -267,6 +270,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 	defer r.releaseBody()
 	r.setBodyDeadline()
 	value, err := a.authorizeAndRoute(r)
+	err = a.recordComplete(r, err)
 	switch {
 	case r.isReplyWritten:
 	case err != nil:
@@ -296,6 +300,9 @@ func (a *API) authorizeAndRoute(r *request) (value any, err error) {
 		panic(http.ErrAbortHandler)
 	}
 	r.rights = rights
+	if auditErr := a.recordReceived(r, authenticated); auditErr != nil {
+		return nil, auditErr
+	}
 	if author := r.author(); author != (state.Author{}) {
 		r.Request = r.WithContext(scheduler.WithAuthor(r.Context(), author))
 	}

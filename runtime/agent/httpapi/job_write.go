@@ -88,6 +88,7 @@ func (j *jobWriteHandler) register(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	r.auditObject = *job.ID
 	if body.PolicyOverride {
 		if err := r.require(*job.Namespace, acl.SentinelOverride); err != nil {
 			return nil, err
